@@ -98,7 +98,7 @@ impl Frame {
     }
 
     /// The memory that it keeps.
-    pub(crate) fn weight(&self) -> usize {
+    pub(crate) fn usage(&self) -> usize {
         self.batch.chunks.iter().map(|c| c.len()).sum::<usize>() + 64 * self.batch.len() + 256
     }
 

@@ -154,7 +154,7 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             reads: Some(&base.metrics.apply_reads),
         };
         let mut state = topic.state.write();
-        let before = state.weight();
+        let before = state.usage();
         let (mut removed, mut scanned) = (0, 0);
         while let Some(next) = cursor.peek()? {
             if next.frame.topic_id != id || !of_topic(&next.frame) {
@@ -174,7 +174,7 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             }
         }
         let head = state.visible();
-        base.weighed(before, state.weight());
+        base.account(before, state.usage());
         let rings = state.queue.is_some();
         drop(state);
         topic.gate.publish(head);

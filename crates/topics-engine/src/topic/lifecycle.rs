@@ -18,7 +18,7 @@ use super::state::Evicted;
 use super::write::admit::Admission;
 use super::write::append::{AppendState, apply_level};
 use super::write::flight::{Frames, Order, PendingBatch, Undo};
-use super::write::planned::Planned;
+use super::write::planned::PendingWrites;
 use super::write::reserve::Reserve;
 use super::{Life, Topic};
 use crate::ctx::Wait;
@@ -295,9 +295,9 @@ fn fit(core: &Arc<Ctx>, topic: &Topic, config: &TopicConfig) -> Result<Option<(u
     loop {
         let found = {
             let state = topic.state.read();
-            let mut none = Planned::default();
-            let outlook = none.outlook(&state);
-            let eviction = retention::evict_to_fit(&state, &none, outlook, (0, &[]), &caps);
+            let mut none = PendingWrites::default();
+            let projected_usage = none.projected_usage(&state);
+            let eviction = retention::evict_to_fit(&state, &none, projected_usage, (0, &[]), &caps);
             let windows = state.windows.clone();
             eviction.map(|e| e.map(|e| (e.floor, Hints { windows, ..Hints::default() })))
         };

@@ -3,7 +3,7 @@
 use super::Topic;
 use super::events::Base;
 use super::state::index::Entry;
-use super::state::{State, Weight};
+use super::state::{State, Usage};
 use crate::types::error::{Error, Result};
 
 impl Base {
@@ -24,7 +24,7 @@ impl Base {
     }
 
     /// A topic's part of the totals has changed.
-    pub(crate) fn weighed(&self, before: Weight, after: Weight) {
+    pub(crate) fn account(&self, before: Usage, after: Usage) {
         // Unsigned differences that wrap: the sums come out right.
         let resident = after.resident.wrapping_sub(before.resident);
         let bytes = after.bytes.wrapping_sub(before.bytes);
@@ -34,9 +34,9 @@ impl Base {
     /// Changes the state of a topic, keeping the totals.
     pub(crate) fn change<R>(&self, topic: &Topic, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = topic.state.write();
-        let before = state.weight();
+        let before = state.usage();
         let out = f(&mut state);
-        self.weighed(before, state.weight());
+        self.account(before, state.usage());
         out
     }
 

@@ -3,7 +3,7 @@
 use super::Need;
 use crate::topic::state::State;
 use crate::topic::state::index::{Part, Seg};
-use crate::topic::write::planned::{Outlook, Planned};
+use crate::topic::write::planned::{PendingWrites, ProjectedUsage};
 use crate::types::config::TopicConfig;
 
 /// Sizes that eviction reads ahead at a time.
@@ -44,26 +44,26 @@ pub(crate) struct Eviction {
 /// the oldest live records, one by one.
 pub(crate) fn evict_to_fit(
     state: &State,
-    planned: &Planned,
-    outlook: Outlook,
+    planned: &PendingWrites,
+    projected_usage: ProjectedUsage,
     new: (u64, &[u32]),
     caps: &Caps,
 ) -> std::result::Result<Option<Eviction>, Need> {
     let new_bytes: u64 = new.1.iter().map(|s| u64::from(*s)).sum();
     let mut walk = Walk {
         caps: *caps,
-        count: outlook.count + new.1.len() as u64,
-        bytes: outlook.bytes + new_bytes,
+        count: projected_usage.count + new.1.len() as u64,
+        bytes: projected_usage.bytes + new_bytes,
         gone: (0, 0),
         floor: 0,
     };
     if walk.fits() {
         return Ok(None);
     }
-    walk.stored(state, outlook.floor)?;
+    walk.stored(state, projected_usage.floor)?;
     let staged = planned.records(state.indexed_to);
     let fresh = (new.0..).zip(new.1.iter().copied());
-    for (seq, size) in staged.chain(fresh).filter(|(seq, _)| *seq >= outlook.floor) {
+    for (seq, size) in staged.chain(fresh).filter(|(seq, _)| *seq >= projected_usage.floor) {
         if walk.fits() {
             break;
         }

@@ -55,7 +55,7 @@ impl Evicted {
 
 /// A topic's part of the engine's totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Weight {
+pub(crate) struct Usage {
     pub resident: u64,
     pub bytes: u64,
 }
@@ -182,8 +182,8 @@ impl State {
     }
 
     /// What the topic adds to the engine's totals: resident records, live bytes.
-    pub(crate) fn weight(&self) -> Weight {
-        Weight { resident: self.index.resident(), bytes: self.bytes }
+    pub(crate) fn usage(&self) -> Usage {
+        Usage { resident: self.index.resident(), bytes: self.bytes }
     }
 
     /// Live records above `head`, which nobody was shown yet, and their bytes.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use topics_storage::wal::{Level, Ticket};
 
-use super::planned::Planned;
+use super::planned::PendingWrites;
 use super::prepare::Prepared;
 use super::reserve::Reserve;
 use crate::topic::lifecycle::Parked;
@@ -33,7 +33,7 @@ pub(crate) struct AppendState {
     /// How often seqs were given back.
     pub round: u32,
     /// Kept while the topic has a cap.
-    pub planned: Option<Box<Planned>>,
+    pub planned: Option<Box<PendingWrites>>,
     /// Losses that are not in the log yet.
     pub unlogged: Vec<Gap>,
     /// Asynchronous writes that came while the topic was held.

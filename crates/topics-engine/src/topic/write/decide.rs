@@ -181,7 +181,7 @@ impl Decision<'_> {
         let sizes = p.sizes();
         let state = self.topic.state.read();
         let planned = a.planned.get_or_insert_default();
-        let outlook = planned.outlook(&state);
+        let projected_usage = planned.projected_usage(&state);
         if plan.config.discard == Discard::Reject && p.part.is_some() {
             // Checked when the transaction was decided.
         } else if plan.config.discard == Discard::Reject {
@@ -191,12 +191,18 @@ impl Decision<'_> {
                 return Err(Error::WriteOverCap { topic, what, unit, got, max });
             }
             if let Some((what, _, max)) =
-                caps.over(outlook.count + p.count, outlook.bytes + p.bytes)
+                caps.over(projected_usage.count + p.count, projected_usage.bytes + p.bytes)
             {
                 return Err(Error::TopicFull { topic: p.topic.to_string(), what, max });
             }
         } else {
-            match retention::evict_to_fit(&state, planned, outlook, (plan.first, &sizes), &caps) {
+            match retention::evict_to_fit(
+                &state,
+                planned,
+                projected_usage,
+                (plan.first, &sizes),
+                &caps,
+            ) {
                 Ok(eviction) => plan.eviction = eviction,
                 Err(need) => return Ok(Err(need)),
             }

@@ -150,9 +150,9 @@ impl PendingBatch {
             // I2: what was shown is not given again; readers are told at once.
             let from = if *logged { *first } else { (a.synced_to + 1).max(*first) };
             if from <= *last {
-                let before = state.weight();
+                let before = state.usage();
                 state.lose(from, *last, GapReason::Crash);
-                self.core.weighed(before, state.weight());
+                self.core.account(before, state.usage());
                 a.unlogged.push(Gap { from, to: *last, reason: GapReason::Crash });
             }
             let head = state.visible();

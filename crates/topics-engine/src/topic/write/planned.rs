@@ -24,29 +24,29 @@ struct Step {
 
 /// The steps, in staging order.
 #[derive(Debug, Default)]
-pub(crate) struct Planned {
+pub(crate) struct PendingWrites {
     steps: VecDeque<Step>,
 }
 
 /// The live records as they will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Outlook {
+pub(crate) struct ProjectedUsage {
     pub count: u64,
     pub bytes: u64,
     /// Nothing below will be live.
     pub floor: u64,
 }
 
-impl Planned {
+impl PendingWrites {
     /// Forgets what has been applied, and adds up the rest.
-    pub(crate) fn outlook(&mut self, state: &State) -> Outlook {
+    pub(crate) fn projected_usage(&mut self, state: &State) -> ProjectedUsage {
         while let Some(s) = self.steps.front() {
             if s.first + s.count > state.indexed_to + 1 || s.floor > state.evict_floor {
                 break;
             }
             self.steps.pop_front();
         }
-        let mut out = Outlook { count: state.count, bytes: state.bytes, floor: state.floor };
+        let mut out = ProjectedUsage { count: state.count, bytes: state.bytes, floor: state.floor };
         for s in &self.steps {
             // A record shown before it is written (class `memory`) is in the state already.
             if s.first + s.count > state.indexed_to + 1 {

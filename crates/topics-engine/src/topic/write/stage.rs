@@ -230,9 +230,9 @@ impl Decision<'_> {
                 };
                 let floor = eviction.floor;
                 let shown = Shown { records, first: plan.first, ts: plan.ts, charge, floor };
-                let before = state.weight();
+                let before = state.usage();
                 let gone = state.show(shown, &loader)?;
-                self.core.weighed(before, state.weight());
+                self.core.account(before, state.usage());
                 self.core.metrics.append_records.add(self.p.count);
                 self.core.metrics.evicted_records.add(gone);
                 let head = state.visible();
