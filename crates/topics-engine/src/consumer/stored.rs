@@ -10,7 +10,7 @@ use crate::topic::Topic;
 use crate::topic::cursors::{Consumers, stored};
 use crate::topic::events::Ctx;
 use crate::topic::write::control::stage_with;
-use crate::topic::write::flight::{Frames, Undo};
+use crate::topic::write::pending_batch::{Frames, Undo};
 use crate::types::error::{Error, Result};
 
 /// What became of a decision about a cursor.

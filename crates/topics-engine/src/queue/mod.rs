@@ -48,7 +48,7 @@ use crate::ctx::Wait;
 use crate::topic::lease::now;
 use crate::topic::state::queue::Queue;
 use crate::topic::write::control::stage_with;
-use crate::topic::write::flight::{Frames, Undo};
+use crate::topic::write::pending_batch::{Frames, Undo};
 use crate::topic::{Life, Topic};
 use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::{Error, Result};

@@ -12,7 +12,7 @@ use super::load::{Hints, Loader};
 use super::retention::{self, Need};
 use super::state::queue::Why;
 use super::write::append::apply_level;
-use super::write::flight::{Frames, Order, PendingBatch, Undo};
+use super::write::pending_batch::{Frames, Order, PendingBatch, Undo};
 use super::{Life, Topic};
 use crate::ctx::Wait;
 use crate::topic::events::Ctx;

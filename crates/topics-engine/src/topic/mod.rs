@@ -59,8 +59,8 @@ pub(crate) use self::state::dedupe::Key;
 pub(crate) use self::state::index::{Dead, Seg};
 pub(crate) use self::view::state;
 pub(crate) use self::write::append::AppendState;
-pub(crate) use self::write::flight::Applied;
 pub(crate) use self::write::forward::{Forwarding, forward_gap};
+pub(crate) use self::write::pending_batch::Applied;
 
 use self::gate::Gate;
 use crate::types::config::TopicConfig;

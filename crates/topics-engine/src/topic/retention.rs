@@ -19,7 +19,7 @@ use super::load::{Hints, Loader};
 use super::state::index::{Part, Unknown};
 use super::state::queue::Why;
 use super::state::{Evicted, State};
-use super::write::flight::{Frames, Order, PendingBatch, Undo};
+use super::write::pending_batch::{Frames, Order, PendingBatch, Undo};
 use super::{Life, Topic};
 use crate::ctx::Wait;
 use crate::topic::events::Ctx;

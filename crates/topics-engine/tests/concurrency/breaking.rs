@@ -45,7 +45,7 @@ const EXEMPT: &[(&str, &str, &str)] = &[
     ("checkpoint/full_disk.rs", "self.short_of_space.store", "no disk is full"),
     ("checkpoint/schedule.rs", "self.wal_full.store", "no disk is full"),
     (
-        "topic/write/flight.rs",
+        "topic/write/pending_batch.rs",
         "flight.topic.in_flight.fetch_sub",
         "nobody waits for a refused batch",
     ),

@@ -13,7 +13,7 @@ use crate::queue::claim::fetch;
 use crate::queue::stage;
 use crate::topic::state::dedupe::Remembered;
 use crate::topic::state::queue::Why;
-use crate::topic::write::flight::Frames;
+use crate::topic::write::pending_batch::Frames;
 use crate::topic::{Life, Topic, delete};
 use crate::types::api::Appended;
 use crate::types::error::Result;

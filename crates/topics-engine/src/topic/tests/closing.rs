@@ -7,7 +7,7 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::Ordering;
 
 use super::*;
-use crate::topic::write::flight::{FinishOnDrop, PendingBatch, Undo};
+use crate::topic::write::pending_batch::{FinishOnDrop, PendingBatch, Undo};
 use crate::types::error::Error;
 
 const LONG: Duration = Duration::from_secs(20);

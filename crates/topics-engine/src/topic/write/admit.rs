@@ -14,7 +14,7 @@ use topics_storage::StorageError;
 use topics_storage::wal::{Batch, StagingPermit, Ticket};
 
 use super::append::AppendState;
-use super::flight::{Frames, Order, PendingBatch};
+use super::pending_batch::{Frames, Order, PendingBatch};
 use crate::ctx::Wait;
 use crate::topic::Topic;
 use crate::topic::events::Ctx;

@@ -6,7 +6,7 @@ use topics_storage::format::record::{Body, Forward, Gap as GapBody, HeadWatermar
 use topics_storage::wal::Level;
 
 use super::append::apply_level;
-use super::flight::{Frames, Order, PendingBatch, Undo};
+use super::pending_batch::{Frames, Order, PendingBatch, Undo};
 use crate::ctx::Wait;
 use crate::topic::events::Ctx;
 use crate::topic::load::Hints;

@@ -10,7 +10,7 @@ use topics_storage::wal::{GROUP_HEADROOM, Level, Ticket};
 use super::admit::Admission;
 use super::append::{AppendState, Decided, apply_level};
 use super::decide::{Decision, Plan};
-use super::flight::{Frames, Order, PendingBatch, Undo, encode_gaps};
+use super::pending_batch::{Frames, Order, PendingBatch, Undo, encode_gaps};
 use super::shown::Shown;
 use crate::topic::apply::Removed;
 use crate::topic::load::Loader;
