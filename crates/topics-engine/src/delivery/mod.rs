@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `ready`, `governor` | pure: the ready set, the pressure |
 //! | `workers` | the threads, parked when idle; one ready set each |
-//! | `interest` | who wants a topic: groups of live watchers with equal options |
+//! | `subscribers` | who wants a topic: groups of live watchers with equal options |
 //! | `service` | serves one dirty topic: one read for each group, a pointer for each watcher |
 //! | `stream` | a watcher's bounded queue and cursors |
 //! | `watch` | the watcher's end: queue first, then what it missed through the read path |
@@ -16,11 +16,11 @@
 
 mod frame;
 mod governor;
-mod interest;
 mod ready;
 mod service;
 mod session;
 mod stream;
+mod subscribers;
 #[cfg(test)]
 mod tests;
 mod watch;

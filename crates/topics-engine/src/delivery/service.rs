@@ -7,8 +7,8 @@ use topics_env::sync::atomic::Ordering;
 
 use super::Deliverer;
 use super::frame::WatchOptions;
-use super::interest::Interest;
 use super::stream::Stream;
+use super::subscribers::Subscribers;
 use crate::router::{self, RunAgain};
 use crate::topic::{self, Life, Topic};
 use crate::types::api::ReadFrom;
@@ -18,41 +18,41 @@ use crate::types::error::{Error, Result};
 const AGAIN_NS: u64 = 100_000_000;
 
 /// Serves a topic up to its head of now. True: more has come meanwhile.
-pub(super) fn serve(core: &Arc<Deliverer>, interest: &Arc<Interest>) -> bool {
-    let Some(topic) = interest.topic() else { return false };
-    if interest.is_new.swap(false, Ordering::SeqCst) && topic.life() == Life::Live {
+pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bool {
+    let Some(topic) = subscribers.topic() else { return false };
+    if subscribers.is_new.swap(false, Ordering::SeqCst) && topic.life() == Life::Live {
         core.delivery.shared().offer(&topic);
     }
-    interest.learn(&topic.state.read().config.clone());
+    subscribers.learn(&topic.state.read().config.clone());
     if topic.life() == Life::Dead {
         let over = |s: &Stream, part| {
             s.over(part, topic.id(), None);
         };
-        for stream in interest.dismiss(over) {
+        for stream in subscribers.dismiss(over) {
             missed(core, &stream, &topic);
         }
         return false;
     }
     let target = topic.gate.head();
-    for (options, at) in interest.views() {
-        if let Err(error) = group(core, interest, &topic, &options, at, target) {
+    for (options, at) in subscribers.views() {
+        if let Err(error) = group(core, subscribers, &topic, &options, at, target) {
             if matches!(error, Error::Closed) {
                 return false;
             }
             if error.is_out_of_descriptors() {
-                core.delivery.remind(interest, core.time.mono_ns() + AGAIN_NS);
+                core.delivery.remind(subscribers, core.time.mono_ns() + AGAIN_NS);
                 continue;
             }
             log::warn!("topic {:?} cannot be delivered: {error}", topic.name);
-            interest.dismiss(|s, part| {
+            subscribers.dismiss(|s, part| {
                 s.over(part, topic.id(), Some(error.clone()));
             });
             return false;
         }
     }
-    for router in interest.routers() {
+    for router in subscribers.routers() {
         let at = || format!("router {:?}", router.definition().name);
-        let again = run_again(core, interest, &topic);
+        let again = run_again(core, subscribers, &topic);
         let run = core.env.guards.run("router", at, || router::run(core, &router, &topic, again));
         if let Err(panicked) = run {
             router.fail(Error::Internal(format!("stopped until the next open: {panicked}")));
@@ -64,24 +64,24 @@ pub(super) fn serve(core: &Arc<Deliverer>, interest: &Arc<Interest>) -> bool {
 /// How a router of this topic asks to be run again.
 fn run_again(
     core: &Arc<Deliverer>,
-    interest: &Arc<Interest>,
+    subscribers: &Arc<Subscribers>,
     topic: &Arc<Topic>,
 ) -> Arc<dyn Fn(RunAgain) + Send + Sync> {
-    let (core, interest, topic) = (core.clone(), interest.clone(), topic.clone());
+    let (core, subscribers, topic) = (core.clone(), subscribers.clone(), topic.clone());
     Arc::new(move |when| match when {
-        RunAgain::Now => interest.mark(),
-        RunAgain::At(at) => core.delivery.remind(&interest, at),
-        RunAgain::WhenSynced => interest.told_when_synced(&core, &topic),
+        RunAgain::Now => subscribers.mark(),
+        RunAgain::At(at) => core.delivery.remind(&subscribers, at),
+        RunAgain::WhenSynced => subscribers.told_when_synced(&core, &topic),
     })
 }
 
 /// Serving a topic has panicked: it is closed, and its watchers are told.
-pub(super) fn fail(interest: &Arc<Interest>, panicked: &Panicked) {
-    let Some(topic) = interest.topic() else { return };
+pub(super) fn fail(subscribers: &Arc<Subscribers>, panicked: &Panicked) {
+    let Some(topic) = subscribers.topic() else { return };
     topic.close_broken(panicked);
     let detail = format!("delivery of topic {:?}: {panicked}", topic.name);
     let error = Error::StorageUnavailable { reason: "io", detail };
-    interest.dismiss(|s, part| {
+    subscribers.dismiss(|s, part| {
         s.over(part, topic.id(), Some(error.clone()));
     });
 }
@@ -99,7 +99,7 @@ pub(super) fn missed(core: &Deliverer, stream: &Arc<Stream>, old: &Topic) {
 
 fn group(
     core: &Arc<Deliverer>,
-    interest: &Arc<Interest>,
+    subscribers: &Arc<Subscribers>,
     topic: &Arc<Topic>,
     options: &Arc<WatchOptions>,
     mut at: u64,
@@ -116,13 +116,13 @@ fn group(
         }
         idle = 0;
         let next = batch.next_from_seq;
-        if !interest.fan_out(topic, options, at, batch, core.time.mono_ns(), &core.metrics) {
+        if !subscribers.fan_out(topic, options, at, batch, core.time.mono_ns(), &core.metrics) {
             return Ok(());
         }
         at = next;
     }
     if at < target && options.strong {
-        interest.told_when_synced(core, topic);
+        subscribers.told_when_synced(core, topic);
     }
     Ok(())
 }

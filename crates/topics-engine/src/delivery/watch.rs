@@ -9,10 +9,10 @@ use topics_env::sync::Instant;
 
 use super::Deliverer;
 use super::frame::{Event, WatchOptions};
-use super::interest::{Interest, Join};
 use super::service;
 use super::session::Session;
 use super::stream::{Backlog, Bounds, Next, Stream};
+use super::subscribers::{Join, Subscribers};
 use crate::catalog::unloaded::Found;
 use crate::topic::{self, Life, Topic};
 use crate::types::api::{Owner, ReadFrom, ReadRequest};
@@ -301,7 +301,7 @@ impl Watch {
                 }
             }
         }
-        match core.delivery.interest(topic).join(&self.stream, part, topic, b.cursor) {
+        match core.delivery.subscribers(topic).join(&self.stream, part, topic, b.cursor) {
             Join::Live => {}
             Join::Behind => self.stream.later(part),
             Join::Dead => self.gone(b),
@@ -366,8 +366,8 @@ impl Drop for Watch {
         self.core.delivery.shared().forget(&self.stream);
         self.stream.end(Error::Closed);
         for topic in self.stream.topics() {
-            if let Some(interest) = Interest::of(&topic) {
-                interest.leave(&self.stream);
+            if let Some(subscribers) = Subscribers::of(&topic) {
+                subscribers.leave(&self.stream);
             }
         }
     }

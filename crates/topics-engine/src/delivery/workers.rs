@@ -15,11 +15,11 @@ use topics_storage::StorageError;
 
 use super::Deliverer;
 use super::governor::{Governor, SAMPLE_NS};
-use super::interest::Interest;
 use super::ready::{Ready, Waiting};
 use super::service;
 use super::session::Sessions;
 use super::stream::Stream;
+use super::subscribers::Subscribers;
 use crate::ctx::Pressure;
 use crate::topic::Topic;
 use crate::types::error::{Error, Result};
@@ -32,23 +32,23 @@ struct Shard {
 }
 
 /// A topic, and when its rest began.
-type Resting = (Waiting<Arc<Interest>>, u64);
+type Resting = (Waiting<Arc<Subscribers>>, u64);
 
 #[derive(Default)]
 struct Inner {
-    ready: Ready<Arc<Interest>>,
+    ready: Ready<Arc<Subscribers>>,
     /// Topics that rest so that their next frame holds more, by the end of their rest, and when it
     /// began.
     resting: BTreeMap<(u64, u64), Resting>,
     rests: u64,
     /// Topics to be looked at again at a time.
-    reminders: BTreeMap<(u64, u64), Arc<Interest>>,
+    reminders: BTreeMap<(u64, u64), Arc<Subscribers>>,
     parked: bool,
 }
 
 /// What a worker does next.
 enum Turn {
-    Serve(Waiting<Arc<Interest>>),
+    Serve(Waiting<Arc<Subscribers>>),
     Park(Option<Duration>),
 }
 
@@ -93,20 +93,20 @@ impl Shared {
     }
 
     /// Queues a topic that has become dirty.
-    pub(super) fn enqueue(&self, interest: Arc<Interest>) {
+    pub(super) fn enqueue(&self, subscribers: Arc<Subscribers>) {
         let now = self.now();
-        self.queue(interest, now, now);
+        self.queue(subscribers, now, now);
     }
 
-    fn shard(&self, interest: &Interest) -> &Shard {
-        let n = interest.topic().map_or(0, |t| t.id()) as usize;
+    fn shard(&self, subscribers: &Subscribers) -> &Shard {
+        let n = subscribers.topic().map_or(0, |t| t.id()) as usize;
         &self.shards[n % self.shards.len()]
     }
 
-    fn queue(&self, interest: Arc<Interest>, since: u64, now: u64) {
-        let shard = self.shard(&interest);
+    fn queue(&self, subscribers: Arc<Subscribers>, since: u64, now: u64) {
+        let shard = self.shard(&subscribers);
         let mut inner = shard.inner.lock();
-        inner.ready.push(interest, since, now, self.strained.load(Ordering::Relaxed));
+        inner.ready.push(subscribers, since, now, self.strained.load(Ordering::Relaxed));
         let parked = std::mem::take(&mut inner.parked);
         drop(inner);
         if parked {
@@ -124,9 +124,9 @@ impl Shared {
             inner.ready.put(w, now, strained);
         }
         while let Some(due) = inner.reminders.first_entry().filter(|e| e.key().0 <= now) {
-            let interest = due.remove();
-            if interest.recall() {
-                inner.ready.push(interest, now, now, strained);
+            let subscribers = due.remove();
+            if subscribers.recall() {
+                inner.ready.push(subscribers, now, now, strained);
             }
         }
         while let Some(w) = inner.ready.pop(now, strained) {
@@ -149,7 +149,7 @@ impl Shared {
         )
     }
 
-    fn serve(&self, core: &Arc<Deliverer>, w: Waiting<Arc<Interest>>) {
+    fn serve(&self, core: &Arc<Deliverer>, w: Waiting<Arc<Subscribers>>) {
         let now = self.now();
         let late = now.saturating_sub(w.since).saturating_sub(w.rested);
         core.metrics.scheduling.record(late);
@@ -250,28 +250,28 @@ impl Delivery {
     }
 
     /// What a topic is to the delivery.
-    pub(crate) fn interest(&self, topic: &Arc<Topic>) -> Arc<Interest> {
-        topic.interest.get_or_init(|| Interest::new(topic, &self.shared));
+    pub(crate) fn subscribers(&self, topic: &Arc<Topic>) -> Arc<Subscribers> {
+        topic.subscribers.get_or_init(|| Subscribers::new(topic, &self.shared));
         // Nothing but the line above sets it.
-        Interest::of(topic).unwrap_or_else(|| Interest::new(topic, &self.shared))
+        Subscribers::of(topic).unwrap_or_else(|| Subscribers::new(topic, &self.shared))
     }
 
     /// A topic was created. Costs one load while nobody expects any.
     pub(crate) fn topic_created(&self, topic: &Arc<Topic>) {
         if self.shared.expects.load(Ordering::SeqCst) > 0 {
-            let interest = self.interest(topic);
-            interest.is_new.store(true, Ordering::SeqCst);
-            interest.mark();
+            let subscribers = self.subscribers(topic);
+            subscribers.is_new.store(true, Ordering::SeqCst);
+            subscribers.mark();
         }
     }
 
     /// Has a topic looked at again at a monotonic time.
-    pub(crate) fn remind(&self, interest: &Arc<Interest>, at: u64) {
-        let shard = self.shared.shard(interest);
+    pub(crate) fn remind(&self, subscribers: &Arc<Subscribers>, at: u64) {
+        let shard = self.shared.shard(subscribers);
         let mut inner = shard.inner.lock();
         inner.rests += 1;
         let n = inner.rests;
-        inner.reminders.insert((at, n), interest.clone());
+        inner.reminders.insert((at, n), subscribers.clone());
         let parked = std::mem::take(&mut inner.parked);
         drop(inner);
         if parked {

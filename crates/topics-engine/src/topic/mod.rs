@@ -101,7 +101,7 @@ pub(crate) struct Topic {
     /// Time of the last read, ms, 0 before the first.
     pub(crate) last_read: AtomicU64,
     /// The delivery's interest in this topic, made when a watcher or a router first needs it.
-    pub(crate) interest: OnceLock<Arc<dyn TopicObserver>>,
+    pub(crate) subscribers: OnceLock<Arc<dyn TopicObserver>>,
 }
 
 impl fmt::Debug for Topic {
@@ -132,7 +132,7 @@ impl Topic {
             idle_waiters: AtomicU32::new(0),
             deletes: AtomicU32::new(0),
             last_read: AtomicU64::new(0),
-            interest: OnceLock::new(),
+            subscribers: OnceLock::new(),
         }
     }
 

@@ -70,11 +70,11 @@ impl Shared {
                 let untold = inner.ready.lowest().filter(|w| w.item.unpaced());
                 untold.map(|w| (w.item.clone(), w.since)).collect()
             };
-            for (interest, since) in paused {
+            for (subscribers, since) in paused {
                 let waited = now.saturating_sub(since) / 1_000_000;
-                let p = interest.base(now).saturating_add(priority::age(waited));
+                let p = subscribers.base(now).saturating_add(priority::age(waited));
                 // A hundred a second lift it out of the band.
-                interest.pace(u64::from(p.min(0).unsigned_abs()) * 10);
+                subscribers.pace(u64::from(p.min(0).unsigned_abs()) * 10);
             }
         }
     }

@@ -52,7 +52,7 @@ struct Wanted {
 
 /// What a topic is to the delivery. It is made when somebody first wants the topic; the topic's
 /// gate marks it dirty only while somebody does.
-pub(crate) struct Interest {
+pub(crate) struct Subscribers {
     topic: Weak<Topic>,
     shared: Weak<Shared>,
     /// Where it is between idle, queued and being served: it is queued at most once.
@@ -72,7 +72,7 @@ pub(crate) struct Interest {
 const AUTO: i64 = i64::MAX;
 const NONE: i64 = i64::MIN;
 
-impl fmt::Debug for Interest {
+impl fmt::Debug for Subscribers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Interest").field("state", &self.state).finish_non_exhaustive()
     }
@@ -88,9 +88,9 @@ pub(super) enum Join {
     Dead,
 }
 
-impl Interest {
+impl Subscribers {
     pub(super) fn new(topic: &Arc<Topic>, shared: &Arc<Shared>) -> Arc<Self> {
-        let interest = Self {
+        let subscribers = Self {
             topic: Arc::downgrade(topic),
             shared: Arc::downgrade(shared),
             state: AtomicU8::new(IDLE),
@@ -101,13 +101,13 @@ impl Interest {
             paced: AtomicBool::new(false),
             wanted: Mutex::new(Wanted::default()),
         };
-        interest.learn(&topic.state.read().config.clone());
-        Arc::new(interest)
+        subscribers.learn(&topic.state.read().config.clone());
+        Arc::new(subscribers)
     }
 
     /// That of a topic, if the delivery has met it.
     pub(super) fn of(topic: &Topic) -> Option<Arc<Self>> {
-        let observer: Arc<dyn Any + Send + Sync> = topic.interest.get()?.clone();
+        let observer: Arc<dyn Any + Send + Sync> = topic.subscribers.get()?.clone();
         observer.downcast().ok()
     }
 
@@ -214,7 +214,7 @@ impl Interest {
                 .insert(stream.id(), Member { stream: stream.clone(), part, from: cursor });
             self.routed.store(false, Ordering::Relaxed);
             stream.live(part, topic, cursor);
-            topic.gate.stand(Some(self.clone()));
+            topic.gate.set_observer(Some(self.clone()));
         }
         // Whoever published, or ended the topic, before the gate knew of us marked nothing.
         if topic.gate.head() > cursor || topic.life() == Life::Dead {
@@ -240,7 +240,7 @@ impl Interest {
             && wanted.routers.is_empty()
             && let Some(topic) = self.topic.upgrade()
         {
-            topic.gate.stand(None);
+            topic.gate.set_observer(None);
         }
     }
 
@@ -252,7 +252,7 @@ impl Interest {
             if !wanted.routers.is_empty()
                 && let Some(topic) = self.topic.upgrade()
             {
-                topic.gate.stand(Some(self.clone()));
+                topic.gate.set_observer(Some(self.clone()));
             }
             self.tidy(&mut wanted);
         }
@@ -339,10 +339,10 @@ impl Interest {
     pub(crate) fn told_when_synced(self: &Arc<Self>, core: &Deliverer, topic: &Topic) {
         let last = topic.append.lock().last;
         let Some((ticket, _)) = last.filter(|(t, _)| self.tell(*t)) else { return };
-        let interest = Arc::downgrade(self);
+        let subscribers = Arc::downgrade(self);
         let done = move |outcome: topics_storage::Result<()>| {
-            if let Some(interest) = interest.upgrade().filter(|_| outcome.is_ok()) {
-                interest.mark();
+            if let Some(subscribers) = subscribers.upgrade().filter(|_| outcome.is_ok()) {
+                subscribers.mark();
             }
         };
         core.wal.notify(ticket, Level::Synced, Box::new(done));
@@ -355,13 +355,13 @@ impl Interest {
     }
 }
 
-impl TopicObserver for Interest {
+impl TopicObserver for Subscribers {
     fn head_raised(self: Arc<Self>) {
         self.mark();
     }
 }
 
-impl Schedule for Arc<Interest> {
+impl Schedule for Arc<Subscribers> {
     fn yields(&self) -> bool {
         self.routed.load(Ordering::Relaxed)
     }
