@@ -26,7 +26,7 @@ use topics_storage::wal::{AllocationPause, EndedFile, FileKey};
 use super::Store;
 use super::reclaim::{Candidate, rewrite};
 use super::round::{Copied, copy};
-use super::snapshot::Spared;
+use super::snapshot::PoisonedShards;
 use crate::topic::{Seg, State, Topic};
 use crate::types::error::{Error, Result};
 
@@ -63,43 +63,43 @@ struct Reach {
 /// on a full disk: another round gives back what held it.
 pub(crate) fn copy_what_fits(
     core: &Arc<Store>,
-    spared: &Spared,
+    poisoned: &PoisonedShards,
     held: &mut Option<AllocationPause>,
 ) -> Result<bool> {
     if !core.short_of_space() {
-        match copy(core, spared, Copied::Synced) {
+        match copy(core, poisoned, Copied::Synced) {
             Err((e, _)) if e.is_full() => log::warn!("no space to copy records from the log: {e}"),
             outcome => return outcome.map(|()| false).map_err(|(e, _)| e),
         }
     }
     *held = Some(core.wal.pause_allocation());
-    let mut written = copy(core, spared, Copied::Deletes);
+    let mut written = copy(core, poisoned, Copied::Deletes);
     if let Err((e, bytes)) = &written
         && e.is_full()
     {
         core.disk.checkpoints.release_reserve(*bytes)?;
-        written = copy(core, spared, Copied::Deletes);
+        written = copy(core, poisoned, Copied::Deletes);
     }
     match written {
         // A snapshot may still free something.
         Err((e, _)) if e.is_full() => log::warn!("no space to write down what was deleted: {e}"),
         outcome => outcome.map_err(|(e, _)| e)?,
     }
-    move_what_fits(core, spared)
+    move_what_fits(core, poisoned)
 }
 
 /// Moves records from the log to segments, with a part of the reserve. Whether it moved any.
-fn move_what_fits(core: &Arc<Store>, spared: &Spared) -> Result<bool> {
+fn move_what_fits(core: &Arc<Store>, poisoned: &PoisonedShards) -> Result<bool> {
     // What files take is an estimate: where it is too low a smaller step is made.
     for part in [1, 2, 4, 8] {
-        let reach = reach(core, spared, part)?;
+        let reach = reach(core, poisoned, part)?;
         if reach.takes == 0 {
             return Ok(false);
         }
         if core.disk.checkpoints.free() < reach.takes {
             core.disk.checkpoints.release_reserve(reach.takes)?;
         }
-        match copy(core, spared, Copied::Upto(&reach.upto)) {
+        match copy(core, poisoned, Copied::Upto(&reach.upto)) {
             Err((e, _)) if e.is_full() => log::warn!("no space to move what the log holds: {e}"),
             outcome => return outcome.map(|()| true).map_err(|(e, _)| e),
         }
@@ -108,12 +108,12 @@ fn move_what_fits(core: &Arc<Store>, spared: &Spared) -> Result<bool> {
 }
 
 /// Of each shard the files whose removal gives most for what a part of the room can take.
-fn reach(core: &Arc<Store>, spared: &Spared, part: u64) -> Result<Reach> {
+fn reach(core: &Arc<Store>, poisoned: &PoisonedShards, part: u64) -> Result<Reach> {
     let mut live: HashMap<FileKey, u64> = HashMap::new();
     let mut ends = 0;
     core.table.loaded.each(|topic| {
         let shard = core.shard(topic.id());
-        if !spared.has(shard) {
+        if !poisoned.has(shard) {
             let suspect = |m: &SegmentMeta| core.segments.is_suspect(m.file_no);
             let state = topic.state.read();
             let events = core.options.segment_max_events.max(1);
@@ -122,7 +122,7 @@ fn reach(core: &Arc<Store>, spared: &Spared, part: u64) -> Result<Reach> {
     });
     let mut room = (core.disk.checkpoints.free_with_reserve()? / part).saturating_sub(ends);
     let mut reach = Reach { upto: vec![0; core.wal.shards()], takes: ends };
-    let mut shards: Vec<usize> = (0..core.wal.shards()).filter(|s| !spared.has(*s)).collect();
+    let mut shards: Vec<usize> = (0..core.wal.shards()).filter(|s| !poisoned.has(*s)).collect();
     let files: Vec<Vec<EndedFile>> =
         (0..core.wal.shards()).map(|s| core.wal.ended_files(s)).collect();
     while let Some((at, best)) = shards

@@ -12,7 +12,7 @@ use topics_storage::wal::AllocationPause;
 
 use super::Store;
 use super::full_disk;
-use super::snapshot::{Spared, snapshot};
+use super::snapshot::{PoisonedShards, snapshot};
 use crate::topic::{CopyPlan, CopyRun, Install, InstallSegment, Topic};
 use crate::types::api::{Gap, GapReason};
 use crate::types::error::{Error, Result};
@@ -95,15 +95,15 @@ fn write(
     everything: bool,
     held: &mut Option<AllocationPause>,
 ) -> Result<(u64, u64, bool)> {
-    let spared = Spared::find(core)?;
+    let poisoned = PoisonedShards::find(core)?;
     let mut moved = false;
     if everything {
-        copy(core, &spared, Copied::Everything).map_err(|(e, _)| e)?;
+        copy(core, &poisoned, Copied::Everything).map_err(|(e, _)| e)?;
     } else {
-        moved = full_disk::copy_what_fits(core, &spared, held)?;
+        moved = full_disk::copy_what_fits(core, &poisoned, held)?;
     }
     core.replaced.store(false, Ordering::Relaxed);
-    let (n, mark) = snapshot(core, &spared)?;
+    let (n, mark) = snapshot(core, &poisoned)?;
     Ok((n, mark, moved))
 }
 
@@ -124,7 +124,7 @@ pub(crate) enum Copied<'a> {
 /// many bytes of deletes were to be written.
 pub(crate) fn copy(
     core: &Arc<Store>,
-    spared: &Spared,
+    poisoned: &PoisonedShards,
     what: Copied<'_>,
 ) -> std::result::Result<(), (Error, u64)> {
     let everything = what == Copied::Everything;
@@ -148,7 +148,7 @@ pub(crate) fn copy(
         let over = failed.is_some() && what != Copied::Deletes || topic.is_broken();
         let ends = matches!(what, Copied::Upto(_)) && topic.state.read().active_is_worth();
         let old = if ends { u64::MAX } else { old };
-        if over || spared.has(shard) || !topic.dirty(old) {
+        if over || poisoned.has(shard) || !topic.dirty(old) {
             return;
         }
         let from = (!everything).then_some(shard as u32);

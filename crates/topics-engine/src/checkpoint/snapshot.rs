@@ -15,40 +15,40 @@ use crate::types::error::{Error, Result};
 /// The shards whose log has failed, and what the newest snapshot says of them. What they have in
 /// memory may never have become durable: later snapshots keep their section of the one before.
 #[derive(Debug, Default)]
-pub(crate) struct Spared {
+pub(crate) struct PoisonedShards {
     shards: Vec<usize>,
     before: SnapshotBody,
 }
 
-impl Spared {
+impl PoisonedShards {
     /// As things are now; an error where no shard is sound, or nothing says what to keep.
     pub(crate) fn find(core: &Store) -> Result<Self> {
-        let mut spared = Self::default();
+        let mut poisoned = Self::default();
         let mut last = None;
         for shard in 0..core.wal.shards() {
             match core.wal.poisoned(shard) {
                 None => {}
                 Some(e @ StorageError::Poisoned { .. }) => {
-                    spared.shards.push(shard);
+                    poisoned.shards.push(shard);
                     last = Some(e);
                 }
                 Some(e) => return Err(e.into()),
             }
         }
-        let Some(error) = last else { return Ok(spared) };
-        if spared.shards.len() == core.wal.shards() {
+        let Some(error) = last else { return Ok(poisoned) };
+        if poisoned.shards.len() == core.wal.shards() {
             return Err(error.into());
         }
         match core.disk.checkpoints.load_newest()? {
             Some(before)
                 if before.layout == core.layout
-                    && core.host.holds_without(&spared.shards, &before.sections) =>
+                    && core.host.holds_without(&poisoned.shards, &before.sections) =>
             {
-                spared.before = before;
+                poisoned.before = before;
             }
             _ => return Err(error.into()),
         }
-        Ok(spared)
+        Ok(poisoned)
     }
 
     /// Whether nothing of a shard is copied or captured.
@@ -68,7 +68,7 @@ impl Spared {
 
 /// Captures every topic and writes it down: the number of the snapshot, and the bytes that its
 /// mark took in the log.
-pub(crate) fn snapshot(core: &Arc<Store>, spared: &Spared) -> Result<(u64, u64)> {
+pub(crate) fn snapshot(core: &Arc<Store>, poisoned: &PoisonedShards) -> Result<(u64, u64)> {
     let shards = core.wal.shards();
     let mut body = SnapshotBody {
         store_id: core.disk.store_id,
@@ -86,14 +86,14 @@ pub(crate) fn snapshot(core: &Arc<Store>, spared: &Spared) -> Result<(u64, u64)>
         let topic = match found {
             Found::Awake(topic) => topic,
             Found::Asleep(sleeper) => {
-                if !spared.has(core.shard(sleeper.id())) {
+                if !poisoned.has(core.shard(sleeper.id())) {
                     draft.entry(sleeper.entry());
                 }
                 return Ok(());
             }
         };
         let shard = core.shard(topic.id());
-        if spared.has(shard) {
+        if poisoned.has(shard) {
             return Ok(());
         }
         if topic.is_broken() {
@@ -106,27 +106,27 @@ pub(crate) fn snapshot(core: &Arc<Store>, spared: &Spared) -> Result<(u64, u64)>
         }
         Ok(draft.topic(&snap)?)
     })?;
-    let kept = spared.before.topics.iter().filter(|t| spared.has(core.shard(t.topic_id)));
+    let kept = poisoned.before.topics.iter().filter(|t| poisoned.has(core.shard(t.topic_id)));
     kept.into_iter().try_for_each(|t| draft.topic(t))?;
     keep_closed(core, &broken, &mut draft, &mut replay)?;
     body.sections = core.host.capture();
     body.sections.push(core.time.capture());
     let (next, reserved) = core.ids.positions();
-    body.next_topic_id = next.max(spared.before.next_topic_id);
-    body.reserved_topic_id = reserved.max(spared.before.reserved_topic_id);
+    body.next_topic_id = next.max(poisoned.before.next_topic_id);
+    body.reserved_topic_id = reserved.max(poisoned.before.reserved_topic_id);
     (body.next_epoch, body.reserved_epoch) = (body.next_topic_id, body.reserved_topic_id);
     let written: Vec<u64> = (0..shards).map(|s| core.wal.positions(s).written).collect();
     for (s, replay_lsn) in replay.into_iter().enumerate() {
         let last_lsn = written[s];
         let (shard, layout) = (s as u32, core.layout);
         let now = ShardSnap { shard, layout, replay_lsn, last_lsn, synced_lsn: last_lsn };
-        let section = if spared.has(s) { spared.section(s) } else { Some(now) };
+        let section = if poisoned.has(s) { poisoned.section(s) } else { Some(now) };
         let none = || Error::Internal(format!("shard {s} is in no snapshot"));
         body.shards[s] = section.ok_or_else(none)?;
     }
     let encoded = draft.finish(&body)?;
     let n = core.disk.checkpoints.write(&body, encoded, || {
-        for (s, lsn) in written.iter().enumerate().filter(|(s, _)| !spared.has(*s)) {
+        for (s, lsn) in written.iter().enumerate().filter(|(s, _)| !poisoned.has(*s)) {
             let synced = core.wal.positions(s).synced >= *lsn;
             if !core.env.check("checkpoint.synced", synced) {
                 core.wal.sync(s)?;
@@ -134,8 +134,11 @@ pub(crate) fn snapshot(core: &Arc<Store>, spared: &Spared) -> Result<(u64, u64)>
         }
         Ok(())
     })?;
-    if !spared.is_empty() {
-        log::warn!("snapshot {n} says of the shards {:?} what the one before says", spared.shards);
+    if !poisoned.is_empty() {
+        log::warn!(
+            "snapshot {n} says of the shards {:?} what the one before says",
+            poisoned.shards
+        );
     }
     Ok((n, mark(core, n)))
 }

@@ -90,8 +90,8 @@ fn what_is_gone_before_its_round_ends_leaves_no_files() {
     }
     w.engine().sync().unwrap();
     let core = w.engine().core().clone();
-    let spared = crate::checkpoint::snapshot::Spared::find(&core).unwrap();
-    crate::checkpoint::round::copy(&core, &spared, crate::checkpoint::round::Copied::Synced)
+    let poisoned = crate::checkpoint::snapshot::PoisonedShards::find(&core).unwrap();
+    crate::checkpoint::round::copy(&core, &poisoned, crate::checkpoint::round::Copied::Synced)
         .unwrap();
     assert_eq!(found(&w).1, 3, "copied, and in no snapshot");
     w.engine().delete_topic("gone", false).unwrap();
