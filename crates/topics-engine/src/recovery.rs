@@ -286,12 +286,12 @@ impl Replay {
                 }
             }
             let report = reports.get(&shard);
-            let spared = report.is_none_or(|r| r.clean || r.tail_intact);
+            let tail_intact = report.is_none_or(|r| r.clean || r.tail_intact);
             for gap in &gaps {
                 topic.state.write().add_gap(*gap);
             }
             gaps.extend(self.lost_records.get(&topic.id()).into_iter().flatten());
-            if let Some(gap) = topic.lost(spared) {
+            if let Some(gap) = topic.lost(tail_intact) {
                 topic.state.write().add_gap(gap);
                 gaps.push(gap);
             }
