@@ -23,7 +23,7 @@ use topics_env::sync::atomic::{AtomicBool, AtomicU64};
 use topics_storage::checkpoint::Checkpoints;
 use topics_storage::snapshot::ShardSnap;
 
-use self::round::Rounds;
+use self::round::CheckpointState;
 use crate::catalog::Catalog;
 
 /// The topics of an open engine with what makes them durable outside of the log.
@@ -49,7 +49,7 @@ pub(crate) struct Disk {
     /// Shards outside the layout.
     pub outside: Vec<ShardSnap>,
     /// Held for a checkpoint round.
-    pub round: Mutex<Rounds>,
+    pub round: Mutex<CheckpointState>,
     /// Bytes logged when the last round began.
     pub logged_at_round: AtomicU64,
     /// Snapshots in a row before which nothing, or nothing but the first, had changed.
@@ -85,7 +85,7 @@ impl Store {
             checkpoints,
             store_id,
             outside,
-            round: Mutex::new(Rounds::default()),
+            round: Mutex::new(CheckpointState::default()),
             logged_at_round: AtomicU64::new(0),
             settled_rounds: AtomicU64::new(0),
             put_off: AtomicBool::new(false),

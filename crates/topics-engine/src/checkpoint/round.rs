@@ -19,7 +19,7 @@ use crate::types::error::{Error, Result};
 
 /// What rounds know of each other.
 #[derive(Debug, Default)]
-pub(crate) struct Rounds {
+pub(crate) struct CheckpointState {
     /// Rounds in a row that failed.
     failed: u32,
 }
@@ -38,7 +38,7 @@ pub(crate) fn checkpoint(core: &Arc<Store>) -> Result<u64> {
 
 /// The round that ends a change of the shard count: what lies in files of the layout before is
 /// copied, whatever its shard, before the first write.
-pub(crate) fn relay(core: &Arc<Store>) -> Result<u64> {
+pub(crate) fn checkpoint_everything(core: &Arc<Store>) -> Result<u64> {
     run(core, true)
 }
 

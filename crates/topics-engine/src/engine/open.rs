@@ -80,12 +80,12 @@ fn recover(
     // was replayed; also when an earlier open changed the layout and got no further.
     let mut layouts = snapshot_layout.into_iter().chain(replay.oldest_layout);
     if layouts.any(|l| l != core.layout) {
-        let moved = round::relay(&core);
+        let moved = round::checkpoint_everything(&core);
         if let Err(Error::StorageUnavailable { reason: "io", detail }) = moved {
             // A segment that is written on tells what went wrong with it before this open; then it
             // is written anew.
             log::warn!("the change of the number of shards is tried again: {detail}");
-            round::relay(&core)?;
+            round::checkpoint_everything(&core)?;
         } else {
             moved?;
         }
