@@ -172,7 +172,7 @@ impl Replay {
             }
         }
         if access == Access::Closed && topics.is_sorted() {
-            return table.put_to_sleep(base, ids, topics, body.layout);
+            return table.adopt_unloaded(base, ids, topics, body.layout);
         }
         for i in 0..topics.len() {
             let mut snap = topics.topic(i)?;

@@ -21,7 +21,7 @@ use topics_storage::segment::TopicKey;
 
 use self::ids::Ids;
 use self::loaded::LoadedTopics;
-use self::unloaded::{Found, UnloadedTopics};
+use self::unloaded::{CatalogEntry, UnloadedTopics};
 use crate::topic::events::{Base, Ctx, LoggedFrame};
 use crate::topic::{Life, Topic};
 use crate::types::config::TopicConfig;
@@ -76,18 +76,23 @@ impl Catalog {
         self.table.by_id(self, id)
     }
 
-    /// See [`TopicTable::look_into`].
-    pub(crate) fn look_into(&self, topic: &Topic) -> Result<()> {
-        self.table.look_into(self, topic)
+    /// See [`TopicTable::verify_files_once`].
+    pub(crate) fn verify_files_once(&self, topic: &Topic) -> Result<()> {
+        self.table.verify_files_once(self, topic)
     }
 
     /// See [`TopicTable::list`].
-    pub(crate) fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<Found> {
+    pub(crate) fn list(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Vec<CatalogEntry> {
         self.table.list(prefix, after, limit)
     }
 
     /// See [`TopicTable::every`].
-    pub(crate) fn every(&self, f: impl FnMut(&Found) -> Result<()>) -> Result<()> {
+    pub(crate) fn every(&self, f: impl FnMut(&CatalogEntry) -> Result<()>) -> Result<()> {
         self.table.every(f)
     }
 }

@@ -1,8 +1,8 @@
-//! Topics that nobody has touched since a clean close: they stay as the snapshot has them.
+//! Topics that no call has needed since a clean close: they stay as the snapshot has them.
 //!
-//! After a clean close the snapshot is all there is to know, so an open decodes nothing of a topic
-//! that does nothing by itself. It is *asleep*: an entry of the snapshot's [`Table`]. Whoever asks
-//! for it by name or id wakes it. A list, and the next snapshot, take the entry as it is.
+//! After a clean close the snapshot says all there is to know, so an open decodes nothing of a topic
+//! that does nothing by itself. It is *unloaded*: an entry of the snapshot's [`Table`]. The first call
+//! that asks for it by name or id loads it. A list, and the next snapshot, take the entry as it is.
 //!
 //! What an open checks of a topic after a kill (that the files which the snapshot names are there,
 //! and as long as it says) is checked here when the topic is first asked for.
@@ -24,33 +24,33 @@ use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::{Error, Result};
 use crate::types::priority;
 
-/// Every topic that was asleep after the open.
+/// Every topic that was not loaded by the open.
 #[derive(Debug)]
-pub(crate) struct Asleep {
+pub(crate) struct SnapshotTopics {
     table: Table,
-    /// One bit each: it is awake, or it was and is gone.
-    up: Vec<AtomicU64>,
+    /// One bit each: it is loaded, or it was and is gone.
+    loaded: Vec<AtomicU64>,
     left: AtomicUsize,
-    /// Held to wake one, and to look at who sleeps and who is awake at one moment.
-    waking: Mutex<()>,
+    /// Held to load one, and to list loaded and unloaded topics at one moment.
+    loading: Mutex<()>,
 }
 
-/// The topics that sleep, while there are any.
+/// The topics that are not loaded, while there are any.
 #[derive(Debug, Default)]
 pub(crate) struct UnloadedTopics {
-    asleep: RwLock<Option<Arc<Asleep>>>,
-    /// Recovery is done: what wakes may be written to at once.
+    topics: RwLock<Option<Arc<SnapshotTopics>>>,
+    /// Recovery is done: a topic may be written to as soon as it is loaded.
     served: AtomicBool,
 }
 
-/// A topic that sleeps.
+/// A topic that is not loaded.
 #[derive(Clone, Debug)]
-pub(crate) struct Sleeper {
-    all: Arc<Asleep>,
+pub(crate) struct UnloadedTopic {
+    all: Arc<SnapshotTopics>,
     i: usize,
 }
 
-impl Sleeper {
+impl UnloadedTopic {
     /// Its entry in the snapshot.
     pub(crate) fn entry(&self) -> &[u8] {
         self.all.table.entry(self.i)
@@ -73,16 +73,16 @@ impl Sleeper {
 
 /// A topic in a list.
 #[derive(Clone, Debug)]
-pub(crate) enum Found {
-    Awake(Arc<Topic>),
-    Asleep(Sleeper),
+pub(crate) enum CatalogEntry {
+    Loaded(Arc<Topic>),
+    Unloaded(UnloadedTopic),
 }
 
-impl Found {
+impl CatalogEntry {
     fn name(&self) -> &[u8] {
         match self {
-            Self::Awake(topic) => topic.name.as_bytes(),
-            Self::Asleep(sleeper) => sleeper.name(),
+            Self::Loaded(topic) => topic.name.as_bytes(),
+            Self::Unloaded(unloaded) => unloaded.name(),
         }
     }
 
@@ -92,49 +92,49 @@ impl Found {
     }
 }
 
-impl Asleep {
+impl SnapshotTopics {
     fn new(table: Table) -> Self {
         let words = table.len().div_ceil(64);
         Self {
-            up: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            loaded: (0..words).map(|_| AtomicU64::new(0)).collect(),
             left: AtomicUsize::new(table.len()),
-            waking: Mutex::new(()),
+            loading: Mutex::new(()),
             table,
         }
     }
 
-    fn is_up(&self, i: usize) -> bool {
-        self.up.get(i / 64).is_none_or(|w| w.load(Ordering::Acquire) & (1 << (i % 64)) != 0)
+    fn is_loaded(&self, i: usize) -> bool {
+        self.loaded.get(i / 64).is_none_or(|w| w.load(Ordering::Acquire) & (1 << (i % 64)) != 0)
     }
 
     /// How many are left.
-    fn got_up(&self, i: usize) -> usize {
-        if let Some(word) = self.up.get(i / 64) {
+    fn mark_loaded(&self, i: usize) -> usize {
+        if let Some(word) = self.loaded.get(i / 64) {
             word.fetch_or(1 << (i % 64), Ordering::AcqRel);
         }
         self.left.fetch_sub(1, Ordering::AcqRel) - 1
     }
 
-    /// Those asleep from number `from` on, below number `end`, whose names begin so.
+    /// Those not loaded from number `from` on, below number `end`, whose names begin so.
     fn range(&self, from: usize, end: usize, prefix: &str) -> impl Iterator<Item = usize> {
         (from..end)
             .take_while(|i| self.table.name(*i).starts_with(prefix.as_bytes()))
-            .filter(|i| !self.is_up(*i))
+            .filter(|i| !self.is_loaded(*i))
     }
 }
 
 impl TopicTable {
     /// Takes the topics of a directory that was closed cleanly. Those that do nothing by
-    /// themselves sleep.
-    pub(crate) fn put_to_sleep(
+    /// themselves are not loaded.
+    pub(crate) fn adopt_unloaded(
         &self,
         base: &Base,
         ids: &Ids,
         table: Table,
         layout: u64,
     ) -> Result<()> {
-        let all = Arc::new(Asleep::new(table));
-        *self.unloaded.asleep.write() = Some(all.clone());
+        let all = Arc::new(SnapshotTopics::new(table));
+        *self.unloaded.topics.write() = Some(all.clone());
         let (mut known, mut plain): (&[u8], bool) = (&[], false);
         let (mut bytes, mut last) = (0, 0);
         let mut busy = Vec::new();
@@ -152,7 +152,7 @@ impl TopicTable {
         }
         base.add_totals(0, bytes);
         ids.seen(last);
-        busy.into_iter().try_for_each(|i| self.wake(base, &all, i))
+        busy.into_iter().try_for_each(|i| self.load(base, &all, i))
     }
 
     /// Recovery is done.
@@ -160,14 +160,14 @@ impl TopicTable {
         self.unloaded.served.store(true, Ordering::Release);
     }
 
-    fn asleep(&self) -> Option<Arc<Asleep>> {
-        self.unloaded.asleep.read().clone()
+    fn unloaded_topics(&self) -> Option<Arc<SnapshotTopics>> {
+        self.unloaded.topics.read().clone()
     }
 
     /// How many topics there are.
     pub(crate) fn len(&self) -> usize {
-        let asleep = self.unloaded.asleep.read();
-        let left = asleep.as_ref().map_or(0, |a| a.left.load(Ordering::Acquire));
+        let unloaded = self.unloaded.topics.read();
+        let left = unloaded.as_ref().map_or(0, |a| a.left.load(Ordering::Acquire));
         self.loaded.len() + left
     }
 
@@ -176,92 +176,98 @@ impl TopicTable {
     pub(crate) fn named(&self, base: &Base, name: &str) -> Result<Option<Arc<Topic>>> {
         let mut found = self.loaded.named(name);
         if found.is_none()
-            && let Some(all) = self.asleep()
+            && let Some(all) = self.unloaded_topics()
             && let Some(i) = all.table.named(name)
         {
-            self.wake(base, &all, i)?;
+            self.load(base, &all, i)?;
             found = self.loaded.named(name);
         }
-        found.map(|t| self.look_into(base, &t).map(|()| t)).transpose()
+        found.map(|t| self.verify_files_once(base, &t).map(|()| t)).transpose()
     }
 
     /// The topic of an id, as [`Self::named`].
     pub(crate) fn by_id(&self, base: &Base, id: u64) -> Result<Option<Arc<Topic>>> {
         let mut found = self.loaded.by_id(id);
         if found.is_none()
-            && let Some(all) = self.asleep()
+            && let Some(all) = self.unloaded_topics()
             && let Some(i) = all.table.by_id(id)
         {
-            self.wake(base, &all, i)?;
+            self.load(base, &all, i)?;
             found = self.loaded.by_id(id);
         }
-        found.map(|t| self.look_into(base, &t).map(|()| t)).transpose()
+        found.map(|t| self.verify_files_once(base, &t).map(|()| t)).transpose()
     }
 
-    /// The topic of an id if it sleeps.
-    fn sleeper(&self, id: u64) -> Option<Sleeper> {
+    /// The topic of an id if it is not loaded.
+    fn unloaded(&self, id: u64) -> Option<UnloadedTopic> {
         if self.loaded.by_id(id).is_some() {
             return None;
         }
-        let all = self.asleep()?;
-        let i = all.table.by_id(id).filter(|i| !all.is_up(*i))?;
-        Some(Sleeper { all, i })
+        let all = self.unloaded_topics()?;
+        let i = all.table.by_id(id).filter(|i| !all.is_loaded(*i))?;
+        Some(UnloadedTopic { all, i })
     }
 
-    /// Whether there is a topic of this id, awake or not.
+    /// Whether there is a topic of this id, loaded or not.
     pub(crate) fn knows(&self, id: u64) -> bool {
-        self.loaded.by_id(id).is_some() || self.sleeper(id).is_some()
+        self.loaded.by_id(id).is_some() || self.unloaded(id).is_some()
     }
 
-    /// Whether a topic sleeps and its entry reflects a frame: what was written last is replayed
-    /// though the snapshot has it, and wakes nobody.
+    /// Whether a topic is not loaded and its entry reflects a frame: what was written last is replayed
+    /// though the snapshot has it, and loads no topic.
     pub(crate) fn reflects(&self, id: u64, here: ReplayPos) -> Result<bool> {
-        match self.sleeper(id) {
-            Some(sleeper) => Ok(here <= sleeper.topic_header()?.replay),
+        match self.unloaded(id) {
+            Some(unloaded) => Ok(here <= unloaded.topic_header()?.replay),
             None => Ok(false),
         }
     }
 
-    /// Makes a topic of an entry. It is found among those awake before it is not asleep any more.
-    fn wake(&self, base: &Base, all: &Arc<Asleep>, i: usize) -> Result<()> {
-        let _one = all.waking.lock();
-        if all.is_up(i) {
+    /// Makes a topic of an entry. It is among the loaded ones before it leaves the
+    /// unloaded ones.
+    fn load(&self, base: &Base, all: &Arc<SnapshotTopics>, i: usize) -> Result<()> {
+        let _one = all.loading.lock();
+        if all.is_loaded(i) {
             return Ok(());
         }
         let snap = all.table.topic(i)?;
         let topic = Topic::from_snapshot(base, &snap, &[])?;
         base.add_totals(0, 0u64.wrapping_sub(snap.live_bytes));
-        topic.unseen.store(!snap.segments.is_empty(), Ordering::Release);
+        topic.files_unverified.store(!snap.segments.is_empty(), Ordering::Release);
         if self.unloaded.served.load(Ordering::Acquire) {
             topic.recovered(base);
         }
         self.loaded.adopt(topic);
-        if all.got_up(i) == 0 {
-            *self.unloaded.asleep.write() = None;
+        if all.mark_loaded(i) == 0 {
+            *self.unloaded.topics.write() = None;
         }
         Ok(())
     }
 
     /// Looks at the files of a topic when it is first asked for.
-    pub(crate) fn look_into(&self, base: &Base, topic: &Topic) -> Result<()> {
-        if topic.unseen.load(Ordering::Acquire) {
+    pub(crate) fn verify_files_once(&self, base: &Base, topic: &Topic) -> Result<()> {
+        if topic.files_unverified.load(Ordering::Acquire) {
             let metas: Vec<SegmentMeta> =
                 topic.state.read().index.segs.iter().map(|s| s.meta).collect();
             let named = base.segments.check_named(topic.key, &metas, true);
             named.map_err(|e| Error::from(e).with_repair_advice(&base.dir))?;
-            topic.unseen.store(false, Ordering::Release);
+            topic.files_unverified.store(false, Ordering::Release);
         }
         Ok(())
     }
 
-    /// Born topics in name order after `after`, with `prefix`, awake or not; at most `limit`.
-    pub(crate) fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<Found> {
-        let awake = |from: Vec<Arc<Topic>>| from.into_iter().map(Found::Awake);
-        let Some(all) = self.asleep() else {
-            return awake(self.loaded.list(prefix, after, limit)).collect();
+    /// Born topics in name order after `after`, with `prefix`, loaded or not; at most `limit`.
+    pub(crate) fn list(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Vec<CatalogEntry> {
+        let loaded = |from: Vec<Arc<Topic>>| from.into_iter().map(CatalogEntry::Loaded);
+        let Some(all) = self.unloaded_topics() else {
+            return loaded(self.loaded.list(prefix, after, limit)).collect();
         };
-        let _none_wakes = all.waking.lock();
-        let awake: Vec<_> = awake(self.loaded.list(prefix, after, limit)).collect();
+        let _none_loads = all.loading.lock();
+        let loaded: Vec<_> = loaded(self.loaded.list(prefix, after, limit)).collect();
         let from = match after {
             Some(after) if after >= prefix => {
                 let at = all.table.seek(after.as_bytes());
@@ -269,17 +275,17 @@ impl TopicTable {
             }
             _ => all.table.seek(prefix.as_bytes()),
         };
-        let end = match awake.last().filter(|_| awake.len() == limit) {
+        let end = match loaded.last().filter(|_| loaded.len() == limit) {
             Some(last) => all.table.seek(last.name()),
             None => all.table.len(),
         };
         let found = all.range(from, end, prefix).take(limit);
-        let asleep = found.map(|i| Found::Asleep(Sleeper { all: all.clone(), i }));
-        merged(awake, asleep, limit)
+        let unloaded = found.map(|i| CatalogEntry::Unloaded(UnloadedTopic { all: all.clone(), i }));
+        merged(loaded, unloaded, limit)
     }
 
     /// Every born topic in name order, in pages.
-    pub(crate) fn every(&self, mut f: impl FnMut(&Found) -> Result<()>) -> Result<()> {
+    pub(crate) fn every(&self, mut f: impl FnMut(&CatalogEntry) -> Result<()>) -> Result<()> {
         let mut after: Option<String> = None;
         loop {
             let page = self.list("", after.as_deref(), 256);
@@ -291,16 +297,20 @@ impl TopicTable {
 }
 
 /// Two rising lists as one.
-fn merged(awake: Vec<Found>, asleep: impl Iterator<Item = Found>, limit: usize) -> Vec<Found> {
-    let mut asleep = asleep.peekable();
-    let mut out = Vec::with_capacity(awake.len());
-    for topic in awake {
-        while let Some(next) = asleep.next_if(|a| a.name() < topic.name()) {
+fn merged(
+    loaded: Vec<CatalogEntry>,
+    unloaded: impl Iterator<Item = CatalogEntry>,
+    limit: usize,
+) -> Vec<CatalogEntry> {
+    let mut unloaded = unloaded.peekable();
+    let mut out = Vec::with_capacity(loaded.len());
+    for topic in loaded {
+        while let Some(next) = unloaded.next_if(|a| a.name() < topic.name()) {
             out.push(next);
         }
         out.push(topic);
     }
-    out.extend(asleep);
+    out.extend(unloaded);
     out.truncate(limit);
     out
 }
@@ -330,16 +340,16 @@ fn is_quiet(g: &TopicHeader<'_>) -> bool {
 }
 
 /// A line of a list, as `topic::view::summary`.
-pub(crate) fn summary(base: &Base, found: &Found) -> Result<TopicSummary> {
+pub(crate) fn summary(base: &Base, found: &CatalogEntry) -> Result<TopicSummary> {
     let now = base.time.steady();
     match found {
-        Found::Awake(topic) => Ok(view::summary(topic, now)),
-        Found::Asleep(sleeper) => of_asleep(sleeper, now),
+        CatalogEntry::Loaded(topic) => Ok(view::summary(topic, now)),
+        CatalogEntry::Unloaded(unloaded) => of_unloaded(unloaded, now),
     }
 }
 
-fn of_asleep(sleeper: &Sleeper, now: u64) -> Result<TopicSummary> {
-    let g = sleeper.topic_header()?;
+fn of_unloaded(unloaded: &UnloadedTopic, now: u64) -> Result<TopicSummary> {
+    let g = unloaded.topic_header()?;
     let config = TopicConfig::decode(g.config)?;
     let floor = g.delete_below.max(g.evict_floor).max(1);
     Ok(TopicSummary {

@@ -40,7 +40,7 @@ pub(crate) fn reclaim(core: &Arc<Store>) -> Result<()> {
     let mut left = PASS_BYTES;
     let mut outcome = Ok(());
     core.table.loaded.each(|topic| {
-        let seen = !topic.unseen.load(Ordering::Acquire);
+        let seen = !topic.files_unverified.load(Ordering::Acquire);
         while seen && left > 0 && outcome.as_ref().err().is_none_or(Error::is_full) {
             match next(core, topic) {
                 Ok(Some(candidate)) => {

@@ -8,7 +8,7 @@ use topics_storage::snapshot::{ShardSnap, SnapshotBody, SnapshotBuilder};
 use topics_storage::wal::{Batch, Commit, Level, PlacedBatch};
 
 use super::Store;
-use crate::catalog::unloaded::Found;
+use crate::catalog::unloaded::CatalogEntry;
 use crate::ctx::Wait;
 use crate::types::error::{Error, Result};
 
@@ -84,10 +84,10 @@ pub(crate) fn snapshot(core: &Arc<Store>, poisoned: &PoisonedShards) -> Result<(
     let mut broken = Vec::new();
     core.every(|found| {
         let topic = match found {
-            Found::Awake(topic) => topic,
-            Found::Asleep(sleeper) => {
-                if !poisoned.has(core.shard(sleeper.id())) {
-                    draft.entry(sleeper.entry());
+            CatalogEntry::Loaded(topic) => topic,
+            CatalogEntry::Unloaded(unloaded) => {
+                if !poisoned.has(core.shard(unloaded.id())) {
+                    draft.entry(unloaded.entry());
                 }
                 return Ok(());
             }

@@ -13,7 +13,7 @@ use super::service;
 use super::session::Session;
 use super::stream::{Backlog, Bounds, Next, Stream};
 use super::subscribers::{Join, Subscribers};
-use crate::catalog::unloaded::Found;
+use crate::catalog::unloaded::CatalogEntry;
 use crate::topic::{self, Life, Topic};
 use crate::types::api::{Owner, ReadFrom, ReadRequest};
 use crate::types::error::{Error, Result};
@@ -218,8 +218,8 @@ impl Watch {
             after = Some(last.text().to_owned());
             for found in page.iter().filter(|t| name::matches_pattern(pattern, t.text())) {
                 match found {
-                    Found::Awake(topic) => self.begin(topic, start)?,
-                    Found::Asleep(_) => {
+                    CatalogEntry::Loaded(topic) => self.begin(topic, start)?,
+                    CatalogEntry::Unloaded(_) => {
                         if let Some(topic) = self.core.named(found.text())? {
                             self.begin(&topic, start)?;
                         }

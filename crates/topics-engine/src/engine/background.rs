@@ -64,7 +64,7 @@ fn sweep(core: &Arc<Core>) -> Result<()> {
 }
 
 fn one(core: &Arc<Core>, t: &Arc<Topic>) -> Result<()> {
-    core.look_into(t)?;
+    core.verify_files_once(t)?;
     topic::expire(core, t)?;
     topic::sweep_records(core, t)?;
     queue::announce_again(&core.queues, t);

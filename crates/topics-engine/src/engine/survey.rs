@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::core::Core;
-use crate::catalog::unloaded::{Found, summary};
+use crate::catalog::unloaded::{CatalogEntry, summary};
 use crate::queue;
 use crate::topic::Topic;
 use crate::types::api::TopicSummary;
@@ -57,10 +57,10 @@ pub(crate) fn survey(core: &Core, prefixes: &[String], limit: usize) -> Result<S
         all.truncated |= listed && !room;
         let wanted = if listed && room { lags_left } else { 0 };
         let (queue, consumers, lags) = match found {
-            Found::Awake(topic) => add_awake(core, &mut all, topic, wanted),
-            Found::Asleep(sleeper) => {
+            CatalogEntry::Loaded(topic) => add_loaded(core, &mut all, topic, wanted),
+            CatalogEntry::Unloaded(unloaded) => {
                 // What sleeps has neither jobs nor consumers.
-                let topic_header = sleeper.topic_header()?;
+                let topic_header = unloaded.topic_header()?;
                 if known.0 != topic_header.config {
                     let class = TopicConfig::decode(topic_header.config)?.durability as usize;
                     known = (topic_header.config.to_vec(), class);
@@ -84,7 +84,7 @@ pub(crate) fn survey(core: &Core, prefixes: &[String], limit: usize) -> Result<S
 /// A consumer's name, and how many records it is behind.
 type ConsumerLag = (Arc<str>, u64);
 
-fn add_awake(
+fn add_loaded(
     core: &Core,
     all: &mut Survey,
     topic: &Arc<Topic>,

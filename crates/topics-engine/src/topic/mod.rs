@@ -91,7 +91,7 @@ pub(crate) struct Topic {
     /// A logged frame could not be applied: memory is not what the log says.
     pub(crate) broken: AtomicBool,
     /// The files that the snapshot names were not looked at yet.
-    pub(crate) unseen: AtomicBool,
+    pub(crate) files_unverified: AtomicBool,
     /// Batches staged and neither applied nor failed.
     pub(crate) in_flight: AtomicU32,
     /// Verbs that wait until there are none.
@@ -127,7 +127,7 @@ impl Topic {
             state: RwLock::new(State::new(config)),
             gate: Gate::default(),
             broken: AtomicBool::new(false),
-            unseen: AtomicBool::new(false),
+            files_unverified: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             idle_waiters: AtomicU32::new(0),
             deletes: AtomicU32::new(0),

@@ -226,7 +226,7 @@ impl Topic {
 
     /// Whether a checkpoint may have something to do for the topic.
     pub(crate) fn dirty(&self, old: u64) -> bool {
-        if self.unseen.load(Ordering::Acquire) {
+        if self.files_unverified.load(Ordering::Acquire) {
             return false;
         }
         let state = self.state.read();
