@@ -74,7 +74,7 @@ const NONE: i64 = i64::MIN;
 
 impl fmt::Debug for Subscribers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Interest").field("state", &self.state).finish_non_exhaustive()
+        f.debug_struct("Subscribers").field("state", &self.state).finish_non_exhaustive()
     }
 }
 

@@ -25,7 +25,7 @@ const IDLE_MS: u64 = 60_000;
 pub(crate) fn tick(core: &Arc<Core>) -> Result<()> {
     core.check_open()?;
     if !core.options.background {
-        core.queues.desk.pass(&core.queues);
+        core.queues.claim_waiters.pass(&core.queues);
     }
     core.look_at_load();
     // A step of the wall clock is noticed soon, whether or not anything asks for the time.

@@ -15,7 +15,7 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     }
     core.stop_background();
     core.deliverer.delivery.close();
-    core.queues.desk.close();
+    core.queues.claim_waiters.close();
     let outcome = if core.frozen() { Ok(()) } else { close_clean(core) };
     core.table.loaded.each(|t| t.gate.release());
     let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);

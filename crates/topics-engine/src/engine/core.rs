@@ -44,7 +44,7 @@ impl fmt::Debug for Core {
 impl Core {
     /// The subsystems over a store; `host` is what recovery applied frames to.
     pub(crate) fn new(store: Arc<Store>, host: Arc<Host>) -> Arc<Self> {
-        let queues = Queues::new(store.clone(), host.desk.clone());
+        let queues = Queues::new(store.clone(), host.claim_waiters.clone());
         host.serve_queues(&queues);
         Arc::new(Self {
             queues,

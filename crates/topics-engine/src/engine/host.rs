@@ -12,7 +12,7 @@ use crate::catalog::TopicTable;
 use crate::catalog::ids::Ids;
 use crate::ctx::Pressure;
 use crate::delivery::Delivery;
-use crate::queue::{self, Desk, Queues};
+use crate::queue::{self, ClaimWaiters, Queues};
 use crate::router::{self, COPIES_LOGGED, Definition, Routers};
 use crate::topic::Topic;
 use crate::topic::events::{ApplySink, Base, FrameTopic, LoggedFrame, TopicObserver};
@@ -30,7 +30,7 @@ pub(crate) struct Host {
     pub routers: Routers,
     pub txns: Arc<Txns>,
     pub delivery: Arc<Delivery>,
-    pub desk: Arc<Desk>,
+    pub claim_waiters: Arc<ClaimWaiters>,
     queues: OnceLock<Weak<Queues>>,
 }
 
@@ -49,7 +49,7 @@ impl Host {
             routers: Routers::default(),
             txns: Arc::new(Txns::new(keys)),
             delivery: Arc::new(Delivery::new(clock, guards, pressure, options.workers())),
-            desk: Arc::default(),
+            claim_waiters: Arc::default(),
             queues: OnceLock::new(),
         })
     }
@@ -82,7 +82,7 @@ impl TopicObserver for Host {
     }
 
     fn queue_changed(&self, topic_id: u64) {
-        self.desk.ring(topic_id);
+        self.claim_waiters.notify(topic_id);
     }
 
     fn jobs_expire(&self, topic: &Arc<Topic>, seqs: &[u64]) -> Result<Why> {

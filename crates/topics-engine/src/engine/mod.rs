@@ -79,7 +79,7 @@ impl Engine {
             queue::announce_again(&self.core.queues, &topic);
         }
         // A queue that goes on may have something for claims that wait.
-        self.core.queues.desk.ring(created.topic_id);
+        self.core.queues.claim_waiters.notify(created.topic_id);
         Ok(created)
     }
 

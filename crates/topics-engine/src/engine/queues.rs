@@ -33,7 +33,7 @@ impl Engine {
     /// Cancels a [`Engine::claim_async`]: it will not be answered, and holds no job. False when it
     /// was answered before.
     pub fn cancel_claim(&self, queue: &str, id: u64) -> bool {
-        self.find(queue).is_ok_and(|topic| self.core.queues.desk.cancel(topic.id(), id))
+        self.find(queue).is_ok_and(|topic| self.core.queues.claim_waiters.cancel(topic.id(), id))
     }
 
     /// Acks jobs: they are deleted.

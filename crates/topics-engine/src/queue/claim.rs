@@ -97,7 +97,7 @@ pub(crate) fn claim_for(
         answer.1.notify_all();
     });
     let waiter = Waiter::new(core, want, req.wait.min(longest()), done);
-    let id = core.desk.wait(core, topic, waiter);
+    let id = core.claim_waiters.wait(core, topic, waiter);
     // The desk answers when the time is over; an engine without threads is driven by its owner.
     let patience = longest() + longest();
     let give_up =
@@ -110,7 +110,7 @@ pub(crate) fn claim_for(
         };
         if over && got.is_none() {
             drop(got);
-            if core.desk.cancel(topic.id(), id) {
+            if core.claim_waiters.cancel(topic.id(), id) {
                 return Ok(empty(core, topic));
             }
             // It was answered before: the outcome is there, or on its way here.
@@ -141,7 +141,7 @@ pub(crate) fn claim_async(
             // A lease that is logged is waited for, and nobody is served before those who wait.
             let here = config.claim_jitter_ms == 0
                 && !config.leases_durable
-                && !core.desk.serves(topic.id());
+                && !core.claim_waiters.serves(topic.id());
             if here {
                 let order = vec![0; want.room(topic)];
                 let given = give(core, topic, std::slice::from_ref(&want), &order, Dead::Leave);
@@ -158,7 +158,7 @@ pub(crate) fn claim_async(
                 }
             }
             let waiter = Waiter::new(core, want, req.wait.min(longest()), done);
-            core.desk.wait(core, topic, waiter)
+            core.claim_waiters.wait(core, topic, waiter)
         }
         Err(e) => {
             done(Err(e));

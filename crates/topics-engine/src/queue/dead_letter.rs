@@ -151,7 +151,7 @@ fn relocate(
     let seqs: Vec<u64> = moved.iter().map(|m| m.0).collect();
     let (_, ticket) = delete::delete_seqs(core, source, &seqs, how.why)?;
     release_when_synced(core, source.id(), ticket, moved);
-    core.desk.ring(source.id());
+    core.claim_waiters.notify(source.id());
     match failed {
         Some(e) => Err(e),
         None => Ok(seqs.len() as u64),
@@ -283,7 +283,7 @@ fn revive(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redri
             moved += found.len() as u64;
         }
     }
-    core.desk.ring(topic.id());
+    core.claim_waiters.notify(topic.id());
     Ok(Redriven { moved, records_scanned })
 }
 

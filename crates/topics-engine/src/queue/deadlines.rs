@@ -70,7 +70,7 @@ pub(crate) fn earlier(state: &mut State) -> Option<u64> {
 /// Sets the timer of a queue to what [`earlier`] said.
 pub(crate) fn set(core: &Arc<Queues>, topic: &Arc<Topic>, earlier: Option<u64>) {
     if let Some(at) = earlier {
-        core.desk.set_deadline(core, topic, at);
+        core.claim_waiters.set_deadline(core, topic, at);
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) use self::deadlines::announce_again;
 pub(crate) use self::settle::{ack, ack_async, at_once, extend, nack};
 pub(crate) use self::settle::{release_acks, take_acks};
 pub(crate) use self::stats::{counts as queue_counts, peek, queue_state};
-pub(crate) use self::waiters::Desk;
+pub(crate) use self::waiters::ClaimWaiters;
 pub use self::work::Work;
 
 use crate::checkpoint::Store;
@@ -58,7 +58,7 @@ use crate::types::error::{Error, Result};
 pub(crate) struct Queues {
     store: Arc<Store>,
     /// Claims that wait.
-    pub desk: Arc<Desk>,
+    pub claim_waiters: Arc<ClaimWaiters>,
 }
 
 /// A layer has what the layer below has.
@@ -70,8 +70,8 @@ impl Deref for Queues {
 }
 
 impl Queues {
-    pub(crate) fn new(store: Arc<Store>, desk: Arc<Desk>) -> Arc<Self> {
-        Arc::new(Self { store, desk })
+    pub(crate) fn new(store: Arc<Store>, claim_waiters: Arc<ClaimWaiters>) -> Arc<Self> {
+        Arc::new(Self { store, claim_waiters })
     }
 }
 

@@ -51,7 +51,7 @@ fn sort(
 }
 
 fn settled(core: &Queues, topic: &Topic, done: Vec<u64>, skipped: Vec<u64>) -> Settled {
-    core.desk.ring(topic.id());
+    core.claim_waiters.notify(topic.id());
     Settled { done, skipped, deadline: None, queue: stats::counts(core, topic) }
 }
 

@@ -1,9 +1,9 @@
-//! Claims that wait, and who serves them.
+//! Long-polling claims: one wait queue per job queue.
 //!
-//! A queue with waiting claims is a *line*. It is served when it is rung (a record, a release, a
-//! delete) or when its time has come (a lease, a delay, a window or a claim's patience is over): by
-//! the desk's thread, or by the owner of an engine without threads. There is one timer per line,
-//! none per job.
+//! A wait queue is served when its topic changes (`notify`: a record, a released lease, a delete) or
+//! when its earliest deadline passes (a lease, a delay, a jitter window or a claim's timeout ends). The
+//! thread of the claim waiters serves it; an engine without background threads serves it in its
+//! `tick`. There is one timer per wait queue, none per job.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -46,55 +46,56 @@ impl Waiter {
     }
 }
 
-/// The waiting claims of one queue, in the order they came.
-struct Line {
+/// The claims that wait on one queue, oldest first.
+struct WaitQueue {
     topic: Arc<Topic>,
     waiting: Vec<(u64, Waiter)>,
-    rung: bool,
-    /// When it is to be served though nobody rings.
-    at: Option<u64>,
-    /// The entry at the topic's gate that rings for new records.
+    notified: bool,
+    /// The earliest deadline of this queue, monotonic ms: it is served then without a notification
+    /// too.
+    next_deadline: Option<u64>,
+    /// The entry at the topic's gate that notifies of new records.
     watch: Option<u64>,
 }
 
 #[derive(Default)]
 struct Inner {
     next_id: u64,
-    lines: HashMap<u64, Line>,
-    /// Every claim that was not answered, in its line or being served.
+    queues: HashMap<u64, WaitQueue>,
+    /// Every claim that was not answered, in its wait queue or being served.
     claims: HashMap<u64, ClaimState>,
-    rung: Vec<u64>,
+    notified: Vec<u64>,
     timers: BTreeSet<(u64, u64)>,
     deadlines: Deadlines,
     closed: bool,
     thread: Option<JoinHandle<()>>,
 }
 
-/// All lines.
+/// The wait queues of all job queues.
 #[derive(Default)]
-pub(crate) struct Desk {
-    /// How many claims wait: without any a ring costs one load.
+pub(crate) struct ClaimWaiters {
+    /// How many claims wait: without any a notification costs one load.
     waiting: AtomicUsize,
     inner: Arc<(Mutex<Inner>, Condvar)>,
 }
 
-impl fmt::Debug for Desk {
+impl fmt::Debug for ClaimWaiters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Desk").field("waiting", &self.waiting).finish_non_exhaustive()
+        f.debug_struct("ClaimWaiters").field("waiting", &self.waiting).finish_non_exhaustive()
     }
 }
 
 impl Inner {
-    fn ring(&mut self, id: u64) -> bool {
-        let Some(line) = self.lines.get_mut(&id).filter(|l| !l.rung) else { return false };
-        line.rung = true;
-        self.rung.push(id);
+    fn notify(&mut self, id: u64) -> bool {
+        let Some(queue) = self.queues.get_mut(&id).filter(|l| !l.notified) else { return false };
+        queue.notified = true;
+        self.notified.push(id);
         true
     }
 
     fn set_timer(&mut self, id: u64, at: Option<u64>) {
-        let Some(line) = self.lines.get_mut(&id) else { return };
-        if let Some(old) = std::mem::replace(&mut line.at, at) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        if let Some(old) = std::mem::replace(&mut queue.next_deadline, at) {
             self.timers.remove(&(old, id));
         }
         if let Some(at) = at {
@@ -102,45 +103,46 @@ impl Inner {
         }
     }
 
-    /// When a line or a deadline is due though nobody rings, monotonic ms.
+    /// When a wait queue or a deadline is due without a notification, monotonic ms.
     fn next_time(&self) -> Option<u64> {
         self.timers.first().map(|t| t.0).into_iter().chain(self.deadlines.next()).min()
     }
 
-    /// Takes out a line that is to be served.
+    /// Takes out a wait queue that is due.
     fn due(&mut self, now: u64) -> Option<u64> {
-        let id = self.rung.pop().or_else(|| {
+        let id = self.notified.pop().or_else(|| {
             let (_, id) = self.timers.first().copied().filter(|t| t.0 <= now)?;
             Some(id)
         })?;
         self.set_timer(id, None);
-        if let Some(line) = self.lines.get_mut(&id) {
-            line.rung = false;
+        if let Some(queue) = self.queues.get_mut(&id) {
+            queue.notified = false;
         }
         Some(id)
     }
 }
 
-impl Desk {
-    /// Something happened that a claim of this queue may wait for.
-    pub(crate) fn ring(&self, topic_id: u64) {
+impl ClaimWaiters {
+    /// Wakes the claims that wait on this queue. One load when none waits.
+    pub(crate) fn notify(&self, topic_id: u64) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.rouse(topic_id);
+            self.wake(topic_id);
         }
     }
 
     /// Whether claims of this queue wait.
     pub(crate) fn serves(&self, topic_id: u64) -> bool {
-        self.waiting.load(Ordering::SeqCst) > 0 && self.inner.0.lock().lines.contains_key(&topic_id)
+        self.waiting.load(Ordering::SeqCst) > 0
+            && self.inner.0.lock().queues.contains_key(&topic_id)
     }
 
-    fn rouse(&self, topic_id: u64) {
-        if self.inner.0.lock().ring(topic_id) {
+    fn wake(&self, topic_id: u64) {
+        if self.inner.0.lock().notify(topic_id) {
             self.inner.1.notify_one();
         }
     }
 
-    /// Puts a claim into its queue's line.
+    /// Adds a claim to the wait queue of its topic.
     pub(crate) fn wait(&self, core: &Arc<Queues>, topic: &Arc<Topic>, waiter: Waiter) -> u64 {
         let mut inner = self.inner.0.lock();
         if inner.closed {
@@ -152,15 +154,15 @@ impl Desk {
         let id = inner.next_id;
         inner.claims.insert(id, waiter.want.state.clone());
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let line = inner.lines.entry(topic.id()).or_insert_with(|| Line {
+        let queue = inner.queues.entry(topic.id()).or_insert_with(|| WaitQueue {
             topic: topic.clone(),
             waiting: Vec::new(),
-            rung: false,
-            at: None,
+            notified: false,
+            next_deadline: None,
             watch: None,
         });
-        line.waiting.push((id, waiter));
-        inner.ring(topic.id());
+        queue.waiting.push((id, waiter));
+        inner.notify(topic.id());
         if inner.thread.is_none() && core.options.background {
             inner.thread = self.start(core);
         }
@@ -177,16 +179,16 @@ impl Desk {
         let mut inner = self.inner.0.lock();
         let Some(state) = inner.claims.remove(&id) else { return false };
         let mut gone = None;
-        if let Some(line) = inner.lines.get_mut(&topic_id)
-            && let Some(at) = line.waiting.iter().position(|w| w.0 == id)
+        if let Some(queue) = inner.queues.get_mut(&topic_id)
+            && let Some(at) = queue.waiting.iter().position(|w| w.0 == id)
         {
-            gone = Some(line.waiting.remove(at));
+            gone = Some(queue.waiting.remove(at));
             self.waiting.fetch_sub(1, Ordering::SeqCst);
         }
         drop(inner);
         let cancelled = state.cancel();
         // A pass may be serving it, or has just put it back: the next one lets go of it.
-        self.rouse(topic_id);
+        self.wake(topic_id);
         drop(gone);
         cancelled
     }
@@ -213,7 +215,7 @@ impl Desk {
         let turns = move || {
             loop {
                 let Some(core) = core.upgrade() else { return };
-                core.desk.pass(&core);
+                core.claim_waiters.pass(&core);
                 let now = core.time.mono_ms();
                 // Before the lock: the end of the engine takes it.
                 drop(core);
@@ -221,7 +223,7 @@ impl Desk {
                 if guard.closed {
                     return;
                 }
-                if guard.rung.is_empty() {
+                if guard.notified.is_empty() {
                     match guard.next_time().map(|at| at.saturating_sub(now)) {
                         Some(0) => {}
                         Some(ms) => drop(inner.1.wait_for(&mut guard, Duration::from_millis(ms))),
@@ -235,25 +237,25 @@ impl Desk {
         spawned.inspect_err(|e| log::error!("start the queues' thread: {e}")).ok()
     }
 
-    /// Serves every line that is due, then every queue whose deadline has passed: a step of one,
-    /// and the lines again.
+    /// Serves every wait queue that is due, then every queue whose deadline has passed: a step of one,
+    /// and the wait queues again.
     pub(crate) fn pass(&self, core: &Arc<Queues>) {
         let now = core.time.mono_ms();
         loop {
-            self.serve_lines(core, now);
+            self.serve_queues(core, now);
             let due = self.inner.0.lock().deadlines.take_due(now);
             let Some(topic) = due else { return };
             deadlines::sweep(core, &topic);
         }
     }
 
-    fn serve_lines(&self, core: &Arc<Queues>, now: u64) {
+    fn serve_queues(&self, core: &Arc<Queues>, now: u64) {
         loop {
             let (id, topic, waiting) = {
                 let mut inner = self.inner.0.lock();
                 let Some(id) = inner.due(now) else { return };
-                let Some(line) = inner.lines.get_mut(&id) else { continue };
-                (id, line.topic.clone(), std::mem::take(&mut line.waiting))
+                let Some(queue) = inner.queues.get_mut(&id) else { continue };
+                (id, queue.topic.clone(), std::mem::take(&mut queue.waiting))
             };
             let head = topic.gate.head();
             let (left, at) = serve(core, &topic, waiting);
@@ -271,24 +273,24 @@ impl Desk {
         (at, head): (Option<u64>, u64),
     ) {
         let mut inner = self.inner.0.lock();
-        let Some(line) = inner.lines.get_mut(&id) else {
+        let Some(queue) = inner.queues.get_mut(&id) else {
             drop(inner);
             left.into_iter().for_each(|w| drop(finish(core, w, Err(Error::Closed))));
             return;
         };
-        left.append(&mut line.waiting);
-        line.waiting = left;
-        if line.waiting.is_empty() {
-            let watch = line.watch.take();
+        left.append(&mut queue.waiting);
+        queue.waiting = left;
+        if queue.waiting.is_empty() {
+            let watch = queue.watch.take();
             inner.set_timer(id, None);
-            inner.lines.remove(&id);
+            inner.queues.remove(&id);
             drop(inner);
             if let Some(watch) = watch {
                 topic.gate.cancel(watch);
             }
             return;
         }
-        let watched = line.watch.is_some();
+        let watched = queue.watch.is_some();
         inner.set_timer(id, at);
         drop(inner);
         if !watched {
@@ -296,35 +298,35 @@ impl Desk {
         }
     }
 
-    /// Rings when there is a record above `head`, or the topic goes.
+    /// Notifies when there is a record above `head`, or the topic goes.
     fn watch(&self, core: &Arc<Queues>, topic: &Arc<Topic>, head: u64) {
         let (weak, id) = (Arc::downgrade(core), topic.id());
         // Noted first: the entry may fire before it is known by its number.
-        if let Some(line) = self.inner.0.lock().lines.get_mut(&id) {
-            line.watch = Some(0);
+        if let Some(queue) = self.inner.0.lock().queues.get_mut(&id) {
+            queue.watch = Some(0);
         }
         let wake = move || {
             if let Some(core) = weak.upgrade() {
-                let mut inner = core.desk.inner.0.lock();
-                if let Some(line) = inner.lines.get_mut(&id) {
-                    line.watch = None;
+                let mut inner = core.claim_waiters.inner.0.lock();
+                if let Some(queue) = inner.queues.get_mut(&id) {
+                    queue.watch = None;
                 }
-                let rung = inner.ring(id);
+                let notified = inner.notify(id);
                 drop(inner);
-                if rung {
-                    core.desk.inner.1.notify_one();
+                if notified {
+                    core.claim_waiters.inner.1.notify_one();
                 }
             }
         };
         let entry = topic.gate.on_head(head, Box::new(wake));
-        if let Some(line) = self.inner.0.lock().lines.get_mut(&id)
-            && let Some(watch) = &mut line.watch
+        if let Some(queue) = self.inner.0.lock().queues.get_mut(&id)
+            && let Some(watch) = &mut queue.watch
         {
             *watch = entry;
         }
     }
 
-    /// Nobody waits any more: the engine closes.
+    /// Answers every claim with `Closed`: the engine closes.
     pub(crate) fn close(&self) {
         if let Some(thread) = self.shut()
             && thread.thread().id() != thread::current().id()
@@ -335,16 +337,16 @@ impl Desk {
     }
 
     fn shut(&self) -> Option<JoinHandle<()>> {
-        let (lines, thread) = {
+        let (queues, thread) = {
             let mut inner = self.inner.0.lock();
             inner.closed = true;
             inner.timers.clear();
             inner.deadlines.clear();
             inner.claims.clear();
-            (std::mem::take(&mut inner.lines), inner.thread.take())
+            (std::mem::take(&mut inner.queues), inner.thread.take())
         };
         self.inner.1.notify_all();
-        for (_, w) in lines.into_values().flat_map(|l| l.waiting) {
+        for (_, w) in queues.into_values().flat_map(|l| l.waiting) {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             if w.want.state.answer() {
                 (w.done)(Err(Error::Closed));
@@ -354,13 +356,13 @@ impl Desk {
     }
 }
 
-impl Drop for Desk {
+impl Drop for ClaimWaiters {
     fn drop(&mut self) {
         self.shut();
     }
 }
 
-/// One pass over a line: who is still waiting, and when to look again.
+/// One pass over a wait queue: the claims that still wait, and when it is due again.
 fn serve(
     core: &Arc<Queues>,
     topic: &Arc<Topic>,
@@ -368,7 +370,7 @@ fn serve(
 ) -> (Vec<(u64, Waiter)>, Option<u64>) {
     let at = core.time.mono_ms();
     let cancelled = waiting.extract_if(.., |w| w.1.want.state.is_cancelled());
-    core.desk.waiting.fetch_sub(cancelled.count(), Ordering::SeqCst);
+    core.claim_waiters.waiting.fetch_sub(cancelled.count(), Ordering::SeqCst);
     let config = match config_of(topic) {
         Ok(config) if topic.life() == Life::Live => config,
         _ => {
@@ -405,18 +407,18 @@ fn serve(
         if let Some(unwanted) = finish(core, w, Ok(claimed)) {
             cancel::release(core, topic, &node, &unwanted);
             // Jobs for those that wait on.
-            core.desk.ring(topic.id());
+            core.claim_waiters.notify(topic.id());
         }
     }
-    let patience = left.iter().map(|w| w.1.until).min();
-    let at = patience.into_iter().chain(next_due(core, topic)).min();
+    let timeout = left.iter().map(|w| w.1.until).min();
+    let at = timeout.into_iter().chain(next_due(core, topic)).min();
     (left, at)
 }
 
 /// Answers a claim, unless it was cancelled: then what it would have got is returned.
 fn finish(core: &Queues, (id, w): (u64, Waiter), outcome: Result<Claimed>) -> Option<Claimed> {
-    core.desk.waiting.fetch_sub(1, Ordering::SeqCst);
-    core.desk.inner.0.lock().claims.remove(&id);
+    core.claim_waiters.waiting.fetch_sub(1, Ordering::SeqCst);
+    core.claim_waiters.inner.0.lock().claims.remove(&id);
     if w.want.state.answer() {
         (w.done)(outcome);
         return None;

@@ -40,7 +40,7 @@ const EXEMPT: &[(&str, &str, &str)] = &[
     ("delivery/service.rs", "newborn.swap", "a stream takes a topic that it has only once"),
     ("topic/apply.rs", "live.removed.fetch_add", "one thread applies a batch"),
     ("segment/shared.rs", "self.next_no.fetch_add", "one round writes segments at a time"),
-    ("queue/waiters.rs", "self.waiting.fetch_sub", "the desk is closed: nobody rings"),
+    ("queue/waiters.rs", "self.waiting.fetch_sub", "the claim waiters are closed"),
     // Not modelled: a full disk, an unloaded topic, routers, several shards.
     ("checkpoint/full_disk.rs", "self.short_of_space.store", "no disk is full"),
     ("checkpoint/schedule.rs", "self.wal_full.store", "no disk is full"),
