@@ -32,7 +32,7 @@ use crate::types::error::{Error, Result};
 
 impl Store {
     /// Looks at whether every shard has its next log file.
-    pub(crate) fn look_at_space(&self) {
+    pub(crate) fn refresh_space(&self) {
         let short = (0..self.wal.shards()).filter(|s| self.wal.full(*s)).count() > 0;
         self.short_of_space.store(short, Ordering::Relaxed);
     }

@@ -18,8 +18,8 @@ impl Store {
     }
 
     /// Looks at the size of the log, and at whether it can go on.
-    pub(crate) fn look_at_load(&self) {
-        self.look_at_space();
+    pub(crate) fn refresh_load(&self) {
+        self.refresh_space();
         let full = self.wal.bytes_on_disk() > self.options.wal_max_bytes;
         self.wal_full.store(full, Ordering::Relaxed);
     }

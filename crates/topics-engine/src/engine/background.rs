@@ -27,7 +27,7 @@ pub(crate) fn tick(core: &Arc<Core>) -> Result<()> {
     if !core.options.background {
         core.queues.claim_waiters.pass(&core.queues);
     }
-    core.look_at_load();
+    core.refresh_load();
     // A step of the wall clock is noticed soon, whether or not anything asks for the time.
     core.time.steady();
     core.deliverer.delivery.tick(&core.deliverer);

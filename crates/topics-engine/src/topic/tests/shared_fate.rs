@@ -53,7 +53,7 @@ fn shown(w: &World, topic: &str) -> Vec<(u64, String)> {
 fn heal(w: &World) {
     w.fs.clear_faults();
     w.fs.set_fd_limit(None);
-    w.engine().core().look_at_load();
+    w.engine().core().refresh_load();
 }
 
 const FULL: std::result::Result<u64, &'static str> = Err("no_space");
