@@ -91,7 +91,7 @@ fn recover(
         }
     }
     for topic in core.table.loaded.shadowed() {
-        topic::bury(&core, &topic);
+        topic::delete_superseded(&core, &topic);
     }
     core.table.loaded.each(|t| t.recovered(&core));
     core.table.serve();

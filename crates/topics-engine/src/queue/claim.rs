@@ -29,7 +29,7 @@ const MAX_WAIT_MS: u64 = 30_000;
 /// The limits of a lease, ms.
 const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
 /// Jobs over their deliveries that one pass puts away.
-const BURIED: usize = 1000;
+const MAX_EXHAUSTED: usize = 1000;
 /// How often one claim sweeps what has expired.
 pub(crate) const SWEEPS: usize = 3;
 
@@ -85,7 +85,7 @@ pub(crate) fn claim_for(
     let want = Want::new(core, req, stream)?;
     if config.claim_jitter_ms == 0 {
         let order = vec![0; want.room(topic)];
-        let mut given = give(core, topic, std::slice::from_ref(&want), &order, Dead::Bury)?;
+        let mut given = give(core, topic, std::slice::from_ref(&want), &order, Dead::Move)?;
         if let Some(c) = given.pop().filter(|c| !c.is_empty() || req.wait.is_zero()) {
             return Ok(c);
         }
@@ -210,7 +210,7 @@ pub(crate) fn ended(queue: &Queue, seq: u64) -> Option<(u64, u64, u32)> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dead {
     /// They go there.
-    Bury,
+    Move,
     /// It ends at the first of them.
     Leave,
 }
@@ -251,7 +251,7 @@ fn gather(
     for round in 0.. {
         let picked = pick(core, topic, (wants, dead), pass);
         if !pass.over.is_empty() {
-            dead_letter::bury(core, topic, &std::mem::take(&mut pass.over));
+            dead_letter::move_exhausted(core, topic, &std::mem::take(&mut pass.over));
         }
         picked?;
         let seqs: Vec<u64> = pass.jobs.iter().map(|p| p.lease.seq).collect();
@@ -327,7 +327,7 @@ fn pick_known(
     if config.paused {
         return Ok(());
     }
-    let mut buried = 0;
+    let mut exhausted = 0;
     while let Some(&turn) = pass.turns.front() {
         let fresh = |from: u64| {
             let found = index.next_live(from.max(*floor))?;
@@ -336,7 +336,7 @@ fn pick_known(
         let Some(t) = queue.next(now, fresh)? else { return Ok(()) };
         if config.max_deliveries > 0 && u64::from(t.deliveries) >= config.max_deliveries {
             if config.dead_letter.is_none() {
-                queue.bury(t.seq, now);
+                queue.mark_dead(t.seq, now);
                 pass.end(queue, t.seq);
             } else if dead == Dead::Leave {
                 return Ok(());
@@ -344,8 +344,8 @@ fn pick_known(
                 queue.take(t.seq, now);
                 pass.over.push(t.seq);
             }
-            buried += 1;
-            if buried == BURIED {
+            exhausted += 1;
+            if exhausted == MAX_EXHAUSTED {
                 return Ok(());
             }
             continue;

@@ -45,14 +45,14 @@ struct Item {
 
 /// Jobs over their deliveries, taken out of the queue, go to the dead-letter topic. What cannot be
 /// moved waits again: then this is false.
-pub(crate) fn bury(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> bool {
+pub(crate) fn move_exhausted(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> bool {
     if let Err(e) = dead_letter(core, topic, seqs, Reason::MaxDeliveries) {
         log::warn!("topic {:?}: dead letters stay where they are: {e}", topic.name);
         let gone = matches!(e, Error::TopicNotFound(_));
         let now = now(core);
         // Without a dead-letter topic they are dead here.
         with(topic, |q| {
-            seqs.iter().for_each(|seq| if gone { q.bury(*seq, now) } else { q.undo(*seq) });
+            seqs.iter().for_each(|seq| if gone { q.mark_dead(*seq, now) } else { q.undo(*seq) });
         });
         return gone;
     }

@@ -138,5 +138,5 @@ fn step(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<bool> {
         topic,
         &[record::Lease { event: LeaseEvent::Nack, node: Vec::new(), lease_ms: 0, jobs }],
     )?;
-    Ok(moving.is_empty() || dead_letter::bury(core, topic, &moving))
+    Ok(moving.is_empty() || dead_letter::move_exhausted(core, topic, &moving))
 }

@@ -386,7 +386,7 @@ fn serve(
     }
     let order = turns(topic, &waiting, config.claim_jitter_ms > 0);
     let wants: Vec<Want> = waiting.iter().map(|w| w.1.want.clone()).collect();
-    let give = || claim::give(core, topic, &wants, &order, Dead::Bury);
+    let give = || claim::give(core, topic, &wants, &order, Dead::Move);
     let given = match core.guarded("claims", topic, give) {
         Ok(given) => given,
         Err(e) => {

@@ -329,10 +329,10 @@ pub(crate) fn log_deletion(
 
 /// Deletes a topic whose name a later one has, durably: its own delete was lost, and when that of
 /// the later one is known only the earlier would be left of the two.
-pub(crate) fn bury(core: &Arc<Ctx>, topic: &Arc<Topic>) {
+pub(crate) fn delete_superseded(core: &Arc<Ctx>, topic: &Arc<Topic>) {
     let (name, id) = (&topic.name, topic.id());
     log::warn!("topic {name:?} (id {id}) is another now: its records are gone");
-    let buried = topic.admit(core, 2048, Wait::Bounded).and_then(|mut a| {
+    let deleted = topic.admit(core, 2048, Wait::Bounded).and_then(|mut a| {
         let staging = Staging::new(Level::Synced, true);
         let mut frames = Frames::default();
         TopicDelete { epoch: topic.key.epoch }.encode_frame(&mut frames.head, id, 0, 0);
@@ -340,7 +340,7 @@ pub(crate) fn bury(core: &Arc<Ctx>, topic: &Arc<Topic>) {
         drop(a);
         core.wait(ticket, Level::Synced)
     });
-    if let Err(e) = buried {
+    if let Err(e) = deleted {
         log::error!("topic {name:?} (id {id}) is gone until the next open only: {e}");
         topic.retire(core);
     }

@@ -48,7 +48,7 @@ pub(crate) mod write;
 pub(crate) use self::apply::{Placement, apply};
 pub(crate) use self::delete::delete as delete_records;
 pub(crate) use self::events::TopicObserver;
-pub(crate) use self::lifecycle::{ExclusiveGuard, bury, lower};
+pub(crate) use self::lifecycle::{ExclusiveGuard, delete_superseded, lower};
 pub(crate) use self::map::segment_map;
 pub use self::map::{SegmentMap, Stretch, Tier};
 pub(crate) use self::persist::{CopyPlan, CopyRun, Install, InstallSegment};

@@ -158,7 +158,7 @@ impl Queue {
 
     /// The next job for a claim, if there is one. `fresh` finds the first record from a seq on;
     /// the cursor asks it about each record once. The job is [`Self::reserve`]d,
-    /// [`Self::take`]n or [`Self::bury`]ed next.
+    /// [`Self::take`]n or [`Self::mark_dead`]ed next.
     pub fn next<E>(
         &mut self,
         now: Now,
@@ -209,7 +209,7 @@ impl Queue {
     }
 
     /// A job that [`Self::next`] gave is dead: it stays where it is until it is revived or deleted.
-    pub fn bury(&mut self, seq: u64, now: Now) {
+    pub fn mark_dead(&mut self, seq: u64, now: Now) {
         self.took(seq, now);
         self.set(seq, Phase::Dead);
     }

@@ -234,7 +234,7 @@ fn a_dead_job_does_not_hold_its_group_up() {
     let (first, second) = (b.put(5, 1, 0), b.put(5, 1, 0));
     let t = b.next().unwrap();
     assert_eq!(t.seq, first);
-    b.q.bury(first, b.now);
+    b.q.mark_dead(first, b.now);
     assert_eq!(b.q.counts(), (0, 0, 1));
     assert_eq!(b.order(9), [second]);
     b.apply(LeaseEvent::Nack, b"", 0, vec![(first, 0, 0)]);
@@ -251,7 +251,7 @@ fn i6_a_replay_of_what_a_snapshot_reflects_leaves_one_lease_in_a_group() {
     b.claim(b"n", 100).unwrap();
     b.pass(100);
     assert_eq!(b.next(), Some(Taken { seq: first, deliveries: 1 }));
-    b.q.bury(first, b.now);
+    b.q.mark_dead(first, b.now);
     b.dead(first);
     let (seq, id) = b.claim(b"n", 100).unwrap();
     assert_eq!(seq, second);
@@ -636,7 +636,7 @@ impl Duel {
             Op::Claim { node, lease } => self.claim(node, lease),
             Op::Bury => {
                 if let Some(t) = self.expected() {
-                    self.b.q.bury(t.seq, now);
+                    self.b.q.mark_dead(t.seq, now);
                     self.b.dead(t.seq);
                     let lane = self.m.jobs[&t.seq].row.lane;
                     self.m.took(lane, now);
