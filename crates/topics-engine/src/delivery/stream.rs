@@ -35,7 +35,7 @@ enum Mode {
     Gone,
 }
 
-struct Part {
+struct StreamTopic {
     topic: Arc<Topic>,
     mode: Mode,
     /// What was handed out.
@@ -60,7 +60,7 @@ struct Item {
 struct Outbound {
     queue: VecDeque<Item>,
     usage: usize,
-    parts: Vec<Part>,
+    parts: Vec<StreamTopic>,
     by_topic: HashMap<u64, u32>,
     backlog: VecDeque<u32>,
     /// Names without a topic: a new one joins.
@@ -187,7 +187,7 @@ impl Stream {
             });
             return false;
         }
-        let part = Part {
+        let part = StreamTopic {
             topic: topic.clone(),
             mode: Mode::Backlog,
             cursor,

@@ -16,7 +16,7 @@ pub(crate) use self::caps::{Caps, Eviction, evict_to_fit};
 use super::apply::Removed;
 use super::lifecycle::ExclusiveGuard;
 use super::load::{Hints, Loader};
-use super::state::index::{Part, Unknown};
+use super::state::index::{IndexSpan, Unknown};
 use super::state::queue::Why;
 use super::state::{Evicted, State};
 use super::write::pending_batch::{Frames, Order, PendingBatch, Undo};
@@ -122,18 +122,18 @@ fn first_fresh(
 ) -> std::result::Result<u64, Look> {
     for part in state.index.parts_from(from) {
         match part {
-            Part::Seg(seg) if seg.live_count == 0 || seg.meta.last_ts < cutoff => {}
-            Part::Seg(seg) if seg.meta.first_ts >= cutoff => return Ok(seg.meta.first_seq),
-            Part::Seg(seg) => {
+            IndexSpan::Seg(seg) if seg.live_count == 0 || seg.meta.last_ts < cutoff => {}
+            IndexSpan::Seg(seg) if seg.meta.first_ts >= cutoff => return Ok(seg.meta.first_seq),
+            IndexSpan::Seg(seg) => {
                 return match seek.filter(|(no, _)| *no == seg.meta.file_no) {
                     Some((_, seq)) => Ok(seq),
                     None => Err(Look::Seek(seg.meta)),
                 };
             }
-            Part::Run(run) if run.entries.back().is_some_and(|e| e.ts >= cutoff) => {
+            IndexSpan::Run(run) if run.entries.back().is_some_and(|e| e.ts >= cutoff) => {
                 return Ok(run.first + run.entries.partition_point(|e| e.ts < cutoff) as u64);
             }
-            Part::Run(_) => {}
+            IndexSpan::Run(_) => {}
         }
     }
     Ok(state.indexed_to + 1)

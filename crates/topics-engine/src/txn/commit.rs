@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 use super::Transactions;
 use super::api::{CommitRequest, Committed, TxnRequest, TxnWork};
 use super::gather::{self, Gathered};
-use super::participant::{Conditions, Part, PartRows};
+use super::participant::{Conditions, PartRows, TxnParticipant};
 use super::publish::{self, Ready};
 use super::staging::OWN;
 use super::table::{KEYED, NAMELESS, nobody};
@@ -301,7 +301,7 @@ fn check(
     for ((topic, mut want), exclusive) in order.into_iter().zip(held) {
         match want.check(core, &topic, &exclusive) {
             Ok(acks) => {
-                let part = Part { rows: want.rows, acks, cursors: want.cursors };
+                let part = TxnParticipant { rows: want.rows, acks, cursors: want.cursors };
                 ready.push(Ready { topic, exclusive, part });
             }
             Err(e) => {

@@ -73,7 +73,7 @@ impl PartRows {
 
 /// What a part does.
 #[derive(Debug, Default)]
-pub(crate) struct Part {
+pub(crate) struct TxnParticipant {
     /// The rows that it appends.
     pub rows: PartRows,
     /// Jobs that are acked.
@@ -223,7 +223,7 @@ pub(crate) struct Sent {
     ticket: Ticket,
     /// The reservation that went with it.
     reserved: u64,
-    part: Part,
+    part: TxnParticipant,
     _deleting: Option<Deleting>,
 }
 
@@ -233,7 +233,7 @@ pub(crate) fn publish_part(
     topic: &Arc<Topic>,
     exclusive: &ExclusiveGuard,
     writer: (&str, u64),
-    part: Part,
+    part: TxnParticipant,
 ) -> Result<Option<Sent>> {
     let cursors = part.cursors.clone();
     let sent = stage_part(core, topic, exclusive, writer, part);
@@ -248,7 +248,7 @@ fn stage_part(
     topic: &Arc<Topic>,
     exclusive: &ExclusiveGuard,
     writer: (&str, u64),
-    mut part: Part,
+    mut part: TxnParticipant,
 ) -> Result<Option<Sent>> {
     topic.check_sound()?;
     part.acks.sort_unstable();

@@ -10,7 +10,7 @@ use super::Transactions;
 use super::api::{Committed, CommittedTopic};
 use super::commit::take_exclusive;
 use super::gather;
-use super::participant::{Part, PartRows};
+use super::participant::{PartRows, TxnParticipant};
 use super::table::{Open, base};
 use crate::ctx::Wait;
 use crate::topic::{Applied, ExclusiveGuard, Life, Topic};
@@ -21,7 +21,7 @@ use crate::types::error::{Error, Result};
 pub(crate) struct Ready {
     pub topic: Arc<Topic>,
     pub exclusive: ExclusiveGuard,
-    pub part: Part,
+    pub part: TxnParticipant,
 }
 
 /// Logs the parts, all of them before the first is waited for. A part that fails stays to be done.
@@ -81,10 +81,10 @@ pub(crate) fn finish(core: &Arc<Transactions>, writer: &str, epoch: u64) -> Resu
     end(core, writer, epoch)
 }
 
-fn part_of(body: &TxnCommit, id: u64, rows: PartRows) -> Part {
+fn part_of(body: &TxnCommit, id: u64, rows: PartRows) -> TxnParticipant {
     let acks = body.acks.iter().filter(|a| a.0 == id).flat_map(|a| a.1.clone()).collect();
     let cursors = body.commits.iter().filter(|c| c.0 == id);
-    Part { rows, acks, cursors: cursors.map(|c| (c.1.clone(), c.2)).collect() }
+    TxnParticipant { rows, acks, cursors: cursors.map(|c| (c.1.clone(), c.2)).collect() }
 }
 
 /// All parts are durable: says so in the log, and answers.

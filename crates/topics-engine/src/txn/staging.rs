@@ -27,7 +27,7 @@ const PAGE: u64 = 4096;
 
 /// A file that nobody has committed.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct StagedFile {
     pub number: u64,
     pub rows: u64,
     pub len: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Part {
 }
 
 /// Parts by (writer, stage) and number.
-type Table = BTreeMap<(String, String), BTreeMap<u32, Part>>;
+type Table = BTreeMap<(String, String), BTreeMap<u32, StagedFile>>;
 
 /// The staged files of an engine.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Staging {
 
     fn keep(&self, head: &StageHeader, len: u64, at: u64, charge: Charge) {
         let (number, rows) = (head.number, head.rows);
-        let part = Part { number, rows, len, at, doubt: 0, _charge: charge };
+        let part = StagedFile { number, rows, len, at, doubt: 0, _charge: charge };
         let key = (head.writer.clone(), head.stage.clone());
         self.table.lock().entry(key).or_default().insert(head.part, part);
     }
@@ -187,7 +187,7 @@ impl Staging {
         });
     }
 
-    fn each(&self, writer: &str, mut keep: impl FnMut(&mut Part) -> bool) {
+    fn each(&self, writer: &str, mut keep: impl FnMut(&mut StagedFile) -> bool) {
         self.table.lock().retain(|(w, _), parts| {
             if w == writer {
                 parts.retain(|_, p| keep(p));

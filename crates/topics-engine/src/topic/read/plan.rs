@@ -4,7 +4,7 @@ use topics_storage::segment::Segment;
 
 use super::{BLOCK, BRIDGE, Reader};
 use crate::topic::state::State;
-use crate::topic::state::index::{Dead, Entry, Part, Place, Run};
+use crate::topic::state::index::{Dead, Entry, IndexSpan, Place, Run};
 
 /// What is to be read next.
 pub(crate) enum Piece {
@@ -46,8 +46,8 @@ impl Reader<'_> {
         }
         match state.index.parts_from(from).next().filter(|p| p.first() <= bound) {
             None => Piece::Skip(bound),
-            Some(Part::Run(run)) => self.plan_run(&state, run, from, bound),
-            Some(Part::Seg(seg)) => {
+            Some(IndexSpan::Run(run)) => self.plan_run(&state, run, from, bound),
+            Some(IndexSpan::Seg(seg)) => {
                 let (from, to) = (from.max(seg.meta.first_seq), seg.meta.last_seq.min(bound));
                 if seg.live_count == 0 {
                     return Piece::Skip(to);

@@ -2,7 +2,7 @@
 
 use super::Need;
 use crate::topic::state::State;
-use crate::topic::state::index::{Part, Seg};
+use crate::topic::state::index::{IndexSpan, Seg};
 use crate::topic::write::planned::{PendingWrites, ProjectedUsage};
 use crate::types::config::TopicConfig;
 
@@ -99,8 +99,8 @@ impl Walk {
                 return Ok(());
             }
             match part {
-                Part::Seg(seg) => self.segment(state, seg, at)?,
-                Part::Run(run) => {
+                IndexSpan::Seg(seg) => self.segment(state, seg, at)?,
+                IndexSpan::Run(run) => {
                     for (seq, e) in run.from(at).filter(|(_, e)| !e.dead()) {
                         if self.fits() {
                             return Ok(());

@@ -15,12 +15,12 @@ pub(crate) use self::seg::{Dead, Dirty, Seg, Unknown};
 
 /// A segment or a run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Part<'a> {
+pub(crate) enum IndexSpan<'a> {
     Seg(&'a Seg),
     Run(&'a Run),
 }
 
-impl Part<'_> {
+impl IndexSpan<'_> {
     /// The first seq that it covers.
     pub(crate) fn first(&self) -> u64 {
         match self {
@@ -199,26 +199,26 @@ impl Index {
     }
 
     /// Segments and runs that end at or above `seq`, ascending.
-    pub(crate) fn parts_from(&self, seq: u64) -> impl Iterator<Item = Part<'_>> {
+    pub(crate) fn parts_from(&self, seq: u64) -> impl Iterator<Item = IndexSpan<'_>> {
         let mut segs = self.segs[self.seg_from(seq)..].iter().peekable();
         let mut runs = self.runs.range(self.run_from(seq)..).peekable();
         std::iter::from_fn(move || match (segs.peek(), runs.peek()) {
-            (Some(s), Some(r)) if s.meta.first_seq > r.first => runs.next().map(Part::Run),
-            (None, _) => runs.next().map(Part::Run),
-            _ => segs.next().map(Part::Seg),
+            (Some(s), Some(r)) if s.meta.first_seq > r.first => runs.next().map(IndexSpan::Run),
+            (None, _) => runs.next().map(IndexSpan::Run),
+            _ => segs.next().map(IndexSpan::Seg),
         })
     }
 
     /// Segments and runs that begin at or below `seq`, descending.
-    fn parts_to(&self, seq: u64) -> impl Iterator<Item = Part<'_>> {
+    fn parts_to(&self, seq: u64) -> impl Iterator<Item = IndexSpan<'_>> {
         let segs = self.segs.partition_point(|s| s.meta.first_seq <= seq);
         let runs = self.runs.partition_point(|r| r.first <= seq);
         let mut segs = self.segs[..segs].iter().rev().peekable();
         let mut runs = self.runs.range(..runs).rev().peekable();
         std::iter::from_fn(move || match (segs.peek(), runs.peek()) {
-            (Some(s), Some(r)) if s.meta.first_seq > r.first => segs.next().map(Part::Seg),
-            (Some(_), None) => segs.next().map(Part::Seg),
-            _ => runs.next().map(Part::Run),
+            (Some(s), Some(r)) if s.meta.first_seq > r.first => segs.next().map(IndexSpan::Seg),
+            (Some(_), None) => segs.next().map(IndexSpan::Seg),
+            _ => runs.next().map(IndexSpan::Run),
         })
     }
 
