@@ -65,7 +65,7 @@ class Response:
     def _take(self, size: int) -> bytes:
         taken = bytes(self.buffer[:size])
         del self.buffer[:size]
-        self._connection.give_back(self)
+        self._connection.acknowledge(self)
         return taken
 
     def read(self) -> bytes:
@@ -92,9 +92,9 @@ class Response:
         return bytes(line)
 
     def close(self) -> None:
-        """Gives the stream up, unless it has ended."""
+        """Cancels the stream, unless it has ended."""
         if not self.ended and self.reset is None:
-            self._connection.give_up(self.id)
+            self._connection.cancel(self.id)
 
 
 class Http2Connection:
@@ -250,8 +250,8 @@ class Http2Connection:
             response.reset = int(event.error_code)
             self.responses.pop(response.id, None)
 
-    def give_back(self, response: Response) -> None:
-        """What was read may be sent again."""
+    def acknowledge(self, response: Response) -> None:
+        """Returns window bytes to the server: they were read."""
         held = response.held - len(response.buffer)
         if held > 0 and self.sock is not None:
             response.held -= held
@@ -259,7 +259,7 @@ class Http2Connection:
             with contextlib.suppress(OSError):
                 self.flush()
 
-    def give_up(self, stream_id: int) -> None:
+    def cancel(self, stream_id: int) -> None:
         self.responses.pop(stream_id, None)
         if self.sock is not None:
             with contextlib.suppress(OSError, ProtocolError):

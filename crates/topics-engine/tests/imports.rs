@@ -1,6 +1,8 @@
 //! Imports inside the crate go downwards only: a module may name what its own layer or a lower one
 //! holds. So there is no cycle among the folders of `src`, and each can be read without those above.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -85,7 +85,16 @@ impl Engine {
 
     /// Deletes a topic and all that belongs to it.
     pub fn delete_topic(&self, topic: &str, if_empty: bool) -> Result<DeletedTopic> {
-        verbs::delete(&self.core, topic, if_empty, |id| self.core.host.routers.of(id))
+        let core = &self.core;
+        verbs::delete(core, topic, if_empty, |id| {
+            // The end of a transaction that wrote to it is durable first: without it the next open
+            // would finish the transaction again, and answer its repeat without a topic that the
+            // answer named.
+            if core.transactions.txns.ended_behind(core.wal.positions(0).synced) {
+                core.wal.sync(0)?;
+            }
+            Ok(core.host.routers.of(id))
+        })
     }
 
     /// The state of a topic; `touch` counts as consumption.

@@ -58,12 +58,13 @@ pub(crate) fn create(core: &Arc<Store>, topic: &str, patch: &ConfigPatch) -> Res
     }
 }
 
-/// Deletes a topic. `routers_of` names the routers that go with it.
+/// Deletes a topic. `before` makes durable what the deletion must not overtake, and names the routers
+/// that go with the topic.
 pub(crate) fn delete(
     core: &Arc<Store>,
     name: &str,
     if_empty: bool,
-    routers_of: impl FnOnce(u64) -> Vec<String>,
+    before: impl FnOnce(u64) -> Result<Vec<String>>,
 ) -> Result<DeletedTopic> {
     name::check(name)?;
     core.check_open()?;
@@ -82,7 +83,7 @@ pub(crate) fn delete(
     if if_empty && count > 0 {
         return Err(Error::TopicNotEmpty { topic: name.to_owned(), count });
     }
-    let routers_removed = routers_of(topic.id());
+    let routers_removed = before(topic.id())?;
     log_deletion(core, &topic, &exclusive)?;
     Ok(DeletedTopic { deleted: true, routers_removed })
 }

@@ -123,7 +123,7 @@ pub(super) struct State {
     /// decided for such a topic builds on seqs that are about to be given back: it is refused.
     pub undelivered: HashMap<u64, StorageError>,
     /// First lsn of what is being applied.
-    applying_from: Option<u64>,
+    pub applying_from: Option<u64>,
     pub leading: bool,
     pub syncing: bool,
     pub draining: bool,
