@@ -37,7 +37,7 @@ const EXEMPT: &[(&str, &str, &str)] = &[
     ("topic/gate.rs", "self.waiters.store(l.wanted()", "too high a count costs a publisher a look"),
     // Equal to what is not broken.
     ("delivery/subscribers.rs", "self.state.store(QUEUED", "a mark of a queued topic adds nothing"),
-    ("delivery/service.rs", "newborn.swap", "a stream takes a topic that it has only once"),
+    ("delivery/service.rs", "is_new.swap", "a stream takes a topic that it has only once"),
     ("topic/apply.rs", "live.removed.fetch_add", "one thread applies a batch"),
     ("segment/shared.rs", "self.next_no.fetch_add", "one round writes segments at a time"),
     ("queue/waiters.rs", "self.waiting.fetch_sub", "the claim waiters are closed"),
