@@ -82,6 +82,12 @@ impl World {
                 && self.attempts.get(attempt).is_some_and(|a| a.state == AttemptState::Pending)
             {
                 let first = r.seq - index as u64;
+                // What is seen only now was staged under the class that there was when it began.
+                let begun = self.attempts[attempt].begun;
+                let class = match (restart, self.inc(name, state.topic_id)) {
+                    (None, Some(inc)) => inc.class_at(begun),
+                    _ => class,
+                };
                 let place = AttemptState::Settled { id: state.topic_id, first, class };
                 let memory = class < Durability::Disk && restart.is_none();
                 self.settle(attempt, place, if memory { Keep::Live } else { keep });

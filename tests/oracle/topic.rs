@@ -138,6 +138,12 @@ impl Inc {
         self.configs.iter().map(|c| c.config.durability).fold(self.lowest, Durability::min)
     }
 
+    /// The class that writes were of that began after these events.
+    pub fn class_at(&self, events: usize) -> Durability {
+        let at = self.configs.iter().rposition(|c| c.at <= events).unwrap_or(0);
+        self.configs[at].config.durability
+    }
+
     /// The config now, as acked.
     pub fn config(&self) -> &TopicConfig {
         &self.configs[self.configs.len() - 1].config

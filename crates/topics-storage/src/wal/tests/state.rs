@@ -6,33 +6,33 @@ use topics_env::sync::Condvar;
 
 use super::*;
 use crate::wal::outcome::{Outcomes, Waiter};
-use crate::wal::state::{Effect, Failure, Placement, Queued, State, Unsynced};
-use crate::wal::succession::{FIRST_GROUP, Prepared};
+use crate::wal::rotation::{FIRST_GROUP, PreparedFile};
+use crate::wal::state::{Effect, Failure, QueuedBatch, State, Unsynced, WrittenBatch};
 
 const GROUP: u64 = Group::FRAME_LEN as u64;
 
-/// A batch of a topic as it is in the queue; its staging room is ten times its bytes.
-fn queued(n: u64, topic_id: u64, bytes: usize) -> Queued {
+/// A batch of a topic as it is in the queue; its staging bytes are ten times its bytes.
+fn queued(n: u64, topic_id: u64, bytes: usize) -> QueuedBatch {
     let b = Batch { topic_id, ..batch(&Arc::default(), n, 1, Level::Written) };
-    Queued { n, batch: b, bytes, room: 10 * bytes }
+    QueuedBatch { n, batch: b, bytes, reserved: 10 * bytes }
 }
 
-fn freeing(n: u64, bytes: usize) -> Queued {
+fn freeing(n: u64, bytes: usize) -> QueuedBatch {
     let q = queued(n, 0, bytes);
-    Queued { batch: Batch { frees_space: true, ..q.batch }, ..q }
+    QueuedBatch { batch: Batch { frees_space: true, ..q.batch }, ..q }
 }
 
-fn synced(n: u64, topic_id: u64) -> Queued {
+fn synced(n: u64, topic_id: u64) -> QueuedBatch {
     let q = queued(n, topic_id, 10);
-    Queued { batch: Batch { level: Level::Synced, ..q.batch }, ..q }
+    QueuedBatch { batch: Batch { level: Level::Synced, ..q.batch }, ..q }
 }
 
-/// A state with this queue, and another batch's bytes and room beside it.
-fn with(queue: Vec<Queued>) -> State {
+/// A state with this queue, and another batch's bytes beside it.
+fn with(queue: Vec<QueuedBatch>) -> State {
     State {
         queued_bytes: 1 + queue.iter().map(|q| q.bytes).sum::<usize>(),
-        room_bytes: 1 + queue.iter().map(|q| q.room).sum::<usize>(),
-        room_batches: 1 + queue.len(),
+        reserved_bytes: 1 + queue.iter().map(|q| q.reserved).sum::<usize>(),
+        reserved_batches: 1 + queue.len(),
         last_ticket: queue.last().map_or(0, |q| q.n),
         queue: queue.into(),
         outcomes: Outcomes::new(0),
@@ -40,17 +40,17 @@ fn with(queue: Vec<Queued>) -> State {
     }
 }
 
-fn prepared(capacity: u64) -> Prepared {
+fn prepared(capacity: u64) -> PreparedFile {
     let (env, ..) = sim_env(1);
     let file = env.fs.open(Path::new("/next"), OpenMode::CreateNew).unwrap();
     let paths = Paths::new(Path::new("/db"));
     let header = first_file(&env, &paths, 4096).files[0].header.clone();
-    Prepared { name: "next".into(), header, file, capacity, paged: 0 }
+    PreparedFile { name: "next".into(), header, file, capacity, prefaulted_to: 0 }
 }
 
 /// Frames `first..=last`, of the batch with this seq.
-fn placed(seq: u64, first: u64, last: u64, room: Option<usize>) -> Placement {
-    Placement {
+fn placed(seq: u64, first: u64, last: u64, reserved: Option<usize>) -> WrittenBatch {
+    WrittenBatch {
         commit: Arc::new(One(Arc::default(), seq)),
         file: FileKey(0),
         file_first_lsn: 1,
@@ -59,7 +59,7 @@ fn placed(seq: u64, first: u64, last: u64, room: Option<usize>) -> Placement {
         last_lsn: last,
         group: Arc::default(),
         range: (0, 0),
-        room,
+        reserved,
     }
 }
 
@@ -72,16 +72,16 @@ fn full() -> StorageError {
     StorageError::Full { detail: "test".into() }
 }
 
-fn numbers<'q>(queue: impl IntoIterator<Item = &'q Queued>) -> Vec<u64> {
+fn numbers<'q>(queue: impl IntoIterator<Item = &'q QueuedBatch>) -> Vec<u64> {
     queue.into_iter().map(|q| q.n).collect()
 }
 
 #[test]
 fn a_group_takes_what_fits_into_the_file_and_no_more_than_its_cap() {
     let three = || vec![queued(1, 1, 100), queued(2, 1, 100), queued(3, 1, 100)];
-    let take = |capacity: u64, kept: usize, cap: usize, queue: Vec<Queued>| {
+    let take = |capacity: u64, kept: usize, cap: usize, queue: Vec<QueuedBatch>| {
         let mut st = with(queue);
-        (st.offset, st.capacity, st.kept) = (50, 50 + GROUP + capacity, kept);
+        (st.offset, st.capacity, st.reserve) = (50, 50 + GROUP + capacity, kept);
         (numbers(&st.take(cap)), numbers(&st.queue))
     };
     assert_eq!(take(1000, 0, 1000, three()), (vec![1, 2, 3], vec![]));
@@ -110,23 +110,23 @@ fn what_is_said_of_the_largest_batch_is_what_goes_through() {
             for frees in [false, true] {
                 let mut st = with(vec![queued(1, 1, 1)]);
                 (st.offset, st.capacity) = (offset, 60 + GROUP);
-                (st.kept, st.broken) = (kept, broken);
+                (st.reserve, st.broken) = (kept, broken);
                 st.prepared = next.map(|n| prepared(FIRST_GROUP + GROUP + n));
                 let mut largest = 0;
                 for bytes in 1..MOST {
                     st.queue[0].bytes = bytes;
                     st.queue[0].batch.frees_space = frees;
                     let fits_next = next.is_some_and(|n| st.needed() <= n + GROUP);
-                    if !st.must_succeed() || fits_next {
+                    if !st.needs_rotation() || fits_next {
                         largest = bytes;
                     }
                     // In the file in use there is room exactly for what is taken.
                     let mut other = with(vec![queued(1, 1, bytes)]);
                     other.queue[0].batch.frees_space = frees;
                     (other.offset, other.capacity) = (st.offset, st.capacity);
-                    (other.kept, other.prepared) = (kept, next.map(|_| prepared(0)));
+                    (other.reserve, other.prepared) = (kept, next.map(|_| prepared(0)));
                     let taken = !other.take(usize::MAX).is_empty();
-                    assert_eq!(taken && !broken, !st.must_succeed(), "{bytes} at {offset}");
+                    assert_eq!(taken && !broken, !st.needs_rotation(), "{bytes} at {offset}");
                 }
                 let told = st.largest_writable(frees);
                 let what = format!("next {next:?}, {offset}, kept {kept}, broken {broken}");
@@ -137,15 +137,15 @@ fn what_is_said_of_the_largest_batch_is_what_goes_through() {
                 assert_eq!(st.needed(), (MOST + rest) as u64 + GROUP);
                 (st.offset, st.capacity) = (FIRST_GROUP, FIRST_GROUP + st.needed());
                 (st.broken, st.prepared) = (false, None);
-                assert!(!st.must_succeed(), "{what}");
+                assert!(!st.needs_rotation(), "{what}");
                 st.capacity -= 1;
-                assert!(st.must_succeed(), "{what}");
+                assert!(st.needs_rotation(), "{what}");
             }
         }
     }
     let mut st = with(vec![]);
     st.broken = true;
-    assert!(!st.must_succeed(), "nothing is to be written");
+    assert!(!st.needs_rotation(), "nothing is to be written");
     assert_eq!(st.needed(), GROUP);
 }
 
@@ -164,13 +164,13 @@ fn i1_what_fails_takes_every_later_batch_of_its_topic_along() {
     let mut st = with(queue);
     let taken = vec![queued(2, 1, 60), queued(3, 0, 70)];
     st.queued_bytes += 130;
-    st.room_bytes += 1300;
-    st.room_batches += 2;
+    st.reserved_bytes += 1300;
+    st.reserved_batches += 2;
     st.fail(taken, |q| q.bytes == 999, &full());
     assert_eq!(numbers(&st.queue), [5, 6, 9]);
     assert_eq!(st.written_ticket, 4, "those up to the queue have left it");
     assert_eq!(st.queued_bytes, 1 + 20 + 30 + 999);
-    assert_eq!((st.room_bytes, st.room_batches), (1 + 10 * (20 + 30 + 999), 4));
+    assert_eq!((st.reserved_bytes, st.reserved_batches), (1 + 10 * (20 + 30 + 999), 4));
     let mut undelivered: Vec<u64> = st.undelivered.keys().copied().collect();
     undelivered.sort_unstable();
     assert_eq!(undelivered, [1, 3]);
@@ -202,7 +202,7 @@ fn a_failure_behind_what_is_not_synced_waits_for_a_sync() {
     assert_eq!(needs(&st, 4), [false, true]);
     assert_eq!(needs(&st, 5), [true, true]);
     assert_eq!(needs(&st, 6), [false, false]);
-    st.covered(4, 6);
+    st.on_synced(4, 6);
     let order: Vec<&str> = st
         .effects
         .iter()
@@ -220,18 +220,18 @@ fn a_failure_behind_what_is_not_synced_waits_for_a_sync() {
 #[test]
 fn a_sync_covers_what_was_written_before_it_and_no_more() {
     let mut st = with(vec![]);
-    (st.room_bytes, st.room_batches) = (1 + 7 + 9 + 11, 4);
+    (st.reserved_bytes, st.reserved_batches) = (1 + 7 + 9 + 11, 4);
     (st.next_lsn, st.written_ticket) = (10, 3);
     for (seq, first, last, room) in [(1, 2, 3, 7), (2, 5, 6, 9), (3, 8, 9, 11)] {
         st.unsynced.push_back(Unsynced::Batch(placed(seq, first, last, Some(room))));
     }
     assert_eq!((st.written_lsn(), st.applied_lsn()), (9, 1));
-    st.covered(2, 6);
+    st.on_synced(2, 6);
     assert_eq!((st.synced_lsn, st.synced_ticket, st.last_covered), (6, 2, 2));
-    assert_eq!((st.room_bytes, st.room_batches), (1 + 11, 2));
+    assert_eq!((st.reserved_bytes, st.reserved_batches), (1 + 11, 2));
     assert_eq!((st.unsynced.len(), st.effects.len()), (1, 3));
     // One that returns late takes nothing back.
-    st.covered(1, 3);
+    st.on_synced(1, 3);
     assert_eq!((st.synced_lsn, st.synced_ticket, st.last_covered), (6, 2, 0));
     assert_eq!(st.unsynced.len(), 1);
     // What is covered is applied when it was told, and until then nothing from there on is.
@@ -251,8 +251,8 @@ fn i10_a_poisoned_shard_fails_everything_that_is_on_its_way() {
     for leading in [false, true] {
         let mut st = with(vec![queued(7, 1, 10), queued(8, 2, 20)]);
         (st.leading, st.written_ticket) = (leading, 6);
-        st.room_bytes += 5;
-        st.room_batches += 1;
+        st.reserved_bytes += 5;
+        st.reserved_batches += 1;
         st.unsynced.push_back(Unsynced::Batch(placed(5, 5, 5, Some(5))));
         let mut failed = failure(vec![(6, 6)]);
         failed.commits.push(Arc::new(One(Arc::default(), 6)));
@@ -265,7 +265,7 @@ fn i10_a_poisoned_shard_fails_everything_that_is_on_its_way() {
         let (upto, commits, left) = if leading { (6, 2, 2) } else { (8, 4, 0) };
         assert_eq!((f.tickets, f.commits.len()), (vec![(5, upto)], commits));
         assert_eq!((st.queue.len(), st.written_ticket), (left, upto));
-        assert_eq!(st.room_batches, 1 + left);
+        assert_eq!(st.reserved_batches, 1 + left);
     }
 }
 
@@ -275,7 +275,7 @@ fn the_next_file_is_made_ready_as_soon_as_this_one_is_used() {
     assert!(usual().wants_file());
     let unless: [fn(&mut State); 6] = [
         |st| st.offset = FIRST_GROUP,
-        |st| st.resting = true,
+        |st| st.shrinking = true,
         |st| st.prepared = Some(prepared(1)),
         |st| st.preparing = true,
         |st| st.closed = true,
@@ -293,7 +293,7 @@ fn the_next_file_is_made_ready_as_soon_as_this_one_is_used() {
 #[test]
 fn a_sync_waits_for_company_only_while_its_window_lasts() {
     let usual = || State { sync_began: 100, ..State::default() };
-    let ns = |st: &State, now, company| st.window(50, now, company).map(|d| d.as_nanos());
+    let ns = |st: &State, now, company| st.remaining_delay(50, now, company).map(|d| d.as_nanos());
     assert_eq!(ns(&usual(), 110, true), Some(40));
     assert_eq!(ns(&usual(), 149, true), Some(1));
     assert_eq!(ns(&usual(), 150, true), None);
@@ -305,9 +305,9 @@ fn a_sync_waits_for_company_only_while_its_window_lasts() {
     assert_eq!(ns(&st, 110, false), None);
     st.last_covered = 2;
     assert_eq!(ns(&st, 110, false), Some(40));
-    assert!(usual().window(0, 90, true).is_none());
+    assert!(usual().remaining_delay(0, 90, true).is_none());
     let unless: [fn(&mut State); 3] =
-        [|st| st.hurry = true, |st| st.sync_wanted = true, |st| st.closing = true];
+        [|st| st.cancel_delay = true, |st| st.sync_wanted = true, |st| st.closing = true];
     for (i, change) in unless.iter().enumerate() {
         let mut st = usual();
         change(&mut st);
@@ -372,16 +372,16 @@ fn one_waiter_leads_and_one_syncs() {
 fn a_callback_calls_for_a_sync_of_what_is_written() {
     let mut st = with(vec![synced(4, 1)]);
     (st.written_ticket, st.next_lsn, st.synced_lsn) = (3, 10, 5);
-    assert!(st.dirty() && !st.sync_called_for());
+    assert!(st.dirty() && !st.callback_needs_sync());
     st.outcomes.call(4, Level::Synced, Box::new(|_| ()));
-    assert!(!st.sync_called_for(), "it is in the queue");
+    assert!(!st.callback_needs_sync(), "it is in the queue");
     st.outcomes.call(3, Level::Synced, Box::new(|_| ()));
-    assert!(st.sync_called_for());
+    assert!(st.callback_needs_sync());
     st.synced_lsn = 9;
-    assert!(!st.dirty() && !st.sync_called_for());
+    assert!(!st.dirty() && !st.callback_needs_sync());
     st.synced_lsn = 5;
     st.closed = true;
-    assert!(!st.dirty() && !st.sync_called_for());
+    assert!(!st.dirty() && !st.callback_needs_sync());
     assert!(st.is_queued(4) && st.is_queued(5) && !st.is_queued(3));
     assert_eq!(st.before_queue(), 3);
     st.queue.clear();
@@ -393,11 +393,11 @@ fn a_callback_calls_for_a_sync_of_what_is_written() {
 fn after_a_panic_no_flag_is_left() {
     let mut st = with(vec![]);
     (st.leading, st.syncing, st.draining) = (true, true, true);
-    (st.preparing, st.gathering, st.next_lsn) = (true, true, 10);
+    (st.preparing, st.delaying, st.next_lsn) = (true, true, 10);
     st.effects.push_back(Effect::Apply(placed(1, 2, 3, None)));
     drop(st.begin_drain());
     assert_eq!(st.applied_lsn(), 1);
     st.release_flags();
-    let flags = [st.leading, st.syncing, st.draining, st.preparing, st.gathering];
+    let flags = [st.leading, st.syncing, st.draining, st.preparing, st.delaying];
     assert_eq!((flags, st.applied_lsn()), ([false; 5], 9));
 }
