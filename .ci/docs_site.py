@@ -243,7 +243,7 @@ def metrics() -> str:
 
 def codes() -> set[str]:
     """Every code that a caller may see."""
-    engine = (ROOT / "crates/topics-engine/src/error.rs").read_text()
+    engine = (ROOT / "crates/topics-engine/src/types/error.rs").read_text()
     body = engine.partition("pub fn code(")[2].partition("\n    }\n")[0]
     found = set(re.findall(r'=> "(\w+)"', body)) | errors._CLASSES.keys()
     for route in ROUTES:

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use topics_env::sync::OnceLock;
 
-use crate::api::{NodeFilter, ReadBatch, ReadFrom, ReadRequest, Tombstone, TopicMatch};
-use crate::error::Error;
+use crate::types::api::{NodeFilter, ReadFrom, ReadRequest, Tombstone, TopicMatch};
+use crate::types::batch::ReadBatch;
+use crate::types::error::Error;
 
 /// Which records a watcher gets, and what of them: watchers with equal options share frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +98,7 @@ impl Frame {
     }
 
     /// The memory that it keeps.
-    pub(crate) fn weight(&self) -> usize {
+    pub(crate) fn usage(&self) -> usize {
         self.batch.chunks.iter().map(|c| c.len()).sum::<usize>() + 64 * self.batch.len() + 256
     }
 
@@ -109,7 +110,7 @@ impl Frame {
     }
 }
 
-/// What a watcher is told. Every event moves the stream's cursors, see [`crate::Watch::cursors`].
+/// What a watcher is told. Every event moves the stream's cursors, see [`super::Watch::cursors`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `ready`, `governor` | pure: the ready set, the pressure |
 //! | `workers` | the threads, parked when idle; one ready set each |
-//! | `interest` | who wants a topic: groups of live watchers with equal options |
+//! | `subscribers` | who wants a topic: groups of live watchers with equal options |
 //! | `service` | serves one dirty topic: one read for each group, a pointer for each watcher |
 //! | `stream` | a watcher's bounded queue and cursors |
 //! | `watch` | the watcher's end: queue first, then what it missed through the read path |
@@ -16,20 +16,44 @@
 
 mod frame;
 mod governor;
-mod interest;
 mod ready;
 mod service;
 mod session;
 mod stream;
+mod subscribers;
 #[cfg(test)]
 mod tests;
 mod watch;
 mod workers;
 
-pub use frame::{Event, Frame, WatchOptions};
-pub use session::SessionInfo;
-pub(crate) use session::{attach, create, end};
-pub use watch::{Closer, Watch, WatchRequest, WatchStart, watch_names};
+use std::ops::Deref;
+use std::sync::Arc;
 
-pub(crate) use interest::Interest;
-pub(crate) use workers::Delivery;
+pub use self::frame::{Event, Frame, WatchOptions};
+pub use self::session::SessionInfo;
+pub(crate) use self::session::{attach, create, end};
+pub use self::watch::{Closer, Watch, WatchRequest, WatchStart, watch_names};
+
+pub(crate) use self::workers::Delivery;
+use crate::checkpoint::Store;
+
+/// The delivery of an open engine.
+#[derive(Debug)]
+pub(crate) struct Deliverer {
+    store: Arc<Store>,
+    pub delivery: Arc<Delivery>,
+}
+
+/// A layer has what the layer below has.
+impl Deref for Deliverer {
+    type Target = Arc<Store>;
+    fn deref(&self) -> &Arc<Store> {
+        &self.store
+    }
+}
+
+impl Deliverer {
+    pub(crate) fn new(store: Arc<Store>, delivery: Arc<Delivery>) -> Arc<Self> {
+        Arc::new(Self { store, delivery })
+    }
+}

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::priority;
+use crate::types::priority;
 
 /// Bands, the highest last.
 pub(crate) const BANDS: usize = 5;

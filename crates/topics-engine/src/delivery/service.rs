@@ -5,54 +5,55 @@ use std::sync::Arc;
 use topics_env::Panicked;
 use topics_env::sync::atomic::Ordering;
 
+use super::Deliverer;
 use super::frame::WatchOptions;
-use super::interest::Interest;
 use super::stream::Stream;
-use crate::api::ReadFrom;
-use crate::core::Core;
-use crate::error::Error;
-use crate::router;
+use super::subscribers::Subscribers;
+use crate::router::{self, RunAgain};
 use crate::topic::{self, Life, Topic};
+use crate::types::api::ReadFrom;
+use crate::types::error::{Error, Result};
 
 /// After how long a topic is served again that could not be read for want of a descriptor.
 const AGAIN_NS: u64 = 100_000_000;
 
 /// Serves a topic up to its head of now. True: more has come meanwhile.
-pub(super) fn serve(core: &Arc<Core>, interest: &Arc<Interest>) -> bool {
-    let Some(topic) = interest.topic() else { return false };
-    if interest.newborn.swap(false, Ordering::SeqCst) && topic.life() == Life::Live {
+pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bool {
+    let Some(topic) = subscribers.topic() else { return false };
+    if subscribers.is_new.swap(false, Ordering::SeqCst) && topic.life() == Life::Live {
         core.delivery.shared().offer(&topic);
     }
-    interest.learn(&topic.state.read().config.clone());
+    subscribers.learn(&topic.state.read().config.clone());
     if topic.life() == Life::Dead {
         let over = |s: &Stream, part| {
             s.over(part, topic.id(), None);
         };
-        for stream in interest.dismiss(over) {
+        for stream in subscribers.dismiss(over) {
             missed(core, &stream, &topic);
         }
         return false;
     }
     let target = topic.gate.head();
-    for (options, at) in interest.views() {
-        if let Err(error) = group(core, interest, &topic, &options, at, target) {
+    for (options, at) in subscribers.views() {
+        if let Err(error) = group(core, subscribers, &topic, &options, at, target) {
             if matches!(error, Error::Closed) {
                 return false;
             }
             if error.is_out_of_descriptors() {
-                core.delivery.remind(interest, core.time.mono_ns() + AGAIN_NS);
+                core.delivery.remind(subscribers, core.time.mono_ns() + AGAIN_NS);
                 continue;
             }
             log::warn!("topic {:?} cannot be delivered: {error}", topic.name);
-            interest.dismiss(|s, part| {
+            subscribers.dismiss(|s, part| {
                 s.over(part, topic.id(), Some(error.clone()));
             });
             return false;
         }
     }
-    for router in interest.routers() {
+    for router in subscribers.routers() {
         let at = || format!("router {:?}", router.definition().name);
-        let run = core.env.guards.run("router", at, || router::run(core, &router, &topic));
+        let again = run_again(core, subscribers, &topic);
+        let run = core.env.guards.run("router", at, || router::run(core, &router, &topic, again));
         if let Err(panicked) = run {
             router.fail(Error::Internal(format!("stopped until the next open: {panicked}")));
         }
@@ -60,21 +61,35 @@ pub(super) fn serve(core: &Arc<Core>, interest: &Arc<Interest>) -> bool {
     topic.gate.head() > target
 }
 
+/// How a router of this topic asks to be run again.
+fn run_again(
+    core: &Arc<Deliverer>,
+    subscribers: &Arc<Subscribers>,
+    topic: &Arc<Topic>,
+) -> Arc<dyn Fn(RunAgain) + Send + Sync> {
+    let (core, subscribers, topic) = (core.clone(), subscribers.clone(), topic.clone());
+    Arc::new(move |when| match when {
+        RunAgain::Now => subscribers.mark(),
+        RunAgain::At(at) => core.delivery.remind(&subscribers, at),
+        RunAgain::WhenSynced => subscribers.told_when_synced(&core, &topic),
+    })
+}
+
 /// Serving a topic has panicked: it is closed, and its watchers are told.
-pub(super) fn fail(interest: &Arc<Interest>, panicked: &Panicked) {
-    let Some(topic) = interest.topic() else { return };
+pub(super) fn fail(subscribers: &Arc<Subscribers>, panicked: &Panicked) {
+    let Some(topic) = subscribers.topic() else { return };
     topic.close_broken(panicked);
     let detail = format!("delivery of topic {:?}: {panicked}", topic.name);
     let error = Error::StorageUnavailable { reason: "io", detail };
-    interest.dismiss(|s, part| {
+    subscribers.dismiss(|s, part| {
         s.over(part, topic.id(), Some(error.clone()));
     });
 }
 
 /// A deleted topic's name: a new one joins, also one that came before the stream expected it.
-pub(super) fn missed(core: &Core, stream: &Arc<Stream>, old: &Topic) {
+pub(super) fn missed(core: &Deliverer, stream: &Arc<Stream>, old: &Topic) {
     core.delivery.shared().expect(stream);
-    let new = core.registry.named(&old.name);
+    let new = core.table.loaded.named(&old.name);
     if let Some(new) = new.filter(|t| t.life() == Life::Live && t.id() != old.id())
         && stream.add(&new, 0, None)
     {
@@ -83,13 +98,13 @@ pub(super) fn missed(core: &Core, stream: &Arc<Stream>, old: &Topic) {
 }
 
 fn group(
-    core: &Arc<Core>,
-    interest: &Arc<Interest>,
+    core: &Arc<Deliverer>,
+    subscribers: &Arc<Subscribers>,
     topic: &Arc<Topic>,
     options: &Arc<WatchOptions>,
     mut at: u64,
     target: u64,
-) -> crate::Result<()> {
+) -> Result<()> {
     // A read that begins where something was just evicted makes no progress once.
     let mut idle = 0;
     while at < target && idle < 2 {
@@ -101,13 +116,13 @@ fn group(
         }
         idle = 0;
         let next = batch.next_from_seq;
-        if !interest.fan_out(topic, options, at, batch, core.time.mono_ns(), &core.metrics) {
+        if !subscribers.fan_out(topic, options, at, batch, core.time.mono_ns(), &core.metrics) {
             return Ok(());
         }
         at = next;
     }
     if at < target && options.strong {
-        interest.told_when_synced(core, topic);
+        subscribers.told_when_synced(core, topic);
     }
     Ok(())
 }

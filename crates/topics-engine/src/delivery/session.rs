@@ -7,11 +7,11 @@ use std::sync::{Arc, Weak};
 use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicU64, Ordering};
 
+use super::Deliverer;
 use super::stream::Stream;
 use super::watch::{Watch, WatchRequest, WatchStart};
-use crate::api::ReadFrom;
-use crate::core::Core;
-use crate::error::{Error, Result};
+use crate::types::api::ReadFrom;
+use crate::types::error::{Error, Result};
 
 /// How long a session lives after its last stream closed.
 const TTL_NS: u64 = 300_000_000_000;
@@ -111,7 +111,7 @@ pub struct SessionInfo {
 }
 
 /// Creates a session: its tails are counted from now.
-pub(crate) fn create(core: &Arc<Core>, req: &WatchRequest) -> Result<SessionInfo> {
+pub(crate) fn create(core: &Arc<Deliverer>, req: &WatchRequest) -> Result<SessionInfo> {
     let sessions = &core.delivery.shared().sessions;
     let max = core.options.max_watch_sessions;
     if max > 0 && sessions.len() as u64 >= max {
@@ -132,7 +132,11 @@ pub(crate) fn create(core: &Arc<Core>, req: &WatchRequest) -> Result<SessionInfo
 }
 
 /// Opens a stream of a session where the last one stopped; `rewind` may only lead back.
-pub(crate) fn attach(core: &Arc<Core>, id: u128, rewind: &[(String, u64, u64)]) -> Result<Watch> {
+pub(crate) fn attach(
+    core: &Arc<Deliverer>,
+    id: u128,
+    rewind: &[(String, u64, u64)],
+) -> Result<Watch> {
     let found = core.delivery.shared().sessions.open.lock().get(&id).cloned();
     let session = found.ok_or_else(gone)?;
     let mut cursors = session.cursors();
@@ -159,7 +163,7 @@ pub(crate) fn attach(core: &Arc<Core>, id: u128, rewind: &[(String, u64, u64)]) 
 }
 
 /// Ends a session; its streams are told.
-pub(crate) fn end(core: &Core, id: u128) -> bool {
+pub(crate) fn end(core: &Deliverer, id: u128) -> bool {
     let Some(session) = core.delivery.shared().sessions.open.lock().remove(&id) else {
         return false;
     };

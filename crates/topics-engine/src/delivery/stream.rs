@@ -13,10 +13,11 @@ use std::time::Duration;
 use topics_env::sync::{Condvar, Instant, Mutex};
 
 use super::frame::{Event, Frame, WatchOptions};
-use crate::api::{GapReason, ReadBatch, Tombstone};
-use crate::error::{Error, Result};
-use crate::name;
 use crate::topic::Topic;
+use crate::types::api::{GapReason, Tombstone};
+use crate::types::batch::ReadBatch;
+use crate::types::error::{Error, Result};
+use crate::types::name;
 
 /// A callback for a stream that has something.
 pub(super) type Ready = Arc<dyn Fn() + Send + Sync>;
@@ -34,7 +35,7 @@ enum Mode {
     Gone,
 }
 
-struct Part {
+struct StreamTopic {
     topic: Arc<Topic>,
     mode: Mode,
     /// What was handed out.
@@ -52,14 +53,14 @@ struct Item {
     part: u32,
     event: Event,
     next: u64,
-    weight: usize,
+    usage: usize,
 }
 
 #[derive(Default)]
 struct Outbound {
     queue: VecDeque<Item>,
-    weight: usize,
-    parts: Vec<Part>,
+    usage: usize,
+    parts: Vec<StreamTopic>,
     by_topic: HashMap<u64, u32>,
     backlog: VecDeque<u32>,
     /// Names without a topic: a new one joins.
@@ -186,7 +187,7 @@ impl Stream {
             });
             return false;
         }
-        let part = Part {
+        let part = StreamTopic {
             topic: topic.clone(),
             mode: Mode::Backlog,
             cursor,
@@ -246,9 +247,9 @@ impl Stream {
             }
             return (Outcome::Taken, false);
         }
-        let weight = frame.as_ref().map_or(0, |f| f.weight());
+        let usage = frame.as_ref().map_or(0, |f| f.usage());
         let full = out.queue.len() + 2 > self.bounds.frames
-            || (!out.queue.is_empty() && out.weight + weight > self.bounds.bytes);
+            || (!out.queue.is_empty() && out.usage + usage > self.bounds.bytes);
         if full {
             out.parts[part as usize].mode = Mode::Backlog;
             out.backlog.push_back(part);
@@ -258,7 +259,7 @@ impl Stream {
             (out.lagging, out.taken_at) = (true, now);
             return (Outcome::Lags, false);
         }
-        out.queue_batch(part, tombstone, frame, next, weight);
+        out.queue_batch(part, tombstone, frame, next, usage);
         (Outcome::Taken, out.rouse())
     }
 
@@ -295,8 +296,8 @@ impl Stream {
             out.queue(part, event, t.gap_to.min(next), 0);
         }
         let frame = (!batch.is_empty()).then(|| Frame::new(name, self.options.clone(), batch));
-        let weight = frame.as_ref().map_or(0, |f| f.weight());
-        out.queue_batch(part, tombstone, frame, next, weight);
+        let usage = frame.as_ref().map_or(0, |f| f.usage());
+        out.queue_batch(part, tombstone, frame, next, usage);
         let p = &mut out.parts[part as usize];
         p.pushed = next;
         if p.queued == 0 {
@@ -341,7 +342,7 @@ impl Stream {
             out.ended = Some(error);
             out.queue.clear();
             out.backlog.clear();
-            out.weight = 0;
+            out.usage = 0;
         }
         self.wake();
     }
@@ -366,7 +367,7 @@ impl Stream {
             return Err(e.clone());
         }
         if let Some(item) = out.queue.pop_front() {
-            out.weight -= item.weight;
+            out.usage -= item.usage;
             let p = &mut out.parts[item.part as usize];
             p.queued -= 1;
             p.cursor = if p.queued == 0 { p.pushed } else { item.next };
@@ -459,17 +460,17 @@ impl Stream {
     /// Frames queued, and the bytes that they keep.
     pub(crate) fn queued(&self) -> (usize, usize) {
         let out = self.out.lock();
-        (out.queue.len(), out.weight)
+        (out.queue.len(), out.usage)
     }
 }
 
 impl Outbound {
-    fn queue(&mut self, part: u32, event: Event, next: u64, weight: usize) {
+    fn queue(&mut self, part: u32, event: Event, next: u64, usage: usize) {
         let p = &mut self.parts[part as usize];
         p.queued += 1;
         p.pushed = next;
-        self.weight += weight;
-        self.queue.push_back(Item { part, event, next, weight });
+        self.usage += usage;
+        self.queue.push_back(Item { part, event, next, usage });
     }
 
     fn queue_batch(
@@ -478,7 +479,7 @@ impl Outbound {
         tombstone: Option<Tombstone>,
         frame: Option<Arc<Frame>>,
         next: u64,
-        weight: usize,
+        usage: usize,
     ) {
         if let Some(tombstone) = tombstone {
             let p = &self.parts[part as usize];
@@ -488,7 +489,7 @@ impl Outbound {
             self.queue(part, Event::Tombstone { topic, topic_id, tombstone, reason }, to, 0);
         }
         if let Some(frame) = frame {
-            self.queue(part, Event::Records(frame), next, weight);
+            self.queue(part, Event::Records(frame), next, usage);
         }
     }
 

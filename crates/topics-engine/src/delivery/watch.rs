@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use topics_env::sync::Instant;
 
+use super::Deliverer;
 use super::frame::{Event, WatchOptions};
-use super::interest::Join;
 use super::service;
 use super::session::Session;
 use super::stream::{Backlog, Bounds, Next, Stream};
-use crate::api::{ReadFrom, ReadRequest};
-use crate::asleep::Found;
-use crate::core::Core;
-use crate::error::{Error, Result};
-use crate::name;
+use super::subscribers::{Join, Subscribers};
+use crate::catalog::unloaded::CatalogEntry;
 use crate::topic::{self, Life, Topic};
+use crate::types::api::{Owner, ReadFrom, ReadRequest};
+use crate::types::error::{Error, Result};
+use crate::types::name;
 
 /// Most topics and patterns that a watch names.
 const MAX_TOPICS: usize = 256;
@@ -135,9 +135,10 @@ impl WatchRequest {
 /// Threads wait in [`Watch::next`]; an event loop calls [`Watch::try_next`] until it returns
 /// `None`, and again when the callback of [`Watch::on_ready`] was called.
 pub struct Watch {
-    core: Arc<Core>,
+    core: Arc<Deliverer>,
     stream: Arc<Stream>,
     session: Option<Arc<Session>>,
+    owner: Option<Owner>,
 }
 
 impl fmt::Debug for Watch {
@@ -148,15 +149,21 @@ impl fmt::Debug for Watch {
 
 impl Watch {
     /// Opens a subscription.
-    pub(crate) fn open(core: &Arc<Core>, req: &WatchRequest) -> Result<Self> {
+    pub(crate) fn open(core: &Arc<Deliverer>, req: &WatchRequest) -> Result<Self> {
         core.check_open()?;
         req.check()?;
         Self::resume(core, req, &[])
     }
 
+    /// Keeps the engine alive.
+    pub(crate) fn owned_by(mut self, owner: Owner) -> Self {
+        self.owner = Some(owner);
+        self
+    }
+
     /// The same, after these known positions; what is gone of them joins when it comes back.
     pub(super) fn resume(
-        core: &Arc<Core>,
+        core: &Arc<Deliverer>,
         req: &WatchRequest,
         known: &[(String, WatchStart)],
     ) -> Result<Self> {
@@ -177,14 +184,14 @@ impl Watch {
         let (now, id) = (core.time.mono_ns(), shared.stream_id());
         let stream = Stream::new(id, req.options.clone(), patterns, names, bounds, now);
         // From here on dropping it undoes what is done.
-        let watch = Self { core: core.clone(), stream, session: None };
+        let watch = Self { core: core.clone(), stream, session: None, owner: None };
         shared.streams.lock().insert(watch.stream.id(), Arc::downgrade(&watch.stream));
         // First those that come, then those that are there: none is missed.
         if expects {
             shared.expect(&watch.stream);
         }
         for (topic, start) in known.iter().chain(&req.topics) {
-            match core.named(topic)?.filter(|t| t.life() == Life::Live) {
+            match core.live(topic)? {
                 Some(topic) => watch.begin(&topic, *start)?,
                 None if req.lenient || !known.is_empty() => {}
                 None => return Err(Error::TopicNotFound(topic.clone())),
@@ -211,8 +218,8 @@ impl Watch {
             after = Some(last.text().to_owned());
             for found in page.iter().filter(|t| name::matches_pattern(pattern, t.text())) {
                 match found {
-                    Found::Awake(topic) => self.begin(topic, start)?,
-                    Found::Asleep(_) => {
+                    CatalogEntry::Loaded(topic) => self.begin(topic, start)?,
+                    CatalogEntry::Unloaded(_) => {
                         if let Some(topic) = self.core.named(found.text())? {
                             self.begin(&topic, start)?;
                         }
@@ -294,7 +301,7 @@ impl Watch {
                 }
             }
         }
-        match core.delivery.interest(topic).join(&self.stream, part, topic, b.cursor) {
+        match core.delivery.subscribers(topic).join(&self.stream, part, topic, b.cursor) {
             Join::Live => {}
             Join::Behind => self.stream.later(part),
             Join::Dead => self.gone(b),
@@ -359,8 +366,8 @@ impl Drop for Watch {
         self.core.delivery.shared().forget(&self.stream);
         self.stream.end(Error::Closed);
         for topic in self.stream.topics() {
-            if let Some(interest) = topic.interest.get() {
-                interest.leave(&self.stream);
+            if let Some(subscribers) = Subscribers::of(&topic) {
+                subscribers.leave(&self.stream);
             }
         }
     }

@@ -13,15 +13,16 @@ use topics_env::sync::{Condvar, Mutex};
 use topics_env::{Clock, Guards};
 use topics_storage::StorageError;
 
+use super::Deliverer;
 use super::governor::{Governor, SAMPLE_NS};
-use super::interest::Interest;
 use super::ready::{Ready, Waiting};
 use super::service;
 use super::session::Sessions;
 use super::stream::Stream;
-use crate::core::Core;
-use crate::error::{Error, Result};
+use super::subscribers::Subscribers;
+use crate::ctx::Pressure;
 use crate::topic::Topic;
+use crate::types::error::{Error, Result};
 
 /// A ready set and its worker.
 #[derive(Default)]
@@ -31,23 +32,23 @@ struct Shard {
 }
 
 /// A topic, and when its rest began.
-type Resting = (Waiting<Arc<Interest>>, u64);
+type Resting = (Waiting<Arc<Subscribers>>, u64);
 
 #[derive(Default)]
 struct Inner {
-    ready: Ready<Arc<Interest>>,
+    ready: Ready<Arc<Subscribers>>,
     /// Topics that rest so that their next frame holds more, by the end of their rest, and when it
     /// began.
     resting: BTreeMap<(u64, u64), Resting>,
     rests: u64,
     /// Topics to be looked at again at a time.
-    reminders: BTreeMap<(u64, u64), Arc<Interest>>,
+    reminders: BTreeMap<(u64, u64), Arc<Subscribers>>,
     parked: bool,
 }
 
 /// What a worker does next.
 enum Turn {
-    Serve(Waiting<Arc<Interest>>),
+    Serve(Waiting<Arc<Subscribers>>),
     Park(Option<Duration>),
 }
 
@@ -58,8 +59,7 @@ pub(crate) struct Shared {
     stop: AtomicBool,
     governor: Mutex<(Governor, u64, u64)>,
     sampled: AtomicU64,
-    /// Pressure in millionths.
-    pressure: AtomicU64,
+    pressure: Arc<Pressure>,
     coalesce_ns: AtomicU64,
     strained: AtomicBool,
     /// Scheduling latency since the last sample, without rests: sum and number.
@@ -93,20 +93,20 @@ impl Shared {
     }
 
     /// Queues a topic that has become dirty.
-    pub(super) fn enqueue(&self, interest: Arc<Interest>) {
+    pub(super) fn enqueue(&self, subscribers: Arc<Subscribers>) {
         let now = self.now();
-        self.queue(interest, now, now);
+        self.queue(subscribers, now, now);
     }
 
-    fn shard(&self, interest: &Interest) -> &Shard {
-        let n = interest.topic().map_or(0, |t| t.id()) as usize;
+    fn shard(&self, subscribers: &Subscribers) -> &Shard {
+        let n = subscribers.topic().map_or(0, |t| t.id()) as usize;
         &self.shards[n % self.shards.len()]
     }
 
-    fn queue(&self, interest: Arc<Interest>, since: u64, now: u64) {
-        let shard = self.shard(&interest);
+    fn queue(&self, subscribers: Arc<Subscribers>, since: u64, now: u64) {
+        let shard = self.shard(&subscribers);
         let mut inner = shard.inner.lock();
-        inner.ready.push(interest, since, now, self.strained.load(Ordering::Relaxed));
+        inner.ready.push(subscribers, since, now, self.strained.load(Ordering::Relaxed));
         let parked = std::mem::take(&mut inner.parked);
         drop(inner);
         if parked {
@@ -124,9 +124,9 @@ impl Shared {
             inner.ready.put(w, now, strained);
         }
         while let Some(due) = inner.reminders.first_entry().filter(|e| e.key().0 <= now) {
-            let interest = due.remove();
-            if interest.recall() {
-                inner.ready.push(interest, now, now, strained);
+            let subscribers = due.remove();
+            if subscribers.recall() {
+                inner.ready.push(subscribers, now, now, strained);
             }
         }
         while let Some(w) = inner.ready.pop(now, strained) {
@@ -143,13 +143,13 @@ impl Shared {
         // The lowest band pauses: it ages.
         let paused = (inner.ready.len() > 0).then_some(50_000_000);
         // The pressure has to be seen to fall.
-        let sample = (self.pressure.load(Ordering::Relaxed) > 0).then_some(SAMPLE_NS);
+        let sample = (self.pressure.ppm() > 0).then_some(SAMPLE_NS);
         Turn::Park(
             [rest, reminder, paused, sample].into_iter().flatten().min().map(Duration::from_nanos),
         )
     }
 
-    fn serve(&self, core: &Arc<Core>, w: Waiting<Arc<Interest>>) {
+    fn serve(&self, core: &Arc<Deliverer>, w: Waiting<Arc<Subscribers>>) {
         let now = self.now();
         let late = now.saturating_sub(w.since).saturating_sub(w.rested);
         core.metrics.scheduling.record(late);
@@ -219,14 +219,19 @@ impl Shared {
 
 impl Delivery {
     /// A delivery without threads yet: they start with the first watcher.
-    pub(crate) fn new(clock: Arc<dyn Clock>, guards: Arc<Guards>, workers: usize) -> Self {
+    pub(crate) fn new(
+        clock: Arc<dyn Clock>,
+        guards: Arc<Guards>,
+        pressure: Arc<Pressure>,
+        workers: usize,
+    ) -> Self {
         let shared = Shared {
             clock,
             shards: (0..workers.max(1)).map(|_| Shard::default()).collect(),
             stop: AtomicBool::new(false),
             governor: Mutex::default(),
             sampled: AtomicU64::new(0),
-            pressure: AtomicU64::new(0),
+            pressure,
             coalesce_ns: AtomicU64::new(0),
             strained: AtomicBool::new(false),
             latency: Default::default(),
@@ -245,26 +250,28 @@ impl Delivery {
     }
 
     /// What a topic is to the delivery.
-    pub(crate) fn interest<'a>(&self, topic: &'a Arc<Topic>) -> &'a Arc<Interest> {
-        topic.interest.get_or_init(|| Interest::new(topic, &self.shared))
+    pub(crate) fn subscribers(&self, topic: &Arc<Topic>) -> Arc<Subscribers> {
+        topic.subscribers.get_or_init(|| Subscribers::new(topic, &self.shared));
+        // Nothing but the line above sets it.
+        Subscribers::of(topic).unwrap_or_else(|| Subscribers::new(topic, &self.shared))
     }
 
     /// A topic was created. Costs one load while nobody expects any.
-    pub(crate) fn born(&self, topic: &Arc<Topic>) {
+    pub(crate) fn topic_created(&self, topic: &Arc<Topic>) {
         if self.shared.expects.load(Ordering::SeqCst) > 0 {
-            let interest = self.interest(topic);
-            interest.newborn.store(true, Ordering::SeqCst);
-            interest.mark();
+            let subscribers = self.subscribers(topic);
+            subscribers.is_new.store(true, Ordering::SeqCst);
+            subscribers.mark();
         }
     }
 
     /// Has a topic looked at again at a monotonic time.
-    pub(crate) fn remind(&self, interest: &Arc<Interest>, at: u64) {
-        let shard = self.shared.shard(interest);
+    pub(crate) fn remind(&self, subscribers: &Arc<Subscribers>, at: u64) {
+        let shard = self.shared.shard(subscribers);
         let mut inner = shard.inner.lock();
         inner.rests += 1;
         let n = inner.rests;
-        inner.reminders.insert((at, n), interest.clone());
+        inner.reminders.insert((at, n), subscribers.clone());
         let parked = std::mem::take(&mut inner.parked);
         drop(inner);
         if parked {
@@ -273,12 +280,12 @@ impl Delivery {
     }
 
     /// Starts the workers if recovery left them something to do.
-    pub(crate) fn resume(&self, core: &Arc<Core>) -> Result<()> {
+    pub(crate) fn resume(&self, core: &Arc<Deliverer>) -> Result<()> {
         if self.shared.depth() > 0 { self.start(core) } else { Ok(()) }
     }
 
     /// Starts the workers, once.
-    pub(crate) fn start(&self, core: &Arc<Core>) -> Result<()> {
+    pub(crate) fn start(&self, core: &Arc<Deliverer>) -> Result<()> {
         let mut threads = self.threads.lock();
         if !core.options.background || !threads.is_empty() || self.stopped() {
             return Ok(());
@@ -303,14 +310,14 @@ impl Delivery {
     }
 
     /// Serves, on the caller's thread, whatever waits: for engines without threads.
-    pub(crate) fn run_dry(&self, core: &Arc<Core>) {
+    pub(crate) fn run_dry(&self, core: &Arc<Deliverer>) {
         if !core.options.background {
             self.run_some(core, usize::MAX);
         }
     }
 
     /// The same for so many topics at most.
-    pub(super) fn run_some(&self, core: &Arc<Core>, mut n: usize) {
+    pub(super) fn run_some(&self, core: &Arc<Deliverer>, mut n: usize) {
         let shared = &self.shared;
         for shard in &shared.shards {
             while n > 0 && !self.stopped() {
@@ -323,7 +330,7 @@ impl Delivery {
     }
 
     /// Ends streams that stalled, forgets sessions that nobody came back to.
-    pub(crate) fn tick(&self, core: &Arc<Core>) {
+    pub(crate) fn tick(&self, core: &Arc<Deliverer>) {
         self.run_dry(core);
         if core.options.background {
             self.shared.sample(core);
@@ -354,16 +361,11 @@ impl Delivery {
         }
     }
 
-    /// The pressure is as high as it gets.
-    pub(crate) fn is_full(&self) -> bool {
-        self.shared.is_full()
-    }
-
     /// (streams, sessions, topics that wait, pressure in millionths).
     pub(crate) fn gauges(&self) -> (u64, u64, u64, u64) {
         let s = &self.shared;
         let streams = s.streams.lock().len() as u64;
-        let pressure = s.pressure.load(Ordering::Relaxed);
+        let pressure = s.pressure.ppm();
         (streams, s.sessions.len() as u64, s.depth() as u64, pressure)
     }
 }
@@ -374,7 +376,7 @@ impl Drop for Delivery {
     }
 }
 
-fn run(shared: &Arc<Shared>, i: usize, core: &Weak<Core>) {
+fn run(shared: &Arc<Shared>, i: usize, core: &Weak<Deliverer>) {
     let shard = &shared.shards[i];
     loop {
         let w = {

@@ -1,29 +1,137 @@
-//! Leased queues: which job a claim gets, who holds it, until when.
+//! The verbs of a queue: decide under the topic's locks → log where leases are durable → apply.
 //!
 //! | part | does |
 //! |---|---|
-//! | `job` | what is known of one |
-//! | `machine` | jobs that are leased, waiting again, delayed or dead; fences; the claim cursor |
-//! | `order` | lanes with their turns, groups |
-//! | `cohort` | divides jobs among claims that came together |
-//! | `tally` | counts of jobs that expired or were dead-lettered |
-//! | `codec` | the queue's section of a snapshot |
-//! | `api` | requests and answers |
-//!
-//! Nothing here does I/O or looks at a clock: time is an argument. What is kept follows what is in
-//! flight; a job without options costs nothing until it is claimed, one with options (lane, group,
-//! due time) an entry until it is gone.
+//! | `claim` | claims: picks, reads, logs, leases |
+//! | `settle` | ack, nack, extend |
+//! | `dead_letter` | dead letters and redrive: a record goes from one topic to another, once |
+//! | `waiters` | claims that wait, and the thread that serves them |
+//! | `cancel` | claims that are cancelled |
+//! | `deadlines` | leases that end and jobs that are dead while nobody claims |
+//! | `work` | the push mode |
+//! | `stats` | counts and peek |
 
-pub(crate) mod api;
-pub(crate) mod codec;
-pub(crate) mod cohort;
-mod job;
-mod machine;
-mod order;
-mod tally;
+mod cancel;
+mod claim;
+mod cohort;
+mod dead_letter;
+mod deadlines;
+#[cfg(test)]
+mod letter_tests;
+#[cfg(test)]
+mod loop_tests;
+mod settle;
+mod stats;
 #[cfg(test)]
 mod tests;
+mod waiters;
+mod work;
 
-pub(crate) use job::{Fence, Holder, Now, Shown};
-pub(crate) use machine::Queue;
-pub(crate) use tally::Why;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use topics_storage::format::record::{self, Body};
+use topics_storage::wal::{Level, Ticket};
+
+pub(crate) use self::claim::{claim, claim_async};
+pub(crate) use self::dead_letter::{expire_jobs, finish, redrive};
+use self::deadlines::announce;
+pub(crate) use self::deadlines::announce_again;
+pub(crate) use self::settle::{ack, ack_async, at_once, extend, nack};
+pub(crate) use self::settle::{release_acks, take_acks};
+pub(crate) use self::stats::{counts as queue_counts, peek, queue_state};
+pub(crate) use self::waiters::ClaimWaiters;
+pub use self::work::Work;
+
+use crate::checkpoint::Store;
+use crate::ctx::Wait;
+use crate::topic::lease::now;
+use crate::topic::state::queue::Queue;
+use crate::topic::write::control::stage_with;
+use crate::topic::write::pending_batch::{Frames, Undo};
+use crate::topic::{Life, Topic};
+use crate::types::config::{TopicConfig, TopicType};
+use crate::types::error::{Error, Result};
+
+/// The queues of an open engine.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    store: Arc<Store>,
+    /// Claims that wait.
+    pub claim_waiters: Arc<ClaimWaiters>,
+}
+
+/// A layer has what the layer below has.
+impl Deref for Queues {
+    type Target = Arc<Store>;
+    fn deref(&self) -> &Arc<Store> {
+        &self.store
+    }
+}
+
+impl Queues {
+    pub(crate) fn new(store: Arc<Store>, claim_waiters: Arc<ClaimWaiters>) -> Arc<Self> {
+        Arc::new(Self { store, claim_waiters })
+    }
+}
+
+/// The config of a topic that must be a queue.
+fn config_of(topic: &Topic) -> Result<Arc<TopicConfig>> {
+    topic.check_sound()?;
+    let config = topic.state.read().config.clone();
+    match config.kind {
+        TopicType::Queue => Ok(config),
+        // What is gone has no config any more.
+        TopicType::Log if topic.life() == Life::Dead => {
+            Err(Error::TopicNotFound(topic.name.to_string()))
+        }
+        TopicType::Log => Err(Error::NotAQueue(topic.name.to_string())),
+    }
+}
+
+/// Changes a topic's queue.
+fn with<R>(topic: &Topic, f: impl FnOnce(&mut Queue) -> R) -> R {
+    f(topic.state.write().queue.get_or_insert_default())
+}
+
+/// Makes lease events take effect: by the log where leases are durable. When this returns an
+/// error, nothing of it counts and the caller takes its reservations back.
+fn commit(core: &Arc<Queues>, topic: &Arc<Topic>, events: &[record::Lease]) -> Result<()> {
+    if events.iter().all(|e| e.jobs.is_empty()) {
+        return Ok(());
+    }
+    if !topic.state.read().config.leases_durable {
+        let earlier = {
+            let mut state = topic.state.write();
+            events.iter().for_each(|e| state.apply_lease(core, e));
+            deadlines::earlier(&mut state)
+        };
+        deadlines::set(core, topic, earlier);
+        return Ok(());
+    }
+    let outcome = log(core, topic, events);
+    announce(core, topic);
+    outcome
+}
+
+/// Logs lease events, which take effect when they are applied.
+fn log(core: &Arc<Queues>, topic: &Arc<Topic>, events: &[record::Lease]) -> Result<()> {
+    let mut frames = Frames::default();
+    for e in events.iter().filter(|e| !e.jobs.is_empty()) {
+        e.encode_frame(&mut frames.head, topic.id(), 0, 0);
+    }
+    let (ticket, level) = stage(core, topic, frames, Wait::Bounded)?;
+    core.wait(ticket, level)
+}
+
+/// Stages control frames of a topic, to be waited for as its class demands.
+fn stage(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    frames: Frames,
+    wait: Wait,
+) -> Result<(Ticket, Level)> {
+    let bytes = frames.head.len();
+    let staged = stage_with(core, topic, bytes, wait, |_| Ok(Some((frames, Undo::None))))?;
+    staged.ok_or_else(|| Error::Internal("nothing was staged".into()))
+}

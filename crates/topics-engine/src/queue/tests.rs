@@ -1,884 +1,863 @@
-//! The machine against a model that looks at every job every time.
+//! Queues over the simulated disk: every verb, live and after reopening.
 
-use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
 
-use proptest::prelude::*;
-use topics_storage::format::record::{Lease, LeaseEvent};
-use topics_storage::segment::AttrRow;
-use topics_storage::snapshot::ReplayPos;
+use topics_env::sync::Mutex;
+use topics_env::{Hook, Site, Verdict};
 
-use super::job::Taken;
-use super::order::PATIENCE_MS;
-use super::tally::Tally;
-use super::{Fence, Holder, Now, Queue, Shown, Why, codec};
+use crate::topic::tests::*;
+use crate::types::api::{Append, Durability, NewRecord};
+use crate::types::config::{ConfigPatch, TopicType};
+use crate::types::error::{Error, Result};
+use crate::types::queue::{Claim, Claimed, Held, JobState, QueueState, Redrive, Settled};
 
-fn holder(node: &[u8], lease_ms: u64) -> Holder {
-    Holder { node: node.into(), lease_ms, stream: 0 }
+pub(crate) fn queue() -> ConfigPatch {
+    ConfigPatch { kind: Some(TopicType::Queue), ..ConfigPatch::default() }
 }
 
-/// A queue over a plain set of records.
-struct Bench {
-    q: Queue,
-    log: BTreeMap<u64, AttrRow>,
-    next: u64,
-    now: Now,
-    asked: BTreeMap<u64, usize>,
-    /// Everything that was applied, as the log has it.
-    events: Vec<Lease>,
+pub(crate) fn durable() -> ConfigPatch {
+    let durability = Some(Durability::Fsync);
+    ConfigPatch { leases_durable: Some(true), durability, ..queue() }
 }
 
-impl Bench {
-    fn new() -> Self {
-        let mut q = Queue::default();
-        q.begin(7);
-        let now = Now { mono: 1_000, wall: 1_000_000 };
-        let (log, asked, events) = Default::default();
-        Self { q, log, next: 1, now, asked, events }
+fn job(data: &str) -> NewRecord<'_> {
+    rec(data)
+}
+
+pub(crate) fn seqs(c: &Claimed) -> Vec<u64> {
+    c.iter().map(|(l, r)| (l.seq == r.seq).then_some(l.seq).unwrap()).collect()
+}
+
+fn ids(c: &Claimed) -> Vec<u64> {
+    c.iter().map(|(l, _)| l.lease_id).collect()
+}
+
+impl World {
+    pub(crate) fn jobs(&self, n: usize) {
+        let data: Vec<String> = (0..n).map(|i| format!("\"job {i}\"")).collect();
+        self.put("q", &data.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
-    fn put(&mut self, lane: u8, group: u64, visible_at: u64) -> u64 {
-        let row = AttrRow { seq: self.next, visible_at, expires_at: 0, lane, group };
-        self.next += 1;
-        self.log.insert(row.seq, row);
-        self.q.special(&row);
-        row.seq
+    fn post(&self, records: &[NewRecord<'_>]) -> Result<u64> {
+        let req = Append { records, ..Append::default() };
+        Ok(self.engine().append("q", &req)?.first_seq)
     }
 
-    fn plain(&mut self) -> u64 {
-        self.put(5, 0, 0)
+    pub(crate) fn claim(&self, node: &str, max: usize) -> Claimed {
+        let req = Claim { node: node.as_bytes(), max, ..Claim::default() };
+        self.engine().claim("q", &req).unwrap()
     }
 
-    fn plains(&mut self, n: usize) {
-        for _ in 0..n {
-            self.plain();
-        }
+    pub(crate) fn ack(&self, node: &str, seqs: &[u64], lease_ids: Option<&[u64]>) -> Settled {
+        let held = Held { node: node.as_bytes(), seqs, lease_ids };
+        self.engine().ack("q", &held).unwrap()
     }
 
-    fn next(&mut self) -> Option<Taken> {
-        self.q.sweep(self.now);
-        let (log, asked) = (&self.log, &mut self.asked);
-        let found: Result<_, Infallible> = self.q.next(self.now, |from| {
-            let seq = log.range(from..).next().map(|(s, _)| *s);
-            *asked.entry(seq.unwrap_or(0)).or_default() += 1;
-            Ok(seq)
-        });
-        found.unwrap()
+    pub(crate) fn nack(&self, node: &str, seqs: &[u64], delay: Option<u64>) -> Settled {
+        let held = Held { node: node.as_bytes(), seqs, lease_ids: None };
+        self.engine().nack("q", &held, delay).unwrap()
     }
 
-    fn claim(&mut self, node: &[u8], lease_ms: u64) -> Option<(u64, u64)> {
-        let t = self.next()?;
-        let id = self.q.reserve(t.seq, &holder(node, lease_ms), self.now).unwrap();
-        let jobs = vec![(t.seq, id, t.deliveries + 1)];
-        self.apply(LeaseEvent::Claim, node, lease_ms, jobs);
-        Some((t.seq, id))
-    }
-
-    fn apply(&mut self, event: LeaseEvent, node: &[u8], lease_ms: u64, jobs: Vec<(u64, u64, u32)>) {
-        let event = Lease { event, node: node.to_vec(), lease_ms, jobs };
-        self.q.apply(&event, self.now);
-        self.events.push(event);
-    }
-
-    /// A job is dead; the log has that its lease ran out.
-    fn dead(&mut self, seq: u64) {
-        let (last, n) = (self.q.last_lease(seq), self.q.deliveries(seq));
-        if last != 0 {
-            self.apply(LeaseEvent::Nack, b"", 0, vec![(seq, last, n)]);
-        }
-    }
-
-    /// The queue of another process: a snapshot of this moment, and the lease events from `from` on,
-    /// which it reflects. Options are read before them or, where `late`, after the replay.
-    fn replayed(&self, from: usize, late: bool) -> Queue {
-        let mut q = match codec::encode(&self.q, true, self.now.mono, 0) {
-            Some((version, bytes)) => codec::decode(version, &bytes, self.now.mono, 0).unwrap(),
-            None => Queue::default(),
-        };
-        let options = |q: &mut Queue| self.log.values().for_each(|row| q.special(row));
-        if !late {
-            options(&mut q);
-        }
-        for event in &self.events[from..] {
-            let mut event = event.clone();
-            event.jobs.retain(|(seq, ..)| self.log.contains_key(seq));
-            q.apply(&event, self.now);
-        }
-        q.recovered(self.now, true);
-        if late {
-            options(&mut q);
-        }
-        q
-    }
-
-    fn nack(&mut self, seq: u64, id: u64, delay: u64) {
-        self.apply(LeaseEvent::Nack, b"n", delay, vec![(seq, id, 1)]);
-    }
-
-    fn ack(&mut self, seq: u64) {
-        self.log.remove(&seq);
-        self.q.forget(seq);
-    }
-
-    fn pass(&mut self, ms: u64) {
-        (self.now.mono, self.now.wall) = (self.now.mono + ms, self.now.wall + ms);
-    }
-
-    fn order(&mut self, n: usize) -> Vec<u64> {
-        (0..n).map_while(|_| self.claim(b"n", 1_000_000).map(|c| c.0)).collect()
+    fn counts(&self) -> QueueState {
+        self.state("q").queue.unwrap()
     }
 }
 
 #[test]
-fn reclaimed_jobs_go_before_fresh_ones() {
-    let mut b = Bench::new();
-    b.plains(4);
-    let (first, id) = b.claim(b"n", 500).unwrap();
-    assert_eq!(first, 1);
-    assert_eq!(b.claim(b"n", 9_000).unwrap().0, 2);
-    b.pass(500);
-    assert_eq!(b.claim(b"m", 9_000).unwrap().0, 1);
-    // I6: the fence of the lease that ran out fits nothing any more.
-    assert!(!b.q.holds(Fence { node: b"n", seq: 1, id: Some(id) }));
-    assert!(!b.q.holds(Fence { node: b"n", seq: 1, id: None }));
-    assert!(b.q.holds(Fence { node: b"m", seq: 1, id: None }));
-    assert_eq!(b.claim(b"n", 9_000).unwrap().0, 3);
-}
-
-#[test]
-fn a_reservation_is_nobodys_until_it_is_applied() {
-    let mut b = Bench::new();
-    b.plain();
-    let t = b.next().unwrap();
-    let id = b.q.reserve(t.seq, &holder(b"n", 100), b.now).unwrap();
-    assert!(!b.q.holds(Fence { node: b"n", seq: 1, id: Some(id) }));
-    b.pass(10_000);
-    assert_eq!(b.next(), None, "I6: a reserved job is given to nobody else");
-    b.q.undo(1);
-    assert_eq!(b.next(), Some(Taken { seq: 1, deliveries: 0 }), "an undone claim is no delivery");
-}
-
-#[test]
-fn a_job_that_leaves_does_not_run_out() {
-    let mut b = Bench::new();
-    b.plain();
-    let (seq, id) = b.claim(b"n", 100).unwrap();
-    b.q.leave(seq);
-    assert!(!b.q.holds(Fence { node: b"n", seq, id: Some(id) }), "it is acked once");
-    b.pass(1_000);
-    assert_eq!(b.next(), None);
-    b.q.stay(seq);
-    assert_eq!(b.next(), Some(Taken { seq, deliveries: 1 }));
-}
-
-#[test]
-fn lanes_and_the_turn_of_a_lane_that_waited() {
-    let mut b = Bench::new();
-    let (low, plain, high) = (b.put(9, 0, 0), b.plain(), b.put(0, 0, 0));
-    assert_eq!(b.order(3), [high, plain, low]);
-    let waiting = b.put(9, 0, 0);
-    let urgent: Vec<u64> = (0..4).map(|_| b.put(1, 0, 0)).collect();
-    assert_eq!(b.order(1), urgent[..1]);
-    b.pass(PATIENCE_MS - 1);
-    assert_eq!(b.order(1), urgent[1..2]);
-    b.pass(1);
-    assert_eq!(b.order(3), [waiting, urgent[2], urgent[3]]);
-}
-
-#[test]
-fn a_lane_goes_first_only_once() {
-    let mut b = Bench::new();
-    let low = [b.put(9, 0, 0), b.put(9, 0, 0)];
-    let urgent: Vec<u64> = (0..4).map(|_| b.put(1, 0, 0)).collect();
-    assert_eq!(b.order(1), urgent[..1]);
-    b.pass(PATIENCE_MS);
-    assert_eq!(b.order(5), [low[0], urgent[1], urgent[2], urgent[3], low[1]]);
-}
-
-#[test]
-fn one_of_a_group_at_a_time_in_seq_order() {
-    let mut b = Bench::new();
-    let (a1, a2, other, b1) = (b.put(5, 1, 0), b.put(0, 1, 0), b.plain(), b.put(5, 2, 0));
-    assert_eq!(b.order(9), [a1, other, b1], "a2 waits for a1 though its lane is lower");
-    let (id, _) = b.q.lease(a1).unwrap();
-    b.nack(a1, id, 50);
-    assert_eq!(b.order(9), [], "a delayed job holds its group up: it goes in seq order");
-    b.pass(50);
-    assert_eq!(b.order(9), [a1]);
-    b.ack(a1);
-    assert_eq!(b.order(9), [a2]);
-}
-
-#[test]
-fn a_job_that_is_moved_leaves_the_lease_of_its_group() {
-    let mut b = Bench::new();
-    let (first, second) = (b.put(5, 1, 0), b.put(5, 1, 0));
-    b.put(5, 1, 0);
-    // Delivered while the first was dead, say.
-    b.apply(LeaseEvent::Claim, b"n", 100, vec![(second, 1, 1)]);
-    b.nack(second, 1, 0);
-    let lease = b.claim(b"n", 100).unwrap();
-    assert_eq!(lease.0, first);
-    assert_eq!(b.q.exhausted(1, 9, b.now), [second]);
-    b.q.retire(second, false);
-    b.ack(second);
-    assert_eq!(b.next(), None, "I6: one lease in a group");
-    b.ack(first);
-    assert!(b.next().is_some());
-}
-
-#[test]
-fn a_dead_job_does_not_hold_its_group_up() {
-    let mut b = Bench::new();
-    let (first, second) = (b.put(5, 1, 0), b.put(5, 1, 0));
-    let t = b.next().unwrap();
-    assert_eq!(t.seq, first);
-    b.q.bury(first, b.now);
-    assert_eq!(b.q.counts(), (0, 0, 1));
-    assert_eq!(b.order(9), [second]);
-    b.apply(LeaseEvent::Nack, b"", 0, vec![(first, 0, 0)]);
-    assert_eq!(b.order(9), [], "revived, it waits for the lease of its group");
-    b.ack(second);
-    assert_eq!(b.next(), Some(Taken { seq: first, deliveries: 0 }));
-}
-
-#[test]
-fn i6_a_replay_of_what_a_snapshot_reflects_leaves_one_lease_in_a_group() {
-    let mut b = Bench::new();
-    let (first, second) = (b.put(5, 1, 0), b.put(5, 1, 0));
-    // The first job's only delivery runs out, it is dead, the second one is claimed.
-    b.claim(b"n", 100).unwrap();
-    b.pass(100);
-    assert_eq!(b.next(), Some(Taken { seq: first, deliveries: 1 }));
-    b.q.bury(first, b.now);
-    b.dead(first);
-    let (seq, id) = b.claim(b"n", 100).unwrap();
-    assert_eq!(seq, second);
-    for from in 0..=b.events.len() {
-        for late in [false, true] {
-            let mut q = b.replayed(from, late);
-            assert_eq!((q.counts(), q.lease(second)), ((1, 0, 0), Some((id, 1))), "{from} {late}");
-            q.forget(second);
-            let ready = q.preview(9, |_| Ok::<_, Infallible>(None)).unwrap();
-            assert_eq!(ready, [first], "{from} {late}");
-        }
-    }
-}
-
-#[test]
-fn i6_of_two_leases_in_a_group_the_later_counts() {
-    // The end of the first lease was not logged: the setting was another then.
-    for late in [false, true] {
-        for order in [[0, 1], [1, 0]] {
-            let mut b = Bench::new();
-            let (first, second) = (b.put(5, 1, 0), b.put(5, 1, 0));
-            let claims = [vec![(first, 7, 1)], vec![(second, 9, 1)]];
-            b.events = order
-                .map(|i| claims[i].clone())
-                .map(|jobs| Lease {
-                    event: LeaseEvent::Claim,
-                    node: b"n".to_vec(),
-                    lease_ms: 100,
-                    jobs,
-                })
-                .to_vec();
-            let mut q = b.replayed(0, late);
-            assert_eq!((q.counts().0, q.lease(second)), (1, Some((9, 1))), "{order:?} {late}");
-            q.forget(second);
-            assert_eq!(q.deliveries(first), 1);
-            let ready = q.preview(9, |_| Ok::<_, Infallible>(None)).unwrap();
-            assert_eq!(ready, [first], "{order:?} {late}");
-        }
-    }
-}
-
-#[test]
-fn due_times_go_by_the_wall_delays_by_the_monotonic_clock() {
-    let mut b = Bench::new();
-    let later = b.put(5, 0, b.now.wall + 100);
-    let (seq, id) = {
-        b.plain();
-        b.claim(b"n", 10_000).unwrap()
-    };
-    b.nack(seq, id, 60);
-    assert_eq!(b.q.counts(), (0, 2, 0));
-    b.now.wall += 100;
-    assert_eq!(b.order(9), [later]);
-    b.now.mono += 60;
-    assert_eq!(b.order(9), [seq]);
-}
-
-#[test]
-fn the_cursor_looks_at_a_job_once() {
-    let mut b = Bench::new();
-    let far = b.now.wall + 1_000_000;
-    for i in 0..1_000 {
-        if i % 2 == 0 {
-            b.put(5, 0, far);
+fn a_job_is_claimed_acked_and_gone() {
+    let mut w = World::new();
+    w.create("q", queue());
+    w.jobs(3);
+    let c = w.claim("a", 2);
+    assert_eq!(seqs(&c), [1, 2]);
+    assert_eq!(c.get(0).unwrap().1.data, b"\"job 0\"");
+    assert_eq!((c.get(0).unwrap().0.deliveries, c.ready), (1, 1));
+    let want = QueueState { ready: 1, in_flight: 2, ..QueueState::default() };
+    assert_eq!(w.counts(), want);
+    // I6: neither another node nor another id acks it.
+    assert_eq!(w.ack("b", &[1], None).skipped, [1]);
+    assert_eq!(w.ack("a", &[1, 2], Some(&[7, 8])).skipped, [1, 2]);
+    let s = w.ack("a", &[2, 1, 1, 9], None);
+    assert_eq!((s.done, s.skipped), (vec![1, 2], vec![1, 9]));
+    assert_eq!(s.queue, QueueState { ready: 1, ..QueueState::default() });
+    for kill in [true, false] {
+        if kill {
+            w.kill()
         } else {
-            b.plain();
+            w.reopen()
         }
-    }
-    assert_eq!(b.order(500).len(), 500);
-    (0..50).for_each(|_| assert_eq!(b.next(), None));
-    b.asked.remove(&0);
-    assert!(b.asked.values().all(|n| *n == 1), "{:?}", b.asked.iter().find(|(_, n)| **n > 1));
-}
-
-#[test]
-fn state_follows_what_is_in_flight() {
-    let mut b = Bench::new();
-    b.plains(10_000);
-    for _ in 0..5_000 {
-        let (seq, _) = b.claim(b"n", 1_000).unwrap();
-        b.ack(seq);
-    }
-    assert_eq!(b.q.known(), 0);
-    b.order(7);
-    assert_eq!(b.q.known(), 7);
-}
-
-#[test]
-fn replaying_events_over_a_later_state_changes_nothing() {
-    let mut b = Bench::new();
-    b.plains(3);
-    let node = b"n".to_vec();
-    let event = |event, lease_ms, jobs| Lease { event, node: node.clone(), lease_ms, jobs };
-    let log = [
-        event(LeaseEvent::Claim, 1_000, vec![(1, 11, 1), (2, 12, 1)]),
-        event(LeaseEvent::Extend, 2_000, vec![(1, 11, 1)]),
-        event(LeaseEvent::Nack, 0, vec![(1, 11, 1)]),
-        event(LeaseEvent::Claim, 500, vec![(1, 13, 2), (3, 14, 1)]),
-        event(LeaseEvent::Extend, 900, vec![(1, 13, 2)]),
-        event(LeaseEvent::Nack, 70, vec![(3, 14, 1)]),
-    ];
-    let apply = |q: &mut Queue, from: usize| log[from..].iter().for_each(|e| q.apply(e, b.now));
-    let mut once = Queue::default();
-    apply(&mut once, 0);
-    let want: Vec<_> = once.shown().collect();
-    for from in 0..=log.len() {
-        apply(&mut once, from);
-        assert_eq!(once.shown().collect::<Vec<_>>(), want, "replayed from {from}");
+        assert_eq!(w.seqs("q"), [3]);
+        assert_eq!(seqs(&w.claim("a", 9)), [3]);
     }
 }
 
 #[test]
-fn a_section_reads_back() {
-    let mut b = Bench::new();
-    b.plains(5);
-    assert!(codec::encode(&b.q, true, 0, 0).is_none());
-    b.order(3);
-    let (id, _) = b.q.lease(2).unwrap();
-    b.nack(2, id, 400);
-    let (id, _) = b.q.lease(3).unwrap();
-    b.nack(3, id, 0);
-    let (version, first) = codec::encode(&b.q, true, b.now.mono, 70).unwrap();
-    assert_eq!(version, 1, "while nothing is counted it is what it always was");
-    let back = codec::decode(version, &first, b.now.mono, 3).unwrap();
-    assert_eq!((back.tally, back.shown().count()), (Tally::default(), 3));
-    (b.q.tally.dead_lettered, b.q.tally.expired) = (9, 4);
-    let (version, bytes) = codec::encode(&b.q, true, b.now.mono, 70).unwrap();
-    let back = codec::decode(version, &bytes, b.now.mono, 3).unwrap();
-    assert_eq!(back.shown().collect::<Vec<_>>(), b.q.shown().collect::<Vec<_>>());
-    let counted = ReplayPos { layout: 3, lsn: 70 };
-    assert_eq!((version, back.tally), (2, Tally { dead_lettered: 9, expired: 4, counted }));
-    for cut in 0..bytes.len() {
-        assert!(codec::decode(version, &bytes[..cut], 0, 3).is_err());
+fn verbs_of_queues_are_refused_by_logs() {
+    let w = World::new();
+    w.put("q", &["1"]);
+    let claim = Claim { node: b"a", ..Claim::default() };
+    let code = |e: Error| e.code();
+    assert_eq!(w.engine().claim("q", &claim).map_err(code).unwrap_err(), "not_a_queue");
+    assert_eq!(w.engine().ack("q", &Held::default()).map_err(code).unwrap_err(), "not_a_queue");
+    assert_eq!(w.engine().peek("q", None, 1).map_err(code).unwrap_err(), "not_a_queue");
+    assert_eq!(w.engine().work("q", b"a", 1, None).map_err(code).unwrap_err(), "not_a_queue");
+    for r in [
+        NewRecord { lane: Some(5), ..job("1") },
+        NewRecord { group: b"g", ..job("1") },
+        NewRecord { delay_ms: 1, ..job("1") },
+        NewRecord { deliver_at: 1, ..job("1") },
+    ] {
+        assert_eq!(w.post(&[r]).map_err(code).unwrap_err(), "not_a_queue");
     }
-    // Without durable leases only the counts are kept.
-    let (version, bytes) = codec::encode(&b.q, false, 0, 70).unwrap();
-    assert_eq!(codec::decode(version, &bytes, 0, 3).unwrap().shown().count(), 0);
+    assert_eq!(w.seqs("q"), [1]);
+    let w = World::new();
+    w.create("q", queue());
+    assert_eq!(
+        w.post(&[NewRecord { lane: Some(10), ..job("1") }]).map_err(code).unwrap_err(),
+        "invalid_request"
+    );
+    assert!(w.post(&[NewRecord { group: &[7; 128], ..job("1") }]).is_ok());
+    assert_eq!(
+        w.post(&[NewRecord { group: &[7; 129], ..job("1") }]).map_err(code).unwrap_err(),
+        "record_too_large"
+    );
+    assert_eq!(
+        w.engine().claim("q", &Claim::default()).map_err(code).unwrap_err(),
+        "invalid_request"
+    );
+    assert_eq!(w.state("q").config.discard.as_str(), "reject");
 }
 
 #[test]
-fn a_frame_counts_once() {
-    let at = |lsn| ReplayPos { layout: 1, lsn };
-    let log = [(1, Why::EXPIRED), (2, Why::ASKED), (4, Why::EXPIRED_LETTER), (8, Why::DEAD_LETTER)];
-    let replay = |tally: &mut Tally, from: usize, to: usize| {
-        (from..to).for_each(|i| tally.count(log[i].0, log[i].1, at(i as u64 + 1)));
-    };
-    for taken in 0..=log.len() {
-        let mut q = Queue::default();
-        replay(&mut q.tally, 0, taken);
-        // A snapshot, and a replay that begins before it.
-        for from in 0..=taken {
-            let mut back = match codec::encode(&q, false, 0, taken as u64) {
-                Some((version, bytes)) => codec::decode(version, &bytes, 0, 1).unwrap(),
-                None => Queue::default(),
-            };
-            replay(&mut back.tally, from, log.len());
-            assert_eq!((back.tally.expired, back.tally.dead_lettered), (5, 12), "{taken} {from}");
+fn options_survive_segments_and_restarts() {
+    for checkpoint in [false, true] {
+        for end in 0..3 {
+            let mut w = World::new();
+            w.create("q", ConfigPatch { durability: Some(Durability::Fsync), ..queue() });
+            let later = w.clock_wall() + 5_000;
+            w.post(&[
+                job("1"),
+                NewRecord { lane: Some(9), ..job("2") },
+                NewRecord { lane: Some(0), ..job("3") },
+                NewRecord { group: b"g", ..job("4") },
+                NewRecord { group: b"g", lane: Some(1), ..job("5") },
+                NewRecord { delay_ms: 5_000, ..job("6") },
+                NewRecord { deliver_at: later, lane: Some(0), ..job("7") },
+                job("8"),
+            ])
+            .unwrap();
+            if checkpoint {
+                w.checkpoint();
+            }
+            match end {
+                0 => w.kill(),
+                1 => w.power_cut(),
+                _ => w.reopen(),
+            }
+            assert_eq!(w.counts(), QueueState { ready: 6, delayed: 2, ..QueueState::default() });
+            assert_eq!(seqs(&w.claim("a", 99)), [3, 1, 4, 8, 2]);
+            w.ack("a", &[4], None);
+            assert_eq!(seqs(&w.claim("a", 99)), [5]);
+            w.clock.advance_ms(5_000);
+            assert_eq!(seqs(&w.claim("a", 99)), [7, 6]);
         }
     }
 }
 
 #[test]
-fn a_count_of_version_1_stands_until_replay_is_over() {
-    let mut bytes = [7u64.to_le_bytes(), 3u64.to_le_bytes()].concat();
-    bytes.extend_from_slice(&0u32.to_le_bytes());
-    let mut q = codec::decode(1, &bytes, 0, 1).unwrap();
-    let count = |q: &mut Queue, layout, lsn| {
-        q.tally.count(1, Why::EXPIRED_LETTER, ReplayPos { layout, lsn });
-        (q.tally.dead_lettered, q.tally.expired)
-    };
-    assert_eq!(count(&mut q, 1, 900), (7, 3));
-    q.recovered(Now::default(), false);
-    assert_eq!(count(&mut q, u64::MAX, 901), (8, 4));
-    assert!(codec::decode(2, &bytes, 0, 1).is_err());
+fn leases_run_out_and_are_extended() {
+    let w = World::new();
+    w.create("q", ConfigPatch { lease_ms: Some(1_000), ..queue() });
+    w.jobs(2);
+    let first = w.claim("a", 2);
+    w.clock.advance_ms(900);
+    let held = Held { node: b"a", seqs: &[1], lease_ids: Some(&ids(&first)[..1]) };
+    let s = w.engine().extend("q", &held, Some(5_000)).unwrap();
+    assert_eq!((s.done, s.deadline), (vec![1], Some(w.clock_wall() + 5_000)));
+    w.clock.advance_ms(100);
+    let second = w.claim("b", 2);
+    assert_eq!(seqs(&second), [2]);
+    assert_eq!(second.get(0).unwrap().0.deliveries, 2);
+    // I6: the lease of before changes nothing.
+    assert_eq!(w.ack("a", &[2], Some(&ids(&first)[1..])).skipped, [2]);
+    assert_eq!(w.nack("a", &[2], None).skipped, [2]);
+    assert_eq!(w.ack("b", &[2], Some(&ids(&second))).done, [2]);
+    w.clock.advance_ms(4_900);
+    assert_eq!(seqs(&w.claim("b", 2)), [1]);
 }
 
 #[test]
-fn a_new_life() {
-    let mut b = Bench::new();
-    let special = b.put(3, 0, 0);
-    b.plains(3);
-    assert_eq!(b.order(2), [special, 2]);
-    let mut durable = {
-        let (version, bytes) = codec::encode(&b.q, true, b.now.mono, 0).unwrap();
-        codec::decode(version, &bytes, 0, 0).unwrap()
-    };
-    let mut open = Now { mono: 50, wall: b.now.wall };
-    durable.special(&b.log[&special]);
-    durable.recovered(open, true);
-    assert!(durable.shown().all(|(_, n, s)| {
-        n == 1 && matches!(s, Shown::Leased { deadline, lease_ms, .. } if deadline == 50 + lease_ms)
-    }));
-    // Not durable: every job that was not acked is simply claimable again.
-    b.q.recovered(open, false);
-    open.mono = 0;
-    b.now = open;
-    assert_eq!(b.order(9), [special, 2, 3, 4]);
-    assert_eq!(b.q.lease(2).unwrap().1, 1);
+fn nacks_come_back_after_their_delay() {
+    let w = World::new();
+    w.create("q", queue());
+    w.jobs(3);
+    w.claim("a", 3);
+    w.nack("a", &[1], Some(0));
+    w.nack("a", &[2], Some(500));
+    w.nack("a", &[3], None);
+    assert_eq!(w.counts(), QueueState { ready: 1, delayed: 2, ..QueueState::default() });
+    assert_eq!(seqs(&w.claim("a", 9)), [1]);
+    w.clock.advance_ms(500);
+    assert_eq!(seqs(&w.claim("a", 9)), [2]);
+    w.clock.advance_ms(499);
+    assert!(w.claim("a", 9).is_empty());
+    w.clock.advance_ms(1);
+    assert_eq!(seqs(&w.claim("a", 9)), [3], "the queue's backoff is 1 s");
+    w.nack("a", &[3], None);
+    w.clock.advance_ms(1_999);
+    assert!(w.claim("b", 9).is_empty());
+    w.clock.advance_ms(1);
+    assert_eq!(seqs(&w.claim("b", 9)), [3]);
 }
 
 #[test]
-fn ids_of_another_life_never_fit() {
-    let id = |generation| {
-        let mut b = Bench::new();
-        b.q.begin(generation);
-        b.plain();
-        b.claim(b"n", 100).unwrap().1
-    };
-    assert!(id(1) != id(2) && id(2) < 1 << 53 && id((1 << 21) - 1) < 1 << 53);
+fn leases_that_are_not_durable_end_with_the_process() {
+    let mut w = World::new();
+    w.create("q", queue());
+    w.jobs(3);
+    let before = w.claim("a", 2);
+    w.ack("a", &[1], None);
+    w.kill();
+    assert_eq!(w.ack("a", &[2], Some(&ids(&before)[1..])).skipped, [2]);
+    let after = w.claim("a", 9);
+    assert_eq!(seqs(&after), [2, 3]);
+    assert_eq!(after.get(0).unwrap().0.deliveries, 1);
+    assert!(ids(&after).iter().all(|id| !ids(&before).contains(id)));
+    // I6: an id of before never fits.
+    assert_eq!(w.ack("a", &[2], Some(&ids(&before)[1..])).skipped, [2]);
 }
 
-/// What a job is in the model.
-#[derive(Clone, Debug, PartialEq)]
-enum Phase {
-    Waiting,
-    Scheduled(u64),
-    Delayed(u64),
-    Leased { id: u64, deadline: u64, node: u8 },
-    Dead,
-}
-
-#[derive(Clone, Debug)]
-struct Naive {
-    row: AttrRow,
-    phase: Phase,
-    deliveries: u32,
-}
-
-#[derive(Default)]
-struct Model {
-    jobs: BTreeMap<u64, Naive>,
-    passed: [Option<u64>; 10],
-}
-
-impl Model {
-    fn sweep(&mut self, now: Now) {
-        for j in self.jobs.values_mut() {
-            let over = match j.phase {
-                Phase::Scheduled(at) => at <= now.wall,
-                Phase::Delayed(at) | Phase::Leased { deadline: at, .. } => at <= now.mono,
-                _ => false,
-            };
-            if over {
-                j.phase = Phase::Waiting;
+#[test]
+fn durable_leases_begin_anew() {
+    for checkpoint in [false, true] {
+        for end in 0..3 {
+            let mut w = World::new();
+            w.create("q", ConfigPatch { lease_ms: Some(1_000), ..durable() });
+            w.jobs(4);
+            let c = w.claim("a", 3);
+            w.nack("a", &[2], Some(700));
+            w.nack("a", &[3], Some(0));
+            w.clock.advance_ms(600);
+            if checkpoint {
+                w.checkpoint();
             }
-        }
-    }
-
-    fn claimable(&self, seq: u64) -> bool {
-        let j = &self.jobs[&seq];
-        let group = |o: &&Naive| o.row.group == j.row.group && o.phase != Phase::Dead;
-        let free = j.row.group == 0
-            || (self.jobs.values().filter(group).map(|o| o.row.seq).min() == Some(seq)
-                && !self
-                    .jobs
-                    .values()
-                    .filter(group)
-                    .any(|o| matches!(o.phase, Phase::Leased { .. })));
-        j.phase == Phase::Waiting && free
-    }
-
-    fn next(&mut self, now: Now) -> Option<u64> {
-        let of = |m: &Self, lane: u8| {
-            m.jobs.keys().copied().find(|s| m.jobs[s].row.lane == lane && m.claimable(*s))
-        };
-        let lanes: Vec<u8> = (0..10).filter(|l| of(self, *l).is_some()).collect();
-        let waited = |l: &u8| self.passed[*l as usize].filter(|a| now.mono - a >= PATIENCE_MS);
-        let starved = lanes.iter().filter_map(|l| waited(l).map(|a| (a, *l))).min();
-        let lane = starved.map(|s| s.1).or(lanes.first().copied())?;
-        of(self, lane)
-    }
-
-    /// Released jobs that were delivered at least so often.
-    fn exhausted(&self, max: u64) -> Vec<u64> {
-        let released = |p: &Phase| matches!(p, Phase::Waiting | Phase::Delayed(_));
-        let all = self.jobs.values().filter(|j| released(&j.phase));
-        all.filter(|j| u64::from(j.deliveries) >= max).map(|j| j.row.seq).collect()
-    }
-
-    /// When something changes by itself.
-    fn deadline(&self, max: u64) -> Option<u64> {
-        let ends = |j: &Naive| match j.phase {
-            Phase::Delayed(at) | Phase::Leased { deadline: at, .. } => Some(at),
-            _ => None,
-        };
-        let exhausted = self.exhausted(max).first().map(|_| 0);
-        self.jobs.values().filter_map(ends).chain(exhausted).min()
-    }
-
-    /// Before the job of `lane` is taken.
-    fn took(&mut self, lane: u8, now: Now) {
-        for l in 0..10u8 {
-            let any = self.jobs.keys().any(|s| self.jobs[s].row.lane == l && self.claimable(*s));
-            if l == lane || !any {
-                self.passed[l as usize] = None;
-            } else if l > lane {
-                self.passed[l as usize].get_or_insert(now.mono);
+            match end {
+                0 => w.kill(),
+                1 => w.power_cut(),
+                _ => w.reopen(),
             }
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-enum Op {
-    Put {
-        lane: u8,
-        group: u64,
-        delay: u64,
-    },
-    Claim {
-        node: u8,
-        lease: u64,
-    },
-    Bury,
-    /// Takes out jobs that were delivered so often: they are dead, or stay after all.
-    Exhaust(u64, bool),
-    Undo,
-    Ack(usize),
-    Stale(usize),
-    Nack(usize, u64),
-    Extend(usize, u64),
-    Floor(usize),
-    Revive(usize),
-    Pass(u64),
-    Reopen(bool),
-    /// Another process, whose replay begins so many lease events before its snapshot.
-    Replay(usize, bool),
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    prop_oneof![
-        6 => (prop_oneof![4 => Just(5u8), 1 => 0u8..10], prop_oneof![4 => Just(0u64), 1 => 1u64..3],
-            prop_oneof![4 => Just(0u64), 1 => 1u64..500])
-            .prop_map(|(lane, group, delay)| Op::Put { lane, group, delay }),
-        6 => (0u8..3, 1u64..3_000).prop_map(|(node, lease)| Op::Claim { node, lease }),
-        1 => Just(Op::Bury),
-        1 => (1u64..4, any::<bool>()).prop_map(|(max, dead)| Op::Exhaust(max, dead)),
-        1 => Just(Op::Undo),
-        3 => (0usize..50).prop_map(Op::Ack),
-        1 => (0usize..50).prop_map(Op::Stale),
-        3 => (0usize..50, prop_oneof![Just(0u64), 1u64..1_000]).prop_map(|(i, d)| Op::Nack(i, d)),
-        2 => (0usize..50, 1u64..3_000).prop_map(|(i, d)| Op::Extend(i, d)),
-        1 => (0usize..50).prop_map(Op::Floor),
-        1 => (0usize..50).prop_map(Op::Revive),
-        3 => prop_oneof![1u64..400, Just(PATIENCE_MS)].prop_map(Op::Pass),
-        1 => any::<bool>().prop_map(Op::Reopen),
-        1 => (0usize..40, any::<bool>()).prop_map(|(n, late)| Op::Replay(n, late)),
-    ]
-}
-
-struct Duel {
-    b: Bench,
-    m: Model,
-    stale: Vec<(u64, u64, u8)>,
-    lives: u64,
-}
-
-impl Duel {
-    fn pick(&self, i: usize) -> Option<u64> {
-        let n = self.m.jobs.len();
-        (n > 0).then(|| *self.m.jobs.keys().nth(i % n).unwrap())
-    }
-
-    fn leased(&self, i: usize) -> Option<(u64, u64, u8)> {
-        let of = |j: &Naive| match j.phase {
-            Phase::Leased { id, node, .. } => Some((j.row.seq, id, node)),
-            _ => None,
-        };
-        let all: Vec<_> = self.m.jobs.values().filter_map(of).collect();
-        (!all.is_empty()).then(|| all[i % all.len()])
-    }
-
-    fn run(&mut self, op: &Op) {
-        let now = self.b.now;
-        match *op {
-            Op::Put { lane, group, delay } => {
-                let at = if delay == 0 { 0 } else { now.wall + delay };
-                let seq = self.b.put(lane, group, at);
-                let phase = if at == 0 { Phase::Waiting } else { Phase::Scheduled(at) };
-                self.m.jobs.insert(seq, Naive { row: self.b.log[&seq], phase, deliveries: 0 });
-            }
-            Op::Claim { node, lease } => self.claim(node, lease),
-            Op::Bury => {
-                if let Some(t) = self.expected() {
-                    self.b.q.bury(t.seq, now);
-                    self.b.dead(t.seq);
-                    let lane = self.m.jobs[&t.seq].row.lane;
-                    self.m.took(lane, now);
-                    self.m.jobs.get_mut(&t.seq).unwrap().phase = Phase::Dead;
-                }
-            }
-            Op::Exhaust(max, dead) => {
-                self.b.q.sweep(now);
-                self.m.sweep(now);
-                let mut taken = self.b.q.exhausted(max, 1_000, now);
-                taken.sort_unstable();
-                assert_eq!(taken, self.m.exhausted(max));
-                for seq in taken {
-                    self.b.q.retire(seq, dead);
-                    match dead {
-                        true => self.b.dead(seq),
-                        false => self.b.q.undo(seq),
-                    }
-                    let phase = if dead { Phase::Dead } else { Phase::Waiting };
-                    self.m.jobs.get_mut(&seq).unwrap().phase = phase;
-                }
-            }
-            Op::Undo => {
-                if let Some(t) = self.expected() {
-                    self.b.q.reserve(t.seq, &holder(b"u", 5), now).unwrap();
-                    let lane = self.m.jobs[&t.seq].row.lane;
-                    self.m.took(lane, now);
-                    self.b.q.undo(t.seq);
-                }
-            }
-            Op::Ack(i) => {
-                if let Some((seq, id, node)) = self.leased(i) {
-                    assert!(self.b.q.holds(Fence { node: &[node], seq, id: Some(id) }));
-                    self.b.ack(seq);
-                    self.m.jobs.remove(&seq);
-                    self.stale.push((seq, id, node));
-                }
-            }
-            Op::Stale(i) => {
-                if let Some(&(seq, id, node)) = self.stale.get(i) {
-                    // I6: a stale fence fits nothing.
-                    assert!(!self.b.q.holds(Fence { node: &[node], seq, id: Some(id) }));
-                    let logged = self.b.events.len();
-                    self.b.nack(seq, id, 10);
-                    self.b.apply(LeaseEvent::Extend, b"x", 10, vec![(seq, id, 1)]);
-                    self.b.events.truncate(logged);
-                }
-            }
-            Op::Nack(i, delay) => {
-                if let Some((seq, id, node)) = self.leased(i) {
-                    self.b.nack(seq, id, delay);
-                    let phase =
-                        if delay == 0 { Phase::Waiting } else { Phase::Delayed(now.mono + delay) };
-                    self.m.jobs.get_mut(&seq).unwrap().phase = phase;
-                    self.stale.push((seq, id, node));
-                }
-            }
-            Op::Extend(i, ms) => {
-                if let Some((seq, id, node)) = self.leased(i) {
-                    self.b.apply(LeaseEvent::Extend, &[node], ms, vec![(seq, id, 1)]);
-                    let phase = Phase::Leased { id, deadline: now.mono + ms, node };
-                    self.m.jobs.get_mut(&seq).unwrap().phase = phase;
-                }
-            }
-            Op::Floor(i) => {
-                if let Some(seq) = self.pick(i % 4) {
-                    self.b.log.retain(|s, _| *s >= seq);
-                    self.b.q.forget_below(seq);
-                    self.m.jobs.retain(|s, _| *s >= seq);
-                }
-            }
-            Op::Revive(i) => {
-                if let Some(seq) = self.pick(i).filter(|s| self.m.jobs[s].phase == Phase::Dead) {
-                    self.b.apply(LeaseEvent::Nack, b"", 0, vec![(seq, 0, 0)]);
-                    let j = self.m.jobs.get_mut(&seq).unwrap();
-                    (j.phase, j.deliveries) = (Phase::Waiting, 0);
-                }
-            }
-            Op::Pass(ms) => self.b.pass(ms),
-            Op::Reopen(durable) => self.reopen(durable),
-            Op::Replay(n, late) => self.replay(n, late),
-        }
-    }
-
-    fn expected(&mut self) -> Option<Taken> {
-        self.m.sweep(self.b.now);
-        let want = self.m.next(self.b.now);
-        let got = self.b.next();
-        assert_eq!(got.map(|t| t.seq), want);
-        got.inspect(|t| assert_eq!(t.deliveries, self.m.jobs[&t.seq].deliveries))
-    }
-
-    fn claim(&mut self, node: u8, lease: u64) {
-        let now = self.b.now;
-        for j in self.m.jobs.values() {
-            if let Phase::Leased { id, deadline, node } = j.phase
-                && deadline <= now.mono
-            {
-                self.stale.push((j.row.seq, id, node));
-            }
-        }
-        let Some(t) = self.expected() else { return };
-        let id = self.b.q.reserve(t.seq, &holder(&[node], lease), now).unwrap();
-        let jobs = vec![(t.seq, id, t.deliveries + 1)];
-        self.b.apply(LeaseEvent::Claim, &[node], lease, jobs);
-        self.m.took(self.m.jobs[&t.seq].row.lane, now);
-        let j = self.m.jobs.get_mut(&t.seq).unwrap();
-        j.deliveries += 1;
-        j.phase = Phase::Leased { id, deadline: now.mono + lease, node };
-    }
-
-    fn reopen(&mut self, durable: bool) {
-        let now = self.b.now;
-        let mut q = match codec::encode(&self.b.q, durable, now.mono, 0) {
-            Some((version, bytes)) => codec::decode(version, &bytes, now.mono, 0).unwrap(),
-            None => Queue::default(),
-        };
-        self.b.log.values().for_each(|row| q.special(row));
-        q.recovered(now, durable);
-        self.lives += 1;
-        q.begin(7 + self.lives);
-        q.sweep(now);
-        self.b.q = q;
-        self.b.events.clear();
-        self.m.passed = Default::default();
-        for j in self.m.jobs.values_mut() {
-            let lease = self.b.q.shown().find_map(|(s, _, shown)| match shown {
-                Shown::Leased { deadline, .. } if s == j.row.seq => Some(deadline),
-                _ => None,
-            });
-            j.phase = match j.phase.clone() {
-                Phase::Leased { id, node, .. } if durable => {
-                    Phase::Leased { id, deadline: lease.unwrap(), node }
-                }
-                Phase::Delayed(at) if durable => Phase::Delayed(at),
-                Phase::Scheduled(at) => Phase::Scheduled(at),
-                _ => Phase::Waiting,
-            };
-            if !durable {
-                j.deliveries = 0;
-            }
-        }
-        self.m.sweep(now);
-    }
-
-    /// What ran out since the replay's first event begins anew; nothing else changes.
-    fn replay(&mut self, n: usize, late: bool) {
-        let now = self.b.now;
-        self.b.q.sweep(now);
-        self.m.sweep(now);
-        let from = self.b.events.len().saturating_sub(n);
-        let mut q = self.b.replayed(from, late);
-        self.lives += 1;
-        q.begin(7 + self.lives);
-        q.sweep(now);
-        self.b.q = q;
-        self.m.passed = Default::default();
-        let shown: BTreeMap<u64, Shown> =
-            self.b.q.shown().map(|(seq, _, shown)| (seq, shown)).collect();
-        for (seq, job) in &mut self.m.jobs {
-            let last = self.b.events.iter().rev().find(|e| e.jobs.iter().any(|j| j.0 == *seq));
-            let phase = match shown.get(seq) {
-                Some(Shown::Leased { id, node, deadline, .. }) => {
-                    Phase::Leased { id: *id, deadline: *deadline, node: node[0] }
-                }
-                Some(Shown::Delayed(at)) => Phase::Delayed(*at),
-                Some(Shown::Scheduled(at)) => Phase::Scheduled(*at),
-                _ => Phase::Waiting,
-            };
-            let kept = match (&job.phase, &phase) {
-                (Phase::Leased { id, node, .. }, Phase::Leased { id: i, node: n, .. }) => {
-                    (id, node) == (i, n)
-                }
-                (Phase::Leased { .. }, _) => false,
-                (Phase::Delayed(_), p) => matches!(p, Phase::Delayed(_)),
-                (Phase::Scheduled(at), p) => *p == Phase::Scheduled(*at),
-                (Phase::Waiting | Phase::Dead, Phase::Leased { .. } | Phase::Delayed(_)) => {
-                    let begun = |e: &Lease| (e.event == LeaseEvent::Nack, e.lease_ms > 0);
-                    last.map(begun) == Some((matches!(phase, Phase::Delayed(_)), true))
-                }
-                (Phase::Waiting | Phase::Dead, p) => *p == Phase::Waiting,
-            };
-            assert!(kept, "{seq} was {:?}, is {phase:?}", job.phase);
-            job.phase = phase;
-        }
-        // No later replay begins before this one.
-        self.b.events.drain(..from);
-        let groups = self.m.jobs.values().filter(|j| matches!(j.phase, Phase::Leased { .. }));
-        let mut groups: Vec<u64> = groups.map(|j| j.row.group).filter(|g| *g > 0).collect();
-        groups.sort_unstable();
-        assert!(groups.windows(2).all(|g| g[0] < g[1]), "I6: leases in the groups {groups:?}");
-        let valid = |l: &(u64, u64, u8)| self.b.q.lease(l.0).is_some_and(|(id, _)| id == l.1);
-        self.stale.retain(|l| !valid(l));
-    }
-
-    fn agree(&mut self) {
-        let count = |f: fn(&Phase) -> bool| self.m.jobs.values().filter(|j| f(&j.phase)).count();
-        let leased = count(|p| matches!(p, Phase::Leased { .. }));
-        let delayed = count(|p| matches!(p, Phase::Delayed(_) | Phase::Scheduled(_)));
-        let dead = count(|p| matches!(p, Phase::Dead));
-        assert_eq!(self.b.q.counts(), (leased as u64, delayed as u64, dead as u64));
-        let log = &self.b.log;
-        let fresh = |from: u64| Ok::<_, Infallible>(log.range(from..).next().map(|(s, _)| *s));
-        let shown = self.b.q.preview(1_000, fresh).unwrap();
-        let mut want: Vec<u64> =
-            self.m.jobs.keys().copied().filter(|s| self.m.claimable(*s)).collect();
-        want.sort_by_key(|s| (self.m.jobs[s].row.lane, *s));
-        assert_eq!(shown, want);
-        self.b.q.deadline_passed();
-        let deadline = self.m.deadline(3);
-        assert_eq!(self.b.q.earlier_deadline(3), deadline);
-        assert_eq!(self.b.q.earlier_deadline(3), None, "it is told once");
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
-
-    /// The machine gives exactly the job that looking at all of them would give.
-    #[test]
-    fn as_the_model(ops in proptest::collection::vec(op(), 1..120)) {
-        let mut d = Duel { b: Bench::new(), m: Model::default(), stale: Vec::new(), lives: 0 };
-        for op in &ops {
-            d.run(op);
-            d.agree();
+            w.clock.advance_ms(99);
+            let d = w.claim("b", 9);
+            assert_eq!(seqs(&d), [3, 4]);
+            assert_eq!(d.get(0).unwrap().0.deliveries, 2, "deliveries are durable too");
+            w.clock.advance_ms(900);
+            let e = w.claim("b", 9);
+            assert_eq!(seqs(&e), [2], "checkpoint {checkpoint}, end {end}");
+            // The full time from the open on, under the id that was given.
+            assert_eq!(w.ack("a", &[1], Some(&ids(&c)[..1])).done, [1]);
+            w.kill();
+            assert_eq!(w.seqs("q"), [2, 3, 4]);
         }
     }
 }
 
 #[test]
-fn streams_know_their_load() {
-    let mut b = Bench::new();
-    b.plains(3);
-    let h = Holder { node: Arc::from(&b"w"[..]), lease_ms: 100, stream: 4 };
+fn a_queue_can_stop_keeping_leases() {
+    let mut w = World::new();
+    w.create("q", durable());
+    w.jobs(2);
+    w.claim("a", 1);
+    w.create("q", ConfigPatch { leases_durable: Some(false), ..queue() });
+    w.kill();
+    assert_eq!(seqs(&w.claim("b", 9)), [1, 2]);
+}
+
+pub(crate) fn dead_letters() -> ConfigPatch {
+    ConfigPatch {
+        max_deliveries: Some(2),
+        dead_letter: Some(Some("dead".into())),
+        retry_backoff_ms: Some(0),
+        ..queue()
+    }
+}
+
+#[test]
+fn over_its_deliveries_a_job_is_a_dead_letter() {
+    let mut w = World::new();
+    w.create("q", dead_letters());
+    w.post(&[
+        NewRecord { meta: br#"{"a":"b"}"#, tag: b"t", node: b"n", ..job("1") },
+        NewRecord { lane: Some(3), binary: true, ..job("2") },
+        job("3"),
+    ])
+    .unwrap();
     for _ in 0..2 {
-        let t = b.next().unwrap();
-        let id = b.q.reserve(t.seq, &h, b.now).unwrap();
-        b.apply(LeaseEvent::Claim, b"w", 100, vec![(t.seq, id, 1)]);
+        assert_eq!(w.claim("a", 2).len(), 2);
+        w.nack("a", &[1, 2], Some(0));
     }
-    assert_eq!((b.q.stream_load(4), b.q.of_stream(4)), (2, vec![1, 2]));
-    b.ack(1);
-    b.pass(100);
-    b.q.sweep(b.now);
-    assert_eq!(b.q.stream_load(4), 0);
+    assert_eq!(seqs(&w.claim("a", 9)), [3]);
+    let check = |w: &World| {
+        assert_eq!(w.seqs("q"), [3]);
+        let dead = w.read("dead", 0);
+        let letters: Vec<_> = dead.iter().collect();
+        assert_eq!(letters.len(), 2);
+        assert_eq!(
+            (letters[0].data, letters[0].tag, letters[0].node),
+            (&b"1"[..], &b"t"[..], &b"n"[..])
+        );
+        let meta = std::str::from_utf8(letters[0].meta).unwrap();
+        assert_eq!(
+            meta,
+            concat!(
+                r#"{"a":"b","$dead_letter_from":"q","$dead_letter_deliveries":"2","#,
+                r#""$dead_letter_src_seq":"1","$dead_letter_reason":"max_deliveries"}"#
+            )
+        );
+        assert!(letters[1].binary && letters[1].data == b"2");
+        assert_eq!(w.state("dead").config.kind, TopicType::Log);
+    };
+    check(&w);
+    assert_eq!(w.counts().dead_lettered, 2);
+    w.power_cut();
+    // The queue is of class `disk`; its deletes were synced before the keys were released.
+    assert!(w.seqs("dead").len() == 2, "the copies are synced, whatever their class");
+    let dry = Redrive { dry_run: true, ..Redrive::default() };
+    let letters = w.engine().redrive("dead", &dry).unwrap();
+    assert_eq!((letters.moved, letters.records_scanned), (2, 2));
+    let one = Redrive { matching: eq("t"), ..Redrive::default() };
+    assert_eq!(w.engine().redrive("dead", &one).unwrap().moved, 1);
+    let back = w.read("q", w.seqs("q").last().unwrap() - 1);
+    let back = back.get(0).unwrap();
+    assert_eq!((back.data, back.meta), (&b"1"[..], &br#"{"a":"b"}"#[..]));
+    assert_eq!(w.seqs("dead").len(), 1);
+    let c = w.claim("a", 9);
+    let mine = c.iter().find(|(l, _)| l.seq == back.seq).unwrap();
+    assert_eq!(mine.0.deliveries, 1, "deliveries begin anew");
+}
+
+#[test]
+fn held_keys_are_released_when_the_delete_is_synced() {
+    let mut w = World::new();
+    w.create("q", dead_letters());
+    w.jobs(1);
+    for _ in 0..2 {
+        w.claim("a", 1);
+        w.nack("a", &[1], Some(0));
+    }
+    assert!(w.claim("a", 1).is_empty());
+    let held = |w: &World| {
+        let t = w.engine().find("dead").unwrap();
+        let state = t.state.read();
+        state.dedupe.as_ref().map_or(0, |d| d.held().len())
+    };
+    assert_eq!(held(&w), 1);
+    w.engine().sync().unwrap();
+    w.engine().drive();
+    assert_eq!(held(&w), 0);
+    w.kill();
+    assert_eq!(held(&w), 0);
+    assert_eq!((w.seqs("q").len(), w.seqs("dead").len()), (0, 1));
+}
+
+#[test]
+fn without_a_dead_letter_topic_it_is_dead_until_it_is_revived() {
+    let mut w = World::new();
+    let config = ConfigPatch { max_deliveries: Some(1), ..durable() };
+    w.create("q", config);
+    w.jobs(2);
+    assert_eq!(w.claim("a", 2).len(), 2);
+    w.nack("a", &[1, 2], Some(0));
+    assert!(w.claim("a", 2).is_empty());
+    assert_eq!(w.counts(), QueueState { dead: 2, ..QueueState::default() });
+    w.kill();
+    assert!(w.claim("a", 2).is_empty());
+    let dead: Vec<u64> = {
+        let p = w.engine().peek("q", Some(JobState::Dead), 9).unwrap();
+        p.iter()
+            .map(|(j, r)| (j.seq == r.seq && j.deliveries == 1).then_some(j.seq).unwrap())
+            .collect()
+    };
+    assert_eq!(dead, [1, 2]);
+    let one = Redrive { seqs: Some(vec![2]), ..Redrive::default() };
+    assert_eq!(w.engine().redrive("q", &one).unwrap().moved, 1);
+    w.kill();
+    assert_eq!(seqs(&w.claim("a", 2)), [2]);
+    assert_eq!(w.engine().redrive("q", &Redrive::default()).unwrap().moved, 1);
+    assert_eq!(seqs(&w.claim("a", 2)), [1]);
+}
+
+#[test]
+fn what_expires_is_a_dead_letter_and_is_counted() {
+    for own in [false, true] {
+        let w = World::new();
+        let ttl = if own { 0 } else { 1_000 };
+        w.create("q", ConfigPatch { ttl_ms: Some(ttl), ..dead_letters() });
+        let ttl_ms = if own { 1_000 } else { 0 };
+        w.post(&[NewRecord { ttl_ms, ..job("1") }, NewRecord { ttl_ms, ..job("2") }]).unwrap();
+        w.claim("a", 1);
+        w.clock.advance_ms(10_001);
+        assert!(w.claim("a", 9).is_empty(), "what has expired is given to nobody");
+        w.engine().tick().unwrap();
+        assert_eq!(w.seqs("q"), []);
+        let dead = w.read("dead", 0);
+        assert_eq!(dead.iter().map(|r| r.data).collect::<Vec<_>>(), [b"1", b"2"]);
+        let meta = std::str::from_utf8(dead.get(0).unwrap().meta).unwrap();
+        assert!(meta.contains(r#""$dead_letter_reason":"expired""#));
+        let counts = w.counts();
+        assert_eq!((counts.expired, counts.dead_lettered, counts.ready), (2, 2, 0));
+    }
+}
+
+#[test]
+fn a_paused_queue_gives_nothing() {
+    let w = World::new();
+    w.create("q", ConfigPatch { paused: Some(true), ..queue() });
+    w.jobs(1);
+    assert!(w.claim("a", 1).is_empty());
+    w.create("q", ConfigPatch { paused: Some(false), ..queue() });
+    assert_eq!(w.claim("a", 1).len(), 1);
+}
+
+#[test]
+fn deleted_and_evicted_jobs_are_forgotten() {
+    let w = World::new();
+    w.create("q", queue());
+    w.tagged("q", &["x", "y", "x", "y"]);
+    w.claim("a", 2);
+    w.delete("q", None, eq("x"));
+    assert_eq!(w.counts(), QueueState { ready: 1, in_flight: 1, ..QueueState::default() });
+    w.delete("q", Some(3), None);
+    assert_eq!(w.counts(), QueueState { ready: 1, ..QueueState::default() });
+    assert_eq!(w.ack("a", &[1, 2], None).skipped, [1, 2]);
+    assert_eq!(seqs(&w.claim("a", 9)), [4]);
+}
+
+#[test]
+fn what_is_dead_begins_no_lease_or_delay_anew() {
+    for delay in [None, Some(50)] {
+        for checkpoint in [false, true] {
+            let mut w = World::new();
+            w.create("q", ConfigPatch { max_deliveries: Some(1), ..durable() });
+            let grouped = |d| NewRecord { group: b"g", ..job(d) };
+            w.post(&[grouped("1"), grouped("2")]).unwrap();
+            assert_eq!(seqs(&w.claim("a", 1)), [1]);
+            if let Some(ms) = delay {
+                w.nack("a", &[1], Some(ms));
+            }
+            if checkpoint {
+                w.checkpoint();
+                w.kill();
+            }
+            // The lease or delay runs out, the job is dead and makes way for the next of its group.
+            w.clock.advance_ms(60_000);
+            assert_eq!(seqs(&w.claim("b", 1)), [2]);
+            w.kill();
+            // I6: at most one job of a group is leased.
+            let state = |w: &World, state| {
+                let p = w.engine().peek("q", Some(state), 9).unwrap();
+                p.iter().map(|(j, _)| (j.seq, j.deliveries)).collect::<Vec<_>>()
+            };
+            assert_eq!(state(&w, JobState::Leased), [(2, 1)]);
+            assert_eq!(state(&w, JobState::Delayed), []);
+            w.ack("b", &[2], None);
+            // Found dead again, and revived for good.
+            assert!(w.claim("b", 1).is_empty());
+            assert_eq!(state(&w, JobState::Dead), [(1, 1)]);
+            assert_eq!(w.engine().redrive("q", &Redrive::default()).unwrap().moved, 1);
+            w.kill();
+            assert_eq!(state(&w, JobState::Ready), [(1, 0)]);
+        }
+    }
+}
+
+#[test]
+fn expired_jobs_hide_no_others() {
+    for grouped in [false, true] {
+        let w = World::new();
+        w.create("q", queue());
+        let group: &[u8] = if grouped { b"g" } else { b"" };
+        let brief = |d| NewRecord { ttl_ms: 100, group, ..job(d) };
+        w.post(&[brief("1"), brief("2"), brief("3"), NewRecord { group, ..job("4") }]).unwrap();
+        w.engine().tick().unwrap();
+        w.clock.advance_ms(101);
+        let ready = |w: &World| {
+            let p = w.engine().peek("q", Some(JobState::Ready), 1).unwrap();
+            p.iter().map(|(j, _)| j.seq).collect::<Vec<_>>()
+        };
+        if grouped {
+            assert_eq!(ready(&w), [4]);
+        }
+        assert_eq!(seqs(&w.claim("a", 1)), [4], "grouped {grouped}");
+        assert_eq!((w.counts().expired, w.counts().ready, ready(&w)), (3, 0, vec![]));
+    }
+}
+
+#[test]
+fn a_peek_touches_nothing() {
+    let w = World::new();
+    w.create("q", queue());
+    w.post(&[
+        job("1"),
+        NewRecord { lane: Some(0), ..job("2") },
+        NewRecord { delay_ms: 500, ..job("3") },
+        job("4"),
+    ])
+    .unwrap();
+    let c = w.claim("a", 1);
+    let p = w.engine().peek("q", None, 9).unwrap();
+    let got: Vec<_> = p.iter().map(|(j, r)| (j.state, j.seq, j.lane, r.data[0])).collect();
+    use JobState::*;
+    let want =
+        [(Ready, 1, 5, b'1'), (Ready, 4, 5, b'4'), (Leased, 2, 0, b'2'), (Delayed, 3, 5, b'3')];
+    assert_eq!(got, want);
+    let leased = p.iter().nth(2).unwrap().0;
+    assert_eq!(leased.lease_id, Some(ids(&c)[0]));
+    assert_eq!(leased.deadline, Some(c.get(0).unwrap().0.deadline));
+    let ready = w.engine().peek("q", Some(Ready), 1).unwrap();
+    assert_eq!(ready.iter().map(|(j, _)| j.seq).collect::<Vec<_>>(), [1]);
+    assert_eq!(w.claim("a", 1).get(0).unwrap().0.deliveries, 1);
+}
+
+#[test]
+fn a_peek_shows_the_group_wherever_the_record_lies() {
+    let mut w = World::new();
+    w.create("q", queue());
+    w.post(&[
+        NewRecord { group: b"g", lane: Some(2), ..job("1") },
+        NewRecord { group: "ü".as_bytes(), delay_ms: 1000, tag: b"t", ..job("2") },
+        NewRecord { lane: Some(1), tag: b"t", ..job("3") },
+        job("4"),
+    ])
+    .unwrap();
+    for _ in 0..3 {
+        let p = w.engine().peek("q", None, 9).unwrap();
+        let mut got: Vec<_> = p.iter().map(|(j, r)| (j.seq, j.group.clone(), r.tag)).collect();
+        got.sort_unstable();
+        let group = |g: &str| Some(g.as_bytes().to_vec());
+        let want =
+            [(1, group("g"), &b""[..]), (2, group("ü"), b"t"), (3, None, b"t"), (4, None, b"")];
+        assert_eq!(got, want);
+        w.checkpoint();
+        w.reopen();
+    }
+}
+
+/// A claim that waits; the engine is driven by hand.
+pub(crate) fn wait(w: &World, node: &str, max: usize, ms: u64) -> mpsc::Receiver<Result<Claimed>> {
+    let (tx, rx) = mpsc::channel();
+    let wait = Duration::from_millis(ms);
+    let req = Claim { node: node.as_bytes(), max, wait, ..Claim::default() };
+    w.engine().claim_async("q", &req, Box::new(move |r| drop(tx.send(r))));
+    rx
+}
+
+pub(crate) fn got(rx: &mpsc::Receiver<Result<Claimed>>) -> Option<Vec<u64>> {
+    rx.try_recv().ok().map(|r| seqs(&r.unwrap()))
+}
+
+#[test]
+fn a_claim_waits_for_what_becomes_claimable() {
+    let mut w = World::new();
+    w.create("q", ConfigPatch { lease_ms: Some(1_000), ..queue() });
+    let tick = |w: &World, ms| {
+        w.clock.advance_ms(ms);
+        w.engine().tick().unwrap();
+    };
+    // A record.
+    let rx = wait(&w, "a", 9, 30_000);
+    tick(&w, 10);
+    assert_eq!(got(&rx), None);
+    w.jobs(1);
+    tick(&w, 0);
+    assert_eq!(got(&rx), Some(vec![1]));
+    // A lease that runs out.
+    let rx = wait(&w, "b", 9, 30_000);
+    tick(&w, 999);
+    assert_eq!(got(&rx), None);
+    tick(&w, 1);
+    assert_eq!(got(&rx), Some(vec![1]));
+    // A release, and its delay.
+    let rx = wait(&w, "c", 9, 30_000);
+    w.nack("b", &[1], Some(50));
+    tick(&w, 49);
+    assert_eq!(got(&rx), None);
+    tick(&w, 1);
+    assert_eq!(got(&rx), Some(vec![1]));
+    // Another job of the group is done.
+    w.post(&[NewRecord { group: b"g", ..job("2") }, NewRecord { group: b"g", ..job("3") }])
+        .unwrap();
+    assert_eq!(seqs(&w.claim("c", 9)), [2]);
+    let rx = wait(&w, "d", 9, 30_000);
+    w.ack("c", &[2], None);
+    tick(&w, 0);
+    assert_eq!(got(&rx), Some(vec![3]));
+    // Its patience.
+    w.ack("d", &[3], None);
+    w.ack("c", &[1], None);
+    let rx = wait(&w, "e", 9, 200);
+    tick(&w, 199);
+    assert_eq!(got(&rx), None);
+    tick(&w, 1);
+    assert_eq!(got(&rx), Some(vec![]));
+    // The end of the queue, of the engine.
+    let rx = wait(&w, "e", 9, 30_000);
+    w.engine().delete_topic("q", false).unwrap();
+    tick(&w, 0);
+    assert_eq!(rx.try_recv().unwrap().unwrap_err().code(), "topic_not_found");
+    w.create("q", queue());
+    let rx = wait(&w, "e", 9, 30_000);
+    w.close();
+    assert_eq!(rx.try_recv().unwrap().unwrap_err().code(), "shutting_down");
+}
+
+#[test]
+fn a_withdrawn_claim_is_never_answered() {
+    let w = World::new();
+    w.create("q", queue());
+    let (tx, rx) = mpsc::channel();
+    let req = Claim { node: b"a", wait: Duration::from_secs(30), ..Claim::default() };
+    let id = w.engine().claim_async("q", &req, Box::new(move |r| drop(tx.send(r))));
+    w.engine().cancel_claim("q", id);
+    w.jobs(1);
+    w.engine().tick().unwrap();
+    assert!(rx.try_recv().is_err());
+    assert_eq!(w.claim("b", 1).len(), 1);
+}
+
+/// Cancels a claim at the first sync that it sees once it is armed.
+#[derive(Debug, Default)]
+struct CancelAtSync(Mutex<Option<(crate::engine::Engine, u64)>>);
+
+impl Hook for CancelAtSync {
+    fn visit(&self, site: Site) -> Verdict {
+        if matches!(site, Site::Sync(_))
+            && let Some((engine, id)) = self.0.lock().take()
+        {
+            engine.cancel_claim("q", id);
+        }
+        Verdict::Run
+    }
+}
+
+#[test]
+fn a_claim_that_is_cancelled_while_its_lease_is_logged_holds_nothing() {
+    let cancel = Arc::new(CancelAtSync::default());
+    let mut w = World::new();
+    w.hook = Some(cancel.clone());
+    w.reopen();
+    w.create("q", durable());
+    let (tx, rx) = mpsc::channel();
+    let req = Claim { node: b"a", wait: Duration::from_secs(30), ..Claim::default() };
+    let id = w.engine().claim_async("q", &req, Box::new(move |r| drop(tx.send(r))));
+    w.jobs(1);
+    *cancel.0.lock() = Some((w.engine().clone(), id));
+    w.engine().tick().unwrap();
+    assert!(cancel.0.lock().is_none(), "the lease is synced");
+    assert!(rx.try_recv().is_err(), "a cancelled claim is answered");
+    assert_eq!((w.counts().ready, w.counts().in_flight), (1, 0));
+    w.kill();
+    assert_eq!((w.counts().ready, w.counts().in_flight), (1, 0));
+    assert_eq!(seqs(&w.claim("b", 1)), [1]);
+}
+
+#[test]
+fn a_claim_that_is_cancelled_while_others_are_answered_holds_nothing() {
+    let w = World::new();
+    w.create("q", queue());
+    let (tx, rx) = mpsc::channel();
+    let wait = Duration::from_secs(30);
+    let id = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    // The first claim's answer cancels the second one, for which a job is reserved already.
+    let (engine, second) = (w.engine().clone(), id.clone());
+    let req = Claim { node: b"a", wait, ..Claim::default() };
+    let first = move |r: Result<Claimed>| {
+        assert_eq!(seqs(&r.unwrap()), [1]);
+        engine.cancel_claim("q", second.load(std::sync::atomic::Ordering::SeqCst));
+    };
+    w.engine().claim_async("q", &req, Box::new(first));
+    let req = Claim { node: b"b", wait, ..Claim::default() };
+    let claimed = w.engine().claim_async("q", &req, Box::new(move |r| drop(tx.send(r))));
+    id.store(claimed, std::sync::atomic::Ordering::SeqCst);
+    w.jobs(2);
+    w.engine().tick().unwrap();
+    assert!(rx.try_recv().is_err(), "a cancelled claim is answered");
+    assert_eq!((w.counts().ready, w.counts().in_flight), (1, 1));
+    assert_eq!(seqs(&w.claim("c", 2)), [2]);
+}
+
+#[test]
+fn a_job_without_deliveries_left_is_a_dead_letter_without_a_claim() {
+    for config in [dead_letters(), ConfigPatch { leases_durable: Some(true), ..dead_letters() }] {
+        let mut w = World::new();
+        w.create("q", ConfigPatch { max_deliveries: Some(1), lease_ms: Some(500), ..config });
+        w.jobs(4);
+        assert_eq!(seqs(&w.claim("a", 3)), [1, 2, 3]);
+        // It fails, with a delay or without one: nothing comes after it.
+        w.nack("a", &[1], Some(60_000));
+        w.nack("a", &[2], Some(0));
+        w.engine().tick().unwrap();
+        assert_eq!((w.seqs("q"), w.seqs("dead").len()), (vec![3, 4], 2));
+        // Its lease ends.
+        w.clock.advance_ms(499);
+        w.engine().tick().unwrap();
+        assert_eq!(w.engine().metrics().lease_expiries, 0);
+        w.clock.advance_ms(1);
+        w.engine().tick().unwrap();
+        assert_eq!(w.engine().metrics().lease_expiries, 1);
+        assert_eq!((w.seqs("q"), w.seqs("dead").len()), (vec![4], 3));
+        let want = QueueState { ready: 1, dead_lettered: 3, ..QueueState::default() };
+        assert_eq!(w.counts(), want);
+        w.kill();
+        assert_eq!((w.seqs("q"), w.seqs("dead").len(), w.counts()), (vec![4], 3, want));
+    }
+}
+
+#[test]
+fn a_job_without_deliveries_left_is_dead_without_a_claim() {
+    let mut w = World::new();
+    w.create("q", ConfigPatch { max_deliveries: Some(1), lease_ms: Some(500), ..durable() });
+    w.jobs(2);
+    assert_eq!(w.claim("a", 2).len(), 2);
+    w.nack("a", &[1], None);
+    w.engine().tick().unwrap();
+    let dead = |w: &World| {
+        let found = w.engine().peek("q", Some(JobState::Dead), 9).unwrap();
+        found.iter().map(|(j, _)| j.seq).collect::<Vec<_>>()
+    };
+    assert_eq!(dead(&w), [1]);
+    w.clock.advance_ms(500);
+    w.engine().tick().unwrap();
+    assert_eq!(dead(&w), [1, 2]);
+    w.kill();
+    w.engine().tick().unwrap();
+    assert_eq!(dead(&w), [1, 2], "an open looks at what was dead");
+    // A limit that is lowered takes the jobs that have reached it.
+    w.create(
+        "r",
+        ConfigPatch { max_deliveries: Some(5), dead_letter: Some(Some("dead".into())), ..queue() },
+    );
+    w.put("r", &["1"]);
+    let req = Claim { node: b"a", ..Claim::default() };
+    assert_eq!(w.engine().claim("r", &req).unwrap().len(), 1);
+    let held = Held { node: b"a", seqs: &[1], lease_ids: None };
+    w.engine().nack("r", &held, Some(0)).unwrap();
+    w.engine().tick().unwrap();
+    assert_eq!(w.seqs("r"), [1]);
+    w.create("r", ConfigPatch { max_deliveries: Some(1), ..ConfigPatch::default() });
+    w.engine().tick().unwrap();
+    assert_eq!((w.seqs("r").len(), w.seqs("dead").len()), (0, 1));
+}
+
+#[test]
+fn dead_letters_that_have_nowhere_to_go_are_tried_again() {
+    let w = World::new();
+    w.create("q", ConfigPatch { max_deliveries: Some(1), ..dead_letters() });
+    let full = ConfigPatch {
+        cap_records: Some(1),
+        discard: Some(crate::types::config::Discard::Reject),
+        ..ConfigPatch::default()
+    };
+    w.create("dead", full);
+    w.put("dead", &["0"]);
+    w.jobs(1);
+    assert_eq!(w.claim("a", 1).len(), 1);
+    w.nack("a", &[1], Some(0));
+    w.engine().tick().unwrap();
+    assert_eq!((w.seqs("q"), w.counts().ready), (vec![1], 1));
+    w.delete("dead", Some(2), None);
+    w.clock.advance_ms(1_000);
+    w.engine().tick().unwrap();
+    assert_eq!((w.seqs("q").len(), w.seqs("dead")), (0, vec![2]));
+}
+
+#[test]
+fn the_thread_of_an_engine_ends_leases_while_nobody_claims() {
+    let w = World::with(crate::types::options::Options { background: true, ..small() });
+    w.create("q", ConfigPatch { max_deliveries: Some(1), lease_ms: Some(500), ..dead_letters() });
+    w.create("dead", ConfigPatch::default());
+    w.jobs(1);
+    assert_eq!(w.claim("a", 1).len(), 1);
+    w.clock.advance_ms(500);
+    // The thread waits by the wall; what it decides goes by the clock of the engine.
+    while w.seqs("dead").is_empty() {
+        std::thread::yield_now();
+    }
+    w.engine().close().unwrap();
+}
+
+#[test]
+fn claims_within_the_window_share() {
+    let w = World::new();
+    w.create("q", ConfigPatch { claim_jitter_ms: Some(20), ..queue() });
+    w.jobs(6);
+    let a = wait(&w, "a", 8, 0);
+    w.clock.advance_ms(10);
+    let b = wait(&w, "b", 4, 0);
+    w.engine().tick().unwrap();
+    assert_eq!((got(&a), got(&b)), (None, None));
+    w.clock.advance_ms(10);
+    w.engine().tick().unwrap();
+    let (a, b) = (got(&a).unwrap(), got(&b).unwrap());
+    assert_eq!((a.len(), b.len()), (4, 2), "in proportion to what was asked for");
+    assert!(b[0] < a[3], "in turns");
+}
+
+#[test]
+fn a_stream_holds_no_more_than_it_may_and_gives_back() {
+    for config in [queue(), durable()] {
+        let w = World::new();
+        w.create("q", config);
+        w.jobs(5);
+        let work = w.engine().work("q", b"a", 2, None).unwrap();
+        assert_eq!(seqs(&work.next(Duration::ZERO).unwrap()), [1, 2]);
+        assert!(work.next(Duration::ZERO).unwrap().is_empty());
+        let (tx, rx) = mpsc::channel();
+        work.next_async(Duration::from_secs(9), Box::new(move |r| drop(tx.send(r))));
+        w.engine().tick().unwrap();
+        assert_eq!(got(&rx), None);
+        w.ack("a", &[1], None);
+        w.engine().tick().unwrap();
+        assert_eq!(got(&rx), Some(vec![3]));
+        drop(work);
+        assert_eq!(seqs(&w.claim("b", 9)), [2, 3, 4, 5]);
+    }
+}
+
+#[test]
+fn threads_share_a_queue() {
+    let options = crate::types::options::Options { background: true, ..small() };
+    let w = Arc::new(World::with(options));
+    w.create("q", queue());
+    let n = 400;
+    let workers: Vec<_> = (0..4)
+        .map(|i| {
+            let e = w.engine().clone();
+            std::thread::spawn(move || {
+                let node = format!("w{i}");
+                let mut mine = Vec::new();
+                let wait = Duration::from_secs(2);
+                let req = Claim { node: node.as_bytes(), max: 3, wait, ..Claim::default() };
+                while let Ok(got) = e.claim("q", &req) {
+                    let got = seqs(&got);
+                    let held = Held { node: node.as_bytes(), seqs: &got, lease_ids: None };
+                    assert_eq!(e.ack("q", &held).unwrap().done, got);
+                    mine.extend(got);
+                }
+                mine
+            })
+        })
+        .collect();
+    for _ in 0..n {
+        w.jobs(1);
+    }
+    while w.counts() != QueueState::default() {
+        std::thread::yield_now();
+    }
+    w.engine().close().unwrap();
+    let mut all: Vec<u64> = workers.into_iter().flat_map(|t| t.join().unwrap()).collect();
+    all.sort_unstable();
+    // I6: each job was one worker's, and none was lost.
+    assert_eq!(all, (1..=n).collect::<Vec<_>>());
 }

@@ -4,7 +4,8 @@
 //! front of the object: they are recognised without parsing the rest.
 
 use super::define::{Definition, Guarantee, MAX_HOPS};
-use crate::api::{NewRecord, RecordView};
+use crate::types::api::NewRecord;
+use crate::types::batch::RecordView;
 
 const ORIGIN: &str = "_topics_router";
 const HOPS: &str = "_topics_hops";
@@ -60,7 +61,7 @@ fn meta(d: &Definition, r: &RecordView<'_>) -> Option<Vec<u8>> {
 }
 
 /// The metas of the copies of these records; those without one are not copied.
-pub(super) fn metas<'a>(
+pub(crate) fn metas<'a>(
     d: &Definition,
     records: impl Iterator<Item = RecordView<'a>>,
 ) -> Vec<(RecordView<'a>, Vec<u8>)> {
@@ -68,7 +69,7 @@ pub(super) fn metas<'a>(
 }
 
 /// The copies.
-pub(super) fn copies<'a>(
+pub(crate) fn copies<'a>(
     d: &Definition,
     records: &'a [(RecordView<'a>, Vec<u8>)],
 ) -> Vec<NewRecord<'a>> {

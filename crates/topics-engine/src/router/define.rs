@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::api::TopicMatch;
-use crate::error::{Error, Result};
+use crate::types::api::TopicMatch;
+use crate::types::error::{Error, Result};
 
 /// The version of the options in a RouterCreate frame, and of the routers in a snapshot.
 const VERSION: u8 = 1;
@@ -206,7 +206,7 @@ impl Definition {
 }
 
 /// The routers in a snapshot: each definition with its cursor.
-pub(super) fn encode_all(all: &[(Arc<Definition>, u64)]) -> Vec<u8> {
+pub(crate) fn encode_all(all: &[(Arc<Definition>, u64)]) -> Vec<u8> {
     let mut out = vec![VERSION];
     long(&mut out, all.len() as u64);
     for (d, cursor) in all {
@@ -219,7 +219,7 @@ pub(super) fn encode_all(all: &[(Arc<Definition>, u64)]) -> Vec<u8> {
 }
 
 /// Reads what [`encode_all`] wrote.
-pub(super) fn decode_all(bytes: &[u8]) -> Result<Vec<(Definition, u64)>> {
+pub(crate) fn decode_all(bytes: &[u8]) -> Result<Vec<(Definition, u64)>> {
     let what = "the routers of a snapshot";
     let mut r = Reader(bytes);
     version(what, r.byte())?;

@@ -20,8 +20,8 @@ mod run;
 mod tests;
 mod verbs;
 
-pub(crate) use define::Definition;
-pub use define::{Guarantee, RouterInfo, RouterRequest};
-pub(crate) use registry::{Routers, SECTION};
-pub(crate) use run::{COPIES_LOGGED, Router, run};
-pub(crate) use verbs::{create, delete, info, list};
+pub(crate) use self::define::Definition;
+pub use self::define::{Guarantee, RouterInfo, RouterRequest};
+pub(crate) use self::registry::{Routers, SECTION};
+pub(crate) use self::run::{COPIES_LOGGED, Router, RunAgain, run};
+pub(crate) use self::verbs::{create, delete, info, list};

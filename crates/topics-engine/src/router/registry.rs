@@ -1,6 +1,6 @@
 //! Which routers there are.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,10 +8,11 @@ use topics_env::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use topics_env::sync::{Mutex, RwLock};
 use topics_storage::snapshot::Section;
 
-use super::define::{Definition, decode_all, encode_all};
+use super::define::{Definition, End, decode_all, encode_all};
 use super::run::Router;
-use crate::core::Base;
-use crate::error::{Error, Result};
+use crate::catalog::Catalog;
+use crate::catalog::ids::Ids;
+use crate::types::error::{Error, Result};
 
 /// The section of a snapshot that holds the routers.
 pub(crate) const SECTION: u16 = 1;
@@ -28,7 +29,7 @@ pub(crate) struct Routers {
     /// Recovery is done: routers run.
     running: AtomicBool,
     /// Held to decide about routers.
-    pub(super) deciding: Mutex<()>,
+    pub(crate) deciding: Mutex<()>,
 }
 
 impl fmt::Debug for Routers {
@@ -38,11 +39,11 @@ impl fmt::Debug for Routers {
 }
 
 impl Routers {
-    pub(super) fn get(&self, name: &str) -> Option<Arc<Router>> {
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<Router>> {
         self.named.read().get(name).cloned()
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<Router>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Router>> {
         self.named.read().values().cloned().collect()
     }
 
@@ -50,14 +51,15 @@ impl Routers {
         self.len.load(Ordering::SeqCst)
     }
 
-    /// A router was created or updated. The newer of two with one name has it.
-    pub(crate) fn put(&self, base: &Base, definition: Definition) {
+    /// A router was created or updated. The newer of two with one name has it. Returns the source to
+    /// wire.
+    pub(crate) fn put(&self, ids: &Ids, definition: Definition) -> Option<u64> {
         let (name, source) = (definition.name.clone(), definition.source.topic_id);
         let id = definition.id;
         {
             let mut named = self.named.write();
             match named.get(&name).map(|r| (r.clone(), r.definition().id)) {
-                Some((_, old)) if old > id => return,
+                Some((_, old)) if old > id => return None,
                 Some((router, old)) if old == id => router.redefine(definition),
                 old => {
                     if let Some((old, _)) = old {
@@ -68,24 +70,28 @@ impl Routers {
             }
             self.len.store(named.len(), Ordering::SeqCst);
         }
-        base.ids.seen(id);
-        self.wire(base, source);
+        ids.seen(id);
+        Some(source)
     }
 
-    /// A router was deleted.
-    pub(crate) fn take(&self, base: &Base, id: u64) {
-        self.remove(base, |d| d.id == id);
+    /// A router was deleted. Returns the sources to wire.
+    pub(crate) fn take(&self, id: u64) -> Vec<u64> {
+        let sources = self.remove(|d| d.id == id);
         self.cursors.lock().remove(&id);
+        sources
     }
 
-    /// A topic was deleted: its routers go with it. Costs one load while there are none.
-    pub(crate) fn bereave(&self, base: &Base, topic_id: u64) {
+    /// A topic was deleted: its routers go with it. Costs one load while there are none. Returns the
+    /// sources to wire.
+    pub(crate) fn remove_routers_of(&self, topic_id: u64) -> Vec<u64> {
         if self.len() > 0 && self.running.load(Ordering::SeqCst) {
-            self.remove(base, |d| d.names(topic_id));
+            self.remove(|d| d.names(topic_id))
+        } else {
+            Vec::new()
         }
     }
 
-    fn remove(&self, base: &Base, which: impl Fn(&Definition) -> bool) {
+    fn remove(&self, which: impl Fn(&Definition) -> bool) -> Vec<u64> {
         let mut gone = Vec::new();
         {
             let mut named = self.named.write();
@@ -99,10 +105,11 @@ impl Routers {
             });
             self.len.store(named.len(), Ordering::SeqCst);
         }
-        for d in gone {
-            self.cursors.lock().remove(&d.id);
-            self.wire(base, d.source.topic_id);
+        let mut cursors = self.cursors.lock();
+        for d in &gone {
+            cursors.remove(&d.id);
         }
+        gone.iter().map(|d| d.source.topic_id).collect()
     }
 
     /// The names of the routers that name a topic.
@@ -115,15 +122,12 @@ impl Routers {
         mine.map(|r| r.definition().name.to_string()).collect()
     }
 
-    /// Tells a topic which routers copy from it.
-    fn wire(&self, base: &Base, source: u64) {
-        if !self.running.load(Ordering::SeqCst) {
-            return;
-        }
-        let Some(topic) = base.registry.by_id(source) else { return };
-        let all = self.all();
-        let mine = all.into_iter().filter(|r| r.definition().source.topic_id == source);
-        base.delivery.interest(&topic).route(mine.collect());
+    /// The routers that copy from a topic; `None`: they do not run yet.
+    pub(crate) fn copying_from(&self, source: u64) -> Option<Vec<Arc<Router>>> {
+        self.running.load(Ordering::SeqCst).then(|| {
+            let all = self.all().into_iter();
+            all.filter(|r| r.definition().source.topic_id == source).collect()
+        })
     }
 
     /// A run of copies was logged (I7: with them).
@@ -134,7 +138,7 @@ impl Routers {
     }
 
     /// Up to where a router's work is logged.
-    pub(super) fn cursor(&self, d: &Definition) -> u64 {
+    pub(crate) fn cursor(&self, d: &Definition) -> u64 {
         self.cursors.lock().get(&d.id).copied().unwrap_or(0).max(d.start)
     }
 
@@ -150,7 +154,7 @@ impl Routers {
     }
 
     /// Takes a snapshot's section in. False: it is of another kind.
-    pub(crate) fn restore(&self, base: &Base, section: &Section) -> Result<bool> {
+    pub(crate) fn restore(&self, ids: &Ids, section: &Section) -> Result<bool> {
         if section.kind != SECTION {
             return Ok(false);
         }
@@ -163,26 +167,28 @@ impl Routers {
         }
         for (definition, cursor) in decode_all(&section.bytes)? {
             self.forwarded(definition.id, cursor);
-            self.put(base, definition);
+            // Nothing is wired before routers run.
+            self.put(ids, definition);
         }
         Ok(true)
     }
 
-    /// Recovery is done: routers whose topics are gone went with them; the others run.
-    pub(crate) fn recovered(&self, base: &Base) -> Result<()> {
-        let mut known = std::collections::HashSet::new();
+    /// Recovery is done: routers whose topics are gone went with them; the others run. Returns the
+    /// sources to wire.
+    pub(crate) fn recovered(&self, catalog: &Catalog) -> Result<Vec<u64>> {
+        let mut known = HashSet::new();
         for d in self.all().iter().map(|r| r.definition()) {
-            // Its topics are awake from here on.
+            // Its topics are loaded from here on.
             for end in [d.source, d.dest] {
-                let topic = base.by_id(end.topic_id)?;
+                let topic = catalog.by_id(end.topic_id)?;
                 if topic.is_some_and(|t| t.key.epoch == end.epoch) {
                     known.insert(end.topic_id);
                 }
             }
         }
-        let there = |end: super::define::End| known.contains(&end.topic_id);
+        let there = |end: End| known.contains(&end.topic_id);
         self.running.store(true, Ordering::SeqCst);
-        self.remove(base, |d| !there(d.source) || !there(d.dest));
+        let mut sources = self.remove(|d| !there(d.source) || !there(d.dest));
         let all = self.all();
         {
             let known: Vec<u64> = all.iter().map(|r| r.definition().id).collect();
@@ -191,15 +197,15 @@ impl Routers {
         for router in all {
             let d = router.definition();
             router.resume(self.cursor(&d));
-            self.wire(base, d.source.topic_id);
+            sources.push(d.source.topic_id);
         }
-        Ok(())
+        Ok(sources)
     }
 }
 
 impl Definition {
     /// Whether it names a topic.
-    pub(super) fn names(&self, topic_id: u64) -> bool {
+    pub(crate) fn names(&self, topic_id: u64) -> bool {
         self.source.topic_id == topic_id || self.dest.topic_id == topic_id
     }
 }

@@ -8,11 +8,12 @@ use topics_storage::format::record::Forward;
 
 use super::copy;
 use super::define::Definition;
-use crate::api::{Append, Durability, ReadBatch, ReadFrom, ReadRequest, Tombstone};
-use crate::core::Core;
-use crate::delivery::Interest;
-use crate::error::{Error, Result};
+use crate::checkpoint::Store;
 use crate::topic::{self, Forwarding, Topic};
+use crate::types::api::{Append, Durability, ReadFrom, ReadRequest, Tombstone};
+use crate::types::batch::ReadBatch;
+use crate::types::error::{Error, Result};
+use crate::verbs;
 
 /// Most records of a batch.
 const BATCH: usize = 1000;
@@ -55,7 +56,7 @@ impl fmt::Debug for Router {
 }
 
 impl Router {
-    pub(super) fn new(definition: Definition) -> Arc<Self> {
+    pub(crate) fn new(definition: Definition) -> Arc<Self> {
         let work = Work {
             at: definition.start,
             busy: false,
@@ -74,12 +75,12 @@ impl Router {
         self.definition.read().clone()
     }
 
-    pub(super) fn redefine(&self, definition: Definition) {
+    pub(crate) fn redefine(&self, definition: Definition) {
         *self.definition.write() = Arc::new(definition);
     }
 
     /// Goes on from its logged cursor.
-    pub(super) fn resume(&self, at: u64) {
+    pub(crate) fn resume(&self, at: u64) {
         let mut work = self.work.lock();
         work.at = at.max(work.at);
     }
@@ -92,12 +93,12 @@ impl Router {
         work.stopped_by = Some(error);
     }
 
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.work.lock().ended = true;
     }
 
     /// Copies made, source records left, what it waits for.
-    pub(super) fn progress(&self, head: u64) -> (u64, u64, Option<Error>) {
+    pub(crate) fn progress(&self, head: u64) -> (u64, u64, Option<Error>) {
         let work = self.work.lock();
         (work.forwarded, head.saturating_sub(work.at), work.stopped_by.clone())
     }
@@ -153,171 +154,179 @@ impl Router {
     }
 }
 
+/// When a router is to be run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunAgain {
+    /// As soon as a worker has time.
+    Now,
+    /// At this monotonic time, ns.
+    At(u64),
+    /// When what the source shows is synced.
+    WhenSynced,
+}
+
+/// Has the source's routers run again; called from whichever thread ends a batch.
+pub(crate) type Schedule = Arc<dyn Fn(RunAgain) + Send + Sync>;
+
+/// A router at work, with what it works on.
+#[derive(Clone)]
+struct Run {
+    core: Arc<Store>,
+    router: Arc<Router>,
+    source: Arc<Topic>,
+    again: Schedule,
+}
+
 /// Copies what the source has up to its head of now.
-pub(crate) fn run(core: &Arc<Core>, router: &Arc<Router>, source: &Arc<Topic>) {
-    let target = source.gate.head();
-    let mut idle = 0;
-    loop {
-        let Some((at, batch)) = router.begin(core.time.mono_ns()) else { return };
-        if at >= target || idle > 1 {
-            finish(core, router, source, Ok((at, 0)));
-            return;
-        }
-        match step(core, router, source, at, batch) {
-            Ok(true) => idle = 0,
-            Ok(false) => {
-                idle += 1;
-                finish(core, router, source, Ok((at, 0)));
+pub(crate) fn run(core: &Arc<Store>, router: &Arc<Router>, source: &Arc<Topic>, again: Schedule) {
+    let (core, router, source) = (core.clone(), router.clone(), source.clone());
+    Run { core, router, source, again }.run();
+}
+
+impl Run {
+    fn run(&self) {
+        let Self { core, router, source, .. } = self;
+        let target = source.gate.head();
+        let mut idle = 0;
+        loop {
+            let Some((at, batch)) = router.begin(core.time.mono_ns()) else { return };
+            if at >= target || idle > 1 {
+                self.finish(Ok((at, 0)));
+                return;
             }
-            Err(e) => finish(core, router, source, Err(e)),
+            match self.step(at, batch) {
+                Ok(true) => idle = 0,
+                Ok(false) => {
+                    idle += 1;
+                    self.finish(Ok((at, 0)));
+                }
+                Err(e) => self.finish(Err(e)),
+            }
+            if router.leave() {
+                return;
+            }
         }
-        if router.leave() {
+    }
+
+    /// One batch of work. False: there was nothing.
+    fn step(&self, at: u64, batch: usize) -> Result<bool> {
+        let Self { core, router, source, .. } = self;
+        let d = router.definition();
+        let Some(dest) = core.table.loaded.by_id(d.dest.topic_id) else {
+            return Err(Error::TopicNotFound(d.request.dest.clone()));
+        };
+        let class = |t: &Topic| t.state.read().config.durability;
+        let from = class(source);
+        let strong = class(&dest) == Durability::Fsync
+            && !matches!(from, Durability::Fsync | Durability::Ephemeral);
+        let req = ReadRequest {
+            from: ReadFrom::After(at),
+            limit: batch,
+            max_bytes: BATCH_BYTES,
+            matching: d.request.filter.clone(),
+            topic_id: Some(d.source.topic_id),
+            strong,
+            touch: false,
+            ..ReadRequest::default()
+        };
+        let found = topic::read(core, source, &req)?;
+        if let Some(t) = found.tombstone {
+            if t.gap_from != at + 1 {
+                let text = format!("the source of router {:?} is behind it", d.name);
+                return Err(Error::Internal(text));
+            }
+            self.lost(&dest, &d, t)?;
+            return Ok(true);
+        }
+        if found.next_from_seq == at {
+            if strong {
+                (self.again)(RunAgain::WhenSynced);
+            }
+            return Ok(false);
+        }
+        self.forward(&dest, &d, &found, at);
+        Ok(true)
+    }
+
+    /// Writes the copies of what was read.
+    fn forward(&self, dest: &Arc<Topic>, d: &Arc<Definition>, found: &ReadBatch, at: u64) {
+        let core = &self.core;
+        // Records far apart go in several frames; what lies before the first needs no bit.
+        let first = found.get(0).map_or(at + 1, |r| r.seq);
+        let near = found.iter().take_while(|r| r.seq < first + SPAN);
+        let near: Vec<_> = near.collect();
+        let whole = near.len() == found.len();
+        let to = if whole { found.next_from_seq } else { near.last().map_or(at, |r| r.seq) };
+        let kept = copy::metas(d, near.into_iter());
+        if kept.is_empty() {
+            // What is passed over is passed over again after a restart.
+            self.finish(Ok((to, 0)));
             return;
         }
-    }
-}
-
-/// One batch of work. False: there was nothing.
-fn step(
-    core: &Arc<Core>,
-    router: &Arc<Router>,
-    source: &Arc<Topic>,
-    at: u64,
-    batch: usize,
-) -> Result<bool> {
-    let d = router.definition();
-    let Some(dest) = core.registry.by_id(d.dest.topic_id) else {
-        return Err(Error::TopicNotFound(d.request.dest.clone()));
-    };
-    let class = |t: &Topic| t.state.read().config.durability;
-    let from = class(source);
-    let strong = class(&dest) == Durability::Fsync
-        && !matches!(from, Durability::Fsync | Durability::Ephemeral);
-    let req = ReadRequest {
-        from: ReadFrom::After(at),
-        limit: batch,
-        max_bytes: BATCH_BYTES,
-        matching: d.request.filter.clone(),
-        topic_id: Some(d.source.topic_id),
-        strong,
-        touch: false,
-        ..ReadRequest::default()
-    };
-    let found = topic::read(core, source, &req)?;
-    if let Some(t) = found.tombstone {
-        if t.gap_from != at + 1 {
-            let text = format!("the source of router {:?} is behind it", d.name);
-            return Err(Error::Internal(text));
+        let last = kept.last().map_or(first, |(r, _)| r.seq);
+        let mut bits = vec![0u8; ((last - first) / 8 + 1) as usize];
+        for (r, _) in &kept {
+            let bit = r.seq - first;
+            bits[(bit / 8) as usize] |= 1 << (bit % 8);
         }
-        lost(core, router, source, &dest, &d, t)?;
-        return Ok(true);
+        let all = kept.len() as u64 == last + 1 - first;
+        let body = Forward {
+            router_id: d.id,
+            source_id: d.source.topic_id,
+            source_epoch: d.source.epoch,
+            source_from: first,
+            source_to: last,
+            forwarded: if all { Vec::new() } else { bits },
+            first_seq: 0,
+            options: COPIES_LOGGED,
+        };
+        let records = copy::copies(d, &kept);
+        let copies = records.len() as u64;
+        let append = Append { records: &records, create: Some(false), ..Append::default() };
+        let run = self.clone();
+        let done = Box::new(move |outcome: Result<_>| {
+            if outcome.is_ok() {
+                run.core.metrics.router_copies.add(copies);
+            }
+            run.finish(outcome.map(|_| (to, copies)));
+        });
+        verbs::forward(core, dest, &append, Forwarding { dest: dest.id(), body }, done);
+        core.wal.drive(core.shard(dest.id()));
     }
-    if found.next_from_seq == at {
-        if strong {
-            core.delivery.interest(source).told_when_synced(core, source);
+
+    /// What the source lost before it was copied is a gap in the destination.
+    fn lost(&self, dest: &Arc<Topic>, d: &Arc<Definition>, t: Tombstone) -> Result<()> {
+        let core = &self.core;
+        let body = Forward {
+            router_id: d.id,
+            source_id: d.source.topic_id,
+            source_epoch: d.source.epoch,
+            source_from: t.gap_from,
+            source_to: t.gap_to,
+            forwarded: Vec::new(),
+            first_seq: 0,
+            options: COPIES_LOGGED,
+        };
+        let run = self.clone();
+        let done = Box::new(move |outcome: Result<()>| {
+            run.finish(outcome.map(|()| (t.gap_to, 0)));
+        });
+        topic::forward_gap(core, dest, t.gap_to + 1 - t.gap_from, body, done)?;
+        core.wal.drive(core.shard(dest.id()));
+        Ok(())
+    }
+
+    fn finish(&self, outcome: std::result::Result<(u64, u64), Error>) {
+        let Self { core, router, again, .. } = self;
+        if let Err(e) = &outcome {
+            log::debug!("router {:?}: {e}", router.definition().name);
         }
-        return Ok(false);
-    }
-    forward(core, router, source, &dest, &d, &found, at);
-    Ok(true)
-}
-
-/// Writes the copies of what was read.
-fn forward(
-    core: &Arc<Core>,
-    router: &Arc<Router>,
-    source: &Arc<Topic>,
-    dest: &Arc<Topic>,
-    d: &Arc<Definition>,
-    found: &ReadBatch,
-    at: u64,
-) {
-    // Records far apart go in several frames; what lies before the first needs no bit.
-    let first = found.get(0).map_or(at + 1, |r| r.seq);
-    let near = found.iter().take_while(|r| r.seq < first + SPAN);
-    let near: Vec<_> = near.collect();
-    let whole = near.len() == found.len();
-    let to = if whole { found.next_from_seq } else { near.last().map_or(at, |r| r.seq) };
-    let kept = copy::metas(d, near.into_iter());
-    if kept.is_empty() {
-        // What is passed over is passed over again after a restart.
-        finish(core, router, source, Ok((to, 0)));
-        return;
-    }
-    let last = kept.last().map_or(first, |(r, _)| r.seq);
-    let mut bits = vec![0u8; ((last - first) / 8 + 1) as usize];
-    for (r, _) in &kept {
-        let bit = r.seq - first;
-        bits[(bit / 8) as usize] |= 1 << (bit % 8);
-    }
-    let all = kept.len() as u64 == last + 1 - first;
-    let body = Forward {
-        router_id: d.id,
-        source_id: d.source.topic_id,
-        source_epoch: d.source.epoch,
-        source_from: first,
-        source_to: last,
-        forwarded: if all { Vec::new() } else { bits },
-        first_seq: 0,
-        options: COPIES_LOGGED,
-    };
-    let records = copy::copies(d, &kept);
-    let copies = records.len() as u64;
-    let append = Append { records: &records, create: Some(false), ..Append::default() };
-    let (core2, router2, source2) = (core.clone(), router.clone(), source.clone());
-    let done = Box::new(move |outcome: Result<_>| {
-        if outcome.is_ok() {
-            core2.metrics.router_copies.add(copies);
+        let (left, at) = router.done(outcome, core.time.mono_ns());
+        if let Some(at) = at {
+            again(RunAgain::At(at));
         }
-        finish(&core2, &router2, &source2, outcome.map(|_| (to, copies)));
-    });
-    topic::forward(core, dest, &append, Forwarding { dest: dest.id(), body }, done);
-    core.wal.drive(core.shard(dest.id()));
-}
-
-/// What the source lost before it was copied is a gap in the destination.
-fn lost(
-    core: &Arc<Core>,
-    router: &Arc<Router>,
-    source: &Arc<Topic>,
-    dest: &Arc<Topic>,
-    d: &Arc<Definition>,
-    t: Tombstone,
-) -> Result<()> {
-    let body = Forward {
-        router_id: d.id,
-        source_id: d.source.topic_id,
-        source_epoch: d.source.epoch,
-        source_from: t.gap_from,
-        source_to: t.gap_to,
-        forwarded: Vec::new(),
-        first_seq: 0,
-        options: COPIES_LOGGED,
-    };
-    let (core2, router2, source2) = (core.clone(), router.clone(), source.clone());
-    let done = Box::new(move |outcome: Result<()>| {
-        finish(&core2, &router2, &source2, outcome.map(|()| (t.gap_to, 0)));
-    });
-    topic::forward_gap(core, dest, t.gap_to + 1 - t.gap_from, body, done)?;
-    core.wal.drive(core.shard(dest.id()));
-    Ok(())
-}
-
-fn finish(
-    core: &Arc<Core>,
-    router: &Arc<Router>,
-    source: &Arc<Topic>,
-    outcome: std::result::Result<(u64, u64), Error>,
-) {
-    if let Err(e) = &outcome {
-        log::debug!("router {:?}: {e}", router.definition().name);
-    }
-    let (left, again) = router.done(outcome, core.time.mono_ns());
-    let interest: &Arc<Interest> = core.delivery.interest(source);
-    if let Some(at) = again {
-        core.delivery.remind(interest, at);
-    }
-    if left {
-        interest.mark();
+        if left {
+            again(RunAgain::Now);
+        }
     }
 }

@@ -7,16 +7,24 @@ use topics_storage::format::record::{Body, RouterCreate, RouterDelete};
 use topics_storage::wal::{Batch, Level};
 
 use super::define::{Definition, End, RouterInfo, RouterRequest};
+use super::registry::Routers;
 use super::run::Router;
-use crate::config::ConfigPatch;
-use crate::core::{Core, Wait};
-use crate::error::{Error, Result};
-use crate::ids::Id;
-use crate::name;
-use crate::topic::{self, Applied, Life, Topic};
+use crate::catalog::ids::Id;
+use crate::checkpoint::Store;
+use crate::ctx::Wait;
+use crate::topic::{Applied, Topic};
+use crate::types::config::ConfigPatch;
+use crate::types::error::{Error, Result};
+use crate::types::name;
+use crate::verbs;
 
 /// Creates a router, or updates one between the same topics; whether it was created.
-pub(crate) fn create(core: &Arc<Core>, name: &str, req: &RouterRequest) -> Result<bool> {
+pub(crate) fn create(
+    core: &Arc<Store>,
+    routers: &Routers,
+    name: &str,
+    req: &RouterRequest,
+) -> Result<bool> {
     name::check(name)?;
     name::check(&req.source)?;
     name::check(&req.dest)?;
@@ -28,13 +36,13 @@ pub(crate) fn create(core: &Arc<Core>, name: &str, req: &RouterRequest) -> Resul
         return Err(Error::InvalidRequest(text));
     }
     core.check_open()?;
-    let _one = core.routers.deciding.lock();
-    let old = core.routers.get(name).map(|r| r.definition());
+    let _one = routers.deciding.lock();
+    let old = routers.get(name).map(|r| r.definition());
     if old.as_ref().is_some_and(|d| d.request == *req) {
         return Ok(false);
     }
     let max = core.options.max_routers;
-    if old.is_none() && max > 0 && core.routers.len() as u64 >= max {
+    if old.is_none() && max > 0 && routers.len() as u64 >= max {
         core.metrics.throttled.add(1);
         return Err(Error::Throttled { limit: "routers", max, retry_after_ms: 1000 });
     }
@@ -42,10 +50,10 @@ pub(crate) fn create(core: &Arc<Core>, name: &str, req: &RouterRequest) -> Resul
     if let Some(d) = &old {
         same(d, req)?;
     }
-    fits(core, name, req)?;
+    fits(routers, name, req)?;
     let dest = match live(core, &req.dest) {
         Err(Error::TopicNotFound(_)) if req.create_dest => {
-            topic::create(core, &req.dest, &ConfigPatch::default())?;
+            verbs::create(core, &req.dest, &ConfigPatch::default())?;
             live(core, &req.dest)?
         }
         found => found?,
@@ -66,44 +74,42 @@ pub(crate) fn create(core: &Arc<Core>, name: &str, req: &RouterRequest) -> Resul
         options: definition.encode(),
     };
     log(core, &body)?;
-    core.delivery.start(core)?;
     Ok(old.is_none())
 }
 
 /// Deletes a router; what it copied stays. False when there is none.
-pub(crate) fn delete(core: &Arc<Core>, name: &str) -> Result<bool> {
+pub(crate) fn delete(core: &Arc<Store>, routers: &Routers, name: &str) -> Result<bool> {
     name::check(name)?;
     core.check_open()?;
-    let _one = core.routers.deciding.lock();
-    let Some(d) = core.routers.get(name).map(|r| r.definition()) else { return Ok(false) };
+    let _one = routers.deciding.lock();
+    let Some(d) = routers.get(name).map(|r| r.definition()) else { return Ok(false) };
     log(core, &RouterDelete { router_id: d.id, epoch: d.id })?;
     Ok(true)
 }
 
 /// A router.
-pub(crate) fn info(core: &Core, name: &str) -> Result<RouterInfo> {
+pub(crate) fn info(core: &Store, routers: &Routers, name: &str) -> Result<RouterInfo> {
     core.check_open()?;
-    let router = core.routers.get(name);
+    let router = routers.get(name);
     router.map(|r| of(core, &r)).ok_or_else(|| Error::RouterNotFound(name.to_owned()))
 }
 
 /// The routers whose names begin with `prefix`, in name order.
-pub(crate) fn list(core: &Core, prefix: &str) -> Vec<RouterInfo> {
-    let all = core.routers.all().into_iter();
+pub(crate) fn list(core: &Store, routers: &Routers, prefix: &str) -> Vec<RouterInfo> {
+    let all = routers.all().into_iter();
     all.filter(|r| r.definition().name.starts_with(prefix)).map(|r| of(core, &r)).collect()
 }
 
-fn of(core: &Core, router: &Router) -> RouterInfo {
+fn of(core: &Store, router: &Router) -> RouterInfo {
     let d = router.definition();
-    let head = core.registry.by_id(d.source.topic_id).map_or(0, |t| t.gate.head());
+    let head = core.table.loaded.by_id(d.source.topic_id).map_or(0, |t| t.gate.head());
     let (forwarded_total, lag, stopped_by) = router.progress(head);
     let (router, request) = (d.name.to_string(), d.request.clone());
     RouterInfo { router, request, forwarded_total, lag, stopped_by }
 }
 
-fn live(core: &Core, name: &str) -> Result<Arc<Topic>> {
-    let found = core.named(name)?.filter(|t| t.life() == Life::Live);
-    found.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
+fn live(core: &Store, name: &str) -> Result<Arc<Topic>> {
+    core.live(name)?.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
 }
 
 /// A router keeps its topics.
@@ -122,8 +128,8 @@ fn same(old: &Definition, req: &RouterRequest) -> Result<()> {
 
 /// One source for each destination; no cycle unless all of it is allowed by the router that closes
 /// it.
-fn fits(core: &Core, name: &str, req: &RouterRequest) -> Result<()> {
-    let others: Vec<_> = core.routers.all().iter().map(|r| r.definition()).collect();
+fn fits(routers: &Routers, name: &str, req: &RouterRequest) -> Result<()> {
+    let others: Vec<_> = routers.all().iter().map(|r| r.definition()).collect();
     let others = others.iter().filter(|d| *d.name != *name);
     let mut next: HashMap<&str, Vec<&str>> = HashMap::new();
     for d in others {
@@ -159,7 +165,7 @@ fn fits(core: &Core, name: &str, req: &RouterRequest) -> Result<()> {
 }
 
 /// Routers take their ids from the topics' counter.
-fn new_id(core: &Arc<Core>) -> Result<u64> {
+fn new_id(core: &Arc<Store>) -> Result<u64> {
     loop {
         match core.ids.take(core)? {
             Id::Taken(id) => return Ok(id),
@@ -172,7 +178,7 @@ fn new_id(core: &Arc<Core>) -> Result<u64> {
 }
 
 /// Logs a definition on the first shard, durably.
-fn log(core: &Arc<Core>, body: &impl Body) -> Result<()> {
+fn log(core: &Arc<Store>, body: &impl Body) -> Result<()> {
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
     let commit = Arc::new(Applied::new(core, "a router's definition"));

@@ -3,7 +3,6 @@
 //! Every step may be repeated over a state that already reflects it: floors move by maximum,
 //! deletes by union, configs and reservations in log order, records only above what is indexed.
 
-mod global;
 mod remove;
 
 use std::sync::Arc;
@@ -15,17 +14,16 @@ use topics_storage::segment::AttrRow;
 use topics_storage::snapshot::ReplayPos;
 use topics_storage::wal::{FileKey, PlacedBatch};
 
-use self::global::apply_global;
 use super::Topic;
-use super::dedupe::{Dedupe, Remembered};
-use super::index::{Entry, Place};
+use super::events::{Base, FrameTopic, LoggedFrame};
 use super::load::{Hints, Loader};
+use super::state::dedupe::{Dedupe, Remembered};
+use super::state::index::{Entry, Place};
+use super::state::queue::Why;
 use super::state::{Evicted, State};
-use crate::api::{Durability, Gap, GapReason};
-use crate::config::{TopicConfig, TopicType};
-use crate::core::Base;
-use crate::error::{Error, Result};
-use crate::queue::Why;
+use crate::types::api::{Durability, Gap, GapReason};
+use crate::types::config::{TopicConfig, TopicType};
+use crate::types::error::{Error, Result};
 
 /// Finished frames and where they lie.
 #[derive(Clone, Copy, Debug)]
@@ -74,23 +72,16 @@ pub(crate) struct Removed {
     pub scanned: AtomicU64,
 }
 
-/// One frame and its place.
-struct At<'a> {
-    frame: Frame<'a>,
-    len: u32,
-    offset: u32,
-    lsn: u64,
-}
-
 struct Cursor<'a> {
     rest: &'a [u8],
     offset: u32,
     lsn: u64,
+    layout: u64,
 }
 
 impl<'a> Cursor<'a> {
     #[inline]
-    fn peek(&self) -> Result<Option<At<'a>>> {
+    fn peek(&self) -> Result<Option<LoggedFrame<'a>>> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -98,7 +89,8 @@ impl<'a> Cursor<'a> {
             .map_err(|e| Error::Internal(format!("frame {} does not parse: {e}", self.lsn)))?;
         let len = u32::try_from(len)
             .map_err(|_| Error::Internal(format!("frame {} is too long", self.lsn)))?;
-        Ok(Some(At { frame, len, offset: self.offset, lsn: self.lsn }))
+        let (offset, lsn, layout) = (self.offset, self.lsn, self.layout);
+        Ok(Some(LoggedFrame { frame, len, offset, lsn, layout }))
     }
 
     fn pass(&mut self, len: u32) {
@@ -129,28 +121,31 @@ fn of_topic(frame: &Frame<'_>) -> bool {
 
 /// Applies the frames of one batch, or of a stretch of the log.
 pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) -> Result<()> {
-    let mut cursor = Cursor { rest: at.bytes, offset: at.offset, lsn: at.lsn };
+    let mut cursor = Cursor { rest: at.bytes, offset: at.offset, lsn: at.lsn, layout: at.layout };
     let place = Place::File { shard: at.shard, file: at.file };
     while let Some(next) = cursor.peek()? {
         let id = next.frame.topic_id;
         if !of_topic(&next.frame) {
-            apply_global(base, &next, at.layout, live)?;
+            base.host.apply(base, &next, live.map(|l| l.topic))?;
             cursor.pass(next.len);
             continue;
         }
         let known = live.map(|l| l.topic).filter(|t| t.id() == id);
-        let topic = match known {
-            Some(topic) => Some(topic.clone()),
-            None if base.reflects(id, ReplayPos { layout: at.layout, lsn: next.lsn })? => {
+        let found = match known {
+            Some(topic) => FrameTopic::Loaded(topic.clone()),
+            None => base.host.topic(base, id, ReplayPos { layout: at.layout, lsn: next.lsn })?,
+        };
+        let topic = match found {
+            FrameTopic::Loaded(topic) => topic,
+            FrameTopic::Reflected => {
                 cursor.pass(next.len);
                 continue;
             }
-            None => base.by_id(id)?,
-        };
-        let Some(topic) = topic else {
-            base.metrics.orphan_frames.add(1);
-            cursor.pass(next.len);
-            continue;
+            FrameTopic::Gone => {
+                base.metrics.orphan_frames.add(1);
+                cursor.pass(next.len);
+                continue;
+            }
         };
         let loader = Loader {
             segs: &base.segments,
@@ -159,7 +154,7 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             reads: Some(&base.metrics.apply_reads),
         };
         let mut state = topic.state.write();
-        let before = state.weight();
+        let before = state.usage();
         let (mut removed, mut scanned) = (0, 0);
         while let Some(next) = cursor.peek()? {
             if next.frame.topic_id != id || !of_topic(&next.frame) {
@@ -179,12 +174,12 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             }
         }
         let head = state.visible();
-        base.weighed(before, state.weight());
+        base.account(before, state.usage());
         let rings = state.queue.is_some();
         drop(state);
         topic.gate.publish(head);
         if rings {
-            base.desk.ring(id);
+            base.host.queue_changed(id);
         }
         if let Some(live) = live {
             live.removed.records.fetch_add(removed, Ordering::Relaxed);
@@ -194,13 +189,31 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
     Ok(())
 }
 
+impl Topic {
+    /// The state of a topic whose creation is applied; the head that readers may see.
+    pub(crate) fn apply_creation(
+        &self,
+        config: Arc<TopicConfig>,
+        reserved_to: u64,
+        at: &LoggedFrame<'_>,
+    ) -> u64 {
+        let mut state = self.state.write();
+        state.config = config;
+        state.reserved_to = reserved_to;
+        // Not synced by itself: if it is lost, so is the topic.
+        state.reserved_synced = reserved_to;
+        state.applied = ReplayPos { layout: at.layout, lsn: at.lsn };
+        state.visible()
+    }
+}
+
 impl State {
     /// Applies a frame of this topic that is no record; returns how many records a delete or eviction
     /// removed, and how many its match found.
     fn apply(
         &mut self,
         base: &Base,
-        at: &At<'_>,
+        at: &LoggedFrame<'_>,
         loader: &Loader<'_>,
         here: ReplayPos,
     ) -> Result<(u64, u64)> {
@@ -258,7 +271,7 @@ impl State {
             FrameType::TxnPart => {
                 // Its batch is applied when it is synced: all of it is visible at once (I5).
                 self.reserved_synced = self.reserved_synced.max(self.reserved_to);
-                base.txns.part(record::TxnPart::decode(f)?, f.topic_id, f.seq);
+                base.host.apply(base, at, None)?;
             }
             FrameType::Lease => self.apply_lease(base, &record::Lease::decode(f)?),
             FrameType::Consumer => self.apply_consumer(base, record::Consumer::decode(f)?)?,
@@ -291,7 +304,7 @@ impl State {
     /// Returns how many of them were new here.
     fn apply_appends<'a>(
         &mut self,
-        mut at: At<'a>,
+        mut at: LoggedFrame<'a>,
         cursor: &mut Cursor<'a>,
         place: &Place,
         live: bool,
@@ -313,7 +326,7 @@ impl State {
     }
 
     #[inline]
-    fn apply_append(&mut self, at: &At<'_>, place: &Place, live: bool) -> Result<bool> {
+    fn apply_append(&mut self, at: &LoggedFrame<'_>, place: &Place, live: bool) -> Result<bool> {
         let f = &at.frame;
         if f.seq <= self.indexed_to {
             // Shown when it was staged, evicted since, or reflected by the snapshot.
@@ -331,7 +344,7 @@ impl State {
 
     /// Takes a record into the index, above all others. A seq that was passed over is lost.
     #[inline]
-    pub(super) fn admit(&mut self, f: &Frame<'_>, entry: Entry, place: &Place, lsn: u64) {
+    pub(crate) fn admit(&mut self, f: &Frame<'_>, entry: Entry, place: &Place, lsn: u64) {
         let seq = f.seq;
         let from = (self.indexed_to + 1).max(self.floor);
         if from < seq {

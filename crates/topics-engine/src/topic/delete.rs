@@ -7,16 +7,17 @@ use topics_storage::format::record::{self, Body, MatchKind};
 use topics_storage::segment::{SegmentMeta, TagMatch};
 use topics_storage::wal::{Level, Ticket};
 
-use super::append::apply_level;
-use super::flight::{Flight, Frames, Order, Undo};
-use super::lifecycle::Alone;
+use super::lifecycle::ExclusiveGuard;
 use super::load::{Hints, Loader};
 use super::retention::{self, Need};
+use super::state::queue::Why;
+use super::write::append::apply_level;
+use super::write::pending_batch::{Frames, Order, PendingBatch, Undo};
 use super::{Life, Topic};
-use crate::api::{DeleteRequest, TopicMatch};
-use crate::core::{Core, Wait};
-use crate::error::{Error, Result};
-use crate::queue::Why;
+use crate::ctx::Wait;
+use crate::topic::events::Ctx;
+use crate::types::api::{DeleteRequest, TopicMatch};
+use crate::types::error::{Error, Result};
 
 impl TopicMatch {
     /// As segments know it.
@@ -53,7 +54,7 @@ impl TopicMatch {
 
 /// Deletes what a request names; returns how many records went, and how many its match found.
 pub(crate) fn delete(
-    core: &Arc<Core>,
+    core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     req: &DeleteRequest,
 ) -> Result<(u64, u64)> {
@@ -77,8 +78,8 @@ pub(crate) fn delete(
 
 /// Deletes exactly these ascending seqs; returns how many went, and what to wait for until that is
 /// durable.
-pub(super) fn delete_seqs(
-    core: &Arc<Core>,
+pub(crate) fn delete_seqs(
+    core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     seqs: &[u64],
     why: Why,
@@ -93,7 +94,7 @@ pub(super) fn delete_seqs(
 }
 
 /// Ascending seqs as ranges.
-pub(super) fn ranges(seqs: &[u64]) -> Vec<(u64, u64)> {
+pub(crate) fn ranges(seqs: &[u64]) -> Vec<(u64, u64)> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for seq in seqs {
         match ranges.last_mut() {
@@ -119,16 +120,16 @@ fn check_match(m: &TopicMatch, max: usize) -> Result<()> {
 }
 
 /// A delete on its way.
-pub(super) struct Staged {
+pub(crate) struct Staged {
     pub ticket: Ticket,
     /// What it waits for.
     pub level: Level,
-    flight: Arc<Flight>,
+    flight: Arc<PendingBatch>,
 }
 
 /// The same for whoever waits for nothing: `None` when there is something to be waited for first.
-pub(super) fn stage_seqs(
-    core: &Arc<Core>,
+pub(crate) fn stage_seqs(
+    core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     seqs: &[u64],
 ) -> Result<Option<Staged>> {
@@ -147,41 +148,41 @@ fn capped(topic: &Topic) -> bool {
     config.cap_records > 0 || config.cap_bytes > 0
 }
 
-impl Flight {
+impl PendingBatch {
     fn gone(&self) -> u64 {
         self.removed.records.load(Ordering::Acquire)
     }
 }
 
 fn run(
-    core: &Arc<Core>,
+    core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     body: record::Delete,
-) -> Result<(Arc<Flight>, Ticket)> {
+) -> Result<(Arc<PendingBatch>, Ticket)> {
     core.check_open()?;
     topic.check_sound()?;
     // With a cap, writes must see exactly what is live: the delete is made alone.
-    let alone = if capped(topic) { Some(topic.alone(core)?) } else { None };
-    let staged = stage(core, topic, body, Wait::Bounded, alone.as_ref())?;
+    let exclusive = if capped(topic) { Some(topic.exclusive(core)?) } else { None };
+    let staged = stage(core, topic, body, Wait::Bounded, exclusive.as_ref())?;
     let Staged { ticket, level, flight } =
         staged.ok_or_else(|| Error::Internal("a delete that waits was not staged".into()))?;
     core.wait(ticket, level)?;
-    drop(alone);
+    drop(exclusive);
     Ok((flight, ticket))
 }
 
 fn stage(
-    core: &Arc<Core>,
+    core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     mut body: record::Delete,
     wait: Wait,
-    alone: Option<&Alone>,
+    exclusive: Option<&ExclusiveGuard>,
 ) -> Result<Option<Staged>> {
     loop {
         let (hints, structure) = plan(core, topic, &body)?;
         let bytes = 4096 + body.seqs.len() * 20;
-        let mut a = match alone {
-            Some(alone) => topic.admit_exclusive(core, bytes, wait, alone)?,
+        let mut a = match exclusive {
+            Some(exclusive) => topic.admit_exclusive(core, bytes, wait, exclusive)?,
             None if wait == Wait::No => match topic.try_admit(core, bytes, wait)? {
                 Some(a) => a,
                 None => return Ok(None),
@@ -205,7 +206,7 @@ fn stage(
         let level = apply_level(a.config.durability);
         let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: true };
         topic.deletes.fetch_add(1, Ordering::AcqRel);
-        let staged = a.stage(Flight::plain(core, topic, hints, Undo::Delete), frames, order);
+        let staged = a.stage(PendingBatch::plain(core, topic, hints, Undo::Delete), frames, order);
         drop(a);
         let (ticket, flight) = staged.inspect_err(|_| {
             topic.deletes.fetch_sub(1, Ordering::AcqRel);
@@ -216,7 +217,7 @@ fn stage(
 
 /// Reads ahead what applying the delete needs to know of segments. Valid while the segments are
 /// the same ones.
-pub(super) fn plan(core: &Core, topic: &Topic, body: &record::Delete) -> Result<(Hints, u64)> {
+pub(crate) fn plan(core: &Ctx, topic: &Topic, body: &record::Delete) -> Result<(Hints, u64)> {
     loop {
         if let Some(planned) = try_plan(core, topic, body)? {
             return Ok(planned);
@@ -225,7 +226,7 @@ pub(super) fn plan(core: &Core, topic: &Topic, body: &record::Delete) -> Result<
 }
 
 /// The same; `None` if a segment went while it was being read.
-fn try_plan(core: &Core, topic: &Topic, body: &record::Delete) -> Result<Option<(Hints, u64)>> {
+fn try_plan(core: &Ctx, topic: &Topic, body: &record::Delete) -> Result<Option<(Hints, u64)>> {
     let loader = Loader::ahead(&core.segments, topic.key);
     let below = body.before_seq.unwrap_or(u64::MAX);
     if body.matching.is_some() {
@@ -293,7 +294,7 @@ fn listed(ranges: &[(u64, u64)], meta: &SegmentMeta) -> Vec<u64> {
 }
 
 /// Takes the tags of the active segment, as it was when the engine opened, into memory.
-pub(super) fn load_active_tags(core: &Core, topic: &Topic) -> Result<()> {
+pub(crate) fn load_active_tags(core: &Ctx, topic: &Topic) -> Result<()> {
     let (meta, tags) = loop {
         let active = {
             let state = topic.state.read();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::delivery::Interest;
+use super::events::TopicObserver;
 
 type Wake = Box<dyn FnOnce() + Send>;
 
@@ -16,13 +16,13 @@ struct List {
     next_id: u64,
     waiting: Vec<(u64, u64, Wake)>,
     /// Marked each time that the head rises.
-    standing: Option<Arc<Interest>>,
+    observer: Option<Arc<dyn TopicObserver>>,
 }
 
 impl List {
     /// What a publisher must look at the list for.
     fn wanted(&self) -> usize {
-        self.waiting.len() + usize::from(self.standing.is_some())
+        self.waiting.len() + usize::from(self.observer.is_some())
     }
 }
 
@@ -92,13 +92,13 @@ impl Gate {
     }
 
     /// Has the topic marked dirty whenever its head rises, and when it goes; or no longer.
-    pub(crate) fn stand(&self, interest: Option<Arc<Interest>>) {
+    pub(crate) fn set_observer(&self, observer: Option<Arc<dyn TopicObserver>>) {
         let mut list = self.list.lock();
-        if interest.is_none() && list.is_none() {
+        if observer.is_none() && list.is_none() {
             return;
         }
         let list = list.get_or_insert_default();
-        list.standing = interest;
+        list.observer = observer;
         self.waiters.store(list.wanted(), Ordering::SeqCst);
     }
 
@@ -108,17 +108,17 @@ impl Gate {
     }
 
     fn wake_below(&self, head: u64) {
-        let (woken, standing) = {
+        let (woken, observer) = {
             let mut list = self.list.lock();
             let Some(l) = list.as_mut() else { return };
             let all = std::mem::take(&mut l.waiting);
             let (woken, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|w| w.1 < head);
             l.waiting = rest;
             self.waiters.store(l.wanted(), Ordering::SeqCst);
-            (woken, l.standing.clone())
+            (woken, l.observer.clone())
         };
-        if let Some(interest) = standing {
-            interest.mark();
+        if let Some(observer) = observer {
+            observer.head_raised();
         }
         for (_, _, wake) in woken {
             wake();

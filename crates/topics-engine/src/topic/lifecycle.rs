@@ -1,4 +1,4 @@
-//! Creating, updating and deleting a topic, and having it alone.
+//! The creation, update and deletion of a topic in the log, and having it alone.
 //!
 //! Whoever has a topic *alone* has waited until nothing of it is in flight and keeps writes out:
 //! blocking ones wait, asynchronous ones are parked and go on afterwards in their order.
@@ -12,130 +12,120 @@ use topics_storage::format::record::{
 };
 use topics_storage::wal::{Level, Ticket};
 
-use super::admit::Admission;
-use super::append::{self, AppendState, apply_level};
-use super::flight::{Flight, Frames, Order, Undo};
 use super::load::Hints;
-use super::planned::Planned;
-use super::prepare::Prepared;
-use super::reserve::Reserve;
 use super::retention::{self, Caps};
 use super::state::Evicted;
+use super::write::admit::Admission;
+use super::write::append::{AppendState, apply_level};
+use super::write::pending_batch::{Frames, Order, PendingBatch, Undo};
+use super::write::planned::PendingWrites;
+use super::write::reserve::Reserve;
 use super::{Life, Topic};
-use crate::api::{Appended, CreatedTopic, DeletedTopic, Durability};
-use crate::config::{ConfigPatch, Discard, TopicConfig};
-use crate::core::{Core, Wait, WaitCharge};
-use crate::engine::Completion;
-use crate::error::{Error, Result};
-use crate::name;
+use crate::ctx::Wait;
+use crate::topic::events::Ctx;
+use crate::types::api::Durability;
+use crate::types::config::{ConfigPatch, Discard, TopicConfig};
+use crate::types::error::{Error, Result};
 
-/// An asynchronous write that waits until the topic is let go.
-pub(crate) struct Parked {
-    write: Box<Prepared>,
-    done: Completion<Appended>,
-    charge: Option<WaitCharge>,
-}
+/// What goes on when the topic is let go: an asynchronous write.
+pub(crate) struct Parked(Box<dyn FnOnce() + Send>);
 
 impl fmt::Debug for Parked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parked").field("records", &self.write.count).finish_non_exhaustive()
+        f.write_str("Parked")
     }
 }
 
 /// A topic that its holder has alone; let go when dropped.
-pub(crate) struct Alone {
-    core: Arc<Core>,
+pub(crate) struct ExclusiveGuard {
     topic: Arc<Topic>,
 }
 
-impl Drop for Alone {
+impl Drop for ExclusiveGuard {
     fn drop(&mut self) {
         let parked = {
             let mut a = self.topic.append.lock();
             a.held = false;
             std::mem::take(&mut a.parked)
         };
-        self.topic.unheld.notify_all();
-        for Parked { write, done, charge } in parked {
-            drop(charge);
-            append::submit(&self.core, *write, done);
-        }
+        self.topic.exclusive_released.notify_all();
+        parked.into_iter().for_each(|Parked(resume)| resume());
     }
 }
 
 impl Topic {
-    /// Keeps a write until the topic is let go; gives it back when it is free.
-    pub(super) fn park(
+    /// Keeps what waits for the topic, and has it resumed when the topic is let go; gives it back
+    /// when the topic is free.
+    pub(crate) fn park<W: Send + 'static>(
         &self,
-        write: Prepared,
-        done: Completion<Appended>,
-        charge: Option<WaitCharge>,
-    ) -> Option<(Prepared, Completion<Appended>)> {
+        waiting: W,
+        resume: impl FnOnce(W) + Send + 'static,
+    ) -> Option<W> {
         let mut a = self.append.lock();
         if a.held {
-            a.parked.push(Parked { write: Box::new(write), done, charge });
+            a.parked.push(Parked(Box::new(move || resume(waiting))));
             None
         } else {
-            Some((write, done))
+            Some(waiting)
         }
     }
 
     /// Whether nothing of the topic is in flight and nobody has it alone.
-    pub(super) fn quiet(&self) -> bool {
+    pub(crate) fn quiet(&self) -> bool {
         self.in_flight.load(Ordering::Acquire) == 0 && !self.append.lock().held
     }
 
     /// Takes the topic alone and waits until nothing of it is in flight.
-    pub(crate) fn alone(self: &Arc<Self>, core: &Arc<Core>) -> Result<Alone> {
+    pub(crate) fn exclusive(self: &Arc<Self>, core: &Arc<Ctx>) -> Result<ExclusiveGuard> {
         let last = {
             let mut a = self.append.lock();
             while a.held {
-                self.unheld.wait(&mut a);
+                self.exclusive_released.wait(&mut a);
             }
             a.held = true;
             a.last
         };
-        let alone = Alone { core: core.clone(), topic: self.clone() };
-        self.land(core, last)?;
-        Ok(alone)
+        let exclusive = ExclusiveGuard { topic: self.clone() };
+        self.wait_idle(core, last)?;
+        Ok(exclusive)
     }
 
     /// Waits for the newest batch; those before it are done then.
-    pub(super) fn land(&self, core: &Core, last: Option<(Ticket, Level)>) -> Result<()> {
+    pub(crate) fn wait_idle(&self, core: &Ctx, last: Option<(Ticket, Level)>) -> Result<()> {
         let outcome = last.map_or(Ok(()), |(ticket, level)| core.wait(ticket, level));
         if let Err(Error::Closed) = outcome {
             return outcome;
         }
         // Counted before the first look: the last batch sees it, or this sees the last batch.
-        self.landing.fetch_add(1, Ordering::SeqCst);
+        self.idle_waiters.fetch_add(1, Ordering::SeqCst);
         let mut a = self.append.lock();
         while self.in_flight.load(Ordering::SeqCst) > 0 {
-            self.unheld.wait(&mut a);
+            self.exclusive_released.wait(&mut a);
         }
         drop(a);
-        self.landing.fetch_sub(1, Ordering::SeqCst);
+        self.idle_waiters.fetch_sub(1, Ordering::SeqCst);
         Ok(())
     }
 
     /// A batch has been applied, has failed or was dropped by a log that failed.
-    pub(super) fn batch_landed(&self) {
+    pub(crate) fn batch_finished(&self) {
         let last = self.in_flight.fetch_sub(1, Ordering::SeqCst) == 1;
-        if last && self.landing.load(Ordering::SeqCst) > 0 {
+        if last && self.idle_waiters.load(Ordering::SeqCst) > 0 {
             let _locked = self.append.lock();
-            self.unheld.notify_all();
+            self.exclusive_released.notify_all();
         }
     }
 
     /// Stages control frames, and says when they are committed as the topic's class demands.
     fn log(
         self: &Arc<Self>,
-        core: &Arc<Core>,
+        core: &Arc<Ctx>,
         a: &mut Admission<'_>,
         frames: Frames,
         staging: Staging,
     ) -> Result<Ticket> {
-        let mut flight = Flight::plain(core, self, staging.hints, Undo::None);
-        flight.birth = staging.birth;
+        let mut flight = PendingBatch::plain(core, self, staging.hints, Undo::None);
+        flight.creation = staging.creation;
         let ts = a.last_ts.max(core.time.steady());
         let order = Order { ts, level: staging.level, frees_space: staging.frees_space };
         Ok(a.stage(flight, frames, order)?.0)
@@ -144,78 +134,32 @@ impl Topic {
 
 struct Staging {
     hints: Hints,
-    birth: bool,
+    creation: bool,
     level: Level,
     frees_space: bool,
 }
 
 impl Staging {
     fn new(level: Level, frees_space: bool) -> Self {
-        Self { hints: Hints::default(), birth: false, level, frees_space }
+        Self { hints: Hints::default(), creation: false, level, frees_space }
     }
 }
 
 /// Admits a few control frames of a topic that the caller has alone.
-fn admit<'t>(core: &Core, topic: &'t Topic, alone: &Alone) -> Result<Admission<'t>> {
-    topic.admit_exclusive(core, 2048, Wait::Bounded, alone)
+fn admit<'t>(core: &Ctx, topic: &'t Topic, exclusive: &ExclusiveGuard) -> Result<Admission<'t>> {
+    topic.admit_exclusive(core, 2048, Wait::Bounded, exclusive)
 }
 
-/// Creates a topic, or updates the named fields of one that is there.
-pub(crate) fn create(core: &Arc<Core>, topic: &str, patch: &ConfigPatch) -> Result<CreatedTopic> {
-    name::check(topic)?;
-    let patch = patch.checked(topic)?;
-    let name: Arc<str> = topic.into();
-    loop {
-        core.check_open()?;
-        let topic = match core.named(&name)? {
-            Some(topic) => topic,
-            None => match append::make(core, &name)? {
-                Ok(topic) => topic,
-                Err(ticket) => {
-                    core.wait(ticket, Level::Synced)?;
-                    core.ids.settle(ticket);
-                    continue;
-                }
-            },
-        };
-        topic.check_sound()?;
-        // Jobs that have expired are dead letters as the config of before says, if they can be.
-        let letters = topic.state.read().config.dead_letter.is_some();
-        if letters && let Err(e) = retention::expire(core, &topic) {
-            log::warn!("topic {name:?}: what has expired goes without a dead letter: {e}");
-        }
-        let alone = topic.alone(core)?;
-        let (closed, logged) = {
-            let a = topic.append.lock();
-            (a.closed, a.logged)
-        };
-        if closed {
-            continue;
-        }
-        if logged {
-            let config = update(core, &topic, &patch, &alone)?;
-            drop(alone);
-            // A limit of deliveries may be lower than it was.
-            super::announce_again(core, &topic);
-            return Ok(CreatedTopic { topic_id: topic.id(), created: false, config });
-        }
-        let config = TopicConfig::created(&patch);
-        let logged = log_creation(core, &topic, config.clone(), &alone);
-        drop(alone);
-        logged?;
-        return Ok(CreatedTopic { topic_id: topic.id(), created: true, config });
-    }
-}
-
-fn log_creation(
-    core: &Arc<Core>,
+/// Logs the creation of a topic that the caller has alone.
+pub(crate) fn log_creation(
+    core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     config: TopicConfig,
-    alone: &Alone,
+    exclusive: &ExclusiveGuard,
 ) -> Result<()> {
     let class = config.durability;
-    let staged = admit(core, topic, alone).and_then(|mut a| {
-        let staging = Staging { birth: true, ..Staging::new(apply_level(class), false) };
+    let staged = admit(core, topic, exclusive).and_then(|mut a| {
+        let staging = Staging { creation: true, ..Staging::new(apply_level(class), false) };
         let reserve = Reserve::first(class, 1, core.time.mono_ms());
         let mut frames = Frames::default();
         TopicCreate {
@@ -236,18 +180,18 @@ fn log_creation(
         Ok(ticket) => core.wait(ticket, apply_level(class)),
         Err(e) => {
             topic.append.lock().closed = true;
-            topic.die(core);
+            topic.retire(core);
             Err(e)
         }
     }
 }
 
 /// Updates the named fields; the caller has the topic alone.
-fn update(
-    core: &Arc<Core>,
+pub(crate) fn update(
+    core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     patch: &ConfigPatch,
-    alone: &Alone,
+    exclusive: &ExclusiveGuard,
 ) -> Result<TopicConfig> {
     let old = topic.append.lock().config.clone();
     if let Some(kind) = patch.kind.filter(|k| *k != old.kind) {
@@ -264,10 +208,10 @@ fn update(
         return Ok(new);
     }
     // I11: what has expired stays so, whatever the new time to live is.
-    retention::log_expired(core, topic, Some(alone), u64::MAX)?;
+    retention::log_expired(core, topic, Some(exclusive), u64::MAX)?;
     let (from, to) = (old.durability, new.durability);
     if from == Durability::Fsync && to != Durability::Fsync {
-        reserve_first(core, topic, alone)?;
+        reserve_first(core, topic, exclusive)?;
     }
     let hints = fit(core, topic, &new)?;
     // Whoever enters class `fsync` must find everything before durable. Whoever leaves it must be
@@ -291,7 +235,7 @@ fn update(
         staging.hints = hints;
     }
     let ticket = {
-        let mut a = admit(core, topic, alone)?;
+        let mut a = admit(core, topic, exclusive)?;
         if to == Durability::Fsync && from != to {
             HeadWatermark { reserved_to: a.head(), lowered: true }.encode_frame(
                 &mut frames.head,
@@ -317,12 +261,12 @@ fn update(
 }
 
 /// Leaving class `fsync`: seqs must be reserved, durably, before one is given.
-fn reserve_first(core: &Arc<Core>, topic: &Arc<Topic>, alone: &Alone) -> Result<()> {
+fn reserve_first(core: &Arc<Ctx>, topic: &Arc<Topic>, exclusive: &ExclusiveGuard) -> Result<()> {
     let staging = Staging::new(Level::Synced, false);
     let (ticket, reserve) = {
-        let mut a = admit(core, topic, alone)?;
+        let mut a = admit(core, topic, exclusive)?;
         let now = core.time.mono_ms();
-        let reserve = Reserve::found(a.head() + super::reserve::MIN, a.head(), now);
+        let reserve = Reserve::found(a.head() + super::write::reserve::MIN, a.head(), now);
         let mut frames = Frames::default();
         HeadWatermark { reserved_to: reserve.to, lowered: false }.encode_frame(
             &mut frames.head,
@@ -343,7 +287,7 @@ fn reserve_first(core: &Arc<Core>, topic: &Arc<Topic>, alone: &Alone) -> Result<
 
 /// The floor that new caps demand of what is stored, with what apply needs to know for it. A topic
 /// that rejects at a cap evicts nothing for one: it takes no writes until there is room.
-fn fit(core: &Arc<Core>, topic: &Topic, config: &TopicConfig) -> Result<Option<(u64, Hints)>> {
+fn fit(core: &Arc<Ctx>, topic: &Topic, config: &TopicConfig) -> Result<Option<(u64, Hints)>> {
     if config.discard == Discard::Reject {
         return Ok(None);
     }
@@ -351,9 +295,9 @@ fn fit(core: &Arc<Core>, topic: &Topic, config: &TopicConfig) -> Result<Option<(
     loop {
         let found = {
             let state = topic.state.read();
-            let mut none = Planned::default();
-            let outlook = none.outlook(&state);
-            let eviction = retention::evict_to_fit(&state, &none, outlook, (0, &[]), &caps);
+            let mut none = PendingWrites::default();
+            let projected_usage = none.projected_usage(&state);
+            let eviction = retention::evict_to_fit(&state, &none, projected_usage, (0, &[]), &caps);
             let windows = state.windows.clone();
             eviction.map(|e| e.map(|e| (e.floor, Hints { windows, ..Hints::default() })))
         };
@@ -364,50 +308,31 @@ fn fit(core: &Arc<Core>, topic: &Topic, config: &TopicConfig) -> Result<Option<(
     }
 }
 
-/// Deletes a topic.
-pub(crate) fn delete(core: &Arc<Core>, name: &str, if_empty: bool) -> Result<DeletedTopic> {
-    name::check(name)?;
-    core.check_open()?;
-    let Some(topic) = core.named(name)?.filter(|t| t.life() == Life::Live) else {
-        return Ok(DeletedTopic::default());
-    };
-    topic.check_sound()?;
-    if if_empty {
-        retention::expire(core, &topic)?;
-    }
-    let alone = topic.alone(core)?;
-    if topic.append.lock().closed {
-        return Ok(DeletedTopic::default());
-    }
-    let count = topic.state.read().count;
-    if if_empty && count > 0 {
-        return Err(Error::TopicNotEmpty { topic: name.to_owned(), count });
-    }
-    // The end of a transaction that wrote to it is durable first: without it the next open would
-    // finish the transaction again, and answer its repeat without a topic that the answer named.
-    if core.txns.ended_behind(core.wal.positions(0).synced) {
-        core.wal.sync(0)?;
-    }
-    let routers_removed = core.routers.of(topic.id());
+/// Logs the deletion of a topic that the caller has alone.
+pub(crate) fn log_deletion(
+    core: &Arc<Ctx>,
+    topic: &Arc<Topic>,
+    exclusive: &ExclusiveGuard,
+) -> Result<()> {
     let level = apply_level(topic.append.lock().config.durability);
     let staging = Staging::new(level, true);
     let ticket = {
-        let mut a = admit(core, &topic, &alone)?;
+        let mut a = admit(core, topic, exclusive)?;
         let mut frames = Frames::default();
         TopicDelete { epoch: topic.key.epoch }.encode_frame(&mut frames.head, topic.id(), 0, 0);
         topic.log(core, &mut a, frames, staging)?
     };
     core.wait(ticket, level)?;
     topic.append.lock().closed = true;
-    Ok(DeletedTopic { deleted: true, routers_removed })
+    Ok(())
 }
 
 /// Deletes a topic whose name a later one has, durably: its own delete was lost, and when that of
 /// the later one is known only the earlier would be left of the two.
-pub(crate) fn bury(core: &Arc<Core>, topic: &Arc<Topic>) {
+pub(crate) fn delete_superseded(core: &Arc<Ctx>, topic: &Arc<Topic>) {
     let (name, id) = (&topic.name, topic.id());
     log::warn!("topic {name:?} (id {id}) is another now: its records are gone");
-    let buried = topic.admit(core, 2048, Wait::Bounded).and_then(|mut a| {
+    let deleted = topic.admit(core, 2048, Wait::Bounded).and_then(|mut a| {
         let staging = Staging::new(Level::Synced, true);
         let mut frames = Frames::default();
         TopicDelete { epoch: topic.key.epoch }.encode_frame(&mut frames.head, id, 0, 0);
@@ -415,15 +340,15 @@ pub(crate) fn bury(core: &Arc<Core>, topic: &Arc<Topic>) {
         drop(a);
         core.wait(ticket, Level::Synced)
     });
-    if let Err(e) = buried {
+    if let Err(e) = deleted {
         log::error!("topic {name:?} (id {id}) is gone until the next open only: {e}");
-        topic.die(core);
+        topic.retire(core);
     }
 }
 
 /// Lowers the reservation of a topic to its head, if there is something to lower and nothing was
 /// reserved for `idle_ms`.
-pub(crate) fn lower(core: &Arc<Core>, topic: &Arc<Topic>, idle_ms: u64) -> Result<bool> {
+pub(crate) fn lower(core: &Arc<Ctx>, topic: &Arc<Topic>, idle_ms: u64) -> Result<bool> {
     let due = |a: &AppendState| {
         !a.held && !a.closed && a.reserve.idle(a.head(), core.time.mono_ms(), idle_ms)
     };
@@ -431,11 +356,11 @@ pub(crate) fn lower(core: &Arc<Core>, topic: &Arc<Topic>, idle_ms: u64) -> Resul
     if topic.life() != Life::Live || topic.check_sound().is_err() || !due(&topic.append.lock()) {
         return Ok(false);
     }
-    let alone = topic.alone(core)?;
+    let exclusive = topic.exclusive(core)?;
     // A close needs no space but for this, and no write comes after it.
     let staging = Staging::new(Level::Written, idle_ms == 0);
     let ticket = {
-        let mut a = admit(core, topic, &alone)?;
+        let mut a = admit(core, topic, &exclusive)?;
         let head = a.head();
         if a.closed || a.reserve.to <= head {
             return Ok(false);
@@ -454,6 +379,6 @@ pub(crate) fn lower(core: &Arc<Core>, topic: &Arc<Topic>, idle_ms: u64) -> Resul
         ticket
     };
     core.wait(ticket, Level::Written)?;
-    drop(alone);
+    drop(exclusive);
     Ok(true)
 }

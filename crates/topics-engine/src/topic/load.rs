@@ -10,8 +10,8 @@ use topics_storage::segment::{Segment, SegmentMeta, Segments, TagMatch, TopicKey
 use topics_storage::{Result, StorageError};
 
 use super::Topic;
-use super::index::Dead;
-use crate::metrics::Counter;
+use super::state::index::Dead;
+use crate::types::metrics::Counter;
 
 /// Payload bytes of consecutive records of a segment; 0 for a hole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Topic {
         &self,
         meta: &SegmentMeta,
         read: Result<T>,
-    ) -> crate::error::Result<Option<T>> {
+    ) -> crate::types::error::Result<Option<T>> {
         match read {
             Err(StorageError::Missing { .. }) if !self.state.read().index.has(meta.file_no) => {
                 Ok(None)

@@ -1,8 +1,8 @@
 //! Where a topic's records lie, as its index has it: no file is read.
 
 use super::Topic;
-use super::index::{Part, Place};
-use crate::error::Result;
+use super::state::index::{IndexSpan, Place};
+use crate::types::error::Result;
 
 /// What holds records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,9 +93,9 @@ pub(crate) fn segment_map(topic: &Topic) -> Result<SegmentMap> {
     Ok(SegmentMap { topic_id: topic.id(), head_seq, earliest_seq, stretches })
 }
 
-fn stretch(part: &Part<'_>) -> Option<Stretch> {
+fn stretch(part: &IndexSpan<'_>) -> Option<Stretch> {
     match part {
-        Part::Seg(seg) => {
+        IndexSpan::Seg(seg) => {
             let meta = &seg.meta;
             (meta.span() > 0).then_some(Stretch {
                 tier: if meta.cold { Tier::Cold } else { Tier::Segment },
@@ -110,7 +110,7 @@ fn stretch(part: &Part<'_>) -> Option<Stretch> {
                 sealed: meta.sealed,
             })
         }
-        Part::Run(run) => {
+        IndexSpan::Run(run) => {
             let (first, last) = (run.entries.front()?, run.entries.back()?);
             let live = run.entries.iter().filter(|e| !e.dead());
             let (count, bytes) = live.fold((0, 0), |(n, sum), e| (n + 1, sum + e.payload()));

@@ -2,22 +2,19 @@
 //!
 //! | part | does |
 //! |---|---|
-//! | `admit` | staging permits, and waiting for a topic |
-//! | `append` | decides a write: conditions, caps, seqs; stages it |
-//! | `apply` | changes the topic by finished frames, live and in recovery |
-//! | `state`, `index`, `tags`, `dedupe` | what has been applied |
-//! | `gate` | the visible head and who waits for it |
+//! | `state` | what has been applied: index, tags, keys, a queue's jobs; pure |
+//! | `write` | prepares, admits, decides and stages a write; a batch on its way |
 //! | `read` | plans a read, fetches, verifies |
-//! | `forward` | copies of routers |
-//! | `part` | what a transaction does here |
+//! | `apply` | changes the topic by finished frames, live and in recovery |
+//! | `events` | the two seams to the layers above |
+//! | `gate` | the visible head and who waits for it |
+//! | `lifecycle` | the creation, update and deletion in the log, and what must be alone |
 //! | `retention`, `delete` | floors, caps, TTL; deletes |
-//! | `reserve` | seqs reserved ahead |
-//! | `held` | records that are shown before they are written, or never are |
-//! | `lifecycle` | create, update, delete, and what must be alone |
+//! | `lease`, `cursors` | leases of jobs, stored cursors of consumers, as the log has them |
+//! | `load` | what must be read from segment files to change a topic |
+//! | `persist` | what a checkpoint copies, installs and captures; a topic from a snapshot |
 //! | `view`, `map` | what the topic says about itself, and where its records lie |
-//! | `jobs` | claims, acks, dead letters of a queue |
-//! | `consumer` | stored cursors and who reads by them |
-//! | `snap`, `sections` | what a checkpoint copies, installs and captures |
+//! | `totals` | its part of the engine's totals |
 //!
 //! Locks, in order: `append` → `state` → the shard's. None is held across I/O. `append` orders
 //! what is staged, so seq order is queue order; `state` is what readers see.
@@ -29,71 +26,51 @@ use topics_env::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Order
 use topics_env::sync::{Condvar, Mutex, OnceLock, RwLock};
 use topics_storage::segment::TopicKey;
 
-mod admit;
-mod append;
-mod apply;
-mod consumer;
-mod dedupe;
-mod delete;
-mod flight;
-mod forward;
-mod gate;
-mod held;
-mod index;
-mod jobs;
-mod lifecycle;
-mod load;
-mod map;
-mod part;
-mod planned;
-mod prepare;
-mod read;
-mod reserve;
-mod retention;
-mod sections;
-mod snap;
-mod state;
-mod tags;
+pub(crate) mod apply;
+pub(crate) mod cursors;
+pub(crate) mod delete;
+pub(crate) mod events;
+pub(crate) mod gate;
+pub(crate) mod lease;
+pub(crate) mod lifecycle;
+pub(crate) mod load;
+pub(crate) mod map;
+pub(crate) mod persist;
+pub(crate) mod read;
+pub(crate) mod retention;
+pub(crate) mod state;
 #[cfg(test)]
 pub(crate) mod tests;
-mod view;
+pub(crate) mod totals;
+pub(crate) mod view;
+pub(crate) mod write;
 
-pub(crate) use append::{AppendState, append, append_async};
-pub(crate) use apply::{Placement, apply};
-pub use consumer::{Consumer, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo};
-pub(crate) use consumer::{delete_consumer, wait_head};
-pub(crate) use dedupe::Key;
-pub(crate) use delete::delete as delete_records;
-pub(crate) use flight::Applied;
-pub(crate) use forward::{Forwarding, forward, forward_gap};
-pub(crate) use index::{Dead, Entry, Seg};
-pub use jobs::Work;
-pub(crate) use jobs::{
-    Desk, ack, ack_async, announce_again, at_once as leases_at_once, claim, claim_async,
-    expire_jobs, extend, finish as finish_moves, nack, peek, queue_counts, queue_state, redrive,
-};
-pub(crate) use lifecycle::{Alone, bury, create, delete as delete_topic, lower};
-pub(crate) use map::segment_map;
-pub use map::{SegmentMap, Stretch, Tier};
-pub(crate) use part::{
-    Conditions, Part, PartRows, check_part, encode_rows, publish_part, release_acks,
-};
-pub(crate) use read::{read, read_with, seek, synced_seq};
-pub(crate) use retention::{expire, expire_before_write, sweep_records};
-pub(crate) use snap::{CopyPlan, CopyRun, Install, InstallSegment};
-pub(crate) use state::{State, Weight};
-pub(crate) use view::{state, summary};
+pub(crate) use self::apply::{Placement, apply};
+pub(crate) use self::delete::delete as delete_records;
+pub(crate) use self::events::TopicObserver;
+pub(crate) use self::lifecycle::{ExclusiveGuard, delete_superseded, lower};
+pub(crate) use self::map::segment_map;
+pub use self::map::{SegmentMap, Stretch, Tier};
+pub(crate) use self::persist::{CopyPlan, CopyRun, Install, InstallSegment};
+pub(crate) use self::read::{read, read_with, seek, synced_seq};
+pub(crate) use self::retention::{expire, expire_before_write, sweep_records};
+pub(crate) use self::state::State;
+pub(crate) use self::state::dedupe::Key;
+pub(crate) use self::state::index::{Dead, Seg};
+pub(crate) use self::view::state;
+pub(crate) use self::write::append::AppendState;
+pub(crate) use self::write::forward::{Forwarding, forward_gap};
+pub(crate) use self::write::pending_batch::Applied;
 
-use crate::config::TopicConfig;
-use crate::delivery::Interest;
-use crate::error::{Error, Result};
-use gate::Gate;
+use self::gate::Gate;
+use crate::types::config::TopicConfig;
+use crate::types::error::{Error, Result};
 
 /// Where a topic is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     /// Its creation is not committed: readers do not see it.
-    Unborn,
+    Creating,
     /// It is there.
     Live,
     /// It was deleted, or its creation failed.
@@ -104,27 +81,27 @@ pub(crate) enum Life {
 pub(crate) struct Topic {
     pub key: TopicKey,
     pub name: Arc<str>,
-    life: AtomicU8,
+    pub(crate) life: AtomicU8,
     pub(crate) append: Mutex<AppendState>,
     /// Signalled when a verb that must be alone lets go of the topic, and when the last batch has
     /// landed that such a verb waits for.
-    unheld: Condvar,
+    pub(crate) exclusive_released: Condvar,
     pub(crate) state: RwLock<State>,
     pub(crate) gate: Gate,
     /// A logged frame could not be applied: memory is not what the log says.
-    broken: AtomicBool,
+    pub(crate) broken: AtomicBool,
     /// The files that the snapshot names were not looked at yet.
-    pub(crate) unseen: AtomicBool,
+    pub(crate) files_unverified: AtomicBool,
     /// Batches staged and neither applied nor failed.
-    in_flight: AtomicU32,
+    pub(crate) in_flight: AtomicU32,
     /// Verbs that wait until there are none.
-    landing: AtomicU32,
+    pub(crate) idle_waiters: AtomicU32,
     /// Deletes among them.
-    deletes: AtomicU32,
+    pub(crate) deletes: AtomicU32,
     /// Time of the last read, ms, 0 before the first.
     pub(crate) last_read: AtomicU64,
-    /// Made when somebody first wants to be delivered to.
-    pub(crate) interest: OnceLock<Arc<Interest>>,
+    /// The delivery's interest in this topic, made when a watcher or a router first needs it.
+    pub(crate) subscribers: OnceLock<Arc<dyn TopicObserver>>,
 }
 
 impl fmt::Debug for Topic {
@@ -144,24 +121,24 @@ impl Topic {
         Self {
             key,
             name,
-            life: AtomicU8::new(Life::Unborn as u8),
+            life: AtomicU8::new(Life::Creating as u8),
             append: Mutex::new(AppendState::new(config.clone())),
-            unheld: Condvar::new(),
+            exclusive_released: Condvar::new(),
             state: RwLock::new(State::new(config)),
             gate: Gate::default(),
             broken: AtomicBool::new(false),
-            unseen: AtomicBool::new(false),
+            files_unverified: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
-            landing: AtomicU32::new(0),
+            idle_waiters: AtomicU32::new(0),
             deletes: AtomicU32::new(0),
             last_read: AtomicU64::new(0),
-            interest: OnceLock::new(),
+            subscribers: OnceLock::new(),
         }
     }
 
     pub(crate) fn life(&self) -> Life {
         match self.life.load(Ordering::Acquire) {
-            0 => Life::Unborn,
+            0 => Life::Creating,
             1 => Life::Live,
             _ => Life::Dead,
         }

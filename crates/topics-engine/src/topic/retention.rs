@@ -13,22 +13,24 @@ use topics_storage::format::record::{Body, EvictWatermark};
 use topics_storage::segment::{AttrOrder, SegmentMeta};
 use topics_storage::wal::Level;
 
-pub(super) use self::caps::{Caps, Eviction, evict_to_fit};
-use super::append::apply_level;
+pub(crate) use self::caps::{Caps, Eviction, evict_to_fit};
 use super::apply::Removed;
-use super::flight::{Flight, Frames, Order, Undo};
-use super::index::{Part, Unknown};
-use super::lifecycle::Alone;
+use super::lifecycle::ExclusiveGuard;
 use super::load::{Hints, Loader};
+use super::state::index::{IndexSpan, Unknown};
+use super::state::queue::Why;
 use super::state::{Evicted, State};
+use super::write::append::apply_level;
+use super::write::pending_batch::{Frames, Order, PendingBatch, Undo};
 use super::{Life, Topic};
-use crate::config::{TopicConfig, TopicType};
-use crate::core::{Core, Wait};
-use crate::error::Result;
+use crate::ctx::Wait;
+use crate::topic::events::Ctx;
+use crate::types::config::{TopicConfig, TopicType};
+use crate::types::error::Result;
 
 /// What must be read before a decision can be made.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Need {
+pub(crate) enum Need {
     /// Sizes of these records of a segment.
     Sizes(SegmentMeta, u64, u64),
     /// The dead records of the segment with this file number.
@@ -43,14 +45,14 @@ impl From<Unknown> for Need {
 
 impl Topic {
     /// Loads the dead records of a segment.
-    pub(crate) fn load_dead(&self, core: &Core, file_no: u64) -> Result<()> {
+    pub(crate) fn load_dead(&self, core: &Ctx, file_no: u64) -> Result<()> {
         provide(core, self, &Need::Dead(file_no))
     }
 }
 
 /// Reads what a decision needs, and gives it to the topic. A segment that is gone is not needed any
 /// more: whoever decides sees the index as it is now.
-pub(super) fn provide(core: &Core, topic: &Topic, need: &Need) -> Result<()> {
+pub(crate) fn provide(core: &Ctx, topic: &Topic, need: &Need) -> Result<()> {
     let loader = Loader::ahead(&core.segments, topic.key);
     match *need {
         Need::Sizes(meta, from, to) => {
@@ -80,7 +82,7 @@ pub(super) fn provide(core: &Core, topic: &Topic, need: &Need) -> Result<()> {
 
 /// What has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Expired {
+pub(crate) struct Expired {
     /// Every record below was committed too long ago.
     pub below: u64,
     /// The last live one of them + 1.
@@ -89,7 +91,7 @@ pub(super) struct Expired {
 
 /// What a look at expiry needs first.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Look {
+pub(crate) enum Look {
     /// The first seq of this segment whose ts is at least the cutoff.
     Seek(SegmentMeta),
     Dead(u64),
@@ -97,7 +99,7 @@ pub(super) enum Look {
 
 /// What has expired of a topic whose records live from `cutoff` on. `seek` answers
 /// [`Look::Seek`] for a segment by file number.
-pub(super) fn expired(
+pub(crate) fn expired(
     state: &State,
     cutoff: u64,
     seek: Option<(u64, u64)>,
@@ -122,25 +124,25 @@ fn first_fresh(
 ) -> std::result::Result<u64, Look> {
     for part in state.index.parts_from(from) {
         match part {
-            Part::Seg(seg) if seg.live_count == 0 || seg.meta.last_ts < cutoff => {}
-            Part::Seg(seg) if seg.meta.first_ts >= cutoff => return Ok(seg.meta.first_seq),
-            Part::Seg(seg) => {
+            IndexSpan::Seg(seg) if seg.live_count == 0 || seg.meta.last_ts < cutoff => {}
+            IndexSpan::Seg(seg) if seg.meta.first_ts >= cutoff => return Ok(seg.meta.first_seq),
+            IndexSpan::Seg(seg) => {
                 return match seek.filter(|(no, _)| *no == seg.meta.file_no) {
                     Some((_, seq)) => Ok(seq),
                     None => Err(Look::Seek(seg.meta)),
                 };
             }
-            Part::Run(run) if run.entries.back().is_some_and(|e| e.ts >= cutoff) => {
+            IndexSpan::Run(run) if run.entries.back().is_some_and(|e| e.ts >= cutoff) => {
                 return Ok(run.first + run.entries.partition_point(|e| e.ts < cutoff) as u64);
             }
-            Part::Run(_) => {}
+            IndexSpan::Run(_) => {}
         }
     }
     Ok(state.indexed_to + 1)
 }
 
 /// The commit time from which on records of this topic have not expired; `None` without a TTL.
-pub(super) fn cutoff(core: &Core, config: &TopicConfig) -> Option<u64> {
+pub(crate) fn cutoff(core: &Ctx, config: &TopicConfig) -> Option<u64> {
     match config.ttl_ms {
         0 => None,
         ttl => core.time.steady().checked_sub(ttl),
@@ -149,8 +151,8 @@ pub(super) fn cutoff(core: &Core, config: &TopicConfig) -> Option<u64> {
 
 /// Looks at expiry under the state lock, reading what that needs outside of it. `f` sees the
 /// state with what has expired.
-pub(super) fn with_expired<T>(
-    core: &Core,
+pub(crate) fn with_expired<T>(
+    core: &Ctx,
     topic: &Topic,
     mut f: impl FnMut(&State, Option<Expired>) -> T,
 ) -> Result<T> {
@@ -182,7 +184,7 @@ pub(super) fn with_expired<T>(
 
 /// Before a write to a topic with a cap: what has expired makes room first. A caller that may
 /// not wait leaves it while writes are on their way.
-pub(crate) fn expire_before_write(core: &Arc<Core>, topic: &Arc<Topic>, wait: Wait) -> Result<()> {
+pub(crate) fn expire_before_write(core: &Arc<Ctx>, topic: &Arc<Topic>, wait: Wait) -> Result<()> {
     let capped = {
         let a = topic.append.lock();
         a.config.ttl_ms > 0 && (a.config.cap_records > 0 || a.config.cap_bytes > 0)
@@ -194,7 +196,7 @@ pub(crate) fn expire_before_write(core: &Arc<Core>, topic: &Arc<Topic>, wait: Wa
 }
 
 /// Logs what has expired; returns whether anything had. On return the topic is exact.
-pub(crate) fn expire(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<bool> {
+pub(crate) fn expire(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<bool> {
     if topic.life() != Life::Live || !with_expired(core, topic, |_, found| found.is_some())? {
         return Ok(false);
     }
@@ -202,17 +204,17 @@ pub(crate) fn expire(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<bool> {
     let mut upto = u64::MAX;
     if config.kind == TopicType::Queue {
         let jobs = expired_jobs(core, topic)?;
-        super::expire_jobs(core, topic, &jobs)?;
+        core.host.jobs_expire(topic, &jobs)?;
         // What has expired since is no dead letter yet.
         upto = jobs.last().map_or(0, |seq| seq + 1);
     }
     let capped = config.cap_records > 0 || config.cap_bytes > 0;
-    let alone = if capped { Some(topic.alone(core)?) } else { None };
-    log_expired(core, topic, alone.as_ref(), upto)
+    let exclusive = if capped { Some(topic.exclusive(core)?) } else { None };
+    log_expired(core, topic, exclusive.as_ref(), upto)
 }
 
 /// The live records that have expired.
-fn expired_jobs(core: &Core, topic: &Topic) -> Result<Vec<u64>> {
+fn expired_jobs(core: &Ctx, topic: &Topic) -> Result<Vec<u64>> {
     loop {
         let found = with_expired(core, topic, |state, found| {
             let mut seqs = Vec::new();
@@ -233,11 +235,11 @@ fn expired_jobs(core: &Core, topic: &Topic) -> Result<Vec<u64>> {
     }
 }
 
-/// The same, as far as it lies below `upto`; `alone` when the caller has the topic alone.
-pub(super) fn log_expired(
-    core: &Arc<Core>,
+/// The same, as far as it lies below `upto`; `exclusive` when the caller has the topic alone.
+pub(crate) fn log_expired(
+    core: &Arc<Ctx>,
     topic: &Arc<Topic>,
-    alone: Option<&Alone>,
+    exclusive: Option<&ExclusiveGuard>,
     upto: u64,
 ) -> Result<bool> {
     loop {
@@ -262,8 +264,8 @@ pub(super) fn log_expired(
         let reason = Evicted::TTL.code();
         EvictWatermark { evict_floor: found.floor, earliest_seq: found.floor, reason }
             .encode_frame(&mut body, topic.id(), 0, 0);
-        let mut a = match alone {
-            Some(alone) => topic.admit_exclusive(core, body.len(), Wait::Bounded, alone)?,
+        let mut a = match exclusive {
+            Some(exclusive) => topic.admit_exclusive(core, body.len(), Wait::Bounded, exclusive)?,
             None => topic.admit(core, body.len(), Wait::Bounded)?,
         };
         if a.closed {
@@ -272,7 +274,7 @@ pub(super) fn log_expired(
         if topic.state.read().structure != structure {
             continue;
         }
-        let flight = Flight::plain(core, topic, hints, Undo::None);
+        let flight = PendingBatch::plain(core, topic, hints, Undo::None);
         let frames = Frames { head: body, ..Frames::default() };
         // It concerns applied records only, and is not held back until a sync. Behind a batch that
         // is, it waits as that does (I1): a topic applies its frames in the order of the log, since
@@ -290,19 +292,23 @@ pub(super) fn log_expired(
 }
 
 /// Logs the deletion of records whose own time to live has passed. Returns how many went.
-pub(crate) fn sweep_records(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<u64> {
+pub(crate) fn sweep_records(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<u64> {
     let now = core.time.steady();
     let due = due_records(core, topic, now)?;
     let mut gone = 0;
     for seqs in due.chunks(10_000) {
-        let why = super::expire_jobs(core, topic, seqs)?;
+        let why = match topic.state.read().config.kind {
+            TopicType::Queue => None,
+            TopicType::Log => Some(Why::ASKED),
+        };
+        let why = why.map_or_else(|| core.host.jobs_expire(topic, seqs), Ok)?;
         gone += super::delete::delete_seqs(core, topic, seqs, why)?.0;
     }
     Ok(gone)
 }
 
 /// The ascending seqs of live records whose own time to live has passed.
-fn due_records(core: &Core, topic: &Topic, now: u64) -> Result<Vec<u64>> {
+fn due_records(core: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
     let (mut due, segs) = {
         let mut guard = topic.state.write();
         let state = &mut *guard;
@@ -363,22 +369,22 @@ fn due_records(core: &Core, topic: &Topic, now: u64) -> Result<Vec<u64>> {
 
 impl State {
     /// The segment that a floor cuts in two, and the first of its records that would go.
-    pub(super) fn cut_by(&self, floor: u64) -> Option<(SegmentMeta, u64)> {
+    pub(crate) fn cut_by(&self, floor: u64) -> Option<(SegmentMeta, u64)> {
         let seg = self.index.seg_of(floor)?;
         (seg.meta.first_seq < floor && seg.live_count > 0)
             .then(|| (seg.meta, seg.meta.first_seq.max(self.floor)))
     }
 }
 
-impl Flight {
+impl PendingBatch {
     /// A batch of control frames.
-    pub(super) fn plain(core: &Arc<Core>, topic: &Arc<Topic>, hints: Hints, undo: Undo) -> Self {
+    pub(crate) fn plain(core: &Arc<Ctx>, topic: &Arc<Topic>, hints: Hints, undo: Undo) -> Self {
         Self {
             core: core.clone(),
             topic: topic.clone(),
             hints,
             undo,
-            birth: false,
+            creation: false,
             removed: Removed::default(),
             pending: AtomicBool::new(false),
         }

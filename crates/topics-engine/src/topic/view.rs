@@ -7,13 +7,12 @@ use topics_env::sync::atomic::Ordering;
 use super::retention::{self, Expired, Need};
 use super::state::State;
 use super::{Topic, expire};
-use crate::api::{TopicState, TopicSummary};
-use crate::asleep::{Found, Sleeper};
-use crate::config::{TopicConfig, TopicType};
-use crate::core::Core;
-use crate::error::Result;
-use crate::priority;
-use crate::queue::api::QueueState;
+use crate::topic::events::Ctx;
+use crate::types::api::{TopicState, TopicSummary};
+use crate::types::config::TopicType;
+use crate::types::error::Result;
+use crate::types::priority;
+use crate::types::queue::QueueState;
 
 impl Topic {
     /// Notes that the topic was consumed.
@@ -21,14 +20,19 @@ impl Topic {
         self.last_read.store(now, Ordering::Relaxed);
     }
 
-    fn priority(&self, config: &crate::config::TopicConfig, now: u64) -> i32 {
+    fn priority(&self, config: &crate::types::config::TopicConfig, now: u64) -> i32 {
         priority::effective(config, self.last_read.load(Ordering::Relaxed), now)
     }
 }
 
 /// The exact state: what has expired is taken out first. Where the log takes nothing more readers
 /// go on: the floors are where the clock has them, and `count` and `bytes` include what has expired.
-pub(crate) fn state(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<TopicState> {
+/// `queue_state` tells the counts of a queue.
+pub(crate) fn state(
+    core: &Arc<Ctx>,
+    topic: &Arc<Topic>,
+    queue_state: impl Fn() -> Result<QueueState>,
+) -> Result<TopicState> {
     topic.check_sound()?;
     if let Err(e) = expire(core, topic) {
         log::debug!("{}: what has expired is not logged: {e}", topic.name);
@@ -37,7 +41,7 @@ pub(crate) fn state(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<TopicState> 
         let next_seq = topic.append.lock().next_seq;
         let kind = topic.state.read().config.kind;
         let queue = match kind {
-            TopicType::Queue => Some(super::queue_state(core, topic)?),
+            TopicType::Queue => Some(queue_state()?),
             TopicType::Log => None,
         };
         let shown = retention::with_expired(core, topic, |state, expired| {
@@ -54,7 +58,7 @@ pub(crate) fn state(core: &Arc<Core>, topic: &Arc<Topic>) -> Result<TopicState> 
 /// The state under its lock; what has to be known first is an error: the dead of a segment, or
 /// nothing but a look.
 fn describe(
-    core: &Core,
+    core: &Ctx,
     topic: &Topic,
     state: &State,
     expired: Option<Expired>,
@@ -95,31 +99,7 @@ fn describe(
 
 /// A line of a list: no I/O, so `earliest_seq` may lag behind deletes of records in segments that
 /// have not been looked into since the engine opened.
-pub(crate) fn summary(core: &Core, found: &Found) -> Result<TopicSummary> {
-    let now = core.time.steady();
-    match found {
-        Found::Awake(topic) => Ok(of_awake(topic, now)),
-        Found::Asleep(sleeper) => of_asleep(sleeper, now),
-    }
-}
-
-fn of_asleep(sleeper: &Sleeper, now: u64) -> Result<TopicSummary> {
-    let g = sleeper.topic_header()?;
-    let config = TopicConfig::decode(g.config)?;
-    let floor = g.delete_below.max(g.evict_floor).max(1);
-    Ok(TopicSummary {
-        topic: g.name.to_owned(),
-        kind: config.kind,
-        head_seq: g.head,
-        earliest_seq: g.earliest_seq.max(floor).min(g.head + 1),
-        count: g.live_count,
-        bytes: g.live_bytes,
-        durability: config.durability,
-        effective_priority: priority::effective(&config, 0, now),
-    })
-}
-
-fn of_awake(topic: &Topic, now: u64) -> TopicSummary {
+pub(crate) fn summary(topic: &Topic, now: u64) -> TopicSummary {
     let state = topic.state.read();
     let head = topic.gate.head();
     let hidden = state.hidden(head);

@@ -1,7 +1,7 @@
 //! Requests and answers of transactions.
 
-use crate::api::NewRecord;
-use crate::queue::api::Held;
+use crate::types::api::NewRecord;
+use crate::types::queue::Held;
 
 /// Rows for one topic.
 #[derive(Clone, Copy, Debug, Default)]

@@ -7,19 +7,23 @@ use topics_storage::format::record::{Body, TxnCommit, TxnTopic};
 use topics_storage::wal::{Batch, Level};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
+use super::Transactions;
 use super::api::{CommitRequest, Committed, TxnRequest, TxnWork};
 use super::gather::{self, Gathered};
+use super::participant::{Conditions, PartRows, TxnParticipant};
 use super::publish::{self, Ready};
 use super::staging::OWN;
 use super::table::{KEYED, NAMELESS, nobody};
 use super::writers;
-use crate::api::Append;
-use crate::config::ConfigPatch;
-use crate::core::{Core, Wait};
-use crate::error::{Error, Result};
-use crate::name;
-use crate::queue::api::Held;
-use crate::topic::{self, Alone, Applied, Conditions, Key, Life, Part, PartRows, Topic};
+use crate::ctx::Wait;
+use crate::topic::{self, Applied, ExclusiveGuard, Key, Topic};
+use crate::txn::participant;
+use crate::types::api::Append;
+use crate::types::config::ConfigPatch;
+use crate::types::error::{Error, Result};
+use crate::types::name;
+use crate::types::queue::Held;
+use crate::verbs;
 
 /// The longest idempotency key.
 const MAX_KEY: usize = 256;
@@ -27,7 +31,11 @@ const MAX_KEY: usize = 256;
 const MAX_DECISION: usize = 16 << 20;
 
 /// Publishes stages of a writer.
-pub(super) fn commit(core: &Arc<Core>, writer: &str, req: &CommitRequest<'_>) -> Result<Committed> {
+pub(crate) fn commit(
+    core: &Arc<Transactions>,
+    writer: &str,
+    req: &CommitRequest<'_>,
+) -> Result<Committed> {
     name::check(writer)?;
     core.check_open()?;
     let _turn = core.txns.turn(writer);
@@ -39,7 +47,7 @@ pub(super) fn commit(core: &Arc<Core>, writer: &str, req: &CommitRequest<'_>) ->
 }
 
 /// A transaction in one call.
-pub(super) fn transact(core: &Arc<Core>, req: &TxnRequest<'_>) -> Result<Committed> {
+pub(crate) fn transact(core: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result<Committed> {
     core.check_open()?;
     let (mut writer, epoch) = identity(core, req)?;
     let _turn = core.txns.turn(&writer);
@@ -72,7 +80,7 @@ pub(super) fn transact(core: &Arc<Core>, req: &TxnRequest<'_>) -> Result<Committ
 }
 
 /// The writer and epoch of a transaction in one call.
-fn identity(core: &Core, req: &TxnRequest<'_>) -> Result<(String, Option<u64>)> {
+fn identity(core: &Transactions, req: &TxnRequest<'_>) -> Result<(String, Option<u64>)> {
     if req.key.len() > MAX_KEY {
         let text =
             format!("the idempotency key is {} bytes, the limit is {MAX_KEY}", req.key.len());
@@ -141,7 +149,11 @@ fn request_hash(req: &TxnRequest<'_>) -> u64 {
 
 /// What is known of an epoch already; finishes what was decided before. The caller has the
 /// writer's turn.
-fn earlier(core: &Arc<Core>, writer: &str, epoch: Option<u64>) -> Result<Option<Committed>> {
+fn earlier(
+    core: &Arc<Transactions>,
+    writer: &str,
+    epoch: Option<u64>,
+) -> Result<Option<Committed>> {
     for (writer, epoch) in core.txns.all_open(Some(writer)) {
         publish::finish(core, &writer, epoch)?;
     }
@@ -161,7 +173,7 @@ fn earlier(core: &Arc<Core>, writer: &str, epoch: Option<u64>) -> Result<Option<
 }
 
 /// Nothing is known, unless the shard of the decisions has failed: then it may hold one.
-fn undecided(core: &Core) -> Result<Option<Committed>> {
+fn undecided(core: &Transactions) -> Result<Option<Committed>> {
     core.wal.poisoned(0).map_or(Ok(None), |e| Err(e.into()))
 }
 
@@ -176,10 +188,15 @@ struct Want<'a> {
 
 impl Want<'_> {
     /// Checks everything that may stand against it; the jobs that it acks.
-    fn check(&mut self, core: &Arc<Core>, topic: &Arc<Topic>, alone: &Alone) -> Result<Vec<u64>> {
+    fn check(
+        &mut self,
+        core: &Arc<Transactions>,
+        topic: &Arc<Topic>,
+        exclusive: &ExclusiveGuard,
+    ) -> Result<Vec<u64>> {
         let (cursors, acks) = (&self.cursors[..], &self.acks[..]);
         let conditions = Conditions { expect_head: self.expect_head, cursors, acks };
-        topic::check_part(core, topic, alone, &mut self.rows, &conditions)
+        participant::check_part(core, topic, exclusive, &mut self.rows, &conditions)
     }
 }
 
@@ -213,7 +230,7 @@ fn wants<'a>(rows: gather::ByTopic, work: &TxnWork<'a>) -> Result<Wants<'a>> {
 
 /// Checks, decides, publishes. The caller has the writer's turn.
 fn decide(
-    core: &Arc<Core>,
+    core: &Arc<Transactions>,
     (writer, epoch, owner): (&str, u64, &str),
     gathered: Gathered,
     work: &TxnWork<'_>,
@@ -232,7 +249,7 @@ fn decide(
                 // Of a shard that has failed nobody knows what it will say after a restart: jobs that
                 // may be acked then are not given to others.
                 if core.wal.poisoned(0).is_none() {
-                    held.iter().for_each(|h| topic::release_acks(&h.topic, &h.part.acks));
+                    held.iter().for_each(|h| participant::release_acks(&h.topic, &h.part.acks));
                 }
             },
         )?;
@@ -259,13 +276,17 @@ fn decide(
 }
 
 /// Takes every topic alone and checks everything. What is returned can only fail by the disk.
-fn check(core: &Arc<Core>, rows: gather::ByTopic, work: &TxnWork<'_>) -> Result<Vec<Ready>> {
+fn check(
+    core: &Arc<Transactions>,
+    rows: gather::ByTopic,
+    work: &TxnWork<'_>,
+) -> Result<Vec<Ready>> {
     let mut wants = wants(rows, work)?;
     if wants.is_empty() {
         return Ok(Vec::new());
     }
     let bytes = wants.values().map(|w| w.rows.len() as u64).sum();
-    core.check_load(bytes, Wait::Bounded)?;
+    verbs::check_load(core, bytes, Wait::Bounded)?;
     rehearse(core, &mut wants)?;
     let mut topics = Vec::new();
     for (name, want) in &wants {
@@ -275,36 +296,36 @@ fn check(core: &Arc<Core>, rows: gather::ByTopic, work: &TxnWork<'_>) -> Result<
     }
     let mut order: Vec<_> = topics.into_iter().zip(wants.into_values()).collect();
     order.sort_by_key(|(topic, _)| topic.id());
-    let held = take_alone(core, order.iter().map(|(topic, _)| topic))?;
+    let held = take_exclusive(core, order.iter().map(|(topic, _)| topic))?;
     let mut ready: Vec<Ready> = Vec::new();
-    for ((topic, mut want), alone) in order.into_iter().zip(held) {
-        match want.check(core, &topic, &alone) {
+    for ((topic, mut want), exclusive) in order.into_iter().zip(held) {
+        match want.check(core, &topic, &exclusive) {
             Ok(acks) => {
-                let part = Part { rows: want.rows, acks, cursors: want.cursors };
-                ready.push(Ready { topic, alone, part });
+                let part = TxnParticipant { rows: want.rows, acks, cursors: want.cursors };
+                ready.push(Ready { topic, exclusive, part });
             }
             Err(e) => {
-                ready.iter().for_each(|r| topic::release_acks(&r.topic, &r.part.acks));
+                ready.iter().for_each(|r| participant::release_acks(&r.topic, &r.part.acks));
                 return Err(e);
             }
         }
     }
     settle(core, &ready).inspect_err(|_| {
-        ready.iter().for_each(|r| topic::release_acks(&r.topic, &r.part.acks));
+        ready.iter().for_each(|r| participant::release_acks(&r.topic, &r.part.acks));
     })?;
     Ok(ready)
 }
 
 /// Takes topics alone, in the order in which they are given: that of their ids.
-pub(super) fn take_alone<'a>(
-    core: &Arc<Core>,
+pub(crate) fn take_exclusive<'a>(
+    core: &Arc<Transactions>,
     topics: impl Iterator<Item = &'a Arc<Topic>>,
-) -> Result<Vec<Alone>> {
-    topics.map(|topic| topic.alone(core)).collect()
+) -> Result<Vec<ExclusiveGuard>> {
+    topics.map(|topic| topic.exclusive(core)).collect()
 }
 
 /// Refuses what can be refused without the topics that are missing, before these are created.
-fn rehearse(core: &Arc<Core>, wants: &mut Wants<'_>) -> Result<()> {
+fn rehearse(core: &Arc<Transactions>, wants: &mut Wants<'_>) -> Result<()> {
     let (mut there, all) = (Vec::new(), wants.len());
     for (name, want) in wants {
         match live(core, name)? {
@@ -316,20 +337,20 @@ fn rehearse(core: &Arc<Core>, wants: &mut Wants<'_>) -> Result<()> {
         return Ok(());
     }
     there.sort_by_key(|(topic, _)| topic.id());
-    let held = take_alone(core, there.iter().map(|(topic, _)| topic))?;
-    for ((topic, want), alone) in there.into_iter().zip(held) {
-        let acks = want.check(core, &topic, &alone)?;
-        topic::release_acks(&topic, &acks);
+    let held = take_exclusive(core, there.iter().map(|(topic, _)| topic))?;
+    for ((topic, want), exclusive) in there.into_iter().zip(held) {
+        let acks = want.check(core, &topic, &exclusive)?;
+        participant::release_acks(&topic, &acks);
     }
     Ok(())
 }
 
-fn live(core: &Core, name: &str) -> Result<Option<Arc<Topic>>> {
-    Ok(core.named(name)?.filter(|t| t.life() == Life::Live))
+fn live(core: &Transactions, name: &str) -> Result<Option<Arc<Topic>>> {
+    core.live(name)
 }
 
 /// Whether a topic that is missing may be created for what is wanted of it.
-fn may_create(core: &Core, name: &str, want: &Want<'_>) -> Result<()> {
+fn may_create(core: &Transactions, name: &str, want: &Want<'_>) -> Result<()> {
     name::check(name)?;
     let wanted = want.rows.count() > 0 && want.cursors.is_empty() && want.acks.is_empty();
     if !wanted || !core.options.auto_create.allows(name) {
@@ -342,18 +363,18 @@ fn may_create(core: &Core, name: &str, want: &Want<'_>) -> Result<()> {
 }
 
 /// The topic of a name; created for rows, where that is allowed.
-fn find(core: &Arc<Core>, name: &str, want: &Want<'_>) -> Result<Arc<Topic>> {
+fn find(core: &Arc<Transactions>, name: &str, want: &Want<'_>) -> Result<Arc<Topic>> {
     if let Some(topic) = live(core, name)? {
         return Ok(topic);
     }
     may_create(core, name, want)?;
-    topic::create(core, name, &ConfigPatch::default())?;
+    verbs::create(core, name, &ConfigPatch::default())?;
     live(core, name)?.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
 }
 
 /// What the decision rests on is durable before it: creations, consumers, jobs. What lies on shard
 /// 0 is so by its sync.
-fn settle(core: &Arc<Core>, ready: &[Ready]) -> Result<()> {
+fn settle(core: &Arc<Transactions>, ready: &[Ready]) -> Result<()> {
     let shards: BTreeSet<usize> = ready.iter().map(|r| core.shard(r.topic.id())).collect();
     for shard in shards.into_iter().filter(|s| *s > 0) {
         let at = core.wal.positions(shard);
@@ -380,7 +401,7 @@ fn body(who: (&str, u64), ready: &[Ready]) -> TxnCommit {
 }
 
 /// Logs the decision, durably.
-fn log(core: &Arc<Core>, body: &TxnCommit) -> Result<()> {
+fn log(core: &Arc<Transactions>, body: &TxnCommit) -> Result<()> {
     let names: usize = body.commits.iter().map(|c| c.1.len() + 24).sum();
     let acks: usize = body.acks.iter().map(|a| a.1.len() * 9 + 24).sum();
     let size = names + acks + body.files.len() * 64 + body.topics.len() * 27 + 512;

@@ -7,10 +7,11 @@ use topics_storage::StorageError;
 use topics_storage::format::record::TxnFile;
 use topics_storage::txn::{self, Rows, StageHeader};
 
+use super::Transactions;
 use super::api::{TxnRows, TxnStage};
-use crate::core::Core;
-use crate::error::{Error, Result};
-use crate::topic::{self, PartRows};
+use super::participant::PartRows;
+use crate::txn::participant;
+use crate::types::error::{Error, Result};
 
 /// The longest file that is read.
 const MAX_FILE: u64 = 3 << 30;
@@ -18,11 +19,11 @@ const MAX_FILE: u64 = 3 << 30;
 const MAX_FILES: usize = 100_000;
 
 /// Encoded rows by topic.
-pub(super) type ByTopic = BTreeMap<String, PartRows>;
+pub(crate) type ByTopic = BTreeMap<String, PartRows>;
 
 /// What a commit publishes.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(crate) struct Gathered {
     pub files: Vec<TxnFile>,
     pub rows: ByTopic,
     /// Whether the files were staged before, and can be committed again if this fails.
@@ -30,10 +31,10 @@ pub(super) struct Gathered {
 }
 
 /// Checks and encodes the rows of a request, those of a topic together.
-pub(super) fn rows_of(core: &Core, rows: &[TxnRows<'_>]) -> Result<Vec<Rows>> {
+pub(crate) fn rows_of(core: &Transactions, rows: &[TxnRows<'_>]) -> Result<Vec<Rows>> {
     let mut out: Vec<Rows> = Vec::new();
     for r in rows {
-        let (frames, count) = topic::encode_rows(core, r.topic, r.records, r.node)?;
+        let (frames, count) = participant::encode_rows(core, r.topic, r.records, r.node)?;
         match out.iter_mut().find(|o| o.topic == r.topic) {
             Some(o) => {
                 o.frames.extend_from_slice(&frames);
@@ -46,7 +47,7 @@ pub(super) fn rows_of(core: &Core, rows: &[TxnRows<'_>]) -> Result<Vec<Rows>> {
 }
 
 /// Rows after those that are there.
-pub(super) fn add(all: &mut ByTopic, rows: Vec<Rows>) {
+pub(crate) fn add(all: &mut ByTopic, rows: Vec<Rows>) {
     for r in rows {
         all.entry(r.topic).or_default().add(&r.frames, r.count);
     }
@@ -55,7 +56,7 @@ pub(super) fn add(all: &mut ByTopic, rows: Vec<Rows>) {
 /// The rows of a file after those that are there: they are in memory once, beside one file. This
 /// and the files to come have `left` bytes: room for them is made when they may be of one topic.
 fn add_file(
-    core: &Core,
+    core: &Transactions,
     all: &mut ByTopic,
     number: u64,
     left: u64,
@@ -71,7 +72,11 @@ fn add_file(
 }
 
 /// Reads and verifies the stages that a commit lists; before the first is read all are checked.
-pub(super) fn stages(core: &Arc<Core>, writer: &str, list: &[TxnStage<'_>]) -> Result<Gathered> {
+pub(crate) fn stages(
+    core: &Arc<Transactions>,
+    writer: &str,
+    list: &[TxnStage<'_>],
+) -> Result<Gathered> {
     let mut out = Gathered { staged: true, ..Gathered::default() };
     let files = check_stages(core, writer, list)?;
     let mut left: u64 = files.iter().map(|f| f.len).sum();
@@ -105,7 +110,7 @@ struct StagedPart<'a> {
 /// Everything that a commit lists, in order. Everything is staged, with the rows that the commit
 /// names, and not too much.
 fn check_stages<'a>(
-    core: &Core,
+    core: &Transactions,
     writer: &str,
     list: &[TxnStage<'a>],
 ) -> Result<Vec<StagedPart<'a>>> {
@@ -135,7 +140,11 @@ fn check_stages<'a>(
 }
 
 /// The topics of what is staged. What is missing or lost is for the commit to say.
-pub(super) fn topics(core: &Core, writer: &str, list: &[TxnStage<'_>]) -> Result<BTreeSet<String>> {
+pub(crate) fn topics(
+    core: &Transactions,
+    writer: &str,
+    list: &[TxnStage<'_>],
+) -> Result<BTreeSet<String>> {
     let mut out = BTreeSet::new();
     for s in list {
         for (_, _, number, _) in core.staging.parts(writer, s.stage) {
@@ -155,7 +164,7 @@ pub(super) fn topics(core: &Core, writer: &str, list: &[TxnStage<'_>]) -> Result
 }
 
 /// Reads the files that a decision names. Anything that is not as it was decided is damage.
-pub(super) fn decided(core: &Core, files: &[TxnFile]) -> Result<ByTopic> {
+pub(crate) fn decided(core: &Transactions, files: &[TxnFile]) -> Result<ByTopic> {
     let mut out = ByTopic::new();
     let mut left: u64 = files.iter().map(|f| f.len).sum();
     for f in files {

@@ -9,26 +9,59 @@
 //! | `commit` | checks everything, decides |
 //! | `publish` | carries a decision out: live, at a repeat, in recovery |
 //! | `writers` | which writers are remembered |
-//! | `verbs` | the façade |
 //!
-//! What a transaction does in one topic is `topic::part`. Locks, in order: the writer's turn → topics
+//! What a transaction does in one topic is `participant`. Locks, in order: the writer's turn → topics
 //! alone, ascending ids → append → state → the table.
 
-mod api;
-mod commit;
-mod gather;
-mod publish;
-mod staging;
-mod table;
+pub(crate) mod api;
+pub(crate) mod commit;
+pub(crate) mod gather;
+pub(crate) mod participant;
+pub(crate) mod publish;
+pub(crate) mod staging;
+pub(crate) mod table;
 #[cfg(test)]
 mod tests;
-mod verbs;
-mod writers;
+pub(crate) mod writers;
 
-pub use api::{
+use std::ops::Deref;
+use std::sync::Arc;
+
+use topics_storage::dir::Paths;
+use topics_storage::txn::Stages;
+
+pub use self::api::{
     CommitRequest, Committed, CommittedTopic, StageRequest, Staged, StagedState, TxnAck, TxnCursor,
     TxnRequest, TxnRows, TxnStage, TxnWork, WriterState, WriterSummary,
 };
-pub(crate) use publish::{pass, recovered};
-pub(crate) use staging::Staging;
-pub(crate) use table::{SECTION, Txns};
+pub(crate) use self::publish::{pass, recovered};
+pub(crate) use self::staging::Staging;
+pub(crate) use self::table::{SECTION, Txns};
+
+use crate::checkpoint::Store;
+
+/// The transactions of an open engine.
+#[derive(Debug)]
+pub(crate) struct Transactions {
+    store: Arc<Store>,
+    /// What the log says of them.
+    pub txns: Arc<Txns>,
+    /// Rows that wait for a commit.
+    pub staging: Staging,
+}
+
+/// A layer has what the layer below has.
+impl Deref for Transactions {
+    type Target = Arc<Store>;
+    fn deref(&self) -> &Arc<Store> {
+        &self.store
+    }
+}
+
+impl Transactions {
+    pub(crate) fn new(store: Arc<Store>, txns: Arc<Txns>) -> Arc<Self> {
+        let files = Stages::new(store.env.clone(), Paths::new(&store.dir), store.disk.store_id);
+        let staging = Staging::new(files, &store.options, store.generation);
+        Arc::new(Self { store, txns, staging })
+    }
+}

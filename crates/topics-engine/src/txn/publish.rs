@@ -6,47 +6,50 @@ use std::time::Duration;
 use topics_storage::format::record::{Body, TxnCommit, TxnDone};
 use topics_storage::wal::{Batch, Level};
 
+use super::Transactions;
 use super::api::{Committed, CommittedTopic};
-use super::commit::take_alone;
+use super::commit::take_exclusive;
 use super::gather;
+use super::participant::{PartRows, TxnParticipant};
 use super::table::{Open, base};
-use crate::core::{Core, Wait};
-use crate::error::{Error, Result};
-use crate::topic::{self, Alone, Applied, Life, Part, PartRows, Topic};
+use crate::ctx::Wait;
+use crate::topic::{Applied, ExclusiveGuard, Life, Topic};
+use crate::txn::participant;
+use crate::types::error::{Error, Result};
 
 /// A topic that is held, and what happens to it.
-pub(super) struct Ready {
+pub(crate) struct Ready {
     pub topic: Arc<Topic>,
-    pub alone: Alone,
-    pub part: Part,
+    pub exclusive: ExclusiveGuard,
+    pub part: TxnParticipant,
 }
 
 /// Logs the parts, all of them before the first is waited for. A part that fails stays to be done.
-pub(super) fn publish(core: &Arc<Core>, who: (&str, u64), ready: Vec<Ready>) -> Result<()> {
+pub(crate) fn publish(core: &Arc<Transactions>, who: (&str, u64), ready: Vec<Ready>) -> Result<()> {
     let mut outcome = Ok(());
     let mut sent = Vec::new();
     for r in ready {
-        match topic::publish_part(core, &r.topic, &r.alone, who, r.part) {
-            Ok(Some(part)) => sent.push((part, r.alone)),
+        match participant::publish_part(core, &r.topic, &r.exclusive, who, r.part) {
+            Ok(Some(part)) => sent.push((part, r.exclusive)),
             Ok(None) => {}
             Err(e) => outcome = outcome.and(Err(e)),
         }
     }
-    for (part, alone) in sent {
+    for (part, exclusive) in sent {
         outcome = outcome.and(part.wait(core));
-        drop(alone);
+        drop(exclusive);
     }
     outcome
 }
 
 /// The topic of a part, while it is there.
-fn alive(core: &Core, topic_id: u64, epoch: u64) -> Result<Option<Arc<Topic>>> {
+fn alive(core: &Transactions, topic_id: u64, epoch: u64) -> Result<Option<Arc<Topic>>> {
     let topic = core.by_id(topic_id)?;
     Ok(topic.filter(|topic| topic.key.epoch == epoch && topic.life() == Life::Live))
 }
 
 /// The parts of a decision that are not logged, with the topics that are there.
-fn missing(core: &Core, open: &Open) -> Result<Vec<Arc<Topic>>> {
+fn missing(core: &Transactions, open: &Open) -> Result<Vec<Arc<Topic>>> {
     let todo = open.body.topics.iter().filter(|t| !open.parts.contains_key(&t.topic_id));
     let found = todo.filter_map(|t| alive(core, t.topic_id, t.epoch).transpose());
     let mut topics = found.collect::<Result<Vec<_>>>()?;
@@ -55,7 +58,7 @@ fn missing(core: &Core, open: &Open) -> Result<Vec<Arc<Topic>>> {
 }
 
 /// Does what is left of a decision. The caller has the writer's turn, or nobody else is there.
-pub(super) fn finish(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Committed> {
+pub(crate) fn finish(core: &Arc<Transactions>, writer: &str, epoch: u64) -> Result<Committed> {
     let Some(open) = core.txns.open(writer, epoch) else {
         return Err(Error::Internal(format!("writer {writer:?}: epoch {epoch} is not open")));
     };
@@ -68,24 +71,24 @@ pub(super) fn finish(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Commi
         true => gather::decided(core, &open.body.files)?,
         false => gather::ByTopic::new(),
     };
-    let held = take_alone(core, topics.iter())?;
-    let ready = topics.into_iter().zip(held).map(|(topic, alone)| {
+    let held = take_exclusive(core, topics.iter())?;
+    let ready = topics.into_iter().zip(held).map(|(topic, exclusive)| {
         let rows = rows.remove(&*topic.name).unwrap_or_default();
         let part = part_of(&open.body, topic.id(), rows);
-        Ready { topic, alone, part }
+        Ready { topic, exclusive, part }
     });
     publish(core, (writer, epoch), ready.collect())?;
     end(core, writer, epoch)
 }
 
-fn part_of(body: &TxnCommit, id: u64, rows: PartRows) -> Part {
+fn part_of(body: &TxnCommit, id: u64, rows: PartRows) -> TxnParticipant {
     let acks = body.acks.iter().filter(|a| a.0 == id).flat_map(|a| a.1.clone()).collect();
     let cursors = body.commits.iter().filter(|c| c.0 == id);
-    Part { rows, acks, cursors: cursors.map(|c| (c.1.clone(), c.2)).collect() }
+    TxnParticipant { rows, acks, cursors: cursors.map(|c| (c.1.clone(), c.2)).collect() }
 }
 
 /// All parts are durable: says so in the log, and answers.
-pub(super) fn end(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Committed> {
+pub(crate) fn end(core: &Arc<Transactions>, writer: &str, epoch: u64) -> Result<Committed> {
     let Some(open) = core.txns.open(writer, epoch) else {
         return Err(Error::Internal(format!("writer {writer:?}: epoch {epoch} is not open")));
     };
@@ -115,7 +118,7 @@ pub(super) fn end(core: &Arc<Core>, writer: &str, epoch: u64) -> Result<Committe
     Ok(answer)
 }
 
-pub(super) fn log_end(core: &Arc<Core>, body: &TxnDone, level: Level) -> Result<()> {
+pub(crate) fn log_end(core: &Arc<Transactions>, body: &TxnDone, level: Level) -> Result<()> {
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
     let commit = Arc::new(Applied::new(core, "a transaction's end"));
@@ -126,7 +129,7 @@ pub(super) fn log_end(core: &Arc<Core>, body: &TxnDone, level: Level) -> Result<
 }
 
 /// After recovery has replayed every shard, before anything else is written.
-pub(crate) fn recovered(core: &Arc<Core>) -> Result<()> {
+pub(crate) fn recovered(core: &Arc<Transactions>) -> Result<()> {
     core.txns.replayed();
     core.staging.load(&core.txns)?;
     for (writer, epoch) in core.txns.all_open(None) {
@@ -151,7 +154,7 @@ pub(crate) fn recovered(core: &Arc<Core>) -> Result<()> {
 
 /// What happens without being asked: old stages and spent files go, what a full disk stopped goes
 /// on. Cheap when nothing is due.
-pub(crate) fn pass(core: &Arc<Core>) -> Result<()> {
+pub(crate) fn pass(core: &Arc<Transactions>) -> Result<()> {
     let now = core.time.steady();
     core.txns.expire(now);
     let ttl = core.options.txn_ttl.max(Duration::from_millis(1)).as_millis() as u64;

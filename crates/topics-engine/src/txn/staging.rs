@@ -9,25 +9,25 @@ use topics_storage::StorageError;
 use topics_storage::format::record::TxnFile;
 use topics_storage::txn::{self, Rows, StageHeader, Stages};
 
+use super::Transactions;
 use super::api::{StageRequest, Staged, StagedState};
 use super::gather;
 use super::table::Txns;
-use crate::core::Core;
-use crate::error::{Error, Result};
-use crate::name;
-use crate::options::Options;
-use crate::quota::{Charge, Quota};
+use crate::types::error::{Error, Result};
+use crate::types::name;
+use crate::types::options::Options;
+use crate::types::quota::{Charge, Quota};
 
 /// The longest name of a stage.
 const MAX_STAGE: usize = 128;
 /// The stage of a transaction in one call; no name that somebody gives is empty.
-pub(super) const OWN: &str = "";
+pub(crate) const OWN: &str = "";
 /// What a file takes of the quota at least.
 const PAGE: u64 = 4096;
 
 /// A file that nobody has committed.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(crate) struct StagedFile {
     pub number: u64,
     pub rows: u64,
     pub len: u64,
@@ -39,12 +39,12 @@ pub(super) struct Part {
 }
 
 /// Parts by (writer, stage) and number.
-type Table = BTreeMap<(String, String), BTreeMap<u32, Part>>;
+type Table = BTreeMap<(String, String), BTreeMap<u32, StagedFile>>;
 
 /// The staged files of an engine.
 #[derive(Debug)]
 pub(crate) struct Staging {
-    pub(super) files: Stages,
+    pub(crate) files: Stages,
     quota: Arc<Quota>,
     /// The last file number.
     number: AtomicU64,
@@ -64,7 +64,7 @@ impl Staging {
 
     /// Takes in what was staged before the open. What is spent goes; so does what cannot be read,
     /// and what belongs to a call that did not live to decide.
-    pub(super) fn load(&self, txns: &Txns) -> Result<()> {
+    pub(crate) fn load(&self, txns: &Txns) -> Result<()> {
         let named = txns.named();
         let spent = txns.spent(u64::MAX);
         for (number, head) in self.files.list()? {
@@ -97,13 +97,13 @@ impl Staging {
 
     fn keep(&self, head: &StageHeader, len: u64, at: u64, charge: Charge) {
         let (number, rows) = (head.number, head.rows);
-        let part = Part { number, rows, len, at, doubt: 0, _charge: charge };
+        let part = StagedFile { number, rows, len, at, doubt: 0, _charge: charge };
         let key = (head.writer.clone(), head.stage.clone());
         self.table.lock().entry(key).or_default().insert(head.part, part);
     }
 
     /// Writes rows down; nobody knows of the file yet.
-    pub(super) fn write(
+    pub(crate) fn write(
         &self,
         writer: &str,
         stage: &str,
@@ -129,27 +129,27 @@ impl Staging {
     }
 
     /// The parts of a stage: number, rows, file number and length of each, ascending.
-    pub(super) fn parts(&self, writer: &str, stage: &str) -> Vec<(u32, u64, u64, u64)> {
+    pub(crate) fn parts(&self, writer: &str, stage: &str) -> Vec<(u32, u64, u64, u64)> {
         let table = self.table.lock();
         let parts = table.get(&(writer.to_owned(), stage.to_owned()));
         parts.into_iter().flatten().map(|(n, p)| (*n, p.rows, p.number, p.len)).collect()
     }
 
     /// Whether a writer has staged anything.
-    pub(super) fn has_rows(&self, writer: &str) -> bool {
+    pub(crate) fn has_rows(&self, writer: &str) -> bool {
         let table = self.table.lock();
         let mut from = table.range((writer.to_owned(), String::new())..);
         from.next().is_some_and(|((w, _), _)| w == writer)
     }
 
     /// Gives up all that a writer has staged; whether there was anything.
-    pub(super) fn abort_all(&self, txns: &Txns, writer: &str) -> bool {
+    pub(crate) fn abort_all(&self, txns: &Txns, writer: &str) -> bool {
         let stages = self.state(writer);
         stages.iter().filter(|s| self.abort(txns, writer, &s.stage)).count() > 0
     }
 
     /// What a writer has staged.
-    pub(super) fn state(&self, writer: &str) -> Vec<StagedState> {
+    pub(crate) fn state(&self, writer: &str) -> Vec<StagedState> {
         let table = self.table.lock();
         let mine = table.iter().filter(|((w, _), _)| w == writer);
         mine.map(|((_, stage), parts)| StagedState {
@@ -162,7 +162,7 @@ impl Staging {
     }
 
     /// Rows and bytes of each stage, with its writer.
-    pub(super) fn sizes(&self) -> Vec<(String, u64, u64)> {
+    pub(crate) fn sizes(&self) -> Vec<(String, u64, u64)> {
         let table = self.table.lock();
         let sizes = table.iter().map(|((writer, _), parts)| {
             let parts = parts.values();
@@ -173,12 +173,12 @@ impl Staging {
     }
 
     /// A decision names these files: they are its own.
-    pub(super) fn decided(&self, writer: &str, files: &[TxnFile]) {
+    pub(crate) fn decided(&self, writer: &str, files: &[TxnFile]) {
         self.each(writer, |p| !files.iter().any(|f| f.name == txn::name(p.number)));
     }
 
     /// A decision about these files failed, and may come back until the log has gone on.
-    pub(super) fn doubt(&self, writer: &str, files: &[TxnFile], lsn: u64) {
+    pub(crate) fn doubt(&self, writer: &str, files: &[TxnFile], lsn: u64) {
         self.each(writer, |p| {
             if files.iter().any(|f| f.name == txn::name(p.number)) {
                 p.doubt = p.doubt.max(lsn);
@@ -187,7 +187,7 @@ impl Staging {
         });
     }
 
-    fn each(&self, writer: &str, mut keep: impl FnMut(&mut Part) -> bool) {
+    fn each(&self, writer: &str, mut keep: impl FnMut(&mut StagedFile) -> bool) {
         self.table.lock().retain(|(w, _), parts| {
             if w == writer {
                 parts.retain(|_, p| keep(p));
@@ -208,7 +208,7 @@ impl Staging {
 
     /// Gives up the stages to which nothing was added since `before`, but for those of a writer
     /// that is busy; how many.
-    pub(super) fn expire(&self, txns: &Txns, before: u64) -> u64 {
+    pub(crate) fn expire(&self, txns: &Txns, before: u64) -> u64 {
         let mut given_up = 0;
         let old: Vec<_> = {
             let table = self.table.lock();
@@ -232,7 +232,7 @@ impl Staging {
     }
 
     /// Removes spent files; `lsn` is how far shard 0 is synced.
-    pub(super) fn sweep(&self, txns: &Txns, lsn: u64) -> Result<()> {
+    pub(crate) fn sweep(&self, txns: &Txns, lsn: u64) -> Result<()> {
         let mut spent = txns.spent(lsn);
         let named = txns.named();
         spent.retain(|f| !named.contains(f));
@@ -257,7 +257,11 @@ fn check_stage(stage: &str) -> Result<()> {
 }
 
 /// Stages a part; when this returns it is durable.
-pub(super) fn stage(core: &Arc<Core>, writer: &str, req: &StageRequest<'_>) -> Result<Staged> {
+pub(crate) fn stage(
+    core: &Arc<Transactions>,
+    writer: &str,
+    req: &StageRequest<'_>,
+) -> Result<Staged> {
     name::check(writer)?;
     check_stage(req.stage)?;
     core.check_open()?;
@@ -281,7 +285,7 @@ pub(super) fn stage(core: &Arc<Core>, writer: &str, req: &StageRequest<'_>) -> R
 }
 
 /// Gives a stage up. False when there is none.
-pub(super) fn abort(core: &Arc<Core>, writer: &str, stage: &str) -> Result<bool> {
+pub(crate) fn abort(core: &Arc<Transactions>, writer: &str, stage: &str) -> Result<bool> {
     name::check(writer)?;
     check_stage(stage)?;
     core.check_open()?;

@@ -12,8 +12,8 @@ use topics_storage::format::record::{Body, TxnCommit, TxnDone, TxnFile, TxnPart}
 use topics_storage::snapshot::Section;
 
 use super::api::{Committed, CommittedTopic};
-use crate::error::{Error, Result};
-use crate::quota::{Charge, Quota};
+use crate::types::error::{Error, Result};
+use crate::types::quota::{Charge, Quota};
 
 /// The section of a snapshot that holds transactions.
 pub(crate) const SECTION: u16 = 2;
@@ -21,8 +21,8 @@ pub(crate) const SECTION: u16 = 2;
 const VERSION: u16 = 1;
 /// What the names of writers that have an idempotency key, or nothing, begin with. No name that
 /// somebody gives begins so.
-pub(super) const KEYED: &str = "$k.";
-pub(super) const NAMELESS: &str = "$t.";
+pub(crate) const KEYED: &str = "$k.";
+pub(crate) const NAMELESS: &str = "$t.";
 /// The length of the name of a key: what follows tells its transactions apart.
 const KEYED_LEN: usize = KEYED.len() + 32;
 /// How long an idempotency key is remembered, ms, counted from the end of its transaction. One that
@@ -33,7 +33,7 @@ const WINDOW_MS: u64 = 120_000;
 
 /// A decision that is not carried out.
 #[derive(Clone, Debug)]
-pub(super) struct Open {
+pub(crate) struct Open {
     pub body: Arc<TxnCommit>,
     /// The parts that are logged, by topic: seq of the first row.
     pub parts: BTreeMap<u64, u64>,
@@ -50,21 +50,21 @@ struct Last {
 
 /// How many writers are remembered; 0: any number.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WriterLimits {
+pub(crate) struct WriterLimits {
     pub all: u64,
     pub per_key: u64,
 }
 
 /// There is no room for another writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Full {
+pub(crate) struct Full {
     /// Its API key has as many as it may have.
     pub per_key: bool,
 }
 
 /// A place for a writer that commits for the first time, until it is remembered.
 #[derive(Debug)]
-pub(super) struct NewWriter<'a> {
+pub(crate) struct NewWriter<'a> {
     all: &'a Txns,
     writer: String,
 }
@@ -82,7 +82,7 @@ impl Last {
 }
 
 /// What has one turn, and one last epoch: the writer, or the key.
-pub(super) fn base(writer: &str) -> &str {
+pub(crate) fn base(writer: &str) -> &str {
     match writer.get(..KEYED_LEN) {
         Some(key) if key.starts_with(KEYED) => key,
         _ => writer,
@@ -142,7 +142,7 @@ fn is_named(writer: &str) -> bool {
 
 /// Its holder is the only one who does something for a writer.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
+pub(crate) struct Turn<'a> {
     all: &'a Txns,
     of: String,
 }
@@ -162,7 +162,7 @@ impl Txns {
     }
 
     /// A place for a writer; `None`: it is known, or nobody named it.
-    pub(super) fn reserve(
+    pub(crate) fn reserve(
         &self,
         writer: &str,
         owner: &str,
@@ -191,7 +191,7 @@ impl Txns {
 
     /// The writer, of one owner or of all, whose last commit is the oldest, and no later than
     /// `before`. Those with an open decision, and those that are `kept`, do not count.
-    pub(super) fn oldest_idle(
+    pub(crate) fn oldest_idle(
         &self,
         owner: Option<&str>,
         before: u64,
@@ -211,19 +211,19 @@ impl Txns {
     }
 
     /// When a writer committed last.
-    pub(super) fn idle_since(&self, writer: &str) -> Option<u64> {
+    pub(crate) fn idle_since(&self, writer: &str) -> Option<u64> {
         self.inner.lock().last.get(writer).map(|last| last.ts)
     }
 
     /// Whose a writer is, if it has committed for somebody.
-    pub(super) fn owner(&self, writer: &str) -> Option<String> {
+    pub(crate) fn owner(&self, writer: &str) -> Option<String> {
         let inner = self.inner.lock();
         let owner = &inner.last.get(writer)?.body.owner;
         (!owner.is_empty()).then(|| owner.clone())
     }
 
     /// Waits for the turn of a writer, or of whatever has a name.
-    pub(super) fn turn(&self, of: &str) -> Turn<'_> {
+    pub(crate) fn turn(&self, of: &str) -> Turn<'_> {
         let mut turns = self.turns.lock();
         while !turns.insert(of.to_owned()) {
             self.freed.wait(&mut turns);
@@ -232,7 +232,7 @@ impl Txns {
     }
 
     /// The same without waiting.
-    pub(super) fn try_turn(&self, of: &str) -> Option<Turn<'_>> {
+    pub(crate) fn try_turn(&self, of: &str) -> Option<Turn<'_>> {
         self.turns.lock().insert(of.to_owned()).then(|| Turn { all: self, of: of.to_owned() })
     }
 
@@ -261,7 +261,7 @@ impl Txns {
     }
 
     /// The replay is over: parts without a decision are of transactions that have ended.
-    pub(super) fn replayed(&self) {
+    pub(crate) fn replayed(&self) {
         self.inner.lock().early = None;
     }
 
@@ -282,7 +282,7 @@ impl Txns {
         }
     }
 
-    pub(super) fn open(&self, writer: &str, epoch: u64) -> Option<Open> {
+    pub(crate) fn open(&self, writer: &str, epoch: u64) -> Option<Open> {
         self.inner.lock().open.get(&(writer.to_owned(), epoch)).cloned()
     }
 
@@ -292,14 +292,14 @@ impl Txns {
     }
 
     /// Open decisions, of one writer or key, or of all.
-    pub(super) fn all_open(&self, writer: Option<&str>) -> Vec<(String, u64)> {
+    pub(crate) fn all_open(&self, writer: Option<&str>) -> Vec<(String, u64)> {
         let inner = self.inner.lock();
         let keys = inner.open.keys().filter(|(w, _)| writer.is_none_or(|want| want == base(w)));
         keys.cloned().collect()
     }
 
     /// The last epoch of a writer, with its answer; a key's only while it is remembered.
-    pub(super) fn last(&self, writer: &str, now: u64) -> Option<Committed> {
+    pub(crate) fn last(&self, writer: &str, now: u64) -> Option<Committed> {
         let inner = self.inner.lock();
         let last = inner.last.get(writer)?;
         if last.expires_at().is_some_and(|at| at <= now) {
@@ -316,7 +316,7 @@ impl Txns {
     }
 
     /// The last epochs of the writers that somebody named.
-    pub(super) fn epochs(&self) -> Vec<(String, u64)> {
+    pub(crate) fn epochs(&self) -> Vec<(String, u64)> {
         let inner = self.inner.lock();
         let named = inner.last.iter().filter(|(writer, _)| !writer.starts_with('$'));
         named.map(|(writer, last)| (writer.clone(), last.body.epoch)).collect()
@@ -324,29 +324,29 @@ impl Txns {
 
     /// How many writers and keys are remembered.
     #[cfg(test)]
-    pub(super) fn writers(&self) -> usize {
+    pub(crate) fn writers(&self) -> usize {
         self.inner.lock().last.len()
     }
 
     /// Forgets keys whose time has come.
-    pub(super) fn expire(&self, now: u64) {
+    pub(crate) fn expire(&self, now: u64) {
         self.inner.lock().last.retain(|_, l| l.expires_at().is_none_or(|at| at > now));
     }
 
     /// A file is not needed once shard 0 is synced up to an lsn.
-    pub(super) fn spend(&self, name: String, lsn: u64) {
+    pub(crate) fn spend(&self, name: String, lsn: u64) {
         self.inner.lock().spent.insert(name, lsn);
     }
 
     /// The files that open decisions name.
-    pub(super) fn named(&self) -> BTreeSet<String> {
+    pub(crate) fn named(&self) -> BTreeSet<String> {
         let inner = self.inner.lock();
         let files = inner.open.values().flat_map(|o| &o.body.files);
         files.map(|f| f.name.clone()).collect()
     }
 
     /// Spent files that may go when shard 0 is synced up to `lsn`.
-    pub(super) fn spent(&self, lsn: u64) -> Vec<String> {
+    pub(crate) fn spent(&self, lsn: u64) -> Vec<String> {
         let inner = self.inner.lock();
         let due = inner.spent.iter().filter(|(_, at)| **at <= lsn);
         due.map(|(name, _)| name.clone()).collect()
@@ -358,7 +358,7 @@ impl Txns {
     }
 
     /// Files are gone for good.
-    pub(super) fn forget(&self, files: &[String]) {
+    pub(crate) fn forget(&self, files: &[String]) {
         let mut inner = self.inner.lock();
         inner.spent.retain(|f, _| !files.contains(f));
     }
@@ -419,7 +419,7 @@ impl Txns {
 }
 
 /// A decision of nobody about nothing.
-pub(super) fn nobody() -> TxnCommit {
+pub(crate) fn nobody() -> TxnCommit {
     TxnCommit {
         writer: String::new(),
         epoch: 0,

@@ -7,13 +7,13 @@ use topics_env::sim::{CallFilter, CallKind, CrashOptions, DiskImage, FaultKind, 
 use topics_env::{Hook, Site};
 
 use super::*;
-use crate::api::{Append, Durability, NewRecord, TopicMatch};
-use crate::config::{ConfigPatch, Discard, TopicType};
-use crate::error::{Error, Result};
-use crate::options::{AutoCreate, Options};
-use crate::queue::api::{Claim, Held};
-use crate::topic::ConsumerStart;
 use crate::topic::tests::{DIR, World, class, rec, small};
+use crate::types::api::{Append, Durability, NewRecord, TopicMatch};
+use crate::types::config::{ConfigPatch, Discard, TopicType};
+use crate::types::consumer::ConsumerStart;
+use crate::types::error::{Error, Result};
+use crate::types::options::{AutoCreate, Options};
+use crate::types::queue::{Claim, Held};
 
 /// The epochs of these tests begin here.
 const FIRST: u64 = 5;
@@ -531,7 +531,7 @@ fn a_deleted_topic_drops_its_rows() {
     stage_all(&w);
     // The log of some shard fails after the decision: its parts stay undone.
     let core = w.engine().core().clone();
-    let shard_of = |t: &str| core.shard(core.registry.named(t).unwrap().id());
+    let shard_of = |t: &str| core.shard(core.table.loaded.named(t).unwrap().id());
     let victim = ["disk", "fsync", "memory", "ephemeral"]
         .into_iter()
         .find(|t| shard_of(t) > 0)
@@ -562,7 +562,7 @@ fn a_repeat_answers_for_a_topic_that_was_deleted_since_also_after_a_power_cut() 
         let names = ["a", "b", "c", "d"];
         names.iter().for_each(|name| w.create(name, class(durability)));
         let core = w.engine().core().clone();
-        let shard = |t: &str| core.shard(core.registry.named(t).unwrap().id());
+        let shard = |t: &str| core.shard(core.table.loaded.named(t).unwrap().id());
         // On another shard than the end of the transaction.
         let gone = *names.iter().find(|t| shard(t) > 0).unwrap();
         let of = shard(gone);
@@ -597,7 +597,7 @@ fn a_full_disk_delays_what_was_decided() {
         let other = [1, 2].into_iter().find(|s| {
             ["disk", "fsync", "memory", "ephemeral", "q", "in"]
                 .iter()
-                .any(|t| core.shard(core.registry.named(t).unwrap().id()) == *s)
+                .any(|t| core.shard(core.table.loaded.named(t).unwrap().id()) == *s)
         });
         let dir = format!("shard-{:02}", other.unwrap());
         w.fs.fail_nth(CallFilter::on_path(CallKind::Write, &dir), 1, FaultKind::ENOSPC);
@@ -622,7 +622,7 @@ fn cursors_of_a_part_that_has_to_read_first_move_with_it() {
     let names = ["in", "in2", "in3", "in4"];
     names.iter().for_each(|name| w.create(name, class(Durability::Disk)));
     let core = w.engine().core();
-    let shard = |t: &str| core.shard(core.registry.named(t).unwrap().id());
+    let shard = |t: &str| core.shard(core.table.loaded.named(t).unwrap().id());
     let topic = *names.iter().find(|t| shard(t) == 1).unwrap();
     // Full, and with deletes in its segments: a write has to read them to know what it evicts.
     w.create(topic, ConfigPatch { cap_records: Some(20), ..ConfigPatch::default() });
@@ -725,7 +725,7 @@ fn staged_rows_are_bounded_in_time_and_bytes() {
 
 #[test]
 fn lost_rows_of_a_decision_are_damage() {
-    use crate::options::RecoveryMode;
+    use crate::types::options::RecoveryMode;
     let options = Options { wal_shards: 3, ..small() };
     let mut w = World::with(options);
     w.furnish_all();

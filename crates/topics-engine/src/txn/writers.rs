@@ -10,23 +10,27 @@ use std::sync::Arc;
 use topics_storage::format::record::TxnDone;
 use topics_storage::wal::Level;
 
+use super::Transactions;
 use super::publish;
 use super::table::{KEYED, NewWriter, WriterLimits};
-use crate::core::Core;
-use crate::error::{Error, Result};
-use crate::name;
-use crate::quota::Charge;
+use crate::types::error::{Error, Result};
+use crate::types::name;
+use crate::types::quota::Charge;
 
 /// What a decision takes of the limits until it is applied.
 #[derive(Debug)]
-pub(super) struct Admission<'a> {
+pub(crate) struct Admission<'a> {
     _writer: Option<NewWriter<'a>>,
     _key: Option<Charge>,
 }
 
 /// Makes room for what is remembered of a transaction, or refuses it. The caller has the writer's
 /// turn.
-pub(super) fn admit<'a>(core: &'a Arc<Core>, writer: &str, owner: &str) -> Result<Admission<'a>> {
+pub(crate) fn admit<'a>(
+    core: &'a Arc<Transactions>,
+    writer: &str,
+    owner: &str,
+) -> Result<Admission<'a>> {
     let refused = |_: &Error| core.metrics.throttled.add(1);
     let key = writer.starts_with(KEYED).then(|| core.keys.take(1)).transpose();
     let key = key.inspect_err(refused)?;
@@ -48,7 +52,7 @@ pub(super) fn admit<'a>(core: &'a Arc<Core>, writer: &str, owner: &str) -> Resul
 }
 
 /// Forgets the writer, of one owner or of all, that is idle for longest; false: none may be.
-fn forget_idle(core: &Arc<Core>, owner: Option<&str>) -> Result<bool> {
+fn forget_idle(core: &Arc<Transactions>, owner: Option<&str>) -> Result<bool> {
     let ttl = u64::try_from(core.options.txn_writer_ttl.as_millis()).unwrap_or(u64::MAX);
     let Some(before) = core.time.steady().checked_sub(ttl) else { return Ok(false) };
     let mut busy: Vec<String> = Vec::new();
@@ -71,7 +75,7 @@ fn forget_idle(core: &Arc<Core>, owner: Option<&str>) -> Result<bool> {
 }
 
 /// Forgets a writer, and gives up what it has staged. False when there is none.
-pub(super) fn forget(core: &Arc<Core>, writer: &str) -> Result<bool> {
+pub(crate) fn forget(core: &Arc<Transactions>, writer: &str) -> Result<bool> {
     name::check(writer)?;
     core.check_open()?;
     core.check_writable()?;
@@ -90,7 +94,7 @@ pub(super) fn forget(core: &Arc<Core>, writer: &str) -> Result<bool> {
     Ok(known || staged)
 }
 
-fn log_forgotten(core: &Arc<Core>, writer: &str, level: Level) -> Result<()> {
+fn log_forgotten(core: &Arc<Transactions>, writer: &str, level: Level) -> Result<()> {
     let (writer, owner) = (writer.to_owned(), String::new());
     let body = TxnDone { writer, epoch: 0, topics: Vec::new(), owner, forgets: true };
     publish::log_end(core, &body, level)

@@ -40,7 +40,7 @@ const MODELS: &[Model] = &[
     Model::new("checkpointed", publish::checkpointed),
     Model::new("delivered", watch::delivered),
     Model::new("called", watch::called),
-    Model::new("born", watch::born),
+    Model::new("born", watch::topic_created),
     Model::new("ended", watch::ended),
     Model::new("staged", txns::staged),
     Model::new("produced", jobs::produced),

@@ -129,7 +129,7 @@ pub fn called() {
 }
 
 /// Topics that are created while a pattern is being watched: none is missed, nor joined twice.
-pub fn born() {
+pub fn topic_created() {
     let w = World::open(true);
     let watcher = spawn(&w, |w| {
         let req = WatchRequest {

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use topics_env::sim::CallKind;
 
-use crate::api::{Append, Durability, NewRecord, ReadFrom};
-use crate::config::ConfigPatch;
 use crate::delivery::{Frame, WatchOptions};
 use crate::topic::tests::{class, eq, rec};
+use crate::types::api::{Append, Durability, NewRecord, ReadFrom};
+use crate::types::config::ConfigPatch;
 
 #[test]
 fn tail_then_live() {

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::Options;
-use crate::config::ConfigPatch;
 use crate::topic::tests::small;
+use crate::types::config::ConfigPatch;
+use crate::types::options::Options;
 
 #[test]
 fn a_thousand_watchers_share_each_frame() {
@@ -168,7 +168,7 @@ fn topics_born_while_patterns_are_opened_are_not_missed() {
         s.spawn(move || {
             let r = [crate::topic::tests::rec("x")];
             for i in 0..100 {
-                let append = crate::Append { records: &r, ..Default::default() };
+                let append = crate::types::api::Append { records: &r, ..Default::default() };
                 engine.append(&format!("p.{i}"), &append).unwrap();
             }
             halt.store(true, Ordering::SeqCst);

@@ -9,9 +9,9 @@ mod slow;
 
 use std::time::Duration;
 
-use crate::api::ReadFrom;
-use crate::delivery::{Event, Watch, WatchRequest, WatchStart};
+use super::{Event, Watch, WatchRequest, WatchStart};
 use crate::topic::tests::World;
+use crate::types::api::ReadFrom;
 
 /// What a watcher was told, in short.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ fn on(topics: &[(&str, WatchStart)]) -> WatchRequest {
 fn tell(event: &Event) -> Vec<Told> {
     match event {
         Event::Records(f) => {
-            let one = |r: crate::RecordView<'_>| {
+            let one = |r: crate::types::batch::RecordView<'_>| {
                 Record(f.topic().to_string(), r.seq, String::from_utf8_lossy(r.data).into_owned())
             };
             f.batch().iter().map(one).collect()

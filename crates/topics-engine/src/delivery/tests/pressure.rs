@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use super::*;
-use crate::api::{Append, Appended, Durability, NewRecord};
-use crate::config::ConfigPatch;
-use crate::core::Core;
 use crate::delivery::governor::Verdict;
-use crate::error::Error;
+use crate::engine::Engine;
+use crate::engine::core::Core;
 use crate::router::RouterRequest;
 use crate::topic::tests::{class, rec, small};
-use crate::{Engine, Options};
+use crate::types::api::{Append, Appended, Durability, NewRecord};
+use crate::types::config::ConfigPatch;
+use crate::types::error::Error;
+use crate::types::options::Options;
 
 fn core(w: &World) -> Arc<Core> {
     w.engine().core().clone()
@@ -24,7 +25,7 @@ fn core(w: &World) -> Arc<Core> {
 
 pub(super) fn say(w: &World, verdict: Verdict) {
     let core = core(w);
-    core.delivery.shared().obey(&core, verdict);
+    core.deliverer.delivery.shared().obey(&core.deliverer, verdict);
 }
 
 pub(super) fn strain() -> Verdict {
@@ -131,9 +132,9 @@ fn under_strain_routers_come_after_watchers_of_the_same_priority() {
         say(&w, verdict);
         w.put("routed", &["1"]);
         let core = core(&w);
-        assert_eq!(core.delivery.shared().bands()[routed], 1, "{verdict:?}");
+        assert_eq!(core.deliverer.delivery.shared().bands()[routed], 1, "{verdict:?}");
         w.put("watched", &["1"]);
-        assert_eq!(core.delivery.shared().bands()[3], watched, "{verdict:?}");
+        assert_eq!(core.deliverer.delivery.shared().bands()[3], watched, "{verdict:?}");
         calm(&w);
         w.engine().tick().unwrap();
         drain(&mut watch);
@@ -157,7 +158,7 @@ fn the_governor_is_fed_with_what_waits_and_how_late_it_is_served() {
     let core = core(&w);
     let sample = || {
         w.clock.advance_ms(100);
-        core.delivery.shared().sample(&core);
+        core.deliverer.delivery.shared().sample(&core.deliverer);
         w.engine().metrics().pressure_ppm
     };
     assert_eq!(sample(), 0, "idle");
@@ -227,7 +228,7 @@ fn crowded() -> (World, topics_storage::wal::StagingPermit) {
     (w, room)
 }
 
-fn write(engine: &Engine, patient: bool) -> crate::Result<Appended> {
+fn write(engine: &Engine, patient: bool) -> crate::types::error::Result<Appended> {
     let records: [NewRecord<'_>; 1] = [rec("1")];
     let req = Append { records: &records, disable_backpressure: patient, ..Append::default() };
     engine.append("t", &req)

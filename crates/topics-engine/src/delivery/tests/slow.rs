@@ -1,7 +1,7 @@
 //! A watcher that stops reading: bounded memory, nothing lost but what retention took.
 
 use super::*;
-use crate::config::ConfigPatch;
+use crate::types::config::ConfigPatch;
 
 fn narrow(topic: &str) -> WatchRequest {
     WatchRequest { queue_frames: 6, ..on(&[(topic, tail())]) }

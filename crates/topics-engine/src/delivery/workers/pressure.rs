@@ -2,30 +2,22 @@
 
 use topics_env::sync::atomic::Ordering;
 
-use super::super::governor::{SAMPLE_NS, Sample, Verdict};
-use super::super::ready::Schedule;
+use super::Deliverer;
 use super::Shared;
-use crate::core::Core;
-use crate::priority;
-
-/// The pressure, in millionths, that counts as full.
-const FULL_PPM: u64 = 950_000;
+use crate::delivery::governor::{SAMPLE_NS, Sample, Verdict};
+use crate::delivery::ready::Schedule;
+use crate::types::priority;
 
 impl Shared {
     /// How many wait, by band.
     #[cfg(test)]
-    pub(in crate::delivery) fn bands(&self) -> [usize; super::super::ready::BANDS] {
+    pub(crate) fn bands(&self) -> [usize; crate::delivery::ready::BANDS] {
         let all: Vec<_> = self.shards.iter().map(|s| s.inner.lock().ready.depths()).collect();
         std::array::from_fn(|b| all.iter().map(|d| d[b]).sum())
     }
 
-    /// The pressure is as high as it gets: what finds the staging full is refused at once.
-    pub(in crate::delivery) fn is_full(&self) -> bool {
-        self.pressure.load(Ordering::Relaxed) >= FULL_PPM
-    }
-
     /// Looks at the pressure when that is due.
-    pub(in crate::delivery) fn sample(&self, core: &Core) {
+    pub(crate) fn sample(&self, core: &Deliverer) {
         let now = self.now();
         let last = self.sampled.load(Ordering::Relaxed);
         if now.saturating_sub(last) < SAMPLE_NS {
@@ -54,9 +46,9 @@ impl Shared {
     }
 
     /// Does what the governor says.
-    pub(in crate::delivery) fn obey(&self, core: &Core, verdict: Verdict) {
+    pub(crate) fn obey(&self, core: &Deliverer, verdict: Verdict) {
         let Verdict { pressure, coalesce_ns, commit_ns, strained } = verdict;
-        self.pressure.store((pressure * 1e6) as u64, Ordering::Relaxed);
+        self.pressure.set((pressure * 1e6) as u64);
         self.coalesce_ns.store(coalesce_ns, Ordering::Relaxed);
         core.wal.set_commit_delay(commit_ns);
         if self.strained.swap(strained, Ordering::Relaxed) != strained {
@@ -78,11 +70,11 @@ impl Shared {
                 let untold = inner.ready.lowest().filter(|w| w.item.unpaced());
                 untold.map(|w| (w.item.clone(), w.since)).collect()
             };
-            for (interest, since) in paused {
+            for (subscribers, since) in paused {
                 let waited = now.saturating_sub(since) / 1_000_000;
-                let p = interest.base(now).saturating_add(priority::age(waited));
+                let p = subscribers.base(now).saturating_add(priority::age(waited));
                 // A hundred a second lift it out of the band.
-                interest.pace(u64::from(p.min(0).unsigned_abs()) * 10);
+                subscribers.pace(u64::from(p.min(0).unsigned_abs()) * 10);
             }
         }
     }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use topics_env::sim::{CrashOptions, CrashState, SimFs};
 
 use super::*;
-use crate::Options;
-use crate::api::Durability;
-use crate::config::ConfigPatch;
 use crate::router::Guarantee;
 use crate::topic::tests::{class, eq, small};
+use crate::types::api::Durability;
+use crate::types::config::ConfigPatch;
+use crate::types::options::Options;
 
 /// What was seen of the destination: seq → data, never to change (I2).
 type Seen = BTreeMap<u64, String>;

@@ -3,9 +3,9 @@
 mod crash;
 mod rules;
 
-use crate::api::TopicState;
-use crate::router::RouterRequest;
+use super::RouterRequest;
 use crate::topic::tests::World;
+use crate::types::api::TopicState;
 
 fn route(source: &str, dest: &str) -> RouterRequest {
     RouterRequest { source: source.into(), dest: dest.into(), ..RouterRequest::default() }

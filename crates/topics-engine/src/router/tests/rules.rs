@@ -1,12 +1,12 @@
 //! What routers do, and what is refused.
 
 use super::*;
-use crate::Options;
-use crate::api::{Append, Durability, NewRecord, TopicMatch};
-use crate::config::{ConfigPatch, Discard};
-use crate::error::Error;
 use crate::router::Guarantee;
 use crate::topic::tests::{CLASSES, class, eq, rec, small};
+use crate::types::api::{Append, Durability, NewRecord, TopicMatch};
+use crate::types::config::{ConfigPatch, Discard};
+use crate::types::error::Error;
+use crate::types::options::Options;
 
 #[test]
 fn copies_what_is_written_from_now_on() {

@@ -4,24 +4,24 @@ use topics_storage::format::record;
 use topics_storage::segment::TagMatch;
 use topics_storage::snapshot::ReplayPos;
 
-use super::super::index::Dead;
-use super::super::load::Loader;
-use super::super::state::State;
-use crate::api::{Gap, GapReason, TopicMatch};
-use crate::config::TopicType;
-use crate::error::Result;
-use crate::queue::Why;
+use crate::topic::load::Loader;
+use crate::topic::state::State;
+use crate::topic::state::index::Dead;
+use crate::topic::state::queue::Why;
+use crate::types::api::{Gap, GapReason, TopicMatch};
+use crate::types::config::TopicType;
+use crate::types::error::Result;
 
 impl State {
     /// Counts jobs that a frame removed.
-    pub(super) fn tally(&mut self, n: u64, why: Why, here: ReplayPos) {
+    pub(crate) fn tally(&mut self, n: u64, why: Why, here: ReplayPos) {
         if n > 0 && why != Why::ASKED && self.config.kind == TopicType::Queue {
             self.queue.get_or_insert_default().tally.count(n, why, here);
         }
     }
 
     /// Raises the floor; makes sure of what that needs to know about the segment that it cuts.
-    pub(in super::super) fn apply_floor(&mut self, floor: u64, loader: &Loader<'_>) -> Result<u64> {
+    pub(crate) fn apply_floor(&mut self, floor: u64, loader: &Loader<'_>) -> Result<u64> {
         if let Some(queue) = &mut self.queue {
             queue.forget_below(floor);
         }
@@ -37,7 +37,7 @@ impl State {
         self.raise_floor(floor, |meta, from, to| Ok(loader.sizes(meta, from, to)?))
     }
 
-    pub(super) fn apply_delete(
+    pub(crate) fn apply_delete(
         &mut self,
         body: &record::Delete,
         lsn: u64,
@@ -65,7 +65,7 @@ impl State {
     }
 
     /// The ascending seqs from the floor to `upto` whose tag matches; dead ones may be among them.
-    pub(in super::super) fn tagged(
+    pub(crate) fn tagged(
         &self,
         want: TagMatch<'_>,
         upto: u64,
@@ -123,7 +123,7 @@ impl State {
     }
 
     /// Takes the live records of a failed write out of the index: they become a gap.
-    pub(in super::super) fn lose(&mut self, from: u64, to: u64, reason: GapReason) {
+    pub(crate) fn lose(&mut self, from: u64, to: u64, reason: GapReason) {
         if self.indexed_to < from {
             return;
         }
@@ -138,7 +138,7 @@ impl State {
     }
 
     /// Whether a segment's dead are known, by file number.
-    pub(in super::super) fn unknown_dead(&self, file_no: u64) -> bool {
+    pub(crate) fn unknown_dead(&self, file_no: u64) -> bool {
         self.index.segs.iter().any(|s| s.meta.file_no == file_no && matches!(s.dead, Dead::Unknown))
     }
 }

@@ -2,12 +2,12 @@
 
 use topics_storage::segment::Segment;
 
-use super::super::index::{Dead, Entry, Part, Place, Run};
-use super::super::state::State;
 use super::{BLOCK, BRIDGE, Reader};
+use crate::topic::state::State;
+use crate::topic::state::index::{Dead, Entry, IndexSpan, Place, Run};
 
 /// What is to be read next.
-pub(super) enum Piece {
+pub(crate) enum Piece {
     /// Resident records of one run.
     Run { place: Place, lsn: u64, records: Vec<(u64, Entry)>, upto: u64 },
     /// `from..=to` of a segment.
@@ -22,7 +22,7 @@ pub(super) enum Piece {
 
 impl Reader<'_> {
     /// Decides what to read next.
-    pub(super) fn plan(&self) -> Piece {
+    pub(crate) fn plan(&self) -> Piece {
         let state = self.topic.state.read();
         let next = self.at + 1;
         if state.evict_floor > next {
@@ -46,8 +46,8 @@ impl Reader<'_> {
         }
         match state.index.parts_from(from).next().filter(|p| p.first() <= bound) {
             None => Piece::Skip(bound),
-            Some(Part::Run(run)) => self.plan_run(&state, run, from, bound),
-            Some(Part::Seg(seg)) => {
+            Some(IndexSpan::Run(run)) => self.plan_run(&state, run, from, bound),
+            Some(IndexSpan::Seg(seg)) => {
                 let (from, to) = (from.max(seg.meta.first_seq), seg.meta.last_seq.min(bound));
                 if seg.live_count == 0 {
                     return Piece::Skip(to);
@@ -96,7 +96,7 @@ impl Reader<'_> {
 }
 
 /// The offset up to which `want` live records may lie, from `from` on, at most `to`.
-pub(super) fn reach(dead: &Dead, from: u64, want: u64, to: u64) -> u64 {
+pub(crate) fn reach(dead: &Dead, from: u64, want: u64, to: u64) -> u64 {
     let Dead::Some(map) = dead else { return (from + want - 1).min(to) };
     let (mut end, mut live) = (from, 0);
     while end <= to {

@@ -1,15 +1,15 @@
 //! Where a read begins: its cursor, the loss there, its bound; cursors by seq and by time.
 
-use super::super::Topic;
-use super::super::index::{Entry, Place, Unknown};
-use super::super::retention::Expired;
-use super::super::state::{Evicted, State};
-use crate::api::{Gap, GapReason, ReadFrom, ReadRequest, Sought};
-use crate::core::Core;
-use crate::error::Result;
+use crate::topic::Topic;
+use crate::topic::events::Ctx;
+use crate::topic::retention::Expired;
+use crate::topic::state::index::{Entry, Place, Unknown};
+use crate::topic::state::{Evicted, State};
+use crate::types::api::{Gap, GapReason, ReadFrom, ReadRequest, Sought};
+use crate::types::error::Result;
 
 /// Where a read stands after its tombstone.
-pub(super) struct Position {
+pub(crate) struct Position {
     pub at: u64,
     pub tombstone: Option<(u64, u64, GapReason)>,
     pub bound: u64,
@@ -21,7 +21,7 @@ pub(super) struct Position {
 
 /// Where a read begins: its cursor, the tombstone there, its bound. `Err`: the dead of this
 /// segment must be loaded first.
-pub(super) fn position(
+pub(crate) fn position(
     topic: &Topic,
     state: &State,
     expired: Option<Expired>,
@@ -111,7 +111,7 @@ impl State {
 }
 
 /// The last seq up to which everything is durable.
-pub(crate) fn synced_seq(core: &Core, topic: &Topic) -> Result<u64> {
+pub(crate) fn synced_seq(core: &Ctx, topic: &Topic) -> Result<u64> {
     topic.check_sound()?;
     let synced = core.wal.positions(core.shard(topic.id())).synced;
     let head = topic.gate.head();
@@ -119,7 +119,7 @@ pub(crate) fn synced_seq(core: &Core, topic: &Topic) -> Result<u64> {
 }
 
 /// The cursor just before the first record at or after `ts`.
-pub(crate) fn seek(core: &Core, topic: &Topic, ts: u64) -> Result<Sought> {
+pub(crate) fn seek(core: &Ctx, topic: &Topic, ts: u64) -> Result<Sought> {
     topic.check_sound()?;
     let head = topic.gate.head();
     let mut looked = 0;

@@ -1,32 +1,28 @@
 //! Caps: how far a write moves the floor, past the oldest live records.
 
-use super::super::index::{Part, Seg};
-use super::super::planned::{Outlook, Planned};
-use super::super::state::State;
 use super::Need;
-use crate::config::TopicConfig;
+use crate::topic::state::State;
+use crate::topic::state::index::{IndexSpan, Seg};
+use crate::topic::write::planned::{PendingWrites, ProjectedUsage};
+use crate::types::config::TopicConfig;
 
 /// Sizes that eviction reads ahead at a time.
 const AHEAD: u64 = 1024;
 
 /// The caps of a topic; 0 is off.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Caps {
+pub(crate) struct Caps {
     records: u64,
     bytes: u64,
 }
 
 impl Caps {
-    pub(in super::super) fn of(config: &TopicConfig) -> Self {
+    pub(crate) fn of(config: &TopicConfig) -> Self {
         Self { records: config.cap_records, bytes: config.cap_bytes }
     }
 
     /// The cap that this much is over: its name, this much, the cap.
-    pub(in super::super) fn over(
-        &self,
-        count: u64,
-        bytes: u64,
-    ) -> Option<(&'static str, u64, u64)> {
+    pub(crate) fn over(&self, count: u64, bytes: u64) -> Option<(&'static str, u64, u64)> {
         if self.records > 0 && count > self.records {
             Some(("cap_records", count, self.records))
         } else if self.bytes > 0 && bytes > self.bytes {
@@ -39,35 +35,35 @@ impl Caps {
 
 /// An eviction: the floor, and the records and bytes that go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in super::super) struct Eviction {
+pub(crate) struct Eviction {
     pub floor: u64,
     pub gone: (u64, u64),
 }
 
 /// The floor that brings the topic, with the staged writes and a new one, within its caps: past
 /// the oldest live records, one by one.
-pub(in super::super) fn evict_to_fit(
+pub(crate) fn evict_to_fit(
     state: &State,
-    planned: &Planned,
-    outlook: Outlook,
+    planned: &PendingWrites,
+    projected_usage: ProjectedUsage,
     new: (u64, &[u32]),
     caps: &Caps,
 ) -> std::result::Result<Option<Eviction>, Need> {
     let new_bytes: u64 = new.1.iter().map(|s| u64::from(*s)).sum();
     let mut walk = Walk {
         caps: *caps,
-        count: outlook.count + new.1.len() as u64,
-        bytes: outlook.bytes + new_bytes,
+        count: projected_usage.count + new.1.len() as u64,
+        bytes: projected_usage.bytes + new_bytes,
         gone: (0, 0),
         floor: 0,
     };
     if walk.fits() {
         return Ok(None);
     }
-    walk.stored(state, outlook.floor)?;
+    walk.stored(state, projected_usage.floor)?;
     let staged = planned.records(state.indexed_to);
     let fresh = (new.0..).zip(new.1.iter().copied());
-    for (seq, size) in staged.chain(fresh).filter(|(seq, _)| *seq >= outlook.floor) {
+    for (seq, size) in staged.chain(fresh).filter(|(seq, _)| *seq >= projected_usage.floor) {
         if walk.fits() {
             break;
         }
@@ -103,8 +99,8 @@ impl Walk {
                 return Ok(());
             }
             match part {
-                Part::Seg(seg) => self.segment(state, seg, at)?,
-                Part::Run(run) => {
+                IndexSpan::Seg(seg) => self.segment(state, seg, at)?,
+                IndexSpan::Run(run) => {
                     for (seq, e) in run.from(at).filter(|(_, e)| !e.dead()) {
                         if self.fits() {
                             return Ok(());

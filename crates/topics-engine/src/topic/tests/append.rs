@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use topics_env::sync::Mutex;
 
 use super::*;
-use crate::config::{Discard, TopicType};
-use crate::error::Error;
-use crate::options::AutoCreate;
+use crate::types::config::{Discard, TopicType};
+use crate::types::error::Error;
+use crate::types::options::AutoCreate;
 
 #[test]
 fn i2_seqs_are_contiguous_from_1_in_every_class() {

@@ -3,8 +3,8 @@
 use topics_env::sim::DiskImage;
 
 use super::*;
-use crate::api::TopicSummary;
-use crate::error::Error;
+use crate::types::api::TopicSummary;
+use crate::types::error::Error;
 
 /// Six topics that do nothing by themselves, and some that do; closed and open again.
 fn slept() -> (World, Vec<TopicSummary>) {
@@ -26,7 +26,7 @@ fn slept() -> (World, Vec<TopicSummary>) {
 }
 
 fn awake(w: &World) -> usize {
-    w.engine().core().registry.len()
+    w.engine().core().table.loaded.len()
 }
 
 #[test]

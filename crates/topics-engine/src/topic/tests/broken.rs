@@ -5,11 +5,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::*;
-use crate::config::TopicType;
-use crate::error::Error;
-use crate::queue::api::{Claim, Held, Redrive};
-use crate::topic::consumer::{ConsumerRead, ConsumerStart, SeekTo};
 use crate::txn::{TxnAck, TxnCursor, TxnRequest, TxnRows, TxnWork};
+use crate::types::config::TopicType;
+use crate::types::consumer::{ConsumerRead, ConsumerStart, SeekTo};
+use crate::types::error::Error;
+use crate::types::queue::{Claim, Held, Redrive};
 
 /// What a verb says.
 type Said = std::result::Result<(), Error>;
@@ -19,7 +19,10 @@ fn said<T>(outcome: Result<T>) -> Said {
 }
 
 /// What an asynchronous verb says, when it has been driven.
-fn answer<T: Send + 'static>(w: &World, call: impl FnOnce(crate::engine::Completion<T>)) -> Said {
+fn answer<T: Send + 'static>(
+    w: &World,
+    call: impl FnOnce(crate::types::api::Completion<T>),
+) -> Said {
     let slot: Arc<Mutex<Option<Said>>> = Arc::default();
     let done = slot.clone();
     call(Box::new(move |outcome: Result<T>| *done.lock().unwrap() = Some(said(outcome))));
@@ -45,7 +48,7 @@ fn every_verb_of_a_closed_topic_is_refused() {
     c.read(&ConsumerRead { max_records: 1, ..ConsumerRead::default() }).unwrap();
     let work = e.work("q", b"w", 1, None).unwrap();
     for name in ["t", "q"] {
-        e.core().registry.named(name).unwrap().close_broken(&"a test");
+        e.core().table.loaded.named(name).unwrap().close_broken(&"a test");
     }
     let records = [rec("x")];
     let append = Append { records: &records, ..Append::default() };

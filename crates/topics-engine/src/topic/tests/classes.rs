@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use topics_env::sim::{CallFilter, CallKind, FaultKind};
 
 use super::*;
-use crate::api::GapReason;
-use crate::error::Error;
+use crate::types::api::GapReason;
+use crate::types::error::Error;
 
 fn fill(w: &World, class_: Durability) {
     w.create("t", class(class_));

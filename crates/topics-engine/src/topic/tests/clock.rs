@@ -2,7 +2,8 @@
 //! without.
 
 use super::*;
-use crate::{Claim, TopicType};
+use crate::types::config::TopicType;
+use crate::types::queue::Claim;
 
 const YEARS: i64 = 10 * 365 * 86_400_000;
 

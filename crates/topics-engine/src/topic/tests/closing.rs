@@ -7,8 +7,8 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::Ordering;
 
 use super::*;
-use crate::error::Error;
-use crate::topic::flight::{Flight, Landing, Undo};
+use crate::topic::write::pending_batch::{FinishOnDrop, PendingBatch, Undo};
+use crate::types::error::Error;
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -42,10 +42,10 @@ fn a_close_without_space_closes_and_says_so() {
     }
 }
 
-fn flight(w: &World) -> Flight {
-    let topic = w.engine().core().registry.named("t").unwrap();
+fn flight(w: &World) -> PendingBatch {
+    let topic = w.engine().core().table.loaded.named("t").unwrap();
     topic.in_flight.fetch_add(1, Ordering::SeqCst);
-    let flight = Flight::plain(w.engine().core(), &topic, Default::default(), Undo::None);
+    let flight = PendingBatch::plain(w.engine().core(), &topic, Default::default(), Undo::None);
     flight.pending.store(true, Ordering::SeqCst);
     flight
 }
@@ -54,12 +54,12 @@ fn flight(w: &World) -> Flight {
 fn a_verb_that_waits_for_the_last_batch_is_woken_however_it_ends() {
     let w = World::new();
     w.put("t", &["1"]);
-    let topic = w.engine().core().registry.named("t").unwrap();
-    let dropped: fn(Flight) = drop;
-    let panics: fn(Flight) = |f| {
+    let topic = w.engine().core().table.loaded.named("t").unwrap();
+    let dropped: fn(PendingBatch) = drop;
+    let panics: fn(PendingBatch) = |f| {
         std::thread::scope(|s| {
             let ended = s.spawn(|| {
-                let _landing = Landing(&f);
+                let _finish = FinishOnDrop(&f);
                 std::panic::resume_unwind(Box::new("a bug in a commit"));
             });
             assert!(ended.join().is_err());
@@ -69,10 +69,10 @@ fn a_verb_that_waits_for_the_last_batch_is_woken_however_it_ends() {
     };
     for ends in [dropped, panics] {
         let f = flight(&w);
-        let (landed, outcome) = channel();
+        let (finish, outcome) = channel();
         let (core, waiting) = (w.engine().core().clone(), topic.clone());
-        std::thread::spawn(move || landed.send(waiting.alone(&core).is_ok()));
-        while topic.landing.load(Ordering::SeqCst) == 0 {
+        std::thread::spawn(move || finish.send(waiting.exclusive(&core).is_ok()));
+        while topic.idle_waiters.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
         }
         ends(f);
@@ -88,8 +88,8 @@ fn asynchronous_writes_that_wait_are_under_a_quota() {
     let w = World::with(options);
     w.put("t", &["1"]);
     let core = w.engine().core().clone();
-    let topic = core.registry.named("t").unwrap();
-    let alone = topic.alone(&core).unwrap();
+    let topic = core.table.loaded.named("t").unwrap();
+    let exclusive = topic.exclusive(&core).unwrap();
     let got: Arc<Mutex<Vec<Result<Appended>>>> = Arc::default();
     let body = "x".repeat(5_000);
     for _ in 0..40 {
@@ -104,14 +104,14 @@ fn asynchronous_writes_that_wait_are_under_a_quota() {
         let named = matches!(e, Error::Throttled { limit: "waiting_bytes", max: 65_536, .. });
         assert!(named, "{e:?}");
     }
-    drop(alone);
+    drop(exclusive);
     w.engine().drive();
     let waited = 40 - refused;
     let acked = got.lock().drain(..).map(|r| r.unwrap().first_seq).collect::<Vec<_>>();
     let all: Vec<u64> = (2..2 + waited as u64).collect();
     assert_eq!(acked, all, "what waited is written, in its order");
     // All of it was given back.
-    let _alone = topic.alone(&core).unwrap();
+    let _alone = topic.exclusive(&core).unwrap();
     let records = [rec(&body)];
     let req = Append { records: &records, ..Append::default() };
     let got = Arc::new(Mutex::new(0));

@@ -1,7 +1,7 @@
 //! Deleting records: what goes, what is said, what it costs.
 
 use super::*;
-use crate::queue::Why;
+use crate::topic::state::queue::Why;
 
 #[test]
 fn what_goes() {
@@ -114,7 +114,7 @@ fn deletes_made_while_a_checkpoint_runs_are_kept() {
     w.engine().sync().unwrap();
     {
         let core = w.engine().core().clone();
-        let topic = core.registry.named("t").unwrap();
+        let topic = core.table.loaded.named("t").unwrap();
         let plan = topic.checkpoint_plan(None, u64::MAX, 0);
         let mut round = Round::new(&core.segments);
         let mut writer = SegmentWriter::create(&core.segments, topic.key, 1).unwrap();
@@ -177,9 +177,9 @@ fn records_by_seq() {
     w.put("t", &["x"; 9]);
     for round in 0..2 {
         let core = w.engine().core().clone();
-        let topic = core.registry.named("t").unwrap();
+        let topic = core.table.loaded.named("t").unwrap();
         let seqs: &[u64] = if round == 0 { &[2, 3, 7] } else { &[1, 3, 9] };
-        let n = super::super::delete::delete_seqs(&core, &topic, seqs, Why::ASKED).unwrap().0;
+        let n = crate::topic::delete::delete_seqs(&core, &topic, seqs, Why::ASKED).unwrap().0;
         assert_eq!(n, if round == 0 { 3 } else { 2 });
         w.checkpoint();
         w.kill();

@@ -8,12 +8,12 @@ use topics_env::sim::{CallKind, FaultKind};
 
 use super::space::{kept, tight_options, turns};
 use super::*;
-use crate::config::TopicType;
 use crate::delivery::{Event, Watch, WatchRequest, WatchStart};
-use crate::error::Error;
-use crate::queue::api::Claim;
 use crate::router::RouterRequest;
 use crate::txn::{CommitRequest, StageRequest, TxnRows, TxnStage};
+use crate::types::config::TopicType;
+use crate::types::error::Error;
+use crate::types::queue::Claim;
 
 /// Whether a call went through; that there was no descriptor is the only excuse.
 fn went<T>(outcome: Result<T>) -> bool {
@@ -200,7 +200,9 @@ fn world() -> (World, Acked) {
     w.tagged("tags", &["keep", "drop", "keep", "drop", "drop", "drop", "drop"]);
     w.create("q", ConfigPatch { kind: Some(TopicType::Queue), ..ConfigPatch::default() });
     w.put("q", &["1", "2", "3", "4", "5", "6", "7"]);
-    w.engine().consumer("disk", "c", None, crate::ConsumerStart::Start, false).unwrap();
+    w.engine()
+        .consumer("disk", "c", None, crate::types::consumer::ConsumerStart::Start, false)
+        .unwrap();
     w.checkpoint();
     (w, acked)
 }

@@ -6,8 +6,8 @@
 )]
 
 use super::*;
-use crate::config::{TopicConfig, TopicType};
-use crate::error::Error;
+use crate::types::config::{TopicConfig, TopicType};
+use crate::types::error::Error;
 
 #[test]
 fn creating_twice_is_a_no_op_or_an_update() {
@@ -241,7 +241,7 @@ fn frames_that_may_be_passed_over_are() {
 
     let mut w = World::new();
     w.put("t", &["a"]);
-    for topic_id in [0, w.engine().core().registry.named("t").unwrap().id()] {
+    for topic_id in [0, w.engine().core().table.loaded.named("t").unwrap().id()] {
         let mut head = Vec::new();
         frame::encode(&mut head, &Frame::control(FrameType::Skippable, topic_id, 0, 0, b"later"));
         let core = w.engine().core().clone();

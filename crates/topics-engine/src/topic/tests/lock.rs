@@ -1,7 +1,7 @@
 //! The lock of a directory whose lock file is removed or replaced while an engine has it open.
 
 use super::*;
-use crate::error::Error;
+use crate::types::error::Error;
 
 fn path(name: &str) -> std::path::PathBuf {
     Path::new(DIR).join(name)
@@ -79,6 +79,6 @@ fn a_directory_that_takes_the_place_of_an_open_one_is_left_alone() {
     w.engine().close().unwrap_err();
     assert!(other.list("", None, 10).is_empty());
     other.close().unwrap();
-    let report = crate::verify::verify(&w.env(), Path::new(DIR), &mut |_| ()).unwrap();
+    let report = crate::engine::verify::verify(&w.env(), Path::new(DIR), &mut |_| ()).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
 }

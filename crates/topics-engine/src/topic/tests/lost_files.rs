@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 use topics_env::sim::DiskImage;
 
 use super::*;
-use crate::{Error, GapReason, Progress, RecoveryMode, plan_repair, repair, verify};
+use crate::engine::verify::{Progress, plan_repair, repair, verify};
+use crate::types::api::GapReason;
+use crate::types::error::Error;
+use crate::types::options::RecoveryMode;
 
 /// Segments of eight records; two topics of the same shape, one record in four deleted; the last
 /// segment is active.
@@ -64,7 +67,7 @@ fn content(w: &World) -> Content {
     out
 }
 
-fn problems(w: &World) -> Vec<crate::Problem> {
+fn problems(w: &World) -> Vec<crate::engine::verify::Problem> {
     let quiet = &mut |_: &Progress| {};
     verify(&w.env(), Path::new(DIR), quiet).unwrap().problems
 }
@@ -210,14 +213,14 @@ fn a_refusal_says_what_to_run() {
 fn jobs_that_are_lost_are_claimed_no_more() {
     let w = World::with(Options { segment_max_events: 4, ..small() });
     let queue = ConfigPatch {
-        kind: Some(crate::TopicType::Queue),
+        kind: Some(crate::types::config::TopicType::Queue),
         leases_durable: Some(true),
         durability: Some(Durability::Fsync),
         ..Default::default()
     };
     w.create("q", queue);
     w.put("q", &["a"; 8]);
-    let claim = crate::Claim { node: b"n", max: 2, ..Default::default() };
+    let claim = crate::types::queue::Claim { node: b"n", max: 2, ..Default::default() };
     assert_eq!(w.engine().claim("q", &claim).unwrap().leases.len(), 2);
     w.checkpoint();
     w.checkpoint();
@@ -227,7 +230,7 @@ fn jobs_that_are_lost_are_claimed_no_more() {
     let mut w = on(&image);
     w.options.recovery = RecoveryMode::Salvage;
     w.open();
-    let claim = crate::Claim { node: b"n", max: 100, ..Default::default() };
+    let claim = crate::types::queue::Claim { node: b"n", max: 100, ..Default::default() };
     let claimed = w.engine().claim("q", &claim).unwrap();
     let seqs: Vec<u64> = claimed.records.iter().map(|r| r.seq).collect();
     assert_eq!(seqs, [5, 6, 7, 8]);

@@ -34,13 +34,15 @@ use std::sync::Arc;
 use topics_env::sim::{SimClock, SimFs, env_on};
 use topics_env::{Env, Hook};
 
-use crate::api::{
-    Append, Appended, DeleteRequest, Durability, NewRecord, ReadBatch, ReadFrom, ReadRequest,
-    TopicMatch, TopicState,
+use crate::engine::Engine;
+use crate::types::api::{
+    Append, Appended, DeleteRequest, Durability, NewRecord, ReadFrom, ReadRequest, TopicMatch,
+    TopicState,
 };
-use crate::config::ConfigPatch;
-use crate::error::Result;
-use crate::{Engine, Options};
+use crate::types::batch::ReadBatch;
+use crate::types::config::ConfigPatch;
+use crate::types::error::Result;
+use crate::types::options::Options;
 
 pub(crate) const DIR: &str = "/data";
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::api::GapReason;
-use crate::config::Discard;
+use crate::types::api::GapReason;
+use crate::types::config::Discard;
 
 #[derive(Clone, Debug)]
 struct Rec {
@@ -319,7 +319,7 @@ impl Run {
             from: ReadFrom::After(cursor),
             upto,
             limit,
-            skip_nodes: crate::NodeFilter(
+            skip_nodes: crate::types::api::NodeFilter(
                 (!node.is_empty()).then(|| node.as_bytes().to_vec()).into_iter().collect(),
             ),
             matching: if tag.is_empty() {

@@ -7,7 +7,9 @@ use topics_env::Clock;
 use topics_env::sync::Mutex;
 
 use super::*;
-use crate::{Claim, RecoveryProgress, TopicType};
+use crate::RecoveryProgress;
+use crate::types::config::TopicType;
+use crate::types::queue::Claim;
 
 /// A clock that stops whoever looks at it, once, in the middle of a replay.
 #[derive(Debug)]

@@ -5,11 +5,11 @@ use std::time::Duration;
 use topics_env::LoopPanics;
 
 use super::*;
-use crate::config::TopicType;
 use crate::delivery::{Event, WatchRequest, WatchStart};
-use crate::error::Error;
-use crate::queue::api::Claim;
 use crate::router::RouterRequest;
+use crate::types::config::TopicType;
+use crate::types::error::Error;
+use crate::types::queue::Claim;
 
 /// Has the next turn of a loop panic, without the noise.
 fn inject(w: &World, name: &'static str) {

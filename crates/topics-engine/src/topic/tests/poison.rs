@@ -4,7 +4,7 @@ use topics_env::sim::{CallFilter, CallKind, FaultKind};
 use topics_storage::snapshot::SnapshotBody;
 
 use super::*;
-use crate::error::Error;
+use crate::types::error::Error;
 
 /// Two shards and a topic of class `fsync` on each.
 fn two_shards() -> (World, [String; 2]) {
@@ -14,7 +14,7 @@ fn two_shards() -> (World, [String; 2]) {
         let name = format!("t{i}");
         w.create(&name, class(Durability::Fsync));
         let core = w.engine().core();
-        let id = core.registry.named(&name).unwrap().id();
+        let id = core.table.loaded.named(&name).unwrap().id();
         names[core.shard(id)] = name;
         if names.iter().all(|n| !n.is_empty()) {
             return (w, names);

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::NodeFilter;
-use crate::api::{Gap, GapReason};
+use crate::types::api::NodeFilter;
+use crate::types::api::{Gap, GapReason};
 
 fn from(from: ReadFrom, limit: usize) -> ReadRequest {
     ReadRequest { from, limit, ..ReadRequest::default() }
@@ -85,7 +85,7 @@ fn a_cursor_of_another_topic_of_that_name_is_told() {
 fn with_gaps() -> World {
     let w = World::new();
     w.put("t", &["1", "2", "3"]);
-    let topic = w.engine().core().registry.named("t").unwrap();
+    let topic = w.engine().core().table.loaded.named("t").unwrap();
     let lose = |from, to| {
         topic.state.write().add_gap(Gap { from, to, reason: GapReason::Crash });
         topic.append.lock().next_seq = to + 1;
@@ -357,7 +357,10 @@ fn an_io_error_is_an_error() {
     w.reopen();
     w.fs.fail_from(CallFilter::on_path(CallKind::Read, "topics/"), 0, FaultKind::Errno(5));
     let e = w.engine().read("t", &after(0)).unwrap_err();
-    assert!(matches!(e, crate::Error::StorageUnavailable { reason: "io", .. }), "{e}");
+    assert!(
+        matches!(e, crate::types::error::Error::StorageUnavailable { reason: "io", .. }),
+        "{e}"
+    );
     w.fs.clear_faults();
     assert_eq!(w.read("t", 0).len(), 7);
 }

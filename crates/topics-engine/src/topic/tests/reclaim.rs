@@ -1,7 +1,7 @@
 //! Disk space comes back; what the engine as a whole has no room for is refused.
 
 use super::*;
-use crate::error::Error;
+use crate::types::error::Error;
 
 fn data_files(w: &World) -> (usize, usize) {
     let image = w.fs.kill_image();
@@ -90,8 +90,9 @@ fn what_is_gone_before_its_round_ends_leaves_no_files() {
     }
     w.engine().sync().unwrap();
     let core = w.engine().core().clone();
-    let spared = crate::snapshot::Spared::find(&core).unwrap();
-    crate::capture::copy(&core, &spared, crate::capture::Copied::Synced).unwrap();
+    let poisoned = crate::checkpoint::snapshot::PoisonedShards::find(&core).unwrap();
+    crate::checkpoint::round::copy(&core, &poisoned, crate::checkpoint::round::Copied::Synced)
+        .unwrap();
     assert_eq!(found(&w).1, 3, "copied, and in no snapshot");
     w.engine().delete_topic("gone", false).unwrap();
     w.delete("emptied", Some(3), None);
@@ -119,7 +120,7 @@ fn old_active_segments_end_and_small_neighbours_merge() {
     settle(&w);
     for _ in 0..2 {
         assert_eq!(w.seqs("t"), (1..=10).collect::<Vec<_>>());
-        let state = w.engine().core().registry.named("t").unwrap();
+        let state = w.engine().core().table.loaded.named("t").unwrap();
         let segs: Vec<_> = state
             .state
             .read()
@@ -144,7 +145,7 @@ fn deletes_made_while_a_segment_is_rewritten_are_kept() {
     w.delete("t", None, eq("a"));
     {
         let core = w.engine().core().clone();
-        let topic = core.registry.named("t").unwrap();
+        let topic = core.table.loaded.named("t").unwrap();
         let meta = topic.state.read().index.segs[0].meta;
         let holes: RoaringBitmap = [0].into_iter().collect();
         let mut round = Round::new(&core.segments);

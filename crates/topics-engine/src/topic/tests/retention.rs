@@ -4,8 +4,8 @@ use topics_env::sim::{CallKind, FaultKind};
 use topics_storage::StorageError;
 
 use super::*;
-use crate::config::Discard;
-use crate::error::Error;
+use crate::types::config::Discard;
+use crate::types::error::Error;
 
 fn caps(records: u64, bytes: u64) -> ConfigPatch {
     ConfigPatch { cap_records: Some(records), cap_bytes: Some(bytes), ..ConfigPatch::default() }
@@ -293,7 +293,7 @@ fn idle_reservations_are_lowered() {
     let mut w = World::new();
     w.put("t", &["1"]);
     let reserved = |w: &World| {
-        let topic = w.engine().core().registry.named("t").unwrap();
+        let topic = w.engine().core().table.loaded.named("t").unwrap();
         topic.state.read().reserved_to
     };
     assert_eq!(reserved(&w), 1024);

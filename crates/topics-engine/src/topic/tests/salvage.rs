@@ -5,7 +5,7 @@ use topics_env::sim::{CallFilter, CallKind, DiskImage, FaultKind};
 
 use super::layout::world;
 use super::*;
-use crate::RecoveryMode;
+use crate::types::options::RecoveryMode;
 
 /// A topic that is on this shard of as many as the engine has.
 fn on_shard(w: &World, shard: usize) -> String {

@@ -5,10 +5,10 @@ use std::sync::Mutex;
 use topics_env::sim::{CallFilter, CallKind, FaultKind};
 
 use super::*;
-use crate::error::Error;
-use crate::queue::api::Claim;
 use crate::router::RouterRequest;
 use crate::txn::{TxnRequest, TxnRows};
+use crate::types::error::Error;
+use crate::types::queue::Claim;
 
 /// The answer of an asynchronous append, when it has come.
 type Answer = Arc<Mutex<Option<Result<Appended>>>>;
@@ -53,7 +53,7 @@ fn shown(w: &World, topic: &str) -> Vec<(u64, String)> {
 fn heal(w: &World) {
     w.fs.clear_faults();
     w.fs.set_fd_limit(None);
-    w.engine().core().look_at_load();
+    w.engine().core().refresh_load();
 }
 
 const FULL: std::result::Result<u64, &'static str> = Err("no_space");
@@ -263,7 +263,7 @@ fn i7_copies_that_fail_take_direct_writes_to_their_topic_along() {
 fn i1_dead_letters_of_which_one_does_not_fit_are_in_one_place() {
     let mut w = World::new();
     let queue = ConfigPatch {
-        kind: Some(crate::TopicType::Queue),
+        kind: Some(crate::types::config::TopicType::Queue),
         dead_letter: Some(Some("dead".into())),
         max_deliveries: Some(1),
         retry_backoff_ms: Some(0),
@@ -285,7 +285,7 @@ fn i1_dead_letters_of_which_one_does_not_fit_are_in_one_place() {
     };
     let claimed = claim(&w);
     assert_eq!(claimed.len(), 5);
-    let held = crate::queue::api::Held { node: b"a", seqs: &claimed, lease_ids: None };
+    let held = crate::types::queue::Held { node: b"a", seqs: &claimed, lease_ids: None };
     w.engine().nack("q", &held, Some(0)).unwrap();
     // They are over their deliveries: as many as there is room for are moved.
     assert_eq!(claim(&w), [] as [u64; 0]);

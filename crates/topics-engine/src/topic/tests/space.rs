@@ -7,8 +7,8 @@ use topics_env::{Fs as _, OpenMode};
 use topics_storage::dir::Paths;
 
 use super::*;
-use crate::error::Error;
-use crate::maintain;
+use crate::engine::background;
+use crate::types::error::Error;
 
 /// A world whose disk is full after a while, with rounds that are due often.
 fn tight(free: u64) -> World {
@@ -30,7 +30,7 @@ pub(super) fn tight_options() -> Options {
 pub(super) fn turns(w: &World, passes: u32) {
     for _ in 0..passes {
         w.clock.advance_ms(200);
-        maintain::pass(w.engine().core());
+        background::pass(w.engine().core());
     }
 }
 

@@ -3,9 +3,11 @@
 use topics_env::sim::DiskImage;
 
 use super::*;
-use crate::{Error, GapReason, Progress, plan_repair, repair, verify};
+use crate::engine::verify::{Progress, plan_repair, repair, verify};
+use crate::types::api::GapReason;
+use crate::types::error::Error;
 
-fn check(w: &World) -> crate::Report {
+fn check(w: &World) -> crate::engine::verify::Report {
     verify(&w.env(), Path::new(DIR), &mut |_| {}).unwrap()
 }
 

@@ -1,0 +1,175 @@
+//! Topic ids. One counter gives ids and epochs: neither is ever given again.
+//!
+//! Ids are reserved ahead by a HeadWatermark of topic 0 on shard 0, and given only below a synced
+//! reservation: then a lost create frame loses nothing that could be mistaken later.
+
+use std::sync::Arc;
+
+use topics_env::sync::Mutex;
+use topics_storage::format::record::{Body, HeadWatermark};
+use topics_storage::wal::{Batch, Level, Ticket};
+
+use super::Catalog;
+use crate::ctx::Wait;
+use crate::topic::Applied;
+use crate::types::error::Result;
+
+/// How many ids are reserved at a time.
+const CHUNK: u64 = 1024;
+
+#[derive(Debug)]
+struct State {
+    /// The next id.
+    next: u64,
+    /// Logged: ids below are reserved.
+    logged: u64,
+    /// Synced.
+    synced: u64,
+    /// A reservation that is staged.
+    pending: Option<(Ticket, u64)>,
+}
+
+/// The counter.
+#[derive(Debug)]
+pub(crate) struct Ids(Mutex<State>);
+
+impl Default for Ids {
+    fn default() -> Self {
+        Self(Mutex::new(State { next: 1, logged: 1, synced: 1, pending: None }))
+    }
+}
+
+/// What [`Ids::take`] says.
+pub(crate) enum Id {
+    /// A new id.
+    Taken(u64),
+    /// Ask again when this batch is synced.
+    After(Ticket),
+}
+
+impl Ids {
+    /// What a snapshot says.
+    pub(crate) fn found(&self, next: u64, reserved: u64) {
+        let mut s = self.0.lock();
+        s.next = s.next.max(next);
+        s.logged = s.logged.max(reserved);
+    }
+
+    /// So many frames of the log are lost: each may have given an id.
+    pub(crate) fn skip(&self, frames: u64) {
+        let mut s = self.0.lock();
+        s.next = s.next.max(s.logged).saturating_add(frames);
+    }
+
+    /// A topic has this id.
+    pub(crate) fn seen(&self, id: u64) {
+        let mut s = self.0.lock();
+        s.next = s.next.max(id + 1);
+    }
+
+    /// A reservation was logged.
+    pub(crate) fn logged(&self, to: u64) {
+        self.0.lock().logged = to;
+    }
+
+    /// Recovery is done; what was replayed is synced. After an unclean close ids up to the
+    /// reservation may have been given.
+    pub(crate) fn recovered(&self) {
+        let mut s = self.0.lock();
+        s.next = s.next.max(s.logged);
+        s.synced = s.next;
+        s.logged = s.next;
+    }
+
+    /// (next, reserved) for the snapshot.
+    pub(crate) fn positions(&self) -> (u64, u64) {
+        let s = self.0.lock();
+        (s.next, s.logged.max(s.next))
+    }
+
+    /// The next id, if it is below a synced reservation. Reserves ahead when half is used.
+    pub(crate) fn take(&self, core: &Arc<Catalog>) -> Result<Id> {
+        loop {
+            let (low, pending) = {
+                let mut s = self.0.lock();
+                let low = s.next + CHUNK / 2 > s.synced;
+                if s.next < s.synced {
+                    s.next += 1;
+                    let id = s.next - 1;
+                    let pending = s.pending.is_some();
+                    drop(s);
+                    if low && !pending {
+                        // Ahead of need: a failure shows when the ids are used up.
+                        let _ = self.reserve(core);
+                    }
+                    return Ok(Id::Taken(id));
+                }
+                (low, s.pending)
+            };
+            debug_assert!(low);
+            if let Some((ticket, _)) = pending {
+                return Ok(Id::After(ticket));
+            }
+            self.reserve(core)?;
+        }
+    }
+
+    /// Stages a reservation and asks for its sync.
+    fn reserve(&self, core: &Arc<Catalog>) -> Result<()> {
+        let mut s = self.0.lock();
+        if s.pending.is_some() {
+            return Ok(());
+        }
+        let to = s.next.max(s.logged) + CHUNK;
+        let ticket = stage(core, to, false, Wait::No)?;
+        s.pending = Some((ticket, to));
+        drop(s);
+        let ids = core.ids.clone();
+        let done = move |outcome| ids.synced(ticket, to, outcome);
+        core.wal.notify(ticket, Level::Synced, Box::new(done));
+        Ok(())
+    }
+
+    /// A reservation was synced, or failed.
+    pub(crate) fn synced(&self, ticket: Ticket, to: u64, outcome: topics_storage::Result<()>) {
+        let mut s = self.0.lock();
+        if s.pending.is_some_and(|(t, _)| t == ticket) {
+            s.pending = None;
+            if outcome.is_ok() {
+                s.synced = s.synced.max(to);
+            }
+        }
+    }
+
+    /// Learns, on the caller's thread, that a batch is synced: callbacks may come later.
+    pub(crate) fn settle(&self, ticket: Ticket) {
+        let pending = self.0.lock().pending;
+        if let Some((t, to)) = pending.filter(|(t, _)| *t == ticket) {
+            self.synced(t, to, Ok(()));
+        }
+    }
+
+    /// Gives back what is reserved and not used, at a clean close.
+    pub(crate) fn lower(&self, core: &Arc<Catalog>) -> Result<()> {
+        let next = {
+            let mut s = self.0.lock();
+            if s.logged <= s.next {
+                return Ok(());
+            }
+            s.synced = s.next;
+            s.next
+        };
+        stage(core, next, true, Wait::Bounded)?;
+        Ok(())
+    }
+}
+
+fn stage(core: &Arc<Catalog>, to: u64, lowered: bool, wait: Wait) -> Result<Ticket> {
+    let mut head = Vec::new();
+    HeadWatermark { reserved_to: to, lowered }.encode_frame(&mut head, 0, 0, 0);
+    let commit = Arc::new(Applied::new(core, "a reservation of topic ids"));
+    let control = Batch::control(head, core.time.steady(), Level::Written, commit);
+    // Lowering belongs to a close, which a full disk must not keep.
+    let batch = Batch { frees_space: lowered, ..control };
+    core.stage_control(0, batch, wait)
+}

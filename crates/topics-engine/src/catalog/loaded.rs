@@ -1,0 +1,115 @@
+//! The topics in memory, by name and id.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use dashmap::DashMap;
+use topics_env::sync::{Mutex, RwLock};
+
+use crate::topic::Topic;
+use crate::types::error::Result;
+
+/// The topics by name and id.
+#[derive(Debug, Default)]
+pub(crate) struct LoadedTopics {
+    names: DashMap<Arc<str>, Arc<Topic>>,
+    ids: DashMap<u64, Arc<Topic>>,
+    /// The same names in order, without those that are not born.
+    listed: RwLock<BTreeMap<Arc<str>, Arc<Topic>>>,
+    creating: Mutex<()>,
+}
+
+impl LoadedTopics {
+    /// The topic that a name means now, born or not.
+    pub(crate) fn named(&self, name: &str) -> Option<Arc<Topic>> {
+        self.names.get(name).map(|t| t.clone())
+    }
+
+    pub(crate) fn by_id(&self, id: u64) -> Option<Arc<Topic>> {
+        self.ids.get(&id).map(|t| t.clone())
+    }
+
+    /// How many names there are.
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Gives a name to a topic that `make` makes, unless it has one.
+    pub(crate) fn claim(
+        &self,
+        name: &str,
+        make: impl FnOnce() -> Result<Arc<Topic>>,
+    ) -> Result<Arc<Topic>> {
+        let _one = self.creating.lock();
+        if let Some(topic) = self.named(name) {
+            return Ok(topic);
+        }
+        let topic = make()?;
+        self.ids.insert(topic.id(), topic.clone());
+        self.names.insert(topic.name.clone(), topic.clone());
+        Ok(topic)
+    }
+
+    /// Takes in a topic that is born. Of two with one name the higher epoch has it; the other is
+    /// known by its id until its delete is replayed, or [`Self::settle`].
+    pub(crate) fn adopt(&self, topic: Arc<Topic>) {
+        self.ids.insert(topic.id(), topic.clone());
+        let mut listed = self.listed.write();
+        if listed.get(&topic.name).is_none_or(|t| t.key.epoch <= topic.key.epoch) {
+            listed.insert(topic.name.clone(), topic.clone());
+            self.names.insert(topic.name.clone(), topic);
+        }
+    }
+
+    /// Forgets a topic; its name too, if that means it.
+    pub(crate) fn remove(&self, topic: &Topic) {
+        self.ids.remove(&topic.id());
+        let mut listed = self.listed.write();
+        if listed.get(&topic.name).is_some_and(|t| t.key == topic.key) {
+            listed.remove(&topic.name);
+        }
+        self.names.remove_if(&topic.name, |_, t| t.key == topic.key);
+    }
+
+    /// After a replay: topics whose name another has. Their deletes were lost, or are still in a log
+    /// that was not read; their records cannot be reached.
+    pub(crate) fn shadowed(&self) -> Vec<Arc<Topic>> {
+        let other = |t: &Topic| self.names.get(&t.name).is_none_or(|n| n.key != t.key);
+        let mut found: Vec<_> =
+            self.ids.iter().filter(|t| other(t)).map(|t| t.value().clone()).collect();
+        found.sort_unstable_by_key(|t| t.id());
+        found
+    }
+
+    /// Born topics in name order after `after`, with `prefix`; at most `limit`.
+    pub(crate) fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<Arc<Topic>> {
+        let from = match after {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
+        };
+        let listed = self.listed.read();
+        listed
+            .range::<str, _>((from, Bound::Unbounded))
+            .take_while(|(name, _)| name.starts_with(prefix))
+            .take(limit)
+            .map(|(_, t)| t.clone())
+            .collect()
+    }
+
+    /// The ids of all topics.
+    pub(crate) fn all_ids(&self) -> BTreeSet<u64> {
+        self.ids.iter().map(|t| *t.key()).collect()
+    }
+
+    /// Every topic, in pages, so that the list is never held for long.
+    pub(crate) fn each(&self, mut f: impl FnMut(&Arc<Topic>)) {
+        let mut after: Option<Arc<str>> = None;
+        loop {
+            let page = self.list("", after.as_deref(), 256);
+            let Some(last) = page.last() else { return };
+            after = Some(last.name.clone());
+            page.iter().for_each(&mut f);
+        }
+    }
+}

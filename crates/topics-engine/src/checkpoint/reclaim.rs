@@ -1,0 +1,158 @@
+//! Giving disk space back: segments that are more than half dead are written anew, small
+//! neighbours become one.
+//!
+//! What is written takes effect with the next snapshot; the old files go when no kept snapshot
+//! names them.
+
+use std::sync::Arc;
+
+use roaring::RoaringBitmap;
+use topics_env::sync::atomic::Ordering;
+use topics_storage::segment::{Round, Segment, SegmentMeta};
+
+use super::{Store, full_disk};
+use crate::topic::Topic;
+use crate::types::error::{Error, Result};
+
+/// Bytes of `.data` that one pass reads: reclaim must not crowd out everything else.
+const PASS_BYTES: u64 = 64 << 20;
+/// How many neighbours it takes to be worth one merge.
+const FEW: usize = 4;
+
+/// Sealed neighbours to be written as one, with the dead of each.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    parts: Vec<(SegmentMeta, Arc<RoaringBitmap>)>,
+    /// About the bytes that the new one takes.
+    pub(crate) takes: u64,
+}
+
+impl Candidate {
+    fn bytes(&self) -> u64 {
+        self.parts.iter().map(|(m, _)| m.data_len).sum()
+    }
+}
+
+/// One pass over all topics.
+pub(crate) fn reclaim(core: &Arc<Store>) -> Result<()> {
+    // A round would remove what it does not know.
+    let _round = core.disk.round.lock();
+    let mut left = PASS_BYTES;
+    let mut outcome = Ok(());
+    core.table.loaded.each(|topic| {
+        let seen = !topic.files_unverified.load(Ordering::Acquire);
+        while seen && left > 0 && outcome.as_ref().err().is_none_or(Error::is_full) {
+            match next(core, topic) {
+                Ok(Some(candidate)) => {
+                    left = left.saturating_sub(candidate.bytes().max(1));
+                    if let Err(e) = full_disk::rewrite_or_give(core, topic, &candidate) {
+                        // Another topic's may be smaller.
+                        outcome = Err(e);
+                        return;
+                    }
+                }
+                Ok(None) => return,
+                Err(e) => outcome = Err(e),
+            }
+        }
+    });
+    outcome
+}
+
+/// What is worth writing anew in a topic. The dead of a segment that may be are loaded first.
+fn next(core: &Arc<Store>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
+    loop {
+        let unknown = {
+            let state = topic.state.read();
+            let o = &core.options;
+            let found = if core.short_of_space() {
+                state.worth_most(core.disk.checkpoints.free_with_reserve()?)
+            } else {
+                state.reclaimable(o.segment_max_events, o.segment_max_bytes)
+            };
+            match found {
+                Ok(found) => return Ok(found),
+                Err(file_no) => file_no,
+            }
+        };
+        topic.load_dead(core, unknown)?;
+    }
+}
+
+pub(crate) fn rewrite(core: &Arc<Store>, topic: &Arc<Topic>, candidate: &Candidate) -> Result<()> {
+    let parts: Vec<(Segment, Arc<RoaringBitmap>)> = candidate
+        .parts
+        .iter()
+        .map(|(meta, dead)| (core.segments.segment(topic.key, *meta), dead.clone()))
+        .collect();
+    let mut round = Round::new(&core.segments);
+    let new = round.merge(&parts)?;
+    round.sync()?;
+    let mut holes = RoaringBitmap::new();
+    for (meta, dead) in &candidate.parts {
+        let shift = (meta.first_seq - new.first_seq) as u32;
+        holes.extend(dead.iter().map(|o| o + shift));
+    }
+    let old: Vec<u64> = candidate.parts.iter().map(|(m, _)| m.file_no).collect();
+    if topic.replace(core, &old, new, &holes)? {
+        core.replaced.store(true, Ordering::Relaxed);
+        core.metrics.segments_rewritten.add(old.len() as u64);
+    }
+    Ok(())
+}
+
+impl crate::topic::State {
+    /// Segments worth writing anew; `Err`: the dead of this segment must be loaded first.
+    fn reclaimable(&self, events: u64, bytes: u64) -> std::result::Result<Option<Candidate>, u64> {
+        let segs = &self.index.segs;
+        let mut at = 0;
+        while at < segs.len() {
+            if segs[at].half_dead() {
+                return self.candidate(at, 1).map(Some);
+            }
+            let n = self.small_neighbours(at, events, bytes);
+            if n >= FEW {
+                return self.candidate(at, n).map(Some);
+            }
+            at += n.max(1);
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn candidate(&self, at: usize, n: usize) -> std::result::Result<Candidate, u64> {
+        let segs = &self.index.segs[at..at + n];
+        Ok(Candidate {
+            takes: segs.iter().map(full_disk::takes).sum(),
+            parts: (at..at + n).map(|i| self.part(i)).collect::<std::result::Result<_, _>>()?,
+        })
+    }
+
+    /// How many sealed neighbours from `at` on fit one segment.
+    fn small_neighbours(&self, at: usize, events: u64, bytes: u64) -> usize {
+        let (mut span, mut len, mut next) = (0, 0, None);
+        self.index.segs[at..]
+            .iter()
+            .take_while(|s| {
+                let m = &s.meta;
+                span += m.span();
+                len += m.data_len;
+                let follows = next.is_none_or(|n| n == m.first_seq);
+                next = Some(m.last_seq + 1);
+                m.sealed && !m.cold && follows && span <= events && len <= bytes
+            })
+            .count()
+    }
+
+    /// A segment with its dead, those below the floor among them.
+    fn part(&self, at: usize) -> std::result::Result<(SegmentMeta, Arc<RoaringBitmap>), u64> {
+        let seg = &self.index.segs[at];
+        let mut dead = match &seg.dead {
+            crate::topic::Dead::Unknown => return Err(seg.meta.file_no),
+            crate::topic::Dead::None => RoaringBitmap::new(),
+            crate::topic::Dead::Some(dead) => (**dead).clone(),
+        };
+        let below = self.floor.min(seg.meta.last_seq + 1).saturating_sub(seg.meta.first_seq);
+        dead.insert_range(0..below as u32);
+        Ok((seg.meta, Arc::new(dead)))
+    }
+}

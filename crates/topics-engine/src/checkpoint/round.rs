@@ -1,0 +1,380 @@
+//! A checkpoint round: copy → sync → install → capture → wait → snapshot → trim.
+//!
+//! `topics-storage` knows how files become durable and which are needed; this is the order.
+
+use std::sync::Arc;
+
+use topics_env::sync::atomic::Ordering;
+use topics_storage::dir::Paths;
+use topics_storage::format::frame::{self, FrameError};
+use topics_storage::segment::{Round, SegmentWriter};
+use topics_storage::wal::AllocationPause;
+
+use super::Store;
+use super::full_disk;
+use super::snapshot::{PoisonedShards, snapshot};
+use crate::topic::{CopyPlan, CopyRun, Install, InstallSegment, Topic};
+use crate::types::api::{Gap, GapReason};
+use crate::types::error::{Error, Result};
+
+/// What rounds know of each other.
+#[derive(Debug, Default)]
+pub(crate) struct CheckpointState {
+    /// Rounds in a row that failed.
+    failed: u32,
+}
+
+/// Rounds in a row that may fail before checkpoints stop until the next open.
+const PATIENCE: u32 = 2;
+/// Bytes of a log that are read at once while copying.
+const READ: usize = 256 << 10;
+/// Bytes of other topics between two records that are read through.
+const SKIP: u32 = 4 << 10;
+
+/// One round; the number of its snapshot.
+pub(crate) fn checkpoint(core: &Arc<Store>) -> Result<u64> {
+    run(core, false)
+}
+
+/// The round that ends a change of the shard count: what lies in files of the layout before is
+/// copied, whatever its shard, before the first write.
+pub(crate) fn checkpoint_everything(core: &Arc<Store>) -> Result<u64> {
+    run(core, true)
+}
+
+fn run(core: &Arc<Store>, everything: bool) -> Result<u64> {
+    let mut rounds = core.disk.round.lock();
+    if rounds.failed >= PATIENCE {
+        return Err(Error::StorageUnavailable {
+            reason: "io",
+            detail: "checkpoints have failed repeatedly and stopped until the next open".into(),
+        });
+    }
+    core.check_lock()?;
+    let logged = core.wal.counters().bytes;
+    let changed = core.replaced.load(Ordering::Relaxed)
+        || logged != core.disk.logged_at_round.load(Ordering::Relaxed);
+    // What a full round gives up of the reserve, nobody but the round may take, until it is back.
+    let mut held = None;
+    let written = write(core, everything, &mut held);
+    match &written {
+        Ok((_, mark, moved)) => {
+            core.metrics.checkpoints.add(1);
+            rounds.failed = 0;
+            core.disk.logged_at_round.store(logged + mark, Ordering::Relaxed);
+            let settled = &core.disk.settled_rounds;
+            let before = if changed || *moved { 0 } else { settled.load(Ordering::Relaxed) };
+            settled.store(before.saturating_add(1), Ordering::Relaxed);
+        }
+        // What a full disk refuses, what finds no descriptor, and a log that failed meanwhile say
+        // nothing of the next round.
+        Err(e) if e.is_shortage() || poisoned(e) => {}
+        Err(_) => rounds.failed += 1,
+    }
+    core.metrics.checkpoint_failures.add(u64::from(written.is_err()));
+    let trimmed = written.and_then(|(n, ..)| {
+        core.disk.checkpoints.trim(&core.wal)?;
+        Ok(n)
+    });
+    let put_off = trimmed.as_ref().is_err_and(Error::is_out_of_descriptors);
+    core.disk.put_off.store(put_off, Ordering::Relaxed);
+    if trimmed.is_err() && held.is_some() {
+        core.disk.checkpoints.refill(&core.wal);
+    }
+    trimmed
+}
+
+fn poisoned(e: &Error) -> bool {
+    matches!(e, Error::StorageUnavailable { reason: "poisoned", .. })
+}
+
+/// Copies, then writes the snapshot: its number, the bytes that its mark took, and whether a full
+/// disk had records moved.
+fn write(
+    core: &Arc<Store>,
+    everything: bool,
+    held: &mut Option<AllocationPause>,
+) -> Result<(u64, u64, bool)> {
+    let poisoned = PoisonedShards::find(core)?;
+    let mut moved = false;
+    if everything {
+        copy(core, &poisoned, Copied::Everything).map_err(|(e, _)| e)?;
+    } else {
+        moved = full_disk::copy_what_fits(core, &poisoned, held)?;
+    }
+    core.replaced.store(false, Ordering::Relaxed);
+    let (n, mark) = snapshot(core, &poisoned)?;
+    Ok((n, mark, moved))
+}
+
+/// What a round copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copied<'a> {
+    /// All records, of whatever layout, and deletes.
+    Everything,
+    /// Synced records and deletes.
+    Synced,
+    /// Deletes only.
+    Deletes,
+    /// Synced records up to these lsns; no deletes.
+    Upto(&'a [u64]),
+}
+
+/// Copies what is to be copied, makes it durable, points the topics to it. With an error comes how
+/// many bytes of deletes were to be written.
+pub(crate) fn copy(
+    core: &Arc<Store>,
+    poisoned: &PoisonedShards,
+    what: Copied<'_>,
+) -> std::result::Result<(), (Error, u64)> {
+    let everything = what == Copied::Everything;
+    let synced: Vec<u64> = (0..core.wal.shards())
+        .map(|s| match what {
+            Copied::Everything => u64::MAX,
+            Copied::Upto(lsns) => core.wal.positions(s).synced.min(lsns[s]),
+            _ => core.wal.positions(s).synced,
+        })
+        .collect();
+    let mut part = CopyPart::new(core);
+    let (mut failed, mut bytes) = (None, 0);
+    let old = match core.options.segment_max_age.as_millis() as u64 {
+        _ if matches!(what, Copied::Upto(_)) => 0,
+        0 => 0,
+        age => core.time.steady().saturating_sub(age),
+    };
+    core.table.loaded.each(|topic| {
+        let shard = core.shard(topic.id());
+        // What memory says of a topic that is closed goes into no file.
+        let over = failed.is_some() && what != Copied::Deletes || topic.is_broken();
+        let ends = matches!(what, Copied::Upto(_)) && topic.state.read().active_is_worth();
+        let old = if ends { u64::MAX } else { old };
+        if over || poisoned.has(shard) || !topic.dirty(old) {
+            return;
+        }
+        let from = (!everything).then_some(shard as u32);
+        let mut plan = topic.checkpoint_plan(from, synced[shard], old);
+        match what {
+            Copied::Everything | Copied::Synced => {}
+            Copied::Deletes => {
+                plan.only_deletes();
+                bytes += plan.delete_bytes();
+            }
+            Copied::Upto(_) => plan.deletes.clear(),
+        }
+        if plan.is_empty() || failed.is_some() {
+            return;
+        }
+        let copy = || copy_topic(core, topic, plan, &mut part.round);
+        let copied = core.guarded("copy", topic, copy).and_then(|install| {
+            part.done.push((topic.clone(), install));
+            match part.done.len() < PART {
+                true => Ok(()),
+                false => std::mem::replace(&mut part, CopyPart::new(core)).end(core),
+            }
+        });
+        failed = copied.err();
+    });
+    let ended = match failed {
+        Some(e) => {
+            if e.is_shortage() {
+                part.round.refused();
+            }
+            Err(e)
+        }
+        None => part.end(core),
+    };
+    ended.map_err(|e| (e, bytes))
+}
+
+/// Topics that are copied and made durable together. What a copy must remember until then takes
+/// more memory than the topic itself.
+const PART: usize = 16_384;
+
+/// A part of the topics that a checkpoint copies.
+struct CopyPart {
+    round: Round,
+    done: Vec<(Arc<Topic>, Install)>,
+}
+
+impl CopyPart {
+    fn new(core: &Store) -> Self {
+        Self { round: Round::new(&core.segments), done: Vec::new() }
+    }
+
+    /// Makes it durable and points the topics to it.
+    fn end(self, core: &Store) -> Result<()> {
+        self.round.sync()?;
+        self.done.iter().try_for_each(|(topic, install)| {
+            core.guarded("install", topic, || topic.install(core, install))
+        })
+    }
+}
+
+fn copy_topic(
+    core: &Arc<Store>,
+    topic: &Arc<Topic>,
+    plan: CopyPlan,
+    round: &mut Round,
+) -> Result<Install> {
+    let mut install = Install { segments: Vec::new(), deletes: Vec::new(), plan };
+    for (meta, dead) in &install.plan.deletes {
+        let segment = core.segments.segment(topic.key, *meta);
+        install.deletes.push((meta.file_no, round.write_del(&segment, dead)?));
+    }
+    let (segments, lost, buf) = (Vec::new(), Vec::new(), Vec::new());
+    let mut copier = Copier { core, topic, round, writer: None, segments, lost, buf };
+    let goes_on = !install.plan.runs.is_empty() || install.plan.seal;
+    if let Some(active) = install.plan.active.filter(|_| goes_on) {
+        copier.writer = Some(SegmentWriter::reopen(&core.segments, topic.key, &active)?);
+    }
+    if install.plan.seal {
+        copier.end(true)?;
+    }
+    for run in &install.plan.runs {
+        copier.run(run)?;
+    }
+    let (segments, lost) = copier.finish()?;
+    install.segments = segments;
+    for seq in lost {
+        // Before the install, which takes the record for deleted since it was copied.
+        topic.damaged(core, Gap { from: seq, to: seq, reason: GapReason::Corrupt });
+        core.metrics.corrupt_records.add(1);
+    }
+    Ok(install)
+}
+
+struct Copier<'a> {
+    core: &'a Store,
+    topic: &'a Topic,
+    round: &'a mut Round,
+    writer: Option<SegmentWriter>,
+    segments: Vec<InstallSegment>,
+    lost: Vec<u64>,
+    /// What was read of the log.
+    buf: Vec<u8>,
+}
+
+impl Copier<'_> {
+    fn run(&mut self, run: &CopyRun) -> Result<()> {
+        let core = self.core;
+        let mut buf = std::mem::take(&mut self.buf);
+        let mut i = 0;
+        while i < run.count {
+            let n = stretch(run, i);
+            let (first, last) = (&run.entries[i], &run.entries[i + n - 1]);
+            let len = (last.off + last.len - first.off) as usize;
+            buf.clear();
+            core.wal.read(run.shard as usize, run.file, first.off, len, &mut buf)?;
+            let file = core.wal.file(run.shard as usize, run.file);
+            let salt = file.map_or(0, |f| f.header.salt);
+            for (k, entry) in run.entries.range(i..i + n).enumerate() {
+                let seq = run.first + (i + k) as u64;
+                let writer = self.writer_at(seq)?;
+                if entry.dead() {
+                    writer.hole_at(entry.ts)?;
+                } else {
+                    let at = (entry.off - first.off) as usize;
+                    let lsn = run.lsn + u64::from(entry.lsn);
+                    let bytes = &buf[at..at + entry.len as usize];
+                    match verified(core, bytes, salt, lsn, seq) {
+                        Ok((f, inner)) => writer.append(&f, inner)?,
+                        Err(why) => {
+                            writer.hole_at(entry.ts)?;
+                            self.damaged(run, entry.off, seq, why, bytes);
+                        }
+                    }
+                }
+                self.seal_if_full()?;
+            }
+            i += n;
+        }
+        self.buf = buf;
+        Ok(())
+    }
+
+    /// The writer whose next seq this is; a seq that does not follow ends the segment before.
+    fn writer_at(&mut self, seq: u64) -> Result<&mut SegmentWriter> {
+        if self.writer.as_ref().is_some_and(|w| w.next_seq() != seq) {
+            self.end(true)?;
+        }
+        if self.writer.is_none() {
+            self.writer = Some(SegmentWriter::create(&self.core.segments, self.topic.key, seq)?);
+        }
+        self.writer.as_mut().ok_or_else(|| Error::Internal("no segment writer".into()))
+    }
+
+    fn seal_if_full(&mut self) -> Result<()> {
+        if self.writer.as_ref().is_some_and(SegmentWriter::should_seal) {
+            self.end(true)?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, seal: bool) -> Result<()> {
+        if let Some(mut writer) = self.writer.take() {
+            if seal {
+                writer.seal()?;
+            }
+            let meta = self.round.add(writer)?;
+            self.segments.push(InstallSegment { meta });
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(Vec<InstallSegment>, Vec<u64>)> {
+        self.end(false)?;
+        Ok((self.segments, self.lost))
+    }
+
+    /// A frame that fails is never copied; its bytes go aside.
+    fn damaged(&mut self, run: &CopyRun, off: u32, seq: u64, why: FrameError, bytes: &[u8]) {
+        log::error!(
+            "topic {:?}: the record {seq} is damaged in the log (shard {}, offset {off}): {why}",
+            self.topic.name,
+            run.shard
+        );
+        self.lost.push(seq);
+        let name = format!("topic-{}.seq-{seq}.frame", self.topic.id());
+        if let Err(e) = aside(self.core, &name, bytes) {
+            log::warn!("its bytes are not kept: {e}");
+        }
+    }
+}
+
+fn aside(core: &Store, name: &str, bytes: &[u8]) -> topics_storage::Result<()> {
+    topics_storage::dir::quarantine(&core.env, &Paths::new(&core.dir), name, bytes)
+}
+
+fn verified<'a>(
+    core: &Store,
+    bytes: &'a [u8],
+    salt: u64,
+    lsn: u64,
+    seq: u64,
+) -> std::result::Result<(frame::Frame<'a>, u64), FrameError> {
+    match frame::verify_inner(bytes, salt, lsn) {
+        Ok((f, _, inner)) if f.seq == seq => Ok((f, inner)),
+        Ok(_) => Err(FrameError::Layout),
+        Err(why) if core.env.check("checkpoint.frame", false) => {
+            let (f, _) = frame::parse(bytes).map_err(|_| why)?;
+            Ok((f, frame::inner_hash(bytes)))
+        }
+        Err(why) => Err(why),
+    }
+}
+
+/// How many entries from `i` on are read with one call.
+fn stretch(run: &CopyRun, i: usize) -> usize {
+    let first = &run.entries[i];
+    let mut end = first.off + first.len;
+    let mut n = 1;
+    for e in run.entries.range(i + 1..run.count) {
+        let near = e.off >= end && e.off - end <= SKIP;
+        if !near || (e.off + e.len - first.off) as usize > READ {
+            break;
+        }
+        end = e.off + e.len;
+        n += 1;
+    }
+    n
+}

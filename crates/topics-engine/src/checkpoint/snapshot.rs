@@ -1,0 +1,202 @@
+//! The snapshot of a round: the state of every topic at the positions that it reflects.
+
+use std::sync::Arc;
+
+use topics_storage::StorageError;
+use topics_storage::format::record::{Body, CheckpointMark, Group};
+use topics_storage::snapshot::{ShardSnap, SnapshotBody, SnapshotBuilder};
+use topics_storage::wal::{Batch, Commit, Level, PlacedBatch};
+
+use super::Store;
+use crate::catalog::unloaded::CatalogEntry;
+use crate::ctx::Wait;
+use crate::types::error::{Error, Result};
+
+/// The shards whose log has failed, and what the newest snapshot says of them. What they have in
+/// memory may never have become durable: later snapshots keep their section of the one before.
+#[derive(Debug, Default)]
+pub(crate) struct PoisonedShards {
+    shards: Vec<usize>,
+    before: SnapshotBody,
+}
+
+impl PoisonedShards {
+    /// As things are now; an error where no shard is sound, or nothing says what to keep.
+    pub(crate) fn find(core: &Store) -> Result<Self> {
+        let mut poisoned = Self::default();
+        let mut last = None;
+        for shard in 0..core.wal.shards() {
+            match core.wal.poisoned(shard) {
+                None => {}
+                Some(e @ StorageError::Poisoned { .. }) => {
+                    poisoned.shards.push(shard);
+                    last = Some(e);
+                }
+                Some(e) => return Err(e.into()),
+            }
+        }
+        let Some(error) = last else { return Ok(poisoned) };
+        if poisoned.shards.len() == core.wal.shards() {
+            return Err(error.into());
+        }
+        match core.disk.checkpoints.load_newest()? {
+            Some(before)
+                if before.layout == core.layout
+                    && core.host.holds_without(&poisoned.shards, &before.sections) =>
+            {
+                poisoned.before = before;
+            }
+            _ => return Err(error.into()),
+        }
+        Ok(poisoned)
+    }
+
+    /// Whether nothing of a shard is copied or captured.
+    pub(crate) fn has(&self, shard: usize) -> bool {
+        self.shards.contains(&shard)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.shards.is_empty()
+    }
+
+    /// What the snapshot before says of a shard.
+    fn section(&self, shard: usize) -> Option<ShardSnap> {
+        self.before.shards.iter().find(|s| s.shard as usize == shard).copied()
+    }
+}
+
+/// Captures every topic and writes it down: the number of the snapshot, and the bytes that its
+/// mark took in the log.
+pub(crate) fn snapshot(core: &Arc<Store>, poisoned: &PoisonedShards) -> Result<(u64, u64)> {
+    let shards = core.wal.shards();
+    let mut body = SnapshotBody {
+        store_id: core.disk.store_id,
+        generation: core.generation,
+        layout: core.layout,
+        retired: core.disk.outside.clone(),
+        shards: vec![ShardSnap::default(); shards],
+        ..SnapshotBody::default()
+    };
+    let mut draft = SnapshotBuilder::begin(&body, core.disk.checkpoints.bytes())?;
+    // First the positions, then the states: each state reflects at least its position.
+    let mut replay: Vec<u64> = (0..shards).map(|s| core.wal.positions(s).applied).collect();
+    let mut broken = Vec::new();
+    core.every(|found| {
+        let topic = match found {
+            CatalogEntry::Loaded(topic) => topic,
+            CatalogEntry::Unloaded(unloaded) => {
+                if !poisoned.has(core.shard(unloaded.id())) {
+                    draft.entry(unloaded.entry());
+                }
+                return Ok(());
+            }
+        };
+        let shard = core.shard(topic.id());
+        if poisoned.has(shard) {
+            return Ok(());
+        }
+        if topic.is_broken() {
+            broken.push(topic.id());
+            return Ok(());
+        }
+        let (snap, outstanding) = topic.capture(core.layout, core.time.mono_ms());
+        if let Some(lsn) = outstanding {
+            replay[shard] = replay[shard].min(lsn - 1);
+        }
+        Ok(draft.topic(&snap)?)
+    })?;
+    let kept = poisoned.before.topics.iter().filter(|t| poisoned.has(core.shard(t.topic_id)));
+    kept.into_iter().try_for_each(|t| draft.topic(t))?;
+    keep_closed(core, &broken, &mut draft, &mut replay)?;
+    body.sections = core.host.capture();
+    body.sections.push(core.time.capture());
+    let (next, reserved) = core.ids.positions();
+    body.next_topic_id = next.max(poisoned.before.next_topic_id);
+    body.reserved_topic_id = reserved.max(poisoned.before.reserved_topic_id);
+    (body.next_epoch, body.reserved_epoch) = (body.next_topic_id, body.reserved_topic_id);
+    let written: Vec<u64> = (0..shards).map(|s| core.wal.positions(s).written).collect();
+    for (s, replay_lsn) in replay.into_iter().enumerate() {
+        let last_lsn = written[s];
+        let (shard, layout) = (s as u32, core.layout);
+        let now = ShardSnap { shard, layout, replay_lsn, last_lsn, synced_lsn: last_lsn };
+        let section = if poisoned.has(s) { poisoned.section(s) } else { Some(now) };
+        let none = || Error::Internal(format!("shard {s} is in no snapshot"));
+        body.shards[s] = section.ok_or_else(none)?;
+    }
+    let encoded = draft.finish(&body)?;
+    let n = core.disk.checkpoints.write(&body, encoded, || {
+        for (s, lsn) in written.iter().enumerate().filter(|(s, _)| !poisoned.has(*s)) {
+            let synced = core.wal.positions(s).synced >= *lsn;
+            if !core.env.check("checkpoint.synced", synced) {
+                core.wal.sync(s)?;
+            }
+        }
+        Ok(())
+    })?;
+    if !poisoned.is_empty() {
+        log::warn!(
+            "snapshot {n} says of the shards {:?} what the one before says",
+            poisoned.shards
+        );
+    }
+    Ok((n, mark(core, n)))
+}
+
+/// Of topics that are closed until the next open, whose memory may not be what the log says, the
+/// snapshot says what the one before did, and their shards are replayed from there.
+fn keep_closed(
+    core: &Store,
+    ids: &[u64],
+    draft: &mut SnapshotBuilder,
+    replay: &mut [u64],
+) -> Result<()> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let before = core.disk.checkpoints.load_newest()?;
+    for id in ids {
+        let shard = core.shard(*id);
+        let Some(before) = &before else {
+            // Nothing of the log has been given up.
+            replay[shard] = 0;
+            continue;
+        };
+        let section = before.shards.iter().find(|s| s.shard as usize == shard);
+        let Some(section) = section.filter(|s| s.layout == core.layout) else {
+            let detail = format!("no snapshot says how topic id {id} was before it was closed");
+            return Err(Error::StorageUnavailable { reason: "io", detail });
+        };
+        replay[shard] = replay[shard].min(section.replay_lsn);
+        if let Some(t) = before.topics.iter().find(|t| t.topic_id == *id) {
+            draft.topic(t)?;
+        }
+    }
+    Ok(())
+}
+
+/// Says in the log that a snapshot took effect; `verify` reads it, recovery does not need it. The
+/// bytes that this logs.
+fn mark(core: &Arc<Store>, snapshot: u64) -> u64 {
+    let mut head = Vec::new();
+    CheckpointMark { snapshot }.encode_frame(&mut head, 0, 0, 0);
+    let batch = Batch::control(head, core.time.steady(), Level::Written, Arc::new(Mark));
+    let bytes = (batch.bytes() + Group::FRAME_LEN) as u64;
+    match core.stage_control(0, batch, Wait::No) {
+        Ok(_) => {
+            core.wal.drive(0);
+            bytes
+        }
+        Err(e) => {
+            log::debug!("snapshot {snapshot} is not marked in the log: {e}");
+            0
+        }
+    }
+}
+
+struct Mark;
+
+impl Commit for Mark {
+    fn apply(&self, _: &PlacedBatch<'_>) {}
+    fn failed(&self, _: &StorageError) {}
+}

@@ -1,0 +1,446 @@
+//! Durable consumers: cursors that the engine keeps for readers.
+//!
+//! A stored cursor changes by a `Consumer` frame that says where it is. `at_most_once` makes that
+//! durable before the records are handed out; `at_least_once` after they were dealt with.
+
+mod nonblocking;
+mod stored;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use topics_env::sync::{Condvar, Instant, Mutex};
+use topics_storage::format::record;
+use topics_storage::wal::{Level, Ticket};
+
+use self::stored::{Staged, log, no_consumer, stage_cursor};
+pub(crate) use self::stored::{check_cursor, plan_cursors, unplan_cursors};
+use crate::ctx::Wait;
+use crate::topic::cursors::{Stored, Turn, TurnGuard, stored};
+use crate::topic::events::Ctx;
+use crate::topic::{Life, Topic, read, seek};
+use crate::types::api::{Owner, ReadFrom, ReadRequest};
+use crate::types::batch::ReadBatch;
+use crate::types::consumer::MAX_RECORDS;
+pub use crate::types::consumer::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo};
+use crate::types::error::{Error, Result};
+use crate::types::name;
+
+/// Reads after which an automatic commit is logged.
+const EVERY: u32 = 100;
+/// Time after which it is, ms.
+const AFTER_MS: u64 = 1_000;
+/// The longest wait of a read.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+
+/// What a handle has handed out.
+#[derive(Debug)]
+struct Delivered {
+    /// Where the next read begins.
+    at: u64,
+    /// With automatic commits: up to where records were dealt with, and not stored yet.
+    done: Option<u64>,
+    /// Reads since that was logged, and when.
+    reads: u32,
+    logged_at: u64,
+}
+
+/// A reader with a stored cursor. A new one begins where the cursor is stored.
+pub struct Consumer {
+    core: Arc<Ctx>,
+    topic: Arc<Topic>,
+    name: Arc<str>,
+    mode: ConsumerMode,
+    auto_commit: bool,
+    delivered: Mutex<Delivered>,
+    /// Batches that were read and did not reach the reader: the next reads hand them out.
+    kept: Mutex<VecDeque<ReadBatch>>,
+    _owner: Owner,
+}
+
+impl fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The seq before the first record that is kept.
+fn first(core: &Ctx, topic: &Topic) -> Result<u64> {
+    let look =
+        ReadRequest { from: ReadFrom::Earliest, limit: 0, touch: false, ..ReadRequest::default() };
+    Ok(read(core, topic, &look)?.earliest_seq - 1)
+}
+
+impl Consumer {
+    /// A handle for a consumer, which is created when it is new.
+    pub(crate) fn open(
+        core: &Arc<Ctx>,
+        owner: Owner,
+        topic: &Arc<Topic>,
+        consumer: &str,
+        mode: Option<ConsumerMode>,
+        start: ConsumerStart,
+        auto_commit: bool,
+    ) -> Result<Self> {
+        name::check(consumer)?;
+        topic.check_sound()?;
+        let begin = match start {
+            ConsumerStart::Start => first(core, topic)?,
+            ConsumerStart::End => topic.gate.head(),
+        };
+        // Given back when the frame is applied, which counts the consumer.
+        let reserved = match stored(topic, consumer) {
+            Some(_) => None,
+            None => Some(core.consumers.take(1).inspect_err(|_| core.metrics.throttled.add(1))?),
+        };
+        log(core, topic, consumer, Some(false), |all| {
+            Ok((!all.0.contains_key(consumer)).then(|| record::Consumer {
+                name: consumer.to_owned(),
+                mode: mode.unwrap_or_default() as u8,
+                cursor: Some(begin),
+            }))
+        })?;
+        drop(reserved);
+        let s = stored(topic, consumer).ok_or_else(|| no_consumer(topic, consumer))?;
+        if let Some(wanted) = mode.filter(|m| *m != s.mode) {
+            return Err(Error::TopicExistsIncompatible {
+                topic: topic.name.to_string(),
+                field: "consumer mode",
+                actual: s.mode.as_str().into(),
+                wanted: wanted.as_str().into(),
+            });
+        }
+        let logged_at = core.time.mono_ms();
+        let delivered = Delivered { at: s.cursor, done: None, reads: 0, logged_at };
+        Ok(Self {
+            core: core.clone(),
+            topic: topic.clone(),
+            name: consumer.into(),
+            mode: s.mode,
+            auto_commit,
+            delivered: Mutex::new(delivered),
+            kept: Mutex::default(),
+            _owner: owner,
+        })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its mode.
+    #[must_use]
+    pub fn mode(&self) -> ConsumerMode {
+        self.mode
+    }
+
+    /// The stored cursor.
+    pub fn cursor(&self) -> Result<u64> {
+        Ok(self.stored()?.cursor)
+    }
+
+    fn stored(&self) -> Result<Stored> {
+        self.core.check_open()?;
+        if self.topic.life() != Life::Live {
+            return Err(Error::TopicNotFound(self.topic.name.to_string()));
+        }
+        self.topic.check_sound()?;
+        stored(&self.topic, &self.name).ok_or_else(|| no_consumer(&self.topic, &self.name))
+    }
+
+    /// Records in seq order from the cursor, until a budget is reached.
+    pub fn read(&self, req: &ConsumerRead) -> Result<ReadBatch> {
+        let until = Instant::now() + req.wait.min(MAX_WAIT);
+        let s = self.stored()?;
+        if let Some(batch) = self.kept(req) {
+            return Ok(batch);
+        }
+        let _turn = match self.mode {
+            ConsumerMode::AtMostOnce => Some(self.turn(&s.turn, req, until)?),
+            ConsumerMode::AtLeastOnce => None,
+        };
+        loop {
+            let batch = match self.mode {
+                ConsumerMode::AtMostOnce => self.read_once(req)?,
+                ConsumerMode::AtLeastOnce => self.read_again(req)?,
+            };
+            let rest = until.saturating_duration_since(Instant::now());
+            let something = !batch.is_empty() || batch.tombstone.is_some();
+            if something || rest.is_zero() {
+                return Ok(batch);
+            }
+            if batch.caught_up {
+                wait_head(&self.core, &self.topic, batch.next_from_seq, rest)?;
+            }
+        }
+    }
+
+    fn turn(&self, turn: &Arc<Turn>, req: &ConsumerRead, until: Instant) -> Result<TurnGuard> {
+        let mut taken = turn.taken.lock();
+        // A reader that waits for its turn waits at least as long as the one before may.
+        let until = until.max(Instant::now() + MAX_WAIT);
+        while *taken {
+            if req.fail_if_busy || turn.free.wait_until(&mut taken, until).timed_out() && *taken {
+                return Err(self.busy());
+            }
+        }
+        *taken = true;
+        Ok(TurnGuard(turn.clone()))
+    }
+
+    /// The cursor is stored, durably, before anything is handed out.
+    fn read_once(&self, req: &ConsumerRead) -> Result<ReadBatch> {
+        let (batch, staged) = self.take(req, Wait::Bounded)?;
+        if let Some(ticket) = staged {
+            self.core.wait(ticket, Level::Synced)?;
+        }
+        Ok(batch)
+    }
+
+    /// Reads from the stored cursor on and stages the one behind, whose sync must be waited for.
+    fn take(&self, req: &ConsumerRead, wait: Wait) -> Result<(ReadBatch, Option<Ticket>)> {
+        let from = self.stored()?.cursor;
+        let batch = self.fetch(from, req)?;
+        if !req.checkpoint || batch.next_from_seq == from {
+            return Ok((batch, None));
+        }
+        let (to, mode) = (batch.next_from_seq, self.mode as u8);
+        let staged = stage_cursor(&self.core, &self.topic, &self.name, wait, |all| {
+            let Some(s) = all.0.get(&self.name) else {
+                return Err(no_consumer(&self.topic, &self.name));
+            };
+            if s.planned != from {
+                // A seek came between: what was read is not handed out.
+                return Err(self.busy());
+            }
+            let (name, cursor) = (self.name.to_string(), Some(to));
+            Ok(Some(record::Consumer { name, mode, cursor }))
+        })?;
+        let ticket = match staged {
+            Staged::Frame(ticket, _) => Some(ticket),
+            Staged::Nothing(_) => None,
+        };
+        Ok((batch, ticket))
+    }
+
+    fn busy(&self) -> Error {
+        let (topic, consumer) = (self.topic.name.to_string(), self.name.to_string());
+        Error::ConsumerBusy { topic, consumer }
+    }
+
+    fn read_again(&self, req: &ConsumerRead) -> Result<ReadBatch> {
+        let mut d = self.delivered.lock();
+        if req.checkpoint && self.auto_commit {
+            // What the read before handed out is dealt with.
+            d.done = Some(d.at);
+            self.commit_due(&mut d)?;
+        }
+        let batch = self.fetch(d.at, req)?;
+        if req.checkpoint {
+            d.at = batch.next_from_seq;
+            d.reads += 1;
+        }
+        Ok(batch)
+    }
+
+    fn commit_due(&self, d: &mut Delivered) -> Result<()> {
+        let now = self.core.time.mono_ms();
+        let due = d.reads >= EVERY || now.saturating_sub(d.logged_at) >= AFTER_MS;
+        if let Some(done) = d.done.filter(|_| due) {
+            match self.store(done, None) {
+                // Stored by one of the next reads, when it need not be waited for.
+                Err(Error::Throttled { .. }) => return Ok(()),
+                stored => stored?,
+            }
+            (d.done, d.reads, d.logged_at) = (None, 0, now);
+        }
+        Ok(())
+    }
+
+    fn fetch(&self, from: u64, req: &ConsumerRead) -> Result<ReadBatch> {
+        let look = ReadRequest {
+            from: ReadFrom::After(from),
+            limit: req.max_records.clamp(1, MAX_RECORDS),
+            max_bytes: req.max_bytes,
+            matching: req.matching.clone(),
+            ..ReadRequest::default()
+        };
+        let batch = read(&self.core, &self.topic, &look)?;
+        let next = batch.next_from_seq;
+        if next < from {
+            return Err(Error::Internal(format!("I8: a read from {from} ends at {next}")));
+        }
+        Ok(batch)
+    }
+
+    /// Stores a cursor that is further on; one that is not changes nothing (I8).
+    pub fn commit(&self, seq: u64) -> Result<()> {
+        self.stored()?;
+        let head = self.topic.gate.head();
+        if seq > head {
+            let text = format!("commit of seq {seq} is above the head {head}");
+            return Err(Error::InvalidRequest(text));
+        }
+        self.store(seq, Some(self.mode == ConsumerMode::AtMostOnce))
+    }
+
+    fn store(&self, seq: u64, wait: Option<bool>) -> Result<()> {
+        let mode = self.mode as u8;
+        log(&self.core, &self.topic, &self.name, wait, |all| {
+            let Some(s) = all.0.get(&self.name) else {
+                return Err(no_consumer(&self.topic, &self.name));
+            };
+            // I8: a cursor never goes back unasked.
+            Ok((seq > s.planned).then(|| record::Consumer {
+                name: self.name.to_string(),
+                mode,
+                cursor: Some(seq),
+            }))
+        })
+    }
+
+    /// Sets the cursor, forwards or back; this handle goes on from there.
+    pub fn seek(&self, to: SeekTo) -> Result<u64> {
+        self.stored()?;
+        let head = self.topic.gate.head();
+        let cursor = match to {
+            SeekTo::Seq(seq) if seq > head => {
+                let text = format!("seek to seq {seq} is above the head {head}");
+                return Err(Error::InvalidRequest(text));
+            }
+            SeekTo::Seq(seq) => seq,
+            SeekTo::Ts(ts) => seek(&self.core, &self.topic, ts)?.seq,
+            SeekTo::Start => first(&self.core, &self.topic)?,
+            SeekTo::End => head,
+        };
+        // The handle moves first: no automatic commit of what it handed out before follows. Nothing
+        // of it is locked while the log is waited for.
+        let before = {
+            let mut d = self.delivered.lock();
+            let before = (d.at, d.done);
+            (d.at, d.done) = (cursor, None);
+            before
+        };
+        let durable = self.mode == ConsumerMode::AtMostOnce;
+        let logged = log(&self.core, &self.topic, &self.name, Some(durable), |all| {
+            if !all.0.contains_key(&self.name) {
+                return Err(no_consumer(&self.topic, &self.name));
+            }
+            let (name, mode) = (self.name.to_string(), self.mode as u8);
+            Ok(Some(record::Consumer { name, mode, cursor: Some(cursor) }))
+        });
+        if let Err(e) = logged {
+            let mut d = self.delivered.lock();
+            if (d.at, d.done) == (cursor, None) {
+                (d.at, d.done) = before;
+            }
+            return Err(e);
+        }
+        self.kept.lock().clear();
+        Ok(cursor)
+    }
+}
+
+impl Drop for Consumer {
+    /// What was dealt with by automatic commits is stored, as far as that needs no waiting. The
+    /// last batch is not: whether it was dealt with is not known.
+    fn drop(&mut self) {
+        self.give_up_kept();
+        let done = self.delivered.get_mut().done.take();
+        if let Some(done) = done
+            && self.core.check_open().is_ok()
+            && self.topic.life() == Life::Live
+            && let Err(e) = self.store(done, None)
+        {
+            log::debug!("consumer {:?}: its last position is not stored: {e}", self.name);
+        }
+    }
+}
+
+/// Waits until the topic's head is above `seq`, it is deleted, or `timeout` has passed.
+pub(crate) fn wait_head(core: &Ctx, topic: &Topic, seq: u64, timeout: Duration) -> Result<bool> {
+    let woken = Arc::new((Mutex::new(false), Condvar::new()));
+    let wake = woken.clone();
+    let id = topic.gate.on_head(
+        seq,
+        Box::new(move || {
+            *wake.0.lock() = true;
+            wake.1.notify_all();
+        }),
+    );
+    let deadline = Instant::now().checked_add(timeout);
+    let mut done = woken.0.lock();
+    while !*done && core.check_open().is_ok() && topic.life() == Life::Live {
+        match deadline {
+            Some(at) if woken.1.wait_until(&mut done, at).timed_out() => break,
+            Some(_) => {}
+            None => woken.1.wait(&mut done),
+        }
+    }
+    drop(done);
+    topic.gate.cancel(id);
+    core.check_open()?;
+    if topic.life() == Life::Dead {
+        return Err(Error::TopicNotFound(topic.name.to_string()));
+    }
+    Ok(topic.gate.head() > seq)
+}
+
+impl Topic {
+    /// At most `limit` of the topic's consumers, in name order: those whose names begin with
+    /// `prefix` and come after `after`.
+    pub(crate) fn consumers(
+        &self,
+        core: &Ctx,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<ConsumerInfo>> {
+        self.check_sound()?;
+        let page: Vec<(Arc<str>, Stored)> = {
+            let state = self.state.read();
+            let all = state.consumers.iter().flat_map(|c| c.page(prefix, after));
+            all.take(limit).map(|(n, s)| (n.clone(), s.clone())).collect()
+        };
+        page.iter().map(|(name, s)| self.consumer_info(core, name, s)).collect()
+    }
+
+    /// One consumer.
+    pub(crate) fn consumer(&self, core: &Ctx, name: &str) -> Result<ConsumerInfo> {
+        self.check_sound()?;
+        let s = stored(self, name).ok_or_else(|| no_consumer(self, name))?;
+        self.consumer_info(core, name, &s)
+    }
+
+    fn consumer_info(&self, core: &Ctx, name: &str, s: &Stored) -> Result<ConsumerInfo> {
+        let from = ReadFrom::After(s.cursor);
+        let look = ReadRequest { from, limit: 0, touch: false, ..ReadRequest::default() };
+        let b = read(core, self, &look)?;
+        Ok(ConsumerInfo {
+            topic: self.name.to_string(),
+            name: name.to_owned(),
+            mode: s.mode,
+            cursor: s.cursor,
+            lag: b.lag,
+            lag_ms: b.lag_ms,
+        })
+    }
+}
+
+/// Deletes a consumer; false when there was none.
+pub(crate) fn delete_consumer(core: &Arc<Ctx>, topic: &Arc<Topic>, consumer: &str) -> Result<bool> {
+    topic.check_sound()?;
+    let Some(s) = stored(topic, consumer) else { return Ok(false) };
+    log(core, topic, consumer, Some(false), |_| {
+        let (name, mode) = (consumer.to_owned(), s.mode as u8);
+        Ok(Some(record::Consumer { name, mode, cursor: None }))
+    })?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Logging stored cursors: the frames that move them, and what waits for these.
+
+use std::sync::Arc;
+
+use topics_storage::format::record::{self, Body};
+use topics_storage::wal::{Level, Ticket};
+
+use crate::ctx::Wait;
+use crate::topic::Topic;
+use crate::topic::cursors::{Consumers, stored};
+use crate::topic::events::Ctx;
+use crate::topic::write::control::stage_with;
+use crate::topic::write::pending_batch::{Frames, Undo};
+use crate::types::error::{Error, Result};
+
+/// What became of a decision about a cursor.
+pub(crate) enum Staged {
+    /// Its frame is staged; the level of the topic's class.
+    Frame(Ticket, Level),
+    /// There is nothing to be done: the cursor is where it is wanted, or a batch that is staged moves
+    /// it there. The topic's newest batch in the latter case, and the level of its class.
+    Nothing(Option<(Ticket, Level)>),
+}
+
+/// Stages a `Consumer` frame that `decide` makes under the locks of the topic.
+pub(crate) fn stage_cursor(
+    core: &Arc<Ctx>,
+    topic: &Arc<Topic>,
+    name: &str,
+    wait: Wait,
+    decide: impl Fn(&mut Consumers) -> Result<Option<record::Consumer>>,
+) -> Result<Staged> {
+    let mut planned = None;
+    let mut covered = None;
+    let staged = stage_with(core, topic, 512, wait, |a| {
+        let mut state = topic.state.write();
+        let all = state.consumers.get_or_insert_default();
+        let Some(body) = decide(all)? else {
+            let is_on_its_way = all.0.get(name).is_some_and(|s| s.planned != s.cursor);
+            covered = a.last.filter(|_| is_on_its_way);
+            return Ok(None);
+        };
+        let undo = match body.cursor.and_then(|to| all.plan(name, to)) {
+            Some(cursor) => {
+                planned = Some(cursor.clone());
+                Undo::Cursor(cursor)
+            }
+            None => Undo::None,
+        };
+        let mut frames = Frames::default();
+        body.encode_frame(&mut frames.head, topic.id(), 0, 0);
+        Ok(Some((frames, undo)))
+    });
+    match staged {
+        Ok(Some((ticket, level))) => Ok(Staged::Frame(ticket, level)),
+        Ok(None) => Ok(Staged::Nothing(covered)),
+        Err(e) => {
+            // It was not staged: what was staged before it is still on its way (I8).
+            if let (Some(planned), Some(all)) = (planned, &mut topic.state.write().consumers) {
+                all.undo(&planned);
+            }
+            Err(e)
+        }
+    }
+}
+
+/// The same, and waits for it: durable if `Some(true)`, with `Some(false)` as the topic's class
+/// demands. `None` waits for nothing, neither for the topic nor for staging room nor for a write.
+pub(crate) fn log(
+    core: &Arc<Ctx>,
+    topic: &Arc<Topic>,
+    name: &str,
+    wait: Option<bool>,
+    decide: impl Fn(&mut Consumers) -> Result<Option<record::Consumer>>,
+) -> Result<()> {
+    let patience = if wait.is_some() { Wait::Bounded } else { Wait::No };
+    let staged = stage_cursor(core, topic, name, patience, decide)?;
+    let Some(durable) = wait else {
+        if let Staged::Frame(ticket, _) = staged {
+            core.wal.lead_later(ticket.shard as usize);
+        }
+        return Ok(());
+    };
+    let (ticket, level) = match staged {
+        // What covers a cursor may still fail, or be lost.
+        Staged::Frame(ticket, level) | Staged::Nothing(Some((ticket, level))) => (ticket, level),
+        Staged::Nothing(None) => {
+            if durable {
+                core.wal.sync(core.shard(topic.id()))?;
+            }
+            return Ok(());
+        }
+    };
+    core.wait(ticket, if durable { Level::Synced } else { level })
+}
+
+/// Refuses a commit of a cursor that cannot be made.
+pub(crate) fn check_cursor(topic: &Topic, name: &str, seq: u64) -> Result<()> {
+    stored(topic, name).ok_or_else(|| no_consumer(topic, name))?;
+    let head = topic.gate.head();
+    if seq > head {
+        let text = format!("commit of seq {seq} is above the head {head}");
+        return Err(Error::InvalidRequest(text));
+    }
+    Ok(())
+}
+
+/// The frames that move cursors forwards (I8: none goes back). The caller has the topic alone and
+/// stages them: nothing of it is on its way, so what counts is where the cursors are, not where an
+/// attempt before this one would have moved them.
+pub(crate) fn plan_cursors(topic: &Topic, cursors: &[(String, u64)]) -> Vec<record::Consumer> {
+    let mut frames = Vec::new();
+    if cursors.is_empty() {
+        return frames;
+    }
+    let mut state = topic.state.write();
+    let all = state.consumers.get_or_insert_default();
+    for (name, seq) in cursors {
+        let Some(s) = all.0.get_mut(name.as_str()).filter(|s| *seq > s.cursor) else { continue };
+        s.planned = *seq;
+        let (name, mode) = (name.clone(), s.mode as u8);
+        frames.push(record::Consumer { name, mode, cursor: Some(*seq) });
+    }
+    frames
+}
+
+/// What [`plan_cursors`] planned was not staged, or not logged. The caller still has the topic alone.
+pub(crate) fn unplan_cursors(topic: &Topic, cursors: &[(String, u64)]) {
+    if let Some(all) = &mut topic.state.write().consumers {
+        for (name, _) in cursors {
+            if let Some(s) = all.0.get_mut(name.as_str()) {
+                s.planned = s.cursor;
+            }
+        }
+    }
+}
+
+pub(crate) fn no_consumer(topic: &Topic, name: &str) -> Error {
+    Error::ConsumerNotFound { topic: topic.name.to_string(), consumer: name.to_owned() }
+}

@@ -1,0 +1,106 @@
+//! An open engine: the subsystems, and what all of them come to.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use topics_env::sync::atomic::AtomicU64;
+
+use super::background::Background;
+use super::host::Host;
+use crate::checkpoint::Store;
+use crate::delivery::Deliverer;
+use crate::queue::Queues;
+use crate::txn::Transactions;
+use crate::types::api::Owner;
+use crate::types::metrics::{HistogramSnapshot, MetricsSnapshot};
+
+/// An open engine.
+pub(crate) struct Core {
+    store: Arc<Store>,
+    pub queues: Arc<Queues>,
+    pub transactions: Arc<Transactions>,
+    pub deliverer: Arc<Deliverer>,
+    pub host: Arc<Host>,
+    /// When the last sweep of all topics was, on the monotonic clock.
+    pub last_sweep: AtomicU64,
+    pub background: Background,
+}
+
+/// An engine has what its store has.
+impl Deref for Core {
+    type Target = Arc<Store>;
+    fn deref(&self) -> &Arc<Store> {
+        &self.store
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    /// The subsystems over a store; `host` is what recovery applied frames to.
+    pub(crate) fn new(store: Arc<Store>, host: Arc<Host>) -> Arc<Self> {
+        let queues = Queues::new(store.clone(), host.claim_waiters.clone());
+        host.serve_queues(&queues);
+        Arc::new(Self {
+            queues,
+            transactions: Transactions::new(store.clone(), host.txns.clone()),
+            deliverer: Deliverer::new(store.clone(), host.delivery.clone()),
+            store,
+            host,
+            last_sweep: AtomicU64::new(0),
+            background: Background::default(),
+        })
+    }
+
+    /// What a handle keeps, so that the engine stays open for it.
+    pub(crate) fn owner(self: &Arc<Self>) -> Owner {
+        self.clone()
+    }
+
+    /// What the engine counts.
+    pub(crate) fn metrics_snapshot(&self) -> MetricsSnapshot {
+        let (watch_streams, watch_sessions, ready_topics, pressure_ppm) =
+            self.deliverer.delivery.gauges();
+        let (wal, (txn_parts, txn_bytes)) = (self.wal.counters(), self.transactions.staging.held());
+        let fsync =
+            HistogramSnapshot { buckets: wal.sync_times, count: wal.syncs, sum_ns: wal.sync_ns };
+        MetricsSnapshot {
+            fsync,
+            routers: self.host.routers.len() as u64,
+            ready: u64::from(self.check_open().is_ok()),
+            recovery_ppm: self.recovery.ppm(),
+            recovery_frames: self.recovery.replayed(),
+            txns_open: self.transactions.txns.pending(),
+            txn_parts,
+            txn_bytes,
+            wal_groups: wal.groups,
+            wal_batches: wal.batches,
+            wal_frames: wal.frames,
+            wal_bytes: wal.bytes,
+            wal_fsyncs: wal.syncs,
+            wal_gathered: wal.delayed_syncs,
+            wal_rotations: wal.rotations,
+            wal_disk_bytes: self.wal.bytes_on_disk(),
+            staged_batches: wal.staged,
+            staged_bytes: wal.staged_bytes,
+            read_only_shards: wal.read_only,
+            cold_reads: 0,
+            watch_streams,
+            watch_sessions,
+            ready_topics,
+            pressure_ppm,
+            topics: self.topics() as u64,
+            idempotency_keys: self.keys.used(),
+            ephemeral_bytes: self.ephemeral.used(),
+            resident_records: self.resident(),
+            live_bytes: self.live_bytes(),
+            clock_steps: self.time.steps(),
+            ..self.metrics.snapshot()
+        }
+    }
+}

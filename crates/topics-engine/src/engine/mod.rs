@@ -1,0 +1,362 @@
+//! The façade: delegation only.
+
+pub(crate) mod background;
+mod close;
+pub(crate) mod core;
+mod host;
+mod open;
+mod queues;
+pub(crate) mod survey;
+mod transactions;
+pub(crate) mod verify;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use topics_env::{Env, Guards, LoopPanics};
+use topics_storage::recovery::RecoveryProgress;
+
+use self::core::Core;
+use self::survey::Survey;
+use crate::catalog::unloaded::summary;
+use crate::checkpoint::round;
+use crate::consumer;
+use crate::delivery::{self, SessionInfo, Watch, WatchRequest};
+use crate::queue;
+use crate::router::{self, RouterInfo, RouterRequest};
+use crate::topic::{self, Life, SegmentMap, Topic};
+use crate::types::api::{
+    Append, Appended, Completion, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, ReadRequest,
+    Sought, TopicState, TopicSummary,
+};
+use crate::types::batch::{ReadBatch, ReadBuffers};
+use crate::types::config::ConfigPatch;
+use crate::types::error::{Error, Result};
+use crate::types::metrics::MetricsSnapshot;
+use crate::types::name;
+use crate::types::options::Options;
+use crate::verbs;
+
+/// An open engine; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    pub(crate) core: Arc<Core>,
+}
+
+impl Engine {
+    /// An engine over what recovery made.
+    pub(crate) fn over(core: Arc<Core>) -> Self {
+        Self { core }
+    }
+
+    /// Appends a batch and waits for the topic's class.
+    pub fn append(&self, topic: &str, req: &Append<'_>) -> Result<Appended> {
+        verbs::append(&self.core, topic, req)
+    }
+
+    /// Decides and stages; `done` is called when the class is reached, by whoever reaches it.
+    /// Never blocks, never syncs. Follow a tick's calls by one [`Engine::drive`]; true: that is
+    /// what the class waits for, not a sync.
+    pub fn append_async(&self, topic: &str, req: &Append<'_>, done: Completion<Appended>) -> bool {
+        verbs::append_async(&self.core, topic, req, done)
+    }
+
+    /// Leads one group on every idle shard with staged batches; writes, never syncs.
+    pub fn drive(&self) {
+        for shard in 0..self.core.wal.shards() {
+            self.core.wal.drive(shard);
+        }
+    }
+
+    /// Creates a topic or updates the named fields of its config.
+    pub fn create_topic(&self, topic: &str, config: &ConfigPatch) -> Result<CreatedTopic> {
+        let created = verbs::create(&self.core, topic, config)?;
+        if let Some(topic) = self.core.table.loaded.by_id(created.topic_id)
+            && !created.created
+        {
+            // A limit of deliveries may be lower than it was.
+            queue::announce_again(&self.core.queues, &topic);
+        }
+        // A queue that goes on may have something for claims that wait.
+        self.core.queues.claim_waiters.notify(created.topic_id);
+        Ok(created)
+    }
+
+    /// Deletes a topic and all that belongs to it.
+    pub fn delete_topic(&self, topic: &str, if_empty: bool) -> Result<DeletedTopic> {
+        let core = &self.core;
+        verbs::delete(core, topic, if_empty, |id| {
+            // The end of a transaction that wrote to it is durable first: without it the next open
+            // would finish the transaction again, and answer its repeat without a topic that the
+            // answer named.
+            if core.transactions.txns.ended_behind(core.wal.positions(0).synced) {
+                core.wal.sync(0)?;
+            }
+            Ok(core.host.routers.of(id))
+        })
+    }
+
+    /// The state of a topic; `touch` counts as consumption.
+    pub fn state(&self, topic: &str, touch: bool) -> Result<TopicState> {
+        let topic = self.find(topic)?;
+        if touch {
+            topic.touch(self.core.time.steady());
+        }
+        self.state_of(&topic)
+    }
+
+    /// Topics in name order after `after`, with `prefix`; at most `limit`.
+    pub fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicSummary> {
+        let topics = self.core.list(prefix, after, limit);
+        // What sleeps was read once: an entry cannot fail to be read again.
+        topics.iter().filter_map(|t| summary(&self.core, t).ok()).collect()
+    }
+
+    /// Reads records.
+    pub fn read(&self, topic: &str, req: &ReadRequest) -> Result<ReadBatch> {
+        topic::read(&self.core, &*self.find(topic)?, req)
+    }
+
+    /// The same, in memory of earlier reads: give the batch back with [`ReadBuffers::recycle`].
+    pub fn read_with(
+        &self,
+        topic: &str,
+        req: &ReadRequest,
+        buffers: &mut ReadBuffers,
+    ) -> Result<ReadBatch> {
+        topic::read_with(&self.core, &*self.find(topic)?, req, buffers)
+    }
+
+    /// Waits until the topic's head is above `seq`, it is deleted, or `timeout` passed; true when
+    /// there is something to read.
+    pub fn wait(&self, topic: &str, seq: u64, timeout: Duration) -> Result<bool> {
+        let topic = self.find(topic)?;
+        consumer::wait_head(&self.core, &topic, seq, timeout)
+    }
+
+    /// The same without blocking: `done` is called once, when the head is above `seq`, when the
+    /// topic is deleted or the engine closed. The returned id cancels it.
+    pub fn on_head(&self, topic: &str, seq: u64, done: Box<dyn FnOnce() + Send>) -> Result<u64> {
+        let topic = self.find(topic)?;
+        let id = topic.gate.on_head(seq, done);
+        // A topic that went, or an engine that closed, before the entry was there wakes nobody.
+        if topic.life() == Life::Dead || self.core.check_open().is_err() {
+            topic.gate.release();
+        }
+        Ok(id)
+    }
+
+    /// Forgets an [`Engine::on_head`] that has not fired.
+    pub fn cancel_on_head(&self, topic: &str, id: u64) {
+        if let Ok(topic) = self.find(topic) {
+            topic.gate.cancel(id);
+        }
+    }
+
+    /// Opens a subscription.
+    pub fn watch(&self, req: &WatchRequest) -> Result<Watch> {
+        Ok(Watch::open(&self.core.deliverer, req)?.owned_by(self.core.owner()))
+    }
+
+    /// Creates a watch session, which keeps its cursors between streams.
+    pub fn create_session(&self, req: &WatchRequest) -> Result<SessionInfo> {
+        delivery::create(&self.core.deliverer, req)
+    }
+
+    /// Opens a stream of a session where the last one stopped. `rewind` (topic, id, cursor) may
+    /// only lead back.
+    pub fn attach(&self, session: u128, rewind: &[(String, u64, u64)]) -> Result<Watch> {
+        self.core.check_open()?;
+        let watch = delivery::attach(&self.core.deliverer, session, rewind)?;
+        Ok(watch.owned_by(self.core.owner()))
+    }
+
+    /// Ends a session and its streams; false when there is none.
+    pub fn end_session(&self, session: u128) -> bool {
+        delivery::end(&self.core.deliverer, session)
+    }
+
+    /// Creates a router, or updates one between the same topics; whether it was created. It
+    /// copies what is written to its source from now on.
+    pub fn create_router(&self, router: &str, req: &RouterRequest) -> Result<bool> {
+        let created = router::create(&self.core, &self.core.host.routers, router, req)?;
+        self.core.deliverer.delivery.start(&self.core.deliverer)?;
+        Ok(created)
+    }
+
+    /// Deletes a router; what it copied stays. False when there is none.
+    pub fn delete_router(&self, router: &str) -> Result<bool> {
+        router::delete(&self.core, &self.core.host.routers, router)
+    }
+
+    /// A router.
+    pub fn router(&self, router: &str) -> Result<RouterInfo> {
+        router::info(&self.core, &self.core.host.routers, router)
+    }
+
+    /// The routers whose names begin with `prefix`, in name order.
+    #[must_use]
+    pub fn routers(&self, prefix: &str) -> Vec<RouterInfo> {
+        router::list(&self.core, &self.core.host.routers, prefix)
+    }
+
+    /// Deletes records.
+    pub fn delete(&self, topic: &str, req: &DeleteRequest) -> Result<Deleted> {
+        let topic = self.find(topic)?;
+        let (deleted, records_scanned) = topic::delete_records(&self.core, &topic, req)?;
+        Ok(Deleted { deleted, records_scanned, state: self.state_of(&topic)? })
+    }
+
+    /// The cursor just before the first record at or after `ts` (ms).
+    pub fn seek(&self, topic: &str, ts: u64) -> Result<Sought> {
+        topic::seek(&self.core, &*self.find(topic)?, ts)
+    }
+
+    /// The last seq of a topic up to which everything is durable.
+    pub fn synced_seq(&self, topic: &str) -> Result<u64> {
+        topic::synced_seq(&self.core, &*self.find(topic)?)
+    }
+
+    /// Where the records of a topic lie, from the index alone.
+    pub fn segments(&self, topic: &str) -> Result<SegmentMap> {
+        topic::segment_map(&*self.find(topic)?)
+    }
+
+    /// Returns when everything acked before is durable.
+    pub fn sync(&self) -> Result<()> {
+        self.core.check_open()?;
+        for shard in 0..self.core.wal.shards() {
+            self.core.wal.sync(shard)?;
+        }
+        Ok(())
+    }
+
+    /// The same for one topic.
+    pub fn sync_topic(&self, topic: &str) -> Result<()> {
+        let topic = self.find(topic)?;
+        self.core.wal.sync(self.core.shard(topic.id()))?;
+        Ok(())
+    }
+
+    /// What the engine counts.
+    #[must_use]
+    pub fn metrics(&self) -> MetricsSnapshot {
+        self.core.metrics_snapshot()
+    }
+
+    /// The background loops that have panicked since the open. Each went on; a topic at fault is
+    /// closed until the next open.
+    #[must_use]
+    pub fn loop_panics(&self) -> Vec<LoopPanics> {
+        self.core.env.guards.panics()
+    }
+
+    /// The unwind guards of this engine, for loops that serve it.
+    #[must_use]
+    pub fn guards(&self) -> Arc<Guards> {
+        self.core.env.guards.clone()
+    }
+
+    /// Looks at every topic: sums, and the gauges of at most `limit` topics whose names begin with
+    /// one of `prefixes`. Takes about 100 ns for each topic.
+    pub fn survey(&self, prefixes: &[String], limit: usize) -> Result<Survey> {
+        self::survey::survey(&self.core, prefixes, limit)
+    }
+
+    /// Sets the commit window as the governor does under pressure, until it says otherwise: for
+    /// measurements.
+    #[doc(hidden)]
+    pub fn hold_syncs(&self, window: Duration) {
+        self.core.wal.set_commit_delay(window.as_nanos() as u64);
+    }
+
+    /// What segments have met since the open: records that failed their checksum, and uses of a
+    /// derived file that was damaged or missing and was made anew.
+    #[must_use]
+    pub fn damage_counts(&self) -> (u64, u64) {
+        self.core.segments.damage_counts()
+    }
+
+    /// The engine's time, ms since the Unix epoch: that of commits, time to live, delays and
+    /// windows. It follows the wall clock, never goes back, and waits for a large step forward to
+    /// persist.
+    #[must_use]
+    pub fn time_ms(&self) -> u64 {
+        self.core.time.steady()
+    }
+
+    /// The settings it was opened with.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.core.options
+    }
+
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    fn state_of(&self, topic: &Arc<Topic>) -> Result<TopicState> {
+        topic::state(&self.core, topic, || queue::queue_state(&self.core.queues, topic))
+    }
+
+    pub(crate) fn find(&self, topic: &str) -> Result<Arc<Topic>> {
+        self.core.check_open()?;
+        self.core.live(topic)?.ok_or_else(|| match name::check(topic) {
+            Ok(()) => Error::TopicNotFound(topic.to_owned()),
+            Err(e) => e,
+        })
+    }
+}
+
+impl Engine {
+    /// Opens a directory, creating it when missing, and recovers.
+    pub fn open(env: Env, dir: &Path, options: Options) -> Result<Self> {
+        Self::open_reporting(env, dir, options, Arc::default())
+    }
+
+    /// The same; `progress` says meanwhile how far recovery has come.
+    pub fn open_reporting(
+        env: Env,
+        dir: &Path,
+        options: Options,
+        progress: Arc<RecoveryProgress>,
+    ) -> Result<Self> {
+        open::open(env, dir, options, progress).map(Self::over)
+    }
+
+    /// Opens a directory to read what it holds. Nothing in it changes, in whatever state it was
+    /// left; every write is refused. Others may read it in this way at the same time, but nobody
+    /// may have it open to write.
+    pub fn open_read_only(env: Env, dir: &Path, options: Options) -> Result<Self> {
+        open::open_read_only(env, dir, options).map(Self::over)
+    }
+
+    /// Stages nothing more, syncs, snapshots, wakes every waiter with `Closed`. Idempotent.
+    pub fn close(&self) -> Result<()> {
+        close::close(&self.core)
+    }
+
+    /// Says in the lock file where this engine is served.
+    pub fn set_url(&self, url: &str) -> Result<()> {
+        self.core.check_open()?;
+        match &*self.core.lock.lock() {
+            Some(lock) => Ok(lock.set_url(url)?),
+            None => Err(Error::Closed),
+        }
+    }
+
+    /// One checkpoint round.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.core.check_open()?;
+        self.core.check_writable()?;
+        round::checkpoint(&self.core).map(|_| ())
+    }
+
+    /// One pass of what the background threads do: sync tails, sweep TTL, lower idle
+    /// reservations, checkpoint when due, rewrite, merge.
+    pub fn tick(&self) -> Result<()> {
+        background::tick(&self.core)
+    }
+}

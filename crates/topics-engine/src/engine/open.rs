@@ -1,0 +1,230 @@
+//! Opening: recovery → the subsystems → a running engine.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use topics_env::Env;
+use topics_storage::StorageError;
+use topics_storage::checkpoint::Checkpoints;
+use topics_storage::dir::Paths;
+use topics_storage::recovery::{Loss, Mode, Opened, Opening, Problem, RecoveryProgress};
+use topics_storage::segment::Segments;
+
+use super::core::Core;
+use super::host::Host;
+use crate::catalog::Catalog;
+use crate::checkpoint::{Store, round};
+use crate::ctx::Pressure;
+use crate::queue;
+use crate::recovery::{Access, Lost, Replay, Target, problem, segment_options, wal_options};
+use crate::topic;
+use crate::topic::events::{Base, Ctx, TopicHost};
+use crate::txn;
+use crate::types::api::{Gap, GapReason};
+use crate::types::error::{Error, Result};
+use crate::types::options::{Options, RecoveryMode};
+use crate::types::quota::Quota;
+
+/// Opens a directory and recovers what it holds.
+pub(crate) fn open(
+    env: Env,
+    dir: &Path,
+    options: Options,
+    progress: Arc<RecoveryProgress>,
+) -> Result<Arc<Core>> {
+    let strict = !options.recovery.gives_up();
+    let opened = recover(env, dir, options, progress);
+    opened.map_err(|e| if strict { e.with_repair_advice(dir) } else { e })
+}
+
+fn recover(
+    env: Env,
+    dir: &Path,
+    options: Options,
+    progress: Arc<RecoveryProgress>,
+) -> Result<Arc<Core>> {
+    let dir = &absolute(dir)?;
+    let paths = Paths::new(dir);
+    let mode = match options.recovery {
+        RecoveryMode::Strict => Mode::Strict,
+        RecoveryMode::Salvage | RecoveryMode::Repair => Mode::Salvage,
+    };
+    let pid = std::process::id();
+    let mut opening = Opening::begin(env.clone(), paths.clone(), pid, wal_options(&options), mode)
+        .map_err(|e| at(dir, e))?;
+    // The files of a topic that is asleep are looked at later; `salvage` looks at all of them.
+    let closed = opening.closed() && mode == Mode::Strict;
+    let topics = opening.take_topics();
+    let segments = Segments::new(
+        env.clone(),
+        paths.clone(),
+        opening.store().id,
+        opening.generation(),
+        segment_options(&options, &env),
+    );
+    let (base, host) = base(env.clone(), dir, options, segments.clone(), progress);
+    let target = Target { base: &base, table: &host.table, ids: &host.ids };
+    let snapshot_layout = opening.snapshot().map(|b| b.layout);
+    let access = if closed { Access::Closed } else { Access::Change };
+    let replay = Replay::of(target, &opening, topics, access)?;
+    let lost: Vec<_> = replay.lost(target, &opening).iter().map(Lost::frame).collect();
+    let repaired = mode == Mode::Salvage
+        && (opening.losses().any(|l| !l.announced)
+            || !opening.snapshots().rejected.is_empty()
+            || !replay.segments.is_empty());
+    let opened = opening.finish(&lost)?;
+    let core = start((base, host), paths, segments, opened, closed)?;
+    core.ids.recovered();
+    // Before the first write the newest snapshot is one of the layout in force, whatever of the log
+    // was replayed; also when an earlier open changed the layout and got no further.
+    let mut layouts = snapshot_layout.into_iter().chain(replay.oldest_layout);
+    if layouts.any(|l| l != core.layout) {
+        let moved = round::checkpoint_everything(&core);
+        if let Err(Error::StorageUnavailable { reason: "io", detail }) = moved {
+            // A segment that is written on tells what went wrong with it before this open; then it
+            // is written anew.
+            log::warn!("the change of the number of shards is tried again: {detail}");
+            round::checkpoint_everything(&core)?;
+        } else {
+            moved?;
+        }
+    }
+    for topic in core.table.loaded.shadowed() {
+        topic::delete_superseded(&core, &topic);
+    }
+    core.table.loaded.each(|t| t.recovered(&core));
+    core.table.serve();
+    core.host.wire(core.host.routers.recovered(&core)?);
+    txn::recovered(&core.transactions)?;
+    core.deliverer.delivery.resume(&core.deliverer)?;
+    queue::finish(&core.queues);
+    core.table.loaded.each(|t| queue::announce_again(&core.queues, t));
+    core.disk.checkpoints.refill(&core.wal);
+    if repaired {
+        settle_repair(&core)?;
+    }
+    core.start_background()?;
+    Ok(core)
+}
+
+/// Ends a recovery that gave something up: from here on no snapshot names what is lost, so that the
+/// next open, a strict one too, finds nothing wrong.
+fn settle_repair(core: &Arc<Core>) -> Result<()> {
+    for _ in 0..2 {
+        match round::checkpoint(core) {
+            Err(e) if e.is_shortage() => {
+                log::warn!("the next open must be one with salvage again: {e}");
+                return Ok(());
+            }
+            done => done.map(drop)?,
+        }
+    }
+    Ok(())
+}
+
+/// Opens what a directory holds over files that stay as they are: what recovery writes is only
+/// in memory.
+pub(crate) fn open_read_only(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> {
+    if topics_storage::dir::Store::read(&env, &Paths::new(dir))?.is_none() {
+        let text = format!("{} is no data directory", dir.display());
+        return Err(Error::InvalidRequest(text));
+    }
+    let options = Options { background: false, ..options };
+    let core = open(env.read_only(), dir, options, Arc::default())?;
+    core.freeze();
+    Ok(core)
+}
+
+/// The directory whatever the process makes its working directory later: files are made, and the
+/// lock file is looked at, by their paths for as long as it is open.
+fn absolute(dir: &Path) -> Result<PathBuf> {
+    std::path::absolute(dir).map_err(|e| {
+        Error::InvalidRequest(format!("the data directory {:?}: {e}", dir.display().to_string()))
+    })
+}
+
+/// What frames are applied to, and what that shares with it.
+fn base(
+    env: Env,
+    dir: &Path,
+    options: Options,
+    segments: Arc<Segments>,
+    progress: Arc<RecoveryProgress>,
+) -> (Base, Arc<Host>) {
+    let keys = Quota::new("idempotency_keys", options.max_idempotency_keys);
+    let pressure = Arc::<Pressure>::default();
+    let host = Host::new(&env, &options, keys.clone(), pressure.clone());
+    let shared = (keys, pressure, host.clone() as Arc<dyn TopicHost>);
+    (Base::new(env, dir.to_owned(), options, segments, progress, shared), host)
+}
+
+fn start(
+    (base, host): (Base, Arc<Host>),
+    paths: Paths,
+    segments: Arc<Segments>,
+    opened: Opened,
+    closed: bool,
+) -> Result<Arc<Core>> {
+    let checkpoints =
+        Checkpoints::new(base.env.clone(), paths, opened.store.id, segments, &opened.snapshots);
+    // A clean close leaves nothing that no snapshot names.
+    if !closed {
+        let live: BTreeSet<u64> = host.table.loaded.all_ids();
+        checkpoints.sweep(&live)?;
+    }
+    let Opened { wal, lock, store, generation, layout, outside, .. } = opened;
+    let ctx = Ctx::new(base, wal, lock, (generation, layout));
+    let catalog = Catalog::new(ctx, host.table.clone(), host.ids.clone());
+    Ok(Core::new(Store::new(catalog, checkpoints, store.id, outside), host))
+}
+
+/// What `salvage` would give up.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// Ranges of the logs.
+    pub losses: Vec<Loss>,
+    /// The gaps of the topics, each with the topic's name.
+    pub gaps: Vec<(String, Gap)>,
+    /// Files that would be made again from others, or from what is left of them.
+    pub files: Vec<Problem>,
+}
+
+/// Says what `salvage` would give up.
+pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<Plan> {
+    let (paths, wal) = (Paths::new(dir), wal_options(&options));
+    let mut opening = Opening::inspect(env.clone(), paths.clone(), std::process::id(), wal)
+        .map_err(|e| at(dir, e))?;
+    let topics = opening.take_topics();
+    let (id, generation) = (opening.store().id, opening.generation());
+    // Segments that would be written anew are, in memory.
+    let env = env.clone().read_only();
+    let set = segment_options(&options, &env);
+    let segments = Segments::new(env.clone(), paths, id, generation, set);
+    let options = Options { recovery: RecoveryMode::Repair, ..options };
+    let (base, host) = base(env, dir, options, segments, Arc::default());
+    let target = Target { base: &base, table: &host.table, ids: &host.ids };
+    let replay = Replay::of(target, &opening, topics, Access::Look)?;
+    let lost = replay.lost(target, &opening);
+    let losses = opening.losses().filter(|l| !l.announced).cloned().collect();
+    let gaps = lost.into_iter().filter_map(|l| {
+        let reason = GapReason::from_code(l.gap.reason)?;
+        Some((l.topic?.1, Gap { from: l.gap.from, to: l.gap.to, reason }))
+    });
+    let store = opening.store_damage().map(problem);
+    Ok(Plan {
+        losses,
+        gaps: replay.holes.into_iter().chain(gaps).collect(),
+        files: store.into_iter().chain(replay.segments).collect(),
+    })
+}
+
+/// A held lock, with the directory that it is of.
+fn at(dir: &Path, e: StorageError) -> Error {
+    match e {
+        StorageError::Locked { pid, url } => {
+            Error::Locked { dir: dir.display().to_string(), pid, url }
+        }
+        e => e.into(),
+    }
+}

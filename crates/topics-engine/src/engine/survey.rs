@@ -1,0 +1,236 @@
+//! Looking at all topics at once: sums for whoever watches over the engine, and the gauges of some.
+
+use std::sync::Arc;
+
+use super::core::Core;
+use crate::catalog::unloaded::{CatalogEntry, summary};
+use crate::queue;
+use crate::topic::Topic;
+use crate::types::api::TopicSummary;
+use crate::types::config::{TopicConfig, TopicType};
+use crate::types::error::Result;
+use crate::types::queue::QueueState;
+
+/// What all topics come to. Nothing is read from files, and nobody is woken: counts of what has
+/// expired and was not swept yet are included.
+#[derive(Clone, Debug, Default)]
+pub struct Survey {
+    /// Topics by durability class, in the order of [`crate::Durability`].
+    pub by_class: [u64; 4],
+    /// Queues among them.
+    pub queues: u64,
+    /// Live records.
+    pub records: u64,
+    /// The jobs of all queues.
+    pub jobs: QueueState,
+    /// Consumers.
+    pub consumers: u64,
+    /// The topics with the prefixes asked for, in name order.
+    pub topics: Vec<Surveyed>,
+    /// There are more of these than were asked for.
+    pub truncated: bool,
+    /// They have more consumers than are listed: as many as topics were asked for.
+    pub lags_truncated: bool,
+}
+
+/// A topic of a survey.
+#[derive(Clone, Debug)]
+pub struct Surveyed {
+    /// As a list has it.
+    pub summary: TopicSummary,
+    /// Its jobs, if it is a queue.
+    pub queue: Option<QueueState>,
+    /// Its consumers: name, and records between the stored cursor and the head.
+    pub lags: Vec<(Arc<str>, u64)>,
+}
+
+/// Looks at every topic; at most `limit` of those whose names begin with one of `prefixes` are
+/// listed.
+pub(crate) fn survey(core: &Core, prefixes: &[String], limit: usize) -> Result<Survey> {
+    let mut all = Survey::default();
+    // Configs repeat: one is decoded once.
+    let mut known: (Vec<u8>, usize) = (Vec::new(), 0);
+    let mut lags_left = limit;
+    core.every(|found| {
+        let listed = prefixes.iter().any(|p| found.text().starts_with(p.as_str()));
+        let room = all.topics.len() < limit;
+        all.truncated |= listed && !room;
+        let wanted = if listed && room { lags_left } else { 0 };
+        let (queue, consumers, lags) = match found {
+            CatalogEntry::Loaded(topic) => add_loaded(core, &mut all, topic, wanted),
+            CatalogEntry::Unloaded(unloaded) => {
+                // What sleeps has neither jobs nor consumers.
+                let topic_header = unloaded.topic_header()?;
+                if known.0 != topic_header.config {
+                    let class = TopicConfig::decode(topic_header.config)?.durability as usize;
+                    known = (topic_header.config.to_vec(), class);
+                }
+                all.by_class[known.1] += 1;
+                all.records += topic_header.live_count;
+                (None, 0, Vec::new())
+            }
+        };
+        if listed && room {
+            all.lags_truncated |= consumers > lags_left;
+            lags_left -= lags.len();
+            let summary = summary(core, found)?;
+            all.topics.push(Surveyed { summary, queue, lags });
+        }
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// A consumer's name, and how many records it is behind.
+type ConsumerLag = (Arc<str>, u64);
+
+fn add_loaded(
+    core: &Core,
+    all: &mut Survey,
+    topic: &Arc<Topic>,
+    lags: usize,
+) -> (Option<QueueState>, usize, Vec<ConsumerLag>) {
+    let (kind, (consumers, lags)) = {
+        let state = topic.state.read();
+        all.by_class[state.config.durability as usize] += 1;
+        all.records += state.count;
+        (state.config.kind, state.lags(topic.gate.head(), lags))
+    };
+    all.consumers += consumers as u64;
+    if kind == TopicType::Log {
+        return (None, consumers, lags);
+    }
+    let queue = queue::queue_counts(&core.queues, topic);
+    let sum = &mut all.jobs;
+    all.queues += 1;
+    sum.ready += queue.ready;
+    sum.in_flight += queue.in_flight;
+    sum.delayed += queue.delayed;
+    sum.dead += queue.dead;
+    sum.dead_lettered += queue.dead_lettered;
+    sum.expired += queue.expired;
+    (Some(queue), consumers, lags)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::router::RouterRequest;
+    use crate::topic::tests::{CLASSES, World, class, rec};
+    use crate::txn::{CommitRequest, StageRequest, TxnRows, TxnStage, TxnWork};
+    use crate::types::api::Durability;
+    use crate::types::config::{ConfigPatch, TopicType};
+    use crate::types::consumer::{ConsumerRead, ConsumerStart};
+    use crate::types::queue::{Claim, Held, Redrive};
+
+    fn queue(dead_letter: &str) -> ConfigPatch {
+        ConfigPatch {
+            kind: Some(TopicType::Queue),
+            dead_letter: Some(Some(dead_letter.into())),
+            max_deliveries: Some(2),
+            lease_ms: Some(1000),
+            ..ConfigPatch::default()
+        }
+    }
+
+    fn claim(w: &World, max: usize) -> Vec<u64> {
+        let claim = Claim { node: b"n", max, ..Claim::default() };
+        w.engine().claim("q", &claim).unwrap().iter().map(|(l, _)| l.seq).collect()
+    }
+
+    #[test]
+    fn a_survey_counts_topics_awake_and_asleep() {
+        let mut w = World::new();
+        for (i, c) in CLASSES.into_iter().enumerate() {
+            for n in 0..=i {
+                w.create(&format!("{}.{n}", c.as_str()), class(c));
+                w.put(&format!("{}.{n}", c.as_str()), &["1", "2"]);
+            }
+        }
+        let all = [String::new()];
+        let live = w.engine().survey(&all, 100).unwrap();
+        assert_eq!((live.by_class, live.records), ([1, 2, 3, 4], 20));
+        assert_eq!((live.topics.len(), live.truncated), (10, false));
+        w.close();
+        w.open();
+        let s = w.engine().survey(&all, 100).unwrap();
+        assert_eq!((s.by_class, s.records), ([1, 2, 3, 4], 18), "those of ephemeral ones are gone");
+        let s = w.engine().survey(&["disk.".into(), "fsync.".into()], 5).unwrap();
+        let names: Vec<_> = s.topics.iter().map(|t| &*t.summary.topic).collect();
+        assert_eq!(names, ["disk.0", "disk.1", "disk.2", "fsync.0", "fsync.1"]);
+        assert!(s.truncated && s.topics.iter().all(|t| t.summary.durability >= Durability::Disk));
+        assert_eq!(s.by_class, [1, 2, 3, 4], "sums are of all");
+    }
+
+    #[test]
+    fn queues_and_consumers_are_counted() {
+        let w = World::new();
+        w.create("q", queue("dead"));
+        w.put("q", &["1", "2", "3", "4"]);
+        w.put("t", &["1", "2", "3"]);
+        let e = w.engine();
+        assert_eq!(claim(&w, 3), [1, 2, 3]);
+        let held = |seqs| Held { node: b"n", seqs, lease_ids: None };
+        e.ack("q", &held(&[1])).unwrap();
+        e.nack("q", &held(&[2]), Some(0)).unwrap();
+        e.extend("q", &held(&[3]), None).unwrap();
+        let consumer = e.consumer("t", "c", None, ConsumerStart::Start, false).unwrap();
+        consumer.read(&ConsumerRead { max_records: 1, ..ConsumerRead::default() }).unwrap();
+        consumer.commit(1).unwrap();
+        let s = e.survey(&[String::new()], 10).unwrap();
+        assert_eq!((s.jobs.ready, s.jobs.in_flight, s.queues, s.consumers), (2, 1, 1, 1));
+        assert_eq!(s.topics[0].queue, Some(s.jobs));
+        assert_eq!(s.topics[1].lags, [("c".into(), 2)]);
+        // The lease of 3 runs out; 2 and 3 are delivered once more, then dead.
+        w.clock.advance_ms(1000);
+        assert_eq!(claim(&w, 9), [2, 3, 4]);
+        e.ack("q", &held(&[4])).unwrap();
+        w.clock.advance_ms(1000);
+        assert_eq!(claim(&w, 9), []);
+        assert_eq!(
+            e.redrive("dead", &Redrive { limit: Some(1), ..Redrive::default() }).unwrap().moved,
+            1
+        );
+        let m = e.metrics();
+        assert_eq!((m.claims, m.acked_jobs, m.nacked_jobs, m.extended_jobs), (6, 2, 1, 1));
+        assert_eq!((m.lease_expiries, m.dead_letters, m.redriven_jobs), (3, 2, 1));
+    }
+
+    #[test]
+    fn transactions_routers_and_the_log_are_counted() {
+        let w = World::new();
+        let e = w.engine();
+        w.put("t", &["1"]);
+        let records = [rec("1")];
+        let rows = [TxnRows { topic: "t", records: &records, ..TxnRows::default() }];
+        for stage in ["a", "b", "c"] {
+            e.stage("w", &StageRequest { stage, part: 0, rows: &rows }).unwrap();
+        }
+        let m = e.metrics();
+        assert_eq!((m.txn_stages, m.txn_parts), (3, 3));
+        assert!(m.txn_bytes > 0);
+        assert!(e.abort_stage("w", "b").unwrap());
+        let stages = [TxnStage { stage: "a", parts: 1, records: None }];
+        let req = CommitRequest { epoch: 1, stages: &stages, ..CommitRequest::default() };
+        e.commit("w", &req).unwrap();
+        let stages = [TxnStage { stage: "c", parts: 1, records: None }];
+        let acks = TxnWork { expect_heads: &[("t", 77)], ..TxnWork::default() };
+        let req = CommitRequest { epoch: 2, stages: &stages, work: acks, owner: "" };
+        e.commit("w", &req).unwrap_err();
+        w.clock.advance_ms(3_700_000);
+        e.tick().unwrap();
+        let m = e.metrics();
+        assert_eq!((m.txn_commits, m.txn_aborts, m.txn_refused, m.txn_expired), (1, 1, 1, 1));
+        assert_eq!((m.txn_parts, m.txns_open), (0, 0));
+        let route =
+            RouterRequest { source: "t".into(), dest: "d".into(), ..RouterRequest::default() };
+        e.create_router("r", &route).unwrap();
+        e.sync().unwrap();
+        e.checkpoint().unwrap();
+        let m = e.metrics();
+        assert_eq!((m.routers, m.ready, m.recovery_ppm, m.checkpoints), (1, 1, 1_000_000, 1));
+        assert!(m.wal_fsyncs > 0 && m.fsync.count == m.wal_fsyncs, "{m:?}");
+        assert!(m.wal_frames >= m.wal_batches && m.wal_batches >= m.wal_groups);
+        assert_eq!((m.read_only_shards, m.staged_batches, m.staged_bytes), (0, 0, 0));
+        assert!(m.wal_bytes > 0 && m.wal_disk_bytes > m.wal_bytes);
+    }
+}

@@ -1,0 +1,526 @@
+//! Claims: jobs are picked and reserved, their records read, the leases logged and applied.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use topics_env::sync::{Condvar, Instant, Mutex};
+use topics_storage::format::record::{self, LeaseEvent};
+
+use super::Queues;
+use super::cancel::{ClaimState, PinnedClaim};
+use super::waiters::Waiter;
+use super::{commit, config_of, dead_letter, now, with};
+use crate::topic::read::read_as;
+use crate::topic::retention::{self, Need};
+use crate::topic::state::State;
+use crate::topic::state::index::Unknown;
+use crate::topic::state::queue::{Holder, Now, Queue};
+use crate::topic::{Life, Topic};
+use crate::types::api::Completion;
+use crate::types::api::{ReadFrom, ReadRequest};
+use crate::types::batch::ReadBatch;
+use crate::types::error::{Error, Result};
+use crate::types::queue::{Claim, Claimed, Lease};
+
+/// Most jobs that one claim gets.
+const MAX_JOBS: usize = 10_000;
+/// The longest wait.
+const MAX_WAIT_MS: u64 = 30_000;
+/// The limits of a lease, ms.
+const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
+/// Jobs over their deliveries that one pass puts away.
+const MAX_EXHAUSTED: usize = 1000;
+/// How often one claim sweeps what has expired.
+pub(crate) const SWEEPS: usize = 3;
+
+/// What one claim wants.
+#[derive(Clone, Debug)]
+pub(crate) struct Want {
+    pub node: Arc<[u8]>,
+    pub max: usize,
+    pub lease_ms: Option<u64>,
+    pub stream: u64,
+    /// Of a claim that may be cancelled.
+    pub state: ClaimState,
+}
+
+impl Want {
+    pub(crate) fn new(core: &Queues, req: &Claim<'_>, stream: u64) -> Result<Self> {
+        let max = core.options.max_node_bytes;
+        if req.node.is_empty() || req.node.len() > max {
+            let n = req.node.len();
+            let text = format!("a claim names its node in 1 to {max} bytes, not {n}");
+            return Err(Error::InvalidRequest(text));
+        }
+        if req.max == 0 {
+            return Err(Error::InvalidRequest("a claim is for at least one job".into()));
+        }
+        let lease_ms = req.lease_ms.map(|ms| ms.clamp(*LEASE_MS.start(), *LEASE_MS.end()));
+        let state = ClaimState::default();
+        Ok(Self { node: req.node.into(), max: req.max.min(MAX_JOBS), lease_ms, stream, state })
+    }
+
+    /// How many jobs it can take now.
+    pub(crate) fn room(&self, topic: &Topic) -> usize {
+        match self.stream {
+            0 => self.max,
+            s => self.max.saturating_sub(with(topic, |q| q.stream_load(s))),
+        }
+    }
+}
+
+/// Claims, waiting as long as the request says when nothing is available.
+pub(crate) fn claim(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Claim<'_>) -> Result<Claimed> {
+    claim_for(core, topic, req, 0)
+}
+
+/// The same for a stream.
+pub(crate) fn claim_for(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    req: &Claim<'_>,
+    stream: u64,
+) -> Result<Claimed> {
+    let config = config_of(topic)?;
+    let want = Want::new(core, req, stream)?;
+    if config.claim_jitter_ms == 0 {
+        let order = vec![0; want.room(topic)];
+        let mut given = give(core, topic, std::slice::from_ref(&want), &order, Dead::Move)?;
+        if let Some(c) = given.pop().filter(|c| !c.is_empty() || req.wait.is_zero()) {
+            return Ok(c);
+        }
+    }
+    let slot = Arc::new((Mutex::new(None), Condvar::new()));
+    let answer = slot.clone();
+    let done: Completion<Claimed> = Box::new(move |outcome| {
+        *answer.0.lock() = Some(outcome);
+        answer.1.notify_all();
+    });
+    let waiter = Waiter::new(core, want, req.wait.min(longest()), done);
+    let id = core.claim_waiters.wait(core, topic, waiter);
+    // The desk answers when the time is over; an engine without threads is driven by its owner.
+    let patience = longest() + longest();
+    let give_up =
+        Instant::now().checked_add(if core.options.background { patience } else { req.wait });
+    let mut got = slot.0.lock();
+    while got.is_none() {
+        let over = match give_up {
+            Some(at) => slot.1.wait_until(&mut got, at).timed_out(),
+            None => false,
+        };
+        if over && got.is_none() {
+            drop(got);
+            if core.claim_waiters.cancel(topic.id(), id) {
+                return Ok(empty(core, topic));
+            }
+            // It was answered before: the outcome is there, or on its way here.
+            got = slot.0.lock();
+            while got.is_none() {
+                slot.1.wait(&mut got);
+            }
+        }
+    }
+    got.take().unwrap_or(Err(Error::Closed))
+}
+
+fn longest() -> std::time::Duration {
+    std::time::Duration::from_millis(MAX_WAIT_MS)
+}
+
+/// The same without blocking: `done` is called once, from the desk's thread or whoever drives the
+/// engine. The returned id withdraws it, 0: it was answered.
+pub(crate) fn claim_async(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    req: &Claim<'_>,
+    stream: u64,
+    done: Completion<Claimed>,
+) -> u64 {
+    match config_of(topic).and_then(|config| Ok((config, Want::new(core, req, stream)?))) {
+        Ok((config, want)) => {
+            // A lease that is logged is waited for, and nobody is served before those who wait.
+            let here = config.claim_jitter_ms == 0
+                && !config.leases_durable
+                && !core.claim_waiters.serves(topic.id());
+            if here {
+                let order = vec![0; want.room(topic)];
+                let given = give(core, topic, std::slice::from_ref(&want), &order, Dead::Leave);
+                match given.map(|mut given| given.pop().filter(|c| !c.is_empty())) {
+                    Ok(None) => {}
+                    Ok(Some(claimed)) => {
+                        done(Ok(claimed));
+                        return 0;
+                    }
+                    Err(e) => {
+                        done(Err(e));
+                        return 0;
+                    }
+                }
+            }
+            let waiter = Waiter::new(core, want, req.wait.min(longest()), done);
+            core.claim_waiters.wait(core, topic, waiter)
+        }
+        Err(e) => {
+            done(Err(e));
+            0
+        }
+    }
+}
+
+/// The answer of a claim that got nothing.
+pub(crate) fn empty(core: &Queues, topic: &Topic) -> Claimed {
+    let ready = super::stats::counts(core, topic).ready;
+    Claimed { topic_id: topic.id(), ready, ..Claimed::default() }
+}
+
+/// A job that was reserved for one of the wants.
+#[derive(Clone, Copy, Debug)]
+struct Picked {
+    want: usize,
+    lease: Lease,
+}
+
+/// What a pass picked.
+#[derive(Debug, Default)]
+struct Pass {
+    /// Which want each further job is for.
+    turns: VecDeque<usize>,
+    jobs: Vec<Picked>,
+    /// Over their deliveries, to be moved to the dead-letter topic.
+    over: Vec<u64>,
+    /// Jobs that leave their place without a lease, and their latest: that it ran out is logged.
+    ended: Vec<(u64, u64, u32)>,
+}
+
+impl Pass {
+    fn end(&mut self, queue: &Queue, seq: u64) {
+        self.ended.extend(ended(queue, seq));
+    }
+}
+
+/// What the log says of a job that is claimable no more without having been leased again: that its
+/// latest lease ran out.
+pub(crate) fn ended(queue: &Queue, seq: u64) -> Option<(u64, u64, u32)> {
+    let last = queue.last_lease(seq);
+    (last != 0).then(|| (seq, last, queue.deliveries(seq)))
+}
+
+/// What a pass does with jobs that have had all their deliveries and go to another topic, which is
+/// waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dead {
+    /// They go there.
+    Move,
+    /// It ends at the first of them.
+    Leave,
+}
+
+/// One pass for all of the wants: the `i`-th job goes to the want that `order` names.
+pub(crate) fn give(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    wants: &[Want],
+    order: &[usize],
+    dead: Dead,
+) -> Result<Vec<Claimed>> {
+    core.check_open()?;
+    topic.check_sound()?;
+    topic.touch(core.time.steady());
+    load(core, topic)?;
+    let mut pass = Pass { turns: order.iter().copied().collect(), ..Pass::default() };
+    let outcome = gather(core, topic, wants, dead, &mut pass)
+        .and_then(|records| lease(core, topic, wants, &mut pass, records));
+    if outcome.is_err() {
+        with(topic, |q| pass.jobs.iter().for_each(|p| q.undo(p.lease.seq)));
+    }
+    outcome
+}
+
+/// Records, and the slot of each job that was picked.
+type Records = (ReadBatch, Vec<usize>);
+
+/// Reserves jobs and reads their records. What has expired stands in nobody's way: it is swept by a
+/// pass that may wait.
+fn gather(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    wants: &[Want],
+    dead: Dead,
+    pass: &mut Pass,
+) -> Result<Records> {
+    for round in 0.. {
+        let picked = pick(core, topic, (wants, dead), pass);
+        if !pass.over.is_empty() {
+            dead_letter::move_exhausted(core, topic, &std::mem::take(&mut pass.over));
+        }
+        picked?;
+        let seqs: Vec<u64> = pass.jobs.iter().map(|p| p.lease.seq).collect();
+        let (batch, slots) = fetch(core, topic, &seqs, false)?;
+        let gone = drop_gone(topic, pass, &slots);
+        if gone == 0 || round == SWEEPS || dead == Dead::Leave {
+            return Ok((batch, slots.into_iter().flatten().collect()));
+        }
+        sweep_expired(core, topic)?;
+    }
+    Err(Error::Internal("a claim has no end".into()))
+}
+
+/// What has expired goes now, not with the next sweep of all topics.
+pub(crate) fn sweep_expired(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<()> {
+    retention::expire(core, topic)?;
+    retention::sweep_records(core, topic)?;
+    Ok(())
+}
+
+/// A record that expired or was deleted between is nobody's job. Returns how many there are.
+fn drop_gone(topic: &Topic, pass: &mut Pass, slots: &[Option<usize>]) -> usize {
+    let before = pass.jobs.len();
+    let mut gone = Vec::new();
+    let mut slots = slots.iter();
+    pass.jobs.retain(|p| {
+        let there = slots.next().is_some_and(Option::is_some);
+        if !there {
+            gone.push(*p);
+        }
+        there
+    });
+    if !gone.is_empty() {
+        with(topic, |q| {
+            for p in gone {
+                pass.end(q, p.lease.seq);
+                pass.turns.push_front(p.want);
+                q.forget(p.lease.seq);
+            }
+        });
+    }
+    before - pass.jobs.len()
+}
+
+/// Reserves jobs in the order of their turns.
+fn pick(core: &Queues, topic: &Topic, asked: (&[Want], Dead), pass: &mut Pass) -> Result<()> {
+    loop {
+        let now = now(core);
+        let head = topic.gate.head();
+        let unknown = {
+            let mut state = topic.state.write();
+            match pick_known(core, &mut state, asked, now, head, pass) {
+                Ok(()) => return Ok(()),
+                Err(Unknown(file_no)) => file_no,
+            }
+        };
+        retention::provide(core, topic, &Need::Dead(unknown))?;
+    }
+}
+
+fn pick_known(
+    core: &Queues,
+    state: &mut State,
+    (wants, dead): (&[Want], Dead),
+    now: Now,
+    head: u64,
+    pass: &mut Pass,
+) -> std::result::Result<(), Unknown> {
+    let State { queue, index, config, floor, .. } = state;
+    let queue = queue.get_or_insert_default();
+    queue.begin(core.generation);
+    core.metrics.lease_expiries.add(queue.sweep(now));
+    if config.paused {
+        return Ok(());
+    }
+    let mut exhausted = 0;
+    while let Some(&turn) = pass.turns.front() {
+        let fresh = |from: u64| {
+            let found = index.next_live(from.max(*floor))?;
+            Ok(found.filter(|seq| *seq <= head))
+        };
+        let Some(t) = queue.next(now, fresh)? else { return Ok(()) };
+        if config.max_deliveries > 0 && u64::from(t.deliveries) >= config.max_deliveries {
+            if config.dead_letter.is_none() {
+                queue.mark_dead(t.seq, now);
+                pass.end(queue, t.seq);
+            } else if dead == Dead::Leave {
+                return Ok(());
+            } else {
+                queue.take(t.seq, now);
+                pass.over.push(t.seq);
+            }
+            exhausted += 1;
+            if exhausted == MAX_EXHAUSTED {
+                return Ok(());
+            }
+            continue;
+        }
+        let Some(want) = wants.get(turn) else { return Ok(()) };
+        let lease_ms = want.lease_ms.unwrap_or(config.lease_ms);
+        let holder = Holder { node: want.node.clone(), lease_ms, stream: want.stream };
+        let Some(lease_id) = queue.reserve(t.seq, &holder, now) else {
+            log::error!("a queue has given all lease ids of this life: reopen the engine");
+            return Ok(());
+        };
+        let deadline = core.time.steady().saturating_add(lease_ms);
+        let lease = Lease { seq: t.seq, lease_id, deadline, deliveries: t.deliveries + 1 };
+        pass.jobs.push(Picked { want: turn, lease });
+        pass.turns.pop_front();
+    }
+    Ok(())
+}
+
+/// Undoes what was reserved for claims that were cancelled since; the others cannot be cancelled
+/// while the guards live.
+fn pin<'a>(
+    topic: &Topic,
+    wants: &'a [Want],
+    pass: &mut Pass,
+    slots: &mut Vec<usize>,
+) -> Vec<PinnedClaim<'a>> {
+    let pinned: Vec<_> = wants.iter().map(|want| want.state.pin()).collect();
+    let kept: Vec<bool> = pass.jobs.iter().map(|p| pinned[p.want].is_some()).collect();
+    if kept.contains(&false) {
+        with(topic, |q| {
+            let dropped = pass.jobs.iter().zip(&kept).filter(|(_, kept)| !**kept);
+            dropped.for_each(|(p, _)| q.undo(p.lease.seq));
+        });
+        let mut keep = kept.iter();
+        slots.retain(|_| keep.next().is_none_or(|k| *k));
+        let mut keep = kept.iter();
+        pass.jobs.retain(|_| keep.next().is_none_or(|k| *k));
+    }
+    pinned.into_iter().flatten().collect()
+}
+
+/// Logs and applies the leases, makes the answers.
+fn lease(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    wants: &[Want],
+    pass: &mut Pass,
+    (batch, mut slots): Records,
+) -> Result<Vec<Claimed>> {
+    let pinned = pin(topic, wants, pass, &mut slots);
+    let mut out: Vec<Claimed> = Vec::with_capacity(wants.len());
+    // First what makes way: after a crash there are no two leases in a group (I6).
+    let jobs = pass.ended.clone();
+    let mut events =
+        vec![record::Lease { event: LeaseEvent::Nack, node: Vec::new(), lease_ms: 0, jobs }];
+    let default = topic.state.read().config.lease_ms;
+    for (i, want) in wants.iter().enumerate() {
+        let lease_ms = want.lease_ms.unwrap_or(default);
+        let mut c = Claimed { topic_id: topic.id(), lease_ms, ..Claimed::default() };
+        c.records.chunks.clone_from(&batch.chunks);
+        for (p, slot) in pass.jobs.iter().zip(&slots).filter(|(p, _)| p.want == i) {
+            if let Some(slot) = batch.slots.get(*slot) {
+                c.leases.push(p.lease);
+                c.records.slots.push(*slot);
+            }
+        }
+        events.push(record::Lease {
+            event: LeaseEvent::Claim,
+            node: want.node.to_vec(),
+            lease_ms,
+            jobs: c.leases.iter().map(|l| (l.seq, l.lease_id, l.deliveries)).collect(),
+        });
+        out.push(c);
+    }
+    if topic.state.read().config.leases_durable {
+        // A claim that is cancelled while its lease is logged gives it back after that.
+        drop(pinned);
+        commit(core, topic, &events)?;
+    } else {
+        commit(core, topic, &events)?;
+        drop(pinned);
+    }
+    core.metrics.claims.add(pass.jobs.len() as u64);
+    let ready = super::stats::counts(core, topic).ready;
+    out.iter_mut().for_each(|c| c.ready = ready);
+    Ok(out)
+}
+
+/// The records of these seqs: a batch, and for each seq its slot in there. `expired` ones are
+/// found only when asked for.
+pub(crate) fn fetch(
+    core: &Queues,
+    topic: &Topic,
+    seqs: &[u64],
+    expired: bool,
+) -> Result<(ReadBatch, Vec<Option<usize>>)> {
+    let mut sorted = seqs.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut all = ReadBatch::default();
+    let mut rest = sorted.as_slice();
+    while let Some(first) = rest.first() {
+        let n = (1..rest.len()).find(|i| rest[*i] != first + *i as u64).unwrap_or(rest.len());
+        let (run, others) = rest.split_at(n);
+        rest = others;
+        let (mut at, last) = (first - 1, first + run.len() as u64 - 1);
+        while at < last {
+            let b = read_as(core, topic, &exactly(at, last), expired)?;
+            let next = b.next_from_seq;
+            all.absorb(b);
+            if next <= at {
+                break;
+            }
+            at = next;
+        }
+    }
+    let found = |seq: &u64| all.slots.binary_search_by_key(seq, |s| s.seq).ok();
+    let slots = seqs.iter().map(found).collect();
+    Ok((all, slots))
+}
+
+fn exactly(after: u64, upto: u64) -> ReadRequest {
+    ReadRequest {
+        from: ReadFrom::After(after),
+        upto: Some(upto),
+        limit: (upto - after) as usize,
+        max_bytes: usize::MAX,
+        touch: false,
+        ..ReadRequest::default()
+    }
+}
+
+impl ReadBatch {
+    /// Takes in the records of another batch that come after its own.
+    fn absorb(&mut self, other: Self) {
+        let shift = self.chunks.len() as u32;
+        self.chunks.extend(other.chunks);
+        let moved = other.slots.into_iter().map(|mut s| {
+            s.chunk += shift;
+            s
+        });
+        self.slots.extend(moved);
+    }
+}
+
+/// Makes jobs with options known that were in segments when the engine opened.
+pub(crate) fn load(core: &Queues, topic: &Topic) -> Result<()> {
+    while topic.life() == Life::Live {
+        let (structure, metas) = {
+            let state = topic.state.read();
+            if state.queue.as_ref().is_some_and(|q| q.loaded) {
+                return Ok(());
+            }
+            let with = |s: &&crate::topic::state::index::Seg| s.live_count > 0 && s.meta.has_attrs;
+            let metas: Vec<_> = state.index.segs.iter().filter(with).map(|s| s.meta).collect();
+            (state.structure, metas)
+        };
+        let mut rows = Vec::new();
+        for meta in metas {
+            if topic.state.read().unknown_dead(meta.file_no) {
+                retention::provide(core, topic, &Need::Dead(meta.file_no))?;
+            }
+            let table = core.segments.segment(topic.key, meta).attrs();
+            let Some(table) = topic.unless_gone(&meta, table)? else { continue };
+            rows.extend_from_slice(table.rows());
+        }
+        let mut state = topic.state.write();
+        if state.structure != structure {
+            continue;
+        }
+        rows.retain(|r| state.may_live(r.seq));
+        let queue = state.queue.get_or_insert_default();
+        rows.iter().for_each(|r| queue.special(r));
+        queue.loaded = true;
+    }
+    Ok(())
+}

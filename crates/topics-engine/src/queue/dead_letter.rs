@@ -1,0 +1,333 @@
+//! Moving a record from one topic to another: dead letters, redrive.
+//!
+//! The copy is appended under an idempotency key that names the original, and synced; the original
+//! is deleted after that; the key is held until the deletion is durable. A crash between leaves
+//! both, and the open after it finishes what was begun: after recovery a job is in one place.
+
+mod keys;
+pub(crate) mod letter;
+
+use std::sync::Arc;
+
+use topics_env::sync::Mutex;
+use topics_storage::format::record::{self, LeaseEvent};
+
+pub(crate) use self::keys::finish;
+use self::keys::{REQUEST, key_of, release_when_synced};
+use self::letter::{JobOptions, Reason};
+use super::Queues;
+use super::claim::fetch;
+use super::{commit, config_of, now, with};
+use crate::topic::state::dedupe::Key;
+use crate::topic::state::queue::Why;
+use crate::topic::write::prepare::Prepared;
+use crate::topic::{Topic, delete, read};
+use crate::types::api::{Append, Appended, NewRecord, ReadFrom, ReadRequest};
+use crate::types::batch::{ReadBatch, RecordView};
+use crate::types::config::TopicType;
+use crate::types::error::{Error, Result};
+use crate::types::queue::{Redrive, Redriven};
+use crate::verbs::{perform, submit};
+
+/// Records that are moved at a time.
+const CHUNK: usize = 500;
+
+/// A record on its way.
+struct Item {
+    seq: u64,
+    /// Its slot in the batch that was read.
+    slot: usize,
+    dest: Arc<str>,
+    meta: Vec<u8>,
+    /// What it has there beside its record.
+    options: JobOptions,
+}
+
+/// Jobs over their deliveries, taken out of the queue, go to the dead-letter topic. What cannot be
+/// moved waits again: then this is false.
+pub(crate) fn move_exhausted(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> bool {
+    if let Err(e) = dead_letter(core, topic, seqs, Reason::MaxDeliveries) {
+        log::warn!("topic {:?}: dead letters stay where they are: {e}", topic.name);
+        let gone = matches!(e, Error::TopicNotFound(_));
+        let now = now(core);
+        // Without a dead-letter topic they are dead here.
+        with(topic, |q| {
+            seqs.iter().for_each(|seq| if gone { q.mark_dead(*seq, now) } else { q.undo(*seq) });
+        });
+        return gone;
+    }
+    true
+}
+
+/// Moves jobs to the dead-letter topic of their queue.
+fn dead_letter(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    seqs: &[u64],
+    reason: Reason,
+) -> Result<u64> {
+    let config = config_of(topic)?;
+    let Some(dest) = &config.dead_letter else {
+        return Err(Error::TopicNotFound("(no dead_letter)".into()));
+    };
+    let dest: Arc<str> = dest.as_str().into();
+    let mut moved = 0;
+    let mut sorted = seqs.to_vec();
+    sorted.sort_unstable();
+    for seqs in sorted.chunks(CHUNK) {
+        let (batch, slots) = fetch(core, topic, seqs, true)?;
+        let mut items = Vec::new();
+        for (&seq, slot) in seqs.iter().zip(slots) {
+            let record = slot.and_then(|s| batch.get(s));
+            let (Some(slot), Some(record)) = (slot, record) else {
+                // The record is gone.
+                with(topic, |q| q.forget(seq));
+                continue;
+            };
+            let was = (&*topic.name, with(topic, |q| q.deliveries(seq)));
+            let meta = letter::meta_of(&record, batch.attrs(slot), was, reason);
+            // Its options wait for a redrive.
+            let options = JobOptions::default();
+            items.push(Item { seq, slot, dest: dest.clone(), meta, options });
+        }
+        let how = How { create: config.auto_create, why: reason.why() };
+        moved += relocate(core, topic, &batch, &items, how)?;
+    }
+    core.metrics.dead_letters.add(moved);
+    Ok(moved)
+}
+
+/// What has expired of a queue is a dead letter where that is set: called before records go by
+/// expiry. Why the rest go.
+pub(crate) fn expire_jobs(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<Why> {
+    let config = topic.state.read().config.clone();
+    if config.kind != TopicType::Queue {
+        return Ok(Why::ASKED);
+    }
+    if config.dead_letter.is_some() {
+        dead_letter(core, topic, seqs, Reason::Expired)?;
+    }
+    core.metrics.expired_jobs.add(seqs.len() as u64);
+    Ok(Why::EXPIRED)
+}
+
+/// How records move.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    /// Whether the topic that they go to may be created.
+    create: bool,
+    /// What the one that they leave counts.
+    why: Why,
+}
+
+impl How {
+    /// By a redrive.
+    const ASKED: Self = Self { create: false, why: Why::ASKED };
+}
+
+/// Copies, syncs, deletes, releases the keys. Returns how many were moved.
+fn relocate(
+    core: &Arc<Queues>,
+    source: &Arc<Topic>,
+    batch: &ReadBatch,
+    items: &[Item],
+    how: How,
+) -> Result<u64> {
+    let mut moved: Vec<(u64, Arc<str>, Appended)> = Vec::new();
+    let mut failed = None;
+    let mut done = 0;
+    while done < items.len() && failed.is_none() {
+        let dest = &items[done].dest;
+        let n = items[done..].iter().take_while(|i| i.dest == *dest).count();
+        let copied = copies(core, source, batch, &items[done..done + n], how.create);
+        failed = copied.1;
+        moved.extend(copied.0.into_iter().map(|(seq, a)| (seq, dest.clone(), a)));
+        done += n;
+    }
+    if moved.is_empty() {
+        return failed.map_or(Ok(0), Err);
+    }
+    moved.sort_unstable_by_key(|m| m.0);
+    let seqs: Vec<u64> = moved.iter().map(|m| m.0).collect();
+    let (_, ticket) = delete::delete_seqs(core, source, &seqs, how.why)?;
+    release_when_synced(core, source.id(), ticket, moved);
+    core.claim_waiters.notify(source.id());
+    match failed {
+        Some(e) => Err(e),
+        None => Ok(seqs.len() as u64),
+    }
+}
+
+/// Appends copies to one topic and syncs them, whatever its class.
+fn copies(
+    core: &Arc<Queues>,
+    source: &Arc<Topic>,
+    batch: &ReadBatch,
+    items: &[Item],
+    create: bool,
+) -> (Vec<(u64, Appended)>, Option<Error>) {
+    let mut done = Vec::new();
+    let Some((first, rest)) = items.split_first() else { return (done, None) };
+    let queue = match core.named(&first.dest) {
+        Ok(dest) => dest.is_some_and(|t| t.state.read().config.kind == TopicType::Queue),
+        Err(e) => return (done, Some(e)),
+    };
+    let prepared = |item| prepared(core, source, batch, item, (create, queue));
+    // The first alone: it may create the topic.
+    match prepared(first).and_then(|p| perform(core, p)) {
+        Ok(a) => done.push((first.seq, a)),
+        Err(e) => return (done, Some(e)),
+    }
+    let Some(dest) = core.table.loaded.named(&first.dest) else { return (done, None) };
+    let answers = Arc::new(Mutex::new((done, None)));
+    for item in rest {
+        let (slot, seq) = (answers.clone(), item.seq);
+        match prepared(item) {
+            Ok(p) => {
+                let done = move |outcome| match outcome {
+                    Ok(a) => slot.lock().0.push((seq, a)),
+                    Err(e) => slot.lock().1 = Some(e),
+                };
+                submit(core, p, Box::new(done));
+            }
+            Err(e) => slot.lock().1 = Some(e),
+        }
+    }
+    if let Err(e) = core.wal.sync(core.shard(dest.id())) {
+        answers.lock().1 = Some(e.into());
+    }
+    // What has no answer yet counts as not copied: its key keeps a repeat from copying it twice.
+    let mut answers = answers.lock();
+    if answers.0.len() < items.len() && answers.1.is_none() {
+        let (limit, max) = ("topic_busy", 0);
+        answers.1 = Some(Error::Throttled { limit, max, retry_after_ms: 10 });
+    }
+    std::mem::take(&mut *answers)
+}
+
+fn prepared(
+    core: &Queues,
+    source: &Topic,
+    batch: &ReadBatch,
+    item: &Item,
+    (create, job): (bool, bool),
+) -> Result<Prepared> {
+    let record = batch.get(item.slot);
+    let r = record.ok_or_else(|| Error::Internal("a record to move is not there".into()))?;
+    let now = core.time.steady();
+    let mut record = NewRecord {
+        data: r.data,
+        binary: r.binary,
+        tag: r.tag,
+        node: r.node,
+        meta: &item.meta,
+        ..NewRecord::default()
+    };
+    item.options.give(&mut record, job, now);
+    let req = Append { records: &[record], sync: true, create: Some(create), ..Append::default() };
+    let began = core.time.mono_ns();
+    let mut p = Prepared::of_copies(&core.options, &item.dest, &req, now, began)?;
+    p.key = Some(Key { hash: key_of(source.id(), item.seq), request: REQUEST });
+    p.held = true;
+    Ok(p)
+}
+
+/// Moves dead letters to where they came from, or elsewhere; revives the dead jobs of a queue.
+pub(crate) fn redrive(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
+    core.check_open()?;
+    topic.check_sound()?;
+    if let Some(to) = &req.to {
+        crate::types::name::check(to)?;
+        if **to == *topic.name {
+            return Err(Error::InvalidRequest(format!("{to:?} cannot be redriven to itself")));
+        }
+    }
+    let queue = topic.state.read().config.kind == TopicType::Queue;
+    let done = if queue { revive(core, topic, req) } else { return_letters(core, topic, req) }?;
+    if !req.dry_run {
+        core.metrics.redriven_jobs.add(done.moved);
+    }
+    Ok(done)
+}
+
+/// Dead jobs of a queue.
+fn revive(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
+    let mut seqs: Vec<u64> = with(topic, |q| q.dead().collect());
+    if let Some(only) = &req.seqs {
+        seqs.retain(|s| only.contains(s));
+    }
+    let limit = req.limit.unwrap_or(usize::MAX);
+    let (mut moved, mut records_scanned) = (0, 0);
+    for seqs in seqs.chunks(CHUNK) {
+        let (batch, slots) = fetch(core, topic, seqs, false)?;
+        records_scanned += batch.len() as u64;
+        let found = seqs.iter().zip(slots).filter_map(|(s, slot)| Some((*s, slot?)));
+        let fits = |slot: usize| batch.get(slot).is_some_and(|r| selects(req, &r));
+        let found: Vec<(u64, usize)> =
+            found.filter(|(_, slot)| fits(*slot)).take(limit - moved as usize).collect();
+        if req.dry_run {
+            moved += found.len() as u64;
+        } else if let Some(to) = &req.to {
+            let dest: Arc<str> = to.as_str().into();
+            let item = |(seq, slot): &(u64, usize)| {
+                let meta = batch.get(*slot).map(|r| r.meta.to_vec()).unwrap_or_default();
+                let options = JobOptions::of(batch.attrs(*slot));
+                Item { seq: *seq, slot: *slot, dest: dest.clone(), meta, options }
+            };
+            let items: Vec<Item> = found.iter().map(item).collect();
+            moved += relocate(core, topic, &batch, &items, How::ASKED)?;
+        } else {
+            let jobs = found.iter().map(|(seq, _)| (*seq, 0, 0)).collect();
+            let event = LeaseEvent::Nack;
+            commit(core, topic, &[record::Lease { event, node: Vec::new(), lease_ms: 0, jobs }])?;
+            moved += found.len() as u64;
+        }
+    }
+    core.claim_waiters.notify(topic.id());
+    Ok(Redriven { moved, records_scanned })
+}
+
+/// Records of a dead-letter topic.
+fn return_letters(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
+    let limit = req.limit.unwrap_or(usize::MAX);
+    let (mut at, mut moved, upto) = (0, 0, topic.gate.head());
+    let mut records_scanned = 0;
+    let mut from = ReadFrom::Earliest;
+    while moved < limit as u64 && at < upto {
+        let page = ReadRequest {
+            from,
+            upto: Some(upto),
+            limit: CHUNK,
+            matching: req.matching.clone(),
+            touch: false,
+            ..ReadRequest::default()
+        };
+        let batch = read(core, topic, &page)?;
+        records_scanned += batch.records_scanned;
+        if batch.next_from_seq <= at {
+            break;
+        }
+        at = batch.next_from_seq;
+        from = ReadFrom::After(at);
+        let mut items = Vec::new();
+        for (slot, r) in batch.iter().enumerate() {
+            let Some(came) = letter::came_from(r.meta) else { continue };
+            if !selects(req, &r) || items.len() as u64 + moved >= limit as u64 {
+                continue;
+            }
+            let dest: Arc<str> = req.to.as_deref().unwrap_or(&came).into();
+            let (meta, options) = (letter::meta_before(r.meta), JobOptions::of_letter(r.meta));
+            items.push(Item { seq: r.seq, slot, dest, meta, options });
+        }
+        moved += match req.dry_run {
+            true => items.len() as u64,
+            false => relocate(core, topic, &batch, &items, How::ASKED)?,
+        };
+    }
+    Ok(Redriven { moved, records_scanned })
+}
+
+fn selects(req: &Redrive, r: &RecordView<'_>) -> bool {
+    req.seqs.as_ref().is_none_or(|only| only.contains(&r.seq))
+        && req.matching.as_ref().is_none_or(|m| m.selects(r.tag))
+}

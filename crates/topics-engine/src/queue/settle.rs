@@ -1,0 +1,243 @@
+//! What the holder of a lease does with it. Only current holders count (I6).
+
+use std::sync::Arc;
+
+use topics_storage::format::record::{self, LeaseEvent};
+
+use super::Queues;
+use super::{commit, config_of, stats, with};
+use crate::topic::state::queue::{Fence, Queue, Why};
+use crate::topic::{Topic, delete};
+use crate::types::api::Completion;
+use crate::types::config::TopicConfig;
+use crate::types::error::{Error, Result};
+use crate::types::queue::{Held, Settled};
+
+/// Seqs in one call, at most.
+const MAX_SEQS: usize = 10_000;
+/// The longest delay of a nack: a day.
+const MAX_DELAY_MS: u64 = 86_400_000;
+/// Where the delay of a nack stops doubling.
+const MAX_BACKOFF_MS: u64 = 300_000;
+/// The limits of a lease, ms.
+const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
+
+/// Sorts the request into leases that this node holds and the rest; `f` sees each that it holds.
+fn sort(
+    topic: &Topic,
+    held: &Held<'_>,
+    mut f: impl FnMut(&mut Queue, u64),
+) -> Result<(Vec<u64>, Vec<u64>)> {
+    if held.seqs.len() > MAX_SEQS {
+        let (got, max) = (held.seqs.len() as u64, MAX_SEQS as u64);
+        return Err(Error::BatchTooLarge { got, max, unit: "seqs" });
+    }
+    if held.lease_ids.is_some_and(|ids| ids.len() != held.seqs.len()) {
+        return Err(Error::InvalidRequest("lease_ids must be as many as seqs".into()));
+    }
+    let (mut done, mut skipped) = (Vec::new(), Vec::new());
+    with(topic, |queue| {
+        for (i, &seq) in held.seqs.iter().enumerate() {
+            let id = held.lease_ids.and_then(|ids| ids.get(i).copied());
+            if queue.holds(Fence { node: held.node, seq, id }) {
+                f(queue, seq);
+                done.push(seq);
+            } else {
+                skipped.push(seq);
+            }
+        }
+    });
+    Ok((done, skipped))
+}
+
+fn settled(core: &Queues, topic: &Topic, done: Vec<u64>, skipped: Vec<u64>) -> Settled {
+    core.claim_waiters.notify(topic.id());
+    Settled { done, skipped, deadline: None, queue: stats::counts(core, topic) }
+}
+
+/// Acks: the jobs are deleted.
+pub(crate) fn ack(core: &Arc<Queues>, topic: &Arc<Topic>, held: &Held<'_>) -> Result<Settled> {
+    config_of(topic)?;
+    let (mut done, skipped) = sort(topic, held, |q, seq| q.leave(seq))?;
+    if !done.is_empty() {
+        done.sort_unstable();
+        delete::delete_seqs(core, topic, &done, Why::ASKED)
+            .inspect_err(|_| release_acks(topic, &done))?;
+        core.metrics.acked_jobs.add(done.len() as u64);
+    }
+    Ok(settled(core, topic, done, skipped))
+}
+
+/// The same for event loops: `done` is called once, from here or when the class is reached. Gives
+/// `done` back, and changes nothing, when something has to be waited for first.
+pub(crate) fn ack_async(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    held: &Held<'_>,
+    done: Completion<Settled>,
+) -> std::result::Result<(), Completion<Settled>> {
+    let (staged, acked, skipped) = match stage_ack(core, topic, held) {
+        Ok(Some((Some(staged), acked, skipped))) => (staged, acked, skipped),
+        Ok(Some((None, acked, skipped))) => {
+            done(Ok(settled(core, topic, acked, skipped)));
+            return Ok(());
+        }
+        Ok(None) => return Err(done),
+        Err(e) => {
+            done(Err(e));
+            return Ok(());
+        }
+    };
+    let (at, queue) = (core.clone(), topic.clone());
+    let finish = move |outcome: topics_storage::Result<()>| match outcome {
+        Ok(()) => {
+            at.metrics.acked_jobs.add(acked.len() as u64);
+            done(Ok(settled(&at, &queue, acked, skipped)));
+        }
+        Err(e) => {
+            release_acks(&queue, &acked);
+            done(Err(e.into()));
+        }
+    };
+    core.wal.notify(staged.ticket, staged.level, Box::new(finish));
+    Ok(())
+}
+
+/// What an ack deletes, if anything, with the seqs that it does and those that it passes over.
+type StagedAck = (Option<delete::Staged>, Vec<u64>, Vec<u64>);
+
+/// Stages an ack; `None`, and nothing has changed, when something has to be waited for first.
+fn stage_ack(core: &Arc<Queues>, topic: &Arc<Topic>, held: &Held<'_>) -> Result<Option<StagedAck>> {
+    config_of(topic)?;
+    core.check_open()?;
+    topic.check_sound()?;
+    let (mut acked, skipped) = sort(topic, held, |q, seq| q.leave(seq))?;
+    if acked.is_empty() {
+        return Ok(Some((None, acked, skipped)));
+    }
+    acked.sort_unstable();
+    let staged = delete::stage_seqs(core, topic, &acked);
+    if !matches!(staged, Ok(Some(_))) {
+        release_acks(topic, &acked);
+    }
+    Ok(staged?.map(|staged| (Some(staged), acked, skipped)))
+}
+
+/// Whether a nack or an extension of this queue waits for nothing.
+pub(crate) fn at_once(topic: &Topic) -> bool {
+    !topic.state.read().config.leases_durable
+}
+
+/// Takes the jobs that a transaction acks: all of them are held, or none is taken.
+pub(crate) fn take_acks(topic: &Topic, acks: &[Held<'_>]) -> Result<Vec<u64>> {
+    let mut taken = Vec::new();
+    for held in acks {
+        config_of(topic)?;
+        let lost = match sort(topic, held, |q, seq| q.leave(seq)) {
+            Ok((done, skipped)) => {
+                taken.extend(done);
+                skipped
+                    .first()
+                    .map(|seq| Error::LeaseLost { queue: topic.name.to_string(), seq: *seq })
+            }
+            Err(e) => Some(e),
+        };
+        if let Some(e) = lost {
+            release_acks(topic, &taken);
+            return Err(e);
+        }
+    }
+    Ok(taken)
+}
+
+/// The leases of jobs whose ack did not come to be run out again.
+pub(crate) fn release_acks(topic: &Topic, seqs: &[u64]) {
+    if !seqs.is_empty() {
+        with(topic, |q| seqs.iter().for_each(|seq| q.stay(*seq)));
+    }
+}
+
+/// Releases jobs, now or after a delay; without one the queue's backoff, doubled with each delivery.
+pub(crate) fn nack(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    held: &Held<'_>,
+    delay_ms: Option<u64>,
+) -> Result<Settled> {
+    let config = config_of(topic)?;
+    let mut events: Vec<record::Lease> = Vec::new();
+    let (done, skipped) = sort(topic, held, |q, seq| {
+        let Some((id, deliveries)) = q.lease(seq) else { return };
+        let delay = delay_ms.unwrap_or_else(|| backoff(&config, deliveries)).min(MAX_DELAY_MS);
+        q.leave(seq);
+        add(&mut events, LeaseEvent::Nack, held.node, delay, (seq, id, deliveries));
+    })?;
+    commit(core, topic, &events).inspect_err(|_| release_acks(topic, &done))?;
+    core.metrics.nacked_jobs.add(done.len() as u64);
+    Ok(settled(core, topic, done, skipped))
+}
+
+/// The delay after so many deliveries.
+fn backoff(config: &TopicConfig, deliveries: u32) -> u64 {
+    let doublings = deliveries.saturating_sub(1).min(32);
+    config.retry_backoff_ms.saturating_mul(1 << doublings).min(MAX_BACKOFF_MS)
+}
+
+fn add(
+    events: &mut Vec<record::Lease>,
+    event: LeaseEvent,
+    node: &[u8],
+    lease_ms: u64,
+    job: (u64, u64, u32),
+) {
+    match events.iter_mut().find(|e| e.lease_ms == lease_ms) {
+        Some(e) => e.jobs.push(job),
+        None => {
+            events.push(record::Lease { event, node: node.to_vec(), lease_ms, jobs: vec![job] })
+        }
+    }
+}
+
+/// The leases run out `lease_ms` from now.
+pub(crate) fn extend(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    held: &Held<'_>,
+    lease_ms: Option<u64>,
+) -> Result<Settled> {
+    let config = config_of(topic)?;
+    let lease_ms = lease_ms.unwrap_or(config.lease_ms).clamp(*LEASE_MS.start(), *LEASE_MS.end());
+    let mut events = Vec::new();
+    let (done, skipped) = sort(topic, held, |q, seq| {
+        if let Some((id, deliveries)) = q.lease(seq) {
+            add(&mut events, LeaseEvent::Extend, held.node, lease_ms, (seq, id, deliveries));
+        }
+    })?;
+    commit(core, topic, &events)?;
+    core.metrics.extended_jobs.add(done.len() as u64);
+    let deadline = core.time.steady().saturating_add(lease_ms);
+    Ok(Settled { deadline: Some(deadline), ..settled(core, topic, done, skipped) })
+}
+
+/// Releases everything that a stream has, at once.
+pub(crate) fn release(core: &Arc<Queues>, topic: &Arc<Topic>, node: &[u8], stream: u64) {
+    let seqs = with(topic, |q| q.of_stream(stream));
+    for seqs in seqs.chunks(MAX_SEQS) {
+        let held = Held { node, seqs, lease_ids: None };
+        if let Err(e) = nack(core, topic, &held, Some(0)) {
+            log::debug!("topic {:?}: a stream's leases run out by themselves: {e}", topic.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_backoff_doubles_up_to_five_minutes() {
+        let config = TopicConfig::default();
+        let after: Vec<u64> = [1, 2, 3, 9, 10, 4000].map(|n| backoff(&config, n)).into();
+        assert_eq!(after, [1000, 2000, 4000, 256_000, 300_000, 300_000]);
+    }
+}

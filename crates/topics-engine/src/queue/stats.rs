@@ -1,0 +1,174 @@
+//! Looking at a queue without touching it.
+
+use std::sync::Arc;
+
+use topics_storage::format::attrs::Attrs;
+
+use super::Queues;
+use super::claim::{SWEEPS, fetch, load, sweep_expired};
+use super::{config_of, now};
+use crate::topic::Topic;
+use crate::topic::retention::{self, Need};
+use crate::topic::state::State;
+use crate::topic::state::index::Unknown;
+use crate::topic::state::queue::{Now, Queue, Shown};
+use crate::types::batch::ReadBatch;
+use crate::types::error::Result;
+use crate::types::queue::{JobState, Peeked, PeekedJob, QueueState};
+
+/// Counts of a queue, as far as its jobs are known (see `load`).
+pub(crate) fn counts(core: &Queues, topic: &Topic) -> QueueState {
+    let now = now(core);
+    let head = topic.gate.head();
+    let mut state = topic.state.write();
+    let hidden = state.hidden(head).0;
+    let live = state.count.saturating_sub(hidden);
+    let queue = state.queue.get_or_insert_default();
+    core.metrics.lease_expiries.add(queue.sweep(now));
+    let (in_flight, delayed, dead) = queue.counts();
+    QueueState {
+        ready: live.saturating_sub(in_flight + delayed + dead),
+        in_flight,
+        delayed,
+        dead,
+        dead_lettered: queue.tally.dead_lettered,
+        expired: queue.tally.expired,
+    }
+}
+
+/// The exact counts.
+pub(crate) fn queue_state(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<QueueState> {
+    topic.check_sound()?;
+    load(core, topic)?;
+    Ok(counts(core, topic))
+}
+
+/// What claims would get next, and jobs by state: at most `max` of each state asked for.
+pub(crate) fn peek(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    state: Option<JobState>,
+    max: usize,
+) -> Result<Peeked> {
+    config_of(topic)?;
+    topic.check_sound()?;
+    load(core, topic)?;
+    let mut sweeps = 0;
+    let (jobs, batch, slots) = loop {
+        let jobs = list(core, topic, state, max)?;
+        let seqs: Vec<u64> = jobs.iter().map(|j| j.seq).collect();
+        let (batch, slots) = fetch(core, topic, &seqs, false)?;
+        if slots.iter().all(Option::is_some) || sweeps == SWEEPS {
+            break (jobs, batch, slots);
+        }
+        // What has expired hides others from a claim no more than from here.
+        sweeps += 1;
+        if let Err(e) = sweep_expired(core, topic) {
+            log::debug!("topic {:?}: what has expired stays for now: {e}", topic.name);
+        }
+    };
+    let mut out = Peeked { topic_id: topic.id(), ..Peeked::default() };
+    out.records = ReadBatch { chunks: batch.chunks.clone(), ..ReadBatch::default() };
+    for (mut job, slot) in jobs.into_iter().zip(slots) {
+        if let Some((i, slot)) = slot.and_then(|s| Some((s, batch.slots.get(s)?))) {
+            job.group = group_of(batch.attrs(i));
+            out.jobs.push(job);
+            out.records.slots.push(*slot);
+        }
+    }
+    Ok(out)
+}
+
+/// The group that a record's attributes name.
+fn group_of(attrs: &[u8]) -> Option<Vec<u8>> {
+    Attrs::decode(attrs)?.group.map(<[u8]>::to_vec)
+}
+
+fn list(
+    core: &Queues,
+    topic: &Topic,
+    state: Option<JobState>,
+    max: usize,
+) -> Result<Vec<PeekedJob>> {
+    loop {
+        let unknown = {
+            let mut s = topic.state.write();
+            match listed(core, &mut s, topic.gate.head(), state, max) {
+                Ok(jobs) => return Ok(jobs),
+                Err(Unknown(file_no)) => file_no,
+            }
+        };
+        retention::provide(core, topic, &Need::Dead(unknown))?;
+    }
+}
+
+fn listed(
+    core: &Queues,
+    state: &mut State,
+    head: u64,
+    want: Option<JobState>,
+    max: usize,
+) -> std::result::Result<Vec<PeekedJob>, Unknown> {
+    let State { queue, index, floor, .. } = state;
+    let queue = queue.get_or_insert_default();
+    let (now, wall) = (now(core), core.time.steady());
+    core.metrics.lease_expiries.add(queue.sweep(now));
+    let mut out = Vec::new();
+    if want.is_none_or(|w| w == JobState::Ready) {
+        let fresh = |from: u64| {
+            let found = index.next_live(from.max(*floor))?;
+            Ok(found.filter(|seq| *seq <= head))
+        };
+        let seqs = queue.preview(max, fresh)?;
+        out.extend(seqs.into_iter().map(|seq| ready(queue, seq)));
+    }
+    let mut left = [max; 4];
+    for (seq, deliveries, shown) in queue.shown() {
+        let Some(job) = other(seq, deliveries, shown, now, wall) else { continue };
+        let room = &mut left[job.state as usize];
+        if *room > 0 && want.is_none_or(|w| w == job.state) {
+            *room -= 1;
+            out.push(job);
+        }
+    }
+    out.iter_mut().for_each(|j| j.lane = queue.lane(j.seq));
+    Ok(out)
+}
+
+fn ready(queue: &Queue, seq: u64) -> PeekedJob {
+    PeekedJob { deliveries: queue.deliveries(seq), ..bare(seq, JobState::Ready) }
+}
+
+fn bare(seq: u64, state: JobState) -> PeekedJob {
+    PeekedJob {
+        seq,
+        state,
+        deliveries: 0,
+        node: None,
+        lease_id: None,
+        deadline: None,
+        visible_at: None,
+        lane: 0,
+        group: None,
+    }
+}
+
+/// A job that no claim gets now.
+fn other(seq: u64, deliveries: u32, shown: Shown, now: Now, wall: u64) -> Option<PeekedJob> {
+    let at = |mono: u64| Some(wall.saturating_add(mono.saturating_sub(now.mono)));
+    let job = match shown {
+        Shown::Ready => return None,
+        Shown::Scheduled(at) => PeekedJob { visible_at: Some(at), ..bare(seq, JobState::Delayed) },
+        Shown::Delayed(until) => {
+            PeekedJob { visible_at: at(until), ..bare(seq, JobState::Delayed) }
+        }
+        Shown::Dead => bare(seq, JobState::Dead),
+        Shown::Leased { id, node, deadline, .. } => PeekedJob {
+            node: Some(node.to_vec()),
+            lease_id: Some(id),
+            deadline: at(deadline),
+            ..bare(seq, JobState::Leased)
+        },
+    };
+    Some(PeekedJob { deliveries, ..job })
+}

@@ -1,0 +1,217 @@
+//! Stored cursors of consumers: a part of the topic's state, its section of a snapshot, the frame that
+//! changes it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use topics_env::sync::{Condvar, Mutex};
+use topics_storage::format::record;
+
+use super::Topic;
+use super::events::Base;
+use super::state::State;
+use crate::types::consumer::ConsumerMode;
+use crate::types::error::{Error, Result};
+use crate::types::quota::Charge;
+
+/// The version of [`encode`].
+pub(crate) const VERSION: u16 = 1;
+
+/// One reader at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    pub taken: Mutex<bool>,
+    pub free: Condvar,
+    /// Who is told when it is free, and then tries again.
+    pub told: Told,
+}
+
+pub(crate) struct TurnGuard(pub Arc<Turn>);
+
+impl Drop for TurnGuard {
+    fn drop(&mut self) {
+        *self.0.taken.lock() = false;
+        self.0.free.notify_one();
+        self.0.told.tell();
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub mode: ConsumerMode,
+    pub cursor: u64,
+    /// Where it will be when what is staged is applied (I8: a commit must be above it). Every frame
+    /// that fails takes itself back before the topic's next batch is staged, so this is never a
+    /// position that will not be reached, nor one below what is on its way.
+    pub planned: u64,
+    /// How often a row of staged frames was taken back.
+    round: u32,
+    pub turn: Arc<Turn>,
+}
+
+impl Stored {
+    pub fn new(mode: ConsumerMode, cursor: u64) -> Self {
+        Self { mode, cursor, planned: cursor, round: 0, turn: Arc::default() }
+    }
+}
+
+/// A staged cursor, for its failure.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedCursor {
+    name: String,
+    /// Where the cursor was to be before.
+    before: u64,
+    round: u32,
+}
+
+/// The consumers of a topic by name, and what they take of the limit of all.
+#[derive(Debug, Default)]
+pub(crate) struct Consumers(pub(crate) BTreeMap<Arc<str>, Stored>, Option<Charge>);
+
+impl Consumers {
+    fn charge(&mut self, base: &Base) -> &mut Charge {
+        self.1.get_or_insert_with(|| base.consumers.force(0))
+    }
+
+    /// Counts those that a snapshot had.
+    pub(crate) fn count(&mut self, base: &Base) {
+        let n = self.0.len() as u64;
+        self.charge(base).force(n);
+    }
+
+    /// Those whose names begin with `prefix` and come after `after`, by name.
+    pub(crate) fn page(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+    ) -> impl Iterator<Item = (&Arc<str>, &Stored)> {
+        let from = match after {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
+        };
+        let all = self.0.range::<str, _>((from, Bound::Unbounded));
+        all.take_while(move |(name, _)| name.starts_with(prefix))
+    }
+}
+
+/// The section of a snapshot: number u32, then name_len u16, name, mode u8, cursor u64 of each.
+pub(crate) fn encode(all: &Consumers) -> Option<Vec<u8>> {
+    if all.0.is_empty() {
+        return None;
+    }
+    let mut out = (all.0.len() as u32).to_le_bytes().to_vec();
+    for (name, s) in &all.0 {
+        out.extend_from_slice(&(name.len() as u16).to_le_bytes());
+        out.extend_from_slice(name.as_bytes());
+        out.push(s.mode as u8);
+        out.extend_from_slice(&s.cursor.to_le_bytes());
+    }
+    Some(out)
+}
+
+/// Reads what [`encode`] wrote. Anything else is an error.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Consumers> {
+    fn parse(bytes: &[u8]) -> Option<Consumers> {
+        let (n, mut rest) = bytes.split_first_chunk::<4>()?;
+        let mut all = Consumers::default();
+        for _ in 0..u32::from_le_bytes(*n) {
+            let (len, after) = rest.split_first_chunk::<2>()?;
+            let (name, after) = after.split_at_checked(u16::from_le_bytes(*len).into())?;
+            let (mode, after) = after.split_first()?;
+            let (cursor, after) = after.split_first_chunk::<8>()?;
+            let stored = Stored::new(ConsumerMode::from_code(*mode)?, u64::from_le_bytes(*cursor));
+            all.0.insert(std::str::from_utf8(name).ok()?.into(), stored);
+            rest = after;
+        }
+        rest.is_empty().then_some(all)
+    }
+    parse(bytes).ok_or_else(|| Error::Corrupt {
+        file: "the consumers of a topic in the snapshot".into(),
+        offset: 0,
+        detail: "they cannot be parsed: run verify".into(),
+    })
+}
+
+impl State {
+    /// A cursor is where the frame says, whatever was before: the log has them in order.
+    pub(crate) fn apply_consumer(&mut self, base: &Base, body: record::Consumer) -> Result<()> {
+        let mode = ConsumerMode::from_code(body.mode)
+            .ok_or_else(|| Error::Internal(format!("consumer mode {}", body.mode)))?;
+        let all = self.consumers.get_or_insert_default();
+        match body.cursor {
+            None => {
+                if all.0.remove(body.name.as_str()).is_some() {
+                    all.charge(base).shrink(1);
+                }
+            }
+            Some(cursor) => match all.0.get_mut(body.name.as_str()) {
+                Some(s) => (s.mode, s.cursor) = (mode, cursor),
+                None => {
+                    all.0.insert(body.name.into(), Stored::new(mode, cursor));
+                    all.charge(base).force(1);
+                }
+            },
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// How many consumers there are; records between the stored cursor and the head of at most
+    /// `limit` of them.
+    pub(crate) fn lags(&self, head: u64, limit: usize) -> (usize, Vec<(Arc<str>, u64)>) {
+        let all = self.consumers.iter().flat_map(|c| &c.0).take(limit);
+        let lags = all.map(|(name, s)| (name.clone(), head.saturating_sub(s.cursor))).collect();
+        (self.consumers.as_ref().map_or(0, |c| c.0.len()), lags)
+    }
+}
+
+impl Consumers {
+    /// Replay is over: nothing is on its way.
+    pub(crate) fn recovered(&mut self) {
+        self.0.values_mut().for_each(|s| s.planned = s.cursor);
+    }
+
+    /// Plans a cursor.
+    pub(crate) fn plan(&mut self, name: &str, to: u64) -> Option<PlannedCursor> {
+        let s = self.0.get_mut(name)?;
+        let before = std::mem::replace(&mut s.planned, to);
+        Some(PlannedCursor { name: name.to_owned(), before, round: s.round })
+    }
+
+    /// A frame was not logged, nor were those of the topic behind it, which come to here next: the
+    /// first of them says where the cursor will be.
+    pub(crate) fn undo(&mut self, planned: &PlannedCursor) {
+        if let Some(s) = self.0.get_mut(planned.name.as_str()).filter(|s| s.round == planned.round)
+        {
+            s.planned = planned.before;
+            s.round += 1;
+        }
+    }
+}
+
+pub(crate) fn stored(topic: &Topic, name: &str) -> Option<Stored> {
+    topic.state.read().consumers.as_ref()?.0.get(name).cloned()
+}
+
+pub(crate) type Call = Box<dyn FnOnce() + Send>;
+
+/// Calls that are due when a turn is free.
+#[derive(Default)]
+pub(crate) struct Told(pub(crate) Mutex<Vec<Call>>);
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Told").field("waiting", &self.0.lock().len()).finish()
+    }
+}
+
+impl Told {
+    /// All of them: one gets the turn, the others come again.
+    pub(crate) fn tell(&self) {
+        let due = std::mem::take(&mut *self.0.lock());
+        due.into_iter().for_each(|call| call());
+    }
+}

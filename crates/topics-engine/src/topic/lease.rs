@@ -1,0 +1,31 @@
+//! Leases of jobs: a lease event changes the topic's queue.
+
+use topics_storage::format::record;
+
+use super::events::Base;
+use super::state::State;
+use super::state::queue::Now;
+
+impl State {
+    /// Whether a record is there, as far as memory knows.
+    pub(crate) fn may_live(&self, seq: u64) -> bool {
+        seq >= self.floor
+            && match self.index.entry(seq) {
+                Some(e) => !e.dead(),
+                None => self.index.seg_of(seq).is_some_and(|s| s.live_count > 0 && !s.is_dead(seq)),
+            }
+    }
+
+    /// Applies a lease event, live and in recovery, logged or not.
+    pub(crate) fn apply_lease(&mut self, base: &Base, body: &record::Lease) {
+        let now = now(base);
+        let mut body = body.clone();
+        body.jobs.retain(|(seq, _, _)| self.may_live(*seq));
+        self.queue.get_or_insert_default().apply(&body, now);
+    }
+}
+
+/// The time for a queue.
+pub(crate) fn now(base: &Base) -> Now {
+    Now { mono: base.time.mono_ms(), wall: base.time.steady() }
+}

@@ -1,0 +1,300 @@
+//! What a checkpoint needs of a topic: what to copy, installing it, the state for the snapshot.
+
+pub(crate) mod install;
+pub(crate) mod restore;
+pub(crate) mod sections;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use roaring::RoaringBitmap;
+use topics_env::sync::atomic::Ordering;
+use topics_storage::segment::SegmentMeta;
+use topics_storage::snapshot::{GapSnap, IdempotencySnap, ReplayPos, TopicSnap};
+use topics_storage::wal::FileKey;
+
+use super::Topic;
+use super::state::State;
+use super::state::index::{Dead, Entry, Place, Seg};
+use crate::topic::events::Base;
+use crate::topic::events::Ctx;
+use crate::types::api::Gap;
+use crate::types::error::{Error, Result};
+
+/// What cannot happen.
+#[derive(Debug)]
+enum Never {}
+
+/// Resident records in one WAL file, to be copied in seq order. Dead ones become holes.
+#[derive(Clone, Debug)]
+pub(crate) struct CopyRun {
+    pub first: u64,
+    pub shard: u32,
+    pub file: FileKey,
+    /// Lsn that the entries count from.
+    pub lsn: u64,
+    /// Those of the run as it was.
+    pub entries: Arc<VecDeque<Entry>>,
+    /// How many of them, from the first on.
+    pub count: usize,
+}
+
+/// What a checkpoint does for a topic.
+#[derive(Clone, Debug)]
+pub(crate) struct CopyPlan {
+    /// The segment to go on in. A run that does not follow it ends it.
+    pub active: Option<SegmentMeta>,
+    /// Ascending; where one does not follow the one before, a segment ends.
+    pub runs: Vec<CopyRun>,
+    /// Segments whose `.del` must be written, with all their dead.
+    pub deletes: Vec<(SegmentMeta, Arc<RoaringBitmap>)>,
+    /// Whether the active segment is to be ended: it is old, and expiry, caps or reclaim gain.
+    pub seal: bool,
+}
+
+impl CopyPlan {
+    /// Whether there is nothing to do.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.deletes.is_empty() && !self.seal
+    }
+
+    /// Leaves only the `.del` files.
+    pub(crate) fn only_deletes(&mut self) {
+        (self.active, self.seal) = (None, false);
+        self.runs.clear();
+    }
+
+    /// About the bytes of its `.del` files, each with its name.
+    pub(crate) fn delete_bytes(&self) -> u64 {
+        self.deletes.iter().map(|(_, dead)| dead.serialized_size() as u64 + 4096).sum()
+    }
+}
+
+/// A segment that a checkpoint wrote, or went on in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InstallSegment {
+    pub meta: SegmentMeta,
+}
+
+/// What became of a [`CopyPlan`], after its files were synced.
+#[derive(Clone, Debug)]
+pub(crate) struct Install {
+    pub plan: CopyPlan,
+    /// Ascending; the first may be the active one of the plan, under a new file number too.
+    pub segments: Vec<InstallSegment>,
+    /// File number of a segment → number of its new `.del`, as the plan demanded.
+    pub deletes: Vec<(u64, u64)>,
+}
+
+impl Topic {
+    /// What must be copied so that the log up to `synced` lsn of `shard` can go; of every shard
+    /// when there is none. Notes what changes from here on, for [`Self::install`].
+    /// An active segment that began before `old` is ended.
+    pub(crate) fn checkpoint_plan(&self, shard: Option<u32>, synced: u64, old: u64) -> CopyPlan {
+        let mut state = self.state.write();
+        state.trim_front();
+        let active = state.index.segs.last().map(|s| s.meta).filter(|m| !m.sealed);
+        let mut plan =
+            CopyPlan { active, runs: Vec::new(), deletes: Vec::new(), seal: state.outgrown(old) };
+        for run in &mut state.index.runs {
+            match &run.place {
+                Place::Held { charge: Some(_), .. } => {}
+                // Not written yet: nor is anything after it.
+                Place::Held { charge: None, .. } => break,
+                Place::File { shard: s, .. } if shard.is_some_and(|want| want != *s) => break,
+                Place::File { file, shard } => {
+                    let n = run.entries.partition_point(|e| run.lsn + u64::from(e.lsn) <= synced);
+                    if n > 0 {
+                        plan.runs.push(CopyRun {
+                            first: run.first,
+                            shard: *shard,
+                            file: *file,
+                            lsn: run.lsn,
+                            entries: run.entries.share(),
+                            count: n,
+                        });
+                    }
+                    if n < run.entries.len() {
+                        break;
+                    }
+                }
+            }
+        }
+        for seg in state.index.segs.iter().filter(|s| s.dirty.is_some()) {
+            if let Dead::Some(dead) = &seg.dead {
+                plan.deletes.push((seg.meta, dead.clone()));
+            }
+        }
+        state.since_plan = Some(Box::default());
+        plan
+    }
+
+    /// The topic's index points to what was copied. Deletes that were made meanwhile stay marked
+    /// as not written.
+    pub(crate) fn install(&self, core: &Ctx, done: &Install) -> Result<()> {
+        loop {
+            let last = {
+                let a = self.append.lock();
+                if self.deletes.load(Ordering::Acquire) == 0 {
+                    core.change(self, |state| state.install(done));
+                    return Ok(());
+                }
+                a.last
+            };
+            // A delete has read what it needs of the segments as they are: let it be applied.
+            if let Some((ticket, level)) = last {
+                let _ = core.wal.wait(ticket, level);
+            }
+            core.check_sound_wait()?;
+        }
+    }
+
+    /// Puts a segment in the place of others that cover the same seqs: a rewrite, a merge, a
+    /// relocation. `holes` are offsets from its first seq.
+    pub(crate) fn replace(
+        &self,
+        core: &Ctx,
+        old: &[u64],
+        new: SegmentMeta,
+        holes: &RoaringBitmap,
+    ) -> Result<bool> {
+        loop {
+            let last = {
+                let a = self.append.lock();
+                if self.deletes.load(Ordering::Acquire) == 0 {
+                    return Ok(core.change(self, |state| state.replace(old, new, holes)));
+                }
+                a.last
+            };
+            if let Some((ticket, level)) = last {
+                let _ = core.wal.wait(ticket, level);
+            }
+            core.check_sound_wait()?;
+        }
+    }
+
+    /// The state for the snapshot, with the position up to which frames are reflected; and the
+    /// first lsn that must be replayed for it, if any.
+    pub(crate) fn capture(&self, layout: u64, mono: u64) -> (TopicSnap, Option<u64>) {
+        let state = self.state.read();
+        let outstanding = state.outstanding();
+        let lsn = outstanding.map_or_else(|| state.applied_in(layout), |lsn| lsn - 1);
+        let mut snap = TopicSnap {
+            topic_id: self.key.topic_id,
+            epoch: self.key.epoch,
+            name: self.name.to_string(),
+            config: state.config.encode(),
+            replay: ReplayPos { layout, lsn },
+            head: state.indexed_to,
+            reserved_to: state.reserved_to,
+            earliest_seq: state.earliest,
+            evict_floor: state.evict_floor,
+            evict_reason: state.evicted.code(),
+            delete_below: state.floor,
+            last_ts: state.last_ts,
+            last_write_ts: state.last_write_ts,
+            ..TopicSnap::default()
+        };
+        let gap = |g: &Gap| GapSnap { from: g.from, to: g.to, reason: g.reason.code() };
+        snap.gaps = state.gaps_after_restart().iter().map(gap).collect();
+        snap.segments = state.index.segs.iter().map(Seg::for_snapshot).collect();
+        snap.live_count = snap.segments.iter().map(|s| s.live_count).sum();
+        snap.live_bytes = snap.segments.iter().map(|s| s.live_bytes).sum();
+        if let Some(dedupe) = &state.dedupe {
+            snap.idempotency = dedupe
+                .settled()
+                .map(|(key, r)| IdempotencySnap {
+                    key,
+                    request: r.request,
+                    first_seq: r.first_seq,
+                    last_seq: r.last_seq,
+                    expires_at: r.expires_at,
+                })
+                .collect();
+            snap.idempotency.sort_unstable_by_key(|k| k.key);
+        }
+        snap.sections = state.sections(mono, layout);
+        (snap, outstanding)
+    }
+
+    /// A resident record failed its check: it is lost, and the log learns of it with the next write.
+    pub(crate) fn damaged(&self, base: &Base, gap: Gap) {
+        let mut a = self.append.lock();
+        base.change(self, |state| state.lose(gap.from, gap.to, gap.reason));
+        a.unlogged.push(gap);
+    }
+
+    /// Whether a checkpoint may have something to do for the topic.
+    pub(crate) fn dirty(&self, old: u64) -> bool {
+        if self.files_unverified.load(Ordering::Acquire) {
+            return false;
+        }
+        let state = self.state.read();
+        state.outgrown(old)
+            || state.index.runs.iter().any(|r| r.in_file())
+            || state.index.segs.iter().any(|s| s.dirty.is_some())
+    }
+}
+
+impl Ctx {
+    /// Refuses to wait for a batch of a log that is closed.
+    fn check_sound_wait(&self) -> Result<()> {
+        match self.wal.poisoned(0) {
+            Some(topics_storage::StorageError::Closed) => Err(Error::Closed),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl State {
+    /// Lets go of what lies below the first live record: it is all dead, and needs no log, no
+    /// segment and no `.del` to say so.
+    fn trim_front(&mut self) {
+        if self.earliest_exact && self.earliest > self.floor {
+            let none = |_: &SegmentMeta, from: u64, to: u64| -> std::result::Result<_, Never> {
+                Ok(vec![0; (to + 1).saturating_sub(from) as usize])
+            };
+            let gone = self.raise_floor(self.earliest, none);
+            debug_assert!(matches!(gone, Ok(0)));
+        }
+    }
+
+    /// Whether the active segment began before `old` and something is gained by ending it.
+    fn outgrown(&self, old: u64) -> bool {
+        let Some(seg) = self.index.segs.last().filter(|s| !s.meta.sealed) else { return false };
+        let c = &self.config;
+        seg.meta.span() > 0
+            && seg.meta.first_ts < old
+            && (c.ttl_ms > 0
+                || c.cap_records > 0
+                || c.cap_bytes > 0
+                || seg.live_count < seg.meta.span())
+    }
+
+    /// The first lsn that must be replayed: of the first record in no segment, or of the first
+    /// delete in no `.del`.
+    fn outstanding(&self) -> Option<u64> {
+        let record = self
+            .index
+            .runs
+            .iter()
+            .find(|r| r.in_file())
+            .and_then(|r| r.entries.front().map(|e| r.lsn + u64::from(e.lsn)));
+        let delete = self.index.segs.iter().filter_map(|s| s.dirty.as_ref()).map(|d| d.first_lsn);
+        record.into_iter().chain(delete).min()
+    }
+}
+
+impl Seg {
+    /// As the snapshot must say it: live counts without the deletes that no `.del` has yet,
+    /// because those are replayed.
+    fn for_snapshot(&self) -> SegmentMeta {
+        let mut meta = self.meta;
+        (meta.live_count, meta.live_bytes) = (self.live_count, self.live_bytes);
+        if let Some(dirty) = &self.dirty {
+            meta.live_count += dirty.sizes.len() as u64;
+            meta.live_bytes += dirty.sizes.values().map(|s| u64::from(*s)).sum::<u64>();
+        }
+        meta
+    }
+}

@@ -1,0 +1,152 @@
+//! A topic made from a snapshot, and what an open finds out about it.
+
+use std::sync::Arc;
+
+use topics_storage::segment::TopicKey;
+use topics_storage::snapshot::{ReplayPos, TopicSnap};
+
+use crate::topic::events::Base;
+use crate::topic::state::dedupe::{Dedupe, Remembered};
+use crate::topic::state::index::Seg;
+use crate::topic::state::{Evicted, State};
+use crate::topic::write::reserve::Reserve;
+use crate::topic::{Life, Topic};
+use crate::types::api::{Durability, Gap, GapReason};
+use crate::types::config::TopicConfig;
+use crate::types::error::{Error, Result};
+
+impl Topic {
+    /// A topic as a snapshot has it, but for the records that are `lost`; frames after its replay
+    /// position are applied next.
+    pub(crate) fn from_snapshot(base: &Base, snap: &TopicSnap, lost: &[Gap]) -> Result<Arc<Self>> {
+        let key = TopicKey { topic_id: snap.topic_id, epoch: snap.epoch };
+        let config = base.config(TopicConfig::decode(&snap.config)?);
+        let topic = Self::new(key, snap.name.as_str().into(), config);
+        base.change(&topic, |state| state.restore(base, snap, lost))?;
+        topic.set_life(Life::Live);
+        Ok(Arc::new(topic))
+    }
+
+    /// What an unclean close took from the topic: the seqs from the last one kept to the
+    /// reservation, an upper bound. The caller logs and applies it.
+    pub(crate) fn lost(&self, tail_intact: bool) -> Option<Gap> {
+        let mut state = self.state.write();
+        state.pass_gaps();
+        state.move_earliest();
+        state.state_lost(state.indexed_to, state.reserved_to, tail_intact)
+    }
+
+    /// Recovery is done, and everything that was replayed is synced: writes may begin.
+    pub(crate) fn recovered(&self, base: &Base) {
+        let mut a = self.append.lock();
+        let mut state = self.state.write();
+        state.reserved_synced = state.reserved_to.max(state.indexed_to);
+        state.reflected = ReplayPos::default();
+        state.sections_recovered(base);
+        a.config = state.config.clone();
+        a.next_seq = state.indexed_to + 1;
+        a.last_ts = state.last_ts;
+        a.logged = true;
+        if state.config.durability != Durability::Fsync {
+            let now = base.time.mono_ms();
+            a.reserve = Reserve::found(state.reserved_to, state.indexed_to, now);
+            a.synced_to = state.reserved_to;
+        }
+        let head = state.visible();
+        drop(state);
+        self.gate.publish(head);
+    }
+}
+
+impl State {
+    fn restore(&mut self, base: &Base, snap: &TopicSnap, lost: &[Gap]) -> Result<()> {
+        self.floor = snap.delete_below.max(snap.evict_floor).max(1);
+        self.evict_floor = snap.evict_floor.max(1);
+        self.floor_logged = self.evict_floor;
+        self.evicted = Evicted::from_code(snap.evict_reason)
+            .ok_or_else(|| Error::Internal(format!("evict reason {}", snap.evict_reason)))?;
+        self.earliest = snap.earliest_seq.max(self.floor);
+        self.indexed_to = self.floor - 1;
+        self.last_ts = snap.last_ts;
+        self.last_write_ts = snap.last_write_ts;
+        self.reserved_to = snap.reserved_to;
+        self.reflected = snap.replay;
+        self.applied = snap.replay;
+        for g in &snap.gaps {
+            let reason = GapReason::from_code(g.reason)
+                .ok_or_else(|| Error::Internal(format!("gap reason {}", g.reason)))?;
+            self.gaps.push(Gap { from: g.from, to: g.to, reason });
+        }
+        lost.iter().for_each(|gap| self.list_gap(*gap));
+        let mut next = self.floor;
+        for meta in &snap.segments {
+            if meta.first_seq > next {
+                // Records that were never logged lay between.
+                let gap = Gap { from: next, to: meta.first_seq - 1, reason: GapReason::Restart };
+                self.list_gap(gap);
+            }
+            next = next.max(meta.last_seq + 1);
+            self.count += meta.live_count;
+            self.bytes += meta.live_bytes;
+            if self.index.segs.is_empty() {
+                self.index.segs.reserve_exact(snap.segments.len());
+            }
+            self.index.segs.push(Seg::named(*meta));
+        }
+        // A loss behind the last segment is reflected too, unless records that are replayed lie
+        // between: then the frame that says so is replayed after them.
+        self.indexed_to = next - 1;
+        self.pass_gaps();
+        self.tags_from = self.index.segments_to() + 1;
+        if !snap.idempotency.is_empty() {
+            let now = base.time.steady();
+            let mut dedupe = Dedupe::new(&base.keys);
+            for k in snap.idempotency.iter().filter(|k| k.expires_at > now) {
+                dedupe.settle(
+                    k.key,
+                    Remembered {
+                        request: k.request,
+                        first_seq: k.first_seq,
+                        last_seq: k.last_seq,
+                        expires_at: k.expires_at,
+                        ticket: None,
+                        settled: true,
+                        logged: true,
+                    },
+                );
+            }
+            self.dedupe = Some(Box::new(dedupe));
+        }
+        self.restore_sections(base, &snap.sections, snap.replay.layout)?;
+        if let Some(queue) = &mut self.queue {
+            lost.iter().for_each(|gap| queue.forget_all(gap.from, gap.to));
+        }
+        // The dead of the first segment may not be loaded: `earliest` was exact, and it stays a
+        // lower bound.
+        self.earliest = self.earliest.min(self.indexed_to + 1);
+        self.earliest_exact = false;
+        self.move_earliest();
+        Ok(())
+    }
+
+    /// See [`Topic::lost`].
+    pub(crate) fn state_lost(
+        &self,
+        kept_last: u64,
+        reserved_to: u64,
+        tail_intact: bool,
+    ) -> Option<Gap> {
+        if reserved_to <= kept_last {
+            return None;
+        }
+        let (from, to) = (kept_last + 1, reserved_to);
+        let volatile = self.volatile || self.config.durability <= Durability::Memory;
+        match (volatile, tail_intact) {
+            (true, _) => Some(Gap { from, to, reason: GapReason::Restart }),
+            (false, true) => None,
+            // Of class `fsync` too: the reservation is there because the topic was leaving the
+            // class, and what said so is lost with what was written after it.
+            (false, false) => Some(Gap { from, to, reason: GapReason::Crash }),
+        }
+    }
+}

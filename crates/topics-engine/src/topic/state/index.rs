@@ -1,0 +1,270 @@
+//! Where a topic's records lie: segments, then runs of resident entries, in seq order.
+//!
+//! A record in a segment costs no heap. A record that is only in the WAL (or, for classes that
+//! are not written at once, in memory) has a resident [`Entry`]; a loss leaves a hole between two
+//! runs.
+
+mod run;
+mod seg;
+
+use std::collections::VecDeque;
+
+use self::run::Entries;
+pub(crate) use self::run::{Entry, Place, Run, payload_of};
+pub(crate) use self::seg::{Dead, Dirty, Seg, Unknown};
+
+/// A segment or a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum IndexSpan<'a> {
+    Seg(&'a Seg),
+    Run(&'a Run),
+}
+
+impl IndexSpan<'_> {
+    /// The first seq that it covers.
+    pub(crate) fn first(&self) -> u64 {
+        match self {
+            Self::Seg(s) => s.meta.first_seq,
+            Self::Run(r) => r.first,
+        }
+    }
+
+    fn next_live(&self, seq: u64) -> Result<Option<u64>, Unknown> {
+        match self {
+            Self::Seg(s) => s.next_live(seq),
+            Self::Run(r) => Ok(r.from(seq).find(|(_, e)| !e.dead()).map(|(s, _)| s)),
+        }
+    }
+
+    fn prev_live(&self, seq: u64, floor: u64) -> Result<Option<u64>, Unknown> {
+        match self {
+            Self::Seg(s) => s.prev_live(seq, floor),
+            Self::Run(r) => {
+                let upto = (seq.min(r.last()) + 1).saturating_sub(r.first) as usize;
+                let hit = r.entries.range(..upto).rposition(|e| !e.dead());
+                Ok(hit.map(|i| r.first + i as u64).filter(|s| *s >= floor))
+            }
+        }
+    }
+}
+
+/// The segments and runs of a topic, each in seq order. Runs lie above segments, except those of
+/// `ephemeral` records that a topic of another class now still holds.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    /// Segments.
+    pub segs: Vec<Seg>,
+    /// Resident records.
+    pub runs: VecDeque<Run>,
+}
+
+impl Index {
+    /// Appends a resident record above all others.
+    #[inline]
+    pub(crate) fn push(&mut self, seq: u64, place: &Place, lsn: u64, mut entry: Entry) {
+        if let Some(run) = self.runs.back_mut()
+            && seq == run.first + run.entries.len() as u64
+            && run.entries.len() < Run::MOST
+            && run.place.same(place)
+            && let Ok(delta) = u32::try_from(lsn.wrapping_sub(run.lsn))
+        {
+            entry.lsn = delta;
+            run.entries.make_mut().push_back(entry);
+            return;
+        }
+        debug_assert!(self.runs.back().is_none_or(|r| r.last() < seq));
+        entry.lsn = 0;
+        let entries = Entries::one(entry);
+        self.runs.push_back(Run { first: seq, lsn, place: place.clone(), entries });
+    }
+
+    /// Moves a record that was held in memory to the file that it was written to. Returns false
+    /// when it is not held.
+    pub(crate) fn settle(&mut self, seq: u64, place: &Place, lsn: u64, off: u32) -> bool {
+        let Some(i) = self.run_of(seq) else { return false };
+        if self.runs[i].in_file() || self.runs[i].first != seq {
+            return false;
+        }
+        let Some(mut entry) = self.runs[i].entries.make_mut().pop_front() else { return false };
+        if self.runs[i].entries.is_empty() {
+            self.runs.remove(i);
+        } else {
+            self.runs[i].first += 1;
+        }
+        entry.off = off;
+        let joins = i
+            .checked_sub(1)
+            .and_then(|p| self.runs.get_mut(p))
+            .filter(|r| r.first + r.entries.len() as u64 == seq && r.place.same(place))
+            .filter(|r| r.entries.len() < Run::MOST);
+        if let Some(run) = joins
+            && let Ok(delta) = u32::try_from(lsn.wrapping_sub(run.lsn))
+        {
+            entry.lsn = delta;
+            run.entries.make_mut().push_back(entry);
+        } else {
+            entry.lsn = 0;
+            let entries = Entries::one(entry);
+            self.runs.insert(i, Run { first: seq, lsn, place: place.clone(), entries });
+        }
+        true
+    }
+
+    /// The run that holds `seq`.
+    pub(crate) fn run_of(&self, seq: u64) -> Option<usize> {
+        let i = self.runs.partition_point(|r| r.first <= seq).checked_sub(1)?;
+        self.runs[i].at(seq).map(|_| i)
+    }
+
+    /// The first run that ends at or above `seq`.
+    pub(crate) fn run_from(&self, seq: u64) -> usize {
+        self.runs.partition_point(|r| r.last() < seq)
+    }
+
+    /// A resident record.
+    pub(crate) fn entry(&self, seq: u64) -> Option<&Entry> {
+        let run = &self.runs[self.run_of(seq)?];
+        run.entries.get(run.at(seq)?)
+    }
+
+    /// The same for seqs that ascend: `run` is where the one before was, or 0.
+    pub(crate) fn entry_from(&self, seq: u64, run: &mut usize) -> Option<&Entry> {
+        if self.runs.get(*run).is_none_or(|r| r.at(seq).is_none()) {
+            *run = self.run_of(seq)?;
+        }
+        let run = self.runs.get(*run)?;
+        run.entries.get(run.at(seq)?)
+    }
+
+    /// Marks a resident record dead; `None` when it is not there or already dead.
+    pub(crate) fn kill(&mut self, seq: u64) -> Option<Entry> {
+        let i = self.run_of(seq)?;
+        let run = &mut self.runs[i];
+        let at = run.at(seq)?;
+        let was = *run.entries.get(at)?;
+        if was.dead() {
+            return None;
+        }
+        run.entries.make_mut().get_mut(at)?.flags |= Entry::DEAD;
+        Some(was)
+    }
+
+    /// Drops the resident records below `floor`; `gone` sees each.
+    pub(crate) fn drop_below(&mut self, floor: u64, mut gone: impl FnMut(u64, &Entry)) {
+        while let Some(run) = self.runs.front_mut() {
+            let n = floor.saturating_sub(run.first).min(run.entries.len() as u64);
+            let taken = usize::try_from(n).unwrap_or(usize::MAX);
+            for (seq, e) in (run.first..).zip(run.entries.range(..taken)) {
+                gone(seq, e);
+            }
+            if taken < run.entries.len() {
+                if taken > 0 {
+                    run.entries.make_mut().drain(..taken);
+                    run.first += n;
+                }
+                return;
+            }
+            self.runs.pop_front();
+        }
+    }
+
+    /// Drops the runs that lie within `from..=to`.
+    pub(crate) fn cut_out(&mut self, from: u64, to: u64) {
+        self.runs.retain(|r| r.first < from || r.last() > to);
+    }
+
+    /// The first segment that ends at or above `seq`.
+    pub(crate) fn seg_from(&self, seq: u64) -> usize {
+        self.segs.partition_point(|s| s.meta.last_seq < seq)
+    }
+
+    /// The segment that covers `seq`.
+    pub(crate) fn seg_of(&self, seq: u64) -> Option<&Seg> {
+        self.segs.get(self.seg_from(seq)).filter(|s| s.meta.contains(seq))
+    }
+
+    /// The segment of this file number.
+    /// Whether a segment with this file number is here.
+    pub(crate) fn has(&self, file_no: u64) -> bool {
+        self.segs.iter().any(|s| s.meta.file_no == file_no)
+    }
+
+    pub(crate) fn seg_numbered(&mut self, file_no: u64) -> Option<&mut Seg> {
+        self.segs.iter_mut().find(|s| s.meta.file_no == file_no)
+    }
+
+    /// The last seq in a segment, 0 without one.
+    pub(crate) fn segments_to(&self) -> u64 {
+        self.segs.last().map_or(0, |s| s.meta.last_seq)
+    }
+
+    /// Segments and runs that end at or above `seq`, ascending.
+    pub(crate) fn parts_from(&self, seq: u64) -> impl Iterator<Item = IndexSpan<'_>> {
+        let mut segs = self.segs[self.seg_from(seq)..].iter().peekable();
+        let mut runs = self.runs.range(self.run_from(seq)..).peekable();
+        std::iter::from_fn(move || match (segs.peek(), runs.peek()) {
+            (Some(s), Some(r)) if s.meta.first_seq > r.first => runs.next().map(IndexSpan::Run),
+            (None, _) => runs.next().map(IndexSpan::Run),
+            _ => segs.next().map(IndexSpan::Seg),
+        })
+    }
+
+    /// Segments and runs that begin at or below `seq`, descending.
+    fn parts_to(&self, seq: u64) -> impl Iterator<Item = IndexSpan<'_>> {
+        let segs = self.segs.partition_point(|s| s.meta.first_seq <= seq);
+        let runs = self.runs.partition_point(|r| r.first <= seq);
+        let mut segs = self.segs[..segs].iter().rev().peekable();
+        let mut runs = self.runs.range(..runs).rev().peekable();
+        std::iter::from_fn(move || match (segs.peek(), runs.peek()) {
+            (Some(s), Some(r)) if s.meta.first_seq > r.first => segs.next().map(IndexSpan::Seg),
+            (Some(_), None) => segs.next().map(IndexSpan::Seg),
+            _ => runs.next().map(IndexSpan::Run),
+        })
+    }
+
+    /// The first live record from `seq` on.
+    pub(crate) fn next_live(&self, seq: u64) -> Result<Option<u64>, Unknown> {
+        for part in self.parts_from(seq) {
+            if let Some(found) = part.next_live(seq)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The last live record in `floor..=seq`.
+    pub(crate) fn prev_live(&self, seq: u64, floor: u64) -> Result<Option<u64>, Unknown> {
+        for part in self.parts_to(seq) {
+            if let Some(found) = part.prev_live(seq, floor)? {
+                return Ok(Some(found));
+            }
+            if part.first() <= floor {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Drops the records up to `upto` that lie in the WAL: a segment has them now.
+    pub(crate) fn installed(&mut self, upto: u64) {
+        self.runs.retain(|r| !r.in_file() || r.last() > upto);
+        for run in self.runs.iter_mut().filter(|r| r.in_file() && r.first <= upto) {
+            let n = upto + 1 - run.first;
+            run.entries.make_mut().drain(..n as usize);
+            run.first += n;
+        }
+        if self.runs.is_empty() {
+            // A topic at rest keeps no room for records to come.
+            self.runs = VecDeque::new();
+        }
+    }
+
+    /// How many records are resident until a checkpoint takes them.
+    pub(crate) fn resident(&self) -> u64 {
+        let all = self.runs.iter().filter(|r| !r.place.ephemeral());
+        all.map(|r| r.entries.len() as u64).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! Resident records: those that no segment has.
+
+use std::collections::VecDeque;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use topics_storage::format::frame::{FRAME_HEADER, FRAME_TRAILER, Flags};
+use topics_storage::wal::FileKey;
+
+use crate::types::quota::Charge;
+
+/// A resident record, 24 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Commit time.
+    pub ts: u64,
+    /// Where its frame begins in the run's file or buffer.
+    pub off: u32,
+    /// Length of the whole frame.
+    pub len: u32,
+    /// Its lsn, from the run's first.
+    pub lsn: u32,
+    /// The frame's flags; [`Self::DEAD`] is ours.
+    pub(crate) flags: u8,
+}
+
+impl Entry {
+    pub(crate) const DEAD: u8 = 128;
+
+    pub(crate) fn new(ts: u64, off: u32, len: u32, lsn: u32, flags: Flags) -> Self {
+        Self { ts, off, len, lsn, flags: flags.0 & !Self::DEAD }
+    }
+
+    pub(crate) fn dead(&self) -> bool {
+        self.flags & Self::DEAD != 0
+    }
+
+    /// The bytes that count: data, meta, tag, node and attributes.
+    pub(crate) fn payload(&self) -> u64 {
+        payload_of(self.len, self.flags)
+    }
+}
+
+/// The payload bytes of a WAL frame of this length.
+pub(crate) fn payload_of(len: u32, flags: u8) -> u64 {
+    let prefixes = if flags & Flags::HAS_ATTRS == 0 { 0 } else { 2 }
+        + if flags & Flags::HAS_META == 0 { 0 } else { 4 };
+    u64::from(len).saturating_sub((FRAME_HEADER + FRAME_TRAILER) as u64 + prefixes)
+}
+
+/// What holds the bytes of a run.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// A WAL file.
+    File {
+        /// Its shard.
+        shard: u32,
+        /// Its key in the shard.
+        file: FileKey,
+    },
+    /// Memory: the encoded frames of one write, with inner hashes. `ephemeral` records pay for
+    /// it; those of class `memory` move to a file when they are written.
+    Held {
+        /// The frames.
+        bytes: Arc<Vec<u8>>,
+        /// What they cost of the budget.
+        charge: Option<Arc<Charge>>,
+    },
+}
+
+impl Place {
+    /// Whether the records never reach a file.
+    pub(crate) fn ephemeral(&self) -> bool {
+        matches!(self, Self::Held { charge: Some(_), .. })
+    }
+
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::File { shard: a, file: x }, Self::File { shard: b, file: y }) => {
+                a == b && x == y
+            }
+            (Self::Held { bytes: a, .. }, Self::Held { bytes: b, .. }) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}
+
+/// The records of a run. A checkpoint shares them while it copies; whoever changes them meanwhile
+/// has a copy, of one run.
+#[derive(Clone, Debug)]
+pub(crate) enum Entries {
+    /// Nobody else has them.
+    Own(VecDeque<Entry>),
+    /// A checkpoint may have them.
+    Shared(Arc<VecDeque<Entry>>),
+}
+
+impl Entries {
+    pub(crate) fn one(entry: Entry) -> Self {
+        Self::Own(VecDeque::from(vec![entry]))
+    }
+
+    #[inline]
+    pub(crate) fn make_mut(&mut self) -> &mut VecDeque<Entry> {
+        if let Self::Shared(all) = self {
+            *self = Self::Own(Arc::unwrap_or_clone(std::mem::take(all)));
+        }
+        match self {
+            Self::Own(own) => own,
+            Self::Shared(all) => Arc::make_mut(all),
+        }
+    }
+
+    /// As they are now.
+    pub(crate) fn share(&mut self) -> Arc<VecDeque<Entry>> {
+        let all = match self {
+            Self::Own(own) => Arc::new(std::mem::take(own)),
+            Self::Shared(all) => return all.clone(),
+        };
+        *self = Self::Shared(all.clone());
+        all
+    }
+}
+
+impl Deref for Entries {
+    type Target = VecDeque<Entry>;
+
+    #[inline]
+    fn deref(&self) -> &VecDeque<Entry> {
+        match self {
+            Self::Own(own) => own,
+            Self::Shared(all) => all,
+        }
+    }
+}
+
+/// Consecutive resident records in one file.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    /// Seq of the first entry.
+    pub first: u64,
+    /// Lsn that the entries count from.
+    pub lsn: u64,
+    /// What holds the bytes.
+    pub place: Place,
+    /// The records.
+    pub entries: Entries,
+}
+
+impl Run {
+    /// Most records of one: 96 KiB, which an allocator keeps for the next one where it would give
+    /// larger pieces back to the system, and little to copy for a change beside a checkpoint.
+    pub(crate) const MOST: usize = 4096;
+
+    /// The last seq.
+    pub(crate) fn last(&self) -> u64 {
+        (self.first + self.entries.len() as u64).saturating_sub(1)
+    }
+
+    pub(crate) fn at(&self, seq: u64) -> Option<usize> {
+        let i = seq.checked_sub(self.first)?;
+        usize::try_from(i).ok().filter(|i| *i < self.entries.len())
+    }
+
+    /// Entries with their seqs, from `seq` on.
+    pub(crate) fn from(&self, seq: u64) -> impl Iterator<Item = (u64, &Entry)> {
+        let skip = seq.saturating_sub(self.first);
+        let start = usize::try_from(skip).unwrap_or(usize::MAX).min(self.entries.len());
+        (self.first + start as u64..).zip(self.entries.range(start..))
+    }
+
+    /// The shard and the log file that holds the records.
+    pub(crate) fn log_file(&self) -> Option<(u32, FileKey)> {
+        match &self.place {
+            Place::File { shard, file } => Some((*shard, *file)),
+            Place::Held { .. } => None,
+        }
+    }
+
+    /// Whether the records are in the WAL.
+    pub(crate) fn in_file(&self) -> bool {
+        matches!(self.place, Place::File { .. })
+    }
+}

@@ -1,0 +1,125 @@
+//! A queue's section of its topic's snapshot.
+//!
+//! ```text
+//! dead_lettered u64, expired u64, counted u64 (not in version 1), number of jobs u32
+//! job: seq u64, kind u8 (0 waiting, 1 leased, 2 delayed), deliveries u32, ms u64, lease id u64,
+//!      node_len u16, node
+//! ```
+//!
+//! `ms` is the whole time of a lease (it begins anew at open) and the rest of a delay; a delayed job
+//! has the id of its latest lease. Jobs are
+//! there when leases are durable: those that are leased, were delivered, or wait after a nack.
+//! `counted` is the lsn up to which the counts reflect the log; version 1 is written while they are 0.
+
+use topics_storage::snapshot::ReplayPos;
+
+use super::job::Shown;
+use super::machine::Queue;
+use super::tally::Tally;
+use crate::types::error::{Error, Result};
+
+/// The newest version of the encoding.
+pub(crate) const VERSION: u16 = 2;
+
+/// The section of a queue that reflects the log up to `lsn`, with its version; `None` when it would
+/// say nothing.
+pub(crate) fn encode(queue: &Queue, durable: bool, mono: u64, lsn: u64) -> Option<(u16, Vec<u8>)> {
+    let mut jobs = Vec::new();
+    let mut n = 0u32;
+    for (seq, deliveries, shown) in queue.shown().filter(|_| durable) {
+        let (kind, deliveries, ms, id, node) = match &shown {
+            // Not in the log yet: what was before.
+            Shown::Leased { reserved: true, .. } => (0, deliveries - 1, 0, 0, &[][..]),
+            Shown::Leased { id, node, lease_ms, .. } => (1, deliveries, *lease_ms, *id, &node[..]),
+            Shown::Delayed(until) => {
+                (2, deliveries, until.saturating_sub(mono), queue.last_lease(seq), &[][..])
+            }
+            Shown::Ready | Shown::Dead | Shown::Scheduled(_) => (0, deliveries, 0, 0, &[][..]),
+        };
+        if kind == 0 && deliveries == 0 {
+            continue;
+        }
+        n += 1;
+        jobs.extend_from_slice(&seq.to_le_bytes());
+        jobs.push(kind);
+        jobs.extend_from_slice(&deliveries.to_le_bytes());
+        jobs.extend_from_slice(&ms.to_le_bytes());
+        jobs.extend_from_slice(&id.to_le_bytes());
+        jobs.extend_from_slice(&(node.len() as u16).to_le_bytes());
+        jobs.extend_from_slice(node);
+    }
+    let tally = queue.tally;
+    if n == 0 && tally.is_zero() {
+        return None;
+    }
+    let version = if tally.is_zero() { 1 } else { VERSION };
+    let mut out = Vec::with_capacity(28 + jobs.len());
+    out.extend_from_slice(&tally.dead_lettered.to_le_bytes());
+    out.extend_from_slice(&tally.expired.to_le_bytes());
+    if version > 1 {
+        out.extend_from_slice(&lsn.to_le_bytes());
+    }
+    out.extend_from_slice(&n.to_le_bytes());
+    out.extend_from_slice(&jobs);
+    Some((version, out))
+}
+
+/// Reads what [`encode`] wrote in a version up to [`VERSION`], at monotonic time `mono`, for a log of
+/// this layout. Anything else is an error.
+pub(crate) fn decode(version: u16, bytes: &[u8], mono: u64, layout: u64) -> Result<Queue> {
+    let mut r = bytes;
+    let queue = read(version, &mut r, mono, layout).filter(|_| r.is_empty());
+    queue.ok_or_else(|| Error::Corrupt {
+        file: "a queue's section of the snapshot".into(),
+        offset: 0,
+        detail: "it cannot be parsed: run verify".into(),
+    })
+}
+
+fn take<const N: usize>(r: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, rest) = r.split_first_chunk::<N>()?;
+    *r = rest;
+    Some(*head)
+}
+
+fn read_tally(version: u16, r: &mut &[u8], layout: u64) -> Option<Tally> {
+    let [dead_lettered, expired] = [u64::from_le_bytes(take(r)?), u64::from_le_bytes(take(r)?)];
+    let mut tally = Tally { dead_lettered, expired, ..Tally::default() };
+    if version > 1 {
+        tally.counted = ReplayPos { layout, lsn: u64::from_le_bytes(take(r)?) };
+    } else if !tally.is_zero() {
+        // It does not say what it counted: nothing that is replayed over it is counted.
+        tally.counted = ReplayPos { layout: u64::MAX, lsn: u64::MAX };
+    }
+    Some(tally)
+}
+
+fn read(version: u16, r: &mut &[u8], mono: u64, layout: u64) -> Option<Queue> {
+    let mut queue = Queue::default();
+    queue.tally = read_tally(version, r, layout)?;
+    for _ in 0..u32::from_le_bytes(take(r)?) {
+        let seq = u64::from_le_bytes(take(r)?);
+        let [kind] = take(r)?;
+        let deliveries = u32::from_le_bytes(take(r)?);
+        let ms = u64::from_le_bytes(take(r)?);
+        let id = u64::from_le_bytes(take(r)?);
+        let len = usize::from(u16::from_le_bytes(take(r)?));
+        let (node, rest) = r.split_at_checked(len)?;
+        *r = rest;
+        let until = mono.saturating_add(ms);
+        let shown = match kind {
+            0 => Shown::Ready,
+            1 => Shown::Leased {
+                id,
+                node: node.into(),
+                lease_ms: ms,
+                deadline: until,
+                reserved: false,
+            },
+            2 => Shown::Delayed(until),
+            _ => return None,
+        };
+        queue.restore(seq, deliveries, id, shown);
+    }
+    Some(queue)
+}

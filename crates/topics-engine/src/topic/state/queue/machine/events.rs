@@ -1,0 +1,135 @@
+//! What the log and snapshots say of jobs.
+
+use topics_storage::format::record::{self, LeaseEvent};
+use topics_storage::snapshot::ReplayPos;
+
+use super::Queue;
+use crate::topic::state::queue::job::{Job, Lease, Now, Phase, Shown};
+
+impl Queue {
+    /// Applies a lease event. Each may be applied again over a state that reflects it and what came
+    /// after: a claim sets what a lease is, the others change only the lease that they name.
+    pub fn apply(&mut self, body: &record::Lease, now: Now) {
+        for &(seq, id, deliveries) in &body.jobs {
+            let until = now.mono.saturating_add(body.lease_ms);
+            match body.event {
+                LeaseEvent::Claim => self.leased(seq, id, deliveries, body, until),
+                LeaseEvent::Extend => self.extended(seq, id, body.lease_ms, until),
+                LeaseEvent::Nack if id == 0 => self.revive(seq),
+                LeaseEvent::Nack => {
+                    let now = body.lease_ms == 0;
+                    let ends = match self.jobs.get(&seq) {
+                        Some(Job { phase: Phase::Leased(l), .. }) => l.id == id,
+                        // The delay after that lease has run out.
+                        Some(Job { phase: Phase::Delayed(_), last, .. }) => now && *last == id,
+                        _ => false,
+                    };
+                    if ends {
+                        self.set(seq, if now { Phase::Waiting } else { Phase::Delayed(until) });
+                    }
+                }
+            }
+        }
+    }
+
+    fn leased(&mut self, seq: u64, id: u64, n: u32, body: &record::Lease, deadline: u64) {
+        let mut lease = Lease {
+            id,
+            node: body.node.as_slice().into(),
+            lease_ms: body.lease_ms,
+            deadline,
+            stream: 0,
+            reserved: false,
+        };
+        if let Some(Job { phase: Phase::Leased(l), .. }) = self.jobs.get(&seq)
+            && l.id == id
+        {
+            (lease.stream, lease.node) = (l.stream, l.node.clone());
+        }
+        self.set(seq, Phase::Leased(lease));
+        self.set_deliveries(seq, n);
+    }
+
+    fn extended(&mut self, seq: u64, id: u64, lease_ms: u64, deadline: u64) {
+        if let Some(Job { leaving, phase: Phase::Leased(l), .. }) = self.jobs.get_mut(&seq)
+            && l.id == id
+            && !l.reserved
+        {
+            if self.due.remove(&(l.deadline, seq)) || !*leaving {
+                self.due.insert((deadline, seq));
+            }
+            (l.lease_ms, l.deadline) = (lease_ms, deadline);
+        }
+    }
+
+    /// A dead job is one that was never delivered.
+    pub fn revive(&mut self, seq: u64) {
+        if self.jobs.get(&seq).is_none_or(|j| matches!(j.phase, Phase::Dead | Phase::Waiting)) {
+            self.set(seq, Phase::Waiting);
+            self.set_deliveries(seq, 0);
+        }
+    }
+
+    /// Known jobs with options, deliveries and what they are in, ascending.
+    pub fn shown(&self) -> impl Iterator<Item = (u64, u32, Shown)> + '_ {
+        self.jobs.iter().filter_map(|(seq, j)| {
+            let shown = match &j.phase {
+                Phase::Waiting => Shown::Ready,
+                Phase::Scheduled(at) => Shown::Scheduled(*at),
+                Phase::Delayed(until) => Shown::Delayed(*until),
+                Phase::Moving => return None,
+                Phase::Dead => Shown::Dead,
+                Phase::Leased(l) => Shown::Leased {
+                    id: l.id,
+                    node: l.node.clone(),
+                    lease_ms: l.lease_ms,
+                    deadline: l.deadline,
+                    reserved: l.reserved,
+                },
+            };
+            Some((*seq, j.deliveries, shown))
+        })
+    }
+
+    /// A job as a snapshot says it, with its latest lease; `until` of a lease or delay is monotonic.
+    pub fn restore(&mut self, seq: u64, deliveries: u32, last: u64, shown: Shown) {
+        let phase = match shown {
+            Shown::Ready | Shown::Scheduled(_) | Shown::Dead => Phase::Waiting,
+            Shown::Delayed(until) => Phase::Delayed(until),
+            Shown::Leased { id, node, lease_ms, deadline, .. } => {
+                Phase::Leased(Lease { id, node, lease_ms, deadline, stream: 0, reserved: false })
+            }
+        };
+        self.set(seq, phase);
+        self.set_deliveries(seq, deliveries);
+        if let Some(job) = self.jobs.get_mut(&seq) {
+            job.last = last;
+        }
+    }
+
+    /// Replay is over. Durable leases begin anew, for their full time; others are gone with the
+    /// process that gave them.
+    pub fn recovered(&mut self, now: Now, durable: bool) {
+        let seqs: Vec<u64> = self.jobs.keys().copied().collect();
+        for seq in seqs {
+            let Some(job) = self.jobs.get(&seq) else { continue };
+            match &job.phase {
+                Phase::Leased(l) if durable => {
+                    let mut lease = l.clone();
+                    lease.deadline = now.mono.saturating_add(lease.lease_ms);
+                    self.set(seq, Phase::Leased(lease));
+                }
+                Phase::Scheduled(_) => {}
+                _ if durable => {}
+                _ if job.special => {
+                    self.set(seq, Phase::Waiting);
+                    self.set_deliveries(seq, 0);
+                }
+                _ => self.detach(seq),
+            }
+        }
+        (self.cursor, self.at_cursor) = (0, false);
+        (self.deadline, self.retry_at) = (None, 0);
+        self.tally.counted = ReplayPos::default();
+    }
+}

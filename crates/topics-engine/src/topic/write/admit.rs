@@ -1,0 +1,160 @@
+//! Admission: the one way to a staging permit.
+//!
+//! Whoever has a topic exclusively waits for permits, so nobody may have one while he waits for a
+//! topic. That is so by construction: outside of this module a permit exists only within an
+//! [`Admission`], which is also the topic's append lock, under which nothing waits, or not at all
+//! ([`Ctx::stage_control`]).
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use topics_env::sync::{self, MutexGuard};
+use topics_storage::StorageError;
+use topics_storage::wal::{Batch, StagingPermit, Ticket};
+
+use super::append::AppendState;
+use super::pending_batch::{Frames, Order, PendingBatch};
+use crate::ctx::Wait;
+use crate::topic::Topic;
+use crate::topic::events::Ctx;
+use crate::topic::lifecycle::ExclusiveGuard;
+use crate::types::error::{Error, Result};
+
+/// How long a transaction that has its topics exclusively waits for a permit. Everything staged
+/// before it is written meanwhile, so a log that does not admit it by then makes no progress.
+const EXCLUSIVE_WAIT: Duration = Duration::from_secs(60);
+
+/// How long a caller waits that waits for as long as it takes; a close wakes it.
+const PATIENCE: Duration = Duration::from_secs(365 * 86_400);
+
+/// A topic's append lock with a permit to stage one batch under it.
+pub(crate) struct Admission<'t> {
+    state: MutexGuard<'t, AppendState>,
+    permit: Option<StagingPermit>,
+    waited: Duration,
+}
+
+impl Deref for Admission<'_> {
+    type Target = AppendState;
+    fn deref(&self) -> &AppendState {
+        &self.state
+    }
+}
+
+impl DerefMut for Admission<'_> {
+    fn deref_mut(&mut self) -> &mut AppendState {
+        &mut self.state
+    }
+}
+
+impl Admission<'_> {
+    /// How long the caller waited for the permit.
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// Stages the one batch of this admission.
+    pub fn stage(
+        &mut self,
+        flight: PendingBatch,
+        frames: Frames,
+        order: Order,
+    ) -> Result<(Ticket, Arc<PendingBatch>)> {
+        let permit = self.permit.take();
+        let permit =
+            permit.ok_or_else(|| Error::Internal("an admission is for one batch".into()))?;
+        flight.stage(&mut self.state, frames, order, permit)
+    }
+}
+
+impl Topic {
+    /// Admits a batch of about so many bytes; waits for a topic that another verb has exclusively.
+    pub(crate) fn admit(&self, core: &Ctx, bytes: usize, wait: Wait) -> Result<Admission<'_>> {
+        loop {
+            self.wait_not_exclusive();
+            let permit = core.reserve(core.shard(self.id()), bytes, wait)?;
+            let state = self.append.lock();
+            if !state.held {
+                return Ok(Admission::new(state, permit));
+            }
+            drop(state);
+            // The permit is released before the wait, unless a model leaves that out.
+            let kept = sync::left_out().then_some(permit);
+            self.wait_not_exclusive();
+            drop(kept);
+        }
+    }
+
+    /// The same without waiting for the topic: `None` while another verb has it exclusively.
+    pub(crate) fn try_admit(
+        &self,
+        core: &Ctx,
+        bytes: usize,
+        wait: Wait,
+    ) -> Result<Option<Admission<'_>>> {
+        let permit = core.reserve(core.shard(self.id()), bytes, wait)?;
+        let state = self.append.lock();
+        Ok(if state.held { None } else { Some(Admission::new(state, permit)) })
+    }
+
+    /// The same for the verb that has the topic exclusively.
+    pub(crate) fn admit_exclusive(
+        &self,
+        core: &Ctx,
+        bytes: usize,
+        wait: Wait,
+        _alone: &ExclusiveGuard,
+    ) -> Result<Admission<'_>> {
+        let permit = core.reserve(core.shard(self.id()), bytes, wait)?;
+        Ok(Admission::new(self.append.lock(), permit))
+    }
+
+    /// Waits until nobody has the topic exclusively.
+    pub(crate) fn wait_not_exclusive(&self) {
+        let mut a = self.append.lock();
+        while a.held {
+            self.exclusive_released.wait(&mut a);
+        }
+    }
+}
+
+impl<'t> Admission<'t> {
+    fn new(state: MutexGuard<'t, AppendState>, permit: StagingPermit) -> Self {
+        Self { state, waited: permit.waited(), permit: Some(permit) }
+    }
+}
+
+impl Ctx {
+    /// Stages control frames that belong to no topic.
+    pub(crate) fn stage_control(&self, shard: usize, batch: Batch, wait: Wait) -> Result<Ticket> {
+        let permit = self.reserve(shard, batch.bytes(), wait)?;
+        Ok(self.wal.stage(batch, permit)?)
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "the one place that takes permits")]
+    fn reserve(&self, shard: usize, bytes: usize, wait: Wait) -> Result<StagingPermit> {
+        let bound = match wait {
+            Wait::No => None,
+            Wait::Bounded => Some(self.options.staging_wait),
+            Wait::Patient => Some(PATIENCE),
+            Wait::Exclusive => Some(EXCLUSIVE_WAIT),
+        };
+        self.check_writable()?;
+        self.wal.reserve(shard, bytes, bound).map_err(|e| match e {
+            StorageError::Staging if wait == Wait::Exclusive => {
+                let detail = format!("the log did not take {bytes} bytes in {EXCLUSIVE_WAIT:?}");
+                Error::StorageUnavailable { reason: "io", detail }
+            }
+            StorageError::Staging => {
+                self.metrics.throttled.add(1);
+                Error::Throttled {
+                    limit: "staging_bytes",
+                    max: self.options.staging_bytes as u64,
+                    retry_after_ms: if self.pressure.is_full() { 1000 } else { 100 },
+                }
+            }
+            e => e.into(),
+        })
+    }
+}

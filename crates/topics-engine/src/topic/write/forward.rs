@@ -1,0 +1,91 @@
+//! Copies of a router: a write that brings its Forward frame along; the gap of what its source lost.
+
+use std::sync::Arc;
+
+use topics_storage::format::record::{Body, Forward, Gap as GapBody, HeadWatermark};
+use topics_storage::wal::Level;
+
+use super::append::apply_level;
+use super::pending_batch::{Frames, Order, PendingBatch, Undo};
+use crate::ctx::Wait;
+use crate::topic::events::Ctx;
+use crate::topic::load::Hints;
+use crate::topic::{Life, Topic};
+use crate::types::api::Completion;
+use crate::types::api::GapReason;
+use crate::types::error::{Error, Result};
+
+/// What a write of copies brings along.
+#[derive(Clone, Debug)]
+pub(crate) struct Forwarding {
+    /// The id of the destination: a later topic of its name is another.
+    pub dest: u64,
+    pub body: Forward,
+}
+
+impl Forwarding {
+    /// Encodes the frame for copies from `first` on.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>, first: u64) {
+        let body = Forward { first_seq: first, ..self.body.clone() };
+        body.encode_frame(out, self.dest, 0, 0);
+    }
+}
+
+/// Logs that `n` seqs of the destination are lost to it: the source had lost them.
+pub(crate) fn forward_gap(
+    core: &Arc<Ctx>,
+    dest: &Arc<Topic>,
+    n: u64,
+    body: Forward,
+    done: Completion<()>,
+) -> Result<()> {
+    dest.check_sound()?;
+    core.check_open()?;
+    let Some(mut a) = dest.try_admit(core, 1024, Wait::No)? else {
+        return Err(Error::Throttled { limit: "topic_held", max: 1, retry_after_ms: 10 });
+    };
+    if a.closed || dest.life() != Life::Live {
+        return Err(Error::TopicNotFound(dest.name.to_string()));
+    }
+    let class = a.config.durability;
+    let (first, last) = (a.next_seq, a.next_seq + n - 1);
+    let mut frames = Frames::default();
+    let reserve = a.reserve.next(class, last, core.time.mono_ms());
+    if let Some(reserve) = reserve {
+        HeadWatermark { reserved_to: reserve.to, lowered: false }.encode_frame(
+            &mut frames.head,
+            dest.id(),
+            0,
+            0,
+        );
+    }
+    Forwarding { dest: dest.id(), body }.encode(&mut frames.head, first);
+    GapBody { from: first, to: last, reason: GapReason::SourceTrim.code() }.encode_frame(
+        &mut frames.head,
+        dest.id(),
+        0,
+        0,
+    );
+    let level = apply_level(class);
+    let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: false };
+    let flight = PendingBatch::plain(core, dest, Hints::default(), Undo::None);
+    let (ticket, _) = a.stage(flight, frames, order)?;
+    // Whatever becomes of it, these seqs are given: a later write says that they are missing.
+    a.next_seq = last + 1;
+    if let Some(reserve) = reserve {
+        a.reserve = reserve;
+    }
+    drop(a);
+    if let Some(reserve) = reserve {
+        let topic = dest.clone();
+        let synced = move |outcome: topics_storage::Result<()>| {
+            if outcome.is_ok() {
+                topic.reservation_synced(reserve.to);
+            }
+        };
+        core.wal.notify(ticket, Level::Synced, Box::new(synced));
+    }
+    let done = move |outcome: topics_storage::Result<()>| done(outcome.map_err(Error::from));
+    core.wal.notify(ticket, level, Box::new(done));
+    Ok(())
+}

@@ -1,0 +1,14 @@
+//! Writing to a topic: prepare → admit → decide → stage → a batch on its way.
+
+pub(crate) mod admit;
+pub(crate) mod append;
+pub(crate) mod control;
+pub(crate) mod decide;
+pub(crate) mod forward;
+pub(crate) mod part;
+pub(crate) mod pending_batch;
+pub(crate) mod planned;
+pub(crate) mod prepare;
+pub(crate) mod reserve;
+pub(crate) mod shown;
+pub(crate) mod stage;

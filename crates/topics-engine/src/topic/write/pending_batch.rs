@@ -1,0 +1,282 @@
+//! A staged batch on its way: what becomes of it changes the topic.
+
+use std::sync::Arc;
+// Nothing is decided on it but what its own batch does once: no model schedules it.
+use std::sync::atomic::AtomicBool;
+
+use topics_env::sync::atomic::Ordering;
+use topics_storage::StorageError;
+use topics_storage::format::record::{Body, Gap as GapBody};
+use topics_storage::wal::{
+    Batch, Commit, GROUP_HEADROOM, Level, PlacedBatch, StagingPermit, Ticket,
+};
+
+use super::append::AppendState;
+use crate::topic::apply::{Live, Placement, Removed, apply};
+use crate::topic::cursors::PlannedCursor;
+use crate::topic::events::{Base, Ctx};
+use crate::topic::load::Hints;
+use crate::topic::state::State;
+use crate::topic::{Life, Topic};
+use crate::types::api::{Gap, GapReason};
+use crate::types::error::{Error, Result};
+
+/// What a failure must undo.
+#[derive(Debug)]
+pub(crate) enum Undo {
+    /// Nothing beyond what the verb itself does.
+    None,
+    /// A write's seqs and key.
+    Write {
+        first: u64,
+        last: u64,
+        key: Option<u128>,
+        /// How many rollbacks there had been when it was staged.
+        round: u32,
+        /// Whether its records were shown when it was staged.
+        shown: bool,
+        /// Whether its records are in the batch; otherwise only a reservation for them is.
+        logged: bool,
+        /// Losses that it was to log.
+        gaps: Vec<Gap>,
+    },
+    /// A delete.
+    Delete,
+    /// The stored cursor of a consumer.
+    Cursor(PlannedCursor),
+}
+
+/// A batch of one topic. Exactly one of apply and failed is called, once.
+#[derive(Debug)]
+pub(crate) struct PendingBatch {
+    pub core: Arc<Ctx>,
+    pub topic: Arc<Topic>,
+    pub hints: Hints,
+    pub undo: Undo,
+    /// Whether it holds the topic's creation.
+    pub creation: bool,
+    /// What a delete or eviction in it did.
+    pub removed: Removed,
+    /// Whether it is staged and its outcome not known: counted among the topic's batches in flight.
+    pub pending: AtomicBool,
+}
+
+/// Ends a batch's flight when its commit returns.
+pub(crate) struct FinishOnDrop<'a>(pub &'a PendingBatch);
+
+impl Drop for FinishOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.finish();
+    }
+}
+
+impl Commit for PendingBatch {
+    fn apply(&self, placed: &PlacedBatch<'_>) {
+        let _finish = FinishOnDrop(self);
+        let live = Live { topic: &self.topic, hints: &self.hints, removed: &self.removed };
+        let at = Placement::new(self.core.layout, placed);
+        let apply = || apply(&self.core, &at, Some(&live));
+        if let Err(e) = self.core.guarded("apply", &self.topic, apply) {
+            // The log has it and memory does not: nothing of this topic may be shown or decided
+            // on until recovery has replayed it.
+            self.topic.close_broken(&e);
+        }
+        if let Undo::Write { .. } = self.undo {
+            self.core.metrics.appends.add(1);
+        }
+    }
+
+    fn failed(&self, error: &StorageError) {
+        let _finish = FinishOnDrop(self);
+        log::debug!("a batch of topic {:?} failed: {error}", self.topic.name);
+        self.core.metrics.failed_batches.add(1);
+        let undo = || {
+            let undone = {
+                let mut a = self.topic.append.lock();
+                a.closed |= self.creation;
+                self.undo(&mut a)
+            };
+            if self.creation {
+                self.topic.retire(&self.core);
+            }
+            undone
+        };
+        // What a panic leaves half undone is closed too.
+        if let Err(e) = self.core.guarded("undo", &self.topic, undo) {
+            self.topic.close_broken(&e);
+        }
+    }
+}
+
+impl Drop for PendingBatch {
+    fn drop(&mut self) {
+        if self.pending.load(Ordering::Acquire) {
+            // A leader that panicked had it. Whether the log has it is known at the next open.
+            self.topic.close_broken(&"a batch was given up without an outcome");
+            self.finish();
+        }
+    }
+}
+
+impl PendingBatch {
+    /// The batch is in flight no more; the first call counts.
+    fn finish(&self) {
+        if !self.pending.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        if let Undo::Delete = self.undo {
+            self.topic.deletes.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.topic.batch_finished();
+    }
+
+    fn undo(&self, a: &mut AppendState) -> Result<()> {
+        let mut state = self.topic.state.write();
+        a.reserve.lost(state.reserved_to.max(a.synced_to));
+        if let (Undo::Cursor(planned), Some(consumers)) = (&self.undo, &mut state.consumers) {
+            consumers.undo(planned);
+        }
+        let Undo::Write { first, last, key, round, shown, logged, gaps } = &self.undo else {
+            return Ok(());
+        };
+        if let (Some(key), Some(dedupe)) = (key, &mut state.dedupe) {
+            dedupe.forget(*key, *first);
+        }
+        a.unlogged.extend_from_slice(gaps);
+        // Records that are shown before they are written move the floor before that is logged.
+        a.floor_unlogged |= state.evict_floor > state.floor_logged;
+        if let Some(planned) = &mut a.planned {
+            planned.fail(*first);
+        }
+        if *shown {
+            // I2: what was shown is not given again; readers are told at once.
+            let from = if *logged { *first } else { (a.synced_to + 1).max(*first) };
+            if from <= *last {
+                let before = state.usage();
+                state.lose(from, *last, GapReason::Crash);
+                self.core.account(before, state.usage());
+                a.unlogged.push(Gap { from, to: *last, reason: GapReason::Crash });
+            }
+            let head = state.visible();
+            drop(state);
+            self.topic.gate.publish(head);
+        } else if *round == a.round {
+            // The first of a row of failures: the log fails everything staged after it, and takes
+            // nothing of the topic before this is done.
+            if *first <= state.indexed_to {
+                let text =
+                    format!("I2: seq {first} is given back, {} is applied", state.indexed_to);
+                return Err(Error::Internal(text));
+            }
+            a.next_seq = *first;
+            a.round += 1;
+        }
+        Ok(())
+    }
+}
+
+/// A batch of frames that belong to no topic: applied as they are found in the log.
+pub(crate) struct Applied {
+    core: Arc<Ctx>,
+    what: &'static str,
+}
+
+impl Applied {
+    /// `what` names the frames where something fails.
+    pub(crate) fn new(core: &Arc<Ctx>, what: &'static str) -> Self {
+        Self { core: core.clone(), what }
+    }
+}
+
+impl Commit for Applied {
+    fn apply(&self, placed: &PlacedBatch<'_>) {
+        let at = Placement::new(self.core.layout, placed);
+        if let Err(e) = apply(&self.core, &at, None) {
+            log::error!("{} cannot be applied: {e}", self.what);
+        }
+    }
+
+    fn failed(&self, error: &StorageError) {
+        log::warn!("{} was not logged: {error}", self.what);
+        self.core.metrics.failed_batches.add(1);
+    }
+}
+
+/// Frames to stage beside records.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    pub head: Vec<u8>,
+    /// Append frames behind [`GROUP_HEADROOM`] bytes, or nothing.
+    pub records: Vec<u8>,
+    pub tail: Vec<u8>,
+}
+
+impl PendingBatch {
+    /// Stages the batch; the caller holds the topic's append lock.
+    pub(crate) fn stage(
+        self,
+        a: &mut AppendState,
+        frames: Frames,
+        order: Order,
+        permit: StagingPermit,
+    ) -> Result<(Ticket, Arc<Self>)> {
+        let first_seq = match &self.undo {
+            Undo::Write { first, .. } => *first,
+            _ => 0,
+        };
+        let flight = Arc::new(self);
+        let batch = Batch {
+            head: frames.head,
+            headroom: if frames.records.is_empty() { 0 } else { GROUP_HEADROOM },
+            records: frames.records,
+            tail: frames.tail,
+            first_seq,
+            ts: order.ts,
+            topic_id: flight.topic.id(),
+            level: order.level,
+            frees_space: order.frees_space,
+            commit: flight.clone(),
+        };
+        flight.topic.in_flight.fetch_add(1, Ordering::SeqCst);
+        flight.pending.store(true, Ordering::Release);
+        match flight.core.wal.stage(batch, permit) {
+            Ok(ticket) => {
+                a.last = Some((ticket, order.level.max(Level::Written)));
+                a.last_ts = a.last_ts.max(order.ts);
+                Ok((ticket, flight))
+            }
+            Err(e) => {
+                // Under the append lock, where nothing waits for it.
+                flight.pending.store(false, Ordering::Release);
+                flight.topic.in_flight.fetch_sub(1, Ordering::SeqCst);
+                Err(e.into())
+            }
+        }
+    }
+}
+
+/// How a batch is logged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Order {
+    pub ts: u64,
+    pub level: Level,
+    pub frees_space: bool,
+}
+
+/// Appends the frames of losses that the log does not know yet.
+pub(crate) fn encode_gaps(out: &mut Vec<u8>, topic_id: u64, gaps: &[Gap]) {
+    for g in gaps {
+        GapBody { from: g.from, to: g.to, reason: g.reason.code() }
+            .encode_frame(out, topic_id, 0, 0);
+    }
+}
+
+impl Topic {
+    /// The topic is gone, or never came to be: nobody finds it any more, whoever waits is woken.
+    pub(crate) fn retire(&self, base: &Base) {
+        self.set_life(Life::Dead);
+        base.host.deleted(self);
+        base.change(self, State::empty);
+        self.gate.release();
+    }
+}

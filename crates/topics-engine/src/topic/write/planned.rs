@@ -1,0 +1,84 @@
+//! What is staged and not applied yet, as far as caps must know it.
+//!
+//! Only topics with a cap keep this. Deletes and expiry of such a topic are made alone (see
+//! `lifecycle`), so planned state is the applied one, plus these writes, minus what they evict.
+
+use std::collections::VecDeque;
+
+use crate::topic::state::State;
+
+/// A staged write.
+#[derive(Clone, Debug)]
+struct Step {
+    /// Seq of its first record.
+    first: u64,
+    /// Payload bytes of its records.
+    sizes: Vec<u32>,
+    count: u64,
+    bytes: u64,
+    /// The evict floor that it logs, 0: none.
+    floor: u64,
+    /// What that takes away.
+    gone: (u64, u64),
+}
+
+/// The steps, in staging order.
+#[derive(Debug, Default)]
+pub(crate) struct PendingWrites {
+    steps: VecDeque<Step>,
+}
+
+/// The live records as they will be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProjectedUsage {
+    pub count: u64,
+    pub bytes: u64,
+    /// Nothing below will be live.
+    pub floor: u64,
+}
+
+impl PendingWrites {
+    /// Forgets what has been applied, and adds up the rest.
+    pub(crate) fn projected_usage(&mut self, state: &State) -> ProjectedUsage {
+        while let Some(s) = self.steps.front() {
+            if s.first + s.count > state.indexed_to + 1 || s.floor > state.evict_floor {
+                break;
+            }
+            self.steps.pop_front();
+        }
+        let mut out = ProjectedUsage { count: state.count, bytes: state.bytes, floor: state.floor };
+        for s in &self.steps {
+            // A record shown before it is written (class `memory`) is in the state already.
+            if s.first + s.count > state.indexed_to + 1 {
+                out.count += s.count;
+                out.bytes += s.bytes;
+            }
+            if s.floor > state.evict_floor {
+                out.count = out.count.saturating_sub(s.gone.0);
+                out.bytes = out.bytes.saturating_sub(s.gone.1);
+            }
+            out.floor = out.floor.max(s.floor);
+        }
+        out
+    }
+
+    /// Adds a staged write.
+    pub(crate) fn write(&mut self, first: u64, sizes: Vec<u32>, floor: u64, gone: (u64, u64)) {
+        let count = sizes.len() as u64;
+        let bytes = sizes.iter().map(|s| u64::from(*s)).sum();
+        self.steps.push_back(Step { first, sizes, count, bytes, floor, gone });
+    }
+
+    /// Sizes of the staged records above `indexed_to`, with their seqs.
+    pub(crate) fn records(&self, indexed_to: u64) -> impl Iterator<Item = (u64, u32)> {
+        self.steps
+            .iter()
+            .flat_map(|s| (s.first..).zip(s.sizes.iter().copied()))
+            .filter(move |(seq, _)| *seq > indexed_to)
+    }
+
+    /// Forgets the steps from `first` on: they failed.
+    pub(crate) fn fail(&mut self, first: u64) {
+        self.steps.retain(|s| s.first < first);
+    }
+}

@@ -1,0 +1,337 @@
+//! What a transaction does in one topic: its rows, cursors and acks as one batch with a `TxnPart`.
+//!
+//! Whoever checks or publishes has the topic alone: a part is applied when it is synced, whatever the
+//! class, and nothing of the topic may be applied in between.
+
+use std::sync::Arc;
+
+use topics_env::sync::atomic::Ordering;
+use topics_storage::format::attrs::Attrs;
+use topics_storage::format::frame;
+use topics_storage::format::record::{self, TxnPart};
+use topics_storage::wal::{GROUP_HEADROOM, Level, Ticket};
+
+use super::Transactions;
+use crate::ctx::Wait;
+use crate::topic::lifecycle::ExclusiveGuard;
+use crate::topic::load::Hints;
+use crate::topic::write::admit::Admission;
+use crate::topic::write::append::Halt;
+use crate::topic::write::decide::Decision;
+use crate::topic::write::part::PartFrames;
+use crate::topic::write::pending_batch::{Frames, Order, PendingBatch, Undo};
+use crate::topic::write::prepare::{self, Prepared};
+use crate::topic::{Life, Topic, delete, retention};
+use crate::types::api::{Append, NewRecord};
+use crate::types::error::{Error, Result};
+use crate::types::queue::Held;
+use crate::{consumer, queue};
+
+/// Encoded rows of one topic, not sealed, behind [`GROUP_HEADROOM`] bytes: as a write has them, so that
+/// neither a check nor the publishing copies them.
+#[derive(Debug, Default)]
+pub(crate) struct PartRows {
+    records: Vec<u8>,
+    count: u64,
+}
+
+impl PartRows {
+    /// None yet, with room for so many bytes of frames.
+    pub fn expecting(len: usize) -> Self {
+        let mut records = Vec::new();
+        // Without the room the buffer grows as it needs to.
+        if records.try_reserve_exact(GROUP_HEADROOM + len).is_ok() {
+            records.resize(GROUP_HEADROOM, 0);
+        }
+        Self { records, count: 0 }
+    }
+
+    /// Adds encoded rows.
+    pub fn add(&mut self, frames: &[u8], count: u64) {
+        if self.records.is_empty() {
+            self.records.reserve(GROUP_HEADROOM + frames.len());
+            self.records.resize(GROUP_HEADROOM, 0);
+        }
+        self.records.extend_from_slice(frames);
+        self.count += count;
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Bytes of their frames.
+    pub fn len(&self) -> usize {
+        self.frames().len()
+    }
+
+    fn frames(&self) -> &[u8] {
+        self.records.get(GROUP_HEADROOM..).unwrap_or_default()
+    }
+}
+
+/// What a part does.
+#[derive(Debug, Default)]
+pub(crate) struct TxnParticipant {
+    /// The rows that it appends.
+    pub rows: PartRows,
+    /// Jobs that are acked.
+    pub acks: Vec<u64>,
+    /// Consumers and where they are set.
+    pub cursors: Vec<(String, u64)>,
+}
+
+/// Checks and encodes rows for a topic.
+pub(crate) fn encode_rows(
+    core: &Transactions,
+    topic: &str,
+    records: &[NewRecord<'_>],
+    node: &[u8],
+) -> Result<(Vec<u8>, u64)> {
+    let req = Append { records, node, ..Append::default() };
+    let p = Prepared::new(&core.options, topic, &req, core.time.steady(), core.time.mono_ns())?;
+    Ok((p.frames().to_vec(), p.count))
+}
+
+/// A write of rows that are encoded.
+fn prepared(core: &Transactions, topic: &Topic, rows: PartRows) -> Prepared {
+    let (mut bytes, mut jobs) = (0, false);
+    for (_, _, one) in prepare::Frames(rows.frames()) {
+        if let Ok((f, _)) = frame::parse(one) {
+            bytes += f.payload_bytes();
+            let attrs = Attrs::decode(f.attrs).unwrap_or_default();
+            jobs |= attrs.visible_at.is_some() || attrs.lane.is_some() || attrs.group.is_some();
+        }
+    }
+    Prepared {
+        topic: topic.name.clone(),
+        records: rows.records,
+        count: rows.count,
+        bytes,
+        key: None,
+        expect_head: None,
+        waited: true,
+        sync: true,
+        create: false,
+        config: None,
+        jobs,
+        held: false,
+        patient: true,
+        began: core.time.mono_ns(),
+        throttled_ns: 0,
+        forward: None,
+        part: None,
+    }
+}
+
+fn gone(topic: &Topic) -> Error {
+    Error::TopicNotFound(topic.name.to_string())
+}
+
+/// What a topic must be for a part of these rows.
+pub(crate) struct Conditions<'a> {
+    pub expect_head: Option<u64>,
+    /// Consumers and where they are to be set.
+    pub cursors: &'a [(String, u64)],
+    pub acks: &'a [Held<'a>],
+}
+
+/// Checks everything that may stand against a part. Returns the jobs that it acks: their leases do
+/// not run out from here on, until the part is applied or [`release_acks`].
+pub(crate) fn check_part(
+    core: &Arc<Transactions>,
+    topic: &Arc<Topic>,
+    _alone: &ExclusiveGuard,
+    rows: &mut PartRows,
+    c: &Conditions<'_>,
+) -> Result<Vec<u64>> {
+    topic.check_sound()?;
+    if topic.append.lock().closed || topic.life() != Life::Live {
+        return Err(gone(topic));
+    }
+    for (name, seq) in c.cursors {
+        consumer::check_cursor(topic, name, *seq)?;
+    }
+    if rows.count > 0 {
+        check_limits(core, rows)?;
+        let mut p = prepared(core, topic, std::mem::take(rows));
+        p.expect_head = c.expect_head;
+        let fits = check_write(core, topic, &mut p);
+        *rows = PartRows { records: p.records, count: p.count };
+        fits?;
+    } else if let Some(expected) = c.expect_head {
+        let actual = topic.append.lock().head();
+        if expected != actual {
+            let topic = topic.name.to_string();
+            return Err(Error::HeadMismatch { topic, expected, actual });
+        }
+    }
+    queue::take_acks(topic, c.acks)
+}
+
+/// Whether a write would be taken now.
+fn check_write(core: &Arc<Transactions>, topic: &Arc<Topic>, p: &mut Prepared) -> Result<()> {
+    loop {
+        let planned = {
+            let mut a = topic.append.lock();
+            Decision { core, topic, p }.plan(&mut a)?.map(drop)
+        };
+        match planned {
+            Ok(()) => return Ok(()),
+            Err(need) => retention::provide(core, topic, &need)?,
+        }
+    }
+}
+
+fn check_limits(core: &Transactions, rows: &PartRows) -> Result<()> {
+    let o = &core.options;
+    let bounds = [
+        (rows.count, o.max_batch_records as u64, "records"),
+        (rows.len() as u64, o.max_batch_bytes.saturating_mul(2), "bytes"),
+    ];
+    match bounds.into_iter().find(|(got, max, _)| got > max) {
+        Some((got, max, unit)) => Err(Error::BatchTooLarge { got, max, unit }),
+        None => Ok(()),
+    }
+}
+
+/// The leases of [`check_part`] run out again.
+pub(crate) fn release_acks(topic: &Topic, seqs: &[u64]) {
+    queue::release_acks(topic, seqs);
+}
+
+/// Deletes are on their way: segments stay as they are.
+struct Deleting(Arc<Topic>);
+
+impl Deleting {
+    fn begin(topic: &Arc<Topic>) -> Self {
+        topic.deletes.fetch_add(1, Ordering::AcqRel);
+        Self(topic.clone())
+    }
+}
+
+impl Drop for Deleting {
+    fn drop(&mut self) {
+        self.0.deletes.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A part that is staged.
+pub(crate) struct Sent {
+    topic: Arc<Topic>,
+    ticket: Ticket,
+    /// The reservation that went with it.
+    reserved: u64,
+    part: TxnParticipant,
+    _deleting: Option<Deleting>,
+}
+
+/// Stages a part; nothing is checked again. `None`: the topic is gone.
+pub(crate) fn publish_part(
+    core: &Arc<Transactions>,
+    topic: &Arc<Topic>,
+    exclusive: &ExclusiveGuard,
+    writer: (&str, u64),
+    part: TxnParticipant,
+) -> Result<Option<Sent>> {
+    let cursors = part.cursors.clone();
+    let sent = stage_part(core, topic, exclusive, writer, part);
+    if !matches!(sent, Ok(Some(_))) {
+        consumer::unplan_cursors(topic, &cursors);
+    }
+    sent
+}
+
+fn stage_part(
+    core: &Arc<Transactions>,
+    topic: &Arc<Topic>,
+    exclusive: &ExclusiveGuard,
+    writer: (&str, u64),
+    mut part: TxnParticipant,
+) -> Result<Option<Sent>> {
+    topic.check_sound()?;
+    part.acks.sort_unstable();
+    part.acks.dedup();
+    let delete = (!part.acks.is_empty())
+        .then(|| record::Delete { seqs: delete::ranges(&part.acks), ..record::Delete::default() });
+    let rows = std::mem::take(&mut part.rows);
+    let mut p = (rows.count > 0).then(|| prepared(core, topic, rows));
+    loop {
+        let (hints, structure) = match &delete {
+            Some(body) => delete::plan(core, topic, body)?,
+            None => (Hints::default(), topic.state.read().structure),
+        };
+        let size = p.as_ref().map_or(0, |p| p.frames().len())
+            + 4096
+            + part.acks.len() * 20
+            + part.cursors.len() * 320;
+        let mut a = topic.admit_exclusive(core, size, Wait::Exclusive, exclusive)?;
+        if a.closed || topic.life() != Life::Live {
+            return Ok(None);
+        }
+        if topic.state.read().structure != structure {
+            continue;
+        }
+        let deleting = delete.is_some().then(|| Deleting::begin(topic));
+        let frames = PartFrames {
+            part: TxnPart { writer: writer.0.to_owned(), epoch: writer.1 },
+            delete: delete.clone(),
+            consumers: consumer::plan_cursors(topic, &part.cursors),
+            hints,
+        };
+        let (ticket, reserved) = match &mut p {
+            None => (exclusive_frames(core, topic, &mut a, frames)?, 0),
+            Some(p) => {
+                p.part = Some(Box::new(frames));
+                match (Decision { core, topic, p }).run(&mut a)? {
+                    Ok(d) => (d.ticket.ok_or_else(|| gone(topic))?, d.reserved),
+                    Err(Halt::Read(need)) => {
+                        drop(a);
+                        drop(deleting);
+                        retention::provide(core, topic, &need)?;
+                        continue;
+                    }
+                    // Nothing of a topic that is held is on its way.
+                    Err(Halt::Until(..)) => return Err(gone(topic)),
+                }
+            }
+        };
+        let topic = topic.clone();
+        return Ok(Some(Sent { topic, ticket, reserved, part, _deleting: deleting }));
+    }
+}
+
+/// Stages a part without rows.
+fn exclusive_frames(
+    core: &Arc<Transactions>,
+    topic: &Arc<Topic>,
+    a: &mut Admission<'_>,
+    part: PartFrames,
+) -> Result<Ticket> {
+    let mut frames = Frames::default();
+    part.encode(&mut frames.head, topic, 0, a.head());
+    let ts = a.last_ts.max(core.time.steady());
+    let order = Order { ts, level: Level::Synced, frees_space: true };
+    let flight = PendingBatch::plain(core, topic, part.hints, Undo::None);
+    Ok(a.stage(flight, frames, order)?.0)
+}
+
+impl Sent {
+    /// Waits until the part is durable and visible.
+    pub(crate) fn wait(self, core: &Arc<Transactions>) -> Result<()> {
+        let topic = &self.topic;
+        if let Err(e) = core.wait(self.ticket, Level::Synced) {
+            consumer::unplan_cursors(topic, &self.part.cursors);
+            return Err(e);
+        }
+        if self.reserved > 0 {
+            topic.reservation_synced(self.reserved);
+        }
+        if !self.part.acks.is_empty() {
+            core.metrics.acked_jobs.add(self.part.acks.len() as u64);
+        }
+        core.host.queue_changed(topic.id());
+        Ok(())
+    }
+}

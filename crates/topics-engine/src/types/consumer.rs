@@ -1,0 +1,103 @@
+//! Requests and answers of consumers.
+
+use std::time::Duration;
+
+use super::api::TopicMatch;
+
+/// The most records of one read.
+pub(crate) const MAX_RECORDS: usize = 2_000;
+
+/// What a consumer promises about records that its reader may not have dealt with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConsumerMode {
+    /// They are handed out again.
+    #[default]
+    AtLeastOnce,
+    /// They are not handed out again.
+    AtMostOnce,
+}
+
+impl ConsumerMode {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AtLeastOnce => "at_least_once",
+            Self::AtMostOnce => "at_most_once",
+        }
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        [Self::AtLeastOnce, Self::AtMostOnce].get(usize::from(code)).copied()
+    }
+}
+
+/// Where a new consumer begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConsumerStart {
+    /// At the first record that is kept.
+    #[default]
+    Start,
+    /// Behind the last record.
+    End,
+}
+
+/// Where a cursor is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekTo {
+    /// Behind this seq.
+    Seq(u64),
+    /// Just before the first record at or after this time, ms.
+    Ts(u64),
+    /// Before the first record that is kept.
+    Start,
+    /// Behind the last record.
+    End,
+}
+
+/// A read by a consumer.
+#[derive(Clone, Debug)]
+pub struct ConsumerRead {
+    /// Most bytes of `data` and `meta`; at least one record is returned if there is any.
+    pub max_bytes: usize,
+    /// Most records, at most 2000.
+    pub max_records: usize,
+    /// False peeks: the cursor stays.
+    pub checkpoint: bool,
+    /// How long to wait for a record; at most 30 s.
+    pub wait: Duration,
+    /// Only records with these tags.
+    pub matching: Option<TopicMatch>,
+    /// `at_most_once`: fail with `consumer_busy` instead of waiting for the reader before.
+    pub fail_if_busy: bool,
+}
+
+impl Default for ConsumerRead {
+    fn default() -> Self {
+        Self {
+            max_bytes: 1 << 20,
+            max_records: MAX_RECORDS,
+            checkpoint: true,
+            wait: Duration::ZERO,
+            matching: None,
+            fail_if_busy: false,
+        }
+    }
+}
+
+/// A consumer as lists show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsumerInfo {
+    /// Its topic.
+    pub topic: String,
+    /// Its name.
+    pub name: String,
+    /// Its mode.
+    pub mode: ConsumerMode,
+    /// The stored cursor.
+    pub cursor: u64,
+    /// Records between the cursor and the head.
+    pub lag: u64,
+    /// Milliseconds since the next unread record was committed, 0 when caught up.
+    pub lag_ms: u64,
+}

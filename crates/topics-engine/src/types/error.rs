@@ -1,0 +1,350 @@
+//! The engine's errors: what went wrong in the terms of the verbs, with the facts a caller needs.
+
+use std::path::Path;
+
+use topics_storage::StorageError;
+
+/// The result of a verb.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a verb failed. Each variant has one stable snake_case code, [`Error::code`].
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The request itself is wrong: says which field, and what is allowed.
+    #[error("{0}")]
+    InvalidRequest(String),
+    /// Too many records or bytes in one write.
+    #[error("the batch has {got} {unit}, the limit is {max}: split it")]
+    BatchTooLarge {
+        /// What was sent.
+        got: u64,
+        /// The limit.
+        max: u64,
+        /// `records` or `bytes`.
+        unit: &'static str,
+    },
+    /// One record is over a size limit, or over the topic's whole cap.
+    #[error("record {index}: {what} is {got} bytes, the limit is {max}")]
+    RecordTooLarge {
+        /// Position in the batch.
+        index: usize,
+        /// Which part: `data + meta`, `tag`, `node`, `meta`, `cap_bytes` …
+        what: &'static str,
+        /// Bytes (or records, for `cap_records`).
+        got: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// No topic of this name.
+    #[error("topic {0:?} does not exist: create it, or write to it with auto-create on")]
+    TopicNotFound(String),
+    /// The topic exists with a config that differs in a named field.
+    #[error("topic {topic:?} exists with {field}={actual}, not {wanted}")]
+    TopicExistsIncompatible {
+        /// The topic.
+        topic: String,
+        /// The config field.
+        field: &'static str,
+        /// Its value.
+        actual: String,
+        /// The value asked for.
+        wanted: String,
+    },
+    /// `if_empty` on a topic with live records.
+    #[error("topic {topic:?} has {count} live records")]
+    TopicNotEmpty {
+        /// The topic.
+        topic: String,
+        /// Live records.
+        count: u64,
+    },
+    /// `expect_head` differs from the head.
+    #[error("topic {topic:?}: head_seq is {actual}, not {expected}")]
+    HeadMismatch {
+        /// The topic.
+        topic: String,
+        /// What the caller expected.
+        expected: u64,
+        /// The head when the write was decided.
+        actual: u64,
+    },
+    /// An idempotency key was used before with another body.
+    #[error("topic {topic:?}: this idempotency key was used for another request within the window")]
+    IdempotencyMismatch {
+        /// The topic.
+        topic: String,
+    },
+    /// A queue option or verb on a log topic.
+    #[error("topic {0:?} is not a queue")]
+    NotAQueue(String),
+    /// No consumer of this name.
+    #[error("topic {topic:?} has no consumer {consumer:?}")]
+    ConsumerNotFound {
+        /// The topic.
+        topic: String,
+        /// The consumer.
+        consumer: String,
+    },
+    /// Another reader has the consumer, and the call does not wait; retryable.
+    #[error("consumer {consumer:?} of topic {topic:?} is being read by another")]
+    ConsumerBusy {
+        /// The topic.
+        topic: String,
+        /// The consumer.
+        consumer: String,
+    },
+    /// A write is larger than a cap with `discard=reject`, so that it can never fit.
+    #[error(
+        "topic {topic:?} takes {max} {unit} in all ({what}, discard=reject) and the write has \
+         {got}: write less at a time, or raise {what}"
+    )]
+    WriteOverCap {
+        /// The topic.
+        topic: String,
+        /// `cap_records` or `cap_bytes`.
+        what: &'static str,
+        /// `records` or `bytes`.
+        unit: &'static str,
+        /// What the write has.
+        got: u64,
+        /// The cap.
+        max: u64,
+    },
+    /// A cap with `discard=reject` refuses the write; retryable.
+    #[error("topic {topic:?} is full: {what} {max}")]
+    TopicFull {
+        /// The topic.
+        topic: String,
+        /// `cap_records` or `cap_bytes`.
+        what: &'static str,
+        /// Its value.
+        max: u64,
+    },
+    /// Overload: staging, keys, or a resource cap; retryable.
+    #[error("throttled: {limit} (limit {max}), retry in {retry_after_ms} ms")]
+    Throttled {
+        /// What is exhausted.
+        limit: &'static str,
+        /// Its maximum.
+        max: u64,
+        /// When to try again.
+        retry_after_ms: u64,
+    },
+    /// The disk refuses: reason `no_space`, `poisoned`, `io`, `read_only`; or no file can be opened,
+    /// `no_descriptors`. Retryable later.
+    #[error("storage is unavailable ({reason}): {detail}")]
+    StorageUnavailable {
+        /// Stable reason word.
+        reason: &'static str,
+        /// What happened, where.
+        detail: String,
+    },
+    /// Bytes that fail their checksum.
+    #[error("{file} is corrupt at offset {offset}: {detail}")]
+    Corrupt {
+        /// The file, relative to the data directory.
+        file: String,
+        /// Byte offset.
+        offset: u64,
+        /// What is wrong, and what to run.
+        detail: String,
+    },
+    /// Another engine has the directory open.
+    #[error("{dir} is open in {}{}", holder(*pid), url.as_ref().map(|u| format!(", which serves {u}: connect to it instead")).unwrap_or_default())]
+    Locked {
+        /// The directory.
+        dir: String,
+        /// The holder; 0 where its lock file was removed or replaced, so that it is not known.
+        pid: u32,
+        /// The holder's server, if it has one.
+        url: Option<String>,
+    },
+    /// The data directory cannot be made, or cannot be one.
+    #[error("the data directory {dir} cannot be used: {detail}")]
+    Directory {
+        /// The directory.
+        dir: String,
+        /// What stands in the way, and what to do about it.
+        detail: String,
+    },
+    /// A data directory, file or frame of another format version.
+    #[error("{what} has format version {found}, this build reads {supported}")]
+    Version {
+        /// Which file.
+        what: String,
+        /// The version found.
+        found: u32,
+        /// The version this build knows.
+        supported: u32,
+    },
+    /// No router of this name.
+    #[error("router {0:?} does not exist")]
+    RouterNotFound(String),
+    /// A router would close a cycle.
+    #[error("router {router:?} would close a cycle: {}", path.join(" → "))]
+    RouterCycle {
+        /// The router.
+        router: String,
+        /// From the source, through the destination, back to the source.
+        path: Vec<String>,
+    },
+    /// A stage that a commit lists is missing, swept, or not what the commit says; nothing was
+    /// published.
+    #[error("writer {writer:?}: stage {stage:?} is incomplete: {detail}")]
+    TxnIncomplete {
+        /// The writer.
+        writer: String,
+        /// The stage.
+        stage: String,
+        /// What is missing.
+        detail: String,
+    },
+    /// An epoch below the writer's last one.
+    #[error("writer {writer:?}: epoch {epoch} is over, the last one is {last}")]
+    StaleEpoch {
+        /// The writer.
+        writer: String,
+        /// The epoch of the commit.
+        epoch: u64,
+        /// The last one that was committed.
+        last: u64,
+    },
+    /// No transaction writer of this name.
+    #[error("transaction writer {0:?} has committed nothing and staged nothing")]
+    TxnNotFound(String),
+    /// A transaction acks a job that its worker does not hold.
+    #[error("queue {queue:?}: the lease of job {seq} is lost")]
+    LeaseLost {
+        /// The queue.
+        queue: String,
+        /// The job.
+        seq: u64,
+    },
+    /// The watch session was ended, or collected after five minutes without a stream.
+    #[error("the watch session is gone: create one")]
+    SessionGone,
+    /// The engine is closed, or closing.
+    #[error("the engine is closed")]
+    Closed,
+    /// A bug: an invariant did not hold.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+/// A process as a message names it.
+fn holder(pid: u32) -> String {
+    match pid {
+        0 => "another process, whose lock file was removed: end that process first".to_owned(),
+        pid => format!("process {pid}"),
+    }
+}
+
+impl Error {
+    /// Adds what to run about damage, where a repair of the directory can help.
+    #[must_use]
+    pub(crate) fn with_repair_advice(self, dir: &Path) -> Self {
+        match self {
+            Self::Corrupt { file, offset, detail }
+                if !detail.contains("topics repair") && !detail.contains("restore a backup") =>
+            {
+                let dir = dir.display();
+                let detail = format!(
+                    "{detail}: run `topics repair --data-dir {dir}` to see what would be given up"
+                );
+                Self::Corrupt { file, offset, detail }
+            }
+            e => e,
+        }
+    }
+
+    /// The stable code, as on the wire.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::InvalidRequest(_) => "invalid_request",
+            Self::BatchTooLarge { .. } => "batch_too_large",
+            Self::RecordTooLarge { .. } | Self::WriteOverCap { .. } => "record_too_large",
+            Self::TopicNotFound(_) => "topic_not_found",
+            Self::TopicExistsIncompatible { .. } => "topic_exists_incompatible",
+            Self::TopicNotEmpty { .. } => "topic_not_empty",
+            Self::HeadMismatch { .. } => "head_mismatch",
+            Self::IdempotencyMismatch { .. } => "idempotency_mismatch",
+            Self::NotAQueue(_) => "not_a_queue",
+            Self::ConsumerNotFound { .. } => "consumer_not_found",
+            Self::ConsumerBusy { .. } => "consumer_busy",
+            Self::TopicFull { .. } => "topic_full",
+            Self::Throttled { .. } => "throttled",
+            Self::StorageUnavailable { .. } => "storage_unavailable",
+            Self::Corrupt { .. } => "corrupt",
+            Self::Locked { .. } => "locked",
+            Self::Directory { .. } => "invalid_directory",
+            Self::Version { .. } => "version",
+            Self::RouterNotFound(_) => "router_not_found",
+            Self::RouterCycle { .. } => "router_cycle",
+            Self::TxnIncomplete { .. } => "txn_incomplete",
+            Self::StaleEpoch { .. } => "stale_epoch",
+            Self::TxnNotFound(_) => "txn_not_found",
+            Self::LeaseLost { .. } => "lease_lost",
+            Self::SessionGone => "session_gone",
+            Self::Closed => "shutting_down",
+            Self::Internal(_) => "internal",
+        }
+    }
+
+    /// Whether there was no space on the disk.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::StorageUnavailable { reason: "no_space", .. })
+    }
+
+    /// Whether something was not there to be had: it says nothing of what was written before, nor
+    /// of the next attempt.
+    pub(crate) fn is_shortage(&self) -> bool {
+        self.is_full() || self.is_out_of_descriptors()
+    }
+
+    /// Whether there was no file descriptor.
+    pub(crate) fn is_out_of_descriptors(&self) -> bool {
+        matches!(self, Self::StorageUnavailable { reason: "no_descriptors", .. })
+    }
+
+    /// Whether the same call may succeed later.
+    #[must_use]
+    pub fn retryable(&self) -> bool {
+        matches!(
+            self,
+            Self::TopicFull { .. }
+                | Self::ConsumerBusy { .. }
+                | Self::Throttled { .. }
+                | Self::StorageUnavailable { .. }
+        )
+    }
+}
+
+impl From<StorageError> for Error {
+    fn from(e: StorageError) -> Self {
+        let unavailable = |reason, detail| Self::StorageUnavailable { reason, detail };
+        match e {
+            StorageError::Full { detail } => unavailable("no_space", detail),
+            e @ StorageError::NoDescriptor { .. } => unavailable("no_descriptors", e.to_string()),
+            StorageError::Poisoned { detail } => unavailable("poisoned", detail),
+            e @ StorageError::LockLost => unavailable("lock_lost", e.to_string()),
+            StorageError::Staging => {
+                Self::Throttled { limit: "staging_bytes", max: 0, retry_after_ms: 100 }
+            }
+            StorageError::Corrupt { file, offset, detail } => {
+                Self::Corrupt { file, offset, detail }
+            }
+            StorageError::Version { what, found, supported } => {
+                Self::Version { what, found, supported }
+            }
+            StorageError::Directory { dir, detail } => Self::Directory { dir, detail },
+            StorageError::Locked { pid, url } => Self::Locked { dir: String::new(), pid, url },
+            StorageError::Missing { what } => {
+                Self::Corrupt { file: what, offset: 0, detail: "it is missing".into() }
+            }
+            StorageError::Closed => Self::Closed,
+            e => unavailable("io", e.to_string()),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! What every layer above speaks of: requests and answers, configs, errors, settings, clocks, quotas,
+//! counters. Nothing here knows a topic, the log or a file.
+
+pub(crate) mod api;
+pub(crate) mod batch;
+pub(crate) mod clock;
+pub(crate) mod config;
+pub(crate) mod consumer;
+pub(crate) mod error;
+pub(crate) mod meta;
+pub(crate) mod metrics;
+pub mod name;
+pub(crate) mod options;
+pub(crate) mod priority;
+pub(crate) mod queue;
+pub(crate) mod quota;

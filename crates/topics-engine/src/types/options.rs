@@ -1,0 +1,330 @@
+//! The engine's settings.
+
+use std::time::Duration;
+
+use topics_storage::format::frame::MAX_FRAME_LEN;
+
+use super::name;
+
+/// What recovery does about damage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RecoveryMode {
+    /// Refuses to open and says what is damaged.
+    #[default]
+    Strict,
+    /// Copies the damaged ranges aside, gives them up as gaps, goes on.
+    Salvage,
+    /// The same, and reads every record of every segment for it.
+    Repair,
+}
+
+impl RecoveryMode {
+    /// Whether damage is given up.
+    #[must_use]
+    pub fn gives_up(self) -> bool {
+        self != Self::Strict
+    }
+}
+
+/// Which topics a write may create.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AutoCreate {
+    /// Any.
+    #[default]
+    On,
+    /// None.
+    Off,
+    /// Those whose name is listed, or begins with what precedes a final `*`.
+    Patterns(Vec<String>),
+}
+
+impl AutoCreate {
+    /// Whether a write may create a topic of this name.
+    #[must_use]
+    pub fn allows(&self, topic: &str) -> bool {
+        match self {
+            Self::On => true,
+            Self::Off => false,
+            Self::Patterns(list) => list.iter().any(|p| name::matches_pattern(p, topic)),
+        }
+    }
+}
+
+/// Settings of an engine. Every field states its default; 0 switches a limit off where that is
+/// said.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Threads that sync, checkpoint and sweep; default true. Without them the caller drives
+    /// [`crate::engine::Engine::tick`], [`crate::engine::Engine::checkpoint`] and [`crate::engine::Engine::sync`]
+    /// (simulation).
+    pub background: bool,
+    /// What recovery does about damage; default `Strict`.
+    pub recovery: RecoveryMode,
+    /// Which topics a write may create; default `On`.
+    pub auto_create: AutoCreate,
+
+    /// Threads that deliver to watchers, started with the first; default 0: as many as cpus.
+    pub delivery_workers: u32,
+    /// WAL shards; default 1. 0: `min(cpus, 8)`.
+    pub wal_shards: u32,
+    /// Size of a shard's first WAL file; default 1 MiB, doubling from file to file.
+    pub wal_file_min: u64,
+    /// Size of a shard's largest WAL file; default 0: `min(64 MiB, 256 MiB / (4 × shards))`.
+    pub wal_file_max: u64,
+    /// WAL bytes on disk above which writes are refused; default 4 GiB.
+    pub wal_max_bytes: u64,
+    /// Bytes staged per shard and not written yet; default 64 MiB. A larger single write is
+    /// admitted alone.
+    pub staging_bytes: usize,
+    /// Frames staged per shard and not written yet; default 1 000 000.
+    pub staging_frames: usize,
+    /// How long a write waits for staging room; default 1 s.
+    pub staging_wait: Duration,
+    /// How long a tail of class `disk` stays unsynced; default 50 ms.
+    pub sync_interval: Duration,
+    /// Bytes of newest WAL groups kept in memory, all shards together; default 16 MiB.
+    pub tail_cache_bytes: usize,
+    /// WAL bytes after which a checkpoint is due; default 64 MiB.
+    pub checkpoint_bytes: u64,
+    /// Time after which a checkpoint is due if there is anything to do; default 60 s.
+    pub checkpoint_interval: Duration,
+
+    /// Records per segment; default 10 000.
+    pub segment_max_events: u64,
+    /// Bytes of `.data` per segment, at most 1 GiB; default 64 MiB.
+    pub segment_max_bytes: u64,
+    /// Age at which a segment is sealed where TTL or tiers gain by it; default 1 h. 0: off.
+    pub segment_max_age: Duration,
+
+    /// Files of segments that stay open after they were read; default 2 048, less where the process
+    /// may not have as many: [`Self::open_files`]. 0: as many as it may have.
+    pub max_open_files: usize,
+
+    /// Most topics; default 100 000. 0: off.
+    pub max_topics: u64,
+    /// Most routers; default 10 000. 0: off.
+    pub max_routers: u64,
+    /// Most watch sessions; default 10 000. 0: off.
+    pub max_watch_sessions: u64,
+    /// Most consumers; default 100 000. 0: off.
+    pub max_consumers: u64,
+    /// Most transaction writers that are remembered; default 100 000. 0: off.
+    pub max_txn_writers: u64,
+    /// Most of them that one API key has; default 10 000. 0: off.
+    pub max_txn_writers_per_key: u64,
+    /// How long a transaction writer is idle before it may be forgotten to make room for another;
+    /// default 30 d.
+    pub txn_writer_ttl: Duration,
+    /// Most records per write; default 10 000 000. 0: off.
+    pub max_batch_records: usize,
+    /// Most payload bytes per write; default 1 GiB. 0: off.
+    pub max_batch_bytes: u64,
+    /// Most bytes of `data` and `meta` per record, at most what a frame holds (0: that much);
+    /// default 16 MiB.
+    pub max_record_bytes: usize,
+    /// Most bytes of `meta` per record; default 16 KiB. 0: off.
+    pub max_meta_bytes: usize,
+    /// Most bytes of `tag` per record, at most what a frame holds (0: that much); default 256.
+    pub max_tag_bytes: usize,
+    /// Most bytes of `node` per record, as of `tag`; default 128.
+    pub max_node_bytes: usize,
+    /// Most live idempotency keys in all; default 1 000 000. 0: off.
+    pub max_idempotency_keys: u64,
+    /// Most live payload bytes in all; default 0: off.
+    pub max_total_bytes: u64,
+    /// Bytes of the records of all `ephemeral` topics together; default 256 MiB.
+    pub ephemeral_bytes: u64,
+    /// Bytes of staged transaction rows; default 1 GiB.
+    pub txn_bytes: u64,
+    /// How long staged rows wait for their commit; default 1 h.
+    pub txn_ttl: Duration,
+    /// Bytes of resident index above which a checkpoint runs early; writes wait above twice as
+    /// much; default 128 MiB.
+    pub memory_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            background: true,
+            recovery: RecoveryMode::Strict,
+            auto_create: AutoCreate::On,
+            delivery_workers: 0,
+            wal_shards: 1,
+            wal_file_min: 1 << 20,
+            wal_file_max: 0,
+            wal_max_bytes: 4 << 30,
+            staging_bytes: 64 << 20,
+            staging_frames: 1_000_000,
+            staging_wait: Duration::from_secs(1),
+            sync_interval: Duration::from_millis(50),
+            tail_cache_bytes: 16 << 20,
+            checkpoint_bytes: 64 << 20,
+            checkpoint_interval: Duration::from_secs(60),
+            segment_max_events: 10_000,
+            segment_max_bytes: 64 << 20,
+            segment_max_age: Duration::from_secs(3600),
+            max_open_files: 2048,
+            max_topics: 100_000,
+            max_routers: 10_000,
+            max_watch_sessions: 10_000,
+            max_consumers: 100_000,
+            max_txn_writers: 100_000,
+            max_txn_writers_per_key: 10_000,
+            txn_writer_ttl: Duration::from_secs(30 * 86_400),
+            max_batch_records: 10_000_000,
+            max_batch_bytes: 1 << 30,
+            max_record_bytes: 16 << 20,
+            max_meta_bytes: 16 << 10,
+            max_tag_bytes: 256,
+            max_node_bytes: 128,
+            max_idempotency_keys: 1_000_000,
+            max_total_bytes: 0,
+            ephemeral_bytes: 256 << 20,
+            txn_bytes: 1 << 30,
+            txn_ttl: Duration::from_secs(3600),
+            memory_bytes: 128 << 20,
+        }
+    }
+}
+
+impl Options {
+    /// The number of WAL shards that these settings mean.
+    #[must_use]
+    pub fn shards(&self) -> u32 {
+        match self.wal_shards {
+            0 => topics_env::cores().min(8) as u32,
+            n => n,
+        }
+    }
+
+    /// The number of delivery threads that these settings mean.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        match self.delivery_workers {
+            0 => topics_env::cores(),
+            n => n as usize,
+        }
+    }
+
+    /// The size of a shard's largest WAL file that these settings mean.
+    #[must_use]
+    pub fn largest_wal_file(&self) -> u64 {
+        match self.wal_file_max {
+            0 => (64 << 20).min((256 << 20) / (4 * u64::from(self.shards()))),
+            n => n,
+        }
+    }
+
+    /// Files of segments that stay open in a process that may have `descriptors`: what was asked
+    /// for, in at most the half that is the engine's. The other half is the application's.
+    #[must_use]
+    pub fn open_files(&self, descriptors: Option<u64>) -> usize {
+        let rounds = self.unsynced_files(descriptors);
+        within(self.max_open_files, self.segment_descriptors(descriptors) - rounds)
+    }
+
+    /// Files that a checkpoint keeps open until they are synced.
+    #[must_use]
+    pub(crate) fn unsynced_files(&self, descriptors: Option<u64>) -> usize {
+        (self.segment_descriptors(descriptors) / 4).clamp(4, 64)
+    }
+
+    /// What the log, the lock and the files that are opened for a moment leave of the engine's half.
+    fn segment_descriptors(&self, descriptors: Option<u64>) -> usize {
+        let half = descriptors.map_or(usize::MAX, |n| usize::try_from(n / 2).unwrap_or(usize::MAX));
+        half.saturating_sub(16 + 4 * self.shards() as usize).max(6)
+    }
+
+    /// The same with bounds of a write that frames can hold; 0 is the widest.
+    pub(crate) fn bounded(self) -> Self {
+        let part = usize::from(u16::MAX);
+        // Names and attributes, and what a move or a router adds to a record's metadata.
+        let payload = MAX_FRAME_LEN as usize - 8 * part;
+        Self {
+            max_batch_records: within(self.max_batch_records, usize::MAX),
+            max_batch_bytes: if self.max_batch_bytes == 0 {
+                u64::MAX
+            } else {
+                self.max_batch_bytes
+            },
+            max_record_bytes: within(self.max_record_bytes, payload),
+            max_meta_bytes: within(self.max_meta_bytes, payload),
+            max_tag_bytes: within(self.max_tag_bytes, part),
+            max_node_bytes: within(self.max_node_bytes, part),
+            ..self
+        }
+    }
+}
+
+/// A limit that is off at 0, and never above `most`.
+fn within(n: usize, most: usize) -> usize {
+    if n == 0 { most } else { n.min(most) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_create() {
+        assert!(AutoCreate::On.allows("x"));
+        assert!(!AutoCreate::Off.allows("x"));
+        let p = AutoCreate::Patterns(vec!["a.*".into(), "b".into()]);
+        assert!(p.allows("a.1") && p.allows("b"));
+        assert!(!p.allows("a") && !p.allows("b1"));
+    }
+
+    #[test]
+    fn derived_sizes() {
+        let o = |wal_shards| Options { wal_shards, ..Options::default() };
+        assert_eq!(o(1).largest_wal_file(), 64 << 20);
+        assert_eq!(o(8).largest_wal_file(), 8 << 20);
+        assert!((1..=8).contains(&o(0).shards()));
+    }
+
+    #[test]
+    fn open_files_leave_half_of_the_descriptors() {
+        let of = |max_open_files, wal_shards, descriptors| {
+            let o = Options { max_open_files, wal_shards, ..Options::default() };
+            (o.open_files(descriptors), o.unsynced_files(descriptors))
+        };
+        assert_eq!(of(2048, 1, None), (2048, 64));
+        assert_eq!(of(2048, 1, Some(1 << 20)), (2048, 64));
+        assert_eq!(of(2048, 1, Some(1024)), (428, 64));
+        assert_eq!(of(2048, 1, Some(256)), (81, 27));
+        assert_eq!(of(2048, 8, Some(256)), (60, 20));
+        assert_eq!(of(50, 1, Some(256)), (50, 27));
+        assert_eq!(of(1, 1, Some(256)), (1, 27));
+        assert_eq!(of(0, 1, Some(256)), (81, 27));
+        assert_eq!(of(0, 1, None).0, usize::MAX - 84);
+        for few in [0, 16, 32] {
+            assert_eq!(of(2048, 1, Some(few)), (2, 4), "always one segment at a time");
+        }
+    }
+
+    #[test]
+    fn bounds_of_writes_are_off_at_0_and_never_wider_than_a_frame() {
+        let all = |n: usize| Options {
+            max_batch_records: n,
+            max_batch_bytes: n as u64,
+            max_record_bytes: n,
+            max_meta_bytes: n,
+            max_tag_bytes: n,
+            max_node_bytes: n,
+            ..Options::default()
+        };
+        let (off, wide, narrow) = (all(0).bounded(), all(1 << 40).bounded(), all(7).bounded());
+        assert_eq!((off.max_batch_records, off.max_batch_bytes), (usize::MAX, u64::MAX));
+        assert_eq!((wide.max_batch_records, wide.max_batch_bytes), (1 << 40, 1 << 40));
+        for o in [&off, &wide] {
+            assert!(o.max_record_bytes + 6 * 65_535 < MAX_FRAME_LEN as usize);
+            assert!(o.max_record_bytes > 31 << 20 && o.max_meta_bytes == o.max_record_bytes);
+            assert_eq!((o.max_tag_bytes, o.max_node_bytes), (65_535, 65_535));
+        }
+        assert_eq!(
+            (narrow.max_record_bytes, narrow.max_tag_bytes, narrow.max_node_bytes),
+            (7, 7, 7)
+        );
+    }
+}

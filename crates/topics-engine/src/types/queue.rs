@@ -1,0 +1,218 @@
+//! Requests and answers of the queue verbs.
+
+use std::time::Duration;
+
+use super::api::TopicMatch;
+use super::batch::{ReadBatch, RecordView};
+
+/// A claim: jobs for a worker, for a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// The worker.
+    pub node: &'a [u8],
+    /// Most jobs.
+    pub max: usize,
+    /// How long the leases last, ms; `None`: the queue's `lease_ms`.
+    pub lease_ms: Option<u64>,
+    /// How long to wait when nothing is available; at most 30 s.
+    pub wait: Duration,
+}
+
+impl Default for Claim<'_> {
+    fn default() -> Self {
+        Self { node: b"", max: 1, lease_ms: None, wait: Duration::ZERO }
+    }
+}
+
+/// A lease that a claim gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The job.
+    pub seq: u64,
+    /// What fences: the generation of the engine's life and a counter; below 2⁵³.
+    pub lease_id: u64,
+    /// When it runs out, wall clock, ms.
+    pub deadline: u64,
+    /// How often the job was given, this time included.
+    pub deliveries: u32,
+}
+
+/// The answer to a claim. Owns its bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Claimed {
+    /// The topic's id.
+    pub topic_id: u64,
+    pub(crate) leases: Vec<Lease>,
+    pub(crate) records: ReadBatch,
+    /// How long the leases last, ms.
+    pub lease_ms: u64,
+    /// Jobs that could be claimed at once when the answer was made.
+    pub ready: u64,
+}
+
+impl Claimed {
+    /// Number of jobs.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Whether nothing was available.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    /// The `i`-th job and its record.
+    #[must_use]
+    pub fn get(&self, i: usize) -> Option<(Lease, RecordView<'_>)> {
+        Some((*self.leases.get(i)?, self.records.get(i)?))
+    }
+
+    /// The jobs, in the order they were given.
+    pub fn iter(&self) -> impl Iterator<Item = (Lease, RecordView<'_>)> {
+        (0..self.len()).filter_map(|i| self.get(i))
+    }
+
+    /// The records as a batch, for views that outlive the answer.
+    #[must_use]
+    pub fn records(&self) -> &ReadBatch {
+        &self.records
+    }
+}
+
+/// Which leases an ack, nack or extend means.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Held<'a> {
+    /// The worker that claimed them.
+    pub node: &'a [u8],
+    /// The jobs.
+    pub seqs: &'a [u64],
+    /// Their lease ids, one per job: a stale one is skipped even if the node is the same.
+    pub lease_ids: Option<&'a [u64]>,
+}
+
+/// The answer to an ack, nack or extend.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// The jobs that were acked, released or extended.
+    pub done: Vec<u64>,
+    /// The others: not held by this node, or under a stale id.
+    pub skipped: Vec<u64>,
+    /// When the extended leases run out, wall clock, ms.
+    pub deadline: Option<u64>,
+    /// Counts afterwards.
+    pub queue: QueueState,
+}
+
+/// How many jobs of a queue are in which state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueState {
+    /// Could be claimed at once.
+    pub ready: u64,
+    /// Leased.
+    pub in_flight: u64,
+    /// Wait for their time.
+    pub delayed: u64,
+    /// Over `max_deliveries`, without a dead-letter topic.
+    pub dead: u64,
+    /// Moved to the dead-letter topic so far.
+    pub dead_lettered: u64,
+    /// Expired before they were done, so far.
+    pub expired: u64,
+}
+
+/// A state of jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobState {
+    /// Could be claimed at once.
+    Ready,
+    /// Leased.
+    Leased,
+    /// Waits for its time.
+    Delayed,
+    /// Over `max_deliveries`.
+    Dead,
+}
+
+impl JobState {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Leased => "leased",
+            Self::Delayed => "delayed",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// A job as a peek shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeekedJob {
+    /// The job.
+    pub seq: u64,
+    /// Its state.
+    pub state: JobState,
+    /// How often it was given.
+    pub deliveries: u32,
+    /// Who holds it.
+    pub node: Option<Vec<u8>>,
+    /// Under which lease.
+    pub lease_id: Option<u64>,
+    /// When the lease runs out, wall clock, ms.
+    pub deadline: Option<u64>,
+    /// When a delayed job can be claimed, wall clock, ms.
+    pub visible_at: Option<u64>,
+    /// Its lane.
+    pub lane: u8,
+    /// Its group.
+    pub group: Option<Vec<u8>>,
+}
+
+/// The answer to a peek. Owns its bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Peeked {
+    /// The topic's id.
+    pub topic_id: u64,
+    pub(crate) jobs: Vec<PeekedJob>,
+    pub(crate) records: ReadBatch,
+}
+
+impl Peeked {
+    /// The jobs and their records.
+    pub fn iter(&self) -> impl Iterator<Item = (&PeekedJob, RecordView<'_>)> {
+        self.jobs.iter().enumerate().filter_map(|(i, j)| Some((j, self.records.get(i)?)))
+    }
+
+    /// The records as a batch, for views that outlive the answer.
+    #[must_use]
+    pub fn records(&self) -> &ReadBatch {
+        &self.records
+    }
+}
+
+/// The answer to a redrive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Redriven {
+    /// Records that were moved or revived, or would be.
+    pub moved: u64,
+    /// Records looked at.
+    pub records_scanned: u64,
+}
+
+/// Moves dead letters, or revives dead jobs.
+#[derive(Clone, Debug, Default)]
+pub struct Redrive {
+    /// Where to; `None`: where each came from.
+    pub to: Option<String>,
+    /// Only records with these tags.
+    pub matching: Option<TopicMatch>,
+    /// Only these.
+    pub seqs: Option<Vec<u64>>,
+    /// At most so many.
+    pub limit: Option<usize>,
+    /// Only count.
+    pub dry_run: bool,
+}

@@ -1,0 +1,271 @@
+//! A write by its topic's name: the topic is found or created, the write prepared → decided and staged
+//! under the append lock → awaited.
+//!
+//! The blocking and the asynchronous call share every stage; they differ in how they wait.
+
+use std::sync::Arc;
+
+use topics_storage::segment::TopicKey;
+use topics_storage::wal::{Level, Ticket};
+
+use super::load::check_load;
+use crate::catalog::ids::Id;
+use crate::checkpoint::Store;
+use crate::ctx::Wait;
+use crate::topic::Topic;
+use crate::topic::retention;
+use crate::topic::write::append::{Decided, Halt};
+use crate::topic::write::decide::Decision;
+use crate::topic::write::forward::Forwarding;
+use crate::topic::write::prepare::Prepared;
+use crate::types::api::{Append, Appended, Completion};
+use crate::types::config::TopicConfig;
+use crate::types::error::{Error, Result};
+
+/// How far one attempt came.
+enum Step {
+    Decided(Arc<Topic>, Decided),
+    /// A verb has the topic alone.
+    Held(Arc<Topic>),
+    /// The topic is gone: look the name up again.
+    Gone,
+    /// A topic id must be reserved first.
+    Id(Ticket),
+    /// The head that was expected is what readers see, and a write is on its way: whether it
+    /// becomes the head is known when this ticket has reached this level.
+    Contended(Ticket, Level),
+}
+
+/// Appends and waits for the class.
+pub(crate) fn append(core: &Arc<Store>, topic: &str, req: &Append<'_>) -> Result<Appended> {
+    let began = core.time.mono_ns();
+    perform(core, Prepared::new(&core.options, topic, req, core.time.steady(), began)?)
+}
+
+/// The same with a write that is prepared.
+pub(crate) fn perform(core: &Arc<Store>, mut p: Prepared) -> Result<Appended> {
+    let wait = if p.patient { Wait::Patient } else { Wait::Bounded };
+    loop {
+        match step(core, &mut p, wait)? {
+            Step::Gone => {}
+            Step::Held(topic) => topic.wait_not_exclusive(),
+            Step::Id(ticket) => {
+                core.wait(ticket, Level::Synced)?;
+                core.ids.settle(ticket);
+            }
+            // If it fails, the head is what was expected, or the next attempt fails too.
+            Step::Contended(ticket, level) => drop(core.wait(ticket, level)),
+            Step::Decided(topic, d) => {
+                start_sync(core, &topic, &d);
+                let staged = core.time.mono_ns();
+                if let Some(ticket) = d.ticket.filter(|_| d.level > Level::Staged) {
+                    core.wait(ticket, d.level)?;
+                    topic.check_sound()?;
+                }
+                return Ok(answer(core, &topic, d, p.began, staged));
+            }
+        }
+    }
+}
+
+/// Decides and stages; `done` is called when the class is reached. Never blocks, never syncs. Says
+/// whether the class is reached by a group that is led, without a sync.
+pub(crate) fn append_async(
+    core: &Arc<Store>,
+    topic: &str,
+    req: &Append<'_>,
+    done: Completion<Appended>,
+) -> bool {
+    let began = core.time.mono_ns();
+    match Prepared::new(&core.options, topic, req, core.time.steady(), began) {
+        Ok(p) => submit(core, p, done),
+        Err(e) => {
+            done(Err(e));
+            false
+        }
+    }
+}
+
+/// Goes on with an asynchronous write, from the beginning or where it was parked.
+pub(crate) fn submit(core: &Arc<Store>, mut p: Prepared, mut done: Completion<Appended>) -> bool {
+    loop {
+        let next = step(core, &mut p, Wait::No).and_then(|next| {
+            // A write that waits has given its staging room back.
+            let waits = matches!(next, Step::Held(_) | Step::Id(_) | Step::Contended(..));
+            let charge = waits.then(|| core.charge_wait(p.staging_bytes())).transpose()?;
+            Ok((next, charge))
+        });
+        let (next, charge) = match next {
+            Ok(next) => next,
+            Err(e) => {
+                done(Err(e));
+                return false;
+            }
+        };
+        match next {
+            Step::Gone => {}
+            Step::Held(topic) => {
+                let at = core.clone();
+                let resume = move |(p, done, charge)| {
+                    drop(charge);
+                    submit(&at, p, done);
+                };
+                match topic.park((p, done, charge), resume) {
+                    None => return false,
+                    Some(back) => (p, done, _) = back,
+                }
+            }
+            Step::Id(ticket) => {
+                let at = core.clone();
+                let resume = move |outcome: topics_storage::Result<()>| match outcome {
+                    Ok(()) => {
+                        at.ids.settle(ticket);
+                        drop(charge);
+                        submit(&at, p, done);
+                    }
+                    Err(e) => done(Err(e.into())),
+                };
+                core.wal.notify(ticket, Level::Synced, Box::new(resume));
+                return false;
+            }
+            Step::Contended(ticket, level) => {
+                let at = core.clone();
+                let resume = move |_: topics_storage::Result<()>| {
+                    drop(charge);
+                    submit(&at, p, done);
+                };
+                core.wal.notify(ticket, level, Box::new(resume));
+                return level < Level::Synced;
+            }
+            Step::Decided(topic, d) => {
+                start_sync(core, &topic, &d);
+                let staged = core.time.mono_ns();
+                let began = p.began;
+                let Some(ticket) = d.ticket.filter(|_| d.level > Level::Staged) else {
+                    done(Ok(answer(core, &topic, d, began, staged)));
+                    return false;
+                };
+                let (at, level) = (core.clone(), d.level);
+                let finish = move |outcome: topics_storage::Result<()>| {
+                    let sound = outcome.map_err(Error::from).and_then(|()| topic.check_sound());
+                    done(sound.map(|()| answer(&at, &topic, d, began, staged)));
+                };
+                core.wal.notify(ticket, level, Box::new(finish));
+                return level < Level::Synced;
+            }
+        }
+    }
+}
+
+/// A reservation that went with the write is synced at once, so that no write has to wait for it.
+fn start_sync(core: &Arc<Store>, topic: &Arc<Topic>, d: &Decided) {
+    let Some(ticket) = d.ticket.filter(|_| d.renewed) else { return };
+    let (topic, to) = (topic.clone(), d.reserved);
+    let done = move |outcome: topics_storage::Result<()>| {
+        if outcome.is_ok() {
+            topic.reservation_synced(to);
+        }
+    };
+    core.wal.notify(ticket, Level::Synced, Box::new(done));
+}
+
+/// The class is reached.
+fn answer(core: &Store, topic: &Topic, d: Decided, began: u64, staged: u64) -> Appended {
+    let now = core.time.mono_ns();
+    let mut a = d.answer;
+    if d.level == Level::Synced {
+        topic.reservation_synced(d.reserved);
+        a.fsync_ns = now.saturating_sub(staged);
+        a.throttle_ns += core.wal.delayed_since(core.shard(topic.id()), staged).min(a.fsync_ns);
+        core.metrics.sync_wait.record(a.fsync_ns);
+    } else {
+        a.wal_append_ns = now.saturating_sub(staged);
+    }
+    core.metrics.append.record(now.saturating_sub(began));
+    a
+}
+
+/// One attempt: finds the topic, takes room, decides.
+fn step(core: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Step> {
+    core.check_open()?;
+    let topic = match core.named(&p.topic)? {
+        Some(topic) => topic,
+        None if !p.create => return Err(Error::TopicNotFound(p.topic.to_string())),
+        None => match make(core, &p.topic)? {
+            Ok(topic) => topic,
+            Err(ticket) => return Ok(Step::Id(ticket)),
+        },
+    };
+    if p.forward.as_ref().is_some_and(|f| f.dest != topic.id()) {
+        return Err(Error::TopicNotFound(p.topic.to_string()));
+    }
+    topic.check_sound()?;
+    p.throttled_ns += check_load(core, p.bytes, wait)?;
+    retention::expire_before_write(core, &topic, wait)?;
+    // Under full pressure waiting for room only makes the queue longer.
+    let refuse = wait == Wait::Bounded && core.pressure.is_full();
+    let wait = if refuse { Wait::No } else { wait };
+    loop {
+        let Some(mut a) = topic.try_admit(core, p.staging_bytes(), wait)? else {
+            return Ok(Step::Held(topic.clone()));
+        };
+        p.throttled_ns += a.waited().as_nanos() as u64;
+        if a.closed {
+            return Ok(Step::Gone);
+        }
+        let decided = Decision { core, topic: &topic, p }.run(&mut a);
+        let unlogged = !a.logged;
+        if unlogged {
+            // The write that was to create the topic was refused: there is none.
+            a.closed = true;
+        }
+        drop(a);
+        if unlogged {
+            topic.retire(core);
+        }
+        match decided? {
+            Ok(d) => return Ok(Step::Decided(topic, d)),
+            Err(Halt::Read(need)) => retention::provide(core, &topic, &need)?,
+            Err(Halt::Until(ticket, level)) => return Ok(Step::Contended(ticket, level)),
+        }
+    }
+}
+
+/// A topic that is not logged yet; `Err`: an id must be reserved first.
+pub(crate) fn make(
+    core: &Arc<Store>,
+    name: &Arc<str>,
+) -> Result<std::result::Result<Arc<Topic>, Ticket>> {
+    let max = core.options.max_topics;
+    if max > 0 && core.topics() as u64 >= max {
+        core.metrics.throttled.add(1);
+        return Err(Error::Throttled { limit: "topics", max, retry_after_ms: 1000 });
+    }
+    let id = match core.ids.take(core)? {
+        Id::Taken(id) => id,
+        Id::After(ticket) => return Ok(Err(ticket)),
+    };
+    let topic = core.table.loaded.claim(name, || {
+        let key = TopicKey { topic_id: id, epoch: id };
+        Ok(Arc::new(Topic::new(key, name.clone(), core.config(TopicConfig::default()))))
+    })?;
+    Ok(Ok(topic))
+}
+
+/// Writes copies; `done` is called when the destination's class is reached. Never blocks.
+pub(crate) fn forward(
+    core: &Arc<Store>,
+    dest: &Topic,
+    req: &Append<'_>,
+    forwarding: Forwarding,
+    done: Completion<Appended>,
+) {
+    let began = core.time.mono_ns();
+    match Prepared::of_copies(&core.options, &dest.name, req, core.time.steady(), began) {
+        Ok(mut p) => {
+            p.forward = Some(Box::new(forwarding));
+            submit(core, p, done);
+        }
+        Err(e) => done(Err(e)),
+    }
+}

@@ -1,0 +1,89 @@
+//! Creating and deleting a topic by its name.
+
+use std::sync::Arc;
+
+use topics_storage::wal::Level;
+
+use super::append::make;
+use crate::checkpoint::Store;
+use crate::topic::lifecycle::{log_creation, log_deletion, update};
+use crate::topic::{Life, retention};
+use crate::types::api::{CreatedTopic, DeletedTopic};
+use crate::types::config::{ConfigPatch, TopicConfig};
+use crate::types::error::{Error, Result};
+use crate::types::name;
+
+/// Creates a topic, or updates the named fields of one that is there.
+pub(crate) fn create(core: &Arc<Store>, topic: &str, patch: &ConfigPatch) -> Result<CreatedTopic> {
+    name::check(topic)?;
+    let patch = patch.checked(topic)?;
+    let name: Arc<str> = topic.into();
+    loop {
+        core.check_open()?;
+        let topic = match core.named(&name)? {
+            Some(topic) => topic,
+            None => match make(core, &name)? {
+                Ok(topic) => topic,
+                Err(ticket) => {
+                    core.wait(ticket, Level::Synced)?;
+                    core.ids.settle(ticket);
+                    continue;
+                }
+            },
+        };
+        topic.check_sound()?;
+        // Jobs that have expired are dead letters as the config of before says, if they can be.
+        let letters = topic.state.read().config.dead_letter.is_some();
+        if letters && let Err(e) = retention::expire(core, &topic) {
+            log::warn!("topic {name:?}: what has expired goes without a dead letter: {e}");
+        }
+        let exclusive = topic.exclusive(core)?;
+        let (closed, logged) = {
+            let a = topic.append.lock();
+            (a.closed, a.logged)
+        };
+        if closed {
+            continue;
+        }
+        if logged {
+            let config = update(core, &topic, &patch, &exclusive)?;
+            drop(exclusive);
+            return Ok(CreatedTopic { topic_id: topic.id(), created: false, config });
+        }
+        let config = TopicConfig::created(&patch);
+        let logged = log_creation(core, &topic, config.clone(), &exclusive);
+        drop(exclusive);
+        logged?;
+        return Ok(CreatedTopic { topic_id: topic.id(), created: true, config });
+    }
+}
+
+/// Deletes a topic. `before` makes durable what the deletion must not overtake, and names the routers
+/// that go with the topic.
+pub(crate) fn delete(
+    core: &Arc<Store>,
+    name: &str,
+    if_empty: bool,
+    before: impl FnOnce(u64) -> Result<Vec<String>>,
+) -> Result<DeletedTopic> {
+    name::check(name)?;
+    core.check_open()?;
+    let Some(topic) = core.named(name)?.filter(|t| t.life() == Life::Live) else {
+        return Ok(DeletedTopic::default());
+    };
+    topic.check_sound()?;
+    if if_empty {
+        retention::expire(core, &topic)?;
+    }
+    let exclusive = topic.exclusive(core)?;
+    if topic.append.lock().closed {
+        return Ok(DeletedTopic::default());
+    }
+    let count = topic.state.read().count;
+    if if_empty && count > 0 {
+        return Err(Error::TopicNotEmpty { topic: name.to_owned(), count });
+    }
+    let routers_removed = before(topic.id())?;
+    log_deletion(core, &topic, &exclusive)?;
+    Ok(DeletedTopic { deleted: true, routers_removed })
+}

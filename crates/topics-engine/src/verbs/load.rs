@@ -1,0 +1,41 @@
+//! What the engine as a whole takes.
+
+use std::sync::Arc;
+
+use crate::checkpoint::{Store, round};
+use crate::ctx::Wait;
+use crate::types::error::{Error, Result};
+
+/// Refuses a write that the engine as a whole has no room for. A caller that may wait makes
+/// some first; for how long, in ns.
+pub(crate) fn check_load(core: &Arc<Store>, bytes: u64, wait: Wait) -> Result<u64> {
+    core.check_writable()?;
+    let o = &core.options;
+    let refuse = |limit, max, retry_after_ms| {
+        core.metrics.throttled.add(1);
+        Err(Error::Throttled { limit, max, retry_after_ms })
+    };
+    if o.max_total_bytes > 0 && core.live_bytes().saturating_add(bytes) > o.max_total_bytes {
+        return refuse("total_bytes", o.max_total_bytes, 1000);
+    }
+    if core.wal_is_full() {
+        return refuse("wal_bytes", o.wal_max_bytes, 1000);
+    }
+    let most = o.memory_bytes.saturating_mul(2);
+    if core.resident_bytes() <= most {
+        return Ok(0);
+    }
+    let began = core.time.mono_ns();
+    if wait != Wait::No {
+        for shard in 0..core.wal.shards() {
+            if core.wal.poisoned(shard).is_none() {
+                core.wal.sync(shard)?;
+            }
+        }
+        round::checkpoint(core)?;
+    }
+    if core.resident_bytes() > most {
+        return refuse("memory_bytes", o.memory_bytes, 100);
+    }
+    Ok(core.time.mono_ns().saturating_sub(began))
+}
