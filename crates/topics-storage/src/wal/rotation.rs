@@ -17,6 +17,9 @@ use crate::format::record::Start;
 use crate::format::wal_file::{self, WAL_HEADER, WalFileHeader};
 use crate::{Result, StorageError};
 
+/// The next file takes at most one part in this many of the free space.
+const FREE_FRACTION: u64 = 8;
+
 /// Where the first group of a file begins.
 pub(super) const FIRST_GROUP: u64 = (WAL_HEADER + Start::FRAME_LEN) as u64;
 
@@ -62,7 +65,10 @@ impl Shard {
         }
         st.preparing = true;
         let least = self.shared.options.file_initial;
-        let max = self.shared.options.file_max.max(least);
+        // Space that the log allocates ahead is missing for a checkpoint, which must copy live records
+        // before it can free a log file.
+        let free = self.shared.env.fs.free_space(&self.dir).unwrap_or(u64::MAX);
+        let max = self.shared.options.file_max.min(free / FREE_FRACTION).max(least);
         // On a disk that was full, ask for the minimum: checkpoints need the space too.
         let mut size =
             if st.no_space { least } else { st.capacity.saturating_mul(2).clamp(least, max) };

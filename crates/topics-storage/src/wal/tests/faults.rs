@@ -566,8 +566,10 @@ fn the_next_file_is_as_large_as_there_is_room_for() {
     while sizes() != (16 << 10, Some(32 << 10)) {
         put_wait().unwrap();
     }
-    // Room for a file of 8 KiB, and for the page of `CURRENT`; not for one of 64 KiB.
+    // Room for a file of 8 KiB, and for the page of `CURRENT`; not for one of 64 KiB. The log asks
+    // for less and less where it does not learn how much is free.
     fs.set_free_space(Some(3 * 4096));
+    fs.fail_from(CallKind::FreeSpace, 1, FaultKind::EIO);
     while sizes().0 != 32 << 10 {
         put_wait().unwrap();
     }
@@ -584,6 +586,26 @@ fn the_next_file_is_as_large_as_there_is_room_for() {
     assert!(!wal.full(0));
     assert_eq!(sizes(), (8 << 10, Some(4 << 10)), "others need the space too");
     put_wait().unwrap();
+}
+
+#[test]
+fn the_next_file_leaves_most_of_the_free_space_to_others() {
+    let (env, fs, _) = sim_env(1);
+    let wal = wal(&env, WalOptions { file_max: 1 << 20, ..small() });
+    let log = Arc::new(Log::default());
+    fs.set_free_space(Some(256 << 10));
+    let mut seq = 0;
+    loop {
+        let before = env.fs.free_space(Path::new("/")).unwrap();
+        let next = wal.shards[0].state.lock().prepared.as_ref().map_or(0, |p| p.capacity);
+        assert!(next <= (4 << 10).max((before + next) / 8 + 4096), "{next} of {before}");
+        seq += 1;
+        let staged = put(&wal, batch(&log, seq, 1, Level::Written));
+        if staged.and_then(|t| wal.wait(t, Level::Synced)).is_err() {
+            break;
+        }
+    }
+    assert!(wal.full(0) && seq > 1000, "{seq}");
 }
 
 #[test]
