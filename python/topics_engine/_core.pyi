@@ -1,8 +1,8 @@
-"""The native module: bytes in, bytes out.
+"""The native module.
 
-JSON goes in and comes out as bytes; nothing here builds Python objects from a record's payload.
-Every method that waits releases the GIL and stays open to signals. Failures raise the classes of
-`topics_engine.errors`. In a forked child every call raises `Closed`.
+JSON passes through as bytes; no Python object is built from the payload of a record. A method that
+waits releases the GIL and handles signals. Failures raise the classes of `topics_engine.errors`. In
+a forked child every call raises `Closed`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,15 +23,15 @@ __all__ = [
     "Connection",
     "Consumer",
     "Engine",
-    "Gate",
-    "Handed",
+    "HotDispatcher",
     "Http",
-    "Pump",
+    "PendingBatch",
+    "PendingJobs",
     "Queue",
     "Recovery",
-    "Taken",
+    "StreamWriter",
     "Transactions",
-    "Waiting",
+    "WaitHandle",
     "Watch",
     "Work",
     "__version__",
@@ -48,10 +48,11 @@ __version__: Final[str]
 
 # Bits of `flags` in `Http.call`.
 BODY_NDJSON: Final[int]
-"""The body is `application/x-ndjson`: one `data` a line."""
+"""The body is `application/x-ndjson`: one `data` per line."""
 BODY_OCTETS: Final[int]
-BODY_ARROW: Final[int]
 """The body is `application/octet-stream`: one binary record."""
+BODY_ARROW: Final[int]
+"""The body is `application/vnd.apache.arrow.stream`: one record per row."""
 ACCEPT_ARROW: Final[int]
 """`diff`: answer 200 with an Arrow IPC stream (`application/vnd.apache.arrow.stream`)."""
 ACCEPT_JSON: Final[int]
@@ -60,7 +61,7 @@ ACCEPT_JSON: Final[int]
 _Setting: TypeAlias = str | int | float | bool | None
 
 def verify(path: str, progress: Callable[[int, int, int, int], object] | None = None) -> bytes:
-    """Checks every byte of a data directory, closed or open, and changes none; a JSON report
+    """Verifies every byte of a data directory, closed or open, and changes none. A JSON report
     `{"ok", "files", "bytes", "records", "problems": [{"file", "offset", "detail"}]}`.
     `progress(files, bytes, total_bytes, problems)` is called after each file.
     """
@@ -68,14 +69,14 @@ def verify(path: str, progress: Callable[[int, int, int, int], object] | None = 
 def repair(
     path: str, settings: Mapping[str, _Setting] | None = None, *, apply: bool = False
 ) -> bytes:
-    """What damage to the log of a closed directory has taken; with `apply`, gives it up and keeps
-    a copy of the damaged bytes. JSON `{"done", "losses": [{"file", "offset", "shard", "lsns"}],
-    "gaps": [{"topic", "from", "to", "reason"}], "kept": [file]}`.
+    """Reports what damage has destroyed in a closed directory; with `apply`, declares it lost and
+    keeps a copy of the damaged bytes. JSON `{"done", "losses": [{"file", "offset", "shard",
+    "lsns"}], "gaps": [{"topic", "from", "to", "reason"}], "kept": [file]}`.
     """
 
 def make_directory(path: str) -> None:
-    """Makes a data directory when it is missing; raises `InvalidRequest`, which says what stands in
-    the way, where it cannot be one.
+    """Creates a data directory if it is missing; the `InvalidRequest` of a failure says what is in
+    the way.
     """
 
 def defaults() -> dict[str, str | int | bool]:
@@ -91,14 +92,14 @@ _Row: TypeAlias = tuple[int, int, str | None, str | None, bytes | None, bytes, b
 """`(seq, ts, node, tag, meta, raw, binary)`."""
 
 def parse_answer(body: bytes, member: str) -> tuple[bytes, list[_Row], list[bytes]]:
-    """A server's JSON answer without `member`; the records in that; and what else each of them
-    says, as JSON, which is empty when none says more.
+    """The JSON answer of a server without `member`; the records in `member`; and their other fields
+    as JSON, empty when no record has other fields.
     """
 
 _Acked: TypeAlias = tuple[int, int, int, int, int, bool, bool, str]
 """`(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`."""
 
-_Lost: TypeAlias = tuple[int, int, str, int, int, int]
+_GapRow: TypeAlias = tuple[int, int, str, int, int, int]
 """`(gap_from, gap_to, reason, missed_estimate, earliest_seq, head_seq)`."""
 
 _WatchStart: TypeAlias = tuple[str, int | None, int | None, int | None]
@@ -113,12 +114,12 @@ _NewRow = (
 """`(data, binary, tag, node, meta, ttl_ms)`; of jobs also `(lane, group, delay_ms, deliver_at)`."""
 
 class _Page(Protocol):
-    """What a read returned; owns its bytes, valid after close, deletion and eviction."""
+    """The result of a read. It owns its bytes: they stay valid after close, delete and eviction."""
 
     @property
     def topic_id(self) -> int: ...
     @property
-    def tombstone(self) -> _Lost | None: ...
+    def tombstone(self) -> _GapRow | None: ...
     @property
     def next_from_seq(self) -> int: ...
     @property
@@ -141,15 +142,15 @@ class _Page(Protocol):
     def payloads(self) -> list[bytes]:
         """The payloads alone."""
 
-_Told: TypeAlias = tuple[str, str, int, _Page | None, _Lost | None, int | None]
+_WatchEvent: TypeAlias = tuple[str, str, int, _Page | None, _GapRow | None, int | None]
 """`(kind, topic, topic_id, records, gap, seq)`. Kinds: `records` `gap` `caught-up` `topic-deleted`;
 `seq` is the topic's cursor after the event.
 """
 
 class _Source(Protocol):
-    """An open subscription. One thread waits in it; `close` from any."""
+    """An open watch. One thread waits in it; any thread may call `close`."""
 
-    def next(self, timeout: float | None = None) -> _Told | None:
+    def next(self, timeout: float | None = None) -> _WatchEvent | None:
         """The next event, or `None` when the timeout passed."""
 
     def close(self) -> None: ...
@@ -169,14 +170,14 @@ class _Stream(Protocol):
     def __arrow_c_schema__(self) -> CapsuleType: ...
 
 class _Verbs(Protocol):
-    """What the client's handles stand on: an engine, here or elsewhere."""
+    """The backend of the client's handles: an embedded or a remote engine."""
 
     @property
     def path(self) -> str: ...
     @property
     def closed(self) -> bool: ...
     def close(self) -> None:
-        """Stages nothing more, syncs, wakes every waiter with `Closed`. Idempotent."""
+        """Refuses further writes, syncs, and wakes every waiter with `Closed`. Idempotent."""
 
     def append(
         self,
@@ -227,7 +228,7 @@ class _Verbs(Protocol):
         strong: bool = False,
         touch: bool = True,
     ) -> _Page:
-        """One batch. With none of `after`, `tail`, `before`: from the earliest kept record.
+        """One batch. Without `after`, `tail` and `before` it starts at the earliest record.
         `before` needs `tail` and pages backwards. `match` is a tag, or a prefix with one
         trailing `*`.
         """
@@ -275,7 +276,7 @@ class _Verbs(Protocol):
         allow_cycle: bool = False,
         exactly_once: bool = False,
     ) -> bool:
-        """Creates a router, or updates it; whether it was created."""
+        """Creates or updates a router; whether it was created."""
 
     def delete_router(self, router: str) -> bool:
         """Whether there was one."""
@@ -320,7 +321,7 @@ class _Verbs(Protocol):
 
 @final
 class Recovery:
-    """How far an open that runs in another thread has come."""
+    """The progress of an open that runs in another thread."""
 
     def __new__(cls) -> Recovery: ...
     @property
@@ -338,18 +339,18 @@ class Engine(_Verbs):
         read_only: bool = False,
         recovery: Recovery | None = None,
     ) -> Engine:
-        """Read-only: nothing in the directory changes, every write is refused, and others may read
-        it at the same time. Else `recovery` says meanwhile how far it has come.
+        """`read_only`: nothing in the directory changes, every write is refused, and other
+        processes may read it at the same time. `recovery` reports the progress of an open.
         """
 
     def scan_range(self, topic: str, request: bytes) -> _Stream:
         """A range; `request` is the body of `POST /v0/topics/:t/scan`."""
 
     def split(self, topic: str, request: bytes) -> bytes:
-        """Parts of a range; request and answer are those of `POST /v0/topics/:t/split`."""
+        """Splits of a range; request and answer are those of `POST /v0/topics/:t/split`."""
 
     def check(self) -> None:
-        """Raises `Closed` where every other call would."""
+        """Raises `Closed` if the engine is closed."""
 
     def consumers(self, topic: str) -> list[tuple[str, str, int, int, int]]:
         """`(name, mode, cursor, lag, lag_ms)` in name order."""
@@ -362,8 +363,8 @@ class Batch(_Page): ...
 
 @final
 class Watch(_Source):
-    def poll(self, calls: Calls, token: int) -> _Told | None:
-        """The next event if there is one now; else the call is answered when to look again."""
+    def poll(self, calls: Calls, token: int) -> _WatchEvent | None:
+        """The next event if one is available; otherwise the call is resolved when to poll again."""
 
 @final
 class ArrowStream(_Stream): ...
@@ -375,23 +376,23 @@ _WriteOptions: TypeAlias = tuple[
 
 @final
 class Calls:
-    """The calls of one event loop that are answered later, over any number of engines.
+    """The asynchronous calls of one event loop, over any number of engines.
 
-    What came of a call is drained under its token. A value that is a `Taken` or a `Handed` undoes
-    itself when it is dropped untaken.
+    `drain` returns the outcome of a call under its token. A `PendingJobs` or `PendingBatch` that is
+    dropped before `take` undoes itself.
     """
 
     def __new__(cls) -> Calls: ...
     @property
     def fd(self) -> int:
-        """Readable when there is something to drain: for `loop.add_reader`."""
+        """Readable when `drain` returns outcomes: for `loop.add_reader`."""
 
     @property
     def running(self) -> int:
-        """Verbs that threads are at, or have before them."""
+        """The number of verbs that are running or queued."""
 
     def drain(self) -> list[tuple[int, Any]]:
-        """Token and value, or exception, of what was answered; clears `fd`. Never blocks."""
+        """Token and value, or exception, of each resolved call; clears `fd`. Never blocks."""
 
     def run(
         self,
@@ -401,7 +402,7 @@ class Calls:
         kwargs: dict[str, Any],
         long: bool = False,
     ) -> None:
-        """Runs a verb on one of a few threads, or, if it may take `long`, on its own."""
+        """Runs a verb on a worker thread, or on a thread of its own if it may take `long`."""
 
     def append(
         self,
@@ -411,7 +412,7 @@ class Calls:
         records: Sequence[_NewRow],
         options: _WriteOptions,
     ) -> _Acked | None:
-        """As `Engine.append`, without waiting: `None` where the call is answered later."""
+        """As `Engine.append`, without waiting; `None`: the call is resolved later."""
 
     def append_batch(
         self,
@@ -422,40 +423,40 @@ class Calls:
         tag: str | None,
         options: _WriteOptions,
     ) -> _Acked | None: ...
-    def head(self, token: int, engine: Engine, topic: str, seq: int) -> Waiting:
-        """Is answered when there is something after `seq`, the topic goes or the engine closes."""
+    def head(self, token: int, engine: Engine, topic: str, seq: int) -> WaitHandle:
+        """Resolves when a record after `seq` exists, the topic is deleted or the engine closed."""
 
 @final
-class Waiting:
-    """A wait; dropping it withdraws it."""
+class WaitHandle:
+    """A wait; dropping it cancels it."""
 
     def cancel(self) -> None:
-        """Withdraws it: it is answered no more, or untaken. Idempotent."""
+        """Cancels the wait. Idempotent."""
 
 @final
-class Taken:
-    """Claimed jobs. Dropped untaken, they are given back."""
+class PendingJobs:
+    """Claimed jobs. Dropping it before `take` releases them."""
 
     def take(self) -> _Jobs | None:
-        """The jobs are the caller's from now on."""
+        """Returns the jobs; the caller acks or releases them."""
 
 @final
-class Handed:
-    """A batch of a consumer. Dropped untaken, the consumer's next read hands it out."""
+class PendingBatch:
+    """A batch of a consumer. Dropping it before `take` leaves it to the next read."""
 
     def take(self) -> Batch | None:
-        """The batch is the caller's from now on."""
+        """Returns the batch."""
 
 @final
 class Bridge:
-    """Completions on their way to an event loop."""
+    """Delivers completed calls to an event loop."""
 
     @property
     def fd(self) -> int:
-        """Readable when there are completions: for `loop.add_reader`."""
+        """Readable when `drain` returns completions: for `loop.add_reader`."""
 
     def drain(self) -> list[tuple[int, int, bytes]]:
-        """Completed calls as `(token, status, body)`, and clears `fd`. Never blocks."""
+        """The completed calls as `(token, status, body)`; clears `fd`. Never blocks."""
 
 class _Slots(Protocol):
     def take(self, label: str) -> None: ...
@@ -466,15 +467,15 @@ class _Budget(Protocol):
     def give(self, size: int) -> None: ...
 
 @final
-class Gate:
-    """Which requests of a loop's connections are hot, and how they are answered. Shut at first.
+class HotDispatcher:
+    """Answers the hot requests of a loop's connections. Disabled at first.
 
-    `ticks` are the calls of `sweep` that a body, the first and the next request may take, and a
-    client that has all and does not say goodbye. `drain` are the calls that a closed client has
-    which is owed something, and how many bytes of that have one more each. `unsent` says how much
-    the client of a transport has not taken. `keys` says which verbs the holder of an
-    `Authorization` header may ask for here, as the number of a grant and a label, and counts the
-    requests that wait by label.
+    `timeouts` are counted in calls of `check_timeouts`: for a body, for the first request, for the
+    next request, and for a client that has every byte and does not close. `drain` is the number of
+    calls that a closing client has for its unacknowledged bytes, and the number of bytes that add
+    one call each. `unacked_bytes` returns the bytes of a transport that its client has not
+    acknowledged. `keys` admits the holder of an `Authorization` header to a verb, as the number of
+    a grant and a label, and counts the waiting requests by label.
     """
 
     def __new__(
@@ -484,28 +485,28 @@ class Gate:
         loopback: bool,
         max_body: int,
         receiving: _Budget,
-        ticks: tuple[int, int, int, int],
+        timeouts: tuple[int, int, int, int],
         drain: tuple[int, int],
-        unsent: Callable[[Any], int],
+        unacked_bytes: Callable[[Any], int],
         too_slow_head: bytes,
         too_slow_body: bytes,
         keys: tuple[Callable[[str, bytes], tuple[int, str] | None], _Slots] | None = None,
-    ) -> Gate: ...
-    def open(self, http: Http, flush_soon: Callable[[], None]) -> None:
-        """From now on hot requests are answered by `http`; writes that it stages are announced."""
+    ) -> HotDispatcher: ...
+    def enable(self, http: Http, flush_soon: Callable[[], None]) -> None:
+        """From now on `http` answers hot requests, and `flush_soon` follows a staged write."""
 
-    def shut(self) -> None:
-        """From now on every request goes to the application; answers to come are the last ones."""
+    def disable(self) -> None:
+        """From now on the application answers every request; pending replies are the last ones."""
 
-    def sweep(self) -> None:
-        """A tick of the clock: connections whose client is too slow end."""
+    def check_timeouts(self) -> None:
+        """Counts one tick, and closes the connections whose client is too slow."""
 
 @final
 class Connection:
-    """The `asyncio.Protocol` of one connection, until `complete(fresh)` makes another take over."""
+    """The `asyncio.Protocol` of one connection, until that of `complete(fresh)` takes over."""
 
     def __new__(
-        cls, gate: Gate, complete: Callable[[bool], Any], server_state: Any
+        cls, dispatcher: HotDispatcher, complete: Callable[[bool], Any], server_state: Any
     ) -> Connection: ...
     def connection_made(self, transport: Any) -> None: ...
     def connection_lost(self, _exc: Exception | None) -> None: ...
@@ -516,31 +517,30 @@ class Connection:
     def shutdown(self) -> None: ...
 
 @final
-class Pump:
-    """Writes one stream to its transport where the bridge is drained.
+class StreamWriter:
+    """Writes one stream to its transport while the bridge is drained.
 
-    Belongs to the loop of `http`. `ended` is called once, when nothing more is written: whether the
-    stream came to its end.
+    Belongs to the loop of `http`. `ended(complete)` is called once, after the last byte.
     """
 
     def __new__(
         cls, http: Http, token: int, transport: Any, ended: Callable[[bool], object]
-    ) -> Pump: ...
+    ) -> StreamWriter: ...
     def begin(self) -> None:
-        """From now on the stream is written here."""
+        """Starts writing."""
 
     def pause(self) -> None:
-        """The transport takes nothing for now."""
+        """The transport's buffer is full."""
 
     def resume(self) -> None:
-        """The transport takes more."""
+        """The transport's buffer has space again."""
 
     def close(self) -> None:
-        """Nothing more is written here. Idempotent."""
+        """Stops writing without calling `ended`. Idempotent."""
 
 @final
 class Http:
-    """The routes of `/v0` without sockets: parsing, limits, answers.
+    """The verbs of `/v0` without sockets: parsing, limits, answers.
 
     Belongs to one event loop: `call`, `flush`, `cancel` and `bridge.drain` from its thread.
     """
@@ -551,54 +551,54 @@ class Http:
         settings: Mapping[str, _Setting] | None = None,
         grants: list[tuple[str, list[str], bool]] | None = None,
     ) -> Http:
-        """`grants` are what clients may touch: the name of the key, the prefixes of the names that
-        are its own (none: all), whether it may change configs. Without keys there is one for all.
+        """`grants` are the rights of clients: the name of the key, its name prefixes (none: every
+        name), whether it may change configs. A server without keys has one grant.
         """
 
     def extend_grants(self, all: list[tuple[str, list[str], bool]]) -> None:
-        """Adds those of these grants that are not known yet: a number keeps its meaning."""
+        """Appends the grants after those that exist; an existing number keeps its meaning."""
 
     @property
     def bridge(self) -> Bridge: ...
     def call(
         self,
-        route: str,
+        verb: str,
         name: str,
         query: bytes,
         body: bytes,
         flags: int,
         token: int,
         key: bytes | None = None,
-        part: str = "",
+        subresource: str = "",
         grant: int = 0,
     ) -> tuple[int, bytes] | None:
         """Answers `(status, body)`, or `None`: the completion with this token comes over the
         bridge, once.
 
-        `route` is the verb of a row of `topics_engine.asgi.routes`; `name` the topic, queue or
-        router in the path, percent-decoded, `part` what else is there; `query` the raw query
-        string; `flags` the bits above; `key` the `Idempotency-Key` header, or the `Last-Event-ID`
-        of a stream; `grant` which of the grants the client has.
-        The body of an answer is JSON, but for status 200 of `metrics` (without `ACCEPT_JSON`).
-        Of a stream, as `diff` with `ACCEPT_ARROW` is, it is what that begins with: `pull` goes on.
+        `verb` is that of a row of `topics_engine.asgi.routes`; `name` the topic, queue or router
+        in the path, percent-decoded; `subresource` the consumer, session or writer in the path;
+        `query` the raw query string; `flags` the bits above; `key` the `Idempotency-Key` header, or
+        the `Last-Event-ID` of a stream; `grant` the number of the client's grant.
+        The body is JSON, except for status 200 of `metrics` without `ACCEPT_JSON`. The body of a
+        stream, such as `diff` with `ACCEPT_ARROW`, is its beginning: `pull` continues.
         """
 
     def pull(self, token: int) -> tuple[list[bytes], int] | None:
-        """What the stream opened by this call has: pieces (of bytes, or messages of a socket), and
-        0: there may be more; 1: the bridge says when, by a completion with status 0; 2: the end;
-        3: it failed, and its client must not take what it got for all. `None` when there is no
-        such stream. `cancel` ends it.
+        """Pulls the stream that this call opened: its pieces (bytes, or messages of a socket), and
+        0: pull again; 1: wait for a completion with status 0; 2: the end; 3: it failed, and the
+        client must not take its output for complete. `None` without such a stream. `cancel` ends
+        it.
         """
 
     def failure(self, token: int) -> tuple[str, str] | None:
-        """Why the stream of this call failed: a code and a message. Once, before `cancel`."""
+        """Why the stream of this call failed: a code and a message. Once, until `cancel`."""
 
     def message(self, token: int, text: bytes, read: bool, write: bool) -> None:
-        """A message of a socket's client, with the scopes that it has."""
+        """Handles a message from the client of a socket, with its scopes."""
 
     def flush(self) -> None:
-        """Leads the writes that this loop tick staged, once at its end. What it completes is in
-        the bridge without a signal on its fd: call `Bridge.drain` next.
+        """Commits the writes that were staged in this tick of the loop; called once at its end.
+        Completions are queued without a signal on the fd: call `Bridge.drain` next.
         """
 
     @property
@@ -607,17 +607,17 @@ class Http:
 
     @property
     def pending(self) -> int:
-        """Calls that are not yet answered."""
+        """The number of open calls and streams."""
 
     def cancel(self, token: int) -> None:
-        """Forgets a waiting call: its client is gone. A staged write goes on."""
+        """Cancels a waiting call whose client has gone. A staged write continues."""
 
     def set_ready(self, ready: bool) -> None:
-        """What `ready` answers; false while draining."""
+        """Sets the answer of `ready`; false while draining."""
 
     def close(self) -> None:
-        """Answers every waiting `diff` with what there is, stops the threads of this object.
-        The engine stays open. Idempotent.
+        """Answers every waiting call with what is available, and stops the threads of this
+        object. The engine stays open. Idempotent.
         """
 
 _Jobs = tuple[list[tuple[int, int, int, int]], int, Batch]
@@ -625,18 +625,18 @@ _Jobs = tuple[list[tuple[int, int, int, int]], int, Batch]
 records in the same order.
 """
 
-_SeenJob = tuple[str, int, str | None, int | None, int | None, int | None, int, str | None]
-_Seen = tuple[list[_SeenJob], Batch]
+_PeekedJob = tuple[str, int, str | None, int | None, int | None, int | None, int, str | None]
+_PeekedJobs = tuple[list[_PeekedJob], Batch]
 """`(state, deliveries, node, lease_id, deadline, visible_at, lane, group)` of each job; their
 records.
 """
 
-_Rows = tuple[str, Sequence[_NewRow], str | None]
+_TxnRows = tuple[str, Sequence[_NewRow], str | None]
 _Acks = tuple[str, str, list[int], list[int] | None]
 _Committed = tuple[int, bool, list[tuple[str, int, int, int]]]
 
 _Outcome = tuple[list[int], list[int], int | None]
-"""Seqs that were done, seqs that were skipped, when extended leases run out (epoch ms)."""
+"""Seqs that were done, seqs that were skipped, deadline of extended leases (epoch ms)."""
 
 @final
 class Transactions:
@@ -649,7 +649,7 @@ class Transactions:
     def __new__(cls, engine: Engine) -> Transactions: ...
     def transact(
         self,
-        rows: Sequence[_Rows],
+        rows: Sequence[_TxnRows],
         *,
         writer: str | None = None,
         epoch: int | None = None,
@@ -659,7 +659,7 @@ class Transactions:
         acks: list[_Acks] = ...,
     ) -> _Committed: ...
     def stage(
-        self, writer: str, stage: str, part: int, rows: Sequence[_Rows]
+        self, writer: str, stage: str, part: int, rows: Sequence[_TxnRows]
     ) -> tuple[int, int, bool]:
         """Makes rows durable, invisible until a commit: `(records, bytes, repeated)`."""
 
@@ -677,7 +677,7 @@ class Transactions:
 
     def abort(self, writer: str, stage: str) -> bool: ...
     def forget(self, writer: str) -> bool:
-        """Its next commit may have any epoch; False when there is no such writer."""
+        """Deletes the state of a writer; its next commit may have any epoch. False without it."""
 
     def state(self, writer: str) -> tuple[int | None, list[tuple[str, int, int, int]]]:
         """`(last_epoch, [(stage, parts, records, bytes)])`."""
@@ -694,10 +694,10 @@ class Queue:
 
     def claim_later(
         self, calls: Calls, token: int, node: str, max: int, lease_ms: int | None, wait: float
-    ) -> Waiting:
-        """The call is answered with a `Taken`; `wait` is at most 30 s."""
+    ) -> WaitHandle:
+        """Resolves the call with a `PendingJobs`; `wait` is at most 30 s."""
 
-    def peek(self, state: str | None = None, max: int = 100) -> _Seen:
+    def peek(self, state: str | None = None, max: int = 100) -> _PeekedJobs:
         """Jobs by state, or what claims would get next."""
 
     def ack(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome: ...
@@ -732,11 +732,11 @@ class Work:
     def next(self, wait: float = 0.0) -> _Jobs | None:
         """The next jobs; `None` when the stream was closed."""
 
-    def next_later(self, calls: Calls, token: int, wait: float) -> Waiting | None:
-        """The call is answered with a `Taken`; `wait` is at most 30 s."""
+    def next_later(self, calls: Calls, token: int, wait: float) -> WaitHandle | None:
+        """Resolves the call with a `PendingJobs`; `wait` is at most 30 s."""
 
     def close(self) -> None:
-        """Gives back what it holds. Idempotent."""
+        """Releases its leases. Idempotent."""
 
 @final
 class Consumer:
@@ -773,13 +773,13 @@ class Consumer:
         checkpoint: bool,
         match: str | None,
     ) -> None:
-        """One look: the call is answered with a `Handed`, or `Conflict` (`consumer_busy`)."""
+        """One attempt: resolves with a `PendingBatch`, or `Conflict` (`consumer_busy`)."""
 
     def turn(self, calls: Calls, token: int) -> None:
-        """The call is answered when no reader of `at_most_once` has its turn."""
+        """Resolves the call when the reader lock of `at_most_once` is free."""
 
-    def more(self, calls: Calls, token: int, seq: int) -> Waiting:
-        """The call is answered when there is something after `seq`."""
+    def more(self, calls: Calls, token: int, seq: int) -> WaitHandle:
+        """Resolves the call when a record after `seq` exists."""
 
     def commit(self, seq: int) -> None: ...
     def seek(

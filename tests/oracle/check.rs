@@ -139,7 +139,9 @@ impl<'w> Verdict<'w> {
         let (records, bytes) = self.world.pending_size(&self.obs.state.topic);
         let live = |s: &Slot| s.mark.is_none_or(|m| m.keep < self.kind || m.why == Why::Expired);
         let rec = |s: &Slot| self.world.attempts[s.attempt].recs.clone();
-        let over = |c: &TopicConfig| inc.over_cap(c, live, rec, (records, bytes)).last().copied();
+        let over = |c: &TopicConfig| {
+            inc.over_cap(c, u64::MAX, live, rec, (records, bytes)).last().copied()
+        };
         self.configs.iter().filter_map(over).max().unwrap_or(0).max(inc.may_floor)
     }
 
@@ -321,6 +323,9 @@ impl<'w> Verdict<'w> {
         // One gap has one reason, which a change of class makes wrong for a part of it.
         let mut classes = self.configs.iter().map(|c| c.durability).collect::<Vec<_>>();
         classes.extend(self.inc.into_iter().flat_map(|i| i.slots.values()).map(|s| s.class));
+        // What was reserved under a class since the last open may have been given under it.
+        let configs = self.inc.into_iter().flat_map(|i| &i.configs);
+        classes.extend(configs.map(|c| c.config.durability));
         if classes.iter().any(|c| *c != slot.class)
             && matches!(t.reason, GapReason::Crash | GapReason::Restart)
         {

@@ -122,6 +122,12 @@ fn settle_down(inc: &mut Inc, shown: &TopicObs, at: usize, expires: impl Fn(&Slo
         } else {
             let why = match (slot.mark, shown.tombstone(seq)) {
                 (_, Some(t)) if t.gap_to >= shown.state.evict_floor => Why::Gone,
+                // The eviction was lost: one of the deletes that raced with it has taken it.
+                (Some(mark), None)
+                    if mark.why == Why::Evicted && seq >= shown.state.evict_floor =>
+                {
+                    Why::Deleted
+                }
                 // Where its deletion was lost with it, it is in a gap like its neighbours.
                 (Some(mark), told) if mark.why != Why::Deleted || told.is_none() => mark.why,
                 (_, Some(_)) => Why::Evicted,

@@ -155,8 +155,9 @@ impl Inc {
     }
 
     /// Raises all facts before `before` to survive any crash. What is not logged never does;
-    /// `memory` only where a sync was asked for.
-    pub fn raise(&mut self, before: usize, asked: bool) {
+    /// `memory` only where a sync was asked for. What a write evicted that was acked before it was
+    /// logged is given up with it when its group fails (`troubled`).
+    pub fn raise(&mut self, before: usize, asked: bool, troubled: bool) {
         let lift = |keep: &mut Keep, at: usize, logged: bool| {
             if at < before && (*keep == Keep::Kill || (asked && logged)) {
                 *keep = Keep::Power;
@@ -165,7 +166,8 @@ impl Inc {
         lift(&mut self.keep, self.at, true);
         for slot in self.slots.values_mut() {
             lift(&mut slot.keep, slot.at, slot.class != Durability::Ephemeral);
-            if let Some(mark) = &mut slot.mark {
+            let given_up = |m: &Mark| troubled && m.why == Why::Evicted && m.keep == Keep::Live;
+            if let Some(mark) = slot.mark.as_mut().filter(|m| !given_up(m)) {
                 lift(&mut mark.keep, mark.at, slot.class != Durability::Ephemeral);
             }
         }
@@ -189,26 +191,28 @@ impl Inc {
         n
     }
 
-    /// Applies the caps of `config`: the oldest live records go.
+    /// Applies the caps of `config` to the records up to `last`: the oldest live ones go.
     pub fn evict(
         &mut self,
         config: &TopicConfig,
+        last: u64,
         rec: impl Fn(&Slot) -> Arc<[Rec]>,
         keep: Keep,
         at: usize,
     ) {
-        for seq in self.over_cap(config, |s| s.mark.is_none(), rec, (0, 0)) {
+        for seq in self.over_cap(config, last, |s| s.mark.is_none(), rec, (0, 0)) {
             if let Some(slot) = self.slots.get_mut(&seq) {
                 slot.mark = Some(Mark { why: Why::Evicted, keep, at });
             }
         }
     }
 
-    /// The seqs, oldest first, that must go for the live records, and this much more (records,
-    /// bytes), to fit.
+    /// The seqs, oldest first, that must go for the live records up to `last`, and this much more
+    /// (records, bytes), to fit.
     pub fn over_cap(
         &self,
         config: &TopicConfig,
+        last: u64,
         live: impl Fn(&Slot) -> bool,
         rec: impl Fn(&Slot) -> Arc<[Rec]>,
         more: (u64, u64),
@@ -218,7 +222,7 @@ impl Inc {
         }
         let live: Vec<(u64, u64)> = self
             .slots
-            .iter()
+            .range(..=last)
             .filter(|(_, s)| live(s))
             .map(|(&seq, s)| (seq, rec(s)[s.index].bytes()))
             .collect();

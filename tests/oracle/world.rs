@@ -186,12 +186,13 @@ impl World {
                 let acked = self.attempts[attempt].acked;
                 self.attempts[attempt].acked |= !deduped;
                 let place = AttemptState::Settled { id: topic_id, first: first_seq, class };
+                let last = first_seq + self.attempts[attempt].recs.len() as u64 - 1;
                 // What was only staged when its group failed is given up, and its key with it.
                 let given_up = self.troubled && !deduped;
                 match &self.attempts[attempt].state {
                     AttemptState::Settled { class: Durability::Memory, .. } if given_up => {
                         self.settle(attempt, place, keep);
-                        self.caps(&topic, topic_id, keep);
+                        self.caps(&topic, topic_id, last, keep);
                     }
                     AttemptState::Settled { id, first, .. } => {
                         if (*id, *first) != (topic_id, first_seq) || (acked && !deduped) {
@@ -201,7 +202,7 @@ impl World {
                     }
                     _ => {
                         self.settle(attempt, place, keep);
-                        self.caps(&topic, topic_id, keep);
+                        self.caps(&topic, topic_id, last, keep);
                     }
                 }
                 if keep == Keep::Power && !deduped {
@@ -222,7 +223,7 @@ impl World {
                     let keep = keep.min(Keep::of(inc.config().durability));
                     inc.configs.push(Config { config: c.config.clone(), keep, at });
                 }
-                self.caps(&topic, c.topic_id, keep);
+                self.caps(&topic, c.topic_id, u64::MAX, keep);
             }
             (Op::Drop { topic }, Reply::Dropped { existed }) => {
                 let at = self.events;
@@ -355,9 +356,9 @@ impl World {
         (records, bytes)
     }
 
-    /// The caps after a write or a config change, exact unless something is undetermined or may
-    /// have expired: then it is an upper bound of what they took.
-    fn caps(&mut self, name: &str, id: u64, keep: Keep) {
+    /// The caps after a write up to `last`, or a config change, exact unless something is
+    /// undetermined or may have expired: then it is an upper bound of what they took.
+    fn caps(&mut self, name: &str, id: u64, last: u64, keep: Keep) {
         let unclear = self.possible().any(|(_, o)| o.topic() == Some(name));
         let pending = self.pending_size(name);
         let (at, attempts, troubled) = (self.events, &self.attempts, self.troubled);
@@ -382,14 +383,19 @@ impl World {
         if unclear || config.ttl_ms > 0 || inc.slots.values().any(expires) {
             // What has expired counts until it is swept.
             let live = |s: &Slot| s.mark.is_none_or(|m| m.why == Why::Expired);
-            let last = |gone: Vec<u64>| gone.last().copied().unwrap_or(0);
-            inc.lapsed = inc.lapsed.max(last(inc.over_cap(&config, live, recs, (0, 0))));
+            let floor = |gone: Vec<u64>| gone.last().copied().unwrap_or(0);
+            let gone = inc.over_cap(&config, u64::MAX, live, recs, (0, 0));
+            inc.lapsed = inc.lapsed.max(floor(gone));
             if unclear {
-                let gone = inc.over_cap(&config, live, recs, pending);
-                inc.may_floor = inc.may_floor.max(last(gone));
+                let gone = inc.over_cap(&config, u64::MAX, live, recs, pending);
+                inc.may_floor = inc.may_floor.max(floor(gone));
             }
         } else {
-            inc.evict(&config, recs, keep, at);
+            // The write was logged with what it and those before it evict. What later writes evict,
+            // answered before it as they may be, is logged with them: it is kept as far as they are.
+            let later = inc.slots.range(last.saturating_add(1)..).map(|(_, s)| s.keep).min();
+            inc.evict(&config, last, &recs, keep, at);
+            inc.evict(&config, u64::MAX, &recs, later.map_or(keep, |l| l.min(keep)), at);
         }
     }
 
@@ -399,7 +405,8 @@ impl World {
         for (name, incs) in &mut self.names {
             let named = topic.is_none_or(|t| t == name);
             if named || self.shards == 1 {
-                incs.iter_mut().for_each(|inc| inc.raise(before, asked && named));
+                let raise = |inc: &mut Inc| inc.raise(before, asked && named, self.troubled);
+                incs.iter_mut().for_each(raise);
             }
         }
     }

@@ -84,9 +84,12 @@ impl Hand {
         let (mono, wall) = (self.mono(), self.wall());
         let peeked = ok(self.engine().peek("q", None, 10_000))?;
         let peeked: BTreeMap<u64, _> = peeked.iter().map(|(j, _)| (j.seq, j.clone())).collect();
+        let mut met = false;
         for (seq, job) in &mut self.model.queue.jobs {
             let shown = peeked.get(seq);
             if shown.is_none() && job.expired(wall) {
+                let waited = matches!(job.phase, Phase::Leased { .. } | Phase::Delayed(_));
+                met |= waited || job.lapsed.is_some();
                 // One that the clock has put back before its time is met among the delayed.
                 if job.phase == Phase::Waiting && job.new.visible_at > wall {
                     job.phase = Phase::Scheduled(job.new.visible_at);
@@ -123,6 +126,12 @@ impl Hand {
             {
                 self.stale.push((*node, *seq, *id));
             }
+        }
+        // A lease or delay that had run out may have begun anew: then a job of it that has expired
+        // was met, though another of its group hides it by now, and all that has expired is gone.
+        let expired = ok(self.engine().queue_state("q"))?.expired;
+        if met && expired > self.model.queue.expired {
+            self.expire();
         }
         self.shown(None, 10_000);
         Ok(())

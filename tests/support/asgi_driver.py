@@ -68,17 +68,17 @@ class ScriptedHttp:
 
     def call(
         self,
-        route: str,
+        verb: str,
         name: str,
         query: bytes,
         body: bytes,
         flags: int,
         token: int,
         key: bytes = b"",
-        part: str = "",
+        subresource: str = "",
         grant: int = 0,
     ) -> tuple[int, bytes] | None:
-        call = Call(route, name, query, body, flags, token, key, part, grant)
+        call = Call(verb, name, query, body, flags, token, key, subresource, grant)
         self.calls.append(call)
         return self.answer(call)
 

@@ -92,9 +92,9 @@ class Response:
         return bytes(line)
 
     def close(self) -> None:
-        """Gives the stream up, unless it has ended."""
+        """Cancels the stream, unless it has ended."""
         if not self.ended and self.reset is None:
-            self._connection.abandon(self.id)
+            self._connection.cancel(self.id)
 
 
 class Http2Connection:
@@ -251,7 +251,7 @@ class Http2Connection:
             self.responses.pop(response.id, None)
 
     def acknowledge(self, response: Response) -> None:
-        """What was read may be sent again."""
+        """Returns window bytes to the server: they were read."""
         held = response.held - len(response.buffer)
         if held > 0 and self.sock is not None:
             response.held -= held
@@ -259,7 +259,7 @@ class Http2Connection:
             with contextlib.suppress(OSError):
                 self.flush()
 
-    def abandon(self, stream_id: int) -> None:
+    def cancel(self, stream_id: int) -> None:
         self.responses.pop(stream_id, None)
         if self.sock is not None:
             with contextlib.suppress(OSError, ProtocolError):

@@ -1,32 +1,31 @@
-//! A server's answer, taken apart: the records that it carries, with payloads as they were stored.
+//! Parses the JSON answer of a server; payloads stay as they were stored.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use topics_wire::Failure;
-use topics_wire::base64::{Kind, decode};
-use topics_wire::json::{Scanner, SyntaxError, Text};
+use topics_wire::json::{Scanner, SyntaxError, Text, decode_base64};
 
 use crate::batch::Row;
 use crate::errors::raise;
 
-/// A record; texts are slices of the answer.
+/// A record of an answer; its texts are slices of the answer.
 #[derive(Default)]
-struct Found<'a> {
+struct AnswerRecord<'a> {
     seq: u64,
     ts: u64,
     node: Option<Text<'a>>,
     tag: Option<Text<'a>>,
     meta: Option<&'a str>,
     data: Option<&'a str>,
-    packed: Option<&'a str>,
-    /// The members that are no record's, as an object without its last brace.
-    more: Vec<u8>,
+    data_b64: Option<&'a str>,
+    /// Members that are not fields of a record, as a JSON object without its closing brace.
+    extra: Vec<u8>,
 }
 
 struct Answer<'a> {
-    /// Every member but the one that was asked for, as an object.
+    /// Every other member, as a JSON object without its closing brace.
     rest: Vec<u8>,
-    records: Vec<Found<'a>>,
+    records: Vec<AnswerRecord<'a>>,
 }
 
 fn add(object: &mut Vec<u8>, key: Text<'_>, value: &str) {
@@ -40,8 +39,8 @@ fn number(text: &str) -> u64 {
     text.parse().unwrap_or(0)
 }
 
-fn record<'a>(s: &mut Scanner<'a>) -> Result<Found<'a>, SyntaxError> {
-    let mut found = Found::default();
+fn record<'a>(s: &mut Scanner<'a>) -> Result<AnswerRecord<'a>, SyntaxError> {
+    let mut found = AnswerRecord::default();
     s.object(|s, key| {
         match key.raw {
             "$seq" => found.seq = number(s.value()?),
@@ -50,8 +49,8 @@ fn record<'a>(s: &mut Scanner<'a>) -> Result<Found<'a>, SyntaxError> {
             "$tag" => found.tag = Some(s.string()?),
             "meta" => found.meta = Some(s.value()?),
             "data" => found.data = Some(s.value()?),
-            "data_b64" => found.packed = Some(s.string()?.raw),
-            _ => add(&mut found.more, key, s.value()?),
+            "data_b64" => found.data_b64 = Some(s.string()?.raw),
+            _ => add(&mut found.extra, key, s.value()?),
         }
         Ok::<_, SyntaxError>(())
     })?;
@@ -86,28 +85,34 @@ fn close(mut object: Vec<u8>) -> Vec<u8> {
     object
 }
 
-fn row<'py>(py: Python<'py>, found: &Found<'_>) -> PyResult<Row<'py>> {
+fn row<'py>(py: Python<'py>, found: &AnswerRecord<'_>) -> PyResult<Row<'py>> {
     let bad = |what| raise(py, &Failure::new("internal", what));
     let text = |text: Option<Text<'_>>| {
-        let text = text.map(|t| t.decode().ok_or_else(|| bad("half a surrogate pair in a name")));
+        let text = text.map(|t| {
+            t.decode()
+                .ok_or_else(|| bad("the answer of the server has an unpaired surrogate escape"))
+        });
         Ok::<_, PyErr>(text.transpose()?.map(|t| PyString::new(py, &t)))
     };
-    let data = match found.packed {
-        Some(packed) => {
-            let raw = decode(Kind::Standard, packed.as_bytes());
-            PyBytes::new(py, &raw.ok_or_else(|| bad("data_b64 is not base64"))?)
+    let data = match found.data_b64 {
+        Some(data_b64) => {
+            let raw = decode_base64(data_b64.as_bytes());
+            PyBytes::new(
+                py,
+                &raw.ok_or_else(|| bad("data_b64 in the answer of the server is not base64"))?,
+            )
         }
         None => PyBytes::new(py, found.data.unwrap_or("null").as_bytes()),
     };
     let meta = found.meta.map(|m| PyBytes::new(py, m.as_bytes()));
-    let binary = found.packed.is_some();
+    let binary = found.data_b64.is_some();
     Ok((found.seq, found.ts, text(found.node)?, text(found.tag)?, meta, data, binary))
 }
 
 type Parsed<'py> = (Bound<'py, PyBytes>, Vec<Row<'py>>, Vec<Bound<'py, PyBytes>>);
 
-/// The answer without `member`, the records in that, and what else each of them says; the last is
-/// empty when none says more.
+/// Returns the answer without `member`, the records in `member`, and the other fields of each record;
+/// the last is empty when no record has other fields.
 #[pyfunction]
 pub(crate) fn parse_answer<'py>(
     py: Python<'py>,
@@ -115,14 +120,14 @@ pub(crate) fn parse_answer<'py>(
     member: &str,
 ) -> PyResult<Parsed<'py>> {
     let found = py.detach(|| answer(body, member)).map_err(|e| {
-        let message = format!("the server's answer is no answer: {e}");
+        let message = format!("the answer of the server is {e}");
         raise(py, &Failure::new("internal", message))
     })?;
     let rows = found.records.iter().map(|r| row(py, r)).collect::<PyResult<Vec<_>>>()?;
-    let more = if found.records.iter().all(|r| r.more.is_empty()) {
+    let extra = if found.records.iter().all(|r| r.extra.is_empty()) {
         Vec::new()
     } else {
-        found.records.into_iter().map(|r| PyBytes::new(py, &close(r.more))).collect()
+        found.records.into_iter().map(|r| PyBytes::new(py, &close(r.extra))).collect()
     };
-    Ok((PyBytes::new(py, &close(found.rest)), rows, more))
+    Ok((PyBytes::new(py, &close(found.rest)), rows, extra))
 }

@@ -1,4 +1,4 @@
-//! Arguments of the verbs in the engine's terms.
+//! Converts Python arguments to engine requests.
 
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
@@ -19,7 +19,7 @@ pub(crate) type WriteOptions = (
     bool,
 );
 
-/// The same, borrowed.
+/// The borrowed form of [`WriteOptions`].
 #[derive(Clone, Copy)]
 pub(crate) struct AppendArgs<'a> {
     pub node: Option<&'a str>,
@@ -47,7 +47,7 @@ impl<'a> From<&'a WriteOptions> for AppendArgs<'a> {
 }
 
 impl AppendArgs<'_> {
-    /// The append of these records.
+    /// Calls `run` with the append of these records.
     pub fn with_append<R>(
         &self,
         records: &[NewRecord<'_>],
@@ -67,22 +67,22 @@ impl AppendArgs<'_> {
     }
 }
 
-/// The records of an append, held.
-pub(crate) fn held<'py>(records: &Bound<'py, PySequence>) -> PyResult<Vec<Held<'py>>> {
-    records.try_iter()?.map(|r| Held::of(&r?)).collect()
+/// Holds the Python objects of an append.
+pub(crate) fn py_records<'py>(records: &Bound<'py, PySequence>) -> PyResult<Vec<PyRecord<'py>>> {
+    records.try_iter()?.map(|r| PyRecord::of(&r?)).collect()
 }
 
-/// The records that are held; what is JSON is not checked yet.
-pub(crate) fn records_of<'a>(held: &'a [Held<'_>]) -> PyResult<Vec<NewRecord<'a>>> {
-    held.iter().map(Held::record).collect()
+/// The records of held objects; JSON is not validated.
+pub(crate) fn records_of<'a>(held: &'a [PyRecord<'_>]) -> PyResult<Vec<NewRecord<'a>>> {
+    held.iter().map(PyRecord::record).collect()
 }
 
-/// Raw bytes, held.
+/// Holds raw payloads.
 pub(crate) fn raw<'py>(records: &Bound<'py, PyList>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
     records.iter().map(|item| Ok(item.cast_into::<PyBytes>()?)).collect()
 }
 
-/// A record of each.
+/// One binary record for each payload.
 pub(crate) fn raw_records<'a>(
     held: &'a [Bound<'_, PyBytes>],
     tag: Option<&'a str>,
@@ -93,7 +93,7 @@ pub(crate) fn raw_records<'a>(
         .collect()
 }
 
-/// Checks all records of an append.
+/// Validates all records of an append.
 pub(crate) fn check_all<'a>(records: &[NewRecord<'a>]) -> Result<Vec<NewRecord<'a>>, Failure> {
     records.iter().enumerate().map(|(i, r)| check(i, r)).collect()
 }
@@ -101,8 +101,8 @@ pub(crate) fn check_all<'a>(records: &[NewRecord<'a>]) -> Result<Vec<NewRecord<'
 /// Options of a job: lane, group, delay_ms, deliver_at.
 type Job<'py> = (Option<u8>, Option<Bound<'py, PyString>>, u64, u64);
 
-/// A record whose parts live in Python objects.
-pub(crate) struct Held<'py> {
+/// A record whose fields are Python objects.
+pub(crate) struct PyRecord<'py> {
     data: Bound<'py, PyBytes>,
     binary: bool,
     tag: Option<Bound<'py, PyString>>,
@@ -112,7 +112,7 @@ pub(crate) struct Held<'py> {
     job: Option<Job<'py>>,
 }
 
-impl<'py> Held<'py> {
+impl<'py> PyRecord<'py> {
     pub fn of(item: &Bound<'py, PyAny>) -> PyResult<Self> {
         let t = item.cast::<PyTuple>()?;
         if t.len() == 6 {
@@ -125,7 +125,7 @@ impl<'py> Held<'py> {
         Ok(Self { data, binary, tag, node, meta, ttl_ms, job })
     }
 
-    /// The record; what is JSON is not checked yet.
+    /// The record; its JSON is not validated.
     pub fn record(&self) -> PyResult<NewRecord<'_>> {
         Ok(NewRecord {
             data: self.data.as_bytes(),
@@ -146,15 +146,14 @@ fn str_bytes<'a>(s: Option<&'a Bound<'_, PyString>>) -> PyResult<&'a [u8]> {
     s.map_or(Ok(&b""[..]), |s| Ok(s.to_str()?.as_bytes()))
 }
 
-/// Checks what the engine takes on trust: JSON and metadata, byte for byte, without the whitespace
-/// around them.
+/// Validates the JSON of `data` and `meta`, which the engine stores without a check, and removes the
+/// whitespace around it.
 pub(crate) fn check<'a>(index: usize, r: &NewRecord<'a>) -> Result<NewRecord<'a>, Failure> {
     let mut r = *r;
-    let place = json::Place { within: "records", index: Some(index), field: "" };
+    let path = json::FieldPath { within: "records", index: Some(index), field: "" };
     if !r.binary {
         let value = json::validate(r.data);
-        let value = value
-            .map_err(|e| place.at("data").refuse(format_args!("is not one JSON value: {e}")))?;
+        let value = value.map_err(|e| path.at("data").invalid(format_args!("is {e}")))?;
         r.data = value.as_bytes();
     }
     if !r.meta.is_empty() {
@@ -163,22 +162,26 @@ pub(crate) fn check<'a>(index: usize, r: &NewRecord<'a>) -> Result<NewRecord<'a>
     Ok(r)
 }
 
-/// A config that is JSON text.
+/// Parses a config from JSON text.
 pub(crate) fn config_of(text: Option<&[u8]>) -> Result<Option<ConfigPatch>, Failure> {
     text.map(config::parse).transpose()
 }
 
-/// A tag, or a prefix with one `*` at its end.
+/// Parses a tag, or a prefix with one `*` at its end.
 pub(crate) fn match_of(py: Python<'_>, text: Option<&str>) -> PyResult<Option<TopicMatch>> {
     let Some(text) = text else { return Ok(None) };
     if !text.contains('*') {
         return Ok(Some(TopicMatch::Eq(text.as_bytes().to_vec())));
     }
-    let refused = Failure::invalid("match is a tag, or a prefix with one * at its end");
-    read::glob(text).map(Some).ok_or_else(|| raise(py, &refused))
+    let pattern = read::glob(text).ok_or_else(|| {
+        let message =
+            format!("match must be a tag or a prefix with one * at its end, not {text:?}");
+        raise(py, &Failure::invalid(message))
+    });
+    pattern.map(Some)
 }
 
-/// Nodes whose records are skipped.
+/// The nodes whose records a read skips.
 pub(crate) fn nodes_of(nodes: Option<Vec<String>>) -> NodeFilter {
     NodeFilter(nodes.unwrap_or_default().into_iter().map(String::into_bytes).collect())
 }

@@ -1,26 +1,27 @@
 //! Scans as Arrow C streams, without a copy.
 //!
-//! The C structures are made by the arrow crate and owned by capsules; a consumer moves them out.
+//! A capsule owns the C structure of the arrow crate; the consumer moves it out.
 
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
-use topics_wire::arrow::{Pinned, Scan};
+use topics_service::Scan;
+use topics_wire::arrow::StreamBounds;
 
 use crate::errors::raise;
 
-/// A scan that has not been taken yet.
+/// A scan until a consumer takes it.
 #[pyclass(frozen)]
 pub(crate) struct ArrowStream {
     scan: Mutex<Option<Scan>>,
-    pinned: Pinned,
+    bounds: StreamBounds,
 }
 
 impl ArrowStream {
     pub fn new(scan: Scan) -> Self {
-        let pinned = scan.pinned();
-        Self { scan: Mutex::new(Some(scan)), pinned }
+        let bounds = scan.bounds();
+        Self { scan: Mutex::new(Some(scan)), bounds }
     }
 }
 
@@ -32,12 +33,12 @@ fn taken() -> PyErr {
 impl ArrowStream {
     #[getter]
     fn topic_id(&self) -> u64 {
-        self.pinned.topic_id
+        self.bounds.topic_id
     }
 
     #[getter]
     fn to_seq(&self) -> u64 {
-        self.pinned.to_seq
+        self.bounds.to_seq
     }
 
     #[pyo3(signature = (requested_schema=None))]
@@ -46,7 +47,7 @@ impl ArrowStream {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        // The protocol lets a producer ignore a wish that it cannot meet; the consumer casts.
+        // The protocol allows a producer to ignore the requested schema; the consumer casts.
         drop(requested_schema);
         let scan = self.scan.lock().take().ok_or_else(taken)?;
         PyCapsule::new_with_value(py, scan.into_c_stream(), c"arrow_array_stream")

@@ -1,4 +1,4 @@
-//! What a read returned, record by record.
+//! The result of a read, record by record.
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -16,7 +16,7 @@ pub(crate) type Row<'py> = (
     bool,
 );
 
-/// A batch; owns its bytes.
+/// A batch of records. It owns its bytes.
 #[pyclass(frozen)]
 pub(crate) struct Batch(pub ReadBatch);
 

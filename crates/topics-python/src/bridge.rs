@@ -1,64 +1,64 @@
-//! Replies of the routes on their way to an event loop.
+//! Delivers replies and wakes from engine threads to an event loop.
 
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use topics_wire::service::{Reply, Service, Sink};
+use topics_service::{Reply, Service, Sink};
 
-use crate::completions::Completions;
-use crate::hot::{Pumps, Waiting};
+use crate::hot::{PendingReplies, StreamWriters};
+use crate::signal_queue::SignalQueue;
 
-/// A completion.
-pub(crate) enum Done {
+/// An event for the loop.
+pub(crate) enum LoopEvent {
     /// The reply of a call.
     Reply(u64, Reply),
-    /// A waiting read is to look again.
-    Due(u64),
+    /// A waiting call or stream continues.
+    Wake(u64),
 }
 
-/// What a loop is to hear of its routes.
-pub(crate) struct Queue {
-    pub done: Completions<Done>,
+/// The events of one loop, and the connections that they go to.
+pub(crate) struct LoopQueue {
+    pub events: SignalQueue<LoopEvent>,
     /// The hot connections that wait for a reply.
-    pub hot: Waiting,
-    /// The streams that are written where this is drained.
-    pub pumps: Pumps,
+    pub hot: PendingReplies,
+    /// The streams that `drain` writes to their transports.
+    pub writers: StreamWriters,
 }
 
-impl Queue {
+impl LoopQueue {
     pub fn new() -> std::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            done: Completions::new()?,
-            hot: Waiting::default(),
-            pumps: Pumps::default(),
+            events: SignalQueue::new()?,
+            hot: PendingReplies::default(),
+            writers: StreamWriters::default(),
         }))
     }
 }
 
-impl Sink for Queue {
+impl Sink for LoopQueue {
     fn reply(&self, token: u64, reply: Reply) {
-        self.done.push(Done::Reply(token, reply));
+        self.events.push(LoopEvent::Reply(token, reply));
     }
 
-    fn due(&self, token: u64) {
-        self.done.push(Done::Due(token));
+    fn wake(&self, token: u64) {
+        self.events.push(LoopEvent::Wake(token));
     }
 }
 
-/// The loop's end of the queue.
+/// The receiving end of a [`LoopQueue`].
 #[pyclass(frozen)]
 pub(crate) struct Bridge {
-    pub queue: Arc<Queue>,
+    pub queue: Arc<LoopQueue>,
     pub service: Arc<Service>,
 }
 
 impl Bridge {
     fn replies(&self) -> Vec<(u64, Reply)> {
         let mut out = Vec::new();
-        self.queue.done.drain(|done| match done {
-            Done::Reply(token, reply) => out.push((token, reply)),
-            Done::Due(token) => {
+        self.queue.events.drain(|done| match done {
+            LoopEvent::Reply(token, reply) => out.push((token, reply)),
+            LoopEvent::Wake(token) => {
                 out.extend(self.service.resume(token).map(|reply| (token, reply)));
             }
         });
@@ -70,22 +70,22 @@ impl Bridge {
 impl Bridge {
     #[getter]
     fn fd(&self) -> i32 {
-        self.queue.done.fd()
+        self.queue.events.fd()
     }
 
     fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        // Waiting reads are read here; small replies are not worth releasing the GIL, but nobody
-        // knows their number beforehand.
+        // Waiting reads run here. Releasing the GIL does not pay for few small replies, but their
+        // number is not known beforehand.
         let done = py.detach(|| self.replies());
         let (mut items, mut streams) = (Vec::new(), Vec::new());
         for (token, reply) in done {
             if reply.status == 0 {
                 streams.push(token);
-            } else if let Some(reply) = self.queue.hot.settle(py, token, reply) {
+            } else if let Some(reply) = self.queue.hot.deliver(py, token, reply) {
                 items.push((token, reply.status, PyBytes::new(py, &reply.body)));
             }
         }
-        self.queue.pumps.run(py, &mut streams);
+        self.queue.writers.run(py, &mut streams);
         items.extend(streams.into_iter().map(|token| (token, 0, PyBytes::new(py, b""))));
         PyList::new(py, items)
     }

@@ -1,8 +1,8 @@
-//! The calls of one event loop that are answered later.
+//! The asynchronous calls of one event loop.
 //!
-//! A call has a token; what comes of it is drained by the loop, as the value or the exception that
-//! its future gets. What is drained for a token that nobody awaits any more is dropped, and undoes
-//! itself where that matters (`waiting`).
+//! A call has a token. The loop drains its outcome and sets the result or the exception of its
+//! future. If the future was cancelled, the loop drops the value; values that must not be lost undo
+//! their effect when they are dropped (`wait_handle`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,36 +10,36 @@ use std::sync::{Arc, Weak};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySequence, PyTuple};
 use topics_engine::{Append, Appended, Completion, Error};
+use topics_service::{WorkerPool, completion_pair};
 use topics_wire::Failure;
-use topics_wire::service::{Pool, handover};
 
-use crate::args::{AppendArgs, WriteOptions, check_all, held, raw, raw_records, records_of};
-use crate::completions::Completions;
+use crate::args::{AppendArgs, WriteOptions, check_all, py_records, raw, raw_records, records_of};
 use crate::engine::{Ack, Engine, ack};
-use crate::errors::{caught, raise};
+use crate::errors::{catch_panics, raise};
 use crate::shared::Shared;
-use crate::waiting::Waiting;
+use crate::signal_queue::SignalQueue;
+use crate::wait_handle::WaitHandle;
 
-/// Makes the value of an outcome.
-pub(crate) type Make = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+/// Builds the Python value of an outcome.
+pub(crate) type ToPython = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
-/// What became of a call.
+/// The outcome of a call.
 struct Outcome {
     token: u64,
-    make: Make,
+    make: ToPython,
 }
 
-/// What engine threads know of a loop.
+/// The part of [`Calls`] that engine threads share.
 pub(crate) struct Inner {
-    done: Completions<Outcome>,
-    /// For verbs that may wait for the disk.
-    pub pool: Pool,
-    /// Verbs that threads are at, or have before them.
+    outcomes: SignalQueue<Outcome>,
+    /// Runs verbs that may wait for the disk.
+    pub pool: WorkerPool,
+    /// Verbs that are running or queued.
     running: AtomicUsize,
     pid: u32,
 }
 
-/// A verb that a thread is at.
+/// Counts a verb as running until it is dropped.
 struct Running(Arc<Inner>);
 
 impl Drop for Running {
@@ -56,61 +56,61 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The threads of a fork are in its parent, and may hold the lock.
+        // The threads belong to the parent of a fork, and may hold the lock there.
         if !self.forked() {
             self.pool.stop();
         }
     }
 }
 
-/// A call that is answered once: by dropping it, if by nothing else.
+/// A call that is resolved exactly once; dropping it resolves it with an error.
 pub(crate) struct Call {
     inner: Arc<Inner>,
     token: u64,
-    answered: bool,
+    resolved: bool,
 }
 
 impl Call {
     pub fn new(inner: &Arc<Inner>, token: u64) -> Self {
-        Self { inner: inner.clone(), token, answered: false }
+        Self { inner: inner.clone(), token, resolved: false }
     }
 
-    /// Where its loop is, for as long as it is there.
+    /// The calls of its loop, unless they were dropped.
     pub fn calls(&self) -> Weak<Inner> {
         Arc::downgrade(&self.inner)
     }
 
-    /// What became of it.
-    pub fn answer(mut self, make: Make) {
-        self.answered = true;
-        self.inner.done.push(Outcome { token: self.token, make });
+    /// Resolves the call.
+    pub fn resolve(mut self, make: ToPython) {
+        self.resolved = true;
+        self.inner.outcomes.push(Outcome { token: self.token, make });
     }
 
-    /// The same, of a verb of the engine.
-    pub fn settle<T: Send + 'static>(
+    /// Resolves the call with the outcome of an engine verb.
+    pub fn complete<T: Send + 'static>(
         self,
         outcome: Result<T, Failure>,
         show: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) {
-        self.answer(Box::new(move |py| match outcome {
+        self.resolve(Box::new(move |py| match outcome {
             Ok(value) => show(py, value),
             Err(failure) => Err(raise(py, &failure)),
         }));
     }
 
-    /// Only wakes whoever awaits it.
+    /// Resolves the call with `None`.
     pub fn wake(self) {
-        self.answer(Box::new(|py| Ok(py.None())));
+        self.resolve(Box::new(|py| Ok(py.None())));
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if !self.answered {
+        if !self.resolved {
             let e = Error::Internal("a call ended without an outcome".into());
             let failure = Failure::from(e);
-            let make: Make = Box::new(move |py| Err(raise(py, &failure)));
-            self.inner.done.push(Outcome { token: self.token, make });
+            let make: ToPython = Box::new(move |py| Err(raise(py, &failure)));
+            self.inner.outcomes.push(Outcome { token: self.token, make });
         }
     }
 }
@@ -122,18 +122,18 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// A call with this token.
+    /// The call with this token.
     pub fn call(&self, token: u64) -> Call {
         Call::new(&self.inner, token)
     }
 
-    /// Wakes whoever awaits this token; dropped, it does nothing.
+    /// A callback that resolves this token with `None`; dropping it does nothing.
     pub fn waker(&self, token: u64) -> impl Fn() + Send + Sync + use<> {
         let inner = self.inner.clone();
         move || Call::new(&inner, token).wake()
     }
 
-    /// Stages an append; its answer, if the class is reached inside the call.
+    /// Stages an append. Returns its answer if the append completes in this call.
     fn stage(
         &self,
         py: Python<'_>,
@@ -143,9 +143,9 @@ impl Calls {
         + Send,
     ) -> PyResult<Option<Ack>> {
         let inner = self.inner.clone();
-        let (done, left) = handover(move |outcome: topics_engine::Result<Appended>| {
+        let (done, left) = completion_pair(move |outcome: topics_engine::Result<Appended>| {
             let show = |py: Python<'_>, a: Appended| Ok(ack(&a).into_pyobject(py)?.into());
-            Call::new(&inner, token).settle(outcome.map_err(Failure::from), show);
+            Call::new(&inner, token).complete(outcome.map_err(Failure::from), show);
         });
         let mut done: Option<Completion<Appended>> = Some(Box::new(done));
         let mut stage = |append: &Append<'_>| {
@@ -156,7 +156,7 @@ impl Calls {
             }
             Ok(())
         };
-        let staged = py.detach(|| caught(|| run(&mut stage)));
+        let staged = py.detach(|| catch_panics(|| run(&mut stage)));
         let now = left();
         staged.map_err(|e| raise(py, &e))?;
         now.map(|outcome| outcome.map_err(|e| raise(py, &e.into())))
@@ -170,9 +170,9 @@ impl Calls {
     #[new]
     fn new() -> PyResult<Self> {
         let inner = Inner {
-            done: Completions::new()?,
-            // These calls go to the interpreter, which turns their panics into exceptions.
-            pool: Pool::new(Arc::default()),
+            outcomes: SignalQueue::new()?,
+            // pyo3 turns the panics of these jobs into exceptions.
+            pool: WorkerPool::new(Arc::default()),
             running: AtomicUsize::new(0),
             pid: std::process::id(),
         };
@@ -181,7 +181,7 @@ impl Calls {
 
     #[getter]
     fn fd(&self) -> i32 {
-        self.inner.done.fd()
+        self.inner.outcomes.fd()
     }
 
     #[getter]
@@ -192,7 +192,7 @@ impl Calls {
     fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let items = PyList::empty(py);
         let mut failed = Ok(());
-        self.inner.done.drain(|o| {
+        self.inner.outcomes.drain(|o| {
             let value = (o.make)(py).unwrap_or_else(|e| e.into_value(py).into_any());
             let appended = items.append((o.token, value));
             if failed.is_ok() {
@@ -202,7 +202,7 @@ impl Calls {
         failed.map(|()| items)
     }
 
-    /// Runs a verb on one of a few threads, or, if it may take long, on its own.
+    /// Runs a verb on a worker thread, or on a thread of its own if it may take `long`.
     #[pyo3(signature = (token, verb, args, kwargs, long=false))]
     fn run(
         &self,
@@ -216,15 +216,15 @@ impl Calls {
         let inner = self.inner.clone();
         inner.running.fetch_add(1, Ordering::AcqRel);
         let job = move || {
-            // However it ends, the thread needs the interpreter no more.
+            // Counted as running until the thread no longer needs the interpreter.
             let _running = Running(inner);
             let outcome = Python::attach(|py| {
                 let outcome = verb.call(py, args.bind(py), Some(kwargs.bind(py)));
-                // What it was called with ends here, where there is an interpreter.
+                // Python objects must be dropped while the interpreter is attached.
                 drop((verb, args, kwargs));
                 outcome
             });
-            call.answer(Box::new(move |_| outcome));
+            call.resolve(Box::new(move |_| outcome));
         };
         if long {
             std::thread::Builder::new().name("topics-call".into()).spawn(job)?;
@@ -243,7 +243,7 @@ impl Calls {
         records: &Bound<'_, PySequence>,
         options: WriteOptions,
     ) -> PyResult<Option<Ack>> {
-        let held = held(records)?;
+        let held = py_records(records)?;
         let records = records_of(&held)?;
         let args = AppendArgs::from(&options);
         self.stage(py, token, (&engine.shared, topic), |stage| {
@@ -268,7 +268,8 @@ impl Calls {
         self.stage(py, token, (&engine.shared, topic), |stage| args.with_append(&records, stage)?)
     }
 
-    /// Is answered when there is something after `seq`, the topic goes or the engine closes.
+    /// Resolves the token when a record after `seq` exists, or when the topic is deleted or the engine
+    /// closed.
     fn head(
         &self,
         py: Python<'_>,
@@ -276,12 +277,12 @@ impl Calls {
         engine: &Engine,
         topic: String,
         seq: u64,
-    ) -> PyResult<Waiting> {
+    ) -> PyResult<WaitHandle> {
         let wake = self.waker(token);
         let shared = engine.shared.clone();
         let e = shared.engine().map_err(|e| raise(py, &e))?.clone();
         let entry = py.detach(|| e.on_head(&topic, seq, Box::new(wake)));
         let id = entry.map_err(|e| raise(py, &e.into()))?;
-        Ok(Waiting::new(shared, move || e.cancel_on_head(&topic, id)))
+        Ok(WaitHandle::new(shared, move || e.cancel_on_head(&topic, id)))
     }
 }

@@ -1,4 +1,4 @@
-//! Consumers in process.
+//! Consumers of an embedded engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use crate::args::match_of;
 use crate::batch::Batch;
 use crate::calls::Calls;
 use crate::engine::Engine;
-use crate::errors::{caught, raise};
-use crate::shared::{Ours, in_slices};
-use crate::waiting::{Waiting, handed};
+use crate::errors::{catch_panics, raise};
+use crate::shared::{ProcessOwned, wait_in_slices};
+use crate::wait_handle::{WaitHandle, complete_read};
 
 /// A reader with a stored cursor.
 #[pyclass(frozen)]
@@ -21,7 +21,7 @@ pub(crate) struct Consumer {
     topic: String,
     name: String,
     mode: ConsumerMode,
-    consumer: Arc<Ours<topics_engine::Consumer>>,
+    consumer: Arc<ProcessOwned<topics_engine::Consumer>>,
 }
 
 fn invalid<T>(py: Python<'_>, text: String) -> PyResult<T> {
@@ -45,19 +45,24 @@ impl Consumer {
             None => None,
             Some("at_least_once") => Some(ConsumerMode::AtLeastOnce),
             Some("at_most_once") => Some(ConsumerMode::AtMostOnce),
-            Some(m) => return invalid(py, format!("mode {m:?}: at_least_once or at_most_once")),
+            Some(m) => {
+                return invalid(
+                    py,
+                    format!("mode must be at_least_once or at_most_once, not {m:?}"),
+                );
+            }
         };
         let start = match start {
             "start" => ConsumerStart::Start,
             "end" => ConsumerStart::End,
-            s => return invalid(py, format!("start {s:?}: start or end")),
+            s => return invalid(py, format!("start must be start or end, not {s:?}")),
         };
         let shared = engine.shared.clone();
         let open = |e: &topics_engine::Engine| e.consumer(topic, name, mode, start, auto_commit);
         let consumer = shared.run(py, |e| Ok(open(e)?))?;
         let mode = consumer.mode();
         let (topic, name) = (topic.to_owned(), name.to_owned());
-        Ok(Self { topic, name, mode, consumer: Arc::new(Ours::new(shared, consumer)) })
+        Ok(Self { topic, name, mode, consumer: Arc::new(ProcessOwned::new(shared, consumer)) })
     }
 
     #[getter]
@@ -84,17 +89,17 @@ impl Consumer {
         fail_if_busy: bool,
     ) -> PyResult<Batch> {
         let matching = match_of(py, r#match)?;
-        let look = |wait| {
+        let read = |wait| {
             let matching = matching.clone();
             let req =
                 ConsumerRead { max_bytes, max_records, checkpoint, wait, matching, fail_if_busy };
             self.consumer.run(py, |c| Ok(c.read(&req)?))
         };
         let nothing = |b: &ReadBatch| b.is_empty() && b.tombstone.is_none();
-        in_slices(py, Some(wait), nothing, look).map(Batch)
+        wait_in_slices(py, Some(wait), nothing, read).map(Batch)
     }
 
-    /// One look, from a thread of the loop's: the call is answered with a `Handed`.
+    /// Reads once without waiting, on a worker thread; resolves the call with a `PendingBatch`.
     #[allow(clippy::too_many_arguments)]
     fn read_later(
         &self,
@@ -110,36 +115,36 @@ impl Consumer {
         let (wait, fail_if_busy) = (Duration::ZERO, true);
         let req = ConsumerRead { max_bytes, max_records, checkpoint, wait, matching, fail_if_busy };
         let consumer = self.consumer.clone();
-        let done = handed(calls.call(token), checkpoint.then(|| consumer.clone()));
+        let done = complete_read(calls.call(token), checkpoint.then(|| consumer.clone()));
         calls.inner.pool.run(Box::new(move || {
             let mut done = Some(done);
-            let looked = caught(|| {
-                consumer.alone(|c| {
+            let attempt = catch_panics(|| {
+                consumer.call(|c| {
                     done.take().into_iter().for_each(|done| c.read_async(&req, done));
                     Ok(())
                 })
             });
-            if let (Err(_), Some(done)) = (looked, done) {
+            if let (Err(_), Some(done)) = (attempt, done) {
                 done(Err(topics_engine::Error::Closed));
             }
         }));
         Ok(())
     }
 
-    /// The call is answered when no reader of `at_most_once` has its turn.
+    /// Resolves the call when the reader lock of `at_most_once` is free.
     fn turn(&self, py: Python<'_>, calls: &Calls, token: u64) -> PyResult<()> {
         let wake = calls.waker(token);
         self.consumer.run(py, |c| Ok(c.on_turn(wake)?))
     }
 
-    /// The call is answered when there is something after `seq`, the topic goes or the engine
-    /// closes.
-    fn more(&self, py: Python<'_>, calls: &Calls, token: u64, seq: u64) -> PyResult<Waiting> {
+    /// Resolves the call when a record after `seq` exists, or when the topic is deleted or the engine
+    /// closed.
+    fn more(&self, py: Python<'_>, calls: &Calls, token: u64, seq: u64) -> PyResult<WaitHandle> {
         let wake = calls.waker(token);
         let id = self.consumer.run(py, |c| Ok(c.on_more(seq, wake)))?;
         let consumer = self.consumer.clone();
-        let withdraw = move || consumer.get().into_iter().for_each(|c| c.cancel_more(id));
-        Ok(Waiting::new(self.consumer.shared().clone(), withdraw))
+        let cancel = move || consumer.get().into_iter().for_each(|c| c.cancel_more(id));
+        Ok(WaitHandle::new(self.consumer.shared().clone(), cancel))
     }
 
     fn commit(&self, py: Python<'_>, seq: u64) -> PyResult<()> {
@@ -163,7 +168,12 @@ impl Consumer {
             (None, Some(ts), None) => SeekTo::Ts(ts),
             (None, None, Some("start")) => SeekTo::Start,
             (None, None, Some("end")) => SeekTo::End,
-            _ => return invalid(py, "seek to one of seq, ts, \"start\", \"end\"".into()),
+            _ => {
+                return invalid(
+                    py,
+                    "a seek needs exactly one of seq, ts, \"start\" and \"end\"".into(),
+                );
+            }
         };
         self.consumer.run(py, |c| Ok(c.seek(to)?))
     }

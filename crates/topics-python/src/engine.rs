@@ -1,4 +1,4 @@
-//! The verbs in process.
+//! The verbs of an embedded engine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,45 +7,28 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence};
 use topics_engine::{
     Appended, ConsumerInfo, DeleteRequest, Guarantee, NewRecord, ReadFrom, ReadRequest,
-    RecoveryProgress, RouterRequest,
+    RouterRequest,
 };
-use topics_wire::arrow::{Scan, ScanRequest};
+use topics_service::Scan;
+use topics_wire::arrow::ScanRequest;
 use topics_wire::{Failure, config, metrics, split};
 
 use crate::args::{
-    AppendArgs, check_all, config_of, held, match_of, nodes_of, raw, raw_records, records_of,
+    AppendArgs, check_all, config_of, match_of, nodes_of, py_records, raw, raw_records, records_of,
 };
 use crate::arrow::ArrowStream;
 use crate::batch::Batch;
+use crate::directory::Recovery;
 use crate::errors::raise;
 use crate::settings::{self, Settings};
-use crate::shared::{Shared, in_slices, patiently};
+use crate::shared::{Shared, run_interruptible, wait_in_slices};
 use crate::watch::{Start, Watch, WatchArgs};
 
 /// `(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`.
 pub(crate) type Ack = (u64, u64, u64, u64, u64, bool, bool, &'static str);
 
 /// `(name, mode, cursor, lag, lag_ms)`.
-type ConsumerLine = (String, &'static str, u64, u64, u64);
-
-/// How far the recovery of an engine has come, for other threads than the one that opens it.
-#[pyclass(frozen)]
-#[derive(Default)]
-pub(crate) struct Recovery(Arc<RecoveryProgress>);
-
-#[pymethods]
-impl Recovery {
-    #[new]
-    fn new() -> Self {
-        Self::default()
-    }
-
-    /// From 0 to 1.
-    #[getter]
-    fn progress(&self) -> f64 {
-        self.0.ppm() as f64 / 1e6
-    }
-}
+type ConsumerRow = (String, &'static str, u64, u64, u64);
 
 /// An open data directory.
 #[pyclass(frozen)]
@@ -68,7 +51,7 @@ impl Engine {
         let (env, options, url) = settings::options(py, settings)?;
         let dir = path.to_owned();
         let progress = recovery.map(|r| r.0.clone()).unwrap_or_default();
-        let shared = patiently(py, move || {
+        let shared = run_interruptible(py, move || {
             let (env_of, at) = (env.clone(), Path::new(&dir));
             let engine = match read_only {
                 true => Engine::open_read_only(env_of, at, options),
@@ -92,7 +75,7 @@ impl Engine {
         self.shared.closed()
     }
 
-    /// Refuses where every verb would.
+    /// Raises `Closed` if the engine is closed.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.engine().map(|_| ()).map_err(|e| raise(py, &e))
     }
@@ -102,7 +85,7 @@ impl Engine {
             return Ok(());
         }
         let shared = self.shared.clone();
-        patiently(py, move || {
+        run_interruptible(py, move || {
             let outcome = shared.engine()?.close();
             shared.set_closed();
             Ok(outcome?)
@@ -125,7 +108,7 @@ impl Engine {
         config: Option<&[u8]>,
         disable_backpressure: bool,
     ) -> PyResult<Ack> {
-        let held = held(records)?;
+        let held = py_records(records)?;
         let records = records_of(&held)?;
         let args =
             AppendArgs { node, key, expect_head, sync, create, config, disable_backpressure };
@@ -182,7 +165,7 @@ impl Engine {
             (Some(after), None, None) => ReadFrom::After(after),
             (None, None, None) => ReadFrom::Earliest,
             _ => {
-                let message = "a read starts at one of after, tail, tail with before";
+                let message = "a read takes one of after, tail, and tail with before";
                 return Err(raise(py, &Failure::invalid(message)));
             }
         };
@@ -238,7 +221,7 @@ impl Engine {
 
     #[pyo3(signature = (topic, seq, timeout=None))]
     fn wait(&self, py: Python<'_>, topic: &str, seq: u64, timeout: Option<f64>) -> PyResult<bool> {
-        in_slices(
+        wait_in_slices(
             py,
             timeout,
             |above| !above,
@@ -260,11 +243,11 @@ impl Engine {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let request = DeleteRequest { before_seq, matching: match_of(py, r#match)? };
         if request.before_seq.is_none() && request.matching.is_none() {
-            return Err(raise(py, &Failure::invalid("a delete names before, match, or both")));
+            return Err(raise(py, &Failure::invalid("a delete needs before, match or both")));
         }
         let body = self
             .shared
-            .run(py, |e| Ok(topics_wire::deleted(topic, &e.delete(topic, &request)?)))?;
+            .run(py, |e| Ok(topics_wire::topics::deleted(topic, &e.delete(topic, &request)?)))?;
         Ok(PyBytes::new(py, &body))
     }
 
@@ -277,7 +260,7 @@ impl Engine {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let body = self.shared.run(py, |e| {
             let patch = config_of(config)?.unwrap_or_default();
-            Ok(topics_wire::created(topic, &e.create_topic(topic, &patch)?).1)
+            Ok(topics_wire::topics::created(topic, &e.create_topic(topic, &patch)?).1)
         })?;
         Ok(PyBytes::new(py, &body))
     }
@@ -318,17 +301,18 @@ impl Engine {
     }
 
     fn router<'py>(&self, py: Python<'py>, router: &str) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self.shared.run(py, |e| Ok(topics_wire::router(&e.router(router)?)))?;
+        let body = self.shared.run(py, |e| Ok(topics_wire::routers::router(&e.router(router)?)))?;
         Ok(PyBytes::new(py, &body))
     }
 
     #[pyo3(signature = (prefix=""))]
     fn routers<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self.shared.run(py, |e| Ok(topics_wire::routers(&e.routers(prefix), None)))?;
+        let body =
+            self.shared.run(py, |e| Ok(topics_wire::routers::page(&e.routers(prefix), None)))?;
         Ok(PyBytes::new(py, &body))
     }
 
-    fn consumers(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<ConsumerLine>> {
+    fn consumers(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<ConsumerRow>> {
         let found = self.shared.run(py, |e| Ok(e.consumers(topic)?))?;
         let line = |c: ConsumerInfo| (c.name, c.mode.as_str(), c.cursor, c.lag, c.lag_ms);
         Ok(found.into_iter().map(line).collect())
@@ -345,9 +329,9 @@ impl Engine {
         topic: &str,
         if_empty: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self
-            .shared
-            .run(py, |e| Ok(topics_wire::dropped(topic, &e.delete_topic(topic, if_empty)?)))?;
+        let body = self.shared.run(py, |e| {
+            Ok(topics_wire::topics::dropped(topic, &e.delete_topic(topic, if_empty)?))
+        })?;
         Ok(PyBytes::new(py, &body))
     }
 
@@ -358,7 +342,8 @@ impl Engine {
         topic: &str,
         touch: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self.shared.run(py, |e| Ok(topics_wire::state(&e.state(topic, touch)?)))?;
+        let body =
+            self.shared.run(py, |e| Ok(topics_wire::topics::state(&e.state(topic, touch)?)))?;
         Ok(PyBytes::new(py, &body))
     }
 
@@ -370,8 +355,9 @@ impl Engine {
         after: Option<&str>,
         limit: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let body =
-            self.shared.run(py, |e| Ok(topics_wire::list(&e.list(prefix, after, limit), None)))?;
+        let body = self
+            .shared
+            .run(py, |e| Ok(topics_wire::topics::list(&e.list(prefix, after, limit), None)))?;
         Ok(PyBytes::new(py, &body))
     }
 
@@ -391,7 +377,7 @@ impl Engine {
 
     fn verify<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let report = self.shared.run_long(py, |e| Ok(e.verify()?))?;
-        Ok(PyBytes::new(py, &topics_wire::report(&report)))
+        Ok(PyBytes::new(py, &topics_wire::report::verification(&report)))
     }
 
     #[pyo3(signature = (json=false))]
@@ -434,7 +420,7 @@ impl Engine {
         Ok(ArrowStream::new(scan))
     }
 
-    /// A range, asked for as over HTTP.
+    /// Scans a range; `request` is the body of the HTTP request.
     fn scan_range(&self, py: Python<'_>, topic: &str, request: &[u8]) -> PyResult<ArrowStream> {
         let scan = self.shared.run(py, |e| {
             let asked = ScanRequest { ahead: true, ..topics_wire::arrow::parse(request)? };
@@ -443,7 +429,7 @@ impl Engine {
         Ok(ArrowStream::new(scan))
     }
 
-    /// Parts of a range, asked for and answered as over HTTP.
+    /// Splits a range; request and answer are those of HTTP.
     fn split<'py>(
         &self,
         py: Python<'py>,
@@ -458,7 +444,7 @@ impl Engine {
     }
 }
 
-/// How an append is answered.
+/// Converts the answer of an append.
 pub(crate) fn ack(a: &Appended) -> Ack {
     let durability = config::durability(a.durability);
     let (created, deduped) = (a.created, a.deduped);
@@ -466,7 +452,7 @@ pub(crate) fn ack(a: &Appended) -> Ack {
 }
 
 impl Engine {
-    /// Appends what `records` makes; both without the GIL.
+    /// Appends the records that `records` returns; both run without the GIL.
     fn write<'a>(
         &self,
         py: Python<'_>,
@@ -480,57 +466,4 @@ impl Engine {
         })?;
         Ok(ack(&acked))
     }
-}
-
-/// Makes a data directory when it is missing; says what stands in the way where it cannot be one.
-#[pyfunction]
-pub(crate) fn make_directory(py: Python<'_>, path: &str) -> PyResult<()> {
-    let (env, _, _) = settings::options(py, None)?;
-    let made = py.detach(|| topics_engine::make_directory(&env, Path::new(path)));
-    made.map_err(|e| raise(py, &Failure::from(e)))
-}
-
-/// Checks every byte of a data directory, closed or open; `progress(files, bytes, total_bytes,
-/// problems)` is called after each file.
-#[pyfunction]
-#[pyo3(signature = (path, progress=None))]
-pub(crate) fn verify(
-    py: Python<'_>,
-    path: String,
-    progress: Option<Py<PyAny>>,
-) -> PyResult<Bound<'_, PyBytes>> {
-    let (env, _, _) = settings::options(py, None)?;
-    let mut tell = move |p: &topics_engine::Progress| {
-        let Some(progress) = &progress else { return };
-        Python::attach(|py| {
-            let seen = (p.files, p.bytes, p.total_bytes, p.problems);
-            if let Err(e) = progress.call1(py, seen) {
-                e.write_unraisable(py, None);
-            }
-        });
-    };
-    let work = move || Ok(topics_engine::verify(&env, Path::new(&path), &mut tell)?);
-    let report = patiently(py, work)?;
-    Ok(PyBytes::new(py, &topics_wire::report(&report)))
-}
-
-/// Says what of a closed data directory damage has taken; with `apply`, gives it up and keeps a
-/// copy of the damaged bytes.
-#[pyfunction]
-#[pyo3(signature = (path, settings=None, *, apply=false))]
-pub(crate) fn repair<'py>(
-    py: Python<'py>,
-    path: String,
-    settings: Option<Settings<'py>>,
-    apply: bool,
-) -> PyResult<Bound<'py, PyBytes>> {
-    let (env, options, _) = settings::options(py, settings)?;
-    let found = patiently(py, move || {
-        let dir = Path::new(&path);
-        Ok(match apply {
-            true => topics_engine::repair(env, dir, options),
-            false => topics_engine::plan_repair(&env, dir, options),
-        }?)
-    })?;
-    Ok(PyBytes::new(py, &topics_wire::repair(&found)))
 }

@@ -1,4 +1,4 @@
-//! Failures as Python exceptions. The classes live in `topics_engine.errors`.
+//! Failures as Python exceptions. `topics_engine.errors` defines the classes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -24,8 +24,9 @@ pub(crate) fn raise(py: Python<'_>, failure: &Failure) -> PyErr {
     }
 }
 
-/// Runs what must not unwind into the interpreter: a panic is an `internal` failure.
-pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+/// Runs `work` and turns a panic into an `internal` failure, so that it does not unwind into the
+/// interpreter.
+pub(crate) fn catch_panics<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(outcome) => outcome,
         Err(panic) => {
@@ -57,7 +58,7 @@ pub(crate) fn error_body<'py>(
     Ok((status, PyBytes::new(py, &out.body_as(code))))
 }
 
-/// Whole seconds for `Retry-After`.
+/// The whole seconds of `Retry-After`.
 #[pyfunction]
 pub(crate) fn retry_after(body: &[u8]) -> u64 {
     Failure::retry_after_ms(body).unwrap_or(1000).div_ceil(1000).max(1)

@@ -1,17 +1,17 @@
-//! The routes of `/v0` for an event loop.
+//! The HTTP verbs for one event loop.
 
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use topics_wire::service::{Next, Pulled, Reply, Request, Service};
+use topics_service::{NextAction, Reply, Request, Service, StreamOutput, Verb};
 use topics_wire::write::Body;
 use topics_wire::{Failure, Grant};
 
-use crate::bridge::{Bridge, Queue};
+use crate::bridge::{Bridge, LoopQueue};
 use crate::engine::Engine;
-use crate::errors::{caught, raise};
+use crate::errors::{catch_panics, raise};
 use crate::settings::{self, Settings};
 use crate::shared::Shared;
 
@@ -26,32 +26,32 @@ pub(crate) const ACCEPT_ARROW: u32 = 4;
 /// Answer metrics with JSON.
 pub(crate) const ACCEPT_JSON: u32 = 8;
 
-/// Bodies below this are handled with the GIL held: letting go costs more than they do.
+/// Writes with smaller bodies keep the GIL: releasing it costs more than they do.
 const SMALL_BODY: usize = 2048;
 
-/// The name of a key, its prefixes, and whether it may change configs.
-type Given = (String, Vec<String>, bool);
+/// Arguments of a grant: the name of the key, its prefixes, whether it may change configs.
+type GrantArgs = (String, Vec<String>, bool);
 
-fn made((owner, prefixes, admin): Given) -> Arc<Grant> {
+fn new_grant((owner, prefixes, admin): GrantArgs) -> Arc<Grant> {
     Arc::new(Grant { owner, prefixes, admin })
 }
 
-/// The routes over one engine, for one loop.
+/// The verbs over one engine, for one loop.
 #[pyclass(frozen)]
 pub(crate) struct Http {
     pub shared: Arc<Shared>,
-    pub queue: Arc<Queue>,
+    pub queue: Arc<LoopQueue>,
     pub service: Arc<Service>,
-    /// What clients may touch, by number; without keys there is one.
+    /// The rights of clients, by number; a server without keys has one grant.
     grants: RwLock<Vec<Arc<Grant>>>,
 }
 
 impl Http {
-    /// Calls a route, with the GIL only if letting go would cost more.
+    /// Runs a request, without the GIL unless releasing it costs more.
     pub fn run(&self, py: Python<'_>, request: &Request<'_>) -> Option<Reply> {
         let run = || {
-            // A closed engine answers for itself; one of another process must not be asked.
-            let outcome = caught(|| {
+            // A closed engine answers with an error; the engine of another process must not be used.
+            let outcome = catch_panics(|| {
                 if self.shared.forked() {
                     self.shared.engine()?;
                 }
@@ -59,19 +59,19 @@ impl Http {
             });
             outcome.unwrap_or_else(|failure| Some(Reply::from(failure)))
         };
-        // A small read may still be a large answer, and wait for a page of a file.
-        let small = request.body.len() <= SMALL_BODY && request.route == "write";
+        // Writes only: a small read may have a large answer, and wait for a page of a file.
+        let small = request.body.len() <= SMALL_BODY && request.verb == Verb::Write;
         if small { run() } else { py.detach(run) }
     }
 
-    /// What a client may touch.
+    /// The grant with this number.
     pub fn grant(&self, number: usize) -> Option<Arc<Grant>> {
         self.grants.read().get(number).cloned()
     }
 
-    /// What a stream has; `None`: it is over.
-    pub fn pulled(&self, token: u64) -> Option<Pulled> {
-        let outcome = caught(|| {
+    /// Pulls the output of a stream; `None`: the stream has ended.
+    pub fn pull_stream(&self, token: u64) -> Option<StreamOutput> {
+        let outcome = catch_panics(|| {
             self.shared.engine()?;
             Ok(self.service.pull(token))
         });
@@ -90,25 +90,25 @@ impl Http {
         py: Python<'_>,
         engine: &Engine,
         settings: Option<Settings<'_>>,
-        grants: Option<Vec<Given>>,
+        grants: Option<Vec<GrantArgs>>,
     ) -> PyResult<Self> {
         let grants = match grants {
-            Some(given) => given.into_iter().map(made).collect(),
+            Some(grants) => grants.into_iter().map(new_grant).collect(),
             None => vec![Arc::new(Grant::all())],
         };
         let limits = settings::limits(py, settings)?;
         let shared = engine.shared.clone();
         let inner = shared.engine().map_err(|e| raise(py, &e))?.clone();
-        let queue = Queue::new()?;
+        let queue = LoopQueue::new()?;
         let service = Service::new(inner, shared.env.clock.clone(), limits, queue.clone());
         Ok(Self { shared, queue, service, grants: RwLock::new(grants) })
     }
 
-    /// Adds those of these grants that are not known yet: a number keeps its meaning.
-    fn extend_grants(&self, all: Vec<Given>) {
+    /// Appends the grants after those that exist; an existing number keeps its meaning.
+    fn extend_grants(&self, all: Vec<GrantArgs>) {
         let mut grants = self.grants.write();
         let known = grants.len();
-        grants.extend(all.into_iter().skip(known).map(made));
+        grants.extend(all.into_iter().skip(known).map(new_grant));
     }
 
     #[getter]
@@ -117,60 +117,60 @@ impl Http {
     }
 
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (route, name, query, body, flags, token, key=None, part="", grant=0))]
+    #[pyo3(signature = (verb, name, query, body, flags, token, key=None, subresource="", grant=0))]
     fn call<'py>(
         &self,
         py: Python<'py>,
-        route: &str,
+        verb: &str,
         name: &str,
         query: &[u8],
         body: &[u8],
         flags: u32,
         token: u64,
         key: Option<&[u8]>,
-        part: &str,
+        subresource: &str,
         grant: usize,
     ) -> Option<(u16, Bound<'py, PyBytes>)> {
         let key = key.unwrap_or(b"");
         let kind = match flags {
-            f if f & BODY_NDJSON != 0 => Body::Lines,
-            f if f & BODY_OCTETS != 0 => Body::Octets,
+            f if f & BODY_NDJSON != 0 => Body::Ndjson,
+            f if f & BODY_OCTETS != 0 => Body::Binary,
             f if f & BODY_ARROW != 0 => Body::Arrow,
             _ => Body::Json,
         };
         let (arrow, json) = (flags & ACCEPT_ARROW != 0, flags & ACCEPT_JSON != 0);
         let Some(grant) = self.grant(grant) else {
-            let reply = Reply::from(Failure::new("unauthorized", "there is no such key"));
+            let reply =
+                Reply::from(Failure::new("unauthorized", "the server does not know this key"));
             return Some((reply.status, PyBytes::new(py, &reply.body)));
         };
-        let grant = &*grant;
+        let (verb, grant) = (Verb::from_name(verb), &*grant);
         let request =
-            Request { route, name, part, query, body, key, grant, kind, arrow, json, token };
+            Request { verb, name, subresource, query, body, key, grant, kind, arrow, json, token };
         self.run(py, &request).map(|r| (r.status, PyBytes::new(py, &r.body)))
     }
 
-    /// What a stream has: pieces, and 0 to pull again, 1 to wait, 2 for the end, 3 for one that
-    /// the client must not take for the end.
+    /// Pulls a stream: its pieces, and 0 to pull again, 1 to wait, 2 at the end, 3 if it failed.
     fn pull<'py>(&self, py: Python<'py>, token: u64) -> Option<(Vec<Bound<'py, PyBytes>>, u8)> {
-        let pulled = py.detach(|| self.pulled(token))?;
+        let pulled = py.detach(|| self.pull_stream(token))?;
         let next = match pulled.next {
-            Next::More => 0,
-            Next::Wait => 1,
-            Next::End => 2,
-            Next::Fail => 3,
+            NextAction::More => 0,
+            NextAction::Wait => 1,
+            NextAction::End => 2,
+            NextAction::Fail => 3,
         };
         Some((pulled.pieces.iter().map(|piece| PyBytes::new(py, piece)).collect(), next))
     }
 
-    /// Why a stream could not go on: a code and a message.
+    /// Why a stream failed: a code and a message.
     fn failure(&self, token: u64) -> Option<(&'static str, String)> {
         self.service.failure(token).map(|f| (f.code, f.message))
     }
 
-    /// A message of a socket's client, who may read, or write, or both.
+    /// Handles a message from the client of a socket, with its scopes.
     fn message(&self, py: Python<'_>, token: u64, text: &[u8], read: bool, write: bool) {
         py.detach(|| {
-            let outcome = caught(|| {
+            let outcome = catch_panics(|| {
                 self.shared.engine()?;
                 self.service.message(token, text, (read, write));
                 Ok(())
@@ -183,9 +183,9 @@ impl Http {
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| {
-            caught(|| {
+            catch_panics(|| {
                 self.shared.engine()?;
-                self.queue.done.quietly(|| self.service.flush());
+                self.queue.events.without_signals(|| self.service.flush());
                 Ok(())
             })
         })

@@ -1,7 +1,7 @@
 //! The native module `topics_engine._core`: bytes in, bytes out.
 //!
-//! Thin on purpose. What a request means is known below; here are the GIL, signals, forks, and the
-//! way from engine threads to an event loop. The surface is stated in `_core.pyi`.
+//! A thin layer: the crates below interpret requests; this crate handles the GIL, signals, forks and
+//! the event loop. `_core.pyi` declares its surface.
 
 mod answer;
 mod args;
@@ -9,8 +9,8 @@ mod arrow;
 mod batch;
 mod bridge;
 mod calls;
-mod completions;
 mod consumer;
+mod directory;
 mod engine;
 mod errors;
 mod hot;
@@ -19,13 +19,14 @@ mod logging;
 mod queue;
 mod settings;
 mod shared;
+mod signal_queue;
 mod txn;
-mod waiting;
+mod wait_handle;
 mod watch;
 
 use pyo3::prelude::*;
 
-/// The module.
+/// The Python module.
 #[pymodule]
 mod _core {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
@@ -43,11 +44,13 @@ mod _core {
     #[pymodule_export]
     use crate::consumer::Consumer;
     #[pymodule_export]
-    use crate::engine::{Engine, Recovery, make_directory, repair, verify};
+    use crate::directory::{Recovery, make_directory, repair, verify};
+    #[pymodule_export]
+    use crate::engine::Engine;
     #[pymodule_export]
     use crate::errors::{error_body, retry_after};
     #[pymodule_export]
-    use crate::hot::{Connection, Gate, Pump};
+    use crate::hot::{Connection, HotDispatcher, StreamWriter};
     #[pymodule_export]
     use crate::http::Http;
     #[pymodule_export]
@@ -57,7 +60,7 @@ mod _core {
     #[pymodule_export]
     use crate::txn::Transactions;
     #[pymodule_export]
-    use crate::waiting::{Handed, Taken, Waiting};
+    use crate::wait_handle::{PendingBatch, PendingJobs, WaitHandle};
     #[pymodule_export]
     use crate::watch::Watch;
 

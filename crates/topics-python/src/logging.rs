@@ -1,9 +1,8 @@
-//! What the crates log, as records of Python's `logging`: `topics_engine.storage`,
+//! Forwards log messages of the crates to Python's `logging`: `topics_engine.storage`,
 //! `topics_engine.engine` and so on.
 //!
-//! Messages come from threads that hold locks of the engine, which a thread of the interpreter may be
-//! waiting for. So nobody who logs waits for the interpreter: a thread of its own hands the
-//! messages over.
+//! A thread that logs may hold engine locks that a Python thread waits for. It must not wait for the
+//! GIL, so a separate thread forwards the messages.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -13,13 +12,14 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use pyo3::prelude::*;
 use topics_env::Guards;
 
-/// Messages that wait; more are dropped. What must not be lost is not only logged.
-const WAITING: usize = 1024;
+/// Maximum number of queued messages; further ones are dropped. Errors that matter are also returned
+/// to a caller.
+const QUEUE_CAPACITY: usize = 1024;
 
-static FORWARD: Forward = Forward(OnceLock::new());
+static FORWARD: ForwardingLogger = ForwardingLogger(OnceLock::new());
 
-/// The way to the thread, which begins with the first message.
-struct Forward(OnceLock<Option<SyncSender<Message>>>);
+/// The queue to the forwarding thread, which starts with the first message.
+struct ForwardingLogger(OnceLock<Option<SyncSender<Message>>>);
 
 struct Message {
     logger: String,
@@ -27,15 +27,15 @@ struct Message {
     text: String,
 }
 
-/// From now on messages reach Python.
+/// Installs the logger.
 pub(crate) fn install() {
-    // Another module of this process may have been first; its logger has them then.
+    // Another extension of this process may have installed its logger first.
     if log::set_logger(&FORWARD).is_ok() {
         log::set_max_level(LevelFilter::Info);
     }
 }
 
-impl Log for Forward {
+impl Log for ForwardingLogger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.level() <= LevelFilter::Info
     }
@@ -49,8 +49,8 @@ impl Log for Forward {
             level: level_of(record.level()),
             text: record.args().to_string(),
         };
-        if let Some(sender) = self.0.get_or_init(begin) {
-            // A full line, or one without a thread behind it in a forked child.
+        if let Some(sender) = self.0.get_or_init(start_thread) {
+            // Fails when the queue is full, or in a forked child, which has no forwarding thread.
             let _ = sender.try_send(message);
         }
     }
@@ -58,43 +58,43 @@ impl Log for Forward {
     fn flush(&self) {}
 }
 
-fn begin() -> Option<SyncSender<Message>> {
-    let (sender, receiver) = sync_channel(WAITING);
+fn start_thread() -> Option<SyncSender<Message>> {
+    let (sender, receiver) = sync_channel(QUEUE_CAPACITY);
     let thread = thread::Builder::new().name("topics-log".into());
-    thread.spawn(move || hand_over(&receiver)).is_ok().then_some(sender)
+    thread.spawn(move || forward_messages(&receiver)).is_ok().then_some(sender)
 }
 
-/// Ends with the interpreter.
-fn hand_over(messages: &Receiver<Message>) {
+/// Forwards messages until the interpreter ends.
+fn forward_messages(messages: &Receiver<Message>) {
     let guards = Guards::default();
     for message in messages {
-        let tell = || {
+        let emit = || {
             Python::try_attach(|py| {
-                if let Err(e) = tell(py, &message) {
+                if let Err(e) = emit(py, &message) {
                     e.write_unraisable(py, None);
                 }
             })
         };
-        // A message that panics is lost, the next one is not.
-        if let Ok(None) = guards.run("log", || "a message".into(), tell) {
+        // A message that panics is lost; the next ones are not.
+        if let Ok(None) = guards.run("log", || "a message".into(), emit) {
             return;
         }
     }
 }
 
-fn tell(py: Python<'_>, message: &Message) -> PyResult<()> {
+fn emit(py: Python<'_>, message: &Message) -> PyResult<()> {
     let logger = py.import("logging")?.call_method1("getLogger", (&message.logger,))?;
     logger.call_method1("log", (message.level, "%s", &message.text))?;
     Ok(())
 }
 
-/// `topics_storage::wal::lead` is `topics_engine.storage`.
+/// The Python logger of a target: `topics_storage::wal::lead` is `topics_engine.storage`.
 fn logger_of(target: &str) -> String {
     let name = target.split("::").next().unwrap_or(target);
     format!("topics_engine.{}", name.strip_prefix("topics_").unwrap_or(name))
 }
 
-/// The numbers of Python's levels.
+/// The level in Python's `logging`.
 fn level_of(level: Level) -> u8 {
     match level {
         Level::Error => 40,

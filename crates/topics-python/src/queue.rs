@@ -1,4 +1,4 @@
-//! Queues in process.
+//! Queues of an embedded engine.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use crate::batch::Batch;
 use crate::calls::Calls;
 use crate::engine::Engine;
 use crate::errors::raise;
-use crate::shared::{Ours, Shared, in_slices, seconds};
-use crate::waiting::{Claimant, Waiting, claimed};
+use crate::shared::{ProcessOwned, Shared, seconds, wait_in_slices};
+use crate::wait_handle::{Claimant, WaitHandle, complete_claim};
 
-/// `(seq, lease_id, deadline, deliveries)` of each job, for how long, and their records.
+/// `(seq, lease_id, deadline, deliveries)` of each job, the length of the leases (ms), the records.
 pub(crate) type Jobs = (Vec<(u64, u64, u64, u32)>, u64, Batch);
 
 /// `(state, deliveries, node, lease_id, deadline, visible_at, lane, group)` of each job, and their
 /// records.
-type Seen = (Vec<SeenJob>, Batch);
-type SeenJob =
+type PeekedJobs = (Vec<PeekedJob>, Batch);
+type PeekedJob =
     (&'static str, u32, Option<String>, Option<u64>, Option<u64>, Option<u64>, u8, Option<String>);
-/// What was done, what was skipped, when extended leases run out.
+/// Seqs that were done, seqs that were skipped, the deadline of extended leases.
 type Outcome = (Vec<u64>, Vec<u64>, Option<u64>);
 
 /// A queue by name.
@@ -58,14 +58,14 @@ impl Queue {
         lease_ms: Option<u64>,
         wait: f64,
     ) -> PyResult<Jobs> {
-        let found = in_slices(py, Some(wait), Claimed::is_empty, |wait| {
+        let found = wait_in_slices(py, Some(wait), Claimed::is_empty, |wait| {
             let req = Claim { node: node.as_bytes(), max, lease_ms, wait };
             self.shared.run(py, |e| Ok(e.claim(&self.topic, &req)?))
         })?;
         Ok(jobs(&found))
     }
 
-    /// The call is answered with a `Taken`, in at most half a minute.
+    /// Resolves the call with a `PendingJobs`, after at most 30 s.
     #[allow(clippy::too_many_arguments)]
     fn claim_later(
         &self,
@@ -76,22 +76,22 @@ impl Queue {
         max: usize,
         lease_ms: Option<u64>,
         wait: f64,
-    ) -> PyResult<Waiting> {
+    ) -> PyResult<WaitHandle> {
         let by = claimant(&self.shared, &self.topic, node).map_err(|e| raise(py, &e))?;
         let engine = by.engine.clone();
         let topic = self.topic.clone();
-        let done = claimed(calls.call(token), by);
+        let done = complete_claim(calls.call(token), by);
         let id = py.detach(|| {
             let req = Claim { node: node.as_bytes(), max, lease_ms, wait: seconds(wait) };
             engine.claim_async(&topic, &req, done)
         });
-        Ok(Waiting::new(self.shared.clone(), move || {
+        Ok(WaitHandle::new(self.shared.clone(), move || {
             engine.cancel_claim(&topic, id);
         }))
     }
 
     #[pyo3(signature = (state=None, max=100))]
-    fn peek(&self, py: Python<'_>, state: Option<&str>, max: usize) -> PyResult<Seen> {
+    fn peek(&self, py: Python<'_>, state: Option<&str>, max: usize) -> PyResult<PeekedJobs> {
         let state = match state {
             None => None,
             Some("ready") => Some(JobState::Ready),
@@ -99,18 +99,18 @@ impl Queue {
             Some("delayed") => Some(JobState::Delayed),
             Some("dead") => Some(JobState::Dead),
             Some(s) => {
-                let text = format!("state {s:?}: ready, leased, delayed or dead");
+                let text = format!("state must be ready, leased, delayed or dead, not {s:?}");
                 return Err(raise(py, &Failure::invalid(text)));
             }
         };
         let found = self.shared.run(py, |e| Ok(e.peek(&self.topic, state, max)?))?;
         let text = |n: &Vec<u8>| String::from_utf8_lossy(n).into_owned();
-        let seen = found.iter().map(|(j, _)| {
+        let peeked = found.iter().map(|(j, _)| {
             let (node, group) = (j.node.as_ref().map(text), j.group.as_ref().map(text));
             let lease = (j.lease_id, j.deadline);
             (j.state.as_str(), j.deliveries, node, lease.0, lease.1, j.visible_at, j.lane, group)
         });
-        Ok((seen.collect(), Batch(found.records().clone())))
+        Ok((peeked.collect(), Batch(found.records().clone())))
     }
 
     #[pyo3(signature = (node, seqs, lease_ids=None))]
@@ -177,7 +177,7 @@ impl Queue {
         let open = |e: &topics_engine::Engine| e.work(&self.topic, node.as_bytes(), max, lease_ms);
         let work = self.shared.run(py, |e| Ok(open(e)?))?;
         let by = claimant(&self.shared, &self.topic, node).map_err(|e| raise(py, &e))?;
-        let work = Arc::new(Ours::new(self.shared.clone(), work));
+        let work = Arc::new(ProcessOwned::new(self.shared.clone(), work));
         Ok(Work { by, work: Mutex::new(Some(work)) })
     }
 }
@@ -191,15 +191,15 @@ fn claimant(shared: &Arc<Shared>, topic: &str, node: &str) -> Result<Claimant, F
 #[pyclass(frozen)]
 pub(crate) struct Work {
     by: Claimant,
-    work: Mutex<Option<Arc<Ours<topics_engine::Work>>>>,
+    work: Mutex<Option<Arc<ProcessOwned<topics_engine::Work>>>>,
 }
 
 #[pymethods]
 impl Work {
-    /// The next jobs; `None` when it was closed.
+    /// The next jobs; `None` when the stream is closed.
     #[pyo3(signature = (wait=0.0))]
     fn next(&self, py: Python<'_>, wait: f64) -> PyResult<Option<Jobs>> {
-        let found = in_slices(
+        let found = wait_in_slices(
             py,
             Some(wait),
             |f: &Option<Claimed>| f.as_ref().is_some_and(Claimed::is_empty),
@@ -211,25 +211,25 @@ impl Work {
         Ok(found.as_ref().map(jobs))
     }
 
-    /// The call is answered with a `Taken`, in at most half a minute; `None` when it was closed.
+    /// Resolves the call with a `PendingJobs`, after at most 30 s; `None` when the stream is closed.
     fn next_later(
         &self,
         py: Python<'_>,
         calls: &Calls,
         token: u64,
         wait: f64,
-    ) -> PyResult<Option<Waiting>> {
+    ) -> PyResult<Option<WaitHandle>> {
         let Some(work) = self.work.lock().clone() else { return Ok(None) };
-        let done = claimed(calls.call(token), self.by.clone());
+        let done = complete_claim(calls.call(token), self.by.clone());
         let id = work.run(py, move |work| Ok(work.next_async(seconds(wait), done)))?;
         let (engine, topic) = (self.by.engine.clone(), self.by.topic.clone());
-        let withdraw = move || {
+        let cancel = move || {
             engine.cancel_claim(&topic, id);
         };
-        Ok(Some(Waiting::new(self.by.shared.clone(), withdraw)))
+        Ok(Some(WaitHandle::new(self.by.shared.clone(), cancel)))
     }
 
-    /// Releases what it holds.
+    /// Releases its leases.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let work = self.work.lock().take();
         py.detach(move || drop(work));

@@ -1,5 +1,6 @@
-//! Settings by name: the one table of names, and the defaults, which are Rust's.
+//! Settings by name. This table of names is the only one; the defaults are those of Rust.
 
+use std::fmt;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -7,14 +8,14 @@ use pyo3::types::{PyDict, PyMapping};
 use topics_engine::{AutoCreate, Options, RecoveryMode};
 use topics_env::Env;
 use topics_env::real::{Backend, real_env};
-use topics_wire::{Failure, Limits};
+use topics_wire::{Failure, Limits, unknown_name};
 
 use crate::errors::raise;
 
-/// Names and values, as given.
+/// Names and values from Python.
 pub(crate) type Settings<'py> = Bound<'py, PyMapping>;
 
-/// A value of one of the kinds that settings have.
+/// The value of a setting.
 #[derive(Clone, Debug, PartialEq, Eq, IntoPyObject, FromPyObject)]
 enum Value {
     Flag(bool),
@@ -22,16 +23,26 @@ enum Value {
     Text(String),
 }
 
-/// All that can be set.
-struct All {
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(on) => on.fmt(f),
+            Self::Number(n) => n.fmt(f),
+            Self::Text(text) => write!(f, "{text:?}"),
+        }
+    }
+}
+
+/// Every setting.
+struct AllSettings {
     options: Options,
     backend: String,
     url: String,
     limits: Limits,
 }
 
-/// A place in [`All`] that a setting reads and writes.
-enum Place<'a> {
+/// The field of [`AllSettings`] that a setting reads and writes.
+enum SettingSlot<'a> {
     U32(&'a mut u32),
     U64(&'a mut u64),
     Size(&'a mut usize),
@@ -41,58 +52,58 @@ enum Place<'a> {
     AutoCreate(&'a mut AutoCreate),
 }
 
-/// The settings, each with its place. Limits that a request over HTTP and a call in process have in
-/// common are named once; those of calls in process alone begin with `max_embedded_`.
-fn table(all: &mut All) -> Vec<(&'static str, Place<'_>)> {
-    let All { options: o, backend, url, limits: l } = all;
+/// Every setting with its slot. A limit that holds for HTTP requests and embedded calls has one name;
+/// limits of embedded calls alone begin with `max_embedded_`.
+fn slots_of(all: &mut AllSettings) -> Vec<(&'static str, SettingSlot<'_>)> {
+    let AllSettings { options: o, backend, url, limits: l } = all;
     vec![
-        ("url", Place::Text(url)),
-        ("io_backend", Place::Text(backend)),
-        ("recovery", Place::Recovery(&mut o.recovery)),
-        ("auto_create", Place::AutoCreate(&mut o.auto_create)),
-        ("wal_shards", Place::U32(&mut o.wal_shards)),
-        ("wal_file_min", Place::U64(&mut o.wal_file_min)),
-        ("wal_file_max", Place::U64(&mut o.wal_file_max)),
-        ("wal_max_bytes", Place::U64(&mut o.wal_max_bytes)),
-        ("staging_bytes", Place::Size(&mut o.staging_bytes)),
-        ("staging_frames", Place::Size(&mut o.staging_frames)),
-        ("staging_wait_ms", Place::Millis(&mut o.staging_wait)),
-        ("sync_interval_ms", Place::Millis(&mut o.sync_interval)),
-        ("tail_cache_bytes", Place::Size(&mut o.tail_cache_bytes)),
-        ("checkpoint_bytes", Place::U64(&mut o.checkpoint_bytes)),
-        ("checkpoint_interval_ms", Place::Millis(&mut o.checkpoint_interval)),
-        ("segment_max_events", Place::U64(&mut o.segment_max_events)),
-        ("segment_max_bytes", Place::U64(&mut o.segment_max_bytes)),
-        ("segment_max_age_ms", Place::Millis(&mut o.segment_max_age)),
-        ("memory_bytes", Place::U64(&mut o.memory_bytes)),
-        ("ephemeral_bytes", Place::U64(&mut o.ephemeral_bytes)),
-        ("txn_bytes", Place::U64(&mut o.txn_bytes)),
-        ("txn_ttl_ms", Place::Millis(&mut o.txn_ttl)),
-        ("max_topics", Place::U64(&mut o.max_topics)),
-        ("max_routers", Place::U64(&mut o.max_routers)),
-        ("max_watch_sessions", Place::U64(&mut o.max_watch_sessions)),
-        ("max_consumers", Place::U64(&mut o.max_consumers)),
-        ("max_txn_writers", Place::U64(&mut o.max_txn_writers)),
-        ("max_txn_writers_per_key", Place::U64(&mut o.max_txn_writers_per_key)),
-        ("txn_writer_ttl_ms", Place::Millis(&mut o.txn_writer_ttl)),
-        ("max_open_files", Place::Size(&mut o.max_open_files)),
-        ("max_total_bytes", Place::U64(&mut o.max_total_bytes)),
-        ("max_idempotency_keys", Place::U64(&mut o.max_idempotency_keys)),
-        ("max_embedded_batch_records", Place::Size(&mut o.max_batch_records)),
-        ("max_embedded_batch_bytes", Place::U64(&mut o.max_batch_bytes)),
-        ("max_embedded_record_bytes", Place::Size(&mut o.max_record_bytes)),
-        ("max_batch_records", Place::Size(&mut l.batch_records)),
-        ("max_record_bytes", Place::Size(&mut l.record_bytes)),
-        ("max_meta_bytes", Place::Size(&mut l.meta_bytes)),
-        ("max_tag_bytes", Place::Size(&mut l.tag_bytes)),
-        ("max_node_bytes", Place::Size(&mut l.node_bytes)),
-        ("max_limit", Place::Size(&mut l.limit)),
-        ("max_claim", Place::Size(&mut l.claim)),
-        ("max_watch_topics", Place::Size(&mut l.watch_topics)),
+        ("url", SettingSlot::Text(url)),
+        ("io_backend", SettingSlot::Text(backend)),
+        ("recovery", SettingSlot::Recovery(&mut o.recovery)),
+        ("auto_create", SettingSlot::AutoCreate(&mut o.auto_create)),
+        ("wal_shards", SettingSlot::U32(&mut o.wal_shards)),
+        ("wal_file_min", SettingSlot::U64(&mut o.wal_file_min)),
+        ("wal_file_max", SettingSlot::U64(&mut o.wal_file_max)),
+        ("wal_max_bytes", SettingSlot::U64(&mut o.wal_max_bytes)),
+        ("staging_bytes", SettingSlot::Size(&mut o.staging_bytes)),
+        ("staging_frames", SettingSlot::Size(&mut o.staging_frames)),
+        ("staging_wait_ms", SettingSlot::Millis(&mut o.staging_wait)),
+        ("sync_interval_ms", SettingSlot::Millis(&mut o.sync_interval)),
+        ("tail_cache_bytes", SettingSlot::Size(&mut o.tail_cache_bytes)),
+        ("checkpoint_bytes", SettingSlot::U64(&mut o.checkpoint_bytes)),
+        ("checkpoint_interval_ms", SettingSlot::Millis(&mut o.checkpoint_interval)),
+        ("segment_max_events", SettingSlot::U64(&mut o.segment_max_events)),
+        ("segment_max_bytes", SettingSlot::U64(&mut o.segment_max_bytes)),
+        ("segment_max_age_ms", SettingSlot::Millis(&mut o.segment_max_age)),
+        ("memory_bytes", SettingSlot::U64(&mut o.memory_bytes)),
+        ("ephemeral_bytes", SettingSlot::U64(&mut o.ephemeral_bytes)),
+        ("txn_bytes", SettingSlot::U64(&mut o.txn_bytes)),
+        ("txn_ttl_ms", SettingSlot::Millis(&mut o.txn_ttl)),
+        ("max_topics", SettingSlot::U64(&mut o.max_topics)),
+        ("max_routers", SettingSlot::U64(&mut o.max_routers)),
+        ("max_watch_sessions", SettingSlot::U64(&mut o.max_watch_sessions)),
+        ("max_consumers", SettingSlot::U64(&mut o.max_consumers)),
+        ("max_txn_writers", SettingSlot::U64(&mut o.max_txn_writers)),
+        ("max_txn_writers_per_key", SettingSlot::U64(&mut o.max_txn_writers_per_key)),
+        ("txn_writer_ttl_ms", SettingSlot::Millis(&mut o.txn_writer_ttl)),
+        ("max_open_files", SettingSlot::Size(&mut o.max_open_files)),
+        ("max_total_bytes", SettingSlot::U64(&mut o.max_total_bytes)),
+        ("max_idempotency_keys", SettingSlot::U64(&mut o.max_idempotency_keys)),
+        ("max_embedded_batch_records", SettingSlot::Size(&mut o.max_batch_records)),
+        ("max_embedded_batch_bytes", SettingSlot::U64(&mut o.max_batch_bytes)),
+        ("max_embedded_record_bytes", SettingSlot::Size(&mut o.max_record_bytes)),
+        ("max_batch_records", SettingSlot::Size(&mut l.batch_records)),
+        ("max_record_bytes", SettingSlot::Size(&mut l.record_bytes)),
+        ("max_meta_bytes", SettingSlot::Size(&mut l.meta_bytes)),
+        ("max_tag_bytes", SettingSlot::Size(&mut l.tag_bytes)),
+        ("max_node_bytes", SettingSlot::Size(&mut l.node_bytes)),
+        ("max_limit", SettingSlot::Size(&mut l.limit)),
+        ("max_claim", SettingSlot::Size(&mut l.claim)),
+        ("max_watch_topics", SettingSlot::Size(&mut l.watch_topics)),
     ]
 }
 
-impl Place<'_> {
+impl SettingSlot<'_> {
     fn get(&self) -> Value {
         let number = |n: usize| Value::Number(n as u64);
         match self {
@@ -111,7 +122,7 @@ impl Place<'_> {
         }
     }
 
-    /// Sets the place; says what is allowed if that cannot be.
+    /// Sets the slot; the error says which values are allowed.
     fn set(&mut self, value: Value) -> Result<(), &'static str> {
         match (self, value) {
             (Self::U32(to), Value::Number(n)) => {
@@ -155,59 +166,64 @@ fn auto_create(text: &str) -> AutoCreate {
     }
 }
 
-fn initial() -> All {
+fn initial() -> AllSettings {
     let backend = "auto".to_owned();
     let (options, limits) = (Options::default(), Limits::default());
-    All { options, backend, url: String::new(), limits }
+    AllSettings { options, backend, url: String::new(), limits }
 }
 
-fn read(py: Python<'_>, given: Option<Settings<'_>>) -> PyResult<All> {
+fn read(py: Python<'_>, settings: Option<Settings<'_>>) -> PyResult<AllSettings> {
     let mut all = initial();
-    let Some(given) = given else { return Ok(all) };
+    let Some(settings) = settings else { return Ok(all) };
     let refuse = |message: String| raise(py, &Failure::invalid(message));
-    let mut places = table(&mut all);
-    for item in given.items()?.iter() {
+    let mut slots = slots_of(&mut all);
+    for item in settings.items()?.iter() {
         let (name, value): (String, Bound<'_, PyAny>) = item.extract()?;
-        let Some((_, place)) = places.iter_mut().find(|(known, _)| *known == name) else {
-            return Err(refuse(format!("there is no setting {name:?}")));
+        let Some((_, slot)) = slots.iter_mut().find(|(known, _)| *known == name) else {
+            let known: Vec<_> = slots.iter().map(|(known, _)| *known).collect();
+            return Err(raise(py, &unknown_name("setting", "", None, &name, &known)));
         };
         if value.is_none() {
             continue;
         }
-        let value: Value =
-            value.extract().map_err(|_| refuse(format!("{name}: {value} is no setting")))?;
-        place.set(value).map_err(|allowed| refuse(format!("{name} {allowed}")))?;
+        let value: Value = value.extract().map_err(|_| {
+            refuse(format!(
+                "{name} must be a boolean, an integer of at least 0 or a string, not {value}"
+            ))
+        })?;
+        let got = value.to_string();
+        slot.set(value).map_err(|allowed| refuse(format!("{name} {allowed}, not {got}")))?;
     }
-    drop(places);
-    // A bound on a part of a record is one bound.
+    drop(slots);
+    // The limits of meta, tag and node are the same over HTTP and embedded.
     let (o, l) = (&mut all.options, &all.limits);
     (o.max_meta_bytes, o.max_tag_bytes) = (l.meta_bytes, l.tag_bytes);
     o.max_node_bytes = l.node_bytes;
     Ok(all)
 }
 
-/// What an engine is opened with.
+/// The environment, options and URL to open an engine with.
 pub(crate) fn options(
     py: Python<'_>,
-    given: Option<Settings<'_>>,
+    settings: Option<Settings<'_>>,
 ) -> PyResult<(Env, Options, String)> {
-    let all = read(py, given)?;
+    let all = read(py, settings)?;
     let refuse = |e: std::io::Error| raise(py, &Failure::invalid(format!("io_backend: {e}")));
     let backend: Backend = all.backend.parse().map_err(refuse)?;
     Ok((real_env(backend).map_err(refuse)?, all.options, all.url))
 }
 
-/// The limits of requests.
-pub(crate) fn limits(py: Python<'_>, given: Option<Settings<'_>>) -> PyResult<Limits> {
-    Ok(read(py, given)?.limits)
+/// The limits of HTTP requests.
+pub(crate) fn limits(py: Python<'_>, settings: Option<Settings<'_>>) -> PyResult<Limits> {
+    Ok(read(py, settings)?.limits)
 }
 
-/// The settings of an engine and of its routes, with their defaults.
+/// The settings of an engine and of its HTTP verbs, with their defaults.
 #[pyfunction]
 pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let out = PyDict::new(py);
-    for (name, place) in table(&mut initial()) {
-        out.set_item(name, place.get())?;
+    for (name, slot) in slots_of(&mut initial()) {
+        out.set_item(name, slot.get())?;
     }
     Ok(out)
 }

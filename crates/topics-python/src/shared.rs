@@ -1,4 +1,4 @@
-//! An open engine as Python objects hold it: closed once, dead in a forked child, patient with
+//! The engine that Python objects share: closed once, unusable in a forked child; its waits react to
 //! signals.
 
 use std::sync::Arc;
@@ -11,27 +11,28 @@ use topics_engine::{Engine, Error};
 use topics_env::Env;
 use topics_wire::Failure;
 
-use crate::errors::{caught, raise};
+use crate::errors::{catch_panics, raise};
 
-/// How long a wait may keep a signal waiting.
+/// Maximum delay of a signal by a wait.
 pub(crate) const SIGNAL_SLICE: Duration = Duration::from_millis(100);
 
-/// Seconds that a caller waits; too many are for ever.
+/// Converts a timeout in seconds; a value that is too large means no timeout.
 pub(crate) fn seconds(wait: f64) -> Duration {
     Duration::try_from_secs_f64(wait.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-/// Repeats a wait in slices, so that signals are heard, until it is not `empty` or over.
-pub(crate) fn in_slices<T>(
+/// Repeats a wait in slices, checking for signals between them, until the result is not `empty` or
+/// the timeout has passed.
+pub(crate) fn wait_in_slices<T>(
     py: Python<'_>,
     wait: Option<f64>,
     empty: impl Fn(&T) -> bool,
-    mut look: impl FnMut(Duration) -> PyResult<T>,
+    mut attempt: impl FnMut(Duration) -> PyResult<T>,
 ) -> PyResult<T> {
     let deadline = wait.and_then(|s| Instant::now().checked_add(seconds(s)));
     loop {
         let left = deadline.map_or(SIGNAL_SLICE, |d| d.saturating_duration_since(Instant::now()));
-        let found = look(left.min(SIGNAL_SLICE))?;
+        let found = attempt(left.min(SIGNAL_SLICE))?;
         if !empty(&found) || left.is_zero() {
             return Ok(found);
         }
@@ -54,8 +55,8 @@ impl Shared {
         Arc::new(Self { engine: Some(engine), env, path, pid, closed: AtomicBool::new(false) })
     }
 
-    /// Whether this process is a child of the one that opened the engine: its threads are not
-    /// here, its locks may be held by them for ever, and its files belong to the parent.
+    /// Whether this process is a forked child of the one that opened the engine. A child has none of
+    /// the engine's threads; they may hold locks forever, and the files belong to the parent.
     pub fn forked(&self) -> bool {
         std::process::id() != self.pid
     }
@@ -90,38 +91,38 @@ impl Shared {
         py: Python<'_>,
         verb: impl FnOnce(&Engine) -> Result<T, Failure> + Send,
     ) -> PyResult<T> {
-        py.detach(|| caught(|| verb(self.engine()?))).map_err(|e| raise(py, &e))
+        py.detach(|| catch_panics(|| verb(self.engine()?))).map_err(|e| raise(py, &e))
     }
 
-    /// Runs a verb that may take long on a thread of its own, so that signals are heard. After a
-    /// signal handler raised, the verb goes on without anyone waiting for it.
+    /// Runs a long verb on a thread of its own, so that this thread handles signals. If a signal
+    /// handler raises, the verb continues in the background.
     pub fn run_long<T: Send + 'static>(
         self: &Arc<Self>,
         py: Python<'_>,
         verb: impl FnOnce(&Engine) -> Result<T, Failure> + Send + 'static,
     ) -> PyResult<T> {
         let shared = self.clone();
-        patiently(py, move || verb(shared.engine()?))
+        run_interruptible(py, move || verb(shared.engine()?))
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         if self.forked() {
-            // What dropping would touch belongs to the parent.
+            // Dropping it would touch locks and files of the parent.
             std::mem::forget(self.engine.take());
         }
     }
 }
 
-/// What belongs to the process that opened the engine: a fork never drops it, because that would
-/// touch what is the parent's.
-pub(crate) struct Ours<T> {
+/// A value of the process that opened the engine. A forked child never drops it, because that would
+/// touch locks and files of the parent.
+pub(crate) struct ProcessOwned<T> {
     value: Option<T>,
     shared: Arc<Shared>,
 }
 
-impl<T> Ours<T> {
+impl<T> ProcessOwned<T> {
     pub fn new(shared: Arc<Shared>, value: T) -> Self {
         Self { value: Some(value), shared }
     }
@@ -130,17 +131,17 @@ impl<T> Ours<T> {
         &self.shared
     }
 
-    /// The value, unless this is a fork.
+    /// The value, unless this is a forked child.
     pub fn get(&self) -> Option<&T> {
         self.value.as_ref().filter(|_| !self.shared.forked())
     }
 
-    /// The same, for good.
+    /// Takes the value, unless this is a forked child.
     pub fn take(mut self) -> Option<T> {
         if self.shared.forked() { None } else { self.value.take() }
     }
 
-    /// Runs a verb of it without the GIL.
+    /// Runs a verb of the value without the GIL.
     pub fn run<R: Send>(
         &self,
         py: Python<'_>,
@@ -149,17 +150,17 @@ impl<T> Ours<T> {
     where
         T: Sync,
     {
-        self.shared.run(py, |_| self.alone(verb))
+        self.shared.run(py, |_| self.call(verb))
     }
 
-    /// The same where there is no GIL.
-    pub fn alone<R>(&self, verb: impl FnOnce(&T) -> Result<R, Failure>) -> Result<R, Failure> {
+    /// Runs a verb of the value on a thread that does not hold the GIL.
+    pub fn call<R>(&self, verb: impl FnOnce(&T) -> Result<R, Failure>) -> Result<R, Failure> {
         self.shared.engine()?;
         self.value.as_ref().ok_or_else(|| Failure::from(Error::Closed)).and_then(verb)
     }
 }
 
-impl<T> Drop for Ours<T> {
+impl<T> Drop for ProcessOwned<T> {
     fn drop(&mut self) {
         if self.shared.forked() {
             std::mem::forget(self.value.take());
@@ -167,21 +168,21 @@ impl<T> Drop for Ours<T> {
     }
 }
 
-/// Runs `work` on a thread of its own and waits for it, hearing signals.
-pub(crate) fn patiently<T: Send + 'static>(
+/// Runs `work` on a thread of its own; this thread waits and handles signals.
+pub(crate) fn run_interruptible<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> PyResult<T> {
     let (send, receive) = channel();
     let run = move || {
-        // Nobody may be waiting any longer; then nobody wants to know.
-        let _ = send.send(caught(work));
+        // Sending fails if a signal handler raised and the caller has left.
+        let _ = send.send(catch_panics(work));
     };
     let thread = std::thread::Builder::new().name("topics-call".into());
     thread.spawn(run).map_err(|e| {
         raise(py, &Failure::from(Error::Internal(format!("no thread for a call: {e}"))))
     })?;
-    // A receiver is not shared between threads; the wait borrows it exclusively.
+    // A `Receiver` is not `Sync`; the detached closure needs the exclusive reference.
     let mut receive = receive;
     loop {
         let wait = &mut receive;

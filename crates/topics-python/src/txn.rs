@@ -1,4 +1,4 @@
-//! Transactions in process.
+//! Transactions of an embedded engine.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use topics_engine::{
 };
 use topics_wire::Failure;
 
-use crate::args::{Held, check};
+use crate::args::{PyRecord, check};
 use crate::engine::Engine;
 use crate::shared::Shared;
 
@@ -29,33 +29,33 @@ pub(crate) struct Transactions {
     shared: Arc<Shared>,
 }
 
-/// Rows of one topic whose parts live in Python objects.
-struct Group<'py> {
+/// The rows of one topic, as Python objects.
+struct PyTopicRows<'py> {
     topic: String,
     node: Option<String>,
-    held: Vec<Held<'py>>,
+    held: Vec<PyRecord<'py>>,
 }
 
-/// `[(topic, records, node)]`.
-fn groups<'py>(rows: &Bound<'py, PySequence>) -> PyResult<Vec<Group<'py>>> {
+/// Reads rows from `[(topic, records, node)]`.
+fn groups<'py>(rows: &Bound<'py, PySequence>) -> PyResult<Vec<PyTopicRows<'py>>> {
     let group = |item: PyResult<Bound<'py, PyAny>>| {
         let t = item?.cast_into::<PyTuple>()?;
         let (topic, records, node): (String, Bound<'py, PySequence>, Option<String>) =
             t.extract()?;
-        let held = records.try_iter()?.map(|r| Held::of(&r?)).collect::<PyResult<_>>()?;
-        Ok(Group { topic, node, held })
+        let held = records.try_iter()?.map(|r| PyRecord::of(&r?)).collect::<PyResult<_>>()?;
+        Ok(PyTopicRows { topic, node, held })
     };
     rows.try_iter()?.map(group).collect()
 }
 
-/// Everything that a commit brings along, owned.
-struct Work {
+/// The expected heads, cursors and acks of a commit.
+struct CommitParts {
     heads: Vec<(String, u64)>,
     commits: Vec<Cursor>,
     acks: Vec<Ack>,
 }
 
-impl Work {
+impl CommitParts {
     fn with<R>(&self, run: impl FnOnce(TxnWork<'_>) -> R) -> R {
         let heads: Vec<_> = self.heads.iter().map(|(t, h)| (t.as_str(), *h)).collect();
         let commits = self.commits.iter();
@@ -71,27 +71,27 @@ impl Work {
     }
 }
 
-/// Records of each group as the engine takes them; what is JSON is not checked yet.
-type Bare<'a> = Vec<(&'a str, &'a str, Vec<NewRecord<'a>>)>;
+/// Topic, node and records of each group; JSON is not validated.
+type UncheckedRows<'a> = Vec<(&'a str, &'a str, Vec<NewRecord<'a>>)>;
 
-fn bare<'a>(groups: &'a [Group<'_>]) -> PyResult<Bare<'a>> {
-    let one = |g: &'a Group<'_>| {
-        let records = g.held.iter().map(Held::record).collect::<PyResult<_>>()?;
+fn unchecked<'a>(groups: &'a [PyTopicRows<'_>]) -> PyResult<UncheckedRows<'a>> {
+    let one = |g: &'a PyTopicRows<'_>| {
+        let records = g.held.iter().map(PyRecord::record).collect::<PyResult<_>>()?;
         Ok((g.topic.as_str(), g.node.as_deref().unwrap_or(""), records))
     };
     groups.iter().map(one).collect()
 }
 
-/// Hands checked rows to `run`.
-fn checked<R>(
-    bare: &Bare<'_>,
+/// Validates the rows and passes them to `run`.
+fn with_checked_rows<R>(
+    unchecked: &UncheckedRows<'_>,
     run: impl FnOnce(&[TxnRows<'_>]) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
-    let records: Vec<Vec<NewRecord<'_>>> = bare
+    let records: Vec<Vec<NewRecord<'_>>> = unchecked
         .iter()
         .map(|(_, _, records)| records.iter().enumerate().map(|(i, r)| check(i, r)).collect())
         .collect::<Result<_, _>>()?;
-    let rows = bare.iter().zip(&records);
+    let rows = unchecked.iter().zip(&records);
     let rows: Vec<_> = rows
         .map(|((topic, node, _), records)| TxnRows { topic, records, node: node.as_bytes() })
         .collect();
@@ -126,11 +126,11 @@ impl Transactions {
         acks: Vec<Ack>,
     ) -> PyResult<Outcome> {
         let groups = groups(rows)?;
-        let bare = bare(&groups)?;
-        let work = Work { heads, commits, acks };
+        let unchecked = unchecked(&groups)?;
+        let work = CommitParts { heads, commits, acks };
         let key = key.unwrap_or("").as_bytes();
         self.shared.run(py, |e| {
-            checked(&bare, |rows| {
+            with_checked_rows(&unchecked, |rows| {
                 work.with(|work| {
                     let req = TxnRequest { writer, epoch, key, owner: "", rows, work };
                     Ok(outcome(e.transact(&req)?))
@@ -148,9 +148,9 @@ impl Transactions {
         rows: &Bound<'_, PySequence>,
     ) -> PyResult<(u64, u64, bool)> {
         let groups = groups(rows)?;
-        let bare = bare(&groups)?;
+        let unchecked = unchecked(&groups)?;
         self.shared.run(py, |e| {
-            checked(&bare, |rows| {
+            with_checked_rows(&unchecked, |rows| {
                 let s = e.stage(writer, &StageRequest { stage, part, rows })?;
                 Ok((s.records, s.bytes, s.repeated))
             })
@@ -169,7 +169,7 @@ impl Transactions {
         commits: Vec<Cursor>,
         acks: Vec<Ack>,
     ) -> PyResult<Outcome> {
-        let work = Work { heads, commits, acks };
+        let work = CommitParts { heads, commits, acks };
         self.shared.run(py, |e| {
             let stages = stages.iter();
             let stages: Vec<_> = stages

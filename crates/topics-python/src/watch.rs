@@ -1,4 +1,4 @@
-//! Subscriptions in process.
+//! Watches of an embedded engine.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,21 +12,21 @@ use topics_wire::Failure;
 use crate::batch::Batch;
 use crate::calls::Calls;
 use crate::errors::raise;
-use crate::shared::{Shared, in_slices};
+use crate::shared::{Shared, wait_in_slices};
 
-/// `(name, after, tail, topic_id)`; neither of the middle two is the earliest record.
+/// `(name, after, tail, topic_id)`; without `after` and `tail` the watch starts at the earliest record.
 pub(crate) type Start = (String, Option<u64>, Option<u64>, Option<u64>);
 
 /// `(gap_from, gap_to, reason, missed_estimate, earliest_seq, head_seq)`.
-type Lost = (u64, u64, &'static str, u64, u64, u64);
+type GapRow = (u64, u64, &'static str, u64, u64, u64);
 
 /// `(kind, topic, topic_id, records, gap, seq)`.
-type Told = (&'static str, String, u64, Option<Batch>, Option<Lost>, Option<u64>);
+type WatchEvent = (&'static str, String, u64, Option<Batch>, Option<GapRow>, Option<u64>);
 
-/// An open subscription.
+/// An open watch.
 #[pyclass(frozen)]
 pub(crate) struct Watch {
-    /// Taken by the one thread that waits in it.
+    /// Locked by the one thread that waits in it.
     inner: Mutex<Option<topics_engine::Watch>>,
     closer: Closer,
     shared: Arc<Shared>,
@@ -92,26 +92,26 @@ impl Watch {
 
 #[pymethods]
 impl Watch {
-    /// The next event, or `None` when the timeout passed. Hears signals while it waits.
+    /// The next event, or `None` when the timeout passed. Handles signals while it waits.
     #[pyo3(signature = (timeout=None))]
-    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Told>> {
-        let look = |slice| self.shared.run(py, |_| self.step(|w| w.next(Some(slice))));
-        let event = in_slices(py, timeout, Option::is_none, look)?;
-        event.map(|event| told(py, event)).transpose()
+    fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<WatchEvent>> {
+        let next = |slice| self.shared.run(py, |_| self.with_watch(|w| w.next(Some(slice))));
+        let event = wait_in_slices(py, timeout, Option::is_none, next)?;
+        event.map(|event| watch_event(py, event)).transpose()
     }
 
-    /// The next event if there is one now; else the call is answered when to look again.
-    fn poll(&self, py: Python<'_>, calls: &Calls, token: u64) -> PyResult<Option<Told>> {
+    /// The next event if one is available; otherwise the call is resolved when to poll again.
+    fn poll(&self, py: Python<'_>, calls: &Calls, token: u64) -> PyResult<Option<WatchEvent>> {
         let wake = calls.waker(token);
-        let look = |w: &mut topics_engine::Watch| {
+        let next = |w: &mut topics_engine::Watch| {
             w.on_ready(wake);
             w.try_next()
         };
-        let event = self.shared.run(py, |_| self.step(look))?;
-        event.map(|event| told(py, event)).transpose()
+        let event = self.shared.run(py, |_| self.with_watch(next))?;
+        event.map(|event| watch_event(py, event)).transpose()
     }
 
-    /// Ends the watch, from any thread: whoever waits in `next` is told. Idempotent.
+    /// Ends the watch, from any thread; a thread that waits in `next` gets `Closed`. Idempotent.
     fn close(&self, py: Python<'_>) {
         if self.shared.forked() {
             return;
@@ -139,13 +139,13 @@ impl Watch {
 }
 
 impl Watch {
-    fn step(
+    fn with_watch(
         &self,
-        look: impl FnOnce(&mut topics_engine::Watch) -> topics_engine::Result<Option<Event>>,
+        next: impl FnOnce(&mut topics_engine::Watch) -> topics_engine::Result<Option<Event>>,
     ) -> Result<Option<Event>, Failure> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let watch = inner.as_mut().ok_or_else(|| Failure::from(Error::Closed))?;
-        let next = look(watch);
+        let next = next(watch);
         if matches!(next, Err(Error::Closed)) {
             drop(inner.take());
         }
@@ -153,7 +153,7 @@ impl Watch {
     }
 }
 
-fn told(py: Python<'_>, event: Event) -> PyResult<Told> {
+fn watch_event(py: Python<'_>, event: Event) -> PyResult<WatchEvent> {
     let plain = |kind, topic: &str, id, seq| (kind, topic.to_owned(), id, None, None, seq);
     Ok(match event {
         Event::Records(frame) => {
@@ -162,15 +162,16 @@ fn told(py: Python<'_>, event: Event) -> PyResult<Told> {
             ("records", frame.topic().to_string(), id, Some(Batch(batch)), None, Some(next))
         }
         Event::Tombstone { topic, topic_id, tombstone: t, reason } => {
-            let lost =
-                (t.gap_from, t.gap_to, reason, t.missed_estimate, t.earliest_seq, t.head_seq);
-            ("gap", topic.to_string(), topic_id, None, Some(lost), Some(t.gap_to))
+            let gap = (t.gap_from, t.gap_to, reason, t.missed_estimate, t.earliest_seq, t.head_seq);
+            ("gap", topic.to_string(), topic_id, None, Some(gap), Some(t.gap_to))
         }
-        Event::CaughtUp { topic, topic_id, seq } => plain("caught-up", &topic, topic_id, Some(seq)),
+        Event::CaughtUp { topic, topic_id, seq } => {
+            plain("catch_panics-up", &topic, topic_id, Some(seq))
+        }
         Event::TopicDeleted { topic, topic_id } => plain("topic-deleted", &topic, topic_id, None),
         Event::Failed { error, .. } => return Err(raise(py, &error.into())),
         other => {
-            let e = Error::Internal(format!("an event without a meaning here: {other:?}"));
+            let e = Error::Internal(format!("unexpected watch event: {other:?}"));
             return Err(raise(py, &e.into()));
         }
     })
@@ -179,7 +180,7 @@ fn told(py: Python<'_>, event: Event) -> PyResult<Told> {
 impl Drop for Watch {
     fn drop(&mut self) {
         if self.shared.forked() {
-            // What dropping would touch belongs to the parent.
+            // Dropping it would touch locks of the parent.
             let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(inner.take());
         }

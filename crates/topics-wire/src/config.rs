@@ -1,22 +1,23 @@
-//! A topic's config in requests and answers.
+//! The config of a topic in requests and answers.
 
 use topics_engine::{ConfigPatch, Discard, Durability, TopicConfig, TopicType};
 
 use crate::error::Failure;
-use crate::json::{Place, Reader, Scanner, Text, push_i64, push_str, push_u64};
+use crate::json::{FieldPath, Reader, Scanner, Text, push_i64, push_str, push_u64};
 use crate::nearest;
 
-/// Reads the fields of a config object at the scanner. An unknown one is refused: a misspelt limit
-/// must not go unnoticed.
+/// Reads a config object. An unknown field is refused, so that a misspelt limit does not go unnoticed.
 pub fn read(s: &mut Scanner<'_>, within: &'static str) -> Result<ConfigPatch, Failure> {
-    let place = Place { within, ..Place::default() };
-    s.must_be(if within.is_empty() { Place::field("config") } else { place }, "an object", |b| {
-        b == b'{'
-    })?;
+    let path = FieldPath { within, ..FieldPath::default() };
+    s.expect_type(
+        if within.is_empty() { FieldPath::field("config") } else { path },
+        "an object",
+        |b| b == b'{',
+    )?;
     let mut patch = ConfigPatch::default();
     let mut durable = None;
-    s.object(|s, key| field(s, key, place, &mut patch, &mut durable))?;
-    // The alias is read only where the real field is absent.
+    s.object(|s, key| field(s, key, path, &mut patch, &mut durable))?;
+    // `durable` counts only without `durability`.
     let alias = |on| if on { Durability::Fsync } else { Durability::Disk };
     patch.durability = patch.durability.or(durable.map(alias));
     Ok(patch)
@@ -25,43 +26,43 @@ pub fn read(s: &mut Scanner<'_>, within: &'static str) -> Result<ConfigPatch, Fa
 fn field<'a>(
     s: &mut Scanner<'a>,
     key: Text<'a>,
-    place: Place,
+    path: FieldPath,
     patch: &mut ConfigPatch,
     durable: &mut Option<bool>,
 ) -> Result<(), Failure> {
     match key.decode().as_deref() {
-        Some("type") => patch.kind = Some(word(s, place.at("type"), &TYPES)?),
-        Some("discard") => patch.discard = Some(word(s, place.at("discard"), &DISCARDS)?),
+        Some("type") => patch.kind = Some(word(s, path.at("type"), &TYPES)?),
+        Some("discard") => patch.discard = Some(word(s, path.at("discard"), &DISCARDS)?),
         Some("durability") => {
-            patch.durability = Some(word(s, place.at("durability"), &DURABILITIES)?);
+            patch.durability = Some(word(s, path.at("durability"), &DURABILITIES)?);
         }
-        Some("durable") => *durable = Some(s.bool(place.at("durable"))?),
-        Some("priority") => patch.priority = Some(priority(s, place.at("priority"))?),
+        Some("durable") => *durable = Some(s.bool(path.at("durable"))?),
+        Some("priority") => patch.priority = Some(priority(s, path.at("priority"))?),
         Some("dead_letter") => {
-            let place = place.at("dead_letter");
-            let name = if s.null()? { None } else { Some(s.text(place)?.into_owned()) };
+            let path = path.at("dead_letter");
+            let name = if s.null()? { None } else { Some(s.text(path)?.into_owned()) };
             patch.dead_letter = Some(name);
         }
-        Some("ttl_ms") => patch.ttl_ms = Some(s.u64(place.at("ttl_ms"))?),
-        Some("cap_records") => patch.cap_records = Some(s.u64(place.at("cap_records"))?),
-        Some("cap_bytes") => patch.cap_bytes = Some(s.u64(place.at("cap_bytes"))?),
+        Some("ttl_ms") => patch.ttl_ms = Some(s.u64(path.at("ttl_ms"))?),
+        Some("cap_records") => patch.cap_records = Some(s.u64(path.at("cap_records"))?),
+        Some("cap_bytes") => patch.cap_bytes = Some(s.u64(path.at("cap_bytes"))?),
         Some("idempotency_window_ms") => {
-            patch.idempotency_window_ms = Some(s.u64(place.at("idempotency_window_ms"))?);
+            patch.idempotency_window_ms = Some(s.u64(path.at("idempotency_window_ms"))?);
         }
-        Some("lease_ms") => patch.lease_ms = Some(s.u64(place.at("lease_ms"))?),
+        Some("lease_ms") => patch.lease_ms = Some(s.u64(path.at("lease_ms"))?),
         Some("claim_jitter_ms") => {
-            patch.claim_jitter_ms = Some(s.u64(place.at("claim_jitter_ms"))?);
+            patch.claim_jitter_ms = Some(s.u64(path.at("claim_jitter_ms"))?);
         }
-        Some("max_deliveries") => patch.max_deliveries = Some(s.u64(place.at("max_deliveries"))?),
+        Some("max_deliveries") => patch.max_deliveries = Some(s.u64(path.at("max_deliveries"))?),
         Some("retry_backoff_ms") => {
-            patch.retry_backoff_ms = Some(s.u64(place.at("retry_backoff_ms"))?);
+            patch.retry_backoff_ms = Some(s.u64(path.at("retry_backoff_ms"))?);
         }
-        Some("auto_priority") => patch.auto_priority = Some(s.bool(place.at("auto_priority"))?),
-        Some("auto_create") => patch.auto_create = Some(s.bool(place.at("auto_create"))?),
-        Some("dedupe_node") => patch.dedupe_node = Some(s.bool(place.at("dedupe_node"))?),
-        Some("paused") => patch.paused = Some(s.bool(place.at("paused"))?),
-        Some("leases_durable") => patch.leases_durable = Some(s.bool(place.at("leases_durable"))?),
-        name => return Err(unknown(place, name)),
+        Some("auto_priority") => patch.auto_priority = Some(s.bool(path.at("auto_priority"))?),
+        Some("auto_create") => patch.auto_create = Some(s.bool(path.at("auto_create"))?),
+        Some("dedupe_node") => patch.dedupe_node = Some(s.bool(path.at("dedupe_node"))?),
+        Some("paused") => patch.paused = Some(s.bool(path.at("paused"))?),
+        Some("leases_durable") => patch.leases_durable = Some(s.bool(path.at("leases_durable"))?),
+        name => return Err(unknown(path, name)),
     }
     Ok(())
 }
@@ -88,16 +89,16 @@ const KNOWN: [&str; 19] = [
     "paused",
 ];
 
-fn unknown(place: Place, name: Option<&str>) -> Failure {
-    nearest::unknown("config field", place.within, None, name.unwrap_or("\u{fffd}"), &KNOWN)
+fn unknown(path: FieldPath, name: Option<&str>) -> Failure {
+    nearest::unknown_name("config field", path.within, None, name.unwrap_or("\u{fffd}"), &KNOWN)
 }
 
-/// An integer or null; one beyond 32 bits is clamped like any other, by the engine.
-fn priority(s: &mut Scanner<'_>, place: Place) -> Result<Option<i32>, Failure> {
+/// An integer or null. The engine clamps it.
+fn priority(s: &mut Scanner<'_>, path: FieldPath) -> Result<Option<i32>, Failure> {
     if s.null()? {
         return Ok(None);
     }
-    s.i32(place).map(Some)
+    s.i32(path).map(Some)
 }
 
 type Words<T> = [(&'static str, T)];
@@ -111,26 +112,26 @@ const DURABILITIES: [(&str, Durability); 4] = [
     ("fsync", Durability::Fsync),
 ];
 
-fn word<T: Copy>(s: &mut Scanner<'_>, place: Place, words: &Words<T>) -> Result<T, Failure> {
-    let text = s.text(place)?;
+fn word<T: Copy>(s: &mut Scanner<'_>, path: FieldPath, words: &Words<T>) -> Result<T, Failure> {
+    let text = s.text(path)?;
     words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value).ok_or_else(|| {
         let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-        place.refuse(format_args!("must be one of {}", known.join(", ")))
+        path.invalid_choice(&text, &known)
     })
 }
 
-/// The wire's word of a value.
+/// The JSON word of a value.
 pub(crate) fn name_of<T: Copy + PartialEq>(words: &Words<T>, value: T) -> &'static str {
     words.iter().find(|(_, v)| *v == value).map_or("unknown", |(word, _)| word)
 }
 
-/// The word of a durability class.
+/// The JSON word of a durability class.
 #[must_use]
 pub fn durability(class: Durability) -> &'static str {
     name_of(&DURABILITIES, class)
 }
 
-/// The word of a topic type.
+/// The JSON word of a topic type.
 #[must_use]
 pub fn topic_type(kind: TopicType) -> &'static str {
     name_of(&TYPES, kind)
@@ -179,7 +180,7 @@ pub fn push(out: &mut Vec<u8>, c: &TopicConfig) {
     out.push(b'}');
 }
 
-/// A config that is a text of its own.
+/// Parses a config from a JSON text.
 pub fn parse(text: &[u8]) -> Result<ConfigPatch, Failure> {
     let mut s = Scanner::new(text)?;
     let patch = read(&mut s, "")?;
@@ -222,7 +223,7 @@ mod tests {
         let mut out = Vec::new();
         push(&mut out, &config);
         let mut sent: serde_json::Value = serde_json::from_str(text).unwrap();
-        // `durable` is reported as what it means, not as what was sent beside `durability`.
+        // The answer derives `durable` from `durability`.
         sent["durable"] = false.into();
         let reported: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(reported, sent);
@@ -254,9 +255,9 @@ mod tests {
     fn an_unknown_field_is_refused_by_name() {
         let rows = [
             ("durabilty", "`durabilty`; did you mean `durability`?", "durabilty"),
-            (r#"a\"b\n"#, "`a\"b\n`; known are auto_create, auto_priority,", "a\"b\n"),
-            ("", "``; known are", ""),
-            (r"\ud800", "`\u{fffd}`; known are", "\u{fffd}"),
+            (r#"a\"b\n"#, "`a\"b\n`; expected one of auto_create, auto_priority,", "a\"b\n"),
+            ("", "``; expected one of", ""),
+            (r"\ud800", "`\u{fffd}`; expected one of", "\u{fffd}"),
         ];
         for (key, message, field) in rows {
             let text = format!(r#"{{"ttl_ms":1,"{key}":[{{"x":null}}]}}"#);
@@ -276,11 +277,11 @@ mod tests {
     fn wrong_types_name_the_field() {
         let rows = [
             (r#"{"ttl_ms":"1"}"#, "ttl_ms must be an integer of at least 0, not a string"),
-            (r#"{"ttl_ms":-1}"#, "ttl_ms must be an integer of at least 0, not this number"),
+            (r#"{"ttl_ms":-1}"#, "ttl_ms must be an integer of at least 0, not -1"),
             (r#"{"ttl_ms":1.5}"#, "ttl_ms must be an integer of at least 0, not 1.5"),
             (r#"{"ttl_ms":null}"#, "ttl_ms must be an integer of at least 0, not null"),
-            (r#"{"paused":1}"#, "paused must be true or false, not this number"),
-            (r#"{"type":"stream"}"#, "type must be one of log, queue"),
+            (r#"{"paused":1}"#, "paused must be true or false, not 1"),
+            (r#"{"type":"stream"}"#, "type must be one of log, queue, not \"stream\""),
             (r#"{"type":{}}"#, "type must be a string, not an object"),
             (r#"{"priority":1.0}"#, "priority must be an integer of 32 bits, not 1.0"),
             ("[]", "config must be an object, not an array"),

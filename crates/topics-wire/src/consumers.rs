@@ -1,53 +1,54 @@
-//! Consumers: what they are asked to be, reads, and positions.
+//! Consumers: requests and answers.
 
 use std::time::Duration;
 
 use topics_engine::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, ReadBatch, SeekTo};
 
 use crate::error::Failure;
-use crate::json::{Fields, Place, Reader};
+use crate::json::{FieldPath, Fields, Reader, read_body};
 use crate::limits::{MAX_READ_BYTES, MAX_WAIT_MS};
-use crate::read::{matching, page_of, push_records, standing};
-use crate::render::Object;
-use crate::small::body;
+use crate::object::Object;
+use crate::read::{begin_page, finish_page, matching, push_records};
 
-/// A consumer as it was asked for.
+/// The body of a consumer PUT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Put {
-    /// Its mode; `None`: the one it has.
+pub struct ConsumerRequest {
+    /// The mode; `None`: unchanged.
     pub mode: Option<ConsumerMode>,
-    /// Where a new one begins.
+    /// Where a new consumer begins.
     pub start: ConsumerStart,
-    /// Whether a read stores where the one before ended.
+    /// Whether a read commits the end of the previous one.
     pub auto_commit: bool,
 }
 
-/// `{mode?, start?, auto_commit?}`; an empty body is one without fields.
-pub fn put(bytes: &[u8]) -> Result<Put, Failure> {
+/// `{mode?, start?, auto_commit?}`; an empty body has no fields.
+pub fn put(bytes: &[u8]) -> Result<ConsumerRequest, Failure> {
     const FIELDS: Fields = Fields::of(&["mode", "start", "auto_commit"]);
-    let mut p = Put::default();
+    let mut p = ConsumerRequest::default();
     if bytes.is_empty() {
         return Ok(p);
     }
-    body(bytes, FIELDS, |s, key| {
+    read_body(bytes, FIELDS, |s, key| {
         match key {
             "mode" => {
-                let place = Place::field("mode");
-                p.mode = Some(match s.text(place)?.as_ref() {
+                let path = FieldPath::field("mode");
+                p.mode = Some(match s.text(path)?.as_ref() {
                     "at_least_once" => ConsumerMode::AtLeastOnce,
                     "at_most_once" => ConsumerMode::AtMostOnce,
-                    _ => return Err(place.refuse("must be one of at_least_once, at_most_once")),
+                    word => {
+                        return Err(path.invalid_choice(word, &["at_least_once", "at_most_once"]));
+                    }
                 });
             }
             "start" => {
-                let place = Place::field("start");
-                p.start = match s.text(place)?.as_ref() {
+                let path = FieldPath::field("start");
+                p.start = match s.text(path)?.as_ref() {
                     "start" => ConsumerStart::Start,
                     "end" => ConsumerStart::End,
-                    _ => return Err(place.refuse("must be one of start, end")),
+                    word => return Err(path.invalid_choice(word, &["start", "end"])),
                 };
             }
-            "auto_commit" => p.auto_commit = s.bool(Place::field("auto_commit"))?,
+            "auto_commit" => p.auto_commit = s.bool(FieldPath::field("auto_commit"))?,
             _ => s.skip()?,
         }
         Ok(())
@@ -55,8 +56,8 @@ pub fn put(bytes: &[u8]) -> Result<Put, Failure> {
     Ok(p)
 }
 
-/// `{max_bytes?, max_records?, checkpoint?, wait_ms?, match?, fail_if_busy?}`, and how long to
-/// wait; an empty body is one without fields. The read itself never waits.
+/// `{max_bytes?, max_records?, checkpoint?, wait_ms?, match?, fail_if_busy?}`; an empty body has no
+/// fields. Returns the read, which never waits itself, and `wait_ms`.
 pub fn read(bytes: &[u8]) -> Result<(ConsumerRead, u64), Failure> {
     const FIELDS: Fields =
         Fields::of(&["max_bytes", "max_records", "checkpoint", "wait_ms", "match", "fail_if_busy"]);
@@ -66,16 +67,16 @@ pub fn read(bytes: &[u8]) -> Result<(ConsumerRead, u64), Failure> {
         return Ok((r, wait_ms));
     }
     let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-    body(bytes, FIELDS, |s, key| {
+    read_body(bytes, FIELDS, |s, key| {
         match key {
             "max_bytes" => {
-                r.max_bytes = size(s.u64(Place::field("max_bytes"))?).min(MAX_READ_BYTES);
+                r.max_bytes = size(s.u64(FieldPath::field("max_bytes"))?).min(MAX_READ_BYTES);
             }
-            "max_records" => r.max_records = size(s.u64(Place::field("max_records"))?),
-            "checkpoint" => r.checkpoint = s.bool(Place::field("checkpoint"))?,
-            "wait_ms" => wait_ms = s.u64(Place::field("wait_ms"))?.min(MAX_WAIT_MS),
+            "max_records" => r.max_records = size(s.u64(FieldPath::field("max_records"))?),
+            "checkpoint" => r.checkpoint = s.bool(FieldPath::field("checkpoint"))?,
+            "wait_ms" => wait_ms = s.u64(FieldPath::field("wait_ms"))?.min(MAX_WAIT_MS),
             "match" => r.matching = Some(matching(s)?),
-            "fail_if_busy" => r.fail_if_busy = s.bool(Place::field("fail_if_busy"))?,
+            "fail_if_busy" => r.fail_if_busy = s.bool(FieldPath::field("fail_if_busy"))?,
             _ => s.skip()?,
         }
         Ok(())
@@ -86,26 +87,26 @@ pub fn read(bytes: &[u8]) -> Result<(ConsumerRead, u64), Failure> {
 /// `{seq}`.
 pub fn commit(bytes: &[u8]) -> Result<u64, Failure> {
     let mut seq = None;
-    body(bytes, Fields::of(&["seq"]), |s, key| {
-        seq = Some(s.u64(Place::field(key))?);
+    read_body(bytes, Fields::of(&["seq"]), |s, key| {
+        seq = Some(s.u64(FieldPath::field(key))?);
         Ok(())
     })?;
-    seq.ok_or_else(|| Place::field("seq").refuse("is missing"))
+    seq.ok_or_else(|| FieldPath::field("seq").invalid("is missing"))
 }
 
 /// One of `{seq}`, `{ts}`, `{to: "start"}`, `{to: "end"}`.
 pub fn seek(bytes: &[u8]) -> Result<SeekTo, Failure> {
     let mut to = Vec::new();
-    body(bytes, Fields::of(&["seq", "ts", "to"]), |s, key| {
+    read_body(bytes, Fields::of(&["seq", "ts", "to"]), |s, key| {
         match key {
-            "seq" => to.push(SeekTo::Seq(s.u64(Place::field("seq"))?)),
-            "ts" => to.push(SeekTo::Ts(s.u64(Place::field("ts"))?)),
+            "seq" => to.push(SeekTo::Seq(s.u64(FieldPath::field("seq"))?)),
+            "ts" => to.push(SeekTo::Ts(s.u64(FieldPath::field("ts"))?)),
             "to" => {
-                let place = Place::field("to");
-                to.push(match s.text(place)?.as_ref() {
+                let path = FieldPath::field("to");
+                to.push(match s.text(path)?.as_ref() {
                     "start" => SeekTo::Start,
                     "end" => SeekTo::End,
-                    _ => return Err(place.refuse("must be one of start, end")),
+                    word => return Err(path.invalid_choice(word, &["start", "end"])),
                 });
             }
             _ => s.skip()?,
@@ -114,11 +115,13 @@ pub fn seek(bytes: &[u8]) -> Result<SeekTo, Failure> {
     })?;
     match to.as_slice() {
         [one] => Ok(*one),
-        _ => Err(Failure::invalid(r#"name one of seq, ts, "to": "start", "to": "end""#)),
+        _ => Err(Failure::invalid(
+            r#"a seek needs exactly one of seq, ts, "to": "start" and "to": "end""#,
+        )),
     }
 }
 
-/// A consumer.
+/// The state of a consumer.
 #[must_use]
 pub fn info(c: &ConsumerInfo) -> Vec<u8> {
     let mut o = Object::new(160);
@@ -145,11 +148,11 @@ pub fn list(all: &[ConsumerInfo], next: Option<&str>) -> Vec<u8> {
 /// The answer to a read.
 #[must_use]
 pub fn records(topic: &str, consumer: &str, batch: &ReadBatch, total_ns: u64) -> Vec<u8> {
-    let mut o = page_of(topic, batch);
+    let mut o = begin_page(topic, batch);
     o.name("consumer", consumer);
     push_records(&mut o, batch, true, true);
     o.int("next_from_seq", batch.next_from_seq).int("head_seq", batch.head_seq);
-    standing(o, batch, total_ns)
+    finish_page(o, batch, total_ns)
 }
 
 /// The answer to a commit or a seek.
@@ -168,7 +171,7 @@ mod tests {
     fn requests() {
         let p = put(br#"{"mode":"at_most_once","start":"end","auto_commit":true}"#).unwrap();
         assert_eq!((p.mode, p.start), (Some(ConsumerMode::AtMostOnce), ConsumerStart::End));
-        assert!(p.auto_commit && put(b"").unwrap() == Put::default());
+        assert!(p.auto_commit && put(b"").unwrap() == ConsumerRequest::default());
         let (r, wait) =
             read(br#"{"max_bytes":99999999,"wait_ms":99999,"checkpoint":false}"#).unwrap();
         assert_eq!((r.max_bytes, wait, r.checkpoint), (8 << 20, 30_000, false));

@@ -1,32 +1,32 @@
-//! Failures as clients see them: a stable code, a message, a detail, and the HTTP status.
+//! Failures as clients see them: a stable code, a message, details and the HTTP status.
 
 use topics_engine::Error;
 
-use crate::json::{Place, Reader, Scanner, SyntaxError, push_str, push_u64};
+use crate::json::{FieldPath, Reader, Scanner, SyntaxError, push_str, push_u64};
 
-/// Why a call failed, ready for the wire.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Stable, snake_case.
+    /// Stable and snake_case; for programs.
     pub code: &'static str,
-    /// For people.
+    /// What is wrong and what to do; for people.
     pub message: String,
-    /// A JSON object for programs.
+    /// A JSON object with the facts; for programs.
     pub detail: Option<String>,
 }
 
 impl Failure {
-    /// A failure without detail.
+    /// A failure without details.
     pub fn new(code: &'static str, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), detail: None }
     }
 
-    /// The request itself is wrong.
+    /// An `invalid_request`.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new("invalid_request", message)
     }
 
-    /// The HTTP status of its code.
+    /// The HTTP status of the code.
     #[must_use]
     pub fn status(&self) -> u16 {
         status(self.code)
@@ -38,7 +38,7 @@ impl Failure {
         self.body_as(self.code)
     }
 
-    /// The same with a code of the caller.
+    /// The same body with another code.
     #[must_use]
     pub fn body_as(&self, code: &str) -> Vec<u8> {
         let mut out = Vec::with_capacity(64 + self.message.len());
@@ -54,7 +54,7 @@ impl Failure {
         out
     }
 
-    /// `error.detail.retry_after_ms` of a body.
+    /// Reads `error.detail.retry_after_ms` from a body.
     #[must_use]
     pub fn retry_after_ms(body: &[u8]) -> Option<u64> {
         fn within(
@@ -63,7 +63,7 @@ impl Failure {
             found: &mut Option<u64>,
         ) -> Result<(), Failure> {
             let Some((first, rest)) = path.split_first() else {
-                *found = Some(s.u64(Place::field("retry_after_ms"))?);
+                *found = Some(s.u64(FieldPath::field("retry_after_ms"))?);
                 return Ok(());
             };
             s.object(|s, key| match key.raw == *first {
@@ -78,7 +78,7 @@ impl Failure {
     }
 }
 
-/// The status table of the HTTP contract. A code that is not in it is a bug, as is `internal`.
+/// The status table of the HTTP contract. An unknown code is a bug, so it is 500 like `internal`.
 #[must_use]
 pub fn status(code: &str) -> u16 {
     match code {
@@ -115,21 +115,21 @@ pub fn status(code: &str) -> u16 {
 impl From<SyntaxError> for Failure {
     fn from(e: SyntaxError) -> Self {
         let detail = Some(format!("{{\"offset\":{}}}", e.at));
-        Self { detail, ..Self::invalid(e.to_string()) }
+        Self { detail, ..Self::invalid(format!("the body is {e}")) }
     }
 }
 
 impl From<Error> for Failure {
     fn from(e: Error) -> Self {
         let detail = detail(&e);
-        // What is wrong inside is for the log and embedded callers; the code says enough to others.
+        // The message may name files: the log and embedded callers need it.
         Self { code: e.code(), message: e.to_string(), detail }
     }
 }
 
 /// The facts of an error as a JSON object.
 fn detail(e: &Error) -> Option<String> {
-    let mut d = Detail::default();
+    let mut d = DetailBuilder::default();
     match e {
         Error::BatchTooLarge { got, max, unit } => d.int(unit, *got).int("max", *max),
         Error::RecordTooLarge { index, what, got, max } => {
@@ -181,11 +181,11 @@ fn detail(e: &Error) -> Option<String> {
     Some(d.finish())
 }
 
-/// A JSON object of strings and numbers in the making.
+/// Builds a JSON object of strings and numbers.
 #[derive(Default)]
-pub(crate) struct Detail(Vec<u8>);
+pub(crate) struct DetailBuilder(Vec<u8>);
 
-impl Detail {
+impl DetailBuilder {
     fn key(&mut self, key: &str) {
         self.0.push(if self.0.is_empty() { b'{' } else { b',' });
         push_str(&mut self.0, key.as_bytes());

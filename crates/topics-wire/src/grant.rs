@@ -1,15 +1,15 @@
-//! What a client may touch: names by prefix, and whether it may change configs.
+//! The rights of a client: names by prefix, and whether it may change configs.
 
 use topics_engine::ConfigPatch;
 
 use crate::error::Failure;
 
-/// The rights of a client beyond its scopes, which the routes check.
+/// The rights of a client besides its scopes, which the server checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Names the key; empty where there are none.
+    /// The label of the key; empty without keys.
     pub owner: String,
-    /// Names begin with one of these; empty: any name.
+    /// Allowed name prefixes; empty allows every name.
     pub prefixes: Vec<String>,
     /// May create and change configs.
     pub admin: bool,
@@ -24,20 +24,19 @@ impl Default for &Grant {
 }
 
 impl Grant {
-    /// Everything: a server without keys.
+    /// All rights: a server without keys.
     #[must_use]
     pub const fn all() -> Self {
         Self { owner: String::new(), prefixes: Vec::new(), admin: true }
     }
 
-    /// Whether a name is one of the client's. A pattern's prefix is judged in the same way: what
-    /// it matches begins with it.
+    /// Whether the client may use a name, or every name that begins with it.
     #[must_use]
     pub fn covers(&self, name: &str) -> bool {
         self.prefixes.is_empty() || self.prefixes.iter().any(|p| name.starts_with(p.as_str()))
     }
 
-    /// The prefixes below `prefix` that are the client's: disjoint, in order.
+    /// The allowed prefixes within `prefix`: disjoint, in order.
     #[must_use]
     pub fn within(&self, prefix: &str) -> Vec<String> {
         if self.covers(prefix) {
@@ -50,28 +49,28 @@ impl Grant {
         all
     }
 
-    /// Refuses a name that is not.
+    /// Refuses a name that the client may not use.
     pub fn check(&self, name: &str) -> Result<(), Failure> {
         if self.covers(name) {
             return Ok(());
         }
-        let message = format!("this key is for other names than {name:?}: use one that covers it");
+        let message = format!("this key does not cover the name {name:?}; use a key that does");
         Err(Failure::new("forbidden", message))
     }
 
-    /// Refuses a config that names a topic which is not the client's.
+    /// Refuses a config with a topic that the client may not use.
     pub fn check_names(&self, config: &ConfigPatch) -> Result<(), Failure> {
         config.dead_letter.iter().flatten().try_for_each(|name| self.check(name))
     }
 
-    /// Refuses the config of a write from a client that is no administrator, or that names a topic
-    /// which is not the client's.
+    /// Refuses the config of a write unless the client is an administrator and may use the topics in
+    /// it.
     pub fn check_config(&self, config: &ConfigPatch) -> Result<(), Failure> {
         if self.admin {
             return self.check_names(config);
         }
-        let message = "a write with a config needs the scope admin: leave config out, or use a key \
-                       that has it";
+        let message = "a write with config needs the scope `admin`; leave config out, or use a key that \
+                       has it";
         Err(Failure::new("forbidden", message))
     }
 }

@@ -1,32 +1,32 @@
-//! The codec: what requests and answers of `/v0` look like, over `topics-engine`.
+//! The codec of `/v0`: requests to engine types, engine types to answers.
 //!
-//! Knows JSON, Arrow and the status table; knows no sockets, no threads, no Python.
+//! Covers JSON, Arrow, SSE and WebSocket frames, the status table, metrics as text, and the hot subset
+//! of HTTP/1.1. Knows no threads, timers or sockets.
 #![deny(missing_docs)]
 
 pub mod arrow;
-pub mod base64;
 pub mod config;
 pub mod consumers;
 mod error;
 mod grant;
 pub mod hot;
 pub mod json;
-mod limits;
+pub mod limits;
 pub mod metrics;
 mod nearest;
+pub mod object;
+pub mod page;
 pub mod query;
 pub mod queue;
 pub mod read;
-mod render;
+pub mod report;
 pub mod routers;
-pub mod service;
-pub mod small;
 pub mod split;
+pub mod topics;
 pub mod watch;
 pub mod write;
 
 pub use error::{Failure, status};
 pub use grant::Grant;
 pub use limits::Limits;
-pub use nearest::nearest;
-pub use render::{created, deleted, dropped, list, repair, report, router, routers, state, states};
+pub use nearest::{nearest, unknown_name};

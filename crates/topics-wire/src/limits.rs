@@ -36,34 +36,34 @@ impl Default for Limits {
     }
 }
 
-/// Keys of a record's `meta`.
+/// Maximum number of keys of a record's `meta`.
 pub const META_KEYS: usize = 64;
-/// Bytes of an idempotency key.
+/// Maximum bytes of an idempotency key.
 pub const KEY_BYTES: usize = 256;
 /// Records of a read when the request names no limit.
 pub const DEFAULT_LIMIT: usize = 256;
-/// Rows of a read as Arrow.
+/// Maximum rows of an Arrow read.
 pub const ARROW_LIMIT: usize = 1_000_000;
 /// Payload bytes of a read when the request names none.
 pub const DEFAULT_READ_BYTES: usize = 1 << 20;
-/// Payload bytes of a batch of columns when the request names none: with its neighbours what one
-/// stream holds in memory.
+/// Payload bytes of an Arrow batch when the request names none. A stream holds up to three batches in
+/// memory.
 pub const BATCH_BYTES: usize = 2 << 20;
-/// Payload bytes of a read, or a batch of columns, at most.
+/// Maximum payload bytes of a read or an Arrow batch.
 pub const MAX_READ_BYTES: usize = 8 << 20;
-/// Milliseconds that a read waits at most.
+/// Maximum wait of a read, in milliseconds.
 pub const MAX_WAIT_MS: u64 = 30_000;
-/// Entries of a page when the request names no size, and at most.
-pub const PAGE: (usize, usize) = (100, 1000);
-/// Topics in one answer of the state of many.
+/// Default and maximum number of entries of a page.
+pub const PAGE_SIZE: (usize, usize) = (100, 1000);
+/// Maximum number of topics in one answer of `states`.
 pub const MAX_STATES: usize = 10_000;
-/// Jobs in one ack, nack or extend.
+/// Maximum number of jobs in one ack, nack or extend.
 pub const MAX_SEQS: usize = 1000;
 /// Milliseconds between two heartbeats when the request names none.
 pub const HEARTBEAT_MS: u64 = 15_000;
-/// Records of an event, whatever the settings say.
+/// Maximum records of an event, whatever the settings say.
 pub const EVENT_LIMIT: usize = 10_000;
-/// Topics of a watch without a session.
+/// Maximum topics of a watch without a session.
 pub const QUERY_TOPICS: usize = 64;
-/// Most topics whose cursors an event's id spells out.
+/// Maximum number of topics whose cursors an event id contains.
 pub const ID_TOPICS: usize = 64;

@@ -1,4 +1,4 @@
-//! What the engine counts, as Prometheus text and as JSON.
+//! The metrics of the engine, as Prometheus text and as JSON.
 
 use std::fmt::Write;
 
@@ -11,9 +11,9 @@ use topics_env::LoopPanics;
 use crate::config;
 use crate::grant::Grant;
 use crate::json::push_str;
-use crate::render::Object;
+use crate::object::Object;
 
-/// Topics, and consumers, with gauges of their own.
+/// Maximum number of topics, and of consumers, with gauges of their own.
 const TOPICS: usize = 1000;
 
 const REASONS: [&str; 8] =
@@ -22,16 +22,16 @@ const REASONS: [&str; 8] =
 const CLASSES: [Durability; 4] =
     [Durability::Ephemeral, Durability::Memory, Durability::Disk, Durability::Fsync];
 
-struct Seen {
+struct Sample {
     snapshot: MetricsSnapshot,
     survey: Survey,
     panics: Vec<LoopPanics>,
 }
 
-fn look(engine: &Engine, grant: &Grant) -> Seen {
-    // What cannot be looked at any more is shown as empty: the engine is closing.
+fn sample_of(engine: &Engine, grant: &Grant) -> Sample {
+    // The survey fails only while the engine closes; then the gauges are 0.
     let survey = engine.survey(&grant.within(""), TOPICS).unwrap_or_default();
-    Seen { snapshot: engine.metrics(), survey, panics: engine.loop_panics() }
+    Sample { snapshot: engine.metrics(), survey, panics: engine.loop_panics() }
 }
 
 type Row = (&'static str, &'static str, u64);
@@ -43,7 +43,7 @@ fn counters(m: &MetricsSnapshot) -> Vec<Row> {
     all.extend([
         ("throttled", "Calls refused as throttled", m.throttled),
         ("failed_batches", "Batches that failed after they were staged", m.failed_batches),
-        ("watch_records", "Records handed to watchers", m.watch_records),
+        ("watch_records", "Records delivered to watchers", m.watch_records),
         ("router_copies", "Copies that routers made", m.router_copies),
         ("watch_lags", "Times that a watcher fell behind its queue", m.watch_lags),
         ("strains", "Times that delivery came under strain", m.strains),
@@ -52,7 +52,7 @@ fn counters(m: &MetricsSnapshot) -> Vec<Row> {
         ("wal_frames", "Frames written to the log", m.wal_frames),
         ("wal_bytes", "Bytes written to the log", m.wal_bytes),
         ("wal_fsyncs", "Syncs of log files", m.wal_fsyncs),
-        ("wal_gathered", "Syncs held back under pressure to cover more", m.wal_gathered),
+        ("wal_gathered", "Syncs delayed under pressure to cover more writes", m.wal_gathered),
         ("wal_rotations", "Log files begun", m.wal_rotations),
         ("checkpoints", "Checkpoints that succeeded", m.checkpoints),
         ("checkpoint_failures", "Checkpoints that failed", m.checkpoint_failures),
@@ -80,7 +80,7 @@ fn records(m: &MetricsSnapshot) -> [Row; 16] {
         ("deleted_records", "Records removed by deletes", m.deleted_records),
         ("evicted_records", "Records evicted by a cap or by TTL", m.evicted_records),
         ("corrupt_records", "Records that failed their checksum", m.corrupt_records),
-        ("lost_lsns", "Log entries given up as damaged", m.lost_lsns),
+        ("lost_lsns", "Log entries lost to damage", m.lost_lsns),
         ("topics_created", "Topics created", m.topics_created),
         ("topics_deleted", "Topics deleted", m.topics_deleted),
         ("orphan_frames", "Frames of absent topics passed over by recovery", m.orphan_frames),
@@ -88,10 +88,10 @@ fn records(m: &MetricsSnapshot) -> [Row; 16] {
     ]
 }
 
-/// Queues and transactions.
+/// Counters of queues and transactions.
 fn jobs(m: &MetricsSnapshot) -> [Row; 13] {
     [
-        ("claims", "Jobs given to workers", m.claims),
+        ("claims", "Jobs claimed by workers", m.claims),
         ("acked_jobs", "Jobs acked", m.acked_jobs),
         ("nacked_jobs", "Jobs released by their workers", m.nacked_jobs),
         ("extended_jobs", "Leases extended", m.extended_jobs),
@@ -102,15 +102,15 @@ fn jobs(m: &MetricsSnapshot) -> [Row; 13] {
         ("txn_stages", "Parts of transactions staged", m.txn_stages),
         ("txn_commits", "Transactions decided", m.txn_commits),
         ("txn_refused", "Transactions refused, or not logged", m.txn_refused),
-        ("txn_aborts", "Stages given up by their writers", m.txn_aborts),
-        ("txn_expired", "Stages that nobody committed in time", m.txn_expired),
+        ("txn_aborts", "Stages aborted by their writers", m.txn_aborts),
+        ("txn_expired", "Stages that expired without a commit", m.txn_expired),
     ]
 }
 
-fn gauges(seen: &Seen) -> [Row; 30] {
-    let (m, s) = (&seen.snapshot, &seen.survey);
+fn gauges(sample: &Sample) -> [Row; 30] {
+    let (m, s) = (&sample.snapshot, &sample.survey);
     [
-        ("ready", "Whether calls are taken", m.ready),
+        ("ready", "Whether the engine takes calls", m.ready),
         ("recovery_progress_ppm", "How far recovery has come, in millionths", m.recovery_ppm),
         ("recovery_frames", "Log entries that the open replayed", m.recovery_frames),
         ("topics", "Topics", m.topics),
@@ -126,7 +126,7 @@ fn gauges(seen: &Seen) -> [Row; 30] {
         ("queue_leases", "Jobs of all queues that are leased", s.jobs.in_flight),
         ("jobs_delayed", "Jobs of all queues that wait for their time", s.jobs.delayed),
         ("jobs_dead", "Jobs of all queues that are dead", s.jobs.dead),
-        ("txns_open", "Decided transactions that are not carried out", m.txns_open),
+        ("txns_open", "Decided transactions that are not yet applied", m.txns_open),
         ("txn_parts", "Parts of transactions that wait for a commit", m.txn_parts),
         ("txn_bytes", "Bytes of the parts that wait, on disk", m.txn_bytes),
         ("watch_streams", "Open watch streams", m.watch_streams),
@@ -135,7 +135,7 @@ fn gauges(seen: &Seen) -> [Row; 30] {
         ("pressure_ppm", "The governor's pressure in millionths", m.pressure_ppm),
         ("staged_batches", "Batches staged and not written", m.staged_batches),
         ("staged_bytes", "Bytes staged and not written", m.staged_bytes),
-        ("read_only_shards", "Log shards that take no writes", m.read_only_shards),
+        ("read_only_shards", "Log shards that refuse writes", m.read_only_shards),
         ("wal_disk_bytes", "Bytes of all log files", m.wal_disk_bytes),
         ("topics_with_gauges", "Topics with gauges of their own", s.topics.len() as u64),
         ("topics_truncated", "Whether there are more topics than that", s.truncated.into()),
@@ -158,13 +158,13 @@ fn histograms(m: &MetricsSnapshot) -> [(&'static str, &'static str, &HistogramSn
     ]
 }
 
-/// Prometheus' text format; topics by name as far as the client may see them.
+/// The Prometheus text format, with gauges of the topics that the client may see.
 #[must_use]
 pub fn prometheus(engine: &Engine, grant: &Grant) -> Vec<u8> {
-    let seen = look(engine, grant);
-    let mut out = String::with_capacity(16_384 + seen.survey.topics.len() * 384);
+    let sample = sample_of(engine, grant);
+    let mut out = String::with_capacity(16_384 + sample.survey.topics.len() * 384);
     // Writing to a string does not fail.
-    let _ = write_text(&mut out, &seen);
+    let _ = write_text(&mut out, &sample);
     out.into_bytes()
 }
 
@@ -172,13 +172,13 @@ fn head(out: &mut String, name: &str, help: &str, kind: &str) -> std::fmt::Resul
     write!(out, "# HELP topics_{name} {help}.\n# TYPE topics_{name} {kind}\n")
 }
 
-fn write_text(out: &mut String, seen: &Seen) -> std::fmt::Result {
-    let m = &seen.snapshot;
+fn write_text(out: &mut String, sample: &Sample) -> std::fmt::Result {
+    let m = &sample.snapshot;
     for (name, help, value) in counters(m) {
         head(out, &format!("{name}_total"), help, "counter")?;
         writeln!(out, "topics_{name}_total {value}")?;
     }
-    for (name, help, value) in gauges(seen) {
+    for (name, help, value) in gauges(sample) {
         head(out, name, help, "gauge")?;
         writeln!(out, "topics_{name} {value}")?;
     }
@@ -186,19 +186,19 @@ fn write_text(out: &mut String, seen: &Seen) -> std::fmt::Result {
     for (reason, count) in REASONS.iter().zip(m.tombstones) {
         writeln!(out, "topics_tombstones_total{{reason=\"{reason}\"}} {count}")?;
     }
-    head(out, "loop_panics_total", "Panics of background loops, which went on", "counter")?;
-    for p in &seen.panics {
+    head(out, "loop_panics_total", "Panics of background loops, which continue", "counter")?;
+    for p in &sample.panics {
         writeln!(out, "topics_loop_panics_total{{loop=\"{}\"}} {}", p.name, p.count)?;
     }
     for (name, help, h) in histograms(m) {
         histogram(out, &format!("{name}_seconds"), help, h)?;
     }
     head(out, "topics_by_class", "Topics by durability class", "gauge")?;
-    for (class, count) in CLASSES.into_iter().zip(seen.survey.by_class) {
+    for (class, count) in CLASSES.into_iter().zip(sample.survey.by_class) {
         let word = config::durability(class);
         writeln!(out, "topics_topics_by_class{{durability=\"{word}\"}} {count}")?;
     }
-    per_topic(out, &seen.survey)
+    per_topic(out, &sample.survey)
 }
 
 fn histogram(out: &mut String, name: &str, help: &str, h: &HistogramSnapshot) -> std::fmt::Result {
@@ -242,16 +242,16 @@ fn per_topic(out: &mut String, survey: &Survey) -> std::fmt::Result {
     Ok(())
 }
 
-/// The same as one JSON object.
+/// The same metrics as one JSON object.
 #[must_use]
 pub fn json(engine: &Engine, grant: &Grant) -> Vec<u8> {
-    json_of(&look(engine, grant))
+    json_of(&sample_of(engine, grant))
 }
 
-fn json_of(seen: &Seen) -> Vec<u8> {
-    let m = &seen.snapshot;
+fn json_of(sample: &Sample) -> Vec<u8> {
+    let m = &sample.snapshot;
     let mut o = Object::new(4096);
-    for (name, _, value) in counters(m).into_iter().chain(gauges(seen)) {
+    for (name, _, value) in counters(m).into_iter().chain(gauges(sample)) {
         o.int(name, value);
     }
     let mut tombstones = Object::new(256);
@@ -260,7 +260,7 @@ fn json_of(seen: &Seen) -> Vec<u8> {
     }
     o.raw("tombstones", &tombstones.finish());
     let mut panics = Object::new(64);
-    for p in &seen.panics {
+    for p in &sample.panics {
         panics.int(p.name, p.count);
     }
     o.raw("loop_panics", &panics.finish());
@@ -271,12 +271,12 @@ fn json_of(seen: &Seen) -> Vec<u8> {
         o.raw(name, &inner.finish());
     }
     let mut classes = Object::new(96);
-    for (class, count) in CLASSES.into_iter().zip(seen.survey.by_class) {
+    for (class, count) in CLASSES.into_iter().zip(sample.survey.by_class) {
         classes.int(config::durability(class), count);
     }
     o.raw("topics_by_class", &classes.finish());
-    named(o.key("per_topic"), seen.survey.topics.iter().map(|t| (&*t.summary.topic, topic(t))));
-    o.flag("per_topic_truncated", seen.survey.truncated);
+    named(o.key("per_topic"), sample.survey.topics.iter().map(|t| (&*t.summary.topic, topic(t))));
+    o.flag("per_topic_truncated", sample.survey.truncated);
     o.finish()
 }
 
@@ -299,7 +299,7 @@ fn topic(t: &Surveyed) -> Vec<u8> {
     o.finish()
 }
 
-/// An object of values by name.
+/// Appends an object of values by name.
 fn named(out: &mut Vec<u8>, all: impl Iterator<Item = (impl AsRef<str>, Vec<u8>)>) {
     out.push(b'{');
     for (i, (name, value)) in all.enumerate() {
@@ -332,7 +332,7 @@ mod tests {
 
     use super::*;
 
-    fn seen() -> Seen {
+    fn sample() -> Sample {
         let mut snapshot = MetricsSnapshot { appends: 3, topics: 1, ..MetricsSnapshot::default() };
         snapshot.append.buckets[2] = 98;
         snapshot.append.buckets[5] = 2;
@@ -358,7 +358,7 @@ mod tests {
             ..Survey::default()
         };
         let sweep = LoopPanics { name: "sweep", count: 2, last: "topic".into() };
-        Seen { snapshot, survey, panics: vec![sweep] }
+        Sample { snapshot, survey, panics: vec![sweep] }
     }
 
     /// The families of a text, each with one TYPE before its samples.
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn the_text_is_prometheus() {
         let mut out = String::new();
-        write_text(&mut out, &seen()).unwrap();
+        write_text(&mut out, &sample()).unwrap();
         for line in [
             "# TYPE topics_appends_total counter",
             "topics_appends_total 3",
@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn the_docs_name_every_family_and_no_other() {
         let mut out = String::new();
-        write_text(&mut out, &seen()).unwrap();
+        write_text(&mut out, &sample()).unwrap();
         let docs = include_str!("../../../docs/operations.md");
         let named: std::collections::BTreeSet<String> = docs
             .split('`')
@@ -419,11 +419,11 @@ mod tests {
 
     #[test]
     fn the_json_has_the_same_and_each_name_once() {
-        let seen = seen();
-        let text = String::from_utf8(json_of(&seen)).unwrap();
+        let sample = sample();
+        let text = String::from_utf8(json_of(&sample)).unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let mut names = std::collections::BTreeSet::new();
-        let rows = counters(&seen.snapshot).into_iter().chain(gauges(&seen));
+        let rows = counters(&sample.snapshot).into_iter().chain(gauges(&sample));
         for (name, _, wanted) in rows {
             assert!(names.insert(name), "{name} is there twice");
             assert_eq!(value[name].as_u64(), Some(wanted), "{name}");
@@ -437,7 +437,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_bounds_of_buckets() {
-        let h = &seen().snapshot.append;
+        let h = &sample().snapshot.append;
         assert_eq!((quantile(h, 50), quantile(h, 99)), (1 << 10, 1 << 13));
         assert_eq!(quantile(&HistogramSnapshot::default(), 99), 0);
     }

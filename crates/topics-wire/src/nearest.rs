@@ -1,8 +1,8 @@
-//! Names that a request has and nothing knows: refused, with the name that was probably meant.
+//! Refusals of unknown names, with the known name that was probably meant.
 
-use crate::error::{Detail, Failure};
+use crate::error::{DetailBuilder, Failure};
 
-/// Longer names are not compared: whoever sends one did not misspell a field.
+/// Longer names are not compared: they are not misspelt fields.
 const LONGEST: usize = 64;
 /// Characters of an unknown name that a message repeats.
 const SHOWN: usize = 100;
@@ -17,14 +17,14 @@ pub fn nearest<'k>(given: &str, known: &[&'k str]) -> Option<&'k str> {
     (least <= (given.len() / 3).clamp(1, 3) && least < given.len()).then_some(name)
 }
 
-/// What of a name is compared; `None` for one that is too long.
+/// The compared form of a name; `None` for a name that is too long.
 fn plain(name: &str) -> Option<Vec<char>> {
     let skipped = |c: &char| !matches!(c, '_' | '-');
     (name.len() <= LONGEST)
         .then(|| name.chars().filter(skipped).map(|c| c.to_ascii_lowercase()).collect())
 }
 
-/// How many characters have to be inserted, deleted, replaced or swapped with their neighbour.
+/// The edit distance: insertions, deletions, replacements and swaps of neighbours.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut rows = [vec![0; b.len() + 1], (0..=b.len()).collect(), vec![0; b.len() + 1]];
     for (i, x) in a.iter().enumerate() {
@@ -42,8 +42,10 @@ fn distance(a: &[char], b: &[char]) -> usize {
     rows[1][b.len()]
 }
 
-/// Refuses a name that is none of `known`. `what` is a kind of name, `path` where it stands.
-pub(crate) fn unknown(
+/// The refusal of a name that is none of `known`. `what` is the kind of name, `path` the object that
+/// contains it.
+#[must_use]
+pub fn unknown_name(
     what: &str,
     path: &str,
     index: Option<usize>,
@@ -54,16 +56,16 @@ pub(crate) fn unknown(
     let near = nearest(name, known);
     let hint = match (near, known) {
         (Some(near), _) => format!("did you mean `{near}`?"),
-        (None, []) => "there are none here".to_owned(),
+        (None, []) => "none is expected here".to_owned(),
         (None, known) => {
             let mut known = known.to_vec();
             known.sort_unstable();
-            format!("known are {}", known.join(", "))
+            format!("expected one of {}", known.join(", "))
         }
     };
     let dot = if path.is_empty() { "" } else { "." };
     let mut failure = Failure::invalid(format!("unknown {what} `{path}{dot}{shown}`; {hint}"));
-    let mut detail = Detail::default();
+    let mut detail = DetailBuilder::default();
     detail.text("field", &shown);
     if let Some(index) = index {
         detail.int("index", index as u64);
@@ -114,15 +116,15 @@ mod tests {
 
     #[test]
     fn refusals_say_where_and_what() {
-        let failure = unknown("field", "records[3]", Some(3), "dat", &["data", "tag"]);
+        let failure = unknown_name("field", "records[3]", Some(3), "dat", &["data", "tag"]);
         assert_eq!(failure.message, "unknown field `records[3].dat`; did you mean `data`?");
         let detail: serde_json::Value = serde_json::from_str(&failure.detail.unwrap()).unwrap();
         assert_eq!(detail, serde_json::json!({"field": "dat", "index": 3, "nearest": "data"}));
-        let failure = unknown("query parameter", "", None, "x", &[]);
-        assert_eq!(failure.message, "unknown query parameter `x`; there are none here");
-        let failure = unknown("field", "", None, "q\"\n", &["b", "a"]);
-        assert_eq!(failure.message, "unknown field `q\"\n`; known are a, b");
-        let long = unknown("field", "", None, &"é".repeat(5000), &["b"]);
+        let failure = unknown_name("query parameter", "", None, "x", &[]);
+        assert_eq!(failure.message, "unknown query parameter `x`; none is expected here");
+        let failure = unknown_name("field", "", None, "q\"\n", &["b", "a"]);
+        assert_eq!(failure.message, "unknown field `q\"\n`; expected one of a, b");
+        let long = unknown_name("field", "", None, &"é".repeat(5000), &["b"]);
         assert!(long.message.len() < 300);
     }
 }

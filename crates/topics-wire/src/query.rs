@@ -3,31 +3,31 @@
 use std::borrow::Cow;
 
 use crate::error::Failure;
-use crate::nearest::unknown;
+use crate::nearest::unknown_name;
 
-/// The parameters of a query string, in order, decoded.
+/// The parameters of a query string.
 pub struct Query<'a>(&'a [u8]);
 
 impl<'a> Query<'a> {
-    /// Of the bytes behind the question mark.
+    /// The parameters in the bytes after the question mark.
     #[must_use]
     pub fn new(raw: &'a [u8]) -> Self {
         Self(raw)
     }
 
     /// Refuses a parameter that is none of `known`.
-    pub fn only(&self, known: &[&str]) -> Result<(), Failure> {
+    pub fn reject_unknown(&self, known: &[&str]) -> Result<(), Failure> {
         for pair in self.0.split(|&b| b == b'&').filter(|pair| !pair.is_empty()) {
             let name = decode(pair.split(|&b| b == b'=').next().unwrap_or(b""));
             if !name.as_deref().is_some_and(|name| known.contains(&name)) {
                 let given = name.as_deref().unwrap_or("\u{fffd}");
-                return Err(unknown("query parameter", "", None, given, known));
+                return Err(unknown_name("query parameter", "", None, given, known));
             }
         }
         Ok(())
     }
 
-    /// The last value of a parameter; `""` when it has none.
+    /// The last value of a parameter; `""` for a parameter without a value.
     pub fn get(&self, name: &str) -> Result<Option<Cow<'a, str>>, Failure> {
         Ok(self.all(name)?.pop())
     }
@@ -40,20 +40,24 @@ impl<'a> Query<'a> {
             let (key, value) = (parts.next().unwrap_or(b""), parts.next().unwrap_or(b""));
             if decode(key).as_deref() == Some(name) {
                 found.push(decode(value).ok_or_else(|| {
-                    Failure::invalid(format!("query parameter {name} is not percent-encoded UTF-8"))
+                    Failure::invalid(format!(
+                        "query parameter `{name}` is not percent-encoded UTF-8"
+                    ))
                 })?);
             }
         }
         Ok(found)
     }
 
-    /// A switch: absent is `None`; `?name`, `?name=true` and `?name=1` are on.
+    /// A boolean: absent is `None`; `?name`, `?name=true` and `?name=1` are true.
     pub fn flag(&self, name: &str) -> Result<Option<bool>, Failure> {
         match self.get(name)?.as_deref() {
             None => Ok(None),
             Some("" | "true" | "1") => Ok(Some(true)),
             Some("false" | "0") => Ok(Some(false)),
-            Some(_) => Err(Failure::invalid(format!("query parameter {name} is true or false"))),
+            Some(other) => Err(Failure::invalid(format!(
+                "query parameter `{name}` must be true or false, not {other:?}"
+            ))),
         }
     }
 
@@ -64,7 +68,9 @@ impl<'a> Query<'a> {
         match text.parse() {
             Ok(n) if digits => Ok(Some(n)),
             _ => {
-                let message = format!("query parameter {name} must be an integer of at least 0");
+                let message = format!(
+                    "query parameter `{name}` must be an integer of at least 0, not {text:?}"
+                );
                 Err(Failure::invalid(message))
             }
         }
@@ -111,10 +117,10 @@ mod tests {
 
     #[test]
     fn unknown_parameters() {
-        assert!(Query::new(b"a=1&&flag&%61b=c&").only(&["a", "ab", "flag"]).is_ok());
-        assert!(Query::new(b"").only(&[]).is_ok());
+        assert!(Query::new(b"a=1&&flag&%61b=c&").reject_unknown(&["a", "ab", "flag"]).is_ok());
+        assert!(Query::new(b"").reject_unknown(&[]).is_ok());
         for (raw, name) in [(&b"pagesize=1"[..], "pagesize"), (b"=1", ""), (b"%ff=1", "\u{fffd}")] {
-            let failure = Query::new(raw).only(&["page_size"]).unwrap_err();
+            let failure = Query::new(raw).reject_unknown(&["page_size"]).unwrap_err();
             let wanted = format!("unknown query parameter `{name}`; ");
             assert!(failure.message.starts_with(&wanted), "{}", failure.message);
         }

@@ -1,21 +1,20 @@
-//! Queues: claims, what is done with leases, looks at jobs, redrives.
+//! Queues: claims, ack, nack and extend, peeks, redrives.
 
 use topics_engine::{Claimed, Error, JobState, Peeked, Redrive, Settled};
 
 use crate::error::Failure;
-use crate::json::{Fields, Place, Reader, Scanner, push_u64};
+use crate::json::{FieldPath, Fields, Reader, Scanner, push_u64, read_body};
 use crate::limits::{Limits, MAX_SEQS, MAX_WAIT_MS};
+use crate::object::Object;
 use crate::query::Query;
 use crate::read::{matching, push_record};
-use crate::render::Object;
-use crate::small::body;
 
-/// A claim as it was asked for.
+/// The body of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The worker.
     pub node: String,
-    /// Most jobs.
+    /// Maximum number of jobs.
     pub max: usize,
     /// How long the leases last.
     pub lease_ms: Option<u64>,
@@ -28,12 +27,12 @@ pub fn claim(bytes: &[u8], limits: &Limits) -> Result<Claim, Failure> {
     const FIELDS: Fields = Fields::of(&["node", "max", "lease_ms", "wait_ms"]);
     let mut c = Claim { node: String::new(), max: 1, lease_ms: None, wait_ms: 0 };
     let mut node = None;
-    body(bytes, FIELDS, |s, key| {
+    read_body(bytes, FIELDS, |s, key| {
         match key {
-            "node" => node = Some(s.text(Place::field("node"))?.into_owned()),
+            "node" => node = Some(s.text(FieldPath::field("node"))?.into_owned()),
             "max" => c.max = most(s, "max", limits.claim)?,
-            "lease_ms" => c.lease_ms = Some(s.u64(Place::field("lease_ms"))?),
-            "wait_ms" => c.wait_ms = s.u64(Place::field("wait_ms"))?.min(MAX_WAIT_MS),
+            "lease_ms" => c.lease_ms = Some(s.u64(FieldPath::field("lease_ms"))?),
+            "wait_ms" => c.wait_ms = s.u64(FieldPath::field("wait_ms"))?.min(MAX_WAIT_MS),
             _ => s.skip()?,
         }
         Ok(())
@@ -42,7 +41,7 @@ pub fn claim(bytes: &[u8], limits: &Limits) -> Result<Claim, Failure> {
     Ok(c)
 }
 
-/// The stream of jobs of a worker: `?node&max&lease_ms&heartbeat_ms`.
+/// The query of a job stream: `?node&max&lease_ms&heartbeat_ms`.
 pub fn work(query: &Query<'_>, limits: &Limits) -> Result<Claim, Failure> {
     let max = match query.u64("max")? {
         None => 1,
@@ -55,24 +54,25 @@ pub fn work(query: &Query<'_>, limits: &Limits) -> Result<Claim, Failure> {
 }
 
 fn worker(node: Option<String>) -> Result<String, Failure> {
-    node.filter(|node| !node.is_empty())
-        .ok_or_else(|| Place::field("node").refuse("is missing: a worker has a name of its own"))
+    node.filter(|node| !node.is_empty()).ok_or_else(|| {
+        FieldPath::field("node").invalid("is missing; every worker needs a name of its own")
+    })
 }
 
 fn most(s: &mut Scanner<'_>, field: &'static str, limit: usize) -> Result<usize, Failure> {
-    bounded(s.u64(Place::field(field))?, field, limit)
+    bounded(s.u64(FieldPath::field(field))?, field, limit)
 }
 
 fn bounded(n: u64, field: &'static str, limit: usize) -> Result<usize, Failure> {
     let n = usize::try_from(n).unwrap_or(usize::MAX);
     match n {
-        0 => Err(Place::field(field).refuse("must be at least 1")),
+        0 => Err(FieldPath::field(field).invalid("must be at least 1")),
         n if limit == 0 => Ok(n),
         n => Ok(n.min(limit)),
     }
 }
 
-/// Leases that an ack, nack or extend means.
+/// The body of an ack, nack or extend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// The worker that claimed them.
@@ -81,14 +81,14 @@ pub struct Held {
     pub seqs: Vec<u64>,
     /// Their lease ids.
     pub lease_ids: Option<Vec<u64>>,
-    /// Nack: after how long they can be claimed; `None`: after the queue's backoff.
+    /// Nack: the delay before the next claim; `None`: the queue's backoff.
     pub delay_ms: Option<u64>,
-    /// Extend: how long from now.
+    /// Extend: the new length of the leases, from now.
     pub lease_ms: Option<u64>,
 }
 
 impl Held {
-    /// As the engine takes them.
+    /// The leases as an engine argument.
     #[must_use]
     pub fn held(&self) -> topics_engine::Held<'_> {
         let (node, lease_ids) = (self.node.as_bytes(), self.lease_ids.as_deref());
@@ -101,13 +101,13 @@ pub fn ack(bytes: &[u8]) -> Result<Held, Failure> {
     held(bytes, Fields::of(&["node", "seqs", "lease_ids"]))
 }
 
-/// The same of a nack, with `delay_ms?`, in which `null` is the queue's backoff.
+/// The body of a nack: also `delay_ms?`, where `null` is the queue's backoff.
 pub fn nack(bytes: &[u8]) -> Result<Held, Failure> {
     let fields = Fields::of(&["node", "seqs", "lease_ids", "delay_ms"]);
     held(bytes, fields.nullable(&["delay_ms"]))
 }
 
-/// The same of an extend, with `lease_ms?`.
+/// The body of an extend: also `lease_ms?`.
 pub fn extend(bytes: &[u8]) -> Result<Held, Failure> {
     held(bytes, Fields::of(&["node", "seqs", "lease_ids", "lease_ms"]))
 }
@@ -115,55 +115,57 @@ pub fn extend(bytes: &[u8]) -> Result<Held, Failure> {
 fn held(bytes: &[u8], fields: Fields) -> Result<Held, Failure> {
     let mut h = Held { delay_ms: Some(0), ..Held::default() };
     let (mut node, mut seqs) = (None, None);
-    body(bytes, fields, |s, key| {
+    read_body(bytes, fields, |s, key| {
         match key {
-            "node" => node = Some(s.text(Place::field("node"))?.into_owned()),
+            "node" => node = Some(s.text(FieldPath::field("node"))?.into_owned()),
             "seqs" => seqs = Some(numbers(s, "seqs")?),
             "lease_ids" => h.lease_ids = Some(numbers(s, "lease_ids")?),
             "delay_ms" => {
-                h.delay_ms = if s.null()? { None } else { Some(s.u64(Place::field("delay_ms"))?) };
+                h.delay_ms =
+                    if s.null()? { None } else { Some(s.u64(FieldPath::field("delay_ms"))?) };
             }
-            "lease_ms" => h.lease_ms = Some(s.u64(Place::field("lease_ms"))?),
+            "lease_ms" => h.lease_ms = Some(s.u64(FieldPath::field("lease_ms"))?),
             _ => s.skip()?,
         }
         Ok(())
     })?;
     h.node = worker(node)?;
-    h.seqs = seqs.ok_or_else(|| Place::field("seqs").refuse("is missing"))?;
+    h.seqs = seqs.ok_or_else(|| FieldPath::field("seqs").invalid("is missing"))?;
     if h.lease_ids.as_ref().is_some_and(|ids| ids.len() != h.seqs.len()) {
-        return Err(Place::field("lease_ids").refuse("must be as many as seqs"));
+        let problem = format!("must have one entry for each of the {} seqs", h.seqs.len());
+        return Err(FieldPath::field("lease_ids").invalid(problem));
     }
     Ok(h)
 }
 
 fn numbers(s: &mut Scanner<'_>, within: &'static str) -> Result<Vec<u64>, Failure> {
-    s.must_be(Place::field(within), "an array of integers", |b| b == b'[')?;
+    s.expect_type(FieldPath::field(within), "an array of integers", |b| b == b'[')?;
     let mut out = Vec::new();
     s.array(|s, index| {
         if index >= MAX_SEQS {
             let (got, max) = (index as u64 + 1, MAX_SEQS as u64);
             return Err(Failure::from(Error::BatchTooLarge { got, max, unit: "seqs" }));
         }
-        out.push(s.u64(Place { within, index: Some(index), field: "" })?);
+        out.push(s.u64(FieldPath { within, index: Some(index), field: "" })?);
         Ok(())
     })?;
     Ok(out)
 }
 
-/// `{to?, match?, seqs?, limit?, dry_run?}`; an empty body is one without fields.
+/// `{to?, match?, seqs?, limit?, dry_run?}`; an empty body has no fields.
 pub fn redrive(bytes: &[u8]) -> Result<Redrive, Failure> {
     const FIELDS: Fields = Fields::of(&["to", "match", "seqs", "limit", "dry_run"]);
     let mut r = Redrive::default();
     if bytes.is_empty() {
         return Ok(r);
     }
-    body(bytes, FIELDS, |s, key| {
+    read_body(bytes, FIELDS, |s, key| {
         match key {
-            "to" => r.to = Some(s.text(Place::field("to"))?.into_owned()),
+            "to" => r.to = Some(s.text(FieldPath::field("to"))?.into_owned()),
             "match" => r.matching = Some(matching(s)?),
             "seqs" => r.seqs = Some(numbers(s, "seqs")?),
             "limit" => r.limit = Some(most(s, "limit", 0)?),
-            "dry_run" => r.dry_run = s.bool(Place::field("dry_run"))?,
+            "dry_run" => r.dry_run = s.bool(FieldPath::field("dry_run"))?,
             _ => s.skip()?,
         }
         Ok(())
@@ -178,7 +180,7 @@ pub fn jobs(query: &Query<'_>, limits: &Limits) -> Result<(Option<JobState>, usi
     let state = match query.get("state")? {
         None => None,
         Some(word) => Some(*STATES.iter().find(|s| s.as_str() == word).ok_or_else(|| {
-            Place::field("state").refuse("must be one of ready, leased, delayed, dead")
+            FieldPath::field("state").invalid_choice(&word, &STATES.map(|s| s.as_str()))
         })?),
     };
     let max = query.u64("max")?.map_or(Ok(100), |n| bounded(n, "max", limits.claim))?;
@@ -215,9 +217,9 @@ pub fn push_job(out: &mut Vec<u8>, c: &Claimed, i: usize) {
     out.extend_from_slice(&o.finish());
 }
 
-/// The answer to an ack, nack or extend; `done` is the name of what was done.
+/// The answer to an ack, nack or extend; `done` is its field of seqs: `acked`, `nacked`, `extended`.
 #[must_use]
-pub fn settled(topic: &str, done: &str, s: &Settled) -> Vec<u8> {
+pub fn leases(topic: &str, done: &str, s: &Settled) -> Vec<u8> {
     let mut o = Object::new(160 + 12 * (s.done.len() + s.skipped.len()));
     o.name("topic", topic);
     list(o.key(done), s.done.iter().copied());
@@ -240,7 +242,7 @@ fn list(out: &mut Vec<u8>, values: impl Iterator<Item = u64>) {
     out.push(b']');
 }
 
-/// The answer to a look at jobs.
+/// The answer to a peek.
 #[must_use]
 pub fn peeked(topic: &str, p: &Peeked) -> Vec<u8> {
     let mut o = Object::new(1024);
@@ -256,7 +258,7 @@ pub fn peeked(topic: &str, p: &Peeked) -> Vec<u8> {
         let mut o = Object::reopen(bytes);
         o.name("state", job.state.as_str()).int("deliveries", job.deliveries.into());
         o.int("lane", job.lane.into());
-        // `node` is the holder; the origin of the record stays `$node`.
+        // `node` is the worker; `$node` is the origin of the record.
         for (name, value) in [("group", &job.group), ("node", &job.node)] {
             if let Some(value) = value {
                 crate::json::push_str(o.key(name), value);

@@ -1,33 +1,32 @@
-//! The read (`diff`): the request in, a page of records out, assembled from stored bytes.
+//! Reads (`diff`): the request, and the page of records, assembled from stored bytes.
 
 use topics_engine::{
     NodeFilter, ReadBatch, ReadFrom, ReadRequest, RecordView, Tombstone, TopicMatch,
 };
 
+use crate::arrow;
 use crate::error::Failure;
-use crate::json::{Fields, Place, Reader, Scanner, push_str, push_u64};
+use crate::json::{FieldPath, Fields, Reader, Scanner, push_base64, push_str, push_u64, read_body};
 use crate::limits::{
     ARROW_LIMIT, BATCH_BYTES, DEFAULT_LIMIT, DEFAULT_READ_BYTES, Limits, MAX_READ_BYTES,
     MAX_WAIT_MS,
 };
-use crate::render::{Object, Performance};
-use crate::small;
-use crate::{arrow, base64};
+use crate::object::{Object, Performance};
 
-/// A read as it was asked for.
+/// The body of a read.
 #[derive(Clone, Debug)]
-pub struct Diff {
-    /// What the engine is asked.
+pub struct DiffRequest {
+    /// The engine request.
     pub request: ReadRequest,
-    /// Show tags.
+    /// Whether the answer has tags.
     pub include_tags: bool,
-    /// Show metadata.
+    /// Whether the answer has metadata.
     pub include_meta: bool,
-    /// How long to wait when there is nothing.
+    /// How long to wait for records.
     pub wait_ms: u64,
 }
 
-/// The start of a read, as its fields come.
+/// The fields that set the start of a read.
 #[derive(Default)]
 struct Start {
     from: Option<ReadFrom>,
@@ -53,12 +52,12 @@ const FIELDS: Fields = Fields::of(&[
     "data_type",
 ]);
 
-/// The same of one whose answer is columns.
+/// The fields of an Arrow read.
 pub(crate) const ARROW_FIELDS: Fields = FIELDS.and(&["to_seq", "nodes", "ts_from", "ts_to"]);
 
-/// Reads a request; an empty body is one without fields. `arrow` raises the limits.
-pub fn parse(body: &[u8], limits: &Limits, arrow: bool) -> Result<Diff, Failure> {
-    let mut d = Diff {
+/// Parses a request; an empty body has no fields. `arrow` raises the limits.
+pub fn parse(body: &[u8], limits: &Limits, arrow: bool) -> Result<DiffRequest, Failure> {
+    let mut d = DiffRequest {
         request: ReadRequest { limit: 0, max_bytes: 0, ..ReadRequest::default() },
         include_tags: false,
         include_meta: true,
@@ -67,38 +66,43 @@ pub fn parse(body: &[u8], limits: &Limits, arrow: bool) -> Result<Diff, Failure>
     let mut start = Start::default();
     if !body.is_empty() {
         let fields = if arrow { ARROW_FIELDS } else { FIELDS };
-        small::body(body, fields, |s, key| field(s, key, &mut d, &mut start))?;
+        read_body(body, fields, |s, key| field(s, key, &mut d, &mut start))?;
     }
     d.request.from = start.resolve()?;
     let r = &mut d.request;
-    let (usual, most) = match limits.limit {
+    let (default, maximum) = match limits.limit {
         _ if arrow => (ARROW_LIMIT, ARROW_LIMIT),
         0 => (DEFAULT_LIMIT, usize::MAX),
-        most => (DEFAULT_LIMIT, most),
+        maximum => (DEFAULT_LIMIT, maximum),
     };
-    r.limit = if r.limit == 0 { usual.min(most) } else { r.limit.min(most) };
+    r.limit = if r.limit == 0 { default.min(maximum) } else { r.limit.min(maximum) };
     let bytes = if arrow { BATCH_BYTES } else { DEFAULT_READ_BYTES };
     r.max_bytes = if r.max_bytes == 0 { bytes } else { r.max_bytes.min(MAX_READ_BYTES) };
     Ok(d)
 }
 
-fn field(s: &mut Scanner<'_>, key: &str, d: &mut Diff, start: &mut Start) -> Result<(), Failure> {
+fn field(
+    s: &mut Scanner<'_>,
+    key: &str,
+    d: &mut DiffRequest,
+    start: &mut Start,
+) -> Result<(), Failure> {
     let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
     let r = &mut d.request;
     match key {
         "from_seq" => start.from = Some(from_seq(s)?),
-        "tail" => start.tail = Some(s.u64(Place::field("tail"))?),
-        "before_seq" => start.before = Some(s.u64(Place::field("before_seq"))?),
-        "limit" => r.limit = size(s.u64(Place::field("limit"))?),
-        "max_batch_bytes" => r.max_bytes = size(s.u64(Place::field("max_batch_bytes"))?),
-        "wait_ms" => d.wait_ms = s.u64(Place::field("wait_ms"))?.min(MAX_WAIT_MS),
-        "topic_id" => r.topic_id = Some(s.u64(Place::field("topic_id"))?),
-        "include_tags" => d.include_tags = s.bool(Place::field("include_tags"))?,
-        "include_meta" => d.include_meta = s.bool(Place::field("include_meta"))?,
+        "tail" => start.tail = Some(s.u64(FieldPath::field("tail"))?),
+        "before_seq" => start.before = Some(s.u64(FieldPath::field("before_seq"))?),
+        "limit" => r.limit = size(s.u64(FieldPath::field("limit"))?),
+        "max_batch_bytes" => r.max_bytes = size(s.u64(FieldPath::field("max_batch_bytes"))?),
+        "wait_ms" => d.wait_ms = s.u64(FieldPath::field("wait_ms"))?.min(MAX_WAIT_MS),
+        "topic_id" => r.topic_id = Some(s.u64(FieldPath::field("topic_id"))?),
+        "include_tags" => d.include_tags = s.bool(FieldPath::field("include_tags"))?,
+        "include_meta" => d.include_meta = s.bool(FieldPath::field("include_meta"))?,
         "node" => r.skip_nodes = nodes(s, "node")?,
         "match" => r.matching = Some(matching(s)?),
-        "consistency" => r.strong = strong(&s.text(Place::field("consistency"))?)?,
-        // Of columns: what they and the others are is read where they are asked for.
+        "consistency" => r.strong = strong(&s.text(FieldPath::field("consistency"))?)?,
+        // Only checked here: `arrow::parse_diff` reads the fields of an Arrow read.
         "columns" => _ = arrow::columns(s)?,
         "data_type" => _ = arrow::binary(s)?,
         _ => s.skip()?,
@@ -106,32 +110,36 @@ fn field(s: &mut Scanner<'_>, key: &str, d: &mut Diff, start: &mut Start) -> Res
     Ok(())
 }
 
-/// A consistency: whether only what has been synced is wanted.
+/// Parses `consistency`: true for synced records only.
 pub(crate) fn strong(word: &str) -> Result<bool, Failure> {
     match word {
         "eventual" => Ok(false),
         "strong" => Ok(true),
-        _ => Err(Place::field("consistency").refuse("must be one of eventual, strong")),
+        _ => Err(FieldPath::field("consistency").invalid_choice(word, &["eventual", "strong"])),
     }
 }
 
-/// Where to begin: behind a seq, or at the first record.
+/// Parses `from_seq`: a cursor, or the earliest record.
 pub(crate) fn from_seq(s: &mut Scanner<'_>) -> Result<ReadFrom, Failure> {
-    let place = Place::field("from_seq");
+    let path = FieldPath::field("from_seq");
     if s.peek() != Some(b'"') {
-        return Ok(ReadFrom::After(s.u64(place)?));
+        return Ok(ReadFrom::After(s.u64(path)?));
     }
-    match s.text(place)?.as_ref() {
+    match s.text(path)?.as_ref() {
         "earliest" => Ok(ReadFrom::Earliest),
-        _ => Err(place.refuse("must be an integer of at least 0, or \"earliest\"")),
+        other => Err(path.invalid(format_args!(
+            "must be an integer of at least 0 or \"earliest\", not {other:?}"
+        ))),
     }
 }
 
 impl Start {
     fn resolve(self) -> Result<ReadFrom, Failure> {
         match (self.from, self.tail, self.before) {
-            (Some(_), Some(_), _) => Err(Place::field("tail").refuse("excludes from_seq")),
-            (_, None, Some(_)) => Err(Place::field("before_seq").refuse("needs tail")),
+            (Some(_), Some(_), _) => {
+                Err(FieldPath::field("tail").invalid("cannot be combined with from_seq"))
+            }
+            (_, None, Some(_)) => Err(FieldPath::field("before_seq").invalid("needs tail")),
             (_, Some(tail), Some(seq)) => Ok(ReadFrom::Before { seq, tail }),
             (None, Some(tail), None) => Ok(ReadFrom::Tail(tail)),
             (from, None, None) => Ok(from.unwrap_or(ReadFrom::After(0))),
@@ -139,41 +147,41 @@ impl Start {
     }
 }
 
-/// One node, or several.
+/// Parses one node or an array of nodes.
 pub(crate) fn nodes(s: &mut Scanner<'_>, field: &'static str) -> Result<NodeFilter, Failure> {
-    let place = Place::field(field);
+    let path = FieldPath::field(field);
     let mut nodes = Vec::new();
     if s.peek() == Some(b'[') {
         s.array(|s, index| {
-            let place = Place { within: field, index: Some(index), field: "" };
+            let path = FieldPath { within: field, index: Some(index), field: "" };
             if index >= 64 {
-                return Err(place.refuse("is one too many: at most 64 nodes"));
+                return Err(path.invalid("is over the limit of 64 nodes"));
             }
-            nodes.push(s.text(place)?.into_owned().into_bytes());
+            nodes.push(s.text(path)?.into_owned().into_bytes());
             Ok(())
         })?;
     } else {
-        s.must_be(place, "a string or an array of strings", |b| b == b'"')?;
-        nodes.push(s.text(place)?.into_owned().into_bytes());
+        s.expect_type(path, "a string or an array of strings", |b| b == b'"')?;
+        nodes.push(s.text(path)?.into_owned().into_bytes());
     }
     Ok(NodeFilter(nodes))
 }
 
-/// `["tag","Eq","x"]`, `["tag","Glob","x*"]`, or `"x"` for the first.
+/// Parses `match`: `["tag","Eq","x"]`, `["tag","Glob","x*"]`, or `"x"` for the first form.
 pub(crate) fn matching(s: &mut Scanner<'_>) -> Result<TopicMatch, Failure> {
-    matching_at(s, Place::field("match"))
+    matching_at(s, FieldPath::field("match"))
 }
 
-/// The same for a field of another name.
-pub(crate) fn matching_at(s: &mut Scanner<'_>, place: Place) -> Result<TopicMatch, Failure> {
-    let wrong = || place.refuse(r#"must be "x", ["tag","Eq","x"] or ["tag","Glob","x*"]"#);
+/// Parses a tag filter in a field of another name.
+pub(crate) fn matching_at(s: &mut Scanner<'_>, path: FieldPath) -> Result<TopicMatch, Failure> {
+    let wrong = || path.invalid(r#"must be "x", ["tag","Eq","x"] or ["tag","Glob","x*"]"#);
     if s.peek() == Some(b'"') {
-        return Ok(TopicMatch::Eq(s.text(place)?.into_owned().into_bytes()));
+        return Ok(TopicMatch::Eq(s.text(path)?.into_owned().into_bytes()));
     }
-    s.must_be(place, "a string or an array", |b| b == b'[')?;
+    s.expect_type(path, "a string or an array", |b| b == b'[')?;
     let mut parts = Vec::with_capacity(3);
     s.array(|s, _| {
-        parts.push(s.text(place)?.into_owned());
+        parts.push(s.text(path)?.into_owned());
         if parts.len() > 3 { Err(wrong()) } else { Ok(()) }
     })?;
     match parts.as_slice() {
@@ -185,32 +193,32 @@ pub(crate) fn matching_at(s: &mut Scanner<'_>, place: Place) -> Result<TopicMatc
     }
 }
 
-/// A pattern with exactly one `*`, at its end.
+/// Parses a pattern with exactly one `*`, at its end.
 #[must_use]
 pub fn glob(pattern: &str) -> Option<TopicMatch> {
     let prefix = pattern.strip_suffix('*')?;
     (!prefix.contains('*')).then(|| TopicMatch::Glob(prefix.as_bytes().to_vec()))
 }
 
-/// The answer as JSON.
+/// The JSON answer to a read.
 #[must_use]
-pub fn answer(topic: &str, batch: &ReadBatch, d: &Diff, total_ns: u64) -> Vec<u8> {
-    let mut o = page_of(topic, batch);
+pub fn answer(topic: &str, batch: &ReadBatch, d: &DiffRequest, total_ns: u64) -> Vec<u8> {
+    let mut o = begin_page(topic, batch);
     push_records(&mut o, batch, d.include_tags, d.include_meta);
     o.int("next_from_seq", batch.next_from_seq);
     o.int("head_seq", batch.head_seq).int("earliest_seq", batch.earliest_seq);
-    standing(o, batch, total_ns)
+    finish_page(o, batch, total_ns)
 }
 
-/// An answer with room for a page.
-pub(crate) fn page_of(topic: &str, batch: &ReadBatch) -> Object {
+/// Begins the answer with a page, with capacity for its records.
+pub(crate) fn begin_page(topic: &str, batch: &ReadBatch) -> Object {
     let payload: usize = batch.iter().map(|r| r.data.len() + r.meta.len()).sum();
     let mut o = Object::new(512 + payload + batch.len() * 96);
     o.name("topic", topic).int("topic_id", batch.topic_id);
     o
 }
 
-/// The records of a page.
+/// Appends the records of a page.
 pub(crate) fn push_records(o: &mut Object, batch: &ReadBatch, tags: bool, meta: bool) {
     let out = o.key("records");
     out.push(b'[');
@@ -223,8 +231,8 @@ pub(crate) fn push_records(o: &mut Object, batch: &ReadBatch, tags: bool, meta: 
     out.push(b']');
 }
 
-/// The end of a page's answer: how far it got, what was lost before it, what it cost.
-pub(crate) fn standing(mut o: Object, batch: &ReadBatch, total_ns: u64) -> Vec<u8> {
+/// Ends the answer with a page: `caught_up`, the gap before it, the lag and the cost.
+pub(crate) fn finish_page(mut o: Object, batch: &ReadBatch, total_ns: u64) -> Vec<u8> {
     o.flag("caught_up", batch.caught_up);
     match &batch.tombstone {
         None => o.key("tombstone").extend_from_slice(b"null"),
@@ -235,7 +243,7 @@ pub(crate) fn standing(mut o: Object, batch: &ReadBatch, total_ns: u64) -> Vec<u
     o.finish()
 }
 
-/// One record as JSON: absent fields are left out.
+/// Appends a record as JSON, without absent fields.
 pub fn push_record(out: &mut Vec<u8>, r: &RecordView<'_>, tags: bool, meta: bool) {
     out.extend_from_slice(b"{\"$seq\":");
     push_u64(out, r.seq);
@@ -255,7 +263,7 @@ pub fn push_record(out: &mut Vec<u8>, r: &RecordView<'_>, tags: bool, meta: bool
     }
     if r.binary {
         out.extend_from_slice(b",\"data_b64\":\"");
-        base64::encode(base64::Kind::Standard, r.data, out);
+        push_base64(out, r.data);
         out.push(b'"');
     } else {
         out.extend_from_slice(b",\"data\":");
@@ -276,7 +284,7 @@ pub(crate) fn push_tombstone(out: &mut Vec<u8>, t: &Tombstone) {
 mod tests {
     use super::*;
 
-    fn ok(body: &str) -> Diff {
+    fn ok(body: &str) -> DiffRequest {
         parse(body.as_bytes(), &Limits::default(), false).unwrap()
     }
 
@@ -324,7 +332,7 @@ mod tests {
         assert_eq!(ok(r#"{"tail":5}"#).request.from, ReadFrom::Tail(5));
         let before = ReadFrom::Before { seq: 9, tail: 5 };
         assert_eq!(ok(r#"{"before_seq":9,"tail":5}"#).request.from, before);
-        assert!(refused(r#"{"from_seq":1,"tail":5}"#).starts_with("tail excludes"));
+        assert!(refused(r#"{"from_seq":1,"tail":5}"#).starts_with("tail cannot be combined"));
         assert!(refused(r#"{"before_seq":1}"#).starts_with("before_seq needs"));
     }
 
@@ -368,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn records_leave_out_what_is_absent() {
+    fn records_omit_absent_fields() {
         let mut out = Vec::new();
         let bare = RecordView {
             seq: 1,

@@ -1,13 +1,13 @@
-//! Routers: what they are asked to be, and lists of them.
+//! Routers: requests and answers.
 
-use topics_engine::{Guarantee, RouterInfo, RouterRequest};
+use topics_engine::{Guarantee, RouterInfo, RouterRequest, TopicMatch};
 
 use crate::error::Failure;
-use crate::json::{Fields, Place, Reader};
+use crate::json::{FieldPath, Fields, Reader, push_str, read_body};
+use crate::object::{Object, push_array};
+use crate::page::{self, Page};
 use crate::query::Query;
 use crate::read::matching_at;
-use crate::render::{Object, router};
-use crate::small::{self, Page, body};
 
 /// `{source, dest, preserve_node?, preserve_tag?, filter?, create_dest?, allow_cycle?,
 /// guarantee?}`.
@@ -24,55 +24,106 @@ pub fn parse(bytes: &[u8]) -> Result<RouterRequest, Failure> {
     ]);
     let mut r = RouterRequest::default();
     let (mut source, mut dest) = (None, None);
-    body(bytes, FIELDS, |s, key| {
+    read_body(bytes, FIELDS, |s, key| {
         match key {
-            "source" => source = Some(s.text(Place::field("source"))?.into_owned()),
-            "dest" => dest = Some(s.text(Place::field("dest"))?.into_owned()),
-            "preserve_node" => r.preserve_node = s.bool(Place::field("preserve_node"))?,
-            "preserve_tag" => r.preserve_tag = s.bool(Place::field("preserve_tag"))?,
+            "source" => source = Some(s.text(FieldPath::field("source"))?.into_owned()),
+            "dest" => dest = Some(s.text(FieldPath::field("dest"))?.into_owned()),
+            "preserve_node" => r.preserve_node = s.bool(FieldPath::field("preserve_node"))?,
+            "preserve_tag" => r.preserve_tag = s.bool(FieldPath::field("preserve_tag"))?,
             "filter" => {
-                r.filter = Some(matching_at(s, Place::field("filter"))?);
+                r.filter = Some(matching_at(s, FieldPath::field("filter"))?);
             }
-            "create_dest" => r.create_dest = s.bool(Place::field("create_dest"))?,
-            "allow_cycle" => r.allow_cycle = s.bool(Place::field("allow_cycle"))?,
+            "create_dest" => r.create_dest = s.bool(FieldPath::field("create_dest"))?,
+            "allow_cycle" => r.allow_cycle = s.bool(FieldPath::field("allow_cycle"))?,
             "guarantee" => {
-                let place = Place::field("guarantee");
-                r.guarantee = match s.text(place)?.as_ref() {
+                let path = FieldPath::field("guarantee");
+                r.guarantee = match s.text(path)?.as_ref() {
                     "at_least_once" => Guarantee::AtLeastOnce,
                     "exactly_once" => Guarantee::ExactlyOnce,
-                    _ => return Err(place.refuse("must be one of at_least_once, exactly_once")),
+                    word => {
+                        return Err(path.invalid_choice(word, &["at_least_once", "exactly_once"]));
+                    }
                 };
             }
             _ => s.skip()?,
         }
         Ok(())
     })?;
-    r.source = source.ok_or_else(|| Place::field("source").refuse("is missing"))?;
-    r.dest = dest.ok_or_else(|| Place::field("dest").refuse("is missing"))?;
+    r.source = source.ok_or_else(|| FieldPath::field("source").invalid("is missing"))?;
+    r.dest = dest.ok_or_else(|| FieldPath::field("dest").invalid("is missing"))?;
     Ok(r)
 }
 
-/// Which routers a list shows.
+/// The state of a router.
+#[must_use]
+pub fn router(r: &RouterInfo) -> Vec<u8> {
+    let mut o = Object::new(400);
+    let q = &r.request;
+    o.name("router", &r.router).name("source", &q.source).name("dest", &q.dest);
+    o.flag("preserve_node", q.preserve_node).flag("preserve_tag", q.preserve_tag);
+    match &q.filter {
+        None => o.raw("filter", b"null"),
+        Some(m) => {
+            let (op, tag, star) = match m {
+                TopicMatch::Eq(tag) => ("Eq", tag, ""),
+                TopicMatch::Glob(prefix) => ("Glob", prefix, "*"),
+            };
+            let pattern = String::from_utf8_lossy(tag).into_owned() + star;
+            let out = o.key("filter");
+            out.extend_from_slice(b"[\"tag\",");
+            push_str(out, op.as_bytes());
+            out.push(b',');
+            push_str(out, pattern.as_bytes());
+            out.push(b']');
+            &mut o
+        }
+    };
+    o.flag("create_dest", q.create_dest).flag("allow_cycle", q.allow_cycle);
+    let guarantee = match q.guarantee {
+        Guarantee::AtLeastOnce => "at_least_once",
+        Guarantee::ExactlyOnce => "exactly_once",
+    };
+    o.name("guarantee", guarantee);
+    o.int("forwarded_total", r.forwarded_total).int("lag", r.lag);
+    match &r.stopped_by {
+        None => o.raw("stopped_by", b"null"),
+        Some(e) => o.name("stopped_by", e.code()),
+    };
+    o.finish()
+}
+
+/// A page of routers; `next` is the cursor of the next page.
+#[must_use]
+pub fn page(all: &[RouterInfo], next: Option<&str>) -> Vec<u8> {
+    let mut o = Object::new(400 * all.len() + 32);
+    push_array(o.key("routers"), all.iter().map(router));
+    if let Some(next) = next {
+        o.name("next_cursor", next);
+    }
+    o.finish()
+}
+
+/// The filter of a list of routers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// Names, and how many.
+pub struct RouterFilter {
+    /// The page.
     pub page: Page,
-    /// Only from this topic.
+    /// Only routers from this topic.
     pub source: Option<String>,
-    /// Only to this topic.
+    /// Only routers to this topic.
     pub dest: Option<String>,
 }
 
 /// `?prefix&source&dest&page_size&cursor`.
-pub fn wanted(query: &Query<'_>) -> Result<Wanted, Failure> {
+pub fn filter(query: &Query<'_>) -> Result<RouterFilter, Failure> {
     let text = |name| Ok::<_, Failure>(query.get(name)?.map(|v| v.into_owned()));
-    Ok(Wanted { page: small::page(query)?, source: text("source")?, dest: text("dest")? })
+    Ok(RouterFilter { page: page::parse(query)?, source: text("source")?, dest: text("dest")? })
 }
 
-impl Wanted {
-    /// Whether a router belongs on the page or one after it.
+impl RouterFilter {
+    /// Whether a router belongs on this page or a later one.
     #[must_use]
-    pub fn takes(&self, r: &RouterInfo) -> bool {
+    pub fn matches(&self, r: &RouterInfo) -> bool {
         let is = |wanted: &Option<String>, actual| wanted.as_ref().is_none_or(|w| w == actual);
         self.page.after.as_ref().is_none_or(|after| r.router > *after)
             && is(&self.source, &r.request.source)

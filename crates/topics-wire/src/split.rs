@@ -1,35 +1,34 @@
-//! A range divided into parts of about the same size, by what the index knows.
+//! Splits: a range divided into parts of similar size, from the index alone.
 
 use topics_engine::{SegmentMap, Stretch};
 
 use crate::error::Failure;
-use crate::json::{Fields, Place, Reader};
-use crate::render::Object;
-use crate::small::body;
+use crate::json::{FieldPath, Fields, Reader, read_body};
+use crate::object::Object;
 
-/// Records of a part when the request says nothing.
+/// Default maximum records of a split.
 const RECORDS: u64 = 1_000_000;
-/// Bytes of a part when the request says nothing.
+/// Default maximum bytes of a split.
 const BYTES: u64 = 256 << 20;
-/// Most parts of an answer: above, they are larger than asked.
+/// Maximum number of splits in an answer; a range that needs more gets larger splits.
 const PARTS: u64 = 10_000;
 
-/// A range to be divided.
+/// The body of a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct SplitRequest {
     /// Records after this seq.
     pub from_seq: u64,
     /// Inclusive end; `None`: the head.
     pub to_seq: Option<u64>,
-    /// Records of a part.
+    /// Maximum records of a split.
     pub max_records: u64,
-    /// Bytes of a part.
+    /// Maximum bytes of a split.
     pub max_bytes: u64,
 }
 
-/// A part of a range.
+/// One split of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Part {
+struct Split {
     from_seq: u64,
     to_seq: u64,
     records: u64,
@@ -37,33 +36,33 @@ struct Part {
 }
 
 /// `{from_seq?, to_seq?, max_records?, max_bytes?}`.
-pub fn parse(bytes: &[u8]) -> Result<Asked, Failure> {
+pub fn parse(bytes: &[u8]) -> Result<SplitRequest, Failure> {
     const FIELDS: Fields = Fields::of(&["from_seq", "to_seq", "max_records", "max_bytes"]);
-    let mut a = Asked { from_seq: 0, to_seq: None, max_records: RECORDS, max_bytes: BYTES };
+    let mut a = SplitRequest { from_seq: 0, to_seq: None, max_records: RECORDS, max_bytes: BYTES };
     if bytes.is_empty() {
         return Ok(a);
     }
-    body(bytes, FIELDS, |s, key| {
+    read_body(bytes, FIELDS, |s, key| {
         match key {
-            "from_seq" => a.from_seq = s.u64(Place::field("from_seq"))?,
-            "to_seq" => a.to_seq = Some(s.u64(Place::field("to_seq"))?),
-            "max_records" => a.max_records = s.u64(Place::field("max_records"))?,
-            "max_bytes" => a.max_bytes = s.u64(Place::field("max_bytes"))?,
+            "from_seq" => a.from_seq = s.u64(FieldPath::field("from_seq"))?,
+            "to_seq" => a.to_seq = Some(s.u64(FieldPath::field("to_seq"))?),
+            "max_records" => a.max_records = s.u64(FieldPath::field("max_records"))?,
+            "max_bytes" => a.max_bytes = s.u64(FieldPath::field("max_bytes"))?,
             _ => s.skip()?,
         }
         Ok(())
     })?;
     for (field, n) in [("max_records", a.max_records), ("max_bytes", a.max_bytes)] {
         if n == 0 {
-            return Err(Place::field(field).refuse("must be at least 1"));
+            return Err(FieldPath::field(field).invalid("must be at least 1"));
         }
     }
     Ok(a)
 }
 
-/// The parts, which follow each other without a hole, and their bytes in all.
+/// The answer: splits that cover the range without holes, and their total bytes.
 #[must_use]
-pub fn answer(topic: &str, a: &Asked, map: &SegmentMap) -> Vec<u8> {
+pub fn answer(topic: &str, a: &SplitRequest, map: &SegmentMap) -> Vec<u8> {
     let to_seq = a.to_seq.map_or(map.head_seq, |to| to.min(map.head_seq));
     let parts = divide(a, to_seq, &map.stretches);
     let mut list = vec![b'['];
@@ -86,8 +85,8 @@ pub fn answer(topic: &str, a: &Asked, map: &SegmentMap) -> Vec<u8> {
     o.finish()
 }
 
-/// What of a stretch lies after `from`, up to `to`: its records and bytes in proportion. Shares of
-/// neighbours add up.
+/// The records and bytes of a stretch after `from`, up to `to`, in proportion to its seqs. The shares
+/// of adjacent ranges add up.
 fn share(s: &Stretch, from: u64, to: u64) -> (u64, u64) {
     let span = u128::from(s.last_seq + 1 - s.first_seq);
     let below = |seq: u64| u128::from((seq.min(s.last_seq) + 1).saturating_sub(s.first_seq));
@@ -98,7 +97,7 @@ fn share(s: &Stretch, from: u64, to: u64) -> (u64, u64) {
     (of(s.count), of(s.bytes))
 }
 
-fn divide(a: &Asked, to_seq: u64, stretches: &[Stretch]) -> Vec<Part> {
+fn divide(a: &SplitRequest, to_seq: u64, stretches: &[Stretch]) -> Vec<Split> {
     let from_seq = a.from_seq;
     if from_seq >= to_seq {
         return Vec::new();
@@ -106,44 +105,44 @@ fn divide(a: &Asked, to_seq: u64, stretches: &[Stretch]) -> Vec<Part> {
     let within = || stretches.iter().filter(|s| s.last_seq > from_seq && s.first_seq <= to_seq);
     let all = within().map(|s| share(s, from_seq, to_seq));
     let (records, bytes) = all.fold((0, 0), |(n, b), (records, bytes)| (n + records, b + bytes));
-    // Parts of the same size: the last one is not a rest.
+    // Even splits: the last one is not a small remainder.
     let even = |n: u64, most: u64| n.div_ceil(n.div_ceil(most).clamp(1, PARTS)).max(1);
     let (most_records, most_bytes) = (even(records, a.max_records), even(bytes, a.max_bytes));
     let mut parts = Vec::new();
-    let mut now = Part { from_seq, to_seq: from_seq, ..Part::default() };
+    let mut now = Split { from_seq, to_seq: from_seq, ..Split::default() };
     for s in within() {
         let end = s.last_seq.min(to_seq);
         let mut at = s.first_seq.max(from_seq + 1) - 1;
         while at < end {
             let upto = reach(s, at, end, most_records - now.records, most_bytes, now.bytes);
             let (records, bytes) = share(s, at, upto);
-            now = Part { records: now.records + records, bytes: now.bytes + bytes, ..now };
+            now = Split { records: now.records + records, bytes: now.bytes + bytes, ..now };
             now.to_seq = upto;
             at = upto;
             if now.records >= most_records || now.bytes >= most_bytes {
                 parts.push(now);
-                now = Part { from_seq: upto, to_seq: upto, ..Part::default() };
+                now = Split { from_seq: upto, to_seq: upto, ..Split::default() };
             }
         }
     }
     match parts.last_mut() {
-        // Behind the last record there may be a loss, which somebody has to report.
+        // After the last record there may be a gap, which the last split must report.
         Some(last) if now.records == 0 => last.to_seq = to_seq,
-        _ => parts.push(Part { to_seq, ..now }),
+        _ => parts.push(Split { to_seq, ..now }),
     }
     parts
 }
 
-/// How far a part reaches into a stretch, at least one seq.
+/// The seq up to which a split reaches into a stretch, at least one seq further.
 fn reach(s: &Stretch, at: u64, end: u64, records: u64, most_bytes: u64, bytes: u64) -> u64 {
     let span = u128::from(s.last_seq + 1 - s.first_seq);
-    let seqs = |room: u64, of: u64| match of {
+    let seqs = |budget: u64, of: u64| match of {
         0 => u128::from(u64::MAX),
-        of => u128::from(room) * span / u128::from(of),
+        of => u128::from(budget) * span / u128::from(of),
     };
-    let room = seqs(records, s.count).min(seqs(most_bytes.saturating_sub(bytes), s.bytes));
-    let step = u64::try_from(room.max(1)).unwrap_or(u64::MAX);
-    at.saturating_add(step).min(end)
+    let budget = seqs(records, s.count).min(seqs(most_bytes.saturating_sub(bytes), s.bytes));
+    let seqs_further = u64::try_from(budget.max(1)).unwrap_or(u64::MAX);
+    at.saturating_add(seqs_further).min(end)
 }
 
 #[cfg(test)]
@@ -166,7 +165,7 @@ mod tests {
         }
     }
 
-    fn check(a: &Asked, to: u64, stretches: &[Stretch]) -> Vec<Part> {
+    fn check(a: &SplitRequest, to: u64, stretches: &[Stretch]) -> Vec<Split> {
         let parts = divide(a, to, stretches);
         let mut at = a.from_seq;
         for p in &parts {
@@ -178,8 +177,8 @@ mod tests {
         parts
     }
 
-    fn asked(from_seq: u64, max_records: u64, max_bytes: u64) -> Asked {
-        Asked { from_seq, to_seq: None, max_records, max_bytes }
+    fn asked(from_seq: u64, max_records: u64, max_bytes: u64) -> SplitRequest {
+        SplitRequest { from_seq, to_seq: None, max_records, max_bytes }
     }
 
     #[test]
@@ -188,12 +187,12 @@ mod tests {
         let parts = check(&asked(0, 100, u64::MAX), 1500, &all);
         assert_eq!(parts.len(), 15);
         assert!(parts.iter().all(|p| p.records == 100), "{parts:?}");
-        // Heavy records make short parts.
+        // Large records make short splits.
         let parts = check(&asked(0, 10_000, 51_000), 1500, &all);
         assert!((10..=11).contains(&parts.len()), "{parts:?}");
         assert!(parts.iter().all(|p| p.bytes <= 52_000), "{parts:?}");
         assert!(parts[0].records > 1000 && parts[1].records < 100);
-        // One part, and a range that begins and ends within stretches.
+        // One split, and a range that begins and ends within stretches.
         let parts = check(&asked(900, u64::MAX, u64::MAX), 1100, &all);
         assert_eq!((parts.len(), parts[0].records, parts[0].bytes), (1, 200, 101_000));
     }
@@ -205,8 +204,8 @@ mod tests {
         assert_eq!(parts.iter().map(|p| p.records).sum::<u64>(), 110);
         assert!(parts.iter().all(|p| p.records <= 30));
         assert!(check(&asked(7, 1, 1), 7, &all).is_empty());
-        // Nothing live is a part of its own: a loss may be in it.
-        assert_eq!(check(&asked(0, 1, 1), 50, &all), [Part { to_seq: 50, ..Part::default() }]);
+        // A range without live records is one split: it may contain a gap.
+        assert_eq!(check(&asked(0, 1, 1), 50, &all), [Split { to_seq: 50, ..Split::default() }]);
         let one = [stretch(1, 1_000_000, 1_000_000, 1)];
         assert_eq!(check(&asked(0, 1, u64::MAX), 1_000_000, &one).len(), 10_000);
         assert!(divide(&asked(9, 1, 1), 3, &all).is_empty());
@@ -215,7 +214,7 @@ mod tests {
     #[test]
     fn requests() {
         let a = parse(br#"{"from_seq":4,"to_seq":9,"max_records":2,"max_bytes":3}"#).unwrap();
-        assert_eq!(a, Asked { from_seq: 4, to_seq: Some(9), max_records: 2, max_bytes: 3 });
+        assert_eq!(a, SplitRequest { from_seq: 4, to_seq: Some(9), max_records: 2, max_bytes: 3 });
         assert_eq!(parse(b"{}").unwrap().max_records, RECORDS);
         assert!(parse(br#"{"max_bytes":0}"#).unwrap_err().message.contains("max_bytes"));
         assert!(parse(br#"{"from_seq":"x"}"#).unwrap_err().message.contains("from_seq"));

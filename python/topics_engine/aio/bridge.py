@@ -70,7 +70,7 @@ class Bridge:
     async def wait(
         self,
         timeout: float | None,
-        begin: Callable[Concatenate[_core.Calls, int, P], _core.Waiting | None],
+        begin: Callable[Concatenate[_core.Calls, int, P], _core.WaitHandle | None],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Any:

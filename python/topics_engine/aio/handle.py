@@ -172,7 +172,6 @@ class Closing:
         await self.close()
 
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 

@@ -103,7 +103,7 @@ class Work(Closing, AsyncIterator[Job]):
             return
         bridge = current_bridge()
 
-        def begin(calls: _core.Calls, token: int) -> _core.Waiting | None:
+        def begin(calls: _core.Calls, token: int) -> _core.WaitHandle | None:
             self._waits = bridge, token
             return native.next_later(calls, token, LONGEST)
 

@@ -35,14 +35,14 @@ class CoreHttp(Protocol):
     def staged(self) -> bool: ...
     def call(
         self,
-        route: str,
+        verb: str,
         name: str,
         query: bytes,
         body: bytes,
         flags: int,
         token: int,
         key: bytes = b"",
-        part: str = "",
+        subresource: str = "",
         grant: int = 0,
     ) -> Answer | None: ...
     def pull(self, token: int) -> tuple[list[bytes], int] | None: ...

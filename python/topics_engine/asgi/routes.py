@@ -21,7 +21,7 @@ SHOWN = fields(
     "include_data: boolean: show payloads",
 )
 FILTER = fields(
-    "node: string or array of strings: records of these nodes are passed over",
+    "node: string or array of strings: records of these nodes are skipped",
     "match: match: only records with this tag",
     'consistency: string: "eventual", or "strong" for what has been synced',
 )
@@ -65,7 +65,7 @@ CONFIG = fields(
     "priority: integer: -1000 to 1000, or null",
     "auto_priority: boolean: priority by how recently it was read",
     "auto_create: boolean: queue: a dead letter may create the topic it goes to",
-    "dedupe_node: boolean: readers may have records of nodes passed over",
+    "dedupe_node: boolean: readers may skip records by node",
     "idempotency_window_ms: integer: how long keys are kept",
     "lease_ms: integer: queue: how long a lease lasts",
     "claim_jitter_ms: integer: queue: claims within this share what there is",
@@ -77,7 +77,7 @@ CONFIG = fields(
 )
 DIFF = fields(
     'from_seq: string or integer: records after this; "earliest" begins at the first that is kept',
-    "tail: integer: begin so many records before the head",
+    "tail: integer: begin this many records before the head",
     "before_seq: integer: with tail: page backwards from here",
     "limit: integer: records, 256 unless given, at most 1000; as Arrow 1000000",
     "max_batch_bytes: integer: payload bytes, 1 MiB unless given, at most 8 MiB; as Arrow of each "
@@ -106,7 +106,7 @@ RANGE = fields(
 SCAN = RANGE + fields(
     "columns: array of strings: only these, in the schema's order",
     'data_type: string: "string" or "binary"; as the first record is unless given',
-    "node: string or array of strings: records of these nodes are passed over",
+    "node: string or array of strings: records of these nodes are skipped",
     "nodes: string or array of strings: only records of these nodes",
     "match: match: only records with this tag",
     "ts_from: integer: only records committed at or after this time, ms",
@@ -150,7 +150,7 @@ WATCH = fields(
     "patterns: array of strings: prefixes with a `*`, topics to come included",
     topics=fields(
         'from_seq: string or integer: events after this, or "earliest"',
-        "tail: integer: begin so many records before the head",
+        "tail: integer: begin this many records before the head",
         "topic_id: integer: the id that the cursor was made with",
     ),
 )
@@ -262,7 +262,7 @@ QUEUES: tuple[Route, ...] = (
     Route(
         "POST", "/v0/topics/:q/nack", "nack", ("write",), "give jobs back",
         body=HELD + fields(
-            "delay_ms: integer: claimable after this, at once unless given; null: the queue's "
+            "delay_ms: integer: claimable after this, immediately unless given; null: the queue's "
             "backoff",
         ),
         codes=(*QUEUE, "batch_too_large"), answer="topic nacked skipped ready in_flight",
@@ -288,7 +288,7 @@ QUEUES: tuple[Route, ...] = (
             "to: string: where to; where each came from unless given",
             "match: match: only records with this tag",
             "seqs: array of integers: only these, at most 1000",
-            "limit: integer: at most so many",
+            "limit: integer: most jobs to move",
             "dry_run: boolean: only count",
         ),
         codes=(*TOPIC, "batch_too_large"), answer="topic moved dry_run",
@@ -343,7 +343,7 @@ WATCHES: tuple[Route, ...] = (
             *fields(
                 "topic!: string: again for each, at most 64",
                 'from_seq: string or integer: events after this, or "earliest"',
-                "tail: integer: begin so many records before the head; 0 unless given",
+                "tail: integer: begin this many records before the head; 0 unless given",
                 "lenient: boolean: unknown topics join when they are created",
             ),
             *FRAMES, *SHOWN, *FILTER,
@@ -356,7 +356,7 @@ WATCHES: tuple[Route, ...] = (
     ),
     Route(
         "GET", "/v0/topics/:q/work", "work", ("read", "write"),
-        "a stream of jobs; ending it gives back what it holds",
+        "a stream of jobs; ending it gives unacked jobs back",
         query=CLAIM + FRAMES[2:], codes=QUEUE, offers=(EVENTS,), streams=True, answer="events",
     ),
 )
@@ -375,7 +375,7 @@ CONSUMERS: tuple[Route, ...] = (
     ),
     Route(
         "PUT", "/v0/topics/:t/consumers/:c", "consumer_put", ("read", "write"),
-        "create a consumer, or open it anew where it is stored",
+        "create a consumer, or open an existing one at its stored cursor",
         body=fields(
             'mode: string: "at_least_once" or "at_most_once"; a consumer keeps the one it has',
             'start: string: where a new one begins, "start" or "end"',
@@ -440,7 +440,7 @@ TXNS: tuple[Route, ...] = (
     ),
     Route(
         "DELETE", "/v0/txn/:writer", "txn_forget", ("delete",),
-        "forget a writer: its next commit may have any epoch, what it has staged is given up",
+        "forget a writer: its next commit may have any epoch; its staged transactions are aborted",
         codes=("invalid_request",), answer="writer forgotten",
     ),
     Route(

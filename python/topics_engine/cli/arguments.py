@@ -31,7 +31,7 @@ def resource_arguments(verb: Any, common: argparse.ArgumentParser) -> None:
     _router_arguments(family("router", "routers"))
     writers = family("txn", "transaction writers")
     forget = writers("forget", "forget a writer's last epoch", "writer")
-    forget.description = "Its next commit may have any epoch; what it has staged is given up."
+    forget.description = "Its next commit may have any epoch; its staged transactions are aborted."
 
 
 def _queue_arguments(add: Any) -> None:
@@ -42,7 +42,7 @@ def _queue_arguments(add: Any) -> None:
     redrive = add("redrive", "bring dead jobs, or dead letters, back", "queue")
     redrive.add_argument("--to", help="another queue than where each came from")
     redrive.add_argument("--match", help="only jobs with this tag, or a prefix and *")
-    redrive.add_argument("--limit", type=positive, help="at most so many")
+    redrive.add_argument("--limit", type=positive, help="most jobs to move")
     redrive.add_argument("--dry-run", action="store_true", help="only count")
 
 

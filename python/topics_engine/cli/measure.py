@@ -95,11 +95,9 @@ def doctor(data_dir: Path, rounds: int = 400) -> dict[str, Any]:
 def advice(p50: float, p99: float) -> str:
     """What to expect of durability class `fsync` on this disk."""
     if p50 < 20e-6:
-        return "syncs return at once: a RAM disk, or a device that ignores flushes; do not trust it"
+        return "syncs return immediately: a RAM disk, or a device that ignores flushes"
     if p50 > 5e-3:
-        return (
-            "a slow disk: many writers at once or large batches make up for it, one writer cannot"
-        )
+        return "a slow disk: use many concurrent writers or large batches; a single writer is slow"
     if p99 > 20 * p50:
         return "good in the middle, but some syncs are slow: expect pauses under class fsync"
     return "fit for class fsync"
@@ -149,7 +147,7 @@ def _counted(metrics: Mapping[str, Any]) -> dict[str, Any]:
 def advice_on_server(facts: Mapping[str, Any]) -> str:
     """What to do about this server, and what to expect of it."""
     if facts.get("read_only_shards"):
-        return "its disk has refused a sync: look at the disk, then start the server anew"
+        return "its disk has refused a sync: check the disk, then restart the server"
     if facts.get("corrupt_records"):
         return "it has met damaged records: run `topics verify`"
     if facts.get("pressure", 0) > 0.8:

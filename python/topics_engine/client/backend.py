@@ -17,12 +17,12 @@ from .. import _core
 
 if TYPE_CHECKING:
     from .._core import _Acked as Acked
-    from .._core import _Acks, _Committed, _Jobs, _Outcome, _Rows, _Seen, _Verbs
+    from .._core import _Acks, _Committed, _Jobs, _Outcome, _PeekedJobs, _TxnRows, _Verbs
     from .._core import _NewRow as NewRow
     from .._core import _Page as Page
     from .._core import _Source as Source
     from .._core import _Stream as Stream
-    from .._core import _Told as Told
+    from .._core import _WatchEvent as WatchEvent
     from .._core import _WatchStart as WatchStart
 
     class JobStream(Protocol):
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         def claim(
             self, node: str, max: int = 1, lease_ms: int | None = None, wait: float = 0.0
         ) -> _Jobs: ...
-        def peek(self, state: str | None = None, max: int = 100) -> _Seen: ...
+        def peek(self, state: str | None = None, max: int = 100) -> _PeekedJobs: ...
         def ack(
             self, node: str, seqs: list[int], lease_ids: list[int] | None = None
         ) -> _Outcome: ...
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
 
         def transact(
             self,
-            rows: Sequence[_Rows],
+            rows: Sequence[_TxnRows],
             *,
             writer: str | None = None,
             epoch: int | None = None,
@@ -219,8 +219,8 @@ __all__ = [
     "RemoteBackend",
     "Source",
     "Stream",
-    "Told",
     "TransactionBackend",
+    "WatchEvent",
     "WatchStart",
     "append_table",
     "call_timeout",

@@ -91,10 +91,10 @@ def rows_of(table: Any, tag: str | None) -> list[NewRow]:
     found = {name: table[name].to_pylist() for name in table.column_names}
     none = [None] * len(table)
     columns = (found.get(name, none) for name in COLUMNS)
-    return [_row(index, tag, *row) for index, row in enumerate(zip(*columns, strict=True))]
+    return [_table_row(index, tag, *row) for index, row in enumerate(zip(*columns, strict=True))]
 
 
-def _row(index: int, common: str | None, data: Any, tag: Any, node: Any, meta: Any) -> NewRow:
+def _table_row(index: int, common: str | None, data: Any, tag: Any, node: Any, meta: Any) -> NewRow:
     if not isinstance(data, str | bytes):
         what = "null" if data is None else type(data).__name__
         message = f"records[{index}].data must be text or bytes, not {what}"

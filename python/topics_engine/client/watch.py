@@ -14,7 +14,7 @@ from .read import OnGap, loss, nodes_of, records_of
 from .values import TAIL, CaughtUp, Gap, Record, Start, TopicDeleted
 
 if TYPE_CHECKING:
-    from .backend import Backend, Told, WatchStart
+    from .backend import Backend, WatchEvent, WatchStart
 
 Event = Record | Gap | CaughtUp | TopicDeleted
 
@@ -124,7 +124,7 @@ class Watch(Closing, Iterator[Event]):
         """Waits for an event; returns False if none has come."""
         return self._hear(lambda: self._source.next(wait))
 
-    def _hear(self, listen: Callable[[], Told | None]) -> bool:
+    def _hear(self, listen: Callable[[], WatchEvent | None]) -> bool:
         try:
             told = listen()
         except Closed:
@@ -138,7 +138,7 @@ class Watch(Closing, Iterator[Event]):
             self._items.extend(self._items_of(told))
         return told is not None
 
-    def _items_of(self, told: Told) -> Iterator[Event]:
+    def _items_of(self, told: WatchEvent) -> Iterator[Event]:
         kind, topic, _, page, gap, seq = told
         self._topic, self._after = topic, seq or 0
         self._cursors[topic] = self._after

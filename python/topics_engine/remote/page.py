@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from .. import _core
 
 if TYPE_CHECKING:
-    from .._core import _Jobs, _Lost, _NewRow, _Row
+    from .._core import _GapRow, _Jobs, _NewRow, _Row
 
 
 class Page:
@@ -75,9 +75,9 @@ class Page:
         return int(self._fields["performance"]["records_scanned"])
 
     @property
-    def tombstone(self) -> _Lost | None:
+    def tombstone(self) -> _GapRow | None:
         lost = self._fields.get("tombstone")
-        return None if lost is None else lost_of(lost)
+        return None if lost is None else gap_row_of(lost)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -92,7 +92,7 @@ class Page:
         return [row[5] for row in self._rows]
 
 
-def lost_of(lost: dict[str, Any]) -> _Lost:
+def gap_row_of(lost: dict[str, Any]) -> _GapRow:
     """The tuple of a tombstone."""
     return (
         lost["gap_from"],

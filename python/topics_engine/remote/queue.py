@@ -20,7 +20,7 @@ from .page import Page, jobs_of
 from .transport import Stream
 
 if TYPE_CHECKING:
-    from .._core import _Jobs, _Outcome, _Seen
+    from .._core import _Jobs, _Outcome, _PeekedJobs
     from .backend import HttpBackend
 
 # Seconds that one claim waits at most; a longer wait is several claims.
@@ -51,7 +51,7 @@ class RemoteQueue(RemoteBackend):
             if found[0] or budget.is_spent:
                 return found
 
-    def peek(self, state: str | None = None, max: int = 100) -> _Seen:
+    def peek(self, state: str | None = None, max: int = 100) -> _PeekedJobs:
         path = with_query(topic_path(self._topic, "jobs"), state=state, max=max)
         page = Page(self._caller.call("GET", path), "jobs")
         seen = [_peeked(json.loads(more)) for more in page.more]

@@ -17,7 +17,7 @@ from .caller import encode_json, without_none
 from .page import body_of_rows
 
 if TYPE_CHECKING:
-    from .._core import _Acks, _Committed, _Rows
+    from .._core import _Acks, _Committed, _TxnRows
     from .backend import HttpBackend
 
 
@@ -30,7 +30,7 @@ class RemoteTransactions(RemoteBackend):
 
     def transact(
         self,
-        rows: Sequence[_Rows],
+        rows: Sequence[_TxnRows],
         *,
         writer: str | None = None,
         epoch: int | None = None,

@@ -24,12 +24,12 @@ from ..client.closing import CancelScope
 from ..errors import Closed, NotFound, TopicsError, Unavailable
 from .caller import encode_json, failure, with_query, without_none
 from .events import Event, SseConnection
-from .page import Page, lost_of
+from .page import Page, gap_row_of
 from .queue import matcher
 from .transport import Answer, Stream, closed
 
 if TYPE_CHECKING:
-    from .._core import _Told, _WatchStart
+    from .._core import _WatchEvent, _WatchStart
     from .backend import HttpBackend
 
 # Seconds that a strong backfill waits for records that are not synced yet.
@@ -104,7 +104,7 @@ class RemoteWatch(RemoteBackend):
         self._options = asked
         self._cursors: dict[str, TopicCursor] = {}
         self._backfills: deque[Backfill] = deque()
-        self._buffered: deque[tuple[str, _Told]] = deque()
+        self._buffered: deque[tuple[str, _WatchEvent]] = deque()
         self._connection = SseConnection(self._open, remote.options.heartbeat)
         self._session: str | None = None
         self._last_id: str | None = None
@@ -137,7 +137,7 @@ class RemoteWatch(RemoteBackend):
                 return int(at["from_seq"] if tail is not None else at["earliest_seq"] - 1)
         return int(at["from_seq"])
 
-    def next(self, timeout: float | None = None) -> _Told | None:
+    def next(self, timeout: float | None = None) -> _WatchEvent | None:
         """The next event; `None` if the timeout has passed."""
         until = None if timeout is None else time.monotonic() + timeout
         self._remote.check()
@@ -307,7 +307,7 @@ class RemoteWatch(RemoteBackend):
             return int(json.loads(self._remote.state(topic))["topic_id"])
         return None
 
-    def _decode(self, event: Event) -> _Told | None:
+    def _decode(self, event: Event) -> _WatchEvent | None:
         if event.kind == "record":
             page = Page(event.data)
             at: int = page.to_seq
@@ -315,7 +315,7 @@ class RemoteWatch(RemoteBackend):
         fields = json.loads(event.data)
         match event.kind:
             case "tombstone":
-                lost = lost_of(fields)
+                lost = gap_row_of(fields)
                 return "gap", fields["topic"], 0, None, lost, lost[1]
             case "caught-up":
                 return "caught-up", fields["topic"], 0, None, None, fields["head_seq"]

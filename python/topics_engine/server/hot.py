@@ -36,7 +36,7 @@ Admit = Callable[[str, bytes], tuple[int, str] | None]
 
 
 class HotProtocols:
-    """Creates the protocol of each connection; one gate decides which requests are hot."""
+    """Creates the protocol of each connection; one dispatcher decides which requests are hot."""
 
     def __init__(self, app: App, settings: Settings) -> None:
         limits = self._limits = Limits.of(settings)
@@ -44,19 +44,19 @@ class HotProtocols:
         # Timeouts are counted in ticks of one timer, so that requests need no timers.
         ticks = (body_seconds, limits.header, limits.idle)
         self._tick = max(0.01, min(1.0, min(ticks) / 4))
-        self._gate = _core.Gate(
+        self._dispatcher = _core.HotDispatcher(
             status_lines=STATUS_LINE,
             loopback=isinstance(app.guard, LoopbackGuard),
             max_body=settings.max_body_bytes or sys.maxsize,
             receiving=app.receiving,
-            ticks=tuple(  # type: ignore[arg-type]
+            timeouts=tuple(  # type: ignore[arg-type]
                 round(seconds / self._tick) for seconds in (*ticks, CLOSE_LINGER)
             ),
             drain=(
                 round(limits.stall / self._tick),
                 max(1, round(MIN_BYTES_PER_SECOND * self._tick)),
             ),
-            unsent=unacked_bytes,
+            unacked_bytes=unacked_bytes,
             too_slow_head=error_response(headers_too_slow(limits.header)),
             too_slow_body=body_too_slow(body_seconds).response().body,
             keys=self._keys(app),
@@ -65,7 +65,7 @@ class HotProtocols:
         # Requests under an unknown kind of guard all go to the application.
         if isinstance(app.guard, LoopbackGuard | OpenGuard | KeyGuard):
             app.lifespan.on_ready = self._open
-            app.lifespan.on_shutdown = self._gate.shut
+            app.lifespan.on_shutdown = self._dispatcher.disable
 
     @staticmethod
     def _keys(app: App) -> tuple[Admit, Limiter] | None:
@@ -85,7 +85,7 @@ class HotProtocols:
 
     def _open(self, http: CoreHttp, bridge: LoopBridge) -> None:
         assert isinstance(http, _core.Http)
-        self._gate.open(http, bridge.flush_soon)
+        self._dispatcher.enable(http, bridge.flush_soon)
 
     def __call__(
         self,
@@ -104,11 +104,11 @@ class HotProtocols:
         def complete(fresh: bool) -> NativeStreamProtocol:
             return NativeStreamProtocol(*state, limits=self._limits, fresh=fresh)
 
-        return _core.Connection(self._gate, complete, server_state)
+        return _core.Connection(self._dispatcher, complete, server_state)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.call_later(self._tick, self._sweep, loop)
-        self._gate.sweep()
+        self._dispatcher.check_timeouts()
 
 
 class NativeStreamProtocol(BoundedProtocol):
@@ -118,14 +118,16 @@ class NativeStreamProtocol(BoundedProtocol):
     the engine to the transport without a task of the loop for each.
     """
 
-    _pump: _core.Pump | None = None
+    _pump: _core.StreamWriter | None = None
 
     def _extensions(self) -> dict[str, dict[object, object]]:
         return {**super()._extensions(), PUMP: {"begin": self._begin}}
 
-    def _begin(self, http: _core.Http, token: int, ended: Callable[[bool], object]) -> _core.Pump:
+    def _begin(
+        self, http: _core.Http, token: int, ended: Callable[[bool], object]
+    ) -> _core.StreamWriter:
         """Starts the writer of a stream whose head has been sent."""
-        pump = self._pump = _core.Pump(http, token, self.transport, ended)
+        pump = self._pump = _core.StreamWriter(http, token, self.transport, ended)
         if self.flow.write_paused:
             pump.pause()
         pump.begin()

@@ -41,7 +41,7 @@ async def cancelled_when_answered(wait: Coroutine[Any, Any, Any], act: Callable[
     """Cancels a wait between its answer and the task that awaits it."""
     task = asyncio.ensure_future(wait)
     await asyncio.sleep(0)
-    here = bridge.here()
+    here = bridge.current_bridge()
     act()
     while here._pending:
         # No await: the task cannot take what is drained.
@@ -212,7 +212,7 @@ def test_waits_hold_no_thread_and_do_not_block_the_loop(data_dir: Path) -> None:
             for w in waits:
                 w.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
-            assert len(bridge.here()._pending) == 0
+            assert len(bridge.current_bridge()._pending) == 0
 
     run(main())
 

@@ -215,7 +215,7 @@ def test_a_bad_row_refuses_all_and_is_named(api: Http, topic: str) -> None:
     long = '"' + "x" * 10_000 + '"'
     cases: list[tuple[dict[str, Any], str, int | str]] = [
         ({"data": [*good, "{"]}, "invalid_request", "records[500].data"),
-        ({"data": [*good, None]}, "invalid_request", "records[500].data is null"),
+        ({"data": [*good, None]}, "invalid_request", "records[500].data must not be null"),
         ({"data": [*good, "NaN"]}, "invalid_request", "records[500].data"),
         ({"data": [*good, long]}, "record_too_large", 500),
         ({"data": [*good, "1"], "tag": [None] * 500 + ["t" * 257]}, "record_too_large", 500),

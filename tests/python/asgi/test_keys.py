@@ -434,7 +434,7 @@ def test_requests_of_a_key_are_counted_while_they_run() -> None:
     run(go())
 
 
-class Asked(Server):
+class ProbedWithKey(Server):
     """A server whose readiness is asked for with a key."""
 
     def _is_ready(self) -> bool:
@@ -450,7 +450,7 @@ class Asked(Server):
 def test_probes_of_a_server_that_was_told_to_ask_for_a_key(tmp_path: Path) -> None:
     for hot in "01":
         env = {"TOPICS_API_KEYS": KEYS, "TOPICS_PROBE_AUTH": "1", "TOPICS_HOT_PROTOCOL": hot}
-        with opened(tmp_path / hot, env, Asked) as server:
+        with opened(tmp_path / hot, env, ProbedWithKey) as server:
             for port in (server.port, Http2Port(server.port)):
                 anyone, reader = Http(port), Client(port, READER)
                 for path in ("/healthz", "/v0/health", "/readyz", "/v0/ready"):

@@ -159,11 +159,11 @@ def test_refusals(api: Http, topic: str) -> None:
     assert api("POST", f"{path}/scan", {}).code == "topic_not_found"
     for columns, word in [
         ({"data": ["1", "{"]}, "records[1].data"),
-        ({"data": ["1", None]}, "records[1].data is null"),
+        ({"data": ["1", None]}, "records[1].data must not be null"),
         ({"x": ["1"]}, "data is missing"),
         ({"data": pa.array([], pa.string())}, "must not be empty"),
-        ({"data": [1]}, "data is a column of Int64"),
-        ({"data": ["1"], "meta": ["x"]}, "meta is a column of Utf8"),
+        ({"data": [1]}, "data must be a column of utf8 or binary, not of Int64"),
+        ({"data": ["1"], "meta": ["x"]}, "meta must be a column of map<utf8, utf8>, not of Utf8"),
     ]:
         refused = post(api, path, columns)
         message = refused.json["error"]["message"]

@@ -343,9 +343,9 @@ def test_a_client_that_takes_a_byte_now_and_then_is_given_up(
 ) -> None:
     monkeypatch.setattr(limits, "unacked_bytes", Transport.get_write_buffer_size)
     clock, transport = Clock(), Transport(1 << 20)
-    outflow = WriteTimeout(clock, transport, 30)  # type: ignore[arg-type]
+    write_timeout = WriteTimeout(clock, transport, 30)  # type: ignore[arg-type]
     transport.closing = closing
-    (outflow.closing if closing else outflow.pause_writing)()
+    (write_timeout.transport_closing if closing else write_timeout.pause_writing)()
     while not transport.aborted and clock.now < 10_000:
         clock.advance(1)
         transport.size -= 1
@@ -354,10 +354,10 @@ def test_a_client_that_takes_a_byte_now_and_then_is_given_up(
 
 def test_a_client_that_takes_what_there_is_stays() -> None:
     clock, transport = Clock(), Transport(1 << 20)
-    outflow = WriteTimeout(clock, transport, 30)  # type: ignore[arg-type]
+    write_timeout = WriteTimeout(clock, transport, 30)  # type: ignore[arg-type]
     for _ in range(100):
-        outflow.pause_writing()
+        write_timeout.pause_writing()
         clock.advance(100)
-        outflow.resume_writing()
+        write_timeout.resume_writing()
     clock.advance(10_000)
     assert not transport.aborted

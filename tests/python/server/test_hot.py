@@ -275,14 +275,14 @@ class Transport(MagicMock):
 
 
 class Hot:
-    """Connections over a real engine, on the running loop, whose gate ticks when a test says so."""
+    """Connections over a real engine, on the running loop; a test calls `check_timeouts` itself."""
 
     def __init__(self, directory: Path, **more: Any) -> None:
         body_timeout_ms = int(BODY_SECONDS * 1000)
         settings = Settings(data_dir=str(directory), body_timeout_ms=body_timeout_ms, **more)
         self.app = build(settings)
         self.protocols = HotProtocols(self.app, settings)
-        self.gate = self.protocols._gate
+        self.dispatcher = self.protocols._dispatcher
         self.state = MagicMock(connections=set(), default_headers=[(b"date", b"today")])
         self.handed_over: list[MagicMock] = []
         self.fresh: list[bool] = []
@@ -303,7 +303,7 @@ class Hot:
             self.handed_over.append(MagicMock())
             return self.handed_over[-1]
 
-        connection, transport = _core.Connection(self.gate, complete, self.state), Transport()
+        connection, transport = _core.Connection(self.dispatcher, complete, self.state), Transport()
         connection.connection_made(transport)
         assert connection in self.state.connections
         return connection, transport
@@ -357,7 +357,7 @@ def test_a_client_that_takes_a_byte_now_and_then_is_given_up(
             assert transport.closed
             sweeps = 0
             while not transport.abort.called and sweeps < 10_000:
-                hot.gate.sweep()
+                hot.dispatcher.check_timeouts()
                 sweeps += 1
             seconds = 1 + 100_000 / MIN_BYTES_PER_SECOND
             # It is looked at when a goodbye may have come.
@@ -484,7 +484,7 @@ def test_slow_clients_are_ended(tmp_path: Path) -> None:
             await hot.answers(done, 1)
             ticks = {}
             for tick in range(round(Limits().idle / BODY_SECONDS * TICKS) + 2):
-                hot.gate.sweep()
+                hot.dispatcher.check_timeouts()
                 for name, transport in (("silent", silent), ("half", half), ("done", done)):
                     if transport.closed:
                         ticks.setdefault(name, tick)

@@ -137,7 +137,7 @@ def test_streams_of_a_revoked_key_end(logged: Logged) -> None:
         ("a:fly\n", "entry 1"),
         ("", "no key"),
         ("# only this\n", "no key"),
-        ("a\nb\na\n", "twice"),
+        ("a\nb\na\n", "given before"),
         (None, "No such file"),
     ],
 )

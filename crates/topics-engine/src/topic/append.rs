@@ -47,6 +47,8 @@ pub(crate) struct AppendState {
     pub planned: Option<Box<Planned>>,
     /// Losses that are not in the log yet.
     pub unlogged: Vec<Gap>,
+    /// A batch that failed was to log the evict floor that readers were shown: the next write does.
+    pub floor_unlogged: bool,
     /// Asynchronous writes that came while the topic was held.
     pub parked: Vec<Parked>,
 }
@@ -66,6 +68,7 @@ impl AppendState {
             round: 0,
             planned: None,
             unlogged: Vec::new(),
+            floor_unlogged: false,
             parked: Vec::new(),
         }
     }

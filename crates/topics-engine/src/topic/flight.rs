@@ -143,6 +143,8 @@ impl Flight {
             dedupe.forget(*key, *first);
         }
         a.unlogged.extend_from_slice(gaps);
+        // Records that are shown before they are written move the floor before that is logged.
+        a.floor_unlogged |= state.evict_floor > state.floor_logged;
         if let Some(planned) = &mut a.planned {
             planned.fail(*first);
         }

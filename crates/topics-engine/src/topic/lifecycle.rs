@@ -383,6 +383,11 @@ pub(crate) fn delete(core: &Arc<Core>, name: &str, if_empty: bool) -> Result<Del
     if if_empty && count > 0 {
         return Err(Error::TopicNotEmpty { topic: name.to_owned(), count });
     }
+    // The end of a transaction that wrote to it is durable first: without it the next open would
+    // finish the transaction again, and answer its repeat without a topic that the answer named.
+    if core.txns.ended_behind(core.wal.positions(0).synced) {
+        core.wal.sync(0)?;
+    }
     let routers_removed = core.routers.of(topic.id());
     let level = apply_level(topic.append.lock().config.durability);
     let staging = Staging::new(level, true);

@@ -8,11 +8,13 @@ mod caps;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use topics_env::sync::atomic::Ordering;
 use topics_storage::format::record::{Body, EvictWatermark};
 use topics_storage::segment::{AttrOrder, SegmentMeta};
 use topics_storage::wal::Level;
 
 pub(super) use self::caps::{Caps, Eviction, evict_to_fit};
+use super::append::apply_level;
 use super::apply::Removed;
 use super::flight::{Flight, Frames, Order, Undo};
 use super::index::{Part, Unknown};
@@ -272,11 +274,17 @@ pub(super) fn log_expired(
         }
         let flight = Flight::plain(core, topic, hints, Undo::None);
         let frames = Frames { head: body, ..Frames::default() };
-        // Not held back until a sync: it concerns applied records only.
-        let order = Order { ts: core.time.steady(), level: Level::Written, frees_space: true };
+        // It concerns applied records only, and is not held back until a sync. Behind a batch that
+        // is, it waits as that does (I1): a topic applies its frames in the order of the log, since
+        // a snapshot reflects all of them up to the last that was applied.
+        let level = match topic.in_flight.load(Ordering::Acquire) {
+            0 => Level::Written,
+            _ => apply_level(a.config.durability),
+        };
+        let order = Order { ts: core.time.steady(), level, frees_space: true };
         let (ticket, _) = a.stage(flight, frames, order)?;
         drop(a);
-        core.wait(ticket, Level::Written)?;
+        core.wait(ticket, level)?;
         return Ok(true);
     }
 }

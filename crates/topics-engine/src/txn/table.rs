@@ -352,6 +352,11 @@ impl Txns {
         due.map(|(name, _)| name.clone()).collect()
     }
 
+    /// Whether a transaction that wrote rows ended in shard 0 behind `lsn`.
+    pub(crate) fn ended_behind(&self, lsn: u64) -> bool {
+        self.inner.lock().spent.values().any(|at| *at > lsn)
+    }
+
     /// Files are gone for good.
     pub(super) fn forget(&self, files: &[String]) {
         let mut inner = self.inner.lock();

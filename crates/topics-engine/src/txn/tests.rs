@@ -556,6 +556,36 @@ fn a_deleted_topic_drops_its_rows() {
 }
 
 #[test]
+fn a_repeat_answers_for_a_topic_that_was_deleted_since_also_after_a_power_cut() {
+    for durability in [Durability::Disk, Durability::Fsync] {
+        let mut w = World::with(Options { wal_shards: 3, ..small() });
+        let names = ["a", "b", "c", "d"];
+        names.iter().for_each(|name| w.create(name, class(durability)));
+        let core = w.engine().core().clone();
+        let shard = |t: &str| core.shard(core.registry.named(t).unwrap().id());
+        // On another shard than the end of the transaction.
+        let gone = *names.iter().find(|t| shard(t) > 0).unwrap();
+        let of = shard(gone);
+        for name in names {
+            w.stage(name, 0, &[(name, &["row"])]).unwrap();
+        }
+        w.engine().sync().unwrap();
+        let stages = names.map(|name| (name, 1));
+        let done = w.commit(FIRST, &stages, TxnWork::default()).unwrap();
+        assert_eq!(done.topics.len(), 4);
+        w.engine().delete_topic(gone, false).unwrap();
+        // As the timer would.
+        core.wal.sync(of).unwrap();
+        drop(core);
+        w.power_cut();
+        assert!(w.engine().state(gone, false).is_err());
+        let again = w.commit(FIRST, &stages, TxnWork::default()).unwrap();
+        assert!(again.deduped);
+        assert_eq!(again.topics, done.topics, "{durability:?}");
+    }
+}
+
+#[test]
 fn a_full_disk_delays_what_was_decided() {
     for by_repeat in [true, false] {
         let w = World::with(Options { wal_shards: 3, ..small() });

@@ -1,87 +1,26 @@
-//! One connection while its requests are hot.
+//! A connection while all of its requests are hot.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use topics_service::Reply;
 use topics_wire::hot::head;
-use topics_wire::service::Reply;
 
-use super::Gate;
-use super::gate::Admitted;
-use crate::http::Http;
+use super::HotDispatcher;
+use super::dispatcher::Admission;
+use super::state::{Io, PendingRequest, Phase};
 
-/// A client that sends this much ahead of its answers is not read from until it has them.
-const AHEAD: usize = 256 << 10;
-
-/// The connections whose request the engine has taken, by its token.
-#[derive(Default)]
-pub(crate) struct Waiting(Mutex<HashMap<u64, Py<Connection>>>);
-
-impl Waiting {
-    /// Sends a reply to the connection that waits for it; gives it back when none does.
-    pub fn settle(&self, py: Python<'_>, token: u64, reply: Reply) -> Option<Reply> {
-        let found = self.0.lock().remove(&token);
-        match found {
-            Some(connection) => {
-                Connection::answered(connection.bind(py), &reply);
-                None
-            }
-            None => Some(reply),
-        }
-    }
-}
-
-/// What the client is waited for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// Its first request.
-    First,
-    /// The rest of a body.
-    Body,
-    /// Nothing: the engine works.
-    Busy,
-    /// Another request.
-    Next,
-    /// To take what it is owed: the transport is closed.
-    Closed,
-}
-
-/// A request that the engine has taken: its token, and where to cancel it.
-struct Taken {
-    token: u64,
-    http: Py<Http>,
-}
-
-struct Io {
-    transport: Option<Py<PyAny>>,
-    /// What was received and not answered.
-    buffer: Vec<u8>,
-    /// Bytes of the request at the start of `buffer`, once its head is known.
-    need: usize,
-    /// The request that the engine has taken.
-    taken: Option<Taken>,
-    /// Whose slot the request has, whose body is being received or which the engine has taken.
-    slot: Option<Py<PyAny>>,
-    /// Bytes that the body which is being received counts for.
-    received: usize,
-    phase: Phase,
-    since: u64,
-    /// When a closed client is given up, whatever it takes until then.
-    close_by: u64,
-    paused: bool,
-    /// No request follows the one that is being answered.
-    last: bool,
-}
+/// A client with this many unanswered bytes is not read from until it has its answers.
+const MAX_PIPELINED: usize = 256 << 10;
 
 /// An `asyncio.Protocol` for uvicorn.
 #[pyclass(frozen)]
 pub(crate) struct Connection {
-    gate: Py<Gate>,
-    /// Makes the complete protocol; it is told whether these are the first bytes.
+    dispatcher: Py<HotDispatcher>,
+    /// `complete(fresh)` creates the complete protocol; `fresh`: no request was served here.
     complete: Py<PyAny>,
     server_state: Py<PyAny>,
     id: u64,
@@ -92,53 +31,53 @@ pub(crate) struct Connection {
 #[pymethods]
 impl Connection {
     #[new]
-    fn new(gate: Py<Gate>, complete: Py<PyAny>, server_state: Py<PyAny>) -> Self {
-        let id = gate.get().next_id();
+    fn new(dispatcher: Py<HotDispatcher>, complete: Py<PyAny>, server_state: Py<PyAny>) -> Self {
+        let id = dispatcher.get().next_id();
         let io = Io {
             transport: None,
             buffer: Vec::new(),
             need: 0,
-            taken: None,
+            pending: None,
             slot: None,
             received: 0,
             phase: Phase::First,
             since: 0,
             close_by: 0,
             paused: false,
-            last: false,
+            closes_after_reply: false,
         };
         let writable = AtomicBool::new(true);
-        Self { gate, complete, server_state, id, io: Mutex::new(io), writable }
+        Self { dispatcher, complete, server_state, id, io: Mutex::new(io), writable }
     }
 
     fn connection_made(slf: &Bound<'_, Self>, transport: Py<PyAny>) -> PyResult<()> {
         let me = slf.get();
-        let gate = me.gate.get();
+        let dispatcher = me.dispatcher.get();
         {
             let mut io = me.io.lock();
             io.transport = Some(transport);
-            io.since = gate.now();
+            io.since = dispatcher.now();
         }
-        gate.enter(me.id, slf.clone().unbind());
+        dispatcher.register(me.id, slf.clone().unbind());
         me.connections(slf.py())?.call_method1(intern!(slf.py(), "add"), (slf,)).map(drop)
     }
 
     fn connection_lost(slf: &Bound<'_, Self>, _exc: Py<PyAny>) -> PyResult<()> {
         let (me, py) = (slf.get(), slf.py());
-        let (transport, taken) = {
+        let (transport, pending) = {
             let mut io = me.io.lock();
-            (io.transport.take(), io.taken.take())
+            (io.transport.take(), io.pending.take())
         };
-        if let Some(Taken { token, http }) = taken {
+        if let Some(PendingRequest { token, http }) = pending {
             let http = http.get();
             drop(http.queue.hot.0.lock().remove(&token));
             http.service.cancel(token);
         }
-        me.release(py);
+        me.release_request(py);
         if transport.is_none() {
             return Ok(());
         }
-        Self::leave(slf)?;
+        Self::unregister(slf)?;
         if let Some(transport) = transport {
             transport.call_method0(py, intern!(py, "close"))?;
         }
@@ -147,31 +86,31 @@ impl Connection {
 
     fn data_received(slf: &Bound<'_, Self>, data: &Bound<'_, PyBytes>) -> PyResult<()> {
         let (me, bytes, py) = (slf.get(), data.as_bytes(), slf.py());
-        let (held, pause, body) = {
+        let (buffered, pause, body) = {
             let mut io = me.io.lock();
             if io.phase == Phase::Closed {
                 return Ok(());
             }
-            let held = io.phase == Phase::Busy || !io.buffer.is_empty();
-            if held {
+            let buffered = io.phase == Phase::Busy || !io.buffer.is_empty();
+            if buffered {
                 io.buffer.extend_from_slice(bytes);
             }
             let waits = io.phase == Phase::Busy || !me.writable.load(Ordering::Relaxed);
-            let pause = waits && io.buffer.len() > io.need.max(AHEAD) && !io.paused;
+            let pause = waits && io.buffer.len() > io.need.max(MAX_PIPELINED) && !io.paused;
             io.paused |= pause;
-            (held, pause, io.phase == Phase::Body)
+            (buffered, pause, io.phase == Phase::Body)
         };
-        if body && !me.count(py, bytes.len()) {
-            // The application says what there is too much of.
-            let held = std::mem::take(&mut me.io.lock().buffer);
-            me.release(py);
-            return Self::hand_over(slf, &held);
+        if body && !me.reserve_bytes(py, bytes.len()) {
+            // The application refuses the request with the limit.
+            let buffered = std::mem::take(&mut me.io.lock().buffer);
+            me.release_request(py);
+            return Self::hand_over(slf, &buffered);
         }
         if pause {
-            me.transport(py, "pause_reading");
+            me.call_transport(py, "pause_reading");
         }
-        match held {
-            true => Self::go_on(slf),
+        match buffered {
+            true => Self::serve_buffered(slf),
             false => {
                 let left = Self::serve(slf, bytes)?;
                 if left > 0 {
@@ -190,12 +129,12 @@ impl Connection {
 
     fn resume_writing(slf: &Bound<'_, Self>) -> PyResult<()> {
         slf.get().writable.store(true, Ordering::Relaxed);
-        Self::go_on(slf)
+        Self::serve_buffered(slf)
     }
 
-    /// The server goes down: ends the connection, behind an answer that is still to come.
+    /// The server shuts down: closes the connection, after the reply to a current request.
     fn shutdown(&self, py: Python<'_>) {
-        if !self.finish() {
+        if !self.close_after_reply() {
             self.close(py);
         }
     }
@@ -206,40 +145,41 @@ impl Connection {
         self.server_state.bind(py).getattr(intern!(py, "connections"))
     }
 
-    fn leave(slf: &Bound<'_, Self>) -> PyResult<()> {
+    fn unregister(slf: &Bound<'_, Self>) -> PyResult<()> {
         let me = slf.get();
-        me.gate.get().leave(me.id);
+        me.dispatcher.get().unregister(me.id);
         me.connections(slf.py())?.call_method1(intern!(slf.py(), "discard"), (slf,)).map(drop)
     }
 
-    /// Calls a method of the transport, if there still is one. What it says of a connection that is
-    /// gone is not of interest: `connection_lost` follows.
-    fn transport(&self, py: Python<'_>, method: &str) {
-        if let Some(transport) = self.peer(py) {
+    /// Calls a method of the transport, unless the connection was handed over. Errors of a lost
+    /// connection are ignored, because `connection_lost` follows.
+    fn call_transport(&self, py: Python<'_>, method: &str) {
+        if let Some(transport) = self.transport_ref(py) {
             let _ = transport.call_method0(py, method);
         }
     }
 
-    /// The transport, for a call that must not find it locked.
-    fn peer(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+    /// The transport, for a call without the lock.
+    fn transport_ref(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.io.lock().transport.as_ref().map(|t| t.clone_ref(py))
     }
 
-    /// No request is taken any more. The client has what it is owed as fast as it takes it.
+    /// Closes the transport after its buffered bytes, and reads no further request.
     fn close(&self, py: Python<'_>) {
-        let gate = self.gate.get();
-        let since = gate.now();
-        let unsent = self.peer(py).map_or(0, |transport| gate.unsent(py, &transport));
+        let dispatcher = self.dispatcher.get();
+        let since = dispatcher.now();
+        let unacked_bytes =
+            self.transport_ref(py).map_or(0, |transport| dispatcher.unacked_bytes(py, &transport));
         {
             let mut io = self.io.lock();
             (io.phase, io.since) = (Phase::Closed, since);
-            io.close_by = since + gate.patience().closing(unsent);
+            io.close_by = since + dispatcher.timeouts().closing(unacked_bytes);
         }
-        self.transport(py, "close");
+        self.call_transport(py, "close");
     }
 
     fn write(&self, py: Python<'_>, head: &[u8], body: &[u8]) -> PyResult<()> {
-        if let Some(transport) = self.peer(py) {
+        if let Some(transport) = self.transport_ref(py) {
             let bytes = PyBytes::new_with(py, head.len() + body.len(), |out| {
                 let (first, second) = out.split_at_mut(head.len());
                 first.copy_from_slice(head);
@@ -251,45 +191,45 @@ impl Connection {
         Ok(())
     }
 
-    /// Counts bytes of a body that is being received; false when there are too many of all.
-    fn count(&self, py: Python<'_>, bytes: usize) -> bool {
-        let counted = self.gate.get().take_bytes(py, bytes);
+    /// Reserves bytes of a body in the budget of all bodies; false when the budget is exhausted.
+    fn reserve_bytes(&self, py: Python<'_>, bytes: usize) -> bool {
+        let counted = self.dispatcher.get().reserve_bytes(py, bytes);
         if counted {
             self.io.lock().received += bytes;
         }
         counted
     }
 
-    /// Gives back what the request holds.
-    fn release(&self, py: Python<'_>) {
+    /// Releases the slot and the bytes of the current request.
+    fn release_request(&self, py: Python<'_>) {
         let (slot, received) = {
             let mut io = self.io.lock();
             (io.slot.take(), std::mem::take(&mut io.received))
         };
-        let gate = self.gate.get();
+        let dispatcher = self.dispatcher.get();
         if let Some(slot) = slot {
-            gate.give_slot(py, &slot);
+            dispatcher.release_slot(py, &slot);
         }
         if received > 0 {
-            gate.give_bytes(py, received);
+            dispatcher.release_bytes(py, received);
         }
     }
 
-    /// Takes a slot for a request; without keys there are none.
-    fn hold(&self, py: Python<'_>, label: Option<Py<PyAny>>) {
+    /// Acquires a slot for the current request; a server without keys has no slots.
+    fn acquire_slot(&self, py: Python<'_>, label: Option<Py<PyAny>>) {
         if let Some(label) = label {
-            self.gate.get().take_slot(py, &label);
+            self.dispatcher.get().acquire_slot(py, &label);
             self.io.lock().slot = Some(label);
         }
     }
 
-    /// Answers what has been received meanwhile.
-    fn go_on(slf: &Bound<'_, Self>) -> PyResult<()> {
+    /// Serves the requests in the buffer.
+    fn serve_buffered(slf: &Bound<'_, Self>) -> PyResult<()> {
         let me = slf.get();
         if !me.writable.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let mut held = {
+        let mut buffered = {
             let mut io = me.io.lock();
             let waits = matches!(io.phase, Phase::Busy | Phase::Closed);
             if waits || io.buffer.len() < io.need.max(1) {
@@ -297,63 +237,63 @@ impl Connection {
             }
             std::mem::take(&mut io.buffer)
         };
-        // It is here, and asks for what it needs anew.
-        me.release(slf.py());
-        let left = Self::serve(slf, &held)?;
-        held.drain(..held.len() - left);
+        // `serve` acquires the slot and the bytes again.
+        me.release_request(slf.py());
+        let left = Self::serve(slf, &buffered)?;
+        buffered.drain(..buffered.len() - left);
         let resume = {
             let mut io = me.io.lock();
-            // Nothing is received within: the buffer is still empty.
-            io.buffer = held;
-            let resume = io.paused && (io.phase != Phase::Busy || io.buffer.len() <= AHEAD);
+            // `serve` does not receive, so the buffer is still empty.
+            io.buffer = buffered;
+            let resume = io.paused && (io.phase != Phase::Busy || io.buffer.len() <= MAX_PIPELINED);
             io.paused &= !resume;
             resume
         };
         if resume {
-            me.transport(slf.py(), "resume_reading");
+            me.call_transport(slf.py(), "resume_reading");
         }
         Ok(())
     }
 
-    /// Answers one request after the other; returns how many bytes at the end of `input` have to
-    /// wait for more, for an answer, or for the client to read.
+    /// Serves one request after the other. Returns the number of bytes at the end of `input` that wait
+    /// for the rest of a request, for a reply, or for the client to read.
     fn serve(slf: &Bound<'_, Self>, input: &[u8]) -> PyResult<usize> {
         let (me, py) = (slf.get(), slf.py());
-        let gate = me.gate.get();
+        let dispatcher = me.dispatcher.get();
         let mut rest = input;
         while !rest.is_empty() && me.writable.load(Ordering::Relaxed) {
-            let hot = head(rest).and_then(|head| Some((gate.admit(py, &head)?, head)));
-            let Some((admitted, head)) = hot else {
+            let hot = head(rest).and_then(|head| Some((dispatcher.admit(py, &head)?, head)));
+            let Some((admission, head)) = hot else {
                 Self::hand_over(slf, rest)?;
                 return Ok(0);
             };
             let total = head.size + head.length;
             if rest.len() < total {
-                if !me.count(py, rest.len()) {
+                if !me.reserve_bytes(py, rest.len()) {
                     Self::hand_over(slf, rest)?;
                     return Ok(0);
                 }
-                me.hold(py, admitted.label);
+                me.acquire_slot(py, admission.label);
                 let mut io = me.io.lock();
                 if io.phase != Phase::Body {
-                    (io.phase, io.since) = (Phase::Body, gate.now());
+                    (io.phase, io.since) = (Phase::Body, dispatcher.now());
                 }
                 io.need = total;
-                // What the client has announced is not what it sends.
+                // A client may announce more bytes than it sends.
                 let announced = total - rest.len();
-                io.buffer.reserve(announced.min(AHEAD));
+                io.buffer.reserve(announced.min(MAX_PIPELINED));
                 break;
             }
             let (request, more) = rest.split_at(total);
             rest = more;
             me.begin();
-            let token = gate.next_id();
+            let token = dispatcher.next_id();
             let body = &request[head.size..];
-            let Some(reply) = gate.call(py, &admitted, &head, body, token) else {
-                let Admitted { http, label, .. } = admitted;
-                me.hold(py, label);
+            let Some(reply) = dispatcher.call(py, &admission, &head, body, token) else {
+                let Admission { http, label, .. } = admission;
+                me.acquire_slot(py, label);
                 http.get().queue.hot.0.lock().insert(token, slf.clone().unbind());
-                me.io.lock().taken = Some(Taken { token, http });
+                me.io.lock().pending = Some(PendingRequest { token, http });
                 break;
             };
             if me.answer(py, &reply)? {
@@ -363,11 +303,11 @@ impl Connection {
         Ok(rest.len())
     }
 
-    /// No request follows the one that is there; whether there is one.
-    pub(super) fn finish(&self) -> bool {
+    /// Closes the connection after the current request; false when there is none.
+    pub(super) fn close_after_reply(&self) -> bool {
         let mut io = self.io.lock();
         let there = matches!(io.phase, Phase::Busy | Phase::Body);
-        io.last |= there;
+        io.closes_after_reply |= there;
         there
     }
 
@@ -376,49 +316,50 @@ impl Connection {
         (io.phase, io.need) = (Phase::Busy, 0);
     }
 
-    /// Sends a reply; whether it was the last of the connection.
+    /// Sends a reply. Returns whether the connection closes after it.
     fn answer(&self, py: Python<'_>, reply: &Reply) -> PyResult<bool> {
-        let gate = self.gate.get();
-        let last = {
+        let dispatcher = self.dispatcher.get();
+        let closes_after_reply = {
             let mut io = self.io.lock();
-            (io.phase, io.since) = (Phase::Next, gate.now());
-            io.last
+            (io.phase, io.since) = (Phase::Next, dispatcher.now());
+            io.closes_after_reply
         };
-        let head = gate.head_of(py, &self.server_state, reply, last)?;
+        let head = dispatcher.head_of(py, &self.server_state, reply, closes_after_reply)?;
         self.write(py, &head, &reply.body)?;
-        if last {
+        if closes_after_reply {
             self.close(py);
         }
-        Ok(last)
+        Ok(closes_after_reply)
     }
 
-    /// The reply to the request that the engine had taken.
-    fn answered(slf: &Bound<'_, Self>, reply: &Reply) {
+    /// Handles the reply to the pending request.
+    pub(super) fn on_reply(slf: &Bound<'_, Self>, reply: &Reply) {
         let me = slf.get();
-        let taken = me.io.lock().taken.take();
-        drop(taken);
-        me.release(slf.py());
-        let outcome = me.answer(slf.py(), reply).and_then(|last| match last {
-            true => Ok(()),
-            false => Self::go_on(slf),
-        });
-        // Other completions of the same drain are not to be lost.
+        let pending = me.io.lock().pending.take();
+        drop(pending);
+        me.release_request(slf.py());
+        let outcome =
+            me.answer(slf.py(), reply).and_then(|closes_after_reply| match closes_after_reply {
+                true => Ok(()),
+                false => Self::serve_buffered(slf),
+            });
+        // An error must not lose the other events of the same drain.
         if let Err(e) = outcome {
             e.write_unraisable(slf.py(), Some(slf.as_any()));
             me.close(slf.py());
         }
     }
 
-    /// From here on the connection is the complete protocol's.
+    /// Hands the transport and the unread bytes to the complete protocol.
     fn hand_over(slf: &Bound<'_, Self>, rest: &[u8]) -> PyResult<()> {
         let (me, py) = (slf.get(), slf.py());
-        let (transport, paused, last, fresh) = {
+        let (transport, paused, closes_after_reply, fresh) = {
             let mut io = me.io.lock();
             let fresh = io.phase == Phase::First;
-            (io.transport.take(), std::mem::take(&mut io.paused), io.last, fresh)
+            (io.transport.take(), std::mem::take(&mut io.paused), io.closes_after_reply, fresh)
         };
         let Some(transport) = transport else { return Ok(()) };
-        Self::leave(slf)?;
+        Self::unregister(slf)?;
         let protocol = me.complete.call1(py, (fresh,))?;
         transport.call_method1(py, intern!(py, "set_protocol"), (&protocol,))?;
         protocol.call_method1(py, intern!(py, "connection_made"), (&transport,))?;
@@ -426,50 +367,49 @@ impl Connection {
             transport.call_method0(py, intern!(py, "resume_reading"))?;
         }
         protocol.call_method1(py, intern!(py, "data_received"), (PyBytes::new(py, rest),))?;
-        if last {
+        if closes_after_reply {
             protocol.call_method0(py, intern!(py, "shutdown"))?;
         }
         Ok(())
     }
 
-    /// Ends the connection of a client that has been too slow.
-    pub(super) fn sweep(&self, py: Python<'_>, gate: &Gate, now: u64) {
+    /// Closes the connection if its client is too slow.
+    pub(super) fn check_timeouts(&self, py: Python<'_>, dispatcher: &HotDispatcher, now: u64) {
         let (phase, waited) = {
             let io = self.io.lock();
             (io.phase, now - io.since)
         };
-        let patience = gate.patience();
+        let timeouts = dispatcher.timeouts();
         let most = match phase {
-            Phase::First => patience.first,
-            Phase::Body => patience.body,
-            Phase::Next => patience.next,
+            Phase::First => timeouts.first,
+            Phase::Body => timeouts.body,
+            Phase::Next => timeouts.next,
             Phase::Busy => return,
-            Phase::Closed => patience.goodbye,
+            Phase::Closed => timeouts.close_linger,
         };
         if waited <= most {
             return;
         }
         if phase == Phase::Closed {
-            return self.see_off(py, gate, now);
+            return self.close_if_drained(py, dispatcher, now);
         }
-        let farewell = match phase {
-            Phase::First => gate.too_slow_head(py),
-            Phase::Body => gate.too_slow_body(py, &self.server_state).unwrap_or_default(),
+        let error_response = match phase {
+            Phase::First => dispatcher.too_slow_head(py),
+            Phase::Body => dispatcher.too_slow_body(py, &self.server_state).unwrap_or_default(),
             _ => Vec::new(),
         };
-        if !farewell.is_empty() {
-            let _ = self.write(py, &farewell, b"");
+        if !error_response.is_empty() {
+            let _ = self.write(py, &error_response, b"");
         }
         self.close(py);
     }
 
-    /// Ends a closed connection when its client has all that it is owed, or is too slow with it. One
-    /// that takes nothing is the kernel's to end.
-    fn see_off(&self, py: Python<'_>, gate: &Gate, now: u64) {
-        let Some(transport) = self.peer(py) else { return };
+    /// Aborts a closing connection when its client has acknowledged every byte, or at `close_by`.
+    fn close_if_drained(&self, py: Python<'_>, dispatcher: &HotDispatcher, now: u64) {
+        let Some(transport) = self.transport_ref(py) else { return };
         let close_by = self.io.lock().close_by;
-        if now >= close_by || gate.unsent(py, &transport) == 0 {
-            return self.transport(py, "abort");
+        if now >= close_by || dispatcher.unacked_bytes(py, &transport) == 0 {
+            return self.call_transport(py, "abort");
         }
         self.io.lock().since = now;
     }

@@ -1,17 +1,19 @@
-//! The hot protocol: what uvicorn's `http=` extension point is given by `topics serve`.
+//! The hot path: the HTTP/1.1 protocol that `topics serve` gives to uvicorn (`http=`).
 //!
-//! The contract: it may only be faster than the ASGI application, never different. A [`Connection`]
-//! answers requests that `topics_wire::hot` recognises with the bytes that the application's server
-//! would have sent; at the first one that is anything else, the connection goes over to the complete
-//! protocol, with the bytes that nobody has looked at, and stays there.
+//! Contract: it may be faster than the ASGI application, never different. A [`Connection`] answers
+//! the requests that `topics_wire::hot` recognises with the bytes that the application's server would
+//! send. At the first other request the connection hands the unread bytes to the complete protocol,
+//! which keeps it.
 //!
-//! Everything here runs on the loop's thread. No lock is held over a call into Python: a transport
-//! calls its protocol from within.
+//! Everything here runs on the loop's thread. No lock is held over a call into Python, because a
+//! transport may call its protocol back within the call.
 
 mod connection;
-mod gate;
-mod pump;
+mod dispatcher;
+mod state;
+mod stream_writer;
 
-pub(crate) use connection::{Connection, Waiting};
-pub(crate) use gate::Gate;
-pub(crate) use pump::{Pump, Pumps};
+pub(crate) use connection::Connection;
+pub(crate) use dispatcher::HotDispatcher;
+pub(crate) use state::PendingReplies;
+pub(crate) use stream_writer::{StreamWriter, StreamWriters};

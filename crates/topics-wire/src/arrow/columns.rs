@@ -1,4 +1,4 @@
-//! Memory of columns: what one batch fills, and what all batches of a stream share.
+//! The memory of columns: buffers of one batch, and columns that all batches of a stream share.
 
 use std::sync::{Arc, Weak};
 
@@ -8,17 +8,16 @@ use arrow_schema::{DataType, Schema};
 use topics_env::Pages;
 use topics_env::sync::Mutex;
 
-/// Columns that say the same in every row. They are made once, and each batch takes as many rows
-/// of them as it has: memory that is not made anew costs nothing.
+/// Columns with the same value in every row. They are built once; each batch takes a slice of them.
 #[derive(Debug)]
-pub(super) struct Constant {
+pub(super) struct ConstantColumns {
     topic: StringArray,
     nulls: Vec<(DataType, ArrayRef)>,
     rows: usize,
 }
 
-impl Constant {
-    /// Columns of `rows` rows; a batch with more makes its own.
+impl ConstantColumns {
+    /// Columns of `rows` rows; a larger batch builds its own.
     pub fn new(schema: &Schema, topic: &str, rows: usize) -> Self {
         let mut nulls: Vec<(DataType, ArrayRef)> = Vec::new();
         for field in schema.fields() {
@@ -27,11 +26,11 @@ impl Constant {
                 nulls.push((kind.clone(), new_null_array(kind, rows)));
             }
         }
-        // At least one, to know the name by.
+        // At least one row, to keep the name.
         Self { topic: named(topic, rows.max(1)), nulls, rows }
     }
 
-    /// The topic's name.
+    /// The column of the topic's name.
     pub fn topic(&self, rows: usize) -> ArrayRef {
         if rows <= self.rows {
             return Arc::new(self.topic.slice(0, rows));
@@ -40,7 +39,7 @@ impl Constant {
         Arc::new(named(name, rows))
     }
 
-    /// Nothing, as a column of this type.
+    /// A column of nulls of this type.
     pub fn null(&self, kind: &DataType, rows: usize) -> ArrayRef {
         match self.nulls.iter().find(|(known, _)| known == kind) {
             Some((_, array)) if rows <= self.rows => array.slice(0, rows),
@@ -53,7 +52,7 @@ fn named(topic: &str, rows: usize) -> StringArray {
     StringArray::from_iter_values(std::iter::repeat_n(topic, rows))
 }
 
-/// Where the columns of one batch lie in its memory; each begins at a multiple of 64.
+/// The offsets of the columns of a batch in its memory; each is a multiple of 64.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     rows: usize,
@@ -72,19 +71,20 @@ impl Layout {
     }
 }
 
-/// Large memory of batches that have been taken, for those that follow.
+/// The memory of dropped batches, for later ones.
 #[derive(Debug, Default)]
-pub(super) struct Spare(Mutex<Vec<Pages>>);
+pub(super) struct BufferPool(Mutex<Vec<Pages>>);
 
-impl Spare {
-    /// Batches of a stream that are there at once: taken, made, being made.
+impl BufferPool {
+    /// Batches of a stream that exist at the same time: one with the consumer, one finished, one in
+    /// progress.
     const MOST: usize = 3;
 
     fn take(&self, len: usize) -> Option<Pages> {
         self.0.lock().pop()?.reused(len)
     }
 
-    fn give(&self, pages: Pages) {
+    fn put(&self, pages: Pages) {
         let mut kept = self.0.lock();
         if kept.len() < Self::MOST {
             kept.push(pages);
@@ -92,23 +92,23 @@ impl Spare {
     }
 }
 
-/// Memory that goes back when the last of its columns has been dropped, if the stream still is.
+/// Memory that returns to its pool when its last column is dropped, if the pool still exists.
 #[derive(Debug)]
-struct Lent {
+struct PooledPages {
     pages: Option<Pages>,
-    home: Weak<Spare>,
+    pool: Weak<BufferPool>,
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for PooledPages {
     fn as_ref(&self) -> &[u8] {
         self.pages.as_deref().unwrap_or_default()
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledPages {
     fn drop(&mut self) {
-        if let (Some(home), Some(pages)) = (self.home.upgrade(), self.pages.take()) {
-            home.give(pages);
+        if let (Some(pool), Some(pages)) = (self.pool.upgrade(), self.pages.take()) {
+            pool.put(pages);
         }
     }
 }
@@ -116,16 +116,16 @@ impl Drop for Lent {
 #[derive(Debug)]
 enum Memory {
     Heap(MutableBuffer),
-    Mapped(Lent),
+    Mapped(PooledPages),
 }
 
 impl Memory {
-    /// Zeros, or what an earlier batch left there.
-    fn new(len: usize, spare: &Arc<Spare>) -> Self {
+    /// Memory with zeros, or with the bytes of an earlier batch.
+    fn new(len: usize, pool: &Arc<BufferPool>) -> Self {
         if len >= Pages::MIN_LEN
-            && let Some(pages) = spare.take(len).or_else(|| Pages::zeroed(len).ok())
+            && let Some(pages) = pool.take(len).or_else(|| Pages::zeroed(len).ok())
         {
-            return Self::Mapped(Lent { pages: Some(pages), home: Arc::downgrade(spare) });
+            return Self::Mapped(PooledPages { pages: Some(pages), pool: Arc::downgrade(pool) });
         }
         Self::Heap(MutableBuffer::from_len_zeroed(len))
     }
@@ -145,37 +145,36 @@ impl Memory {
     }
 }
 
-/// The columns that every row fills, in one piece of memory of exactly their size.
+/// The columns that every row has, in one allocation of exactly their size.
 #[derive(Debug)]
-pub(super) struct Filled {
+pub(super) struct RowBuffers {
     memory: Memory,
     layout: Layout,
 }
 
-/// The same columns, done.
-pub(super) struct Columns {
+/// The finished columns.
+pub(super) struct FinishedColumns {
     pub seqs: ScalarBuffer<i64>,
     pub times: ScalarBuffer<i64>,
     pub offsets: OffsetBuffer<i32>,
     pub data: Buffer,
 }
 
-/// One row of [`Filled`].
+/// One row of [`RowBuffers`].
 pub(super) struct Row<'a> {
     pub seq: i64,
     pub time: i64,
     pub data: &'a [u8],
 }
 
-impl Filled {
-    /// Room for `rows` rows with `bytes` bytes of data in all.
-    pub fn new(rows: usize, bytes: usize, spare: &Arc<Spare>) -> Self {
+impl RowBuffers {
+    /// Capacity for `rows` rows with `bytes` bytes of data in all.
+    pub fn new(rows: usize, bytes: usize, pool: &Arc<BufferPool>) -> Self {
         let layout = Layout::new(rows, bytes);
-        Self { memory: Memory::new(layout.end, spare), layout }
+        Self { memory: Memory::new(layout.end, pool), layout }
     }
 
-    /// Fills all rows; those that `rows` does not have are zero and empty. `None`: the data do
-    /// not fit.
+    /// Fills all rows; rows that `rows` lacks are zero and empty. `None`: the data does not fit.
     pub fn fill<'a>(&mut self, rows: impl Iterator<Item = Row<'a>>) -> Option<()> {
         let at = self.layout;
         let (seqs, rest) = self.memory.bytes().split_at_mut(at.times);
@@ -201,10 +200,10 @@ impl Filled {
         Some(())
     }
 
-    pub fn finish(self) -> Columns {
+    pub fn finish(self) -> FinishedColumns {
         let at = self.layout;
         let all = self.memory.freeze();
-        Columns {
+        FinishedColumns {
             seqs: ScalarBuffer::new(all.clone(), 0, at.rows),
             times: ScalarBuffer::new(all.slice(at.times), 0, at.rows),
             offsets: OffsetBuffer::new(ScalarBuffer::new(all.slice(at.offsets), 0, at.rows + 1)),

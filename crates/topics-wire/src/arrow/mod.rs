@@ -1,14 +1,11 @@
-//! Records as Arrow: one schema for reads over HTTP, scans and exports in process.
+//! Records as Arrow: one schema for HTTP reads, scans and embedded exports.
 //!
-//! A gap is a row with `seq` = its first missing seq, null `data`, `gap_to` and `gap_reason`.
+//! A gap is a row with the first missing seq as `seq`, null `data`, and `gap_to` and `gap_reason`.
 
-mod ahead;
 mod columns;
+mod format;
 mod request;
 mod rows;
-mod scan;
-mod shape;
-mod stream;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,20 +15,17 @@ use topics_engine::Error;
 
 use crate::error::Failure;
 
-pub use arrow_array::ffi_stream::FFI_ArrowArrayStream;
-pub use arrow_schema::ffi::FFI_ArrowSchema;
+pub use format::{BatchFormat, Columns};
 pub use request::{ScanRequest, parse, parse_diff};
 pub(crate) use request::{binary, columns};
-pub use scan::Scan;
-pub use shape::Columns;
-pub use stream::IpcStream;
+pub use rows::build_batch;
 
-/// The numbers that a stream carries in its schema.
+/// The bounds of a stream, in the metadata of its schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pinned {
+pub struct StreamBounds {
     /// The topic's id.
     pub topic_id: u64,
-    /// The head when the stream began.
+    /// The head at the start of the stream.
     pub head_seq: u64,
     /// The cursor after the end of the stream.
     pub to_seq: u64,
@@ -43,9 +37,9 @@ fn entries() -> Field {
     Field::new("entries", DataType::Struct(Fields::from(vec![key, value])), false)
 }
 
-/// The schema; `binary` types `data`.
+/// The schema; `binary`: whether `data` is binary.
 #[must_use]
-pub fn schema(binary: bool, pinned: Pinned) -> SchemaRef {
+pub fn schema(binary: bool, bounds: StreamBounds) -> SchemaRef {
     let data = if binary { DataType::Binary } else { DataType::Utf8 };
     let time = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
     let fields = vec![
@@ -60,14 +54,15 @@ pub fn schema(binary: bool, pinned: Pinned) -> SchemaRef {
         Field::new("gap_reason", DataType::Utf8, true),
     ];
     let numbers =
-        [("topic_id", pinned.topic_id), ("head_seq", pinned.head_seq), ("to_seq", pinned.to_seq)];
+        [("topic_id", bounds.topic_id), ("head_seq", bounds.head_seq), ("to_seq", bounds.to_seq)];
     let metadata: HashMap<String, String> =
         numbers.iter().map(|(key, n)| ((*key).to_owned(), n.to_string())).collect();
     Arc::new(Schema::new_with_metadata(fields, metadata))
 }
 
-/// Why a stream cannot go on, as its client is told.
-fn failure(e: &ArrowError) -> Failure {
+/// The failure of a stream from an Arrow error.
+#[must_use]
+pub fn failure(e: &ArrowError) -> Failure {
     match e {
         ArrowError::ExternalError(inner) => match inner.downcast_ref::<Error>() {
             Some(e) => Failure::new(e.code(), e.to_string()),
@@ -77,6 +72,3 @@ fn failure(e: &ArrowError) -> Failure {
         e => Failure::new("internal", format!("Arrow: {e}")),
     }
 }
-
-#[cfg(test)]
-mod tests;

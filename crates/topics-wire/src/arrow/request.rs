@@ -1,26 +1,25 @@
-//! What a scan is asked for over HTTP.
+//! Requests of scans.
 
-use topics_engine::{Engine, NodeFilter, ReadBatch, ReadFrom, RecordView, TopicMatch, TopicState};
+use topics_engine::{NodeFilter, ReadBatch, ReadFrom, RecordView, TopicMatch};
 
 use super::Columns;
 use crate::error::Failure;
-use crate::json::{Fields, Place, Reader, Scanner};
+use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::BATCH_BYTES;
-use crate::read::{self, Diff};
-use crate::small::body;
+use crate::read::{self, DiffRequest};
 
-/// What is scanned.
+/// The range of a scan and its options.
 #[derive(Clone, Debug)]
 pub struct ScanRequest {
-    /// Where it begins.
+    /// The start.
     pub from: ReadFrom,
     /// Inclusive end; `None`: the head when the scan begins.
     pub upto: Option<u64>,
-    /// Most records: the end is moved to where there cannot be more.
+    /// Maximum records: the end is moved so that the range cannot have more.
     pub limit: Option<usize>,
     /// Nodes to skip.
     pub skip_nodes: NodeFilter,
-    /// Only records of these nodes; empty: of any.
+    /// Only records of these nodes; empty: of all.
     pub only_nodes: NodeFilter,
     /// Only records with these tags.
     pub matching: Option<TopicMatch>,
@@ -28,22 +27,22 @@ pub struct ScanRequest {
     pub ts_from: Option<u64>,
     /// Only records committed before this time, ms.
     pub ts_to: Option<u64>,
-    /// Only what has been synced.
+    /// Only synced records.
     pub strong: bool,
-    /// The topic id that the cursor was made with.
+    /// The topic id of the cursor.
     pub topic_id: Option<u64>,
-    /// Type `data` as binary; `None`: as the first record is.
+    /// Whether `data` is binary; `None`: as in the first record.
     pub binary: Option<bool>,
     /// The columns.
     pub columns: Columns,
-    /// Payload bytes of one batch.
+    /// Target payload bytes of a batch.
     pub batch_bytes: usize,
-    /// Whether threads of its own read ahead.
+    /// Whether helper threads prefetch.
     pub ahead: bool,
 }
 
 impl Default for ScanRequest {
-    /// Everything that is kept.
+    /// All live records.
     fn default() -> Self {
         Self {
             from: ReadFrom::Earliest,
@@ -65,61 +64,12 @@ impl Default for ScanRequest {
 }
 
 impl ScanRequest {
-    /// Where it begins and ends, now that there are a topic and its head.
-    pub(super) fn bounds(
-        &self,
-        engine: &Engine,
-        topic: &str,
-        state: &TopicState,
-    ) -> Result<(ReadFrom, u64), Failure> {
-        let mut end = match self.strong {
-            true => engine.synced_seq(topic)?.min(state.head_seq),
-            false => state.head_seq,
-        };
-        end = end.min(self.upto.unwrap_or(u64::MAX));
-        if let Some(ts) = self.ts_to {
-            end = end.min(engine.seek(topic, ts)?.seq);
-        }
-        if let ReadFrom::Before { seq, .. } = self.from {
-            end = end.min(seq.saturating_sub(1));
-        }
-        let from = match (self.from, self.ts_from) {
-            (ReadFrom::After(after), Some(ts)) => {
-                ReadFrom::After(engine.seek(topic, ts)?.seq.max(after))
-            }
-            (ReadFrom::Earliest, Some(ts)) => ReadFrom::After(engine.seek(topic, ts)?.seq),
-            (from, _) => from,
-        };
-        Ok((from, end))
-    }
-
-    /// Whether there is nothing to read: the cursor is at the end, or beyond it with the topic's
-    /// own id.
-    pub(super) fn nothing(&self, from: ReadFrom, end: u64, state: &TopicState) -> bool {
-        let own = self.topic_id.is_none_or(|id| id == state.topic_id);
-        own && matches!(from, ReadFrom::After(after) if after >= end && after <= state.head_seq)
-    }
-
-    /// Whether `data` is typed as binary: as the first record is, unless that was asked for.
-    pub(super) fn is_binary(&self, first: Option<&ReadBatch>) -> bool {
-        let shown = |r: &RecordView<'_>| super::shape::keeps(&self.only_nodes, r);
+    /// Whether `data` is binary: as requested, or as in the first record.
+    #[must_use]
+    pub fn is_binary(&self, first: Option<&ReadBatch>) -> bool {
+        let shown = |r: &RecordView<'_>| super::format::keeps(&self.only_nodes, r);
         let first = || first.and_then(|page| page.iter().find(shown));
         self.binary.unwrap_or_else(|| first().is_some_and(|record| record.binary))
-    }
-
-    /// The cursor after the end, when the first page of it is known. A seq has one record at
-    /// most: that many seqs further on there cannot be more records than are wanted.
-    pub(super) fn to_seq(&self, from: ReadFrom, first: Option<&ReadBatch>, end: u64) -> u64 {
-        let Some(limit) = self.limit else { return end };
-        match (first, from) {
-            (Some(page), _) => {
-                let left = limit.saturating_sub(page.len()) as u64;
-                let next = page.next_from_seq;
-                next.saturating_add(left).min(end).max(next)
-            }
-            (None, ReadFrom::After(after)) => after,
-            (None, _) => end,
-        }
     }
 }
 
@@ -149,18 +99,18 @@ fn parse_of(bytes: &[u8], fields: Fields) -> Result<ScanRequest, Failure> {
     if bytes.is_empty() {
         return Ok(r);
     }
-    body(bytes, fields, |s, key| {
+    read_body(bytes, fields, |s, key| {
         match key {
             "from_seq" => r.from = read::from_seq(s)?,
-            "to_seq" => r.upto = Some(s.u64(Place::field("to_seq"))?),
+            "to_seq" => r.upto = Some(s.u64(FieldPath::field("to_seq"))?),
             "columns" => r.columns = columns(s)?,
             "node" => r.skip_nodes = read::nodes(s, "node")?,
             "nodes" => r.only_nodes = only(s)?,
             "match" => r.matching = Some(read::matching(s)?),
-            "ts_from" => r.ts_from = Some(s.u64(Place::field("ts_from"))?),
-            "ts_to" => r.ts_to = Some(s.u64(Place::field("ts_to"))?),
-            "consistency" => r.strong = read::strong(&s.text(Place::field("consistency"))?)?,
-            "topic_id" => r.topic_id = Some(s.u64(Place::field("topic_id"))?),
+            "ts_from" => r.ts_from = Some(s.u64(FieldPath::field("ts_from"))?),
+            "ts_to" => r.ts_to = Some(s.u64(FieldPath::field("ts_to"))?),
+            "consistency" => r.strong = read::strong(&s.text(FieldPath::field("consistency"))?)?,
+            "topic_id" => r.topic_id = Some(s.u64(FieldPath::field("topic_id"))?),
             "data_type" => r.binary = Some(binary(s)?),
             _ => s.skip()?,
         }
@@ -169,8 +119,8 @@ fn parse_of(bytes: &[u8], fields: Fields) -> Result<ScanRequest, Failure> {
     Ok(r)
 }
 
-/// The same for a read of records, whose other fields have been read.
-pub fn parse_diff(bytes: &[u8], diff: &Diff) -> Result<ScanRequest, Failure> {
+/// The scan that answers a read (`diff`), whose other fields are parsed.
+pub fn parse_diff(bytes: &[u8], diff: &DiffRequest) -> Result<ScanRequest, Failure> {
     let asked = &diff.request;
     let (limit, batch_bytes) = (Some(asked.limit), asked.max_bytes);
     Ok(ScanRequest { from: asked.from, limit, batch_bytes, ..parse_of(bytes, read::ARROW_FIELDS)? })
@@ -178,34 +128,34 @@ pub fn parse_diff(bytes: &[u8], diff: &Diff) -> Result<ScanRequest, Failure> {
 
 pub(crate) fn columns(s: &mut Scanner<'_>) -> Result<Columns, Failure> {
     let mut all: Option<Columns> = None;
-    s.must_be(Place::field("columns"), "an array of strings", |b| b == b'[')?;
+    s.expect_type(FieldPath::field("columns"), "an array of strings", |b| b == b'[')?;
     s.array(|s, index| {
-        let place = Place { within: "columns", index: Some(index), field: "" };
-        let name = s.text(place)?;
+        let path = FieldPath { within: "columns", index: Some(index), field: "" };
+        let name = s.text(path)?;
         let column = Columns::named(&name).ok_or_else(|| {
-            place.refuse(format_args!("is {name:?}: there are {}", Columns::names()))
+            path.invalid(format_args!("is {name:?}; the columns are {}", Columns::names()))
         })?;
         all = Some(all.map_or(column, |known| known.and(column)));
         Ok::<_, Failure>(())
     })?;
-    all.ok_or_else(|| Place::field("columns").refuse("must not be empty"))
+    all.ok_or_else(|| FieldPath::field("columns").invalid("must not be empty"))
 }
 
-/// Nodes of which at least one is named: none would mean any.
+/// Parses `nodes`; an empty array is refused, because an empty filter passes all.
 fn only(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
     let nodes = read::nodes(s, "nodes")?;
     match nodes.0.is_empty() {
-        true => Err(Place::field("nodes").refuse("must not be empty")),
+        true => Err(FieldPath::field("nodes").invalid("must not be empty")),
         false => Ok(nodes),
     }
 }
 
 pub(crate) fn binary(s: &mut Scanner<'_>) -> Result<bool, Failure> {
-    let place = Place::field("data_type");
-    match s.text(place)?.as_ref() {
+    let path = FieldPath::field("data_type");
+    match s.text(path)?.as_ref() {
         "string" => Ok(false),
         "binary" => Ok(true),
-        _ => Err(place.refuse("must be one of string, binary")),
+        word => Err(path.invalid_choice(word, &["string", "binary"])),
     }
 }
 

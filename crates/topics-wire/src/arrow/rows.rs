@@ -1,4 +1,4 @@
-//! Columns from a page of a read.
+//! Builds the batch of a page.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use arrow_buffer::NullBuffer;
 use arrow_schema::{ArrowError, DataType};
 use topics_engine::{ReadBatch, RecordView, Tombstone};
 
-use super::columns::{Filled, Row};
-use super::shape::{DATA, GAP_REASON, GAP_TO, META, NODE, Shape, TAG};
+use super::columns::{Row, RowBuffers};
+use super::format::{BatchFormat, DATA, GAP_REASON, GAP_TO, META, NODE, TAG};
 use crate::json::Scanner;
 
-/// What the records of a page have; a column that none of them has is a constant one.
+/// Which optional fields the records of a page have; a column without values is constant.
 #[derive(Default)]
-struct Seen {
+struct PageStats {
     node: bool,
     tag: bool,
     meta: bool,
-    /// The first record with binary data.
+    /// The seq of the first record with binary data.
     binary: Option<u64>,
 }
 
@@ -28,11 +28,14 @@ fn int(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// The rows of a page, if there are any. A gap comes before the records.
-pub(super) fn build(shape: &Shape, page: &ReadBatch) -> Result<Option<RecordBatch>, ArrowError> {
+/// The batch of a page; `None` without rows. A gap comes before the records.
+pub fn build_batch(
+    format: &BatchFormat,
+    page: &ReadBatch,
+) -> Result<Option<RecordBatch>, ArrowError> {
     let gap = page.tombstone.as_ref();
-    let shown = || page.iter().filter(|r| shape.keeps(r));
-    let (records, bytes) = match shape.only.0.is_empty() {
+    let shown = || page.iter().filter(|r| format.keeps(r));
+    let (records, bytes) = match format.only.0.is_empty() {
         true => (page.len(), page.payload_bytes()),
         false => shown().fold((0, 0), |(n, bytes), r| (n + 1, bytes + r.data.len())),
     };
@@ -40,25 +43,25 @@ pub(super) fn build(shape: &Shape, page: &ReadBatch) -> Result<Option<RecordBatc
     if rows == 0 {
         return Ok(None);
     }
-    let has_data = shape.columns.has(DATA);
-    let mut seen = Seen::default();
-    let mut filled = Filled::new(rows, if has_data { bytes } else { 0 }, &shape.spare);
+    let has_data = format.columns.has(DATA);
+    let mut stats = PageStats::default();
+    let mut buffers = RowBuffers::new(rows, if has_data { bytes } else { 0 }, &format.pool);
     let first = gap.map(|g| Row { seq: int(g.gap_from), time: 0, data: &[] });
     let filling = shown().map(|r| {
-        seen.note(&r);
+        stats.note(&r);
         let data = if has_data { r.data } else { &[] };
         Row { seq: int(r.seq), time: int(r.ts).saturating_mul(1000), data }
     });
-    filled
+    buffers
         .fill(first.into_iter().chain(filling))
         .ok_or_else(|| ArrowError::OffsetOverflowError(bytes))?;
-    let columns = filled.finish();
-    // Only the row of a gap has neither time nor data.
+    let columns = buffers.finish();
+    // Only the row of a gap has null time and data.
     let nulls = gap.map(|_| NullBuffer::from_iter((0..rows).map(|i| i > 0)));
     let times = TimestampMicrosecondArray::try_new(columns.times, nulls.clone())?;
-    let data: ArrayRef = if shape.kind(DATA) == &DataType::Binary {
+    let data: ArrayRef = if format.kind(DATA) == &DataType::Binary {
         Arc::new(BinaryArray::try_new(columns.offsets, columns.data, nulls)?)
-    } else if let Some(seq) = seen.binary.filter(|_| has_data) {
+    } else if let Some(seq) = stats.binary.filter(|_| has_data) {
         return Err(ArrowError::InvalidArgumentError(format!(
             "record {seq} is binary, not JSON text: ask for binary data (over HTTP \
              data_type=binary, in Spark dataType=binary)"
@@ -66,11 +69,11 @@ pub(super) fn build(shape: &Shape, page: &ReadBatch) -> Result<Option<RecordBatc
     } else {
         Arc::new(StringArray::try_new(columns.offsets, columns.data, nulls)?)
     };
-    let null = |column: usize| Ok(shape.constant.null(shape.kind(column), rows));
-    // Made a second time for each column that needs it.
+    let null = |column: usize| Ok(format.constant.null(format.kind(column), rows));
+    // Iterates again for each column that needs it.
     let all = || gap.map(|_| None).into_iter().chain(shown().map(Some));
     let column = |at: usize, has: bool, part: fn(RecordView<'_>) -> &[u8]| match has
-        && shape.columns.has(at)
+        && format.columns.has(at)
     {
         true => text(rows, all().map(|r| r.map(part))),
         false => null(at),
@@ -80,21 +83,21 @@ pub(super) fn build(shape: &Shape, page: &ReadBatch) -> Result<Option<RecordBatc
         None => (null(GAP_TO)?, null(GAP_REASON)?),
     };
     let columns = [
-        shape.constant.topic(rows),
+        format.constant.topic(rows),
         Arc::new(Int64Array::try_new(columns.seqs, None)?),
         Arc::new(times.with_timezone("UTC")),
-        column(NODE, seen.node, |r| r.node)?,
-        column(TAG, seen.tag, |r| r.tag)?,
-        if seen.meta && shape.columns.has(META) { meta(all())? } else { null(META)? },
+        column(NODE, stats.node, |r| r.node)?,
+        column(TAG, stats.tag, |r| r.tag)?,
+        if stats.meta && format.columns.has(META) { meta(all())? } else { null(META)? },
         data,
         gap_to,
         reason,
     ];
-    let columns = shape.columns.positions().map(|at| columns[at].clone()).collect();
-    RecordBatch::try_new(shape.shown.clone(), columns).map(Some)
+    let columns = format.columns.positions().map(|at| columns[at].clone()).collect();
+    RecordBatch::try_new(format.shown.clone(), columns).map(Some)
 }
 
-impl Seen {
+impl PageStats {
     #[inline]
     fn note(&mut self, r: &RecordView<'_>) {
         self.node |= !r.node.is_empty();
@@ -106,7 +109,7 @@ impl Seen {
     }
 }
 
-/// The columns that tell about a gap: its own row is the first.
+/// The columns of a gap, which is the first row.
 fn loss(gap: &Tombstone, rows: usize) -> (ArrayRef, ArrayRef) {
     let first = |i: usize| i == 0;
     let to: Int64Array = (0..rows).map(|i| first(i).then(|| int(gap.gap_to))).collect();
@@ -114,7 +117,7 @@ fn loss(gap: &Tombstone, rows: usize) -> (ArrayRef, ArrayRef) {
     (Arc::new(to), Arc::new(reason))
 }
 
-/// A text column whose empty values are absent ones.
+/// A string column; empty values are null.
 fn text<'a>(
     rows: usize,
     values: impl Iterator<Item = Option<&'a [u8]>>,
@@ -132,7 +135,7 @@ fn meta<'a>(records: impl Iterator<Item = Option<RecordView<'a>>>) -> Result<Arr
     for record in records {
         let text = record.map(|r| r.meta).filter(|m| !m.is_empty());
         if let Some(text) = text {
-            let invalid = |e| ArrowError::InvalidArgumentError(format!("meta: {e}"));
+            let invalid = |e| ArrowError::InvalidArgumentError(format!("the stored meta is {e}"));
             Scanner::new(text)
                 .and_then(|mut s| {
                     s.object(|s, key| {

@@ -1,38 +1,38 @@
-//! Typed values of a request, refused by the name of their field.
+//! Typed fields of a request. A refusal names the field.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use super::scan::{Scanner, Text};
 use crate::error::Failure;
-use crate::nearest::unknown;
+use crate::nearest::unknown_name;
 
-/// Which value a refusal is about.
+/// The path of a value in a request, for refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// The array or object that holds it; empty: the body itself.
+pub struct FieldPath {
+    /// The array or object that contains it; empty: the body.
     pub within: &'static str,
-    /// Its position, in an array.
+    /// Its index in an array.
     pub index: Option<usize>,
-    /// The field; empty: the element itself.
+    /// The field; empty: the element.
     pub field: &'static str,
 }
 
-impl Place {
+impl FieldPath {
     /// A field of the body.
     #[must_use]
     pub fn field(field: &'static str) -> Self {
         Self { field, ..Self::default() }
     }
 
-    /// The same place, another field.
+    /// Another field of the same object.
     #[must_use]
     pub fn at(self, field: &'static str) -> Self {
         Self { field, ..self }
     }
 
-    /// An `invalid_request` about this place.
-    pub fn refuse(self, problem: impl fmt::Display) -> Failure {
+    /// An `invalid_request` with this path.
+    pub fn invalid(self, problem: impl fmt::Display) -> Failure {
         let mut failure = Failure::invalid(format!("{self} {problem}"));
         let mut detail = format!("{{\"field\":\"{}\"", self.leaf());
         if let Some(index) = self.index {
@@ -48,7 +48,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FieldPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.within)?;
         if let Some(index) = self.index {
@@ -61,51 +61,50 @@ impl fmt::Display for Place {
     }
 }
 
-/// The fields that an object of a request may have.
+/// The fields that an object may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields {
     /// Their names.
     pub known: &'static [&'static str],
-    /// Those that they have besides.
+    /// Further names.
     pub more: &'static [&'static str],
-    /// Those in which `null` is a value. Any other that is `null` is as if it were absent.
+    /// Fields with `null` as a value. `null` in any other field means that the field is absent.
     pub nullable: &'static [&'static str],
 }
 
 impl Fields {
-    /// Fields of which none takes `null`.
+    /// Fields that do not take `null`.
     #[must_use]
     pub const fn of(known: &'static [&'static str]) -> Self {
         Self { known, more: &[], nullable: &[] }
     }
 
-    /// The same with more fields, none of which takes `null`.
+    /// Adds fields that do not take `null`.
     #[must_use]
     pub const fn and(self, more: &'static [&'static str]) -> Self {
         Self { more, ..self }
     }
 
-    /// The same with fields in which `null` is a value.
+    /// Declares fields with `null` as a value.
     #[must_use]
     pub const fn nullable(self, nullable: &'static [&'static str]) -> Self {
         Self { nullable, ..self }
     }
 
-    /// Reads the object that comes next: refuses a field that is none of these, and has `each` read
-    /// the value of every other.
+    /// Reads the next object. Refuses an unknown field; `each` reads the value of a known one.
     pub fn read<'a>(
         self,
         s: &mut Scanner<'a>,
-        place: Place,
+        path: FieldPath,
         mut each: impl FnMut(&mut Scanner<'a>, &'static str) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         s.object(|s, key| {
             let name = key.decode();
             let mut all = self.known.iter().chain(self.more);
             let Some(known) = all.find(|known| name.as_deref() == Some(**known)) else {
-                let (path, given) = (place.to_string(), name.as_deref().unwrap_or("\u{fffd}"));
+                let given = name.as_deref().unwrap_or("\u{fffd}");
                 let all = [self.known, self.more].concat();
-                return Err(unknown("field", &path, place.index, given, &all));
+                return Err(unknown_name("field", &path.to_string(), path.index, given, &all));
             };
             if s.peek() == Some(b'n') && !self.nullable.contains(known) {
                 return Ok(s.skip()?);
@@ -115,31 +114,48 @@ impl Fields {
     }
 }
 
-/// Reads the value that comes next as a type, or refuses it.
+/// Reads a body that is an object.
+pub fn read_body<'a>(
+    bytes: &'a [u8],
+    fields: Fields,
+    each: impl FnMut(&mut Scanner<'a>, &'static str) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut s = Scanner::new(bytes)?;
+    s.expect_type(FieldPath::field("the body"), "an object", |b| b == b'{')?;
+    fields.read(&mut s, FieldPath::default(), each)?;
+    Ok(s.end()?)
+}
+
+/// Refuses any body but an empty one or `{}`.
+pub fn expect_no_fields(bytes: &[u8]) -> Result<(), Failure> {
+    if bytes.is_empty() { Ok(()) } else { read_body(bytes, Fields::of(&[]), |s, _| Ok(s.skip()?)) }
+}
+
+/// Reads the next value as a type, or refuses it.
 pub trait Reader<'a> {
-    /// Whether a value of this kind begins with the next byte; refuses naming both kinds.
-    fn must_be(
+    /// Refuses the next value unless `first` accepts its first byte; `wanted` names the type.
+    fn expect_type(
         &mut self,
-        place: Place,
+        path: FieldPath,
         wanted: &str,
         first: impl Fn(u8) -> bool,
     ) -> Result<(), Failure>;
     /// A non-negative integer, written without fraction and exponent.
-    fn u64(&mut self, place: Place) -> Result<u64, Failure>;
+    fn u64(&mut self, path: FieldPath) -> Result<u64, Failure>;
     /// An integer of 32 bits.
-    fn i32(&mut self, place: Place) -> Result<i32, Failure>;
-    /// `true` or `false`.
-    fn bool(&mut self, place: Place) -> Result<bool, Failure>;
+    fn i32(&mut self, path: FieldPath) -> Result<i32, Failure>;
+    /// A boolean.
+    fn bool(&mut self, path: FieldPath) -> Result<bool, Failure>;
     /// A string.
-    fn text(&mut self, place: Place) -> Result<Cow<'a, str>, Failure>;
+    fn text(&mut self, path: FieldPath) -> Result<Cow<'a, str>, Failure>;
     /// Takes `null`, if it is next.
     fn null(&mut self) -> Result<bool, Failure>;
 }
 
 impl<'a> Reader<'a> for Scanner<'a> {
-    fn must_be(
+    fn expect_type(
         &mut self,
-        place: Place,
+        path: FieldPath,
         wanted: &str,
         first: impl Fn(u8) -> bool,
     ) -> Result<(), Failure> {
@@ -150,38 +166,38 @@ impl<'a> Reader<'a> for Scanner<'a> {
             Some(b'"') => "a string",
             Some(b't' | b'f') => "a boolean",
             Some(b'n') => "null",
-            Some(b'-' | b'0'..=b'9') => "this number",
-            // Not a value at all: the grammar says it better.
+            Some(b'-' | b'0'..=b'9') => brief(self.clone().value()?),
+            // Not a value: the scanner has the better message.
             _ => return Ok(self.skip()?),
         };
-        Err(place.refuse(format_args!("must be {wanted}, not {found}")))
+        Err(path.invalid(format_args!("must be {wanted}, not {found}")))
     }
 
-    fn u64(&mut self, place: Place) -> Result<u64, Failure> {
+    fn u64(&mut self, path: FieldPath) -> Result<u64, Failure> {
         let wanted = "an integer of at least 0";
-        self.must_be(place, wanted, |b| b.is_ascii_digit())?;
+        self.expect_type(path, wanted, |b| b.is_ascii_digit())?;
         let text = self.value()?;
         text.parse()
-            .map_err(|_| place.refuse(format_args!("must be {wanted}, not {}", brief(text))))
+            .map_err(|_| path.invalid(format_args!("must be {wanted}, not {}", brief(text))))
     }
 
-    fn i32(&mut self, place: Place) -> Result<i32, Failure> {
+    fn i32(&mut self, path: FieldPath) -> Result<i32, Failure> {
         let wanted = "an integer of 32 bits";
-        self.must_be(place, wanted, |b| b.is_ascii_digit() || b == b'-')?;
+        self.expect_type(path, wanted, |b| b.is_ascii_digit() || b == b'-')?;
         let text = self.value()?;
         text.parse()
-            .map_err(|_| place.refuse(format_args!("must be {wanted}, not {}", brief(text))))
+            .map_err(|_| path.invalid(format_args!("must be {wanted}, not {}", brief(text))))
     }
 
-    fn bool(&mut self, place: Place) -> Result<bool, Failure> {
-        self.must_be(place, "true or false", |b| matches!(b, b't' | b'f'))?;
+    fn bool(&mut self, path: FieldPath) -> Result<bool, Failure> {
+        self.expect_type(path, "true or false", |b| matches!(b, b't' | b'f'))?;
         Ok(self.value()? == "true")
     }
 
-    fn text(&mut self, place: Place) -> Result<Cow<'a, str>, Failure> {
-        self.must_be(place, "a string", |b| b == b'"')?;
+    fn text(&mut self, path: FieldPath) -> Result<Cow<'a, str>, Failure> {
+        self.expect_type(path, "a string", |b| b == b'"')?;
         let text: Text<'a> = self.string()?;
-        text.decode().ok_or_else(|| place.refuse("has an escape that is half a surrogate pair"))
+        text.decode().ok_or_else(|| path.invalid("has an unpaired surrogate escape"))
     }
 
     fn null(&mut self) -> Result<bool, Failure> {
@@ -193,7 +209,15 @@ impl<'a> Reader<'a> for Scanner<'a> {
     }
 }
 
-/// The beginning of a number, for a message.
+impl FieldPath {
+    /// An `invalid_request` for a word that is none of `choices`.
+    pub fn invalid_choice(self, word: &str, choices: &[&str]) -> Failure {
+        let choices = choices.join(", ");
+        self.invalid(format_args!("must be one of {choices}, not {:?}", brief(word)))
+    }
+}
+
+/// The beginning of a value, for a message.
 fn brief(text: &str) -> &str {
     text.get(..40).unwrap_or(text)
 }

@@ -1,7 +1,7 @@
-//! JSON as RFC 8259 has it, read in one pass without a tree.
+//! JSON (RFC 8259), read in one pass without a tree.
 //!
-//! A [`Scanner`] walks the text once: it checks every byte's grammar, bounds the nesting, and hands
-//! out slices of the text. Values are never re-serialised; what is stored is what was sent.
+//! A [`Scanner`] checks the grammar of every byte, bounds the nesting and returns slices of the text.
+//! Values are never re-serialised: the engine stores what the client sent.
 
 mod fields;
 mod scan;
@@ -10,12 +10,12 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-pub use fields::{Fields, Place, Reader};
+pub use fields::{FieldPath, Fields, Reader, expect_no_fields, read_body};
 pub use scan::{DATA_DEPTH, MAX_DEPTH, Scanner, SyntaxError, Text};
-pub use text::{push_i64, push_ms, push_str, push_u64, unescape};
+pub use text::{decode_base64, push_base64, push_i64, push_ms, push_str, push_u64, unescape};
 
-/// Checks that `text` is one JSON value, nested as deep as a record's data may be, and returns it
-/// without the whitespace around it.
+/// Checks that `text` is one JSON value, with the nesting allowed for a record's data, and returns it
+/// without surrounding whitespace.
 pub fn validate(text: &[u8]) -> Result<&str, SyntaxError> {
     let text = scan::utf8(text)?;
     let mut s = Scanner::at_depth(text, DATA_DEPTH);

@@ -1,52 +1,52 @@
-//! The grammar.
+//! The JSON scanner.
 //!
-//! Strict where common parsers are lenient: control characters, `\u` digits, leading zeros, a byte
-//! order mark and anything after the value are refused. Kept as sent: duplicate keys, numbers of
-//! any size, `\u` escapes of half a surrogate pair.
+//! Stricter than common parsers: it refuses control characters, invalid `\u` digits, leading zeros, a
+//! byte order mark and text after the value. It keeps duplicate keys, numbers of any size and unpaired
+//! surrogate escapes as they were sent.
 
 use std::borrow::Cow;
 
 use super::text;
 
-/// Deepest nesting of a request's body.
+/// Maximum nesting of a request body.
 pub const MAX_DEPTH: u32 = 128;
 
-/// Nesting of a record's `data` in a write body: `{"records":[{"data":…`. Text that arrives outside
-/// of such a body is bounded as if it were inside, so that one rule holds for stored data.
+/// The nesting of a record's `data` in a write body: `{"records":[{"data":…`. Data that arrives
+/// without such a body starts at this depth, so that one bound holds for all stored data.
 pub const DATA_DEPTH: u32 = 3;
 
-/// Where and why a text is not JSON.
+/// Why a text is not JSON, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
     /// Byte offset.
     pub at: usize,
-    /// What was found or is missing.
+    /// What is wrong there.
     pub what: &'static str,
 }
 
 impl std::fmt::Display for SyntaxError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "invalid JSON at byte {}: {}", self.at, self.what)
+        write!(f, "not valid JSON: {} at byte {}", self.what, self.at)
     }
 }
 
-/// The bytes as text; JSON is UTF-8.
+/// Checks that the bytes are UTF-8.
 pub(super) fn utf8(bytes: &[u8]) -> Result<&str, SyntaxError> {
     std::str::from_utf8(bytes)
-        .map_err(|e| SyntaxError { at: e.valid_up_to(), what: "this is not UTF-8" })
+        .map_err(|e| SyntaxError { at: e.valid_up_to(), what: "invalid UTF-8" })
 }
 
-/// A string as it stands between its quotes.
+/// A string with its escapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Text<'a> {
     /// The characters between the quotes.
     pub raw: &'a str,
-    /// Whether there is a backslash among them.
+    /// Whether it has escapes.
     pub escaped: bool,
 }
 
 impl<'a> Text<'a> {
-    /// The string that is meant; `None` when an escape is half a surrogate pair.
+    /// The string without escapes; `None` with an unpaired surrogate escape.
     pub fn decode(self) -> Option<Cow<'a, str>> {
         if self.escaped { text::unescape(self.raw).map(Cow::Owned) } else { Some(self.raw.into()) }
     }
@@ -68,7 +68,7 @@ impl<'a> Scanner<'a> {
         Ok(Self::at_depth(utf8(bytes)?, 0))
     }
 
-    /// At the start of a text that stands for a part of a body, `depth` levels down.
+    /// At the start of a text that counts as part of a body, `depth` levels down.
     pub fn at_depth(src: &'a str, depth: u32) -> Self {
         Self { src, at: 0, depth }
     }
@@ -92,18 +92,18 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The first byte of the next token, which stays.
+    /// The first byte of the next token, without consuming it.
     #[inline]
     pub fn peek(&mut self) -> Option<u8> {
         self.space();
         self.next()
     }
 
-    /// Nothing but whitespace is left.
+    /// Refuses anything but whitespace.
     pub fn end(&mut self) -> Scanned<()> {
         match self.peek() {
             None => Ok(()),
-            Some(_) => self.fail("something follows the value"),
+            Some(_) => self.fail("unexpected text after the value"),
         }
     }
 
@@ -115,7 +115,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Takes `byte` if it is next.
+    /// Consumes `byte` if it is next.
     fn take(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);
@@ -124,15 +124,15 @@ impl<'a> Scanner<'a> {
 
     fn descend(&mut self) -> Scanned<()> {
         self.depth += 1;
-        if self.depth > MAX_DEPTH { self.fail("nested deeper than 128 levels") } else { Ok(()) }
+        if self.depth > MAX_DEPTH { self.fail("nesting deeper than 128 levels") } else { Ok(()) }
     }
 
-    /// Walks an object: `each` gets a key and must consume its value.
+    /// Reads an object: `each` gets a key and must consume its value.
     pub fn object<E: From<SyntaxError>>(
         &mut self,
         mut each: impl FnMut(&mut Self, Text<'a>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.expect(b'{', "an object begins with {")?;
+        self.expect(b'{', "expected {")?;
         self.descend()?;
         if !self.take(b'}') {
             loop {
@@ -148,12 +148,12 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Walks an array: `each` must consume the element of the index that it gets.
+    /// Reads an array: `each` gets an index and must consume its element.
     pub fn array<E: From<SyntaxError>>(
         &mut self,
         mut each: impl FnMut(&mut Self, usize) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.expect(b'[', "an array begins with [")?;
+        self.expect(b'[', "expected [")?;
         self.descend()?;
         if !self.take(b']') {
             for i in 0.. {
@@ -183,12 +183,12 @@ impl<'a> Scanner<'a> {
         Ok(Text { raw, escaped })
     }
 
-    /// Any one value: its text, without whitespace around it.
+    /// Any value: its text, without surrounding whitespace.
     pub fn value(&mut self) -> Scanned<&'a str> {
         self.space();
         let from = self.at;
         let outside = self.depth;
-        // One bit a level: 1 is an object.
+        // One bit per level: 1 is an object.
         let mut objects: u128 = 0;
         loop {
             match self.peek() {
@@ -213,7 +213,7 @@ impl<'a> Scanner<'a> {
                 }
                 first => self.scalar(first)?,
             }
-            // Behind a value: what it ends goes with it.
+            // After a value: close the containers that end here.
             loop {
                 if self.depth == outside {
                     return Ok(self.slice(from));
@@ -237,7 +237,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Any one value, that nobody asked for.
+    /// Skips any value.
     pub fn skip(&mut self) -> Scanned<()> {
         self.value()?;
         Ok(())
@@ -255,7 +255,7 @@ impl<'a> Scanner<'a> {
             Some(b'f') => self.word("false"),
             Some(b'n') => self.word("null"),
             Some(_) => self.fail("expected a value"),
-            None => self.fail("the text ends where a value is expected"),
+            None => self.fail("expected a value, found the end"),
         }
     }
 
@@ -282,7 +282,7 @@ impl<'a> Scanner<'a> {
         if self.next() == Some(b'0') {
             self.at += 1;
             if let Some(b'0'..=b'9') = self.next() {
-                return self.fail("a number does not begin with 0");
+                return self.fail("a number with a leading zero");
             }
         } else {
             self.digits()?;
@@ -299,7 +299,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Behind the opening quote, to behind the closing one; whether there was an escape.
+    /// Consumes the rest of a string after its opening quote. Returns whether it has escapes.
     fn string_rest(&mut self) -> Scanned<bool> {
         let mut escaped = false;
         loop {
@@ -313,8 +313,8 @@ impl<'a> Scanner<'a> {
                     escaped = true;
                     self.escape()?;
                 }
-                Some(_) => return self.fail("a control character in a string must be escaped"),
-                None => return self.fail("the text ends inside a string"),
+                Some(_) => return self.fail("unescaped control character in a string"),
+                None => return self.fail("unterminated string"),
             }
         }
     }

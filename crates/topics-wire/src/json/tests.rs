@@ -1,11 +1,11 @@
-//! What is accepted is what `serde_json` accepts, nesting apart; and what is accepted is kept.
+//! The scanner accepts what `serde_json` accepts, except for nesting, and keeps accepted text as is.
 
 use proptest::prelude::*;
 use serde_json::value::RawValue;
 
 use super::*;
 
-/// What `serde_json` says of a text whose values it does not interpret.
+/// The result of `serde_json` without interpreting values.
 fn reference(text: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(text).ok()?;
     serde_json::from_str::<&RawValue>(text).ok().map(|v| v.get().to_owned())
@@ -121,13 +121,13 @@ fn nesting_is_bounded_to_128_of_the_body() {
         let fits = (MAX_DEPTH - DATA_DEPTH) as usize / levels;
         assert!(validate(&nested(open, close, fits)).is_ok());
         let text = nested(open, close, fits + 1);
-        assert_eq!(validate(&text).unwrap_err().what, "nested deeper than 128 levels");
+        assert_eq!(validate(&text).unwrap_err().what, "nesting deeper than 128 levels");
         let body = nested(open, close, 128 / levels);
         assert!(Scanner::new(&body).unwrap().value().is_ok());
     }
-    // Deep enough to end a recursive parser's stack.
+    // Deep enough to overflow the stack of a recursive parser.
     assert!(validate(&vec![b'['; 10_000_000]).is_err());
-    // Many containers side by side are not deep, whatever their kinds.
+    // Many containers side by side are not deep.
     let flat = format!("[{}[]]", "{\"a\":[]},[{}],".repeat(1000));
     assert!(validate(flat.as_bytes()).is_ok());
 }
@@ -147,7 +147,7 @@ fn strings_mean_what_they_say() {
     }
 }
 
-/// Text of a grammar that is near JSON, so that both outcomes are common.
+/// Text of a grammar close to JSON, so that both outcomes are common.
 fn nearly_json() -> impl Strategy<Value = String> {
     let scalar = prop_oneof![
         Just("null".to_owned()),
@@ -171,8 +171,40 @@ fn nearly_json() -> impl Strategy<Value = String> {
     })
 }
 
+#[test]
+fn base64_is_exactly_one_text_for_each_value() {
+    let rows = ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"];
+    for (length, text) in rows.iter().enumerate() {
+        let mut out = b">".to_vec();
+        push_base64(&mut out, &b"foobar"[..length]);
+        assert_eq!(&out[1..], text.as_bytes());
+        assert_eq!(decode_base64(text.as_bytes()).unwrap(), &b"foobar"[..length]);
+    }
+    for text in
+        ["A", "AA", "AAA", "====", "A===", "Zh==", "Zm9=", "Zg=", "Zm9v\n", "Zg==Zg==", "-_=="]
+    {
+        assert_eq!(decode_base64(text.as_bytes()), None, "{text}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn base64_round_trips(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        let mut text = Vec::new();
+        push_base64(&mut text, &bytes);
+        prop_assert_eq!(decode_base64(&text), Some(bytes));
+    }
+
+    #[test]
+    fn base64_that_decodes_encodes_back(text in "[A-Za-z0-9+/=]{0,12}") {
+        if let Some(bytes) = decode_base64(text.as_bytes()) {
+            let mut again = Vec::new();
+            push_base64(&mut again, &bytes);
+            prop_assert_eq!(again, text.into_bytes());
+        }
+    }
 
     #[test]
     fn accepts_what_serde_json_accepts(text in nearly_json(), pad in "[ \n]{0,3}") {

@@ -1,10 +1,13 @@
-//! Strings and numbers in and out.
+//! Encoding and decoding of strings, numbers and base64.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
 
-/// Marks in each byte's high bit whether it ends a run of plain characters in a string: a quote, a
-/// backslash or a control character. Only the lowest mark is exact: a borrow may run upwards.
+/// Sets the high bit of each byte that is a quote, a backslash or a control character. Only the
+/// lowest set bit is exact, because a borrow may carry into higher bytes.
 #[inline]
 fn specials(word: u64) -> u64 {
     let zero = |x: u64| x.wrapping_sub(ONES) & !x;
@@ -30,8 +33,7 @@ pub(super) fn plain_run(src: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Replaces the escapes of a string that the scanner has checked; `None` when one is half a
-/// surrogate pair.
+/// Decodes the escapes of a scanned string; `None` with an unpaired surrogate escape.
 pub fn unescape(raw: &str) -> Option<String> {
     let mut out = String::with_capacity(raw.len());
     let mut rest = raw;
@@ -57,7 +59,7 @@ pub fn unescape(raw: &str) -> Option<String> {
     Some(out)
 }
 
-/// The character of the `\uXXXX` or surrogate pair that `text` begins with, and its length.
+/// Decodes the `\uXXXX` escape or surrogate pair at the start of `text`; also its length.
 fn unicode(text: &str) -> Option<(char, usize)> {
     let unit = |at: usize| {
         let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;
@@ -74,7 +76,7 @@ fn unicode(text: &str) -> Option<(char, usize)> {
     char::from_u32(0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00)).map(|c| (c, 12))
 }
 
-/// Appends a string with its quotes. What is not UTF-8 is replaced: strings of the engine are.
+/// Appends a quoted string. Invalid UTF-8 is replaced; the engine's strings have none.
 pub fn push_str(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
     let mut from = 0;
@@ -134,4 +136,19 @@ pub fn push_ms(out: &mut Vec<u8>, ns: u64) {
         out.extend_from_slice(&[b'.', b'0' + (m / 100) as u8]);
         out.extend_from_slice(&[b'0' + (m / 10 % 10) as u8, b'0' + (m % 10) as u8]);
     }
+}
+
+/// Appends bytes as base64 with padding.
+pub fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+    let start = out.len();
+    out.resize(start + bytes.len().div_ceil(3) * 4, b'=');
+    // Cannot fail: the space has exactly the length of the text.
+    let written = BASE64_STANDARD.encode_slice(bytes, &mut out[start..]);
+    debug_assert!(written.is_ok());
+}
+
+/// The bytes of base64 text; `None` unless the text is exactly what [`push_base64`] writes for them.
+#[must_use]
+pub fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
+    BASE64_STANDARD.decode(text).ok()
 }

@@ -1,18 +1,18 @@
-//! Events as server-sent events. The bytes of records are encoded once for all watchers that want
-//! the same; only the id is a watcher's own.
+//! Events as server-sent events. Records are encoded once for all watchers with the same options; only
+//! the id differs.
 
 use topics_engine::{Claimed, Error, Frame, RecordView, Tombstone};
 
 use crate::error::Failure;
 use crate::json::{push_str, push_u64};
+use crate::object::Object;
 use crate::read::push_record;
-use crate::render::Object;
 
-/// What precedes the JSON of records, and what follows it.
+/// The bytes before and after the JSON of records.
 const RECORD: &[u8] = b"event: record\ndata: ";
 const END: &[u8] = b"\n\n";
 
-/// The first bytes of every stream: when to come back.
+/// The first bytes of every stream: the reconnection delay.
 pub const OPEN: &[u8] = b"retry: 2000\n\n";
 
 /// An event without its id.
@@ -22,13 +22,13 @@ pub fn event(kind: &str, data: &[u8]) -> Vec<u8> {
     out.extend_from_slice(b"event: ");
     out.extend_from_slice(kind.as_bytes());
     out.extend_from_slice(b"\ndata: ");
-    // Line ends can only be whitespace of stored JSON: in a string they are escapes.
+    // Stored JSON has line ends only as whitespace: in strings they are escaped.
     out.extend(data.iter().map(|&b| if matches!(b, b'\n' | b'\r') { b' ' } else { b }));
     out.extend_from_slice(END);
     out
 }
 
-/// A comment that keeps an idle connection.
+/// A comment that keeps an idle connection open.
 #[must_use]
 pub fn heartbeat(at_ms: u64) -> Vec<u8> {
     let mut out = b": hb ".to_vec();
@@ -37,13 +37,13 @@ pub fn heartbeat(at_ms: u64) -> Vec<u8> {
     out
 }
 
-/// The records of a frame, shared by every watcher that gets it.
+/// The event of a frame, shared by all of its watchers.
 #[must_use]
 pub fn records(frame: &Frame) -> std::sync::Arc<[u8]> {
     frame.encoded(encode)
 }
 
-/// The JSON in what [`records`] returned.
+/// The JSON of an event from [`records`].
 #[must_use]
 pub fn json_of(event: &[u8]) -> &[u8] {
     event.strip_prefix(RECORD).and_then(|e| e.strip_suffix(END)).unwrap_or(b"{}")
@@ -76,12 +76,12 @@ fn encode(frame: &Frame) -> Vec<u8> {
 fn push_bare(out: &mut Vec<u8>, r: &RecordView<'_>, tags: bool, meta: bool) {
     let bare = RecordView { data: b"null", binary: false, ..*r };
     push_record(out, &bare, tags, meta);
-    // `,"data":null}` goes.
+    // Removes `,"data":null}`.
     out.truncate(out.len() - b",\"data\":null}".len());
     out.push(b'}');
 }
 
-/// Loss.
+/// A gap: records that were lost.
 #[must_use]
 pub fn tombstone(topic: &str, t: &Tombstone, reason: &str) -> Vec<u8> {
     let mut o = Object::new(160);
@@ -92,9 +92,9 @@ pub fn tombstone(topic: &str, t: &Tombstone, reason: &str) -> Vec<u8> {
     o.finish()
 }
 
-/// A topic and its head, and why.
+/// A topic, its head and a reason.
 #[must_use]
-pub fn head(topic: &str, head_seq: u64, reason: Option<&str>) -> Vec<u8> {
+pub fn topic_head(topic: &str, head_seq: u64, reason: Option<&str>) -> Vec<u8> {
     let mut o = Object::new(96);
     o.name("topic", topic).int("head_seq", head_seq);
     if let Some(reason) = reason {
@@ -103,7 +103,7 @@ pub fn head(topic: &str, head_seq: u64, reason: Option<&str>) -> Vec<u8> {
     o.finish()
 }
 
-/// `{code, error, message, retry_after_ms?, topics?}`: the status, the code, and for people.
+/// `{code, error, message, retry_after_ms?, topics?}`: `code` is the status, `error` the code.
 #[must_use]
 pub fn error(failure: &Failure, topic: Option<&str>) -> Vec<u8> {
     let mut o = Object::new(160);
@@ -127,9 +127,9 @@ pub fn error(failure: &Failure, topic: Option<&str>) -> Vec<u8> {
     o.finish()
 }
 
-/// What a client is told whose topic waits because the engine is under strain.
+/// The failure for a topic whose delivery is throttled.
 #[must_use]
-pub fn paced(retry_after_ms: u64) -> Failure {
+pub fn throttled(retry_after_ms: u64) -> Failure {
     Failure::from(Error::Throttled { limit: "delivery", max: 0, retry_after_ms })
 }
 
@@ -155,7 +155,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_slice(&error(&gone, Some("a"))).unwrap();
         assert_eq!((json["code"].as_u64(), json["topics"][0].as_str()), (Some(410), Some("a")));
         let json: serde_json::Value =
-            serde_json::from_slice(&error(&paced(70), Some("a"))).unwrap();
+            serde_json::from_slice(&error(&throttled(70), Some("a"))).unwrap();
         assert_eq!((json["code"].as_u64(), json["error"].as_str()), (Some(429), Some("throttled")));
         assert_eq!(json["retry_after_ms"].as_u64(), Some(70));
     }

@@ -1,23 +1,25 @@
-//! Ids of events: where a stream goes on after its client has seen them.
+//! Event ids: where a stream resumes.
 //!
-//! An id is the map of all cursors, `{"topic":[topic_id,seq],…}` as base64url. A session of more
-//! than [`ID_TOPICS`] topics numbers its events instead, and keeps for each what cursor it moved.
+//! An id is the map of all cursors, `{"topic":[topic_id,seq],…}` as base64url. A session with more
+//! than [`ID_TOPICS`] topics numbers its events instead, and keeps the cursor that each one moved.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::base64::{self, Kind};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+
 use crate::error::Failure;
-use crate::json::{Place, Reader, Scanner, push_str, push_u64};
+use crate::json::{FieldPath, Reader, Scanner, push_str, push_u64};
 use crate::limits::ID_TOPICS;
 
-/// Steps that a session keeps.
-const STEPS: usize = 16_384;
+/// Maximum number of events in a history.
+const MAX_EVENTS: usize = 16_384;
 
-/// Topic, its id, the cursor.
+/// Topic, topic id, cursor.
 pub type Cursor = (Arc<str>, u64, u64);
 
-/// Appends the id that spells out these cursors.
+/// Appends the id with these cursors.
 pub fn push_map(out: &mut Vec<u8>, cursors: &[Cursor]) {
     let mut text = Vec::with_capacity(48 * cursors.len() + 2);
     text.push(b'{');
@@ -33,48 +35,48 @@ pub fn push_map(out: &mut Vec<u8>, cursors: &[Cursor]) {
         text.push(b']');
     }
     text.push(b'}');
-    base64::encode(Kind::Url, &text, out);
+    out.extend_from_slice(BASE64_URL_SAFE_NO_PAD.encode(&text).as_bytes());
 }
 
-/// What a `Last-Event-ID` means.
+/// A parsed `Last-Event-ID`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LastId {
-    /// Topic, its id, the cursor.
+    /// Topic, topic id, cursor.
     Map(Vec<(String, u64, u64)>),
-    /// An event of the session.
-    Step(u64),
+    /// The number of an event of the session.
+    Event(u64),
 }
 
-/// Reads an id; the empty one is that of a stream that has had no event.
+/// Parses an id; the empty id is the start of a stream.
 pub fn parse(id: &[u8]) -> Result<LastId, Failure> {
     if let Some(digits) = id.strip_prefix(b"s") {
-        let step = std::str::from_utf8(digits).ok().and_then(|d| d.parse().ok());
-        return step.map(LastId::Step).ok_or_else(foreign);
+        let event = std::str::from_utf8(digits).ok().and_then(|d| d.parse().ok());
+        return event.map(LastId::Event).ok_or_else(unknown_id);
     }
     if id.is_empty() {
         return Ok(LastId::Map(Vec::new()));
     }
-    let text = base64::decode(Kind::Url, id).ok_or_else(foreign)?;
-    map(&text).map(LastId::Map).map_err(|_| foreign())
+    let text = BASE64_URL_SAFE_NO_PAD.decode(id).map_err(|_| unknown_id())?;
+    map(&text).map(LastId::Map).map_err(|_| unknown_id())
 }
 
 fn map(text: &[u8]) -> Result<Vec<(String, u64, u64)>, Failure> {
     let mut s = Scanner::new(text)?;
-    let place = Place::field("Last-Event-ID");
-    s.must_be(place, "an object", |b| b == b'{')?;
+    let path = FieldPath::field("Last-Event-ID");
+    s.expect_type(path, "an object", |b| b == b'{')?;
     let mut cursors = Vec::new();
     s.object(|s, key| {
-        let name = key.decode().ok_or_else(foreign)?.into_owned();
+        let name = key.decode().ok_or_else(unknown_id)?.into_owned();
         let mut pair = [0; 2];
-        s.must_be(place, "an array", |b| b == b'[')?;
+        s.expect_type(path, "an array", |b| b == b'[')?;
         let mut n = 0;
         s.array(|s, i| {
-            *pair.get_mut(i).ok_or_else(foreign)? = s.u64(place)?;
+            *pair.get_mut(i).ok_or_else(unknown_id)? = s.u64(path)?;
             n = i + 1;
             Ok::<_, Failure>(())
         })?;
         if n < 2 {
-            return Err(foreign());
+            return Err(unknown_id());
         }
         cursors.push((name, pair[0], pair[1]));
         Ok(())
@@ -83,38 +85,38 @@ fn map(text: &[u8]) -> Result<Vec<(String, u64, u64)>, Failure> {
     Ok(cursors)
 }
 
-fn foreign() -> Failure {
-    Failure::invalid("Last-Event-ID is not one that a stream sent: send it back as it came")
+fn unknown_id() -> Failure {
+    Failure::invalid("Last-Event-ID does not come from a stream; send it back unchanged")
 }
 
-/// The numbered events of a session: what to go back by.
+/// The numbered events of a session, to rewind its cursors.
 #[derive(Debug, Default)]
-pub struct Trail {
+pub struct EventHistory {
     last: u64,
-    /// Event, topic, its id, the cursor before it.
-    steps: VecDeque<(u64, Arc<str>, u64, u64)>,
+    /// Number, topic, topic id, cursor before the event.
+    events: VecDeque<(u64, Arc<str>, u64, u64)>,
 }
 
-impl Trail {
-    /// Numbers an event that moved a topic's cursor from `before`.
-    pub fn step(&mut self, topic: Arc<str>, topic_id: u64, before: u64) -> u64 {
+impl EventHistory {
+    /// Adds an event that moved a topic's cursor from `before`; returns its number.
+    pub fn push(&mut self, topic: Arc<str>, topic_id: u64, before: u64) -> u64 {
         self.last += 1;
-        if self.steps.len() == STEPS {
-            self.steps.pop_front();
+        if self.events.len() == MAX_EVENTS {
+            self.events.pop_front();
         }
-        self.steps.push_back((self.last, topic, topic_id, before));
+        self.events.push_back((self.last, topic, topic_id, before));
         self.last
     }
 
-    /// Where the topics were when the event `step` had been delivered; `None`: that is not known
-    /// any more.
+    /// The cursors after `event`, for the topics that later events moved. `None` for an event that is
+    /// unknown or no longer kept.
     #[must_use]
-    pub fn back_to(&self, step: u64) -> Option<Vec<(String, u64, u64)>> {
-        if step > self.last || step + 1 < self.steps.front().map_or(self.last + 1, |s| s.0) {
+    pub fn rewind_to(&self, event: u64) -> Option<Vec<(String, u64, u64)>> {
+        if event > self.last || event + 1 < self.events.front().map_or(self.last + 1, |s| s.0) {
             return None;
         }
         let mut earliest: HashMap<(&str, u64), u64> = HashMap::new();
-        for (_, topic, id, before) in self.steps.iter().filter(|s| s.0 > step) {
+        for (_, topic, id, before) in self.events.iter().filter(|s| s.0 > event) {
             let at = earliest.entry((topic.as_ref(), *id)).or_insert(*before);
             *at = (*at).min(*before);
         }
@@ -122,45 +124,45 @@ impl Trail {
     }
 }
 
-/// The cursors of a stream as its client knows them, and the ids that say so.
+/// The cursors that the client of a stream has received.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct ClientCursors {
     seqs: HashMap<u64, u64>,
 }
 
-impl Known {
-    /// The start of a stream.
+impl ClientCursors {
+    /// The cursors at the start of a stream.
     #[must_use]
     pub fn new(cursors: &[Cursor]) -> Self {
         Self { seqs: cursors.iter().map(|(_, id, seq)| (*id, *seq)).collect() }
     }
 
-    /// The cursor of a topic; 0 when it is not known.
+    /// The cursor of a topic; 0 when it is unknown.
     #[must_use]
     pub fn cursor(&self, topic_id: u64) -> u64 {
         self.seqs.get(&topic_id).copied().unwrap_or(0)
     }
 
-    /// Appends the id of an event of `topic`, after which the cursors are these.
+    /// Appends the id of an event of `topic`; `cursors` are those after the event.
     pub fn push_id(
         &mut self,
         out: &mut Vec<u8>,
         cursors: &[Cursor],
         topic: &Arc<str>,
         topic_id: u64,
-        trail: Option<&mut Trail>,
+        history: Option<&mut EventHistory>,
     ) {
         let now = cursors.iter().find(|c| c.1 == topic_id).map(|c| c.2);
         let before = match now {
             Some(now) => self.seqs.insert(topic_id, now).unwrap_or(0),
             None => self.seqs.remove(&topic_id).unwrap_or(0),
         };
-        match trail {
-            Some(trail) => {
-                let step = trail.step(topic.clone(), topic_id, before);
+        match history {
+            Some(history) => {
+                let event = history.push(topic.clone(), topic_id, before);
                 if cursors.len() > ID_TOPICS {
                     out.push(b's');
-                    push_u64(out, step);
+                    push_u64(out, event);
                 } else {
                     push_map(out, cursors);
                 }
@@ -179,49 +181,58 @@ mod tests {
     }
 
     #[test]
-    fn a_map_comes_back() {
+    fn a_map_round_trips() {
         let mut out = Vec::new();
         push_map(&mut out, &cursors(2));
         let wanted = vec![("t\"1".to_owned(), 1, 10), ("t\"2".to_owned(), 2, 20)];
         assert_eq!(parse(&out).unwrap(), LastId::Map(wanted));
         assert_eq!(parse(b"").unwrap(), LastId::Map(vec![]));
-        assert_eq!(parse(b"s17").unwrap(), LastId::Step(17));
-        for bad in [&b"s"[..], b"s-1", b"!", b"W10", b"eyJhIjpbMV19", b"eyJhIjpbMSwyLDNdfQ"] {
+        assert_eq!(parse(b"s17").unwrap(), LastId::Event(17));
+        for bad in [
+            &b"s"[..],
+            b"s-1",
+            b"!",
+            b"e30=",
+            b"e31",
+            b"W10",
+            b"eyJhIjpbMV19",
+            b"eyJhIjpbMSwyLDNdfQ",
+        ] {
             assert_eq!(parse(bad).unwrap_err().code, "invalid_request", "{bad:?}");
         }
     }
 
     #[test]
-    fn a_trail_leads_back() {
-        let mut trail = Trail::default();
+    fn a_history_rewinds() {
+        let mut history = EventHistory::default();
         let a: Arc<str> = "a".into();
-        let first = trail.step(a.clone(), 1, 0);
-        trail.step(a.clone(), 1, 10);
-        let third = trail.step("b".into(), 2, 5);
-        trail.step(a.clone(), 1, 20);
-        let mut back = trail.back_to(first).unwrap();
+        let first = history.push(a.clone(), 1, 0);
+        history.push(a.clone(), 1, 10);
+        let third = history.push("b".into(), 2, 5);
+        history.push(a.clone(), 1, 20);
+        let mut back = history.rewind_to(first).unwrap();
         back.sort();
         assert_eq!(back, [("a".to_owned(), 1, 10), ("b".to_owned(), 2, 5)]);
-        assert_eq!(trail.back_to(third).unwrap(), [("a".to_owned(), 1, 20)]);
-        assert_eq!(trail.back_to(4).unwrap(), []);
-        assert_eq!(trail.back_to(5), None, "an event that was not sent");
-        for seq in 0..STEPS as u64 {
-            trail.step(a.clone(), 1, seq);
+        assert_eq!(history.rewind_to(third).unwrap(), [("a".to_owned(), 1, 20)]);
+        assert_eq!(history.rewind_to(4).unwrap(), []);
+        assert_eq!(history.rewind_to(5), None, "an event that was not sent");
+        for seq in 0..MAX_EVENTS as u64 {
+            history.push(a.clone(), 1, seq);
         }
-        assert_eq!(trail.back_to(3), None, "forgotten");
-        assert!(trail.back_to(4).is_some());
+        assert_eq!(history.rewind_to(3), None, "forgotten");
+        assert!(history.rewind_to(4).is_some());
     }
 
     #[test]
     fn many_topics_are_numbered() {
-        let mut trail = Trail::default();
+        let mut history = EventHistory::default();
         let (few, many) = (cursors(64), cursors(65));
-        let mut known = Known::new(&few);
+        let mut known = ClientCursors::new(&few);
         let (mut out, topic) = (Vec::new(), few[0].0.clone());
-        known.push_id(&mut out, &few, &topic, 1, Some(&mut trail));
+        known.push_id(&mut out, &few, &topic, 1, Some(&mut history));
         assert!(matches!(parse(&out).unwrap(), LastId::Map(m) if m.len() == 64));
         out.clear();
-        known.push_id(&mut out, &many, &topic, 1, Some(&mut trail));
-        assert_eq!(parse(&out).unwrap(), LastId::Step(2));
+        known.push_id(&mut out, &many, &topic, 1, Some(&mut history));
+        assert_eq!(parse(&out).unwrap(), LastId::Event(2));
     }
 }

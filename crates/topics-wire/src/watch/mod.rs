@@ -1,16 +1,16 @@
-//! Subscriptions: what they are asked to be, the ids of their events, their frames.
+//! Watches: requests, event ids, frames.
 
 pub mod frames;
 pub mod ids;
 mod request;
 
-pub use request::{Asked, PARAMETERS, query, session, subscribe};
+pub use request::{PARAMETERS, WatchSpec, query, session, subscribe};
 
 use topics_engine::{Engine, ReadFrom, ReadRequest, SessionInfo};
 
-use crate::render::Object;
+use crate::object::Object;
 
-/// The answer to the creation of a session.
+/// The answer to the create of a session.
 #[must_use]
 pub fn created(engine: &Engine, wid: &str, s: &SessionInfo) -> Vec<u8> {
     let mut o = Object::new(256 + s.cursors.len() * 96);
@@ -20,12 +20,8 @@ pub fn created(engine: &Engine, wid: &str, s: &SessionInfo) -> Vec<u8> {
     o.finish()
 }
 
-/// Adds where each topic begins, and what it has.
-pub(crate) fn topics<'a>(
-    engine: &Engine,
-    o: &mut Object,
-    cursors: impl Iterator<Item = (&'a str, u64)>,
-) {
+/// Adds `topics`: the start, id, head and earliest seq of each.
+pub fn topics<'a>(engine: &Engine, o: &mut Object, cursors: impl Iterator<Item = (&'a str, u64)>) {
     let out = o.key("topics");
     out.push(b'{');
     for (i, (name, seq)) in cursors.enumerate() {
@@ -37,10 +33,10 @@ pub(crate) fn topics<'a>(
         let mut t = Object::new(96);
         t.int("from_seq", seq);
         let from = ReadFrom::After(seq);
-        let look = ReadRequest { from, limit: 0, touch: false, ..ReadRequest::default() };
-        if let Ok(at) = engine.read(name, &look) {
-            t.int("topic_id", at.topic_id);
-            t.int("head_seq", at.head_seq).int("earliest_seq", at.earliest_seq);
+        let request = ReadRequest { from, limit: 0, touch: false, ..ReadRequest::default() };
+        if let Ok(page) = engine.read(name, &request) {
+            t.int("topic_id", page.topic_id);
+            t.int("head_seq", page.head_seq).int("earliest_seq", page.earliest_seq);
         }
         out.extend_from_slice(&t.finish());
     }

@@ -1,24 +1,23 @@
-//! What a subscription is asked to be: a body, a query, or a message.
+//! Requests of watches: a body, a query, or a WebSocket message.
 
 use topics_engine::{ReadFrom, WatchRequest, WatchStart, watch_names};
 
 use crate::error::Failure;
 use crate::grant::Grant;
-use crate::json::{Fields, Place, Reader, Scanner};
+use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{EVENT_LIMIT, HEARTBEAT_MS, Limits, QUERY_TOPICS};
 use crate::query::Query;
 use crate::read::{from_seq, glob, matching, nodes, strong};
-use crate::small::body;
 
-/// Where a stream's frame ends, at most.
+/// Maximum payload bytes of an event.
 const MAX_FRAME: usize = 8 << 20;
 
-/// A subscription as it was asked for.
+/// A parsed request of a watch.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
-    /// What the engine is asked.
+pub struct WatchSpec {
+    /// The engine request.
     pub watch: WatchRequest,
-    /// Of a message: what its answer is to name.
+    /// The `request_id` of a message.
     pub request_id: Option<String>,
 }
 
@@ -35,9 +34,14 @@ const OPTIONS: Fields = Fields::of(&[
 ]);
 
 /// The body of a new session.
-pub fn session(bytes: &[u8], lenient: bool, l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
+pub fn session(
+    bytes: &[u8],
+    lenient: bool,
+    l: &Limits,
+    grant: &Grant,
+) -> Result<WatchSpec, Failure> {
     let mut a = begin(lenient);
-    body(bytes, OPTIONS.and(&["topics", "patterns"]), |s, key| {
+    read_body(bytes, OPTIONS.and(&["topics", "patterns"]), |s, key| {
         match key {
             "topics" => topics(s, &mut a.watch.topics, l)?,
             "patterns" => patterns(s, &mut a.watch.patterns, l)?,
@@ -48,23 +52,25 @@ pub fn session(bytes: &[u8], lenient: bool, l: &Limits, grant: &Grant) -> Result
     check(a, l, grant)
 }
 
-/// A message of a socket: one `topic` or several `topics`, all from the same place.
-pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
+/// A subscribe message: one `topic` or several `topics`, all with the same start.
+pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<WatchSpec, Failure> {
     let fields = OPTIONS.and(&["op", "request_id", "topic", "topics", "from_seq", "tail"]);
     let mut a = begin(false);
     let mut start = Start::default();
-    body(bytes, fields, |s, key| {
+    read_body(bytes, fields, |s, key| {
         match key {
             "topic" => {
-                let name = s.text(Place::field("topic"))?.into_owned();
+                let name = s.text(FieldPath::field("topic"))?.into_owned();
                 a.watch.topics.push((name, WatchStart::default()));
             }
             "topics" => names(s, &mut a.watch.topics, l)?,
-            // What every message has.
+            // Read with the head of the message.
             "op" => s.skip()?,
             "from_seq" => start.from = Some(from_seq(s)?),
-            "tail" => start.tail = Some(s.u64(Place::field("tail"))?),
-            "request_id" => a.request_id = Some(s.text(Place::field("request_id"))?.into_owned()),
+            "tail" => start.tail = Some(s.u64(FieldPath::field("tail"))?),
+            "request_id" => {
+                a.request_id = Some(s.text(FieldPath::field("request_id"))?.into_owned())
+            }
             _ => option(s, key, &mut a)?,
         }
         Ok(())
@@ -74,7 +80,7 @@ pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<Asked, Failu
     check(a, l, grant)
 }
 
-/// What the query of a stream without a session may have.
+/// The query parameters of a stream without a session.
 pub const PARAMETERS: &[&str] = &[
     "topic",
     "from_seq",
@@ -93,7 +99,7 @@ pub const PARAMETERS: &[&str] = &[
 ];
 
 /// `?topic=a&topic=b&from_seq=…`: a stream without a session.
-pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
+pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<WatchSpec, Failure> {
     let mut a = begin(q.flag("lenient")?.unwrap_or(false));
     let w = &mut a.watch;
     let start = Start {
@@ -110,10 +116,12 @@ pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<Asked, Failure>
     let start = start.resolve()?;
     w.topics = q.all("topic")?.into_iter().map(|t| (t.into_owned(), start)).collect();
     if w.topics.is_empty() {
-        return Err(Failure::invalid("name a topic: ?topic=a&topic=b"));
+        return Err(Failure::invalid("the query names no topic; add ?topic=a&topic=b"));
     }
     if w.topics.len() > QUERY_TOPICS {
-        let message = format!("at most {QUERY_TOPICS} topics here: POST /v0/watch takes more");
+        let message = format!(
+            "a stream without a session has at most {QUERY_TOPICS} topics; use POST /v0/watch for more"
+        );
         return Err(Failure::invalid(message));
     }
     for node in q.all("node")? {
@@ -142,57 +150,57 @@ pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<Asked, Failure>
     check(a, l, grant)
 }
 
-fn begin(lenient: bool) -> Asked {
-    let mut a = Asked::default();
+fn begin(lenient: bool) -> WatchSpec {
+    let mut a = WatchSpec::default();
     a.watch.lenient = lenient;
     a.watch.heartbeat_ms = Some(HEARTBEAT_MS);
     a.watch.paced = true;
     a
 }
 
-fn check(mut a: Asked, l: &Limits, grant: &Grant) -> Result<Asked, Failure> {
+fn check(mut a: WatchSpec, l: &Limits, grant: &Grant) -> Result<WatchSpec, Failure> {
     let w = &mut a.watch;
     let named = w.topics.len() + w.patterns.len();
     if named == 0 {
-        return Err(Failure::invalid("a watch names topics, patterns, or both"));
+        return Err(Failure::invalid("a watch needs topics, patterns or both"));
     }
-    room(named.saturating_sub(1), l)?;
+    check_count(named.saturating_sub(1), l)?;
     w.topics.iter().try_for_each(|(name, _)| grant.check(name))?;
     let prefix = |p: &str| p.strip_suffix('*').unwrap_or(p).to_owned();
     w.patterns.iter().try_for_each(|(pattern, _)| grant.check(&prefix(pattern)))?;
     let most = if l.limit == 0 { EVENT_LIMIT } else { l.limit };
     w.options.limit = w.options.limit.min(most);
-    // What a name comes to twice is one place.
+    // A name that is repeated counts once, at its first start.
     let mut seen = std::collections::HashSet::new();
     w.topics.retain(|(name, _)| seen.insert(name.clone()));
     Ok(a)
 }
 
-fn option(s: &mut Scanner<'_>, key: &str, a: &mut Asked) -> Result<(), Failure> {
+fn option(s: &mut Scanner<'_>, key: &str, a: &mut WatchSpec) -> Result<(), Failure> {
     let w = &mut a.watch;
     let o = &mut w.options;
     match key {
         "node" => o.skip_nodes = nodes(s, "node")?.0,
         "match" => o.matching = Some(matching(s)?),
-        "limit" => set_size(Some(s.u64(Place::field("limit"))?), &mut o.limit, EVENT_LIMIT),
+        "limit" => set_size(Some(s.u64(FieldPath::field("limit"))?), &mut o.limit, EVENT_LIMIT),
         "max_batch_bytes" => {
-            let n = s.u64(Place::field("max_batch_bytes"))?;
+            let n = s.u64(FieldPath::field("max_batch_bytes"))?;
             set_size(Some(n), &mut o.max_batch_bytes, MAX_FRAME);
         }
         "heartbeat_ms" => {
-            let ms = s.u64(Place::field("heartbeat_ms"))?;
+            let ms = s.u64(FieldPath::field("heartbeat_ms"))?;
             w.heartbeat_ms = Some(ms.clamp(1000, 60_000));
         }
-        "include_tags" => o.include_tags = s.bool(Place::field("include_tags"))?,
-        "include_meta" => o.include_meta = s.bool(Place::field("include_meta"))?,
-        "include_data" => o.include_data = s.bool(Place::field("include_data"))?,
-        "consistency" => o.strong = strong(&s.text(Place::field("consistency"))?)?,
+        "include_tags" => o.include_tags = s.bool(FieldPath::field("include_tags"))?,
+        "include_meta" => o.include_meta = s.bool(FieldPath::field("include_meta"))?,
+        "include_data" => o.include_data = s.bool(FieldPath::field("include_data"))?,
+        "consistency" => o.strong = strong(&s.text(FieldPath::field("consistency"))?)?,
         _ => s.skip()?,
     }
     Ok(())
 }
 
-/// 0 and nothing are the default.
+/// Sets a size; absent and 0 mean the default.
 fn set_size(given: Option<u64>, to: &mut usize, most: usize) {
     if let Some(n) = given.filter(|n| *n > 0) {
         *to = usize::try_from(n).unwrap_or(usize::MAX).min(most);
@@ -208,7 +216,9 @@ struct Start {
 impl Start {
     fn resolve(self) -> Result<WatchStart, Failure> {
         match (self.from, self.tail) {
-            (Some(_), Some(_)) => Err(Place::field("tail").refuse("excludes from_seq")),
+            (Some(_), Some(_)) => {
+                Err(FieldPath::field("tail").invalid("cannot be combined with from_seq"))
+            }
             (from, tail) => {
                 let from = from.unwrap_or(ReadFrom::Tail(tail.unwrap_or(0)));
                 Ok(WatchStart { from, topic_id: None })
@@ -219,25 +229,27 @@ impl Start {
 
 type Starts = Vec<(String, WatchStart)>;
 
-fn room(len: usize, l: &Limits) -> Result<(), Failure> {
+fn check_count(len: usize, l: &Limits) -> Result<(), Failure> {
     let full = l.watch_topics != 0 && len >= l.watch_topics;
     if full { Err(Failure::invalid(watch_names(l.watch_topics))) } else { Ok(()) }
 }
 
 const START: Fields = Fields::of(&["from_seq", "tail", "topic_id"]);
 
-/// `{topic: {from_seq?, tail?, topic_id?}}`, or names alone, which begin at the tail.
+/// `{topic: {from_seq?, tail?, topic_id?}}`, or an array of names, which start at the head.
 fn topics(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failure> {
     if s.peek() == Some(b'[') {
         return names(s, out, l);
     }
-    let place = Place::field("topics");
-    s.must_be(place, "an object of starts, or an array of names", |b| b == b'{')?;
+    let path = FieldPath::field("topics");
+    s.expect_type(path, "an object of starts, or an array of names", |b| b == b'{')?;
     s.object(|s, key| {
-        room(out.len(), l)?;
-        let name = key.decode().ok_or_else(|| place.refuse("has half a surrogate pair"))?;
-        let at = Place { within: "topics", ..Place::default() };
-        s.must_be(place, "an object of objects", |b| b == b'{')?;
+        check_count(out.len(), l)?;
+        let name = key
+            .decode()
+            .ok_or_else(|| path.invalid("has a key with an unpaired surrogate escape"))?;
+        let at = FieldPath { within: "topics", ..FieldPath::default() };
+        s.expect_type(path, "an object of objects", |b| b == b'{')?;
         let (mut start, mut topic_id) = (Start::default(), None);
         START.read(s, at, |s, key| {
             match key {
@@ -254,21 +266,21 @@ fn topics(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failu
 }
 
 fn names(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failure> {
-    s.must_be(Place::field("topics"), "an array of names", |b| b == b'[')?;
+    s.expect_type(FieldPath::field("topics"), "an array of names", |b| b == b'[')?;
     s.array(|s, index| {
-        room(out.len(), l)?;
-        let place = Place { within: "topics", index: Some(index), field: "" };
-        out.push((s.text(place)?.into_owned(), WatchStart::default()));
+        check_count(out.len(), l)?;
+        let path = FieldPath { within: "topics", index: Some(index), field: "" };
+        out.push((s.text(path)?.into_owned(), WatchStart::default()));
         Ok(())
     })
 }
 
 fn patterns(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failure> {
-    s.must_be(Place::field("patterns"), "an array of patterns", |b| b == b'[')?;
+    s.expect_type(FieldPath::field("patterns"), "an array of patterns", |b| b == b'[')?;
     s.array(|s, index| {
-        room(out.len(), l)?;
-        let place = Place { within: "patterns", index: Some(index), field: "" };
-        out.push((s.text(place)?.into_owned(), WatchStart::default()));
+        check_count(out.len(), l)?;
+        let path = FieldPath { within: "patterns", index: Some(index), field: "" };
+        out.push((s.text(path)?.into_owned(), WatchStart::default()));
         Ok(())
     })
 }
@@ -307,8 +319,10 @@ mod tests {
         }
         assert_eq!((w.heartbeat_ms, w.stall_ms, w.lenient), (Some(1000), None, true));
         assert!(w.options.strong && !w.options.include_tags && !w.options.include_data);
-        assert!(refused("{}").contains("names topics"));
-        assert!(refused(r#"{"topics":{"a":{"from_seq":1,"tail":1}}}"#).contains("excludes"));
+        assert!(refused("{}").contains("needs topics"));
+        assert!(
+            refused(r#"{"topics":{"a":{"from_seq":1,"tail":1}}}"#).contains("cannot be combined")
+        );
         assert!(refused(r#"{"topics":{"a":5}}"#).contains("object of objects"));
         assert!(refused(r#"{"topics":5}"#).contains("topics must be"));
         let many: Vec<_> = (0..257).map(|i| format!("t{i}")).collect();

@@ -1,20 +1,21 @@
-//! The write: three kinds of body in, the answer out.
+//! Writes: JSON, NDJSON, binary and Arrow bodies, and the answer.
 
 mod table;
 pub mod txn;
+pub mod txn_answer;
 
 use std::borrow::Cow;
 
 use topics_engine::{Append, Appended, ConfigPatch, Error, NewRecord};
 
-use crate::base64;
 use crate::config;
 use crate::error::Failure;
-use crate::json::{DATA_DEPTH, Fields, Place, Reader, Scanner, SyntaxError, Text};
+use crate::json::{
+    DATA_DEPTH, FieldPath, Fields, Reader, Scanner, SyntaxError, Text, decode_base64, read_body,
+};
 use crate::limits::{KEY_BYTES, Limits, META_KEYS};
+use crate::object::{Object, Performance};
 use crate::query::Query;
-use crate::render::{Object, Performance};
-use crate::small;
 
 pub use table::Table;
 
@@ -33,7 +34,7 @@ struct Record<'a> {
     deliver_at: u64,
 }
 
-/// A write as it was asked for.
+/// A parsed write.
 #[derive(Clone, Debug, Default)]
 pub struct Write<'a> {
     records: Vec<Record<'a>>,
@@ -42,15 +43,15 @@ pub struct Write<'a> {
     expect_head: Option<u64>,
     sync: bool,
     create: Option<bool>,
-    /// Config at creation.
+    /// The config of a topic that the write creates.
     pub config: Option<ConfigPatch>,
-    /// Wait for staging room instead of being refused.
+    /// Whether to wait for a staging permit instead of being refused.
     pub disable_backpressure: bool,
     /// Whether the answer lists every seq.
     pub return_seqs: bool,
 }
 
-/// The fields of a body.
+/// The fields of a JSON body.
 const WRITE: Fields = Fields::of(&[
     "records",
     "node",
@@ -61,29 +62,29 @@ const WRITE: Fields = Fields::of(&[
     "config",
     "disable_backpressure",
 ]);
-/// The same of a socket's message.
+/// The fields of a publish message.
 const PUBLISH: Fields = WRITE.and(&["op", "request_id", "topic", "return_seqs"]);
-/// The fields of one of its records; data may be `null`.
+/// The fields of a record; `data` may be `null`.
 const RECORD: Fields =
     Fields::of(&["data", "data_b64", "tag", "node", "meta", "ttl_ms", "lane", "group"])
         .and(&["delay_ms", "deliver_at"])
         .nullable(&["data"]);
 
-/// What the body of a write is.
+/// The format of the body of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Body {
     /// `application/json`.
     #[default]
     Json,
     /// `application/x-ndjson`: one `data` a line.
-    Lines,
+    Ndjson,
     /// `application/octet-stream`: one binary record.
-    Octets,
+    Binary,
     /// `application/vnd.apache.arrow.stream`: rows, read as a [`Table`].
     Arrow,
 }
 
-/// Reads a write. `header_key` is the `Idempotency-Key` header; a key in the body wins.
+/// Parses a write. `header_key` is the `Idempotency-Key` header; a key in the body wins.
 pub fn parse<'a>(
     kind: Body,
     body: &'a [u8],
@@ -95,8 +96,8 @@ pub fn parse<'a>(
     w.return_seqs = query.flag("return_seqs")?.unwrap_or(false);
     match kind {
         Body::Json => json(&mut w, body, WRITE, limits)?,
-        Body::Lines => lines(&mut w, body, limits)?,
-        Body::Octets => {
+        Body::Ndjson => ndjson(&mut w, body, limits)?,
+        Body::Binary => {
             let data = Cow::Borrowed(body);
             w.records.push(Record { data, binary: true, ..Record::default() });
         }
@@ -105,14 +106,14 @@ pub fn parse<'a>(
     finish(kind, w, query, limits)
 }
 
-/// The same of a message of a socket, which has the parameters of the query, too.
+/// Parses a publish message, which has the query parameters as fields.
 pub fn parse_publish<'a>(text: &'a [u8], limits: &Limits) -> Result<Write<'a>, Failure> {
     let mut w = Write::default();
     json(&mut w, text, PUBLISH, limits)?;
     finish(Body::Json, w, &Query::new(b""), limits)
 }
 
-/// The same for rows of a table.
+/// Parses a write from the rows of a table.
 pub fn parse_table<'a>(
     table: &'a Table,
     query: &Query<'a>,
@@ -143,7 +144,7 @@ fn finish<'a>(
         check_record(index, record, limits)?;
     }
     if w.records.is_empty() {
-        return Err(Place::field("records").refuse("must not be empty"));
+        return Err(FieldPath::field("records").invalid("must not be empty"));
     }
     Ok(w)
 }
@@ -155,41 +156,41 @@ fn json<'a>(
     limits: &Limits,
 ) -> Result<(), Failure> {
     let mut named = false;
-    small::body(body, fields, |s, key| {
+    read_body(body, fields, |s, key| {
         match key {
             "records" => {
                 named = true;
                 records(w, s, limits)?;
             }
-            "node" => w.node = s.text(Place::field("node"))?,
+            "node" => w.node = s.text(FieldPath::field("node"))?,
             "idempotency_key" => w.key = body_key(s)?,
-            "expect_head" => w.expect_head = Some(s.u64(Place::field("expect_head"))?),
-            "sync" => w.sync = s.bool(Place::field("sync"))?,
-            "create" => w.create = Some(s.bool(Place::field("create"))?),
+            "expect_head" => w.expect_head = Some(s.u64(FieldPath::field("expect_head"))?),
+            "sync" => w.sync = s.bool(FieldPath::field("sync"))?,
+            "create" => w.create = Some(s.bool(FieldPath::field("create"))?),
             "config" => w.config = Some(config::read(s, "config")?),
             "disable_backpressure" => {
-                w.disable_backpressure = s.bool(Place::field("disable_backpressure"))?;
+                w.disable_backpressure = s.bool(FieldPath::field("disable_backpressure"))?;
             }
-            "return_seqs" => w.return_seqs = s.bool(Place::field("return_seqs"))?,
-            // Of a message: read with its head.
+            "return_seqs" => w.return_seqs = s.bool(FieldPath::field("return_seqs"))?,
+            // `op`, `request_id` and `topic` of a message are read with its head.
             _ => s.skip()?,
         }
         Ok(())
     })?;
-    if named { Ok(()) } else { Err(Place::field("records").refuse("is missing")) }
+    if named { Ok(()) } else { Err(FieldPath::field("records").invalid("is missing")) }
 }
 
 fn body_key<'a>(s: &mut Scanner<'a>) -> Result<Cow<'a, [u8]>, Failure> {
-    let place = Place::field("idempotency_key");
-    match s.text(place)? {
-        key if key.is_empty() => Err(place.refuse("must not be empty")),
+    let path = FieldPath::field("idempotency_key");
+    match s.text(path)? {
+        key if key.is_empty() => Err(path.invalid("must not be empty")),
         Cow::Borrowed(key) => Ok(key.as_bytes().into()),
         Cow::Owned(key) => Ok(key.into_bytes().into()),
     }
 }
 
 fn records<'a>(w: &mut Write<'a>, s: &mut Scanner<'a>, limits: &Limits) -> Result<(), Failure> {
-    s.must_be(Place::field("records"), "an array", |b| b == b'[')?;
+    s.expect_type(FieldPath::field("records"), "an array", |b| b == b'[')?;
     w.records.clear();
     s.array(|s, index| {
         check_count(index + 1, limits)?;
@@ -199,102 +200,104 @@ fn records<'a>(w: &mut Write<'a>, s: &mut Scanner<'a>, limits: &Limits) -> Resul
 }
 
 fn record<'a>(s: &mut Scanner<'a>, index: usize) -> Result<Record<'a>, Failure> {
-    let place = Place { within: "records", index: Some(index), field: "" };
-    s.must_be(place, "an object", |b| b == b'{')?;
+    let path = FieldPath { within: "records", index: Some(index), field: "" };
+    s.expect_type(path, "an object", |b| b == b'{')?;
     let mut r = Record::default();
     let mut data = None;
     let mut data_b64 = None;
-    RECORD.read(s, place, |s, key| {
+    RECORD.read(s, path, |s, key| {
         match key {
             "data" => data = Some(s.value()?),
-            "data_b64" => data_b64 = Some(octets(s, place.at("data_b64"))?),
-            "tag" => r.tag = s.text(place.at("tag"))?,
-            "node" => r.node = s.text(place.at("node"))?,
-            "meta" => r.meta = meta(s, place.at("meta"))?.into(),
-            "ttl_ms" => r.ttl_ms = s.u64(place.at("ttl_ms"))?,
-            "delay_ms" => r.delay_ms = s.u64(place.at("delay_ms"))?,
-            "deliver_at" => r.deliver_at = s.u64(place.at("deliver_at"))?,
-            "group" => r.group = s.text(place.at("group"))?,
-            "lane" => r.lane = Some(lane(s, place.at("lane"))?),
+            "data_b64" => data_b64 = Some(base64_bytes(s, path.at("data_b64"))?),
+            "tag" => r.tag = s.text(path.at("tag"))?,
+            "node" => r.node = s.text(path.at("node"))?,
+            "meta" => r.meta = meta(s, path.at("meta"))?.into(),
+            "ttl_ms" => r.ttl_ms = s.u64(path.at("ttl_ms"))?,
+            "delay_ms" => r.delay_ms = s.u64(path.at("delay_ms"))?,
+            "deliver_at" => r.deliver_at = s.u64(path.at("deliver_at"))?,
+            "group" => r.group = s.text(path.at("group"))?,
+            "lane" => r.lane = Some(lane(s, path.at("lane"))?),
             _ => s.skip()?,
         }
         Ok(())
     })?;
     match (data, data_b64) {
         (Some(data), None) => r.data = data.as_bytes().into(),
-        (None, Some(octets)) => (r.data, r.binary) = (octets.into(), true),
-        (None, None) => return Err(place.refuse("has neither data nor data_b64")),
-        (Some(_), Some(_)) => return Err(place.refuse("has both data and data_b64")),
+        (None, Some(bytes)) => (r.data, r.binary) = (bytes.into(), true),
+        (None, None) => return Err(path.invalid("needs data or data_b64")),
+        (Some(_), Some(_)) => {
+            return Err(path.invalid("has both data and data_b64; send one of them"));
+        }
     }
     Ok(r)
 }
 
-fn lane(s: &mut Scanner<'_>, place: Place) -> Result<u8, Failure> {
-    let lane = u8::try_from(s.u64(place)?).ok().filter(|lane| *lane <= 9);
-    lane.ok_or_else(|| place.refuse("must be 0 to 9"))
+fn lane(s: &mut Scanner<'_>, path: FieldPath) -> Result<u8, Failure> {
+    let lane = s.u64(path)?;
+    let valid = u8::try_from(lane).ok().filter(|lane| *lane <= 9);
+    valid.ok_or_else(|| path.invalid(format_args!("must be 0 to 9, not {lane}")))
 }
 
-fn octets(s: &mut Scanner<'_>, place: Place) -> Result<Vec<u8>, Failure> {
-    let text = s.text(place)?;
-    base64::decode(base64::Kind::Standard, text.as_bytes())
-        .ok_or_else(|| place.refuse("is not base64 with padding"))
+fn base64_bytes(s: &mut Scanner<'_>, path: FieldPath) -> Result<Vec<u8>, Failure> {
+    let text = s.text(path)?;
+    decode_base64(text.as_bytes()).ok_or_else(|| path.invalid("is not base64 with padding"))
 }
 
-/// An object of strings, as it was sent.
-fn meta<'a>(s: &mut Scanner<'a>, place: Place) -> Result<&'a str, Failure> {
-    s.must_be(place, "an object of strings", |b| b == b'{')?;
+/// Parses `meta`: an object of strings, kept as it was sent.
+fn meta<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<&'a str, Failure> {
+    s.expect_type(path, "an object of strings", |b| b == b'{')?;
     let text = s.clone().value()?;
     let mut keys = 0;
     s.object(|s, key: Text<'a>| {
         keys += 1;
-        let name =
-            key.decode().ok_or_else(|| place.refuse("has a key with half a surrogate pair"))?;
+        let name = key
+            .decode()
+            .ok_or_else(|| path.invalid("has a key with an unpaired surrogate escape"))?;
         if name.starts_with('$') || name.starts_with("_topics_") {
-            return Err(
-                place.refuse(format_args!("must not name {name:?}: $ and _topics_ are reserved"))
-            );
+            return Err(path.invalid(format_args!(
+                "has the reserved key {name:?}; keys must not begin with $ or _topics_"
+            )));
         }
-        s.must_be(place, "an object of strings", |b| b == b'"')?;
-        s.text(place).map(drop)
+        s.expect_type(path, "an object of strings", |b| b == b'"')?;
+        s.text(path).map(drop)
     })?;
     if keys > META_KEYS {
-        return Err(place.refuse(format_args!("has {keys} keys, the limit is {META_KEYS}")));
+        return Err(path.invalid(format_args!("has {keys} keys, the limit is {META_KEYS}")));
     }
     Ok(if keys == 0 { "" } else { text })
 }
 
-/// Checks a `meta` that is a text of its own, and returns it without the whitespace around it.
+/// Checks `meta` from a JSON text, and returns it without surrounding whitespace.
 pub fn parse_meta(text: &[u8]) -> Result<&str, Failure> {
     let text = std::str::from_utf8(text).map_err(|_| Failure::invalid("meta is not UTF-8"))?;
     let mut s = Scanner::at_depth(text, DATA_DEPTH);
-    let text = meta(&mut s, Place::field("meta"))?;
+    let text = meta(&mut s, FieldPath::field("meta"))?;
     s.end()?;
     Ok(text)
 }
 
-/// One value a line; lines of whitespace are none.
-fn lines<'a>(w: &mut Write<'a>, body: &'a [u8], limits: &Limits) -> Result<(), Failure> {
+/// Parses NDJSON: one value per line; blank lines are skipped.
+fn ndjson<'a>(w: &mut Write<'a>, body: &'a [u8], limits: &Limits) -> Result<(), Failure> {
     for line in body.split(|&b| b == b'\n') {
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
         let index = w.records.len();
         check_count(index + 1, limits)?;
-        let place = Place { within: "records", index: Some(index), field: "data" };
+        let path = FieldPath { within: "records", index: Some(index), field: "data" };
         let value = crate::json::validate(line)
-            .map_err(|e: SyntaxError| place.refuse(format_args!("is not one JSON value: {e}")))?;
+            .map_err(|e: SyntaxError| path.invalid(format_args!("is {e}")))?;
         w.records.push(Record { data: value.as_bytes().into(), ..Record::default() });
     }
     Ok(())
 }
 
-/// What says of records how they are written stands in the body, if that is JSON.
+/// Refuses query parameters that a JSON body has as fields.
 fn not_in_query(query: &Query<'_>) -> Result<(), Failure> {
     for (name, field) in [("tag", "records[].tag"), ("node", "node"), ("key", "idempotency_key")] {
         if query.get(name)?.is_some() {
-            let message = format!(
-                "query parameter `{name}` is for bodies that are no JSON; use the field `{field}`"
-            );
+            let message =
+                format!("query parameter `{name}` is not for JSON bodies; use the field `{field}`");
             return Err(Failure::invalid(message));
         }
     }
@@ -321,7 +324,7 @@ fn check_count(got: usize, limits: &Limits) -> Result<(), Failure> {
     if max == 0 || got <= max {
         return Ok(());
     }
-    // How many there are in all is not known here; that there is one too many is.
+    // The total is unknown while parsing; the error reports the first record over the limit.
     Err(Error::BatchTooLarge { got: got as u64, max: max as u64, unit: "records" }.into())
 }
 
@@ -329,7 +332,7 @@ fn check_size(field: &'static str, got: usize, max: usize) -> Result<(), Failure
     if max == 0 || got <= max {
         return Ok(());
     }
-    Err(Place::field(field).refuse(format_args!("is {got} bytes, the limit is {max}")))
+    Err(FieldPath::field(field).invalid(format_args!("is {got} bytes, the limit is {max}")))
 }
 
 fn check_record(index: usize, r: &Record<'_>, limits: &Limits) -> Result<(), Failure> {
@@ -366,7 +369,7 @@ impl Record<'_> {
 }
 
 impl Write<'_> {
-    /// Hands the write to `run` in the engine's terms.
+    /// Calls `run` with the write as an engine request.
     pub fn with_append<R>(&self, run: impl FnOnce(&Append<'_>) -> R) -> R {
         let records: Vec<NewRecord<'_>> = self.records.iter().map(Record::as_new).collect();
         run(&Append {

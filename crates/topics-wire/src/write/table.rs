@@ -1,4 +1,4 @@
-//! Rows of an Arrow IPC stream as records. Their bytes stay where they came in.
+//! Arrow bodies: rows of an IPC stream as records, without copying payloads.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,27 +15,27 @@ use topics_engine::Error;
 
 use super::{Record, parse_meta};
 use crate::error::Failure;
-use crate::json::{Place, SyntaxError, push_str};
+use crate::json::{FieldPath, SyntaxError, push_str};
 
-/// The batches of a body.
+/// The batches of an Arrow body.
 #[derive(Debug)]
 pub struct Table {
     batches: Vec<RecordBatch>,
-    /// For a stream without rows: whether it has the column that every write needs.
+    /// Whether the schema has `data`; needed for a stream without rows.
     has_data: bool,
 }
 
-/// A row: what its `topic` says, and its record.
+/// A row: its `topic` and its record.
 pub(super) type Row<'a> = (Option<Cow<'a, str>>, Result<Record<'a>, Failure>);
 
 fn refused(e: impl std::fmt::Display) -> Failure {
-    Failure::invalid(format!("the body is not an Arrow IPC stream that is read here: {e}"))
+    Failure::invalid(format!("the body is not a readable Arrow IPC stream: {e}"))
 }
 
 impl Table {
     /// Reads and verifies a body of at most `most` rows; 0 is no limit.
     pub fn read(body: &[u8], most: usize) -> Result<Self, Failure> {
-        // What a stranger sends may still find a bug in the decoder: it is a refusal, no more.
+        // A malformed body may panic in the decoder; it is refused like any other.
         catch_unwind(AssertUnwindSafe(|| Self::decode(body, most)))
             .unwrap_or_else(|_| Err(refused("it is malformed")))
     }
@@ -57,10 +57,12 @@ impl Table {
         Ok(Self { batches, has_data: schema.column_with_name("data").is_some() })
     }
 
-    /// The rows in their order; `topics`: each names its topic.
+    /// The rows in order; `topics`: whether each names its topic.
     pub(super) fn rows(&self, topics: bool) -> Result<impl Iterator<Item = Row<'_>>, Failure> {
         if !self.has_data {
-            return Err(Place::field("data").refuse("is missing: it is the one column needed"));
+            return Err(
+                FieldPath::field("data").invalid("is missing; the stream needs this column")
+            );
         }
         let mut first = 0;
         let mut all = Vec::with_capacity(self.batches.len());
@@ -74,10 +76,10 @@ impl Table {
     }
 }
 
-/// The columns of a batch that mean something here; others are passed over.
+/// The columns of a batch that a write reads; others are ignored.
 struct Columns<'a> {
     rows: usize,
-    /// How many rows came before.
+    /// The number of rows in earlier batches.
     first: usize,
     topic: Values<'a>,
     data: Values<'a>,
@@ -107,19 +109,18 @@ impl<'a> Columns<'a> {
     }
 
     fn record(&self, i: usize) -> Result<Record<'a>, Failure> {
-        let place = Place { within: "records", index: Some(self.first + i), field: "data" };
+        let path = FieldPath { within: "records", index: Some(self.first + i), field: "data" };
         let (data, binary) = match self.data.get(i) {
-            None => return Err(place.refuse("is null")),
+            None => return Err(path.invalid("must not be null")),
             Some(data) if self.data.binary() => (data, true),
             Some(data) => {
-                let json = crate::json::validate(data).map_err(|e: SyntaxError| {
-                    place.refuse(format_args!("is not one JSON value: {e}"))
-                })?;
+                let json = crate::json::validate(data)
+                    .map_err(|e: SyntaxError| path.invalid(format_args!("is {e}")))?;
                 (json.as_bytes(), false)
             }
         };
         let meta = match &self.meta {
-            Some(meta) => meta.text(i, place.at("meta"))?,
+            Some(meta) => meta.text(i, path.at("meta"))?,
             None => Cow::default(),
         };
         let (tag, node) = (self.tag.text(i), self.node.text(i));
@@ -134,7 +135,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// A column of texts or bytes.
+/// A column of strings or bytes.
 enum Values<'a> {
     Absent,
     Utf8(&'a StringArray),
@@ -166,8 +167,8 @@ impl<'a> Values<'a> {
             }
             kind => {
                 let wanted = if binary { "utf8 or binary" } else { "utf8" };
-                let message = format!("is a column of {kind}, not of {wanted}");
-                return Err(Place::field(name).refuse(message));
+                let message = format!("must be a column of {wanted}, not of {kind}");
+                return Err(FieldPath::field(name).invalid(message));
             }
         })
     }
@@ -195,13 +196,13 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// A text; Arrow has checked that it is UTF-8.
+    /// A string; Arrow has checked that it is UTF-8.
     fn text(&self, i: usize) -> Option<Cow<'a, str>> {
         self.get(i).map(String::from_utf8_lossy)
     }
 }
 
-/// A column of maps from text to text.
+/// A column of maps from string to string.
 struct Meta<'a> {
     maps: &'a MapArray,
     keys: Values<'a>,
@@ -209,7 +210,7 @@ struct Meta<'a> {
 }
 
 impl<'a> Meta<'a> {
-    /// None where every row has none.
+    /// `None` for a column without values.
     fn of(array: &'a dyn Array) -> Result<Option<Self>, Failure> {
         match array.data_type() {
             DataType::Null => Ok(None),
@@ -220,14 +221,14 @@ impl<'a> Meta<'a> {
                 Ok(Some(Self { maps, keys, values }))
             }
             kind => {
-                let message = format!("is a column of {kind}, not of map<utf8, utf8>");
-                Err(Place::field("meta").refuse(message))
+                let message = format!("must be a column of map<utf8, utf8>, not of {kind}");
+                Err(FieldPath::field("meta").invalid(message))
             }
         }
     }
 
     /// The map as the JSON text that is stored.
-    fn text(&self, i: usize, place: Place) -> Result<Cow<'a, str>, Failure> {
+    fn text(&self, i: usize, path: FieldPath) -> Result<Cow<'a, str>, Failure> {
         let ends = self.maps.value_offsets();
         let (from, to) = (ends[i] as usize, ends[i + 1] as usize);
         if self.maps.is_null(i) || from >= to {
@@ -236,7 +237,7 @@ impl<'a> Meta<'a> {
         let mut out = vec![b'{'];
         for at in from..to {
             let (Some(key), Some(value)) = (self.keys.get(at), self.values.get(at)) else {
-                return Err(place.refuse("has a null in it"));
+                return Err(path.invalid("must not contain null"));
             };
             if at > from {
                 out.push(b',');
@@ -246,7 +247,7 @@ impl<'a> Meta<'a> {
             push_str(&mut out, value);
         }
         out.push(b'}');
-        let checked = parse_meta(&out).map_err(|f| place.refuse(f.message))?;
+        let checked = parse_meta(&out).map_err(|f| path.invalid(f.message))?;
         Ok(Cow::Owned(checked.to_owned()))
     }
 }

@@ -18,7 +18,7 @@ fn every_field() {
     .unwrap();
     w.with_append(|a| {
         let first = a.records[0];
-        // Byte for byte, whitespace inside included, whitespace around not.
+        // Byte for byte, with inner whitespace, without surrounding whitespace.
         assert_eq!(first.data, br#"{"a": [1, 2.50]}"#);
         assert_eq!((first.tag, first.node, first.binary), (&b"t"[..], &b"n"[..], false));
         assert_eq!((first.meta, first.ttl_ms), (&br#"{"k":"v"}"#[..], 5));
@@ -63,11 +63,11 @@ fn null_is_as_if_the_field_were_absent() {
 fn unknown_fields_are_refused_with_the_nearest() {
     for (body, says) in [
         (r#"{"idempotency_kye":"k"}"#, "`idempotency_kye`; did you mean `idempotency_key`?"),
-        (r#"{"return_seqs":true}"#, "`return_seqs`; known are config,"),
+        (r#"{"return_seqs":true}"#, "`return_seqs`; expected one of config,"),
         (r#"{"records":[{},{"tga":1}]}"#, "`records[1].tga`; did you mean `tag`?"),
         (r#"{"records":[],"config":{"ttlms":1}}"#, "`config.ttlms`; did you mean `ttl_ms`?"),
     ] {
-        // The first record has nothing that counts before what is unknown.
+        // The refusal names the first unknown field.
         let body = body.replace("[{},", r#"[{"data":1},"#);
         let message = refused(&body).message;
         assert!(message.starts_with("unknown ") && message.contains(says), "{message}");
@@ -83,7 +83,7 @@ fn what_json_says_itself_is_not_in_the_query() {
     for query in [&b"key=k"[..], b"tag=t", b"node=n", b"key"] {
         let failure = parse(Body::Json, body, &Query::new(query), b"", &Limits::default());
         assert!(failure.unwrap_err().message.contains("use the field"));
-        assert!(parse(Body::Octets, body, &Query::new(query), b"", &Limits::default()).is_ok());
+        assert!(parse(Body::Binary, body, &Query::new(query), b"", &Limits::default()).is_ok());
     }
 }
 
@@ -196,7 +196,7 @@ fn options_of_jobs() {
         assert_eq!((plain.lane, plain.group, plain.delay_ms), (None, &b""[..], 0));
     });
     let failure = refused(r#"{"records":[{"data":1,"lane":10}]}"#);
-    assert_eq!(failure.message, "records[0].lane must be 0 to 9");
+    assert_eq!(failure.message, "records[0].lane must be 0 to 9, not 10");
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn limits_name_the_record() {
 fn lines_and_octets() {
     let query = Query::new(b"tag=a%20b&node=n&key=k&return_seqs=true");
     let parse = |kind, body| parse(kind, body, &query, b"header", &Limits::default());
-    let w = parse(Body::Lines, b"{\"a\":1}\r\n\n 2 \n\"x\"").unwrap();
+    let w = parse(Body::Ndjson, b"{\"a\":1}\r\n\n 2 \n\"x\"").unwrap();
     assert!(w.return_seqs);
     w.with_append(|a| {
         let data: Vec<_> = a.records.iter().map(|r| r.data).collect();
@@ -260,19 +260,19 @@ fn lines_and_octets() {
         assert!(a.records.iter().all(|r| r.tag == b"a b" && !r.binary));
         assert_eq!((a.node, a.key), (&b"n"[..], &b"k"[..]));
     });
-    let w = parse(Body::Octets, b"\x00\xff").unwrap();
+    let w = parse(Body::Binary, b"\x00\xff").unwrap();
     w.with_append(|a| {
         assert_eq!((a.records.len(), a.records[0].data), (1, &b"\x00\xff"[..]));
         assert!(a.records[0].binary && a.records[0].tag == b"a b");
     });
-    let failure = parse(Body::Lines, b"1\n2\n{\n").unwrap_err();
+    let failure = parse(Body::Ndjson, b"1\n2\n{\n").unwrap_err();
     assert!(
-        failure.message.starts_with("records[2].data is not one JSON value"),
+        failure.message.starts_with("records[2].data is not valid JSON: "),
         "{}",
         failure.message
     );
-    assert_eq!(parse(Body::Lines, b"1 2").unwrap_err().code, "invalid_request");
-    assert_eq!(parse(Body::Lines, b"\n\n").unwrap_err().code, "invalid_request");
+    assert_eq!(parse(Body::Ndjson, b"1 2").unwrap_err().code, "invalid_request");
+    assert_eq!(parse(Body::Ndjson, b"\n\n").unwrap_err().code, "invalid_request");
 }
 
 #[test]

@@ -1,27 +1,25 @@
-//! Transactions: bodies in, answers out.
+//! Requests of transactions.
 
 use std::borrow::Cow;
 
 use topics_engine::{
-    CommitRequest, Committed, Held, NewRecord, StageRequest, Staged, TxnAck, TxnCursor, TxnRequest,
-    TxnRows, TxnStage, TxnWork, WriterState, WriterSummary,
+    CommitRequest, Held, NewRecord, StageRequest, TxnAck, TxnCursor, TxnRequest, TxnRows, TxnStage,
+    TxnWork,
 };
 
 use super::{Record, Table, Write, body_key, check_record, check_size, records};
 use crate::error::Failure;
-use crate::json::{Fields, Place, Reader, Scanner};
+use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{KEY_BYTES, Limits};
-use crate::render::Object;
-use crate::small;
 
 /// Rows of one topic.
 #[derive(Debug, Default)]
-struct Rows<'a> {
+struct TopicRows<'a> {
     topic: Cow<'a, str>,
     write: Write<'a>,
 }
 
-/// Jobs that are acked.
+/// Jobs to ack.
 #[derive(Debug, Default)]
 struct Ack<'a> {
     queue: Cow<'a, str>,
@@ -30,10 +28,10 @@ struct Ack<'a> {
     lease_ids: Option<Vec<u64>>,
 }
 
-/// A stage, a commit or a transaction as it was asked for.
+/// The body of a stage, a commit or a whole transaction.
 #[derive(Debug, Default)]
 pub struct Txn<'a> {
-    rows: Vec<Rows<'a>>,
+    rows: Vec<TopicRows<'a>>,
     heads: Vec<(Cow<'a, str>, u64)>,
     /// Topic, consumer, seq.
     commits: Vec<(Cow<'a, str>, Cow<'a, str>, u64)>,
@@ -45,31 +43,31 @@ pub struct Txn<'a> {
     key: Cow<'a, [u8]>,
 }
 
-/// Which fields a body has.
+/// The kind of body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Request {
     Stage,
     Commit,
-    Whole,
+    Transact,
 }
 
-impl Kind {
+impl Request {
     fn fields(self) -> Fields {
         let own = Fields::of(match self {
             Self::Stage => &["appends"],
             Self::Commit => &["epoch", "stages"],
-            Self::Whole => &["appends", "idempotency_key", "writer", "epoch"],
+            Self::Transact => &["appends", "idempotency_key", "writer", "epoch"],
         });
         match self {
             Self::Stage => own,
-            Self::Commit | Self::Whole => own.and(&["expect_heads", "commits", "acks"]),
+            Self::Commit | Self::Transact => own.and(&["expect_heads", "commits", "acks"]),
         }
     }
 
-    /// Of one of its appends.
+    /// The fields of one of its appends.
     fn append_fields(self) -> Fields {
         Fields::of(match self {
-            Self::Whole => &["topic", "records", "node", "expect_head"],
+            Self::Transact => &["topic", "records", "node", "expect_head"],
             Self::Stage | Self::Commit => &["topic", "records", "node"],
         })
     }
@@ -77,11 +75,15 @@ impl Kind {
 
 /// `{appends: [{topic, records, node?}]}`.
 pub fn stage<'a>(body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
-    let t = parse(Kind::Stage, body, limits)?;
-    if t.rows.is_empty() { Err(Place::field("appends").refuse("must not be empty")) } else { Ok(t) }
+    let t = parse(Request::Stage, body, limits)?;
+    if t.rows.is_empty() {
+        Err(FieldPath::field("appends").invalid("must not be empty"))
+    } else {
+        Ok(t)
+    }
 }
 
-/// Columns of rows, each with its `topic` unless all are for one.
+/// A stage from Arrow rows; each names its `topic` unless the request does.
 pub fn stage_table<'a>(
     table: &'a Table,
     topic: Option<&'a str>,
@@ -94,34 +96,39 @@ pub fn stage_table<'a>(
         let topic = match topic {
             Some(topic) => Cow::Borrowed(topic),
             None => named.filter(|name| !name.is_empty()).ok_or_else(|| {
-                Place { within: "records", index: Some(index), field: "topic" }.refuse("is missing")
+                FieldPath { within: "records", index: Some(index), field: "topic" }
+                    .invalid("is missing")
             })?,
         };
-        // Rows of a topic mostly come one after the other.
+        // Rows of one topic usually follow each other.
         let at = t.rows.iter().rposition(|r| r.topic == topic);
         let at = at.unwrap_or_else(|| {
-            t.rows.push(Rows { topic, write: Write::default() });
+            t.rows.push(TopicRows { topic, write: Write::default() });
             t.rows.len() - 1
         });
         t.rows[at].write.records.push(record);
     }
-    if t.rows.is_empty() { Err(Place::field("records").refuse("must not be empty")) } else { Ok(t) }
+    if t.rows.is_empty() {
+        Err(FieldPath::field("records").invalid("must not be empty"))
+    } else {
+        Ok(t)
+    }
 }
 
 /// `{epoch, stages: [{id, parts, records?}], expect_heads?, commits?, acks?}`.
 pub fn commit<'a>(body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
-    let t = parse(Kind::Commit, body, limits)?;
-    if t.epoch.is_none() { Err(Place::field("epoch").refuse("is missing")) } else { Ok(t) }
+    let t = parse(Request::Commit, body, limits)?;
+    if t.epoch.is_none() { Err(FieldPath::field("epoch").invalid("is missing")) } else { Ok(t) }
 }
 
 /// `{appends?, expect_heads?, commits?, acks?, idempotency_key?, writer?, epoch?}`; `header_key` is
 /// the `Idempotency-Key` header; a key in the body wins.
-pub fn whole<'a>(
+pub fn transact<'a>(
     body: &'a [u8],
     header_key: &'a [u8],
     limits: &Limits,
 ) -> Result<Txn<'a>, Failure> {
-    let mut t = parse(Kind::Whole, body, limits)?;
+    let mut t = parse(Request::Transact, body, limits)?;
     if t.key.is_empty() {
         t.key = header_key.into();
     }
@@ -129,19 +136,19 @@ pub fn whole<'a>(
     Ok(t)
 }
 
-fn parse<'a>(kind: Kind, body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
+fn parse<'a>(kind: Request, body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
     let mut t = Txn::default();
-    small::body(body, kind.fields(), |s, key| {
+    read_body(body, kind.fields(), |s, key| {
         match key {
-            "appends" => list(s, "appends", &mut t.rows, |s, place| {
-                append(s, place, limits, kind.append_fields(), &mut t.heads)
+            "appends" => list(s, "appends", &mut t.rows, |s, path| {
+                append(s, path, limits, kind.append_fields(), &mut t.heads)
             })?,
             "stages" => list(s, "stages", &mut t.stages, one_stage)?,
             "commits" => list(s, "commits", &mut t.commits, cursor)?,
             "acks" => list(s, "acks", &mut t.acks, ack)?,
             "expect_heads" => heads(s, &mut t.heads)?,
-            "epoch" => t.epoch = Some(s.u64(Place::field("epoch"))?),
-            "writer" => t.writer = Some(s.text(Place::field("writer"))?),
+            "epoch" => t.epoch = Some(s.u64(FieldPath::field("epoch"))?),
+            "writer" => t.writer = Some(s.text(FieldPath::field("writer"))?),
             "idempotency_key" => t.key = body_key(s)?,
             _ => s.skip()?,
         }
@@ -150,56 +157,58 @@ fn parse<'a>(kind: Kind, body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Fai
     Ok(t)
 }
 
-/// An array of objects.
+/// Reads an array of objects.
 fn list<'a, T>(
     s: &mut Scanner<'a>,
     field: &'static str,
     out: &mut Vec<T>,
-    mut each: impl FnMut(&mut Scanner<'a>, Place) -> Result<T, Failure>,
+    mut each: impl FnMut(&mut Scanner<'a>, FieldPath) -> Result<T, Failure>,
 ) -> Result<(), Failure> {
-    s.must_be(Place::field(field), "an array", |b| b == b'[')?;
+    s.expect_type(FieldPath::field(field), "an array", |b| b == b'[')?;
     s.array(|s, index| {
-        let place = Place { within: field, index: Some(index), field: "" };
-        s.must_be(place, "an object", |b| b == b'{')?;
-        out.push(each(s, place)?);
+        let path = FieldPath { within: field, index: Some(index), field: "" };
+        s.expect_type(path, "an object", |b| b == b'{')?;
+        out.push(each(s, path)?);
         Ok(())
     })
 }
 
 fn heads<'a>(s: &mut Scanner<'a>, all: &mut Vec<(Cow<'a, str>, u64)>) -> Result<(), Failure> {
-    let place = Place::field("expect_heads");
-    s.must_be(place, "an object of integers", |b| b == b'{')?;
+    let path = FieldPath::field("expect_heads");
+    s.expect_type(path, "an object of integers", |b| b == b'{')?;
     s.object(|s, topic| {
-        let topic = topic.decode().ok_or_else(|| place.refuse("has a name that is no text"))?;
-        all.push((topic, s.u64(place)?));
+        let topic = topic
+            .decode()
+            .ok_or_else(|| path.invalid("has a key with an unpaired surrogate escape"))?;
+        all.push((topic, s.u64(path)?));
         Ok(())
     })
 }
 
 fn append<'a>(
     s: &mut Scanner<'a>,
-    place: Place,
+    path: FieldPath,
     limits: &Limits,
     fields: Fields,
     heads: &mut Vec<(Cow<'a, str>, u64)>,
-) -> Result<Rows<'a>, Failure> {
-    let mut rows = Rows::default();
+) -> Result<TopicRows<'a>, Failure> {
+    let mut rows = TopicRows::default();
     let mut head = None;
-    fields.read(s, place, |s, key| {
+    fields.read(s, path, |s, key| {
         match key {
-            "topic" => rows.topic = s.text(place.at("topic"))?,
+            "topic" => rows.topic = s.text(path.at("topic"))?,
             "records" => records(&mut rows.write, s, limits)?,
-            "node" => rows.write.node = s.text(place.at("node"))?,
-            "expect_head" => head = Some(s.u64(place.at("expect_head"))?),
+            "node" => rows.write.node = s.text(path.at("node"))?,
+            "expect_head" => head = Some(s.u64(path.at("expect_head"))?),
             _ => s.skip()?,
         }
         Ok(())
     })?;
     if rows.topic.is_empty() {
-        return Err(place.at("topic").refuse("is missing"));
+        return Err(path.at("topic").invalid("is missing"));
     }
     if rows.write.records.is_empty() {
-        return Err(place.at("records").refuse("must not be empty"));
+        return Err(path.at("records").invalid("must not be empty"));
     }
     check_size("node", rows.write.node.len(), limits.node_bytes)?;
     for (index, record) in rows.write.records.iter().enumerate() {
@@ -211,74 +220,76 @@ fn append<'a>(
 
 fn one_stage<'a>(
     s: &mut Scanner<'a>,
-    place: Place,
+    path: FieldPath,
 ) -> Result<(Cow<'a, str>, u32, Option<u64>), Failure> {
     let (mut id, mut parts, mut records) = (None, None, None);
-    Fields::of(&["id", "parts", "records"]).read(s, place, |s, key| {
+    Fields::of(&["id", "parts", "records"]).read(s, path, |s, key| {
         match key {
-            "id" => id = Some(s.text(place.at("id"))?),
-            "parts" => parts = Some(s.u64(place.at("parts"))?),
-            "records" => records = Some(s.u64(place.at("records"))?),
+            "id" => id = Some(s.text(path.at("id"))?),
+            "parts" => parts = Some(s.u64(path.at("parts"))?),
+            "records" => records = Some(s.u64(path.at("records"))?),
             _ => s.skip()?,
         }
         Ok(())
     })?;
-    let id = id.ok_or_else(|| place.at("id").refuse("is missing"))?;
+    let id = id.ok_or_else(|| path.at("id").invalid("is missing"))?;
     let parts = parts.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
-    let parts = parts.ok_or_else(|| place.at("parts").refuse("is how many parts there are"))?;
+    let parts = parts.ok_or_else(|| {
+        path.at("parts").invalid("must be the number of parts, from 1 to 4294967295")
+    })?;
     Ok((id, parts, records))
 }
 
 fn cursor<'a>(
     s: &mut Scanner<'a>,
-    place: Place,
+    path: FieldPath,
 ) -> Result<(Cow<'a, str>, Cow<'a, str>, u64), Failure> {
     let (mut topic, mut consumer, mut seq) = (None, None, None);
-    Fields::of(&["topic", "consumer", "seq"]).read(s, place, |s, key| {
+    Fields::of(&["topic", "consumer", "seq"]).read(s, path, |s, key| {
         match key {
-            "topic" => topic = Some(s.text(place.at("topic"))?),
-            "consumer" => consumer = Some(s.text(place.at("consumer"))?),
-            "seq" => seq = Some(s.u64(place.at("seq"))?),
+            "topic" => topic = Some(s.text(path.at("topic"))?),
+            "consumer" => consumer = Some(s.text(path.at("consumer"))?),
+            "seq" => seq = Some(s.u64(path.at("seq"))?),
             _ => s.skip()?,
         }
         Ok(())
     })?;
     match (topic, consumer, seq) {
         (Some(topic), Some(consumer), Some(seq)) => Ok((topic, consumer, seq)),
-        _ => Err(place.refuse("names topic, consumer and seq")),
+        _ => Err(path.invalid("needs topic, consumer and seq")),
     }
 }
 
-fn ack<'a>(s: &mut Scanner<'a>, place: Place) -> Result<Ack<'a>, Failure> {
+fn ack<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<Ack<'a>, Failure> {
     let mut a = Ack::default();
-    Fields::of(&["queue", "node", "seqs", "lease_ids"]).read(s, place, |s, key| {
+    Fields::of(&["queue", "node", "seqs", "lease_ids"]).read(s, path, |s, key| {
         match key {
-            "queue" => a.queue = s.text(place.at("queue"))?,
-            "node" => a.node = s.text(place.at("node"))?,
-            "seqs" => a.seqs = numbers(s, place.at("seqs"))?,
-            "lease_ids" => a.lease_ids = Some(numbers(s, place.at("lease_ids"))?),
+            "queue" => a.queue = s.text(path.at("queue"))?,
+            "node" => a.node = s.text(path.at("node"))?,
+            "seqs" => a.seqs = numbers(s, path.at("seqs"))?,
+            "lease_ids" => a.lease_ids = Some(numbers(s, path.at("lease_ids"))?),
             _ => s.skip()?,
         }
         Ok(())
     })?;
     if a.queue.is_empty() || a.seqs.is_empty() {
-        return Err(place.refuse("names queue, node and seqs"));
+        return Err(path.invalid("needs queue, node and seqs"));
     }
     Ok(a)
 }
 
-fn numbers(s: &mut Scanner<'_>, place: Place) -> Result<Vec<u64>, Failure> {
+fn numbers(s: &mut Scanner<'_>, path: FieldPath) -> Result<Vec<u64>, Failure> {
     let mut out = Vec::new();
-    s.must_be(place, "an array of integers", |b| b == b'[')?;
+    s.expect_type(path, "an array of integers", |b| b == b'[')?;
     s.array(|s, _| {
-        out.push(s.u64(place)?);
+        out.push(s.u64(path)?);
         Ok::<_, Failure>(())
     })?;
     Ok(out)
 }
 
 impl Txn<'_> {
-    /// The names of every topic in it, each as often as it is named.
+    /// The names of all topics, with repeats.
     pub fn topics(&self) -> impl Iterator<Item = &str> {
         let rows = self.rows.iter().map(|r| &*r.topic);
         let heads = self.heads.iter().map(|(topic, _)| &**topic);
@@ -286,7 +297,7 @@ impl Txn<'_> {
         rows.chain(heads).chain(commits).chain(self.acks.iter().map(|a| &*a.queue))
     }
 
-    /// The writer that it names.
+    /// The writer.
     #[must_use]
     pub fn writer(&self) -> Option<&str> {
         self.writer.as_deref()
@@ -323,7 +334,7 @@ impl Txn<'_> {
         run(TxnWork { expect_heads: &heads, commits: &commits, acks: &acks })
     }
 
-    /// Hands a stage to `run` in the engine's terms.
+    /// Calls `run` with the stage as an engine request.
     pub fn with_stage<R>(
         &self,
         stage: &str,
@@ -333,7 +344,7 @@ impl Txn<'_> {
         self.with_rows(|rows| run(&StageRequest { stage, part, rows }))
     }
 
-    /// Hands a commit to `run` in the engine's terms.
+    /// Calls `run` with the commit as an engine request.
     pub fn with_commit<R>(&self, run: impl FnOnce(&CommitRequest<'_>) -> R) -> R {
         let stages = self.stages.iter();
         let stages: Vec<_> = stages
@@ -343,77 +354,13 @@ impl Txn<'_> {
         self.with_work(|work| run(&CommitRequest { epoch, stages: &stages, work, owner: "" }))
     }
 
-    /// Hands a transaction to `run` in the engine's terms.
-    pub fn with_whole<R>(&self, run: impl FnOnce(&TxnRequest<'_>) -> R) -> R {
+    /// Calls `run` with the transaction as an engine request.
+    pub fn with_transact<R>(&self, run: impl FnOnce(&TxnRequest<'_>) -> R) -> R {
         let (writer, epoch, key) = (self.writer.as_deref(), self.epoch, &*self.key);
         self.with_rows(|rows| {
             self.with_work(|work| run(&TxnRequest { writer, epoch, key, owner: "", rows, work }))
         })
     }
-}
-
-/// The answer to a stage.
-#[must_use]
-pub fn staged(s: &Staged) -> Vec<u8> {
-    let mut o = Object::new(64);
-    o.int("staged", s.records).int("bytes", s.bytes).flag("deduped", s.repeated);
-    o.finish()
-}
-
-/// The answer to a commit.
-#[must_use]
-pub fn committed(c: &Committed) -> Vec<u8> {
-    let mut topics = Object::new(64 * c.topics.len() + 2);
-    for t in &c.topics {
-        let mut one = Object::new(64);
-        one.int("topic_id", t.topic_id).int("first_seq", t.first_seq).int("last_seq", t.last_seq);
-        // A topic's name needs no escapes.
-        topics.raw(&t.topic, &one.finish());
-    }
-    let mut o = Object::new(128);
-    o.flag("committed", true).flag("deduped", c.deduped).raw("topics", &topics.finish());
-    o.finish()
-}
-
-/// A writer.
-#[must_use]
-pub fn writer(name: &str, s: &WriterState) -> Vec<u8> {
-    let mut staged = vec![b'['];
-    for (i, one) in s.staged.iter().enumerate() {
-        if i > 0 {
-            staged.push(b',');
-        }
-        let mut o = Object::new(64);
-        o.name("id", &one.stage).int("parts", u64::from(one.parts));
-        o.int("records", one.records).int("bytes", one.bytes);
-        staged.extend_from_slice(&o.finish());
-    }
-    staged.push(b']');
-    let mut o = Object::new(64);
-    o.name("writer", name).maybe("last_epoch", s.last_epoch).raw("staged", &staged);
-    o.finish()
-}
-
-/// A page of writers.
-#[must_use]
-pub fn writers(found: &[WriterSummary], next: Option<&str>) -> Vec<u8> {
-    let mut list = vec![b'['];
-    for (i, w) in found.iter().enumerate() {
-        if i > 0 {
-            list.push(b',');
-        }
-        let mut o = Object::new(96);
-        o.name("writer", &w.writer).maybe("last_epoch", w.last_epoch);
-        o.int("records", w.records).int("bytes", w.bytes);
-        list.extend_from_slice(&o.finish());
-    }
-    list.push(b']');
-    let mut o = Object::new(list.len() + 64);
-    o.raw("writers", &list);
-    if let Some(next) = next {
-        o.name("next_cursor", next);
-    }
-    o.finish()
 }
 
 #[cfg(test)]
@@ -432,9 +379,9 @@ mod tests {
             "commits":[{"topic":"in","consumer":"c","seq":7}],"expect_heads":{"z":0},
             "acks":[{"queue":"q","node":"w","seqs":[1,2],"lease_ids":[8,9]}],
             "writer":"w","epoch":12,"idempotency_key":"k"}"#;
-        let t = whole(body, b"header", &limits()).unwrap();
+        let t = transact(body, b"header", &limits()).unwrap();
         assert_eq!(t.topics().collect::<Vec<_>>(), ["a", "b", "a", "z", "in", "q"]);
-        t.with_whole(|r| {
+        t.with_transact(|r| {
             assert_eq!((r.writer, r.epoch, r.key), (Some("w"), Some(12), &b"k"[..]));
             assert_eq!((r.rows[0].topic, r.rows[0].node), ("a", &b"n"[..]));
             let records = r.rows[0].records;
@@ -446,7 +393,7 @@ mod tests {
             let h = r.work.acks[0].held;
             assert_eq!((h.node, h.seqs, h.lease_ids), (&b"w"[..], &[1, 2][..], Some(&[8, 9][..])));
         });
-        assert_eq!(&*whole(b"{}", b"header", &limits()).unwrap().key, b"header");
+        assert_eq!(&*transact(b"{}", b"header", &limits()).unwrap().key, b"header");
     }
 
     #[test]
@@ -485,26 +432,5 @@ mod tests {
             let text = refused(commit(body, &limits()));
             assert!(text.contains(word), "{text}");
         }
-    }
-
-    #[test]
-    fn answers() {
-        let topics = vec![topics_engine::CommittedTopic {
-            topic: "a.b".into(),
-            topic_id: 3,
-            first_seq: 1,
-            last_seq: 2,
-        }];
-        let c = Committed { epoch: 9, deduped: true, topics };
-        assert_eq!(
-            committed(&c),
-            br#"{"committed":true,"deduped":true,"topics":{"a.b":{"topic_id":3,"first_seq":1,"last_seq":2}}}"#
-        );
-        assert_eq!(
-            writer("w", &WriterState::default()),
-            br#"{"writer":"w","last_epoch":null,"staged":[]}"#
-        );
-        let s = Staged { records: 2, bytes: 300, repeated: false };
-        assert_eq!(staged(&s), br#"{"staged":2,"bytes":300,"deduped":false}"#);
     }
 }

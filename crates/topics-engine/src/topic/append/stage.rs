@@ -29,7 +29,8 @@ impl Decision<'_> {
         };
         self.remember(&plan)?;
         let gaps = std::mem::take(&mut a.unlogged);
-        let mut frames = self.control_frames(&plan, &gaps);
+        let floor_unlogged = std::mem::take(&mut a.floor_unlogged);
+        let mut frames = self.control_frames(&plan, &gaps, floor_unlogged);
         let mut records = std::mem::take(&mut self.p.records);
         let shown = match class {
             Durability::Ephemeral => {
@@ -79,6 +80,7 @@ impl Decision<'_> {
             Ok(ticket) => ticket,
             Err(e) => {
                 a.unlogged = gaps;
+                a.floor_unlogged = floor_unlogged;
                 self.forget(&plan);
                 return Err(e);
             }
@@ -132,7 +134,7 @@ impl Decision<'_> {
     }
 
     /// The control frames of the write. An `ephemeral` one logs only what outlives its records.
-    fn control_frames(&self, plan: &Plan, gaps: &[Gap]) -> Frames {
+    fn control_frames(&self, plan: &Plan, gaps: &[Gap], floor_unlogged: bool) -> Frames {
         let id = self.topic.id();
         let mut f = Frames::default();
         let reserved_to = plan.reserve.map_or(0, |r| r.to);
@@ -148,6 +150,10 @@ impl Decision<'_> {
             HeadWatermark { reserved_to, lowered: false }.encode_frame(&mut f.head, id, 0, 0);
         }
         encode_gaps(&mut f.head, id, gaps);
+        if floor_unlogged {
+            // I11: what was evicted must not come back, nor count beside what comes now.
+            self.topic.state.read().encode_floor(&mut f.head, id);
+        }
         if let Some(forward) = &self.p.forward {
             forward.encode(&mut f.head, plan.first);
         }

@@ -354,3 +354,28 @@ fn what_left_the_index_before_it_was_read_is_no_damage() {
     let e = topic.unless_gone(&there, lost);
     assert!(matches!(e, Err(Error::Corrupt { .. })), "what the index names must be there: {e:?}");
 }
+
+#[test]
+fn i1_expiry_that_is_logged_behind_writes_does_not_hide_them_from_the_next_open() {
+    let mut w = World::new();
+    w.create("t", ConfigPatch { ttl_ms: Some(1000), ..class(Durability::Fsync) });
+    w.put("t", &["old"]);
+    w.checkpoint();
+    w.clock.advance_ms(2000);
+    let records = [rec("new")];
+    let req = Append { records: &records, ..Append::default() };
+    let acked = Arc::new(std::sync::Mutex::new(None));
+    let answer = acked.clone();
+    w.engine().append_async("t", &req, Box::new(move |r| *answer.lock().unwrap() = Some(r)));
+    // It is written, and not synced.
+    w.engine().drive();
+    assert!(acked.lock().unwrap().is_none());
+    // Logs that the first has expired: behind it.
+    w.state("t");
+    w.engine().checkpoint().unwrap();
+    w.engine().sync().unwrap();
+    assert_eq!(acked.lock().unwrap().clone().unwrap().unwrap().first_seq, 2);
+    w.power_cut();
+    assert_eq!(w.scan("t", 0), (vec![2], vec![(1, 1, "ttl")]));
+    assert_eq!(w.put("t", &["next"]).first_seq, 3, "I2");
+}

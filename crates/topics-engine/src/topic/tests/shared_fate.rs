@@ -90,6 +90,37 @@ fn i1_small_writes_behind_a_big_one_that_does_not_fit_fail_with_it() {
 }
 
 #[test]
+fn i11_what_a_write_that_failed_evicted_does_not_come_back() {
+    // Of the second class the log has no records: what it evicts is of the one before.
+    for c in [Durability::Memory, Durability::Ephemeral] {
+        for again in [1, 2] {
+            let mut w = World::new();
+            let capped = ConfigPatch { cap_records: Some(3), ..class(Durability::Memory) };
+            w.create("t", capped);
+            w.put("t", &["1", "2", "3"]);
+            w.engine().sync().unwrap();
+            w.create("t", class(c));
+            for _ in 0..again {
+                // The first evicts 1 and 2; the second is to tell the log of that too.
+                w.fs.fail_from(CallFilter::on_path(CallKind::Write, "wal-"), 1, FaultKind::ENOSPC);
+                w.fs.fail_from(CallKind::Allocate, 1, FaultKind::ENOSPC);
+                w.put("t", &["lost", "lost"]);
+                drop(w.engine().sync());
+                heal(&w);
+            }
+            let floor = w.state("t").evict_floor;
+            assert!(floor >= 3, "{c:?}: {floor}");
+            w.put("t", &["next", "next"]);
+            w.engine().sync().unwrap();
+            w.kill();
+            let state = w.state("t");
+            assert!(state.evict_floor >= floor, "{c:?}: {} after {floor}", state.evict_floor);
+            assert!(state.count <= 3, "{c:?}: {} records", state.count);
+        }
+    }
+}
+
+#[test]
 fn i1_a_creation_that_fails_takes_its_followers_with_it() {
     for c in STORED {
         let mut w = World::new();

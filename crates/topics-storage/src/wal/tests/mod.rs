@@ -17,6 +17,7 @@ mod faults;
 mod format;
 mod model;
 mod prefault;
+mod state;
 mod threads;
 
 use crate::format::frame::{self, Flags, Frame, FrameType};

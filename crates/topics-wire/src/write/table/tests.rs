@@ -116,11 +116,19 @@ fn refusals_name_the_row_or_the_column() {
     let good = || strings(&[Some("1"), Some("2")]);
     let rows: [(&str, ArrayRef, &str); 7] = [
         ("data", strings(&[Some("1"), Some("{]")]), "records[1].data"),
-        ("data", strings(&[Some("1"), None]), "records[1].data is null"),
-        ("data", Arc::new(Int64Array::from(vec![1, 2])), "data is a column of Int64"),
+        ("data", strings(&[Some("1"), None]), "records[1].data must not be null"),
+        (
+            "data",
+            Arc::new(Int64Array::from(vec![1, 2])),
+            "data must be a column of utf8 or binary, not of Int64",
+        ),
         ("tag", strings(&[None, Some("too long")]), "record 1"),
-        ("tag", Arc::new(BinaryArray::from(vec![&b"x"[..], b"y"])), "tag is a column of Binary"),
-        ("meta", strings(&[None, None]), "meta is a column of Utf8"),
+        (
+            "tag",
+            Arc::new(BinaryArray::from(vec![&b"x"[..], b"y"])),
+            "tag must be a column of utf8, not of Binary",
+        ),
+        ("meta", strings(&[None, None]), "meta must be a column of map<utf8, utf8>, not of Utf8"),
         ("meta", maps(&[&[], &[("$k", Some("v"))]]), "records[1].meta"),
     ];
     for (name, column, word) in rows {
@@ -132,15 +140,14 @@ fn refusals_name_the_row_or_the_column() {
         assert!(text.contains(word), "{text}, not {word}");
     }
     let text = refusal(&batch(vec![("data", good()), ("meta", maps(&[&[("k", None)], &[]]))]));
-    assert!(text.contains("records[0].meta has a null"), "{text}");
+    assert!(text.contains("records[0].meta must not contain null"), "{text}");
     assert!(refusal(&batch(vec![("x", good())])).contains("data is missing"));
     assert!(refusal(&batch(vec![("data", strings(&[]))])).contains("records must not be empty"));
     let body = ipc(&[batch(vec![("data", good())])]);
     assert_eq!(Table::read(&body, 1).unwrap_err().code, "batch_too_large");
 }
 
-/// Bytes that are no stream, and every stream with one byte changed or cut off, are refused or
-/// read; nothing else happens.
+/// Random bytes, and streams with one byte changed or cut off, are refused or read; nothing panics.
 #[test]
 fn malformed_bodies_are_refused() {
     let one = batch(vec![
@@ -157,7 +164,7 @@ fn malformed_bodies_are_refused() {
         assert_eq!(read(bytes).unwrap_err().code, "invalid_request");
     }
     for end in 0..body.len() {
-        // At the end of a message a stream may stop without its marker.
+        // A stream may stop at the end of a message without its marker.
         let cut = read(&body[..end]);
         assert!(cut.is_err() || body.len() - end <= 8, "cut at {end}");
     }

@@ -1,0 +1,70 @@
+//! The state of a hot connection, and the connections that wait for replies.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use topics_service::Reply;
+
+use super::Connection;
+use crate::http::Http;
+
+/// The connections that wait for a reply, by the token of the request.
+#[derive(Default)]
+pub(crate) struct PendingReplies(pub(super) Mutex<HashMap<u64, Py<Connection>>>);
+
+impl PendingReplies {
+    /// Sends a reply to the connection that waits for it; returns the reply when none does.
+    pub fn deliver(&self, py: Python<'_>, token: u64, reply: Reply) -> Option<Reply> {
+        let found = self.0.lock().remove(&token);
+        match found {
+            Some(connection) => {
+                Connection::on_reply(connection.bind(py), &reply);
+                None
+            }
+            None => Some(reply),
+        }
+    }
+}
+
+/// What the connection waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The first request.
+    First,
+    /// The rest of a body.
+    Body,
+    /// The reply of the engine.
+    Busy,
+    /// The next request.
+    Next,
+    /// The client to acknowledge every byte; the transport is closed.
+    Closed,
+}
+
+/// A request whose reply comes later: its token, and where to cancel it.
+pub(super) struct PendingRequest {
+    pub token: u64,
+    pub http: Py<Http>,
+}
+
+pub(super) struct Io {
+    pub transport: Option<Py<PyAny>>,
+    /// Received bytes of requests without an answer.
+    pub buffer: Vec<u8>,
+    /// Bytes of the request at the start of `buffer`, once its head is known.
+    pub need: usize,
+    /// The request whose reply comes later.
+    pub pending: Option<PendingRequest>,
+    /// The label whose slot the current request holds.
+    pub slot: Option<Py<PyAny>>,
+    /// Bytes of the current body that are reserved in the budget of all bodies.
+    pub received: usize,
+    pub phase: Phase,
+    pub since: u64,
+    /// The tick at which a closing connection is aborted.
+    pub close_by: u64,
+    pub paused: bool,
+    /// The connection closes after the current reply.
+    pub closes_after_reply: bool,
+}

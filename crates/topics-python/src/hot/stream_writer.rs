@@ -1,0 +1,198 @@
+//! Writes streams to their transports while the loop drains its queue, without a task for each event.
+//!
+//! A writer starts when the application has sent the response head of a stream. It writes chunks as
+//! the application's server would, and calls `ended` at the end of the stream; then the application
+//! continues.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+use topics_service::{NextAction, StreamOutput};
+
+use crate::bridge::LoopEvent;
+use crate::http::Http;
+
+/// Streams that are pulled during one release of the GIL; few, so that the first stream of a large
+/// fan-out is written early.
+const PULLED_TOGETHER: usize = 32;
+
+/// A larger chunk goes to the transport in pieces, because joining them would copy it.
+const MAX_JOINED: usize = 64 << 10;
+
+/// The writers of a loop, by the token of their stream.
+#[derive(Default)]
+pub(crate) struct StreamWriters(Mutex<HashMap<u64, Py<StreamWriter>>>);
+
+impl StreamWriters {
+    /// The writer of a stream.
+    fn of(&self, py: Python<'_>, token: u64) -> Option<Py<StreamWriter>> {
+        self.0.lock().get(&token).map(|writer| writer.clone_ref(py))
+    }
+
+    /// Writes the output of the streams in `due` that have a writer, and removes them from `due`.
+    pub fn run(&self, py: Python<'_>, due: &mut Vec<u64>) {
+        let mut ready = Vec::new();
+        due.retain(|&token| match self.of(py, token) {
+            Some(writer) => {
+                ready.push(writer);
+                false
+            }
+            None => true,
+        });
+        ready.retain(|writer| writer.get().may_write());
+        for some in ready.chunks(PULLED_TOGETHER) {
+            let writers: Vec<&StreamWriter> = some.iter().map(Py::get).collect();
+            let pull = |writer: &StreamWriter| writer.http.get().pull_stream(writer.token);
+            let pulled = py.detach(|| writers.into_iter().map(pull).collect::<Vec<_>>());
+            for (writer, pulled) in some.iter().zip(pulled) {
+                // An error must not lose the events of the other streams.
+                if let Err(e) = writer.get().write(py, pulled) {
+                    e.write_unraisable(py, None);
+                    writer.get().end(py, false);
+                }
+            }
+        }
+    }
+}
+
+/// Writes one stream to one transport.
+#[pyclass(frozen)]
+pub(crate) struct StreamWriter {
+    http: Py<Http>,
+    token: u64,
+    transport: Py<PyAny>,
+    /// `ended(complete)` is called once, when the writer has written its last byte.
+    ended: Mutex<Option<Py<PyAny>>>,
+    paused: AtomicBool,
+    /// The stream woke while the transport was paused.
+    output_waiting: AtomicBool,
+}
+
+#[pymethods]
+impl StreamWriter {
+    #[new]
+    fn new(http: Py<Http>, token: u64, transport: Py<PyAny>, ended: Py<PyAny>) -> Self {
+        Self {
+            http,
+            token,
+            transport,
+            ended: Mutex::new(Some(ended)),
+            paused: AtomicBool::new(false),
+            output_waiting: AtomicBool::new(false),
+        }
+    }
+
+    /// Starts writing.
+    fn begin(slf: &Bound<'_, Self>) {
+        let me = slf.get();
+        me.http.get().queue.writers.0.lock().insert(me.token, slf.clone().unbind());
+        me.schedule_pull();
+    }
+
+    /// The transport's buffer is full.
+    fn pause(&self) {
+        self.paused.store(true, Ordering::Relaxed);
+    }
+
+    /// The transport's buffer has space again.
+    fn resume(&self) {
+        self.paused.store(false, Ordering::Relaxed);
+        if self.output_waiting.swap(false, Ordering::Relaxed) {
+            self.schedule_pull();
+        }
+    }
+
+    /// Stops writing without calling `ended`. Idempotent.
+    fn close(&self) {
+        self.unregister();
+        let ended = self.ended.lock().take();
+        drop(ended);
+    }
+}
+
+impl StreamWriter {
+    fn schedule_pull(&self) {
+        self.http.get().queue.events.push(LoopEvent::Wake(self.token));
+    }
+
+    /// Removes this writer from its loop; the reference is dropped without the lock.
+    fn unregister(&self) {
+        let gone = self.http.get().queue.writers.0.lock().remove(&self.token);
+        drop(gone);
+    }
+
+    fn may_write(&self) -> bool {
+        let may = !self.paused.load(Ordering::Relaxed);
+        if !may {
+            self.output_waiting.store(true, Ordering::Relaxed);
+        }
+        may
+    }
+
+    fn write(&self, py: Python<'_>, pulled: Option<StreamOutput>) -> PyResult<()> {
+        let Some(StreamOutput { pieces, next }) = pulled else {
+            self.end(py, false);
+            return Ok(());
+        };
+        let length: usize = pieces.iter().map(Bytes::len).sum();
+        if length > 0 {
+            // Errors of a lost connection are ignored: the server tells the application.
+            let _ = if length <= MAX_JOINED {
+                let bytes = chunk(py, &pieces, length)?;
+                self.transport.call_method1(py, intern!(py, "write"), (bytes,))
+            } else {
+                let parts = parts(py, &pieces, length)?;
+                self.transport.call_method1(py, intern!(py, "writelines"), (parts,))
+            };
+        }
+        match next {
+            NextAction::More if self.may_write() => self.schedule_pull(),
+            NextAction::More | NextAction::Wait => {}
+            NextAction::End => self.end(py, true),
+            NextAction::Fail => self.end(py, false),
+        }
+        Ok(())
+    }
+
+    fn end(&self, py: Python<'_>, whole: bool) {
+        self.unregister();
+        let ended = self.ended.lock().take();
+        if let Some(Err(e)) = ended.map(|ended| ended.call1(py, (whole,))) {
+            e.write_unraisable(py, None);
+        }
+    }
+}
+
+/// The bytes before and after a chunk of a chunked response.
+fn framing(length: usize) -> (String, &'static [u8]) {
+    (format!("{length:x}\r\n"), b"\r\n")
+}
+
+/// The pieces as one chunk.
+fn chunk<'py>(py: Python<'py>, pieces: &[Bytes], length: usize) -> PyResult<Bound<'py, PyBytes>> {
+    let (head, tail) = framing(length);
+    PyBytes::new_with(py, head.len() + length + tail.len(), |mut out| {
+        for part in [head.as_bytes()].into_iter().chain(pieces.iter().map(Bytes::as_ref)) {
+            let (to, rest) = out.split_at_mut(part.len());
+            to.copy_from_slice(part);
+            out = rest;
+        }
+        out.copy_from_slice(tail);
+        Ok(())
+    })
+}
+
+/// The same chunk in parts.
+fn parts<'py>(py: Python<'py>, pieces: &[Bytes], length: usize) -> PyResult<Bound<'py, PyList>> {
+    let (head, tail) = framing(length);
+    let parts = PyList::new(py, [PyBytes::new(py, head.as_bytes())])?;
+    for part in pieces.iter().map(Bytes::as_ref).chain([tail]) {
+        parts.append(PyBytes::new(py, part))?;
+    }
+    Ok(parts)
+}

@@ -1,0 +1,37 @@
+//! The routes of `/v0` without sockets: a request in, a reply out, in the call or later.
+//!
+//! A [`Service`] belongs to one event loop. [`Service::call`] never blocks: a verb that waits for
+//! the disk runs on a worker thread, and a read that waits for records is an entry in a table with a
+//! waiter in the engine. Replies that come later go to the [`Sink`].
+#![deny(missing_docs)]
+
+mod completion;
+mod consumer_reads;
+mod consumers;
+mod dispatch;
+mod long_poll;
+mod queues;
+mod routers;
+mod scan;
+mod scan_stream;
+mod service;
+mod sessions;
+mod socket;
+mod streams;
+mod timer;
+mod topics;
+mod txns;
+mod verb;
+mod worker_pool;
+
+pub use completion::completion_pair;
+pub use scan::{FFI_ArrowArrayStream, FFI_ArrowSchema, IpcStream, Scan};
+pub use service::{Reply, Request, Service, Sink};
+pub use streams::{NextAction, StreamOutput};
+pub use verb::Verb;
+pub use worker_pool::WorkerPool;
+
+#[cfg(test)]
+mod scan_tests;
+#[cfg(test)]
+mod tests;

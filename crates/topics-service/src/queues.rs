@@ -1,0 +1,201 @@
+//! Queues. A claim waits in the engine; a verb that waits for the disk runs on a worker thread; any
+//! other is answered in the call.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use topics_engine::{Claim, Claimed, Held, Settled, TopicType};
+use topics_wire::object::Object;
+use topics_wire::query::Query;
+use topics_wire::{Failure, queue};
+
+use super::completion::completion_pair;
+use super::dispatch::Answer;
+use super::{Reply, Request, Service};
+
+/// A claim without an answer yet.
+struct WaitingClaim {
+    topic: String,
+    /// Cancels the claim in the engine; 0 until the engine has returned it.
+    id: u64,
+    start_ns: u64,
+}
+
+/// The open claims, by token.
+#[derive(Default)]
+pub(super) struct WaitingClaims(Mutex<HashMap<u64, WaitingClaim>>);
+
+impl Service {
+    pub(super) fn claim(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let c = queue::claim(r.body, &self.limits)?;
+        let (token, topic) = (r.token, r.name.to_owned());
+        let wait = if self.is_ready() { Duration::from_millis(c.wait_ms) } else { Duration::ZERO };
+        let waiting = WaitingClaim { topic: topic.clone(), id: 0, start_ns };
+        self.claims.0.lock().insert(token, waiting);
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        let (service, sink, node) = (self.clone(), self.clone(), c.node.clone());
+        let (done, left) = completion_pair(move |reply| sink.sink.reply(token, reply));
+        let answered = Box::new(move |outcome: topics_engine::Result<Claimed>| {
+            if let Some(reply) = service.on_claimed(token, &topic, &node, outcome) {
+                done(reply);
+            }
+        });
+        let ask = Claim { node: c.node.as_bytes(), max: c.max, lease_ms: c.lease_ms, wait };
+        let id = self.engine.claim_async(r.name, &ask, answered);
+        if let Some(waiting) = self.claims.0.lock().get_mut(&token) {
+            waiting.id = id;
+        }
+        Ok(left())
+    }
+
+    /// The reply to a claim. `None` for a client that has gone: its jobs are released.
+    pub(super) fn on_claimed(
+        self: &Arc<Self>,
+        token: u64,
+        topic: &str,
+        node: &str,
+        outcome: topics_engine::Result<Claimed>,
+    ) -> Option<Reply> {
+        let Some(waiting) = self.claims.0.lock().remove(&token) else {
+            if let Ok(claimed) = outcome
+                && !claimed.is_empty()
+            {
+                self.release_jobs(topic.to_owned(), node.to_owned(), &claimed);
+            }
+            return None;
+        };
+        self.pending.fetch_sub(1, Ordering::Relaxed);
+        Some(match outcome {
+            Ok(c) => Reply::ok(self.with_timing(queue::claimed(topic, &c), waiting.start_ns)),
+            Err(e) => Failure::from(e).into(),
+        })
+    }
+
+    fn release_jobs(self: &Arc<Self>, topic: String, node: String, claimed: &Claimed) {
+        let (seqs, ids): (Vec<u64>, Vec<u64>) =
+            claimed.iter().map(|(lease, _)| (lease.seq, lease.lease_id)).unzip();
+        let service = self.clone();
+        self.pool.run(Box::new(move || {
+            let held = Held { node: node.as_bytes(), seqs: &seqs, lease_ids: Some(&ids) };
+            if let Err(e) = service.engine.nack(&topic, &held, Some(0)) {
+                log::debug!("queue {topic:?}: unwanted leases run out by themselves: {e}");
+            }
+        }));
+    }
+
+    pub(super) fn cancel_claim(&self, token: u64) -> bool {
+        let Some(waiting) = self.claims.0.lock().remove(&token) else { return false };
+        self.engine.cancel_claim(&waiting.topic, waiting.id);
+        true
+    }
+
+    /// Answers every open claim without jobs.
+    pub(super) fn close_claims(&self) {
+        let all = std::mem::take(&mut *self.claims.0.lock());
+        for (token, waiting) in all {
+            self.engine.cancel_claim(&waiting.topic, waiting.id);
+            let ready = self.engine.queue_state(&waiting.topic).map_or(0, |state| state.ready);
+            let mut none = Claimed::default();
+            none.ready = ready;
+            let body = queue::claimed(&waiting.topic, &none);
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+            self.sink.reply(token, Reply::ok(self.with_timing(body, waiting.start_ns)));
+        }
+    }
+
+    pub(super) fn ack(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let asked = queue::ack(r.body)?;
+        let (service, topic) = (self.clone(), r.name.to_owned());
+        let answer = self.stage_verb(r.token, |done| {
+            let answered = Box::new(move |outcome: topics_engine::Result<Settled>| {
+                done(match outcome {
+                    Ok(update) => service.lease_reply(&topic, "acked", &update, start_ns),
+                    Err(e) => Failure::from(e).into(),
+                });
+            });
+            self.engine.ack_async(r.name, &asked.held(), answered).is_ok()
+        });
+        match answer {
+            Some(answer) => Ok(answer),
+            None => self.update_leases_on_worker(r, start_ns, asked, "acked", |s, queue, asked| {
+                s.engine.ack(queue, &asked.held())
+            }),
+        }
+    }
+
+    pub(super) fn nack(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        self.update_leases(r, start_ns, queue::nack(r.body), "nacked", |s, queue, asked| {
+            s.engine.nack(queue, &asked.held(), asked.delay_ms)
+        })
+    }
+
+    pub(super) fn extend(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        self.update_leases(r, start_ns, queue::extend(r.body), "extended", |s, queue, asked| {
+            s.engine.extend(queue, &asked.held(), asked.lease_ms)
+        })
+    }
+
+    fn lease_reply(&self, topic: &str, done: &str, update: &Settled, start_ns: u64) -> Reply {
+        Reply::ok(self.with_timing(queue::leases(topic, done, update), start_ns))
+    }
+
+    fn update_leases(
+        self: &Arc<Self>,
+        r: &Request<'_>,
+        start_ns: u64,
+        asked: Result<queue::Held, Failure>,
+        done: &'static str,
+        verb: impl FnOnce(&Self, &str, &queue::Held) -> topics_engine::Result<Settled> + Send + 'static,
+    ) -> Answer {
+        let asked = asked?;
+        if self.engine.leases_at_once(r.name)? {
+            let update = verb(self, r.name, &asked)?;
+            return Ok(Some(self.lease_reply(r.name, done, &update, start_ns)));
+        }
+        self.update_leases_on_worker(r, start_ns, asked, done, verb)
+    }
+
+    fn update_leases_on_worker(
+        self: &Arc<Self>,
+        r: &Request<'_>,
+        start_ns: u64,
+        asked: queue::Held,
+        done: &'static str,
+        verb: impl FnOnce(&Self, &str, &queue::Held) -> topics_engine::Result<Settled> + Send + 'static,
+    ) -> Answer {
+        self.on_worker(r, move |s, topic| {
+            let update = verb(s, topic, &asked)?;
+            Ok(s.lease_reply(topic, done, &update, start_ns))
+        })
+    }
+
+    pub(super) fn jobs(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let (state, max) = queue::jobs(&Query::new(r.query), &self.limits)?;
+        self.on_worker(r, move |s, topic| {
+            let body = queue::peeked(topic, &s.engine.peek(topic, state, max)?);
+            Ok(Reply::ok(s.with_timing(body, start_ns)))
+        })
+    }
+
+    pub(super) fn redrive(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let asked = queue::redrive(r.body)?;
+        if let Some(to) = &asked.to {
+            r.grant.check(to)?;
+        } else if !r.grant.prefixes.is_empty()
+            && self.engine.state(r.name, false)?.config.kind == TopicType::Log
+        {
+            // Without `to`, dead letters go to the topics that they name, which this key may not cover.
+            let message = "this key covers some names only; name the destination in `to`";
+            return Err(Failure::new("forbidden", message));
+        }
+        self.on_worker(r, move |s, topic| {
+            let done = s.engine.redrive(topic, &asked)?;
+            let mut o = Object::new(160);
+            o.name("topic", topic).int("moved", done.moved).flag("dry_run", asked.dry_run);
+            Ok(Reply::ok(s.with_scan_cost(o.finish(), done.records_scanned, start_ns)))
+        })
+    }
+}

@@ -1,0 +1,158 @@
+//! Arrow scans as streams: a worker thread encodes one batch ahead of the client.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use topics_engine::Error;
+use topics_wire::arrow::{self, ScanRequest};
+use topics_wire::{Failure, split, topics};
+
+use super::dispatch::Answer;
+use super::scan::{IpcStream, Scan};
+use super::streams::{NextAction, Source};
+use super::{Reply, Request, Service};
+
+/// Bytes of one pull, so that other connections are served between two pulls. A pull has few pieces,
+/// because the allocator would return the memory of many small ones to the system each time.
+const PULL_BYTES: usize = 1 << 20;
+
+/// The outcome of encoding a batch.
+enum NextBatch {
+    Batch(Vec<Bytes>),
+    Failed(Failure),
+}
+
+/// The progress of a scan. The worker thread that encodes the next batch has the stream meanwhile.
+#[derive(Default)]
+struct ScanState {
+    stream: Option<IpcStream>,
+    next_batch: Option<NextBatch>,
+    /// The rest of the batch that the client is taking.
+    rest: VecDeque<Bytes>,
+    /// No batch follows `rest` and `next_batch`.
+    ended: bool,
+    /// The client has taken every batch and waits for a wake.
+    waiting: bool,
+}
+
+/// A scan and its client; empty until the scan has begun.
+#[derive(Clone, Default)]
+pub(super) struct ScanStream(Arc<Mutex<ScanState>>);
+
+impl ScanStream {
+    /// Appends encoded bytes to `pieces`, and encodes the next batch meanwhile.
+    pub(super) fn pull(
+        &self,
+        service: &Arc<Service>,
+        token: u64,
+        pieces: &mut Vec<Bytes>,
+    ) -> Result<NextAction, Failure> {
+        let mut state = self.0.lock();
+        if state.rest.is_empty() {
+            match state.next_batch.take() {
+                Some(NextBatch::Batch(batch)) => state.rest = batch.into(),
+                Some(NextBatch::Failed(failure)) => return Err(failure),
+                None => {}
+            }
+        }
+        state.take_pieces(pieces);
+        let next = match (
+            state.ended && state.next_batch.is_none() && state.rest.is_empty(),
+            pieces.len(),
+        ) {
+            (true, _) => NextAction::End,
+            (false, 0) => NextAction::Wait,
+            (false, _) => NextAction::More,
+        };
+        state.waiting = next == NextAction::Wait;
+        let stream = if state.next_batch.is_none() { state.stream.take() } else { None };
+        drop(state);
+        if let Some(stream) = stream {
+            self.make_next(service, token, stream);
+        }
+        Ok(next)
+    }
+
+    /// Encodes the next batch on a worker thread.
+    fn make_next(&self, service: &Arc<Service>, token: u64, mut stream: IpcStream) {
+        let (state, sink) = (self.0.clone(), service.sink.clone());
+        service.pool.run(Box::new(move || {
+            let next_batch = catch_unwind(AssertUnwindSafe(|| stream.next_batch()));
+            let mut state = state.lock();
+            match next_batch {
+                Ok(Ok(batch)) => {
+                    state.ended = stream.is_over();
+                    state.next_batch = batch.map(NextBatch::Batch);
+                    state.stream = Some(stream).filter(|_| !state.ended);
+                }
+                Ok(Err(failure)) => state.next_batch = Some(NextBatch::Failed(failure)),
+                Err(_) => {
+                    let failure = Error::Internal("a scan panicked".into()).into();
+                    state.next_batch = Some(NextBatch::Failed(failure));
+                }
+            }
+            if std::mem::take(&mut state.waiting) {
+                drop(state);
+                sink.wake(token);
+            }
+        }));
+    }
+}
+
+impl ScanState {
+    /// Moves the bytes of one pull from `rest` to `pieces`.
+    fn take_pieces(&mut self, pieces: &mut Vec<Bytes>) {
+        let mut free = PULL_BYTES;
+        while let Some(first) = self.rest.front_mut().filter(|_| free > 0) {
+            let size = first.len().min(free);
+            let piece = first.split_to(size);
+            if first.is_empty() {
+                self.rest.pop_front();
+            }
+            free -= size;
+            pieces.push(piece);
+        }
+    }
+}
+
+impl Service {
+    pub(super) fn open_scan(self: &Arc<Self>, r: &Request<'_>) -> Answer {
+        self.begin_scan(r.token, r.name, arrow::parse(r.body)?)
+    }
+
+    /// Begins a scan on a worker thread, because its first page may be on disk. If that page fails,
+    /// the request is refused; otherwise the stream starts.
+    pub(super) fn begin_scan(
+        self: &Arc<Self>,
+        token: u64,
+        topic: &str,
+        asked: ScanRequest,
+    ) -> Answer {
+        let source = ScanStream::default();
+        // Registered before it begins, so that a client that leaves meanwhile cancels it.
+        self.open(token, Source::ScanStream(source.clone()), Vec::new())?;
+        self.run_on_worker(token, topic, move |s, topic| {
+            let begun = Scan::begin(s.engine.clone(), topic, asked).and_then(IpcStream::new);
+            match begun {
+                Ok(stream) => source.0.lock().stream = Some(stream),
+                Err(failure) => {
+                    s.cancel(token);
+                    return Err(failure);
+                }
+            }
+            Ok(Reply::ok(Vec::new()))
+        })
+    }
+
+    pub(super) fn split(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
+        let asked = split::parse(r.body)?;
+        Ok(split::answer(r.name, &asked, &self.engine.segments(r.name)?))
+    }
+
+    pub(super) fn segments(&self, r: &Request<'_>) -> Result<Vec<u8>, Failure> {
+        Ok(topics::segments(r.name, &self.engine.segments(r.name)?))
+    }
+}

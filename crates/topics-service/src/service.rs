@@ -1,0 +1,198 @@
+//! One [`Service`] for each event loop: its state, and the calls that the loop makes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use topics_engine::Engine;
+use topics_env::Clock;
+use topics_wire::write::Body;
+use topics_wire::{Failure, Grant, Limits};
+
+use super::consumer_reads::ConsumerReads;
+use super::long_poll::LongPolls;
+use super::queues::WaitingClaims;
+use super::sessions::Sessions;
+use super::streams::Streams;
+use super::timer::Timer;
+use super::txns::WriterOwners;
+use super::verb::Verb;
+use super::worker_pool::WorkerPool;
+
+/// The answer to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The HTTP status; 0 from [`Service::resume`] for a stream that has output.
+    pub status: u16,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl From<Failure> for Reply {
+    fn from(failure: Failure) -> Self {
+        if failure.status() == 500 {
+            log::error!("{}: {}", failure.code, failure.message);
+        }
+        Self { status: failure.status(), body: failure.body() }
+    }
+}
+
+impl Reply {
+    pub(super) fn ok(body: Vec<u8>) -> Self {
+        Self { status: 200, body }
+    }
+}
+
+/// Receives the replies that come after their call returned. Any thread calls it, so it must not
+/// block.
+pub trait Sink: Send + Sync + 'static {
+    /// Delivers the reply to the call with this token.
+    fn reply(&self, token: u64, reply: Reply);
+    /// Wakes the waiting call or stream with this token: the loop calls [`Service::resume`], and for
+    /// a stream (status 0) [`Service::pull`].
+    fn wake(&self, token: u64);
+}
+
+/// One request, with the HTTP part parsed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request<'a> {
+    /// What the client asks for.
+    pub verb: Verb,
+    /// The topic or router in the path, percent-decoded.
+    pub name: &'a str,
+    /// The consumer, watch session or writer in the path, percent-decoded.
+    pub subresource: &'a str,
+    /// The query string.
+    pub query: &'a [u8],
+    /// The body.
+    pub body: &'a [u8],
+    /// The `Idempotency-Key` header, or the `Last-Event-ID` of a stream.
+    pub key: &'a [u8],
+    /// The rights of the client.
+    pub grant: &'a Grant,
+    /// The format of the body.
+    pub kind: Body,
+    /// Answer a read with an Arrow IPC stream.
+    pub arrow: bool,
+    /// Answer metrics with JSON.
+    pub json: bool,
+    /// Identifies the call to the sink.
+    pub token: u64,
+}
+
+/// The verbs over one engine.
+pub struct Service {
+    pub(super) engine: Engine,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) limits: Limits,
+    pub(super) sink: Arc<dyn Sink>,
+    pub(super) long_polls: LongPolls,
+    pub(super) claims: WaitingClaims,
+    pub(super) consumer_reads: ConsumerReads,
+    pub(super) streams: Streams,
+    pub(super) sessions: Sessions,
+    pub(super) writers: WriterOwners,
+    pub(super) timer: Timer,
+    pub(super) pool: WorkerPool,
+    pub(super) started_ns: u64,
+    pub(super) ready: AtomicBool,
+    pub(super) staged: AtomicBool,
+    pub(super) pending: Arc<AtomicUsize>,
+}
+
+impl Service {
+    /// A service over an open engine.
+    #[must_use]
+    pub fn new(
+        engine: Engine,
+        clock: Arc<dyn Clock>,
+        limits: Limits,
+        sink: Arc<dyn Sink>,
+    ) -> Arc<Self> {
+        let timer = Timer::new(clock.clone(), sink.clone(), engine.guards());
+        let pool = WorkerPool::new(engine.guards());
+        Arc::new(Self {
+            started_ns: clock.mono_ns(),
+            engine,
+            clock,
+            limits,
+            sink,
+            long_polls: LongPolls::default(),
+            claims: WaitingClaims::default(),
+            consumer_reads: ConsumerReads::default(),
+            streams: Streams::default(),
+            sessions: Sessions::default(),
+            writers: WriterOwners::default(),
+            timer,
+            pool,
+            ready: AtomicBool::new(true),
+            staged: AtomicBool::new(false),
+            pending: Arc::new(AtomicUsize::new(0)),
+        })
+    }
+
+    /// Runs a request. `None`: the reply goes to the sink later, once.
+    pub fn call(self: &Arc<Self>, r: &Request<'_>) -> Option<Reply> {
+        let start_ns = self.clock.mono_ns();
+        match self.dispatch(r, start_ns) {
+            Ok(reply) => reply,
+            Err(failure) => Some(failure.into()),
+        }
+    }
+
+    /// Commits the writes that were staged since the last call.
+    pub fn flush(&self) {
+        self.staged.store(false, Ordering::Relaxed);
+        self.engine.drive();
+    }
+
+    /// Whether a write was staged since the last flush.
+    #[must_use]
+    pub fn staged(&self) -> bool {
+        self.staged.load(Ordering::Relaxed)
+    }
+
+    /// The number of calls and streams that are still open.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// Sets the answer of the verb `ready`.
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Relaxed);
+    }
+
+    /// Answers every waiting call with what is available, and stops the threads. The engine stays
+    /// open.
+    pub fn close(self: &Arc<Self>) {
+        self.set_ready(false);
+        let waiting = self.long_polls.close().into_iter().chain(self.consumer_reads.close());
+        for token in waiting.chain(self.streams.all()) {
+            self.sink.wake(token);
+        }
+        self.close_claims();
+        self.timer.stop();
+        self.pool.stop();
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn elapsed(&self, start_ns: u64) -> u64 {
+        self.clock.mono_ns().saturating_sub(start_ns)
+    }
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").field("pending", &self.pending()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.timer.stop();
+        self.pool.stop();
+    }
+}

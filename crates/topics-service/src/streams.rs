@@ -1,0 +1,370 @@
+//! Streams: watches, jobs, scans, sockets. A stream wakes its connection when it has output, and the
+//! connection pulls when its client takes more; nothing is encoded for a client that does not read.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use topics_engine::{Claimed, Error, Event, Watch, Work};
+use topics_wire::query::Query;
+use topics_wire::watch::frames;
+use topics_wire::watch::ids::{ClientCursors, Cursor};
+use topics_wire::{Failure, queue};
+
+use super::dispatch::Answer;
+use super::scan_stream::ScanStream;
+use super::sessions::SharedHistory;
+use super::socket::Socket;
+use super::{Reply, Request, Service};
+
+/// Bytes of one pull; a single larger event is sent whole.
+const PULL_BYTES: usize = 256 << 10;
+
+/// What the connection does after a pull.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextAction {
+    /// Pull again when this output is sent.
+    More,
+    /// Wait for [`super::Sink::wake`].
+    Wait,
+    /// The stream has ended.
+    End,
+    /// The stream failed: the client must not take its output so far for complete.
+    Fail,
+}
+
+/// The output of one pull.
+#[derive(Clone, Debug)]
+pub struct StreamOutput {
+    /// Bytes of a stream, cut anywhere; or whole messages of a socket.
+    pub pieces: Vec<Bytes>,
+    /// What the connection does next.
+    pub next: NextAction,
+}
+
+pub(super) enum Source {
+    WatchStream(Box<WatchStream>),
+    JobStream(JobStream),
+    Socket(Box<Socket>),
+    ScanStream(ScanStream),
+}
+
+pub(super) struct Stream {
+    source: Source,
+    /// The deadline of the next heartbeat in the timer.
+    timer_ns: Option<u64>,
+    /// When the stream last had output.
+    last_output_ns: u64,
+    ended: bool,
+    /// Why the stream failed.
+    failure: Option<Failure>,
+}
+
+/// The open streams, by token.
+#[derive(Default)]
+pub(super) struct Streams(Mutex<HashMap<u64, Arc<Mutex<Stream>>>>);
+
+impl Streams {
+    pub(super) fn has(&self, token: u64) -> bool {
+        self.0.lock().contains_key(&token)
+    }
+
+    pub(super) fn get(&self, token: u64) -> Option<Arc<Mutex<Stream>>> {
+        self.0.lock().get(&token).cloned()
+    }
+
+    /// The tokens of the open streams.
+    pub(super) fn all(&self) -> Vec<u64> {
+        self.0.lock().keys().copied().collect()
+    }
+}
+
+impl Stream {
+    pub(super) fn socket(&mut self) -> Option<&mut Socket> {
+        match &mut self.source {
+            Source::Socket(socket) => Some(socket),
+            _ => None,
+        }
+    }
+}
+
+/// A watch and the cursors that its client has.
+pub(super) struct WatchStream {
+    pub watch: Watch,
+    known: ClientCursors,
+    history: Option<SharedHistory>,
+    heartbeat_ns: u64,
+}
+
+impl WatchStream {
+    pub(super) fn new(watch: Watch, history: Option<SharedHistory>, heartbeat_ms: u64) -> Self {
+        let known = ClientCursors::new(&watch.cursors());
+        Self { watch, known, history, heartbeat_ns: heartbeat_ms * 1_000_000 }
+    }
+
+    /// Appends events to `out`, up to about [`PULL_BYTES`].
+    fn pull(&mut self, out: &mut Vec<u8>, wall_ms: u64) -> Result<NextAction, Failure> {
+        while out.len() < PULL_BYTES {
+            let Some(event) = self.watch.try_next()? else { return Ok(NextAction::Wait) };
+            match event {
+                Event::Records(frame) => {
+                    self.push_id(out, frame.topic(), frame.batch().topic_id);
+                    out.extend_from_slice(&frames::records(&frame));
+                }
+                Event::Tombstone { topic, topic_id, tombstone, reason } => {
+                    self.push_id(out, &topic, topic_id);
+                    let data = frames::tombstone(&topic, &tombstone, reason);
+                    out.extend_from_slice(&frames::event("tombstone", &data));
+                }
+                Event::CaughtUp { topic, topic_id, seq } => {
+                    self.push_id(out, &topic, topic_id);
+                    let data = frames::topic_head(&topic, seq, None);
+                    out.extend_from_slice(&frames::event("caught-up", &data));
+                }
+                Event::TopicDeleted { topic, topic_id } => {
+                    let head = self.known.cursor(topic_id);
+                    self.push_id(out, &topic, topic_id);
+                    let data = frames::topic_head(&topic, head, Some("deleted"));
+                    out.extend_from_slice(&frames::event("topic-deleted", &data));
+                }
+                Event::Failed { topic, topic_id, error } => {
+                    self.push_id(out, &topic, topic_id);
+                    let data = frames::error(&Failure::from(error), Some(&topic));
+                    out.extend_from_slice(&frames::event("error", &data));
+                }
+                Event::Paced { topic, retry_after_ms, .. } => {
+                    let data = frames::error(&frames::throttled(retry_after_ms), Some(&topic));
+                    out.extend_from_slice(&frames::event("error", &data));
+                }
+                _ => out.extend_from_slice(&frames::heartbeat(wall_ms)),
+            }
+        }
+        Ok(NextAction::More)
+    }
+
+    fn push_id(&mut self, out: &mut Vec<u8>, topic: &Arc<str>, topic_id: u64) {
+        let cursors: Vec<Cursor> = self.watch.cursors();
+        out.extend_from_slice(b"id: ");
+        let mut history = self.history.as_ref().map(|t| t.lock());
+        self.known.push_id(out, &cursors, topic, topic_id, history.as_deref_mut());
+        out.push(b'\n');
+    }
+}
+
+type Outcomes = VecDeque<topics_engine::Result<Claimed>>;
+
+/// The jobs of one worker.
+pub(super) struct JobStream {
+    queue: String,
+    work: Arc<Work>,
+    outcomes: Arc<Mutex<Outcomes>>,
+    /// The id of the open claim.
+    claim: Option<u64>,
+    wait: Duration,
+}
+
+impl JobStream {
+    fn pull(
+        &mut self,
+        service: &Arc<Service>,
+        token: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<NextAction, Failure> {
+        loop {
+            let Some(outcome) = self.outcomes.lock().pop_front() else {
+                if self.claim.is_none() {
+                    self.request_jobs(service, token);
+                    continue;
+                }
+                return Ok(NextAction::Wait);
+            };
+            self.claim = None;
+            match outcome {
+                Ok(claimed) if claimed.is_empty() => {
+                    out.extend_from_slice(&frames::heartbeat(service.clock.wall_ms()));
+                }
+                Ok(claimed) => {
+                    for i in 0..claimed.len() {
+                        let data = frames::job(&self.queue, &claimed, i);
+                        out.extend_from_slice(&frames::event("job", &data));
+                    }
+                }
+                Err(Error::TopicNotFound(topic)) => {
+                    let data = frames::topic_head(&topic, 0, Some("deleted"));
+                    out.extend_from_slice(&frames::event("topic-deleted", &data));
+                    return Ok(NextAction::End);
+                }
+                Err(e) => return Err(e.into()),
+            }
+            if out.len() >= PULL_BYTES {
+                return Ok(NextAction::More);
+            }
+        }
+    }
+
+    /// Claims the next jobs. The callback holds the work until it has run, so that dropping the work
+    /// also releases jobs that were leased to a stream which has gone.
+    fn request_jobs(&mut self, service: &Arc<Service>, token: u64) {
+        let (outcomes, sink) = (self.outcomes.clone(), service.sink.clone());
+        let work_guard = WorkGuard { work: Some(self.work.clone()), service: service.clone() };
+        let done = Box::new(move |outcome| {
+            outcomes.lock().push_back(outcome);
+            drop(work_guard);
+            sink.wake(token);
+        });
+        self.claim = Some(self.work.next_async(self.wait, done));
+    }
+}
+
+/// Drops a work on a worker thread, because releasing its leases may wait for a sync.
+struct WorkGuard {
+    work: Option<Arc<Work>>,
+    service: Arc<Service>,
+}
+
+impl Drop for WorkGuard {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take()
+            && let Some(work) = Arc::into_inner(work)
+        {
+            self.service.pool.run(Box::new(move || drop(work)));
+        }
+    }
+}
+
+impl Service {
+    /// Registers a stream for its connection to pull.
+    pub(super) fn open(&self, token: u64, source: Source, opening: Vec<u8>) -> Answer {
+        if let Source::WatchStream(w) = &source {
+            let sink = self.sink.clone();
+            w.watch.on_ready(move || sink.wake(token));
+        }
+        if !self.is_ready() {
+            return Err(Error::Closed.into());
+        }
+        let last_output_ns = self.clock.mono_ns();
+        let stream = Stream { source, timer_ns: None, last_output_ns, ended: false, failure: None };
+        self.streams.0.lock().insert(token, Arc::new(Mutex::new(stream)));
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(Reply::ok(opening)))
+    }
+
+    pub(super) fn open_work(self: &Arc<Self>, r: &Request<'_>) -> Answer {
+        let asked = queue::work(&Query::new(r.query), &self.limits)?;
+        let node = asked.node.as_bytes();
+        let work = self.engine.work(r.name, node, asked.max, asked.lease_ms)?;
+        let jobs = JobStream {
+            queue: r.name.to_owned(),
+            work: Arc::new(work),
+            outcomes: Arc::default(),
+            claim: None,
+            wait: Duration::from_millis(asked.wait_ms),
+        };
+        self.open(r.token, Source::JobStream(jobs), frames::OPEN.to_vec())
+    }
+
+    /// The output of a stream. `None`: no such stream, or it has ended.
+    pub fn pull(self: &Arc<Self>, token: u64) -> Option<StreamOutput> {
+        let stream = self.streams.get(token)?;
+        let mut guard = stream.lock();
+        let s = &mut *guard;
+        if s.ended {
+            return None;
+        }
+        let mut pieces = Vec::new();
+        let closing = !self.is_ready();
+        let mut out = Vec::new();
+        let outcome = match &mut s.source {
+            _ if closing => Err(Error::Closed.into()),
+            Source::WatchStream(w) => w.pull(&mut out, self.clock.wall_ms()),
+            Source::JobStream(w) => w.pull(self, token, &mut out),
+            Source::Socket(socket) => {
+                let mut messages = Vec::new();
+                let next = socket.pull(&mut messages, PULL_BYTES);
+                pieces.extend(messages.into_iter().map(Bytes::from));
+                next
+            }
+            Source::ScanStream(scanning) => scanning.pull(self, token, &mut pieces),
+        };
+        let next = match (outcome, &mut s.source) {
+            (Ok(next), _) => next,
+            (Err(failure), Source::Socket(socket)) => {
+                pieces.push(socket.closing_message(&failure).into());
+                NextAction::End
+            }
+            (Err(failure), Source::ScanStream(_)) => {
+                s.failure = Some(failure);
+                NextAction::Fail
+            }
+            (Err(failure), _) => {
+                out.extend_from_slice(&frames::event("error", &frames::error(&failure, None)));
+                NextAction::End
+            }
+        };
+        if !out.is_empty() {
+            pieces.push(out.into());
+        }
+        if !pieces.is_empty() {
+            s.last_output_ns = self.clock.mono_ns();
+        }
+        match next {
+            NextAction::Wait => self.schedule_heartbeat(s, token),
+            NextAction::More => {}
+            NextAction::End | NextAction::Fail => s.ended = true,
+        }
+        Some(StreamOutput { pieces, next })
+    }
+
+    /// Why a stream failed; available once, until [`Service::cancel`].
+    #[must_use]
+    pub fn failure(&self, token: u64) -> Option<Failure> {
+        self.streams.get(token)?.lock().failure.take()
+    }
+
+    /// Sets the deadline of the next heartbeat, unless one is set. A deadline that fires before the
+    /// heartbeat interval has passed is set again.
+    fn schedule_heartbeat(&self, s: &mut Stream, token: u64) {
+        let Source::WatchStream(w) = &s.source else { return };
+        let now = self.clock.mono_ns();
+        if s.timer_ns.is_none_or(|at| at <= now) {
+            let at = Some(s.last_output_ns + w.heartbeat_ns).filter(|at| *at > now);
+            let at = at.unwrap_or(now + w.heartbeat_ns);
+            s.timer_ns = Some(at);
+            self.timer.set(at, token);
+        }
+    }
+
+    /// Ends a stream whose connection has gone or has taken all output.
+    pub(super) fn cancel_stream(self: &Arc<Self>, token: u64) -> bool {
+        let Some(stream) = self.streams.0.lock().remove(&token) else { return false };
+        let mut s = stream.lock();
+        s.ended = true;
+        if let Some(at) = s.timer_ns {
+            self.timer.unset(at, token);
+        }
+        if let Source::JobStream(w) = &mut s.source {
+            if let Some(id) = w.claim.take() {
+                self.engine.cancel_claim(&w.queue, id);
+            }
+            w.outcomes.lock().clear();
+        }
+        drop(s);
+        // The last holder of the stream drops its source.
+        if let Some(stream) = Arc::into_inner(stream) {
+            self.release_source(stream.into_inner().source);
+        }
+        true
+    }
+
+    fn release_source(self: &Arc<Self>, source: Source) {
+        match source {
+            Source::JobStream(JobStream { work, .. }) => {
+                drop(WorkGuard { work: Some(work), service: self.clone() });
+            }
+            Source::WatchStream(_) | Source::Socket(_) | Source::ScanStream(_) => drop(source),
+        }
+    }
+}

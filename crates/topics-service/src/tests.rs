@@ -1,0 +1,331 @@
+//! The verbs over a simulated disk: waiting calls, and cleanup when they end.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use topics_engine::{Engine, Options};
+use topics_env::sim::{SimClock, SimFs, env_on};
+use topics_wire::{Grant, Limits};
+
+use super::{Reply, Request, Service, Sink, Verb};
+
+/// Replies and wakes, in order.
+#[derive(Default)]
+struct Inbox {
+    replies: Mutex<Vec<(u64, Reply)>>,
+    due: Mutex<Vec<u64>>,
+}
+
+impl Sink for Inbox {
+    fn reply(&self, token: u64, reply: Reply) {
+        self.replies.lock().push((token, reply));
+    }
+
+    fn wake(&self, token: u64) {
+        self.due.lock().push(token);
+    }
+}
+
+pub(super) struct World {
+    pub(super) service: Arc<Service>,
+    pub(super) clock: Arc<SimClock>,
+    inbox: Arc<Inbox>,
+    token: u64,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        let world = Self::with(Options::default());
+        // A stopped pool runs verbs in the call.
+        world.service.pool.stop();
+        world.begun()
+    }
+
+    fn with(options: Options) -> Self {
+        let clock = Arc::new(SimClock::new(1_700_000_000_000));
+        let env = env_on(&Arc::new(SimFs::new()), &clock, 1);
+        let options = Options { background: false, ..options };
+        let engine = Engine::open(env, Path::new("/data"), options).unwrap();
+        let inbox = Arc::new(Inbox::default());
+        let service = Service::new(engine, clock.clone(), Limits::default(), inbox.clone());
+        Self { service, clock, inbox, token: 0 }
+    }
+
+    fn begun(mut self) -> Self {
+        // The id of the first topic waits for a sync; create it before the test.
+        self.ask("create", "zero", json!(null));
+        self
+    }
+
+    pub(super) fn send(&mut self, verb: &str, name: &str, subresource: &str, body: Value) -> u64 {
+        self.send_for(false, verb, name, subresource, body)
+    }
+
+    /// The same for a client that accepts Arrow, or JSON unless `arrow`.
+    pub(super) fn send_for(
+        &mut self,
+        arrow: bool,
+        verb: &str,
+        name: &str,
+        subresource: &str,
+        body: Value,
+    ) -> u64 {
+        self.token += 1;
+        let (body, grant) = (body.to_string(), Grant::all());
+        let body = if body == "null" { &[][..] } else { body.as_bytes() };
+        let token = self.token;
+        let request = Request {
+            verb: Verb::from_name(verb),
+            name,
+            subresource,
+            body,
+            token,
+            grant: &grant,
+            arrow,
+            ..Request::default()
+        };
+        if let Some(reply) = self.service.call(&request) {
+            self.inbox.reply(token, reply);
+        }
+        self.service.flush();
+        token
+    }
+
+    fn pump(&self) {
+        let due = std::mem::take(&mut *self.inbox.due.lock());
+        for token in due {
+            if let Some(reply) = self.service.resume(token) {
+                self.inbox.reply(token, reply);
+            }
+        }
+    }
+
+    pub(super) fn raw_reply(&self, token: u64) -> Option<Reply> {
+        self.pump();
+        let mut all = self.inbox.replies.lock();
+        let at = all.iter().position(|(t, _)| *t == token)?;
+        Some(all.remove(at).1)
+    }
+
+    fn reply(&self, token: u64) -> Option<Value> {
+        Some(serde_json::from_slice(&self.raw_reply(token)?.body).unwrap())
+    }
+
+    pub(super) fn ask(&mut self, verb: &str, name: &str, body: Value) -> Value {
+        let token = self.send(verb, name, "", body);
+        self.reply(token).unwrap()
+    }
+
+    fn queue(&mut self) {
+        self.ask("create", "q", json!({"type": "queue"}));
+    }
+
+    pub(super) fn put(&mut self, topic: &str, data: Value) {
+        let answer = self.ask("write", topic, json!({"records": [{"data": data}]}));
+        assert!(answer["error"].is_null(), "{answer}");
+    }
+}
+
+#[test]
+fn a_claim_that_was_cancelled_takes_no_job() {
+    let mut w = World::new();
+    w.queue();
+    let waiting = w.send("claim", "q", "", json!({"node": "gone", "wait_ms": 30_000}));
+    assert_eq!((w.reply(waiting), w.service.pending()), (None, 1));
+    w.service.cancel(waiting);
+    assert_eq!(w.service.pending(), 0);
+    w.put("q", json!(1));
+    let claimed = w.ask("claim", "q", json!({"node": "here"}));
+    assert_eq!(claimed["count"], 1, "{claimed}");
+    assert_eq!(w.reply(waiting), None);
+}
+
+#[test]
+fn jobs_for_a_client_that_has_gone_are_given_back() {
+    let mut w = World::new();
+    w.queue();
+    w.put("q", json!(1));
+    // The claim is answered after its call was removed.
+    w.service.engine.claim_async(
+        "q",
+        &topics_engine::Claim { node: b"gone", ..Default::default() },
+        Box::new({
+            let service = w.service.clone();
+            move |outcome| assert!(service.on_claimed(77, "q", "gone", outcome).is_none())
+        }),
+    );
+    let claimed = w.ask("claim", "q", json!({"node": "here"}));
+    assert_eq!((&claimed["count"], &claimed["claimed"][0]["deliveries"]), (&json!(1), &json!(2)));
+}
+
+#[test]
+fn a_close_answers_whoever_waits() {
+    let mut w = World::new();
+    w.queue();
+    w.put("log", json!(1));
+    let claim = w.send("claim", "q", "", json!({"node": "w", "wait_ms": 30_000}));
+    let diff = w.send("diff", "log", "", json!({"from_seq": 1, "wait_ms": 30_000}));
+    w.send("consumer_put", "log", "c", json!({"start": "end"}));
+    let read = w.send("consumer_read", "log", "c", json!({"wait_ms": 30_000}));
+    for token in [claim, diff, read] {
+        assert_eq!(w.reply(token), None);
+    }
+    assert_eq!(w.service.pending(), 3);
+    w.service.close();
+    assert_eq!(w.reply(claim).unwrap()["claimed"], json!([]));
+    assert_eq!(w.reply(diff).unwrap()["records"], json!([]));
+    assert_eq!(w.reply(read).unwrap()["records"], json!([]));
+    assert_eq!(w.service.pending(), 0);
+}
+
+#[test]
+fn a_consumer_that_waits_is_woken_or_forgotten() {
+    let mut w = World::new();
+    w.put("log", json!(1));
+    w.send("consumer_put", "log", "c", json!({"start": "end"}));
+    let read = w.send("consumer_read", "log", "c", json!({"wait_ms": 30_000}));
+    let gone = w.send("consumer_read", "log", "c", json!({"wait_ms": 30_000, "checkpoint": false}));
+    w.service.cancel(gone);
+    w.put("log", json!(2));
+    assert_eq!(w.reply(read).unwrap()["records"][0]["data"], 2);
+    assert_eq!((w.reply(gone), w.service.pending()), (None, 0));
+}
+
+#[test]
+fn what_did_not_reach_its_reader_is_for_the_next_one() {
+    let mut w = World::new();
+    w.put("log", json!(1));
+    w.send("consumer_put", "log", "c", json!({"mode": "at_most_once"}));
+    // The cursor after the record waits for a sync, and the second reader for the reader lock.
+    let gone = w.send("consumer_read", "log", "c", json!({"wait_ms": 1000}));
+    let next = w.send("consumer_read", "log", "c", json!({"wait_ms": 1000}));
+    let busy = w.send("consumer_read", "log", "c", json!({"fail_if_busy": true}));
+    assert_eq!(w.reply(busy).unwrap()["error"]["code"], "consumer_busy");
+    assert_eq!((w.reply(gone), w.reply(next)), (None, None));
+    w.service.cancel(gone);
+    w.service.engine.sync().unwrap();
+    assert_eq!(w.reply(next).unwrap()["records"][0]["data"], 1);
+    assert_eq!((w.reply(gone), w.service.pending()), (None, 0));
+}
+
+#[test]
+fn a_handle_follows_its_topic() {
+    let mut w = World::new();
+    w.put("log", json!(1));
+    w.send("consumer_put", "log", "c", json!(null));
+    let read = w.send("consumer_read", "log", "c", json!(null));
+    assert_eq!(w.reply(read).unwrap()["next_from_seq"], 1);
+    w.ask("drop", "log", json!(null));
+    let read = w.send("consumer_read", "log", "c", json!(null));
+    assert_eq!(w.reply(read).unwrap()["error"]["code"], "topic_not_found");
+    w.put("log", json!(2));
+    let read = w.send("consumer_read", "log", "c", json!(null));
+    assert_eq!(w.reply(read).unwrap()["error"]["code"], "consumer_not_found");
+}
+
+#[test]
+fn a_grant_binds_names_in_paths_and_bodies() {
+    let mut w = World::new();
+    for topic in ["a.1", "a.2", "b.1"] {
+        w.put(topic, json!(1));
+    }
+    let grant = Grant { owner: "k".into(), prefixes: vec!["a.".into()], admin: false };
+    let mut ask = |verb: &str, name: &str, body: Value| {
+        w.token += 1;
+        let body = body.to_string();
+        let (token, body) = (w.token, if body == "null" { &[][..] } else { body.as_bytes() });
+        let request = Request {
+            verb: Verb::from_name(verb),
+            name,
+            body,
+            token,
+            grant: &grant,
+            ..Request::default()
+        };
+        let reply = w.service.call(&request);
+        w.service.flush();
+        let reply = reply.or_else(|| w.inbox.replies.lock().pop().map(|r| r.1)).unwrap();
+        serde_json::from_slice::<Value>(&reply.body).unwrap()
+    };
+    let refused = [
+        ("write", "b.1", json!({"records": [{"data": 1}]})),
+        ("write", "a.1", json!({"records": [{"data": 1}], "config": {"ttl_ms": 1}})),
+        ("diff", "b.1", json!({})),
+        ("create", "a.3", json!({"dead_letter": "b.dead"})),
+        ("states", "", json!({"topics": ["a.1", "b.1"]})),
+        ("router_put", "a.r", json!({"source": "a.1", "dest": "b.2"})),
+        ("router_put", "a.r", json!({"source": "b.1", "dest": "a.2"})),
+        ("redrive", "a.1", json!({"to": "b.1"})),
+        ("redrive", "a.1", json!({})),
+    ];
+    for (verb, name, body) in refused {
+        let answer = ask(verb, name, body);
+        assert_eq!(answer["error"]["code"], "forbidden", "{verb} {name}: {answer}");
+    }
+    let listed = ask("list", "", json!(null));
+    assert_eq!(listed["topics"].as_array().unwrap().len(), 2);
+    let states = ask("states", "", json!({"patterns": ["*"]}));
+    assert_eq!(states["topics"].as_object().unwrap().len(), 2);
+    assert_eq!(ask("diff", "a.1", json!({}))["records"][0]["data"], 1);
+}
+
+/// The messages to a socket's client, once there are `n`.
+fn messages(w: &World, socket: u64, count: usize) -> Vec<Value> {
+    let mut answers = Vec::new();
+    while answers.len() < count {
+        w.service.flush();
+        let pulled = w.service.pull(socket).unwrap();
+        answers.extend(pulled.pieces.iter().map(|p| serde_json::from_slice(p).unwrap()));
+        std::thread::yield_now();
+    }
+    answers
+}
+
+#[test]
+fn a_publish_without_backpressure_waits_for_room_and_holds_its_place() {
+    let mut w = World::with(Options { staging_frames: 1, ..Options::default() });
+    w.service.engine.create_topic("log", &Default::default()).unwrap();
+    let socket = w.send("socket", "", "", json!(null));
+    assert_eq!(w.raw_reply(socket).unwrap().status, 200);
+    let publish = |n: u64, patient: bool| {
+        let message = json!({"op": "publish", "request_id": n.to_string(), "topic": "log",
+            "records": [{"data": n}], "disable_backpressure": patient});
+        w.service.message(socket, message.to_string().as_bytes(), (true, true));
+    };
+    // The first publish holds every staging permit until it is committed.
+    publish(1, false);
+    publish(2, false);
+    let answers = messages(&w, socket, 2);
+    let refused = answers.iter().find(|a| a["request_id"] == "2").unwrap();
+    assert_eq!((&refused["op"], &refused["code"]), (&json!("error"), &json!("throttled")));
+    publish(3, false);
+    publish(4, true);
+    publish(5, false);
+    publish(6, true);
+    let answers = messages(&w, socket, 4);
+    let acked = |id: &str| {
+        let answer = answers.iter().find(|a| a["request_id"] == id).unwrap();
+        answer["last_seq"].as_u64().unwrap()
+    };
+    assert_eq!(["3", "4", "5", "6"].map(acked), [2, 3, 4, 5]);
+    w.service.close();
+}
+
+/// The verb needs no key, so the answer names loops and no details.
+#[test]
+fn ready_names_the_loops_that_have_panicked() {
+    let mut w = World::new();
+    let ready = |w: &mut World| w.ask("ready", "", json!(null));
+    assert_eq!(ready(&mut w)["loop_panics"], json!({}));
+    let guards = w.service.engine.guards();
+    let at = || "topic \"secret\"".to_owned();
+    assert!(guards.run("sweep", at, || panic!("a bug in a sweep")).is_err());
+    let answer = ready(&mut w);
+    assert_eq!(
+        (&answer["status"], &answer["loop_panics"]),
+        (&json!("ready"), &json!({"sweep": 1}))
+    );
+    assert!(!answer.to_string().contains("secret"));
+}

@@ -1,0 +1,304 @@
+//! The subset of HTTP/1.1 (RFC 9112) of hot requests: parsing their heads, and response heads.
+//!
+//! Hot requests are a subset of what the ASGI application serves. Any other request is left to the
+//! complete parser, so nothing is refused here.
+
+use std::io::Write;
+
+/// Maximum bytes of a hot head; the complete parser handles longer ones.
+pub const MAX_HEAD: usize = 4096;
+
+/// The verbs by the suffix after the topic's name in the path.
+const VERBS: [(&[u8], &str); 6] = [
+    (b"", "write"),
+    (b"/diff", "diff"),
+    (b"/claim", "claim"),
+    (b"/ack", "ack"),
+    (b"/nack", "nack"),
+    (b"/extend", "extend"),
+];
+
+const PREFIX: &[u8] = b"POST /v0/topics/";
+const VERSION: &[u8] = b" HTTP/1.1";
+
+/// The head of a hot request: `POST /v0/topics/NAME[/VERB][?QUERY]` with a JSON body of known length,
+/// a JSON answer and keep-alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head<'a> {
+    /// The verb's name.
+    pub verb: &'static str,
+    /// The topic; it has no percent-encoded byte.
+    pub name: &'a str,
+    /// The query string.
+    pub query: &'a [u8],
+    /// The `Host` header.
+    pub host: &'a [u8],
+    /// The `Idempotency-Key` header.
+    pub key: &'a [u8],
+    /// The `Authorization` header.
+    pub authorization: Option<&'a [u8]>,
+    /// Bytes of the head, including its empty line.
+    pub size: usize,
+    /// Bytes of the body, at least 1.
+    pub length: usize,
+}
+
+/// The names of the verbs that a hot request may have.
+pub fn verbs() -> impl Iterator<Item = &'static str> {
+    VERBS.iter().map(|(_, verb)| *verb)
+}
+
+/// Parses the head at the start of `bytes`; `None` when it is incomplete or not hot.
+#[must_use]
+pub fn head(bytes: &[u8]) -> Option<Head<'_>> {
+    let bytes = &bytes[..bytes.len().min(MAX_HEAD)];
+    let mut rest = bytes.strip_prefix(PREFIX)?;
+    let line = take_line(&mut rest)?;
+    let target = line.strip_suffix(VERSION)?;
+    let (path, query) = match target.iter().position(|&b| b == b'?') {
+        Some(at) => (&target[..at], &target[at + 1..]),
+        None => (target, &b""[..]),
+    };
+    if !query.iter().all(|&b| b.is_ascii_graphic() && b != b'#') {
+        return None;
+    }
+    let end = path.iter().position(|&b| !in_name(b)).unwrap_or(path.len());
+    let (name, suffix) = path.split_at(end);
+    let (_, verb) = VERBS.iter().find(|(known, _)| *known == suffix)?;
+    let name = std::str::from_utf8(name).ok().filter(|n| !n.is_empty())?;
+    let mut found = HeaderFields::default();
+    loop {
+        let line = take_line(&mut rest)?;
+        if line.is_empty() {
+            break;
+        }
+        found.take(line)?;
+    }
+    let size = bytes.len() - rest.len();
+    let (host, length) = (found.host?, found.length?);
+    // The answer to a plain write is too small to compress; any other could be compressed.
+    if found.accepts_gzip && (*verb != "write" || !query.is_empty()) {
+        return None;
+    }
+    found.json.then_some(Head {
+        verb,
+        name,
+        query,
+        host,
+        key: found.key.unwrap_or(b""),
+        authorization: found.authorization,
+        size,
+        length,
+    })
+}
+
+/// Splits off a line that ends with CR LF and has only printable ASCII.
+fn take_line<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let at = rest.iter().position(|b| !(b' '..=b'~').contains(b))?;
+    let line = &rest[..at];
+    *rest = rest[at..].strip_prefix(b"\r\n")?;
+    Some(line)
+}
+
+fn in_name(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-')
+}
+
+#[derive(Default)]
+struct HeaderFields<'a> {
+    host: Option<&'a [u8]>,
+    key: Option<&'a [u8]>,
+    authorization: Option<&'a [u8]>,
+    length: Option<usize>,
+    json: bool,
+    /// Whether the client accepts gzip.
+    accepts_gzip: bool,
+}
+
+impl<'a> HeaderFields<'a> {
+    /// Parses a header line. `None` for a field or a value that is not hot, and for a second
+    /// occurrence of a field that matters.
+    fn take(&mut self, line: &'a [u8]) -> Option<()> {
+        let colon = line.iter().position(|&b| b == b':')?;
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii_start());
+        if value.ends_with(b" ") {
+            return None;
+        }
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        match name.len() {
+            4 if is("host") => set_once(&mut self.host, value),
+            6 if is("accept") => hot_accept(value).then_some(()),
+            10 if is("user-agent") => Some(()),
+            10 if is("connection") => value.eq_ignore_ascii_case(b"keep-alive").then_some(()),
+            12 if is("content-type") => {
+                let first = !std::mem::replace(&mut self.json, true);
+                (first && value == b"application/json").then_some(())
+            }
+            13 if is("authorization") => set_once(&mut self.authorization, value),
+            14 if is("content-length") => set_once(&mut self.length, decimal(value)?),
+            15 if is("accept-encoding") => {
+                self.accepts_gzip |= value.windows(4).any(|w| w.eq_ignore_ascii_case(b"gzip"));
+                Some(())
+            }
+            // Errors have one language.
+            15 if is("accept-language") => Some(()),
+            15 if is("idempotency-key") => set_once(&mut self.key, value),
+            11 if is("traceparent") => Some(()),
+            10 if is("tracestate") => Some(()),
+            12 if is("x-request-id") => Some(()),
+            _ => None,
+        }
+    }
+}
+
+fn set_once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
+    slot.replace(value).is_none().then_some(())
+}
+
+fn hot_accept(value: &[u8]) -> bool {
+    value == b"*/*" || value == b"application/json"
+}
+
+/// 1 to 10 digits, not 0: a request with an empty body is not hot.
+fn decimal(digits: &[u8]) -> Option<usize> {
+    if digits.is_empty() || digits.len() > 10 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let n = digits.iter().fold(0u64, |n, d| n * 10 + u64::from(d - b'0'));
+    usize::try_from(n).ok().filter(|&n| n > 0)
+}
+
+/// Optional header fields of a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtraHeaders {
+    /// `Retry-After`, in seconds.
+    pub retry_after: Option<u64>,
+    /// `Connection: close`.
+    pub close: bool,
+}
+
+/// The head of a JSON response. `status` is the status line and `common` the header lines of every
+/// response, each with CR LF; `length` is the number of bytes of the body.
+#[must_use]
+pub fn response_head(status: &[u8], common: &[u8], extra: ExtraHeaders, length: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(status.len() + common.len() + 128);
+    out.extend_from_slice(status);
+    out.extend_from_slice(common);
+    out.extend_from_slice(b"content-type: application/json\r\ncontent-length: ");
+    // Writing to a vector cannot fail.
+    let _ = write!(out, "{length}\r\n");
+    if let Some(seconds) = extra.retry_after {
+        let _ = write!(out, "retry-after: {seconds}\r\n");
+    }
+    if extra.close {
+        out.extend_from_slice(b"connection: close\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: &str = "POST /v0/topics/a.b:c/diff?x=1 HTTP/1.1\r\nHost: localhost:1\r\n\
+        content-type: application/json\r\nContent-Length: 12\r\nIdempotency-Key:  k\r\n\
+        Accept: */*\r\n\r\n";
+
+    #[test]
+    fn a_hot_head() {
+        let bytes = format!("{PLAIN}{{body}}");
+        let h = head(bytes.as_bytes()).unwrap();
+        assert_eq!((h.verb, h.name, h.query), ("diff", "a.b:c", &b"x=1"[..]));
+        assert_eq!((h.host, h.key), (&b"localhost:1"[..], &b"k"[..]));
+        assert_eq!((h.size, h.length, h.authorization), (PLAIN.len(), 12, None));
+        let with = PLAIN.replacen("Accept: */*", "authorization:  Bearer k", 1);
+        assert_eq!(head(with.as_bytes()).unwrap().authorization, Some(&b"Bearer k"[..]));
+    }
+
+    #[test]
+    fn only_small_answers_are_hot_for_a_client_that_takes_gzip() {
+        let taking = |from: &str, to: &str, encoding: &str| {
+            let with = format!("Accept-Encoding: {encoding}\r\nAccept: */*");
+            PLAIN.replacen(from, to, 1).replacen("Accept: */*", &with, 1)
+        };
+        let write = taking("/diff?x=1", "", "deflate, GZip;q=1");
+        assert_eq!(head(write.as_bytes()).unwrap().verb, "write");
+        for (from, to) in [("/diff?x=1", "/diff"), ("/diff?x=1", "?x=1")] {
+            assert_eq!(head(taking(from, to, "gzip").as_bytes()), None);
+            assert!(head(taking(from, to, "identity").as_bytes()).is_some());
+        }
+    }
+
+    #[test]
+    fn every_prefix_is_incomplete() {
+        for end in 0..PLAIN.len() {
+            assert_eq!(head(&PLAIN.as_bytes()[..end]), None, "{end}");
+        }
+    }
+
+    /// Requests that differ from a hot one in one respect.
+    #[test]
+    fn anything_else_is_left_alone() {
+        let changed = |from: &str, to: &str| PLAIN.replacen(from, to, 1);
+        let cases = [
+            changed("POST", "PUT"),
+            changed("POST ", "POST  "),
+            changed("/v0/", "/v1/"),
+            changed("a.b:c", ""),
+            changed("a.b:c", "a%2Eb"),
+            changed("/diff", "/dif"),
+            changed("/diff", "/"),
+            changed("?x=1", "?x=\u{e9}"),
+            changed("?x=1", "#x"),
+            changed("Accept:", "Accept-Encoding: br, GZIP\r\nAccept:"),
+            changed("HTTP/1.1", "HTTP/1.0"),
+            changed("HTTP/1.1\r\n", "HTTP/1.1\n"),
+            changed("Host: localhost:1\r\n", ""),
+            changed("Host:", "Host :"),
+            changed("Host: localhost:1", "Host: localhost:1\r\nHost: b"),
+            changed("Host: localhost:1\r\n", "Host: a\r\n b\r\n"),
+            changed("application/json", "application/json; charset=utf-8"),
+            changed("application/json", "application/x-ndjson"),
+            changed("content-type: application/json\r\n", ""),
+            changed("Length: 12", "Length: 0"),
+            changed("Length: 12", "Length: +12"),
+            changed("Length: 12", "Length: 12345678901"),
+            changed("Length: 12", "Length: 12\r\nContent-Length: 12"),
+            changed("Content-Length: 12", "Transfer-Encoding: chunked"),
+            changed("*/*", "text/html"),
+            changed("Accept: */*", "Expect: 100-continue"),
+            changed("Accept: */*", "Upgrade: websocket"),
+            changed("Accept: */*", "Connection: close"),
+            changed("Accept: */*", "Content-Encoding: gzip"),
+            changed("Accept: */*", "Authorization: a\r\nAuthorization: b"),
+            changed("Accept: */*", "Origin: http://x"),
+            changed(" k\r", " k\x00\r"),
+            changed(" k\r", " k \r"),
+            changed(" k\r", " k\r\nIdempotency-Key: l\r"),
+            changed("*/*", &format!("*/*\r\nUser-Agent: {}", "x".repeat(MAX_HEAD))),
+        ];
+        for case in &cases {
+            assert_ne!(case, PLAIN);
+            assert_eq!(head(case.as_bytes()), None, "{case}");
+        }
+    }
+
+    #[test]
+    fn responses() {
+        let plain =
+            response_head(b"HTTP/1.1 200 OK\r\n", b"date: d\r\n", ExtraHeaders::default(), 2);
+        assert_eq!(
+            String::from_utf8(plain).unwrap(),
+            "HTTP/1.1 200 OK\r\ndate: d\r\ncontent-type: application/json\r\n\
+             content-length: 2\r\n\r\n"
+        );
+        let extra = ExtraHeaders { retry_after: Some(3), close: true };
+        let refused = response_head(b"HTTP/1.1 429 X\r\n", b"", extra, 0);
+        assert_eq!(
+            String::from_utf8(refused).unwrap(),
+            "HTTP/1.1 429 X\r\ncontent-type: application/json\r\ncontent-length: 0\r\n\
+             retry-after: 3\r\nconnection: close\r\n\r\n"
+        );
+    }
+}
