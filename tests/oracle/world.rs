@@ -394,8 +394,8 @@ impl World {
             // The write was logged with what it and those before it evict. What later writes evict,
             // answered before it as they may be, is logged with them: it is kept as far as they are.
             let later = inc.slots.range(last.saturating_add(1)..).map(|(_, s)| s.keep).min();
-            inc.evict(&config, last, &recs, keep, at);
-            inc.evict(&config, u64::MAX, &recs, later.map_or(keep, |l| l.min(keep)), at);
+            inc.evict(&config, last, recs, keep, at);
+            inc.evict(&config, u64::MAX, recs, later.map_or(keep, |l| l.min(keep)), at);
         }
     }
 
