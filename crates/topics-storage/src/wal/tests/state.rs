@@ -292,9 +292,11 @@ fn the_next_file_is_made_ready_as_soon_as_this_one_is_used() {
 }
 
 #[test]
-fn a_sync_waits_for_company_only_while_its_window_lasts() {
+fn a_sync_is_delayed_only_while_others_wait_and_its_delay_lasts() {
     let usual = || State { sync_began: 100, ..State::default() };
-    let ns = |st: &State, now, company| st.remaining_delay(50, now, company).map(|d| d.as_nanos());
+    let ns = |st: &State, now, others_wait| {
+        st.remaining_delay(50, now, others_wait).map(|d| d.as_nanos())
+    };
     assert_eq!(ns(&usual(), 110, true), Some(40));
     assert_eq!(ns(&usual(), 149, true), Some(1));
     assert_eq!(ns(&usual(), 150, true), None);
