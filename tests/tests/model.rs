@@ -86,9 +86,9 @@ fn random_runs(
 ) -> Outcome {
     let mut dice = Dice::new(seed());
     let mut seeds: Vec<u64> = (0..wanted).map(|_| dice.roll()).collect();
-    // And some, a tenth as many, that no run before this one had.
+    // And some that no run before this one had.
     let mut fresh = Dice::new(random_seed());
-    seeds.extend((0..wanted.div_ceil(10)).map(|_| fresh.roll()));
+    seeds.extend((0..wanted.div_ceil(40)).map(|_| fresh.roll()));
     let seeds = match setting("TOPICS_MODEL_SEED", 0) {
         0 => seeds,
         one => vec![one],
