@@ -6,14 +6,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Folders that still have banned names. The list shrinks: remove an entry when its folder is clean.
-const NOT_COVERED: &[&str] = &[
-    "crates/topics-engine",
-    "crates/topics-python",
-    "crates/topics-service",
-    "crates/topics-wire",
-];
-
 /// The lists of banned names themselves.
 const LISTS: &[&str] = &["tests/names.rs", "tests/python/test_repo.py"];
 
@@ -189,20 +181,15 @@ fn no_banned_name_comes_back() {
     }
     files.retain(|f| !LISTS.contains(&f.as_str()) && !f.contains("/target/"));
     assert!(files.iter().any(|f| f.starts_with("crates/topics-storage/src")), "no sources");
-    let (mut wrong, mut left) = (Vec::new(), BTreeMap::new());
+    let mut wrong = Vec::new();
     for file in files {
         let text = std::fs::read_to_string(root().join(&file)).unwrap();
-        let skipped = NOT_COVERED.iter().find(|dir| Path::new(&file).starts_with(dir));
         for (n, line) in text.lines().enumerate() {
             for (word, term) in banned(&file, line) {
-                match skipped {
-                    Some(dir) => *left.entry(*dir).or_insert(0) += 1,
-                    None => wrong.push(format!("{file}:{}: `{word}` is `{term}`", n + 1)),
-                }
+                wrong.push(format!("{file}:{}: `{word}` is `{term}`", n + 1));
             }
         }
     }
-    println!("banned names left in folders that are not covered yet: {left:?}");
     assert!(wrong.is_empty(), "{} banned names:\n{}", wrong.len(), wrong.join("\n"));
 }
 

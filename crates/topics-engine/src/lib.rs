@@ -27,7 +27,7 @@ pub use engine::verify::{Loss, Problem, Progress, Repair, Report, plan_repair, r
 pub use queue::Work;
 pub use recovery::make_directory;
 pub use router::{Guarantee, RouterInfo, RouterRequest};
-pub use topic::{SegmentMap, Stretch, Tier};
+pub use topic::{SegmentMap, SeqRange, Tier};
 pub use topics_storage::recovery::RecoveryProgress;
 pub use txn::{
     CommitRequest, Committed, CommittedTopic, StageRequest, Staged, StagedState, TxnAck, TxnCursor,

@@ -118,7 +118,7 @@ impl Drop for Unread {
         if let Some(consumer) = self.consumer.as_ref().and_then(|c| c.get())
             && let Some(batch) = self.batch.take()
         {
-            consumer.give_back(batch);
+            consumer.release(batch);
         }
     }
 }

@@ -94,7 +94,7 @@ impl Service {
                         && moves
                     {
                         // The client has gone; the next read gets this batch.
-                        held.give_back(batch);
+                        held.release(batch);
                     }
                 };
                 handle.read_async(&asked, Box::new(done));

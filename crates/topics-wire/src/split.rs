@@ -1,6 +1,6 @@
 //! Splits: a range divided into parts of similar size, from the index alone.
 
-use topics_engine::{SegmentMap, Stretch};
+use topics_engine::{SegmentMap, SeqRange};
 
 use crate::error::Failure;
 use crate::json::{FieldPath, Fields, Reader, read_body};
@@ -64,7 +64,7 @@ pub fn parse(bytes: &[u8]) -> Result<SplitRequest, Failure> {
 #[must_use]
 pub fn answer(topic: &str, a: &SplitRequest, map: &SegmentMap) -> Vec<u8> {
     let to_seq = a.to_seq.map_or(map.head_seq, |to| to.min(map.head_seq));
-    let parts = divide(a, to_seq, &map.stretches);
+    let parts = divide(a, to_seq, &map.ranges);
     let mut list = vec![b'['];
     for (i, p) in parts.iter().enumerate() {
         if i > 0 {
@@ -85,9 +85,9 @@ pub fn answer(topic: &str, a: &SplitRequest, map: &SegmentMap) -> Vec<u8> {
     o.finish()
 }
 
-/// The records and bytes of a stretch after `from`, up to `to`, in proportion to its seqs. The shares
+/// The records and bytes of a range after `from`, up to `to`, in proportion to its seqs. The shares
 /// of adjacent ranges add up.
-fn share(s: &Stretch, from: u64, to: u64) -> (u64, u64) {
+fn share(s: &SeqRange, from: u64, to: u64) -> (u64, u64) {
     let span = u128::from(s.last_seq + 1 - s.first_seq);
     let below = |seq: u64| u128::from((seq.min(s.last_seq) + 1).saturating_sub(s.first_seq));
     let of = |n: u64| {
@@ -97,12 +97,12 @@ fn share(s: &Stretch, from: u64, to: u64) -> (u64, u64) {
     (of(s.count), of(s.bytes))
 }
 
-fn divide(a: &SplitRequest, to_seq: u64, stretches: &[Stretch]) -> Vec<Split> {
+fn divide(a: &SplitRequest, to_seq: u64, ranges: &[SeqRange]) -> Vec<Split> {
     let from_seq = a.from_seq;
     if from_seq >= to_seq {
         return Vec::new();
     }
-    let within = || stretches.iter().filter(|s| s.last_seq > from_seq && s.first_seq <= to_seq);
+    let within = || ranges.iter().filter(|s| s.last_seq > from_seq && s.first_seq <= to_seq);
     let all = within().map(|s| share(s, from_seq, to_seq));
     let (records, bytes) = all.fold((0, 0), |(n, b), (records, bytes)| (n + records, b + bytes));
     // Even splits: the last one is not a small remainder.
@@ -133,8 +133,8 @@ fn divide(a: &SplitRequest, to_seq: u64, stretches: &[Stretch]) -> Vec<Split> {
     parts
 }
 
-/// The seq up to which a split reaches into a stretch, at least one seq further.
-fn reach(s: &Stretch, at: u64, end: u64, records: u64, most_bytes: u64, bytes: u64) -> u64 {
+/// The seq up to which a split reaches into a range, at least one seq further.
+fn reach(s: &SeqRange, at: u64, end: u64, records: u64, most_bytes: u64, bytes: u64) -> u64 {
     let span = u128::from(s.last_seq + 1 - s.first_seq);
     let seqs = |budget: u64, of: u64| match of {
         0 => u128::from(u64::MAX),
@@ -150,8 +150,8 @@ mod tests {
     use super::*;
     use topics_engine::Tier;
 
-    fn stretch(first_seq: u64, last_seq: u64, count: u64, bytes: u64) -> Stretch {
-        Stretch {
+    fn seq_range(first_seq: u64, last_seq: u64, count: u64, bytes: u64) -> SeqRange {
+        SeqRange {
             tier: Tier::Segment,
             first_seq,
             last_seq,
@@ -165,8 +165,8 @@ mod tests {
         }
     }
 
-    fn check(a: &SplitRequest, to: u64, stretches: &[Stretch]) -> Vec<Split> {
-        let parts = divide(a, to, stretches);
+    fn check(a: &SplitRequest, to: u64, ranges: &[SeqRange]) -> Vec<Split> {
+        let parts = divide(a, to, ranges);
         let mut at = a.from_seq;
         for p in &parts {
             assert_eq!(p.from_seq, at, "parts follow each other: {parts:?}");
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn parts_are_even_and_cover_the_range() {
-        let all = [stretch(1, 1000, 1000, 10_000), stretch(1001, 1500, 500, 500_000)];
+        let all = [seq_range(1, 1000, 1000, 10_000), seq_range(1001, 1500, 500, 500_000)];
         let parts = check(&asked(0, 100, u64::MAX), 1500, &all);
         assert_eq!(parts.len(), 15);
         assert!(parts.iter().all(|p| p.records == 100), "{parts:?}");
@@ -192,21 +192,21 @@ mod tests {
         assert!((10..=11).contains(&parts.len()), "{parts:?}");
         assert!(parts.iter().all(|p| p.bytes <= 52_000), "{parts:?}");
         assert!(parts[0].records > 1000 && parts[1].records < 100);
-        // One split, and a range that begins and ends within stretches.
+        // One split, and a range that begins and ends within ranges.
         let parts = check(&asked(900, u64::MAX, u64::MAX), 1100, &all);
         assert_eq!((parts.len(), parts[0].records, parts[0].bytes), (1, 200, 101_000));
     }
 
     #[test]
     fn holes_and_edges() {
-        let all = [stretch(101, 200, 10, 1000), stretch(301, 400, 100, 100)];
+        let all = [seq_range(101, 200, 10, 1000), seq_range(301, 400, 100, 100)];
         let parts = check(&asked(0, 30, u64::MAX), 500, &all);
         assert_eq!(parts.iter().map(|p| p.records).sum::<u64>(), 110);
         assert!(parts.iter().all(|p| p.records <= 30));
         assert!(check(&asked(7, 1, 1), 7, &all).is_empty());
         // A range without live records is one split: it may contain a gap.
         assert_eq!(check(&asked(0, 1, 1), 50, &all), [Split { to_seq: 50, ..Split::default() }]);
-        let one = [stretch(1, 1_000_000, 1_000_000, 1)];
+        let one = [seq_range(1, 1_000_000, 1_000_000, 1)];
         assert_eq!(check(&asked(0, 1, u64::MAX), 1_000_000, &one).len(), 10_000);
         assert!(divide(&asked(9, 1, 1), 3, &all).is_empty());
     }

@@ -86,7 +86,7 @@ pub fn parse_states(bytes: &[u8]) -> Result<StatesRequest, Failure> {
 #[must_use]
 pub fn segments(topic: &str, map: &SegmentMap) -> Vec<u8> {
     let mut list = vec![b'['];
-    for (i, s) in map.stretches.iter().enumerate() {
+    for (i, s) in map.ranges.iter().enumerate() {
         if i > 0 {
             list.push(b',');
         }

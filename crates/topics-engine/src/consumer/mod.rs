@@ -349,7 +349,7 @@ impl Drop for Consumer {
     /// What was dealt with by automatic commits is stored, as far as that needs no waiting. The
     /// last batch is not: whether it was dealt with is not known.
     fn drop(&mut self) {
-        self.give_up_kept();
+        self.release_kept();
         let done = self.delivered.get_mut().done.take();
         if let Some(done) = done
             && self.core.check_open().is_ok()

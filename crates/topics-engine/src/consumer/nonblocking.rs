@@ -77,7 +77,7 @@ impl Consumer {
 
     /// Takes back a batch that did not reach the reader: the next read of this handle hands it
     /// out, before anything else. A seek lets go of it, and so does the end of the handle.
-    pub fn give_back(&self, batch: ReadBatch) {
+    pub fn release(&self, batch: ReadBatch) {
         if !batch.is_empty() || batch.tombstone.is_some() {
             self.kept.lock().push_back(batch);
         }
@@ -92,7 +92,7 @@ impl Consumer {
 
 impl Consumer {
     /// Batches that are given up with the handle: of `at_most_once` nobody will see them.
-    pub(crate) fn give_up_kept(&mut self) {
+    pub(crate) fn release_kept(&mut self) {
         let kept = self.kept.get_mut();
         let lost: usize = kept.drain(..).map(|b| b.len()).sum();
         if lost > 0 && self.mode == ConsumerMode::AtMostOnce {

@@ -75,7 +75,7 @@ fn what_did_not_reach_its_reader_is_handed_out_next() {
         let w = world();
         let c = open(&w, mode, auto);
         let batch = c.read(&some(2)).unwrap();
-        c.give_back(batch);
+        c.release(batch);
         let peek = ConsumerRead { checkpoint: false, ..some(1) };
         let seqs = |b: &ReadBatch| b.iter().map(|r| r.seq).collect::<Vec<_>>();
         assert_eq!(seqs(&c.read(&peek).unwrap()), [1, 2]);
@@ -84,7 +84,7 @@ fn what_did_not_reach_its_reader_is_handed_out_next() {
         assert_eq!(taken(&got), [Ok(vec![1, 2])], "{mode:?}");
         assert_eq!(seqs(&c.read(&some(1)).unwrap()), [3]);
         // A seek asks for something else.
-        c.give_back(c.read(&some(1)).unwrap());
+        c.release(c.read(&some(1)).unwrap());
         c.seek(SeekTo::Seq(1)).unwrap();
         assert_eq!(seqs(&c.read(&some(1)).unwrap()), [2]);
     }
@@ -95,7 +95,7 @@ fn an_automatic_commit_does_not_pass_a_batch_that_was_given_back() {
     let w = world();
     let c = open(&w, None, true);
     drop(c.read(&some(2)).unwrap());
-    c.give_back(c.read(&some(2)).unwrap());
+    c.release(c.read(&some(2)).unwrap());
     drop(c);
     // Stored is what came before the batch that nobody saw.
     assert_eq!(open(&w, None, true).cursor().unwrap(), 2);

@@ -260,7 +260,7 @@ impl Stream {
             return (Outcome::Lags, false);
         }
         out.queue_batch(part, tombstone, frame, next, usage);
-        (Outcome::Taken, out.rouse())
+        (Outcome::Taken, out.notify())
     }
 
     /// The topic waits; says whether [`Self::wake`] is due. A full queue has other troubles.
@@ -277,7 +277,7 @@ impl Stream {
         let (next, topic_id) = (p.pushed, topic.id());
         let event = Event::Paced { topic: topic.name.clone(), topic_id, retry_after_ms };
         out.queue(part, event, next, 0);
-        out.rouse()
+        out.notify()
     }
 
     /// What the watcher's end has read for a part.
@@ -494,7 +494,7 @@ impl Outbound {
     }
 
     /// Whether somebody waits for what was just queued.
-    fn rouse(&mut self) -> bool {
+    fn notify(&mut self) -> bool {
         self.blocked || self.armed
     }
 }

@@ -100,11 +100,11 @@ pub(crate) fn claim_for(
     let id = core.claim_waiters.wait(core, topic, waiter);
     // The desk answers when the time is over; an engine without threads is driven by its owner.
     let patience = longest() + longest();
-    let give_up =
+    let time_out =
         Instant::now().checked_add(if core.options.background { patience } else { req.wait });
     let mut got = slot.0.lock();
     while got.is_none() {
-        let over = match give_up {
+        let over = match time_out {
             Some(at) => slot.1.wait_until(&mut got, at).timed_out(),
             None => false,
         };

@@ -31,9 +31,9 @@ impl Tier {
     }
 }
 
-/// A segment, or a stretch of records that no segment has.
+/// A segment, or a range of records that no segment has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct SeqRange {
     /// What holds it.
     pub tier: Tier,
     /// The first seq that it covers.
@@ -65,8 +65,8 @@ pub struct SegmentMap {
     pub head_seq: u64,
     /// The first seq that may be live.
     pub earliest_seq: u64,
-    /// Segments and stretches, by seq.
-    pub stretches: Vec<Stretch>,
+    /// Segments and ranges, by seq.
+    pub ranges: Vec<SeqRange>,
 }
 
 /// Makes the map. What has expired since the last sweep is still in it.
@@ -74,30 +74,30 @@ pub(crate) fn segment_map(topic: &Topic) -> Result<SegmentMap> {
     topic.check_sound()?;
     let state = topic.state.read();
     let head_seq = topic.gate.head();
-    let mut stretches: Vec<Stretch> = Vec::new();
+    let mut ranges: Vec<SeqRange> = Vec::new();
     for part in state.index.parts_from(state.earliest) {
-        let Some(one) = stretch(&part) else { continue };
-        match stretches.last_mut() {
-            // Runs of the log that follow each other are one stretch: a write may be a run.
+        let Some(one) = seq_range(&part) else { continue };
+        match ranges.last_mut() {
+            // Runs of the log that follow each other are one range: a write may be a run.
             Some(last) if last.file_no.is_none() && last.tier == one.tier => {
                 last.last_seq = one.last_seq;
                 last.last_ts = one.last_ts;
                 last.count += one.count;
                 last.bytes += one.bytes;
             }
-            _ => stretches.push(one),
+            _ => ranges.push(one),
         }
     }
-    stretches.retain(|s| s.first_seq <= head_seq);
+    ranges.retain(|s| s.first_seq <= head_seq);
     let earliest_seq = state.earliest.min(head_seq + 1);
-    Ok(SegmentMap { topic_id: topic.id(), head_seq, earliest_seq, stretches })
+    Ok(SegmentMap { topic_id: topic.id(), head_seq, earliest_seq, ranges })
 }
 
-fn stretch(part: &IndexSpan<'_>) -> Option<Stretch> {
+fn seq_range(part: &IndexSpan<'_>) -> Option<SeqRange> {
     match part {
         IndexSpan::Seg(seg) => {
             let meta = &seg.meta;
-            (meta.span() > 0).then_some(Stretch {
+            (meta.span() > 0).then_some(SeqRange {
                 tier: if meta.cold { Tier::Cold } else { Tier::Segment },
                 first_seq: meta.first_seq,
                 last_seq: meta.last_seq,
@@ -114,7 +114,7 @@ fn stretch(part: &IndexSpan<'_>) -> Option<Stretch> {
             let (first, last) = (run.entries.front()?, run.entries.back()?);
             let live = run.entries.iter().filter(|e| !e.dead());
             let (count, bytes) = live.fold((0, 0), |(n, sum), e| (n + 1, sum + e.payload()));
-            Some(Stretch {
+            Some(SeqRange {
                 tier: match run.place {
                     Place::File { .. } => Tier::Log,
                     Place::Held { .. } => Tier::Memory,

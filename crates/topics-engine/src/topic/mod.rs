@@ -50,7 +50,7 @@ pub(crate) use self::delete::delete as delete_records;
 pub(crate) use self::events::TopicObserver;
 pub(crate) use self::lifecycle::{ExclusiveGuard, delete_superseded, lower};
 pub(crate) use self::map::segment_map;
-pub use self::map::{SegmentMap, Stretch, Tier};
+pub use self::map::{SegmentMap, SeqRange, Tier};
 pub(crate) use self::persist::{CopyPlan, CopyRun, Install, InstallSegment};
 pub(crate) use self::read::{read, read_with, seek, synced_seq};
 pub(crate) use self::retention::{expire, expire_before_write, sweep_records};

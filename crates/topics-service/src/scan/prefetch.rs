@@ -26,7 +26,7 @@ pub(super) trait RangeReader<S>: Send + Sync {
 
 #[derive(Debug)]
 enum Stage<T> {
-    Planned,
+    Pending,
     /// A thread reads it.
     Taken,
     Done(T),
@@ -49,7 +49,7 @@ struct Queue<T> {
 impl<T> Queue<T> {
     /// Takes the first range that no thread has started; the caller reads it.
     fn take(&mut self) -> Option<(u64, Range)> {
-        let planned = |e: &&mut Entry<T>| matches!(e.stage, Stage::Planned);
+        let planned = |e: &&mut Entry<T>| matches!(e.stage, Stage::Pending);
         let entry = self.entries.iter_mut().find(planned)?;
         entry.stage = Stage::Taken;
         Some((entry.id, entry.range))
@@ -64,7 +64,7 @@ impl<T> Queue<T> {
 
     fn entry(&mut self, range: Range) -> Entry<T> {
         self.next_id += 1;
-        Entry { id: self.next_id, range, stage: Stage::Planned }
+        Entry { id: self.next_id, range, stage: Stage::Pending }
     }
 }
 

@@ -223,8 +223,8 @@ fn a_sync_covers_what_was_written_before_it_and_no_more() {
     let mut st = with(vec![]);
     (st.reserved_bytes, st.reserved_batches) = (1 + 7 + 9 + 11, 4);
     (st.next_lsn, st.written_ticket) = (10, 3);
-    for (seq, first, last, room) in [(1, 2, 3, 7), (2, 5, 6, 9), (3, 8, 9, 11)] {
-        st.unsynced.push_back(Unsynced::Batch(placed(seq, first, last, Some(room))));
+    for (seq, first, last, free) in [(1, 2, 3, 7), (2, 5, 6, 9), (3, 8, 9, 11)] {
+        st.unsynced.push_back(Unsynced::Batch(placed(seq, first, last, Some(free))));
     }
     assert_eq!((st.written_lsn(), st.applied_lsn()), (9, 1));
     st.on_synced(2, 6);
