@@ -8,6 +8,7 @@ use topics_engine::{
     ConfigPatch, Durability, Guarantee, Options, RouterRequest, TopicSummary, TopicType,
 };
 
+use super::audit::audit;
 use super::client::{Client, LIMIT, until};
 use super::judge::Route;
 use crate::run::Dice;
@@ -152,7 +153,10 @@ impl Scenario {
     pub fn run(self, client: &Client, dice: &mut Dice, scale: Scale) {
         for round in 0..scale.rounds {
             if round > 0 {
-                free(client, &client.topics(), 2);
+                // Nothing goes that no audit has seen: transactions may still be carried out meanwhile.
+                let topics = client.topics();
+                audit(client, "between-rounds", false);
+                free(client, &topics, 2);
                 self.goes_on(client);
             }
             client.journal.note(format!("round {round}"));
