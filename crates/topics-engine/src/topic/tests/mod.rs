@@ -121,15 +121,23 @@ impl World {
 
     /// The process is killed: what was written stays.
     pub fn kill(&mut self) {
-        self.engine = None;
+        self.drop_engine();
         self.fs = Arc::new(SimFs::from_image(&self.fs.kill_image()));
         self.open();
+    }
+
+    /// Drops the engine without a close. Nothing of it may stay, unless the test holds it too.
+    fn drop_engine(&mut self) {
+        let Some(engine) = self.engine.take() else { return };
+        let (core, held) = (Arc::downgrade(engine.core()), Arc::strong_count(engine.core()) > 1);
+        drop(engine);
+        assert!(held || core.strong_count() == 0, "an engine that is dropped stays in memory");
     }
 
     /// The process is killed, and then the write-back of every page that no sync had covered fails.
     /// False: there was no such page.
     pub fn kill_with_failed_write_back(&mut self) -> bool {
-        self.engine = None;
+        self.drop_engine();
         let Some(image) = self.fs.failed_write_back_image(0) else { return false };
         self.fs = Arc::new(SimFs::from_image(&image));
         self.open();
@@ -138,7 +146,7 @@ impl World {
 
     /// Power fails and nothing that was not synced survives.
     pub fn power_cut(&mut self) {
-        self.engine = None;
+        self.drop_engine();
         let image = self.fs.crash_cursor();
         let mut cursor = image;
         while cursor.advance() {}
