@@ -85,7 +85,7 @@ impl World {
                 // What is seen only now was staged under the class that there was when it began.
                 let begun = self.attempts[attempt].begun;
                 let class = match (restart, self.inc(name, state.topic_id)) {
-                    (None, Some(inc)) => inc.class_at(begun),
+                    (None, Some(inc)) => inc.class_at(begun).unwrap_or(class),
                     _ => class,
                 };
                 let place = AttemptState::Settled { id: state.topic_id, first, class };

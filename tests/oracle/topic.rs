@@ -138,10 +138,10 @@ impl Inc {
         self.configs.iter().map(|c| c.config.durability).fold(self.lowest, Durability::min)
     }
 
-    /// The class that writes were of that began after these events.
-    pub fn class_at(&self, events: usize) -> Durability {
-        let at = self.configs.iter().rposition(|c| c.at <= events).unwrap_or(0);
-        self.configs[at].config.durability
+    /// The class that writes were of that began after these events; `None`: there was no such topic yet.
+    pub fn class_at(&self, events: usize) -> Option<Durability> {
+        let known = self.configs.iter().rev().find(|c| c.at <= events)?;
+        Some(known.config.durability)
     }
 
     /// The config now, as acked.
