@@ -142,7 +142,7 @@ def test_answers_of_a_socket(socket: Socket, topic: str) -> None:
     half = '{"op":"ping","request_id":"\\ud800"}'
     for text in ("", "[]", "5", "null", '{"op":5}', '{"op":"ping"', '{"op":"ping"}x', half):
         assert socket.refused(text) == "invalid_request", text
-    for depth, says in ((128, "nested deeper"), (127, "unknown field `x`")):
+    for depth, says in ((128, "deeper than 128"), (127, "unknown field `x`")):
         socket.send('{"op":"ping","x":' + "[" * depth + "]" * depth + "}")
         assert says in socket.take("error")["message"]
 
