@@ -165,9 +165,7 @@ fn watch_event(py: Python<'_>, event: Event) -> PyResult<WatchEvent> {
             let gap = (t.gap_from, t.gap_to, reason, t.missed_estimate, t.earliest_seq, t.head_seq);
             ("gap", topic.to_string(), topic_id, None, Some(gap), Some(t.gap_to))
         }
-        Event::CaughtUp { topic, topic_id, seq } => {
-            plain("caught-up", &topic, topic_id, Some(seq))
-        }
+        Event::CaughtUp { topic, topic_id, seq } => plain("caught-up", &topic, topic_id, Some(seq)),
         Event::TopicDeleted { topic, topic_id } => plain("topic-deleted", &topic, topic_id, None),
         Event::Failed { error, .. } => return Err(raise(py, &error.into())),
         other => {
