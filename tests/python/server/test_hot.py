@@ -464,8 +464,8 @@ def test_a_client_that_leaves_frees_its_wait_and_the_others_are_answered(tmp_pat
             gone, closed = hot.connect()
             other, open_still = hot.connect()
             gone.data_received(request("t", one(sync=True)))
-            other.data_received(request("t", one(sync=True)))
             closed.close()
+            other.data_received(request("t", one(sync=True)))
             await hot.answers(open_still, 1)
             assert (http.pending, closed.written) == (0, [])
 

@@ -191,7 +191,8 @@ def test_a_client_that_leaves_frees_its_wait(server: Server, api: Http, topic: s
     until(lambda: descriptors(server.pid) >= before + 50)
     for sock in leavers:
         sock.close()
-    until(lambda: descriptors(server.pid) <= before)
+    # The engine opens and closes files of its own meanwhile.
+    until(lambda: descriptors(server.pid) <= before + 10)
 
 
 def test_a_waiting_diff_is_woken_by_a_write(server: Server, api: Http, topic: str) -> None:
