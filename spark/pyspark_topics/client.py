@@ -1,5 +1,5 @@
-"""A small HTTP client on the standard library: one connection, kept; patience with a server that is
-away or busy. Every request that it repeats means the same the second time."""
+"""A small HTTP client on the standard library: it keeps one connection and retries while a server is
+away or busy. Every request that it repeats is idempotent."""
 
 from __future__ import annotations
 

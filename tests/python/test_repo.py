@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import re
 import subprocess
-import tokenize
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -75,36 +72,4 @@ def test_files_name_no_machine() -> None:
         if name.endswith((".md", ".py", ".rs", ".toml", ".txt", "Makefile", "run"))
     ]
     found = [f"{p}: {w}" for p in texts if p.exists() for w in words if w in p.read_text()]
-    assert found == []
-
-
-# Names that have a standard term, which the code uses: a metaphor does not come back.
-BANNED = frozenset(
-    """
-    Ahead Asked Begun Behind Beside Doubt Elsewhere Ending Flow GOODBYE_SECONDS
-    Landing Lane Leases Life LoopWire NOISE NotYet OF_CALLS Outflow PumpedProtocol Slots
-    ThreadWire Transacting Turns Twin Wakeable Wire complain converse door doors farewell
-    happenings long_twin patience see_off twin
-    """.split()
-)
-FOLDERS = ("python", "spark", "benches", "tests/python", "tests/support", "docs", ".ci")
-
-
-def names(source: str) -> Iterator[tuple[int, str]]:
-    """The identifiers of a program, each with its line."""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.NAME:
-            yield token.start[0], token.string
-
-
-def test_names_are_standard_terms() -> None:
-    assert list(names("door = 1  # door")) == [(1, "door")]
-    paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
-    assert len(paths) > 200
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path in paths
-        for line, name in names(path.read_text())
-        if name in BANNED
-    ]
     assert found == []

@@ -262,7 +262,7 @@ impl Pressure {
         self.0.store(ppm, Ordering::Relaxed);
     }
 
-    /// The pressure is as high as it gets: what finds the staging full is refused at once.
+    /// The pressure is full: a write that finds no staging permit is refused without a wait.
     pub(crate) fn is_full(&self) -> bool {
         self.ppm() >= FULL_PPM
     }

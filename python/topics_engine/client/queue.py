@@ -194,7 +194,7 @@ class Queue(Topic):
     def claim(
         self, node: str, max: int = 1, *, lease_ms: int | None = None, wait: float = 0
     ) -> list[Job]:
-        """Leases jobs to a worker.
+        """Claims up to `max` jobs for a worker, each under a lease.
 
         Args:
             node: the name of the worker.

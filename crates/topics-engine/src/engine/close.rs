@@ -8,7 +8,7 @@ use crate::checkpoint::round::checkpoint;
 use crate::types::error::{Error, Result};
 
 /// Closes an engine: nothing more is staged, every waiter is woken. When it returns nothing is open
-/// and no thread runs, whoever still holds the engine or what belongs to it.
+/// and no thread runs, also where the caller still has handles of the engine.
 pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     if !core.begin_close() {
         return Ok(());
@@ -21,7 +21,7 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);
     core.wal.release_files();
     core.segments.close();
-    // Nothing is written from here on, whoever still holds the engine.
+    // From here on nothing is written, also through handles that are still referenced.
     drop(core.lock.lock().take());
     core.env.fs.release();
     outcome.and(shortage_is_no_failure(closed, "the log is not marked as closed"))

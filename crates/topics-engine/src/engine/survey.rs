@@ -11,7 +11,7 @@ use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::Result;
 use crate::types::queue::QueueState;
 
-/// What all topics come to. Nothing is read from files, and nobody is woken: counts of what has
+/// What all topics come to. Nothing is read from files, and no waiter is woken: counts of what has
 /// expired and was not swept yet are included.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {

@@ -7,7 +7,7 @@
 //! | `dead_letter` | dead letters and redrive: a record goes from one topic to another, once |
 //! | `waiters` | claims that wait, and the thread that serves them |
 //! | `cancel` | claims that are cancelled |
-//! | `deadlines` | leases that end and jobs that are dead while nobody claims |
+//! | `deadlines` | leases that end and jobs that are dead while there is no claim |
 //! | `work` | the push mode |
 //! | `stats` | counts and peek |
 

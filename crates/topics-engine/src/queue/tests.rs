@@ -398,7 +398,7 @@ fn what_expires_is_a_dead_letter_and_is_counted() {
         w.post(&[NewRecord { ttl_ms, ..job("1") }, NewRecord { ttl_ms, ..job("2") }]).unwrap();
         w.claim("a", 1);
         w.clock.advance_ms(10_001);
-        assert!(w.claim("a", 9).is_empty(), "what has expired is given to nobody");
+        assert!(w.claim("a", 9).is_empty(), "an expired job is not leased");
         w.engine().tick().unwrap();
         assert_eq!(w.seqs("q"), []);
         let dead = w.read("dead", 0);

@@ -13,7 +13,7 @@ use super::gather::{self, Gathered};
 use super::participant::{Conditions, PartRows, TxnParticipant};
 use super::publish::{self, Ready};
 use super::staging::OWN;
-use super::table::{KEYED, NAMELESS, nobody};
+use super::table::{KEYED, NAMELESS, empty_commit};
 use super::writers;
 use crate::ctx::Wait;
 use crate::topic::{self, Applied, ExclusiveGuard, Key, Topic};
@@ -386,7 +386,7 @@ fn settle(core: &Arc<Transactions>, ready: &[Ready]) -> Result<()> {
 }
 
 fn body(who: (&str, u64), ready: &[Ready]) -> TxnCommit {
-    let mut body = TxnCommit { writer: who.0.to_owned(), epoch: who.1, ..nobody() };
+    let mut body = TxnCommit { writer: who.0.to_owned(), epoch: who.1, ..empty_commit() };
     for r in ready {
         let key = r.topic.key;
         let (topic_id, epoch, rows) = (key.topic_id, key.epoch, r.part.rows.count());

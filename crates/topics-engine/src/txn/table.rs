@@ -381,7 +381,7 @@ impl Txns {
         if !inner.spent.is_empty() {
             let names = inner.spent.keys().cloned();
             let files = names.map(|name| TxnFile { name, len: 0, checksum: 0 }).collect();
-            TxnCommit { files, ..nobody() }.encode_frame(&mut bytes, 0, 0, 0);
+            TxnCommit { files, ..empty_commit() }.encode_frame(&mut bytes, 0, 0, 0);
         }
         (!bytes.is_empty()).then_some(Section { kind: SECTION, version: VERSION, bytes })
     }
@@ -418,8 +418,8 @@ impl Txns {
     }
 }
 
-/// A decision of nobody about nothing.
-pub(crate) fn nobody() -> TxnCommit {
+/// A decision without a writer, topics or files.
+pub(crate) fn empty_commit() -> TxnCommit {
     TxnCommit {
         writer: String::new(),
         epoch: 0,
@@ -441,7 +441,7 @@ mod tests {
 
     fn commit(writer: &str, epoch: u64) -> TxnCommit {
         let files = vec![TxnFile { name: format!("{writer}{epoch}"), len: 1, checksum: 2 }];
-        TxnCommit { writer: writer.into(), epoch, files, ..nobody() }
+        TxnCommit { writer: writer.into(), epoch, files, ..empty_commit() }
     }
 
     fn part(writer: &str, epoch: u64) -> TxnPart {

@@ -7,7 +7,7 @@ use topics_storage::wal::Level;
 use super::append::make;
 use crate::checkpoint::Store;
 use crate::topic::lifecycle::{log_creation, log_deletion, update};
-use crate::topic::{Life, retention};
+use crate::topic::retention;
 use crate::types::api::{CreatedTopic, DeletedTopic};
 use crate::types::config::{ConfigPatch, TopicConfig};
 use crate::types::error::{Error, Result};
@@ -68,7 +68,7 @@ pub(crate) fn delete(
 ) -> Result<DeletedTopic> {
     name::check(name)?;
     core.check_open()?;
-    let Some(topic) = core.named(name)?.filter(|t| t.life() == Life::Live) else {
+    let Some(topic) = core.live(name)? else {
         return Ok(DeletedTopic::default());
     };
     topic.check_sound()?;

@@ -12,7 +12,7 @@ impl Opening {
     pub(super) fn read_shards(&mut self, mode: Mode) -> Result<()> {
         let mut found: Vec<(Folder, Reflected)> = Vec::new();
         let (env, paths) = (self.env.clone(), self.paths.clone());
-        let (boot, read_only) = (self.boot, self.read_only);
+        let (boot, read_only) = (self.boot, self.read_only || env.is_read_only());
         let mut proof = tail::TailProof { env, paths, boot, read_only, fs_synced: None };
         for wanted in survey::shards(&self.env, &self.paths, self.snapshot())? {
             if self.retire(wanted.shard)? {

@@ -47,7 +47,7 @@ impl TailProof {
         }
         // The kernel reports an error once, and only an open that can act on it may take it. A
         // reader sees the page cache, as readers of a running engine do.
-        if self.read_only || env.is_read_only() {
+        if self.read_only {
             return true;
         }
         let outcome = self.sync(folder, health);

@@ -17,7 +17,7 @@ use super::state::State;
 /// Bytes of one read.
 pub(super) const CHUNK: usize = 64 << 10;
 /// Unsynced bytes from which the log counts as written fast: a slow log is synced by its timer
-/// before it has so many.
+/// before it reaches this number.
 pub(super) const FAST_BYTES: u64 = 1 << 20;
 /// How far ahead the thread reads, and the distance below which it is woken again.
 pub(super) const MAX_DISTANCE: u64 = 8 << 20;

@@ -69,7 +69,7 @@ impl Admission<'_> {
 }
 
 impl Topic {
-    /// Admits a batch of about so many bytes; waits for a topic that another verb has exclusively.
+    /// Admits a batch of about `bytes` bytes; waits for a topic that another verb has exclusively.
     pub(crate) fn admit(&self, core: &Ctx, bytes: usize, wait: Wait) -> Result<Admission<'_>> {
         loop {
             self.wait_not_exclusive();

@@ -12,7 +12,7 @@ use crate::topic::load::Hints;
 use crate::topic::{Life, Topic};
 use crate::types::error::{Error, Result};
 
-/// Stages control frames of a topic. `decide` makes them, of about so many bytes, under the append
+/// Stages control frames of a topic. `decide` makes them, of about `bytes` bytes, under the append
 /// lock, and says what their failure must undo.
 pub(crate) fn stage_with(
     core: &Arc<Ctx>,

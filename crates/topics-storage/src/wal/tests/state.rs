@@ -197,7 +197,7 @@ fn a_failure_behind_what_is_not_synced_waits_for_a_sync() {
     st.fail(Vec::new(), |q| q.n == 5, &full());
     assert!(st.failure_waits() && st.sync_wanted && st.effects.is_empty());
     assert_eq!(st.written_ticket, 5);
-    // Whoever waits for it needs that sync, at any level; others only for their own.
+    // Its waiters need that sync, at any level; other waiters only for their own batch.
     let needs = |st: &State, n| [Level::Written, Level::Synced].map(|l| st.needs_sync(n, l));
     assert_eq!(needs(&st, 3), [false, false]);
     assert_eq!(needs(&st, 4), [false, true]);
@@ -345,17 +345,17 @@ fn one_waiter_leads_and_one_syncs() {
     assert_eq!(woken(&mut st, &[&a, &b, &c]), [2]);
     assert_eq!(st.outcomes.waiters.len(), 2);
     assert!(!st.lead_wanted);
-    // Nobody of the queue waits for a sync: one leads, another syncs.
+    // No batch of the queue waits for a sync: one waiter leads, another syncs.
     let mut st = usual();
     let (a, b) = (waiting(&mut st, 2, Level::Synced), waiting(&mut st, 3, Level::Written));
     assert_eq!(woken(&mut st, &[&a, &b]), [1, 0]);
-    // While both are done by somebody, nobody is woken.
+    // While both are being done, no waiter is woken.
     let mut st = usual();
     (st.leading, st.syncing) = (true, true);
     let (a, b) = (waiting(&mut st, 2, Level::Synced), waiting(&mut st, 3, Level::Written));
     assert!(woken(&mut st, &[&a, &b]).is_empty());
     assert!(!st.lead_wanted);
-    // Nobody waits for the queue: the thread is asked, unless nothing in it is waited for at all.
+    // The queue has no waiters: the thread is asked, unless no batch in it is waited for at all.
     let mut st = usual();
     let a = waiting(&mut st, 2, Level::Synced);
     assert_eq!(woken(&mut st, &[&a]), [0]);

@@ -154,7 +154,7 @@ fn a_reservation_is_nobodys_until_it_is_applied() {
     let id = b.q.reserve(t.seq, &holder(b"n", 100), b.now).unwrap();
     assert!(!b.q.holds(Fence { node: b"n", seq: 1, id: Some(id) }));
     b.pass(10_000);
-    assert_eq!(b.next(), None, "I6: a reserved job is given to nobody else");
+    assert_eq!(b.next(), None, "I6: a reserved job is leased to no other worker");
     b.q.undo(1);
     assert_eq!(b.next(), Some(Taken { seq: 1, deliveries: 0 }), "an undone claim is no delivery");
 }
@@ -577,7 +577,7 @@ enum Op {
     Revive(usize),
     Pass(u64),
     Reopen(bool),
-    /// Another process, whose replay begins so many lease events before its snapshot.
+    /// Another process, whose replay begins this number of lease events before its snapshot.
     Replay(usize, bool),
 }
 
