@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use topics_env::sync::atomic::Ordering;
 use topics_storage::format::record::{self, Body, MatchKind};
+use topics_storage::ranges_of;
 use topics_storage::segment::{SegmentMeta, TagMatch};
 use topics_storage::wal::{Level, Ticket};
 
@@ -88,21 +89,9 @@ pub(crate) fn delete_seqs(
         // Without seqs the frame would mean everything below the head.
         return Err(Error::Internal("a delete of no records".into()));
     }
-    let (seqs, why) = (ranges(seqs), why.code());
+    let (seqs, why) = (ranges_of(seqs.iter().copied()), why.code());
     let body = record::Delete { seqs, why, ..record::Delete::default() };
     run(core, topic, body).map(|(flight, ticket)| (flight.gone(), ticket))
-}
-
-/// Ascending seqs as ranges.
-pub(crate) fn ranges(seqs: &[u64]) -> Vec<(u64, u64)> {
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
-    for seq in seqs {
-        match ranges.last_mut() {
-            Some(r) if r.1 + 1 == *seq => r.1 = *seq,
-            _ => ranges.push((*seq, *seq)),
-        }
-    }
-    ranges
 }
 
 fn check_match(m: &TopicMatch, max: usize) -> Result<()> {
@@ -136,7 +125,8 @@ pub(crate) fn stage_seqs(
     if capped(topic) {
         return Ok(None);
     }
-    let body = record::Delete { seqs: ranges(seqs), ..record::Delete::default() };
+    let body =
+        record::Delete { seqs: ranges_of(seqs.iter().copied()), ..record::Delete::default() };
     match stage(core, topic, body, Wait::No, None) {
         Err(Error::Throttled { limit: "staging_bytes", .. }) => Ok(None),
         outcome => outcome,

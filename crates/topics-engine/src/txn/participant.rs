@@ -9,6 +9,7 @@ use topics_env::sync::atomic::Ordering;
 use topics_storage::format::attrs::Attrs;
 use topics_storage::format::frame;
 use topics_storage::format::record::{self, TxnPart};
+use topics_storage::ranges_of;
 use topics_storage::wal::{GROUP_HEADROOM, Level, Ticket};
 
 use super::Transactions;
@@ -253,8 +254,10 @@ fn stage_part(
     topic.check_sound()?;
     part.acks.sort_unstable();
     part.acks.dedup();
-    let delete = (!part.acks.is_empty())
-        .then(|| record::Delete { seqs: delete::ranges(&part.acks), ..record::Delete::default() });
+    let delete = (!part.acks.is_empty()).then(|| {
+        let seqs = ranges_of(part.acks.iter().copied());
+        record::Delete { seqs, ..record::Delete::default() }
+    });
     let rows = std::mem::take(&mut part.rows);
     let mut p = (rows.count > 0).then(|| prepared(core, topic, rows));
     loop {

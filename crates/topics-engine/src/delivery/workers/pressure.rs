@@ -26,7 +26,7 @@ impl Shared {
         let Some(mut governor) = self.governor.try_lock() else { return };
         self.sampled.store(now, Ordering::Relaxed);
         let (at, synced) = (governor.1, governor.2);
-        let sync_ns = core.wal.counters().sync_ns;
+        let sync_ns = core.wal.counters().syncs.sum_ns;
         let n = self.latency.1.swap(0, Ordering::Relaxed);
         let sum = self.latency.0.swap(0, Ordering::Relaxed);
         let spent = sync_ns.saturating_sub(synced) as f64;
