@@ -2,11 +2,9 @@
 //! changes it.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use topics_env::sync::{Condvar, Mutex};
 use topics_storage::format::record;
 
 use super::Topic;
@@ -15,28 +13,10 @@ use super::state::State;
 use crate::types::consumer::ConsumerMode;
 use crate::types::error::{Error, Result};
 use crate::types::quota::Charge;
+use crate::types::wait::ReaderLock;
 
 /// The version of [`encode`].
 pub(crate) const VERSION: u16 = 1;
-
-/// One reader at a time.
-#[derive(Debug, Default)]
-pub(crate) struct Turn {
-    pub taken: Mutex<bool>,
-    pub free: Condvar,
-    /// Who is told when it is free, and then tries again.
-    pub told: Told,
-}
-
-pub(crate) struct TurnGuard(pub Arc<Turn>);
-
-impl Drop for TurnGuard {
-    fn drop(&mut self) {
-        *self.0.taken.lock() = false;
-        self.0.free.notify_one();
-        self.0.told.tell();
-    }
-}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
@@ -48,12 +28,13 @@ pub(crate) struct Stored {
     pub planned: u64,
     /// How often a row of staged frames was taken back.
     round: u32,
-    pub turn: Arc<Turn>,
+    /// Held by the one reader of `at_most_once` that reads now.
+    pub reader: Arc<ReaderLock>,
 }
 
 impl Stored {
     pub fn new(mode: ConsumerMode, cursor: u64) -> Self {
-        Self { mode, cursor, planned: cursor, round: 0, turn: Arc::default() }
+        Self { mode, cursor, planned: cursor, round: 0, reader: Arc::default() }
     }
 }
 
@@ -194,24 +175,4 @@ impl Consumers {
 
 pub(crate) fn stored(topic: &Topic, name: &str) -> Option<Stored> {
     topic.state.read().consumers.as_ref()?.0.get(name).cloned()
-}
-
-pub(crate) type Call = Box<dyn FnOnce() + Send>;
-
-/// Calls that are due when a turn is free.
-#[derive(Default)]
-pub(crate) struct Told(pub(crate) Mutex<Vec<Call>>);
-
-impl fmt::Debug for Told {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Told").field("waiting", &self.0.lock().len()).finish()
-    }
-}
-
-impl Told {
-    /// All of them: one gets the turn, the others come again.
-    pub(crate) fn tell(&self) {
-        let due = std::mem::take(&mut *self.0.lock());
-        due.into_iter().for_each(|call| call());
-    }
 }

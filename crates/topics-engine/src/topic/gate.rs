@@ -8,21 +8,20 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::events::TopicObserver;
-
-type Wake = Box<dyn FnOnce() + Send>;
+use crate::types::wait::{Callback, Waiters};
 
 #[derive(Default)]
 struct List {
-    next_id: u64,
-    waiting: Vec<(u64, u64, Wake)>,
-    /// Marked each time that the head rises.
+    /// By the seq that the head must be above.
+    waiters: Waiters<u64>,
+    /// Called each time that the head rises.
     observer: Option<Arc<dyn TopicObserver>>,
 }
 
 impl List {
-    /// What a publisher must look at the list for.
-    fn wanted(&self) -> usize {
-        self.waiting.len() + usize::from(self.observer.is_some())
+    /// How many a publisher has to call, the observer included.
+    fn len(&self) -> usize {
+        self.waiters.len() + usize::from(self.observer.is_some())
     }
 }
 
@@ -59,14 +58,13 @@ impl Gate {
 
     /// Calls `wake` once when the head is above `seq`, or on [`Self::release`]. Returns an id for
     /// [`Self::cancel`].
-    pub(crate) fn on_head(&self, seq: u64, wake: Wake) -> u64 {
+    pub(crate) fn on_head(&self, seq: u64, wake: Callback) -> u64 {
         let id = {
             let mut list = self.list.lock();
             let list = list.get_or_insert_default();
-            list.next_id += 1;
-            list.waiting.push((list.next_id, seq, wake));
-            self.waiters.store(list.wanted(), Ordering::SeqCst);
-            list.next_id
+            let id = list.waiters.add(seq, wake);
+            self.waiters.store(list.len(), Ordering::SeqCst);
+            id
         };
         // The head may have risen between the caller's look and the entry above; a publisher that
         // missed the entry is seen here.
@@ -82,10 +80,8 @@ impl Gate {
         let mut gone = None;
         let mut list = self.list.lock();
         if let Some(l) = list.as_mut() {
-            if let Some(at) = l.waiting.iter().position(|w| w.0 == id) {
-                gone = Some(l.waiting.swap_remove(at));
-            }
-            self.waiters.store(l.wanted(), Ordering::SeqCst);
+            gone = l.waiters.cancel(id);
+            self.waiters.store(l.len(), Ordering::SeqCst);
         }
         drop(list);
         drop(gone);
@@ -99,7 +95,7 @@ impl Gate {
         }
         let list = list.get_or_insert_default();
         list.observer = observer;
-        self.waiters.store(list.wanted(), Ordering::SeqCst);
+        self.waiters.store(list.len(), Ordering::SeqCst);
     }
 
     /// Wakes everyone: the topic is gone, or the engine closes.
@@ -111,18 +107,14 @@ impl Gate {
         let (woken, observer) = {
             let mut list = self.list.lock();
             let Some(l) = list.as_mut() else { return };
-            let all = std::mem::take(&mut l.waiting);
-            let (woken, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|w| w.1 < head);
-            l.waiting = rest;
-            self.waiters.store(l.wanted(), Ordering::SeqCst);
+            let woken = l.waiters.take(|seq| *seq < head);
+            self.waiters.store(l.len(), Ordering::SeqCst);
             (woken, l.observer.clone())
         };
         if let Some(observer) = observer {
             observer.head_raised();
         }
-        for (_, _, wake) in woken {
-            wake();
-        }
+        woken.into_iter().for_each(|wake| wake());
     }
 }
 
@@ -132,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    fn counter() -> (Arc<AtomicUsize>, impl Fn() -> Wake) {
+    fn counter() -> (Arc<AtomicUsize>, impl Fn() -> Callback) {
         let n = Arc::new(AtomicUsize::new(0));
         let m = n.clone();
         (n, move || {

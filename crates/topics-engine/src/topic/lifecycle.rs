@@ -3,7 +3,6 @@
 //! Whoever has a topic *alone* has waited until nothing of it is in flight and keeps writes out:
 //! blocking ones wait, asynchronous ones are parked and go on afterwards in their order.
 
-use std::fmt;
 use std::sync::Arc;
 
 use topics_env::sync::atomic::Ordering;
@@ -27,15 +26,6 @@ use crate::types::api::Durability;
 use crate::types::config::{ConfigPatch, Discard, TopicConfig};
 use crate::types::error::{Error, Result};
 
-/// What goes on when the topic is let go: an asynchronous write.
-pub(crate) struct Parked(Box<dyn FnOnce() + Send>);
-
-impl fmt::Debug for Parked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Parked")
-    }
-}
-
 /// A topic that its holder has alone; let go when dropped.
 pub(crate) struct ExclusiveGuard {
     topic: Arc<Topic>,
@@ -46,10 +36,10 @@ impl Drop for ExclusiveGuard {
         let parked = {
             let mut a = self.topic.append.lock();
             a.held = false;
-            std::mem::take(&mut a.parked)
+            a.parked.take(|()| true)
         };
         self.topic.exclusive_released.notify_all();
-        parked.into_iter().for_each(|Parked(resume)| resume());
+        parked.into_iter().for_each(|resume| resume());
     }
 }
 
@@ -63,7 +53,7 @@ impl Topic {
     ) -> Option<W> {
         let mut a = self.append.lock();
         if a.held {
-            a.parked.push(Parked(Box::new(move || resume(waiting))));
+            a.parked.add((), Box::new(move || resume(waiting)));
             None
         } else {
             Some(waiting)

@@ -7,11 +7,11 @@ use topics_storage::wal::{Level, Ticket};
 use super::planned::PendingWrites;
 use super::prepare::Prepared;
 use super::reserve::Reserve;
-use crate::topic::lifecycle::Parked;
 use crate::topic::retention::Need;
 use crate::topic::{Life, Topic};
 use crate::types::api::{Appended, Durability, Gap};
 use crate::types::config::TopicConfig;
+use crate::types::wait::Waiters;
 
 /// What orders a topic's writes.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct AppendState {
     /// A batch that failed was to log the evict floor that readers were shown: the next write does.
     pub floor_unlogged: bool,
     /// Asynchronous writes that came while the topic was held.
-    pub parked: Vec<Parked>,
+    pub parked: Waiters,
 }
 
 impl AppendState {
@@ -58,7 +58,7 @@ impl AppendState {
             planned: None,
             unlogged: Vec::new(),
             floor_unlogged: false,
-            parked: Vec::new(),
+            parked: Waiters::default(),
         }
     }
 
