@@ -73,8 +73,8 @@ pub(crate) fn delete(
         matching: req.matching.as_ref().map(TopicMatch::to_record),
         ..record::Delete::default()
     };
-    let (flight, _) = run(core, topic, body)?;
-    Ok((flight.gone(), flight.removed.scanned.load(Ordering::Acquire)))
+    let (pending, _) = run(core, topic, body)?;
+    Ok((pending.gone(), pending.removed.scanned.load(Ordering::Acquire)))
 }
 
 /// Deletes exactly these ascending seqs; returns how many went, and what to wait for until that is
@@ -91,7 +91,7 @@ pub(crate) fn delete_seqs(
     }
     let (seqs, why) = (ranges_of(seqs.iter().copied()), why.code());
     let body = record::Delete { seqs, why, ..record::Delete::default() };
-    run(core, topic, body).map(|(flight, ticket)| (flight.gone(), ticket))
+    run(core, topic, body).map(|(pending, ticket)| (pending.gone(), ticket))
 }
 
 fn check_match(m: &TopicMatch, max: usize) -> Result<()> {
@@ -113,7 +113,7 @@ pub(crate) struct Staged {
     pub ticket: Ticket,
     /// What it waits for.
     pub level: Level,
-    flight: Arc<PendingBatch>,
+    pending: Arc<PendingBatch>,
 }
 
 /// The same for whoever waits for nothing: `None` when there is something to be waited for first.
@@ -154,11 +154,11 @@ fn run(
     // With a cap, writes must see exactly what is live: the delete is made alone.
     let exclusive = if capped(topic) { Some(topic.exclusive(core)?) } else { None };
     let staged = stage(core, topic, body, Wait::Bounded, exclusive.as_ref())?;
-    let Staged { ticket, level, flight } =
+    let Staged { ticket, level, pending } =
         staged.ok_or_else(|| Error::Internal("a delete that waits was not staged".into()))?;
     core.wait(ticket, level)?;
     drop(exclusive);
-    Ok((flight, ticket))
+    Ok((pending, ticket))
 }
 
 fn stage(
@@ -198,10 +198,10 @@ fn stage(
         topic.deletes.fetch_add(1, Ordering::AcqRel);
         let staged = a.stage(PendingBatch::plain(core, topic, hints, Undo::Delete), frames, order);
         drop(a);
-        let (ticket, flight) = staged.inspect_err(|_| {
+        let (ticket, pending) = staged.inspect_err(|_| {
             topic.deletes.fetch_sub(1, Ordering::AcqRel);
         })?;
-        return Ok(Some(Staged { ticket, level, flight }));
+        return Ok(Some(Staged { ticket, level, pending }));
     }
 }
 

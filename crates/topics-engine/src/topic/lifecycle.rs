@@ -62,7 +62,7 @@ impl Topic {
 
     /// Whether nothing of the topic is in flight and nobody has it alone.
     pub(crate) fn quiet(&self) -> bool {
-        self.in_flight.load(Ordering::Acquire) == 0 && !self.append.lock().held
+        self.pending_batches.load(Ordering::Acquire) == 0 && !self.append.lock().held
     }
 
     /// Takes the topic alone and waits until nothing of it is in flight.
@@ -89,7 +89,7 @@ impl Topic {
         // Counted before the first look: the last batch sees it, or this sees the last batch.
         self.idle_waiters.fetch_add(1, Ordering::SeqCst);
         let mut a = self.append.lock();
-        while self.in_flight.load(Ordering::SeqCst) > 0 {
+        while self.pending_batches.load(Ordering::SeqCst) > 0 {
             self.exclusive_released.wait(&mut a);
         }
         drop(a);
@@ -99,7 +99,7 @@ impl Topic {
 
     /// A batch has been applied, has failed or was dropped by a log that failed.
     pub(crate) fn batch_finished(&self) {
-        let last = self.in_flight.fetch_sub(1, Ordering::SeqCst) == 1;
+        let last = self.pending_batches.fetch_sub(1, Ordering::SeqCst) == 1;
         if last && self.idle_waiters.load(Ordering::SeqCst) > 0 {
             let _locked = self.append.lock();
             self.exclusive_released.notify_all();
@@ -114,11 +114,11 @@ impl Topic {
         frames: Frames,
         staging: Staging,
     ) -> Result<Ticket> {
-        let mut flight = PendingBatch::plain(core, self, staging.hints, Undo::None);
-        flight.creation = staging.creation;
+        let mut pending = PendingBatch::plain(core, self, staging.hints, Undo::None);
+        pending.creation = staging.creation;
         let ts = a.last_ts.max(core.time.steady());
         let order = Order { ts, level: staging.level, frees_space: staging.frees_space };
-        Ok(a.stage(flight, frames, order)?.0)
+        Ok(a.stage(pending, frames, order)?.0)
     }
 }
 

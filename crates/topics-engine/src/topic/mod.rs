@@ -93,7 +93,7 @@ pub(crate) struct Topic {
     /// The files that the snapshot names were not looked at yet.
     pub(crate) files_unverified: AtomicBool,
     /// Batches staged and neither applied nor failed.
-    pub(crate) in_flight: AtomicU32,
+    pub(crate) pending_batches: AtomicU32,
     /// Verbs that wait until there are none.
     pub(crate) idle_waiters: AtomicU32,
     /// Deletes among them.
@@ -128,7 +128,7 @@ impl Topic {
             gate: Gate::default(),
             broken: AtomicBool::new(false),
             files_unverified: AtomicBool::new(false),
-            in_flight: AtomicU32::new(0),
+            pending_batches: AtomicU32::new(0),
             idle_waiters: AtomicU32::new(0),
             deletes: AtomicU32::new(0),
             last_read: AtomicU64::new(0),

@@ -274,17 +274,17 @@ pub(crate) fn log_expired(
         if topic.state.read().structure != structure {
             continue;
         }
-        let flight = PendingBatch::plain(core, topic, hints, Undo::None);
+        let pending = PendingBatch::plain(core, topic, hints, Undo::None);
         let frames = Frames { head: body, ..Frames::default() };
         // It concerns applied records only, and is not held back until a sync. Behind a batch that
         // is, it waits as that does (I1): a topic applies its frames in the order of the log, since
         // a snapshot reflects all of them up to the last that was applied.
-        let level = match topic.in_flight.load(Ordering::Acquire) {
+        let level = match topic.pending_batches.load(Ordering::Acquire) {
             0 => Level::Written,
             _ => apply_level(a.config.durability),
         };
         let order = Order { ts: core.time.steady(), level, frees_space: true };
-        let (ticket, _) = a.stage(flight, frames, order)?;
+        let (ticket, _) = a.stage(pending, frames, order)?;
         drop(a);
         core.wait(ticket, level)?;
         return Ok(true);
@@ -386,7 +386,7 @@ impl PendingBatch {
             undo,
             creation: false,
             removed: Removed::default(),
-            pending: AtomicBool::new(false),
+            is_pending: AtomicBool::new(false),
         }
     }
 }

@@ -316,8 +316,8 @@ fn exclusive_frames(
     part.encode(&mut frames.head, topic, 0, a.head());
     let ts = a.last_ts.max(core.time.steady());
     let order = Order { ts, level: Level::Synced, frees_space: true };
-    let flight = PendingBatch::plain(core, topic, part.hints, Undo::None);
-    Ok(a.stage(flight, frames, order)?.0)
+    let pending = PendingBatch::plain(core, topic, part.hints, Undo::None);
+    Ok(a.stage(pending, frames, order)?.0)
 }
 
 impl Sent {

@@ -57,14 +57,14 @@ impl Admission<'_> {
     /// Stages the one batch of this admission.
     pub fn stage(
         &mut self,
-        flight: PendingBatch,
+        pending: PendingBatch,
         frames: Frames,
         order: Order,
     ) -> Result<(Ticket, Arc<PendingBatch>)> {
         let permit = self.permit.take();
         let permit =
             permit.ok_or_else(|| Error::Internal("an admission is for one batch".into()))?;
-        flight.stage(&mut self.state, frames, order, permit)
+        pending.stage(&mut self.state, frames, order, permit)
     }
 }
 

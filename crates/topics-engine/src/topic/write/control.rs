@@ -35,7 +35,7 @@ pub(crate) fn stage_with(
     let Some((frames, undo)) = decide(&a)? else { return Ok(None) };
     let level = apply_level(a.config.durability);
     let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: true };
-    let flight = PendingBatch::plain(core, topic, Hints::default(), undo);
-    let (ticket, _) = a.stage(flight, frames, order)?;
+    let pending = PendingBatch::plain(core, topic, Hints::default(), undo);
+    let (ticket, _) = a.stage(pending, frames, order)?;
     Ok(Some((ticket, level)))
 }

@@ -68,8 +68,8 @@ pub(crate) fn forward_gap(
     );
     let level = apply_level(class);
     let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: false };
-    let flight = PendingBatch::plain(core, dest, Hints::default(), Undo::None);
-    let (ticket, _) = a.stage(flight, frames, order)?;
+    let pending = PendingBatch::plain(core, dest, Hints::default(), Undo::None);
+    let (ticket, _) = a.stage(pending, frames, order)?;
     // Whatever becomes of it, these seqs are given: a later write says that they are missing.
     a.next_seq = last + 1;
     if let Some(reserve) = reserve {

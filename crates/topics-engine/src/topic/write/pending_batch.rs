@@ -58,7 +58,7 @@ pub(crate) struct PendingBatch {
     /// What a delete or eviction in it did.
     pub removed: Removed,
     /// Whether it is staged and its outcome not known: counted among the topic's batches in flight.
-    pub pending: AtomicBool,
+    pub is_pending: AtomicBool,
 }
 
 /// Ends a batch's flight when its commit returns.
@@ -110,7 +110,7 @@ impl Commit for PendingBatch {
 
 impl Drop for PendingBatch {
     fn drop(&mut self) {
-        if self.pending.load(Ordering::Acquire) {
+        if self.is_pending.load(Ordering::Acquire) {
             // A leader that panicked had it. Whether the log has it is known at the next open.
             self.topic.close_broken(&"a batch was given up without an outcome");
             self.finish();
@@ -121,7 +121,7 @@ impl Drop for PendingBatch {
 impl PendingBatch {
     /// The batch is in flight no more; the first call counts.
     fn finish(&self) {
-        if !self.pending.swap(false, Ordering::AcqRel) {
+        if !self.is_pending.swap(false, Ordering::AcqRel) {
             return;
         }
         if let Undo::Delete = self.undo {
@@ -224,7 +224,7 @@ impl PendingBatch {
             Undo::Write { first, .. } => *first,
             _ => 0,
         };
-        let flight = Arc::new(self);
+        let pending = Arc::new(self);
         let batch = Batch {
             head: frames.head,
             headroom: if frames.records.is_empty() { 0 } else { GROUP_HEADROOM },
@@ -232,23 +232,23 @@ impl PendingBatch {
             tail: frames.tail,
             first_seq,
             ts: order.ts,
-            topic_id: flight.topic.id(),
+            topic_id: pending.topic.id(),
             level: order.level,
             frees_space: order.frees_space,
-            commit: flight.clone(),
+            commit: pending.clone(),
         };
-        flight.topic.in_flight.fetch_add(1, Ordering::SeqCst);
-        flight.pending.store(true, Ordering::Release);
-        match flight.core.wal.stage(batch, permit) {
+        pending.topic.pending_batches.fetch_add(1, Ordering::SeqCst);
+        pending.is_pending.store(true, Ordering::Release);
+        match pending.core.wal.stage(batch, permit) {
             Ok(ticket) => {
                 a.last = Some((ticket, order.level.max(Level::Written)));
                 a.last_ts = a.last_ts.max(order.ts);
-                Ok((ticket, flight))
+                Ok((ticket, pending))
             }
             Err(e) => {
                 // Under the append lock, where nothing waits for it.
-                flight.pending.store(false, Ordering::Release);
-                flight.topic.in_flight.fetch_sub(1, Ordering::SeqCst);
+                pending.is_pending.store(false, Ordering::Release);
+                pending.topic.pending_batches.fetch_sub(1, Ordering::SeqCst);
                 Err(e.into())
             }
         }

@@ -50,7 +50,7 @@ impl Decision<'_> {
         let ticket = if frames.records.is_empty() && frames.head.is_empty() {
             Ok(None)
         } else {
-            let flight = PendingBatch {
+            let pending = PendingBatch {
                 core: self.core.clone(),
                 topic: self.topic.clone(),
                 hints: plan.hints.clone(),
@@ -65,7 +65,7 @@ impl Decision<'_> {
                 },
                 creation: plan.creation,
                 removed: Removed::default(),
-                pending: AtomicBool::new(false),
+                is_pending: AtomicBool::new(false),
             };
             let level = match class {
                 _ if self.p.part.is_some() => Level::Synced,
@@ -74,7 +74,7 @@ impl Decision<'_> {
                 _ => apply_level(class),
             };
             let order = Order { ts: plan.ts, level, frees_space: false };
-            a.stage(flight, frames, order).map(|(t, _)| Some(t))
+            a.stage(pending, frames, order).map(|(t, _)| Some(t))
         };
         let ticket = match ticket {
             Ok(ticket) => ticket,
