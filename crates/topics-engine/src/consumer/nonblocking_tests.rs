@@ -182,9 +182,9 @@ fn i8_a_commit_that_is_refused_leaves_the_one_before_on_its_way() {
     };
     let stage = |seq| stage_cursor(&core, &topic, "auto", Wait::No, body(seq));
     assert!(matches!(stage(5), Ok(Staged::Frame(..))));
-    topic.append.lock().held = true;
+    topic.append.lock().is_exclusive = true;
     assert!(stage(6).is_err());
-    topic.append.lock().held = false;
+    topic.append.lock().is_exclusive = false;
     assert!(matches!(stage(3), Ok(Staged::Nothing(Some(_)))));
     w.engine().sync().unwrap();
     assert_eq!(auto.cursor().unwrap(), 5);

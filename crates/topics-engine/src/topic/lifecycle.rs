@@ -35,7 +35,7 @@ impl Drop for ExclusiveGuard {
     fn drop(&mut self) {
         let parked = {
             let mut a = self.topic.append.lock();
-            a.held = false;
+            a.is_exclusive = false;
             a.parked.take(|()| true)
         };
         self.topic.exclusive_released.notify_all();
@@ -52,7 +52,7 @@ impl Topic {
         resume: impl FnOnce(W) + Send + 'static,
     ) -> Option<W> {
         let mut a = self.append.lock();
-        if a.held {
+        if a.is_exclusive {
             a.parked.add((), Box::new(move || resume(waiting)));
             None
         } else {
@@ -62,17 +62,17 @@ impl Topic {
 
     /// Whether nothing of the topic is in flight and nobody has it alone.
     pub(crate) fn quiet(&self) -> bool {
-        self.pending_batches.load(Ordering::Acquire) == 0 && !self.append.lock().held
+        self.pending_batches.load(Ordering::Acquire) == 0 && !self.append.lock().is_exclusive
     }
 
     /// Takes the topic alone and waits until nothing of it is in flight.
     pub(crate) fn exclusive(self: &Arc<Self>, core: &Arc<Ctx>) -> Result<ExclusiveGuard> {
         let last = {
             let mut a = self.append.lock();
-            while a.held {
+            while a.is_exclusive {
                 self.exclusive_released.wait(&mut a);
             }
-            a.held = true;
+            a.is_exclusive = true;
             a.last
         };
         let exclusive = ExclusiveGuard { topic: self.clone() };
@@ -340,7 +340,7 @@ pub(crate) fn delete_superseded(core: &Arc<Ctx>, topic: &Arc<Topic>) {
 /// reserved for `idle_ms`.
 pub(crate) fn lower(core: &Arc<Ctx>, topic: &Arc<Topic>, idle_ms: u64) -> Result<bool> {
     let due = |a: &AppendState| {
-        !a.held && !a.closed && a.reserve.idle(a.head(), core.time.mono_ms(), idle_ms)
+        !a.is_exclusive && !a.closed && a.reserve.idle(a.head(), core.time.mono_ms(), idle_ms)
     };
     // What memory says of the head of a broken topic may be too low.
     if topic.life() != Life::Live || topic.check_sound().is_err() || !due(&topic.append.lock()) {

@@ -25,8 +25,8 @@ use crate::types::error::{Error, Result};
 /// How far one attempt came.
 enum Step {
     Decided(Arc<Topic>, Decided),
-    /// A verb has the topic alone.
-    Held(Arc<Topic>),
+    /// Another verb has the topic exclusively.
+    Exclusive(Arc<Topic>),
     /// The topic is gone: look the name up again.
     Gone,
     /// A topic id must be reserved first.
@@ -48,7 +48,7 @@ pub(crate) fn perform(core: &Arc<Store>, mut p: Prepared) -> Result<Appended> {
     loop {
         match step(core, &mut p, wait)? {
             Step::Gone => {}
-            Step::Held(topic) => topic.wait_not_exclusive(),
+            Step::Exclusive(topic) => topic.wait_not_exclusive(),
             Step::Id(ticket) => {
                 core.wait(ticket, Level::Synced)?;
                 core.ids.settle(ticket);
@@ -91,7 +91,7 @@ pub(crate) fn submit(core: &Arc<Store>, mut p: Prepared, mut done: Completion<Ap
     loop {
         let next = step(core, &mut p, Wait::No).and_then(|next| {
             // A write that waits has given its staging room back.
-            let waits = matches!(next, Step::Held(_) | Step::Id(_) | Step::Contended(..));
+            let waits = matches!(next, Step::Exclusive(_) | Step::Id(_) | Step::Contended(..));
             let charge = waits.then(|| core.charge_wait(p.staging_bytes())).transpose()?;
             Ok((next, charge))
         });
@@ -104,7 +104,7 @@ pub(crate) fn submit(core: &Arc<Store>, mut p: Prepared, mut done: Completion<Ap
         };
         match next {
             Step::Gone => {}
-            Step::Held(topic) => {
+            Step::Exclusive(topic) => {
                 let at = core.clone();
                 let resume = move |(p, done, charge)| {
                     drop(charge);
@@ -207,7 +207,7 @@ fn step(core: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Step> {
     let wait = if refuse { Wait::No } else { wait };
     loop {
         let Some(mut a) = topic.try_admit(core, p.staging_bytes(), wait)? else {
-            return Ok(Step::Held(topic.clone()));
+            return Ok(Step::Exclusive(topic.clone()));
         };
         p.throttled_ns += a.waited().as_nanos() as u64;
         if a.closed {

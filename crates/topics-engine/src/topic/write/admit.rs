@@ -75,7 +75,7 @@ impl Topic {
             self.wait_not_exclusive();
             let permit = core.reserve(core.shard(self.id()), bytes, wait)?;
             let state = self.append.lock();
-            if !state.held {
+            if !state.is_exclusive {
                 return Ok(Admission::new(state, permit));
             }
             drop(state);
@@ -95,7 +95,7 @@ impl Topic {
     ) -> Result<Option<Admission<'_>>> {
         let permit = core.reserve(core.shard(self.id()), bytes, wait)?;
         let state = self.append.lock();
-        Ok(if state.held { None } else { Some(Admission::new(state, permit)) })
+        Ok(if state.is_exclusive { None } else { Some(Admission::new(state, permit)) })
     }
 
     /// The same for the verb that has the topic exclusively.
@@ -113,7 +113,7 @@ impl Topic {
     /// Waits until nobody has the topic exclusively.
     pub(crate) fn wait_not_exclusive(&self) {
         let mut a = self.append.lock();
-        while a.held {
+        while a.is_exclusive {
             self.exclusive_released.wait(&mut a);
         }
     }

@@ -21,8 +21,8 @@ pub(crate) struct AppendState {
     pub last_ts: u64,
     /// Whether the creation is staged or logged.
     pub logged: bool,
-    /// A verb has the topic alone.
-    pub held: bool,
+    /// Another verb has the topic exclusively.
+    pub is_exclusive: bool,
     /// The topic is gone: look the name up again.
     pub closed: bool,
     pub reserve: Reserve,
@@ -38,7 +38,7 @@ pub(crate) struct AppendState {
     pub unlogged: Vec<Gap>,
     /// A batch that failed was to log the evict floor that readers were shown: the next write does.
     pub floor_unlogged: bool,
-    /// Asynchronous writes that came while the topic was held.
+    /// Asynchronous writes that came while a verb had the topic exclusively.
     pub parked: Waiters,
 }
 
@@ -49,7 +49,7 @@ impl AppendState {
             next_seq: 1,
             last_ts: 0,
             logged: false,
-            held: false,
+            is_exclusive: false,
             closed: false,
             reserve: Reserve::default(),
             synced_to: 0,
