@@ -117,7 +117,7 @@ fn prepared(core: &Transactions, topic: &Topic, rows: PartRows) -> Prepared {
         create: false,
         config: None,
         jobs,
-        held: false,
+        is_pinned: false,
         patient: true,
         began: core.time.mono_ns(),
         throttled_ns: 0,

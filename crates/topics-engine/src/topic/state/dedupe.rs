@@ -52,7 +52,7 @@ fn hash_record(h: &mut Xxh3, r: &NewRecord<'_>, node: &[u8]) {
 
 /// The expiry of a key that is kept until it is released: a record was moved under it, and the
 /// deletion of the original may not be durable.
-pub(crate) const HELD: u64 = u64::MAX;
+pub(crate) const PINNED: u64 = u64::MAX;
 
 /// What is remembered under a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,10 +165,10 @@ impl Dedupe {
         self.keys.iter().filter(|(_, r)| r.settled && r.logged).map(|(k, r)| (*k, r))
     }
 
-    /// The keys that are held, of applied writes.
-    pub(crate) fn held(&self) -> Vec<(u128, Remembered)> {
-        let held = self.by_expiry.range((HELD, 0)..);
-        held.filter_map(|(_, k)| Some((*k, *self.keys.get(k)?)))
+    /// The pinned keys of applied writes.
+    pub(crate) fn pinned(&self) -> Vec<(u128, Remembered)> {
+        let pinned = self.by_expiry.range((PINNED, 0)..);
+        pinned.filter_map(|(_, k)| Some((*k, *self.keys.get(k)?)))
             .filter(|(_, r)| r.settled)
             .collect()
     }

@@ -35,7 +35,7 @@ pub(crate) struct Prepared {
     /// Whether a record has options that only jobs have.
     pub jobs: bool,
     /// Whether the key is remembered until it is released, whatever the window.
-    pub held: bool,
+    pub is_pinned: bool,
     /// Wait for room however long it takes.
     pub patient: bool,
     /// When the call began, monotonic ns.
@@ -102,7 +102,7 @@ impl Prepared {
             create: req.create.unwrap_or_else(|| options.auto_create.allows(topic)),
             config,
             jobs: req.records.iter().any(NewRecord::is_job),
-            held: false,
+            is_pinned: false,
             patient: req.disable_backpressure,
             began,
             throttled_ns: 0,

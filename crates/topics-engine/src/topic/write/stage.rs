@@ -15,7 +15,7 @@ use super::shown::Shown;
 use crate::topic::apply::Removed;
 use crate::topic::load::Loader;
 use crate::topic::state::Evicted;
-use crate::topic::state::dedupe::{Dedupe, HELD, Remembered};
+use crate::topic::state::dedupe::{Dedupe, PINNED, Remembered};
 use crate::types::api::{Durability, Gap};
 use crate::types::error::Result;
 
@@ -127,8 +127,8 @@ impl Decision<'_> {
     }
 
     fn expires_at(&self, plan: &Plan) -> u64 {
-        if self.p.held {
-            return HELD;
+        if self.p.is_pinned {
+            return PINNED;
         }
         self.core.time.steady().saturating_add(plan.config.idempotency_window_ms)
     }
