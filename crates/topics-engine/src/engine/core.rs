@@ -66,7 +66,8 @@ impl Core {
     pub(crate) fn metrics_snapshot(&self) -> MetricsSnapshot {
         let (watch_streams, watch_sessions, ready_topics, pressure_ppm) =
             self.deliverer.delivery.gauges();
-        let (wal, (txn_parts, txn_bytes)) = (self.wal.counters(), self.transactions.staging.held());
+        let (wal, (txn_parts, txn_bytes)) =
+            (self.wal.counters(), self.transactions.staging.usage());
         MetricsSnapshot {
             fsync: wal.syncs,
             routers: self.host.routers.len() as u64,

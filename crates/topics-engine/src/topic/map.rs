@@ -117,7 +117,7 @@ fn seq_range(part: &IndexSpan<'_>) -> Option<SeqRange> {
             Some(SeqRange {
                 tier: match run.place {
                     Place::File { .. } => Tier::Log,
-                    Place::Held { .. } => Tier::Memory,
+                    Place::Memory { .. } => Tier::Memory,
                 },
                 first_seq: run.first,
                 last_seq: run.last(),

@@ -241,22 +241,22 @@ fn decide(
     // Kept until the end is applied, which counts what is remembered.
     let admission = writers::admit(core, writer, owner);
     let admitted = admission.as_ref().map_err(Clone::clone);
-    let decided = admitted.and_then(|_| check(core, rows, work)).and_then(|held| {
+    let decided = admitted.and_then(|_| check(core, rows, work)).and_then(|ready| {
         tried = true;
         let owner = owner.to_owned();
-        log(core, &TxnCommit { files: files.clone(), owner, ..body(who, &held) }).inspect_err(
+        log(core, &TxnCommit { files: files.clone(), owner, ..body(who, &ready) }).inspect_err(
             |_| {
                 // Of a shard that has failed nobody knows what it will say after a restart: jobs that
                 // may be acked then are not given to others.
                 if core.wal.poisoned(0).is_none() {
-                    held.iter().for_each(|h| participant::release_acks(&h.topic, &h.part.acks));
+                    ready.iter().for_each(|h| participant::release_acks(&h.topic, &h.part.acks));
                 }
             },
         )?;
-        Ok(held)
+        Ok(ready)
     });
-    let held = match decided {
-        Ok(held) => held,
+    let ready = match decided {
+        Ok(ready) => ready,
         Err(e) => {
             // A decision that failed may be in the log all the same, until that has gone on.
             core.metrics.txn_refused.add(1);
@@ -271,7 +271,7 @@ fn decide(
     };
     core.metrics.txn_commits.add(1);
     core.staging.decided(who.0, &files);
-    publish::publish(core, who, held)?;
+    publish::publish(core, who, ready)?;
     publish::end(core, who.0, who.1)
 }
 
@@ -296,9 +296,9 @@ fn check(
     }
     let mut order: Vec<_> = topics.into_iter().zip(wants.into_values()).collect();
     order.sort_by_key(|(topic, _)| topic.id());
-    let held = take_exclusive(core, order.iter().map(|(topic, _)| topic))?;
+    let guards = take_exclusive(core, order.iter().map(|(topic, _)| topic))?;
     let mut ready: Vec<Ready> = Vec::new();
-    for ((topic, mut want), exclusive) in order.into_iter().zip(held) {
+    for ((topic, mut want), exclusive) in order.into_iter().zip(guards) {
         match want.check(core, &topic, &exclusive) {
             Ok(acks) => {
                 let part = TxnParticipant { rows: want.rows, acks, cursors: want.cursors };
@@ -337,8 +337,8 @@ fn rehearse(core: &Arc<Transactions>, wants: &mut Wants<'_>) -> Result<()> {
         return Ok(());
     }
     there.sort_by_key(|(topic, _)| topic.id());
-    let held = take_exclusive(core, there.iter().map(|(topic, _)| topic))?;
-    for ((topic, want), exclusive) in there.into_iter().zip(held) {
+    let guards = take_exclusive(core, there.iter().map(|(topic, _)| topic))?;
+    for ((topic, want), exclusive) in there.into_iter().zip(guards) {
         let acks = want.check(core, &topic, &exclusive)?;
         participant::release_acks(&topic, &acks);
     }

@@ -71,8 +71,8 @@ pub(crate) fn finish(core: &Arc<Transactions>, writer: &str, epoch: u64) -> Resu
         true => gather::decided(core, &open.body.files)?,
         false => gather::ByTopic::new(),
     };
-    let held = take_exclusive(core, topics.iter())?;
-    let ready = topics.into_iter().zip(held).map(|(topic, exclusive)| {
+    let guards = take_exclusive(core, topics.iter())?;
+    let ready = topics.into_iter().zip(guards).map(|(topic, exclusive)| {
         let rows = rows.remove(&*topic.name).unwrap_or_default();
         let part = part_of(&open.body, topic.id(), rows);
         Ready { topic, exclusive, part }

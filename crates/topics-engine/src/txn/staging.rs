@@ -225,7 +225,7 @@ impl Staging {
     }
 
     /// Parts that wait for a commit, and their bytes on disk.
-    pub(crate) fn held(&self) -> (u64, u64) {
+    pub(crate) fn usage(&self) -> (u64, u64) {
         let table = self.table.lock();
         let parts = table.values().flat_map(BTreeMap::values);
         parts.fold((0, 0), |(n, bytes), p| (n + 1, bytes + p.len))

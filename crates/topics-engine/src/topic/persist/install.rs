@@ -92,8 +92,8 @@ impl State {
     fn cut_tags(&mut self) {
         let sealed = self.index.segs.iter().rev().find(|s| s.meta.sealed);
         let Some(sealed) = sealed.map(|s| s.meta.last_seq) else { return };
-        let held = self.index.runs.front().map_or(u64::MAX, |r| r.first);
-        let keep = (sealed + 1).min(held);
+        let first_resident = self.index.runs.front().map_or(u64::MAX, |r| r.first);
+        let keep = (sealed + 1).min(first_resident);
         self.tags_from = self.tags_from.max(sealed + 1);
         if let Some(tags) = &mut self.tags {
             tags.cut(keep);

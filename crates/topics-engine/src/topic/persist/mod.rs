@@ -98,9 +98,9 @@ impl Topic {
             CopyPlan { active, runs: Vec::new(), deletes: Vec::new(), seal: state.outgrown(old) };
         for run in &mut state.index.runs {
             match &run.place {
-                Place::Held { charge: Some(_), .. } => {}
+                Place::Memory { charge: Some(_), .. } => {}
                 // Not written yet: nor is anything after it.
-                Place::Held { charge: None, .. } => break,
+                Place::Memory { charge: None, .. } => break,
                 Place::File { shard: s, .. } if shard.is_some_and(|want| want != *s) => break,
                 Place::File { file, shard } => {
                     let n = run.entries.partition_point(|e| run.lsn + u64::from(e.lsn) <= synced);

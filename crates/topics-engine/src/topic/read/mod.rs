@@ -220,7 +220,7 @@ impl<'a> Reader<'a> {
             return Ok(true);
         };
         let (chunk, base, salt) = match place {
-            Place::Held { bytes, .. } => (bytes.clone(), 0, None),
+            Place::Memory { bytes, .. } => (bytes.clone(), 0, None),
             Place::File { shard, file } => {
                 let len = (tail.off - head.off) as usize + tail.len as usize;
                 let mut buf = Vec::with_capacity(len);

@@ -97,7 +97,7 @@ impl State {
     fn synced_to(&self, lsn: u64) -> u64 {
         for run in &self.index.runs {
             match run.place {
-                Place::Held { .. } => return run.first - 1,
+                Place::Memory { .. } => return run.first - 1,
                 Place::File { .. } => {
                     let n = run.entries.partition_point(|e| run.lsn + u64::from(e.lsn) <= lsn);
                     if n < run.entries.len() {

@@ -168,7 +168,8 @@ impl Dedupe {
     /// The pinned keys of applied writes.
     pub(crate) fn pinned(&self) -> Vec<(u128, Remembered)> {
         let pinned = self.by_expiry.range((PINNED, 0)..);
-        pinned.filter_map(|(_, k)| Some((*k, *self.keys.get(k)?)))
+        pinned
+            .filter_map(|(_, k)| Some((*k, *self.keys.get(k)?)))
             .filter(|(_, r)| r.settled)
             .collect()
     }

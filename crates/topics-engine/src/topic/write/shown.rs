@@ -26,7 +26,7 @@ impl State {
     pub(crate) fn show(&mut self, shown: Shown, loader: &Loader<'_>) -> Result<u64> {
         let Shown { records, first, ts, charge, floor } = shown;
         let bytes = Arc::new(records);
-        let place = Place::Held { bytes: bytes.clone(), charge: charge.map(Arc::new) };
+        let place = Place::Memory { bytes: bytes.clone(), charge: charge.map(Arc::new) };
         let (mut at, mut seq) = (0usize, first);
         while at < bytes.len() {
             let (mut f, len) = frame::parse(&bytes[at..])

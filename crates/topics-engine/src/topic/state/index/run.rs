@@ -60,7 +60,7 @@ pub(crate) enum Place {
     },
     /// Memory: the encoded frames of one write, with inner hashes. `ephemeral` records pay for
     /// it; those of class `memory` move to a file when they are written.
-    Held {
+    Memory {
         /// The frames.
         bytes: Arc<Vec<u8>>,
         /// What they cost of the budget.
@@ -71,7 +71,7 @@ pub(crate) enum Place {
 impl Place {
     /// Whether the records never reach a file.
     pub(crate) fn ephemeral(&self) -> bool {
-        matches!(self, Self::Held { charge: Some(_), .. })
+        matches!(self, Self::Memory { charge: Some(_), .. })
     }
 
     pub(crate) fn same(&self, other: &Self) -> bool {
@@ -79,7 +79,7 @@ impl Place {
             (Self::File { shard: a, file: x }, Self::File { shard: b, file: y }) => {
                 a == b && x == y
             }
-            (Self::Held { bytes: a, .. }, Self::Held { bytes: b, .. }) => Arc::ptr_eq(a, b),
+            (Self::Memory { bytes: a, .. }, Self::Memory { bytes: b, .. }) => Arc::ptr_eq(a, b),
             _ => false,
         }
     }
@@ -173,7 +173,7 @@ impl Run {
     pub(crate) fn log_file(&self) -> Option<(u32, FileKey)> {
         match &self.place {
             Place::File { shard, file } => Some((*shard, *file)),
-            Place::Held { .. } => None,
+            Place::Memory { .. } => None,
         }
     }
 

@@ -14,7 +14,7 @@ fn file(n: u32) -> Place {
 }
 
 fn held() -> Place {
-    Place::Held { bytes: Arc::new(Vec::new()), charge: None }
+    Place::Memory { bytes: Arc::new(Vec::new()), charge: None }
 }
 
 fn entry(len: u32) -> Entry {
