@@ -52,7 +52,7 @@ impl LoadedTopics {
     }
 
     /// Takes in a topic that is born. Of two with one name the higher epoch has it; the other is
-    /// known by its id until its delete is replayed, or [`Self::settle`].
+    /// known by its id until its delete is replayed, or [`Self::retire_shadowed`].
     pub(crate) fn adopt(&self, topic: Arc<Topic>) {
         self.ids.insert(topic.id(), topic.clone());
         let mut listed = self.listed.write();

@@ -93,7 +93,7 @@ mod tests {
         Sample { ready, workers: 1, latency_ns: Some(latency_ms * 1_000_000), storage }
     }
 
-    fn settle(g: &mut Governor, s: Sample) -> Verdict {
+    fn observe_often(g: &mut Governor, s: Sample) -> Verdict {
         (0..40).map(|_| g.observe(s)).last().unwrap()
     }
 
@@ -101,14 +101,14 @@ mod tests {
     fn idle_is_no_pressure() {
         let mut g = Governor::default();
         assert_eq!(g.observe(Sample { workers: 2, ..Sample::default() }), Verdict::default());
-        settle(&mut g, sample(1000, 50, 1.0));
-        let v = settle(&mut g, Sample { workers: 1, ..Sample::default() });
+        observe_often(&mut g, sample(1000, 50, 1.0));
+        let v = observe_often(&mut g, Sample { workers: 1, ..Sample::default() });
         assert_eq!(v, Verdict::default());
     }
 
     #[test]
     fn each_part_counts_and_all_together_are_one() {
-        let of = |s| settle(&mut Governor::default(), s).pressure;
+        let of = |s| observe_often(&mut Governor::default(), s).pressure;
         assert!((of(sample(64, 0, 0.0)) - 0.4).abs() < 0.01);
         assert!((of(sample(0, 5, 0.0)) - 0.2).abs() < 0.01);
         assert!((of(sample(0, 0, 1.0)) - 0.2).abs() < 0.01);
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn windows_open_with_the_pressure() {
-        let at = |s| settle(&mut Governor::default(), s);
+        let at = |s| observe_often(&mut Governor::default(), s);
         assert_eq!(at(sample(16, 0, 0.0)).coalesce_ns, 0);
         let v = at(sample(48, 0, 0.0));
         assert!(v.coalesce_ns > 0 && v.commit_ns == 0, "{v:?}");
@@ -138,9 +138,9 @@ mod tests {
         }
         assert!(g.observe(high).strained);
         // Between the two limits it stays as it is.
-        let middle = settle(&mut g, sample(64, 8, 0.0));
+        let middle = observe_often(&mut g, sample(64, 8, 0.0));
         assert!(middle.strained && middle.pressure < STRAIN && middle.pressure > RELIEF);
-        assert!(!settle(&mut g, sample(16, 5, 0.0)).strained);
-        assert!(!settle(&mut g, sample(64, 8, 0.0)).strained);
+        assert!(!observe_often(&mut g, sample(16, 5, 0.0)).strained);
+        assert!(!observe_often(&mut g, sample(64, 8, 0.0)).strained);
     }
 }

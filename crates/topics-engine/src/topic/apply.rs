@@ -293,11 +293,11 @@ impl State {
             last_seq: body.last_seq,
             expires_at: body.expires_at,
             ticket: None,
-            settled: true,
+            is_committed: true,
             logged: true,
         };
         let dedupe = self.dedupe.get_or_insert_with(|| Box::new(Dedupe::new(&base.keys)));
-        dedupe.settle(body.key, known);
+        dedupe.mark_committed(body.key, known);
     }
 
     /// Applies the record at the cursor and those of the same topic that follow it directly.
@@ -330,7 +330,7 @@ impl State {
         let f = &at.frame;
         if f.seq <= self.indexed_to {
             // Shown when it was staged, evicted since, or reflected by the snapshot.
-            let shown = self.index.settle(f.seq, place, at.lsn, at.offset);
+            let shown = self.index.relocate_to_file(f.seq, place, at.lsn, at.offset);
             if live && !shown && f.seq >= self.floor {
                 let text = format!("I2: seq {} is written again (lsn {})", f.seq, at.lsn);
                 return Err(Error::Internal(text));

@@ -310,7 +310,7 @@ fn check(
             }
         }
     }
-    settle(core, &ready).inspect_err(|_| {
+    sync_dependencies(core, &ready).inspect_err(|_| {
         ready.iter().for_each(|r| participant::release_acks(&r.topic, &r.part.acks));
     })?;
     Ok(ready)
@@ -374,7 +374,7 @@ fn find(core: &Arc<Transactions>, name: &str, want: &Want<'_>) -> Result<Arc<Top
 
 /// What the decision rests on is durable before it: creations, consumers, jobs. What lies on shard
 /// 0 is so by its sync.
-fn settle(core: &Arc<Transactions>, ready: &[Ready]) -> Result<()> {
+fn sync_dependencies(core: &Arc<Transactions>, ready: &[Ready]) -> Result<()> {
     let shards: BTreeSet<usize> = ready.iter().map(|r| core.shard(r.topic.id())).collect();
     for shard in shards.into_iter().filter(|s| *s > 0) {
         let at = core.wal.positions(shard);

@@ -51,7 +51,7 @@ pub(crate) fn perform(core: &Arc<Store>, mut p: Prepared) -> Result<Appended> {
             Step::Exclusive(topic) => topic.wait_not_exclusive(),
             Step::Id(ticket) => {
                 core.wait(ticket, Level::Synced)?;
-                core.ids.settle(ticket);
+                core.ids.on_synced(ticket);
             }
             // If it fails, the head is what was expected, or the next attempt fails too.
             Step::Contended(ticket, level) => drop(core.wait(ticket, level)),
@@ -119,7 +119,7 @@ pub(crate) fn submit(core: &Arc<Store>, mut p: Prepared, mut done: Completion<Ap
                 let at = core.clone();
                 let resume = move |outcome: topics_storage::Result<()>| match outcome {
                     Ok(()) => {
-                        at.ids.settle(ticket);
+                        at.ids.on_synced(ticket);
                         drop(charge);
                         submit(&at, p, done);
                     }

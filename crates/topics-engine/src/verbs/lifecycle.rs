@@ -26,7 +26,7 @@ pub(crate) fn create(core: &Arc<Store>, topic: &str, patch: &ConfigPatch) -> Res
                 Ok(topic) => topic,
                 Err(ticket) => {
                     core.wait(ticket, Level::Synced)?;
-                    core.ids.settle(ticket);
+                    core.ids.on_synced(ticket);
                     continue;
                 }
             },

@@ -202,7 +202,7 @@ impl Topic {
         snap.live_bytes = snap.segments.iter().map(|s| s.live_bytes).sum();
         if let Some(dedupe) = &state.dedupe {
             snap.idempotency = dedupe
-                .settled()
+                .committed()
                 .map(|(key, r)| IdempotencySnap {
                     key,
                     request: r.request,

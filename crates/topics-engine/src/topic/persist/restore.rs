@@ -102,7 +102,7 @@ impl State {
             let now = base.time.steady();
             let mut dedupe = Dedupe::new(&base.keys);
             for k in snap.idempotency.iter().filter(|k| k.expires_at > now) {
-                dedupe.settle(
+                dedupe.mark_committed(
                     k.key,
                     Remembered {
                         request: k.request,
@@ -110,7 +110,7 @@ impl State {
                         last_seq: k.last_seq,
                         expires_at: k.expires_at,
                         ticket: None,
-                        settled: true,
+                        is_committed: true,
                         logged: true,
                     },
                 );

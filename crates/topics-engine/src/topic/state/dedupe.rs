@@ -64,7 +64,7 @@ pub(crate) struct Remembered {
     /// The ticket of the write, while this process is the one that made it: a repeat waits for it.
     pub ticket: Option<Ticket>,
     /// Whether the write has been applied.
-    pub settled: bool,
+    pub is_committed: bool,
     /// Whether the log has it. The key of an `ephemeral` write ends with the process, as its
     /// records do.
     pub logged: bool,
@@ -104,11 +104,11 @@ impl Dedupe {
     }
 
     /// Remembers what the log says, over any limit; the write is applied.
-    pub(crate) fn settle(&mut self, hash: u128, mut r: Remembered) {
-        (r.settled, r.logged) = (true, true);
+    pub(crate) fn mark_committed(&mut self, hash: u128, mut r: Remembered) {
+        (r.is_committed, r.logged) = (true, true);
         match self.keys.get_mut(&hash) {
             Some(kept) if kept.first_seq == r.first_seq => {
-                (kept.settled, kept.logged) = (true, true);
+                (kept.is_committed, kept.logged) = (true, true);
                 if kept.expires_at != r.expires_at {
                     self.by_expiry.remove(&(kept.expires_at, hash));
                     self.by_expiry.insert((r.expires_at, hash));
@@ -135,18 +135,18 @@ impl Dedupe {
         hash: u128,
         first_seq: u64,
         ticket: Option<Ticket>,
-        settled: bool,
+        is_committed: bool,
     ) {
         if let Some(r) = self.keys.get_mut(&hash).filter(|r| r.first_seq == first_seq) {
             r.ticket = ticket;
-            r.settled |= settled;
+            r.is_committed |= is_committed;
         }
     }
 
     /// Forgets what has expired.
     pub(crate) fn expire(&mut self, now: u64) {
         while let Some(&(at, hash)) = self.by_expiry.first() {
-            if at > now || !self.keys.get(&hash).is_some_and(|r| r.settled) {
+            if at > now || !self.keys.get(&hash).is_some_and(|r| r.is_committed) {
                 return;
             }
             self.remove(hash);
@@ -161,8 +161,8 @@ impl Dedupe {
     }
 
     /// The keys of applied writes, as far as the log has them.
-    pub(crate) fn settled(&self) -> impl Iterator<Item = (u128, &Remembered)> {
-        self.keys.iter().filter(|(_, r)| r.settled && r.logged).map(|(k, r)| (*k, r))
+    pub(crate) fn committed(&self) -> impl Iterator<Item = (u128, &Remembered)> {
+        self.keys.iter().filter(|(_, r)| r.is_committed && r.logged).map(|(k, r)| (*k, r))
     }
 
     /// The pinned keys of applied writes.
@@ -170,7 +170,7 @@ impl Dedupe {
         let pinned = self.by_expiry.range((PINNED, 0)..);
         pinned
             .filter_map(|(_, k)| Some((*k, *self.keys.get(k)?)))
-            .filter(|(_, r)| r.settled)
+            .filter(|(_, r)| r.is_committed)
             .collect()
     }
 
@@ -190,7 +190,7 @@ mod tests {
             last_seq: first,
             expires_at,
             ticket: None,
-            settled: false,
+            is_committed: false,
             logged: false,
         }
     }
@@ -206,8 +206,8 @@ mod tests {
         assert_eq!(d.reserve().unwrap_err().code(), "throttled");
         d.expire(100);
         assert_eq!(quota.used(), 2, "writes in flight keep their keys");
-        d.settle(1, entry(1, 10));
-        d.settle(2, entry(2, 20));
+        d.mark_committed(1, entry(1, 10));
+        d.mark_committed(2, entry(2, 20));
         d.expire(9);
         assert_eq!(quota.used(), 2);
         d.expire(10);
@@ -226,8 +226,8 @@ mod tests {
         assert!(d.get(7).is_some());
         d.forget(7, 3);
         assert!(d.get(7).is_none());
-        d.settle(7, entry(4, 10));
-        assert_eq!(d.settled().count(), 1);
+        d.mark_committed(7, entry(4, 10));
+        assert_eq!(d.committed().count(), 1);
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Index {
 
     /// Moves a record that was held in memory to the file that it was written to. Returns false
     /// when it is not held.
-    pub(crate) fn settle(&mut self, seq: u64, place: &Place, lsn: u64, off: u32) -> bool {
+    pub(crate) fn relocate_to_file(&mut self, seq: u64, place: &Place, lsn: u64, off: u32) -> bool {
         let Some(i) = self.run_of(seq) else { return false };
         if self.runs[i].in_file() || self.runs[i].first != seq {
             return false;

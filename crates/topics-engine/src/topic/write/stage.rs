@@ -111,7 +111,7 @@ impl Decision<'_> {
                 last_seq: plan.last,
                 expires_at: self.expires_at(plan),
                 ticket: None,
-                settled: false,
+                is_committed: false,
                 logged: false,
             },
         );
@@ -222,8 +222,8 @@ impl Decision<'_> {
         if self.p.key.is_some() || shown.is_some() {
             let mut state = self.topic.state.write();
             if let (Some(key), Some(dedupe)) = (self.p.key, &mut state.dedupe) {
-                let settled = plan.config.durability == Durability::Ephemeral;
-                dedupe.staged(key.hash, plan.first, ticket, settled);
+                let is_committed = plan.config.durability == Durability::Ephemeral;
+                dedupe.staged(key.hash, plan.first, ticket, is_committed);
             }
             if let Some((records, charge)) = shown {
                 // A creation is applied later; its records are shown as its config says.
