@@ -47,7 +47,7 @@ struct Inner {
 }
 
 /// What a worker does next.
-enum Turn {
+enum NextAction {
     Serve(Waiting<Arc<Subscribers>>),
     Park(Option<Duration>),
 }
@@ -114,7 +114,7 @@ impl Shared {
         }
     }
 
-    fn turn(&self, inner: &mut Inner, now: u64) -> Turn {
+    fn next_action(&self, inner: &mut Inner, now: u64) -> NextAction {
         let strained = self.strained.load(Ordering::Relaxed);
         let window = self.coalesce_ns.load(Ordering::Relaxed);
         let over = |until: u64| until <= now || window == 0;
@@ -132,7 +132,7 @@ impl Shared {
         while let Some(w) = inner.ready.pop(now, strained) {
             let until = w.item.served_at.load(Ordering::Relaxed) + window;
             if over(until) {
-                return Turn::Serve(w);
+                return NextAction::Serve(w);
             }
             inner.rests += 1;
             let n = inner.rests;
@@ -144,7 +144,7 @@ impl Shared {
         let paused = (inner.ready.len() > 0).then_some(50_000_000);
         // The pressure has to be seen to fall.
         let sample = (self.pressure.ppm() > 0).then_some(SAMPLE_NS);
-        Turn::Park(
+        NextAction::Park(
             [rest, reminder, paused, sample].into_iter().flatten().min().map(Duration::from_nanos),
         )
     }
@@ -321,8 +321,8 @@ impl Delivery {
         let shared = &self.shared;
         for shard in &shared.shards {
             while n > 0 && !self.stopped() {
-                let turn = shared.turn(&mut shard.inner.lock(), shared.now());
-                let Turn::Serve(w) = turn else { break };
+                let next = shared.next_action(&mut shard.inner.lock(), shared.now());
+                let NextAction::Serve(w) = next else { break };
                 shared.serve(core, w);
                 n -= 1;
             }
@@ -384,9 +384,9 @@ fn run(shared: &Arc<Shared>, i: usize, core: &Weak<Deliverer>) {
             if shared.stop.load(Ordering::SeqCst) {
                 return;
             }
-            match shared.turn(&mut inner, shared.now()) {
-                Turn::Serve(w) => Some(w),
-                Turn::Park(time) => {
+            match shared.next_action(&mut inner, shared.now()) {
+                NextAction::Serve(w) => Some(w),
+                NextAction::Park(time) => {
                     inner.parked = true;
                     match time {
                         Some(time) => {

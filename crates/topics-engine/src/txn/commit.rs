@@ -38,7 +38,7 @@ pub(crate) fn commit(
 ) -> Result<Committed> {
     name::check(writer)?;
     core.check_open()?;
-    let _turn = core.txns.turn(writer);
+    let _lock = core.txns.lock_writer(writer);
     if let Some(answer) = earlier(core, writer, Some(req.epoch))? {
         return Ok(answer);
     }
@@ -50,7 +50,7 @@ pub(crate) fn commit(
 pub(crate) fn transact(core: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result<Committed> {
     core.check_open()?;
     let (mut writer, epoch) = identity(core, req)?;
-    let _turn = core.txns.turn(&writer);
+    let _lock = core.txns.lock_writer(&writer);
     let named = req.writer.is_some();
     let shown = |c: Committed| Committed { epoch: if named { c.epoch } else { 0 }, ..c };
     if let Some(answer) = earlier(core, &writer, epoch)? {

@@ -163,7 +163,7 @@ pub(crate) fn pass(core: &Arc<Transactions>) -> Result<()> {
         core.staging.sweep(&core.txns, core.wal.positions(0).synced)?;
     }
     for (writer, epoch) in core.txns.all_open(None) {
-        let Some(_turn) = core.txns.try_turn(base(&writer)) else { continue };
+        let Some(_lock) = core.txns.try_lock_writer(base(&writer)) else { continue };
         if core.txns.open(&writer, epoch).is_some()
             && let Err(e) = finish(core, &writer, epoch)
         {
