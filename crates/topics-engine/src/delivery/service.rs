@@ -28,7 +28,7 @@ pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bo
         let over = |s: &Stream, part| {
             s.over(part, topic.id(), None);
         };
-        for stream in subscribers.dismiss(over) {
+        for stream in subscribers.remove_members(over) {
             missed(core, &stream, &topic);
         }
         return false;
@@ -44,7 +44,7 @@ pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bo
                 continue;
             }
             log::warn!("topic {:?} cannot be delivered: {error}", topic.name);
-            subscribers.dismiss(|s, part| {
+            subscribers.remove_members(|s, part| {
                 s.over(part, topic.id(), Some(error.clone()));
             });
             return false;
@@ -71,7 +71,7 @@ fn run_again(
     Arc::new(move |when| match when {
         RunAgain::Now => subscribers.mark(),
         RunAgain::At(at) => core.delivery.remind(&subscribers, at),
-        RunAgain::WhenSynced => subscribers.told_when_synced(&core, &topic),
+        RunAgain::WhenSynced => subscribers.mark_when_synced(&core, &topic),
     })
 }
 
@@ -81,7 +81,7 @@ pub(super) fn fail(subscribers: &Arc<Subscribers>, panicked: &Panicked) {
     topic.close_broken(panicked);
     let detail = format!("delivery of topic {:?}: {panicked}", topic.name);
     let error = Error::StorageUnavailable { reason: "io", detail };
-    subscribers.dismiss(|s, part| {
+    subscribers.remove_members(|s, part| {
         s.over(part, topic.id(), Some(error.clone()));
     });
 }
@@ -122,7 +122,7 @@ fn group(
         at = next;
     }
     if at < target && options.strong {
-        subscribers.told_when_synced(core, topic);
+        subscribers.mark_when_synced(core, topic);
     }
     Ok(())
 }

@@ -84,7 +84,7 @@ pub(super) struct Bounds {
     pub heartbeat_ns: Option<u64>,
     pub stall_ns: Option<u64>,
     /// Whether it is told of topics that wait under strain.
-    pub paced: bool,
+    pub wants_throttled: bool,
 }
 
 /// What became of a push.
@@ -264,8 +264,8 @@ impl Stream {
     }
 
     /// The topic waits; says whether [`Self::wake`] is due. A full queue has other troubles.
-    pub(super) fn pace(&self, part: u32, topic: &Topic, retry_after_ms: u64) -> bool {
-        if !self.bounds.paced {
+    pub(super) fn push_throttled(&self, part: u32, topic: &Topic, retry_after_ms: u64) -> bool {
+        if !self.bounds.wants_throttled {
             return false;
         }
         let mut out = self.out.lock();

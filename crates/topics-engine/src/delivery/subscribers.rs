@@ -47,7 +47,7 @@ struct Wanted {
     groups: Vec<Group>,
     routers: Vec<Arc<Router>>,
     /// The batch whose sync the topic was last to be told of.
-    told: Option<Ticket>,
+    notified: Option<Ticket>,
 }
 
 /// What a topic is to the delivery. It is made when somebody first wants the topic; the topic's
@@ -65,7 +65,7 @@ pub(crate) struct Subscribers {
     /// Only routers want the topic.
     routed: AtomicBool,
     /// Its watchers were told that it waits under strain.
-    paced: AtomicBool,
+    is_throttled: AtomicBool,
     wanted: Mutex<Wanted>,
 }
 
@@ -98,7 +98,7 @@ impl Subscribers {
             served_at: AtomicU64::new(0),
             manual: AtomicI64::new(NONE),
             routed: AtomicBool::new(false),
-            paced: AtomicBool::new(false),
+            is_throttled: AtomicBool::new(false),
             wanted: Mutex::new(Wanted::default()),
         };
         subscribers.learn(&topic.state.read().config.clone());
@@ -149,24 +149,25 @@ impl Subscribers {
     pub(super) fn begin(&self, now: u64) {
         self.state.store(SERVING, Ordering::SeqCst);
         self.served_at.store(now, Ordering::Relaxed);
-        self.paced.store(false, Ordering::Relaxed);
+        self.is_throttled.store(false, Ordering::Relaxed);
     }
 
     /// Whether its watchers are yet to be told that it waits; they are after this.
-    pub(super) fn unpaced(&self) -> bool {
-        !self.paced.swap(true, Ordering::Relaxed)
+    pub(super) fn mark_throttled(&self) -> bool {
+        !self.is_throttled.swap(true, Ordering::Relaxed)
     }
 
     /// Tells the live watchers that want to know that the topic waits, this long at most.
-    pub(super) fn pace(&self, retry_after_ms: u64) {
+    pub(super) fn notify_throttled(&self, retry_after_ms: u64) {
         let Some(topic) = self.topic() else { return };
-        let told: Vec<_> = {
+        let woken: Vec<_> = {
             let wanted = self.wanted.lock();
             let members = wanted.groups.iter().flat_map(|g| g.members.values());
-            let told = members.filter(|m| m.stream.pace(m.part, &topic, retry_after_ms));
-            told.map(|m| m.stream.clone()).collect()
+            let pushed =
+                members.filter(|m| m.stream.push_throttled(m.part, &topic, retry_after_ms));
+            pushed.map(|m| m.stream.clone()).collect()
         };
-        told.iter().for_each(|s| s.wake());
+        woken.iter().for_each(|s| s.wake());
     }
 
     /// The worker is done; true: it must be queued again.
@@ -318,13 +319,13 @@ impl Subscribers {
     }
 
     /// The topic is gone, or cannot be read: every live watcher is told, and is live no more.
-    pub(super) fn dismiss(&self, told: impl Fn(&Stream, u32)) -> Vec<Arc<Stream>> {
+    pub(super) fn remove_members(&self, notify: impl Fn(&Stream, u32)) -> Vec<Arc<Stream>> {
         let streams: Vec<_> = {
             let mut wanted = self.wanted.lock();
             let groups = std::mem::take(&mut wanted.groups);
             let members = groups.into_iter().flat_map(|g| g.members.into_values());
             let streams = members.map(|m| {
-                told(&m.stream, m.part);
+                notify(&m.stream, m.part);
                 m.stream
             });
             let streams = streams.collect();
@@ -336,9 +337,9 @@ impl Subscribers {
     }
 
     /// What is visible and not synced is delivered when it is.
-    pub(crate) fn told_when_synced(self: &Arc<Self>, core: &Deliverer, topic: &Topic) {
+    pub(crate) fn mark_when_synced(self: &Arc<Self>, core: &Deliverer, topic: &Topic) {
         let last = topic.append.lock().last;
-        let Some((ticket, _)) = last.filter(|(t, _)| self.tell(*t)) else { return };
+        let Some((ticket, _)) = last.filter(|(t, _)| self.is_first_notice(*t)) else { return };
         let subscribers = Arc::downgrade(self);
         let done = move |outcome: topics_storage::Result<()>| {
             if let Some(subscribers) = subscribers.upgrade().filter(|_| outcome.is_ok()) {
@@ -349,9 +350,9 @@ impl Subscribers {
     }
 
     /// Whether the topic is yet to be told of the sync of this batch.
-    fn tell(&self, ticket: Ticket) -> bool {
+    fn is_first_notice(&self, ticket: Ticket) -> bool {
         let mut wanted = self.wanted.lock();
-        wanted.told.replace(ticket) != Some(ticket)
+        wanted.notified.replace(ticket) != Some(ticket)
     }
 }
 

@@ -173,7 +173,7 @@ impl Watch {
             bytes: req.queue_bytes,
             heartbeat_ns: req.heartbeat_ms.map(ns),
             stall_ns: req.stall_ms.map(ns),
-            paced: req.paced,
+            wants_throttled: req.paced,
         };
         let shared = core.delivery.shared();
         let patterns: Vec<String> = req.patterns.iter().map(|(p, _)| p.clone()).collect();

@@ -56,25 +56,25 @@ impl Shared {
             log::info!("delivery is {}under strain", if strained { "" } else { "no longer " });
         }
         if strained {
-            self.pace();
+            self.notify_throttled();
         }
     }
 
     /// Tells the watchers of topics that wait in the lowest band, which is not served under
     /// strain; once for each time that a topic waits.
-    fn pace(&self) {
+    fn notify_throttled(&self) {
         let now = self.now();
         for shard in &self.shards {
             let paused: Vec<_> = {
                 let inner = shard.inner.lock();
-                let untold = inner.ready.lowest().filter(|w| w.item.unpaced());
-                untold.map(|w| (w.item.clone(), w.since)).collect()
+                let unnotified = inner.ready.lowest().filter(|w| w.item.mark_throttled());
+                unnotified.map(|w| (w.item.clone(), w.since)).collect()
             };
             for (subscribers, since) in paused {
                 let waited = now.saturating_sub(since) / 1_000_000;
                 let p = subscribers.base(now).saturating_add(priority::age(waited));
                 // A hundred a second lift it out of the band.
-                subscribers.pace(u64::from(p.min(0).unsigned_abs()) * 10);
+                subscribers.notify_throttled(u64::from(p.min(0).unsigned_abs()) * 10);
             }
         }
     }
