@@ -23,7 +23,7 @@ pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bo
     if subscribers.is_new.swap(false, Ordering::SeqCst) && topic.life() == Life::Live {
         core.delivery.shared().offer(&topic);
     }
-    subscribers.learn(&topic.state.read().config.clone());
+    subscribers.set_priority(&topic.state.read().config.clone());
     if topic.life() == Life::Dead {
         let over = |s: &Stream, part| {
             s.over(part, topic.id(), None);
@@ -40,7 +40,7 @@ pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bo
                 return false;
             }
             if error.is_out_of_descriptors() {
-                core.delivery.remind(subscribers, core.time.mono_ns() + AGAIN_NS);
+                core.delivery.schedule(subscribers, core.time.mono_ns() + AGAIN_NS);
                 continue;
             }
             log::warn!("topic {:?} cannot be delivered: {error}", topic.name);
@@ -70,7 +70,7 @@ fn run_again(
     let (core, subscribers, topic) = (core.clone(), subscribers.clone(), topic.clone());
     Arc::new(move |when| match when {
         RunAgain::Now => subscribers.mark(),
-        RunAgain::At(at) => core.delivery.remind(&subscribers, at),
+        RunAgain::At(at) => core.delivery.schedule(&subscribers, at),
         RunAgain::WhenSynced => subscribers.mark_when_synced(&core, &topic),
     })
 }

@@ -437,7 +437,7 @@ impl Stream {
 
     /// Ends a stream that lags and has not been taken from for too long. False: it need not be
     /// looked at again.
-    pub(super) fn look(&self, now: u64) -> bool {
+    pub(super) fn end_if_stalled(&self, now: u64) -> bool {
         let Some(stall) = self.bounds.stall_ns else { return false };
         let stalled = {
             let out = self.out.lock();

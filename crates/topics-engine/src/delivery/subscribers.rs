@@ -43,7 +43,7 @@ struct Member {
 }
 
 #[derive(Default)]
-struct Wanted {
+struct Subscriptions {
     groups: Vec<Group>,
     routers: Vec<Arc<Router>>,
     /// The batch whose sync the topic was last to be told of.
@@ -66,7 +66,7 @@ pub(crate) struct Subscribers {
     routed: AtomicBool,
     /// Its watchers were told that it waits under strain.
     is_throttled: AtomicBool,
-    wanted: Mutex<Wanted>,
+    subscriptions: Mutex<Subscriptions>,
 }
 
 const AUTO: i64 = i64::MAX;
@@ -99,9 +99,9 @@ impl Subscribers {
             manual: AtomicI64::new(NONE),
             routed: AtomicBool::new(false),
             is_throttled: AtomicBool::new(false),
-            wanted: Mutex::new(Wanted::default()),
+            subscriptions: Mutex::new(Subscriptions::default()),
         };
-        subscribers.learn(&topic.state.read().config.clone());
+        subscribers.set_priority(&topic.state.read().config.clone());
         Arc::new(subscribers)
     }
 
@@ -112,7 +112,7 @@ impl Subscribers {
     }
 
     /// Takes the topic's priority over.
-    pub(super) fn learn(&self, config: &TopicConfig) {
+    pub(super) fn set_priority(&self, config: &TopicConfig) {
         let manual = match (config.priority, config.auto_priority) {
             (Some(p), _) => i64::from(p.clamp(-1000, 1000)),
             (None, true) => AUTO,
@@ -161,8 +161,8 @@ impl Subscribers {
     pub(super) fn notify_throttled(&self, retry_after_ms: u64) {
         let Some(topic) = self.topic() else { return };
         let woken: Vec<_> = {
-            let wanted = self.wanted.lock();
-            let members = wanted.groups.iter().flat_map(|g| g.members.values());
+            let subscriptions = self.subscriptions.lock();
+            let members = subscriptions.groups.iter().flat_map(|g| g.members.values());
             let pushed =
                 members.filter(|m| m.stream.push_throttled(m.part, &topic, retry_after_ms));
             pushed.map(|m| m.stream.clone()).collect()
@@ -192,19 +192,19 @@ impl Subscribers {
         cursor: u64,
     ) -> Join {
         {
-            let mut wanted = self.wanted.lock();
+            let mut subscriptions = self.subscriptions.lock();
             if topic.life() == Life::Dead {
                 return Join::Dead;
             }
             let options = stream.options();
-            let found = wanted.groups.iter().position(|g| g.options == *options);
+            let found = subscriptions.groups.iter().position(|g| g.options == *options);
             let group = match found {
-                Some(i) => &mut wanted.groups[i],
+                Some(i) => &mut subscriptions.groups[i],
                 None => {
                     let (options, members) = (options.clone(), BTreeMap::new());
-                    wanted.groups.push(Group { options, at: cursor, members });
-                    let last = wanted.groups.len() - 1;
-                    &mut wanted.groups[last]
+                    subscriptions.groups.push(Group { options, at: cursor, members });
+                    let last = subscriptions.groups.len() - 1;
+                    &mut subscriptions.groups[last]
                 }
             };
             if cursor < group.at {
@@ -226,19 +226,19 @@ impl Subscribers {
 
     /// A watcher is no longer live.
     pub(super) fn leave(&self, stream: &Stream) {
-        let mut wanted = self.wanted.lock();
-        for group in &mut wanted.groups {
+        let mut subscriptions = self.subscriptions.lock();
+        for group in &mut subscriptions.groups {
             group.members.remove(&stream.id());
         }
-        self.tidy(&mut wanted);
+        self.remove_empty_groups(&mut subscriptions);
     }
 
     /// Lets go of empty groups; a topic that nobody wants costs its writers nothing.
-    fn tidy(&self, wanted: &mut Wanted) {
-        wanted.groups.retain(|g| !g.members.is_empty());
-        self.routed.store(wanted.groups.is_empty(), Ordering::Relaxed);
-        if wanted.groups.is_empty()
-            && wanted.routers.is_empty()
+    fn remove_empty_groups(&self, subscriptions: &mut Subscriptions) {
+        subscriptions.groups.retain(|g| !g.members.is_empty());
+        self.routed.store(subscriptions.groups.is_empty(), Ordering::Relaxed);
+        if subscriptions.groups.is_empty()
+            && subscriptions.routers.is_empty()
             && let Some(topic) = self.topic.upgrade()
         {
             topic.gate.set_observer(None);
@@ -246,33 +246,33 @@ impl Subscribers {
     }
 
     /// These routers, and no others, copy from the topic.
-    pub(crate) fn route(self: &Arc<Self>, routers: Vec<Arc<Router>>) {
+    pub(crate) fn set_routers(self: &Arc<Self>, routers: Vec<Arc<Router>>) {
         {
-            let mut wanted = self.wanted.lock();
-            wanted.routers = routers;
-            if !wanted.routers.is_empty()
+            let mut subscriptions = self.subscriptions.lock();
+            subscriptions.routers = routers;
+            if !subscriptions.routers.is_empty()
                 && let Some(topic) = self.topic.upgrade()
             {
                 topic.gate.set_observer(Some(self.clone()));
             }
-            self.tidy(&mut wanted);
+            self.remove_empty_groups(&mut subscriptions);
         }
         self.mark();
     }
 
     /// The routers that copy from the topic.
     pub(super) fn routers(&self) -> Vec<Arc<Router>> {
-        self.wanted.lock().routers.clone()
+        self.subscriptions.lock().routers.clone()
     }
 
     /// A worker takes it in, if it is idle: its time has come.
-    pub(super) fn recall(&self) -> bool {
+    pub(super) fn queue_if_idle(&self) -> bool {
         self.state.compare_exchange(IDLE, QUEUED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// The option sets that are wanted, with their cursors.
     pub(super) fn views(&self) -> Vec<(Arc<WatchOptions>, u64)> {
-        self.wanted.lock().groups.iter().map(|g| (g.options.clone(), g.at)).collect()
+        self.subscriptions.lock().groups.iter().map(|g| (g.options.clone(), g.at)).collect()
     }
 
     /// Hands what was read at `at` to the watchers with these options. False: they stand
@@ -288,8 +288,8 @@ impl Subscribers {
     ) -> bool {
         let (mut woken, mut lagging) = (Vec::new(), Vec::new());
         {
-            let mut wanted = self.wanted.lock();
-            let group = wanted.groups.iter_mut().find(|g| Arc::ptr_eq(&g.options, options));
+            let mut subscriptions = self.subscriptions.lock();
+            let group = subscriptions.groups.iter_mut().find(|g| Arc::ptr_eq(&g.options, options));
             let Some(group) = group.filter(|g| g.at == at) else { return false };
             group.at = batch.next_from_seq;
             let (next, tombstone, id) = (batch.next_from_seq, batch.tombstone, batch.topic_id);
@@ -307,7 +307,7 @@ impl Subscribers {
                 lagging.extend((outcome == Outcome::Lags).then(|| m.stream.clone()));
                 outcome == Outcome::Taken
             });
-            self.tidy(&mut wanted);
+            self.remove_empty_groups(&mut subscriptions);
         }
         woken.iter().for_each(|s| s.wake());
         metrics.watch_lags.add(lagging.len() as u64);
@@ -321,15 +321,15 @@ impl Subscribers {
     /// The topic is gone, or cannot be read: every live watcher is told, and is live no more.
     pub(super) fn remove_members(&self, notify: impl Fn(&Stream, u32)) -> Vec<Arc<Stream>> {
         let streams: Vec<_> = {
-            let mut wanted = self.wanted.lock();
-            let groups = std::mem::take(&mut wanted.groups);
+            let mut subscriptions = self.subscriptions.lock();
+            let groups = std::mem::take(&mut subscriptions.groups);
             let members = groups.into_iter().flat_map(|g| g.members.into_values());
             let streams = members.map(|m| {
                 notify(&m.stream, m.part);
                 m.stream
             });
             let streams = streams.collect();
-            self.tidy(&mut wanted);
+            self.remove_empty_groups(&mut subscriptions);
             streams
         };
         streams.iter().for_each(|s| s.wake());
@@ -351,8 +351,8 @@ impl Subscribers {
 
     /// Whether the topic is yet to be told of the sync of this batch.
     fn is_first_notice(&self, ticket: Ticket) -> bool {
-        let mut wanted = self.wanted.lock();
-        wanted.notified.replace(ticket) != Some(ticket)
+        let mut subscriptions = self.subscriptions.lock();
+        subscriptions.notified.replace(ticket) != Some(ticket)
     }
 }
 

@@ -201,7 +201,7 @@ impl Watch {
             watch.begin_matching(pattern, *start)?;
         }
         if expects {
-            shared.content(&watch.stream);
+            shared.expect_no_more(&watch.stream);
         }
         core.delivery.start(core)?;
         // A close that has told all streams did not know this one.

@@ -125,7 +125,7 @@ impl Shared {
         }
         while let Some(due) = inner.reminders.first_entry().filter(|e| e.key().0 <= now) {
             let subscribers = due.remove();
-            if subscribers.recall() {
+            if subscribers.queue_if_idle() {
                 inner.ready.push(subscribers, now, now, strained);
             }
         }
@@ -182,7 +182,7 @@ impl Shared {
     }
 
     /// New topics are no longer offered to this stream if none can belong to it.
-    pub(super) fn content(&self, stream: &Stream) {
+    pub(super) fn expect_no_more(&self, stream: &Stream) {
         let mut expecting = self.expecting.lock();
         // A delete of one of its topics has the name missed first, and the stream expected then.
         if stream.complete() {
@@ -266,7 +266,7 @@ impl Delivery {
     }
 
     /// Has a topic looked at again at a monotonic time.
-    pub(crate) fn remind(&self, subscribers: &Arc<Subscribers>, at: u64) {
+    pub(crate) fn schedule(&self, subscribers: &Arc<Subscribers>, at: u64) {
         let shard = self.shared.shard(subscribers);
         let mut inner = shard.inner.lock();
         inner.rests += 1;
@@ -310,14 +310,14 @@ impl Delivery {
     }
 
     /// Serves, on the caller's thread, whatever waits: for engines without threads.
-    pub(crate) fn run_dry(&self, core: &Arc<Deliverer>) {
+    pub(crate) fn serve_all(&self, core: &Arc<Deliverer>) {
         if !core.options.background {
-            self.run_some(core, usize::MAX);
+            self.serve_some(core, usize::MAX);
         }
     }
 
     /// The same for so many topics at most.
-    pub(super) fn run_some(&self, core: &Arc<Deliverer>, mut n: usize) {
+    pub(super) fn serve_some(&self, core: &Arc<Deliverer>, mut n: usize) {
         let shared = &self.shared;
         for shard in &shared.shards {
             while n > 0 && !self.stopped() {
@@ -331,12 +331,12 @@ impl Delivery {
 
     /// Ends streams that stalled, forgets sessions that nobody came back to.
     pub(crate) fn tick(&self, core: &Arc<Deliverer>) {
-        self.run_dry(core);
+        self.serve_all(core);
         if core.options.background {
             self.shared.sample(core);
         }
         let now = self.shared.now();
-        self.shared.lagging.lock().retain(|s| s.look(now));
+        self.shared.lagging.lock().retain(|s| s.end_if_stalled(now));
         self.shared.sessions.collect(now);
     }
 

@@ -25,7 +25,7 @@ fn core(w: &World) -> Arc<Core> {
 
 pub(super) fn say(w: &World, verdict: Verdict) {
     let core = core(w);
-    core.deliverer.delivery.shared().obey(&core.deliverer, verdict);
+    core.deliverer.delivery.shared().apply_verdict(&core.deliverer, verdict);
 }
 
 pub(super) fn strain() -> Verdict {

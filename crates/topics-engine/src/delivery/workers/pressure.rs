@@ -42,11 +42,11 @@ impl Shared {
         (governor.1, governor.2) = (now, sync_ns);
         let verdict = governor.0.observe(sample);
         drop(governor);
-        self.obey(core, verdict);
+        self.apply_verdict(core, verdict);
     }
 
     /// Does what the governor says.
-    pub(crate) fn obey(&self, core: &Deliverer, verdict: Verdict) {
+    pub(crate) fn apply_verdict(&self, core: &Deliverer, verdict: Verdict) {
         let Verdict { pressure, coalesce_ns, commit_ns, strained } = verdict;
         self.pressure.set((pressure * 1e6) as u64);
         self.coalesce_ns.store(coalesce_ns, Ordering::Relaxed);
