@@ -43,7 +43,7 @@ pub(crate) struct Waiting<T> {
     /// When it became dirty; reset only by a service.
     pub since: u64,
     /// How much of that time it was made to rest, ns: nobody is late for it.
-    pub rested: u64,
+    pub coalesced_ns: u64,
 }
 
 /// Order within a band: when it became dirty, then when it came.
@@ -86,7 +86,7 @@ impl<T: Schedule> Ready<T> {
 
     /// Takes one in that became dirty at `since`.
     pub(crate) fn push(&mut self, item: T, since: u64, now: u64, strained: bool) {
-        self.put(Waiting { item, since, rested: 0 }, now, strained);
+        self.put(Waiting { item, since, coalesced_ns: 0 }, now, strained);
     }
 
     /// Takes one in that has waited already.

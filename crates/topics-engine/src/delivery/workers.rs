@@ -32,15 +32,15 @@ struct Shard {
 }
 
 /// A topic, and when its rest began.
-type Resting = (Waiting<Arc<Subscribers>>, u64);
+type Coalescing = (Waiting<Arc<Subscribers>>, u64);
 
 #[derive(Default)]
 struct Inner {
     ready: Ready<Arc<Subscribers>>,
     /// Topics that rest so that their next frame holds more, by the end of their rest, and when it
     /// began.
-    resting: BTreeMap<(u64, u64), Resting>,
-    rests: u64,
+    coalescing: BTreeMap<(u64, u64), Coalescing>,
+    last_key: u64,
     /// Topics to be looked at again at a time.
     reminders: BTreeMap<(u64, u64), Arc<Subscribers>>,
     parked: bool,
@@ -118,9 +118,9 @@ impl Shared {
         let strained = self.strained.load(Ordering::Relaxed);
         let window = self.coalesce_ns.load(Ordering::Relaxed);
         let over = |until: u64| until <= now || window == 0;
-        while let Some(rested) = inner.resting.first_entry().filter(|e| over(e.key().0)) {
-            let ((until, _), (mut w, from)) = rested.remove_entry();
-            w.rested += until.min(now).saturating_sub(from);
+        while let Some(entry) = inner.coalescing.first_entry().filter(|e| over(e.key().0)) {
+            let ((until, _), (mut w, from)) = entry.remove_entry();
+            w.coalesced_ns += until.min(now).saturating_sub(from);
             inner.ready.put(w, now, strained);
         }
         while let Some(due) = inner.reminders.first_entry().filter(|e| e.key().0 <= now) {
@@ -134,24 +134,28 @@ impl Shared {
             if over(until) {
                 return NextAction::Serve(w);
             }
-            inner.rests += 1;
-            let n = inner.rests;
-            inner.resting.insert((until, n), (w, now));
+            inner.last_key += 1;
+            let n = inner.last_key;
+            inner.coalescing.insert((until, n), (w, now));
         }
-        let rest = inner.resting.first_key_value().map(|(at, _)| at.0.saturating_sub(now));
+        let coalesced = inner.coalescing.first_key_value().map(|(at, _)| at.0.saturating_sub(now));
         let reminder = inner.reminders.first_key_value().map(|(at, _)| at.0.saturating_sub(now));
         // The lowest band pauses: it ages.
         let paused = (inner.ready.len() > 0).then_some(50_000_000);
         // The pressure has to be seen to fall.
         let sample = (self.pressure.ppm() > 0).then_some(SAMPLE_NS);
         NextAction::Park(
-            [rest, reminder, paused, sample].into_iter().flatten().min().map(Duration::from_nanos),
+            [coalesced, reminder, paused, sample]
+                .into_iter()
+                .flatten()
+                .min()
+                .map(Duration::from_nanos),
         )
     }
 
     fn serve(&self, core: &Arc<Deliverer>, w: Waiting<Arc<Subscribers>>) {
         let now = self.now();
-        let late = now.saturating_sub(w.since).saturating_sub(w.rested);
+        let late = now.saturating_sub(w.since).saturating_sub(w.coalesced_ns);
         core.metrics.scheduling.record(late);
         self.latency.0.fetch_add(late, Ordering::Relaxed);
         self.latency.1.fetch_add(1, Ordering::Relaxed);
@@ -269,8 +273,8 @@ impl Delivery {
     pub(crate) fn schedule(&self, subscribers: &Arc<Subscribers>, at: u64) {
         let shard = self.shared.shard(subscribers);
         let mut inner = shard.inner.lock();
-        inner.rests += 1;
-        let n = inner.rests;
+        inner.last_key += 1;
+        let n = inner.last_key;
         inner.reminders.insert((at, n), subscribers.clone());
         let parked = std::mem::take(&mut inner.parked);
         drop(inner);
