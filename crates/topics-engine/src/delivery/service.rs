@@ -25,8 +25,8 @@ pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bo
     }
     subscribers.set_priority(&topic.state.read().config.clone());
     if topic.life() == Life::Dead {
-        let over = |s: &Stream, part| {
-            s.over(part, topic.id(), None);
+        let over = |s: &Stream, slot| {
+            s.end_topic(slot, topic.id(), None);
         };
         for stream in subscribers.remove_members(over) {
             missed(core, &stream, &topic);
@@ -44,8 +44,8 @@ pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bo
                 continue;
             }
             log::warn!("topic {:?} cannot be delivered: {error}", topic.name);
-            subscribers.remove_members(|s, part| {
-                s.over(part, topic.id(), Some(error.clone()));
+            subscribers.remove_members(|s, slot| {
+                s.end_topic(slot, topic.id(), Some(error.clone()));
             });
             return false;
         }
@@ -81,8 +81,8 @@ pub(super) fn fail(subscribers: &Arc<Subscribers>, panicked: &Panicked) {
     topic.close_broken(panicked);
     let detail = format!("delivery of topic {:?}: {panicked}", topic.name);
     let error = Error::StorageUnavailable { reason: "io", detail };
-    subscribers.remove_members(|s, part| {
-        s.over(part, topic.id(), Some(error.clone()));
+    subscribers.remove_members(|s, slot| {
+        s.end_topic(slot, topic.id(), Some(error.clone()));
     });
 }
 

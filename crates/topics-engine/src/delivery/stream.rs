@@ -23,7 +23,7 @@ use crate::types::name;
 pub(super) type Ready = Arc<dyn Fn() + Send + Sync>;
 
 /// Topics that one stream may come to, those that joined by a pattern included.
-const MAX_PARTS: usize = 4096;
+const MAX_TOPICS: usize = 4096;
 
 /// Room that a queue keeps when it is empty, in items.
 const SPARE: usize = 32;
@@ -50,7 +50,7 @@ struct StreamTopic {
 }
 
 struct Item {
-    part: u32,
+    slot: u32,
     event: Event,
     next: u64,
     usage: usize,
@@ -60,7 +60,7 @@ struct Item {
 struct Outbound {
     queue: VecDeque<Item>,
     usage: usize,
-    parts: Vec<StreamTopic>,
+    topics: Vec<StreamTopic>,
     by_topic: HashMap<u64, u32>,
     backlog: VecDeque<u32>,
     /// Names without a topic: a new one joins.
@@ -107,7 +107,7 @@ pub(super) enum Next {
 
 /// A part that reads for itself.
 pub(super) struct Backlog {
-    pub part: u32,
+    pub slot: u32,
     pub topic: Arc<Topic>,
     pub cursor: u64,
     pub id: Option<u64>,
@@ -177,17 +177,17 @@ impl Stream {
         if out.by_topic.contains_key(&topic.id()) || out.ended.is_some() {
             return false;
         }
-        let gone = out.parts.iter().position(|p| p.mode == Mode::Gone && p.queued == 0);
-        if gone.is_none() && out.parts.len() >= MAX_PARTS {
+        let gone = out.topics.iter().position(|p| p.mode == Mode::Gone && p.queued == 0);
+        if gone.is_none() && out.topics.len() >= MAX_TOPICS {
             drop(out);
             self.end(Error::Throttled {
                 limit: "watch_topics",
-                max: MAX_PARTS as u64,
+                max: MAX_TOPICS as u64,
                 retry_after_ms: 0,
             });
             return false;
         }
-        let part = StreamTopic {
+        let entry = StreamTopic {
             topic: topic.clone(),
             mode: Mode::Backlog,
             cursor,
@@ -198,14 +198,14 @@ impl Stream {
         };
         let at = match gone {
             Some(at) => {
-                let old = out.parts[at].topic.id();
+                let old = out.topics[at].topic.id();
                 out.by_topic.remove(&old);
-                out.parts[at] = part;
+                out.topics[at] = entry;
                 at
             }
             None => {
-                out.parts.push(part);
-                out.parts.len() - 1
+                out.topics.push(entry);
+                out.topics.len() - 1
             }
         } as u32;
         out.by_topic.insert(topic.id(), at);
@@ -215,19 +215,19 @@ impl Stream {
     }
 
     /// The part has caught up: from here on the worker pushes. Called under the groups' lock.
-    pub(super) fn live(&self, part: u32, topic: &Topic, cursor: u64) {
+    pub(super) fn live(&self, slot: u32, topic: &Topic, cursor: u64) {
         let mut out = self.out.lock();
-        let p = &mut out.parts[part as usize];
+        let p = &mut out.topics[slot as usize];
         (p.mode, p.fresh) = (Mode::Live, false);
         let topic_id = topic.id();
         let event = Event::CaughtUp { topic: topic.name.clone(), topic_id, seq: cursor };
-        out.queue(part, event, cursor, 0);
+        out.queue(slot, event, cursor, 0);
     }
 
     /// A worker's push; also says whether [`Self::wake`] is due.
     pub(super) fn push(
         &self,
-        part: u32,
+        slot: u32,
         topic_id: u64,
         tombstone: Option<Tombstone>,
         frame: Option<Arc<Frame>>,
@@ -235,7 +235,7 @@ impl Stream {
         now: u64,
     ) -> (Outcome, bool) {
         let mut out = self.out.lock();
-        let p = &mut out.parts[part as usize];
+        let p = &mut out.topics[slot as usize];
         if p.mode != Mode::Live || p.topic.id() != topic_id {
             return (Outcome::Left, false);
         }
@@ -251,39 +251,39 @@ impl Stream {
         let full = out.queue.len() + 2 > self.bounds.frames
             || (!out.queue.is_empty() && out.usage + usage > self.bounds.bytes);
         if full {
-            out.parts[part as usize].mode = Mode::Backlog;
-            out.backlog.push_back(part);
+            out.topics[slot as usize].mode = Mode::Backlog;
+            out.backlog.push_back(slot);
             if out.lagging {
                 return (Outcome::Left, false);
             }
             (out.lagging, out.taken_at) = (true, now);
             return (Outcome::Lags, false);
         }
-        out.queue_batch(part, tombstone, frame, next, usage);
+        out.queue_batch(slot, tombstone, frame, next, usage);
         (Outcome::Taken, out.notify())
     }
 
     /// The topic waits; says whether [`Self::wake`] is due. A full queue has other troubles.
-    pub(super) fn push_throttled(&self, part: u32, topic: &Topic, retry_after_ms: u64) -> bool {
+    pub(super) fn push_throttled(&self, slot: u32, topic: &Topic, retry_after_ms: u64) -> bool {
         if !self.bounds.wants_throttled {
             return false;
         }
         let mut out = self.out.lock();
-        let p = &out.parts[part as usize];
+        let p = &out.topics[slot as usize];
         let live = p.mode == Mode::Live && p.topic.id() == topic.id();
         if !live || out.queue.len() + 2 > self.bounds.frames {
             return false;
         }
         let (next, topic_id) = (p.pushed, topic.id());
         let event = Event::Paced { topic: topic.name.clone(), topic_id, retry_after_ms };
-        out.queue(part, event, next, 0);
+        out.queue(slot, event, next, 0);
         out.notify()
     }
 
     /// What the watcher's end has read for a part.
-    pub(super) fn deliver(&self, part: u32, batch: ReadBatch) {
+    pub(super) fn deliver(&self, slot: u32, batch: ReadBatch) {
         let mut out = self.out.lock();
-        let p = &mut out.parts[part as usize];
+        let p = &mut out.topics[slot as usize];
         p.id = None;
         let (next, mut tombstone) = (batch.next_from_seq, batch.tombstone);
         let fresh = std::mem::take(&mut p.fresh);
@@ -293,23 +293,23 @@ impl Stream {
             let reason = if old { "from_seq_too_old" } else { t.reason.as_str() };
             let topic_id = p.topic.id();
             let event = Event::Tombstone { topic: name.clone(), topic_id, tombstone: t, reason };
-            out.queue(part, event, t.gap_to.min(next), 0);
+            out.queue(slot, event, t.gap_to.min(next), 0);
         }
         let frame = (!batch.is_empty()).then(|| Frame::new(name, self.options.clone(), batch));
         let usage = frame.as_ref().map_or(0, |f| f.usage());
-        out.queue_batch(part, tombstone, frame, next, usage);
-        let p = &mut out.parts[part as usize];
+        out.queue_batch(slot, tombstone, frame, next, usage);
+        let p = &mut out.topics[slot as usize];
         p.pushed = next;
         if p.queued == 0 {
             p.cursor = next;
         }
-        out.backlog.push_back(part);
+        out.backlog.push_back(slot);
     }
 
     /// The part is over: the topic was deleted, or cannot be read. Says whether it was not before.
-    pub(super) fn over(&self, part: u32, topic_id: u64, error: Option<Error>) -> bool {
+    pub(super) fn end_topic(&self, slot: u32, topic_id: u64, error: Option<Error>) -> bool {
         let mut out = self.out.lock();
-        let p = &mut out.parts[part as usize];
+        let p = &mut out.topics[slot as usize];
         if p.mode == Mode::Gone || p.topic.id() != topic_id {
             return false;
         }
@@ -320,7 +320,7 @@ impl Stream {
             None => Event::TopicDeleted { topic: topic.clone(), topic_id },
             Some(error) => Event::Failed { topic: topic.clone(), topic_id, error },
         };
-        out.queue(part, event, next, 0);
+        out.queue(slot, event, next, 0);
         if deleted {
             out.missing.insert(topic);
         }
@@ -328,8 +328,8 @@ impl Stream {
     }
 
     /// The part that the watcher's end has not finished goes to the end of its row.
-    pub(super) fn later(&self, part: u32) {
-        self.out.lock().backlog.push_back(part);
+    pub(super) fn requeue(&self, slot: u32) {
+        self.out.lock().backlog.push_back(slot);
     }
 
     /// Ends the stream: whoever waits is told, what is queued is let go.
@@ -368,7 +368,7 @@ impl Stream {
         }
         if let Some(item) = out.queue.pop_front() {
             out.usage -= item.usage;
-            let p = &mut out.parts[item.part as usize];
+            let p = &mut out.topics[item.slot as usize];
             p.queued -= 1;
             p.cursor = if p.queued == 0 { p.pushed } else { item.next };
             out.lagging &= !out.queue.is_empty();
@@ -379,11 +379,11 @@ impl Stream {
         if out.queue.capacity() > SPARE {
             out.queue = VecDeque::new();
         }
-        while let Some(part) = out.backlog.pop_front() {
-            let p = &out.parts[part as usize];
+        while let Some(slot) = out.backlog.pop_front() {
+            let p = &out.topics[slot as usize];
             if p.mode == Mode::Backlog {
                 let (topic, cursor, id) = (p.topic.clone(), p.cursor, p.id);
-                return Ok(Next::Read(Backlog { part, topic, cursor, id }));
+                return Ok(Next::Read(Backlog { slot, topic, cursor, id }));
             }
         }
         if out.backlog.capacity() > SPARE {
@@ -426,13 +426,13 @@ impl Stream {
     /// What was handed out: topic, id, cursor.
     pub(super) fn cursors(&self) -> Vec<(Arc<str>, u64, u64)> {
         let out = self.out.lock();
-        let parts = out.parts.iter().filter(|p| p.mode != Mode::Gone);
-        parts.map(|p| (p.topic.name.clone(), p.topic.id(), p.cursor)).collect()
+        let topics = out.topics.iter().filter(|p| p.mode != Mode::Gone);
+        topics.map(|p| (p.topic.name.clone(), p.topic.id(), p.cursor)).collect()
     }
 
     /// The topics that it was ever given.
     pub(super) fn topics(&self) -> Vec<Arc<Topic>> {
-        self.out.lock().parts.iter().map(|p| p.topic.clone()).collect()
+        self.out.lock().topics.iter().map(|p| p.topic.clone()).collect()
     }
 
     /// Ends a stream that lags and has not been taken from for too long. False: it need not be
@@ -465,31 +465,31 @@ impl Stream {
 }
 
 impl Outbound {
-    fn queue(&mut self, part: u32, event: Event, next: u64, usage: usize) {
-        let p = &mut self.parts[part as usize];
+    fn queue(&mut self, slot: u32, event: Event, next: u64, usage: usize) {
+        let p = &mut self.topics[slot as usize];
         p.queued += 1;
         p.pushed = next;
         self.usage += usage;
-        self.queue.push_back(Item { part, event, next, usage });
+        self.queue.push_back(Item { slot, event, next, usage });
     }
 
     fn queue_batch(
         &mut self,
-        part: u32,
+        slot: u32,
         tombstone: Option<Tombstone>,
         frame: Option<Arc<Frame>>,
         next: u64,
         usage: usize,
     ) {
         if let Some(tombstone) = tombstone {
-            let p = &self.parts[part as usize];
+            let p = &self.topics[slot as usize];
             let (topic, topic_id) = (p.topic.name.clone(), p.topic.id());
             let reason = tombstone.reason.as_str();
             let to = if frame.is_some() { tombstone.gap_to.min(next) } else { next };
-            self.queue(part, Event::Tombstone { topic, topic_id, tombstone, reason }, to, 0);
+            self.queue(slot, Event::Tombstone { topic, topic_id, tombstone, reason }, to, 0);
         }
         if let Some(frame) = frame {
-            self.queue(part, Event::Records(frame), next, usage);
+            self.queue(slot, Event::Records(frame), next, usage);
         }
     }
 

@@ -37,7 +37,7 @@ struct Group {
 
 struct Member {
     stream: Arc<Stream>,
-    part: u32,
+    slot: u32,
     /// It has everything up to here by itself.
     from: u64,
 }
@@ -164,7 +164,7 @@ impl Subscribers {
             let subscriptions = self.subscriptions.lock();
             let members = subscriptions.groups.iter().flat_map(|g| g.members.values());
             let pushed =
-                members.filter(|m| m.stream.push_throttled(m.part, &topic, retry_after_ms));
+                members.filter(|m| m.stream.push_throttled(m.slot, &topic, retry_after_ms));
             pushed.map(|m| m.stream.clone()).collect()
         };
         woken.iter().for_each(|s| s.wake());
@@ -187,7 +187,7 @@ impl Subscribers {
     pub(super) fn join(
         self: &Arc<Self>,
         stream: &Arc<Stream>,
-        part: u32,
+        slot: u32,
         topic: &Topic,
         cursor: u64,
     ) -> Join {
@@ -212,9 +212,9 @@ impl Subscribers {
             }
             group
                 .members
-                .insert(stream.id(), Member { stream: stream.clone(), part, from: cursor });
+                .insert(stream.id(), Member { stream: stream.clone(), slot, from: cursor });
             self.routed.store(false, Ordering::Relaxed);
-            stream.live(part, topic, cursor);
+            stream.live(slot, topic, cursor);
             topic.gate.set_observer(Some(self.clone()));
         }
         // Whoever published, or ended the topic, before the gate knew of us marked nothing.
@@ -302,7 +302,7 @@ impl Subscribers {
                 let own = frame.as_ref().filter(|_| m.from > at).map(|f| f.after(m.from));
                 let frame = own.unwrap_or_else(|| frame.clone());
                 let tombstone = tombstone.filter(|t| t.gap_to > m.from);
-                let (outcome, wake) = m.stream.push(m.part, id, tombstone, frame, next, now);
+                let (outcome, wake) = m.stream.push(m.slot, id, tombstone, frame, next, now);
                 woken.extend(wake.then(|| m.stream.clone()));
                 lagging.extend((outcome == Outcome::Lags).then(|| m.stream.clone()));
                 outcome == Outcome::Taken
@@ -325,7 +325,7 @@ impl Subscribers {
             let groups = std::mem::take(&mut subscriptions.groups);
             let members = groups.into_iter().flat_map(|g| g.members.into_values());
             let streams = members.map(|m| {
-                notify(&m.stream, m.part);
+                notify(&m.stream, m.slot);
                 m.stream
             });
             let streams = streams.collect();

@@ -277,7 +277,7 @@ impl Watch {
     /// Reads on for one topic, or makes it live.
     fn read(&mut self, b: &Backlog) -> Result<()> {
         self.core.check_open()?;
-        let (core, topic, part) = (&self.core, &b.topic, b.part);
+        let (core, topic, slot) = (&self.core, &b.topic, b.slot);
         if topic.life() == Life::Dead {
             self.gone(b);
             return Ok(());
@@ -289,28 +289,28 @@ impl Watch {
                 req.topic_id = b.id;
                 match topic::read(core, topic, &req) {
                     Ok(batch) if batch.next_from_seq != b.cursor || batch.tombstone.is_some() => {
-                        self.stream.deliver(part, batch);
+                        self.stream.deliver(slot, batch);
                         return Ok(());
                     }
                     Ok(_) => {}
                     Err(Error::Closed) => return Err(Error::Closed),
                     Err(e) => {
-                        self.stream.over(part, topic.id(), Some(e));
+                        self.stream.end_topic(slot, topic.id(), Some(e));
                         return Ok(());
                     }
                 }
             }
         }
-        match core.delivery.subscribers(topic).join(&self.stream, part, topic, b.cursor) {
+        match core.delivery.subscribers(topic).join(&self.stream, slot, topic, b.cursor) {
             Join::Live => {}
-            Join::Behind => self.stream.later(part),
+            Join::Behind => self.stream.requeue(slot),
             Join::Dead => self.gone(b),
         }
         Ok(())
     }
 
     fn gone(&self, b: &Backlog) {
-        if self.stream.over(b.part, b.topic.id(), None) {
+        if self.stream.end_topic(b.slot, b.topic.id(), None) {
             service::missed(&self.core, &self.stream, &b.topic);
         }
     }
