@@ -17,7 +17,7 @@ use super::state::Evicted;
 use super::write::admit::Admission;
 use super::write::append::{AppendState, apply_level};
 use super::write::pending_batch::{Frames, Order, PendingBatch, Undo};
-use super::write::planned::PendingWrites;
+use super::write::pending_writes::PendingWrites;
 use super::write::reserve::Reserve;
 use super::{Life, Topic};
 use crate::ctx::Wait;

@@ -3,7 +3,7 @@
 use super::Need;
 use crate::topic::state::State;
 use crate::topic::state::index::{IndexSpan, Seg};
-use crate::topic::write::planned::{PendingWrites, ProjectedUsage};
+use crate::topic::write::pending_writes::{PendingWrites, ProjectedUsage};
 use crate::types::config::TopicConfig;
 
 /// Sizes that eviction reads ahead at a time.
@@ -44,7 +44,7 @@ pub(crate) struct Eviction {
 /// the oldest live records, one by one.
 pub(crate) fn evict_to_fit(
     state: &State,
-    planned: &PendingWrites,
+    pending_writes: &PendingWrites,
     projected_usage: ProjectedUsage,
     new: (u64, &[u32]),
     caps: &Caps,
@@ -61,7 +61,7 @@ pub(crate) fn evict_to_fit(
         return Ok(None);
     }
     walk.stored(state, projected_usage.floor)?;
-    let staged = planned.records(state.indexed_to);
+    let staged = pending_writes.records(state.indexed_to);
     let fresh = (new.0..).zip(new.1.iter().copied());
     for (seq, size) in staged.chain(fresh).filter(|(seq, _)| *seq >= projected_usage.floor) {
         if walk.fits() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use topics_storage::wal::{Level, Ticket};
 
-use super::planned::PendingWrites;
+use super::pending_writes::PendingWrites;
 use super::prepare::Prepared;
 use super::reserve::Reserve;
 use crate::topic::retention::Need;
@@ -33,7 +33,7 @@ pub(crate) struct AppendState {
     /// How often seqs were given back.
     pub round: u32,
     /// Kept while the topic has a cap.
-    pub planned: Option<Box<PendingWrites>>,
+    pub pending_writes: Option<Box<PendingWrites>>,
     /// Losses that are not in the log yet.
     pub unlogged: Vec<Gap>,
     /// A batch that failed was to log the evict floor that readers were shown: the next write does.
@@ -55,7 +55,7 @@ impl AppendState {
             synced_to: 0,
             last: None,
             round: 0,
-            planned: None,
+            pending_writes: None,
             unlogged: Vec::new(),
             floor_unlogged: false,
             parked: Waiters::default(),

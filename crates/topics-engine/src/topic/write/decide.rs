@@ -168,7 +168,7 @@ impl Decision<'_> {
             a.reserve.next(class, last, now)
         };
         if plan.config.cap_records == 0 && plan.config.cap_bytes == 0 {
-            a.planned = None;
+            a.pending_writes = None;
             return Ok(Ok(plan));
         }
         self.caps(a, plan)
@@ -180,8 +180,8 @@ impl Decision<'_> {
         let caps = retention::Caps::of(&plan.config);
         let sizes = p.sizes();
         let state = self.topic.state.read();
-        let planned = a.planned.get_or_insert_default();
-        let projected_usage = planned.projected_usage(&state);
+        let pending_writes = a.pending_writes.get_or_insert_default();
+        let projected_usage = pending_writes.projected_usage(&state);
         if plan.config.discard == Discard::Reject && p.part.is_some() {
             // Checked when the transaction was decided.
         } else if plan.config.discard == Discard::Reject {
@@ -198,7 +198,7 @@ impl Decision<'_> {
         } else {
             match retention::evict_to_fit(
                 &state,
-                planned,
+                pending_writes,
                 projected_usage,
                 (plan.first, &sizes),
                 &caps,

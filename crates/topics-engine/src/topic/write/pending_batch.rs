@@ -145,8 +145,8 @@ impl PendingBatch {
         a.unlogged.extend_from_slice(gaps);
         // Records that are shown before they are written move the floor before that is logged.
         a.floor_unlogged |= state.evict_floor > state.floor_logged;
-        if let Some(planned) = &mut a.planned {
-            planned.fail(*first);
+        if let Some(pending_writes) = &mut a.pending_writes {
+            pending_writes.fail(*first);
         }
         if *shown {
             // I2: what was shown is not given again; readers are told at once.

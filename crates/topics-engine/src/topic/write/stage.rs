@@ -216,8 +216,8 @@ impl Decision<'_> {
             }
         }
         let eviction = plan.eviction.unwrap_or_default();
-        if let (Some(planned), Some(sizes)) = (&mut a.planned, plan.sizes) {
-            planned.write(plan.first, sizes, eviction.floor, eviction.gone);
+        if let (Some(pending_writes), Some(sizes)) = (&mut a.pending_writes, plan.sizes) {
+            pending_writes.write(plan.first, sizes, eviction.floor, eviction.gone);
         }
         if self.p.key.is_some() || shown.is_some() {
             let mut state = self.topic.state.write();

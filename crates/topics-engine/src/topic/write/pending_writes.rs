@@ -1,7 +1,7 @@
 //! What is staged and not applied yet, as far as caps must know it.
 //!
 //! Only topics with a cap keep this. Deletes and expiry of such a topic are made alone (see
-//! `lifecycle`), so planned state is the applied one, plus these writes, minus what they evict.
+//! `lifecycle`), so the state that a write is decided on is the applied one, plus these writes, minus what they evict.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::topic::state::State;
 
 /// A staged write.
 #[derive(Clone, Debug)]
-struct Step {
+struct PendingWrite {
     /// Seq of its first record.
     first: u64,
     /// Payload bytes of its records.
@@ -22,10 +22,10 @@ struct Step {
     gone: (u64, u64),
 }
 
-/// The steps, in staging order.
+/// The writes, in staging order.
 #[derive(Debug, Default)]
 pub(crate) struct PendingWrites {
-    steps: VecDeque<Step>,
+    writes: VecDeque<PendingWrite>,
 }
 
 /// The live records as they will be.
@@ -40,14 +40,14 @@ pub(crate) struct ProjectedUsage {
 impl PendingWrites {
     /// Forgets what has been applied, and adds up the rest.
     pub(crate) fn projected_usage(&mut self, state: &State) -> ProjectedUsage {
-        while let Some(s) = self.steps.front() {
+        while let Some(s) = self.writes.front() {
             if s.first + s.count > state.indexed_to + 1 || s.floor > state.evict_floor {
                 break;
             }
-            self.steps.pop_front();
+            self.writes.pop_front();
         }
         let mut out = ProjectedUsage { count: state.count, bytes: state.bytes, floor: state.floor };
-        for s in &self.steps {
+        for s in &self.writes {
             // A record shown before it is written (class `memory`) is in the state already.
             if s.first + s.count > state.indexed_to + 1 {
                 out.count += s.count;
@@ -66,19 +66,19 @@ impl PendingWrites {
     pub(crate) fn write(&mut self, first: u64, sizes: Vec<u32>, floor: u64, gone: (u64, u64)) {
         let count = sizes.len() as u64;
         let bytes = sizes.iter().map(|s| u64::from(*s)).sum();
-        self.steps.push_back(Step { first, sizes, count, bytes, floor, gone });
+        self.writes.push_back(PendingWrite { first, sizes, count, bytes, floor, gone });
     }
 
     /// Sizes of the staged records above `indexed_to`, with their seqs.
     pub(crate) fn records(&self, indexed_to: u64) -> impl Iterator<Item = (u64, u32)> {
-        self.steps
+        self.writes
             .iter()
             .flat_map(|s| (s.first..).zip(s.sizes.iter().copied()))
             .filter(move |(seq, _)| *seq > indexed_to)
     }
 
-    /// Forgets the steps from `first` on: they failed.
+    /// Forgets the writes from `first` on: they failed.
     pub(crate) fn fail(&mut self, first: u64) {
-        self.steps.retain(|s| s.first < first);
+        self.writes.retain(|s| s.first < first);
     }
 }
