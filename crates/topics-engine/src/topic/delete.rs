@@ -217,7 +217,7 @@ pub(crate) fn plan(core: &Ctx, topic: &Topic, body: &record::Delete) -> Result<(
 
 /// The same; `None` if a segment went while it was being read.
 fn try_plan(core: &Ctx, topic: &Topic, body: &record::Delete) -> Result<Option<(Hints, u64)>> {
-    let loader = Loader::ahead(&core.segments, topic.key);
+    let loader = Loader::without_hints(&core.segments, topic.key);
     let below = body.before_seq.unwrap_or(u64::MAX);
     if body.matching.is_some() {
         load_active_tags(core, topic)?;

@@ -74,7 +74,7 @@ pub(crate) struct Loader<'a> {
 
 impl<'a> Loader<'a> {
     /// A loader for a verb that holds no lock.
-    pub(crate) fn ahead(segs: &'a Arc<Segments>, key: TopicKey) -> Self {
+    pub(crate) fn without_hints(segs: &'a Arc<Segments>, key: TopicKey) -> Self {
         Self { segs, key, hints: None, reads: None }
     }
 

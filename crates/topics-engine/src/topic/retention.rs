@@ -53,7 +53,7 @@ impl Topic {
 /// Reads what a decision needs, and gives it to the topic. A segment that is gone is not needed any
 /// more: whoever decides sees the index as it is now.
 pub(crate) fn provide(core: &Ctx, topic: &Topic, need: &Need) -> Result<()> {
-    let loader = Loader::ahead(&core.segments, topic.key);
+    let loader = Loader::without_hints(&core.segments, topic.key);
     match *need {
         Need::Sizes(meta, from, to) => {
             let window = loader.window(&meta, from, to);
@@ -91,19 +91,19 @@ pub(crate) struct Expired {
 
 /// What a look at expiry needs first.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Look {
+pub(crate) enum Lookup {
     /// The first seq of this segment whose ts is at least the cutoff.
     Seek(SegmentMeta),
     Dead(u64),
 }
 
 /// What has expired of a topic whose records live from `cutoff` on. `seek` answers
-/// [`Look::Seek`] for a segment by file number.
+/// [`Lookup::Seek`] for a segment by file number.
 pub(crate) fn expired(
     state: &State,
     cutoff: u64,
     seek: Option<(u64, u64)>,
-) -> std::result::Result<Option<Expired>, Look> {
+) -> std::result::Result<Option<Expired>, Lookup> {
     let from = state.earliest;
     if state.count == 0 || (state.oldest.0 == from && state.oldest.1 >= cutoff) {
         return Ok(None);
@@ -112,7 +112,7 @@ pub(crate) fn expired(
     if below <= from {
         return Ok(None);
     }
-    let last = state.index.prev_live(below - 1, from).map_err(|Unknown(no)| Look::Dead(no))?;
+    let last = state.index.prev_live(below - 1, from).map_err(|Unknown(no)| Lookup::Dead(no))?;
     Ok(last.map(|last| Expired { below, floor: last + 1 }))
 }
 
@@ -121,7 +121,7 @@ fn first_fresh(
     from: u64,
     cutoff: u64,
     seek: Option<(u64, u64)>,
-) -> std::result::Result<u64, Look> {
+) -> std::result::Result<u64, Lookup> {
     for part in state.index.parts_from(from) {
         match part {
             IndexSpan::Seg(seg) if seg.live_count == 0 || seg.meta.last_ts < cutoff => {}
@@ -129,7 +129,7 @@ fn first_fresh(
             IndexSpan::Seg(seg) => {
                 return match seek.filter(|(no, _)| *no == seg.meta.file_no) {
                     Some((_, seq)) => Ok(seq),
-                    None => Err(Look::Seek(seg.meta)),
+                    None => Err(Lookup::Seek(seg.meta)),
                 };
             }
             IndexSpan::Run(run) if run.entries.back().is_some_and(|e| e.ts >= cutoff) => {
@@ -158,18 +158,18 @@ pub(crate) fn with_expired<T>(
 ) -> Result<T> {
     let mut seek = None;
     loop {
-        let look = {
+        let lookup = {
             let state = topic.state.read();
             let Some(cutoff) = cutoff(core, &state.config) else { return Ok(f(&state, None)) };
             match expired(&state, cutoff, seek) {
                 Ok(found) => return Ok(f(&state, found)),
-                Err(look) => (look, cutoff),
+                Err(lookup) => (lookup, cutoff),
             }
         };
-        let loader = Loader::ahead(&core.segments, topic.key);
-        match look {
-            (Look::Dead(file_no), _) => provide(core, topic, &Need::Dead(file_no))?,
-            (Look::Seek(meta), cutoff) => {
+        let loader = Loader::without_hints(&core.segments, topic.key);
+        match lookup {
+            (Lookup::Dead(file_no), _) => provide(core, topic, &Need::Dead(file_no))?,
+            (Lookup::Seek(meta), cutoff) => {
                 let segment = loader.segment(&meta);
                 let found = segment.seek_ts(cutoff).and_then(|(seq, _)| {
                     Ok((seq, segment.entries(seq, seq)?.first().map_or(0, |e| e.ts)))
@@ -255,7 +255,7 @@ pub(crate) fn log_expired(
             if topic.state.read().unknown_dead(meta.file_no) {
                 provide(core, topic, &Need::Dead(meta.file_no))?;
             }
-            let loader = Loader::ahead(&core.segments, topic.key);
+            let loader = Loader::without_hints(&core.segments, topic.key);
             let window = loader.window(&meta, from, found.floor - 1);
             let Some(window) = topic.unless_gone(&meta, window)? else { continue };
             hints.windows.push(window);
@@ -335,7 +335,7 @@ fn due_records(core: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
         (due, segs)
     };
     for meta in segs {
-        let loader = Loader::ahead(&core.segments, topic.key);
+        let loader = Loader::without_hints(&core.segments, topic.key);
         let table = loader.segment(&meta).attrs();
         // The next sweep looks at what has taken its place.
         let Some(table) = topic.unless_gone(&meta, table)? else { continue };

@@ -156,7 +156,7 @@ impl<'a> Reader<'a> {
 
     fn run(&mut self) -> Result<()> {
         let (mut retries, mut pieces) = (0, 0);
-        while self.room()
+        while self.has_capacity()
             && self.at < self.bound
             && self.out.records_scanned < MAX_SCANNED
             && pieces < MAX_PIECES
@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Whether another record may be returned.
-    fn room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         self.out.slots.len() < self.req.limit
             && (self.out.slots.is_empty() || self.bytes < self.req.max_bytes)
     }
@@ -334,7 +334,7 @@ impl<'a> Reader<'a> {
     /// Takes a verified record. False: the read is full.
     fn record(&mut self, f: &Frame<'_>, chunk: &Arc<Vec<u8>>, index: u32) -> bool {
         assert!(f.seq > self.at, "I4: seq {} after {}", f.seq, self.at);
-        if !self.room() {
+        if !self.has_capacity() {
             return false;
         }
         let expires = if f.attrs.is_empty() {
@@ -441,7 +441,7 @@ impl<'a> Reader<'a> {
             }
         };
         let Some(meta) = meta else { return Ok(None) };
-        let loader = Loader::ahead(&self.core.segments, self.topic.key);
+        let loader = Loader::without_hints(&self.core.segments, self.topic.key);
         match loader.segment(&meta).entries(seq, seq) {
             Ok(entries) => Ok(entries.first().map(|e| e.ts)),
             Err(StorageError::Missing { .. }) => Ok(None),

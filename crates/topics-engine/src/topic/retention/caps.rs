@@ -50,29 +50,29 @@ pub(crate) fn evict_to_fit(
     caps: &Caps,
 ) -> std::result::Result<Option<Eviction>, Need> {
     let new_bytes: u64 = new.1.iter().map(|s| u64::from(*s)).sum();
-    let mut walk = Walk {
+    let mut scan = EvictionScan {
         caps: *caps,
         count: projected_usage.count + new.1.len() as u64,
         bytes: projected_usage.bytes + new_bytes,
         gone: (0, 0),
         floor: 0,
     };
-    if walk.fits() {
+    if scan.fits() {
         return Ok(None);
     }
-    walk.stored(state, projected_usage.floor)?;
+    scan.stored(state, projected_usage.floor)?;
     let staged = pending_writes.records(state.indexed_to);
     let fresh = (new.0..).zip(new.1.iter().copied());
     for (seq, size) in staged.chain(fresh).filter(|(seq, _)| *seq >= projected_usage.floor) {
-        if walk.fits() {
+        if scan.fits() {
             break;
         }
-        walk.take(seq, u64::from(size));
+        scan.take(seq, u64::from(size));
     }
-    Ok(Some(Eviction { floor: walk.floor, gone: walk.gone }))
+    Ok(Some(Eviction { floor: scan.floor, gone: scan.gone }))
 }
 
-struct Walk {
+struct EvictionScan {
     caps: Caps,
     count: u64,
     bytes: u64,
@@ -80,7 +80,7 @@ struct Walk {
     floor: u64,
 }
 
-impl Walk {
+impl EvictionScan {
     fn fits(&self) -> bool {
         self.caps.over(self.count, self.bytes).is_none()
     }
