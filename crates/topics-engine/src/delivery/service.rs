@@ -1,4 +1,5 @@
-//! Serving a dirty topic: each group reads once, each watcher gets a pointer.
+//! Serves a dirty topic: one read for each group of watchers, then each watcher gets a pointer to the
+//! frame.
 
 use std::sync::Arc;
 
@@ -14,10 +15,10 @@ use crate::topic::{self, Life, Topic};
 use crate::types::api::ReadFrom;
 use crate::types::error::{Error, Result};
 
-/// After how long a topic is served again that could not be read for want of a descriptor.
+/// Delay before a topic is served again after a read found no free file descriptor, ns.
 const AGAIN_NS: u64 = 100_000_000;
 
-/// Serves a topic up to its head of now. True: more has come meanwhile.
+/// Serves a topic up to its current head. Returns true if the head has risen meanwhile.
 pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bool {
     let Some(topic) = subscribers.topic() else { return false };
     if subscribers.is_new.swap(false, Ordering::SeqCst) && topic.life() == Life::Live {
@@ -61,7 +62,7 @@ pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bo
     topic.gate.head() > target
 }
 
-/// How a router of this topic asks to be run again.
+/// The callback by which a router of this topic asks for its next run.
 fn run_again(
     core: &Arc<Deliverer>,
     subscribers: &Arc<Subscribers>,
@@ -75,7 +76,7 @@ fn run_again(
     })
 }
 
-/// Serving a topic has panicked: it is closed, and its watchers are told.
+/// Closes a topic whose service panicked, and ends it in the streams of its watchers.
 pub(super) fn fail(subscribers: &Arc<Subscribers>, panicked: &Panicked) {
     let Some(topic) = subscribers.topic() else { return };
     topic.close_broken(panicked);
@@ -86,7 +87,8 @@ pub(super) fn fail(subscribers: &Arc<Subscribers>, panicked: &Panicked) {
     });
 }
 
-/// A deleted topic's name: a new one joins, also one that came before the stream expected it.
+/// Makes a stream expect a new topic of a deleted topic's name. A topic that was created before the
+/// stream expected it joins immediately.
 pub(super) fn missed(core: &Deliverer, stream: &Arc<Stream>, old: &Topic) {
     core.delivery.shared().expect(stream);
     let new = core.table.loaded.named(&old.name);
@@ -105,7 +107,7 @@ fn group(
     mut at: u64,
     target: u64,
 ) -> Result<()> {
-    // A read that begins where something was just evicted makes no progress once.
+    // A read that begins where records were just evicted makes no progress; the next one does.
     let mut idle = 0;
     while at < target && idle < 2 {
         core.check_open()?;

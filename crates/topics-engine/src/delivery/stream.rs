@@ -1,9 +1,9 @@
 //! A watcher's bounded queue and its cursors.
 //!
-//! A part is one topic of the stream. It is in its backlog, and then only the watcher's end reads
-//! for it; or it is live, and then only the topic's worker pushes for it. The queue is filled by
-//! workers up to its bounds. A part that finds it full goes back to its backlog: what it missed is
-//! read again from its own cursor when the queue has drained.
+//! A topic of the stream has a slot. It is in its backlog, and then only the watcher's end reads its
+//! records; or it is live, and then only the topic's worker pushes them. Workers fill the queue up to
+//! its bounds. A topic that finds the queue full goes back to its backlog: the watcher reads the missed
+//! records from the topic's cursor when the queue has drained.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -19,13 +19,13 @@ use crate::types::batch::ReadBatch;
 use crate::types::error::{Error, Result};
 use crate::types::name;
 
-/// A callback for a stream that has something.
+/// A callback for a stream that has an event.
 pub(super) type Ready = Arc<dyn Fn() + Send + Sync>;
 
-/// Topics that one stream may come to, those that joined by a pattern included.
+/// Maximum number of topics of a stream, including topics that joined by a pattern.
 const MAX_TOPICS: usize = 4096;
 
-/// Room that a queue keeps when it is empty, in items.
+/// Capacity that an empty queue keeps, in items.
 const SPARE: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,14 +38,14 @@ enum Mode {
 struct StreamTopic {
     topic: Arc<Topic>,
     mode: Mode,
-    /// What was handed out.
+    /// The watcher got every record up to here.
     cursor: u64,
-    /// What was queued.
+    /// Every record up to here was queued.
     pushed: u64,
     queued: u32,
-    /// The id that the first cursor was made with.
+    /// The topic id that the first cursor belongs to.
     id: Option<u64>,
-    /// Nothing has been read for it yet.
+    /// Whether no record was read for the topic yet.
     fresh: bool,
 }
 
@@ -63,15 +63,15 @@ struct Outbound {
     topics: Vec<StreamTopic>,
     by_topic: HashMap<u64, u32>,
     backlog: VecDeque<u32>,
-    /// Names without a topic: a new one joins.
+    /// Names without a topic: a new topic of such a name joins.
     missing: HashSet<Arc<str>>,
     ended: Option<Error>,
-    /// A push found the queue full, and it has not been emptied since.
+    /// Whether a push found the queue full, and it has not been empty since.
     lagging: bool,
     taken_at: u64,
     event_at: u64,
     blocked: bool,
-    /// The callback is due when something comes.
+    /// Whether the next queued event calls `ready`.
     armed: bool,
     ready: Option<Ready>,
 }
@@ -83,29 +83,29 @@ pub(super) struct Bounds {
     pub bytes: usize,
     pub heartbeat_ns: Option<u64>,
     pub stall_ns: Option<u64>,
-    /// Whether it is told of topics that wait under strain.
+    /// Whether the stream gets events for topics that wait under strain.
     pub wants_throttled: bool,
 }
 
-/// What became of a push.
+/// The result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Taken,
-    /// The part is not live any more.
+    /// The topic is not live in this stream any more.
     Left,
-    /// Nor is this one; the stream has just begun to lag.
+    /// The topic is not live any more, and the stream begins to lag with this push.
     Lags,
 }
 
-/// What the watcher's end does next.
+/// What [`super::Watch`] does next.
 pub(super) enum Next {
     Event(Event),
-    /// Reads on for this part.
+    /// Read the backlog of this topic.
     Read(Backlog),
     Nothing,
 }
 
-/// A part that reads for itself.
+/// A topic whose backlog is to be read.
 pub(super) struct Backlog {
     pub slot: u32,
     pub topic: Arc<Topic>,
@@ -113,7 +113,7 @@ pub(super) struct Backlog {
     pub id: Option<u64>,
 }
 
-/// A stream.
+/// The queue and the cursors of one watcher.
 pub(crate) struct Stream {
     id: u64,
     options: Arc<WatchOptions>,
@@ -157,21 +157,21 @@ impl Stream {
         &self.options
     }
 
-    /// Whether a new topic of this name belongs here.
+    /// Whether a new topic of this name joins the stream.
     pub(super) fn wants(&self, topic: &str) -> bool {
         self.patterns.iter().any(|p| name::matches_pattern(p, topic))
             || self.out.lock().missing.contains(topic)
     }
 
-    /// Whether no new topic can belong here: there is no pattern, and every name has a topic. What
-    /// was kept for names that have been found goes.
+    /// Whether no new topic can join: the stream has no pattern, and every name has a topic. Frees
+    /// memory of names that have been found.
     pub(super) fn complete(&self) -> bool {
         let mut out = self.out.lock();
         out.missing.shrink_to_fit();
         self.patterns.is_empty() && out.missing.is_empty()
     }
 
-    /// Takes a topic in, from a cursor. False when it is there, or there is no room.
+    /// Adds a topic from a cursor on. Returns false when the stream has it, or is full or ended.
     pub(super) fn add(&self, topic: &Arc<Topic>, cursor: u64, id: Option<u64>) -> bool {
         let mut out = self.out.lock();
         if out.by_topic.contains_key(&topic.id()) || out.ended.is_some() {
@@ -214,7 +214,8 @@ impl Stream {
         true
     }
 
-    /// The part has caught up: from here on the worker pushes. Called under the groups' lock.
+    /// Makes a topic live that has caught up: its worker pushes from now on. The caller holds the lock
+    /// of the groups.
     pub(super) fn live(&self, slot: u32, topic: &Topic, cursor: u64) {
         let mut out = self.out.lock();
         let p = &mut out.topics[slot as usize];
@@ -224,7 +225,7 @@ impl Stream {
         out.queue(slot, event, cursor, 0);
     }
 
-    /// A worker's push; also says whether [`Self::wake`] is due.
+    /// Queues a frame of a worker. Also returns whether the caller must call [`Self::wake`].
     pub(super) fn push(
         &self,
         slot: u32,
@@ -240,7 +241,7 @@ impl Stream {
             return (Outcome::Left, false);
         }
         if tombstone.is_none() && frame.is_none() {
-            // Nothing of it is wanted: only the cursor moves.
+            // The stream selects none of the records: only the cursor moves.
             p.pushed = next;
             if p.queued == 0 {
                 p.cursor = next;
@@ -263,7 +264,8 @@ impl Stream {
         (Outcome::Taken, out.notify())
     }
 
-    /// The topic waits; says whether [`Self::wake`] is due. A full queue has other troubles.
+    /// Queues the event that a topic waits, unless the queue is full. Returns whether the caller must
+    /// call [`Self::wake`].
     pub(super) fn push_throttled(&self, slot: u32, topic: &Topic, retry_after_ms: u64) -> bool {
         if !self.bounds.wants_throttled {
             return false;
@@ -280,7 +282,7 @@ impl Stream {
         out.notify()
     }
 
-    /// What the watcher's end has read for a part.
+    /// Queues a batch that the watcher's end has read from the backlog of a topic.
     pub(super) fn deliver(&self, slot: u32, batch: ReadBatch) {
         let mut out = self.out.lock();
         let p = &mut out.topics[slot as usize];
@@ -306,7 +308,7 @@ impl Stream {
         out.backlog.push_back(slot);
     }
 
-    /// The part is over: the topic was deleted, or cannot be read. Says whether it was not before.
+    /// Ends a topic that was deleted or cannot be read. Returns false if it had ended before.
     pub(super) fn end_topic(&self, slot: u32, topic_id: u64, error: Option<Error>) -> bool {
         let mut out = self.out.lock();
         let p = &mut out.topics[slot as usize];
@@ -327,12 +329,13 @@ impl Stream {
         true
     }
 
-    /// The part that the watcher's end has not finished goes to the end of its row.
+    /// Puts a topic whose backlog is not read to its end behind the other backlogs.
     pub(super) fn requeue(&self, slot: u32) {
         self.out.lock().backlog.push_back(slot);
     }
 
-    /// Ends the stream: whoever waits is told, what is queued is let go.
+    /// Ends the stream with an error: drops the queue and wakes the waiting thread or calls the
+    /// callback.
     pub(super) fn end(&self, error: Error) {
         {
             let mut out = self.out.lock();
@@ -347,7 +350,7 @@ impl Stream {
         self.wake();
     }
 
-    /// Wakes whoever waits, by thread or by callback. No lock may be held.
+    /// Wakes the waiting thread and calls the callback if it is due. The caller holds no lock.
     pub(super) fn wake(&self) {
         self.filled.notify_all();
         let ready = {
@@ -360,7 +363,7 @@ impl Stream {
         }
     }
 
-    /// The next thing for the watcher's end: what is queued first.
+    /// The next step of the watcher's end: queued events first, then a backlog.
     pub(super) fn next(&self, now: u64) -> Result<Next> {
         let mut out = self.out.lock();
         if let Some(e) = &out.ended {
@@ -398,7 +401,7 @@ impl Stream {
         Ok(Next::Nothing)
     }
 
-    /// Waits until there is something, a heartbeat is due or the time is up.
+    /// Waits until there is an event or a backlog, a heartbeat is due, or the deadline passes.
     pub(super) fn wait(&self, until: Option<Instant>, now: u64) {
         let mut out = self.out.lock();
         if !out.queue.is_empty() || !out.backlog.is_empty() || out.ended.is_some() {
@@ -418,25 +421,25 @@ impl Stream {
         out.blocked = false;
     }
 
-    /// Has `ready` called once after each time that nothing was left, when something comes.
+    /// Sets the callback: called once after each [`Next::Nothing`], when the next event is queued.
     pub(super) fn on_ready(&self, ready: Ready) {
         self.out.lock().ready = Some(ready);
     }
 
-    /// What was handed out: topic, id, cursor.
+    /// Name, id and cursor of each topic.
     pub(super) fn cursors(&self) -> Vec<(Arc<str>, u64, u64)> {
         let out = self.out.lock();
         let topics = out.topics.iter().filter(|p| p.mode != Mode::Gone);
         topics.map(|p| (p.topic.name.clone(), p.topic.id(), p.cursor)).collect()
     }
 
-    /// The topics that it was ever given.
+    /// The topics of all slots, ended ones included.
     pub(super) fn topics(&self) -> Vec<Arc<Topic>> {
         self.out.lock().topics.iter().map(|p| p.topic.clone()).collect()
     }
 
-    /// Ends a stream that lags and has not been taken from for too long. False: it need not be
-    /// looked at again.
+    /// Ends a stream that lags and was not read for too long. Returns false if the caller need not
+    /// check it again.
     pub(super) fn end_if_stalled(&self, now: u64) -> bool {
         let Some(stall) = self.bounds.stall_ns else { return false };
         let stalled = {
@@ -457,7 +460,7 @@ impl Stream {
         self.bounds.stall_ns.is_some()
     }
 
-    /// Frames queued, and the bytes that they keep.
+    /// Number of queued frames, and their bytes of memory.
     pub(crate) fn queued(&self) -> (usize, usize) {
         let out = self.out.lock();
         (out.queue.len(), out.usage)
@@ -493,7 +496,7 @@ impl Outbound {
         }
     }
 
-    /// Whether somebody waits for what was just queued.
+    /// Whether a thread or a callback waits for an event.
     fn notify(&mut self) -> bool {
         self.blocked || self.armed
     }

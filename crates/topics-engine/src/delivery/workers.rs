@@ -31,28 +31,27 @@ struct Shard {
     wake: Condvar,
 }
 
-/// A topic, and when its rest began.
+/// A topic that is coalescing, and since when, monotonic ns.
 type Coalescing = (Waiting<Arc<Subscribers>>, u64);
 
 #[derive(Default)]
 struct Inner {
     ready: Ready<Arc<Subscribers>>,
-    /// Topics that rest so that their next frame holds more, by the end of their rest, and when it
-    /// began.
+    /// Topics that coalesce so that their next frame has more records, by (end, key).
     coalescing: BTreeMap<(u64, u64), Coalescing>,
     last_key: u64,
-    /// Topics to be looked at again at a time.
+    /// Topics to be served at a later time, by (time, key).
     reminders: BTreeMap<(u64, u64), Arc<Subscribers>>,
     parked: bool,
 }
 
-/// What a worker does next.
+/// The next action of a worker.
 enum NextAction {
     Serve(Waiting<Arc<Subscribers>>),
     Park(Option<Duration>),
 }
 
-/// The delivery of an engine.
+/// State that all workers share.
 pub(crate) struct Shared {
     pub clock: Arc<dyn Clock>,
     shards: Vec<Shard>,
@@ -62,11 +61,11 @@ pub(crate) struct Shared {
     pressure: Arc<Pressure>,
     coalesce_ns: AtomicU64,
     strained: AtomicBool,
-    /// Scheduling latency since the last sample, without rests: sum and number.
+    /// Scheduling latency since the last sample, without coalescing: sum in ns, and number.
     latency: (AtomicU64, AtomicU64),
     pub streams: Mutex<HashMap<u64, Weak<Stream>>>,
     next_stream: AtomicU64,
-    /// Streams that new topics may belong to.
+    /// Streams that new topics may join.
     expecting: Mutex<HashMap<u64, Weak<Stream>>>,
     expects: AtomicUsize,
     /// Streams that lag and may stall.
@@ -140,9 +139,9 @@ impl Shared {
         }
         let coalesced = inner.coalescing.first_key_value().map(|(at, _)| at.0.saturating_sub(now));
         let reminder = inner.reminders.first_key_value().map(|(at, _)| at.0.saturating_sub(now));
-        // The lowest band pauses: it ages.
+        // The lowest band pauses; its topics age into a higher band.
         let paused = (inner.ready.len() > 0).then_some(50_000_000);
-        // The pressure has to be seen to fall.
+        // Samples go on until the pressure is zero.
         let sample = (self.pressure.ppm() > 0).then_some(SAMPLE_NS);
         NextAction::Park(
             [coalesced, reminder, paused, sample]
@@ -173,29 +172,29 @@ impl Shared {
         }
     }
 
-    /// Topics that wait.
+    /// Number of topics that wait for a worker.
     pub(super) fn depth(&self) -> usize {
         self.shards.iter().map(|s| s.inner.lock().ready.len()).sum()
     }
 
-    /// New topics are offered to this stream.
+    /// Has new topics offered to this stream.
     pub(super) fn expect(&self, stream: &Arc<Stream>) {
         let mut expecting = self.expecting.lock();
         expecting.insert(stream.id(), Arc::downgrade(stream));
         self.expects.store(expecting.len(), Ordering::SeqCst);
     }
 
-    /// New topics are no longer offered to this stream if none can belong to it.
+    /// Stops offering new topics to this stream if none can join it.
     pub(super) fn expect_no_more(&self, stream: &Stream) {
         let mut expecting = self.expecting.lock();
-        // A delete of one of its topics has the name missed first, and the stream expected then.
+        // The deletion of a topic adds its name to the missing ones before it calls `expect`.
         if stream.complete() {
             expecting.remove(&stream.id());
             self.expects.store(expecting.len(), Ordering::SeqCst);
         }
     }
 
-    /// Offers a topic to the streams that wait for new ones; it joins from its start.
+    /// Offers a new topic to the streams that expect one; it joins from its start.
     pub(super) fn offer(&self, topic: &Arc<Topic>) {
         let streams: Vec<_> = {
             let expecting = self.expecting.lock();
@@ -212,7 +211,7 @@ impl Shared {
         self.next_stream.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A stream is closed.
+    /// Removes a closed stream.
     pub(super) fn forget(&self, stream: &Stream) {
         self.streams.lock().remove(&stream.id());
         let mut expecting = self.expecting.lock();
@@ -222,7 +221,7 @@ impl Shared {
 }
 
 impl Delivery {
-    /// A delivery without threads yet: they start with the first watcher.
+    /// A delivery without threads; they start with the first watcher.
     pub(crate) fn new(
         clock: Arc<dyn Clock>,
         guards: Arc<Guards>,
@@ -253,14 +252,15 @@ impl Delivery {
         &self.shared
     }
 
-    /// What a topic is to the delivery.
+    /// The subscribers of a topic, created when it has none.
     pub(crate) fn subscribers(&self, topic: &Arc<Topic>) -> Arc<Subscribers> {
         topic.subscribers.get_or_init(|| Subscribers::new(topic, &self.shared));
-        // Nothing but the line above sets it.
+        // Only the line above sets the field, so the downcast succeeds.
         Subscribers::of(topic).unwrap_or_else(|| Subscribers::new(topic, &self.shared))
     }
 
-    /// A topic was created. Costs one load while nobody expects any.
+    /// Marks a new topic, so that streams that expect it get it. Costs one load when no stream expects
+    /// a topic.
     pub(crate) fn topic_created(&self, topic: &Arc<Topic>) {
         if self.shared.expects.load(Ordering::SeqCst) > 0 {
             let subscribers = self.subscribers(topic);
@@ -269,7 +269,7 @@ impl Delivery {
         }
     }
 
-    /// Has a topic looked at again at a monotonic time.
+    /// Has a topic served again at a monotonic time, ns.
     pub(crate) fn schedule(&self, subscribers: &Arc<Subscribers>, at: u64) {
         let shard = self.shared.shard(subscribers);
         let mut inner = shard.inner.lock();
@@ -283,7 +283,7 @@ impl Delivery {
         }
     }
 
-    /// Starts the workers if recovery left them something to do.
+    /// Starts the workers if recovery has marked topics.
     pub(crate) fn resume(&self, core: &Arc<Deliverer>) -> Result<()> {
         if self.shared.depth() > 0 { self.start(core) } else { Ok(()) }
     }
@@ -313,14 +313,14 @@ impl Delivery {
         self.shared.stop.load(Ordering::SeqCst)
     }
 
-    /// Serves, on the caller's thread, whatever waits: for engines without threads.
+    /// Serves every waiting topic on the caller's thread: for engines without threads.
     pub(crate) fn serve_all(&self, core: &Arc<Deliverer>) {
         if !core.options.background {
             self.serve_some(core, usize::MAX);
         }
     }
 
-    /// The same for so many topics at most.
+    /// Serves at most `n` topics.
     pub(super) fn serve_some(&self, core: &Arc<Deliverer>, mut n: usize) {
         let shared = &self.shared;
         for shard in &shared.shards {
@@ -333,7 +333,7 @@ impl Delivery {
         }
     }
 
-    /// Ends streams that stalled, forgets sessions that nobody came back to.
+    /// Ends stalled streams and removes expired sessions.
     pub(crate) fn tick(&self, core: &Arc<Deliverer>) {
         self.serve_all(core);
         if core.options.background {
@@ -344,7 +344,7 @@ impl Delivery {
         self.shared.sessions.collect(now);
     }
 
-    /// Stops the workers and tells every stream.
+    /// Stops the workers and ends every stream.
     pub(crate) fn close(&self) {
         self.halt();
         let streams: Vec<_> =
@@ -365,7 +365,7 @@ impl Delivery {
         }
     }
 
-    /// (streams, sessions, topics that wait, pressure in millionths).
+    /// Numbers of streams, sessions and waiting topics, and the pressure in millionths.
     pub(crate) fn gauges(&self) -> (u64, u64, u64, u64) {
         let s = &self.shared;
         let streams = s.streams.lock().len() as u64;

@@ -1,4 +1,4 @@
-//! Feeding the governor, and doing what it says.
+//! Takes samples for the governor and applies its verdicts.
 
 use topics_env::sync::atomic::Ordering;
 
@@ -9,14 +9,14 @@ use crate::delivery::ready::Schedule;
 use crate::types::priority;
 
 impl Shared {
-    /// How many wait, by band.
+    /// Number of waiting topics by band.
     #[cfg(test)]
     pub(crate) fn bands(&self) -> [usize; crate::delivery::ready::BANDS] {
         let all: Vec<_> = self.shards.iter().map(|s| s.inner.lock().ready.depths()).collect();
         std::array::from_fn(|b| all.iter().map(|d| d[b]).sum())
     }
 
-    /// Looks at the pressure when that is due.
+    /// Takes a sample when [`SAMPLE_NS`] have passed since the last one.
     pub(crate) fn sample(&self, core: &Deliverer) {
         let now = self.now();
         let last = self.sampled.load(Ordering::Relaxed);
@@ -45,7 +45,7 @@ impl Shared {
         self.apply_verdict(core, verdict);
     }
 
-    /// Does what the governor says.
+    /// Applies a verdict: pressure, coalescing, commit delay, strain.
     pub(crate) fn apply_verdict(&self, core: &Deliverer, verdict: Verdict) {
         let Verdict { pressure, coalesce_ns, commit_ns, strained } = verdict;
         self.pressure.set((pressure * 1e6) as u64);
@@ -60,8 +60,8 @@ impl Shared {
         }
     }
 
-    /// Tells the watchers of topics that wait in the lowest band, which is not served under
-    /// strain; once for each time that a topic waits.
+    /// Notifies the watchers of topics in the lowest band, which is not served under strain, once for
+    /// each wait of a topic.
     fn notify_throttled(&self) {
         let now = self.now();
         for shard in &self.shards {
@@ -73,7 +73,7 @@ impl Shared {
             for (subscribers, since) in paused {
                 let waited = now.saturating_sub(since) / 1_000_000;
                 let p = subscribers.base(now).saturating_add(priority::age(waited));
-                // A hundred a second lift it out of the band.
+                // The priority of a waiting topic rises by a hundred a second.
                 subscribers.notify_throttled(u64::from(p.min(0).unsigned_abs()) * 10);
             }
         }
