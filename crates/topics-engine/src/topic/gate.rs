@@ -1,4 +1,4 @@
-//! Who waits for a topic's head, and waking them.
+//! The visible head of a topic, and the callbacks that wait for it to rise.
 
 use std::fmt;
 
@@ -25,13 +25,14 @@ impl List {
     }
 }
 
-/// The visible head of a topic and those who wait for it to rise.
+/// The visible head of a topic, and the waiters for a higher one.
 ///
 /// I3: the head rises only over records that their class calls committed. It never goes back
 /// (I11).
 #[derive(Default)]
 pub(crate) struct Gate {
     head: AtomicU64,
+    /// Length of the list: a publisher takes its lock only if this is not 0.
     waiters: AtomicUsize,
     list: Mutex<Option<Box<List>>>,
 }
@@ -48,7 +49,7 @@ impl Gate {
         self.head.load(Ordering::SeqCst)
     }
 
-    /// Raises the head, if it is above, and wakes those who waited for less.
+    /// Raises the head to `head` if that is higher, and wakes the waiters below it.
     pub(crate) fn publish(&self, head: u64) {
         let before = self.head.fetch_max(head, Ordering::SeqCst);
         if before < head && self.waiters.load(Ordering::SeqCst) > 0 {
@@ -56,7 +57,7 @@ impl Gate {
         }
     }
 
-    /// Calls `wake` once when the head is above `seq`, or on [`Self::release`]. Returns an id for
+    /// Has `wake` called once when the head is above `seq`, or on [`Self::release`]. Returns an id for
     /// [`Self::cancel`].
     pub(crate) fn on_head(&self, seq: u64, wake: Callback) -> u64 {
         let id = {
@@ -66,8 +67,7 @@ impl Gate {
             self.waiters.store(list.len(), Ordering::SeqCst);
             id
         };
-        // The head may have risen between the caller's look and the entry above; a publisher that
-        // missed the entry is seen here.
+        // A publisher that raised the head before the entry above was in the list did not wake it.
         let head = self.head();
         if head > seq {
             self.wake_below(head);
@@ -75,7 +75,7 @@ impl Gate {
         id
     }
 
-    /// Forgets a waiter that has not been woken.
+    /// Removes a waiter that was not woken.
     pub(crate) fn cancel(&self, id: u64) {
         let mut gone = None;
         let mut list = self.list.lock();
@@ -87,7 +87,7 @@ impl Gate {
         drop(gone);
     }
 
-    /// Has the topic marked dirty whenever its head rises, and when it goes; or no longer.
+    /// Sets the observer that is called when the head rises and on [`Self::release`]; `None` removes it.
     pub(crate) fn set_observer(&self, observer: Option<Arc<dyn TopicObserver>>) {
         let mut list = self.list.lock();
         if observer.is_none() && list.is_none() {
@@ -98,7 +98,7 @@ impl Gate {
         self.waiters.store(list.len(), Ordering::SeqCst);
     }
 
-    /// Wakes everyone: the topic is gone, or the engine closes.
+    /// Wakes all waiters: the topic was deleted, or the engine closes.
     pub(crate) fn release(&self) {
         self.wake_below(u64::MAX);
     }
