@@ -1,7 +1,7 @@
-//! Caps and expiry: which floor a topic must have.
+//! Caps and expiry: the floor that a topic must have.
 //!
-//! A cap's eviction is decided with the write that causes it and logged in its batch. Expiry is
-//! decided by the clock: a read looks where it would be now, the sweep logs it.
+//! The eviction of a cap is decided with the write that causes it, and logged in its batch. Expiry
+//! follows the clock: a read computes the expired records, the sweep logs the floor.
 
 mod caps;
 
@@ -28,7 +28,7 @@ use crate::topic::events::Ctx;
 use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::Result;
 
-/// What must be read before a decision can be made.
+/// What must be read before a decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Need {
     /// Sizes of these records of a segment.
@@ -50,8 +50,8 @@ impl Topic {
     }
 }
 
-/// Reads what a decision needs, and gives it to the topic. A segment that is gone is not needed any
-/// more: whoever decides sees the index as it is now.
+/// Reads what a decision needs into the topic's state. A removed segment is skipped: the next decision
+/// sees the index without it.
 pub(crate) fn provide(core: &Ctx, topic: &Topic, need: &Need) -> Result<()> {
     let loader = Loader::without_hints(&core.segments, topic.key);
     match *need {
@@ -80,16 +80,16 @@ pub(crate) fn provide(core: &Ctx, topic: &Topic, need: &Need) -> Result<()> {
     Ok(())
 }
 
-/// What has expired.
+/// The expired records of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expired {
     /// Every record below was committed too long ago.
     pub below: u64,
-    /// The last live one of them + 1.
+    /// The seq after the last live one of them.
     pub floor: u64,
 }
 
-/// What a look at expiry needs first.
+/// What must be read before expired records are known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lookup {
     /// The first seq of this segment whose ts is at least the cutoff.
@@ -97,8 +97,8 @@ pub(crate) enum Lookup {
     Dead(u64),
 }
 
-/// What has expired of a topic whose records live from `cutoff` on. `seek` answers
-/// [`Lookup::Seek`] for a segment by file number.
+/// The expired records of a topic, committed before `cutoff`. `seek` is the answer to [`Lookup::Seek`]:
+/// file number and seq.
 pub(crate) fn expired(
     state: &State,
     cutoff: u64,
@@ -141,7 +141,7 @@ fn first_fresh(
     Ok(state.indexed_to + 1)
 }
 
-/// The commit time from which on records of this topic have not expired; `None` without a TTL.
+/// The commit time before which records of this topic have expired; `None` without a TTL.
 pub(crate) fn cutoff(core: &Ctx, config: &TopicConfig) -> Option<u64> {
     match config.ttl_ms {
         0 => None,
@@ -149,8 +149,7 @@ pub(crate) fn cutoff(core: &Ctx, config: &TopicConfig) -> Option<u64> {
     }
 }
 
-/// Looks at expiry under the state lock, reading what that needs outside of it. `f` sees the
-/// state with what has expired.
+/// Calls `f` under the state lock with the expired records. Reads what that needs without the lock.
 pub(crate) fn with_expired<T>(
     core: &Ctx,
     topic: &Topic,
@@ -182,8 +181,8 @@ pub(crate) fn with_expired<T>(
     }
 }
 
-/// Before a write to a topic with a cap: what has expired makes room first. A caller that may
-/// not wait leaves it while writes are on their way.
+/// Removes expired records before a write to a topic with a cap, so that they do not count. A caller
+/// that must not wait skips this while batches are pending.
 pub(crate) fn expire_before_write(core: &Arc<Ctx>, topic: &Arc<Topic>, wait: Wait) -> Result<()> {
     let capped = {
         let a = topic.append.lock();
@@ -195,7 +194,8 @@ pub(crate) fn expire_before_write(core: &Arc<Ctx>, topic: &Arc<Topic>, wait: Wai
     Ok(())
 }
 
-/// Logs what has expired; returns whether anything had. On return the topic is exact.
+/// Logs the floor of expired records; returns whether there were any. On return the topic's counts are
+/// exact.
 pub(crate) fn expire(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<bool> {
     if topic.life() != Life::Live || !with_expired(core, topic, |_, found| found.is_some())? {
         return Ok(false);
@@ -205,7 +205,7 @@ pub(crate) fn expire(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<bool> {
     if config.kind == TopicType::Queue {
         let jobs = expired_jobs(core, topic)?;
         core.host.jobs_expire(topic, &jobs)?;
-        // What has expired since is no dead letter yet.
+        // Jobs that expired since were not moved to the dead-letter topic yet.
         upto = jobs.last().map_or(0, |seq| seq + 1);
     }
     let capped = config.cap_records > 0 || config.cap_bytes > 0;
@@ -213,7 +213,7 @@ pub(crate) fn expire(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<bool> {
     log_expired(core, topic, exclusive.as_ref(), upto)
 }
 
-/// The live records that have expired.
+/// The expired live records.
 fn expired_jobs(core: &Ctx, topic: &Topic) -> Result<Vec<u64>> {
     loop {
         let found = with_expired(core, topic, |state, found| {
@@ -235,7 +235,7 @@ fn expired_jobs(core: &Ctx, topic: &Topic) -> Result<Vec<u64>> {
     }
 }
 
-/// The same, as far as it lies below `upto`; `exclusive` when the caller has the topic alone.
+/// Logs the floor of expired records below `upto`; `exclusive` if the caller has the topic exclusively.
 pub(crate) fn log_expired(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
@@ -276,9 +276,9 @@ pub(crate) fn log_expired(
         }
         let pending = PendingBatch::plain(core, topic, hints, Undo::None);
         let frames = Frames { head: body, ..Frames::default() };
-        // It concerns applied records only, and is not held back until a sync. Behind a batch that
-        // is, it waits as that does (I1): a topic applies its frames in the order of the log, since
-        // a snapshot reflects all of them up to the last that was applied.
+        // The frame concerns applied records only, so it need not wait for a sync. After a pending
+        // batch that does, it waits like that batch (I1): a topic applies its frames in log order,
+        // because a snapshot reflects all of them up to the last applied one.
         let level = match topic.pending_batches.load(Ordering::Acquire) {
             0 => Level::Written,
             _ => apply_level(a.config.durability),
@@ -291,7 +291,7 @@ pub(crate) fn log_expired(
     }
 }
 
-/// Logs the deletion of records whose own time to live has passed. Returns how many went.
+/// Logs the deletion of records whose own time to live has passed. Returns how many were removed.
 pub(crate) fn sweep_records(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<u64> {
     let now = core.time.steady();
     let due = due_records(core, topic, now)?;
@@ -317,7 +317,7 @@ fn due_records(core: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
             let later = expiries.split_off(&(now, 0));
             let past = std::mem::replace(expiries, later);
             for (at, seq) in past {
-                // Those that are live stay listed until their deletion has been applied.
+                // Live records stay listed until their deletion is applied.
                 if state.index.entry(seq).is_some_and(|e| !e.dead()) {
                     due.push(seq);
                     expiries.insert((at, seq));
@@ -337,7 +337,7 @@ fn due_records(core: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
     for meta in segs {
         let loader = Loader::without_hints(&core.segments, topic.key);
         let table = loader.segment(&meta).attrs();
-        // The next sweep looks at what has taken its place.
+        // The next sweep checks the segment that replaced it.
         let Some(table) = topic.unless_gone(&meta, table)? else { continue };
         let rows = table.ordered(AttrOrder::Expiry).filter(|r| r.expires_at != 0);
         let mut next = 0;
@@ -357,7 +357,7 @@ fn due_records(core: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
         if let Some(seg) = state.index.seg_numbered(meta.file_no) {
             hits.retain(|s| *s >= floor && !seg.is_dead(*s));
             if hits.is_empty() {
-                // The next look is due when the next record is.
+                // The segment is due again when its next record expires.
                 seg.meta.earliest_expires = next;
             }
             due.append(&mut hits);
@@ -368,7 +368,7 @@ fn due_records(core: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
 }
 
 impl State {
-    /// The segment that a floor cuts in two, and the first of its records that would go.
+    /// The segment that a floor cuts in two, and the first of its records that the floor removes.
     pub(crate) fn cut_by(&self, floor: u64) -> Option<(SegmentMeta, u64)> {
         let seg = self.index.seg_of(floor)?;
         (seg.meta.first_seq < floor && seg.live_count > 0)

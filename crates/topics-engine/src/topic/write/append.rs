@@ -1,4 +1,4 @@
-//! What orders a topic's writes, and what a decided write waits for.
+//! The state under the append lock, which orders a topic's writes, and the result of a decision.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::types::api::{Appended, Durability, Gap};
 use crate::types::config::TopicConfig;
 use crate::types::wait::Waiters;
 
-/// What orders a topic's writes.
+/// The state that a topic's writes are decided on, in their order.
 #[derive(Debug)]
 pub(crate) struct AppendState {
     pub config: Arc<TopicConfig>,
@@ -23,22 +23,22 @@ pub(crate) struct AppendState {
     pub logged: bool,
     /// Another verb has the topic exclusively.
     pub is_exclusive: bool,
-    /// The topic is gone: look the name up again.
+    /// The topic was deleted: the caller looks its name up again.
     pub closed: bool,
     pub reserve: Reserve,
     /// The part of the reservation that is known to be synced.
     pub synced_to: u64,
     /// The newest batch, and the level at which it is applied.
     pub last: Option<(Ticket, Level)>,
-    /// How often seqs were given back.
+    /// How often the seqs of failed writes were released.
     pub round: u32,
-    /// Kept while the topic has a cap.
+    /// Staged writes; kept while the topic has a cap.
     pub pending_writes: Option<Box<PendingWrites>>,
-    /// Losses that are not in the log yet.
+    /// Lost ranges that the log does not have yet; the next write logs them.
     pub unlogged: Vec<Gap>,
-    /// A batch that failed was to log the evict floor that readers were shown: the next write does.
+    /// Whether a failed batch was to log the evict floor that readers have seen: the next write logs it.
     pub floor_unlogged: bool,
-    /// Asynchronous writes that came while a verb had the topic exclusively.
+    /// Asynchronous writes that wait for the verb that has the topic exclusively.
     pub parked: Waiters,
 }
 
@@ -67,11 +67,11 @@ impl AppendState {
     }
 }
 
-/// Room for the control frames of a write, beside its name and config.
+/// Bytes for the control frames of a write, beside its name and config.
 const CONTROL: usize = 1024;
 
 impl Prepared {
-    /// What it takes in a queue, at most.
+    /// Maximum bytes of the write in a queue.
     pub(crate) fn staging_bytes(&self) -> usize {
         self.frames().len() + CONTROL + self.topic.len()
     }
@@ -82,24 +82,24 @@ pub(crate) fn apply_level(class: Durability) -> Level {
     if class == Durability::Fsync { Level::Synced } else { Level::Written }
 }
 
-/// A write that is decided.
+/// A decided write.
 pub(crate) struct Decided {
     pub answer: Appended,
-    /// Nothing to wait for when `None`.
+    /// The batch to wait for; `None`: none.
     pub ticket: Option<Ticket>,
     pub level: Level,
-    /// The reservation that is synced when the ticket is, at level `Synced`.
+    /// The end of the reservation that is synced when the ticket has reached `Synced`.
     pub reserved: u64,
-    /// A reservation went with it: its sync is started.
+    /// Whether the write logged a reservation, whose sync is then started.
     pub renewed: bool,
 }
 
-/// Why nothing is decided yet.
+/// Why a write is not decided yet.
 pub(crate) enum Halt {
-    /// Something must be read.
+    /// Data of a segment must be read first.
     Read(Need),
-    /// The head that was expected is what readers see, and a write is on its way: whether it
-    /// becomes the head is known when this ticket has reached this level.
+    /// Readers see the expected head, but a staged write would raise it. Whether it does is known when
+    /// this ticket has reached this level.
     Until(Ticket, Level),
 }
 
@@ -110,7 +110,7 @@ impl From<Need> for Halt {
 }
 
 impl Topic {
-    /// Everything up to a reservation may be shown: it is synced.
+    /// Shows records up to a reservation that is synced now.
     pub(crate) fn reservation_synced(&self, to: u64) {
         {
             let mut a = self.append.lock();

@@ -13,7 +13,7 @@ use crate::topic::{Life, Topic};
 use crate::types::error::{Error, Result};
 
 /// Stages control frames of a topic. `decide` makes them, of about `bytes` bytes, under the append
-/// lock, and says what their failure must undo.
+/// lock, and returns what their failure must undo; `None`: there is nothing to log.
 pub(crate) fn stage_with(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,

@@ -1,6 +1,6 @@
-//! What is staged and not applied yet, as far as caps must know it.
+//! Staged writes that are not applied yet, as caps need to know them.
 //!
-//! Only topics with a cap keep this. Deletes and expiry of such a topic are made alone (see
+//! Only topics with a cap keep this. Deletes and expiry of such a topic are made exclusively (see
 //! `lifecycle`), so the state that a write is decided on is the applied one, plus these writes, minus what they evict.
 
 use std::collections::VecDeque;
@@ -18,27 +18,27 @@ struct PendingWrite {
     bytes: u64,
     /// The evict floor that it logs, 0: none.
     floor: u64,
-    /// What that takes away.
+    /// Records and bytes that it evicts.
     gone: (u64, u64),
 }
 
-/// The writes, in staging order.
+/// The staged writes of a topic, in staging order.
 #[derive(Debug, Default)]
 pub(crate) struct PendingWrites {
     writes: VecDeque<PendingWrite>,
 }
 
-/// The live records as they will be.
+/// The live records after all staged writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProjectedUsage {
     pub count: u64,
     pub bytes: u64,
-    /// Nothing below will be live.
+    /// No record below will be live.
     pub floor: u64,
 }
 
 impl PendingWrites {
-    /// Forgets what has been applied, and adds up the rest.
+    /// Removes applied writes, and adds up the others.
     pub(crate) fn projected_usage(&mut self, state: &State) -> ProjectedUsage {
         while let Some(s) = self.writes.front() {
             if s.first + s.count > state.indexed_to + 1 || s.floor > state.evict_floor {
@@ -77,7 +77,7 @@ impl PendingWrites {
             .filter(move |(seq, _)| *seq > indexed_to)
     }
 
-    /// Forgets the writes from `first` on: they failed.
+    /// Removes the writes from `first` on, which failed.
     pub(crate) fn fail(&mut self, first: u64) {
         self.writes.retain(|s| s.first < first);
     }
