@@ -10,7 +10,7 @@ use crate::types::api::{Append, NewRecord};
 use crate::types::error::Result;
 use crate::types::quota::{Charge, Quota};
 
-/// A key as it is kept: 128 bits of it, 64 of the request that came with it.
+/// An idempotency key as 128 bits of hash, and 64 bits of hash of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub hash: u128,
@@ -24,8 +24,8 @@ impl Key {
     }
 }
 
-/// A hash of what a repeat must have in common with the first call: the records and their order,
-/// not how the call waits.
+/// The hash that a repeat must share with the first call: of the records in order, not of how the call
+/// waits.
 fn request_hash(req: &Append<'_>) -> u64 {
     let mut h = Xxh3::new();
     h.update(&(req.records.len() as u64).to_le_bytes());
@@ -50,27 +50,26 @@ fn hash_record(h: &mut Xxh3, r: &NewRecord<'_>, node: &[u8]) {
     }
 }
 
-/// The expiry of a key that is kept until it is released: a record was moved under it, and the
+/// The expiry of a pinned key, which is kept until it is released: a record was moved under it, and the
 /// deletion of the original may not be durable.
 pub(crate) const PINNED: u64 = u64::MAX;
 
-/// What is remembered under a key.
+/// The write that a key stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remembered {
     pub request: u64,
     pub first_seq: u64,
     pub last_seq: u64,
     pub expires_at: u64,
-    /// The ticket of the write, while this process is the one that made it: a repeat waits for it.
+    /// The ticket of the write, if this process staged it: a repeat waits for it.
     pub ticket: Option<Ticket>,
     /// Whether the write has been applied.
     pub is_committed: bool,
-    /// Whether the log has it. The key of an `ephemeral` write ends with the process, as its
-    /// records do.
+    /// Whether the log has the key. The key of an `ephemeral` write ends with the process.
     pub logged: bool,
 }
 
-/// The keys of one topic. Expired ones go when the topic is written to, and by the sweep.
+/// The keys of one topic. Writes to the topic and the sweep remove expired ones.
 #[derive(Debug)]
 pub(crate) struct Dedupe {
     keys: HashMap<u128, Remembered>,
@@ -84,17 +83,17 @@ impl Dedupe {
         Self { keys: HashMap::new(), by_expiry: BTreeSet::new(), charge: quota.force(0) }
     }
 
-    /// What is remembered under a key.
+    /// The write under a key.
     pub(crate) fn get(&self, hash: u128) -> Option<&Remembered> {
         self.keys.get(&hash)
     }
 
-    /// Makes room for one more key, or refuses: no key is forgotten early.
+    /// Reserves space for one key, or refuses: no key is removed before its expiry.
     pub(crate) fn reserve(&mut self) -> Result<()> {
         self.charge.grow(1)
     }
 
-    /// Remembers a key for which room was reserved.
+    /// Adds a key for which space was reserved.
     pub(crate) fn insert(&mut self, hash: u128, r: Remembered) {
         if let Some(old) = self.keys.insert(hash, r) {
             self.by_expiry.remove(&(old.expires_at, hash));
@@ -103,7 +102,7 @@ impl Dedupe {
         self.by_expiry.insert((r.expires_at, hash));
     }
 
-    /// Remembers what the log says, over any limit; the write is applied.
+    /// Adds or updates a logged key, regardless of the limit; its write is applied.
     pub(crate) fn mark_committed(&mut self, hash: u128, mut r: Remembered) {
         (r.is_committed, r.logged) = (true, true);
         match self.keys.get_mut(&hash) {
@@ -122,14 +121,14 @@ impl Dedupe {
         }
     }
 
-    /// Forgets the key of a write that failed.
+    /// Removes the key of a failed write.
     pub(crate) fn forget(&mut self, hash: u128, first_seq: u64) {
         if self.keys.get(&hash).is_some_and(|r| r.first_seq == first_seq) {
             self.remove(hash);
         }
     }
 
-    /// The write is in the queue, or (without a ticket) needs no queue.
+    /// Sets the ticket of a staged write; a write that is only shown has none.
     pub(crate) fn staged(
         &mut self,
         hash: u128,
@@ -143,7 +142,7 @@ impl Dedupe {
         }
     }
 
-    /// Forgets what has expired.
+    /// Removes expired keys.
     pub(crate) fn expire(&mut self, now: u64) {
         while let Some(&(at, hash)) = self.by_expiry.first() {
             if at > now || !self.keys.get(&hash).is_some_and(|r| r.is_committed) {
@@ -160,7 +159,7 @@ impl Dedupe {
         }
     }
 
-    /// The keys of applied writes, as far as the log has them.
+    /// The logged keys of applied writes.
     pub(crate) fn committed(&self) -> impl Iterator<Item = (u128, &Remembered)> {
         self.keys.iter().filter(|(_, r)| r.is_committed && r.logged).map(|(k, r)| (*k, r))
     }
