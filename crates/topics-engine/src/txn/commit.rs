@@ -1,4 +1,4 @@
-//! Committing: everything is checked, then decided by one frame.
+//! Commits a transaction: checks everything, then logs the decision as one frame.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub(crate) fn transact(core: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result
         None => core.txns.last(&writer, now).map_or(1, |last| last.epoch.saturating_add(1)),
     };
     if !req.key.is_empty() {
-        // The same request after the key's window is another transaction.
+        // The same request after the key's window is a new transaction.
         writer = format!("{writer}.{:016x}", core.env.rng.next_u64());
     }
     let rows = gather::rows_of(core, req.rows)?;
@@ -105,7 +105,7 @@ fn identity(core: &Transactions, req: &TxnRequest<'_>) -> Result<(String, Option
     }
 }
 
-/// The key as it is remembered: keys of different API keys are different ones.
+/// The hash of a key. Equal keys of different API keys have different hashes.
 fn key_hash(req: &TxnRequest<'_>) -> u128 {
     if req.owner.is_empty() {
         return xxh3_128(req.key);
@@ -117,7 +117,7 @@ fn key_hash(req: &TxnRequest<'_>) -> u128 {
     h.digest128()
 }
 
-/// What a repeat under a key must have in common with the first call.
+/// The hash that a repeat under a key must share with the first call.
 fn request_hash(req: &TxnRequest<'_>) -> u64 {
     let mut h = Xxh3::new();
     let mut part = |bytes: &[u8]| {
@@ -147,8 +147,8 @@ fn request_hash(req: &TxnRequest<'_>) -> u64 {
     h.digest()
 }
 
-/// What is known of an epoch already; finishes what was decided before. The caller has the
-/// writer's turn.
+/// The earlier answer to an epoch, if there is one. Finishes earlier decisions of the writer first. The
+/// caller has the writer's lock.
 fn earlier(
     core: &Arc<Transactions>,
     writer: &str,
@@ -172,7 +172,7 @@ fn earlier(
     undecided(core)
 }
 
-/// Nothing is known, unless the shard of the decisions has failed: then it may hold one.
+/// No earlier answer; an error if the shard of the decisions has failed, because it may have one.
 fn undecided(core: &Transactions) -> Result<Option<Committed>> {
     core.wal.poisoned(0).map_or(Ok(None), |e| Err(e.into()))
 }
@@ -187,7 +187,7 @@ struct TopicWork<'a> {
 }
 
 impl TopicWork<'_> {
-    /// Checks everything that may stand against it; the jobs that it acks.
+    /// Checks every condition. Returns the jobs that it acks.
     fn check(
         &mut self,
         core: &Arc<Transactions>,
@@ -200,7 +200,7 @@ impl TopicWork<'_> {
     }
 }
 
-/// By topic name.
+/// Work by topic name.
 type WorkByTopic<'a> = BTreeMap<String, TopicWork<'a>>;
 
 fn work_by_topic<'a>(rows: gather::ByTopic, work: &TxnWork<'a>) -> Result<WorkByTopic<'a>> {
@@ -228,7 +228,7 @@ fn work_by_topic<'a>(rows: gather::ByTopic, work: &TxnWork<'a>) -> Result<WorkBy
     Ok(all)
 }
 
-/// Checks, decides, publishes. The caller has the writer's turn.
+/// Checks, decides and publishes. The caller has the writer's lock.
 fn decide(
     core: &Arc<Transactions>,
     (writer, epoch, owner): (&str, u64, &str),
@@ -238,7 +238,7 @@ fn decide(
     let Gathered { files, rows, staged } = gathered;
     let who = (writer, epoch);
     let mut tried = false;
-    // Kept until the end is applied, which counts what is remembered.
+    // Kept until the end frame is applied, which counts the remembered writer or key.
     let admission = writers::admit(core, writer, owner);
     let admitted = admission.as_ref().map_err(Clone::clone);
     let decided = admitted.and_then(|_| check(core, rows, work)).and_then(|ready| {
@@ -246,8 +246,8 @@ fn decide(
         let owner = owner.to_owned();
         log(core, &TxnCommit { files: files.clone(), owner, ..body(who, &ready) }).inspect_err(
             |_| {
-                // Of a shard that has failed nobody knows what it will say after a restart: jobs that
-                // may be acked then are not given to others.
+                // A failed shard may have the decision after a restart, which acks these jobs: their
+                // leases stay, so that no other worker gets them.
                 if core.wal.poisoned(0).is_none() {
                     ready.iter().for_each(|h| participant::release_acks(&h.topic, &h.part.acks));
                 }
@@ -258,7 +258,7 @@ fn decide(
     let ready = match decided {
         Ok(ready) => ready,
         Err(e) => {
-            // A decision that failed may be in the log all the same, until that has gone on.
+            // The log may have a failed decision all the same, until a later frame is written.
             core.metrics.txn_refused.add(1);
             let lsn = if tried { core.wal.positions(0).written + 1 } else { 0 };
             if staged {
@@ -275,7 +275,7 @@ fn decide(
     publish::end(core, who.0, who.1)
 }
 
-/// Takes every topic alone and checks everything. What is returned can only fail by the disk.
+/// Takes every topic exclusively and checks everything. After that only the disk can fail.
 fn check(
     core: &Arc<Transactions>,
     rows: gather::ByTopic,
@@ -316,7 +316,7 @@ fn check(
     Ok(ready)
 }
 
-/// Takes topics alone, in the order in which they are given: that of their ids.
+/// Takes topics exclusively, in the given order, which is ascending by id.
 pub(crate) fn take_exclusive<'a>(
     core: &Arc<Transactions>,
     topics: impl Iterator<Item = &'a Arc<Topic>>,
@@ -324,7 +324,8 @@ pub(crate) fn take_exclusive<'a>(
     topics.map(|topic| topic.exclusive(core)).collect()
 }
 
-/// Refuses what can be refused without the topics that are missing, before these are created.
+/// Checks the work on existing topics before missing ones are created, so that a refused transaction
+/// creates none.
 fn check_existing(core: &Arc<Transactions>, by_topic: &mut WorkByTopic<'_>) -> Result<()> {
     let (mut existing, all) = (Vec::new(), by_topic.len());
     for (name, work) in by_topic {
@@ -349,7 +350,7 @@ fn live(core: &Transactions, name: &str) -> Result<Option<Arc<Topic>>> {
     core.live(name)
 }
 
-/// Whether a topic that is missing may be created for this work.
+/// Whether a missing topic may be created for this work.
 fn may_create(core: &Transactions, name: &str, work: &TopicWork<'_>) -> Result<()> {
     name::check(name)?;
     let only_rows = work.rows.count() > 0 && work.cursors.is_empty() && work.acks.is_empty();
@@ -362,7 +363,7 @@ fn may_create(core: &Transactions, name: &str, work: &TopicWork<'_>) -> Result<(
     Ok(())
 }
 
-/// The topic of a name; created for rows, where that is allowed.
+/// The topic of a name; created for rows if that is allowed.
 fn find(core: &Arc<Transactions>, name: &str, work: &TopicWork<'_>) -> Result<Arc<Topic>> {
     if let Some(topic) = live(core, name)? {
         return Ok(topic);
@@ -372,8 +373,8 @@ fn find(core: &Arc<Transactions>, name: &str, work: &TopicWork<'_>) -> Result<Ar
     live(core, name)?.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
 }
 
-/// What the decision rests on is durable before it: creations, consumers, jobs. What lies on shard
-/// 0 is so by its sync.
+/// Syncs the shards that the decision depends on, with creations, consumers and jobs. The decision's own
+/// sync covers shard 0.
 fn sync_dependencies(core: &Arc<Transactions>, ready: &[Ready]) -> Result<()> {
     let shards: BTreeSet<usize> = ready.iter().map(|r| core.shard(r.topic.id())).collect();
     for shard in shards.into_iter().filter(|s| *s > 0) {
