@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use topics_env::sync::{Condvar, Instant, Mutex};
+use topics_env::sync::Instant;
 use topics_storage::format::record::{self, LeaseEvent};
 
 use super::Queues;
@@ -21,6 +21,7 @@ use crate::types::api::{ReadFrom, ReadRequest};
 use crate::types::batch::ReadBatch;
 use crate::types::error::{Error, Result};
 use crate::types::queue::{Claim, Claimed, Lease};
+use crate::types::wait::OneShot;
 
 /// Most jobs that one claim gets.
 const MAX_JOBS: usize = 10_000;
@@ -90,37 +91,23 @@ pub(crate) fn claim_for(
             return Ok(c);
         }
     }
-    let slot = Arc::new((Mutex::new(None), Condvar::new()));
-    let answer = slot.clone();
-    let done: Completion<Claimed> = Box::new(move |outcome| {
-        *answer.0.lock() = Some(outcome);
-        answer.1.notify_all();
-    });
+    let answer = OneShot::new();
+    let answered = answer.clone();
+    let done: Completion<Claimed> = Box::new(move |outcome| answered.set(outcome));
     let waiter = Waiter::new(core, want, req.wait.min(longest()), done);
     let id = core.claim_waiters.wait(core, topic, waiter);
     // The desk answers when the time is over; an engine without threads is driven by its owner.
     let patience = longest() + longest();
     let time_out =
         Instant::now().checked_add(if core.options.background { patience } else { req.wait });
-    let mut got = slot.0.lock();
-    while got.is_none() {
-        let over = match time_out {
-            Some(at) => slot.1.wait_until(&mut got, at).timed_out(),
-            None => false,
-        };
-        if over && got.is_none() {
-            drop(got);
-            if core.claim_waiters.cancel(topic.id(), id) {
-                return Ok(empty(core, topic));
-            }
-            // It was answered before: the outcome is there, or on its way here.
-            got = slot.0.lock();
-            while got.is_none() {
-                slot.1.wait(&mut got);
-            }
-        }
+    if let Some(outcome) = answer.wait(time_out) {
+        return outcome;
     }
-    got.take().unwrap_or(Err(Error::Closed))
+    if core.claim_waiters.cancel(topic.id(), id) {
+        return Ok(empty(core, topic));
+    }
+    // The claim was answered before it could be withdrawn: the answer is set, or will be.
+    answer.wait(None).unwrap_or(Err(Error::Closed))
 }
 
 fn longest() -> std::time::Duration {

@@ -228,7 +228,7 @@ fn prepared(
     let began = core.time.mono_ns();
     let mut p = Prepared::of_copies(&core.options, &item.dest, &req, now, began)?;
     p.key = Some(Key { hash: key_of(source.id(), item.seq), request: REQUEST });
-    p.held = true;
+    p.is_pinned = true;
     Ok(p)
 }
 
