@@ -47,13 +47,15 @@ impl Hand {
 
     fn another_life(&mut self, image: &DiskImage) -> Outcome {
         let old = self.engine.take();
-        self.fs = Arc::new(SimFs::from_image(image));
+        let disk = std::mem::replace(&mut self.fs, Arc::new(SimFs::from_image(image)));
         (self.watch, self.model.watch) = (None, None);
         self.handles.clear();
         self.model.handles.clear();
         self.work = None;
         // On its own disk, which nobody sees again.
         old.map_or(Ok(()), |e| ok(e.close()))?;
+        let held = Arc::strong_count(&disk);
+        must!(held == 1, "an engine that is closed and dropped stays in memory: {held}");
         self.begin();
         self.restarted()
     }

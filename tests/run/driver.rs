@@ -35,6 +35,8 @@ struct Log {
     calls: usize,
     problems: Vec<String>,
     faults: bool,
+    /// The open whose engine lives; 0 for none.
+    process: u64,
     /// Whether a call may be refused for want of space or of descriptors.
     shortages: bool,
 }
@@ -120,6 +122,7 @@ impl Driver {
             calls: 0,
             problems: Vec::new(),
             faults: setup.faults,
+            process: 0,
             shortages: false,
         };
         Self {
@@ -194,6 +197,7 @@ impl Driver {
         match self.another() {
             Ok(engine) => {
                 self.engine = Some(engine);
+                self.log().process = self.opens;
                 self.opened();
                 true
             }
@@ -240,9 +244,20 @@ impl Driver {
         let id = self.log().begin(Op::Close);
         let result = engine.close();
         self.log().end(id, result, |()| Reply::Done);
-        drop(engine);
+        self.drop_engine(engine);
         let kept = self.kept();
         self.log().push(Body::Died(kept));
+    }
+
+    /// Ends the process of an engine. Nothing of it stays in memory.
+    fn drop_engine(&mut self, engine: Engine) {
+        self.log().process = 0;
+        drop(engine);
+        // Those that the life and the log have, and this one.
+        let disk = self.fs();
+        if Arc::strong_count(&disk) > 3 {
+            self.problem("an engine that is dropped stays in memory".into());
+        }
     }
 
     /// What the end of a process leaves: an ack of class `disk` survives that, but not a sync that
@@ -266,7 +281,9 @@ impl Driver {
     }
 
     fn next_life(&mut self, image: &DiskImage, boot: u64, kind: Keep) {
-        self.engine = None;
+        if let Some(engine) = self.engine.take() {
+            self.drop_engine(engine);
+        }
         self.fired = 0;
         let fs = Arc::new(SimFs::from_image(image));
         self.lives.push(Life { fs: fs.clone(), boot });
@@ -292,8 +309,14 @@ impl Driver {
         let Some(engine) = self.engine.clone() else { return };
         let (id, recs, expect) = self.begin_append(topic, batch);
         let new: Vec<NewRecord<'_>> = recs.iter().map(new_record).collect();
-        let log = self.log.clone();
-        let done = Box::new(move |result| log.lock().unwrap().end(id, result, appended));
+        let (log, process) = (self.log.clone(), self.log().process);
+        let done = Box::new(move |result| {
+            let mut log = log.lock().unwrap();
+            // What a process that is dead is answered says nothing.
+            if log.process == process {
+                log.end(id, result, appended);
+            }
+        });
         engine.append_async(topic, &request(batch, &new, expect), done);
     }
 
@@ -444,6 +467,7 @@ impl Driver {
 
     /// Ends the run.
     pub fn finish(mut self) -> Recording {
+        self.log().process = 0;
         self.engine = None;
         let disks = self.lives.iter().flat_map(|l| l.fs.violations());
         for v in disks.filter(|_| !self.setup.faults) {

@@ -341,6 +341,8 @@ fn a_page_of_consumers_is_by_name() {
     assert_eq!(page("", Some("b.1"), 9), ["b.2", "b.3", "c"]);
     assert_eq!(page("b.", None, 9), ["b.1", "b.2", "b.3"]);
     assert_eq!(page("b.", Some("a"), 1), ["b.1"]);
+    // A cursor below the prefix, and a consumer between the two.
+    assert_eq!(page("b.", Some("A"), 9), ["b.1", "b.2", "b.3"]);
     assert_eq!(page("b.", Some("b.2"), 9), ["b.3"]);
     assert_eq!(page("b.", Some("c"), 9), [""; 0]);
     let one = w.engine().consumer_info("t", "b.2").unwrap();

@@ -41,6 +41,19 @@ impl fmt::Debug for Core {
     }
 }
 
+/// Without threads nobody writes what is staged when the engine is dropped and was not closed: it
+/// fails with [`crate::types::error::Error::Closed`]. Staged batches and their callbacks refer to the
+/// log, which would otherwise stay open. The threads of a log end it when they have written the last
+/// batch.
+impl Drop for Core {
+    fn drop(&mut self) {
+        if !self.options.background && self.begin_close() {
+            // It fails only if it is clean.
+            let _ = self.wal.close(false);
+        }
+    }
+}
+
 impl Core {
     /// The subsystems over a store; `host` is what recovery applied frames to.
     pub(crate) fn new(store: Arc<Store>, host: Arc<Host>) -> Arc<Self> {

@@ -13,7 +13,7 @@ use super::{commit, config_of, dead_letter, now, with};
 use crate::topic::read::read_as;
 use crate::topic::retention::{self, Need};
 use crate::topic::state::State;
-use crate::topic::state::index::Unknown;
+use crate::topic::state::index::{Seg, Unknown};
 use crate::topic::state::queue::{Holder, Now, Queue};
 use crate::topic::{Life, Topic};
 use crate::types::api::Completion;
@@ -386,9 +386,7 @@ fn lease(
     let pinned = pin(topic, wants, pass, &mut slots);
     let mut out: Vec<Claimed> = Vec::with_capacity(wants.len());
     // First what makes way: after a crash there are no two leases in a group (I6).
-    let jobs = pass.ended.clone();
-    let mut events =
-        vec![record::Lease { event: LeaseEvent::Nack, node: Vec::new(), lease_ms: 0, jobs }];
+    let mut events = vec![record::Lease::new(LeaseEvent::Nack, b"", 0, pass.ended.clone())];
     let default = topic.state.read().config.lease_ms;
     for (i, want) in wants.iter().enumerate() {
         let lease_ms = want.lease_ms.unwrap_or(default);
@@ -400,12 +398,8 @@ fn lease(
                 c.records.slots.push(*slot);
             }
         }
-        events.push(record::Lease {
-            event: LeaseEvent::Claim,
-            node: want.node.to_vec(),
-            lease_ms,
-            jobs: c.leases.iter().map(|l| (l.seq, l.lease_id, l.deliveries)).collect(),
-        });
+        let jobs = c.leases.iter().map(|l| (l.seq, l.lease_id, l.deliveries)).collect();
+        events.push(record::Lease::new(LeaseEvent::Claim, &want.node, lease_ms, jobs));
         out.push(c);
     }
     if topic.state.read().config.leases_durable {
@@ -479,6 +473,15 @@ impl ReadBatch {
     }
 }
 
+/// Whether jobs with options may be in segments without being known.
+pub(crate) fn needs_load(state: &State) -> bool {
+    !state.queue.as_ref().is_some_and(|q| q.loaded) && state.index.segs.iter().any(has_options)
+}
+
+fn has_options(segment: &Seg) -> bool {
+    segment.live_count > 0 && segment.meta.has_attrs
+}
+
 /// Makes jobs with options known that were in segments when the engine opened.
 pub(crate) fn load(core: &Queues, topic: &Topic) -> Result<()> {
     while topic.life() == Life::Live {
@@ -487,8 +490,8 @@ pub(crate) fn load(core: &Queues, topic: &Topic) -> Result<()> {
             if state.queue.as_ref().is_some_and(|q| q.loaded) {
                 return Ok(());
             }
-            let with = |s: &&crate::topic::state::index::Seg| s.live_count > 0 && s.meta.has_attrs;
-            let metas: Vec<_> = state.index.segs.iter().filter(with).map(|s| s.meta).collect();
+            let segments = state.index.segs.iter().filter(|s| has_options(s));
+            let metas: Vec<_> = segments.map(|s| s.meta).collect();
             (state.structure, metas)
         };
         let mut rows = Vec::new();

@@ -125,7 +125,7 @@ impl State {
     /// Fails everything from ticket `from` on: the batches that wait for a sync, those that a leader
     /// took and could not write, then the queue. While another thread leads, it fails the last two
     /// itself.
-    pub fn fail_all(&mut self, from: u64, taken: &[QueuedBatch], error: &StorageError) {
+    pub fn fail_all(&mut self, from: u64, taken: Vec<QueuedBatch>, error: &StorageError) {
         let mut commits = Vec::new();
         for u in std::mem::take(&mut self.unsynced) {
             match u {
@@ -138,9 +138,10 @@ impl State {
         }
         let last = !self.leading;
         if last {
-            let queue: Vec<QueuedBatch> = self.queue.drain(..).collect();
-            self.release(taken.iter().chain(&queue));
-            commits.extend(taken.iter().chain(&queue).map(|q| q.batch.commit.clone()));
+            let mut failed = taken;
+            failed.extend(self.queue.drain(..));
+            self.release(&failed);
+            commits.extend(failed.into_iter().map(|q| q.batch.commit));
             self.written_ticket = self.last_ticket;
         }
         let tickets = vec![(from, self.written_ticket)];
@@ -181,18 +182,18 @@ impl State {
     }
 
     /// Makes the progress of effects that have run visible to waiters.
-    pub fn end_drain(&mut self, effects: VecDeque<Effect>) {
+    pub fn end_drain(&mut self, effects: &VecDeque<Effect>) {
         self.applying_from = None;
         self.draining = false;
         for effect in effects {
             match effect {
                 Effect::Apply(_) => {}
-                Effect::Written(n) => self.outcomes.reached(n, Level::Written),
-                Effect::Synced(n) => self.outcomes.reached(n, Level::Synced),
+                Effect::Written(n) => self.outcomes.reached(*n, Level::Written),
+                Effect::Synced(n) => self.outcomes.reached(*n, Level::Synced),
                 Effect::Fail(f) => {
                     f.topics.iter().for_each(|t| drop(self.undelivered.remove(t)));
-                    for (from, to) in f.tickets {
-                        self.outcomes.fail(from, to, &f.error);
+                    for (from, to) in &f.tickets {
+                        self.outcomes.fail(*from, *to, &f.error);
                     }
                     if f.last {
                         self.outcomes.end(&f.error);

@@ -98,7 +98,7 @@ impl Shard {
     fn fail_unwritable<'a>(&'a self, mut st: Guard<'a>, error: &StorageError) -> Guard<'a> {
         if st.poisoned.is_some() {
             st.leading = false;
-            st = self.poison(st, &[], error);
+            st = self.poison(st, Vec::new(), error);
             st.leading = true;
             return st;
         }
@@ -119,7 +119,7 @@ impl Shard {
         if let Some(error) = st.poisoned.clone() {
             // A sync failed meanwhile: nothing of this group is acked, and this leader fails the
             // queue.
-            return self.poison(st, &w.taken, &error);
+            return self.poison(st, std::mem::take(&mut w.taken), &error);
         }
         match outcome {
             Ok(written) => {
@@ -138,7 +138,9 @@ impl Shard {
                 st.fail(std::mem::take(&mut w.taken), |_| false, &e);
                 self.drain_effects(st)
             }
-            Err(GroupError::Write(e) | GroupError::Sync(e)) => self.poison(st, &w.taken, &e),
+            Err(GroupError::Write(e) | GroupError::Sync(e)) => {
+                self.poison(st, std::mem::take(&mut w.taken), &e)
+            }
         }
     }
 
@@ -173,11 +175,12 @@ impl Shard {
 }
 
 /// Publishes a written group: moves the positions and queues the commits in order.
-fn publish(st: &mut State, w: &GroupWrite, written: WrittenGroup) {
+fn publish(st: &mut State, w: &mut GroupWrite, written: WrittenGroup) {
     let WrittenGroup { group, built, took } = written;
-    for (q, span) in w.taken.iter().zip(&built.spans) {
+    st.counters.batches += w.taken.len() as u64;
+    for (q, span) in w.taken.drain(..).zip(&built.spans) {
         let p = WrittenBatch {
-            commit: q.batch.commit.clone(),
+            commit: q.batch.commit,
             file: w.file.key,
             file_first_lsn: w.file.first_lsn,
             offset: (w.offset + span.from as u64) as u32,
@@ -204,7 +207,6 @@ fn publish(st: &mut State, w: &GroupWrite, written: WrittenGroup) {
     st.written_ticket = st.before_queue();
     st.effects.push_back(Effect::Written(st.written_ticket));
     st.counters.groups += 1;
-    st.counters.batches += w.taken.len() as u64;
     st.counters.frames += built.frames;
     st.counters.bytes += group.len() as u64;
     if w.linked {

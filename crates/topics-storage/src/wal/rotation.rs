@@ -228,7 +228,7 @@ impl Shard {
                 return (st, Err(e));
             }
             Err(RotateError::Write(e) | RotateError::Sync(e)) => {
-                st = self.poison(st, &[], &e);
+                st = self.poison(st, Vec::new(), &e);
                 let error = st.poisoned.clone().unwrap_or(e);
                 return (st, Err(error));
             }

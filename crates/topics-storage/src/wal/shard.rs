@@ -54,6 +54,8 @@ pub(super) struct Shard {
     pub disk_bytes: AtomicU64,
     /// When the last delayed sync began (monotonic ns).
     pub last_delay_end: AtomicU64,
+    /// The shard's thread.
+    pub own_thread: std::sync::OnceLock<thread::ThreadId>,
 }
 
 /// Poisons the shard if a thread panics while it has a flag set: its work is half done, and the other
@@ -95,6 +97,7 @@ impl Shard {
             cache: RwLock::new(cache),
             disk_bytes: AtomicU64::new(bytes),
             last_delay_end: AtomicU64::new(0),
+            own_thread: std::sync::OnceLock::new(),
         })
     }
 
@@ -126,7 +129,7 @@ impl Shard {
         let error = StorageError::Poisoned { detail: what.to_owned() };
         let mut st = self.state.lock();
         st.release_flags();
-        drop(self.poison(st, &[], &error));
+        drop(self.poison(st, Vec::new(), &error));
     }
 
     /// The body of a thread of the shard. It ends with the shard, or by a panic, which poisons it.
@@ -234,18 +237,17 @@ impl Shard {
 
     /// Runs the queued effects in order, without the lock, then wakes the threads that wait for them.
     pub fn drain_effects<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
+        let mut spent = VecDeque::new();
         while !st.draining && !st.effects.is_empty() {
-            let effects = st.begin_drain();
-            // Commits are dropped in here, without the lock.
-            let (panicked, effects) = self.unlocked(&mut st, move || {
-                let panicked = self.run_effects(&effects);
-                (panicked, effects)
-            });
-            st.end_drain(effects);
+            let mut effects = st.begin_drain();
+            let panicked = self.unlocked(&mut st, || self.run_effects(&effects));
+            st.end_drain(&effects);
             if let Some(panicked) = panicked {
+                self.unlocked(&mut st, || drop((spent, effects)));
                 let detail = format!("a commit callback panicked: {panicked}");
-                return self.poison(st, &[], &StorageError::Poisoned { detail });
+                return self.poison(st, Vec::new(), &StorageError::Poisoned { detail });
             }
+            spent.append(&mut effects);
         }
         if st.delaying && (!st.alive() || st.closing || st.sync_wanted) {
             self.delay_wake.notify_all();
@@ -260,7 +262,7 @@ impl Shard {
         }
         self.flags.notify_all();
         st.wake_permit_waiter();
-        if !woken.is_empty() || !due.is_empty() {
+        if !woken.is_empty() || !due.is_empty() || !spent.is_empty() {
             self.unlocked(&mut st, || {
                 for w in woken {
                     w.notify_one();
@@ -268,6 +270,8 @@ impl Shard {
                 for (done, outcome) in due {
                     self.run_guarded("callback", || done(outcome));
                 }
+                // A commit may hold the last reference to the log, whose drop takes the lock.
+                drop(spent);
             });
         }
         st
@@ -396,7 +400,7 @@ impl Shard {
     pub fn poison<'a>(
         &'a self,
         mut st: Guard<'a>,
-        taken: &[QueuedBatch],
+        taken: Vec<QueuedBatch>,
         error: &StorageError,
     ) -> Guard<'a> {
         let first = st.poisoned.is_none();

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use topics_env::sync::Instant;
 use topics_env::sync::atomic::Ordering;
+use topics_env::sync::{Instant, thread};
 
 use super::shard::{Guard, Shard};
 use super::state::{State, Thread};
@@ -46,11 +46,11 @@ impl Shard {
         });
         st.syncing = false;
         if let Err(error) = outcome {
-            return self.poison(st, &[], &error);
+            return self.poison(st, Vec::new(), &error);
         }
         if let Some(e) = st.poisoned.clone() {
             // A write failed meanwhile: the shard is poisoned whatever this sync returned.
-            return self.poison(st, &[], &e);
+            return self.poison(st, Vec::new(), &e);
         }
         st.counters.syncs.record(took);
         st.on_synced(ticket, lsn);
@@ -110,6 +110,7 @@ impl Shard {
     /// The shard's thread: runs syncs that no caller runs, syncs idle tails, writes batches without a
     /// waiting caller, prepares the next file. It parks while it has no work.
     pub fn run(&self) {
+        let _ = self.own_thread.set(thread::current().id());
         let interval = self.shared.options.sync_interval;
         let mut timers = Timers::default();
         let mut st = self.state.lock();
@@ -154,13 +155,16 @@ impl Shard {
             this.delay_wake.notify_all();
         }
         let result = if clean { this.close_clean() } else { Ok(()) };
+        // A commit or callback that the shard's thread ran may drop the log. That thread cannot wait
+        // for itself; nothing is staged then, because a staged batch refers to the log.
+        let own = this.own_thread.get() == Some(&thread::current().id());
         let mut st = this.state.lock();
         st.closed = true;
-        while st.leading || st.syncing || st.preparing || st.draining {
+        while !own && (st.leading || st.syncing || st.preparing || st.draining) {
             this.flags.wait(&mut st);
         }
         let from = st.written_ticket + 1;
-        st.fail_all(from, &[], &StorageError::Closed);
+        st.fail_all(from, Vec::new(), &StorageError::Closed);
         st = this.drain_effects(st);
         this.wake_thread(&mut st);
         this.prefault_wake.notify_all();

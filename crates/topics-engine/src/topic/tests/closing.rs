@@ -119,3 +119,37 @@ fn asynchronous_writes_that_wait_are_under_a_quota() {
     w.engine().append_async("t", &req, Box::new(move |_| *count.lock() += 1));
     assert_eq!(*got.lock(), 0);
 }
+
+/// What is staged refers to the log, and its callback to the engine.
+#[test]
+fn an_engine_that_is_dropped_with_writes_on_their_way_ends() {
+    for (background, class) in [
+        (false, Durability::Memory),
+        (false, Durability::Disk),
+        (false, Durability::Fsync),
+        (true, Durability::Memory),
+        (true, Durability::Disk),
+        (true, Durability::Fsync),
+    ] {
+        let at = format!("background: {background}, {class:?}");
+        let mut w = World::with(Options { background, ..small() });
+        w.create("t", super::class(class));
+        w.put("t", &["1"]);
+        let (answer, answered) = channel();
+        let records = [rec("2")];
+        let req = Append { records: &records, ..Append::default() };
+        let done = move |r: Result<Appended>| answer.send(r.map(|a| a.first_seq)).unwrap();
+        w.engine().append_async("t", &req, Box::new(done));
+        w.drop_engine();
+        match answered.recv_timeout(LONG).unwrap() {
+            Ok(seq) => assert_eq!(seq, 2, "{at}"),
+            Err(e) => assert!(matches!(e, Error::Closed) && !background, "{at}: {e}"),
+        }
+        let began = std::time::Instant::now();
+        while let Err(e) = w.try_open() {
+            assert!(matches!(e, Error::Locked { .. }) && began.elapsed() < LONG, "{at}: {e}");
+            std::thread::yield_now();
+        }
+        assert!(w.state("t").head_seq >= 1, "{at}");
+    }
+}

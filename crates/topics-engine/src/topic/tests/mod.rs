@@ -35,6 +35,7 @@ use topics_env::sim::{SimClock, SimFs, env_on};
 use topics_env::{Env, Hook};
 
 use crate::engine::Engine;
+use crate::topic::events::Ctx;
 use crate::types::api::{
     Append, Appended, DeleteRequest, Durability, NewRecord, ReadFrom, ReadRequest, TopicMatch,
     TopicState,
@@ -129,9 +130,13 @@ impl World {
     /// Drops the engine without a close. Nothing of it may stay, unless the test holds it too.
     fn drop_engine(&mut self) {
         let Some(engine) = self.engine.take() else { return };
-        let (core, held) = (Arc::downgrade(engine.core()), Arc::strong_count(engine.core()) > 1);
+        let ctx: &Arc<Ctx> = engine.core();
+        let (core, log) = (Arc::downgrade(engine.core()), Arc::downgrade(ctx));
+        // A thread of the engine may hold it for as long as a pass takes.
+        let held = Arc::strong_count(engine.core()) > 1 || self.options.background;
         drop(engine);
         assert!(held || core.strong_count() == 0, "an engine that is dropped stays in memory");
+        assert!(held || log.strong_count() == 0, "the log of an engine that is dropped stays open");
     }
 
     /// The process is killed, and then the write-back of every page that no sync had covered fails.

@@ -172,7 +172,7 @@ fn i10_a_poisoned_shard_lets_go_of_whoever_gathers() {
         written(wal, tickets[2]);
         let shard = &wal.shards[0];
         let error = StorageError::Poisoned { detail: "a test".into() };
-        drop(shard.poison(shard.state.lock(), &[], &error));
+        drop(shard.poison(shard.state.lock(), Vec::new(), &error));
         caller.join().unwrap().unwrap_err();
     });
     outcomes.iter().for_each(|o| drop(o.recv_timeout(LONG).unwrap().unwrap_err()));

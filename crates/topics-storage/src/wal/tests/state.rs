@@ -180,7 +180,7 @@ fn i1_what_fails_takes_every_later_batch_of_its_topic_along() {
     assert_eq!((f.commits.len(), f.last), (7, false));
     assert!(st.unsynced.is_empty() && !st.sync_wanted);
     // Told: the topics take batches again.
-    st.end_drain(VecDeque::from([Effect::Fail(f)]));
+    st.end_drain(&VecDeque::from([Effect::Fail(f)]));
     assert!(st.undelivered.is_empty());
     assert!(st.outcomes.of(3, Level::Written).unwrap().is_err());
     // Nothing failed: nothing is told.
@@ -239,7 +239,7 @@ fn a_sync_covers_what_was_written_before_it_and_no_more() {
     assert_eq!(st.applied_lsn(), 1, "what is to be told");
     let effects = st.begin_drain();
     assert_eq!(st.applied_lsn(), 1, "what is being told");
-    st.end_drain(effects);
+    st.end_drain(&effects);
     assert_eq!(st.applied_lsn(), 7, "what waits for a sync");
     assert!(matches!(st.outcomes.of(2, Level::Synced), Some(Ok(()))));
     assert!(st.outcomes.of(3, Level::Synced).is_none());
@@ -258,7 +258,7 @@ fn i10_a_poisoned_shard_fails_everything_that_is_on_its_way() {
         let mut failed = failure(vec![(6, 6)]);
         failed.commits.push(Arc::new(One(Arc::default(), 6)));
         st.unsynced.push_back(Unsynced::Failure(failed));
-        st.fail_all(5, &[], &full());
+        st.fail_all(5, Vec::new(), &full());
         let Some(Effect::Fail(f)) = st.effects.pop_front() else { panic!("nothing fails") };
         assert!(st.unsynced.is_empty() && st.effects.is_empty());
         assert_eq!(f.last, !leading);
