@@ -1,4 +1,4 @@
-//! The engine's errors: what went wrong in the terms of the verbs, with the facts a caller needs.
+//! The engine's errors, in the terms of the verbs, with the facts that a caller needs.
 
 use std::path::Path;
 
@@ -292,18 +292,18 @@ impl Error {
         }
     }
 
-    /// Whether there was no space on the disk.
+    /// Whether the disk was full.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self, Self::StorageUnavailable { reason: "no_space", .. })
     }
 
-    /// Whether something was not there to be had: it says nothing of what was written before, nor
-    /// of the next attempt.
+    /// Whether a resource was exhausted. The error implies nothing about earlier writes, nor about the
+    /// next attempt.
     pub(crate) fn is_shortage(&self) -> bool {
         self.is_full() || self.is_out_of_descriptors()
     }
 
-    /// Whether there was no file descriptor.
+    /// Whether no file descriptor was free.
     pub(crate) fn is_out_of_descriptors(&self) -> bool {
         matches!(self, Self::StorageUnavailable { reason: "no_descriptors", .. })
     }
