@@ -1,6 +1,6 @@
 //! Commits a transaction: checks everything, then logs the decision as one frame.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use topics_storage::format::record::{Body, TxnCommit, TxnTopic};
@@ -10,19 +10,17 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 use super::Transactions;
 use super::api::{CommitRequest, Committed, TxnRequest, TxnWork};
 use super::gather::{self, Gathered};
-use super::participant::{Conditions, PartRows, TxnParticipant};
+use super::participant::{self, TxnParticipant};
 use super::publish::{self, Ready};
 use super::staging::OWN;
 use super::table::{KEYED, NAMELESS, empty_commit};
+use super::work::{check_existing, find, work_by_topic};
 use super::writers;
 use crate::ctx::Wait;
 use crate::topic::{self, Applied, ExclusiveGuard, Key, Topic};
-use crate::txn::participant;
 use crate::types::api::Append;
-use crate::types::config::ConfigPatch;
 use crate::types::error::{Error, Result};
 use crate::types::name;
-use crate::types::queue::Held;
 use crate::verbs;
 
 /// The longest idempotency key.
@@ -177,57 +175,6 @@ fn undecided(core: &Transactions) -> Result<Option<Committed>> {
     core.wal.poisoned(0).map_or(Ok(None), |e| Err(e.into()))
 }
 
-/// The work of a transaction in one topic.
-#[derive(Default)]
-struct TopicWork<'a> {
-    rows: PartRows,
-    expect_head: Option<u64>,
-    cursors: Vec<(String, u64)>,
-    acks: Vec<Held<'a>>,
-}
-
-impl TopicWork<'_> {
-    /// Checks every condition. Returns the jobs that it acks.
-    fn check(
-        &mut self,
-        core: &Arc<Transactions>,
-        topic: &Arc<Topic>,
-        exclusive: &ExclusiveGuard,
-    ) -> Result<Vec<u64>> {
-        let (cursors, acks) = (&self.cursors[..], &self.acks[..]);
-        let conditions = Conditions { expect_head: self.expect_head, cursors, acks };
-        participant::check_part(core, topic, exclusive, &mut self.rows, &conditions)
-    }
-}
-
-/// Work by topic name.
-type WorkByTopic<'a> = BTreeMap<String, TopicWork<'a>>;
-
-fn work_by_topic<'a>(rows: gather::ByTopic, work: &TxnWork<'a>) -> Result<WorkByTopic<'a>> {
-    let mut all = WorkByTopic::new();
-    for (topic, rows) in rows {
-        all.entry(topic).or_default().rows = rows;
-    }
-    for (topic, head) in work.expect_heads {
-        let before = all.entry((*topic).to_owned()).or_default().expect_head.replace(*head);
-        if before.is_some_and(|b| b != *head) {
-            let text = format!("topic {topic:?} cannot have two heads");
-            return Err(Error::InvalidRequest(text));
-        }
-    }
-    for c in work.commits {
-        let cursors = &mut all.entry(c.topic.to_owned()).or_default().cursors;
-        match cursors.iter_mut().find(|(name, _)| name == c.consumer) {
-            Some((_, seq)) => *seq = c.seq.max(*seq),
-            None => cursors.push((c.consumer.to_owned(), c.seq)),
-        }
-    }
-    for a in work.acks {
-        all.entry(a.queue.to_owned()).or_default().acks.push(a.held);
-    }
-    Ok(all)
-}
-
 /// Checks, decides and publishes. The caller has the writer's lock.
 fn decide(
     core: &Arc<Transactions>,
@@ -322,55 +269,6 @@ pub(crate) fn take_exclusive<'a>(
     topics: impl Iterator<Item = &'a Arc<Topic>>,
 ) -> Result<Vec<ExclusiveGuard>> {
     topics.map(|topic| topic.exclusive(core)).collect()
-}
-
-/// Checks the work on existing topics before missing ones are created, so that a refused transaction
-/// creates none.
-fn check_existing(core: &Arc<Transactions>, by_topic: &mut WorkByTopic<'_>) -> Result<()> {
-    let (mut existing, all) = (Vec::new(), by_topic.len());
-    for (name, work) in by_topic {
-        match live(core, name)? {
-            Some(topic) => existing.push((topic, work)),
-            None => may_create(core, name, work)?,
-        }
-    }
-    if existing.len() == all {
-        return Ok(());
-    }
-    existing.sort_by_key(|(topic, _)| topic.id());
-    let guards = take_exclusive(core, existing.iter().map(|(topic, _)| topic))?;
-    for ((topic, work), exclusive) in existing.into_iter().zip(guards) {
-        let acks = work.check(core, &topic, &exclusive)?;
-        participant::release_acks(&topic, &acks);
-    }
-    Ok(())
-}
-
-fn live(core: &Transactions, name: &str) -> Result<Option<Arc<Topic>>> {
-    core.live(name)
-}
-
-/// Whether a missing topic may be created for this work.
-fn may_create(core: &Transactions, name: &str, work: &TopicWork<'_>) -> Result<()> {
-    name::check(name)?;
-    let only_rows = work.rows.count() > 0 && work.cursors.is_empty() && work.acks.is_empty();
-    if !only_rows || !core.options.auto_create.allows(name) {
-        return Err(Error::TopicNotFound(name.to_owned()));
-    }
-    if let Some(expected) = work.expect_head.filter(|head| *head > 0) {
-        return Err(Error::HeadMismatch { topic: name.to_owned(), expected, actual: 0 });
-    }
-    Ok(())
-}
-
-/// The topic of a name; created for rows if that is allowed.
-fn find(core: &Arc<Transactions>, name: &str, work: &TopicWork<'_>) -> Result<Arc<Topic>> {
-    if let Some(topic) = live(core, name)? {
-        return Ok(topic);
-    }
-    may_create(core, name, work)?;
-    verbs::create(core, name, &ConfigPatch::default())?;
-    live(core, name)?.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
 }
 
 /// Syncs the shards that the decision depends on, with creations, consumers and jobs. The decision's own

@@ -6,6 +6,7 @@
 //! | `table` | open decisions, last epochs, spent files: the applied state, live and in recovery |
 //! | `staging` | files of rows that wait for a commit |
 //! | `gather` | the rows of a commit, from files or from the request |
+//! | `work` | the work of a commit in each topic, and its checks |
 //! | `commit` | checks everything, decides |
 //! | `publish` | carries a decision out: live, at a repeat, in recovery |
 //! | `writers` | which writers are remembered |
@@ -22,6 +23,7 @@ pub(crate) mod staging;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
+mod work;
 pub(crate) mod writers;
 
 use std::ops::Deref;
