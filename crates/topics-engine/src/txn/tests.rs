@@ -322,7 +322,7 @@ fn i5_crash_points_notice_what_is_left_out() {
     }
 }
 
-/// The rows of a call that did not live to decide are nobody's: no later commit can list them.
+/// No later commit can list the rows of a call that ended without a decision.
 #[test]
 fn a_call_that_dies_leaves_no_stage() {
     let w = World::new();
@@ -405,7 +405,7 @@ fn every_stage_of_a_commit_is_checked_before_the_first_is_read() {
     let w = World::new();
     w.stage("read", 0, &[("t", &["1", "2"])]).unwrap();
     w.stage("short", 0, &[("t", &["3"])]).unwrap();
-    // Whoever reads the first stage finds that it is lost.
+    // A read of the first stage finds that it is lost.
     let txn = std::path::Path::new(DIR).join("txn");
     let files = w.env().fs.list(&txn).unwrap();
     let first = files.iter().map(|f| f.name.clone()).min().unwrap();
@@ -839,8 +839,8 @@ fn writers_are_bounded_in_all_and_for_each_key() {
         assert_eq!(w.of("a", "a1", 7), Ok(true), "a known one is always taken");
         assert_eq!(w.of("a", "a1", 6), Err("stale_epoch".into()));
         assert_eq!(w.engine().writer_owner("a1").as_deref(), Some("a"));
-        // Room is made by the one that is idle for longest, of the key where that is full; who has
-        // staged rows stays.
+        // The writer that is idle for longest is forgotten, of the key if that is at its limit; a
+        // writer with staged rows stays.
         w.clock.advance_ms(DAY);
         let rows = [TxnRows { topic: "t", records: &[rec("1")], ..TxnRows::default() }];
         let stage = StageRequest { stage: "s", part: 0, rows: &rows };
@@ -882,7 +882,7 @@ fn keys_of_transactions_are_scoped_and_count_against_the_limit_of_keys() {
         assert_eq!(once(&w, "a", "k", "a"), Ok(true));
         assert!(once(&w, "a", "k", "other").is_err());
         assert_eq!(w.data("t"), ["", "a", "b"]);
-        // No writer is used up by them, and what is over makes room.
+        // They use up no writer, and finished ones free their entries.
         assert_eq!(w.of("", "w", 1), Ok(false));
         w.clock.advance_ms(120_000);
         w.engine().tick().unwrap();

@@ -213,7 +213,7 @@ pub struct Redrive {
     pub matching: Option<TopicMatch>,
     /// Only these.
     pub seqs: Option<Vec<u64>>,
-    /// At most so many.
+    /// Maximum number of jobs.
     pub limit: Option<usize>,
     /// Only count.
     pub dry_run: bool,
