@@ -11,6 +11,7 @@ use super::{Record, Table, Write, body_key, check_record, check_size, records};
 use crate::error::Failure;
 use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{KEY_BYTES, Limits};
+use crate::queue::lease_ids;
 
 /// Rows of one topic.
 #[derive(Debug, Default)]
@@ -267,7 +268,10 @@ fn ack<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<Ack<'a>, Failure> {
             "queue" => a.queue = s.text(path.at("queue"))?,
             "node" => a.node = s.text(path.at("node"))?,
             "seqs" => a.seqs = numbers(s, path.at("seqs"))?,
-            "lease_ids" => a.lease_ids = Some(numbers(s, path.at("lease_ids"))?),
+            "lease_ids" => {
+                let ids = lease_ids(s, path.at("lease_ids"))?;
+                a.lease_ids = Some(ids).filter(|ids| !ids.is_empty());
+            }
             _ => s.skip()?,
         }
         Ok(())
@@ -377,7 +381,7 @@ mod tests {
             "records":[{"data":1,"tag":"t"},{"data_b64":"AAE="}]},
             {"records":[{"data":"x"}],"topic":"b"}],
             "commits":[{"topic":"in","consumer":"c","seq":7}],"expect_heads":{"z":0},
-            "acks":[{"queue":"q","node":"w","seqs":[1,2],"lease_ids":[8,9]}],
+            "acks":[{"queue":"q","node":"w","seqs":[1,2],"lease_ids":[8,"9"]}],
             "writer":"w","epoch":12,"idempotency_key":"k"}"#;
         let t = transact(body, b"header", &limits()).unwrap();
         assert_eq!(t.topics().collect::<Vec<_>>(), ["a", "b", "a", "z", "in", "q"]);
