@@ -27,6 +27,7 @@ from topics_engine.asgi.route import Field, Route
 from topics_engine.asgi.routes import CONFIG, ROUTES
 from topics_engine.asgi.settings import SERVER
 from topics_engine.cli.main import parser
+from topics_engine.client.config import DURATIONS, option_name
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -170,15 +171,19 @@ def options() -> str:
     with opened() as db:
         log = db.topic("log").create().config
         queue = db.queue("queue").state().config
-    if {f.name for f in CONFIG} != set(log):
-        raise ValueError(f"options of a topic: {sorted(log)} and {[f.name for f in CONFIG]}")
+    names = {f.name: option_name(f.name) for f in CONFIG}
+    if set(names.values()) != set(log):
+        raise ValueError(f"options of a topic: {sorted(log)} and {sorted(names.values())}")
     rows = []
     for field in CONFIG:
-        default = code(shown(log[field.name]))
-        if queue[field.name] != log[field.name] and field.name != "type":
-            default += f"; of a queue {code(shown(queue[field.name]))}"
-        rows.append([code(field.name), field.kind, default, cell(field.summary)])
-    return table(["option", "kind", "default", "meaning"], rows)
+        name = names[field.name]
+        unit = " s" if name in DURATIONS else ""
+        default = code(shown(log[name])) + unit
+        if queue[name] != log[name] and name != "type":
+            default += f"; of a queue {code(shown(queue[name]))}{unit}"
+        kind = "duration" if name in DURATIONS else field.kind
+        rows.append([code(name), code(field.name), kind, default, cell(field.summary)])
+    return table(["option", "over HTTP", "kind", "default", "meaning"], rows)
 
 
 def meanings(columns: int, name: int) -> dict[str, str]:

@@ -30,13 +30,13 @@ def work(where: str) -> None:
         mails = db.queue("mails")
         while len(batch := orders.read(max_records=1)):
             # What a worker that was killed had leased is there again when the lease has run out.
-            (job,) = mails.claim("worker", lease_ms=1000, wait=30)
+            (job,) = mails.claim("worker", lease=1, wait=30)
             with db.transaction() as tx:
                 for item in batch:
                     assert isinstance(item, te.Record)
                     invoice = {"order": item.data["id"], "mail": job.data["id"]}
                     tx.append("invoices", invoice)
-                tx.commit(orders, batch.next_from_seq)
+                tx.commit(orders, batch.cursor)
                 tx.ack(job)
             print("invoice", flush=True)
 

@@ -31,7 +31,7 @@ def main(where: str) -> None:
         orders = db.topic("orders")
         orders.create()
         db.router("to-archive", source="orders", dest="archive")
-        db.router("to-europe", source="orders", dest="shipping.eu", match="eu:*")
+        db.router("to-europe", source="orders", dest="shipping.eu", tag="eu:*")
 
         seen: dict[str, list[te.Record]] = {"archive": [], "shipping.eu": []}
         expected = {"archive": ORDERS, "shipping.eu": ORDERS // 2}

@@ -35,7 +35,7 @@ def work(where: str) -> None:
 
 def main(where: str) -> None:
     with opened(where) as db:
-        queue = db.queue("mails", durability="fsync", lease_ms=60_000)
+        queue = db.queue("mails", durability="fsync", lease=60)
         queue.append([{"to": f"reader-{n}@example.org"} for n in range(JOBS)])
     done: Counter[str] = Counter()
     for life in range(KILLS + 1):

@@ -4,7 +4,7 @@ import topics_engine as te
 
 with te.open("./topics-data") as db:
     orders = db.topic("orders", durability="fsync")
-    orders.append([{"id": 1}, {"id": 2}], tag="eu:7", key="batch-7")
+    orders.append([{"id": 1}, {"id": 2}], tag="eu:7", idempotency_key="batch-7")
     for item in orders.read(after=0):
         match item:
             case te.Record(seq=s, data=d): ...
@@ -20,7 +20,7 @@ if _sys.platform == "win32":
 from ._core import __version__
 from .client import (
     EARLIEST,
-    TAIL,
+    LATEST,
     Ack,
     CaughtUp,
     Committed,
@@ -31,7 +31,7 @@ from .client import (
     Deleted,
     Gap,
     Job,
-    New,
+    NewRecord,
     PeekedJob,
     Queue,
     Read,
@@ -71,7 +71,7 @@ if _TYPE_CHECKING:
 
 __all__ = [
     "EARLIEST",
-    "TAIL",
+    "LATEST",
     "Ack",
     "CaughtUp",
     "Closed",
@@ -90,7 +90,7 @@ __all__ = [
     "InvalidRequest",
     "Job",
     "Locked",
-    "New",
+    "NewRecord",
     "NotFound",
     "PeekedJob",
     "Queue",

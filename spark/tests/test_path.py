@@ -17,8 +17,8 @@ def closed(tmp_path: Path) -> Path:
     """A directory with topics of every kind."""
     where = tmp_path / "data"
     with te.open(str(where)) as db:
-        db.topic("a").append([{"n": n} for n in range(20_000)], tag="eu:1", node="n1")
-        db.topic("a").append([{"n": n} for n in range(20_000, 25_000)], tag="us:1", node="n2")
+        db.topic("a").append([{"n": n} for n in range(20_000)], tag="eu:1", origin="n1")
+        db.topic("a").append([{"n": n} for n in range(20_000, 25_000)], tag="us:1", origin="n2")
         db.topic("b").append([1, 2, 3])
         db.topic("raw").append([b"\x00\xff"])
         trimmed = db.topic("trimmed", cap_records=10)

@@ -97,7 +97,7 @@ def test_the_first_lines_of_the_page(where: str, tmp_path: Path, monkeypatch: An
 
     looped = looped.replace("http://127.0.0.1:4000", where if served else "./topics-data")
     if not served:
-        looped = looped.replace("te.aio.connect", "te.aio.open").replace(', key="s3cret"', "")
+        looped = looped.replace("te.aio.connect", "te.aio.open").replace(', api_key="s3cret"', "")
     known |= {"handle": handle}
     exec("async def run():\n" + textwrap.indent(looped, "    "), known)
     with pytest.raises(Enough):

@@ -80,13 +80,13 @@ def test_in_the_same_few_words(url: str | None) -> None:
 
     db = opened(url)
     orders = db.topic("orders")
-    orders.append([te.New(n, tag=f"{'eu' if n % 2 else 'us'}:{n}") for n in range(4)])
+    orders.append([te.NewRecord(n, tag=f"{'eu' if n % 2 else 'us'}:{n}") for n in range(4)])
     exec(router, {"db": db})
     db.queue("mails", max_deliveries=5).append("letter")
     threads = [until_closed(watch, db), until_closed(work, db, send=send)]
     assert come.wait(30)
-    orders.append(te.New("new", tag="eu:9"))
-    assert db.topic("audit").wait(0, wait=30)
+    orders.append(te.NewRecord("new", tag="eu:9"))
+    assert db.topic("audit").wait(0, timeout=30)
     db.queue("mails").append("in a transaction")
     jobs = db.queue("others")
     jobs.append("job")

@@ -36,10 +36,11 @@ def connection(port: int, timeout: float = 30) -> Any:
 
 
 class Http:
-    """One keep-alive connection."""
+    """One keep-alive connection, to an application that is mounted below `base`."""
 
-    def __init__(self, port: int, timeout: float = 30) -> None:
+    def __init__(self, port: int, timeout: float = 30, base: str = "") -> None:
         self.port = port
+        self.base = base
         self._connection = connection(port, timeout)
 
     def __call__(
@@ -56,9 +57,10 @@ class Http:
         if body is not None and "Content-Type" not in given:
             given["Content-Type"] = "application/json"
         given = {name: value for name, value in given.items() if value}
-        self._connection.request(method, path, body, given)
+        self._connection.request(method, self.base + path, body, given)
         response = self._connection.getresponse()
-        reply = Reply(response.status, dict(response.getheaders()), response.read())
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        reply = Reply(response.status, headers, response.read())
         if response.will_close:
             self._connection.close()
         return reply

@@ -29,6 +29,7 @@ pub use recovery::make_directory;
 pub use router::{Guarantee, RouterInfo, RouterRequest};
 pub use topic::{SegmentMap, SeqRange, Tier};
 pub use topics_storage::recovery::RecoveryProgress;
+pub use topics_storage::{BUCKETS, HistogramSnapshot};
 pub use txn::{
     CommitRequest, Committed, CommittedTopic, StageRequest, Staged, StagedState, TxnAck, TxnCursor,
     TxnRequest, TxnRows, TxnStage, TxnWork, WriterState, WriterSummary,
@@ -41,7 +42,7 @@ pub use types::api::{
 pub use types::config::{ConfigPatch, Discard, TopicConfig, TopicType};
 pub use types::consumer::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo};
 pub use types::error::{Error, Result};
-pub use types::metrics::{BUCKETS, HistogramSnapshot, MetricsSnapshot};
+pub use types::metrics::MetricsSnapshot;
 pub use types::name;
 pub use types::options::{AutoCreate, Options, RecoveryMode};
 pub use types::queue::{

@@ -5,6 +5,8 @@ pub mod checkpoint;
 pub mod dir;
 mod error;
 pub mod format;
+mod histogram;
+mod ranges;
 pub mod recovery;
 pub mod segment;
 pub mod snapshot;
@@ -12,3 +14,5 @@ pub mod txn;
 pub mod wal;
 
 pub use error::{Result, StorageError};
+pub use histogram::{BUCKETS, HistogramSnapshot, bucket_of};
+pub use ranges::ranges_of;

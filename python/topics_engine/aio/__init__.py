@@ -2,9 +2,9 @@
 
 async with te.aio.open("./topics-data") as db:
     orders = db.topic("orders", durability="fsync")
-    await orders.append([{"id": 1}, {"id": 2}], key="batch-7")
+    await orders.append([{"id": 1}, {"id": 2}], idempotency_key="batch-7")
     async for item in orders.read(after=0): ...
-    async for item in db.watch({"orders": te.TAIL}): ...
+    async for item in db.watch({"orders": te.LATEST}): ...
 """
 
 from .consumer import Consumer

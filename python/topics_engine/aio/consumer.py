@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from ..client import consumer as plain
-from ..client.consumer import ConsumerBatch, Mode, batch_of
+from ..client.consumer import ConsumerBatch, Mode, batch_of, read_options
 from ..client.watch import seconds_left
 from ..errors import Conflict
 from .bridge import Bridge
@@ -14,6 +14,7 @@ from .handle import AsyncHandle, async_method, same_signature
 
 if TYPE_CHECKING:
     from .. import _core
+    from ..client.arguments import Duration
 
 
 class Consumer(AsyncHandle[plain.Consumer]):
@@ -48,12 +49,14 @@ class Consumer(AsyncHandle[plain.Consumer]):
         max_bytes: int = 1 << 20,
         max_records: int = 2000,
         checkpoint: bool = True,
-        wait: float = 0,
-        match: str | None = None,
+        wait: Duration = 0,
+        tag: str | None = None,
         fail_if_busy: bool = False,
     ) -> ConsumerBatch:
         native = cast("_core.Consumer", self._sync._native)
-        deadline = time.monotonic() + wait
+        how = read_options(max_bytes, max_records, checkpoint, wait, tag, fail_if_busy)
+        max_bytes, max_records, checkpoint, seconds, match, _ = how
+        deadline = time.monotonic() + seconds
         while True:
             bridge = self._bridge()
             token = bridge.token()

@@ -52,9 +52,9 @@ class Database(ReprMixin[plain.Database], Closing):
         """Its settings, each with its source; `None` for a connection."""
         return self._sync.settings
 
-    def topic(self, name: str, **config: Any) -> Topic:
+    def topic(self, /, name: str, **options: Any) -> Topic:
         """Returns a handle of a topic; see `topics_engine.Database.topic`."""
-        return Topic(self._sync.topic(name, **config))
+        return Topic(self._sync.topic(name, **options))
 
     def __getitem__(self, name: str) -> Topic:
         return self.topic(name)
@@ -155,10 +155,10 @@ def open(path: str | os.PathLike[str] | None = None, **given: Any) -> Opening:
 class Connecting:
     """A connection to a server: `await` it, or use it in an `async with` block."""
 
-    def __init__(self, url: str, key: str | None, given: dict[str, Any]) -> None:
+    def __init__(self, url: str, api_key: str | None, given: dict[str, Any]) -> None:
         from ..remote import connect_async
 
-        self._database = Database(connect_async(url, key, **given))
+        self._database = Database(connect_async(url, api_key, **given))
 
     async def _there(self) -> Database:
         return self._database
@@ -175,7 +175,7 @@ class Connecting:
 
 def connect(
     url: str,
-    key: str | None = None,
+    api_key: str | None = None,
     *,
     deadline: float = 30.0,
     timeout: float = 10.0,
@@ -193,7 +193,7 @@ def connect(
         "heartbeat": heartbeat,
         "verify": verify,
     }
-    return Connecting(url, key, given)
+    return Connecting(url, api_key, given)
 
 
 async def verify(path: str | os.PathLike[str]) -> Verification:

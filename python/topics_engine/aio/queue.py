@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .. import _core
+from ..client import arguments
 from ..client import queue as plain
-from ..client.queue import LeasedJob, jobs_of
+from ..client.queue import LeasedJob, claim_options, jobs_of
 from ..client.watch import seconds_left
 from ..errors import TopicsError
 from .bridge import Bridge, current_bridge
@@ -19,6 +20,7 @@ from .handle import Closing, async_method, runner_of, same_signature
 from .topic import TopicHandle
 
 if TYPE_CHECKING:
+    from ..client.arguments import Duration
     from ..client.backend import JobStream
 
 # Seconds that one claim waits at most; a longer wait is several claims.
@@ -41,13 +43,15 @@ class Job(LeasedJob):
         done, _, _ = await runner_of(self._queue).run(self._queue.ack, *self._lease())
         return bool(done)
 
-    async def nack(self, delay_ms: int | None = None) -> bool:
-        """Gives the job back, after the queue's backoff or `delay_ms` milliseconds."""
+    async def nack(self, delay: Duration | None = None) -> bool:
+        """Gives the job back, after the queue's backoff or a delay."""
+        delay_ms = arguments.optional_milliseconds("delay", delay)
         done, _, _ = await runner_of(self._queue).run(self._queue.nack, *self._lease(), delay_ms)
         return bool(done)
 
-    async def extend(self, lease_ms: int | None = None) -> bool:
-        """Renews the lease for `lease_ms` milliseconds (default: the queue's lease)."""
+    async def extend(self, lease: Duration | None = None) -> bool:
+        """Renews the lease for a time (default: the queue's lease)."""
+        lease_ms = arguments.optional_milliseconds("lease", lease)
         done, _, _ = await runner_of(self._queue).run(self._queue.extend, *self._lease(), lease_ms)
         return bool(done)
 
@@ -67,8 +71,8 @@ class Job(LeasedJob):
     async def _renew(self) -> None:
         try:
             while True:
-                await asyncio.sleep(self.lease_ms / 3000)
-                if not await self.extend(self.lease_ms):
+                await asyncio.sleep(self.lease / 3)
+                if not await self.extend(self.lease):
                     return
         except TopicsError:
             return
@@ -77,8 +81,8 @@ class Job(LeasedJob):
 class Work(Closing, AsyncIterator[Job]):
     """Follows a queue: the iterator waits for jobs. Closing it gives unacked jobs back."""
 
-    def __init__(self, queue: plain.Queue, node: str, native: JobStream) -> None:
-        self._queue, self._node, self._native = queue, node, native
+    def __init__(self, queue: plain.Queue, worker: str, native: JobStream) -> None:
+        self._queue, self._worker, self._native = queue, worker, native
         self._jobs: deque[Job] = deque()
         self._waits: tuple[Bridge, int] | None = None
         self._closed = False
@@ -99,7 +103,7 @@ class Work(Closing, AsyncIterator[Job]):
             found = await runner_of(native).run(native.next, LONGEST)
             self._closed = found is None
             if found is not None:
-                self._jobs.extend(jobs_of(Job, self._queue, self._node, found))
+                self._jobs.extend(jobs_of(Job, self._queue, self._worker, found))
             return
         bridge = current_bridge()
 
@@ -115,7 +119,7 @@ class Work(Closing, AsyncIterator[Job]):
             self._closed = True
         else:
             # No await between the answer and `take`: jobs that are not taken are given back.
-            self._jobs.extend(jobs_of(Job, self._queue, self._node, answer.take()))
+            self._jobs.extend(jobs_of(Job, self._queue, self._worker, answer.take()))
 
     async def close(self) -> None:
         """Ends the iteration and gives unacked jobs back. Idempotent."""
@@ -138,22 +142,25 @@ class Queue(TopicHandle[plain.Queue]):
 
     @same_signature(plain.Queue.claim, remote_too=True)
     async def claim(
-        self, node: str, max: int = 1, *, lease_ms: int | None = None, wait: float = 0
+        self, worker: str, max: int = 1, *, lease: Duration | None = None, wait: Duration = 0
     ) -> list[Job]:
         native = self._sync._native
+        how = claim_options(worker, max, lease)
+        seconds = arguments.seconds("wait", wait)
         if not isinstance(native, _core.Queue):
-            got = await self._runner().run(native.claim, node, max, lease_ms, wait)
-            return jobs_of(Job, self._sync, node, got)
-        deadline = time.monotonic() + wait
+            got = await self._runner().run(native.claim, *how, seconds)
+            return jobs_of(Job, self._sync, worker, got)
+        deadline = time.monotonic() + seconds
         while True:
             rest = seconds_left(deadline) or 0.0
-            wait = min(rest, LONGEST)
+            this = min(rest, LONGEST)
             # No await between the answer and `take`: jobs that are not taken are given back.
-            answer = self._bridge().wait(None, native.claim_later, node, max, lease_ms, wait)
+            answer = self._bridge().wait(None, native.claim_later, *how, this)
             found = (await answer).take()
-            if found[0] or rest <= wait:
-                return jobs_of(Job, self._sync, node, found)
+            if found[0] or rest <= this:
+                return jobs_of(Job, self._sync, worker, found)
 
-    def work(self, node: str, max: int = 1, *, lease_ms: int | None = None) -> Work:
+    def work(self, worker: str, max: int = 1, *, lease: Duration | None = None) -> Work:
         """Follows the queue: returns an iterator over jobs; see `topics_engine.Queue.work`."""
-        return Work(self._sync, node, self._sync._native.work(node, max, lease_ms))
+        native = self._sync._native.work(*claim_options(worker, max, lease))
+        return Work(self._sync, worker, native)

@@ -12,7 +12,7 @@ from .handle import AsyncHandle, Closing, async_method
 
 
 class Read(AsyncHandle[plain.Read], Closing, AsyncIterator[Item]):
-    """The records of a topic from a cursor to the head, or to `upto`. One task iterates."""
+    """The records of a topic from a cursor to the head, or to `to_seq`. One task iterates."""
 
     __slots__ = ()
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _core
+from ..client import arguments
 from ..client import topic as plain
 from ..client.encoding import rows
-from ..client.topic import ack_of
+from ..client.topic import ack_of, raw_records, write_options
 from ..client.values import Ack
 from ..client.watch import seconds_left
 from ..errors import Throttled
@@ -18,6 +19,7 @@ from .handle import ReprMixin, async_method, long_async_method, same_signature, 
 from .read import Read
 
 if TYPE_CHECKING:
+    from ..client.arguments import Duration, Time
     from ..client.backend import Acked
 
 # Limits that clear by themselves: a write may wait for them.
@@ -55,14 +57,19 @@ class TopicHandle(ReprMixin[T]):
         *,
         tag: str | None = None,
         meta: Mapping[str, str] | None = None,
-        ttl_ms: int = 0,
+        ttl: Duration = 0,
+        lane: int | None = None,
+        group: str | None = None,
+        delay: Duration = 0,
+        deliver_at: Time | None = None,
         **options: Any,
     ) -> Ack:
-        records = rows(data, tag, meta, ttl_ms)
+        records = rows(data, tag, meta, ttl, lane, group, delay, deliver_at)
         given = self._options(**options)
+        named = write_options(**options)
         return await self._write(
             lambda calls, token: calls.append(token, self._engine, self.name, records, given),
-            lambda: self._sync.append(data, tag=tag, meta=meta, ttl_ms=ttl_ms, **options),
+            lambda: self._sync._append(records, named),
         )
 
     @same_signature(plain.Topic.append_batch)
@@ -70,23 +77,26 @@ class TopicHandle(ReprMixin[T]):
         self, records: list[bytes], *, tag: str | None = None, **options: Any
     ) -> Ack:
         given = self._options(**options)
+        payloads = raw_records(records)
+        tag = arguments.optional_text("tag", tag)
         return await self._write(
             lambda calls, token: calls.append_batch(
-                token, self._engine, self.name, records, tag, given
+                token, self._engine, self.name, payloads, tag, given
             ),
             lambda: self._sync.append_batch(records, tag=tag, **options),
         )
 
-    def _options(
-        self,
-        node: str | None = None,
-        key: str | None = None,
-        expect_head: int | None = None,
-        sync: bool = False,
-        create: bool | None = None,
-        wait: bool = True,
-    ) -> _core._WriteOptions:
-        return node, key, expect_head, sync, create, self._sync._config, wait
+    def _options(self, **options: Any) -> _core._WriteOptions:
+        of = write_options(**options)
+        return (
+            of["node"],
+            of["key"],
+            of["expect_head"],
+            of["sync"],
+            of["create"],
+            self._sync._config,
+            of["disable_backpressure"],
+        )
 
     async def _write(
         self,
@@ -108,8 +118,10 @@ class TopicHandle(ReprMixin[T]):
         return await bridge.run(blocking)
 
     @same_signature(plain.Topic.wait)
-    async def wait(self, after: int, wait: float | None = None) -> bool:
-        deadline = None if wait is None else time.monotonic() + wait
+    async def wait(self, after: int, timeout: Duration | None = None) -> bool:
+        after = arguments.seq("after", after)
+        seconds = arguments.optional_seconds("timeout", timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
         while True:
             bridge = self._bridge()
             if self._sync.wait(after, 0):
@@ -125,7 +137,8 @@ class Topic(TopicHandle[plain.Topic]):
 
     The topic is created by `create` or by the first write, with the options that the handle was
     made with. If the topic exists and differs in one of them, that call raises `Conflict`. A
-    cancelled write may be stored or not; with a `key` it is safe to repeat.
+    cancelled write may be stored or not; with an
+    `idempotency_key` it is safe to repeat.
     """
 
     __slots__ = ()

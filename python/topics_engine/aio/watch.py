@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from ..client import arguments
 from ..client import watch as plain
 from ..client.backend import RemoteBackend
 from ..client.values import Gap
@@ -17,6 +18,7 @@ from .handle import AsyncHandle, Closing, runner_of
 
 if TYPE_CHECKING:
     from .. import _core
+    from ..client.arguments import Duration
 
 
 class Watch(AsyncHandle[plain.Watch], Closing, AsyncIterator[Event]):
@@ -52,17 +54,18 @@ class Watch(AsyncHandle[plain.Watch], Closing, AsyncIterator[Event]):
             raise StopAsyncIteration
         return self._sync._take()
 
-    async def next(self, wait: float | None = None) -> Event | None:
-        """Returns the next item; `None` if `wait` seconds have passed, or the watch is closed."""
-        await self._await_items(wait)
+    async def next(self, wait: Duration | None = None) -> Event | None:
+        """Returns the next item; `None` if `wait` has passed, or the watch is closed."""
+        await self._await_items(arguments.optional_seconds("wait", wait))
         return self._sync._take() if self._sync._items and not self._sync._closed else None
 
-    async def batches(self, wait: float | None = None) -> AsyncIterator[list[Event]]:
+    async def batches(self, wait: Duration | None = None) -> AsyncIterator[list[Event]]:
         """Iterates over lists of items that arrived together; with `wait`, yields an empty list
-        after this many seconds without an item.
+        after this time without an item.
         """
+        seconds = arguments.optional_seconds("wait", wait)
         while not self._sync._closed:
-            await self._await_items(wait)
+            await self._await_items(seconds)
             if not self._sync._closed:
                 yield self._sync._take_all()
 

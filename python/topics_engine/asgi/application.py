@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 from .. import _core
 from ..errors import InvalidRequest
@@ -56,7 +56,8 @@ class App:
     """A plain ASGI 3 application over one engine.
 
     The engine opens and closes with the ASGI lifespan. Under a server without lifespan it opens at
-    the first request.
+    the first request, which waits for that. Mounted in another application, it opens and closes
+    with `running()` in that application's lifespan.
     """
 
     def __init__(self, lifespan: EngineLifespan, guard: Guard, settings: Settings) -> None:
@@ -68,11 +69,45 @@ class App:
         self._stall = settings.stall_timeout_ms / 1000
         most, per_key = settings.max_sse_connections, settings.max_sse_connections_per_key
         self._streams = Limiter("sse_connections", most, per_key)
+        lifespan.open_streams = lambda: self._streams.total
         # Futures of streams and sockets, by the grant of their client.
         self._revocations: defaultdict[int, set[asyncio.Future[None]]] = defaultdict(set)
         self._inflater = Inflater(settings.max_body_bytes)
         self.in_flight = Limiter("inflight", 0, settings.max_inflight_per_key)
         self.receiving = ByteBudget("max_receiving_bytes", settings.max_receiving_bytes)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[App]:
+        """Opens the engine, and closes it at the end of the block: for the lifespan of an
+        application that mounts this one.
+
+        When the process is told to end (SIGTERM, SIGINT), open streams end with a last event. Where
+        the server does not run in the main thread, call `begin_shutdown()` instead.
+
+        Raises:
+            TopicsError: the data directory cannot be opened.
+
+        Example:
+            ```python
+            topics = create_app()
+
+            @asynccontextmanager
+            async def lifespan(app):
+                async with topics.running():
+                    yield
+
+            app = Starlette(routes=[Mount("/topics", topics)], lifespan=lifespan)
+            ```
+        """
+        await self.lifespan.open()
+        try:
+            yield self
+        finally:
+            await self.lifespan.close(self._settings.shutdown_timeout_ms / 1000)
+
+    def begin_shutdown(self) -> None:
+        """Ends open streams and waiting requests, and accepts no new work. Call it on the loop."""
+        self.lifespan.begin_shutdown()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -129,7 +164,7 @@ class App:
     async def _answer(self, request: Request, send: Send) -> Response | None:
         """The response; `None` if it was a stream and has been sent."""
         request.check_headers()
-        self.lifespan.start()
+        self.lifespan.start_on_demand()
         path = raw_path(request.scope)
         try:
             if request.method == "OPTIONS":
@@ -151,6 +186,8 @@ class App:
         if found.route.verb == "socket":
             message = "this route is a WebSocket: connect with `Upgrade: websocket`"
             raise HttpError(400, "invalid_request", message)
+        if found.route.verb != "ready":
+            await self.lifespan.opened_on_demand()
         if found.route.endless:
             with self._streams.acquire(client.label), self.lifespan.using() as bridge:
                 return await self._stream(bridge, found, client, request, send, offer)
@@ -196,12 +233,13 @@ class App:
         request = Request({**scope, "method": "GET"}, receive)
         try:
             request.check_headers()
-            self.lifespan.start()
+            self.lifespan.start_on_demand()
             route = self._router.match("GET", raw_path(scope)).route
             client = self.guard.check(request, route)
             if route.verb != "socket":
                 raise HttpError(404, "not_found", "no WebSocket at this path: connect to /v0/ws")
             request.refuse_query()
+            await self.lifespan.opened_on_demand()
             with self._streams.acquire(client.label), self.lifespan.using() as bridge:
                 token, answer = bridge.call("socket", "", b"", b"", 0, b"", "", client.grant)
                 if answer is None or answer[0] != 200:

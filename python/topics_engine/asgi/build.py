@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
 from .. import _core
 from ..client import Database
+from ..errors import TopicsError
 from .access import Cors, Guard, KeyGuard, LoopbackGuard, OpenGuard
 from .application import App
 from .keys import Keys, forget
 from .lifespan import EngineLifespan, Opened
+from .messages import Receive, Scope, Send
 from .settings import Settings, resolve
 
 
@@ -22,6 +25,37 @@ def create_app(
     An engine that is passed in is served but not closed.
     """
     return build(settings, engine=engine)
+
+
+class DefaultApp:
+    """The application of the settings of the process.
+
+    Nothing is read before the first call, so that the module may be imported for other reasons.
+    """
+
+    def __init__(self) -> None:
+        self._made: App | None = None
+
+    def made(self) -> App:
+        """The application; the first call reads the settings."""
+        if self._made is None:
+            self._made = create_app()
+        return self._made
+
+    def running(self) -> AbstractAsyncContextManager[App]:
+        """`App.running` of the application."""
+        return self.made().running()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            try:
+                self.made()
+            except (TopicsError, ValueError) as error:
+                # A server takes an exception for an application without lifespan, and goes on.
+                await receive()
+                await send({"type": "lifespan.startup.failed", "message": str(error)})
+                return
+        await self.made()(scope, receive, send)
 
 
 def build(settings: Settings | None = None, *, engine: Any = None, url: str = "") -> App:

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from .bridge import CoreHttp, LoopBridge
 from .messages import HttpError, Response
+from .signals import signals
 
 T = TypeVar("T")
 Phase = Literal["new", "opening", "ready", "failed", "draining", "closed"]
@@ -47,14 +48,43 @@ class EngineLifespan:
         self.on_failure: Callable[[BaseException], None] | None = None
         self.on_ready: Callable[[CoreHttp, LoopBridge], None] | None = None
         self.on_shutdown: Callable[[], None] | None = None
+        self.open_streams: Callable[[], int] = int
+        self.watches_signals = True
         self._opening: asyncio.Task[None] | None = None
+        self._on_demand = False
         self._in_flight = 0
 
     def start(self) -> None:
-        """Starts to open the engine; later calls do nothing."""
-        if self.phase == "new":
+        """Starts to open the engine, also after a close; nothing if it is open or opening."""
+        if self.phase in ("new", "closed", "failed"):
             self.phase = "opening"
+            self.failure = None
             self._opening = asyncio.get_running_loop().create_task(self._recover())
+            if self.watches_signals:
+                signals.watch(self, self.begin_shutdown, self.open_streams)
+
+    async def open(self) -> None:
+        """Opens the engine; raises what keeps it from opening."""
+        self.start()
+        await self._opened()
+        if self.failure is not None:
+            raise self.failure
+
+    def start_on_demand(self) -> None:
+        """Starts at the first request, under a server without lifespan."""
+        if self.phase == "new":
+            self._on_demand = True
+            self.start()
+
+    async def opened_on_demand(self) -> None:
+        """Waits for the engine, if the first request has started it: nothing else could."""
+        if self._on_demand and self.phase == "opening":
+            await self._opened()
+
+    async def _opened(self) -> None:
+        if self._opening is not None:
+            # A client that disconnects does not cancel it.
+            await asyncio.shield(self._opening)
 
     async def _recover(self) -> None:
         try:
@@ -85,6 +115,7 @@ class EngineLifespan:
     async def close(self, timeout: float) -> None:
         """Waits for open requests, at most `timeout` seconds, then closes the engine."""
         self.begin_shutdown()
+        signals.forget(self)
         if self._opening is not None:
             await self._opening
         deadline = time.monotonic() + timeout

@@ -5,6 +5,7 @@ pace.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Literal, Protocol
@@ -37,6 +38,15 @@ REVOKED = (
     b'{"code":401,"error":"unauthorized","message":"the key of this stream was revoked"}\n\n'
 )
 """The last event of a stream whose key was revoked."""
+
+CANCELLED = (
+    b"event: error\ndata: "
+    b'{"code":503,"error":"shutting_down","message":"the server is shutting down"}\n\n'
+)
+"""The last event of a stream that the server cancels, where no signal came before."""
+CANCELLED_SECONDS = 1.0
+FLUSH_TICKS = 3
+"""Ticks of the loop in which a server that is ending still writes what it was given."""
 
 
 class Closing(Protocol):
@@ -103,6 +113,14 @@ async def send_stream(
             await send({"type": "http.response.body", "body": b"", "more_body": False})
     except Stalled:
         end_connection(request, "abort")
+    except asyncio.CancelledError:
+        if kind == EVENTS and not gone.done():
+            with contextlib.suppress(Exception):
+                await _send(send, CANCELLED, CANCELLED_SECONDS)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                for _ in range(FLUSH_TICKS):
+                    await asyncio.sleep(0)
+        raise
     finally:
         gone.cancel()
         bridge.cancel_call(token)

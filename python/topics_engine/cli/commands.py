@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..client import Database, Gap, Record
+from ..client.config import fields
 from ..client.read import all_of
 from .exits import Exit
 from .output import Output, Progress
@@ -32,7 +33,7 @@ def create(db: Database, args: argparse.Namespace, out: Output) -> int:
     config = dict(args.config or [])
     if args.durability:
         config["durability"] = args.durability
-    made = json.loads(db._backend.create(args.topic, json.dumps(config).encode()))
+    made = json.loads(db._backend.create(args.topic, json.dumps(fields(config)).encode()))
     out.fields({name: made[name] for name in ("topic", "created", "config")})
     return Exit.OK
 
@@ -80,7 +81,7 @@ def _records(stream: BinaryIO, args: argparse.Namespace) -> Iterator[NewRow]:
 
 def read(db: Database, args: argparse.Namespace, out: Output) -> int:
     """Prints records after a seq, up to the head or a limit."""
-    how: dict[str, Any] = {"limit": args.limit, "match": args.match, "node": args.node}
+    how: dict[str, Any] = {"limit": args.limit, "tag": args.match, "exclude_nodes": args.node}
     if args.after is not None:
         how["after"] = args.after
     # On a terminal the records themselves show the progress.
@@ -104,12 +105,12 @@ def tail(db: Database, args: argparse.Namespace, out: Output) -> int:
     _show(all_of(args.topic, page), out)
     if at < head:
         # One page was not enough.
-        rest = db.topic(args.topic).read(at, upto=head, match=args.match, node=args.node)
+        rest = db.topic(args.topic).read(at, to_seq=head, tag=args.match, exclude_nodes=args.node)
         for batch in rest.batches():
             _show(batch, out)
         at = rest.cursor
     if args.follow:
-        with db.watch({args.topic: at}, match=args.match, node=args.node) as watch:
+        with db.watch({args.topic: at}, tag=args.match, exclude_nodes=args.node) as watch:
             for news in watch.batches():
                 _show(news, out)
     return Exit.OK

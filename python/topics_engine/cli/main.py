@@ -71,7 +71,7 @@ def _topic_arguments(verb) -> None:  # type: ignore[no-untyped-def]
         dest="config",
         metavar="NAME=VALUE",
         type=commands.config_item,
-        help="a config field, such as ttl_ms=60000; may be repeated",
+        help="a config field, such as ttl=7d; may be repeated",
     )
     verb("describe", "print the state and config of a topic").add_argument("topic")
 

@@ -95,7 +95,7 @@ class Output:
 
 def record_text(record: Record, more: Mapping[str, Any] | None = None) -> str:
     """A record as a server sends it, with the payload as it was written."""
-    named = {"$seq": record.seq, "$ts": record.ts, "$node": record.node, "$tag": record.tag}
+    named = {"$seq": record.seq, "$ts": record.ts, "$node": record.origin, "$tag": record.tag}
     fields: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     if record.meta is not None:
         fields["meta"] = dict(record.meta)

@@ -14,7 +14,7 @@ from .output import Output, record_text
 
 LAG_COLUMNS = ["topic", "consumer", "mode", "cursor", "lag", "lag_ms"]
 QUEUE_COLUMNS = ["queue", "ready", "in_flight", "delayed", "dead", "dead_lettered", "expired"]
-JOB_COLUMNS = ["$seq", "state", "deliveries", "lane", "group", "node", "deadline", "visible_at"]
+JOB_COLUMNS = ["$seq", "state", "deliveries", "lane", "group", "worker", "deadline", "visible_at"]
 ROUTER_COLUMNS = ["router", "source", "dest", "guarantee", "forwarded_total", "lag", "stopped_by"]
 
 
@@ -52,7 +52,7 @@ def queue_peek(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 
 def queue_redrive(db: Database, args: argparse.Namespace, out: Output) -> int:
-    how = {"to": args.to, "match": args.match, "limit": args.limit, "dry_run": args.dry_run}
+    how = {"to": args.to, "tag": args.match, "limit": args.limit, "dry_run": args.dry_run}
     moved = _queue(db, args.queue).redrive(**how)
     out.fields({"queue": args.queue, "moved": moved, "dry_run": args.dry_run})
     return Exit.OK
@@ -73,7 +73,7 @@ def router_create(db: Database, args: argparse.Namespace, out: Output) -> int:
         args.router,
         args.source,
         args.dest,
-        match=args.match,
+        tag=args.match,
         allow_cycle=args.allow_cycle,
         guarantee="exactly_once" if args.exactly_once else "at_least_once",
     )
@@ -109,7 +109,7 @@ def consumer_peek(db: Database, args: argparse.Namespace, out: Output) -> int:
 def consumer_seek(db: Database, args: argparse.Namespace, out: Output) -> int:
     _require_consumer(db, args)
     consumer = db.topic(args.topic).consumer(args.consumer)
-    cursor = consumer.seek(args.seq, ts=args.ts, to=args.to)
+    cursor = consumer.seek(args.seq if args.to is None else args.to, ts=args.ts)
     out.fields({"topic": args.topic, "consumer": args.consumer, "cursor": cursor})
     return Exit.OK
 

@@ -87,7 +87,7 @@ class Export:
         text = io.TextIOWrapper(sink, "utf-8")
         lines = Output(json_lines=True, stream=text)
         after = EARLIEST if args.after is None else args.after
-        how = {"upto": self._upto, "match": args.match, "node": args.node}
+        how = {"to_seq": self._upto, "tag": args.match, "exclude_nodes": args.node}
         read = self._db.topic(args.topic).read(after, **how)
         for batch in read.batches():
             for item in batch:

@@ -1,5 +1,6 @@
 """The client: handles and values, the same whether the engine is in this process or not."""
 
+from .arguments import EARLIEST, LATEST, Start
 from .consumer import Consumer, ConsumerBatch, ConsumerInfo
 from .database import Database, open_database, verify
 from .queue import Job, PeekedJob, Queue, Work
@@ -8,16 +9,13 @@ from .router import Router
 from .topic import Topic
 from .transaction import Committed, Transaction
 from .values import (
-    EARLIEST,
-    TAIL,
     Ack,
     CaughtUp,
     Deleted,
     Gap,
-    New,
+    NewRecord,
     Record,
     RouterInfo,
-    Start,
     TopicDeleted,
     TopicInfo,
     TopicState,
@@ -27,7 +25,7 @@ from .watch import Watch
 
 __all__ = [
     "EARLIEST",
-    "TAIL",
+    "LATEST",
     "Ack",
     "CaughtUp",
     "Committed",
@@ -38,7 +36,7 @@ __all__ = [
     "Deleted",
     "Gap",
     "Job",
-    "New",
+    "NewRecord",
     "PeekedJob",
     "Queue",
     "Read",

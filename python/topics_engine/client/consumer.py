@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Literal, cast
 
+from ..errors import InvalidRequest
+from . import arguments
+from .arguments import EARLIEST, Start
 from .read import Item, all_of
 
 if TYPE_CHECKING:
+    from .arguments import Duration, Position, Time
     from .backend import Backend, ConsumerBackend, Page
 
 Mode = Literal["at_least_once", "at_most_once"]
+MAX_RECORDS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +24,7 @@ class ConsumerBatch:
     """What one read returned: a gap first, if there is one, then records."""
 
     items: list[Item]
-    next_from_seq: int
+    cursor: int
     """The seq to `commit` when the whole batch is done."""
     head_seq: int
     lag: int
@@ -73,8 +77,8 @@ class Consumer:
         max_bytes: int = 1 << 20,
         max_records: int = 2000,
         checkpoint: bool = True,
-        wait: float = 0,
-        match: str | None = None,
+        wait: Duration = 0,
+        tag: str | None = None,
         fail_if_busy: bool = False,
     ) -> ConsumerBatch:
         """Reads records after the handle's position, until a limit is reached.
@@ -83,8 +87,8 @@ class Consumer:
             max_bytes: most bytes of payloads (default: 1 MiB); at least one record is returned.
             max_records: most records (default: 2000).
             checkpoint: move the position (default: True); False peeks.
-            wait: most seconds to wait for the first record (default: 0).
-            match: only records with this tag; `"eu:*"` selects tags by prefix.
+            wait: how long to wait for the first record at most (default: 0).
+            tag: only records with this tag; `"eu:*"` selects tags by prefix.
             fail_if_busy: raise `Conflict` instead of waiting while another reader reads from an
                 `at_most_once` consumer (default: False).
 
@@ -99,19 +103,18 @@ class Consumer:
             ```python
             batch = billing.read(wait=5)
             handle(batch)
-            billing.commit(batch.next_from_seq)
+            billing.commit(batch.cursor)
             ```
         """
-        page = self._native.read(max_bytes, max_records, checkpoint, wait, match, fail_if_busy)
+        how = read_options(max_bytes, max_records, checkpoint, wait, tag, fail_if_busy)
+        page = self._native.read(*how)
         return batch_of(self.topic, page)
 
     def peek(
-        self, *, max_bytes: int = 1 << 20, max_records: int = 2000, match: str | None = None
+        self, *, max_bytes: int = 1 << 20, max_records: int = 2000, tag: str | None = None
     ) -> ConsumerBatch:
         """Returns what `read` would return now, and keeps the position."""
-        return self.read(
-            max_bytes=max_bytes, max_records=max_records, checkpoint=False, match=match
-        )
+        return self.read(max_bytes=max_bytes, max_records=max_records, checkpoint=False, tag=tag)
 
     def commit(self, seq: int) -> None:
         """Stores the cursor. A smaller seq than before changes nothing.
@@ -119,28 +122,32 @@ class Consumer:
         Args:
             seq: everything up to and with it is done.
         """
-        self._native.commit(seq)
+        self._native.commit(arguments.seq("seq", seq))
 
-    def seek(
-        self,
-        seq: int | None = None,
-        *,
-        ts: int | datetime | None = None,
-        to: Literal["start", "end"] | None = None,
-    ) -> int:
+    def seek(self, position: Position | None = None, *, ts: Time | None = None) -> int:
         """Sets the cursor, forwards or back. Give exactly one argument.
 
         Args:
-            seq: the new cursor.
-            ts: just before the first record at or after this time: epoch ms or an aware `datetime`.
-            to: the `"start"` or the `"end"` of the topic.
+            position: the new cursor, `EARLIEST` or `LATEST`.
+            ts: just before the first record at or after this time: an aware `datetime`, ISO text
+                with an offset, or epoch milliseconds.
 
         Returns:
             The new cursor.
+
+        Example:
+            ```python
+            billing.seek(te.EARLIEST)
+            ```
         """
-        if isinstance(ts, datetime):
-            ts = int(ts.timestamp() * 1000)
-        return self._native.seek(seq=seq, ts=ts, to=to)
+        if (position is None) == (ts is None):
+            raise InvalidRequest("seek needs either a position or ts")
+        if ts is not None:
+            return self._native.seek(ts=arguments.epoch_ms("ts", ts))
+        to = arguments.position("position", position)
+        if isinstance(to, Start):
+            return self._native.seek(to="start" if to is EARLIEST else "end")
+        return self._native.seek(seq=to)
 
     def drop(self) -> bool:
         """Deletes the consumer and its cursor; returns False if it does not exist."""
@@ -148,6 +155,25 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"Consumer({self.topic!r}, {self.name!r}, {self.mode}, cursor={self.cursor})"
+
+
+def read_options(
+    max_bytes: int,
+    max_records: int,
+    checkpoint: bool,
+    wait: Duration,
+    tag: str | None,
+    fail_if_busy: bool,
+) -> tuple[int, int, bool, float, str | None, bool]:
+    """The arguments of a read, checked, as a backend takes them."""
+    return (
+        arguments.count("max_bytes", max_bytes),
+        arguments.count("max_records", max_records, 1, MAX_RECORDS),
+        arguments.flag("checkpoint", checkpoint),
+        arguments.seconds("wait", wait),
+        arguments.tag_filter(tag),
+        arguments.flag("fail_if_busy", fail_if_busy),
+    )
 
 
 def batch_of(topic: str, page: Page) -> ConsumerBatch:

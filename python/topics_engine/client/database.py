@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .. import _core, settings
 from ..errors import Forbidden, InvalidRequest
-from . import show
+from . import arguments, show
 from .backend import transactions_of
 from .closing import Closing
 from .queue import Queue
 from .router import Router
 from .topic import Topic
 from .transaction import Transaction
-from .values import RouterInfo, Start, TopicInfo, Verification
+from .values import RouterInfo, TopicInfo, Verification
 from .watch import Watch
 
 if TYPE_CHECKING:
+    from .arguments import Position
     from .backend import Backend
     from .read import OnGap
 
@@ -51,37 +52,37 @@ class Database(Closing):
         """Whether it is closed, or belongs to the parent process of a fork."""
         return self._backend.closed
 
-    def topic(self, name: str, **config: Any) -> Topic:
+    def topic(self, /, name: str, **options: Any) -> Topic:
         """Returns a handle of a topic. Sends nothing.
 
         Args:
             name: the name of the topic.
-            config: topic options, for example `durability="fsync"`. They apply when the topic is
+            options: topic options, for example `durability="fsync"`. They apply when the topic is
                 created, by `create` or by the first write.
 
         Example:
             ```python
-            orders = db.topic("orders", durability="fsync", ttl_ms=86_400_000)
+            orders = db.topic("orders", durability="fsync", ttl="1d")
             ```
         """
-        return Topic(self._backend, name, config)
+        return Topic(self._backend, name, options)
 
-    def queue(self, /, name: str, **config: Any) -> Queue:
+    def queue(self, /, name: str, **options: Any) -> Queue:
         """Returns a handle of a queue, and creates the queue if it does not exist.
 
         Args:
             name: the name of the queue.
-            config: topic options, for example `max_deliveries=5, dead_letter="jobs.dead"`.
+            options: topic options, for example `max_deliveries=5, dead_letter="jobs.dead"`.
 
         Raises:
             Conflict: a topic of this name exists and differs in a named option.
 
         Example:
             ```python
-            jobs = db.queue("jobs", lease_ms=30_000)
+            jobs = db.queue("jobs", lease="30s")
             ```
         """
-        queue = Queue(self._backend, name, config)
+        queue = Queue(self._backend, name, options)
         try:
             queue.create()
         except Forbidden:
@@ -122,10 +123,10 @@ class Database(Closing):
 
     def watch(
         self,
-        topics: str | Sequence[str] | Mapping[str, int | Start],
+        topics: str | Sequence[str] | Mapping[str, Position],
         *,
-        node: str | Sequence[str] | None = None,
-        match: str | None = None,
+        exclude_nodes: str | Sequence[str] | None = None,
+        tag: str | None = None,
         events: bool = False,
         gaps: OnGap = "yield",
         strong: bool = False,
@@ -136,10 +137,10 @@ class Database(Closing):
 
         Args:
             topics: names, or a mapping of names to where to begin: a cursor (records after this
-                seq), `EARLIEST` or `TAIL`. Names without a start begin at `TAIL`. A name that ends
-                with `*` is a pattern; topics created later join it from their first record.
-            node: skip records of this node, or of these nodes.
-            match: only records with this tag; `"eu:*"` selects tags by prefix.
+                seq), `EARLIEST` or `LATEST`. Names without a start begin at `LATEST`. A name that
+                ends with `*` is a pattern; topics created later join it from their first record.
+            exclude_nodes: skip records that come from this node, or from these nodes.
+            tag: only records with this tag; `"eu:*"` selects tags by prefix.
             events: also yield `CaughtUp` and `TopicDeleted` (default: False).
             gaps: what to do about lost records: `"yield"` a `Gap` (default), `"raise"` `DataLoss`,
                 or `"skip"` them.
@@ -157,7 +158,8 @@ class Database(Closing):
                 for item in watch: ...
             ```
         """
-        return Watch(self._backend, topics, node, match, events, gaps, strong, lenient, limit)
+        backend = self._backend
+        return Watch(backend, topics, exclude_nodes, tag, events, gaps, strong, lenient, limit)
 
     def router(
         self,
@@ -165,9 +167,9 @@ class Database(Closing):
         source: str | None = None,
         dest: str | None = None,
         *,
-        preserve_node: bool = True,
+        preserve_origin: bool = True,
         preserve_tag: bool = True,
-        match: str | None = None,
+        tag: str | None = None,
         create_dest: bool = True,
         allow_cycle: bool = False,
         guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once",
@@ -180,9 +182,9 @@ class Database(Closing):
             name: the name of the router.
             source: the topic that is copied from.
             dest: the topic that is copied to.
-            preserve_node: copy the node of each record (default: True).
+            preserve_origin: copy the origin of each record (default: True).
             preserve_tag: copy the tag of each record (default: True).
-            match: copy only records with this tag; `"eu:*"` selects tags by prefix.
+            tag: copy only records with this tag; `"eu:*"` selects tags by prefix.
             create_dest: create the destination if it does not exist (default: True).
             allow_cycle: allow a cycle of routers (default: False).
             guarantee: `"at_least_once"` (default) or `"exactly_once"`.
@@ -196,10 +198,8 @@ class Database(Closing):
             db.router("audit", source="orders", dest="orders.audit")
             ```
         """
-        if guarantee not in ("at_least_once", "exactly_once"):
-            raise InvalidRequest(
-                f"guarantee must be 'at_least_once' or 'exactly_once', not {guarantee!r}"
-            )
+        arguments.choice("guarantee", guarantee, ("at_least_once", "exactly_once"))
+        router = Router(self._backend, name)
         if (source is None) != (dest is None):
             raise InvalidRequest(
                 "a router needs both source and dest: give both, or neither for a handle"
@@ -207,16 +207,16 @@ class Database(Closing):
         if source is not None and dest is not None:
             self._backend.create_router(
                 name,
-                source,
-                dest,
-                preserve_node=preserve_node,
-                preserve_tag=preserve_tag,
-                match=match,
-                create_dest=create_dest,
-                allow_cycle=allow_cycle,
+                arguments.name("source", source),
+                arguments.name("dest", dest),
+                preserve_node=arguments.flag("preserve_origin", preserve_origin),
+                preserve_tag=arguments.flag("preserve_tag", preserve_tag),
+                match=arguments.tag_filter(tag),
+                create_dest=arguments.flag("create_dest", create_dest),
+                allow_cycle=arguments.flag("allow_cycle", allow_cycle),
                 exactly_once=guarantee == "exactly_once",
             )
-        return Router(self._backend, name)
+        return router
 
     def routers(self, prefix: str = "") -> list[RouterInfo]:
         """The routers whose names begin with `prefix`, in name order."""
@@ -224,7 +224,11 @@ class Database(Closing):
         return [RouterInfo.from_fields(fields) for fields in found]
 
     def transaction(
-        self, writer: str | None = None, epoch: int | None = None, *, key: str | None = None
+        self,
+        writer: str | None = None,
+        epoch: int | None = None,
+        *,
+        idempotency_key: str | None = None,
     ) -> Transaction:
         """Returns a block at whose end rows are appended, cursors moved and jobs acked, all or
         nothing.
@@ -236,7 +240,7 @@ class Database(Closing):
             writer: the name of a transaction writer, whose epochs increase.
             epoch: the epoch of this transaction. A repeat of the last epoch changes nothing and
                 returns the first answer; an older one raises `Conflict`. Default: the next one.
-            key: without a writer, an idempotency key that is remembered for two minutes.
+            idempotency_key: without a writer, a key that is remembered for two minutes.
 
         Raises:
             Conflict: `expect_head`, an epoch or a lease does not hold.
@@ -248,7 +252,7 @@ class Database(Closing):
                 tx.ack(job)
             ```
         """
-        return Transaction(transactions_of(self._backend), writer, epoch, key)
+        return Transaction(transactions_of(self._backend), writer, epoch, idempotency_key)
 
     def forget_writer(self, writer: str) -> bool:
         """Forgets a transaction writer, so that its next commit may have any epoch.
@@ -258,7 +262,7 @@ class Database(Closing):
         Returns:
             False if there is no such writer.
         """
-        return transactions_of(self._backend).forget(writer)
+        return transactions_of(self._backend).forget(arguments.name("writer", writer))
 
     def sync(self) -> None:
         """Waits until everything that was acked before is durable."""

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest
 from ..extras import extra
+from . import arguments
+from .values import NewRecord
 
 if TYPE_CHECKING:
-    from .backend import NewRow
-
-import json
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from .values import New
-
-if TYPE_CHECKING:
+    from .arguments import Duration, Time
     from .backend import NewRow
 
 _plain = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -34,37 +29,72 @@ def dump(value: Any) -> bytes:
 
 def rows(
     value: Any,
-    tag: str | None,
-    meta: Mapping[str, str] | None,
-    ttl_ms: int,
+    tag: str | None = None,
+    meta: Mapping[str, str] | None = None,
+    ttl: Duration = 0,
+    lane: int | None = None,
+    group: str | None = None,
+    delay: Duration = 0,
+    deliver_at: Time | None = None,
 ) -> list[NewRow]:
     """The records of an append: a list or tuple is a batch, any other value is one record."""
     items = value if isinstance(value, list | tuple) else (value,)
-    common = None if meta is None else dump(meta)
-    return [_row(index, item, tag, common, ttl_ms) for index, item in enumerate(items)]
+    given = (tag, meta, ttl, lane, group, delay, deliver_at)
+    default = NO_OPTIONS
+    if given != NONE_GIVEN:
+        default = _options(NewRecord(None, tag, None, meta, ttl, lane, group, delay, deliver_at))
+    return [_row(index, item, default) for index, item in enumerate(items)]
 
 
-def _row(index: int, item: Any, tag: str | None, meta: bytes | None, ttl_ms: int) -> NewRow:
-    node = None
-    if type(item) is New:
-        if item.lane is not None or item.group is not None or item.delay_ms or item.deliver_at:
-            bare = replace(item, lane=None, group=None, delay_ms=0, deliver_at=0)
-            plain = _row(index, bare, tag, meta, ttl_ms)
-            return *plain[:6], item.lane, item.group, item.delay_ms, item.deliver_at
-        tag = tag if item.tag is None else item.tag
-        meta = meta if item.meta is None else dump(item.meta)
-        ttl_ms = item.ttl_ms or ttl_ms
-        node, item = item.node, item.data
+NONE_GIVEN = (None, None, 0, None, None, 0, None)
+NO_OPTIONS: Any = (None, None, None, 0)
+
+
+def _options(record: NewRecord, where: str = "") -> Any:
+    """The options of a record as a row has them; `where` is put before the names of arguments."""
+    tag = arguments.optional_text(f"{where}tag", record.tag)
+    node = arguments.optional_text(f"{where}origin", record.origin)
+    headers = None if record.meta is None else dump(arguments.meta(f"{where}meta", record.meta))
+    ttl_ms = arguments.milliseconds(f"{where}ttl", record.ttl)
+    plain = (tag, node, headers, ttl_ms)
+    delay_ms = arguments.milliseconds(f"{where}delay", record.delay)
+    at = arguments.optional_epoch_ms(f"{where}deliver_at", record.deliver_at) or 0
+    if record.lane is None and record.group is None and not delay_ms and not at:
+        return plain
+    lane = None if record.lane is None else arguments.count(f"{where}lane", record.lane, 0, 9)
+    group = arguments.optional_text(f"{where}group", record.group)
+    return *plain, lane, group, delay_ms, at
+
+
+def _row(index: int, item: Any, options: Any) -> Any:
+    if type(item) is NewRecord:
+        options = _merged(_options(item, f"records[{index}]."), options)
+        item = item.data
     if isinstance(item, bytes):
-        return item, True, tag, node, meta, ttl_ms
+        return (item, True, *options)
     if isinstance(item, bytearray | memoryview):
-        return bytes(item), True, tag, node, meta, ttl_ms
+        return (bytes(item), True, *options)
     try:
-        return dump(item), False, tag, node, meta, ttl_ms
+        return (dump(item), False, *options)
     except (TypeError, ValueError, RecursionError) as error:
         detail = {"field": "data", "index": index}
         message = f"records[{index}].data cannot be encoded as JSON: {error}"
         raise InvalidRequest(message, detail=detail) from error
+
+
+DURATIONS = (3, 6, 7)
+"""The options whose absence is 0: `ttl`, `delay` and `deliver_at`."""
+
+
+def _merged(own: Any, common: Any) -> Any:
+    """The options of a record over those of its batch."""
+    of_job = (None, None, 0, 0)
+    if len(own) > len(common):
+        common += of_job
+    elif len(own) < len(common):
+        own += of_job
+    pairs = enumerate(zip(own, common, strict=True))
+    return tuple((a or b) if at in DURATIONS else (b if a is None else a) for at, (a, b) in pairs)
 
 
 COLUMNS = ("data", "tag", "node", "meta")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from ..errors import Conflict, TopicsError
+from . import arguments
 from .backend import queue_of
 from .closing import Closing
 from .read import records_of
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .._core import _Jobs
+    from .arguments import Duration
     from .backend import Backend, JobStream, QueueBackend
 
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 LONGEST = 3600.0
 
 JobState = Literal["ready", "leased", "delayed", "dead"]
+JOB_STATES = ("ready", "leased", "delayed", "dead")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +52,7 @@ class PeekedJob(QueueItem):
 
     state: JobState
     deliveries: int
-    node: str | None
+    worker: str | None
     """The worker that has the lease."""
     lease_id: int | None
     deadline: int | None
@@ -68,17 +71,18 @@ class LeasedJob(QueueItem):
     deadline: int
     """When the lease expires, epoch ms."""
     deliveries: int
-    node: str
-    lease_ms: int
+    worker: str
+    lease: float
+    """Seconds that the lease lasts, from the claim or the last renewal."""
     _queue: QueueBackend = field(repr=False)
     _acked: threading.Event = field(default_factory=threading.Event, repr=False)
     """Set when a transaction has acked it."""
 
     def _lease(self) -> tuple[str, list[int], list[int]]:
-        return self.node, [self.seq], [self.lease_id]
+        return self.worker, [self.seq], [self.lease_id]
 
     def _lease_lost(self) -> Conflict:
-        return Conflict(f"job {self.seq}: the lease expired before the ack: use a longer lease_ms")
+        return Conflict(f"job {self.seq}: the lease expired before the ack: use a longer lease")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,28 +104,32 @@ class Job(LeasedJob):
         done, _, _ = self._queue.ack(*self._lease())
         return bool(done)
 
-    def nack(self, delay_ms: int | None = None) -> bool:
+    def nack(self, delay: Duration | None = None) -> bool:
         """Gives the job back.
 
         Args:
-            delay_ms: milliseconds until it can be claimed again (default: the queue's backoff).
+            delay: how long no claim gets it (default: the queue's backoff).
 
         Returns:
             False if the lease has expired.
         """
-        done, _, _ = self._queue.nack(*self._lease(), delay_ms)
+        done, _, _ = self._queue.nack(
+            *self._lease(), arguments.optional_milliseconds("delay", delay)
+        )
         return bool(done)
 
-    def extend(self, lease_ms: int | None = None) -> bool:
+    def extend(self, lease: Duration | None = None) -> bool:
         """Renews the lease.
 
         Args:
-            lease_ms: milliseconds from now (default: the queue's lease).
+            lease: how long from now (default: the queue's lease).
 
         Returns:
             False if the lease has expired.
         """
-        done, _, _ = self._queue.extend(*self._lease(), lease_ms)
+        done, _, _ = self._queue.extend(
+            *self._lease(), arguments.optional_milliseconds("lease", lease)
+        )
         return bool(done)
 
     def __enter__(self) -> Job:
@@ -139,9 +147,9 @@ class Job(LeasedJob):
             raise self._lease_lost()
 
     def _renew(self) -> None:
-        while not self._ended.wait(self.lease_ms / 3000):
+        while not self._ended.wait(self.lease / 3):
             try:
-                if not self.extend(self.lease_ms):
+                if not self.extend(self.lease):
                     return
             except TopicsError:
                 return
@@ -154,8 +162,8 @@ class Work(Closing, Iterator[Job]):
     ends the iteration.
     """
 
-    def __init__(self, queue: Queue, node: str, stream: JobStream) -> None:
-        self._queue, self._node, self._stream = queue, node, stream
+    def __init__(self, queue: Queue, worker: str, stream: JobStream) -> None:
+        self._queue, self._worker, self._stream = queue, worker, stream
         self._jobs: deque[Job] = deque()
         self._closed = False
 
@@ -168,7 +176,7 @@ class Work(Closing, Iterator[Job]):
             if found is None:
                 self._closed = True
             else:
-                self._jobs.extend(jobs_of(Job, self._queue, self._node, found))
+                self._jobs.extend(jobs_of(Job, self._queue, self._worker, found))
         if self._closed:
             raise StopIteration
         return self._jobs.popleft()
@@ -179,28 +187,29 @@ class Work(Closing, Iterator[Job]):
         self._stream.close()
 
     def __repr__(self) -> str:
-        return f"<Work of {self._queue.name!r} as {self._node!r}{', closed' * self._closed}>"
+        return f"<Work of {self._queue.name!r} as {self._worker!r}{', closed' * self._closed}>"
 
 
 class Queue(Topic):
     """A queue by name. Thread-safe. It has the methods of a topic, too."""
 
     __slots__ = ("_native",)
+    _kind = "queue"
 
-    def __init__(self, backend: Backend, name: str, config: Mapping[str, Any]) -> None:
-        super().__init__(backend, name, {"type": "queue", **config})
+    def __init__(self, backend: Backend, name: str, options: Mapping[str, Any]) -> None:
+        super().__init__(backend, name, {"type": "queue", **options})
         self._native = queue_of(backend, name)
 
     def claim(
-        self, node: str, max: int = 1, *, lease_ms: int | None = None, wait: float = 0
+        self, worker: str, max: int = 1, *, lease: Duration | None = None, wait: Duration = 0
     ) -> list[Job]:
         """Claims up to `max` jobs for a worker, each under a lease.
 
         Args:
-            node: the name of the worker.
+            worker: the name of the worker.
             max: most jobs to lease (default: 1).
-            lease_ms: milliseconds until the lease expires (default: the queue's `lease_ms`).
-            wait: most seconds to wait for the first job (default: 0).
+            lease: how long the lease lasts (default: the queue's `lease`).
+            wait: how long to wait for the first job at most (default: 0).
 
         Returns:
             The jobs; an empty list if there are none.
@@ -214,15 +223,17 @@ class Queue(Topic):
                 with job: work(job.data)
             ```
         """
-        return jobs_of(Job, self, node, self._native.claim(node, max, lease_ms, wait))
+        how = claim_options(worker, max, lease)
+        found = self._native.claim(*how, arguments.seconds("wait", wait))
+        return jobs_of(Job, self, worker, found)
 
-    def work(self, node: str, max: int = 1, *, lease_ms: int | None = None) -> Work:
+    def work(self, worker: str, max: int = 1, *, lease: Duration | None = None) -> Work:
         """Follows the queue: returns an iterator over jobs as they are leased.
 
         Args:
-            node: the name of the worker.
+            worker: the name of the worker.
             max: most jobs that are leased at the same time (default: 1).
-            lease_ms: milliseconds until a lease expires (default: the queue's `lease_ms`).
+            lease: how long a lease lasts (default: the queue's `lease`).
 
         Example:
             ```python
@@ -231,13 +242,13 @@ class Queue(Topic):
                     with job: handle(job.data)
             ```
         """
-        return Work(self, node, self._native.work(node, max, lease_ms))
+        return Work(self, worker, self._native.work(*claim_options(worker, max, lease)))
 
     def redrive(
         self,
         *,
         to: str | None = None,
-        match: str | None = None,
+        tag: str | None = None,
         seqs: Sequence[int] | None = None,
         limit: int | None = None,
         dry_run: bool = False,
@@ -246,7 +257,7 @@ class Queue(Topic):
 
         Args:
             to: a queue to move them to (default: where each came from).
-            match: only jobs with this tag; `"eu:*"` selects tags by prefix.
+            tag: only jobs with this tag; `"eu:*"` selects tags by prefix.
             seqs: only these jobs.
             limit: most jobs to move (default: all).
             dry_run: only count them (default: False).
@@ -259,8 +270,13 @@ class Queue(Topic):
             db.redrive("jobs.dead", limit=100)
             ```
         """
-        wanted = None if seqs is None else list(seqs)
-        return self._native.redrive(to, match, wanted, limit, dry_run)
+        return self._native.redrive(
+            None if to is None else arguments.name("to", to),
+            arguments.tag_filter(tag),
+            None if seqs is None else arguments.seqs("seqs", seqs),
+            arguments.optional_count("limit", limit),
+            arguments.flag("dry_run", dry_run),
+        )
 
     def peek(self, max: int = 100, *, state: JobState | None = None) -> list[PeekedJob]:
         """Returns jobs without leasing them, those that a claim would get next first.
@@ -269,7 +285,9 @@ class Queue(Topic):
             max: most jobs of each state (default: 100).
             state: only jobs of this state (default: all).
         """
-        seen, page = self._native.peek(state, max)
+        if state is not None:
+            arguments.choice("state", state, JOB_STATES)
+        seen, page = self._native.peek(state, arguments.count("max", max))
         records = records_of(self.name, page)
         return [
             PeekedJob(record, cast("JobState", job[0]), *job[1:])
@@ -277,14 +295,23 @@ class Queue(Topic):
         ]
 
 
+def claim_options(worker: str, max: int, lease: Duration | None) -> tuple[str, int, int | None]:
+    """The arguments of a claim, checked, as a backend takes them."""
+    return (
+        arguments.worker(worker),
+        arguments.count("max", max),
+        arguments.optional_milliseconds("lease", lease),
+    )
+
+
 J = TypeVar("J", bound=LeasedJob)
 
 
-def jobs_of(kind: type[J], queue: Queue, node: str, found: _Jobs) -> list[J]:
+def jobs_of(kind: type[J], queue: Queue, worker: str, found: _Jobs) -> list[J]:
     """The jobs of a claim."""
     leases, lease_ms, page = found
     records = records_of(queue.name, page)
     return [
-        kind(record, lease_id, deadline, deliveries, node, lease_ms, queue._native)
+        kind(record, lease_id, deadline, deliveries, worker, lease_ms / 1000, queue._native)
         for record, (_, lease_id, deadline, deliveries) in zip(records, leases, strict=True)
     ]

@@ -6,19 +6,23 @@ import contextlib
 import json
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ..errors import Closed, DataLoss, InvalidRequest
 from ..extras import extra
+from . import arguments
+from .arguments import Start
 from .backend import scan_of
 from .closing import CancelScope, Closing
-from .values import Gap, Record, Start
+from .values import Gap, Record
 
 if TYPE_CHECKING:
+    from .arguments import Position
     from .backend import Backend, Page
 
 Item = Record | Gap
 OnGap = Literal["yield", "raise", "skip"]
+GAPS: Final[tuple[OnGap, ...]] = ("yield", "raise", "skip")
 
 PAGE_RECORDS = 1000
 PAGE_BYTES = 1 << 20
@@ -59,7 +63,7 @@ def loss(gap: Gap) -> DataLoss:
 
 
 class Read(Closing, Iterator[Item]):
-    """The records of a topic from a cursor to the head, or to `upto`.
+    """The records of a topic from a cursor to the head, or to `to_seq`.
 
     Not thread-safe, but `close` may be called from any thread and ends the iteration.
     """
@@ -68,27 +72,26 @@ class Read(Closing, Iterator[Item]):
         self,
         backend: Backend,
         topic: str,
-        after: int | Start,
-        upto: int | None,
+        after: Position,
+        to_seq: int | None,
         limit: int | None,
-        match: str | None,
-        node: str | Sequence[str] | None,
+        tag: str | None,
+        exclude_nodes: str | Sequence[str] | None,
         gaps: OnGap,
     ) -> None:
-        if gaps not in ("yield", "raise", "skip"):
-            raise InvalidRequest(f"gaps must be 'yield', 'raise' or 'skip', not {gaps!r}")
         self.topic = topic
         self.gaps: list[Gap] = []
         """The gaps found so far."""
         self._backend = backend
-        self._start: int | Start = after
-        self._upto = upto
-        self._left = limit
-        self._match = match
-        self._nodes: tuple[str, ...] = () if node is None else nodes_of(node)
-        self._on_gap: OnGap = gaps
+        start = arguments.position("after", after)
+        self._start = start
+        self._to_seq = arguments.optional_seq("to_seq", to_seq)
+        self._left = arguments.optional_count("limit", limit)
+        self._tag = arguments.tag_filter(tag)
+        self._nodes = arguments.nodes(exclude_nodes)
+        self._on_gap = arguments.choice("gaps", gaps, GAPS)
         self._topic_id: int | None = None
-        self._cursor: int | None = after if isinstance(after, int) else None
+        self._cursor: int | None = start if isinstance(start, int) else None
         self._page_end = 0
         self._items: deque[Item] = deque()
         self._done = self._closed = False
@@ -175,14 +178,14 @@ class Read(Closing, Iterator[Item]):
         """Keeps the items of a fetched page."""
         if self._closed:
             return
-        if self._upto is None:
-            self._upto = page.head_seq
+        if self._to_seq is None:
+            self._to_seq = page.head_seq
         gap, records = items_of(self.topic, page)
         if gap is not None:
             self.gaps.append(gap)
             if gap.reason == "recreated":
-                # `upto` was a seq of the deleted topic.
-                self._upto = page.head_seq
+                # `to_seq` was a seq of the deleted topic.
+                self._to_seq = page.head_seq
             if self._on_gap != "skip":
                 self._items.append(gap)
         self._items.extend(records)
@@ -193,7 +196,7 @@ class Read(Closing, Iterator[Item]):
         self._page_end = page.next_from_seq
         if not self._items:
             self._cursor = page.next_from_seq
-        at_end = page.next_from_seq >= self._upto or page.caught_up or not moved
+        at_end = page.next_from_seq >= self._to_seq or page.caught_up or not moved
         self._done = at_end or self._left == 0
 
     def _read_page(self) -> Page:
@@ -205,7 +208,7 @@ class Read(Closing, Iterator[Item]):
             after = self._page_end
         elif isinstance(self._start, int):
             after = self._start
-        elif self._start is Start.TAIL:
+        elif self._start is Start.LATEST:
             tail = 0
         limit = PAGE_RECORDS if self._left is None else min(self._left, PAGE_RECORDS)
         with self._scope.activate():
@@ -213,11 +216,11 @@ class Read(Closing, Iterator[Item]):
                 self.topic,
                 after=after,
                 tail=tail,
-                upto=self._upto,
+                upto=self._to_seq,
                 limit=limit,
                 max_bytes=PAGE_BYTES,
                 skip_nodes=self._nodes,
-                match=self._match,
+                match=self._tag,
                 topic_id=self._topic_id,
             )
 
@@ -292,22 +295,18 @@ class Read(Closing, Iterator[Item]):
                 "this read has already returned records: call to_arrow() on a new one"
             )
         after: int | None = self._cursor
-        upto = self._upto
-        if self._start is Start.TAIL and after is None:
+        to_seq = self._to_seq
+        if self._start is Start.LATEST and after is None:
             after = self.cursor
-            upto = after
+            to_seq = after
         with self._scope.activate():
             return scan_of(
                 self._backend,
                 self.topic,
                 self._left,
                 after=after,
-                upto=upto,
+                upto=to_seq,
                 skip_nodes=self._nodes,
-                match=self._match,
+                match=self._tag,
                 topic_id=self._topic_id,
             )
-
-
-def nodes_of(node: str | Sequence[str]) -> tuple[str, ...]:
-    return (node,) if isinstance(node, str) else tuple(node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from . import arguments
 from .values import RouterInfo
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ class Router:
 
     def __init__(self, backend: Backend, name: str) -> None:
         self._backend = backend
-        self.name = name
+        self.name = arguments.name("router", name)
 
     def state(self) -> RouterInfo:
         """Returns the router's options and its progress.

@@ -72,7 +72,7 @@ def topic_html(topic: Topic) -> str:
     if len(records) > 1 and records[-1].ts > records[0].ts:
         seconds = (records[-1].ts - records[0].ts) / 1000
         rate = f"<br>{(records[-1].seq - records[0].seq) / seconds:.3g} records/s at the end"
-    head = "".join(f"<th>{name}</th>" for name in ("seq", "time (UTC)", "node", "tag", "data"))
+    head = "".join(f"<th>{name}</th>" for name in ("seq", "time (UTC)", "origin", "tag", "data"))
     body = "".join(_row(record) for record in reversed(records))
     return f"{title}{rate}<table><tr>{head}</tr>{body}</table>"
 
@@ -84,7 +84,7 @@ def _row(record: Record) -> str:
         if record.binary
         else record.stored[:200].decode("utf-8", "replace")
     )
-    cells = (str(record.seq), time, record.node or "", record.tag or "", text)
+    cells = (str(record.seq), time, record.origin or "", record.tag or "", text)
     return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
 
 

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, cast
 
-from . import show
+from ..errors import InvalidRequest
+from . import arguments, config, show
+from .arguments import EARLIEST
 from .backend import append_table, consumer_of
 from .consumer import Consumer, ConsumerInfo, Mode
 from .encoding import dump, rows
 from .read import Item, OnGap, Read, all_of
-from .values import EARLIEST, Ack, Deleted, Durability, Start, TopicState
+from .values import Ack, Deleted, Durability, TopicState
 
 if TYPE_CHECKING:
-    from .backend import Acked, Backend
+    from .arguments import Duration, Position, Start, Time
+    from .backend import Acked, Backend, NewRow
+
+
+class WriteOptions(TypedDict):
+    """The options of a write as a backend takes them."""
+
+    node: str | None
+    key: str | None
+    expect_head: int | None
+    sync: bool
+    create: bool | None
+    disable_backpressure: bool
 
 
 class Topic:
@@ -26,17 +39,18 @@ class Topic:
     """
 
     __slots__ = ("_backend", "_config", "name")
+    _kind: ClassVar[str] = "topic"
 
-    def __init__(self, backend: Backend, name: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, backend: Backend, name: str, options: Mapping[str, Any]) -> None:
         self._backend = backend
-        self.name = name
-        self._config = dump(dict(config)) if config else None
+        self.name = arguments.name(self._kind, name)
+        self._config = dump(config.fields(options)) if options else None
 
-    def create(self, /, **config: Any) -> TopicState:
+    def create(self, /, **options: Any) -> TopicState:
         """Creates the topic, or updates the named options of an existing one.
 
         Args:
-            config: topic options, over those of the handle.
+            options: topic options, over those of the handle.
 
         Raises:
             Conflict: an option cannot be changed.
@@ -47,7 +61,7 @@ class Topic:
             ```
         """
         named = {} if self._config is None else json.loads(self._config)
-        self._backend.create(self.name, dump(named | config))
+        self._backend.create(self.name, dump(named | config.fields(options)))
         return self.state()
 
     def append(
@@ -55,69 +69,71 @@ class Topic:
         data: Any,
         *,
         tag: str | None = None,
-        node: str | None = None,
+        origin: str | None = None,
         meta: Mapping[str, str] | None = None,
-        ttl_ms: int = 0,
-        key: str | None = None,
+        ttl: Duration = 0,
+        idempotency_key: str | None = None,
+        lane: int | None = None,
+        group: str | None = None,
+        delay: Duration = 0,
+        deliver_at: Time | None = None,
         expect_head: int | None = None,
         sync: bool = False,
         create: bool | None = None,
-        wait: bool = True,
+        block: bool = True,
     ) -> Ack:
         """Appends one record, or a list or tuple of records as one batch, all or nothing.
 
         Args:
-            data: `bytes` are stored as they are, any other value as JSON. `New` gives one record
-                options of its own, or a list as its payload.
+            data: `bytes` are stored as they are, any other value as JSON. `NewRecord` gives one
+                record options of its own, or a list as its payload.
             tag: the tag of records without one.
-            node: the origin label of the records.
+            origin: the node that the records come from; readers can exclude nodes.
             meta: headers of records without any.
-            ttl_ms: milliseconds after which records expire; 0 is never (default).
-            key: idempotency key: a repeat with the same key returns the first answer.
+            ttl: how long the records are kept, for example `"7d"`; 0 is for ever (default).
+            idempotency_key: a repeat with the same key returns the first answer.
+            lane: of jobs: 0 to 9 (default: 5); lower lanes are claimed first.
+            group: of jobs: at most one job of a group is leased at a time.
+            delay: of jobs: how long no claim gets them, for example `"90s"`.
+            deliver_at: of jobs: no claim gets them before this time.
             expect_head: append only if this is the head of the topic.
             sync: wait until the batch is durable, whatever the class of the topic.
             create: whether to create the topic (default: the setting `auto_create`).
-            wait: wait for memory when the engine is overloaded (default: True).
+            block: wait for memory when the engine is overloaded (default: True).
 
         Returns:
             The seqs of the batch, and whether it was a repeat.
 
         Raises:
-            Conflict: `expect_head` is not the head, or `key` was used for other records.
+            Conflict: `expect_head` is not the head, or the key was used for other records.
             Full: a cap with `discard="reject"` is reached.
-            Throttled: a limit of the engine is reached, or `wait` is False and memory is short.
+            Throttled: a limit of the engine is reached, or `block` is False and memory is short.
             Unavailable: the disk refuses; the outcome may be unknown, so repeat with the same
-                `key`.
+                `idempotency_key`.
 
         Example:
             ```python
-            ack = orders.append([{"id": 1}, {"id": 2}], tag="eu:7", key="batch-7")
+            ack = orders.append([{"id": 1}, {"id": 2}], tag="eu:7", idempotency_key="batch-7")
             ```
         """
-        acked = self._backend.append(
-            self.name,
-            rows(data, tag, meta, ttl_ms),
-            node=node,
-            key=key,
-            expect_head=expect_head,
-            sync=sync,
-            create=create,
-            config=self._config,
-            disable_backpressure=wait,
-        )
-        return ack_of(acked)
+        records = rows(data, tag, meta, ttl, lane, group, delay, deliver_at)
+        options = write_options(origin, idempotency_key, expect_head, sync, create, block)
+        return self._append(records, options)
+
+    def _append(self, records: list[NewRow], options: WriteOptions) -> Ack:
+        return ack_of(self._backend.append(self.name, records, config=self._config, **options))
 
     def append_batch(
         self,
         records: list[bytes],
         *,
         tag: str | None = None,
-        node: str | None = None,
-        key: str | None = None,
+        origin: str | None = None,
+        idempotency_key: str | None = None,
         expect_head: int | None = None,
         sync: bool = False,
         create: bool | None = None,
-        wait: bool = True,
+        block: bool = True,
     ) -> Ack:
         """Appends raw bytes, one record each, without parsing them; faster than `append`.
 
@@ -131,17 +147,11 @@ class Topic:
             ack = events.append_batch([b"a", b"b"])
             ```
         """
+        options = write_options(origin, idempotency_key, expect_head, sync, create, block)
+        payloads = raw_records(records)
+        tag = arguments.optional_text("tag", tag)
         acked = self._backend.append_batch(
-            self.name,
-            records,
-            tag=tag,
-            node=node,
-            key=key,
-            expect_head=expect_head,
-            sync=sync,
-            create=create,
-            config=self._config,
-            disable_backpressure=wait,
+            self.name, payloads, tag=tag, config=self._config, **options
         )
         return ack_of(acked)
 
@@ -150,8 +160,8 @@ class Topic:
         table: Any,
         *,
         tag: str | None = None,
-        node: str | None = None,
-        key: str | None = None,
+        origin: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Ack:
         """Appends the rows of an Arrow table, or of any object with an Arrow C stream, as one
         batch.
@@ -160,8 +170,8 @@ class Topic:
             table: has a column `data`: JSON text if it is utf8, bytes if it is binary. The columns
                 `tag`, `node` and `meta` (a map) are optional; others are ignored.
             tag: the tag of rows without one.
-            node: the origin label of rows without one.
-            key: idempotency key: a repeat with the same key returns the first answer.
+            origin: the node that rows without one come from.
+            idempotency_key: a repeat with the same key returns the first answer.
 
         Raises:
             InvalidRequest: the table has no column `data`, or one of another type.
@@ -171,26 +181,29 @@ class Topic:
             orders.append_arrow(pyarrow.table({"data": ['{"id": 1}'], "tag": ["eu:7"]}))
             ```
         """
+        tag = arguments.optional_text("tag", tag)
+        node = arguments.optional_text("origin", origin)
+        key = arguments.idempotency_key(idempotency_key)
         return ack_of(append_table(self._backend, self.name, self._config, table, tag, node, key))
 
     def read(
         self,
-        after: int | Start = EARLIEST,
+        after: Position = EARLIEST,
         *,
-        upto: int | None = None,
+        to_seq: int | None = None,
         limit: int | None = None,
-        match: str | None = None,
-        node: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        exclude_nodes: str | Sequence[str] | None = None,
         gaps: OnGap = "yield",
     ) -> Read:
         """Reads records after a seq, up to the head at the first fetch; then the iterator stops.
 
         Args:
-            after: a cursor (records after this seq), `EARLIEST` (default) or `TAIL`.
-            upto: the last seq to read (default: the head).
+            after: a cursor (records after this seq), `EARLIEST` (default) or `LATEST`.
+            to_seq: the last seq to read (default: the head).
             limit: most records to read (default: no limit).
-            match: only records with this tag; `"eu:*"` selects tags by prefix.
-            node: skip records of this node, or of these nodes.
+            tag: only records with this tag; `"eu:*"` selects tags by prefix.
+            exclude_nodes: skip records that come from this node, or from these nodes.
             gaps: what to do about lost records: `"yield"` a `Gap` (default), `"raise"` `DataLoss`,
                 or `"skip"` them. Each is also in `.gaps`.
 
@@ -200,10 +213,10 @@ class Topic:
 
         Example:
             ```python
-            for item in orders.read(after=0, match="eu:*"): ...
+            for item in orders.read(after=0, tag="eu:*"): ...
             ```
         """
-        return Read(self._backend, self.name, after, upto, limit, match, node, gaps)
+        return Read(self._backend, self.name, after, to_seq, limit, tag, exclude_nodes, gaps)
 
     def tail(self, count: int) -> list[Item]:
         """Returns the newest records, oldest first.
@@ -211,32 +224,34 @@ class Topic:
         Args:
             count: how many.
         """
+        count = arguments.count("count", count, 0)
         page = self._backend.read(self.name, tail=count, limit=count, max_bytes=1 << 30)
         items = all_of(self.name, page)
         if page.next_from_seq < page.head_seq and not page.caught_up:
             # A page of a server has at most 1000 records.
-            rest = self.read(page.next_from_seq, upto=page.head_seq, limit=count - len(page))
+            rest = self.read(page.next_from_seq, to_seq=page.head_seq, limit=count - len(page))
             items.extend(rest)
         return items
 
-    def wait(self, after: int, wait: float | None = None) -> bool:
+    def wait(self, after: int, timeout: Duration | None = None) -> bool:
         """Waits until the topic has a record after a seq.
 
         Args:
             after: the seq.
-            wait: most seconds to wait (default: no limit).
+            timeout: how long to wait at most (default: no limit).
 
         Returns:
             False if the time has passed without one.
         """
-        return self._backend.wait(self.name, after, wait)
+        seq = arguments.seq("after", after)
+        return self._backend.wait(self.name, seq, arguments.optional_seconds("timeout", timeout))
 
     def consumer(
         self,
         name: str,
         mode: Mode | None = None,
         *,
-        start: Literal["start", "end"] = "start",
+        start: Start | Literal["earliest", "latest"] = EARLIEST,
         auto_commit: bool = False,
     ) -> Consumer:
         """Returns a reader whose cursor the engine stores; creates it if it does not exist.
@@ -245,7 +260,7 @@ class Topic:
             name: the name of the consumer.
             mode: `"at_least_once"` (default of a new one) stores the cursor by `commit`;
                 `"at_most_once"` stores it durably before records are returned.
-            start: where a new consumer begins: `"start"` (default) or `"end"` of the topic.
+            start: where a new consumer begins: `EARLIEST` (default) or `LATEST`.
             auto_commit: commit a batch when the next one is read (default: False).
 
         Raises:
@@ -256,10 +271,15 @@ class Topic:
             ```python
             billing = orders.consumer("billing")
             batch = billing.read(wait=5)
-            billing.commit(batch.next_from_seq)
+            batch.commit()
             ```
         """
-        native = consumer_of(self._backend, self.name, name, mode, start, auto_commit)
+        arguments.name("consumer", name)
+        if mode is not None:
+            arguments.choice("mode", mode, ("at_least_once", "at_most_once"))
+        begin = "start" if arguments.end("start", start) is EARLIEST else "end"
+        flag = arguments.flag("auto_commit", auto_commit)
+        native = consumer_of(self._backend, self.name, name, mode, begin, flag)
         return Consumer(self._backend, native, self.name, name)
 
     def consumers(self) -> list[ConsumerInfo]:
@@ -271,32 +291,33 @@ class Topic:
 
     def drop_consumer(self, name: str) -> bool:
         """Deletes a consumer and its cursor; returns False if it does not exist."""
-        return self._backend.delete_consumer(self.name, name)
+        return self._backend.delete_consumer(self.name, arguments.name("consumer", name))
 
-    def seek(self, ts: int | datetime) -> int:
+    def seek(self, ts: Time) -> int:
         """Returns the cursor just before the first record at or after a time.
 
         Args:
-            ts: epoch milliseconds, or an aware `datetime`.
+            ts: an aware `datetime`, ISO text with an offset, or epoch milliseconds.
         """
-        if isinstance(ts, datetime):
-            ts = int(ts.timestamp() * 1000)
-        return self._backend.seek(self.name, ts)
+        return self._backend.seek(self.name, arguments.epoch_ms("ts", ts))
 
-    def delete(self, *, before: int | None = None, match: str | None = None) -> Deleted:
+    def delete(self, *, before: int | None = None, tag: str | None = None) -> Deleted:
         """Deletes records.
 
         Args:
             before: those with a smaller seq.
-            match: those with this tag; `"eu:*"` selects tags by prefix. With both arguments, those
+            tag: those with this tag; `"eu:*"` selects tags by prefix. With both arguments, those
                 that meet both.
 
         Example:
             ```python
-            orders.delete(before=1000, match="eu:*")
+            orders.delete(before=1000, tag="eu:*")
             ```
         """
-        fields = json.loads(self._backend.delete(self.name, before, match))
+        if before is None and tag is None:
+            raise InvalidRequest("delete needs before or tag: to delete all records, use drop")
+        seq = arguments.optional_seq("before", before)
+        fields = json.loads(self._backend.delete(self.name, seq, arguments.tag_filter(tag)))
         return Deleted(**{name: fields[name] for name in Deleted.__slots__})
 
     def state(self) -> TopicState:
@@ -327,6 +348,35 @@ class Topic:
 
     def _repr_html_(self) -> str:
         return show.topic_html(self)
+
+
+def write_options(
+    origin: str | None = None,
+    idempotency_key: str | None = None,
+    expect_head: int | None = None,
+    sync: bool = False,
+    create: bool | None = None,
+    block: bool = True,
+) -> WriteOptions:
+    """The options of a write, checked, as a backend takes them."""
+    return {
+        "node": arguments.optional_text("origin", origin),
+        "key": arguments.idempotency_key(idempotency_key),
+        "expect_head": arguments.optional_seq("expect_head", expect_head),
+        "sync": arguments.flag("sync", sync),
+        "create": None if create is None else arguments.flag("create", create),
+        "disable_backpressure": arguments.flag("block", block),
+    }
+
+
+def raw_records(records: object) -> list[bytes]:
+    """The payloads of `append_batch`."""
+    if not isinstance(records, list | tuple):
+        arguments.refuse("records", "a list of bytes", records)
+    for index, payload in enumerate(records):
+        if not isinstance(payload, bytes):
+            arguments.refuse(f"records[{index}]", "bytes", payload)
+    return records if isinstance(records, list) else list(records)
 
 
 def ack_of(acked: Acked) -> Ack:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import Conflict, InvalidRequest
+from . import arguments
 from .encoding import rows
 
 if TYPE_CHECKING:
+    from .arguments import Duration
     from .backend import NewRow, TransactionBackend
     from .queue import LeasedJob
 
@@ -35,7 +37,7 @@ class Committed:
     epoch: int
     """The epoch of the writer; 0 without a writer."""
     deduped: bool
-    """Whether this epoch, or key, was committed before; then nothing was done now."""
+    """Whether this epoch, or idempotency key, was committed before; then nothing was done now."""
     topics: Mapping[str, tuple[int, int]]
     """First and last seq of the rows of each topic."""
 
@@ -60,10 +62,17 @@ class Transaction:
     )
 
     def __init__(
-        self, native: TransactionBackend, writer: str | None, epoch: int | None, key: str | None
+        self,
+        native: TransactionBackend,
+        writer: str | None,
+        epoch: int | None,
+        idempotency_key: str | None,
     ) -> None:
+        if writer is not None:
+            arguments.name("writer", writer)
         self._native = native
-        self._options = (writer, epoch, key)
+        epoch = arguments.optional_seq("epoch", epoch)
+        self._options = (writer, epoch, arguments.idempotency_key(idempotency_key))
         self._rows: list[tuple[str, list[NewRow], str | None]] = []
         self._heads: dict[str, int] = {}
         self._commits: list[tuple[str, str, int]] = []
@@ -79,9 +88,9 @@ class Transaction:
         data: Any,
         *,
         tag: str | None = None,
-        node: str | None = None,
+        origin: str | None = None,
         meta: Mapping[str, str] | None = None,
-        ttl_ms: int = 0,
+        ttl: Duration = 0,
         expect_head: int | None = None,
     ) -> None:
         """Adds rows: a list or tuple is a batch, any other value is one record.
@@ -90,9 +99,9 @@ class Transaction:
             topic: the name or a handle of the topic, which is created if it does not exist.
             data: the rows, as in `Topic.append`.
             tag: the tag of rows without one.
-            node: the origin label of the rows.
+            origin: the node that the rows come from.
             meta: headers of rows without any.
-            ttl_ms: milliseconds after which the rows expire; 0 is never (default).
+            ttl: how long the rows are kept, for example `"7d"`; 0 is for ever (default).
             expect_head: commit only if this is the head of the topic when the rows get their seqs.
 
         Raises:
@@ -100,12 +109,14 @@ class Transaction:
             InvalidRequest: the block has ended.
         """
         self._check_open()
-        name = topic if isinstance(topic, str) else topic.name
+        name = arguments.name("topic", getattr(topic, "name", topic))
+        expect_head = arguments.optional_seq("expect_head", expect_head)
+        node = arguments.optional_text("origin", origin)
         if expect_head is not None and self._heads.setdefault(name, expect_head) != expect_head:
             raise Conflict(
                 f"topic {name!r}: expect_head is both {self._heads[name]} and {expect_head}"
             )
-        encoded = rows(data, tag, meta, ttl_ms)
+        encoded = rows(data, tag, meta, ttl)
         if encoded:
             self._rows.append((name, encoded, node))
 
@@ -117,7 +128,7 @@ class Transaction:
             seq: everything up to and with it is done.
         """
         self._check_open()
-        self._commits.append((consumer.topic, consumer.name, seq))
+        self._commits.append((consumer.topic, consumer.name, arguments.seq("seq", seq)))
 
     def ack(self, *jobs: LeasedJob) -> None:
         """Acks jobs. The transaction commits only if every lease is still valid.
@@ -127,7 +138,7 @@ class Transaction:
         """
         self._check_open()
         for job in jobs:
-            self._acks.append((job.record.topic, job.node, [job.seq], [job.lease_id]))
+            self._acks.append((job.record.topic, job.worker, [job.seq], [job.lease_id]))
             self._jobs.append(job)
 
     def __enter__(self) -> Transaction:

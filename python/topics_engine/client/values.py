@@ -6,54 +6,52 @@ import builtins
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Final, Literal
+from datetime import datetime, timedelta
+from typing import Any, Literal
 
-
-class Start(Enum):
-    """Where a read may begin, besides after a seq."""
-
-    EARLIEST = "earliest"
-    TAIL = "tail"
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-EARLIEST: Final = Start.EARLIEST
-"""The first record that is kept; no gap is reported for older ones."""
-TAIL: Final = Start.TAIL
-"""The head: only records that are written from now on."""
+from . import config
+from .arguments import EPOCH, Duration, Time
 
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
 
 
 @dataclass(frozen=True, slots=True)
-class New:
+class NewRecord:
     """A record to append with options of its own, or with a list as its payload."""
 
     data: Any
     tag: str | None = None
-    node: str | None = None
+    origin: str | None = None
+    """The node that the record comes from."""
     meta: Mapping[str, str] | None = None
-    ttl_ms: int = 0
+    ttl: Duration = 0
+    """How long the record is kept; 0 is for ever."""
     lane: int | None = None
     """Of a job: 0 to 9 (default: 5); lower lanes are claimed first."""
     group: str | None = None
     """Of a job: at most one job of a group is leased at a time, in seq order."""
-    delay_ms: int = 0
-    deliver_at: int = 0
-    """Of a job: no claim gets it for `delay_ms`, or until `deliver_at` (epoch ms)."""
+    delay: Duration = 0
+    deliver_at: Time | None = None
+    """Of a job: no claim gets it before the delay has passed, or before `deliver_at`."""
+
+
+class _Decoded:
+    """The place of the decoded payload, which is no field: it takes no part in comparisons."""
+
+    __slots__ = ("_data",)
+    _data: Any
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Record:
-    """A record as it was committed. `data` is decoded at each access."""
+class Record(_Decoded):
+    """A record as it was committed. `data` is decoded at the first access."""
 
     topic: str
     seq: int
     ts: int
-    node: str | None
+    """When it was committed, in milliseconds since the Unix epoch."""
+    origin: str | None
+    """The node that it comes from."""
     tag: str | None
     meta: Mapping[str, str] | None = field(hash=False)
     stored: bytes
@@ -63,7 +61,19 @@ class Record:
     @property
     def data(self) -> Any:
         """The payload: `bytes` if it was written as bytes, else the decoded JSON."""
-        return self.stored if self.binary else json.loads(self.stored)
+        if self.binary:
+            return self.stored
+        try:
+            return self._data
+        except AttributeError:
+            data = json.loads(self.stored)
+            object.__setattr__(self, "_data", data)
+            return data
+
+    @property
+    def time(self) -> datetime:
+        """When it was committed."""
+        return EPOCH + timedelta(milliseconds=self.ts)
 
     @property
     def raw(self) -> memoryview:
@@ -147,6 +157,7 @@ class TopicState:
     bytes: int
     gaps: tuple[Gap, ...]
     config: Mapping[str, Any] = field(hash=False)
+    """The options, by the names that `db.topic` takes; durations are in seconds."""
     effective_priority: int
     last_write_ts: int | None
     last_read_ts: int | None
@@ -159,6 +170,7 @@ class TopicState:
         fields = json.loads(body)
         topic = fields["topic"]
         gaps = tuple(Gap(topic, first, last, why) for first, last, why in fields.pop("gaps"))
+        fields["config"] = config.shown(fields["config"])
         known = {name: fields[name] for name in cls.__slots__ if name in fields}
         return cls(gaps=gaps, **known)
 
@@ -189,9 +201,10 @@ class RouterInfo:
     router: str
     source: str
     dest: str
-    preserve_node: bool
+    preserve_origin: bool
     preserve_tag: bool
-    filter: tuple[str, ...] | None
+    tag: str | None
+    """Only records with this tag are copied; `"eu:*"` selects tags by prefix."""
     create_dest: bool
     allow_cycle: bool
     guarantee: Literal["at_least_once", "exactly_once"]
@@ -203,10 +216,9 @@ class RouterInfo:
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> RouterInfo:
         """From an element of `GET /v0/routers`."""
-        known = {name: fields[name] for name in cls.__slots__}
-        if known["filter"] is not None:
-            known["filter"] = tuple(known["filter"])
-        return cls(**known)
+        tag = None if fields["filter"] is None else fields["filter"][-1]
+        named = {**fields, "preserve_origin": fields["preserve_node"], "tag": tag}
+        return cls(**{name: named[name] for name in cls.__slots__})
 
 
 @dataclass(frozen=True, slots=True)

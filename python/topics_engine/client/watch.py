@@ -8,12 +8,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import Closed, InvalidRequest
+from ..errors import Closed
+from . import arguments
+from .arguments import LATEST, Start
 from .closing import Closing
-from .read import OnGap, loss, nodes_of, records_of
-from .values import TAIL, CaughtUp, Gap, Record, Start, TopicDeleted
+from .read import GAPS, OnGap, loss, records_of
+from .values import CaughtUp, Gap, Record, TopicDeleted
 
 if TYPE_CHECKING:
+    from .arguments import Duration, Position
     from .backend import Backend, WatchEvent, WatchStart
 
 Event = Record | Gap | CaughtUp | TopicDeleted
@@ -29,27 +32,21 @@ class Watch(Closing, Iterator[Event]):
     def __init__(
         self,
         backend: Backend,
-        topics: str | Sequence[str] | Mapping[str, int | Start],
-        node: str | Sequence[str] | None,
-        match: str | None,
+        topics: str | Sequence[str] | Mapping[str, Position],
+        exclude_nodes: str | Sequence[str] | None,
+        tag: str | None,
         events: bool,
         gaps: OnGap,
         strong: bool,
         lenient: bool,
         limit: int,
     ) -> None:
-        if gaps not in ("yield", "raise", "skip"):
-            raise InvalidRequest(f"gaps must be 'yield', 'raise' or 'skip', not {gaps!r}")
-        if isinstance(topics, str):
-            topics = [topics]
-        if not isinstance(topics, Mapping):
-            topics = dict.fromkeys(topics, TAIL)
-        starts = [_start(name, at) for name, at in topics.items()]
+        starts = _starts(topics)
         self.gaps: list[Gap] = []
         """The gaps found so far."""
-        self._names = tuple(topics)
-        self._events = events
-        self._on_gap: OnGap = gaps
+        self._names = tuple(start[0] for start in starts)
+        self._events = arguments.flag("events", events)
+        self._on_gap = arguments.choice("gaps", gaps, GAPS)
         self._items: deque[Event] = deque()
         # The topic of the buffered items, and its cursor behind and before the last of them.
         self._topic, self._after, self._at = "", 0, 0
@@ -58,11 +55,11 @@ class Watch(Closing, Iterator[Event]):
         self._source = backend.watch(
             [s for s in starts if not s[0].endswith("*")],
             [s for s in starts if s[0].endswith("*")],
-            lenient=lenient,
-            skip_nodes=() if node is None else nodes_of(node),
-            match=match,
-            limit=limit,
-            strong=strong,
+            lenient=arguments.flag("lenient", lenient),
+            skip_nodes=arguments.nodes(exclude_nodes),
+            match=arguments.tag_filter(tag),
+            limit=arguments.count("limit", limit),
+            strong=arguments.flag("strong", strong),
         )
         self._cursors = {topic: at for topic, _, at in self._source.cursors()}
 
@@ -87,26 +84,27 @@ class Watch(Closing, Iterator[Event]):
             raise StopIteration
         return self._take()
 
-    def next(self, wait: float | None = None) -> Event | None:
+    def next(self, wait: Duration | None = None) -> Event | None:
         """Returns the next item.
 
         Args:
-            wait: most seconds to wait (default: no limit).
+            wait: how long to wait at most (default: no limit).
 
         Returns:
             `None` if the time has passed, or the watch is closed.
         """
-        self._await_items(wait)
+        self._await_items(arguments.optional_seconds("wait", wait))
         return self._take() if self._items and not self._closed else None
 
-    def batches(self, wait: float | None = None) -> Iterator[list[Event]]:
+    def batches(self, wait: Duration | None = None) -> Iterator[list[Event]]:
         """Iterates over lists of items that arrived together.
 
         Args:
-            wait: yield an empty list after this many seconds without an item (default: wait on).
+            wait: yield an empty list after this time without an item (default: wait on).
         """
+        seconds = arguments.optional_seconds("wait", wait)
         while not self._closed:
-            self._await_items(wait)
+            self._await_items(seconds)
             if not self._closed:
                 yield self._take_all()
 
@@ -177,10 +175,22 @@ class Watch(Closing, Iterator[Event]):
         return f"<Watch of {', '.join(self._names)}{', closed' if self._closed else ''}>"
 
 
-def _start(name: str, at: int | Start) -> WatchStart:
-    if at is Start.TAIL:
+def _starts(topics: str | Sequence[str] | Mapping[str, Position]) -> list[WatchStart]:
+    """The topics and patterns of a watch, and where they begin."""
+    if isinstance(topics, str):
+        topics = [topics]
+    if isinstance(topics, Mapping):
+        return [_start(name, at) for name, at in topics.items()]
+    arguments.listed("topics", "a name, a list of names, or a mapping of names", topics)
+    return [_start(name, LATEST) for name in dict.fromkeys(topics)]
+
+
+def _start(name: str, at: Position) -> WatchStart:
+    arguments.pattern("topics", name)
+    start = arguments.position(f"topics[{name!r}]", at)
+    if start is Start.LATEST:
         return (name, None, 0, None)
-    return (name, at if isinstance(at, int) else None, None, None)
+    return (name, start if isinstance(start, int) else None, None, None)
 
 
 def seconds_left(deadline: float | None) -> float | None:

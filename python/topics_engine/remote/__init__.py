@@ -13,7 +13,7 @@ __all__ = ["Options", "Verify", "connect", "connect_async"]
 
 def connect(
     url: str,
-    key: str | None = None,
+    api_key: str | None = None,
     *,
     deadline: float = 30.0,
     timeout: float = 10.0,
@@ -28,7 +28,7 @@ def connect(
 
     Args:
         url: the server, for example `"http://127.0.0.1:4000"`.
-        key: the API key; it is sent with every request.
+        api_key: it is sent with every request.
         deadline: seconds within which a call succeeds or raises (default: 30).
         timeout: seconds without a byte after which one attempt fails (default: 10), in addition
             to what the call itself waits.
@@ -45,7 +45,7 @@ def connect(
 
     Example:
         ```python
-        with te.connect("http://127.0.0.1:4000", "secret") as db:
+        with te.connect("http://127.0.0.1:4000", api_key="secret") as db:
             db.topic("orders").append({"id": 1})
         ```
     """
@@ -53,15 +53,15 @@ def connect(
         from .backend import HttpBackend
         from .sync_transport import SyncTransport
 
-    options = Options(url, key, deadline, timeout, connect_timeout, pool, heartbeat, verify)
+    options = Options(url, api_key, deadline, timeout, connect_timeout, pool, heartbeat, verify)
     return Database(HttpBackend(SyncTransport(options), options, may_block=True))
 
 
-def connect_async(url: str, key: str | None, **given: Any) -> Database:
+def connect_async(url: str, api_key: str | None, **given: Any) -> Database:
     """The same over asyncio: calls run in greenlets of tasks, and `aio` wraps the handles."""
     with extra("client", "aio.connect"):
         from .async_transport import AsyncTransport
         from .backend import HttpBackend
 
-    options = Options(url, key, **given)
+    options = Options(url, api_key, **given)
     return Database(HttpBackend(AsyncTransport(options), options, may_block=False))

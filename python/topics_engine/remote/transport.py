@@ -42,7 +42,7 @@ class Options:
     """The address of a server, and the timeouts of its client."""
 
     url: str
-    key: str | None = None
+    api_key: str | None = None
     deadline: float = 30.0
     """Seconds within which a call succeeds or raises, retries included."""
     timeout: float = 10.0
@@ -63,7 +63,9 @@ class Options:
             raise InvalidRequest(
                 f"{self.url!r} has a query, fragment or user: pass scheme, host, port and path only"
             )
-        if self.key is not None and (not self.key.isascii() or not self.key.isprintable()):
+        if self.api_key is not None and (
+            not self.api_key.isascii() or not self.api_key.isprintable()
+        ):
             raise InvalidRequest("the API key has characters that are not printable ASCII")
         for name in ("deadline", "timeout", "connect_timeout", "pool", "heartbeat"):
             if not getattr(self, name) > 0:
@@ -93,8 +95,8 @@ class Options:
     def headers(self) -> dict[str, str]:
         """The headers of every request."""
         found = {"User-Agent": "topics-engine", "Accept-Encoding": "identity"}
-        if self.key is not None:
-            found["Authorization"] = f"Bearer {self.key}"
+        if self.api_key is not None:
+            found["Authorization"] = f"Bearer {self.api_key}"
         return found
 
     def tls(self) -> ssl.SSLContext | None:

@@ -21,7 +21,8 @@ from ..asgi import App, build
 from ..asgi.access import check_bind
 from ..asgi.keys import Keys
 from ..asgi.settings import Settings
-from ..errors import TopicsError
+from ..errors import Locked, TopicsError
+from ..lockfile import holder_of
 from .hot import HotProtocols
 from .limits import Limits, set_user_timeout
 from .protocol import BoundedProtocol
@@ -123,6 +124,16 @@ def with_reserve(protocol: Callable[..., Any], limit: int) -> Callable[..., Any]
     return make
 
 
+def require_unlocked(data_dir: str) -> None:
+    """Raises if another process has the directory open. The engine, which opens while the server
+    listens, takes the lock.
+    """
+    holder = holder_of(data_dir)
+    if holder is not None:
+        detail = {"pid": holder.pid} | ({"url": holder.url} if holder.url else {})
+        raise Locked(f"{data_dir} is open in process {holder.pid}", detail=detail)
+
+
 def url_of(sock: socket.socket, scheme: str) -> str:
     host, port = sock.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -167,8 +178,9 @@ def serve(
         where = f"{settings.host}:{settings.port}"
         raise OSError(f"cannot listen on {where}: {error.strerror}") from error
     try:
-        # Fails before the address is printed if the directory cannot be created.
+        # Fails before the address is printed if the directory cannot be created, or is open.
         _core.make_directory(settings.data_dir)
+        require_unlocked(settings.data_dir)
     except TopicsError:
         sock.close()
         raise
@@ -206,6 +218,8 @@ def serve(
         server.should_exit = True
 
     app.lifespan.on_failure = failed
+    # `Server.shutdown` begins the shutdown, in its own order.
+    app.lifespan.watches_signals = False
     print_line(f"listening on {url} (data: {os.path.abspath(settings.data_dir)})")
     if hints:
         print_line(HINTS.format(url=url, program=program()))

@@ -197,7 +197,7 @@ def test_waits_hold_no_thread_and_do_not_block_the_loop(data_dir: Path) -> None:
         async with te.aio.open(data_dir) as db:
             t, jobs = db.topic("t"), await db.queue("jobs")
             await t.append(1)
-            c = await t.consumer("c", start="end")
+            c = await t.consumer("c", start="latest")
             watch = db.watch("t")
             await asyncio.gather(t.wait(1, 0.001), jobs.claim("w", wait=0.001), watch.next(0.001))
             before = threads()

@@ -92,7 +92,7 @@ def send(case: Case, api: Http, topic: str) -> Reply:
     path = told(case.path, names)
     if not case.events:
         return api(case.method, path, told(case.body, names), case.headers)
-    with Events(api.port, path, case.headers) as events:
+    with Events(api.port, api.base + path, case.headers) as events:
         assert events.status == case.status, events.body
         kinds = []
         lines = []
@@ -101,7 +101,7 @@ def send(case: Case, api: Http, topic: str) -> Reply:
             kinds.append(event.kind)
             lines.append(f"{event.kind}: {json.dumps(event.data)}".replace(": ", ":"))
         assert tuple(kinds) == case.events
-        headers = dict(events.response.getheaders())
+        headers = {name.lower(): value for name, value in events.response.getheaders()}
         return Reply(events.status, headers, "\n".join(lines).encode())
 
 

@@ -7,6 +7,8 @@ import json
 import threading
 from typing import Any
 
+import pytest
+
 from support.asgi_driver import Driver, run
 
 
@@ -162,6 +164,73 @@ def test_a_server_without_lifespan_gets_the_engine_at_the_first_request() -> Non
         while driver.lifespan.phase == "opening":
             await asyncio.sleep(0.001)
         assert await code_of(driver) == (200, "")
+
+    run(go())
+
+
+def test_without_lifespan_a_request_waits_for_the_engine() -> None:
+    """Probes do not: they ask what is."""
+    recovered = threading.Event()
+
+    def recover() -> Any:
+        assert recovered.wait(10)
+        return "engine", driver.http
+
+    driver = Driver(open_engine=recover)
+
+    async def go() -> None:
+        waiting = [
+            asyncio.ensure_future(driver.request(method, path))
+            for method, path in (("GET", "/v0/topics"), ("GET", "/v0/topics/a"))
+        ]
+        while driver.lifespan.phase == "new":
+            await asyncio.sleep(0)
+        assert await code_of(driver) == (503, "not_ready")
+        assert (await driver.request("GET", "/healthz")).status == 200
+        assert not any(request.done() for request in waiting)
+        recovered.set()
+        assert [(await request).status for request in waiting] == [200, 200]
+
+    run(go())
+
+
+def test_without_lifespan_a_request_gets_why_the_engine_is_not_open() -> None:
+    def fail() -> Any:
+        raise OSError("the disk is gone")
+
+    driver = Driver(open_engine=fail)
+
+    async def go() -> None:
+        assert await code_of(driver, "/v0/topics") == (503, "storage_unavailable")
+
+    run(go())
+
+
+def test_a_block_opens_and_closes_the_engine_of_a_mounted_application() -> None:
+    """Again and again, as test clients of frameworks do with one application."""
+    driver = Driver()
+
+    async def go() -> None:
+        for times in (1, 2):
+            async with driver.app.running() as app:
+                assert app is driver.app
+                assert await code_of(driver) == (200, "")
+            assert driver.closed_engines == ["engine"] * times
+            assert await code_of(driver, "/v0/topics") == (503, "shutting_down")
+
+    run(go())
+
+
+def test_a_block_raises_what_keeps_the_engine_from_opening() -> None:
+    def fail() -> Any:
+        raise OSError("the disk is gone")
+
+    driver = Driver(open_engine=fail)
+
+    async def go() -> None:
+        with pytest.raises(OSError, match="the disk is gone"):
+            async with driver.app.running():
+                raise AssertionError("not reached")
 
     run(go())
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import topics_engine as te
 from support.asgi_driver import Driver, run
 from topics_engine import asgi
+from topics_engine.asgi.build import DefaultApp
 
 
 def test_an_engine_of_the_callers_is_served_and_stays_open(tmp_path: Path) -> None:
@@ -61,6 +67,31 @@ def test_fifty_writers_in_one_tick_are_each_acked_once(tmp_path: Path) -> None:
         assert sorted(seqs) == sorted([*range(1, 51)] * 2)
 
 
-def test_app_is_made_when_it_is_asked_for() -> None:
-    assert asgi.app is asgi.app
-    assert isinstance(asgi.app, asgi.App)
+def test_app_is_an_attribute_that_reads_nothing_before_its_first_call(tmp_path: Path) -> None:
+    """Servers look it up in different ways, and a wrong setting is none of an import's."""
+    program = (
+        "import os; os.environ['TOPICS_MAX_BODY_BYTES'] = 'many'\n"
+        "import topics_engine.asgi as module\n"
+        "assert vars(module)['app'] is module.app\n"
+        "from topics_engine.asgi import app\n"
+        "assert not os.listdir('.')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+
+
+def test_settings_that_are_wrong_fail_the_startup(
+    monkeypatch: pytest.MonkeyPatch, isolated: None
+) -> None:
+    monkeypatch.setenv("TOPICS_MAX_BODY_BYTES", "many")
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    run(DefaultApp()({"type": "lifespan"}, receive, send))
+    (failed,) = sent
+    assert failed["type"] == "lifespan.startup.failed"
+    assert "max_body_bytes" in failed["message"]

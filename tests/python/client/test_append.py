@@ -25,7 +25,7 @@ def test_a_list_is_a_batch_and_anything_else_one_record(db: te.Database) -> None
     assert (second.created, second.deduped, second.durability) == (False, False, "disk")
     assert second.topic_id == first.topic_id
     t.append((4, 5))
-    t.append(te.New([6, 7]))
+    t.append(te.NewRecord([6, 7]))
     assert data_of(t) == [{"id": 1}, {"id": 2}, {"id": 3}, 4, 5, [6, 7]]
 
 
@@ -67,20 +67,20 @@ def test_bytes_like_payloads_are_raw(db: te.Database) -> None:
 def test_options_of_records(db: te.Database) -> None:
     t = db.topic("t")
     t.append(
-        [1, te.New(2, tag="own", node="n2", meta={"k": "own"})],
+        [1, te.NewRecord(2, tag="own", origin="n2", meta={"k": "own"})],
         tag="common",
-        node="n1",
+        origin="n1",
         meta={"k": "common"},
     )
     one, two = t.read()
     assert isinstance(one, te.Record)
     assert isinstance(two, te.Record)
-    assert (one.tag, one.node, one.meta) == ("common", "n1", {"k": "common"})
-    assert (two.tag, two.node, two.meta) == ("own", "n2", {"k": "own"})
+    assert (one.tag, one.origin, one.meta) == ("common", "n1", {"k": "common"})
+    assert (two.tag, two.origin, two.meta) == ("own", "n2", {"k": "own"})
     t.append(3)
     *_, three = t.read()
     assert isinstance(three, te.Record)
-    assert (three.tag, three.node, three.meta) == (None, None, None)
+    assert (three.tag, three.origin, three.meta) == (None, None, None)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, {1, 2}, object(), {(1, 2): 3}])
@@ -98,14 +98,14 @@ def test_nesting_is_bounded(db: te.Database) -> None:
     for _ in range(125):
         deep = [deep]
     t = db.topic("t")
-    t.append(te.New(deep))
+    t.append(te.NewRecord(deep))
     with pytest.raises(te.InvalidRequest, match="128 levels"):
-        t.append(te.New([deep]))
+        t.append(te.NewRecord([deep]))
 
 
 @pytest.mark.parametrize(
     ("meta", "said"),
-    [({"$x": "v"}, "reserved"), ({"_topics_x": "v"}, "reserved"), ({"a": 1}, "object of strings")],
+    [({"$x": "v"}, "reserved"), ({"_topics_x": "v"}, "reserved"), ({"a": 1}, "must be text")],
 )
 def test_metadata_rules(db: te.Database, meta: Any, said: str) -> None:
     with pytest.raises(te.InvalidRequest, match=said):
@@ -114,12 +114,12 @@ def test_metadata_rules(db: te.Database, meta: Any, said: str) -> None:
 
 def test_a_key_makes_a_repeat_return_the_first_answer(db: te.Database) -> None:
     t = db.topic("t")
-    first = t.append([1, 2], key="k")
-    again = t.append([1, 2], key="k")
+    first = t.append([1, 2], idempotency_key="k")
+    again = t.append([1, 2], idempotency_key="k")
     assert (again.first_seq, again.last_seq, again.deduped) == (1, 2, True)
     assert not first.deduped
     with pytest.raises(te.Conflict) as caught:
-        t.append([3], key="k")
+        t.append([3], idempotency_key="k")
     assert caught.value.code == "idempotency_mismatch"
     assert data_of(t) == [1, 2]
 
@@ -137,12 +137,12 @@ def test_a_conditional_append(db: te.Database) -> None:
 
 def test_append_batch_moves_bytes(db: te.Database) -> None:
     t = db.topic("t")
-    ack = t.append_batch([b"a", b"", b"{not json"], tag="x", node="n")
+    ack = t.append_batch([b"a", b"", b"{not json"], tag="x", origin="n")
     assert (ack.first_seq, ack.last_seq) == (1, 3)
     records = list(t.read())
     assert [r.data for r in records if isinstance(r, te.Record)] == [b"a", b"", b"{not json"]
-    assert {(r.tag, r.node) for r in records if isinstance(r, te.Record)} == {("x", "n")}
-    with pytest.raises(TypeError):
+    assert {(r.tag, r.origin) for r in records if isinstance(r, te.Record)} == {("x", "n")}
+    with pytest.raises(te.InvalidRequest, match=r"records\[1\] must be bytes, not 'b'"):
         t.append_batch([b"a", "b"])  # type: ignore[list-item]
     with pytest.raises(te.InvalidRequest):
         t.append_batch([])
@@ -225,8 +225,8 @@ def test_a_record_is_never_larger_than_a_frame_can_hold(data_dir: Path, most: in
     ) as db:  # fmt: skip
         t = db.topic("t")
         part = "x" * 65_535
-        t.append(b"x" * (31 << 20), tag=part, node=part, meta={"k": "v" * 500_000})
-        for field in ("tag", "node"):
+        t.append(b"x" * (31 << 20), tag=part, origin=part, meta={"k": "v" * 500_000})
+        for field in ("tag", "origin"):
             with pytest.raises(te.InvalidRequest) as caught:
                 t.append(1, **{field: part + "x"})
             assert caught.value.code == "record_too_large"
@@ -235,7 +235,7 @@ def test_a_record_is_never_larger_than_a_frame_can_hold(data_dir: Path, most: in
         assert caught.value.code == "record_too_large"
         (record,) = t.read()
         assert isinstance(record, te.Record)
-        assert (len(record.data), record.tag, record.node) == (31 << 20, part, part)
+        assert (len(record.data), record.tag, record.origin) == (31 << 20, part, part)
 
 
 def test_acks_are_values() -> None:

@@ -27,8 +27,8 @@ SCHEMA = pa.schema(
 
 def test_round_trip(db: te.Database) -> None:
     t = db.topic("t")
-    t.append([te.New({"i": i}, tag="x" if i % 2 else None, node="n") for i in range(5000)])
-    t.append(te.New("é", meta={"k": "v", "l": '"\\'}))
+    t.append([te.NewRecord({"i": i}, tag="x" if i % 2 else None, origin="n") for i in range(5000)])
+    t.append(te.NewRecord("é", meta={"k": "v", "l": '"\\'}))
     table = t.read(after=0).to_arrow()
     table.validate(full=True)
     assert table.schema.equals(SCHEMA)
@@ -38,7 +38,7 @@ def test_round_trip(db: te.Database) -> None:
     assert table["seq"].to_pylist() == [r.seq for r in records]
     assert table["data"].to_pylist() == [r.stored.decode() for r in records]
     assert table["tag"].to_pylist() == [r.tag for r in records]
-    assert table["node"].to_pylist() == [r.node for r in records]
+    assert table["node"].to_pylist() == [r.origin for r in records]
     times = [datetime.fromtimestamp(r.ts / 1000, UTC) for r in records]
     assert table["ts"].to_pylist() == times
     assert table["meta"][-1].as_py() == [("k", "v"), ("l", '"\\')]
@@ -78,11 +78,11 @@ def test_a_gap_is_a_row(db: te.Database) -> None:
 
 def test_ranges(db: te.Database) -> None:
     t = db.topic("t")
-    t.append([te.New(i, tag=f"k:{i % 2}") for i in range(1, 101)])
-    assert t.read(after=90, upto=95).to_arrow()["seq"].to_pylist() == [91, 92, 93, 94, 95]
+    t.append([te.NewRecord(i, tag=f"k:{i % 2}") for i in range(1, 101)])
+    assert t.read(after=90, to_seq=95).to_arrow()["seq"].to_pylist() == [91, 92, 93, 94, 95]
     assert t.read(after=90, limit=3).to_arrow()["seq"].to_pylist() == [91, 92, 93]
-    assert t.read(after=90, match="k:0").to_arrow()["seq"].to_pylist() == [92, 94, 96, 98, 100]
-    assert t.read(te.TAIL).to_arrow().num_rows == 0
+    assert t.read(after=90, tag="k:0").to_arrow()["seq"].to_pylist() == [92, 94, 96, 98, 100]
+    assert t.read(te.LATEST).to_arrow().num_rows == 0
     assert t.read(after=100).to_arrow().num_rows == 0
     read = t.read(after=0)
     next(read)

@@ -35,7 +35,7 @@ def test_records_survive_close_and_reopen(data_dir: Path) -> None:
         assert [r.data for r in db.topic("t").read() if isinstance(r, te.Record)] == [1, 2]
         assert db.topic("t").state().config["durability"] == "fsync"
         assert db.topic("t").append(3).first_seq == 3
-        (record,) = db.topic("d").read(match="x")
+        (record,) = db.topic("d").read(tag="x")
         assert isinstance(record, te.Record)
         assert record.data == {"a": 1}
 
@@ -184,11 +184,11 @@ def test_a_forked_child_is_told_and_touches_nothing(data_dir: Path) -> None:
     "wait",
     [
         "t.wait(1)",
-        "t.wait(1, wait=1000)",
+        "t.wait(1, timeout=1000)",
         "db.queue('jobs').claim('w', wait=1000)",
         "next(db.queue('jobs').work('w'))",
-        "t.consumer('c', start='end').read(wait=1000)",
-        "t.consumer('c', 'at_most_once', start='end').read(wait=1000)",
+        "t.consumer('c', start='latest').read(wait=1000)",
+        "t.consumer('c', 'at_most_once', start='latest').read(wait=1000)",
         "next(db.watch('t').batches())",
     ],
 )
@@ -239,7 +239,7 @@ def test_the_gil_is_free_while_a_call_waits(db: te.Database) -> None:
     thread.start()
     started.set()
     # Held GIL: nobody could append, and this would not return.
-    assert t.wait(1, wait=60) is True
+    assert t.wait(1, timeout=60) is True
     assert counted == 1000
     thread.join()
 

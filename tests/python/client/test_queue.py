@@ -11,7 +11,7 @@ import topics_engine as te
 
 
 def test_a_job_is_done_or_given_back(db: te.Database) -> None:
-    jobs = db.queue("jobs", retry_backoff_ms=0)
+    jobs = db.queue("jobs", retry_backoff=0)
     jobs.append([{"n": 1}, {"n": 2}])
     first, second = jobs.claim("w", max=16)
     assert (first.seq, first.data, first.deliveries) == (1, {"n": 1}, 1)
@@ -37,7 +37,7 @@ def test_a_job_is_done_or_given_back(db: te.Database) -> None:
 def test_a_lease_is_renewed_while_the_block_runs(db: te.Database) -> None:
     jobs = db.queue("jobs")
     jobs.append([1])
-    (job,) = jobs.claim("w", lease_ms=150)
+    (job,) = jobs.claim("w", lease=0.15)
     with job:
         assert jobs.claim("v", wait=0.5) == []
     assert jobs.state().count == 0
@@ -47,19 +47,19 @@ def test_options_of_jobs(db: te.Database) -> None:
     jobs = db.queue("jobs")
     jobs.append(
         [
-            te.New("last", lane=9),
-            te.New("a1", group="a"),
-            te.New("a2", group="a", tag="t"),
-            te.New("first", lane=0),
-            te.New("later", delay_ms=86_400_000),
+            te.NewRecord("last", lane=9),
+            te.NewRecord("a1", group="a"),
+            te.NewRecord("a2", group="a", tag="t"),
+            te.NewRecord("first", lane=0),
+            te.NewRecord("later", delay=86400),
         ]
     )
     assert [j.data for j in jobs.claim("w", max=9)] == ["first", "a1", "last"]
     with pytest.raises(te.Conflict) as caught:
-        db.topic("log").append(te.New(1, lane=3))
+        db.topic("log").append(te.NewRecord(1, lane=3))
     assert caught.value.code == "not_a_queue"
     with pytest.raises(te.InvalidRequest):
-        jobs.append(te.New(1, lane=10))
+        jobs.append(te.NewRecord(1, lane=10))
 
 
 def test_a_claim_waits_for_a_job(db: te.Database) -> None:
@@ -84,7 +84,7 @@ def test_work_follows_and_gives_back(db: te.Database) -> None:
 
 def test_dead_letters_and_back(data_dir: Path) -> None:
     with te.open(data_dir) as db:
-        jobs = db.queue("jobs", max_deliveries=1, dead_letter="jobs.dead", retry_backoff_ms=0)
+        jobs = db.queue("jobs", max_deliveries=1, dead_letter="jobs.dead", retry_backoff=0)
         jobs.append(["x"])
         jobs.claim("w")[0].nack()
         assert jobs.claim("w") == []
@@ -107,13 +107,13 @@ def test_a_consumer_goes_on_where_it_was(data_dir: Path) -> None:
         c = orders.consumer("billing")
         batch = c.read(max_records=2)
         assert [r.data for r in batch if isinstance(r, te.Record)] == [0, 1]
-        assert (batch.next_from_seq, batch.lag) == (2, 3)
-        c.commit(batch.next_from_seq)
+        assert (batch.cursor, batch.lag) == (2, 3)
+        c.commit(batch.cursor)
         assert len(c.read(checkpoint=False)) == 3
     with te.open(data_dir) as db:
         c = db.topic("orders").consumer("billing")
         assert (c.cursor, c.mode) == (2, "at_least_once")
-        assert c.seek(to="end") == 5
+        assert c.seek(te.LATEST) == 5
         assert len(c.read()) == 0
         with pytest.raises(te.Conflict):
             db.topic("orders").consumer("billing", "at_most_once")

@@ -19,7 +19,7 @@ def seqs(items: te.Read) -> list[int]:
 @pytest.fixture
 def topic(db: te.Database) -> te.Topic:
     t = db.topic("t")
-    t.append([te.New({"i": i}, tag=f"k:{i % 3}", node=f"n{i % 2}") for i in range(1, 3001)])
+    t.append([te.NewRecord({"i": i}, tag=f"k:{i % 3}", origin=f"n{i % 2}") for i in range(1, 3001)])
     return t
 
 
@@ -34,11 +34,11 @@ def test_a_read_ends_at_the_head_of_its_beginning(topic: te.Topic) -> None:
 
 
 def test_bounds_are_exclusive_and_inclusive(topic: te.Topic) -> None:
-    assert seqs(topic.read(after=10, upto=13)) == [11, 12, 13]
+    assert seqs(topic.read(after=10, to_seq=13)) == [11, 12, 13]
     assert seqs(topic.read(after=2990, limit=4)) == [2991, 2992, 2993, 2994]
     assert seqs(topic.read(te.EARLIEST, limit=2)) == [1, 2]
-    assert seqs(topic.read(te.TAIL)) == []
-    assert topic.read(te.TAIL).cursor == 3000
+    assert seqs(topic.read(te.LATEST)) == []
+    assert topic.read(te.LATEST).cursor == 3000
     assert seqs(topic.read(after=3000)) == []
 
 
@@ -58,12 +58,12 @@ def test_a_cursor_before_anything_was_taken(topic: te.Topic) -> None:
 
 
 def test_filters_advance_the_cursor(topic: te.Topic) -> None:
-    assert seqs(topic.read(after=0, match="k:1", upto=10)) == [1, 4, 7, 10]
-    assert seqs(topic.read(after=0, match="k:*", upto=4)) == [1, 2, 3, 4]
-    read = topic.read(after=0, node=["n0", "n1"])
+    assert seqs(topic.read(after=0, tag="k:1", to_seq=10)) == [1, 4, 7, 10]
+    assert seqs(topic.read(after=0, tag="k:*", to_seq=4)) == [1, 2, 3, 4]
+    read = topic.read(after=0, exclude_nodes=["n0", "n1"])
     assert list(read) == []
     assert read.cursor == 3000
-    assert seqs(topic.read(after=0, node="n0", upto=4)) == [1, 3]
+    assert seqs(topic.read(after=0, exclude_nodes="n0", to_seq=4)) == [1, 3]
 
 
 def test_batches(topic: te.Topic) -> None:
@@ -83,9 +83,9 @@ def test_tail_and_seek(topic: te.Topic) -> None:
 
 
 def test_deletes_are_silent(topic: te.Topic) -> None:
-    gone = topic.delete(match="k:1")
+    gone = topic.delete(tag="k:1")
     assert (gone.deleted, gone.count, gone.head_seq) == (1000, 2000, 3000)
-    read = topic.read(after=0, upto=6)
+    read = topic.read(after=0, to_seq=6)
     assert seqs(read) == [2, 3, 5, 6]
     assert topic.delete(before=1001).deleted == 666
     items = list(topic.read(after=0))
@@ -184,8 +184,8 @@ def test_waiting(db: te.Database) -> None:
     t = db.topic("t")
     t.append(1)
     assert t.wait(0) is True
-    assert t.wait(1, wait=0) is False
-    assert t.wait(1, wait=0.01) is False
+    assert t.wait(1, timeout=0) is False
+    assert t.wait(1, timeout=0.01) is False
     started = threading.Event()
     woken: list[bool] = []
 

@@ -128,7 +128,7 @@ def test_no_directory_is_made(tmp_path: Path) -> None:
 
 
 def test_a_scan_here_is_asked_for_as_over_http(db: te.Database) -> None:
-    db.topic("t").append([te.New(n, tag=f"k{n % 2}") for n in range(10)])
+    db.topic("t").append([te.NewRecord(n, tag=f"k{n % 2}") for n in range(10)])
     assert seqs(db, match="k1", from_seq="earliest") == [2, 4, 6, 8, 10]
     stream = db.scan("t", columns=["data"], data_type="binary")
     table = pa.RecordBatchReader.from_stream(stream).read_all()

@@ -30,7 +30,7 @@ def test_consume_process_produce(db: te.Database) -> None:
     job, _ = jobs.claim("w", max=2)
     with db.transaction() as tx:
         tx.append("out", [10, 20], tag="t", expect_head=0)
-        tx.append(db.topic("other"), {"x": 1}, node="n", meta={"k": "v"})
+        tx.append(db.topic("other"), {"x": 1}, origin="n", meta={"k": "v"})
         tx.commit(c, 2)
         tx.ack(job)
         assert tx.result is None
@@ -40,7 +40,7 @@ def test_consume_process_produce(db: te.Database) -> None:
     assert data(db, "jobs") == ["b"]
     (record,) = db.topic("other").tail(1)
     assert isinstance(record, te.Record)
-    assert (record.node, record.meta) == ("n", {"k": "v"})
+    assert (record.origin, record.meta) == ("n", {"k": "v"})
 
 
 def attempt(
@@ -49,9 +49,9 @@ def attempt(
     ack: te.Job | None = None,
     writer: str | None = None,
     epoch: int | None = None,
-    key: str | None = None,
+    idempotency_key: str | None = None,
 ) -> te.Committed:
-    with db.transaction(writer, epoch, key=key) as tx:
+    with db.transaction(writer, epoch, idempotency_key=idempotency_key) as tx:
         for topic, value, head in rows:
             tx.append(topic, value, expect_head=head)
         if ack is not None:
@@ -105,18 +105,20 @@ def test_writers_and_keys(data_dir: Path) -> None:
         for epoch, want in [(None, 1), (None, 2), (7, 7)]:
             done = attempt(db, ("t", want, None), writer="w", epoch=epoch)
             assert (done.epoch, done.deduped) == (want, False)
-        first = attempt(db, ("t", "k", None), key="k")
+        first = attempt(db, ("t", "k", None), idempotency_key="k")
     with te.open(data_dir) as db:
         again = attempt(db, ("t", 7, None), writer="w", epoch=7)
         assert again == te.Committed(7, True, {"t": (3, 3)})
         with pytest.raises(te.Conflict) as e:
             attempt(db, ("t", 6, None), writer="w", epoch=6)
         assert (e.value.code, e.value.detail["last_epoch"]) == ("stale_epoch", 7)
-        assert attempt(db, ("t", "k", None), key="k") == te.Committed(0, True, first.topics)
+        assert attempt(db, ("t", "k", None), idempotency_key="k") == te.Committed(
+            0, True, first.topics
+        )
         with pytest.raises(te.Conflict):
-            attempt(db, ("t", "other", None), key="k")
+            attempt(db, ("t", "other", None), idempotency_key="k")
         with pytest.raises(te.InvalidRequest):
-            attempt(db, writer="w", key="k")
+            attempt(db, writer="w", idempotency_key="k")
         assert data(db, "t") == [1, 2, 7, "k"]
 
 

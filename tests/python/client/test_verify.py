@@ -20,10 +20,12 @@ def build(path: Path) -> None:
     with te.open(path, segment_max_events=50) as db:
         for name in ("a", "b"):
             t = db.topic(name)
-            t.append([te.New({"i": i}, tag=f"k:{i % 3}", meta={"m": "v"}) for i in range(120)])
+            t.append(
+                [te.NewRecord({"i": i}, tag=f"k:{i % 3}", meta={"m": "v"}) for i in range(120)]
+            )
             db.sync()
             db.checkpoint()
-            t.delete(match="k:1")
+            t.delete(tag="k:1")
             db.sync()
             db.checkpoint()
 

@@ -36,10 +36,10 @@ def test_from_a_cursor_then_live(db: te.Database) -> None:
         items = take(watch, 3)
         assert datas(items) == [2, 3]
         assert items[2] == te.CaughtUp("orders", 3)
-        orders.append({"id": 4}, tag="t", node="n", meta={"k": "v"})
+        orders.append({"id": 4}, tag="t", origin="n", meta={"k": "v"})
         (record,) = take(watch, 1)
         assert isinstance(record, te.Record)
-        assert (record.topic, record.seq, record.tag, record.node) == ("orders", 4, "t", "n")
+        assert (record.topic, record.seq, record.tag, record.origin) == ("orders", 4, "t", "n")
         assert record.meta == {"k": "v"}
         assert record.data == {"id": 4}
         assert watch.next(wait=0.01) is None
@@ -51,7 +51,7 @@ def test_starts(db: te.Database) -> None:
         db.topic("a").append(3)
         assert datas(take(tail, 1)) == [3]
         assert datas(take(all_of_it, 3)) == [1, 2, 3]
-    with db.watch({"a": te.TAIL}) as watch:
+    with db.watch({"a": te.LATEST}) as watch:
         assert watch.next(wait=0) is None
         assert watch.cursor == {"a": 3}
     with pytest.raises(te.NotFound):
@@ -67,7 +67,7 @@ def test_starts(db: te.Database) -> None:
 
 def test_many_topics_and_patterns(db: te.Database) -> None:
     db.topic("a").append(1)
-    with db.watch({"a": 0, "p.*": te.TAIL}) as watch:
+    with db.watch({"a": 0, "p.*": te.LATEST}) as watch:
         db.topic("p.new").append([1, 2])
         db.topic("q").append(1)
         got = {(i.topic, i.seq) for i in take(watch, 3) if isinstance(i, te.Record)}
@@ -91,8 +91,10 @@ def test_the_cursor_is_exact_within_a_batch(db: te.Database) -> None:
 
 def test_filters(db: te.Database) -> None:
     topic = db.topic("a")
-    topic.append([te.New(1, tag="x"), te.New(2, tag="y"), te.New(3, tag="x", node="me")])
-    with db.watch({"a": 0}, match="x", node="me") as watch:
+    topic.append(
+        [te.NewRecord(1, tag="x"), te.NewRecord(2, tag="y"), te.NewRecord(3, tag="x", origin="me")]
+    )
+    with db.watch({"a": 0}, tag="x", exclude_nodes="me") as watch:
         assert datas(take(watch, 1)) == [1]
         assert watch.next(wait=0.01) is None
         assert watch.cursor == {"a": 3}

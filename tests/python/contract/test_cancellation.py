@@ -110,7 +110,7 @@ async def test_work_goes_on_after_a_cancelled_wait(db: Any) -> None:
 
 @cancellable
 async def test_a_cancelled_block_gives_its_job_back(db: Any) -> None:
-    jobs = await db.queue("jobs", retry_backoff_ms=0)
+    jobs = await db.queue("jobs", retry_backoff=0)
     await jobs.append("x")
     (job,) = await jobs.claim("w")
 
@@ -133,11 +133,11 @@ async def test_a_cancelled_write_is_stored_or_not_and_a_repeat_is_exact(
     t = db.topic("t", durability=durability)
     await t.create()
     for i in range(40):
-        write = asyncio.create_task(t.append([i, i], key=f"k{i}"))
+        write = asyncio.create_task(t.append([i, i], idempotency_key=f"k{i}"))
         await turns(i % 4)
         await cancel(write)
     for i in range(40):
-        await t.append([i, i], key=f"k{i}")
+        await t.append([i, i], idempotency_key=f"k{i}")
     records = datas(await all_of(t.read()))
     assert sorted(records) == sorted([*range(40), *range(40)])
     assert records[::2] == records[1::2], "batches are whole"
@@ -165,7 +165,7 @@ async def test_waits_that_time_out_leave_nothing(open_db: Open) -> None:
     async with open_db() as db:
         t, jobs = db.topic("t"), await db.queue("jobs")
         await t.append(1)
-        c = await t.consumer("c", start="end")
+        c = await t.consumer("c", start="latest")
         for _ in range(20):
             async with db.watch("t") as watch:
                 for wait in (t.wait(1), jobs.claim("w", wait=60), c.read(wait=60), anext(watch)):

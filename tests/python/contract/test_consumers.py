@@ -19,8 +19,8 @@ async def test_a_consumer_goes_on_where_it_was(open_db: Open) -> None:
         c = await orders.consumer("billing")
         assert (c.topic, c.name, c.mode, c.cursor) == ("orders", "billing", "at_least_once", 0)
         batch = await c.read(max_records=2)
-        assert (datas(batch), batch.next_from_seq, batch.lag) == ([0, 1], 2, 3)
-        await c.commit(batch.next_from_seq)
+        assert (datas(batch), batch.cursor, batch.lag) == ([0, 1], 2, 3)
+        await c.commit(batch.cursor)
         assert datas(await c.peek()) == [2, 3, 4]
         assert datas(await c.read(checkpoint=False)) == [2, 3, 4]
         assert c.cursor == 2
@@ -78,7 +78,7 @@ async def test_a_read_waits_for_a_record(db: Any) -> None:
     for mode in ("at_least_once", "at_most_once"):
         t = db.topic(mode)
         await t.append("old")
-        c = await t.consumer("c", mode, start="end")
+        c = await t.consumer("c", mode, start="latest")
         read = asyncio.create_task(c.read(wait=60))
         await asyncio.sleep(0.02)
         await t.append("new")
@@ -88,11 +88,11 @@ async def test_a_read_waits_for_a_record(db: Any) -> None:
 
 async def test_budgets_filters_and_loss(db: Any) -> None:
     t = db.topic("t", cap_records=6)
-    await t.append([te.New("x" * 100, tag=f"{'ab'[i % 2]}") for i in range(6)])
+    await t.append([te.NewRecord("x" * 100, tag=f"{'ab'[i % 2]}") for i in range(6)])
     c = await t.consumer("c")
     assert len(await c.read(max_bytes=250)) == 2
     assert len(await c.read(max_bytes=1)) == 1, "one at least"
-    assert [r.tag for r in await c.read(match="b")] == ["b", "b"]
+    assert [r.tag for r in await c.read(tag="b")] == ["b", "b"]
     d = await t.consumer("d")
     await t.append([1, 2])
     gap, *rest = await d.read()
@@ -106,12 +106,12 @@ async def test_seeks(db: Any) -> None:
     c = await t.consumer("c")
     assert await c.seek(3) == 3
     assert datas(await c.read()) == [3, 4]
-    assert await c.seek(to="start") == 0
-    assert await c.seek(to="end") == 5
+    assert await c.seek(te.EARLIEST) == 0
+    assert await c.seek(te.LATEST) == 5
     assert await c.seek(ts=0) == 0
     assert c.cursor == 0
     with pytest.raises(te.InvalidRequest):
-        await c.seek(1, to="end")
+        await c.seek(1, ts=0)
     with pytest.raises(te.InvalidRequest):
         await c.seek(6)
 
@@ -120,7 +120,7 @@ async def test_consumers_are_listed_and_dropped(db: Any) -> None:
     t = db.topic("t")
     await t.append([1, 2, 3])
     b = await t.consumer("b", "at_most_once")
-    a = await t.consumer("a", start="end")
+    a = await t.consumer("a", start="latest")
     await b.read(max_records=1)
     listed = await t.consumers()
     assert [(c.name, c.mode, c.cursor, c.lag) for c in listed] == [

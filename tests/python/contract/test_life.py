@@ -65,13 +65,13 @@ async def test_a_close_wakes_every_waiter(open_db: Open) -> None:
     async with open_db() as db:
         t, jobs = db.topic("t"), await db.queue("jobs")
         await t.append(1)
-        once = await t.consumer("once", "at_most_once", start="end")
-        again = await t.consumer("again", start="end")
+        once = await t.consumer("once", "at_most_once", start="latest")
+        again = await t.consumer("again", start="latest")
         waits = [
             asyncio.ensure_future(wait)
             for wait in (
                 t.wait(1),
-                t.wait(1, wait=60),
+                t.wait(1, timeout=60),
                 jobs.claim("w", wait=60),
                 anext(jobs.work("v")),
                 once.read(wait=60),
@@ -105,7 +105,7 @@ async def test_what_was_acked_is_there_after_a_reopen(open_db: Open, tmp_path: P
     async with open_db() as db:
         assert datas(await all_of(db.topic("t").read())) == [1, 2]
         assert (await db.topic("t").append(3)).first_seq == 3
-        assert datas(await all_of(db.topic("d").read(match="x"))) == [{"a": 1}]
+        assert datas(await all_of(db.topic("d").read(tag="x"))) == [{"a": 1}]
     assert te.verify(tmp_path / "data").ok
 
 

@@ -13,11 +13,11 @@ from .adapter import Open, all_of, eventually
 
 
 async def test_a_job_is_done_or_given_back(db: Any) -> None:
-    jobs = await db.queue("jobs", retry_backoff_ms=0)
+    jobs = await db.queue("jobs", retry_backoff=0)
     await jobs.append([{"n": 1}, {"n": 2}])
     first, second = await jobs.claim("w", max=16)
-    assert (first.seq, first.data, first.deliveries, first.node) == (1, {"n": 1}, 1, "w")
-    assert first.lease_ms == (await jobs.state()).config["lease_ms"]
+    assert (first.seq, first.data, first.deliveries, first.worker) == (1, {"n": 1}, 1, "w")
+    assert first.lease == (await jobs.state()).config["lease"]
     async with first:
         pass
     with pytest.raises(ZeroDivisionError):
@@ -37,7 +37,7 @@ async def test_a_job_is_done_or_given_back(db: Any) -> None:
 
 
 async def test_a_block_whose_lease_ran_out_says_so(db: Any) -> None:
-    jobs = await db.queue("jobs", retry_backoff_ms=0)
+    jobs = await db.queue("jobs", retry_backoff=0)
     await jobs.append("x")
     (job,) = await jobs.claim("w")
     others = []
@@ -55,8 +55,8 @@ async def test_a_block_whose_lease_ran_out_says_so(db: Any) -> None:
 async def test_a_lease_is_renewed_while_the_block_runs(db: Any) -> None:
     jobs = await db.queue("jobs")
     await jobs.append([1])
-    (job,) = await jobs.claim("w", lease_ms=150)
-    assert job.lease_ms == 150
+    (job,) = await jobs.claim("w", lease=0.15)
+    assert job.lease == 0.15
     async with job:
         assert await jobs.claim("v", wait=0.5) == []
     assert (await jobs.state()).count == 0
@@ -65,7 +65,7 @@ async def test_a_lease_is_renewed_while_the_block_runs(db: Any) -> None:
 async def test_a_lease_runs_out_and_can_be_extended(db: Any) -> None:
     jobs = await db.queue("jobs")
     await jobs.append(["kept", "lost"])
-    kept, lost = await jobs.claim("w", 2, lease_ms=100)
+    kept, lost = await jobs.claim("w", 2, lease=0.1)
     assert await kept.extend(60_000)
     (again,) = await jobs.claim("v", 2, wait=30)
     assert (again.data, again.deliveries) == ("lost", 2)
@@ -77,19 +77,19 @@ async def test_options_of_jobs(db: Any) -> None:
     jobs = await db.queue("jobs")
     await jobs.append(
         [
-            te.New("last", lane=9),
-            te.New("a1", group="a"),
-            te.New("a2", group="a", tag="t"),
-            te.New("first", lane=0),
-            te.New("later", delay_ms=86_400_000),
+            te.NewRecord("last", lane=9),
+            te.NewRecord("a1", group="a"),
+            te.NewRecord("a2", group="a", tag="t"),
+            te.NewRecord("first", lane=0),
+            te.NewRecord("later", delay=86400),
         ]
     )
     assert [j.data for j in await jobs.claim("w", max=9)] == ["first", "a1", "last"]
     with pytest.raises(te.Conflict) as caught:
-        await db.topic("log").append(te.New(1, lane=3))
+        await db.topic("log").append(te.NewRecord(1, lane=3))
     assert caught.value.code == "not_a_queue"
     with pytest.raises(te.InvalidRequest):
-        await jobs.append(te.New(1, lane=10))
+        await jobs.append(te.NewRecord(1, lane=10))
     with pytest.raises(te.InvalidRequest):
         await jobs.claim("")
     with pytest.raises(te.InvalidRequest):
@@ -98,11 +98,13 @@ async def test_options_of_jobs(db: Any) -> None:
 
 async def test_a_peek_leases_nothing(db: Any) -> None:
     jobs = await db.queue("jobs")
-    await jobs.append([te.New(1, lane=7), te.New(2), te.New(3, delay_ms=86_400_000, group="ü")])
+    await jobs.append(
+        [te.NewRecord(1, lane=7), te.NewRecord(2), te.NewRecord(3, delay=86400, group="ü")]
+    )
     (job,) = await jobs.claim("w")
     assert job.data == 2
     seen = {p.data: p for p in await jobs.peek()}
-    assert {d: (p.state, p.lane, p.group, p.node) for d, p in seen.items()} == {
+    assert {d: (p.state, p.lane, p.group, p.worker) for d, p in seen.items()} == {
         1: ("ready", 7, None, None),
         2: ("leased", 5, None, "w"),
         3: ("delayed", 5, "ü", None),
@@ -169,7 +171,7 @@ async def test_closing_a_stream_of_jobs_ends_its_iteration(db: Any) -> None:
 
 async def test_dead_letters_and_back(open_db: Open) -> None:
     async with open_db() as db:
-        jobs = await db.queue("jobs", max_deliveries=1, dead_letter="dead", retry_backoff_ms=0)
+        jobs = await db.queue("jobs", max_deliveries=1, dead_letter="dead", retry_backoff=0)
         await jobs.append(["x"])
         (job,) = await jobs.claim("w")
         await job.nack()
@@ -185,7 +187,7 @@ async def test_dead_letters_and_back(open_db: Open) -> None:
 
 
 async def test_dead_jobs_are_revived(db: Any) -> None:
-    jobs = await db.queue("jobs", max_deliveries=1, retry_backoff_ms=0)
+    jobs = await db.queue("jobs", max_deliveries=1, retry_backoff=0)
     await jobs.append(["x"])
     (job,) = await jobs.claim("w")
     await job.nack()

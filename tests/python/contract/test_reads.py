@@ -25,16 +25,16 @@ async def test_a_read_ends_at_the_head_of_when_it_began(db: Any) -> None:
 
 async def test_bounds_and_filters(db: Any) -> None:
     t = db.topic("t")
-    await t.append([te.New(i, tag=f"t:{i % 2}", node=f"n{i % 3}") for i in range(9)])
+    await t.append([te.NewRecord(i, tag=f"t:{i % 2}", origin=f"n{i % 3}") for i in range(9)])
     for how, expected in [
         ({"after": 3}, [3, 4, 5, 6, 7, 8]),
-        ({"after": 3, "upto": 5}, [3, 4]),
+        ({"after": 3, "to_seq": 5}, [3, 4]),
         ({"limit": 2}, [0, 1]),
-        ({"match": "t:1"}, [1, 3, 5, 7]),
-        ({"match": "t:*", "limit": 1}, [0]),
-        ({"node": "n0"}, [1, 2, 4, 5, 7, 8]),
-        ({"node": ["n0", "n1"]}, [2, 5, 8]),
-        ({"after": te.TAIL}, []),
+        ({"tag": "t:1"}, [1, 3, 5, 7]),
+        ({"tag": "t:*", "limit": 1}, [0]),
+        ({"exclude_nodes": "n0"}, [1, 2, 4, 5, 7, 8]),
+        ({"exclude_nodes": ["n0", "n1"]}, [2, 5, 8]),
+        ({"after": te.LATEST}, []),
         ({"after": te.EARLIEST}, list(range(9))),
         ({"after": 9}, []),
     ]:
@@ -130,7 +130,7 @@ async def test_a_long_tail_is_the_newest(db: Any) -> None:
     t = db.topic("t")
     for i in range(3):
         await t.append(list(range(i * 1000, i * 1000 + 1000)))
-    await t.delete(match="none")
+    await t.delete(tag="none")
     assert datas(await t.tail(2500)) == list(range(500, 3000))
     assert datas(await t.tail(9999)) == list(range(3000))
 
@@ -139,14 +139,14 @@ async def test_tables_of_a_few(db: Any) -> None:
     pytest.importorskip("pyarrow")
     t = db.topic("t")
     for _ in range(3):
-        await t.append([te.New("x" * 9000, tag=f"t:{n % 2}") for n in range(400)])
+        await t.append([te.NewRecord("x" * 9000, tag=f"t:{n % 2}") for n in range(400)])
     for how, expected in [
         ({"limit": 7}, list(range(1, 8))),
         ({"limit": 1150}, list(range(1, 1151))),
         ({"limit": 5000}, list(range(1, 1201))),
-        ({"limit": 700, "upto": 300}, list(range(1, 301))),
-        ({"limit": 3, "after": 1190, "match": "t:1"}, [1192, 1194, 1196]),
-        ({"limit": 3, "after": te.TAIL}, []),
+        ({"limit": 700, "to_seq": 300}, list(range(1, 301))),
+        ({"limit": 3, "after": 1190, "tag": "t:1"}, [1192, 1194, 1196]),
+        ({"limit": 3, "after": te.LATEST}, []),
         ({"limit": 1, "after": 1200}, []),
     ]:
         table = await t.read(**how).to_arrow()
@@ -157,7 +157,7 @@ async def test_tables_of_a_few(db: Any) -> None:
 async def test_scans_and_splits(db: Any) -> None:
     pa = pytest.importorskip("pyarrow")
     t = db.topic("t")
-    await t.append([te.New({"n": n}, tag="odd" if n % 2 else "even") for n in range(1000)])
+    await t.append([te.NewRecord({"n": n}, tag="odd" if n % 2 else "even") for n in range(1000)])
     split = await db.split("t", max_records=300)
     parts = split["splits"]
     assert (parts[0]["from_seq"], parts[-1]["to_seq"]) == (0, 1000)
@@ -181,6 +181,6 @@ async def test_refusals(db: Any) -> None:
     with pytest.raises(te.InvalidRequest):
         t.read(gaps="no")
     with pytest.raises(te.InvalidRequest):
-        await all_of(t.read(match="a*b*"))
+        await all_of(t.read(tag="a*b*"))
     with pytest.raises(te.NotFound):
         await all_of(db.topic("none").read())

@@ -49,7 +49,7 @@ CALLS: dict[str, Callable[[Any, str], Any]] = {
     "append": lambda db, name: db.topic(name).append(1),
     "read": lambda db, name: all_of(db.topic(name).read(after=0)),
     "table": lambda db, name: db.topic(name).read().to_arrow(),
-    "wait": lambda db, name: db.topic(name).wait(9, wait=60),
+    "wait": lambda db, name: db.topic(name).wait(9, timeout=60),
     "queue": lambda db, name: db.queue(f"{name}q"),
     "watch": watching,
     "sync": lambda db, _: db.sync(),
@@ -133,7 +133,7 @@ async def test_a_close_ends_pages_that_are_fetched_ahead(
         t = db.topic(name)
         for _ in range(5):
             await t.append(list(range(1000)))
-        reads = [t.read(after=0, upto=5000 - n) for n in range(6)]
+        reads = [t.read(after=0, to_seq=5000 - n) for n in range(6)]
         pages = [read.batches() for read in reads]
         faulty.fail(matching="/diff")
         for page in pages:

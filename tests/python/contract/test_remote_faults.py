@@ -62,7 +62,7 @@ async def test_a_cap_is_told_at_once_and_overload_is_not(
         assert len(faulty.requests) == 3
         faulty.fail(refusal("staging"))
         with pytest.raises(te.Throttled):
-            await db.topic(name).append(1, wait=False)
+            await db.topic(name).append(1, block=False)
 
 
 async def test_the_deadline_ends_it(faulty: Faulty, connect: Any, name: str) -> None:
@@ -108,7 +108,7 @@ async def test_an_overload_says_when_to_come_back(faulty: Faulty, connect: Any, 
     async with connect(faulty.url) as db:
         faulty.fail(Refuse(429, {"Retry-After": "7"}))
         with pytest.raises(te.Throttled) as caught:
-            await db.topic(name).append(1, wait=False)
+            await db.topic(name).append(1, block=False)
         assert (caught.value.retry_after, caught.value.retryable) == (7.0, True)
 
 
@@ -122,7 +122,7 @@ async def test_an_attempt_that_hangs_is_given_up(faulty: Faulty, connect: Any, n
 
 async def test_an_ack_that_was_carried_out_is_one(faulty: Faulty, connect: Any, name: str) -> None:
     async with connect(faulty.url) as db:
-        jobs = await db.queue(name, retry_backoff_ms=0)
+        jobs = await db.queue(name, retry_backoff=0)
         await jobs.append(["a", "b", "c"])
         a, b, c = await jobs.claim("w", 3)
         faulty.fail(Lose(), matching="/ack")
@@ -143,7 +143,7 @@ async def test_a_claim_whose_answer_was_lost_runs_out(
         jobs = await db.queue(name)
         await jobs.append(["a", "b"])
         faulty.fail(Lose(), matching="/claim")
-        (job,) = await jobs.claim("w", lease_ms=300)
+        (job,) = await jobs.claim("w", lease=0.3)
         assert (job.data, await job.ack()) == ("b", True)
         (job,) = await jobs.claim("w", wait=30)
         assert (job.data, job.deliveries) == ("a", 2)
@@ -243,12 +243,12 @@ async def test_a_key_is_sent_and_errors_are_typed(tmp_path: Path, connect: Any) 
     live = Server(tmp_path / "data", env={"TOPICS_API_KEYS": keys})
     await asyncio.to_thread(live.start)
     try:
-        async with connect(live.url, key="boss") as db:
+        async with connect(live.url, api_key="boss") as db:
             await db.topic("a.t").append(1)
             await db.queue("q")
             async with db.watch({"a.t": 0}) as watch:
                 assert datas(await take(watch, 1)) == [1]
-        async with connect(live.url, key="reader") as db:
+        async with connect(live.url, api_key="reader") as db:
             assert datas(await all_of(db.topic("a.t").read())) == [1]
             with pytest.raises(te.Forbidden):
                 await db.topic("a.t").append(1)
@@ -265,10 +265,10 @@ async def test_a_queue_that_is_there_needs_no_administrator(tmp_path: Path, conn
     live = Server(tmp_path / "data", env={"TOPICS_API_KEYS": "boss,worker:rw"})
     await asyncio.to_thread(live.start)
     try:
-        async with connect(live.url, key="boss") as db:
+        async with connect(live.url, api_key="boss") as db:
             await (await db.queue("q")).append(1)
             await db.topic("log").append(1)
-        async with connect(live.url, key="worker") as db:
+        async with connect(live.url, api_key="worker") as db:
             (job,) = await (await db.queue("q")).claim("w")
             assert await job.ack()
             with pytest.raises(te.Forbidden):
@@ -295,7 +295,7 @@ def test_options_are_checked(kind: Any) -> None:
         {"url": "ftp://x"},
         {"url": "http://"},
         {"url": "http://h/?q=1"},
-        {"url": "http://h", "key": "ä"},
+        {"url": "http://h", "api_key": "ä"},
         {"url": "http://h", "deadline": 0},
         {"url": "http://h", "pool": 0},
     ):
@@ -355,18 +355,18 @@ async def test_cancelled_calls_leak_no_connection(server: Server, name: str) -> 
     async with te.aio.connect(server.url, pool=2) as db:
         t, jobs = db.topic(name), await db.queue(f"{name}q")
         await t.append(0)
-        c = await t.consumer("c", start="end")
+        c = await t.consumer("c", start="latest")
         for _ in range(10):
             async with db.watch(name) as watch:
                 for wait in (t.wait(1), jobs.claim("w", wait=60), c.read(wait=60), anext(watch)):
                     with pytest.raises(TimeoutError):
                         await asyncio.wait_for(wait, 0.02)
         for _ in range(20):
-            task = asyncio.create_task(t.append("x", key="k"))
+            task = asyncio.create_task(t.append("x", idempotency_key="k"))
             await asyncio.sleep(0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        await t.append("x", key="k")
+        await t.append("x", idempotency_key="k")
         assert datas(await all_of(t.read(after=0))) == [0, "x"]
 
         async def let_go() -> bool:

@@ -73,7 +73,7 @@ async def test_a_watch_goes_on_exactly_behind(server: Server, connect: Any) -> N
 
     async with connect(server.url, heartbeat=1) as db:
         await db.topic("a").create()
-        async with db.watch({"a": 0, "p.*": te.TAIL}, gaps="raise") as watch:
+        async with db.watch({"a": 0, "p.*": te.LATEST}, gaps="raise") as watch:
 
             async def write() -> None:
                 round_ = 0
@@ -134,7 +134,7 @@ async def test_a_topic_that_goes_while_the_server_is_down_is_told(
 async def test_jobs_are_worked_off(server: Server, connect: Any) -> None:
     done: set[int] = set()
     async with connect(server.url, heartbeat=1) as db:
-        jobs = await db.queue("jobs", retry_backoff_ms=0, lease_ms=2000)
+        jobs = await db.queue("jobs", retry_backoff=0, lease=2)
         await jobs.append(list(range(200)))
 
         async def worker() -> None:

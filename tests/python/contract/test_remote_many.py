@@ -99,11 +99,13 @@ async def test_a_pattern_of_many_topics_goes_on_behind_a_restart(
 async def test_a_filter_holds_behind_a_restart(server: Server, connect: Any) -> None:
     def meanwhile(db: te.Database) -> None:
         for n in range(600):
-            db.topic("p.007").append(n, tag="odd" if n % 2 else "even", node="me" if n > 9 else "w")
+            db.topic("p.007").append(
+                n, tag="odd" if n % 2 else "even", origin="me" if n > 9 else "w"
+            )
 
     async with (
         connect(server.url, heartbeat=1) as db,
-        db.watch({"p.*": te.TAIL}, match="odd", node="me", strong=True, limit=3) as watch,
+        db.watch({"p.*": te.LATEST}, tag="odd", exclude_nodes="me", strong=True, limit=3) as watch,
     ):
         assert await watch.next(wait=0.1) is None
         await restart(server, meanwhile)

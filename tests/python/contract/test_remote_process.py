@@ -25,10 +25,10 @@ SYNC_WAITS = {
     "head": "t.wait(1)",
     "claim": "jobs.claim('w', wait=1000)",
     "work": "next(jobs.work('w'))",
-    "consumer": "t.consumer('c', start='end').read(wait=1000)",
+    "consumer": "t.consumer('c', start='latest').read(wait=1000)",
     "watch": "next(db.watch('t'))",
     "batches": "next(db.watch('t').batches())",
-    "once": "t.consumer('o', 'at_most_once', start='end').read(wait=1000)",
+    "once": "t.consumer('o', 'at_most_once', start='latest').read(wait=1000)",
 }
 LOOP_WAITS = {
     "head": "t.wait(1)",
@@ -277,7 +277,11 @@ async def test_a_pool_keeps_as_many_connections_as_it_is_told(
         threads = [
             threading.Thread(target=verb)
             for _ in range(15)
-            for verb in (lambda: topic.wait(9999, wait=0.3), topic.state, lambda: topic.append(1))
+            for verb in (
+                lambda: topic.wait(9999, timeout=0.3),
+                topic.state,
+                lambda: topic.append(1),
+            )
         ]
         for thread in threads:
             thread.start()

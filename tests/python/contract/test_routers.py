@@ -25,10 +25,10 @@ async def test_copies_and_goes_on_after_a_restart(open_db: Open) -> None:
     async with open_db() as db:
         await db.topic("a").append("before")
         router = await db.router("r", source="a", dest="b")
-        await db.topic("a").append([1, 2], tag="t", node="n")
+        await db.topic("a").append([1, 2], tag="t", origin="n")
         await arrived(db.topic("b"), [1, 2])
         (first, _) = await all_of(db.topic("b").read())
-        assert (first.tag, first.node) == ("t", "n")
+        assert (first.tag, first.origin) == ("t", "n")
         state = await router.state()
         assert (state.router, state.source, state.dest, state.guarantee) == (
             "r",
@@ -43,9 +43,9 @@ async def test_copies_and_goes_on_after_a_restart(open_db: Open) -> None:
 
 async def test_filters_lists_and_ends(db: Any) -> None:
     await db.topic("a").append(0)
-    await db.router("r.some", source="a", dest="b", match="x:*", preserve_tag=False)
+    await db.router("r.some", source="a", dest="b", tag="x:*", preserve_tag=False)
     await db.router("r.all", source="a", dest="c", guarantee="exactly_once")
-    await db.topic("a").append([te.New(1, tag="x:1"), te.New(2, tag="y")])
+    await db.topic("a").append([te.NewRecord(1, tag="x:1"), te.NewRecord(2, tag="y")])
     await arrived(db.topic("b"), [1])
     await arrived(db.topic("c"), [1, 2])
     assert [r.tag for r in await db.topic("b").tail(1)] == [None]

@@ -14,27 +14,27 @@ from .adapter import Open, all_of, datas, eventually, plain
 
 async def test_what_is_appended_is_read_back(db: Any) -> None:
     orders = db.topic("orders", durability="fsync")
-    ack = await orders.append([{"id": 1}, {"id": 2}], tag="eu:7", meta={"k": "v"}, node="n")
+    ack = await orders.append([{"id": 1}, {"id": 2}], tag="eu:7", meta={"k": "v"}, origin="n")
     assert ack == te.Ack(ack.topic_id, 1, 2, 2, 2, True, False, "fsync")
     ack = await orders.append({"id": 3})
     assert (ack.first_seq, ack.last_seq, ack.created) == (3, 3, False)
     first, second, third = await all_of(orders.read(after=0))
     assert (first.topic, first.seq, first.data) == ("orders", 1, {"id": 1})
-    assert (second.tag, second.node, second.meta) == ("eu:7", "n", {"k": "v"})
-    assert (third.tag, third.node, third.meta, third.binary) == (None, None, None, False)
+    assert (second.tag, second.origin, second.meta) == ("eu:7", "n", {"k": "v"})
+    assert (third.tag, third.origin, third.meta, third.binary) == (None, None, None, False)
     assert bytes(third.raw) == b'{"id":3}'
 
 
 async def test_bytes_lists_and_options_of_one_record(db: Any) -> None:
     t = db.topic("t")
     await t.append(b"\x00raw")
-    await t.append(te.New([1, 2], tag="a"))
-    await t.append([te.New("x", node="me"), "y"], tag="b", node="all")
+    await t.append(te.NewRecord([1, 2], tag="a"))
+    await t.append([te.NewRecord("x", origin="me"), "y"], tag="b", origin="all")
     await t.append_batch([b"1", b"2"], tag="c")
     read = await all_of(t.read())
     assert [r.data for r in read] == [b"\x00raw", [1, 2], "x", "y", b"1", b"2"]
     assert [r.tag for r in read] == [None, "a", "b", "b", "c", "c"]
-    assert [r.node for r in read] == [None, None, "me", "all", None, None]
+    assert [r.origin for r in read] == [None, None, "me", "all", None, None]
     assert [r.binary for r in read] == [True, False, False, False, True, True]
 
 
@@ -51,23 +51,23 @@ async def test_every_class(db: Any, durability: str) -> None:
 
 async def test_a_key_makes_a_repeat_the_same_write(db: Any) -> None:
     t = db.topic("t")
-    first = await t.append([1, 2], key="batch-7")
-    again = await t.append([1, 2], key="batch-7")
+    first = await t.append([1, 2], idempotency_key="batch-7")
+    again = await t.append([1, 2], idempotency_key="batch-7")
     assert (again.first_seq, again.last_seq, again.deduped) == (1, 2, True)
     assert not first.deduped
-    raw = await t.append_batch([b"r"], key="raw")
-    assert (await t.append_batch([b"r"], key="raw")).first_seq == raw.first_seq
+    raw = await t.append_batch([b"r"], idempotency_key="raw")
+    assert (await t.append_batch([b"r"], idempotency_key="raw")).first_seq == raw.first_seq
     with pytest.raises(te.Conflict) as caught:
-        await t.append([3], key="batch-7")
+        await t.append([3], idempotency_key="batch-7")
     assert caught.value.code == "idempotency_mismatch"
     assert (await t.state()).head_seq == 3
 
 
 async def test_a_key_holds_over_a_restart(open_db: Open) -> None:
     async with open_db() as db:
-        await db.topic("t").append(1, key="k")
+        await db.topic("t").append(1, idempotency_key="k")
     async with open_db() as db:
-        assert (await db.topic("t").append(1, key="k")).deduped
+        assert (await db.topic("t").append(1, idempotency_key="k")).deduped
 
 
 async def test_a_conditional_append(db: Any) -> None:
@@ -81,10 +81,10 @@ async def test_a_conditional_append(db: Any) -> None:
 
 
 async def test_create_state_and_update(db: Any) -> None:
-    t = db.topic("t", ttl_ms=60_000)
+    t = db.topic("t", ttl=60)
     state = await t.create(cap_records=5)
     assert (state.topic, state.type, state.head_seq, state.count) == ("t", "log", 0, 0)
-    assert (state.config["ttl_ms"], state.config["cap_records"]) == (60_000, 5)
+    assert (state.config["ttl"], state.config["cap_records"]) == (60.0, 5)
     state = await t.create(cap_records=6)
     assert state.config["cap_records"] == 6
     with pytest.raises(te.Conflict) as caught:
@@ -134,10 +134,10 @@ async def test_a_dropped_topic_is_gone(db: Any) -> None:
 
 async def test_deletes(db: Any) -> None:
     t = db.topic("t")
-    await t.append([te.New(i, tag=f"{'ab'[i % 2]}:{i}") for i in range(10)])
-    deleted = await t.delete(match="a:*", before=6)
+    await t.append([te.NewRecord(i, tag=f"{'ab'[i % 2]}:{i}") for i in range(10)])
+    deleted = await t.delete(tag="a:*", before=6)
     assert (deleted.deleted, deleted.head_seq, deleted.count) == (3, 10, 7)
-    assert (await t.delete(match="b:1")).deleted == 1
+    assert (await t.delete(tag="b:1")).deleted == 1
     assert (await t.delete(before=9)).deleted == 4
     items = await all_of(t.read(after=0))
     assert datas(items) == [8, 9]
@@ -148,7 +148,7 @@ async def test_deletes(db: Any) -> None:
 
 async def test_expiry_of_a_record_was_asked_for_and_is_silent(db: Any) -> None:
     t = db.topic("t")
-    await t.append([te.New("short", ttl_ms=1), "long"])
+    await t.append([te.NewRecord("short", ttl=0.001), "long"])
 
     async def gone() -> bool:
         return datas(await all_of(t.read(after=0, gaps="raise"))) == ["long"]
@@ -157,7 +157,7 @@ async def test_expiry_of_a_record_was_asked_for_and_is_silent(db: Any) -> None:
 
 
 async def test_expiry_by_the_topic_is_a_loss(db: Any) -> None:
-    t = db.topic("t", ttl_ms=1)
+    t = db.topic("t", ttl=0.001)
     await t.append(["a", "b"])
     lost = te.Gap("t", 1, 2, "ttl", 2)
 
@@ -189,10 +189,10 @@ async def test_waiting_for_a_record(db: Any) -> None:
     t = db.topic("t")
     await t.append(1)
     assert await t.wait(0) is True
-    assert await t.wait(1, wait=0) is False
-    assert await t.wait(1, wait=0.01) is False
+    assert await t.wait(1, timeout=0) is False
+    assert await t.wait(1, timeout=0.01) is False
     with pytest.raises(te.NotFound):
-        await db.topic("none").wait(0, wait=0)
+        await db.topic("none").wait(0, timeout=0)
 
 
 async def test_what_the_database_says_of_itself(db: Any) -> None:
@@ -240,15 +240,17 @@ async def test_tables_are_batches(db: Any) -> None:
     t = db.topic("t")
     meta = pa.array([[("k", "v")], None], pa.map_(pa.utf8(), pa.utf8()))
     columns = {"data": ['{"n":1.50}', "[2]"], "tag": ["a", None], "meta": meta, "other": [1, 2]}
-    ack = await t.append_arrow(pa.table(columns), tag="all", node="n", key="k")
+    ack = await t.append_arrow(pa.table(columns), tag="all", origin="n", idempotency_key="k")
     assert (ack.first_seq, ack.last_seq, ack.deduped) == (1, 2, False)
-    assert (await t.append_arrow(pa.table(columns), tag="all", node="n", key="k")).deduped
+    assert (
+        await t.append_arrow(pa.table(columns), tag="all", origin="n", idempotency_key="k")
+    ).deduped
     one, two = await t.tail(2)
-    assert (bytes(one.raw), one.tag, one.node, one.meta) == (b'{"n":1.50}', "a", "n", {"k": "v"})
-    assert (two.data, two.tag, two.node, two.meta) == ([2], "all", "n", None)
+    assert (bytes(one.raw), one.tag, one.origin, one.meta) == (b'{"n":1.50}', "a", "n", {"k": "v"})
+    assert (two.data, two.tag, two.origin, two.meta) == ([2], "all", "n", None)
     await t.append_arrow(pa.table({"data": [b"\x00", b"x"]}))
     assert datas(await t.tail(2)) == [b"\x00", b"x"]
-    table = await t.read(upto=2).to_arrow()
+    table = await t.read(to_seq=2).to_arrow()
     assert (await db.topic("copy", durability="fsync").append_arrow(table)).last_seq == 2
     assert datas(await all_of(db.topic("copy").read())) == [{"n": 1.5}, [2]]
     for bad in ({"other": [1]}, {"data": [None, "1"]}, {"data": [1]}, {"data": ["{"]}):

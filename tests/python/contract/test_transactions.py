@@ -19,7 +19,7 @@ async def test_consume_process_produce(db: Any) -> None:
     job, _ = await jobs.claim("w", max=2)
     async with job, db.transaction() as tx:
         tx.append("out", [10, 20], tag="t", expect_head=0)
-        tx.append(db.topic("other"), {"x": 1}, node="n", meta={"k": "v"})
+        tx.append(db.topic("other"), {"x": 1}, origin="n", meta={"k": "v"})
         tx.commit(c, 2)
         tx.ack(job)
         assert tx.result is None
@@ -54,8 +54,8 @@ async def test_all_or_nothing(db: Any, name: str) -> None:
         await attempt(7)
     assert caught.value.code == "head_mismatch"
     assert [i.topic for i in await all_of(db.topics())] == ["b"]
-    first = await attempt(1, key=name)
-    again = await attempt(1, key=name)
+    first = await attempt(1, idempotency_key=name)
+    again = await attempt(1, idempotency_key=name)
     assert (first.topics, again.topics) == ({"a": (1, 1), "b": (2, 2)},) * 2
     assert (first.deduped, again.deduped) == (False, True)
     assert (await attempt(2, writer=name)).epoch == 1

@@ -19,9 +19,9 @@ async def test_from_a_cursor_then_live(db: Any) -> None:
         items = await take(watch, 3)
         assert datas(items) == [2, 3]
         assert items[2] == te.CaughtUp("orders", 3)
-        await orders.append({"id": 4}, tag="t", node="n", meta={"k": "v"})
+        await orders.append({"id": 4}, tag="t", origin="n", meta={"k": "v"})
         record = await anext(watch)
-        assert (record.topic, record.seq, record.tag, record.node) == ("orders", 4, "t", "n")
+        assert (record.topic, record.seq, record.tag, record.origin) == ("orders", 4, "t", "n")
         assert (record.meta, record.data) == ({"k": "v"}, {"id": 4})
         assert await watch.next(wait=0.01) is None
         assert await watch.next(wait=0) is None
@@ -60,7 +60,7 @@ async def test_a_stored_cursor_resumes_without_a_gap_or_a_repeat(open_db: Open) 
 
 async def test_patterns(db: Any) -> None:
     await db.topic("a").append(1)
-    async with db.watch({"a": 0, "p.*": te.TAIL}) as watch:
+    async with db.watch({"a": 0, "p.*": te.LATEST}) as watch:
         await db.topic("p.new").append([1, 2])
         await db.topic("q").append(1)
         got = {(i.topic, i.seq) for i in await take(watch, 3)}
@@ -90,9 +90,9 @@ async def test_a_watch_names_a_few_topics(db: Any) -> None:
 
 async def test_filters(db: Any) -> None:
     await db.topic("a").append(
-        [te.New(1, tag="x"), te.New(2, tag="y"), te.New(3, tag="x", node="me")]
+        [te.NewRecord(1, tag="x"), te.NewRecord(2, tag="y"), te.NewRecord(3, tag="x", origin="me")]
     )
-    async with db.watch({"a": 0}, match="x", node="me") as watch:
+    async with db.watch({"a": 0}, tag="x", exclude_nodes="me") as watch:
         assert datas(await take(watch, 1)) == [1]
         assert await watch.next(wait=0.01) is None
         assert watch.cursor == {"a": 3}

@@ -142,7 +142,7 @@ impl Ids {
     }
 
     /// Learns, on the caller's thread, that a batch is synced: callbacks may come later.
-    pub(crate) fn settle(&self, ticket: Ticket) {
+    pub(crate) fn on_synced(&self, ticket: Ticket) {
         let pending = self.0.lock().pending;
         if let Some((t, to)) = pending.filter(|(t, _)| *t == ticket) {
             self.synced(t, to, Ok(()));

@@ -51,8 +51,8 @@ impl LoadedTopics {
         Ok(topic)
     }
 
-    /// Takes in a topic that is born. Of two with one name the higher epoch has it; the other is
-    /// known by its id until its delete is replayed, or [`Self::settle`].
+    /// Adds a topic whose creation was applied. Of two with one name the higher epoch has it; the other is
+    /// known by its id until its delete is replayed, or it is deleted as [`Self::shadowed`].
     pub(crate) fn adopt(&self, topic: Arc<Topic>) {
         self.ids.insert(topic.id(), topic.clone());
         let mut listed = self.listed.write();

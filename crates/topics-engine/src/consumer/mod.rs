@@ -11,14 +11,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use topics_env::sync::{Condvar, Instant, Mutex};
+use topics_env::sync::{Instant, Mutex};
 use topics_storage::format::record;
 use topics_storage::wal::{Level, Ticket};
 
 use self::stored::{Staged, log, no_consumer, stage_cursor};
 pub(crate) use self::stored::{check_cursor, plan_cursors, unplan_cursors};
 use crate::ctx::Wait;
-use crate::topic::cursors::{Stored, Turn, TurnGuard, stored};
+use crate::topic::cursors::{Stored, stored};
 use crate::topic::events::Ctx;
 use crate::topic::{Life, Topic, read, seek};
 use crate::types::api::{Owner, ReadFrom, ReadRequest};
@@ -27,6 +27,7 @@ use crate::types::consumer::MAX_RECORDS;
 pub use crate::types::consumer::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo};
 use crate::types::error::{Error, Result};
 use crate::types::name;
+use crate::types::wait::{OneShot, ReaderGuard, ReaderLock};
 
 /// Reads after which an automatic commit is logged.
 const EVERY: u32 = 100;
@@ -159,8 +160,8 @@ impl Consumer {
         if let Some(batch) = self.kept(req) {
             return Ok(batch);
         }
-        let _turn = match self.mode {
-            ConsumerMode::AtMostOnce => Some(self.turn(&s.turn, req, until)?),
+        let _reader = match self.mode {
+            ConsumerMode::AtMostOnce => Some(self.lock_reader(&s.reader, req, until)?),
             ConsumerMode::AtLeastOnce => None,
         };
         loop {
@@ -179,17 +180,15 @@ impl Consumer {
         }
     }
 
-    fn turn(&self, turn: &Arc<Turn>, req: &ConsumerRead, until: Instant) -> Result<TurnGuard> {
-        let mut taken = turn.taken.lock();
-        // A reader that waits for its turn waits at least as long as the one before may.
+    fn lock_reader(
+        &self,
+        reader: &Arc<ReaderLock>,
+        req: &ConsumerRead,
+        until: Instant,
+    ) -> Result<ReaderGuard> {
+        // Another reader holds the lock for as long as a read may wait, so this one waits that long.
         let until = until.max(Instant::now() + MAX_WAIT);
-        while *taken {
-            if req.fail_if_busy || turn.free.wait_until(&mut taken, until).timed_out() && *taken {
-                return Err(self.busy());
-            }
-        }
-        *taken = true;
-        Ok(TurnGuard(turn.clone()))
+        reader.lock((!req.fail_if_busy).then_some(until)).ok_or_else(|| self.busy())
     }
 
     /// The cursor is stored, durably, before anything is handed out.
@@ -363,25 +362,14 @@ impl Drop for Consumer {
 
 /// Waits until the topic's head is above `seq`, it is deleted, or `timeout` has passed.
 pub(crate) fn wait_head(core: &Ctx, topic: &Topic, seq: u64, timeout: Duration) -> Result<bool> {
-    let woken = Arc::new((Mutex::new(false), Condvar::new()));
+    let woken = OneShot::new();
     let wake = woken.clone();
-    let id = topic.gate.on_head(
-        seq,
-        Box::new(move || {
-            *wake.0.lock() = true;
-            wake.1.notify_all();
-        }),
-    );
+    let id = topic.gate.on_head(seq, Box::new(move || wake.set(())));
     let deadline = Instant::now().checked_add(timeout);
-    let mut done = woken.0.lock();
-    while !*done && core.check_open().is_ok() && topic.life() == Life::Live {
-        match deadline {
-            Some(at) if woken.1.wait_until(&mut done, at).timed_out() => break,
-            Some(_) => {}
-            None => woken.1.wait(&mut done),
-        }
+    // A deletion or a close after this check releases the gate.
+    if core.check_open().is_ok() && topic.life() == Life::Live {
+        woken.wait(deadline);
     }
-    drop(done);
     topic.gate.cancel(id);
     core.check_open()?;
     if topic.life() == Life::Dead {

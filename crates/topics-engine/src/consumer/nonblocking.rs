@@ -7,7 +7,6 @@ use topics_storage::wal::Level;
 use super::Consumer;
 use crate::ctx::Wait;
 use crate::topic::Life;
-use crate::topic::cursors::TurnGuard;
 use crate::types::api::Completion;
 use crate::types::batch::ReadBatch;
 use crate::types::consumer::{ConsumerMode, ConsumerRead};
@@ -25,22 +24,19 @@ impl Consumer {
         let begun = self.stored().and_then(|s| match self.kept(req) {
             Some(batch) => Ok((batch, None)),
             None => {
-                if std::mem::replace(&mut *s.turn.taken.lock(), true) {
-                    return Err(self.busy());
-                }
-                let turn = TurnGuard(s.turn);
+                let reader = s.reader.lock(None).ok_or_else(|| self.busy())?;
                 let (batch, staged) = self.take(req, Wait::No)?;
-                Ok((batch, staged.map(|ticket| (ticket, turn))))
+                Ok((batch, staged.map(|ticket| (ticket, reader))))
             }
         });
-        let (batch, ticket, turn) = match begun {
+        let (batch, ticket, reader) = match begun {
             Err(e) => return done(Err(e)),
             Ok((batch, None)) => return done(Ok(batch)),
-            Ok((batch, Some((ticket, turn)))) => (batch, ticket, turn),
+            Ok((batch, Some((ticket, reader)))) => (batch, ticket, reader),
         };
         let synced = move |outcome: topics_storage::Result<()>| {
             // The next reader begins behind this one, whoever that is.
-            drop(turn);
+            drop(reader);
             done(outcome.map(|()| batch).map_err(Error::from));
         };
         self.core.wal.notify(ticket, Level::Synced, Box::new(synced));
@@ -49,13 +45,7 @@ impl Consumer {
     /// Has `call` called once, when no reader of `at_most_once` has its turn. Another may be
     /// faster then.
     pub fn on_turn(&self, call: impl FnOnce() + Send + 'static) -> Result<()> {
-        let turn = self.stored()?.turn;
-        let taken = turn.taken.lock();
-        turn.told.0.lock().push(Box::new(call));
-        if !*taken {
-            drop(taken);
-            turn.told.tell();
-        }
+        self.stored()?.reader.on_release(Box::new(call));
         Ok(())
     }
 

@@ -37,7 +37,7 @@ fn taken(got: &Got) -> Vec<std::result::Result<Vec<u64>, &'static str>> {
     got.lock().drain(..).map(|o| o.map(seqs).map_err(|e| e.code())).collect()
 }
 
-fn told(c: &Consumer) -> Arc<Mutex<u32>> {
+fn wakes(c: &Consumer) -> Arc<Mutex<u32>> {
     let n = Arc::new(Mutex::new(0));
     let count = n.clone();
     c.on_turn(move || *count.lock() += 1).unwrap();
@@ -48,14 +48,14 @@ fn told(c: &Consumer) -> Arc<Mutex<u32>> {
 fn at_most_once_answers_when_the_cursor_is_synced_and_not_before() {
     let mut w = world();
     let (c, got) = (open(&w, ONCE, false), Got::default());
-    assert_eq!(*told(&c).lock(), 1, "the turn is free");
+    assert_eq!(*wakes(&c).lock(), 1, "the turn is free");
     c.read_async(&some(2), into(&got));
     assert_eq!(taken(&got), []);
     // One reader at a time; who waits is told.
     let other = open(&w, ONCE, false);
     other.read_async(&some(1), into(&got));
     assert_eq!(taken(&got), [Err("consumer_busy")]);
-    let free = told(&other);
+    let free = wakes(&other);
     assert_eq!(*free.lock(), 0);
     w.engine().sync().unwrap();
     assert_eq!(taken(&got), [Ok(vec![1, 2])]);
@@ -133,7 +133,7 @@ fn a_fresh_topic_has_nothing_to_hand_out() {
     let (c, got) = (open(&w, ONCE, false), Got::default());
     c.read_async(&some(2), into(&got));
     assert_eq!(taken(&got), [Ok(vec![])]);
-    assert_eq!(*told(&c).lock(), 1, "nothing was staged: the turn is free");
+    assert_eq!(*wakes(&c).lock(), 1, "nothing was staged: the turn is free");
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn nothing_of_a_handle_waits_while_a_verb_has_the_topic_alone() {
     // Were one of these to wait, it would wait for this thread.
     once.read_async(&some(2), into(&got));
     assert_eq!(taken(&got), [Err("throttled")]);
-    assert_eq!(*told(&once).lock(), 1, "it keeps no turn");
+    assert_eq!(*wakes(&once).lock(), 1, "it keeps no turn");
     auto.read_async(&some(2), into(&got));
     assert_eq!(taken(&got), [Ok(vec![3, 4])], "the automatic commit comes later");
     assert_eq!(auto.cursor().unwrap(), 0);
@@ -182,9 +182,9 @@ fn i8_a_commit_that_is_refused_leaves_the_one_before_on_its_way() {
     };
     let stage = |seq| stage_cursor(&core, &topic, "auto", Wait::No, body(seq));
     assert!(matches!(stage(5), Ok(Staged::Frame(..))));
-    topic.append.lock().held = true;
+    topic.append.lock().is_exclusive = true;
     assert!(stage(6).is_err());
-    topic.append.lock().held = false;
+    topic.append.lock().is_exclusive = false;
     assert!(matches!(stage(3), Ok(Staged::Nothing(Some(_)))));
     w.engine().sync().unwrap();
     assert_eq!(auto.cursor().unwrap(), 5);

@@ -221,8 +221,8 @@ fn consumers_go_by_delete_and_with_their_topic() {
 fn one_reader_at_a_time() {
     let w = world();
     let (a, b) = (open(&w, "c", ONCE), open(&w, "c", ONCE));
-    let turn = stored(&a.topic, "c").unwrap().turn;
-    let guard = a.turn(&turn, &some(1), Instant::now()).unwrap();
+    let reader = stored(&a.topic, "c").unwrap().reader;
+    let guard = a.lock_reader(&reader, &some(1), Instant::now()).unwrap();
     let now = ConsumerRead { fail_if_busy: true, ..some(1) };
     assert_eq!(b.read(&now).unwrap_err().code(), "consumer_busy");
     drop(guard);

@@ -1,4 +1,4 @@
-//! What is delivered.
+//! Frames and events that a watcher gets, and the options that select them.
 
 use std::sync::Arc;
 
@@ -8,24 +8,24 @@ use crate::types::api::{NodeFilter, ReadFrom, ReadRequest, Tombstone, TopicMatch
 use crate::types::batch::ReadBatch;
 use crate::types::error::Error;
 
-/// Which records a watcher gets, and what of them: watchers with equal options share frames.
+/// Selects records, and their fields, for a watcher. Watchers with equal options share frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchOptions {
     /// Nodes whose records are skipped.
     pub skip_nodes: Vec<Vec<u8>>,
     /// Only records with these tags; others are skipped silently.
     pub matching: Option<TopicMatch>,
-    /// Most records in a frame, 1 to 10 000; default 256.
+    /// Maximum number of records in a frame, 1 to 10 000; default 256.
     pub limit: usize,
-    /// Most payload bytes in a frame (one record at least), 1 to 8 MiB; default 256 KiB.
+    /// Maximum payload bytes of a frame (which has at least one record), 1 to 8 MiB; default 256 KiB.
     pub max_batch_bytes: usize,
-    /// Only what has been synced; otherwise as soon as it is visible.
+    /// Delivers only synced records; otherwise a record is delivered as soon as it is visible.
     pub strong: bool,
-    /// For whoever encodes: whether meta is wanted.
+    /// Whether the encoder includes meta.
     pub include_meta: bool,
-    /// For whoever encodes: whether tags are wanted.
+    /// Whether the encoder includes tags.
     pub include_tags: bool,
-    /// For whoever encodes: whether data is wanted.
+    /// Whether the encoder includes data.
     pub include_data: bool,
 }
 
@@ -45,7 +45,7 @@ impl Default for WatchOptions {
 }
 
 impl WatchOptions {
-    /// The read that goes on at a cursor.
+    /// The request that reads from a cursor on.
     pub(crate) fn request(&self, from: ReadFrom) -> ReadRequest {
         ReadRequest {
             from,
@@ -59,7 +59,7 @@ impl WatchOptions {
     }
 }
 
-/// Records of one topic, shared by every watcher that wants the same of them.
+/// Records of one topic, shared by all watchers with equal options.
 #[derive(Debug)]
 pub struct Frame {
     topic: Arc<str>,
@@ -85,24 +85,25 @@ impl Frame {
         &self.options
     }
 
-    /// The records. The batch's head and lag are those of the moment it was read.
+    /// The records. Head and lag of the batch are as of the read.
     #[must_use]
     pub fn batch(&self) -> &ReadBatch {
         &self.batch
     }
 
-    /// The bytes for the wire: made by the first who asks, shared by all others. Every caller
-    /// must encode alike.
+    /// The encoded frame. The first caller encodes it, later callers share the bytes; so every caller
+    /// must pass the same encoding.
     pub fn encoded(&self, encode: impl FnOnce(&Self) -> Vec<u8>) -> Arc<[u8]> {
         self.encoded.get_or_init(|| encode(self).into()).clone()
     }
 
-    /// The memory that it keeps.
+    /// Bytes of memory that the frame keeps.
     pub(crate) fn usage(&self) -> usize {
         self.batch.chunks.iter().map(|c| c.len()).sum::<usize>() + 64 * self.batch.len() + 256
     }
 
-    /// The part behind a cursor, for a watcher that has read ahead of the others.
+    /// The records after `cursor`, for a watcher that has read further than the others; `None` when
+    /// there are none.
     pub(crate) fn after(&self, cursor: u64) -> Option<Arc<Self>> {
         let mut batch = self.batch.clone();
         batch.slots.retain(|s| s.seq > cursor);
@@ -110,13 +111,13 @@ impl Frame {
     }
 }
 
-/// What a watcher is told. Every event moves the stream's cursors, see [`super::Watch::cursors`].
+/// An event of a watch. Every event moves the stream's cursors, see [`super::Watch::cursors`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
     /// Records, in seq order.
     Records(Arc<Frame>),
-    /// Records are missing involuntarily.
+    /// Records are missing that the reader did not ask to delete.
     Tombstone {
         /// The topic.
         topic: Arc<str>,
@@ -127,7 +128,7 @@ pub enum Event {
         /// The reason on the wire: `from_seq_too_old` where the watch began below the floor.
         reason: &'static str,
     },
-    /// Everything up to `seq` was delivered; what follows is pushed as it is written.
+    /// Every record up to `seq` was delivered; later records are pushed as they are written.
     CaughtUp {
         /// The topic.
         topic: Arc<str>,
@@ -136,14 +137,14 @@ pub enum Event {
         /// The cursor.
         seq: u64,
     },
-    /// The topic is gone. A later one of its name joins from its start.
+    /// The topic was deleted. A new topic of this name joins from its start.
     TopicDeleted {
         /// The topic.
         topic: Arc<str>,
         /// Its id.
         topic_id: u64,
     },
-    /// The topic cannot be read any more; the others go on.
+    /// The topic cannot be read any more; the watch goes on with its other topics.
     Failed {
         /// The topic.
         topic: Arc<str>,
@@ -152,16 +153,16 @@ pub enum Event {
         /// Why.
         error: Error,
     },
-    /// The engine is under strain and the topic's priority is the lowest: what was written waits.
-    /// Nothing is lost. Told only to streams that asked for it.
+    /// The engine is under strain and the topic is in the lowest priority band, so its new records
+    /// wait. No record is lost. Only streams with [`super::WatchRequest::paced`] get this event.
     Paced {
         /// The topic.
         topic: Arc<str>,
         /// Its id.
         topic_id: u64,
-        /// How long it waits at most.
+        /// Maximum wait, ms.
         retry_after_ms: u64,
     },
-    /// Nothing happened for the heartbeat's time.
+    /// No event was delivered for the heartbeat interval.
     Heartbeat,
 }

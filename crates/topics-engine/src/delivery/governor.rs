@@ -1,51 +1,53 @@
-//! How much pressure the engine is under, and what follows. Pure: fed with samples.
+//! The governor: computes the pressure of the engine from samples, and the delays that follow from it.
+//! Pure: it reads no clock and takes no lock.
 
-/// Between two samples.
+/// Interval between two samples.
 pub(crate) const SAMPLE_NS: u64 = 100_000_000;
-/// The scheduling latency that means half of the pressure that latency can make.
+/// The scheduling latency that contributes half of the maximum pressure by latency, ns.
 const LATENCY_NS: f64 = 5_000_000.0;
 /// The weight of a new latency sample.
 const EWMA: f64 = 0.3;
-/// Waiting topics for each worker that count as full depth.
+/// Waiting topics per worker at which the depth is full.
 const DEPTH: f64 = 64.0;
-/// Samples in a row above the limit that count as sustained.
+/// Consecutive samples above the limit after which the pressure is sustained.
 const SUSTAINED: u32 = 5;
 
 const COALESCE: f64 = 0.2;
 const COMMIT: f64 = 0.4;
 const STRAIN: f64 = 0.8;
 const RELIEF: f64 = 0.6;
-/// The longest window of coalescing.
+/// The longest coalescing window, ns.
 const COALESCE_NS: f64 = 20_000_000.0;
-/// The shortest and the longest commit window.
+/// The shortest and the longest commit delay, ns.
 const COMMIT_NS: (f64, f64) = (500_000.0, 10_000_000.0);
 
-/// What is measured.
+/// One measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sample {
-    /// Topics that wait.
+    /// Topics that wait for a worker.
     pub ready: usize,
     pub workers: usize,
-    /// Mean time from dirty to served since the last sample; `None`: nothing was served.
+    /// Mean time from dirty to served since the last sample; `None` when no topic was served.
     pub latency_ns: Option<u64>,
-    /// The share of time that the storage was busy, 0 to 1.
+    /// Share of the time that syncs took, 0 to 1.
     pub storage: f64,
 }
 
-/// What it comes to.
+/// The governor's decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Verdict {
-    /// 0 to 1.
+    /// Pressure, 0 to 1.
     pub pressure: f64,
-    /// How long a topic that was just served rests, so that its next frame holds more; 0: not.
+    /// Time that a served topic coalesces before it is served again, so that its next frame has more
+    /// records, ns; 0: none.
     pub coalesce_ns: u64,
-    /// How long a group commit may wait for company; 0: not.
+    /// Time that a sync may be delayed so that it covers more batches, ns; 0: none.
     pub commit_ns: u64,
-    /// The lowest band pauses and routers yield.
+    /// Whether the lowest band pauses and routers yield.
     pub strained: bool,
 }
 
-/// The governor's memory.
+/// The state of the governor between samples.
 #[derive(Debug, Default)]
 pub(crate) struct Governor {
     latency: f64,
@@ -54,9 +56,9 @@ pub(crate) struct Governor {
 }
 
 impl Governor {
-    /// Takes a sample, every [`SAMPLE_NS`].
+    /// Takes a sample; called every [`SAMPLE_NS`].
     pub(crate) fn observe(&mut self, s: Sample) -> Verdict {
-        // Nothing served while something waits says nothing; with nothing waiting it says zero.
+        // Without a served topic the latency is unknown if topics wait, and zero if none waits.
         match (s.latency_ns, s.ready) {
             (Some(ns), _) => self.latency += EWMA * (ns as f64 - self.latency),
             (None, 0) => self.latency *= 1.0 - EWMA,
@@ -93,7 +95,7 @@ mod tests {
         Sample { ready, workers: 1, latency_ns: Some(latency_ms * 1_000_000), storage }
     }
 
-    fn settle(g: &mut Governor, s: Sample) -> Verdict {
+    fn observe_often(g: &mut Governor, s: Sample) -> Verdict {
         (0..40).map(|_| g.observe(s)).last().unwrap()
     }
 
@@ -101,14 +103,14 @@ mod tests {
     fn idle_is_no_pressure() {
         let mut g = Governor::default();
         assert_eq!(g.observe(Sample { workers: 2, ..Sample::default() }), Verdict::default());
-        settle(&mut g, sample(1000, 50, 1.0));
-        let v = settle(&mut g, Sample { workers: 1, ..Sample::default() });
+        observe_often(&mut g, sample(1000, 50, 1.0));
+        let v = observe_often(&mut g, Sample { workers: 1, ..Sample::default() });
         assert_eq!(v, Verdict::default());
     }
 
     #[test]
     fn each_part_counts_and_all_together_are_one() {
-        let of = |s| settle(&mut Governor::default(), s).pressure;
+        let of = |s| observe_often(&mut Governor::default(), s).pressure;
         assert!((of(sample(64, 0, 0.0)) - 0.4).abs() < 0.01);
         assert!((of(sample(0, 5, 0.0)) - 0.2).abs() < 0.01);
         assert!((of(sample(0, 0, 1.0)) - 0.2).abs() < 0.01);
@@ -119,7 +121,7 @@ mod tests {
 
     #[test]
     fn windows_open_with_the_pressure() {
-        let at = |s| settle(&mut Governor::default(), s);
+        let at = |s| observe_often(&mut Governor::default(), s);
         assert_eq!(at(sample(16, 0, 0.0)).coalesce_ns, 0);
         let v = at(sample(48, 0, 0.0));
         assert!(v.coalesce_ns > 0 && v.commit_ns == 0, "{v:?}");
@@ -138,9 +140,9 @@ mod tests {
         }
         assert!(g.observe(high).strained);
         // Between the two limits it stays as it is.
-        let middle = settle(&mut g, sample(64, 8, 0.0));
+        let middle = observe_often(&mut g, sample(64, 8, 0.0));
         assert!(middle.strained && middle.pressure < STRAIN && middle.pressure > RELIEF);
-        assert!(!settle(&mut g, sample(16, 5, 0.0)).strained);
-        assert!(!settle(&mut g, sample(64, 8, 0.0)).strained);
+        assert!(!observe_often(&mut g, sample(16, 5, 0.0)).strained);
+        assert!(!observe_often(&mut g, sample(64, 8, 0.0)).strained);
     }
 }

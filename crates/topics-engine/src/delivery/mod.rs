@@ -1,15 +1,16 @@
-//! What happens after a commit: watchers are pushed to, by topic, in the order of priority.
+//! Delivery: after a commit, workers push the new records of a topic to its watchers, topics of high
+//! priority first.
 //!
-//! | part | does |
+//! | module | does |
 //! |---|---|
 //! | `ready`, `governor` | pure: the ready set, the pressure |
 //! | `workers` | the threads, parked when idle; one ready set each |
-//! | `subscribers` | who wants a topic: groups of live watchers with equal options |
+//! | `subscribers` | the subscribers of a topic: groups of live watchers with equal options, and routers |
 //! | `service` | serves one dirty topic: one read for each group, a pointer for each watcher |
 //! | `stream` | a watcher's bounded queue and cursors |
-//! | `watch` | the watcher's end: queue first, then what it missed through the read path |
-//! | `session` | what is kept of a watcher between two streams |
-//! | `frame` | what is delivered |
+//! | `watch` | the watcher's end: reads the queue first, then the backlog by the read path |
+//! | `session` | keeps the cursors of a watcher between two streams |
+//! | `frame` | frames, events and watch options |
 //!
 //! Locks, in order: a topic's `append` → a topic's groups → the gate's list, a stream's queue → a
 //! ready set. None is held across I/O, and no callback runs under one.
@@ -44,7 +45,7 @@ pub(crate) struct Deliverer {
     pub delivery: Arc<Delivery>,
 }
 
-/// A layer has what the layer below has.
+/// Gives access to the layer below.
 impl Deref for Deliverer {
     type Target = Arc<Store>;
     fn deref(&self) -> &Arc<Store> {

@@ -10,9 +10,9 @@ use crate::types::priority;
 pub(crate) const BANDS: usize = 5;
 /// Services of a band in one round.
 const WEIGHTS: [u32; BANDS] = [1, 1, 2, 4, 8];
-/// Between two looks at how the waiting have aged.
+/// Interval between two aging passes, ns.
 const AGING_NS: u64 = 50_000_000;
-/// How many are looked at before somebody is served.
+/// Topics that an aging pass checks between two services.
 const SLICE: usize = 2048;
 
 /// The band of an effective priority.
@@ -26,11 +26,11 @@ pub(crate) fn band(p: i32) -> usize {
     }
 }
 
-/// What is scheduled.
+/// An item of the ready set.
 pub(crate) trait Schedule {
-    /// The priority without age.
+    /// The priority without the bonus for waiting.
     fn base(&self, now_ns: u64) -> i32;
-    /// Whether it gives way while the engine is under strain.
+    /// Whether the item drops one band while the engine is under strain.
     fn yields(&self) -> bool {
         false
     }
@@ -40,23 +40,23 @@ pub(crate) trait Schedule {
 #[derive(Debug)]
 pub(crate) struct Waiting<T> {
     pub item: T,
-    /// When it became dirty; reset only by a service.
+    /// When the topic became dirty, monotonic ns; only a service resets it.
     pub since: u64,
-    /// How much of that time it was made to rest, ns: nobody is late for it.
-    pub rested: u64,
+    /// Time of the wait that the topic was coalescing, ns; it does not count as latency.
+    pub coalesced_ns: u64,
 }
 
-/// Order within a band: when it became dirty, then when it came.
+/// Order within a band: when the topic became dirty, then when it was queued.
 type Key = (u64, u64);
 
-/// The ready set. Whoever uses it makes sure that nothing is in it twice.
+/// The ready set. The caller ensures that no item is in it twice.
 #[derive(Debug)]
 pub(crate) struct Ready<T> {
     bands: [BTreeMap<Key, Waiting<T>>; BANDS],
     credit: [u32; BANDS],
     pushed: u64,
     aged: u64,
-    /// How far the look at how they have aged has come: a band, and its first key.
+    /// Position of the aging pass: a band, and the first key to check.
     aging: Option<(usize, Key)>,
 }
 
@@ -68,28 +68,28 @@ impl<T> Default for Ready<T> {
 }
 
 impl<T: Schedule> Ready<T> {
-    /// How many wait.
+    /// Number of waiting topics.
     pub(crate) fn len(&self) -> usize {
         self.bands.iter().map(BTreeMap::len).sum()
     }
 
-    /// How many wait, by band.
+    /// Number of waiting topics by band.
     #[cfg(test)]
     pub(crate) fn depths(&self) -> [usize; BANDS] {
         std::array::from_fn(|b| self.bands[b].len())
     }
 
-    /// Those that wait in the lowest band.
+    /// Topics that wait in the lowest band.
     pub(crate) fn lowest(&self) -> impl Iterator<Item = &Waiting<T>> {
         self.bands[0].values()
     }
 
-    /// Takes one in that became dirty at `since`.
+    /// Adds an item that became dirty at `since`.
     pub(crate) fn push(&mut self, item: T, since: u64, now: u64, strained: bool) {
-        self.put(Waiting { item, since, rested: 0 }, now, strained);
+        self.put(Waiting { item, since, coalesced_ns: 0 }, now, strained);
     }
 
-    /// Takes one in that has waited already.
+    /// Adds an item that has waited already.
     pub(crate) fn put(&mut self, waiting: Waiting<T>, now: u64, strained: bool) {
         let b = self.place(&waiting.item, waiting.since, now, strained);
         self.pushed += 1;
@@ -99,11 +99,11 @@ impl<T: Schedule> Ready<T> {
     fn place(&self, item: &T, since: u64, now: u64, strained: bool) -> usize {
         let waited = now.saturating_sub(since) / 1_000_000;
         let b = band(item.base(now).saturating_add(priority::age(waited)));
-        // Lowering takes nobody's credit away.
+        // An item that yields never drops into the lowest band, which gets no credit under strain.
         if strained && item.yields() && b > 1 { b - 1 } else { b }
     }
 
-    /// The next to be served. Under strain the lowest band gets no credit.
+    /// Removes and returns the next item to serve. Under strain the lowest band gets no credit.
     pub(crate) fn pop(&mut self, now: u64, strained: bool) -> Option<Waiting<T>> {
         loop {
             self.age(now, strained);
@@ -128,18 +128,18 @@ impl<T: Schedule> Ready<T> {
                     return Some(w);
                 }
             }
-            // Nobody who waits has credit left: the next round.
+            // No band with items has credit left: the next round begins.
             self.credit = WEIGHTS;
         }
         None
     }
 
-    /// Raises those that have waited long enough; looks at a bounded number of them at a time, so
-    /// that whoever marks a topic never waits long for the set.
+    /// Moves items that have waited long enough to a higher band. A call checks a bounded number of
+    /// items, because callers that mark a topic wait for the lock of the set.
     fn age(&mut self, now: u64, strained: bool) {
         if self.aging.is_none() && now.saturating_sub(self.aged) >= AGING_NS {
             self.aged = now;
-            // Downwards: what has risen is not looked at again.
+            // From the top band down, so that a raised item is not checked again.
             self.aging = Some((BANDS - 2, (0, 0)));
         }
         let mut left = SLICE;

@@ -1,4 +1,5 @@
-//! Serving a dirty topic: each group reads once, each watcher gets a pointer.
+//! Serves a dirty topic: one read for each group of watchers, then each watcher gets a pointer to the
+//! frame.
 
 use std::sync::Arc;
 
@@ -14,21 +15,21 @@ use crate::topic::{self, Life, Topic};
 use crate::types::api::ReadFrom;
 use crate::types::error::{Error, Result};
 
-/// After how long a topic is served again that could not be read for want of a descriptor.
+/// Delay before a topic is served again after a read found no free file descriptor, ns.
 const AGAIN_NS: u64 = 100_000_000;
 
-/// Serves a topic up to its head of now. True: more has come meanwhile.
+/// Serves a topic up to its current head. Returns true if the head has risen meanwhile.
 pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bool {
     let Some(topic) = subscribers.topic() else { return false };
     if subscribers.is_new.swap(false, Ordering::SeqCst) && topic.life() == Life::Live {
         core.delivery.shared().offer(&topic);
     }
-    subscribers.learn(&topic.state.read().config.clone());
+    subscribers.set_priority(&topic.state.read().config.clone());
     if topic.life() == Life::Dead {
-        let over = |s: &Stream, part| {
-            s.over(part, topic.id(), None);
+        let over = |s: &Stream, slot| {
+            s.end_topic(slot, topic.id(), None);
         };
-        for stream in subscribers.dismiss(over) {
+        for stream in subscribers.remove_members(over) {
             missed(core, &stream, &topic);
         }
         return false;
@@ -40,12 +41,12 @@ pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bo
                 return false;
             }
             if error.is_out_of_descriptors() {
-                core.delivery.remind(subscribers, core.time.mono_ns() + AGAIN_NS);
+                core.delivery.schedule(subscribers, core.time.mono_ns() + AGAIN_NS);
                 continue;
             }
             log::warn!("topic {:?} cannot be delivered: {error}", topic.name);
-            subscribers.dismiss(|s, part| {
-                s.over(part, topic.id(), Some(error.clone()));
+            subscribers.remove_members(|s, slot| {
+                s.end_topic(slot, topic.id(), Some(error.clone()));
             });
             return false;
         }
@@ -61,7 +62,7 @@ pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bo
     topic.gate.head() > target
 }
 
-/// How a router of this topic asks to be run again.
+/// The callback by which a router of this topic asks for its next run.
 fn run_again(
     core: &Arc<Deliverer>,
     subscribers: &Arc<Subscribers>,
@@ -70,23 +71,24 @@ fn run_again(
     let (core, subscribers, topic) = (core.clone(), subscribers.clone(), topic.clone());
     Arc::new(move |when| match when {
         RunAgain::Now => subscribers.mark(),
-        RunAgain::At(at) => core.delivery.remind(&subscribers, at),
-        RunAgain::WhenSynced => subscribers.told_when_synced(&core, &topic),
+        RunAgain::At(at) => core.delivery.schedule(&subscribers, at),
+        RunAgain::WhenSynced => subscribers.mark_when_synced(&core, &topic),
     })
 }
 
-/// Serving a topic has panicked: it is closed, and its watchers are told.
+/// Closes a topic whose service panicked, and ends it in the streams of its watchers.
 pub(super) fn fail(subscribers: &Arc<Subscribers>, panicked: &Panicked) {
     let Some(topic) = subscribers.topic() else { return };
     topic.close_broken(panicked);
     let detail = format!("delivery of topic {:?}: {panicked}", topic.name);
     let error = Error::StorageUnavailable { reason: "io", detail };
-    subscribers.dismiss(|s, part| {
-        s.over(part, topic.id(), Some(error.clone()));
+    subscribers.remove_members(|s, slot| {
+        s.end_topic(slot, topic.id(), Some(error.clone()));
     });
 }
 
-/// A deleted topic's name: a new one joins, also one that came before the stream expected it.
+/// Makes a stream expect a new topic of a deleted topic's name. A topic that was created before the
+/// stream expected it joins immediately.
 pub(super) fn missed(core: &Deliverer, stream: &Arc<Stream>, old: &Topic) {
     core.delivery.shared().expect(stream);
     let new = core.table.loaded.named(&old.name);
@@ -105,7 +107,7 @@ fn group(
     mut at: u64,
     target: u64,
 ) -> Result<()> {
-    // A read that begins where something was just evicted makes no progress once.
+    // A read that begins where records were just evicted makes no progress; the next one does.
     let mut idle = 0;
     while at < target && idle < 2 {
         core.check_open()?;
@@ -122,7 +124,7 @@ fn group(
         at = next;
     }
     if at < target && options.strong {
-        subscribers.told_when_synced(core, topic);
+        subscribers.mark_when_synced(core, topic);
     }
     Ok(())
 }

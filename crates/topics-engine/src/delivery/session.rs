@@ -1,4 +1,4 @@
-//! Sessions: what is kept of a subscription between two streams.
+//! Sessions: the request and the cursors of a subscription, kept between two streams.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,9 +13,9 @@ use super::watch::{Watch, WatchRequest, WatchStart};
 use crate::types::api::ReadFrom;
 use crate::types::error::{Error, Result};
 
-/// How long a session lives after its last stream closed.
+/// Lifetime of a session after its last stream closed, ns.
 const TTL_NS: u64 = 300_000_000_000;
-/// Between two collections.
+/// Interval between two collections, ns.
 const COLLECT_NS: u64 = 1_000_000_000;
 
 type Cursors = HashMap<Arc<str>, (u64, u64)>;
@@ -88,7 +88,7 @@ impl Sessions {
         self.open.lock().len()
     }
 
-    /// Forgets sessions that nobody came back to.
+    /// Removes sessions that have had no stream for [`TTL_NS`].
     pub(super) fn collect(&self, now: u64) {
         let last = self.collected.load(Ordering::Relaxed);
         if now.saturating_sub(last) < COLLECT_NS {
@@ -99,18 +99,18 @@ impl Sessions {
     }
 }
 
-/// A session as its creator is told.
+/// A session that was created.
 #[derive(Clone, Debug)]
 pub struct SessionInfo {
-    /// Random; whoever knows it may attach.
+    /// A random id. A caller that knows it may attach.
     pub id: u128,
-    /// How long it lives after its last stream closed, ms.
+    /// Lifetime after the last stream closed, ms.
     pub ttl_ms: u64,
-    /// Topic, id, cursor.
+    /// Name, id and cursor of each topic.
     pub cursors: Vec<(Arc<str>, u64, u64)>,
 }
 
-/// Creates a session: its tails are counted from now.
+/// Creates a session. Its tails count back from the current heads.
 pub(crate) fn create(core: &Arc<Deliverer>, req: &WatchRequest) -> Result<SessionInfo> {
     let sessions = &core.delivery.shared().sessions;
     let max = core.options.max_watch_sessions;
@@ -131,7 +131,8 @@ pub(crate) fn create(core: &Arc<Deliverer>, req: &WatchRequest) -> Result<Sessio
     Ok(SessionInfo { id, ttl_ms: TTL_NS / 1_000_000, cursors })
 }
 
-/// Opens a stream of a session where the last one stopped; `rewind` may only lead back.
+/// Opens a stream of a session where its last stream stopped. `rewind` moves cursors back; it never
+/// moves them forward.
 pub(crate) fn attach(
     core: &Arc<Deliverer>,
     id: u128,
@@ -146,14 +147,14 @@ pub(crate) fn attach(
         }
     }
     let mut req = session.req.clone();
-    // Topics that joined by a pattern, or were created since, go on by name.
+    // Topics that joined by a pattern, or were created since, continue by name.
     let named = cursors.iter().map(|(name, (id, seq))| {
         let start = WatchStart { from: ReadFrom::After(*seq), topic_id: Some(*id) };
         (name.to_string(), start)
     });
     let known: Vec<_> = named.collect();
     req.topics.retain(|(name, _)| !cursors.contains_key(name.as_str()));
-    // What the session does not know was created since it was made: it is read from its start.
+    // A topic that the session does not know was created after it, so it is read from its start.
     for (_, start) in req.topics.iter_mut().chain(&mut req.patterns) {
         *start = WatchStart { from: ReadFrom::After(0), topic_id: None };
     }
@@ -162,7 +163,7 @@ pub(crate) fn attach(
     Ok(watch)
 }
 
-/// Ends a session; its streams are told.
+/// Ends a session and its streams.
 pub(crate) fn end(core: &Deliverer, id: u128) -> bool {
     let Some(session) = core.delivery.shared().sessions.open.lock().remove(&id) else {
         return false;

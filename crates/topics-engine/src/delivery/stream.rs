@@ -1,9 +1,9 @@
 //! A watcher's bounded queue and its cursors.
 //!
-//! A part is one topic of the stream. It is in its backlog, and then only the watcher's end reads
-//! for it; or it is live, and then only the topic's worker pushes for it. The queue is filled by
-//! workers up to its bounds. A part that finds it full goes back to its backlog: what it missed is
-//! read again from its own cursor when the queue has drained.
+//! A topic of the stream has a slot. It is in its backlog, and then only the watcher's end reads its
+//! records; or it is live, and then only the topic's worker pushes them. Workers fill the queue up to
+//! its bounds. A topic that finds the queue full goes back to its backlog: the watcher reads the missed
+//! records from the topic's cursor when the queue has drained.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -19,13 +19,13 @@ use crate::types::batch::ReadBatch;
 use crate::types::error::{Error, Result};
 use crate::types::name;
 
-/// A callback for a stream that has something.
+/// A callback for a stream that has an event.
 pub(super) type Ready = Arc<dyn Fn() + Send + Sync>;
 
-/// Topics that one stream may come to, those that joined by a pattern included.
-const MAX_PARTS: usize = 4096;
+/// Maximum number of topics of a stream, including topics that joined by a pattern.
+const MAX_TOPICS: usize = 4096;
 
-/// Room that a queue keeps when it is empty, in items.
+/// Capacity that an empty queue keeps, in items.
 const SPARE: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,19 +38,19 @@ enum Mode {
 struct StreamTopic {
     topic: Arc<Topic>,
     mode: Mode,
-    /// What was handed out.
+    /// The watcher got every record up to here.
     cursor: u64,
-    /// What was queued.
+    /// Every record up to here was queued.
     pushed: u64,
     queued: u32,
-    /// The id that the first cursor was made with.
+    /// The topic id that the first cursor belongs to.
     id: Option<u64>,
-    /// Nothing has been read for it yet.
+    /// Whether no record was read for the topic yet.
     fresh: bool,
 }
 
 struct Item {
-    part: u32,
+    slot: u32,
     event: Event,
     next: u64,
     usage: usize,
@@ -60,18 +60,18 @@ struct Item {
 struct Outbound {
     queue: VecDeque<Item>,
     usage: usize,
-    parts: Vec<StreamTopic>,
+    topics: Vec<StreamTopic>,
     by_topic: HashMap<u64, u32>,
     backlog: VecDeque<u32>,
-    /// Names without a topic: a new one joins.
+    /// Names without a topic: a new topic of such a name joins.
     missing: HashSet<Arc<str>>,
     ended: Option<Error>,
-    /// A push found the queue full, and it has not been emptied since.
+    /// Whether a push found the queue full, and it has not been empty since.
     lagging: bool,
     taken_at: u64,
     event_at: u64,
     blocked: bool,
-    /// The callback is due when something comes.
+    /// Whether the next queued event calls `ready`.
     armed: bool,
     ready: Option<Ready>,
 }
@@ -83,37 +83,37 @@ pub(super) struct Bounds {
     pub bytes: usize,
     pub heartbeat_ns: Option<u64>,
     pub stall_ns: Option<u64>,
-    /// Whether it is told of topics that wait under strain.
-    pub paced: bool,
+    /// Whether the stream gets events for topics that wait under strain.
+    pub wants_throttled: bool,
 }
 
-/// What became of a push.
+/// The result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Taken,
-    /// The part is not live any more.
+    /// The topic is not live in this stream any more.
     Left,
-    /// Nor is this one; the stream has just begun to lag.
+    /// The topic is not live any more, and the stream begins to lag with this push.
     Lags,
 }
 
-/// What the watcher's end does next.
+/// What [`super::Watch`] does next.
 pub(super) enum Next {
     Event(Event),
-    /// Reads on for this part.
+    /// Read the backlog of this topic.
     Read(Backlog),
     Nothing,
 }
 
-/// A part that reads for itself.
+/// A topic whose backlog is to be read.
 pub(super) struct Backlog {
-    pub part: u32,
+    pub slot: u32,
     pub topic: Arc<Topic>,
     pub cursor: u64,
     pub id: Option<u64>,
 }
 
-/// A stream.
+/// The queue and the cursors of one watcher.
 pub(crate) struct Stream {
     id: u64,
     options: Arc<WatchOptions>,
@@ -157,37 +157,37 @@ impl Stream {
         &self.options
     }
 
-    /// Whether a new topic of this name belongs here.
+    /// Whether a new topic of this name joins the stream.
     pub(super) fn wants(&self, topic: &str) -> bool {
         self.patterns.iter().any(|p| name::matches_pattern(p, topic))
             || self.out.lock().missing.contains(topic)
     }
 
-    /// Whether no new topic can belong here: there is no pattern, and every name has a topic. What
-    /// was kept for names that have been found goes.
+    /// Whether no new topic can join: the stream has no pattern, and every name has a topic. Frees
+    /// memory of names that have been found.
     pub(super) fn complete(&self) -> bool {
         let mut out = self.out.lock();
         out.missing.shrink_to_fit();
         self.patterns.is_empty() && out.missing.is_empty()
     }
 
-    /// Takes a topic in, from a cursor. False when it is there, or there is no room.
+    /// Adds a topic from a cursor on. Returns false when the stream has it, or is full or ended.
     pub(super) fn add(&self, topic: &Arc<Topic>, cursor: u64, id: Option<u64>) -> bool {
         let mut out = self.out.lock();
         if out.by_topic.contains_key(&topic.id()) || out.ended.is_some() {
             return false;
         }
-        let gone = out.parts.iter().position(|p| p.mode == Mode::Gone && p.queued == 0);
-        if gone.is_none() && out.parts.len() >= MAX_PARTS {
+        let gone = out.topics.iter().position(|p| p.mode == Mode::Gone && p.queued == 0);
+        if gone.is_none() && out.topics.len() >= MAX_TOPICS {
             drop(out);
             self.end(Error::Throttled {
                 limit: "watch_topics",
-                max: MAX_PARTS as u64,
+                max: MAX_TOPICS as u64,
                 retry_after_ms: 0,
             });
             return false;
         }
-        let part = StreamTopic {
+        let entry = StreamTopic {
             topic: topic.clone(),
             mode: Mode::Backlog,
             cursor,
@@ -198,14 +198,14 @@ impl Stream {
         };
         let at = match gone {
             Some(at) => {
-                let old = out.parts[at].topic.id();
+                let old = out.topics[at].topic.id();
                 out.by_topic.remove(&old);
-                out.parts[at] = part;
+                out.topics[at] = entry;
                 at
             }
             None => {
-                out.parts.push(part);
-                out.parts.len() - 1
+                out.topics.push(entry);
+                out.topics.len() - 1
             }
         } as u32;
         out.by_topic.insert(topic.id(), at);
@@ -214,20 +214,21 @@ impl Stream {
         true
     }
 
-    /// The part has caught up: from here on the worker pushes. Called under the groups' lock.
-    pub(super) fn live(&self, part: u32, topic: &Topic, cursor: u64) {
+    /// Makes a topic live that has caught up: its worker pushes from now on. The caller holds the lock
+    /// of the groups.
+    pub(super) fn live(&self, slot: u32, topic: &Topic, cursor: u64) {
         let mut out = self.out.lock();
-        let p = &mut out.parts[part as usize];
+        let p = &mut out.topics[slot as usize];
         (p.mode, p.fresh) = (Mode::Live, false);
         let topic_id = topic.id();
         let event = Event::CaughtUp { topic: topic.name.clone(), topic_id, seq: cursor };
-        out.queue(part, event, cursor, 0);
+        out.queue(slot, event, cursor, 0);
     }
 
-    /// A worker's push; also says whether [`Self::wake`] is due.
+    /// Queues a frame of a worker. Also returns whether the caller must call [`Self::wake`].
     pub(super) fn push(
         &self,
-        part: u32,
+        slot: u32,
         topic_id: u64,
         tombstone: Option<Tombstone>,
         frame: Option<Arc<Frame>>,
@@ -235,12 +236,12 @@ impl Stream {
         now: u64,
     ) -> (Outcome, bool) {
         let mut out = self.out.lock();
-        let p = &mut out.parts[part as usize];
+        let p = &mut out.topics[slot as usize];
         if p.mode != Mode::Live || p.topic.id() != topic_id {
             return (Outcome::Left, false);
         }
         if tombstone.is_none() && frame.is_none() {
-            // Nothing of it is wanted: only the cursor moves.
+            // The stream selects none of the records: only the cursor moves.
             p.pushed = next;
             if p.queued == 0 {
                 p.cursor = next;
@@ -251,39 +252,40 @@ impl Stream {
         let full = out.queue.len() + 2 > self.bounds.frames
             || (!out.queue.is_empty() && out.usage + usage > self.bounds.bytes);
         if full {
-            out.parts[part as usize].mode = Mode::Backlog;
-            out.backlog.push_back(part);
+            out.topics[slot as usize].mode = Mode::Backlog;
+            out.backlog.push_back(slot);
             if out.lagging {
                 return (Outcome::Left, false);
             }
             (out.lagging, out.taken_at) = (true, now);
             return (Outcome::Lags, false);
         }
-        out.queue_batch(part, tombstone, frame, next, usage);
+        out.queue_batch(slot, tombstone, frame, next, usage);
         (Outcome::Taken, out.notify())
     }
 
-    /// The topic waits; says whether [`Self::wake`] is due. A full queue has other troubles.
-    pub(super) fn pace(&self, part: u32, topic: &Topic, retry_after_ms: u64) -> bool {
-        if !self.bounds.paced {
+    /// Queues the event that a topic waits, unless the queue is full. Returns whether the caller must
+    /// call [`Self::wake`].
+    pub(super) fn push_throttled(&self, slot: u32, topic: &Topic, retry_after_ms: u64) -> bool {
+        if !self.bounds.wants_throttled {
             return false;
         }
         let mut out = self.out.lock();
-        let p = &out.parts[part as usize];
+        let p = &out.topics[slot as usize];
         let live = p.mode == Mode::Live && p.topic.id() == topic.id();
         if !live || out.queue.len() + 2 > self.bounds.frames {
             return false;
         }
         let (next, topic_id) = (p.pushed, topic.id());
         let event = Event::Paced { topic: topic.name.clone(), topic_id, retry_after_ms };
-        out.queue(part, event, next, 0);
+        out.queue(slot, event, next, 0);
         out.notify()
     }
 
-    /// What the watcher's end has read for a part.
-    pub(super) fn deliver(&self, part: u32, batch: ReadBatch) {
+    /// Queues a batch that the watcher's end has read from the backlog of a topic.
+    pub(super) fn deliver(&self, slot: u32, batch: ReadBatch) {
         let mut out = self.out.lock();
-        let p = &mut out.parts[part as usize];
+        let p = &mut out.topics[slot as usize];
         p.id = None;
         let (next, mut tombstone) = (batch.next_from_seq, batch.tombstone);
         let fresh = std::mem::take(&mut p.fresh);
@@ -293,23 +295,23 @@ impl Stream {
             let reason = if old { "from_seq_too_old" } else { t.reason.as_str() };
             let topic_id = p.topic.id();
             let event = Event::Tombstone { topic: name.clone(), topic_id, tombstone: t, reason };
-            out.queue(part, event, t.gap_to.min(next), 0);
+            out.queue(slot, event, t.gap_to.min(next), 0);
         }
         let frame = (!batch.is_empty()).then(|| Frame::new(name, self.options.clone(), batch));
         let usage = frame.as_ref().map_or(0, |f| f.usage());
-        out.queue_batch(part, tombstone, frame, next, usage);
-        let p = &mut out.parts[part as usize];
+        out.queue_batch(slot, tombstone, frame, next, usage);
+        let p = &mut out.topics[slot as usize];
         p.pushed = next;
         if p.queued == 0 {
             p.cursor = next;
         }
-        out.backlog.push_back(part);
+        out.backlog.push_back(slot);
     }
 
-    /// The part is over: the topic was deleted, or cannot be read. Says whether it was not before.
-    pub(super) fn over(&self, part: u32, topic_id: u64, error: Option<Error>) -> bool {
+    /// Ends a topic that was deleted or cannot be read. Returns false if it had ended before.
+    pub(super) fn end_topic(&self, slot: u32, topic_id: u64, error: Option<Error>) -> bool {
         let mut out = self.out.lock();
-        let p = &mut out.parts[part as usize];
+        let p = &mut out.topics[slot as usize];
         if p.mode == Mode::Gone || p.topic.id() != topic_id {
             return false;
         }
@@ -320,19 +322,20 @@ impl Stream {
             None => Event::TopicDeleted { topic: topic.clone(), topic_id },
             Some(error) => Event::Failed { topic: topic.clone(), topic_id, error },
         };
-        out.queue(part, event, next, 0);
+        out.queue(slot, event, next, 0);
         if deleted {
             out.missing.insert(topic);
         }
         true
     }
 
-    /// The part that the watcher's end has not finished goes to the end of its row.
-    pub(super) fn later(&self, part: u32) {
-        self.out.lock().backlog.push_back(part);
+    /// Puts a topic whose backlog is not read to its end behind the other backlogs.
+    pub(super) fn requeue(&self, slot: u32) {
+        self.out.lock().backlog.push_back(slot);
     }
 
-    /// Ends the stream: whoever waits is told, what is queued is let go.
+    /// Ends the stream with an error: drops the queue and wakes the waiting thread or calls the
+    /// callback.
     pub(super) fn end(&self, error: Error) {
         {
             let mut out = self.out.lock();
@@ -347,7 +350,7 @@ impl Stream {
         self.wake();
     }
 
-    /// Wakes whoever waits, by thread or by callback. No lock may be held.
+    /// Wakes the waiting thread and calls the callback if it is due. The caller holds no lock.
     pub(super) fn wake(&self) {
         self.filled.notify_all();
         let ready = {
@@ -360,7 +363,7 @@ impl Stream {
         }
     }
 
-    /// The next thing for the watcher's end: what is queued first.
+    /// The next step of the watcher's end: queued events first, then a backlog.
     pub(super) fn next(&self, now: u64) -> Result<Next> {
         let mut out = self.out.lock();
         if let Some(e) = &out.ended {
@@ -368,7 +371,7 @@ impl Stream {
         }
         if let Some(item) = out.queue.pop_front() {
             out.usage -= item.usage;
-            let p = &mut out.parts[item.part as usize];
+            let p = &mut out.topics[item.slot as usize];
             p.queued -= 1;
             p.cursor = if p.queued == 0 { p.pushed } else { item.next };
             out.lagging &= !out.queue.is_empty();
@@ -379,11 +382,11 @@ impl Stream {
         if out.queue.capacity() > SPARE {
             out.queue = VecDeque::new();
         }
-        while let Some(part) = out.backlog.pop_front() {
-            let p = &out.parts[part as usize];
+        while let Some(slot) = out.backlog.pop_front() {
+            let p = &out.topics[slot as usize];
             if p.mode == Mode::Backlog {
                 let (topic, cursor, id) = (p.topic.clone(), p.cursor, p.id);
-                return Ok(Next::Read(Backlog { part, topic, cursor, id }));
+                return Ok(Next::Read(Backlog { slot, topic, cursor, id }));
             }
         }
         if out.backlog.capacity() > SPARE {
@@ -398,7 +401,7 @@ impl Stream {
         Ok(Next::Nothing)
     }
 
-    /// Waits until there is something, a heartbeat is due or the time is up.
+    /// Waits until there is an event or a backlog, a heartbeat is due, or the deadline passes.
     pub(super) fn wait(&self, until: Option<Instant>, now: u64) {
         let mut out = self.out.lock();
         if !out.queue.is_empty() || !out.backlog.is_empty() || out.ended.is_some() {
@@ -418,26 +421,26 @@ impl Stream {
         out.blocked = false;
     }
 
-    /// Has `ready` called once after each time that nothing was left, when something comes.
+    /// Sets the callback: called once after each [`Next::Nothing`], when the next event is queued.
     pub(super) fn on_ready(&self, ready: Ready) {
         self.out.lock().ready = Some(ready);
     }
 
-    /// What was handed out: topic, id, cursor.
+    /// Name, id and cursor of each topic.
     pub(super) fn cursors(&self) -> Vec<(Arc<str>, u64, u64)> {
         let out = self.out.lock();
-        let parts = out.parts.iter().filter(|p| p.mode != Mode::Gone);
-        parts.map(|p| (p.topic.name.clone(), p.topic.id(), p.cursor)).collect()
+        let topics = out.topics.iter().filter(|p| p.mode != Mode::Gone);
+        topics.map(|p| (p.topic.name.clone(), p.topic.id(), p.cursor)).collect()
     }
 
-    /// The topics that it was ever given.
+    /// The topics of all slots, ended ones included.
     pub(super) fn topics(&self) -> Vec<Arc<Topic>> {
-        self.out.lock().parts.iter().map(|p| p.topic.clone()).collect()
+        self.out.lock().topics.iter().map(|p| p.topic.clone()).collect()
     }
 
-    /// Ends a stream that lags and has not been taken from for too long. False: it need not be
-    /// looked at again.
-    pub(super) fn look(&self, now: u64) -> bool {
+    /// Ends a stream that lags and was not read for too long. Returns false if the caller need not
+    /// check it again.
+    pub(super) fn end_if_stalled(&self, now: u64) -> bool {
         let Some(stall) = self.bounds.stall_ns else { return false };
         let stalled = {
             let out = self.out.lock();
@@ -457,7 +460,7 @@ impl Stream {
         self.bounds.stall_ns.is_some()
     }
 
-    /// Frames queued, and the bytes that they keep.
+    /// Number of queued frames, and their bytes of memory.
     pub(crate) fn queued(&self) -> (usize, usize) {
         let out = self.out.lock();
         (out.queue.len(), out.usage)
@@ -465,35 +468,35 @@ impl Stream {
 }
 
 impl Outbound {
-    fn queue(&mut self, part: u32, event: Event, next: u64, usage: usize) {
-        let p = &mut self.parts[part as usize];
+    fn queue(&mut self, slot: u32, event: Event, next: u64, usage: usize) {
+        let p = &mut self.topics[slot as usize];
         p.queued += 1;
         p.pushed = next;
         self.usage += usage;
-        self.queue.push_back(Item { part, event, next, usage });
+        self.queue.push_back(Item { slot, event, next, usage });
     }
 
     fn queue_batch(
         &mut self,
-        part: u32,
+        slot: u32,
         tombstone: Option<Tombstone>,
         frame: Option<Arc<Frame>>,
         next: u64,
         usage: usize,
     ) {
         if let Some(tombstone) = tombstone {
-            let p = &self.parts[part as usize];
+            let p = &self.topics[slot as usize];
             let (topic, topic_id) = (p.topic.name.clone(), p.topic.id());
             let reason = tombstone.reason.as_str();
             let to = if frame.is_some() { tombstone.gap_to.min(next) } else { next };
-            self.queue(part, Event::Tombstone { topic, topic_id, tombstone, reason }, to, 0);
+            self.queue(slot, Event::Tombstone { topic, topic_id, tombstone, reason }, to, 0);
         }
         if let Some(frame) = frame {
-            self.queue(part, Event::Records(frame), next, usage);
+            self.queue(slot, Event::Records(frame), next, usage);
         }
     }
 
-    /// Whether somebody waits for what was just queued.
+    /// Whether a thread or a callback waits for an event.
     fn notify(&mut self) -> bool {
         self.blocked || self.armed
     }

@@ -1,4 +1,4 @@
-//! Who wants a topic, and whether it waits for a worker.
+//! The subscribers of a topic, and its place in the ready set.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -24,49 +24,49 @@ use crate::types::priority;
 const IDLE: u8 = 0;
 const QUEUED: u8 = 1;
 const SERVING: u8 = 2;
-/// Being served, and dirty again.
+/// Being served, and marked again meanwhile.
 const AGAIN: u8 = 3;
 
-/// Live watchers with equal options: all of them have everything up to `at`.
+/// Live watchers with equal options. Each of them has every record up to `at`.
 struct Group {
     options: Arc<WatchOptions>,
     at: u64,
-    /// By stream.
+    /// By stream id.
     members: BTreeMap<u64, Member>,
 }
 
 struct Member {
     stream: Arc<Stream>,
-    part: u32,
-    /// It has everything up to here by itself.
+    slot: u32,
+    /// The watcher has read every record up to this seq by itself.
     from: u64,
 }
 
 #[derive(Default)]
-struct Wanted {
+struct Subscriptions {
     groups: Vec<Group>,
     routers: Vec<Arc<Router>>,
-    /// The batch whose sync the topic was last to be told of.
-    told: Option<Ticket>,
+    /// The last batch whose sync marks the topic.
+    notified: Option<Ticket>,
 }
 
-/// What a topic is to the delivery. It is made when somebody first wants the topic; the topic's
-/// gate marks it dirty only while somebody does.
+/// The subscribers of one topic. Created with the first subscriber; the topic's gate marks it dirty
+/// only while there is one.
 pub(crate) struct Subscribers {
     topic: Weak<Topic>,
     shared: Weak<Shared>,
-    /// Where it is between idle, queued and being served: it is queued at most once.
+    /// `IDLE`, `QUEUED`, `SERVING` or `AGAIN`: the topic is queued at most once.
     state: AtomicU8,
-    /// Patterns have not seen the topic yet.
+    /// Whether the topic was not yet offered to streams with patterns.
     pub is_new: AtomicBool,
     pub served_at: AtomicU64,
     /// The topic's manual priority, [`AUTO`] or [`NONE`].
     manual: AtomicI64,
-    /// Only routers want the topic.
+    /// Whether only routers subscribe to the topic.
     routed: AtomicBool,
-    /// Its watchers were told that it waits under strain.
-    paced: AtomicBool,
-    wanted: Mutex<Wanted>,
+    /// Whether the watchers were notified that the topic waits under strain.
+    is_throttled: AtomicBool,
+    subscriptions: Mutex<Subscriptions>,
 }
 
 const AUTO: i64 = i64::MAX;
@@ -78,13 +78,13 @@ impl fmt::Debug for Subscribers {
     }
 }
 
-/// What a join came to.
+/// The result of [`Subscribers::join`].
 pub(super) enum Join {
     /// The watcher is live.
     Live,
-    /// It has to read on first.
+    /// The watcher has to read more of its backlog first.
     Behind,
-    /// The topic is gone.
+    /// The topic was deleted.
     Dead,
 }
 
@@ -98,21 +98,21 @@ impl Subscribers {
             served_at: AtomicU64::new(0),
             manual: AtomicI64::new(NONE),
             routed: AtomicBool::new(false),
-            paced: AtomicBool::new(false),
-            wanted: Mutex::new(Wanted::default()),
+            is_throttled: AtomicBool::new(false),
+            subscriptions: Mutex::new(Subscriptions::default()),
         };
-        subscribers.learn(&topic.state.read().config.clone());
+        subscribers.set_priority(&topic.state.read().config.clone());
         Arc::new(subscribers)
     }
 
-    /// That of a topic, if the delivery has met it.
+    /// The subscribers of a topic, if it ever had one.
     pub(super) fn of(topic: &Topic) -> Option<Arc<Self>> {
         let observer: Arc<dyn Any + Send + Sync> = topic.subscribers.get()?.clone();
         observer.downcast().ok()
     }
 
-    /// Takes the topic's priority over.
-    pub(super) fn learn(&self, config: &TopicConfig) {
+    /// Sets the priority from the topic's config.
+    pub(super) fn set_priority(&self, config: &TopicConfig) {
         let manual = match (config.priority, config.auto_priority) {
             (Some(p), _) => i64::from(p.clamp(-1000, 1000)),
             (None, true) => AUTO,
@@ -125,7 +125,7 @@ impl Subscribers {
         self.topic.upgrade()
     }
 
-    /// The topic has something to deliver. Whoever calls may hold the topic's append lock.
+    /// Queues the topic for a worker. The caller may hold the topic's append lock.
     pub(crate) fn mark(self: &Arc<Self>) {
         let mut state = self.state.load(Ordering::SeqCst);
         loop {
@@ -145,31 +145,33 @@ impl Subscribers {
         }
     }
 
-    /// A worker takes it.
+    /// A worker begins to serve the topic.
     pub(super) fn begin(&self, now: u64) {
         self.state.store(SERVING, Ordering::SeqCst);
         self.served_at.store(now, Ordering::Relaxed);
-        self.paced.store(false, Ordering::Relaxed);
+        self.is_throttled.store(false, Ordering::Relaxed);
     }
 
-    /// Whether its watchers are yet to be told that it waits; they are after this.
-    pub(super) fn unpaced(&self) -> bool {
-        !self.paced.swap(true, Ordering::Relaxed)
+    /// Marks the topic as throttled; returns whether it was not marked before, so that its watchers
+    /// are notified once.
+    pub(super) fn mark_throttled(&self) -> bool {
+        !self.is_throttled.swap(true, Ordering::Relaxed)
     }
 
-    /// Tells the live watchers that want to know that the topic waits, this long at most.
-    pub(super) fn pace(&self, retry_after_ms: u64) {
+    /// Notifies the live watchers that asked for it that the topic waits, for at most this time.
+    pub(super) fn notify_throttled(&self, retry_after_ms: u64) {
         let Some(topic) = self.topic() else { return };
-        let told: Vec<_> = {
-            let wanted = self.wanted.lock();
-            let members = wanted.groups.iter().flat_map(|g| g.members.values());
-            let told = members.filter(|m| m.stream.pace(m.part, &topic, retry_after_ms));
-            told.map(|m| m.stream.clone()).collect()
+        let woken: Vec<_> = {
+            let subscriptions = self.subscriptions.lock();
+            let members = subscriptions.groups.iter().flat_map(|g| g.members.values());
+            let pushed =
+                members.filter(|m| m.stream.push_throttled(m.slot, &topic, retry_after_ms));
+            pushed.map(|m| m.stream.clone()).collect()
         };
-        told.iter().for_each(|s| s.wake());
+        woken.iter().for_each(|s| s.wake());
     }
 
-    /// The worker is done; true: it must be queued again.
+    /// The worker has served the topic. Returns true if the topic must be queued again.
     pub(super) fn end(&self, more: bool) -> bool {
         let idle = !more
             && self
@@ -182,28 +184,28 @@ impl Subscribers {
         !idle
     }
 
-    /// Makes a watcher live that has everything up to `cursor`.
+    /// Makes a watcher live that has every record up to `cursor`.
     pub(super) fn join(
         self: &Arc<Self>,
         stream: &Arc<Stream>,
-        part: u32,
+        slot: u32,
         topic: &Topic,
         cursor: u64,
     ) -> Join {
         {
-            let mut wanted = self.wanted.lock();
+            let mut subscriptions = self.subscriptions.lock();
             if topic.life() == Life::Dead {
                 return Join::Dead;
             }
             let options = stream.options();
-            let found = wanted.groups.iter().position(|g| g.options == *options);
+            let found = subscriptions.groups.iter().position(|g| g.options == *options);
             let group = match found {
-                Some(i) => &mut wanted.groups[i],
+                Some(i) => &mut subscriptions.groups[i],
                 None => {
                     let (options, members) = (options.clone(), BTreeMap::new());
-                    wanted.groups.push(Group { options, at: cursor, members });
-                    let last = wanted.groups.len() - 1;
-                    &mut wanted.groups[last]
+                    subscriptions.groups.push(Group { options, at: cursor, members });
+                    let last = subscriptions.groups.len() - 1;
+                    &mut subscriptions.groups[last]
                 }
             };
             if cursor < group.at {
@@ -211,71 +213,71 @@ impl Subscribers {
             }
             group
                 .members
-                .insert(stream.id(), Member { stream: stream.clone(), part, from: cursor });
+                .insert(stream.id(), Member { stream: stream.clone(), slot, from: cursor });
             self.routed.store(false, Ordering::Relaxed);
-            stream.live(part, topic, cursor);
+            stream.live(slot, topic, cursor);
             topic.gate.set_observer(Some(self.clone()));
         }
-        // Whoever published, or ended the topic, before the gate knew of us marked nothing.
+        // A publish or a deletion before the gate had this observer marked nothing.
         if topic.gate.head() > cursor || topic.life() == Life::Dead {
             self.mark();
         }
         Join::Live
     }
 
-    /// A watcher is no longer live.
+    /// Removes a watcher, which is no longer live.
     pub(super) fn leave(&self, stream: &Stream) {
-        let mut wanted = self.wanted.lock();
-        for group in &mut wanted.groups {
+        let mut subscriptions = self.subscriptions.lock();
+        for group in &mut subscriptions.groups {
             group.members.remove(&stream.id());
         }
-        self.tidy(&mut wanted);
+        self.remove_empty_groups(&mut subscriptions);
     }
 
-    /// Lets go of empty groups; a topic that nobody wants costs its writers nothing.
-    fn tidy(&self, wanted: &mut Wanted) {
-        wanted.groups.retain(|g| !g.members.is_empty());
-        self.routed.store(wanted.groups.is_empty(), Ordering::Relaxed);
-        if wanted.groups.is_empty()
-            && wanted.routers.is_empty()
+    /// Removes empty groups. Without subscribers the gate has no observer, so writers pay nothing.
+    fn remove_empty_groups(&self, subscriptions: &mut Subscriptions) {
+        subscriptions.groups.retain(|g| !g.members.is_empty());
+        self.routed.store(subscriptions.groups.is_empty(), Ordering::Relaxed);
+        if subscriptions.groups.is_empty()
+            && subscriptions.routers.is_empty()
             && let Some(topic) = self.topic.upgrade()
         {
             topic.gate.set_observer(None);
         }
     }
 
-    /// These routers, and no others, copy from the topic.
-    pub(crate) fn route(self: &Arc<Self>, routers: Vec<Arc<Router>>) {
+    /// Sets the routers that copy from the topic.
+    pub(crate) fn set_routers(self: &Arc<Self>, routers: Vec<Arc<Router>>) {
         {
-            let mut wanted = self.wanted.lock();
-            wanted.routers = routers;
-            if !wanted.routers.is_empty()
+            let mut subscriptions = self.subscriptions.lock();
+            subscriptions.routers = routers;
+            if !subscriptions.routers.is_empty()
                 && let Some(topic) = self.topic.upgrade()
             {
                 topic.gate.set_observer(Some(self.clone()));
             }
-            self.tidy(&mut wanted);
+            self.remove_empty_groups(&mut subscriptions);
         }
         self.mark();
     }
 
     /// The routers that copy from the topic.
     pub(super) fn routers(&self) -> Vec<Arc<Router>> {
-        self.wanted.lock().routers.clone()
+        self.subscriptions.lock().routers.clone()
     }
 
-    /// A worker takes it in, if it is idle: its time has come.
-    pub(super) fn recall(&self) -> bool {
+    /// Queues the topic if it is idle: its scheduled time has come. The worker puts it into its set.
+    pub(super) fn queue_if_idle(&self) -> bool {
         self.state.compare_exchange(IDLE, QUEUED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// The option sets that are wanted, with their cursors.
+    /// The options of each group, with its cursor.
     pub(super) fn views(&self) -> Vec<(Arc<WatchOptions>, u64)> {
-        self.wanted.lock().groups.iter().map(|g| (g.options.clone(), g.at)).collect()
+        self.subscriptions.lock().groups.iter().map(|g| (g.options.clone(), g.at)).collect()
     }
 
-    /// Hands what was read at `at` to the watchers with these options. False: they stand
-    /// elsewhere now.
+    /// Pushes a batch that was read from `at` on to the group with these options. Returns false if the
+    /// group is at another cursor now.
     pub(super) fn fan_out(
         &self,
         topic: &Topic,
@@ -287,8 +289,8 @@ impl Subscribers {
     ) -> bool {
         let (mut woken, mut lagging) = (Vec::new(), Vec::new());
         {
-            let mut wanted = self.wanted.lock();
-            let group = wanted.groups.iter_mut().find(|g| Arc::ptr_eq(&g.options, options));
+            let mut subscriptions = self.subscriptions.lock();
+            let group = subscriptions.groups.iter_mut().find(|g| Arc::ptr_eq(&g.options, options));
             let Some(group) = group.filter(|g| g.at == at) else { return false };
             group.at = batch.next_from_seq;
             let (next, tombstone, id) = (batch.next_from_seq, batch.tombstone, batch.topic_id);
@@ -301,12 +303,12 @@ impl Subscribers {
                 let own = frame.as_ref().filter(|_| m.from > at).map(|f| f.after(m.from));
                 let frame = own.unwrap_or_else(|| frame.clone());
                 let tombstone = tombstone.filter(|t| t.gap_to > m.from);
-                let (outcome, wake) = m.stream.push(m.part, id, tombstone, frame, next, now);
+                let (outcome, wake) = m.stream.push(m.slot, id, tombstone, frame, next, now);
                 woken.extend(wake.then(|| m.stream.clone()));
                 lagging.extend((outcome == Outcome::Lags).then(|| m.stream.clone()));
                 outcome == Outcome::Taken
             });
-            self.tidy(&mut wanted);
+            self.remove_empty_groups(&mut subscriptions);
         }
         woken.iter().for_each(|s| s.wake());
         metrics.watch_lags.add(lagging.len() as u64);
@@ -317,28 +319,30 @@ impl Subscribers {
         true
     }
 
-    /// The topic is gone, or cannot be read: every live watcher is told, and is live no more.
-    pub(super) fn dismiss(&self, told: impl Fn(&Stream, u32)) -> Vec<Arc<Stream>> {
+    /// Removes every live watcher, because the topic was deleted or cannot be read. `notify` is called
+    /// for each of them.
+    pub(super) fn remove_members(&self, notify: impl Fn(&Stream, u32)) -> Vec<Arc<Stream>> {
         let streams: Vec<_> = {
-            let mut wanted = self.wanted.lock();
-            let groups = std::mem::take(&mut wanted.groups);
+            let mut subscriptions = self.subscriptions.lock();
+            let groups = std::mem::take(&mut subscriptions.groups);
             let members = groups.into_iter().flat_map(|g| g.members.into_values());
             let streams = members.map(|m| {
-                told(&m.stream, m.part);
+                notify(&m.stream, m.slot);
                 m.stream
             });
             let streams = streams.collect();
-            self.tidy(&mut wanted);
+            self.remove_empty_groups(&mut subscriptions);
             streams
         };
         streams.iter().for_each(|s| s.wake());
         streams
     }
 
-    /// What is visible and not synced is delivered when it is.
-    pub(crate) fn told_when_synced(self: &Arc<Self>, core: &Deliverer, topic: &Topic) {
+    /// Marks the topic when its newest batch is synced: records that are visible and not synced are
+    /// delivered then.
+    pub(crate) fn mark_when_synced(self: &Arc<Self>, core: &Deliverer, topic: &Topic) {
         let last = topic.append.lock().last;
-        let Some((ticket, _)) = last.filter(|(t, _)| self.tell(*t)) else { return };
+        let Some((ticket, _)) = last.filter(|(t, _)| self.is_first_notice(*t)) else { return };
         let subscribers = Arc::downgrade(self);
         let done = move |outcome: topics_storage::Result<()>| {
             if let Some(subscribers) = subscribers.upgrade().filter(|_| outcome.is_ok()) {
@@ -348,10 +352,10 @@ impl Subscribers {
         core.wal.notify(ticket, Level::Synced, Box::new(done));
     }
 
-    /// Whether the topic is yet to be told of the sync of this batch.
-    fn tell(&self, ticket: Ticket) -> bool {
-        let mut wanted = self.wanted.lock();
-        wanted.told.replace(ticket) != Some(ticket)
+    /// Whether the sync of this batch does not mark the topic yet; it does from now on.
+    fn is_first_notice(&self, ticket: Ticket) -> bool {
+        let mut subscriptions = self.subscriptions.lock();
+        subscriptions.notified.replace(ticket) != Some(ticket)
     }
 }
 

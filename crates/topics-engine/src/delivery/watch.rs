@@ -1,4 +1,4 @@
-//! The watcher's end of a stream.
+//! The watcher's end of a stream: [`Watch`].
 
 use std::collections::HashSet;
 use std::fmt;
@@ -19,11 +19,11 @@ use crate::types::api::{Owner, ReadFrom, ReadRequest};
 use crate::types::error::{Error, Result};
 use crate::types::name;
 
-/// Most topics and patterns that a watch names.
+/// Maximum number of topics and patterns of a watch.
 const MAX_TOPICS: usize = 256;
-/// Most bytes of a frame.
+/// Maximum bytes of a frame.
 const MAX_FRAME: usize = 8 << 20;
-/// Most records of a frame.
+/// Maximum records of a frame.
 const MAX_LIMIT: usize = 10_000;
 
 /// The refusal of a watch that names more than `most`, or nothing.
@@ -35,10 +35,10 @@ pub fn watch_names(most: usize) -> String {
     )
 }
 
-/// Where a watch of a topic begins.
+/// The position where a watch of a topic begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchStart {
-    /// `After`, `Earliest` or `Tail`; a tail is counted back from the head of now.
+    /// `After`, `Earliest` or `Tail`; a tail counts back from the current head.
     pub from: ReadFrom,
     /// The topic id that the cursor was made with; a mismatch is tombstone `recreated`.
     pub topic_id: Option<u64>,
@@ -55,22 +55,25 @@ impl Default for WatchStart {
 pub struct WatchRequest {
     /// Topics by name.
     pub topics: Vec<(String, WatchStart)>,
-    /// Patterns (`orders.*`). The start is for topics that are there; one that is created later
-    /// joins from its start.
+    /// Patterns (`orders.*`). The start applies to topics that exist; a topic that is created later
+    /// joins from its first record.
     pub patterns: Vec<(String, WatchStart)>,
-    /// Passes over unknown topics, which join when they are created; otherwise they are refused.
+    /// Accepts unknown topics, which join when they are created; otherwise an unknown topic is an
+    /// error.
     pub lenient: bool,
-    /// Which records, and what of them.
+    /// Selects records and their fields.
     pub options: WatchOptions,
-    /// Most frames queued; default 1024.
+    /// Maximum number of queued frames; default 1024.
     pub queue_frames: usize,
-    /// Most bytes that queued frames keep, unless one frame has more; default 16 MiB.
+    /// Maximum bytes of memory of the queued frames (a single larger frame is admitted); default
+    /// 16 MiB.
     pub queue_bytes: usize,
-    /// [`Event::Heartbeat`] when nothing happened for this long, 1000 to 60 000 ms; default none.
+    /// Interval without an event after which [`Event::Heartbeat`] is delivered, 1000 to 60 000 ms;
+    /// default none.
     pub heartbeat_ms: Option<u64>,
-    /// Ends a stream that is full and not taken from for this long; default none.
+    /// Time after which a stream ends whose full queue is not read, ms; default none.
     pub stall_ms: Option<u64>,
-    /// [`Event::Paced`] when a topic has to wait under strain; default no.
+    /// Whether [`Event::Paced`] is delivered when a topic has to wait under strain; default no.
     pub paced: bool,
 }
 
@@ -91,7 +94,7 @@ impl Default for WatchRequest {
 }
 
 impl WatchRequest {
-    /// Refuses what is out of bounds.
+    /// Refuses values that are out of bounds.
     pub(super) fn check(&self) -> Result<()> {
         let refuse = |text: String| Err(Error::InvalidRequest(text));
         let named = self.topics.len() + self.patterns.len();
@@ -161,7 +164,8 @@ impl Watch {
         self
     }
 
-    /// The same, after these known positions; what is gone of them joins when it comes back.
+    /// Opens a subscription at these known positions. A known topic that does not exist joins when it
+    /// is created.
     pub(super) fn resume(
         core: &Arc<Deliverer>,
         req: &WatchRequest,
@@ -173,7 +177,7 @@ impl Watch {
             bytes: req.queue_bytes,
             heartbeat_ns: req.heartbeat_ms.map(ns),
             stall_ns: req.stall_ms.map(ns),
-            paced: req.paced,
+            wants_throttled: req.paced,
         };
         let shared = core.delivery.shared();
         let patterns: Vec<String> = req.patterns.iter().map(|(p, _)| p.clone()).collect();
@@ -183,10 +187,10 @@ impl Watch {
         let expects = !patterns.is_empty() || !names.is_empty();
         let (now, id) = (core.time.mono_ns(), shared.stream_id());
         let stream = Stream::new(id, req.options.clone(), patterns, names, bounds, now);
-        // From here on dropping it undoes what is done.
+        // From here on a drop of the watch undoes the registration.
         let watch = Self { core: core.clone(), stream, session: None, owner: None };
         shared.streams.lock().insert(watch.stream.id(), Arc::downgrade(&watch.stream));
-        // First those that come, then those that are there: none is missed.
+        // New topics are expected before the existing ones are listed, so that none is missed.
         if expects {
             shared.expect(&watch.stream);
         }
@@ -201,10 +205,10 @@ impl Watch {
             watch.begin_matching(pattern, *start)?;
         }
         if expects {
-            shared.content(&watch.stream);
+            shared.expect_no_more(&watch.stream);
         }
         core.delivery.start(core)?;
-        // A close that has told all streams did not know this one.
+        // A close that ended all streams before this one was registered did not end it.
         core.check_open()?;
         Ok(watch)
     }
@@ -243,8 +247,8 @@ impl Watch {
         Ok(())
     }
 
-    /// The next event; waits for one until the timeout has passed, for ever without one. An error
-    /// ends the stream.
+    /// The next event. Waits for it until the timeout, or without limit when it is `None`; returns
+    /// `None` after the timeout. An error ends the stream.
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Event>> {
         let until = timeout.and_then(|t| Instant::now().checked_add(t));
         loop {
@@ -258,7 +262,7 @@ impl Watch {
         }
     }
 
-    /// The next event, if there is one now. May read, never waits for a writer.
+    /// The next event, or `None` when there is none now. May read files; never waits for a writer.
     pub fn try_next(&mut self) -> Result<Option<Event>> {
         loop {
             match self.stream.next(self.core.time.mono_ns())? {
@@ -274,60 +278,60 @@ impl Watch {
         }
     }
 
-    /// Reads on for one topic, or makes it live.
+    /// Reads the backlog of one topic, or makes the topic live.
     fn read(&mut self, b: &Backlog) -> Result<()> {
         self.core.check_open()?;
-        let (core, topic, part) = (&self.core, &b.topic, b.part);
+        let (core, topic, slot) = (&self.core, &b.topic, b.slot);
         if topic.life() == Life::Dead {
             self.gone(b);
             return Ok(());
         }
         if b.cursor != topic.gate.head() || b.id.is_some() {
-            // A read that begins where something was just evicted makes no progress once.
+            // A read that begins where records were just evicted makes no progress; the next one does.
             for _ in 0..2 {
                 let mut req = self.stream.options().request(ReadFrom::After(b.cursor));
                 req.topic_id = b.id;
                 match topic::read(core, topic, &req) {
                     Ok(batch) if batch.next_from_seq != b.cursor || batch.tombstone.is_some() => {
-                        self.stream.deliver(part, batch);
+                        self.stream.deliver(slot, batch);
                         return Ok(());
                     }
                     Ok(_) => {}
                     Err(Error::Closed) => return Err(Error::Closed),
                     Err(e) => {
-                        self.stream.over(part, topic.id(), Some(e));
+                        self.stream.end_topic(slot, topic.id(), Some(e));
                         return Ok(());
                     }
                 }
             }
         }
-        match core.delivery.subscribers(topic).join(&self.stream, part, topic, b.cursor) {
+        match core.delivery.subscribers(topic).join(&self.stream, slot, topic, b.cursor) {
             Join::Live => {}
-            Join::Behind => self.stream.later(part),
+            Join::Behind => self.stream.requeue(slot),
             Join::Dead => self.gone(b),
         }
         Ok(())
     }
 
     fn gone(&self, b: &Backlog) {
-        if self.stream.over(b.part, b.topic.id(), None) {
+        if self.stream.end_topic(b.slot, b.topic.id(), None) {
             service::missed(&self.core, &self.stream, &b.topic);
         }
     }
 
-    /// Has `ready` called, from an engine thread, when something comes after [`Self::try_next`]
-    /// returned `None`; once each time. It must not block.
+    /// Sets a callback for new events: an engine thread calls it once after each time that
+    /// [`Self::try_next`] returned `None`, when the next event is queued. It must not block.
     pub fn on_ready(&self, ready: impl Fn() + Send + Sync + 'static) {
         self.stream.on_ready(Arc::new(ready));
     }
 
-    /// Topic, id, and the cursor after what was handed out: where a later watch goes on.
+    /// Name, id and cursor of each topic: a later watch resumes there.
     #[must_use]
     pub fn cursors(&self) -> Vec<(Arc<str>, u64, u64)> {
         self.stream.cursors()
     }
 
-    /// Frames that are queued, and the bytes that they keep.
+    /// Number of queued frames, and their bytes of memory.
     #[must_use]
     pub fn queued(&self) -> (usize, usize) {
         self.stream.queued()

@@ -31,28 +31,27 @@ struct Shard {
     wake: Condvar,
 }
 
-/// A topic, and when its rest began.
-type Resting = (Waiting<Arc<Subscribers>>, u64);
+/// A topic that is coalescing, and since when, monotonic ns.
+type Coalescing = (Waiting<Arc<Subscribers>>, u64);
 
 #[derive(Default)]
 struct Inner {
     ready: Ready<Arc<Subscribers>>,
-    /// Topics that rest so that their next frame holds more, by the end of their rest, and when it
-    /// began.
-    resting: BTreeMap<(u64, u64), Resting>,
-    rests: u64,
-    /// Topics to be looked at again at a time.
+    /// Topics that coalesce so that their next frame has more records, by (end, key).
+    coalescing: BTreeMap<(u64, u64), Coalescing>,
+    last_key: u64,
+    /// Topics to be served at a later time, by (time, key).
     reminders: BTreeMap<(u64, u64), Arc<Subscribers>>,
     parked: bool,
 }
 
-/// What a worker does next.
-enum Turn {
+/// The next action of a worker.
+enum NextAction {
     Serve(Waiting<Arc<Subscribers>>),
     Park(Option<Duration>),
 }
 
-/// The delivery of an engine.
+/// State that all workers share.
 pub(crate) struct Shared {
     pub clock: Arc<dyn Clock>,
     shards: Vec<Shard>,
@@ -62,11 +61,11 @@ pub(crate) struct Shared {
     pressure: Arc<Pressure>,
     coalesce_ns: AtomicU64,
     strained: AtomicBool,
-    /// Scheduling latency since the last sample, without rests: sum and number.
+    /// Scheduling latency since the last sample, without coalescing: sum in ns, and number.
     latency: (AtomicU64, AtomicU64),
     pub streams: Mutex<HashMap<u64, Weak<Stream>>>,
     next_stream: AtomicU64,
-    /// Streams that new topics may belong to.
+    /// Streams that new topics may join.
     expecting: Mutex<HashMap<u64, Weak<Stream>>>,
     expects: AtomicUsize,
     /// Streams that lag and may stall.
@@ -114,44 +113,48 @@ impl Shared {
         }
     }
 
-    fn turn(&self, inner: &mut Inner, now: u64) -> Turn {
+    fn next_action(&self, inner: &mut Inner, now: u64) -> NextAction {
         let strained = self.strained.load(Ordering::Relaxed);
         let window = self.coalesce_ns.load(Ordering::Relaxed);
         let over = |until: u64| until <= now || window == 0;
-        while let Some(rested) = inner.resting.first_entry().filter(|e| over(e.key().0)) {
-            let ((until, _), (mut w, from)) = rested.remove_entry();
-            w.rested += until.min(now).saturating_sub(from);
+        while let Some(entry) = inner.coalescing.first_entry().filter(|e| over(e.key().0)) {
+            let ((until, _), (mut w, from)) = entry.remove_entry();
+            w.coalesced_ns += until.min(now).saturating_sub(from);
             inner.ready.put(w, now, strained);
         }
         while let Some(due) = inner.reminders.first_entry().filter(|e| e.key().0 <= now) {
             let subscribers = due.remove();
-            if subscribers.recall() {
+            if subscribers.queue_if_idle() {
                 inner.ready.push(subscribers, now, now, strained);
             }
         }
         while let Some(w) = inner.ready.pop(now, strained) {
             let until = w.item.served_at.load(Ordering::Relaxed) + window;
             if over(until) {
-                return Turn::Serve(w);
+                return NextAction::Serve(w);
             }
-            inner.rests += 1;
-            let n = inner.rests;
-            inner.resting.insert((until, n), (w, now));
+            inner.last_key += 1;
+            let n = inner.last_key;
+            inner.coalescing.insert((until, n), (w, now));
         }
-        let rest = inner.resting.first_key_value().map(|(at, _)| at.0.saturating_sub(now));
+        let coalesced = inner.coalescing.first_key_value().map(|(at, _)| at.0.saturating_sub(now));
         let reminder = inner.reminders.first_key_value().map(|(at, _)| at.0.saturating_sub(now));
-        // The lowest band pauses: it ages.
+        // The lowest band pauses; its topics age into a higher band.
         let paused = (inner.ready.len() > 0).then_some(50_000_000);
-        // The pressure has to be seen to fall.
+        // Samples go on until the pressure is zero.
         let sample = (self.pressure.ppm() > 0).then_some(SAMPLE_NS);
-        Turn::Park(
-            [rest, reminder, paused, sample].into_iter().flatten().min().map(Duration::from_nanos),
+        NextAction::Park(
+            [coalesced, reminder, paused, sample]
+                .into_iter()
+                .flatten()
+                .min()
+                .map(Duration::from_nanos),
         )
     }
 
     fn serve(&self, core: &Arc<Deliverer>, w: Waiting<Arc<Subscribers>>) {
         let now = self.now();
-        let late = now.saturating_sub(w.since).saturating_sub(w.rested);
+        let late = now.saturating_sub(w.since).saturating_sub(w.coalesced_ns);
         core.metrics.scheduling.record(late);
         self.latency.0.fetch_add(late, Ordering::Relaxed);
         self.latency.1.fetch_add(1, Ordering::Relaxed);
@@ -169,29 +172,29 @@ impl Shared {
         }
     }
 
-    /// Topics that wait.
+    /// Number of topics that wait for a worker.
     pub(super) fn depth(&self) -> usize {
         self.shards.iter().map(|s| s.inner.lock().ready.len()).sum()
     }
 
-    /// New topics are offered to this stream.
+    /// Has new topics offered to this stream.
     pub(super) fn expect(&self, stream: &Arc<Stream>) {
         let mut expecting = self.expecting.lock();
         expecting.insert(stream.id(), Arc::downgrade(stream));
         self.expects.store(expecting.len(), Ordering::SeqCst);
     }
 
-    /// New topics are no longer offered to this stream if none can belong to it.
-    pub(super) fn content(&self, stream: &Stream) {
+    /// Stops offering new topics to this stream if none can join it.
+    pub(super) fn expect_no_more(&self, stream: &Stream) {
         let mut expecting = self.expecting.lock();
-        // A delete of one of its topics has the name missed first, and the stream expected then.
+        // The deletion of a topic adds its name to the missing ones before it calls `expect`.
         if stream.complete() {
             expecting.remove(&stream.id());
             self.expects.store(expecting.len(), Ordering::SeqCst);
         }
     }
 
-    /// Offers a topic to the streams that wait for new ones; it joins from its start.
+    /// Offers a new topic to the streams that expect one; it joins from its start.
     pub(super) fn offer(&self, topic: &Arc<Topic>) {
         let streams: Vec<_> = {
             let expecting = self.expecting.lock();
@@ -208,7 +211,7 @@ impl Shared {
         self.next_stream.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A stream is closed.
+    /// Removes a closed stream.
     pub(super) fn forget(&self, stream: &Stream) {
         self.streams.lock().remove(&stream.id());
         let mut expecting = self.expecting.lock();
@@ -218,7 +221,7 @@ impl Shared {
 }
 
 impl Delivery {
-    /// A delivery without threads yet: they start with the first watcher.
+    /// A delivery without threads; they start with the first watcher.
     pub(crate) fn new(
         clock: Arc<dyn Clock>,
         guards: Arc<Guards>,
@@ -249,14 +252,15 @@ impl Delivery {
         &self.shared
     }
 
-    /// What a topic is to the delivery.
+    /// The subscribers of a topic, created when it has none.
     pub(crate) fn subscribers(&self, topic: &Arc<Topic>) -> Arc<Subscribers> {
         topic.subscribers.get_or_init(|| Subscribers::new(topic, &self.shared));
-        // Nothing but the line above sets it.
+        // Only the line above sets the field, so the downcast succeeds.
         Subscribers::of(topic).unwrap_or_else(|| Subscribers::new(topic, &self.shared))
     }
 
-    /// A topic was created. Costs one load while nobody expects any.
+    /// Marks a new topic, so that streams that expect it get it. Costs one load when no stream expects
+    /// a topic.
     pub(crate) fn topic_created(&self, topic: &Arc<Topic>) {
         if self.shared.expects.load(Ordering::SeqCst) > 0 {
             let subscribers = self.subscribers(topic);
@@ -265,12 +269,12 @@ impl Delivery {
         }
     }
 
-    /// Has a topic looked at again at a monotonic time.
-    pub(crate) fn remind(&self, subscribers: &Arc<Subscribers>, at: u64) {
+    /// Has a topic served again at a monotonic time, ns.
+    pub(crate) fn schedule(&self, subscribers: &Arc<Subscribers>, at: u64) {
         let shard = self.shared.shard(subscribers);
         let mut inner = shard.inner.lock();
-        inner.rests += 1;
-        let n = inner.rests;
+        inner.last_key += 1;
+        let n = inner.last_key;
         inner.reminders.insert((at, n), subscribers.clone());
         let parked = std::mem::take(&mut inner.parked);
         drop(inner);
@@ -279,7 +283,7 @@ impl Delivery {
         }
     }
 
-    /// Starts the workers if recovery left them something to do.
+    /// Starts the workers if recovery has marked topics.
     pub(crate) fn resume(&self, core: &Arc<Deliverer>) -> Result<()> {
         if self.shared.depth() > 0 { self.start(core) } else { Ok(()) }
     }
@@ -309,38 +313,38 @@ impl Delivery {
         self.shared.stop.load(Ordering::SeqCst)
     }
 
-    /// Serves, on the caller's thread, whatever waits: for engines without threads.
-    pub(crate) fn run_dry(&self, core: &Arc<Deliverer>) {
+    /// Serves every waiting topic on the caller's thread: for engines without threads.
+    pub(crate) fn serve_all(&self, core: &Arc<Deliverer>) {
         if !core.options.background {
-            self.run_some(core, usize::MAX);
+            self.serve_some(core, usize::MAX);
         }
     }
 
-    /// The same for so many topics at most.
-    pub(super) fn run_some(&self, core: &Arc<Deliverer>, mut n: usize) {
+    /// Serves at most `n` topics.
+    pub(super) fn serve_some(&self, core: &Arc<Deliverer>, mut n: usize) {
         let shared = &self.shared;
         for shard in &shared.shards {
             while n > 0 && !self.stopped() {
-                let turn = shared.turn(&mut shard.inner.lock(), shared.now());
-                let Turn::Serve(w) = turn else { break };
+                let next = shared.next_action(&mut shard.inner.lock(), shared.now());
+                let NextAction::Serve(w) = next else { break };
                 shared.serve(core, w);
                 n -= 1;
             }
         }
     }
 
-    /// Ends streams that stalled, forgets sessions that nobody came back to.
+    /// Ends stalled streams and removes expired sessions.
     pub(crate) fn tick(&self, core: &Arc<Deliverer>) {
-        self.run_dry(core);
+        self.serve_all(core);
         if core.options.background {
             self.shared.sample(core);
         }
         let now = self.shared.now();
-        self.shared.lagging.lock().retain(|s| s.look(now));
+        self.shared.lagging.lock().retain(|s| s.end_if_stalled(now));
         self.shared.sessions.collect(now);
     }
 
-    /// Stops the workers and tells every stream.
+    /// Stops the workers and ends every stream.
     pub(crate) fn close(&self) {
         self.halt();
         let streams: Vec<_> =
@@ -361,7 +365,7 @@ impl Delivery {
         }
     }
 
-    /// (streams, sessions, topics that wait, pressure in millionths).
+    /// Numbers of streams, sessions and waiting topics, and the pressure in millionths.
     pub(crate) fn gauges(&self) -> (u64, u64, u64, u64) {
         let s = &self.shared;
         let streams = s.streams.lock().len() as u64;
@@ -384,9 +388,9 @@ fn run(shared: &Arc<Shared>, i: usize, core: &Weak<Deliverer>) {
             if shared.stop.load(Ordering::SeqCst) {
                 return;
             }
-            match shared.turn(&mut inner, shared.now()) {
-                Turn::Serve(w) => Some(w),
-                Turn::Park(time) => {
+            match shared.next_action(&mut inner, shared.now()) {
+                NextAction::Serve(w) => Some(w),
+                NextAction::Park(time) => {
                     inner.parked = true;
                     match time {
                         Some(time) => {

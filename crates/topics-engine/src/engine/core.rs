@@ -13,7 +13,7 @@ use crate::delivery::Deliverer;
 use crate::queue::Queues;
 use crate::txn::Transactions;
 use crate::types::api::Owner;
-use crate::types::metrics::{HistogramSnapshot, MetricsSnapshot};
+use crate::types::metrics::MetricsSnapshot;
 
 /// An open engine.
 pub(crate) struct Core {
@@ -79,11 +79,10 @@ impl Core {
     pub(crate) fn metrics_snapshot(&self) -> MetricsSnapshot {
         let (watch_streams, watch_sessions, ready_topics, pressure_ppm) =
             self.deliverer.delivery.gauges();
-        let (wal, (txn_parts, txn_bytes)) = (self.wal.counters(), self.transactions.staging.held());
-        let fsync =
-            HistogramSnapshot { buckets: wal.sync_times, count: wal.syncs, sum_ns: wal.sync_ns };
+        let (wal, (txn_parts, txn_bytes)) =
+            (self.wal.counters(), self.transactions.staging.usage());
         MetricsSnapshot {
-            fsync,
+            fsync: wal.syncs,
             routers: self.host.routers.len() as u64,
             ready: u64::from(self.check_open().is_ok()),
             recovery_ppm: self.recovery.ppm(),
@@ -95,7 +94,7 @@ impl Core {
             wal_batches: wal.batches,
             wal_frames: wal.frames,
             wal_bytes: wal.bytes,
-            wal_fsyncs: wal.syncs,
+            wal_fsyncs: wal.syncs.count,
             wal_gathered: wal.delayed_syncs,
             wal_rotations: wal.rotations,
             wal_disk_bytes: self.wal.bytes_on_disk(),

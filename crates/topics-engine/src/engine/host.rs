@@ -65,7 +65,7 @@ impl Host {
         for source in sources {
             let Some(routers) = self.routers.copying_from(source) else { return };
             if let Some(topic) = self.table.loaded.by_id(source) {
-                self.delivery.subscribers(&topic).route(routers);
+                self.delivery.subscribers(&topic).set_routers(routers);
             }
         }
     }

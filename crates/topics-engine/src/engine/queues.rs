@@ -66,7 +66,30 @@ impl Engine {
 
     /// Releases jobs, now or after a delay of at most a day; `None`: after the queue's backoff.
     pub fn nack(&self, queue: &str, held: &Held<'_>, delay_ms: Option<u64>) -> Result<Settled> {
-        queue::nack(&self.core.queues, &self.find(queue)?, held, delay_ms)
+        self.nack_with_error(queue, held, delay_ms, "")
+    }
+
+    /// The same; the first KiB of `error` is kept with the jobs, unless it is empty. A peek shows it,
+    /// and a dead letter has it in its meta.
+    pub fn nack_with_error(
+        &self,
+        queue: &str,
+        held: &Held<'_>,
+        delay_ms: Option<u64>,
+        error: &str,
+    ) -> Result<Settled> {
+        queue::nack(&self.core.queues, &self.find(queue)?, held, delay_ms, error)
+    }
+
+    /// Deletes jobs, whatever state they are in. Leased ones are skipped unless `force` is set: their
+    /// workers find out when they ack.
+    pub fn remove_jobs(&self, queue: &str, seqs: &[u64], force: bool) -> Result<Settled> {
+        queue::remove(&self.core.queues, &self.find(queue)?, seqs, force)
+    }
+
+    /// Makes delayed jobs claimable now. Others are skipped.
+    pub fn promote_jobs(&self, queue: &str, seqs: &[u64]) -> Result<Settled> {
+        queue::promote(&self.core.queues, &self.find(queue)?, seqs)
     }
 
     /// Leases run out `lease_ms` from now (`None`: the queue's).

@@ -69,7 +69,7 @@ pub(crate) fn release(core: &Arc<Queues>, topic: &Arc<Topic>, node: &[u8], claim
     let (seqs, ids): (Vec<u64>, Vec<u64>) =
         claimed.leases.iter().map(|l| (l.seq, l.lease_id)).unzip();
     let held = Held { node, seqs: &seqs, lease_ids: Some(&ids) };
-    if let Err(e) = settle::nack(core, topic, &held, Some(0)) {
+    if let Err(e) = settle::nack(core, topic, &held, Some(0), "") {
         log::debug!("topic {:?}: leases of a cancelled claim end by themselves: {e}", topic.name);
     }
 }

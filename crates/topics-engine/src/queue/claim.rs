@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use topics_env::sync::{Condvar, Instant, Mutex};
+use topics_env::sync::Instant;
 use topics_storage::format::record::{self, LeaseEvent};
 
 use super::Queues;
@@ -13,7 +13,7 @@ use super::{commit, config_of, dead_letter, now, with};
 use crate::topic::read::read_as;
 use crate::topic::retention::{self, Need};
 use crate::topic::state::State;
-use crate::topic::state::index::Unknown;
+use crate::topic::state::index::{Seg, Unknown};
 use crate::topic::state::queue::{Holder, Now, Queue};
 use crate::topic::{Life, Topic};
 use crate::types::api::Completion;
@@ -21,6 +21,7 @@ use crate::types::api::{ReadFrom, ReadRequest};
 use crate::types::batch::ReadBatch;
 use crate::types::error::{Error, Result};
 use crate::types::queue::{Claim, Claimed, Lease};
+use crate::types::wait::OneShot;
 
 /// Most jobs that one claim gets.
 const MAX_JOBS: usize = 10_000;
@@ -90,37 +91,23 @@ pub(crate) fn claim_for(
             return Ok(c);
         }
     }
-    let slot = Arc::new((Mutex::new(None), Condvar::new()));
-    let answer = slot.clone();
-    let done: Completion<Claimed> = Box::new(move |outcome| {
-        *answer.0.lock() = Some(outcome);
-        answer.1.notify_all();
-    });
+    let answer = OneShot::new();
+    let answered = answer.clone();
+    let done: Completion<Claimed> = Box::new(move |outcome| answered.set(outcome));
     let waiter = Waiter::new(core, want, req.wait.min(longest()), done);
     let id = core.claim_waiters.wait(core, topic, waiter);
     // The desk answers when the time is over; an engine without threads is driven by its owner.
     let patience = longest() + longest();
     let time_out =
         Instant::now().checked_add(if core.options.background { patience } else { req.wait });
-    let mut got = slot.0.lock();
-    while got.is_none() {
-        let over = match time_out {
-            Some(at) => slot.1.wait_until(&mut got, at).timed_out(),
-            None => false,
-        };
-        if over && got.is_none() {
-            drop(got);
-            if core.claim_waiters.cancel(topic.id(), id) {
-                return Ok(empty(core, topic));
-            }
-            // It was answered before: the outcome is there, or on its way here.
-            got = slot.0.lock();
-            while got.is_none() {
-                slot.1.wait(&mut got);
-            }
-        }
+    if let Some(outcome) = answer.wait(time_out) {
+        return outcome;
     }
-    got.take().unwrap_or(Err(Error::Closed))
+    if core.claim_waiters.cancel(topic.id(), id) {
+        return Ok(empty(core, topic));
+    }
+    // The claim was answered before it could be withdrawn: the answer is set, or will be.
+    answer.wait(None).unwrap_or(Err(Error::Closed))
 }
 
 fn longest() -> std::time::Duration {
@@ -399,9 +386,7 @@ fn lease(
     let pinned = pin(topic, wants, pass, &mut slots);
     let mut out: Vec<Claimed> = Vec::with_capacity(wants.len());
     // First what makes way: after a crash there are no two leases in a group (I6).
-    let jobs = pass.ended.clone();
-    let mut events =
-        vec![record::Lease { event: LeaseEvent::Nack, node: Vec::new(), lease_ms: 0, jobs }];
+    let mut events = vec![record::Lease::new(LeaseEvent::Nack, b"", 0, pass.ended.clone())];
     let default = topic.state.read().config.lease_ms;
     for (i, want) in wants.iter().enumerate() {
         let lease_ms = want.lease_ms.unwrap_or(default);
@@ -413,12 +398,8 @@ fn lease(
                 c.records.slots.push(*slot);
             }
         }
-        events.push(record::Lease {
-            event: LeaseEvent::Claim,
-            node: want.node.to_vec(),
-            lease_ms,
-            jobs: c.leases.iter().map(|l| (l.seq, l.lease_id, l.deliveries)).collect(),
-        });
+        let jobs = c.leases.iter().map(|l| (l.seq, l.lease_id, l.deliveries)).collect();
+        events.push(record::Lease::new(LeaseEvent::Claim, &want.node, lease_ms, jobs));
         out.push(c);
     }
     if topic.state.read().config.leases_durable {
@@ -492,6 +473,15 @@ impl ReadBatch {
     }
 }
 
+/// Whether jobs with options may be in segments without being known.
+pub(crate) fn needs_load(state: &State) -> bool {
+    !state.queue.as_ref().is_some_and(|q| q.loaded) && state.index.segs.iter().any(has_options)
+}
+
+fn has_options(segment: &Seg) -> bool {
+    segment.live_count > 0 && segment.meta.has_attrs
+}
+
 /// Makes jobs with options known that were in segments when the engine opened.
 pub(crate) fn load(core: &Queues, topic: &Topic) -> Result<()> {
     while topic.life() == Life::Live {
@@ -500,8 +490,8 @@ pub(crate) fn load(core: &Queues, topic: &Topic) -> Result<()> {
             if state.queue.as_ref().is_some_and(|q| q.loaded) {
                 return Ok(());
             }
-            let with = |s: &&crate::topic::state::index::Seg| s.live_count > 0 && s.meta.has_attrs;
-            let metas: Vec<_> = state.index.segs.iter().filter(with).map(|s| s.meta).collect();
+            let segments = state.index.segs.iter().filter(|s| has_options(s));
+            let metas: Vec<_> = segments.map(|s| s.meta).collect();
             (state.structure, metas)
         };
         let mut rows = Vec::new();

@@ -84,7 +84,8 @@ fn dead_letter(
                 with(topic, |q| q.forget(seq));
                 continue;
             };
-            let was = (&*topic.name, with(topic, |q| q.deliveries(seq)));
+            let history = with(topic, |q| q.history(seq));
+            let was = (&*topic.name, &history);
             let meta = letter::meta_of(&record, batch.attrs(slot), was, reason);
             // Its options wait for a redrive.
             let options = JobOptions::default();
@@ -228,7 +229,7 @@ fn prepared(
     let began = core.time.mono_ns();
     let mut p = Prepared::of_copies(&core.options, &item.dest, &req, now, began)?;
     p.key = Some(Key { hash: key_of(source.id(), item.seq), request: REQUEST });
-    p.held = true;
+    p.is_pinned = true;
     Ok(p)
 }
 
@@ -271,15 +272,14 @@ fn revive(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redri
             let dest: Arc<str> = to.as_str().into();
             let item = |(seq, slot): &(u64, usize)| {
                 let meta = batch.get(*slot).map(|r| r.meta.to_vec()).unwrap_or_default();
-                let options = JobOptions::of(batch.attrs(*slot));
+                let options = JobOptions::of(batch.attrs(*slot), &with(topic, |q| q.history(*seq)));
                 Item { seq: *seq, slot: *slot, dest: dest.clone(), meta, options }
             };
             let items: Vec<Item> = found.iter().map(item).collect();
             moved += relocate(core, topic, &batch, &items, How::ASKED)?;
         } else {
             let jobs = found.iter().map(|(seq, _)| (*seq, 0, 0)).collect();
-            let event = LeaseEvent::Nack;
-            commit(core, topic, &[record::Lease { event, node: Vec::new(), lease_ms: 0, jobs }])?;
+            commit(core, topic, &[record::Lease::new(LeaseEvent::Nack, b"", 0, jobs)])?;
             moved += found.len() as u64;
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! The engine has one timer, set to the earliest deadline of any queue: the claim-waiter thread
 //! waits for it, an engine without background threads looks at it in its `tick`. The sweep of all
-//! topics looks at every queue again, so that a deadline that nobody announced is met within it.
+//! topics looks at every queue again, so that a deadline that nobody announced is met within it. The
+//! options of jobs that were in segments when the engine opened are loaded by the first step.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
@@ -83,11 +84,15 @@ pub(crate) fn announce(core: &Arc<Queues>, topic: &Arc<Topic>) {
 /// The same for a queue whose timer may not stand any more: after an open, and in the sweep of all
 /// topics.
 pub(crate) fn announce_again(core: &Arc<Queues>, topic: &Arc<Topic>) {
-    let is_queue = {
+    let (is_queue, needs_load) = {
         let state = topic.state.read();
-        state.config.kind == TopicType::Queue && state.queue.is_some()
+        let is_queue = state.config.kind == TopicType::Queue;
+        (is_queue && state.queue.is_some(), is_queue && claim::needs_load(&state))
     };
-    if is_queue {
+    if needs_load {
+        // Its counts are right only when the options of all jobs are known.
+        core.claim_waiters.set_deadline(core, topic, core.time.mono_ms());
+    } else if is_queue {
         if let Some(queue) = &mut topic.state.write().queue {
             queue.deadline_passed();
         }
@@ -132,11 +137,6 @@ fn step(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<bool> {
             queue.retire(seq, dead);
         }
     }
-    let jobs = ended;
-    commit(
-        core,
-        topic,
-        &[record::Lease { event: LeaseEvent::Nack, node: Vec::new(), lease_ms: 0, jobs }],
-    )?;
+    commit(core, topic, &[record::Lease::new(LeaseEvent::Nack, b"", 0, ended)])?;
     Ok(moving.is_empty() || dead_letter::move_exhausted(core, topic, &moving))
 }

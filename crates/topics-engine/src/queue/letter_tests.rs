@@ -7,7 +7,7 @@ use topics_env::{Hook, Site, Verdict};
 
 use super::dead_letter::letter::{JobOptions, Reason, meta_of, why};
 use super::tests::{dead_letters, durable, queue, seqs};
-use crate::topic::state::queue::Why;
+use crate::topic::state::queue::{JobHistory, Why};
 use crate::topic::tests::*;
 use crate::types::api::{Append, Durability, NewRecord};
 use crate::types::batch::RecordView;
@@ -162,7 +162,8 @@ fn no_limit_keeps_a_job_from_being_a_dead_letter() {
     assert_eq!(w.engine().redrive("dead", &Redrive::default()).unwrap().moved, 1);
     let back = w.read("q", 0);
     assert_eq!(back.get(0).unwrap().meta, meta);
-    assert_eq!(JobOptions::of(back.attrs(0)), JobOptions::of(w.read("q", 0).attrs(0)));
+    let options = |attrs| JobOptions::of(attrs, &JobHistory::default());
+    assert_eq!(options(back.attrs(0)), options(w.read("q", 0).attrs(0)));
 }
 
 #[test]
@@ -190,7 +191,8 @@ fn elsewhere_a_log_takes_what_logs_have() {
 #[test]
 fn what_no_job_can_have_is_no_option() {
     let r = RecordView { seq: 7, ts: 0, node: b"", tag: b"", meta: b"", data: b"", binary: false };
-    let meta = meta_of(&r, b"", ("q", 3), Reason::Expired);
+    let history = JobHistory { deliveries: 3, ..JobHistory::default() };
+    let meta = meta_of(&r, b"", ("q", &history), Reason::Expired);
     assert_eq!(why(&meta, "q", 7), Why::EXPIRED_LETTER);
     assert_eq!(why(&meta, "q", 8), Why::ASKED);
     assert_eq!(why(&meta, "p", 7), Why::ASKED);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `claim` | claims: picks, reads, logs, leases |
 //! | `settle` | ack, nack, extend |
+//! | `manage` | remove, promote |
 //! | `dead_letter` | dead letters and redrive: a record goes from one topic to another, once |
 //! | `waiters` | claims that wait, and the thread that serves them |
 //! | `cancel` | claims that are cancelled |
@@ -20,6 +21,9 @@ mod deadlines;
 mod letter_tests;
 #[cfg(test)]
 mod loop_tests;
+mod manage;
+#[cfg(test)]
+mod manage_tests;
 mod settle;
 mod stats;
 #[cfg(test)]
@@ -37,6 +41,7 @@ pub(crate) use self::claim::{claim, claim_async};
 pub(crate) use self::dead_letter::{expire_jobs, finish, redrive};
 use self::deadlines::announce;
 pub(crate) use self::deadlines::announce_again;
+pub(crate) use self::manage::{promote, remove};
 pub(crate) use self::settle::{ack, ack_async, at_once, extend, nack};
 pub(crate) use self::settle::{release_acks, take_acks};
 pub(crate) use self::stats::{counts as queue_counts, peek, queue_state};

@@ -14,11 +14,13 @@ use crate::types::error::{Error, Result};
 use crate::types::queue::{Held, Settled};
 
 /// Seqs in one call, at most.
-const MAX_SEQS: usize = 10_000;
+pub(crate) const MAX_SEQS: usize = 10_000;
 /// The longest delay of a nack: a day.
 const MAX_DELAY_MS: u64 = 86_400_000;
 /// Where the delay of a nack stops doubling.
 const MAX_BACKOFF_MS: u64 = 300_000;
+/// What is kept of the error of a nack.
+const MAX_ERROR_BYTES: usize = 1024;
 /// The limits of a lease, ms.
 const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
 
@@ -50,7 +52,7 @@ fn sort(
     Ok((done, skipped))
 }
 
-fn settled(core: &Queues, topic: &Topic, done: Vec<u64>, skipped: Vec<u64>) -> Settled {
+pub(crate) fn settled(core: &Queues, topic: &Topic, done: Vec<u64>, skipped: Vec<u64>) -> Settled {
     core.claim_waiters.notify(topic.id());
     Settled { done, skipped, deadline: None, queue: stats::counts(core, topic) }
 }
@@ -158,13 +160,16 @@ pub(crate) fn release_acks(topic: &Topic, seqs: &[u64]) {
 }
 
 /// Releases jobs, now or after a delay; without one the queue's backoff, doubled with each delivery.
+/// The beginning of `error` is kept with them.
 pub(crate) fn nack(
     core: &Arc<Queues>,
     topic: &Arc<Topic>,
     held: &Held<'_>,
     delay_ms: Option<u64>,
+    error: &str,
 ) -> Result<Settled> {
     let config = config_of(topic)?;
+    let error = clipped(error);
     let mut events: Vec<record::Lease> = Vec::new();
     let (done, skipped) = sort(topic, held, |q, seq| {
         let Some((id, deliveries)) = q.lease(seq) else { return };
@@ -172,9 +177,19 @@ pub(crate) fn nack(
         q.leave(seq);
         add(&mut events, LeaseEvent::Nack, held.node, delay, (seq, id, deliveries));
     })?;
+    events.iter_mut().for_each(|e| e.error = error.to_owned());
     commit(core, topic, &events).inspect_err(|_| release_acks(topic, &done))?;
     core.metrics.nacked_jobs.add(done.len() as u64);
     Ok(settled(core, topic, done, skipped))
+}
+
+/// As much of an error as is kept, in whole characters.
+fn clipped(error: &str) -> &str {
+    let mut end = error.len().min(MAX_ERROR_BYTES);
+    while !error.is_char_boundary(end) {
+        end -= 1;
+    }
+    &error[..end]
 }
 
 /// The delay after so many deliveries.
@@ -192,9 +207,7 @@ fn add(
 ) {
     match events.iter_mut().find(|e| e.lease_ms == lease_ms) {
         Some(e) => e.jobs.push(job),
-        None => {
-            events.push(record::Lease { event, node: node.to_vec(), lease_ms, jobs: vec![job] })
-        }
+        None => events.push(record::Lease::new(event, node, lease_ms, vec![job])),
     }
 }
 
@@ -224,7 +237,7 @@ pub(crate) fn release(core: &Arc<Queues>, topic: &Arc<Topic>, node: &[u8], strea
     let seqs = with(topic, |q| q.of_stream(stream));
     for seqs in seqs.chunks(MAX_SEQS) {
         let held = Held { node, seqs, lease_ids: None };
-        if let Err(e) = nack(core, topic, &held, Some(0)) {
+        if let Err(e) = nack(core, topic, &held, Some(0), "") {
             log::debug!("topic {:?}: a stream's leases run out by themselves: {e}", topic.name);
         }
     }

@@ -131,7 +131,10 @@ fn listed(
             out.push(job);
         }
     }
-    out.iter_mut().for_each(|j| j.lane = queue.lane(j.seq));
+    for job in &mut out {
+        job.lane = queue.lane(job.seq);
+        job.error = queue.error(job.seq).map(str::to_owned);
+    }
     Ok(out)
 }
 
@@ -150,6 +153,7 @@ fn bare(seq: u64, state: JobState) -> PeekedJob {
         visible_at: None,
         lane: 0,
         group: None,
+        error: None,
     }
 }
 

@@ -350,7 +350,7 @@ fn held_keys_are_released_when_the_delete_is_synced() {
     let held = |w: &World| {
         let t = w.engine().find("dead").unwrap();
         let state = t.state.read();
-        state.dedupe.as_ref().map_or(0, |d| d.held().len())
+        state.dedupe.as_ref().map_or(0, |d| d.pinned().len())
     };
     assert_eq!(held(&w), 1);
     w.engine().sync().unwrap();

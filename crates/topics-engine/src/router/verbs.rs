@@ -171,7 +171,7 @@ fn new_id(core: &Arc<Store>) -> Result<u64> {
             Id::Taken(id) => return Ok(id),
             Id::After(ticket) => {
                 core.wait(ticket, Level::Synced)?;
-                core.ids.settle(ticket);
+                core.ids.on_synced(ticket);
             }
         }
     }

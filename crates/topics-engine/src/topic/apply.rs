@@ -1,7 +1,7 @@
-//! Apply: finished frames change topics. The one way, for a commit and for recovery.
+//! Apply: committed frames change topics. Commits and recovery use the same code.
 //!
-//! Every step may be repeated over a state that already reflects it: floors move by maximum,
-//! deletes by union, configs and reservations in log order, records only above what is indexed.
+//! Each step may be repeated over a state that already reflects it: floors move by maximum, deletes by
+//! union, configs and reservations in log order, and records are added only above the indexed ones.
 
 mod remove;
 
@@ -25,23 +25,23 @@ use crate::types::api::{Durability, Gap, GapReason};
 use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::{Error, Result};
 
-/// Finished frames and where they lie.
+/// Committed frames and their position.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placement<'a> {
     pub shard: u32,
     pub file: FileKey,
-    /// Of the first frame in the file.
+    /// Offset of the first frame in the file.
     pub offset: u32,
-    /// Of the first frame; the others follow.
+    /// Lsn of the first frame; the others follow.
     pub lsn: u64,
     /// Whole frames.
     pub bytes: &'a [u8],
-    /// The layout that they were logged in: their lsns mean nothing without it.
+    /// The layout of the log that has them; an lsn is meaningless without it.
     pub layout: u64,
 }
 
 impl<'a> Placement<'a> {
-    /// What was placed by a log of this layout.
+    /// The placement of a batch in a log of this layout.
     pub(crate) fn new(layout: u64, p: &PlacedBatch<'a>) -> Self {
         Self {
             shard: p.shard as u32,
@@ -54,21 +54,21 @@ impl<'a> Placement<'a> {
     }
 }
 
-/// What a commit knows beside the frames.
+/// What a commit passes with the frames.
 #[derive(Debug)]
 pub(crate) struct Live<'a> {
     pub topic: &'a Arc<Topic>,
     pub hints: &'a Hints,
-    /// Takes how many records the frames removed, and looked at.
+    /// Counts the records that the frames removed and scanned.
     pub removed: &'a Removed,
 }
 
-/// What a delete or eviction did, counted while it was applied.
+/// Counts of a delete or eviction, made while it is applied.
 #[derive(Debug, Default)]
 pub(crate) struct Removed {
-    /// Records that went.
+    /// Removed records.
     pub records: AtomicU64,
-    /// Records that a match found, those that were gone already included.
+    /// Records that a match found, including those that were removed before.
     pub scanned: AtomicU64,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Whether a frame changes the state of a topic that is there.
+/// Whether a frame changes the state of an existing topic.
 fn of_topic(frame: &Frame<'_>) -> bool {
     use FrameType as T;
     frame.topic_id != 0
@@ -119,7 +119,7 @@ fn of_topic(frame: &Frame<'_>) -> bool {
         )
 }
 
-/// Applies the frames of one batch, or of a stretch of the log.
+/// Applies the frames of one batch, or of a range of the log.
 pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) -> Result<()> {
     let mut cursor = Cursor { rest: at.bytes, offset: at.offset, lsn: at.lsn, layout: at.layout };
     let place = Place::File { shard: at.shard, file: at.file };
@@ -190,7 +190,7 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
 }
 
 impl Topic {
-    /// The state of a topic whose creation is applied; the head that readers may see.
+    /// Applies the creation to the topic's state. Returns the visible head.
     pub(crate) fn apply_creation(
         &self,
         config: Arc<TopicConfig>,
@@ -200,7 +200,7 @@ impl Topic {
         let mut state = self.state.write();
         state.config = config;
         state.reserved_to = reserved_to;
-        // Not synced by itself: if it is lost, so is the topic.
+        // The reservation counts as synced: it is lost only with the topic's creation.
         state.reserved_synced = reserved_to;
         state.applied = ReplayPos { layout: at.layout, lsn: at.lsn };
         state.visible()
@@ -208,7 +208,7 @@ impl Topic {
 }
 
 impl State {
-    /// Applies a frame of this topic that is no record; returns how many records a delete or eviction
+    /// Applies a frame of this topic other than a record. Returns how many records a delete or eviction
     /// removed, and how many its match found.
     fn apply(
         &mut self,
@@ -247,7 +247,7 @@ impl State {
             }
             FrameType::ConfigUpdate => {
                 let body = record::ConfigUpdate::decode(f)?;
-                // What was given under the class before may not be in the log.
+                // Records of the class before may be missing in the log.
                 self.volatile |= self.config.durability <= Durability::Memory;
                 self.config = base.config(TopicConfig::decode(&body.config)?);
             }
@@ -269,7 +269,7 @@ impl State {
                 self.add_gap(Gap { from: body.from, to: body.to, reason });
             }
             FrameType::TxnPart => {
-                // Its batch is applied when it is synced: all of it is visible at once (I5).
+                // The batch is applied when it is synced, so all of it becomes visible in one step (I5).
                 self.reserved_synced = self.reserved_synced.max(self.reserved_to);
                 base.host.apply(base, at, None)?;
             }
@@ -293,15 +293,15 @@ impl State {
             last_seq: body.last_seq,
             expires_at: body.expires_at,
             ticket: None,
-            settled: true,
+            is_committed: true,
             logged: true,
         };
         let dedupe = self.dedupe.get_or_insert_with(|| Box::new(Dedupe::new(&base.keys)));
-        dedupe.settle(body.key, known);
+        dedupe.mark_committed(body.key, known);
     }
 
-    /// Applies the record at the cursor and those of the same topic that follow it directly.
-    /// Returns how many of them were new here.
+    /// Applies the record at the cursor and the records of the same topic directly after it. Returns
+    /// how many of them were new.
     fn apply_appends<'a>(
         &mut self,
         mut at: LoggedFrame<'a>,
@@ -329,8 +329,8 @@ impl State {
     fn apply_append(&mut self, at: &LoggedFrame<'_>, place: &Place, live: bool) -> Result<bool> {
         let f = &at.frame;
         if f.seq <= self.indexed_to {
-            // Shown when it was staged, evicted since, or reflected by the snapshot.
-            let shown = self.index.settle(f.seq, place, at.lsn, at.offset);
+            // The record was shown when it was staged, was evicted since, or is in the snapshot.
+            let shown = self.index.relocate_to_file(f.seq, place, at.lsn, at.offset);
             if live && !shown && f.seq >= self.floor {
                 let text = format!("I2: seq {} is written again (lsn {})", f.seq, at.lsn);
                 return Err(Error::Internal(text));
@@ -342,7 +342,7 @@ impl State {
         Ok(true)
     }
 
-    /// Takes a record into the index, above all others. A seq that was passed over is lost.
+    /// Adds a record to the index, above all others. Skipped seqs become a gap.
     #[inline]
     pub(crate) fn admit(&mut self, f: &Frame<'_>, entry: Entry, place: &Place, lsn: u64) {
         let seq = f.seq;
@@ -351,7 +351,7 @@ impl State {
             let volatile = self.config.durability <= Durability::Memory || self.volatile;
             let reason = match self.config.durability {
                 _ if volatile => GapReason::Restart,
-                // Nothing but damage takes a record of this class.
+                // Only damage can lose a record of this class.
                 Durability::Fsync => GapReason::Corrupt,
                 _ => GapReason::Crash,
             };

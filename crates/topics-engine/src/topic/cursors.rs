@@ -1,12 +1,10 @@
-//! Stored cursors of consumers: a part of the topic's state, its section of a snapshot, the frame that
-//! changes it.
+//! Stored cursors of consumers: part of the topic's state, with their snapshot section and the frame
+//! that changes them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use topics_env::sync::{Condvar, Mutex};
 use topics_storage::format::record;
 
 use super::Topic;
@@ -15,58 +13,41 @@ use super::state::State;
 use crate::types::consumer::ConsumerMode;
 use crate::types::error::{Error, Result};
 use crate::types::quota::Charge;
+use crate::types::wait::ReaderLock;
 
 /// The version of [`encode`].
 pub(crate) const VERSION: u16 = 1;
-
-/// One reader at a time.
-#[derive(Debug, Default)]
-pub(crate) struct Turn {
-    pub taken: Mutex<bool>,
-    pub free: Condvar,
-    /// Who is told when it is free, and then tries again.
-    pub told: Told,
-}
-
-pub(crate) struct TurnGuard(pub Arc<Turn>);
-
-impl Drop for TurnGuard {
-    fn drop(&mut self) {
-        *self.0.taken.lock() = false;
-        self.0.free.notify_one();
-        self.0.told.tell();
-    }
-}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub mode: ConsumerMode,
     pub cursor: u64,
-    /// Where it will be when what is staged is applied (I8: a commit must be above it). Every frame
-    /// that fails takes itself back before the topic's next batch is staged, so this is never a
-    /// position that will not be reached, nor one below what is on its way.
+    /// The cursor after all staged frames (I8: a commit must be above it). A frame that fails restores
+    /// the value before the topic's next batch is staged, so this is never a position that no frame
+    /// reaches, and never below a staged one.
     pub planned: u64,
-    /// How often a row of staged frames was taken back.
+    /// How often a series of staged frames was undone.
     round: u32,
-    pub turn: Arc<Turn>,
+    /// Held by the one reader of `at_most_once` that reads now.
+    pub reader: Arc<ReaderLock>,
 }
 
 impl Stored {
     pub fn new(mode: ConsumerMode, cursor: u64) -> Self {
-        Self { mode, cursor, planned: cursor, round: 0, turn: Arc::default() }
+        Self { mode, cursor, planned: cursor, round: 0, reader: Arc::default() }
     }
 }
 
-/// A staged cursor, for its failure.
+/// What undoes a staged cursor.
 #[derive(Clone, Debug)]
 pub(crate) struct PlannedCursor {
     name: String,
-    /// Where the cursor was to be before.
+    /// The planned cursor before this one.
     before: u64,
     round: u32,
 }
 
-/// The consumers of a topic by name, and what they take of the limit of all.
+/// The consumers of a topic by name, and their charge on the limit of all consumers.
 #[derive(Debug, Default)]
 pub(crate) struct Consumers(pub(crate) BTreeMap<Arc<str>, Stored>, Option<Charge>);
 
@@ -75,13 +56,13 @@ impl Consumers {
         self.1.get_or_insert_with(|| base.consumers.force(0))
     }
 
-    /// Counts those that a snapshot had.
+    /// Charges the consumers that a snapshot had.
     pub(crate) fn count(&mut self, base: &Base) {
         let n = self.0.len() as u64;
         self.charge(base).force(n);
     }
 
-    /// Those whose names begin with `prefix` and come after `after`, by name.
+    /// The consumers whose names begin with `prefix` and are greater than `after`, by name.
     pub(crate) fn page(
         &self,
         prefix: &str,
@@ -111,7 +92,7 @@ pub(crate) fn encode(all: &Consumers) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Reads what [`encode`] wrote. Anything else is an error.
+/// Decodes a section that [`encode`] wrote. Anything else is an error.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Consumers> {
     fn parse(bytes: &[u8]) -> Option<Consumers> {
         let (n, mut rest) = bytes.split_first_chunk::<4>()?;
@@ -135,7 +116,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Consumers> {
 }
 
 impl State {
-    /// A cursor is where the frame says, whatever was before: the log has them in order.
+    /// Sets or removes a cursor. The last frame wins, because the log has them in order.
     pub(crate) fn apply_consumer(&mut self, base: &Base, body: record::Consumer) -> Result<()> {
         let mode = ConsumerMode::from_code(body.mode)
             .ok_or_else(|| Error::Internal(format!("consumer mode {}", body.mode)))?;
@@ -159,8 +140,8 @@ impl State {
 }
 
 impl State {
-    /// How many consumers there are; records between the stored cursor and the head of at most
-    /// `limit` of them.
+    /// The number of consumers, and the lag of at most `limit` of them: records between the stored
+    /// cursor and the head.
     pub(crate) fn lags(&self, head: u64, limit: usize) -> (usize, Vec<(Arc<str>, u64)>) {
         let all = self.consumers.iter().flat_map(|c| &c.0).take(limit);
         let lags = all.map(|(name, s)| (name.clone(), head.saturating_sub(s.cursor))).collect();
@@ -169,7 +150,7 @@ impl State {
 }
 
 impl Consumers {
-    /// Replay is over: nothing is on its way.
+    /// Sets the planned cursors after replay, when no frame is staged.
     pub(crate) fn recovered(&mut self) {
         self.0.values_mut().for_each(|s| s.planned = s.cursor);
     }
@@ -181,8 +162,8 @@ impl Consumers {
         Some(PlannedCursor { name: name.to_owned(), before, round: s.round })
     }
 
-    /// A frame was not logged, nor were those of the topic behind it, which come to here next: the
-    /// first of them says where the cursor will be.
+    /// Undoes a frame that was not logged. The later frames of the topic failed with it and are undone
+    /// next; the first one restores the cursor.
     pub(crate) fn undo(&mut self, planned: &PlannedCursor) {
         if let Some(s) = self.0.get_mut(planned.name.as_str()).filter(|s| s.round == planned.round)
         {
@@ -194,24 +175,4 @@ impl Consumers {
 
 pub(crate) fn stored(topic: &Topic, name: &str) -> Option<Stored> {
     topic.state.read().consumers.as_ref()?.0.get(name).cloned()
-}
-
-pub(crate) type Call = Box<dyn FnOnce() + Send>;
-
-/// Calls that are due when a turn is free.
-#[derive(Default)]
-pub(crate) struct Told(pub(crate) Mutex<Vec<Call>>);
-
-impl fmt::Debug for Told {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Told").field("waiting", &self.0.lock().len()).finish()
-    }
-}
-
-impl Told {
-    /// All of them: one gets the turn, the others come again.
-    pub(crate) fn tell(&self) {
-        let due = std::mem::take(&mut *self.0.lock());
-        due.into_iter().for_each(|call| call());
-    }
 }

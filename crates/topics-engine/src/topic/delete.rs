@@ -1,9 +1,10 @@
-//! Deleting records: plan outside of locks → stage with the bound head → applied when committed.
+//! Deletes records: plan without locks → stage with the bound head → apply at the commit.
 
 use std::sync::Arc;
 
 use topics_env::sync::atomic::Ordering;
 use topics_storage::format::record::{self, Body, MatchKind};
+use topics_storage::ranges_of;
 use topics_storage::segment::{SegmentMeta, TagMatch};
 use topics_storage::wal::{Level, Ticket};
 
@@ -20,7 +21,7 @@ use crate::types::api::{DeleteRequest, TopicMatch};
 use crate::types::error::{Error, Result};
 
 impl TopicMatch {
-    /// As segments know it.
+    /// The match as segments take it.
     pub(crate) fn as_tags(&self) -> TagMatch<'_> {
         match self {
             Self::Eq(tag) => TagMatch::Eq(tag),
@@ -28,7 +29,7 @@ impl TopicMatch {
         }
     }
 
-    /// Whether it selects a tag.
+    /// Whether the match selects a tag.
     pub(crate) fn selects(&self, tag: &[u8]) -> bool {
         match self {
             Self::Eq(want) => !tag.is_empty() && tag == want,
@@ -36,7 +37,7 @@ impl TopicMatch {
         }
     }
 
-    /// As the log says it.
+    /// The match of a logged delete.
     pub(crate) fn from_record(kind: MatchKind, pattern: &[u8]) -> Self {
         match kind {
             MatchKind::Eq => Self::Eq(pattern.to_vec()),
@@ -52,7 +53,7 @@ impl TopicMatch {
     }
 }
 
-/// Deletes what a request names; returns how many records went, and how many its match found.
+/// Deletes records by request. Returns how many were removed, and how many its match found.
 pub(crate) fn delete(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
@@ -72,12 +73,12 @@ pub(crate) fn delete(
         matching: req.matching.as_ref().map(TopicMatch::to_record),
         ..record::Delete::default()
     };
-    let (flight, _) = run(core, topic, body)?;
-    Ok((flight.gone(), flight.removed.scanned.load(Ordering::Acquire)))
+    let (pending, _) = run(core, topic, body)?;
+    Ok((pending.gone(), pending.removed.scanned.load(Ordering::Acquire)))
 }
 
-/// Deletes exactly these ascending seqs; returns how many went, and what to wait for until that is
-/// durable.
+/// Deletes exactly these ascending seqs. Returns how many were removed, and the ticket whose sync makes
+/// that durable.
 pub(crate) fn delete_seqs(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
@@ -88,21 +89,9 @@ pub(crate) fn delete_seqs(
         // Without seqs the frame would mean everything below the head.
         return Err(Error::Internal("a delete of no records".into()));
     }
-    let (seqs, why) = (ranges(seqs), why.code());
+    let (seqs, why) = (ranges_of(seqs.iter().copied()), why.code());
     let body = record::Delete { seqs, why, ..record::Delete::default() };
-    run(core, topic, body).map(|(flight, ticket)| (flight.gone(), ticket))
-}
-
-/// Ascending seqs as ranges.
-pub(crate) fn ranges(seqs: &[u64]) -> Vec<(u64, u64)> {
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
-    for seq in seqs {
-        match ranges.last_mut() {
-            Some(r) if r.1 + 1 == *seq => r.1 = *seq,
-            _ => ranges.push((*seq, *seq)),
-        }
-    }
-    ranges
+    run(core, topic, body).map(|(pending, ticket)| (pending.gone(), ticket))
 }
 
 fn check_match(m: &TopicMatch, max: usize) -> Result<()> {
@@ -119,15 +108,15 @@ fn check_match(m: &TopicMatch, max: usize) -> Result<()> {
     Ok(())
 }
 
-/// A delete on its way.
+/// A staged delete.
 pub(crate) struct Staged {
     pub ticket: Ticket,
-    /// What it waits for.
+    /// The level at which the delete is applied.
     pub level: Level,
-    flight: Arc<PendingBatch>,
+    pending: Arc<PendingBatch>,
 }
 
-/// The same for whoever waits for nothing: `None` when there is something to be waited for first.
+/// Stages a delete of these seqs without waiting: `None` when the caller would have to wait.
 pub(crate) fn stage_seqs(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
@@ -136,7 +125,8 @@ pub(crate) fn stage_seqs(
     if capped(topic) {
         return Ok(None);
     }
-    let body = record::Delete { seqs: ranges(seqs), ..record::Delete::default() };
+    let body =
+        record::Delete { seqs: ranges_of(seqs.iter().copied()), ..record::Delete::default() };
     match stage(core, topic, body, Wait::No, None) {
         Err(Error::Throttled { limit: "staging_bytes", .. }) => Ok(None),
         outcome => outcome,
@@ -161,14 +151,14 @@ fn run(
 ) -> Result<(Arc<PendingBatch>, Ticket)> {
     core.check_open()?;
     topic.check_sound()?;
-    // With a cap, writes must see exactly what is live: the delete is made alone.
+    // Writes of a topic with a cap must see exactly the live records, so the delete is exclusive.
     let exclusive = if capped(topic) { Some(topic.exclusive(core)?) } else { None };
     let staged = stage(core, topic, body, Wait::Bounded, exclusive.as_ref())?;
-    let Staged { ticket, level, flight } =
+    let Staged { ticket, level, pending } =
         staged.ok_or_else(|| Error::Internal("a delete that waits was not staged".into()))?;
     core.wait(ticket, level)?;
     drop(exclusive);
-    Ok((flight, ticket))
+    Ok((pending, ticket))
 }
 
 fn stage(
@@ -198,7 +188,7 @@ fn stage(
             if state.structure != structure {
                 continue;
             }
-            // What was evicted must not come back as deleted, in silence.
+            // Evicted records must not turn into deleted ones, which readers are not told of.
             state.encode_floor(&mut frames.head, topic.id());
         }
         body.bound = a.head();
@@ -208,15 +198,15 @@ fn stage(
         topic.deletes.fetch_add(1, Ordering::AcqRel);
         let staged = a.stage(PendingBatch::plain(core, topic, hints, Undo::Delete), frames, order);
         drop(a);
-        let (ticket, flight) = staged.inspect_err(|_| {
+        let (ticket, pending) = staged.inspect_err(|_| {
             topic.deletes.fetch_sub(1, Ordering::AcqRel);
         })?;
-        return Ok(Some(Staged { ticket, level, flight }));
+        return Ok(Some(Staged { ticket, level, pending }));
     }
 }
 
-/// Reads ahead what applying the delete needs to know of segments. Valid while the segments are
-/// the same ones.
+/// Reads the data of segments that apply needs for the delete. Valid while the topic has the same
+/// segments (`structure`).
 pub(crate) fn plan(core: &Ctx, topic: &Topic, body: &record::Delete) -> Result<(Hints, u64)> {
     loop {
         if let Some(planned) = try_plan(core, topic, body)? {
@@ -225,9 +215,9 @@ pub(crate) fn plan(core: &Ctx, topic: &Topic, body: &record::Delete) -> Result<(
     }
 }
 
-/// The same; `None` if a segment went while it was being read.
+/// The same; `None` if a segment was removed while it was read.
 fn try_plan(core: &Ctx, topic: &Topic, body: &record::Delete) -> Result<Option<(Hints, u64)>> {
-    let loader = Loader::ahead(&core.segments, topic.key);
+    let loader = Loader::without_hints(&core.segments, topic.key);
     let below = body.before_seq.unwrap_or(u64::MAX);
     if body.matching.is_some() {
         load_active_tags(core, topic)?;
@@ -248,7 +238,7 @@ fn try_plan(core: &Ctx, topic: &Topic, body: &record::Delete) -> Result<Option<(
     let floor_only = body.matching.is_none() && body.seqs.is_empty();
     for meta in segs {
         let (from, to) = if floor_only {
-            // Only the segment that the new floor cuts is looked into.
+            // Only the segment that the new floor cuts is read.
             if !meta.contains(below) || meta.first_seq >= below {
                 continue;
             }
@@ -285,7 +275,7 @@ fn try_plan(core: &Ctx, topic: &Topic, body: &record::Delete) -> Result<Option<(
     Ok(Some((hints, structure)))
 }
 
-/// The ends of what ranges have in common with a segment.
+/// The first and the last seq that the ranges share with a segment.
 fn listed(ranges: &[(u64, u64)], meta: &SegmentMeta) -> Vec<u64> {
     let within = |r: &&(u64, u64)| r.1 >= meta.first_seq && r.0 <= meta.last_seq;
     let first = ranges.iter().find(within).map(|r| r.0.max(meta.first_seq));
@@ -293,7 +283,7 @@ fn listed(ranges: &[(u64, u64)], meta: &SegmentMeta) -> Vec<u64> {
     first.into_iter().chain(last).collect()
 }
 
-/// Takes the tags of the active segment, as it was when the engine opened, into memory.
+/// Loads the tags of the active segment, as it was when the engine opened, into memory.
 pub(crate) fn load_active_tags(core: &Ctx, topic: &Topic) -> Result<()> {
     let (meta, tags) = loop {
         let active = {

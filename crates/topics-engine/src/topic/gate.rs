@@ -1,4 +1,4 @@
-//! Who waits for a topic's head, and waking them.
+//! The visible head of a topic, and the callbacks that wait for it to rise.
 
 use std::fmt;
 
@@ -8,31 +8,31 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::events::TopicObserver;
-
-type Wake = Box<dyn FnOnce() + Send>;
+use crate::types::wait::{Callback, Waiters};
 
 #[derive(Default)]
 struct List {
-    next_id: u64,
-    waiting: Vec<(u64, u64, Wake)>,
-    /// Marked each time that the head rises.
+    /// By the seq that the head must be above.
+    waiters: Waiters<u64>,
+    /// Called each time that the head rises.
     observer: Option<Arc<dyn TopicObserver>>,
 }
 
 impl List {
-    /// What a publisher must look at the list for.
-    fn wanted(&self) -> usize {
-        self.waiting.len() + usize::from(self.observer.is_some())
+    /// How many a publisher has to call, the observer included.
+    fn len(&self) -> usize {
+        self.waiters.len() + usize::from(self.observer.is_some())
     }
 }
 
-/// The visible head of a topic and those who wait for it to rise.
+/// The visible head of a topic, and the waiters for a higher one.
 ///
 /// I3: the head rises only over records that their class calls committed. It never goes back
 /// (I11).
 #[derive(Default)]
 pub(crate) struct Gate {
     head: AtomicU64,
+    /// Length of the list: a publisher takes its lock only if this is not 0.
     waiters: AtomicUsize,
     list: Mutex<Option<Box<List>>>,
 }
@@ -49,7 +49,7 @@ impl Gate {
         self.head.load(Ordering::SeqCst)
     }
 
-    /// Raises the head, if it is above, and wakes those who waited for less.
+    /// Raises the head to `head` if that is higher, and wakes the waiters below it.
     pub(crate) fn publish(&self, head: u64) {
         let before = self.head.fetch_max(head, Ordering::SeqCst);
         if before < head && self.waiters.load(Ordering::SeqCst) > 0 {
@@ -57,19 +57,17 @@ impl Gate {
         }
     }
 
-    /// Calls `wake` once when the head is above `seq`, or on [`Self::release`]. Returns an id for
+    /// Has `wake` called once when the head is above `seq`, or on [`Self::release`]. Returns an id for
     /// [`Self::cancel`].
-    pub(crate) fn on_head(&self, seq: u64, wake: Wake) -> u64 {
+    pub(crate) fn on_head(&self, seq: u64, wake: Callback) -> u64 {
         let id = {
             let mut list = self.list.lock();
             let list = list.get_or_insert_default();
-            list.next_id += 1;
-            list.waiting.push((list.next_id, seq, wake));
-            self.waiters.store(list.wanted(), Ordering::SeqCst);
-            list.next_id
+            let id = list.waiters.add(seq, wake);
+            self.waiters.store(list.len(), Ordering::SeqCst);
+            id
         };
-        // The head may have risen between the caller's look and the entry above; a publisher that
-        // missed the entry is seen here.
+        // A publisher that raised the head before the entry above was in the list did not wake it.
         let head = self.head();
         if head > seq {
             self.wake_below(head);
@@ -77,21 +75,19 @@ impl Gate {
         id
     }
 
-    /// Forgets a waiter that has not been woken.
+    /// Removes a waiter that was not woken.
     pub(crate) fn cancel(&self, id: u64) {
         let mut gone = None;
         let mut list = self.list.lock();
         if let Some(l) = list.as_mut() {
-            if let Some(at) = l.waiting.iter().position(|w| w.0 == id) {
-                gone = Some(l.waiting.swap_remove(at));
-            }
-            self.waiters.store(l.wanted(), Ordering::SeqCst);
+            gone = l.waiters.cancel(id);
+            self.waiters.store(l.len(), Ordering::SeqCst);
         }
         drop(list);
         drop(gone);
     }
 
-    /// Has the topic marked dirty whenever its head rises, and when it goes; or no longer.
+    /// Sets the observer that is called when the head rises and on [`Self::release`]; `None` removes it.
     pub(crate) fn set_observer(&self, observer: Option<Arc<dyn TopicObserver>>) {
         let mut list = self.list.lock();
         if observer.is_none() && list.is_none() {
@@ -99,10 +95,10 @@ impl Gate {
         }
         let list = list.get_or_insert_default();
         list.observer = observer;
-        self.waiters.store(list.wanted(), Ordering::SeqCst);
+        self.waiters.store(list.len(), Ordering::SeqCst);
     }
 
-    /// Wakes everyone: the topic is gone, or the engine closes.
+    /// Wakes all waiters: the topic was deleted, or the engine closes.
     pub(crate) fn release(&self) {
         self.wake_below(u64::MAX);
     }
@@ -111,18 +107,14 @@ impl Gate {
         let (woken, observer) = {
             let mut list = self.list.lock();
             let Some(l) = list.as_mut() else { return };
-            let all = std::mem::take(&mut l.waiting);
-            let (woken, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|w| w.1 < head);
-            l.waiting = rest;
-            self.waiters.store(l.wanted(), Ordering::SeqCst);
+            let woken = l.waiters.take(|seq| *seq < head);
+            self.waiters.store(l.len(), Ordering::SeqCst);
             (woken, l.observer.clone())
         };
         if let Some(observer) = observer {
             observer.head_raised();
         }
-        for (_, _, wake) in woken {
-            wake();
-        }
+        woken.into_iter().for_each(|wake| wake());
     }
 }
 
@@ -132,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    fn counter() -> (Arc<AtomicUsize>, impl Fn() -> Wake) {
+    fn counter() -> (Arc<AtomicUsize>, impl Fn() -> Callback) {
         let n = Arc::new(AtomicUsize::new(0));
         let m = n.clone();
         (n, move || {

@@ -1,4 +1,4 @@
-//! Leases of jobs: a lease event changes the topic's queue.
+//! Lease events: they change the jobs of the topic's queue.
 
 use topics_storage::format::record;
 
@@ -7,7 +7,7 @@ use super::state::State;
 use super::state::queue::Now;
 
 impl State {
-    /// Whether a record is there, as far as memory knows.
+    /// Whether a record may be live. A segment whose dead are not loaded counts as live.
     pub(crate) fn may_live(&self, seq: u64) -> bool {
         seq >= self.floor
             && match self.index.entry(seq) {
@@ -25,7 +25,7 @@ impl State {
     }
 }
 
-/// The time for a queue.
+/// The current time for a queue.
 pub(crate) fn now(base: &Base) -> Now {
     Now { mono: base.time.mono_ms(), wall: base.time.steady() }
 }

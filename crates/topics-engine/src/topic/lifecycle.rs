@@ -1,9 +1,8 @@
-//! The creation, update and deletion of a topic in the log, and having it alone.
+//! The creation, update and deletion of a topic in the log, and exclusive access to it.
 //!
-//! Whoever has a topic *alone* has waited until nothing of it is in flight and keeps writes out:
-//! blocking ones wait, asynchronous ones are parked and go on afterwards in their order.
+//! A verb takes a topic *exclusively*: it waits until no batch of the topic is pending, and keeps other
+//! writes out. Blocking writes wait; asynchronous ones are parked and resumed in their order.
 
-use std::fmt;
 use std::sync::Arc;
 
 use topics_env::sync::atomic::Ordering;
@@ -18,7 +17,7 @@ use super::state::Evicted;
 use super::write::admit::Admission;
 use super::write::append::{AppendState, apply_level};
 use super::write::pending_batch::{Frames, Order, PendingBatch, Undo};
-use super::write::planned::PendingWrites;
+use super::write::pending_writes::PendingWrites;
 use super::write::reserve::Reserve;
 use super::{Life, Topic};
 use crate::ctx::Wait;
@@ -27,16 +26,7 @@ use crate::types::api::Durability;
 use crate::types::config::{ConfigPatch, Discard, TopicConfig};
 use crate::types::error::{Error, Result};
 
-/// What goes on when the topic is let go: an asynchronous write.
-pub(crate) struct Parked(Box<dyn FnOnce() + Send>);
-
-impl fmt::Debug for Parked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Parked")
-    }
-}
-
-/// A topic that its holder has alone; let go when dropped.
+/// Exclusive access to a topic; released when dropped.
 pub(crate) struct ExclusiveGuard {
     topic: Arc<Topic>,
 }
@@ -45,44 +35,44 @@ impl Drop for ExclusiveGuard {
     fn drop(&mut self) {
         let parked = {
             let mut a = self.topic.append.lock();
-            a.held = false;
-            std::mem::take(&mut a.parked)
+            a.is_exclusive = false;
+            a.parked.take(|()| true)
         };
         self.topic.exclusive_released.notify_all();
-        parked.into_iter().for_each(|Parked(resume)| resume());
+        parked.into_iter().for_each(|resume| resume());
     }
 }
 
 impl Topic {
-    /// Keeps what waits for the topic, and has it resumed when the topic is let go; gives it back
-    /// when the topic is free.
+    /// Parks a write while a verb has the topic exclusively, and has it resumed afterwards. Returns the
+    /// write when no verb has the topic.
     pub(crate) fn park<W: Send + 'static>(
         &self,
         waiting: W,
         resume: impl FnOnce(W) + Send + 'static,
     ) -> Option<W> {
         let mut a = self.append.lock();
-        if a.held {
-            a.parked.push(Parked(Box::new(move || resume(waiting))));
+        if a.is_exclusive {
+            a.parked.add((), Box::new(move || resume(waiting)));
             None
         } else {
             Some(waiting)
         }
     }
 
-    /// Whether nothing of the topic is in flight and nobody has it alone.
+    /// Whether no batch of the topic is pending and no verb has it exclusively.
     pub(crate) fn quiet(&self) -> bool {
-        self.in_flight.load(Ordering::Acquire) == 0 && !self.append.lock().held
+        self.pending_batches.load(Ordering::Acquire) == 0 && !self.append.lock().is_exclusive
     }
 
-    /// Takes the topic alone and waits until nothing of it is in flight.
+    /// Takes the topic exclusively and waits until no batch of it is pending.
     pub(crate) fn exclusive(self: &Arc<Self>, core: &Arc<Ctx>) -> Result<ExclusiveGuard> {
         let last = {
             let mut a = self.append.lock();
-            while a.held {
+            while a.is_exclusive {
                 self.exclusive_released.wait(&mut a);
             }
-            a.held = true;
+            a.is_exclusive = true;
             a.last
         };
         let exclusive = ExclusiveGuard { topic: self.clone() };
@@ -90,16 +80,16 @@ impl Topic {
         Ok(exclusive)
     }
 
-    /// Waits for the newest batch; those before it are done then.
+    /// Waits until the newest batch, and so every batch before it, has finished.
     pub(crate) fn wait_idle(&self, core: &Ctx, last: Option<(Ticket, Level)>) -> Result<()> {
         let outcome = last.map_or(Ok(()), |(ticket, level)| core.wait(ticket, level));
         if let Err(Error::Closed) = outcome {
             return outcome;
         }
-        // Counted before the first look: the last batch sees it, or this sees the last batch.
+        // The count rises before the check: either the last batch sees it, or this sees that batch finished.
         self.idle_waiters.fetch_add(1, Ordering::SeqCst);
         let mut a = self.append.lock();
-        while self.in_flight.load(Ordering::SeqCst) > 0 {
+        while self.pending_batches.load(Ordering::SeqCst) > 0 {
             self.exclusive_released.wait(&mut a);
         }
         drop(a);
@@ -107,16 +97,16 @@ impl Topic {
         Ok(())
     }
 
-    /// A batch has been applied, has failed or was dropped by a log that failed.
+    /// Counts off a batch that was applied, has failed, or was dropped by a failed log.
     pub(crate) fn batch_finished(&self) {
-        let last = self.in_flight.fetch_sub(1, Ordering::SeqCst) == 1;
+        let last = self.pending_batches.fetch_sub(1, Ordering::SeqCst) == 1;
         if last && self.idle_waiters.load(Ordering::SeqCst) > 0 {
             let _locked = self.append.lock();
             self.exclusive_released.notify_all();
         }
     }
 
-    /// Stages control frames, and says when they are committed as the topic's class demands.
+    /// Stages control frames. The ticket is of their batch.
     fn log(
         self: &Arc<Self>,
         core: &Arc<Ctx>,
@@ -124,11 +114,11 @@ impl Topic {
         frames: Frames,
         staging: Staging,
     ) -> Result<Ticket> {
-        let mut flight = PendingBatch::plain(core, self, staging.hints, Undo::None);
-        flight.creation = staging.creation;
+        let mut pending = PendingBatch::plain(core, self, staging.hints, Undo::None);
+        pending.creation = staging.creation;
         let ts = a.last_ts.max(core.time.steady());
         let order = Order { ts, level: staging.level, frees_space: staging.frees_space };
-        Ok(a.stage(flight, frames, order)?.0)
+        Ok(a.stage(pending, frames, order)?.0)
     }
 }
 
@@ -145,12 +135,12 @@ impl Staging {
     }
 }
 
-/// Admits a few control frames of a topic that the caller has alone.
+/// Admits a few control frames of a topic that the caller has exclusively.
 fn admit<'t>(core: &Ctx, topic: &'t Topic, exclusive: &ExclusiveGuard) -> Result<Admission<'t>> {
     topic.admit_exclusive(core, 2048, Wait::Bounded, exclusive)
 }
 
-/// Logs the creation of a topic that the caller has alone.
+/// Logs the creation of a topic that the caller has exclusively.
 pub(crate) fn log_creation(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
@@ -186,7 +176,7 @@ pub(crate) fn log_creation(
     }
 }
 
-/// Updates the named fields; the caller has the topic alone.
+/// Updates the named fields; the caller has the topic exclusively.
 pub(crate) fn update(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
@@ -207,15 +197,15 @@ pub(crate) fn update(
     if new == *old {
         return Ok(new);
     }
-    // I11: what has expired stays so, whatever the new time to live is.
+    // I11: an expired record stays expired, whatever the new time to live is.
     retention::log_expired(core, topic, Some(exclusive), u64::MAX)?;
     let (from, to) = (old.durability, new.durability);
     if from == Durability::Fsync && to != Durability::Fsync {
         reserve_first(core, topic, exclusive)?;
     }
     let hints = fit(core, topic, &new)?;
-    // Whoever enters class `fsync` must find everything before durable. Whoever leaves it must be
-    // known to have left: a topic that is recovered as `fsync` has lost nothing (I2).
+    // A topic that enters class `fsync` must have every earlier record durable. Leaving the class must
+    // be durable, because recovery assumes that an `fsync` topic has lost nothing (I2).
     let level = match Durability::Fsync {
         fsync if from == fsync || to == fsync => Level::Synced,
         _ => Level::Written,
@@ -254,13 +244,13 @@ pub(crate) fn update(
         a.synced_to = 0;
     }
     if to == Durability::Ephemeral {
-        // What is held in memory from now on must not hide how far the log is synced.
+        // Records that stay in memory from now on do not raise the synced position.
         a.synced_to = a.synced_to.min(a.reserve.to);
     }
     Ok(new)
 }
 
-/// Leaving class `fsync`: seqs must be reserved, durably, before one is given.
+/// Reserves seqs durably for a topic that leaves class `fsync`, before one is assigned.
 fn reserve_first(core: &Arc<Ctx>, topic: &Arc<Topic>, exclusive: &ExclusiveGuard) -> Result<()> {
     let staging = Staging::new(Level::Synced, false);
     let (ticket, reserve) = {
@@ -285,8 +275,8 @@ fn reserve_first(core: &Arc<Ctx>, topic: &Arc<Topic>, exclusive: &ExclusiveGuard
     Ok(())
 }
 
-/// The floor that new caps demand of what is stored, with what apply needs to know for it. A topic
-/// that rejects at a cap evicts nothing for one: it takes no writes until there is room.
+/// The floor that new caps require for the stored records, with the hints that apply needs. A topic
+/// that rejects writes at a cap evicts nothing: it refuses writes until records are deleted.
 fn fit(core: &Arc<Ctx>, topic: &Topic, config: &TopicConfig) -> Result<Option<(u64, Hints)>> {
     if config.discard == Discard::Reject {
         return Ok(None);
@@ -308,7 +298,7 @@ fn fit(core: &Arc<Ctx>, topic: &Topic, config: &TopicConfig) -> Result<Option<(u
     }
 }
 
-/// Logs the deletion of a topic that the caller has alone.
+/// Logs the deletion of a topic that the caller has exclusively.
 pub(crate) fn log_deletion(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
@@ -327,8 +317,8 @@ pub(crate) fn log_deletion(
     Ok(())
 }
 
-/// Deletes a topic whose name a later one has, durably: its own delete was lost, and when that of
-/// the later one is known only the earlier would be left of the two.
+/// Deletes, durably, a topic whose name a later topic has. Its own deletion was lost; without this
+/// one, a deletion of the later topic would make the earlier one reappear.
 pub(crate) fn delete_superseded(core: &Arc<Ctx>, topic: &Arc<Topic>) {
     let (name, id) = (&topic.name, topic.id());
     log::warn!("topic {name:?} (id {id}) is another now: its records are gone");
@@ -346,18 +336,18 @@ pub(crate) fn delete_superseded(core: &Arc<Ctx>, topic: &Arc<Topic>) {
     }
 }
 
-/// Lowers the reservation of a topic to its head, if there is something to lower and nothing was
-/// reserved for `idle_ms`.
+/// Lowers the reservation of a topic to its head, if it is above the head and nothing was reserved for
+/// `idle_ms`. Returns whether it did.
 pub(crate) fn lower(core: &Arc<Ctx>, topic: &Arc<Topic>, idle_ms: u64) -> Result<bool> {
     let due = |a: &AppendState| {
-        !a.held && !a.closed && a.reserve.idle(a.head(), core.time.mono_ms(), idle_ms)
+        !a.is_exclusive && !a.closed && a.reserve.idle(a.head(), core.time.mono_ms(), idle_ms)
     };
-    // What memory says of the head of a broken topic may be too low.
+    // The head of a broken topic in memory may be too low.
     if topic.life() != Life::Live || topic.check_sound().is_err() || !due(&topic.append.lock()) {
         return Ok(false);
     }
     let exclusive = topic.exclusive(core)?;
-    // A close needs no space but for this, and no write comes after it.
+    // At a close the frame may use reserved space: no write comes after it.
     let staging = Staging::new(Level::Written, idle_ms == 0);
     let ticket = {
         let mut a = admit(core, topic, &exclusive)?;
@@ -373,7 +363,7 @@ pub(crate) fn lower(core: &Arc<Ctx>, topic: &Arc<Topic>, idle_ms: u64) -> Result
             0,
         );
         let ticket = topic.log(core, &mut a, frames, staging)?;
-        // From here on a write needs a new reservation, whatever becomes of this frame.
+        // From here on a write needs a new reservation, even if this frame fails.
         a.reserve = Reserve::found(head, head, core.time.mono_ms());
         a.synced_to = a.synced_to.min(head);
         ticket

@@ -1,7 +1,7 @@
-//! What must be read from segment files to change a topic: sizes, tags, dead records.
+//! Reads from segment files what a change of a topic needs: sizes, tags, dead records.
 //!
-//! A verb reads it before it takes a lock and hands it on as [`Hints`]; apply finds everything
-//! there and does no I/O while it holds the state. Only recovery, which has no verbs, reads then.
+//! A verb reads it before it takes a lock and passes it on as [`Hints`]. Apply finds everything there,
+//! so it does no I/O under the state lock. Only recovery, which has no hints, reads files in apply.
 
 use std::sync::Arc;
 
@@ -32,13 +32,13 @@ impl Window {
         self.sizes.get(a..a.checked_add(n)?)
     }
 
-    /// The first seq behind it.
+    /// The first seq after the window.
     pub(crate) fn end(&self) -> u64 {
         self.from + self.sizes.len() as u64
     }
 }
 
-/// What a verb read ahead for apply.
+/// Data of segments that a verb has read for apply.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hints {
     pub windows: Vec<Arc<Window>>,
@@ -47,8 +47,8 @@ pub(crate) struct Hints {
 }
 
 impl Topic {
-    /// What was read of a segment without the state's lock. `None` if the segment has left the index
-    /// since it was looked up, and a checkpoint has removed its files: the caller looks again.
+    /// The result of a read of a segment without the state lock. `None` if the segment has left the
+    /// index since, and a checkpoint has removed its files: the caller looks the segment up again.
     pub(crate) fn unless_gone<T>(
         &self,
         meta: &SegmentMeta,
@@ -63,18 +63,18 @@ impl Topic {
     }
 }
 
-/// Reads segments, looking into hints first.
+/// Gives data of segments: from hints, or else from files.
 pub(crate) struct Loader<'a> {
     pub segs: &'a Arc<Segments>,
     pub key: TopicKey,
     pub hints: Option<&'a Hints>,
-    /// Counts what the hints did not have.
+    /// Counts the reads of files.
     pub reads: Option<&'a Counter>,
 }
 
 impl<'a> Loader<'a> {
-    /// A loader for a verb that holds no lock.
-    pub(crate) fn ahead(segs: &'a Arc<Segments>, key: TopicKey) -> Self {
+    /// A loader that reads files, for a verb that holds no lock.
+    pub(crate) fn without_hints(segs: &'a Arc<Segments>, key: TopicKey) -> Self {
         Self { segs, key, hints: None, reads: None }
     }
 
@@ -100,7 +100,7 @@ impl<'a> Loader<'a> {
         Ok(entries.iter().map(|e| if e.is_hole() { 0 } else { e.payload_bytes() as u32 }).collect())
     }
 
-    /// The same as a window.
+    /// The payload bytes of `from..=to` as a window.
     pub(crate) fn window(&self, meta: &SegmentMeta, from: u64, to: u64) -> Result<Arc<Window>> {
         let sizes = self.sizes(meta, from, to)?;
         Ok(Arc::new(Window { file_no: meta.file_no, from, sizes }))

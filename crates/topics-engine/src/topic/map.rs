@@ -1,16 +1,16 @@
-//! Where a topic's records lie, as its index has it: no file is read.
+//! Where a topic's records lie, from its index; no file is read.
 
 use super::Topic;
 use super::state::index::{IndexSpan, Place};
 use crate::types::error::Result;
 
-/// What holds records.
+/// The place that holds records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tier {
-    /// Memory: not written yet, or never.
+    /// Memory: the records are not written yet, or never will be.
     Memory,
-    /// The log, until a checkpoint takes them.
+    /// The log, until a checkpoint copies them.
     Log,
     /// A segment.
     Segment,
@@ -34,7 +34,7 @@ impl Tier {
 /// A segment, or a range of records that no segment has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeqRange {
-    /// What holds it.
+    /// The place that holds the records.
     pub tier: Tier,
     /// The first seq that it covers.
     pub first_seq: u64,
@@ -52,7 +52,7 @@ pub struct SeqRange {
     pub file_no: Option<u64>,
     /// The length of a segment's payload file.
     pub file_bytes: u64,
-    /// Whether nothing is added to it any more.
+    /// Whether the segment is sealed: no record is added to it.
     pub sealed: bool,
 }
 
@@ -69,7 +69,7 @@ pub struct SegmentMap {
     pub ranges: Vec<SeqRange>,
 }
 
-/// Makes the map. What has expired since the last sweep is still in it.
+/// Makes the map. Records that expired since the last sweep are still in it.
 pub(crate) fn segment_map(topic: &Topic) -> Result<SegmentMap> {
     topic.check_sound()?;
     let state = topic.state.read();
@@ -78,7 +78,7 @@ pub(crate) fn segment_map(topic: &Topic) -> Result<SegmentMap> {
     for part in state.index.parts_from(state.earliest) {
         let Some(one) = seq_range(&part) else { continue };
         match ranges.last_mut() {
-            // Runs of the log that follow each other are one range: a write may be a run.
+            // Adjacent runs of one tier are one range, because each write may be a run.
             Some(last) if last.file_no.is_none() && last.tier == one.tier => {
                 last.last_seq = one.last_seq;
                 last.last_ts = one.last_ts;
@@ -117,7 +117,7 @@ fn seq_range(part: &IndexSpan<'_>) -> Option<SeqRange> {
             Some(SeqRange {
                 tier: match run.place {
                     Place::File { .. } => Tier::Log,
-                    Place::Held { .. } => Tier::Memory,
+                    Place::Memory { .. } => Tier::Memory,
                 },
                 first_seq: run.first,
                 last_seq: run.last(),

@@ -1,23 +1,23 @@
-//! One topic, composed of parts.
+//! One topic, composed of modules.
 //!
-//! | part | does |
+//! | module | does |
 //! |---|---|
-//! | `state` | what has been applied: index, tags, keys, a queue's jobs; pure |
-//! | `write` | prepares, admits, decides and stages a write; a batch on its way |
+//! | `state` | the applied state: index, tags, keys, a queue's jobs; pure |
+//! | `write` | prepares, admits, decides and stages a write; a pending batch |
 //! | `read` | plans a read, fetches, verifies |
 //! | `apply` | changes the topic by finished frames, live and in recovery |
 //! | `events` | the two seams to the layers above |
-//! | `gate` | the visible head and who waits for it |
-//! | `lifecycle` | the creation, update and deletion in the log, and what must be alone |
+//! | `gate` | the visible head, and the callbacks that wait for it |
+//! | `lifecycle` | creation, update and deletion in the log; exclusive access |
 //! | `retention`, `delete` | floors, caps, TTL; deletes |
-//! | `lease`, `cursors` | leases of jobs, stored cursors of consumers, as the log has them |
-//! | `load` | what must be read from segment files to change a topic |
-//! | `persist` | what a checkpoint copies, installs and captures; a topic from a snapshot |
-//! | `view`, `map` | what the topic says about itself, and where its records lie |
+//! | `lease`, `cursors` | leases of jobs and stored cursors of consumers, as logged |
+//! | `load` | reads from segment files what a change of the topic needs |
+//! | `persist` | the copy, installation and capture of a checkpoint; a topic from a snapshot |
+//! | `view`, `map` | the topic's state as callers see it, and where its records lie |
 //! | `totals` | its part of the engine's totals |
 //!
-//! Locks, in order: `append` → `state` → the shard's. None is held across I/O. `append` orders
-//! what is staged, so seq order is queue order; `state` is what readers see.
+//! Locks, in order: `append` → `state` → the shard's. None is held across I/O. `append` orders staged
+//! batches, so that seq order is queue order; readers see `state`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -66,14 +66,14 @@ use self::gate::Gate;
 use crate::types::config::TopicConfig;
 use crate::types::error::{Error, Result};
 
-/// Where a topic is in its life.
+/// The phase of a topic's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
-    /// Its creation is not committed: readers do not see it.
+    /// The creation is not committed, so readers do not see the topic.
     Creating,
-    /// It is there.
+    /// The topic exists.
     Live,
-    /// It was deleted, or its creation failed.
+    /// The topic was deleted, or its creation failed.
     Dead,
 }
 
@@ -83,24 +83,24 @@ pub(crate) struct Topic {
     pub name: Arc<str>,
     pub(crate) life: AtomicU8,
     pub(crate) append: Mutex<AppendState>,
-    /// Signalled when a verb that must be alone lets go of the topic, and when the last batch has
-    /// landed that such a verb waits for.
+    /// Notified when an [`ExclusiveGuard`] is dropped, and when the last pending batch has finished
+    /// that a verb waits for.
     pub(crate) exclusive_released: Condvar,
     pub(crate) state: RwLock<State>,
     pub(crate) gate: Gate,
-    /// A logged frame could not be applied: memory is not what the log says.
+    /// Whether a logged frame could not be applied, so that memory differs from the log.
     pub(crate) broken: AtomicBool,
-    /// The files that the snapshot names were not looked at yet.
+    /// Whether the files that the snapshot names were not verified yet.
     pub(crate) files_unverified: AtomicBool,
     /// Batches staged and neither applied nor failed.
-    pub(crate) in_flight: AtomicU32,
-    /// Verbs that wait until there are none.
+    pub(crate) pending_batches: AtomicU32,
+    /// Verbs that wait until no batch is pending.
     pub(crate) idle_waiters: AtomicU32,
-    /// Deletes among them.
+    /// Pending batches that are deletes.
     pub(crate) deletes: AtomicU32,
-    /// Time of the last read, ms, 0 before the first.
+    /// Time of the last read, ms; 0 before the first.
     pub(crate) last_read: AtomicU64,
-    /// The delivery's interest in this topic, made when a watcher or a router first needs it.
+    /// The delivery's subscribers of this topic, created with the first watcher or router.
     pub(crate) subscribers: OnceLock<Arc<dyn TopicObserver>>,
 }
 
@@ -128,7 +128,7 @@ impl Topic {
             gate: Gate::default(),
             broken: AtomicBool::new(false),
             files_unverified: AtomicBool::new(false),
-            in_flight: AtomicU32::new(0),
+            pending_batches: AtomicU32::new(0),
             idle_waiters: AtomicU32::new(0),
             deletes: AtomicU32::new(0),
             last_read: AtomicU64::new(0),
@@ -152,13 +152,13 @@ impl Topic {
         self.key.topic_id
     }
 
-    /// Memory may not be what the log says: nothing of the topic is shown or decided on until
-    /// recovery has replayed it.
+    /// Closes the topic until the next open, because memory may differ from the log. Recovery replays
+    /// it.
     pub(crate) fn close_broken(&self, why: &dyn fmt::Display) {
         if !self.broken.swap(true, Ordering::AcqRel) {
             log::error!("topic {:?} is closed until the next open: {why}", self.name);
         }
-        // Whoever waits for it looks again, and is refused.
+        // Waiting callers check the topic again, and are refused.
         self.gate.release();
     }
 
@@ -166,7 +166,7 @@ impl Topic {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Refuses when memory is not what the log says.
+    /// Refuses a topic that [`Self::close_broken`] has closed.
     pub(crate) fn check_sound(&self) -> Result<()> {
         if self.broken.load(Ordering::Acquire) {
             let detail = format!(

@@ -1,7 +1,7 @@
-//! Caps and expiry: which floor a topic must have.
+//! Caps and expiry: the floor that a topic must have.
 //!
-//! A cap's eviction is decided with the write that causes it and logged in its batch. Expiry is
-//! decided by the clock: a read looks where it would be now, the sweep logs it.
+//! The eviction of a cap is decided with the write that causes it, and logged in its batch. Expiry
+//! follows the clock: a read computes the expired records, the sweep logs the floor.
 
 mod caps;
 
@@ -28,7 +28,7 @@ use crate::topic::events::Ctx;
 use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::Result;
 
-/// What must be read before a decision can be made.
+/// What must be read before a decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Need {
     /// Sizes of these records of a segment.
@@ -50,10 +50,10 @@ impl Topic {
     }
 }
 
-/// Reads what a decision needs, and gives it to the topic. A segment that is gone is not needed any
-/// more: whoever decides sees the index as it is now.
+/// Reads what a decision needs into the topic's state. A removed segment is skipped: the next decision
+/// sees the index without it.
 pub(crate) fn provide(core: &Ctx, topic: &Topic, need: &Need) -> Result<()> {
-    let loader = Loader::ahead(&core.segments, topic.key);
+    let loader = Loader::without_hints(&core.segments, topic.key);
     match *need {
         Need::Sizes(meta, from, to) => {
             let window = loader.window(&meta, from, to);
@@ -80,30 +80,30 @@ pub(crate) fn provide(core: &Ctx, topic: &Topic, need: &Need) -> Result<()> {
     Ok(())
 }
 
-/// What has expired.
+/// The expired records of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expired {
     /// Every record below was committed too long ago.
     pub below: u64,
-    /// The last live one of them + 1.
+    /// The seq after the last live one of them.
     pub floor: u64,
 }
 
-/// What a look at expiry needs first.
+/// What must be read before expired records are known.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Look {
+pub(crate) enum Lookup {
     /// The first seq of this segment whose ts is at least the cutoff.
     Seek(SegmentMeta),
     Dead(u64),
 }
 
-/// What has expired of a topic whose records live from `cutoff` on. `seek` answers
-/// [`Look::Seek`] for a segment by file number.
+/// The expired records of a topic, committed before `cutoff`. `seek` is the answer to [`Lookup::Seek`]:
+/// file number and seq.
 pub(crate) fn expired(
     state: &State,
     cutoff: u64,
     seek: Option<(u64, u64)>,
-) -> std::result::Result<Option<Expired>, Look> {
+) -> std::result::Result<Option<Expired>, Lookup> {
     let from = state.earliest;
     if state.count == 0 || (state.oldest.0 == from && state.oldest.1 >= cutoff) {
         return Ok(None);
@@ -112,7 +112,7 @@ pub(crate) fn expired(
     if below <= from {
         return Ok(None);
     }
-    let last = state.index.prev_live(below - 1, from).map_err(|Unknown(no)| Look::Dead(no))?;
+    let last = state.index.prev_live(below - 1, from).map_err(|Unknown(no)| Lookup::Dead(no))?;
     Ok(last.map(|last| Expired { below, floor: last + 1 }))
 }
 
@@ -121,7 +121,7 @@ fn first_fresh(
     from: u64,
     cutoff: u64,
     seek: Option<(u64, u64)>,
-) -> std::result::Result<u64, Look> {
+) -> std::result::Result<u64, Lookup> {
     for part in state.index.parts_from(from) {
         match part {
             IndexSpan::Seg(seg) if seg.live_count == 0 || seg.meta.last_ts < cutoff => {}
@@ -129,7 +129,7 @@ fn first_fresh(
             IndexSpan::Seg(seg) => {
                 return match seek.filter(|(no, _)| *no == seg.meta.file_no) {
                     Some((_, seq)) => Ok(seq),
-                    None => Err(Look::Seek(seg.meta)),
+                    None => Err(Lookup::Seek(seg.meta)),
                 };
             }
             IndexSpan::Run(run) if run.entries.back().is_some_and(|e| e.ts >= cutoff) => {
@@ -141,7 +141,7 @@ fn first_fresh(
     Ok(state.indexed_to + 1)
 }
 
-/// The commit time from which on records of this topic have not expired; `None` without a TTL.
+/// The commit time before which records of this topic have expired; `None` without a TTL.
 pub(crate) fn cutoff(core: &Ctx, config: &TopicConfig) -> Option<u64> {
     match config.ttl_ms {
         0 => None,
@@ -149,8 +149,7 @@ pub(crate) fn cutoff(core: &Ctx, config: &TopicConfig) -> Option<u64> {
     }
 }
 
-/// Looks at expiry under the state lock, reading what that needs outside of it. `f` sees the
-/// state with what has expired.
+/// Calls `f` under the state lock with the expired records. Reads what that needs without the lock.
 pub(crate) fn with_expired<T>(
     core: &Ctx,
     topic: &Topic,
@@ -158,18 +157,18 @@ pub(crate) fn with_expired<T>(
 ) -> Result<T> {
     let mut seek = None;
     loop {
-        let look = {
+        let lookup = {
             let state = topic.state.read();
             let Some(cutoff) = cutoff(core, &state.config) else { return Ok(f(&state, None)) };
             match expired(&state, cutoff, seek) {
                 Ok(found) => return Ok(f(&state, found)),
-                Err(look) => (look, cutoff),
+                Err(lookup) => (lookup, cutoff),
             }
         };
-        let loader = Loader::ahead(&core.segments, topic.key);
-        match look {
-            (Look::Dead(file_no), _) => provide(core, topic, &Need::Dead(file_no))?,
-            (Look::Seek(meta), cutoff) => {
+        let loader = Loader::without_hints(&core.segments, topic.key);
+        match lookup {
+            (Lookup::Dead(file_no), _) => provide(core, topic, &Need::Dead(file_no))?,
+            (Lookup::Seek(meta), cutoff) => {
                 let segment = loader.segment(&meta);
                 let found = segment.seek_ts(cutoff).and_then(|(seq, _)| {
                     Ok((seq, segment.entries(seq, seq)?.first().map_or(0, |e| e.ts)))
@@ -182,8 +181,8 @@ pub(crate) fn with_expired<T>(
     }
 }
 
-/// Before a write to a topic with a cap: what has expired makes room first. A caller that may
-/// not wait leaves it while writes are on their way.
+/// Removes expired records before a write to a topic with a cap, so that they do not count. A caller
+/// that must not wait skips this while batches are pending.
 pub(crate) fn expire_before_write(core: &Arc<Ctx>, topic: &Arc<Topic>, wait: Wait) -> Result<()> {
     let capped = {
         let a = topic.append.lock();
@@ -195,7 +194,8 @@ pub(crate) fn expire_before_write(core: &Arc<Ctx>, topic: &Arc<Topic>, wait: Wai
     Ok(())
 }
 
-/// Logs what has expired; returns whether anything had. On return the topic is exact.
+/// Logs the floor of expired records; returns whether there were any. On return the topic's counts are
+/// exact.
 pub(crate) fn expire(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<bool> {
     if topic.life() != Life::Live || !with_expired(core, topic, |_, found| found.is_some())? {
         return Ok(false);
@@ -205,7 +205,7 @@ pub(crate) fn expire(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<bool> {
     if config.kind == TopicType::Queue {
         let jobs = expired_jobs(core, topic)?;
         core.host.jobs_expire(topic, &jobs)?;
-        // What has expired since is no dead letter yet.
+        // Jobs that expired since were not moved to the dead-letter topic yet.
         upto = jobs.last().map_or(0, |seq| seq + 1);
     }
     let capped = config.cap_records > 0 || config.cap_bytes > 0;
@@ -213,7 +213,7 @@ pub(crate) fn expire(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<bool> {
     log_expired(core, topic, exclusive.as_ref(), upto)
 }
 
-/// The live records that have expired.
+/// The expired live records.
 fn expired_jobs(core: &Ctx, topic: &Topic) -> Result<Vec<u64>> {
     loop {
         let found = with_expired(core, topic, |state, found| {
@@ -235,7 +235,7 @@ fn expired_jobs(core: &Ctx, topic: &Topic) -> Result<Vec<u64>> {
     }
 }
 
-/// The same, as far as it lies below `upto`; `exclusive` when the caller has the topic alone.
+/// Logs the floor of expired records below `upto`; `exclusive` if the caller has the topic exclusively.
 pub(crate) fn log_expired(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
@@ -255,7 +255,7 @@ pub(crate) fn log_expired(
             if topic.state.read().unknown_dead(meta.file_no) {
                 provide(core, topic, &Need::Dead(meta.file_no))?;
             }
-            let loader = Loader::ahead(&core.segments, topic.key);
+            let loader = Loader::without_hints(&core.segments, topic.key);
             let window = loader.window(&meta, from, found.floor - 1);
             let Some(window) = topic.unless_gone(&meta, window)? else { continue };
             hints.windows.push(window);
@@ -274,24 +274,24 @@ pub(crate) fn log_expired(
         if topic.state.read().structure != structure {
             continue;
         }
-        let flight = PendingBatch::plain(core, topic, hints, Undo::None);
+        let pending = PendingBatch::plain(core, topic, hints, Undo::None);
         let frames = Frames { head: body, ..Frames::default() };
-        // It concerns applied records only, and is not held back until a sync. Behind a batch that
-        // is, it waits as that does (I1): a topic applies its frames in the order of the log, since
-        // a snapshot reflects all of them up to the last that was applied.
-        let level = match topic.in_flight.load(Ordering::Acquire) {
+        // The frame concerns applied records only, so it need not wait for a sync. After a pending
+        // batch that does, it waits like that batch (I1): a topic applies its frames in log order,
+        // because a snapshot reflects all of them up to the last applied one.
+        let level = match topic.pending_batches.load(Ordering::Acquire) {
             0 => Level::Written,
             _ => apply_level(a.config.durability),
         };
         let order = Order { ts: core.time.steady(), level, frees_space: true };
-        let (ticket, _) = a.stage(flight, frames, order)?;
+        let (ticket, _) = a.stage(pending, frames, order)?;
         drop(a);
         core.wait(ticket, level)?;
         return Ok(true);
     }
 }
 
-/// Logs the deletion of records whose own time to live has passed. Returns how many went.
+/// Logs the deletion of records whose own time to live has passed. Returns how many were removed.
 pub(crate) fn sweep_records(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<u64> {
     let now = core.time.steady();
     let due = due_records(core, topic, now)?;
@@ -317,7 +317,7 @@ fn due_records(core: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
             let later = expiries.split_off(&(now, 0));
             let past = std::mem::replace(expiries, later);
             for (at, seq) in past {
-                // Those that are live stay listed until their deletion has been applied.
+                // Live records stay listed until their deletion is applied.
                 if state.index.entry(seq).is_some_and(|e| !e.dead()) {
                     due.push(seq);
                     expiries.insert((at, seq));
@@ -335,9 +335,9 @@ fn due_records(core: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
         (due, segs)
     };
     for meta in segs {
-        let loader = Loader::ahead(&core.segments, topic.key);
+        let loader = Loader::without_hints(&core.segments, topic.key);
         let table = loader.segment(&meta).attrs();
-        // The next sweep looks at what has taken its place.
+        // The next sweep checks the segment that replaced it.
         let Some(table) = topic.unless_gone(&meta, table)? else { continue };
         let rows = table.ordered(AttrOrder::Expiry).filter(|r| r.expires_at != 0);
         let mut next = 0;
@@ -357,7 +357,7 @@ fn due_records(core: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
         if let Some(seg) = state.index.seg_numbered(meta.file_no) {
             hits.retain(|s| *s >= floor && !seg.is_dead(*s));
             if hits.is_empty() {
-                // The next look is due when the next record is.
+                // The segment is due again when its next record expires.
                 seg.meta.earliest_expires = next;
             }
             due.append(&mut hits);
@@ -368,7 +368,7 @@ fn due_records(core: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
 }
 
 impl State {
-    /// The segment that a floor cuts in two, and the first of its records that would go.
+    /// The segment that a floor cuts in two, and the first of its records that the floor removes.
     pub(crate) fn cut_by(&self, floor: u64) -> Option<(SegmentMeta, u64)> {
         let seg = self.index.seg_of(floor)?;
         (seg.meta.first_seq < floor && seg.live_count > 0)
@@ -386,7 +386,7 @@ impl PendingBatch {
             undo,
             creation: false,
             removed: Removed::default(),
-            pending: AtomicBool::new(false),
+            is_pending: AtomicBool::new(false),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A topic's part of the engine's totals, and what a panic of a topic's turn does.
+//! A topic's part of the engine's totals, and the guard around work on one topic.
 
 use super::Topic;
 use super::events::Base;
@@ -7,8 +7,8 @@ use super::state::{State, Usage};
 use crate::types::error::{Error, Result};
 
 impl Base {
-    /// Runs one turn of a background loop, or one change of a topic, that concerns this topic. A
-    /// panic in it closes the topic until the next open, and is its error.
+    /// Runs work that concerns one topic. A panic in it closes the topic until the next open, and
+    /// becomes an error.
     pub(crate) fn guarded<R>(
         &self,
         name: &'static str,
@@ -23,7 +23,7 @@ impl Base {
         })
     }
 
-    /// A topic's part of the totals has changed.
+    /// Adds the difference between two usages of a topic to the totals.
     pub(crate) fn account(&self, before: Usage, after: Usage) {
         // Unsigned differences that wrap: the sums come out right.
         let resident = after.resident.wrapping_sub(before.resident);
@@ -31,7 +31,7 @@ impl Base {
         self.add_totals(resident, bytes);
     }
 
-    /// Changes the state of a topic, keeping the totals.
+    /// Changes the state of a topic and the totals with it.
     pub(crate) fn change<R>(&self, topic: &Topic, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = topic.state.write();
         let before = state.usage();
@@ -40,7 +40,7 @@ impl Base {
         out
     }
 
-    /// Bytes that the resident index takes.
+    /// Bytes of memory of the resident index.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.resident() * size_of::<Entry>() as u64
     }

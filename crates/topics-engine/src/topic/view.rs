@@ -1,4 +1,4 @@
-//! What a topic says about itself.
+//! The state of a topic as callers see it.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::types::priority;
 use crate::types::queue::QueueState;
 
 impl Topic {
-    /// Notes that the topic was consumed.
+    /// Records the time of a read, for the automatic priority.
     pub(crate) fn touch(&self, now: u64) {
         self.last_read.store(now, Ordering::Relaxed);
     }
@@ -25,9 +25,9 @@ impl Topic {
     }
 }
 
-/// The exact state: what has expired is taken out first. Where the log takes nothing more readers
-/// go on: the floors are where the clock has them, and `count` and `bytes` include what has expired.
-/// `queue_state` tells the counts of a queue.
+/// The exact state: expired records are removed first. If the log takes no more writes, the floors
+/// follow the clock all the same, and `count` and `bytes` include expired records. `queue_state`
+/// returns the counts of a queue.
 pub(crate) fn state(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
@@ -55,8 +55,8 @@ pub(crate) fn state(
     }
 }
 
-/// The state under its lock; what has to be known first is an error: the dead of a segment, or
-/// nothing but a look.
+/// Reads the state under its lock. `Err` has the file number of a segment whose dead records must be
+/// loaded first, or `None` if only `earliest` must be moved.
 fn describe(
     core: &Ctx,
     topic: &Topic,
@@ -97,8 +97,8 @@ fn describe(
     })
 }
 
-/// A line of a list: no I/O, so `earliest_seq` may lag behind deletes of records in segments that
-/// have not been looked into since the engine opened.
+/// An entry of a list. It does no I/O, so `earliest_seq` may lag behind deletes in segments whose dead
+/// records are not loaded.
 pub(crate) fn summary(topic: &Topic, now: u64) -> TopicSummary {
     let state = topic.state.read();
     let head = topic.gate.head();

@@ -38,7 +38,7 @@ pub(crate) fn commit(
 ) -> Result<Committed> {
     name::check(writer)?;
     core.check_open()?;
-    let _turn = core.txns.turn(writer);
+    let _lock = core.txns.lock_writer(writer);
     if let Some(answer) = earlier(core, writer, Some(req.epoch))? {
         return Ok(answer);
     }
@@ -50,7 +50,7 @@ pub(crate) fn commit(
 pub(crate) fn transact(core: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result<Committed> {
     core.check_open()?;
     let (mut writer, epoch) = identity(core, req)?;
-    let _turn = core.txns.turn(&writer);
+    let _lock = core.txns.lock_writer(&writer);
     let named = req.writer.is_some();
     let shown = |c: Committed| Committed { epoch: if named { c.epoch } else { 0 }, ..c };
     if let Some(answer) = earlier(core, &writer, epoch)? {
@@ -177,16 +177,16 @@ fn undecided(core: &Transactions) -> Result<Option<Committed>> {
     core.wal.poisoned(0).map_or(Ok(None), |e| Err(e.into()))
 }
 
-/// What a transaction wants of one topic.
+/// The work of a transaction in one topic.
 #[derive(Default)]
-struct Want<'a> {
+struct TopicWork<'a> {
     rows: PartRows,
     expect_head: Option<u64>,
     cursors: Vec<(String, u64)>,
     acks: Vec<Held<'a>>,
 }
 
-impl Want<'_> {
+impl TopicWork<'_> {
     /// Checks everything that may stand against it; the jobs that it acks.
     fn check(
         &mut self,
@@ -201,10 +201,10 @@ impl Want<'_> {
 }
 
 /// By topic name.
-type Wants<'a> = BTreeMap<String, Want<'a>>;
+type WorkByTopic<'a> = BTreeMap<String, TopicWork<'a>>;
 
-fn wants<'a>(rows: gather::ByTopic, work: &TxnWork<'a>) -> Result<Wants<'a>> {
-    let mut all = Wants::new();
+fn work_by_topic<'a>(rows: gather::ByTopic, work: &TxnWork<'a>) -> Result<WorkByTopic<'a>> {
+    let mut all = WorkByTopic::new();
     for (topic, rows) in rows {
         all.entry(topic).or_default().rows = rows;
     }
@@ -241,22 +241,22 @@ fn decide(
     // Kept until the end is applied, which counts what is remembered.
     let admission = writers::admit(core, writer, owner);
     let admitted = admission.as_ref().map_err(Clone::clone);
-    let decided = admitted.and_then(|_| check(core, rows, work)).and_then(|held| {
+    let decided = admitted.and_then(|_| check(core, rows, work)).and_then(|ready| {
         tried = true;
         let owner = owner.to_owned();
-        log(core, &TxnCommit { files: files.clone(), owner, ..body(who, &held) }).inspect_err(
+        log(core, &TxnCommit { files: files.clone(), owner, ..body(who, &ready) }).inspect_err(
             |_| {
                 // Of a shard that has failed nobody knows what it will say after a restart: jobs that
                 // may be acked then are not given to others.
                 if core.wal.poisoned(0).is_none() {
-                    held.iter().for_each(|h| participant::release_acks(&h.topic, &h.part.acks));
+                    ready.iter().for_each(|h| participant::release_acks(&h.topic, &h.part.acks));
                 }
             },
         )?;
-        Ok(held)
+        Ok(ready)
     });
-    let held = match decided {
-        Ok(held) => held,
+    let ready = match decided {
+        Ok(ready) => ready,
         Err(e) => {
             // A decision that failed may be in the log all the same, until that has gone on.
             core.metrics.txn_refused.add(1);
@@ -271,7 +271,7 @@ fn decide(
     };
     core.metrics.txn_commits.add(1);
     core.staging.decided(who.0, &files);
-    publish::publish(core, who, held)?;
+    publish::publish(core, who, ready)?;
     publish::end(core, who.0, who.1)
 }
 
@@ -281,27 +281,27 @@ fn check(
     rows: gather::ByTopic,
     work: &TxnWork<'_>,
 ) -> Result<Vec<Ready>> {
-    let mut wants = wants(rows, work)?;
-    if wants.is_empty() {
+    let mut by_topic = work_by_topic(rows, work)?;
+    if by_topic.is_empty() {
         return Ok(Vec::new());
     }
-    let bytes = wants.values().map(|w| w.rows.len() as u64).sum();
+    let bytes = by_topic.values().map(|w| w.rows.len() as u64).sum();
     verbs::check_load(core, bytes, Wait::Bounded)?;
-    rehearse(core, &mut wants)?;
+    check_existing(core, &mut by_topic)?;
     let mut topics = Vec::new();
-    for (name, want) in &wants {
-        let topic = find(core, name, want)?;
+    for (name, work) in &by_topic {
+        let topic = find(core, name, work)?;
         topic::expire_before_write(core, &topic, Wait::Bounded)?;
         topics.push(topic);
     }
-    let mut order: Vec<_> = topics.into_iter().zip(wants.into_values()).collect();
+    let mut order: Vec<_> = topics.into_iter().zip(by_topic.into_values()).collect();
     order.sort_by_key(|(topic, _)| topic.id());
-    let held = take_exclusive(core, order.iter().map(|(topic, _)| topic))?;
+    let guards = take_exclusive(core, order.iter().map(|(topic, _)| topic))?;
     let mut ready: Vec<Ready> = Vec::new();
-    for ((topic, mut want), exclusive) in order.into_iter().zip(held) {
-        match want.check(core, &topic, &exclusive) {
+    for ((topic, mut work), exclusive) in order.into_iter().zip(guards) {
+        match work.check(core, &topic, &exclusive) {
             Ok(acks) => {
-                let part = TxnParticipant { rows: want.rows, acks, cursors: want.cursors };
+                let part = TxnParticipant { rows: work.rows, acks, cursors: work.cursors };
                 ready.push(Ready { topic, exclusive, part });
             }
             Err(e) => {
@@ -310,7 +310,7 @@ fn check(
             }
         }
     }
-    settle(core, &ready).inspect_err(|_| {
+    sync_dependencies(core, &ready).inspect_err(|_| {
         ready.iter().for_each(|r| participant::release_acks(&r.topic, &r.part.acks));
     })?;
     Ok(ready)
@@ -325,21 +325,21 @@ pub(crate) fn take_exclusive<'a>(
 }
 
 /// Refuses what can be refused without the topics that are missing, before these are created.
-fn rehearse(core: &Arc<Transactions>, wants: &mut Wants<'_>) -> Result<()> {
-    let (mut there, all) = (Vec::new(), wants.len());
-    for (name, want) in wants {
+fn check_existing(core: &Arc<Transactions>, by_topic: &mut WorkByTopic<'_>) -> Result<()> {
+    let (mut existing, all) = (Vec::new(), by_topic.len());
+    for (name, work) in by_topic {
         match live(core, name)? {
-            Some(topic) => there.push((topic, want)),
-            None => may_create(core, name, want)?,
+            Some(topic) => existing.push((topic, work)),
+            None => may_create(core, name, work)?,
         }
     }
-    if there.len() == all {
+    if existing.len() == all {
         return Ok(());
     }
-    there.sort_by_key(|(topic, _)| topic.id());
-    let held = take_exclusive(core, there.iter().map(|(topic, _)| topic))?;
-    for ((topic, want), exclusive) in there.into_iter().zip(held) {
-        let acks = want.check(core, &topic, &exclusive)?;
+    existing.sort_by_key(|(topic, _)| topic.id());
+    let guards = take_exclusive(core, existing.iter().map(|(topic, _)| topic))?;
+    for ((topic, work), exclusive) in existing.into_iter().zip(guards) {
+        let acks = work.check(core, &topic, &exclusive)?;
         participant::release_acks(&topic, &acks);
     }
     Ok(())
@@ -349,32 +349,32 @@ fn live(core: &Transactions, name: &str) -> Result<Option<Arc<Topic>>> {
     core.live(name)
 }
 
-/// Whether a topic that is missing may be created for what is wanted of it.
-fn may_create(core: &Transactions, name: &str, want: &Want<'_>) -> Result<()> {
+/// Whether a topic that is missing may be created for this work.
+fn may_create(core: &Transactions, name: &str, work: &TopicWork<'_>) -> Result<()> {
     name::check(name)?;
-    let wanted = want.rows.count() > 0 && want.cursors.is_empty() && want.acks.is_empty();
-    if !wanted || !core.options.auto_create.allows(name) {
+    let only_rows = work.rows.count() > 0 && work.cursors.is_empty() && work.acks.is_empty();
+    if !only_rows || !core.options.auto_create.allows(name) {
         return Err(Error::TopicNotFound(name.to_owned()));
     }
-    if let Some(expected) = want.expect_head.filter(|head| *head > 0) {
+    if let Some(expected) = work.expect_head.filter(|head| *head > 0) {
         return Err(Error::HeadMismatch { topic: name.to_owned(), expected, actual: 0 });
     }
     Ok(())
 }
 
 /// The topic of a name; created for rows, where that is allowed.
-fn find(core: &Arc<Transactions>, name: &str, want: &Want<'_>) -> Result<Arc<Topic>> {
+fn find(core: &Arc<Transactions>, name: &str, work: &TopicWork<'_>) -> Result<Arc<Topic>> {
     if let Some(topic) = live(core, name)? {
         return Ok(topic);
     }
-    may_create(core, name, want)?;
+    may_create(core, name, work)?;
     verbs::create(core, name, &ConfigPatch::default())?;
     live(core, name)?.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
 }
 
 /// What the decision rests on is durable before it: creations, consumers, jobs. What lies on shard
 /// 0 is so by its sync.
-fn settle(core: &Arc<Transactions>, ready: &[Ready]) -> Result<()> {
+fn sync_dependencies(core: &Arc<Transactions>, ready: &[Ready]) -> Result<()> {
     let shards: BTreeSet<usize> = ready.iter().map(|r| core.shard(r.topic.id())).collect();
     for shard in shards.into_iter().filter(|s| *s > 0) {
         let at = core.wal.positions(shard);

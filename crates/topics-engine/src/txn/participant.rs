@@ -9,6 +9,7 @@ use topics_env::sync::atomic::Ordering;
 use topics_storage::format::attrs::Attrs;
 use topics_storage::format::frame;
 use topics_storage::format::record::{self, TxnPart};
+use topics_storage::ranges_of;
 use topics_storage::wal::{GROUP_HEADROOM, Level, Ticket};
 
 use super::Transactions;
@@ -116,7 +117,7 @@ fn prepared(core: &Transactions, topic: &Topic, rows: PartRows) -> Prepared {
         create: false,
         config: None,
         jobs,
-        held: false,
+        is_pinned: false,
         patient: true,
         began: core.time.mono_ns(),
         throttled_ns: 0,
@@ -253,8 +254,10 @@ fn stage_part(
     topic.check_sound()?;
     part.acks.sort_unstable();
     part.acks.dedup();
-    let delete = (!part.acks.is_empty())
-        .then(|| record::Delete { seqs: delete::ranges(&part.acks), ..record::Delete::default() });
+    let delete = (!part.acks.is_empty()).then(|| {
+        let seqs = ranges_of(part.acks.iter().copied());
+        record::Delete { seqs, ..record::Delete::default() }
+    });
     let rows = std::mem::take(&mut part.rows);
     let mut p = (rows.count > 0).then(|| prepared(core, topic, rows));
     loop {
@@ -313,8 +316,8 @@ fn exclusive_frames(
     part.encode(&mut frames.head, topic, 0, a.head());
     let ts = a.last_ts.max(core.time.steady());
     let order = Order { ts, level: Level::Synced, frees_space: true };
-    let flight = PendingBatch::plain(core, topic, part.hints, Undo::None);
-    Ok(a.stage(flight, frames, order)?.0)
+    let pending = PendingBatch::plain(core, topic, part.hints, Undo::None);
+    Ok(a.stage(pending, frames, order)?.0)
 }
 
 impl Sent {

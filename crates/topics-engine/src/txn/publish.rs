@@ -71,8 +71,8 @@ pub(crate) fn finish(core: &Arc<Transactions>, writer: &str, epoch: u64) -> Resu
         true => gather::decided(core, &open.body.files)?,
         false => gather::ByTopic::new(),
     };
-    let held = take_exclusive(core, topics.iter())?;
-    let ready = topics.into_iter().zip(held).map(|(topic, exclusive)| {
+    let guards = take_exclusive(core, topics.iter())?;
+    let ready = topics.into_iter().zip(guards).map(|(topic, exclusive)| {
         let rows = rows.remove(&*topic.name).unwrap_or_default();
         let part = part_of(&open.body, topic.id(), rows);
         Ready { topic, exclusive, part }
@@ -163,7 +163,7 @@ pub(crate) fn pass(core: &Arc<Transactions>) -> Result<()> {
         core.staging.sweep(&core.txns, core.wal.positions(0).synced)?;
     }
     for (writer, epoch) in core.txns.all_open(None) {
-        let Some(_turn) = core.txns.try_turn(base(&writer)) else { continue };
+        let Some(_lock) = core.txns.try_lock_writer(base(&writer)) else { continue };
         if core.txns.open(&writer, epoch).is_some()
             && let Err(e) = finish(core, &writer, epoch)
         {

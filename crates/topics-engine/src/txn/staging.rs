@@ -216,7 +216,7 @@ impl Staging {
             old.map(|(key, _)| key.clone()).collect()
         };
         for (writer, stage) in old {
-            if let Some(_turn) = txns.try_turn(&writer) {
+            if let Some(_lock) = txns.try_lock_writer(&writer) {
                 log::info!("stage {stage:?} of writer {writer:?} was not committed in time");
                 given_up += u64::from(self.abort(txns, &writer, &stage));
             }
@@ -225,7 +225,7 @@ impl Staging {
     }
 
     /// Parts that wait for a commit, and their bytes on disk.
-    pub(crate) fn held(&self) -> (u64, u64) {
+    pub(crate) fn usage(&self) -> (u64, u64) {
         let table = self.table.lock();
         let parts = table.values().flat_map(BTreeMap::values);
         parts.fold((0, 0), |(n, bytes), p| (n + 1, bytes + p.len))
@@ -268,7 +268,7 @@ pub(crate) fn stage(
     core.check_writable()?;
     let staging = &core.staging;
     // A part is staged by one caller at a time; no writer's name has a slash.
-    let _turn = core.txns.turn(&format!("{writer}/{}/{}", req.part, req.stage));
+    let _lock = core.txns.lock_writer(&format!("{writer}/{}/{}", req.part, req.stage));
     let key = (writer.to_owned(), req.stage.to_owned());
     if let Some(p) = staging.table.lock().get(&key).and_then(|parts| parts.get(&req.part)) {
         return Ok(Staged { records: p.rows, bytes: p.len, repeated: true });
@@ -289,7 +289,7 @@ pub(crate) fn abort(core: &Arc<Transactions>, writer: &str, stage: &str) -> Resu
     name::check(writer)?;
     check_stage(stage)?;
     core.check_open()?;
-    let _turn = core.txns.turn(writer);
+    let _lock = core.txns.lock_writer(writer);
     let found = core.staging.abort(&core.txns, writer, stage);
     core.metrics.txn_aborts.add(u64::from(found));
     if found && core.wal.poisoned(0).is_none() {

@@ -110,8 +110,8 @@ pub(crate) struct Txns {
     /// Idempotency keys, those of topics too.
     keys: Arc<Quota>,
     inner: Mutex<Inner>,
-    turns: Mutex<BTreeSet<String>>,
-    freed: Condvar,
+    locked: Mutex<BTreeSet<String>>,
+    unlocked: Condvar,
 }
 
 impl Inner {
@@ -142,15 +142,15 @@ fn is_named(writer: &str) -> bool {
 
 /// Its holder is the only one who does something for a writer.
 #[derive(Debug)]
-pub(crate) struct Turn<'a> {
+pub(crate) struct WriterLock<'a> {
     all: &'a Txns,
     of: String,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for WriterLock<'_> {
     fn drop(&mut self) {
-        self.all.turns.lock().remove(&self.of);
-        self.all.freed.notify_all();
+        self.all.locked.lock().remove(&self.of);
+        self.all.unlocked.notify_all();
     }
 }
 
@@ -158,7 +158,12 @@ impl Txns {
     /// Nothing yet; `keys` limits the idempotency keys that are remembered.
     pub(crate) fn new(keys: Arc<Quota>) -> Self {
         let inner = Inner { early: Some(BTreeMap::new()), ..Inner::default() };
-        Self { keys, inner: Mutex::new(inner), turns: Mutex::default(), freed: Condvar::default() }
+        Self {
+            keys,
+            inner: Mutex::new(inner),
+            locked: Mutex::default(),
+            unlocked: Condvar::default(),
+        }
     }
 
     /// A place for a writer; `None`: it is known, or nobody named it.
@@ -223,17 +228,20 @@ impl Txns {
     }
 
     /// Waits for the turn of a writer, or of whatever has a name.
-    pub(crate) fn turn(&self, of: &str) -> Turn<'_> {
-        let mut turns = self.turns.lock();
-        while !turns.insert(of.to_owned()) {
-            self.freed.wait(&mut turns);
+    pub(crate) fn lock_writer(&self, of: &str) -> WriterLock<'_> {
+        let mut locked = self.locked.lock();
+        while !locked.insert(of.to_owned()) {
+            self.unlocked.wait(&mut locked);
         }
-        Turn { all: self, of: of.to_owned() }
+        WriterLock { all: self, of: of.to_owned() }
     }
 
     /// The same without waiting.
-    pub(crate) fn try_turn(&self, of: &str) -> Option<Turn<'_>> {
-        self.turns.lock().insert(of.to_owned()).then(|| Turn { all: self, of: of.to_owned() })
+    pub(crate) fn try_lock_writer(&self, of: &str) -> Option<WriterLock<'_>> {
+        self.locked
+            .lock()
+            .insert(of.to_owned())
+            .then(|| WriterLock { all: self, of: of.to_owned() })
     }
 
     /// A decision was logged, durably.

@@ -59,9 +59,9 @@ fn forget_idle(core: &Arc<Transactions>, owner: Option<&str>) -> Result<bool> {
     loop {
         let kept = |w: &str| core.staging.has_rows(w) || busy.iter().any(|b| b == w);
         let Some(writer) = core.txns.oldest_idle(owner, before, kept) else { return Ok(false) };
-        match core.txns.try_turn(&writer) {
+        match core.txns.try_lock_writer(&writer) {
             // It may have committed or staged since.
-            Some(_turn)
+            Some(_lock)
                 if core.txns.idle_since(&writer).is_some_and(|at| at <= before)
                     && !core.staging.has_rows(&writer) =>
             {
@@ -79,7 +79,7 @@ pub(crate) fn forget(core: &Arc<Transactions>, writer: &str) -> Result<bool> {
     name::check(writer)?;
     core.check_open()?;
     core.check_writable()?;
-    let _turn = core.txns.turn(writer);
+    let _lock = core.txns.lock_writer(writer);
     for (writer, epoch) in core.txns.all_open(Some(writer)) {
         publish::finish(core, &writer, epoch)?;
     }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use topics_storage::{BUCKETS, HistogramSnapshot, bucket_of};
+
 use super::api::GapReason;
 
 /// A counter.
@@ -17,15 +19,12 @@ impl Counter {
     }
 }
 
-/// A histogram of nanoseconds in powers of two.
+/// A histogram of durations.
 #[derive(Debug)]
 pub(crate) struct Histogram {
     buckets: [AtomicU64; BUCKETS],
     sum: AtomicU64,
 }
-
-/// Buckets of a histogram: the `i`-th counts values below `2^(i + 8)` ns, the last all others.
-pub const BUCKETS: usize = 32;
 
 impl Default for Histogram {
     fn default() -> Self {
@@ -35,9 +34,7 @@ impl Default for Histogram {
 
 impl Histogram {
     pub(crate) fn record(&self, ns: u64) {
-        let bits = (64 - ns.leading_zeros()) as usize;
-        let i = bits.saturating_sub(8).min(BUCKETS - 1);
-        self.buckets[i].fetch_add(1, Ordering::Relaxed);
+        self.buckets[bucket_of(ns)].fetch_add(1, Ordering::Relaxed);
         self.sum.fetch_add(ns, Ordering::Relaxed);
     }
 
@@ -49,17 +46,6 @@ impl Histogram {
             sum_ns: self.sum.load(Ordering::Relaxed),
         }
     }
-}
-
-/// A histogram at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HistogramSnapshot {
-    /// The `i`-th counts values below `2^(i + 8)` ns, the last all others.
-    pub buckets: [u64; BUCKETS],
-    /// Values.
-    pub count: u64,
-    /// Their sum.
-    pub sum_ns: u64,
 }
 
 macro_rules! metrics {

@@ -14,3 +14,4 @@ pub(crate) mod options;
 pub(crate) mod priority;
 pub(crate) mod queue;
 pub(crate) mod quota;
+pub(crate) mod wait;

@@ -169,6 +169,8 @@ pub struct PeekedJob {
     pub lane: u8,
     /// Its group.
     pub group: Option<Vec<u8>>,
+    /// Why a worker released it, the latest that said so.
+    pub error: Option<String>,
 }
 
 /// The answer to a peek. Owns its bytes.

@@ -23,10 +23,10 @@ use crate::types::config::TopicConfig;
 use crate::types::error::{Error, Result};
 
 /// How far one attempt came.
-enum Step {
+enum Attempt {
     Decided(Arc<Topic>, Decided),
-    /// A verb has the topic alone.
-    Held(Arc<Topic>),
+    /// Another verb has the topic exclusively.
+    Exclusive(Arc<Topic>),
     /// The topic is gone: look the name up again.
     Gone,
     /// A topic id must be reserved first.
@@ -46,16 +46,16 @@ pub(crate) fn append(core: &Arc<Store>, topic: &str, req: &Append<'_>) -> Result
 pub(crate) fn perform(core: &Arc<Store>, mut p: Prepared) -> Result<Appended> {
     let wait = if p.patient { Wait::Patient } else { Wait::Bounded };
     loop {
-        match step(core, &mut p, wait)? {
-            Step::Gone => {}
-            Step::Held(topic) => topic.wait_not_exclusive(),
-            Step::Id(ticket) => {
+        match attempt(core, &mut p, wait)? {
+            Attempt::Gone => {}
+            Attempt::Exclusive(topic) => topic.wait_not_exclusive(),
+            Attempt::Id(ticket) => {
                 core.wait(ticket, Level::Synced)?;
-                core.ids.settle(ticket);
+                core.ids.on_synced(ticket);
             }
             // If it fails, the head is what was expected, or the next attempt fails too.
-            Step::Contended(ticket, level) => drop(core.wait(ticket, level)),
-            Step::Decided(topic, d) => {
+            Attempt::Contended(ticket, level) => drop(core.wait(ticket, level)),
+            Attempt::Decided(topic, d) => {
                 start_sync(core, &topic, &d);
                 let staged = core.time.mono_ns();
                 if let Some(ticket) = d.ticket.filter(|_| d.level > Level::Staged) {
@@ -89,9 +89,10 @@ pub(crate) fn append_async(
 /// Goes on with an asynchronous write, from the beginning or where it was parked.
 pub(crate) fn submit(core: &Arc<Store>, mut p: Prepared, mut done: Completion<Appended>) -> bool {
     loop {
-        let next = step(core, &mut p, Wait::No).and_then(|next| {
+        let next = attempt(core, &mut p, Wait::No).and_then(|next| {
             // A write that waits has given its staging room back.
-            let waits = matches!(next, Step::Held(_) | Step::Id(_) | Step::Contended(..));
+            let waits =
+                matches!(next, Attempt::Exclusive(_) | Attempt::Id(_) | Attempt::Contended(..));
             let charge = waits.then(|| core.charge_wait(p.staging_bytes())).transpose()?;
             Ok((next, charge))
         });
@@ -103,8 +104,8 @@ pub(crate) fn submit(core: &Arc<Store>, mut p: Prepared, mut done: Completion<Ap
             }
         };
         match next {
-            Step::Gone => {}
-            Step::Held(topic) => {
+            Attempt::Gone => {}
+            Attempt::Exclusive(topic) => {
                 let at = core.clone();
                 let resume = move |(p, done, charge)| {
                     drop(charge);
@@ -115,11 +116,11 @@ pub(crate) fn submit(core: &Arc<Store>, mut p: Prepared, mut done: Completion<Ap
                     Some(back) => (p, done, _) = back,
                 }
             }
-            Step::Id(ticket) => {
+            Attempt::Id(ticket) => {
                 let at = core.clone();
                 let resume = move |outcome: topics_storage::Result<()>| match outcome {
                     Ok(()) => {
-                        at.ids.settle(ticket);
+                        at.ids.on_synced(ticket);
                         drop(charge);
                         submit(&at, p, done);
                     }
@@ -128,7 +129,7 @@ pub(crate) fn submit(core: &Arc<Store>, mut p: Prepared, mut done: Completion<Ap
                 core.wal.notify(ticket, Level::Synced, Box::new(resume));
                 return false;
             }
-            Step::Contended(ticket, level) => {
+            Attempt::Contended(ticket, level) => {
                 let at = core.clone();
                 let resume = move |_: topics_storage::Result<()>| {
                     drop(charge);
@@ -137,7 +138,7 @@ pub(crate) fn submit(core: &Arc<Store>, mut p: Prepared, mut done: Completion<Ap
                 core.wal.notify(ticket, level, Box::new(resume));
                 return level < Level::Synced;
             }
-            Step::Decided(topic, d) => {
+            Attempt::Decided(topic, d) => {
                 start_sync(core, &topic, &d);
                 let staged = core.time.mono_ns();
                 let began = p.began;
@@ -186,14 +187,14 @@ fn answer(core: &Store, topic: &Topic, d: Decided, began: u64, staged: u64) -> A
 }
 
 /// One attempt: finds the topic, takes room, decides.
-fn step(core: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Step> {
+fn attempt(core: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> {
     core.check_open()?;
     let topic = match core.named(&p.topic)? {
         Some(topic) => topic,
         None if !p.create => return Err(Error::TopicNotFound(p.topic.to_string())),
         None => match make(core, &p.topic)? {
             Ok(topic) => topic,
-            Err(ticket) => return Ok(Step::Id(ticket)),
+            Err(ticket) => return Ok(Attempt::Id(ticket)),
         },
     };
     if p.forward.as_ref().is_some_and(|f| f.dest != topic.id()) {
@@ -207,11 +208,11 @@ fn step(core: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Step> {
     let wait = if refuse { Wait::No } else { wait };
     loop {
         let Some(mut a) = topic.try_admit(core, p.staging_bytes(), wait)? else {
-            return Ok(Step::Held(topic.clone()));
+            return Ok(Attempt::Exclusive(topic.clone()));
         };
         p.throttled_ns += a.waited().as_nanos() as u64;
         if a.closed {
-            return Ok(Step::Gone);
+            return Ok(Attempt::Gone);
         }
         let decided = Decision { core, topic: &topic, p }.run(&mut a);
         let unlogged = !a.logged;
@@ -224,9 +225,9 @@ fn step(core: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Step> {
             topic.retire(core);
         }
         match decided? {
-            Ok(d) => return Ok(Step::Decided(topic, d)),
+            Ok(d) => return Ok(Attempt::Decided(topic, d)),
             Err(Halt::Read(need)) => retention::provide(core, &topic, &need)?,
-            Err(Halt::Until(ticket, level)) => return Ok(Step::Contended(ticket, level)),
+            Err(Halt::Until(ticket, level)) => return Ok(Attempt::Contended(ticket, level)),
         }
     }
 }

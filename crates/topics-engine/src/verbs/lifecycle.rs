@@ -26,15 +26,15 @@ pub(crate) fn create(core: &Arc<Store>, topic: &str, patch: &ConfigPatch) -> Res
                 Ok(topic) => topic,
                 Err(ticket) => {
                     core.wait(ticket, Level::Synced)?;
-                    core.ids.settle(ticket);
+                    core.ids.on_synced(ticket);
                     continue;
                 }
             },
         };
         topic.check_sound()?;
         // Jobs that have expired are dead letters as the config of before says, if they can be.
-        let letters = topic.state.read().config.dead_letter.is_some();
-        if letters && let Err(e) = retention::expire(core, &topic) {
+        let has_dead_letter = topic.state.read().config.dead_letter.is_some();
+        if has_dead_letter && let Err(e) = retention::expire(core, &topic) {
             log::warn!("topic {name:?}: what has expired goes without a dead letter: {e}");
         }
         let exclusive = topic.exclusive(core)?;

@@ -12,7 +12,7 @@ use super::copy::{Copier, CopySource};
 use super::{FileKind, Round, Segment, SegmentMeta, SegmentWriter, Segments, TagMatch, TopicKey};
 use crate::dir::show;
 use crate::recovery::quarantine::quarantine_file;
-use crate::{Result, StorageError};
+use crate::{Result, StorageError, ranges_of};
 
 /// Bytes of frames that are read at a time.
 const READ: usize = 8 << 20;
@@ -72,7 +72,8 @@ impl Segments {
             StorageError::corrupt(show(&data), u64::from(at.unwrap_or(0)), detail)
         });
         let Some(why) = why.or(first) else { return Ok(None) };
-        let lost = ranges(&(&damaged - &*dead), meta.first_seq);
+        let lost = &damaged - &*dead;
+        let lost = ranges_of(lost.iter().map(|offset| meta.first_seq + u64::from(offset)));
         let holes = Some(&damaged | &*dead);
         Ok(Some(DamagedSegment { segment, why, lost, holes }))
     }
@@ -165,16 +166,4 @@ fn damage(found: Result<()>) -> Result<Option<StorageError>> {
         Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) => Ok(Some(e)),
         Err(e) => Err(e),
     }
-}
-
-/// The ranges of seqs of a set of offsets.
-fn ranges(offsets: &RoaringBitmap, first_seq: u64) -> Vec<(u64, u64)> {
-    let mut out: Vec<(u64, u64)> = Vec::new();
-    for seq in offsets.iter().map(|o| first_seq + u64::from(o)) {
-        match out.last_mut() {
-            Some((_, to)) if *to + 1 == seq => *to = seq,
-            _ => out.push((seq, seq)),
-        }
-    }
-    out
 }

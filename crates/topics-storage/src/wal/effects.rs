@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::state::{State, lowest_lsn};
 use super::{Batch, Commit, FileKey, Level, PlacedBatch};
-use crate::StorageError;
+use crate::{StorageError, ranges_of};
 
 /// A staged batch.
 pub(super) struct QueuedBatch {
@@ -108,7 +108,7 @@ impl State {
         self.release(&failed);
         self.undelivered.extend(topics.iter().map(|t| (*t, error.clone())));
         let failure = Failure {
-            tickets: ranges(&failed),
+            tickets: ranges_of(failed.iter().map(|q| q.n)),
             error: error.clone(),
             commits: failed.into_iter().map(|q| q.batch.commit).collect(),
             topics,
@@ -202,16 +202,4 @@ impl State {
             }
         }
     }
-}
-
-/// The tickets of batches in queue order, as ranges.
-fn ranges(batches: &[QueuedBatch]) -> Vec<(u64, u64)> {
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
-    for q in batches {
-        match ranges.last_mut() {
-            Some(r) if r.1 + 1 == q.n => r.1 = q.n,
-            _ => ranges.push((q.n, q.n)),
-        }
-    }
-    ranges
 }

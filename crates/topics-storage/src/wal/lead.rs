@@ -210,7 +210,7 @@ fn publish(st: &mut State, w: &mut GroupWrite, written: WrittenGroup) {
     st.counters.frames += built.frames;
     st.counters.bytes += group.len() as u64;
     if w.linked {
-        st.counters.synced(took);
+        st.counters.syncs.record(took);
         st.sync_offset = st.offset;
         let (ticket, lsn) = (st.written_ticket, st.written_lsn());
         st.on_synced(ticket, lsn);

@@ -44,7 +44,7 @@ use topics_env::{Env, File};
 use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::batch::{Batch, Commit, FileKey, GROUP_HEADROOM, Level, PlacedBatch, Ticket};
-pub use self::counters::{Counters, SYNC_BUCKETS};
+pub use self::counters::Counters;
 pub use self::permit::StagingPermit;
 use self::shard::Shard;
 pub use self::space::{AllocationPause, EndedFile};

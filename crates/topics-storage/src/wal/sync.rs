@@ -52,7 +52,7 @@ impl Shard {
             // A write failed meanwhile: the shard is poisoned whatever this sync returned.
             return self.poison(st, Vec::new(), &e);
         }
-        st.counters.synced(took);
+        st.counters.syncs.record(took);
         st.on_synced(ticket, lsn);
         self.drain_effects(st)
     }

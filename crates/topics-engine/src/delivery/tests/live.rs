@@ -34,12 +34,12 @@ fn backlog_in_pages_then_live() {
     let mut req = on(&[("t", from(ReadFrom::After(2)))]);
     req.options.limit = 3;
     let mut watch = w.watch(&req);
-    let seqs = |told: &[Told]| -> Vec<u64> {
-        told.iter().filter_map(|t| if let Record(_, s, _) = t { Some(*s) } else { None }).collect()
+    let seqs = |seen: &[Seen]| -> Vec<u64> {
+        seen.iter().filter_map(|t| if let Record(_, s, _) = t { Some(*s) } else { None }).collect()
     };
-    let told = drain(&mut watch);
-    assert_eq!(seqs(&told), [3, 4, 5, 6, 7, 8]);
-    assert_eq!(told.last(), Some(&caught("t", 8)));
+    let seen = drain(&mut watch);
+    assert_eq!(seqs(&seen), [3, 4, 5, 6, 7, 8]);
+    assert_eq!(seen.last(), Some(&caught("t", 8)));
     w.say("t", "9");
     assert_eq!(drain(&mut watch), [record("t", 9, "9")]);
     let mut from_tail = w.watch(&on(&[("t", from(ReadFrom::Tail(2)))]));
@@ -155,9 +155,9 @@ fn patterns_take_what_is_there_and_what_comes() {
     w.put("orders.us", &["a", "b"]);
     w.put("otters", &["a"]);
     w.engine().tick().unwrap();
-    let told = drain(&mut watch);
+    let seen = drain(&mut watch);
     assert_eq!(
-        told,
+        seen,
         [record("orders.us", 1, "a"), record("orders.us", 2, "b"), caught("orders.us", 2)]
     );
     w.say("orders.eu", "2");
@@ -206,10 +206,10 @@ fn a_watch_below_the_floor_is_told_once() {
         w.put("t", &[&i.to_string()]);
     }
     let mut watch = w.watch(&on(&[("t", from(ReadFrom::After(2)))]));
-    let told = drain(&mut watch);
-    assert_eq!(told[0], Gap("t".into(), 3, 5, "from_seq_too_old"));
-    assert_eq!(told[1..4], [record("t", 6, "6"), record("t", 7, "7"), record("t", 8, "8")]);
-    assert_eq!(told[4..], [caught("t", 8)]);
+    let seen = drain(&mut watch);
+    assert_eq!(seen[0], Gap("t".into(), 3, 5, "from_seq_too_old"));
+    assert_eq!(seen[1..4], [record("t", 6, "6"), record("t", 7, "7"), record("t", 8, "8")]);
+    assert_eq!(seen[4..], [caught("t", 8)]);
     let mut earliest = w.watch(&on(&[("t", from(ReadFrom::Earliest))]));
     assert_eq!(drain(&mut earliest).first(), Some(&record("t", 6, "6")));
 }
@@ -222,9 +222,9 @@ fn a_cursor_of_an_earlier_topic_is_recreated() {
     w.engine().delete_topic("t", false).unwrap();
     w.put("t", &["new", "newer"]);
     let start = WatchStart { from: ReadFrom::After(1), topic_id: Some(old) };
-    let told = drain(&mut w.watch(&on(&[("t", start)])));
-    assert_eq!(told[0], Gap("t".into(), 1, 2, "recreated"));
-    assert_eq!(told[1..3], [record("t", 1, "new"), record("t", 2, "newer")]);
+    let seen = drain(&mut w.watch(&on(&[("t", start)])));
+    assert_eq!(seen[0], Gap("t".into(), 1, 2, "recreated"));
+    assert_eq!(seen[1..3], [record("t", 1, "new"), record("t", 2, "newer")]);
 }
 
 #[test]

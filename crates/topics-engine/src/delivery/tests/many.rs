@@ -63,8 +63,8 @@ fn follow(mut watch: Watch, topics: usize, last: u64, nap: Option<Duration>) -> 
     let mut records = 0;
     while at.len() < topics || at.values().any(|s| *s < last) {
         let event = watch.next(Some(LONG)).unwrap().expect("a watcher hangs");
-        for told in tell(&event) {
-            match told {
+        for seen in seen_in(&event) {
+            match seen {
                 Record(topic, seq, data) => {
                     let before = at.insert(topic, seq).unwrap_or(0);
                     assert_eq!(seq, before + 1, "I4");
@@ -182,7 +182,7 @@ fn topics_born_while_patterns_are_opened_are_not_missed() {
             while seen < 100 {
                 assert!(Instant::now() < until, "{seen} of 100");
                 if let Some(e) = watch.next(Some(LONG)).unwrap() {
-                    seen += tell(&e).iter().filter(|t| matches!(t, Record(..))).count();
+                    seen += seen_in(&e).iter().filter(|t| matches!(t, Record(..))).count();
                 }
             }
         }

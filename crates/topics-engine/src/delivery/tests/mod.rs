@@ -15,7 +15,7 @@ use crate::types::api::ReadFrom;
 
 /// What a watcher was told, in short.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Told {
+enum Seen {
     Record(String, u64, String),
     Gap(String, u64, u64, &'static str),
     Caught(String, u64),
@@ -24,7 +24,7 @@ enum Told {
     Paced(String, u64),
     Beat,
 }
-use Told::*;
+use Seen::*;
 
 fn from(from: ReadFrom) -> WatchStart {
     WatchStart { from, topic_id: None }
@@ -43,7 +43,7 @@ fn on(topics: &[(&str, WatchStart)]) -> WatchRequest {
     WatchRequest { topics, ..WatchRequest::default() }
 }
 
-fn tell(event: &Event) -> Vec<Told> {
+fn seen_in(event: &Event) -> Vec<Seen> {
     match event {
         Event::Records(f) => {
             let one = |r: crate::types::batch::RecordView<'_>| {
@@ -65,19 +65,19 @@ fn tell(event: &Event) -> Vec<Told> {
 }
 
 /// Everything that there is now.
-fn drain(watch: &mut Watch) -> Vec<Told> {
+fn drain(watch: &mut Watch) -> Vec<Seen> {
     let mut out = Vec::new();
     while let Some(event) = watch.try_next().unwrap() {
-        out.extend(tell(&event));
+        out.extend(seen_in(&event));
     }
     out
 }
 
-fn record(topic: &str, seq: u64, data: &str) -> Told {
+fn record(topic: &str, seq: u64, data: &str) -> Seen {
     Record(topic.into(), seq, data.into())
 }
 
-fn caught(topic: &str, seq: u64) -> Told {
+fn caught(topic: &str, seq: u64) -> Seen {
     Caught(topic.into(), seq)
 }
 

@@ -29,7 +29,7 @@ fn bands(each: usize) -> (World, Vec<Watch>) {
 /// Serves `n` topics and says how many of each band got something.
 fn served(w: &World, watches: &mut [Watch], n: usize) -> Vec<usize> {
     let core = w.engine().core().clone();
-    core.deliverer.delivery.run_some(&core.deliverer, n);
+    core.deliverer.delivery.serve_some(&core.deliverer, n);
     let frames = |s: &mut Watch| std::iter::from_fn(|| s.try_next().unwrap()).count();
     watches.iter_mut().map(frames).collect()
 }

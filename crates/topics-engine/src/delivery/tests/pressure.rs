@@ -25,7 +25,7 @@ fn core(w: &World) -> Arc<Core> {
 
 pub(super) fn say(w: &World, verdict: Verdict) {
     let core = core(w);
-    core.deliverer.delivery.shared().obey(&core.deliverer, verdict);
+    core.deliverer.delivery.shared().apply_verdict(&core.deliverer, verdict);
 }
 
 pub(super) fn strain() -> Verdict {
@@ -77,9 +77,9 @@ fn under_strain_the_lowest_band_pauses_and_its_watchers_are_told() {
     let w = World::new();
     urgent(&w, "low", -500);
     urgent(&w, "high", 10);
-    let told = |topic| WatchRequest { paced: true, ..on(&[(topic, tail())]) };
-    let (mut low, mut plain) = (w.watch(&told("low")), w.watch(&on(&[("low", tail())])));
-    let mut high = w.watch(&told("high"));
+    let notified = |topic| WatchRequest { paced: true, ..on(&[(topic, tail())]) };
+    let (mut low, mut plain) = (w.watch(&notified("low")), w.watch(&on(&[("low", tail())])));
+    let mut high = w.watch(&notified("high"));
     for s in [&mut low, &mut plain, &mut high] {
         drain(s);
     }
@@ -165,11 +165,11 @@ fn the_governor_is_fed_with_what_waits_and_how_late_it_is_served() {
     all("1");
     assert_eq!(sample(), 400_000, "200 topics for one worker are full depth");
     // Served a tenth of a second late, again and again.
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     for _ in 0..30 {
         w.clock.advance_ms(100);
         w.engine().tick().unwrap();
-        told.extend(drain(&mut watch));
+        seen.extend(drain(&mut watch));
         all("2");
         sample();
     }
@@ -183,8 +183,8 @@ fn the_governor_is_fed_with_what_waits_and_how_late_it_is_served() {
         sample();
     }
     assert_eq!(sample(), 0);
-    told.extend(drain(&mut watch));
-    let records = told.iter().filter(|t| matches!(t, Record(..))).count();
+    seen.extend(drain(&mut watch));
+    let records = seen.iter().filter(|t| matches!(t, Record(..))).count();
     assert_eq!(records, 200 * 31, "throttling costs no record");
 }
 

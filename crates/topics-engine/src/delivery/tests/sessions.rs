@@ -11,23 +11,23 @@ fn a_session_goes_on_where_its_last_stream_stopped() {
     assert_eq!(info.ttl_ms, 300_000);
     w.say("b", "2");
     let mut first = w.engine().attach(info.id, &[]).unwrap();
-    let told = drain(&mut first);
-    let records = told.iter().filter(|t| matches!(t, Record(..))).count();
-    assert_eq!(records, 3, "the tail was counted when the session was made: {told:?}");
+    let seen = drain(&mut first);
+    let records = seen.iter().filter(|t| matches!(t, Record(..))).count();
+    assert_eq!(records, 3, "the tail was counted when the session was made: {seen:?}");
     w.say("a", "3");
     drop(first);
     w.say("a", "4");
     let mut second = w.engine().attach(info.id, &[]).unwrap();
-    let told = drain(&mut second);
-    let seqs: Vec<_> = told.iter().filter(|t| matches!(t, Record(..))).collect();
+    let seen = drain(&mut second);
+    let seqs: Vec<_> = seen.iter().filter(|t| matches!(t, Record(..))).collect();
     assert_eq!(seqs, [&record("a", 3, "3"), &record("a", 4, "4")], "what was not handed out");
     let id = w.state("a").topic_id;
     let mut back = w.engine().attach(info.id, &[("a".into(), id, 2)]).unwrap();
-    let told = drain(&mut back);
-    assert_eq!(told.iter().filter(|t| matches!(t, Record(..))).count(), 2);
+    let seen = drain(&mut back);
+    assert_eq!(seen.iter().filter(|t| matches!(t, Record(..))).count(), 2);
     let mut ahead = w.engine().attach(info.id, &[("a".into(), id, 99)]).unwrap();
-    let told = drain(&mut ahead);
-    assert!(told.iter().all(|t| !matches!(t, Gap(..) | Record(..))), "only ever back: {told:?}");
+    let seen = drain(&mut ahead);
+    assert!(seen.iter().all(|t| !matches!(t, Gap(..) | Record(..))), "only ever back: {seen:?}");
 }
 
 #[test]
@@ -80,10 +80,10 @@ fn what_is_created_while_there_is_no_stream_is_read_from_its_start() {
     req.patterns = vec![("p.*".into(), tail())];
     req.lenient = true;
     let records = |watch: &mut Watch| {
-        let mut told = drain(watch);
-        told.retain(|t| matches!(t, Record(..)));
-        told.sort_by_key(|t| format!("{t:?}"));
-        told
+        let mut seen = drain(watch);
+        seen.retain(|t| matches!(t, Record(..)));
+        seen.sort_by_key(|t| format!("{t:?}"));
+        seen
     };
     let info = w.engine().create_session(&req).unwrap();
     w.say("p.first", "1");

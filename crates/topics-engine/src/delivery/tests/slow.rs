@@ -21,10 +21,10 @@ fn it_lags_resumes_and_misses_nothing() {
         assert_eq!(drain(&mut quick).len(), 1, "the others are served as ever");
     }
     assert_eq!(w.engine().metrics().watch_lags, 1);
-    let told = drain(&mut slow);
+    let seen = drain(&mut slow);
     let want: Vec<_> = (0..100).map(|i| record("t", i + 2, &i.to_string())).collect();
-    assert_eq!(told[..100], want, "I4: each once, in order");
-    assert_eq!(told[100..], [caught("t", 101)], "from backlog to live again");
+    assert_eq!(seen[..100], want, "I4: each once, in order");
+    assert_eq!(seen[100..], [caught("t", 101)], "from backlog to live again");
     w.say("t", "live");
     assert_eq!(drain(&mut slow), [record("t", 102, "live")]);
 }
@@ -39,10 +39,10 @@ fn what_retention_took_meanwhile_is_a_tombstone_exactly_once() {
     for i in 2..=50u64 {
         w.say("t", &i.to_string());
     }
-    let told = drain(&mut slow);
+    let seen = drain(&mut slow);
     let mut next = 2;
     let mut gaps = 0;
-    for t in &told {
+    for t in &seen {
         match t {
             Record(_, seq, _) => {
                 assert_eq!(*seq, next);
@@ -72,8 +72,8 @@ fn bytes_bound_the_queue_too() {
         w.say("t", &big);
         assert!(slow.queued().1 <= 64 << 10, "{:?}", slow.queued());
     }
-    let told = drain(&mut slow);
-    assert_eq!(told.len(), 51);
+    let seen = drain(&mut slow);
+    assert_eq!(seen.len(), 51);
 }
 
 #[test]
@@ -89,10 +89,10 @@ fn one_full_topic_does_not_stop_the_others_for_good() {
         w.say("a", "x");
     }
     w.say("b", "y");
-    let told = drain(&mut slow);
+    let seen = drain(&mut slow);
     let of = |name: &str| {
-        let mine = |t: &&Told| matches!(t, Record(n, _, _) if n == name);
-        told.iter().filter(mine).count()
+        let mine = |t: &&Seen| matches!(t, Record(n, _, _) if n == name);
+        seen.iter().filter(mine).count()
     };
     assert_eq!((of("a"), of("b")), (9, 1));
     w.say("b", "z");

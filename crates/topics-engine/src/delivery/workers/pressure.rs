@@ -1,4 +1,4 @@
-//! Feeding the governor, and doing what it says.
+//! Takes samples for the governor and applies its verdicts.
 
 use topics_env::sync::atomic::Ordering;
 
@@ -9,14 +9,14 @@ use crate::delivery::ready::Schedule;
 use crate::types::priority;
 
 impl Shared {
-    /// How many wait, by band.
+    /// Number of waiting topics by band.
     #[cfg(test)]
     pub(crate) fn bands(&self) -> [usize; crate::delivery::ready::BANDS] {
         let all: Vec<_> = self.shards.iter().map(|s| s.inner.lock().ready.depths()).collect();
         std::array::from_fn(|b| all.iter().map(|d| d[b]).sum())
     }
 
-    /// Looks at the pressure when that is due.
+    /// Takes a sample when [`SAMPLE_NS`] have passed since the last one.
     pub(crate) fn sample(&self, core: &Deliverer) {
         let now = self.now();
         let last = self.sampled.load(Ordering::Relaxed);
@@ -26,7 +26,7 @@ impl Shared {
         let Some(mut governor) = self.governor.try_lock() else { return };
         self.sampled.store(now, Ordering::Relaxed);
         let (at, synced) = (governor.1, governor.2);
-        let sync_ns = core.wal.counters().sync_ns;
+        let sync_ns = core.wal.counters().syncs.sum_ns;
         let n = self.latency.1.swap(0, Ordering::Relaxed);
         let sum = self.latency.0.swap(0, Ordering::Relaxed);
         let spent = sync_ns.saturating_sub(synced) as f64;
@@ -42,11 +42,11 @@ impl Shared {
         (governor.1, governor.2) = (now, sync_ns);
         let verdict = governor.0.observe(sample);
         drop(governor);
-        self.obey(core, verdict);
+        self.apply_verdict(core, verdict);
     }
 
-    /// Does what the governor says.
-    pub(crate) fn obey(&self, core: &Deliverer, verdict: Verdict) {
+    /// Applies a verdict: pressure, coalescing, commit delay, strain.
+    pub(crate) fn apply_verdict(&self, core: &Deliverer, verdict: Verdict) {
         let Verdict { pressure, coalesce_ns, commit_ns, strained } = verdict;
         self.pressure.set((pressure * 1e6) as u64);
         self.coalesce_ns.store(coalesce_ns, Ordering::Relaxed);
@@ -56,25 +56,25 @@ impl Shared {
             log::info!("delivery is {}under strain", if strained { "" } else { "no longer " });
         }
         if strained {
-            self.pace();
+            self.notify_throttled();
         }
     }
 
-    /// Tells the watchers of topics that wait in the lowest band, which is not served under
-    /// strain; once for each time that a topic waits.
-    fn pace(&self) {
+    /// Notifies the watchers of topics in the lowest band, which is not served under strain, once for
+    /// each wait of a topic.
+    fn notify_throttled(&self) {
         let now = self.now();
         for shard in &self.shards {
             let paused: Vec<_> = {
                 let inner = shard.inner.lock();
-                let untold = inner.ready.lowest().filter(|w| w.item.unpaced());
-                untold.map(|w| (w.item.clone(), w.since)).collect()
+                let unnotified = inner.ready.lowest().filter(|w| w.item.mark_throttled());
+                unnotified.map(|w| (w.item.clone(), w.since)).collect()
             };
             for (subscribers, since) in paused {
                 let waited = now.saturating_sub(since) / 1_000_000;
                 let p = subscribers.base(now).saturating_add(priority::age(waited));
-                // A hundred a second lift it out of the band.
-                subscribers.pace(u64::from(p.min(0).unsigned_abs()) * 10);
+                // The priority of a waiting topic rises by a hundred a second.
+                subscribers.notify_throttled(u64::from(p.min(0).unsigned_abs()) * 10);
             }
         }
     }

@@ -75,7 +75,7 @@ fn release(core: &Arc<Queues>, dest: &Arc<Topic>, keys: &[(u128, u64)], wait: Wa
 pub(crate) fn finish(core: &Arc<Queues>) {
     let mut held: Vec<(Arc<Topic>, Keys)> = Vec::new();
     core.table.loaded.each(|t| {
-        let keys = t.state.read().dedupe.as_ref().map(|d| d.held()).unwrap_or_default();
+        let keys = t.state.read().dedupe.as_ref().map(|d| d.pinned()).unwrap_or_default();
         if !keys.is_empty() {
             held.push((t.clone(), keys));
         }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use topics_storage::format::attrs::Attrs;
 
-use crate::topic::state::queue::Why;
+use crate::topic::state::queue::{JobHistory, Why};
 use crate::topic::write::prepare::MAX_GROUP;
 use crate::types::api::NewRecord;
 use crate::types::batch::RecordView;
@@ -19,6 +19,8 @@ const FROM: &str = "$dead_letter_from";
 const SEQ: &str = "$dead_letter_src_seq";
 /// How often it was given.
 const DELIVERIES: &str = "$dead_letter_deliveries";
+/// Why a worker released it, the latest that said so.
+const ERROR: &str = "$dead_letter_error";
 /// Why it is here.
 const REASON: &str = "$dead_letter_reason";
 /// The options that it had.
@@ -65,13 +67,13 @@ pub(crate) struct JobOptions {
 }
 
 impl JobOptions {
-    /// From a record's attributes.
-    pub fn of(attrs: &[u8]) -> Self {
+    /// From a record's attributes. A promoted job has no due time any more.
+    pub fn of(attrs: &[u8], history: &JobHistory) -> Self {
         let attrs = Attrs::decode(attrs).unwrap_or_default();
         Self {
             lane: attrs.lane,
             group: attrs.group.unwrap_or_default().to_vec(),
-            deliver_at: attrs.visible_at.unwrap_or(0),
+            deliver_at: attrs.visible_at.filter(|_| !history.promoted).unwrap_or(0),
             expires_at: attrs.expires_at.unwrap_or(0),
         }
     }
@@ -119,16 +121,17 @@ impl JobOptions {
 pub(crate) fn meta_of(
     r: &RecordView<'_>,
     attrs: &[u8],
-    (from, deliveries): (&str, u32),
+    (from, history): (&str, &JobHistory),
     reason: Reason,
 ) -> Vec<u8> {
     let mut ours = vec![
         (FROM, from.to_owned()),
-        (DELIVERIES, deliveries.to_string()),
+        (DELIVERIES, history.deliveries.to_string()),
         (SEQ, r.seq.to_string()),
         (REASON, reason.as_str().to_owned()),
     ];
-    ours.extend(JobOptions::of(attrs).entries());
+    ours.extend(history.error.as_ref().map(|error| (ERROR, error.to_string())));
+    ours.extend(JobOptions::of(attrs, history).entries());
     meta::replace(r.meta, PREFIX, &ours)
 }
 

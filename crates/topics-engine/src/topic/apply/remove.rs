@@ -1,4 +1,4 @@
-//! Records go: a floor rises, a delete names them, a write came to nothing.
+//! Removes records: below a raised floor, by a delete, or of a failed write.
 
 use topics_storage::format::record;
 use topics_storage::segment::TagMatch;
@@ -122,7 +122,7 @@ impl State {
         Ok(before - self.count)
     }
 
-    /// Takes the live records of a failed write out of the index: they become a gap.
+    /// Removes the live records of a failed write from the index; their seqs become a gap.
     pub(crate) fn lose(&mut self, from: u64, to: u64, reason: GapReason) {
         if self.indexed_to < from {
             return;
@@ -137,7 +137,7 @@ impl State {
         self.add_gap(Gap { from, to, reason });
     }
 
-    /// Whether a segment's dead are known, by file number.
+    /// Whether the dead records of the segment with this file number are not loaded.
     pub(crate) fn unknown_dead(&self, file_no: u64) -> bool {
         self.index.segs.iter().any(|s| s.meta.file_no == file_no && matches!(s.dead, Dead::Unknown))
     }

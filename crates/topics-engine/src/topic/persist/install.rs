@@ -1,4 +1,4 @@
-//! The index points to the segments that a checkpoint wrote, or that took the place of others.
+//! Installs segments in the index: those that a checkpoint wrote, or that replace others.
 
 use roaring::RoaringBitmap;
 use topics_storage::segment::SegmentMeta;
@@ -26,7 +26,7 @@ impl State {
                 self.index.segs.remove(at);
             }
             if s.meta.last_seq >= self.floor {
-                // Most topics have one segment for long.
+                // Most topics have one segment for a long time.
                 if self.index.segs.is_empty() {
                     self.index.segs.reserve_exact(1);
                 }
@@ -44,7 +44,7 @@ impl State {
         self.move_earliest();
     }
 
-    /// A segment that goes on from one that is there, or begins, with records that are resident.
+    /// The index entry of a written segment: an existing one extended, or a new one, by resident records.
     fn covered(&self, meta: &SegmentMeta, plan: &CopyPlan, since: &SincePlan) -> Seg {
         let old = self.index.segs.iter().find(|s| s.meta.first_seq == meta.first_seq);
         let mut seg = match old {
@@ -59,7 +59,7 @@ impl State {
         let from = old.map_or(meta.first_seq, |o| o.meta.last_seq + 1);
         let (mut dead, mut near) = (Vec::new(), 0);
         for run in &plan.runs {
-            // Only the entries of this segment: a round may have copied many.
+            // Only the entries of this segment, because a round may have copied several.
             let skip = from.saturating_sub(run.first).min(run.count as u64);
             let end = (meta.last_seq + 1).saturating_sub(run.first).min(run.count as u64);
             let mine = run.entries.range(skip as usize..end.max(skip) as usize);
@@ -74,7 +74,7 @@ impl State {
                 }
                 dead.push(offset);
                 if !then.dead() && now.is_some() {
-                    // Deleted since it was copied.
+                    // The record was deleted after it was copied.
                     let first_lsn = since.first_delete.unwrap_or(self.applied.lsn);
                     let dirty = seg
                         .dirty
@@ -88,12 +88,12 @@ impl State {
         seg
     }
 
-    /// Tags of sealed segments are in files: memory lets go of them.
+    /// Drops the tags of sealed segments from memory; their files have them.
     fn cut_tags(&mut self) {
         let sealed = self.index.segs.iter().rev().find(|s| s.meta.sealed);
         let Some(sealed) = sealed.map(|s| s.meta.last_seq) else { return };
-        let held = self.index.runs.front().map_or(u64::MAX, |r| r.first);
-        let keep = (sealed + 1).min(held);
+        let first_resident = self.index.runs.front().map_or(u64::MAX, |r| r.first);
+        let keep = (sealed + 1).min(first_resident);
         self.tags_from = self.tags_from.max(sealed + 1);
         if let Some(tags) = &mut self.tags {
             tags.cut(keep);
@@ -126,7 +126,7 @@ impl State {
             }
             let Some(dirty) = &part.dirty else { continue };
             let left = dirty.sizes.iter().map(|(o, size)| (o + shift, *size));
-            // What became a hole is on disk now.
+            // A delete that became a hole is on disk now.
             let left: Vec<_> = left.filter(|(o, _)| relocated || !holes.contains(*o)).collect();
             if !left.is_empty() {
                 let all = seg.dirty.get_or_insert_with(|| {
@@ -144,7 +144,7 @@ impl State {
 }
 
 impl Seg {
-    /// A `.del` with these dead was written.
+    /// Marks deletes as written that a new `.del` has.
     fn written(&mut self, has: impl Fn(u32) -> bool, since: &SincePlan) {
         let Some(dirty) = &mut self.dirty else { return };
         dirty.sizes.retain(|offset, _| !has(*offset));

@@ -1,4 +1,4 @@
-//! What a checkpoint needs of a topic: what to copy, installing it, the state for the snapshot.
+//! The topic's part in a checkpoint: the plan of the copy, its installation, the state for the snapshot.
 
 pub(crate) mod install;
 pub(crate) mod restore;
@@ -21,7 +21,7 @@ use crate::topic::events::Ctx;
 use crate::types::api::Gap;
 use crate::types::error::{Error, Result};
 
-/// What cannot happen.
+/// An error that cannot occur.
 #[derive(Debug)]
 enum Never {}
 
@@ -33,63 +33,63 @@ pub(crate) struct CopyRun {
     pub file: FileKey,
     /// Lsn that the entries count from.
     pub lsn: u64,
-    /// Those of the run as it was.
+    /// The entries of the run when the plan was made.
     pub entries: Arc<VecDeque<Entry>>,
-    /// How many of them, from the first on.
+    /// How many of them to copy, from the first on.
     pub count: usize,
 }
 
-/// What a checkpoint does for a topic.
+/// The work of a checkpoint for a topic.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyPlan {
-    /// The segment to go on in. A run that does not follow it ends it.
+    /// The segment to append to. A run that does not follow it seals it.
     pub active: Option<SegmentMeta>,
-    /// Ascending; where one does not follow the one before, a segment ends.
+    /// Runs to copy, ascending. A hole between two runs ends a segment.
     pub runs: Vec<CopyRun>,
-    /// Segments whose `.del` must be written, with all their dead.
+    /// Segments whose `.del` must be written, with all their dead records.
     pub deletes: Vec<(SegmentMeta, Arc<RoaringBitmap>)>,
-    /// Whether the active segment is to be ended: it is old, and expiry, caps or reclaim gain.
+    /// Whether to seal the active segment: it is old, and expiry, caps or reclaim gain by that.
     pub seal: bool,
 }
 
 impl CopyPlan {
-    /// Whether there is nothing to do.
+    /// Whether the plan has no work.
     pub(crate) fn is_empty(&self) -> bool {
         self.runs.is_empty() && self.deletes.is_empty() && !self.seal
     }
 
-    /// Leaves only the `.del` files.
+    /// Reduces the plan to `.del` files.
     pub(crate) fn only_deletes(&mut self) {
         (self.active, self.seal) = (None, false);
         self.runs.clear();
     }
 
-    /// About the bytes of its `.del` files, each with its name.
+    /// Approximate bytes of its `.del` files, with their names.
     pub(crate) fn delete_bytes(&self) -> u64 {
         self.deletes.iter().map(|(_, dead)| dead.serialized_size() as u64 + 4096).sum()
     }
 }
 
-/// A segment that a checkpoint wrote, or went on in.
+/// A segment that a checkpoint wrote or appended to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InstallSegment {
     pub meta: SegmentMeta,
 }
 
-/// What became of a [`CopyPlan`], after its files were synced.
+/// The result of a [`CopyPlan`], after its files were synced.
 #[derive(Clone, Debug)]
 pub(crate) struct Install {
     pub plan: CopyPlan,
-    /// Ascending; the first may be the active one of the plan, under a new file number too.
+    /// Ascending; the first may be the active segment of the plan, possibly with a new file number.
     pub segments: Vec<InstallSegment>,
-    /// File number of a segment → number of its new `.del`, as the plan demanded.
+    /// File number of a segment → number of its new `.del`.
     pub deletes: Vec<(u64, u64)>,
 }
 
 impl Topic {
-    /// What must be copied so that the log up to `synced` lsn of `shard` can go; of every shard
-    /// when there is none. Notes what changes from here on, for [`Self::install`].
-    /// An active segment that began before `old` is ended.
+    /// Plans the copy after which the log of `shard` (`None`: of every shard) is not needed up to lsn
+    /// `synced`. From here on changes are noted for [`Self::install`]. An active segment that began
+    /// before `old` is sealed.
     pub(crate) fn checkpoint_plan(&self, shard: Option<u32>, synced: u64, old: u64) -> CopyPlan {
         let mut state = self.state.write();
         state.trim_front();
@@ -98,9 +98,9 @@ impl Topic {
             CopyPlan { active, runs: Vec::new(), deletes: Vec::new(), seal: state.outgrown(old) };
         for run in &mut state.index.runs {
             match &run.place {
-                Place::Held { charge: Some(_), .. } => {}
-                // Not written yet: nor is anything after it.
-                Place::Held { charge: None, .. } => break,
+                Place::Memory { charge: Some(_), .. } => {}
+                // The record is not written yet; nor is any record after it.
+                Place::Memory { charge: None, .. } => break,
                 Place::File { shard: s, .. } if shard.is_some_and(|want| want != *s) => break,
                 Place::File { file, shard } => {
                     let n = run.entries.partition_point(|e| run.lsn + u64::from(e.lsn) <= synced);
@@ -129,8 +129,8 @@ impl Topic {
         plan
     }
 
-    /// The topic's index points to what was copied. Deletes that were made meanwhile stay marked
-    /// as not written.
+    /// Installs the written segments in the topic's index. Deletes that were made meanwhile stay
+    /// marked as not written.
     pub(crate) fn install(&self, core: &Ctx, done: &Install) -> Result<()> {
         loop {
             let last = {
@@ -141,7 +141,7 @@ impl Topic {
                 }
                 a.last
             };
-            // A delete has read what it needs of the segments as they are: let it be applied.
+            // A pending delete has hints for the segments as they are: it is applied first.
             if let Some((ticket, level)) = last {
                 let _ = core.wal.wait(ticket, level);
             }
@@ -149,8 +149,8 @@ impl Topic {
         }
     }
 
-    /// Puts a segment in the place of others that cover the same seqs: a rewrite, a merge, a
-    /// relocation. `holes` are offsets from its first seq.
+    /// Replaces segments by one that covers the same seqs, after a rewrite, a merge or a relocation.
+    /// `holes` are offsets from its first seq.
     pub(crate) fn replace(
         &self,
         core: &Ctx,
@@ -173,8 +173,8 @@ impl Topic {
         }
     }
 
-    /// The state for the snapshot, with the position up to which frames are reflected; and the
-    /// first lsn that must be replayed for it, if any.
+    /// The state for the snapshot with its replay position, and the first lsn that must be replayed for
+    /// the topic, if any.
     pub(crate) fn capture(&self, layout: u64, mono: u64) -> (TopicSnap, Option<u64>) {
         let state = self.state.read();
         let outstanding = state.outstanding();
@@ -202,7 +202,7 @@ impl Topic {
         snap.live_bytes = snap.segments.iter().map(|s| s.live_bytes).sum();
         if let Some(dedupe) = &state.dedupe {
             snap.idempotency = dedupe
-                .settled()
+                .committed()
                 .map(|(key, r)| IdempotencySnap {
                     key,
                     request: r.request,
@@ -217,14 +217,14 @@ impl Topic {
         (snap, outstanding)
     }
 
-    /// A resident record failed its check: it is lost, and the log learns of it with the next write.
+    /// Turns a resident record that failed its checksum into a gap; the next write logs the gap.
     pub(crate) fn damaged(&self, base: &Base, gap: Gap) {
         let mut a = self.append.lock();
         base.change(self, |state| state.lose(gap.from, gap.to, gap.reason));
         a.unlogged.push(gap);
     }
 
-    /// Whether a checkpoint may have something to do for the topic.
+    /// Whether a checkpoint may have work for the topic.
     pub(crate) fn dirty(&self, old: u64) -> bool {
         if self.files_unverified.load(Ordering::Acquire) {
             return false;
@@ -247,8 +247,8 @@ impl Ctx {
 }
 
 impl State {
-    /// Lets go of what lies below the first live record: it is all dead, and needs no log, no
-    /// segment and no `.del` to say so.
+    /// Raises the floor to the first live record. The records below are all dead, and need no log,
+    /// segment or `.del` any more.
     fn trim_front(&mut self) {
         if self.earliest_exact && self.earliest > self.floor {
             let none = |_: &SegmentMeta, from: u64, to: u64| -> std::result::Result<_, Never> {
@@ -259,7 +259,7 @@ impl State {
         }
     }
 
-    /// Whether the active segment began before `old` and something is gained by ending it.
+    /// Whether the active segment began before `old` and sealing it has a gain.
     fn outgrown(&self, old: u64) -> bool {
         let Some(seg) = self.index.segs.last().filter(|s| !s.meta.sealed) else { return false };
         let c = &self.config;
@@ -286,8 +286,8 @@ impl State {
 }
 
 impl Seg {
-    /// As the snapshot must say it: live counts without the deletes that no `.del` has yet,
-    /// because those are replayed.
+    /// The segment for the snapshot. Its live counts include records whose delete no `.del` has yet,
+    /// because that delete is replayed.
     fn for_snapshot(&self) -> SegmentMeta {
         let mut meta = self.meta;
         (meta.live_count, meta.live_bytes) = (self.live_count, self.live_bytes);

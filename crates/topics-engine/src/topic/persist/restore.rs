@@ -1,4 +1,4 @@
-//! A topic made from a snapshot, and what an open finds out about it.
+//! Restores a topic from a snapshot, and ends its recovery.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::types::config::TopicConfig;
 use crate::types::error::{Error, Result};
 
 impl Topic {
-    /// A topic as a snapshot has it, but for the records that are `lost`; frames after its replay
-    /// position are applied next.
+    /// A topic from a snapshot, without the `lost` records. Frames after its replay position are
+    /// applied next.
     pub(crate) fn from_snapshot(base: &Base, snap: &TopicSnap, lost: &[Gap]) -> Result<Arc<Self>> {
         let key = TopicKey { topic_id: snap.topic_id, epoch: snap.epoch };
         let config = base.config(TopicConfig::decode(&snap.config)?);
@@ -27,7 +27,7 @@ impl Topic {
         Ok(Arc::new(topic))
     }
 
-    /// What an unclean close took from the topic: the seqs from the last one kept to the
+    /// The range of seqs that an unclean close may have lost: from the last recovered one to the
     /// reservation, an upper bound. The caller logs and applies it.
     pub(crate) fn lost(&self, tail_intact: bool) -> Option<Gap> {
         let mut state = self.state.write();
@@ -36,7 +36,7 @@ impl Topic {
         state.state_lost(state.indexed_to, state.reserved_to, tail_intact)
     }
 
-    /// Recovery is done, and everything that was replayed is synced: writes may begin.
+    /// Ends recovery: every replayed frame is synced, and writes may begin.
     pub(crate) fn recovered(&self, base: &Base) {
         let mut a = self.append.lock();
         let mut state = self.state.write();
@@ -81,7 +81,7 @@ impl State {
         let mut next = self.floor;
         for meta in &snap.segments {
             if meta.first_seq > next {
-                // Records that were never logged lay between.
+                // The seqs between were of records that were never logged.
                 let gap = Gap { from: next, to: meta.first_seq - 1, reason: GapReason::Restart };
                 self.list_gap(gap);
             }
@@ -93,8 +93,8 @@ impl State {
             }
             self.index.segs.push(Seg::named(*meta));
         }
-        // A loss behind the last segment is reflected too, unless records that are replayed lie
-        // between: then the frame that says so is replayed after them.
+        // The snapshot reflects gaps directly after the last segment. Gaps after replayed records come
+        // from their frames, which are replayed too.
         self.indexed_to = next - 1;
         self.pass_gaps();
         self.tags_from = self.index.segments_to() + 1;
@@ -102,7 +102,7 @@ impl State {
             let now = base.time.steady();
             let mut dedupe = Dedupe::new(&base.keys);
             for k in snap.idempotency.iter().filter(|k| k.expires_at > now) {
-                dedupe.settle(
+                dedupe.mark_committed(
                     k.key,
                     Remembered {
                         request: k.request,
@@ -110,7 +110,7 @@ impl State {
                         last_seq: k.last_seq,
                         expires_at: k.expires_at,
                         ticket: None,
-                        settled: true,
+                        is_committed: true,
                         logged: true,
                     },
                 );
@@ -121,8 +121,8 @@ impl State {
         if let Some(queue) = &mut self.queue {
             lost.iter().for_each(|gap| queue.forget_all(gap.from, gap.to));
         }
-        // The dead of the first segment may not be loaded: `earliest` was exact, and it stays a
-        // lower bound.
+        // The dead records of the first segment may not be loaded; `earliest` was exact in the snapshot
+        // and stays a lower bound.
         self.earliest = self.earliest.min(self.indexed_to + 1);
         self.earliest_exact = false;
         self.move_earliest();
@@ -144,8 +144,8 @@ impl State {
         match (volatile, tail_intact) {
             (true, _) => Some(Gap { from, to, reason: GapReason::Restart }),
             (false, true) => None,
-            // Of class `fsync` too: the reservation is there because the topic was leaving the
-            // class, and what said so is lost with what was written after it.
+            // Also in class `fsync`: a reservation above the head means that the topic was leaving the
+            // class, and the frame that says so is lost with the records after it.
             (false, false) => Some(Gap { from, to, reason: GapReason::Crash }),
         }
     }

@@ -1,4 +1,4 @@
-//! The sections of a topic in the snapshot: what only queues and topics with consumers have.
+//! The optional sections of a topic in the snapshot, for queues and topics with consumers.
 
 use topics_storage::snapshot::Section;
 
@@ -26,7 +26,7 @@ impl State {
         queue.into_iter().chain(consumers).collect()
     }
 
-    /// Takes over sections that reflect a log of this layout.
+    /// Restores sections that reflect a log of this layout.
     pub(crate) fn restore_sections(
         &mut self,
         base: &Base,
@@ -62,7 +62,7 @@ impl State {
         Ok(())
     }
 
-    /// Replay is over.
+    /// Ends the recovery of the sections after replay.
     pub(crate) fn sections_recovered(&mut self, base: &Base) {
         if let Some(consumers) = &mut self.consumers {
             consumers.recovered();

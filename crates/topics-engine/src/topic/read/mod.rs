@@ -1,8 +1,8 @@
 //! Reading: position → one piece after the other → a batch.
 //!
-//! A piece is planned under the state lock (a run of resident records in one file, or a stretch
-//! of one segment), read without it, verified, filtered. What happens to the topic between two
-//! pieces is seen at the next; a loss that would be crossed ends the read in front of it.
+//! A piece (a run of resident records in one file, or a range of one segment) is planned under the
+//! state lock, then read without it, verified and filtered. The next piece sees changes of the topic
+//! since. A gap ends the read before it.
 
 mod plan;
 mod position;
@@ -27,15 +27,16 @@ use crate::types::api::{GapReason, ReadRequest, Tombstone, TopicMatch};
 use crate::types::batch::{ReadBatch, ReadBuffers, RecordSlot};
 use crate::types::error::{Error, Result};
 
-/// Records that one call looks at, at most, however few of them it returns.
+/// Maximum number of records that one call scans, however few it returns.
 const MAX_SCANNED: u64 = 200_000;
-/// Pieces that one call reads, at most: a filter that matches nothing must not read all there is.
+/// Maximum number of pieces that one call reads, so that a filter without matches does not read the
+/// whole topic.
 const MAX_PIECES: usize = 1024;
 /// Bytes of one read from a WAL file, unless one record is larger.
 const BLOCK: usize = 1 << 20;
-/// Bytes between two records of a topic that are read along rather than passed over.
+/// Maximum bytes between two records of a topic that one read spans.
 const BRIDGE: u64 = 8 << 10;
-/// How often a plan is made anew because its files went meanwhile.
+/// How often a plan is repeated because its files were removed meanwhile.
 const RETRIES: usize = 64;
 
 /// Reads records.
@@ -43,7 +44,7 @@ pub(crate) fn read(core: &Ctx, topic: &Topic, req: &ReadRequest) -> Result<ReadB
     read_as(core, topic, req, false)
 }
 
-/// The same, in memory of earlier reads.
+/// Reads records into the buffers of earlier reads.
 pub(crate) fn read_with(
     core: &Ctx,
     topic: &Topic,
@@ -53,7 +54,7 @@ pub(crate) fn read_with(
     read_from(core, topic, req, false, buffers)
 }
 
-/// The same; with `expired`, what has expired and is still there is read too.
+/// Reads records; with `expired`, also expired ones that were not removed yet.
 pub(crate) fn read_as(
     core: &Ctx,
     topic: &Topic,
@@ -91,11 +92,12 @@ struct Reader<'a> {
     /// Whether node filtering applies.
     skip_nodes: bool,
     now: u64,
-    /// Everything up to here has been dealt with.
+    /// Every seq up to here is returned or skipped.
     at: u64,
-    /// Nothing above is read.
+    /// The last seq to read.
     bound: u64,
-    /// What had expired when the read began: fixed, so that the clock cannot cut it in two.
+    /// The records that had expired when the read began; fixed, so that the clock cannot change it
+    /// during the read.
     expired: Option<Expired>,
     out: ReadBatch,
     bytes: usize,
@@ -156,7 +158,7 @@ impl<'a> Reader<'a> {
 
     fn run(&mut self) -> Result<()> {
         let (mut retries, mut pieces) = (0, 0);
-        while self.room()
+        while self.has_capacity()
             && self.at < self.bound
             && self.out.records_scanned < MAX_SCANNED
             && pieces < MAX_PIECES
@@ -184,7 +186,7 @@ impl<'a> Reader<'a> {
             match done {
                 Ok(true) => {}
                 Ok(false) => break,
-                // The records moved on between plan and read: what was skipped is planned again.
+                // A checkpoint moved the records between plan and read: the next plan finds them.
                 Err(Error::StorageUnavailable { reason: "missing", detail }) => {
                     retries += 1;
                     if retries > RETRIES {
@@ -199,7 +201,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Whether another record may be returned.
-    fn room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         self.out.slots.len() < self.req.limit
             && (self.out.slots.is_empty() || self.bytes < self.req.max_bytes)
     }
@@ -208,7 +210,7 @@ impl<'a> Reader<'a> {
         self.req.max_bytes.saturating_sub(self.bytes)
     }
 
-    /// Reads resident records. False: the read ends.
+    /// Reads resident records. Returns false when the read ends.
     fn run_piece(
         &mut self,
         place: &Place,
@@ -220,7 +222,7 @@ impl<'a> Reader<'a> {
             return Ok(true);
         };
         let (chunk, base, salt) = match place {
-            Place::Held { bytes, .. } => (bytes.clone(), 0, None),
+            Place::Memory { bytes, .. } => (bytes.clone(), 0, None),
             Place::File { shard, file } => {
                 let len = (tail.off - head.off) as usize + tail.len as usize;
                 let mut buf = Vec::with_capacity(len);
@@ -263,7 +265,7 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    /// Reads a stretch of a segment. False: the read ends.
+    /// Reads a range of a segment. Returns false when the read ends.
     fn segment_piece(
         &mut self,
         segment: &Segment,
@@ -286,7 +288,7 @@ impl<'a> Reader<'a> {
                 if read == all { to } else { hits.get(read).map_or(hits[read - 1], |s| s - 1) }
             }
             None => {
-                // Dead records cost nothing to pass: reach as far as `want` live ones may lie.
+                // Dead records are skipped for free, so the range extends to the `want`-th live one.
                 let to = if want < to - from {
                     reach(dead, from - first, want, to - first) + first
                 } else {
@@ -316,7 +318,7 @@ impl<'a> Reader<'a> {
         Ok(goes_on)
     }
 
-    /// The ascending seqs of a stretch whose tag matches.
+    /// The ascending seqs of a range whose tag matches.
     fn hits(&self, segment: &Segment, m: &TopicMatch, from: u64, to: u64) -> Result<Vec<u64>> {
         let meta = segment.meta();
         {
@@ -331,10 +333,10 @@ impl<'a> Reader<'a> {
         Ok(hits)
     }
 
-    /// Takes a verified record. False: the read is full.
+    /// Adds a verified record. Returns false when the read is full.
     fn record(&mut self, f: &Frame<'_>, chunk: &Arc<Vec<u8>>, index: u32) -> bool {
         assert!(f.seq > self.at, "I4: seq {} after {}", f.seq, self.at);
-        if !self.room() {
+        if !self.has_capacity() {
             return false;
         }
         let expires = if f.attrs.is_empty() {
@@ -378,8 +380,8 @@ impl<'a> Reader<'a> {
         true
     }
 
-    /// A record whose bytes fail their checksum (I12). The read that starts there announces it;
-    /// any other ends in front of it.
+    /// Handles a record that fails its checksum (I12). A read that starts there announces it; any other
+    /// read ends before it.
     fn damaged(&mut self, seq: u64) -> bool {
         self.core.metrics.corrupt_records.add(1);
         if let Some(t) = self.out.tombstone.as_mut()
@@ -441,7 +443,7 @@ impl<'a> Reader<'a> {
             }
         };
         let Some(meta) = meta else { return Ok(None) };
-        let loader = Loader::ahead(&self.core.segments, self.topic.key);
+        let loader = Loader::without_hints(&self.core.segments, self.topic.key);
         match loader.segment(&meta).entries(seq, seq) {
             Ok(entries) => Ok(entries.first().map(|e| e.ts)),
             Err(StorageError::Missing { .. }) => Ok(None),
@@ -454,7 +456,7 @@ fn missing(what: &str) -> Error {
     Error::StorageUnavailable { reason: "missing", detail: format!("{what} is gone") }
 }
 
-/// A file that went between plan and read is not an error yet.
+/// Turns a missing file into the error that makes the read plan again.
 fn gone(e: StorageError) -> Error {
     match e {
         StorageError::Missing { what } => missing(&what),

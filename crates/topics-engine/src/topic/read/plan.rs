@@ -1,4 +1,4 @@
-//! What is read next: a piece, decided under the state lock.
+//! Plans the next piece of a read, under the state lock.
 
 use topics_storage::segment::Segment;
 
@@ -6,15 +6,15 @@ use super::{BLOCK, BRIDGE, Reader};
 use crate::topic::state::State;
 use crate::topic::state::index::{Dead, Entry, IndexSpan, Place, Run};
 
-/// What is to be read next.
+/// The next piece of a read.
 pub(crate) enum Piece {
     /// Resident records of one run.
     Run { place: Place, lsn: u64, records: Vec<(u64, Entry)>, upto: u64 },
     /// `from..=to` of a segment.
     Segment { segment: Segment, dead: Dead, from: u64, to: u64 },
-    /// The dead of this segment must be loaded first.
+    /// The dead records of the segment with this file number must be loaded first.
     Unknown(u64),
-    /// Nothing up to here.
+    /// No record up to this seq.
     Skip(u64),
     /// The read ends here.
     End,
@@ -26,7 +26,7 @@ impl Reader<'_> {
         let state = self.topic.state.read();
         let next = self.at + 1;
         if state.evict_floor > next {
-            // Evicted meanwhile: the next read announces it.
+            // Records were evicted meanwhile: the next read announces that.
             return Piece::End;
         }
         let mut bound = self.bound;
@@ -95,7 +95,7 @@ impl Reader<'_> {
     }
 }
 
-/// The offset up to which `want` live records may lie, from `from` on, at most `to`.
+/// The offset of the `want`-th live record from `from` on, at most `to`.
 pub(crate) fn reach(dead: &Dead, from: u64, want: u64, to: u64) -> u64 {
     let Dead::Some(map) = dead else { return (from + want - 1).min(to) };
     let (mut end, mut live) = (from, 0);

@@ -1,4 +1,4 @@
-//! Where a read begins: its cursor, the loss there, its bound; cursors by seq and by time.
+//! The position where a read begins: cursor, tombstone and bound; cursors by seq and by time.
 
 use crate::topic::Topic;
 use crate::topic::events::Ctx;
@@ -8,7 +8,7 @@ use crate::topic::state::{Evicted, State};
 use crate::types::api::{Gap, GapReason, ReadFrom, ReadRequest, Sought};
 use crate::types::error::Result;
 
-/// Where a read stands after its tombstone.
+/// The position of a read after its tombstone.
 pub(crate) struct Position {
     pub at: u64,
     pub tombstone: Option<(u64, u64, GapReason)>,
@@ -19,8 +19,7 @@ pub(crate) struct Position {
     pub expired: Option<Expired>,
 }
 
-/// Where a read begins: its cursor, the tombstone there, its bound. `Err`: the dead of this
-/// segment must be loaded first.
+/// The position where a read begins. `Err`: the dead records of this segment must be loaded first.
 pub(crate) fn position(
     topic: &Topic,
     state: &State,
@@ -35,7 +34,7 @@ pub(crate) fn position(
         Some(seq) => seq.min(head + 1),
         None => head + 1,
     };
-    // What is not shown yet may have been evicted: it is announced when the head is there.
+    // Records above the head may have been evicted; that is announced when the head has passed them.
     let evict_floor = state.evict_floor.max(expired.map_or(0, |e| e.floor)).min(head + 1);
     let evicted = match expired {
         Some(_) if state.evict_floor > 1 => state.evicted.and(Evicted::TTL),
@@ -97,7 +96,7 @@ impl State {
     fn synced_to(&self, lsn: u64) -> u64 {
         for run in &self.index.runs {
             match run.place {
-                Place::Held { .. } => return run.first - 1,
+                Place::Memory { .. } => return run.first - 1,
                 Place::File { .. } => {
                     let n = run.entries.partition_point(|e| run.lsn + u64::from(e.lsn) <= lsn);
                     if n < run.entries.len() {
@@ -110,7 +109,7 @@ impl State {
     }
 }
 
-/// The last seq up to which everything is durable.
+/// The last seq up to which every record is durable.
 pub(crate) fn synced_seq(core: &Ctx, topic: &Topic) -> Result<u64> {
     topic.check_sound()?;
     let synced = core.wal.positions(core.shard(topic.id())).synced;

@@ -3,10 +3,10 @@
 use super::Need;
 use crate::topic::state::State;
 use crate::topic::state::index::{IndexSpan, Seg};
-use crate::topic::write::planned::{PendingWrites, ProjectedUsage};
+use crate::topic::write::pending_writes::{PendingWrites, ProjectedUsage};
 use crate::types::config::TopicConfig;
 
-/// Sizes that eviction reads ahead at a time.
+/// Number of sizes that eviction reads in one call.
 const AHEAD: u64 = 1024;
 
 /// The caps of a topic; 0 is off.
@@ -21,7 +21,7 @@ impl Caps {
         Self { records: config.cap_records, bytes: config.cap_bytes }
     }
 
-    /// The cap that this much is over: its name, this much, the cap.
+    /// The cap that these counts exceed: its name, the count or bytes, the cap.
     pub(crate) fn over(&self, count: u64, bytes: u64) -> Option<(&'static str, u64, u64)> {
         if self.records > 0 && count > self.records {
             Some(("cap_records", count, self.records))
@@ -33,7 +33,7 @@ impl Caps {
     }
 }
 
-/// An eviction: the floor, and the records and bytes that go.
+/// An eviction: the floor, and the records and bytes that it removes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Eviction {
     pub floor: u64,
@@ -44,35 +44,35 @@ pub(crate) struct Eviction {
 /// the oldest live records, one by one.
 pub(crate) fn evict_to_fit(
     state: &State,
-    planned: &PendingWrites,
+    pending_writes: &PendingWrites,
     projected_usage: ProjectedUsage,
     new: (u64, &[u32]),
     caps: &Caps,
 ) -> std::result::Result<Option<Eviction>, Need> {
     let new_bytes: u64 = new.1.iter().map(|s| u64::from(*s)).sum();
-    let mut walk = Walk {
+    let mut scan = EvictionScan {
         caps: *caps,
         count: projected_usage.count + new.1.len() as u64,
         bytes: projected_usage.bytes + new_bytes,
         gone: (0, 0),
         floor: 0,
     };
-    if walk.fits() {
+    if scan.fits() {
         return Ok(None);
     }
-    walk.stored(state, projected_usage.floor)?;
-    let staged = planned.records(state.indexed_to);
+    scan.stored(state, projected_usage.floor)?;
+    let staged = pending_writes.records(state.indexed_to);
     let fresh = (new.0..).zip(new.1.iter().copied());
     for (seq, size) in staged.chain(fresh).filter(|(seq, _)| *seq >= projected_usage.floor) {
-        if walk.fits() {
+        if scan.fits() {
             break;
         }
-        walk.take(seq, u64::from(size));
+        scan.take(seq, u64::from(size));
     }
-    Ok(Some(Eviction { floor: walk.floor, gone: walk.gone }))
+    Ok(Some(Eviction { floor: scan.floor, gone: scan.gone }))
 }
 
-struct Walk {
+struct EvictionScan {
     caps: Caps,
     count: u64,
     bytes: u64,
@@ -80,7 +80,7 @@ struct Walk {
     floor: u64,
 }
 
-impl Walk {
+impl EvictionScan {
     fn fits(&self) -> bool {
         self.caps.over(self.count, self.bytes).is_none()
     }
@@ -119,7 +119,7 @@ impl Walk {
         }
         // The segment's counts begin at the applied floor.
         let whole = at <= seg.meta.first_seq.max(state.floor);
-        // What is in flight may have counted some of it off already: then record by record.
+        // Pending evictions may have counted off some of it already; then it goes record by record.
         let rest =
             self.count.checked_sub(seg.live_count).zip(self.bytes.checked_sub(seg.live_bytes));
         if let Some(rest) = rest.filter(|r| whole && self.caps.over(r.0, r.1).is_some()) {
@@ -139,7 +139,7 @@ impl Walk {
             let mut windows = state.windows.iter();
             let sizes = windows.find_map(|w| w.get(seg.meta.file_no, from, seq));
             let Some(size) = sizes.and_then(<[u32]>::last) else {
-                // Twice as far as has been of use.
+                // As many again as were used so far, at least `AHEAD`.
                 let to = seg.meta.last_seq.min(seq + AHEAD.max(seq - from));
                 return Err(Need::Sizes(seg.meta, from, to));
             };

@@ -10,7 +10,7 @@ use crate::types::api::{Append, NewRecord};
 use crate::types::error::Result;
 use crate::types::quota::{Charge, Quota};
 
-/// A key as it is kept: 128 bits of it, 64 of the request that came with it.
+/// An idempotency key as 128 bits of hash, and 64 bits of hash of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub hash: u128,
@@ -24,8 +24,8 @@ impl Key {
     }
 }
 
-/// A hash of what a repeat must have in common with the first call: the records and their order,
-/// not how the call waits.
+/// The hash that a repeat must share with the first call: of the records in order, not of how the call
+/// waits.
 fn request_hash(req: &Append<'_>) -> u64 {
     let mut h = Xxh3::new();
     h.update(&(req.records.len() as u64).to_le_bytes());
@@ -50,27 +50,26 @@ fn hash_record(h: &mut Xxh3, r: &NewRecord<'_>, node: &[u8]) {
     }
 }
 
-/// The expiry of a key that is kept until it is released: a record was moved under it, and the
+/// The expiry of a pinned key, which is kept until it is released: a record was moved under it, and the
 /// deletion of the original may not be durable.
-pub(crate) const HELD: u64 = u64::MAX;
+pub(crate) const PINNED: u64 = u64::MAX;
 
-/// What is remembered under a key.
+/// The write that a key stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remembered {
     pub request: u64,
     pub first_seq: u64,
     pub last_seq: u64,
     pub expires_at: u64,
-    /// The ticket of the write, while this process is the one that made it: a repeat waits for it.
+    /// The ticket of the write, if this process staged it: a repeat waits for it.
     pub ticket: Option<Ticket>,
     /// Whether the write has been applied.
-    pub settled: bool,
-    /// Whether the log has it. The key of an `ephemeral` write ends with the process, as its
-    /// records do.
+    pub is_committed: bool,
+    /// Whether the log has the key. The key of an `ephemeral` write ends with the process.
     pub logged: bool,
 }
 
-/// The keys of one topic. Expired ones go when the topic is written to, and by the sweep.
+/// The keys of one topic. Writes to the topic and the sweep remove expired ones.
 #[derive(Debug)]
 pub(crate) struct Dedupe {
     keys: HashMap<u128, Remembered>,
@@ -84,17 +83,17 @@ impl Dedupe {
         Self { keys: HashMap::new(), by_expiry: BTreeSet::new(), charge: quota.force(0) }
     }
 
-    /// What is remembered under a key.
+    /// The write under a key.
     pub(crate) fn get(&self, hash: u128) -> Option<&Remembered> {
         self.keys.get(&hash)
     }
 
-    /// Makes room for one more key, or refuses: no key is forgotten early.
+    /// Reserves space for one key, or refuses: no key is removed before its expiry.
     pub(crate) fn reserve(&mut self) -> Result<()> {
         self.charge.grow(1)
     }
 
-    /// Remembers a key for which room was reserved.
+    /// Adds a key for which space was reserved.
     pub(crate) fn insert(&mut self, hash: u128, r: Remembered) {
         if let Some(old) = self.keys.insert(hash, r) {
             self.by_expiry.remove(&(old.expires_at, hash));
@@ -103,12 +102,12 @@ impl Dedupe {
         self.by_expiry.insert((r.expires_at, hash));
     }
 
-    /// Remembers what the log says, over any limit; the write is applied.
-    pub(crate) fn settle(&mut self, hash: u128, mut r: Remembered) {
-        (r.settled, r.logged) = (true, true);
+    /// Adds or updates a logged key, regardless of the limit; its write is applied.
+    pub(crate) fn mark_committed(&mut self, hash: u128, mut r: Remembered) {
+        (r.is_committed, r.logged) = (true, true);
         match self.keys.get_mut(&hash) {
             Some(kept) if kept.first_seq == r.first_seq => {
-                (kept.settled, kept.logged) = (true, true);
+                (kept.is_committed, kept.logged) = (true, true);
                 if kept.expires_at != r.expires_at {
                     self.by_expiry.remove(&(kept.expires_at, hash));
                     self.by_expiry.insert((r.expires_at, hash));
@@ -122,31 +121,31 @@ impl Dedupe {
         }
     }
 
-    /// Forgets the key of a write that failed.
+    /// Removes the key of a failed write.
     pub(crate) fn forget(&mut self, hash: u128, first_seq: u64) {
         if self.keys.get(&hash).is_some_and(|r| r.first_seq == first_seq) {
             self.remove(hash);
         }
     }
 
-    /// The write is in the queue, or (without a ticket) needs no queue.
+    /// Sets the ticket of a staged write; a write that is only shown has none.
     pub(crate) fn staged(
         &mut self,
         hash: u128,
         first_seq: u64,
         ticket: Option<Ticket>,
-        settled: bool,
+        is_committed: bool,
     ) {
         if let Some(r) = self.keys.get_mut(&hash).filter(|r| r.first_seq == first_seq) {
             r.ticket = ticket;
-            r.settled |= settled;
+            r.is_committed |= is_committed;
         }
     }
 
-    /// Forgets what has expired.
+    /// Removes expired keys.
     pub(crate) fn expire(&mut self, now: u64) {
         while let Some(&(at, hash)) = self.by_expiry.first() {
-            if at > now || !self.keys.get(&hash).is_some_and(|r| r.settled) {
+            if at > now || !self.keys.get(&hash).is_some_and(|r| r.is_committed) {
                 return;
             }
             self.remove(hash);
@@ -160,16 +159,17 @@ impl Dedupe {
         }
     }
 
-    /// The keys of applied writes, as far as the log has them.
-    pub(crate) fn settled(&self) -> impl Iterator<Item = (u128, &Remembered)> {
-        self.keys.iter().filter(|(_, r)| r.settled && r.logged).map(|(k, r)| (*k, r))
+    /// The logged keys of applied writes.
+    pub(crate) fn committed(&self) -> impl Iterator<Item = (u128, &Remembered)> {
+        self.keys.iter().filter(|(_, r)| r.is_committed && r.logged).map(|(k, r)| (*k, r))
     }
 
-    /// The keys that are held, of applied writes.
-    pub(crate) fn held(&self) -> Vec<(u128, Remembered)> {
-        let held = self.by_expiry.range((HELD, 0)..);
-        held.filter_map(|(_, k)| Some((*k, *self.keys.get(k)?)))
-            .filter(|(_, r)| r.settled)
+    /// The pinned keys of applied writes.
+    pub(crate) fn pinned(&self) -> Vec<(u128, Remembered)> {
+        let pinned = self.by_expiry.range((PINNED, 0)..);
+        pinned
+            .filter_map(|(_, k)| Some((*k, *self.keys.get(k)?)))
+            .filter(|(_, r)| r.is_committed)
             .collect()
     }
 
@@ -189,7 +189,7 @@ mod tests {
             last_seq: first,
             expires_at,
             ticket: None,
-            settled: false,
+            is_committed: false,
             logged: false,
         }
     }
@@ -205,8 +205,8 @@ mod tests {
         assert_eq!(d.reserve().unwrap_err().code(), "throttled");
         d.expire(100);
         assert_eq!(quota.used(), 2, "writes in flight keep their keys");
-        d.settle(1, entry(1, 10));
-        d.settle(2, entry(2, 20));
+        d.mark_committed(1, entry(1, 10));
+        d.mark_committed(2, entry(2, 20));
         d.expire(9);
         assert_eq!(quota.used(), 2);
         d.expire(10);
@@ -225,8 +225,8 @@ mod tests {
         assert!(d.get(7).is_some());
         d.forget(7, 3);
         assert!(d.get(7).is_none());
-        d.settle(7, entry(4, 10));
-        assert_eq!(d.settled().count(), 1);
+        d.mark_committed(7, entry(4, 10));
+        assert_eq!(d.committed().count(), 1);
     }
 
     #[test]

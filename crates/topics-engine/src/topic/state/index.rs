@@ -1,8 +1,8 @@
 //! Where a topic's records lie: segments, then runs of resident entries, in seq order.
 //!
-//! A record in a segment costs no heap. A record that is only in the WAL (or, for classes that
-//! are not written at once, in memory) has a resident [`Entry`]; a loss leaves a hole between two
-//! runs.
+//! A record in a segment costs no heap. A record that is only in the WAL (or, in classes that are
+//! written later or never, in memory) has a resident [`Entry`]. A lost record leaves a hole between
+//! two runs.
 
 mod run;
 mod seg;
@@ -49,7 +49,7 @@ impl IndexSpan<'_> {
 }
 
 /// The segments and runs of a topic, each in seq order. Runs lie above segments, except those of
-/// `ephemeral` records that a topic of another class now still holds.
+/// `ephemeral` records of a topic that has another class now.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     /// Segments.
@@ -78,9 +78,9 @@ impl Index {
         self.runs.push_back(Run { first: seq, lsn, place: place.clone(), entries });
     }
 
-    /// Moves a record that was held in memory to the file that it was written to. Returns false
-    /// when it is not held.
-    pub(crate) fn settle(&mut self, seq: u64, place: &Place, lsn: u64, off: u32) -> bool {
+    /// Moves a record from memory to the file that it was written to. Returns false if the record is
+    /// not in memory.
+    pub(crate) fn relocate_to_file(&mut self, seq: u64, place: &Place, lsn: u64, off: u32) -> bool {
         let Some(i) = self.run_of(seq) else { return false };
         if self.runs[i].in_file() || self.runs[i].first != seq {
             return false;
@@ -121,13 +121,13 @@ impl Index {
         self.runs.partition_point(|r| r.last() < seq)
     }
 
-    /// A resident record.
+    /// The entry of a resident record.
     pub(crate) fn entry(&self, seq: u64) -> Option<&Entry> {
         let run = &self.runs[self.run_of(seq)?];
         run.entries.get(run.at(seq)?)
     }
 
-    /// The same for seqs that ascend: `run` is where the one before was, or 0.
+    /// The same for ascending seqs: `run` is the index of the last run used, or 0.
     pub(crate) fn entry_from(&self, seq: u64, run: &mut usize) -> Option<&Entry> {
         if self.runs.get(*run).is_none_or(|r| r.at(seq).is_none()) {
             *run = self.run_of(seq)?;
@@ -136,7 +136,7 @@ impl Index {
         run.entries.get(run.at(seq)?)
     }
 
-    /// Marks a resident record dead; `None` when it is not there or already dead.
+    /// Marks a resident record dead; `None` if it is not resident or dead already.
     pub(crate) fn kill(&mut self, seq: u64) -> Option<Entry> {
         let i = self.run_of(seq)?;
         let run = &mut self.runs[i];
@@ -149,7 +149,7 @@ impl Index {
         Some(was)
     }
 
-    /// Drops the resident records below `floor`; `gone` sees each.
+    /// Drops the resident records below `floor`; calls `gone` for each.
     pub(crate) fn drop_below(&mut self, floor: u64, mut gone: impl FnMut(u64, &Entry)) {
         while let Some(run) = self.runs.front_mut() {
             let n = floor.saturating_sub(run.first).min(run.entries.len() as u64);
@@ -183,8 +183,7 @@ impl Index {
         self.segs.get(self.seg_from(seq)).filter(|s| s.meta.contains(seq))
     }
 
-    /// The segment of this file number.
-    /// Whether a segment with this file number is here.
+    /// Whether the topic has a segment with this file number.
     pub(crate) fn has(&self, file_no: u64) -> bool {
         self.segs.iter().any(|s| s.meta.file_no == file_no)
     }
@@ -245,7 +244,7 @@ impl Index {
         Ok(None)
     }
 
-    /// Drops the records up to `upto` that lie in the WAL: a segment has them now.
+    /// Drops the entries up to `upto` of records in the WAL, which a segment has now.
     pub(crate) fn installed(&mut self, upto: u64) {
         self.runs.retain(|r| !r.in_file() || r.last() > upto);
         for run in self.runs.iter_mut().filter(|r| r.in_file() && r.first <= upto) {
@@ -254,12 +253,12 @@ impl Index {
             run.first += n;
         }
         if self.runs.is_empty() {
-            // A topic at rest keeps no room for records to come.
+            // An idle topic keeps no capacity for later records.
             self.runs = VecDeque::new();
         }
     }
 
-    /// How many records are resident until a checkpoint takes them.
+    /// Number of records that are resident until a checkpoint copies them.
     pub(crate) fn resident(&self) -> u64 {
         let all = self.runs.iter().filter(|r| !r.place.ephemeral());
         all.map(|r| r.entries.len() as u64).sum()

@@ -1,4 +1,4 @@
-//! The applied state of a topic: what has been logged, as far as its class calls it committed.
+//! The applied state of a topic: the effect of all frames that its class calls committed.
 
 pub(crate) mod dedupe;
 pub(crate) mod index;
@@ -21,7 +21,7 @@ use super::load::Window;
 use crate::types::api::{Durability, Gap, GapReason};
 use crate::types::config::TopicConfig;
 
-/// Why records below the evict floor went.
+/// Why records below the evict floor were removed: caps, expiry, or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Evicted(u8);
 
@@ -29,12 +29,12 @@ impl Evicted {
     pub(crate) const CAP: Self = Self(1);
     pub(crate) const TTL: Self = Self(2);
 
-    /// For both reasons.
+    /// The union of both reasons.
     pub(crate) fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// From the number in a frame or snapshot.
+    /// Decodes the number in a frame or snapshot.
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         (code <= 3).then_some(Self(code))
     }
@@ -60,7 +60,7 @@ pub(crate) struct Usage {
     pub bytes: u64,
 }
 
-/// What changed since a checkpoint planned its copy of the resident records.
+/// Changes since a checkpoint planned its copy of the resident records.
 #[derive(Debug, Default)]
 pub(crate) struct SincePlan {
     /// Lsn of the first delete.
@@ -73,12 +73,12 @@ pub(crate) struct State {
     pub config: Arc<TopicConfig>,
     /// Every seq up to here is a record, in a gap, or below the floor.
     pub indexed_to: u64,
-    /// Nothing below is live, and nothing of it is in the index.
+    /// No record below is live or in the index.
     pub floor: u64,
     pub evict_floor: u64,
     pub evicted: Evicted,
-    /// The part of the evict floor that the log has. What `ephemeral` records move is logged when
-    /// something logged depends on it.
+    /// The evict floor as the log has it. A floor raised by `ephemeral` records is logged when a logged
+    /// frame depends on it.
     pub floor_logged: u64,
     /// The first live seq, or a lower bound of it while `earliest_exact` is false.
     pub earliest: u64,
@@ -89,7 +89,7 @@ pub(crate) struct State {
     pub last_write_ts: u64,
     /// Logged reservation.
     pub reserved_to: u64,
-    /// The part of it that is synced.
+    /// The synced part of the reservation.
     pub reserved_synced: u64,
     pub gaps: Vec<Gap>,
     pub index: Index,
@@ -99,23 +99,23 @@ pub(crate) struct State {
     /// (expires_at, seq) of resident records.
     pub expiries: Option<BTreeSet<(u64, u64)>>,
     pub dedupe: Option<Box<Dedupe>>,
-    /// Leases and what else is known of jobs; of a queue only.
+    /// Leases and other state of jobs; of queues only.
     pub queue: Option<Box<Queue>>,
     /// Stored cursors by consumer.
     pub consumers: Option<Box<Consumers>>,
     /// Sizes of the oldest records of segments, for eviction record by record.
     pub windows: Vec<Arc<Window>>,
-    /// A record and its commit time: expiry need not look while that is the first live one.
+    /// Seq and commit time of a record. While it is the first live one, expiry need not search.
     pub oldest: (u64, u64),
     /// Raised when segments are installed or replaced.
     pub structure: u64,
     pub since_plan: Option<Box<SincePlan>>,
-    /// What a snapshot reflects: recovery does not apply it again.
+    /// The position up to which the snapshot reflects the topic's frames; recovery skips these.
     pub reflected: ReplayPos,
-    /// The last frame applied to this topic. Without its layout the lsn says nothing: in another
-    /// layout the topic may be on another shard, whose lsns are others.
+    /// Position of the last frame applied to this topic. Its lsn is valid in its layout only, because
+    /// another layout may put the topic on another shard.
     pub applied: ReplayPos,
-    /// Whether the topic was of a class that does not survive since its last record.
+    /// Whether the topic had a class that does not survive a restart when its last record was written.
     pub volatile: bool,
 }
 
@@ -155,15 +155,14 @@ impl State {
         }
     }
 
-    /// Up to which lsn of this layout the state reflects the topic's frames; 0 where the last of
-    /// them is of an earlier layout, whose frames are all in segments before the first write of the
-    /// next one.
+    /// The lsn of this layout up to which the state reflects the topic's frames. 0 if the last frame is
+    /// of an earlier layout: its records are all in segments before the first write of the next one.
     pub(crate) fn applied_in(&self, layout: u64) -> u64 {
         if self.applied.layout == layout { self.applied.lsn } else { 0 }
     }
 
-    /// The head that readers may see: nothing above a synced reservation, except where everything
-    /// that is applied is synced (I2, I3).
+    /// The head that readers may see. It is never above a synced reservation, except in a class whose
+    /// applied records are all synced (I2, I3).
     pub(crate) fn visible(&self) -> u64 {
         match self.config.durability {
             Durability::Fsync => self.indexed_to,
@@ -171,7 +170,7 @@ impl State {
         }
     }
 
-    /// Lets go of all records: the topic is gone.
+    /// Drops all records of a deleted topic.
     pub(crate) fn empty(&mut self) {
         self.index = Index::default();
         (self.count, self.bytes) = (0, 0);
@@ -181,12 +180,12 @@ impl State {
         (self.earliest, self.earliest_exact) = (self.indexed_to + 1, true);
     }
 
-    /// What the topic adds to the engine's totals: resident records, live bytes.
+    /// The topic's part of the engine's totals: resident records, live bytes.
     pub(crate) fn usage(&self) -> Usage {
         Usage { resident: self.index.resident(), bytes: self.bytes }
     }
 
-    /// Live records above `head`, which nobody was shown yet, and their bytes.
+    /// Number and bytes of live records above `head`, which readers do not see yet.
     pub(crate) fn hidden(&self, head: u64) -> (u64, u64) {
         if self.indexed_to <= head {
             return (0, 0);
@@ -196,19 +195,19 @@ impl State {
         entries.fold((0, 0), |(n, bytes), (_, e)| (n + 1, bytes + e.payload()))
     }
 
-    /// Takes a gap in: its seqs are dealt with.
+    /// Adds a gap and marks its seqs as indexed.
     pub(crate) fn add_gap(&mut self, gap: Gap) {
         self.indexed_to = self.indexed_to.max(gap.to);
         self.list_gap(gap);
         self.move_earliest();
     }
 
-    /// Takes a gap into the list. What lies below the evict floor is announced by that.
+    /// Adds a gap to the list, except the part below the evict floor, which announces it.
     pub(crate) fn list_gap(&mut self, gap: Gap) {
         list(&mut self.gaps, self.evict_floor, gap);
     }
 
-    /// What is lost right behind the last record is dealt with: its seqs are not given again.
+    /// Marks gaps directly after the last record as indexed, so that their seqs are not assigned again.
     pub(crate) fn pass_gaps(&mut self) {
         for g in &self.gaps {
             if g.from <= self.indexed_to + 1 {
@@ -217,7 +216,7 @@ impl State {
         }
     }
 
-    /// The gaps as a restart will find them: `ephemeral` records end with the process.
+    /// The gaps after a restart: with the `ephemeral` records, which end with the process.
     pub(crate) fn gaps_after_restart(&self) -> Vec<Gap> {
         let mut gaps = self.gaps.clone();
         for run in self.index.runs.iter().filter(|r| r.place.ephemeral()) {
@@ -234,7 +233,7 @@ impl State {
         segment || runs.any(|r| !r.place.ephemeral())
     }
 
-    /// Says what the log does not know of the evict floor, ahead of a frame that builds on it.
+    /// Encodes the evict floor if the log does not have it, for a frame that depends on it.
     pub(crate) fn encode_floor(&self, out: &mut Vec<u8>, topic_id: u64) {
         if self.evict_floor > self.floor_logged {
             let (evict_floor, reason) = (self.evict_floor, self.evicted.code());
@@ -248,7 +247,7 @@ impl State {
         self.gaps.get(self.gaps.partition_point(|g| g.to < seq)).copied()
     }
 
-    /// Moves `earliest` over what is dead, as far as memory knows.
+    /// Moves `earliest` over dead records, as far as they are loaded.
     pub(crate) fn move_earliest(&mut self) {
         let from = self.earliest.max(self.floor);
         let found = match self.index.next_live(from) {
@@ -264,8 +263,7 @@ impl State {
         assert!(self.evict_floor <= self.earliest, "I11: evict_floor above earliest_seq");
     }
 
-    /// What a loaded set of dead records says about a segment; deletes that its files do not know
-    /// yet are added.
+    /// Sets the loaded dead records of a segment, plus deletes that its files do not have yet.
     pub(crate) fn set_dead(&mut self, file_no: u64, dead: Dead) {
         if let Some(seg) = self.index.seg_numbered(file_no)
             && !seg.dead.known()
@@ -281,7 +279,7 @@ impl State {
         }
     }
 
-    /// Takes a live record out of the counts.
+    /// Subtracts a live record from the counts.
     fn uncount(&mut self, payload: u64) {
         assert!(self.count > 0 && self.bytes >= payload, "I4: live counts below zero");
         self.count -= 1;
@@ -325,9 +323,9 @@ impl State {
         true
     }
 
-    /// Drops everything below `floor`. `sizes` tells the payload bytes of the records
-    /// `from..floor` of the one segment that it cuts in two, whose dead must be known. Returns how
-    /// many were live.
+    /// Drops all records below `floor`. `sizes` returns the payload bytes of the records `from..floor`
+    /// of the segment that the floor cuts in two, whose dead records must be loaded. Returns how many
+    /// dropped records were live.
     pub(crate) fn raise_floor<E>(
         &mut self,
         floor: u64,
@@ -391,7 +389,7 @@ impl State {
         Ok(before - self.count)
     }
 
-    /// Raises the evict floor: everything below went involuntarily or is gone anyway.
+    /// Raises the evict floor: records below were evicted, or removed before.
     pub(crate) fn raise_evict_floor(&mut self, to: u64, why: Evicted) {
         if to <= self.evict_floor {
             return;
@@ -407,10 +405,10 @@ impl State {
     }
 }
 
-/// Takes a gap into a list, as far as it is not below the floor.
+/// Adds the part of a gap at or above the floor to a list.
 fn list(gaps: &mut Vec<Gap>, floor: u64, mut gap: Gap) {
     gap.from = gap.from.max(floor);
-    // What is announced already stays as it is: the new gap covers the rest.
+    // Listed gaps stay as they are: the new gap covers the rest.
     let mut from = gap.from;
     let mut fresh = Vec::new();
     for g in gaps.iter().filter(|g| g.to >= gap.from && g.from <= gap.to) {

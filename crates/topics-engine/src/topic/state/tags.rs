@@ -5,8 +5,8 @@ use std::ops::Bound;
 
 use topics_storage::segment::TagMatch;
 
-/// Tag → ascending seqs. Seqs of records that have gone stay until a purge: who asks checks that
-/// a record is live.
+/// Tag → ascending seqs. Seqs of removed records stay until a purge, so callers check that a record is
+/// live.
 #[derive(Debug, Default)]
 pub(crate) struct Tags {
     map: BTreeMap<Box<[u8]>, Vec<u64>>,
@@ -24,7 +24,7 @@ impl Tags {
         }
     }
 
-    /// Adds records below those that are there.
+    /// Adds records below the ones in the map.
     pub(crate) fn load(&mut self, tag: &[u8], mut below: Vec<u64>) {
         self.entries += below.len();
         let seqs = self.map.entry(tag.into()).or_default();
@@ -57,7 +57,7 @@ impl Tags {
         }
     }
 
-    /// Notes that `n` records of the map may have gone; every so often drops those below `floor`.
+    /// Notes that `n` records of the map may be removed; drops seqs below `floor` from time to time.
     pub(crate) fn dropped(&mut self, n: usize, floor: u64) {
         self.gone += n;
         if self.gone > 64 && self.gone > self.entries / 2 {

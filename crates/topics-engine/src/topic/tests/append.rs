@@ -181,10 +181,10 @@ fn a_refusal_over_a_head_that_nobody_can_read_waits_until_it_is_there() {
         let records = [rec("2")];
         let conditional = |expected| {
             let req = Append { records: &records, expect_head: expected, ..Append::default() };
-            let (told, engine) = (outcomes.clone(), w.engine().clone());
+            let (log, engine) = (outcomes.clone(), w.engine().clone());
             let done = move |r: Result<Appended>| {
                 let visible = engine.state("t", false).unwrap().head_seq;
-                told.lock().push((expected, r.map(|a| a.last_seq).map_err(|e| e.code()), visible));
+                log.lock().push((expected, r.map(|a| a.last_seq).map_err(|e| e.code()), visible));
             };
             w.engine().append_async("t", &req, Box::new(done));
         };

@@ -146,8 +146,9 @@ fn i2_what_was_ephemeral_is_a_gap_whatever_the_class_is_now() {
                 assert!(s.next_seq > 3, "I2: next {} ({case})", s.next_seq);
                 let (seqs, lost) = w.scan("t", 0);
                 assert_eq!(seqs, [1], "{case}");
-                let told = lost.first().is_some_and(|l| l.0 == 2 && l.1 >= 3 && l.2 == "restart");
-                assert!(told, "I4: {lost:?} ({case})");
+                let reported =
+                    lost.first().is_some_and(|l| l.0 == 2 && l.1 >= 3 && l.2 == "restart");
+                assert!(reported, "I4: {lost:?} ({case})");
             }
         }
     }
@@ -235,10 +236,10 @@ fn changes_of_class() {
                 let (seqs, lost) = w.scan("t", 0);
                 let s = w.state("t");
                 assert_eq!(s.count as usize, seqs.len(), "{context}");
-                let told = |seq: u64| lost.iter().any(|l| (l.0..=l.1).contains(&seq));
+                let reported = |seq: u64| lost.iter().any(|l| (l.0..=l.1).contains(&seq));
                 for seq in 2..=5u64 {
                     let here = seqs.contains(&seq);
-                    assert!(here != told(seq), "I4: {seq}: {context}: {seqs:?} {lost:?}");
+                    assert!(here != reported(seq), "I4: {seq}: {context}: {seqs:?} {lost:?}");
                     let of = if seq <= 3 { a } else { b };
                     let must = match of {
                         Durability::Ephemeral => Some(false),

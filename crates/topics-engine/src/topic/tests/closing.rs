@@ -42,12 +42,12 @@ fn a_close_without_space_closes_and_says_so() {
     }
 }
 
-fn flight(w: &World) -> PendingBatch {
+fn pending(w: &World) -> PendingBatch {
     let topic = w.engine().core().table.loaded.named("t").unwrap();
-    topic.in_flight.fetch_add(1, Ordering::SeqCst);
-    let flight = PendingBatch::plain(w.engine().core(), &topic, Default::default(), Undo::None);
-    flight.pending.store(true, Ordering::SeqCst);
-    flight
+    topic.pending_batches.fetch_add(1, Ordering::SeqCst);
+    let pending = PendingBatch::plain(w.engine().core(), &topic, Default::default(), Undo::None);
+    pending.is_pending.store(true, Ordering::SeqCst);
+    pending
 }
 
 #[test]
@@ -65,10 +65,10 @@ fn a_verb_that_waits_for_the_last_batch_is_woken_however_it_ends() {
             assert!(ended.join().is_err());
         });
         // Also while its owner still has it.
-        assert_eq!(f.topic.in_flight.load(Ordering::SeqCst), 0);
+        assert_eq!(f.topic.pending_batches.load(Ordering::SeqCst), 0);
     };
     for ends in [dropped, panics] {
-        let f = flight(&w);
+        let f = pending(&w);
         let (finish, outcome) = channel();
         let (core, waiting) = (w.engine().core().clone(), topic.clone());
         std::thread::spawn(move || finish.send(waiting.exclusive(&core).is_ok()));

@@ -257,8 +257,8 @@ fn frames_that_may_be_passed_over_are() {
             frees_space: false,
             commit: Arc::new(Quiet),
         };
-        let room = core.wal.reserve(0, batch.bytes(), None).unwrap();
-        let ticket = core.wal.stage(batch, room).unwrap();
+        let permit = core.wal.reserve(0, batch.bytes(), None).unwrap();
+        let ticket = core.wal.stage(batch, permit).unwrap();
         core.wal.wait(ticket, Level::Synced).unwrap();
     }
     w.put("t", &["b"]);

@@ -83,8 +83,8 @@ fn judge(w: &World, whole: &Content, what: &str) -> usize {
             assert_eq!(records.get(seq), Some(data), "{what}: {name}: seq {seq}");
         }
         for seq in records.keys().filter(|s| !is.contains_key(s)) {
-            let told = lost.iter().any(|(from, to)| (from..=to).contains(&seq));
-            assert!(told, "{what}: {name}: seq {seq} is missing in silence: {lost:?}");
+            let reported = lost.iter().any(|(from, to)| (from..=to).contains(&seq));
+            assert!(reported, "{what}: {name}: seq {seq} is missing in silence: {lost:?}");
             gone += 1;
         }
         let next = w.put(name, &["new"]).first_seq;

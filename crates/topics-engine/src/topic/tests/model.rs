@@ -275,11 +275,11 @@ impl Run {
         }
         // So may what evicted from it: a gap announces the lost records instead.
         assert!(s.evict_floor <= self.m.evict_floor);
-        let told =
+        let reported =
             |seq| seq < s.evict_floor || s.gaps.iter().any(|g| (g.from..=g.to).contains(&seq));
         for (seq, r) in self.m.recs.range_mut(kept + 1..) {
             assert!(*seq <= s.head_seq, "I2");
-            assert!(!r.live || told(*seq), "I4: the loss of {seq} must be announced");
+            assert!(!r.live || reported(*seq), "I4: the loss of {seq} must be announced");
             (r.live, r.evicted) = (false, false);
         }
         // The eviction went with the write that made it: what it took is there again.
@@ -378,13 +378,13 @@ impl Run {
         if seqs.len() < limit {
             at = at.max(may);
         }
-        let told = got.tombstone.map(|t| (t.gap_from, t.gap_to, t.reason.as_str()));
+        let reported = got.tombstone.map(|t| (t.gap_from, t.gap_to, t.reason.as_str()));
         // The reason is informative: what evicted before a loss may be forgotten with it.
         let range = |t: (u64, u64, &'static str)| match self.class >= Durability::Disk {
             true => t,
             false => (t.0, t.1, ""),
         };
-        assert_eq!(told.map(range), tombstone.map(range), "tombstone of {req:?}");
+        assert_eq!(reported.map(range), tombstone.map(range), "tombstone of {req:?}");
         let found: Vec<u64> = got.iter().map(|r| r.seq).collect();
         assert_eq!(found, seqs, "records of {req:?}");
         assert!(

@@ -48,12 +48,12 @@ fn an_open_says_how_far_its_recovery_has_come_while_it_runs() {
     }
     let progress = Arc::new(RecoveryProgress::default());
     let (arrived, at_stop) = channel();
-    let (go_on, told) = channel();
+    let (go_on, released) = channel();
     let fs = Arc::new(SimFs::from_image(&w.fs.kill_image()));
     let clock = Stopped {
         clock: w.clock.clone(),
         progress: progress.clone(),
-        stop: Mutex::new(Some((arrived, told))),
+        stop: Mutex::new(Some((arrived, released))),
     };
     let mut env = env_on(&fs, &w.clock, 7);
     env.clock = Arc::new(clock);

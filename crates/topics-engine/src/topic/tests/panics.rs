@@ -193,16 +193,16 @@ fn delivery_that_panics_tells_its_watchers_and_goes_on() {
         }
         // It may be closed by now.
         let _ = w.try_put("a", &["2"]);
-        let told = next();
-        match (name, told) {
+        let reported = next();
+        match (name, reported) {
             ("delivery", Event::Failed { error, .. }) => assert!(is_closed::<()>(Err(error))),
             ("delivery-worker", Event::Records(_)) => {}
             other => panic!("{other:?}"),
         }
         w.put("b", &["1"]);
         let mut watch = w.engine().watch(&watch_of("b")).unwrap();
-        let told = watch.next(Some(Duration::from_secs(60))).unwrap().unwrap();
-        assert!(matches!(told, Event::Records(_)), "{told:?}");
+        let reported = watch.next(Some(Duration::from_secs(60))).unwrap().unwrap();
+        assert!(matches!(reported, Event::Records(_)), "{reported:?}");
         assert_eq!(count(&w, name), 1);
         w.engine().close().unwrap();
     }

@@ -10,7 +10,7 @@ fn data_files(w: &World) -> (usize, usize) {
 }
 
 /// Enough rounds that no kept snapshot names what is no longer used.
-fn settle(w: &World) {
+fn checkpoint_often(w: &World) {
     for _ in 0..4 {
         w.clock.advance_ms(6_000);
         w.engine().tick().unwrap();
@@ -32,7 +32,7 @@ fn a_half_dead_segment_is_written_anew() {
     let before = data_files(&w);
     assert!(before.1 > 20_000);
     w.delete("t", None, eq("drop"));
-    settle(&w);
+    checkpoint_often(&w);
     let after = data_files(&w);
     assert!(after.1 < 8_000, "{before:?} → {after:?}");
     assert_eq!(w.engine().metrics().segments_rewritten, 4);
@@ -43,7 +43,7 @@ fn a_half_dead_segment_is_written_anew() {
         w.delete("t", None, eq("none"));
         w.kill();
     }
-    settle(&w);
+    checkpoint_often(&w);
     assert_eq!(w.engine().metrics().segments_rewritten, 0, "once is enough");
 }
 
@@ -58,7 +58,7 @@ fn dead_fronts_and_dead_segments_go() {
     assert_eq!(data_files(&w).0, 8);
     w.delete("t", Some(11), None);
     w.delete("t", None, eq("a"));
-    settle(&w);
+    checkpoint_often(&w);
     // 16–20, 26–30 and 36–40 are there, and one of holes between two of them is or is not.
     assert_eq!(
         w.seqs("t"),
@@ -66,12 +66,12 @@ fn dead_fronts_and_dead_segments_go() {
     );
     assert!(data_files(&w).0 <= 7, "{:?}", data_files(&w));
     w.delete("t", Some(40), None);
-    settle(&w);
+    checkpoint_often(&w);
     assert_eq!((w.seqs("t"), w.state("t").count), (vec![40], 1));
     w.reopen();
     assert_eq!((w.seqs("t"), w.state("t").earliest_seq), (vec![40], 40));
     w.engine().delete_topic("t", false).unwrap();
-    settle(&w);
+    checkpoint_often(&w);
     let folders = w.fs.kill_image().dirs();
     assert_eq!(folders.iter().filter(|d| d.contains("/topics/")).count(), 1);
 }
@@ -117,7 +117,7 @@ fn old_active_segments_end_and_small_neighbours_merge() {
     }
     w.engine().tick().unwrap();
     assert_eq!(w.engine().metrics().segments_rewritten, 5);
-    settle(&w);
+    checkpoint_often(&w);
     for _ in 0..2 {
         assert_eq!(w.seqs("t"), (1..=10).collect::<Vec<_>>());
         let state = w.engine().core().table.loaded.named("t").unwrap();

@@ -41,9 +41,9 @@ fn announced(w: &mut World, name: &str, what: &str) {
     for _ in 0..2 {
         let (seqs, lost) = w.scan(name, 0);
         assert_eq!(seqs.last(), Some(&20), "{what}");
-        let told =
+        let reported =
             |(from, to, why): &(u64, u64, &str)| (*from..=*to).contains(&21) && *why == "corrupt";
-        assert!(lost.iter().any(told), "I4, {what}: {lost:?}");
+        assert!(lost.iter().any(reported), "I4, {what}: {lost:?}");
         w.reopen();
     }
     assert!(w.put(name, &["later"]).first_seq > 21, "I2, {what}");

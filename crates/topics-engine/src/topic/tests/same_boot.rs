@@ -17,7 +17,7 @@ fn acked() -> World {
 }
 
 /// The gaps that readers are told of, by first seq.
-fn told(w: &World) -> Vec<(u64, &'static str)> {
+fn reported(w: &World) -> Vec<(u64, &'static str)> {
     w.scan("t", 0).1.into_iter().map(|(from, _, reason)| (from, reason)).collect()
 }
 
@@ -28,11 +28,11 @@ fn i2_i4_what_a_failed_write_back_took_after_a_kill_is_a_gap() {
     assert_eq!(w.scan("t", 0).0, [1, 2]);
     let next = w.put("t", &["f"]).first_seq;
     assert!(next > 5, "I2: seq {next} is given again");
-    assert_eq!(told(&w), [(3, CRASH)], "I4");
+    assert_eq!(reported(&w), [(3, CRASH)], "I4");
     // The error is reported once, and what it meant stays decided.
     for end in [World::kill, World::reopen, World::kill] {
         end(&mut w);
-        assert_eq!((w.scan("t", 0).0, told(&w)), (vec![1, 2, next], vec![(3, CRASH)]));
+        assert_eq!((w.scan("t", 0).0, reported(&w)), (vec![1, 2, next], vec![(3, CRASH)]));
     }
 }
 
@@ -41,7 +41,7 @@ fn a_kill_alone_makes_no_gap() {
     let mut w = acked();
     for _ in 0..3 {
         w.kill();
-        assert_eq!((w.scan("t", 0).0, told(&w)), (vec![1, 2, 3, 4, 5], vec![]));
+        assert_eq!((w.scan("t", 0).0, reported(&w)), (vec![1, 2, 3, 4, 5], vec![]));
     }
     assert_eq!(w.put("t", &["f"]).first_seq, 6);
 }
@@ -65,7 +65,7 @@ fn a_tail_without_its_proof_is_not_trusted() {
         let mut w = World::unopened(small());
         w.fs = Arc::new(SimFs::from_image(&image));
         w.open();
-        assert_eq!((w.scan("t", 0).0, told(&w)), (vec![1, 2, 3, 4, 5], vec![(6, CRASH)]));
+        assert_eq!((w.scan("t", 0).0, reported(&w)), (vec![1, 2, 3, 4, 5], vec![(6, CRASH)]));
     }
 }
 
@@ -81,7 +81,7 @@ fn a_reader_that_changes_nothing_leaves_the_error_to_the_next_open() {
     assert_eq!(w.fs.ops_len(), calls);
     w.open();
     assert_eq!(w.engine().state("t", false).unwrap().gaps, state.gaps, "a hole is seen by both");
-    assert!(w.put("t", &["f"]).first_seq > 5 && told(&w) == [(3, CRASH)]);
+    assert!(w.put("t", &["f"]).first_seq > 5 && reported(&w) == [(3, CRASH)]);
 }
 
 /// A gap that the next open does not make would hide the records that get its seqs from a reader who
@@ -109,7 +109,7 @@ fn i2_a_failed_sync_is_known_to_the_next_open_though_nothing_can_be_written_any_
         w.kill();
         assert_eq!(w.scan("t", 0).0, [1, 2], "{kinds:?}");
         assert!(w.put("t", &["f"]).first_seq > 5, "I2: {kinds:?}");
-        assert_eq!(told(&w), [(3, CRASH)], "I4: {kinds:?}");
+        assert_eq!(reported(&w), [(3, CRASH)], "I4: {kinds:?}");
     }
 }
 
@@ -127,7 +127,10 @@ fn i4_an_open_that_is_killed_after_it_learned_of_the_error_hands_it_on() {
         w.kill();
         let seqs = w.scan("t", 0).0;
         let next = w.put("t", &["f"]).first_seq;
-        assert!(next > 5 && told(&w).first() == Some(&(3, CRASH)), "{n} calls: {seqs:?} {next}");
+        assert!(
+            next > 5 && reported(&w).first() == Some(&(3, CRASH)),
+            "{n} calls: {seqs:?} {next}"
+        );
         if opened {
             break;
         }

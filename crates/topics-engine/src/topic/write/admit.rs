@@ -1,9 +1,9 @@
 //! Admission: the one way to a staging permit.
 //!
-//! Whoever has a topic exclusively waits for permits, so nobody may have one while he waits for a
-//! topic. That is so by construction: outside of this module a permit exists only within an
-//! [`Admission`], which is also the topic's append lock, under which nothing waits, or not at all
-//! ([`Ctx::stage_control`]).
+//! A verb that has a topic exclusively waits for permits, so a caller must not hold a permit while it
+//! waits for a topic. The types ensure this: outside of this module a permit exists only within an
+//! [`Admission`], which is also the topic's append lock, under which nothing waits.
+//! [`Ctx::stage_control`] keeps its permit to itself.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::topic::events::Ctx;
 use crate::topic::lifecycle::ExclusiveGuard;
 use crate::types::error::{Error, Result};
 
-/// How long a transaction that has its topics exclusively waits for a permit. Everything staged
-/// before it is written meanwhile, so a log that does not admit it by then makes no progress.
+/// Time that a transaction with exclusive topics waits for a permit. The log writes every batch staged
+/// before it meanwhile, so a log that does not admit it by then makes no progress.
 const EXCLUSIVE_WAIT: Duration = Duration::from_secs(60);
 
-/// How long a caller waits that waits for as long as it takes; a close wakes it.
+/// Time that a patient caller waits; a close wakes it.
 const PATIENCE: Duration = Duration::from_secs(365 * 86_400);
 
 /// A topic's append lock with a permit to stage one batch under it.
@@ -49,7 +49,7 @@ impl DerefMut for Admission<'_> {
 }
 
 impl Admission<'_> {
-    /// How long the caller waited for the permit.
+    /// Time that the caller waited for the permit.
     pub fn waited(&self) -> Duration {
         self.waited
     }
@@ -57,25 +57,25 @@ impl Admission<'_> {
     /// Stages the one batch of this admission.
     pub fn stage(
         &mut self,
-        flight: PendingBatch,
+        pending: PendingBatch,
         frames: Frames,
         order: Order,
     ) -> Result<(Ticket, Arc<PendingBatch>)> {
         let permit = self.permit.take();
         let permit =
             permit.ok_or_else(|| Error::Internal("an admission is for one batch".into()))?;
-        flight.stage(&mut self.state, frames, order, permit)
+        pending.stage(&mut self.state, frames, order, permit)
     }
 }
 
 impl Topic {
-    /// Admits a batch of about `bytes` bytes; waits for a topic that another verb has exclusively.
+    /// Admits a batch of about `bytes` bytes. Waits while another verb has the topic exclusively.
     pub(crate) fn admit(&self, core: &Ctx, bytes: usize, wait: Wait) -> Result<Admission<'_>> {
         loop {
             self.wait_not_exclusive();
             let permit = core.reserve(core.shard(self.id()), bytes, wait)?;
             let state = self.append.lock();
-            if !state.held {
+            if !state.is_exclusive {
                 return Ok(Admission::new(state, permit));
             }
             drop(state);
@@ -86,7 +86,7 @@ impl Topic {
         }
     }
 
-    /// The same without waiting for the topic: `None` while another verb has it exclusively.
+    /// Admits a batch without waiting for the topic: `None` while another verb has it exclusively.
     pub(crate) fn try_admit(
         &self,
         core: &Ctx,
@@ -95,10 +95,10 @@ impl Topic {
     ) -> Result<Option<Admission<'_>>> {
         let permit = core.reserve(core.shard(self.id()), bytes, wait)?;
         let state = self.append.lock();
-        Ok(if state.held { None } else { Some(Admission::new(state, permit)) })
+        Ok(if state.is_exclusive { None } else { Some(Admission::new(state, permit)) })
     }
 
-    /// The same for the verb that has the topic exclusively.
+    /// Admits a batch of the verb that has the topic exclusively.
     pub(crate) fn admit_exclusive(
         &self,
         core: &Ctx,
@@ -110,10 +110,10 @@ impl Topic {
         Ok(Admission::new(self.append.lock(), permit))
     }
 
-    /// Waits until nobody has the topic exclusively.
+    /// Waits until no verb has the topic exclusively.
     pub(crate) fn wait_not_exclusive(&self) {
         let mut a = self.append.lock();
-        while a.held {
+        while a.is_exclusive {
             self.exclusive_released.wait(&mut a);
         }
     }

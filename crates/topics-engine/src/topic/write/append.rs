@@ -1,19 +1,19 @@
-//! What orders a topic's writes, and what a decided write waits for.
+//! The state under the append lock, which orders a topic's writes, and the result of a decision.
 
 use std::sync::Arc;
 
 use topics_storage::wal::{Level, Ticket};
 
-use super::planned::PendingWrites;
+use super::pending_writes::PendingWrites;
 use super::prepare::Prepared;
 use super::reserve::Reserve;
-use crate::topic::lifecycle::Parked;
 use crate::topic::retention::Need;
 use crate::topic::{Life, Topic};
 use crate::types::api::{Appended, Durability, Gap};
 use crate::types::config::TopicConfig;
+use crate::types::wait::Waiters;
 
-/// What orders a topic's writes.
+/// The state that a topic's writes are decided on, in their order.
 #[derive(Debug)]
 pub(crate) struct AppendState {
     pub config: Arc<TopicConfig>,
@@ -21,25 +21,25 @@ pub(crate) struct AppendState {
     pub last_ts: u64,
     /// Whether the creation is staged or logged.
     pub logged: bool,
-    /// A verb has the topic alone.
-    pub held: bool,
-    /// The topic is gone: look the name up again.
+    /// Another verb has the topic exclusively.
+    pub is_exclusive: bool,
+    /// The topic was deleted: the caller looks its name up again.
     pub closed: bool,
     pub reserve: Reserve,
     /// The part of the reservation that is known to be synced.
     pub synced_to: u64,
     /// The newest batch, and the level at which it is applied.
     pub last: Option<(Ticket, Level)>,
-    /// How often seqs were given back.
+    /// How often the seqs of failed writes were released.
     pub round: u32,
-    /// Kept while the topic has a cap.
-    pub planned: Option<Box<PendingWrites>>,
-    /// Losses that are not in the log yet.
+    /// Staged writes; kept while the topic has a cap.
+    pub pending_writes: Option<Box<PendingWrites>>,
+    /// Lost ranges that the log does not have yet; the next write logs them.
     pub unlogged: Vec<Gap>,
-    /// A batch that failed was to log the evict floor that readers were shown: the next write does.
+    /// Whether a failed batch was to log the evict floor that readers have seen: the next write logs it.
     pub floor_unlogged: bool,
-    /// Asynchronous writes that came while the topic was held.
-    pub parked: Vec<Parked>,
+    /// Asynchronous writes that wait for the verb that has the topic exclusively.
+    pub parked: Waiters,
 }
 
 impl AppendState {
@@ -49,16 +49,16 @@ impl AppendState {
             next_seq: 1,
             last_ts: 0,
             logged: false,
-            held: false,
+            is_exclusive: false,
             closed: false,
             reserve: Reserve::default(),
             synced_to: 0,
             last: None,
             round: 0,
-            planned: None,
+            pending_writes: None,
             unlogged: Vec::new(),
             floor_unlogged: false,
-            parked: Vec::new(),
+            parked: Waiters::default(),
         }
     }
 
@@ -67,11 +67,11 @@ impl AppendState {
     }
 }
 
-/// Room for the control frames of a write, beside its name and config.
+/// Bytes for the control frames of a write, beside its name and config.
 const CONTROL: usize = 1024;
 
 impl Prepared {
-    /// What it takes in a queue, at most.
+    /// Maximum bytes of the write in a queue.
     pub(crate) fn staging_bytes(&self) -> usize {
         self.frames().len() + CONTROL + self.topic.len()
     }
@@ -82,24 +82,24 @@ pub(crate) fn apply_level(class: Durability) -> Level {
     if class == Durability::Fsync { Level::Synced } else { Level::Written }
 }
 
-/// A write that is decided.
+/// A decided write.
 pub(crate) struct Decided {
     pub answer: Appended,
-    /// Nothing to wait for when `None`.
+    /// The batch to wait for; `None`: none.
     pub ticket: Option<Ticket>,
     pub level: Level,
-    /// The reservation that is synced when the ticket is, at level `Synced`.
+    /// The end of the reservation that is synced when the ticket has reached `Synced`.
     pub reserved: u64,
-    /// A reservation went with it: its sync is started.
+    /// Whether the write logged a reservation, whose sync is then started.
     pub renewed: bool,
 }
 
-/// Why nothing is decided yet.
+/// Why a write is not decided yet.
 pub(crate) enum Halt {
-    /// Something must be read.
+    /// Data of a segment must be read first.
     Read(Need),
-    /// The head that was expected is what readers see, and a write is on its way: whether it
-    /// becomes the head is known when this ticket has reached this level.
+    /// Readers see the expected head, but a staged write would raise it. Whether it does is known when
+    /// this ticket has reached this level.
     Until(Ticket, Level),
 }
 
@@ -110,7 +110,7 @@ impl From<Need> for Halt {
 }
 
 impl Topic {
-    /// Everything up to a reservation may be shown: it is synced.
+    /// Shows records up to a reservation that is synced now.
     pub(crate) fn reservation_synced(&self, to: u64) {
         {
             let mut a = self.append.lock();

@@ -13,7 +13,7 @@ use crate::topic::{Life, Topic};
 use crate::types::error::{Error, Result};
 
 /// Stages control frames of a topic. `decide` makes them, of about `bytes` bytes, under the append
-/// lock, and says what their failure must undo.
+/// lock, and returns what their failure must undo; `None`: there is nothing to log.
 pub(crate) fn stage_with(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
@@ -35,7 +35,7 @@ pub(crate) fn stage_with(
     let Some((frames, undo)) = decide(&a)? else { return Ok(None) };
     let level = apply_level(a.config.durability);
     let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: true };
-    let flight = PendingBatch::plain(core, topic, Hints::default(), undo);
-    let (ticket, _) = a.stage(flight, frames, order)?;
+    let pending = PendingBatch::plain(core, topic, Hints::default(), undo);
+    let (ticket, _) = a.stage(pending, frames, order)?;
     Ok(Some((ticket, level)))
 }

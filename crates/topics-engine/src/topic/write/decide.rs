@@ -1,4 +1,4 @@
-//! Decide, under the append lock: repeats, conditions, caps, seqs, the reservation.
+//! Decides a write under the append lock: repeats, conditions, caps, seqs, the reservation.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::types::api::{Appended, Durability};
 use crate::types::config::{Discard, TopicConfig, TopicType};
 use crate::types::error::{Error, Result};
 
-/// What is decided under the append lock.
+/// The decision of a write, under the append lock.
 pub(crate) struct Decision<'a> {
     pub core: &'a Arc<Ctx>,
     pub topic: &'a Arc<Topic>,
     pub p: &'a mut Prepared,
 }
 
-/// What a write brings along.
+/// The plan of a write.
 pub(crate) struct Plan {
     pub(crate) config: Arc<TopicConfig>,
     pub(crate) creation: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Plan {
 }
 
 impl Decision<'_> {
-    /// `Err` inside: something must be read, or waited for, first.
+    /// Decides and stages the write. The inner `Err`: the caller must read or wait first.
     pub(crate) fn run(
         &mut self,
         a: &mut Admission<'_>,
@@ -71,7 +71,7 @@ impl Decision<'_> {
         }
         self.core.metrics.dedupe_hits.add(1);
         let level = self.wait_level(a, r.last_seq, false);
-        // With `sync`, everything acked before counts: the newest batch stands for it.
+        // With `sync`, every record acked before must be durable: the newest batch covers them.
         let ticket = if self.p.sync { a.last.map(|(t, _)| t) } else { r.ticket };
         let mut answer = self.answer(a, r.first_seq, r.last_seq);
         answer.head_seq = a.head().max(r.last_seq);
@@ -79,9 +79,8 @@ impl Decision<'_> {
         Ok(Some(Decided { answer, ticket, level, reserved: r.last_seq, renewed: false }))
     }
 
-    /// A caller that is refused over a head which nobody can read yet would only ask again: it
-    /// gets its answer when that write is through and shown, or has failed. Once: a head that has
-    /// become visible meanwhile is above the expected one for good.
+    /// Waits once if the expected head is below a staged write that readers do not see yet: that write
+    /// may fail. A visible head above the expected one is final, so there is no second wait.
     fn contended(&mut self, a: &AppendState) -> Option<Halt> {
         let expected = self.p.expect_head.filter(|e| *e < a.head() && !self.p.waited)?;
         let (ticket, applied) = a.last?;
@@ -89,7 +88,7 @@ impl Decision<'_> {
             return None;
         }
         self.p.waited = true;
-        // What goes beyond the reservation is shown when that is synced.
+        // Records above the synced reservation are shown when the reservation is synced.
         let shown = self.wait_level(a, a.head(), false);
         Some(Halt::Until(ticket, applied.max(shown)))
     }
@@ -110,20 +109,20 @@ impl Decision<'_> {
         }
     }
 
-    /// What the caller waits for.
+    /// The level that the caller waits for.
     pub(crate) fn wait_level(&self, a: &AppendState, last: u64, creation: bool) -> Level {
         let class = a.config.durability;
         let reserved = class == Durability::Fsync || creation || last <= a.synced_to;
         match class {
             _ if self.p.sync || class == Durability::Fsync || !reserved => Level::Synced,
             Durability::Disk => Level::Written,
-            // A creation is shown when it is written, and what was written to it meanwhile with it.
+            // A creation is shown when it is written, with the records that were appended meanwhile.
             _ if creation || self.topic.life() != Life::Live => Level::Written,
             _ => Level::Staged,
         }
     }
 
-    /// Conditions, caps, seqs, reservation; changes nothing.
+    /// Checks the conditions and plans seqs, reservation and eviction; changes nothing.
     pub(crate) fn plan(&mut self, a: &mut AppendState) -> Result<std::result::Result<Plan, Need>> {
         let p = &*self.p;
         let creation = !a.logged;
@@ -168,7 +167,7 @@ impl Decision<'_> {
             a.reserve.next(class, last, now)
         };
         if plan.config.cap_records == 0 && plan.config.cap_bytes == 0 {
-            a.planned = None;
+            a.pending_writes = None;
             return Ok(Ok(plan));
         }
         self.caps(a, plan)
@@ -180,10 +179,10 @@ impl Decision<'_> {
         let caps = retention::Caps::of(&plan.config);
         let sizes = p.sizes();
         let state = self.topic.state.read();
-        let planned = a.planned.get_or_insert_default();
-        let projected_usage = planned.projected_usage(&state);
+        let pending_writes = a.pending_writes.get_or_insert_default();
+        let projected_usage = pending_writes.projected_usage(&state);
         if plan.config.discard == Discard::Reject && p.part.is_some() {
-            // Checked when the transaction was decided.
+            // The transaction checked the caps when it was decided.
         } else if plan.config.discard == Discard::Reject {
             if let Some((what, got, max)) = caps.over(p.count, p.bytes) {
                 let unit = if what == "cap_records" { "records" } else { "bytes" };
@@ -198,7 +197,7 @@ impl Decision<'_> {
         } else {
             match retention::evict_to_fit(
                 &state,
-                planned,
+                pending_writes,
                 projected_usage,
                 (plan.first, &sizes),
                 &caps,

@@ -1,4 +1,5 @@
-//! Copies of a router: a write that brings its Forward frame along; the gap of what its source lost.
+//! Copies of a router: a write with a Forward frame in its batch, or the gap for records that the
+//! source lost.
 
 use std::sync::Arc;
 
@@ -15,10 +16,10 @@ use crate::types::api::Completion;
 use crate::types::api::GapReason;
 use crate::types::error::{Error, Result};
 
-/// What a write of copies brings along.
+/// The Forward frame of a write of copies.
 #[derive(Clone, Debug)]
 pub(crate) struct Forwarding {
-    /// The id of the destination: a later topic of its name is another.
+    /// The id of the destination; a later topic of the same name has another one.
     pub dest: u64,
     pub body: Forward,
 }
@@ -31,7 +32,7 @@ impl Forwarding {
     }
 }
 
-/// Logs that `n` seqs of the destination are lost to it: the source had lost them.
+/// Logs a gap of `n` seqs in the destination, for records that the source has lost.
 pub(crate) fn forward_gap(
     core: &Arc<Ctx>,
     dest: &Arc<Topic>,
@@ -68,9 +69,9 @@ pub(crate) fn forward_gap(
     );
     let level = apply_level(class);
     let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: false };
-    let flight = PendingBatch::plain(core, dest, Hints::default(), Undo::None);
-    let (ticket, _) = a.stage(flight, frames, order)?;
-    // Whatever becomes of it, these seqs are given: a later write says that they are missing.
+    let pending = PendingBatch::plain(core, dest, Hints::default(), Undo::None);
+    let (ticket, _) = a.stage(pending, frames, order)?;
+    // These seqs stay assigned even if the batch fails: a later write makes them a gap.
     a.next_seq = last + 1;
     if let Some(reserve) = reserve {
         a.reserve = reserve;

@@ -7,7 +7,7 @@ pub(crate) mod decide;
 pub(crate) mod forward;
 pub(crate) mod part;
 pub(crate) mod pending_batch;
-pub(crate) mod planned;
+pub(crate) mod pending_writes;
 pub(crate) mod prepare;
 pub(crate) mod reserve;
 pub(crate) mod shown;

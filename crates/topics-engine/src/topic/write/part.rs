@@ -1,4 +1,4 @@
-//! The control frames of a transaction in one topic: they go with its rows, as one batch.
+//! The control frames of a transaction in one topic, in the batch of its rows.
 
 use topics_storage::format::record::{self, Body, TxnPart};
 
@@ -15,12 +15,12 @@ pub(crate) struct PartFrames {
 }
 
 impl PartFrames {
-    /// Encodes them for rows from `first` on (0: none) of a topic with this head.
+    /// Encodes the frames for rows from `first` on (0: no rows) of a topic with this head.
     pub(crate) fn encode(&self, out: &mut Vec<u8>, topic: &Topic, first: u64, head: u64) {
         let id = topic.id();
         self.part.encode_frame(out, id, first, 0);
         if let Some(delete) = &self.delete {
-            // What was evicted must not come back as deleted, in silence.
+            // Evicted records must not turn into deleted ones, which readers are not told of.
             topic.state.read().encode_floor(out, id);
             record::Delete { bound: head, ..delete.clone() }.encode_frame(out, id, 0, 0);
         }

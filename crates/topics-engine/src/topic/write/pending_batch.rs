@@ -1,7 +1,7 @@
-//! A staged batch on its way: what becomes of it changes the topic.
+//! A pending batch: its outcome changes the topic.
 
 use std::sync::Arc;
-// Nothing is decided on it but what its own batch does once: no model schedules it.
+// Only its own batch reads it, once, so the models of concurrency need not schedule it.
 use std::sync::atomic::AtomicBool;
 
 use topics_env::sync::atomic::Ordering;
@@ -21,10 +21,10 @@ use crate::topic::{Life, Topic};
 use crate::types::api::{Gap, GapReason};
 use crate::types::error::{Error, Result};
 
-/// What a failure must undo.
+/// What the failure of a batch must undo.
 #[derive(Debug)]
 pub(crate) enum Undo {
-    /// Nothing beyond what the verb itself does.
+    /// Nothing.
     None,
     /// A write's seqs and key.
     Write {
@@ -37,7 +37,7 @@ pub(crate) enum Undo {
         shown: bool,
         /// Whether its records are in the batch; otherwise only a reservation for them is.
         logged: bool,
-        /// Losses that it was to log.
+        /// Lost ranges that the batch was to log.
         gaps: Vec<Gap>,
     },
     /// A delete.
@@ -53,15 +53,15 @@ pub(crate) struct PendingBatch {
     pub topic: Arc<Topic>,
     pub hints: Hints,
     pub undo: Undo,
-    /// Whether it holds the topic's creation.
+    /// Whether the batch has the topic's creation.
     pub creation: bool,
-    /// What a delete or eviction in it did.
+    /// What a delete or eviction in the batch removed.
     pub removed: Removed,
-    /// Whether it is staged and its outcome not known: counted among the topic's batches in flight.
-    pub pending: AtomicBool,
+    /// Whether the batch is staged and has no outcome yet: the topic counts it in `pending_batches`.
+    pub is_pending: AtomicBool,
 }
 
-/// Ends a batch's flight when its commit returns.
+/// Calls [`PendingBatch::finish`] when the commit returns.
 pub(crate) struct FinishOnDrop<'a>(pub &'a PendingBatch);
 
 impl Drop for FinishOnDrop<'_> {
@@ -77,8 +77,7 @@ impl Commit for PendingBatch {
         let at = Placement::new(self.core.layout, placed);
         let apply = || apply(&self.core, &at, Some(&live));
         if let Err(e) = self.core.guarded("apply", &self.topic, apply) {
-            // The log has it and memory does not: nothing of this topic may be shown or decided
-            // on until recovery has replayed it.
+            // The log has frames that memory lacks, so the topic is closed until recovery replays it.
             self.topic.close_broken(&e);
         }
         if let Undo::Write { .. } = self.undo {
@@ -101,7 +100,7 @@ impl Commit for PendingBatch {
             }
             undone
         };
-        // What a panic leaves half undone is closed too.
+        // A topic that a panic left half undone is closed too.
         if let Err(e) = self.core.guarded("undo", &self.topic, undo) {
             self.topic.close_broken(&e);
         }
@@ -110,8 +109,8 @@ impl Commit for PendingBatch {
 
 impl Drop for PendingBatch {
     fn drop(&mut self) {
-        if self.pending.load(Ordering::Acquire) {
-            // A leader that panicked had it. Whether the log has it is known at the next open.
+        if self.is_pending.load(Ordering::Acquire) {
+            // The leader of the group panicked. The next open finds out whether the log has the batch.
             self.topic.close_broken(&"a batch was given up without an outcome");
             self.finish();
         }
@@ -119,9 +118,9 @@ impl Drop for PendingBatch {
 }
 
 impl PendingBatch {
-    /// The batch is in flight no more; the first call counts.
+    /// Counts the batch off; only the first call does.
     fn finish(&self) {
-        if !self.pending.swap(false, Ordering::AcqRel) {
+        if !self.is_pending.swap(false, Ordering::AcqRel) {
             return;
         }
         if let Undo::Delete = self.undo {
@@ -143,13 +142,13 @@ impl PendingBatch {
             dedupe.forget(*key, *first);
         }
         a.unlogged.extend_from_slice(gaps);
-        // Records that are shown before they are written move the floor before that is logged.
+        // Records that are shown before they are written raise the floor before the log has it.
         a.floor_unlogged |= state.evict_floor > state.floor_logged;
-        if let Some(planned) = &mut a.planned {
-            planned.fail(*first);
+        if let Some(pending_writes) = &mut a.pending_writes {
+            pending_writes.fail(*first);
         }
         if *shown {
-            // I2: what was shown is not given again; readers are told at once.
+            // I2: a seq that readers saw is not assigned again; readers get a gap immediately.
             let from = if *logged { *first } else { (a.synced_to + 1).max(*first) };
             if from <= *last {
                 let before = state.usage();
@@ -161,8 +160,8 @@ impl PendingBatch {
             drop(state);
             self.topic.gate.publish(head);
         } else if *round == a.round {
-            // The first of a row of failures: the log fails everything staged after it, and takes
-            // nothing of the topic before this is done.
+            // This is the first failure of a series: the log fails every later batch of the topic too,
+            // and takes no new one before this is undone.
             if *first <= state.indexed_to {
                 let text =
                     format!("I2: seq {first} is given back, {} is applied", state.indexed_to);
@@ -175,14 +174,14 @@ impl PendingBatch {
     }
 }
 
-/// A batch of frames that belong to no topic: applied as they are found in the log.
+/// A batch of frames that belong to no topic; they are applied as recovery applies them.
 pub(crate) struct Applied {
     core: Arc<Ctx>,
     what: &'static str,
 }
 
 impl Applied {
-    /// `what` names the frames where something fails.
+    /// `what` names the frames in messages about a failure.
     pub(crate) fn new(core: &Arc<Ctx>, what: &'static str) -> Self {
         Self { core: core.clone(), what }
     }
@@ -224,7 +223,7 @@ impl PendingBatch {
             Undo::Write { first, .. } => *first,
             _ => 0,
         };
-        let flight = Arc::new(self);
+        let pending = Arc::new(self);
         let batch = Batch {
             head: frames.head,
             headroom: if frames.records.is_empty() { 0 } else { GROUP_HEADROOM },
@@ -232,23 +231,23 @@ impl PendingBatch {
             tail: frames.tail,
             first_seq,
             ts: order.ts,
-            topic_id: flight.topic.id(),
+            topic_id: pending.topic.id(),
             level: order.level,
             frees_space: order.frees_space,
-            commit: flight.clone(),
+            commit: pending.clone(),
         };
-        flight.topic.in_flight.fetch_add(1, Ordering::SeqCst);
-        flight.pending.store(true, Ordering::Release);
-        match flight.core.wal.stage(batch, permit) {
+        pending.topic.pending_batches.fetch_add(1, Ordering::SeqCst);
+        pending.is_pending.store(true, Ordering::Release);
+        match pending.core.wal.stage(batch, permit) {
             Ok(ticket) => {
                 a.last = Some((ticket, order.level.max(Level::Written)));
                 a.last_ts = a.last_ts.max(order.ts);
-                Ok((ticket, flight))
+                Ok((ticket, pending))
             }
             Err(e) => {
                 // Under the append lock, where nothing waits for it.
-                flight.pending.store(false, Ordering::Release);
-                flight.topic.in_flight.fetch_sub(1, Ordering::SeqCst);
+                pending.is_pending.store(false, Ordering::Release);
+                pending.topic.pending_batches.fetch_sub(1, Ordering::SeqCst);
                 Err(e.into())
             }
         }
@@ -263,7 +262,7 @@ pub(crate) struct Order {
     pub frees_space: bool,
 }
 
-/// Appends the frames of losses that the log does not know yet.
+/// Appends Gap frames for ranges that the log does not have yet.
 pub(crate) fn encode_gaps(out: &mut Vec<u8>, topic_id: u64, gaps: &[Gap]) {
     for g in gaps {
         GapBody { from: g.from, to: g.to, reason: g.reason.code() }
@@ -272,7 +271,8 @@ pub(crate) fn encode_gaps(out: &mut Vec<u8>, topic_id: u64, gaps: &[Gap]) {
 }
 
 impl Topic {
-    /// The topic is gone, or never came to be: nobody finds it any more, whoever waits is woken.
+    /// Marks a topic dead that was deleted or whose creation failed: removes it from the catalog, frees
+    /// its records and wakes its waiters.
     pub(crate) fn retire(&self, base: &Base) {
         self.set_life(Life::Dead);
         base.host.deleted(self);

@@ -1,4 +1,4 @@
-//! The first stage of a write: checked, encoded and hashed, before any lock.
+//! The first stage of a write: checks, encodes and hashes the records, before any lock.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::types::config::ConfigPatch;
 use crate::types::error::{Error, Result};
 use crate::types::options::Options;
 
-/// A write that needs nothing from its caller any more.
+/// A checked and encoded write, independent of the caller's buffers.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub topic: Arc<str>,
@@ -26,7 +26,7 @@ pub(crate) struct Prepared {
     pub bytes: u64,
     pub key: Option<Key>,
     pub expect_head: Option<u64>,
-    /// A write that was ahead of this one has been waited for.
+    /// Whether this write has waited for an earlier one already.
     pub waited: bool,
     pub sync: bool,
     /// Whether the topic may be created.
@@ -34,13 +34,13 @@ pub(crate) struct Prepared {
     pub config: Option<Box<ConfigPatch>>,
     /// Whether a record has options that only jobs have.
     pub jobs: bool,
-    /// Whether the key is remembered until it is released, whatever the window.
-    pub held: bool,
-    /// Wait for room however long it takes.
+    /// Whether the key is kept until it is released, regardless of the window.
+    pub is_pinned: bool,
+    /// Whether the write waits for a staging permit without limit.
     pub patient: bool,
     /// When the call began, monotonic ns.
     pub began: u64,
-    /// For how long it has been made to wait for room, ns.
+    /// Time that the write has waited for permits and memory, ns.
     pub throttled_ns: u64,
     /// Set for copies of a router.
     pub forward: Option<Box<Forwarding>>,
@@ -102,7 +102,7 @@ impl Prepared {
             create: req.create.unwrap_or_else(|| options.auto_create.allows(topic)),
             config,
             jobs: req.records.iter().any(NewRecord::is_job),
-            held: false,
+            is_pinned: false,
             patient: req.disable_backpressure,
             began,
             throttled_ns: 0,
@@ -111,7 +111,8 @@ impl Prepared {
         })
     }
 
-    /// The same of copies: what was a record is one, whatever is said about its way.
+    /// Prepares copies of records. The size limits do not apply: a record that was accepted once stays
+    /// one, even with more meta.
     pub(crate) fn of_copies(
         options: &Options,
         topic: &str,

@@ -1,29 +1,29 @@
-//! Reservations of seqs ahead of the head, so that none is given twice after a crash.
+//! Reservations of seqs ahead of the head, so that no seq is assigned twice after a crash.
 //!
 //! A topic that is not of class `fsync` acks and shows no seq above a *synced* reservation (I2).
-//! `fsync` topics need none: what they ack or show is synced itself.
+//! `fsync` topics need none, because they ack and show only synced records.
 
 use crate::types::api::Durability;
 
-/// The least that is reserved ahead.
+/// Minimum number of seqs that are reserved ahead.
 pub(crate) const MIN: u64 = 1024;
-/// The most.
+/// Maximum number of seqs that are reserved ahead.
 const MAX: u64 = 1 << 23;
 
-/// What is reserved, as writers plan it.
+/// The reservation of a topic, as its writers plan it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reserve {
-    /// Staged or logged up to here.
+    /// The last reserved seq; staged or logged.
     pub to: u64,
-    /// The head when that was decided.
+    /// The head when it was decided.
     base: u64,
-    /// The monotonic time when it was decided, ms.
+    /// When it was decided, monotonic ms.
     at: u64,
 }
 
 impl Reserve {
-    /// The reservation of a new topic whose first write has `n` records. It need not be synced:
-    /// if it is lost, so is the topic.
+    /// The reservation of a new topic whose first write has `n` records. It need not be synced,
+    /// because it is lost only with the topic's creation.
     pub(crate) fn first(class: Durability, n: u64, now: u64) -> Self {
         if class == Durability::Fsync {
             return Self::default();
@@ -36,8 +36,8 @@ impl Reserve {
         Self { to, base: head, at: now }
     }
 
-    /// The reservation that a write up to `last` must log with it, if it needs one: half of the
-    /// last one is used. About a second of the topic's rate.
+    /// The reservation that a write up to `last` must log: `None` while less than half of the current
+    /// one is used. It reserves about a second at the topic's rate.
     pub(crate) fn next(&self, class: Durability, last: u64, now: u64) -> Option<Self> {
         if class == Durability::Fsync {
             return None;
@@ -52,14 +52,14 @@ impl Reserve {
         Some(Self { to: last + second.clamp(MIN, MAX), base: last, at: now })
     }
 
-    /// The batch that was to log it failed: what is logged reaches up to `to` at most. The next
-    /// write that needs more reserves anew.
+    /// Lowers the reservation after the batch with it failed: the log has it up to `to` at most. The
+    /// next write that needs more reserves again.
     pub(crate) fn lost(&mut self, to: u64) {
         self.to = self.to.min(to);
         self.base = self.base.min(self.to);
     }
 
-    /// Whether it reaches above `head` and nothing was reserved for `idle_ms`.
+    /// Whether it is above `head` and was decided at least `idle_ms` ago.
     pub(crate) fn idle(&self, head: u64, now: u64, idle_ms: u64) -> bool {
         self.to > head && now.saturating_sub(self.at) >= idle_ms
     }

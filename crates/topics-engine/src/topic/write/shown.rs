@@ -10,23 +10,24 @@ use crate::topic::state::{Evicted, State};
 use crate::types::error::{Error, Result};
 use crate::types::quota::Charge;
 
-/// The records of a write as they are shown: encoded frames with seq and ts still 0.
+/// The records of a write to show: encoded frames with seq and ts still 0.
 pub(crate) struct Shown {
     pub records: Vec<u8>,
     pub first: u64,
     pub ts: u64,
-    /// What they cost of the budget of `ephemeral` topics.
+    /// Their charge on the budget of `ephemeral` topics.
     pub charge: Option<Charge>,
-    /// The evict floor that comes with them, 0: none.
+    /// The evict floor that takes effect with them, 0: none.
     pub floor: u64,
 }
 
 impl State {
-    /// Takes the records in. Those that were written meanwhile are there already.
+    /// Adds the records to the index, except those that were written and applied meanwhile. Returns how
+    /// many records the evict floor removed.
     pub(crate) fn show(&mut self, shown: Shown, loader: &Loader<'_>) -> Result<u64> {
         let Shown { records, first, ts, charge, floor } = shown;
         let bytes = Arc::new(records);
-        let place = Place::Held { bytes: bytes.clone(), charge: charge.map(Arc::new) };
+        let place = Place::Memory { bytes: bytes.clone(), charge: charge.map(Arc::new) };
         let (mut at, mut seq) = (0usize, first);
         while at < bytes.len() {
             let (mut f, len) = frame::parse(&bytes[at..])

@@ -1,4 +1,4 @@
-//! Stage what was decided: the batch goes into the shard's queue, later writes build on it.
+//! Stages a decided write: its batch enters the shard's queue, and later writes are decided on it.
 
 use std::sync::atomic::AtomicBool;
 
@@ -15,12 +15,12 @@ use super::shown::Shown;
 use crate::topic::apply::Removed;
 use crate::topic::load::Loader;
 use crate::topic::state::Evicted;
-use crate::topic::state::dedupe::{Dedupe, HELD, Remembered};
+use crate::topic::state::dedupe::{Dedupe, PINNED, Remembered};
 use crate::types::api::{Durability, Gap};
 use crate::types::error::Result;
 
 impl Decision<'_> {
-    /// Logs the plan. From here on the write happens, or fails and leaves no trace.
+    /// Stages the plan. From here on the write succeeds, or fails without a trace.
     pub(crate) fn stage(&mut self, a: &mut Admission<'_>, plan: Plan) -> Result<Decided> {
         let class = self.class(&plan);
         let charge = match class {
@@ -50,7 +50,7 @@ impl Decision<'_> {
         let ticket = if frames.records.is_empty() && frames.head.is_empty() {
             Ok(None)
         } else {
-            let flight = PendingBatch {
+            let pending = PendingBatch {
                 core: self.core.clone(),
                 topic: self.topic.clone(),
                 hints: plan.hints.clone(),
@@ -65,16 +65,16 @@ impl Decision<'_> {
                 },
                 creation: plan.creation,
                 removed: Removed::default(),
-                pending: AtomicBool::new(false),
+                is_pending: AtomicBool::new(false),
             };
             let level = match class {
                 _ if self.p.part.is_some() => Level::Synced,
-                // Nobody waits for it: the shard's thread sees to it.
+                // No caller waits for the batch: the shard's thread writes it.
                 Durability::Memory if !plan.creation && !self.p.sync => Level::Staged,
                 _ => apply_level(class),
             };
             let order = Order { ts: plan.ts, level, frees_space: false };
-            a.stage(flight, frames, order).map(|(t, _)| Some(t))
+            a.stage(pending, frames, order).map(|(t, _)| Some(t))
         };
         let ticket = match ticket {
             Ok(ticket) => ticket,
@@ -88,8 +88,8 @@ impl Decision<'_> {
         self.staged(a, plan, ticket, shown.map(|s| (s, charge)))
     }
 
-    /// How the records are logged and shown: those of a transaction are logged in every class, and
-    /// shown when they are.
+    /// The class that the records are logged and shown under. Rows of a transaction are logged in
+    /// every class, and shown when they are logged.
     fn class(&self, plan: &Plan) -> Durability {
         match &self.p.part {
             Some(_) => plan.config.durability.max(Durability::Disk),
@@ -97,7 +97,7 @@ impl Decision<'_> {
         }
     }
 
-    /// Puts the key into the topic, before anything can be applied.
+    /// Adds the key to the topic, before the batch can be applied.
     fn remember(&self, plan: &Plan) -> Result<()> {
         let Some(key) = self.p.key else { return Ok(()) };
         let mut state = self.topic.state.write();
@@ -111,7 +111,7 @@ impl Decision<'_> {
                 last_seq: plan.last,
                 expires_at: self.expires_at(plan),
                 ticket: None,
-                settled: false,
+                is_committed: false,
                 logged: false,
             },
         );
@@ -127,13 +127,13 @@ impl Decision<'_> {
     }
 
     fn expires_at(&self, plan: &Plan) -> u64 {
-        if self.p.held {
-            return HELD;
+        if self.p.is_pinned {
+            return PINNED;
         }
         self.core.time.steady().saturating_add(plan.config.idempotency_window_ms)
     }
 
-    /// The control frames of the write. An `ephemeral` one logs only what outlives its records.
+    /// The control frames of the write. An `ephemeral` write logs only frames that outlive its records.
     fn control_frames(&self, plan: &Plan, gaps: &[Gap], floor_unlogged: bool) -> Frames {
         let id = self.topic.id();
         let mut f = Frames::default();
@@ -151,7 +151,7 @@ impl Decision<'_> {
         }
         encode_gaps(&mut f.head, id, gaps);
         if floor_unlogged {
-            // I11: what was evicted must not come back, nor count beside what comes now.
+            // I11: evicted records must not come back, nor count beside the new ones.
             self.topic.state.read().encode_floor(&mut f.head, id);
         }
         if let Some(forward) = &self.p.forward {
@@ -163,7 +163,7 @@ impl Decision<'_> {
         if self.class(plan) == Durability::Ephemeral {
             let floor = plan.eviction.map_or(0, |e| e.floor);
             if self.topic.state.read().logged_below(floor) {
-                // I11: records of a class before must not come back.
+                // I11: records that were logged under an earlier class must not come back.
                 let (evict_floor, reason) = (floor, Evicted::CAP.code());
                 EvictWatermark { evict_floor, earliest_seq: evict_floor, reason }.encode_frame(
                     &mut f.head,
@@ -196,7 +196,7 @@ impl Decision<'_> {
         f
     }
 
-    /// The batch is in the queue: the plan becomes what later writes build on.
+    /// Updates the append state after the batch was staged: later writes are decided on it.
     fn staged(
         &self,
         a: &mut AppendState,
@@ -216,17 +216,17 @@ impl Decision<'_> {
             }
         }
         let eviction = plan.eviction.unwrap_or_default();
-        if let (Some(planned), Some(sizes)) = (&mut a.planned, plan.sizes) {
-            planned.write(plan.first, sizes, eviction.floor, eviction.gone);
+        if let (Some(pending_writes), Some(sizes)) = (&mut a.pending_writes, plan.sizes) {
+            pending_writes.write(plan.first, sizes, eviction.floor, eviction.gone);
         }
         if self.p.key.is_some() || shown.is_some() {
             let mut state = self.topic.state.write();
             if let (Some(key), Some(dedupe)) = (self.p.key, &mut state.dedupe) {
-                let settled = plan.config.durability == Durability::Ephemeral;
-                dedupe.staged(key.hash, plan.first, ticket, settled);
+                let is_committed = plan.config.durability == Durability::Ephemeral;
+                dedupe.staged(key.hash, plan.first, ticket, is_committed);
             }
             if let Some((records, charge)) = shown {
-                // A creation is applied later; its records are shown as its config says.
+                // The creation is applied later, but its records are shown under its config now.
                 state.config = plan.config.clone();
                 let loader = Loader {
                     segs: &self.core.segments,
@@ -251,7 +251,7 @@ impl Decision<'_> {
         let mut answer = self.answer(a, plan.first, plan.last);
         answer.created = plan.creation;
         let renewed = plan.reserve.is_some() && !plan.creation;
-        // Without a batch of its own, a write that must wait waits for the newest one.
+        // A write without a batch of its own waits for the newest batch.
         let ticket = ticket.or(a.last.map(|(t, _)| t).filter(|_| level > Level::Staged));
         Ok(Decided { answer, ticket, level, reserved: a.reserve.to, renewed })
     }

@@ -38,7 +38,10 @@ fn every_family_round_trips() {
     round_trip(&RouterCreate { name: "r".into(), router_id: 1, epoch: 1, options: vec![0] });
     round_trip(&RouterDelete { router_id: 1, epoch: 1 });
     let jobs = vec![(1, 2, 3)];
-    round_trip(&Lease { event: LeaseEvent::Extend, node: b"w".to_vec(), lease_ms: 5, jobs });
+    for (event, error) in [(LeaseEvent::Extend, ""), (LeaseEvent::Nack, "disk\0full\0")] {
+        let (jobs, error) = (jobs.clone(), error.into());
+        round_trip(&Lease { event, node: b"w".to_vec(), lease_ms: 5, jobs, error });
+    }
     round_trip(&Consumer { name: "c".into(), mode: 1, cursor: None });
     round_trip(&TxnPart { writer: "w".into(), epoch: 4 });
     for (owner, forgets) in [("", false), ("key", false), ("", true)] {
@@ -90,6 +93,28 @@ fn a_body_is_of_the_lowest_version_that_says_it() {
     for data in [&[&v1[..], &[2]].concat()[..], &[&[2][..], &v1[1..]].concat(), &[0, 0, 0, 0, 9]] {
         assert!(<Delete as Body>::decode(&frame(data)).is_err(), "{data:?}");
     }
+}
+
+#[test]
+fn a_lease_without_an_error_is_of_version_1() {
+    // nack, node, 5 ms, one job; then the error.
+    let v1 = [1, 1, 1, b'w', 5, 1, 7, 8, 2];
+    let body = |error: &str| Lease {
+        event: LeaseEvent::Nack,
+        node: b"w".to_vec(),
+        lease_ms: 5,
+        jobs: vec![(7, 8, 2)],
+        error: error.into(),
+    };
+    let encoded = |error| {
+        let mut bytes = Vec::new();
+        body(error).encode_frame(&mut bytes, 3, 4, 5);
+        parse(&bytes).unwrap().0.data.to_vec()
+    };
+    assert_eq!(encoded(""), v1);
+    assert_eq!(encoded("no"), [&[2][..], &v1[1..], &[2, b'n', b'o']].concat());
+    let frame = |data| Frame::control(FrameType::Lease, 3, 4, 5, data);
+    assert_eq!(<Lease as Body>::decode(&frame(&v1)).unwrap(), body(""));
 }
 
 #[test]

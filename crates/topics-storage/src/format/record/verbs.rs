@@ -56,10 +56,22 @@ pub struct Lease {
     pub lease_ms: u64,
     /// The jobs: seq, lease id, deliveries.
     pub jobs: Vec<(u64, u64, u32)>,
+    /// Why the worker released them; empty: it did not say, as in version 1.
+    pub error: String,
+}
+
+impl Lease {
+    /// An event without an error.
+    #[must_use]
+    pub fn new(event: LeaseEvent, node: &[u8], lease_ms: u64, jobs: Vec<(u64, u64, u32)>) -> Self {
+        Self { event, node: node.to_vec(), lease_ms, jobs, error: String::new() }
+    }
 }
 
 impl Body for Lease {
     const KIND: FrameType = FrameType::Lease;
+    const VERSION: u8 = 2;
+    const SINCE_1: usize = 1;
 }
 
 /// A consumer's stored cursor.

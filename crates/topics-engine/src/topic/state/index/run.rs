@@ -1,4 +1,4 @@
-//! Resident records: those that no segment has.
+//! Resident records, which no segment has.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -18,9 +18,9 @@ pub(crate) struct Entry {
     pub off: u32,
     /// Length of the whole frame.
     pub len: u32,
-    /// Its lsn, from the run's first.
+    /// Its lsn as a difference to the run's lsn.
     pub lsn: u32,
-    /// The frame's flags; [`Self::DEAD`] is ours.
+    /// The frame's flags, and [`Self::DEAD`].
     pub(crate) flags: u8,
 }
 
@@ -35,7 +35,7 @@ impl Entry {
         self.flags & Self::DEAD != 0
     }
 
-    /// The bytes that count: data, meta, tag, node and attributes.
+    /// Payload bytes: data, meta, tag, node and attributes.
     pub(crate) fn payload(&self) -> u64 {
         payload_of(self.len, self.flags)
     }
@@ -48,7 +48,7 @@ pub(crate) fn payload_of(len: u32, flags: u8) -> u64 {
     u64::from(len).saturating_sub((FRAME_HEADER + FRAME_TRAILER) as u64 + prefixes)
 }
 
-/// What holds the bytes of a run.
+/// The place that holds the bytes of a run.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
     /// A WAL file.
@@ -58,12 +58,12 @@ pub(crate) enum Place {
         /// Its key in the shard.
         file: FileKey,
     },
-    /// Memory: the encoded frames of one write, with inner hashes. `ephemeral` records pay for
-    /// it; those of class `memory` move to a file when they are written.
-    Held {
+    /// Memory: the encoded frames of one write, with inner hashes. `ephemeral` records have a charge;
+    /// records of class `memory` move to a file when they are written.
+    Memory {
         /// The frames.
         bytes: Arc<Vec<u8>>,
-        /// What they cost of the budget.
+        /// Their charge on the budget of `ephemeral` topics.
         charge: Option<Arc<Charge>>,
     },
 }
@@ -71,7 +71,7 @@ pub(crate) enum Place {
 impl Place {
     /// Whether the records never reach a file.
     pub(crate) fn ephemeral(&self) -> bool {
-        matches!(self, Self::Held { charge: Some(_), .. })
+        matches!(self, Self::Memory { charge: Some(_), .. })
     }
 
     pub(crate) fn same(&self, other: &Self) -> bool {
@@ -79,19 +79,19 @@ impl Place {
             (Self::File { shard: a, file: x }, Self::File { shard: b, file: y }) => {
                 a == b && x == y
             }
-            (Self::Held { bytes: a, .. }, Self::Held { bytes: b, .. }) => Arc::ptr_eq(a, b),
+            (Self::Memory { bytes: a, .. }, Self::Memory { bytes: b, .. }) => Arc::ptr_eq(a, b),
             _ => false,
         }
     }
 }
 
-/// The records of a run. A checkpoint shares them while it copies; whoever changes them meanwhile
-/// has a copy, of one run.
+/// The entries of a run. A checkpoint shares them while it copies; a change meanwhile copies the
+/// entries of this run first.
 #[derive(Clone, Debug)]
 pub(crate) enum Entries {
-    /// Nobody else has them.
+    /// Only this run has the entries.
     Own(VecDeque<Entry>),
-    /// A checkpoint may have them.
+    /// A checkpoint may share the entries.
     Shared(Arc<VecDeque<Entry>>),
 }
 
@@ -111,7 +111,7 @@ impl Entries {
         }
     }
 
-    /// As they are now.
+    /// Shares the entries as they are now.
     pub(crate) fn share(&mut self) -> Arc<VecDeque<Entry>> {
         let all = match self {
             Self::Own(own) => Arc::new(std::mem::take(own)),
@@ -148,8 +148,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Most records of one: 96 KiB, which an allocator keeps for the next one where it would give
-    /// larger pieces back to the system, and little to copy for a change beside a checkpoint.
+    /// Maximum records of a run. Its 96 KiB are below the size that allocators return to the system,
+    /// and cheap to copy for a change beside a checkpoint.
     pub(crate) const MOST: usize = 4096;
 
     /// The last seq.
@@ -173,7 +173,7 @@ impl Run {
     pub(crate) fn log_file(&self) -> Option<(u32, FileKey)> {
         match &self.place {
             Place::File { shard, file } => Some((*shard, *file)),
-            Place::Held { .. } => None,
+            Place::Memory { .. } => None,
         }
     }
 

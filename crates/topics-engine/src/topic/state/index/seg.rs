@@ -1,4 +1,4 @@
-//! Segments, and which of their records are dead.
+//! Segments of a topic, and their dead records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use roaring::RoaringBitmap;
 use topics_storage::segment::SegmentMeta;
 
-/// Which records of a segment are dead: deleted, or a hole. Offsets from its first seq.
+/// The dead records of a segment, deleted or holes, as offsets from its first seq.
 #[derive(Clone, Debug)]
 pub(crate) enum Dead {
     /// Not loaded.
     Unknown,
-    /// None.
+    /// No record is dead.
     None,
-    /// These.
+    /// These records are dead.
     Some(Arc<RoaringBitmap>),
 }
 
@@ -26,7 +26,7 @@ impl Dead {
         matches!(self, Self::Some(b) if b.contains(offset))
     }
 
-    /// These and more; what is not known stays so.
+    /// Adds dead records; `Unknown` stays `Unknown`.
     pub(crate) fn with(self, more: impl IntoIterator<Item = u32>) -> Self {
         let mut more = more.into_iter().peekable();
         if more.peek().is_none() {
@@ -54,20 +54,20 @@ pub(crate) struct Dirty {
 /// A segment of the topic.
 #[derive(Clone, Debug)]
 pub(crate) struct Seg {
-    /// What the snapshot says.
+    /// The segment as the snapshot describes it.
     pub meta: SegmentMeta,
     /// Records at or above the floor that are not dead.
     pub live_count: u64,
     /// Their payload bytes.
     pub live_bytes: u64,
-    /// The dead.
+    /// The dead records.
     pub dead: Dead,
-    /// Those of the dead that only the WAL knows.
+    /// The dead records that only the WAL has.
     pub dirty: Option<Box<Dirty>>,
 }
 
 impl Seg {
-    /// A segment as the snapshot, or a checkpoint, names it.
+    /// A segment that a snapshot or a checkpoint names.
     pub(crate) fn named(meta: SegmentMeta) -> Self {
         let whole = meta.live_count == meta.span() && meta.del_no == 0;
         Self {
@@ -84,24 +84,24 @@ impl Seg {
         u32::try_from(seq - self.meta.first_seq).unwrap_or(u32::MAX)
     }
 
-    /// Whether more than half of its `.data` is of dead records.
+    /// Whether dead records take more than half of its `.data`.
     pub(crate) fn half_dead(&self) -> bool {
         self.meta.sealed && self.dead_part(2)
     }
 
-    /// Whether one `nth` of its `.data`, and more, is of dead records.
+    /// Whether dead records take more than one `nth` of its `.data`.
     pub(crate) fn dead_part(&self, nth: u64) -> bool {
         // A live record takes its payload, 37 bytes, and at most 6 more.
         let live = 64 + self.live_bytes + 43 * self.live_count;
         !self.meta.cold && (nth - 1) * self.meta.data_len > nth * live
     }
 
-    /// Whether a seq that it covers is dead, if that is known.
+    /// Whether a seq of the segment is dead; false if the dead records are not loaded.
     pub(crate) fn is_dead(&self, seq: u64) -> bool {
         self.dead.contains(self.offset(seq))
     }
 
-    /// The first live seq from `seq` on; `Err`: the dead are not known.
+    /// The first live seq from `seq` on; `Err`: the dead records are not loaded.
     pub(crate) fn next_live(&self, seq: u64) -> Result<Option<u64>, Unknown> {
         let from = seq.max(self.meta.first_seq);
         if from > self.meta.last_seq || self.live_count == 0 {

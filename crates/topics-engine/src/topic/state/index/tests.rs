@@ -14,7 +14,7 @@ fn file(n: u32) -> Place {
 }
 
 fn held() -> Place {
-    Place::Held { bytes: Arc::new(Vec::new()), charge: None }
+    Place::Memory { bytes: Arc::new(Vec::new()), charge: None }
 }
 
 fn entry(len: u32) -> Entry {
@@ -100,10 +100,10 @@ fn the_dead_are_passed_over() {
 fn held_records_settle_in_order() {
     let h = held();
     let mut x = index(&[(1, file(0)), (2, h.clone()), (3, h)]);
-    assert!(!x.settle(3, &file(0), 9, 9), "not the first of its run");
-    assert!(x.settle(2, &file(0), 102, 7));
-    assert!(x.settle(3, &file(1), 103, 8));
-    assert!(!x.settle(3, &file(1), 103, 8));
+    assert!(!x.relocate_to_file(3, &file(0), 9, 9), "not the first of its run");
+    assert!(x.relocate_to_file(2, &file(0), 102, 7));
+    assert!(x.relocate_to_file(3, &file(1), 103, 8));
+    assert!(!x.relocate_to_file(3, &file(1), 103, 8));
     let runs: Vec<_> = x.runs.iter().map(|r| (r.first, r.last(), r.in_file())).collect();
     assert_eq!(runs, [(1, 2, true), (3, 3, true)]);
     assert_eq!(x.entry(2).map(|e| (e.off, e.lsn)), Some((7, 1)));

@@ -2,57 +2,70 @@
 //!
 //! ```text
 //! dead_lettered u64, expired u64, counted u64 (not in version 1), number of jobs u32
-//! job: seq u64, kind u8 (0 waiting, 1 leased, 2 delayed), deliveries u32, ms u64, lease id u64,
-//!      node_len u16, node
+//! job: seq u64, kind u8 (0 waiting, 1 leased, 2 delayed; 4 more: promoted), deliveries u32, ms u64,
+//!      lease id u64, node_len u16, node, error_len u16, error (neither in versions 1 and 2)
 //! ```
 //!
 //! `ms` is the whole time of a lease (it begins anew at open) and the rest of a delay; a delayed job
-//! has the id of its latest lease. Jobs are
-//! there when leases are durable: those that are leased, were delivered, or wait after a nack.
-//! `counted` is the lsn up to which the counts reflect the log; version 1 is written while they are 0.
+//! has the id of its latest lease. A promoted job does not wait for the due time of its record. When
+//! leases are durable the jobs are those that are leased, were delivered, wait after a nack, or are
+//! promoted; otherwise the promoted ones, as if they had never been delivered.
+//! `counted` is the lsn up to which the counts reflect the log. The version is the lowest that says
+//! all of it: 3 with an error or a promoted job, 2 with a count that is not 0.
 
 use topics_storage::snapshot::ReplayPos;
 
-use super::job::Shown;
+use super::job::{Job, JobHistory, Shown};
 use super::machine::Queue;
 use super::tally::Tally;
 use crate::types::error::{Error, Result};
 
 /// The newest version of the encoding.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
+/// Added to the kind of a promoted job.
+const PROMOTED: u8 = 4;
 
 /// The section of a queue that reflects the log up to `lsn`, with its version; `None` when it would
 /// say nothing.
 pub(crate) fn encode(queue: &Queue, durable: bool, mono: u64, lsn: u64) -> Option<(u16, Vec<u8>)> {
     let mut jobs = Vec::new();
     let mut n = 0u32;
-    for (seq, deliveries, shown) in queue.shown().filter(|_| durable) {
+    let tally = queue.tally;
+    let is_written = |j: &Job| durable || j.promoted;
+    let is_3 = queue.jobs().any(|(_, j)| j.promoted || (durable && j.error.is_some()));
+    for (seq, job) in queue.jobs().filter(|(_, j)| is_written(j)) {
+        let (shown, deliveries, promoted) = (job.shown(), job.deliveries, job.promoted);
         let (kind, deliveries, ms, id, node) = match &shown {
+            _ if !durable => (0, 0, 0, 0, &[][..]),
             // Not in the log yet: what was before.
             Shown::Leased { reserved: true, .. } => (0, deliveries - 1, 0, 0, &[][..]),
             Shown::Leased { id, node, lease_ms, .. } => (1, deliveries, *lease_ms, *id, &node[..]),
-            Shown::Delayed(until) => {
-                (2, deliveries, until.saturating_sub(mono), queue.last_lease(seq), &[][..])
-            }
+            Shown::Delayed(until) => (2, deliveries, until.saturating_sub(mono), job.last, &[][..]),
             Shown::Ready | Shown::Dead | Shown::Scheduled(_) => (0, deliveries, 0, 0, &[][..]),
         };
-        if kind == 0 && deliveries == 0 {
+        if kind == 0 && deliveries == 0 && !promoted {
             continue;
         }
         n += 1;
         jobs.extend_from_slice(&seq.to_le_bytes());
-        jobs.push(kind);
+        jobs.push(kind + if promoted { PROMOTED } else { 0 });
         jobs.extend_from_slice(&deliveries.to_le_bytes());
         jobs.extend_from_slice(&ms.to_le_bytes());
         jobs.extend_from_slice(&id.to_le_bytes());
-        jobs.extend_from_slice(&(node.len() as u16).to_le_bytes());
-        jobs.extend_from_slice(node);
+        push_bytes(&mut jobs, node);
+        if is_3 {
+            let error = job.error.as_deref().filter(|_| durable);
+            push_bytes(&mut jobs, error.unwrap_or_default().as_bytes());
+        }
     }
-    let tally = queue.tally;
     if n == 0 && tally.is_zero() {
         return None;
     }
-    let version = if tally.is_zero() { 1 } else { VERSION };
+    let version = match is_3 {
+        true => VERSION,
+        false if tally.is_zero() => 1,
+        false => 2,
+    };
     let mut out = Vec::with_capacity(28 + jobs.len());
     out.extend_from_slice(&tally.dead_lettered.to_le_bytes());
     out.extend_from_slice(&tally.expired.to_le_bytes());
@@ -62,6 +75,12 @@ pub(crate) fn encode(queue: &Queue, durable: bool, mono: u64, lsn: u64) -> Optio
     out.extend_from_slice(&n.to_le_bytes());
     out.extend_from_slice(&jobs);
     Some((version, out))
+}
+
+/// Appends a node or an error, neither of which is longer than its length says.
+fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+    out.extend_from_slice(bytes);
 }
 
 /// Reads what [`encode`] wrote in a version up to [`VERSION`], at monotonic time `mono`, for a log of
@@ -100,14 +119,20 @@ fn read(version: u16, r: &mut &[u8], mono: u64, layout: u64) -> Option<Queue> {
     for _ in 0..u32::from_le_bytes(take(r)?) {
         let seq = u64::from_le_bytes(take(r)?);
         let [kind] = take(r)?;
+        let promoted = kind & PROMOTED != 0;
+        if promoted && version < 3 {
+            return None;
+        }
         let deliveries = u32::from_le_bytes(take(r)?);
         let ms = u64::from_le_bytes(take(r)?);
         let id = u64::from_le_bytes(take(r)?);
-        let len = usize::from(u16::from_le_bytes(take(r)?));
-        let (node, rest) = r.split_at_checked(len)?;
-        *r = rest;
+        let node = take_bytes(r)?;
+        let error = match version {
+            1 | 2 => "",
+            _ => std::str::from_utf8(take_bytes(r)?).ok()?,
+        };
         let until = mono.saturating_add(ms);
-        let shown = match kind {
+        let shown = match kind & !PROMOTED {
             0 => Shown::Ready,
             1 => Shown::Leased {
                 id,
@@ -119,7 +144,15 @@ fn read(version: u16, r: &mut &[u8], mono: u64, layout: u64) -> Option<Queue> {
             2 => Shown::Delayed(until),
             _ => return None,
         };
-        queue.restore(seq, deliveries, id, shown);
+        let error = (!error.is_empty()).then(|| error.into());
+        queue.restore(seq, JobHistory { deliveries, error, promoted }, id, shown);
     }
     Some(queue)
+}
+
+fn take_bytes<'a>(r: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = usize::from(u16::from_le_bytes(take(r)?));
+    let (bytes, rest) = r.split_at_checked(len)?;
+    *r = rest;
+    Some(bytes)
 }

@@ -52,8 +52,8 @@ pub(crate) enum Phase {
     /// Released: claimable from this monotonic time on.
     Delayed(u64),
     Leased(Lease),
-    /// Taken by the engine: it is being moved elsewhere.
-    Moving,
+    /// The engine moves or deletes the job; a failure restores the phase inside.
+    Moving(Box<Phase>),
     Dead,
 }
 
@@ -69,14 +69,52 @@ pub(crate) struct Job {
     pub leaving: bool,
     /// The id of its latest lease, 0: none. That a lease or delay runs out is not logged.
     pub last: u64,
+    /// Claimable before the due time of its record, which counts no more.
+    pub promoted: bool,
+    /// Why a worker released it, the latest that said so.
+    pub error: Option<Arc<str>>,
 }
 
 impl Job {
     pub fn plain() -> Self {
         let phase = Phase::Waiting;
         let (lane, group, special) = (LANE, 0, false);
-        Self { lane, group, special, deliveries: 0, phase, leaving: false, last: 0 }
+        let (deliveries, last) = (0, 0);
+        let (leaving, promoted, error) = (false, false, None);
+        Self { lane, group, special, deliveries, phase, leaving, last, promoted, error }
     }
+
+    /// What it is shown as; one that is being moved, as what it was before.
+    pub fn shown(&self) -> Shown {
+        let phase = match &self.phase {
+            Phase::Moving(before) => before,
+            phase => phase,
+        };
+        match phase {
+            Phase::Waiting | Phase::Moving(_) => Shown::Ready,
+            Phase::Scheduled(at) => Shown::Scheduled(*at),
+            Phase::Delayed(until) => Shown::Delayed(*until),
+            Phase::Dead => Shown::Dead,
+            Phase::Leased(l) => Shown::Leased {
+                id: l.id,
+                node: l.node.clone(),
+                lease_ms: l.lease_ms,
+                deadline: l.deadline,
+                reserved: l.reserved,
+            },
+        }
+    }
+}
+
+/// What a job takes along when its record is moved to another topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct JobHistory {
+    /// How often it was delivered.
+    pub deliveries: u32,
+    /// Why a worker released it, the latest that said so.
+    pub error: Option<Arc<str>>,
+    /// Its due time counts no more.
+    pub promoted: bool,
 }
 
 /// A job as `peek` and snapshots show it.

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use topics_storage::segment::AttrRow;
 
-use super::job::{Fence, Holder, Job, LANE, Lease, Now, Phase, Taken};
+use super::job::{Fence, Holder, Job, JobHistory, LANE, Lease, Now, Phase, Taken};
 use super::order::{Groups, Lanes};
 use super::tally::Tally;
 /// The counter of a lease id.
@@ -104,7 +104,7 @@ impl Queue {
 
     /// The engine takes a job that [`Self::exhausted`] named: it is being moved elsewhere, or dead.
     pub fn retire(&mut self, seq: u64, dead: bool) {
-        self.set(seq, if dead { Phase::Dead } else { Phase::Moving });
+        self.set(seq, if dead { Phase::Dead } else { Phase::Moving(Box::new(Phase::Waiting)) });
     }
 
     /// How many leases a stream has.
@@ -205,7 +205,36 @@ impl Queue {
     /// The engine takes a job that [`Self::next`] gave, or a dead one.
     pub fn take(&mut self, seq: u64, now: Now) {
         self.took(seq, now);
-        self.set(seq, Phase::Moving);
+        self.set(seq, Phase::Moving(Box::new(Phase::Waiting)));
+    }
+
+    /// Reserves a job whose record is about to be deleted on request. False, and nothing changes: it
+    /// is leased and `force` is not set, or a claim, an ack, a nack or a move of it is being decided.
+    pub fn begin_removal(&mut self, seq: u64, force: bool) -> bool {
+        let job = self.jobs.get(&seq);
+        let is_free = job.is_none_or(|j| match &j.phase {
+            Phase::Leased(l) => force && !l.reserved && !j.leaving,
+            Phase::Moving(_) => false,
+            _ => true,
+        });
+        if is_free {
+            let before = job.map_or(Phase::Waiting, |j| j.phase.clone());
+            self.at_cursor &= seq != self.cursor;
+            self.set(seq, Phase::Moving(Box::new(before)));
+        }
+        is_free
+    }
+
+    /// What the log says when a delayed job becomes claimable before its time: its latest lease and
+    /// its deliveries, with id 0 for one that waits for the due time of its record. `None`: it is not
+    /// delayed.
+    pub fn promotion(&self, seq: u64) -> Option<(u64, u32)> {
+        let job = self.jobs.get(&seq)?;
+        match job.phase {
+            Phase::Delayed(_) => Some((job.last, job.deliveries)),
+            Phase::Scheduled(_) => Some((0, 0)),
+            _ => None,
+        }
     }
 
     /// A job that [`Self::next`] gave is dead: it stays where it is until it is revived or deleted.
@@ -227,14 +256,12 @@ impl Queue {
 
     /// A reservation came to nothing.
     pub fn undo(&mut self, seq: u64) {
-        let reserved = |p: &Phase| match p {
-            Phase::Leased(l) => l.reserved,
-            Phase::Moving => true,
-            _ => false,
+        let before = match self.jobs.get(&seq).map(|j| &j.phase) {
+            Some(Phase::Leased(l)) if l.reserved => Phase::Waiting,
+            Some(Phase::Moving(before)) => (**before).clone(),
+            _ => return,
         };
-        if self.jobs.get(&seq).is_some_and(|j| reserved(&j.phase)) {
-            self.set(seq, Phase::Waiting);
-        }
+        self.set(seq, before);
     }
 
     /// Whether this is the holder of a lease that nobody is ending (I6).
@@ -367,7 +394,7 @@ impl Queue {
         self.released.remove(&(job.deliveries, seq));
         match &job.phase {
             Phase::Waiting if job.group == 0 => self.lanes.remove(job.lane, seq),
-            Phase::Waiting | Phase::Moving => {}
+            Phase::Waiting | Phase::Moving(_) => {}
             Phase::Scheduled(at) => {
                 self.scheduled.remove(&(*at, seq));
                 self.delayed -= 1;
@@ -425,13 +452,13 @@ impl Queue {
                     *self.streams.entry(l.stream).or_default() += 1;
                 }
             }
-            Phase::Moving => {}
+            Phase::Moving(_) => {}
             Phase::Dead => {
                 self.dead.insert(seq);
             }
         }
         let (leased, moving) =
-            (matches!(job.phase, Phase::Leased(_)), matches!(job.phase, Phase::Moving));
+            (matches!(job.phase, Phase::Leased(_)), matches!(job.phase, Phase::Moving(_)));
         let dead = matches!(job.phase, Phase::Dead);
         self.jobs.insert(seq, job);
         if group != 0 && !dead {
@@ -514,7 +541,21 @@ impl Queue {
         self.jobs.get(&seq).map_or(0, |j| j.deliveries)
     }
 
-    /// Jobs that are known.
+    /// Why a worker released a job, the latest that said so.
+    pub fn error(&self, seq: u64) -> Option<&str> {
+        self.jobs.get(&seq)?.error.as_deref()
+    }
+
+    /// What a job takes along when its record is moved.
+    pub fn history(&self, seq: u64) -> JobHistory {
+        self.jobs.get(&seq).map_or_else(JobHistory::default, |j| JobHistory {
+            deliveries: j.deliveries,
+            error: j.error.clone(),
+            promoted: j.promoted,
+        })
+    }
+
+    /// How many jobs are known.
     #[cfg(test)]
     pub fn known(&self) -> usize {
         self.jobs.len()

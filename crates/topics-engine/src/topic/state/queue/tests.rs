@@ -12,7 +12,7 @@ use topics_storage::snapshot::ReplayPos;
 use super::job::Taken;
 use super::order::PATIENCE_MS;
 use super::tally::Tally;
-use super::{Fence, Holder, Now, Queue, Shown, Why, codec};
+use super::{Fence, Holder, JobHistory, Now, Queue, Shown, Why, codec};
 
 fn holder(node: &[u8], lease_ms: u64) -> Holder {
     Holder { node: node.into(), lease_ms, stream: 0 }
@@ -76,7 +76,7 @@ impl Bench {
     }
 
     fn apply(&mut self, event: LeaseEvent, node: &[u8], lease_ms: u64, jobs: Vec<(u64, u64, u32)>) {
-        let event = Lease { event, node: node.to_vec(), lease_ms, jobs };
+        let event = Lease::new(event, node, lease_ms, jobs);
         self.q.apply(&event, self.now);
         self.events.push(event);
     }
@@ -113,7 +113,14 @@ impl Bench {
     }
 
     fn nack(&mut self, seq: u64, id: u64, delay: u64) {
-        self.apply(LeaseEvent::Nack, b"n", delay, vec![(seq, id, 1)]);
+        self.fail(seq, id, delay, "");
+    }
+
+    fn fail(&mut self, seq: u64, id: u64, delay: u64, error: &str) {
+        let event = Lease::new(LeaseEvent::Nack, b"n", delay, vec![(seq, id, 1)]);
+        let event = Lease { error: error.into(), ..event };
+        self.q.apply(&event, self.now);
+        self.events.push(event);
     }
 
     fn ack(&mut self, seq: u64) {
@@ -276,12 +283,7 @@ fn i6_of_two_leases_in_a_group_the_later_counts() {
             let claims = [vec![(first, 7, 1)], vec![(second, 9, 1)]];
             b.events = order
                 .map(|i| claims[i].clone())
-                .map(|jobs| Lease {
-                    event: LeaseEvent::Claim,
-                    node: b"n".to_vec(),
-                    lease_ms: 100,
-                    jobs,
-                })
+                .map(|jobs| Lease::new(LeaseEvent::Claim, b"n", 100, jobs))
                 .to_vec();
             let mut q = b.replayed(0, late);
             assert_eq!((q.counts().0, q.lease(second)), (1, Some((9, 1))), "{order:?} {late}");
@@ -343,8 +345,7 @@ fn state_follows_what_is_in_flight() {
 fn replaying_events_over_a_later_state_changes_nothing() {
     let mut b = Bench::new();
     b.plains(3);
-    let node = b"n".to_vec();
-    let event = |event, lease_ms, jobs| Lease { event, node: node.clone(), lease_ms, jobs };
+    let event = |event, lease_ms, jobs| Lease::new(event, b"n", lease_ms, jobs);
     let log = [
         event(LeaseEvent::Claim, 1_000, vec![(1, 11, 1), (2, 12, 1)]),
         event(LeaseEvent::Extend, 2_000, vec![(1, 11, 1)]),
@@ -386,9 +387,45 @@ fn a_section_reads_back() {
     for cut in 0..bytes.len() {
         assert!(codec::decode(version, &bytes[..cut], 0, 3).is_err());
     }
+    assert!(codec::decode(3, &bytes, 0, 3).is_err(), "a version 3 has errors");
     // Without durable leases only the counts are kept.
     let (version, bytes) = codec::encode(&b.q, false, 0, 70).unwrap();
     assert_eq!(codec::decode(version, &bytes, 0, 3).unwrap().shown().count(), 0);
+}
+
+#[test]
+fn a_section_of_version_3_has_errors_and_promoted_jobs() {
+    let mut b = Bench::new();
+    let due = b.now.wall + 9_000;
+    let (promoted, scheduled, failed) = (b.put(5, 0, due), b.put(5, 0, due), b.put(5, 0, 0));
+    b.apply(LeaseEvent::Nack, b"", 0, vec![(promoted, 0, 0)]);
+    assert_eq!(codec::encode(&b.q, false, 0, 0).unwrap().0, 3);
+    assert_eq!(b.order(2), [promoted, failed]);
+    for (seq, error) in [(promoted, "pröblem"), (failed, "")] {
+        let (id, _) = b.q.lease(seq).unwrap();
+        b.fail(seq, id, 400, error);
+    }
+    let (version, bytes) = codec::encode(&b.q, true, b.now.mono, 70).unwrap();
+    let mut back = codec::decode(version, &bytes, b.now.mono, 3).unwrap();
+    b.log.values().for_each(|row| back.special(row));
+    assert_eq!(version, 3);
+    assert_eq!(back.shown().collect::<Vec<_>>(), b.q.shown().collect::<Vec<_>>());
+    for seq in [promoted, scheduled, failed] {
+        assert_eq!(back.history(seq), b.q.history(seq));
+    }
+    assert_eq!(back.error(promoted), Some("pröblem"));
+    for cut in 0..bytes.len() {
+        assert!(codec::decode(version, &bytes[..cut], 0, 3).is_err());
+    }
+    assert!(codec::decode(2, &bytes, 0, 3).is_err(), "no version 2 says that");
+    // Without durable leases: promoted for good, and nothing else.
+    let (version, bytes) = codec::encode(&b.q, false, 0, 70).unwrap();
+    let mut back = codec::decode(version, &bytes, 0, 3).unwrap();
+    back.recovered(b.now, false);
+    b.log.values().for_each(|row| back.special(row));
+    let history = JobHistory { promoted: true, ..JobHistory::default() };
+    assert_eq!(back.history(promoted), history);
+    assert_eq!((back.counts(), back.history(failed)), ((0, 1, 0), JobHistory::default()));
 }
 
 #[test]
@@ -478,6 +515,7 @@ struct Naive {
     row: AttrRow,
     phase: Phase,
     deliveries: u32,
+    error: Option<String>,
 }
 
 #[derive(Default)]
@@ -575,6 +613,13 @@ enum Op {
     Extend(usize, u64),
     Floor(usize),
     Revive(usize),
+    Promote(usize),
+    Remove {
+        pick: usize,
+        force: bool,
+        /// The delete fails: the job is as it was.
+        fails: bool,
+    },
     Pass(u64),
     Reopen(bool),
     /// Another process, whose replay begins this number of lease events before its snapshot.
@@ -596,6 +641,9 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0usize..50, 1u64..3_000).prop_map(|(i, d)| Op::Extend(i, d)),
         1 => (0usize..50).prop_map(Op::Floor),
         1 => (0usize..50).prop_map(Op::Revive),
+        2 => (0usize..50).prop_map(Op::Promote),
+        2 => (0usize..50, any::<bool>(), any::<bool>())
+            .prop_map(|(pick, force, fails)| Op::Remove { pick, force, fails }),
         3 => prop_oneof![1u64..400, Just(PATIENCE_MS)].prop_map(Op::Pass),
         1 => any::<bool>().prop_map(Op::Reopen),
         1 => (0usize..40, any::<bool>()).prop_map(|(n, late)| Op::Replay(n, late)),
@@ -631,7 +679,8 @@ impl Duel {
                 let at = if delay == 0 { 0 } else { now.wall + delay };
                 let seq = self.b.put(lane, group, at);
                 let phase = if at == 0 { Phase::Waiting } else { Phase::Scheduled(at) };
-                self.m.jobs.insert(seq, Naive { row: self.b.log[&seq], phase, deliveries: 0 });
+                let (row, deliveries, error) = (self.b.log[&seq], 0, None);
+                self.m.jobs.insert(seq, Naive { row, phase, deliveries, error });
             }
             Op::Claim { node, lease } => self.claim(node, lease),
             Op::Bury => {
@@ -687,10 +736,15 @@ impl Duel {
             }
             Op::Nack(i, delay) => {
                 if let Some((seq, id, node)) = self.leased(i) {
-                    self.b.nack(seq, id, delay);
+                    let error = if id % 3 == 0 { String::new() } else { format!("e{id}") };
+                    self.b.fail(seq, id, delay, &error);
                     let phase =
                         if delay == 0 { Phase::Waiting } else { Phase::Delayed(now.mono + delay) };
-                    self.m.jobs.get_mut(&seq).unwrap().phase = phase;
+                    let job = self.m.jobs.get_mut(&seq).unwrap();
+                    job.phase = phase;
+                    if !error.is_empty() {
+                        job.error = Some(error);
+                    }
                     self.stale.push((seq, id, node));
                 }
             }
@@ -712,13 +766,59 @@ impl Duel {
                 if let Some(seq) = self.pick(i).filter(|s| self.m.jobs[s].phase == Phase::Dead) {
                     self.b.apply(LeaseEvent::Nack, b"", 0, vec![(seq, 0, 0)]);
                     let j = self.m.jobs.get_mut(&seq).unwrap();
-                    (j.phase, j.deliveries) = (Phase::Waiting, 0);
+                    (j.phase, j.deliveries, j.error) = (Phase::Waiting, 0, None);
                 }
             }
+            Op::Promote(i) => self.promote(i),
+            Op::Remove { pick, force, fails } => self.remove(pick, force, fails),
             Op::Pass(ms) => self.b.pass(ms),
             Op::Reopen(durable) => self.reopen(durable),
             Op::Replay(n, late) => self.replay(n, late),
         }
+    }
+
+    fn promote(&mut self, i: usize) {
+        self.b.q.sweep(self.b.now);
+        self.m.sweep(self.b.now);
+        let Some(seq) = self.pick(i) else { return };
+        let job = self.m.jobs.get_mut(&seq).unwrap();
+        let is_delayed = matches!(job.phase, Phase::Delayed(_) | Phase::Scheduled(_));
+        let promotion = self.b.q.promotion(seq);
+        assert_eq!(promotion.is_some(), is_delayed, "{:?}", job.phase);
+        if let Some((id, deliveries)) = promotion {
+            job.phase = Phase::Waiting;
+            self.b.apply(LeaseEvent::Nack, b"", 0, vec![(seq, id, deliveries)]);
+        }
+    }
+
+    fn remove(&mut self, pick: usize, force: bool, fails: bool) {
+        self.b.q.sweep(self.b.now);
+        self.m.sweep(self.b.now);
+        let Some(seq) = self.pick(pick) else { return };
+        let lease = match self.m.jobs[&seq].phase {
+            Phase::Leased { id, node, .. } => Some((seq, id, node)),
+            _ => None,
+        };
+        let is_free = self.b.q.begin_removal(seq, force);
+        assert_eq!(is_free, force || lease.is_none(), "{:?}", self.m.jobs[&seq].phase);
+        if !is_free {
+            return;
+        }
+        assert!(!self.b.q.begin_removal(seq, true), "it is reserved once");
+        let log = &self.b.log;
+        let fresh = |from: u64| Ok::<_, Infallible>(log.range(from..).next().map(|(s, _)| *s));
+        let shown = self.b.q.preview(1_000, fresh).unwrap();
+        assert!(!shown.contains(&seq), "no claim gets what is being removed");
+        if let Some((seq, id, node)) = lease {
+            assert!(!self.b.q.holds(Fence { node: &[node], seq, id: Some(id) }));
+        }
+        if fails {
+            self.b.q.undo(seq);
+            return;
+        }
+        self.b.ack(seq);
+        self.m.jobs.remove(&seq);
+        self.stale.extend(lease);
     }
 
     fn expected(&mut self) -> Option<Taken> {
@@ -776,7 +876,7 @@ impl Duel {
                 _ => Phase::Waiting,
             };
             if !durable {
-                j.deliveries = 0;
+                (j.deliveries, j.error) = (0, None);
             }
         }
         self.m.sweep(now);
@@ -845,6 +945,9 @@ impl Duel {
             self.m.jobs.keys().copied().filter(|s| self.m.claimable(*s)).collect();
         want.sort_by_key(|s| (self.m.jobs[s].row.lane, *s));
         assert_eq!(shown, want);
+        for (seq, job) in &self.m.jobs {
+            assert_eq!(self.b.q.error(*seq), job.error.as_deref(), "{seq}");
+        }
         self.b.q.deadline_passed();
         let deadline = self.m.deadline(3);
         assert_eq!(self.b.q.earlier_deadline(3), deadline);

@@ -1,15 +1,18 @@
 //! What the log and snapshots say of jobs.
 
+use std::sync::Arc;
+
 use topics_storage::format::record::{self, LeaseEvent};
 use topics_storage::snapshot::ReplayPos;
 
 use super::Queue;
-use crate::topic::state::queue::job::{Job, Lease, Now, Phase, Shown};
+use crate::topic::state::queue::job::{Job, JobHistory, Lease, Now, Phase, Shown};
 
 impl Queue {
     /// Applies a lease event. Each may be applied again over a state that reflects it and what came
     /// after: a claim sets what a lease is, the others change only the lease that they name.
     pub fn apply(&mut self, body: &record::Lease, now: Now) {
+        let error: Option<Arc<str>> = (!body.error.is_empty()).then(|| body.error.as_str().into());
         for &(seq, id, deliveries) in &body.jobs {
             let until = now.mono.saturating_add(body.lease_ms);
             match body.event {
@@ -25,6 +28,9 @@ impl Queue {
                         _ => false,
                     };
                     if ends {
+                        if let (Some(error), Some(job)) = (&error, self.jobs.get_mut(&seq)) {
+                            job.error = Some(error.clone());
+                        }
                         self.set(seq, if now { Phase::Waiting } else { Phase::Delayed(until) });
                     }
                 }
@@ -62,37 +68,36 @@ impl Queue {
         }
     }
 
-    /// A dead job is one that was never delivered.
+    /// A dead job, or one that waits for its due time, becomes claimable as one that was never
+    /// delivered.
     pub fn revive(&mut self, seq: u64) {
-        if self.jobs.get(&seq).is_none_or(|j| matches!(j.phase, Phase::Dead | Phase::Waiting)) {
-            self.set(seq, Phase::Waiting);
-            self.set_deliveries(seq, 0);
+        use Phase::{Dead, Scheduled, Waiting};
+        let phase = self.jobs.get(&seq).map(|j| &j.phase);
+        if !matches!(phase, None | Some(Dead | Waiting | Scheduled(_))) {
+            return;
+        }
+        // In a recovery the options of a job may not be loaded yet.
+        let promoted = matches!(phase, None | Some(Scheduled(_)));
+        self.set(seq, Waiting);
+        self.set_deliveries(seq, 0);
+        if let Some(job) = self.jobs.get_mut(&seq) {
+            job.promoted |= promoted;
+            job.error = None;
         }
     }
 
-    /// Known jobs with options, deliveries and what they are in, ascending.
+    /// The known jobs, ascending.
+    pub fn jobs(&self) -> impl Iterator<Item = (u64, &Job)> {
+        self.jobs.iter().map(|(seq, job)| (*seq, job))
+    }
+
+    /// Known jobs, deliveries and what they are shown as, ascending.
     pub fn shown(&self) -> impl Iterator<Item = (u64, u32, Shown)> + '_ {
-        self.jobs.iter().filter_map(|(seq, j)| {
-            let shown = match &j.phase {
-                Phase::Waiting => Shown::Ready,
-                Phase::Scheduled(at) => Shown::Scheduled(*at),
-                Phase::Delayed(until) => Shown::Delayed(*until),
-                Phase::Moving => return None,
-                Phase::Dead => Shown::Dead,
-                Phase::Leased(l) => Shown::Leased {
-                    id: l.id,
-                    node: l.node.clone(),
-                    lease_ms: l.lease_ms,
-                    deadline: l.deadline,
-                    reserved: l.reserved,
-                },
-            };
-            Some((*seq, j.deliveries, shown))
-        })
+        self.jobs().map(|(seq, job)| (seq, job.deliveries, job.shown()))
     }
 
     /// A job as a snapshot says it, with its latest lease; `until` of a lease or delay is monotonic.
-    pub fn restore(&mut self, seq: u64, deliveries: u32, last: u64, shown: Shown) {
+    pub fn restore(&mut self, seq: u64, history: JobHistory, last: u64, shown: Shown) {
         let phase = match shown {
             Shown::Ready | Shown::Scheduled(_) | Shown::Dead => Phase::Waiting,
             Shown::Delayed(until) => Phase::Delayed(until),
@@ -101,9 +106,9 @@ impl Queue {
             }
         };
         self.set(seq, phase);
-        self.set_deliveries(seq, deliveries);
+        self.set_deliveries(seq, history.deliveries);
         if let Some(job) = self.jobs.get_mut(&seq) {
-            job.last = last;
+            (job.last, job.promoted, job.error) = (last, history.promoted, history.error);
         }
     }
 
@@ -121,9 +126,12 @@ impl Queue {
                 }
                 Phase::Scheduled(_) => {}
                 _ if durable => {}
-                _ if job.special => {
+                _ if job.special || job.promoted => {
                     self.set(seq, Phase::Waiting);
                     self.set_deliveries(seq, 0);
+                    if let Some(job) = self.jobs.get_mut(&seq) {
+                        job.error = None;
+                    }
                 }
                 _ => self.detach(seq),
             }

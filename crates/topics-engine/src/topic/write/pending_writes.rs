@@ -1,7 +1,7 @@
-//! What is staged and not applied yet, as far as caps must know it.
+//! Staged writes that are not applied yet, as caps need to know them.
 //!
-//! Only topics with a cap keep this. Deletes and expiry of such a topic are made alone (see
-//! `lifecycle`), so planned state is the applied one, plus these writes, minus what they evict.
+//! Only topics with a cap keep this. Deletes and expiry of such a topic are made exclusively (see
+//! `lifecycle`), so the state that a write is decided on is the applied one, plus these writes, minus what they evict.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::topic::state::State;
 
 /// A staged write.
 #[derive(Clone, Debug)]
-struct Step {
+struct PendingWrite {
     /// Seq of its first record.
     first: u64,
     /// Payload bytes of its records.
@@ -18,36 +18,36 @@ struct Step {
     bytes: u64,
     /// The evict floor that it logs, 0: none.
     floor: u64,
-    /// What that takes away.
+    /// Records and bytes that it evicts.
     gone: (u64, u64),
 }
 
-/// The steps, in staging order.
+/// The staged writes of a topic, in staging order.
 #[derive(Debug, Default)]
 pub(crate) struct PendingWrites {
-    steps: VecDeque<Step>,
+    writes: VecDeque<PendingWrite>,
 }
 
-/// The live records as they will be.
+/// The live records after all staged writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProjectedUsage {
     pub count: u64,
     pub bytes: u64,
-    /// Nothing below will be live.
+    /// No record below will be live.
     pub floor: u64,
 }
 
 impl PendingWrites {
-    /// Forgets what has been applied, and adds up the rest.
+    /// Removes applied writes, and adds up the others.
     pub(crate) fn projected_usage(&mut self, state: &State) -> ProjectedUsage {
-        while let Some(s) = self.steps.front() {
+        while let Some(s) = self.writes.front() {
             if s.first + s.count > state.indexed_to + 1 || s.floor > state.evict_floor {
                 break;
             }
-            self.steps.pop_front();
+            self.writes.pop_front();
         }
         let mut out = ProjectedUsage { count: state.count, bytes: state.bytes, floor: state.floor };
-        for s in &self.steps {
+        for s in &self.writes {
             // A record shown before it is written (class `memory`) is in the state already.
             if s.first + s.count > state.indexed_to + 1 {
                 out.count += s.count;
@@ -66,19 +66,19 @@ impl PendingWrites {
     pub(crate) fn write(&mut self, first: u64, sizes: Vec<u32>, floor: u64, gone: (u64, u64)) {
         let count = sizes.len() as u64;
         let bytes = sizes.iter().map(|s| u64::from(*s)).sum();
-        self.steps.push_back(Step { first, sizes, count, bytes, floor, gone });
+        self.writes.push_back(PendingWrite { first, sizes, count, bytes, floor, gone });
     }
 
     /// Sizes of the staged records above `indexed_to`, with their seqs.
     pub(crate) fn records(&self, indexed_to: u64) -> impl Iterator<Item = (u64, u32)> {
-        self.steps
+        self.writes
             .iter()
             .flat_map(|s| (s.first..).zip(s.sizes.iter().copied()))
             .filter(move |(seq, _)| *seq > indexed_to)
     }
 
-    /// Forgets the steps from `first` on: they failed.
+    /// Removes the writes from `first` on, which failed.
     pub(crate) fn fail(&mut self, first: u64) {
-        self.steps.retain(|s| s.first < first);
+        self.writes.retain(|s| s.first < first);
     }
 }

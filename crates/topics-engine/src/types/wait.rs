@@ -1,0 +1,201 @@
+//! Waiting for a change: by callback, by a blocked thread, in turn.
+
+use std::fmt;
+use std::sync::Arc;
+
+use topics_env::sync::{Condvar, Instant, Mutex};
+
+/// A callback that is called once.
+pub(crate) type Callback = Box<dyn FnOnce() + Send>;
+
+/// Callbacks that wait for a change, oldest first. `K` says what each of them waits for.
+///
+/// The owner's lock guards the list. The owner calls what [`Self::take`] returns, and drops what
+/// [`Self::cancel`] returns, without that lock, because a callback may call back into the owner.
+pub(crate) struct Waiters<K = ()> {
+    last_id: u64,
+    entries: Vec<(u64, K, Callback)>,
+}
+
+impl<K> Default for Waiters<K> {
+    fn default() -> Self {
+        Self { last_id: 0, entries: Vec::new() }
+    }
+}
+
+impl<K> fmt::Debug for Waiters<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiters").field("waiting", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl<K> Waiters<K> {
+    /// Adds a callback. Returns an id for [`Self::cancel`], never 0.
+    pub(crate) fn add(&mut self, key: K, call: Callback) -> u64 {
+        self.last_id += 1;
+        self.entries.push((self.last_id, key, call));
+        self.last_id
+    }
+
+    /// Removes and returns a callback that still waits.
+    pub(crate) fn cancel(&mut self, id: u64) -> Option<Callback> {
+        // Ids ascend: entries are only added at the end.
+        let at = self.entries.binary_search_by_key(&id, |e| e.0).ok()?;
+        Some(self.entries.remove(at).2)
+    }
+
+    /// Removes and returns the callbacks whose change has come, oldest first.
+    pub(crate) fn take(&mut self, is_due: impl Fn(&K) -> bool) -> Vec<Callback> {
+        let due = self.entries.extract_if(.., |(_, key, _)| is_due(key));
+        due.map(|(_, _, call)| call).collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+/// A value that one thread sets, once, and another one waits for.
+pub(crate) struct OneShot<T> {
+    value: Mutex<Option<T>>,
+    is_set: Condvar,
+}
+
+impl<T> OneShot<T> {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { value: Mutex::new(None), is_set: Condvar::new() })
+    }
+
+    pub(crate) fn set(&self, value: T) {
+        *self.value.lock() = Some(value);
+        self.is_set.notify_all();
+    }
+
+    /// Waits for the value and takes it; `None` when it is not set by the deadline. No deadline:
+    /// waits for as long as it takes.
+    pub(crate) fn wait(&self, deadline: Option<Instant>) -> Option<T> {
+        let mut value = self.value.lock();
+        while value.is_none() {
+            match deadline {
+                Some(at) if self.is_set.wait_until(&mut value, at).timed_out() => break,
+                Some(_) => {}
+                None => self.is_set.wait(&mut value),
+            }
+        }
+        value.take()
+    }
+}
+
+/// A lock without data that may be held across calls: by a blocked thread's caller, or until a
+/// callback runs. Waiting threads get it one by one; waiting callbacks are all called when it is
+/// released, and try again.
+#[derive(Debug, Default)]
+pub(crate) struct ReaderLock {
+    state: Mutex<ReaderState>,
+    released: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct ReaderState {
+    is_locked: bool,
+    waiters: Waiters,
+}
+
+/// Holds a [`ReaderLock`]; releases it when dropped.
+pub(crate) struct ReaderGuard(Arc<ReaderLock>);
+
+impl Drop for ReaderGuard {
+    fn drop(&mut self) {
+        let waiters = {
+            let mut state = self.0.state.lock();
+            state.is_locked = false;
+            state.waiters.take(|()| true)
+        };
+        self.0.released.notify_one();
+        waiters.into_iter().for_each(|call| call());
+    }
+}
+
+impl ReaderLock {
+    /// Takes the lock; waits for it until the deadline, `None` when it is held until then. No
+    /// deadline: does not wait.
+    pub(crate) fn lock(self: &Arc<Self>, deadline: Option<Instant>) -> Option<ReaderGuard> {
+        let mut state = self.state.lock();
+        while state.is_locked {
+            let late = self.released.wait_until(&mut state, deadline?).timed_out();
+            if late && state.is_locked {
+                return None;
+            }
+        }
+        state.is_locked = true;
+        Some(ReaderGuard(self.clone()))
+    }
+
+    /// Has `call` called once when the lock is free: immediately if it is free now.
+    pub(crate) fn on_release(&self, call: Callback) {
+        let due = {
+            let mut state = self.state.lock();
+            state.waiters.add((), call);
+            if state.is_locked { Vec::new() } else { state.waiters.take(|()| true) }
+        };
+        due.into_iter().for_each(|call| call());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use topics_env::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// Appends digits to a number: the order of calls.
+    fn digits() -> (Arc<AtomicU64>, impl Fn(u64) -> Callback) {
+        let calls = Arc::new(AtomicU64::new(0));
+        let shared = calls.clone();
+        (calls, move |digit| {
+            let calls = shared.clone();
+            Box::new(move || {
+                let before = calls.load(Ordering::SeqCst);
+                calls.store(10 * before + digit, Ordering::SeqCst);
+            })
+        })
+    }
+
+    #[test]
+    fn waiters_are_taken_oldest_first_and_cancelled_ones_never() {
+        let (calls, call) = digits();
+        let mut waiters = Waiters::default();
+        let ids: Vec<u64> = (1..=5).map(|n| waiters.add(n % 2, call(n))).collect();
+        assert!(waiters.cancel(ids[2]).is_some() && waiters.cancel(ids[2]).is_none());
+        assert!(waiters.cancel(0).is_none() && waiters.cancel(6).is_none());
+        waiters.take(|odd| *odd == 1).into_iter().for_each(|call| call());
+        assert_eq!((calls.load(Ordering::SeqCst), waiters.len()), (15, 2));
+        waiters.take(|_| true).into_iter().for_each(|call| call());
+        assert_eq!((calls.load(Ordering::SeqCst), waiters.len()), (1524, 0));
+    }
+
+    #[test]
+    fn a_value_is_taken_once_and_a_deadline_ends_the_wait() {
+        let slot = OneShot::new();
+        assert_eq!(slot.wait(Some(Instant::now())), None);
+        slot.set(7);
+        assert_eq!(slot.wait(None), Some(7));
+        assert_eq!(slot.wait(Some(Instant::now())), None);
+    }
+
+    #[test]
+    fn a_reader_lock_is_free_after_its_guard_and_calls_those_that_wait() {
+        let (calls, call) = digits();
+        let lock = Arc::new(ReaderLock::default());
+        let guard = lock.lock(None).unwrap();
+        assert!(lock.lock(None).is_none() && lock.lock(Some(Instant::now())).is_none());
+        lock.on_release(call(1));
+        lock.on_release(call(2));
+        assert_eq!(calls.load(Ordering::SeqCst), 0);
+        drop(guard);
+        assert_eq!(calls.load(Ordering::SeqCst), 12);
+        lock.on_release(call(3));
+        assert_eq!(calls.load(Ordering::SeqCst), 123);
+        assert!(lock.lock(None).is_some());
+    }
+}

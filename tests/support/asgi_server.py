@@ -1,0 +1,148 @@
+"""The application under ASGI servers of others, and mounted in frameworks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from .http_client import once
+from .waiting import until
+
+APP = "topics_engine.asgi:app"
+
+COMMANDS: dict[str, str] = {
+    "uvicorn": "uvicorn --port {port} --log-level warning {app}",
+    "hypercorn": "hypercorn --bind 127.0.0.1:{port} --graceful-timeout 20 {app}",
+    "granian": "granian --interface asgi --port {port} --log-level warning {app}",
+    "daphne": "daphne --port {port} --verbosity 0 {app}",
+    "uvicorn --lifespan off": "uvicorn --lifespan off --port {port} --log-level warning {app}",
+}
+"""How each server is started."""
+
+SERVERS = ("uvicorn", "hypercorn", "granian", "daphne")
+
+MOUNTED = {
+    "starlette": """
+        from contextlib import asynccontextmanager
+        from starlette.applications import Starlette
+        from starlette.routing import Mount
+        from topics_engine.asgi import create_app
+
+        topics = create_app()
+
+        @asynccontextmanager
+        async def lifespan(_):
+            async with topics.running():
+                yield
+
+        app = Starlette(routes=[Mount("/topics", topics)], lifespan=lifespan)
+    """,
+    "fastapi": """
+        from contextlib import asynccontextmanager
+        from fastapi import FastAPI
+        from topics_engine.asgi import create_app
+
+        topics = create_app()
+
+        @asynccontextmanager
+        async def lifespan(_):
+            async with topics.running():
+                yield
+
+        app = FastAPI(lifespan=lifespan)
+        app.mount("/topics", topics)
+    """,
+    "bare": """
+        from starlette.applications import Starlette
+        from starlette.routing import Mount
+        from topics_engine.asgi import create_app
+
+        app = Starlette(routes=[Mount("/topics", create_app())])
+    """,
+}
+"""Applications that mount this one: the recipes of the documentation, and none."""
+
+
+class AsgiServer:
+    """A server of others in a process of its own, with the application or one that mounts it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        server: str,
+        *,
+        mounted: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.server = server
+        self.base = "/topics" if mounted else ""
+        self.port = free_port()
+        self.log = folder / "server.log"
+        app = APP
+        if mounted:
+            (folder / "mounting.py").write_text(textwrap.dedent(MOUNTED[mounted]))
+            app = "mounting:app"
+        command = COMMANDS[server].format(port=self.port, app=app).split()
+        given = {"TOPICS_DATA_DIR": str(folder / "data"), "PYTHONPATH": str(folder)}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                cwd=folder,
+                env={**os.environ, **given, **(env or {})},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait_listening(self) -> None:
+        """Waits until the port is open; asks nothing of the application."""
+
+        def listens() -> bool:
+            assert self.process.poll() is None, self.log.read_text()
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+                return True
+            return False
+
+        until(listens, 60)
+
+    def wait_ready(self) -> None:
+        """Waits until the engine is open."""
+        self.wait_listening()
+        until(lambda: once(self.port, "GET", f"{self.base}/readyz").status == 200, 60)
+
+    def stop(self, seconds: float = 30) -> int:
+        """SIGTERM; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+    def ensure_dead(self) -> None:
+        """Kills the process if it runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@contextlib.contextmanager
+def serving(
+    folder: Path, server: str, *, mounted: str = "", env: Mapping[str, str] | None = None
+) -> Iterator[AsgiServer]:
+    """A server that is listening."""
+    made = AsgiServer(folder, server, mounted=mounted, env=env)
+    try:
+        made.wait_listening()
+        yield made
+    finally:
+        made.ensure_dead()
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
