@@ -87,6 +87,9 @@ pub struct CommitRequest<'a> {
     pub stages: &'a [TxnStage<'a>],
     /// The API key of the caller, whose number of writers is limited. Empty: none.
     pub owner: &'a str,
+    /// Identifies the query that commits, at most 256 bytes; empty: none. The last epoch is answered
+    /// again to the query that committed it, and to no other.
+    pub query: &'a str,
     /// Cursors, acks and conditions.
     pub work: TxnWork<'a>,
 }

@@ -23,6 +23,8 @@ use crate::types::error::{Error, Result};
 use crate::types::name;
 use crate::verbs;
 
+/// The longest name of a query.
+const MAX_QUERY: usize = 256;
 /// The longest idempotency key.
 const MAX_KEY: usize = 256;
 /// The longest decision: it is one frame.
@@ -36,12 +38,32 @@ pub(crate) fn commit(
 ) -> Result<Committed> {
     name::check(writer)?;
     core.check_open()?;
+    check_query(req.query)?;
     let _lock = core.txns.lock_writer(writer);
-    if let Some(answer) = earlier(core, writer, Some(req.epoch))? {
+    if let Some(answer) = earlier(core, writer, Some(req.epoch), req.query)? {
         return Ok(answer);
     }
     let gathered = gather::stages(core, writer, req.stages)?;
-    decide(core, (writer, req.epoch, req.owner), gathered, &req.work)
+    let author = Author { writer, epoch: req.epoch, owner: req.owner, query: req.query };
+    decide(core, &author, gathered, &req.work)
+}
+
+/// Who commits, and as which epoch.
+struct Author<'a> {
+    writer: &'a str,
+    epoch: u64,
+    /// The API key; empty: none.
+    owner: &'a str,
+    /// The query; empty: none.
+    query: &'a str,
+}
+
+fn check_query(query: &str) -> Result<()> {
+    if query.len() > MAX_QUERY {
+        let text = format!("`query` is {} bytes; at most {MAX_QUERY} are allowed", query.len());
+        return Err(Error::InvalidRequest(text));
+    }
+    Ok(())
 }
 
 /// A transaction in one call.
@@ -51,7 +73,7 @@ pub(crate) fn transact(core: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result
     let _lock = core.txns.lock_writer(&writer);
     let named = req.writer.is_some();
     let shown = |c: Committed| Committed { epoch: if named { c.epoch } else { 0 }, ..c };
-    if let Some(answer) = earlier(core, &writer, epoch)? {
+    if let Some(answer) = earlier(core, &writer, epoch, "")? {
         return Ok(shown(answer));
     }
     let now = core.time.steady();
@@ -72,7 +94,8 @@ pub(crate) fn transact(core: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result
         gather::add(&mut gathered.rows, rows);
         charge = Some(taken);
     }
-    let outcome = decide(core, (&writer, epoch, req.owner), gathered, &req.work);
+    let author = Author { writer: &writer, epoch, owner: req.owner, query: "" };
+    let outcome = decide(core, &author, gathered, &req.work);
     drop(charge);
     outcome.map(shown)
 }
@@ -151,23 +174,36 @@ fn earlier(
     core: &Arc<Transactions>,
     writer: &str,
     epoch: Option<u64>,
+    query: &str,
 ) -> Result<Option<Committed>> {
     for (writer, epoch) in core.txns.all_open(Some(writer)) {
         publish::finish(core, &writer, epoch)?;
     }
     let last = core.txns.last(writer, core.time.steady());
     let (Some(last), Some(epoch)) = (last, epoch) else { return undecided(core) };
-    if last.epoch == epoch {
-        return Ok(Some(Committed { deduped: true, ..last }));
-    }
-    if writer.starts_with(KEYED) {
+    if writer.starts_with(KEYED) && last.epoch != epoch {
         return Err(Error::IdempotencyMismatch { topic: "(a transaction)".into() });
     }
-    if epoch < last.epoch {
-        let (writer, last) = (writer.to_owned(), last.epoch);
-        return Err(Error::StaleEpoch { writer, epoch, last });
+    if epoch > last.epoch {
+        return undecided(core);
     }
-    undecided(core)
+    let (writer, last_epoch) = (writer.to_owned(), last.epoch);
+    // Another query's epoch is no repeat of this one: its rows are other rows.
+    let committed_by = core.txns.query_of(&writer);
+    if committed_by != query {
+        let query = query.to_owned();
+        return Err(Error::EpochOfOtherQuery {
+            writer,
+            epoch,
+            last: last_epoch,
+            committed_by,
+            query,
+        });
+    }
+    if epoch < last_epoch {
+        return Err(Error::StaleEpoch { writer, epoch, last: last_epoch });
+    }
+    Ok(Some(Committed { deduped: true, ..last }))
 }
 
 /// No earlier answer; an error if the shard of the decisions has failed, because it may have one.
@@ -178,28 +214,27 @@ fn undecided(core: &Transactions) -> Result<Option<Committed>> {
 /// Checks, decides and publishes. The caller has the writer's lock.
 fn decide(
     core: &Arc<Transactions>,
-    (writer, epoch, owner): (&str, u64, &str),
+    author: &Author<'_>,
     gathered: Gathered,
     work: &TxnWork<'_>,
 ) -> Result<Committed> {
     let Gathered { files, rows, staged } = gathered;
-    let who = (writer, epoch);
+    let who = (author.writer, author.epoch);
     let mut tried = false;
     // Kept until the end frame is applied, which counts the remembered writer or key.
-    let admission = writers::admit(core, writer, owner);
+    let admission = writers::admit(core, author.writer, author.owner);
     let admitted = admission.as_ref().map_err(Clone::clone);
     let decided = admitted.and_then(|_| check(core, rows, work)).and_then(|ready| {
         tried = true;
-        let owner = owner.to_owned();
-        log(core, &TxnCommit { files: files.clone(), owner, ..body(who, &ready) }).inspect_err(
-            |_| {
-                // A failed shard may have the decision after a restart, which acks these jobs: their
-                // leases stay, so that no other worker gets them.
-                if core.wal.poisoned(0).is_none() {
-                    ready.iter().for_each(|h| participant::release_acks(&h.topic, &h.part.acks));
-                }
-            },
-        )?;
+        let (owner, query) = (author.owner.to_owned(), author.query.to_owned());
+        let decision = TxnCommit { files: files.clone(), owner, query, ..body(who, &ready) };
+        log(core, &decision).inspect_err(|_| {
+            // A failed shard may have the decision after a restart, which acks these jobs: their
+            // leases stay, so that no other worker gets them.
+            if core.wal.poisoned(0).is_none() {
+                ready.iter().for_each(|h| participant::release_acks(&h.topic, &h.part.acks));
+            }
+        })?;
         Ok(ready)
     });
     let ready = match decided {

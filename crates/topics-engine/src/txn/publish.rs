@@ -112,10 +112,20 @@ pub(crate) fn end(core: &Arc<Transactions>, writer: &str, epoch: u64) -> Result<
         last_seq: *last_seq,
     });
     let answer = Committed { epoch, deduped: false, topics: answer.collect() };
-    let owner = open.body.owner.clone();
-    let body = TxnDone { writer: writer.to_owned(), epoch, topics, owner, forgets: false };
-    log_end(core, &body, Level::Written)?;
+    log_end(core, &done(&open.body, topics), Level::Written)?;
     Ok(answer)
+}
+
+/// The frame that ends a transaction, with the topics that got rows.
+fn done(decision: &TxnCommit, topics: Vec<(u64, String, u64, u64)>) -> TxnDone {
+    TxnDone {
+        writer: decision.writer.clone(),
+        epoch: decision.epoch,
+        topics,
+        owner: decision.owner.clone(),
+        forgets: false,
+        query: decision.query.clone(),
+    }
 }
 
 pub(crate) fn log_end(core: &Arc<Transactions>, body: &TxnDone, level: Level) -> Result<()> {
@@ -138,9 +148,9 @@ pub(crate) fn recovered(core: &Arc<Transactions>) -> Result<()> {
             Err(e @ Error::Corrupt { .. }) if core.options.recovery.gives_up() => {
                 log::error!("what is left of epoch {epoch} of writer {writer:?} is given up: {e}");
                 // The published parts stay; the others are never published.
-                let (topics, owner) = (Vec::new(), String::new());
-                let body = TxnDone { writer, epoch, topics, owner, forgets: false };
-                log_end(core, &body, Level::Written)?;
+                if let Some(open) = core.txns.open(&writer, epoch) {
+                    log_end(core, &done(&open.body, Vec::new()), Level::Written)?;
+                }
             }
             Err(e @ (Error::StorageUnavailable { .. } | Error::Throttled { .. })) => {
                 // The engine opens; a pass, a repeat or the next open finishes the decision.

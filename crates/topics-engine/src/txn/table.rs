@@ -226,6 +226,11 @@ impl Txns {
         (!owner.is_empty()).then(|| owner.clone())
     }
 
+    /// The query that committed the last epoch of a writer; empty: none.
+    pub(crate) fn query_of(&self, writer: &str) -> String {
+        self.inner.lock().last.get(writer).map(|last| last.body.query.clone()).unwrap_or_default()
+    }
+
     /// Waits for the lock of a writer, or of another name.
     pub(crate) fn lock_writer(&self, of: &str) -> WriterLock<'_> {
         let mut locked = self.locked.lock();
@@ -381,6 +386,7 @@ pub(crate) fn empty_commit() -> TxnCommit {
         commits: Vec::new(),
         acks: Vec::new(),
         owner: String::new(),
+        query: String::new(),
     }
 }
 
@@ -410,6 +416,7 @@ mod tests {
             epoch,
             topics: vec![(7, "t".into(), epoch, epoch)],
             owner: String::new(),
+            query: String::new(),
             forgets: false,
         }
     }

@@ -35,7 +35,10 @@ impl World {
             .iter()
             .map(|(stage, parts)| TxnStage { stage, parts: *parts, records: None })
             .collect();
-        self.engine().commit("w", &CommitRequest { epoch, stages: &stages, work, owner: "" })
+        self.engine().commit(
+            "w",
+            &CommitRequest { epoch, stages: &stages, work, ..CommitRequest::default() },
+        )
     }
 
     fn once(&self, topic: &str, data: &[&str], key: &[u8]) -> Result<Committed> {
@@ -177,6 +180,42 @@ fn a_commit_is_everywhere_and_its_repeat_changes_nothing() {
         let next = w.put("disk", &["after"]);
         assert_eq!(next.first_seq, next.last_seq);
     }
+}
+
+#[test]
+fn an_epoch_belongs_to_the_query_that_committed_it() {
+    let mut w = World::with(small());
+    w.furnish();
+    let by = |w: &World, epoch, stage: &str, query| {
+        w.stage(stage, 0, &[("disk", &[stage])]).unwrap();
+        let stages = [TxnStage { stage, parts: 1, records: Some(1) }];
+        let req = CommitRequest { epoch, stages: &stages, query, ..CommitRequest::default() };
+        w.engine().commit("w", &req)
+    };
+    assert!(!by(&w, 7, "a", "one").unwrap().deduped);
+    for end in [World::kill, World::reopen, World::power_cut] {
+        // The last epoch and an older one are the other query's, whatever its number is here.
+        for (epoch, query) in [(7, "two"), (7, ""), (6, "two"), (0, "")] {
+            let e = by(&w, epoch, "b", query).unwrap_err();
+            assert_eq!(e.code(), "stale_epoch");
+            let Error::EpochOfOtherQuery { last: 7, committed_by, query: of, .. } = &e else {
+                panic!("{e}");
+            };
+            assert_eq!((&**committed_by, &**of), ("one", query));
+        }
+        let older = by(&w, 6, "b", "one").unwrap_err();
+        assert!(matches!(older, Error::StaleEpoch { epoch: 6, last: 7, .. }), "{older}");
+        assert!(by(&w, 7, "b", "one").unwrap().deduped);
+        let rows: Vec<_> = w.data("disk").into_iter().filter(|d| d != "before").collect();
+        assert_eq!(rows, ["a"]);
+        end(&mut w);
+        w.checkpoint();
+    }
+    // A later epoch is a new one, whoever commits it; then the writer is that query's.
+    assert!(!by(&w, 8, "c", "two").unwrap().deduped);
+    assert!(by(&w, 8, "d", "one").is_err());
+    let long = "q".repeat(257);
+    assert!(matches!(by(&w, 9, "e", &long), Err(Error::InvalidRequest(_))));
 }
 
 /// A run, with the journal positions that matter.

@@ -96,6 +96,13 @@ pub(crate) fn forget(core: &Arc<Transactions>, writer: &str) -> Result<bool> {
 
 fn log_forgotten(core: &Arc<Transactions>, writer: &str, level: Level) -> Result<()> {
     let (writer, owner) = (writer.to_owned(), String::new());
-    let body = TxnDone { writer, epoch: 0, topics: Vec::new(), owner, forgets: true };
+    let body = TxnDone {
+        writer,
+        epoch: 0,
+        topics: Vec::new(),
+        owner,
+        forgets: true,
+        query: String::new(),
+    };
     publish::log_end(core, &body, level)
 }

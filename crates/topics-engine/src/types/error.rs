@@ -210,6 +210,23 @@ pub enum Error {
         /// The last one that was committed.
         last: u64,
     },
+    /// The writer's last epoch, or an older one, and another query committed the last.
+    #[error(
+        "writer {writer:?}: query {query:?} commits epoch {epoch}, but query {committed_by:?} has \
+         committed epochs up to {last}: give each query a writer of its own, or delete the writer"
+    )]
+    EpochOfOtherQuery {
+        /// The writer.
+        writer: String,
+        /// The epoch of the commit.
+        epoch: u64,
+        /// The last one that was committed.
+        last: u64,
+        /// The query that committed it; empty: a commit without one.
+        committed_by: String,
+        /// The query that asks.
+        query: String,
+    },
     /// No transaction writer of this name.
     #[error("transaction writer {0:?} has committed nothing and staged nothing")]
     TxnNotFound(String),
@@ -283,7 +300,7 @@ impl Error {
             Self::RouterNotFound(_) => "router_not_found",
             Self::RouterCycle { .. } => "router_cycle",
             Self::TxnIncomplete { .. } => "txn_incomplete",
-            Self::StaleEpoch { .. } => "stale_epoch",
+            Self::StaleEpoch { .. } | Self::EpochOfOtherQuery { .. } => "stale_epoch",
             Self::TxnNotFound(_) => "txn_not_found",
             Self::LeaseLost { .. } => "lease_lost",
             Self::SessionGone => "session_gone",

@@ -42,6 +42,7 @@ pub struct Txn<'a> {
     writer: Option<Cow<'a, str>>,
     epoch: Option<u64>,
     key: Cow<'a, [u8]>,
+    query: Cow<'a, str>,
 }
 
 /// The kind of body.
@@ -56,7 +57,7 @@ impl Request {
     fn fields(self) -> Fields {
         let own = Fields::of(match self {
             Self::Stage => &["appends"],
-            Self::Commit => &["epoch", "stages"],
+            Self::Commit => &["epoch", "stages", "query"],
             Self::Transact => &["appends", "idempotency_key", "writer", "epoch"],
         });
         match self {
@@ -116,7 +117,7 @@ pub fn stage_table<'a>(
     }
 }
 
-/// `{epoch, stages: [{id, parts, records?}], expect_heads?, commits?, acks?}`.
+/// `{epoch, stages: [{id, parts, records?}], query?, expect_heads?, commits?, acks?}`.
 pub fn commit<'a>(body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
     let t = parse(Request::Commit, body, limits)?;
     if t.epoch.is_none() { Err(FieldPath::field("epoch").invalid("is missing")) } else { Ok(t) }
@@ -150,6 +151,7 @@ fn parse<'a>(kind: Request, body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, 
             "expect_heads" => heads(s, &mut t.heads)?,
             "epoch" => t.epoch = Some(s.u64(FieldPath::field("epoch"))?),
             "writer" => t.writer = Some(s.text(FieldPath::field("writer"))?),
+            "query" => t.query = s.text(FieldPath::field("query"))?,
             "idempotency_key" => t.key = body_key(s)?,
             _ => s.skip()?,
         }
@@ -355,7 +357,10 @@ impl Txn<'_> {
             .map(|(stage, parts, records)| TxnStage { stage, parts: *parts, records: *records })
             .collect();
         let epoch = self.epoch.unwrap_or(0);
-        self.with_work(|work| run(&CommitRequest { epoch, stages: &stages, work, owner: "" }))
+        self.with_work(|work| {
+            let query = &*self.query;
+            run(&CommitRequest { epoch, stages: &stages, work, query, owner: "" })
+        })
     }
 
     /// Calls `run` with the transaction as an engine request.
