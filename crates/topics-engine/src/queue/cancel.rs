@@ -2,7 +2,7 @@
 //!
 //! A cancelled claim holds no job. Until its lease is decided, its reservation is undone and was no
 //! delivery. After that (a durable lease is being logged, or others of the pass are answered first)
-//! the pass releases the lease again, and nobody is answered.
+//! the pass releases the lease again, and the claim is not answered.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ enum Phase {
     Answered,
 }
 
-/// What a waiting claim, the passes that serve it and whoever may cancel it share.
+/// What a waiting claim, the passes that serve it and its canceller share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClaimState(Arc<Mutex<Phase>>);
 

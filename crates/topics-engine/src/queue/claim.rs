@@ -34,9 +34,9 @@ const MAX_EXHAUSTED: usize = 1000;
 /// How often one claim sweeps what has expired.
 pub(crate) const SWEEPS: usize = 3;
 
-/// What one claim wants.
+/// What one claim requests.
 #[derive(Clone, Debug)]
-pub(crate) struct Want {
+pub(crate) struct ClaimRequest {
     pub node: Arc<[u8]>,
     pub max: usize,
     pub lease_ms: Option<u64>,
@@ -45,7 +45,7 @@ pub(crate) struct Want {
     pub state: ClaimState,
 }
 
-impl Want {
+impl ClaimRequest {
     pub(crate) fn new(core: &Queues, req: &Claim<'_>, stream: u64) -> Result<Self> {
         let max = core.options.max_node_bytes;
         if req.node.is_empty() || req.node.len() > max {
@@ -62,7 +62,7 @@ impl Want {
     }
 
     /// How many jobs it can take now.
-    pub(crate) fn room(&self, topic: &Topic) -> usize {
+    pub(crate) fn capacity(&self, topic: &Topic) -> usize {
         match self.stream {
             0 => self.max,
             s => self.max.saturating_sub(with(topic, |q| q.stream_load(s))),
@@ -75,7 +75,7 @@ pub(crate) fn claim(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Claim<'_>) -> 
     claim_for(core, topic, req, 0)
 }
 
-/// The same for a stream.
+/// A claim of a stream.
 pub(crate) fn claim_for(
     core: &Arc<Queues>,
     topic: &Arc<Topic>,
@@ -83,10 +83,11 @@ pub(crate) fn claim_for(
     stream: u64,
 ) -> Result<Claimed> {
     let config = config_of(topic)?;
-    let want = Want::new(core, req, stream)?;
+    let request = ClaimRequest::new(core, req, stream)?;
     if config.claim_jitter_ms == 0 {
-        let order = vec![0; want.room(topic)];
-        let mut given = give(core, topic, std::slice::from_ref(&want), &order, Dead::Move)?;
+        let order = vec![0; request.capacity(topic)];
+        let mut given =
+            claim_pass(core, topic, std::slice::from_ref(&request), &order, ExhaustedJobs::Move)?;
         if let Some(c) = given.pop().filter(|c| !c.is_empty() || req.wait.is_zero()) {
             return Ok(c);
         }
@@ -94,12 +95,13 @@ pub(crate) fn claim_for(
     let answer = OneShot::new();
     let answered = answer.clone();
     let done: Completion<Claimed> = Box::new(move |outcome| answered.set(outcome));
-    let waiter = Waiter::new(core, want, req.wait.min(longest()), done);
+    let waiter = Waiter::new(core, request, req.wait.min(max_wait()), done);
     let id = core.claim_waiters.wait(core, topic, waiter);
-    // The desk answers when the time is over; an engine without threads is driven by its owner.
-    let patience = longest() + longest();
+    // The claim-waiter thread answers at the timeout; an engine without threads is driven by its
+    // owner.
+    let call_timeout = max_wait() + max_wait();
     let time_out =
-        Instant::now().checked_add(if core.options.background { patience } else { req.wait });
+        Instant::now().checked_add(if core.options.background { call_timeout } else { req.wait });
     if let Some(outcome) = answer.wait(time_out) {
         return outcome;
     }
@@ -110,12 +112,12 @@ pub(crate) fn claim_for(
     answer.wait(None).unwrap_or(Err(Error::Closed))
 }
 
-fn longest() -> std::time::Duration {
+fn max_wait() -> std::time::Duration {
     std::time::Duration::from_millis(MAX_WAIT_MS)
 }
 
-/// The same without blocking: `done` is called once, from the desk's thread or whoever drives the
-/// engine. The returned id withdraws it, 0: it was answered.
+/// The same without blocking: `done` is called once, from the claim-waiter thread or the caller
+/// of `tick`. The returned id withdraws it, 0: it was answered.
 pub(crate) fn claim_async(
     core: &Arc<Queues>,
     topic: &Arc<Topic>,
@@ -123,15 +125,21 @@ pub(crate) fn claim_async(
     stream: u64,
     done: Completion<Claimed>,
 ) -> u64 {
-    match config_of(topic).and_then(|config| Ok((config, Want::new(core, req, stream)?))) {
-        Ok((config, want)) => {
-            // A lease that is logged is waited for, and nobody is served before those who wait.
+    match config_of(topic).and_then(|config| Ok((config, ClaimRequest::new(core, req, stream)?))) {
+        Ok((config, request)) => {
+            // Logging a lease would block, and claims that wait are served first.
             let here = config.claim_jitter_ms == 0
                 && !config.leases_durable
                 && !core.claim_waiters.serves(topic.id());
             if here {
-                let order = vec![0; want.room(topic)];
-                let given = give(core, topic, std::slice::from_ref(&want), &order, Dead::Leave);
+                let order = vec![0; request.capacity(topic)];
+                let given = claim_pass(
+                    core,
+                    topic,
+                    std::slice::from_ref(&request),
+                    &order,
+                    ExhaustedJobs::Leave,
+                );
                 match given.map(|mut given| given.pop().filter(|c| !c.is_empty())) {
                     Ok(None) => {}
                     Ok(Some(claimed)) => {
@@ -144,7 +152,7 @@ pub(crate) fn claim_async(
                     }
                 }
             }
-            let waiter = Waiter::new(core, want, req.wait.min(longest()), done);
+            let waiter = Waiter::new(core, request, req.wait.min(max_wait()), done);
             core.claim_waiters.wait(core, topic, waiter)
         }
         Err(e) => {
@@ -160,19 +168,19 @@ pub(crate) fn empty(core: &Queues, topic: &Topic) -> Claimed {
     Claimed { topic_id: topic.id(), ready, ..Claimed::default() }
 }
 
-/// A job that was reserved for one of the wants.
+/// A job that was reserved for one of the requests.
 #[derive(Clone, Copy, Debug)]
-struct Picked {
-    want: usize,
+struct ReservedJob {
+    request: usize,
     lease: Lease,
 }
 
 /// What a pass picked.
 #[derive(Debug, Default)]
 struct Pass {
-    /// Which want each further job is for.
+    /// Which request each further job is for.
     turns: VecDeque<usize>,
-    jobs: Vec<Picked>,
+    jobs: Vec<ReservedJob>,
     /// Over their deliveries, to be moved to the dead-letter topic.
     over: Vec<u64>,
     /// Jobs that leave their place without a lease, and their latest: that it ran out is logged.
@@ -195,28 +203,28 @@ pub(crate) fn ended(queue: &Queue, seq: u64) -> Option<(u64, u64, u32)> {
 /// What a pass does with jobs that have had all their deliveries and go to another topic, which is
 /// waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dead {
+pub(crate) enum ExhaustedJobs {
     /// They go there.
     Move,
     /// It ends at the first of them.
     Leave,
 }
 
-/// One pass for all of the wants: the `i`-th job goes to the want that `order` names.
-pub(crate) fn give(
+/// One pass for all of the requests: the `i`-th job goes to the request that `order` names.
+pub(crate) fn claim_pass(
     core: &Arc<Queues>,
     topic: &Arc<Topic>,
-    wants: &[Want],
+    requests: &[ClaimRequest],
     order: &[usize],
-    dead: Dead,
+    dead: ExhaustedJobs,
 ) -> Result<Vec<Claimed>> {
     core.check_open()?;
     topic.check_sound()?;
     topic.touch(core.time.steady());
     load(core, topic)?;
     let mut pass = Pass { turns: order.iter().copied().collect(), ..Pass::default() };
-    let outcome = gather(core, topic, wants, dead, &mut pass)
-        .and_then(|records| lease(core, topic, wants, &mut pass, records));
+    let outcome = reserve_and_read(core, topic, requests, dead, &mut pass)
+        .and_then(|records| lease(core, topic, requests, &mut pass, records));
     if outcome.is_err() {
         with(topic, |q| pass.jobs.iter().for_each(|p| q.undo(p.lease.seq)));
     }
@@ -226,17 +234,17 @@ pub(crate) fn give(
 /// Records, and the slot of each job that was picked.
 type Records = (ReadBatch, Vec<usize>);
 
-/// Reserves jobs and reads their records. What has expired stands in nobody's way: it is swept by a
-/// pass that may wait.
-fn gather(
+/// Reserves jobs and reads their records. Expired records hide no job: a pass that may
+/// wait sweeps them and goes on.
+fn reserve_and_read(
     core: &Arc<Queues>,
     topic: &Arc<Topic>,
-    wants: &[Want],
-    dead: Dead,
+    requests: &[ClaimRequest],
+    dead: ExhaustedJobs,
     pass: &mut Pass,
 ) -> Result<Records> {
     for round in 0.. {
-        let picked = pick(core, topic, (wants, dead), pass);
+        let picked = reserve_jobs(core, topic, (requests, dead), pass);
         if !pass.over.is_empty() {
             dead_letter::move_exhausted(core, topic, &std::mem::take(&mut pass.over));
         }
@@ -244,7 +252,7 @@ fn gather(
         let seqs: Vec<u64> = pass.jobs.iter().map(|p| p.lease.seq).collect();
         let (batch, slots) = fetch(core, topic, &seqs, false)?;
         let gone = drop_gone(topic, pass, &slots);
-        if gone == 0 || round == SWEEPS || dead == Dead::Leave {
+        if gone == 0 || round == SWEEPS || dead == ExhaustedJobs::Leave {
             return Ok((batch, slots.into_iter().flatten().collect()));
         }
         sweep_expired(core, topic)?;
@@ -259,7 +267,7 @@ pub(crate) fn sweep_expired(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<()
     Ok(())
 }
 
-/// A record that expired or was deleted between is nobody's job. Returns how many there are.
+/// Drops the jobs whose record expired or was deleted since; returns how many.
 fn drop_gone(topic: &Topic, pass: &mut Pass, slots: &[Option<usize>]) -> usize {
     let before = pass.jobs.len();
     let mut gone = Vec::new();
@@ -275,7 +283,7 @@ fn drop_gone(topic: &Topic, pass: &mut Pass, slots: &[Option<usize>]) -> usize {
         with(topic, |q| {
             for p in gone {
                 pass.end(q, p.lease.seq);
-                pass.turns.push_front(p.want);
+                pass.turns.push_front(p.request);
                 q.forget(p.lease.seq);
             }
         });
@@ -284,13 +292,18 @@ fn drop_gone(topic: &Topic, pass: &mut Pass, slots: &[Option<usize>]) -> usize {
 }
 
 /// Reserves jobs in the order of their turns.
-fn pick(core: &Queues, topic: &Topic, asked: (&[Want], Dead), pass: &mut Pass) -> Result<()> {
+fn reserve_jobs(
+    core: &Queues,
+    topic: &Topic,
+    asked: (&[ClaimRequest], ExhaustedJobs),
+    pass: &mut Pass,
+) -> Result<()> {
     loop {
         let now = now(core);
         let head = topic.gate.head();
         let unknown = {
             let mut state = topic.state.write();
-            match pick_known(core, &mut state, asked, now, head, pass) {
+            match reserve_known(core, &mut state, asked, now, head, pass) {
                 Ok(()) => return Ok(()),
                 Err(Unknown(file_no)) => file_no,
             }
@@ -299,10 +312,10 @@ fn pick(core: &Queues, topic: &Topic, asked: (&[Want], Dead), pass: &mut Pass) -
     }
 }
 
-fn pick_known(
+fn reserve_known(
     core: &Queues,
     state: &mut State,
-    (wants, dead): (&[Want], Dead),
+    (requests, dead): (&[ClaimRequest], ExhaustedJobs),
     now: Now,
     head: u64,
     pass: &mut Pass,
@@ -325,10 +338,10 @@ fn pick_known(
             if config.dead_letter.is_none() {
                 queue.mark_dead(t.seq, now);
                 pass.end(queue, t.seq);
-            } else if dead == Dead::Leave {
+            } else if dead == ExhaustedJobs::Leave {
                 return Ok(());
             } else {
-                queue.take(t.seq, now);
+                queue.begin_move(t.seq, now);
                 pass.over.push(t.seq);
             }
             exhausted += 1;
@@ -337,16 +350,16 @@ fn pick_known(
             }
             continue;
         }
-        let Some(want) = wants.get(turn) else { return Ok(()) };
-        let lease_ms = want.lease_ms.unwrap_or(config.lease_ms);
-        let holder = Holder { node: want.node.clone(), lease_ms, stream: want.stream };
+        let Some(request) = requests.get(turn) else { return Ok(()) };
+        let lease_ms = request.lease_ms.unwrap_or(config.lease_ms);
+        let holder = Holder { node: request.node.clone(), lease_ms, stream: request.stream };
         let Some(lease_id) = queue.reserve(t.seq, &holder, now) else {
-            log::error!("a queue has given all lease ids of this life: reopen the engine");
+            log::error!("all lease ids of this process are used up: reopen the engine");
             return Ok(());
         };
         let deadline = core.time.steady().saturating_add(lease_ms);
         let lease = Lease { seq: t.seq, lease_id, deadline, deliveries: t.deliveries + 1 };
-        pass.jobs.push(Picked { want: turn, lease });
+        pass.jobs.push(ReservedJob { request: turn, lease });
         pass.turns.pop_front();
     }
     Ok(())
@@ -356,12 +369,12 @@ fn pick_known(
 /// while the guards live.
 fn pin<'a>(
     topic: &Topic,
-    wants: &'a [Want],
+    requests: &'a [ClaimRequest],
     pass: &mut Pass,
     slots: &mut Vec<usize>,
 ) -> Vec<PinnedClaim<'a>> {
-    let pinned: Vec<_> = wants.iter().map(|want| want.state.pin()).collect();
-    let kept: Vec<bool> = pass.jobs.iter().map(|p| pinned[p.want].is_some()).collect();
+    let pinned: Vec<_> = requests.iter().map(|request| request.state.pin()).collect();
+    let kept: Vec<bool> = pass.jobs.iter().map(|p| pinned[p.request].is_some()).collect();
     if kept.contains(&false) {
         with(topic, |q| {
             let dropped = pass.jobs.iter().zip(&kept).filter(|(_, kept)| !**kept);
@@ -379,27 +392,27 @@ fn pin<'a>(
 fn lease(
     core: &Arc<Queues>,
     topic: &Arc<Topic>,
-    wants: &[Want],
+    requests: &[ClaimRequest],
     pass: &mut Pass,
     (batch, mut slots): Records,
 ) -> Result<Vec<Claimed>> {
-    let pinned = pin(topic, wants, pass, &mut slots);
-    let mut out: Vec<Claimed> = Vec::with_capacity(wants.len());
+    let pinned = pin(topic, requests, pass, &mut slots);
+    let mut out: Vec<Claimed> = Vec::with_capacity(requests.len());
     // First what makes way: after a crash there are no two leases in a group (I6).
     let mut events = vec![record::Lease::new(LeaseEvent::Nack, b"", 0, pass.ended.clone())];
     let default = topic.state.read().config.lease_ms;
-    for (i, want) in wants.iter().enumerate() {
-        let lease_ms = want.lease_ms.unwrap_or(default);
+    for (i, request) in requests.iter().enumerate() {
+        let lease_ms = request.lease_ms.unwrap_or(default);
         let mut c = Claimed { topic_id: topic.id(), lease_ms, ..Claimed::default() };
         c.records.chunks.clone_from(&batch.chunks);
-        for (p, slot) in pass.jobs.iter().zip(&slots).filter(|(p, _)| p.want == i) {
+        for (p, slot) in pass.jobs.iter().zip(&slots).filter(|(p, _)| p.request == i) {
             if let Some(slot) = batch.slots.get(*slot) {
                 c.leases.push(p.lease);
                 c.records.slots.push(*slot);
             }
         }
         let jobs = c.leases.iter().map(|l| (l.seq, l.lease_id, l.deliveries)).collect();
-        events.push(record::Lease::new(LeaseEvent::Claim, &want.node, lease_ms, jobs));
+        events.push(record::Lease::new(LeaseEvent::Claim, &request.node, lease_ms, jobs));
         out.push(c);
     }
     if topic.state.read().config.leases_durable {
@@ -509,7 +522,7 @@ pub(crate) fn load(core: &Queues, topic: &Topic) -> Result<()> {
         }
         rows.retain(|r| state.may_live(r.seq));
         let queue = state.queue.get_or_insert_default();
-        rows.iter().for_each(|r| queue.special(r));
+        rows.iter().for_each(|r| queue.add_options(r));
         queue.loaded = true;
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 /// How many of `available` jobs each claim gets: in turns, in proportion to what it asked for.
 /// The answer says, job by job, whose it is.
-pub(crate) fn deal(available: usize, wants: &[usize]) -> Vec<usize> {
+pub(crate) fn divide(available: usize, wants: &[usize]) -> Vec<usize> {
     let mut given = vec![0usize; wants.len()];
     let total: usize = wants.iter().sum();
     let mut out = Vec::with_capacity(available.min(total));
@@ -27,7 +27,7 @@ mod tests {
 
     fn counts(available: usize, wants: &[usize]) -> Vec<usize> {
         let mut n = vec![0; wants.len()];
-        deal(available, wants).into_iter().for_each(|i| n[i] += 1);
+        divide(available, wants).into_iter().for_each(|i| n[i] += 1);
         n
     }
 
@@ -38,7 +38,7 @@ mod tests {
         assert_eq!(counts(2, &[1, 1, 1]), [1, 1, 0]);
         assert_eq!(counts(100, &[2, 3]), [2, 3]);
         assert_eq!(counts(0, &[2]), [0]);
-        assert_eq!(deal(4, &[2, 2]), [0, 1, 0, 1]);
+        assert_eq!(divide(4, &[2, 2]), [0, 1, 0, 1]);
     }
 
     proptest! {

@@ -33,7 +33,7 @@ use crate::verbs::{perform, submit};
 const CHUNK: usize = 500;
 
 /// A record on its way.
-struct Item {
+struct MovedRecord {
     seq: u64,
     /// Its slot in the batch that was read.
     slot: usize,
@@ -89,10 +89,10 @@ fn dead_letter(
             let meta = letter::meta_of(&record, batch.attrs(slot), was, reason);
             // Its options wait for a redrive.
             let options = JobOptions::default();
-            items.push(Item { seq, slot, dest: dest.clone(), meta, options });
+            items.push(MovedRecord { seq, slot, dest: dest.clone(), meta, options });
         }
-        let how = How { create: config.auto_create, why: reason.why() };
-        moved += relocate(core, topic, &batch, &items, how)?;
+        let how = MoveOptions { create: config.auto_create, why: reason.why() };
+        moved += move_records(core, topic, &batch, &items, how)?;
     }
     core.metrics.dead_letters.add(moved);
     Ok(moved)
@@ -114,25 +114,25 @@ pub(crate) fn expire_jobs(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) 
 
 /// How records move.
 #[derive(Clone, Copy, Debug)]
-struct How {
+struct MoveOptions {
     /// Whether the topic that they go to may be created.
     create: bool,
     /// What the one that they leave counts.
     why: Why,
 }
 
-impl How {
+impl MoveOptions {
     /// By a redrive.
     const ASKED: Self = Self { create: false, why: Why::ASKED };
 }
 
 /// Copies, syncs, deletes, releases the keys. Returns how many were moved.
-fn relocate(
+fn move_records(
     core: &Arc<Queues>,
     source: &Arc<Topic>,
     batch: &ReadBatch,
-    items: &[Item],
-    how: How,
+    items: &[MovedRecord],
+    how: MoveOptions,
 ) -> Result<u64> {
     let mut moved: Vec<(u64, Arc<str>, Appended)> = Vec::new();
     let mut failed = None;
@@ -164,7 +164,7 @@ fn copies(
     core: &Arc<Queues>,
     source: &Arc<Topic>,
     batch: &ReadBatch,
-    items: &[Item],
+    items: &[MovedRecord],
     create: bool,
 ) -> (Vec<(u64, Appended)>, Option<Error>) {
     let mut done = Vec::new();
@@ -210,7 +210,7 @@ fn prepared(
     core: &Queues,
     source: &Topic,
     batch: &ReadBatch,
-    item: &Item,
+    item: &MovedRecord,
     (create, job): (bool, bool),
 ) -> Result<Prepared> {
     let record = batch.get(item.slot);
@@ -244,7 +244,8 @@ pub(crate) fn redrive(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> 
         }
     }
     let queue = topic.state.read().config.kind == TopicType::Queue;
-    let done = if queue { revive(core, topic, req) } else { return_letters(core, topic, req) }?;
+    let done =
+        if queue { revive(core, topic, req) } else { redrive_dead_letters(core, topic, req) }?;
     if !req.dry_run {
         core.metrics.redriven_jobs.add(done.moved);
     }
@@ -273,10 +274,10 @@ fn revive(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redri
             let item = |(seq, slot): &(u64, usize)| {
                 let meta = batch.get(*slot).map(|r| r.meta.to_vec()).unwrap_or_default();
                 let options = JobOptions::of(batch.attrs(*slot), &with(topic, |q| q.history(*seq)));
-                Item { seq: *seq, slot: *slot, dest: dest.clone(), meta, options }
+                MovedRecord { seq: *seq, slot: *slot, dest: dest.clone(), meta, options }
             };
-            let items: Vec<Item> = found.iter().map(item).collect();
-            moved += relocate(core, topic, &batch, &items, How::ASKED)?;
+            let items: Vec<MovedRecord> = found.iter().map(item).collect();
+            moved += move_records(core, topic, &batch, &items, MoveOptions::ASKED)?;
         } else {
             let jobs = found.iter().map(|(seq, _)| (*seq, 0, 0)).collect();
             commit(core, topic, &[record::Lease::new(LeaseEvent::Nack, b"", 0, jobs)])?;
@@ -288,7 +289,7 @@ fn revive(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redri
 }
 
 /// Records of a dead-letter topic.
-fn return_letters(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
+fn redrive_dead_letters(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
     let limit = req.limit.unwrap_or(usize::MAX);
     let (mut at, mut moved, upto) = (0, 0, topic.gate.head());
     let mut records_scanned = 0;
@@ -317,11 +318,11 @@ fn return_letters(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Resu
             }
             let dest: Arc<str> = req.to.as_deref().unwrap_or(&came).into();
             let (meta, options) = (letter::meta_before(r.meta), JobOptions::of_letter(r.meta));
-            items.push(Item { seq: r.seq, slot, dest, meta, options });
+            items.push(MovedRecord { seq: r.seq, slot, dest, meta, options });
         }
         moved += match req.dry_run {
             true => items.len() as u64,
-            false => relocate(core, topic, &batch, &items, How::ASKED)?,
+            false => move_records(core, topic, &batch, &items, MoveOptions::ASKED)?,
         };
     }
     Ok(Redriven { moved, records_scanned })

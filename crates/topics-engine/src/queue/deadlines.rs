@@ -1,8 +1,8 @@
-//! Leases and delays that end, and jobs without deliveries left, while nobody claims.
+//! Leases and delays that end, and jobs without deliveries left, while no claim is made.
 //!
 //! The engine has one timer, set to the earliest deadline of any queue: the claim-waiter thread
 //! waits for it, an engine without background threads looks at it in its `tick`. The sweep of all
-//! topics looks at every queue again, so that a deadline that nobody announced is met within it. The
+//! topics looks at every queue again, which bounds how late a deadline without a timer is met. The
 //! options of jobs that were in segments when the engine opened are loaded by the first step.
 
 use std::collections::{BTreeSet, HashMap};
@@ -134,7 +134,7 @@ fn step(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<bool> {
             } else {
                 moving.push(seq);
             }
-            queue.retire(seq, dead);
+            queue.take_exhausted(seq, dead);
         }
     }
     commit(core, topic, &[record::Lease::new(LeaseEvent::Nack, b"", 0, ended)])?;

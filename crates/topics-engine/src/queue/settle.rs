@@ -60,7 +60,7 @@ pub(crate) fn settled(core: &Queues, topic: &Topic, done: Vec<u64>, skipped: Vec
 /// Acks: the jobs are deleted.
 pub(crate) fn ack(core: &Arc<Queues>, topic: &Arc<Topic>, held: &Held<'_>) -> Result<Settled> {
     config_of(topic)?;
-    let (mut done, skipped) = sort(topic, held, |q, seq| q.leave(seq))?;
+    let (mut done, skipped) = sort(topic, held, |q, seq| q.suspend_expiry(seq))?;
     if !done.is_empty() {
         done.sort_unstable();
         delete::delete_seqs(core, topic, &done, Why::ASKED)
@@ -113,7 +113,7 @@ fn stage_ack(core: &Arc<Queues>, topic: &Arc<Topic>, held: &Held<'_>) -> Result<
     config_of(topic)?;
     core.check_open()?;
     topic.check_sound()?;
-    let (mut acked, skipped) = sort(topic, held, |q, seq| q.leave(seq))?;
+    let (mut acked, skipped) = sort(topic, held, |q, seq| q.suspend_expiry(seq))?;
     if acked.is_empty() {
         return Ok(Some((None, acked, skipped)));
     }
@@ -135,7 +135,7 @@ pub(crate) fn take_acks(topic: &Topic, acks: &[Held<'_>]) -> Result<Vec<u64>> {
     let mut taken = Vec::new();
     for held in acks {
         config_of(topic)?;
-        let lost = match sort(topic, held, |q, seq| q.leave(seq)) {
+        let lost = match sort(topic, held, |q, seq| q.suspend_expiry(seq)) {
             Ok((done, skipped)) => {
                 taken.extend(done);
                 skipped
@@ -155,7 +155,7 @@ pub(crate) fn take_acks(topic: &Topic, acks: &[Held<'_>]) -> Result<Vec<u64>> {
 /// The leases of jobs whose ack did not come to be run out again.
 pub(crate) fn release_acks(topic: &Topic, seqs: &[u64]) {
     if !seqs.is_empty() {
-        with(topic, |q| seqs.iter().for_each(|seq| q.stay(*seq)));
+        with(topic, |q| seqs.iter().for_each(|seq| q.resume_expiry(*seq)));
     }
 }
 
@@ -174,7 +174,7 @@ pub(crate) fn nack(
     let (done, skipped) = sort(topic, held, |q, seq| {
         let Some((id, deliveries)) = q.lease(seq) else { return };
         let delay = delay_ms.unwrap_or_else(|| backoff(&config, deliveries)).min(MAX_DELAY_MS);
-        q.leave(seq);
+        q.suspend_expiry(seq);
         add(&mut events, LeaseEvent::Nack, held.node, delay, (seq, id, deliveries));
     })?;
     events.iter_mut().for_each(|e| e.error = error.to_owned());
@@ -232,7 +232,7 @@ pub(crate) fn extend(
     Ok(Settled { deadline: Some(deadline), ..settled(core, topic, done, skipped) })
 }
 
-/// Releases everything that a stream has, at once.
+/// Releases everything that a stream has, without a delay.
 pub(crate) fn release(core: &Arc<Queues>, topic: &Arc<Topic>, node: &[u8], stream: u64) {
     let seqs = with(topic, |q| q.of_stream(stream));
     for seqs in seqs.chunks(MAX_SEQS) {

@@ -11,7 +11,7 @@ use crate::topic::Topic;
 use crate::topic::retention::{self, Need};
 use crate::topic::state::State;
 use crate::topic::state::index::Unknown;
-use crate::topic::state::queue::{Now, Queue, Shown};
+use crate::topic::state::queue::{JobView, Now, Queue};
 use crate::types::batch::ReadBatch;
 use crate::types::error::Result;
 use crate::types::queue::{JobState, Peeked, PeekedJob, QueueState};
@@ -123,7 +123,7 @@ fn listed(
         out.extend(seqs.into_iter().map(|seq| ready(queue, seq)));
     }
     let mut left = [max; 4];
-    for (seq, deliveries, shown) in queue.shown() {
+    for (seq, deliveries, shown) in queue.views() {
         let Some(job) = other(seq, deliveries, shown, now, wall) else { continue };
         let room = &mut left[job.state as usize];
         if *room > 0 && want.is_none_or(|w| w == job.state) {
@@ -158,16 +158,18 @@ fn bare(seq: u64, state: JobState) -> PeekedJob {
 }
 
 /// A job that no claim gets now.
-fn other(seq: u64, deliveries: u32, shown: Shown, now: Now, wall: u64) -> Option<PeekedJob> {
+fn other(seq: u64, deliveries: u32, shown: JobView, now: Now, wall: u64) -> Option<PeekedJob> {
     let at = |mono: u64| Some(wall.saturating_add(mono.saturating_sub(now.mono)));
     let job = match shown {
-        Shown::Ready => return None,
-        Shown::Scheduled(at) => PeekedJob { visible_at: Some(at), ..bare(seq, JobState::Delayed) },
-        Shown::Delayed(until) => {
+        JobView::Ready => return None,
+        JobView::Scheduled(at) => {
+            PeekedJob { visible_at: Some(at), ..bare(seq, JobState::Delayed) }
+        }
+        JobView::Delayed(until) => {
             PeekedJob { visible_at: at(until), ..bare(seq, JobState::Delayed) }
         }
-        Shown::Dead => bare(seq, JobState::Dead),
-        Shown::Leased { id, node, deadline, .. } => PeekedJob {
+        JobView::Dead => bare(seq, JobState::Dead),
+        JobView::Leased { id, node, deadline, .. } => PeekedJob {
             node: Some(node.to_vec()),
             lease_id: Some(id),
             deadline: at(deadline),

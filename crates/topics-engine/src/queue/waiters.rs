@@ -16,7 +16,7 @@ use topics_env::sync::{Condvar, Mutex};
 
 use super::Queues;
 use super::cancel::{self, ClaimState};
-use super::claim::{self, Dead, Want};
+use super::claim::{self, ClaimRequest, ExhaustedJobs};
 use super::cohort;
 use super::deadlines::{self, Deadlines};
 use super::{config_of, now};
@@ -27,7 +27,7 @@ use crate::types::queue::Claimed;
 
 /// A claim that waits.
 pub(crate) struct Waiter {
-    want: Want,
+    request: ClaimRequest,
     /// When it came, and until when it waits, monotonic ms.
     since: u64,
     until: u64,
@@ -37,12 +37,12 @@ pub(crate) struct Waiter {
 impl Waiter {
     pub(crate) fn new(
         core: &Queues,
-        want: Want,
+        request: ClaimRequest,
         wait: Duration,
         done: Completion<Claimed>,
     ) -> Self {
         let since = core.time.mono_ms();
-        Self { want, since, until: since.saturating_add(wait.as_millis() as u64), done }
+        Self { request, since, until: since.saturating_add(wait.as_millis() as u64), done }
     }
 }
 
@@ -152,7 +152,7 @@ impl ClaimWaiters {
         }
         inner.next_id += 1;
         let id = inner.next_id;
-        inner.claims.insert(id, waiter.want.state.clone());
+        inner.claims.insert(id, waiter.request.state.clone());
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let queue = inner.queues.entry(topic.id()).or_insert_with(|| WaitQueue {
             topic: topic.clone(),
@@ -348,7 +348,7 @@ impl ClaimWaiters {
         self.inner.1.notify_all();
         for (_, w) in queues.into_values().flat_map(|l| l.waiting) {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
-            if w.want.state.answer() {
+            if w.request.state.answer() {
                 (w.done)(Err(Error::Closed));
             }
         }
@@ -369,7 +369,7 @@ fn serve(
     mut waiting: Vec<(u64, Waiter)>,
 ) -> (Vec<(u64, Waiter)>, Option<u64>) {
     let at = core.time.mono_ms();
-    let cancelled = waiting.extract_if(.., |w| w.1.want.state.is_cancelled());
+    let cancelled = waiting.extract_if(.., |w| w.1.request.state.is_cancelled());
     core.claim_waiters.waiting.fetch_sub(cancelled.count(), Ordering::SeqCst);
     let config = match config_of(topic) {
         Ok(config) if topic.life() == Life::Live => config,
@@ -385,9 +385,9 @@ fn serve(
         return (waiting, Some(window));
     }
     let order = turns(topic, &waiting, config.claim_jitter_ms > 0);
-    let wants: Vec<Want> = waiting.iter().map(|w| w.1.want.clone()).collect();
-    let give = || claim::give(core, topic, &wants, &order, Dead::Move);
-    let given = match core.guarded("claims", topic, give) {
+    let requests: Vec<ClaimRequest> = waiting.iter().map(|w| w.1.request.clone()).collect();
+    let run = || claim::claim_pass(core, topic, &requests, &order, ExhaustedJobs::Move);
+    let given = match core.guarded("claims", topic, run) {
         Ok(given) => given,
         Err(e) => {
             waiting.into_iter().for_each(|w| drop(finish(core, w, Err(e.clone()))));
@@ -403,7 +403,7 @@ fn serve(
         }
     }
     for (w, claimed) in answered {
-        let node = w.1.want.node.clone();
+        let node = w.1.request.node.clone();
         if let Some(unwanted) = finish(core, w, Ok(claimed)) {
             cancel::release(core, topic, &node, &unwanted);
             // Jobs for those that wait on.
@@ -419,7 +419,7 @@ fn serve(
 fn finish(core: &Queues, (id, w): (u64, Waiter), outcome: Result<Claimed>) -> Option<Claimed> {
     core.claim_waiters.waiting.fetch_sub(1, Ordering::SeqCst);
     core.claim_waiters.inner.0.lock().claims.remove(&id);
-    if w.want.state.answer() {
+    if w.request.state.answer() {
         (w.done)(outcome);
         return None;
     }
@@ -428,11 +428,11 @@ fn finish(core: &Queues, (id, w): (u64, Waiter), outcome: Result<Claimed>) -> Op
 
 /// Whose turn it is, job by job.
 fn turns(topic: &Topic, waiting: &[(u64, Waiter)], together: bool) -> Vec<usize> {
-    let rooms: Vec<usize> = waiting.iter().map(|w| w.1.want.room(topic)).collect();
+    let capacities: Vec<usize> = waiting.iter().map(|w| w.1.request.capacity(topic)).collect();
     if together {
-        return cohort::deal(rooms.iter().sum(), &rooms);
+        return cohort::divide(capacities.iter().sum(), &capacities);
     }
-    rooms.iter().enumerate().flat_map(|(i, n)| std::iter::repeat_n(i, *n)).collect()
+    capacities.iter().enumerate().flat_map(|(i, n)| std::iter::repeat_n(i, *n)).collect()
 }
 
 /// When a job of the queue becomes claimable by itself, monotonic ms.

@@ -1,4 +1,4 @@
-//! The push mode: a connection keeps jobs leased, and gives them back when it drops.
+//! The push mode: a connection keeps jobs leased, and releases them when it drops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +44,7 @@ impl Work {
     ) -> Result<Self> {
         config_of(topic)?;
         let claim = Claim { node, max, lease_ms, ..Claim::default() };
-        claim::Want::new(core, &claim, 0)?;
+        claim::ClaimRequest::new(core, &claim, 0)?;
         let stream = STREAMS.fetch_add(1, Ordering::Relaxed);
         let (core, topic, node) = (core.clone(), topic.clone(), node.to_vec());
         Ok(Self { core, topic, node, max, lease_ms, stream, _owner: owner })

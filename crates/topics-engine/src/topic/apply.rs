@@ -380,7 +380,7 @@ impl State {
                 self.expiries.get_or_insert_default().insert((row.expires_at, seq));
             }
             if self.config.kind == TopicType::Queue {
-                self.queue.get_or_insert_default().special(&row);
+                self.queue.get_or_insert_default().add_options(&row);
             }
         }
     }

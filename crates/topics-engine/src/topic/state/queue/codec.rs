@@ -15,7 +15,7 @@
 
 use topics_storage::snapshot::ReplayPos;
 
-use super::job::{Job, JobHistory, Shown};
+use super::job::{Job, JobHistory, JobView};
 use super::machine::Queue;
 use super::tally::Tally;
 use crate::types::error::{Error, Result};
@@ -34,14 +34,20 @@ pub(crate) fn encode(queue: &Queue, durable: bool, mono: u64, lsn: u64) -> Optio
     let is_written = |j: &Job| durable || j.promoted;
     let is_3 = queue.jobs().any(|(_, j)| j.promoted || (durable && j.error.is_some()));
     for (seq, job) in queue.jobs().filter(|(_, j)| is_written(j)) {
-        let (shown, deliveries, promoted) = (job.shown(), job.deliveries, job.promoted);
+        let (shown, deliveries, promoted) = (job.view(), job.deliveries, job.promoted);
         let (kind, deliveries, ms, id, node) = match &shown {
             _ if !durable => (0, 0, 0, 0, &[][..]),
             // Not in the log yet: what was before.
-            Shown::Leased { reserved: true, .. } => (0, deliveries - 1, 0, 0, &[][..]),
-            Shown::Leased { id, node, lease_ms, .. } => (1, deliveries, *lease_ms, *id, &node[..]),
-            Shown::Delayed(until) => (2, deliveries, until.saturating_sub(mono), job.last, &[][..]),
-            Shown::Ready | Shown::Dead | Shown::Scheduled(_) => (0, deliveries, 0, 0, &[][..]),
+            JobView::Leased { reserved: true, .. } => (0, deliveries - 1, 0, 0, &[][..]),
+            JobView::Leased { id, node, lease_ms, .. } => {
+                (1, deliveries, *lease_ms, *id, &node[..])
+            }
+            JobView::Delayed(until) => {
+                (2, deliveries, until.saturating_sub(mono), job.last, &[][..])
+            }
+            JobView::Ready | JobView::Dead | JobView::Scheduled(_) => {
+                (0, deliveries, 0, 0, &[][..])
+            }
         };
         if kind == 0 && deliveries == 0 && !promoted {
             continue;
@@ -133,15 +139,15 @@ fn read(version: u16, r: &mut &[u8], mono: u64, layout: u64) -> Option<Queue> {
         };
         let until = mono.saturating_add(ms);
         let shown = match kind & !PROMOTED {
-            0 => Shown::Ready,
-            1 => Shown::Leased {
+            0 => JobView::Ready,
+            1 => JobView::Leased {
                 id,
                 node: node.into(),
                 lease_ms: ms,
                 deadline: until,
                 reserved: false,
             },
-            2 => Shown::Delayed(until),
+            2 => JobView::Delayed(until),
             _ => return None,
         };
         let error = (!error.is_empty()).then(|| error.into());

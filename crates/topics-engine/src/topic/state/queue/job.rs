@@ -62,11 +62,11 @@ pub(crate) struct Job {
     pub lane: u8,
     pub group: u64,
     /// It has options: the log's cursor passes it.
-    pub special: bool,
+    pub has_options: bool,
     pub deliveries: u32,
     pub phase: Phase,
     /// An ack or nack of its lease is on its way.
-    pub leaving: bool,
+    pub expiry_suspended: bool,
     /// The id of its latest lease, 0: none. That a lease or delay runs out is not logged.
     pub last: u64,
     /// Claimable before the due time of its record, which counts no more.
@@ -78,24 +78,34 @@ pub(crate) struct Job {
 impl Job {
     pub fn plain() -> Self {
         let phase = Phase::Waiting;
-        let (lane, group, special) = (LANE, 0, false);
+        let (lane, group, has_options) = (LANE, 0, false);
         let (deliveries, last) = (0, 0);
-        let (leaving, promoted, error) = (false, false, None);
-        Self { lane, group, special, deliveries, phase, leaving, last, promoted, error }
+        let (expiry_suspended, promoted, error) = (false, false, None);
+        Self {
+            lane,
+            group,
+            has_options,
+            deliveries,
+            phase,
+            expiry_suspended,
+            last,
+            promoted,
+            error,
+        }
     }
 
     /// What it is shown as; one that is being moved, as what it was before.
-    pub fn shown(&self) -> Shown {
+    pub fn view(&self) -> JobView {
         let phase = match &self.phase {
             Phase::Moving(before) => before,
             phase => phase,
         };
         match phase {
-            Phase::Waiting | Phase::Moving(_) => Shown::Ready,
-            Phase::Scheduled(at) => Shown::Scheduled(*at),
-            Phase::Delayed(until) => Shown::Delayed(*until),
-            Phase::Dead => Shown::Dead,
-            Phase::Leased(l) => Shown::Leased {
+            Phase::Waiting | Phase::Moving(_) => JobView::Ready,
+            Phase::Scheduled(at) => JobView::Scheduled(*at),
+            Phase::Delayed(until) => JobView::Delayed(*until),
+            Phase::Dead => JobView::Dead,
+            Phase::Leased(l) => JobView::Leased {
                 id: l.id,
                 node: l.node.clone(),
                 lease_ms: l.lease_ms,
@@ -119,7 +129,7 @@ pub(crate) struct JobHistory {
 
 /// A job as `peek` and snapshots show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
+pub(crate) enum JobView {
     Ready,
     /// Until this wall time.
     Scheduled(u64),
@@ -137,7 +147,7 @@ pub(crate) enum Shown {
 
 /// A job that was taken for a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct NextJob {
     pub seq: u64,
     pub deliveries: u32,
 }

@@ -3,10 +3,10 @@
 //! A job is *fresh* until it is known here: fresh jobs without options are found in the log by the
 //! cursor, in seq order. Known are jobs that are leased, were released, wait for a time, are dead,
 //! or have options. A known job is forgotten when its record is gone, never before (a job below
-//! the cursor that nobody knows would be lost).
+//! the cursor that is not known would be lost).
 //!
-//! A decision *reserves* (a lease that is not logged, a job that is leaving); applying the logged
-//! event, or undoing the reservation, ends that. While it lasts nobody else gets the job.
+//! A decision *reserves* (a lease that is not logged, a job that an ack, a nack or a move is ending); applying the logged
+//! event, or undoing the reservation, ends that. While it lasts no other claim gets the job.
 
 mod events;
 
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use topics_storage::segment::AttrRow;
 
-use super::job::{Fence, Holder, Job, JobHistory, LANE, Lease, Now, Phase, Taken};
+use super::job::{Fence, Holder, Job, JobHistory, LANE, Lease, NextJob, Now, Phase};
 use super::order::{Groups, Lanes};
 use super::tally::Tally;
 /// The counter of a lease id.
@@ -103,7 +103,7 @@ impl Queue {
     }
 
     /// The engine takes a job that [`Self::exhausted`] named: it is being moved elsewhere, or dead.
-    pub fn retire(&mut self, seq: u64, dead: bool) {
+    pub fn take_exhausted(&mut self, seq: u64, dead: bool) {
         self.set(seq, if dead { Phase::Dead } else { Phase::Moving(Box::new(Phase::Waiting)) });
     }
 
@@ -119,18 +119,18 @@ impl Queue {
     }
 
     /// A job with options is in the log.
-    pub fn special(&mut self, row: &AttrRow) {
+    pub fn add_options(&mut self, row: &AttrRow) {
         if row.visible_at == 0 && row.lane == LANE && row.group == 0 {
             return;
         }
         if let Some(job) = self.jobs.get(&row.seq) {
-            if job.special {
+            if job.has_options {
                 return;
             }
             // Known from the log of leases: now with its options.
             let mut job = job.clone();
             self.detach(row.seq);
-            (job.lane, job.group, job.special) = (row.lane, row.group, true);
+            (job.lane, job.group, job.has_options) = (row.lane, row.group, true);
             self.attach(row.seq, job);
             return;
         }
@@ -139,7 +139,7 @@ impl Queue {
             at => Phase::Scheduled(at),
         };
         let (lane, group) = (row.lane, row.group);
-        self.attach(row.seq, Job { lane, group, special: true, phase, ..Job::plain() });
+        self.attach(row.seq, Job { lane, group, has_options: true, phase, ..Job::plain() });
     }
 
     /// Leases and delays that have run out: their jobs may be claimed again. How many were leases.
@@ -163,7 +163,7 @@ impl Queue {
         &mut self,
         now: Now,
         mut fresh: impl FnMut(u64) -> Result<Option<u64>, E>,
-    ) -> Result<Option<Taken>, E> {
+    ) -> Result<Option<NextJob>, E> {
         while !self.at_cursor {
             let Some(seq) = fresh(self.cursor)? else { break };
             self.cursor = seq;
@@ -174,14 +174,14 @@ impl Queue {
             }
         }
         let more = |lane: u8| lane == LANE && self.at_cursor;
-        let Some(lane) = self.lanes.turn(now.mono, more) else { return Ok(None) };
+        let Some(lane) = self.lanes.next_lane(now.mono, more) else { return Ok(None) };
         let first = self.lanes.first(lane);
         let seq = match first {
             Some(seq) if !more(lane) || seq < self.cursor => seq,
             _ => self.cursor,
         };
         let deliveries = self.jobs.get(&seq).map_or(0, |j| j.deliveries);
-        Ok(Some(Taken { seq, deliveries }))
+        Ok(Some(NextJob { seq, deliveries }))
     }
 
     /// Leases a job that [`Self::next`] gave; the lease counts when [`Self::apply`] says so. `None`
@@ -197,14 +197,14 @@ impl Queue {
             stream: holder.stream,
             reserved: true,
         };
-        self.took(seq, now);
+        self.record_take(seq, now);
         self.set(seq, Phase::Leased(lease));
         Some(id)
     }
 
     /// The engine takes a job that [`Self::next`] gave, or a dead one.
-    pub fn take(&mut self, seq: u64, now: Now) {
-        self.took(seq, now);
+    pub fn begin_move(&mut self, seq: u64, now: Now) {
+        self.record_take(seq, now);
         self.set(seq, Phase::Moving(Box::new(Phase::Waiting)));
     }
 
@@ -213,7 +213,7 @@ impl Queue {
     pub fn begin_removal(&mut self, seq: u64, force: bool) -> bool {
         let job = self.jobs.get(&seq);
         let is_free = job.is_none_or(|j| match &j.phase {
-            Phase::Leased(l) => force && !l.reserved && !j.leaving,
+            Phase::Leased(l) => force && !l.reserved && !j.expiry_suspended,
             Phase::Moving(_) => false,
             _ => true,
         });
@@ -239,11 +239,11 @@ impl Queue {
 
     /// A job that [`Self::next`] gave is dead: it stays where it is until it is revived or deleted.
     pub fn mark_dead(&mut self, seq: u64, now: Now) {
-        self.took(seq, now);
+        self.record_take(seq, now);
         self.set(seq, Phase::Dead);
     }
 
-    fn took(&mut self, seq: u64, now: Now) {
+    fn record_take(&mut self, seq: u64, now: Now) {
         let lane = self.jobs.get(&seq).map_or(LANE, |j| j.lane);
         if self.at_cursor && seq == self.cursor {
             self.at_cursor = false;
@@ -251,7 +251,7 @@ impl Queue {
         }
         // Whether there are more fresh ones is found out by the next look.
         let more = self.at_cursor;
-        self.lanes.took(lane, now.mono, |l| l == LANE && more);
+        self.lanes.record_take(lane, now.mono, |l| l == LANE && more);
     }
 
     /// A reservation came to nothing.
@@ -264,9 +264,9 @@ impl Queue {
         self.set(seq, before);
     }
 
-    /// Whether this is the holder of a lease that nobody is ending (I6).
+    /// Whether this is the holder of a lease that no ack or nack is ending (I6).
     pub fn holds(&self, f: Fence<'_>) -> bool {
-        let Some(job) = self.jobs.get(&f.seq).filter(|j| !j.leaving) else { return false };
+        let Some(job) = self.jobs.get(&f.seq).filter(|j| !j.expiry_suspended) else { return false };
         match &job.phase {
             Phase::Leased(l) => {
                 !l.reserved && *l.node == *f.node && f.id.is_none_or(|id| id == l.id)
@@ -284,17 +284,18 @@ impl Queue {
     }
 
     /// The holder of a job is about to ack or nack it: it does not run out meanwhile.
-    pub fn leave(&mut self, seq: u64) {
-        if let Some(Job { leaving, phase: Phase::Leased(l), .. }) = self.jobs.get_mut(&seq) {
-            *leaving = true;
+    pub fn suspend_expiry(&mut self, seq: u64) {
+        if let Some(Job { expiry_suspended, phase: Phase::Leased(l), .. }) = self.jobs.get_mut(&seq)
+        {
+            *expiry_suspended = true;
             self.due.remove(&(l.deadline, seq));
         }
     }
 
     /// That came to nothing.
-    pub fn stay(&mut self, seq: u64) {
-        if let Some(Job { leaving, phase: Phase::Leased(l), .. }) = self.jobs.get_mut(&seq)
-            && std::mem::replace(leaving, false)
+    pub fn resume_expiry(&mut self, seq: u64) {
+        if let Some(Job { expiry_suspended, phase: Phase::Leased(l), .. }) = self.jobs.get_mut(&seq)
+            && std::mem::replace(expiry_suspended, false)
         {
             self.due.insert((l.deadline, seq));
         }
@@ -384,7 +385,7 @@ impl Queue {
             job.last = l.id;
         }
         job.phase = phase;
-        job.leaving = false;
+        job.expiry_suspended = false;
         self.attach(seq, job);
     }
 
@@ -421,7 +422,7 @@ impl Queue {
             }
         }
         if job.group != 0 {
-            self.groups.part(job.group, seq);
+            self.groups.leave(job.group, seq);
             self.regroup(job.group, job.lane);
         }
     }
@@ -444,7 +445,7 @@ impl Queue {
             }
             Phase::Leased(l) => {
                 // A reservation does not run out: it is applied or undone.
-                if !l.reserved && !job.leaving {
+                if !l.reserved && !job.expiry_suspended {
                     self.due.insert((l.deadline, seq));
                 }
                 self.leased += 1;
@@ -465,7 +466,7 @@ impl Queue {
             self.groups.join(group, seq);
             let over = if leased { self.lease_in_group(group, seq) } else { None };
             if moving {
-                self.groups.hold(group, seq);
+                self.groups.block(group, seq);
             }
             self.regroup(group, lane);
             if let Some(over) = over {

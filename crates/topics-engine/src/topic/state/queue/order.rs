@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 /// Lanes are 0…9.
 pub(crate) const LANES: usize = 10;
 /// A lane that was passed over for this long goes first, once.
-pub(crate) const PATIENCE_MS: u64 = 10_000;
+pub(crate) const STARVATION_MS: u64 = 10_000;
 
 /// Jobs that may be claimed, by lane, and since when a lane is passed over.
 #[derive(Debug, Default)]
@@ -34,17 +34,18 @@ impl Lanes {
 
     /// The lane whose turn it is: one that was passed over for too long, the longest first, else
     /// the lowest. `more` says which lanes have jobs besides those in here.
-    pub fn turn(&self, now: u64, more: impl Fn(u8) -> bool) -> Option<u8> {
+    pub fn next_lane(&self, now: u64, more: impl Fn(u8) -> bool) -> Option<u8> {
         let has = |lane: u8| !self.ready[slot(lane)].is_empty() || more(lane);
-        let waited =
-            |lane: u8| self.passed[slot(lane)].filter(|at| now.saturating_sub(*at) >= PATIENCE_MS);
+        let waited = |lane: u8| {
+            self.passed[slot(lane)].filter(|at| now.saturating_sub(*at) >= STARVATION_MS)
+        };
         let starved = (0..LANES as u8).filter(|l| has(*l));
         let starved = starved.filter_map(|l| waited(l).map(|at| (at, l))).min();
         starved.map(|(_, l)| l).or_else(|| (0..LANES as u8).find(|l| has(*l)))
     }
 
     /// A job of this lane was given: lanes above it that have some were passed over.
-    pub fn took(&mut self, lane: u8, now: u64, more: impl Fn(u8) -> bool) {
+    pub fn record_take(&mut self, lane: u8, now: u64, more: impl Fn(u8) -> bool) {
         for other in 0..LANES as u8 {
             let at = slot(other);
             if other == lane || (self.ready[at].is_empty() && !more(other)) {
@@ -84,7 +85,7 @@ impl Groups {
         self.0.entry(group).or_default().members.insert(seq);
     }
 
-    pub fn part(&mut self, group: u64, seq: u64) {
+    pub fn leave(&mut self, group: u64, seq: u64) {
         let Some(g) = self.0.get_mut(&group) else { return };
         g.members.remove(&seq);
         if g.leased == Some(seq) {
@@ -107,7 +108,7 @@ impl Groups {
     }
 
     /// A job is being moved elsewhere: no other is claimed meanwhile, unless one is leased already.
-    pub fn hold(&mut self, group: u64, seq: u64) {
+    pub fn block(&mut self, group: u64, seq: u64) {
         if let Some(g) = self.0.get_mut(&group) {
             g.leased.get_or_insert(seq);
         }

@@ -9,10 +9,10 @@ use topics_storage::format::record::{Lease, LeaseEvent};
 use topics_storage::segment::AttrRow;
 use topics_storage::snapshot::ReplayPos;
 
-use super::job::Taken;
-use super::order::{Change, Groups, LANES, Lanes, PATIENCE_MS};
+use super::job::NextJob;
+use super::order::{Change, Groups, LANES, Lanes, STARVATION_MS};
 use super::tally::Tally;
-use super::{Fence, Holder, JobHistory, Now, Queue, Shown, Why, codec};
+use super::{Fence, Holder, JobHistory, JobView, Now, Queue, Why, codec};
 
 fn holder(node: &[u8], lease_ms: u64) -> Holder {
     Holder { node: node.into(), lease_ms, stream: 0 }
@@ -42,7 +42,7 @@ impl Bench {
         let row = AttrRow { seq: self.next, visible_at, expires_at: 0, lane, group };
         self.next += 1;
         self.log.insert(row.seq, row);
-        self.q.special(&row);
+        self.q.add_options(&row);
         row.seq
     }
 
@@ -56,7 +56,7 @@ impl Bench {
         }
     }
 
-    fn next(&mut self) -> Option<Taken> {
+    fn next(&mut self) -> Option<NextJob> {
         self.q.sweep(self.now);
         let (log, asked) = (&self.log, &mut self.asked);
         let found: Result<_, Infallible> = self.q.next(self.now, |from| {
@@ -96,7 +96,7 @@ impl Bench {
             Some((version, bytes)) => codec::decode(version, &bytes, self.now.mono, 0).unwrap(),
             None => Queue::default(),
         };
-        let options = |q: &mut Queue| self.log.values().for_each(|row| q.special(row));
+        let options = |q: &mut Queue| self.log.values().for_each(|row| q.add_options(row));
         if !late {
             options(&mut q);
         }
@@ -163,7 +163,7 @@ fn a_reservation_is_nobodys_until_it_is_applied() {
     b.pass(10_000);
     assert_eq!(b.next(), None, "I6: a reserved job is leased to no other worker");
     b.q.undo(1);
-    assert_eq!(b.next(), Some(Taken { seq: 1, deliveries: 0 }), "an undone claim is no delivery");
+    assert_eq!(b.next(), Some(NextJob { seq: 1, deliveries: 0 }), "an undone claim is no delivery");
 }
 
 #[test]
@@ -171,12 +171,12 @@ fn a_job_that_leaves_does_not_run_out() {
     let mut b = Bench::new();
     b.plain();
     let (seq, id) = b.claim(b"n", 100).unwrap();
-    b.q.leave(seq);
+    b.q.suspend_expiry(seq);
     assert!(!b.q.holds(Fence { node: b"n", seq, id: Some(id) }), "it is acked once");
     b.pass(1_000);
     assert_eq!(b.next(), None);
-    b.q.stay(seq);
-    assert_eq!(b.next(), Some(Taken { seq, deliveries: 1 }));
+    b.q.resume_expiry(seq);
+    assert_eq!(b.next(), Some(NextJob { seq, deliveries: 1 }));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn lanes_and_the_turn_of_a_lane_that_waited() {
     let waiting = b.put(9, 0, 0);
     let urgent: Vec<u64> = (0..4).map(|_| b.put(1, 0, 0)).collect();
     assert_eq!(b.order(1), urgent[..1]);
-    b.pass(PATIENCE_MS - 1);
+    b.pass(STARVATION_MS - 1);
     assert_eq!(b.order(1), urgent[1..2]);
     b.pass(1);
     assert_eq!(b.order(3), [waiting, urgent[2], urgent[3]]);
@@ -199,7 +199,7 @@ fn a_lane_goes_first_only_once() {
     let low = [b.put(9, 0, 0), b.put(9, 0, 0)];
     let urgent: Vec<u64> = (0..4).map(|_| b.put(1, 0, 0)).collect();
     assert_eq!(b.order(1), urgent[..1]);
-    b.pass(PATIENCE_MS);
+    b.pass(STARVATION_MS);
     assert_eq!(b.order(5), [low[0], urgent[1], urgent[2], urgent[3], low[1]]);
 }
 
@@ -228,7 +228,7 @@ fn a_job_that_is_moved_leaves_the_lease_of_its_group() {
     let lease = b.claim(b"n", 100).unwrap();
     assert_eq!(lease.0, first);
     assert_eq!(b.q.exhausted(1, 9, b.now), [second]);
-    b.q.retire(second, false);
+    b.q.take_exhausted(second, false);
     b.ack(second);
     assert_eq!(b.next(), None, "I6: one lease in a group");
     b.ack(first);
@@ -242,11 +242,11 @@ fn a_job_that_is_moved_holds_its_group() {
     groups.join(group, 6);
     assert_eq!(groups.refresh(group, |_| true), Change { hide: None, show: Some(5) });
     assert_eq!(groups.refresh(group, |_| true), Change::default(), "nothing has changed");
-    groups.hold(group, 5);
+    groups.block(group, 5);
     assert_eq!(groups.refresh(group, |_| true), Change { hide: Some(5), show: None });
-    groups.hold(group, 6);
+    groups.block(group, 6);
     assert_eq!(groups.leased(group), Some(5), "a lease stays where it is");
-    groups.part(group, 5);
+    groups.leave(group, 5);
     assert_eq!(groups.refresh(group, |_| true), Change { hide: None, show: Some(6) });
 }
 
@@ -273,7 +273,7 @@ fn a_dead_job_does_not_hold_its_group_up() {
     b.apply(LeaseEvent::Nack, b"", 0, vec![(first, 0, 0)]);
     assert_eq!(b.order(9), [], "revived, it waits for the lease of its group");
     b.ack(second);
-    assert_eq!(b.next(), Some(Taken { seq: first, deliveries: 0 }));
+    assert_eq!(b.next(), Some(NextJob { seq: first, deliveries: 0 }));
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn i6_a_replay_of_what_a_snapshot_reflects_leaves_one_lease_in_a_group() {
     // The first job's only delivery runs out, it is dead, the second one is claimed.
     b.claim(b"n", 100).unwrap();
     b.pass(100);
-    assert_eq!(b.next(), Some(Taken { seq: first, deliveries: 1 }));
+    assert_eq!(b.next(), Some(NextJob { seq: first, deliveries: 1 }));
     b.q.mark_dead(first, b.now);
     b.dead(first);
     let (seq, id) = b.claim(b"n", 100).unwrap();
@@ -383,10 +383,10 @@ fn replaying_events_over_a_later_state_changes_nothing() {
     let apply = |q: &mut Queue, from: usize| log[from..].iter().for_each(|e| q.apply(e, b.now));
     let mut once = Queue::default();
     apply(&mut once, 0);
-    let want: Vec<_> = once.shown().collect();
+    let want: Vec<_> = once.views().collect();
     for from in 0..=log.len() {
         apply(&mut once, from);
-        assert_eq!(once.shown().collect::<Vec<_>>(), want, "replayed from {from}");
+        assert_eq!(once.views().collect::<Vec<_>>(), want, "replayed from {from}");
     }
 }
 
@@ -403,11 +403,11 @@ fn a_section_reads_back() {
     let (version, first) = codec::encode(&b.q, true, b.now.mono, 70).unwrap();
     assert_eq!(version, 1, "while nothing is counted it is what it always was");
     let back = codec::decode(version, &first, b.now.mono, 3).unwrap();
-    assert_eq!((back.tally, back.shown().count()), (Tally::default(), 3));
+    assert_eq!((back.tally, back.views().count()), (Tally::default(), 3));
     (b.q.tally.dead_lettered, b.q.tally.expired) = (9, 4);
     let (version, bytes) = codec::encode(&b.q, true, b.now.mono, 70).unwrap();
     let back = codec::decode(version, &bytes, b.now.mono, 3).unwrap();
-    assert_eq!(back.shown().collect::<Vec<_>>(), b.q.shown().collect::<Vec<_>>());
+    assert_eq!(back.views().collect::<Vec<_>>(), b.q.views().collect::<Vec<_>>());
     let counted = ReplayPos { layout: 3, lsn: 70 };
     assert_eq!((version, back.tally), (2, Tally { dead_lettered: 9, expired: 4, counted }));
     for cut in 0..bytes.len() {
@@ -416,7 +416,7 @@ fn a_section_reads_back() {
     assert!(codec::decode(3, &bytes, 0, 3).is_err(), "a version 3 has errors");
     // Without durable leases only the counts are kept.
     let (version, bytes) = codec::encode(&b.q, false, 0, 70).unwrap();
-    assert_eq!(codec::decode(version, &bytes, 0, 3).unwrap().shown().count(), 0);
+    assert_eq!(codec::decode(version, &bytes, 0, 3).unwrap().views().count(), 0);
 }
 
 #[test]
@@ -433,9 +433,9 @@ fn a_section_of_version_3_has_errors_and_promoted_jobs() {
     }
     let (version, bytes) = codec::encode(&b.q, true, b.now.mono, 70).unwrap();
     let mut back = codec::decode(version, &bytes, b.now.mono, 3).unwrap();
-    b.log.values().for_each(|row| back.special(row));
+    b.log.values().for_each(|row| back.add_options(row));
     assert_eq!(version, 3);
-    assert_eq!(back.shown().collect::<Vec<_>>(), b.q.shown().collect::<Vec<_>>());
+    assert_eq!(back.views().collect::<Vec<_>>(), b.q.views().collect::<Vec<_>>());
     for seq in [promoted, scheduled, failed] {
         assert_eq!(back.history(seq), b.q.history(seq));
     }
@@ -448,7 +448,7 @@ fn a_section_of_version_3_has_errors_and_promoted_jobs() {
     let (version, bytes) = codec::encode(&b.q, false, 0, 70).unwrap();
     let mut back = codec::decode(version, &bytes, 0, 3).unwrap();
     back.recovered(b.now, false);
-    b.log.values().for_each(|row| back.special(row));
+    b.log.values().for_each(|row| back.add_options(row));
     let history = JobHistory { promoted: true, ..JobHistory::default() };
     assert_eq!(back.history(promoted), history);
     assert_eq!((back.counts(), back.history(failed)), ((0, 1, 0), JobHistory::default()));
@@ -502,10 +502,11 @@ fn a_new_life() {
         codec::decode(version, &bytes, 0, 0).unwrap()
     };
     let mut open = Now { mono: 50, wall: b.now.wall };
-    durable.special(&b.log[&special]);
+    durable.add_options(&b.log[&special]);
     durable.recovered(open, true);
-    assert!(durable.shown().all(|(_, n, s)| {
-        n == 1 && matches!(s, Shown::Leased { deadline, lease_ms, .. } if deadline == 50 + lease_ms)
+    assert!(durable.views().all(|(_, n, s)| {
+        n == 1
+            && matches!(s, JobView::Leased { deadline, lease_ms, .. } if deadline == 50 + lease_ms)
     }));
     // Not durable: every job that was not acked is simply claimable again.
     b.q.recovered(open, false);
@@ -582,7 +583,7 @@ impl Model {
             m.jobs.keys().copied().find(|s| m.jobs[s].row.lane == lane && m.claimable(*s))
         };
         let lanes: Vec<u8> = (0..10).filter(|l| of(self, *l).is_some()).collect();
-        let waited = |l: &u8| self.passed[*l as usize].filter(|a| now.mono - a >= PATIENCE_MS);
+        let waited = |l: &u8| self.passed[*l as usize].filter(|a| now.mono - a >= STARVATION_MS);
         let starved = lanes.iter().filter_map(|l| waited(l).map(|a| (a, *l))).min();
         let lane = starved.map(|s| s.1).or(lanes.first().copied())?;
         of(self, lane)
@@ -606,7 +607,7 @@ impl Model {
     }
 
     /// Before the job of `lane` is taken.
-    fn took(&mut self, lane: u8, now: Now) {
+    fn record_take(&mut self, lane: u8, now: Now) {
         for l in 0..10u8 {
             let any = self.jobs.keys().any(|s| self.jobs[s].row.lane == l && self.claimable(*s));
             if l == lane || !any {
@@ -670,7 +671,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0usize..50).prop_map(Op::Promote),
         2 => (0usize..50, any::<bool>(), any::<bool>())
             .prop_map(|(pick, force, fails)| Op::Remove { pick, force, fails }),
-        3 => prop_oneof![1u64..400, Just(PATIENCE_MS)].prop_map(Op::Pass),
+        3 => prop_oneof![1u64..400, Just(STARVATION_MS)].prop_map(Op::Pass),
         1 => any::<bool>().prop_map(Op::Reopen),
         1 => (0usize..40, any::<bool>()).prop_map(|(n, late)| Op::Replay(n, late)),
     ]
@@ -714,7 +715,7 @@ impl Duel {
                     self.b.q.mark_dead(t.seq, now);
                     self.b.dead(t.seq);
                     let lane = self.m.jobs[&t.seq].row.lane;
-                    self.m.took(lane, now);
+                    self.m.record_take(lane, now);
                     self.m.jobs.get_mut(&t.seq).unwrap().phase = Phase::Dead;
                 }
             }
@@ -725,7 +726,7 @@ impl Duel {
                 taken.sort_unstable();
                 assert_eq!(taken, self.m.exhausted(max));
                 for seq in taken {
-                    self.b.q.retire(seq, dead);
+                    self.b.q.take_exhausted(seq, dead);
                     match dead {
                         true => self.b.dead(seq),
                         false => self.b.q.undo(seq),
@@ -738,7 +739,7 @@ impl Duel {
                 if let Some(t) = self.expected() {
                     self.b.q.reserve(t.seq, &holder(b"u", 5), now).unwrap();
                     let lane = self.m.jobs[&t.seq].row.lane;
-                    self.m.took(lane, now);
+                    self.m.record_take(lane, now);
                     self.b.q.undo(t.seq);
                 }
             }
@@ -847,7 +848,7 @@ impl Duel {
         self.stale.extend(lease);
     }
 
-    fn expected(&mut self) -> Option<Taken> {
+    fn expected(&mut self) -> Option<NextJob> {
         self.m.sweep(self.b.now);
         let want = self.m.next(self.b.now);
         let got = self.b.next();
@@ -868,7 +869,7 @@ impl Duel {
         let id = self.b.q.reserve(t.seq, &holder(&[node], lease), now).unwrap();
         let jobs = vec![(t.seq, id, t.deliveries + 1)];
         self.b.apply(LeaseEvent::Claim, &[node], lease, jobs);
-        self.m.took(self.m.jobs[&t.seq].row.lane, now);
+        self.m.record_take(self.m.jobs[&t.seq].row.lane, now);
         let j = self.m.jobs.get_mut(&t.seq).unwrap();
         j.deliveries += 1;
         j.phase = Phase::Leased { id, deadline: now.mono + lease, node };
@@ -880,7 +881,7 @@ impl Duel {
             Some((version, bytes)) => codec::decode(version, &bytes, now.mono, 0).unwrap(),
             None => Queue::default(),
         };
-        self.b.log.values().for_each(|row| q.special(row));
+        self.b.log.values().for_each(|row| q.add_options(row));
         q.recovered(now, durable);
         self.lives += 1;
         q.begin(7 + self.lives);
@@ -889,8 +890,8 @@ impl Duel {
         self.b.events.clear();
         self.m.passed = Default::default();
         for j in self.m.jobs.values_mut() {
-            let lease = self.b.q.shown().find_map(|(s, _, shown)| match shown {
-                Shown::Leased { deadline, .. } if s == j.row.seq => Some(deadline),
+            let lease = self.b.q.views().find_map(|(s, _, shown)| match shown {
+                JobView::Leased { deadline, .. } if s == j.row.seq => Some(deadline),
                 _ => None,
             });
             j.phase = match j.phase.clone() {
@@ -920,16 +921,16 @@ impl Duel {
         q.sweep(now);
         self.b.q = q;
         self.m.passed = Default::default();
-        let shown: BTreeMap<u64, Shown> =
-            self.b.q.shown().map(|(seq, _, shown)| (seq, shown)).collect();
+        let shown: BTreeMap<u64, JobView> =
+            self.b.q.views().map(|(seq, _, shown)| (seq, shown)).collect();
         for (seq, job) in &mut self.m.jobs {
             let last = self.b.events.iter().rev().find(|e| e.jobs.iter().any(|j| j.0 == *seq));
             let phase = match shown.get(seq) {
-                Some(Shown::Leased { id, node, deadline, .. }) => {
+                Some(JobView::Leased { id, node, deadline, .. }) => {
                     Phase::Leased { id: *id, deadline: *deadline, node: node[0] }
                 }
-                Some(Shown::Delayed(at)) => Phase::Delayed(*at),
-                Some(Shown::Scheduled(at)) => Phase::Scheduled(*at),
+                Some(JobView::Delayed(at)) => Phase::Delayed(*at),
+                Some(JobView::Scheduled(at)) => Phase::Scheduled(*at),
                 _ => Phase::Waiting,
             };
             let kept = match (&job.phase, &phase) {

@@ -6,7 +6,7 @@ use topics_storage::format::record::{self, LeaseEvent};
 use topics_storage::snapshot::ReplayPos;
 
 use super::Queue;
-use crate::topic::state::queue::job::{Job, JobHistory, Lease, Now, Phase, Shown};
+use crate::topic::state::queue::job::{Job, JobHistory, JobView, Lease, Now, Phase};
 
 impl Queue {
     /// Applies a lease event. Each may be applied again over a state that reflects it and what came
@@ -57,11 +57,11 @@ impl Queue {
     }
 
     fn extended(&mut self, seq: u64, id: u64, lease_ms: u64, deadline: u64) {
-        if let Some(Job { leaving, phase: Phase::Leased(l), .. }) = self.jobs.get_mut(&seq)
+        if let Some(Job { expiry_suspended, phase: Phase::Leased(l), .. }) = self.jobs.get_mut(&seq)
             && l.id == id
             && !l.reserved
         {
-            if self.due.remove(&(l.deadline, seq)) || !*leaving {
+            if self.due.remove(&(l.deadline, seq)) || !*expiry_suspended {
                 self.due.insert((deadline, seq));
             }
             (l.lease_ms, l.deadline) = (lease_ms, deadline);
@@ -92,16 +92,16 @@ impl Queue {
     }
 
     /// Known jobs, deliveries and what they are shown as, ascending.
-    pub fn shown(&self) -> impl Iterator<Item = (u64, u32, Shown)> + '_ {
-        self.jobs().map(|(seq, job)| (seq, job.deliveries, job.shown()))
+    pub fn views(&self) -> impl Iterator<Item = (u64, u32, JobView)> + '_ {
+        self.jobs().map(|(seq, job)| (seq, job.deliveries, job.view()))
     }
 
     /// A job as a snapshot says it, with its latest lease; `until` of a lease or delay is monotonic.
-    pub fn restore(&mut self, seq: u64, history: JobHistory, last: u64, shown: Shown) {
+    pub fn restore(&mut self, seq: u64, history: JobHistory, last: u64, shown: JobView) {
         let phase = match shown {
-            Shown::Ready | Shown::Scheduled(_) | Shown::Dead => Phase::Waiting,
-            Shown::Delayed(until) => Phase::Delayed(until),
-            Shown::Leased { id, node, lease_ms, deadline, .. } => {
+            JobView::Ready | JobView::Scheduled(_) | JobView::Dead => Phase::Waiting,
+            JobView::Delayed(until) => Phase::Delayed(until),
+            JobView::Leased { id, node, lease_ms, deadline, .. } => {
                 Phase::Leased(Lease { id, node, lease_ms, deadline, stream: 0, reserved: false })
             }
         };
@@ -126,7 +126,7 @@ impl Queue {
                 }
                 Phase::Scheduled(_) => {}
                 _ if durable => {}
-                _ if job.special || job.promoted => {
+                _ if job.has_options || job.promoted => {
                     self.set(seq, Phase::Waiting);
                     self.set_deliveries(seq, 0);
                     if let Some(job) = self.jobs.get_mut(&seq) {
