@@ -99,6 +99,8 @@ class AsgiServer:
                 env={**os.environ, **given, **(env or {})},
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                # hypercorn and granian have workers, which end with their group.
+                start_new_session=True,
             )
 
     def wait_listening(self) -> None:
@@ -123,10 +125,10 @@ class AsgiServer:
         return self.process.wait(seconds)
 
     def ensure_dead(self) -> None:
-        """Kills the process if it runs."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        """Kills what is left of the process and its workers."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 @contextlib.contextmanager

@@ -18,7 +18,17 @@ from .ranges import time_ms
 
 LAG_COLUMNS = ["topic", "consumer", "mode", "cursor", "lag", "lag_ms"]
 QUEUE_COLUMNS = ["queue", "ready", "in_flight", "delayed", "dead", "dead_lettered", "expired"]
-JOB_COLUMNS = ["$seq", "state", "deliveries", "lane", "group", "worker", "deadline", "visible_at"]
+JOB_COLUMNS = [
+    "$seq",
+    "state",
+    "deliveries",
+    "lane",
+    "group",
+    "worker",
+    "deadline",
+    "visible_at",
+    "error",
+]
 ROUTER_COLUMNS = ["router", "source", "dest", "guarantee", "forwarded_total", "lag", "stopped_by"]
 
 
@@ -60,7 +70,8 @@ def queue_peek(db: Database, args: argparse.Namespace, out: Output) -> int:
         if out.json_lines:
             out.line(record_text(job.record, {k: v for k, v in said.items() if v is not None}))
         else:
-            out.record(job.record, f"{job.state} {job.deliveries}  ")
+            why = f"({job.error})  " if job.error else ""
+            out.record(job.record, f"{job.state} {job.deliveries}  {why}")
     return Exit.OK
 
 
@@ -94,7 +105,7 @@ def queue_ack(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 def queue_nack(db: Database, args: argparse.Namespace, out: Output) -> int:
     delay = optional_milliseconds("--delay", args.delay)
-    done = _queue(db, args.queue)._native.nack(*_leases(args), delay)
+    done = _queue(db, args.queue)._native.nack(*_leases(args), delay, args.error or "")
     return _finished(args, "nacked", done, out)
 
 
@@ -112,6 +123,18 @@ def _finished(args: argparse.Namespace, verb: str, done: Any, out: Output) -> in
     return Exit.OK
 
 
+def queue_remove(db: Database, args: argparse.Namespace, out: Output) -> int:
+    removed = _queue(db, args.queue).remove(args.seqs, force=args.force)
+    out.fields({"queue": args.queue, "removed": removed, "skipped": len(args.seqs) - removed})
+    return Exit.OK
+
+
+def queue_promote(db: Database, args: argparse.Namespace, out: Output) -> int:
+    promoted = _queue(db, args.queue).promote(args.seqs)
+    out.fields({"queue": args.queue, "promoted": promoted, "skipped": len(args.seqs) - promoted})
+    return Exit.OK
+
+
 def queue_pause(db: Database, args: argparse.Namespace, out: Output) -> int:
     return _set_paused(db, args.queue, True, out)
 
@@ -124,7 +147,10 @@ def _set_paused(db: Database, name: str, paused: bool, out: Output) -> int:
     queue = _queue(db, name)
     if queue.state().type != "queue":
         raise Conflict(f"topic {name!r} is a log, not a queue", "not_a_queue")
-    queue.create(paused=paused)
+    if paused:
+        queue.pause()
+    else:
+        queue.resume()
     out.fields({"queue": name, "paused": paused})
     return Exit.OK
 
@@ -227,6 +253,8 @@ RESOURCE_COMMANDS: dict[str, Command] = {
     "queue claim": queue_claim,
     "queue ack": queue_ack,
     "queue nack": queue_nack,
+    "queue remove": queue_remove,
+    "queue promote": queue_promote,
     "queue redrive": queue_redrive,
     "queue pause": queue_pause,
     "queue resume": queue_resume,

@@ -398,14 +398,19 @@ def test_a_job_is_claimed_and_finished_by_its_name(hot_server: Server, topic: st
     assert cli("ack", topic, first, "--worker", "w") == (
         (0, [{"queue": topic, "acked": 1, "lost": 0}])
     )
-    assert cli("nack", topic, second, "--worker", "w", "--delay", "1h")[0] == 0
+    how = ("--worker", "w", "--delay", "1h", "--error", "no mail")
+    assert cli("nack", topic, second, *how)[0] == 0
+    (delayed,) = cli("peek", topic, "--state", "delayed")[1]
+    assert (delayed["data"], delayed["error"]) == ("b", "no mail")
     # Somebody else's lease, and one that is over.
     assert cli("ack", topic, third, "--worker", "v")[0] == 1
     assert cli("ack", topic, first, third, "--worker", "w")[1][0]["lost"] == 1
-    assert (
-        cli("stats", topic)[1][0] | {"ready": 0, "in_flight": 0, "delayed": 1}
-        == (cli("stats", topic)[1][0])
-    )
+    assert cli("promote", topic, "2", "9")[1] == [{"queue": topic, "promoted": 1, "skipped": 1}]
+    assert cli("claim", topic, "--worker", "w")[1][0]["data"] == "b"
+    assert cli("remove", topic, "2")[1] == [{"queue": topic, "removed": 0, "skipped": 1}]
+    assert cli("remove", topic, "2", "--force")[1][0]["removed"] == 1
+    (stats,) = cli("stats", topic)[1]
+    assert {stats[state] for state in ("ready", "in_flight", "delayed", "dead")} == {0}
 
 
 def test_a_paused_queue_hands_out_nothing(hot_server: Server, topic: str, capsys: Any) -> None:
