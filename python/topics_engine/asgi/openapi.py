@@ -9,16 +9,17 @@ from functools import cache
 from typing import Any
 
 from .. import _core
+from .answers import COMPONENTS, answer_schema
 from .messages import ARROW, JSON, NDJSON, OCTETS
 from .route import Field, Route
 from .routes import CONFIG, ROUTES
 
 _TAG = {
     "oneOf": [
-        {"type": "string", "description": "exactly this tag"},
+        {"type": "string", "description": "a tag, or with a `*` at its end a prefix"},
         {"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 3},
     ],
-    "description": '"x", ["tag", "Eq", "x"] or ["tag", "Glob", "x*"]',
+    "description": '"x", "x*", ["tag", "Eq", "x"] or ["tag", "Glob", "x*"]',
 }
 _KINDS: dict[str, dict[str, Any]] = {
     "any": {},
@@ -28,6 +29,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "boolean": {"type": "boolean"},
     "config": {"$ref": "#/components/schemas/Config"},
     "integer": {"type": "integer"},
+    "integer or boolean": {"type": ["integer", "boolean"]},
     "match": {"$ref": "#/components/schemas/Match"},
     "object": {"type": "object"},
     "string": {"type": "string"},
@@ -65,6 +67,7 @@ def describe(version: str) -> dict[str, Any]:
                 "Error": _ERROR,
                 "Config": schema_of(CONFIG, strict=True),
                 "Match": _TAG,
+                **COMPONENTS,
             },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
@@ -174,18 +177,17 @@ def schema(field: Field) -> dict[str, Any]:
         kind["items"] = {"type": "string"}
     if field.name in _NULLABLE:
         kind["type"] = [kind["type"], "null"]
-    elif kind.get("type") == "integer":
+    elif "integer" in kind.get("type", ()):
         kind["minimum"] = 0
     return kind
 
 
 def responses(route: Route) -> dict[str, Any]:
     """The responses of a route, by status."""
-    shown: dict[str, Any] = {"type": "object"}
-    if route.answer != "object":
-        shown["properties"] = {name: {} for name in route.answer.split()}
     content = {
-        kind.partition(b";")[0].decode(): {"schema": shown if kind == JSON else {"type": "string"}}
+        kind.partition(b";")[0].decode(): {
+            "schema": answer_schema(route) if kind == JSON else {"type": "string"}
+        }
         for kind in route.offers
     }
     made: dict[str, Any] = {

@@ -81,6 +81,8 @@ pub struct Append<'a> {
     pub create: Option<bool>,
     /// Config at creation; where the topic exists, a named field that differs is a conflict.
     pub config: Option<&'a ConfigPatch>,
+    /// Only `type` and `durability` of `config` conflict with a topic that exists.
+    pub lenient_config: bool,
     /// Wait for staging room instead of being refused.
     pub disable_backpressure: bool,
 }
@@ -296,7 +298,7 @@ pub struct Sought {
 }
 
 /// A delete; at least one of the two.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteRequest {
     /// Every record with a smaller seq.
     pub before_seq: Option<u64>,
