@@ -164,6 +164,11 @@ UNMEASURED = ("health", "openapi")
 """Verbs whose answers do not have `performance`."""
 
 
+def answer_name(route: Route) -> str:
+    """The name of the schema of a JSON answer; routes of one verb share it."""
+    return "".join(word.capitalize() for word in route.verb.split("_")) + "Answer"
+
+
 def answer_schema(route: Route) -> Schema:
     """The schema of a JSON answer."""
     if route.answer == "object":

@@ -9,10 +9,10 @@ from functools import cache
 from typing import Any
 
 from .. import _core
-from .answers import COMPONENTS, answer_schema
+from .answers import COMPONENTS, answer_name, answer_schema, ref
 from .messages import ARROW, JSON, NDJSON, OCTETS
 from .route import Field, Route
-from .routes import CONFIG, ROUTES
+from .routes import CONFIG, RECORD, ROUTES
 
 _TAG = {
     "oneOf": [
@@ -67,7 +67,9 @@ def describe(version: str) -> dict[str, Any]:
                 "Error": _ERROR,
                 "Config": schema_of(CONFIG, strict=True),
                 "Match": _TAG,
+                "NewRecord": schema_of(RECORD),
                 **COMPONENTS,
+                **{answer_name(r): answer_schema(r) for r in ROUTES if JSON in r.offers},
             },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
@@ -169,7 +171,9 @@ def _or_null(value: dict[str, Any]) -> dict[str, Any]:
 def schema(field: Field) -> dict[str, Any]:
     """The schema of one value."""
     kind = dict(_KINDS[field.kind])
-    if field.of and field.kind == "array of objects":
+    if field.of == RECORD:
+        kind["items"] = ref("NewRecord")
+    elif field.of and field.kind == "array of objects":
         kind["items"] = schema_of(field.of)
     elif field.of:
         # By name; or an array of names.
@@ -186,7 +190,7 @@ def responses(route: Route) -> dict[str, Any]:
     """The responses of a route, by status."""
     content = {
         kind.partition(b";")[0].decode(): {
-            "schema": answer_schema(route) if kind == JSON else {"type": "string"}
+            "schema": ref(answer_name(route)) if kind == JSON else {"type": "string"}
         }
         for kind in route.offers
     }
