@@ -51,6 +51,11 @@ _RECORD = {
     "meta": by_name(STRING),
     "data": ANY,
 }
+_JOB = {
+    **_RECORD,
+    **integers("deliveries deadline lease_ms visible_at lane"),
+    **dict.fromkeys(("state", "node", "lease_id", "group", "error"), STRING),
+}
 _PERFORMANCE = dict.fromkeys(
     ("server_total_ms", "wal_append_ms", "fsync_ms", "throttle_wait_ms"), NUMBER
 )
@@ -112,6 +117,9 @@ COMPONENTS: dict[str, Schema] = {
         **integers("from_seq topic_id head_seq earliest_seq"),
     ),
     "Published": record(**integers("topic_id first_seq last_seq")),
+    "Job": record(
+        *_JOB.keys() - {"$seq", "deliveries"}, **_JOB
+    ),
     "Problem": record(file=STRING, offset=INTEGER, detail=STRING),
     "Stage": record(id=STRING, **integers("parts records bytes")),
     "Writer": record(writer=STRING, last_epoch=INTEGER_OR_NULL, **integers("records bytes")),
@@ -130,6 +138,9 @@ FIELDS: dict[str, Schema] = {
     **dict.fromkeys(("durability", "wid", "stream_url", "next_cursor", "writer", "id"), STRING),
     **dict.fromkeys(("status", "version"), STRING),
     **dict.fromkeys(("missing", "routers_removed"), array(STRING)),
+    **integers("count acked nacked extended removed promoted"),
+    "deadlines": by_name(INTEGER),
+    **dict.fromkeys(("claimed", "jobs"), array(ref("Job"))),
     "seqs": array(INTEGER),
     "skipped": array(INTEGER),
     "records": array(ref("Record")),
