@@ -106,7 +106,8 @@ fn writes(table: &mut Table, addr: &str, server: Process) {
     let only = format!("{{\"to_seq\":{BODY},\"columns\":[\"data\"]}}");
     let mut rows = Vec::new();
     conn.stream(&asked("scan", &only), |part| rows.extend_from_slice(part));
-    let body = typed("POST", TOPIC, &[("content-type", ARROW)], &rows);
+    let path = format!("{TOPIC}?return_seqs=false");
+    let body = typed("POST", &path, &[("content-type", ARROW)], &rows);
     for conns in [1, 4] {
         settle();
         let open = || Conn::new(addr);

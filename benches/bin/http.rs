@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use topics_benches::net::http::{Conn, find, request, write_request};
+use topics_benches::net::http::{Conn, find, request, write_request, write_request_with_seqs};
 use topics_benches::net::{costed, rate, rate_and_cost, rate_once};
 use topics_benches::{
     Goal, Process, Samples, Table, beside_plain, device_sync, median, plain_batches, settle,
@@ -86,11 +86,15 @@ fn writes(table: &mut Table, addr: &str, dir: &Path, wanted: &impl Fn(&str) -> b
             continue;
         }
         let request = write_request(&format!("bench-{class}"), n);
+        let listed = write_request_with_seqs(&format!("bench-{class}"), n);
         let (open, call) = (|| Conn::new(addr), |c: &mut Conn| c.call(&request));
+        let call_listed = |c: &mut Conn| c.call(&listed);
         if n == 1 {
             settle();
             let (figure, cost) = rate_and_cost(server, conns, n, open, call);
             table.row(&work, figure, unit, goal, &cost);
+            let (figure, cost) = rate_and_cost(server, conns, n, open, call_listed);
+            table.row("the same, with seqs", figure, unit, Goal::None, &cost);
             continue;
         }
         let synced = class == "fsync";
@@ -105,6 +109,11 @@ fn writes(table: &mut Table, addr: &str, dir: &Path, wanted: &impl Fn(&str) -> b
         let (figure, cost) = costed(server, n, call, rested);
         let notes = beside_plain(figure, plain, synced) + "; " + &cost;
         table.row(&work, figure, unit, goal, &notes);
+        rest(addr);
+        let (figure, cost) =
+            costed(server, n, call_listed, |call| rate_once(conns, 2.0, open, call));
+        table.row("the same, with seqs", figure, unit, Goal::None, &cost);
+        rest(addr);
         let (figure, cost) =
             costed(server, n, call, |call| rate_once(conns, SUSTAINED, open, call));
         let work = format!("the same, {SUSTAINED:.0} s in a row");

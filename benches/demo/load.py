@@ -128,7 +128,7 @@ class Loaders:
                 journal.lock.notify_all()
             sent = True
             headers = {"Content-Type": "application/json"}
-            connection.request("POST", f"/v0/topics/{batch.topic}", body, headers)
+            connection.request("POST", f"/v0/topics/{batch.topic}?return_seqs=false", body, headers)
             response = connection.getresponse()
             answer = response.read()
         except (OSError, http.client.HTTPException):

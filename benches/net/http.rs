@@ -172,11 +172,20 @@ pub fn typed(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) ->
     [head.as_bytes(), body].concat()
 }
 
-/// A write of `records` records of 100 bytes.
+/// A write of `records` records of 100 bytes, whose answer lists no seqs.
 pub fn write_request(topic: &str, records: usize) -> Vec<u8> {
+    write_to(&format!("/v0/topics/{topic}?return_seqs=false"), records)
+}
+
+/// A write of `records` records of 100 bytes, whose answer lists every seq.
+pub fn write_request_with_seqs(topic: &str, records: usize) -> Vec<u8> {
+    write_to(&format!("/v0/topics/{topic}"), records)
+}
+
+fn write_to(path: &str, records: usize) -> Vec<u8> {
     let one = format!("{{\"data\":{}}}", std::str::from_utf8(&PAYLOAD).unwrap());
     let body = format!("{{\"records\":[{}]}}", vec![one; records].join(","));
-    request("POST", &format!("/v0/topics/{topic}"), &body)
+    request("POST", path, &body)
 }
 
 /// This tree's server as one of several that are compared.

@@ -16,6 +16,7 @@ __all__ = [
     "BODY_ARROW",
     "BODY_NDJSON",
     "BODY_OCTETS",
+    "LARGE_BODY",
     "ArrowStream",
     "Batch",
     "Bridge",
@@ -53,6 +54,8 @@ BODY_OCTETS: Final[int]
 """The body is `application/octet-stream`: one binary record."""
 BODY_ARROW: Final[int]
 """The body is `application/vnd.apache.arrow.stream`: one record per row."""
+LARGE_BODY: Final[int]
+"""Bytes. `Http` parses larger bodies on another thread; `Http.message` is to be called on one."""
 ACCEPT_ARROW: Final[int]
 """`diff`: answer 200 with an Arrow IPC stream (`application/vnd.apache.arrow.stream`)."""
 ACCEPT_JSON: Final[int]
@@ -256,6 +259,9 @@ class _Verbs(Protocol):
 
     def delete(self, topic: str, before_seq: int | None = None, match: str | None = None) -> bytes:
         """Deletes records; JSON `{"deleted", "earliest_seq", "head_seq", "count", "bytes"}`."""
+
+    def delete_seqs(self, topic: str, seqs: Sequence[int]) -> bytes:
+        """Deletes single records, at most 1000; JSON as of `delete`."""
 
     def create(self, topic: str, config: bytes | None = None) -> bytes:
         """Creates a topic or updates the named fields; JSON `{"topic", "created", "config"}`."""

@@ -62,6 +62,7 @@ impl AppendArgs<'_> {
             sync: self.sync,
             create: self.create,
             config: config.as_ref(),
+            lenient_config: false,
             disable_backpressure: self.disable_backpressure,
         }))
     }
@@ -170,10 +171,7 @@ pub(crate) fn config_of(text: Option<&[u8]>) -> Result<Option<ConfigPatch>, Fail
 /// Parses a tag, or a prefix with one `*` at its end.
 pub(crate) fn match_of(py: Python<'_>, text: Option<&str>) -> PyResult<Option<TopicMatch>> {
     let Some(text) = text else { return Ok(None) };
-    if !text.contains('*') {
-        return Ok(Some(TopicMatch::Eq(text.as_bytes().to_vec())));
-    }
-    let pattern = read::glob(text).ok_or_else(|| {
+    let pattern = read::bare_match(text).ok_or_else(|| {
         let message =
             format!("match must be a tag or a prefix with one * at its end, not {text:?}");
         raise(py, &Failure::invalid(message))

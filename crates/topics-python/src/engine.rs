@@ -251,6 +251,18 @@ impl Engine {
         Ok(PyBytes::new(py, &body))
     }
 
+    fn delete_seqs<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &str,
+        seqs: Vec<u64>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let body = self
+            .shared
+            .run(py, |e| Ok(topics_wire::topics::deleted(topic, &e.delete_seqs(topic, &seqs)?)))?;
+        Ok(PyBytes::new(py, &body))
+    }
+
     #[pyo3(signature = (topic, config=None))]
     fn create<'py>(
         &self,

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parking_lot::RwLock;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
-use topics_service::{NextAction, Reply, Request, Service, StreamOutput, Verb};
+use topics_service::{LARGE_BODY, NextAction, Reply, Request, Service, StreamOutput, Verb};
 use topics_wire::write::Body;
 use topics_wire::{Failure, Grant};
 
@@ -62,6 +64,17 @@ impl Http {
         // Writes only: a small read may have a large answer, and wait for a page of a file.
         let small = request.body.len() <= SMALL_BODY && request.verb == Verb::Write;
         if small { run() } else { py.detach(run) }
+    }
+
+    /// Runs a request with a large body on another thread, which holds the Python object meanwhile.
+    fn run_large(&self, request: &Request<'_>, body: PyBackedBytes) -> Option<Reply> {
+        let outcome = catch_panics(|| {
+            if self.shared.forked() {
+                self.shared.engine()?;
+            }
+            Ok(self.service.call_with_body(request, Bytes::from_owner(body)))
+        });
+        outcome.unwrap_or_else(|failure| Some(Reply::from(failure)))
     }
 
     /// The grant with this number.
@@ -124,7 +137,7 @@ impl Http {
         verb: &str,
         name: &str,
         query: &[u8],
-        body: &[u8],
+        body: PyBackedBytes,
         flags: u32,
         token: u64,
         key: Option<&[u8]>,
@@ -145,9 +158,24 @@ impl Http {
             return Some((reply.status, PyBytes::new(py, &reply.body)));
         };
         let (verb, grant) = (Verb::from_name(verb), &*grant);
-        let request =
-            Request { verb, name, subresource, query, body, key, grant, kind, arrow, json, token };
-        self.run(py, &request).map(|r| (r.status, PyBytes::new(py, &r.body)))
+        let request = Request {
+            verb,
+            name,
+            subresource,
+            query,
+            body: b"",
+            key,
+            grant,
+            kind,
+            arrow,
+            json,
+            token,
+        };
+        let reply = match body.len() > LARGE_BODY {
+            true => self.run_large(&request, body),
+            false => self.run(py, &Request { body: &body, ..request }),
+        };
+        reply.map(|r| (r.status, PyBytes::new(py, &r.body)))
     }
 
     /// Pulls a stream: its pieces, and 0 to pull again, 1 to wait, 2 at the end, 3 if it failed.

@@ -71,6 +71,7 @@ mod _core {
         m.add("BODY_NDJSON", crate::http::BODY_NDJSON)?;
         m.add("BODY_OCTETS", crate::http::BODY_OCTETS)?;
         m.add("BODY_ARROW", crate::http::BODY_ARROW)?;
+        m.add("LARGE_BODY", topics_service::LARGE_BODY)?;
         m.add("ACCEPT_ARROW", crate::http::ACCEPT_ARROW)?;
         m.add("ACCEPT_JSON", crate::http::ACCEPT_JSON)
     }

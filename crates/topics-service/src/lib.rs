@@ -9,6 +9,7 @@ mod completion;
 mod consumer_reads;
 mod consumers;
 mod dispatch;
+mod large_bodies;
 mod long_poll;
 mod queues;
 mod routers;
@@ -25,6 +26,7 @@ mod verb;
 mod worker_pool;
 
 pub use completion::completion_pair;
+pub use large_bodies::LARGE_BODY;
 pub use scan::{FFI_ArrowArrayStream, FFI_ArrowSchema, IpcStream, Scan};
 pub use service::{Reply, Request, Service, Sink};
 pub use streams::{NextAction, StreamOutput};

@@ -43,6 +43,11 @@ struct Table {
 pub(super) struct LongPolls(Mutex<Table>);
 
 impl LongPolls {
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.0.lock().by_token.len()
+    }
+
     /// Refuses further long polls and returns the tokens of the open ones.
     pub fn close(&self) -> Vec<u64> {
         let mut table = self.0.lock();
@@ -94,6 +99,9 @@ impl Service {
     /// Cancels the waiting call or stream with this token, because its client has gone. Verbs that
     /// already run are not cancelled.
     pub fn cancel(self: &Arc<Self>, token: u64) {
+        if self.leave_large_call(token) {
+            return;
+        }
         let waited = self.remove_poll(token).is_some()
             || self.cancel_claim(token)
             || self.cancel_reader(token)

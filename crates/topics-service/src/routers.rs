@@ -87,10 +87,13 @@ fn without_others(e: Error, grant: &Grant) -> Error {
         Error::RouterCycle { router, path } => {
             Error::RouterCycle { router, path: path.into_iter().map(shown).collect() }
         }
-        Error::TopicExistsIncompatible { topic, field, actual, wanted }
-            if field == "router_dest_fan_in" =>
-        {
-            Error::TopicExistsIncompatible { topic, field, actual: shown(actual), wanted }
+        Error::RouterConflict { router, reason, existing_source, existing_dest } => {
+            Error::RouterConflict {
+                router,
+                reason,
+                existing_source: shown(existing_source),
+                existing_dest: shown(existing_dest),
+            }
         }
         e => e,
     }

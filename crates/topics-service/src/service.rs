@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use topics_engine::Engine;
 use topics_env::Clock;
 use topics_wire::write::Body;
 use topics_wire::{Failure, Grant, Limits};
 
 use super::consumer_reads::ConsumerReads;
+use super::large_bodies::{LARGE_BODY, LargeCalls, OwnedRequest};
 use super::long_poll::LongPolls;
 use super::queues::WaitingClaims;
 use super::sessions::Sessions;
@@ -91,6 +93,7 @@ pub struct Service {
     pub(super) streams: Streams,
     pub(super) sessions: Sessions,
     pub(super) writers: WriterOwners,
+    pub(super) large_calls: LargeCalls,
     pub(super) timer: Timer,
     pub(super) pool: WorkerPool,
     pub(super) started_ns: u64,
@@ -122,6 +125,7 @@ impl Service {
             streams: Streams::default(),
             sessions: Sessions::default(),
             writers: WriterOwners::default(),
+            large_calls: LargeCalls::default(),
             timer,
             pool,
             ready: AtomicBool::new(true),
@@ -133,6 +137,21 @@ impl Service {
     /// Runs a request. `None`: the reply goes to the sink later, once.
     pub fn call(self: &Arc<Self>, r: &Request<'_>) -> Option<Reply> {
         let start_ns = self.clock.mono_ns();
+        if r.body.len() > LARGE_BODY {
+            self.call_on_worker(OwnedRequest::of(r, Bytes::copy_from_slice(r.body)), start_ns);
+            return None;
+        }
+        self.answer(r, start_ns)
+    }
+
+    /// Runs a request like [`Self::call`]; `body` is the body of `r`, and is kept without a copy.
+    pub fn call_with_body(self: &Arc<Self>, r: &Request<'_>, body: Bytes) -> Option<Reply> {
+        let start_ns = self.clock.mono_ns();
+        self.call_on_worker(OwnedRequest::of(r, body), start_ns);
+        None
+    }
+
+    pub(super) fn answer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Option<Reply> {
         match self.dispatch(r, start_ns) {
             Ok(reply) => reply,
             Err(failure) => Some(failure.into()),

@@ -22,6 +22,9 @@ const KEPT_NS: u64 = 600_000_000_000;
 /// The event history of a session, shared by its streams.
 pub(super) type SharedHistory = Arc<Mutex<EventHistory>>;
 
+/// Topic, topic id, cursor.
+type Cursor = (String, u64, u64);
+
 struct Session {
     owner: String,
     heartbeat_ms: u64,
@@ -37,9 +40,27 @@ fn unknown() -> Failure {
     Failure::new("not_found", "there is no such watch session; create one with POST /v0/watch")
 }
 
+/// The prefix of every session id.
+const WID: &str = "wid_";
+
 fn parse_wid(wid: &str) -> Option<u128> {
-    let plain = wid.len() == 32 && wid.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    if plain { u128::from_str_radix(wid, 16).ok() } else { None }
+    let digits = wid.strip_prefix(WID)?;
+    let plain =
+        digits.len() == 32 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    if plain { u128::from_str_radix(digits, 16).ok() } else { None }
+}
+
+/// The cursors to go back to. An event that was never sent moves none; one that is no longer kept is
+/// an error, because what was sent after it may be lost.
+fn rewind(history: &EventHistory, event: u64) -> Result<Vec<Cursor>, Failure> {
+    if event > history.last_event() {
+        return Ok(Vec::new());
+    }
+    history.rewind_to(event).ok_or_else(|| {
+        let message =
+            "the session no longer holds the position of this event; create a new session";
+        Failure::new("session_gone", message)
+    })
 }
 
 impl Service {
@@ -59,9 +80,9 @@ impl Service {
             });
             all.insert(info.id, session);
             drop(all);
-            let wid = format!("{:032x}", info.id);
+            let wid = format!("{WID}{:032x}", info.id);
             let body = watch::created(&s.engine, &wid, &info);
-            Ok(Reply { status: 201, body: s.with_timing(body, start_ns) })
+            Ok(Reply::ok(s.with_timing(body, start_ns)))
         })
     }
 
@@ -87,13 +108,11 @@ impl Service {
     /// Opens a stream of a session.
     pub(super) fn open_session(self: &Arc<Self>, r: &Request<'_>) -> Answer {
         let (id, heartbeat_ms, history) = self.session_of(r)?;
-        let back = match ids::parse(r.key)? {
-            LastId::Map(cursors) => cursors,
-            LastId::Event(event) => history.lock().rewind_to(event).ok_or_else(|| {
-                let message =
-                    "the session no longer holds the position of this event; create a new session";
-                Failure::new("session_gone", message)
-            })?,
+        let back = match ids::parse(r.key) {
+            Ok(LastId::Map(cursors)) => cursors,
+            Ok(LastId::Event(event)) => rewind(&history.lock(), event)?,
+            // An id that no stream has sent: the session knows its cursors.
+            Err(_) => Vec::new(),
         };
         let watch = self.engine.attach(id, &back)?;
         let stream = WatchStream::new(watch, Some(history), heartbeat_ms);
@@ -118,5 +137,34 @@ impl Service {
         let heartbeat_ms = watch.heartbeat_ms.unwrap_or(HEARTBEAT_MS);
         let stream = WatchStream::new(self.engine.watch(&watch)?, None, heartbeat_ms);
         self.open(r.token, Source::WatchStream(Box::new(stream)), frames::OPEN.to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_sessions() {
+        let digits = "0123456789abcdef0123456789abcdef";
+        assert!(parse_wid(&format!("wid_{digits}")).is_some());
+        let plus = format!("wid_+{}", &digits[1..]);
+        let upper = format!("wid_{}", digits.to_uppercase());
+        for bad in [digits, "wid_", "wid_0", &plus, &upper, &format!("WID_{digits}"), ""] {
+            assert_eq!(parse_wid(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_event_of_another_stream_is_ignored_and_a_forgotten_one_is_an_error() {
+        let mut history = EventHistory::default();
+        assert_eq!(rewind(&history, 1).unwrap(), []);
+        for seq in 0..20_000 {
+            history.push("a".into(), 1, seq);
+        }
+        assert_eq!(rewind(&history, 20_001).unwrap(), []);
+        assert_eq!(rewind(&history, 20_000).unwrap(), []);
+        assert_eq!(rewind(&history, 19_999).unwrap(), [("a".to_owned(), 1, 19_999)]);
+        assert_eq!(rewind(&history, 1).unwrap_err().code, "session_gone");
     }
 }

@@ -52,6 +52,7 @@ fn head(message: &[u8]) -> Result<MessageHead, Failure> {
             }
             Some("topic") => h.topics.push(s.text(FieldPath::field("topic"))?.into_owned()),
             Some("topics") if s.peek() == Some(b'[') => names(s, &mut h.topics)?,
+            Some("topics") if s.peek() == Some(b'{') => keys(s, &mut h.topics)?,
             _ => s.skip()?,
         }
         Ok::<_, Failure>(())
@@ -70,6 +71,14 @@ fn names(s: &mut Scanner<'_>, out: &mut Vec<String>) -> Result<(), Failure> {
         let path = FieldPath { within: "topics", index: Some(index), field: "" };
         out.push(s.text(path)?.into_owned());
         Ok(())
+    })
+}
+
+fn keys(s: &mut Scanner<'_>, out: &mut Vec<String>) -> Result<(), Failure> {
+    s.object(|s, key| {
+        // A name with an unpaired surrogate escape is refused with the fields of the op.
+        out.extend(key.decode().map(|name| name.into_owned()));
+        Ok(s.skip()?)
     })
 }
 
@@ -262,13 +271,19 @@ impl Service {
 
 /// Ends the subscriptions with the request id or one of the topics of the message.
 fn unsubscribe(socket: &mut Socket, h: &MessageHead) -> Vec<u8> {
-    let before = socket.subscriptions.len();
-    socket.subscriptions.retain(|(id, topics, _)| {
+    let mut ended = Vec::new();
+    socket.subscriptions.retain_mut(|(id, topics, _)| {
         let by_id = h.topics.is_empty() && h.request_id.is_some() && *id == h.request_id;
-        !by_id && !topics.iter().any(|t| h.topics.contains(t))
+        let ends = by_id || topics.iter().any(|t| h.topics.contains(t));
+        if ends {
+            ended.append(topics);
+        }
+        !ends
     });
+    ended.sort();
+    ended.dedup();
     let mut o = message("unsubscribed", h.request_id.as_deref());
-    o.int("ended", (before - socket.subscriptions.len()) as u64);
+    o.names("topics", &ended);
     o.finish()
 }
 

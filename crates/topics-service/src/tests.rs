@@ -93,6 +93,17 @@ impl World {
         token
     }
 
+    fn send_text(&mut self, verb: &str, name: &str, body: &str) -> u64 {
+        self.token += 1;
+        let (grant, token) = (Grant::all(), self.token);
+        let (verb, body) = (Verb::from_name(verb), body.as_bytes());
+        let request = Request { verb, name, body, token, grant: &grant, ..Request::default() };
+        if let Some(reply) = self.service.call(&request) {
+            self.inbox.reply(token, reply);
+        }
+        token
+    }
+
     fn pump(&self) {
         let due = std::mem::take(&mut *self.inbox.due.lock());
         for token in due {
@@ -328,4 +339,66 @@ fn ready_names_the_loops_that_have_panicked() {
         (&json!("ready"), &json!({"sweep": 1}))
     );
     assert!(!answer.to_string().contains("secret"));
+}
+
+/// A write whose body is larger than what is parsed in the call.
+fn large_write(data: &str) -> Value {
+    json!({"records": [{"data": "x".repeat(super::LARGE_BODY)}, {"data": data}]})
+}
+
+#[test]
+fn a_large_body_is_parsed_on_another_thread() {
+    let mut w = World::with(Options::default());
+    let wait = |w: &World, token: u64| loop {
+        if let Some(reply) = w.reply(token) {
+            return reply;
+        }
+        std::thread::yield_now();
+    };
+    // The id of the first topic waits for a sync; create it before the test.
+    let zero = w.send("create", "zero", "", json!(null));
+    wait(&w, zero);
+    let token = w.send("write", "t", "", large_write("a"));
+    let answer = wait(&w, token);
+    assert_eq!((answer["count"].as_u64(), answer["seqs"][1].as_u64()), (Some(2), Some(2)));
+    let refused = w.send("write", "t", "", json!({"records": "x".repeat(300 << 10)}));
+    assert_eq!(wait(&w, refused)["error"]["code"], "invalid_request");
+    // A read with such a body waits like any other, and is not answered before its records come.
+    let padded = format!("{}{}", " ".repeat(300 << 10), r#"{"from_seq":2,"wait_ms":9000}"#);
+    let poll = w.send_text("diff", "t", &padded);
+    while w.service.long_polls.len() == 0 {
+        std::thread::yield_now();
+    }
+    assert!(w.reply(poll).is_none());
+    let token = w.send("write", "t", "", large_write("b"));
+    assert_eq!(wait(&w, token)["last_seq"], 4);
+    assert_eq!(wait(&w, poll)["records"][0]["$seq"], 3);
+    while w.service.pending() > 0 {
+        std::thread::yield_now();
+    }
+    w.service.close();
+}
+
+#[test]
+fn a_client_that_leaves_while_its_large_body_is_parsed_does_not_wait() {
+    let mut w = World::new();
+    // The pool is stopped: the call starts here, and the client leaves before it is finished.
+    let owned = |w: &World, token| {
+        let body = format!("{}{}", " ".repeat(300 << 10), r#"{"from_seq":0,"wait_ms":9000}"#);
+        let (grant, verb) = (Grant::all(), Verb::from_name("diff"));
+        let request = Request { verb, name: "zero", token, grant: &grant, ..Request::default() };
+        w.service.call_with_body(&request, body.into())
+    };
+    assert!(owned(&w, 1001).is_none());
+    assert_eq!(w.service.long_polls.len(), 1);
+    w.service.cancel(1001);
+    assert_eq!((w.service.long_polls.len(), w.service.pending()), (0, 0));
+    w.service.large_calls.enter(1002);
+    assert!(w.service.leave_large_call(1002));
+    let poll = w.send("diff", "zero", "", json!({"wait_ms": 9000}));
+    w.service.large_calls.enter(poll);
+    w.service.cancel(poll);
+    assert_eq!(w.service.long_polls.len(), 1, "the call is not finished");
+    w.service.finish_large_call(poll, None);
+    assert_eq!((w.service.long_polls.len(), w.service.pending()), (0, 0));
 }

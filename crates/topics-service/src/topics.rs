@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use topics_engine::{Appended, Error, TopicState, TopicSummary};
 use topics_wire::object::Object;
 use topics_wire::query::Query;
+use topics_wire::topics::RecordsToDelete;
 use topics_wire::write::{Body, Table};
 use topics_wire::{Failure, Grant, config, limits, metrics, page, report, topics, write};
 
@@ -46,13 +47,18 @@ impl Service {
     }
 
     pub(super) fn delete(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let request = topics::parse_delete(r.body)?;
+        let wanted = topics::parse_delete(r.body)?;
         self.on_worker(r, move |s, topic| {
-            let done = s.engine.delete(topic, &request)?;
+            let (done, scanned) = match &wanted {
+                RecordsToDelete::Range(request) => {
+                    (s.engine.delete(topic, request)?, request.matching.is_some())
+                }
+                RecordsToDelete::Seqs(seqs) => (s.engine.delete_seqs(topic, seqs)?, false),
+            };
             let body = topics::deleted(topic, &done);
-            Ok(Reply::ok(match request.matching {
-                Some(_) => s.with_scan_cost(body, done.records_scanned, start_ns),
-                None => s.with_timing(body, start_ns),
+            Ok(Reply::ok(match scanned {
+                true => s.with_scan_cost(body, done.records_scanned, start_ns),
+                false => s.with_timing(body, start_ns),
             }))
         })
     }

@@ -3,6 +3,7 @@
 use topics_engine::Error;
 
 use crate::json::{FieldPath, Reader, Scanner, SyntaxError, push_str, push_u64};
+use crate::object::push_array_with;
 
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,9 +150,12 @@ fn detail(e: &Error) -> Option<String> {
             d.text("topic", topic).int("expected", *expected).int("head_seq", *actual)
         }
         Error::RouterNotFound(router) => d.text("router", router),
-        Error::RouterCycle { router, path } => {
-            d.text("router", router).text("path", &path.join(" → "))
-        }
+        Error::RouterCycle { router, path } => d.text("router", router).texts("cycle", path),
+        Error::RouterConflict { router, reason, existing_source, existing_dest } => d
+            .text("router", router)
+            .text("reason", reason)
+            .text("existing_source", existing_source)
+            .text("existing_dest", existing_dest),
         Error::TxnIncomplete { writer, stage, .. } => d.text("writer", writer).text("stage", stage),
         Error::StaleEpoch { writer, epoch, last } => {
             d.text("writer", writer).int("epoch", *epoch).int("last_epoch", *last)
@@ -187,7 +191,7 @@ fn detail(e: &Error) -> Option<String> {
     Some(d.finish())
 }
 
-/// Builds a JSON object of strings and numbers.
+/// Builds a JSON object of strings, numbers and arrays of strings.
 #[derive(Default)]
 pub(crate) struct DetailBuilder(Vec<u8>);
 
@@ -201,6 +205,12 @@ impl DetailBuilder {
     pub(crate) fn text(&mut self, key: &str, value: &str) -> &mut Self {
         self.key(key);
         push_str(&mut self.0, value.as_bytes());
+        self
+    }
+
+    fn texts(&mut self, key: &str, values: &[String]) -> &mut Self {
+        self.key(key);
+        push_array_with(&mut self.0, values, |out, value| push_str(out, value.as_bytes()));
         self
     }
 
@@ -229,6 +239,30 @@ mod tests {
         assert_eq!(body["error"]["code"], "head_mismatch");
         assert_eq!(body["error"]["detail"]["head_seq"], 5);
         assert_eq!(body["error"]["detail"]["expected"], 3);
+    }
+
+    #[test]
+    fn facts_of_routers() {
+        let detail = |e: Error| -> serde_json::Value {
+            serde_json::from_str(&Failure::from(e).detail.unwrap()).unwrap()
+        };
+        let path = ["a", "b", "a"].map(String::from).to_vec();
+        assert_eq!(
+            detail(Error::RouterCycle { router: "r".into(), path }),
+            serde_json::json!({"router": "r", "cycle": ["a", "b", "a"]})
+        );
+        let conflict = Error::RouterConflict {
+            router: "r".into(),
+            reason: "router_dest_fan_in",
+            existing_source: "s".into(),
+            existing_dest: "d".into(),
+        };
+        assert_eq!(Failure::from(conflict.clone()).status(), 409);
+        assert_eq!(
+            detail(conflict),
+            serde_json::json!({"router": "r", "reason": "router_dest_fan_in",
+                "existing_source": "s", "existing_dest": "d"})
+        );
     }
 
     #[test]

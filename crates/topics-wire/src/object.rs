@@ -52,16 +52,7 @@ impl Object {
 
     /// A field with an array of the integers of a range.
     pub fn ints(&mut self, key: &str, values: RangeInclusive<u64>) -> &mut Self {
-        let out = self.key(key);
-        out.push(b'[');
-        let first = *values.start();
-        for value in values {
-            if value != first {
-                out.push(b',');
-            }
-            push_u64(out, value);
-        }
-        out.push(b']');
+        push_array_with(self.key(key), values, push_u64);
         self
     }
 
@@ -84,15 +75,7 @@ impl Object {
 
     /// A field with an array of strings.
     pub fn names(&mut self, key: &str, values: &[String]) -> &mut Self {
-        let out = self.key(key);
-        out.push(b'[');
-        for (i, value) in values.iter().enumerate() {
-            if i > 0 {
-                out.push(b',');
-            }
-            push_str(out, value.as_bytes());
-        }
-        out.push(b']');
+        push_array_with(self.key(key), values, |out, value| push_str(out, value.as_bytes()));
         self
     }
 
@@ -166,12 +149,21 @@ impl Performance {
 
 /// Appends an array of values that are JSON text.
 pub(crate) fn push_array(out: &mut Vec<u8>, items: impl Iterator<Item = Vec<u8>>) {
+    push_array_with(out, items, |out, item| out.extend_from_slice(&item));
+}
+
+/// Appends an array; `push` appends one element.
+pub(crate) fn push_array_with<T>(
+    out: &mut Vec<u8>,
+    items: impl IntoIterator<Item = T>,
+    mut push: impl FnMut(&mut Vec<u8>, T),
+) {
     out.push(b'[');
-    for (i, item) in items.enumerate() {
+    for (i, item) in items.into_iter().enumerate() {
         if i > 0 {
             out.push(b',');
         }
-        out.extend_from_slice(&item);
+        push(out, item);
     }
     out.push(b']');
 }

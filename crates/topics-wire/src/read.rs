@@ -99,7 +99,7 @@ fn field(
         "topic_id" => r.topic_id = Some(s.u64(FieldPath::field("topic_id"))?),
         "include_tags" => d.include_tags = s.bool(FieldPath::field("include_tags"))?,
         "include_meta" => d.include_meta = s.bool(FieldPath::field("include_meta"))?,
-        "node" => r.skip_nodes = nodes(s, "node")?,
+        "node" => r.skip_nodes = skipped_nodes(s)?,
         "match" => r.matching = Some(matching(s)?),
         "consistency" => r.strong = strong(&s.text(FieldPath::field("consistency"))?)?,
         // Only checked here: `arrow::parse_diff` reads the fields of an Arrow read.
@@ -147,6 +147,13 @@ impl Start {
     }
 }
 
+/// Parses the nodes to skip: one or an array of them. An empty node is as if it were absent.
+pub(crate) fn skipped_nodes(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
+    let mut filter = nodes(s, "node")?;
+    filter.0.retain(|node| !node.is_empty());
+    Ok(filter)
+}
+
 /// Parses one node or an array of nodes.
 pub(crate) fn nodes(s: &mut Scanner<'_>, field: &'static str) -> Result<NodeFilter, Failure> {
     let path = FieldPath::field(field);
@@ -167,16 +174,16 @@ pub(crate) fn nodes(s: &mut Scanner<'_>, field: &'static str) -> Result<NodeFilt
     Ok(NodeFilter(nodes))
 }
 
-/// Parses `match`: `["tag","Eq","x"]`, `["tag","Glob","x*"]`, or `"x"` for the first form.
+/// Parses `match`: `["tag","Eq","x"]`, `["tag","Glob","x*"]`, or short for these `"x"` and `"x*"`.
 pub(crate) fn matching(s: &mut Scanner<'_>) -> Result<TopicMatch, Failure> {
     matching_at(s, FieldPath::field("match"))
 }
 
 /// Parses a tag filter in a field of another name.
 pub(crate) fn matching_at(s: &mut Scanner<'_>, path: FieldPath) -> Result<TopicMatch, Failure> {
-    let wrong = || path.invalid(r#"must be "x", ["tag","Eq","x"] or ["tag","Glob","x*"]"#);
+    let wrong = || path.invalid(WRONG_MATCH);
     if s.peek() == Some(b'"') {
-        return Ok(TopicMatch::Eq(s.text(path)?.into_owned().into_bytes()));
+        return bare_match(&s.text(path)?).ok_or_else(wrong);
     }
     s.expect_type(path, "a string or an array", |b| b == b'[')?;
     let mut parts = Vec::with_capacity(3);
@@ -193,9 +200,18 @@ pub(crate) fn matching_at(s: &mut Scanner<'_>, path: FieldPath) -> Result<TopicM
     }
 }
 
-/// Parses a pattern with exactly one `*`, at its end.
+/// What a tag filter must be.
+pub(crate) const WRONG_MATCH: &str =
+    r#"must be "x", "x*", ["tag","Eq","x"] or ["tag","Glob","x*"]"#;
+
+/// Parses a bare string: with a `*` at its end a pattern, else a tag.
 #[must_use]
-pub fn glob(pattern: &str) -> Option<TopicMatch> {
+pub fn bare_match(text: &str) -> Option<TopicMatch> {
+    if text.ends_with('*') { glob(text) } else { Some(TopicMatch::Eq(text.as_bytes().to_vec())) }
+}
+
+/// Parses a pattern with exactly one `*`, at its end.
+fn glob(pattern: &str) -> Option<TopicMatch> {
     let prefix = pattern.strip_suffix('*')?;
     (!prefix.contains('*')).then(|| TopicMatch::Glob(prefix.as_bytes().to_vec()))
 }
@@ -327,6 +343,27 @@ mod tests {
     }
 
     #[test]
+    fn bare_matches() {
+        let matching = |body: &str| ok(body).request.matching.unwrap();
+        for (bare, long) in [
+            (r#""x""#, r#"["tag","Eq","x"]"#),
+            (r#""x*""#, r#"["tag","Glob","x*"]"#),
+            (r#""*""#, r#"["tag","Glob","*"]"#),
+            (r#""a*b""#, r#"["tag","Eq","a*b"]"#),
+        ] {
+            let of = |value: &str| matching(&format!(r#"{{"match":{value}}}"#));
+            assert_eq!(of(bare), of(long), "{bare}");
+        }
+    }
+
+    #[test]
+    fn an_empty_node_is_absent() {
+        let skipped = |body: &str| ok(body).request.skip_nodes.0;
+        assert!(skipped(r#"{"node":""}"#).is_empty() && skipped(r#"{"node":[""]}"#).is_empty());
+        assert_eq!(skipped(r#"{"node":["","a"]}"#), [b"a".to_vec()]);
+    }
+
+    #[test]
     fn starts() {
         assert_eq!(ok(r#"{"from_seq":"earliest"}"#).request.from, ReadFrom::Earliest);
         assert_eq!(ok(r#"{"tail":5}"#).request.from, ReadFrom::Tail(5));
@@ -362,6 +399,7 @@ mod tests {
             r#"{"match":["node","Eq","x"]}"#,
             r#"{"match":["tag","Glob","x"]}"#,
             r#"{"match":["tag","Glob","x*y*"]}"#,
+            r#"{"match":"x*y*"}"#,
             r#"{"match":["tag","Eq","x","y","z"]}"#,
             r#"{"consistency":"linear"}"#,
             r#"{"include_tags":1}"#,

@@ -1,32 +1,60 @@
 //! Topics: small requests (delete, seek, states) and answers.
 
 use topics_engine::{
-    CreatedTopic, DeleteRequest, Deleted, DeletedTopic, SegmentMap, TopicState, TopicSummary,
+    CreatedTopic, DeleteRequest, Deleted, DeletedTopic, Error, SegmentMap, TopicState, TopicSummary,
 };
 
 use crate::config;
 use crate::error::Failure;
-use crate::json::{FieldPath, Fields, Reader, push_i64, push_str, push_u64, read_body};
-use crate::limits::MAX_STATES;
+use crate::json::{FieldPath, Fields, Reader, Scanner, push_i64, push_str, push_u64, read_body};
+use crate::limits::{MAX_SEQS, MAX_STATES};
 use crate::object::Object;
 use crate::read::matching;
 
-/// `{before_seq?, match?}`, at least one.
-pub fn parse_delete(bytes: &[u8]) -> Result<DeleteRequest, Failure> {
-    const FIELDS: Fields = Fields::of(&["before_seq", "match"]);
+/// The records that a delete names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordsToDelete {
+    /// Those below a seq, with a tag, or both.
+    Range(DeleteRequest),
+    /// Single records.
+    Seqs(Vec<u64>),
+}
+
+/// `{before_seq?, match?}`, at least one; or `{seqs}`.
+pub fn parse_delete(bytes: &[u8]) -> Result<RecordsToDelete, Failure> {
+    const FIELDS: Fields = Fields::of(&["before_seq", "match", "seqs"]);
     let mut request = DeleteRequest::default();
+    let mut seqs = None;
     read_body(bytes, FIELDS, |s, key| {
         match key {
             "before_seq" => request.before_seq = Some(s.u64(FieldPath::field("before_seq"))?),
             "match" => request.matching = Some(matching(s)?),
-            _ => s.skip()?,
+            _ => seqs = Some(single_seqs(s)?),
         }
         Ok(())
     })?;
-    if request.before_seq.is_none() && request.matching.is_none() {
-        return Err(Failure::invalid("a delete needs before_seq, match or both"));
+    match (seqs, request.before_seq.is_some() || request.matching.is_some()) {
+        (None, true) => Ok(RecordsToDelete::Range(request)),
+        (Some(seqs), false) => Ok(RecordsToDelete::Seqs(seqs)),
+        (Some(_), true) => {
+            Err(FieldPath::field("seqs").invalid("cannot be combined with before_seq or match"))
+        }
+        (None, false) => Err(Failure::invalid("a delete needs before_seq, match or seqs")),
     }
-    Ok(request)
+}
+
+fn single_seqs(s: &mut Scanner<'_>) -> Result<Vec<u64>, Failure> {
+    s.expect_type(FieldPath::field("seqs"), "an array of integers", |b| b == b'[')?;
+    let mut seqs = Vec::new();
+    s.array(|s, index| {
+        if index >= MAX_SEQS {
+            let (got, max) = (index as u64 + 1, MAX_SEQS as u64);
+            return Err(Error::BatchTooLarge { got, max, unit: "seqs" }.into());
+        }
+        seqs.push(s.u64(FieldPath { within: "seqs", index: Some(index), field: "" })?);
+        Ok::<_, Failure>(())
+    })?;
+    Ok(seqs)
 }
 
 /// `{ts}`.
@@ -231,14 +259,31 @@ mod tests {
 
     #[test]
     fn deletes() {
-        let d = parse_delete(br#"{"before_seq":5,"match":["tag","Eq","x"]}"#).unwrap();
-        assert_eq!(d.before_seq, Some(5));
-        assert_eq!(d.matching, Some(TopicMatch::Eq(b"x".to_vec())));
-        let bare = parse_delete(br#"{"match":"x*"}"#).unwrap();
-        assert_eq!(bare.matching, Some(TopicMatch::Eq(b"x*".to_vec())));
-        for body in ["{}", "[]", "", r#"{"before_seq":"5"}"#, r#"{"before_seq":5"#] {
+        let range =
+            |before_seq, matching| RecordsToDelete::Range(DeleteRequest { before_seq, matching });
+        let both = parse_delete(br#"{"before_seq":5,"match":["tag","Eq","x"]}"#).unwrap();
+        assert_eq!(both, range(Some(5), Some(TopicMatch::Eq(b"x".to_vec()))));
+        let bare = parse_delete(br#"{"match":"x*","before_seq":null}"#).unwrap();
+        assert_eq!(bare, range(None, Some(TopicMatch::Glob(b"x".to_vec()))));
+        let seqs = parse_delete(br#"{"seqs":[7,2,7],"match":null}"#).unwrap();
+        assert_eq!(seqs, RecordsToDelete::Seqs(vec![7, 2, 7]));
+        assert_eq!(parse_delete(br#"{"seqs":[]}"#).unwrap(), RecordsToDelete::Seqs(vec![]));
+        for body in [
+            "{}",
+            "[]",
+            "",
+            r#"{"before_seq":"5"}"#,
+            r#"{"before_seq":5"#,
+            r#"{"seqs":5}"#,
+            r#"{"seqs":[-1]}"#,
+            r#"{"seqs":[1],"before_seq":5}"#,
+            r#"{"seqs":[1],"match":"x"}"#,
+            r#"{"seqs":null}"#,
+        ] {
             assert_eq!(parse_delete(body.as_bytes()).unwrap_err().code, "invalid_request");
         }
+        let many = format!(r#"{{"seqs":{:?}}}"#, vec![1; 1001]);
+        assert_eq!(parse_delete(many.as_bytes()).unwrap_err().code, "batch_too_large");
     }
 
     #[test]

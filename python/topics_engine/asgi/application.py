@@ -68,12 +68,12 @@ class App:
         self._cors = Cors(settings.cors_origins)
         self._stall = settings.stall_timeout_ms / 1000
         most, per_key = settings.max_sse_connections, settings.max_sse_connections_per_key
-        self._streams = Limiter("sse_connections", most, per_key)
+        self._streams = Limiter("max_sse_connections", most, per_key)
         lifespan.open_streams = lambda: self._streams.total
         # Futures of streams and sockets, by the grant of their client.
         self._revocations: defaultdict[int, set[asyncio.Future[None]]] = defaultdict(set)
         self._inflater = Inflater(settings.max_body_bytes)
-        self.in_flight = Limiter("inflight", 0, settings.max_inflight_per_key)
+        self.in_flight = Limiter("max_inflight", 0, settings.max_inflight_per_key)
         self.receiving = ByteBudget("max_receiving_bytes", settings.max_receiving_bytes)
 
     @contextlib.asynccontextmanager
@@ -211,13 +211,18 @@ class App:
             with self.lifespan.using() as bridge:
                 key = request.headers.get(b"idempotency-key", b"")
                 call = _begin(bridge, found, client, request, body.data, flags, key)
-                # The answer may take long: release the body before waiting for it.
-                body.release()
-                request.release(self.receiving)
+                # The answer may take long: release the body before waiting for it. A large one
+                # is parsed, and written, by another thread until then.
+                if route.waits or len(body.data) <= _core.LARGE_BODY:
+                    body.release()
+                    request.release(self.receiving)
                 status, answer = await _answer_to(bridge, call, request, waits=route.waits)
         finally:
             body.release()
-        return core_response(status, answer, offer)
+        response = core_response(status, answer, offer)
+        # The native protocol, which does not compress, answers writes of all clients.
+        response.compressible = route.verb != "write"
+        return response
 
     async def _posted(self, route: Route, request: Request) -> Body:
         """Reads the body; its flags say what kind of body it is."""
@@ -393,7 +398,9 @@ def is_gzip(request: Request) -> bool:
 
 async def compressed(request: Request, response: Response) -> Response:
     """Compresses a response if the client accepts gzip."""
-    if not accepts_gzip(request.headers.get(b"accept-encoding"), len(response.body)):
+    if not response.compressible or not accepts_gzip(
+        request.headers.get(b"accept-encoding"), len(response.body)
+    ):
         return response
     body = response.body
     small = len(body) < THREADED

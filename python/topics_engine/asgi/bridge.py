@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from .. import _core
 from ..loops import Pending
 from .messages import HttpError
 
@@ -135,9 +136,14 @@ class LoopBridge:
         """Has a stream written by the server's `begin`, instead of pulling it."""
         return begin(self._http, token, ended)
 
-    def message(self, token: int, text: bytes, read: bool, write: bool) -> None:
-        """Passes a message of a socket's client; its answer is pulled."""
-        self._http.message(token, text, read, write)
+    async def message(self, token: int, text: bytes, read: bool, write: bool) -> None:
+        """Passes a message of a socket's client; its answer is pulled. A large one is parsed on
+        another thread.
+        """
+        if len(text) <= _core.LARGE_BODY:
+            self._http.message(token, text, read, write)
+        else:
+            await asyncio.to_thread(self._http.message, token, text, read, write)
         if self._http.staged:
             self.flush_soon()
 

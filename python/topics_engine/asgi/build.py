@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,9 @@ from .application import App
 from .keys import Keys, forget
 from .lifespan import EngineLifespan, Opened
 from .messages import Receive, Scope, Send
-from .settings import Settings, resolve
+from .settings import Settings, resolve, unknown_variables
+
+log = logging.getLogger("topics_engine.asgi")
 
 
 def create_app(
@@ -60,11 +63,19 @@ class DefaultApp:
 
 def build(settings: Settings | None = None, *, engine: Any = None, url: str = "") -> App:
     """Builds an application; `url` is written into the lock file."""
-    settings = resolve().settings if settings is None else settings
+    if settings is None:
+        settings = resolve().settings
+        warn_of_unknown_variables()
     keys = Keys.parse(settings.api_keys, settings.api_keys_file)
     forget(settings.api_keys)
     settings = replace(settings, api_keys="")
     return App(make_lifespan(settings, engine, url, keys), make_guard(settings, keys), settings)
+
+
+def warn_of_unknown_variables() -> None:
+    """Logs a warning for each `TOPICS_*` variable that nothing reads."""
+    for warning in unknown_variables():
+        log.warning(warning)
 
 
 def make_guard(settings: Settings, keys: Keys) -> Guard:

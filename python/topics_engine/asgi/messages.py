@@ -54,7 +54,7 @@ class Disconnected(Exception):
 class Response:
     """A complete response: status, body, content type and headers."""
 
-    __slots__ = ("body", "content_type", "headers", "status")
+    __slots__ = ("body", "compressible", "content_type", "headers", "status")
 
     def __init__(
         self,
@@ -67,6 +67,7 @@ class Response:
         self.body = body
         self.content_type = content_type
         self.headers = list(headers)
+        self.compressible = True
 
 
 class HttpError(Exception):

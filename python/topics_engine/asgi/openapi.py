@@ -9,16 +9,17 @@ from functools import cache
 from typing import Any
 
 from .. import _core
+from .answers import COMPONENTS, answer_name, answer_schema, ref
 from .messages import ARROW, JSON, NDJSON, OCTETS
 from .route import Field, Route
-from .routes import CONFIG, ROUTES
+from .routes import CONFIG, RECORD, ROUTES
 
 _TAG = {
     "oneOf": [
-        {"type": "string", "description": "exactly this tag"},
+        {"type": "string", "description": "a tag, or with a `*` at its end a prefix"},
         {"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 3},
     ],
-    "description": '"x", ["tag", "Eq", "x"] or ["tag", "Glob", "x*"]',
+    "description": '"x", "x*", ["tag", "Eq", "x"] or ["tag", "Glob", "x*"]',
 }
 _KINDS: dict[str, dict[str, Any]] = {
     "any": {},
@@ -32,6 +33,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "boolean": {"type": "boolean"},
     "config": {"$ref": "#/components/schemas/Config"},
     "integer": {"type": "integer"},
+    "integer or boolean": {"type": ["integer", "boolean"]},
     "match": {"$ref": "#/components/schemas/Match"},
     "object": {"type": "object"},
     "string": {"type": "string"},
@@ -69,6 +71,9 @@ def describe(version: str) -> dict[str, Any]:
                 "Error": _ERROR,
                 "Config": schema_of(CONFIG, strict=True),
                 "Match": _TAG,
+                "NewRecord": schema_of(RECORD),
+                **COMPONENTS,
+                **{answer_name(r): answer_schema(r) for r in ROUTES if JSON in r.offers},
             },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
@@ -170,7 +175,9 @@ def _or_null(value: dict[str, Any]) -> dict[str, Any]:
 def schema(field: Field) -> dict[str, Any]:
     """The schema of one value."""
     kind = dict(_KINDS[field.kind])
-    if field.of and field.kind == "array of objects":
+    if field.of == RECORD:
+        kind["items"] = ref("NewRecord")
+    elif field.of and field.kind == "array of objects":
         kind["items"] = schema_of(field.of)
     elif field.of:
         # By name; or an array of names.
@@ -178,18 +185,17 @@ def schema(field: Field) -> dict[str, Any]:
         kind["items"] = {"type": "string"}
     if field.name in _NULLABLE:
         kind["type"] = [kind["type"], "null"]
-    elif kind.get("type") == "integer":
+    elif "integer" in kind.get("type", ()):
         kind["minimum"] = 0
     return kind
 
 
 def responses(route: Route) -> dict[str, Any]:
     """The responses of a route, by status."""
-    shown: dict[str, Any] = {"type": "object"}
-    if route.answer != "object":
-        shown["properties"] = {name: {} for name in route.answer.split()}
     content = {
-        kind.partition(b";")[0].decode(): {"schema": shown if kind == JSON else {"type": "string"}}
+        kind.partition(b";")[0].decode(): {
+            "schema": ref(answer_name(route)) if kind == JSON else {"type": "string"}
+        }
         for kind in route.offers
     }
     made: dict[str, Any] = {

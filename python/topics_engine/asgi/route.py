@@ -17,6 +17,7 @@ Kind = Literal[
     "boolean",
     "config",
     "integer",
+    "integer or boolean",
     "match",
     "object",
     "string",
@@ -63,6 +64,7 @@ class Route:
         offers: content types of the response, the first by default.
         takes: content types of the body.
         codes: error codes of this verb, in addition to those of every route.
+        answer: the fields of the answer; `?` marks those that may be absent.
     """
 
     method: str

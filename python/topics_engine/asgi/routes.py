@@ -50,7 +50,9 @@ WRITE = fields(
     "expect_head: integer: refuse unless this is the head",
     "sync: boolean: answer when it is durable, whatever the class",
     "create: boolean: create the topic when it is missing",
-    "config: config: config at creation",
+    "config: config: config at creation; a topic that exists may differ, but for `type` and "
+    "`durability`",
+    "strict_config: boolean: a topic that exists may not differ in any field of `config`",
     "disable_backpressure: boolean: wait for room instead of being refused",
     records=RECORD,
 )
@@ -137,21 +139,22 @@ TXN = (
     *"head_mismatch lease_lost not_a_queue batch_too_large record_too_large".split(),
 )
 ROUTER = fields(
-    "source!: string: the topic that is copied from",
-    "dest!: string: the topic that is copied to",
+    "source!: string: the topic that is copied from; created when it is missing, as by a write",
+    "dest!: string: the topic that is copied to; created when it is missing, as by a write",
     "preserve_node: boolean: copies keep their node",
     "preserve_tag: boolean: copies keep their tag",
     "filter: match: only records with this tag",
-    "create_dest: boolean: create the destination when it is missing",
+    "create_dest: boolean: false refuses a destination that is missing",
     "allow_cycle: boolean: allow a directed cycle",
     'guarantee: string: "at_least_once" or "exactly_once"',
 )
 WATCH = fields(
-    "topics: object: name to `{from_seq}`, `{tail}` or `{}`; an array of names begins at the tail",
+    "topics: object: name to `{from_seq}`, `{tail}` or `{}`, which begins at 0; an array of names "
+    "begins at the head",
     "patterns: array of strings: prefixes with a `*`, topics to come included",
     topics=fields(
         'from_seq: string or integer: events after this, or "earliest"',
-        "tail: integer: begin this many records before the head",
+        "tail: integer or boolean: begin this many records before the head; true is 0",
         "topic_id: integer: the id that the cursor was made with",
     ),
 )
@@ -170,7 +173,7 @@ TOPICS: tuple[Route, ...] = (
     Route(
         "GET", "/v0/topics", "list", ("read",), "topics in name order, a page at a time",
         query=PAGE + fields("touch: boolean: true counts as consumption"),
-        answer="topics next_cursor",
+        answer="topics next_cursor?",
     ),
     Route(
         "PUT", "/v0/topics/:t", "create", ("admin",), "create a topic or update its config",
@@ -181,7 +184,7 @@ TOPICS: tuple[Route, ...] = (
         "GET", "/v0/topics/:t", "state", ("read",), "the state of a topic",
         query=fields("touch: boolean: false does not count as consumption"), codes=TOPIC,
         answer="topic topic_id epoch type head_seq earliest_seq evict_floor next_seq count bytes "
-        "gaps config effective_priority last_write_ts last_read_ts queue",
+        "gaps config effective_priority last_write_ts last_read_ts queue?",
     ),
     Route(
         "DELETE", "/v0/topics/:t", "drop", ("delete",),
@@ -192,7 +195,7 @@ TOPICS: tuple[Route, ...] = (
     Route(
         "POST", "/v0/topics/:t", "write", ("write",), "append a batch of records",
         query=fields(
-            "return_seqs: boolean: list every seq",
+            "return_seqs: boolean: list every seq in `seqs`; true unless given",
             "tag: string: of records that are no JSON body and have none",
             "node: string: of records that are no JSON body",
             "key: string: idempotency key of records that are no JSON body",
@@ -202,7 +205,7 @@ TOPICS: tuple[Route, ...] = (
             *QUEUE, "batch_too_large", "record_too_large", "head_mismatch", "topic_full",
             "idempotency_mismatch", "topic_exists_incompatible",
         ),
-        answer="topic topic_id first_seq last_seq seqs head_seq count created deduped durability",
+        answer="topic topic_id first_seq last_seq seqs? head_seq count created deduped durability",
     ),
     Route(
         "POST", "/v0/topics/:t/diff", "diff", ("read",), "what came after a seq",
@@ -215,8 +218,10 @@ TOPICS: tuple[Route, ...] = (
         body=fields(
             "before_seq: integer: records with a smaller seq",
             "match: match: records with this tag",
+            "seqs: array of integers: single records instead, at most 1000",
         ),
-        codes=TOPIC, answer="topic deleted earliest_seq head_seq count bytes",
+        codes=(*TOPIC, "batch_too_large"),
+        answer="topic deleted earliest_seq head_seq count bytes",
     ),
     Route(
         "POST", "/v0/topics/:t/seek", "seek", ("read",), "the cursor before a point in time",
@@ -321,7 +326,7 @@ ROUTERS: tuple[Route, ...] = (
     Route(
         "GET", "/v0/routers", "routers", ("read",), "routers in name order, a page at a time",
         query=(*PAGE, *fields("source: string: only from this", "dest: string: only to this")),
-        answer="routers next_cursor",
+        answer="routers next_cursor?",
     ),
     Route(
         "PUT", "/v0/routers/:r", "router_put", ("admin",), "create a router or update its options",
@@ -343,12 +348,12 @@ WATCHES: tuple[Route, ...] = (
     Route(
         "POST", "/v0/watch", "watch_create", ("read",), "create a watch session",
         query=fields("lenient: boolean: unknown topics join when they are created"),
-        body=WATCH + FRAMES + SHOWN + FILTER, statuses=(201,), codes=TOPIC,
+        body=WATCH + FRAMES + SHOWN + FILTER, codes=TOPIC,
         answer="wid stream_url session_ttl_ms topics",
     ),
     Route(
         "GET", "/v0/watch/:wid", "watch", ("read",), "the events of a session",
-        offers=(EVENTS,), streams=True, codes=("session_gone", "invalid_request"), answer="events",
+        offers=(EVENTS,), streams=True, codes=("session_gone",), answer="events",
     ),
     Route(
         "DELETE", "/v0/watch/:wid", "watch_end", ("read",), "end a session and its streams",
@@ -360,7 +365,7 @@ WATCHES: tuple[Route, ...] = (
             *fields(
                 "topic!: string: again for each, at most 64",
                 'from_seq: string or integer: events after this, or "earliest"',
-                "tail: integer: begin this many records before the head; 0 unless given",
+                "tail: integer or boolean: begin this many records before the head; 0 unless given",
                 "lenient: boolean: unknown topics join when they are created",
             ),
             *FRAMES, *SHOWN, *FILTER,
@@ -384,11 +389,11 @@ CONSUMERS: tuple[Route, ...] = (
     Route(
         "GET", "/v0/consumers", "consumers", ("read",), "every consumer with its lag",
         query=(*PAGE, *fields("topic: string: only of this topic")), codes=TOPIC,
-        answer="consumers next_cursor",
+        answer="consumers next_cursor?",
     ),
     Route(
         "GET", "/v0/topics/:t/consumers", "consumers", ("read",), "the consumers of a topic",
-        query=PAGE, codes=TOPIC, answer="consumers next_cursor",
+        query=PAGE, codes=TOPIC, answer="consumers next_cursor?",
     ),
     Route(
         "PUT", "/v0/topics/:t/consumers/:c", "consumer_put", ("read", "write"),
@@ -448,7 +453,7 @@ TXNS: tuple[Route, ...] = (
     ),
     Route(
         "GET", "/v0/txn", "txns", ("write",), "writers in name order, a page at a time",
-        query=PAGE, answer="writers next_cursor",
+        query=PAGE, answer="writers next_cursor?",
     ),
     Route(
         "GET", "/v0/txn/:writer", "txn_writer", ("write",),

@@ -5,7 +5,9 @@ Engine settings come from `topics_engine.settings`, by the same rule and from th
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -24,7 +26,7 @@ def _setting(default: Any, help_text: str, *, repr: bool = True) -> Any:
 class Settings:
     """The server settings; each field has its default and its meaning."""
 
-    host: str = _setting("127.0.0.1", "address to listen on")
+    host: str = _setting("127.0.0.1", "address to listen on, or `host:port`")
     port: int = _setting(4000, "port to listen on; 0 picks one and prints it")
     max_body_bytes: int = _setting(64 << 20, "largest request body")
     body_timeout_ms: int = _setting(30_000, "how long a request body may take to arrive")
@@ -82,10 +84,63 @@ def resolve(
         raise InvalidRequest(
             f"log_level ({source}): {server['log_level']!r} is not one of {allowed}"
         )
-    if int(server["port"]) >= 1 << 16:
-        raise InvalidRequest(
-            f"port ({server.sources['port']}): {server['port']} is not between 0 and 65535"
-        )
     values: dict[str, Any] = dict(server)
+    sources = dict(server.sources)
+    _split_host(values, sources)
+    if int(values["port"]) >= 1 << 16:
+        raise InvalidRequest(f"port ({sources['port']}): {values['port']} is not in 0 to 65535")
     made = Settings(**values, data_dir=str(engine["data_dir"]), engine=engine.native())
-    return Resolved(made, dict(server) | dict(engine), {**server.sources, **engine.sources})
+    return Resolved(made, values | dict(engine), {**sources, **engine.sources})
+
+
+_ADDRESS = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
+
+
+def _split_host(values: dict[str, Any], sources: dict[str, str]) -> None:
+    """Splits a host that has a port. The port of the source with the higher rank counts; two
+    different ports of the same rank are an error.
+    """
+    host, source = str(values["host"]), sources["host"]
+    if host.count(":") > 1 and not host.startswith("["):
+        # An IPv6 address without brackets has no port.
+        return
+    found = _ADDRESS.fullmatch(host)
+    if found is None:
+        raise InvalidRequest(
+            f"host ({source}): {host!r} is not an address, host:port or [IPv6]:port"
+        )
+    values["host"] = found["v6"] or found["name"]
+    if found["port"] is None:
+        return
+    mine, other = _rank(source), _rank(sources["port"])
+    if mine == other and int(found["port"]) != values["port"]:
+        raise InvalidRequest(
+            f"host ({source}) has port {found['port']}, and port ({sources['port']}) is "
+            f"{values['port']}: name it once"
+        )
+    if mine > other:
+        values["port"], sources["port"] = int(found["port"]), source
+
+
+def _rank(source: str) -> int:
+    """The rank of a source of settings; a higher one wins."""
+    if source in ("default", "argument"):
+        return 0 if source == "default" else 3
+    return 2 if source.startswith("environment ") else 1
+
+
+OTHER_VARIABLES = ("TOPICS_API_KEY", "TOPICS_CONFIG", "TOPICS_URL")
+"""Variables that are not settings: of clients, and of the settings file."""
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
+    """A warning for each `TOPICS_*` variable that nothing reads."""
+    environ = os.environ if environ is None else environ
+    known = {engine_settings.variable(name) for name in (*SERVER, *engine_settings.defaults())}
+    known.update(OTHER_VARIABLES)
+    warnings = []
+    for name in sorted(n for n in environ if n.startswith("TOPICS_") and n not in known):
+        near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)
+        hint = f"did you mean {near[0]}?" if near else "`topics config` prints those that exist"
+        warnings.append(f"the variable {name} is unknown and has no effect; {hint}")
+    return warnings

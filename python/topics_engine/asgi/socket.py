@@ -79,7 +79,7 @@ async def serve_socket(
                 )
                 return
             scopes = "read" in client.scopes, "write" in client.scopes
-            bridge.message(token, text.encode("utf-8", "surrogatepass"), *scopes)
+            await bridge.message(token, text.encode("utf-8", "surrogatepass"), *scopes)
             incoming = _next(receive, wake.set)
     except TimeoutError:
         await send(

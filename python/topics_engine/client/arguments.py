@@ -213,6 +213,13 @@ def name(kind: str, value: object) -> str:
     return value
 
 
+def router_name(value: object) -> str:
+    """The name of a router: as that of a topic, and it may also hold `>`, as in `orders->audit`."""
+    if isinstance(value, str) and NAME.fullmatch(value[:1] + value[1:].replace(">", "-")):
+        return value
+    return name("router", value)
+
+
 def pattern(kind: str, value: object) -> str:
     """The name of a topic, or a pattern of names: a prefix and a `*`."""
     if isinstance(value, str) and value.endswith("*"):

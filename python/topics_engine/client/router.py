@@ -19,7 +19,7 @@ class Router:
 
     def __init__(self, backend: Backend, name: str) -> None:
         self._backend = backend
-        self.name = arguments.name("router", name)
+        self.name = arguments.router_name(name)
 
     def state(self) -> RouterInfo:
         """Returns the router's options and its progress.

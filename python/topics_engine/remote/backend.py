@@ -83,9 +83,9 @@ class HttpBackend(RemoteBackend):
             create=create,
             disable_backpressure=disable_backpressure,
         )
-        raw = b'"config":%b,' % config if config is not None else b""
+        raw = b'"strict_config":true,"config":%b,' % config if config is not None else b""
         body = body_of_rows(records, (encode_json(fields) or b"{}")[1:-1] + b"," + raw)
-        path = topic_path(topic)
+        path = with_query(topic_path(topic), return_seqs=False)
         answer = self.caller.call("POST", path, body, hot=True, retry_refusals=disable_backpressure)
         return _acked(json.loads(answer), named=key is not None)
 
@@ -104,7 +104,8 @@ class HttpBackend(RemoteBackend):
         sink = pyarrow.BufferOutputStream()
         with pyarrow.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows)
-        path = with_query(topic_path(topic), tag=tag, node=node, key=key or self.caller.key())
+        query = {"tag": tag, "node": node, "key": key or self.caller.key()}
+        path = with_query(topic_path(topic), **query, return_seqs=False)
         body = sink.getvalue().to_pybytes()
         answer = json.loads(self.caller.call("POST", path, body, content=ARROW))
         return _acked(answer, named=key is not None)
@@ -217,6 +218,10 @@ class HttpBackend(RemoteBackend):
 
     def delete(self, topic: str, before_seq: int | None = None, match: str | None = None) -> bytes:
         body = encode_json(without_none(before_seq=before_seq, match=matcher(match)))
+        return self.caller.call("POST", topic_path(topic, "delete"), body)
+
+    def delete_seqs(self, topic: str, seqs: Sequence[int]) -> bytes:
+        body = encode_json({"seqs": list(seqs)})
         return self.caller.call("POST", topic_path(topic, "delete"), body)
 
     def create(self, topic: str, config: bytes | None = None) -> bytes:

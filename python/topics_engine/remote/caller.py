@@ -28,8 +28,8 @@ from .transport import Answer, NoAnswer, Options, PoolKind, Stream, Transport
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
 # Limits that do not clear by waiting; a refusal by any other limit is retried.
 CAPS = frozenset(
-    "topics routers total_bytes ephemeral_bytes watch_topics watch_sessions max_consumers"
-    " max_txn_writers max_txn_writers_per_key".split()
+    "max_topics max_routers max_total_bytes ephemeral_bytes max_watch_topics max_watch_sessions"
+    " max_consumers max_txn_writers max_txn_writers_per_key".split()
 )
 JSON = "application/json"
 ARROW = "application/vnd.apache.arrow.stream"

@@ -19,6 +19,7 @@ import uvicorn
 from .. import _core
 from ..asgi import App, build
 from ..asgi.access import check_bind
+from ..asgi.build import warn_of_unknown_variables
 from ..asgi.keys import Keys
 from ..asgi.settings import Settings
 from ..errors import Locked, TopicsError
@@ -189,6 +190,7 @@ def serve(
     sys.setswitchinterval(SWITCH_INTERVAL)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     set_level(settings.log_level)
+    warn_of_unknown_variables()
 
     limit = most - engine_descriptors(settings, most)
     app = build(settings, url=url)

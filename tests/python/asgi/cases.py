@@ -20,8 +20,9 @@ def one(data: Any = 1, **fields: Any) -> dict[str, Any]:
 class Case:
     """Requests that prepare, and the one whose answer is known. `{t}` is a topic of its own.
 
-    `code` is the error's; without one, `has` are fields of the answer with their values, by the way
-    to them (`topics.0.topic`), and `events` those that a stream begins with.
+    `code` is the error's, `detail` fields of its detail; without one, `has` are fields of the
+    answer with their values, by the way to them (`topics.0.topic`; `None` is for one that is
+    absent, too), and `events` those that a stream begins with: their data is the answer then.
     """
 
     status: int
@@ -32,6 +33,7 @@ class Case:
     headers: dict[str, str] = field(default_factory=dict)
     before: tuple[Request, ...] = ()
     says: str = ""
+    detail: dict[str, Any] = field(default_factory=dict)
     has: dict[str, Any] = field(default_factory=dict)
     events: tuple[str, ...] = ()
 
@@ -153,7 +155,7 @@ GOOD: dict[str, Case] = {
                              created=False),
     "router": good(200, "GET", R, None, THREE, ROUTER, source="{t}", stopped_by=None),
     "router drop": good(200, "DELETE", R, None, THREE, ROUTER, deleted=True),
-    "watch create": good(201, "POST", "/v0/watch", {"topics": {"{t}": {"tail": 1}}}, THREE,
+    "watch create": good(200, "POST", "/v0/watch", {"topics": {"{t}": {"tail": 1}}}, THREE,
                          session_ttl_ms=300_000),
     "watch": stream("/v0/watch/{wid}", "record caught-up", THREE,
                     ("POST", "/v0/watch", {"topics": {"{t}": {"from_seq": 1}}})),
@@ -267,7 +269,9 @@ MORE_REFUSALS: dict[str, Case] = {
     "work unknown": unknown("GET", T + "/work?node=w"),
     "watch unknown": unknown("GET", "/v0/watch?topic={t}"),
     "session of unknown": unknown("POST", "/v0/watch", {"topics": ["{t}"]}),
-    "router from unknown": unknown("PUT", R, {"source": "{t}", "dest": "{t}-d"}),
+    "router to unknown": unknown(
+        "PUT", R, {"source": "{t}", "dest": "{t}-d", "create_dest": False}
+    ),
     "consumers unknown": unknown("GET", T + "/consumers"),
     "all consumers unknown": unknown("GET", "/v0/consumers?topic={t}"),
     "consumer put unknown": unknown("PUT", C, {}),
@@ -408,7 +412,7 @@ REFUSALS: dict[str, Case] = {
         "topic_exists_incompatible",
         "POST",
         T,
-        one(config={"ttl_ms": 5000}),
+        one(config={"ttl_ms": 5000}, strict_config=True),
         before=(("PUT", T, {"ttl_ms": 9000}),),
         says="9000",
     ),

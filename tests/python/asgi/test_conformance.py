@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from support.asgi_driver import Driver, run
@@ -21,27 +22,28 @@ from support.server import Server, opened
 from support.sse import Events
 from support.websocket import Socket
 from topics_engine import _core
+from topics_engine.asgi.answers import UNMEASURED, answer_schema
 from topics_engine.asgi.matching import Router
 from topics_engine.asgi.messages import HttpError
-from topics_engine.asgi.openapi import operation_id, status_of
+from topics_engine.asgi.openapi import describe, operation_id, status_of
 from topics_engine.asgi.route import Route
 from topics_engine.asgi.routes import ROUTES
 
 from .cases import GOOD, MORE_REFUSALS, NUMBERS, REFUSALS, SIZES, THREE, WRONG_NUMBERS, C, Case, T
+from .cases_of_contract import CONTRACT
 from .cases_of_fields import MORE_GOOD, MORE_REFUSED
 
-ALL_GOOD = GOOD | MORE_GOOD
-CASES = ALL_GOOD | REFUSALS | MORE_REFUSALS | MORE_REFUSED
+ALL_GOOD = GOOD | MORE_GOOD | {name: case for name, case in CONTRACT.items() if not case.code}
+CASES = ALL_GOOD | REFUSALS | MORE_REFUSALS | MORE_REFUSED | CONTRACT
 
+COMPONENTS = describe(_core.__version__)["components"]
 ARROW = "application/vnd.apache.arrow.stream"
-
-# Fields of an answer that are only there at times.
-AT_TIMES = {"next_cursor", "seqs", "queue", "tombstone"}
 
 # Codes that it takes more than a request to reach, and the tests of them below.
 ELSEWHERE = {
     ("post_topics_t_consumers_c_read", "consumer_busy"): "test_a_busy_consumer",
     ("get_ws", 101): "test_a_socket_opens",
+    ("get_watch_wid", "session_gone"): "test_an_event_that_is_no_longer_kept",
 }
 
 # What differs between two servers, and between two moments.
@@ -51,7 +53,7 @@ VARIES = (
     (rb'"(topic_id|epoch|\$ts|lag_ms|uptime_ms|deadline|visible_at|bytes|files|'
      rb'last_write_ts|last_read_ts|effective_priority)":-?\d+', rb'"\1":0'),
     (rb'"deadlines":\{[^}]*\}', b'"deadlines":{}'),
-    (rb"[0-9a-f]{32}", b"WID"),
+    (rb"wid_[0-9a-f]{32}", b"WID"),
     (rb"id: \S+", b"id: ID"),
     (rb'"records":\d{2,}', b'"records":0'),
 )  # fmt: skip
@@ -113,10 +115,15 @@ def check(case: Case, reply: Reply, topic: str) -> None:
         error = reply.json["error"]
         assert set(error) <= {"code", "message", "detail"}
         assert case.says in error["message"] + str(error.get("detail", ""))
+        wanted = told(case.detail, {"t": topic})
+        assert {name: error["detail"].get(name) for name in wanted} == wanted, reply
+    events = [line.partition(b":")[2] for line in reply.body.splitlines()] if case.events else []
     for way, value in case.has.items():
-        found = reply.json
-        for step in way.split("."):
+        found: Any = [json.loads(data) for data in events] if case.events else reply.json
+        *steps, last = way.split(".")
+        for step in steps:
             found = found[int(step) if step.isdigit() else told(step, {"t": topic})]
+        found = found[int(last)] if last.isdigit() else found.get(last)
         value = told(value, {"t": topic})
         if isinstance(value, dict):
             # `...` stands for any value.
@@ -180,11 +187,13 @@ def test_answers_have_the_fields_that_are_promised(clients: dict[str, Http]) -> 
         reply = send(case, clients["hot"], "f-" + re.sub(r"[^A-Za-z0-9]", "-", name))
         if reply.headers["content-type"] == ARROW:
             continue
+        schema = answer_schema(route)
         if route.answer != "object":
-            fields, named = set(reply.json) - {"performance"}, set(route.answer.split())
-            assert fields <= named, (name, fields - named)
-            assert named - AT_TIMES <= fields, (name, named - fields)
-        if route.verb not in ("health", "openapi"):
+            assert set(reply.json) <= set(schema["properties"]), name
+        validator = jsonschema_rs.Draft202012Validator({"components": COMPONENTS, **schema})
+        problems = [error.message for error in validator.iter_errors(reply.json)]
+        assert problems == [], (name, reply)
+        if route.verb not in UNMEASURED:
             assert reply.json["performance"]["server_total_ms"] >= 0, name
 
 
@@ -493,6 +502,24 @@ def test_a_busy_consumer(protocols: dict[str, Server]) -> None:
         assert set(refused) == {"consumer_busy"}
         read = [r["data"] for status, a in answers if status == 200 for r in a["records"]]
         assert sorted(read) == list(range(20 - len(refused))), "at most once, and none passed over"
+
+
+def test_an_event_that_is_no_longer_kept(protocols: dict[str, Server]) -> None:
+    """A session keeps the places of its last 16384 events; behind those it cannot go back."""
+    port = protocols["hot"].port
+    api = Http(port)
+    for _ in range(17):
+        reply = api("POST", "/v0/topics/kept", {"records": [{"data": 1}] * 1000})
+        assert reply.status in (200, 201)
+    made = api("POST", "/v0/watch", {"topics": {"kept": {}}, "limit": 1}).json
+    with Events(port, made["stream_url"]) as events:
+        while next(events).data.get("to_seq", 0) < 16_999:
+            pass
+    for event, status in (("s1", 410), ("s99999", 200), ("s16998", 200)):
+        with Events(port, made["stream_url"], {"Last-Event-ID": event}) as events:
+            assert events.status == status, event
+            assert status == 200 or events.code == "session_gone"
+    api.close()
 
 
 def test_a_socket_opens(protocols: dict[str, Server]) -> None:

@@ -6,7 +6,7 @@ each is used by a case that succeeds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 import pytest
@@ -29,9 +29,10 @@ WRONG: dict[Kind, list[Any]] = {
     "boolean": ["yes", "true", 1, 0, None, [], {}],
     "config": [5, "a", [], None, True],
     "integer": NUMBERS,
+    "integer or boolean": [n for n in NUMBERS if n is not True],
     "match": [5, True, {}, [], ["tag"], ["tag", "Eq"], ["tag", "Eq", 5], ["tag", "Like", "x"],
               ["node", "Eq", "x"], ["tag", "Glob", "x"], ["tag", "Glob", "*x"],
-              ["tag", "Glob", "x*y*"], ["tag", "Eq", "x", "y"]],
+              ["tag", "Glob", "x*y*"], ["tag", "Eq", "x", "y"], "x*y*"],
     "object": [5, "a", None, True],
     "string": [5, 1.5, True, None, [], {}],
     "string or array of strings": NAMES,
@@ -66,10 +67,11 @@ ASKED = {"watch_query": "topic=x", "work": "node=w", "txn_stage": "part=0"}
 WRONG_TEXT: dict[Kind, list[str]] = {
     "integer": ["x", "-1", "+1", "1.5", "1e3", "%20", "99999999999999999999", "%ff", "%2"],
     "boolean": ["yes", "2", "-1", "%ff"],
+    "integer or boolean": ["x", "yes", "-1", "1.5", "%ff"],
     "string": ["%ff", "%c3", "%zz"],
     "string or array of strings": ["%ff"],
     "string or integer": ["now", "-1", "1.5", "%ff"],
-    "match": ["%ff"],
+    "match": ["%ff", "x*y*"],
 }
 # What stands within an array or object of a body: where, by the kind of each field.
 RECORD: dict[str, list[Any]] = {
@@ -84,19 +86,44 @@ RECORD: dict[str, list[Any]] = {
 APPEND = {"topic": WRONG["string"], "node": WRONG["string"], "records": WRONG["array of objects"]}
 HELD = {"queue": "x", "node": "w", "seqs": [1]}
 CURSOR = {"topic": "x", "consumer": "c", "seq": 1}
-WITHIN: list[tuple[str, str, dict[str, Any], dict[str, list[Any]]]] = [
-    ("write", "records", {"data": 1}, RECORD),
-    ("txn", "appends", ONE[0], APPEND | {"expect_head": NUMBERS}),
-    ("txn_stage", "appends", ONE[0], APPEND),
-    ("txn_commit", "stages", {"id": "s", "parts": 1},
-     {"id": WRONG["string"], "parts": [*NUMBERS, 0, 2**32], "records": NUMBERS}),
-    *((verb, "commits", CURSOR,
-       {"topic": WRONG["string"], "consumer": WRONG["string"], "seq": NUMBERS})
+
+
+class Within(NamedTuple):
+    """An array of objects in the body of a verb: a good element, and wrong values of its fields."""
+
+    verb: str
+    array: str
+    one: dict[str, Any]
+    fields: dict[str, list[Any]]
+
+    @property
+    def route(self) -> Route:
+        (route,) = (route for route in ROUTES if route.verb == self.verb)
+        return route
+
+    def path(self, name: str) -> str:
+        """The path and the query that the verb needs."""
+        query = f"?{ASKED[self.verb]}" if self.verb in ASKED else ""
+        return place(self.route, name) + query
+
+    def body(self, second: dict[str, Any]) -> dict[str, Any]:
+        """A body whose second element of the array is this one."""
+        return NEEDED[self.verb] | {self.array: [self.one, second]}
+
+
+WITHIN = [
+    Within("write", "records", {"data": 1}, RECORD),
+    Within("txn", "appends", ONE[0], APPEND | {"expect_head": NUMBERS}),
+    Within("txn_stage", "appends", ONE[0], APPEND),
+    Within("txn_commit", "stages", {"id": "s", "parts": 1},
+           {"id": WRONG["string"], "parts": [*NUMBERS, 0, 2**32], "records": NUMBERS}),
+    *(Within(verb, "commits", CURSOR,
+             {"topic": WRONG["string"], "consumer": WRONG["string"], "seq": NUMBERS})
       for verb in ("txn", "txn_commit")),
-    *((verb, "acks", HELD,
-       {"queue": WRONG["string"], "node": WRONG["string"],
-        "seqs": WRONG["array of integers"],
-        "lease_ids": WRONG["array of strings or integers"]})
+    *(Within(verb, "acks", HELD,
+             {"queue": WRONG["string"], "node": WRONG["string"],
+              "seqs": WRONG["array of integers"],
+              "lease_ids": WRONG["array of strings or integers"]})
       for verb in ("txn", "txn_commit")),
 ]  # fmt: skip
 
@@ -144,25 +171,20 @@ def test_a_field_of_another_kind_is_refused_by_its_name(
 
 
 each_within = pytest.mark.parametrize(
-    ("verb", "array", "one", "fields"), WITHIN, ids=[f"{w[0]}.{w[1]}" for w in WITHIN]
+    "within", WITHIN, ids=lambda within: f"{within.verb}.{within.array}"
 )
 
 
 @each_within
 def test_what_stands_within_a_field_is_refused_by_its_place(
-    clients: dict[str, Http],
-    verb: str,
-    array: str,
-    one: dict[str, Any],
-    fields: dict[str, list[Any]],
+    clients: dict[str, Http], within: Within
 ) -> None:
-    (route,) = (route for route in ROUTES if route.verb == verb)
-    path = place(route, "within") + (f"?{ASKED[verb]}" if verb in ASKED else "")
-    for name, values in fields.items():
+    method, path = within.route.method, within.path("within")
+    for name, values in within.fields.items():
         for value in (value for value in values if value is not None):
-            body = NEEDED[verb] | {array: [one, one | {name: value}]}
-            refused(clients, route.method, path, body, name)
-            said = [api(route.method, path, body).json["error"] for api in clients.values()]
+            body = within.body(within.one | {name: value})
+            refused(clients, method, path, body, name)
+            said = [api(method, path, body).json["error"] for api in clients.values()]
             assert all("[1]" in error["message"] or "detail" in error for error in said), said
     for api in clients.values():
         assert api("GET", "/v0/topics/within").status == 404
@@ -217,21 +239,16 @@ def test_an_unknown_field_is_refused_with_the_one_that_was_meant(
 
 @each_within
 def test_an_unknown_field_within_a_field_is_refused_by_its_place(
-    clients: dict[str, Http],
-    verb: str,
-    array: str,
-    one: dict[str, Any],
-    fields: dict[str, list[Any]],
+    clients: dict[str, Http], within: Within
 ) -> None:
-    (route,) = (route for route in ROUTES if route.verb == verb)
-    path = place(route, "unknown") + (f"?{ASKED[verb]}" if verb in ASKED else "")
-    for name in fields:
-        body = NEEDED[verb] | {array: [one, one | {misspelt(name): 1}]}
-        given = f"`{array}[1].{misspelt(name)}`; did you mean `{name}`?"
-        refused(clients, route.method, path, body, given)
-    if array == "appends":
-        body = NEEDED[verb] | {array: [one | {"records": [{"data": 1, "tagg": "t"}]}]}
-        refused(clients, route.method, path, body, "records[0].tagg`; did you mean `tag`?")
+    method, path = within.route.method, within.path("unknown")
+    for name in within.fields:
+        body = within.body(within.one | {misspelt(name): 1})
+        given = f"`{within.array}[1].{misspelt(name)}`; did you mean `{name}`?"
+        refused(clients, method, path, body, given)
+    if within.array == "appends":
+        body = within.body(within.one | {"records": [{"data": 1, "tagg": "t"}]})
+        refused(clients, method, path, body, "records[0].tagg`; did you mean `tag`?")
 
 
 def test_an_unknown_option_of_a_topic_is_refused(clients: dict[str, Http]) -> None:

@@ -368,7 +368,7 @@ def test_slots_are_taken_and_given_back(tmp_path: Path) -> None:
         path = "/v0/watch?topic=t&token="
         with Events(server.port, path + "a") as first, Events(server.port, path + "b"):
             first.until("caught-up")
-            for key, limit in (("a", "sse_connections"), ("c", "sse_connections")):
+            for key, limit in (("a", "max_sse_connections"), ("c", "max_sse_connections")):
                 with Events(server.port, path + key) as refused:
                     assert (refused.status, refused.code) == (429, "throttled")
                     assert refused.response.headers["retry-after"] == "1"
@@ -380,19 +380,19 @@ def test_slots_are_taken_and_given_back(tmp_path: Path) -> None:
             again.until("caught-up")
             with Events(server.port, path + "a") as refused:
                 detail = json.loads(refused.body)["error"]["detail"]
-                assert (detail["limit"], detail["max"]) == ("sse_connections_per_key", 1)
+                assert (detail["limit"], detail["max"]) == ("max_sse_connections_per_key", 1)
             # One that was refused for another reason holds no slot.
             with Events(server.port, "/v0/watch?topic=none&token=b") as absent:
                 assert absent.status == 404
             with Events(server.port, path + "b") as other:
                 other.until("caught-up")
-        assert a("POST", "/v0/watch", {"topics": ["t"]}).status == 201
+        assert a("POST", "/v0/watch", {"topics": ["t"]}).status == 200
         full = a("POST", "/v0/watch", {"topics": ["t"]})
-        assert full.json["error"]["detail"]["limit"] == "watch_sessions"
+        assert full.json["error"]["detail"]["limit"] == "max_watch_sessions"
         assert a("PUT", "/v0/routers/r", {"source": "t", "dest": "d1"}).status == 201
         full = a("PUT", "/v0/routers/s", {"source": "t", "dest": "d2"})
         assert full.json["error"]["detail"] == {
-            "limit": "routers",
+            "limit": "max_routers",
             "max": 1,
             "retry_after_ms": 1000,
         }
@@ -420,7 +420,7 @@ def test_requests_of_a_key_are_counted_while_they_run() -> None:
             await asyncio.sleep(0)
         full = await ask("a")
         detail = json.loads(full.body)["error"]["detail"]
-        assert (full.status, detail["limit"], detail["max"]) == (429, "inflight_per_key", 1)
+        assert (full.status, detail["limit"], detail["max"]) == (429, "max_inflight_per_key", 1)
         other = asyncio.ensure_future(ask("b"))
         while len(driver.http.calls) < 2:
             await asyncio.sleep(0)

@@ -215,7 +215,9 @@ def test_a_body_that_is_being_received_is_a_request_of_its_key(
         body.send(500)
     until(lambda: api("GET", "/v0/topics", None, BEARER).status == 429)
     full = api("POST", "/v0/topics/t", ONE, BEARER)
-    assert (full.status, full.json["error"]["detail"]["limit"]) == (429, "inflight_per_key"), full
+    assert (full.status, full.json["error"]["detail"]["limit"]) == (429, "max_inflight_per_key"), (
+        full
+    )
     another = Body(server.port, 1000, protocol)
     another.send(1000)
     assert another.answer().status == 429

@@ -135,12 +135,19 @@ def test_routers_that_cannot_be(api: Http, topic: str) -> None:
     assert put("ab", source=f"{topic}-a", dest=f"{topic}-b").status == 201
     cycle = put("ba", source=f"{topic}-b", dest=f"{topic}-a")
     assert (cycle.status, cycle.code) == (409, "router_cycle")
-    assert topic in cycle.json["error"]["detail"]["path"]
+    back = [f"{topic}-b", f"{topic}-a", f"{topic}-b"]
+    assert cycle.json["error"]["detail"]["cycle"] == back
     write(api, f"{topic}-c", 1)
     fan_in = put("cb", source=f"{topic}-c", dest=f"{topic}-b")
     assert (fan_in.status, fan_in.code) == (409, "topic_exists_incompatible")
-    assert fan_in.json["error"]["detail"]["field"] == "router_dest_fan_in"
-    assert put("x", source=f"{topic}-none", dest=f"{topic}-y").code == "topic_not_found"
+    assert fan_in.json["error"]["detail"] == {
+        "router": f"{topic}-cb",
+        "reason": "router_dest_fan_in",
+        "existing_source": f"{topic}-a",
+        "existing_dest": f"{topic}-b",
+    }
+    none = put("x", source=f"{topic}-a", dest=f"{topic}-none", create_dest=False)
+    assert none.code == "topic_not_found"
     for bad in ({}, {"source": "a"}, {"source": "a", "dest": 5}, {"source": "a", "dest": "*"}):
         assert put("x", **bad).code == "invalid_request"
 

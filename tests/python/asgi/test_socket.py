@@ -67,10 +67,10 @@ def test_unsubscribe_and_losses(api: Http, socket: Socket, topic: str) -> None:
     assert (lost["gap_from"], lost["gap_to"]) == (1, 2)
     socket.take("caught_up")
     ended = socket.ask("unsubscribe", "unsubscribed", topic=topic)
-    assert ended["ended"] == 1
+    assert ended == {"op": "unsubscribed", "request_id": "r-unsubscribe", "topics": [topic]}
     write(api, topic, 4)
     assert socket.ask("ping", "pong")
-    assert socket.ask("unsubscribe", "unsubscribed", topic=topic)["ended"] == 0
+    assert socket.ask("unsubscribe", "unsubscribed", topic=topic)["topics"] == []
 
 
 @HTTP1
@@ -88,7 +88,7 @@ def test_options_of_a_subscription(server: Server, api: Http, socket: Socket, to
             assert set(message) == {"op", "topic", "records", "from_seq", "to_seq", "head_seq"}
             got.append(message["records"])
         assert message == {"op": "caught_up", "topic": topic, "head_seq": 4}
-        assert socket.ask("unsubscribe", "unsubscribed", topics=[topic])["ended"] == 1
+        assert socket.ask("unsubscribe", "unsubscribed", topics=[topic])["topics"] == [topic]
         return got
 
     assert [len(batch) for batch in seen(from_seq=0)] == [4]
@@ -109,22 +109,56 @@ def test_options_of_a_subscription(server: Server, api: Http, socket: Socket, to
         socket.send({"op": "subscribe", "request_id": name, "topics": [name]})
         assert socket.take("subscribed")["request_id"] == name
     socket.send({"op": "unsubscribe", "request_id": topic})
-    assert socket.take("unsubscribed") == {"op": "unsubscribed", "request_id": topic, "ended": 1}
+    ended = {"op": "unsubscribed", "request_id": topic, "topics": [topic]}
+    assert socket.take("unsubscribed") == ended
     write(api, topic, "unheard")
     write(api, other, "heard")
     assert [r["data"] for r in socket.take("record")["records"]] == ["heard"]
 
 
 @HTTP1
+def test_starts_of_a_subscription(api: Http, socket: Socket, topic: str) -> None:
+    write(api, topic, 0, 1, 2)
+
+    def start(**fields: Any) -> int:
+        """Where a subscription begins, and the `from_seq` of its first records is that, too."""
+        told = socket.ask("subscribe", "subscribed", **fields)
+        at = int(told["topics"][topic]["from_seq"])
+        first = socket.take()
+        if first["op"] == "record":
+            assert (first["from_seq"], first["to_seq"]) == (at, 3)
+            first = socket.take()
+        assert first == {"op": "caught_up", "topic": topic, "head_seq": 3}
+        assert socket.ask("unsubscribe", "unsubscribed", topic=topic)["topics"] == [topic]
+        return at
+
+    assert start(topic=topic) == 3
+    assert start(topics=[topic]) == 3
+    assert start(topics={topic: {}}) == 0
+    assert start(topics={topic: {"tail": False}}) == 0
+    assert start(topics={topic: {"tail": True}}) == 3
+    assert start(topics={topic: {"tail": 1}}) == 2
+    assert start(topics={topic: {}}, tail=1) == 2
+    assert start(topics={topic: {"from_seq": 1}}, tail=0) == 1
+    assert start(topic=topic, tail=True) == 3
+    assert start(topic=topic, tail=False, from_seq=2) == 2
+    wrong = socket.ask("subscribe", "error", topics={topic: {"form_seq": 1}})
+    assert "did you mean `from_seq`?" in wrong["message"]
+    socket.ask("subscribe", "subscribed", topics={topic: {"tail": True}})
+    ended = socket.ask("unsubscribe", "unsubscribed", topics={topic: {}})
+    assert ended["topics"] == [topic]
+
+
+@HTTP1
 def test_answers_of_a_socket(socket: Socket, topic: str) -> None:
     one: dict[str, Any] = {"topic": topic, "records": [{"data": 1}]}
     socket.send({"op": "publish", **one})
-    plain = {"op", "topic", "first_seq", "last_seq", "head_seq", "deduped", "created"}
+    plain = {"op", "topic", "count", "first_seq", "last_seq", "head_seq", "deduped", "created"}
     told = socket.take()
-    assert set(told) == plain | {"performance"}, "nobody asked for its name, nor for seqs"
-    assert told["created"] is True
-    named = socket.ask("publish", "ack", return_seqs=True, expect_head=1, **one)
-    assert set(named) == plain | {"performance", "request_id", "seqs"}
+    assert set(told) == plain | {"performance", "seqs"}, "the message has no name"
+    assert (told["created"], told["count"], told["seqs"]) == (True, 1, [1])
+    named = socket.ask("publish", "ack", return_seqs=False, expect_head=1, **one)
+    assert set(named) == plain | {"performance", "request_id"}
     refused = socket.ask("publish", "error", expect_head=9, **one)
     assert set(refused) == {"op", "request_id", "code", "message", "detail"}
     assert (refused["code"], refused["detail"]["head_seq"]) == ("head_mismatch", 2)
@@ -157,7 +191,7 @@ def test_a_socket_has_64_subscriptions_and_messages_a_size(
         socket.ask("subscribe", "subscribed", topic=topic)
     refused = {"op": "subscribe", "topic": topic}
     assert socket.refused(refused) == "invalid_request"
-    assert socket.ask("unsubscribe", "unsubscribed", topic=topic)["ended"] == 64
+    assert socket.ask("unsubscribe", "unsubscribed", topic=topic)["topics"] == [topic]
     socket.ask("subscribe", "subscribed", topic=topic)
     most = 200_000
     head = '{"op":"ping","request_id":"'
@@ -257,7 +291,8 @@ def test_unknown_fields_of_messages_are_refused(
     assert socket.ask("publish", "ack", **one, **nulls)["last_seq"] == 1
     socket.ask("subscribe", "subscribed", topic=topic, from_seq=0, tail=None, limit=None)
     assert socket.take("record")["to_seq"] == 1
-    assert socket.ask("unsubscribe", "unsubscribed", topic=topic, topics=None)["ended"] == 1
+    ended = socket.ask("unsubscribe", "unsubscribed", topic=topic, topics=None)
+    assert ended["topics"] == [topic]
 
 
 def test_keys_of_sockets(tmp_path: Path) -> None:

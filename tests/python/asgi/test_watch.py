@@ -21,14 +21,15 @@ from .test_routes import write
 def wid(api: Http, topic: str) -> str:
     write(api, topic, 1, 2)
     made = api("POST", "/v0/watch", {"topics": {topic: {"from_seq": 0}}})
-    assert made.status == 201
+    assert made.status == 200
     answer = made.json
     assert answer["stream_url"] == f"/v0/watch/{answer['wid']}"
     assert answer["session_ttl_ms"] == 300_000
     topic_id = api("GET", f"/v0/topics/{topic}").json["topic_id"]
     joined = {"from_seq": 0, "topic_id": topic_id, "head_seq": 2, "earliest_seq": 1}
     assert answer["topics"] == {topic: joined}
-    assert len(answer["wid"]) == 32
+    assert len(answer["wid"]) == 36
+    assert answer["wid"].startswith("wid_")
     return str(answer["wid"])
 
 
@@ -51,7 +52,7 @@ def test_a_stream_begins_with_the_backlog_and_goes_on_live(
         assert (first.kind, first.data["topic"]) == ("record", topic)
         assert [r["data"]["n"] for r in first.data["records"]] == [1, 2]
         edges = (first.data["from_seq"], first.data["to_seq"], first.data["head_seq"])
-        assert edges == (1, 2, 2)
+        assert edges == (0, 2, 2)
         caught = next(events)
         assert (caught.kind, caught.data) == ("caught-up", {"topic": topic, "head_seq": 2})
         write(api, topic, {"n": 3})
@@ -125,7 +126,7 @@ def test_a_session_ends(server: Server, api: Http, wid: str) -> None:
         last = events.until("error")
         assert (last.data["code"], last.data["error"]) == (410, "session_gone")
         assert list(events) == []
-    for unknown in (wid, "0" * 32, "x", "../topics"):
+    for unknown in (wid, "wid_" + "0" * 32, wid[4:], "x", "../topics"):
         with Events(server.port, f"/v0/watch/{unknown.replace('/', '%2F')}") as events:
             assert (events.status, events.code) == (404, "not_found")
     assert api("DELETE", path).code == "not_found"

@@ -60,15 +60,16 @@ def test_refusals(db: te.Database) -> None:
     with pytest.raises(te.Conflict) as cycle:
         db.router("ba", "b", "a")
     assert cycle.value.code == "router_cycle"
-    assert cycle.value.detail["path"] == "b → a → b"
+    assert cycle.value.detail["cycle"] == ["b", "a", "b"]
     db.topic("x").append(0)
     with pytest.raises(te.Conflict) as fan_in:
         db.router("xb", "x", "b")
-    assert fan_in.value.detail["field"] == "router_dest_fan_in"
+    assert fan_in.value.detail["reason"] == "router_dest_fan_in"
+    assert fan_in.value.detail["existing_source"] == "a"
     with pytest.raises(te.NotFound):
         db.router("none").state()
     with pytest.raises(te.NotFound):
-        db.router("n", "none", "y")
+        db.router("n", "none", "y", create_dest=False)
     with pytest.raises(te.InvalidRequest):
         db.router("half", "a")
     with pytest.raises(te.InvalidRequest):

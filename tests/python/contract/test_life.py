@@ -123,7 +123,7 @@ async def test_a_cap_is_no_overload(open_db: Open) -> None:
             await db.topic("b").append(1)
         assert caught.value.retryable
         assert caught.value.retry_after == 1.0
-        assert caught.value.detail["limit"] == "topics"
+        assert caught.value.detail["limit"] == "max_topics"
 
 
 @pytest.mark.parametrize("durability", ["disk", "fsync"])

@@ -53,11 +53,11 @@ async def test_a_cap_is_told_at_once_and_overload_is_not(
         return Refuse(429, {"Retry-After": "1"}, json.dumps({"error": error}).encode())
 
     async with connect(faulty.url) as db:
-        faulty.fail(refusal("topics"))
+        faulty.fail(refusal("max_topics"))
         with pytest.raises(te.Throttled) as caught:
             await db.topic(name).append(1)
         assert caught.value.retry_after == 0.02
-        faulty.fail(refusal("staging"), refusal("inflight"))
+        faulty.fail(refusal("staging"), refusal("max_inflight_per_key"))
         assert (await db.topic(name).append(1)).first_seq == 1
         assert len(faulty.requests) == 3
         faulty.fail(refusal("staging"))

@@ -71,4 +71,7 @@ async def test_refusals(db: Any) -> None:
     with pytest.raises(te.InvalidRequest):
         await db.router("x", source="a", dest="c", guarantee="maybe")
     with pytest.raises(te.NotFound):
-        await db.router("x", source="none", dest="c")
+        await db.router("x", source="a", dest="none", create_dest=False)
+    # A missing source is created as by a write.
+    await db.router("from->nothing", source="new", dest="c")
+    assert (await db.topic("new").state()).head_seq == 0

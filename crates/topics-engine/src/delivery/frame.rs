@@ -64,13 +64,23 @@ impl WatchOptions {
 pub struct Frame {
     topic: Arc<str>,
     options: Arc<WatchOptions>,
+    from: u64,
     batch: ReadBatch,
     encoded: OnceLock<Arc<[u8]>>,
 }
 
 impl Frame {
-    pub(crate) fn new(topic: Arc<str>, options: Arc<WatchOptions>, batch: ReadBatch) -> Arc<Self> {
-        Arc::new(Self { topic, options, batch, encoded: OnceLock::new() })
+    /// `cursor` is where the batch was read. A gap before its records moves the start behind the
+    /// gap, and never beyond the first record: the seqs of a recreated topic begin again.
+    pub(crate) fn new(
+        topic: Arc<str>,
+        options: Arc<WatchOptions>,
+        cursor: u64,
+        batch: ReadBatch,
+    ) -> Arc<Self> {
+        let cursor = batch.tombstone.map_or(cursor, |t| cursor.max(t.gap_to));
+        let first = batch.slots.first().map_or(batch.next_from_seq, |s| s.seq.saturating_sub(1));
+        Arc::new(Self { topic, options, from: cursor.min(first), batch, encoded: OnceLock::new() })
     }
 
     /// The topic's name.
@@ -83,6 +93,12 @@ impl Frame {
     #[must_use]
     pub fn options(&self) -> &WatchOptions {
         &self.options
+    }
+
+    /// The cursor before the records.
+    #[must_use]
+    pub fn from_seq(&self) -> u64 {
+        self.from
     }
 
     /// The records. Head and lag of the batch are as of the read.
@@ -107,7 +123,8 @@ impl Frame {
     pub(crate) fn after(&self, cursor: u64) -> Option<Arc<Self>> {
         let mut batch = self.batch.clone();
         batch.slots.retain(|s| s.seq > cursor);
-        (!batch.is_empty()).then(|| Self::new(self.topic.clone(), self.options.clone(), batch))
+        (!batch.is_empty())
+            .then(|| Self::new(self.topic.clone(), self.options.clone(), cursor, batch))
     }
 }
 

@@ -116,7 +116,7 @@ pub(crate) fn create(core: &Arc<Deliverer>, req: &WatchRequest) -> Result<Sessio
     let max = core.options.max_watch_sessions;
     if max > 0 && sessions.len() as u64 >= max {
         core.metrics.throttled.add(1);
-        return Err(Error::Throttled { limit: "watch_sessions", max, retry_after_ms: 1000 });
+        return Err(Error::Throttled { limit: "max_watch_sessions", max, retry_after_ms: 1000 });
     }
     let first = Watch::open(core, req)?;
     let kept =

@@ -136,7 +136,7 @@ impl Stream {
         if gone.is_none() && out.topics.len() >= MAX_TOPICS {
             drop(out);
             self.end(Error::Throttled {
-                limit: "watch_topics",
+                limit: "max_watch_topics",
                 max: MAX_TOPICS as u64,
                 retry_after_ms: 0,
             });
@@ -229,7 +229,8 @@ impl Stream {
             let event = Event::Tombstone { topic: name.clone(), topic_id, tombstone: t, reason };
             out.queue(slot, event, t.gap_to.min(next), 0);
         }
-        let frame = (!batch.is_empty()).then(|| Frame::new(name, self.options.clone(), batch));
+        let (cursor, options) = (out.topics[slot as usize].pushed, self.options.clone());
+        let frame = (!batch.is_empty()).then(|| Frame::new(name, options, cursor, batch));
         let usage = frame.as_ref().map_or(0, |f| f.usage());
         out.queue_batch(slot, tombstone, frame, next, usage);
         let p = &mut out.topics[slot as usize];

@@ -294,8 +294,8 @@ impl Subscribers {
             let Some(group) = group.filter(|g| g.at == at) else { return false };
             group.at = batch.next_from_seq;
             let (next, tombstone, id) = (batch.next_from_seq, batch.tombstone, batch.topic_id);
-            let frame =
-                (!batch.is_empty()).then(|| Frame::new(topic.name.clone(), options.clone(), batch));
+            let frame = (!batch.is_empty())
+                .then(|| Frame::new(topic.name.clone(), options.clone(), at, batch));
             group.members.retain(|_, m| {
                 if m.from >= next {
                     return true;

@@ -208,6 +208,13 @@ impl Engine {
         Ok(Deleted { deleted, records_scanned, state: self.state_of(&topic)? })
     }
 
+    /// Deletes single records; seqs that are not there are passed over.
+    pub fn delete_seqs(&self, topic: &str, seqs: &[u64]) -> Result<Deleted> {
+        let topic = self.find(topic)?;
+        let deleted = topic::delete_single(&self.core, &topic, seqs)?;
+        Ok(Deleted { deleted, records_scanned: 0, state: self.state_of(&topic)? })
+    }
+
     /// The cursor just before the first record at or after `ts` (ms).
     pub fn seek(&self, topic: &str, ts: u64) -> Result<Sought> {
         topic::seek(&self.core, &*self.find(topic)?, ts)

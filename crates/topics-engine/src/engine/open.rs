@@ -152,7 +152,7 @@ fn base(
     segments: Arc<Segments>,
     progress: Arc<RecoveryProgress>,
 ) -> (Base, Arc<Host>) {
-    let keys = Quota::new("idempotency_keys", options.max_idempotency_keys);
+    let keys = Quota::new("max_idempotency_keys", options.max_idempotency_keys);
     let pressure = Arc::<Pressure>::default();
     let host = Host::new(&env, &options, keys.clone(), pressure.clone());
     let shared = (keys, pressure, host.clone() as Arc<dyn TopicHost>);

@@ -25,7 +25,7 @@ pub(crate) fn create(
     name: &str,
     req: &RouterRequest,
 ) -> Result<bool> {
-    name::check(name)?;
+    name::check_router(name)?;
     name::check(&req.source)?;
     name::check(&req.dest)?;
     if req.source == req.dest {
@@ -44,20 +44,17 @@ pub(crate) fn create(
     let max = core.options.max_routers;
     if old.is_none() && max > 0 && routers.len() as u64 >= max {
         core.metrics.throttled.add(1);
-        return Err(Error::Throttled { limit: "routers", max, retry_after_ms: 1000 });
+        return Err(Error::Throttled { limit: "max_routers", max, retry_after_ms: 1000 });
     }
-    let source = live(core, &req.source)?;
     if let Some(d) = &old {
-        same(d, req)?;
+        check_ends(d, req)?;
     }
     fits(routers, name, req)?;
-    let dest = match live(core, &req.dest) {
-        Err(Error::TopicNotFound(_)) if req.create_dest => {
-            verbs::create(core, &req.dest, &ConfigPatch::default())?;
-            live(core, &req.dest)?
-        }
-        found => found?,
-    };
+    // A refusal creates neither.
+    may_create(core, &req.source, true)?;
+    may_create(core, &req.dest, req.create_dest)?;
+    let source = live_or_create(core, &req.source)?;
+    let dest = live_or_create(core, &req.dest)?;
     let end = |t: &Topic| End { topic_id: t.id(), epoch: t.key.epoch };
     let definition = Definition {
         name: name.into(),
@@ -79,7 +76,7 @@ pub(crate) fn create(
 
 /// Deletes a router; what it copied stays. False when there is none.
 pub(crate) fn delete(core: &Arc<Store>, routers: &Routers, name: &str) -> Result<bool> {
-    name::check(name)?;
+    name::check_router(name)?;
     core.check_open()?;
     let _one = routers.deciding.lock();
     let Some(d) = routers.get(name).map(|r| r.definition()) else { return Ok(false) };
@@ -108,22 +105,36 @@ fn of(core: &Store, router: &Router) -> RouterInfo {
     RouterInfo { router, request, forwarded_total, lag, stopped_by }
 }
 
-fn live(core: &Store, name: &str) -> Result<Arc<Topic>> {
-    core.live(name)?.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
-}
-
-/// A router keeps its topics.
-fn same(old: &Definition, req: &RouterRequest) -> Result<()> {
-    let ends =
-        [("source", &old.request.source, &req.source), ("dest", &old.request.dest, &req.dest)];
-    for (field, actual, wanted) in ends {
-        if actual != wanted {
-            let (actual, wanted) = (actual.clone(), wanted.clone());
-            let topic = old.name.to_string();
-            return Err(Error::TopicExistsIncompatible { topic, field, actual, wanted });
-        }
+/// Refuses a missing topic that may not be created: the rule is that of writes.
+fn may_create(core: &Store, name: &str, wanted: bool) -> Result<()> {
+    if core.live(name)?.is_none() && !(wanted && core.options.auto_create.allows(name)) {
+        return Err(Error::TopicNotFound(name.to_owned()));
     }
     Ok(())
+}
+
+/// The topic; created with the default config when it is missing.
+fn live_or_create(core: &Arc<Store>, name: &str) -> Result<Arc<Topic>> {
+    loop {
+        if let Some(topic) = core.live(name)? {
+            return Ok(topic);
+        }
+        verbs::create(core, name, &ConfigPatch::default())?;
+    }
+}
+
+/// Refuses other topics than those of the existing router.
+fn check_ends(old: &Definition, req: &RouterRequest) -> Result<()> {
+    let existing = &old.request;
+    if existing.source == req.source && existing.dest == req.dest {
+        return Ok(());
+    }
+    Err(Error::RouterConflict {
+        router: old.name.to_string(),
+        reason: "router_repoint_forbidden",
+        existing_source: existing.source.clone(),
+        existing_dest: existing.dest.clone(),
+    })
 }
 
 /// One source for each destination; no cycle unless all of it is allowed by the router that closes
@@ -134,11 +145,11 @@ fn fits(routers: &Routers, name: &str, req: &RouterRequest) -> Result<()> {
     let mut next: HashMap<&str, Vec<&str>> = HashMap::new();
     for d in others {
         if d.request.dest == req.dest && d.request.source != req.source {
-            return Err(Error::TopicExistsIncompatible {
-                topic: req.dest.clone(),
-                field: "router_dest_fan_in",
-                actual: d.request.source.clone(),
-                wanted: req.source.clone(),
+            return Err(Error::RouterConflict {
+                router: name.to_owned(),
+                reason: "router_dest_fan_in",
+                existing_source: d.request.source.clone(),
+                existing_dest: d.request.dest.clone(),
             });
         }
         next.entry(&d.request.source).or_default().push(&d.request.dest);

@@ -77,6 +77,25 @@ pub(crate) fn delete(
     Ok((pending.gone(), pending.removed.scanned.load(Ordering::Acquire)))
 }
 
+/// The most records that one call deletes by their seqs.
+const MAX_SEQS: usize = 1000;
+
+/// Deletes single records, in any order; returns how many went.
+pub(crate) fn delete_single(core: &Arc<Ctx>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<u64> {
+    if seqs.len() > MAX_SEQS {
+        let (got, max) = (seqs.len() as u64, MAX_SEQS as u64);
+        return Err(Error::BatchTooLarge { got, max, unit: "seqs" });
+    }
+    let mut seqs = seqs.to_vec();
+    seqs.sort_unstable();
+    seqs.dedup();
+    if seqs.is_empty() {
+        core.check_open()?;
+        return Ok(0);
+    }
+    delete_seqs(core, topic, &seqs, Why::ASKED).map(|(gone, _)| gone)
+}
+
 /// Deletes exactly these ascending seqs. Returns how many were removed, and the ticket whose sync makes
 /// that durable.
 pub(crate) fn delete_seqs(

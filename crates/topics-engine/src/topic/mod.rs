@@ -46,7 +46,7 @@ pub(crate) mod view;
 pub(crate) mod write;
 
 pub(crate) use self::apply::{Placement, apply};
-pub(crate) use self::delete::delete as delete_records;
+pub(crate) use self::delete::{delete as delete_records, delete_single};
 pub(crate) use self::events::TopicObserver;
 pub(crate) use self::lifecycle::{ExclusiveGuard, delete_superseded, lower};
 pub(crate) use self::map::segment_map;

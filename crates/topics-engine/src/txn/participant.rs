@@ -116,6 +116,7 @@ fn prepared(core: &Transactions, topic: &Topic, rows: PartRows) -> Prepared {
         sync: true,
         create: false,
         config: None,
+        lenient_config: false,
         jobs,
         is_pinned: false,
         patient: true,

@@ -398,7 +398,7 @@ mod tests {
     use super::*;
 
     fn txns() -> Txns {
-        Txns::new(Quota::new("idempotency_keys", 0))
+        Txns::new(Quota::new("max_idempotency_keys", 0))
     }
 
     fn commit(writer: &str, epoch: u64) -> TxnCommit {

@@ -82,6 +82,8 @@ pub struct Append<'a> {
     pub create: Option<bool>,
     /// Config at creation. If the topic exists, a named field that differs is an error.
     pub config: Option<&'a ConfigPatch>,
+    /// Only `type` and `durability` of `config` conflict with a topic that exists.
+    pub lenient_config: bool,
     /// Whether to wait for a staging permit without limit, instead of being refused.
     pub disable_backpressure: bool,
 }
@@ -297,7 +299,7 @@ pub struct Sought {
 }
 
 /// A delete request; at least one of the two fields.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteRequest {
     /// Deletes records with a smaller seq.
     pub before_seq: Option<u64>,

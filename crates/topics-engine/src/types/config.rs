@@ -326,7 +326,12 @@ impl ConfigPatch {
     }
 
     /// The first named field that differs from `config`: name, its value there, the value here.
-    pub(crate) fn conflict(&self, config: &TopicConfig) -> Option<(&'static str, String, String)> {
+    /// `lenient`: only of `type` and `durability`.
+    pub(crate) fn conflict(
+        &self,
+        config: &TopicConfig,
+        lenient: bool,
+    ) -> Option<(&'static str, String, String)> {
         macro_rules! differs {
             ($field:ident, $name:literal, $show:expr) => {
                 if let Some(v) = &self.$field
@@ -343,11 +348,14 @@ impl ConfigPatch {
             v.as_ref().map_or_else(|| "null".into(), ToString::to_string)
         }
         differs!(kind, "type", |v: &TopicType| v.as_str().to_owned());
+        differs!(durability, "durability", |v: &Durability| v.as_str().to_owned());
+        if lenient {
+            return None;
+        }
         differs!(ttl_ms, "ttl_ms", text);
         differs!(cap_records, "cap_records", text);
         differs!(cap_bytes, "cap_bytes", text);
         differs!(discard, "discard", |v: &Discard| v.as_str().to_owned());
-        differs!(durability, "durability", |v: &Durability| v.as_str().to_owned());
         differs!(priority, "priority", maybe);
         differs!(auto_priority, "auto_priority", text);
         differs!(auto_create, "auto_create", text);

@@ -181,6 +181,18 @@ pub enum Error {
     /// No router of this name.
     #[error("router {0:?} does not exist")]
     RouterNotFound(String),
+    /// A router has other topics than the request, or another source feeds its destination.
+    #[error("router {router:?}: {}", router_conflict(reason, existing_source, existing_dest))]
+    RouterConflict {
+        /// The router that was asked for.
+        router: String,
+        /// `router_repoint_forbidden` or `router_dest_fan_in`.
+        reason: &'static str,
+        /// The source of the existing router.
+        existing_source: String,
+        /// The destination of the existing router.
+        existing_dest: String,
+    },
     /// A router would close a cycle.
     #[error("router {router:?} would close a cycle: {}", path.join(" → "))]
     RouterCycle {
@@ -257,6 +269,20 @@ fn holder(pid: u32) -> String {
     }
 }
 
+/// Why a router is refused, and what to do.
+fn router_conflict(reason: &str, source: &str, dest: &str) -> String {
+    match reason {
+        "router_repoint_forbidden" => format!(
+            "it copies {source:?} to {dest:?}, and a router keeps its topics; delete it first, or use \
+             another name"
+        ),
+        _ => format!(
+            "topic {dest:?} is already the destination of a router from {source:?}, and a destination \
+             has one source; name another destination"
+        ),
+    }
+}
+
 impl Error {
     /// Adds what to run about damage, where a repair of the directory can help.
     #[must_use]
@@ -283,7 +309,9 @@ impl Error {
             Self::BatchTooLarge { .. } => "batch_too_large",
             Self::RecordTooLarge { .. } | Self::WriteOverCap { .. } => "record_too_large",
             Self::TopicNotFound(_) => "topic_not_found",
-            Self::TopicExistsIncompatible { .. } => "topic_exists_incompatible",
+            Self::TopicExistsIncompatible { .. } | Self::RouterConflict { .. } => {
+                "topic_exists_incompatible"
+            }
             Self::TopicNotEmpty { .. } => "topic_not_empty",
             Self::HeadMismatch { .. } => "head_mismatch",
             Self::IdempotencyMismatch { .. } => "idempotency_mismatch",

@@ -27,6 +27,20 @@ pub fn check(name: &str) -> Result<()> {
     )))
 }
 
+/// Refuses a name of a router that is not [`valid`]; it may also hold `>`, as in `orders->audit`.
+pub fn check_router(name: &str) -> Result<()> {
+    let plain = |b: u8| if b == b'>' { b'-' } else { b };
+    let bytes: Vec<u8> = name.bytes().map(plain).collect();
+    if std::str::from_utf8(&bytes).is_ok_and(valid) && !name.starts_with('>') {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(64).collect();
+    Err(Error::InvalidRequest(format!(
+        "{shown:?} is not a valid router name: use 1 to {MAX_NAME} characters of A-Z a-z 0-9 . _ : - >, \
+         the first a letter or digit"
+    )))
+}
+
 /// Whether `name` matches `pattern`: the name itself, or a prefix followed by one `*`.
 #[must_use]
 pub fn matches_pattern(pattern: &str, name: &str) -> bool {
@@ -49,6 +63,16 @@ mod tests {
         for bad in ["", ".a", "-a", "_a", ":a", "a b", "a/b", "ä", "a\0", "a*", &"x".repeat(256)] {
             assert!(!valid(bad), "{bad}");
             assert_eq!(check(bad).unwrap_err().code(), "invalid_request");
+        }
+    }
+
+    #[test]
+    fn names_of_routers() {
+        for good in ["orders->audit", "a>b", "a->", "a", &"x>".repeat(127)] {
+            assert!(check_router(good).is_ok(), "{good}");
+        }
+        for bad in ["", ">", ">a", "->a", "a<b", "a b", "a>é", &"x>".repeat(128)] {
+            assert_eq!(check_router(bad).unwrap_err().code(), "invalid_request", "{bad}");
         }
     }
 

@@ -241,7 +241,7 @@ pub(crate) fn make(
     let max = core.options.max_topics;
     if max > 0 && core.topics() as u64 >= max {
         core.metrics.throttled.add(1);
-        return Err(Error::Throttled { limit: "topics", max, retry_after_ms: 1000 });
+        return Err(Error::Throttled { limit: "max_topics", max, retry_after_ms: 1000 });
     }
     let id = match core.ids.take(core)? {
         Id::Taken(id) => id,

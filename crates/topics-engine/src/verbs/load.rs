@@ -16,7 +16,7 @@ pub(crate) fn check_load(core: &Arc<Store>, bytes: u64, wait: Wait) -> Result<u6
         Err(Error::Throttled { limit, max, retry_after_ms })
     };
     if o.max_total_bytes > 0 && core.live_bytes().saturating_add(bytes) > o.max_total_bytes {
-        return refuse("total_bytes", o.max_total_bytes, 1000);
+        return refuse("max_total_bytes", o.max_total_bytes, 1000);
     }
     if core.wal_is_full() {
         return refuse("wal_bytes", o.wal_max_bytes, 1000);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// Records after `after`, up to `upto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,15 +152,26 @@ impl<S: Default, M: RangeReader<S> + 'static> Prefetcher<S, M> {
                 return Some((range, output));
             }
             match queue.take() {
-                Some((id, range)) => {
-                    drop(queue);
-                    let output = shared.reader.read_range(range, scratch);
-                    queue = shared.queue.lock();
-                    queue.done(id, output);
-                }
+                Some(taken) => shared.read(&mut queue, taken, scratch),
                 None => shared.changed.wait(&mut queue),
             }
         }
+    }
+}
+
+impl<T: Send + 'static, M> Shared<T, M> {
+    /// Reads a range that was taken, with the queue unlocked meanwhile, and stores its output.
+    fn read<S>(
+        &self,
+        queue: &mut MutexGuard<'_, Queue<T>>,
+        (id, range): (u64, Range),
+        scratch: &mut S,
+    ) where
+        M: RangeReader<S, Output = T>,
+    {
+        let output = MutexGuard::unlocked(queue, || self.reader.read_range(range, scratch));
+        queue.done(id, output);
+        self.changed.notify_all();
     }
 }
 
@@ -168,13 +179,7 @@ fn help<S, M: RangeReader<S>>(shared: &Shared<M::Output, M>, scratch: &mut S) {
     let mut queue = shared.queue.lock();
     while !queue.over {
         match queue.take() {
-            Some((id, range)) => {
-                drop(queue);
-                let output = shared.reader.read_range(range, scratch);
-                queue = shared.queue.lock();
-                queue.done(id, output);
-                shared.changed.notify_all();
-            }
+            Some(taken) => shared.read(&mut queue, taken, scratch),
             None => shared.changed.wait(&mut queue),
         }
     }

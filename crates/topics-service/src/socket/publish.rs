@@ -58,7 +58,7 @@ impl PublishContext {
 
     fn ack(&self, a: &Appended) -> Vec<u8> {
         let mut o = message("ack", self.request_id.as_deref());
-        o.name("topic", &self.topic).int("first_seq", a.first_seq);
+        o.name("topic", &self.topic).int("count", a.count).int("first_seq", a.first_seq);
         o.int("last_seq", a.last_seq).int("head_seq", a.head_seq);
         if self.return_seqs {
             o.ints("seqs", a.first_seq..=a.last_seq);

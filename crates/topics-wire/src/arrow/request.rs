@@ -104,7 +104,7 @@ fn parse_of(bytes: &[u8], fields: Fields) -> Result<ScanRequest, Failure> {
             "from_seq" => r.from = read::from_seq(s)?,
             "to_seq" => r.upto = Some(s.u64(FieldPath::field("to_seq"))?),
             "columns" => r.columns = columns(s)?,
-            "node" => r.skip_nodes = read::nodes(s, "node")?,
+            "node" => r.skip_nodes = read::skipped_nodes(s)?,
             "nodes" => r.only_nodes = only(s)?,
             "match" => r.matching = Some(read::matching(s)?),
             "ts_from" => r.ts_from = Some(s.u64(FieldPath::field("ts_from"))?),

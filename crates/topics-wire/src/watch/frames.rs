@@ -67,8 +67,8 @@ fn encode(frame: &Frame) -> Vec<u8> {
         }
     }
     out.push(b']');
-    let first = batch.get(0).map_or(batch.next_from_seq, |r| r.seq);
-    o.int("from_seq", first).int("to_seq", batch.next_from_seq).int("head_seq", batch.head_seq);
+    o.int("from_seq", frame.from_seq()).int("to_seq", batch.next_from_seq);
+    o.int("head_seq", batch.head_seq);
     event("record", &o.finish())
 }
 

@@ -108,6 +108,12 @@ impl EventHistory {
         self.last
     }
 
+    /// The number of the last event; 0 before the first.
+    #[must_use]
+    pub fn last_event(&self) -> u64 {
+        self.last
+    }
+
     /// The cursors after `event`, for the topics that later events moved. `None` for an event that is
     /// unknown or no longer kept.
     #[must_use]

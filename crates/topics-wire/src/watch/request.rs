@@ -7,7 +7,7 @@ use crate::grant::Grant;
 use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{EVENT_LIMIT, HEARTBEAT_MS, Limits, QUERY_TOPICS};
 use crate::query::Query;
-use crate::read::{from_seq, glob, matching, nodes, strong};
+use crate::read::{WRONG_MATCH, bare_match, from_seq, matching, skipped_nodes, strong};
 
 /// Maximum payload bytes of an event.
 const MAX_FRAME: usize = 8 << 20;
@@ -41,33 +41,37 @@ pub fn session(
     grant: &Grant,
 ) -> Result<WatchSpec, Failure> {
     let mut a = begin(lenient);
+    let mut named = Vec::new();
     read_body(bytes, OPTIONS.and(&["topics", "patterns"]), |s, key| {
         match key {
-            "topics" => topics(s, &mut a.watch.topics, l)?,
+            "topics" => topics(s, &mut named, l)?,
             "patterns" => patterns(s, &mut a.watch.patterns, l)?,
             _ => option(s, key, &mut a)?,
         }
         Ok(())
     })?;
+    a.watch.topics = resolve_all(named, Start::default())?;
     check(a, l, grant)
 }
 
-/// A subscribe message: one `topic` or several `topics`, all with the same start.
+/// A subscribe message: one `topic`, or `topics` as in a session. `from_seq` and `tail` are the start
+/// of all that have none of their own.
 pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<WatchSpec, Failure> {
     let fields = OPTIONS.and(&["op", "request_id", "topic", "topics", "from_seq", "tail"]);
     let mut a = begin(false);
     let mut start = Start::default();
+    let mut named = Vec::new();
     read_body(bytes, fields, |s, key| {
         match key {
             "topic" => {
                 let name = s.text(FieldPath::field("topic"))?.into_owned();
-                a.watch.topics.push((name, WatchStart::default()));
+                named.push((name, NamedStart::Unset));
             }
-            "topics" => names(s, &mut a.watch.topics, l)?,
+            "topics" => topics(s, &mut named, l)?,
             // Read with the head of the message.
             "op" => s.skip()?,
             "from_seq" => start.from = Some(from_seq(s)?),
-            "tail" => start.tail = Some(s.u64(FieldPath::field("tail"))?),
+            "tail" => start.tail = tail(s, FieldPath::field("tail"))?,
             "request_id" => {
                 a.request_id = Some(s.text(FieldPath::field("request_id"))?.into_owned())
             }
@@ -75,8 +79,7 @@ pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<WatchSpec, F
         }
         Ok(())
     })?;
-    let start = start.resolve()?;
-    a.watch.topics.iter_mut().for_each(|t| t.1 = start);
+    a.watch.topics = resolve_all(named, start)?;
     check(a, l, grant)
 }
 
@@ -109,11 +112,12 @@ pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<WatchSpec, Fail
             Some(_) => q.u64("from_seq")?.map(ReadFrom::After),
         },
         tail: match q.get("tail")?.as_deref() {
-            Some("") => Some(0),
+            Some("" | "true") => Some(0),
+            Some("false") => None,
             _ => q.u64("tail")?,
         },
     };
-    let start = start.resolve()?;
+    let start = start.resolve(HEAD)?;
     w.topics = q.all("topic")?.into_iter().map(|t| (t.into_owned(), start)).collect();
     if w.topics.is_empty() {
         return Err(Failure::invalid("the query names no topic; add ?topic=a&topic=b"));
@@ -124,12 +128,12 @@ pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<WatchSpec, Fail
         );
         return Err(Failure::invalid(message));
     }
-    for node in q.all("node")? {
+    for node in q.all("node")?.into_iter().filter(|node| !node.is_empty()) {
         w.options.skip_nodes.push(node.into_owned().into_bytes());
     }
     if let Some(tag) = q.get("match")? {
-        let plain = || topics_engine::TopicMatch::Eq(tag.as_bytes().to_vec());
-        w.options.matching = Some(glob(&tag).unwrap_or_else(plain));
+        let wrong = || Failure::invalid(format!("query parameter `match` {WRONG_MATCH}"));
+        w.options.matching = Some(bare_match(&tag).ok_or_else(wrong)?);
     }
     set_size(q.u64("limit")?, &mut w.options.limit, EVENT_LIMIT);
     set_size(q.u64("max_batch_bytes")?, &mut w.options.max_batch_bytes, MAX_FRAME);
@@ -180,7 +184,7 @@ fn option(s: &mut Scanner<'_>, key: &str, a: &mut WatchSpec) -> Result<(), Failu
     let w = &mut a.watch;
     let o = &mut w.options;
     match key {
-        "node" => o.skip_nodes = nodes(s, "node")?.0,
+        "node" => o.skip_nodes = skipped_nodes(s)?.0,
         "match" => o.matching = Some(matching(s)?),
         "limit" => set_size(Some(s.u64(FieldPath::field("limit"))?), &mut o.limit, EVENT_LIMIT),
         "max_batch_bytes" => {
@@ -207,26 +211,67 @@ fn set_size(given: Option<u64>, to: &mut usize, most: usize) {
     }
 }
 
-#[derive(Default)]
+const HEAD: ReadFrom = ReadFrom::Tail(0);
+
+#[derive(Clone, Copy, Default)]
 struct Start {
     from: Option<ReadFrom>,
     tail: Option<u64>,
 }
 
 impl Start {
-    fn resolve(self) -> Result<WatchStart, Failure> {
-        match (self.from, self.tail) {
+    /// The start that the fields name, else `default`.
+    fn resolve(self, default: ReadFrom) -> Result<WatchStart, Failure> {
+        let from = match (self.from, self.tail) {
             (Some(_), Some(_)) => {
-                Err(FieldPath::field("tail").invalid("cannot be combined with from_seq"))
+                return Err(FieldPath::field("tail").invalid("cannot be combined with from_seq"));
             }
-            (from, tail) => {
-                let from = from.unwrap_or(ReadFrom::Tail(tail.unwrap_or(0)));
-                Ok(WatchStart { from, topic_id: None })
-            }
-        }
+            (Some(from), None) => from,
+            (None, Some(tail)) => ReadFrom::Tail(tail),
+            (None, None) => default,
+        };
+        Ok(WatchStart { from, topic_id: None })
     }
 }
 
+/// Where a topic of a request starts.
+enum NamedStart {
+    /// The request has only the topic's name: the start of the request, else the head.
+    Unset,
+    /// The request has an object for the topic: its fields, else the start of the request, else 0.
+    Fields(Start, Option<u64>),
+}
+
+/// Resolves the start of each topic; `shared` is the start of those that have none of their own.
+fn resolve_all(
+    named: Vec<(String, NamedStart)>,
+    shared: Start,
+) -> Result<Vec<(String, WatchStart)>, Failure> {
+    let resolved = named.into_iter().map(|(name, start)| {
+        let start = match start {
+            NamedStart::Unset => shared.resolve(HEAD)?,
+            NamedStart::Fields(own, topic_id) => {
+                let unset = own.from.is_none() && own.tail.is_none();
+                let start = if unset { shared } else { own };
+                WatchStart { topic_id, ..start.resolve(ReadFrom::After(0))? }
+            }
+        };
+        Ok((name, start))
+    });
+    resolved.collect()
+}
+
+/// Parses `tail`: a number of records before the head; `true` is 0, `false` is absent.
+fn tail(s: &mut Scanner<'_>, path: FieldPath) -> Result<Option<u64>, Failure> {
+    if matches!(s.peek(), Some(b't' | b'f')) {
+        return Ok(s.bool(path)?.then_some(0));
+    }
+    let wanted = "an integer of at least 0, true or false";
+    s.expect_type(path, wanted, |b| b.is_ascii_digit())?;
+    s.u64(path).map(Some)
+}
+
+type Named = Vec<(String, NamedStart)>;
 type Starts = Vec<(String, WatchStart)>;
 
 fn check_count(len: usize, l: &Limits) -> Result<(), Failure> {
@@ -236,8 +281,8 @@ fn check_count(len: usize, l: &Limits) -> Result<(), Failure> {
 
 const START: Fields = Fields::of(&["from_seq", "tail", "topic_id"]);
 
-/// `{topic: {from_seq?, tail?, topic_id?}}`, or an array of names, which start at the head.
-fn topics(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failure> {
+/// `{topic: {from_seq?, tail?, topic_id?}}`, or an array of names.
+fn topics(s: &mut Scanner<'_>, out: &mut Named, l: &Limits) -> Result<(), Failure> {
     if s.peek() == Some(b'[') {
         return names(s, out, l);
     }
@@ -254,23 +299,23 @@ fn topics(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failu
         START.read(s, at, |s, key| {
             match key {
                 "from_seq" => start.from = Some(from_seq(s)?),
-                "tail" => start.tail = Some(s.u64(at.at("tail"))?),
+                "tail" => start.tail = tail(s, at.at("tail"))?,
                 "topic_id" => topic_id = Some(s.u64(at.at("topic_id"))?),
                 _ => s.skip()?,
             }
             Ok(())
         })?;
-        out.push((name.into_owned(), WatchStart { topic_id, ..start.resolve()? }));
+        out.push((name.into_owned(), NamedStart::Fields(start, topic_id)));
         Ok(())
     })
 }
 
-fn names(s: &mut Scanner<'_>, out: &mut Starts, l: &Limits) -> Result<(), Failure> {
+fn names(s: &mut Scanner<'_>, out: &mut Named, l: &Limits) -> Result<(), Failure> {
     s.expect_type(FieldPath::field("topics"), "an array of names", |b| b == b'[')?;
     s.array(|s, index| {
         check_count(out.len(), l)?;
         let path = FieldPath { within: "topics", index: Some(index), field: "" };
-        out.push((s.text(path)?.into_owned(), WatchStart::default()));
+        out.push((s.text(path)?.into_owned(), NamedStart::Unset));
         Ok(())
     })
 }
@@ -305,7 +350,7 @@ mod tests {
         let w = session(body, true, &L(), <&Grant>::default()).unwrap().watch;
         let starts: Vec<_> = w.topics.iter().map(|(n, s)| (n.as_str(), s.from)).collect();
         let wanted =
-            [("a", ReadFrom::After(7)), ("b", ReadFrom::Tail(5)), ("c", ReadFrom::Tail(0))];
+            [("a", ReadFrom::After(7)), ("b", ReadFrom::Tail(5)), ("c", ReadFrom::After(0))];
         assert_eq!(starts, wanted);
         assert_eq!((w.topics[0].1.topic_id, w.patterns.len()), (Some(3), 1));
         assert_eq!((w.options.limit, w.options.max_batch_bytes), (1000, 1));
@@ -330,6 +375,45 @@ mod tests {
     }
 
     #[test]
+    fn starts() {
+        let of_session = |topics: &str| {
+            let body = format!(r#"{{"topics":{topics}}}"#);
+            session(body.as_bytes(), false, &L(), <&Grant>::default()).unwrap().watch.topics[0]
+                .1
+                .from
+        };
+        let of_message = |fields: &str| {
+            let text = format!(r#"{{"op":"subscribe",{fields}}}"#);
+            subscribe(text.as_bytes(), &L(), <&Grant>::default()).unwrap().watch.topics[0].1.from
+        };
+        let of_query = |raw: &'static [u8]| {
+            query(&Query::new(raw), &L(), <&Grant>::default()).unwrap().watch.topics[0].1.from
+        };
+        let (zero, head) = (ReadFrom::After(0), HEAD);
+        assert_eq!(of_session(r#"{"a":{}}"#), zero);
+        assert_eq!(of_session(r#"{"a":{"from_seq":null,"tail":null}}"#), zero);
+        assert_eq!(of_session(r#"{"a":{"tail":false}}"#), zero);
+        assert_eq!(of_session(r#"{"a":{"tail":true}}"#), head);
+        assert_eq!(of_session(r#"{"a":{"tail":3}}"#), ReadFrom::Tail(3));
+        assert_eq!(of_session(r#"{"a":{"tail":false,"from_seq":9}}"#), ReadFrom::After(9));
+        assert_eq!(of_session(r#"["a"]"#), head);
+        assert_eq!(of_message(r#""topic":"a""#), head);
+        assert_eq!(of_message(r#""topics":["a"]"#), head);
+        assert_eq!(of_message(r#""topics":{"a":{}}"#), zero);
+        assert_eq!(of_message(r#""topics":{"a":{}},"tail":true"#), head);
+        assert_eq!(of_message(r#""topics":{"a":{"from_seq":4}},"tail":2"#), ReadFrom::After(4));
+        assert_eq!(of_message(r#""topics":["a"],"from_seq":6"#), ReadFrom::After(6));
+        assert_eq!(of_query(b"topic=a"), head);
+        assert_eq!(of_query(b"topic=a&tail=true"), head);
+        assert_eq!(of_query(b"topic=a&tail=false&from_seq=2"), ReadFrom::After(2));
+        for (value, found) in [("1.5", "1.5"), (r#""1""#, "a string"), ("-1", "-1")] {
+            let message = refused(&format!(r#"{{"topics":{{"a":{{"tail":{value}}}}}}}"#));
+            let wanted = "topics.tail must be an integer of at least 0";
+            assert!(message.starts_with(wanted) && message.ends_with(found), "{message}");
+        }
+    }
+
+    #[test]
     fn queries_and_messages() {
         let raw = b"topic=a&topic=b&from_seq=9&node=n&match=x*&limit=3&include_tags=false&topic=a";
         let w = query(&Query::new(raw), &L(), <&Grant>::default()).unwrap().watch;
@@ -344,6 +428,8 @@ mod tests {
             b"topic=a&from_seq=x",
             b"topic=a&tail=1&from_seq=1",
             b"topic=a&consistency=x",
+            b"topic=a&tail=yes",
+            b"topic=a&match=x*y*",
         ] {
             assert!(query(&Query::new(bad), &L(), <&Grant>::default()).is_err());
         }

@@ -45,6 +45,8 @@ pub struct Write<'a> {
     create: Option<bool>,
     /// The config of a topic that the write creates.
     pub config: Option<ConfigPatch>,
+    /// Whether any field of `config` conflicts with a topic that exists; else `type` and `durability`.
+    strict_config: bool,
     /// Whether to wait for a staging permit instead of being refused.
     pub disable_backpressure: bool,
     /// Whether the answer lists every seq.
@@ -60,6 +62,7 @@ const WRITE: Fields = Fields::of(&[
     "sync",
     "create",
     "config",
+    "strict_config",
     "disable_backpressure",
 ]);
 /// The fields of a publish message.
@@ -92,8 +95,8 @@ pub fn parse<'a>(
     header_key: &'a [u8],
     limits: &Limits,
 ) -> Result<Write<'a>, Failure> {
-    let mut w = Write { key: header_key.into(), ..Write::default() };
-    w.return_seqs = query.flag("return_seqs")?.unwrap_or(false);
+    let return_seqs = query.flag("return_seqs")?.unwrap_or(true);
+    let mut w = Write { key: header_key.into(), return_seqs, ..Write::default() };
     match kind {
         Body::Json => json(&mut w, body, WRITE, limits)?,
         Body::Ndjson => ndjson(&mut w, body, limits)?,
@@ -108,7 +111,7 @@ pub fn parse<'a>(
 
 /// Parses a publish message, which has the query parameters as fields.
 pub fn parse_publish<'a>(text: &'a [u8], limits: &Limits) -> Result<Write<'a>, Failure> {
-    let mut w = Write::default();
+    let mut w = Write { return_seqs: true, ..Write::default() };
     json(&mut w, text, PUBLISH, limits)?;
     finish(Body::Json, w, &Query::new(b""), limits)
 }
@@ -120,8 +123,8 @@ pub fn parse_table<'a>(
     header_key: &'a [u8],
     limits: &Limits,
 ) -> Result<Write<'a>, Failure> {
-    let mut w = Write { key: header_key.into(), ..Write::default() };
-    w.return_seqs = query.flag("return_seqs")?.unwrap_or(false);
+    let return_seqs = query.flag("return_seqs")?.unwrap_or(true);
+    let mut w = Write { key: header_key.into(), return_seqs, ..Write::default() };
     for (_, record) in table.rows(false)? {
         w.records.push(record?);
     }
@@ -168,6 +171,7 @@ fn json<'a>(
             "sync" => w.sync = s.bool(FieldPath::field("sync"))?,
             "create" => w.create = Some(s.bool(FieldPath::field("create"))?),
             "config" => w.config = Some(config::read(s, "config")?),
+            "strict_config" => w.strict_config = s.bool(FieldPath::field("strict_config"))?,
             "disable_backpressure" => {
                 w.disable_backpressure = s.bool(FieldPath::field("disable_backpressure"))?;
             }
@@ -380,6 +384,7 @@ impl Write<'_> {
             sync: self.sync,
             create: self.create,
             config: self.config.as_ref(),
+            lenient_config: !self.strict_config,
             disable_backpressure: self.disable_backpressure,
         })
     }

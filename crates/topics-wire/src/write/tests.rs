@@ -13,7 +13,8 @@ fn every_field() {
     let w = parse_json(
         r#" {"records":[{"data": {"a": [1, 2.50]} ,"tag":"t","node":"n","meta":{"k":"v"},"ttl_ms":5},
             {"data_b64":"/wA="}],"node":"N","idempotency_key":"k","expect_head":7,
-            "sync":true,"create":false,"config":{"cap_records":9},"disable_backpressure":true} "#,
+            "sync":true,"create":false,"config":{"cap_records":9},"strict_config":true,
+            "disable_backpressure":true} "#,
     )
     .unwrap();
     w.with_append(|a| {
@@ -26,7 +27,7 @@ fn every_field() {
         assert_eq!((second.data, second.binary), (&b"\xff\x00"[..], true));
         assert_eq!((a.node, a.key, a.expect_head), (&b"N"[..], &b"k"[..], Some(7)));
         assert_eq!((a.sync, a.create, a.disable_backpressure), (true, Some(false), true));
-        assert_eq!(a.config.unwrap().cap_records, Some(9));
+        assert_eq!((a.config.unwrap().cap_records, a.lenient_config), (Some(9), false));
     });
 }
 
@@ -37,6 +38,34 @@ fn defaults() {
         assert_eq!(a.records[0].data, b"null");
         assert!(a.key.is_empty() && a.node.is_empty() && a.expect_head.is_none());
         assert!(!a.sync && a.create.is_none() && a.config.is_none() && !a.disable_backpressure);
+        assert!(a.lenient_config);
+    });
+}
+
+#[test]
+fn seqs_are_listed_unless_the_client_declines() {
+    let body = br#"{"records":[{"data":1}]}"#;
+    let listed = |query: &'static [u8]| {
+        parse(Body::Json, body, &Query::new(query), b"", &Limits::default()).unwrap().return_seqs
+    };
+    assert!(listed(b"") && listed(b"return_seqs") && listed(b"return_seqs=true"));
+    assert!(!listed(b"return_seqs=false") && !listed(b"return_seqs=0"));
+    let lines = parse(Body::Ndjson, b"1", &Query::new(b""), b"", &Limits::default()).unwrap();
+    assert!(lines.return_seqs);
+    let publish = |more: &str| {
+        let text = format!(r#"{{"op":"publish","topic":"t","records":[{{"data":1}}]{more}}}"#);
+        parse_publish(text.as_bytes(), &Limits::default()).unwrap().return_seqs
+    };
+    assert!(publish("") && publish(r#","return_seqs":null"#));
+    assert!(!publish(r#","return_seqs":false"#));
+}
+
+#[test]
+fn an_empty_tag_or_node_is_absent() {
+    let w = parse_json(r#"{"records":[{"data":1,"tag":"","node":"","meta":{}}],"node":""}"#);
+    w.unwrap().with_append(|a| {
+        let r = a.records[0];
+        assert!(r.tag.is_empty() && r.node.is_empty() && r.meta.is_empty() && a.node.is_empty());
     });
 }
 
@@ -46,7 +75,7 @@ fn null_is_as_if_the_field_were_absent() {
         r#"{"records":[{"data":1,"data_b64":null,"tag":null,"node":null,"meta":null,"ttl_ms":null,
             "lane":null,"group":null,"delay_ms":null,"deliver_at":null}],"node":null,
             "idempotency_key":null,"expect_head":null,"sync":null,"create":null,"config":null,
-            "disable_backpressure":null}"#,
+            "strict_config":null,"disable_backpressure":null}"#,
     )
     .unwrap();
     w.with_append(|a| {
@@ -148,6 +177,7 @@ fn a_wrong_type_names_the_field_and_the_record() {
         ("sync", "1"),
         ("create", "0"),
         ("config", "[]"),
+        ("strict_config", "1"),
         ("disable_backpressure", "\"true\""),
         ("records", "{}"),
     ] {

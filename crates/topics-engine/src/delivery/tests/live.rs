@@ -328,3 +328,39 @@ fn i3_a_synced_class_shows_nothing_before_its_sync() {
     w.engine().tick().unwrap();
     assert_eq!(drain(&mut watch), [record("t", 1, "x")]);
 }
+
+#[test]
+fn a_frame_names_the_cursor_before_it() {
+    let w = World::new();
+    w.create("t", ConfigPatch { cap_records: Some(3), ..ConfigPatch::default() });
+    w.put("t", &["1", "2", "3", "4", "5"]);
+    let mut req = on(&[("t", from(ReadFrom::After(0)))]);
+    req.options.limit = 2;
+    let mut watch = w.watch(&req);
+    let mut bounds = || {
+        let mut found = Vec::new();
+        while let Some(event) = watch.try_next().unwrap() {
+            if let Event::Records(f) = event {
+                found.push((f.from_seq(), f.batch().next_from_seq));
+            }
+        }
+        found
+    };
+    // Behind the gap first.
+    assert_eq!(bounds(), [(2, 4), (4, 5)]);
+    w.say("t", "6");
+    assert_eq!(bounds(), [(5, 6)]);
+    w.delete("t", Some(100), None);
+    w.say("t", "7");
+    assert_eq!(bounds(), [(6, 7)]);
+}
+
+#[test]
+fn a_watcher_ahead_of_its_group_gets_a_frame_of_its_own_start() {
+    let options = Arc::new(WatchOptions::default());
+    let w = World::new();
+    w.put("t", &["1", "2", "3"]);
+    let batch = w.read("t", 0);
+    let frame = Frame::new("t".into(), options, 0, batch);
+    assert_eq!((frame.from_seq(), frame.after(2).unwrap().from_seq()), (0, 2));
+}

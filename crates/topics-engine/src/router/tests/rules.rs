@@ -6,7 +6,7 @@ use crate::topic::tests::{CLASSES, class, eq, rec, small};
 use crate::types::api::{Append, Durability, NewRecord, TopicMatch};
 use crate::types::config::{ConfigPatch, Discard};
 use crate::types::error::Error;
-use crate::types::options::Options;
+use crate::types::options::{AutoCreate, Options};
 
 #[test]
 fn copies_what_is_written_from_now_on() {
@@ -125,12 +125,12 @@ fn refusals() {
         assert!(refused.to_string().contains("to itself"), "{refused}");
     }
     match refused("xb", &route("c", "b")) {
-        Error::TopicExistsIncompatible { field, actual, .. } => {
-            assert_eq!((field, actual.as_str()), ("router_dest_fan_in", "a"));
+        Error::RouterConflict { reason, existing_source, existing_dest, .. } => {
+            assert_eq!(reason, "router_dest_fan_in");
+            assert_eq!((existing_source.as_str(), existing_dest.as_str()), ("a", "b"));
         }
         e => panic!("{e}"),
     }
-    assert_eq!(refused("x", &route("none", "y")).code(), "topic_not_found");
     let no = RouterRequest { create_dest: false, ..route("a", "none") };
     assert_eq!(refused("x", &no).code(), "topic_not_found");
     assert_eq!(refused("bad name", &route("a", "y")).code(), "invalid_request");
@@ -139,11 +139,43 @@ fn refusals() {
     let update = RouterRequest { filter: eq("t"), ..route("a", "b") };
     assert!(!w.engine().create_router("ab", &update).unwrap());
     assert_eq!(w.engine().router("ab").unwrap().request, update);
+    for (source, dest) in [("a", "z"), ("z", "b"), ("b", "a")] {
+        match refused("ab", &route(source, dest)) {
+            Error::RouterConflict { reason, existing_source, existing_dest, .. } => {
+                assert_eq!(reason, "router_repoint_forbidden");
+                assert_eq!((existing_source.as_str(), existing_dest.as_str()), ("a", "b"));
+            }
+            e => panic!("{e}"),
+        }
+    }
     assert_eq!(refused("ab", &route("a", "z")).code(), "topic_exists_incompatible");
+    assert!(w.engine().state("z", false).is_err(), "a refusal creates nothing");
     assert_eq!(w.engine().router("zz").unwrap_err().code(), "router_not_found");
     let names: Vec<_> = w.engine().routers("").into_iter().map(|r| r.router).collect();
     assert_eq!(names, ["ab", "bc"]);
     assert_eq!(w.engine().routers("b").len(), 1);
+}
+
+#[test]
+fn missing_topics_are_created_by_the_rule_of_writes() {
+    let exists = |w: &World, name: &str| w.engine().state(name, false).is_ok();
+    let w = World::new();
+    w.router("s->d", &route("s", "d"));
+    assert!(exists(&w, "s") && exists(&w, "d"));
+    w.put("s", &["1"]);
+    w.work();
+    assert_eq!(w.datas("d"), ["1"]);
+    let no = RouterRequest { create_dest: false, ..route("new", "none") };
+    assert_eq!(w.engine().create_router("n", &no).unwrap_err().code(), "topic_not_found");
+    assert!(!exists(&w, "new") && !exists(&w, "none"), "a refusal creates neither");
+
+    let auto_create = AutoCreate::Patterns(vec!["s*".to_owned()]);
+    let w = World::with(Options { auto_create, ..small() });
+    let e = w.engine().create_router("r", &route("s", "d")).unwrap_err();
+    assert_eq!(e.code(), "topic_not_found");
+    assert!(!exists(&w, "s"), "a refusal creates neither");
+    w.router("r", &route("s", "s2"));
+    assert!(exists(&w, "s") && exists(&w, "s2"));
 }
 
 #[test]

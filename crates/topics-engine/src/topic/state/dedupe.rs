@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn keys_are_bounded_and_never_forgotten_early() {
-        let quota = Quota::new("idempotency_keys", 2);
+        let quota = Quota::new("max_idempotency_keys", 2);
         let mut d = Dedupe::new(&quota);
         for k in [1, 2] {
             d.reserve().unwrap();
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn only_the_failed_write_forgets() {
-        let mut d = Dedupe::new(&Quota::new("idempotency_keys", 0));
+        let mut d = Dedupe::new(&Quota::new("max_idempotency_keys", 0));
         d.reserve().unwrap();
         d.insert(7, entry(3, 10));
         d.forget(7, 2);

@@ -160,6 +160,34 @@ fn config_of_a_write_applies_at_creation_only() {
 }
 
 #[test]
+fn lenient_config_conflicts_only_in_type_and_durability() {
+    let w = World::new();
+    let records = [rec("1")];
+    let write = |patch: &ConfigPatch| {
+        let config = Some(patch);
+        let req = Append { records: &records, config, lenient_config: true, ..Append::default() };
+        w.engine().append("t", &req).map(|a| a.created)
+    };
+    let made = ConfigPatch { cap_records: Some(9), ..ConfigPatch::default() };
+    assert!(write(&made).unwrap());
+    let other = ConfigPatch { cap_records: Some(8), ttl_ms: Some(1), ..ConfigPatch::default() };
+    assert!(!write(&other).unwrap());
+    assert_eq!((w.state("t").config.cap_records, w.state("t").config.ttl_ms), (9, 0));
+    let kind = Some(TopicType::Queue);
+    let durability = Some(Durability::Memory);
+    for (patch, name) in [
+        (ConfigPatch { kind, ..ConfigPatch::default() }, "type"),
+        (ConfigPatch { durability, ..ConfigPatch::default() }, "durability"),
+    ] {
+        match write(&patch).unwrap_err() {
+            Error::TopicExistsIncompatible { field, .. } => assert_eq!(field, name),
+            e => panic!("{e}"),
+        }
+    }
+    assert_eq!(w.state("t").head_seq, 2);
+}
+
+#[test]
 fn expect_head() {
     let w = World::new();
     let records = [rec("1")];

@@ -186,3 +186,22 @@ fn records_by_seq() {
     }
     assert_eq!(w.seqs("t"), [4, 5, 6, 8]);
 }
+
+#[test]
+fn a_user_deletes_single_records_in_any_order() {
+    let mut w = World::new();
+    w.put("t", &["x"; 9]);
+    w.checkpoint();
+    w.put("t", &["x"; 3]);
+    let delete = |w: &World, seqs: &[u64]| w.engine().delete_seqs("t", seqs);
+    let done = delete(&w, &[7, 11, 2, 7, 0, 99, u64::MAX]).unwrap();
+    assert_eq!((done.deleted, done.state.count, done.state.head_seq), (3, 9, 12));
+    assert_eq!(delete(&w, &[7]).unwrap().deleted, 0, "it is gone already");
+    assert_eq!(delete(&w, &[]).unwrap().deleted, 0);
+    assert_eq!(delete(&w, &vec![1; 1001]).unwrap_err().code(), "batch_too_large");
+    assert_eq!(w.engine().delete_seqs("none", &[1]).unwrap_err().code(), "topic_not_found");
+    // What is written later is not affected.
+    w.put("t", &["x"]);
+    w.kill();
+    assert_eq!(w.seqs("t"), [1, 3, 4, 5, 6, 8, 9, 10, 12, 13]);
+}

@@ -169,7 +169,7 @@ fn the_number_of_topics_is_bounded() {
     w.put("b", &["1"]);
     assert!(matches!(
         w.try_put("c", &["1"]).unwrap_err(),
-        Error::Throttled { limit: "topics", max: 2, .. }
+        Error::Throttled { limit: "max_topics", max: 2, .. }
     ));
     w.put("a", &["2"]);
     w.engine().delete_topic("b", false).unwrap();

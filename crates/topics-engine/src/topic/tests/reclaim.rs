@@ -196,7 +196,7 @@ fn totals_are_bounded_where_asked() {
     let mut w = World::with(Options { max_total_bytes: 10, ..small() });
     w.put("a", &["1234567"]);
     let e = w.try_put("b", &["1234"]).unwrap_err();
-    assert!(matches!(e, Error::Throttled { limit: "total_bytes", max: 10, .. }));
+    assert!(matches!(e, Error::Throttled { limit: "max_total_bytes", max: 10, .. }));
     w.reopen();
     assert!(w.try_put("b", &["1234"]).is_err());
     w.delete("a", Some(2), None);

@@ -132,7 +132,7 @@ impl Decision<'_> {
                 self.core.config(TopicConfig::created(&patch))
             }
             Some(patch) => {
-                if let Some((field, actual, wanted)) = patch.conflict(&a.config) {
+                if let Some((field, actual, wanted)) = patch.conflict(&a.config, p.lenient_config) {
                     let topic = p.topic.to_string();
                     return Err(Error::TopicExistsIncompatible { topic, field, actual, wanted });
                 }

@@ -111,13 +111,13 @@ fn dead_letter_is_another_valid_topic() {
 fn conflicts_name_both_values() {
     let config = TopicConfig { cap_records: 5, ..TopicConfig::default() };
     let none = ConfigPatch { cap_records: Some(5), ..ConfigPatch::default() };
-    assert_eq!(none.conflict(&config), None);
+    assert_eq!(none.conflict(&config, false), None);
     let one = ConfigPatch {
         cap_records: Some(5),
         durability: Some(Durability::Fsync),
         ..ConfigPatch::default()
     };
-    assert_eq!(one.conflict(&config), Some(("durability", "disk".into(), "fsync".into())));
+    assert_eq!(one.conflict(&config, false), Some(("durability", "disk".into(), "fsync".into())));
     let two = ConfigPatch { dead_letter: Some(Some("d".into())), ..ConfigPatch::default() };
-    assert_eq!(two.conflict(&config), Some(("dead_letter", "null".into(), "d".into())));
+    assert_eq!(two.conflict(&config, false), Some(("dead_letter", "null".into(), "d".into())));
 }
