@@ -1,4 +1,4 @@
-//! Crash everywhere: enumerates what a disk may hold after each call, recovers, and asks the
+//! Crashes at every call: enumerates the disks that a crash can leave, recovers each, and asks the
 //! oracle.
 
 mod enumerate;

@@ -1,4 +1,4 @@
-//! Crashes during recovery, and recoveries repeated.
+//! Crashes during recovery, and repeated recoveries.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use super::report::{Failure, Report};
 use crate::oracle::{Keep, Observation, World, observe};
 use crate::run::{HookSpec, Recording};
 
-/// Crashes each of some recoveries at every call.
+/// Crashes some recoveries at every call.
 pub fn second(rec: &Recording, limit: usize, hook: &HookSpec, until: Option<Instant>) -> Report {
     let options = CrashOptions { random: 1, torn_bytes: 1, names: 2, single: false };
     visit(rec, (limit, until), hook, |world, plan, point, image, report| {
@@ -62,7 +62,8 @@ fn note(
     report.fail(Failure { point, survival, killed: false, call, messages, image, plan });
 }
 
-/// Recovers some states up to three times, by kill and by power cut: nothing changes.
+/// Recovers some states up to three times, with kills and power cuts in between: the state must not
+/// change.
 pub fn again(rec: &Recording, limit: usize, hook: &HookSpec, until: Option<Instant>) -> Report {
     visit(rec, (limit, until), hook, |_, plan, point, image, report| {
         report.judged += 1;
@@ -114,8 +115,8 @@ fn differences(a: &Observation, b: &Observation) -> Vec<String> {
     out
 }
 
-/// First states from all over the recording, `each` point in turn some of them, until the report
-/// has `limit` states. With a deadline, until then, or until something is found.
+/// Visits states from the whole recording, some of each `each`th point, until the report has
+/// `limit` states. With a deadline: until then, or until a failure.
 fn visit(
     rec: &Recording,
     (limit, until): (usize, Option<Instant>),
@@ -128,7 +129,7 @@ fn visit(
     let mut met = std::collections::HashSet::new();
     let options = CrashOptions { random: 1, torn_bytes: 1, names: 2, single: false };
     let points = points(rec);
-    // Later rounds take the points between, and other survivals.
+    // Later rounds use the points in between, and other survivals.
     for round in 0..STRIDE * 4 {
         let mut walk = Walk::new(rec);
         for p in points.iter().skip(round * 7 % STRIDE).step_by(STRIDE) {
@@ -152,5 +153,5 @@ fn visit(
     report
 }
 
-/// One point in so many is taken in a round.
+/// A round visits one point of this many.
 const STRIDE: usize = 23;

@@ -1,4 +1,4 @@
-//! What is damaged: a closed and a killed directory with everything in it.
+//! The directories to damage: a closed and a killed one with every kind of file.
 
 use std::ops::Range;
 
@@ -10,20 +10,19 @@ use crate::oracle::{Observation, World, observe};
 use crate::run::{DIR, Driver, HookSpec, Setup, Tuning, batch};
 use crate::workloads::class;
 
-/// A directory worth damaging, and what it serves when it is whole.
+/// A directory, and the state that it serves when it is undamaged.
 #[derive(Clone, Debug)]
 pub struct Corpus {
     pub name: &'static str,
     pub image: DiskImage,
-    /// The same directory some time before.
+    /// The same directory at an earlier time.
     pub older: DiskImage,
     pub whole: Observation,
     pub world: World,
     pub plan: Plan,
-    /// Where the records of segments lie.
+    /// The positions of the records in segments.
     pub places: Vec<Place>,
-    /// The last group of the killed log: file and offset. Damage to it cannot be told from a torn
-    /// tail.
+    /// The last group of the killed log: file and offset. Damage to it looks like a torn tail.
     pub last: Option<(String, usize)>,
 }
 
@@ -58,12 +57,12 @@ impl Corpus {
     }
 }
 
-/// The topic whose last record is the last group of the killed corpus: it cannot be told from a
+/// The topic whose last record is the last group of the killed corpus; damage to it looks like a
 /// torn tail.
 pub(super) const TAIL: &str = "tail";
 
-/// Two topics of equal shape and seq range, every frame type and every kind of file; closed, and
-/// killed.
+/// Two topics of equal shape and seq range, every frame type and every kind of file; one closed,
+/// one killed.
 pub fn corpora(seed: u64, hook: &HookSpec) -> Vec<Corpus> {
     [("closed", true), ("killed", false)]
         .map(|(name, clean)| corpus(name, clean, seed, hook))
@@ -101,7 +100,8 @@ fn corpus(name: &'static str, clean: bool, seed: u64, hook: &HookSpec) -> Corpus
     Corpus { name, image, older, whole, world: d.world(), plan, places, last }
 }
 
-/// The records of a `.data` file, by its format: from offset 64, `frame_len` first, the seq at 5.
+/// The records of a `.data` file, located by its format: from offset 64, `frame_len` first, the seq
+/// at 5.
 fn places(path: &str, bytes: &[u8]) -> Vec<Place> {
     let mut out = Vec::new();
     let topic_id = path.split('/').nth(3).and_then(|id| id.parse().ok());
@@ -116,7 +116,7 @@ fn places(path: &str, bytes: &[u8]) -> Vec<Place> {
     out
 }
 
-/// The group that holds the last record of the killed log.
+/// The group that contains the last record of the killed log.
 fn last_group(image: &DiskImage, whole: &Observation) -> (String, usize) {
     let record = &whole.topic(TAIL).unwrap().records.last().unwrap().data;
     let logs = files(image).into_iter().filter(|f| f.0.ends_with(".log"));
@@ -152,7 +152,7 @@ fn script(d: &mut Driver) -> DiskImage {
     d.append("disk", &batch(2));
     d.sync();
     d.append("disk", &batch(5).tags(&["lost"]));
-    // A power cut, for a Gap; the tail of `disk` goes.
+    // A power cut creates a Gap: it loses the tail of `disk`.
     let mut cursor = d.fs().crash_cursor();
     while cursor.advance() {}
     let cut = cursor.image(topics_env::sim::Survival::DropAll);
@@ -185,12 +185,12 @@ fn script(d: &mut Driver) -> DiskImage {
     older
 }
 
-/// Reserved space, which means nothing: a damage here and there is enough.
+/// Files whose content has no meaning: a few damages suffice.
 pub fn is_filler(path: &str) -> bool {
     path.ends_with("meta/reserve")
 }
 
-/// Every file of the data directory but the lock.
+/// Every file of the data directory except the lock.
 pub fn files(image: &DiskImage) -> Vec<(String, Vec<u8>)> {
     let all = image.files().into_iter();
     all.filter(|(p, _)| p.starts_with(DIR) && !p.ends_with(".topics.lock")).collect()

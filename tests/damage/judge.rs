@@ -1,4 +1,4 @@
-//! What a damaged open may be, and what it must not.
+//! The allowed and forbidden results of opening a damaged directory.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::crash::{Mounted, panic_text};
 use crate::oracle::{Observation, Seen, TopicObs, observe_damaged};
 use crate::run::DIR;
 
-/// What one damaged open was.
+/// The result of one damaged open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Met {
     Refused,
@@ -20,12 +20,12 @@ pub enum Met {
     Same,
 }
 
-/// Opens a damaged directory and judges what comes of it.
+/// Opens a damaged directory and judges the result.
 pub fn judge(c: &Corpus, damage: &Damage, salvage: bool) -> Result<Met, String> {
     let mut plan = c.plan.clone();
     plan.tuning.salvage = salvage;
     let mut disk = Mounted::new(&damage.image, &plan);
-    // A budget instead of a clock: whoever spends it hangs.
+    // A call budget instead of a clock: an engine that spends it hangs.
     for kind in [CallKind::Read, CallKind::Write, CallKind::Open, CallKind::Create] {
         disk.fs.fail_from(kind, 60_000, FaultKind::EIO);
     }
@@ -39,8 +39,8 @@ pub fn judge(c: &Corpus, damage: &Damage, salvage: bool) -> Result<Met, String> 
     met
 }
 
-/// An open with `strict` refuses this, names a damaged file, and makes none. After a clean close the
-/// files of segments are checked when their topic is first asked for: then that is refused.
+/// An open with `strict` must refuse this, name a damaged file, and create no file. After a clean
+/// close, segment files are checked when their topic is first used: then that use must be refused.
 pub fn must_refuse(c: &Corpus, damage: &Damage) -> Result<(), String> {
     let mut disk = Mounted::new(&damage.image, &c.plan);
     match disk.open() {
@@ -55,7 +55,7 @@ pub fn must_refuse(c: &Corpus, damage: &Damage) -> Result<(), String> {
     if is == was { Ok(()) } else { Err(format!("a refused open made {is:?} of {was:?}")) }
 }
 
-/// A topic is not touched, which names the damaged file: not even written to, which reads none.
+/// Every use of the topic must fail and name the damaged file, even a write, which reads no file.
 fn refuses_a_topic(engine: &Engine, damage: &Damage) -> Result<(), String> {
     let records = [NewRecord { data: b"1", ..NewRecord::default() }];
     for topic in engine.list("", None, 1000) {
@@ -105,7 +105,7 @@ impl Case<'_> {
         if must_open { self.is_clean(disk) } else { Ok(()) }.map(|()| met)
     }
 
-    /// What is lost is in gaps, not found anew by each read.
+    /// Lost records are in gaps; reads do not detect losses again.
     fn is_stated(&self, seen: &Observation, unread: &[String]) -> Result<(), String> {
         if let Some(name) = unread.first() {
             return Err(format!("{name} cannot be read after a salvage"));
@@ -117,7 +117,8 @@ impl Case<'_> {
         }
     }
 
-    /// A crash right after the open leaves a directory that `strict` opens, and that shows the same.
+    /// A crash immediately after the open leaves a directory that `strict` opens with the same
+    /// state.
     fn is_settled(&self, disk: &Mounted, seen: &Observation) -> Result<(), String> {
         let mut plan = self.c.plan.clone();
         plan.tuning.salvage = false;
@@ -133,7 +134,7 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// `verify` finds nothing once it is closed.
+    /// `verify` reports no problem after a close.
     fn is_clean(&self, disk: &mut Mounted) -> Result<(), String> {
         let engine = disk.open().map_err(|e| format!("a further open: {e}"))?;
         engine.close().map_err(|e| format!("a close after a salvage: {e}"))?;
@@ -146,7 +147,7 @@ impl Case<'_> {
         }
     }
 
-    /// Everything that the engine shows, and the topics of which not everything can be read.
+    /// The state that the engine serves, and the topics that cannot be read completely.
     fn look(
         &self,
         engine: &Engine,
@@ -165,7 +166,7 @@ impl Case<'_> {
         Ok((seen, unread, met))
     }
 
-    /// What was served stays so over a checkpoint and a reopen: nothing damaged is copied as whole.
+    /// A checkpoint and a reopen keep the served state: no damaged record is copied as undamaged.
     fn lives_on(
         &self,
         disk: &mut Mounted,
@@ -173,7 +174,7 @@ impl Case<'_> {
         seen: &Observation,
         unread: &[String],
     ) -> Result<(), String> {
-        // A checkpoint or a close that meets the damage may refuse, and then says so.
+        // A checkpoint or close that meets the damage may fail with an error.
         let _ = engine.checkpoint();
         let _ = engine.close();
         drop(engine);
@@ -196,8 +197,8 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// A topic of which a read fails: every read from any cursor names a file that was damaged, or
-    /// gives records as they were.
+    /// A topic with failing reads: every read from any cursor names a damaged file or returns
+    /// unchanged records.
     fn unread(&self, engine: &Engine, name: &str) -> Result<(), String> {
         let Some(whole) = self.c.whole.topic(name) else { return Err(format!("{name} is new")) };
         let mut failed = 0;
@@ -230,7 +231,7 @@ impl Case<'_> {
     }
 }
 
-/// An open engine over a damaged directory, and what the open before it showed.
+/// An engine over a damaged directory, and the state that the open before it served.
 struct Now<'a> {
     case: &'a Case<'a>,
     engine: &'a Engine,
@@ -238,9 +239,9 @@ struct Now<'a> {
 }
 
 impl Now<'_> {
-    /// Whether a change of this topic can come from frames that `salvage` gave up, and counted;
-    /// `seq`: it shows this record. The log that was damaged may be gone later; what is shown is
-    /// what was shown then.
+    /// Whether a change of this topic can come from frames that `salvage` declared lost and
+    /// counted; with `seq`, a change to this record. Compares with the state served before, because
+    /// the damaged log may be gone later.
     fn given_up(&self, topic: &str, seq: Option<u64>) -> bool {
         if !self.case.salvage {
             return false;
@@ -260,7 +261,7 @@ impl Now<'_> {
             match seen.topic(name) {
                 Some(t) => met = met.min(self.topic(whole, t)?),
                 None if unread.contains(name) => met = Met::Reported,
-                // Its creation was in the range that was given up, and reported as such.
+                // Its creation was in the range that was declared lost and reported.
                 None if self.given_up(name, None) => met = Met::Reported,
                 None if self.case.torn(name) => met = Met::Reported,
                 None => return Err(format!("{name} is gone")),
@@ -307,8 +308,8 @@ impl Now<'_> {
         Ok(met)
     }
 
-    /// A tombstone that no gap explains covers damaged records of a segment and nothing else, and
-    /// is counted.
+    /// A tombstone that no gap explains must cover only damaged records of a segment, and must be
+    /// counted.
     fn in_band(&self, whole: &TopicObs, t: &TopicObs) -> Result<(), String> {
         let (name, id) = (&whole.state.topic, whole.state.topic_id);
         for lost in t.unexplained() {
@@ -328,8 +329,8 @@ impl Now<'_> {
         Ok(())
     }
 
-    /// A record that was deleted or evicted is back: only where the frame that removed it was given
-    /// up with the range around it, and that is counted.
+    /// A deleted or evicted record is back. Allowed only if the frame that removed it was declared
+    /// lost with its range, which is counted.
     fn resurrected(&self, name: &str, r: &Seen) -> Result<(), String> {
         let attempted = self.case.c.world.attempts.iter().flat_map(|a| a.recs.iter());
         let known = attempted.into_iter().any(|a| a.data == r.data);

@@ -1,4 +1,4 @@
-//! Damaged directories: every open refuses and says where, reports the exact loss, or gives the
+//! Damaged directories: every open refuses with a position, reports the exact loss, or serves the
 //! identical state.
 
 mod active;

@@ -1,5 +1,5 @@
-//! Damage to every byte, every sector and every file of a data directory; at the quick gate, to every
-//! tenth byte and cut, another tenth with each random seed.
+//! Damage to every byte, every sector and every file of a data directory. The quick gate covers
+//! every tenth byte and truncation, and a different tenth with each random seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use topics_tests::run::HookSpec;
 #[global_allocator]
 static ALLOC: PeakAlloc = PeakAlloc;
 
-/// The frames that this engine writes.
+/// The frame types that this engine writes.
 const WRITTEN: [FrameType; 13] = [
     FrameType::Append,
     FrameType::TopicCreate,
@@ -32,7 +32,7 @@ const WRITTEN: [FrameType; 13] = [
     FrameType::Start,
 ];
 
-/// What two opens at once may add to the peak.
+/// The memory that two concurrent opens may add to the peak.
 const MEMORY: usize = 64 << 20;
 
 fn main() -> ExitCode {
@@ -63,7 +63,7 @@ fn over(kind: &str) -> Outcome {
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
-/// Keeps the share of many damages that the gate asks for; few are all kept.
+/// Keeps the share of damages that the gate requests; small numbers are kept completely.
 fn sample<T>(damages: &mut Vec<T>) {
     let step = sized(10, 1, 1);
     if damages.len() > 1_000 {
@@ -75,15 +75,15 @@ fn sample<T>(damages: &mut Vec<T>) {
     }
 }
 
-/// What the threads share.
+/// The shared results of the threads.
 #[derive(Default)]
 struct Tally {
     counts: BTreeMap<(&'static str, Met), usize>,
     failures: BTreeMap<usize, String>,
 }
 
-/// Judges in both modes. `salvage` differs from `strict` only where that refuses: the others are
-/// shown to be the same by those that are judged thoroughly.
+/// Judges in both modes. `salvage` differs from `strict` only if `strict` refuses; the thorough
+/// cases show that the other results are equal.
 fn both(c: &Corpus, damage: &Damage, i: usize, tally: &Mutex<Tally>) {
     for (mode, salvage) in [("strict", false), ("salvage", true)] {
         let outcome = judge(c, damage, salvage);
@@ -131,7 +131,7 @@ fn all(c: &Corpus, damages: &[Make<'_>]) -> Option<String> {
     Some(text)
 }
 
-/// The frame types in a log, walked by their lengths from the first one at 104.
+/// The frame types in a log, found by the frame lengths from offset 104 on.
 fn frame_types(log: &[u8], seen: &mut BTreeSet<u8>) {
     let mut at = 104;
     while let Some(head) = log.get(at..at + 5) {
@@ -144,7 +144,7 @@ fn frame_types(log: &[u8], seen: &mut BTreeSet<u8>) {
     }
 }
 
-/// The corpus is what it claims to be.
+/// The corpus contains everything that it must.
 fn corpus() -> Outcome {
     let mut types = BTreeSet::new();
     for c in corpora(seed(), &HookSpec::None) {

@@ -1,4 +1,5 @@
-//! I8: a stored cursor is where it was told to be, and `at_most_once` never hands out twice.
+//! I8: a stored cursor has the committed position, and `at_most_once` never delivers a record
+//! twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,12 +8,12 @@ use topics_engine::ConsumerMode;
 use super::super::note::{Far, Note, Past};
 use super::super::see::Seen;
 
-/// What a consumer's cursor may be: the value that is certain, and those after it. `None`: there
-/// is no such consumer.
+/// The possible values of a consumer's cursor: the certain one, and later ones. `None`: the
+/// consumer does not exist.
 struct Cursor<'a> {
     topic: &'a str,
     may: Vec<Option<u64>>,
-    /// Handed out at most once, and not sought behind.
+    /// Delivered at most once, and not before a later seek position.
     handed: BTreeSet<u64>,
 }
 
@@ -35,14 +36,14 @@ pub fn judge(past: &Past<'_>, seen: &Seen, out: &mut Vec<String>) {
         let Some(s) = there else { continue };
         if s.info.mode == ConsumerMode::AtMostOnce {
             for seq in s.read.iter().filter(|seq| c.handed.contains(seq)) {
-                out.push(format!("{name}: {seq} is handed out twice"));
+                out.push(format!("{name}: {seq} is delivered twice"));
             }
         }
     }
     for s in &seen.consumers {
         let name = &s.info.name;
         if !all.keys().any(|(id, n)| *id == s.topic_id && n == name) {
-            out.push(format!("nobody created the consumer {name} of {}", s.info.topic));
+            out.push(format!("no call created the consumer {name} of {}", s.info.topic));
         }
         let due: Vec<u64> = s.live.iter().copied().filter(|q| *q > s.info.cursor).collect();
         if s.read != due {
@@ -95,7 +96,7 @@ fn take<'a>(
             }
         }
         Note::HandedOut { id, consumer, seqs, next } => {
-            // Durable before it is handed out, whatever the topic's class.
+            // A cursor is durable before its records are delivered, whatever the topic's class.
             if let Some(c) = all.get_mut(&(*id, *consumer)) {
                 if far != Far::Begun {
                     c.may.clear();

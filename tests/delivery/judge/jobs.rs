@@ -1,4 +1,4 @@
-//! I6: a job is never lost, never in two places, never under two valid leases.
+//! I6: a job is never lost, never in two places, and never under two valid leases.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +18,8 @@ pub fn judge(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     counts(past, q, out);
 }
 
-/// Each job that must be there is in one place: given in the end, dead where it is, or a dead
-/// letter. None is in two, and none that was acked is back.
+/// Every job that must exist is in one place: claimable in the end, dead in the queue, or a dead
+/// letter. No job is in two places, and no acked job is back.
 fn places(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     let mut there: BTreeMap<&str, usize> = BTreeMap::new();
     let drained = q.drained.iter().map(|g| g.name.as_str());
@@ -35,7 +35,7 @@ fn places(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     for (far, note) in &past.notes {
         match note {
             Note::Put { .. } | Note::Txn { .. } if past.keeps("q", *far, note) => {
-                // A repeat says again what was put, and may have been acked since.
+                // A repeated call notes its puts again; they may have been acked since.
                 let puts = note.puts().into_iter().filter(|p| p.0 == "q").flat_map(|p| p.3);
                 must.extend(puts.map(|r| r.name.as_str()).filter(|n| !acked.contains(n)));
             }
@@ -60,9 +60,9 @@ fn places(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     }
 }
 
-/// What no claim gets any more has used up its deliveries, as far as the notes can tell.
+/// A job that no claim returns has used up its deliveries, as far as the notes tell.
 fn dead_in_place(q: &QueueSeen, name: &str, past: &Past<'_>) -> bool {
-    // The probe has given it once itself.
+    // The probe itself has claimed it once.
     if q.claimed.iter().any(|g| g.name == name) {
         return true;
     }
@@ -73,7 +73,7 @@ fn dead_in_place(q: &QueueSeen, name: &str, past: &Past<'_>) -> bool {
         })
 }
 
-/// The leases of a job that may be valid: the one that is certain, and those after it.
+/// The leases of a job that may be valid: the certain one, and later ones.
 #[derive(Default)]
 struct Held<'a> {
     may: Vec<Option<&'a Leased>>,
@@ -82,7 +82,7 @@ struct Held<'a> {
 fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     let mut held: BTreeMap<u64, Held<'_>> = BTreeMap::new();
     let mut all: Vec<&Leased> = Vec::new();
-    // After a redrive a job may be another record; what was in place before is settled no more.
+    // After a redrive a job may be another record, so earlier leases of the record are not checked.
     let mut unsure = false;
     for (far, note) in &past.notes {
         let kept = past.keeps("q", *far, note);
@@ -149,7 +149,7 @@ fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     }
 }
 
-/// A claim gives the lowest lane first, in seq order; nothing before its time; groups in order.
+/// A claim returns the lowest lane first, in seq order; no job before its time; groups in order.
 fn order(past: &Past<'_>, q: &QueueSeen, jobs: &BTreeMap<&str, &Written>, out: &mut Vec<String>) {
     let place = |name: &str, seq: u64| (jobs.get(name).and_then(|w| w.lane).unwrap_or(5), seq);
     let claimed: Vec<(u8, u64)> = q.claimed.iter().map(|g| place(&g.name, g.seq)).collect();
@@ -173,7 +173,7 @@ fn order(past: &Past<'_>, q: &QueueSeen, jobs: &BTreeMap<&str, &Written>, out: &
     }
 }
 
-/// A job whose promotion is kept does not wait for its due time again.
+/// A job with a durable promotion does not wait for its due time again.
 fn promotions(
     past: &Past<'_>,
     q: &QueueSeen,
@@ -195,7 +195,7 @@ fn promotions(
     }
 }
 
-/// A job has the error of the latest nack that is certain, or of one after it.
+/// A job has the error of the latest certain nack, or of a later one.
 fn errors(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     if past.notes.iter().any(|(_, n)| matches!(n, Note::Redriven)) {
         return;
@@ -222,7 +222,8 @@ fn errors(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     }
 }
 
-/// Deliveries of durable leases are counted over a crash, and dead letters: those that came back too.
+/// Deliveries of durable leases are counted across a crash, and so are dead letters, including
+/// those that came back.
 fn counts(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     let redriven = past.notes.iter().any(|(_, n)| matches!(n, Note::Redriven));
     let (told, found) = (q.counted, q.lettered);
@@ -254,7 +255,7 @@ fn counts(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     }
     for j in q.peeked.iter().filter(|j| j.state == JobState::Leased) {
         if !given.contains_key(&j.seq) {
-            out.push(format!("I6: {} is leased to nobody", j.seq));
+            out.push(format!("I6: {} is leased without a worker", j.seq));
         }
     }
 }
