@@ -95,9 +95,9 @@ fn threads(table: &mut Table, db: &Engine, walrus: Option<f64>) {
     table.row("16 threads × 1 record, class disk", plain, "/s", Goal::None, "");
 }
 
-/// Each run appends a million records to an engine at rest; one to three checkpoints go on beside
-/// it. The first row is of an engine that never syncs a write: one that does fills its log files
-/// with zeros ahead, which the third row shows. The sustained row is one run of ten million.
+/// Each run appends a million records to an idle engine; one to three checkpoints run at the same
+/// time. The first row is an engine that never syncs a write: an engine that does preallocates its
+/// log files with zeros, which the third row shows. The sustained row is one run of ten million.
 fn bulk(table: &mut Table, db: &Engine, dir: &std::path::Path) {
     const RUN: u64 = 1_000_000;
     let unsynced = open(&dir.join("unsynced"));
@@ -155,7 +155,7 @@ fn reads(table: &mut Table, db: &Engine) {
     }
 }
 
-/// The peer runs in a child: its directory is an environment variable.
+/// The peer runs in a child process, because an environment variable sets its directory.
 fn walrus_synced(dir: &std::path::Path) -> Option<f64> {
     let exe = std::env::current_exe().unwrap();
     let mut child = std::process::Command::new(exe);

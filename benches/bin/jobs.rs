@@ -1,5 +1,5 @@
 //! Queues and consumers: claims, their cost as the queue grows, and batch reads by a durable
-//! consumer beside (feature `peers`) walrus-rust's.
+//! consumer in comparison with walrus-rust's (feature `peers`).
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +13,9 @@ use topics_engine::{
 use topics_env::real::real_env;
 
 const PAYLOAD: [u8; 100] = [b'x'; 100];
-/// Bytes that a batch read asks for.
+/// Bytes that a batch read requests.
 const READ: usize = 1 << 20;
-/// Records of the log that is read.
+/// The number of records in the log.
 const LOG: usize = 2_000_000;
 
 fn queue(db: &Engine, name: &str) {
@@ -32,7 +32,7 @@ fn fill(db: &Engine, name: &str, mut n: usize) {
     }
 }
 
-/// Claims up to `max` jobs and acks them; how many there were.
+/// Claims up to `max` jobs and acks them; returns their number.
 fn round(db: &Engine, name: &str, node: &[u8], max: usize) -> u64 {
     let claimed = db.claim(name, &Claim { node, max, ..Claim::default() }).unwrap();
     let (seqs, ids): (Vec<_>, Vec<_>) = claimed.iter().map(|(l, _)| (l.seq, l.lease_id)).unzip();
@@ -45,7 +45,7 @@ fn round(db: &Engine, name: &str, node: &[u8], max: usize) -> u64 {
     settled.done.len() as u64
 }
 
-/// Jobs per second that `workers` claim and ack, from a queue that has enough of them.
+/// Jobs per second that `workers` claim and ack, from a queue with enough jobs.
 fn work(db: &Engine, name: &str, workers: usize, max: usize) -> f64 {
     const JOBS: usize = 300_000;
     fill(db, name, JOBS);
@@ -83,7 +83,7 @@ fn workers(table: &mut Table, db: &Engine) {
     }
 }
 
-/// The time of one claim, which must not depend on how many jobs there are.
+/// The time of one claim, which must not depend on the number of jobs.
 fn claim_cost(table: &mut Table, db: &Engine) {
     let mut all = Vec::new();
     for exponent in 2..=6 {
@@ -151,14 +151,14 @@ fn consumers(table: &mut Table, db: &Engine, peer: Option<Peer>) {
     table.row("the same, at_most_once", figure, "rec/s", Goal::None, notes);
 }
 
-/// What walrus-rust does in records per second.
+/// Figures of walrus-rust in records per second.
 #[derive(Clone, Copy)]
 struct Peer {
     append: f64,
     read: f64,
 }
 
-/// The peer runs in a child: its directory is an environment variable.
+/// The peer runs in a child process, because an environment variable sets its directory.
 fn walrus(dir: &Path) -> Option<Peer> {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
     let out = child.arg("walrus").env("WALRUS_DATA_DIR", dir.join("walrus")).output().unwrap();
