@@ -227,11 +227,11 @@ pub fn error_of(jobs: &[Leased]) -> Option<String> {
 
 /// The progress of a call when the disk stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Far {
+pub enum Progress {
     /// The call had started.
-    Begun,
+    Started,
     /// The call had returned.
-    Done,
+    Returned,
     /// A later sync had returned, so that everything before it is durable.
     Synced,
 }
@@ -248,7 +248,7 @@ pub struct Facts {
 /// The notes that count at a crash point.
 #[derive(Debug)]
 pub struct Past<'a> {
-    pub notes: Vec<(Far, &'a Note)>,
+    pub notes: Vec<(Progress, &'a Note)>,
     /// All notes of the script, including those after the crash point.
     pub ever: &'a [(Span, Note)],
     /// The process ended without loss of the disk.
@@ -269,29 +269,29 @@ impl<'a> Past<'a> {
         let synced = notes.iter().rev();
         let synced = synced.filter(|(s, n)| s.to <= at && matches!(n, Note::Synced));
         let synced = synced.map(|(s, _)| s.from).next();
-        let far = |s: &Span, n: &Note| match synced {
-            _ if matches!(n, Note::Txn { answer: None, .. }) => Far::Begun,
-            Some(sync) if s.to <= sync => Far::Synced,
-            _ if s.to <= at => Far::Done,
-            _ => Far::Begun,
+        let progress = |s: &Span, n: &Note| match synced {
+            _ if matches!(n, Note::Txn { answer: None, .. }) => Progress::Started,
+            Some(sync) if s.to <= sync => Progress::Synced,
+            _ if s.to <= at => Progress::Returned,
+            _ => Progress::Started,
         };
         let begun = notes.iter().filter(|(s, _)| s.from < at || s.to <= at);
         let ever = notes;
-        let notes = begun.map(|(s, n)| (far(s, n), n)).collect();
+        let notes = begun.map(|(s, n)| (progress(s, n), n)).collect();
         Self { notes, ever, killed, wall, facts }
     }
 
     /// Whether an effect on this topic with this progress certainly survives.
-    pub fn kept(&self, topic: &str, far: Far) -> bool {
+    pub fn kept(&self, topic: &str, progress: Progress) -> bool {
         let synced = self.facts.classes.get(topic).is_none_or(|c| *c == Durability::Fsync);
-        far == Far::Synced || (far == Far::Done && (self.killed || synced))
+        progress == Progress::Synced || (progress == Progress::Returned && (self.killed || synced))
     }
 
     /// The same for a note: a transaction survives once it is answered, whatever the class.
-    pub fn keeps(&self, topic: &str, far: Far, note: &Note) -> bool {
+    pub fn keeps(&self, topic: &str, progress: Progress, note: &Note) -> bool {
         match note {
-            Note::Txn { .. } => far != Far::Begun,
-            _ => self.kept(topic, far),
+            Note::Txn { .. } => progress != Progress::Started,
+            _ => self.kept(topic, progress),
         }
     }
 }

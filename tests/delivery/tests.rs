@@ -235,7 +235,7 @@ fn what_is_not_kept_may_go() {
     each(&mut seen, "a", |t| t.records.clear());
     let unkept = |p: &mut Past<'_>| {
         p.killed = false;
-        p.notes.iter_mut().for_each(|n| n.0 = note::Far::Done);
+        p.notes.iter_mut().for_each(|n| n.0 = note::Progress::Returned);
     };
     let lost = |found: &[String]| found.iter().any(|p| p.contains("I1: a:"));
     assert!(lost(&e.judged(&seen, |_| ())));
@@ -254,7 +254,7 @@ fn last_unit(script: &Script) -> Unit {
 /// Makes the outcome of the last transaction unknown.
 fn unanswered(past: &mut Past<'_>) {
     let txn = |n: &Note| matches!(n, Note::Txn { .. });
-    past.notes.iter_mut().filter(|(_, n)| txn(n)).for_each(|n| n.0 = note::Far::Begun);
+    past.notes.iter_mut().filter(|(_, n)| txn(n)).for_each(|n| n.0 = note::Progress::Started);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use topics_engine::{GapReason, Guarantee, RouterRequest, TopicMatch};
 
-use super::super::note::{Far, Note, Past, Written};
+use super::super::note::{Note, Past, Progress, Written};
 use super::super::see::{Seen, written};
 use super::records::{Placed, placed};
 use crate::oracle::{Observation, TopicObs};
@@ -26,8 +26,8 @@ struct Life<'a> {
 
 fn lives<'a>(past: &Past<'a>) -> Vec<Life<'a>> {
     let mut out: Vec<Life<'a>> = Vec::new();
-    for (far, note) in &past.notes {
-        let made = *far != Far::Begun;
+    for (progress, note) in &past.notes {
+        let made = *progress != Progress::Started;
         match note {
             Note::Routed { router, req, start, source_id, dest_id } => out.push(Life {
                 name: router,
@@ -45,7 +45,7 @@ fn lives<'a>(past: &Past<'a>) -> Vec<Life<'a>> {
                 }
             }
             Note::Dropped { topic } => {
-                let kept = past.kept(topic, *far);
+                let kept = past.kept(topic, *progress);
                 let of = |l: &&mut Life<'_>| l.req.source == *topic || l.req.dest == *topic;
                 for l in out.iter_mut().filter(of) {
                     (l.ending, l.ended) = (true, l.ended || kept);

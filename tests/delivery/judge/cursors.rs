@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use topics_engine::ConsumerMode;
 
-use super::super::note::{Far, Note, Past};
+use super::super::note::{Note, Past, Progress};
 use super::super::see::Seen;
 
 /// The possible values of a consumer's cursor: the certain one, and later ones. `None`: the
@@ -20,10 +20,10 @@ struct Cursor<'a> {
 pub fn judge(past: &Past<'_>, seen: &Seen, out: &mut Vec<String>) {
     let mut all: BTreeMap<(u64, &str), Cursor<'_>> = BTreeMap::new();
     let mut dropped: BTreeMap<&str, usize> = BTreeMap::new();
-    for (i, (far, note)) in past.notes.iter().enumerate() {
+    for (i, (progress, note)) in past.notes.iter().enumerate() {
         match note {
             Note::Dropped { topic } => drop(dropped.insert(topic, i)),
-            _ => take(past, *far, note, &mut all),
+            _ => take(past, *progress, note, &mut all),
         }
     }
     for ((id, name), c) in &all {
@@ -54,7 +54,7 @@ pub fn judge(past: &Past<'_>, seen: &Seen, out: &mut Vec<String>) {
 
 fn take<'a>(
     past: &Past<'_>,
-    far: Far,
+    progress: Progress,
     note: &'a Note,
     all: &mut BTreeMap<(u64, &'a str), Cursor<'a>>,
 ) {
@@ -68,7 +68,7 @@ fn take<'a>(
     };
     match note {
         Note::Stored { topic, id, consumer, at } => {
-            set(topic, *id, consumer, *at, past.kept(topic, far));
+            set(topic, *id, consumer, *at, past.kept(topic, progress));
             if at.is_none()
                 && let Some(c) = all.get_mut(&(*id, *consumer))
             {
@@ -78,19 +78,19 @@ fn take<'a>(
         Note::Txn { unit, .. } => {
             for m in &unit.moves {
                 let at = Some(m.seq.max(m.before));
-                set(&m.topic, m.id, m.consumer, at, past.keeps(&m.topic, far, note));
+                set(&m.topic, m.id, m.consumer, at, past.keeps(&m.topic, progress, note));
             }
         }
         Note::Passed { topic, id, consumer, at } => {
             if let Some(c) = all.get_mut(&(*id, *consumer))
-                && past.kept(topic, far)
+                && past.kept(topic, progress)
             {
                 c.may.retain(|m| *m >= Some(*at));
             }
         }
         Note::Dealt { topic, id, consumer, at } => set(topic, *id, consumer, Some(*at), false),
         Note::Sought { topic, id, consumer, at } => {
-            set(topic, *id, consumer, Some(*at), past.kept(topic, far));
+            set(topic, *id, consumer, Some(*at), past.kept(topic, progress));
             if let Some(c) = all.get_mut(&(*id, *consumer)) {
                 c.handed.retain(|seq| seq <= at);
             }
@@ -98,7 +98,7 @@ fn take<'a>(
         Note::HandedOut { id, consumer, seqs, next } => {
             // A cursor is durable before its records are delivered, whatever the topic's class.
             if let Some(c) = all.get_mut(&(*id, *consumer)) {
-                if far != Far::Begun {
+                if progress != Progress::Started {
                     c.may.clear();
                     c.handed.extend(seqs);
                 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use topics_engine::JobState;
 
-use super::super::note::{Far, Leased, Note, Past, Written, error_of};
+use super::super::note::{Leased, Note, Past, Progress, Written, error_of};
 use super::super::see::{QueueSeen, written};
 
 pub fn judge(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
@@ -32,9 +32,9 @@ fn places(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     let mut must: BTreeSet<&str> = BTreeSet::new();
     let mut gone: BTreeSet<&str> = BTreeSet::new();
     let mut acked: BTreeSet<&str> = BTreeSet::new();
-    for (far, note) in &past.notes {
+    for (progress, note) in &past.notes {
         match note {
-            Note::Put { .. } | Note::Txn { .. } if past.keeps("q", *far, note) => {
+            Note::Put { .. } | Note::Txn { .. } if past.keeps("q", *progress, note) => {
                 // A repeated call notes its puts again; they may have been acked since.
                 let puts = note.puts().into_iter().filter(|p| p.0 == "q").flat_map(|p| p.3);
                 must.extend(puts.map(|r| r.name.as_str()).filter(|n| !acked.contains(n)));
@@ -44,7 +44,7 @@ fn places(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
         for job in note.acks() {
             must.remove(job.name.as_str());
             acked.insert(&job.name);
-            if past.keeps("q", *far, note) {
+            if past.keeps("q", *progress, note) {
                 gone.insert(&job.name);
             }
         }
@@ -84,8 +84,8 @@ fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     let mut all: Vec<&Leased> = Vec::new();
     // After a redrive a job may be another record, so earlier leases of the record are not checked.
     let mut unsure = false;
-    for (far, note) in &past.notes {
-        let kept = past.keeps("q", *far, note);
+    for (progress, note) in &past.notes {
+        let kept = past.keeps("q", *progress, note);
         let mut next = |job: &Leased, lease| {
             let h = held.entry(job.seq).or_insert_with(|| Held { may: vec![None] });
             if kept {
@@ -100,7 +100,7 @@ fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
             }
             Note::Extended(jobs) => jobs.iter().for_each(|j| next(j, Some(j))),
             Note::Released(jobs) => jobs.iter().for_each(|j| next(j, None)),
-            Note::Redriven => unsure |= *far == Far::Begun,
+            Note::Redriven => unsure |= *progress == Progress::Started,
             note => note.acks().iter().for_each(|j| next(j, None)),
         }
     }
@@ -180,9 +180,9 @@ fn promotions(
     jobs: &BTreeMap<&str, &Written>,
     out: &mut Vec<String>,
 ) {
-    for (far, note) in &past.notes {
+    for (progress, note) in &past.notes {
         let Note::Promoted(promoted) = note else { continue };
-        if !past.keeps("q", *far, note) {
+        if !past.keeps("q", *progress, note) {
             continue;
         }
         for (seq, name) in promoted {
@@ -201,11 +201,11 @@ fn errors(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
         return;
     }
     let mut may: BTreeMap<u64, Vec<Option<String>>> = BTreeMap::new();
-    for (far, note) in &past.notes {
+    for (progress, note) in &past.notes {
         let Note::Released(jobs) = note else { continue };
         for job in jobs {
             let errors = may.entry(job.seq).or_insert_with(|| vec![None]);
-            if past.keeps("q", *far, note) {
+            if past.keeps("q", *progress, note) {
                 errors.clear();
             }
             errors.push(error_of(jobs));
@@ -228,19 +228,19 @@ fn counts(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     let redriven = past.notes.iter().any(|(_, n)| matches!(n, Note::Redriven));
     let (told, found) = (q.counted, q.lettered);
     let all = told.0 >= found.0 && told.1 >= found.1;
-    if past.kept("q", Far::Done) && !(told == found || (redriven && all)) {
+    if past.kept("q", Progress::Returned) && !(told == found || (redriven && all)) {
         out.push(format!("(dead-lettered, expired) is {told:?}, the letters are {found:?}"));
     }
     if redriven || !past.facts.leases_durable {
         return;
     }
     let mut given: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
-    for (far, note) in &past.notes {
+    for (progress, note) in &past.notes {
         if let Note::Claimed(jobs) = note {
             for j in jobs {
                 let n = given.entry(j.seq).or_default();
                 n.1 = n.1.max(j.deliveries);
-                if past.kept("q", *far) {
+                if past.kept("q", *progress) {
                     n.0 = n.0.max(j.deliveries);
                 }
             }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use topics_engine::TopicType;
 
-use super::super::note::{Far, Note, Past};
+use super::super::note::{Note, Past, Progress};
 use super::super::script::shown;
 use super::super::see::Seen;
 use crate::oracle::TopicObs;
@@ -22,9 +22,9 @@ pub fn placed<'a>(past: &Past<'a>, out: &mut Vec<String>) -> Placed<'a> {
             out.push(format!("I2: seq {seq} of {id} was {old}, now {name}"));
         }
     };
-    for (far, note) in &past.notes {
+    for (progress, note) in &past.notes {
         match note {
-            _ if *far == Far::Begun => {}
+            _ if *progress == Progress::Started => {}
             Note::Look(all) => {
                 for t in all.values() {
                     t.records.iter().for_each(|(seq, name)| put(t.id, *seq, name));
@@ -87,8 +87,8 @@ fn dropped(past: &Past<'_>, topic: &str) -> bool {
 fn present(past: &Past<'_>, seen: &Seen, topic: &str, out: &mut Vec<String>) {
     let mut must: Option<u64> = None;
     let mut gone = BTreeSet::new();
-    for (far, note) in &past.notes {
-        let kept = past.kept(topic, *far);
+    for (progress, note) in &past.notes {
+        let kept = past.kept(topic, *progress);
         match note {
             Note::Made { topic: t, id } if t == topic && kept => must = Some(*id),
             Note::Look(all) if kept => {
@@ -125,7 +125,7 @@ fn stays(past: &Past<'_>, seen: &Seen, topic: &str, placed: &Placed<'_>, out: &m
     };
     let taken = |seq: u64| deleted(seq) || (evicts && seq < t.state.evict_floor);
     let mut missing = BTreeSet::new();
-    for (_, note) in past.notes.iter().filter(|(far, n)| past.keeps(topic, *far, n)) {
+    for (_, note) in past.notes.iter().filter(|(progress, n)| past.keeps(topic, *progress, n)) {
         match note {
             Note::Look(all) => {
                 let Some(look) = all.get(topic).filter(|l| l.id == id) else { continue };

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::note::{Far, Note, Part, Past, Unit};
+use super::super::note::{Note, Part, Past, Progress, Unit};
 use super::super::script::shown;
 use super::super::see::{Seen, TxnsSeen};
 
@@ -12,9 +12,9 @@ type Topics = BTreeMap<String, super::super::note::Shown>;
 pub fn judge(past: &Past<'_>, seen: &Seen, txns: &TxnsSeen, out: &mut Vec<String>) {
     let topics = shown(&seen.first);
     let mut units: BTreeMap<usize, (&Unit, bool)> = BTreeMap::new();
-    for (far, note) in &past.notes {
+    for (progress, note) in &past.notes {
         if let Note::Txn { unit, .. } = note {
-            units.entry(unit.number).or_insert((unit, false)).1 |= *far != Far::Begun;
+            units.entry(unit.number).or_insert((unit, false)).1 |= *progress != Progress::Started;
         }
     }
     for (n, (unit, acked)) in &units {
@@ -142,9 +142,9 @@ fn signs(past: &Past<'_>, txns: &TxnsSeen, topics: &Topics, unit: &Unit) -> Vec<
 
 /// Whether a job is certainly in the queue as long as no call acks it.
 fn was_there(past: &Past<'_>, name: &str) -> bool {
-    past.notes.iter().any(|(far, n)| {
+    past.notes.iter().any(|(progress, n)| {
         let jobs = n.puts().into_iter().filter(|p| p.0 == "q").flat_map(|p| p.3);
-        past.keeps("q", *far, n) && jobs.into_iter().any(|r| r.name == name)
+        past.keeps("q", *progress, n) && jobs.into_iter().any(|r| r.name == name)
     })
 }
 
@@ -168,8 +168,8 @@ struct Stage<'a> {
 
 fn known<'a>(past: &Past<'a>) -> BTreeMap<(&'a str, &'a str), Stage<'a>> {
     let mut all: BTreeMap<(&str, &str), Stage<'_>> = BTreeMap::new();
-    for (far, note) in &past.notes {
-        let done = *far != Far::Begun;
+    for (progress, note) in &past.notes {
+        let done = *progress != Progress::Started;
         match note {
             Note::Staged(p) | Note::Tried(p) => {
                 let s = all.entry((p.writer, p.stage)).or_default();
