@@ -14,7 +14,7 @@ use topics_engine::{
 use topics_env::Clock;
 use topics_env::sim::{SimClock, SimFs, env_on};
 
-pub use self::txns::{Came, call, stage};
+pub use self::txns::{TxnOutcome, call, stage};
 use super::note::{Facts, Leased, Note, Part, Shown, Span, Unit, Written, error_of};
 use crate::oracle::{Observation, observe};
 use crate::run::{DIR, HookSpec};

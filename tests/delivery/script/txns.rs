@@ -16,7 +16,7 @@ pub const STAGE_TTL_MS: u64 = 3_600_000;
 
 /// The outcome of a transaction call, for a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Came {
+pub enum TxnOutcome {
     Done(Committed),
     /// Refused without effect, with this code.
     Refused(&'static str),
@@ -183,7 +183,7 @@ impl Script {
     }
 
     /// A transaction; in one call, with new rows.
-    pub fn txn(&mut self, unit: Unit, rows: Rows<'_>) -> Came {
+    pub fn txn(&mut self, unit: Unit, rows: Rows<'_>) -> TxnOutcome {
         let mut unit = Unit { number: self.units.len(), wall: self.now(), ..unit };
         unit.rows = self.rows(rows);
         for (stage, parts) in &unit.stages {
@@ -210,28 +210,33 @@ impl Script {
             unit.epoch = Some(answer.epoch);
         }
         let unit = Arc::new(unit);
-        let came = self.came(from, &unit, outcome);
-        if !matches!(came, Came::Refused(_)) {
+        let recorded = self.record_outcome(from, &unit, outcome);
+        if !matches!(recorded, TxnOutcome::Refused(_)) {
             self.units.push(unit);
         }
-        came
+        recorded
     }
 
     /// Repeats the last transaction.
-    pub fn repeat(&mut self) -> Came {
+    pub fn repeat(&mut self) -> TxnOutcome {
         let unit = self.units.last().cloned().unwrap();
         let from = self.calls();
         let outcome = call(&self.engine(), &unit);
-        self.came(from, &unit, outcome)
+        self.record_outcome(from, &unit, outcome)
     }
 
-    fn came(&mut self, from: usize, unit: &Arc<Unit>, outcome: Result<Committed>) -> Came {
+    fn record_outcome(
+        &mut self,
+        from: usize,
+        unit: &Arc<Unit>,
+        outcome: Result<Committed>,
+    ) -> TxnOutcome {
         let answer = match outcome {
             Ok(answer) => Some(answer),
             Err(Error::StorageUnavailable { .. }) => None,
             Err(e) => {
                 self.pass(1);
-                return Came::Refused(e.code());
+                return TxnOutcome::Refused(e.code());
             }
         };
         self.note(from, Note::Txn { unit: unit.clone(), answer: answer.clone() });
@@ -240,7 +245,7 @@ impl Script {
             let writer = unit.writer.unwrap_or("w");
             self.parts.retain(|k, _| (k.0, k.1) != (writer, *stage));
         }
-        answer.map_or(Came::Unknown, Came::Done)
+        answer.map_or(TxnOutcome::Unknown, TxnOutcome::Done)
     }
 
     /// Writes without waiting: the write is staged and written with the next group.

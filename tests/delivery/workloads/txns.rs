@@ -5,7 +5,7 @@ use topics_engine::{ConfigPatch, ConsumerMode, Durability, Guarantee, RouterRequ
 use topics_env::sim::{CallKind, FaultKind};
 
 use super::super::note::Unit;
-use super::super::script::{Came, Script};
+use super::super::script::{Script, TxnOutcome};
 use super::class;
 
 /// One topic of each durability class, with these names.
@@ -22,18 +22,18 @@ fn classes(s: &mut Script) {
 }
 
 #[track_caller]
-fn done(came: Came) {
-    assert!(matches!(&came, Came::Done(c) if !c.deduped), "{came:?}");
+fn done(outcome: TxnOutcome) {
+    assert!(matches!(&outcome, TxnOutcome::Done(c) if !c.deduped), "{outcome:?}");
 }
 
 #[track_caller]
-fn deduped(came: Came) {
-    assert!(matches!(&came, Came::Done(c) if c.deduped), "{came:?}");
+fn deduped(outcome: TxnOutcome) {
+    assert!(matches!(&outcome, TxnOutcome::Done(c) if c.deduped), "{outcome:?}");
 }
 
 #[track_caller]
-fn refused(came: Came, code: &str) {
-    assert_eq!(came, Came::Refused(code.to_owned().leak()));
+fn refused(outcome: TxnOutcome, code: &str) {
+    assert_eq!(outcome, TxnOutcome::Refused(code.to_owned().leak()));
 }
 
 /// Two parts over topics of every class, on different shards.
@@ -331,7 +331,7 @@ pub fn full(s: &mut Script) {
         let shard = format!("shard-0{}", 1 + round % 2);
         s.fail(CallKind::Write, &shard, FaultKind::ENOSPC);
         let came = s.txn(Unit::of("w", round).moves("a", "c", seq), &ALL);
-        assert_eq!(came, Came::Unknown);
+        assert_eq!(came, TxnOutcome::Unknown);
         s.failed(1);
         s.look();
         // Other writes continue, in the topics of written and of unwritten parts.
@@ -370,7 +370,7 @@ pub fn undecided(s: &mut Script) {
         s.sync();
         s.fail(CallKind::Write, ".log", FaultKind::ENOSPC);
         let came = s.txn(Unit::of("w", round).stages(&[(stage, 1)]), &[]);
-        assert_eq!(came, Came::Unknown);
+        assert_eq!(came, TxnOutcome::Unknown);
         s.failed(1);
         s.look();
         s.pass(40_000);
@@ -413,12 +413,12 @@ pub fn poisoned(s: &mut Script) {
         let shard = format!("shard-0{}", round % 3);
         s.fail(CallKind::SyncData, &shard, FaultKind::EIO);
         let unit = Unit::of("w", round).moves("a", "c", seq).stages(&[("s", 1)]);
-        assert_eq!(s.txn(unit, &[]), Came::Unknown);
+        assert_eq!(s.txn(unit, &[]), TxnOutcome::Unknown);
         s.failed(1);
-        assert_eq!(s.repeat(), Came::Unknown, "I10");
+        assert_eq!(s.repeat(), TxnOutcome::Unknown, "I10");
         s.kill();
         s.consume("a", "c", ConsumerMode::AtLeastOnce, false);
-        assert!(matches!(s.repeat(), Came::Done(_)));
+        assert!(matches!(s.repeat(), TxnOutcome::Done(_)));
         s.look();
         if round % 2 == 0 {
             s.checkpoint();
