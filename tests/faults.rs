@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use topics_env::sim::{CallKind, CrashOptions, FaultKind, PageFate, Survival};
 
-use crate::crash::{Plan, Point, Walk, probe, verdict};
+use crate::crash::{Plan, Point, PointCursor, probe, verdict};
 use crate::oracle::Keep;
 use crate::run::{Driver, HookSpec, Recording, Setup, batch};
 use crate::workloads::{Workload, class};
@@ -110,17 +110,17 @@ fn after(d: &mut Driver) {
 
 /// Power cuts at the end, of every kind except the random ones.
 fn cut(rec: &Recording, hook: &HookSpec) -> Vec<String> {
-    let mut walk = Walk::new(rec);
+    let mut position = PointCursor::new(rec);
     let life = rec.lives.len() - 1;
     let end = Point { life, at: rec.lives[life].fs.ops_len() };
-    walk.seek(end);
-    let plan = Plan { sound: false, ..walk.plan(end, hook) };
+    position.seek(end);
+    let plan = Plan { sound: false, ..position.plan(end, hook) };
     let options = CrashOptions { random: 1, torn_bytes: 0, names: 1, single: false };
-    let survivals = walk.cursor.survivals(rec.seed, &options);
+    let survivals = position.cursor.survivals(rec.seed, &options);
     let wanted = |s: &Survival| !matches!(s, Survival::Prefix(n) if n % 4 != 0);
     for survival in survivals.into_iter().filter(wanted) {
-        let probed = probe(&walk.cursor.image(survival), &plan);
-        let found = verdict(&walk.world, &probed, Keep::Power);
+        let probed = probe(&position.cursor.image(survival), &plan);
+        let found = verdict(&position.world, &probed, Keep::Power);
         if !found.is_empty() {
             let text = format!("power cut at the end, {survival:?}:");
             return std::iter::once(text).chain(found).collect();

@@ -8,7 +8,7 @@ use std::time::Instant;
 use topics_env::sim::{CrashOptions, DiskImage, Survival};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::points::{Point, Walk, points};
+use super::points::{Point, PointCursor, points};
 use super::probe::{Plan, Probe, probe};
 use super::report::{Failure, Report};
 use crate::harness::sized;
@@ -129,7 +129,7 @@ struct Worker<'r> {
     rec: &'r Recording,
     limits: &'r Limits,
     seed: u64,
-    walk: Walk<'r>,
+    position: PointCursor<'r>,
     /// The point that the cursor has reached.
     reached: Point,
     /// Recoveries of recent disks: a disk is judged again at a point with more acks, without
@@ -141,30 +141,30 @@ impl<'r> Worker<'r> {
     fn new(rec: &'r Recording, limits: &'r Limits, n: u64) -> Self {
         let seed = rec.seed ^ (n << 48);
         let reached = Point { life: 0, at: 0 };
-        Self { rec, limits, seed, walk: Walk::new(rec), reached, met: HashMap::new() }
+        Self { rec, limits, seed, position: PointCursor::new(rec), reached, met: HashMap::new() }
     }
 
     fn chunk(&mut self, points: &[Point]) -> Report {
         let mut report = Report::default();
         if points.first().is_some_and(|p| *p < self.reached) {
-            self.walk = Walk::new(self.rec);
+            self.position = PointCursor::new(self.rec);
         }
         for &p in points {
             self.reached = p;
-            self.walk.seek(p);
-            let plan = self.walk.plan(p, &self.limits.hook);
+            self.position.seek(p);
+            let plan = self.position.plan(p, &self.limits.hook);
             let mut states = Vec::new();
-            let all = self.walk.cursor.survivals(self.seed, &self.limits.options);
+            let all = self.position.cursor.survivals(self.seed, &self.limits.options);
             if self.limits.first && all.len() > MANY {
                 // With this many pending calls, other points cover the remaining survivals.
                 let some = spread(all.len()).into_iter().take(SOME).map(|i| all[i]);
-                states.extend(some.map(|s| (s, false, self.walk.cursor.image(s))));
+                states.extend(some.map(|s| (s, false, self.position.cursor.image(s))));
             } else {
-                self.walk.cursor.states(self.seed, &self.limits.options, &mut |state| {
+                self.position.cursor.states(self.seed, &self.limits.options, &mut |state| {
                     states.push((state.survival, state.sampled, state.image));
                 });
             }
-            let killed = self.walk.killed();
+            let killed = self.position.killed();
             self.judge(p, &plan, Survival::KeepAll, killed, true, &mut report);
             self.failed_write_back(p, &plan, &mut report);
             for (survival, sampled, image) in states {
@@ -188,7 +188,7 @@ impl<'r> Worker<'r> {
             return;
         }
         for seed in [0, self.seed ^ (p.at as u64 + 1)] {
-            let Some(image) = self.walk.cursor.failed_write_back(seed) else { return };
+            let Some(image) = self.position.cursor.failed_write_back(seed) else { return };
             if seed == 0 {
                 report.systematic.insert(image.hash());
             }
@@ -233,7 +233,7 @@ impl<'r> Worker<'r> {
         };
         let kind = if killed { Keep::Kill } else { Keep::Power };
         report.outcomes.insert(probe.outcome);
-        let messages = verdict(&self.walk.world, &probe, kind);
+        let messages = verdict(&self.position.world, &probe, kind);
         let line = format!("{point:?} {survival:?} {killed} {hash:x} {messages:?}");
         report.digest = report.digest.rotate_left(5) ^ xxh3_64(line.as_bytes());
         if !messages.is_empty() {

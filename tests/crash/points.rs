@@ -22,7 +22,7 @@ pub fn points(rec: &Recording) -> Vec<Point> {
 }
 
 /// Visits the points in order and keeps disk and oracle state in step.
-pub struct Walk<'r> {
+pub struct PointCursor<'r> {
     rec: &'r Recording,
     next_event: usize,
     life: usize,
@@ -31,7 +31,7 @@ pub struct Walk<'r> {
     retries: Arc<Vec<Retry>>,
 }
 
-impl<'r> Walk<'r> {
+impl<'r> PointCursor<'r> {
     pub fn new(rec: &'r Recording) -> Self {
         let world = World { shards: 1, ..World::default() };
         let cursor = rec.lives[0].fs.crash_cursor();

@@ -5,7 +5,7 @@ use std::time::Instant;
 use topics_env::sim::{CrashOptions, DiskImage};
 
 use super::enumerate::verdict;
-use super::points::{Point, Walk, points};
+use super::points::{Point, PointCursor, points};
 use super::probe::{Mounted, Plan, probe, shape};
 use super::report::{Failure, Report};
 use crate::oracle::{Keep, Observation, World, observe};
@@ -131,17 +131,17 @@ fn visit(
     let points = points(rec);
     // Later rounds use the points in between, and other survivals.
     for round in 0..STRIDE * 4 {
-        let mut walk = Walk::new(rec);
+        let mut position = PointCursor::new(rec);
         for p in points.iter().skip(round * 7 % STRIDE).step_by(STRIDE) {
-            walk.seek(*p);
-            let plan = walk.plan(*p, hook);
-            let survivals = walk.cursor.survivals(rec.seed, &options);
+            position.seek(*p);
+            let plan = position.plan(*p, hook);
+            let survivals = position.cursor.survivals(rec.seed, &options);
             let pick = (p.at * 31 + round * 17) % survivals.len();
-            let image = walk.cursor.image(survivals[pick]);
+            let image = position.cursor.image(survivals[pick]);
             if !met.insert(image.hash()) {
                 continue;
             }
-            each(&walk.world, &plan, *p, &image, &mut report);
+            each(&position.world, &plan, *p, &image, &mut report);
             report.points += 1;
             report.took = started.elapsed();
             let over = until.is_some_and(|t| report.failed > 0 || Instant::now() > t);

@@ -9,7 +9,7 @@ use topics_storage::format::record::{Group, Start};
 use topics_storage::format::wal_file::{WAL_HEADER, parse_name};
 
 use super::corpus::files;
-use crate::crash::{Mounted, Plan, Walk, points};
+use crate::crash::{Mounted, Plan, PointCursor, points};
 use crate::oracle::{Observation, observe};
 use crate::run::{DIR, Driver, HookSpec, Setup, batch};
 use crate::workloads::ALL;
@@ -61,10 +61,10 @@ fn begun(log: &[u8]) -> bool {
 pub(super) fn prior(seed: u64, hook: &HookSpec) -> Vec<String> {
     let rotation = ALL.iter().find(|w| w.name == "rotation");
     let Some(rec) = rotation.map(|w| w.run(seed, hook.clone())) else { return Vec::new() };
-    let mut walk = Walk::new(&rec);
+    let mut position = PointCursor::new(&rec);
     for point in points(&rec) {
-        walk.seek(point);
-        let mut image = walk.killed();
+        position.seek(point);
+        let mut image = position.killed();
         let current = image.read(&format!("{DIR}/wal/shard-00/CURRENT")).unwrap_or_default();
         let named = |f: &(String, Vec<u8>)| {
             let name = f.0.rsplit('/').next().unwrap_or_default().as_bytes();
@@ -74,7 +74,7 @@ pub(super) fn prior(seed: u64, hook: &HookSpec) -> Vec<String> {
         let Some(at) = logs.iter().position(named).filter(|at| *at > 1) else { continue };
         if !begun(&logs[at].1) && begun(&logs[at - 1].1) {
             image.remove(&logs[at - 1].0);
-            return refused(&image, &walk.plan(point, hook), "the last log in use is missing");
+            return refused(&image, &position.plan(point, hook), "the last log in use is missing");
         }
     }
     vec!["no such moment: nothing was tried".into()]

@@ -170,13 +170,13 @@ fn points(script: &Script) -> Vec<Point> {
 }
 
 /// Visits the points in order.
-struct Walk<'s> {
+struct PointCursor<'s> {
     script: &'s Script,
     life: usize,
     cursor: CrashCursor,
 }
 
-impl<'s> Walk<'s> {
+impl<'s> PointCursor<'s> {
     fn new(script: &'s Script) -> Self {
         Self { script, life: 0, cursor: script.lives[0].0.crash_cursor() }
     }
@@ -195,28 +195,28 @@ impl<'s> Walk<'s> {
 struct Worker<'s> {
     script: &'s Script,
     probes: &'s Probes,
-    walk: Walk<'s>,
+    position: PointCursor<'s>,
     /// Recoveries of recent disks, by bytes, clock and boot.
     met: HashMap<(u64, u64, (u64, u64)), Arc<Seen>>,
 }
 
 impl<'s> Worker<'s> {
     fn new(script: &'s Script, probes: &'s Probes) -> Self {
-        Self { script, probes, walk: Walk::new(script), met: HashMap::new() }
+        Self { script, probes, position: PointCursor::new(script), met: HashMap::new() }
     }
 
     fn points(&mut self, points: &[Point], seed: u64, options: &CrashOptions) -> Report {
         let mut report = Report::default();
         for p in points {
-            let at = self.walk.seek(*p);
+            let at = self.position.seek(*p);
             let mut states: Vec<(Survival, DiskImage)> = Vec::new();
-            self.walk.cursor.states(seed, options, &mut |s| {
+            self.position.cursor.states(seed, options, &mut |s| {
                 if !s.sampled {
                     report.systematic.insert(s.image.hash());
                 }
                 states.push((s.survival, s.image));
             });
-            let killed = killed(&self.walk.cursor);
+            let killed = killed(&self.position.cursor);
             self.judge(at, Survival::KeepAll, &killed, true, &mut report);
             for (survival, image) in &states {
                 self.judge(at, *survival, image, false, &mut report);
@@ -277,11 +277,11 @@ pub fn second(script: &Script, wanted: usize) -> Report {
     // A round uses as many points as give the wanted number of disks.
     let stride = (points.len() * PER_POINT / wanted.max(1)).max(1);
     'all: for round in 0..stride * 4 {
-        let mut walk = Walk::new(script);
+        let mut position = PointCursor::new(script);
         for p in points.iter().skip(round * 7 % stride).step_by(stride) {
-            let at = walk.seek(*p);
-            let survivals = walk.cursor.survivals(script.seed, &options);
-            let image = walk.cursor.image(survivals[(at * 31 + round * 17) % survivals.len()]);
+            let at = position.seek(*p);
+            let survivals = position.cursor.survivals(script.seed, &options);
+            let image = position.cursor.image(survivals[(at * 31 + round * 17) % survivals.len()]);
             recover(script, &probes, at, &image, &options, &mut report);
             if report.states.len() >= wanted || report.failed > 0 {
                 break 'all;
