@@ -21,14 +21,14 @@ pub struct Corpus {
     pub world: World,
     pub plan: Plan,
     /// The positions of the records in segments.
-    pub places: Vec<Place>,
+    pub locations: Vec<RecordLocation>,
     /// The last group of the killed log: file and offset. Damage to it looks like a torn tail.
     pub last: Option<(String, usize)>,
 }
 
 /// A record in a `.data` file.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct RecordLocation {
     pub topic_id: u64,
     pub seq: u64,
     pub path: String,
@@ -38,8 +38,9 @@ pub struct Place {
 impl Corpus {
     /// Whether the bytes of a record in a segment differ in this image.
     pub fn harmed(&self, image: &DiskImage, topic_id: u64, seq: u64) -> bool {
-        let mut places = self.places.iter().filter(|p| (p.topic_id, p.seq) == (topic_id, seq));
-        places.any(|p| {
+        let mut locations =
+            self.locations.iter().filter(|p| (p.topic_id, p.seq) == (topic_id, seq));
+        locations.any(|p| {
             let (is, was) = (image.read(&p.path), self.image.read(&p.path));
             let part = |b: &Option<Vec<u8>>| {
                 b.as_ref().and_then(|b| b.get(p.bytes.clone()).map(<[u8]>::to_vec))
@@ -95,14 +96,14 @@ fn corpus(name: &'static str, clean: bool, seed: u64, hook: &HookSpec) -> Corpus
     let engine = Mounted::new(&image, &plan).open().unwrap();
     let (whole, problems) = observe(&engine, plan.wall, 50);
     assert!(problems.is_empty(), "{problems:#?}");
-    let places = files(&image).iter().flat_map(|(path, bytes)| places(path, bytes)).collect();
+    let locations = files(&image).iter().flat_map(|(path, bytes)| locations(path, bytes)).collect();
     let last = (!clean).then(|| last_group(&image, &whole));
-    Corpus { name, image, older, whole, world: d.world(), plan, places, last }
+    Corpus { name, image, older, whole, world: d.world(), plan, locations, last }
 }
 
 /// The records of a `.data` file, located by its format: from offset 64, `frame_len` first, the seq
 /// at 5.
-fn places(path: &str, bytes: &[u8]) -> Vec<Place> {
+fn locations(path: &str, bytes: &[u8]) -> Vec<RecordLocation> {
     let mut out = Vec::new();
     let topic_id = path.split('/').nth(3).and_then(|id| id.parse().ok());
     let (Some(topic_id), true) = (topic_id, path.ends_with(".data")) else { return out };
@@ -110,7 +111,7 @@ fn places(path: &str, bytes: &[u8]) -> Vec<Place> {
     while let Some(head) = bytes.get(at..at + 13) {
         let len = u32::from_le_bytes(head[..4].try_into().unwrap()) as usize + 4;
         let seq = u64::from_le_bytes(head[5..].try_into().unwrap());
-        out.push(Place { topic_id, seq, path: path.to_owned(), bytes: at..at + len });
+        out.push(RecordLocation { topic_id, seq, path: path.to_owned(), bytes: at..at + len });
         at += len;
     }
     out

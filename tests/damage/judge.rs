@@ -14,14 +14,14 @@ use crate::run::DIR;
 
 /// The result of one damaged open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Met {
+pub enum OpenOutcome {
     Refused,
     Reported,
     Same,
 }
 
 /// Opens a damaged directory and judges the result.
-pub fn judge(c: &Corpus, damage: &Damage, salvage: bool) -> Result<Met, String> {
+pub fn judge(c: &Corpus, damage: &Damage, salvage: bool) -> Result<OpenOutcome, String> {
     let mut plan = c.plan.clone();
     plan.tuning.salvage = salvage;
     let mut disk = Mounted::new(&damage.image, &plan);
@@ -32,11 +32,11 @@ pub fn judge(c: &Corpus, damage: &Damage, salvage: bool) -> Result<Met, String> 
     let fs = disk.fs.clone();
     let case = Case { c, damage, salvage };
     let run = AssertUnwindSafe(|| case.opened(&mut disk));
-    let met = catch_unwind(run).unwrap_or_else(|p| Err(format!("panic: {}", panic_text(&*p))));
+    let outcome = catch_unwind(run).unwrap_or_else(|p| Err(format!("panic: {}", panic_text(&*p))));
     if fs.faults_fired() > 0 {
         return Err("the op budget is spent".into());
     }
-    met
+    outcome
 }
 
 /// An open with `strict` must refuse this, name a damaged file, and create no file. After a clean
@@ -72,10 +72,10 @@ fn refuses_a_topic(engine: &Engine, damage: &Damage) -> Result<(), String> {
     Err("it is opened, and no topic is refused".into())
 }
 
-fn refused(e: &Error) -> Result<Met, String> {
+fn refused(e: &Error) -> Result<OpenOutcome, String> {
     match e {
-        Error::Corrupt { file, .. } if !file.is_empty() => Ok(Met::Refused),
-        Error::Version { what, .. } if !what.is_empty() => Ok(Met::Refused),
+        Error::Corrupt { file, .. } if !file.is_empty() => Ok(OpenOutcome::Refused),
+        Error::Version { what, .. } if !what.is_empty() => Ok(OpenOutcome::Refused),
         e => Err(format!("refused without a place: {e:?}")),
     }
 }
@@ -87,14 +87,14 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    fn opened(&self, disk: &mut Mounted) -> Result<Met, String> {
+    fn opened(&self, disk: &mut Mounted) -> Result<OpenOutcome, String> {
         let must_open = self.salvage && self.damage.whole;
         let engine = match disk.open() {
             Ok(engine) => engine,
             Err(e) if must_open => return Err(format!("salvage refuses: {e}")),
             Err(e) => return refused(&e),
         };
-        let (seen, unread, met) = self.look(&engine, None)?;
+        let (seen, unread, outcome) = self.look(&engine, None)?;
         if must_open {
             self.is_stated(&seen, &unread)?;
             self.is_settled(disk, &seen)?;
@@ -102,7 +102,7 @@ impl Case<'_> {
         if self.damage.thorough {
             self.lives_on(disk, engine, &seen, &unread)?;
         }
-        if must_open { self.is_clean(disk) } else { Ok(()) }.map(|()| met)
+        if must_open { self.is_clean(disk) } else { Ok(()) }.map(|()| outcome)
     }
 
     /// Lost records are in gaps; reads do not detect losses again.
@@ -152,18 +152,18 @@ impl Case<'_> {
         &self,
         engine: &Engine,
         before: Option<&Observation>,
-    ) -> Result<(Observation, Vec<String>, Met), String> {
+    ) -> Result<(Observation, Vec<String>, OpenOutcome), String> {
         let (seen, problems, unread) = observe_damaged(engine, self.c.plan.wall, 50);
         if !problems.is_empty() {
             return Err(problems.join("; "));
         }
         let now = Now { case: self, engine, before };
-        let mut met = now.compare(&seen, &unread)?;
+        let mut outcome = now.compare(&seen, &unread)?;
         for name in &unread {
             self.unread(engine, name)?;
-            met = Met::Reported;
+            outcome = OpenOutcome::Reported;
         }
-        Ok((seen, unread, met))
+        Ok((seen, unread, outcome))
     }
 
     /// A checkpoint and a reopen keep the served state: no damaged record is copied as undamaged.
@@ -254,16 +254,16 @@ impl Now<'_> {
         }
     }
 
-    fn compare(&self, seen: &Observation, unread: &[String]) -> Result<Met, String> {
-        let (c, mut met) = (self.case.c, Met::Same);
+    fn compare(&self, seen: &Observation, unread: &[String]) -> Result<OpenOutcome, String> {
+        let (c, mut outcome) = (self.case.c, OpenOutcome::Same);
         for whole in &c.whole.topics {
             let name = &whole.state.topic;
             match seen.topic(name) {
-                Some(t) => met = met.min(self.topic(whole, t)?),
-                None if unread.contains(name) => met = Met::Reported,
+                Some(t) => outcome = outcome.min(self.topic(whole, t)?),
+                None if unread.contains(name) => outcome = OpenOutcome::Reported,
                 // Its creation was in the range that was declared lost and reported.
-                None if self.given_up(name, None) => met = Met::Reported,
-                None if self.case.torn(name) => met = Met::Reported,
+                None if self.given_up(name, None) => outcome = OpenOutcome::Reported,
+                None if self.case.torn(name) => outcome = OpenOutcome::Reported,
                 None => return Err(format!("{name} is gone")),
             }
         }
@@ -274,28 +274,28 @@ impl Now<'_> {
                 if !(known && (was || self.given_up(&t.state.topic, None))) {
                     return Err(format!("{} was not there", t.state.topic));
                 }
-                met = Met::Reported;
+                outcome = OpenOutcome::Reported;
             }
         }
-        Ok(met)
+        Ok(outcome)
     }
 
-    fn topic(&self, whole: &TopicObs, t: &TopicObs) -> Result<Met, String> {
+    fn topic(&self, whole: &TopicObs, t: &TopicObs) -> Result<OpenOutcome, String> {
         let name = &whole.state.topic;
-        let mut met = Met::Same;
+        let mut outcome = OpenOutcome::Same;
         for r in &whole.records {
             match t.get(r.seq) {
                 Some(s) if s == r => {}
                 Some(s) => return Err(format!("{name}: seq {} is {s:?}, was {r:?}", r.seq)),
-                None if t.tombstone(r.seq).is_some() => met = Met::Reported,
-                None if self.case.torn(name) => met = Met::Reported,
+                None if t.tombstone(r.seq).is_some() => outcome = OpenOutcome::Reported,
+                None if self.case.torn(name) => outcome = OpenOutcome::Reported,
                 None => return Err(format!("{name}: seq {} is missing in silence", r.seq)),
             }
         }
         self.in_band(whole, t)?;
         for r in t.records.iter().filter(|r| whole.get(r.seq).is_none()) {
             self.resurrected(name, r)?;
-            met = Met::Reported;
+            outcome = OpenOutcome::Reported;
         }
         let config = t.state.config == whole.state.config;
         if !self.case.salvage && (!config || t.state.epoch != whole.state.epoch) {
@@ -305,7 +305,7 @@ impl Now<'_> {
             let (is, was) = (t.state.next_seq, whole.state.next_seq);
             return Err(format!("I2: {name}: next_seq {is}, was {was}"));
         }
-        Ok(met)
+        Ok(outcome)
     }
 
     /// A tombstone that no gap explains must cover only damaged records of a segment, and must be

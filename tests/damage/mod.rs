@@ -10,7 +10,7 @@ mod lock;
 mod rot;
 mod staged;
 
-pub use corpus::{Corpus, Place, corpora, files, is_filler};
-pub use judge::{Met, judge, must_refuse};
+pub use corpus::{Corpus, RecordLocation, corpora, files, is_filler};
+pub use judge::{OpenOutcome, judge, must_refuse};
 pub use kinds::{Damage, KINDS, Make};
 pub use rot::{ROTS, Rot};

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use peak_alloc::PeakAlloc;
 use topics_storage::format::frame::FrameType;
-use topics_tests::damage::{Corpus, Damage, KINDS, Make, Met, corpora, files, is_filler, judge};
+use topics_tests::damage::{
+    Corpus, Damage, KINDS, Make, OpenOutcome, corpora, files, is_filler, judge,
+};
 use topics_tests::harness::{self, Outcome, random_seed, seed, sized};
 use topics_tests::run::HookSpec;
 
@@ -78,7 +80,7 @@ fn sample<T>(damages: &mut Vec<T>) {
 /// The shared results of the threads.
 #[derive(Default)]
 struct Tally {
-    counts: BTreeMap<(&'static str, Met), usize>,
+    counts: BTreeMap<(&'static str, OpenOutcome), usize>,
     failures: BTreeMap<usize, String>,
 }
 
@@ -87,10 +89,10 @@ struct Tally {
 fn both(c: &Corpus, damage: &Damage, i: usize, tally: &Mutex<Tally>) {
     for (mode, salvage) in [("strict", false), ("salvage", true)] {
         let outcome = judge(c, damage, salvage);
-        let on = damage.thorough || matches!(outcome, Ok(Met::Refused));
+        let on = damage.thorough || matches!(outcome, Ok(OpenOutcome::Refused));
         let mut tally = tally.lock().unwrap();
         match outcome {
-            Ok(met) => *tally.counts.entry((mode, met)).or_default() += 1,
+            Ok(outcome) => *tally.counts.entry((mode, outcome)).or_default() += 1,
             Err(e) => drop(tally.failures.insert(i, format!("{mode}: {}: {e}", damage.what))),
         }
         if !on {
@@ -168,7 +170,7 @@ fn corpus() -> Outcome {
             thorough: true,
             whole: true,
         };
-        if judge(&c, &none, false)? != Met::Same {
+        if judge(&c, &none, false)? != OpenOutcome::Same {
             return Err(format!("{} is not the same when it is whole", c.name));
         }
     }
