@@ -237,7 +237,7 @@ pub fn run(steps: &[Step], seed: u64) -> (Vec<String>, Vec<Event>) {
         }
     }
     heal(&mut d);
-    d.settle();
+    d.wait_idle();
     d.look();
     d.reopen();
     d.look();
@@ -261,7 +261,7 @@ fn take(d: &mut Driver, step: &Step, seed: u64) {
             let batch = batch.batch(known);
             // A condition is judged when no write of the topic is in flight.
             if *wait || batch.expect.is_some() {
-                d.settle();
+                d.wait_idle();
                 d.append(name, &batch);
             } else {
                 d.append_async(name, &batch);
@@ -269,11 +269,11 @@ fn take(d: &mut Driver, step: &Step, seed: u64) {
         }
         Step::Drive => d.drive(),
         Step::Class { topic, class: c } => {
-            d.settle();
+            d.wait_idle();
             d.create(TOPICS[*topic], &class(CLASSES[*c]));
         }
         Step::Cap { topic, records, bytes, reject } => {
-            d.settle();
+            d.wait_idle();
             let patch = ConfigPatch {
                 cap_records: Some(*records),
                 cap_bytes: Some(*bytes),
@@ -283,21 +283,21 @@ fn take(d: &mut Driver, step: &Step, seed: u64) {
             d.create(TOPICS[*topic], &patch);
         }
         Step::Ttl { topic, ms } => {
-            d.settle();
+            d.wait_idle();
             let patch = ConfigPatch { ttl_ms: Some(*ms), ..ConfigPatch::default() };
             d.create(TOPICS[*topic], &patch);
         }
         Step::Drop { topic } => {
-            d.settle();
+            d.wait_idle();
             d.drop_topic(TOPICS[*topic]);
         }
         Step::DeleteBefore { topic, back } => {
-            d.settle();
+            d.wait_idle();
             let before = (d.head(TOPICS[*topic]) + 2).saturating_sub(*back);
             d.delete(TOPICS[*topic], Some(before), None);
         }
         Step::DeleteTag { topic, tag, all } => {
-            d.settle();
+            d.wait_idle();
             let matching = if *all {
                 TopicMatch::Glob(TAGS[*tag].as_bytes()[..1].to_vec())
             } else {
@@ -313,7 +313,7 @@ fn take(d: &mut Driver, step: &Step, seed: u64) {
         Step::Wall { ms } => d.step_wall(*ms),
         Step::Shards { n } => d.tuning.shards = *n,
         Step::Reopen => {
-            d.settle();
+            d.wait_idle();
             d.close();
             heal(d);
             d.open();

@@ -80,7 +80,7 @@ pub struct Unit {
 
 /// A part of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct StagePart {
     pub writer: &'static str,
     pub stage: &'static str,
     pub part: u32,
@@ -138,9 +138,9 @@ pub enum Note {
         router: String,
     },
     /// Rows were staged.
-    Staged(Arc<Part>),
+    Staged(Arc<StagePart>),
     /// Staging failed: the outcome is unknown.
-    Tried(Arc<Part>),
+    Tried(Arc<StagePart>),
     /// A stage was aborted or swept.
     Aborted {
         writer: &'static str,

@@ -15,7 +15,7 @@ use topics_env::Clock;
 use topics_env::sim::{SimClock, SimFs, env_on};
 
 pub use self::txns::{TxnOutcome, call, stage};
-use super::note::{Facts, Leased, Note, Part, Shown, Span, Unit, Written, error_of};
+use super::note::{Facts, Leased, Note, Shown, Span, StagePart, Unit, Written, error_of};
 use crate::oracle::{Observation, observe};
 use crate::run::{DIR, HookSpec};
 
@@ -37,7 +37,7 @@ pub struct Script {
     consumers: BTreeMap<&'static str, Reader>,
     pub hook: HookSpec,
     /// The staged parts, by writer, stage and number.
-    parts: BTreeMap<(&'static str, &'static str, u32), Arc<Part>>,
+    parts: BTreeMap<(&'static str, &'static str, u32), Arc<StagePart>>,
     /// Every transaction that was not refused.
     pub units: Vec<Arc<Unit>>,
     /// Writes that a callback answered.
@@ -291,14 +291,14 @@ impl Script {
     }
 
     pub fn ack(&mut self, jobs: &[Leased]) {
-        let s = self.held(jobs, |e, h| e.ack("q", h), Note::Acked(jobs.to_vec()));
+        let s = self.with_leases(jobs, |e, h| e.ack("q", h), Note::Acked(jobs.to_vec()));
         assert_eq!(s, jobs.len(), "I6: the holder's ack is skipped");
     }
 
     pub fn nack(&mut self, jobs: &[Leased], delay: u64) {
         let note = Note::Released(jobs.to_vec());
         let error = error_of(jobs).unwrap_or_default();
-        let s = self.held(jobs, |e, h| e.nack_with_error("q", h, Some(delay), &error), note);
+        let s = self.with_leases(jobs, |e, h| e.nack_with_error("q", h, Some(delay), &error), note);
         assert_eq!(s, jobs.len(), "I6: the holder's nack is skipped");
     }
 
@@ -318,7 +318,7 @@ impl Script {
         assert_eq!(s.done, seqs, "a delayed job is skipped");
     }
 
-    /// Deletes jobs of a state: they are gone as if they had been acked.
+    /// Deletes jobs of a state: the effect is that of an ack.
     pub fn remove(&mut self, state: JobState, max: usize) {
         let gone = |(seq, name)| Leased { name, seq, id: 0, node: "", deliveries: 0, deadline: 0 };
         let jobs: Vec<Leased> = self.peek(state, max).into_iter().map(gone).collect();
@@ -332,18 +332,22 @@ impl Script {
     pub fn extend(&mut self, jobs: &[Leased], ms: u64) {
         let deadline = self.now() + ms;
         let longer = jobs.iter().map(|j| Leased { deadline, ..j.clone() }).collect();
-        let s = self.held(jobs, |e, h| e.extend("q", h, Some(ms)), Note::Extended(longer));
+        let s = self.with_leases(jobs, |e, h| e.extend("q", h, Some(ms)), Note::Extended(longer));
         assert_eq!(s, jobs.len(), "I6: the holder's extend is skipped");
     }
 
     /// Checks that calls with a stale lease have no effect.
     pub fn stale(&mut self, jobs: &[Leased]) {
         for run in [Engine::ack, |e: &Engine, q: &str, h: &Held<'_>| e.nack(q, h, None)] {
-            assert_eq!(self.held(jobs, |e, h| run(e, "q", h), Note::Released(vec![])), 0, "I6");
+            assert_eq!(
+                self.with_leases(jobs, |e, h| run(e, "q", h), Note::Released(vec![])),
+                0,
+                "I6"
+            );
         }
     }
 
-    fn held(
+    fn with_leases(
         &mut self,
         jobs: &[Leased],
         run: impl FnOnce(&Engine, &Held<'_>) -> topics_engine::Result<topics_engine::Settled>,

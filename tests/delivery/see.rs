@@ -15,7 +15,7 @@ use topics_env::sim::{DiskImage, SimClock, SimFs, env_on};
 use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::txns::TxnsSeen;
-use super::note::{Leased, Note, Part, Unit, Written};
+use super::note::{Leased, Note, StagePart, Unit, Written};
 use super::script::Script;
 use crate::crash::{panic_text, reopened};
 use crate::oracle::{Observation, observe};
@@ -23,7 +23,7 @@ use crate::run::{DIR, HookSpec};
 
 /// A job that the probe claimed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct ClaimedJob {
     pub name: String,
     pub seq: u64,
     pub deliveries: u32,
@@ -36,11 +36,11 @@ pub struct QueueSeen {
     /// Ids of earlier leases that are valid.
     pub valid: BTreeSet<u64>,
     /// The jobs that a claim by another node returns.
-    pub claimed: Vec<Given>,
+    pub claimed: Vec<ClaimedJob>,
     /// Ids of earlier leases that are valid afterwards.
     pub valid_after: BTreeSet<u64>,
     /// All jobs that claims returned when every lease and delay was over.
-    pub drained: Vec<Given>,
+    pub drained: Vec<ClaimedJob>,
     /// Payloads that remain in the queue, and those in the dead-letter topic.
     pub left: Vec<String>,
     pub letters: Vec<String>,
@@ -97,7 +97,7 @@ pub struct Probes {
     routers: bool,
     /// Every transaction, by number, and every part of a stage.
     pub units: Vec<Arc<Unit>>,
-    parts: Vec<Arc<Part>>,
+    parts: Vec<Arc<StagePart>>,
     hook: HookSpec,
 }
 
@@ -248,17 +248,17 @@ fn rest(mount: &Mount, engine: &Engine, wall: u64, seen: &mut Seen) {
     seen.rested = engine.routers("");
 }
 
-fn held(engine: &Engine, l: &Leased) -> topics_engine::Result<bool> {
+fn is_lease_valid(engine: &Engine, l: &Leased) -> topics_engine::Result<bool> {
     let held = Held { node: l.node.as_bytes(), seqs: &[l.seq], lease_ids: Some(&[l.id]) };
     engine.extend("q", &held, None).map(|s| s.done == [l.seq])
 }
 
-fn claim(engine: &Engine, max: usize) -> topics_engine::Result<Vec<(Given, u64)>> {
+fn claim(engine: &Engine, max: usize) -> topics_engine::Result<Vec<(ClaimedJob, u64)>> {
     let req = Claim { node: b"judge", max, lease_ms: None, wait: Duration::ZERO };
     let text = |d: &[u8]| String::from_utf8_lossy(d).into_owned();
     let got = engine.claim("q", &req)?;
     let given = got.iter().map(|(l, r)| {
-        (Given { name: text(r.data), seq: l.seq, deliveries: l.deliveries }, l.lease_id)
+        (ClaimedJob { name: text(r.data), seq: l.seq, deliveries: l.deliveries }, l.lease_id)
     });
     Ok(given.collect())
 }
@@ -276,7 +276,7 @@ fn queue(
     q.peeked = peek()?;
     let fences = |j: &PeekedJob| (j.seq, j.state, j.deliveries, j.lease_id);
     for l in &probes.leases {
-        if held(engine, l)? {
+        if is_lease_valid(engine, l)? {
             q.valid.insert(l.id);
             continue;
         }
@@ -293,7 +293,7 @@ fn queue(
     }
     q.claimed = claim(engine, 1000)?.into_iter().map(|c| c.0).collect();
     for l in &probes.leases {
-        if held(engine, l)? {
+        if is_lease_valid(engine, l)? {
             q.valid_after.insert(l.id);
         }
     }

@@ -3,7 +3,7 @@
 use topics_env::sim::Survival;
 
 use super::enumerate::past;
-use super::see::{Given, Probes, see};
+use super::see::{ClaimedJob, Probes, see};
 use super::*;
 
 /// A workload at its end, and the state after its recovery.
@@ -93,7 +93,7 @@ fn i6_leases() {
     e.flags("stale lease", |s| _ = queue(s).valid_after.insert(stale.id));
     e.flags("the durable lease", |s| _ = queue(s).valid.remove(&held.id));
     e.flags("has the valid leases", |s| {
-        let given = Given { name: held.name.clone(), seq: held.seq, deliveries: 9 };
+        let given = ClaimedJob { name: held.name.clone(), seq: held.seq, deliveries: 9 };
         queue(s).claimed.push(given);
     });
     let e = end("disk_queue");
@@ -116,7 +116,7 @@ fn order_of_jobs() {
         .collect();
     e.flags("two jobs of group g", |s| {
         let jobs = grouped.iter().rev().take(2).zip(900..);
-        queue(s).claimed.extend(jobs.map(|(name, seq)| Given {
+        queue(s).claimed.extend(jobs.map(|(name, seq)| ClaimedJob {
             name: name.clone(),
             seq,
             deliveries: 1,

@@ -370,7 +370,7 @@ impl Driver {
 
     /// Waits for the calls in flight. A write that waited for a topic id is staged by the sync that
     /// reserves the id, so one round may not suffice.
-    pub fn settle(&mut self) {
+    pub fn wait_idle(&mut self) {
         for _ in 0..4 {
             self.drive();
             if self.log().world.open.is_empty() || !self.sync() {

@@ -58,7 +58,7 @@ pub fn broken(d: &mut Driver) {
         d.append_async("disk", &batch(2));
         d.append_async("disk", &batch(1).size(900));
         d.drive();
-        d.settle();
+        d.wait_idle();
         d.fs().clear_faults();
         d.append("disk", &batch(3));
         d.look();

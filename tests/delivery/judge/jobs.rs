@@ -75,19 +75,19 @@ fn dead_in_place(q: &QueueSeen, name: &str, past: &Past<'_>) -> bool {
 
 /// The leases of a job that may be valid: the certain one, and later ones.
 #[derive(Default)]
-struct Held<'a> {
+struct PossibleLeases<'a> {
     may: Vec<Option<&'a Leased>>,
 }
 
 fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
-    let mut held: BTreeMap<u64, Held<'_>> = BTreeMap::new();
+    let mut possible: BTreeMap<u64, PossibleLeases<'_>> = BTreeMap::new();
     let mut all: Vec<&Leased> = Vec::new();
     // After a redrive a job may be another record, so earlier leases of the record are not checked.
     let mut unsure = false;
     for (progress, note) in &past.notes {
         let kept = past.keeps("q", *progress, note);
         let mut next = |job: &Leased, lease| {
-            let h = held.entry(job.seq).or_insert_with(|| Held { may: vec![None] });
+            let h = possible.entry(job.seq).or_insert_with(|| PossibleLeases { may: vec![None] });
             if kept {
                 h.may.clear();
             }
@@ -108,7 +108,7 @@ fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     for l in &all {
         if q.valid.contains(&l.id) || q.valid_after.contains(&l.id) {
             valid.entry(l.seq).or_default().push(l.id);
-            let may = held.get(&l.seq).map(|h| h.may.as_slice()).unwrap_or_default();
+            let may = possible.get(&l.seq).map(|h| h.may.as_slice()).unwrap_or_default();
             if !may.iter().flatten().any(|m| m.id == l.id) {
                 out.push(format!("I6: the stale lease {} of {} is valid", l.id, l.seq));
             }
@@ -127,7 +127,7 @@ fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
         return;
     }
     let live: BTreeSet<u64> = q.peeked.iter().map(|j| j.seq).collect();
-    for (seq, h) in held.iter().filter(|(seq, _)| live.contains(seq)) {
+    for (seq, h) in possible.iter().filter(|(seq, _)| live.contains(seq)) {
         if let [Some(l)] = h.may.as_slice()
             && l.deadline > past.wall
             && !q.valid.contains(&l.id)

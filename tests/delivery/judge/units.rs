@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::note::{Note, Part, Past, Progress, Unit};
+use super::super::note::{Note, Past, Progress, StagePart, Unit};
 use super::super::script::shown;
 use super::super::see::{Seen, TxnsSeen};
 
@@ -160,7 +160,7 @@ fn other_acks(past: &Past<'_>, unit: &Unit, name: &str) -> bool {
 #[derive(Default)]
 struct Stage<'a> {
     /// Its parts, and whether they were acked.
-    parts: BTreeMap<u32, (&'a Part, bool)>,
+    parts: BTreeMap<u32, (&'a StagePart, bool)>,
     /// A call that ends it had begun; had returned.
     ending: bool,
     ended: bool,
@@ -214,7 +214,7 @@ fn stages(past: &Past<'_>, txns: &TxnsSeen, out: &mut Vec<String>) {
     let all = known(past);
     for ((writer, stage), s) in &all {
         let is = txns.writers.get(writer).and_then(|w| w.staged.get(*stage)).copied();
-        let rows = |p: &Part| p.rows.iter().map(|r| r.1.len() as u64).sum::<u64>();
+        let rows = |p: &StagePart| p.rows.iter().map(|r| r.1.len() as u64).sum::<u64>();
         let acked = s.parts.values().filter(|p| p.1 && p.0.until > past.wall);
         let least = acked.clone().map(|p| rows(p.0)).sum::<u64>();
         let most = s.parts.values().map(|p| rows(p.0)).sum::<u64>();

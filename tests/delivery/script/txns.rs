@@ -8,7 +8,7 @@ use topics_engine::{
 };
 use topics_env::sim::{CallFilter, CallKind, FaultKind};
 
-use super::super::note::{Leased, Moved, Note, Part, Span, Unit, Written};
+use super::super::note::{Leased, Moved, Note, Span, StagePart, Unit, Written};
 use super::{Script, new_record};
 
 /// How long a stage waits for its commit (the engine's default).
@@ -78,7 +78,7 @@ pub fn call(engine: &topics_engine::Engine, unit: &Unit) -> Result<Committed> {
 }
 
 /// Stages a part.
-pub fn stage(engine: &topics_engine::Engine, part: &Part) -> Result<topics_engine::Staged> {
+pub fn stage(engine: &topics_engine::Engine, part: &StagePart) -> Result<topics_engine::Staged> {
     let rows = records(&part.rows);
     let rows = lend(&rows);
     engine.stage(part.writer, &StageRequest { stage: part.stage, part: part.part, rows: &rows })
@@ -138,7 +138,8 @@ impl Script {
         let rows = self.rows(rows);
         let now = self.now();
         let key = (writer, name, part);
-        let part = Arc::new(Part { writer, stage: name, part, rows, until: now + STAGE_TTL_MS });
+        let part =
+            Arc::new(StagePart { writer, stage: name, part, rows, until: now + STAGE_TTL_MS });
         let from = self.calls();
         let outcome = stage(&self.engine(), &part);
         match outcome {
@@ -268,7 +269,7 @@ impl Script {
     }
 
     /// Notes all writes of [`Self::put_later`] so far; all of them have been answered.
-    pub fn settle(&mut self) {
+    pub fn wait_idle(&mut self) {
         self.engine().drive();
         let told: Vec<_> = self.told.lock().unwrap().drain(..).collect();
         for (span, note) in told {

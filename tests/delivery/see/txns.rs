@@ -6,7 +6,7 @@ use std::sync::Arc;
 use topics_engine::{Committed, Engine};
 use topics_env::sim::{DiskImage, Survival};
 
-use super::super::note::{Part, Unit};
+use super::super::note::{StagePart, Unit};
 use super::super::script::{call, shown, stage};
 use super::{Mount, Probes, Seen};
 use crate::oracle::observe;
@@ -185,7 +185,7 @@ impl Again<'_> {
     }
 
     /// Repeats waiting parts: an answered part is durable.
-    fn parts(&mut self, engine: &Engine) -> Vec<Arc<Part>> {
+    fn parts(&mut self, engine: &Engine) -> Vec<Arc<StagePart>> {
         let mut out = Vec::new();
         for part in &self.probes.parts {
             let listed = writer(engine, part.writer).staged.contains_key(part.stage);
@@ -223,7 +223,7 @@ pub fn again(image: &DiskImage, probes: &Probes, wall: u64, restage: bool, seen:
         for part in waiting {
             let kept = writer(&engine, part.writer).staged.get(part.stage).copied();
             if kept.is_none_or(|(parts, _)| parts <= part.part) {
-                let Part { writer, stage, part, .. } = &*part;
+                let StagePart { writer, stage, part, .. } = &*part;
                 let text = format!("I1: part {part} of {stage} of {writer} was acked: {kept:?}");
                 a.problems.push(text);
             }

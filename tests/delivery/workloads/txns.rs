@@ -268,11 +268,11 @@ pub fn beside(s: &mut Script) {
         s.stage("w", "s", 0, &[("a", 1), ("b", 2), ("c", 1)]);
         s.put_later("a", 1);
         done(s.txn(Unit::of("w", round).stages(&[("s", 1)]), &[]));
-        s.settle();
+        s.wait_idle();
         s.put_later("b", 1);
         s.put_later("c", 1);
         done(s.txn(Unit::default(), &[("b", 1), ("c", 2)]));
-        s.settle();
+        s.wait_idle();
         s.put("b", 3);
         match round {
             2 => s.checkpoint(),
