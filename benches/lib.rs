@@ -93,7 +93,7 @@ pub fn beside_plain(figure: f64, plain: f64, sync: bool) -> String {
 }
 
 /// Flushes everything else first, so that a synced run does not pay for it.
-pub fn settle() {
+pub fn sync_all() {
     rustix::fs::sync();
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use topics_benches::net::http::{ARROW, Conn, request, typed, write_request};
 use topics_benches::net::{PAYLOAD, rate_and_cost};
-use topics_benches::{Goal, Process, Table, median, settle};
+use topics_benches::{Goal, Process, Table, median, sync_all};
 
 /// The number of rows to read: more than one request returns.
 const ROWS: usize = 2_000_000;
@@ -60,7 +60,7 @@ fn reads(table: &mut Table, addr: &str, server: Process) {
         ("the same, columns seq and data", asked("scan", &narrow)),
     ];
     for (work, request) in rows {
-        settle();
+        sync_all();
         let (figure, notes) = streamed(addr, server, &request);
         table.row(work, figure, "rows/s", Goal::Min(8e6), &notes);
     }
@@ -108,7 +108,7 @@ fn writes(table: &mut Table, addr: &str, server: Process) {
     conn.stream(&asked("scan", &only), |part| rows.extend_from_slice(part));
     let body = typed("POST", TOPIC, &[("content-type", ARROW)], &rows);
     for conns in [1, 4] {
-        settle();
+        sync_all();
         let open = || Conn::new(addr);
         let (figure, cost) = rate_and_cost(server, conns, BODY, open, |c| c.call(&body));
         let work = format!("{conns} connections × {BODY} rows as Arrow, disk");
@@ -121,7 +121,7 @@ fn beside_a_busy_thread(table: &mut Table, addr: &str, server: Process) {
     setup.call(&request("PUT", "/v0/topics/bench-busy", "{\"durability\":\"disk\"}"));
     let write = write_request("bench-busy", 1);
     for (conns, goal) in [(1, Goal::None), (64, Goal::Min(15e3))] {
-        settle();
+        sync_all();
         let open = || Conn::new(addr);
         let (figure, cost) = rate_and_cost(server, conns, 1, open, |c| c.call(&write));
         let work = format!("beside a busy thread: {conns} connections × 1 record");

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use topics_benches::{
-    Goal, Samples, Table, backend, closed_loop, device_sync, median, rss_anon, scratch, settle,
+    Goal, Samples, Table, backend, closed_loop, device_sync, median, rss_anon, scratch, sync_all,
 };
 use topics_engine::{
     Append, ConfigPatch, Durability, Engine, Event, NewRecord, Options, RouterRequest, Watch,
@@ -78,7 +78,7 @@ fn synced(table: &mut Table, db: &Engine, dir: &std::path::Path) {
     let (mut figures, mut devices, mut tail) = (Vec::new(), Vec::new(), 0.0f64);
     let mut rounds = String::new();
     for _ in 0..7 {
-        settle();
+        sync_all();
         let device = device_sync(dir, 170, 300).us(0.5);
         let before = db.metrics().sync_wait;
         let mut samples = latency(db, "fsync", "fsync", 300);
@@ -296,7 +296,7 @@ fn windows(table: &mut Table, dir: &std::path::Path) {
     let env = real_env(backend()).unwrap();
     let db = Engine::open(env, &dir.join("windows"), options).unwrap();
     topic(&db, "fsync", Durability::Fsync);
-    settle();
+    sync_all();
     for (ms, label) in [(0.0, "none"), (0.5, "0.5 ms"), (10.0, "10 ms")] {
         for threads in [1, 16] {
             db.hold_syncs(Duration::from_secs_f64(ms / 1000.0));
@@ -318,7 +318,7 @@ fn main() {
     topic(&db, "disk", Durability::Disk);
     topic(&db, "fsync", Durability::Fsync);
     subscriptions(&mut table, &db);
-    settle();
+    sync_all();
     let idle = db.metrics().scheduling;
     let mut disk = latency(&db, "disk", "disk", 3000);
     let direct = disk.us(0.5);

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use topics_benches::net::http::{Conn, find, request, write_request};
 use topics_benches::net::{costed, rate, rate_and_cost, rate_once};
 use topics_benches::{
-    Goal, Process, Samples, Table, beside_plain, device_sync, median, plain_batches, settle,
+    Goal, Process, Samples, Table, beside_plain, device_sync, median, plain_batches, sync_all,
 };
 
 fn throughput(addr: &str, conns: usize, request: &[u8]) -> f64 {
@@ -60,7 +60,7 @@ fn main() {
     }
     watchers(&mut table, addr, &wanted);
     if wanted("50 workers, claim 8 + ack") {
-        settle();
+        sync_all();
         let figure = work(addr, 50);
         table.row("50 workers, claim 8 + ack", figure, "jobs/s", Goal::Min(100e3), "");
     }
@@ -88,7 +88,7 @@ fn writes(table: &mut Table, addr: &str, dir: &Path, wanted: &impl Fn(&str) -> b
         let request = write_request(&format!("bench-{class}"), n);
         let (open, call) = (|| Conn::new(addr), |c: &mut Conn| c.call(&request));
         if n == 1 {
-            settle();
+            sync_all();
             let (figure, cost) = rate_and_cost(server, conns, n, open, call);
             table.row(&work, figure, unit, goal, &cost);
             continue;
@@ -122,13 +122,13 @@ fn rest(addr: &str) {
     for _ in 0..2 {
         Conn::new(addr).call(&request("POST", "/v0/admin/checkpoint", "{}"));
     }
-    settle();
+    sync_all();
 }
 
 fn one_connection(table: &mut Table, addr: &str, dir: &Path) {
     let plain = latency(addr, &write_request("bench-disk", 1), 3000);
     table.row("1 connection, 1 record: p50", plain, "µs", Goal::Max(115.0), "");
-    settle();
+    sync_all();
     let device = device_sync(dir, 170, 500).us(0.5);
     let synced = latency(addr, &write_request("bench-fsync", 1), 500);
     let (goal, notes) = (Goal::Max(device + 150.0), format!("device p50 {device:.0} µs beside it"));

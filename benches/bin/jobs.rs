@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use topics_benches::{Goal, Samples, Table, backend, median, scratch, settle};
+use topics_benches::{Goal, Samples, Table, backend, median, scratch, sync_all};
 use topics_engine::{
     Append, Claim, ConfigPatch, ConsumerMode, ConsumerRead, ConsumerStart, Engine, Held, NewRecord,
     Options, TopicType,
@@ -49,7 +49,7 @@ fn round(db: &Engine, name: &str, node: &[u8], max: usize) -> u64 {
 fn work(db: &Engine, name: &str, workers: usize, max: usize) -> f64 {
     const JOBS: usize = 300_000;
     fill(db, name, JOBS);
-    settle();
+    sync_all();
     let (done, start) = (AtomicU64::new(0), Instant::now());
     std::thread::scope(|s| {
         for w in 0..workers {
@@ -90,7 +90,7 @@ fn claim_cost(table: &mut Table, db: &Engine) {
         let (name, jobs) = (format!("ready-{exponent}"), 10usize.pow(exponent));
         queue(db, &name);
         fill(db, &name, jobs);
-        settle();
+        sync_all();
         let mut samples = Samples::default();
         for _ in 0..jobs.min(2000) {
             let claim = Claim { node: b"w", max: 1, ..Claim::default() };
@@ -145,7 +145,7 @@ fn consumers(table: &mut Table, db: &Engine, peer: Option<Peer>) {
     let figure = median(once.collect());
     let notes = beside(figure, |p| p.read);
     table.row("consumer, 1 MiB a read, at_least_once", figure, "rec/s", Goal::None, &notes);
-    settle();
+    sync_all();
     let figure = consumed(db, "b", ConsumerMode::AtMostOnce);
     let notes = "each read's cursor is synced before it is handed out";
     table.row("the same, at_most_once", figure, "rec/s", Goal::None, notes);
@@ -196,14 +196,14 @@ fn main() {
         return walrus_child();
     }
     let dir = scratch("jobs");
-    settle();
+    sync_all();
     let peer = walrus(&dir);
     let db = Engine::open(real_env(backend()).unwrap(), &dir.join("data"), Options::default());
     let db = db.unwrap();
     let mut table = Table::new("queues and consumers, embedded (100-byte payloads)");
     workers(&mut table, &db);
     claim_cost(&mut table, &db);
-    settle();
+    sync_all();
     consumers(&mut table, &db, peer);
     table.finish();
     db.close().unwrap();

@@ -15,7 +15,7 @@ use topics_benches::net::kafka::{Kafka, java};
 use topics_benches::net::nats::Nats;
 use topics_benches::net::redis::Redis;
 use topics_benches::net::{Server, rate_once};
-use topics_benches::{Samples, median, settle};
+use topics_benches::{Samples, median, sync_all};
 
 /// A process that ends with the benchmark.
 struct Running(Child);
@@ -137,7 +137,7 @@ fn latency(server: &dyn Server, synced: bool) -> f64 {
 }
 
 fn writes(server: &dyn Server, synced: bool, conns: usize, records: usize) -> f64 {
-    settle();
+    sync_all();
     let open = || server.connect(synced);
     rate_once(conns, 1.0, open, |c| c.write(records)) * records as f64
 }

@@ -99,7 +99,7 @@ impl World {
                 };
                 let place = AttemptState::Settled { id: state.topic_id, first, class };
                 let memory = class < Durability::Disk && restart.is_none();
-                self.settle(attempt, place, if memory { Keep::Live } else { keep });
+                self.assign_position(attempt, place, if memory { Keep::Live } else { keep });
                 if let Some(s) =
                     self.inc(name, state.topic_id).and_then(|i| i.slots.get_mut(&r.seq))
                 {

@@ -193,7 +193,7 @@ impl World {
                 let given_up = self.troubled && !deduped;
                 match &self.attempts[attempt].state {
                     AttemptState::Settled { class: Durability::Memory, .. } if given_up => {
-                        self.settle(attempt, place, keep);
+                        self.assign_position(attempt, place, keep);
                         self.caps(&topic, topic_id, last, keep);
                     }
                     AttemptState::Settled { id, first, .. } => {
@@ -203,7 +203,7 @@ impl World {
                         }
                     }
                     _ => {
-                        self.settle(attempt, place, keep);
+                        self.assign_position(attempt, place, keep);
                         self.caps(&topic, topic_id, last, keep);
                     }
                 }
@@ -311,7 +311,7 @@ impl World {
     }
 
     /// Assigns a position to an attempt; other attempts for that position are dead.
-    pub fn settle(&mut self, attempt: usize, place: AttemptState, keep: Keep) {
+    pub fn assign_position(&mut self, attempt: usize, place: AttemptState, keep: Keep) {
         let AttemptState::Settled { id, first, class } = place else { return };
         let at = self.events;
         let a = self.attempts[attempt].clone();

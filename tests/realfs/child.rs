@@ -148,7 +148,7 @@ fn reopen(task: &Task, client: &Client) {
     audit(client, "reopened", false);
     free(client, &topics, 1);
     task.scenario.goes_on(client);
-    task.scenario.settle(client);
+    task.scenario.wait_background_work(client);
     audit(client, "settled", true);
 }
 
@@ -167,7 +167,7 @@ fn full(task: &Task, client: &Client) {
     }
     free(client, &topics, 1);
     task.scenario.goes_on(client);
-    task.scenario.settle(client);
+    task.scenario.wait_background_work(client);
     audit(client, "settled", true);
 }
 

@@ -237,7 +237,7 @@ impl Scenario {
     }
 
     /// Waits until routers, dead letters and transactions have no work left.
-    pub fn settle(self, client: &Client) {
+    pub fn wait_background_work(self, client: &Client) {
         let settled = match self {
             Router => until(|| {
                 let info = client.engine.router("copies");
