@@ -110,9 +110,9 @@ impl Detector {
         self,
         seed: u64,
         hook: &HookSpec,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<Option<String>, String> {
-        let run = AssertUnwindSafe(|| self.look(seed, hook, Instant::now() + patience));
+        let run = AssertUnwindSafe(|| self.look(seed, hook, Instant::now() + limit));
         let found =
             catch_unwind(run).unwrap_or_else(|p| Some(format!("panic: {}", panic_text(&*p))));
         match found {

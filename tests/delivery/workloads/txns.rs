@@ -330,8 +330,8 @@ pub fn full(s: &mut Script) {
         let seq = s.engine().state("a", false).unwrap().head_seq;
         let shard = format!("shard-0{}", 1 + round % 2);
         s.fail(CallKind::Write, &shard, FaultKind::ENOSPC);
-        let came = s.txn(Unit::of("w", round).moves("a", "c", seq), &ALL);
-        assert_eq!(came, TxnOutcome::Unknown);
+        let outcome = s.txn(Unit::of("w", round).moves("a", "c", seq), &ALL);
+        assert_eq!(outcome, TxnOutcome::Unknown);
         s.failed(1);
         s.look();
         // Other writes continue, in the topics of written and of unwritten parts.
@@ -369,8 +369,8 @@ pub fn undecided(s: &mut Script) {
         s.stage("w", stage, 0, &[("t", 2), ("u", 1)]);
         s.sync();
         s.fail(CallKind::Write, ".log", FaultKind::ENOSPC);
-        let came = s.txn(Unit::of("w", round).stages(&[(stage, 1)]), &[]);
-        assert_eq!(came, TxnOutcome::Unknown);
+        let outcome = s.txn(Unit::of("w", round).stages(&[(stage, 1)]), &[]);
+        assert_eq!(outcome, TxnOutcome::Unknown);
         s.failed(1);
         s.look();
         s.pass(40_000);
