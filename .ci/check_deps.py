@@ -1,7 +1,7 @@
-"""Licences and known advisories of every dependency, without the network.
+"""Checks licences and known advisories of every dependency, without the network.
 
 Crates come from `cargo metadata` and Cargo.lock, Python distributions from the environment that
-runs this script. What is allowed and denied is in supply.toml beside it.
+runs this script. supply.toml in the same directory lists the allowed and denied ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """The release part of a version: what comes before any suffix, as numbers."""
+    """The release part of a version, without any suffix, as numbers."""
     return tuple(int(n) for n in re.match(r"[0-9.]*", version)[0].strip(".").split(".") if n)  # type: ignore[index]
 
 
@@ -62,7 +62,7 @@ def crate_licences() -> dict[str, str]:
         if line.startswith("host:")
     )
     command = ["cargo", "metadata", "--format-version=1", "--locked", "--offline"]
-    # The models of concurrency bring crates of their own.
+    # The concurrency models have additional crates.
     features = ["--features", "topics-engine/shuttle"]
     out = subprocess.check_output([*command, *features, "--filter-platform", host], cwd=ROOT)
     resolved = {node["id"] for node in json.loads(out)["resolve"]["nodes"]}

@@ -1,8 +1,8 @@
-"""A hook of mkdocs: the parts of the documentation that the code itself knows.
+"""An mkdocs hook that generates the parts of the documentation that come from the code.
 
-A page asks for one with a comment, `<!-- generated: cli -->`. Links that lead out of `docs/` are
-checked here: to a file that the site has as a page they lead there, to any other file they become
-plain text. A page that is out of step with the code fails the build.
+A page requests one with a comment, `<!-- generated: cli -->`. The hook also checks links that point
+out of `docs/`: a link to a file that the site has as a page points to that page, a link to any
+other file becomes plain text. A page that does not match the code fails the build.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ PAGES = {
     "CHANGELOG.md": "internals/changelog.md",
     "SECURITY.md": "internals/security.md",
 }
-"""Files that lie elsewhere in the repository, and where the site has them."""
+"""Files elsewhere in the repository, and their paths in the site."""
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages that lie outside of `docs/`."""
+    """Adds the pages that are outside of `docs/`."""
     for source, uri in PAGES.items():
         files.append(File.generated(config, uri, content=(ROOT / source).read_text()))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Puts in what the page asks for, and leads links out of `docs/` to where the site has them."""
+    """Inserts the requested parts, and converts links that point out of `docs/`."""
     uri = page.file.src_uri
     source = next((s for s, u in PAGES.items() if u == uri), f"docs/{uri}")
 
@@ -66,7 +66,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def link(found: re.Match[str], source: str, uri: str) -> str:
-    """A link as the site has it."""
+    """Converts a link to its form in the site."""
     bang, text, target = found.groups()
     path, _, anchor = target.partition("#")
     if bang or not path or ":" in path:
@@ -81,7 +81,7 @@ def link(found: re.Match[str], source: str, uri: str) -> str:
     elif (ROOT / meant).exists():
         return text if "`" in text else f"`{meant}`"
     else:
-        raise ValueError(f"{target} leads to a file that is not there")
+        raise ValueError(f"{target} points to a file that does not exist")
     there = posixpath.relpath(at, posixpath.dirname(uri) or ".")
     return f"[{text}]({there}{'#' * bool(anchor)}{anchor})"
 
@@ -124,7 +124,7 @@ def cli() -> str:
 def commands_of(
     of: argparse.ArgumentParser, name: str
 ) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """The commands that do something, in the order of the help."""
+    """The commands with an action, in the order of the help."""
     for action in of._actions:
         if isinstance(action, argparse._SubParsersAction):
             for word, command in action.choices.items():
@@ -153,13 +153,13 @@ def arguments_of(of: argparse.ArgumentParser) -> list[list[str]]:
 
 @contextlib.contextmanager
 def opened() -> Iterator[te.Database]:
-    """An engine in a folder of its own."""
+    """An engine in a temporary directory."""
     with tempfile.TemporaryDirectory() as folder, te.open(folder) as db:
         yield db
 
 
 def shown(value: object) -> str:
-    """A value as JSON and TOML have it."""
+    """A value in the notation of JSON and TOML."""
     words = {None: "null", True: "true", False: "false", "": ""}
     if value is None or isinstance(value, bool):
         return words[value]
@@ -167,7 +167,7 @@ def shown(value: object) -> str:
 
 
 def options() -> str:
-    """Every option of a topic, with what a new log and a new queue have."""
+    """Every topic option, with the defaults of a new log and a new queue."""
     with opened() as db:
         log = db.topic("log").create().config
         queue = db.queue("queue").state().config
@@ -187,7 +187,7 @@ def options() -> str:
 
 
 def meanings(columns: int, name: int) -> dict[str, str]:
-    """What the tables of the page on operations say of each setting, by its name."""
+    """The descriptions of the settings in the tables of the operations page, by name."""
     found = {}
     for line in (DOCS / "operations.md").read_text().splitlines():
         cells = [c.strip() for c in line.strip("|").split(" | ")]
@@ -202,7 +202,7 @@ def setting_rows(known: dict[str, Any], said: dict[str, str]) -> str:
     """A table of settings."""
     missing = known.keys() - said.keys()
     if missing:
-        raise ValueError(f"operations.md says nothing of {', '.join(sorted(missing))}")
+        raise ValueError(f"operations.md does not describe {', '.join(sorted(missing))}")
     rows = [
         [code(name), code(settings.variable(name)), code(shown(value)) or "none", said[name]]
         for name, value in known.items()
@@ -223,7 +223,7 @@ def engine_settings() -> str:
 
 
 def metrics() -> str:
-    """Every family of metrics, as the engine writes them."""
+    """Every metric family, as the engine writes it."""
     with opened() as db:
         queue = db.queue("q")
         queue.append(1)
@@ -247,7 +247,7 @@ def metrics() -> str:
 
 
 def codes() -> set[str]:
-    """Every code that a caller may see."""
+    """Every code that a caller can see."""
     engine = (ROOT / "crates/topics-engine/src/types/error.rs").read_text()
     body = engine.partition("pub fn code(")[2].partition("\n    }\n")[0]
     found = set(re.findall(r'=> "(\w+)"', body)) | errors._CLASSES.keys()
@@ -257,7 +257,7 @@ def codes() -> set[str]:
 
 
 def with_columns(markdown: str) -> str:
-    """The tables of the page on errors, with the status, the exception and whether to try again."""
+    """The tables of the errors page, with the status, the exception and whether to retry."""
     lines, said, within = [], set(), False
     for line in markdown.splitlines():
         if line.startswith("| code |"):
@@ -282,10 +282,10 @@ def with_columns(markdown: str) -> str:
 
 
 LOCAL = {"data_loss", "locked", "invalid_directory", "version", "unreachable"}
-"""Codes of calls in this process, which no answer has."""
+"""Codes of calls in this process; no HTTP answer has them."""
 
 BESIDE = {"not_implemented", "unreachable"}
-"""Codes of the protocol below the routes, and of the clients."""
+"""Codes of the layers below the routes, and of the clients."""
 
 
 # HTTP.
@@ -313,7 +313,7 @@ def described(route: Route) -> str:
 
 
 def field_table(where: str, fields: tuple[Field, ...], within: str = "") -> str:
-    """Fields, those of the objects in them below."""
+    """A table of fields; fields of nested objects follow below."""
     rows = list(field_rows(fields, within))
     return table([where, "kind", "meaning"], rows)
 

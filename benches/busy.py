@@ -1,4 +1,4 @@
-"""`topics` with a Python thread beside the event loop that never waits, as an application has that
+"""Runs `topics` with a busy Python thread beside the event loop, like an application that
 computes in the process of its server: `python benches/busy.py serve …`."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from topics_engine.cli import main
 
 
 def spin() -> None:
-    """Takes the interpreter as often as it gets it."""
+    """Uses the interpreter without pause."""
     turns = 0
     while True:
         turns += 1

@@ -1,4 +1,4 @@
-"""Embedded appends and reads from Python, beside the device; run by `make bench`."""
+"""Embedded appends and reads from Python, compared with the device; run by `make bench`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ missed: list[str] = []
 
 
 def row(work: str, figure: float, unit: str, goal: tuple[str, float] | None, notes: str) -> None:
-    """Prints one line of the table and remembers a missed goal."""
+    """Prints one row of the table and records a missed goal."""
     text, mark = "", ""
     if goal is not None:
         text = f"{goal[0]} {goal[1]:,.2f}"
@@ -48,7 +48,7 @@ def timed(n: int, call: Callable[[], object]) -> list[int]:
 
 
 def device(folder: Path, size: int, n: int) -> float:
-    """`fdatasync` after a write of `size` bytes into space written before: p50 in µs."""
+    """`fdatasync` after a write of `size` bytes into preallocated space: p50 in µs."""
     path = folder / "device-probe"
     fd = os.open(path, os.O_CREAT | os.O_RDWR)
     try:
@@ -75,7 +75,8 @@ def batches(topic: te.Topic, n: int) -> float:
 
 
 def memory(size: int) -> float:
-    """Seconds in which two threads copy `size` bytes into memory that is new to this process."""
+    """Seconds that two threads need to copy `size` bytes into memory that is new to this
+    process."""
     part = size // 2
     source = ctypes.create_string_buffer(8 << 20)
     ctypes.memset(source, 1, len(source))
@@ -100,14 +101,14 @@ def memory(size: int) -> float:
 
 
 def arrow(topic: te.Topic, work: str, goal: tuple[str, float] | None) -> None:
-    """A whole topic as a table, the memory of the one before given back first."""
+    """Reads a whole topic as a table; frees the memory of the previous table first."""
     runs, limits, rows = [], [], 0
     for _ in range(5):
         began = time.perf_counter()
         table = topic.read().to_arrow()
         runs.append(table.num_rows / (time.perf_counter() - began) / 1e6)
         rows = table.num_rows
-        # What each row fills: seq, ts, an offset, the payload.
+        # The values of each row: seq, ts, an offset, the payload.
         size = rows * (8 + 8 + 4 + len(PAYLOAD))
         del table
         limits.append(rows / memory(size) / 1e6)
@@ -119,7 +120,7 @@ def arrow(topic: te.Topic, work: str, goal: tuple[str, float] | None) -> None:
 
 
 def main(folder: Path) -> None:
-    """All rows, on a scratch directory."""
+    """Measures all rows in a scratch directory."""
     print("\nEmbedded, from Python (100-byte payloads)")
     print("-" * 118)
     with te.open(folder / "data") as db:

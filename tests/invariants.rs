@@ -1,5 +1,5 @@
-//! The table of invariants in the documentation is true: the files and tests that it names exist,
-//! and quote the id.
+//! Checks the table of invariants in the documentation: the files and tests that it names exist and
+//! quote the id.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ fn sources(dir: &Path, out: &mut Vec<String>) {
     }
 }
 
-/// Whether a text quotes an invariant: `I1` is not in `I12`; in names it is `i1_`.
+/// Whether a text quotes an invariant: `I1` is not in `I12`; names use `i1_`.
 fn quotes(text: &str, id: &str) -> bool {
     let plain = |c: char| !c.is_ascii_alphanumeric();
     let quoted = text.match_indices(id).any(|(at, _)| {
@@ -40,7 +40,7 @@ fn test<'a>(source: &'a str, name: &str) -> Option<&'a str> {
     source[start..at].contains("#[test]").then(|| &source[start..end])
 }
 
-/// What stands in backticks.
+/// The names in backticks.
 fn named(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
@@ -78,7 +78,7 @@ fn the_table_of_invariants_is_true() {
 }
 
 #[test]
-fn what_quotes_an_invariant() {
+fn quotes_of_an_invariant_are_found() {
     assert!(quotes("\"I1: lost\"", "I1") && quotes("(I1, I2)", "I1") && quotes("fn i1_x", "I1"));
     assert!(!quotes("I12", "I1") && !quotes("XI1", "I1") && !quotes("fn i12_x", "I1"));
     let source = "\n/// I6.\n#[test]\nfn a() {\n    x\n}\n\nfn b() {}\n\n#[test]\nfn c() {\n}\n";

@@ -1,5 +1,5 @@
-//! The suites that prove the engine: an oracle of what was promised, workloads over the simulated
-//! disk, and everything that enumerates, breaks and damages them.
+//! The suites that test the engine as a whole: an oracle of its guarantees, workloads over the
+//! simulated disk, and suites that enumerate crashes, inject faults and damage files.
 //!
 //! * [`crash`]: crash states, recoveries, verdicts.
 //! * [`damage`]: damaged directories.
@@ -9,9 +9,10 @@
 //! * [`harness`]: a plain test runner.
 //! * [`model`]: random operations against the oracle.
 //! * [`mutants`]: the engine without one of its syncs, renames or checks.
-//! * [`oracle`]: what was attempted, acked and shown, and what must therefore be readable.
-//! * [`plain`]: random operations of queues, routers, watches and consumers against a plain model.
-//! * [`realfs`]: a real engine in a process of its own, on a full disk and through power cuts.
+//! * [`oracle`]: the attempted, acked and observed calls, and the state that must therefore be
+//!   readable.
+//! * [`plain`]: random operations of queues, routers, watches and consumers against a simple model.
+//! * [`realfs`]: a real engine in its own process, on a full disk and through power cuts.
 //! * [`run`]: drives an engine on the simulated disk and writes the oracle's log.
 //! * [`workloads`]: deterministic scripts.
 

@@ -1,5 +1,5 @@
-//! A state machine of random operations, restarts, crashes, clock steps and shortages among them,
-//! judged after every look; failing runs are made small.
+//! A state machine of random operations, including restarts, crashes, clock steps and shortages,
+//! judged after every observation; failing runs are shrunk.
 
 use topics_engine::{ConfigPatch, Discard, TopicMatch};
 use topics_env::sim::{CallFilter, CallKind, CrashOptions, FaultKind};
@@ -9,7 +9,7 @@ use crate::oracle::Event;
 use crate::run::{Batch, Dice, Driver, Expect, HookSpec, Setup, batch};
 use crate::workloads::{CLASSES, class};
 
-/// One operation; everything in it is decided when it is made.
+/// One operation; all of its parameters are chosen when it is generated.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     Append {
@@ -56,7 +56,7 @@ pub enum Step {
     Wall {
         ms: i64,
     },
-    /// The next open, whatever comes before it, is with so many shards.
+    /// The next open uses this number of shards, whatever comes before it.
     Shards {
         n: u32,
     },
@@ -66,32 +66,32 @@ pub enum Step {
         pick: u64,
     },
     Look,
-    /// Something cannot be had from now on.
+    /// A resource is exhausted from now on.
     Shortage {
         of: Shortage,
     },
-    /// It can be had again.
+    /// The shortage ends.
     Heal,
-    /// Several writes are staged: a topic and a shape each, and whether the log is driven behind it;
-    /// then, without waiting for them, a delete of what is so far below the first topic's head.
+    /// Several writes are staged: for each a topic, a shape, and whether the log runs afterwards;
+    /// then, without waiting for them, a delete up to this distance below the first topic's head.
     Burst {
         writes: Vec<(usize, Shape, bool)>,
         delete: Option<u64>,
     },
 }
 
-/// What cannot be had.
+/// The exhausted resource.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shortage {
-    /// Space for a log file, or for more of one.
+    /// Space for a log file, or for a larger one.
     NextFile,
-    /// Files may not grow.
+    /// Files cannot grow.
     FileSize,
     /// A descriptor for a new file.
     Descriptors,
     /// Space for the nth write of a group.
     Group { nth: usize },
-    /// More than so many bytes.
+    /// Any space beyond this number of bytes.
     Space { free: u64 },
 }
 
@@ -138,7 +138,7 @@ fn shortage(d: &mut Dice) -> Step {
             },
         },
         _ => {
-            // Mostly of one topic.
+            // Most writes go to one topic.
             let first = d.below(TOPICS.len() as u64) as usize;
             let topic = |d: &mut Dice| if d.below(4) > 0 { first } else { (first + 1) % 4 };
             let writes = (0..2 + d.below(4)).map(|_| {
@@ -211,7 +211,7 @@ impl Shape {
             b = b.meta().node("n");
         }
         b.sync = self.sync;
-        // A key stands for one body: its shape follows from the key alone.
+        // A key belongs to one body: its shape depends only on the key.
         if let Some(k) = self.key {
             b = batch(1 + k as usize).key(format!("k{k}"));
         }
@@ -226,7 +226,7 @@ impl Shape {
     }
 }
 
-/// Runs steps on an empty disk; the problems found, and the log of the run where there are any.
+/// Runs steps on an empty disk; returns the problems and, if there are any, the log of the run.
 pub fn run(steps: &[Step], seed: u64) -> (Vec<String>, Vec<Event>) {
     let mut d = Driver::new(Setup { workload: "model", seed, hook: HookSpec::None, faults: false });
     d.open();
@@ -237,7 +237,7 @@ pub fn run(steps: &[Step], seed: u64) -> (Vec<String>, Vec<Event>) {
         }
     }
     heal(&mut d);
-    d.settle();
+    d.wait_idle();
     d.look();
     d.reopen();
     d.look();
@@ -247,7 +247,7 @@ pub fn run(steps: &[Step], seed: u64) -> (Vec<String>, Vec<Event>) {
     }
 }
 
-/// The same, a panic being a problem like others.
+/// The same; a panic counts as a problem.
 pub fn try_run(steps: &[Step], seed: u64) -> (Vec<String>, Vec<Event>) {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(steps, seed)))
         .unwrap_or_else(|p| (vec![format!("panic: {}", panic_text(&*p))], Vec::new()))
@@ -259,9 +259,9 @@ fn take(d: &mut Driver, step: &Step, seed: u64) {
             let name = TOPICS[*topic];
             let known = d.knows(name);
             let batch = batch.batch(known);
-            // A condition is judged when nothing of the topic is in flight.
+            // A condition is judged when no write of the topic is in flight.
             if *wait || batch.expect.is_some() {
-                d.settle();
+                d.wait_idle();
                 d.append(name, &batch);
             } else {
                 d.append_async(name, &batch);
@@ -269,11 +269,11 @@ fn take(d: &mut Driver, step: &Step, seed: u64) {
         }
         Step::Drive => d.drive(),
         Step::Class { topic, class: c } => {
-            d.settle();
+            d.wait_idle();
             d.create(TOPICS[*topic], &class(CLASSES[*c]));
         }
         Step::Cap { topic, records, bytes, reject } => {
-            d.settle();
+            d.wait_idle();
             let patch = ConfigPatch {
                 cap_records: Some(*records),
                 cap_bytes: Some(*bytes),
@@ -283,21 +283,21 @@ fn take(d: &mut Driver, step: &Step, seed: u64) {
             d.create(TOPICS[*topic], &patch);
         }
         Step::Ttl { topic, ms } => {
-            d.settle();
+            d.wait_idle();
             let patch = ConfigPatch { ttl_ms: Some(*ms), ..ConfigPatch::default() };
             d.create(TOPICS[*topic], &patch);
         }
         Step::Drop { topic } => {
-            d.settle();
+            d.wait_idle();
             d.drop_topic(TOPICS[*topic]);
         }
         Step::DeleteBefore { topic, back } => {
-            d.settle();
+            d.wait_idle();
             let before = (d.head(TOPICS[*topic]) + 2).saturating_sub(*back);
             d.delete(TOPICS[*topic], Some(before), None);
         }
         Step::DeleteTag { topic, tag, all } => {
-            d.settle();
+            d.wait_idle();
             let matching = if *all {
                 TopicMatch::Glob(TAGS[*tag].as_bytes()[..1].to_vec())
             } else {
@@ -313,7 +313,7 @@ fn take(d: &mut Driver, step: &Step, seed: u64) {
         Step::Wall { ms } => d.step_wall(*ms),
         Step::Shards { n } => d.tuning.shards = *n,
         Step::Reopen => {
-            d.settle();
+            d.wait_idle();
             d.close();
             heal(d);
             d.open();
@@ -347,7 +347,7 @@ fn burst(d: &mut Driver, writes: &[(usize, Shape, bool)], delete: Option<u64>) {
         }
     }
     match (delete, writes.first()) {
-        // The model knows what a delete takes of a topic only when it knows the topic.
+        // The model can predict a delete only in a topic that exists.
         (Some(back), Some((topic, ..))) if d.head(TOPICS[*topic]) > 0 => {
             let before = (d.head(TOPICS[*topic]) + 6).saturating_sub(back);
             d.delete(TOPICS[*topic], Some(before), None);
@@ -374,7 +374,7 @@ fn heal(d: &mut Driver) {
     d.fs().set_free_space(None);
 }
 
-/// What a problem is about: its text without places and numbers.
+/// The subject of a problem: its text without positions and numbers.
 pub fn kind(problem: &str) -> String {
     let mut text = problem;
     for end in [", live: ", ", after open: ", "event "] {
@@ -392,7 +392,7 @@ pub fn kind(problem: &str) -> String {
     out.chars().take(60).collect()
 }
 
-/// The smallest part of failing steps that still fails in the same way; `fault` tells which.
+/// The smallest subset of failing steps that still fails in the same way, according to `fault`.
 pub fn shrink<S: Clone>(steps: &[S], fault: impl Fn(&[S]) -> Vec<String>) -> Vec<S> {
     let wanted = fault(steps).first().map(|p| kind(p));
     let fails = |s: &[S]| fault(s).iter().any(|p| Some(kind(p)) == wanted);

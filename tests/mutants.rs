@@ -1,5 +1,5 @@
 //! Durability mutants: the engine without one of its syncs, renames or checks, or with one that
-//! takes effect a call late. Each must be noticed by a crash, a fault or a damage.
+//! takes effect a call late. A crash, fault or damage suite must detect each.
 
 mod table;
 
@@ -18,41 +18,41 @@ use crate::harness::setting;
 use crate::run::HookSpec;
 use crate::workloads::{AIMED, ALL, Workload};
 
-/// How long one detector looks for one mutant. Far above what those of the table need: what finds a
-/// mutant is a matter of order, not of time.
-pub fn patience() -> Duration {
+/// The time limit of one detector for one mutant. It is far above the time that the detectors of
+/// the table need: the order of the search, not its time, determines which mutants are found.
+pub fn detector_timeout() -> Duration {
     Duration::from_millis(setting("TOPICS_PATIENCE_MS", 60_000))
 }
 
-/// A site left out, or taking effect one call late.
+/// A site that is skipped, or takes effect one call late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mutant {
     pub site: Site,
     pub reordered: bool,
 }
 
-/// What may notice a mutant; workloads and kinds of damage by name.
+/// A detector of mutants; workloads and kinds of damage by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detector {
     /// Crashes at every call of a workload.
     Crash(&'static str),
-    /// Crashes during the recoveries from some of these.
+    /// Crashes during some of these recoveries.
     Second(&'static str),
     /// Crashes at every call of a workload of queues, routers, consumers, transactions.
     Delivery(&'static str),
-    /// Recovering again.
+    /// Repeated recovery.
     Again(&'static str),
     /// Calls that fail.
     Fault(&'static str),
     /// Damages of a kind, of files whose path contains this text.
     Damage(&'static str, &'static str),
-    /// Damages of a kind to these files, each of which an open refuses, naming the file.
+    /// Damages of a kind to these files; an open must refuse each and name the file.
     Refuses(&'static str, &'static str),
-    /// A log that is damaged while it is in use, or a directory put together from others.
+    /// A log that is damaged while it is in use, or a directory composed of files of others.
     Rot(&'static str),
 }
 
-/// Every mutant: a check can only be left out.
+/// Every mutant: a check can only be skipped.
 pub fn mutants() -> Vec<(Mutant, &'static [Detector])> {
     let of = |&(site, by): &(Site, &'static [Detector])| {
         let removed = (Mutant { site, reordered: false }, by);
@@ -82,8 +82,8 @@ impl Detector {
         }
     }
 
-    /// Whether the table alone says what this expects: no other suite shows that it holds without
-    /// a mutant.
+    /// Whether only the table states this expectation: no other suite shows that it holds without a
+    /// mutant.
     pub fn is_pinned(self) -> bool {
         matches!(self, Self::Rot(_) | Self::Refuses(..))
     }
@@ -104,15 +104,15 @@ impl Detector {
         all.filter(|d| d.name().contains(&tried)).collect()
     }
 
-    /// What this notices under a hook; `None` is nothing. An error where the mutant took no effect:
-    /// then it is the detector that fails.
+    /// The problem that this detector finds under a hook, if any. An error if the mutant took no
+    /// effect: then the detector itself fails.
     pub fn notices(
         self,
         seed: u64,
         hook: &HookSpec,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<Option<String>, String> {
-        let run = AssertUnwindSafe(|| self.look(seed, hook, Instant::now() + patience));
+        let run = AssertUnwindSafe(|| self.look(seed, hook, Instant::now() + limit));
         let found =
             catch_unwind(run).unwrap_or_else(|p| Some(format!("panic: {}", panic_text(&*p))));
         match found {
@@ -195,7 +195,7 @@ fn failures(w: &Workload, seed: u64, hook: &HookSpec, until: Instant) -> Option<
     })
 }
 
-/// How many damages of a kind are tried on a directory, and how many faults on a workload.
+/// The maximum number of damages of a kind on a directory, and of faults on a workload.
 const DAMAGES: usize = 4_000;
 const FAULTS: usize = 2_000;
 

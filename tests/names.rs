@@ -1,7 +1,7 @@
 //! Names that the code once had and must not have again, each with the standard term for it.
 //!
-//! A name is banned as a whole word of the code; comments and strings are not looked at. A word with
-//! a plain English meaning is banned only in the folders where it had another one.
+//! A name is banned as a whole word of the code; comments and strings are not checked. A word with
+//! a plain English meaning is banned only in the directories where it had another one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The list of banned names itself.
 const LIST: &str = "tests/names.rs";
 
-/// What is scanned, with the endings of its sources.
+/// The scanned directories, with the file extension of their sources.
 const SCANNED: &[(&str, &str)] = &[
     ("crates", "rs"),
     ("tests", "rs"),
@@ -26,8 +26,10 @@ const SCANNED: &[(&str, &str)] = &[
 const BANNED: &[(&str, &str)] = &[
     ("Alone", "ExclusiveGuard"),
     ("Asleep", "UnloadedTopic"),
+    ("Deed", "SyncOp"),
     ("Dormitory", "Catalog"),
     ("Elsewhere", "RemoteBackend"),
+    ("GIVE_UP_AFTER", "RETRY_SECONDS"),
     ("GOODBYE_SECONDS", "CLOSE_LINGER"),
     ("Glance", "TopicHeader"),
     ("Keeper", "FdReclaimer"),
@@ -48,6 +50,7 @@ const BANNED: &[(&str, &str)] = &[
     ("blame", "root_cause"),
     ("bury", "mark_dead, dead_letter or delete_superseded"),
     ("copied_aside", "quarantined"),
+    ("deed", "op"),
     ("farewell", "error_response"),
     ("give_back", "truncate_preallocation, reclaim_fds or release"),
     ("give_up", "declare_lost or time_out"),
@@ -55,6 +58,7 @@ const BANNED: &[(&str, &str)] = &[
     ("got_up", "loaded"),
     ("hurry", "cancel_delay"),
     ("kick", "wake_thread"),
+    ("left_out", "is_step_skipped"),
     ("look_at_load", "refresh_load"),
     ("look_into", "verify_files_once"),
     ("must_succeed", "needs_rotation"),
@@ -66,12 +70,15 @@ const BANNED: &[(&str, &str)] = &[
     ("see_off", "close_if_drained"),
     ("set_aside", "quarantine"),
     ("stranded", "fail_unwritable"),
+    ("take_back", "undo"),
+    ("take_sites", "visited_sites"),
+    ("told_apart", "is_distinguishable"),
     ("unheld", "unpinned"),
     ("weighed", "accounted"),
     ("when_short", "on_fd_exhaustion"),
 ];
 
-/// Names that are banned in one folder only.
+/// Names that are banned in one directory only.
 const BANNED_WITHIN: &[(&str, &[(&str, &str)])] = &[
     (
         "crates/topics-storage",
@@ -151,6 +158,28 @@ const BANNED_WITHIN: &[(&str, &[(&str, &str)])] = &[
             ("witness", "syncfs_fd"),
         ],
     ),
+    (
+        "tests",
+        &[
+            ("Came", "TxnOutcome"),
+            ("Far", "Progress"),
+            ("Met", "OpenOutcome"),
+            ("Walk", "PointCursor"),
+            ("patience", "detector_timeout or silence_timeout"),
+        ],
+    ),
+    ("tests/damage", &[("Place", "RecordLocation"), ("places", "locations")]),
+    (
+        "tests/delivery",
+        &[
+            ("Given", "ClaimedJob"),
+            ("Part", "StagePart"),
+            ("came", "outcome"),
+            ("settle", "wait_idle"),
+        ],
+    ),
+    ("tests/run", &[("settle", "wait_idle")]),
+    ("benches", &[("settle", "sync_all")]),
 ];
 
 /// Names that are banned in Python.
@@ -188,7 +217,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The sources with this ending below `dir`, as paths from the root.
+/// The sources with this extension below `dir`, as paths from the root.
 fn sources(dir: &Path, ending: &str, out: &mut Vec<String>) {
     let Ok(entries) = std::fs::read_dir(root().join(dir)) else { return };
     for entry in entries.map(Result::unwrap) {

@@ -1,19 +1,19 @@
-//! Figures of columns over HTTP, and of a server whose process does something else besides.
+//! Figures of Arrow reads and writes over HTTP, and of a server whose process does other work.
 //!
-//! `bench-columns HOST:PORT PID [HOST:PORT PID]`: a server that is up, and its process; then one whose
+//! `bench-columns HOST:PORT PID [HOST:PORT PID]`: a running server and its process; then one whose
 //! process has a busy Python thread.
 
 use std::time::Instant;
 
 use topics_benches::net::http::{ARROW, Conn, request, typed, write_request};
 use topics_benches::net::{PAYLOAD, rate_and_cost};
-use topics_benches::{Goal, Process, Table, median, settle};
+use topics_benches::{Goal, Process, Table, median, sync_all};
 
-/// What is read: more than one request gives.
+/// The number of rows to read: more than one request returns.
 const ROWS: usize = 2_000_000;
 /// Rows of a request as Arrow.
 const LIMIT: usize = 1_000_000;
-/// Rows of an Arrow body, by default the most.
+/// Rows of an Arrow body: the default maximum.
 const BODY: usize = 10_000;
 const END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 const TOPIC: &str = "/v0/topics/bench-columns";
@@ -60,13 +60,13 @@ fn reads(table: &mut Table, addr: &str, server: Process) {
         ("the same, columns seq and data", asked("scan", &narrow)),
     ];
     for (work, request) in rows {
-        settle();
+        sync_all();
         let (figure, notes) = streamed(addr, server, &request);
         table.row(work, figure, "rows/s", Goal::Min(8e6), &notes);
     }
 }
 
-/// Rows a second of whole streams, one after the other on one connection; what they cost.
+/// Rows per second of whole streams, one after the other on one connection, and their cost.
 fn streamed(addr: &str, server: Process, request: &[u8]) -> (f64, String) {
     const STREAMS: usize = 8;
     let mut conn = Conn::new(addr);
@@ -74,7 +74,7 @@ fn streamed(addr: &str, server: Process, request: &[u8]) -> (f64, String) {
     let mut runs = Vec::new();
     for run in 0..4 {
         if run == 1 {
-            // The first warms up.
+            // The first run warms up.
             (runs, cost) = (Vec::new(), server.cost());
         }
         let start = Instant::now();
@@ -93,14 +93,14 @@ fn streamed(addr: &str, server: Process, request: &[u8]) -> (f64, String) {
     (median(runs), format!("{} B a row; server {cpu:.3} cpu-µs a row", bytes / LIMIT))
 }
 
-/// The last eight bytes, now that `part` has come.
+/// The last eight bytes after `part` was received.
 fn last(tail: &mut [u8; 8], part: &[u8]) {
     let new = &part[part.len().saturating_sub(8)..];
     tail.rotate_left(new.len());
     tail[8 - new.len()..].copy_from_slice(new);
 }
 
-/// Bodies that a scan has answered.
+/// Sends bodies that a scan has returned.
 fn writes(table: &mut Table, addr: &str, server: Process) {
     let mut conn = Conn::new(addr);
     let only = format!("{{\"to_seq\":{BODY},\"columns\":[\"data\"]}}");
@@ -109,7 +109,7 @@ fn writes(table: &mut Table, addr: &str, server: Process) {
     let path = format!("{TOPIC}?return_seqs=false");
     let body = typed("POST", &path, &[("content-type", ARROW)], &rows);
     for conns in [1, 4] {
-        settle();
+        sync_all();
         let open = || Conn::new(addr);
         let (figure, cost) = rate_and_cost(server, conns, BODY, open, |c| c.call(&body));
         let work = format!("{conns} connections × {BODY} rows as Arrow, disk");
@@ -122,10 +122,10 @@ fn beside_a_busy_thread(table: &mut Table, addr: &str, server: Process) {
     setup.call(&request("PUT", "/v0/topics/bench-busy", "{\"durability\":\"disk\"}"));
     let write = write_request("bench-busy", 1);
     for (conns, goal) in [(1, Goal::None), (64, Goal::Min(15e3))] {
-        settle();
+        sync_all();
         let open = || Conn::new(addr);
         let (figure, cost) = rate_and_cost(server, conns, 1, open, |c| c.call(&write));
         let work = format!("beside a busy thread: {conns} connections × 1 record");
-        table.row(&work, figure, "/s", goal, &format!("{cost}, the thread's own included"));
+        table.row(&work, figure, "/s", goal, &format!("{cost}, including the thread's own"));
     }
 }

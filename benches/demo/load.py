@@ -1,4 +1,4 @@
-"""The loaders: connections that send batches until each has been acked, whatever dies meanwhile."""
+"""The loaders: connections that send batches until each is acked, across kills of the server."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from .flights import Batch
 
-GIVE_UP_AFTER = 120.0
+RETRY_SECONDS = 120.0
 
 
 @dataclass(slots=True)
 class Ack:
-    """What the server said of a batch; `tries` counts the requests it took."""
+    """The server's answer to a batch; `tries` is the number of requests that it took."""
 
     batch: Batch
     first_seq: int
@@ -30,20 +30,20 @@ class Ack:
 
 @dataclass(slots=True)
 class Journal:
-    """The client's own record of what it was promised. Guarded by `lock`."""
+    """The client's own record of the acks. Guarded by `lock`."""
 
     lock: threading.Condition = field(default_factory=threading.Condition)
     acks: dict[int, Ack] = field(default_factory=dict)
     in_flight: set[int] = field(default_factory=set)
-    # Batches whose request was sent and got no answer, since the last kill.
+    # Batches whose request was sent and not answered, since the last kill.
     in_doubt: set[int] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
 
 
 class Loaders:
-    """`connections` threads over one queue of batches.
+    """`connections` threads that share one queue of batches.
 
-    `ceiling` is how many batches may be begun; it keeps a load from ending before all kills.
+    `ceiling` limits the number of started batches, so that the load does not end before all kills.
     """
 
     def __init__(self, port: Callable[[], int], batches: list[Batch], connections: int) -> None:
@@ -66,20 +66,20 @@ class Loaders:
         return any(thread.is_alive() for thread in self._threads)
 
     def begun_all(self) -> bool:
-        """Whether no further batch is to be begun, the ceiling apart. Under the journal's lock."""
+        """Whether every batch has been started, or the load stops. Under the journal's lock."""
         return not self._queue
 
     def raise_ceiling(self, to: int) -> None:
-        """Lets batches be begun up to this many in all. Under the journal's lock."""
+        """Allows this total number of started batches. Under the journal's lock."""
         self.ceiling = max(self.ceiling, to)
         self.journal.lock.notify_all()
 
     def at_ceiling(self) -> bool:
-        """Whether the ceiling is what holds the load back. Under the journal's lock."""
+        """Whether only the ceiling holds the load back. Under the journal's lock."""
         return self._begun >= self.ceiling
 
     def stop(self, reason: str) -> None:
-        """Ends the load early; what is queued is not sent."""
+        """Ends the load early; queued batches are not sent."""
         with self.journal.lock:
             self.journal.refused.append(reason)
             self._failed = True
@@ -98,7 +98,7 @@ class Loaders:
         connection: http.client.HTTPConnection | None = None
         while (batch := self._take()) is not None:
             body = batch.body()
-            deadline = time.monotonic() + GIVE_UP_AFTER
+            deadline = time.monotonic() + RETRY_SECONDS
             tries = 0
             while not self._failed:
                 tries += 1
@@ -109,7 +109,7 @@ class Loaders:
                 if connection.sock is None:
                     connection = None
                 if time.monotonic() > deadline:
-                    self.stop(f"batch {batch.number} was not acked in {GIVE_UP_AFTER:g} s")
+                    self.stop(f"batch {batch.number} was not acked in {RETRY_SECONDS:g} s")
                 time.sleep(0.01)
         if connection is not None:
             connection.close()
@@ -117,7 +117,7 @@ class Loaders:
     def _send(
         self, connection: http.client.HTTPConnection, batch: Batch, body: bytes, tries: int
     ) -> bool:
-        """One request; true when the batch needs no further one."""
+        """Sends one request; true if the batch needs no further one."""
         journal = self.journal
         sent = False
         try:

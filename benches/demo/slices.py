@@ -1,4 +1,4 @@
-"""JSON text taken apart without being decoded."""
+"""Splits JSON text without decoding its values."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _DECODER = json.JSONDecoder()
 def members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
     """The members of the JSON object or array at `at`: name (empty in an array), start and end.
 
-    What is taken from `text` with these is the value as it was sent. A value that is written again
-    from its decoded form is not: numbers change.
+    A slice of `text` is the value as it was sent. A value that is decoded and encoded again is not:
+    numbers change.
     """
     at = _skip(text, at)
     named = text[at] == "{"

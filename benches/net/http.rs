@@ -1,4 +1,4 @@
-//! HTTP/1.1 over a raw socket, to the server of this tree.
+//! HTTP/1.1 over a raw socket, to the server of this repository.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ impl Conn {
         Self { stream: dial(addr), buf: vec![0; 1 << 20] }
     }
 
-    /// Connects when the server says that it is ready.
+    /// Connects when the server is ready.
     pub fn ready(addr: &str) -> Self {
         let mut conn = Self::new(addr);
         while !conn.exchange(b"GET /readyz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").1 {
@@ -32,8 +32,8 @@ impl Conn {
         self.body(request);
     }
 
-    /// Sends one request, which must succeed, again where the server is behind with what it has and
-    /// says when; the answer's body.
+    /// Sends one request, which must succeed; repeats it after the given time if the server asks
+    /// for that. Returns the answer's body.
     pub fn body(&mut self, request: &[u8]) -> &[u8] {
         let body = loop {
             let (body, ok) = self.exchange(request);
@@ -50,7 +50,7 @@ impl Conn {
         &self.buf[body]
     }
 
-    /// Sends one request and reads one answer: where its body is, and whether it is a success.
+    /// Sends one request and reads one answer: the range of its body, and whether it is a success.
     fn exchange(&mut self, request: &[u8]) -> (std::ops::Range<usize>, bool) {
         self.stream.write_all(request).unwrap();
         let mut have = 0;
@@ -76,7 +76,7 @@ impl Conn {
         n
     }
 
-    /// Sends one request, whose answer comes in chunks and must be a success; each has a part of
+    /// Sends one request with a chunked answer, which must be a success; calls `each` with parts of
     /// its body.
     pub fn stream(&mut self, request: &[u8], mut each: impl FnMut(&[u8])) {
         self.stream.write_all(request).unwrap();
@@ -95,28 +95,28 @@ impl Conn {
         }
     }
 
-    /// The socket, for what is not one answer to one request.
+    /// The socket, for other uses than one answer to one request.
     pub fn into_stream(self) -> TcpStream {
         self.stream
     }
 }
 
-/// A body in chunks.
+/// A chunked body.
 #[derive(Default)]
 struct Chunks {
-    /// What came of a line that is not complete.
+    /// The received part of an incomplete line.
     line: Vec<u8>,
-    /// Bytes that are left of a chunk, and of the line end behind it.
+    /// Remaining bytes of a chunk, including the line end after it.
     left: usize,
 }
 
 impl Chunks {
-    /// Takes what came; whether that was the last.
+    /// Processes received bytes; returns whether the body is complete.
     fn take(&mut self, mut bytes: &[u8], each: &mut impl FnMut(&[u8])) -> bool {
         while !bytes.is_empty() {
             if self.left > 0 {
                 let (now, rest) = bytes.split_at(self.left.min(bytes.len()));
-                // The line end behind a chunk is not of the body.
+                // The line end after a chunk is not part of the body.
                 each(&now[..now.len().min(self.left.saturating_sub(2))]);
                 (self.left, bytes) = (self.left - now.len(), rest);
                 continue;
@@ -130,7 +130,7 @@ impl Chunks {
             let line = std::mem::take(&mut self.line);
             let text = std::str::from_utf8(&line).unwrap().trim_end();
             if text.is_empty() {
-                // Behind the last chunk.
+                // After the last chunk.
                 return true;
             }
             let length = usize::from_str_radix(text, 16).unwrap();
@@ -149,7 +149,7 @@ fn content_length(head: &str) -> usize {
         .unwrap_or(0)
 }
 
-/// Where `needle` begins in `hay`.
+/// The position of `needle` in `hay`.
 pub fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
     hay.windows(needle.len()).position(|w| w == needle)
 }
@@ -159,7 +159,7 @@ pub fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
     typed(method, path, &[("content-type", "application/json")], body.as_bytes())
 }
 
-/// The type of columns, as a body and as an answer.
+/// The media type of Arrow bodies and answers.
 pub const ARROW: &str = "application/vnd.apache.arrow.stream";
 
 /// A request with these headers.
@@ -188,13 +188,13 @@ fn write_to(path: &str, records: usize) -> Vec<u8> {
     request("POST", path, &body)
 }
 
-/// This tree's server as one of several that are compared.
+/// This repository's server as one of several that are compared.
 pub struct Topics {
     addr: String,
 }
 
 impl Topics {
-    /// Makes the two topics that are written to.
+    /// Creates the two topics of the writes.
     pub fn new(addr: &str) -> Self {
         let mut setup = Conn::ready(addr);
         for class in ["disk", "fsync"] {
@@ -226,7 +226,7 @@ struct Writer {
     conn: Conn,
     topic: &'static str,
     diff: Vec<u8>,
-    /// The request for so many records: made once, as a client with a template would.
+    /// The request for this number of records: built once, as a client with a template does.
     write: (usize, Vec<u8>),
 }
 

@@ -1,16 +1,17 @@
-//! Kafka through its own performance tools: a process for each figure, so no closed loop of ours.
+//! Kafka through its own performance tools: a process for each figure, so not the closed loop of
+//! the other clients.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A broker that is up.
+/// A running broker.
 pub struct Kafka {
     jars: PathBuf,
     addr: String,
 }
 
 impl Kafka {
-    /// The broker at `addr`, whose jars are in `jars`; makes the two topics.
+    /// The broker at `addr`, with its jars in `jars`; creates the two topics.
     pub fn new(jars: &Path, addr: &str) -> Self {
         let kafka = Self { jars: jars.into(), addr: addr.into() };
         for (topic, flush) in [("lazy", "9223372036854775807"), ("synced", "1")] {
@@ -21,13 +22,13 @@ impl Kafka {
         kafka
     }
 
-    /// Records per second of one producer whose requests hold at most `batch` records, and the
-    /// median latency in milliseconds; `per_second` limits it.
+    /// Records per second of one producer with at most `batch` records per request, and the median
+    /// latency in milliseconds; `per_second` limits the rate.
     pub fn produce(&self, synced: bool, records: u64, per_second: i64, batch: u64) -> (f64, f64) {
         let topic = if synced { "synced" } else { "lazy" };
         let (records, limit) = (records.to_string(), per_second.to_string());
         let servers = format!("bootstrap.servers={}", self.addr);
-        // A record of 100 bytes takes a few more in a batch.
+        // A record of 100 bytes takes some additional bytes in a batch.
         let batch = format!("batch.size={}", batch * 108);
         let out = self.tool(
             "ProducerPerformance",

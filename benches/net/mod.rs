@@ -17,15 +17,15 @@ use crate::{Process, closed_loop, median};
 pub trait Client: Send {
     /// Writes `records` records of 100 bytes and waits until all are acked.
     fn write(&mut self, records: usize);
-    /// Reads 1000 records from the start; how many came.
+    /// Reads 1000 records from the start; returns the number received.
     fn read(&mut self) -> usize;
 }
 
-/// What is measured: something that clients connect to.
+/// A measured server, to which clients connect.
 pub trait Server: Sync {
     /// The name in the table.
     fn name(&self) -> &str;
-    /// A connection to where each write is synced, or not.
+    /// A connection to a topic whose writes are synced, or not.
     fn connect(&self, synced: bool) -> Box<dyn Client>;
 }
 
@@ -37,7 +37,7 @@ pub const PAYLOAD: [u8; 100] = {
     p
 };
 
-/// Calls per second of `conns` clients at once; the median of three runs of `secs`.
+/// Calls per second of `conns` concurrent clients; the median of three runs of `secs`.
 pub fn rate<C>(conns: usize, secs: f64, open: impl Fn() -> C, call: impl Fn(&mut C) + Sync) -> f64
 where
     C: Send,
@@ -45,7 +45,7 @@ where
     median((0..3).map(|_| rate_once(conns, secs, &open, &call)).collect())
 }
 
-/// The same of one run.
+/// The same for one run.
 pub fn rate_once<C>(
     conns: usize,
     secs: f64,
@@ -55,14 +55,14 @@ pub fn rate_once<C>(
 where
     C: Send,
 {
-    // Each is one thread's; nobody waits for the lock.
+    // Each client is used by one thread, so no thread waits for the lock.
     let clients: Vec<Mutex<C>> = (0..conns).map(|_| Mutex::new(open())).collect();
     closed_loop(conns, Duration::from_secs_f64(secs), |t, _| {
         call(&mut clients[t].lock().unwrap());
     })
 }
 
-/// The same, and what a record cost the server: a call has `records` of them.
+/// The same, and the server's cost per record: a call has `records` of them.
 pub fn rate_and_cost<C: Send>(
     server: Process,
     conns: usize,
@@ -73,7 +73,7 @@ pub fn rate_and_cost<C: Send>(
     costed(server, records, call, |call| rate(conns, 2.0, open, call))
 }
 
-/// The rate in records, and the cost, of what `run` does with a call of `records`.
+/// The rate in records, and their cost, of `run` with calls of `records` records.
 pub fn costed<C>(
     server: Process,
     records: usize,
@@ -106,7 +106,7 @@ impl Lines {
         line
     }
 
-    /// Passes over `n` bytes.
+    /// Skips `n` bytes.
     fn skip(&mut self, n: u64) {
         let got = io::copy(&mut (&mut self.0).take(n), &mut io::sink()).unwrap();
         assert_eq!(got, n, "the server closed the connection");

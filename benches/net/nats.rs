@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Client, Lines, PAYLOAD, Server, dial};
 
-/// One server that syncs its files every two minutes, and one that does at each message.
+/// One server that syncs its files every two minutes, and one that syncs each message.
 pub struct Nats {
     lazy: String,
     synced: String,
-    /// Each connection's own reply subject.
+    /// Numbers the reply subject of each connection.
     inbox: AtomicU64,
 }
 
 impl Nats {
-    /// The addresses of both, which are up; makes the stream in each.
+    /// The addresses of both running servers; creates the stream in each.
     pub fn new(lazy: &str, synced: &str) -> Self {
         for addr in [lazy, synced] {
             let stream = br#"{"name":"bench","subjects":["bench"],"storage":"file"}"#;
@@ -57,7 +57,7 @@ impl Conn {
         Self { stream, lines, publish, inbox, pull: None }
     }
 
-    /// Asks the server's API, which must not refuse.
+    /// Calls the server's API, which must succeed.
     fn ask(&mut self, subject: &str, body: &[u8]) {
         self.stream.write_all(&message(subject, &self.inbox, body)).unwrap();
         let answer = self.message();
@@ -95,7 +95,7 @@ impl Client for Conn {
         }
     }
 
-    /// The next 1000 of a consumer of its own, made anew when it has come to the end.
+    /// The next 1000 of its own consumer, which is created again when it has reached the end.
     fn read(&mut self) -> usize {
         if self.pull.is_none() {
             let name = self.inbox.replace('.', "-");
@@ -108,7 +108,8 @@ impl Client for Conn {
         }
         self.stream.write_all(self.pull.as_ref().unwrap()).unwrap();
         for n in 0..1000 {
-            // A status message (an HMSG without a reply subject) says that there is no more.
+            // A status message (an HMSG without a reply subject) means that there are no more
+            // records.
             if self.message().starts_with("HMSG") {
                 self.pull = None;
                 return n;

@@ -1,18 +1,18 @@
-//! Redis Streams over RESP: `XADD`, many of them in one write for a batch, and `XRANGE`.
+//! Redis Streams over RESP: `XADD`, pipelined in one write for a batch, and `XRANGE`.
 
 use std::io::Write;
 use std::net::TcpStream;
 
 use super::{Client, Lines, PAYLOAD, Server, dial};
 
-/// One Redis that syncs its append-only file each second, and one that does at each write.
+/// One Redis that syncs its append-only file each second, and one that syncs each write.
 pub struct Redis {
     lazy: String,
     synced: String,
 }
 
 impl Redis {
-    /// The addresses of both, which are up.
+    /// The addresses of both running servers.
     pub fn new(lazy: &str, synced: &str) -> Self {
         Self { lazy: lazy.into(), synced: synced.into() }
     }
@@ -39,7 +39,7 @@ struct Conn {
 }
 
 impl Conn {
-    /// Reads one reply of any shape; the number of elements of an array, else 1.
+    /// Reads one reply of any type; returns the number of elements of an array, else 1.
     fn reply(&mut self) -> usize {
         let line = self.lines.line();
         let (kind, rest) = line.split_at(1);

@@ -12,7 +12,7 @@ without() { echo "peers: no $1: $2" >&2; }
 redis() {
   command -v redis-server >/dev/null && return
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    # The package starts a server of its own, which nobody asked for.
+    # The package starts its own server, which the benchmark does not use.
     { apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq redis-server; } >"$dir/redis.log" 2>&1 ||
       without Redis "see $dir/redis.log"
     service redis-server stop >/dev/null 2>&1

@@ -1,8 +1,8 @@
 """An event-sourced aggregate: an account whose state is the sum of its events.
 
-Whoever decides something reads the events, decides, and appends what follows with `expect_head`:
-the append is refused when somebody else has appended meanwhile, and the decision is made again from
-what is there now. Eight threads withdraw at once; the account is never overdrawn.
+To decide something, a thread reads the events, decides, and appends the result with `expect_head`.
+The append is refused if another thread has appended in the meantime; then the thread decides again
+from the new state. Eight threads withdraw concurrently; the account is never overdrawn.
 
     python docs/examples/aggregate.py [DIRECTORY | URL]
 """
@@ -24,7 +24,7 @@ WITHDRAWAL = 9
 
 @dataclass
 class Account:
-    """What the events of an account come to."""
+    """The state of an account after its events."""
 
     balance: int = 0
     head: int = 0
@@ -37,7 +37,7 @@ class Account:
 
 
 def withdraw(events: te.Topic, account: Account, amount: int) -> int:
-    """Withdraws unless that would overdraw: how often the decision was made anew, or -1."""
+    """Withdraws unless that overdraws the account; returns how often it decided again, or -1."""
     again = 0
     while True:
         account.catch_up(events)

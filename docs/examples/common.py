@@ -1,4 +1,4 @@
-"""Where an example works: in a directory, or on a server. The handles are the same."""
+"""Opens the storage of an example: a directory or a server. The handles are the same."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import topics_engine as te
 
 
 def opened(where: str) -> te.Database:
-    """The directory, in this process; or the server, if it is a URL."""
+    """Opens the directory in this process, or connects to the server if it is a URL."""
     return te.connect(where) if "://" in where else te.open(where)
 
 
 def run(main: Callable[[str], None]) -> None:
-    """Runs it where the command line says, or in a directory that goes with it."""
+    """Runs `main` with the command line's argument, or with a temporary directory."""
     if len(sys.argv) > 1:
         main(sys.argv[1])
     else:

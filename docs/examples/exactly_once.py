@@ -1,8 +1,8 @@
-"""Consume, process, produce: exactly once, though the worker is killed.
+"""Consume, process, produce: exactly once, although the worker is killed.
 
-A worker reads orders with a durable consumer and claims jobs beside it; for each it appends an
-invoice, moves the cursor and acks the job in one transaction. It is killed in the middle of that,
-again and again, and started anew. Every order has one invoice, in order, and every job is gone.
+A worker reads orders with a durable consumer and claims jobs. For each order it appends an invoice,
+moves the cursor and acks the job in one transaction. It is killed repeatedly in the middle of its
+work and started again. In the end every order has one invoice, in order, and no job is left.
 
     python docs/examples/exactly_once.py [DIRECTORY | URL]
 """
@@ -24,12 +24,12 @@ PER_LIFE = 15
 
 
 def work(where: str) -> None:
-    """One life of a worker: a line for each invoice, until it is killed."""
+    """Runs one worker process: prints a line for each invoice, until it is killed."""
     with opened(where) as db:
         orders = db.topic("orders").consumer("billing")
         mails = db.queue("mails")
         while len(batch := orders.read(max_records=1)):
-            # What a worker that was killed had leased is there again when the lease has run out.
+            # Jobs that a killed worker had leased can be claimed again when the lease has expired.
             (job,) = mails.claim("worker", lease=1, wait=30)
             with db.transaction() as tx:
                 for item in batch:

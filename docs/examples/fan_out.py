@@ -1,7 +1,7 @@
-"""Fan-out: one topic of events, copies of it for those who need a part, and watchers.
+"""Fan-out: one topic of events, copies of a part of them, and watchers.
 
-A shop writes its orders once. Routers copy them: all to an archive, those from Europe to the people
-who ship there. Each destination is a topic of its own, with its own seqs, retention and readers.
+A shop writes its orders once. Routers copy them: all orders to an archive, European orders to the
+team that ships there. Each destination is a topic with its own seqs, retention and readers.
 
     python docs/examples/fan_out.py [DIRECTORY | URL]
 """
@@ -18,7 +18,7 @@ ORDERS = 100
 
 
 def follow(watch: te.Watch, count: int, seen: list[te.Record]) -> None:
-    """Takes records until there are `count`."""
+    """Receives records until there are `count`."""
     for item in watch:
         assert isinstance(item, te.Record), item
         seen.append(item)

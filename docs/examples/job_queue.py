@@ -1,9 +1,9 @@
 """A job queue whose workers die.
 
-A worker process opens the queue, claims jobs and does them; it is killed in the middle of its work,
-again and again, and started anew until nothing is left. What it had acked is done, what it had only
-claimed is given to the next one: no job is lost, and a few are done twice, which is what
-at-least-once delivery means.
+A worker process opens the queue, claims jobs and processes them. It is killed repeatedly in the
+middle of its work and started again until no job is left. Acked jobs are done; jobs that it had
+only claimed go to the next worker. No job is lost, and a few are processed twice, which is the
+meaning of at-least-once delivery.
 
     python docs/examples/job_queue.py [DIRECTORY | URL]
 """
@@ -24,7 +24,7 @@ PER_LIFE = 30
 
 
 def work(where: str) -> None:
-    """One life of a worker: says each job that it has done, until it is killed."""
+    """Runs one worker process: prints each finished job, until it is killed."""
     with opened(where) as db:
         for job in db.queue("mails").work("worker", max=4):
             with job:

@@ -1,1 +1,1 @@
-"""What Spark gets out of topics and into them, beside its own Parquet."""
+"""Spark's read and write rates with topics, compared with its own Parquet."""

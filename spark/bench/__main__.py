@@ -1,4 +1,4 @@
-"""Prints what Spark reads and writes, with its own Parquet and the goals beside it.
+"""Prints the rates of Spark reads and writes, with its own Parquet and the goals beside them.
 
 python -m bench [--folder DIR]
 """
@@ -31,7 +31,7 @@ GOALS = {
     "read from a directory, seq, data": 1_500_000,
     "sink": 500_000,
 }
-"""Rows a second on two cores."""
+"""Rows per second on two cores."""
 OURS = {
     "read Parquet, all columns": "read from a server, all columns",
     "read Parquet, seq, data": "read from a server, seq, data",
@@ -40,9 +40,9 @@ OURS = {
     "sink to Parquet": "sink",
     "sink to Kafka": "sink",
 }
-"""What of ours is compared with which figure of Spark's own."""
+"""The figure of Spark's own with which each of ours is compared."""
 PARTS = ("server", "sink", "kafka", "path")
-"""In this order: reading a directory takes that no server has it open."""
+"""In this order, because no server may have the directory open while it is read."""
 
 
 def fill(port: int) -> None:
@@ -74,7 +74,7 @@ def measure(cores: int, what: str, url: str, folder: Path, *more: str) -> Iterat
 
 
 class Table:
-    """Prints figures as they come, with the goal or ours beside them."""
+    """Prints figures as they are measured, with the goal or our figure beside them."""
 
     def __init__(self) -> None:
         self._ours: dict[tuple[str, int], float] = {}
@@ -103,7 +103,7 @@ def verdict(rate: float, goal: float) -> str:
 
 
 def beside_kafka(table: Table, cores_of: list[int], url: str, folder: Path) -> None:
-    """The same rows from a broker that is there for this alone."""
+    """The same rows from a broker that runs only for this measurement."""
     if missing := install():
         print(f"{'read from Kafka':40} not measured: {missing}")
         return

@@ -1,4 +1,4 @@
-"""One broker of Kafka, from the jars that `benches/peers/install.sh` has put there."""
+"""A Kafka broker from the jars that `benches/peers/install.sh` has downloaded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ transaction.state.log.min.isr=1
 
 
 def install() -> str | None:
-    """Gets the broker and Spark's connector where they can be had; why not, where they cannot."""
+    """Installs the broker and Spark's connector if they are available; otherwise returns the
+    reason."""
     subprocess.run(["bash", str(INSTALL), str(PEERS), "kafka", "spark-kafka"], check=True)
     for part in ("kafka", "spark-kafka"):
         if not (PEERS / part).is_dir():
@@ -48,7 +49,7 @@ def connector() -> str:
 
 @contextmanager
 def broker(folder: Path) -> Iterator[str]:
-    """Runs a broker on a directory of its own; its address."""
+    """Runs a broker on a temporary directory; yields its address."""
     folder.mkdir(parents=True)
     address, control = (f"127.0.0.1:{port}" for port in _free_ports(2))
     config = folder / "server.properties"

@@ -1,4 +1,4 @@
-"""One session's measurements, as JSON lines.
+"""The measurements of one Spark session, as JSON lines.
 
 python -m bench.measure CORES WHAT URL FOLDER [BROKER]
 """
@@ -29,7 +29,7 @@ SOURCE, ROWS = "bench", 10_000_000
 SINK_ROWS = 2_000_000
 RATE, SECONDS = 1000, 20
 WARM = 3
-"""Micro-batches that come before those whose latency counts."""
+"""Micro-batches before those whose latency counts."""
 
 
 def print_result(name: str, **values: Any) -> None:
@@ -37,7 +37,7 @@ def print_result(name: str, **values: Any) -> None:
 
 
 def median_of(work: Callable[[], object], rows: int, before: Callable[[], object]) -> float:
-    """Rows a second: the median of a few runs, the first of which warms up and does not count."""
+    """Rows per second: the median of a few runs after a warm-up run, which does not count."""
     rates = []
     for _ in range(TIMES + 1):
         before()
@@ -56,7 +56,7 @@ def _read_once(make: Callable[[], DataFrame]) -> None:
 
 
 def nothing() -> None:
-    """What comes before a run that needs no preparation."""
+    """The preparation of a run that needs none."""
 
 
 def read(spark: SparkSession, to: dict[str, str], mode: str) -> None:
@@ -123,7 +123,7 @@ def fill_kafka(spark: SparkSession, url: str, broker: str) -> None:
 
 
 def kafka(spark: SparkSession, broker: str) -> None:
-    """In as many tasks as a topic of ours is read in; Spark prunes the columns of this source."""
+    """Reads with as many tasks as a topic of ours has; Spark prunes the columns of this source."""
     for name, columns in (("all columns", ["*"]), ("seq, data", ["offset", "string(value)"])):
 
         def frame(columns: list[str] = columns) -> DataFrame:
@@ -137,7 +137,7 @@ def kafka(spark: SparkSession, broker: str) -> None:
 
 
 def latency(spark: SparkSession, url: str) -> None:
-    """From the append of a row to the append of what the stream made of it."""
+    """From the append of a row to the append of the stream's result."""
     client = Client(Connection(url, None, None, 30.0))
     for name in ("bench.in", "bench.out"):
         client.call("DELETE", f"/v0/topics/{name}")

@@ -1,1 +1,1 @@
-"""Flights and weather become topics as they happen; a stream joins them; a batch job reports."""
+"""Flights and weather become topics over time; a stream joins them; a batch job reports."""

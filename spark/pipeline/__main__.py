@@ -1,4 +1,4 @@
-"""All of it, with a kill in the middle, compared with pandas.
+"""Runs the whole pipeline with a kill in the middle, and compares the result with pandas.
 
 python -m pipeline [--output DIR] [--days N]
 """
@@ -28,17 +28,17 @@ from .report import PLOT
 from .runner import HERE, JOB_TIMEOUT, Job, kill_in_the_middle
 
 TRIGGERS = 15
-"""Micro-batches that all rows take, at least: the kill has a middle to land in."""
+"""The minimum number of micro-batches for all rows, so that a kill can happen in the middle."""
 
 
 def heads(client: Client, *topics: str) -> int:
-    """Records that were ever published in the topics."""
+    """The number of records that were ever published in the topics."""
     found = client.call("POST", "/v0/state", {"topics": list(topics)})["topics"]
     return sum(int(state["head_seq"]) for state in found.values())
 
 
 def stream(server: Server, folder: Path, rows: dict[str, list[Row]]) -> list[str]:
-    """Feeds and runs the job, kills it in the middle of both, and lets it end. What was wrong."""
+    """Feeds and runs the job, kills it in the middle, and lets it finish. Returns the problems."""
     client = Client(Connection(server.url, None, None, 60.0))
     for topic in rows:
         client.call("PUT", f"/v0/topics/{topic}", {})
@@ -48,7 +48,7 @@ def stream(server: Server, folder: Path, rows: dict[str, list[Row]]) -> list[str
     def so_far() -> Progress:
         return progress(folder / "checkpoints" / RESULTS)
 
-    # While one batch is processed the next one is there, and the one after that.
+    # While one batch is processed, the rows of the next two are available.
     feed = Feed(server.url, rows, lambda: so_far().rows, 2 * sum(per_trigger.values()))
     with Job(server.url, folder, per_trigger) as job:
         feed.start()
@@ -72,14 +72,14 @@ def stream(server: Server, folder: Path, rows: dict[str, list[Row]]) -> list[str
 
 
 def compare(output: Path, hours: pd.DataFrame, dead: list[Dead]) -> list[str]:
-    """What differs."""
+    """The differences."""
     found = pd.read_parquet(output / f"{RESULTS}.parquet")
     wrong = []
     if found.duplicated(["origin", "hour"]).any():
         wrong.append("an hour of an airport is there twice")
     found = found.sort_values(["origin", "hour"], ignore_index=True)
     try:
-        # An hour in which nothing departed has no delays; a sum of nothing is none in SQL.
+        # An hour without departures has no delays; in SQL, a sum over no rows is null.
         ours = found.fillna({"delay_sum": 0.0})
         pd.testing.assert_frame_equal(ours, hours[found.columns], check_exact=True)
     except AssertionError as e:
@@ -127,7 +127,7 @@ def main() -> int:
     given = arguments.parse_args()
     output = given.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
-    # Nothing of another run is taken for what this one made.
+    # Removes the results of earlier runs, so that they cannot count for this one.
     for old in (f"{RESULTS}.parquet", f"{DEAD}.parquet"):
         shutil.rmtree(output / old, ignore_errors=True)
     (output / PLOT).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""The year 2013 at New York's airports, in the order in which somebody heard of it.
+"""The year 2013 at New York's airports, in the order in which the data arrives.
 
-Every row has the hour that it is about (event time) and the moment at which it arrives. A few
-arrive days later than they should, and a few are broken: which ones is fixed, so that what has to
-come out can be computed by other means.
+Every row has the hour that it describes (event time) and an arrival time. A few rows arrive days
+late, and a few are broken. The choice of these rows is fixed, so that the expected result can be
+computed by other means.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 from benches.demo.flights import MISSING, find
 
 LATE = timedelta(hours=48)
-"""A row that arrives longer after its hour is late. Nothing on time takes longer than 30 hours."""
+"""A row that arrives more than this after its hour is late. Rows on time need at most 30 hours."""
 END = datetime(2014, 6, 1, tzinfo=UTC)
-"""The hour of each topic's last row, which belongs to no airport: it closes all windows before."""
+"""The hour of each topic's last row, which has no airport: it closes all earlier windows."""
 NOWHERE = "END"
 
 FLIGHT_NUMBERS = ("dep_delay", "sched_dep_time", "flight")
@@ -32,7 +32,7 @@ WEATHER_NUMBERS = ("temp", "wind_speed", "precip")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What happened, and the text that says so."""
+    """An event, and its text."""
 
     topic: str
     number: int
@@ -41,7 +41,7 @@ class Row:
 
 
 def dataset(days: int | None = None) -> dict[str, list[Row]]:
-    """Both topics, each in the order of arrival; `days` from the beginning of the year."""
+    """Both topics, each in order of arrival; `days` counts from the start of the year."""
     until = END if days is None else datetime(2013, 1, 1, 5, tzinfo=UTC) + timedelta(days=days)
     return {
         "flights": _rows("flights", _flights(), FLIGHT_NUMBERS, until),
@@ -97,7 +97,8 @@ def _text(
 
 
 def _broken(text: str, chance: int) -> str:
-    """Still one JSON value: a topic takes nothing else. No airport, no time, no object at all."""
+    """A broken row: still a JSON value, because a topic accepts nothing else, but without
+    airport, without time, or not an object."""
     row = json.loads(text)
     kind = chance // 997 % 3
     if kind == 0:

@@ -1,4 +1,4 @@
-"""What has to come out, by pandas, from the same rows and without any stream."""
+"""The expected result, computed with pandas from the same rows, without a stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 from .dataset import LATE, NOWHERE, Row, hour_of
 
 Dead = tuple[str, str, int]
-"""Reason, topic, position in it."""
+"""Reason, topic, position in the topic."""
 
 
 def expected(rows: dict[str, list[Row]]) -> tuple[pd.DataFrame, list[Dead]]:

@@ -1,4 +1,4 @@
-"""The feed: both topics grow as the year goes by, as fast as the job keeps up."""
+"""The feed: both topics grow as the year passes, at the pace of the job."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from pyspark_topics.options import Connection
 from .dataset import Row
 
 BATCH = 5_000
-"""Records of one write, at most."""
+"""Maximum records of one write."""
 
 
 class Feed(threading.Thread):
-    """Appends a simulated day at a time, and goes on when the job has processed all but `lead` of
-    what it was given. So it is the job's pace alone that says how much is there at any time."""
+    """Appends one simulated day at a time, and continues when the job has processed all but
+    `lead` of the appended rows. So only the pace of the job determines the number of available
+    rows."""
 
     def __init__(
         self, url: str, rows: dict[str, list[Row]], processed: Callable[[], int], lead: int
@@ -30,7 +31,7 @@ class Feed(threading.Thread):
         self._processed = processed
         self._lead = lead
         self.fed = 0
-        """Rows that the server has."""
+        """The number of rows on the server."""
         self.error: BaseException | None = None
 
     def run(self) -> None:

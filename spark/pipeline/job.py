@@ -1,6 +1,8 @@
-"""The streaming job: joins flights with the weather of their hour, adds up delays, and puts what
-cannot take part aside. Exactly once, from a checkpoint; killed at any time, it goes on. It ends
-when its standard input does and all that there is has been processed.
+"""The streaming job: joins flights with the weather of their hour, sums up delays, and writes rows
+that
+cannot take part to a dead-letter topic. It works exactly once from a checkpoint, so it continues
+after
+a kill at any time. It ends when its standard input ends and all available rows are processed.
 
     python -m pipeline.job URL FOLDER flights=ROWS weather=ROWS
 """
@@ -46,7 +48,7 @@ def reason() -> Any:
 
 
 def delays(flights: DataFrame, weather: DataFrame) -> DataFrame:
-    """One row for each airport and hour, when nothing more can come for it."""
+    """One row for each airport and hour, when no further row for it can arrive."""
 
     def good(rows: DataFrame, *columns: str) -> DataFrame:
         chosen = rows.where("reason IS NULL").select("hour", "row.origin", *columns)
@@ -65,8 +67,8 @@ def delays(flights: DataFrame, weather: DataFrame) -> DataFrame:
     hour = f.date_format("window.start", "yyyy-MM-dd'T'HH:mm:ss'Z'").alias("hour")
     values = ("flights", "departed", "delay_sum", "delay_max", "temp")
     packed = f.to_json(f.struct("origin", hour, *values), {"ignoreNullFields": "false"})
-    # The rows that end the topics are in no window that closes. A filter on them would be moved in
-    # front of the watermark, which they are there to raise.
+    # The final rows of the topics are in no closing window. A filter on them would be moved before
+    # the watermark, which they must raise.
     return hours.select(f.col("origin").alias("tag"), packed.alias("data"))
 
 
@@ -99,9 +101,9 @@ def main() -> None:
     while not select.select([sys.stdin], [], [], 0.25)[0]:
         for query in queries:
             if not query.isActive:
-                # Raises what the query failed with.
+                # Raises the error of the failed query.
                 query.awaitTermination()
-                raise SystemExit(f"{query.name} has ended by itself")
+                raise SystemExit(f"{query.name} ended without a request")
     for query in queries:
         query.processAllAvailable()
         query.stop()

@@ -1,4 +1,4 @@
-"""How far a query is, by its checkpoint: what Spark itself would go on from."""
+"""The progress of a query, from its checkpoint: the position from which Spark would continue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark_topics.offsets import Offset
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A query's batches, and the rows of its sources that those it has committed cover."""
+    """A query's batches, and the number of source rows that its committed batches cover."""
 
     committed: int
     planned: int
@@ -19,12 +19,12 @@ class Progress:
 
     @property
     def busy(self) -> bool:
-        """Whether a batch is under way: planned, and not committed."""
+        """Whether a batch is in progress: planned and not committed."""
         return self.planned > self.committed
 
 
 def progress(checkpoint: Path) -> Progress:
-    # Commits before offsets: a batch that ends in between does not look as if it had no plan.
+    # Commits before offsets: otherwise a batch that ends in between looks as if it had no plan.
     committed = _last(checkpoint / "commits")
     planned = _last(checkpoint / "offsets")
     return Progress(committed, planned, _rows(checkpoint / "offsets" / str(committed)))
@@ -37,8 +37,8 @@ def _last(folder: Path) -> int:
 
 
 def _rows(plan: Path) -> int:
-    """What lies below the offsets of a batch. A line for each source follows the version and the
-    metadata; one that has seen nothing yet is a dash."""
+    """The number of rows below the offsets of a batch. After the version and the metadata there
+    is one line for each source; a source without rows is a dash."""
     if not plan.exists():
         return 0
     sources = [json.loads(line) for line in plan.read_text().splitlines()[2:] if line != "-"]

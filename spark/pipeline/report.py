@@ -35,7 +35,7 @@ def report(url: str, folder: Path, output: Path) -> None:
     read(RESULTS, FIELDS)
     read(DEAD, "reason string, topic string, seq long, data string")
     hours = spark.read.parquet(str(output / f"{RESULTS}.parquet"))
-    # The airports are five hours behind in winter: near enough to see the day.
+    # The airports are five hours behind in winter, which is accurate enough for a daily pattern.
     clock = (f.hour(f.to_timestamp("hour")) + 19) % 24
     mean = hours.groupBy("origin", clock.alias("clock")).agg(
         (f.sum("delay_sum") / f.sum("departed")).alias("delay")

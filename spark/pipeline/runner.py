@@ -1,4 +1,4 @@
-"""The streaming job from outside: started, killed where it hurts, started again."""
+"""Runs the streaming job as a process: starts it, kills it in the middle, starts it again."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .progress import Progress
 HERE = Path(__file__).resolve().parents[1]
 JOB_TIMEOUT = 900.0
 MIDDLE = (0.3, 0.7)
-"""Of the rows: a kill in the middle finds so many of them processed."""
+"""A kill in the middle happens when a share of the rows between these two is processed."""
 AIM = 0.45
-"""From where on the next batch that is under way is the one to kill."""
+"""From this share on, the next batch in progress is killed."""
 
 
 class Job:
-    """The streaming job in a session of its own: a Python process, a JVM and Spark's workers."""
+    """The streaming job in its own session: a Python process, a JVM and Spark's workers."""
 
     def __init__(self, url: str, folder: Path, per_trigger: dict[str, int]) -> None:
         self._log = (folder / "job.log").open("a")
@@ -48,12 +48,13 @@ class Job:
         self._log.close()
 
     def check(self) -> None:
-        """Ends the pipeline where the job has ended without being asked to."""
+        """Ends the pipeline if the job has ended without a request."""
         if (code := self._process.poll()) is not None:
             raise SystemExit(f"the job ended with {code}: {self._log_hint}")
 
     def signal(self, number: signal.Signals) -> None:
-        """To every process of the job: Spark's workers have left its group, not its session."""
+        """Signals every process of the job. Spark's workers have left its group, but not its
+        session."""
         for name in os.listdir("/proc"):
             try:
                 if name.isdecimal() and os.getsid(int(name)) == self._process.pid:
@@ -64,13 +65,13 @@ class Job:
     def kill(self) -> None:
         """SIGKILL for the driver, its JVM and every worker."""
         if self._process.poll() is None:
-            # Held first: what forks while it is looked for would get away.
+            # Stops the processes first: otherwise one that forks during the search would escape.
             self.signal(signal.SIGSTOP)
             self.signal(signal.SIGKILL)
             self._process.wait()
 
     def finish(self) -> None:
-        """Says that there is nothing more to come, and waits until all is processed."""
+        """Signals the end of the input, and waits until all rows are processed."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         if code := self._process.wait(timeout=JOB_TIMEOUT):
@@ -79,7 +80,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class KillPoint:
-    """Where a kill landed."""
+    """The state at a kill."""
 
     query: Progress
     fed: int
@@ -88,7 +89,7 @@ class KillPoint:
 
     @property
     def in_the_middle(self) -> bool:
-        """Whether rows were still being fed and processed, and many were before and after."""
+        """Whether rows were still fed and processed, with many rows before and after."""
         low, high = MIDDLE
         processed = low * self.total <= self.query.rows <= high * self.total
         return processed and self.query.busy and self.fed < self.total and self.published > 0
@@ -109,8 +110,8 @@ def kill_in_the_middle(
     progress: Callable[[], Progress],
     published: Callable[[], int],
 ) -> KillPoint:
-    """Kills the job in a batch, when it has processed enough. It is held still while what it does
-    is looked at: that is what it is killed in."""
+    """Kills the job during a batch, when it has processed enough. The job is stopped while its
+    progress is read, so that it is killed in exactly that state."""
     until = time.monotonic() + JOB_TIMEOUT
     while time.monotonic() < until:
         job.check()
@@ -120,10 +121,10 @@ def kill_in_the_middle(
         if now.rows >= AIM * total and now.busy:
             job.signal(signal.SIGSTOP)
             kill_point = KillPoint(progress(), feed.fed, total, published())
-            # Between two batches is not in one; at the end it is too late for it.
+            # Between two batches the kill would miss a batch, and at the end it is too late.
             if kill_point.query.busy or not feed.is_alive():
                 job.kill()
                 return kill_point
             job.signal(signal.SIGCONT)
         time.sleep(0.01)
-    raise SystemExit(f"the job came to nothing within {JOB_TIMEOUT:g} s")
+    raise SystemExit(f"the job made no progress within {JOB_TIMEOUT:g} s")

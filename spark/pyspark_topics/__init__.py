@@ -1,7 +1,7 @@
 """Topics as Spark tables and streams: `spark.read.format("topics")`.
 
-Spark imports every module named `pyspark_*` to look for a `DefaultSource`, and one that fails hides
-all the others. So this module imports nothing: the data source is loaded when it is asked for.
+Spark imports every module named `pyspark_*` to look for a `DefaultSource`, and a module that fails
+hides all others. So this module imports nothing: the data source is loaded on demand.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def __getattr__(name: str) -> Any:
     try:
         from .source import DefaultSource
     except ImportError as e:
-        # As an AttributeError: whoever looks for data sources goes on to the next module.
+        # As an AttributeError: a search for data sources continues with the next module.
         raise AttributeError(f"the data source of {__name__} cannot be loaded: {e}") from e
     return DefaultSource
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format known to a session whose workers do not find this package by themselves."""
+    """Registers the format in a session whose workers do not find this package automatically."""
     from .source import DefaultSource
 
     spark.dataSource.register(DefaultSource)

@@ -1,4 +1,4 @@
-"""What a source needs of an engine, wherever it is: a server, or a directory."""
+"""The operations that a source needs from an engine, on a server or in a directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
-    """A range of a topic, and what of it is wanted."""
+    """A range of a topic, and the requested part of it."""
 
     topic: str
     topic_id: int
@@ -32,39 +32,40 @@ class ScanRequest:
 
 
 class Scan(Protocol):
-    """A range as it arrives. `to_seq` is where the stream ends, known from its beginning."""
+    """A range as it is received. `to_seq` is the end of the stream, known from its start."""
 
     topic_id: int
     to_seq: int
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All of it; raises `Interrupted` where it ended early."""
+        """The whole range; raises `Interrupted` if it ended early."""
 
 
 class Access(Protocol):
-    """Reads of an engine. Everything may raise `TopicsError`."""
+    """Reads of an engine. Every method may raise `TopicsError`."""
 
     def heads(self, topics: Subscription) -> dict[str, Head]:
-        """The topics that there are."""
+        """The existing topics."""
 
     def split(self, whole: Range, records: int) -> Sequence[int]:
-        """Where parts of so many records end; the last is the end of the range."""
+        """The ends of parts of `records` records; the last is the end of the range."""
 
     def fill(self, whole: Range, size: int) -> int:
-        """Where the first part of about so many bytes ends."""
+        """The end of a first part of about `size` bytes."""
 
     def seek(self, topic: str, ts_ms: int) -> int:
         """The first seq at or after a time."""
 
     def scan(self, request: ScanRequest) -> AbstractContextManager[Scan]:
-        """One attempt. What keeps it from beginning is raised: `Interrupted` or the reason."""
+        """One attempt. Raises `Interrupted` or the reason if it cannot start."""
 
     def keep_open(self) -> AbstractContextManager[None]:
-        """What it opens for the first request inside stays open for the others."""
+        """Keeps resources that the first request inside opens for the following ones."""
 
 
 def access(to: Connection) -> Access:
-    """One for each process and place: Spark's workers are forked, and used for many tasks."""
+    """One instance for each process and connection: Spark's workers are forked and run many
+    tasks."""
     return _access(os.getpid(), to)
 
 

@@ -1,4 +1,4 @@
-"""Batch reads: what there was when the DataFrame was made."""
+"""Batch reads: the records that existed when the DataFrame was created."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .reading import ReadPlan, TopicsPartition
 log = logging.getLogger("pyspark_topics")
 
 SEEKS = 1_000
-"""Above so many topics a condition on the time is left to Spark."""
+"""With more topics than this, a condition on the time is left to Spark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def refuse_missing(options: ReadOptions, found: Container[str]) -> None:
 
 
 def positions(engine: Access, heads: Mapping[str, Head], wanted: Positions) -> dict[str, int]:
-    """The next seq to read of each topic, by words, seqs or a time."""
+    """The next seq to read of each topic, from words, seqs or a time."""
     found = {}
     for name, head in heads.items():
         at = wanted.of(name)
@@ -112,7 +112,7 @@ class TopicsReader(DataSourceReader):
         return Pushes(self._push)
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        # The row of a gap has neither tag nor node: a filter of the engine would not see it.
+        # The row of a gap has neither tag nor node, so a filter in the engine would drop it.
         if self._options.on_gap == "emit" or not self._options.push_filters:
             return filters
         left = self._pushed.take(filters)
@@ -155,12 +155,12 @@ class TopicsReader(DataSourceReader):
         return self._plan.read(partition)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Tasks need the plan alone, not the ranges of every topic.
+        # Tasks need only the plan, not the ranges of every topic.
         return (_Reading, (self._plan,))
 
 
 class _Reading(DataSourceReader):
-    """What is left of a reader in a task."""
+    """The part of a reader that a task needs."""
 
     def __init__(self, tasks: ReadPlan) -> None:
         self._plan = tasks

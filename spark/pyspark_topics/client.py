@@ -21,7 +21,7 @@ from .options import Connection
 JSON = "application/json"
 ARROW = "application/vnd.apache.arrow.stream"
 BROKEN = (OSError, http.client.HTTPException)
-"""What a connection fails with."""
+"""The errors of a broken connection."""
 
 NO_SUCH_NAME = (socket.EAI_NONAME, socket.EAI_FAIL, getattr(socket, "EAI_NODATA", None))
 """What a resolver says of a name that does not exist; `EAI_AGAIN` may pass."""
@@ -35,19 +35,19 @@ log = logging.getLogger("pyspark_topics")
 
 
 class Backoff:
-    """Waits that grow, until a deadline."""
+    """Increasing waits, up to a deadline."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self.reset()
 
     def reset(self) -> None:
-        """There was progress."""
+        """Resets the waits after progress."""
         self._until = time.monotonic() + self._seconds
         self._next = 0.05
 
     def wait(self, error: Exception, least: float = 0.0) -> None:
-        """Waits; raises `error` when there is no time left."""
+        """Waits; raises `error` if no time is left."""
         pause = max(least, self._next * random.uniform(0.5, 1.0))
         if time.monotonic() + pause >= self._until:
             raise error
@@ -75,7 +75,7 @@ class Client:
         content: str = JSON,
         once: bool = False,
     ) -> dict[str, Any]:
-        """The answer to a request; tried again while the server is away, unless `once`."""
+        """The answer to a request; retried while the server is unavailable, unless `once`."""
         if body is not None and content == JSON:
             body = json.dumps(body).encode()
         backoff = Backoff(self._retry_seconds)
@@ -102,7 +102,7 @@ class Client:
     def open(
         self, method: str, path: str, body: bytes | None, content: str = JSON, accept: str = JSON
     ) -> http.client.HTTPResponse:
-        """One attempt; the body of the answer is the caller's to read. A refusal is raised."""
+        """One attempt; the caller reads the body of the answer. A refusal is raised."""
         headers = {"Accept": accept, **self._headers}
         if body is not None:
             headers["Content-Type"] = content
@@ -153,7 +153,7 @@ class Client:
         return self._is_tls
 
     def close(self) -> None:
-        """Lets go of the connection: the next request makes another."""
+        """Closes the connection; the next request opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -181,12 +181,12 @@ class Client:
 
 
 def _is_closed_by_server(connection: http.client.HTTPConnection) -> bool:
-    """Whether the server has closed a connection that nothing was asked on for a while."""
+    """Whether the server has closed an idle connection."""
     if connection.sock is None:
         return False
     poll = select.poll()
     poll.register(connection.sock, select.POLLIN)
-    # Nothing is to come before a request but the end.
+    # The only valid event before a request is the end of the connection.
     return bool(poll.poll(0))
 
 

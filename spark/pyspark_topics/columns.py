@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _META = pa.map_(pa.string(), pa.field("value", pa.string()))
 
-# Spark accepts these and nothing near them: no large strings, no other unit or zone, and a map
-# whose children are named otherwise passes its check and fails in the JVM.
+# Spark accepts exactly these types: no large strings, no other unit or zone. A map with other names
+# of its children passes Spark's check and fails in the JVM.
 _ARROW = {
     "topic": pa.string(),
     "seq": pa.int64(),
@@ -45,11 +45,11 @@ _SPARK: dict[str, DataType] = {
     "data": StringType(),
 }
 SINK = ("topic", "node", "tag", "meta", "data")
-"""The columns that a sink takes."""
+"""The columns that a sink accepts."""
 
 
 def spark_schema(options: ReadOptions) -> StructType:
-    """The schema of a source that is given none."""
+    """The schema of a source without a user-defined one."""
     return StructType(
         [
             StructField(name, BinaryType() if options.binary and name == "data" else kind)
@@ -60,7 +60,7 @@ def spark_schema(options: ReadOptions) -> StructType:
 
 
 def arrow_schema(wanted: StructType) -> pa.Schema:
-    """The same columns for Arrow; a schema that is not a choice of them is refused."""
+    """The same columns for Arrow; refuses a schema that is not a subset of them."""
     fields = []
     for column in wanted.fields:
         kind = _SPARK.get(column.name)
@@ -84,13 +84,13 @@ def arrow_schema(wanted: StructType) -> pa.Schema:
 
 
 def is_binary(schema: pa.Schema) -> bool:
-    """Whether `data` is asked for as bytes."""
+    """Whether `data` is requested as bytes."""
     at = schema.get_field_index("data")
     return at >= 0 and bool(pa.types.is_binary(schema.field(at).type))
 
 
 def sink_types(schema: StructType, topic: str | None) -> None:
-    """Refuses what a sink cannot write, before any row is."""
+    """Refuses a schema that a sink cannot write, before any row is written."""
     names = schema.fieldNames()
     if unknown := sorted(set(names) - set(SINK)):
         raise InvalidOption(

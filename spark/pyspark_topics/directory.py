@@ -1,4 +1,4 @@
-"""Topics of a data directory or backup, by the engine's read-only scanner, in this process."""
+"""Topics of a data directory or backup, read by the engine in read-only mode, in this process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 class Directory(Splits):
-    """See `Access`. Any number of processes may read a directory; nobody may have it open to
-    write. Not thread-safe."""
+    """See `Access`. Any number of processes may read a directory while no process has it open
+    for writing. Not thread-safe."""
 
     def __init__(self, to: Connection) -> None:
         assert to.path is not None
@@ -41,8 +41,8 @@ class Directory(Splits):
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
-        """The engine, open as long as it is used: Spark's workers live on, and a directory that
-        they have open cannot be written to."""
+        """The engine, open only while it is used: Spark's workers keep running, and a directory
+        that they have open cannot be opened for writing."""
         if self._uses == 0:
             self._engine = _as_topics_error(self._opens)
         self._uses += 1
@@ -108,7 +108,8 @@ def _names(engine: Any, topics: Subscription) -> Iterator[str]:
 
 
 def _as_topics_error(call: Callable[[], T]) -> T:
-    """The engine's errors as this package's, which need no native module to be understood."""
+    """Converts the engine's errors into this package's, which can be unpickled without the
+    native module."""
     import topics_engine
 
     try:

@@ -1,4 +1,4 @@
-"""What can go wrong, named for what it was."""
+"""The errors of this package, with their causes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class TopicsError(Exception):
-    """A refusal, with the server's stable code. Survives pickling between Spark's processes."""
+    """A refusal with the server's stable code. Survives pickling between Spark's processes."""
 
     def __init__(
         self,
@@ -27,12 +27,12 @@ class TopicsError(Exception):
 
 
 class InvalidOption(TopicsError):
-    """An option, a schema or a filter that makes no sense."""
+    """An invalid option, schema or filter."""
 
 
 class DataLoss(TopicsError):
-    """Records are gone that should have been read."""
+    """Records that should have been read are lost."""
 
 
 class Interrupted(TopicsError):
-    """A stream or an answer ended before its end: to be asked for again."""
+    """A stream or an answer ended early: request it again."""

@@ -1,4 +1,4 @@
-"""Requests and answers in the fields of the HTTP interface, which a directory is body in too."""
+"""Requests and answers in the fields of the HTTP interface, which a directory uses too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .planning import Head, Range
 
 
 class Splits:
-    """Parts of a range, for whoever can ask for them."""
+    """Splits ranges, for classes that can send a split request."""
 
     def split(self, whole: Range, records: int) -> Sequence[int]:
         return _ends(whole, self._split(whole.topic, _split_body(whole, {"max_records": records})))
@@ -30,7 +30,7 @@ def _split_body(whole: Range, size: dict[str, int]) -> dict[str, int]:
 
 
 def _ends(whole: Range, answer: dict[str, Any]) -> list[int]:
-    """Where the parts of a range end, by the answer to a split."""
+    """The ends of the parts of a range, from the answer to a split."""
     ends = [int(part["to_seq"]) + 1 for part in answer["splits"]]
     return [*(end for end in ends if whole.lo < end < whole.hi), whole.hi]
 

@@ -1,4 +1,4 @@
-"""Filters that the engine applies, so that fewer rows travel."""
+"""Filters that the engine applies, so that fewer rows are transferred."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ COMPARISONS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqu
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which records of a range are read."""
+    """The selected records of a range."""
 
     match: tuple[str, str, str] | None = None
     """`("tag", "Eq", "x")` or `("tag", "Glob", "x*")`."""
     nodes: tuple[str, ...] = ()
-    """Only records of these nodes; empty: of any."""
+    """Only records of these nodes; empty: of all."""
 
 
 @dataclass(slots=True)
 class Pushed:
-    """What was taken of a query's conditions, all of which must hold."""
+    """The accepted conditions of a query, all of which must hold."""
 
     lo: int = 1
     hi: int | None = None
@@ -49,11 +49,11 @@ class Pushed:
     selection: Selection = field(default_factory=Selection)
 
     def take(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Takes what it can; what it does not apply exactly is returned."""
+        """Accepts the conditions that it can; returns those that it does not apply exactly."""
         return [f for f in filters if not self._take(f)]
 
     def narrow(self, span: Span) -> Span:
-        """The part of a span that the conditions on seq leave."""
+        """The part of a span that satisfies the conditions on seq."""
         lo = max(span.lo, self.lo)
         hi = span.hi if self.hi is None else min(span.hi, self.hi)
         return Span(span.topic_id, lo, max(lo, hi))
@@ -93,7 +93,7 @@ class Pushed:
 
     def _take_ts(self, f: Filter) -> None:
         value = f.value  # type: ignore[attr-defined]
-        # A time without a zone is one of the session's, which is not known here.
+        # A time without a zone is in the session's zone, which is not known here.
         if not isinstance(value, datetime) or value.tzinfo is None:
             return
         ms = value.timestamp() * 1000
@@ -126,11 +126,11 @@ class Pushed:
 
 
 class Pushes:
-    """`pushFilters` of a reader, for sessions that push filters and for those that do not.
+    """`pushFilters` of a reader, for sessions with and without filter pushdown.
 
     Spark refuses a reader that overrides the method while `filterPushdown.enabled` is off, and
-    finds out by comparing `pushFilters.__func__` with its own. This is a property that says it is
-    Spark's own, and is called all the same where the setting is on.
+    detects this by comparing `pushFilters.__func__` with its own. This is a property that claims to
+    be Spark's own method and is still called if the setting is on.
     """
 
     def __init__(self, take: Callable[[list[Filter]], Iterable[Filter]]) -> None:

@@ -1,10 +1,11 @@
-"""How far a stream is: the JSON that Spark keeps in its checkpoint.
+"""The position of a stream: the JSON that Spark keeps in its checkpoint.
 
 `{"v":1,"t":{"orders":[topic_id, from, to]}}`: the batch that ends here reads `from <= seq < to`, so
-`to` is the next seq to read. The batch's own start is in it because Spark does not keep the first
-one: after a crash in the first batch it would be asked for again, and "latest" has moved by then.
+`to` is the next seq to read. The batch's own start is included because Spark does not keep the
+first offset: after a crash in the first batch Spark would request it again, and "latest" has moved
+by then.
 
-Spark compares offsets as strings: the keys are sorted, and nothing else may vary.
+Spark compares offsets as strings, so the keys are sorted and the text has one form only.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class Offset:
         return Offset(spans)
 
     def to_read(self, start: Offset) -> Iterator[tuple[str, Span]]:
-        """What the batch that ends here reads. An entry that is also the start's was read then."""
+        """The spans that the batch ending here reads. An entry equal to the start's was read
+        before."""
         for name, span in sorted(self.spans.items()):
             if len(span) and start.spans.get(name) != span:
                 yield name, span

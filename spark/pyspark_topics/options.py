@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from .errors import InvalidOption
 
 EARLIEST, LATEST = -2, -1
-"""Positions that are no seqs, as Kafka writes them."""
+"""Positions that are not seqs, with the values that Kafka uses."""
 
 OnGap = Literal["fail", "log", "emit"]
 
@@ -25,16 +25,16 @@ KNOWN = (
     *("includeMeta", "dataType", "consistency", "pushFilters"),
     *("topic", "writerId", "txnAppId", "txnVersion", "staleEpoch"),
 )
-"""Options of sources and sinks; what is one's alone, the other passes over."""
+"""Options of sources and sinks; each side ignores those of the other."""
 SPARKS = ("checkpointLocation", "queryName")
-"""What Spark takes for itself, and hands on."""
+"""Options that Spark uses itself and passes on."""
 
 _SPECIAL = re.compile(r"[.^$*+?{}\[\]|()\\]")
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Where to begin or to end: one position for all topics, seqs by topic, or a time."""
+    """The start or end of a read: one position for all topics, seqs by topic, or a time."""
 
     default: int
     by_topic: tuple[tuple[str, int], ...] = ()
@@ -46,7 +46,7 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which topics: names, or a regular expression that a whole name matches."""
+    """The selected topics: names, or a regular expression that must match a whole name."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -58,7 +58,7 @@ class Subscription:
 
     @property
     def prefix(self) -> str:
-        """What every name that the pattern matches begins with."""
+        """The common prefix of all names that the pattern matches."""
         assert self.pattern is not None
         return literal_prefix(self.pattern)
 
@@ -75,7 +75,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a source is told."""
+    """The options of a source."""
 
     connection: Connection
     topics: Subscription
@@ -95,7 +95,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a sink is told."""
+    """The options of a sink."""
 
     connection: Connection
     topic: str | None
@@ -106,7 +106,7 @@ class WriteOptions:
 
 
 def refuse_unknown(options: Mapping[str, str]) -> None:
-    """Refuses an option that there is not: one that is misspelt would not be missed."""
+    """Refuses an unknown option, because a misspelt one would otherwise have no effect."""
     known = {name.lower(): name for name in (*KNOWN, *SPARKS)}
     for name in options:
         if name.lower() in known:
@@ -208,14 +208,14 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def literal_prefix(pattern: str) -> str:
-    """The characters that everything that a regular expression matches begins with."""
+    """The prefix of every text that a regular expression matches, as far as it is literal."""
     out, at = "", 0
     while at < len(pattern):
         step, char = 1, pattern[at]
         if char == "\\" and at + 1 < len(pattern) and not pattern[at + 1].isalnum():
             step, char = 2, pattern[at + 1]
         elif _SPECIAL.match(char):
-            # An alternative further on makes what came before optional.
+            # A later alternative makes the earlier characters optional.
             return "" if "|" in pattern[at:] else out
         if pattern[at + step : at + step + 1] in ("*", "?", "{"):
             return "" if "|" in pattern[at:] else out

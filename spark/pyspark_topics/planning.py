@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .offsets import Span
 
 RANGES_PER_TASK = 256
-"""A task that reads many small topics reads at most so many: each is a request."""
+"""The maximum of small topics that one task reads: each is a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +36,31 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A topic as it is now."""
+    """The current state of a topic."""
 
     topic_id: int
     earliest: int
-    """The first seq that is kept; one above the head when there is none."""
+    """The first stored seq; one above the head if there is none."""
     end: int
-    """The seq after the last one that can be read."""
+    """The seq after the last readable one."""
     next: int
-    """The seq that the next record gets: above `end` after a crash has taken unsynced ones."""
+    """The seq of the next record; above `end` after a crash has lost unsynced ones."""
     count: int
     bytes: int
 
     @property
     def record_bytes(self) -> float:
-        """What a record weighs, on average."""
+        """The average size of a record."""
         return self.bytes / self.count if self.count else 0.0
 
 
 Splitter = Callable[[Range, int], Sequence[int]]
-"""The ends, rising, of the parts of a range of so many records; the last is the range's own."""
+"""Returns the ascending ends of parts of a range with the given number of records; the last is
+the range's end."""
 
 
 def evenly(whole: Range, records: int) -> list[int]:
-    """Parts of as many seqs each, from arithmetic alone."""
+    """Parts with equal numbers of seqs, computed without the engine."""
     parts = max(1, -(-len(whole) // records))
     return [whole.lo + len(whole) * i // parts for i in range(1, parts + 1)]
 
@@ -71,9 +72,9 @@ def plan(
     min_partitions: int,
     split: Splitter = evenly,
 ) -> list[tuple[Range, ...]]:
-    """Tasks of about `records` records, at least `min_partitions` if there are so many records.
+    """Tasks of about `records` records, at least `min_partitions` if there are enough records.
 
-    A large topic is several tasks, small topics share one. Every seq is in exactly one task.
+    A large topic has several tasks, small topics share one. Every seq is in exactly one task.
     """
     ranges = [Range(s.topic_id, name, s.lo, s.hi) for name, s in spans if len(s)]
     total = sum(len(r) for r in ranges)
@@ -105,9 +106,9 @@ def _pack(pieces: list[Range], size: int) -> list[tuple[Range, ...]]:
 
 
 def share(lags: Mapping[str, int], limit: int) -> dict[str, int]:
-    """How many of `limit` each topic gets, in proportion to its lag; at most its lag, at most
-    `limit` in all, and all of it when there is lag enough. Ties go to the larger lag, then by name.
-    """
+    """Each topic's part of `limit`, in proportion to its lag: at most its lag, at most `limit`
+    in total, and the whole limit if there is enough lag. Ties go to the larger lag, then by
+    name."""
     total = sum(lags.values())
     if total <= limit:
         return dict(lags)

@@ -1,4 +1,4 @@
-"""What a task does: the records of its ranges as Arrow batches of the columns asked for."""
+"""The work of a task: reads the records of its ranges as Arrow batches of the requested columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TopicsPartition(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What all tasks of a read have in common. Pickled."""
+    """The common state of all tasks of a read. Pickled."""
 
     connection: Connection
     schema: pa.Schema
@@ -41,7 +41,7 @@ class ReadPlan:
     selection: Selection
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Spark makes one empty partition of none at all."""
+        """Reads a task; Spark passes an empty partition if there is none."""
         if partition is None or not partition.value:
             return
         engine = access(self.connection)
@@ -85,7 +85,7 @@ def loss_of(loss: Loss) -> DataLoss:
 
 
 class _RangeRead:
-    """One range, read to its end whatever happens to the connection."""
+    """One range, read to its end across broken connections."""
 
     def __init__(self, engine: Access, plan: ReadPlan, whole: Range) -> None:
         self._engine = engine
@@ -93,7 +93,7 @@ class _RangeRead:
         self._range = whole
         self._last = whole.hi - 1
         self._cursor = whole.lo - 1
-        """The last seq that was dealt with: nothing up to it is asked for again."""
+        """The last processed seq: seqs up to it are not requested again."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         backoff = Backoff(self._plan.connection.retry_seconds)
@@ -101,8 +101,8 @@ class _RangeRead:
             before = self._cursor
             try:
                 yield from self._attempt()
-                # The head that the range was planned with has been seen; but where only what is
-                # synced counts the stream may end before it.
+                # The planned range ends at or below the head. With `strong` consistency the stream
+                # can end earlier, before records that are not synced yet.
                 trouble: TopicsError = Interrupted(
                     f"{self._range} ended at {self._cursor}", "short_read"
                 )
@@ -129,11 +129,11 @@ class _RangeRead:
                 return
             for batch in scan.batches():
                 yield from self._rows(batch)
-            # Behind the last record there may be deleted and filtered ones.
+            # Deleted and filtered records may follow the last record.
             self._cursor = max(self._cursor, min(scan.to_seq, self._last))
 
     def _request(self) -> ScanRequest:
-        """What is not read yet."""
+        """The unread part."""
         plan, one = self._plan, self._range
         wanted = tuple(name for name in plan.schema.names if name != "seq")
         return ScanRequest(
@@ -148,7 +148,7 @@ class _RangeRead:
         )
 
     def _rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The cursor moves when what lies below it has been taken."""
+        """The cursor moves when the rows below it have been yielded."""
         gap_to = batch.column("gap_to")
         at = 0
         if gap_to.null_count < len(gap_to):

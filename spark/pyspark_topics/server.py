@@ -1,4 +1,4 @@
-"""Topics of a server, by its HTTP interface."""
+"""Topics of a server, through its HTTP interface."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .options import Connection, Subscription
 from .planning import Head
 
 STATES = 2_000
-"""Topics asked for at once."""
+"""Topics in one request for states."""
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
@@ -38,7 +38,7 @@ class Server(Splits):
             except TopicsError as e:
                 if e.code != "invalid_request":
                     raise
-                # More topics than one answer may hold: their names come a page at a time.
+                # More topics than one answer may have: list their names in pages.
                 names = [name for name in self._names(topics.prefix) if topics.matches(name)]
         found = {}
         for at in range(0, len(names), STATES):
@@ -68,7 +68,7 @@ class Server(Splits):
 
     @contextmanager
     def scan(self, request: ScanRequest) -> Iterator[HttpScan]:
-        """One attempt: whoever reads knows where to go on."""
+        """One attempt; the reader knows the position from which to continue."""
         body = json.dumps(scan_body(request)).encode()
         path = path_of("topics", request.topic, "scan")
         whole = False
@@ -95,7 +95,7 @@ class HttpScan:
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self._body = _Body(response)
         self.whole = False
-        """Whether its end was seen: the connection can be used again."""
+        """Whether its end was received, so that the connection can be used again."""
         try:
             self._stream = pa.ipc.open_stream(self._body)
         except pa.ArrowInvalid as e:
@@ -109,14 +109,14 @@ class HttpScan:
             yield from self._stream
         except (pa.ArrowInvalid, *BROKEN) as e:
             raise Interrupted(f"the stream broke off: {e}", "unavailable") from e
-        # Arrow takes the end of the input for the end of the stream.
+        # Arrow accepts the end of the input as the end of the stream.
         if self._body.tail != END_OF_STREAM or self._body.read(1):
             raise Interrupted("the stream ended without its marker", "unavailable")
         self.whole = True
 
 
 class _Body:
-    """The body of an answer as a file, which remembers its last bytes."""
+    """The body of an answer as a file that remembers its last bytes."""
 
     closed = False
 

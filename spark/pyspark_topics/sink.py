@@ -1,8 +1,8 @@
-"""Sinks: tasks stage rows, which nobody sees; one commit publishes them, all or nothing.
+"""Sinks: tasks stage rows, which are invisible until one commit publishes them, all or nothing.
 
-A stage belongs to one attempt of one task, so a task that fails and runs again leaves nothing
-behind. The commit names the stages that count, under a writer and an epoch: the engine keeps the
-last epoch of every writer, and answers its repeat as the first time.
+A stage belongs to one attempt of one task, so a failed and repeated task leaves no rows. The commit
+names the valid stages under a writer and an epoch. The engine stores the last epoch of every writer
+and gives a repeated commit the same answer.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ log = logging.getLogger("pyspark_topics")
 
 PART_ROWS = 32_768
 PART_BYTES = 8 << 20
-"""A part is one request: buffered whole in memory here and there, and synced. Spark's own batches
-are smaller."""
+"""A part is one request: both sides buffer it completely in memory, and the server syncs it.
+Spark's own batches are smaller."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class Writer:
         self.name = name
 
     def stage(self, stage: str, part: int, rows: pa.Table) -> None:
-        """A repeat is a no-op, so a broken connection is no reason to give up."""
+        """Stages a part. A repeat has no effect, so the request is repeated after a broken
+        connection."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as out:
             out.write(rows)
@@ -92,7 +93,7 @@ class Writer:
         return self._client.call("POST", path_of("txn", self.name, "commit"), body, once=once)
 
     def state(self) -> tuple[int, set[str]]:
-        """The last epoch, and the stages that wait."""
+        """The last epoch, and the waiting stages."""
         try:
             answer = self._client.call("GET", path_of("txn", self.name))
         except TopicsError as e:
@@ -144,11 +145,11 @@ class _Stage:
 
 
 class _Staging:
-    """The side of a sink that runs in tasks."""
+    """The part of a sink that runs in tasks."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
-        # One name for all tasks of a batch write: this is pickled.
+        # One name for all tasks of a batch write, because this object is pickled.
         self._job = uuid.uuid4().hex
 
     def _writer_of(self, query: str | None, topic: str) -> str:
@@ -198,7 +199,7 @@ class _Staging:
                 yield topic, rows.filter(pc.equal(topics, topic))
 
     def _abort(self, messages: Iterable[WriterCommitMessage | None]) -> None:
-        """Never undoes what a commit published: that is not staged any more."""
+        """Never undoes a commit: published rows are no longer staged."""
         client = Client(self._options.connection)
         for staged in _stages(_results(messages)):
             Writer(client, staged.writer).drop(staged.stage)
@@ -219,7 +220,8 @@ class TopicsWriter(_Staging, DataSourceArrowWriter):
             return f"{given.app}:{given.topic or topic}"
         if given.writer is not None:
             return given.writer
-        # Not one for each write: the engine remembers every writer. A writer belongs to a key.
+        # Not a new name for each write, because the engine remembers every writer. A writer belongs
+        # to a key.
         key = hashlib.sha256((given.connection.token or "").encode()).hexdigest()[:16]
         return f"pyspark-batch-{key}"
 
@@ -252,7 +254,7 @@ class TopicsWriter(_Staging, DataSourceArrowWriter):
 
 
 class TopicsStreamWriter(_Staging, DataSourceStreamArrowWriter):
-    """A stream's sink: exactly once, by query and batch."""
+    """The sink of a stream: exactly once, by query and batch."""
 
     def _writer_of(self, query: str | None, topic: str) -> str:
         name = self._options.writer or query
@@ -351,7 +353,7 @@ def publish_unnamed(writer: Writer, stages: list[Staged], job: str, seconds: flo
 
 
 def parts(batches: Iterable[pa.RecordBatch], topic: str | None) -> Iterator[pa.Table]:
-    """The rows in the engine's columns, in pieces that a request can carry."""
+    """The rows in the engine's columns, in pieces that fit into a request."""
     buffered: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -373,7 +375,8 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _shaped(batch: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
-    """Sinks get whatever types the session has for a column: large strings, views, not null."""
+    """Converts the session's types of a column, such as large strings, views and not-null types,
+    into the engine's."""
     columns: dict[str, pa.Array] = {}
     for name in SINK:
         if name == "topic" and topic is not None:

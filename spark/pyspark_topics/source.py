@@ -1,4 +1,4 @@
-"""The data source `topics`: what Spark asks for its readers and writers."""
+"""The data source `topics`: creates the readers and writers that Spark requests."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from .sink import TopicsStreamWriter, TopicsWriter
 from .stream import TopicsStreamReader
 
 SOON = 5.0
-"""Seconds that a server may be away while a DataFrame is made; its plan waits longer."""
+"""The time in seconds that a server may be unavailable while a DataFrame is created; its plan
+waits longer."""
 
 
 class DefaultSource(DataSource):
-    """Made by Spark, in a worker, for every DataFrame and every write."""
+    """Created by Spark, in a worker, for every DataFrame and every write."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -56,10 +57,11 @@ class DefaultSource(DataSource):
         return TopicsStreamWriter(options)
 
     def __getstate__(self) -> dict[str, Any]:
-        """One DataFrame is one snapshot. Spark plans it again for some of its actions, each time
-        in another process, from what is pickled right after this object was made: so the ranges
-        are fixed then. A stream has no use for them, and nobody is told of a failure here: the
-        plan meets it again.
+        """A DataFrame is one snapshot. For some of its actions Spark plans it again, each time in
+        another
+        process, from the pickled form of this object. So the ranges are fixed when it is pickled. A
+        stream
+        does not need them. A failure here is not reported, because the plan meets it again.
         """
         if not self._snapshot_tried:
             self._snapshot_tried = True

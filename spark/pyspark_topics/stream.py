@@ -1,4 +1,4 @@
-"""Streaming reads: one batch after the other, each a span of every topic that has something new."""
+"""Streaming reads: a sequence of batches, each a span of every topic with new records."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ from .reading import ReadPlan, TopicsPartition, loss_of
 log = logging.getLogger("pyspark_topics")
 
 POLL = 0.01
-"""Seconds between two questions for the heads, at least; more where the answer takes long: Spark
-asks as fast as it is answered."""
+"""The minimum of seconds between two polls of the heads; more if answers are slow, because Spark
+polls as fast as it is answered."""
 EXACT_FILLS = 64
-"""Topics of a batch whose bytes the engine is asked for; those of others are estimated."""
+"""The number of topics of a batch whose sizes the engine computes; those of other topics are
+estimated."""
 
 
 class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One per query run, in a process of its own. Spark promises neither `commit` nor `stop`:
-    nothing depends on them."""
+    """One instance per run of a query, in its own process. Spark guarantees neither `commit` nor
+    `stop`, so nothing depends on them."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -56,7 +57,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._warned: set[str] = set()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Asked for twice at a first start: the same both times."""
+        """Spark calls it twice at a first start; both calls return the same offset."""
         if self._initial is None:
             engine = access(self._options.connection)
             with engine.keep_open():
@@ -82,7 +83,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pinned = self._heads()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """`start` itself when there is nothing new: Spark compares strings."""
+        """Returns `start` itself if there are no new records, because Spark compares strings."""
         heads = self._heads() if self._pinned is None else self._pinned
         was = Offset.parse(start)
         spans = self._next(was, heads)
@@ -102,7 +103,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(spans).json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """For the progress report: what the last poll saw."""
+        """The result of the last poll, for the progress report."""
         if not self._known:
             return None
         return Offset(
@@ -128,17 +129,17 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._tasks.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The checkpoint is Spark's; nothing is kept here."""
+        """Spark keeps the checkpoint; this reader stores nothing."""
 
     def stop(self) -> None:
-        """There is nothing to let go of that the end of the process does not."""
+        """The end of the process releases every resource."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_Reading, (self._tasks,))
 
     def _heads(self) -> dict[str, Head]:
-        """The heads as they are now, never as they were: who appends rows and then waits until the
-        stream has processed all that is available waits for a poll that finds nothing new."""
+        """The current heads, never cached ones: a caller that appends rows and then waits until
+        the stream has processed all available rows waits for a poll without new rows."""
         time.sleep(max(0.0, self._next_poll - time.monotonic()))
         asked = time.monotonic()
         self._known = access(self._options.connection).heads(self._options.topics)
@@ -181,7 +182,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _fill(
         self, spans: dict[str, Span], heads: Mapping[str, Head], size: int
     ) -> dict[str, Span]:
-        """What of the spans has so many bytes: never less than one record."""
+        """The first part of the spans with this number of bytes: at least one record."""
         weights = {
             name: max(1, round(len(span) * heads[name].record_bytes))
             for name, span in spans.items()
@@ -207,7 +208,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _Reading(DataSourceStreamReader):
-    """What is left of a reader in a task."""
+    """The part of a reader that a task needs."""
 
     def __init__(self, tasks: ReadPlan) -> None:
         self._tasks = tasks
@@ -227,7 +228,7 @@ def _losses(was: Offset, now: Offset) -> Iterator[Loss]:
 
 
 def _is_rewound(was: Offset, spans: Mapping[str, Span]) -> bool:
-    """Whether a topic begins below where it was: what comes there next is new."""
+    """Whether a topic starts below its last position: its next records are new."""
     return any(
         span.topic_id == spans[name].topic_id and spans[name].hi < span.hi
         for name, span in was.spans.items()

@@ -1,4 +1,4 @@
-"""One Spark session and one server for all tests; a topic name of its own for each."""
+"""One Spark session and one server for all tests; each test has its own topic name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ os.environ.setdefault("TOPICS_SPARK_TIER", "1")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves `slow` tests out of the quick gate, unless one is asked for by its name."""
+    """Skips `slow` tests at the quick gate, unless one is selected by name."""
     quick = os.environ.get("TOPICS_GATE", "quick") == "quick"
     if not quick or any("::" in argument for argument in config.args):
         return
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class Topics:
-    """The server, and what tests do to it directly."""
+    """The server, and direct calls to it."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -45,7 +45,7 @@ class Topics:
         return self.client.call("PUT", f"/v0/topics/{topic}", config)["topic_id"]
 
     def append(self, topic: str, rows: list[Any], **fields: Any) -> int:
-        """One record for each row; the last seq."""
+        """Appends one record for each row; returns the last seq."""
         last = 0
         for at in range(0, len(rows), 10_000):
             records = [{"data": row, **fields} for row in rows[at : at + 10_000]]
@@ -54,7 +54,7 @@ class Topics:
         return last
 
     def moment(self) -> int:
-        """A time, ms, after what was appended before and before what will be appended next."""
+        """A time, ms, after earlier appends and before later ones."""
         time.sleep(0.02)
         at = int(time.time() * 1000)
         time.sleep(0.02)
@@ -64,7 +64,7 @@ class Topics:
         self.client.call("DELETE", f"/v0/topics/{topic}")
 
     def rows(self, topic: str) -> list[dict[str, Any]]:
-        """Every record that is kept."""
+        """Every stored record."""
         found: list[dict[str, Any]] = []
         after: Any = "earliest"
         while True:
@@ -103,7 +103,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         failures=3,
         folder=tmp_path_factory.mktemp("spark"),
         spark__sql__shuffle__partitions="1",
-        # Half the time of a micro-batch is the renaming of checkpoint files with their checksums.
+        # Half the time of a micro-batch is spent on renaming checkpoint files and their checksums.
         spark__sql__streaming__checkpointFileManagerClass=(
             "org.apache.spark.sql.execution.streaming.checkpointing."
             "FileSystemBasedCheckpointFileManager"
@@ -115,7 +115,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def pushing(spark: Any) -> Iterator[None]:
-    """A session that pushes filters."""
+    """A session with filter pushdown."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     yield
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
@@ -144,7 +144,7 @@ def read(spark: Any, topics: Topics, topic: str) -> Callable[..., Any]:
 
 
 class Stream:
-    """A query from topics into a topic, that can be run again and again on its checkpoint."""
+    """A query from topics into a topic that can run repeatedly on its checkpoint."""
 
     def __init__(self, spark: Any, topics: Topics, source: str, sink: str, where: Path) -> None:
         self.spark, self.topics = spark, topics
@@ -164,13 +164,14 @@ class Stream:
         return writer.trigger(availableNow=True).start()
 
     def run(self, change: Callable[[Any], Any] | None = None, **options: str) -> list[Any]:
-        """To the end of what there is; the progress of every batch that had rows."""
+        """Runs to the end of the available records; returns the progress of every batch with
+        rows."""
         query = self.query(change, **options)
         query.awaitTermination()
         return [p for p in query.recentProgress if p["numInputRows"]]
 
     def offsets(self) -> dict[int, Any]:
-        """The offsets of the batches that were planned."""
+        """The offsets of the planned batches."""
         found = {}
         for file in (self.checkpoint / "offsets").iterdir():
             if file.name.isdecimal():
@@ -178,7 +179,7 @@ class Stream:
         return found
 
     def forget_commit(self, batch: int) -> None:
-        """As if Spark had died before it noted that a batch was done."""
+        """Simulates a crash of Spark before it recorded that a batch was done."""
         folder = self.checkpoint / "commits"
         (folder / str(batch)).unlink()
         (folder / f".{batch}.crc").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A server in front of the server, that breaks what it is told to."""
+"""A proxy in front of the server that breaks selected requests."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
 What = Literal["refuse", "forget", "cut", "unmark", "busy", "hang up"]
-"""Closes without asking; asks and closes; sends half of the answer; sends all of it but an Arrow
-stream's last marker; says 503; sends the answer, and closes."""
+"""Closes without forwarding; forwards and closes; sends half of the answer; sends all of it
+except the last marker of an Arrow stream; answers 503; sends the answer and closes."""
 
 
 class Proxy:
-    """Forwards everything; `break_next` says what to break."""
+    """Forwards every request; `break_next` selects requests to break."""
 
     def __init__(self, port: int) -> None:
         self.seen: list[str] = []
-        """Paths that were asked for."""
+        """The requested paths."""
         self.bodies: list[bytes] = []
         self._orders: list[tuple[str, What, int]] = []
         self._lock = threading.Lock()
@@ -32,7 +32,7 @@ class Proxy:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def break_next(self, path: str, what: What, times: int = 1) -> None:
-        """The next requests whose path contains `path`."""
+        """Breaks the next requests whose path contains `path`."""
         with self._lock:
             self._orders.append((path, what, times))
 

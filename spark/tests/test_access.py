@@ -1,4 +1,4 @@
-"""Keys: what a source and a sink need, and what nobody gets to see."""
+"""Keys: the rights that a source and a sink need, and that keys are never shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEYS = "all-of-it,only-reads:read,only-writes:write:out."
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server with keys, and a topic; its address."""
+    """A server with keys, and a topic; yields its address."""
     keys = {"TOPICS_API_KEYS": KEYS}
     with Server(tmp_path_factory.mktemp("guarded") / "data", env=keys) as server:
         client = Client(Connection(server.url, "all-of-it", None, 10.0))

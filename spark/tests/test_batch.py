@@ -151,7 +151,7 @@ def test_a_dataframe_counted_twice_while_a_writer_appends_is_one_snapshot(topics
     assert frame.filter("seq > 10").count() == 90
     assert frame.select(f.max("seq")).collect()[0][0] == 100
     assert chosen.filter("seq > 10").count() == 90
-    # Made before, counted after.
+    # The DataFrame is created before the appends and counted after them.
     assert later.count() == 100
     assert read().count() == 150
 
@@ -160,7 +160,7 @@ def test_a_snapshot_holds_in_sessions_that_push_filters(pushing, topics, topic, 
     topics.append(topic, list(range(100)))
     frame = read()
     topics.append(topic, list(range(50)))
-    # Each condition is planned anew, in another process; none stays behind.
+    # Each condition is planned again, in another process; no condition persists.
     assert frame.filter("seq > 10").count() == 90
     assert frame.filter("seq > 20").count() == 80
     assert frame.count() == 100
@@ -189,15 +189,18 @@ def test_pushed_filters_are_applied_by_the_engine(pushing, topics, topic, read):
         frame = read(subscribePattern=rf"{topic}\..*", pushFilters="true")
         chosen = frame.filter(condition)
         assert chosen.count() == expected, str(condition)
-        # What is not applied exactly is left to Spark, in a node of its own.
+        # Conditions that are not applied exactly stay with Spark, in a separate node.
         plan = chosen._jdf.queryExecution().executedPlan().toString()
         assert bool(re.search(r"\bFilter ", plan)) is not pushed, plan
 
 
 def test_why_pushing_filters_takes_an_option(pushing, topics, topic, read):
-    """Spark 4.3 keeps one planned read for each table that was loaded, and what the last condition
-    left of it is what every other scan of the same table gets. When this fails, Spark has been
-    mended: the option can go."""
+    """Spark 4.3 keeps one planned read for each loaded table, and every other scan of the same
+    table gets
+    the result that the last condition left. If this test fails, Spark has fixed this and the option
+    can
+    be removed.
+    """
     topics.append(topic, list(range(100)))
     frame = read(pushFilters="true")
     assert frame.filter("seq > 90").count() == 10
@@ -205,10 +208,10 @@ def test_why_pushing_filters_takes_an_option(pushing, topics, topic, read):
     frame = read(pushFilters="true")
     both = frame.filter("seq > 90").unionAll(frame.filter("seq > 50"))
     assert both.count() != 60
-    # One DataFrame for each condition, as the documentation asks for.
+    # One DataFrame for each condition, as the documentation recommends.
     both = read(pushFilters="true").filter("seq > 90")
     assert both.unionAll(read(pushFilters="true").filter("seq > 50")).count() == 60
-    # Without the option everything is right.
+    # Without the option every result is correct.
     frame = read()
     assert frame.filter("seq > 90").unionAll(frame.filter("seq > 50")).count() == 60
     assert frame.count() == 100
@@ -216,7 +219,7 @@ def test_why_pushing_filters_takes_an_option(pushing, topics, topic, read):
 
 @pytest.mark.slow
 def test_more_than_ten_thousand_topics_by_pattern(topics, topic, read):
-    # More than one answer of the server names.
+    # More topics than one answer of the server lists.
     names = [f"{topic}.{n:05}" for n in range(10_500)]
     for at in range(0, len(names), 500):
         appends = [

@@ -1,4 +1,4 @@
-"""Broken connections: reads go on where they were, writes are repeated, nothing twice."""
+"""Broken connections: reads continue at their position, writes are repeated, nothing is doubled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_read_goes_on_where_it_was(topics, topic, read, proxy, what):
     proxy.break_next("/scan", what, times=3)
     rows = read("seq long", url=proxy.url).collect()
     assert sorted(row.seq for row in rows) == list(range(1, ROWS + 1))
-    # Without its marker a stream is no whole one, but no row of this range is missing from it.
+    # A stream without its marker is incomplete, but no row of this range is missing from it.
     assert sum("/scan" in path for path in proxy.seen) == (1 if what == "unmark" else 4)
 
 
@@ -138,7 +138,7 @@ def test_a_stream_without_its_end_is_an_error(topics, topic, proxy):
         proxy.break_next("/scan", what)
         with pytest.raises(Interrupted):
             scan(server, topic, 100)
-    # The connection that was broken is not used again.
+    # The broken connection is not used again.
     assert scan(server, topic, 100) == 100
 
 
@@ -146,7 +146,7 @@ def test_a_connection_that_the_server_closed_meanwhile_is_no_failure(topics, pro
     client = Client(Connection(proxy.url, None, None, 5.0))
     proxy.break_next("/topics", "hang up")
     client.call("GET", "/v0/topics")
-    # The end has come in when the connection can be read.
+    # When the connection is readable, its end has arrived.
     assert select.select([client._connection.sock], [], [], 10)[0]
     client.call("GET", "/v0/topics")
     assert (len(proxy.seen), caplog.records) == (2, [])
@@ -179,10 +179,10 @@ def test_a_batch_write_is_published_once(spark, topics, topic, proxy, what):
 
 
 def test_what_cannot_be_read_is_named(topics, topic, read):
-    """The stream breaks off behind what it could give; asked for the rest, the server says why."""
+    """The stream ends after the last readable record; a request for the rest returns the reason."""
     topics.append(topic, [{"pad": "x" * 1000}] * 9000)
     topics.client.call("POST", f"/v0/topics/{topic}", {"records": [{"data_b64": "/w=="}]})
-    # A cause that was taken for a broken connection would be waited for.
+    # If the cause counted as a broken connection, the read would wait.
     patient = {"retryTimeoutMs": "600000"}
     with pytest.raises(PySparkException, match=r"record 9001 is binary.*dataType=binary"):
         read("data string", **patient).collect()
@@ -190,5 +190,5 @@ def test_what_cannot_be_read_is_named(topics, topic, read):
     server = Server(Connection(topics.url, None, None, 5.0))
     with pytest.raises(Interrupted):
         scan(server, topic, 9001)
-    # What does not need the column does not fail by it.
+    # A read without the damaged column does not fail.
     assert read("seq long", **patient).count() == 9001

@@ -1,4 +1,4 @@
-"""Filters: what is taken is applied exactly, all else goes back to Spark."""
+"""Filters: accepted ones are applied exactly, all others are returned to Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream's reader alone, on heads that the test makes up."""
+"""The reader of a stream alone, with heads that the test sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA = StructType([StructField("seq", LongType())])
 
 
 class Fake:
-    """An engine of which only the heads are asked, and the clock."""
+    """An engine that answers only requests for heads and sizes, and the clock."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Head] = {}
@@ -81,7 +81,7 @@ def test_what_is_asked_for_again_when_idle_is_byte_identical(fake):
     first = latest(one, one.initialOffset())
     again = latest(one, json.loads(json.dumps(first)))
     assert json.dumps(again) == json.dumps(first)
-    # Topics that are empty change nothing either.
+    # Empty topics change nothing either.
     fake.set("aa", 1)
     assert json.dumps(latest(one, first)) == json.dumps(first)
 
@@ -93,7 +93,8 @@ def test_a_crash_in_the_first_batch_loses_nothing(fake):
     fake.set("a", 21)
     end = latest(one, start)
     assert spans(one.partitions(start, end)) == [("a", 1, 11, 21)]
-    # Spark dies. Its next run asks for the first offset again, which has moved, and has the end.
+    # Spark crashes. Its next run requests the first offset again, which has moved, and knows the
+    # end.
     fake.set("a", 31)
     other = reader(startingOffsets="latest")
     moved = other.initialOffset()
@@ -123,8 +124,8 @@ def test_an_idle_topic_is_not_read_again_when_another_goes_on(fake):
 
 
 def test_a_poll_tells_what_was_there_when_it_was_asked(fake):
-    """`processAllAvailable` waits for a poll that finds nothing new: one that was answered from
-    before would end it without the rows that were appended before it was called."""
+    """`processAllAvailable` waits for a poll without new rows: a cached answer would end it
+    before the rows that were appended earlier were processed."""
     fake.set("a", 11)
     one = reader()
     first = one.latestOffset(one.initialOffset(), ReadAllAvailable())
@@ -145,12 +146,12 @@ def test_a_poll_asks_for_the_heads_once_and_not_at_once_again(fake, monkeypatch)
         assert fake.asked == asked + 1
         return fake.now - began - fake.seconds
 
-    # A server that takes long to answer is asked a third of the time at most.
+    # A slow server is polled at most a third of the time.
     for seconds, pause in ((0.0, 0.25), (0.125, 0.25), (0.5, 1.0)):
         fake.seconds = seconds
         poll()
         assert poll() == pause
-    # A batch was processed meanwhile: nobody waits.
+    # A batch was processed in the meantime: no wait.
     fake.now += 10
     assert poll() == 0
 
@@ -168,7 +169,7 @@ def test_limits(fake):
 def test_both_limits_hold(fake):
     fake.set("a", 1001)
     one = reader(maxOffsetsPerTrigger="30", maxBytesPerTrigger="20")
-    # A record has ten bytes here, or less.
+    # A record here has at most ten bytes.
     fake.topics["a"] = replace(fake.topics["a"], bytes=10_000)
     assert latest(one, one.initialOffset())["t"]["a"] == [1, 1, 3]
     one = reader(maxOffsetsPerTrigger="30", maxBytesPerTrigger="20000")
@@ -201,14 +202,14 @@ def test_a_head_that_went_back_is_a_loss_but_a_lost_tail_is_not(fake):
     fake.set("a", 11)
     one, other = reader(), reader(failOnDataLoss="false")
     end = latest(one, one.initialOffset())
-    # A crash took records that were seen: their seqs are not given again.
+    # A crash lost records that were read: their seqs are not assigned again.
     fake.set("a", 6, after=20)
     assert latest(one, end) == end
     # A backup was restored.
     fake.set("a", 6)
     with pytest.raises(DataLoss, match="rewound"):
         latest(one, end)
-    # What is written from now on is new.
+    # Records that are written from now on are new.
     back = latest(other, end)
     assert (back["t"]["a"], spans(other.partitions(end, back))) == ([1, 6, 6], [])
     fake.set("a", 8)

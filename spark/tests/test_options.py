@@ -1,4 +1,4 @@
-"""Options: what is taken, what is refused and by which word."""
+"""Options: accepted ones, and refusals that name the option."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_an_unknown_option_is_refused_with_the_one_that_was_meant(take, given: s
 def test_an_option_like_none_that_there_is_names_all_of_them():
     with pytest.raises(InvalidOption, match='unknown option "zzz"; known are url, token, '):
         read(zzz="1")
-    # What Spark takes for itself comes along, and what is the other side's may.
+    # Options that Spark uses itself are accepted, and so are those of the other side.
     read(checkpointLocation="/tmp/x", queryName="q", writerId="w")
     write(checkpointLocation="/tmp/x", queryName="q", subscribe="a")
 

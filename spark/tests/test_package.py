@@ -1,4 +1,4 @@
-"""The package as Spark finds it."""
+"""How Spark finds the package."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ print(time.perf_counter() - started, *sorted(set(sys.modules) - before))
 
 
 def test_it_never_fails_at_import():
-    # Neither Spark nor Arrow: no data source, and no exception that would hide other packages'.
+    # Without Spark or Arrow there is no data source, and no exception that would hide other
+    # packages'.
     code = "import pyspark_topics; print(hasattr(pyspark_topics, 'DefaultSource'))"
     assert run(code, "-S").strip() == "False"
     assert "pyspark_topics" in {m.name for m in pkgutil.iter_modules([str(HOME)])}
@@ -89,7 +90,7 @@ def test_spark_connect(spark, topics, topic, tmp_path):
     topics.append(topic, list(range(100)))
     client = Path(__file__).with_name("connect_client.py")
     command = [sys.executable, str(client), topics.url, topic, str(tmp_path)]
-    # The session of this process has set the environment; its own JVM is none of the client's.
+    # The session of this process has set the environment; the client does not use its JVM.
     unset = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
     env = {name: value for name, value in os.environ.items() if name not in unset}
     env["SPARK_TESTING"] = "1"  # any port

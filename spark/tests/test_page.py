@@ -1,4 +1,4 @@
-"""What the page on Spark shows runs as it stands there; only its addresses are others."""
+"""Runs the code of the Spark page unchanged, except for its addresses."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_a_directory_is_read(spark, closed):
     rows = frame.select("seq", f.get_json_object("data", "$.n").cast("int").alias("n")).collect()
     assert sorted(row.n for row in rows) == list(range(25_000))
     assert all(row.seq == row.n + 1 for row in rows)
-    # It is as it was, and no worker has it open any more.
+    # The directory is unchanged, and no worker has it open any more.
     with te.open(str(closed)) as db:
         assert db.topic("b").append(4).first_seq == 4
 

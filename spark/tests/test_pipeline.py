@@ -1,4 +1,4 @@
-"""The pipeline: its feed, its kill, its judgement; and all of it on a few days."""
+"""The pipeline: its feed, its kill, its comparison; and a run over a few days."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LANDED = KillPoint(Progress(committed=6, planned=7, rows=450), fed=600, total=10
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
-    """A program as the Makefile starts it."""
+    """Runs a program as the Makefile starts it."""
     env = {**os.environ, "PYTHONPATH": "..:../tests"}
     command = [sys.executable, "-m", *args]
     return subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True, timeout=300)
@@ -95,7 +95,7 @@ def test_progress_is_what_committed_batches_cover(tmp_path):
 def test_the_feed_waits_for_the_job(topics, topic):
     flights = dataset(days=10)["flights"]
     lead, processed, rests = 1500, 0, 0
-    # A simulated day begins at the time of the first row, whenever that is.
+    # A simulated day starts at the time of the first row.
     first = flights[0].arrives
     day = max(Counter((row.arrives - first) // timedelta(days=1) for row in flights).values())
     feed = Feed(topics.url, {topic: flights}, lambda: processed, lead)
@@ -104,7 +104,7 @@ def test_the_feed_waits_for_the_job(topics, topic):
     while feed.is_alive():
         assert time.monotonic() < until
         if feed.fed - processed > lead:
-            # It is at rest, until more is processed.
+            # It waits until more rows are processed.
             assert feed.fed - processed <= lead + day
             processed = feed.fed
             rests += 1
@@ -114,7 +114,7 @@ def test_the_feed_waits_for_the_job(topics, topic):
 
 
 def alive(stat: Path) -> bool:
-    """Whether a process runs: not when it is gone, or waits for its new parent to notice."""
+    """Whether a process runs: false if it has exited, even if its new parent has not reaped it."""
     try:
         return stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
@@ -122,7 +122,7 @@ def alive(stat: Path) -> bool:
 
 
 def test_a_kill_reaches_what_left_the_group(tmp_path, monkeypatch):
-    """Spark's workers do: `setpgid` is what their daemon begins with."""
+    """Spark's workers leave the group: their daemon starts with `setpgid`."""
     program = tmp_path / "pipeline" / "job.py"
     program.parent.mkdir()
     (program.parent / "__init__.py").touch()
@@ -143,7 +143,7 @@ def test_a_kill_reaches_what_left_the_group(tmp_path, monkeypatch):
     stat = Path(f"/proc/{noted.read_text()}/stat")
     until = time.monotonic() + 20
     while alive(stat):
-        assert time.monotonic() < until, "it was not killed"
+        assert time.monotonic() < until, "the process was not killed"
         time.sleep(0.01)
     with pytest.raises(SystemExit, match=f"{-signal.SIGKILL}"):
         job.check()

@@ -1,4 +1,4 @@
-"""Offsets and partitions: every seq in exactly one task, whatever the shape."""
+"""Offsets and partitions: every seq is in exactly one task, whatever the shape of the topics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_an_offset_comes_back_and_its_text_is_canonical(found: dict[str, Span]):
     backwards = dict(reversed(list(found.items())))
     assert json.dumps(Offset(backwards).json()) == text
     assert Offset.parse(json.loads(text)) == Offset(found)
-    # What Spark does to an offset that is handed back as it came.
+    # The operations of Spark on an offset that it passes back.
     assert json.dumps(json.loads(text)) == text
 
 
@@ -52,10 +52,11 @@ def test_what_is_no_offset_is_refused(value: dict[str, object]):
 
 def test_a_batch_reads_from_its_own_start():
     end = Offset({"a": Span(1, 5, 9), "b": Span(2, 4, 4), "c": Span(3, 1, 8)})
-    # The first batch, begun at "latest", again after a crash: the start has moved past the end.
+    # The first batch, started at "latest", runs again after a crash: the start has moved past the
+    # end.
     moved = Offset({"a": Span(1, 12, 12), "b": Span(2, 4, 4), "c": Span(3, 1, 1)})
     assert dict(end.to_read(moved)) == {"a": Span(1, 5, 9), "c": Span(3, 1, 8)}
-    # Another source had something new, this one nothing: the offset is the one before.
+    # Another source had new records, this one had none: the offset is the previous one.
     assert dict(end.to_read(end)) == {}
 
 

@@ -1,4 +1,4 @@
-"""Sinks: all or nothing, once, whatever fails when."""
+"""Sinks: all or nothing, once, whatever fails."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_all_columns_are_written(spark, topics, topic):
     (second,) = topics.rows(f"{topic}.b")
     assert second["data"] == []
     assert "$tag" not in second or second["$tag"] is None
-    # The option wins over the column.
+    # The option takes precedence over the column.
     write(frame, topics, topic=f"{topic}.c")
     assert topics.data(f"{topic}.c") == [{"x": 1}, []]
 
@@ -182,11 +182,11 @@ def batch_of(first, rows, pad=""):
         ([], []),
         ([batch_of(0, 0), batch_of(0, 0)], []),
         ([batch_of(0, 10), batch_of(10, 0), batch_of(10, 5)], [15]),
-        # Small batches share a part, as far as they fit.
+        # Small batches share a part as far as they fit.
         ([batch_of(i * 30, 30) for i in range(7)], [90, 90, 30]),
         ([batch_of(0, 250)], [100, 100, 50]),
         ([batch_of(0, 90), batch_of(90, 120), batch_of(210, 80)], [90, 100, 100]),
-        # Few rows may be too many bytes.
+        # A few rows may have too many bytes.
         ([batch_of(0, 5, "x" * 3000), batch_of(5, 20)], [3, 22]),
         ([batch_of(0, 2, "x" * 20_000)], [1, 1]),
     ],
@@ -202,7 +202,7 @@ def test_parts_are_what_a_request_can_carry(monkeypatch, batches, expected):
 
 
 def task(topics, topic, batches):
-    """What a task of a batch write does, in this process; the writer and what it staged."""
+    """Runs a task of a batch write in this process; returns the writer and its stage."""
     options = CaseInsensitiveDict({"url": topics.url, "topic": topic, "writerId": topic})
     one = DefaultSource(options).writer(StructType().add("data", "string"), False)
     return one, one.write(iter(batches))
@@ -251,7 +251,7 @@ def test_a_stream_restarted_at_every_phase_of_a_batch(topics, topic, stream, pro
     elif phase == "staged":
         proxy.break_next("/commit", "refuse", times=1000)
     elif phase == "published":
-        # It is published; nobody hears of it, and nobody may ask again.
+        # It is published, but the answer is lost, and no retry is possible.
         proxy.break_next("/commit", "forget", times=1000)
     if phase == "committed":
         stream.run()
@@ -264,7 +264,7 @@ def test_a_stream_restarted_at_every_phase_of_a_batch(topics, topic, stream, pro
     assert len(topics.data(stream.sink)) == (200 if published else 100)
     proxy.heal()
     topics.append(topic, list(range(200, 250)))
-    # Another plan: the batch is staged anew, in other parts.
+    # Another plan: the batch is staged again, in other parts.
     stream.run(minPartitions="5", maxOffsetsPerTrigger="20")
     assert numbers(topics, stream.sink) == list(range(250))
 

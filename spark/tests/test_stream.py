@@ -1,4 +1,4 @@
-"""Streaming reads: admission, restarts, topics that come and go, gaps."""
+"""Streaming reads: admission, restarts, topics that are deleted and created, gaps."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_available_now_ends_at_the_heads_of_its_start(topics, topic, stream):
     topics.append(topic, list(range(20)))
 
     def late(frame):
-        # While the first batch runs there are more rows: they belong to the next run.
+        # More rows arrive during the first batch: they belong to the next run.
         url, name = topics.url, topic
 
         @f.udf("string")
@@ -103,7 +103,7 @@ def test_a_stream_from_the_latest_loses_nothing_to_a_crash_in_its_first_rows(
     def change(frame):
         return frame.select(fail("data").alias("data"))
 
-    # The query begins at the head, then there is something to do, which fails.
+    # The query starts at the head; then a batch has rows, and fails.
     spark = stream.spark
     frame = spark.readStream.format("topics").load(
         url=topics.url, subscribe=topic, startingOffsets="latest"
@@ -174,7 +174,7 @@ def test_a_topic_created_again_under_a_planned_batch(topics, topic, stream):
     topics.append(topic, list(range(10, 13)))
     with pytest.raises(PySparkException, match="recreated"):
         stream.run()
-    # The planned rows are gone; their epoch had been published, so nothing is there twice.
+    # The planned rows are gone; their epoch was published, so no row is doubled.
     stream.run(failOnDataLoss="false")
     assert numbers(topics, stream.sink) == [*range(5), *range(10, 13)]
 
@@ -192,7 +192,7 @@ def test_a_topic_deleted_under_the_stream(topics, topic, stream):
 
 
 def trimmed(topics, topic):
-    """Of 30 records the last 10 are left."""
+    """The last 10 of 30 records are stored."""
     topics.create(topic, cap_records=10, discard="old")
     topics.append(topic, list(range(3)))
     topics.append(topic, list(range(3, 30)))
@@ -200,7 +200,7 @@ def trimmed(topics, topic):
 
 
 def described(frame):
-    """Rows of a gap have no data: what they say is in meta."""
+    """The row of a gap has no data: its description is in meta."""
     return frame.select(f.coalesce("data", f.to_json("meta")).alias("data"))
 
 
@@ -218,7 +218,7 @@ def test_a_tombstone_is_logged(topics, topic, stream):
 
 @pytest.mark.parametrize("gaps", ["log", "emit"])
 def test_every_range_that_is_lost_is_logged(topics, topic, caplog, gaps):
-    # In this process: what a task logs goes to the log of its executor.
+    # Runs in this process, because the log of a task goes to its executor.
     names = [f"{topic}.a", f"{topic}.b"]
     for name in names:
         trimmed(topics, name)
@@ -238,7 +238,7 @@ def test_a_topic_created_again_becomes_a_row(topics, topic, stream):
     topics.append(topic, list(range(5)))
     stream.run()
     topics.append(topic, list(range(5, 8)))
-    # The batch is planned, and its topic is another one when its tasks come to read it.
+    # The batch is planned, and its topic is replaced before its tasks read it.
     with pytest.raises(PySparkException, match="on purpose"):
         stream.run(lambda frame: frame.select(f.raise_error(f.lit("on purpose")).alias("data")))
     topics.drop(topic)
@@ -268,7 +268,7 @@ def test_a_tombstone_in_the_range_of_a_batch(topics, topic, read):
     assert (first.topic, first.seq, first.ts, first.data) == (topic, 5, None, None)
     assert first.meta == {"gap_from": "5", "gap_to": "20", "gap_reason": "cap"}
     assert [row.seq for row in rest] == [21, 22, 23, 24]
-    # Parts of a range that lie in the gap tell their own share of it.
+    # Each part of a range within the gap reports its own share of it.
     rows = read(gaps="emit", minPartitions="5", **options).orderBy("seq").collect()
     gaps = [(int(r.meta["gap_from"]), int(r.meta["gap_to"])) for r in rows if r.data is None]
     assert [seq for lo, hi in gaps for seq in range(lo, hi + 1)] == list(range(5, 21))

@@ -1,4 +1,4 @@
-//! The enumerator: every call, every survival.
+//! Enumerates the crash states of a recording: every call, every survival.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,27 +8,28 @@ use std::time::Instant;
 use topics_env::sim::{CrashOptions, DiskImage, Survival};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::points::{Point, Walk, points};
+use super::points::{Point, PointCursor, points};
 use super::probe::{Plan, Probe, probe};
 use super::report::{Failure, Report};
 use crate::harness::sized;
 use crate::oracle::{Keep, World};
 use crate::run::{Dice, HookSpec, Recording};
 
-/// How far an enumeration goes.
+/// The limits of an enumeration.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Distinct disks wanted; more random survivals are added until there are so many.
+    /// The wanted number of distinct disks; more random survivals are added until it is reached.
     pub states: usize,
     /// Stop at the first failure (mutants).
     pub first: bool,
-    /// Stop then, whatever was found.
+    /// Stop at this time, whatever was found.
     pub until: Option<Instant>,
     pub threads: usize,
     pub hook: HookSpec,
     pub options: CrashOptions,
     pub rounds: usize,
-    /// Visit every nth point only, from this one on: (n, first). A small gate samples so.
+    /// Visit only every nth point, starting with this one: (n, first). The smaller gates sample
+    /// this way.
     pub every: (usize, usize),
 }
 
@@ -47,7 +48,7 @@ impl Default for Limits {
     }
 }
 
-/// Judges a recording's crash states; in rounds, until there are as many as wanted.
+/// Judges a recording's crash states, in rounds, until the wanted number is reached.
 pub fn enumerate(rec: &Recording, limits: &Limits) -> Report {
     let mut limits = limits.clone();
     let mut report = round(rec, &limits, 0);
@@ -81,7 +82,8 @@ fn round(rec: &Recording, limits: &Limits, n: u64) -> Report {
                 let mut worker = Worker::new(rec, limits, n);
                 loop {
                     let i = next.fetch_add(1, Ordering::SeqCst);
-                    // Whoever stops at the first failure looks here and there first.
+                    // A search that stops at the first failure samples points from the whole
+                    // recording first.
                     let i = if limits.first { spread.get(i).copied() } else { Some(i) };
                     let Some((i, chunk)) = i.and_then(|i| Some((i, chunks.get(i)?))) else { break };
                     let late = limits.until.is_some_and(|t| Instant::now() > t);
@@ -108,28 +110,30 @@ fn round(rec: &Recording, limits: &Limits, n: u64) -> Report {
     report
 }
 
-/// All numbers below `n`, such that the first ones of them are far apart: the bits reversed.
+/// All numbers below `n`, ordered so that the first ones are far apart: by reversed bits.
 pub fn spread(n: usize) -> Vec<usize> {
     let bits = usize::BITS - n.leading_zeros();
     let reversed = |i: usize| i.reverse_bits() >> (usize::BITS - bits.max(1));
     (0..1usize << bits).map(reversed).filter(|i| *i < n).collect()
 }
 
-/// Above how many survivals of a point a search takes only some of them.
+/// The number of survivals of a point above which a search samples them.
 const MANY: usize = 256;
 const SOME: usize = 12;
 
-/// A disk's bytes, the clock, and what recovery tells a restart from a power cut by: the boot.
+/// The hash of a disk's bytes, the clock, and the boot by which recovery distinguishes a restart
+/// from a power cut.
 type Disk = (u64, u64, (u64, u64));
 
 struct Worker<'r> {
     rec: &'r Recording,
     limits: &'r Limits,
     seed: u64,
-    walk: Walk<'r>,
-    /// The point that the walk has come to.
+    position: PointCursor<'r>,
+    /// The point that the cursor has reached.
     reached: Point,
-    /// Recoveries of disks met lately: the same disk is judged anew where more was promised.
+    /// Recoveries of recent disks: a disk is judged again at a point with more acks, without
+    /// another recovery.
     met: HashMap<Disk, Arc<Probe>>,
 }
 
@@ -137,30 +141,30 @@ impl<'r> Worker<'r> {
     fn new(rec: &'r Recording, limits: &'r Limits, n: u64) -> Self {
         let seed = rec.seed ^ (n << 48);
         let reached = Point { life: 0, at: 0 };
-        Self { rec, limits, seed, walk: Walk::new(rec), reached, met: HashMap::new() }
+        Self { rec, limits, seed, position: PointCursor::new(rec), reached, met: HashMap::new() }
     }
 
     fn chunk(&mut self, points: &[Point]) -> Report {
         let mut report = Report::default();
         if points.first().is_some_and(|p| *p < self.reached) {
-            self.walk = Walk::new(self.rec);
+            self.position = PointCursor::new(self.rec);
         }
         for &p in points {
             self.reached = p;
-            self.walk.seek(p);
-            let plan = self.walk.plan(p, &self.limits.hook);
+            self.position.seek(p);
+            let plan = self.position.plan(p, &self.limits.hook);
             let mut states = Vec::new();
-            let all = self.walk.cursor.survivals(self.seed, &self.limits.options);
+            let all = self.position.cursor.survivals(self.seed, &self.limits.options);
             if self.limits.first && all.len() > MANY {
-                // With so much pending, other points show the same.
+                // With this many pending calls, other points cover the remaining survivals.
                 let some = spread(all.len()).into_iter().take(SOME).map(|i| all[i]);
-                states.extend(some.map(|s| (s, false, self.walk.cursor.image(s))));
+                states.extend(some.map(|s| (s, false, self.position.cursor.image(s))));
             } else {
-                self.walk.cursor.states(self.seed, &self.limits.options, &mut |state| {
+                self.position.cursor.states(self.seed, &self.limits.options, &mut |state| {
                     states.push((state.survival, state.sampled, state.image));
                 });
             }
-            let killed = self.walk.killed();
+            let killed = self.position.killed();
             self.judge(p, &plan, Survival::KeepAll, killed, true, &mut report);
             self.failed_write_back(p, &plan, &mut report);
             for (survival, sampled, image) in states {
@@ -176,15 +180,15 @@ impl<'r> Worker<'r> {
         report
     }
 
-    /// A kill after which the write-back fails, of all pages and of some: at some of the points, unless
-    /// a mutant is looked for. What it keeps is what a power cut must keep.
+    /// Judges kills after which the write-back of all pages, or of some, fails: at some of the
+    /// points, and not in a search for a mutant. The verdict expects what a power cut must keep.
     fn failed_write_back(&mut self, p: Point, plan: &Plan, report: &mut Report) {
         let every = if self.limits.first { 1 } else { sized(4, 4, 1) };
         if Dice::new(self.seed ^ p.at as u64).below(every) != 0 {
             return;
         }
         for seed in [0, self.seed ^ (p.at as u64 + 1)] {
-            let Some(image) = self.walk.cursor.failed_write_back(seed) else { return };
+            let Some(image) = self.position.cursor.failed_write_back(seed) else { return };
             if seed == 0 {
                 report.systematic.insert(image.hash());
             }
@@ -215,7 +219,8 @@ impl<'r> Worker<'r> {
             self.met.clear();
         }
         let key = (hash, plan.wall, image.boot());
-        // The same bytes may be what a failed write-back of another file left, which a sync tells.
+        // Equal bytes can be the result of another file's failed write-back, which only a sync
+        // reports.
         let known = self.met.get(&key).filter(|_| !image.failed_write_back());
         let probe = match known {
             Some(p) => p.clone(),
@@ -228,7 +233,7 @@ impl<'r> Worker<'r> {
         };
         let kind = if killed { Keep::Kill } else { Keep::Power };
         report.outcomes.insert(probe.outcome);
-        let messages = verdict(&self.walk.world, &probe, kind);
+        let messages = verdict(&self.position.world, &probe, kind);
         let line = format!("{point:?} {survival:?} {killed} {hash:x} {messages:?}");
         report.digest = report.digest.rotate_left(5) ^ xxh3_64(line.as_bytes());
         if !messages.is_empty() {
@@ -240,7 +245,7 @@ impl<'r> Worker<'r> {
     }
 }
 
-/// Everything wrong with a recovery, given what had been promised.
+/// All problems of a recovery, given the earlier acks.
 pub fn verdict(world: &World, probe: &Probe, kind: Keep) -> Vec<String> {
     let mut out = probe.problems.clone();
     if let Some(why) = &probe.refused {

@@ -1,4 +1,4 @@
-//! Crash everywhere: enumerates what a disk may hold after each call, recovers, and asks the
+//! Crashes at every call: enumerates the disks that a crash can leave, recovers each, and asks the
 //! oracle.
 
 mod enumerate;
@@ -8,7 +8,7 @@ mod report;
 mod second;
 
 pub use enumerate::{Limits, enumerate, spread, verdict};
-pub use points::{Point, Walk, points};
+pub use points::{Point, PointCursor, points};
 pub use probe::{Mounted, Plan, Probe, Retry, panic_text, probe, reopened, shape};
 pub use report::{Failure, Report};
 pub use second::{again, second};

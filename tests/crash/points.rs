@@ -1,4 +1,4 @@
-//! The crash points of a recording, and the world at each of them.
+//! The crash points of a recording, and the oracle's state at each of them.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::probe::{Plan, Retry};
 use crate::oracle::{Body, Op, World};
 use crate::run::{HookSpec, Recording};
 
-/// After so many calls of a life.
+/// A number of calls of one process of the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Point {
     pub life: usize,
@@ -21,8 +21,8 @@ pub fn points(rec: &Recording) -> Vec<Point> {
     lives.flat_map(|(life, l)| (0..=l.fs.ops_len()).map(move |at| Point { life, at })).collect()
 }
 
-/// Walks the points in order, keeping disk and world in step.
-pub struct Walk<'r> {
+/// Visits the points in order and keeps disk and oracle state in step.
+pub struct PointCursor<'r> {
     rec: &'r Recording,
     next_event: usize,
     life: usize,
@@ -31,14 +31,14 @@ pub struct Walk<'r> {
     retries: Arc<Vec<Retry>>,
 }
 
-impl<'r> Walk<'r> {
+impl<'r> PointCursor<'r> {
     pub fn new(rec: &'r Recording) -> Self {
         let world = World { shards: 1, ..World::default() };
         let cursor = rec.lives[0].fs.crash_cursor();
         Self { rec, next_event: 0, life: 0, world, cursor, retries: Arc::new(retries(rec)) }
     }
 
-    /// Goes forward to a point; what had been called and acked by then is known.
+    /// Moves forward to a point: applies the calls and acks up to it.
     pub fn seek(&mut self, p: Point) {
         if p.life != self.life {
             self.life = p.life;
@@ -55,7 +55,7 @@ impl<'r> Walk<'r> {
         }
     }
 
-    /// How to recover here.
+    /// How to recover at this point.
     pub fn plan(&self, p: Point, hook: &HookSpec) -> Plan {
         Plan {
             tuning: self.rec.tuning(p.life, p.at),
@@ -69,7 +69,7 @@ impl<'r> Walk<'r> {
         }
     }
 
-    /// What a process that is killed here leaves to the next.
+    /// The disk that a process killed at this point leaves to the next one.
     pub fn killed(&self) -> DiskImage {
         let boot = self.rec.lives[self.life].boot;
         self.cursor.image(Survival::KeepAll).with_boot(boot).with_mount(boot)

@@ -1,4 +1,4 @@
-//! Recovers an image, looks, retries, writes, closes, opens again.
+//! Recovers an image, observes it, repeats writes, writes, closes, and opens again.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::oracle::{Observation, Rec, Retried, TopicObs, observe};
 use crate::run::{DIR, HookSpec, Tuning};
 
-/// A keyed write, to be repeated after recovery.
+/// A keyed write that is repeated after recovery.
 #[derive(Clone, Debug)]
 pub struct Retry {
     pub topic: String,
@@ -30,27 +30,28 @@ pub struct Plan {
     pub retries: Arc<Vec<Retry>>,
     /// Also write, close and open again.
     pub thorough: bool,
-    /// Keep a journal, for a person.
+    /// Keep a journal for a report.
     pub journal: bool,
-    /// No sync had failed: what a crash leaves then is no damage. A failed sync of a folder may
-    /// bring back a snapshot whose files are gone; an open does without it, `verify` names it.
+    /// No sync failed before: then a crash causes no damage. A failed sync of a directory can bring
+    /// back a snapshot whose files are gone; an open ignores it, `verify` reports it.
     pub sound: bool,
 }
 
-/// What a recovery showed.
+/// The result of a recovery.
 #[derive(Clone, Debug, Default)]
 pub struct Probe {
-    /// Why the open was refused.
+    /// The error of a refused open.
     pub refused: Option<String>,
     pub seen: Observation,
     pub retried: Vec<(usize, Retried)>,
-    /// What is wrong whatever was promised.
+    /// Problems that do not depend on earlier acks.
     pub problems: Vec<String>,
     /// Mutating calls of the first open.
     pub open_ops: usize,
-    /// All mutating calls, where asked for.
+    /// All mutating calls, if requested.
     pub journal: Vec<String>,
-    /// A digest of what readers see after this recovery: topics, records, floors, gaps, refusals.
+    /// A digest of the state that readers see after this recovery: topics, records, floors, gaps,
+    /// errors.
     pub outcome: u64,
 }
 
@@ -59,7 +60,7 @@ pub struct Mounted {
     pub fs: Arc<SimFs>,
     pub clock: Arc<SimClock>,
     plan: Plan,
-    /// Differs from one life to the next, or salts would repeat.
+    /// Differs for each process, so that salts do not repeat.
     seed: u64,
     opens: u64,
 }
@@ -84,7 +85,7 @@ impl Mounted {
     }
 }
 
-/// Recovers an image; a panic is a problem like any other.
+/// Recovers an image; a panic counts as a problem.
 pub fn probe(image: &DiskImage, plan: &Plan) -> Probe {
     let mut out = Probe::default();
     let mut disk = Mounted::new(image, plan);
@@ -101,14 +102,14 @@ pub fn probe(image: &DiskImage, plan: &Plan) -> Probe {
     out
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?").to_owned()
 }
 
 fn steps(disk: &mut Mounted, image: &DiskImage, plan: &Plan, out: &mut Probe) {
-    // A crash is not damage. Before there is an identity there is nothing to verify.
+    // A crash is not damage. Before STORE exists there is nothing to verify.
     if plan.sound && verifies(disk) && image.read(&format!("{DIR}/meta/STORE")).is_some() {
         verified(disk, out);
     }
@@ -131,7 +132,7 @@ fn steps(disk: &mut Mounted, image: &DiskImage, plan: &Plan, out: &mut Probe) {
     }
 }
 
-/// A crash damages nothing that is named: nothing fails its checksum, nothing is made anew.
+/// A crash damages no named file: no checksum fails, and no file is rebuilt.
 fn whole(engine: &Engine, out: &mut Probe) {
     let counts = engine.damage_counts();
     if counts != (0, 0) {
@@ -164,7 +165,7 @@ fn new_record(r: &Rec) -> NewRecord<'_> {
     }
 }
 
-/// The engine accepts writes, and closes and opens with the same state.
+/// The engine accepts writes, and closes and reopens with the same state.
 fn thorough(disk: &mut Mounted, image: &DiskImage, engine: Engine, out: &mut Probe) {
     let plan = disk.plan.clone();
     let wall = plan.wall;
@@ -187,7 +188,7 @@ fn thorough(disk: &mut Mounted, image: &DiskImage, engine: Engine, out: &mut Pro
         Ok(1) => expected.push(("zz-probe".into(), 1)),
         other => out.problems.push(format!("a new topic's first write: {other:?}")),
     }
-    // A file that is written on has an error to report, once: its round is abandoned.
+    // A file that is appended to reports its write-back error once, and its round is abandoned.
     let failing = image.failed_write_back();
     if failing {
         let _ = engine.checkpoint();
@@ -235,12 +236,12 @@ fn thorough(disk: &mut Mounted, image: &DiskImage, engine: Engine, out: &mut Pro
     }
 }
 
-/// Of the disks without a mutant, some.
+/// Selects a sample of the disks without a mutant.
 fn verifies(disk: &Mounted) -> bool {
     disk.seed.is_multiple_of(8) || !matches!(disk.plan.hook, HookSpec::None)
 }
 
-/// Every byte that is named is there, those too that no reader has asked for.
+/// Every named byte is valid, including bytes that no reader has requested.
 fn verified(disk: &Mounted, out: &mut Probe) {
     let env = env_on(&disk.fs, &disk.clock, disk.seed);
     match topics_engine::verify(&env, Path::new(DIR), &mut |_| ()) {
@@ -258,7 +259,7 @@ fn append_one(engine: &Engine, topic: &str) -> Result<u64, String> {
     engine.append(topic, &req).map(|a| a.first_seq).map_err(|e| e.to_string())
 }
 
-/// Whether a later look at a running engine fits an earlier one.
+/// Whether a later observation of a running engine extends an earlier one.
 fn extends(before: &TopicObs, after: &TopicObs, _retried: bool) -> bool {
     let config = &before.state.config;
     let evicts = config.cap_records > 0 || config.cap_bytes > 0 || config.ttl_ms > 0;
@@ -266,7 +267,7 @@ fn extends(before: &TopicObs, after: &TopicObs, _retried: bool) -> bool {
     same_id && before.records.iter().all(|r| after.get(r.seq).map_or(evicts, |a| a == r))
 }
 
-/// What a clean close and an open change: nothing, but for what is not logged.
+/// The differences after a clean close and an open: only unlogged state may change.
 pub fn reopened(before: &Observation, after: &Observation) -> Vec<String> {
     let mut out = Vec::new();
     for b in &before.topics {
@@ -293,7 +294,7 @@ pub fn reopened(before: &Observation, after: &Observation) -> Vec<String> {
 type Shape<'a> =
     (u64, u64, u64, u64, u64, u64, &'a [topics_engine::Gap], &'a topics_engine::TopicConfig);
 
-/// The state without what depends on when it is asked.
+/// The state without the parts that depend on the time of the observation.
 pub fn shape(t: &TopicObs) -> Shape<'_> {
     let s = &t.state;
     (s.topic_id, s.epoch, s.head_seq, s.earliest_seq, s.evict_floor, s.count, &s.gaps, &s.config)

@@ -1,4 +1,4 @@
-//! What an enumeration found, for a person and for comparison with another run.
+//! The result of an enumeration, for a reader and for comparison with another run.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -9,7 +9,7 @@ use topics_env::sim::{DiskImage, Survival};
 use super::points::Point;
 use super::probe::{Plan, probe};
 
-/// A crash state that breaks a promise.
+/// A crash state that violates a guarantee.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub point: Point,
@@ -48,30 +48,30 @@ pub struct Report {
     pub workload: String,
     pub seed: u64,
     pub points: usize,
-    /// States judged: a disk may be judged again where more had been acked.
+    /// States judged: a disk is judged again at a point with more acks.
     pub judged: usize,
-    /// Those of them after a kill whose write-back failed.
+    /// Judged states after a kill with a failed write-back.
     pub write_backs: usize,
     /// Distinct disks.
     pub hashes: HashSet<u64>,
-    /// Those of them that no random choice made: a kill, or a survival that is enumerated.
+    /// Distinct disks without a random choice: a kill, or an enumerated survival.
     pub systematic: HashSet<u64>,
     /// Distinct disks that lost something un-synced.
     pub lost: HashSet<u64>,
     /// Distinct outcomes of recovery, by digest.
     pub outcomes: HashSet<u64>,
-    /// One of each kind.
+    /// The first failure of each kind.
     pub failures: Vec<Failure>,
-    /// How often each kind of failure was met.
+    /// The number of failures of each kind.
     pub kinds: BTreeMap<String, usize>,
     pub failed: usize,
-    /// Over every state and verdict, in order.
+    /// A digest of every state and verdict, in order.
     pub digest: u64,
     pub took: Duration,
 }
 
 impl Failure {
-    /// Its first message without what differs from case to case.
+    /// Its first message without the parts that differ from case to case.
     pub fn kind(&self) -> String {
         let text = self.messages.first().map_or("", String::as_str);
         text.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).take(60).collect()
@@ -79,7 +79,7 @@ impl Failure {
 }
 
 impl Report {
-    /// Notes a failure, the first of each kind in full.
+    /// Records a failure; keeps the first of each kind in full.
     pub fn fail(&mut self, failure: Failure) {
         self.failed += 1;
         let n = self.kinds.entry(failure.kind()).or_default();
@@ -93,7 +93,7 @@ impl Report {
         self.hashes.len()
     }
 
-    /// Adds a later round.
+    /// Adds the result of a later round.
     pub fn absorb(&mut self, other: Self) {
         self.judged += other.judged;
         self.write_backs += other.write_backs;

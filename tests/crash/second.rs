@@ -1,17 +1,17 @@
-//! Crashes during recovery, and recoveries repeated.
+//! Crashes during recovery, and repeated recoveries.
 
 use std::time::Instant;
 
 use topics_env::sim::{CrashOptions, DiskImage};
 
 use super::enumerate::verdict;
-use super::points::{Point, Walk, points};
+use super::points::{Point, PointCursor, points};
 use super::probe::{Mounted, Plan, probe, shape};
 use super::report::{Failure, Report};
 use crate::oracle::{Keep, Observation, World, observe};
 use crate::run::{HookSpec, Recording};
 
-/// Crashes each of some recoveries at every call.
+/// Crashes some recoveries at every call.
 pub fn second(rec: &Recording, limit: usize, hook: &HookSpec, until: Option<Instant>) -> Report {
     let options = CrashOptions { random: 1, torn_bytes: 1, names: 2, single: false };
     visit(rec, (limit, until), hook, |world, plan, point, image, report| {
@@ -62,7 +62,8 @@ fn note(
     report.fail(Failure { point, survival, killed: false, call, messages, image, plan });
 }
 
-/// Recovers some states up to three times, by kill and by power cut: nothing changes.
+/// Recovers some states up to three times, with kills and power cuts in between: the state must not
+/// change.
 pub fn again(rec: &Recording, limit: usize, hook: &HookSpec, until: Option<Instant>) -> Report {
     visit(rec, (limit, until), hook, |_, plan, point, image, report| {
         report.judged += 1;
@@ -114,8 +115,8 @@ fn differences(a: &Observation, b: &Observation) -> Vec<String> {
     out
 }
 
-/// First states from all over the recording, `each` point in turn some of them, until the report
-/// has `limit` states. With a deadline, until then, or until something is found.
+/// Visits states from the whole recording, some of each `each`th point, until the report has
+/// `limit` states. With a deadline: until then, or until a failure.
 fn visit(
     rec: &Recording,
     (limit, until): (usize, Option<Instant>),
@@ -128,19 +129,19 @@ fn visit(
     let mut met = std::collections::HashSet::new();
     let options = CrashOptions { random: 1, torn_bytes: 1, names: 2, single: false };
     let points = points(rec);
-    // Later rounds take the points between, and other survivals.
+    // Later rounds use the points in between, and other survivals.
     for round in 0..STRIDE * 4 {
-        let mut walk = Walk::new(rec);
+        let mut position = PointCursor::new(rec);
         for p in points.iter().skip(round * 7 % STRIDE).step_by(STRIDE) {
-            walk.seek(*p);
-            let plan = walk.plan(*p, hook);
-            let survivals = walk.cursor.survivals(rec.seed, &options);
+            position.seek(*p);
+            let plan = position.plan(*p, hook);
+            let survivals = position.cursor.survivals(rec.seed, &options);
             let pick = (p.at * 31 + round * 17) % survivals.len();
-            let image = walk.cursor.image(survivals[pick]);
+            let image = position.cursor.image(survivals[pick]);
             if !met.insert(image.hash()) {
                 continue;
             }
-            each(&walk.world, &plan, *p, &image, &mut report);
+            each(&position.world, &plan, *p, &image, &mut report);
             report.points += 1;
             report.took = started.elapsed();
             let over = until.is_some_and(|t| report.failed > 0 || Instant::now() > t);
@@ -152,5 +153,5 @@ fn visit(
     report
 }
 
-/// One point in so many is taken in a round.
+/// A round visits one point of this many.
 const STRIDE: usize = 23;

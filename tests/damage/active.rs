@@ -1,5 +1,5 @@
-//! The active segment, whose index has no checksum and whose files are written on: an entry that
-//! reads as a hole, and a place on the disk that takes nothing any more.
+//! Damage to the active segment, whose index has no checksum and whose files are still written: an
+//! index entry that reads as a hole, and a file that can no longer be synced.
 
 use topics_engine::Durability;
 use topics_env::sim::{CallFilter, CallKind, FaultKind, PageFate, Survival};
@@ -9,7 +9,7 @@ use super::forged::{driver, plan, serves};
 use crate::run::{Driver, HookSpec, batch};
 use crate::workloads::class;
 
-/// Where the entries of an `.idx` begin, and how long each is.
+/// The offset of the entries of an `.idx`, and the length of each.
 const ENTRIES: usize = 32;
 const ENTRY: usize = 20;
 
@@ -21,10 +21,10 @@ fn open(seed: u64, hook: &HookSpec) -> Driver {
     d
 }
 
-/// One bit of an entry, and its record would be none.
+/// One flipped bit turns an entry into a hole.
 pub(super) fn hole(seed: u64, hook: &HookSpec) -> Vec<String> {
     let mut d = open(seed, hook);
-    // The frames of these have every length up to the next power of two.
+    // The frames have every length up to the next power of two.
     (0..80).for_each(|n| _ = d.append("a", &batch(1).size(60 + n)));
     d.checkpoint();
     let mut image = d.fs().kill_image();
@@ -43,8 +43,8 @@ pub(super) fn hole(seed: u64, hook: &HookSpec) -> Vec<String> {
     serves(&d, &image, &plan(&d, seed, hook), "an entry that reads as a hole")
 }
 
-/// Every sync of the files of the active segment fails: the next round makes others elsewhere,
-/// and the log is not needed for ever.
+/// Every sync of the active segment's files fails: the next round creates other files, and the log
+/// can be trimmed.
 pub(super) fn bad_place(seed: u64, hook: &HookSpec) -> Vec<String> {
     let mut out = Vec::new();
     for part in [".data", ".idx"] {

@@ -1,4 +1,4 @@
-//! What is damaged: a closed and a killed directory with everything in it.
+//! The directories to damage: a closed and a killed one with every kind of file.
 
 use std::ops::Range;
 
@@ -10,26 +10,25 @@ use crate::oracle::{Observation, World, observe};
 use crate::run::{DIR, Driver, HookSpec, Setup, Tuning, batch};
 use crate::workloads::class;
 
-/// A directory worth damaging, and what it serves when it is whole.
+/// A directory, and the state that it serves when it is undamaged.
 #[derive(Clone, Debug)]
 pub struct Corpus {
     pub name: &'static str,
     pub image: DiskImage,
-    /// The same directory some time before.
+    /// The same directory at an earlier time.
     pub older: DiskImage,
     pub whole: Observation,
     pub world: World,
     pub plan: Plan,
-    /// Where the records of segments lie.
-    pub places: Vec<Place>,
-    /// The last group of the killed log: file and offset. Damage to it cannot be told from a torn
-    /// tail.
+    /// The positions of the records in segments.
+    pub locations: Vec<RecordLocation>,
+    /// The last group of the killed log: file and offset. Damage to it looks like a torn tail.
     pub last: Option<(String, usize)>,
 }
 
 /// A record in a `.data` file.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct RecordLocation {
     pub topic_id: u64,
     pub seq: u64,
     pub path: String,
@@ -39,8 +38,9 @@ pub struct Place {
 impl Corpus {
     /// Whether the bytes of a record in a segment differ in this image.
     pub fn harmed(&self, image: &DiskImage, topic_id: u64, seq: u64) -> bool {
-        let mut places = self.places.iter().filter(|p| (p.topic_id, p.seq) == (topic_id, seq));
-        places.any(|p| {
+        let mut locations =
+            self.locations.iter().filter(|p| (p.topic_id, p.seq) == (topic_id, seq));
+        locations.any(|p| {
             let (is, was) = (image.read(&p.path), self.image.read(&p.path));
             let part = |b: &Option<Vec<u8>>| {
                 b.as_ref().and_then(|b| b.get(p.bytes.clone()).map(<[u8]>::to_vec))
@@ -58,12 +58,12 @@ impl Corpus {
     }
 }
 
-/// The topic whose last record is the last group of the killed corpus: it cannot be told from a
+/// The topic whose last record is the last group of the killed corpus; damage to it looks like a
 /// torn tail.
 pub(super) const TAIL: &str = "tail";
 
-/// Two topics of equal shape and seq range, every frame type and every kind of file; closed, and
-/// killed.
+/// Two topics of equal shape and seq range, every frame type and every kind of file; one closed,
+/// one killed.
 pub fn corpora(seed: u64, hook: &HookSpec) -> Vec<Corpus> {
     [("closed", true), ("killed", false)]
         .map(|(name, clean)| corpus(name, clean, seed, hook))
@@ -96,13 +96,14 @@ fn corpus(name: &'static str, clean: bool, seed: u64, hook: &HookSpec) -> Corpus
     let engine = Mounted::new(&image, &plan).open().unwrap();
     let (whole, problems) = observe(&engine, plan.wall, 50);
     assert!(problems.is_empty(), "{problems:#?}");
-    let places = files(&image).iter().flat_map(|(path, bytes)| places(path, bytes)).collect();
+    let locations = files(&image).iter().flat_map(|(path, bytes)| locations(path, bytes)).collect();
     let last = (!clean).then(|| last_group(&image, &whole));
-    Corpus { name, image, older, whole, world: d.world(), plan, places, last }
+    Corpus { name, image, older, whole, world: d.world(), plan, locations, last }
 }
 
-/// The records of a `.data` file, by its format: from offset 64, `frame_len` first, the seq at 5.
-fn places(path: &str, bytes: &[u8]) -> Vec<Place> {
+/// The records of a `.data` file, located by its format: from offset 64, `frame_len` first, the seq
+/// at 5.
+fn locations(path: &str, bytes: &[u8]) -> Vec<RecordLocation> {
     let mut out = Vec::new();
     let topic_id = path.split('/').nth(3).and_then(|id| id.parse().ok());
     let (Some(topic_id), true) = (topic_id, path.ends_with(".data")) else { return out };
@@ -110,13 +111,13 @@ fn places(path: &str, bytes: &[u8]) -> Vec<Place> {
     while let Some(head) = bytes.get(at..at + 13) {
         let len = u32::from_le_bytes(head[..4].try_into().unwrap()) as usize + 4;
         let seq = u64::from_le_bytes(head[5..].try_into().unwrap());
-        out.push(Place { topic_id, seq, path: path.to_owned(), bytes: at..at + len });
+        out.push(RecordLocation { topic_id, seq, path: path.to_owned(), bytes: at..at + len });
         at += len;
     }
     out
 }
 
-/// The group that holds the last record of the killed log.
+/// The group that contains the last record of the killed log.
 fn last_group(image: &DiskImage, whole: &Observation) -> (String, usize) {
     let record = &whole.topic(TAIL).unwrap().records.last().unwrap().data;
     let logs = files(image).into_iter().filter(|f| f.0.ends_with(".log"));
@@ -152,7 +153,7 @@ fn script(d: &mut Driver) -> DiskImage {
     d.append("disk", &batch(2));
     d.sync();
     d.append("disk", &batch(5).tags(&["lost"]));
-    // A power cut, for a Gap; the tail of `disk` goes.
+    // A power cut creates a Gap: it loses the tail of `disk`.
     let mut cursor = d.fs().crash_cursor();
     while cursor.advance() {}
     let cut = cursor.image(topics_env::sim::Survival::DropAll);
@@ -185,12 +186,12 @@ fn script(d: &mut Driver) -> DiskImage {
     older
 }
 
-/// Reserved space, which means nothing: a damage here and there is enough.
+/// Files whose content has no meaning: a few damages suffice.
 pub fn is_filler(path: &str) -> bool {
     path.ends_with("meta/reserve")
 }
 
-/// Every file of the data directory but the lock.
+/// Every file of the data directory except the lock.
 pub fn files(image: &DiskImage) -> Vec<(String, Vec<u8>)> {
     let all = image.files().into_iter();
     all.filter(|(p, _)| p.starts_with(DIR) && !p.ends_with(".topics.lock")).collect()

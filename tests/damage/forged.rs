@@ -1,5 +1,5 @@
-//! Directories put together from files that do not belong together: of other moments, of another
-//! store, or with an end that no run leaves.
+//! Directories composed of files that do not belong together: from other times, from another store,
+//! or with an end that no run produces.
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ use topics_storage::format::record::{Group, Start};
 use topics_storage::format::wal_file::{WAL_HEADER, parse_name};
 
 use super::corpus::files;
-use crate::crash::{Mounted, Plan, Walk, points};
+use crate::crash::{Mounted, Plan, PointCursor, points};
 use crate::oracle::{Observation, observe};
 use crate::run::{DIR, Driver, HookSpec, Setup, batch};
 use crate::workloads::ALL;
 
-/// How many records each batch of these logs has.
+/// The number of records in each batch of these logs.
 const WHOLE: usize = 4;
 
 pub(super) fn plan(d: &Driver, seed: u64, hook: &HookSpec) -> Plan {
@@ -37,7 +37,7 @@ pub(super) fn driver(seed: u64, hook: &HookSpec) -> Driver {
     d
 }
 
-/// An open with `strict` refuses this directory.
+/// An open with `strict` must refuse this directory.
 fn refused(image: &DiskImage, plan: &Plan, what: &str) -> Vec<String> {
     match Mounted::new(image, plan).open() {
         Ok(_) => vec![format!("{what}: it is opened")],
@@ -57,15 +57,14 @@ fn begun(log: &[u8]) -> bool {
     log.get(WAL_HEADER..WAL_HEADER + 4).is_some_and(|b| b != [0; 4])
 }
 
-/// `CURRENT` names a file that holds nothing yet; the one before it, which holds everything, is
-/// gone.
+/// `CURRENT` names an empty file; the previous file, which contains all records, is missing.
 pub(super) fn prior(seed: u64, hook: &HookSpec) -> Vec<String> {
     let rotation = ALL.iter().find(|w| w.name == "rotation");
     let Some(rec) = rotation.map(|w| w.run(seed, hook.clone())) else { return Vec::new() };
-    let mut walk = Walk::new(&rec);
+    let mut position = PointCursor::new(&rec);
     for point in points(&rec) {
-        walk.seek(point);
-        let mut image = walk.killed();
+        position.seek(point);
+        let mut image = position.killed();
         let current = image.read(&format!("{DIR}/wal/shard-00/CURRENT")).unwrap_or_default();
         let named = |f: &(String, Vec<u8>)| {
             let name = f.0.rsplit('/').next().unwrap_or_default().as_bytes();
@@ -75,13 +74,13 @@ pub(super) fn prior(seed: u64, hook: &HookSpec) -> Vec<String> {
         let Some(at) = logs.iter().position(named).filter(|at| *at > 1) else { continue };
         if !begun(&logs[at].1) && begun(&logs[at - 1].1) {
             image.remove(&logs[at - 1].0);
-            return refused(&image, &walk.plan(point, hook), "the last log in use is missing");
+            return refused(&image, &position.plan(point, hook), "the last log in use is missing");
         }
     }
     vec!["no such moment: nothing was tried".into()]
 }
 
-/// `CURRENT` as it was two files before: the one after that has been in use.
+/// `CURRENT` of two files ago: the file after the named one has been in use.
 pub(super) fn stale(seed: u64, hook: &HookSpec) -> Vec<String> {
     let mut d = driver(seed, hook);
     d.open();
@@ -100,7 +99,7 @@ pub(super) fn stale(seed: u64, hook: &HookSpec) -> Vec<String> {
     refused(&image, &plan(&d, seed, hook), "CURRENT of before")
 }
 
-/// A log that ends within a batch because the next one claims to begin there.
+/// A log that ends within a batch, because the next file claims to start there.
 pub(super) fn half_batch(seed: u64, hook: &HookSpec) -> Vec<String> {
     let mut d = driver(seed, hook);
     d.open();
@@ -132,7 +131,7 @@ fn first_lsn(log: &[u8]) -> Option<u64> {
     Start::of(&frame).map(|s| s.first_lsn)
 }
 
-/// A store with one log, killed, and where that lies.
+/// A killed store with one log, and the position of that log.
 fn one_log(seed: u64, hook: &HookSpec) -> (Driver, DiskImage, (String, Vec<u8>)) {
     let mut d = driver(seed, hook);
     d.tuning.wal_bytes = 64 << 10;
@@ -152,15 +151,15 @@ fn flipped(image: &DiskImage, (path, bytes): &(String, Vec<u8>), at: usize) -> D
     image
 }
 
-/// A record is damaged below what the groups behind it say was synced.
+/// Damages a record below the synced lsn of the later groups.
 pub(super) fn proven(seed: u64, hook: &HookSpec) -> Vec<String> {
     let (d, image, log) = one_log(seed, hook);
-    // In the first group.
+    // A record of the first group.
     let at = WAL_HEADER + Start::FRAME_LEN + Group::FRAME_LEN + 40;
     refused(&flipped(&image, &log, at), &plan(&d, seed, hook), "damage below what was synced")
 }
 
-/// Every part of the header of the log is another.
+/// Changes every byte of the log's header.
 pub(super) fn header(seed: u64, hook: &HookSpec) -> Vec<String> {
     let (d, image, log) = one_log(seed, hook);
     let plan = plan(&d, seed, hook);
@@ -168,18 +167,18 @@ pub(super) fn header(seed: u64, hook: &HookSpec) -> Vec<String> {
     damaged.flat_map(|(at, image)| refused(&image, &plan, &format!("header byte {at}"))).collect()
 }
 
-/// The Start says another lsn; the groups behind it say which it was.
+/// The Start names another lsn; the later groups prove the original one.
 pub(super) fn start(seed: u64, hook: &HookSpec) -> Vec<String> {
     let (d, image, log) = one_log(seed, hook);
     let lsn = first_lsn(&log.1).unwrap_or(0).to_le_bytes();
     let frame = &log.1[WAL_HEADER..WAL_HEADER + Start::FRAME_LEN];
-    // Behind the frame's own fields: the body.
+    // The body, after the frame's own fields.
     let Some(at) = frame.windows(8).rposition(|w| w == lsn) else { return vec!["no lsn".into()] };
     let image = flipped(&image, &log, WAL_HEADER + at);
     serves(&d, &image, &plan(&d, seed, hook), "a damaged Start")
 }
 
-/// What no reader has asked for is verified too.
+/// `verify` also reads the bytes that no reader has requested.
 pub(super) fn verified(seed: u64, hook: &HookSpec) -> Vec<String> {
     let corpus = super::corpora(seed, hook).swap_remove(0);
     let found = files(&corpus.image).into_iter().find(|f| f.0.ends_with(".attrs"));
@@ -214,12 +213,12 @@ fn without_shards(seed: u64, hook: &HookSpec, gone: &str) -> Vec<String> {
     refused(&image, &plan(&d, seed, hook), &format!("{gone} is missing"))
 }
 
-/// The folder of a shard is gone, which no snapshot names.
+/// The directory of a shard is missing, and no snapshot names it.
 pub(super) fn missing_shard(seed: u64, hook: &HookSpec) -> Vec<String> {
     without_shards(seed, hook, "shard-01")
 }
 
-/// The folder of the first shard is gone, whose files say what the layout is.
+/// The directory of the first shard, whose files state the layout, is missing.
 pub(super) fn missing_first_shard(seed: u64, hook: &HookSpec) -> Vec<String> {
     without_shards(seed, hook, "shard-00")
 }
@@ -235,7 +234,7 @@ fn number(path: &str) -> u64 {
     path.rsplit('.').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// A store with some checkpoints behind it, and what it has in its first snapshot.
+/// A store after some checkpoints, and the bytes of its first snapshot.
 fn checkpointed(seed: u64, hook: &HookSpec, topic: &str) -> (Driver, Vec<u8>) {
     let mut d = driver(seed, hook);
     d.open();
@@ -252,7 +251,7 @@ fn checkpointed(seed: u64, hook: &HookSpec, topic: &str) -> (Driver, Vec<u8>) {
     (d, first)
 }
 
-/// An open that serves what was there, whatever one of its snapshots is.
+/// An open must serve the earlier state, whatever one of its snapshots contains.
 pub(super) fn serves(d: &Driver, image: &DiskImage, plan: &Plan, what: &str) -> Vec<String> {
     let Some(engine) = d.engine.as_ref() else { return vec!["no engine".into()] };
     let whole = observe(engine, plan.wall, 50).0;

@@ -1,4 +1,4 @@
-//! What a damaged open may be, and what it must not.
+//! The allowed and forbidden results of opening a damaged directory.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -12,35 +12,35 @@ use crate::crash::{Mounted, panic_text};
 use crate::oracle::{Observation, Seen, TopicObs, observe_damaged};
 use crate::run::DIR;
 
-/// What one damaged open was.
+/// The result of one damaged open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Met {
+pub enum OpenOutcome {
     Refused,
     Reported,
     Same,
 }
 
-/// Opens a damaged directory and judges what comes of it.
-pub fn judge(c: &Corpus, damage: &Damage, salvage: bool) -> Result<Met, String> {
+/// Opens a damaged directory and judges the result.
+pub fn judge(c: &Corpus, damage: &Damage, salvage: bool) -> Result<OpenOutcome, String> {
     let mut plan = c.plan.clone();
     plan.tuning.salvage = salvage;
     let mut disk = Mounted::new(&damage.image, &plan);
-    // A budget instead of a clock: whoever spends it hangs.
+    // A call budget instead of a clock: an engine that spends it hangs.
     for kind in [CallKind::Read, CallKind::Write, CallKind::Open, CallKind::Create] {
         disk.fs.fail_from(kind, 60_000, FaultKind::EIO);
     }
     let fs = disk.fs.clone();
     let case = Case { c, damage, salvage };
     let run = AssertUnwindSafe(|| case.opened(&mut disk));
-    let met = catch_unwind(run).unwrap_or_else(|p| Err(format!("panic: {}", panic_text(&*p))));
+    let outcome = catch_unwind(run).unwrap_or_else(|p| Err(format!("panic: {}", panic_text(&*p))));
     if fs.faults_fired() > 0 {
         return Err("the op budget is spent".into());
     }
-    met
+    outcome
 }
 
-/// An open with `strict` refuses this, names a damaged file, and makes none. After a clean close the
-/// files of segments are checked when their topic is first asked for: then that is refused.
+/// An open with `strict` must refuse this, name a damaged file, and create no file. After a clean
+/// close, segment files are checked when their topic is first used: then that use must be refused.
 pub fn must_refuse(c: &Corpus, damage: &Damage) -> Result<(), String> {
     let mut disk = Mounted::new(&damage.image, &c.plan);
     match disk.open() {
@@ -55,7 +55,7 @@ pub fn must_refuse(c: &Corpus, damage: &Damage) -> Result<(), String> {
     if is == was { Ok(()) } else { Err(format!("a refused open made {is:?} of {was:?}")) }
 }
 
-/// A topic is not touched, which names the damaged file: not even written to, which reads none.
+/// Every use of the topic must fail and name the damaged file, even a write, which reads no file.
 fn refuses_a_topic(engine: &Engine, damage: &Damage) -> Result<(), String> {
     let records = [NewRecord { data: b"1", ..NewRecord::default() }];
     for topic in engine.list("", None, 1000) {
@@ -72,10 +72,10 @@ fn refuses_a_topic(engine: &Engine, damage: &Damage) -> Result<(), String> {
     Err("it is opened, and no topic is refused".into())
 }
 
-fn refused(e: &Error) -> Result<Met, String> {
+fn refused(e: &Error) -> Result<OpenOutcome, String> {
     match e {
-        Error::Corrupt { file, .. } if !file.is_empty() => Ok(Met::Refused),
-        Error::Version { what, .. } if !what.is_empty() => Ok(Met::Refused),
+        Error::Corrupt { file, .. } if !file.is_empty() => Ok(OpenOutcome::Refused),
+        Error::Version { what, .. } if !what.is_empty() => Ok(OpenOutcome::Refused),
         e => Err(format!("refused without a place: {e:?}")),
     }
 }
@@ -87,14 +87,14 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    fn opened(&self, disk: &mut Mounted) -> Result<Met, String> {
+    fn opened(&self, disk: &mut Mounted) -> Result<OpenOutcome, String> {
         let must_open = self.salvage && self.damage.whole;
         let engine = match disk.open() {
             Ok(engine) => engine,
             Err(e) if must_open => return Err(format!("salvage refuses: {e}")),
             Err(e) => return refused(&e),
         };
-        let (seen, unread, met) = self.look(&engine, None)?;
+        let (seen, unread, outcome) = self.look(&engine, None)?;
         if must_open {
             self.is_stated(&seen, &unread)?;
             self.is_settled(disk, &seen)?;
@@ -102,10 +102,10 @@ impl Case<'_> {
         if self.damage.thorough {
             self.lives_on(disk, engine, &seen, &unread)?;
         }
-        if must_open { self.is_clean(disk) } else { Ok(()) }.map(|()| met)
+        if must_open { self.is_clean(disk) } else { Ok(()) }.map(|()| outcome)
     }
 
-    /// What is lost is in gaps, not found anew by each read.
+    /// Lost records are in gaps; reads do not detect losses again.
     fn is_stated(&self, seen: &Observation, unread: &[String]) -> Result<(), String> {
         if let Some(name) = unread.first() {
             return Err(format!("{name} cannot be read after a salvage"));
@@ -117,7 +117,8 @@ impl Case<'_> {
         }
     }
 
-    /// A crash right after the open leaves a directory that `strict` opens, and that shows the same.
+    /// A crash immediately after the open leaves a directory that `strict` opens with the same
+    /// state.
     fn is_settled(&self, disk: &Mounted, seen: &Observation) -> Result<(), String> {
         let mut plan = self.c.plan.clone();
         plan.tuning.salvage = false;
@@ -133,7 +134,7 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// `verify` finds nothing once it is closed.
+    /// `verify` reports no problem after a close.
     fn is_clean(&self, disk: &mut Mounted) -> Result<(), String> {
         let engine = disk.open().map_err(|e| format!("a further open: {e}"))?;
         engine.close().map_err(|e| format!("a close after a salvage: {e}"))?;
@@ -146,26 +147,26 @@ impl Case<'_> {
         }
     }
 
-    /// Everything that the engine shows, and the topics of which not everything can be read.
+    /// The state that the engine serves, and the topics that cannot be read completely.
     fn look(
         &self,
         engine: &Engine,
         before: Option<&Observation>,
-    ) -> Result<(Observation, Vec<String>, Met), String> {
+    ) -> Result<(Observation, Vec<String>, OpenOutcome), String> {
         let (seen, problems, unread) = observe_damaged(engine, self.c.plan.wall, 50);
         if !problems.is_empty() {
             return Err(problems.join("; "));
         }
         let now = Now { case: self, engine, before };
-        let mut met = now.compare(&seen, &unread)?;
+        let mut outcome = now.compare(&seen, &unread)?;
         for name in &unread {
             self.unread(engine, name)?;
-            met = Met::Reported;
+            outcome = OpenOutcome::Reported;
         }
-        Ok((seen, unread, met))
+        Ok((seen, unread, outcome))
     }
 
-    /// What was served stays so over a checkpoint and a reopen: nothing damaged is copied as whole.
+    /// A checkpoint and a reopen keep the served state: no damaged record is copied as undamaged.
     fn lives_on(
         &self,
         disk: &mut Mounted,
@@ -173,7 +174,7 @@ impl Case<'_> {
         seen: &Observation,
         unread: &[String],
     ) -> Result<(), String> {
-        // A checkpoint or a close that meets the damage may refuse, and then says so.
+        // A checkpoint or close that meets the damage may fail with an error.
         let _ = engine.checkpoint();
         let _ = engine.close();
         drop(engine);
@@ -196,8 +197,8 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// A topic of which a read fails: every read from any cursor names a file that was damaged, or
-    /// gives records as they were.
+    /// A topic with failing reads: every read from any cursor names a damaged file or returns
+    /// unchanged records.
     fn unread(&self, engine: &Engine, name: &str) -> Result<(), String> {
         let Some(whole) = self.c.whole.topic(name) else { return Err(format!("{name} is new")) };
         let mut failed = 0;
@@ -230,7 +231,7 @@ impl Case<'_> {
     }
 }
 
-/// An open engine over a damaged directory, and what the open before it showed.
+/// An engine over a damaged directory, and the state that the open before it served.
 struct Now<'a> {
     case: &'a Case<'a>,
     engine: &'a Engine,
@@ -238,9 +239,9 @@ struct Now<'a> {
 }
 
 impl Now<'_> {
-    /// Whether a change of this topic can come from frames that `salvage` gave up, and counted;
-    /// `seq`: it shows this record. The log that was damaged may be gone later; what is shown is
-    /// what was shown then.
+    /// Whether a change of this topic can come from frames that `salvage` declared lost and
+    /// counted; with `seq`, a change to this record. Compares with the state served before, because
+    /// the damaged log may be gone later.
     fn given_up(&self, topic: &str, seq: Option<u64>) -> bool {
         if !self.case.salvage {
             return false;
@@ -253,16 +254,16 @@ impl Now<'_> {
         }
     }
 
-    fn compare(&self, seen: &Observation, unread: &[String]) -> Result<Met, String> {
-        let (c, mut met) = (self.case.c, Met::Same);
+    fn compare(&self, seen: &Observation, unread: &[String]) -> Result<OpenOutcome, String> {
+        let (c, mut outcome) = (self.case.c, OpenOutcome::Same);
         for whole in &c.whole.topics {
             let name = &whole.state.topic;
             match seen.topic(name) {
-                Some(t) => met = met.min(self.topic(whole, t)?),
-                None if unread.contains(name) => met = Met::Reported,
-                // Its creation was in the range that was given up, and reported as such.
-                None if self.given_up(name, None) => met = Met::Reported,
-                None if self.case.torn(name) => met = Met::Reported,
+                Some(t) => outcome = outcome.min(self.topic(whole, t)?),
+                None if unread.contains(name) => outcome = OpenOutcome::Reported,
+                // Its creation was in the range that was declared lost and reported.
+                None if self.given_up(name, None) => outcome = OpenOutcome::Reported,
+                None if self.case.torn(name) => outcome = OpenOutcome::Reported,
                 None => return Err(format!("{name} is gone")),
             }
         }
@@ -273,28 +274,28 @@ impl Now<'_> {
                 if !(known && (was || self.given_up(&t.state.topic, None))) {
                     return Err(format!("{} was not there", t.state.topic));
                 }
-                met = Met::Reported;
+                outcome = OpenOutcome::Reported;
             }
         }
-        Ok(met)
+        Ok(outcome)
     }
 
-    fn topic(&self, whole: &TopicObs, t: &TopicObs) -> Result<Met, String> {
+    fn topic(&self, whole: &TopicObs, t: &TopicObs) -> Result<OpenOutcome, String> {
         let name = &whole.state.topic;
-        let mut met = Met::Same;
+        let mut outcome = OpenOutcome::Same;
         for r in &whole.records {
             match t.get(r.seq) {
                 Some(s) if s == r => {}
                 Some(s) => return Err(format!("{name}: seq {} is {s:?}, was {r:?}", r.seq)),
-                None if t.tombstone(r.seq).is_some() => met = Met::Reported,
-                None if self.case.torn(name) => met = Met::Reported,
+                None if t.tombstone(r.seq).is_some() => outcome = OpenOutcome::Reported,
+                None if self.case.torn(name) => outcome = OpenOutcome::Reported,
                 None => return Err(format!("{name}: seq {} is missing in silence", r.seq)),
             }
         }
         self.in_band(whole, t)?;
         for r in t.records.iter().filter(|r| whole.get(r.seq).is_none()) {
             self.resurrected(name, r)?;
-            met = Met::Reported;
+            outcome = OpenOutcome::Reported;
         }
         let config = t.state.config == whole.state.config;
         if !self.case.salvage && (!config || t.state.epoch != whole.state.epoch) {
@@ -304,11 +305,11 @@ impl Now<'_> {
             let (is, was) = (t.state.next_seq, whole.state.next_seq);
             return Err(format!("I2: {name}: next_seq {is}, was {was}"));
         }
-        Ok(met)
+        Ok(outcome)
     }
 
-    /// A tombstone that no gap explains covers damaged records of a segment and nothing else, and
-    /// is counted.
+    /// A tombstone that no gap explains must cover only damaged records of a segment, and must be
+    /// counted.
     fn in_band(&self, whole: &TopicObs, t: &TopicObs) -> Result<(), String> {
         let (name, id) = (&whole.state.topic, whole.state.topic_id);
         for lost in t.unexplained() {
@@ -328,8 +329,8 @@ impl Now<'_> {
         Ok(())
     }
 
-    /// A record that was deleted or evicted is back: only where the frame that removed it was given
-    /// up with the range around it, and that is counted.
+    /// A deleted or evicted record is back. Allowed only if the frame that removed it was declared
+    /// lost with its range, which is counted.
     fn resurrected(&self, name: &str, r: &Seen) -> Result<(), String> {
         let attempted = self.case.c.world.attempts.iter().flat_map(|a| a.recs.iter());
         let known = attempted.into_iter().any(|a| a.data == r.data);

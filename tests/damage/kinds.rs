@@ -1,4 +1,4 @@
-//! Every way a directory is damaged.
+//! Every kind of damage to a directory.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use super::corpus::{Corpus, files, is_filler};
 use crate::harness::{Gate, gate};
 use crate::run::Dice;
 
-/// One damage: what it is, the directory, and the files that it touches.
+/// One damage: its description, the damaged directory, and the affected files.
 pub struct Damage {
     pub what: String,
     pub image: DiskImage,
     pub touched: Vec<String>,
-    /// Judged in both modes, and over a checkpoint and a reopen. Neighbouring bits do the same to a
-    /// record: of those, some.
+    /// Judged in both modes, and over a checkpoint and a reopen. Adjacent bits have the same effect
+    /// on a record, so only some of them are thorough.
     pub thorough: bool,
-    /// Files that are lost whole or in part: `salvage` opens, nothing of it stays damaged, and the
-    /// next open may be a strict one.
+    /// The damaged files are lost completely or in part: `salvage` must open, leave no damage, and
+    /// allow a strict open afterwards.
     pub whole: bool,
 }
 
@@ -32,7 +32,7 @@ impl Damage {
     }
 }
 
-/// Makes the `i`-th damage, when it is its turn.
+/// Creates one damage on demand.
 pub type Make<'a> = Box<dyn Fn() -> Damage + Send + Sync + 'a>;
 
 fn put(image: &DiskImage, path: &str, bytes: &[u8]) -> DiskImage {
@@ -47,10 +47,10 @@ fn chosen(image: &DiskImage, of: &str) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// The kinds, by name: a corpus, a seed, and a text that a path must contain.
+/// The kinds, by name: a function of a corpus, a seed, and a text that the path must contain.
 pub type Kind = (&'static str, for<'c> fn(&'c Corpus, u64, &str) -> Vec<Make<'c>>);
 
-/// All of them.
+/// All kinds.
 pub const KINDS: [Kind; 7] = [
     ("missing_files", missing_files),
     ("emptied_folders", emptied_folders),
@@ -61,7 +61,7 @@ pub const KINDS: [Kind; 7] = [
     ("bit_flips", bit_flips),
 ];
 
-/// Every how many bytes a flip is judged thoroughly: no structure has this step.
+/// Every nth byte flip is judged thoroughly; no structure has this period.
 const THOROUGH: usize = 7;
 
 /// One random bit of every byte; every bit at the release gate.
@@ -89,7 +89,7 @@ fn bit_flips<'c>(c: &'c Corpus, seed: u64, of: &str) -> Vec<Make<'c>> {
     out
 }
 
-/// Every file cut, at steps that meet no structure.
+/// Every file truncated, in steps that match no structure.
 fn truncations<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
     let mut out: Vec<Make<'c>> = Vec::new();
     for (path, bytes) in chosen(&c.image, of) {
@@ -104,7 +104,7 @@ fn truncations<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
     out
 }
 
-/// Every sector of every file, zeroed.
+/// Every sector of every file set to zero.
 fn zeroed_sectors<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
     let mut out: Vec<Make<'c>> = Vec::new();
     for (path, bytes) in chosen(&c.image, of) {
@@ -123,7 +123,7 @@ fn zeroed_sectors<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
     out
 }
 
-/// Every file, gone.
+/// Every file removed.
 fn missing_files<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
     let one = |(path, _): (String, Vec<u8>)| -> Make<'c> {
         Box::new(move || {
@@ -135,7 +135,7 @@ fn missing_files<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
     chosen(&c.image, of).into_iter().map(one).collect()
 }
 
-/// Every folder of the logs and the topics, emptied: one, and all beside each other.
+/// Every directory of the logs and topics emptied: one at a time, and all of them.
 fn emptied_folders<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
     let all = chosen(&c.image, of);
     let folders: std::collections::BTreeSet<String> = all
@@ -162,7 +162,7 @@ fn emptied_folders<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
     folders.into_iter().map(one).collect()
 }
 
-/// Every file as it was some time ago, and files that have since gone.
+/// Every file in an earlier version, and files that were removed since.
 fn stale_files<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
     let now: BTreeMap<String, Vec<u8>> = files(&c.image).into_iter().collect();
     let stale = chosen(&c.older, of).into_iter().filter(|(p, b)| now.get(p) != Some(b));
@@ -176,7 +176,7 @@ fn stale_files<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
     stale.map(one).collect()
 }
 
-/// Two files of one kind in each other's place, those of the twin topics among them.
+/// Two files of one kind exchanged, including those of the two equal topics.
 fn swapped_files<'c>(c: &'c Corpus, _: u64, of: &str) -> Vec<Make<'c>> {
     let all = files(&c.image);
     let kind = |p: &str| p.rsplit(['.', '/']).next().unwrap_or("").to_owned();

@@ -1,4 +1,4 @@
-//! A lock file that goes while an engine has the directory open.
+//! A lock file that disappears while an engine has the directory open.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use topics_env::Fs;
 use super::rot::started;
 use crate::run::{DIR, Driver, HookSpec, batch};
 
-/// An engine whose lock file is gone, or all of its directory.
+/// An engine whose lock file, or whole directory, was removed.
 fn unlocked(seed: u64, hook: &HookSpec, all: bool) -> Result<Driver, String> {
     let d = started(seed, hook);
     let gone = match all {
@@ -17,7 +17,7 @@ fn unlocked(seed: u64, hook: &HookSpec, all: bool) -> Result<Driver, String> {
     gone.map_err(|e| e.to_string()).map(|()| d)
 }
 
-/// No second engine opens a directory that is open, whatever became of its lock file.
+/// No second engine opens an open directory, whatever happened to its lock file.
 pub(super) fn removed(seed: u64, hook: &HookSpec) -> Vec<String> {
     let mut d = match unlocked(seed, hook, false) {
         Ok(d) => d,
@@ -29,8 +29,8 @@ pub(super) fn removed(seed: u64, hook: &HookSpec) -> Vec<String> {
     }
 }
 
-/// Where another directory has taken the place of the open one, nothing that the next open does not
-/// show is acked as durable.
+/// If another directory has replaced the open one, no write is acked as durable that the next open
+/// does not serve.
 pub(super) fn replaced(seed: u64, hook: &HookSpec) -> Vec<String> {
     let mut d = match unlocked(seed, hook, true) {
         Ok(d) => d,

@@ -1,4 +1,4 @@
-//! Damaged directories: every open refuses and says where, reports the exact loss, or gives the
+//! Damaged directories: every open refuses with a position, reports the exact loss, or serves the
 //! identical state.
 
 mod active;
@@ -10,7 +10,7 @@ mod lock;
 mod rot;
 mod staged;
 
-pub use corpus::{Corpus, Place, corpora, files, is_filler};
-pub use judge::{Met, judge, must_refuse};
+pub use corpus::{Corpus, RecordLocation, corpora, files, is_filler};
+pub use judge::{OpenOutcome, judge, must_refuse};
 pub use kinds::{Damage, KINDS, Make};
 pub use rot::{ROTS, Rot};

@@ -1,5 +1,5 @@
-//! Damage to a log that is in use: what readers and the copy into segments must notice, and the
-//! damaged bytes, which are kept.
+//! Damage to a log in use: readers and the copy into segments must detect it, and the damaged bytes
+//! must be kept.
 
 use std::path::Path;
 
@@ -13,10 +13,10 @@ use crate::oracle::{Observation, observe_damaged};
 use crate::run::{Driver, HookSpec, Setup, Tuning, batch};
 use crate::workloads::class;
 
-/// A way to meet a log that rots, by name; what is wrong with how it was met.
+/// A named scenario of damage to a log in use; returns the problems.
 pub type Rot = (&'static str, fn(u64, &HookSpec) -> Vec<String>);
 
-/// All of them.
+/// All scenarios.
 pub const ROTS: [Rot; 21] = [
     ("read", read),
     ("copied", copied),
@@ -41,10 +41,10 @@ pub const ROTS: [Rot; 21] = [
     ("staged_otherwise", staged::otherwise),
 ];
 
-/// The record that is damaged: of the first topic, neither the first nor the last of its log.
+/// The damaged record: of the first topic, neither the first nor the last of its log.
 const SEQ: u64 = 3;
 
-/// A byte of a record's payload, and what is around it once it is another.
+/// A byte of a record's payload, and the bytes around it after the damage.
 struct Spot {
     path: String,
     at: usize,
@@ -53,7 +53,7 @@ struct Spot {
 }
 
 impl Spot {
-    /// Where the record lies in a log.
+    /// The position of the record in a log.
     fn find(image: &DiskImage, data: &[u8]) -> Option<Self> {
         files(image).into_iter().filter(|f| f.0.ends_with(".log")).find_map(|(path, bytes)| {
             let from = bytes.windows(data.len()).position(|w| w == data)?;
@@ -82,7 +82,7 @@ fn look(d: &Driver) -> Result<Observation, String> {
     }
 }
 
-/// An engine that serves records from a log whose groups are all proven to be durable.
+/// An engine that serves records from a log whose groups are all proven durable.
 pub(super) fn started(seed: u64, hook: &HookSpec) -> Driver {
     let setup = Setup { workload: "rot", seed, hook: hook.clone(), faults: false };
     let mut d = Driver::new(setup);
@@ -98,7 +98,7 @@ pub(super) fn started(seed: u64, hook: &HookSpec) -> Driver {
     d
 }
 
-/// A process that finds the log as another left it, and then a damage to the log.
+/// A process opens the log of an earlier one, then the log is damaged.
 fn rotten(seed: u64, hook: &HookSpec) -> Result<(Driver, Observation, Spot), String> {
     let mut d = started(seed, hook);
     d.kill();
@@ -113,7 +113,7 @@ fn rotten(seed: u64, hook: &HookSpec) -> Result<(Driver, Observation, Spot), Str
     Ok((d, whole, spot))
 }
 
-/// I12: nothing is served but what was written, and the rest is there.
+/// I12: only written records are served, and all undamaged ones.
 fn judge(now: &Result<Observation, String>, whole: &Observation, when: &str) -> Vec<String> {
     let now = match now {
         Ok(now) => now,
@@ -149,7 +149,7 @@ fn read(seed: u64, hook: &HookSpec) -> Vec<String> {
     }
 }
 
-/// The log goes once it is copied; what was damaged in it stays.
+/// The log is removed after its copy; the damaged bytes stay.
 fn copied(seed: u64, hook: &HookSpec) -> Vec<String> {
     let (mut d, whole, spot) = match rotten(seed, hook) {
         Ok(rotten) => rotten,
@@ -166,7 +166,7 @@ fn copied(seed: u64, hook: &HookSpec) -> Vec<String> {
     out
 }
 
-/// The same for what an open with `salvage` gives up.
+/// The same for frames that an open with `salvage` declares lost.
 fn salvaged(seed: u64, hook: &HookSpec) -> Vec<String> {
     let mut d = started(seed, hook);
     let Ok(whole) = look(&d) else { return vec!["cannot be read".into()] };
@@ -187,7 +187,7 @@ fn salvaged(seed: u64, hook: &HookSpec) -> Vec<String> {
     lost(&d, &spot, 0, seed)
 }
 
-/// Work, until the files of the log are others.
+/// Writes until every file of the log is replaced.
 fn wear(d: &mut Driver) {
     for _ in 0..4 {
         for name in ["safe", "disk"] {
@@ -198,7 +198,7 @@ fn wear(d: &mut Driver) {
     }
 }
 
-/// Power cuts that leave the damaged bytes nowhere.
+/// Power cuts after which no file contains the damaged bytes.
 fn lost(d: &Driver, spot: &Spot, from: usize, seed: u64) -> Vec<String> {
     let fs = d.fs();
     if fs.kill_image().read(&spot.path).is_some_and(|b| b.get(spot.at) == Some(&spot.byte)) {

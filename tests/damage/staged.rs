@@ -1,4 +1,4 @@
-//! Files of staged rows that are damaged, or that are not what was decided on.
+//! Files of staged rows that are damaged, or that belong to another decision.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn on(image: &DiskImage, seed: u64, hook: &HookSpec) -> Result<Store> {
     open(Arc::new(SimFs::from_image(image)), seed, hook)
 }
 
-/// Payloads that are there, of all topics.
+/// The payloads of all topics.
 fn payloads(engine: &Engine) -> Vec<String> {
     let all = observe(engine, WALL, 50).0.topics;
     let records = all.iter().flat_map(|t| &t.records);
@@ -42,7 +42,7 @@ fn payloads(engine: &Engine) -> Vec<String> {
 
 const STAGE: [TxnStage<'static>; 1] = [TxnStage { stage: "s", parts: 1, records: None }];
 
-/// A stage that waits: the disk, its file, and how it is listed.
+/// A waiting stage: the disk, its file, and its listing.
 fn waiting(seed: u64, hook: &HookSpec) -> Result<(DiskImage, String, Vec<StagedState>)> {
     let store = open(Arc::new(SimFs::new()), seed, hook)?;
     let records =
@@ -55,7 +55,7 @@ fn waiting(seed: u64, hook: &HookSpec) -> Result<(DiskImage, String, Vec<StagedS
     Ok((image, file.map_or_else(String::new, |f| f.0), listed))
 }
 
-/// Every flip of a byte of a file, as a disk of its own.
+/// Flips each byte of a file, each on its own copy of the disk.
 fn flips(image: &DiskImage, path: &str, mut judge: impl FnMut(usize, &DiskImage)) -> usize {
     let bytes = image.read(path).unwrap_or_default();
     for at in 0..bytes.len() {
@@ -67,7 +67,7 @@ fn flips(image: &DiskImage, path: &str, mut judge: impl FnMut(usize, &DiskImage)
     bytes.len()
 }
 
-/// I12: a stage whose header is damaged is not listed, or as it was.
+/// I12: a stage with a damaged header is not listed, or listed unchanged.
 pub(super) fn header(seed: u64, hook: &HookSpec) -> Vec<String> {
     let (image, path, listed) = match waiting(seed, hook) {
         Ok(found) => found,
@@ -75,7 +75,7 @@ pub(super) fn header(seed: u64, hook: &HookSpec) -> Vec<String> {
     };
     let mut out = Vec::new();
     let tried = flips(&image, &path, |at, disk| {
-        // A version that is not known refuses the open.
+        // An unknown version makes the open fail.
         let Ok(store) = on(disk, seed ^ 1, hook) else { return };
         let staged = store.engine.writer_state("w").map(|s| s.staged).unwrap_or_default();
         if !staged.is_empty() && staged != listed {
@@ -88,7 +88,7 @@ pub(super) fn header(seed: u64, hook: &HookSpec) -> Vec<String> {
     out
 }
 
-/// I12: a stage whose rows are damaged is not published.
+/// I12: a stage with damaged rows is not published.
 pub(super) fn rows(seed: u64, hook: &HookSpec) -> Vec<String> {
     let (image, path, _) = match waiting(seed, hook) {
         Ok(found) => found,
@@ -110,7 +110,7 @@ pub(super) fn rows(seed: u64, hook: &HookSpec) -> Vec<String> {
     out
 }
 
-/// A decision that is not carried out: the parts beside its shard failed.
+/// A decision that is not completed: the parts outside its shard failed.
 fn decided(base: &DiskImage, data: &str, seed: u64, hook: &HookSpec) -> Result<DiskImage> {
     let store = on(base, seed, hook)?;
     for shard in ["shard-01", "shard-02"] {
@@ -121,7 +121,7 @@ fn decided(base: &DiskImage, data: &str, seed: u64, hook: &HookSpec) -> Result<D
         ["a", "b", "c"].map(|topic| TxnRows { topic, records: &records, ..TxnRows::default() });
     let req =
         TxnRequest { writer: Some("w"), epoch: Some(1), rows: &rows, ..TxnRequest::default() };
-    // Nobody knows, until the next open.
+    // The outcome is unknown until the next open.
     _ = store.engine.transact(&req);
     Ok(store.fs.kill_image())
 }
@@ -150,8 +150,8 @@ fn other_rows(seed: u64, hook: &HookSpec) -> Result<Vec<String>> {
     })
 }
 
-/// I12: the file of a decision is another's, whole: of a copy of the directory that went another
-/// way. An open refuses it.
+/// I12: the file of a decision is replaced by a valid one of a diverged copy of the directory. An
+/// open must refuse it.
 pub(super) fn otherwise(seed: u64, hook: &HookSpec) -> Vec<String> {
     other_rows(seed, hook).unwrap_or_else(|e| vec![e.to_string()])
 }

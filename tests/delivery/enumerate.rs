@@ -1,4 +1,4 @@
-//! Every call of a script, every survival; and crashes while a recovery runs.
+//! Every call of a script, every survival; and crashes during recovery.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -14,24 +14,24 @@ use super::note::Past;
 use super::script::Script;
 use super::see::{Mount, Probes, Seen, see};
 
-/// What an enumeration found.
+/// The result of an enumeration.
 #[derive(Debug, Default)]
 pub struct Report {
     pub calls: usize,
     /// Distinct disks.
     pub states: HashSet<u64>,
-    /// Those of them that no random choice made: a kill, or a survival that is enumerated.
+    /// Distinct disks without a random choice: a kill, or an enumerated survival.
     pub systematic: HashSet<u64>,
-    /// Those that lost something un-synced.
+    /// Distinct disks that lost something un-synced.
     pub lost: HashSet<u64>,
     /// Distinct outcomes of recovery, by digest.
     pub outcomes: HashSet<u64>,
-    /// A disk is judged again where more had been promised.
+    /// A disk is judged again at a point with more acks.
     pub judged: usize,
     pub failed: usize,
-    /// The first ones.
+    /// The first failures.
     pub failures: Vec<String>,
-    /// Over every state and verdict, in order.
+    /// A digest of every state and verdict, in order.
     pub digest: u64,
     pub took: Duration,
 }
@@ -59,7 +59,7 @@ impl Report {
         }
     }
 
-    /// Adds another enumeration's.
+    /// Adds the result of another enumeration.
     pub fn absorb(&mut self, other: Self) {
         self.states.extend(other.states);
         self.systematic.extend(other.systematic);
@@ -92,8 +92,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Judges the crash states of every nth call, (n, first); more random survivals until there are
-/// `wanted`.
+/// Judges the crash states of every nth call, (n, first); adds random survivals until there are
+/// `wanted` states.
 #[must_use]
 pub fn enumerate(script: &Script, wanted: usize, rounds: u64, every: (usize, usize)) -> Report {
     let mut report = Report { calls: script.calls(), ..Report::default() };
@@ -112,7 +112,7 @@ pub fn enumerate(script: &Script, wanted: usize, rounds: u64, every: (usize, usi
     report
 }
 
-/// The first thing wrong with a crash state of a script, until a time.
+/// The first problem of a crash state of a script, until a deadline.
 #[must_use]
 pub fn first_failure(script: &Script, options: &CrashOptions, until: Instant) -> Option<String> {
     let probes = Probes::of(script);
@@ -126,7 +126,7 @@ pub fn first_failure(script: &Script, options: &CrashOptions, until: Instant) ->
     None
 }
 
-/// How many calls are handed to a thread at once.
+/// The number of calls in one unit of work of a thread.
 const CHUNK: usize = 8;
 
 fn round(
@@ -161,7 +161,7 @@ fn round(
     report
 }
 
-/// A life, and so many calls of its disk.
+/// A process of the script, and the number of calls of its disk.
 type Point = (usize, usize);
 
 fn points(script: &Script) -> Vec<Point> {
@@ -169,19 +169,19 @@ fn points(script: &Script) -> Vec<Point> {
     lives.flat_map(|(i, (fs, _))| (0..=fs.ops_len()).map(move |at| (i, at))).collect()
 }
 
-/// Goes through the points in order.
-struct Walk<'s> {
+/// Visits the points in order.
+struct PointCursor<'s> {
     script: &'s Script,
     life: usize,
     cursor: CrashCursor,
 }
 
-impl<'s> Walk<'s> {
+impl<'s> PointCursor<'s> {
     fn new(script: &'s Script) -> Self {
         Self { script, life: 0, cursor: script.lives[0].0.crash_cursor() }
     }
 
-    /// Goes to a point; calls of all lives up to there.
+    /// Moves to a point; returns the number of calls of all processes up to it.
     fn seek(&mut self, (life, at): Point) -> usize {
         let (fs, before) = &self.script.lives[life];
         if life != self.life {
@@ -195,28 +195,28 @@ impl<'s> Walk<'s> {
 struct Worker<'s> {
     script: &'s Script,
     probes: &'s Probes,
-    walk: Walk<'s>,
-    /// Recoveries of disks met lately, by bytes, clock and boot.
+    position: PointCursor<'s>,
+    /// Recoveries of recent disks, by bytes, clock and boot.
     met: HashMap<(u64, u64, (u64, u64)), Arc<Seen>>,
 }
 
 impl<'s> Worker<'s> {
     fn new(script: &'s Script, probes: &'s Probes) -> Self {
-        Self { script, probes, walk: Walk::new(script), met: HashMap::new() }
+        Self { script, probes, position: PointCursor::new(script), met: HashMap::new() }
     }
 
     fn points(&mut self, points: &[Point], seed: u64, options: &CrashOptions) -> Report {
         let mut report = Report::default();
         for p in points {
-            let at = self.walk.seek(*p);
+            let at = self.position.seek(*p);
             let mut states: Vec<(Survival, DiskImage)> = Vec::new();
-            self.walk.cursor.states(seed, options, &mut |s| {
+            self.position.cursor.states(seed, options, &mut |s| {
                 if !s.sampled {
                     report.systematic.insert(s.image.hash());
                 }
                 states.push((s.survival, s.image));
             });
-            let killed = killed(&self.walk.cursor);
+            let killed = killed(&self.position.cursor);
             self.judge(at, Survival::KeepAll, &killed, true, &mut report);
             for (survival, image) in &states {
                 self.judge(at, *survival, image, false, &mut report);
@@ -252,21 +252,21 @@ impl<'s> Worker<'s> {
     }
 }
 
-/// What a process that is killed leaves to the next.
+/// The disk that a killed process leaves to the next one.
 fn killed(cursor: &CrashCursor) -> DiskImage {
     cursor.image(Survival::KeepAll).with_boot(1).with_mount(1)
 }
 
-/// What counts after so many calls.
+/// The notes that count after this number of calls.
 #[must_use]
 pub fn past(script: &Script, at: usize, killed: bool) -> Past<'_> {
     Past::new(&script.notes, &script.facts, at, killed, script.wall(at))
 }
 
-/// Most disks of one recovery.
+/// The maximum number of disks of one recovery.
 const PER_POINT: usize = 48;
 
-/// Crashes recoveries, from all over the script, at every call, until `wanted` disks were judged.
+/// Crashes recoveries from the whole script, at every call, until `wanted` disks were judged.
 #[must_use]
 pub fn second(script: &Script, wanted: usize) -> Report {
     let started = Instant::now();
@@ -274,14 +274,14 @@ pub fn second(script: &Script, wanted: usize) -> Report {
     let probes = Probes::of(script);
     let mut report = Report { calls: script.calls(), ..Report::default() };
     let points = points(script);
-    // A round takes as many points as give the disks that are wanted.
+    // A round uses as many points as give the wanted number of disks.
     let stride = (points.len() * PER_POINT / wanted.max(1)).max(1);
     'all: for round in 0..stride * 4 {
-        let mut walk = Walk::new(script);
+        let mut position = PointCursor::new(script);
         for p in points.iter().skip(round * 7 % stride).step_by(stride) {
-            let at = walk.seek(*p);
-            let survivals = walk.cursor.survivals(script.seed, &options);
-            let image = walk.cursor.image(survivals[(at * 31 + round * 17) % survivals.len()]);
+            let at = position.seek(*p);
+            let survivals = position.cursor.survivals(script.seed, &options);
+            let image = position.cursor.image(survivals[(at * 31 + round * 17) % survivals.len()]);
             recover(script, &probes, at, &image, &options, &mut report);
             if report.states.len() >= wanted || report.failed > 0 {
                 break 'all;
@@ -307,7 +307,7 @@ fn recover(
     }
     let past = past(script, at, false);
     let (mut cursor, before) = (mount.fs.crash_cursor(), report.states.len());
-    // Each recovery is begun somewhere else.
+    // Start the crash points of each recovery at another position.
     cursor.seek(at * 13 % (mount.fs.ops_len() + 1));
     while report.states.len() < before + PER_POINT {
         let mut states = Vec::new();

@@ -1,10 +1,10 @@
-//! Queues, routers, consumers and transactions through crashes: scripts that note what was promised, every
-//! crash state of the disk under them, and what a recovery must show.
+//! Queues, routers, consumers and transactions across crashes: scripts that note calls and answers,
+//! every crash state of their disks, and an oracle of what a recovery must serve.
 //!
-//! * `enumerate`: every call, every survival; crashes in recovery.
-//! * `judge`: the oracle: what was noted against what a recovery shows.
-//! * `note`: what was called and answered.
-//! * `script`: drives an engine and notes.
+//! * `enumerate`: every call, every survival; crashes during recovery.
+//! * `judge`: the oracle: compares the notes with the state after a recovery.
+//! * `note`: the calls and their answers.
+//! * `script`: drives an engine and takes notes.
 //! * `see`: recovers a disk and probes it.
 //! * `workloads`: the scripts.
 
@@ -32,7 +32,7 @@ pub fn run(workload: &Workload, seed: u64) -> Script {
     run_with(workload, seed, HookSpec::None)
 }
 
-/// The same under a hook.
+/// The same with a hook.
 #[must_use]
 pub fn run_with(workload: &Workload, seed: u64, hook: HookSpec) -> Script {
     let mut script = Script::new(seed, workload.shards, hook);

@@ -1,18 +1,18 @@
-//! What was called and answered in a script, and how far the disk was then.
+//! The calls of a script and their answers, with the position of the disk at each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use topics_engine::{Committed, Durability, RouterRequest};
 
-/// Calls of the disk before a call began and when it returned.
+/// The number of disk calls before a call started and when it returned.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     pub from: usize,
     pub to: usize,
 }
 
-/// A record as it was written.
+/// A written record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// The payload; unique in a script.
@@ -33,11 +33,11 @@ pub struct Leased {
     pub id: u64,
     pub node: &'static str,
     pub deliveries: u32,
-    /// When it runs out, by the wall clock.
+    /// When it expires, by the wall clock.
     pub deadline: u64,
 }
 
-/// A topic as a look shows it.
+/// A topic in an observation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
     pub id: u64,
@@ -50,54 +50,54 @@ pub struct Shown {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
     pub topic: String,
-    /// The topic's id; 0: there was none.
+    /// The topic's id; 0: it did not exist.
     pub id: u64,
     pub consumer: &'static str,
     pub seq: u64,
-    /// Where the cursor was; one that is further on stays.
+    /// The earlier position of the cursor; a later position stays.
     pub before: u64,
 }
 
-/// A transaction. A repeat of it is the same one.
+/// A transaction. A repeated call belongs to the same one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unit {
-    /// Its place in the script.
+    /// Its number in the script.
     pub number: usize,
-    /// `None`: it is of nobody, and remembered only by its key.
+    /// `None`: it has no writer, and only its key is remembered.
     pub writer: Option<&'static str>,
     pub epoch: Option<u64>,
     pub key: &'static str,
-    /// The stages that it publishes, and how many parts they have; none: it was one call.
+    /// The stages that it publishes, with their number of parts; empty: it was one call.
     pub stages: Vec<(&'static str, u32)>,
-    /// Its rows by topic, in the order in which they appear there.
+    /// Its rows by topic, in their order in the topic.
     pub rows: Vec<(String, Vec<Written>)>,
     pub moves: Vec<Moved>,
     pub acks: Vec<Leased>,
     pub heads: Vec<(&'static str, u64)>,
-    /// When it was called first, wall clock.
+    /// The wall clock of its first call.
     pub wall: u64,
 }
 
 /// A part of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct StagePart {
     pub writer: &'static str,
     pub stage: &'static str,
     pub part: u32,
     pub rows: Vec<(String, Vec<Written>)>,
-    /// When its stage may be swept, wall clock.
+    /// The wall clock at which its stage may be swept.
     pub until: u64,
 }
 
-/// A call and its answer; what it meant to do counts from its beginning on.
+/// A call and its answer; its intended effect counts from its start on.
 #[derive(Clone, Debug)]
 pub enum Note {
-    /// A topic was created under this id, or given another config.
+    /// A topic was created with this id, or its config was changed.
     Made {
         topic: String,
         id: u64,
     },
-    /// Written as one batch, from seq `first` on.
+    /// Written as one batch, starting at seq `first`.
     Put {
         topic: String,
         id: u64,
@@ -115,11 +115,11 @@ pub enum Note {
     },
     /// All topics as readers see them.
     Look(BTreeMap<String, Shown>),
-    /// Everything before it is durable.
+    /// Everything before this note is durable.
     Synced,
     Claimed(Vec<Leased>),
     Acked(Vec<Leased>),
-    /// Leases ended by a release.
+    /// Leases that were released.
     Released(Vec<Leased>),
     Extended(Vec<Leased>),
     /// Delayed jobs became claimable: seq and name.
@@ -138,48 +138,48 @@ pub enum Note {
         router: String,
     },
     /// Rows were staged.
-    Staged(Arc<Part>),
-    /// Staging failed: nobody knows whether they are there.
-    Tried(Arc<Part>),
-    /// A stage was given up, or swept.
+    Staged(Arc<StagePart>),
+    /// Staging failed: the outcome is unknown.
+    Tried(Arc<StagePart>),
+    /// A stage was aborted or swept.
     Aborted {
         writer: &'static str,
         stage: &'static str,
     },
-    /// A transaction; `None`: nobody knows whether it is decided. One that was refused is not noted.
+    /// A transaction; `None`: the outcome is unknown. Refused ones are not noted.
     Txn {
         unit: Arc<Unit>,
         answer: Option<Committed>,
     },
-    /// Records handed out by a consumer that hands out at most once, and its cursor afterwards.
+    /// Records delivered by an `at_most_once` consumer, and its cursor afterwards.
     HandedOut {
         id: u64,
         consumer: &'static str,
         seqs: Vec<u64>,
         next: u64,
     },
-    /// The cursor of a consumer of this topic is now there; `None`: the consumer was deleted.
+    /// The cursor of a consumer of this topic has this value; `None`: the consumer was deleted.
     Stored {
         topic: String,
         id: u64,
         consumer: &'static str,
         at: Option<u64>,
     },
-    /// The cursor was seen there by chance; positions further on may be on their way.
+    /// An observed value of the cursor; later positions may not be visible yet.
     Passed {
         topic: String,
         id: u64,
         consumer: &'static str,
         at: u64,
     },
-    /// From now on, the cursor may be stored there by itself.
+    /// From now on, the consumer may store this cursor automatically.
     Dealt {
         topic: String,
         id: u64,
         consumer: &'static str,
         at: u64,
     },
-    /// The same where it may have gone back.
+    /// The same after a seek, which may move the cursor back.
     Sought {
         topic: String,
         id: u64,
@@ -189,7 +189,7 @@ pub enum Note {
 }
 
 impl Note {
-    /// Rows that were acked: topic, its id, the first seq, the rows.
+    /// Acked rows: topic, its id, the first seq, the rows.
     pub fn puts(&self) -> Vec<(&str, u64, u64, &[Written])> {
         match self {
             Self::Put { topic, id, first, records } => vec![(topic, *id, *first, records)],
@@ -203,7 +203,7 @@ impl Note {
         }
     }
 
-    /// Jobs that were acked.
+    /// Acked jobs.
     pub fn acks(&self) -> &[Leased] {
         match self {
             Self::Acked(jobs) => jobs,
@@ -214,7 +214,7 @@ impl Note {
 }
 
 impl Note {
-    /// Whether it makes the job of this name claimable before its time.
+    /// Whether this call makes the job with this name claimable before its time.
     pub fn promotes(&self, name: &str) -> bool {
         matches!(self, Self::Promoted(jobs) if jobs.iter().any(|j| j.1 == name))
     }
@@ -225,33 +225,33 @@ pub fn error_of(jobs: &[Leased]) -> Option<String> {
     jobs.first().map(|j| format!("after lease {}", j.id))
 }
 
-/// How far a call had come when the disk stopped.
+/// The progress of a call when the disk stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Far {
-    /// It had begun.
-    Begun,
-    /// It had returned.
-    Done,
-    /// And everything before a sync that had returned was durable.
+pub enum Progress {
+    /// The call had started.
+    Started,
+    /// The call had returned.
+    Returned,
+    /// A later sync had returned, so that everything before it is durable.
     Synced,
 }
 
-/// What does not change in a script.
+/// Constants of a script.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// Each topic's class.
+    /// The durability class of each topic.
     pub classes: BTreeMap<String, Durability>,
-    /// The leases of `q` are logged.
+    /// Whether the leases of `q` are logged.
     pub leases_durable: bool,
 }
 
-/// The notes that count at a crash.
+/// The notes that count at a crash point.
 #[derive(Debug)]
 pub struct Past<'a> {
-    pub notes: Vec<(Far, &'a Note)>,
-    /// All notes of the script, as if it had not been interrupted.
+    pub notes: Vec<(Progress, &'a Note)>,
+    /// All notes of the script, including those after the crash point.
     pub ever: &'a [(Span, Note)],
-    /// The process ended, the disk lost nothing.
+    /// The process ended without loss of the disk.
     pub killed: bool,
     pub wall: u64,
     pub facts: &'a Facts,
@@ -269,30 +269,29 @@ impl<'a> Past<'a> {
         let synced = notes.iter().rev();
         let synced = synced.filter(|(s, n)| s.to <= at && matches!(n, Note::Synced));
         let synced = synced.map(|(s, _)| s.from).next();
-        let far = |s: &Span, n: &Note| match synced {
-            _ if matches!(n, Note::Txn { answer: None, .. }) => Far::Begun,
-            Some(sync) if s.to <= sync => Far::Synced,
-            _ if s.to <= at => Far::Done,
-            _ => Far::Begun,
+        let progress = |s: &Span, n: &Note| match synced {
+            _ if matches!(n, Note::Txn { answer: None, .. }) => Progress::Started,
+            Some(sync) if s.to <= sync => Progress::Synced,
+            _ if s.to <= at => Progress::Returned,
+            _ => Progress::Started,
         };
         let begun = notes.iter().filter(|(s, _)| s.from < at || s.to <= at);
         let ever = notes;
-        let notes = begun.map(|(s, n)| (far(s, n), n)).collect();
+        let notes = begun.map(|(s, n)| (progress(s, n), n)).collect();
         Self { notes, ever, killed, wall, facts }
     }
 
-    /// Whether what a topic of this name was told at that point is there for certain.
-    pub fn kept(&self, topic: &str, far: Far) -> bool {
+    /// Whether an effect on this topic with this progress certainly survives.
+    pub fn kept(&self, topic: &str, progress: Progress) -> bool {
         let synced = self.facts.classes.get(topic).is_none_or(|c| *c == Durability::Fsync);
-        far == Far::Synced || (far == Far::Done && (self.killed || synced))
+        progress == Progress::Synced || (progress == Progress::Returned && (self.killed || synced))
     }
 
-    /// The same for what this note says of a topic: a transaction is kept once it is answered,
-    /// whatever the class.
-    pub fn keeps(&self, topic: &str, far: Far, note: &Note) -> bool {
+    /// The same for a note: a transaction survives once it is answered, whatever the class.
+    pub fn keeps(&self, topic: &str, progress: Progress, note: &Note) -> bool {
         match note {
-            Note::Txn { .. } => far != Far::Begun,
-            _ => self.kept(topic, far),
+            Note::Txn { .. } => progress != Progress::Started,
+            _ => self.kept(topic, progress),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Drives an engine and notes, for each call, how far the disk was when it began and ended.
+//! Drives an engine and notes, for each call, the position of the disk at its start and end.
 
 mod txns;
 
@@ -14,18 +14,19 @@ use topics_engine::{
 use topics_env::Clock;
 use topics_env::sim::{SimClock, SimFs, env_on};
 
-pub use self::txns::{Came, call, stage};
-use super::note::{Facts, Leased, Note, Part, Shown, Span, Unit, Written, error_of};
+pub use self::txns::{TxnOutcome, call, stage};
+use super::note::{Facts, Leased, Note, Shown, Span, StagePart, Unit, Written, error_of};
 use crate::oracle::{Observation, observe};
 use crate::run::{DIR, HookSpec};
 
 /// A run.
 pub struct Script {
-    /// The disk of each life, and how many calls were made before it: calls are counted through.
+    /// The disk of each process, and the number of earlier calls: calls are counted across
+    /// processes.
     pub lives: Vec<(Arc<SimFs>, usize)>,
     clock: Arc<SimClock>,
     pub notes: Vec<(Span, Note)>,
-    /// The wall clock from so many calls of the disk on.
+    /// The wall clock from this number of disk calls on.
     walls: Vec<(usize, u64)>,
     pub facts: Facts,
     pub seed: u64,
@@ -35,13 +36,13 @@ pub struct Script {
     engine: Option<Engine>,
     consumers: BTreeMap<&'static str, Reader>,
     pub hook: HookSpec,
-    /// The parts that are staged, by writer, stage and number.
-    parts: BTreeMap<(&'static str, &'static str, u32), Arc<Part>>,
+    /// The staged parts, by writer, stage and number.
+    parts: BTreeMap<(&'static str, &'static str, u32), Arc<StagePart>>,
     /// Every transaction that was not refused.
     pub units: Vec<Arc<Unit>>,
-    /// Writes that were answered by a callback.
+    /// Writes that a callback answered.
     told: Arc<Mutex<Vec<(Span, Note)>>>,
-    /// Faults of this life that were met.
+    /// Faults of the current process that took effect.
     fired: usize,
 }
 
@@ -51,15 +52,15 @@ struct Reader {
     id: u64,
     handle: Consumer,
     auto: bool,
-    /// Where its next read begins.
+    /// The start of its next read.
     next: u64,
 }
 
-/// Small files, so that they turn over.
+/// Small files, so that the log rotates often.
 pub fn options(shards: u32) -> Options {
     Options {
         background: false,
-        // Asking for the number of cores takes a tenth of an open.
+        // Reading the number of cores takes a tenth of the time of an open.
         delivery_workers: 1,
         wal_shards: shards,
         wal_file_min: 8 << 10,
@@ -105,12 +106,12 @@ impl Script {
         s
     }
 
-    /// Calls of the disk so far.
+    /// The number of disk calls so far.
     pub fn calls(&self) -> usize {
         self.lives.last().map_or(0, |(fs, before)| before + fs.ops_len())
     }
 
-    /// Call number `at` of the disk, for people.
+    /// A readable description of disk call `at`.
     pub fn describe(&self, at: usize) -> String {
         let life = self.lives.iter().rev().find(|l| l.1 <= at);
         life.map_or_else(String::new, |(fs, before)| fs.describe_op(at - before))
@@ -123,7 +124,7 @@ impl Script {
         let env = env_on(fs, &self.clock, self.seed ^ (self.opens << 32));
         let env = self.hook.on(env, fs);
         self.engine = Some(Engine::open(env, Path::new(DIR), options(self.shards)).unwrap());
-        // What recovery serves is durable.
+        // Everything that a recovery serves is durable.
         self.note(from, Note::Synced);
         self.look();
     }
@@ -132,7 +133,7 @@ impl Script {
         options(self.shards)
     }
 
-    /// The wall clock when the disk had been called so often.
+    /// The wall clock at this number of disk calls.
     pub fn wall(&self, at: usize) -> u64 {
         let before = self.walls.iter().rev().find(|(ops, _)| *ops <= at);
         before.map_or(1_700_000_000_000, |w| w.1)
@@ -142,17 +143,17 @@ impl Script {
         self.clock.wall_ms()
     }
 
-    /// A clean end and a new beginning.
+    /// Closes the engine cleanly and opens it again.
     pub fn reopen(&mut self) {
         self.end();
         self.open();
     }
 
-    /// The process dies and starts again.
+    /// Kills the process and starts another.
     pub fn kill(&mut self) {
         let image = self.lives[self.lives.len() - 1].0.kill_image();
         self.lives.push((Arc::new(SimFs::from_image(&image)), self.calls()));
-        // What the old engine does when it is dropped reaches nobody.
+        // Effects of dropping the old engine are discarded.
         self.consumers.clear();
         self.engine = None;
         self.fired = 0;
@@ -180,7 +181,7 @@ impl Script {
         self.notes.push((span, note));
     }
 
-    /// Runs a call; what it answers is noted.
+    /// Runs a call and notes its answer.
     fn call<T>(&mut self, run: impl FnOnce(&Engine) -> T, note: impl FnOnce(&T) -> Note) -> T {
         let from = self.calls();
         let out = run(&self.engine());
@@ -188,7 +189,7 @@ impl Script {
         out
     }
 
-    /// Time passes.
+    /// Advances the clock.
     pub fn pass(&mut self, ms: u64) {
         self.clock.advance_ms(ms);
         self.walls.push((self.calls(), self.now()));
@@ -207,7 +208,7 @@ impl Script {
         self.put_with(topic, n, |_, _| ())
     }
 
-    /// Writes records as one batch; false when the topic is full.
+    /// Writes records as one batch; false if the topic is full.
     pub fn put_with(&mut self, topic: &str, n: usize, shape: impl Fn(usize, &mut Written)) -> bool {
         let first = self.names;
         self.names += n;
@@ -242,19 +243,19 @@ impl Script {
         self.call(|e| e.delete_topic(topic, false).unwrap(), |_| note);
     }
 
-    /// What readers see.
+    /// Notes the state that readers see.
     pub fn look(&mut self) {
         let wall = self.now();
         let (seen, problems) =
             self.call(|e| observe(e, wall, 9), |(seen, _)| Note::Look(shown(seen)));
         assert_eq!(problems, Vec::<String>::new());
-        // Topics that came into being by themselves.
+        // Topics that were created automatically.
         for t in seen.topics {
             self.facts.classes.entry(t.state.topic.clone()).or_insert(t.state.config.durability);
         }
     }
 
-    /// Lets the workers run; then looks.
+    /// Runs the workers, then observes.
     pub fn work(&mut self) {
         for _ in 0..3 {
             self.engine().tick().unwrap();
@@ -290,14 +291,14 @@ impl Script {
     }
 
     pub fn ack(&mut self, jobs: &[Leased]) {
-        let s = self.held(jobs, |e, h| e.ack("q", h), Note::Acked(jobs.to_vec()));
+        let s = self.with_leases(jobs, |e, h| e.ack("q", h), Note::Acked(jobs.to_vec()));
         assert_eq!(s, jobs.len(), "I6: the holder's ack is skipped");
     }
 
     pub fn nack(&mut self, jobs: &[Leased], delay: u64) {
         let note = Note::Released(jobs.to_vec());
         let error = error_of(jobs).unwrap_or_default();
-        let s = self.held(jobs, |e, h| e.nack_with_error("q", h, Some(delay), &error), note);
+        let s = self.with_leases(jobs, |e, h| e.nack_with_error("q", h, Some(delay), &error), note);
         assert_eq!(s, jobs.len(), "I6: the holder's nack is skipped");
     }
 
@@ -317,7 +318,7 @@ impl Script {
         assert_eq!(s.done, seqs, "a delayed job is skipped");
     }
 
-    /// Deletes jobs of a state: they are gone as if they had been acked.
+    /// Deletes jobs of a state: the effect is that of an ack.
     pub fn remove(&mut self, state: JobState, max: usize) {
         let gone = |(seq, name)| Leased { name, seq, id: 0, node: "", deliveries: 0, deadline: 0 };
         let jobs: Vec<Leased> = self.peek(state, max).into_iter().map(gone).collect();
@@ -331,18 +332,22 @@ impl Script {
     pub fn extend(&mut self, jobs: &[Leased], ms: u64) {
         let deadline = self.now() + ms;
         let longer = jobs.iter().map(|j| Leased { deadline, ..j.clone() }).collect();
-        let s = self.held(jobs, |e, h| e.extend("q", h, Some(ms)), Note::Extended(longer));
+        let s = self.with_leases(jobs, |e, h| e.extend("q", h, Some(ms)), Note::Extended(longer));
         assert_eq!(s, jobs.len(), "I6: the holder's extend is skipped");
     }
 
-    /// Nothing of a stale lease counts.
+    /// Checks that calls with a stale lease have no effect.
     pub fn stale(&mut self, jobs: &[Leased]) {
         for run in [Engine::ack, |e: &Engine, q: &str, h: &Held<'_>| e.nack(q, h, None)] {
-            assert_eq!(self.held(jobs, |e, h| run(e, "q", h), Note::Released(vec![])), 0, "I6");
+            assert_eq!(
+                self.with_leases(jobs, |e, h| run(e, "q", h), Note::Released(vec![])),
+                0,
+                "I6"
+            );
         }
     }
 
-    fn held(
+    fn with_leases(
         &mut self,
         jobs: &[Leased],
         run: impl FnOnce(&Engine, &Held<'_>) -> topics_engine::Result<topics_engine::Settled>,
@@ -376,7 +381,7 @@ impl Script {
         assert!(self.call(|e| e.delete_router(router).unwrap(), |_| note));
     }
 
-    /// A consumer, created if it is new, and a handle for it.
+    /// Creates a consumer if it is new, and a handle for it.
     pub fn consume(&mut self, topic: &str, name: &'static str, mode: ConsumerMode, auto: bool) {
         let from = self.calls();
         let e = self.engine();
@@ -436,7 +441,7 @@ impl Script {
         self.note(from, Note::Sought { topic, id, consumer: name, at });
     }
 
-    /// The handle goes; with automatic commits it may store where it was.
+    /// Drops the handle; with automatic commits it may store its position.
     pub fn drop_handle(&mut self, name: &'static str) {
         let from = self.calls();
         let Some(Reader { topic, id, handle, .. }) = self.consumers.remove(name) else { return };

@@ -1,4 +1,4 @@
-//! What a recovery shows, probed by calls: plain data for the oracle.
+//! The state after a recovery, probed by calls: plain data for the oracle.
 
 pub(super) mod txns;
 
@@ -15,15 +15,15 @@ use topics_env::sim::{DiskImage, SimClock, SimFs, env_on};
 use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::txns::TxnsSeen;
-use super::note::{Leased, Note, Part, Unit, Written};
+use super::note::{Leased, Note, StagePart, Unit, Written};
 use super::script::Script;
 use crate::crash::{panic_text, reopened};
 use crate::oracle::{Observation, observe};
 use crate::run::{DIR, HookSpec};
 
-/// A job that the probe was given.
+/// A job that the probe claimed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct ClaimedJob {
     pub name: String,
     pub seq: u64,
     pub deliveries: u32,
@@ -33,42 +33,42 @@ pub struct Given {
 #[derive(Clone, Debug, Default)]
 pub struct QueueSeen {
     pub peeked: Vec<PeekedJob>,
-    /// Ids of leases of before that are valid.
+    /// Ids of earlier leases that are valid.
     pub valid: BTreeSet<u64>,
-    /// What a claim by another node gets.
-    pub claimed: Vec<Given>,
-    /// Ids of leases of before that are valid afterwards.
+    /// The jobs that a claim by another node returns.
+    pub claimed: Vec<ClaimedJob>,
+    /// Ids of earlier leases that are valid afterwards.
     pub valid_after: BTreeSet<u64>,
-    /// Everything that claims got when all leases and delays were over.
-    pub drained: Vec<Given>,
-    /// Payloads that are left in place, and those in the dead-letter topic.
+    /// All jobs that claims returned when every lease and delay was over.
+    pub drained: Vec<ClaimedJob>,
+    /// Payloads that remain in the queue, and those in the dead-letter topic.
     pub left: Vec<String>,
     pub letters: Vec<String>,
-    /// How many jobs were dead-lettered, how many expired: as the queue counts, and as the dead
-    /// letters say, where expired jobs become some.
+    /// The numbers of dead-lettered and expired jobs: by the queue's counters, and by the dead
+    /// letters, which include expired jobs.
     pub counted: (u64, u64),
     pub lettered: (u64, u64),
 }
 
-/// A consumer, and what a new handle reads.
+/// A consumer, and the records that a new handle reads.
 #[derive(Clone, Debug)]
 pub struct ConsumerSeen {
     pub info: ConsumerInfo,
     pub topic_id: u64,
     pub read: Vec<u64>,
-    /// The records that were there.
+    /// The records in the topic.
     pub live: Vec<u64>,
 }
 
-/// All of it.
+/// The complete state.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// What is wrong whatever was promised.
+    /// Problems that do not depend on earlier acks.
     pub problems: Vec<String>,
     pub first: Observation,
     pub routers: Vec<RouterInfo>,
-    /// After the routers have come to rest; then with room made in full destinations, again and
-    /// again.
+    /// Observations with idle routers: first as recovered, then each time after deletes freed
+    /// capacity in full destinations.
     pub rests: Vec<Observation>,
     pub rested: Vec<RouterInfo>,
     pub queue: Option<QueueSeen>,
@@ -77,7 +77,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// A digest of what readers, workers and consumers see after this recovery.
+    /// A digest of the state that readers, workers and consumers see after this recovery.
     pub fn outcome(&self) -> u64 {
         let topics: String =
             [&self.first].into_iter().chain(&self.rests).map(Observation::line).collect();
@@ -87,17 +87,17 @@ impl Seen {
     }
 }
 
-/// What there is to probe in a script.
+/// The objects of a script to probe.
 #[derive(Clone, Debug)]
 pub struct Probes {
     pub options: Options,
     pub seed: u64,
-    /// Every lease ever given.
+    /// Every lease of the script.
     leases: Vec<Leased>,
     routers: bool,
-    /// Every transaction, by its number, and every part of a stage.
+    /// Every transaction, by number, and every part of a stage.
     pub units: Vec<Arc<Unit>>,
-    parts: Vec<Arc<Part>>,
+    parts: Vec<Arc<StagePart>>,
     hook: HookSpec,
 }
 
@@ -136,7 +136,7 @@ pub fn written<'a>(notes: impl Iterator<Item = &'a Note>) -> Vec<(&'a str, &'a W
     out
 }
 
-/// Opens an image; the engine's clock begins at `wall`.
+/// Opens an image; the engine's clock starts at `wall`.
 pub struct Mount {
     pub fs: Arc<SimFs>,
     pub clock: Arc<SimClock>,
@@ -161,12 +161,12 @@ impl Mount {
     }
 }
 
-/// Recovers an image and probes it; a panic is a problem like any other.
+/// Recovers and probes an image; a panic counts as a problem.
 pub fn see(image: &DiskImage, probes: &Probes, wall: u64) -> Seen {
     let mut seen = Seen::default();
     let mut mount = Mount::new(image, probes, wall);
     let thorough = image.hash().is_multiple_of(4);
-    // One of eight is asked once more, one of these for parts that wait.
+    // One image of eight is probed with repeated calls, one of these with waiting parts.
     let once_more = (image.hash() % 32).checked_sub(28);
     let run = std::panic::AssertUnwindSafe(|| {
         all(&mut mount, probes, wall, thorough, &mut seen);
@@ -211,7 +211,7 @@ fn all(mount: &mut Mount, probes: &Probes, wall: u64, thorough: bool, seen: &mut
     }
 }
 
-/// Lets the routers come to rest, makes room where they cannot, and so on.
+/// Runs until the routers are idle, frees capacity in full destinations, and repeats.
 fn rest(mount: &Mount, engine: &Engine, wall: u64, seen: &mut Seen) {
     for round in 0..9 {
         for _ in 0..3 {
@@ -248,17 +248,17 @@ fn rest(mount: &Mount, engine: &Engine, wall: u64, seen: &mut Seen) {
     seen.rested = engine.routers("");
 }
 
-fn held(engine: &Engine, l: &Leased) -> topics_engine::Result<bool> {
+fn is_lease_valid(engine: &Engine, l: &Leased) -> topics_engine::Result<bool> {
     let held = Held { node: l.node.as_bytes(), seqs: &[l.seq], lease_ids: Some(&[l.id]) };
     engine.extend("q", &held, None).map(|s| s.done == [l.seq])
 }
 
-fn claim(engine: &Engine, max: usize) -> topics_engine::Result<Vec<(Given, u64)>> {
+fn claim(engine: &Engine, max: usize) -> topics_engine::Result<Vec<(ClaimedJob, u64)>> {
     let req = Claim { node: b"judge", max, lease_ms: None, wait: Duration::ZERO };
     let text = |d: &[u8]| String::from_utf8_lossy(d).into_owned();
     let got = engine.claim("q", &req)?;
     let given = got.iter().map(|(l, r)| {
-        (Given { name: text(r.data), seq: l.seq, deliveries: l.deliveries }, l.lease_id)
+        (ClaimedJob { name: text(r.data), seq: l.seq, deliveries: l.deliveries }, l.lease_id)
     });
     Ok(given.collect())
 }
@@ -276,7 +276,7 @@ fn queue(
     q.peeked = peek()?;
     let fences = |j: &PeekedJob| (j.seq, j.state, j.deliveries, j.lease_id);
     for l in &probes.leases {
-        if held(engine, l)? {
+        if is_lease_valid(engine, l)? {
             q.valid.insert(l.id);
             continue;
         }
@@ -293,11 +293,11 @@ fn queue(
     }
     q.claimed = claim(engine, 1000)?.into_iter().map(|c| c.0).collect();
     for l in &probes.leases {
-        if held(engine, l)? {
+        if is_lease_valid(engine, l)? {
             q.valid_after.insert(l.id);
         }
     }
-    // All leases and delays run out; what has expired becomes a dead letter.
+    // All leases and delays run out; expired jobs become dead letters.
     mount.clock.advance_ms(3 * 86_400_000);
     engine.tick()?;
     for _ in 0..200 {

@@ -1,12 +1,12 @@
-//! The oracle itself: what is right passes, and every mutated outcome is flagged.
+//! Tests of the oracle: a correct state passes, and every mutated state is flagged.
 
 use topics_env::sim::Survival;
 
 use super::enumerate::past;
-use super::see::{Given, Probes, see};
+use super::see::{ClaimedJob, Probes, see};
 use super::*;
 
-/// A workload at its end, and what a recovery then shows.
+/// A workload at its end, and the state after its recovery.
 struct End {
     script: Script,
     seen: Seen,
@@ -32,7 +32,7 @@ impl End {
         judge(&past, seen)
     }
 
-    /// A mutated outcome is flagged in these words.
+    /// A mutated state must be flagged with these words.
     #[track_caller]
     fn flags(&self, what: &str, mutate: impl FnOnce(&mut Seen)) {
         let mut seen = self.seen.clone();
@@ -46,7 +46,7 @@ fn queue(seen: &mut Seen) -> &mut see::QueueSeen {
     seen.queue.as_mut().unwrap()
 }
 
-/// The topic in every observation.
+/// Visits the topic in every observation.
 fn each(seen: &mut Seen, topic: &str, mut f: impl FnMut(&mut crate::oracle::TopicObs)) {
     for o in std::iter::once(&mut seen.first).chain(&mut seen.rests) {
         o.topics.iter_mut().filter(|t| t.state.topic == topic).for_each(&mut f);
@@ -93,7 +93,7 @@ fn i6_leases() {
     e.flags("stale lease", |s| _ = queue(s).valid_after.insert(stale.id));
     e.flags("the durable lease", |s| _ = queue(s).valid.remove(&held.id));
     e.flags("has the valid leases", |s| {
-        let given = Given { name: held.name.clone(), seq: held.seq, deliveries: 9 };
+        let given = ClaimedJob { name: held.name.clone(), seq: held.seq, deliveries: 9 };
         queue(s).claimed.push(given);
     });
     let e = end("disk_queue");
@@ -116,7 +116,7 @@ fn order_of_jobs() {
         .collect();
     e.flags("two jobs of group g", |s| {
         let jobs = grouped.iter().rev().take(2).zip(900..);
-        queue(s).claimed.extend(jobs.map(|(name, seq)| Given {
+        queue(s).claimed.extend(jobs.map(|(name, seq)| ClaimedJob {
             name: name.clone(),
             seq,
             deliveries: 1,
@@ -154,7 +154,7 @@ fn i1_i2_i5_records() {
 #[test]
 fn i7_copies() {
     let e = end("fan_out");
-    // What no look has shown and no recovery shows was left out.
+    // A record that no observation has shown was omitted.
     let mut seen = e.seen.clone();
     each(&mut seen, "z", |t| drop(t.records.pop()));
     let found = e.judged(&seen, |p| p.notes.retain(|(_, n)| !matches!(n, Note::Look(_))));
@@ -218,9 +218,9 @@ fn i8_cursors() {
     e.flags("I8: again of t", |s| by(s, "again", &|c| c.info.cursor -= 1));
     e.flags("I8: again of t", |s| by(s, "again", &|c| c.info.cursor += 1));
     e.flags("I8: once of t", |s| by(s, "once", &|c| c.info.cursor += 1));
-    e.flags("is handed out twice", |s| by(s, "once", &|c| c.read.insert(0, handed)));
+    e.flags("is delivered twice", |s| by(s, "once", &|c| c.read.insert(0, handed)));
     e.flags("I8: again of t is at None", |s| s.consumers.retain(|c| c.info.name != "again"));
-    e.flags("nobody created", |s| by(s, "again", &|c| c.info.name = "ghost".into()));
+    e.flags("no call created", |s| by(s, "again", &|c| c.info.name = "ghost".into()));
     e.flags(" reads ", |s| by(s, "again", &|c| _ = c.read.pop()));
     let e = end("auto_commit");
     e.flags("I8: auto of t", |s| by(s, "auto", &|c| c.info.cursor = 1));
@@ -229,13 +229,13 @@ fn i8_cursors() {
 
 #[test]
 fn what_is_not_kept_may_go() {
-    // The same loss without a promise is none.
+    // The same loss without a guarantee is not a problem.
     let e = end("chain");
     let mut seen = e.seen.clone();
     each(&mut seen, "a", |t| t.records.clear());
     let unkept = |p: &mut Past<'_>| {
         p.killed = false;
-        p.notes.iter_mut().for_each(|n| n.0 = note::Far::Done);
+        p.notes.iter_mut().for_each(|n| n.0 = note::Progress::Returned);
     };
     let lost = |found: &[String]| found.iter().any(|p| p.contains("I1: a:"));
     assert!(lost(&e.judged(&seen, |_| ())));
@@ -251,10 +251,10 @@ fn last_unit(script: &Script) -> Unit {
     Unit::clone(script.units.last().unwrap())
 }
 
-/// Nobody was told how a transaction came out.
+/// Makes the outcome of the last transaction unknown.
 fn unanswered(past: &mut Past<'_>) {
     let txn = |n: &Note| matches!(n, Note::Txn { .. });
-    past.notes.iter_mut().filter(|(_, n)| txn(n)).for_each(|n| n.0 = note::Far::Begun);
+    past.notes.iter_mut().filter(|(_, n)| txn(n)).for_each(|n| n.0 = note::Progress::Started);
 }
 
 #[test]
@@ -281,9 +281,9 @@ fn i5_a_transaction_is_everywhere_or_nowhere() {
         &|s| txns(s).writers.get_mut("w").unwrap().last = unit.epoch.map(|e| e - 1),
     ];
     for mutate in mutations {
-        // Acked, it must be everywhere.
+        // An acked transaction must be in all topics.
         e.flags(&format!("I1: transaction {n} was acked"), mutate);
-        // Not acked, everywhere or nowhere.
+        // An unacked one must be in all topics or in none.
         let mut seen = e.seen.clone();
         mutate(&mut seen);
         let found = e.judged(&seen, unanswered);
@@ -342,7 +342,7 @@ fn stages_wait_or_are_over() {
     };
     e.flags("gone of w waits with Some((2, 4)), and is over", |s| waits(s, "gone", (2, 4)));
     e.flags("kept of w waits with Some((1, 3)), and is over", |s| waits(s, "kept", (1, 3)));
-    e.flags("nobody staged other of w", |s| waits(s, "other", (1, 1)));
+    e.flags("no call staged other of w", |s| waits(s, "other", (1, 1)));
     let aborted = e.script.notes.iter().find_map(|(_, n)| match n {
         Note::Staged(p) if p.stage == "gone" => Some(p.rows[0].1[0].name.clone()),
         _ => None,
@@ -350,7 +350,7 @@ fn stages_wait_or_are_over() {
     e.flags("was never written", |s| {
         each(s, "t", |t| t.records[0].data = aborted.clone().unwrap().into_bytes());
     });
-    // As it was before the last commit: one stage waits, the other was given up.
+    // The state before the last commit: one stage waits, the other was aborted.
     let ends = |n: &Note| matches!(n, Note::Txn { .. });
     let last = e.script.notes.iter().rposition(|(_, n)| ends(n)).unwrap();
     let before =
@@ -374,7 +374,7 @@ fn stages_wait_or_are_over() {
     assert!(found.iter().any(|p| p.contains("the stages of transaction")), "{found:?}");
 }
 
-/// What is asked once more after a recovery: answers that do not fit are flagged.
+/// Repeated calls after a recovery: wrong answers are flagged.
 #[test]
 fn what_comes_again_is_compared() {
     let workload = ALL.iter().find(|w| w.name == "txn_repeated").unwrap();
@@ -400,7 +400,7 @@ fn what_comes_again_is_compared() {
         assert!(found.iter().any(|p| p.contains(what)), "{what:?} is not among {found:?}");
     };
     flags("has its rows at []", &|u| u.rows[0].1.iter_mut().for_each(|r| r.name.push('!')));
-    // One that no key is kept of is done again.
+    // A transaction whose key was not kept is executed again.
     flags("its repeat is not deduped", &|u| {
         (u.writer, u.epoch, u.key) = (None, None, "unheard of");
         (u.stages, u.moves) = (Vec::new(), Vec::new());

@@ -1,10 +1,10 @@
-//! Every site, with what notices its mutants, the quickest first.
+//! Every site, with the detectors of its mutants, the fastest first.
 
 use topics_env::Site;
 
 use super::Detector::{self, Crash, Damage, Delivery, Fault, Refuses, Rot, Second};
 
-/// Sites that no workload can reach, by the beginning of their names, and why.
+/// Sites that no workload can reach, by the prefix of their names, and why.
 pub const UNREACHED: &[(&str, &str)] = &[(
     "snapshot.names",
     "only salvage gives a snapshot its name back; what a crash undoes, the next does again",

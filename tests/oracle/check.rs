@@ -1,4 +1,4 @@
-//! The verdict: does what is shown fit what was promised, after the worst that happened?
+//! The verdict: does the observed state fit the acks, given the worst event since then?
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::topic::{Inc, Keep, Mark, Slot, Why};
 use super::world::{AttemptState, World};
 
 impl World {
-    /// Everything that contradicts the promises, given the worst that happened since the facts.
+    /// All contradictions to the guarantees, given the worst event since the facts.
     pub fn check(&self, seen: &Observation, kind: Keep) -> Vec<String> {
         let mut out = self.problems.clone();
         let kind = self.worst.map_or(kind, |w| w.max(kind));
@@ -98,7 +98,7 @@ struct Verdict<'w> {
     kind: Keep,
     wall: u64,
     configs: Vec<TopicConfig>,
-    /// Deletes that may have happened, or whose survival is open.
+    /// Deletes that may have happened, or whose survival is unknown.
     deletes: Vec<&'w DeleteRequest>,
     /// Records up to this seq may have been evicted by a cap.
     floor: u64,
@@ -175,7 +175,7 @@ impl<'w> Verdict<'w> {
         }
     }
 
-    /// Everything readable was attempted, where and as it is.
+    /// Every readable record was attempted, with this position and content.
     fn records(&self, out: &mut Vec<String>) {
         for r in &self.obs.records {
             let slot = self.inc.and_then(|i| i.slots.get(&r.seq));
@@ -209,7 +209,7 @@ impl<'w> Verdict<'w> {
         }
     }
 
-    /// A record that was not acked: of a pending attempt, in its place.
+    /// An unacked record: it belongs to a pending attempt, in order.
     fn newcomer(&self, seq: u64, attempt: usize, out: &mut Vec<String>) {
         let a = &self.world.attempts[attempt];
         if a.state != AttemptState::Pending {
@@ -259,11 +259,11 @@ impl<'w> Verdict<'w> {
         self.configs.iter().any(|c| c.ttl_ms > 0 && now > ts + c.ttl_ms)
     }
 
-    /// May be gone in silence: deleted, or of a passed expiry.
+    /// Whether it may be missing without a gap: deleted, or expired.
     fn may_be_silent(&self, seq: u64, slot: &Slot) -> bool {
         let rec = self.world.rec(slot);
         let begun = self.world.attempts[slot.attempt].begun;
-        // In flight when a delete was made: the two are ordered either way.
+        // The write was in flight at the delete: either order is possible.
         let raced = |d: &super::topic::Del| {
             d.begun <= slot.at && begun < d.ended && selects(&d.req, seq, &rec.tag)
         };
@@ -273,7 +273,7 @@ impl<'w> Verdict<'w> {
             || self.expired_itself(slot.ts.0.min(self.world.attempts[slot.attempt].wall), rec)
     }
 
-    /// May be gone with notice, though nothing crashed.
+    /// Whether it may be missing with a gap although nothing crashed.
     fn may_be_evicted(&self, seq: u64, slot: &Slot) -> bool {
         slot.mark.is_some_and(|m| !matches!(m.why, Why::Deleted | Why::Expired))
             || seq <= self.floor
@@ -281,11 +281,11 @@ impl<'w> Verdict<'w> {
             || self.expired(slot.ts.0)
     }
 
-    /// Everything acked is readable or reported, as its class promises.
+    /// Every acked record is readable or reported, as its class promises.
     fn slots(&self, inc: &Inc, out: &mut Vec<String>) {
         let mut lost: Option<u64> = None;
         for (&seq, slot) in &inc.slots {
-            // What was only staged is given up at once when its group fails.
+            // A record that was only staged is discarded immediately when its group fails.
             let given_up = self.world.troubled && slot.class == Durability::Memory;
             let survives = slot.keep >= self.kind && !given_up;
             let (silent, evicted) = (self.may_be_silent(seq, slot), self.may_be_evicted(seq, slot));
@@ -320,10 +320,10 @@ impl<'w> Verdict<'w> {
 
     fn reason(&self, seq: u64, slot: &Slot, out: &mut Vec<String>) {
         let Some(t) = self.obs.tombstone(seq) else { return };
-        // One gap has one reason, which a change of class makes wrong for a part of it.
+        // A gap has one reason, which a change of class makes wrong for a part of it.
         let mut classes = self.configs.iter().map(|c| c.durability).collect::<Vec<_>>();
         classes.extend(self.inc.into_iter().flat_map(|i| i.slots.values()).map(|s| s.class));
-        // What was reserved under a class since the last open may have been given under it.
+        // Seqs reserved under a class since the last open may have been assigned under it.
         let configs = self.inc.into_iter().flat_map(|i| &i.configs);
         classes.extend(configs.map(|c| c.config.durability));
         if classes.iter().any(|c| *c != slot.class)
@@ -344,7 +344,8 @@ impl<'w> Verdict<'w> {
         }
     }
 
-    /// Batches are whole: where one record is, the others are, or may be gone for themselves.
+    /// Batches are complete: if one record exists, the others exist, or may be missing for their
+    /// own reason.
     fn batches(&self, out: &mut Vec<String>) {
         let mut firsts = BTreeMap::new();
         for r in &self.obs.records {
@@ -407,11 +408,11 @@ impl<'w> Verdict<'w> {
         self.spared(inc, last, out);
     }
 
-    /// No gap where nothing can have been lost: `fsync` topics have no reservation, and a killed
-    /// process loses nothing of a `disk` topic.
+    /// No gap is possible without a loss: `fsync` topics have no reservation, and a killed process
+    /// loses nothing of a `disk` topic.
     fn spared(&self, inc: &Inc, last: u64, out: &mut Vec<String>) {
         let floor = if self.kind == Keep::Power { Durability::Fsync } else { Durability::Disk };
-        // A topic that was of a lower class may have lost what was given then.
+        // A topic that once had a lower class may have lost seqs of that time.
         let spared = self.configs.iter().all(|c| c.durability >= floor)
             && inc.lowest_class() >= floor
             && inc.slots.values().all(|s| s.class >= floor);
@@ -427,7 +428,7 @@ impl<'w> Verdict<'w> {
         }
     }
 
-    /// What is neither delivered nor announced was deleted, or never given to a writer that knows.
+    /// A seq that is neither delivered nor announced was deleted, or its writer got no answer.
     fn silence(&self, out: &mut Vec<String>) {
         for (from, to) in self.obs.silent() {
             let slots = self.inc.map(|i| &i.slots);
@@ -462,7 +463,8 @@ impl<'w> Verdict<'w> {
         self.world.attempts.iter().filter(mine).flat_map(|a| a.recs.iter())
     }
 
-    /// `count` and `bytes` against the records; what has expired by itself may still be counted.
+    /// Compares `count` and `bytes` with the records; records with an expired TTL of their own may
+    /// still be counted.
     fn totals(&self, out: &mut Vec<String>) {
         let s = &self.obs.state;
         let (mut count, mut bytes) = (0, 0);
@@ -475,7 +477,7 @@ impl<'w> Verdict<'w> {
             bytes += rec.bytes();
         }
         for a in self.world.attempts.iter().filter(|a| a.topic == s.topic) {
-            // Where the log takes nothing more, expiry cannot be written down.
+            // A poisoned log cannot record an expiry.
             let unlogged = self.world.troubled && self.expired(a.wall);
             for rec in a.recs.iter().filter(|r| unlogged || self.expired_itself(a.wall, r)) {
                 more += 1;

@@ -1,8 +1,8 @@
-//! What a config becomes by a patch: stated here anew, not taken from the engine.
+//! The result of applying a patch to a config: stated here independently of the engine.
 
 use topics_engine::{ConfigPatch, Discard, TopicConfig, TopicType};
 
-/// The config after the named fields were set; `None` is a topic that is created.
+/// The config after setting the given fields; base `None`: the topic is created.
 pub fn apply_patch(base: Option<&TopicConfig>, p: &ConfigPatch) -> TopicConfig {
     let mut c = base.cloned().unwrap_or_else(|| {
         let mut c = TopicConfig::default();

@@ -1,5 +1,5 @@
-//! What a full read teaches: exact commit times, the place of what was undetermined, and, after
-//! a recovery, what is there for good.
+//! Facts from a full read: exact commit times, the outcome of undetermined calls and, after a
+//! recovery, the durable records.
 
 use topics_engine::Durability;
 
@@ -9,14 +9,14 @@ use super::topic::{Config, Inc, Keep, Mark, Slot, Why};
 use super::world::{AttemptState, World};
 
 impl World {
-    /// A reader of the running engine saw this: what readers see is committed (I3).
+    /// A reader of the running engine saw this: readers see only committed records (I3).
     pub fn learn(&mut self, seen: &Observation) {
         for topic in &seen.topics {
             self.meet(topic, None);
         }
     }
 
-    /// A recovery returned and serves this: all of it is durable, all else is gone.
+    /// A recovery returned and serves this: all of it is durable, everything else is gone.
     pub fn adopt(&mut self, seen: &Observation) {
         for topic in &seen.topics {
             self.meet(topic, Some(Keep::Power));
@@ -35,7 +35,7 @@ impl World {
         let expires = |slot: &Slot| attempts[slot.attempt].recs[slot.index].ttl_ms > 0;
         for (name, incs) in &mut self.names {
             let shown = seen.topic(name);
-            // An incarnation that is not there keeps its id in `ids`: it must not come back.
+            // A missing incarnation keeps its id in `ids`: it must not come back.
             incs.retain(|inc| shown.is_some_and(|t| t.state.topic_id == inc.id));
             if let (Some(inc), Some(shown)) = (incs.first_mut(), shown) {
                 settle_down(inc, shown, at, expires);
@@ -43,7 +43,7 @@ impl World {
         }
         self.undetermined.clear();
         for a in &mut self.attempts {
-            // What has expired unseen is back if the clock is set back.
+            // Records that expired unobserved are back if the clock is set back.
             let expires = a.recs.iter().any(|r| r.ttl_ms > 0);
             if a.state == AttemptState::Pending && !expires {
                 a.state = AttemptState::Dead;
@@ -51,11 +51,11 @@ impl World {
         }
         let names = &self.names;
         for a in &mut self.attempts {
-            // What was lost may be tried again under the same key.
+            // A lost write may be tried again under the same key.
             if let AttemptState::Settled { id, first, .. } = a.state {
                 let inc = names.get(&a.topic).and_then(|i| i.iter().find(|i| i.id == id));
                 let slot = inc.and_then(|i| i.slots.get(&first));
-                // The key of what was deleted may be lost too, where the records would be.
+                // The key of a deleted record may be lost too, where the record itself would be.
                 let weak = slot.is_some_and(|s| s.class < Durability::Disk);
                 let lost = |m: Mark| m.why == Why::Gone || weak;
                 if slot.is_none_or(|s| s.mark.is_some_and(lost)) {
@@ -91,7 +91,7 @@ impl World {
                 && self.attempts.get(attempt).is_some_and(|a| a.state == AttemptState::Pending)
             {
                 let first = r.seq - index as u64;
-                // What is seen only now was staged under the class that there was when it began.
+                // A record first seen now was staged under the class at the start of the call.
                 let begun = self.attempts[attempt].begun;
                 let class = match (restart, self.inc(name, state.topic_id)) {
                     (None, Some(inc)) => inc.class_at(begun).unwrap_or(class),
@@ -99,7 +99,7 @@ impl World {
                 };
                 let place = AttemptState::Settled { id: state.topic_id, first, class };
                 let memory = class < Durability::Disk && restart.is_none();
-                self.settle(attempt, place, if memory { Keep::Live } else { keep });
+                self.assign_position(attempt, place, if memory { Keep::Live } else { keep });
                 if let Some(s) =
                     self.inc(name, state.topic_id).and_then(|i| i.slots.get_mut(&r.seq))
                 {
@@ -107,8 +107,8 @@ impl World {
                 }
             }
         }
-        // What a write evicted before it was acked. What has expired is not: its floor is written
-        // down without a sync, and may come back with a clock that goes back.
+        // Records that a write evicted before its ack. Expired records are not included: their
+        // floor is logged without a sync and may come back if the clock goes back.
         let evicts = restart.is_none() && state.config.ttl_ms == 0;
         let Some(inc) = self.inc(name, state.topic_id).filter(|_| evicts) else { return };
         for (seq, slot) in inc.slots.range_mut(..state.evict_floor) {
@@ -120,7 +120,7 @@ impl World {
     }
 }
 
-/// What this incarnation is from now on: exactly what was shown.
+/// Sets the incarnation to exactly the observed state.
 fn settle_down(inc: &mut Inc, shown: &TopicObs, at: usize, expires: impl Fn(&Slot) -> bool) {
     inc.keep = Keep::Power;
     inc.judged = shown.state.head_seq;
@@ -137,13 +137,13 @@ fn settle_down(inc: &mut Inc, shown: &TopicObs, at: usize, expires: impl Fn(&Slo
         } else {
             let why = match (slot.mark, shown.tombstone(seq)) {
                 (_, Some(t)) if t.gap_to >= shown.state.evict_floor => Why::Gone,
-                // The eviction was lost: one of the deletes that raced with it has taken it.
+                // The eviction was lost: a delete that raced with it removed the record.
                 (Some(mark), None)
                     if mark.why == Why::Evicted && seq >= shown.state.evict_floor =>
                 {
                     Why::Deleted
                 }
-                // Where its deletion was lost with it, it is in a gap like its neighbours.
+                // If its deletion was lost with it, it is in a gap like its neighbours.
                 (Some(mark), told) if mark.why != Why::Deleted || told.is_none() => mark.why,
                 (_, Some(_)) => Why::Evicted,
                 (_, None) if expires(slot) => Why::Expired,
@@ -157,7 +157,7 @@ fn settle_down(inc: &mut Inc, shown: &TopicObs, at: usize, expires: impl Fn(&Slo
 }
 
 impl World {
-    /// Calls that may have happened and would take records of this topic.
+    /// Calls that may have happened and would remove records of this topic.
     pub fn possible_deletes<'w>(
         &'w self,
         name: &'w str,

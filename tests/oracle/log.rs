@@ -1,4 +1,4 @@
-//! The log of a run: what was called, what came back, and when (in mutating calls of the disk).
+//! The log of a run: calls, answers, and their positions (in mutating calls of the disk).
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use super::topic::Keep;
 /// Identifies a call within a run.
 pub type CallId = usize;
 
-/// A record as it was attempted, its node resolved.
+/// An attempted record with its resolved node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rec {
-    /// Begins with [`tag_of`] of its attempt, so that a reader can tell where it is from.
+    /// Starts with [`tag_of`] of its attempt, so that a reader can identify the attempt.
     pub data: Vec<u8>,
     pub binary: bool,
     pub tag: Vec<u8>,
@@ -30,7 +30,7 @@ impl Rec {
         parts.iter().map(|p| p.len() as u64).sum::<u64>() + attrs
     }
 
-    /// The attempt and the index that a payload names.
+    /// The attempt and the index in a payload.
     pub fn origin(data: &[u8]) -> Option<(usize, usize)> {
         let text = data.strip_prefix(b"\"").unwrap_or(data).strip_prefix(b"a")?;
         let mut parts = text.splitn(3, |&b| b == b'.');
@@ -39,12 +39,12 @@ impl Rec {
     }
 }
 
-/// The beginning of the payload of record `index` of an attempt.
+/// The prefix of the payload of record `index` of an attempt.
 pub fn tag_of(attempt: usize, index: usize) -> String {
     format!("a{attempt}.{index}.")
 }
 
-/// A call that changes something, or promises something.
+/// A call that changes or guarantees something.
 #[derive(Clone, Debug)]
 pub enum Op {
     Append {
@@ -88,13 +88,13 @@ impl Op {
         }
     }
 
-    /// Whether the call may bring its topic into being.
+    /// Whether the call may create its topic.
     pub fn may_create(&self) -> bool {
         matches!(self, Self::Append { .. } | Self::Create { .. })
     }
 }
 
-/// Whether a delete selects a record with this seq and tag, its bound aside.
+/// Whether a delete selects a record with this seq and tag, ignoring its bound.
 pub fn selects(req: &DeleteRequest, seq: u64, tag: &[u8]) -> bool {
     req.before_seq.is_none_or(|b| seq < b)
         && req.matching.as_ref().is_none_or(|m| match m {
@@ -119,9 +119,9 @@ pub enum Reply {
     },
     Deleted(Box<Deleted>),
     Done,
-    /// Refused by a rule: nothing happened.
+    /// Refused by a rule, without effect.
     Refused(&'static str),
-    /// Failed: it may have happened or not.
+    /// Failed: the outcome is unknown.
     Failed(String),
 }
 
@@ -131,31 +131,31 @@ pub enum Body {
     End(CallId, Reply),
     /// A full read of the running engine.
     Seen(Arc<Observation>),
-    /// The process ended, at worst so; calls in flight stay undetermined.
+    /// The process ended, at worst in this way; calls in flight stay undetermined.
     Died(Keep),
-    /// An open returned; this is what it serves. `shards` are those of the new layout.
+    /// An open returned and serves this state. `shards` is the count of the new layout.
     Opened {
         seen: Arc<Observation>,
         shards: u32,
     },
     /// An open failed.
     OpenFailed(String),
-    /// The shards of the engine that is opened first.
+    /// The number of shards of the first open.
     Shards(u32),
-    /// The clocks were moved: both by `passed` ms, or the wall clock alone, where that is 0.
+    /// The clocks moved: both by `passed` ms, or, if that is 0, only the wall clock.
     Clock {
         passed: u64,
     },
-    /// A call of the disk failed, which need not have shown in an answer.
+    /// A call of the disk failed, possibly without an effect on any answer.
     Trouble,
 }
 
 /// One line of the log.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Which mount of the disk.
+    /// The number of the mount.
     pub life: usize,
-    /// Mutating calls of this life before it.
+    /// Mutating calls of this mount before the event.
     pub at: usize,
     /// The wall clock.
     pub wall: u64,
@@ -163,7 +163,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// For people.
+    /// A readable form.
     pub fn line(&self) -> String {
         let what = match &self.body {
             Body::Begin(id, op) => format!("{id} {}", op.line()),

@@ -1,8 +1,8 @@
-//! The product model: an in-memory account of what was attempted, acked and shown, and the
-//! verdict over what an engine shows after a crash.
+//! The product model: an in-memory record of attempted, acked and observed calls, and the verdict
+//! about the state that an engine serves after a crash.
 //!
-//! acked ⊆ readable ∪ reported; readable ⊆ attempted; batches whole; seq → value never changes; a
-//! failed write is undetermined, never contradictory.
+//! acked ⊆ readable ∪ reported; readable ⊆ attempted; batches complete; seq → value never changes;
+//! a failed write is undetermined, never contradictory.
 
 mod check;
 mod config;

@@ -1,8 +1,9 @@
-//! What an engine shows: the state of every topic and a full read of each, following the cursor.
+//! An observation of an engine: the state of every topic and a full read of each, following the
+//! cursor.
 
 use topics_engine::{Engine, GapReason, ReadBatch, ReadFrom, ReadRequest, Tombstone, TopicState};
 
-/// A record as it was read.
+/// A record that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub seq: u64,
@@ -60,7 +61,7 @@ impl TopicObs {
     }
 }
 
-/// Everything that an engine shows at one moment.
+/// The complete state of an engine at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
     pub wall: u64,
@@ -68,7 +69,7 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// For people.
+    /// A readable form.
     pub fn line(&self) -> String {
         let mut out = String::new();
         for t in &self.topics {
@@ -94,15 +95,15 @@ impl Observation {
     }
 }
 
-/// Reads everything in pages of `limit` records; the problems are what is wrong whatever was
-/// written: I4, I11, a state that does not fit the records.
+/// Reads everything in pages of `limit` records. The problems do not depend on the written records:
+/// I4, I11, a state that does not fit the records.
 pub fn observe(engine: &Engine, wall: u64, limit: usize) -> (Observation, Vec<String>) {
     let mut look = Look { engine, limit, damaged: false, unread: Vec::new() };
     look.all(wall)
 }
 
-/// The same over files that were damaged: damaged records may be announced in band, and topics
-/// that cannot be read to the end are named, for the caller to judge.
+/// The same over damaged files: damaged records may be announced in band, and topics that cannot be
+/// read to the end are named, for the caller to judge.
 pub fn observe_damaged(
     engine: &Engine,
     wall: u64,
@@ -140,11 +141,11 @@ impl Look<'_> {
                         let s = &obs.state;
                         let listed = (line.head_seq, line.count, line.bytes);
                         let shown = (s.head_seq, s.count, s.bytes);
-                        // A list reads no file: deletes in segments may not be known yet.
+                        // A list reads no file: deletes in segments may not be loaded yet.
                         if line.earliest_seq > s.earliest_seq {
                             problems.push(format!("{}: list begins behind the state", s.topic));
                         }
-                        // A list does not sweep what has expired.
+                        // A list does not sweep expired records.
                         if listed != shown && s.config.ttl_ms == 0 {
                             problems.push(format!("{}: list {listed:?} differs", s.topic));
                         }
@@ -168,7 +169,7 @@ impl Look<'_> {
         for t in obs.unexplained().filter(|t| !in_band(t)) {
             problems.push(format!("I4: tombstone {t:?} has no gap and no floor"));
         }
-        // What is damaged is announced before the first record that is not.
+        // Damaged records are announced before the first undamaged one.
         if obs.unexplained().next().is_none() {
             earliest(self.engine, name, &obs, &mut problems)?;
         }
@@ -237,7 +238,8 @@ fn read(engine: &Engine, name: &str, from: ReadFrom, limit: usize) -> Result<Rea
     engine.read(name, &req).map_err(|e| format!("read from {from:?} fails: {e}"))
 }
 
-/// The state against the full read; what depends on records' own expiry is left to the world.
+/// Compares the state with the full read, except for parts that depend on the TTL of single
+/// records.
 fn consistent(obs: &TopicObs, problems: &mut Vec<String>) {
     let s = &obs.state;
     if !(s.evict_floor <= s.earliest_seq && s.earliest_seq <= s.head_seq + 1) {
@@ -264,7 +266,7 @@ fn consistent(obs: &TopicObs, problems: &mut Vec<String>) {
     }
 }
 
-/// A reader that begins at what is kept sees the same records.
+/// A reader that starts at the earliest record sees the same records.
 fn earliest(
     engine: &Engine,
     name: &str,

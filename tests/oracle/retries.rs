@@ -1,4 +1,4 @@
-//! What a keyed write is answered when it is repeated after a recovery.
+//! The answers to keyed writes that are repeated after a recovery.
 
 use topics_engine::Durability;
 
@@ -7,11 +7,11 @@ use super::observe::Observation;
 use super::topic::{Keep, Why};
 use super::world::{AttemptState, World};
 
-/// What a retry was answered: topic id, first seq, whether deduped; or the error's code.
+/// The answer to a retry: topic id, first seq, whether deduped; or the error's code.
 pub type Retried = Result<(u64, u64, bool), &'static str>;
 
 impl World {
-    /// A repeat dedups exactly as far as the records survived.
+    /// A repeated write is deduped exactly if the records survived.
     pub fn check_retries(
         &self,
         seen: &Observation,
@@ -46,7 +46,7 @@ impl World {
         out
     }
 
-    /// Its records may have been taken by something else than a crash.
+    /// Its records may have been removed by something other than a crash.
     fn may_be_remembered(&self, attempt: usize) -> bool {
         let Some(a) = self.attempts.get(attempt) else { return false };
         let slots = self.names.get(&a.topic).into_iter().flatten().flat_map(|i| i.slots.values());
@@ -55,7 +55,8 @@ impl World {
             let gone = |m: super::topic::Mark| m.why == Why::Gone;
             return !slots.all(|s| s.mark.is_some_and(gone));
         }
-        // Pending: it may have been there and been deleted, where a delete may have been.
+        // Pending: the write may have succeeded, and a possible delete may have removed its
+        // records.
         a.state == AttemptState::Pending
             && (self.possible_deletes(&a.topic).next().is_some()
                 || self.names.get(&a.topic).into_iter().flatten().any(|i| !i.dels.is_empty()))

@@ -1,4 +1,4 @@
-//! The oracle notices lies: each test tells it one, next to the truth.
+//! The oracle detects wrong states: each test compares a wrong one with a correct one.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl Story {
         assert_eq!(self.world.problems, Vec::<String>::new());
     }
 
-    /// A write of `n`, acked at this seq, or failed.
+    /// A write of `n` records, acked at this seq, or failed.
     fn append(&mut self, n: usize, first: Option<u64>, class: Durability) {
         let attempt = self.world.attempts.len();
         let patch = topics_engine::ConfigPatch {
@@ -79,7 +79,7 @@ impl Story {
         self.tell(Body::End(self.calls, Reply::Deleted(Box::new(deleted))));
     }
 
-    /// What an engine shows that has these records (seq, attempt, index) and gaps.
+    /// The observation of an engine with these records (seq, attempt, index) and gaps.
     fn seen(&self, class: Durability, recs: &[(u64, usize, usize)], gaps: &[Gap]) -> Observation {
         let one = |&(seq, attempt, index): &(u64, usize, usize)| Seen {
             seq,
@@ -207,7 +207,7 @@ fn a_failed_write_is_there_as_a_whole_or_not_at_all() {
     s.rejects(&s.seen(Durability::Fsync, &FOUR[..3], &[]), Keep::Power, "I5: seq 4");
     let twice = [&FOUR[..], &[(5, 1, 0), (6, 1, 1)]].concat();
     s.rejects(&s.seen(Durability::Fsync, &twice, &[]), Keep::Power, "there twice");
-    // Another write took its seqs: it is dead once a reader saw so.
+    // Another write took its seqs: the attempt is dead once a reader saw that.
     s.append(2, Some(3), Durability::Fsync);
     let other = [(1, 0, 0), (2, 0, 1), (3, 2, 0), (4, 2, 1)];
     s.accepts(&s.seen(Durability::Fsync, &other, &[]), Keep::Power);

@@ -1,4 +1,4 @@
-//! One incarnation of a topic: facts, and what each of them survives.
+//! One incarnation of a topic: facts, and the events that each of them survives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use topics_engine::{DeleteRequest, Discard, Durability, TopicConfig};
 
 use super::log::Rec;
 
-/// The worst that a fact survives, and the worst that happened: a fact holds when its keep is at
-/// least what happened.
+/// The worst event that a fact survives, and the worst event that happened: a fact holds if its
+/// `Keep` is at least the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Keep {
-    /// The engine goes on running.
+    /// The engine keeps running.
     Live,
-    /// The process dies, the machine goes on.
+    /// The process is killed, the machine keeps running.
     Kill,
     /// Any crash.
     Power,
 }
 
 impl Keep {
-    /// What an ack of this class promises.
+    /// The guarantee of an ack with this class.
     pub fn of(class: Durability) -> Self {
         match class {
             Durability::Ephemeral | Durability::Memory => Self::Live,
@@ -35,7 +35,7 @@ impl Keep {
 pub enum Why {
     Deleted,
     Evicted,
-    /// Its own time to live had passed; it is back if the clock is set back.
+    /// Its own TTL has passed; it is back if the clock is set back.
     Expired,
     /// An earlier recovery served without it.
     Gone,
@@ -49,12 +49,12 @@ pub struct Mark {
     pub at: usize,
 }
 
-/// An acked, or shown, record.
+/// An acked or observed record.
 #[derive(Clone, Debug)]
 pub struct Slot {
     pub attempt: usize,
     pub index: usize,
-    /// Commit time, exact once it was shown.
+    /// Commit time, exact after it was observed.
     pub ts: (u64, u64),
     pub class: Durability,
     pub keep: Keep,
@@ -63,7 +63,7 @@ pub struct Slot {
     pub mark: Option<Mark>,
 }
 
-/// An acked delete, for the attempts that were undetermined when it was made.
+/// An acked delete, kept for the attempts that were undetermined at that time.
 #[derive(Clone, Debug)]
 pub struct Del {
     pub req: DeleteRequest,
@@ -93,15 +93,15 @@ pub struct Inc {
     pub dropped: Option<(Keep, usize)>,
     /// Highest seq acked or shown as head.
     pub head: u64,
-    /// Up to here a cap may have evicted, as far as what is undetermined allows.
+    /// A cap may have evicted up to here, given the undetermined calls.
     pub may_floor: u64,
-    /// Ranges that a recovery gave up.
+    /// Ranges that a recovery declared lost.
     pub gaps: Vec<(u64, u64)>,
-    /// Records up to here may have expired under a config that was.
+    /// Records up to here may have expired under an earlier config.
     pub lapsed: u64,
-    /// The head that the last recovery served: what is missing in silence below was judged then.
+    /// The head that the last recovery served: silent losses below were judged then.
     pub judged: u64,
-    /// The lowest class it was of until then.
+    /// The lowest class of the topic up to then.
     pub lowest: Durability,
 }
 
@@ -126,43 +126,43 @@ impl Inc {
         }
     }
 
-    /// The config is about to change: what has expired stays so.
+    /// The config is about to change: expired records stay expired.
     pub fn lapse(&mut self, now: u64) {
         let ttl = self.config().ttl_ms;
         let old = self.slots.iter().rev().find(|(_, s)| ttl > 0 && now > s.ts.0 + ttl);
         self.lapsed = self.lapsed.max(old.map_or(0, |(seq, _)| *seq));
     }
 
-    /// The lowest class that it ever was of.
+    /// The lowest class that it ever had.
     pub fn lowest_class(&self) -> Durability {
         self.configs.iter().map(|c| c.config.durability).fold(self.lowest, Durability::min)
     }
 
-    /// The class that writes were of that began after these events; `None`: there was no such topic yet.
+    /// The class of writes that started after these events; `None`: the topic did not exist.
     pub fn class_at(&self, events: usize) -> Option<Durability> {
         let known = self.configs.iter().rev().find(|c| c.at <= events)?;
         Some(known.config.durability)
     }
 
-    /// The config now, as acked.
+    /// The current config, as acked.
     pub fn config(&self) -> &TopicConfig {
         &self.configs[self.configs.len() - 1].config
     }
 
-    /// What may be in force after the worst that happened.
+    /// The configs that may be in force after the worst event.
     pub fn candidates(&self, kind: Keep) -> impl Iterator<Item = &TopicConfig> {
         let first = self.configs.iter().rposition(|c| c.keep >= kind).unwrap_or(0);
         self.configs[first..].iter().map(|c| &c.config)
     }
 
-    /// Whether it is dropped for certain, after this.
+    /// Whether it is certainly deleted after this event.
     pub fn surely_dropped(&self, kind: Keep) -> bool {
         self.dropped.is_some_and(|(keep, _)| keep >= kind)
     }
 
-    /// Raises all facts before `before` to survive any crash. What is not logged never does;
-    /// `memory` only where a sync was asked for. What a write evicted that was acked before it was
-    /// logged is given up with it when its group fails (`troubled`).
+    /// Raises all facts before `before` to survive any crash. Unlogged facts are never raised;
+    /// `memory` facts only after an explicit sync. If a group fails (`troubled`), the evictions of
+    /// its unlogged acked writes are undone with it.
     pub fn raise(&mut self, before: usize, asked: bool, troubled: bool) {
         let lift = |keep: &mut Keep, at: usize, logged: bool| {
             if at < before && (*keep == Keep::Kill || (asked && logged)) {
@@ -185,7 +185,7 @@ impl Inc {
         }
     }
 
-    /// Marks what a delete took.
+    /// Marks the records that a delete removed.
     pub fn delete(&mut self, selected: impl Fn(u64, &Slot) -> bool, keep: Keep, at: usize) -> u64 {
         let mut n = 0;
         for (&seq, slot) in &mut self.slots {
@@ -197,7 +197,7 @@ impl Inc {
         n
     }
 
-    /// Applies the caps of `config` to the records up to `last`: the oldest live ones go.
+    /// Applies the caps of `config` to the records up to `last`: evicts the oldest live ones.
     pub fn evict(
         &mut self,
         config: &TopicConfig,
@@ -213,8 +213,8 @@ impl Inc {
         }
     }
 
-    /// The seqs, oldest first, that must go for the live records up to `last`, and this much more
-    /// (records, bytes), to fit.
+    /// The seqs, oldest first, to evict so that the live records up to `last`, and this many more
+    /// (records, bytes), fit.
     pub fn over_cap(
         &self,
         config: &TopicConfig,

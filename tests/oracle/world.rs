@@ -1,4 +1,5 @@
-//! The world as the log tells it: what was attempted, what became of it, what it must survive.
+//! The state of the model according to the log: attempts, their outcomes, and the events that they
+//! must survive.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,59 +10,59 @@ use super::config::apply_patch;
 use super::log::{Body, CallId, Event, Op, Rec, Reply, selects};
 use super::topic::{Config, Del, Inc, Keep, Slot, Why};
 
-/// What became of an attempted write.
+/// The outcome of an attempted write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptState {
-    /// In flight, or failed: present as a whole or not at all.
+    /// In flight, or failed: present completely or not at all.
     Pending,
-    /// Acked or shown, under this topic id.
+    /// Acked or observed, under this topic id.
     Settled { id: u64, first: u64, class: Durability },
-    /// Refused, superseded, or shown to be absent: must not appear.
+    /// Refused, superseded, or observed to be absent: must not appear.
     Dead,
 }
 
-/// A write of a batch; its repeats under one idempotency key are the same attempt.
+/// A write of a batch; repeats with one idempotency key belong to the same attempt.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     pub topic: String,
     pub recs: Arc<[Rec]>,
     pub key: Option<Vec<u8>>,
     pub begun: usize,
-    /// The lowest wall clock since it began, while it is open.
+    /// The lowest wall clock since it started, while it is open.
     pub wall: u64,
     /// The highest.
     pub latest: u64,
     pub state: AttemptState,
-    /// Calls of it that have not ended.
+    /// Its calls that have not ended.
     pub open: usize,
-    /// Whether one of them was acked as the first.
+    /// Whether one of its calls was acked as the first.
     pub acked: bool,
 }
 
-/// Everything that is known. Topics by name, their incarnations in order of creation.
+/// All facts. Topics by name, their incarnations in order of creation.
 #[derive(Clone, Debug, Default)]
 pub struct World {
     pub names: BTreeMap<String, Vec<Inc>>,
     pub attempts: Vec<Attempt>,
-    /// Calls in flight, with the event that began them.
+    /// Calls in flight, with the event of their start.
     pub open: BTreeMap<CallId, (usize, Op)>,
-    /// Calls that failed: they may have happened.
+    /// Failed calls: their outcome is unknown.
     pub undetermined: Vec<(usize, Op)>,
-    /// Every topic id ever acked or shown, and the event that told it.
+    /// Every topic id that was acked or observed, and the event that named it.
     pub ids: BTreeMap<u64, usize>,
     pub wall: u64,
-    /// The earliest time that the engine may go by.
+    /// The earliest time that the engine may use.
     pub min_wall: u64,
     /// The latest.
     pub max_wall: u64,
-    /// Events so far.
+    /// The number of events so far.
     pub events: usize,
     pub shards: u32,
     /// How the last process ended, until the next one serves.
     pub worst: Option<Keep>,
-    /// A call of this life failed for the disk's fault.
+    /// A call of this process failed because of the disk.
     pub troubled: bool,
-    /// What contradicts the model in the answers themselves.
+    /// Contradictions between the answers and the model.
     pub problems: Vec<String>,
 }
 
@@ -73,7 +74,7 @@ impl World {
             self.min_wall = event.wall;
         }
         self.min_wall = self.min_wall.min(event.wall);
-        // The engine's time goes on where the wall clock has been set back.
+        // The engine's time continues when the wall clock is set back.
         let passed = if let Body::Clock { passed } = event.body { passed } else { 0 };
         self.max_wall = (self.max_wall + passed).max(event.wall);
         if let Body::Clock { .. } = event.body {
@@ -102,12 +103,12 @@ impl World {
         }
     }
 
-    /// Calls that may have happened, all or nothing each.
+    /// Calls that may have happened, each completely or not at all.
     pub fn possible(&self) -> impl Iterator<Item = &(usize, Op)> {
         self.open.values().chain(&self.undetermined)
     }
 
-    /// The topic that answers to a name, as far as is known.
+    /// The topic with this name, as far as is known.
     pub fn living(&self, name: &str) -> Option<&Inc> {
         self.names.get(name)?.last().filter(|i| i.dropped.is_none())
     }
@@ -180,18 +181,19 @@ impl World {
                 if let Some(inc) = self.inc(&topic, topic_id).filter(|i| i.configs.len() == 1)
                     && created
                 {
-                    // Another write that it made possible may have been answered first.
+                    // Another write that became possible by it may have been answered first.
                     inc.configs[0].config = apply_patch(None, &config.unwrap_or_default());
                 }
                 let acked = self.attempts[attempt].acked;
                 self.attempts[attempt].acked |= !deduped;
                 let place = AttemptState::Settled { id: topic_id, first: first_seq, class };
                 let last = first_seq + self.attempts[attempt].recs.len() as u64 - 1;
-                // What was only staged when its group failed is given up, and its key with it.
+                // If the group of a write that was only staged fails, the write and its key are
+                // discarded.
                 let given_up = self.troubled && !deduped;
                 match &self.attempts[attempt].state {
                     AttemptState::Settled { class: Durability::Memory, .. } if given_up => {
-                        self.settle(attempt, place, keep);
+                        self.assign_position(attempt, place, keep);
                         self.caps(&topic, topic_id, last, keep);
                     }
                     AttemptState::Settled { id, first, .. } => {
@@ -201,7 +203,7 @@ impl World {
                         }
                     }
                     _ => {
-                        self.settle(attempt, place, keep);
+                        self.assign_position(attempt, place, keep);
                         self.caps(&topic, topic_id, last, keep);
                     }
                 }
@@ -258,7 +260,7 @@ impl World {
         }
     }
 
-    /// A topic with this id answers to this name.
+    /// A topic with this name has this id.
     pub fn appeared(
         &mut self,
         name: &str,
@@ -269,13 +271,13 @@ impl World {
         keep: Keep,
     ) {
         let at = self.events;
-        // Calls in flight together are answered in any order; what was told before the first of
-        // them that may have created it began must be below.
+        // Concurrent calls are answered in any order. Ids that were answered before the first call
+        // that may have created this topic started must be lower.
         let possible = self.possible().filter(|(_, o)| o.may_create() && o.topic() == Some(name));
         let begun = possible.map(|(at, _)| *at).fold(begun, usize::min);
         let incs = self.names.entry(name.to_owned()).or_default();
         if let Some(i) = incs.iter().position(|i| i.id == id) {
-            // Its creation was undetermined until an answer named it, or it was known.
+            // Its creation was undetermined until an answer named it, or was known before.
             if i + 1 < incs.len() {
                 self.problems.push(format!("{name}: id {id} answers after a later one"));
             }
@@ -283,7 +285,7 @@ impl World {
         }
         let undetermined = self.undetermined.iter().any(|(_, o)| o.topic() == Some(name))
             || self.open.values().any(|(_, o)| o.topic() == Some(name) && o.may_create());
-        // A failed creation may turn out to have happened, with an id from before later ones.
+        // A failed creation may have succeeded, with an id below those of later creations.
         let later = self.ids.range(id..).any(|(_, told)| *told < begun) && !undetermined;
         if later || self.ids.contains_key(&id) {
             self.problems.push(format!("I2: topic id {id} of {name} was given before"));
@@ -308,19 +310,19 @@ impl World {
         self.names.get_mut(name)?.iter_mut().find(|i| i.id == id)
     }
 
-    /// An attempt takes its place; attempts that would have had it are dead.
-    pub fn settle(&mut self, attempt: usize, place: AttemptState, keep: Keep) {
+    /// Assigns a position to an attempt; other attempts for that position are dead.
+    pub fn assign_position(&mut self, attempt: usize, place: AttemptState, keep: Keep) {
         let AttemptState::Settled { id, first, class } = place else { return };
         let at = self.events;
         let a = self.attempts[attempt].clone();
-        // The engine's clock does not follow the wall back, nor far ahead.
+        // The engine's clock does not follow the wall clock back, nor far ahead.
         let walls = (self.min_wall, self.max_wall);
         self.attempts[attempt].state = place;
         let last = first + a.recs.len() as u64 - 1;
         let mut clash = None;
         let Some(inc) = self.inc(&a.topic, id) else { return };
-        // Commit times never go back, whatever the clock does; what is lost may have taken the
-        // time of its commit with it.
+        // Commit times never go back, whatever the clock does. The commit time of a lost record may be
+        // lost with it.
         let lost =
             |s: &Slot| s.mark.is_some_and(|m| m.why == Why::Gone || s.class < Durability::Disk);
         let before = || inc.slots.range(..first).rev().map(|(_, s)| s);
@@ -331,7 +333,7 @@ impl World {
             let seq = first + index as u64;
             let slot = Slot { attempt, index, ts, class, keep, at, mark: None };
             match inc.slots.get(&seq) {
-                // A repeat of what was deleted, and may have been lost.
+                // A repeat of a write whose records were deleted and may have been lost.
                 Some(old) if (old.attempt, old.index) == (attempt, index) => {}
                 Some(old) => clash = Some((seq, old.attempt)),
                 None => drop(inc.slots.insert(seq, slot)),
@@ -344,7 +346,7 @@ impl World {
         }
     }
 
-    /// Records and bytes of writes to a topic that may have happened.
+    /// Records and bytes of writes to a topic whose outcome is unknown.
     pub fn pending_size(&self, name: &str) -> (u64, u64) {
         let (mut records, mut bytes) = (0, 0);
         for a in &self.attempts {
@@ -356,21 +358,22 @@ impl World {
         (records, bytes)
     }
 
-    /// The caps after a write up to `last`, or a config change, exact unless something is
-    /// undetermined or may have expired: then it is an upper bound of what they took.
+    /// Applies the caps after a write up to `last`, or after a config change. The result is exact
+    /// unless something is undetermined or may have expired: then it is an upper bound of the
+    /// evictions.
     fn caps(&mut self, name: &str, id: u64, last: u64, keep: Keep) {
         let unclear = self.possible().any(|(_, o)| o.topic() == Some(name));
         let pending = self.pending_size(name);
         let (at, attempts, troubled) = (self.events, &self.attempts, self.troubled);
         let incs = self.names.get_mut(name);
         let Some(inc) = incs.and_then(|i| i.iter_mut().find(|i| i.id == id)) else { return };
-        // What was only staged may have been given up, and counts no more then.
+        // A record that was only staged may have been discarded, and then no longer counts.
         let given_up = |s: &Slot| troubled && s.class == Durability::Memory;
         let config = inc.config().clone();
         let expires = |s: &Slot| attempts[s.attempt].recs[s.index].ttl_ms > 0;
         let recs = |s: &Slot| attempts[s.attempt].recs.clone();
-        // A write and a delete that were in flight together are ordered either way: whether the
-        // delete took it, and so whether it counts, is not known.
+        // A write and a concurrent delete are ordered either way: whether the delete removed the
+        // record, and so whether it counts, is unknown.
         let raced = |seq: u64, s: &Slot| {
             inc.dels.iter().any(|d| {
                 d.begun <= s.at
@@ -381,7 +384,7 @@ impl World {
         let left = |(seq, s): (&u64, &Slot)| s.mark.is_none() && (given_up(s) || raced(*seq, s));
         let unclear = unclear || inc.slots.iter().any(left);
         if unclear || config.ttl_ms > 0 || inc.slots.values().any(expires) {
-            // What has expired counts until it is swept.
+            // Expired records count until they are swept.
             let live = |s: &Slot| s.mark.is_none_or(|m| m.why == Why::Expired);
             let floor = |gone: Vec<u64>| gone.last().copied().unwrap_or(0);
             let gone = inc.over_cap(&config, u64::MAX, live, recs, (0, 0));
@@ -391,16 +394,17 @@ impl World {
                 inc.may_floor = inc.may_floor.max(floor(gone));
             }
         } else {
-            // The write was logged with what it and those before it evict. What later writes evict,
-            // answered before it as they may be, is logged with them: it is kept as far as they are.
+            // A write is logged with the evictions by it and by earlier writes. Evictions by later
+            // writes, which may be answered first, are logged with them and survive as far as they
+            // do.
             let later = inc.slots.range(last.saturating_add(1)..).map(|(_, s)| s.keep).min();
             inc.evict(&config, last, recs, keep, at);
             inc.evict(&config, u64::MAX, recs, later.map_or(keep, |l| l.min(keep)), at);
         }
     }
 
-    /// A sync returned that covers what was a fact before `before`: of one topic, or of all. On
-    /// one shard the log is one, so that what a topic's sync covers is all that came before.
+    /// A sync returned that covers every fact before `before`: of one topic, or of all. With one
+    /// shard there is one log, so the sync of a topic covers all earlier facts.
     fn synced(&mut self, topic: Option<&str>, before: usize, asked: bool) {
         for (name, incs) in &mut self.names {
             let named = topic.is_none_or(|t| t == name);

@@ -1,4 +1,4 @@
-//! The engine's state against the model's.
+//! Compares the engine's state with the model's.
 
 use topics_engine::{Engine, JobState, PeekedJob, ReadFrom, ReadRequest};
 
@@ -11,7 +11,7 @@ type Contents = (Vec<Shown>, Vec<(u64, u64)>);
 /// A record: seq, payload, tag, time.
 type Shown = (u64, String, String, u64);
 
-/// Everything that a topic has.
+/// The complete content of a topic.
 pub fn read(engine: &Engine, topic: &str) -> Result<Contents, String> {
     let (mut out, mut at) = (Vec::new(), 0);
     let text = |d: &[u8]| String::from_utf8_lossy(d).into_owned();
@@ -31,8 +31,8 @@ pub fn read(engine: &Engine, topic: &str) -> Result<Contents, String> {
 }
 
 impl Log {
-    /// The commit times of new records: never before the one of the record before, nor before the
-    /// write; later than that only if the clock was put back.
+    /// The commit times of new records: at or after the previous record's, and at or after the
+    /// write; later only if the clock was set back.
     fn adopt_times(&mut self, got: &[Shown], latest: u64) -> Outcome {
         let mut before = 0;
         for (seq, _, _, ts) in got {
@@ -47,7 +47,7 @@ impl Log {
 }
 
 impl Hand {
-    /// Both sides show the same.
+    /// Both sides must have the same state.
     pub fn check(&mut self) -> Outcome {
         let engine = self.engine();
         self.latest = self.latest.max(self.wall());
@@ -108,7 +108,7 @@ impl Hand {
     }
 }
 
-/// A job is in the state that the model has it in.
+/// Whether a job is in the state that the model expects.
 fn fits(j: &PeekedJob, phase: &Phase, mono: u64, wall: u64) -> bool {
     match phase {
         Phase::Waiting => j.state == JobState::Ready,

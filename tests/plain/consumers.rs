@@ -16,7 +16,7 @@ pub const CONSUMERS: [(&str, usize, ConsumerMode, bool); 4] = [
 ];
 
 impl Hand {
-    /// False: not a step of consumers.
+    /// False: the step does not concern consumers.
     pub fn consumer(&mut self, step: &Step) -> Result<bool, String> {
         match step {
             Step::ConsumerOpen { which, end } => self.consumer_open(*which, *end)?,
@@ -72,7 +72,7 @@ impl Hand {
         must!(got == want, "{got:?} is handed out after {from}, not {want:?}");
         let next = b.next_from_seq;
         must!(next >= from && next <= log.head, "the next position is {next} after {from}");
-        // Fewer than asked for: there are no more, or a loss comes between.
+        // Fewer records than requested: there are no more, or a loss comes before the next.
         if let Some((seq, _)) = log.after(got.last().map_or(from, |g| g.0)).next()
             && got.len() < max
         {
@@ -96,7 +96,7 @@ impl Hand {
         }
         h.next = next;
         h.reads += 1;
-        // What is stored by itself is visible when it is logged.
+        // An automatic commit is visible when it is logged.
         if auto { self.sync() } else { Ok(()) }
     }
 
@@ -116,7 +116,7 @@ impl Hand {
         Ok(())
     }
 
-    /// Behind everything that was committed before a time.
+    /// Seeks after everything that was committed before a time.
     fn seek_time(&mut self, which: usize, back: u64) -> Outcome {
         let Some(handle) = self.handles.get(&which) else { return Ok(()) };
         let at = self.wall() - back;
@@ -173,7 +173,7 @@ impl Hand {
         Ok(())
     }
 
-    /// Stored cursors are where the model has them.
+    /// Stored cursors must have the positions of the model.
     pub fn check_cursors(&self) -> Outcome {
         for (topic, name) in LOGS.iter().enumerate().take(2) {
             if self.model.logs[topic].is_none() {

@@ -1,46 +1,46 @@
-//! Engines that are wrong on purpose: each flaw changes what one call does or answers.
+//! Deliberately wrong engines: each flaw changes the effect or answer of one call.
 
-/// What is wrong with the engine.
+/// The fault of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Flaw {
-    /// A write leaves its last job out.
+    /// A write omits its last job.
     LosesJob,
     /// Jobs can be claimed before their time.
     ForgetsDelay,
     ForgetsLane,
     ForgetsGroup,
-    /// What comes back from the dead letters has lost its options.
+    /// Redriven jobs have lost their options.
     ForgetsOptions,
-    /// An ack is answered and not done.
+    /// An ack is answered without effect.
     KeepsAcked,
-    /// A nack's delay does not count.
+    /// The delay of a nack is ignored.
     ForgetsBackoff,
-    /// A claim's leases last as long as the queue's.
+    /// A claim's leases have the queue's duration instead of their own.
     ForgetsLease,
-    /// A fence of before still fits.
+    /// A stale fence is accepted.
     AcceptsStale,
-    /// The last copy that a router makes is made twice.
+    /// The last copy of a router is written twice.
     DoublesCopy,
-    /// Routers copy what their filter keeps out.
+    /// Routers copy records that their filter excludes.
     IgnoresFilter,
     /// A stored cursor is one behind.
     RewindsCursor,
-    /// A read leaves its first record out.
+    /// A read omits its first record.
     SkipsRecord,
-    /// A watch shows a record twice.
+    /// A watch delivers a record twice.
     ShowsTwice,
-    /// One of a transaction's topics gets nothing.
+    /// One of a transaction's topics gets no rows.
     HalvesTransaction,
-    /// A repeated epoch is carried out again.
+    /// A repeated epoch is executed again.
     RepeatsEpoch,
-    /// An aborted stage is still there.
+    /// An aborted stage still exists.
     KeepsStage,
-    /// Something that was synced does not survive a power cut.
+    /// A synced change does not survive a power cut.
     LosesSynced,
 }
 
 impl Flaw {
-    /// All of them.
+    /// All flaws.
     pub const ALL: [Self; 18] = [
         Self::LosesJob,
         Self::ForgetsDelay,

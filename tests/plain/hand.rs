@@ -1,4 +1,4 @@
-//! Takes steps on the engine and on the model.
+//! Executes steps on the engine and on the model.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,10 +23,10 @@ pub const LOGS: [&str; 4] = ["s", "d", "e", "dead"];
 pub const TAGS: [&str; 3] = ["", "keep", "other"];
 pub const DEAD: usize = 3;
 
-/// What is wrong.
+/// `Err`: the problem.
 pub type Outcome = Result<(), String>;
 
-/// The engine and the model, side by side.
+/// The engine and the model.
 pub struct Hand {
     pub fs: Arc<SimFs>,
     pub clock: Arc<SimClock>,
@@ -38,28 +38,28 @@ pub struct Hand {
     pub guarantee: Guarantee,
     pub filters: [Option<&'static str>; 2],
     pub queue_id: u64,
-    /// What the transactions under each key were.
+    /// The transactions of each key.
     pub keyed: [Option<Keyed>; 2],
-    /// A stream of jobs: its node, how many it may have, the leases that it got.
+    /// A stream of jobs: its node, its maximum of jobs, and the leases that it received.
     pub work: Option<(Work, usize, usize, Vec<u64>)>,
     shards: u32,
     pub seed: u64,
     pub opens: u64,
     names: usize,
     flaw: Option<Flaw>,
-    /// The latest that the engine's time has been.
+    /// The highest value of the engine's time.
     pub latest: u64,
-    /// The engine's time when it was last checked in this life, and the monotonic clock then.
+    /// The engine's time at its last check in this process, and the monotonic clock then.
     timed: Option<(u64, u64)>,
-    /// When the wall clock was last stepped, or the engine opened.
+    /// The last step of the wall clock, or open of the engine.
     stepped_at: u64,
     /// How often the flaw took effect.
     pub hits: usize,
-    /// Leases that are over: node, seq, id.
+    /// Stale leases: node, seq, id.
     pub stale: Vec<(usize, u64, u64)>,
 }
 
-/// Fails with a text unless it holds.
+/// Fails with a text unless the condition holds.
 macro_rules! must {
     ($cond:expr, $($text:tt)*) => {
         if !$cond {
@@ -121,7 +121,7 @@ impl Hand {
         hand
     }
 
-    /// Opens, as another process.
+    /// Opens the engine in a new process.
     pub fn begin(&mut self) {
         self.engine = None;
         self.opens += 1;
@@ -139,7 +139,7 @@ impl Hand {
         (self.timed, self.stepped_at) = (None, self.mono());
     }
 
-    /// Whether the engine is to be wrong in this way, here and now.
+    /// Whether the engine shall show this flaw now.
     pub fn flawed(&mut self, flaw: Flaw) -> bool {
         let wrong = self.flaw == Some(flaw);
         self.hits += usize::from(wrong);
@@ -154,13 +154,13 @@ impl Hand {
         self.clock.mono_ns() / 1_000_000
     }
 
-    /// The engine's time, which everything but leases and backoffs goes by.
+    /// The engine's time, used for everything except leases and backoffs.
     pub fn wall(&self) -> u64 {
         self.engine().time_ms()
     }
 
-    /// The engine's time never goes back while it lives, nor stands still, and follows a large step
-    /// forward only when that has persisted.
+    /// The engine's time never goes back or stands still while the engine runs, and follows a large
+    /// step forward only after the step has persisted.
     pub fn check_time(&mut self) -> Outcome {
         const STEP: u64 = 3_600_000;
         let (time, mono, wall) = (self.wall(), self.mono(), self.clock.wall_ms());
@@ -182,7 +182,7 @@ impl Hand {
         format!("\"n{}\"", self.names)
     }
 
-    /// A log of this name is there.
+    /// Makes sure that a log of this name exists.
     pub fn ensure(&mut self, topic: usize) {
         if self.model.logs[topic].is_none() {
             let patch = self.log_config();
@@ -214,7 +214,7 @@ impl Hand {
             Step::Checkpoint => ok(self.engine().checkpoint())?,
             Step::Pass { ms } => {
                 self.clock.advance_ms(*ms);
-                // What has run out and nobody has looked at still counts.
+                // Something that ran out and was not noticed yet still counts.
                 return Ok(());
             }
             Step::StepWall { ms } => {
@@ -242,7 +242,7 @@ impl Hand {
         self.take(&Step::Ticks)
     }
 
-    /// The engine's owner gives it a turn: every 5 s it looks at everything.
+    /// Runs the engine's periodic work, which examines everything every 5 s.
     pub fn tick(&mut self) -> Outcome {
         ok(self.engine().tick())?;
         self.exhaust();

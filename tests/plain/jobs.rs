@@ -19,7 +19,7 @@ pub const GROUPS: [&[u8]; 3] = [b"", b"g", b"h"];
 pub type Lease = (usize, u64, u64);
 
 impl Hand {
-    /// False: not a step of queues.
+    /// False: the step does not concern queues.
     pub fn job(&mut self, step: &Step) -> Result<bool, String> {
         match step {
             Step::Put { n, lane, group, delay, ttl } => {
@@ -59,14 +59,15 @@ impl Hand {
         self.model.queue.sweep(mono, wall);
     }
 
-    /// What the engine's timer does: leases and delays end, jobs without deliveries left are dead.
+    /// The effect of the engine's timer: leases and delays end, jobs without deliveries left are
+    /// dead.
     pub fn exhaust(&mut self) {
         self.sweep();
         let over = self.model.queue.exhausted();
         self.mark_dead(&over);
     }
 
-    /// What has expired goes: to the dead letters, where the queue has some.
+    /// Expired jobs leave the queue: to the dead letters, if the queue has some.
     pub fn expire(&mut self) {
         let (mono, wall) = (self.mono(), self.wall());
         self.model.queue.sweep(mono, wall);
@@ -136,7 +137,7 @@ impl Hand {
         self.claimed(node, max, lasts, &got).map(drop)
     }
 
-    /// Judges what a claim for up to `max` jobs gave: their lease ids.
+    /// Checks the jobs that a claim for up to `max` jobs returned; returns their lease ids.
     fn claimed(
         &mut self,
         node: usize,
@@ -157,7 +158,7 @@ impl Hand {
             if gone.is_empty() {
                 break;
             }
-            // What has expired stands in nobody's way.
+            // Expired jobs do not block others.
             self.expire();
         }
         let seqs: Vec<u64> = got.iter().map(|(l, _)| l.seq).collect();
@@ -183,14 +184,14 @@ impl Hand {
         Ok(())
     }
 
-    /// The jobs that a stream still has.
+    /// The unsettled jobs of a stream.
     fn load(&self, ids: &[u64]) -> Vec<u64> {
         let has = |p: &Phase| matches!(p, Phase::Leased { id, .. } if ids.contains(id));
         let jobs = &self.model.queue.jobs;
         jobs.iter().filter(|j| has(&j.1.phase)).map(|j| *j.0).collect()
     }
 
-    /// A stream gets as many as it has room for.
+    /// A stream receives as many jobs as it has capacity for.
     fn work_next(&mut self) -> Outcome {
         let Some((work, node, max, mut ids)) = self.work.take() else { return Ok(()) };
         let room = max - self.load(&ids).len();
@@ -200,7 +201,7 @@ impl Hand {
         Ok(())
     }
 
-    /// A stream ends: what it has can be claimed at once.
+    /// A stream ends: its jobs can be claimed immediately.
     pub fn close_work(&mut self) -> Outcome {
         let Some((work, node, _, ids)) = self.work.take() else { return Ok(()) };
         drop(work);
@@ -212,7 +213,7 @@ impl Hand {
         Ok(())
     }
 
-    /// Some of the leases, those that have run out and that nobody has noticed among them.
+    /// Some of the leases, including expired ones that were not noticed yet.
     pub fn pick(&self, pick: u64, n: usize) -> Vec<Lease> {
         let seqs = self.model.queue.leased();
         let Some(at) = (pick as usize).checked_rem(seqs.len()) else { return Vec::new() };
@@ -276,7 +277,7 @@ impl Hand {
         Ok(())
     }
 
-    /// What a worker gets fails, until it gets nothing more.
+    /// Fails every job that a worker claims, until none is left.
     fn use_up(&mut self, node: usize) -> Outcome {
         for _ in 0..=self.model.queue.max_deliveries {
             self.claim(node, 9, None)?;
@@ -348,7 +349,7 @@ impl Hand {
             let seqs: Vec<u64> = log.records.keys().copied().take(most).collect();
             for seq in &seqs {
                 log.records.remove(seq);
-                // Lane and group are as before, times that have passed are none.
+                // Lane and group stay; times in the past are dropped.
                 let mut job = self.model.letters.remove(seq).unwrap();
                 for at in [&mut job.visible_at, &mut job.expires_at] {
                     *at = if *at > wall { *at } else { 0 };
@@ -368,7 +369,7 @@ impl Hand {
         Ok(())
     }
 
-    /// A redrive that knows nothing but records.
+    /// A redrive that copies only the records.
     fn copy_letters(&mut self) -> Result<u64, String> {
         let engine = self.engine();
         let letters = ok(engine.read("dead", &ReadRequest::default()))?;
@@ -381,7 +382,7 @@ impl Hand {
         Ok(ok(engine.delete("dead", &gone))?.deleted)
     }
 
-    /// What a look at jobs of a state (all: `None`) shows; what has expired goes when it is met.
+    /// The jobs of a state (all: `None`) in a peek; expired jobs are removed when they are met.
     pub fn shown(&mut self, state: Option<JobState>, max: usize) -> Vec<u64> {
         self.sweep();
         let wall = self.wall();

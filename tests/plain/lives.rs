@@ -1,4 +1,4 @@
-//! Ends and beginnings: what a restart keeps.
+//! Restarts: which state survives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ impl Hand {
         self.restarted()
     }
 
-    /// The process dies; what it wrote is still there.
+    /// Kills the process; its writes are still visible.
     pub fn kill(&mut self) -> Outcome {
         let image = self.fs.kill_image();
         self.another_life(&image)
@@ -52,7 +52,7 @@ impl Hand {
         self.handles.clear();
         self.model.handles.clear();
         self.work = None;
-        // On its own disk, which nobody sees again.
+        // The old engine closes on its own disk, which is not used again.
         old.map_or(Ok(()), |e| ok(e.close()))?;
         let held = Arc::strong_count(&disk);
         must!(held == 1, "an engine that is closed and dropped stays in memory: {held}");
@@ -60,7 +60,7 @@ impl Hand {
         self.restarted()
     }
 
-    /// Adopts what a restart may change: seqs that were skipped, clocks that begin anew.
+    /// Adopts the changes that a restart may make: skipped seqs, clocks that start again.
     fn restarted(&mut self) -> Outcome {
         let engine = self.engine();
         let logs = LOGS.iter().zip(&mut self.model.logs);
@@ -70,7 +70,7 @@ impl Hand {
             must!(s.next_seq > log.head, "I2: {name}: next {} at {}", s.next_seq, log.head);
             log.head = s.next_seq - 1;
             log.gaps = s.gaps.iter().map(|g| (g.from, g.to)).collect();
-            // A loss in front of everything is a floor.
+            // A loss before the first record is a floor.
             log.gaps.extend((s.evict_floor > 1).then(|| (1, s.evict_floor - 1)));
         }
         let s = ok(engine.state("q", false))?;
@@ -92,7 +92,8 @@ impl Hand {
             if shown.is_none() && job.expired(wall) {
                 let waited = matches!(job.phase, Phase::Leased { .. } | Phase::Delayed(_));
                 met |= waited || job.lapsed.is_some();
-                // One that the clock has put back before its time is met among the delayed.
+                // A job whose time is in the future again, because the clock was set back, is among
+                // the delayed ones.
                 if job.phase == Phase::Waiting && job.new.visible_at > wall {
                     job.phase = Phase::Scheduled(job.new.visible_at);
                 }
@@ -100,7 +101,7 @@ impl Hand {
             }
             let alive = job.phase.clone();
             let logged = if alive == Phase::Waiting { job.lapsed.take() } else { Some(alive) };
-            // What had run out may begin anew, what had not must.
+            // Expired leases may start again, unexpired ones must.
             match logged {
                 Some(Phase::Leased { id, node, lease_ms, deadline }) => {
                     let held = shown.is_some_and(|j| j.lease_id == Some(id));
@@ -116,21 +117,21 @@ impl Hand {
                     must!(at.is_some() || until <= mono, "the delay of {seq} is gone");
                     job.phase = at.map_or(Phase::Waiting, |at| Phase::Delayed(mono + at - wall));
                 }
-                // The wall clock may have been put back since.
+                // The wall clock may have been set back since.
                 _ if job.new.visible_at > wall && shown.is_some_and(|j| j.visible_at.is_some()) => {
                     job.phase = Phase::Scheduled(job.new.visible_at);
                 }
                 _ => {}
             }
-            // Fences of leases that are over are stale.
+            // Fences of ended leases are stale.
             if let Some(Phase::Leased { id, node, .. }) = before.get(seq).map(|j| &j.phase)
                 && !matches!(job.phase, Phase::Leased { .. })
             {
                 self.stale.push((*node, *seq, *id));
             }
         }
-        // A lease or delay that had run out may have begun anew: then a job of it that has expired
-        // was met, though another of its group hides it by now, and all that has expired is gone.
+        // An expired lease or delay may have started again. In that case an expired job of it was
+        // met, even if another job of its group hides it now, and all expired jobs are gone.
         let expired = ok(self.engine().queue_state("q"))?.expired;
         if met && expired > self.model.queue.expired {
             self.expire();

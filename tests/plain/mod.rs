@@ -1,14 +1,15 @@
-//! Random runs of queues, routers, watches, consumers and transactions against a plain model in
-//! memory: after every step the engine shows what the model says. Restarts, kills and power cuts
-//! among them; what is not synced is synced before a power cut, so that the model knows what is left.
+//! Random runs of queues, routers, watches, consumers and transactions against a simple model in
+//! memory: after every step the engine must have the state of the model. Runs include restarts,
+//! kills and power cuts; before a power cut everything is synced, so that the model knows the
+//! surviving state.
 //!
-//! * `check`: the engine's state against the model's.
-//! * `flaw`: engines that are wrong on purpose.
-//! * `hand`, `lives`: takes steps on both sides; restarts and crashes.
+//! * `check`: compares the engine's state with the model's.
+//! * `flaw`: deliberately wrong engines.
+//! * `hand`, `lives`: execute steps on both sides; restarts and crashes.
 //! * `jobs`, `readers`, `consumers`, `txns`: the steps of queues, of routers and watches, of
 //!   consumers, of transactions.
-//! * `model`, `queue`: the model; that of the queue.
-//! * `shortage`: what is done while something cannot be had.
+//! * `model`, `queue`: the model; its queue.
+//! * `shortage`: steps during a shortage.
 //! * `step`: the operations and their choice.
 
 mod check;
@@ -29,13 +30,13 @@ pub use step::{Step, steps};
 
 use crate::crash::panic_text;
 
-/// Runs steps on an empty disk; what is wrong first.
+/// Runs steps on an empty disk; returns the first problem.
 #[must_use]
 pub fn run(steps: &[Step], seed: u64) -> Option<String> {
     run_flawed(steps, seed, None).1
 }
 
-/// The same on an engine that is wrong in this way: how often that took effect, what is wrong.
+/// The same with a flaw: returns how often it took effect, and the first problem.
 #[must_use]
 pub fn run_flawed(steps: &[Step], seed: u64, flaw: Option<Flaw>) -> (usize, Option<String>) {
     let mut hits = 0;

@@ -1,4 +1,4 @@
-//! The model: what logs, their readers and writers are, in plain terms and in memory.
+//! The model: logs, their readers and writers, in memory.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use super::queue::{NewJob, Queue};
 pub struct Rec {
     pub name: String,
     pub tag: &'static str,
-    /// The engine's time when it was written.
+    /// The engine's time of the write.
     pub wall: u64,
-    /// Its commit time, 0: nobody has looked yet.
+    /// Its commit time; 0: not observed yet.
     pub ts: u64,
 }
 
@@ -20,15 +20,15 @@ pub struct Rec {
 pub struct Log {
     pub id: u64,
     pub records: BTreeMap<u64, Rec>,
-    /// Everything that was ever there.
+    /// Every record that the log ever had.
     pub ever: BTreeMap<u64, Rec>,
     pub head: u64,
-    /// Seqs that no record will have: announced as lost.
+    /// Seqs without a record: announced as lost.
     pub gaps: Vec<(u64, u64)>,
 }
 
 impl Log {
-    /// A record gets the next seq.
+    /// Assigns the next seq to a record.
     pub fn push(&mut self, name: String, tag: &'static str, wall: u64) -> u64 {
         self.head += 1;
         let rec = Rec { name, tag, wall, ts: 0 };
@@ -37,17 +37,17 @@ impl Log {
         self.head
     }
 
-    /// Live records behind a cursor.
+    /// Live records after a cursor.
     pub fn after(&self, cursor: u64) -> impl Iterator<Item = (u64, &Rec)> {
         self.records.range(cursor + 1..).map(|(s, r)| (*s, r))
     }
 
-    /// The cursor before everything that is kept.
+    /// The cursor before the first record.
     pub fn start(&self) -> u64 {
         self.records.first_key_value().map_or(self.head, |(seq, _)| seq - 1)
     }
 
-    /// Whether something between is announced as lost.
+    /// Whether a seq in between is announced as lost.
     pub fn gap_in(&self, from: u64, to: u64) -> bool {
         self.gaps.iter().any(|(a, b)| *a <= to && *b >= from)
     }
@@ -60,7 +60,7 @@ pub struct Cursor {
     pub stored: u64,
 }
 
-/// A handle: where it reads on, and what an automatic commit would store.
+/// A handle: the position of its next read, and the position that an automatic commit would store.
 #[derive(Clone, Debug)]
 pub struct Handle {
     pub next: u64,
@@ -82,10 +82,10 @@ pub enum Row {
     Job(NewJob),
 }
 
-/// What a topic got by a transaction: its id, the first and last seq.
+/// The positions of a transaction in a topic: its id, the first and last seq.
 pub type Got = BTreeMap<&'static str, (u64, u64, u64)>;
 
-/// A stage of a writer: rows by part, and when the newest part came.
+/// A stage of a writer: rows by part, and the time of the newest part.
 #[derive(Clone, Debug, Default)]
 pub struct Stage {
     pub parts: BTreeMap<u32, Vec<Row>>,
@@ -100,12 +100,12 @@ pub struct Writer {
     pub stages: BTreeMap<usize, Stage>,
 }
 
-/// All of it. Logs: source, destination, destination of the destination, dead letters.
+/// The whole model. Logs: source, destination, destination of the destination, dead letters.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub logs: [Option<Log>; 4],
     pub queue: Queue,
-    /// The jobs that dead letters were, by the letters' seqs.
+    /// The original jobs of dead letters, by the seqs of the letters.
     pub letters: BTreeMap<u64, NewJob>,
     pub routers: [Option<Router>; 2],
     pub cursors: BTreeMap<usize, Cursor>,
@@ -113,14 +113,14 @@ pub struct Model {
     /// Cursors of the watch on source and destination, with the topic's id.
     pub watch: Option<[(u64, u64); 2]>,
     pub writers: [Writer; 2],
-    /// What topics that are deleted ever had, by id.
+    /// All records of deleted topics, by id.
     pub graves: BTreeMap<u64, BTreeMap<u64, Rec>>,
-    /// When the engine last looked at everything by itself.
+    /// The time of the engine's last complete sweep.
     pub swept_at: Option<u64>,
 }
 
 impl Model {
-    /// A topic is deleted, and all that belongs to it.
+    /// Deletes a topic and everything that belongs to it.
     pub fn drop_log(&mut self, topic: usize) {
         self.graves.extend(self.logs[topic].take().map(|log| (log.id, log.ever)));
         for (i, r) in self.routers.iter_mut().enumerate() {
@@ -136,7 +136,7 @@ impl Model {
         }
     }
 
-    /// What a router has to copy now, in order.
+    /// The records that a router has to copy, in order.
     pub fn due(&self, router: usize, filter: Option<&str>) -> Vec<Rec> {
         let (Some(r), Some(source)) = (&self.routers[router], &self.logs[router]) else {
             return Vec::new();

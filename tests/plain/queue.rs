@@ -1,8 +1,8 @@
-//! The model of a queue: it looks at every job every time.
+//! The model of a queue; it examines every job on every call.
 
 use std::collections::BTreeMap;
 
-/// What a job is in.
+/// The state of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     Waiting,
@@ -19,13 +19,13 @@ pub enum Phase {
     Dead,
 }
 
-/// How a job is written.
+/// A job as it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewJob {
     pub name: String,
     pub lane: u8,
     pub group: usize,
-    /// Wall times; 0: at once, never.
+    /// Wall times; 0: immediately, never.
     pub visible_at: u64,
     pub expires_at: u64,
 }
@@ -36,7 +36,7 @@ pub struct Job {
     pub new: NewJob,
     pub phase: Phase,
     pub deliveries: u32,
-    /// The lease or delay that has run out: of a durable queue another process begins with it.
+    /// The expired lease or delay: in a durable queue a new process starts with it.
     pub lapsed: Option<Phase>,
     /// Of the latest nack that had one.
     pub error: Option<String>,
@@ -57,7 +57,7 @@ impl Job {
 pub struct Queue {
     pub jobs: BTreeMap<u64, Job>,
     pub head: u64,
-    /// Since when a lane with jobs is passed over.
+    /// The time since which a lane with jobs has been skipped.
     passed: [Option<u64>; 10],
     pub durable: bool,
     pub letters: bool,
@@ -68,12 +68,12 @@ pub struct Queue {
     pub expired: u64,
 }
 
-/// What one look for jobs takes.
+/// The result of one selection of jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
     /// Seqs in order.
     pub jobs: Vec<u64>,
-    /// Jobs that go to the dead letters instead.
+    /// Jobs that move to the dead letters instead.
     pub over: Vec<u64>,
 }
 
@@ -86,7 +86,7 @@ impl Queue {
         self.head
     }
 
-    /// What runs out by itself.
+    /// Ends leases and delays that ran out.
     pub fn sweep(&mut self, mono: u64, wall: u64) {
         for job in self.jobs.values_mut() {
             let over = match job.phase {
@@ -103,7 +103,7 @@ impl Queue {
         }
     }
 
-    /// The jobs that a claim may get, by lane and seq: one of a group at a time, in order.
+    /// The jobs that a claim may return, by lane and seq: one of a group at a time, in order.
     pub fn ready(&self) -> Vec<(u8, u64)> {
         let mut groups: BTreeMap<usize, bool> = BTreeMap::new();
         for job in self.jobs.values().filter(|j| j.new.group > 0 && j.leased()) {
@@ -120,7 +120,7 @@ impl Queue {
         out
     }
 
-    /// The next job: of the lane that was passed over for 10 s, else of the lowest.
+    /// The next job: of a lane that was skipped for 10 s, else of the lowest lane.
     fn turn(&mut self, now: u64) -> Option<u64> {
         let ready = self.ready();
         let has = |lane: u8| ready.iter().any(|r| r.0 == lane);
@@ -139,7 +139,7 @@ impl Queue {
         ready.iter().find(|r| r.0 == lane).map(|r| r.1)
     }
 
-    /// Takes up to `max` jobs; leases get ids when the answer tells them.
+    /// Claims up to `max` jobs; the answer assigns the lease ids.
     pub fn take(&mut self, node: usize, max: usize, lease_ms: u64, now: u64) -> Given {
         let mut given = Given::default();
         while !self.paused && given.jobs.len() < max {
@@ -162,8 +162,8 @@ impl Queue {
         given
     }
 
-    /// Released jobs without deliveries left, claimed or not: those that go to the dead letters are
-    /// returned, without dead letters they are dead.
+    /// Released jobs without deliveries left, claimed or not. Returns those that move to the dead
+    /// letters; without a dead-letter topic they are dead.
     pub fn exhausted(&mut self) -> Vec<u64> {
         let (limit, letters) = (self.max_deliveries, self.letters);
         let mut over = Vec::new();
@@ -189,7 +189,7 @@ impl Queue {
         self.jobs.iter().filter(|(_, j)| j.leased()).map(|(s, _)| *s).collect()
     }
 
-    /// The process is another one.
+    /// A new process starts.
     pub fn restarted(&mut self) {
         self.passed = [None; 10];
         for job in self.jobs.values_mut() {
@@ -198,7 +198,7 @@ impl Queue {
             }
             match job.phase {
                 Phase::Scheduled(_) => {}
-                // Whether a job is dead is found out by the next claim or tick.
+                // The next claim or tick determines whether a job is dead.
                 Phase::Dead => job.phase = Phase::Waiting,
                 _ if !self.durable => job.phase = Phase::Waiting,
                 _ => {}

@@ -9,10 +9,10 @@ use super::step::Step;
 
 const ROUTERS: [&str; 2] = ["sd", "de"];
 
-/// Where a watch begins, by topic.
+/// The start of a watch, by topic.
 type Starts = Vec<(String, WatchStart)>;
 
-/// Logs that the watch names.
+/// The logs that the watch names.
 const WATCHED: [usize; 2] = [0, 1];
 
 impl Hand {
@@ -56,11 +56,11 @@ impl Hand {
         if new {
             self.model.routers[router] = Some(Router { at });
         }
-        // It has made its destination.
+        // The router has created its destination.
         self.adopt(router + 1)
     }
 
-    /// Lets the routers copy everything, the second what the first has copied.
+    /// Runs the routers until everything is copied; the second copies the copies of the first.
     pub fn progress(&mut self) -> Outcome {
         for _ in 0..4 {
             self.tick()?;
@@ -92,7 +92,7 @@ impl Hand {
             let got: Vec<&str> = new.iter().map(|r| r.1.as_str()).collect();
             let want: Vec<&str> = due.iter().map(|r| r.name.as_str()).collect();
             must!(got == want, "I7: {name}: the copies are {got:?}, not {want:?}");
-            // What the source announces as lost takes seqs here.
+            // Losses that the source announces use seqs here.
             for ((seq, ..), rec) in new.iter().zip(due) {
                 dest.head = *seq - 1;
                 dest.push(rec.name, rec.tag, wall);
@@ -124,7 +124,7 @@ impl Hand {
         self.open_watch(topics)
     }
 
-    /// Ends the watch and goes on from its cursors.
+    /// Ends the watch and resumes from its cursors.
     fn watch_resume(&mut self) -> Outcome {
         let (Some(old), Some(cursors)) = (self.watch.take(), self.model.watch.take()) else {
             return Ok(());
@@ -146,7 +146,7 @@ impl Hand {
         self.open_watch(topics)
     }
 
-    /// Topics that went begin anew.
+    /// Deleted topics start again.
     fn resumed(
         &mut self,
         mut cursors: [(u64, u64); 2],
@@ -166,13 +166,13 @@ impl Hand {
         (cursors, topics)
     }
 
-    /// Everything up to the head comes, in order and once.
+    /// Every record up to the head is delivered, in order and once.
     fn watch_next(&mut self) -> Outcome {
         let (Some(mut watch), Some(mut cursors)) = (self.watch.take(), self.model.watch.take())
         else {
             return Ok(());
         };
-        // Records become watchable as the workers run, the routers' copies among them.
+        // Records become watchable when the workers run, including copies by routers.
         self.progress()?;
         let mut seen: [Vec<(u64, String)>; 2] = Default::default();
         while let Some(event) = ok(watch.try_next())? {
@@ -200,7 +200,7 @@ impl Hand {
         for (i, topic) in WATCHED.into_iter().enumerate() {
             let Some(log) = &self.model.logs[topic] else { continue };
             if cursors[i].0 != log.id {
-                // Frames that were on their way when the topic was deleted.
+                // Frames that were in flight when the topic was deleted.
                 let grave = self.model.graves.get(&cursors[i].0);
                 for (seq, name) in seen[i].drain(..) {
                     let was = grave.and_then(|g| g.get(&seq)).map(|r| r.name.as_str());

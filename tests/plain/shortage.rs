@@ -1,5 +1,5 @@
-//! Steps during which something cannot be had: what is acked then is there, what is refused is not,
-//! and a transaction of which nobody knows is there once when it is repeated.
+//! Steps during a shortage: acked changes take effect, refused ones do not, and a transaction with
+//! an unknown outcome takes effect once when it is repeated.
 
 use topics_engine::{Append, Error, NewRecord, TxnRequest};
 use topics_env::sim::{CallFilter, CallKind, FaultKind};
@@ -10,18 +10,19 @@ use super::queue::NewJob;
 use super::step::Lack;
 use super::txns::WRITERS;
 
-/// What a shortage lasts for.
+/// The work during a shortage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Work {
-    /// The log that is written to, how often, and how large its records are.
+    /// The log of the writes, their number, and the size of their records.
     pub topic: usize,
     pub writes: usize,
     pub size: usize,
-    /// Where a transaction writes: a bit for the source, the destination and the queue; 0: none.
+    /// The targets of a transaction: one bit each for the source, the destination and the queue; 0:
+    /// no transaction.
     pub to: usize,
 }
 
-/// Whether a call went through. Nothing else than the shortage may have refused it.
+/// Whether a call succeeded. Only the shortage may have refused it.
 fn went<T>(result: topics_engine::Result<T>) -> Result<Option<T>, String> {
     match result {
         Ok(done) => Ok(Some(done)),
@@ -34,11 +35,11 @@ fn went<T>(result: topics_engine::Result<T>) -> Result<Option<T>, String> {
 
 impl Hand {
     pub fn shortage(&mut self, of: Lack, work: Work) -> Outcome {
-        // What a refused transaction creates stays.
+        // Topics that a refused transaction creates stay.
         let targets = (0..2).filter(|t| *t == work.topic || work.to & (1 << t) != 0);
         targets.for_each(|topic| self.ensure(topic));
-        // What is due now is done before: a move of dead letters that is refused is tried again a
-        // second later only.
+        // Due work runs before the shortage: a refused move of dead letters is retried only a
+        // second later.
         if self.model.routers.iter().any(Option::is_some) {
             self.progress()?;
         } else {
@@ -57,7 +58,7 @@ impl Hand {
         }
         self.put_short(work.size)?;
         self.commits_short()?;
-        // A copy of a router may come before or behind what is published later.
+        // A router's copy may come before or after records that are published later.
         let routed = self.model.routers.iter().any(Option::is_some);
         let undecided = if work.to > 0 && !routed { self.transact_short(work.to)? } else { None };
         self.fs.clear_faults();
@@ -111,7 +112,7 @@ impl Hand {
         Ok(())
     }
 
-    /// The writer and epoch of the transaction, and what it writes, if nobody knows of it.
+    /// If the outcome is unknown: the writer and epoch of the transaction, and its rows.
     fn transact_short(&mut self, to: usize) -> Result<Option<Repeat>, String> {
         let rows = self.new_rows(to);
         let epoch = self.model.writers[0].last.as_ref().map_or(0, |l| l.0) + 1;
@@ -123,7 +124,7 @@ impl Hand {
         }
     }
 
-    /// The same again, now that nothing is short: it is there once, whether or not it was decided.
+    /// Repeats it after the shortage: it takes effect once, whether or not it was decided before.
     fn repeat(&mut self, repeat: Repeat) -> Outcome {
         let answer = ok(self.send(&repeat))?;
         self.done(&repeat, &answer)

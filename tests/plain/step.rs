@@ -1,5 +1,5 @@
-//! The operations and their choice. Everything in a step is decided when it is made, so that a
-//! run without some of its steps is a run.
+//! The operations and their random choice. All parameters of a step are chosen when it is
+//! generated, so that any subset of a run's steps is a run.
 
 use super::shortage::Work;
 use crate::run::Dice;
@@ -7,8 +7,8 @@ use crate::run::Dice;
 /// Ten years, ms.
 const YEARS: i64 = 10 * 365 * 86_400_000;
 
-/// One operation. `pick` chooses among what there is then. `Shards` is of the next open, whatever
-/// comes before it.
+/// One operation. `pick` selects among the objects that exist at that time. `Shards` applies to the
+/// next open, whatever comes before it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     Append {
@@ -161,7 +161,7 @@ pub enum Step {
     Shards {
         n: u32,
     },
-    /// Something cannot be had while this is done.
+    /// A resource is exhausted during this work.
     Shortage {
         of: Lack,
         work: Work,
@@ -173,7 +173,7 @@ pub enum Step {
     },
 }
 
-/// What cannot be had.
+/// The exhausted resource.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lack {
     /// Space for a log file, or for more of one.
@@ -182,11 +182,11 @@ pub enum Lack {
     Descriptors,
     /// Space for the nth write to the log.
     Group(usize),
-    /// More than so many bytes.
+    /// Any space beyond this number of bytes.
     Space(u64),
 }
 
-/// Which epoch a commit names.
+/// The epoch that a commit names.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Epoch {
     Next,
@@ -195,17 +195,17 @@ pub enum Epoch {
     Jump,
 }
 
-/// Who a transaction in one call is.
+/// The identity of a transaction in one call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Id {
     Nobody,
     /// `None`: the epoch after the last.
     Writer(usize, Option<Epoch>),
-    /// Under an idempotency key: the same once more, or another.
+    /// Under an idempotency key: the same request again, or another.
     Key(usize, bool),
 }
 
-/// What a transaction does beside writing, and what is wrong with it.
+/// The other effects of a transaction, and its error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct With {
     pub head: bool,
@@ -214,7 +214,7 @@ pub struct With {
     pub wrong: Wrong,
 }
 
-/// The one thing for which a transaction is refused.
+/// The only reason for refusing a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Wrong {
     #[default]
@@ -227,7 +227,7 @@ pub enum Wrong {
 }
 
 impl Step {
-    /// What kind of operation it is.
+    /// The kind of operation.
     #[must_use]
     pub fn kind(&self) -> String {
         let text = format!("{self:?}");
@@ -240,7 +240,7 @@ impl Step {
 pub fn steps(seed: u64, most: usize) -> Vec<Step> {
     let mut d = Dice::new(seed);
     let n = 4 + d.below(most as u64 - 3) as usize;
-    // A run is about jobs, about copies and readers, about transactions, or about all of it.
+    // A run exercises jobs, or copies and readers, or transactions, or all of them.
     let (jobs, readers, txns) =
         [(25, 25, 22), (72, 0, 0), (0, 72, 0), (15, 12, 45), (36, 0, 36)][d.below(5) as usize];
     (0..n)

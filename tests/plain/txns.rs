@@ -15,12 +15,12 @@ use super::step::{Epoch, Id, Step, With, Wrong};
 
 pub const WRITERS: [&str; 2] = ["v", "w"];
 const STAGES: [&str; 2] = ["one", "two"];
-/// How long an idempotency key is remembered.
+/// The time that an idempotency key is remembered.
 const KEY_MS: u64 = 120_000;
-/// How long staged rows wait.
+/// The time that staged rows wait.
 pub const STAGE_MS: u64 = 60_000;
 
-/// A transaction, with everything that it names.
+/// A transaction with all its parameters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ask {
     rows: Vec<Row>,
@@ -30,27 +30,27 @@ pub struct Ask {
     wrong: Wrong,
 }
 
-/// A transaction under an idempotency key, and until when it is remembered.
+/// A transaction under an idempotency key, and the time until which it is remembered.
 #[derive(Clone, Debug)]
 pub struct Keyed {
     ask: Ask,
     got: Got,
     pub until: u64,
-    /// In which life it was found to be over.
+    /// The process that found it expired.
     pub forgotten_in: Option<u64>,
-    /// Whether a sync has covered its end.
+    /// Whether a sync has covered its completion.
     pub durable: bool,
-    /// A power cut may have taken its end: the open that finished it again may have logged another,
-    /// from which on it is remembered. Until when it may be, then.
+    /// A power cut may have lost its completion: the open that completed it again may have logged a
+    /// new one, which restarts the time that it is remembered. The latest end of that time.
     pub perhaps_until: u64,
 }
 
-/// Whether the engine still has the transaction of a key.
+/// Whether the engine still remembers the transaction of a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Memory {
     Has,
     Lost,
-    /// Its answer tells.
+    /// Unknown; its answer tells.
     Perhaps,
 }
 
@@ -58,7 +58,7 @@ impl Keyed {
     fn memory(&self, now: u64, life: u64) -> Memory {
         match self.forgotten_in {
             None if now < self.until => Memory::Has,
-            // With the clock put back, another process may know again what one has forgotten.
+            // After the clock was set back, a new process may remember a key again.
             Some(of) if now < self.until && of < life => Memory::Perhaps,
             _ if now < self.perhaps_until => Memory::Perhaps,
             _ => Memory::Lost,
@@ -66,15 +66,15 @@ impl Keyed {
     }
 }
 
-/// What is known of a transaction before it is asked for: its epoch, and the answer or the error.
+/// Facts about a transaction before its call: its epoch, and the expected answer or error.
 struct Known {
     epoch: u64,
     answer: Result<Got, &'static str>,
-    /// The engine knows it too; otherwise its answer tells.
+    /// Whether the engine has the same knowledge; if not, its answer tells.
     sure: bool,
 }
 
-/// Whether an answer shows that the engine has the transaction of the key.
+/// Whether an answer shows that the engine remembers the transaction of the key.
 fn remembers(answer: &topics_engine::Result<Committed>) -> bool {
     match answer {
         Ok(committed) => committed.deduped,
@@ -138,7 +138,7 @@ fn with_work<R>(ask: &Ask, f: impl FnOnce(&TxnWork<'_>) -> R) -> R {
 }
 
 impl Ask {
-    /// Whether both are one request.
+    /// Whether both are the same request.
     fn says(&self, other: &Self) -> bool {
         *self == Self { wrong: self.wrong, ..other.clone() }
     }
@@ -154,7 +154,7 @@ impl Ask {
 }
 
 impl Hand {
-    /// False: not a step of transactions.
+    /// False: the step does not concern transactions.
     pub fn txn(&mut self, step: &Step) -> Result<bool, String> {
         match step {
             Step::Stage { writer, stage, part, to, n, delay } => {
@@ -178,7 +178,7 @@ impl Hand {
         Ok(true)
     }
 
-    /// New rows: `to` has a bit for the source, the destination and the queue.
+    /// New rows: `to` has one bit each for the source, the destination and the queue.
     fn rows(&mut self, to: usize, n: usize, delay: u64) -> Vec<Row> {
         let mut rows = Vec::new();
         for topic in (0..3).filter(|t| to & (1 << t) != 0) {
@@ -199,7 +199,7 @@ impl Hand {
         rows
     }
 
-    /// What a transaction does beside writing; what is wrong with it, as far as that is possible.
+    /// A transaction with its other effects, and with the wanted error if that is possible.
     fn ask(&mut self, rows: Vec<Row>, with: &With) -> Ask {
         let mut ask = Ask { rows, wrong: with.wrong, ..Ask::default() };
         let source = self.model.logs[0].as_ref().map(|l| l.head);
@@ -256,7 +256,7 @@ impl Hand {
         Ok(())
     }
 
-    /// The epoch of a call, and what is known of it before: the answer, or an error.
+    /// The epoch of a call, and the expected answer or error if it is known.
     fn epoch(&self, writer: usize, epoch: Epoch) -> (u64, Option<Result<Got, &'static str>>) {
         let last = self.model.writers[writer].last.as_ref();
         let n = last.map_or(0, |l| l.0);
@@ -328,7 +328,7 @@ impl Hand {
         let before = self.keyed[key].clone();
         let before = before.map(|k| (k.memory(wall, self.opens), k));
         let (ask, known, sure) = match before.filter(|(memory, _)| *memory != Memory::Lost) {
-            // What may be carried out a second time is asked as a new one would be.
+            // A request that may be executed a second time is sent like a new one.
             Some((memory, k)) if ask.says(&k.ask) || again && memory == Memory::Has => {
                 (k.ask, Some(Ok(k.got)), memory == Memory::Has)
             }
@@ -344,15 +344,15 @@ impl Hand {
         Ok(())
     }
 
-    /// Everything that was answered is durable.
+    /// Syncs: every answered change is durable.
     pub fn sync(&mut self) -> Outcome {
         ok(self.engine().sync())?;
         self.keyed.iter_mut().flatten().for_each(|k| k.durable = true);
         Ok(())
     }
 
-    /// Power failed: the open has finished transactions whose end was not durable, and has logged
-    /// the end again.
+    /// After a power cut, the open completed transactions whose completion was not durable, and
+    /// logged it again.
     pub fn ends_again(&mut self) {
         let until = self.wall() + KEY_MS;
         for k in self.keyed.iter_mut().flatten().filter(|k| !k.durable) {
@@ -360,7 +360,7 @@ impl Hand {
         }
     }
 
-    /// A transaction in one call, as this writer or under this key.
+    /// A transaction in one call, of this writer or under this key.
     fn transact(
         &mut self,
         who: &TxnRequest<'_>,
@@ -390,7 +390,7 @@ impl Hand {
         self.judge(&ask, answer, known, ask.error(), epoch)
     }
 
-    /// Judges an answer. What was carried out now is done in the model.
+    /// Checks an answer, and applies an executed transaction to the model.
     fn judge(
         &mut self,
         ask: &Ask,
@@ -422,7 +422,7 @@ impl Hand {
         Ok((!deduped).then_some(want))
     }
 
-    /// All of it happens.
+    /// Applies the whole transaction.
     fn carry_out(&mut self, ask: &Ask) -> Result<Got, String> {
         let mut got = Got::new();
         let wall = self.wall();
@@ -449,12 +449,12 @@ impl Hand {
         Ok(got)
     }
 
-    /// Rows for these targets, one each.
+    /// One row for each of these targets.
     pub fn new_rows(&mut self, to: usize) -> Vec<Row> {
         self.rows(to, 1, 0)
     }
 
-    /// The first writer's transaction of these rows and nothing else is done.
+    /// Applies the first writer's transaction with only these rows.
     pub fn published(&mut self, epoch: u64, rows: &[Row], answer: &Committed) -> Outcome {
         let want = self.carry_out(&Ask { rows: rows.to_vec(), ..Ask::default() })?;
         let told: Vec<_> = answer.topics.iter().map(|t| (&*t.topic, span(t))).collect();
@@ -464,7 +464,7 @@ impl Hand {
         Ok(())
     }
 
-    /// A log that the engine has made by itself gets our class.
+    /// Gives the test's class to a log that the engine created automatically.
     pub fn adopt(&mut self, topic: usize) -> Outcome {
         if self.model.logs[topic].is_none() {
             let id = ok(self.engine().state(LOGS[topic], false))?.topic_id;
@@ -474,7 +474,7 @@ impl Hand {
         Ok(())
     }
 
-    /// What the engine knows of the writers is what happened.
+    /// The engine's knowledge of the writers must match the model.
     pub fn check_writers(&self) -> Outcome {
         for (name, w) in WRITERS.iter().zip(&self.model.writers) {
             let state = match self.engine().writer_state(name) {

@@ -1,10 +1,10 @@
-//! Reads everything while nothing else runs.
+//! Reads everything while no other work runs.
 
 use super::client::Client;
 use super::event::{Event, UNKNOWN};
 
-/// Journals every topic and every record. Topics are read in the order of their names: records
-/// move and are copied to later ones.
+/// Journals every topic and every record. Topics are read in name order, because records are moved
+/// and copied to later ones.
 pub fn audit(client: &Client, name: &str, settled: bool) {
     let journal = &client.journal;
     client.wait_calls();
@@ -34,7 +34,7 @@ fn audit_topic(client: &Client, topic: &str) -> topics_engine::Result<()> {
         }
         after = next;
     }
-    // A router or a timer may have gone on meanwhile: then the count is of other records.
+    // A router or a timer may have run in the meantime: then the count includes other records.
     let later = client.engine.state(topic, false)?;
     let same = (later.head_seq, later.count) == (head, state.count);
     let count = if same { state.count } else { UNKNOWN };

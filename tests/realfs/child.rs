@@ -1,4 +1,4 @@
-//! The process that works on the disk, and may be killed at any moment.
+//! The process that works on the disk and may be killed at any time.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,16 +12,17 @@ use super::client::{Client, Journal};
 use super::scenario::{Scale, Scenario, free};
 use crate::run::Dice;
 
-/// What a child is started for.
+/// The purpose of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Work until the shortage, then end cleanly.
     Load,
-    /// Open, look, free space, go on, end cleanly.
+    /// Open, read everything, free space, continue, end cleanly.
     Reopen,
-    /// Open on a disk without any space, look, work, wait until the parent has made room, go on.
+    /// Open on a disk without free space, read everything, work, wait until the parent has freed
+    /// space, continue.
     Full,
-    /// Open and look.
+    /// Open and read everything.
     Look,
     /// Write until the power fails.
     Power,
@@ -41,7 +42,7 @@ pub struct Task {
     pub scale: Scale,
 }
 
-/// The word before the arguments of a child.
+/// The first argument of a child.
 pub const WORD: &str = "--child";
 
 impl Task {
@@ -76,7 +77,7 @@ impl Task {
         })
     }
 
-    /// The dice of this process.
+    /// The random numbers of this process.
     #[must_use]
     pub fn dice(&self) -> Dice {
         Dice::new(self.seed ^ self.life.wrapping_mul(0x9e37_79b9))
@@ -98,7 +99,8 @@ pub fn open(task: &Task, journal: &Arc<Journal>, options: Options) -> Option<Cli
     }
 }
 
-/// The free space, and what the log and the meta folder take: what an open that fails had to go by.
+/// The free space, and the sizes of the log and the meta directory: the state that a failed open
+/// saw.
 fn sizes(dir: &Path) -> String {
     let free = rustix::fs::statvfs(dir).map(|s| s.f_bavail * s.f_frsize);
     let mut text = format!("free: {free:?}");
@@ -139,18 +141,18 @@ fn load(task: &Task, client: &Client) {
     }
 }
 
-/// The disk is as the process before left it: what is freed is room again.
+/// Opens the disk as the previous process left it; freed space can be used again.
 fn reopen(task: &Task, client: &Client) {
-    // Nothing goes that no audit has seen: transactions may still be carried out meanwhile.
+    // Deletes only audited records: transactions may still be completed in the meantime.
     let topics = client.topics();
     audit(client, "reopened", false);
     free(client, &topics, 1);
     task.scenario.goes_on(client);
-    task.scenario.settle(client);
+    task.scenario.wait_background_work(client);
     audit(client, "settled", true);
 }
 
-/// The disk has no space at all: everything is there, and whatever is refused is not there.
+/// The disk is full: every record exists, and refused ones do not.
 fn full(task: &Task, client: &Client) {
     let topics = client.topics();
     audit(client, "full-disk", false);
@@ -165,11 +167,11 @@ fn full(task: &Task, client: &Client) {
     }
     free(client, &topics, 1);
     task.scenario.goes_on(client);
-    task.scenario.settle(client);
+    task.scenario.wait_background_work(client);
     audit(client, "settled", true);
 }
 
-/// The note of a child that waits until its parent has made room.
+/// The note of a child that waits until its parent has freed space.
 pub const MAKE_ROOM: &str = "make room";
 
 fn end(task: &Task, client: Client) {
@@ -181,7 +183,7 @@ fn end(task: &Task, client: Client) {
         journal.note("closes");
         let limited = task.mode == Mode::Load && task.seed & 16 == 0;
         match client.engine.close() {
-            // Whatever a limit of the process still stops, it may say so.
+            // A limit of the process may still refuse the close, with an error.
             Err(e) if limited && shortage(task.scenario) => journal.note(format!("close: {e}")),
             Err(e) => journal.problem(format!("close: {e}")),
             Ok(()) => {}

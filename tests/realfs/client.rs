@@ -14,23 +14,23 @@ use topics_engine::{
 use super::event::{Call, Event, Placed, Run};
 use super::payload::{self, Origin};
 
-/// How long anything may take that needs no more space than there is.
+/// The time limit of calls that need no more space than the disk has.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// The journal's end in the child: standard output, a pipe to the parent. What was written to it
-/// outlives the child, and no limit of the child's files or disk applies to it.
+/// The child's end of the journal: standard output, a pipe to the parent. Written lines outlive the
+/// child, and no limit of the child's files or disk applies to them.
 #[derive(Debug)]
 pub struct Journal {
     out: Mutex<Stdout>,
     next: AtomicU64,
-    /// Calls that began and did not end.
+    /// The number of calls that have started and not ended.
     open: AtomicU64,
     acked: AtomicU64,
     refused: AtomicU64,
 }
 
 impl Journal {
-    /// A journal whose calls are numbered from the child's number on.
+    /// A journal whose call numbers start from the child's number.
     #[must_use]
     pub fn new(life: u64) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Journal {
     pub fn write(&self, event: &Event) {
         let line = format!("{event}\n");
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        // A parent that is gone reads nothing: this process is about to be killed.
+        // Without a parent the process is about to be killed.
         let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
     }
 
@@ -81,7 +81,7 @@ impl Journal {
         (self.acked.load(Ordering::SeqCst), self.refused.load(Ordering::SeqCst))
     }
 
-    /// Notes what comes next.
+    /// Notes the next step.
     pub fn note(&self, text: impl Into<String>) {
         self.write(&Event::Note(text.into()));
     }
@@ -179,7 +179,7 @@ impl Client {
         outcome.map(drop)
     }
 
-    /// Deletes what lies below a seq.
+    /// Deletes the records below a seq.
     pub fn delete(&self, topic: &str, before: u64) -> Result<(), Error> {
         let name = topic.to_owned();
         let op = self.journal.begin(|| Call::Delete { topic: name, before });
@@ -189,7 +189,7 @@ impl Client {
         outcome.map(drop)
     }
 
-    /// Claims jobs; without a journal: a lease promises nothing about what is stored.
+    /// Claims jobs. Not journaled: a lease guarantees nothing about stored records.
     pub fn claim(&self, queue: &str, max: usize) -> Result<Vec<(u64, u64)>, Error> {
         let claim = Claim { node: b"worker", max, ..Claim::default() };
         let claimed = self.engine.claim(queue, &claim)?;
@@ -203,20 +203,20 @@ impl Client {
         let held = Held { node: b"worker", seqs: &[seq], lease_ids: Some(&[lease]) };
         let outcome = self.engine.ack(queue, &held).and_then(|s| match s.skipped[..] {
             [] => Ok(()),
-            // The lease had run out: certain.
+            // The lease had expired: the call certainly had no effect.
             _ => Err(Error::LeaseLost { queue: queue.to_owned(), seq }),
         });
         self.journal.end(op, &outcome, |()| Vec::new());
         outcome
     }
 
-    /// Gives a job back.
+    /// Releases a job.
     pub fn nack(&self, queue: &str, (seq, lease): (u64, u64)) -> Result<(), Error> {
         let held = Held { node: b"worker", seqs: &[seq], lease_ids: Some(&[lease]) };
         self.engine.nack(queue, &held, Some(0)).map(drop)
     }
 
-    /// Reads on from a cursor, up to a seq, and journals what is shown; the next cursor.
+    /// Reads from a cursor up to a seq, journals the records, and returns the next cursor.
     pub fn view(&self, topic: &str, after: u64, upto: Option<u64>) -> Result<u64, Error> {
         let request = ReadRequest {
             from: ReadFrom::After(after),
@@ -259,7 +259,7 @@ impl Client {
         Ok(batch.next_from_seq)
     }
 
-    /// Waits until every call has ended: what was staged is written or refused.
+    /// Waits until every call has ended, so that each staged write is written or refused.
     pub fn wait_calls(&self) {
         self.engine.drive();
         let idle = || self.journal.open.load(Ordering::SeqCst) == 0;
@@ -270,7 +270,7 @@ impl Client {
     }
 }
 
-/// Waits for a condition, at most [`LIMIT`]; whether it came.
+/// Waits for a condition, at most [`LIMIT`]; false if it did not become true.
 pub fn until(mut condition: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + LIMIT;
     while !condition() {

@@ -7,20 +7,20 @@ use topics_engine::Durability;
 
 use super::payload::Origin;
 
-/// What a call asks for.
+/// The request of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Rows per topic, all or nothing; `synced` means whatever the class, durable when acked.
+    /// Rows per topic, all or nothing; `synced`: durable when acked, whatever the class.
     Write { rows: Vec<(String, u32)>, synced: bool },
     /// A topic.
     Create { topic: String, class: Durability },
     /// Records below a seq.
     Delete { topic: String, before: u64 },
-    /// One job is done.
+    /// An ack of one job.
     Ack { queue: String, seq: u64 },
 }
 
-/// Where the rows of an acked call lie; an empty range says which id a topic got.
+/// The positions of the rows of an acked call; an empty range only names the id of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
     pub topic: String,
@@ -29,7 +29,7 @@ pub struct Placed {
     pub last: u64,
 }
 
-/// Records with rising seqs and indices of one call.
+/// Records with ascending seqs and indices of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     pub topic: String,
@@ -42,39 +42,39 @@ pub struct Run {
 /// How a child's process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// By itself, its engine closed or dropped.
+    /// Without a signal, its engine closed or dropped.
     Clean,
     /// By SIGKILL.
     Kill,
-    /// By SIGKILL, after its file system lost what was not synced.
+    /// By SIGKILL, after its file system lost un-synced data.
     PowerCut,
 }
 
-/// The count of a topic that changed while it was read.
+/// The count of a topic that changed during the read.
 pub const UNKNOWN: u64 = u64::MAX;
 
 /// A line of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A call begins.
+    /// A call starts.
     Begin(u64, Call),
     /// It succeeded, at this time of the monotonic clock, ns.
     Acked { op: u64, at: u64, placed: Vec<Placed> },
     /// It failed; `certain`: it has no effect, now or later.
     Refused { op: u64, certain: bool, error: String },
-    /// A reader was shown these records.
+    /// A reader received these records.
     Seen(Run),
-    /// What follows reads everything, while nothing else runs.
+    /// An audit starts: a read of everything while no other work runs.
     Audit(String),
     /// A topic as its state describes it.
     Topic { topic: String, id: u64, head: u64, count: u64 },
     /// A range that is reported as lost.
     Gap { topic: String, from: u64, to: u64, reason: String },
-    /// Everything was read. `settled`: and nothing is left to do in the background.
+    /// The audit has ended. `settled`: and no background work is left.
     Audited { settled: bool },
-    /// What the child is about to do.
+    /// The child's next step.
     Note(String),
-    /// What the child found wrong.
+    /// A problem that the child detected.
     Problem(String),
     /// The process ended.
     End(End),

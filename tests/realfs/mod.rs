@@ -1,11 +1,11 @@
-//! The engine on real file systems: a child process works on a mounted disk and journals every
-//! call outside of it; the parent ends the child, mounts the disk again, and judges every ack.
+//! The engine on real file systems: a child process works on a mounted disk and journals every call
+//! outside of it; the parent ends the child, mounts the disk again, and checks every ack.
 //!
 //! * [`event`]: a line of the journal.
-//! * [`payload`]: records that say which call wrote them.
-//! * [`judge`]: what the journal promises against what the audits read.
-//! * [`client`]: the verbs, journaled; [`audit`]: everything that can be read, journaled.
-//! * [`scenario`]: what a child does until its disk is full; [`child`]: its process.
+//! * [`payload`]: records that name the call that wrote them.
+//! * [`judge`]: compares the journal with the audits.
+//! * [`client`]: journaled verbs; [`audit`]: a journaled read of everything.
+//! * [`scenario`]: the work of a child until its disk is full; [`child`]: its process.
 //! * [`process`]: starts, watches and ends a child; [`mount`]: tmpfs, and ext4 on a loop device.
 //! * [`full_disk`], [`power_cut`]: one run of each suite.
 

@@ -1,4 +1,4 @@
-//! File systems of a known size, mounted for one run.
+//! File systems of a fixed size, mounted for one run.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub struct Mounted {
     folder: PathBuf,
 }
 
-/// A folder of its own below the system's temporary one.
+/// Creates a directory below the system's temporary one.
 fn new_folder() -> Result<PathBuf, String> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let n = NEXT.fetch_add(1, Ordering::SeqCst);
@@ -21,7 +21,7 @@ fn new_folder() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Runs a program; what it prints, or its error output where it fails.
+/// Runs a program; returns its output, or its error output if it fails.
 fn run(program: &str, args: &[&str]) -> Result<String, String> {
     let out = Command::new(program).args(args).stdin(Stdio::null()).output();
     let out = out.map_err(|e| format!("{program}: {e}"))?;
@@ -71,11 +71,11 @@ impl Mounted {
         self.folder.join("image")
     }
 
-    /// Lets the file system lose what is not on its device: nothing more is written, its journal
-    /// neither. The request is `EXT4_IOC_SHUTDOWN` with `EXT4_GOING_FLAGS_NOLOGFLUSH`; Python sends
-    /// it, because a call of `ioctl` from here is `unsafe`. The time of the monotonic clock before
-    /// it, ns: a sync that is in flight then may return as if it had succeeded, which no power cut
-    /// lets it do.
+    /// Makes the file system lose everything that is not on its device: it writes nothing more, not
+    /// even its journal. The request is `EXT4_IOC_SHUTDOWN` with `EXT4_GOING_FLAGS_NOLOGFLUSH`;
+    /// Python sends it, because calling `ioctl` from here is `unsafe`. Returns the monotonic clock
+    /// before the request, ns: a sync in flight at the shutdown may return success, which a real
+    /// power cut would prevent.
     pub fn shut_down(&self) -> Result<u64, String> {
         const PROGRAM: &str = "import fcntl, os, struct, sys, time\n\
             fd = os.open(sys.argv[1], os.O_RDONLY)\n\
@@ -88,7 +88,7 @@ impl Mounted {
     /// Unmounts and mounts again, as after a power cut.
     pub fn mount_again(&self) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs(10);
-        // A process that was killed may still be closing its files.
+        // A killed process may still be closing its files.
         while let Err(e) = run("umount", &[&text(&self.disk())]) {
             if Instant::now() > deadline {
                 return Err(e);
@@ -98,7 +98,7 @@ impl Mounted {
         self.mount_image()
     }
 
-    /// Takes all the space that is free, until the file that is returned is removed.
+    /// Uses all free space until the returned file is removed.
     pub fn fill(&self) -> Result<PathBuf, String> {
         let path = self.disk().join("filler");
         let mut file = File::create(&path).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -111,7 +111,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Also what was never mounted, or is still in use by a process that hangs.
+        // Also if it was never mounted, or a hanging process still uses it.
         let _ = run("umount", &["--lazy", &text(&self.disk())]);
         let _ = fs::remove_dir(self.disk());
         let _ = fs::remove_file(self.image());

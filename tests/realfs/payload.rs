@@ -1,9 +1,9 @@
-//! Records that say which call wrote them, and show when one of their bytes changed.
+//! Records that name the call that wrote them, and reveal any changed byte.
 
-/// Bytes of the smallest payload: the call, the index, the length.
+/// The minimum length of a payload: the call, the index, the length.
 pub const MIN_BYTES: usize = 20;
 
-/// Which record of which call.
+/// A record, identified by its call and index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin {
     pub op: u64,

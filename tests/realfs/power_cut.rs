@@ -1,4 +1,4 @@
-//! Real power cuts: an ext4 on a loop device loses what was not synced, its journal too, while a
+//! Real power cuts: an ext4 on a loop device loses un-synced data, including its journal, while a
 //! process writes.
 
 use std::io::Read;
@@ -19,13 +19,13 @@ use super::process::{Action, Child};
 use super::scenario::{Scale, Scenario};
 use crate::run::Dice;
 
-/// Bytes of the image; a sparse file.
+/// The size of the image, a sparse file.
 const IMAGE: u64 = 512 << 20;
 
-/// Cuts of one file system: each recovers from all that the ones before it left.
+/// Cuts of one file system: each open recovers from the state after all earlier cuts.
 pub const CUTS_OF_A_DISK: u64 = 20;
 
-/// Topics of class `fsync` must survive; those of class `disk` are the control.
+/// Topics of class `fsync` must survive; those of class `disk` are the control group.
 const TOPICS: [(&str, Durability); 4] = [
     ("fsync-a", Durability::Fsync),
     ("disk-a", Durability::Disk),
@@ -33,7 +33,7 @@ const TOPICS: [(&str, Durability); 4] = [
     ("disk-b", Durability::Disk),
 ];
 
-/// Several shards, so that the syncs of one topic are not those of all; small files and frequent
+/// Several shards, so that a sync of one topic does not cover all; small files and frequent
 /// checkpoints, so that cuts meet every step of them.
 fn options() -> Options {
     Options {
@@ -48,14 +48,14 @@ fn options() -> Options {
     }
 }
 
-/// Whether this machine can do it; else why not.
+/// Whether this machine supports the suite; if not, the reason.
 pub fn possible() -> Result<(), String> {
     let disk = Mounted::ext4(32 << 20)?;
     disk.shut_down()?;
     disk.mount_again()
 }
 
-/// The child: opens, audits, then writes until it is killed. Without rounds it only looks.
+/// The child: opens, audits, then writes until it is killed. Without rounds it only audits.
 #[must_use]
 pub fn child(task: &Task) -> ExitCode {
     let journal = Arc::new(Journal::new(task.life));
@@ -65,7 +65,7 @@ pub fn child(task: &Task) -> ExitCode {
         if let Err(e) = write(task, &client) {
             journal.problem(format!("set-up: {e}"));
         }
-        // The parent ends this process; a parent that is gone does, too.
+        // The parent ends this process; it also ends when the parent has died.
         let _ = std::io::stdin().read(&mut [0]);
     }
     if let Err(e) = client.engine.close() {
@@ -94,7 +94,7 @@ fn write(task: &Task, client: &Client) -> topics_engine::Result<()> {
                     let sync = class == Durability::Disk && dice.below(40) == 0;
                     client.append(topic, &sizes, sync).is_ok()
                 };
-                // The file system refuses from the cut on.
+                // The file system fails every write after the cut.
                 std::iter::repeat_with(writes).take_while(|ok| *ok).for_each(drop);
             });
         }
@@ -153,7 +153,7 @@ fn lives(seed: u64, cuts: u64, judge: &mut Judge) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds up figures of several file systems.
+/// Adds the figures of several file systems.
 #[must_use]
 pub fn sum(a: Figures, b: Figures) -> Figures {
     Figures {

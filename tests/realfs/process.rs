@@ -1,4 +1,4 @@
-//! Starts a child, follows its journal, and sees that it ends.
+//! Starts a child, follows its journal, and waits for its end.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -12,16 +12,16 @@ use super::child::Task;
 use super::event::{End, Event};
 use super::judge::Judge;
 
-/// What the parent does about an event.
+/// The parent's reaction to an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Follow,
     /// SIGKILL.
     Kill,
-    /// The same, of a child whose file system was shut down at this time, monotonic ns. What it
-    /// acked since then counts as not answered: without power there would have been no answer.
+    /// SIGKILL for a child whose file system was shut down at this time, monotonic ns. Its later
+    /// acks count as not received: without power there would be none.
     Cut(u64),
-    /// Lets a child go on that waits for its parent.
+    /// Lets a waiting child continue.
     Release,
 }
 
@@ -33,15 +33,15 @@ pub struct Child {
     errors: PathBuf,
 }
 
-/// How long a child may say nothing before it counts as hanging.
+/// The time without output after which a child counts as hanging.
 #[must_use]
-pub fn patience() -> Duration {
+pub fn silence_timeout() -> Duration {
     Duration::from_secs(crate::harness::setting("TOPICS_WATCHDOG", 60))
 }
 
 impl Child {
-    /// Starts this program again with a task. SIGXFSZ is ignored, so that a file-size limit is an
-    /// error and not a death.
+    /// Starts this program again with a task. Ignores SIGXFSZ, so that a file-size limit is an
+    /// error instead of a fatal signal.
     pub fn start(task: &Task) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|e| e.to_string())?;
         let life = task.life;
@@ -77,17 +77,17 @@ impl Child {
 
     /// Sends SIGKILL.
     pub fn kill(&mut self) {
-        // One that has ended is as dead.
+        // A child that has already ended is not an error.
         let _ = self.process.kill();
     }
 
-    /// Follows the child until it has ended, and tells the judge everything it said.
+    /// Follows the child to its end, and passes its events to the judge.
     pub fn follow(mut self, judge: &mut Judge, mut on: impl FnMut(&Event) -> Action) {
         let mut last = "nothing".to_owned();
         let trace = std::env::var("TOPICS_TRACE").is_ok();
         let (mut killed, mut cut) = (false, None);
         loop {
-            match self.events.recv_timeout(patience()) {
+            match self.events.recv_timeout(silence_timeout()) {
                 Ok(Ok(event)) => {
                     if let Event::Note(text) = &event {
                         last.clone_from(text);
@@ -118,7 +118,10 @@ impl Child {
                 Ok(Err(text)) => judge.problem(format!("journal: {text}")),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    judge.problem(format!("hangs: {:?} of silence after {last:?}", patience()));
+                    judge.problem(format!(
+                        "hangs: {:?} of silence after {last:?}",
+                        silence_timeout()
+                    ));
                     self.stacks();
                     self.kill();
                     killed = true;
@@ -134,9 +137,9 @@ impl Child {
         }));
     }
 
-    /// Its standard output is closed: what remains is to exit.
+    /// The child has closed its standard output and must exit.
     fn wait(&mut self, judge: &mut Judge, last: &str) -> Option<ExitStatus> {
-        let deadline = Instant::now() + patience();
+        let deadline = Instant::now() + silence_timeout();
         loop {
             match self.process.try_wait() {
                 Ok(Some(status)) => return Some(status),
@@ -152,7 +155,7 @@ impl Child {
         }
     }
 
-    /// What its exit and its error output say; whether it ended by itself.
+    /// Checks its exit status and error output; returns whether it ended without a signal.
     fn judge_end(
         &self,
         judge: &mut Judge,
@@ -176,7 +179,7 @@ impl Child {
         clean
     }
 
-    /// Prints where the threads of a child that hangs are, where a debugger is installed.
+    /// Prints the thread stacks of a hanging child if a debugger is installed.
     fn stacks(&self) {
         let pid = self.process.id().to_string();
         let args = ["-p", &pid, "-batch", "-ex", "thread apply all backtrace 24"];

@@ -1,4 +1,4 @@
-//! What a child does until its disk, its descriptors or its file size are exhausted.
+//! The work of a child until its disk, descriptors or file size are exhausted.
 
 use std::thread;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use super::client::{Client, LIMIT, until};
 use super::judge::Route;
 use crate::run::Dice;
 
-/// What is done.
+/// The kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// Six threads append batches of 1 000 × 5 kB and single records to one topic.
     Appends,
-    /// A large append, a delete staged behind it, small appends behind both.
+    /// A large append, a delete staged after it, small appends after both.
     DeleteBehind,
-    /// A large append and two small ones in one tick, to topics that are not there yet.
+    /// A large append and two small ones in one tick, to topics that do not exist yet.
     Creation,
     /// One worker whose jobs become dead letters.
     DeadLetters,
-    /// A router beside direct writers of its destination.
+    /// A router, with direct writers to its destination.
     Router,
-    /// Transactions beside direct writers of their topics.
+    /// Transactions, with direct writers to their topics.
     Transactions,
     /// No descriptor for the next log file.
     Descriptors,
-    /// No file may grow beyond a limit (EFBIG).
+    /// Files cannot grow beyond a limit (EFBIG).
     FileSize,
 }
 
@@ -38,18 +38,18 @@ use Scenario::{
     Appends, Creation, DeadLetters, DeleteBehind, Descriptors, FileSize, Router, Transactions,
 };
 
-/// How much of it.
+/// The amount of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
     /// Refusals after which a round ends.
     pub refusals: u64,
-    /// How often space is freed and used up again.
+    /// How often space is freed and used again.
     pub rounds: u64,
 }
 
 const BATCH: [usize; 1000] = [5000; 1000];
 
-/// A batch of 1 000 × 5 kB with 30 %, else a single record.
+/// A batch of 1 000 × 5 kB with a probability of 30 %, else a single record.
 fn mixed(dice: &mut Dice) -> Vec<usize> {
     if dice.below(10) < 3 { BATCH.to_vec() } else { vec![20 + dice.below(5000) as usize] }
 }
@@ -58,7 +58,7 @@ impl Scenario {
     pub const ALL: [Self; 8] =
         [Appends, DeleteBehind, Creation, DeadLetters, Router, Transactions, Descriptors, FileSize];
 
-    /// Its name on a command line.
+    /// Its command line name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -73,13 +73,13 @@ impl Scenario {
         }
     }
 
-    /// The scenario of this name.
+    /// The scenario with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|s| s.name() == name)
     }
 
-    /// How records get from topic to topic.
+    /// The paths of records from topic to topic.
     #[must_use]
     pub fn routes(self, seed: u64) -> Vec<Route> {
         match self {
@@ -100,7 +100,7 @@ impl Scenario {
         let defaults = Options::default();
         match self {
             Descriptors => Options { wal_file_min: 1 << 20, wal_file_max: 1 << 20, ..defaults },
-            // Small files and frequent checkpoints meet the end of a file more often.
+            // With small files and frequent checkpoints, more writes meet the end of a file.
             _ if seed & 2 != 0 => Options {
                 wal_file_max: 4 << 20,
                 checkpoint_bytes: 8 << 20,
@@ -111,7 +111,7 @@ impl Scenario {
         }
     }
 
-    /// The topics that exist before the disk fills up.
+    /// The topics that exist before the disk is full.
     fn topics(self) -> &'static [&'static str] {
         match self {
             Appends | DeleteBehind | Descriptors | FileSize => &["t"],
@@ -122,7 +122,7 @@ impl Scenario {
         }
     }
 
-    /// Creates what the scenario works on.
+    /// Creates the topics of the scenario.
     pub fn set_up(self, client: &Client, seed: u64) -> topics_engine::Result<()> {
         let durability = Some(if seed & 4 == 0 { Durability::Disk } else { Durability::Fsync });
         let config = ConfigPatch { durability, ..ConfigPatch::default() };
@@ -149,11 +149,12 @@ impl Scenario {
         Ok(())
     }
 
-    /// Works until `scale.refusals` calls failed, as often as `scale.rounds`.
+    /// Works until `scale.refusals` calls failed, `scale.rounds` times.
     pub fn run(self, client: &Client, dice: &mut Dice, scale: Scale) {
         for round in 0..scale.rounds {
             if round > 0 {
-                // Nothing goes that no audit has seen: transactions may still be carried out meanwhile.
+                // Deletes only audited records: transactions may still be completed in the
+                // meantime.
                 let topics = client.topics();
                 audit(client, "between-rounds", false);
                 free(client, &topics, 2);
@@ -193,7 +194,7 @@ impl Scenario {
                     let sizes = if dice.below(10) < 3 { vec![1000; 600] } else { vec![300] };
                     drop(client.append("t", &sizes, false));
                 };
-                // Something is there, whatever the limit stops.
+                // Some records exist before the limit applies.
                 (0..50).for_each(|_| some(dice));
                 self.limit(true);
                 together(client, dice, refusals, &[some; 6]);
@@ -202,7 +203,7 @@ impl Scenario {
         }
     }
 
-    /// Sets or lifts the limit of the process that the scenario is about.
+    /// Sets or removes the process limit of the scenario.
     pub fn limit(self, on: bool) {
         let (what, to) = match self {
             Descriptors => (Resource::Nofile, 3),
@@ -211,11 +212,11 @@ impl Scenario {
         };
         let maximum = getrlimit(what).maximum;
         let current = if on { Some(to) } else { maximum };
-        // A limit that cannot be set shows: nothing is refused.
+        // A limit that cannot be set is detected later: no call is refused.
         let _ = setrlimit(what, Rlimit { current, maximum });
     }
 
-    /// Space came back: every topic takes a write.
+    /// After space was freed: every topic accepts a write.
     pub fn goes_on(self, client: &Client) {
         for topic in ["fill"].iter().chain(self.topics()) {
             let mut last = None;
@@ -228,15 +229,15 @@ impl Scenario {
             };
             if !until(taken) {
                 let text = format!("{topic} takes no write {LIMIT:?} after space came back");
-                // What stands in the way is what a checkpoint says.
+                // A checkpoint reports the cause.
                 let round = client.engine.checkpoint();
                 client.journal.problem(format!("{text}: {last:?}; a checkpoint: {round:?}"));
             }
         }
     }
 
-    /// Waits until routers, dead letters and transactions have nothing left to do.
-    pub fn settle(self, client: &Client) {
+    /// Waits until routers, dead letters and transactions have no work left.
+    pub fn wait_background_work(self, client: &Client) {
         let settled = match self {
             Router => until(|| {
                 let info = client.engine.router("copies");
@@ -248,7 +249,7 @@ impl Scenario {
                 let state = client.engine.queue_state("queue").unwrap_or_default();
                 jobs.len() == acked && state.ready + state.in_flight + state.delayed == 0
             }),
-            // One whose part found no space is carried out later.
+            // A transaction whose part found no space is completed later.
             Transactions => until(|| client.engine.metrics().txns_open == 0),
             _ => true,
         };
@@ -262,17 +263,17 @@ fn once(seed: u64) -> bool {
     seed & 8 == 0
 }
 
-/// Gives back one part in `parts` of the records that each topic had, from the front; 1: all.
+/// Deletes the first 1/`parts` of the records of each topic; 1: all of them.
 pub fn free(client: &Client, topics: &[TopicSummary], parts: u64) {
     for topic in topics {
         let records = topic.head_seq + 1 - topic.earliest_seq;
         let before = topic.earliest_seq + records / parts;
-        // Small topics lose nothing, so that more can be judged.
+        // Small topics keep their records, so that more can be checked.
         if records == 0 || topic.bytes <= 1 << 20 {
             continue;
         }
         let Err(e) = client.delete(&topic.topic, before) else { continue };
-        // What frees space is taken whatever the disk says.
+        // A delete that frees space must succeed on a full disk.
         client.journal.problem(format!("delete below {before} of {}: {e}", topic.topic));
         if !until(|| client.delete(&topic.topic, before).is_ok()) {
             client.journal.problem(format!("{}: no delete within {LIMIT:?}", topic.topic));
@@ -283,8 +284,8 @@ pub fn free(client: &Client, topics: &[TopicSummary], parts: u64) {
 
 type Work<'a> = dyn Fn(&mut Dice) + Sync + 'a;
 
-/// A thread for each piece of work, again and again, until enough calls were refused; a reader
-/// beside them journals what it is shown.
+/// Runs each piece of work repeatedly in its own thread until enough calls were refused; a
+/// concurrent reader journals the records that it receives.
 fn together(client: &Client, dice: &mut Dice, refusals: u64, work: &[&Work<'_>]) {
     let refused = || client.journal.counts().1;
     let enough = refused() + refusals;
@@ -296,7 +297,7 @@ fn together(client: &Client, dice: &mut Dice, refusals: u64, work: &[&Work<'_>])
                     let before = refused();
                     work(&mut dice);
                     if refused() > before {
-                        // Checkpoints make room meanwhile, so that the disk fills up again.
+                        // Checkpoints free space in the meantime, so that the disk fills up again.
                         thread::sleep(Duration::from_millis(2));
                     }
                 }
@@ -316,7 +317,7 @@ fn together(client: &Client, dice: &mut Dice, refusals: u64, work: &[&Work<'_>])
     });
 }
 
-/// How many calls of a loop that meets the end of the disk at most once.
+/// The number of calls of a loop that reaches the end of the disk at most once.
 const MOST: usize = 400;
 
 fn delete_behind(client: &Client, dice: &mut Dice, refusals: u64) {
@@ -328,7 +329,7 @@ fn delete_behind(client: &Client, dice: &mut Dice, refusals: u64) {
         let _ = client.append("fill", &mixed(dice), false);
         let _ = client.append("t", &[100; 50], false);
         let Ok(state) = client.engine.state("t", false) else { return };
-        // Nobody writes until a verb waits, so that these are staged in this order.
+        // Staged writes are written only when a verb waits, so these keep their order.
         client.append_async("t", &BATCH[..1 + dice.below(1000) as usize]);
         if dice.below(2) == 0 {
             client.append_async("t", &[50]);
@@ -341,7 +342,7 @@ fn delete_behind(client: &Client, dice: &mut Dice, refusals: u64) {
     }
 }
 
-/// Each tick of an event loop writes to eight topics that are not there yet.
+/// Each tick of an event loop writes to eight topics that do not exist yet.
 fn creation(client: &Client, dice: &mut Dice, refusals: u64) {
     let enough = client.journal.counts().1 + refusals;
     for tick in 0..MOST {
@@ -360,7 +361,7 @@ fn creation(client: &Client, dice: &mut Dice, refusals: u64) {
     }
 }
 
-/// One worker, whose claims move jobs, beside producers and what fills the disk.
+/// One worker, whose claims move jobs, with producers and writers that fill the disk.
 fn dead_letters(client: &Client, dice: &mut Dice, refusals: u64) {
     let size = |dice: &mut Dice| match dice.below(4) {
         0 => 100_000 + dice.below(400_000) as usize,

@@ -1,10 +1,10 @@
-//! What a script writes.
+//! The writes of a script.
 
 use topics_engine::ConfigPatch;
 
 use crate::oracle::{Rec, tag_of};
 
-/// The shape of one write; its payloads are made from the attempt's number.
+/// The shape of one write; its payloads are derived from the attempt's number.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub n: usize,
@@ -50,7 +50,7 @@ impl Batch {
         Self { size, ..self }
     }
 
-    /// Tags, given in turn.
+    /// Tags, assigned in turn.
     pub fn tags(self, tags: &'static [&'static str]) -> Self {
         Self { tags, ..self }
     }
@@ -91,7 +91,7 @@ impl Batch {
         Self { config: Some(config), ..self }
     }
 
-    /// The records of an attempt with this number.
+    /// The records of the attempt with this number.
     pub fn records(&self, attempt: usize) -> Vec<Rec> {
         (0..self.n)
             .map(|i| {

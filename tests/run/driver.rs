@@ -1,4 +1,4 @@
-//! The hand that drives an engine: every call is logged before and after, every answer judged.
+//! Drives an engine: logs every call before and after, and checks every answer.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::batch::{Batch, Expect};
 use super::{DIR, HookSpec, Life, Recording, Tuning};
 use crate::oracle::{Body, CallId, Event, Keep, Observation, Op, Rec, Reply, World, observe};
 
-/// How a run begins.
+/// The start of a run.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub workload: &'static str,
@@ -24,7 +24,7 @@ pub struct Setup {
     pub faults: bool,
 }
 
-/// The log and what it means so far; completions of async calls write to it too.
+/// The log and the resulting model; completions of async calls also write to it.
 #[derive(Debug)]
 struct Log {
     events: Vec<Event>,
@@ -35,9 +35,9 @@ struct Log {
     calls: usize,
     problems: Vec<String>,
     faults: bool,
-    /// The open whose engine lives; 0 for none.
+    /// The open whose engine is alive; 0: none.
     process: u64,
-    /// Whether a call may be refused for want of space or of descriptors.
+    /// Whether a call may be refused for lack of space or descriptors.
     shortages: bool,
 }
 
@@ -81,7 +81,7 @@ impl Log {
     }
 }
 
-/// Drives one engine after another over the lives of one disk.
+/// Drives the engines of successive processes on one disk.
 #[derive(Debug)]
 pub struct Driver {
     setup: Setup,
@@ -94,7 +94,7 @@ pub struct Driver {
     tunings: Vec<((usize, usize), Tuning)>,
     keyed: Vec<(String, usize)>,
     opens: u64,
-    /// Faults of this life that the log knows of.
+    /// Faults of the current process that the log contains.
     fired: usize,
 }
 
@@ -109,7 +109,7 @@ fn appended(a: &Appended) -> Reply {
 }
 
 impl Driver {
-    /// An empty disk, nothing opened yet.
+    /// An empty disk without an open engine.
     pub fn new(setup: Setup) -> Self {
         let fs = Arc::new(SimFs::new());
         let clock = Arc::new(SimClock::new(1_700_000_000_000));
@@ -152,7 +152,7 @@ impl Driver {
         self.log().world.clone()
     }
 
-    /// Something is not as it must be.
+    /// Adds a problem.
     pub fn problem(&self, text: String) {
         let mut log = self.log();
         let at = log.events.len();
@@ -163,8 +163,8 @@ impl Driver {
         self.log().problems.clone()
     }
 
-    /// From now on a call may be refused for want of space or of descriptors, and what is acked
-    /// before it is written may be given up.
+    /// From now on a call may be refused for lack of space or descriptors, and an acked but
+    /// unwritten change may be discarded.
     pub fn short(&mut self) {
         let mut log = self.log();
         log.shortages = true;
@@ -177,7 +177,7 @@ impl Driver {
         self.log().faults = false;
     }
 
-    /// An engine on the directory, whether or not one has it open.
+    /// Opens an engine on the directory, whether or not another one has it open.
     pub fn another(&mut self) -> Result<Engine, Error> {
         let fs = self.fs();
         self.opens += 1;
@@ -186,7 +186,7 @@ impl Driver {
         Engine::open(env, Path::new(DIR), self.tuning.options())
     }
 
-    /// Opens with the present tuning; false when the open fails.
+    /// Opens with the current tuning; false if the open fails.
     pub fn open(&mut self) -> bool {
         let at = (self.lives.len() - 1, self.fs().ops_len());
         self.tunings.push((at, self.tuning));
@@ -211,19 +211,19 @@ impl Driver {
         }
     }
 
-    /// Looks at the engine; once more where something changed meanwhile.
+    /// Observes the engine; repeats the observation if the state changed during it.
     fn see(&self, limit: usize) -> Option<(Observation, Vec<String>)> {
         let engine = self.engine.as_ref()?;
         let events = || self.log().events.len();
         let before = events();
         let first = observe(engine, self.clock.wall_ms(), limit);
-        // What expires meanwhile is logged, and completes what was in flight; a planned fault may
-        // have hit a read: look again.
+        // Expiry during the observation is logged and completes calls in flight; a planned fault
+        // may have hit a read: observe again.
         let again = !first.1.is_empty() || events() != before;
         Some(if again { observe(engine, self.clock.wall_ms(), limit) } else { first })
     }
 
-    /// Judges and adopts what a fresh open serves.
+    /// Checks and adopts the state that a new open serves.
     fn opened(&mut self) {
         let Some((seen, mut found)) = self.see(7) else { return };
         let mut log = self.log.lock().unwrap();
@@ -249,24 +249,24 @@ impl Driver {
         self.log().push(Body::Died(kept));
     }
 
-    /// Ends the process of an engine. Nothing of it stays in memory.
+    /// Ends the process of an engine, which must leave nothing in memory.
     fn drop_engine(&mut self, engine: Engine) {
         self.log().process = 0;
         drop(engine);
-        // Those that the life and the log have, and this one.
+        // The references of the current life, of the log, and this one.
         let disk = self.fs();
         if Arc::strong_count(&disk) > 3 {
             self.problem("an engine that is dropped stays in memory".into());
         }
     }
 
-    /// What the end of a process leaves: an ack of class `disk` survives that, but not a sync that
-    /// failed and took the pages with it.
+    /// What survives the end of the process: an ack of class `disk`, unless a sync failed and
+    /// dropped the pages.
     fn kept(&self) -> Keep {
         if self.fs().pages_reverted("/wal/") { Keep::Power } else { Keep::Kill }
     }
 
-    /// The process dies; what it wrote is still there.
+    /// Kills the process; its writes are still visible.
     pub fn kill(&mut self) {
         let image = self.fs().kill_image();
         let boot = self.lives[self.lives.len() - 1].boot;
@@ -274,7 +274,7 @@ impl Driver {
         self.next_life(&image, boot, kept);
     }
 
-    /// The power fails; this is what is left.
+    /// Cuts the power; this image remains.
     pub fn power(&mut self, image: &DiskImage) {
         let boot = self.lives[self.lives.len() - 1].boot + 1;
         self.next_life(image, boot, Keep::Power);
@@ -293,7 +293,7 @@ impl Driver {
         log.fs = fs;
     }
 
-    /// A write; `None` when it was not acked.
+    /// A write; `None` if it was not acked.
     pub fn append(&mut self, topic: &str, batch: &Batch) -> Option<Appended> {
         let engine = self.engine.clone()?;
         let (id, recs, expect) = self.begin_append(topic, batch);
@@ -304,7 +304,7 @@ impl Driver {
         result.ok()
     }
 
-    /// A write whose answer comes by callback, in [`Self::drive`] or later.
+    /// A write with a callback, which is called in [`Self::drive`] or later.
     pub fn append_async(&mut self, topic: &str, batch: &Batch) {
         let Some(engine) = self.engine.clone() else { return };
         let (id, recs, expect) = self.begin_append(topic, batch);
@@ -347,7 +347,7 @@ impl Driver {
         (log.begin(op), recs, expect_head)
     }
 
-    /// A condition holds or not as the model says, unless something is undetermined.
+    /// A condition must be answered as the model expects, unless something is undetermined.
     fn judge_condition(&self, topic: &str, batch: &Batch, error: Option<&Error>) {
         let refused = matches!(error, Some(Error::HeadMismatch { .. }));
         let log = self.log();
@@ -368,9 +368,9 @@ impl Driver {
         }
     }
 
-    /// Waits for what is in flight. A write that waited for a topic id is staged by the sync that
-    /// reserves it, so that one round may not be enough.
-    pub fn settle(&mut self) {
+    /// Waits for the calls in flight. A write that waited for a topic id is staged by the sync that
+    /// reserves the id, so one round may not suffice.
+    pub fn wait_idle(&mut self) {
         for _ in 0..4 {
             self.drive();
             if self.log().world.open.is_empty() || !self.sync() {
@@ -427,19 +427,19 @@ impl Driver {
         self.call(Op::Tick, Engine::tick, |()| Reply::Done)
     }
 
-    /// Time passes.
+    /// Advances the clock.
     pub fn pass(&mut self, ms: u64) {
         self.clock.advance_ms(ms);
         self.log().push(Body::Clock { passed: ms });
     }
 
-    /// The wall clock is set; no time passes.
+    /// Sets the wall clock without advancing time.
     pub fn step_wall(&mut self, ms: i64) {
         self.clock.step_wall_ms(ms);
         self.log().push(Body::Clock { passed: 0 });
     }
 
-    /// Reads everything, judges and learns.
+    /// Reads everything, checks it and updates the model.
     pub fn look(&mut self) {
         let Some((seen, mut found)) = self.see(5) else { return };
         let fired = self.fs().faults_fired();
@@ -453,12 +453,12 @@ impl Driver {
         log.push(Body::Seen(Arc::new(seen)));
     }
 
-    /// The seq that a topic's last write got.
+    /// The last seq of a topic's latest write.
     pub fn head(&self, topic: &str) -> u64 {
         self.log().world.living(topic).map_or(0, |i| i.head)
     }
 
-    /// Whether a topic of this name is there, or may be.
+    /// Whether a topic of this name exists, or may exist.
     pub fn knows(&self, topic: &str) -> bool {
         let log = self.log();
         log.world.living(topic).is_some()

@@ -1,4 +1,4 @@
-//! Which hook an env gets: none, the site log, or a mutant.
+//! The hook of an env: none, the site log, or a mutant.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ pub enum HookSpec {
     #[default]
     None,
     Log(Arc<SiteLog>),
-    /// This site is left out, or takes effect one call late; counts how often.
+    /// Skips this site, or delays it by one call; counts its effects.
     Mutant {
         site: Site,
         reordered: bool,
@@ -32,7 +32,7 @@ impl HookSpec {
         }
     }
 
-    /// Puts the hook on an env over this file system.
+    /// Installs the hook in an env over this file system.
     pub fn on(&self, env: Env, fs: &Arc<SimFs>) -> Env {
         match self {
             Self::None => env,

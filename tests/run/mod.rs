@@ -10,10 +10,10 @@ pub use driver::{Driver, Setup};
 pub use hooks::HookSpec;
 pub use recording::{Life, Recording, Tuning};
 
-/// Where the engine's data lies on every simulated disk.
+/// The data directory on every simulated disk.
 pub const DIR: &str = "/db";
 
-/// SplitMix64: the one source of chance in the suites.
+/// SplitMix64: the only random source of the suites.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 

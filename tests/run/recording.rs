@@ -1,4 +1,4 @@
-//! What a run leaves for the enumerator.
+//! The result of a run, for the enumerator.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use topics_env::sim::SimFs;
 
 use crate::oracle::Event;
 
-/// The sizes an engine is opened with: small, so that files turn over.
+/// The sizes of an engine: small, so that files rotate often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     pub shards: u32,
@@ -45,7 +45,7 @@ impl Tuning {
     }
 }
 
-/// One mount of the disk: from an empty disk or a crash's image to the end of the process.
+/// One mount of the disk: from an empty disk or a crash image to the end of the process.
 #[derive(Clone, Debug)]
 pub struct Life {
     pub fs: Arc<SimFs>,
@@ -61,14 +61,14 @@ pub struct Recording {
     pub events: Vec<Event>,
     /// The tuning from this (life, call) on.
     pub tunings: Vec<((usize, usize), Tuning)>,
-    /// What went wrong while it ran.
+    /// Problems during the run.
     pub problems: Vec<String>,
     /// Every keyed write: topic, attempt.
     pub keyed: Vec<(String, usize)>,
 }
 
 impl Recording {
-    /// Prints the calls of the disk and the events in order, for a person.
+    /// Prints the calls of the disk and the events in order.
     pub fn trace(&self) {
         let mut events = self.events.iter().peekable();
         for (life, l) in self.lives.iter().enumerate() {
@@ -84,7 +84,7 @@ impl Recording {
         }
     }
 
-    /// The tuning in force when a life had made this many calls.
+    /// The tuning in force after this number of calls of a life.
     pub fn tuning(&self, life: usize, at: usize) -> Tuning {
         let before = self.tunings.iter().rev().find(|(from, _)| *from <= (life, at));
         before.or(self.tunings.first()).map_or_else(Tuning::default, |t| t.1)

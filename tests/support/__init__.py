@@ -1,1 +1,1 @@
-"""What tests share: servers in processes of their own, clients that see each byte, and faults."""
+"""Shared by the tests: servers in separate processes, clients that see each byte, faults."""

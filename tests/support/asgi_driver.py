@@ -1,4 +1,4 @@
-"""Drives the application over ASGI messages, without a server, on a core that tests script."""
+"""Drives the application with ASGI messages, without a server, on a scripted native module."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Call:
 
 
 class ScriptedHttp:
-    """Records calls; `answer` decides what each gets, `None` leaves it waiting."""
+    """Records calls; `answer` returns the answer of each, or `None` to leave it waiting."""
 
     def __init__(self, answer: Callable[[Call], tuple[int, bytes] | None]) -> None:
         self.bridge = ScriptedBridge()
@@ -109,7 +109,7 @@ class ScriptedHttp:
 
 @dataclass
 class Sent:
-    """A response as the messages had it."""
+    """A response, assembled from its messages."""
 
     status: int = 0
     headers: dict[bytes, bytes] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class Sent:
 
 
 class Driver:
-    """An application on a scripted core, and requests to it."""
+    """An application on a scripted native module, and requests to it."""
 
     def __init__(
         self,
@@ -162,8 +162,8 @@ class Driver:
         taken: asyncio.Event | None = None,
         scope: dict[str, Any] | None = None,
     ) -> Sent:
-        """One request. `leave` is when the client hangs up; without it, it stays. It takes no more
-        than the head of the response before `taken`.
+        """Sends one request. `leave` is the time at which the client disconnects; without it, it
+        stays. Only the head of the response is consumed before `taken`.
         """
         chunks = [body] if isinstance(body, bytes) else list(body)
         given = {"host": "127.0.0.1:4000"}
@@ -200,7 +200,7 @@ class Driver:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a test of the application; one that hangs fails."""
+    """Runs a test of the application; a test that hangs fails."""
 
     async def bounded() -> T:
         async with asyncio.timeout(20):

@@ -1,4 +1,4 @@
-"""A server in between that fails as it is told to, and counts connections."""
+"""A proxy that injects faults and counts connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Refuse:
-    """Answers by itself."""
+    """Answers without forwarding the request."""
 
     status: int
     headers: dict[str, str] = field(default_factory=dict)
@@ -26,30 +26,30 @@ class Refuse:
 
 @dataclass(frozen=True)
 class Lose:
-    """Has the request carried out, and says nothing of it."""
+    """Forwards the request and drops the answer."""
 
 
 @dataclass(frozen=True)
 class Hang:
-    """Takes the request and does nothing for so many seconds."""
+    """Accepts the request and does nothing for this number of seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Break:
-    """Breaks the connection off before the request is passed on."""
+    """Closes the connection before the request is forwarded."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Passes so many bytes of the answer on and breaks off."""
+    """Forwards this number of bytes of the answer, then closes the connection."""
 
     size: int
 
 
 class Faulty:
-    """Listens on a port of its own, in front of another server."""
+    """Listens on its own port, in front of another server."""
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.behind = port
@@ -94,14 +94,14 @@ class Faulty:
         self.url = f"http://127.0.0.1:{port}"
         if tls is not None:
             self.url = f"https://localhost:{port}"
-            # The handshake is the connection's thread's, with its first read.
+            # The connection's thread performs the handshake, at its first read.
             self._server.socket = tls.wrap_socket(
                 self._server.socket, server_side=True, do_handshake_on_connect=False
             )
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def fail(self, *faults: Any, matching: str = "") -> None:
-        """The next requests fail, each in its way; nothing recorded before counts."""
+        """Makes the next requests fail, one fault each; earlier records are cleared."""
         self.matching = matching
         self.requests.clear()
         self.headers.clear()
@@ -110,7 +110,7 @@ class Faulty:
     def answer(self, to: BaseHTTPRequestHandler, body: bytes | None) -> None:
         fault = self.always
         if fault is None and self.matching in to.path:
-            # Faults that come when it has been recorded are for later ones.
+            # Faults that are added after the request was recorded apply to later ones.
             fault = self.faults.popleft() if self.faults else None
             self.headers.append(dict(to.headers))
             self.requests.append((to.command, to.path, time.monotonic()))
@@ -181,7 +181,7 @@ class Faulty:
         try:
             while piece := response.read1(65536):
                 if self.faults and isinstance(self.faults[0], Hang):
-                    # Nothing comes through any more, and nobody says so.
+                    # No more bytes are forwarded, and the connection stays open.
                     time.sleep(self.faults.popleft().seconds)
                     return
                 to.wfile.write(piece)
@@ -194,7 +194,7 @@ class Faulty:
             self._end(to)
 
     def break_streams(self) -> None:
-        """Every stream of now is broken off."""
+        """Closes every current stream."""
         for connection in list(self._streams):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

@@ -1,6 +1,5 @@
-"""How much of the tests runs: `TOPICS_GATE`, one of quick (the default), commit and release; and
-their seeds.
-"""
+"""The gate of the tests: `TOPICS_GATE` is quick (the default), commit or release; and their
+seeds."""
 
 from __future__ import annotations
 
@@ -15,12 +14,12 @@ if GATE not in SIZES:
 
 
 def sized(quick: int, commit: int, release: int) -> int:
-    """The size of something at this gate."""
+    """The size for this gate."""
     return (quick, commit, release)[SIZES.index(GATE)]
 
 
 def fresh_seed() -> int:
-    """The seed that a run is given (`TOPICS_SEED`), or a new one, which it prints."""
+    """The seed of the run (`TOPICS_SEED`), or a new one, which is printed."""
     seed = int(os.environ.get("TOPICS_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"seed {seed}")
     return seed

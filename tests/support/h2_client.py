@@ -1,4 +1,4 @@
-"""A client of HTTP/2 with prior knowledge, with the calls of `http.client` that tests use."""
+"""An HTTP/2 client with prior knowledge, with the calls of `http.client` that tests use."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .tls import TlsPort, trust
 
 
 class Http2Port(int):
-    """A port whose clients begin with HTTP/2."""
+    """A port whose clients start with HTTP/2."""
 
 
 class StreamReset(ConnectionError):
-    """The server has given a stream up."""
+    """The server has reset a stream."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"reset with {code}")
@@ -30,7 +30,7 @@ class StreamReset(ConnectionError):
 
 
 class Response:
-    """One answer: read whole or line by line."""
+    """One answer, read as a whole or line by line."""
 
     will_close = False
 
@@ -41,7 +41,7 @@ class Response:
         self.headers: dict[str, str] = {}
         self.informational: list[int] = []
         self.buffer = bytearray()
-        # Bytes of the windows that were not given back.
+        # Window bytes that were not returned yet.
         self.held = 0
         self.ended = False
         self.reset: int | None = None
@@ -50,7 +50,7 @@ class Response:
         return list(self.headers.items())
 
     def wait(self, done: Callable[[], Any]) -> None:
-        """Receives until something is so; a stream that is given up is an error."""
+        """Receives until a condition is true; a reset stream raises an error."""
         while not done():
             if self.reset is not None:
                 raise StreamReset(self.reset)
@@ -59,7 +59,7 @@ class Response:
             self._connection.receive()
 
     def take(self) -> bytes:
-        """What has come."""
+        """The bytes received so far."""
         return self._take(len(self.buffer))
 
     def _take(self, size: int) -> bytes:
@@ -77,7 +77,7 @@ class Response:
                 return bytes(whole)
 
     def read1(self, size: int) -> bytes:
-        """What has come, or comes next; nothing at the end."""
+        """The bytes received so far, or the next ones; empty at the end."""
         self.wait(lambda: self.buffer)
         return self._take(size)
 
@@ -98,7 +98,7 @@ class Response:
 
 
 class Http2Connection:
-    """One connection. `request` and `getresponse` are one exchange; `start` begins several."""
+    """One connection. `request` and `getresponse` are one exchange; `start` starts several."""
 
     def __init__(
         self, host: str, port: int, timeout: float = 30, tls: ssl.SSLContext | None = None
@@ -147,7 +147,7 @@ class Http2Connection:
         *,
         end: bool = True,
     ) -> Response:
-        """Sends a request and does not wait for its answer."""
+        """Sends a request without waiting for its answer."""
         if self.sock is None or self.goodbye is not None:
             self.close()
             self.connect()
@@ -165,7 +165,7 @@ class Http2Connection:
     def at_once(
         self, count: int, method: str, path: str, body: bytes, headers: dict[str, str]
     ) -> list[Response]:
-        """Sends so many requests in one piece."""
+        """Sends this number of requests in one write."""
         if self.sock is None:
             self.connect()
         made = []
@@ -179,7 +179,7 @@ class Http2Connection:
         return made
 
     def send(self, response: Response, body: bytes, end: bool = True) -> None:
-        """Sends a body as the windows allow; stops when the server has answered it all."""
+        """Sends a body as the windows allow; stops when the server has sent its whole answer."""
         left = memoryview(body)
         while left or end:
             if response.ended or response.reset is not None:
@@ -208,7 +208,7 @@ class Http2Connection:
         try:
             self._last = self.start(method, path, body, headers)
         except (BrokenPipeError, ConnectionResetError, RemoteDisconnected):
-            # An idle connection that the server has ended.
+            # The server has closed an idle connection.
             self.close()
             self._last = self.start(method, path, body, headers)
 
@@ -218,7 +218,7 @@ class Http2Connection:
         return self._last
 
     def receive(self) -> None:
-        """Takes in what the server sends next."""
+        """Receives the next bytes from the server."""
         assert self.sock is not None
         data = self.sock.recv(65536)
         if not data:
@@ -251,7 +251,7 @@ class Http2Connection:
             self.responses.pop(response.id, None)
 
     def acknowledge(self, response: Response) -> None:
-        """Returns window bytes to the server: they were read."""
+        """Returns window bytes to the server for bytes that were read."""
         held = response.held - len(response.buffer)
         if held > 0 and self.sock is not None:
             response.held -= held

@@ -1,4 +1,4 @@
-"""`topics serve` whose syncs begin and do not end, from SIGUSR1 to SIGUSR2. It says so."""
+"""`topics serve` whose syncs block between SIGUSR1 and SIGUSR2. It prints each block."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import sys
 
 from sync_filter import NEW_LISTENER, NOTIFY, filter_syncs
 
-# `struct seccomp_notif` and `struct seccomp_notif_resp`, and what is done with them.
+# `struct seccomp_notif` and `struct seccomp_notif_resp`, and the used values.
 CALL, VERDICT = struct.Struct("Q72x"), struct.Struct("QqiI")
 CONTINUE = 1
 HOLD, RELEASE = b"h", b"r"
 
 
 def supervise(listener: int, orders: int) -> None:
-    """Lets each sync go on, or holds it; ends with who gives the orders."""
+    """Continues or blocks each sync; ends when the order pipe is closed."""
     poll = select.poll()
     for source in (listener, orders):
         poll.register(source, select.POLLIN)
@@ -40,13 +40,13 @@ def supervise(listener: int, orders: int) -> None:
             if holds:
                 _say("syncs are held")
         while held and not holds:
-            with contextlib.suppress(FileNotFoundError):  # who asked has been killed
+            with contextlib.suppress(FileNotFoundError):  # the requesting process was killed
                 verdict = VERDICT.pack(held.pop(), 0, 0, CONTINUE)
                 fcntl.ioctl(listener, _request(1, VERDICT), verdict)
 
 
 def _request(number: int, of: struct.Struct) -> int:
-    """The number of an ioctl that takes and gives (`_IOWR`)."""
+    """The number of an ioctl that reads and writes (`_IOWR`)."""
     return 3 << 30 | of.size << 16 | ord("!") << 8 | number
 
 
@@ -55,7 +55,7 @@ def _say(line: str) -> None:
 
 
 def serve() -> int:
-    """The server, and a process that supervises it."""
+    """The server, and a process that supervises its syncs."""
     listener = filter_syncs(NOTIFY, NEW_LISTENER)
     read, write = os.pipe()
     if os.fork() == 0:

@@ -1,4 +1,4 @@
-"""A client that sends exactly what it is told, over whatever a port speaks."""
+"""A client that sends exactly the given bytes, over the protocol of the port."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Reply(NamedTuple):
 
     @property
     def code(self) -> str:
-        """The error's code; empty for an answer that is none."""
+        """The error's code; empty for a successful answer."""
         return "" if self.status < 400 else self.json["error"]["code"]
 
 
 def connection(port: int, timeout: float = 30) -> Any:
-    """A connection of the kind that the port is for."""
+    """A connection of the type that the port needs."""
     if isinstance(port, Http2Port):
         return Http2Connection("127.0.0.1", port, timeout)
     if isinstance(port, TlsPort):
@@ -50,7 +50,7 @@ class Http:
         body: Any = None,
         headers: dict[str, str] | None = None,
     ) -> Reply:
-        """A dict or list goes as JSON, bytes as they are."""
+        """Sends a dict or list as JSON, bytes unchanged."""
         given = dict(headers or {})
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
@@ -66,7 +66,7 @@ class Http:
         return reply
 
     def abandon(self, method: str, path: str, body: Any) -> None:
-        """Sends a request and is gone before its answer."""
+        """Sends a request and disconnects before its answer."""
         raw = json.dumps(body).encode()
         self._connection.request(method, path, raw, {"Content-Type": "application/json"})
         self.close()
@@ -76,7 +76,7 @@ class Http:
 
 
 def once(port: int, method: str, path: str, body: Any = None) -> Reply:
-    """One request on a connection of its own."""
+    """One request on its own connection."""
     client = Http(port)
     try:
         return client(method, path, body)
@@ -85,7 +85,7 @@ def once(port: int, method: str, path: str, body: Any = None) -> Reply:
 
 
 def raw_exchange(port: int, *parts: bytes, timeout: float = 10) -> bytes:
-    """What the server answers to these bytes until it closes the connection."""
+    """The answer of the server to these bytes, until it closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout) as sock:
         for part in parts:
             sock.sendall(part)

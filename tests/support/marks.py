@@ -1,6 +1,6 @@
-"""Marks that several files of tests use."""
+"""Marks that several test files use."""
 
 import pytest
 
-# Of tests that speak HTTP/1.1 themselves.
+# For tests that speak HTTP/1.1 themselves.
 HTTP1 = pytest.mark.parametrize("protocol", ["hot", "plain"], indirect=True)

@@ -12,7 +12,7 @@ from topics_engine.cli import main
 
 
 def refuse(_signal: int, _frame: object) -> None:
-    """From now on no file is made durable."""
+    """From now on every sync fails."""
     filter_syncs(ERRNO | errno.EIO, ALL_THREADS)
     print("syncs are refused", flush=True)
 

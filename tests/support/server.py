@@ -1,4 +1,4 @@
-"""A real `topics serve` in a process of its own."""
+"""A real `topics serve` in a separate process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from topics_engine import testing
 
-# Small enough that a test can reach each limit.
+# Small limits, so that a test can reach each of them.
 LIMITS = {
     "TOPICS_MAX_BATCH_RECORDS": "1000",
     "TOPICS_MAX_RECORD_BYTES": "10000",
@@ -21,14 +21,14 @@ LIMITS = {
 
 
 class Server(testing.Server):
-    """What tests and the demo do to a server besides."""
+    """Additional operations of tests and the demo on a server."""
 
     def freeze(self) -> None:
-        """SIGSTOP: the process is held where it is, until it is killed."""
+        """SIGSTOP: stops the process until it is killed."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def memory(self) -> tuple[int, int]:
-        """Resident bytes of the process: all, and the anonymous part (Linux)."""
+        """Resident bytes of the process: total, and the anonymous part (Linux)."""
         try:
             status = Path(f"/proc/{self.pid}/status").read_text()
         except OSError:
@@ -44,7 +44,7 @@ class Server(testing.Server):
 def running(
     directory: Path, env: dict[str, str] | None = None, kind: type[Server] = Server
 ) -> Iterator[Server]:
-    """A server on a directory, that ends well when it is told to."""
+    """A server on a directory; must end cleanly at the end of the block."""
     with kind(directory, env=env) as live:
         yield live
         assert live.stop() == 0
@@ -55,7 +55,7 @@ opened = contextlib.contextmanager(running)
 
 
 def bytes_on_disk(folder: Path) -> int:
-    """Allocated bytes of every file below `folder`, of which some may go meanwhile."""
+    """Allocated bytes of every file below `folder`; files may be removed concurrently."""
     total = 0
     for inside, _, names in os.walk(folder):
         for name in names:

@@ -17,7 +17,7 @@ class Event(NamedTuple):
 
 
 class Events:
-    """One open stream. Iterating waits for the next event; comments are kept aside."""
+    """One open stream. Iterating waits for the next event; comments are collected separately."""
 
     def __init__(
         self, port: int, path: str, headers: dict[str, str] | None = None, timeout: float = 30
@@ -47,7 +47,7 @@ class Events:
         event = Event("", "", None)
         while True:
             line = self.response.readline().decode()
-            # Half a line is what a connection leaves that is cut.
+            # A closed connection can leave an incomplete line.
             if not line.endswith("\n"):
                 raise StopIteration
             line = line.rstrip("\n")
@@ -70,7 +70,7 @@ class Events:
         return next(event for event in self if event.kind == kind)
 
     def values(self, count: int) -> list[Any]:
-        """Payloads of so many records."""
+        """Payloads of this number of records."""
         got: list[Any] = []
         while len(got) < count:
             event = next(self)
@@ -80,7 +80,7 @@ class Events:
         return got
 
     def kill(self) -> None:
-        """Goes without a word: what was on its way is lost."""
+        """Disconnects without closing; bytes in flight are lost."""
         sock = self._sock
         if sock is not None and sock.fileno() >= 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

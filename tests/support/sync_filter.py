@@ -1,6 +1,4 @@
-"""A filter of the kernel (seccomp) for what makes files durable. Whoever is filtered knows nothing
-of it.
-"""
+"""A kernel filter (seccomp) for sync calls. The filtered process needs no change."""
 
 from __future__ import annotations
 
@@ -34,9 +32,8 @@ class Program(ctypes.Structure):
 
 
 def filter_syncs(action: int, flags: int) -> int:
-    """From now on this becomes of every sync of the thread, and of those that it starts; the
-    listener, where `flags` ask for one.
-    """
+    """Applies `action` to every later sync of the thread and of its children. Returns the
+    listener if `flags` request one."""
     fdatasync, fsync, seccomp = NUMBERS[platform.machine()]
     steps = (Instruction * 5)(
         Instruction(LOAD_SYSCALL, 0, 0, 0),

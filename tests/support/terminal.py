@@ -1,4 +1,4 @@
-"""What the command line meets: a terminal."""
+"""A terminal for tests of the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Run = Callable[..., tuple[int, list[Any]]]
 
 
 class Terminal(io.StringIO):
-    """Somebody looks at it."""
+    """Output that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""A server with a certificate, and what its clients need."""
+"""A server with a certificate, and its clients."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from support.server import Server
 
 
 class TlsPort(int):
-    """A port whose clients begin with TLS, and speak HTTP/1.1."""
+    """A port whose clients start with TLS, and speak HTTP/1.1."""
 
 
 def trust(*protocols: str, most: ssl.TLSVersion | None = None) -> ssl.SSLContext:
-    """A client that offers these protocols and takes any certificate."""
+    """A client context that offers these protocols and accepts any certificate."""
     made = ssl.create_default_context()
     made.check_hostname = False
     made.verify_mode = ssl.CERT_NONE
@@ -37,7 +37,7 @@ def certificate(folder: Path) -> dict[str, str]:
 
 
 class TlsServer(Server):
-    """A server with a certificate of its own."""
+    """A server with its own certificate."""
 
     def start(self) -> float:
         took = super().start()
@@ -54,7 +54,7 @@ def secure(port: int, timeout: float) -> http.client.HTTPSConnection:
 
 
 def hello(*protocols: str) -> bytes:
-    """The first flight of a client."""
+    """The first message of a client."""
     received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = trust(*protocols).wrap_bio(received, sent)
     try:

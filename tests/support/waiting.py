@@ -1,4 +1,4 @@
-"""Waiting for what comes by itself."""
+"""Waiting for asynchronous events."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 def until(check: Callable[[], T], seconds: float = 20) -> T:
-    """What `check` says, once that is true."""
+    """Waits until `check` returns a true value, and returns it."""
     deadline = time.monotonic() + seconds
     while not (found := check()):
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.005)
     return found

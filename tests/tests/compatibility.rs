@@ -1,6 +1,6 @@
-//! Directories of every released format version open and serve what they held.
+//! Directories of every released format version open and serve their records.
 //!
-//! `TOPICS_WRITE_FIXTURE=1` writes those of the present version anew.
+//! `TOPICS_WRITE_FIXTURE=1` writes those of the current version again.
 
 use std::process::ExitCode;
 

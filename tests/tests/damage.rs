@@ -1,5 +1,5 @@
-//! Damage to every byte, every sector and every file of a data directory; at the quick gate, to every
-//! tenth byte and cut, another tenth with each random seed.
+//! Damage to every byte, every sector and every file of a data directory. The quick gate covers
+//! every tenth byte and truncation, and a different tenth with each random seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -8,14 +8,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use peak_alloc::PeakAlloc;
 use topics_storage::format::frame::FrameType;
-use topics_tests::damage::{Corpus, Damage, KINDS, Make, Met, corpora, files, is_filler, judge};
+use topics_tests::damage::{
+    Corpus, Damage, KINDS, Make, OpenOutcome, corpora, files, is_filler, judge,
+};
 use topics_tests::harness::{self, Outcome, random_seed, seed, sized};
 use topics_tests::run::HookSpec;
 
 #[global_allocator]
 static ALLOC: PeakAlloc = PeakAlloc;
 
-/// The frames that this engine writes.
+/// The frame types that this engine writes.
 const WRITTEN: [FrameType; 13] = [
     FrameType::Append,
     FrameType::TopicCreate,
@@ -32,7 +34,7 @@ const WRITTEN: [FrameType; 13] = [
     FrameType::Start,
 ];
 
-/// What two opens at once may add to the peak.
+/// The memory that two concurrent opens may add to the peak.
 const MEMORY: usize = 64 << 20;
 
 fn main() -> ExitCode {
@@ -63,7 +65,7 @@ fn over(kind: &str) -> Outcome {
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
-/// Keeps the share of many damages that the gate asks for; few are all kept.
+/// Keeps the share of damages that the gate requests; small numbers are kept completely.
 fn sample<T>(damages: &mut Vec<T>) {
     let step = sized(10, 1, 1);
     if damages.len() > 1_000 {
@@ -75,22 +77,22 @@ fn sample<T>(damages: &mut Vec<T>) {
     }
 }
 
-/// What the threads share.
+/// The shared results of the threads.
 #[derive(Default)]
 struct Tally {
-    counts: BTreeMap<(&'static str, Met), usize>,
+    counts: BTreeMap<(&'static str, OpenOutcome), usize>,
     failures: BTreeMap<usize, String>,
 }
 
-/// Judges in both modes. `salvage` differs from `strict` only where that refuses: the others are
-/// shown to be the same by those that are judged thoroughly.
+/// Judges in both modes. `salvage` differs from `strict` only if `strict` refuses; the thorough
+/// cases show that the other results are equal.
 fn both(c: &Corpus, damage: &Damage, i: usize, tally: &Mutex<Tally>) {
     for (mode, salvage) in [("strict", false), ("salvage", true)] {
         let outcome = judge(c, damage, salvage);
-        let on = damage.thorough || matches!(outcome, Ok(Met::Refused));
+        let on = damage.thorough || matches!(outcome, Ok(OpenOutcome::Refused));
         let mut tally = tally.lock().unwrap();
         match outcome {
-            Ok(met) => *tally.counts.entry((mode, met)).or_default() += 1,
+            Ok(outcome) => *tally.counts.entry((mode, outcome)).or_default() += 1,
             Err(e) => drop(tally.failures.insert(i, format!("{mode}: {}: {e}", damage.what))),
         }
         if !on {
@@ -131,7 +133,7 @@ fn all(c: &Corpus, damages: &[Make<'_>]) -> Option<String> {
     Some(text)
 }
 
-/// The frame types in a log, walked by their lengths from the first one at 104.
+/// The frame types in a log, found by the frame lengths from offset 104 on.
 fn frame_types(log: &[u8], seen: &mut BTreeSet<u8>) {
     let mut at = 104;
     while let Some(head) = log.get(at..at + 5) {
@@ -144,7 +146,7 @@ fn frame_types(log: &[u8], seen: &mut BTreeSet<u8>) {
     }
 }
 
-/// The corpus is what it claims to be.
+/// The corpus contains everything that it must.
 fn corpus() -> Outcome {
     let mut types = BTreeSet::new();
     for c in corpora(seed(), &HookSpec::None) {
@@ -168,7 +170,7 @@ fn corpus() -> Outcome {
             thorough: true,
             whole: true,
         };
-        if judge(&c, &none, false)? != Met::Same {
+        if judge(&c, &none, false)? != OpenOutcome::Same {
             return Err(format!("{} is not the same when it is whole", c.name));
         }
     }

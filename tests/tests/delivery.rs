@@ -1,8 +1,8 @@
-//! Crash states of every call of the workloads of queues, routers, consumers and transactions; crashes in
-//! recovery.
+//! Crash states of every call of the workloads of queues, routers, consumers and transactions;
+//! crashes during recovery.
 //!
-//! `TOPICS_DELIVERY_STATES` is how many distinct disks are wanted in all. The quick gate visits one
-//! point in ten, others with each random seed.
+//! `TOPICS_DELIVERY_STATES` is the wanted total of distinct disks. The quick gate visits one point
+//! in ten, different ones with each random seed.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -36,7 +36,7 @@ fn all_or(errors: &[String]) -> Outcome {
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
-/// The same seed gives the same run: calls, disks and verdicts.
+/// The same seed gives the same calls, disks and verdicts.
 fn deterministic() -> Outcome {
     for w in selected().iter().filter(|w| ["dead_letters", "full", "modes"].contains(&w.name)) {
         let digest = || {
@@ -55,7 +55,7 @@ fn deterministic() -> Outcome {
 
 /// Every mutating call of every workload, every survival.
 fn every_call() -> Outcome {
-    // A share that is not asked for less than the least.
+    // The share of each workload, with a minimum for large totals.
     let share = (wanted() / ALL.len()).max(if wanted() >= 100_000 { 5_000 } else { 1 });
     let mut union = Report::default();
     let mut errors = Vec::new();
@@ -94,13 +94,13 @@ fn failed(w: &Workload, report: &Report) -> Vec<String> {
     errors
 }
 
-/// Every how many crash points of a script one is visited, and from which on.
+/// Visit one of this many crash points of a script, starting at the second number.
 fn sampled_points() -> (usize, usize) {
     let step = sized(10, 1, 1) as usize;
     (step, random_seed() as usize % step)
 }
 
-/// Workloads under the run's random seed: some at the small gates, all at the release gate.
+/// Workloads with the run's random seed: some at the small gates, all at the release gate.
 fn with_random_seed() -> Outcome {
     let workloads = selected();
     let share = (sized(3, 8, ALL.len() as u64) as usize).min(workloads.len());

@@ -1,4 +1,4 @@
-//! Every kind of call, every nth of them, every way to fail.
+//! Every kind of call, every nth of them, every kind of failure.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -16,19 +16,19 @@ fn main() -> ExitCode {
     harness::main("faults", &[("failed_syncs", failed_syncs), ("failed_calls", failed_calls)])
 }
 
-/// Syncs of every workload fail, their pages kept, lost and reverted: all of them at the release
-/// gate, every third at the commit gate, every thirtieth at the quick one.
+/// Syncs of every workload fail, with their pages kept, lost and reverted: all syncs at the release
+/// gate, every third at the commit gate, every thirtieth at the quick gate.
 fn failed_syncs() -> Outcome {
     over(CallKind::is_sync, step(30, 3))
 }
 
-/// Other calls of every workload fail, in every way they can: all of them at the release gate, one
-/// in twenty-five at the commit gate, one in 250 at the quick one.
+/// Other calls of every workload fail, in every way: all calls at the release gate, one in 25 at
+/// the commit gate, one in 250 at the quick gate.
 fn failed_calls() -> Outcome {
     over(|k| !k.is_sync(), step(250, 25))
 }
 
-/// Every how many calls one fails.
+/// One of this many calls fails.
 fn step(quick: u64, commit: u64) -> usize {
     setting("TOPICS_FAULT_STEP", sized(quick, commit, 1)) as usize
 }
@@ -36,14 +36,14 @@ fn step(quick: u64, commit: u64) -> usize {
 type Job = (&'static Workload, Fault);
 
 fn jobs(wanted: fn(CallKind) -> bool, step: usize) -> Vec<Job> {
-    // Which calls fail differs from run to run.
+    // The failing calls differ from run to run.
     let random = (random_seed() % 1_000_000) as usize;
     let mut jobs = Vec::new();
     for w in harness::selected("TOPICS_WORKLOAD", ALL, |w| w.name) {
         let rec = w.run(seed(), HookSpec::None);
         for (call, n) in calls(&rec).into_iter().filter(|(k, _)| wanted(*k)) {
             for (i, kind) in kinds(call).into_iter().enumerate() {
-                // Another offset for each way: together they meet more of the calls.
+                // Each kind of failure has another offset, so that together they cover more calls.
                 let first = 1 + (i * 7 + jobs.len() + random) % step;
                 jobs.extend((first..=n).step_by(step).map(|nth| (w, Fault { call, nth, kind })));
             }
@@ -91,7 +91,7 @@ fn over(wanted: fn(CallKind) -> bool, step: usize) -> Outcome {
     if failures.is_empty() { Ok(()) } else { Err(summary(&jobs, &failures)) }
 }
 
-/// How often each kind of failure was met, with one of each in full.
+/// The number of failures of each kind, with one of each in full.
 fn summary(jobs: &[Job], failures: &BTreeMap<usize, Vec<String>>) -> String {
     let plain = |text: &String| text.replace(|c: char| c.is_ascii_digit(), "#");
     let mut by: BTreeMap<String, Vec<usize>> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Every durability mutant is caught. Prints the table: the mutant, how long it took, what caught it
-//! and what that saw.
+//! Every durability mutant is detected. Prints the table: the mutant, the time, its detector and
+//! the problem that it reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use topics_env::Site;
 use topics_tests::harness::{self, Outcome, seed};
-use topics_tests::mutants::{Detector, Mutant, SITES, UNREACHED, mutants, patience};
+use topics_tests::mutants::{Detector, Mutant, SITES, UNREACHED, detector_timeout, mutants};
 use topics_tests::run::HookSpec;
 
 fn main() -> ExitCode {
-    // A mutant may panic; what it said is in the table.
+    // A mutant may panic; the message is in the table.
     std::panic::set_hook(Box::new(|_| ()));
     harness::main(
         "mutants",
@@ -28,7 +28,7 @@ fn name(site: Site) -> &'static str {
     }
 }
 
-/// Every site that the sources name is in the table, and nothing else is.
+/// The table contains every site that the sources name, and no other.
 fn complete() -> Outcome {
     let mut named = BTreeSet::new();
     for krate in ["topics-storage", "topics-engine"] {
@@ -46,7 +46,7 @@ fn complete() -> Outcome {
     Err(format!("not in the table: {missing:?}; in no source: {stale:?}"))
 }
 
-/// What looks like a site's name in the sources of a crate, its tests left out.
+/// Strings in the sources of a crate that look like the name of a site, without its tests.
 fn sources(dir: &Path, named: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -85,7 +85,7 @@ fn is_site(text: &str) -> bool {
     text.contains('.') && !text.ends_with('.') && AREAS.contains(&area) && text.chars().all(plain)
 }
 
-/// What is pinned in the table holds without a mutant.
+/// Every pinned expectation of the table holds without a mutant.
 fn control() -> Outcome {
     let mut detectors: Vec<Detector> = SITES.iter().flat_map(|s| s.1.iter().copied()).collect();
     detectors.retain(|d| d.is_pinned());
@@ -93,7 +93,7 @@ fn control() -> Outcome {
     detectors.dedup();
     let wrong: Vec<String> = detectors
         .iter()
-        .filter_map(|d| match d.notices(seed(), &HookSpec::None, patience()) {
+        .filter_map(|d| match d.notices(seed(), &HookSpec::None, detector_timeout()) {
             Ok(None) => None,
             Ok(Some(what)) | Err(what) => {
                 Some(format!("    {} without a mutant: {what}", d.name()))
@@ -103,19 +103,19 @@ fn control() -> Outcome {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 
-/// What the search for one mutant came to.
+/// The result of the search for one mutant.
 struct Search {
     found: Option<(String, String)>,
     broken: Vec<String>,
     hits: usize,
 }
 
-/// Asks these detectors in turn.
+/// Runs these detectors in order.
 fn search(m: Mutant, by: &[Detector]) -> Search {
     let mut out = Search { found: None, broken: Vec::new(), hits: 0 };
     for d in by {
         let hook = HookSpec::mutant(m.site, m.reordered);
-        let what = d.notices(seed(), &hook, patience());
+        let what = d.notices(seed(), &hook, detector_timeout());
         out.hits += hook.hits();
         match what {
             Ok(Some(what)) => {
@@ -131,7 +131,7 @@ fn search(m: Mutant, by: &[Detector]) -> Search {
 
 fn all_caught() -> Outcome {
     let only = std::env::var("TOPICS_SITE").unwrap_or_default();
-    // Instead of those in the table, tries all detectors: for a person, to fill the table.
+    // Tries all detectors instead of those in the table; use it to fill the table.
     let all_detectors = std::env::var("TOPICS_MUTANTS").is_ok_and(|v| v == "search");
     let mut all = mutants();
     all.retain(|(m, _)| format!("{m:?}").contains(&only));

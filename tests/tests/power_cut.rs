@@ -1,7 +1,8 @@
 //! Real power cuts: ext4 on a loop device, shut down without its journal while a process writes.
 //!
-//! 1 000 cuts at the release gate, else 3, and more until class `disk` has lost a tail. `TOPICS_CUTS`
-//! says how many, `TOPICS_RANDOM_SEED` repeats a seed. `TOPICS_TRACE` prints the journals.
+//! 1 000 cuts at the release gate, else 3, and more until class `disk` has lost a tail.
+//! `TOPICS_CUTS` sets the number, `TOPICS_RANDOM_SEED` repeats a seed. `TOPICS_TRACE` prints the
+//! journals.
 
 use std::process::ExitCode;
 
@@ -18,10 +19,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// More cuts than planned, if the control lost nothing by chance.
+/// Additional cuts if the control group lost nothing by chance.
 const MOST_MORE: u64 = 21;
 
-/// Every synced ack is there after every cut; class `disk` loses tails and reports each of them.
+/// Every synced ack survives every cut; class `disk` loses tails and reports each of them.
 fn cuts() -> Outcome {
     if let Err(e) = possible() {
         println!("  skipped: no power can be cut here (root and loop devices may): {e}");

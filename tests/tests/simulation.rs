@@ -1,8 +1,8 @@
-//! Crash states of every call of every workload; crashes in recovery; short sequences.
+//! Crash states of every call of every workload; crashes during recovery; short sequences.
 //!
-//! `TOPICS_SIM_STATES` is how many distinct disks are wanted in all, `TOPICS_SEED` the seed. The quick
-//! gate visits one point in ten, others with each random seed. `random_seed` records workloads anew
-//! under the random seed and enumerates them.
+//! `TOPICS_SIM_STATES` is the wanted total of distinct disks, `TOPICS_SEED` the seed. The quick
+//! gate visits one point in ten, different ones with each random seed. `random_seed` records
+//! workloads with the random seed and enumerates them.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -63,7 +63,7 @@ fn all_or(errors: Vec<String>) -> Outcome {
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
-/// With `TOPICS_TRACE`: a recording, calls of the disk and events in order.
+/// With `TOPICS_TRACE`: prints a recording, the calls of the disk and the events in order.
 fn trace() -> Outcome {
     if std::env::var("TOPICS_TRACE").is_err() {
         return Ok(());
@@ -74,12 +74,12 @@ fn trace() -> Outcome {
     Ok(())
 }
 
-/// No workload sees anything wrong while it runs.
+/// No workload detects a problem while it runs.
 fn live() -> Outcome {
     all_or(selected().filter_map(|w| recorded(w).err()).collect())
 }
 
-/// The same seed gives the same run: the log, the disk and every verdict.
+/// The same seed gives the same log, disks and verdicts.
 fn deterministic() -> Outcome {
     for w in selected().filter(|w| ["classes", "crashes", "shards"].contains(&w.name)) {
         let digest = || {
@@ -145,18 +145,18 @@ fn every_call() -> Outcome {
     all_or(errors)
 }
 
-/// Distinct disks wanted over all workloads.
+/// The wanted total of distinct disks of all workloads.
 fn wanted() -> usize {
     setting("TOPICS_SIM_STATES", sized(20_000, 200_000, 2_000_000)) as usize
 }
 
-/// Every how many crash points of a recording one is visited, and from which on.
+/// Visit one of this many crash points of a recording, starting at the second number.
 fn sampled_points() -> (usize, usize) {
     let step = sized(10, 1, 1) as usize;
     (step, random_seed() as usize % step)
 }
 
-/// Workloads under the run's random seed: some at the small gates, all at the release gate.
+/// Workloads with the run's random seed: some at the small gates, all at the release gate.
 fn with_random_seed() -> Outcome {
     let share = sized(2, 5, ALL.len() as u64) as usize;
     let step = sized(20, 10, 1) as usize;
@@ -177,7 +177,7 @@ fn with_random_seed() -> Outcome {
     all_or(errors)
 }
 
-/// All sequences of at most two operations, a crash everywhere.
+/// All sequences of at most two operations, with a crash at every call.
 fn sequences() -> Outcome {
     let mut all = Report { workload: "sequences".into(), seed: seed(), ..Report::default() };
     let mut errors = Vec::new();
@@ -202,7 +202,7 @@ fn over_workloads(
     run: fn(&Recording, usize, &HookSpec, Option<Instant>) -> Report,
     wanted: usize,
 ) -> Outcome {
-    // Some workloads run out of states before they have their share.
+    // Some workloads have fewer states than their share.
     let share = wanted.div_ceil(ALL.len()) * 5 / 4;
     let workloads: Vec<&Workload> = selected().collect();
     let next = std::sync::atomic::AtomicUsize::new(0);
@@ -247,7 +247,7 @@ fn second_crash() -> Outcome {
     over_workloads(second, wanted() / 10)
 }
 
-/// Recovering one to three times gives the same state.
+/// One to three recoveries give the same state.
 fn recovering_again() -> Outcome {
     over_workloads(again, wanted() / 20)
 }

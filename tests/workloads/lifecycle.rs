@@ -1,11 +1,11 @@
-//! Topics that come and go, configs that change, engines that are opened again.
+//! Topics that are created and deleted, configs that change, engines that are reopened.
 
 use topics_engine::{ConfigPatch, Durability};
 
 use super::{CLASSES, class};
 use crate::run::{Driver, batch};
 
-/// Topics are deleted and made again under the same name.
+/// Topics are deleted and created again with the same name.
 pub fn topics(d: &mut Driver) {
     d.open();
     for round in 0..5 {
@@ -34,7 +34,7 @@ pub fn topics(d: &mut Driver) {
     d.checkpoint();
 }
 
-/// Classes and other fields change under writes.
+/// Classes and other fields change between writes.
 pub fn configs(d: &mut Driver) {
     d.open();
     d.append("a", &batch(2));
@@ -63,7 +63,7 @@ pub fn configs(d: &mut Driver) {
     d.append("a", &batch(2));
 }
 
-/// Closed and opened, over and over.
+/// Closes and opens repeatedly.
 pub fn reopens(d: &mut Driver) {
     d.open();
     for (i, c) in CLASSES.iter().cycle().take(6).enumerate() {
@@ -84,7 +84,7 @@ pub fn reopens(d: &mut Driver) {
     d.append("all", &batch(1));
 }
 
-/// The number of shards changes, twice, and topics with it.
+/// The number of shards changes twice, and topics move between shards.
 pub fn resharding(d: &mut Driver) {
     let names = ["a", "b", "c", "d", "e"];
     for (round, shards) in [1, 3, 2, 1].into_iter().enumerate() {
@@ -115,7 +115,7 @@ pub fn resharding(d: &mut Driver) {
     d.reopen();
 }
 
-/// Killed processes and power cuts in the course of the run, and work between them.
+/// Killed processes and power cuts during the run, with work between them.
 pub fn crashes(d: &mut Driver) {
     d.open();
     d.create("safe", &class(Durability::Fsync));
@@ -147,7 +147,7 @@ pub fn crashes(d: &mut Driver) {
     d.sync();
 }
 
-/// Shards that are no longer wanted go, and one of them is wanted again.
+/// Unused shards are removed, and one of them is used again.
 pub fn retired(d: &mut Driver) {
     d.tuning.shards = 3;
     d.open();

@@ -7,7 +7,7 @@ use crate::run::{Driver, batch};
 
 const NAMES: [&str; 4] = ["eph", "mem", "disk", "safe"];
 
-/// Every class next to every other, one by one and in groups.
+/// Every class beside every other, in single writes and in groups.
 pub fn classes(d: &mut Driver) {
     d.open();
     for (name, c) in NAMES.iter().zip(CLASSES) {
@@ -57,7 +57,7 @@ pub fn batches(d: &mut Driver) {
     d.append("c", &batch(5));
 }
 
-/// Keyed writes, repeated at once, later, and after a restart.
+/// Keyed writes, repeated immediately, later, and after a restart.
 pub fn idempotency(d: &mut Driver) {
     d.open();
     d.create("safe", &class(Durability::Fsync));
@@ -87,7 +87,7 @@ pub fn idempotency(d: &mut Driver) {
     d.sync();
 }
 
-/// Over many WAL files.
+/// Writes over many WAL files.
 pub fn rotation(d: &mut Driver) {
     d.tuning.wal_bytes = 4 << 10;
     d.open();
@@ -109,7 +109,7 @@ pub fn rotation(d: &mut Driver) {
     d.sync();
 }
 
-/// Conditional appends, right and wrong, alone and in a group.
+/// Conditional appends with correct and wrong heads, alone and in a group.
 pub fn conditions(d: &mut Driver) {
     d.open();
     d.create("safe", &class(Durability::Fsync));

@@ -1,4 +1,4 @@
-//! Deterministic scripts: each of them shows another part of the engine to the crash.
+//! Deterministic scripts; each exercises another part of the engine before the crash.
 
 mod lifecycle;
 mod log;
@@ -13,7 +13,7 @@ use crate::run::{Driver, HookSpec, Recording, Setup};
 
 pub use sequences::{KINDS, Kind, pairs, run as run_sequence};
 
-/// A script with a name.
+/// A named script.
 #[derive(Clone, Copy)]
 pub struct Workload {
     pub name: &'static str,
@@ -26,7 +26,7 @@ const fn plain(name: &'static str, script: fn(&mut Driver)) -> Workload {
     Workload { name, faults: false, script }
 }
 
-/// All of them.
+/// All scripts.
 pub const ALL: &[Workload] = &[
     plain("classes", log::classes),
     plain("batches", log::batches),
@@ -50,19 +50,19 @@ pub const ALL: &[Workload] = &[
     Workload { name: "no_space", faults: true, script: trouble::no_space },
 ];
 
-/// Of use to the durability mutants alone: few calls of interest, each of them met.
+/// Only for the durability mutants: short scripts that reach specific calls.
 pub const AIMED: &[Workload] = &[
     plain("wide", segments::wide),
     Workload { name: "broken", faults: true, script: trouble::broken },
 ];
 
 impl Workload {
-    /// Runs it on an empty disk.
+    /// Runs the script on an empty disk.
     pub fn run(&self, seed: u64, hook: HookSpec) -> Recording {
         self.run_with(seed, hook, self.faults, |_| ())
     }
 
-    /// Runs it with the disk prepared, for instance with faults.
+    /// Runs the script on a prepared disk, for instance with faults.
     pub fn run_with(
         &self,
         seed: u64,
@@ -78,7 +78,7 @@ impl Workload {
     }
 }
 
-/// A config patch that names only the class.
+/// A config patch that sets only the class.
 pub fn class(durability: Durability) -> ConfigPatch {
     ConfigPatch { durability: Some(durability), ..ConfigPatch::default() }
 }

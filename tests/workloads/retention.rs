@@ -1,4 +1,4 @@
-//! What goes: deletes, rewrites and merges, caps, expiry.
+//! Removal of records: deletes, rewrites and merges, caps, expiry.
 
 use topics_engine::{ConfigPatch, Discard, Durability, TopicMatch};
 
@@ -9,7 +9,7 @@ fn eq(tag: &str) -> Option<TopicMatch> {
     Some(TopicMatch::Eq(tag.as_bytes().to_vec()))
 }
 
-/// Deletes of every form, over resident and sealed records.
+/// Deletes of every form, of records in memory and in sealed segments.
 pub fn deletes(d: &mut Driver) {
     d.open();
     d.create("safe", &class(Durability::Fsync));
@@ -64,7 +64,7 @@ pub fn rewrites(d: &mut Driver) {
     d.tick();
 }
 
-/// Caps by records and by bytes, eviction and refusal, tightened on the way.
+/// Caps by records and by bytes, eviction and refusal, with caps that become tighter.
 pub fn caps(d: &mut Driver) {
     let cap = |records, bytes, durability| ConfigPatch {
         cap_records: Some(records),
@@ -99,7 +99,7 @@ pub fn caps(d: &mut Driver) {
     d.append("bytes", &batch(3));
 }
 
-/// Records expire by the topic's rule and by their own; the clock goes and steps.
+/// Records expire by the topic's TTL and by their own; the clock advances and steps.
 pub fn expiry(d: &mut Driver) {
     d.open();
     let ttl = |ms, durability| ConfigPatch {

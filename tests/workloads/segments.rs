@@ -49,7 +49,7 @@ pub fn seals(d: &mut Driver) {
     d.checkpoint();
 }
 
-/// Snapshots, twice and more, and the trims that they allow.
+/// Two and more snapshots, and the trims that they allow.
 pub fn snapshots(d: &mut Driver) {
     d.tuning.wal_bytes = 4 << 10;
     d.open();
@@ -74,7 +74,7 @@ pub fn snapshots(d: &mut Driver) {
     d.checkpoint();
 }
 
-/// Rounds over so many topics that one sync of the file system stands for all their files.
+/// Rounds over enough topics that one sync of the file system replaces the syncs of their files.
 pub fn wide(d: &mut Driver) {
     d.tuning.wal_bytes = 64 << 10;
     d.open();

@@ -1,4 +1,4 @@
-//! Bounded-exhaustive: every sequence of a few operations, over a small world.
+//! Bounded exhaustive: every sequence of a few operations, over few topics.
 
 use topics_engine::{ConfigPatch, Durability, TopicMatch};
 
@@ -8,7 +8,7 @@ use crate::run::{Driver, HookSpec, Recording, Setup, batch};
 /// A kind of operation.
 pub type Kind = (&'static str, fn(&mut Driver));
 
-/// All of them.
+/// All kinds.
 pub const KINDS: [Kind; 12] = [
     ("append to fsync", |d| {
         d.append("safe", &batch(2).tags(&["t"]));
@@ -55,7 +55,7 @@ pub const KINDS: [Kind; 12] = [
     }),
 ];
 
-/// Every sequence of at most two operations, the empty one left out, as indexes into [`KINDS`].
+/// Every non-empty sequence of at most two operations, as indexes into [`KINDS`].
 pub fn pairs() -> Vec<Vec<usize>> {
     let one = (0..KINDS.len()).map(|a| vec![a]);
     let two = (0..KINDS.len()).flat_map(|a| (0..KINDS.len()).map(move |b| vec![a, b]));

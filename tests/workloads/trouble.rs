@@ -1,4 +1,5 @@
-//! A disk that fills up, is freed, and fills up again; a log that ends within a group.
+//! A disk that becomes full, gets free space, and becomes full again; a log that ends within a
+//! group.
 
 use topics_engine::Durability;
 use topics_env::sim::{CallFilter, CallKind, FaultKind};
@@ -6,7 +7,7 @@ use topics_env::sim::{CallFilter, CallKind, FaultKind};
 use super::class;
 use crate::run::{Driver, batch};
 
-/// ENOSPC: refused writes, succession, room again.
+/// ENOSPC: refused writes, rotation, free space again.
 pub fn no_space(d: &mut Driver) {
     d.tuning.wal_bytes = 4 << 10;
     d.open();
@@ -42,8 +43,8 @@ pub fn no_space(d: &mut Driver) {
     d.append("safe", &batch(2));
 }
 
-/// Groups of which a part is written before the disk is full: their batches failed, and the seqs go
-/// to others, in the next file.
+/// Groups that are written in part before the disk is full: their batches fail, and other batches
+/// get their seqs, in the next file.
 pub fn broken(d: &mut Driver) {
     d.open();
     d.create("safe", &class(Durability::Fsync));
@@ -57,7 +58,7 @@ pub fn broken(d: &mut Driver) {
         d.append_async("disk", &batch(2));
         d.append_async("disk", &batch(1).size(900));
         d.drive();
-        d.settle();
+        d.wait_idle();
         d.fs().clear_faults();
         d.append("disk", &batch(3));
         d.look();

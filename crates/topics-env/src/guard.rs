@@ -79,7 +79,7 @@ impl Guards {
 
     /// Runs the body of a thread again, after a pause, until it ends without a panic.
     pub fn run_loop(&self, name: &'static str, mut body: impl FnMut()) {
-        while self.run(name, || "between two turns".into(), &mut body).is_err() {
+        while self.run(name, || "between two iterations".into(), &mut body).is_err() {
             std::thread::sleep(PAUSE);
         }
     }
@@ -96,10 +96,10 @@ impl Guards {
         caught.iter().map(of).collect()
     }
 
-    /// Makes the next `turns` iterations of a loop panic.
+    /// Makes the next `iterations` iterations of a loop panic.
     #[cfg(feature = "sim")]
-    pub fn inject(&self, name: &'static str, turns: usize) {
-        self.injected.lock().unwrap_or_else(|e| e.into_inner()).insert(name, turns);
+    pub fn inject(&self, name: &'static str, iterations: usize) {
+        self.injected.lock().unwrap_or_else(|e| e.into_inner()).insert(name, iterations);
         self.armed.store(true, Ordering::Release);
     }
 
@@ -110,8 +110,8 @@ impl Guards {
             return;
         }
         let mut injected = self.injected.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(turns) = injected.get_mut(name).filter(|n| **n > 0) {
-            *turns -= 1;
+        if let Some(left) = injected.get_mut(name).filter(|n| **n > 0) {
+            *left -= 1;
             drop(injected);
             panic!("injected into {name}");
         }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_counted_and_the_next_turn_runs() {
+    fn a_panic_is_counted_and_the_next_iteration_runs() {
         let guards = Guards::default();
         guards.inject("sweep", 2);
         let turn = || guards.run("sweep", || "topic \"a\"".into(), || 7);

@@ -1,9 +1,9 @@
-//! The hook of the durability mutants: a test removes one named sync, rename or check at run
-//! time and shows that the suite notices.
+//! The hook of the durability mutants: a test removes one named sync, rename or check at run time
+//! and shows that the suite notices.
 
 use std::fmt::Debug;
 
-/// A place in the code that a promise rests on. The names are stable, `area.step`.
+/// A step of the code on which a durability guarantee depends. Its name, `area.step`, is stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Site {
     /// A file made durable.
@@ -12,21 +12,21 @@ pub enum Site {
     SyncDir(&'static str),
     /// An atomic replacement.
     Rename(&'static str),
-    /// A verification whose failure changes what happens next.
+    /// A verification whose result decides how the code continues.
     Check(&'static str),
 }
 
-/// What becomes of a visited [`Site`].
+/// The hook's decision on a visited [`Site`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As the code says.
+    /// Run the step.
     Run,
-    /// Left out; the caller is told that it succeeded.
+    /// Skip the step and report success to the caller.
     Skip,
 }
 
-/// Sees every [`Site`] that a run passes.
+/// Observes every [`Site`] that a run passes.
 pub trait Hook: Send + Sync + Debug {
-    /// Called before the step; decides whether it happens.
+    /// Called before the step; decides whether it runs.
     fn visit(&self, site: Site) -> Verdict;
 }

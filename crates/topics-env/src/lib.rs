@@ -40,8 +40,8 @@ pub use pages::Pages;
 
 use descriptors::FdRetryFs;
 
-/// How many threads this process can run in parallel. Determined once, because reading it from the
-/// control group takes longer than opening an empty directory.
+/// The number of threads that this process can run in parallel. Computed once: reading the limit of
+/// the control group takes longer than opening an empty directory.
 #[must_use]
 pub fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
@@ -57,7 +57,7 @@ pub enum OpenMode {
     Write,
     /// A file that must not exist yet, for reading and writing, mode 0600.
     CreateNew,
-    /// A file that is created, or cut to nothing, for reading and writing, mode 0600.
+    /// A new or emptied file, for reading and writing, mode 0600.
     Truncate,
 }
 
@@ -89,7 +89,7 @@ pub trait File: Send + Sync + Debug {
     /// Writes at most `buf.len()` bytes at `offset` and returns how many were written.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize>;
 
-    /// Makes what was written before this call durable (`fdatasync`).
+    /// Makes every write that completed before this call durable (`fdatasync`).
     ///
     /// Call it through [`Env::sync`] so that the simulation sees which sync it is.
     fn sync_data(&self) -> io::Result<()>;
@@ -102,7 +102,7 @@ pub trait File: Send + Sync + Debug {
         Ok(self.len()? == 0)
     }
 
-    /// Cuts or extends (with zeros) to `len` bytes.
+    /// Truncates the file, or extends it with zeros, to `len` bytes.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
     /// Reserves disk space for the first `len` bytes and extends the file to `len` when it is
@@ -115,10 +115,11 @@ pub trait File: Send + Sync + Debug {
         self.allocate(len)
     }
 
-    /// The number of names of this file (hard links).
+    /// The number of hard links (names) of this file.
     fn links(&self) -> io::Result<u64>;
 
-    /// A read-only mapping of the first `len` bytes. The file must not change any more.
+    /// A read-only mapping of the first `len` bytes. The caller guarantees that the file no longer
+    /// changes.
     fn map(&self, len: u64) -> io::Result<Arc<dyn AsRef<[u8]> + Send + Sync>>;
 
     /// Reads exactly `buf.len()` bytes at `offset`; `UnexpectedEof` when the file is shorter.
@@ -135,8 +136,8 @@ pub trait File: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Writes all of `buf` at `offset`: short writes go on, `EINTR` is retried, no progress is an
-    /// error (`WriteZero`).
+    /// Writes all of `buf` at `offset`: continues after short writes, retries `EINTR`, and fails
+    /// with `WriteZero` when a write makes no progress.
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         let mut done = 0;
         while done < buf.len() {
@@ -158,10 +159,11 @@ pub trait File: Send + Sync + Debug {
     }
 }
 
-/// What a failed [`Fs::lock`] found.
+/// Why [`Fs::lock`] failed.
 #[derive(Debug)]
 pub enum LockError {
-    /// Another process, or another open in this one, holds the lock; what it wrote into the file.
+    /// Another process, or another open in this one, holds the lock; the content that it wrote into
+    /// the file.
     Held(Vec<u8>),
     /// The lock file could not be opened, locked or written.
     Io(io::Error),
@@ -169,7 +171,7 @@ pub enum LockError {
 
 /// A held lock; dropping it releases it.
 pub trait LockGuard: Send + Sync + Debug {
-    /// Replaces what the lock file says about its holder.
+    /// Replaces the holder's description in the lock file.
     fn describe(&self, content: &[u8]) -> io::Result<()>;
     /// Whether the locked path still names the locked file. The lock of a removed or replaced file
     /// excludes no other process.
@@ -182,7 +184,7 @@ pub trait Fs: Send + Sync + Debug {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>>;
     /// Creates one directory, mode 0700; `AlreadyExists` when there is one.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
-    /// Renames, replacing what `to` named. Call it through [`Env::rename`].
+    /// Renames a file and replaces an existing `to`. Call it through [`Env::rename`].
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file's name.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
@@ -192,10 +194,10 @@ pub trait Fs: Send + Sync + Debug {
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>>;
     /// Makes the names in a directory durable. Call it through [`Env::sync_dir`].
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
-    /// Makes all that was written to the file system that holds `dir` durable (`syncfs`).
-    /// `Unsupported` where errors of earlier writes would not be reported. The real one reports
-    /// every write error since the first [`Fs::mount_id`] or `sync_fs` of that file system, each
-    /// error once: call `mount_id` before the first write.
+    /// Makes every earlier write to the file system that holds `dir` durable (`syncfs`).
+    /// `Unsupported` where the system does not report errors of earlier writes. The real
+    /// implementation reports every write error since the first [`Fs::mount_id`] or `sync_fs` of
+    /// that file system, each error once: call `mount_id` before the first write.
     fn sync_fs(&self, dir: &Path) -> io::Result<()>;
     /// Whether a name exists.
     fn exists(&self, path: &Path) -> io::Result<bool>;
@@ -206,13 +208,13 @@ pub trait Fs: Send + Sync + Debug {
     /// Takes a shared lock: other shared locks are possible, an exclusive one ([`Fs::lock`]) is not. The
     /// file must exist; it is not written.
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError>;
-    /// Free bytes for this user where `dir` lies.
+    /// Free bytes for this user on the file system of `dir`.
     fn free_space(&self, dir: &Path) -> io::Result<u64>;
     /// An id that changes when the machine boots.
     fn boot_id(&self) -> io::Result<[u8; 16]>;
     /// An id that changes when the file system of `dir` is mounted again.
     fn mount_id(&self, dir: &Path) -> io::Result<u64>;
-    /// The limit of open files of this process; `None`: unlimited.
+    /// The maximum of open files of this process; `None`: unlimited.
     fn fd_limit(&self) -> Option<u64>;
     /// Closes descriptors that belong to no open file, so that the file system can be unmounted. Called
     /// by a closed engine that does not share this value. Drops errors that `sync_fs` has not reported.
@@ -223,7 +225,7 @@ pub trait Fs: Send + Sync + Debug {
 
 /// Time.
 pub trait Clock: Send + Sync + Debug {
-    /// Milliseconds since the Unix epoch. May step either way.
+    /// Milliseconds since the Unix epoch. May step in both directions.
     fn wall_ms(&self) -> u64;
     /// Nanoseconds since some fixed instant. Never goes back.
     fn mono_ns(&self) -> u64;
@@ -336,8 +338,8 @@ impl Env {
         }
     }
 
-    /// [`Fs::rename`], at a named site. A removed rename of a finished temporary file leaves a
-    /// copy in place without the atomic step: the hook turns it into a plain rewrite.
+    /// [`Fs::rename`], at a named site. If the hook skips the rename of a finished temporary file,
+    /// the call rewrites the target in place, without atomicity.
     pub fn rename(&self, site: &'static str, from: &Path, to: &Path) -> io::Result<()> {
         match self.verdict(Site::Rename(site)) {
             Verdict::Run => self.fs.rename(from, to),
@@ -351,8 +353,8 @@ impl Env {
         }
     }
 
-    /// The outcome of a check that keeps a promise, at a named site: `ok`, unless a test's hook
-    /// removed the check, which then always passes. The hook sees checks that pass, too.
+    /// The result of a check that a guarantee depends on, at a named site. Returns `ok`, or always
+    /// `true` if a test's hook removed the check. The hook also sees checks that pass.
     #[inline]
     pub fn check(&self, site: &'static str, ok: bool) -> bool {
         match &self.hook {

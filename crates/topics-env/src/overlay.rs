@@ -29,13 +29,13 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Over `base`.
+    /// A view of `base` without changes.
     #[must_use]
     pub fn new(base: Arc<dyn Fs>) -> Self {
         Self { base, changes: Mutex::default() }
     }
 
-    /// A changeable copy of the file.
+    /// The in-memory copy of the file, created at the first change.
     fn copied(&self, changes: &mut Changes, path: &Path) -> io::Result<Arc<MemFile>> {
         if let Some(file) = changes.files.get(path) {
             return Ok(file.clone());
@@ -156,8 +156,8 @@ impl Fs for Overlay {
         self.exists_in(&self.changes.lock(), path)
     }
 
-    /// A shared lock, because several readers are possible. A directory without a lock file was never
-    /// open, so no lock is needed.
+    /// Takes a shared lock, because several readers are possible. A directory without a lock file
+    /// was never opened, so it needs no lock.
     fn lock(&self, path: &Path, _content: &[u8]) -> Result<Box<dyn LockGuard>, LockError> {
         match self.base.lock_shared(path) {
             Err(LockError::Io(e)) if e.kind() == io::ErrorKind::NotFound => Ok(Box::new(NoLock)),
@@ -179,7 +179,7 @@ impl Fs for Overlay {
     }
 
     fn release(&self) {
-        // What was changed is gone with its reader.
+        // The changes of a view end with its reader.
         self.changes.lock().files.clear();
         self.base.release();
     }
@@ -238,7 +238,7 @@ impl MemFile {
         Self { base, bytes: Mutex::new(bytes) }
     }
 
-    /// Reads the base at `offset`; zeros behind its visible end.
+    /// Reads the base at `offset`; fills zeros beyond `visible_len`.
     fn read_base(&self, visible_len: u64, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let in_base = visible_len.saturating_sub(offset).min(buf.len() as u64) as usize;
         let (from_base, rest) = buf.split_at_mut(in_base);
@@ -290,7 +290,7 @@ impl File for MemFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut bytes = self.bytes.lock();
         if len < bytes.len {
-            // What was cut off reads as zeros if the file grows again.
+            // Truncated bytes read as zeros if the file grows again.
             bytes.visible_len = bytes.visible_len.min(len);
             bytes.chunks.retain(|number, _| number * CHUNK < len);
             if let Some(chunk) = bytes.chunks.get_mut(&(len / CHUNK)) {
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_below_changes() {
+    fn the_base_never_changes() {
         let base = Arc::new(SimFs::new());
         base.create_dir(Path::new("/d")).unwrap();
         let long = [7u8; 200_000];
@@ -384,11 +384,11 @@ mod tests {
     }
 
     #[test]
-    fn readers_share_what_a_writer_has_alone() {
+    fn readers_share_a_lock_and_a_writer_excludes_them() {
         let base = Arc::new(SimFs::new());
         let path = Path::new("/lock");
         let reader = || Overlay::new(base.clone());
-        // A copy that nobody ever opened has no lock.
+        // A copy of a directory that was never opened has no lock file.
         let copies = (reader().lock(path, b"1").unwrap(), reader().lock(path, b"2").unwrap());
         assert!(!base.exists(path).unwrap());
         drop(copies);

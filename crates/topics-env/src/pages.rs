@@ -11,7 +11,7 @@ use memmap2::MmapMut;
 /// The size of a huge page. If the system has other sizes or none, the advice has no effect.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Zeroed bytes in a mapping of their own, aligned to a page.
+/// Zeroed bytes in their own mapping, aligned to a page.
 #[derive(Debug)]
 pub struct Pages {
     map: MmapMut,
@@ -19,18 +19,18 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// The length from which a mapping is faster than an ordinary allocation.
+    /// The minimum length at which a mapping is faster than an ordinary allocation.
     pub const MIN_LEN: usize = HUGE_PAGE / 2;
 
     /// `len` zeros.
     pub fn zeroed(len: usize) -> io::Result<Self> {
-        // A mapping of whole huge pages is aligned to them; what is never touched costs nothing.
+        // A mapping of whole huge pages is aligned to them; untouched pages use no memory.
         let map = MmapMut::map_anon(len.max(1).next_multiple_of(HUGE_PAGE))?;
         advise(&map, len);
         Ok(Self { map, len })
     }
 
-    /// The same memory for `len` bytes, if it is large enough; its content is unspecified.
+    /// Reuses the same memory for `len` bytes, if it is large enough; the content is unspecified.
     #[must_use]
     pub fn reused(mut self, len: usize) -> Option<Self> {
         let fits = len <= self.map.len();
@@ -39,7 +39,7 @@ impl Pages {
     }
 }
 
-/// The last huge page is asked for only when more than half of it is used.
+/// Requests the last huge page only if more than half of it is used.
 #[cfg(target_os = "linux")]
 fn advise(map: &MmapMut, len: usize) {
     let whole = (len + HUGE_PAGE / 2) / HUGE_PAGE * HUGE_PAGE;
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_long_as_asked_for_and_zero() {
+    fn a_buffer_has_the_requested_length_and_is_zero() {
         for len in [
             0,
             1,

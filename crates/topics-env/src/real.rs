@@ -23,7 +23,7 @@ const DIR_MODE: Mode = Mode::from_raw_mode(0o700);
 #[derive(Debug, Default)]
 pub struct RealFs {
     /// One descriptor for each file system (by device), opened before the first write that must be
-    /// durable: `syncfs` reports the errors since its descriptor was opened, each once.
+    /// durable: `syncfs` reports each error since its descriptor was opened, once.
     syncfs_fds: Mutex<BTreeMap<u64, Arc<OwnedFd>>>,
     boot_id: Mutex<Option<[u8; 16]>>,
 }
@@ -34,7 +34,7 @@ impl RealFs {
         Self::default()
     }
 
-    /// [`Fs::open`], with the type known.
+    /// [`Fs::open`] with the concrete file type.
     pub(crate) fn open_real(&self, path: &Path, mode: OpenMode) -> io::Result<RealFile> {
         let flags = match mode {
             OpenMode::Read => OFlags::RDONLY,
@@ -61,7 +61,8 @@ fn open_fd(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(retry(|| rustix::fs::open(path, flags | OFlags::CLOEXEC, FILE_MODE))?)
 }
 
-/// Repeats an interrupted call. Never used for a sync: its error, once reported, is gone.
+/// Repeats an interrupted call. Not for syncs: a sync reports an error once, and a repeated call
+/// would hide it.
 fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     loop {
         match call() {
@@ -76,7 +77,7 @@ fn sync_fd(fd: &OwnedFd) -> io::Result<()> {
     Ok(rustix::fs::fdatasync(fd)?)
 }
 
-/// Where `fsync` leaves the bytes in the drive's cache.
+/// On Apple systems `fsync` leaves the bytes in the drive's cache.
 #[cfg(target_vendor = "apple")]
 fn sync_fd(fd: &OwnedFd) -> io::Result<()> {
     Ok(rustix::fs::fcntl_fullfsync(fd)?)
@@ -196,7 +197,8 @@ impl Fs for RealFs {
         Ok((stat.f_bavail as u64).saturating_mul(stat.f_frsize as u64))
     }
 
-    /// A random id if the system has none, so that the machine never seems to have stayed up.
+    /// Falls back to a random id: the machine then counts as rebooted, which is the safe
+    /// assumption.
     fn boot_id(&self) -> io::Result<[u8; 16]> {
         let mut known = self.boot_id.lock();
         let id = match (*known, system_boot_id()) {
@@ -232,7 +234,7 @@ impl Fs for RealFs {
 #[cfg(target_os = "linux")]
 fn mount_number(dir: &Path) -> io::Result<Option<u64>> {
     use rustix::fs::StatxFlags;
-    // STATX_MNT_ID_UNIQUE, since Linux 6.8: a number that is never given twice.
+    // STATX_MNT_ID_UNIQUE, since Linux 6.8: a number that is never reused.
     for mask in [StatxFlags::from_bits_retain(0x4000), StatxFlags::MNT_ID] {
         match rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::empty(), mask) {
             Ok(stat) if stat.stx_mask & mask.bits() != 0 => return Ok(Some(stat.stx_mnt_id)),
@@ -290,7 +292,7 @@ struct SharedLock {
 }
 
 impl LockGuard for SharedLock {
-    /// One of several readers does not describe itself.
+    /// A shared lock has several holders, so it stores no description.
     fn describe(&self, _content: &[u8]) -> io::Result<()> {
         Ok(())
     }
@@ -324,12 +326,12 @@ impl RealFile {
         Ok(())
     }
 
-    // Sound as long as nobody cuts the file: a page beyond its end raises SIGBUS. Callers map
-    // only files that never change any more, within a length they checked.
+    // Sound as long as no process truncates the file: reading a page beyond its end raises SIGBUS.
+    // Callers map only files that never change again, within a length that they checked.
     #[allow(unsafe_code)]
     fn map_bytes(&self, len: usize) -> io::Result<memmap2::Mmap> {
-        // SAFETY: the mapping is read-only and private to this process; the contract of
-        // `File::map` is that neither the bytes nor the length change while it lives.
+        // SAFETY: the mapping is read-only and private to this process; the contract of `File::map`
+        // is that neither the bytes nor the length change while the mapping lives.
         unsafe { memmap2::MmapOptions::new().len(len).map(&self.fd) }
     }
 }
@@ -371,7 +373,7 @@ impl File for RealFile {
 
     fn allocate_written(&self, len: u64) -> io::Result<()> {
         let at = File::len(self)?;
-        // First, so that a full disk is found before anything is written.
+        // Allocates first, so that a full disk is detected before the first write.
         File::allocate(self, len)?;
         self.fill_zeros(at, len)
     }
@@ -396,7 +398,7 @@ impl File for RealFile {
 /// Lowers the priority of the calling thread below the other threads of its process. No effect on
 /// systems without priorities per thread.
 pub fn lower_priority() {
-    // The threads of a model are all one thread of the system.
+    // A concurrency model runs all its threads on one thread of the system.
     #[cfg(all(target_os = "linux", not(feature = "shuttle")))]
     if let Err(e) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 10) {
         log::debug!("the thread keeps its priority: {e}");

@@ -1,4 +1,4 @@
-//! The file system contract, on every backend there is.
+//! The file system contract, on every available backend.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ impl Drop for TempDir {
     }
 }
 
-/// Runs a test on each backend in a directory of its own.
+/// Runs a test on each backend, each in its own directory.
 fn each(test: impl Fn(&dyn Fs, &Path)) {
     let temp = TempDir::new();
     test(&RealFs::new(), &temp.0);
@@ -35,7 +35,7 @@ fn each(test: impl Fn(&dyn Fs, &Path)) {
             let temp = TempDir::new();
             test(&fs, &temp.0);
         }
-        Err(e) => println!("io_uring not tested: {e}"),
+        Err(e) => println!("io_uring is not tested: {e}"),
     }
     #[cfg(feature = "sim")]
     {
@@ -119,7 +119,7 @@ fn write_sync_writes_all_of_it() {
     });
 }
 
-/// Many threads at once share the rings of one file system.
+/// Several threads share the rings of one file system.
 #[test]
 fn write_sync_from_many_threads() {
     each(|fs, dir| {
@@ -195,7 +195,7 @@ fn a_lock_knows_whether_its_file_still_has_its_name() {
         let second = fs.lock(&path, b"other").unwrap();
         assert!(!guard.is_named().unwrap());
         assert!(second.is_named().unwrap());
-        // A file that is there is locked as it is.
+        // An existing file is locked without a change of its content.
         let file = dir.join("STORE");
         fs.open(&file, OpenMode::CreateNew).unwrap().write_all_at(b"id", 0).unwrap();
         let held = fs.lock_file(&file).unwrap();
@@ -305,7 +305,7 @@ fn clock_and_entropy() {
     assert_ne!(rng.next_u64(), rng.next_u64());
 }
 
-/// The two halves of a failed write and sync are told apart, on both backends.
+/// An error tells whether the write or the sync failed, on both backends.
 #[cfg(target_os = "linux")]
 #[test]
 fn write_sync_names_the_half_that_failed() {

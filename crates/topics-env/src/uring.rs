@@ -17,13 +17,13 @@ use crate::{DirEntry, File, Fs, LockError, LockGuard, OpenMode, WriteSyncError};
 
 const WRITE: u64 = 1;
 const SYNC: u64 = 2;
-/// A kernel write moves less than 2 GiB; more goes through plain calls.
+/// The kernel writes less than 2 GiB in one call; longer writes use plain calls.
 const MAX_LINKED: usize = 1 << 30;
-/// Idle rings kept: as many as shards write at the same time.
+/// The maximum of idle rings kept: as many as shards write at the same time.
 const MAX_IDLE: usize = 16;
 
-/// Whether this kernel, and its policy, offer what [`UringFs`] needs: a linked write and
-/// datasync is run against an anonymous file.
+/// Checks that this kernel and its policy offer the calls that [`UringFs`] needs: runs a linked
+/// write and datasync against an anonymous file.
 pub fn probe() -> io::Result<()> {
     let ring = Ring::new()?;
     let mut probe = Probe::new();
@@ -87,7 +87,7 @@ pub struct UringFs {
 }
 
 impl UringFs {
-    /// Fails where [`probe`] does.
+    /// Fails if [`probe`] fails.
     pub fn new() -> io::Result<Self> {
         probe()?;
         Ok(Self { real: RealFs::new(), pool: Arc::new(Pool { idle: Mutex::default() }) })
@@ -179,7 +179,7 @@ struct UringFile {
     pool: Arc<Pool>,
 }
 
-/// What the kernel said to the two linked entries: bytes or a negative errno.
+/// The results of the two linked entries: a byte count or a negative errno.
 #[derive(Clone, Copy, Debug)]
 struct Completions {
     write: i32,
@@ -188,18 +188,18 @@ struct Completions {
 
 const CANCELED: i32 = -Errno::CANCELED.raw_os_error();
 
-/// What is left to do after a linked write and sync.
+/// The remaining step after a linked write and sync.
 #[derive(Debug)]
 enum Next {
     Done,
-    /// Write from here with plain calls (nothing, when all is written), then sync.
+    /// Write the rest from this offset with plain calls (none, if all is written), then sync.
     WriteFrom(usize),
     Fail(WriteSyncError),
 }
 
 impl Completions {
-    /// A sync counts only when it ran after all bytes: when the write fell short, its result is
-    /// used for nothing but an error, which the kernel reports once.
+    /// A sync counts only if it ran after all bytes were written. After a short write its result is
+    /// used only for an error, which the kernel reports once.
     fn next(self, len: usize) -> Next {
         let errno = |code: i32| io::Error::from_raw_os_error(-code);
         let written = usize::try_from(self.write).ok();
@@ -208,7 +208,7 @@ impl Completions {
             (_, s) if s < 0 && s != CANCELED => Next::Fail(WriteSyncError::Sync(errno(s))),
             (Some(n), _) => Next::WriteFrom(n),
             (None, _) => match Errno::from_raw_os_error(-self.write) {
-                // Refused or interrupted without effect: the plain calls say what is wrong.
+                // Refused or interrupted without effect: the plain calls report the cause.
                 Errno::INTR | Errno::AGAIN | Errno::CANCELED | Errno::INVAL | Errno::OPNOTSUPP => {
                     Next::WriteFrom(0)
                 }
@@ -219,8 +219,8 @@ impl Completions {
 }
 
 impl UringFile {
-    /// One submission of write and datasync. Returns only when the kernel is done with `buf`; a
-    /// ring that could not be used is not given back. An error means that nothing was submitted.
+    /// Submits write and datasync together. Returns only when the kernel no longer uses `buf`;
+    /// drops a ring that failed. An error means that nothing was submitted.
     fn linked(
         &self,
         mut ring: Ring,
@@ -235,17 +235,18 @@ impl UringFile {
         while completed < 2 {
             match ring.0.submit_and_wait(2 - completed) {
                 Ok(n) => {
-                    // Taken one at a time, they are not linked: the sync may have run first.
+                    // Entries that the kernel takes one at a time are not linked: the sync may have
+                    // run first.
                     split |= submitted + n == 1;
                     submitted += n;
                 }
                 Err(e) if submitted == 0 && e.kind() != io::ErrorKind::Interrupted => {
-                    // Nothing was taken; the ring, dropped, forgets its entries.
+                    // The kernel took no entry; dropping the ring discards them.
                     if ring.0.completion().is_empty() && ring.0.submission().len() == 2 {
                         return (Err(e), None);
                     }
                 }
-                // The kernel holds `buf` until both entries are complete: wait, whatever it says.
+                // The kernel uses `buf` until both entries are complete: wait despite the error.
                 Err(_) => thread::yield_now(),
             }
             for entry in ring.0.completion() {
@@ -263,7 +264,7 @@ impl UringFile {
     }
 }
 
-// The one place where the kernel is given a pointer.
+// The only code that passes a pointer to the kernel.
 #[allow(unsafe_code)]
 fn queue(ring: &mut IoUring, fd: RawFd, buf: &[u8], offset: u64) -> io::Result<()> {
     let write = opcode::Write::new(Fd(fd), buf.as_ptr(), buf.len() as u32)
@@ -272,8 +273,8 @@ fn queue(ring: &mut IoUring, fd: RawFd, buf: &[u8], offset: u64) -> io::Result<(
         .flags(Flags::IO_LINK)
         .user_data(WRITE);
     let sync = opcode::Fsync::new(Fd(fd)).flags(FsyncFlags::DATASYNC).build().user_data(SYNC);
-    // SAFETY: `buf` and the descriptor are borrowed by `linked`, the only caller, which returns
-    // only after both entries completed or when none was submitted.
+    // SAFETY: `linked`, the only caller, borrows `buf` and the descriptor, and returns only after
+    // both entries completed or if none was submitted.
     unsafe { ring.submission().push_multiple(&[write, sync]) }
         .map_err(|_| io::Error::from(Errno::BUSY))
 }

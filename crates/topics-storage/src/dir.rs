@@ -42,7 +42,7 @@ impl Paths {
         self.root.join(".topics.lock")
     }
 
-    /// The folder of STORE, the snapshots and the reserve.
+    /// The directory of STORE, the snapshots and the reserve.
     pub fn meta(&self) -> PathBuf {
         self.root.join("meta")
     }
@@ -57,22 +57,22 @@ impl Paths {
         self.meta().join("reserve")
     }
 
-    /// The folder of the shards.
+    /// The directory of the shards.
     pub fn wal(&self) -> PathBuf {
         self.root.join("wal")
     }
 
-    /// A shard's folder.
+    /// A shard's directory.
     pub fn shard(&self, shard: u32) -> PathBuf {
         self.wal().join(format!("shard-{shard:02}"))
     }
 
-    /// The folder of the topics.
+    /// The directory of the topics.
     pub fn topics(&self) -> PathBuf {
         self.root.join("topics")
     }
 
-    /// A topic's folder.
+    /// A topic's directory.
     pub fn topic(&self, topic_id: u64) -> PathBuf {
         self.topics().join(topic_id.to_string())
     }
@@ -82,12 +82,12 @@ impl Paths {
         self.topic(name.topic_id).join(name.file(kind))
     }
 
-    /// The folder of copies of damaged bytes.
+    /// The directory of copies of damaged bytes.
     pub fn damaged(&self) -> PathBuf {
         self.root.join("damaged")
     }
 
-    /// The folder of staged transaction rows.
+    /// The directory of staged transaction rows.
     pub fn txn(&self) -> PathBuf {
         self.root.join("txn")
     }
@@ -98,7 +98,7 @@ pub(crate) fn show(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// The names in a directory; none when it does not exist.
+/// The names in a directory; empty if the directory does not exist.
 pub fn list_dir(env: &Env, dir: &Path) -> Result<Vec<topics_env::DirEntry>> {
     match env.fs.list(dir) {
         Ok(names) => Ok(names),
@@ -121,9 +121,9 @@ pub fn create_dir(env: &Env, site: &'static str, dir: &Path) -> Result<bool> {
 
 /// Removes a name whose sync failed, so that the next attempt creates it again. Such a name may be
 /// visible and never become durable, whatever later syncs return. Nothing may depend on it yet.
-fn or_undo(synced: Result<()>, take_back: impl FnOnce()) -> Result<()> {
+fn or_undo(synced: Result<()>, undo: impl FnOnce()) -> Result<()> {
     if synced.is_err() {
-        take_back();
+        undo();
     }
     synced
 }
@@ -137,8 +137,8 @@ fn create_root(env: &Env, paths: &Paths) -> Result<()> {
     })
 }
 
-/// Creates the data directory for a caller that does not open it yet. Fails also if the path is not a
-/// folder.
+/// Creates the data directory for a caller that does not open it yet. Fails if the path is not a
+/// directory.
 pub fn make_root(env: &Env, paths: &Paths) -> Result<()> {
     create_root(env, paths)?;
     let root = paths.root();
@@ -180,7 +180,7 @@ fn sync_names(env: &Env, site: &'static str, dir: &Path) -> Result<()> {
     env.sync_dir(site, dir).map_err(|e| StorageError::io(show(dir), e))
 }
 
-/// Reads a whole file of at most `cap` bytes; `None` when there is none.
+/// Reads a whole file of at most `cap` bytes; `None` if it does not exist.
 pub(crate) fn read_file(env: &Env, path: &Path, cap: u64) -> Result<Option<Vec<u8>>> {
     let file = match env.fs.open(path, OpenMode::Read) {
         Ok(f) => f,
@@ -257,7 +257,7 @@ pub(crate) fn le_u64(b: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(b, at))
 }
 
-/// `N` bytes at `at`; the caller has checked that they are there.
+/// `N` bytes at `at`; the caller has checked the length.
 fn array<const N: usize>(b: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&b[at..at + N]);

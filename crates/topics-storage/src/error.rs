@@ -2,18 +2,18 @@
 
 use std::io;
 
-/// An error of the storage layer. Cloneable, because one failed group fails many writers.
+/// An error of the storage layer. Cloneable, because one failed commit group fails many writers.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StorageError {
     /// The operating system reported an error.
     #[error("{what}: {detail}")]
     Io {
-        /// What was being done, with the file's name.
+        /// The failed operation, with the file's name.
         what: String,
         /// The kind of error.
         kind: io::ErrorKind,
-        /// The operating system's error number, if it had one.
+        /// The operating system's error number, if known.
         raw: Option<i32>,
         /// The error's own text.
         detail: String,
@@ -23,7 +23,7 @@ pub enum StorageError {
     Corrupt {
         /// The damaged file.
         file: String,
-        /// Where the damage begins.
+        /// The offset of the damage.
         offset: u64,
         /// Which check failed.
         detail: String,
@@ -40,25 +40,25 @@ pub enum StorageError {
         /// What needed one.
         detail: String,
     },
-    /// A sync or a write of the shard failed before: it acks nothing more until the next open.
+    /// A sync or a write of the shard failed: the shard acks no more writes until the next open.
     #[error("shard is poisoned until restart: {detail}")]
     Poisoned {
         /// The error that poisoned it.
         detail: String,
     },
-    /// The bound of staged bytes or batches is reached.
+    /// The limit of staged bytes or batches is reached.
     #[error("the staging buffer of the log is full: retry later, or raise its size")]
     Staging,
     /// Another process has the data directory open.
     #[error("data directory is locked by process {pid}{}", url.as_deref().map(|u| format!(" serving at {u}")).unwrap_or_default())]
     Locked {
-        /// The process that holds the lock; 0 where its lock file was removed or replaced, so that
-        /// it is not known.
+        /// The process that holds the lock; 0 if the lock file was removed or replaced, so the
+        /// process is unknown.
         pid: u32,
-        /// Where it serves, if it does.
+        /// The URL of its server, if it has one.
         url: Option<String>,
     },
-    /// The lock file of the open directory was removed or replaced: no write is acked any more.
+    /// The lock file of the open directory was removed or replaced: the engine acks no more writes.
     #[error(
         "the lock file of the data directory was removed or replaced while it was open: end this \
          process, make sure that the directory is the right one, and open it again"
@@ -72,14 +72,14 @@ pub enum StorageError {
         /// The reason, and what to do about it.
         detail: String,
     },
-    /// A format version or frame type of a newer program.
+    /// A format version or frame type from a newer program.
     #[error("{what} has version {found}; this program reads up to {supported}")]
     Version {
-        /// What carries the version.
+        /// The object that carries the version.
         what: String,
-        /// The version that was found.
+        /// Its version.
         found: u32,
-        /// The newest version that is understood.
+        /// The newest version that this program reads.
         supported: u32,
     },
     /// The log was closed.
@@ -94,8 +94,8 @@ pub enum StorageError {
 }
 
 impl StorageError {
-    /// An I/O error while doing `what`; a full disk or quota, and a limit on the size of files,
-    /// become [`StorageError::Full`], too many open files [`StorageError::NoDescriptor`].
+    /// An I/O error during `what`. A full disk or quota and a file size limit become
+    /// [`StorageError::Full`], too many open files [`StorageError::NoDescriptor`].
     pub fn io(what: impl Into<String>, e: io::Error) -> Self {
         let what = what.into();
         match e.kind() {
@@ -107,8 +107,8 @@ impl StorageError {
         }
     }
 
-    /// Whether the call failed for lack of space or descriptors before it did anything. Earlier writes
-    /// are unaffected, and a later attempt may succeed.
+    /// Whether the call failed for lack of space or descriptors before it changed anything. Earlier
+    /// writes are unaffected, and a later attempt may succeed.
     #[must_use]
     pub fn is_shortage(&self) -> bool {
         matches!(self, Self::Full { .. } | Self::NoDescriptor { .. })

@@ -1,4 +1,5 @@
-//! Bytes on disk: write-ahead log, group commit, segments, snapshot. Payloads are opaque here.
+//! The bytes on disk: write-ahead log, group commit, segments, snapshot. Payloads are opaque to
+//! this crate.
 #![deny(missing_docs)]
 
 pub mod checkpoint;

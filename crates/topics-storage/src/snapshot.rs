@@ -6,8 +6,8 @@
 //!  32  .  body: SnapshotBody, encoded with fixed width (`crate::format::codec`)
 //! ```
 //!
-//! The topics stay encoded until they are asked for ([`Table`]), and are encoded as they are
-//! captured ([`SnapshotBuilder`]).
+//! Reading keeps topics encoded until a caller needs one ([`Table`]); writing encodes each topic as
+//! it is captured ([`SnapshotBuilder`]).
 
 use std::path::Path;
 
@@ -35,29 +35,29 @@ pub(crate) const HEADER: usize = 32;
 pub struct ReplayPos {
     /// The layout.
     pub layout: u64,
-    /// The lsn up to which nothing must be replayed.
+    /// The highest lsn that needs no replay.
     pub lsn: u64,
 }
 
-/// What the snapshot reflects of a shard.
+/// The state of a shard that the snapshot covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct ShardSnap {
     /// The shard.
     pub shard: u32,
     /// Its layout.
     pub layout: u64,
-    /// Nothing of the shard up to here must be replayed.
+    /// The highest lsn of the shard that needs no replay.
     pub replay_lsn: u64,
-    /// The last lsn that was given.
+    /// The last assigned lsn.
     pub last_lsn: u64,
-    /// Durable up to here.
+    /// The last durable lsn.
     pub synced_lsn: u64,
 }
 
-/// A state that this layer does not understand, with its own version.
+/// A state that the engine encodes, with its own version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct Section {
-    /// What it is; the numbers belong to the engine.
+    /// Its kind; the engine defines the numbers.
     pub kind: u16,
     /// The version of its encoding.
     pub version: u16,
@@ -72,7 +72,7 @@ pub struct GapSnap {
     pub from: u64,
     /// Its last seq.
     pub to: u64,
-    /// Why.
+    /// The reason.
     pub reason: u8,
 }
 
@@ -87,7 +87,7 @@ pub struct IdempotencySnap {
     pub first_seq: u64,
     /// The last seq of the answer.
     pub last_seq: u64,
-    /// When it is forgotten.
+    /// When the key is forgotten.
     pub expires_at: u64,
 }
 
@@ -102,7 +102,7 @@ pub struct TopicSnap {
     pub name: String,
     /// Its config, encoded and versioned by the engine.
     pub config: Vec<u8>,
-    /// Up to where its frames are reflected.
+    /// The position up to which the snapshot covers its frames.
     pub replay: ReplayPos,
     /// The last assigned seq.
     pub head: u64,
@@ -110,15 +110,15 @@ pub struct TopicSnap {
     pub reserved_to: u64,
     /// The first live record.
     pub earliest_seq: u64,
-    /// The highest involuntary loss + 1.
+    /// The highest involuntarily lost seq at the front + 1.
     pub evict_floor: u64,
-    /// Why it was lost.
+    /// The reason of that loss.
     pub evict_reason: u8,
-    /// Everything below was deleted.
+    /// No record below this seq is live.
     pub delete_below: u64,
-    /// Involuntary loss elsewhere.
+    /// Involuntary losses above `evict_floor`.
     pub gaps: Vec<GapSnap>,
-    /// The commit time that the next record must not be below.
+    /// The lower limit of the next record's commit time.
     pub last_ts: u64,
     /// The time of the last write.
     pub last_write_ts: u64,
@@ -141,11 +141,11 @@ pub struct SnapshotBody {
     pub store_id: [u8; 16],
     /// The generation that wrote it.
     pub generation: u64,
-    /// The layout of the WAL then.
+    /// The layout of the WAL at that time.
     pub layout: u64,
     /// The shards of the layout.
     pub shards: Vec<ShardSnap>,
-    /// Shards outside the layout, whose folders may go.
+    /// Shards outside the layout, whose directories may be removed.
     pub retired: Vec<ShardSnap>,
     /// The next topic id.
     pub next_topic_id: u64,
@@ -161,12 +161,12 @@ pub struct SnapshotBody {
     pub sections: Vec<Section>,
 }
 
-/// What was found of snapshots.
+/// The snapshots of a directory.
 #[derive(Debug)]
 pub struct LoadedSnapshots {
-    /// The newest valid one and its number; `None`: there is none.
+    /// The newest valid snapshot and its number; `None`: there is none.
     pub newest: Option<(u64, Snapshot)>,
-    /// Snapshots that are there and invalid, newest first.
+    /// Existing but invalid snapshots, newest first.
     pub rejected: Vec<(u64, StorageError)>,
     /// The numbers of all snapshots, newest first.
     pub numbers: Vec<u64>,
@@ -179,7 +179,7 @@ pub fn encode(n: u64, body: &SnapshotBody) -> Result<Vec<u8>> {
     EncodedSnapshot::of(body).map(|mut e| e.file(n).to_vec())
 }
 
-/// The checksum of a snapshot: everything but the checksum itself.
+/// The checksum of a snapshot: of everything except the checksum itself.
 fn checksum(bytes: &[u8]) -> u64 {
     let mut hash = Xxh3::new();
     hash.update(&bytes[..24]);
@@ -228,7 +228,7 @@ pub fn decode(
     Ok(found)
 }
 
-/// What precedes the topics.
+/// The fields before the topics.
 #[derive(Decode)]
 struct Head {
     store_id: [u8; 16],
@@ -243,7 +243,7 @@ struct Head {
     topics: u64,
 }
 
-/// Decodes the body that begins at `at`, all but the topics.
+/// Decodes the body that starts at `at`, except the topics.
 fn decode_body(file: &str, bytes: Vec<u8>, at: usize) -> std::result::Result<Snapshot, String> {
     let (head, used) = decode_fixed::<Head>(bytes.get(at..).unwrap_or_default())?;
     let topics = Table::read(file, bytes, at + used, head.topics)?;
@@ -268,7 +268,7 @@ fn decode_body(file: &str, bytes: Vec<u8>, at: usize) -> std::result::Result<Sna
 }
 
 /// Writes a snapshot: temp → sync → `before_rename` → rename → directory sync → read back and
-/// verify. Returns its length. After an error the snapshot may be there or not; the number must
+/// verify. Returns its length. After an error the snapshot may or may not exist; the number must
 /// not be used again.
 pub fn write(
     env: &Env,
@@ -299,7 +299,7 @@ pub fn write(
     Ok(bytes.len() as u64)
 }
 
-/// Where a file differs from what was written, if it does.
+/// The first offset at which a file differs from the written bytes, if any.
 fn differs(env: &Env, path: &Path, bytes: &[u8]) -> Result<Option<u64>> {
     let io = |e| StorageError::io(show(path), e);
     let file = match env.fs.open(path, OpenMode::Read) {
@@ -322,7 +322,7 @@ fn differs(env: &Env, path: &Path, bytes: &[u8]) -> Result<Option<u64>> {
     Ok((len != bytes.len() as u64).then_some(len.min(bytes.len() as u64)))
 }
 
-/// Bytes that are read back at a time.
+/// The number of bytes that are read back in one call.
 const BACK: usize = 256 << 10;
 
 fn write_temp(env: &Env, temp: &Path, bytes: &[u8]) -> Result<()> {
@@ -332,8 +332,8 @@ fn write_temp(env: &Env, temp: &Path, bytes: &[u8]) -> Result<()> {
     env.sync("snapshot.sync", &*file).map_err(io)
 }
 
-/// Reads the newest valid one of the two newest snapshots. An I/O error and an unknown version
-/// are errors; a damaged one is passed over and reported.
+/// Reads the newest valid one of the two newest snapshots. An I/O error and an unknown version are
+/// errors; a damaged snapshot is skipped and reported.
 pub fn load_newest(env: &Env, paths: &Paths, store_id: [u8; 16]) -> Result<LoadedSnapshots> {
     let numbers = list(env, paths)?;
     let mut rejected = Vec::new();
@@ -352,7 +352,7 @@ pub fn load_newest(env: &Env, paths: &Paths, store_id: [u8; 16]) -> Result<Loade
     Ok(LoadedSnapshots { newest: None, rejected, numbers, bytes: 0 })
 }
 
-/// The store id in a snapshot, whose checksum holds.
+/// The store id in a snapshot with a valid checksum.
 pub(crate) fn store_id(env: &Env, paths: &Paths, n: u64) -> Result<[u8; 16]> {
     let path = paths.snapshot(n);
     let bytes = read_file(env, &path, u64::MAX)?;
@@ -361,8 +361,8 @@ pub(crate) fn store_id(env: &Env, paths: &Paths, n: u64) -> Result<[u8; 16]> {
     decode(env, &show(&path), n, named.unwrap_or_default(), bytes).map(|s| s.body.store_id)
 }
 
-/// Gives whole snapshots that lie under each other's names their own; `keep` sees each name before its
-/// file is replaced.
+/// Renames valid snapshots that were stored under each other's names to their own; calls `keep`
+/// with each name before its file is replaced.
 pub(crate) fn restore_names(
     env: &Env,
     paths: &Paths,
@@ -418,7 +418,7 @@ pub fn list(env: &Env, paths: &Paths) -> Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Removes every snapshot but these, and unfinished ones.
+/// Removes every snapshot except these, and unfinished ones.
 pub fn prune(env: &Env, paths: &Paths, keep: &[u64]) -> Result<()> {
     for entry in list_dir(env, &paths.meta())? {
         let unfinished = entry.name.strip_suffix(".tmp").and_then(number).is_some();

@@ -18,8 +18,8 @@
 //!   .   .  frames, sealed with the salt and an ordinal from 1
 //! ```
 //!
-//! A TopicCreate frame names the topic of the Append frames behind it. A file gets its name when it
-//! is complete and durable.
+//! A TopicCreate frame names the topic of the Append frames that follow it. A file gets its name
+//! when it is complete and durable.
 
 use std::path::PathBuf;
 
@@ -44,26 +44,26 @@ pub struct Rows {
     pub topic: String,
     /// The frames.
     pub frames: Vec<u8>,
-    /// How many.
+    /// The number of frames.
     pub count: u64,
 }
 
-/// What a file says about itself.
+/// The header of a stage file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageHeader {
     /// The number in its name.
     pub number: u64,
-    /// Who staged it.
+    /// The writer that staged it.
     pub writer: String,
     /// The stage.
     pub stage: String,
     /// The part of the stage.
     pub part: u32,
-    /// When, wall clock, ms.
+    /// Staging time, wall clock, ms.
     pub staged_at: u64,
-    /// Rows.
+    /// The number of rows.
     pub rows: u64,
-    /// Bytes of the file.
+    /// The length of the file.
     pub len: u64,
 }
 
@@ -73,14 +73,14 @@ pub fn name(number: u64) -> String {
     format!("stage-{number:016x}.rows")
 }
 
-/// The number of a file by its name; `None`: it is no such name.
+/// The number in a stage file name; `None` for another name.
 #[must_use]
 pub fn number(name: &str) -> Option<u64> {
     let hex = name.strip_prefix("stage-")?.strip_suffix(".rows")?;
     u64::from_str_radix(hex, 16).ok().filter(|n| self::name(*n) == name)
 }
 
-/// The folder of staged rows.
+/// The directory of staged rows.
 #[derive(Clone, Debug)]
 pub struct Stages {
     env: Env,
@@ -89,7 +89,7 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// The folder of a directory.
+    /// The `txn/` directory of a data directory.
     #[must_use]
     pub fn new(env: Env, paths: Paths, store_id: [u8; 16]) -> Self {
         Self { env, paths, store_id }
@@ -99,8 +99,8 @@ impl Stages {
         self.paths.txn().join(name)
     }
 
-    /// Writes a file and makes it durable; its length and the checksum of the whole. `head.len`
-    /// is not looked at. After an error there is no file.
+    /// Writes a file and makes it durable; returns its length and the checksum of the whole.
+    /// Ignores `head.len`. After an error the file does not exist.
     pub fn write(&self, head: &StageHeader, rows: &[Rows]) -> Result<(u64, u64)> {
         let salt = self.env.rng.next_u64();
         let mut frames = Vec::new();
@@ -150,8 +150,8 @@ impl Stages {
         out
     }
 
-    /// The files that are there, by number, each with its header; `Err`: it has none that holds.
-    /// Their names are durable from here on; unfinished ones are removed.
+    /// The existing files, by number, each with its header; `Err` for an invalid header. Makes
+    /// their names durable and removes unfinished files.
     #[allow(clippy::type_complexity)]
     pub fn list(&self) -> Result<Vec<(u64, Result<StageHeader>)>> {
         let dir = self.paths.txn();
@@ -177,7 +177,7 @@ impl Stages {
         Ok(self.parse(number, &bytes)?.0)
     }
 
-    /// The header at the beginning of a file, with the salt and the header's length.
+    /// The header at the start of a file, with the salt and the header's length.
     fn parse(&self, number: u64, bytes: &[u8]) -> Result<(StageHeader, u64, usize)> {
         let file = show(&self.path(&name(number)));
         let corrupt = |offset, detail: &str| StorageError::corrupt(&file, offset, detail);
@@ -214,8 +214,8 @@ impl Stages {
         Ok((head, le_u64(bytes, 32), end + 8))
     }
 
-    /// Reads a file of at most `cap` bytes and verifies every frame: its header, its rows in the
-    /// order in which they were staged, and the checksum of the whole. What is missing is
+    /// Reads a file of at most `cap` bytes and verifies its header, every frame and the checksum of
+    /// the whole. Returns the rows in the order in which they were staged. A missing file is
     /// [`StorageError::Missing`].
     pub fn read(&self, number: u64, cap: u64) -> Result<(StageHeader, Vec<Rows>, u64)> {
         let mut rows: Vec<Rows> = Vec::new();
@@ -231,7 +231,8 @@ impl Stages {
         Ok((head, rows, sum))
     }
 
-    /// The same; `row` gets each row's topic and frame, and keeps nothing where this fails.
+    /// The same; calls `row` with each row's topic and frame. The caller discards the rows if this
+    /// fails.
     pub fn read_with(
         &self,
         number: u64,
@@ -253,8 +254,7 @@ impl Stages {
         Ok((head, sum))
     }
 
-    /// Removes a file; it is gone for good after [`Self::sync`]. One that is gone already is none
-    /// to remove.
+    /// Removes a file; the removal is durable after [`Self::sync`]. A missing file is not an error.
     pub fn unlink(&self, name: &str) -> Result<()> {
         let path = self.path(name);
         match self.env.fs.remove_file(&path) {
@@ -265,7 +265,7 @@ impl Stages {
         }
     }
 
-    /// Makes what is there, and what is not any more, durable.
+    /// Makes all created and removed names durable.
     pub fn sync(&self) -> Result<()> {
         self.sync_as("txn.dir")
     }
@@ -276,7 +276,8 @@ impl Stages {
     }
 }
 
-/// Verifies the frames from `start` on, unseals them and hands them out; how many rows there are.
+/// Verifies the frames from `start` on, unseals them and passes them to the caller; returns the
+/// number of rows.
 fn split(
     env: &Env,
     file: &str,
@@ -381,13 +382,13 @@ mod tests {
         for (at, &byte) in bytes.iter().enumerate() {
             file.write_all_at(&[byte ^ (1 << (at % 8))], at as u64).unwrap();
             let read = stages.read(1, u64::MAX);
-            assert!(read.is_err(), "byte {at} may change unnoticed");
+            assert!(read.is_err(), "a change of byte {at} is not detected");
             file.write_all_at(&[byte], at as u64).unwrap();
         }
         assert!(stages.read(1, u64::MAX).is_ok());
         for len in (0..bytes.len() as u64).rev() {
             file.set_len(len).unwrap();
-            assert!(stages.read(1, u64::MAX).is_err(), "cut at {len}");
+            assert!(stages.read(1, u64::MAX).is_err(), "truncated to {len}");
         }
         let other = Stages { store_id: [8; 16], ..stages.clone() };
         stages.write(&head(1), &[rows("a", &["one", "two"]), rows("b", &["3"])]).unwrap();

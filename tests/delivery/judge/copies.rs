@@ -1,16 +1,16 @@
-//! I7: copies are those of the source's records that the router selects, in their order, each
-//! once, and none is left out.
+//! I7: copies are the source records that the router selects, in their order, each once, without
+//! omission.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use topics_engine::{GapReason, Guarantee, RouterRequest, TopicMatch};
 
-use super::super::note::{Far, Note, Past, Written};
+use super::super::note::{Note, Past, Progress, Written};
 use super::super::see::{Seen, written};
 use super::records::{Placed, placed};
 use crate::oracle::{Observation, TopicObs};
 
-/// A router as the notes tell.
+/// One creation of a router, according to the notes.
 struct Life<'a> {
     name: &'a str,
     req: &'a RouterRequest,
@@ -26,8 +26,8 @@ struct Life<'a> {
 
 fn lives<'a>(past: &Past<'a>) -> Vec<Life<'a>> {
     let mut out: Vec<Life<'a>> = Vec::new();
-    for (far, note) in &past.notes {
-        let made = *far != Far::Begun;
+    for (progress, note) in &past.notes {
+        let made = *progress != Progress::Started;
         match note {
             Note::Routed { router, req, start, source_id, dest_id } => out.push(Life {
                 name: router,
@@ -45,7 +45,7 @@ fn lives<'a>(past: &Past<'a>) -> Vec<Life<'a>> {
                 }
             }
             Note::Dropped { topic } => {
-                let kept = past.kept(topic, *far);
+                let kept = past.kept(topic, *progress);
                 let of = |l: &&mut Life<'_>| l.req.source == *topic || l.req.dest == *topic;
                 for l in out.iter_mut().filter(of) {
                     (l.ending, l.ended) = (true, l.ended || kept);
@@ -67,7 +67,7 @@ pub fn judge(past: &Past<'_>, seen: &Seen, out: &mut Vec<String>) {
     for (name, of) in &names {
         let there = seen.routers.iter().find(|r| r.router == *name);
         let Some(last) = of.last() else { continue };
-        // It goes with a topic that was lost whole.
+        // A router is removed together with a topic that was lost completely.
         let ends = [(&last.req.source, last.source_id), (&last.req.dest, last.dest_id)];
         let ends = ends.iter().all(|(t, id)| topic(&seen.first, t, *id).is_some());
         if last.made && !last.ending && ends && there.is_none_or(|r| r.request != *last.req) {
@@ -99,7 +99,7 @@ fn topic<'o>(o: &'o Observation, name: &str, id: u64) -> Option<&'o TopicObs> {
     o.topic(name).filter(|t| t.state.topic_id == id)
 }
 
-/// Payload → seqs in a source: where it is, and where it was before a crash took it.
+/// Payload → seqs in a source: the current one, and those before a crash lost it.
 fn origins(past: &Past<'_>, id: u64, now: Option<&TopicObs>) -> BTreeMap<String, BTreeSet<u64>> {
     let mut out: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
     let mut put = |name: &str, seq| _ = out.entry(name.to_owned()).or_default().insert(seq);
@@ -120,7 +120,7 @@ fn origins(past: &Past<'_>, id: u64, now: Option<&TopicObs>) -> BTreeMap<String,
     out
 }
 
-/// Payload → seq in a topic, as far as any answer told.
+/// Payload → seq in a topic, as far as the answers tell.
 fn seqs(id: u64, now: Option<&TopicObs>, told: &Placed<'_>) -> BTreeMap<String, u64> {
     let told = told.get(&id).into_iter().flatten();
     let mut out: BTreeMap<String, u64> = told.map(|(seq, n)| ((*n).to_owned(), *seq)).collect();
@@ -135,8 +135,8 @@ fn selects(req: &RouterRequest, w: &Written) -> bool {
     })
 }
 
-/// Copies rise by their source's seqs, none is there twice, and each is what the source had. What
-/// a crash took from the source and was written to it again is another record.
+/// Copies ascend by source seq, each occurs once, and each has the payload of the source. A record
+/// that a crash removed from the source and that was written again is another record.
 fn order(
     past: &Past<'_>,
     life: &Life<'_>,
@@ -182,7 +182,7 @@ fn order(
     }
 }
 
-/// Router and source seq that a copy names.
+/// The router and source seq that a copy names.
 fn origin(meta: &[u8]) -> Option<(String, u64)> {
     let meta = text(meta);
     let (_, rest) = meta.split_once("_topics_router\":\"")?;
@@ -190,8 +190,8 @@ fn origin(meta: &[u8]) -> Option<(String, u64)> {
     Some((parts.next()?.to_owned(), parts.nth(2)?.parse().ok()?))
 }
 
-/// When the router rests, everything that its source has has been copied, and what the source had
-/// lost before is announced.
+/// When the router is idle, every record of the source has been copied, and earlier losses of the
+/// source are announced.
 fn complete(
     life: &Life<'_>,
     seen: &Seen,
@@ -208,7 +208,7 @@ fn complete(
         Some(r) if r.lag > 0 => out.push(format!("I7: {name} rests with {:?}", r)),
         _ => {}
     }
-    // Everything that was ever seen in the destination.
+    // Every copy that was ever seen in the destination.
     let mut copied = seqs(life.dest_id, None, told);
     for o in std::iter::once(&seen.first).chain(&seen.rests) {
         copied.extend(seqs(life.dest_id, topic(o, &req.dest, life.dest_id), &BTreeMap::new()));
@@ -221,7 +221,7 @@ fn complete(
     for r in source.records.iter().filter(wanted) {
         match copied.get(&text(&r.data)) {
             Some(at) => before = *at,
-            // Evicted at once: its seq was above that of the copy before.
+            // Evicted immediately: its seq was above that of the previous copy.
             None if dest.state.evict_floor > before + 1 => {}
             None => out.push(format!("I7: {name} left {} out", text(&r.data))),
         }

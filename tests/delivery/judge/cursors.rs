@@ -1,28 +1,29 @@
-//! I8: a stored cursor is where it was told to be, and `at_most_once` never hands out twice.
+//! I8: a stored cursor has the committed position, and `at_most_once` never delivers a record
+//! twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use topics_engine::ConsumerMode;
 
-use super::super::note::{Far, Note, Past};
+use super::super::note::{Note, Past, Progress};
 use super::super::see::Seen;
 
-/// What a consumer's cursor may be: the value that is certain, and those after it. `None`: there
-/// is no such consumer.
+/// The possible values of a consumer's cursor: the certain one, and later ones. `None`: the
+/// consumer does not exist.
 struct Cursor<'a> {
     topic: &'a str,
     may: Vec<Option<u64>>,
-    /// Handed out at most once, and not sought behind.
+    /// Delivered at most once, and not before a later seek position.
     handed: BTreeSet<u64>,
 }
 
 pub fn judge(past: &Past<'_>, seen: &Seen, out: &mut Vec<String>) {
     let mut all: BTreeMap<(u64, &str), Cursor<'_>> = BTreeMap::new();
     let mut dropped: BTreeMap<&str, usize> = BTreeMap::new();
-    for (i, (far, note)) in past.notes.iter().enumerate() {
+    for (i, (progress, note)) in past.notes.iter().enumerate() {
         match note {
             Note::Dropped { topic } => drop(dropped.insert(topic, i)),
-            _ => take(past, *far, note, &mut all),
+            _ => take(past, *progress, note, &mut all),
         }
     }
     for ((id, name), c) in &all {
@@ -35,14 +36,14 @@ pub fn judge(past: &Past<'_>, seen: &Seen, out: &mut Vec<String>) {
         let Some(s) = there else { continue };
         if s.info.mode == ConsumerMode::AtMostOnce {
             for seq in s.read.iter().filter(|seq| c.handed.contains(seq)) {
-                out.push(format!("{name}: {seq} is handed out twice"));
+                out.push(format!("{name}: {seq} is delivered twice"));
             }
         }
     }
     for s in &seen.consumers {
         let name = &s.info.name;
         if !all.keys().any(|(id, n)| *id == s.topic_id && n == name) {
-            out.push(format!("nobody created the consumer {name} of {}", s.info.topic));
+            out.push(format!("no call created the consumer {name} of {}", s.info.topic));
         }
         let due: Vec<u64> = s.live.iter().copied().filter(|q| *q > s.info.cursor).collect();
         if s.read != due {
@@ -53,7 +54,7 @@ pub fn judge(past: &Past<'_>, seen: &Seen, out: &mut Vec<String>) {
 
 fn take<'a>(
     past: &Past<'_>,
-    far: Far,
+    progress: Progress,
     note: &'a Note,
     all: &mut BTreeMap<(u64, &'a str), Cursor<'a>>,
 ) {
@@ -67,7 +68,7 @@ fn take<'a>(
     };
     match note {
         Note::Stored { topic, id, consumer, at } => {
-            set(topic, *id, consumer, *at, past.kept(topic, far));
+            set(topic, *id, consumer, *at, past.kept(topic, progress));
             if at.is_none()
                 && let Some(c) = all.get_mut(&(*id, *consumer))
             {
@@ -77,27 +78,27 @@ fn take<'a>(
         Note::Txn { unit, .. } => {
             for m in &unit.moves {
                 let at = Some(m.seq.max(m.before));
-                set(&m.topic, m.id, m.consumer, at, past.keeps(&m.topic, far, note));
+                set(&m.topic, m.id, m.consumer, at, past.keeps(&m.topic, progress, note));
             }
         }
         Note::Passed { topic, id, consumer, at } => {
             if let Some(c) = all.get_mut(&(*id, *consumer))
-                && past.kept(topic, far)
+                && past.kept(topic, progress)
             {
                 c.may.retain(|m| *m >= Some(*at));
             }
         }
         Note::Dealt { topic, id, consumer, at } => set(topic, *id, consumer, Some(*at), false),
         Note::Sought { topic, id, consumer, at } => {
-            set(topic, *id, consumer, Some(*at), past.kept(topic, far));
+            set(topic, *id, consumer, Some(*at), past.kept(topic, progress));
             if let Some(c) = all.get_mut(&(*id, *consumer)) {
                 c.handed.retain(|seq| seq <= at);
             }
         }
         Note::HandedOut { id, consumer, seqs, next } => {
-            // Durable before it is handed out, whatever the topic's class.
+            // A cursor is durable before its records are delivered, whatever the topic's class.
             if let Some(c) = all.get_mut(&(*id, *consumer)) {
-                if far != Far::Begun {
+                if progress != Progress::Started {
                     c.may.clear();
                     c.handed.extend(seqs);
                 }

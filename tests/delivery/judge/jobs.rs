@@ -1,10 +1,10 @@
-//! I6: a job is never lost, never in two places, never under two valid leases.
+//! I6: a job is never lost, never in two places, and never under two valid leases.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use topics_engine::JobState;
 
-use super::super::note::{Far, Leased, Note, Past, Written, error_of};
+use super::super::note::{Leased, Note, Past, Progress, Written, error_of};
 use super::super::see::{QueueSeen, written};
 
 pub fn judge(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
@@ -18,8 +18,8 @@ pub fn judge(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     counts(past, q, out);
 }
 
-/// Each job that must be there is in one place: given in the end, dead where it is, or a dead
-/// letter. None is in two, and none that was acked is back.
+/// Every job that must exist is in one place: claimable in the end, dead in the queue, or a dead
+/// letter. No job is in two places, and no acked job is back.
 fn places(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     let mut there: BTreeMap<&str, usize> = BTreeMap::new();
     let drained = q.drained.iter().map(|g| g.name.as_str());
@@ -32,10 +32,10 @@ fn places(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     let mut must: BTreeSet<&str> = BTreeSet::new();
     let mut gone: BTreeSet<&str> = BTreeSet::new();
     let mut acked: BTreeSet<&str> = BTreeSet::new();
-    for (far, note) in &past.notes {
+    for (progress, note) in &past.notes {
         match note {
-            Note::Put { .. } | Note::Txn { .. } if past.keeps("q", *far, note) => {
-                // A repeat says again what was put, and may have been acked since.
+            Note::Put { .. } | Note::Txn { .. } if past.keeps("q", *progress, note) => {
+                // A repeated call notes its puts again; they may have been acked since.
                 let puts = note.puts().into_iter().filter(|p| p.0 == "q").flat_map(|p| p.3);
                 must.extend(puts.map(|r| r.name.as_str()).filter(|n| !acked.contains(n)));
             }
@@ -44,7 +44,7 @@ fn places(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
         for job in note.acks() {
             must.remove(job.name.as_str());
             acked.insert(&job.name);
-            if past.keeps("q", *far, note) {
+            if past.keeps("q", *progress, note) {
                 gone.insert(&job.name);
             }
         }
@@ -60,9 +60,9 @@ fn places(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     }
 }
 
-/// What no claim gets any more has used up its deliveries, as far as the notes can tell.
+/// A job that no claim returns has used up its deliveries, as far as the notes tell.
 fn dead_in_place(q: &QueueSeen, name: &str, past: &Past<'_>) -> bool {
-    // The probe has given it once itself.
+    // The probe itself has claimed it once.
     if q.claimed.iter().any(|g| g.name == name) {
         return true;
     }
@@ -73,21 +73,21 @@ fn dead_in_place(q: &QueueSeen, name: &str, past: &Past<'_>) -> bool {
         })
 }
 
-/// The leases of a job that may be valid: the one that is certain, and those after it.
+/// The leases of a job that may be valid: the certain one, and later ones.
 #[derive(Default)]
-struct Held<'a> {
+struct PossibleLeases<'a> {
     may: Vec<Option<&'a Leased>>,
 }
 
 fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
-    let mut held: BTreeMap<u64, Held<'_>> = BTreeMap::new();
+    let mut possible: BTreeMap<u64, PossibleLeases<'_>> = BTreeMap::new();
     let mut all: Vec<&Leased> = Vec::new();
-    // After a redrive a job may be another record; what was in place before is settled no more.
+    // After a redrive a job may be another record, so earlier leases of the record are not checked.
     let mut unsure = false;
-    for (far, note) in &past.notes {
-        let kept = past.keeps("q", *far, note);
+    for (progress, note) in &past.notes {
+        let kept = past.keeps("q", *progress, note);
         let mut next = |job: &Leased, lease| {
-            let h = held.entry(job.seq).or_insert_with(|| Held { may: vec![None] });
+            let h = possible.entry(job.seq).or_insert_with(|| PossibleLeases { may: vec![None] });
             if kept {
                 h.may.clear();
             }
@@ -100,7 +100,7 @@ fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
             }
             Note::Extended(jobs) => jobs.iter().for_each(|j| next(j, Some(j))),
             Note::Released(jobs) => jobs.iter().for_each(|j| next(j, None)),
-            Note::Redriven => unsure |= *far == Far::Begun,
+            Note::Redriven => unsure |= *progress == Progress::Started,
             note => note.acks().iter().for_each(|j| next(j, None)),
         }
     }
@@ -108,7 +108,7 @@ fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     for l in &all {
         if q.valid.contains(&l.id) || q.valid_after.contains(&l.id) {
             valid.entry(l.seq).or_default().push(l.id);
-            let may = held.get(&l.seq).map(|h| h.may.as_slice()).unwrap_or_default();
+            let may = possible.get(&l.seq).map(|h| h.may.as_slice()).unwrap_or_default();
             if !may.iter().flatten().any(|m| m.id == l.id) {
                 out.push(format!("I6: the stale lease {} of {} is valid", l.id, l.seq));
             }
@@ -127,7 +127,7 @@ fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
         return;
     }
     let live: BTreeSet<u64> = q.peeked.iter().map(|j| j.seq).collect();
-    for (seq, h) in held.iter().filter(|(seq, _)| live.contains(seq)) {
+    for (seq, h) in possible.iter().filter(|(seq, _)| live.contains(seq)) {
         if let [Some(l)] = h.may.as_slice()
             && l.deadline > past.wall
             && !q.valid.contains(&l.id)
@@ -149,7 +149,7 @@ fn leases(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     }
 }
 
-/// A claim gives the lowest lane first, in seq order; nothing before its time; groups in order.
+/// A claim returns the lowest lane first, in seq order; no job before its time; groups in order.
 fn order(past: &Past<'_>, q: &QueueSeen, jobs: &BTreeMap<&str, &Written>, out: &mut Vec<String>) {
     let place = |name: &str, seq: u64| (jobs.get(name).and_then(|w| w.lane).unwrap_or(5), seq);
     let claimed: Vec<(u8, u64)> = q.claimed.iter().map(|g| place(&g.name, g.seq)).collect();
@@ -173,16 +173,16 @@ fn order(past: &Past<'_>, q: &QueueSeen, jobs: &BTreeMap<&str, &Written>, out: &
     }
 }
 
-/// A job whose promotion is kept does not wait for its due time again.
+/// A job with a durable promotion does not wait for its due time again.
 fn promotions(
     past: &Past<'_>,
     q: &QueueSeen,
     jobs: &BTreeMap<&str, &Written>,
     out: &mut Vec<String>,
 ) {
-    for (far, note) in &past.notes {
+    for (progress, note) in &past.notes {
         let Note::Promoted(promoted) = note else { continue };
-        if !past.keeps("q", *far, note) {
+        if !past.keeps("q", *progress, note) {
             continue;
         }
         for (seq, name) in promoted {
@@ -195,17 +195,17 @@ fn promotions(
     }
 }
 
-/// A job has the error of the latest nack that is certain, or of one after it.
+/// A job has the error of the latest certain nack, or of a later one.
 fn errors(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     if past.notes.iter().any(|(_, n)| matches!(n, Note::Redriven)) {
         return;
     }
     let mut may: BTreeMap<u64, Vec<Option<String>>> = BTreeMap::new();
-    for (far, note) in &past.notes {
+    for (progress, note) in &past.notes {
         let Note::Released(jobs) = note else { continue };
         for job in jobs {
             let errors = may.entry(job.seq).or_insert_with(|| vec![None]);
-            if past.keeps("q", *far, note) {
+            if past.keeps("q", *progress, note) {
                 errors.clear();
             }
             errors.push(error_of(jobs));
@@ -222,24 +222,25 @@ fn errors(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     }
 }
 
-/// Deliveries of durable leases are counted over a crash, and dead letters: those that came back too.
+/// Deliveries of durable leases are counted across a crash, and so are dead letters, including
+/// those that came back.
 fn counts(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     let redriven = past.notes.iter().any(|(_, n)| matches!(n, Note::Redriven));
     let (told, found) = (q.counted, q.lettered);
     let all = told.0 >= found.0 && told.1 >= found.1;
-    if past.kept("q", Far::Done) && !(told == found || (redriven && all)) {
+    if past.kept("q", Progress::Returned) && !(told == found || (redriven && all)) {
         out.push(format!("(dead-lettered, expired) is {told:?}, the letters are {found:?}"));
     }
     if redriven || !past.facts.leases_durable {
         return;
     }
     let mut given: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
-    for (far, note) in &past.notes {
+    for (progress, note) in &past.notes {
         if let Note::Claimed(jobs) = note {
             for j in jobs {
                 let n = given.entry(j.seq).or_default();
                 n.1 = n.1.max(j.deliveries);
-                if past.kept("q", *far) {
+                if past.kept("q", *progress) {
                     n.0 = n.0.max(j.deliveries);
                 }
             }
@@ -254,7 +255,7 @@ fn counts(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     }
     for j in q.peeked.iter().filter(|j| j.state == JobState::Leased) {
         if !given.contains_key(&j.seq) {
-            out.push(format!("I6: {} is leased to nobody", j.seq));
+            out.push(format!("I6: {} is leased without a worker", j.seq));
         }
     }
 }

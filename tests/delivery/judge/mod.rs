@@ -1,9 +1,9 @@
-//! What a recovery must show, given what had been called and answered. Pure: notes and a probe's
-//! findings in, problems out.
+//! The oracle of the delivery suite: what a recovery must serve, given the calls and their answers.
+//! Pure: takes notes and the results of a probe, returns problems.
 //!
-//! * `records`: what was written and shown stays as it was (I1, I2, I4, I5).
+//! * `records`: written and observed records stay unchanged (I1, I2, I4, I5).
 //! * `copies`: routers (I7).
-//! * `jobs`: leases, places, order of jobs (I6).
+//! * `jobs`: leases, locations and order of jobs (I6).
 //! * `cursors`: consumers (I8).
 //! * `units`: transactions (I5).
 
@@ -16,7 +16,7 @@ mod units;
 use super::note::Past;
 use super::see::Seen;
 
-/// Everything that is wrong with a recovery.
+/// All problems of a recovery.
 pub fn judge(past: &Past<'_>, seen: &Seen) -> Vec<String> {
     let mut out = seen.problems.clone();
     if out.iter().any(|p| p.contains("open is refused")) {

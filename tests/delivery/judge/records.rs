@@ -1,19 +1,19 @@
-//! What was written and shown: it keeps its seq and value, it stays while nothing takes it, and
-//! what was taken does not come back.
+//! Records: each keeps its seq and value, stays until something removes it, and does not come back
+//! after its removal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use topics_engine::TopicType;
 
-use super::super::note::{Far, Note, Past};
+use super::super::note::{Note, Past, Progress};
 use super::super::script::shown;
 use super::super::see::Seen;
 use crate::oracle::TopicObs;
 
-/// Topic id → seq → payload, as far as any answer told.
+/// Topic id → seq → payload, as far as the answers tell.
 pub type Placed<'a> = BTreeMap<u64, BTreeMap<u64, &'a str>>;
 
-/// Where acked writes and looks have placed payloads; contradictions among them.
+/// The positions of payloads according to acked writes and observations; reports contradictions.
 pub fn placed<'a>(past: &Past<'a>, out: &mut Vec<String>) -> Placed<'a> {
     let mut placed: Placed<'a> = BTreeMap::new();
     let mut put = |id: u64, seq: u64, name: &'a str| {
@@ -22,9 +22,9 @@ pub fn placed<'a>(past: &Past<'a>, out: &mut Vec<String>) -> Placed<'a> {
             out.push(format!("I2: seq {seq} of {id} was {old}, now {name}"));
         }
     };
-    for (far, note) in &past.notes {
+    for (progress, note) in &past.notes {
         match note {
-            _ if *far == Far::Begun => {}
+            _ if *progress == Progress::Started => {}
             Note::Look(all) => {
                 for t in all.values() {
                     t.records.iter().for_each(|(seq, name)| put(t.id, *seq, name));
@@ -83,12 +83,12 @@ fn dropped(past: &Past<'_>, topic: &str) -> bool {
     past.notes.iter().any(|(_, n)| matches!(n, Note::Dropped { topic: t } if t == topic))
 }
 
-/// The topic that was made last is there, and one that was deleted is not.
+/// The latest topic of a name exists, and a deleted one does not.
 fn present(past: &Past<'_>, seen: &Seen, topic: &str, out: &mut Vec<String>) {
     let mut must: Option<u64> = None;
     let mut gone = BTreeSet::new();
-    for (far, note) in &past.notes {
-        let kept = past.kept(topic, *far);
+    for (progress, note) in &past.notes {
+        let kept = past.kept(topic, *progress);
         match note {
             Note::Made { topic: t, id } if t == topic && kept => must = Some(*id),
             Note::Look(all) if kept => {
@@ -112,7 +112,7 @@ fn present(past: &Past<'_>, seen: &Seen, topic: &str, out: &mut Vec<String>) {
     }
 }
 
-/// I1: what is kept is there unless something takes it; what was taken stays away.
+/// I1: a durable record exists unless something removes it; a removed record stays away.
 fn stays(past: &Past<'_>, seen: &Seen, topic: &str, placed: &Placed<'_>, out: &mut Vec<String>) {
     let Some(t) = seen.first.topic(topic) else { return };
     let (id, config) = (t.state.topic_id, &t.state.config);
@@ -125,7 +125,7 @@ fn stays(past: &Past<'_>, seen: &Seen, topic: &str, placed: &Placed<'_>, out: &m
     };
     let taken = |seq: u64| deleted(seq) || (evicts && seq < t.state.evict_floor);
     let mut missing = BTreeSet::new();
-    for (_, note) in past.notes.iter().filter(|(far, n)| past.keeps(topic, *far, n)) {
+    for (_, note) in past.notes.iter().filter(|(progress, n)| past.keeps(topic, *progress, n)) {
         match note {
             Note::Look(all) => {
                 let Some(look) = all.get(topic).filter(|l| l.id == id) else { continue };
@@ -134,7 +134,7 @@ fn stays(past: &Past<'_>, seen: &Seen, topic: &str, placed: &Placed<'_>, out: &m
                 let before = told
                     .filter(|(seq, _)| look.records.last_key_value().is_some_and(|l| *seq < l.0));
                 for (seq, name) in before.filter(|(seq, _)| !look.records.contains_key(seq)) {
-                    // Expiry is not durable by itself: it is found again.
+                    // Expiry is not durable by itself: it is computed again.
                     if config.ttl_ms == 0 && t.get(*seq).is_some() {
                         out.push(format!("{topic}: {name} at {seq} was gone and is back"));
                     }
@@ -154,7 +154,7 @@ fn stays(past: &Past<'_>, seen: &Seen, topic: &str, placed: &Placed<'_>, out: &m
     }
 }
 
-/// I5: of a batch that nothing trims, all records are there or none.
+/// I5: of a batch that nothing trims, either all records exist or none.
 fn batches(past: &Past<'_>, seen: &Seen, topic: &str, out: &mut Vec<String>) {
     let Some(t) = seen.first.topic(topic) else { return };
     let c = &t.state.config;

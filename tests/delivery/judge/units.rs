@@ -1,9 +1,9 @@
-//! I5 over topics: a transaction is everywhere or nowhere, once; everywhere when it was acked. What
-//! is staged waits; what was given up does not come back.
+//! I5 across topics: a transaction is in all of its topics or in none, once; in all if it was
+//! acked. A staged part waits; an aborted one does not come back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::note::{Far, Note, Part, Past, Unit};
+use super::super::note::{Note, Past, Progress, StagePart, Unit};
 use super::super::script::shown;
 use super::super::see::{Seen, TxnsSeen};
 
@@ -12,9 +12,9 @@ type Topics = BTreeMap<String, super::super::note::Shown>;
 pub fn judge(past: &Past<'_>, seen: &Seen, txns: &TxnsSeen, out: &mut Vec<String>) {
     let topics = shown(&seen.first);
     let mut units: BTreeMap<usize, (&Unit, bool)> = BTreeMap::new();
-    for (far, note) in &past.notes {
+    for (progress, note) in &past.notes {
         if let Note::Txn { unit, .. } = note {
-            units.entry(unit.number).or_insert((unit, false)).1 |= *far != Far::Begun;
+            units.entry(unit.number).or_insert((unit, false)).1 |= *progress != Progress::Started;
         }
     }
     for (n, (unit, acked)) in &units {
@@ -41,7 +41,7 @@ pub fn judge(past: &Past<'_>, seen: &Seen, txns: &TxnsSeen, out: &mut Vec<String
     }
 }
 
-/// I5: in each topic its rows are one batch, in their order, each once; and in no other topic.
+/// I5: in each topic its rows are one batch, in order, each once; no other topic has them.
 fn together(past: &Past<'_>, topics: &Topics, unit: &Unit, out: &mut Vec<String>) {
     let n = unit.number;
     let routed = |topic: &str| {
@@ -60,7 +60,7 @@ fn together(past: &Past<'_>, topics: &Topics, unit: &Unit, out: &mut Vec<String>
                 continue;
             }
             if topic == "q" {
-                // Jobs go one by one.
+                // Jobs are removed one by one.
                 if found.len() > found.iter().map(|f| f.1).collect::<BTreeSet<_>>().len() {
                     out.push(format!("transaction {n}: jobs are there twice: {found:?}"));
                 }
@@ -84,7 +84,7 @@ fn trimmed(past: &Past<'_>, topic: &str) -> bool {
     })
 }
 
-/// What tells whether a transaction took place, as far as nothing else can have been the reason.
+/// The effects that prove or disprove a transaction, without those that may have another cause.
 fn signs(past: &Past<'_>, txns: &TxnsSeen, topics: &Topics, unit: &Unit) -> Vec<(String, bool)> {
     let mut out = Vec::new();
     for (topic, rows) in &unit.rows {
@@ -140,11 +140,11 @@ fn signs(past: &Past<'_>, txns: &TxnsSeen, topics: &Topics, unit: &Unit) -> Vec<
     out
 }
 
-/// Whether a job is certain to be in the queue while nobody acks it.
+/// Whether a job is certainly in the queue as long as no call acks it.
 fn was_there(past: &Past<'_>, name: &str) -> bool {
-    past.notes.iter().any(|(far, n)| {
+    past.notes.iter().any(|(progress, n)| {
         let jobs = n.puts().into_iter().filter(|p| p.0 == "q").flat_map(|p| p.3);
-        past.keeps("q", *far, n) && jobs.into_iter().any(|r| r.name == name)
+        past.keeps("q", *progress, n) && jobs.into_iter().any(|r| r.name == name)
     })
 }
 
@@ -156,20 +156,20 @@ fn other_acks(past: &Past<'_>, unit: &Unit, name: &str) -> bool {
     })
 }
 
-/// A stage as the notes tell.
+/// A stage, according to the notes.
 #[derive(Default)]
 struct Stage<'a> {
     /// Its parts, and whether they were acked.
-    parts: BTreeMap<u32, (&'a Part, bool)>,
-    /// Something that ends it had begun; had returned.
+    parts: BTreeMap<u32, (&'a StagePart, bool)>,
+    /// A call that ends it had begun; had returned.
     ending: bool,
     ended: bool,
 }
 
 fn known<'a>(past: &Past<'a>) -> BTreeMap<(&'a str, &'a str), Stage<'a>> {
     let mut all: BTreeMap<(&str, &str), Stage<'_>> = BTreeMap::new();
-    for (far, note) in &past.notes {
-        let done = *far != Far::Begun;
+    for (progress, note) in &past.notes {
+        let done = *progress != Progress::Started;
         match note {
             Note::Staged(p) | Note::Tried(p) => {
                 let s = all.entry((p.writer, p.stage)).or_default();
@@ -181,7 +181,7 @@ fn known<'a>(past: &Past<'a>) -> BTreeMap<(&'a str, &'a str), Stage<'a>> {
             }
             Note::Aborted { writer, stage } => {
                 let s = all.entry((writer, stage)).or_default();
-                // What a decision may name stays until the log has gone on.
+                // Files that a decision may name stay until the log has advanced.
                 (s.ending, s.ended) = (true, done && !s.ending);
             }
             Note::Txn { unit, .. } => {
@@ -209,12 +209,12 @@ fn waiting(past: &Past<'_>, writer: &str, stage: &str, parts: u32) -> bool {
     !aborted && (0..parts).all(acked)
 }
 
-/// What was staged and not ended waits; what was ended does not; nothing else waits.
+/// Stages that were staged and not ended wait; ended ones do not; no other stage exists.
 fn stages(past: &Past<'_>, txns: &TxnsSeen, out: &mut Vec<String>) {
     let all = known(past);
     for ((writer, stage), s) in &all {
         let is = txns.writers.get(writer).and_then(|w| w.staged.get(*stage)).copied();
-        let rows = |p: &Part| p.rows.iter().map(|r| r.1.len() as u64).sum::<u64>();
+        let rows = |p: &StagePart| p.rows.iter().map(|r| r.1.len() as u64).sum::<u64>();
         let acked = s.parts.values().filter(|p| p.1 && p.0.until > past.wall);
         let least = acked.clone().map(|p| rows(p.0)).sum::<u64>();
         let most = s.parts.values().map(|p| rows(p.0)).sum::<u64>();
@@ -233,7 +233,7 @@ fn stages(past: &Past<'_>, txns: &TxnsSeen, out: &mut Vec<String>) {
     }
     for (writer, w) in &txns.writers {
         if let Some(stage) = w.staged.keys().find(|s| !all.contains_key(&(*writer, s.as_str()))) {
-            out.push(format!("nobody staged {stage} of {writer}"));
+            out.push(format!("no call staged {stage} of {writer}"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Transactions of a script.
+//! The transactions of a script.
 
 use std::sync::Arc;
 
@@ -8,26 +8,26 @@ use topics_engine::{
 };
 use topics_env::sim::{CallFilter, CallKind, FaultKind};
 
-use super::super::note::{Leased, Moved, Note, Part, Span, Unit, Written};
+use super::super::note::{Leased, Moved, Note, Span, StagePart, Unit, Written};
 use super::{Script, new_record};
 
 /// How long a stage waits for its commit (the engine's default).
 pub const STAGE_TTL_MS: u64 = 3_600_000;
 
-/// What a call of a transaction came to, for a script.
+/// The outcome of a transaction call, for a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Came {
+pub enum TxnOutcome {
     Done(Committed),
-    /// Nothing happened, by this code.
+    /// Refused without effect, with this code.
     Refused(&'static str),
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown,
 }
 
-/// Rows by topic as a script asks for them: so many for each.
+/// The number of rows for each topic of a script's request.
 pub type Rows<'a> = &'a [(&'a str, usize)];
 
-/// The same rows, as a call takes them.
+/// The same rows in the form of a call.
 fn records(rows: &[(String, Vec<Written>)]) -> Vec<(&str, Vec<NewRecord<'_>>)> {
     rows.iter().map(|(t, all)| (t.as_str(), all.iter().map(new_record).collect())).collect()
 }
@@ -78,7 +78,7 @@ pub fn call(engine: &topics_engine::Engine, unit: &Unit) -> Result<Committed> {
 }
 
 /// Stages a part.
-pub fn stage(engine: &topics_engine::Engine, part: &Part) -> Result<topics_engine::Staged> {
+pub fn stage(engine: &topics_engine::Engine, part: &StagePart) -> Result<topics_engine::Staged> {
     let rows = records(&part.rows);
     let rows = lend(&rows);
     engine.stage(part.writer, &StageRequest { stage: part.stage, part: part.part, rows: &rows })
@@ -107,7 +107,7 @@ impl Unit {
         Self { acks: jobs.to_vec(), ..self }
     }
 
-    /// Where a cursor goes.
+    /// Moves a cursor.
     pub fn moves(mut self, topic: &str, consumer: &'static str, seq: u64) -> Self {
         self.moves.push(Moved { topic: topic.into(), id: 0, consumer, seq, before: 0 });
         self
@@ -127,7 +127,7 @@ impl Script {
         out
     }
 
-    /// Stages rows; a part that is there stays as it was. False: the disk failed.
+    /// Stages rows; an existing part stays unchanged. False: the disk failed.
     pub fn stage(
         &mut self,
         writer: &'static str,
@@ -138,7 +138,8 @@ impl Script {
         let rows = self.rows(rows);
         let now = self.now();
         let key = (writer, name, part);
-        let part = Arc::new(Part { writer, stage: name, part, rows, until: now + STAGE_TTL_MS });
+        let part =
+            Arc::new(StagePart { writer, stage: name, part, rows, until: now + STAGE_TTL_MS });
         let from = self.calls();
         let outcome = stage(&self.engine(), &part);
         match outcome {
@@ -159,14 +160,14 @@ impl Script {
         }
     }
 
-    /// Gives a stage up.
+    /// Aborts a stage.
     pub fn abort(&mut self, writer: &'static str, stage: &'static str) {
         let note = Note::Aborted { writer, stage };
         assert!(self.call(|e| e.abort_stage(writer, stage).unwrap(), |_| note));
         self.parts.retain(|k, _| (k.0, k.1) != (writer, stage));
     }
 
-    /// Lets a stage's time pass; it is swept.
+    /// Advances the clock past a stage's TTL, so that it is swept.
     pub fn sweep(&mut self, writer: &'static str, stage: &'static str) {
         self.pass(STAGE_TTL_MS + 1_000);
         let note = Note::Aborted { writer, stage };
@@ -176,14 +177,14 @@ impl Script {
         self.parts.retain(|k, _| (k.0, k.1) != (writer, stage));
     }
 
-    /// Time enough for a pass over transactions; it runs.
+    /// Advances the clock so that a pass over transactions runs.
     pub fn sweep_files(&mut self) {
         self.pass(6_000);
         self.engine().tick().unwrap();
     }
 
-    /// A transaction, with so many new rows where it is one call.
-    pub fn txn(&mut self, unit: Unit, rows: Rows<'_>) -> Came {
+    /// A transaction; in one call, with new rows.
+    pub fn txn(&mut self, unit: Unit, rows: Rows<'_>) -> TxnOutcome {
         let mut unit = Unit { number: self.units.len(), wall: self.now(), ..unit };
         unit.rows = self.rows(rows);
         for (stage, parts) in &unit.stages {
@@ -210,28 +211,33 @@ impl Script {
             unit.epoch = Some(answer.epoch);
         }
         let unit = Arc::new(unit);
-        let came = self.came(from, &unit, outcome);
-        if !matches!(came, Came::Refused(_)) {
+        let recorded = self.record_outcome(from, &unit, outcome);
+        if !matches!(recorded, TxnOutcome::Refused(_)) {
             self.units.push(unit);
         }
-        came
+        recorded
     }
 
-    /// The last transaction once more.
-    pub fn repeat(&mut self) -> Came {
+    /// Repeats the last transaction.
+    pub fn repeat(&mut self) -> TxnOutcome {
         let unit = self.units.last().cloned().unwrap();
         let from = self.calls();
         let outcome = call(&self.engine(), &unit);
-        self.came(from, &unit, outcome)
+        self.record_outcome(from, &unit, outcome)
     }
 
-    fn came(&mut self, from: usize, unit: &Arc<Unit>, outcome: Result<Committed>) -> Came {
+    fn record_outcome(
+        &mut self,
+        from: usize,
+        unit: &Arc<Unit>,
+        outcome: Result<Committed>,
+    ) -> TxnOutcome {
         let answer = match outcome {
             Ok(answer) => Some(answer),
             Err(Error::StorageUnavailable { .. }) => None,
             Err(e) => {
                 self.pass(1);
-                return Came::Refused(e.code());
+                return TxnOutcome::Refused(e.code());
             }
         };
         self.note(from, Note::Txn { unit: unit.clone(), answer: answer.clone() });
@@ -240,10 +246,10 @@ impl Script {
             let writer = unit.writer.unwrap_or("w");
             self.parts.retain(|k, _| (k.0, k.1) != (writer, *stage));
         }
-        answer.map_or(Came::Unknown, Came::Done)
+        answer.map_or(TxnOutcome::Unknown, TxnOutcome::Done)
     }
 
-    /// A write that nobody waits for: it is staged, and goes with the next group.
+    /// Writes without waiting: the write is staged and written with the next group.
     pub fn put_later(&mut self, topic: &str, n: usize) {
         let from = self.calls();
         let all = self.rows(&[(topic, n)]).remove(0).1;
@@ -262,8 +268,8 @@ impl Script {
         self.engine().append_async(topic, &req, Box::new(done));
     }
 
-    /// What was written with [`Self::put_later`] so far is noted; all of it has been answered.
-    pub fn settle(&mut self) {
+    /// Notes all writes of [`Self::put_later`] so far; all of them have been answered.
+    pub fn wait_idle(&mut self) {
         self.engine().drive();
         let told: Vec<_> = self.told.lock().unwrap().drain(..).collect();
         for (span, note) in told {
@@ -272,12 +278,12 @@ impl Script {
         }
     }
 
-    /// The next call of a kind on such a path fails.
+    /// Makes the next call of a kind on such a path fail.
     pub fn fail(&mut self, kind: CallKind, path: &str, how: FaultKind) {
         self.lives[self.lives.len() - 1].0.fail_nth(CallFilter::on_path(kind, path), 1, how);
     }
 
-    /// So many calls have failed that were to fail; nothing fails any more.
+    /// Checks that this number of calls failed as requested; no later call fails.
     pub fn failed(&mut self, calls: usize) {
         let fs = &self.lives[self.lives.len() - 1].0;
         assert_eq!(fs.faults_fired(), self.fired + calls, "calls that failed");

@@ -1,4 +1,4 @@
-//! What a recovery shows of transactions, and what it answers to those that come again.
+//! The state of transactions after a recovery, and the answers to repeated calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use topics_engine::{Committed, Engine};
 use topics_env::sim::{DiskImage, Survival};
 
-use super::super::note::{Part, Unit};
+use super::super::note::{StagePart, Unit};
 use super::super::script::{call, shown, stage};
 use super::{Mount, Probes, Seen};
 use crate::oracle::observe;
 
-/// A writer: its last epoch, and by stage how many parts and rows wait.
+/// A writer: its last epoch and, by stage, the number of waiting parts and rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriterSeen {
     pub last: Option<u64>,
@@ -24,11 +24,11 @@ pub struct TxnsSeen {
     pub writers: BTreeMap<&'static str, WriterSeen>,
     /// Cursors by topic id and consumer.
     pub cursors: BTreeMap<(u64, String), u64>,
-    /// What came again: the transaction's number and the code of the refusal.
+    /// Repeated calls: the transaction's number and the code of the error.
     pub again: Vec<(usize, Option<&'static str>)>,
 }
 
-/// How long a key is remembered at least.
+/// The minimum time that a key is remembered.
 const WINDOW_MS: u64 = 110_000;
 
 fn writer(engine: &Engine, name: &str) -> WriterSeen {
@@ -37,7 +37,7 @@ fn writer(engine: &Engine, name: &str) -> WriterSeen {
     WriterSeen { last: state.last_epoch, staged }
 }
 
-/// Looks, changing nothing.
+/// Observes without changing anything.
 pub fn look(engine: &Engine, probes: &Probes, seen: &mut Seen) {
     let mut out = TxnsSeen::default();
     let parts = probes.parts.iter().map(|p| p.writer);
@@ -67,7 +67,7 @@ fn places(engine: &Engine, wall: u64, unit: &Unit) -> BTreeMap<String, Vec<u64>>
     out
 }
 
-/// A recovered image, and what it is asked once more.
+/// A recovered image, and the repeated calls on it.
 struct Again<'a> {
     probes: &'a Probes,
     wall: u64,
@@ -89,7 +89,7 @@ impl Again<'_> {
         }
     }
 
-    /// The last transaction of each writer, and each key that is remembered, change nothing.
+    /// Repeating the last transaction of each writer, and each remembered key, changes nothing.
     fn repeat(&mut self, engine: &Engine) {
         let before = observe(engine, self.wall, 50).0;
         for unit in &self.probes.units {
@@ -119,7 +119,7 @@ impl Again<'_> {
         }
     }
 
-    /// An answer that says that it was done before, and where the rows are.
+    /// The answer must be marked as deduped and name the positions of the rows.
     fn deduped(&mut self, engine: &Engine, unit: &Unit, answer: topics_engine::Result<Committed>) {
         let Ok(answer) = answer else {
             return self.wrong(unit, &format!("its repeat is {answer:?}"));
@@ -130,7 +130,7 @@ impl Again<'_> {
         self.agrees(engine, unit, &answer);
     }
 
-    /// Where the answer says that rows are, they are; once.
+    /// The rows are where the answer says, once.
     fn agrees(&mut self, engine: &Engine, unit: &Unit, answer: &Committed) {
         let here = places(engine, self.wall, unit);
         for t in &answer.topics {
@@ -149,8 +149,8 @@ impl Again<'_> {
         }
     }
 
-    /// Each writer's next transaction: all of it, or a refusal and nothing. What was done, in
-    /// their order.
+    /// Each writer's next transaction takes effect completely, or is refused without effect.
+    /// Returns the outcomes in order.
     fn next(&mut self, engine: &Engine, again: &mut Vec<(usize, Option<&'static str>)>) {
         let probes = self.probes;
         let mut tried: Vec<&str> = Vec::new();
@@ -184,8 +184,8 @@ impl Again<'_> {
         }
     }
 
-    /// Parts that wait, once more: what is answered is durable.
-    fn parts(&mut self, engine: &Engine) -> Vec<Arc<Part>> {
+    /// Repeats waiting parts: an answered part is durable.
+    fn parts(&mut self, engine: &Engine) -> Vec<Arc<StagePart>> {
         let mut out = Vec::new();
         for part in &self.probes.parts {
             let listed = writer(engine, part.writer).staged.contains_key(part.stage);
@@ -197,15 +197,15 @@ impl Again<'_> {
     }
 }
 
-/// Power fails; nothing that was not synced survives.
+/// Cuts the power: un-synced data is lost.
 fn cut(mount: &Mount, probes: &Probes, wall: u64) -> Mount {
     let mut cursor = mount.fs.crash_cursor();
     cursor.seek(mount.fs.ops_len());
     Mount::new(&cursor.image(Survival::DropAll), probes, wall)
 }
 
-/// Recovers an image once more, and asks: what was answered, the next of each writer, parts that
-/// wait. What is answered now survives a power cut.
+/// Recovers an image again and repeats calls: answered ones, the next one of each writer, waiting
+/// parts. The new answers survive a power cut.
 pub fn again(image: &DiskImage, probes: &Probes, wall: u64, restage: bool, seen: &mut Seen) {
     let mut a = Again { probes, wall, problems: Vec::new() };
     let mut mount = Mount::new(image, probes, wall);
@@ -223,7 +223,7 @@ pub fn again(image: &DiskImage, probes: &Probes, wall: u64, restage: bool, seen:
         for part in waiting {
             let kept = writer(&engine, part.writer).staged.get(part.stage).copied();
             if kept.is_none_or(|(parts, _)| parts <= part.part) {
-                let Part { writer, stage, part, .. } = &*part;
+                let StagePart { writer, stage, part, .. } = &*part;
                 let text = format!("I1: part {part} of {stage} of {writer} was acked: {kept:?}");
                 a.problems.push(text);
             }

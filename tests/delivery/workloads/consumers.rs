@@ -1,4 +1,5 @@
-//! Both modes, commits, automatic commits, seeks; consumers and topics that go and come back.
+//! Both modes, commits, automatic commits, seeks; consumers and topics that are deleted and created
+//! again.
 
 use topics_engine::{ConsumerMode, Durability, SeekTo};
 
@@ -38,17 +39,17 @@ fn reads(s: &mut Script, durability: Durability) {
     }
 }
 
-/// Both modes over a topic that is synced.
+/// Both modes over a synced topic.
 pub fn modes(s: &mut Script) {
     reads(s, Durability::Fsync);
 }
 
-/// Both modes over a topic that is not.
+/// Both modes over a topic that is not synced.
 pub fn disk_modes(s: &mut Script) {
     reads(s, Durability::Disk);
 }
 
-/// Positions that are stored at the next read, and when a handle goes.
+/// Positions that are stored at the next read, and when a handle is dropped.
 pub fn auto_commit(s: &mut Script) {
     s.make("t", &class(Durability::Fsync));
     s.consume("t", "auto", ConsumerMode::AtLeastOnce, true);
@@ -76,7 +77,7 @@ pub fn auto_commit(s: &mut Script) {
     }
 }
 
-/// Consumers are deleted, their topic is; others of their names begin anew.
+/// Deletes consumers, then their topic; new ones of the same names start from scratch.
 pub fn recreated(s: &mut Script) {
     for round in 0..4 {
         s.make("t", &class(Durability::Disk));

@@ -9,7 +9,7 @@ use topics_engine::{ConfigPatch, Durability};
 
 use super::script::Script;
 
-/// A script with a name.
+/// A named script.
 pub struct Workload {
     pub name: &'static str,
     pub run: fn(&mut Script),
@@ -20,7 +20,7 @@ const fn w(name: &'static str, run: fn(&mut Script), shards: u32) -> Workload {
     Workload { name, run, shards }
 }
 
-/// All of them.
+/// All scripts.
 pub const ALL: &[Workload] = &[
     w("leases", queues::leases, 1),
     w("expiring_leases", queues::expiring_leases, 1),

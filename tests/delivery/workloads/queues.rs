@@ -50,7 +50,7 @@ pub fn leases(s: &mut Script) {
     }
 }
 
-/// Leases that run out and go to others.
+/// Leases that expire, so that other workers claim the jobs.
 pub fn expiring_leases(s: &mut Script) {
     s.make("q", &queue(0, false, Durability::Fsync));
     s.put("q", 6);
@@ -61,7 +61,7 @@ pub fn expiring_leases(s: &mut Script) {
         let c = s.claim("c", 2, None);
         let taken = |a: &&Leased| c.iter().any(|c| c.seq == a.seq);
         let taken: Vec<Leased> = a.iter().filter(taken).cloned().collect();
-        assert_ne!(taken, [], "what ran out goes first");
+        assert_ne!(taken, [], "expired jobs are claimed first");
         s.stale(&taken);
         s.ack(first(&c));
         if round == 2 {
@@ -74,7 +74,7 @@ pub fn expiring_leases(s: &mut Script) {
     }
 }
 
-/// Jobs that fail too often go to another topic.
+/// Jobs that fail too often move to another topic.
 pub fn dead_letters(s: &mut Script) {
     s.make("q", &queue(2, true, Durability::Fsync));
     for round in 0..3 {
@@ -93,7 +93,7 @@ pub fn dead_letters(s: &mut Script) {
     }
 }
 
-/// They come back.
+/// Dead letters move back.
 pub fn redrive(s: &mut Script) {
     s.make("q", &queue(1, true, Durability::Fsync));
     for round in 0..3 {
@@ -112,7 +112,7 @@ pub fn redrive(s: &mut Script) {
     s.checkpoint();
 }
 
-/// Without a dead-letter topic, dead jobs are revived where they are.
+/// Without a dead-letter topic, dead jobs are revived in the queue.
 pub fn dead_in_place(s: &mut Script) {
     s.make("q", &queue(1, false, Durability::Fsync));
     for _ in 0..3 {
@@ -127,7 +127,7 @@ pub fn dead_in_place(s: &mut Script) {
     }
 }
 
-/// Jobs that wait for their time: when written, and when given back.
+/// Delayed jobs: delayed when written, and when released.
 pub fn delays(s: &mut Script) {
     s.make("q", &queue(0, false, Durability::Fsync));
     for round in 0..5 {
@@ -212,7 +212,7 @@ pub fn lanes_groups(s: &mut Script) {
     s.put_with("q", 4, |i, w| w.lane = Some((9 - i % 4) as u8));
 }
 
-/// Jobs that expire are dead letters too.
+/// Expired jobs also become dead letters.
 pub fn expired_jobs(s: &mut Script) {
     s.make("q", &queue(3, true, Durability::Fsync));
     for round in 0..4 {
@@ -230,8 +230,7 @@ pub fn expired_jobs(s: &mut Script) {
     }
 }
 
-/// A queue whose writes are not synced, and whose leases are not logged: what a machine loses is
-/// lost whole.
+/// A queue with unsynced writes and unlogged leases: a power cut loses whole batches.
 pub fn disk_queue(s: &mut Script) {
     let patch = ConfigPatch { leases_durable: Some(false), ..queue(2, true, Durability::Disk) };
     s.make("q", &patch);

@@ -1,5 +1,5 @@
-//! Guarantees, filters, chains, fan-out, deletes and eviction in the destination, refusals, loss
-//! in the source, ends that go.
+//! Guarantees, filters, chains, fan-out, deletes and eviction in the destination, refusals, losses
+//! in the source, deleted topics.
 
 use topics_engine::{ConfigPatch, Discard, Durability, Guarantee, RouterRequest, TopicMatch};
 
@@ -68,7 +68,7 @@ pub fn at_least_once(s: &mut Script) {
     }
 }
 
-/// Copies of copies of copies.
+/// A chain of routers: copies of copies of copies.
 pub fn chain(s: &mut Script) {
     for (topic, c) in [("a", Durability::Disk), ("b", Durability::Fsync), ("c", Durability::Disk)] {
         s.make(topic, &class(c));
@@ -91,7 +91,7 @@ pub fn chain(s: &mut Script) {
     }
 }
 
-/// One source, three destinations of other classes and guarantees.
+/// One source, three destinations with different classes and guarantees.
 pub fn fan_out(s: &mut Script) {
     s.make("s", &class(Durability::Disk));
     s.make("x", &class(Durability::Disk));
@@ -114,7 +114,7 @@ pub fn fan_out(s: &mut Script) {
     }
 }
 
-/// A destination that refuses what is over its cap, and gets room again.
+/// A destination that rejects records over its cap, and later has capacity again.
 pub fn full(s: &mut Script) {
     s.make("s", &class(Durability::Disk));
     s.make("d", &ConfigPatch { durability: Some(Durability::Disk), ..cap(5, Discard::Reject) });
@@ -148,7 +148,7 @@ pub fn trimmed_source(s: &mut Script) {
         say(s, "s", 4);
         s.look();
         if round % 2 == 1 {
-            // No worker runs meanwhile: the cap takes what the router has not seen.
+            // No worker runs now: the cap evicts records that the router has not read.
             say(s, "s", 5);
             s.look();
             say(s, "s", 3);
@@ -164,7 +164,7 @@ pub fn trimmed_source(s: &mut Script) {
     }
 }
 
-/// A router that is deleted and made again.
+/// A router that is deleted and created again.
 pub fn rerouted(s: &mut Script) {
     s.make("s", &class(Durability::Disk));
     s.make("d", &class(Durability::Fsync));
@@ -185,7 +185,7 @@ pub fn rerouted(s: &mut Script) {
     }
 }
 
-/// Topics that go under their routers, and others of their names.
+/// Topics that are deleted under their routers, and new ones with the same names.
 pub fn dropped_ends(s: &mut Script) {
     for round in 0..4 {
         s.make("s", &class(Durability::Disk));

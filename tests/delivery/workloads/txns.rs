@@ -1,14 +1,14 @@
-//! Transactions: staged, in one call, with cursors and acks; repeated, stale, refused, given up,
-//! swept; beside direct writes and checkpoints; over disks that are full or fail.
+//! Transactions: staged, in one call, with cursors and acks; repeated, stale, refused, aborted,
+//! swept; concurrent with direct writes and checkpoints; on full and failing disks.
 
 use topics_engine::{ConfigPatch, ConsumerMode, Durability, Guarantee, RouterRequest, TopicType};
 use topics_env::sim::{CallKind, FaultKind};
 
 use super::super::note::Unit;
-use super::super::script::{Came, Script};
+use super::super::script::{Script, TxnOutcome};
 use super::class;
 
-/// Topics of these names, one of each class.
+/// One topic of each durability class, with these names.
 fn classes(s: &mut Script) {
     let all = [
         ("disk", Durability::Disk),
@@ -22,18 +22,18 @@ fn classes(s: &mut Script) {
 }
 
 #[track_caller]
-fn done(came: Came) {
-    assert!(matches!(&came, Came::Done(c) if !c.deduped), "{came:?}");
+fn done(outcome: TxnOutcome) {
+    assert!(matches!(&outcome, TxnOutcome::Done(c) if !c.deduped), "{outcome:?}");
 }
 
 #[track_caller]
-fn deduped(came: Came) {
-    assert!(matches!(&came, Came::Done(c) if c.deduped), "{came:?}");
+fn deduped(outcome: TxnOutcome) {
+    assert!(matches!(&outcome, TxnOutcome::Done(c) if c.deduped), "{outcome:?}");
 }
 
 #[track_caller]
-fn refused(came: Came, code: &str) {
-    assert_eq!(came, Came::Refused(code.to_owned().leak()));
+fn refused(outcome: TxnOutcome, code: &str) {
+    assert_eq!(outcome, TxnOutcome::Refused(code.to_owned().leak()));
 }
 
 /// Two parts over topics of every class, on different shards.
@@ -55,7 +55,7 @@ pub fn staged(s: &mut Script) {
     }
 }
 
-/// In one call: of a writer, with a key, of nobody.
+/// In one call: with a writer, with a key, with neither.
 pub fn one_call(s: &mut Script) {
     classes(s);
     let named = || Unit { writer: Some("w"), ..Unit::default() };
@@ -89,7 +89,7 @@ fn queue(durability: Durability, leases_durable: bool) -> ConfigPatch {
     }
 }
 
-/// Consume, process, produce: a cursor, acks and rows in one.
+/// Consume, process, produce: a cursor, acks and rows in one transaction.
 pub fn process(s: &mut Script) {
     s.make("in", &class(Durability::Disk));
     s.make("out", &class(Durability::Fsync));
@@ -123,7 +123,7 @@ pub fn process(s: &mut Script) {
     }
 }
 
-/// Jobs that make jobs, in a queue that logs no leases; without rows too.
+/// Jobs that create jobs, in a queue without logged leases; also without rows.
 pub fn fan_out(s: &mut Script) {
     s.make("q", &queue(Durability::Fsync, false));
     s.put("q", 3);
@@ -147,7 +147,7 @@ pub fn fan_out(s: &mut Script) {
     }
 }
 
-/// Repeats over every kind of end, and epochs that are over.
+/// Repeats across every kind of restart, and stale epochs.
 pub fn repeated(s: &mut Script) {
     s.make("t", &class(Durability::Disk));
     s.put("t", 2);
@@ -173,8 +173,8 @@ pub fn repeated(s: &mut Script) {
     }
 }
 
-/// Stages that are given up, that lack a part, that meet another head; then they are committed, or
-/// staged again.
+/// Stages that are aborted, lack a part, or meet another head; then they are committed, or staged
+/// again.
 pub fn aborted(s: &mut Script) {
     s.make("t", &class(Durability::Disk));
     let mut head = 0;
@@ -204,7 +204,7 @@ pub fn aborted(s: &mut Script) {
     }
 }
 
-/// Stages that nobody commits in time; others that are, and files that go.
+/// Stages that are not committed in time, others that are, and the removal of their files.
 pub fn swept(s: &mut Script) {
     s.make("t", &class(Durability::Fsync));
     for round in 1..6u64 {
@@ -226,7 +226,7 @@ pub fn swept(s: &mut Script) {
     }
 }
 
-/// Topics that go between stage and commit, and after it; others of their names.
+/// Topics that are deleted between stage and commit, and after it; new ones with the same names.
 pub fn dropped(s: &mut Script) {
     for round in 1..5u64 {
         s.make("t", &class(Durability::Disk));
@@ -248,7 +248,7 @@ pub fn dropped(s: &mut Script) {
         if round == 2 {
             s.kill();
         }
-        // It is created again, for what was staged for the one before it.
+        // The topic is created again for rows that were staged for the previous one.
         done(s.txn(Unit::of("w", round * 2 + 1).stages(&[("b", 1)]), &[]));
         s.look();
         s.drop_topic("u");
@@ -256,7 +256,7 @@ pub fn dropped(s: &mut Script) {
     }
 }
 
-/// Between direct writes that nobody waits for, over a log that turns over.
+/// Among direct writes without waiting, over a log that rotates.
 pub fn beside(s: &mut Script) {
     for (name, durability) in [("a", Durability::Disk), ("b", Durability::Disk)] {
         s.make(name, &class(durability));
@@ -268,11 +268,11 @@ pub fn beside(s: &mut Script) {
         s.stage("w", "s", 0, &[("a", 1), ("b", 2), ("c", 1)]);
         s.put_later("a", 1);
         done(s.txn(Unit::of("w", round).stages(&[("s", 1)]), &[]));
-        s.settle();
+        s.wait_idle();
         s.put_later("b", 1);
         s.put_later("c", 1);
         done(s.txn(Unit::default(), &[("b", 1), ("c", 2)]));
-        s.settle();
+        s.wait_idle();
         s.put("b", 3);
         match round {
             2 => s.checkpoint(),
@@ -282,7 +282,7 @@ pub fn beside(s: &mut Script) {
     }
 }
 
-/// Snapshots between every two steps.
+/// A checkpoint between every two steps.
 pub fn checkpointed(s: &mut Script) {
     s.make("t", &class(Durability::Disk));
     for round in 1..4u64 {
@@ -306,7 +306,7 @@ pub fn checkpointed(s: &mut Script) {
     }
 }
 
-/// What is beside the shard of the decisions, where a part fails.
+/// Creates topics outside the shard of the decisions, where a part fails.
 fn furnish(s: &mut Script) {
     for name in ["a", "b", "c", "d"] {
         s.make(name, &class(Durability::Disk));
@@ -318,8 +318,8 @@ fn furnish(s: &mut Script) {
 
 const ALL: [(&str, usize); 4] = [("a", 1), ("b", 2), ("c", 1), ("d", 1)];
 
-/// A disk that is full when the parts are written: what was decided is finished by a repeat, by a
-/// pass, by the next epoch, by a restart.
+/// A disk that is full when the parts are written: a repeat, a pass, the next epoch, or a restart
+/// completes the decision.
 pub fn full(s: &mut Script) {
     furnish(s);
     for round in 1..7u64 {
@@ -330,11 +330,11 @@ pub fn full(s: &mut Script) {
         let seq = s.engine().state("a", false).unwrap().head_seq;
         let shard = format!("shard-0{}", 1 + round % 2);
         s.fail(CallKind::Write, &shard, FaultKind::ENOSPC);
-        let came = s.txn(Unit::of("w", round).moves("a", "c", seq), &ALL);
-        assert_eq!(came, Came::Unknown);
+        let outcome = s.txn(Unit::of("w", round).moves("a", "c", seq), &ALL);
+        assert_eq!(outcome, TxnOutcome::Unknown);
         s.failed(1);
         s.look();
-        // Others go on, in the topics of the parts that are there and of those that are not.
+        // Other writes continue, in the topics of written and of unwritten parts.
         for topic in ["b", "c"] {
             s.pass(40_000);
             s.put(topic, 1);
@@ -369,8 +369,8 @@ pub fn undecided(s: &mut Script) {
         s.stage("w", stage, 0, &[("t", 2), ("u", 1)]);
         s.sync();
         s.fail(CallKind::Write, ".log", FaultKind::ENOSPC);
-        let came = s.txn(Unit::of("w", round).stages(&[(stage, 1)]), &[]);
-        assert_eq!(came, Came::Unknown);
+        let outcome = s.txn(Unit::of("w", round).stages(&[(stage, 1)]), &[]);
+        assert_eq!(outcome, TxnOutcome::Unknown);
         s.failed(1);
         s.look();
         s.pass(40_000);
@@ -396,8 +396,8 @@ pub fn undecided(s: &mut Script) {
     }
 }
 
-/// Syncs that fail: of the stage, of the decision, of a part. The shard is over; a restart says
-/// what was decided.
+/// Syncs that fail: of the stage, of the decision, of a part. The shard is poisoned; a restart
+/// tells the outcome.
 pub fn poisoned(s: &mut Script) {
     furnish(s);
     s.put("d", 1);
@@ -413,12 +413,12 @@ pub fn poisoned(s: &mut Script) {
         let shard = format!("shard-0{}", round % 3);
         s.fail(CallKind::SyncData, &shard, FaultKind::EIO);
         let unit = Unit::of("w", round).moves("a", "c", seq).stages(&[("s", 1)]);
-        assert_eq!(s.txn(unit, &[]), Came::Unknown);
+        assert_eq!(s.txn(unit, &[]), TxnOutcome::Unknown);
         s.failed(1);
-        assert_eq!(s.repeat(), Came::Unknown, "I10");
+        assert_eq!(s.repeat(), TxnOutcome::Unknown, "I10");
         s.kill();
         s.consume("a", "c", ConsumerMode::AtLeastOnce, false);
-        assert!(matches!(s.repeat(), Came::Done(_)));
+        assert!(matches!(s.repeat(), TxnOutcome::Done(_)));
         s.look();
         if round % 2 == 0 {
             s.checkpoint();
@@ -427,8 +427,8 @@ pub fn poisoned(s: &mut Script) {
     }
 }
 
-/// A stage whose name is not durable when the process dies: the next process finds it, and answers
-/// for it.
+/// A stage whose name is not durable when the process dies: the next process finds it and makes it
+/// durable.
 pub fn found(s: &mut Script) {
     s.make("t", &class(Durability::Disk));
     for round in 1..6u64 {
@@ -449,7 +449,7 @@ pub fn found(s: &mut Script) {
     }
 }
 
-/// Two writers at once, and one that nobody remembers.
+/// Two concurrent writers, and a transaction without a writer.
 pub fn writers(s: &mut Script) {
     s.make("t", &class(Durability::Disk));
     s.put("t", 9);
@@ -465,7 +465,7 @@ pub fn writers(s: &mut Script) {
             s.consume("t", "c", ConsumerMode::AtLeastOnce, false);
         }
         done(s.txn(Unit::of("v", round).stages(&[("y", 1), ("x", 1)]), &[]));
-        // A cursor that is further on stays.
+        // A cursor at a later position stays.
         done(s.txn(Unit::default().moves("t", "c", 1), &[("t", 1)]));
         s.abort("w", "z");
         match round {

@@ -1,4 +1,4 @@
-//! The verdict over one audit: everything that could be read while nothing else ran.
+//! The verdict about one audit: a read of everything while no other work ran.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use super::{Call, Judge, Route, Run, State, Topic};
 use crate::realfs::event::UNKNOWN;
 use crate::realfs::payload::Origin;
 
-/// What an audit read of one topic.
+/// The records of one topic in an audit.
 #[derive(Debug, Default)]
 struct Found {
     head: u64,
@@ -21,7 +21,7 @@ impl Found {
     }
 }
 
-/// An audit that has begun.
+/// An audit in progress.
 #[derive(Debug)]
 pub(super) struct AuditState {
     pub name: String,
@@ -55,7 +55,7 @@ impl AuditState {
     }
 }
 
-/// Missing records of one topic, in few words.
+/// A summary of the missing records of one topic.
 fn ranges(seqs: &[(u64, Origin)]) -> String {
     let (first, last) = (seqs[0], seqs[seqs.len() - 1]);
     let ops: HashSet<u64> = seqs.iter().map(|(_, o)| o.op).collect();
@@ -91,7 +91,7 @@ impl Judge {
                 problems.push(text);
             }
             if self.reopened {
-                // Recovery syncs what it serves.
+                // Everything that a recovery serves is durable.
                 topic.facts.values_mut().for_each(|f| f.durable = true);
             }
         }
@@ -120,7 +120,7 @@ impl Judge {
         })
     }
 
-    /// I1: what was acked or shown is there, deleted, or, after a power cut, reported.
+    /// I1: every acked or read record exists, was deleted, or is reported after a power cut.
     fn missing(
         &mut self,
         name: &str,
@@ -158,7 +158,7 @@ impl Judge {
         }
     }
 
-    /// What an acked delete took, or an audit found gone, is not there.
+    /// Records that an acked delete removed, or that an audit missed, must not come back.
     fn returned(&self, name: &str, topic: &Topic, found: &Found, problems: &mut Vec<String>) {
         let there = found.seqs.keys().filter_map(|s| Some((*s, topic.facts.get(s)?)));
         for (seq, fact) in there {
@@ -170,7 +170,7 @@ impl Judge {
         }
     }
 
-    /// I5: of the rows of a call all are there, but for those that were deleted, moved or lost.
+    /// I5: either all rows of a call exist, except deleted, moved or lost ones, or none.
     fn whole(&self, name: &str, topic: &Topic, audit: &AuditState, problems: &mut Vec<String>) {
         let found = &audit.topics[name];
         let mut calls: HashMap<u64, u32> = HashMap::new();
@@ -205,7 +205,7 @@ impl Judge {
             || topic.acks.get(&seq).is_some_and(possible)
     }
 
-    /// I4: a seq below the head that is not there was deleted, moved, or is announced.
+    /// I4: a missing seq below the head was deleted, moved, or is announced.
     fn holes(&self, name: &str, topic: &Topic, found: &Found, problems: &mut Vec<String>) {
         let moves = |r: &Route| matches!(r, Route::DeadLetters { queue, .. } if queue == name);
         if self.routes.iter().any(moves) {
@@ -222,8 +222,8 @@ impl Judge {
         }
     }
 
-    /// Nothing is left to do in the background: routers and dead letters are done, transactions
-    /// are everywhere or nowhere.
+    /// No background work is left: routers and dead letters are done, transactions are complete or
+    /// absent.
     fn settled(&self, audit: &AuditState, problems: &mut Vec<String>) {
         let read = |topic: &str| {
             let seqs = audit.topics.get(topic).map(|f| f.seqs.values().copied());
@@ -258,8 +258,8 @@ impl Judge {
         }
     }
 
-    /// What failed, and is not there when the engine was opened anew, did not happen. A
-    /// transaction that was decided is published later.
+    /// A failed call without an effect at the next open had none. A decided transaction is
+    /// published later.
     fn absent(&mut self, audit: &AuditState) {
         let mut there = HashSet::new();
         for found in audit.topics.values() {

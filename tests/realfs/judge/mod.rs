@@ -1,7 +1,7 @@
-//! What a journal promises against what its audits read.
+//! Compares the acks of a journal with the records that its audits read.
 //!
-//! acked ⊆ readable ∪ reported; readable ⊆ attempted; batches whole; seq → value never changes; a
-//! seq is given once; what failed may be there or not, but never in contradiction.
+//! acked ⊆ readable ∪ reported; readable ⊆ attempted; batches complete; seq → value never changes;
+//! a seq is assigned once; a failed call may or may not have an effect, without contradiction.
 
 mod audit;
 #[cfg(test)]
@@ -15,10 +15,10 @@ use self::audit::AuditState;
 use super::event::{Call, End, Event, Placed, Run};
 use super::payload::Origin;
 
-/// Problems of one kind that a run reports; more of them say the same.
+/// The maximum number of reported problems of one kind.
 const MOST_OF_A_KIND: usize = 2;
 
-/// How records get from one topic to another.
+/// A path of records from one topic to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// A router copies; `once`: exactly once.
@@ -27,13 +27,13 @@ pub enum Route {
     DeadLetters { queue: String, dest: String },
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It has not ended: the process did.
+    /// It has not ended, because the process ended.
     Open,
     Acked,
-    /// It failed, and may have happened.
+    /// It failed, with an unknown outcome.
     Failed,
     /// It has no effect, or an audit showed that it had none.
     Absent,
@@ -49,16 +49,16 @@ struct Op {
     places: BTreeMap<String, u64>,
 }
 
-/// A record that was acked or shown.
+/// An acked or read record.
 #[derive(Clone, Debug)]
 struct Fact {
     origin: Origin,
     begun: usize,
-    /// The event that acked or first showed it.
+    /// The event that acked or first read it.
     known: usize,
-    /// Whether a power cut leaves it.
+    /// Whether it survives a power cut.
     durable: bool,
-    /// Whether an audit found it deleted, or reported as lost.
+    /// Whether an audit found it deleted or reported as lost.
     gone: bool,
 }
 
@@ -71,24 +71,24 @@ struct Topic {
     deletes: Vec<(u64, u64)>,
     /// Calls that ack a job.
     acks: HashMap<u64, u64>,
-    /// Where the copy of another topic's record lies.
+    /// The positions of copies of another topic's records.
     copies: HashMap<Origin, u64>,
 }
 
 /// Figures of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
-    /// Records that were acked.
+    /// Acked records.
     pub acked: u64,
-    /// Those of them that a power cut leaves.
+    /// Acked records that survive a power cut.
     pub synced: u64,
     /// Calls that failed.
     pub refused: u64,
-    /// Records that audits read.
+    /// Records that the audits read.
     pub read: u64,
-    /// Records that a power cut took, each of them reported.
+    /// Reported records that power cuts lost.
     pub lost: u64,
-    /// Power cuts that took any.
+    /// Power cuts that lost records.
     pub tails: u64,
 }
 
@@ -99,17 +99,17 @@ pub struct Judge {
     ops: HashMap<u64, Op>,
     topics: BTreeMap<String, Topic>,
     audit: Option<AuditState>,
-    /// Events so far.
+    /// The number of events so far.
     at: usize,
-    /// The last process ended by a power cut, and nothing was audited since.
+    /// Whether the last process ended by a power cut, without an audit since.
     power: bool,
     /// A process has ended since the last audit.
     reopened: bool,
-    /// How often each kind of problem was found.
+    /// The number of problems of each kind.
     kinds: HashMap<String, usize>,
     /// What was found wrong.
     pub problems: Vec<String>,
-    /// What was seen.
+    /// The figures of the run.
     pub figures: Figures,
 }
 
@@ -120,7 +120,7 @@ impl Judge {
         Self { routes, ..Self::default() }
     }
 
-    /// Takes the next event into account.
+    /// Applies the next event.
     pub fn hear(&mut self, event: &Event) {
         self.at += 1;
         match event {
@@ -164,7 +164,7 @@ impl Judge {
         }
     }
 
-    /// Tells a problem that the parent found.
+    /// Adds a problem that the parent detected.
     pub fn problem(&mut self, text: String) {
         let kind: String = text.chars().filter(|c| !c.is_ascii_digit()).collect();
         let seen = self.kinds.entry(kind).or_default();
@@ -221,7 +221,7 @@ impl Judge {
         }
     }
 
-    /// A topic answers under this id; nothing deletes topics, so that it stays.
+    /// Records the id of a topic. Nothing deletes topics, so it never changes.
     fn is_topic(&mut self, name: &str, id: u64) {
         let was = self.topic(name).id.replace(id);
         if let Some(was) = was.filter(|was| *was != id) {
@@ -229,7 +229,7 @@ impl Judge {
         }
     }
 
-    /// Records lie at these seqs: an ack or a reader says so.
+    /// Records the positions of records, from an ack or a reader.
     fn shown(&mut self, run: &Run) {
         let Run { topic, seq, origin, len, .. } = run;
         let Some(op) = self.ops.get(&origin.op) else {
@@ -282,7 +282,7 @@ impl Judge {
             self.problem(format!("audit {} did not end", audit.name));
         }
         if how == End::PowerCut {
-            // What was deleted may come back where the class does not survive this.
+            // Deleted records may come back if the delete's class does not survive this end.
             for op in self.ops.values_mut() {
                 let topic = match &op.call {
                     Call::Delete { topic, .. } => topic,
@@ -297,7 +297,7 @@ impl Judge {
         }
     }
 
-    /// Whether a delete may have taken a record, and whether one must have.
+    /// Whether a delete may have removed a record, and whether one must have.
     fn deleted(&self, topic: &Topic, seq: u64, fact: &Fact) -> (bool, bool) {
         let (mut may, mut must) = (false, false);
         let below = topic.deletes.iter().filter(|(_, before)| seq < *before).map(|(op, _)| op);
@@ -310,7 +310,7 @@ impl Judge {
 }
 
 impl Topic {
-    /// Puts records at their seqs; says what is there already.
+    /// Records positions; reports a conflict with earlier ones.
     fn place(
         &mut self,
         name: &str,

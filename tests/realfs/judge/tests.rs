@@ -1,4 +1,4 @@
-//! A judge that lets something pass is worse than none.
+//! Tests of the judge: it must report every wrong journal.
 
 use super::*;
 

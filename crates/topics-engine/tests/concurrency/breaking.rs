@@ -5,7 +5,7 @@ use std::io::Read;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use topics_env::sync::model::{self, Deed, Site};
+use topics_env::sync::model::{self, Site, SyncOp};
 
 use crate::runner::{Model, each, explore, release, setting};
 use crate::world;
@@ -61,19 +61,19 @@ const SYNCS: &[(&str, &str)] = &[("commit", "wal.group")];
 /// Explores one model with one site broken, when that is what the arguments ask for. The exit code
 /// says whether it was noticed.
 pub fn child(models: &[Model], args: &[String]) -> Option<ExitCode> {
-    let [flag, name, file, line, deed] = args else { return None };
+    let [flag, name, file, line, op] = args else { return None };
     if flag != "--broken" {
         return None;
     }
     std::panic::set_hook(Box::new(|_| {}));
     let model = *models.iter().find(|m| m.name == name)?;
-    if deed == "Sync" {
+    if op == "Sync" {
         world::without(file.clone().leak());
     }
-    let deeds = [Deed::Notify, Deed::Store, Deed::Change, Deed::Step];
-    let deed = deeds.into_iter().find(|d| format!("{d:?}") == *deed);
+    let ops = [SyncOp::Notify, SyncOp::Store, SyncOp::Change, SyncOp::Step];
+    let op = ops.into_iter().find(|d| format!("{d:?}") == *op);
     let line = line.parse().ok()?;
-    model::break_site(deed.map(|deed| Site { file: file.clone().leak(), line, deed }));
+    model::break_site(op.map(|op| Site { file: file.clone().leak(), line, op }));
     let outcome = explore(model, setting("TOPICS_BROKEN_SCHEDULES", 2000) as usize, true);
     match outcome {
         Ok(_) => Some(ExitCode::SUCCESS),
@@ -85,9 +85,9 @@ pub fn child(models: &[Model], args: &[String]) -> Option<ExitCode> {
 }
 
 /// What became of a process: what it noticed, or nothing.
-fn noticed(model: &Model, file: &str, line: u32, deed: &str) -> Option<String> {
+fn noticed(model: &Model, file: &str, line: u32, op: &str) -> Option<String> {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--broken", model.name, file, &line.to_string(), deed])
+        .args(["--broken", model.name, file, &line.to_string(), op])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -127,8 +127,8 @@ fn exempt(site: &Site, line: &str) -> Option<&'static str> {
 }
 
 /// What every break of must be noticed: what wakes, and what comes before a wait.
-fn must_be_noticed(deed: Deed) -> bool {
-    matches!(deed, Deed::Notify | Deed::Step)
+fn must_be_noticed(op: SyncOp) -> bool {
+    matches!(op, SyncOp::Notify | SyncOp::Step)
 }
 
 /// Breaks every site that the models have passed; how many breaks nothing noticed.
@@ -140,7 +140,7 @@ pub fn all(seen: &[(Model, Option<Vec<Site>>)]) -> usize {
     sites.retain(|s| s.file.contains("crates/topics-") && !s.file.contains("/tests/"));
     if !release() {
         // On a commit: what is found within a few schedules.
-        sites.retain(|s| must_be_noticed(s.deed));
+        sites.retain(|s| must_be_noticed(s.op));
     }
     let outcomes = each(&sites, |site| {
         let line = source(site);
@@ -148,18 +148,18 @@ pub fn all(seen: &[(Model, Option<Vec<Site>>)]) -> usize {
             return (format!("not asked: {why}"), false);
         }
         let passing = seen.iter().filter(|s| s.1.iter().flatten().any(|x| x == site));
-        let deed = format!("{:?}", site.deed);
-        let ask = |m: &Model| Some((m.name, noticed(m, site.file, site.line, &deed)?));
+        let op = format!("{:?}", site.op);
+        let ask = |m: &Model| Some((m.name, noticed(m, site.file, site.line, &op)?));
         let found = passing.map(|s| &s.0).find_map(ask);
         match found {
             Some((name, what)) => (format!("{name}: {what}"), false),
             // A store or a change that nothing here depends on is only reported.
-            None => ("NOT NOTICED".into(), must_be_noticed(site.deed)),
+            None => ("NOT NOTICED".into(), must_be_noticed(site.op)),
         }
     });
     for (site, (outcome, _)) in sites.iter().zip(&outcomes) {
         let at = format!("{}:{}", site.file.trim_start_matches("crates/"), site.line);
-        println!("  {:<7} {at:<52} {outcome}", format!("{:?}", site.deed));
+        println!("  {:<7} {at:<52} {outcome}", format!("{:?}", site.op));
     }
     let mut unnoticed = outcomes.iter().filter(|o| o.1).count();
     for (name, sync) in SYNCS.iter().filter(|s| seen.iter().any(|m| m.0.name == s.0)) {

@@ -141,7 +141,7 @@ pub fn main(models: &[Model]) -> ExitCode {
             Ok(n) => {
                 println!("test concurrency::{} ... ok ({n} schedules, {took:.1} s)", m.name);
                 // Each runs on a thread of its own from here on, so that sites are not mixed.
-                (*m, Some(model::take_sites().into_iter().collect()))
+                (*m, Some(model::visited_sites().into_iter().collect()))
             }
             Err(e) => {
                 println!("test concurrency::{} ... FAILED ({took:.1} s)\n{e}", m.name);

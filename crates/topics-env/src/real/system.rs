@@ -10,12 +10,12 @@ use crate::{Clock, Env, Fs, Rng};
 /// Which I/O backend to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// The faster one by measurement: `Posix` (docs/decisions/0002).
+    /// `Posix`, the faster backend in measurements (docs/decisions/0002).
     #[default]
     Auto,
     /// `pwrite` and `fdatasync`.
     Posix,
-    /// io_uring; an error where the kernel does not offer it.
+    /// io_uring; fails if the kernel does not offer it.
     Uring,
 }
 
@@ -72,12 +72,12 @@ impl Clock for SystemClock {
     }
 }
 
-/// The entropy of the system. Holds no descriptor.
+/// The entropy of the system. Keeps no open descriptor.
 #[derive(Debug)]
 pub struct OsRng(());
 
 impl OsRng {
-    /// Tries the source.
+    /// Opens the source and reads from it once.
     pub fn new() -> io::Result<Self> {
         let rng = Self(());
         rng.try_fill(&mut [0; 16])?;
@@ -103,8 +103,8 @@ impl OsRng {
 }
 
 impl Rng for OsRng {
-    /// The source does not fail once it was read; were it to, numbers that are not random would
-    /// break promises, so the process ends.
+    /// A source that worked once does not fail later. If it does, the process ends, because
+    /// predictable numbers would break guarantees.
     fn fill(&self, buf: &mut [u8]) {
         if self.try_fill(buf).is_err() {
             log::error!("the system's entropy cannot be read");

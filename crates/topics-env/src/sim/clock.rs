@@ -1,10 +1,10 @@
-//! Time that only a test moves, and seeded randomness.
+//! A clock that only a test advances, and seeded randomness.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Clock, Rng};
 
-/// A clock that stands still until it is moved.
+/// A clock that advances only when a test advances it.
 #[derive(Debug)]
 pub struct SimClock {
     wall_ms: AtomicU64,
@@ -12,23 +12,23 @@ pub struct SimClock {
 }
 
 impl SimClock {
-    /// A clock at this wall time, its monotonic side at one second.
+    /// A clock at this wall time; its monotonic time starts at one second.
     pub fn new(wall_ms: u64) -> Self {
         Self { wall_ms: AtomicU64::new(wall_ms), mono_ns: AtomicU64::new(1_000_000_000) }
     }
 
-    /// Lets time pass, on both sides.
+    /// Advances wall time and monotonic time.
     pub fn advance_ms(&self, ms: u64) {
         self.advance_ns(ms * 1_000_000);
         self.wall_ms.fetch_add(ms, Ordering::SeqCst);
     }
 
-    /// Lets nanoseconds pass on the monotonic side only.
+    /// Advances monotonic time only.
     pub fn advance_ns(&self, ns: u64) {
         self.mono_ns.fetch_add(ns, Ordering::SeqCst);
     }
 
-    /// Steps the wall clock either way; monotonic time does not notice.
+    /// Steps the wall clock in either direction; monotonic time stays.
     pub fn step_wall_ms(&self, delta: i64) {
         let step = |wall: u64| Some(wall.saturating_add_signed(delta));
         let _ = self.wall_ms.fetch_update(Ordering::SeqCst, Ordering::SeqCst, step);

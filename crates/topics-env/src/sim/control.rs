@@ -1,4 +1,5 @@
-//! The simulated file system as a test holds it: images, crash points, faults, the monitor.
+//! The control interface of the simulated file system for tests: images, crash points, faults, the
+//! order monitor.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,15 +12,15 @@ use super::journal::{Op, PageFate, Scope};
 use super::state::State;
 use crate::sync::Mutex;
 
-/// A broken rule of order, seen by the monitor.
+/// A violation of an ordering rule, detected by the monitor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// A rename of a file that had bytes no sync had covered.
+    /// A rename of a file with bytes that no sync covered.
     RenameUnsynced {
         /// The index of the rename in the journal.
         op: usize,
-        /// The name given.
+        /// The new name.
         path: String,
     },
 }
@@ -29,7 +30,7 @@ pub enum Violation {
 pub enum DeferUntil {
     /// The next mutating call.
     Call,
-    /// So many mutating calls.
+    /// This number of mutating calls.
     Calls(usize),
     /// The next rename to a path that contains this text.
     Rename(&'static str),
@@ -55,14 +56,14 @@ impl SimFs {
         Self::from_image(&DiskImage::empty())
     }
 
-    /// Mounts an image, unlocked and with an empty journal. What a crash left is durable; what
-    /// a killed process left is as durable as it was.
+    /// Mounts an image, unlocked and with an empty journal. The bytes of a crash image are durable;
+    /// the bytes of a kill image keep their state: durable or still un-synced.
     pub fn from_image(image: &DiskImage) -> Self {
         Self { state: Arc::new(Mutex::new(State::new(image))) }
     }
 
-    /// What the next process sees after this one is killed: all that was written, durable or
-    /// not, on the same boot and mount. A later power cut can still lose what was not synced.
+    /// The disk as the next process sees it after this process is killed: every write, durable or
+    /// not, on the same boot and mount. A later power cut can still lose un-synced bytes.
     pub fn kill_image(&self) -> DiskImage {
         let state = self.state.lock();
         DiskImage {
@@ -77,9 +78,9 @@ impl SimFs {
     }
 
     /// [`Self::kill_image`], but the write-back of un-synced pages fails before the next process
-    /// looks: of all of them where `seed` is 0, otherwise of about half. Reads return what was
-    /// durable, and the next sync of each file concerned reports the error, once. `None` where no
-    /// page was un-synced.
+    /// reads them: of all pages if `seed` is 0, otherwise of about half. Reads return the durable
+    /// bytes, and the next sync of each affected file reports the error once. `None` if no page was
+    /// un-synced.
     pub fn failed_write_back_image(&self, seed: u64) -> Option<DiskImage> {
         let state = self.state.lock();
         DiskImage::with_failed_write_back(&state.disk, seed, (state.boot, state.mount))
@@ -90,7 +91,7 @@ impl SimFs {
         self.state.lock().journal.len()
     }
 
-    /// The mutating call with this index, for a person.
+    /// A readable description of the mutating call with this index.
     pub fn describe_op(&self, index: usize) -> String {
         let state = self.state.lock();
         let Some(entry) = state.journal.get(index) else { return "none".to_owned() };
@@ -117,8 +118,8 @@ impl SimFs {
         CrashCursor::new(state.base.clone(), journal, state.boot, state.mount)
     }
 
-    /// Every distinct disk that a power cut right after the first `after_ops` mutating calls, or
-    /// in the midst of the last of them, may leave.
+    /// Every distinct disk that a power cut can leave immediately after the first `after_ops`
+    /// mutating calls or during the last of them.
     pub fn crash_states(
         &self,
         after_ops: usize,
@@ -131,7 +132,7 @@ impl SimFs {
         cursor.states(seed, options, visit);
     }
 
-    /// [`Self::crash_states`] of every crash point, from none of the calls to all of them.
+    /// [`Self::crash_states`] of every crash point, from before the first call to after the last.
     pub fn all_crash_states(
         &self,
         seed: u64,
@@ -147,12 +148,12 @@ impl SimFs {
         }
     }
 
-    /// Lets the `nth` matching call from now (the first is 1) fail, once.
+    /// Makes the `nth` matching call from now (the first is 1) fail, once.
     pub fn fail_nth(&self, calls: impl Into<CallFilter>, nth: usize, kind: FaultKind) {
         self.state.lock().faults.plan(calls.into(), nth, false, kind);
     }
 
-    /// Lets every matching call fail, from the `nth` from now on.
+    /// Makes every matching call fail, starting with the `nth` from now.
     pub fn fail_from(&self, calls: impl Into<CallFilter>, nth: usize, kind: FaultKind) {
         self.state.lock().faults.plan(calls.into(), nth, true, kind);
     }
@@ -162,34 +163,36 @@ impl SimFs {
         self.state.lock().faults.clear();
     }
 
-    /// How many faults took effect.
+    /// The number of faults that took effect.
     pub fn faults_fired(&self) -> usize {
         self.state.lock().faults.fired()
     }
 
-    /// How many calls of this kind were made, failed ones included.
+    /// The number of calls of this kind, including failed ones.
     pub fn calls(&self, kind: CallKind) -> usize {
         self.state.lock().faults.counts().get(&kind).copied().unwrap_or(0)
     }
 
-    /// Bytes that can still be written, in pages of 4 KiB; `None` lifts the limit. Unlinking and
-    /// cutting gives space back, an unlinked file once its last handle is closed.
+    /// Limits the bytes that can still be written, in pages of 4 KiB; `None` removes the limit.
+    /// Removing and truncating files frees space; a removed file frees its space when its last
+    /// handle is closed.
     pub fn set_free_space(&self, bytes: Option<u64>) {
         self.state.lock().set_free(bytes);
     }
 
-    /// How many files may be open at once; `None` lifts the limit. Those that are open stay so.
+    /// Limits the number of open files; `None` removes the limit. Files that are already open stay
+    /// open.
     pub fn set_fd_limit(&self, most: Option<usize>) {
         self.state.lock().fd_limit = most;
     }
 
-    /// How many files are open.
+    /// The number of open files.
     pub fn open_files(&self) -> usize {
         self.state.lock().open_files()
     }
 
-    /// Whether a sync failed and took pages of files whose path contains this text with it: reads
-    /// return what was durable before.
+    /// Whether a failed sync dropped pages of files whose path contains this text: reads of them
+    /// return the earlier durable bytes.
     pub fn pages_reverted(&self, contains: &str) -> bool {
         let state = self.state.lock();
         state.journal.iter().any(|e| match e.op {
@@ -199,12 +202,12 @@ impl SimFs {
         })
     }
 
-    /// What the monitor saw.
+    /// The violations that the monitor detected.
     pub fn violations(&self) -> Vec<Violation> {
         self.state.lock().violations.clone()
     }
 
-    /// Whether these bytes survive every power cut: they, and every name that leads to them, are
+    /// Whether these bytes survive every power cut: the bytes and every name on their path are
     /// durable, and no pending call changes them.
     pub fn is_durable(&self, path: &Path, offset: u64, len: u64) -> bool {
         let Ok(path) = normal(path) else { return false };
@@ -231,13 +234,13 @@ impl SimFs {
         matches!(files, (Some(s), Some(d)) if !changed && s.same_range(d, offset, len))
     }
 
-    /// Lets the next sync or rename of this thread take effect only after such a call that
-    /// follows it; the caller is told at once that it succeeded.
+    /// Defers the next sync or rename of this thread until a later call of the given kind. The
+    /// deferred call returns success immediately.
     pub fn defer_next(&self, until: DeferUntil) {
         self.state.lock().arm(until);
     }
 
-    /// Lets a deferred sync or rename happen now.
+    /// Applies a deferred sync or rename now.
     pub fn flush_deferred(&self) {
         self.state.lock().flush();
     }

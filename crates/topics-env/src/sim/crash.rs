@@ -1,4 +1,4 @@
-//! Crash points and survivals: which disks a power cut may leave.
+//! Crash points and survivals: the disks that a power cut can leave.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use super::clock::mix;
 use super::disk::DiskImage;
 use super::journal::{DiskState, Fate, Op, Pending};
 
-/// How much is tried at each crash point besides what is systematic.
+/// How many random states are tried at each crash point, besides the systematic ones.
 #[derive(Clone, Debug)]
 pub struct CrashOptions {
     /// Samples each of random sectors, of random pages and of random names.
     pub random: usize,
     /// Cuts at random bytes of a torn write, besides all its sectors.
     pub torn_bytes: usize,
-    /// Up to this many pending names, all their subsets are tried.
+    /// Up to this number of pending names, all subsets are tried.
     pub names: u32,
-    /// Also each pending call as the only survivor, and as the only loss.
+    /// Also try each pending call as the only survivor, and as the only loss.
     pub single: bool,
 }
 
@@ -26,98 +26,98 @@ impl Default for CrashOptions {
     }
 }
 
-/// What becomes of all pending bytes while names are tried.
+/// What happens to all pending bytes while subsets of names are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataFate {
     /// They survive.
     Kept,
-    /// They do not, nor do lengths.
+    /// They are lost, with their lengths.
     Lost,
     /// Lengths survive, the bytes are zero.
     LengthOnly,
 }
 
-/// What survived a crash of the calls that no sync had covered.
+/// Which un-synced calls survive a crash, and how much of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survival {
     /// Nothing.
     DropAll,
     /// Everything.
     KeepAll,
-    /// The first so many.
+    /// The first n calls.
     Prefix(usize),
-    /// All but one.
+    /// All but one call.
     AllBut(usize),
-    /// One alone.
+    /// Only one call.
     Only(usize),
     /// Names and lengths, no bytes.
     SizeBeforeData,
     /// Names and bytes below the durable lengths, no lengths.
     DataBeforeSize,
-    /// The last call, a write, up to a byte.
+    /// Everything up to a byte of the last call, which is a write.
     Torn {
-        /// Bytes of it that are there.
+        /// The number of its bytes that survive.
         cut: usize,
-        /// Whether the earlier calls survived.
+        /// Whether the earlier calls survive.
         rest: bool,
-        /// Whether its whole length is there, zeros after the cut.
+        /// Whether its full length survives, with zeros after the cut.
         full_length: bool,
     },
     /// The names whose bit is set, counted over pending name changes.
     Names {
-        /// One bit for each.
+        /// One bit for each pending name change.
         mask: u64,
-        /// The bytes.
+        /// What happens to the bytes.
         data: DataFate,
     },
     /// Random names.
     RandomNames {
-        /// Decides each.
+        /// Seed of the choice of each name.
         seed: u64,
-        /// The bytes.
+        /// What happens to the bytes.
         data: DataFate,
     },
     /// Random 512-byte sectors of each write, random lengths, random names.
     Sectors {
-        /// Decides each.
+        /// Seed of the choices.
         seed: u64,
     },
     /// Random 4 KiB pages of each write, random lengths, random names.
     Pages {
-        /// Decides each.
+        /// Seed of the choices.
         seed: u64,
     },
-    /// The process is killed, and the write-back of its pages fails later: see
+    /// The process is killed, and the write-back of its pages fails later; see
     /// [`SimFs::failed_write_back_image`](super::SimFs::failed_write_back_image).
     FailedWriteBack {
-        /// Decides each page; 0: none survives.
+        /// Seed of the choice of each page; 0: no page survives.
         seed: u64,
     },
 }
 
-/// One disk that a crash may leave.
+/// One disk that a crash can leave.
 #[derive(Clone, Debug)]
 pub struct CrashState {
-    /// The crash came after (or, torn, in) the last of this many mutating calls.
+    /// The crash happened after this many mutating calls (or, if torn, during the last of them).
     pub after_ops: usize,
-    /// What survived.
+    /// Which calls survived.
     pub survival: Survival,
-    /// Whether a random choice made it; the others are enumerated.
+    /// Whether the survival is a random sample; other survivals are enumerated.
     pub sampled: bool,
     /// The disk.
     pub image: DiskImage,
 }
 
-/// Walks the crash points of a journal.
+/// Iterates over the crash points of a journal.
 ///
-/// Within a crash point states are distinct by hash. Between points they may repeat, and then
-/// are judged anew: more may have been promised at the later one.
+/// The states of one crash point are distinct by hash. States of different crash points may be
+/// equal and are checked again, because a later point may have acked more.
 #[derive(Clone, Debug)]
 pub struct CrashCursor {
     disk: DiskState,
     journal: Vec<Op>,
     at: usize,
-    /// Of the process that is cut off.
+    /// The boot number of the process that crashes.
     boot: u64,
     mount: u64,
 }
@@ -129,12 +129,12 @@ impl CrashCursor {
         Self { disk, journal, at: 0, boot, mount }
     }
 
-    /// The number of mutating calls before the crash.
+    /// The number of mutating calls before this crash point.
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// One call further; `false` at the end.
+    /// Moves to the next crash point; `false` at the end of the journal.
     pub fn advance(&mut self) -> bool {
         let Some(op) = self.journal.get(self.at) else { return false };
         self.disk.step(op);
@@ -142,12 +142,12 @@ impl CrashCursor {
         true
     }
 
-    /// Further, to right after the first `after_ops` calls.
+    /// Moves forward to the crash point immediately after the first `after_ops` calls.
     pub fn seek(&mut self, after_ops: usize) {
         while self.at < after_ops && self.advance() {}
     }
 
-    /// The disk that this survival leaves here.
+    /// The disk that this survival leaves at this crash point.
     pub fn image(&self, survival: Survival) -> DiskImage {
         let reference = self.image_after(Survival::KeepAll).tree.hash();
         let mut image = self.image_after(survival);
@@ -155,7 +155,7 @@ impl CrashCursor {
         image
     }
 
-    /// The disk of [`Survival::FailedWriteBack`]; `None` where no page is un-synced here.
+    /// The disk of [`Survival::FailedWriteBack`]; `None` if no page is un-synced at this point.
     pub fn failed_write_back(&self, seed: u64) -> Option<DiskImage> {
         DiskImage::with_failed_write_back(&self.disk, seed, (self.boot, self.mount))
     }
@@ -174,7 +174,7 @@ impl CrashCursor {
         DiskImage { tree, cache: None, boot, mount, lost, unreported, unreported_fs }
     }
 
-    /// Every distinct state here, in an order that depends on nothing but journal, seed and
+    /// Visits every distinct state of this crash point. The order depends only on journal, seed and
     /// options.
     pub fn states(&self, seed: u64, options: &CrashOptions, visit: &mut dyn FnMut(CrashState)) {
         let kept = self.image_after(Survival::KeepAll);
@@ -191,7 +191,7 @@ impl CrashCursor {
         }
     }
 
-    /// Whether a random choice made this survival of the present point.
+    /// Whether this survival is a random sample at this crash point.
     fn is_sampled(&self, survival: Survival) -> bool {
         match survival {
             Survival::RandomNames { .. } | Survival::Sectors { .. } | Survival::Pages { .. } => {
@@ -206,7 +206,7 @@ impl CrashCursor {
         }
     }
 
-    /// Every survival tried here.
+    /// Every survival that is tried at this crash point.
     pub fn survivals(&self, seed: u64, options: &CrashOptions) -> Vec<Survival> {
         let n = self.disk.pending.len();
         let mut out = vec![Survival::DropAll, Survival::KeepAll];
@@ -252,7 +252,7 @@ impl CrashCursor {
                 out.extend(all_data.map(|data| Survival::Names { mask, data }));
             }
         } else {
-            // Each alone gone or there, with every fate of the bytes.
+            // Each name alone lost or kept, with every fate of the bytes.
             let all = u64::MAX;
             for bit in (0..names.min(64)).map(|i| 1 << i) {
                 for mask in [bit, all ^ bit] {
@@ -295,11 +295,13 @@ impl CrashCursor {
                     DataFate::Lost => Fate::Drop,
                     DataFate::LengthOnly => Fate::Length,
                 },
-                // Every other sample keeps all names, so that the bytes are reached.
+                // Every other sample keeps all names, so that lost bytes are visible through a
+                // name.
                 Survival::Sectors { seed } | Survival::Pages { seed } if is_name => {
                     if mix(seed) & 1 == 0 { Fate::Keep } else { coin(seed) }
                 }
-                // One block pattern for each call, or what one drops another would drop too.
+                // Each call has its own block pattern; with a common one, several calls would
+                // always lose the same blocks.
                 Survival::Sectors { seed } => {
                     Fate::Blocks { size: SECTOR, seed: mix(seed ^ i as u64) }
                 }

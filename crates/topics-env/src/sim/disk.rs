@@ -1,7 +1,7 @@
-//! What a disk holds: sparse file contents, a tree of names, and images of both.
+//! The content of a disk: sparse files, a tree of names, and images of both.
 //!
-//! Everything is shared by `Arc` and copied on write, so that an image costs the parts that
-//! differ from its neighbour.
+//! Everything is shared by `Arc` and copied on write, so an image costs only its difference from
+//! the previous image.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -19,8 +19,8 @@ pub(super) const PAGE: usize = 4096;
 type Page = [u8; PAGE];
 static ZEROS: LazyLock<Arc<Page>> = LazyLock::new(|| Arc::new([0; PAGE]));
 
-/// The bytes of one file. A page that is absent reads as zero and takes no space; bytes of a
-/// page at or beyond `len` are zero.
+/// The bytes of one file. An absent page reads as zero and uses no space; bytes of a page at or
+/// beyond `len` are zero.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     len: u64,
@@ -45,12 +45,12 @@ impl Content {
         self.len
     }
 
-    /// Pages that take space.
+    /// The number of pages that use space.
     pub(super) fn blocks(&self) -> u64 {
         self.pages.len() as u64
     }
 
-    /// Pages that a write of `len` bytes at `offset` would add.
+    /// The number of pages that a write of `len` bytes at `offset` adds.
     pub(super) fn missing_blocks(&self, offset: u64, len: u64) -> u64 {
         if len == 0 {
             return 0;
@@ -89,7 +89,7 @@ impl Content {
         self.write_within(offset, bytes);
     }
 
-    /// Writes what falls below the present length.
+    /// Writes only the bytes below the current length.
     pub(super) fn write_within(&mut self, offset: u64, bytes: &[u8]) {
         let n = self.len.saturating_sub(offset).min(bytes.len() as u64) as usize;
         self.hash = OnceLock::new();
@@ -123,7 +123,7 @@ impl Content {
         self.len = len;
     }
 
-    /// Reserves the pages of the first `len` bytes; extends to `len`.
+    /// Reserves the pages of the first `len` bytes and extends the file to `len`.
     pub(super) fn allocate(&mut self, len: u64) {
         self.extend(len);
         for page in 0..len.div_ceil(PAGE as u64) {
@@ -131,7 +131,7 @@ impl Content {
         }
     }
 
-    /// Whether `len` bytes at `offset` lie within both and are equal.
+    /// Whether `len` bytes at `offset` are within both contents and equal.
     pub(super) fn same_range(&self, other: &Self, offset: u64, len: u64) -> bool {
         if offset + len > self.len.min(other.len) {
             return false;
@@ -173,7 +173,7 @@ impl Node {
     }
 }
 
-/// Inodes and the names that lead to them. An inode may be there without a name.
+/// Inodes, and the names that point to them. An inode can exist without a name.
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
     nodes: Arc<BTreeMap<Ino, Node>>,
@@ -274,7 +274,7 @@ impl Tree {
         let mut stack = vec![(String::new(), ROOT)];
         while let Some((path, ino)) = stack.pop() {
             let Some(node) = self.nodes.get(&ino) else { continue };
-            // Directory renames that survive in part can tie a knot; no real path is that long.
+            // Directory renames that survive in part can form a cycle; no real path is this long.
             if path.len() > 4096 {
                 continue;
             }
@@ -299,19 +299,19 @@ impl Tree {
     }
 }
 
-/// What is left on a disk after a crash, or seen by the next process after a kill. Cheap to
+/// The content of a disk after a crash, or as the next process sees it after a kill. Cheap to
 /// clone; mounted by [`SimFs::from_image`](super::SimFs::from_image).
 #[derive(Clone, Debug)]
 pub struct DiskImage {
     pub(super) tree: Tree,
-    /// After a kill the page cache lives on: what is seen is not what is durable.
+    /// After a kill the page cache survives: the visible bytes can differ from the durable ones.
     pub(super) cache: Option<Arc<DiskState>>,
     pub(super) boot: u64,
     pub(super) mount: u64,
     pub(super) lost: bool,
-    /// Files whose write-back failed, of which no sync has told anybody yet.
+    /// Files with a failed write-back that no sync has reported yet.
     pub(super) unreported: Arc<BTreeSet<Ino>>,
-    /// The same of the file system, which is told apart from its files.
+    /// The same for the whole file system; it is reported independently of the files.
     pub(super) unreported_fs: bool,
 }
 
@@ -329,22 +329,23 @@ impl DiskImage {
         }
     }
 
-    /// XXH3-64 over names and surviving bytes.
+    /// XXH3-64 over the names and the surviving bytes.
     pub fn hash(&self) -> u64 {
         self.tree.hash()
     }
 
-    /// The boot and the mount that the next process sees.
+    /// The boot and mount numbers that the next process sees.
     pub fn boot(&self) -> (u64, u64) {
         (self.boot, self.mount)
     }
 
-    /// Whether something un-synced did not survive.
+    /// Whether an un-synced change did not survive.
     pub fn lost_something(&self) -> bool {
         self.lost
     }
 
-    /// Whether the next sync of some file, or of all, reports that a write-back failed before.
+    /// Whether the next sync of some file, or of the file system, reports an earlier failed
+    /// write-back.
     pub fn failed_write_back(&self) -> bool {
         self.unreported_fs || !self.unreported.is_empty()
     }
@@ -376,8 +377,8 @@ impl DiskImage {
         Some(self.tree.file(self.tree.resolve(path)?)?.bytes())
     }
 
-    /// The same image with one file's bytes replaced, or a file made in a directory that is
-    /// there, durably. `false` where there is no such directory.
+    /// Replaces the bytes of one file, or creates the file in an existing directory, durably.
+    /// `false` if the directory does not exist.
     pub fn put(&mut self, path: &str, bytes: &[u8]) -> bool {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         let Some(dir) = self.tree.resolve(dir).filter(|&d| self.tree.dir(d).is_some()) else {
@@ -390,8 +391,8 @@ impl DiskImage {
         true
     }
 
-    /// Removes a name, durably, and says whether there was one. A directory goes with all that
-    /// is in it.
+    /// Removes a name, durably; `false` if it does not exist. A directory is removed with its
+    /// content.
     pub fn remove(&mut self, path: &str) -> bool {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         let found = self.tree.resolve(dir).filter(|&d| self.tree.lookup(d, name).is_some());
@@ -402,13 +403,13 @@ impl DiskImage {
         found.is_some()
     }
 
-    /// The same image on a machine that booted as number `boot`, after an orderly shutdown.
+    /// The same image on a machine with boot number `boot`, after an orderly shutdown.
     pub fn with_boot(self, boot: u64) -> Self {
         Self { boot, ..self.written_back() }
     }
 
-    /// What is left when the write-back of some un-synced pages fails after a kill: of all of them
-    /// where `seed` is 0, otherwise of about half. `None` where there are none.
+    /// The image after the write-back of some un-synced pages failed after a kill: of all pages if
+    /// `seed` is 0, otherwise of about half. `None` if no page is un-synced.
     pub(super) fn with_failed_write_back(
         disk: &DiskState,
         seed: u64,
@@ -424,8 +425,8 @@ impl DiskImage {
         Some(Self { tree, cache, boot, mount, lost: true, unreported, unreported_fs: true })
     }
 
-    /// The same image mounted as number `mount`. An unmount writes everything back; what a failed
-    /// sync dropped is gone.
+    /// The same image with mount number `mount`. An unmount writes everything back; pages that a
+    /// failed sync dropped stay lost.
     pub fn with_mount(self, mount: u64) -> Self {
         Self { mount, ..self.written_back() }
     }

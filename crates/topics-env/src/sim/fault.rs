@@ -71,7 +71,8 @@ impl CallKind {
         Self::FreeSpace,
     ];
 
-    /// The calls that need a descriptor: a file system whose sync does has been looked at before.
+    /// The calls that need a descriptor. A sync of the file system does not: it opens its
+    /// descriptor before.
     pub const NEEDS_FD: [Self; 5] =
         [Self::Open, Self::Create, Self::List, Self::SyncDir, Self::Lock];
 
@@ -81,7 +82,7 @@ impl CallKind {
     }
 }
 
-/// Which calls a fault counts.
+/// Selects the calls that a fault counts.
 #[derive(Clone, Debug)]
 pub struct CallFilter {
     kinds: Vec<CallKind>,
@@ -89,7 +90,7 @@ pub struct CallFilter {
 }
 
 impl CallFilter {
-    /// Only calls on paths that contain this text. A file's path is the one it was opened by.
+    /// Only calls on paths that contain this text. A file keeps the path by which it was opened.
     pub fn on_path(kind: CallKind, contains: &str) -> Self {
         Self { kinds: vec![kind], path: Some(contains.to_owned()) }
     }
@@ -111,18 +112,18 @@ impl From<&[CallKind]> for CallFilter {
     }
 }
 
-/// How a call fails. Where a kind makes no sense for a call it is `EIO`.
+/// How a call fails. A kind that does not apply to a call becomes `EIO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// This error, and nothing happened.
+    /// Fails with this error and has no effect.
     Errno(i32),
-    /// A write, or a read, of half the bytes, at least one.
+    /// A write, or a read, of half the bytes, but at least one.
     ShortWrite,
-    /// A write of nothing.
+    /// A write of zero bytes.
     ZeroProgress,
     /// A sync that fails with `EIO`; the pages are clean afterwards.
     SyncFails {
-        /// What the pages hold then.
+        /// What the pages contain afterwards.
         then: PageFate,
     },
 }
@@ -154,7 +155,7 @@ impl FaultKind {
 #[derive(Debug)]
 struct PlannedFault {
     filter: CallFilter,
-    /// Matching calls still to let pass.
+    /// The number of matching calls that still pass.
     pass: usize,
     forever: bool,
     kind: FaultKind,
@@ -185,7 +186,8 @@ impl Faults {
         self.fired
     }
 
-    /// Counts a call; of the faults due the first wins, and the others wait for the next call.
+    /// Counts a call. If several faults are due, the first takes effect and the others wait for the
+    /// next call.
     pub(super) fn call(&mut self, kind: CallKind, path: &str) -> Option<FaultKind> {
         *self.counts.entry(kind).or_insert(0) += 1;
         let mut hit = None;

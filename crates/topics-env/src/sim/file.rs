@@ -34,7 +34,7 @@ impl Drop for SimLock {
     }
 }
 
-/// One of several readers of a directory.
+/// A shared lock, one of several on a directory.
 #[derive(Debug)]
 pub(super) struct SimShared {
     pub(super) file: SimFile,
@@ -71,7 +71,7 @@ pub(super) struct SimFile {
 }
 
 impl SimFile {
-    /// Whether its path still names it.
+    /// Whether its path still names this file.
     fn is_named(&self) -> bool {
         self.state.lock().visible.resolve(&self.path) == Some(self.ino)
     }

@@ -23,7 +23,7 @@ impl SimFs {
     }
 }
 
-/// A path as `/a/b`, or nothing for the root; relative paths begin at the root.
+/// A path as `/a/b`, or empty for the root; relative paths start at the root.
 pub(super) fn normal(path: &Path) -> io::Result<Name> {
     let mut out = String::new();
     for part in path.components() {

@@ -1,5 +1,5 @@
-//! Hooks of the durability mutants: what sites a run passes, and a run with one of them removed
-//! or reordered.
+//! Hooks of the durability mutants: a log of the sites that a run passes, and a mutant that removes
+//! or reorders one of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{Hook, Site, Verdict};
 
-/// Lets everything run and counts the visits of every site.
+/// Runs every step and counts the visits of each site.
 #[derive(Debug, Default)]
 pub struct SiteLog {
     visits: Mutex<BTreeMap<Site, usize>>,
@@ -40,25 +40,25 @@ pub struct Mutant {
 }
 
 impl Mutant {
-    /// Leaves out the `nth` visit of `target` (the first is 1), or every one.
+    /// Skips the `nth` visit of `target` (the first is 1), or every visit.
     pub fn remove(target: Site, nth: Option<usize>) -> Self {
         Self { target, nth, reorder: None, visits: AtomicUsize::new(0), hits: Arc::default() }
     }
 
-    /// Counts in `hits`, which several mutants may share, how often it takes effect.
+    /// Counts in `hits`, which several mutants may share, how often the mutant takes effect.
     #[must_use]
     pub fn counting(self, hits: Arc<AtomicUsize>) -> Self {
         Self { hits, ..self }
     }
 
-    /// Lets the `nth` visit of a sync or rename (the first is 1), or every one, take effect only
-    /// after the mutating call that follows it, on this file system; where nothing relies on it so
-    /// soon, after the rename or the removal that does. A check is removed.
+    /// Delays the `nth` visit of a sync or rename (the first is 1), or every visit, until after the
+    /// next mutating call on this file system; if no code depends on it that early, until after the
+    /// rename or removal that depends on it. A check is removed.
     pub fn reorder(target: Site, nth: Option<usize>, fs: Arc<SimFs>) -> Self {
         Self { reorder: Some(fs), ..Self::remove(target, nth) }
     }
 
-    /// How often the mutant took effect: 0 means that the run never reached it.
+    /// How often the mutant took effect; 0: the run never reached the site.
     pub fn hits(&self) -> usize {
         self.hits.load(Ordering::SeqCst)
     }
@@ -84,24 +84,24 @@ impl Hook for Mutant {
     }
 }
 
-/// The call that must not precede this sync or rename.
+/// The call that the delayed sync or rename must follow.
 fn must_follow(site: Site) -> DeferUntil {
     let (Site::Sync(name) | Site::SyncDir(name)) = site else { return DeferUntil::Call };
     match name {
-        // Names on the way to the logs: acks rest on them, and so does what a snapshot says.
+        // Names on the path to the logs: acks and the content of a snapshot depend on them.
         _ if name.starts_with("dir.") && name != "dir.damaged" => DeferUntil::Rename("snapshot."),
         "store.file" if matches!(site, Site::SyncDir(_)) => DeferUntil::Rename("snapshot."),
-        // An ack of the group behind it: before that the file after is made ready.
+        // The next commit group is acked only after the following log file is prepared.
         "wal.start" => DeferUntil::Calls(14),
-        // The ack of a stage, after the rename and the sync of the folder.
+        // A staged write is acked after its rename and the sync of its directory.
         "txn.stage" if matches!(site, Site::Sync(_)) => DeferUntil::Calls(3),
-        // A round's syncs precede the rename of its snapshot, not one another.
+        // The syncs of a checkpoint round must precede the rename of its snapshot, not one another.
         _ if name.starts_with("segment.") => DeferUntil::Rename("snapshot."),
-        // `CURRENT` names it.
+        // `CURRENT` names this file.
         "recovery.wal.dir" | "wal.file.dir" => DeferUntil::Rename("CURRENT"),
-        // The log is trimmed.
+        // The log is trimmed after it.
         "snapshot.dir" | "dir.damaged" => DeferUntil::Remove(".log"),
-        // So is the first log, where the damage is.
+        // The trim of the first log, which contains the damage, depends on it.
         _ if name.starts_with("damaged.") => DeferUntil::Remove("-0000000001.log"),
         _ => DeferUntil::Call,
     }

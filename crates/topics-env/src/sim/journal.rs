@@ -1,5 +1,5 @@
-//! The journal of mutating calls, and what each does to a tree when it survives a crash whole,
-//! in part, or not at all.
+//! The journal of mutating calls, and the effect of each on a tree when it survives a crash
+//! completely, in part, or not at all.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ pub(super) enum Scope {
     All,
 }
 
-/// What becomes of the bytes, or names, that a failed sync should have made durable. The pages
-/// are clean afterwards: the next sync succeeds and proves nothing.
+/// What happens to the bytes, or names, that a failed sync should have made durable. The pages are
+/// clean afterwards: the next sync succeeds without writing them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageFate {
-    /// They reached the disk all the same.
+    /// They reached the disk nevertheless.
     Kept,
-    /// They never reach the disk, though reads return them.
+    /// They never reach the disk, but reads return them.
     Lost,
-    /// They never reach the disk, and reads return what is there. (Names: as `Lost`.)
+    /// They never reach the disk, and reads return the durable bytes. (Names: as `Lost`.)
     Reverted,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum Op {
 }
 
 impl Op {
-    /// The file whose bytes or length this changes.
+    /// The file whose bytes or length this call changes.
     pub(super) fn data_of(&self) -> Option<Ino> {
         match *self {
             Self::Write { ino, .. } | Self::SetLen { ino, .. } | Self::Allocate { ino, .. } => {
@@ -50,7 +50,7 @@ impl Op {
         }
     }
 
-    /// The inode whose names this changes.
+    /// The inode whose names this call changes.
     pub(super) fn name_of(&self) -> Option<Ino> {
         match *self {
             Self::Create { ino, .. } | Self::Rename { ino, .. } | Self::Remove { ino, .. } => {
@@ -60,7 +60,7 @@ impl Op {
         }
     }
 
-    /// The names this changes, each with its directory.
+    /// The names that this call changes, each with its directory.
     fn names(&self) -> [Option<&(Ino, Name)>; 2] {
         match self {
             Self::Create { at, .. } | Self::Remove { at, .. } => [Some(at), None],
@@ -73,8 +73,8 @@ impl Op {
         self.names().into_iter().flatten().any(|at| at.0 == dir && *at.1 == *name)
     }
 
-    /// Applies what survives of this call. Names are whole or absent: any fate but `Drop` keeps
-    /// them.
+    /// Applies the surviving part of this call. A name change survives completely or not at all:
+    /// every fate but `Drop` keeps it.
     pub(super) fn apply(&self, tree: &mut Tree, fate: Fate) {
         if fate == Fate::Drop {
             return;
@@ -121,7 +121,7 @@ fn write(tree: &mut Tree, ino: Ino, offset: u64, data: &[u8], fate: Fate) {
             if fate.keeps_length(offset ^ ino) {
                 file.extend(end);
             }
-            // Density differs from seed to seed: mostly there, half, mostly gone.
+            // The share of surviving blocks depends on the seed: few lost, half, or most.
             let odds = [1, 4, 7][(seed % 3) as usize];
             let mut at = offset;
             while at < end {
@@ -137,21 +137,21 @@ fn write(tree: &mut Tree, ino: Ino, offset: u64, data: &[u8], fate: Fate) {
     }
 }
 
-/// What survives of one un-synced call.
+/// The surviving part of one un-synced call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Keep,
     Drop,
-    /// The length, not the bytes.
+    /// The length without the bytes.
     Length,
-    /// The bytes below the length that is there, not the length.
+    /// The bytes below the surviving length, without a new length.
     Bytes,
-    /// The first bytes, and with `full_length` zeros up to the end.
+    /// The first bytes and, with `full_length`, zeros up to the end.
     Cut {
         bytes: usize,
         full_length: bool,
     },
-    /// Some of the blocks of `size` bytes, and the length or not.
+    /// Some of the blocks of `size` bytes, with or without the length.
     Blocks {
         size: u64,
         seed: u64,
@@ -171,7 +171,7 @@ impl Fate {
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub(super) op: Op,
-    /// A sync of it failed and dropped its bytes; only the length can still become durable.
+    /// A failed sync dropped its bytes; only the length can still become durable.
     pub(super) lost: bool,
 }
 
@@ -185,12 +185,12 @@ impl Pending {
     }
 }
 
-/// What is durable, and the calls since whose effect is not, in order.
+/// The durable tree, and the later calls that are not durable yet, in order.
 #[derive(Clone, Debug)]
 pub(super) struct DiskState {
     pub(super) durable: Tree,
     pub(super) pending: Vec<Pending>,
-    /// Inodes that lost a name in a failed sync: they may get another one.
+    /// Inodes that lost a name in a failed sync and can get another name later.
     nameless: BTreeSet<Ino>,
 }
 
@@ -212,7 +212,7 @@ impl DiskState {
         }
     }
 
-    /// The tree after a crash in which call `i` of the pending ones had the fate `fates[i]`.
+    /// The tree after a crash in which pending call `i` has the fate `fates[i]`.
     pub(super) fn tree_after_crash(&self, fates: &[Fate]) -> Tree {
         let mut tree = self.durable.clone();
         for (pending, fate) in self.pending.iter().zip(fates) {
@@ -221,8 +221,8 @@ impl DiskState {
         tree
     }
 
-    /// The disk after the write-back of some un-synced pages failed: those for which `drops` says so,
-    /// and the files that had one of them. Reads return what was durable; lengths stay.
+    /// Fails the write-back of the un-synced pages that `drops` selects, and returns the affected
+    /// files. Reads return the durable bytes; lengths stay.
     pub(super) fn fail_write_back(
         &self,
         drops: impl Fn(Ino, u64) -> bool,
@@ -251,8 +251,9 @@ impl DiskState {
         (Self { pending, ..self.clone() }, failed)
     }
 
-    /// Makes fates possible: names of one inode change in order, so a surviving change implies
-    /// the earlier ones of that inode (an inode never has the names of two moments).
+    /// Makes a choice of fates possible: the name changes of one inode are ordered, so a surviving
+    /// change implies the earlier ones of that inode (an inode never has names from two points in
+    /// time).
     pub(super) fn complete_names(&self, fates: &mut [Fate]) {
         let mut kept = BTreeSet::new();
         for (pending, fate) in self.pending.iter().zip(fates).rev() {
@@ -285,8 +286,8 @@ impl DiskState {
         }
     }
 
-    /// Which pending calls a sync makes durable: for a directory its names, and, as a rename may
-    /// join two directories, what was done earlier to the same inodes and the same names.
+    /// The pending calls that a sync makes durable. For a directory: its names and, because a
+    /// rename can span two directories, earlier changes to the same inodes and names.
     fn covered(&self, scope: Scope) -> Vec<bool> {
         let (mut inodes, mut names) = (BTreeSet::new(), BTreeSet::new());
         let mut covers = |op: &Op| match scope {
@@ -322,7 +323,7 @@ impl DiskState {
         });
     }
 
-    /// Forgets files that no durable and no pending name leads to: no crash brings them back.
+    /// Removes files that no durable and no pending name points to: no crash can restore them.
     fn forget_unnamed(&mut self) {
         let named = self.durable.named();
         let pending_names: BTreeSet<Ino> =

@@ -1,10 +1,10 @@
-//! A simulated world: a disk that keeps pending and durable bytes and names apart, faults, a
-//! monitor of illegal order, a manual clock and seeded randomness.
+//! A simulated environment: a disk that keeps pending and durable bytes and names apart, faults, a
+//! monitor of ordering rules, a manual clock and seeded randomness.
 //!
 //! [`SimFs`] is a file system in memory with a journal of every mutating call. After a run,
-//! [`SimFs::crash_states`] gives every disk that a power cut at one of those calls may leave
-//! behind; [`SimFs::from_image`] mounts one for the next life. Nothing here depends on time, on
-//! addresses or on hash order: the same calls with the same seeds give the same states.
+//! [`SimFs::crash_states`] returns every disk that a power cut during the run can leave;
+//! [`SimFs::from_image`] mounts one of them for the next process. No result depends on time,
+//! addresses or hash order: the same calls with the same seeds give the same states.
 
 use std::sync::Arc;
 
@@ -32,14 +32,14 @@ pub use fault::{CallFilter, CallKind, FaultKind};
 pub use hook::{Mutant, SiteLog};
 pub use journal::PageFate;
 
-/// An env over an empty disk, with its parts: the wall clock begins at 2023-11-14T22:13:20Z.
+/// An env over an empty disk, with its components. The wall clock starts at 2023-11-14T22:13:20Z.
 pub fn sim_env(seed: u64) -> (Env, Arc<SimFs>, Arc<SimClock>) {
     let fs = Arc::new(SimFs::new());
     let clock = Arc::new(SimClock::new(1_700_000_000_000));
     (env_on(&fs, &clock, seed), fs, clock)
 }
 
-/// An env over these parts: the next life of a disk, or of a clock.
+/// An env over these components, for a restart on the same disk or clock.
 pub fn env_on(fs: &Arc<SimFs>, clock: &Arc<SimClock>, seed: u64) -> Env {
     Env::new(fs.clone(), clock.clone(), Arc::new(SimRng::new(seed)))
 }

@@ -1,4 +1,4 @@
-//! The mutable heart of a simulated file system: volatile tree, durable state, journal, space.
+//! The mutable state of a simulated file system: visible tree, durable state, journal, free space.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,32 +21,32 @@ pub(super) struct Entry {
 
 #[derive(Debug)]
 pub(super) struct State {
-    /// What the process sees.
+    /// The tree that the process sees.
     pub(super) visible: Tree,
     pub(super) disk: DiskState,
-    /// What the disk was when the journal began.
+    /// The disk at the start of the journal.
     pub(super) base: DiskState,
     pub(super) journal: Vec<Entry>,
     pub(super) faults: Faults,
     pub(super) violations: Vec<Violation>,
     pub(super) locks: BTreeSet<Ino>,
-    /// Locks that are shared, and by how many.
+    /// Shared locks, with the number of holders.
     pub(super) shared: BTreeMap<Ino, usize>,
     pub(super) boot: u64,
     pub(super) mount: u64,
-    /// Files whose write-back failed: their next sync says so, once.
+    /// Files with a failed write-back: their next sync reports it, once.
     pub(super) unreported: BTreeSet<Ino>,
-    /// The next sync of the file system says that some write-back failed.
+    /// Whether the next sync of the file system reports a failed write-back.
     pub(super) unreported_fs: bool,
     next_ino: Ino,
     opens: BTreeMap<Ino, usize>,
-    /// How many files may be open at once.
+    /// The maximum number of open files.
     pub(super) fd_limit: Option<usize>,
     free: Option<u64>,
-    /// Threads whose next sync or rename is to be deferred, and past what.
+    /// Threads whose next sync or rename is deferred, and until when.
     deferring: Vec<(ThreadId, DeferUntil)>,
     deferred: Option<Entry>,
-    /// What takes effect after some calls, a rename or a removal.
+    /// Deferred calls that wait for some calls, a rename or a removal.
     deferred_until: Vec<(DeferUntil, Entry)>,
 }
 
@@ -79,8 +79,8 @@ impl State {
         }
     }
 
-    /// Counts a call; an error when it is to fail outright, the fault when it is to fail in its
-    /// own way.
+    /// Counts a call. Returns an error if the call fails without effect, or the fault if it fails
+    /// in a special way.
     pub(super) fn call(&mut self, kind: CallKind, path: &str) -> io::Result<Option<FaultKind>> {
         match self.faults.call(kind, path) {
             None => Ok(None),
@@ -95,12 +95,12 @@ impl State {
         }
     }
 
-    /// Files that are open.
+    /// The number of open files.
     pub(super) fn open_files(&self) -> usize {
         self.opens.values().sum()
     }
 
-    /// [`Self::call`] of a call that needs a descriptor, be it for a moment.
+    /// [`Self::call`] for a call that needs a descriptor, at least temporarily.
     pub(super) fn call_with_fd(
         &mut self,
         kind: CallKind,
@@ -113,7 +113,7 @@ impl State {
         Ok(fault)
     }
 
-    /// A mutating call: takes effect, is logged, and lets a deferred one follow it.
+    /// Applies and logs a mutating call, then applies a deferred call that waits for it.
     pub(super) fn mutate(&mut self, op: Op, path: &Name) {
         let due = self.deferred.take();
         let met = |until: &mut DeferUntil| match (until, &op) {
@@ -187,8 +187,8 @@ impl State {
         }
     }
 
-    /// A sync or rename: when this thread's next one is to be deferred, it is put aside and the
-    /// caller is told that it succeeded.
+    /// A sync or rename. If this thread's next one is to be deferred, stores it and returns as if
+    /// it succeeded.
     pub(super) fn mutate_or_defer(&mut self, op: Op, path: &Name) {
         let me = thread::current().id();
         match self.deferring.iter().position(|&(t, _)| t == me) {
@@ -210,7 +210,7 @@ impl State {
         self.deferring.push((thread::current().id(), until));
     }
 
-    /// Lets a deferred call happen now.
+    /// Applies a deferred call now.
     pub(super) fn flush(&mut self) {
         if let Some(entry) = self.deferred.take() {
             self.commit(entry);
@@ -240,7 +240,7 @@ impl State {
         }
     }
 
-    /// Whether a sync reports that a write-back failed before; each is reported once.
+    /// Whether a sync reports an earlier failed write-back; each is reported once.
     fn reports(&mut self, scope: Scope) -> bool {
         match scope {
             Scope::File(ino) => self.unreported.remove(&ino),
@@ -273,7 +273,7 @@ impl State {
         Ok(ino)
     }
 
-    /// How many of `len` bytes at `offset` there is room for; an error when there is none.
+    /// The number of bytes, at most `len`, that fit at `offset`; an error if none fits.
     pub(super) fn writable_len(&self, ino: Ino, offset: u64, len: usize) -> io::Result<usize> {
         let Some(free) = self.free else { return Ok(len) };
         let file = self.visible.file(ino).ok_or(Errno::BADF)?;
@@ -286,7 +286,7 @@ impl State {
         if fits == 0 && len > 0 { Err(Errno::NOSPC.into()) } else { Ok(fits as usize) }
     }
 
-    /// Room for one more name.
+    /// Checks that the disk has space for one more name.
     pub(super) fn check_space_for_name(&self) -> io::Result<()> {
         if self.free.is_some_and(|free| free < PAGE as u64) {
             return Err(Errno::NOSPC.into());
@@ -324,7 +324,7 @@ impl State {
         }
     }
 
-    /// Gives back the space of a file that has neither a name nor a handle.
+    /// Frees the space of a file that has neither a name nor a handle.
     fn drop_unused(&mut self, ino: Ino) {
         if ino != ROOT && !self.opens.contains_key(&ino) && self.visible.links(ino) == 0 {
             let used = self.used(ino);

@@ -1,22 +1,22 @@
 //! Locks, atomics, threads and deadlines, from one place.
 //!
-//! A normal build re-exports parking_lot's locks and the standard library's atomics and threads:
-//! the names are theirs and cost nothing. With the feature `shuttle`, which only the concurrency
-//! models turn on, the same names are a scheduler's: every operation on them is a point at which
-//! another thread may go on, and a run explores one of the schedules.
+//! A normal build re-exports parking_lot's locks and the standard library's atomics and threads,
+//! without cost. With the feature `shuttle`, which only the concurrency models enable, the same
+//! names belong to a scheduler: every operation on them is a point at which another thread can run,
+//! and a run explores one schedule.
 //!
-//! Statistics, ids and clocks keep the standard atomics: nothing is decided on them, and each
-//! would be one more scheduling point.
+//! Statistics, ids and clocks use the standard atomics: no decision depends on them, and each
+//! operation would add a scheduling point.
 
 #[cfg(feature = "shuttle")]
 pub mod model;
 
-/// Whether a model leaves out the step that follows: never in a normal build. It names what a
-/// program must do before it waits, where no operation on a lock shows that.
+/// Whether a concurrency model skips the step that follows; never in a normal build. It marks a
+/// step that a program must do before it waits and that no operation on a lock shows.
 #[cfg(not(feature = "shuttle"))]
 #[inline]
 #[must_use]
-pub const fn left_out() -> bool {
+pub const fn is_step_skipped() -> bool {
     false
 }
 
@@ -31,7 +31,7 @@ pub use std::{sync::OnceLock, sync::atomic, thread, thread_local, time::Instant}
 pub use self::model::{
     atomic,
     condvar::{Condvar, WaitTimeoutResult},
-    left_out,
+    is_step_skipped,
     lock::{Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::Instant,
 };

@@ -22,9 +22,9 @@ pub struct DirLock {
 pub struct LockWatch(Weak<dyn LockGuard>);
 
 impl LockWatch {
-    /// Returns [`StorageError::LockLost`] if the path no longer names the locked file: it was removed or
-    /// replaced, perhaps with the whole directory, and another engine may have opened what is there
-    /// now. A released lock is not lost.
+    /// Returns [`StorageError::LockLost`] if the path no longer names the locked file: the file was
+    /// removed or replaced, perhaps with the whole directory, and another engine may have opened
+    /// the directory that the path names now. A released lock is not lost.
     pub fn check(&self, env: &Env) -> Result<()> {
         let Some(guard) = self.0.upgrade() else { return Ok(()) };
         match guard.is_named() {

@@ -14,10 +14,10 @@ pub const MIN: u64 = 1 << 20;
 /// Bytes added to each release, for names and rounding.
 pub const SLACK: u64 = 16 << 10;
 
-/// The part of the reserve for copies takes at most 1/8 of the free space.
+/// The share of the free space for copies: at most 1/8.
 const PART: u64 = 8;
 
-/// Bytes that snapshots need.
+/// The bytes that snapshots need.
 pub(crate) fn for_snapshots(newest_snapshot: u64) -> u64 {
     newest_snapshot.saturating_mul(2).saturating_add(SLACK)
 }
@@ -54,7 +54,7 @@ pub fn ensure(env: &Env, paths: &Paths, newest_snapshot: u64, copies: u64) -> Re
     Ok(have + more >= want)
 }
 
-/// Its size.
+/// The size of the reserve file.
 pub(crate) fn size(env: &Env, paths: &Paths) -> Result<u64> {
     let path = paths.reserve();
     match env.fs.open(&path, OpenMode::Read).and_then(|f| f.len()) {
@@ -64,7 +64,7 @@ pub(crate) fn size(env: &Env, paths: &Paths) -> Result<u64> {
     }
 }
 
-/// Releases `bytes` of the reserve, not all of it, because other writers would take the rest.
+/// Releases only `bytes` of the reserve, because other writers would use the rest.
 pub fn release_part(env: &Env, paths: &Paths, bytes: u64) -> Result<()> {
     let path = paths.reserve();
     let io = |e| StorageError::io(show(&path), e);

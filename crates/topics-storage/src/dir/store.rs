@@ -27,7 +27,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Reads `meta/STORE`; `None` when there is none.
+    /// Reads `meta/STORE`; `None` if it does not exist.
     pub fn read(env: &Env, paths: &Paths) -> Result<Option<Self>> {
         let path = paths.meta().join(STORE_NAME);
         let Some(bytes) = read_file(env, &path, STORE_LEN as u64)? else { return Ok(None) };
@@ -43,7 +43,7 @@ impl Store {
     /// was created.
     pub fn open_or_create(env: &Env, paths: &Paths) -> Result<(Self, bool)> {
         if let Some(store) = Self::read(env, paths)? {
-            // Its process may have died before it synced the names that lead to it.
+            // The process that created it may have died before it synced the names on its path.
             let synced = sync_names(env, "store.file", &paths.meta())
                 .and_then(|()| sync_names(env, "dir.names", paths.root()))
                 .and_then(|()| sync_parent(env, "dir.root", paths.root()));
@@ -59,7 +59,7 @@ impl Store {
             .map(|()| (store, true))
     }
 
-    /// Writes `meta/STORE`, and creates missing folders on the way.
+    /// Writes `meta/STORE` and creates missing parent directories.
     pub(crate) fn restore(&self, env: &Env, paths: &Paths) -> Result<()> {
         create_dir(env, "dir.root", paths.root())?;
         create_dir(env, "dir.names", &paths.meta())?;
@@ -77,7 +77,7 @@ impl Store {
         StorageError::Missing { what: format!("{path} (its directory holds data)") }
     }
 
-    /// Removes a STORE of a directory without data, and the empty folders beside it.
+    /// Removes the STORE of a directory without data, and the empty directories beside it.
     fn remove_unused(env: &Env, paths: &Paths) {
         let data = [paths.wal(), paths.topics(), paths.txn()];
         let empty = |dir: &PathBuf| list_dir(env, dir).is_ok_and(|names| names.is_empty());

@@ -14,7 +14,7 @@ fn paths() -> Paths {
     Paths::new("/data/topics")
 }
 
-/// A root whose parent is there and durable.
+/// A root whose parent exists durably.
 fn world(hook: Option<Arc<dyn Hook>>) -> (Env, Arc<SimFs>) {
     let (mut env, fs, _) = sim_env(1);
     env.fs.create_dir("/data".as_ref()).unwrap();
@@ -31,7 +31,7 @@ fn remount(image: &topics_env::sim::DiskImage) -> (Env, Arc<SimFs>) {
 }
 
 #[test]
-fn a_second_opener_is_told_who_has_it() {
+fn a_second_open_fails_and_names_the_holder() {
     let (env, _fs) = world(None);
     let lock = DirLock::acquire(&env, &paths(), 41).unwrap();
     let refused = |env: &Env| match DirLock::acquire(env, &paths(), 42) {
@@ -46,7 +46,7 @@ fn a_second_opener_is_told_who_has_it() {
 }
 
 #[test]
-fn a_root_without_a_parent_is_named_with_what_to_do() {
+fn a_root_without_a_parent_is_an_error_with_advice() {
     let (env, _fs) = world(None);
     let paths = Paths::new("/none/topics");
     for refused in [DirLock::acquire(&env, &paths, 1).map(|_| ()), make_root(&env, &paths)] {
@@ -54,13 +54,13 @@ fn a_root_without_a_parent_is_named_with_what_to_do() {
         assert_eq!(dir, "/none/topics");
         assert!(detail.starts_with("there is no folder /none: create it"), "{detail}");
     }
-    assert!(!env.fs.exists("/none".as_ref()).unwrap(), "nothing is made on the way");
+    assert!(!env.fs.exists("/none".as_ref()).unwrap(), "no directory was created");
     make_root(&env, &self::paths()).unwrap();
     make_root(&env, &self::paths()).unwrap();
 }
 
 #[test]
-fn a_store_is_made_once() {
+fn a_store_is_created_once() {
     let (env, _fs) = world(None);
     let (store, created) = Store::open_or_create(&env, &paths()).unwrap();
     assert!(created);
@@ -88,7 +88,7 @@ fn data_without_a_store_is_refused() {
 }
 
 #[test]
-fn every_removed_check_is_noticed() {
+fn every_removed_check_is_detected() {
     let (env, fs) = world(None);
     Store::open_or_create(&env, &paths()).unwrap();
     create_dir(&env, "t", &paths().wal().join("shard-00")).unwrap_err();
@@ -107,7 +107,7 @@ fn every_removed_check_is_noticed() {
         }
         assert!(Store::open_or_create(&remount(&image).0, &paths()).is_err());
         let env = remount(&image).0.with_hook(mutant);
-        assert!(Store::open_or_create(&env, &paths()).is_ok(), "{name} is what refuses it");
+        assert!(Store::open_or_create(&env, &paths()).is_ok(), "only {name} refuses it");
     }
 }
 
@@ -137,8 +137,8 @@ fn a_damaged_store_is_refused() {
     assert!(matches!(refused, Err(StorageError::Version { found: 2, supported: 1, .. })));
 }
 
-/// Creates a store in two lives, the first one dying at a call; then a power cut: what the
-/// second life used must be what is found, from every disk that the cut may leave.
+/// Creates a store in two processes: the first is killed at a call, the second ends with a power cut.
+/// Every disk that the power cut can leave must contain the store that the second process used.
 fn store_survives(hook: &dyn Fn() -> Option<Arc<dyn Hook>>) -> std::result::Result<usize, String> {
     let mut states = 0;
     let kinds = [
@@ -159,7 +159,7 @@ fn store_survives(hook: &dyn Fn() -> Option<Arc<dyn Hook>>) -> std::result::Resu
             env = env.with_hook(hook);
         }
         let (store, _) = Store::open_or_create(&env, &paths()).map_err(|e| e.to_string())?;
-        // A directory in use.
+        // Makes the directory one in use.
         create_dir(&env, "test", &paths().wal()).map_err(|e| e.to_string())?;
         let mut cursor = fs2.crash_cursor();
         cursor.seek(usize::MAX);
@@ -188,15 +188,15 @@ fn a_store_that_was_used_survives() {
             continue;
         }
         let mutant = || -> Option<Arc<dyn Hook>> { Some(Arc::new(Mutant::remove(site, None))) };
-        // The folder that holds the directory's name: only what hangs below it could show that.
+        // The parent of the data directory: only directories below it could detect a missing sync.
         let caught = store_survives(&mutant).is_err();
         let covered = matches!(site, Site::SyncDir("dir.names"));
-        assert!(caught || covered, "nothing notices that {site:?} is missing");
+        assert!(caught || covered, "no test detects that {site:?} is missing");
     }
 }
 
 #[test]
-fn the_reserve_grows_and_is_given_up() {
+fn the_reserve_grows_and_is_released() {
     let (env, fs) = world(None);
     create_dir(&env, "t", paths().root()).unwrap();
     create_dir(&env, "t", &paths().meta()).unwrap();
@@ -216,7 +216,7 @@ fn the_reserve_grows_and_is_given_up() {
     file.write_all_at(&[1; 1 << 20], 0).unwrap();
 }
 
-/// What an open makes before it serves.
+/// Creates the files that an open creates before it serves.
 fn make_all(env: &Env) -> Result<()> {
     DirLock::acquire(env, &paths(), 1)?;
     Store::open_or_create(env, &paths())?;
@@ -227,9 +227,9 @@ fn make_all(env: &Env) -> Result<()> {
 }
 
 #[test]
-fn i1_a_name_that_a_failed_sync_lost_is_made_anew() {
+fn i1_a_name_that_a_failed_sync_lost_is_created_again() {
     let mut failed = 0;
-    // A process that was killed after so many calls may have gone before.
+    // An earlier process may have been killed after this number of calls.
     for killed_at in 0..20 {
         for nth in 1.. {
             let (env, fs) = world(None);

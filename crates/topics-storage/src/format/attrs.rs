@@ -1,5 +1,5 @@
-//! The attribute list of a record: `id u8, len u8, value`, one after the other. Unknown ids are
-//! kept as they are.
+//! The attribute list of a record: a sequence of `id u8, len u8, value`. Decoding keeps unknown
+//! ids.
 
 /// When the record becomes visible to claims; u64 milliseconds.
 pub const VISIBLE_AT: u8 = 1;
@@ -24,7 +24,8 @@ pub struct Attrs<'a> {
 }
 
 impl<'a> Attrs<'a> {
-    /// Appends the encoded list. A value above 255 bytes is a bug of the caller, who caps groups.
+    /// Appends the encoded list. A value above 255 bytes is a bug of the caller, which limits
+    /// groups.
     pub fn encode(&self, out: &mut Vec<u8>) {
         if let Some(at) = self.visible_at {
             put(out, VISIBLE_AT, &at.to_le_bytes());
@@ -40,7 +41,7 @@ impl<'a> Attrs<'a> {
         }
     }
 
-    /// Reads a list; `None` when it is malformed. Of a repeated id the last one counts.
+    /// Reads a list; `None` if it is malformed. The last value of a repeated id counts.
     pub fn decode(list: &'a [u8]) -> Option<Self> {
         let mut out = Self::default();
         for entry in Entries(list) {
@@ -64,7 +65,7 @@ fn put(out: &mut Vec<u8>, id: u8, value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// The entries of an encoded list; a malformed rest is one `None`, then the end.
+/// The entries of an encoded list. A malformed rest yields one `None`, then the iterator ends.
 #[derive(Clone, Debug)]
 pub struct Entries<'a>(pub &'a [u8]);
 
@@ -108,7 +109,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_decode_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn any_bytes_decode_or_fail(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let whole = Entries(&bytes).all(|e| e.is_some());
             if Attrs::decode(&bytes).is_some() {
                 prop_assert!(whole);
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_ids_are_passed_over() {
+    fn unknown_ids_are_skipped() {
         let mut bytes = vec![200, 3, 1, 2, 3];
         Attrs { lane: Some(4), ..Attrs::default() }.encode(&mut bytes);
         assert_eq!(Attrs::decode(&bytes).unwrap().lane, Some(4));

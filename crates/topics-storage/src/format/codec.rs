@@ -1,34 +1,34 @@
 //! The two encodings of structures: variable-width for control bodies, fixed-width for snapshots.
 //!
-//! `FORMAT.md` states both byte by byte. This module is the only one that names the library behind
-//! them; everything else derives [`Encode`] and [`Decode`] and calls the functions here. The order of
-//! the fields of a struct is the order of its bytes.
+//! `FORMAT.md` states both byte by byte. Only this module names the library behind them; other code
+//! derives [`Encode`] and [`Decode`] and calls these functions. The fields of a struct are encoded
+//! in the order of their declaration.
 
 use bincode::config::{Configuration, Fixint, LittleEndian, standard};
 pub use bincode::{BorrowDecode, Decode, Encode};
 
 const FIXED: Configuration<LittleEndian, Fixint> = standard().with_fixed_int_encoding();
 
-/// The most memory that a control body may take: the longest frame.
+/// The memory limit of a decoded control body: the longest frame.
 const BODY_LIMIT: usize = 1 << 25;
-/// The most memory that one topic of a snapshot may take when it is read in place.
+/// The memory limit of one topic of a snapshot that is decoded in place.
 const ENTRY_LIMIT: usize = 1 << 32;
 
-/// A decoded value and the number of bytes that it took, or why there is none.
+/// A decoded value and its encoded length, or the reason of the failure.
 pub(crate) type Decoded<T> = Result<(T, usize), String>;
 
 /// Appends a value with integers of variable width.
 ///
-/// Encoding into memory fails only for types that refuse to be encoded; a control body has none.
-/// Nothing is appended then.
+/// Encoding into memory fails only for types that refuse to be encoded, and no control body
+/// contains one. On a failure nothing is appended.
 pub(crate) fn encode_varint(value: &impl Encode, out: &mut Vec<u8>) {
     if let Ok(bytes) = bincode::encode_to_vec(value, standard()) {
         out.extend_from_slice(&bytes);
     }
 }
 
-/// Decodes a value with integers of variable width. Lengths inside are bounded by the longest frame,
-/// so that a forged one allocates no more than that.
+/// Decodes a value with integers of variable width. Lengths inside are limited by the longest
+/// frame, so that a forged length allocates no more than that.
 pub(crate) fn decode_varint<T: Decode<()>>(bytes: &[u8]) -> Decoded<T> {
     let limited = standard().with_limit::<BODY_LIMIT>();
     bincode::decode_from_slice(bytes, limited).map_err(|e| e.to_string())

@@ -5,7 +5,7 @@
 //!   0   4  frame_len u32   bytes after this field; 0 = end of log, if nothing but zeros follows
 //!   4   1  type      u8
 //!   5   1  flags     u8    0 has_tag 1 has_node 2 durable 3 batch_more 4 has_meta 5 binary 6 has_attrs
-//!   6   8  topic_id  u64   0 where no topic is meant
+//!   6   8  topic_id  u64   0: no topic
 //!  14   8  seq       u64
 //!  22   8  ts        u64
 //!  30   2  node_len  u16
@@ -15,8 +15,8 @@
 //!   .   8  xxh3      u64   XXH3-64 over (bytes 4…37, inner), seeded from (salt, lsn, frame_len)
 //! ```
 //!
-//! The *inner* hash is XXH3-64 of the bytes from offset 38 to the checksum. A frame that is encoded
-//! but not yet placed carries its inner hash where the checksum goes; [`seal`] replaces it.
+//! The *inner* hash is XXH3-64 of the bytes from offset 38 to the checksum. A frame without a
+//! position in the log stores its inner hash in the place of the checksum; [`seal`] replaces it.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -24,10 +24,10 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 pub const FRAME_HEADER: usize = 38;
 /// Bytes of the checksum.
 pub const FRAME_TRAILER: usize = 8;
-/// The largest `frame_len`: a record of 16 MiB with every optional part, and room to spare.
+/// The maximum `frame_len`: enough for a record of 16 MiB with every optional part.
 pub const MAX_FRAME_LEN: u32 = 1 << 25;
 
-/// What a frame is.
+/// The type of a frame.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FrameType {
@@ -35,15 +35,15 @@ pub enum FrameType {
     Append = 1,
     /// A topic's creation.
     TopicCreate = 2,
-    /// A topic's end.
+    /// A topic's deletion.
     TopicDelete = 3,
     /// A router's creation.
     RouterCreate = 4,
-    /// A router's end.
+    /// A router's deletion.
     RouterDelete = 5,
-    /// Records deleted on purpose.
+    /// An explicit delete of records.
     Delete = 6,
-    /// A floor moved by eviction or expiry.
+    /// Eviction or expiry moved a floor.
     EvictWatermark = 7,
     /// A snapshot took effect.
     CheckpointMark = 8,
@@ -51,29 +51,29 @@ pub enum FrameType {
     ConfigUpdate = 9,
     /// A lease event of a queue.
     Lease = 10,
-    /// Seqs (or, for topic 0, topic ids) reserved ahead.
+    /// Seqs (or, for topic 0, topic ids) reserved for later assignment.
     HeadWatermark = 11,
     /// An idempotency key with its answer.
     Idempotency = 12,
     /// A consumer's cursor.
     Consumer = 13,
-    /// Opens a group.
+    /// Starts a commit group.
     Group = 14,
-    /// Everything before it was synced and the engine closed.
+    /// The engine closed; everything before this frame was synced.
     CleanClose = 15,
-    /// Seqs lost involuntarily, or (topic 0) lsns given up.
+    /// Seqs lost involuntarily, or (topic 0) lsns declared lost.
     Gap = 16,
     /// A run of router copies.
     Forward = 17,
-    /// A transaction's decision.
+    /// A transaction's commit decision.
     TxnCommit = 18,
-    /// A transaction's part, logged with it.
+    /// The rows of a transaction in one topic.
     TxnPart = 19,
-    /// A transaction's end.
+    /// A transaction's completion.
     TxnDone = 20,
-    /// Opens a file; ends the one before.
+    /// The first frame of a log file; ends the previous file.
     Start = 21,
-    /// Any type from 128 on: not understood here, and may be skipped.
+    /// A type from 128 on: unknown to this version, and safe to skip.
     Skippable = 128,
 }
 
@@ -102,10 +102,10 @@ impl FrameType {
         Self::Start,
     ];
 
-    /// The newest type that must be understood.
+    /// The highest type number that this version knows.
     pub const NEWEST: u8 = Self::Start as u8;
 
-    /// The type of this number; `None` if it must be understood and is not.
+    /// The type with this number; `None` if a reader must know the type and this version does not.
     #[must_use]
     pub fn from_u8(v: u8) -> Option<Self> {
         if v >= Self::Skippable as u8 {
@@ -134,7 +134,7 @@ impl Flags {
     pub const BINARY: u8 = 32;
     /// The record has attributes.
     pub const HAS_ATTRS: u8 = 64;
-    /// The flags that say something about a record, and are the same in a segment.
+    /// The flags that describe a record; a segment stores the same ones.
     pub const RECORD: u8 =
         Self::HAS_TAG | Self::HAS_NODE | Self::HAS_META | Self::BINARY | Self::HAS_ATTRS;
 
@@ -151,16 +151,16 @@ impl Flags {
     }
 }
 
-/// A decoded frame, borrowing its bytes. Absent parts are empty.
+/// A decoded frame that borrows its bytes. Absent parts are empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What it is.
+    /// Its type.
     pub kind: FrameType,
-    /// Its flags; `encode` derives the `HAS_` ones from the parts.
+    /// Its flags; `encode` derives the `HAS_` flags from the parts.
     pub flags: Flags,
-    /// The topic, 0 for none.
+    /// The topic; 0: none.
     pub topic_id: u64,
-    /// The record's seq, or what the type says.
+    /// The record's seq, or a value that the type defines.
     pub seq: u64,
     /// Commit time in ms.
     pub ts: u64,
@@ -184,7 +184,7 @@ impl<'a> Frame<'a> {
         Self { kind, flags, topic_id, seq, ts, node: &[], tag: &[], attrs: &[], meta: &[], data }
     }
 
-    /// Bytes of the whole frame.
+    /// The length of the whole frame.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         FRAME_HEADER + self.node.len() + self.tag.len() + self.rest_len() + FRAME_TRAILER
@@ -196,7 +196,7 @@ impl<'a> Frame<'a> {
         attrs + meta + self.data.len()
     }
 
-    /// data + meta + tag + node + attributes: what counts against a topic's caps.
+    /// Bytes of data, meta, tag, node and attributes: the size that counts against a topic's caps.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
         (self.node.len() + self.tag.len() + self.attrs.len() + self.meta.len() + self.data.len())
@@ -204,33 +204,33 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Why bytes are not a frame.
+/// Why bytes are not a valid frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The buffer ends before the frame does; the bytes that the frame needs.
+    /// The buffer ends before the frame does. Contains the number of bytes that the frame needs.
     #[error("the frame is cut off")]
     Short(usize),
     /// A length of zero: the end of the log, if nothing but zeros follows.
     #[error("no frame")]
     Zero,
-    /// A length beyond every limit.
+    /// A length above the limit.
     #[error("impossible length {0}")]
     Length(u32),
-    /// The parts do not add up.
+    /// The lengths of the parts do not add up to the frame length.
     #[error("the lengths inside do not add up")]
     Layout,
-    /// Not a type of this format version.
+    /// A type that this format version does not know.
     #[error("unknown type {0}")]
     Type(u8),
-    /// The checksum differs.
+    /// The checksum does not match.
     #[error("the checksum differs")]
     Checksum,
 }
 
 /// Appends a frame; the trailer holds the inner hash until [`seal`].
 ///
-/// The caller has kept every part within its cap: a frame that cannot be represented must not
-/// reach the disk.
+/// The caller keeps every part within its cap: a frame that cannot be encoded must not reach the
+/// disk.
 pub fn encode(out: &mut Vec<u8>, f: &Frame<'_>) {
     let cap = usize::from(u16::MAX);
     assert!(
@@ -280,8 +280,8 @@ pub fn encode(out: &mut Vec<u8>, f: &Frame<'_>) {
     out.extend_from_slice(&inner.to_le_bytes());
 }
 
-/// The seed of a frame's checksum, made from where it lies (an lsn here, a seq in a segment): a frame is
-/// valid at one place only.
+/// The seed of a frame's checksum, derived from its position (an lsn in the log, a seq in a
+/// segment): a frame is valid at one position only.
 #[inline]
 pub fn seed(salt: u64, lsn: u64, frame_len: u32) -> u64 {
     salt ^ lsn.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(frame_len).rotate_left(40)
@@ -295,7 +295,7 @@ fn outer(frame: &[u8], inner: u64, salt: u64, lsn: u64) -> u64 {
     xxh3_64_with_seed(&head, seed(salt, lsn, u32_at(frame, 0)))
 }
 
-/// Replaces the inner hash in the trailer of one encoded frame by its checksum at this place.
+/// Replaces the inner hash in the trailer of one encoded frame by the checksum for this position.
 #[inline]
 pub fn seal(frame: &mut [u8], salt: u64, lsn: u64) {
     let at = frame.len() - FRAME_TRAILER;
@@ -304,8 +304,8 @@ pub fn seal(frame: &mut [u8], salt: u64, lsn: u64) {
     frame[at..].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Puts the inner hash back into the trailer of a sealed frame, so that it can be sealed at another
-/// place. The caller has verified the frame.
+/// Restores the inner hash in the trailer of a sealed frame, so that the frame can be sealed for
+/// another position. The caller has verified the frame.
 #[inline]
 pub fn unseal(frame: &mut [u8]) {
     let at = frame.len() - FRAME_TRAILER;
@@ -313,7 +313,7 @@ pub fn unseal(frame: &mut [u8]) {
     frame[at..].copy_from_slice(&inner.to_le_bytes());
 }
 
-/// Sets topic and seq of an encoded frame that is not sealed, and its ts where it has none.
+/// Sets topic and seq of an unsealed frame, and its ts if it has none.
 #[inline]
 pub fn patch(frame: &mut [u8], topic_id: u64, seq: u64, ts: u64) {
     frame[6..14].copy_from_slice(&topic_id.to_le_bytes());
@@ -321,7 +321,7 @@ pub fn patch(frame: &mut [u8], topic_id: u64, seq: u64, ts: u64) {
     patch_ts(frame, ts);
 }
 
-/// Sets the ts of an encoded frame that is not sealed, where it has none.
+/// Sets the ts of an unsealed frame if it has none.
 #[inline]
 pub fn patch_ts(frame: &mut [u8], ts: u64) {
     if u64_at(frame, 22) == 0 {
@@ -329,27 +329,27 @@ pub fn patch_ts(frame: &mut [u8], ts: u64) {
     }
 }
 
-/// The length of the whole frame that `buf` begins with, if it is there and within its cap.
+/// The length of the first frame in `buf`, if the frame is complete and within the limit.
 #[inline]
 pub(crate) fn whole_size(buf: &[u8]) -> Option<usize> {
     checked_size(buf).ok()
 }
 
-/// Sets or clears `batch_more` of an encoded frame that is not sealed.
+/// Sets or clears `batch_more` of an unsealed frame.
 #[inline]
 pub fn set_batch_more(frame: &mut [u8], more: bool) {
     frame[5] = (frame[5] & !Flags::BATCH_MORE) | if more { Flags::BATCH_MORE } else { 0 };
 }
 
-/// The length of the whole frame that begins at `buf[0]`, without a look at anything else.
+/// The length of the frame that starts at `buf[0]`; checks nothing.
 #[inline]
 #[must_use]
 pub fn frame_size(buf: &[u8]) -> usize {
     u32_at(buf, 0) as usize + 4
 }
 
-/// Checks the structure of the frame that begins at `buf[0]`; not the checksum. Returns it with its
-/// length.
+/// Checks the structure, not the checksum, of the frame that starts at `buf[0]`. Returns the frame
+/// and its length.
 #[inline]
 pub fn parse(buf: &[u8]) -> Result<(Frame<'_>, usize), FrameError> {
     let size = checked_size(buf)?;
@@ -414,13 +414,13 @@ fn parts(kind: FrameType, frame: &[u8]) -> Result<Frame<'_>, FrameError> {
     })
 }
 
-/// Checks structure and checksum of the frame that begins at `buf[0]`.
+/// Checks structure and checksum of the frame that starts at `buf[0]`.
 #[inline]
 pub fn verify(buf: &[u8], salt: u64, lsn: u64) -> Result<(Frame<'_>, usize), FrameError> {
     verify_inner(buf, salt, lsn).map(|(frame, size, _)| (frame, size))
 }
 
-/// [`verify`], and the inner hash that was computed on the way: a copy carries it over.
+/// [`verify`], and also returns the inner hash, which a copy of the frame reuses.
 #[inline]
 pub fn verify_inner(
     buf: &[u8],

@@ -1,4 +1,4 @@
-//! `HEALTH`: what the process that runs, or ran, on a shard's log knows of its write-back.
+//! `HEALTH`: the write-back state of a shard's log, as the current or last process knew it.
 //!
 //! ```text
 //! two slots, at offsets 0 and 512, each
@@ -8,12 +8,12 @@
 //!   8  16  store id
 //!  24   4  shard u32
 //!  28   4  health u32     1 running, 2 suspect, 3 closed, 4 checking
-//!  32   8  generation u64 of the log that it speaks of
+//!  32   8  generation u64 of the log that it describes
 //!  40   8  XXH3-64 of bytes 0…39
 //! ```
 //!
-//! It is read on the boot and the mount that wrote the log, and nowhere else. So it has to outlive
-//! the process, which the page cache does, and not the machine: nothing of it waits for a sync.
+//! Recovery reads it only on the boot and the mount that wrote the log. It must survive the
+//! process, which the page cache does, but not the machine: no write of it waits for a sync.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,25 +25,25 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::frame::u32_at;
 use super::wal_file::WalFileHeader;
 
-/// The name of the file in a shard's folder.
+/// The file name in a shard's directory.
 pub const HEALTH: &str = "HEALTH";
 const MAGIC: [u8; 4] = *b"TWHF";
 const VERSION: u32 = 1;
 const SLOT: usize = 48;
-/// A slot has a sector of its own.
+/// Each slot has its own sector.
 const SLOTS: [u64; 2] = [0, 512];
 const LEN: usize = 1024;
 
-/// What is known of the write-back of a log.
+/// The known state of a log's write-back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// The engine runs, and no sync or write has failed.
+    /// The engine is running, and no sync or write has failed.
     Running,
-    /// A sync or a write failed, or may have.
+    /// A sync or a write failed, or may have failed.
     Suspect,
     /// The engine closed the log cleanly.
     Closed,
-    /// An engine was killed while it said `running`, and an open is syncing what it left.
+    /// An engine was killed in the state `running`, and an open syncs the files that it left.
     Checking,
 }
 
@@ -63,7 +63,7 @@ impl Health {
     }
 }
 
-/// Whose health a slot holds.
+/// The log that a slot describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner {
     store_id: [u8; 16],
@@ -89,15 +89,15 @@ impl Owner {
         b
     }
 
-    /// What a slot says of this log; `None`: it is damaged, or speaks of another.
+    /// The health in a slot; `None` if the slot is damaged or describes another log.
     fn health_in(&self, b: &[u8]) -> Option<Health> {
         let health = Health::from_code(u32_at(b, 28))?;
         (b == self.encode(health)).then_some(health)
     }
 }
 
-/// The health of one generation of a shard's log, open to be changed without a new descriptor and
-/// without a new block.
+/// The health of one generation of a shard's log. Keeps the file open, so that a change needs no
+/// new descriptor and no new block.
 #[derive(Debug)]
 pub struct HealthFile {
     file: Arc<dyn File>,
@@ -107,16 +107,16 @@ pub struct HealthFile {
 }
 
 impl HealthFile {
-    /// Says that the engine begins to run on the log of this header. The slot of generation `keep`
-    /// stays: the log of that one counts until `CURRENT` names the new one.
+    /// Records that the engine starts to run on the log of this header. Keeps the slot of
+    /// generation `keep`, which stays valid until `CURRENT` names the new log.
     pub fn begin(env: &Env, dir: &Path, log: &WalFileHeader, keep: u64) -> io::Result<Self> {
         let path = dir.join(HEALTH);
         let made = match env.fs.open(&path, OpenMode::Write) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             file => Some(Self::running(file?, path.clone(), log, keep)?),
         };
-        // An error of a time before must not be told to the next open: that would be taken for one
-        // of this generation.
+        // Without this sync the next open could see an older error and attribute it to this
+        // generation.
         if let Some(health) = made {
             match health.check() {
                 Ok(()) => return Ok(health),
@@ -143,7 +143,7 @@ impl HealthFile {
         Ok(health)
     }
 
-    /// What is known of the log of this header; `None`: nothing.
+    /// The recorded health of the log of this header; `None` if there is no record.
     pub fn find(env: &Env, dir: &Path, log: &WalFileHeader) -> io::Result<Option<(Self, Health)>> {
         let (path, owner) = (dir.join(HEALTH), Owner::of(log));
         let file = match env.fs.open(&path, OpenMode::Write) {
@@ -158,18 +158,19 @@ impl HealthFile {
         Ok(None)
     }
 
-    /// Replaces what is said, in place.
+    /// Overwrites the recorded health in place.
     pub fn set(&self, health: Health) -> io::Result<()> {
         self.file.write_all_at(&self.owner.encode(health), self.offset)
     }
 
-    /// Whether every earlier [`Self::set`] is still there, and was written back: the sync makes
-    /// nothing durable that anybody waits for, only its error counts.
+    /// Checks that every earlier [`Self::set`] is still present and was written back. The caller
+    /// needs only the error of the sync, not its durability.
     pub fn check(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 
-    /// A sync or a write failed. Whatever else fails now, nothing may go on saying `running`.
+    /// Records a failed sync or write. If that fails too, removes the file: it must not keep saying
+    /// `running`.
     pub fn fail(&self, env: &Env) {
         let said = self.set(Health::Suspect).and_then(|()| self.check());
         let Err(e) = said else { return };
@@ -180,7 +181,7 @@ impl HealthFile {
     }
 }
 
-/// The bytes of a slot; zeros where the file is shorter.
+/// The bytes of a slot; zeros beyond the end of the file.
 fn slot(file: &dyn File, offset: u64) -> io::Result<[u8; SLOT]> {
     let mut bytes = [0; SLOT];
     match file.read_exact_at(&mut bytes, offset) {
@@ -215,13 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn a_generation_that_begins_keeps_the_slot_of_the_one_before() {
+    fn a_new_generation_keeps_the_slot_of_the_previous_one() {
         let (env, fs, _) = sim_env(1);
         let dir = Path::new("/");
         let begin = |generation, keep| HealthFile::begin(&env, dir, &log(generation), keep);
         assert_eq!(found(&env, 1), None);
         begin(1, 0).unwrap().fail(&env);
-        // Two opens that got no further: the first of them is forgotten, the log before them not.
+        // Two opens that failed early: the second replaces the slot of the first, and keeps the
+        // slot of the log before them.
         for generation in [2, 3] {
             begin(generation, 1).unwrap();
             assert_eq!(
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_with_any_bit_flipped_says_nothing() {
+    fn a_slot_with_any_flipped_bit_is_ignored() {
         let (env, fs, _) = sim_env(1);
         HealthFile::begin(&env, Path::new("/"), &log(9), 0).unwrap();
         let image = fs.kill_image();

@@ -1,11 +1,11 @@
-//! Offsets, magic numbers and endianness of the log, known nowhere else.
+//! Offsets, magic numbers and endianness of the log; no other module knows them.
 //!
 //! * [`frame`]: the length-prefixed, checksummed unit.
 //! * [`codec`]: how structures are encoded.
 //! * [`attrs`]: a record's optional attributes.
-//! * [`record`]: the bodies of control frames, a file per family.
+//! * [`record`]: the bodies of control frames, one file per family.
 //! * [`wal_file`]: names and headers of WAL files, `CURRENT`.
-//! * [`health`]: `HEALTH`, what is known of a log's write-back.
+//! * [`health`]: `HEALTH`, the write-back state of a log.
 //!
 #![doc = include_str!("../../FORMAT.md")]
 

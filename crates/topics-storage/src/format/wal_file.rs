@@ -13,7 +13,7 @@
 //!  56   8  salt u64        random
 //!  64  16  boot id
 //!  80   8  mount id u64
-//!  88   8  prior u64       ordinal of the file in use when this one was made ready, 0 for none
+//!  88   8  prior u64       ordinal of the file in use when this one was prepared, 0 for none
 //!  96   8  XXH3-64 of bytes 0…95
 //! ```
 
@@ -33,7 +33,7 @@ pub const WAL_HEADER: usize = 104;
 const MAGIC: [u8; 4] = *b"TWAL";
 const CURRENT: &str = "CURRENT";
 
-/// What a WAL file says about itself.
+/// The header of a WAL file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WalFileHeader {
     /// The directory's id.
@@ -50,12 +50,12 @@ pub struct WalFileHeader {
     pub ordinal: u64,
     /// Random; seeds every checksum of the file.
     pub salt: u64,
-    /// Of the boot that wrote it.
+    /// The boot that wrote the file.
     pub boot_id: [u8; 16],
-    /// Of the mount that it was written on.
+    /// The mount that the file was written on.
     pub mount_id: u64,
-    /// Ordinal, in this generation, of the file in use when this one was made ready; 0 for none.
-    /// While this one holds nothing, that file must be there.
+    /// The ordinal, in this generation, of the file in use when this one was prepared; 0: none.
+    /// While this file is empty, that file must exist.
     pub prior: u64,
 }
 
@@ -80,7 +80,7 @@ impl WalFileHeader {
         b
     }
 
-    /// Reads and checks the header of a file; `shown` names it in errors.
+    /// Reads and checks the header of a file; `shown` is its name in errors.
     pub fn read(env: &Env, file: &dyn File, shown: &str) -> Result<Self> {
         let mut b = [0u8; WAL_HEADER];
         let corrupt = |offset, detail: &str| StorageError::Corrupt {
@@ -132,7 +132,7 @@ pub fn name(generation: u64, ordinal: u64) -> String {
     format!("wal-{generation:010}-{ordinal:010}.log")
 }
 
-/// Generation and ordinal of a name, if it is one.
+/// Generation and ordinal of a log file name; `None` for another name.
 #[must_use]
 pub fn parse_name(name: &str) -> Option<(u64, u64)> {
     let (g, o) = name.strip_prefix("wal-")?.strip_suffix(".log")?.split_once('-')?;
@@ -140,7 +140,7 @@ pub fn parse_name(name: &str) -> Option<(u64, u64)> {
     (self::name(pair.0, pair.1) == name).then_some(pair)
 }
 
-/// The file that `CURRENT` of a shard's folder names; `None` when there is no `CURRENT`.
+/// The log file that `CURRENT` in a shard's directory names; `None` if there is no `CURRENT`.
 pub fn read_current(env: &Env, dir: &Path) -> Result<Option<String>> {
     let path = dir.join(CURRENT);
     let shown = path.display().to_string();
@@ -166,8 +166,8 @@ pub fn read_current(env: &Env, dir: &Path) -> Result<Option<String>> {
     Ok(Some(name.to_owned()))
 }
 
-/// Points `CURRENT` to a file: temp → sync → rename → folder sync. The content is the name, a space,
-/// XXH3-64 of the name in hex, a newline.
+/// Points `CURRENT` to a file: temp → sync → rename → directory sync. The content is the name, a
+/// space, XXH3-64 of the name in hex, a newline.
 pub fn write_current(env: &Env, dir: &Path, name: &str) -> Result<()> {
     let temp = dir.join("CURRENT.tmp");
     let io = |e| StorageError::io(format!("point {} to {name}", dir.join(CURRENT).display()), e);

@@ -22,7 +22,7 @@ use crate::format::attrs::Attrs;
 const MAGIC: [u8; 4] = *b"TATR";
 const ROWS: usize = SIDE_HEADER + 16;
 const ROW: usize = 32;
-/// The lane of a record that names none.
+/// The lane of a record without one.
 pub const DEFAULT_LANE: u8 = 5;
 
 /// The attributes of a record.
@@ -30,18 +30,18 @@ pub const DEFAULT_LANE: u8 = 5;
 pub struct AttrRow {
     /// The record.
     pub seq: u64,
-    /// When it becomes claimable, 0: at once.
+    /// When it becomes claimable; 0: immediately.
     pub visible_at: u64,
     /// When it expires, 0: never.
     pub expires_at: u64,
-    /// Its lane, 5 when it names none.
+    /// Its lane; 5 if it has none.
     pub lane: u8,
     /// The XXH3-64 of its group, 0: none.
     pub group: u64,
 }
 
 impl AttrRow {
-    /// Reads an encoded list of attributes; of a malformed one nothing counts.
+    /// Reads an encoded list of attributes; a malformed list counts as empty.
     pub fn parse(seq: u64, list: &[u8]) -> Self {
         let attrs = Attrs::decode(list).unwrap_or_default();
         Self {
@@ -53,7 +53,7 @@ impl AttrRow {
         }
     }
 
-    /// The number that stands for a group's name; never 0.
+    /// The hash of a group's name; never 0.
     pub fn group_hash(name: &[u8]) -> u64 {
         xxh3_64(name).max(1)
     }

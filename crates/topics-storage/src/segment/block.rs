@@ -28,7 +28,7 @@ pub(super) struct Slot {
 #[derive(Debug, Default)]
 pub struct Block {
     pub(super) topic_id: u64,
-    /// Never shrinks, so that it is not zeroed at each use; its first `used` bytes are valid.
+    /// Never shrinks, which avoids zeroing it at each use; its first `used` bytes are valid.
     pub(super) buf: Vec<u8>,
     pub(super) used: usize,
     pub(super) slots: Vec<Slot>,
@@ -54,7 +54,7 @@ impl Block {
         items(&self.buf, &self.slots, self.topic_id)
     }
 
-    /// How many items it holds.
+    /// The number of items.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
@@ -69,9 +69,8 @@ impl Block {
         self.buf.capacity() + self.scratch.capacity()
     }
 
-    /// Chooses, among `seqs` in `lo..=hi`, what to read: until `budget`, at least one record
-    /// unless there is `any`. `entries` begins at `lo`. Returns the seq after the last one looked
-    /// at.
+    /// Selects from `seqs` in `lo..=hi` the records to read within `budget`; at least one record
+    /// unless `any` is set. `entries` starts at `lo`. Returns the seq after the last one examined.
     pub(super) fn pick(
         &mut self,
         lo: u64,
@@ -120,8 +119,8 @@ pub struct Frozen {
 }
 
 impl Block {
-    /// Moves the buffer out, cut to its valid length. The block is empty afterwards and keeps its other
-    /// allocations.
+    /// Takes the buffer, truncated to its valid length. The block is empty afterwards and keeps its
+    /// other allocations.
     pub fn freeze(&mut self) -> Frozen {
         let mut buf = std::mem::take(&mut self.buf);
         buf.truncate(self.used);
@@ -130,7 +129,7 @@ impl Block {
         Frozen { topic_id: self.topic_id, buf: Arc::new(buf), slots }
     }
 
-    /// Sets the buffer to fill, in place of the one that was moved out. Its content is overwritten.
+    /// Sets the buffer to fill, in place of the taken one. Its content is overwritten.
     pub fn refill(&mut self, buf: Vec<u8>) {
         if self.used == 0 && buf.capacity() > self.buf.capacity() {
             self.buf = buf;
@@ -147,12 +146,12 @@ impl Block {
 }
 
 impl Frozen {
-    /// The buffer that the records of [`Self::items`] lie in.
+    /// The buffer that contains the records of [`Self::items`].
     pub fn buffer(&self) -> &Arc<Vec<u8>> {
         &self.buf
     }
 
-    /// As [`Block::items`].
+    /// Like [`Block::items`].
     pub fn items(&self) -> impl ExactSizeIterator<Item = Item<'_>> {
         items(&self.buf, &self.slots, self.topic_id)
     }

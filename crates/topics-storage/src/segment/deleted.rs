@@ -1,4 +1,4 @@
-//! `.del`: the deleted records of a segment, the only record of deletion on disk.
+//! `.del`: the deleted records of a segment. No other file records deletions.
 //!
 //! ```text
 //! side header, magic "TDEL", file number of the .del itself

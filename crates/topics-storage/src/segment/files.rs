@@ -41,12 +41,12 @@ pub struct UnsyncedFile {
     pub file: Arc<dyn File>,
     pub name: SegmentName,
     pub kind: FileKind,
-    /// Whether its name is new.
+    /// Whether the directory entry is new.
     pub created: bool,
 }
 
-/// Creates a file of a segment, and the topic's folder when it needs one; the round makes the
-/// names durable.
+/// Creates a file of a segment, and the topic's directory if needed. The round makes the names
+/// durable.
 pub fn create_file(segs: &Segments, name: &SegmentName, kind: FileKind) -> Result<BufferedFile> {
     let path = segs.paths.segment(name, kind);
     let file = match segs.env.fs.open(&path, OpenMode::CreateNew) {

@@ -1,9 +1,9 @@
-//! `.idx`: where each record lies.
+//! `.idx`: the position of each record in `.data`.
 //!
 //! ```text
 //! side header, magic "TIDX"
 //! entry of seq s at 32 + (s − first_seq) × 20:
-//!   offset u32, len u32 (whole frame, 0 = hole), ts u64 (a hole's: of the record before it),
+//!   offset u32, len u32 (whole frame, 0 = hole), ts u64 (of a hole: that of the record before it),
 //!   flags u8, 0 0 0
 //! footer of a sealed one, 72 bytes
 //!   0  4  magic "TIXF"   4  4  version u32
@@ -13,9 +13,9 @@
 //!  64  8  XXH3-64 of footer bytes 0…63, seeded with the salt
 //! ```
 //!
-//! Frames lie in seq order without space between them, so each entry's offset is the end of the
-//! one before it. An active `.idx` has no checksum: this chain, and the fields that the frames
-//! repeat, are what is checked instead.
+//! Frames are stored in seq order without space between them, so each entry's offset is the end of
+//! the previous entry. An active `.idx` has no checksum: readers check this chain and the fields
+//! that the frames repeat instead.
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
@@ -29,7 +29,7 @@ const FOOTER_MAGIC: [u8; 4] = *b"TIXF";
 pub const ENTRY: usize = 20;
 pub const FOOTER: usize = 72;
 
-/// Where the entry of the `n`th seq lies.
+/// The offset of the entry of the `n`th seq.
 pub fn entry_at(n: u64) -> u64 {
     SIDE_HEADER as u64 + n * ENTRY as u64
 }
@@ -85,7 +85,7 @@ pub fn encode_footer(meta: &SegmentMeta, salt: u64, whole: u64) -> [u8; FOOTER] 
     out
 }
 
-/// Checks a footer against what the snapshot says; returns the checksum of the whole.
+/// Checks a footer against the snapshot's entry; returns the checksum of header and entries.
 pub fn check_footer(file: &str, bytes: &[u8], salt: u64, meta: &SegmentMeta) -> Result<u64> {
     let at = entry_at(meta.span());
     if bytes.len() < FOOTER {
@@ -108,8 +108,8 @@ pub fn check_footer(file: &str, bytes: &[u8], salt: u64, meta: &SegmentMeta) -> 
     Ok(whole)
 }
 
-/// Whether entries are what a writer leaves: each begins where the one before it ended, times
-/// never decrease. `from` is the end of what precedes them, `to` the beginning of what follows.
+/// Whether entries form a chain: each starts at the end of the previous one, and times never
+/// decrease. `from` is the end of the preceding entry, `to` the start of the following one.
 pub fn is_chain(entries: &[IdxEntry], from: Option<u64>, to: Option<u64>) -> bool {
     let mut end = from;
     let mut ts = 0;

@@ -19,10 +19,10 @@
 //!  24  8  XXH3-64 of bytes 0…23
 //! ```
 //!
-//! The flags are those of the WAL frame that say something about the record; `durable` and
-//! `batch_more` are left out. `data_len` counts attributes, meta and data with their length prefixes. The inner hash is the
-//! XXH3-64 of node…data, the same bytes as in the WAL frame; the seed is the WAL's, made from
-//! (salt, seq, frame_len).
+//! The flags are those of the WAL frame that describe the record, without `durable` and
+//! `batch_more`. `data_len` counts attributes, meta and data with their length prefixes. The inner
+//! hash is the XXH3-64 of node…data, the same bytes as in the WAL frame; the seed is computed as in
+//! the WAL, from (salt, seq, frame_len).
 
 use topics_env::Env;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -40,12 +40,12 @@ pub const DATA_HEADER: usize = 64;
 pub const SIDE_HEADER: usize = 32;
 /// The bytes of a frame before its node.
 pub const FRAME_HEADER: usize = 29;
-/// The bytes of a frame beside its payload and the length prefixes of attributes and meta.
+/// The bytes of a frame besides its payload and the length prefixes of attributes and meta.
 pub const FRAME_FIXED: usize = FRAME_HEADER + 8;
 
 const DATA_MAGIC: [u8; 4] = *b"TSEG";
 
-/// What a `.data` header says.
+/// The content of a `.data` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataHeader {
     pub store_id: [u8; 16],
@@ -71,8 +71,8 @@ impl DataHeader {
         out
     }
 
-    /// Checks that `bytes` are the header of exactly the segment that `want` describes (its salt
-    /// aside) and returns the salt.
+    /// Checks that `bytes` are the header of the segment that `want` describes (except for the
+    /// salt) and returns the salt.
     pub fn check(env: &Env, file: &str, bytes: &[u8], want: &Self) -> Result<u64> {
         let corrupt = |offset, detail: &str| corrupt(file, offset, detail);
         if bytes.len() < DATA_HEADER {
@@ -163,8 +163,8 @@ pub fn frame_len(f: &Frame<'_>) -> usize {
     FRAME_FIXED + f.node.len() + f.tag.len() + attrs + meta + f.data.len()
 }
 
-/// Appends a record's frame; `inner` is the hash of its node…data. The caller has checked that
-/// the lengths fit their fields.
+/// Appends a record's frame; `inner` is the hash of its node…data. The caller has checked that the
+/// lengths fit into their fields.
 pub fn encode_frame(out: &mut Vec<u8>, f: &Frame<'_>, salt: u64, inner: u64) {
     let at = out.len();
     let total = frame_len(f);
@@ -195,7 +195,7 @@ pub fn encode_frame(out: &mut Vec<u8>, f: &Frame<'_>, salt: u64, inner: u64) {
     out.extend_from_slice(&outer(&head, inner, salt, f.seq, len).to_le_bytes());
 }
 
-/// Whether `buf` is exactly the frame of `seq`. Returns its inner hash.
+/// Checks that `buf` is exactly the frame of `seq` and returns its inner hash.
 #[inline]
 pub fn verify_frame(buf: &[u8], salt: u64, seq: u64) -> Option<u64> {
     if buf.len() < FRAME_FIXED {
@@ -215,7 +215,7 @@ pub fn frame_ts(buf: &[u8]) -> u64 {
     le_u64(buf, 13)
 }
 
-/// The parts of a frame; `None` when the lengths in it do not fit together.
+/// The parts of a frame; `None` if its lengths are inconsistent.
 pub fn parse_frame(buf: &[u8], topic_id: u64) -> Option<Frame<'_>> {
     if buf.len() < FRAME_FIXED || le_u32(buf, 0) as usize + 4 != buf.len() {
         return None;

@@ -17,14 +17,14 @@ use crate::{Result, StorageError};
 /// A condition on a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagMatch<'a> {
-    /// Exactly this.
+    /// Exactly this tag.
     Eq(&'a [u8]),
-    /// Anything that begins with this.
+    /// Any tag with this prefix.
     Prefix(&'a [u8]),
 }
 
 impl TagMatch<'_> {
-    /// Whether a record's tag is one of these. A record without a tag never matches.
+    /// Whether the tag of a record matches. A record without a tag never matches.
     pub fn matches(&self, tag: &[u8]) -> bool {
         match self {
             Self::Eq(t) => tag == *t,
@@ -34,8 +34,8 @@ impl TagMatch<'_> {
 }
 
 impl Segment {
-    /// The first seq whose commit time is at least `ts`; `last_seq + 1` when there is none. A
-    /// hole has the time of the record before it. With how many records were looked at.
+    /// The first seq whose commit time is at least `ts`, or `last_seq + 1`. A hole has the time of
+    /// the record before it. Also returns the number of records examined.
     pub fn seek_ts(&self, ts: u64) -> Result<(u64, u64)> {
         let m = self.meta();
         if m.span() == 0 || ts > m.last_ts {
@@ -100,7 +100,7 @@ impl Segment {
         Ok(out)
     }
 
-    /// Every sound record, without the index, in seq order.
+    /// Visits every valid record in seq order, without the index.
     pub(super) fn scan_frames(&self, mut f: impl FnMut(&Frame<'_>)) -> Result<()> {
         let (data, salt) = self.data()?;
         scan(&data, salt, self.meta(), start(self.meta()), |found| {
@@ -113,8 +113,8 @@ impl Segment {
         })
     }
 
-    /// Tags and attributes of every undamaged record, for a seal and for the in-memory index of an active
-    /// segment.
+    /// Tags and attributes of every undamaged record, for sealing a segment and for the in-memory
+    /// index of an active one.
     pub fn scan_side(&self) -> Result<(TagMap, Vec<AttrRow>)> {
         let (mut tags, mut attrs) = (TagMap::new(), Vec::new());
         self.scan_frames(|frame| {
@@ -132,8 +132,8 @@ impl Segment {
         Ok((tags, attrs))
     }
 
-    /// The deleted records by offset from `first_seq`, from its `.del`. A missing or damaged one
-    /// is an error: it cannot be rebuilt.
+    /// The deleted records as offsets from `first_seq`, from its `.del`. A missing or damaged file
+    /// is an error, because deletions cannot be rebuilt.
     pub fn deleted(&self) -> Result<Arc<RoaringBitmap>> {
         let m = self.meta();
         let Some(name) = m.del_name(self.topic().topic_id) else { return Ok(Arc::default()) };

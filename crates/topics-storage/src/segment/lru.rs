@@ -46,7 +46,7 @@ impl<T> Lru<T> {
         value
     }
 
-    /// Takes all of them out.
+    /// Removes and returns all values.
     pub fn take_all(&mut self) -> Vec<Arc<T>> {
         self.places.clear();
         self.hand = 0;
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_what_is_used() {
+    fn keeps_values_that_are_used() {
         let mut lru = Lru::new(3);
         for key in 0..3 {
             lru.get_or_insert(key, || Arc::new(key));

@@ -17,11 +17,11 @@ pub struct TopicKey {
 pub enum FileKind {
     /// The records.
     Data,
-    /// Where each record lies.
+    /// The position of each record.
     Idx,
-    /// Which records are deleted.
+    /// The deleted records.
     Del,
-    /// Which records have a tag.
+    /// The tags of the records.
     Tags,
     /// The records with attributes.
     Attrs,
@@ -66,13 +66,13 @@ pub struct SegmentName {
 }
 
 impl SegmentName {
-    /// The name of one of its files, without the folder.
+    /// The name of one of its files, without the directory.
     pub fn file(&self, kind: FileKind) -> String {
         format!("seg-{:020}.{:016x}.{}", self.first_seq, self.file_no, kind.extension())
     }
 }
 
-/// Reads a file name that [`SegmentName::file`] made.
+/// Parses a file name of the form of [`SegmentName::file`].
 pub fn parse_file_name(topic_id: u64, name: &str) -> Option<(SegmentName, FileKind)> {
     let mut fields = name.strip_prefix("seg-")?.split('.');
     let first_seq = fields.next()?.parse().ok()?;
@@ -88,17 +88,17 @@ pub fn parse_file_name(topic_id: u64, name: &str) -> Option<(SegmentName, FileKi
 pub struct SegmentMeta {
     /// The first seq that it covers.
     pub first_seq: u64,
-    /// The last seq that it covers, `first_seq − 1` when it covers none yet.
+    /// The last seq that it covers; `first_seq − 1` if it covers none yet.
     pub last_seq: u64,
     /// The file number of its files.
     pub file_no: u64,
-    /// The file number in the name of its `.data`: `file_no` until it is relocated.
+    /// The file number in the name of its `.data`: `file_no` unless the file was relocated.
     pub data_no: u64,
-    /// The named length of `.data`.
+    /// The length of `.data` that the snapshot names.
     pub data_len: u64,
     /// The file number of its `.del`, 0: none.
     pub del_no: u64,
-    /// Records neither hole nor deleted.
+    /// Records that are neither holes nor deleted.
     pub live_count: u64,
     /// Their payload bytes.
     pub live_bytes: u64,
@@ -110,8 +110,8 @@ pub struct SegmentMeta {
     pub earliest_expires: u64,
     /// Whether it is never appended to again.
     pub sealed: bool,
-    /// Whether its `.data` lies outside the directory. Part of the format; this version writes
-    /// `false` and reads no such segment.
+    /// Whether its `.data` is outside the directory. Part of the format; this version writes
+    /// `false` and cannot read such a segment.
     pub cold: bool,
     /// Whether a record in it has a tag.
     pub has_tags: bool,
@@ -120,7 +120,7 @@ pub struct SegmentMeta {
 }
 
 impl SegmentMeta {
-    /// How many seqs it covers, holes included.
+    /// The number of seqs that it covers, including holes.
     pub fn span(&self) -> u64 {
         (self.last_seq + 1).saturating_sub(self.first_seq)
     }
@@ -161,10 +161,10 @@ impl SegmentMeta {
     }
 }
 
-/// One entry of an `.idx`: where a record lies. A hole has length 0.
+/// One entry of an `.idx`: the position of a record. A hole has length 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdxEntry {
-    /// Where its frame begins in `.data`.
+    /// The offset of its frame in `.data`.
     pub offset: u32,
     /// The length of the whole frame.
     pub len: u32,
@@ -175,7 +175,7 @@ pub struct IdxEntry {
 }
 
 impl IdxEntry {
-    /// Whether the seq has no record here.
+    /// Whether the seq has no record.
     pub fn is_hole(&self) -> bool {
         self.len == 0
     }

@@ -1,10 +1,10 @@
-//! Segments: a topic's records in files of their own, each a contiguous range of seqs.
+//! Segments: the records of one topic in files that each cover a contiguous range of seqs.
 //!
 //! * [`SegmentMeta`]: the entry of a segment in the snapshot; an unopened segment costs only this.
 //! * [`Segments`]: the state that all segments of an engine share; creates readers.
 //! * [`Segment`]: reads one segment, active or sealed.
 //! * [`SegmentWriter`] and [`Round`]: write the files of a checkpoint and make them durable.
-//! * [`Round::rewrite`], [`Round::merge`]: new files for old records.
+//! * [`Round::rewrite`], [`Round::merge`]: copies of old records into new files.
 //!
 //! The layouts are in `layout`, `index`, `tags`, `attrs` and `deleted`; `FORMAT.md`
 //! describes them byte by byte.

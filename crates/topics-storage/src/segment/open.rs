@@ -1,4 +1,4 @@
-//! An open segment: its files, the state of its index, its deletes.
+//! An open segment: its files, the state of its index, its deleted records.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -16,7 +16,7 @@ use super::{AttrsTable, FileKind, IdxEntry, SegmentMeta, Segments, TopicKey};
 use crate::dir::show;
 use crate::{Result, StorageError};
 
-/// Reads until `buf` is full or the file ends; returns how much was read.
+/// Reads until `buf` is full or the file ends; returns the number of bytes read.
 pub fn read_up_to(file: &dyn File, buf: &mut [u8], at: u64) -> std::io::Result<usize> {
     let mut done = 0;
     while done < buf.len() {
@@ -44,7 +44,8 @@ pub struct Data {
     source: Arc<dyn File>,
     /// Its name in error messages.
     pub file: String,
-    /// The salt in its header, or the error of a header that is not this segment's.
+    /// The salt in its header, or the error of a header that belongs to another segment or is
+    /// damaged.
     pub salt: Result<u64>,
 }
 
@@ -76,7 +77,7 @@ impl Data {
         Ok(data)
     }
 
-    /// Reads into `buf`; bytes behind the end of the file are zero.
+    /// Reads into `buf`; fills zeros beyond the end of the file.
     pub fn read(&self, buf: &mut [u8], at: u64) -> Result<()> {
         let done = read_up_to(&*self.source, buf, at)
             .map_err(|e| StorageError::io(self.file.clone(), e))?;
@@ -100,7 +101,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Reads the entries `from..=to` by offset from the first; `false` when the file ends before.
+    /// Reads the entries `from..=to` by offset from the first; `false` if the file is shorter.
     pub fn load(
         &self,
         from: u64,
@@ -209,7 +210,7 @@ impl OpenSegment {
         Ok(self.side.get_or_init(|| IndexFile { file }))
     }
 
-    /// The salt of the segment, from `.idx` where that is valid, else from `.data`.
+    /// The salt of the segment, from `.idx` if that is valid, else from `.data`.
     pub fn salt(&self, segs: &Segments, meta: &SegmentMeta) -> Result<u64> {
         match &self.side(segs, meta)?.file {
             Some((_, salt)) => Ok(*salt),
@@ -264,8 +265,8 @@ impl OpenSegment {
         Ok(Index { view: IndexView::Memory(entries), trusted_to: u64::MAX })
     }
 
-    /// Whether an `.idx` with this salt belongs to the `.data`. True where the header of `.data` is
-    /// damaged: the frames decide then.
+    /// Whether an `.idx` with this salt belongs to the `.data`. True if the header of `.data` is
+    /// damaged: then the frames decide.
     fn is_of_data(&self, segs: &Segments, meta: &SegmentMeta, salt: u64) -> Result<bool> {
         Ok(meta.cold
             || self.data(segs, meta)?.salt.as_ref().is_ok_and(|s| *s == salt)
@@ -341,7 +342,7 @@ impl OpenSegment {
     }
 }
 
-/// Checks the header, the footer and the whole of a sealed `.idx`.
+/// Checks header, footer and checksum of a sealed `.idx`.
 fn check_sealed(
     segs: &Segments,
     path: &Path,

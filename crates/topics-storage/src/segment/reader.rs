@@ -17,7 +17,7 @@ const RUN: u32 = 8 << 20;
 /// Maximum index entries of one read call.
 const ENTRIES: u64 = 8192;
 
-/// A reader of one segment. Cheap to make and to clone; files are opened on first use.
+/// A reader of one segment. Cheap to create and to clone; it opens files on first use.
 #[derive(Clone, Debug)]
 pub struct Segment {
     pub(super) segs: Arc<Segments>,
@@ -54,7 +54,7 @@ impl Segment {
         self.segs.open_segment(self.topic, self.meta.file_no)
     }
 
-    /// The salt that ties its files together.
+    /// The salt that the files of the segment share.
     pub(super) fn salt(&self) -> Result<u64> {
         self.open_segment().salt(&self.segs, &self.meta)
     }
@@ -69,8 +69,8 @@ impl Segment {
         self.open_segment().data(&self.segs, &self.meta)?.salt.clone().map(drop)
     }
 
-    /// The index entries of `from..=to` (clipped to the segment), the first for `from`. They are
-    /// checked: against the checksum of a sealed `.idx`, against the records of an active one.
+    /// The index entries of `from..=to` (clipped to the segment). They are checked: against the
+    /// checksum of a sealed `.idx`, against the records of an active one.
     pub fn entries(&self, from: u64, to: u64) -> Result<Vec<IdxEntry>> {
         let (from, to) = (from.max(self.meta.first_seq), to.min(self.meta.last_seq));
         if from > to {
@@ -101,10 +101,10 @@ impl Segment {
         Err(corrupt(&show(&path), entry_at(from - base), "shorter than named"))
     }
 
-    /// Appends the records of `from..=to` to `out`, without holes and without those for which
-    /// `dead` says true (the caller decides about deletes), until `max_bytes` of frames; at least
-    /// one if there is any. Returns the seq after the last one looked at: `to + 1` (clipped to
-    /// the segment) when the range is done. An I/O error is an error; a damaged record is an item.
+    /// Appends the records of `from..=to` to `out`, up to `max_bytes` of frames and at least one if
+    /// there is any. Skips holes and the records that `dead` selects (the caller knows the
+    /// deletes). Returns the seq after the last one examined: `to + 1` (clipped to the segment) at
+    /// the end of the range. An I/O error is an error; a damaged record is an item.
     pub fn read(
         &self,
         from: u64,
@@ -134,9 +134,9 @@ impl Segment {
         Ok(at)
     }
 
-    /// Appends the records of these ascending seqs to `out`, until `max_bytes` of frames, at
-    /// least one if there is any; returns how many of the seqs were looked at. Neighbours share
-    /// a read. Seqs outside the segment are passed over.
+    /// Appends the records of these ascending seqs to `out`, up to `max_bytes` of frames and at
+    /// least one if there is any; returns the number of seqs examined. Adjacent records share a
+    /// read. Seqs outside the segment are skipped.
     pub fn read_seqs(&self, seqs: &[u64], max_bytes: usize, out: &mut Block) -> Result<usize> {
         out.topic_id = self.topic.topic_id;
         let (begin, mut budget, mut done) = (out.slots.len(), max_bytes, 0);
@@ -160,7 +160,7 @@ impl Segment {
         Ok(done)
     }
 
-    /// Appends what is wanted. Returns the next seq and the bytes of the frames.
+    /// Appends the requested records. Returns the next seq and the bytes of the frames.
     fn fill<I: Iterator<Item = u64> + Clone>(
         &self,
         request: &ReadRequest<I>,
@@ -172,7 +172,7 @@ impl Segment {
         loop {
             let index = match open.index(&self.segs, &self.meta, trust) {
                 Ok(index) => index,
-                // Neither the index nor the records can be read: every seq is damaged.
+                // Neither the index nor the records are readable: every seq is damaged.
                 Err(StorageError::Corrupt { file, .. }) => {
                     for seq in request.seqs.clone() {
                         self.segs.count_corrupt(&file, seq, 0);
@@ -206,8 +206,8 @@ impl Segment {
         }
     }
 
-    /// Loads the entries `lo..=hi` into `out`; of an index that was not checked, also looks
-    /// whether they and their neighbours are a chain.
+    /// Loads the entries `lo..=hi` into `out`. For an index that was not checked, also checks that
+    /// they form a chain with their neighbours.
     fn load_checked(
         &self,
         open: &OpenSegment,
@@ -233,7 +233,7 @@ impl Segment {
         Ok(self.segs.env.check("segment.idx-chain", sound))
     }
 
-    /// Reads and checks the picked records; `false` if an unchecked index turns out to be wrong.
+    /// Reads and checks the selected records; `false` if an unchecked index is wrong.
     fn fetch(
         &self,
         open: &OpenSegment,
@@ -279,8 +279,8 @@ impl Segment {
         Ok(true)
     }
 
-    /// Whether the frame that an entry names is at `at` of the buffer (I12), and says the same as
-    /// the entry where that was not checked.
+    /// Whether the frame of an entry is at `at` of the buffer (I12) and, for an unchecked index,
+    /// agrees with the entry.
     fn check_frame(
         &self,
         out: &Block,
@@ -297,7 +297,8 @@ impl Segment {
     }
 }
 
-/// How many of the picks one read call takes: they lie near each other and within the file.
+/// The number of selected records that one read call covers: they are close together and within the
+/// file.
 fn run_length(picks: &[(u64, IdxEntry)], data_len: u64) -> usize {
     let begin = picks[0].1.offset;
     let mut end = begin.saturating_add(picks[0].1.len);

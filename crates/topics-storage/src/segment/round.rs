@@ -14,29 +14,29 @@ use super::{FileKind, Segment, SegmentMeta, SegmentName, SegmentWriter, Segments
 use crate::dir::show;
 use crate::{Result, StorageError};
 
-/// The segment files that a checkpoint writes. If a round is dropped before [`Round::sync`] returned
-/// `Ok`, every file in it is suspect: its next writer makes it again under a new number.
+/// The segment files that a checkpoint writes. If a round is dropped before [`Round::sync`]
+/// returned `Ok`, every file in it is suspect: its next writer creates it again under a new number.
 #[derive(Debug)]
 pub struct Round {
     segs: Arc<Segments>,
     /// Files to sync, each through the descriptor that wrote it.
     files: Vec<UnsyncedFile>,
     dirs: BTreeSet<PathBuf>,
-    /// One sync of the file system replaces the file syncs, and no file is kept open. Set from
-    /// [`super::SegmentOptions::max_unsynced`] files on.
+    /// Whether one sync of the file system replaces the file syncs, and no file stays open. Set
+    /// from [`super::SegmentOptions::max_unsynced`] files on.
     wide: bool,
     fs_sync_mark: u64,
     file_nos: Vec<u64>,
     created: Vec<(SegmentName, FileKind)>,
     /// The error after which the round can no longer succeed.
     broken: Option<StorageError>,
-    /// Whether no sync of it has failed, so that its files are as written.
+    /// Whether no sync of the round has failed, so that its files contain every written byte.
     sound: bool,
     done: bool,
 }
 
 impl Round {
-    /// Begins a round. Call it before the first byte of the round is written.
+    /// Starts a round. Call it before the first byte of the round is written.
     pub fn new(segs: &Arc<Segments>) -> Self {
         Self {
             segs: segs.clone(),
@@ -52,7 +52,7 @@ impl Round {
         }
     }
 
-    /// Takes over a writer: flushes it and keeps its files for the sync. Returns the entry for the
+    /// Adds a writer: flushes it and keeps its files for the sync. Returns the entry for the
     /// snapshot, which is valid once [`Self::sync`] has succeeded.
     pub fn add(&mut self, mut writer: SegmentWriter) -> Result<SegmentMeta> {
         debug_assert!(writer.belongs_to(&self.segs));
@@ -82,8 +82,8 @@ impl Round {
         Ok(())
     }
 
-    /// Abandons the round for lack of space or descriptors. If no sync of it has failed, its files are not
-    /// suspect: the next writer cuts them to their named lengths.
+    /// Abandons the round for lack of space or descriptors. If no sync of it has failed, its files
+    /// are not suspect: the next writer truncates them to their named lengths.
     pub fn refused(mut self) {
         self.sound = self.broken.is_none();
     }
@@ -100,8 +100,8 @@ impl Round {
         Ok(())
     }
 
-    /// Makes everything added durable, files and names. After an error nothing of the round may
-    /// be named; its new files are removed.
+    /// Makes all added files durable, with their names. After an error no snapshot may name a file
+    /// of the round; its new files are removed.
     pub fn sync(mut self) -> Result<()> {
         if let Some(e) = self.broken.take() {
             return Err(e);
@@ -119,8 +119,8 @@ impl Round {
         synced
     }
 
-    /// Makes the names of new files durable, and those of the topics' folders: the process that created
-    /// a folder may have died before it synced its name.
+    /// Makes the names of new files durable, and the names of the topics' directories: the process
+    /// that created a directory may have died before it synced the name.
     fn sync_names(&self) -> Result<()> {
         let sync = |site, dir: &Path| {
             self.segs.env.sync_dir(site, dir).map_err(|e| StorageError::io(show(dir), e))
@@ -134,8 +134,8 @@ impl Round {
         Ok(())
     }
 
-    /// Writes the `.del` of a segment under a new file number, which it returns. `dead` holds
-    /// offsets from the segment's first seq: all that are deleted, not only the new ones.
+    /// Writes the `.del` of a segment under a new file number, which it returns. `dead` contains
+    /// the offset from the segment's first seq of every deleted record, not only of the new ones.
     pub fn write_del(&mut self, segment: &Segment, dead: &RoaringBitmap) -> Result<u64> {
         let salt = segment.salt()?;
         self.write_del_for(segment.topic().topic_id, segment.meta().first_seq, salt, dead)
@@ -166,8 +166,8 @@ impl Round {
         written.map(|()| del_no)
     }
 
-    /// Copies a sealed segment without its dead records (offsets from the first seq), which
-    /// become holes, under a new file number. The caller adds the deletes made meanwhile.
+    /// Copies a sealed segment under a new file number. Its dead records (offsets from the first
+    /// seq) become holes. The caller adds later deletes.
     pub fn rewrite(&mut self, segment: &Segment, dead: &RoaringBitmap) -> Result<SegmentMeta> {
         self.merge(&[(segment.clone(), Arc::new(dead.clone()))])
     }
@@ -202,8 +202,8 @@ impl Drop for Round {
         for (name, kind) in &self.created {
             let _ = self.segs.env.fs.remove_file(&self.segs.paths.segment(name, *kind));
         }
-        // A folder whose name was lost in a failed sync is visible and never becomes durable: remove
-        // it if it is empty, so that it is created again.
+        // A directory whose name was lost in a failed sync is visible but never becomes durable.
+        // Removing it, if it is empty, lets the next writer create it again.
         for dir in &self.dirs {
             let _ = self.segs.env.fs.remove_dir(dir);
         }

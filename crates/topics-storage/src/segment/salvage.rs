@@ -1,4 +1,4 @@
-//! Damaged segments: what is lost, and a new segment with the rest.
+//! Damaged segments: which records are lost, and a new segment with the rest.
 //!
 //! The new segment covers the same seqs. A lost record becomes a hole, and the caller reports it as a
 //! gap. Without its `.del` the live records of a segment are unknown, and none of them is served.
@@ -14,7 +14,7 @@ use crate::dir::show;
 use crate::recovery::quarantine::quarantine_file;
 use crate::{Result, StorageError, ranges_of};
 
-/// Bytes of frames that are read at a time.
+/// The number of bytes of frames in one read.
 const READ: usize = 8 << 20;
 
 /// A segment with damage.
@@ -25,7 +25,7 @@ pub struct DamagedSegment {
     pub why: StorageError,
     /// Live records that are lost, as ascending ranges of seqs, inclusive.
     pub lost: Vec<(u64, u64)>,
-    /// Offsets that become holes in the new segment; `None`: nothing can be read.
+    /// Offsets that become holes in the new segment; `None`: no record is readable.
     holes: Option<RoaringBitmap>,
 }
 
@@ -80,14 +80,14 @@ impl Segments {
 }
 
 impl Segment {
-    /// The segment as lost in whole.
+    /// The segment with all its records lost.
     fn lost(self, why: StorageError) -> DamagedSegment {
         let m = self.meta();
         let lost = if m.live_count > 0 { vec![(m.first_seq, m.last_seq)] } else { Vec::new() };
         DamagedSegment { segment: self, why, lost, holes: None }
     }
 
-    /// Damage of `.idx`, `.tags` or `.attrs`, which reads can do without.
+    /// Damage of `.idx`, `.tags` or `.attrs`, which can be rebuilt.
     fn side_damage(&self) -> Result<Option<StorageError>> {
         let m = self.meta();
         if m.span() == 0 {
@@ -159,7 +159,7 @@ impl DamagedSegment {
     }
 }
 
-/// Turns damage into a value; passes other errors on.
+/// Returns damage as a value and other errors as errors.
 fn damage(found: Result<()>) -> Result<Option<StorageError>> {
     match found {
         Ok(()) => Ok(None),

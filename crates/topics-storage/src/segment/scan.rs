@@ -1,4 +1,4 @@
-//! Reads `.data` from its beginning, without an index.
+//! Reads `.data` from its start, without an index.
 
 use super::layout::{DATA_HEADER, FRAME_FIXED, frame_ts, verify_frame};
 use super::open::Data;
@@ -8,7 +8,7 @@ use crate::dir::{le_u32, le_u64};
 
 const CHUNK: usize = 1 << 20;
 
-/// A window over the bytes of a file that moves forward.
+/// A moving window over the bytes of a file.
 struct Window<'a> {
     data: &'a Data,
     end: u64,
@@ -17,7 +17,7 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// The bytes from `at`, at least `len` of them where the file has them.
+    /// The bytes from `at`, at least `len` of them unless the file ends before.
     fn bytes(&mut self, at: u64, len: usize) -> Result<&[u8]> {
         let have = self.base + self.buf.len() as u64;
         let want = (at + len as u64).min(self.end);
@@ -35,13 +35,13 @@ impl Window<'_> {
 pub enum ScanItem<'a> {
     /// A record: its seq, its offset, its frame.
     Record(u64, u32, &'a [u8]),
-    /// Bytes that belong to no record: some of the seqs from the first number on, below the
-    /// second, were there. Then offset and length.
+    /// Bytes that belong to no record. The first two numbers bound the seqs that they may have had:
+    /// from the first, below the second. Then offset and length.
     Damage(u64, u64, u32, u32),
 }
 
-/// Calls `f` for everything in the named length of a segment's `.data`, in seq order, from the
-/// place `from`: an offset where a frame begins, and the first seq that may lie there.
+/// Calls `f` for everything within the named length of a segment's `.data`, in seq order, starting
+/// at `from`: the offset of a frame, and the lowest seq that it may have.
 pub fn scan(
     data: &Data,
     salt: u64,
@@ -92,7 +92,7 @@ fn frame_at(
     Ok(verify_frame(&w.bytes(at, len)?[..len], salt, seq).map(|_| (seq, len)))
 }
 
-/// The place where a segment's first frame lies.
+/// The position of a segment's first frame.
 pub fn start(meta: &SegmentMeta) -> (u64, u64) {
     (DATA_HEADER as u64, meta.first_seq)
 }

@@ -14,21 +14,21 @@ use super::{FileKind, Segment, SegmentMeta, SegmentName, TopicKey, parse_file_na
 use crate::dir::{Paths, list_dir, show};
 use crate::{Result, StorageError};
 
-/// Settings of segments. They decide about future seals only: boundaries are read from files.
+/// Segment settings. They affect only future seals: boundaries are read from files.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentOptions {
     /// Records (holes included) after which a segment is sealed.
     pub max_events: u64,
     /// Bytes of `.data` after which a segment is sealed, at most 1 GiB.
     pub max_bytes: u64,
-    /// Files that are kept open for reading, two of each segment.
+    /// The maximum of files open for reading, two of each segment.
     pub max_open: usize,
-    /// Files that a [`super::Round`] keeps open for their syncs.
+    /// The maximum of files that a [`super::Round`] keeps open for their syncs.
     pub max_unsynced: usize,
 }
 
 impl SegmentOptions {
-    /// The most that [`Self::max_bytes`] may be: offsets in `.idx` are `u32`.
+    /// The maximum of [`Self::max_bytes`]: offsets in `.idx` are `u32`.
     pub const MAX_BYTES: u64 = 1 << 30;
 }
 
@@ -63,12 +63,12 @@ pub struct Segments {
     failed_fs_syncs: Mutex<u64>,
     corrupt: AtomicU64,
     rebuilt: AtomicU64,
-    /// No file is opened any more.
+    /// Whether the engine is closing: no file is opened any more.
     closed: AtomicBool,
 }
 
 impl Segments {
-    /// The folder of the topics must exist durably. `generation` must be above every generation that has
+    /// Requires a durable topics directory. `generation` must be above every generation that has
     /// used file numbers in this directory.
     pub fn new(
         env: Env,
@@ -105,15 +105,15 @@ impl Segments {
         self.next_no.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A reader of a segment. Opens nothing until it is used.
+    /// A reader of a segment. It opens files on first use.
     pub fn segment(self: &Arc<Self>, topic: TopicKey, meta: SegmentMeta) -> Segment {
         Segment::new(self.clone(), topic, meta)
     }
 
-    /// Checks that the files that `metas` name are there and not shorter than named
-    /// (`lengths`: by opening each; otherwise by the folder's listing only). A missing or short
-    /// `.data` or `.del` is damage; `.idx`, `.tags` and `.attrs` are made again when they are
-    /// needed. Segments outside the directory are skipped.
+    /// Checks that the files that `metas` name exist and are not shorter than named (`lengths`: by
+    /// opening each; otherwise only by a directory listing). A missing or short `.data` or `.del`
+    /// is damage; `.idx`, `.tags` and `.attrs` can be rebuilt when needed. Skips segments outside
+    /// the directory.
     pub fn check_named(&self, topic: TopicKey, metas: &[SegmentMeta], lengths: bool) -> Result<()> {
         let id = topic.topic_id;
         let here: HashSet<_> = self.list_files(id)?.into_iter().collect();
@@ -147,19 +147,19 @@ impl Segments {
         Ok(())
     }
 
-    /// The ids of the topics that have a folder.
+    /// The ids of the topics that have a directory.
     pub fn list_topics(&self) -> Result<Vec<u64>> {
         let names = list_dir(&self.env, &self.paths.topics())?;
         Ok(names.iter().filter_map(|e| e.name.parse().ok()).collect())
     }
 
-    /// The segment files in a topic's folder.
+    /// The segment files in a topic's directory.
     pub fn list_files(&self, topic_id: u64) -> Result<Vec<(SegmentName, FileKind)>> {
         let names = list_dir(&self.env, &self.paths.topic(topic_id))?;
         Ok(names.iter().filter_map(|e| parse_file_name(topic_id, &e.name)).collect())
     }
 
-    /// Unlinks hot files (those that are not there are no error). Readers keep what they opened.
+    /// Removes files; a missing file is not an error. Readers keep files that they opened.
     pub fn remove_files(&self, files: &[(SegmentName, FileKind)]) -> Result<()> {
         for (name, kind) in files {
             remove_if_there(&self.env, &self.paths.segment(name, *kind))?;
@@ -170,12 +170,12 @@ impl Segments {
         Ok(())
     }
 
-    /// Removes a topic's folder and everything in it.
+    /// Removes a topic's directory with its content.
     pub fn remove_topic(&self, topic_id: u64) -> Result<()> {
         let dir = self.paths.topic(topic_id);
         for entry in list_dir(&self.env, &dir)? {
             remove_if_there(&self.env, &dir.join(&entry.name))?;
-            // After the removal: a reader could open the file again before.
+            // Forget the file after its removal: before it, a reader could open the file again.
             if let Some((name, _)) = parse_file_name(topic_id, &entry.name) {
                 self.forget(name.file_no);
             }
@@ -188,8 +188,8 @@ impl Segments {
         }
     }
 
-    /// Since the start: records that failed their checksum, and uses of an `.idx`, `.tags` or
-    /// `.attrs` that was damaged or missing and had to be made from the records.
+    /// Counts since the start: records that failed their checksum, and times that a damaged or
+    /// missing `.idx`, `.tags` or `.attrs` was rebuilt from the records.
     pub fn damage_counts(&self) -> (u64, u64) {
         (self.corrupt.load(Ordering::Relaxed), self.rebuilt.load(Ordering::Relaxed))
     }
@@ -215,7 +215,7 @@ impl Segments {
     /// Closes every file. A read in progress keeps its files; later reads fail with `Closed`.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        // They are closed after the lock is free.
+        // The files close after the lock is released.
         let all = self.open_segments.lock().take_all();
         drop(all);
     }
@@ -245,7 +245,8 @@ impl Segments {
         self.suspects.lock().extend(file_nos);
     }
 
-    /// Whether a sync of the file failed. The next writer makes such a file again under a new number.
+    /// Whether a sync of the file failed. The next writer creates such a file again under a new
+    /// number.
     pub fn is_suspect(&self, file_no: u64) -> bool {
         let suspects = self.suspects.lock();
         !self.env.check("segment.suspect", !suspects.contains(&file_no))
@@ -289,7 +290,7 @@ impl Segments {
         }
     }
 
-    /// The mark that [`Self::sync_fs`] compares with.
+    /// The failure count to pass to [`Self::sync_fs`].
     pub(super) fn fs_sync_mark(&self) -> u64 {
         *self.failed_fs_syncs.lock()
     }
@@ -316,7 +317,7 @@ impl Segments {
 impl FdReclaimer for Segments {
     /// Closes all cached files. The next read of a segment opens and checks them again.
     fn reclaim_fds(&self) {
-        // They are closed after the lock is free.
+        // The files close after the lock is released.
         let all = self.open_segments.lock().take_all();
         if !all.is_empty() {
             log::debug!("no file descriptor is left: {} segments are closed", all.len());

@@ -1,4 +1,4 @@
-//! `.tags`: which records have which tag, sorted, read in blocks.
+//! `.tags`: the records of each tag, sorted by tag, read in blocks.
 //!
 //! ```text
 //! side header, magic "TTAG"
@@ -11,7 +11,7 @@
 //!  40  8  XXH3-64 of footer bytes 0…39, seeded with the salt
 //! ```
 //!
-//! Tags are in ascending byte order and each lies in one block.
+//! Tags are in ascending byte order, and the records of one tag are in one block.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -73,7 +73,7 @@ fn end_block(out: &mut Vec<u8>, index: &mut Vec<u8>, begin: usize, tag: Option<&
     index.extend_from_slice(tag);
 }
 
-/// A range of blocks that may hold matches: offset, length.
+/// A range of blocks that can contain matches: offset, length.
 type Blocks = Vec<(u64, usize)>;
 
 /// An opened `.tags`.
@@ -156,7 +156,7 @@ impl<'a> TagsFile<'a> {
     }
 }
 
-/// The blocks in which a match can lie.
+/// The blocks that can contain a match.
 fn select(mut index: &[u8], want: TagMatch<'_>) -> Option<Blocks> {
     let mut out = Blocks::new();
     while !index.is_empty() {

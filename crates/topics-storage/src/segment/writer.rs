@@ -17,11 +17,12 @@ use crate::dir::{create_temp, show};
 use crate::format::frame::{Flags, Frame};
 use crate::{Result, StorageError};
 
-/// Buffered bytes after which a writer writes.
+/// The buffer size at which a writer writes to its file.
 const BUFFER: usize = 256 << 10;
 
-/// Appends to a topic's active segment. Its records count only after the round that it was added to was
-/// synced. If it is dropped before, the file is suspect and the next writer makes it again.
+/// Appends to a topic's active segment. Its records are valid only after the sync of the round that
+/// it was added to. If it is dropped before, the file is suspect and the next writer creates it
+/// again.
 #[derive(Debug)]
 pub struct SegmentWriter {
     segs: Arc<Segments>,
@@ -30,17 +31,17 @@ pub struct SegmentWriter {
     salt: u64,
     data: BufferedFile,
     idx: BufferedFile,
-    /// Files finished beside `.data` and `.idx`.
+    /// Finished files other than `.data` and `.idx`.
     side: Vec<UnsyncedFile>,
     created: bool,
-    /// Whether it has written bytes that no round has taken over.
+    /// Whether it has written bytes that no round tracks yet.
     dirty: bool,
-    /// The last call failed for lack of space or descriptors.
+    /// Whether the last call failed for lack of space or descriptors.
     refused: bool,
 }
 
 impl SegmentWriter {
-    /// A new segment that begins at `first_seq`.
+    /// Creates a segment that starts at `first_seq`.
     pub fn create(segs: &Arc<Segments>, topic: TopicKey, first_seq: u64) -> Result<Self> {
         Self::create_with(segs, topic, first_seq, segs.env.rng.next_u64())
     }
@@ -83,9 +84,9 @@ impl SegmentWriter {
         Ok(this)
     }
 
-    /// Continues an active segment at its named length and cuts what lies beyond. If the files have more
-    /// than one name, are suspect, or have a damaged index, makes them again under a new number
-    /// ([`Self::remake`]), which `meta().file_no` returns.
+    /// Continues an active segment at its named length and truncates the rest. If the files have
+    /// several hard links, are suspect, or have a damaged index, creates them again under a new
+    /// number ([`Self::remake`]), which `meta().file_no` returns.
     pub fn reopen(segs: &Arc<Segments>, topic: TopicKey, meta: &SegmentMeta) -> Result<Self> {
         if meta.sealed || meta.cold {
             return Err(StorageError::Missing { what: "an active segment to append to".into() });
@@ -129,8 +130,8 @@ impl SegmentWriter {
         Ok(this)
     }
 
-    /// Makes an active segment's files again under a new number from its named length. They keep
-    /// the salt, so that its `.del` stays theirs.
+    /// Creates an active segment's files again, under a new number, from its named length. They
+    /// keep the salt, so that the existing `.del` stays valid.
     pub fn remake(segs: &Arc<Segments>, topic: TopicKey, meta: &SegmentMeta) -> Result<Self> {
         let source = segs.segment(topic, *meta);
         let mut this = Self::create_with(segs, topic, meta.first_seq, source.salt()?)?;
@@ -213,7 +214,7 @@ impl SegmentWriter {
         self.enter(len as u32, frame.ts, frame.flags.0)
     }
 
-    /// Copies the frame of a damaged record unchanged, so that it still fails its check.
+    /// Copies the frame of a damaged record unchanged, so that its check still fails.
     pub(super) fn append_damaged(&mut self, seq: u64, bytes: &[u8], ts: u64) -> Result<()> {
         self.check_next(seq, bytes.len())?;
         self.data.buf.extend_from_slice(bytes);
@@ -225,8 +226,8 @@ impl SegmentWriter {
         self.hole_at(self.meta.last_ts)
     }
 
-    /// Writes the next seq as a hole with the time of the record that it replaces, so that seeks by time
-    /// still work in a segment that begins with holes.
+    /// Writes the next seq as a hole with the time of the record that it replaces, so that seeks by
+    /// time still work in a segment that starts with holes.
     pub fn hole_at(&mut self, ts: u64) -> Result<()> {
         self.dirty = true;
         let ts = ts.max(self.meta.last_ts);
@@ -262,7 +263,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Whether it has reached the size of a full segment.
+    /// Whether the segment has reached its full size.
     pub fn should_seal(&self) -> bool {
         self.meta.span() >= self.segs.options.max_events
             || self.meta.data_len >= self.segs.options.max_bytes
@@ -274,8 +275,8 @@ impl SegmentWriter {
         flushed
     }
 
-    /// Ends the segment: footer of `.idx`, `.tags`, `.attrs`. Nothing may be appended after it.
-    /// The index is checked first, because the footer certifies it.
+    /// Seals the segment: writes the footer of `.idx`, `.tags` and `.attrs`. No record may follow.
+    /// Checks the index first, because the footer certifies it.
     pub fn seal(&mut self) -> Result<()> {
         let sealed = self.write_seal();
         self.refused = sealed.as_ref().is_err_and(StorageError::is_shortage);
@@ -313,7 +314,7 @@ impl SegmentWriter {
         self.flush()
     }
 
-    /// Whether the index that was read back is a chain over the whole `.data`.
+    /// Whether the index, read back, is a chain over the whole `.data`.
     fn is_whole(&self, body: &[u8]) -> bool {
         let entries = decode_entries(&body[SIDE_HEADER..]);
         debug_assert_eq!(body.len(), SIDE_HEADER + entries.len() * ENTRY);
@@ -363,7 +364,7 @@ impl Drop for SegmentWriter {
             for out in [&self.data, &self.idx] {
                 let _ = self.segs.env.fs.remove_file(&out.path);
             }
-            // A seal may have read it.
+            // A seal may have opened it for reading.
             self.segs.forget(self.meta.file_no);
         }
         for written in &self.side {

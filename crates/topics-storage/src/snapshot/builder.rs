@@ -1,24 +1,24 @@
-//! A snapshot while it is made: one buffer, into which each topic is encoded as it is captured.
+//! Builds a snapshot: one buffer, into which each topic is encoded as it is captured.
 
 use super::table::largest_in;
 use super::{HEADER, MAGIC, SnapshotBody, TopicSnap, VERSION, checksum};
 use crate::format::codec::{Encode, encode_fixed};
 use crate::{Result, StorageError};
 
-/// A snapshot being made. No topic is held but in its encoded form.
+/// A snapshot under construction. Holds topics only in encoded form.
 #[derive(Debug)]
 pub struct SnapshotBuilder {
     out: Vec<u8>,
-    /// Where the topics begin.
+    /// The offset of the topics.
     topics_at: usize,
     topics: u64,
-    /// Bytes of the largest segment.
+    /// The bytes of the largest segment.
     largest: u64,
 }
 
 impl SnapshotBuilder {
-    /// Begins: `body` has as many shards as it will have in [`Self::finish`]. `about` so many
-    /// bytes are expected: a buffer that grows leaves its former places behind in the heap.
+    /// Starts a snapshot. `body` has as many shards as in [`Self::finish`]. `about` is the expected
+    /// length: reserving it avoids the reallocations of a growing buffer, which fragment the heap.
     pub fn begin(body: &SnapshotBody, about: u64) -> Result<Self> {
         let mut out = Vec::with_capacity(usize::try_from(about + about / 8).unwrap_or(0));
         out.resize(HEADER, 0);
@@ -26,7 +26,8 @@ impl SnapshotBuilder {
         Ok(Self { topics_at: out.len(), out, topics: 0, largest: 0 })
     }
 
-    /// Adds a topic. Names must rise for the snapshot to be looked into without decoding it.
+    /// Adds a topic. Names must ascend, so that a reader can search the snapshot without decoding
+    /// it.
     pub fn topic(&mut self, topic: &TopicSnap) -> Result<()> {
         let at = self.out.len();
         put(topic, &mut self.out)?;
@@ -39,14 +40,14 @@ impl SnapshotBuilder {
         self.largest = self.largest.max(largest_in(self.out.get(at..).unwrap_or_default()));
     }
 
-    /// Adds a topic as another snapshot has it.
+    /// Adds a topic in the encoded form of another snapshot.
     pub fn entry(&mut self, entry: &[u8]) {
         let at = self.out.len();
         self.out.extend_from_slice(entry);
         self.added(at);
     }
 
-    /// Ends it: everything but the topics is as `body` says.
+    /// Completes the snapshot with the fields of `body`, except its topics.
     pub fn finish(mut self, body: &SnapshotBody) -> Result<EncodedSnapshot> {
         let mut start = Vec::with_capacity(self.topics_at - HEADER);
         head(body, self.topics, &mut start)?;
@@ -60,7 +61,7 @@ impl SnapshotBuilder {
     }
 }
 
-/// A snapshot file but for its number.
+/// A complete snapshot file without its number.
 #[derive(Debug)]
 pub struct EncodedSnapshot {
     bytes: Vec<u8>,
@@ -68,24 +69,24 @@ pub struct EncodedSnapshot {
 }
 
 impl EncodedSnapshot {
-    /// The snapshot of a body with its topics.
+    /// Encodes a body with its topics.
     pub fn of(body: &SnapshotBody) -> Result<Self> {
         let mut builder = SnapshotBuilder::begin(body, 0)?;
         body.topics.iter().try_for_each(|t| builder.topic(t))?;
         builder.finish(body)
     }
 
-    /// Its length in bytes.
+    /// The length in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
 
-    /// Bytes of the largest segment that it names.
+    /// The bytes of the largest segment that it names.
     pub(crate) fn largest(&self) -> u64 {
         self.largest
     }
 
-    /// The file of this number.
+    /// The bytes of the file with this number.
     pub(super) fn file(&mut self, n: u64) -> &[u8] {
         let out = &mut self.bytes;
         let len = (out.len() - HEADER) as u64;
@@ -99,7 +100,7 @@ impl EncodedSnapshot {
     }
 }
 
-/// What precedes the topics, their number included.
+/// Encodes the fields before the topics, including the number of topics.
 fn head(body: &SnapshotBody, topics: u64, out: &mut Vec<u8>) -> Result<()> {
     put(&(body.store_id, body.generation, body.layout), out)?;
     put(&body.shards, out)?;

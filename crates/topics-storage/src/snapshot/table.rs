@@ -1,4 +1,4 @@
-//! The topics of a snapshot as they were encoded: found by name or id, decoded one at a time.
+//! The encoded topics of a snapshot: found by name or id, decoded one at a time.
 
 use std::ops::Range;
 
@@ -10,15 +10,15 @@ use crate::format::codec::{BorrowDecode, borrow_fixed, decode_fixed};
 use crate::segment::SegmentMeta;
 use crate::{Result, StorageError};
 
-/// Encoded lengths of the elements of a topic's lists.
+/// Encoded lengths of the list elements of a topic.
 const GAP: usize = 17;
 const SEGMENT: usize = 92;
 const IDEMPOTENCY: usize = 48;
 
-/// A snapshot that was read and whose checksum holds.
+/// A snapshot with a valid checksum.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Everything but the topics.
+    /// All fields except the topics.
     pub body: SnapshotBody,
     /// The topics.
     pub topics: Table,
@@ -27,7 +27,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// With all topics decoded.
+    /// Decodes all topics.
     pub fn whole(mut self) -> Result<SnapshotBody> {
         let all = 0..self.topics.len();
         self.body.topics = all.map(|i| self.topics.topic(i)).collect::<Result<_>>()?;
@@ -35,7 +35,7 @@ impl Snapshot {
     }
 }
 
-/// A topic's entry, read where it lies.
+/// A topic's entry, decoded in place: it borrows its text and bytes.
 #[derive(Clone, Debug, PartialEq, Eq, BorrowDecode)]
 pub struct TopicHeader<'a> {
     /// Its id.
@@ -46,7 +46,7 @@ pub struct TopicHeader<'a> {
     pub name: &'a str,
     /// Its config.
     pub config: &'a [u8],
-    /// Up to where its frames are reflected.
+    /// The position up to which the snapshot covers its frames.
     pub replay: ReplayPos,
     /// The last assigned seq.
     pub head: u64,
@@ -54,15 +54,15 @@ pub struct TopicHeader<'a> {
     pub reserved_to: u64,
     /// The first live record.
     pub earliest_seq: u64,
-    /// The highest involuntary loss + 1.
+    /// The highest involuntarily lost seq at the front + 1.
     pub evict_floor: u64,
-    /// Why it was lost.
+    /// The reason of that loss.
     pub evict_reason: u8,
-    /// Everything below was deleted.
+    /// No record below this seq is live.
     pub delete_below: u64,
-    /// Involuntary loss elsewhere.
+    /// Involuntary losses above `evict_floor`.
     pub gaps: Vec<GapSnap>,
-    /// The commit time that the next record must not be below.
+    /// The lower limit of the next record's commit time.
     pub last_ts: u64,
     /// The time of the last write.
     pub last_write_ts: u64,
@@ -81,11 +81,11 @@ pub struct TopicHeader<'a> {
 /// The encoded topics of a snapshot.
 #[derive(Debug, Default)]
 pub struct Table {
-    /// The file, for errors.
+    /// The file name for errors.
     file: String,
     /// The whole file, or its body.
     bytes: Vec<u8>,
-    /// Where each entry begins, and where the last one ends.
+    /// The start of each entry, and the end of the last one.
     at: Vec<usize>,
     /// The entries in the order of their ids.
     by_id: OnceLock<Vec<u32>>,
@@ -93,7 +93,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// The entries that begin at `at`.
+    /// Parses the entries that start at `at`.
     pub(super) fn read(
         file: &str,
         bytes: Vec<u8>,
@@ -122,22 +122,22 @@ impl Table {
         self.largest
     }
 
-    /// What follows the entries.
+    /// The bytes after the entries.
     pub(super) fn rest(&self) -> &[u8] {
         &self.bytes[self.at.last().copied().unwrap_or(0)..]
     }
 
-    /// How many topics there are.
+    /// The number of topics.
     pub fn len(&self) -> usize {
         self.at.len().saturating_sub(1)
     }
 
-    /// Whether there is none.
+    /// Whether there are no topics.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// An entry as it was encoded. There must be one of this number.
+    /// An encoded entry. `i` must be below [`Self::len`].
     pub fn entry(&self, i: usize) -> &[u8] {
         &self.bytes[self.at[i]..self.at[i + 1]]
     }
@@ -153,7 +153,7 @@ impl Table {
         &entry[NAME..NAME + le_u64(entry, NAME - 8) as usize]
     }
 
-    /// An entry, read where it lies.
+    /// An entry, decoded in place.
     pub fn topic_header(&self, i: usize) -> Result<TopicHeader<'_>> {
         let entry = self.entry(i);
         self.whole(i, entry.len(), borrow_fixed(entry))
@@ -182,7 +182,7 @@ impl Table {
         })
     }
 
-    /// Whether the names rise: only then can one be looked for.
+    /// Whether the names ascend, which a search by name requires.
     pub fn is_sorted(&self) -> bool {
         (1..self.len()).all(|i| self.name(i - 1) < self.name(i))
     }
@@ -215,12 +215,12 @@ impl Table {
     }
 }
 
-/// Where the name begins in an entry, behind id, epoch and length.
+/// The offset of the name in an entry, after id, epoch and length.
 const NAME: usize = 24;
 /// The shortest entry: numbers and six empty lists.
 const MIN: usize = NAME + 8 + 57 + 8 + 32 + 8 + 8 + 8;
 
-/// What a record takes in an `.idx`.
+/// The bytes of a record in an `.idx`.
 const IDX_ENTRY: u64 = 20;
 
 /// Bytes of the largest segment of an entry.

@@ -59,7 +59,7 @@ fn save(env: &Env, n: u64) -> Result<u64> {
     write(env, &paths(), n, &mut EncodedSnapshot::of(&body(n))?, || Ok(()))
 }
 
-/// The newest snapshot, whole.
+/// The newest snapshot with all its topics.
 fn newest(found: LoadedSnapshots) -> Option<(u64, SnapshotBody)> {
     found.newest.map(|(n, s)| (n, s.whole().unwrap()))
 }
@@ -87,7 +87,7 @@ fn the_newest_is_read() {
 }
 
 #[test]
-fn every_flipped_bit_and_every_cut_is_noticed() {
+fn every_flipped_bit_and_every_truncation_is_detected() {
     let (env, fs) = world(None);
     put(&env, 1);
     put(&env, 2);
@@ -109,7 +109,7 @@ fn every_flipped_bit_and_every_cut_is_noticed() {
         check(&bytes, format!("bit {bit}"));
     }
     for len in 0..good.len() {
-        check(&good[..len], format!("cut to {len}"));
+        check(&good[..len], format!("truncated to {len}"));
     }
     check(&[&good[..], b"x"].concat(), "longer".into());
     check(&image.read("/d/meta/snapshot.1.bin").unwrap(), "the older in its place".into());
@@ -141,10 +141,10 @@ fn an_io_error_does_not_fall_back() {
 }
 
 #[test]
-fn a_lying_length_allocates_nothing() {
+fn a_forged_length_allocates_nothing() {
     let (env, _fs) = world(None);
     let mut bytes = encode(1, &body(1)).unwrap();
-    // The number of shards, behind store id, generation and layout.
+    // The number of shards, after store id, generation and layout.
     let at = HEADER + 32;
     bytes[at..at + 8].copy_from_slice(&(1u64 << 40).to_le_bytes());
     let sum = checksum(&bytes);
@@ -181,7 +181,7 @@ fn i9_a_failed_sync_is_an_error() {
     }
 }
 
-/// What a crash at any point leaves: the last snapshot that was written, or the one being written.
+/// Checks that a crash at any point leaves the last written snapshot or the one being written.
 fn survives(hook: Option<Arc<dyn Hook>>) -> std::result::Result<usize, String> {
     let (env, fs) = world(hook);
     let mut log = Vec::new();
@@ -220,14 +220,14 @@ fn i9_every_crash_leaves_a_snapshot_and_every_step_is_needed() {
             continue;
         }
         let mutant = Arc::new(Mutant::remove(site, None));
-        assert!(survives(Some(mutant)).is_err(), "nothing notices that {site:?} is missing");
+        assert!(survives(Some(mutant)).is_err(), "no crash state detects that {site:?} is missing");
         tried += 1;
     }
     assert_eq!(tried, 3);
 }
 
 #[test]
-fn every_removed_check_is_noticed() {
+fn every_removed_check_is_detected() {
     for name in ["snapshot.checksum", "snapshot.number", "snapshot.store"] {
         let (env, _fs) = world(None);
         let mutant = Arc::new(Mutant::remove(Site::Check(name), None));
@@ -351,7 +351,7 @@ proptest! {
     }
 
     #[test]
-    fn any_body_is_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn any_body_decodes_or_fails(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = decode_body("f", bytes, 0).and_then(|s| s.whole().map_err(|e| e.to_string()));
     }
 }
@@ -369,7 +369,7 @@ fn many_topics_fit_the_allocation_limit() {
 fn topics_are_found_by_name_and_id_without_decoding_the_others() {
     let (env, _fs) = world(None);
     let mut all = body(7);
-    // Ids need not rise with the names.
+    // Ids need not ascend with the names.
     for (i, t) in all.topics.iter_mut().enumerate() {
         t.topic_id = 100 - i as u64;
     }
@@ -389,7 +389,7 @@ fn topics_are_found_by_name_and_id_without_decoding_the_others() {
         assert_eq!((topic_header.config, topic_header.live_bytes), (&t.config[..], t.live_bytes));
     }
     assert_eq!((table.named("topic"), table.named("topic-9"), table.by_id(3)), (None, None, None));
-    // What is passed on as it was encoded is the same.
+    // An entry that is copied in encoded form stays the same.
     let mut builder = SnapshotBuilder::begin(&all, 100).unwrap();
     (0..table.len()).for_each(|i| builder.entry(table.entry(i)));
     assert_eq!(builder.finish(&all).unwrap().file(5), encode(5, &all).unwrap());

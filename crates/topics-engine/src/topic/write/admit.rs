@@ -80,7 +80,7 @@ impl Topic {
             }
             drop(state);
             // The permit is released before the wait, unless a model leaves that out.
-            let kept = sync::left_out().then_some(permit);
+            let kept = sync::is_step_skipped().then_some(permit);
             self.wait_not_exclusive();
             drop(kept);
         }

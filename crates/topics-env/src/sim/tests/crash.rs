@@ -1,4 +1,4 @@
-//! Each survival loses what it must, and only that.
+//! Each survival loses exactly the calls that it names.
 
 use std::collections::BTreeSet;
 
@@ -87,8 +87,16 @@ fn random_sectors_and_pages() {
         }
     }
     let blocks = |block: usize| 35_000_usize.div_ceil(block) - 5_000 / block;
-    assert_eq!(seen[0].len(), 2 * blocks(512), "each sector was there and was not");
-    assert_eq!(seen[1].len(), 2 * blocks(4096), "each page was there and was not");
+    assert_eq!(
+        seen[0].len(),
+        2 * blocks(512),
+        "each sector survived in some state and was lost in another"
+    );
+    assert_eq!(
+        seen[1].len(),
+        2 * blocks(4096),
+        "each page survived in some state and was lost in another"
+    );
 }
 
 #[test]
@@ -181,7 +189,7 @@ fn a_rename_is_atomic() {
     assert_eq!(end_image(&fs, Survival::DropAll).files(), [file("/f", "new")]);
 }
 
-/// The classic mistake: the name is there, the bytes are not.
+/// The classic mistake: the name survives, the bytes do not.
 #[test]
 fn a_rename_may_survive_without_the_bytes() {
     let (_, fs, _) = sim_env(1);
@@ -259,7 +267,7 @@ fn a_failed_write_back_drops_pages_on_the_same_boot_and_is_reported_once() {
     file.sync_data().unwrap();
     assert!(next.sync_fs(p("/")).is_err() && next.sync_fs(p("/")).is_ok());
     assert_eq!(runs(&contents(&next, "/f")), [(OLD, 1000), (0, 1600)]);
-    // A remount forgets the error with the pages.
+    // A remount drops the pages and their error.
     let remounted = SimFs::from_image(&image.clone().with_mount(9));
     remounted.open(p("/f"), OpenMode::Read).unwrap().sync_data().unwrap();
     assert_eq!(runs(&contents(&remounted, "/f")), [(OLD, 1000), (0, 1600)]);
@@ -283,7 +291,7 @@ fn a_failed_write_back_drops_whole_pages() {
         let there = |page: usize| bytes[page * 4096..].iter().take(4096).any(|b| *b == NEW);
         met.insert([0, 1, 2, 3].map(there));
         if !there(1) {
-            // The end of the first write and the beginning of the second.
+            // The end of the first write and the start of the second.
             assert!(bytes[4096..8192].iter().all(|b| *b == 0));
         }
     }
@@ -301,7 +309,7 @@ fn images_are_edited_for_damage() {
     assert!(SimFs::from_image(&image).is_durable(p("/d/new"), 0, 1));
     assert!(image.remove("/d/new") && !image.remove("/d/new"));
     assert_eq!(names(&image), ["/f"]);
-    assert_eq!(contents(&fs, "/f").len(), 2600, "the run it came from is untouched");
+    assert_eq!(contents(&fs, "/f").len(), 2600, "the original run is unchanged");
     let zeros = |n| {
         let (_, fs, _) = sim_env(1);
         let file = create(&fs, "/z", b"");

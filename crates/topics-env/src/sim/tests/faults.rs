@@ -90,7 +90,7 @@ fn faults_by_path() {
     assert!(matches!(b.write_sync_at(b"x", 0), Err(WriteSyncError::Sync(_))));
 }
 
-/// After a failed sync the page is clean: the next one succeeds and proves nothing.
+/// After a failed sync the page is clean: the next sync succeeds without writing it.
 #[test]
 fn failed_syncs() {
     for then in [PageFate::Kept, PageFate::Lost, PageFate::Reverted] {
@@ -216,7 +216,7 @@ fn replace(env: &Env) {
     env.sync_dir("replace.dir", p("/")).unwrap();
 }
 
-/// Whether every crash leaves `/f` whole, and the replacement is durable at the end.
+/// Whether every crash leaves `/f` complete, and the replacement is durable at the end.
 fn replace_is_safe(hook: impl FnOnce(&Arc<SimFs>) -> Arc<dyn Hook>) -> bool {
     let (env, fs, _) = sim_env(1);
     durable(&fs, "/f", b"old");
@@ -247,7 +247,7 @@ fn mutants_of_an_atomic_replacement_are_caught() {
         assert!(replace_is_safe(|_| other_visit.clone()));
         assert_eq!(other_visit.hits(), 0);
     }
-    // The folder sync has nothing after it here: deferred, it never comes.
+    // No call follows the directory sync here: a deferred one never takes effect.
     for site in sites.into_keys() {
         assert!(
             !replace_is_safe(|fs| Arc::new(Mutant::reorder(site, Some(1), fs.clone()))),
@@ -335,7 +335,7 @@ fn descriptors_run_out_and_come_back() {
     let _more = [create(&fs, "/h", b""), create(&fs, "/i", b"")];
 }
 
-/// Closes one file each time that it is asked.
+/// Closes one file on each call.
 #[derive(Debug, Default)]
 struct Holder(crate::sync::Mutex<Vec<Arc<dyn File>>>, std::sync::atomic::AtomicUsize);
 
@@ -363,11 +363,11 @@ fn a_call_without_a_descriptor_runs_once_more() {
     assert_eq!((asked(), fs.open_files()), (2, 1));
     env.fs.sync_dir(p("/")).unwrap();
     let more = read().unwrap();
-    assert_eq!(asked(), 2, "nobody is asked while there is one");
+    assert_eq!(asked(), 2, "no reclaim while a descriptor is free");
     assert!(crate::is_fd_exhausted(&read().unwrap_err()));
     assert_eq!(asked(), 3);
     drop((held, more));
-    // Another error is told at once, and so is the second of two.
+    // Another error is returned immediately, and so is the second of two fd errors.
     fs.fail_nth(CallKind::Open, 1, FaultKind::EIO);
     assert!(!crate::is_fd_exhausted(&read().unwrap_err()));
     fs.fail_from(CallKind::NEEDS_FD.as_slice(), 1, FaultKind::ENFILE);

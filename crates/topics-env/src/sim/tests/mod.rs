@@ -1,4 +1,4 @@
-//! What the simulated world promises.
+//! Tests of the simulated environment.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn create(fs: &SimFs, path: &str, bytes: &[u8]) -> Arc<dyn File> {
     file
 }
 
-/// A file that survives everything.
+/// A file that survives every crash.
 fn durable(fs: &SimFs, path: &str, bytes: &[u8]) -> Arc<dyn File> {
     let file = create(fs, path, bytes);
     file.sync_data().unwrap();
@@ -57,7 +57,7 @@ fn contents_of(file: &dyn File) -> Vec<u8> {
 }
 
 #[test]
-fn clock_and_randomness_are_the_tests() {
+fn a_test_controls_clock_and_randomness() {
     use crate::{Clock, Rng};
     let clock = SimClock::new(5_000);
     let start = clock.mono_ns();

@@ -1,5 +1,5 @@
-//! Random runs: what is called durable survives every crash, what is not does not, and the same
-//! seed gives the same states.
+//! Random runs: bytes that are reported durable survive every crash, other bytes do not, and the
+//! same seed gives the same states.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::Rng;
 const PATHS: [&str; 6] = ["/a", "/b", "/d/a", "/d/b", "/d/e/a", "/c"];
 const DIRS: [&str; 3] = ["/", "/d", "/d/e"];
 
-/// Random calls; errors (a missing file, a full directory) are part of the run.
+/// Makes random calls; errors (a missing file, a full directory) are part of the run.
 fn run(fs: &SimFs, seed: u64, steps: usize) {
     let rng = SimRng::new(seed);
     let below = |n: u64| rng.next_u64() % n;
@@ -48,7 +48,7 @@ fn seen(fs: &SimFs) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn durable_is_what_every_crash_keeps() {
+fn durable_bytes_survive_every_crash() {
     let (mut kept, mut not_kept) = (0, 0);
     for seed in 0..300 {
         let (_, fs, _) = sim_env(seed);
@@ -60,9 +60,9 @@ fn durable_is_what_every_crash_keeps() {
             let durable = fs.is_durable(p(&path), 0, bytes.len() as u64);
             let always = states.iter().all(survives);
             assert!(always || !durable, "{path} is lost, seed {seed}");
-            // Nothing, or zeros, may be found under a name by chance.
-            let told_apart = bytes.iter().any(|&b| b != 0);
-            assert!(durable || !always || !told_apart, "{path} is never lost, seed {seed}");
+            // Empty or zero content can match by chance.
+            let is_distinguishable = bytes.iter().any(|&b| b != 0);
+            assert!(durable || !always || !is_distinguishable, "{path} is never lost, seed {seed}");
             if durable { kept += 1 } else { not_kept += 1 }
         }
     }
@@ -96,7 +96,7 @@ fn a_space_budget_never_drifts() {
     }
 }
 
-/// A second life of a crash image crashes like any other.
+/// A second run on a crash image crashes like any other.
 #[test]
 fn same_seed_same_states_in_the_same_order() {
     let states = |seed: u64| -> Vec<(usize, String, u64, bool)> {
@@ -121,9 +121,9 @@ fn same_seed_same_states_in_the_same_order() {
     assert_ne!(states(1), states(2));
 }
 
-/// A cursor and `crash_states` at a point agree, and a survival can be made again by itself.
+/// A cursor and `crash_states` agree at a crash point, and a survival can be reproduced alone.
 #[test]
-fn a_state_can_be_made_again() {
+fn a_state_is_reproducible() {
     let (_, fs, _) = sim_env(4);
     run(&fs, 4, 150);
     let mut n = 0;

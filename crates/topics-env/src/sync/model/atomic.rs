@@ -1,9 +1,9 @@
-//! Atomics. Every operation is sequentially consistent, whatever ordering it names.
+//! Atomics. Every operation is sequentially consistent, whatever ordering the caller names.
 
 use shuttle::sync::atomic as real;
 pub use std::sync::atomic::Ordering;
 
-use super::{Deed, broken};
+use super::{SyncOp, is_broken};
 
 macro_rules! atomic {
     ($(#[$doc:meta])* $name:ident, $t:ty) => {
@@ -12,7 +12,7 @@ macro_rules! atomic {
         pub struct $name(real::$name);
 
         impl $name {
-            /// With this value.
+            /// Creates an atomic with this value.
             #[must_use]
             pub const fn new(value: $t) -> Self {
                 Self(real::$name::new(value))
@@ -26,22 +26,22 @@ macro_rules! atomic {
             /// Stores a value.
             #[track_caller]
             pub fn store(&self, value: $t, order: Ordering) {
-                if broken(Deed::Store) {
+                if is_broken(SyncOp::Store) {
                     return;
                 }
                 self.0.store(value, order);
             }
 
-            /// Stores a value; the one before.
+            /// Stores a value and returns the previous one.
             #[track_caller]
             pub fn swap(&self, value: $t, order: Ordering) -> $t {
-                match broken(Deed::Change) {
+                match is_broken(SyncOp::Change) {
                     true => self.torn(|_| Some(value)).unwrap_or_else(|old| old),
                     false => self.0.swap(value, order),
                 }
             }
 
-            /// Replaces a value, if it is this one.
+            /// Replaces the value if it equals `current`.
             #[track_caller]
             pub fn compare_exchange(
                 &self,
@@ -50,13 +50,13 @@ macro_rules! atomic {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$t, $t> {
-                match broken(Deed::Change) {
+                match is_broken(SyncOp::Change) {
                     true => self.torn(|old| (old == current).then_some(new)),
                     false => self.0.compare_exchange(current, new, success, failure),
                 }
             }
 
-            /// Replaces the value by what `f` makes of it, if it makes anything.
+            /// Replaces the value by the result of `f`, unless that is `None`.
             #[track_caller]
             pub fn fetch_update(
                 &self,
@@ -64,13 +64,14 @@ macro_rules! atomic {
                 fetch: Ordering,
                 f: impl FnMut($t) -> Option<$t>,
             ) -> Result<$t, $t> {
-                match broken(Deed::Change) {
+                match is_broken(SyncOp::Change) {
                     true => self.torn(f),
                     false => self.0.fetch_update(set, fetch, f),
                 }
             }
 
-            /// Reads and writes, and not at once: the others come between if they can.
+            /// A read-modify-write that is not atomic: other threads can run between the read and
+            /// the write.
             fn torn(&self, mut f: impl FnMut($t) -> Option<$t>) -> Result<$t, $t> {
                 let old = self.0.load(Ordering::SeqCst);
                 shuttle::thread::yield_now();
@@ -83,7 +84,7 @@ macro_rules! atomic {
                 }
             }
 
-            /// The value; nobody else has it.
+            /// The value; `&mut` excludes other threads.
             pub fn get_mut(&mut self) -> &mut $t {
                 self.0.get_mut()
             }
@@ -102,37 +103,37 @@ macro_rules! integer {
         atomic! { $(#[$doc])* $name, $t }
 
         impl $name {
-            /// Adds; the value before.
+            /// Adds and returns the previous value.
             #[track_caller]
             pub fn fetch_add(&self, n: $t, order: Ordering) -> $t {
-                match broken(Deed::Change) {
+                match is_broken(SyncOp::Change) {
                     true => self.torn(|old| Some(old.wrapping_add(n))).unwrap_or_else(|old| old),
                     false => self.0.fetch_add(n, order),
                 }
             }
 
-            /// Subtracts; the value before.
+            /// Subtracts and returns the previous value.
             #[track_caller]
             pub fn fetch_sub(&self, n: $t, order: Ordering) -> $t {
-                match broken(Deed::Change) {
+                match is_broken(SyncOp::Change) {
                     true => self.torn(|old| Some(old.wrapping_sub(n))).unwrap_or_else(|old| old),
                     false => self.0.fetch_sub(n, order),
                 }
             }
 
-            /// The bits of both; the value before.
+            /// Sets the bits and returns the previous value.
             #[track_caller]
             pub fn fetch_or(&self, bits: $t, order: Ordering) -> $t {
-                match broken(Deed::Change) {
+                match is_broken(SyncOp::Change) {
                     true => self.torn(|old| Some(old | bits)).unwrap_or_else(|old| old),
                     false => self.0.fetch_or(bits, order),
                 }
             }
 
-            /// The larger of the two; the value before.
+            /// Stores the larger value and returns the previous one.
             #[track_caller]
             pub fn fetch_max(&self, n: $t, order: Ordering) -> $t {
-                match broken(Deed::Change) {
+                match is_broken(SyncOp::Change) {
                     true => self.torn(|old| Some(old.max(n))).unwrap_or_else(|old| old),
                     false => self.0.fetch_max(n, order),
                 }

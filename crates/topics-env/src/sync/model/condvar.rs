@@ -1,5 +1,5 @@
-//! Condition variables. None wakes anybody by itself, as parking_lot's does not; `notify_one` wakes
-//! any of those that wait, which is less than parking_lot promises.
+//! Condition variables. They have no spurious wakeups, like parking_lot's; `notify_one` wakes an
+//! arbitrary waiter, which is weaker than parking_lot's guarantee.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use shuttle::rand::RngCore;
 
 use super::lock::MutexGuard;
 use super::time::{self, Instant};
-use super::{Deed, broken, switch};
+use super::{SyncOp, is_broken, switch};
 
 const WAITING: u8 = 0;
 const NOTIFIED: u8 = 1;
 const TIMED_OUT: u8 = 2;
 
-/// A thread that waits; its fate is decided once.
+/// A waiting thread; its outcome is decided once.
 #[derive(Debug)]
 pub(super) struct Waiter {
     fate: AtomicU8,
@@ -25,7 +25,7 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// Whether this call was the one that decided.
+    /// Decides the outcome; `false` if it was decided before.
     fn decide(&self, fate: u8) -> bool {
         let decided =
             self.fate.compare_exchange(WAITING, fate, Ordering::SeqCst, Ordering::SeqCst).is_ok();
@@ -35,7 +35,7 @@ impl Waiter {
         decided
     }
 
-    /// Its time is up.
+    /// Ends the wait by its deadline.
     pub fn time_out(&self) {
         self.decide(TIMED_OUT);
     }
@@ -48,7 +48,7 @@ impl Waiter {
 /// A condition variable.
 #[derive(Default)]
 pub struct Condvar {
-    /// The system's lock: never held across a scheduling point.
+    /// A lock of the system, never held across a scheduling point.
     waiters: parking_lot::Mutex<Vec<Arc<Waiter>>>,
 }
 
@@ -59,7 +59,7 @@ impl fmt::Debug for Condvar {
 }
 
 impl Condvar {
-    /// One that nobody waits for.
+    /// A condition variable without waiters.
     #[must_use]
     pub const fn new() -> Self {
         Self { waiters: parking_lot::Mutex::new(Vec::new()) }
@@ -79,19 +79,19 @@ impl Condvar {
             time::limit(at, Arc::downgrade(&waiter));
         }
         MutexGuard::unlocked(guard, || {
-            // An error means that the run is being torn down.
+            // An error means that the run is ending.
             let _ = waiter.wake.acquire_blocking(1);
         });
         self.waiters.lock().retain(|w| !Arc::ptr_eq(w, &waiter));
         waiter.fate.load(Ordering::SeqCst)
     }
 
-    /// Frees the mutex, waits to be notified, and takes it again.
+    /// Releases the mutex, waits for a notification, and locks the mutex again.
     pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
         self.park(guard, None);
     }
 
-    /// As [`Self::wait`], for so long at most.
+    /// Like [`Self::wait`], for at most this time.
     pub fn wait_for<T: ?Sized>(
         &self,
         guard: &mut MutexGuard<'_, T>,
@@ -100,7 +100,7 @@ impl Condvar {
         self.wait_until(guard, Instant::now() + limit)
     }
 
-    /// As [`Self::wait`], until then at most.
+    /// Like [`Self::wait`], at most until this instant.
     pub fn wait_until<T: ?Sized>(
         &self,
         guard: &mut MutexGuard<'_, T>,
@@ -109,15 +109,15 @@ impl Condvar {
         WaitTimeoutResult(self.park(guard, Some(deadline)) == TIMED_OUT)
     }
 
-    /// Those that wait and are not yet to wake.
+    /// The waiters whose outcome is not decided yet.
     fn waiting(&self) -> Vec<Arc<Waiter>> {
         self.waiters.lock().iter().filter(|w| w.waits()).cloned().collect()
     }
 
-    /// Wakes one of those that wait; whether there was one.
+    /// Wakes one waiter; `false` if there is none.
     #[track_caller]
     pub fn notify_one(&self) -> bool {
-        let silent = broken(Deed::Notify);
+        let silent = is_broken(SyncOp::Notify);
         switch();
         let waiting = self.waiting();
         match waiting.len() as u64 {
@@ -129,10 +129,10 @@ impl Condvar {
         }
     }
 
-    /// Wakes all that wait; how many they were.
+    /// Wakes all waiters and returns their number.
     #[track_caller]
     pub fn notify_all(&self) -> usize {
-        let silent = broken(Deed::Notify);
+        let silent = is_broken(SyncOp::Notify);
         switch();
         match silent {
             true => 0,
@@ -146,7 +146,7 @@ impl Condvar {
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// Whether it was not notified in time.
+    /// Whether the wait ended without a notification.
     #[must_use]
     pub fn timed_out(&self) -> bool {
         self.0

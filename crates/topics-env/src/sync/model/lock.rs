@@ -1,4 +1,4 @@
-//! Mutexes, locks of readers and writers, values that are made once.
+//! Mutexes, reader-writer locks and values that are initialised once.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -13,64 +13,64 @@ use super::switch;
 pub struct Mutex<T: ?Sized>(shuttle::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// A free mutex.
+    /// Creates an unlocked mutex.
     pub const fn new(value: T) -> Self {
         Self(shuttle::sync::Mutex::new(value))
     }
 
-    /// What it held.
+    /// The inner value.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
-    fn hold(&self) -> shuttle::sync::MutexGuard<'_, T> {
+    fn lock_inner(&self) -> shuttle::sync::MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until it is free.
+    /// Waits until the mutex is free and locks it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard { mutex: self, held: Some(self.hold()) }
+        MutexGuard { mutex: self, inner: Some(self.lock_inner()) }
     }
 
-    /// Takes it if it is free.
+    /// Locks the mutex if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let held = match self.0.try_lock() {
-            Ok(held) => held,
+        let inner = match self.0.try_lock() {
+            Ok(inner) => inner,
             Err(TryLockError::Poisoned(e)) => e.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        Some(MutexGuard { mutex: self, held: Some(held) })
+        Some(MutexGuard { mutex: self, inner: Some(inner) })
     }
 
-    /// What it holds; nobody else can have it.
+    /// The inner value; `&mut` excludes other threads.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A mutex that is held.
+/// A locked mutex.
 pub struct MutexGuard<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
     /// None only while the guard is borrowed by a wait or by [`MutexGuard::unlocked`].
-    held: Option<shuttle::sync::MutexGuard<'a, T>>,
+    inner: Option<shuttle::sync::MutexGuard<'a, T>>,
 }
 
-/// Takes the mutex again, even where what ran without it unwinds.
+/// Locks the mutex again, also when the code that ran without it panics.
 struct Relock<'g, 'a, T: ?Sized>(&'g mut MutexGuard<'a, T>);
 
 impl<T: ?Sized> Drop for Relock<'_, '_, T> {
     fn drop(&mut self) {
-        self.0.held = Some(self.0.mutex.hold());
+        self.0.inner = Some(self.0.mutex.lock_inner());
     }
 }
 
 impl<T: ?Sized> MutexGuard<'_, T> {
-    /// Runs `f` while the mutex is free.
+    /// Runs `f` with the mutex unlocked.
     pub fn unlocked<R>(this: &mut Self, f: impl FnOnce() -> R) -> R {
         let relock = Relock(this);
-        relock.0.held = None;
+        relock.0.inner = None;
         f()
     }
 }
@@ -79,15 +79,15 @@ impl<T: ?Sized> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        let Some(held) = &self.held else { unreachable!("the guard is borrowed") };
-        held
+        let Some(inner) = &self.inner else { unreachable!("the guard is borrowed") };
+        inner
     }
 }
 
 impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        let Some(held) = &mut self.held else { unreachable!("the guard is borrowed") };
-        held
+        let Some(inner) = &mut self.inner else { unreachable!("the guard is borrowed") };
+        inner
     }
 }
 
@@ -97,40 +97,40 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
     }
 }
 
-/// A lock of readers and writers that is never poisoned.
+/// A reader-writer lock that is never poisoned.
 #[derive(Debug, Default)]
 pub struct RwLock<T: ?Sized>(shuttle::sync::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// A free lock.
+    /// Creates an unlocked lock.
     pub const fn new(value: T) -> Self {
         Self(shuttle::sync::RwLock::new(value))
     }
 
-    /// What it held.
+    /// The inner value.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until nobody writes. A thread that reads already must not.
+    /// Waits until no thread writes. A thread that already reads must not call it.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until it is free.
+    /// Waits until the lock is free.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it holds; nobody else can have it.
+    /// The inner value; `&mut` excludes other threads.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A value that is made once. Who finds it being made waits.
+/// A value that is initialised once. A second caller waits for the initialisation.
 #[derive(Debug)]
 pub struct OnceLock<T> {
     making: Mutex<()>,
@@ -144,18 +144,18 @@ impl<T> Default for OnceLock<T> {
 }
 
 impl<T> OnceLock<T> {
-    /// Without a value.
+    /// Creates one without a value.
     pub const fn new() -> Self {
         Self { making: Mutex::new(()), made: std::sync::OnceLock::new() }
     }
 
-    /// The value, if it has been made.
+    /// The value, if it is initialised.
     pub fn get(&self) -> Option<&T> {
         switch();
         self.made.get()
     }
 
-    /// The value, which `make` makes unless it is there.
+    /// The value; `make` initialises it first if needed.
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
         if let Some(made) = self.get() {
             return made;
@@ -165,7 +165,7 @@ impl<T> OnceLock<T> {
             return made;
         }
         let made = make();
-        // The system's is never entered by two at once: nothing is scheduled within.
+        // Two threads never enter the system's lock together: this call has no scheduling point.
         self.made.get_or_init(|| made)
     }
 }

@@ -1,13 +1,13 @@
-//! The scheduler's locks with the faces of the real ones, and faults of synchronisation.
+//! The scheduler's locks with the interface of the real ones, and faults of synchronisation.
 //!
-//! * `lock`: mutexes, locks of readers and writers, values that are made once.
+//! * `lock`: mutexes, reader-writer locks, values that are initialised once.
 //! * `condvar`: condition variables.
 //! * `atomic`: atomics.
-//! * `time`: deadlines, and time that only a model lets pass.
+//! * `time`: deadlines, and a clock that only a model advances.
 //!
-//! A *site* is a call of the program that synchronises: a notification, a store, a change that
-//! reads and writes at once. A run can leave one of them out, or tear it in two ([`break_site`]): a
-//! model that does not notice shows nothing about that site.
+//! A *site* is a synchronising call of the program: a notification, a store, an atomic
+//! read-modify-write. A run can skip one site, or tear it in two ([`break_site`]). A model whose
+//! result does not change then proves nothing about that site.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -22,28 +22,28 @@ pub use self::time::time_passes;
 /// The scheduler.
 pub use shuttle;
 
-/// What a site does.
+/// The kind of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Deed {
-    /// Wakes; broken, it does not.
+pub enum SyncOp {
+    /// A notification; broken, it wakes no thread.
     Notify,
-    /// Stores; broken, it does not.
+    /// A store; broken, it stores nothing.
     Store,
-    /// Reads and writes at once; broken, others may come between.
+    /// An atomic read-modify-write; broken, other threads can run in between.
     Change,
-    /// A step before a wait; broken, it comes after it.
+    /// A step before a wait; broken, it runs after the wait.
     Step,
 }
 
-/// A place in the sources that synchronises.
+/// A synchronising call in the sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Site {
     /// The file, from the root of the workspace.
     pub file: &'static str,
     /// The line.
     pub line: u32,
-    /// What is done there.
-    pub deed: Deed,
+    /// Its kind.
+    pub op: SyncOp,
 }
 
 thread_local! {
@@ -52,39 +52,39 @@ thread_local! {
     static BROKEN: Cell<Option<Site>> = const { Cell::new(None) };
 }
 
-/// Breaks a site in the runs that follow on this thread, or none.
+/// Breaks a site in the later runs on this thread; `None` breaks no site.
 pub fn break_site(site: Option<Site>) {
     BROKEN.set(site);
 }
 
-/// The sites that the runs on this thread have passed since the last call.
+/// The sites that the runs on this thread passed since the last call.
 #[must_use]
-pub fn take_sites() -> BTreeSet<Site> {
+pub fn visited_sites() -> BTreeSet<Site> {
     SEEN.take()
 }
 
-/// Begins a run: nobody waits, no time has passed.
+/// Resets the state for a new run: no waiters, no elapsed time.
 pub fn begin() {
     time::begin();
 }
 
-/// Whether a model leaves out the step that follows.
+/// Whether a model skips the step that follows.
 #[track_caller]
 #[must_use]
-pub fn left_out() -> bool {
-    broken(Deed::Step)
+pub fn is_step_skipped() -> bool {
+    is_broken(SyncOp::Step)
 }
 
-/// A point at which another thread may go on.
+/// A point at which another thread can run.
 fn switch() {
     shuttle::thread::sleep(std::time::Duration::ZERO);
 }
 
-/// Whether the site that is passed is broken.
+/// Whether the calling site is the broken one.
 #[track_caller]
-fn broken(deed: Deed) -> bool {
+fn is_broken(op: SyncOp) -> bool {
     let at = Location::caller();
-    let site = Site { file: at.file(), line: at.line(), deed };
+    let site = Site { file: at.file(), line: at.line(), op };
     SEEN.with_borrow_mut(|seen| seen.insert(site));
     BROKEN.get() == Some(site)
 }

@@ -1,4 +1,4 @@
-//! Deadlines, and time that only a model lets pass.
+//! Deadlines, and a clock that only a model advances.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Add;
@@ -13,24 +13,24 @@ thread_local! {
     static TIMED: RefCell<Vec<(Instant, Weak<Waiter>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A moment of a run.
+/// A point in the time of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(Duration);
 
 impl Instant {
-    /// The moment of the run.
+    /// The current time of the run.
     #[must_use]
     pub fn now() -> Self {
         Self(NOW.get())
     }
 
-    /// The moment after a time.
+    /// The instant after a duration.
     #[must_use]
     pub fn checked_add(self, time: Duration) -> Option<Self> {
         self.0.checked_add(time).map(Self)
     }
 
-    /// The time since an earlier moment.
+    /// The duration since an earlier instant.
     #[must_use]
     pub fn saturating_duration_since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
@@ -50,12 +50,12 @@ pub(super) fn begin() {
     TIMED.take();
 }
 
-/// A thread waits until `at` at most.
+/// Sets the deadline of a waiting thread.
 pub(super) fn limit(at: Instant, waiter: Weak<Waiter>) {
     TIMED.with_borrow_mut(|t| t.push((at, waiter)));
 }
 
-/// Lets time pass: waits whose time is up end.
+/// Advances the clock: waits whose deadline has passed end.
 pub fn time_passes(time: Duration) {
     super::switch();
     NOW.set(NOW.get().saturating_add(time));

@@ -36,12 +36,15 @@ fn i12_every_flipped_bit_is_refused() {
 }
 
 #[test]
-fn a_frame_is_valid_at_one_place_only() {
+fn a_frame_is_valid_at_one_position_only() {
     let good = sealed(&sample(), 42, 5);
     assert_eq!(verify(&good, 42, 6), Err(FrameError::Checksum));
     assert_eq!(verify(&good, 43, 5), Err(FrameError::Checksum));
     for cut in 0..good.len() {
-        assert!(matches!(verify(&good[..cut], 42, 5), Err(FrameError::Short(_))), "cut at {cut}");
+        assert!(
+            matches!(verify(&good[..cut], 42, 5), Err(FrameError::Short(_))),
+            "truncated at {cut}"
+        );
     }
 }
 

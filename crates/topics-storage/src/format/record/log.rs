@@ -1,25 +1,25 @@
-//! Bodies that belong to the log itself.
+//! Bodies of frames that describe the log itself.
 
 use super::Body;
 use crate::format::codec::{Decode, Encode};
 use crate::format::frame::{self, FRAME_HEADER, FRAME_TRAILER, Frame, FrameType};
 
-/// Opens every group write. Fixed: `lsn u64, frames u32, bytes u64, synced_lsn u64`.
+/// The first frame of every group write. Fixed: `lsn u64, frames u32, bytes u64, synced_lsn u64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Its own lsn.
     pub lsn: u64,
-    /// Frames that follow in the group.
+    /// The number of frames that follow in the group.
     pub frames: u32,
-    /// Their bytes.
+    /// The bytes of those frames.
     pub bytes: u64,
-    /// Durable before this write began.
+    /// The durable lsn before this write started.
     pub synced_lsn: u64,
 }
 
 impl Group {
     const BODY: usize = 28;
-    /// Bytes of the whole frame.
+    /// Length of the whole frame.
     pub const FRAME_LEN: usize = FRAME_HEADER + Self::BODY + FRAME_TRAILER;
 
     /// The first bytes of every Group frame: its length and type.
@@ -35,7 +35,7 @@ impl Group {
         frame::encode(out, &Frame::control(FrameType::Group, 0, 0, 0, &body));
     }
 
-    /// Decodes a frame, if it is one.
+    /// Decodes a Group frame; `None` for another type.
     #[must_use]
     pub fn of(f: &Frame<'_>) -> Option<Self> {
         let d = f.data;
@@ -48,16 +48,16 @@ impl Group {
     }
 }
 
-/// The first frame of a file in use; it has no lsn of its own and is sealed under `first_lsn`.
+/// The first frame of a log file in use. It has no lsn of its own and is sealed under `first_lsn`.
 /// Fixed: `first_lsn u64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// The lsn of the frame after it; ends the file before.
+    /// The lsn of the next frame; ends the previous file.
     pub first_lsn: u64,
 }
 
 impl Start {
-    /// Bytes of the whole frame.
+    /// Length of the whole frame.
     pub const FRAME_LEN: usize = FRAME_HEADER + 8 + FRAME_TRAILER;
 
     /// Appends the frame (not sealed).
@@ -68,7 +68,7 @@ impl Start {
         );
     }
 
-    /// Decodes a frame, if it is one.
+    /// Decodes a Start frame; `None` for another type.
     #[must_use]
     pub fn of(f: &Frame<'_>) -> Option<Self> {
         (f.kind == FrameType::Start && f.data.len() == 8)
@@ -76,7 +76,7 @@ impl Start {
     }
 }
 
-/// Everything before it was synced; a group of its own.
+/// A clean close: everything before it was synced. A group of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct CleanClose {}
 
@@ -84,7 +84,7 @@ impl Body for CleanClose {
     const KIND: FrameType = FrameType::CleanClose;
 }
 
-/// A snapshot took effect; for `verify`, recovery does not need it.
+/// A snapshot took effect. Used by `verify`; recovery does not need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct CheckpointMark {
     /// The snapshot's number.
@@ -95,15 +95,15 @@ impl Body for CheckpointMark {
     const KIND: FrameType = FrameType::CheckpointMark;
 }
 
-/// A range lost involuntarily, inclusive: seqs of a topic, or, for topic 0, lsns of the shard that
-/// a recovery was told to give up.
+/// An involuntarily lost range, inclusive: seqs of a topic or, for topic 0, lsns of the shard that
+/// a recovery was told to declare lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Gap {
     /// First.
     pub from: u64,
     /// Last.
     pub to: u64,
-    /// Why; the numbers belong to the engine.
+    /// The reason; the engine defines the numbers.
     pub reason: u8,
 }
 
@@ -112,7 +112,7 @@ impl Body for Gap {
 }
 
 impl Gap {
-    /// The lsns given up that a frame announces.
+    /// The range of lost lsns that a frame announces.
     #[must_use]
     pub fn of_lsns(f: &Frame<'_>) -> Option<Self> {
         if f.kind != FrameType::Gap || f.topic_id != 0 {

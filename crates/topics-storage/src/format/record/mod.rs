@@ -1,8 +1,8 @@
-//! Bodies of control frames, a file per family.
+//! Bodies of control frames, one file per family.
 //!
 //! A body is one version byte, then bincode 2 (standard configuration: variable-length integers,
-//! little-endian; `FORMAT.md` states the encoding). Group and Start are fixed, because a scan that
-//! has lost its place must recognise them alone.
+//! little-endian; `FORMAT.md` states the encoding). Group and Start have fixed layouts, because a
+//! scan that lost its position must recognise them without context.
 
 mod log;
 mod topic;
@@ -28,9 +28,10 @@ use crate::StorageError;
 pub trait Body: Encode + Decode<()> {
     /// The frame type that carries it.
     const KIND: FrameType;
-    /// The newest version of its encoding. A body is written in the lowest that says all of it.
+    /// The newest version of its encoding. A body is written in the lowest version that can express
+    /// it.
     const VERSION: u8 = 1;
-    /// Zeros at the end of the encoding that version 1 leaves out: fields that came since.
+    /// The number of trailing zero bytes that version 1 omits: fields that were added later.
     const SINCE_1: usize = 0;
 
     /// Appends a whole control frame (not sealed).

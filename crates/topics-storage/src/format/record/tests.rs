@@ -21,7 +21,7 @@ fn round_trip<B: Body + PartialEq + std::fmt::Debug>(body: &B) {
     let longer = crate::format::frame::Frame { data: &longer, ..f };
     assert!(
         matches!(<B as Body>::decode(&longer), Err(StorageError::Corrupt { .. })),
-        "bytes behind are refused"
+        "extra bytes are refused"
     );
 }
 
@@ -78,7 +78,7 @@ fn every_family_round_trips() {
 }
 
 #[test]
-fn a_body_is_of_the_lowest_version_that_says_it() {
+fn a_body_has_the_lowest_version_that_can_express_it() {
     // before_seq none, match none, one range, bound; then why.
     let v1 = [1, 0, 0, 1, 3, 4, 9];
     let body = |why| Delete { seqs: vec![(3, 4)], bound: 9, why, ..Delete::default() };
@@ -91,7 +91,7 @@ fn a_body_is_of_the_lowest_version_that_says_it() {
     assert_eq!(encoded(2), [&[2][..], &v1[1..], &[2]].concat());
     let frame = |data| Frame::control(FrameType::Delete, 3, 4, 5, data);
     assert_eq!(<Delete as Body>::decode(&frame(&v1)).unwrap(), body(0));
-    // What only a version 2 says is not taken for a version 1, nor the other way round.
+    // A body of one version is not accepted as the other version.
     for data in [&[&v1[..], &[2]].concat()[..], &[&[2][..], &v1[1..]].concat(), &[0, 0, 0, 0, 9]] {
         assert!(<Delete as Body>::decode(&frame(data)).is_err(), "{data:?}");
     }
@@ -120,7 +120,7 @@ fn a_lease_without_an_error_is_of_version_1() {
 }
 
 #[test]
-fn group_and_start_are_fixed() {
+fn group_and_start_have_fixed_layouts() {
     let group = Group { lsn: 77, frames: 3, bytes: 1 << 40, synced_lsn: 70 };
     let mut bytes = Vec::new();
     group.encode_frame(&mut bytes);

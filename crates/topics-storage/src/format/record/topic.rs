@@ -1,4 +1,4 @@
-//! Bodies that belong to topics.
+//! Bodies of topic frames.
 
 use super::Body;
 use crate::format::codec::{Decode, Encode};
@@ -21,7 +21,7 @@ impl Body for TopicCreate {
     const KIND: FrameType = FrameType::TopicCreate;
 }
 
-/// A topic's end.
+/// A topic's deletion.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct TopicDelete {
     /// Its epoch.
@@ -32,7 +32,7 @@ impl Body for TopicDelete {
     const KIND: FrameType = FrameType::TopicDelete;
 }
 
-/// A config as a whole.
+/// A complete new config.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct ConfigUpdate {
     /// Encoded and versioned by the engine.
@@ -52,8 +52,8 @@ pub enum MatchKind {
     Glob,
 }
 
-/// Records deleted on purpose: those below `before_seq`, those that match, or their intersection,
-/// up to `bound`; or exactly the listed ranges.
+/// An explicit delete: of the records below `before_seq`, of those that match, or of their
+/// intersection, up to `bound`; or exactly of the listed ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct Delete {
     /// Every record with a smaller seq.
@@ -64,7 +64,7 @@ pub struct Delete {
     pub seqs: Vec<(u64, u64)>,
     /// The head when the delete was decided.
     pub bound: u64,
-    /// Why, 0: it was asked for. The numbers belong to the engine.
+    /// The reason; 0: requested by a caller. The engine defines the numbers.
     pub why: u8,
 }
 
@@ -74,14 +74,14 @@ impl Body for Delete {
     const SINCE_1: usize = 1;
 }
 
-/// A floor moved by eviction or expiry.
+/// Eviction or expiry moved a floor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct EvictWatermark {
-    /// Highest involuntary loss at the front + 1.
+    /// The highest involuntarily lost seq at the front + 1.
     pub evict_floor: u64,
     /// First live record.
     pub earliest_seq: u64,
-    /// Why; the numbers belong to the engine.
+    /// The reason; the engine defines the numbers.
     pub reason: u8,
 }
 
@@ -89,7 +89,7 @@ impl Body for EvictWatermark {
     const KIND: FrameType = FrameType::EvictWatermark;
 }
 
-/// Seqs reserved ahead; for topic 0, topic ids and epochs.
+/// Seqs reserved for later assignment; for topic 0, topic ids and epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct HeadWatermark {
     /// The last reserved one.
@@ -102,7 +102,7 @@ impl Body for HeadWatermark {
     const KIND: FrameType = FrameType::HeadWatermark;
 }
 
-/// An idempotency key with the answer that it stands for.
+/// An idempotency key with the stored answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Idempotency {
     /// 128-bit hash of the key.
@@ -113,7 +113,7 @@ pub struct Idempotency {
     pub first_seq: u64,
     /// Last seq of the answer.
     pub last_seq: u64,
-    /// When it is forgotten, ms.
+    /// When the key is forgotten, ms.
     pub expires_at: u64,
 }
 

@@ -21,7 +21,7 @@ impl Body for RouterCreate {
     const KIND: FrameType = FrameType::RouterCreate;
 }
 
-/// A router's end.
+/// A router's deletion.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct RouterDelete {
     /// Its id.
@@ -34,25 +34,25 @@ impl Body for RouterDelete {
     const KIND: FrameType = FrameType::RouterDelete;
 }
 
-/// What happened to leases.
+/// The kind of a lease event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum LeaseEvent {
-    /// Given to a worker.
+    /// Leased to a worker.
     Claim,
-    /// Released, claimable at the deadline.
+    /// Released; claimable from the deadline on.
     Nack,
-    /// The deadline moved.
+    /// The deadline was extended.
     Extend,
 }
 
 /// A lease event of a queue with durable leases.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Lease {
-    /// What happened.
+    /// The kind.
     pub event: LeaseEvent,
     /// The worker.
     pub node: Vec<u8>,
-    /// How long, ms.
+    /// The duration, ms.
     pub lease_ms: u64,
     /// The jobs: seq, lease id, deliveries.
     pub jobs: Vec<(u64, u64, u32)>,
@@ -79,7 +79,7 @@ impl Body for Lease {
 pub struct Consumer {
     /// Its name.
     pub name: String,
-    /// `at_most_once` or `at_least_once`; the numbers belong to the engine.
+    /// `at_most_once` or `at_least_once`; the engine defines the numbers.
     pub mode: u8,
     /// The stored cursor; `None`: the consumer was deleted.
     pub cursor: Option<u64>,
@@ -89,7 +89,7 @@ impl Body for Consumer {
     const KIND: FrameType = FrameType::Consumer;
 }
 
-/// A run of copies made by a router, in the destination's shard.
+/// A run of copies that a router made, in the shard of the destination.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Forward {
     /// The router.
@@ -98,11 +98,11 @@ pub struct Forward {
     pub source_id: u64,
     /// Its epoch.
     pub source_epoch: u64,
-    /// First source seq looked at.
+    /// The first source seq that the router examined.
     pub source_from: u64,
-    /// Last source seq looked at.
+    /// The last source seq that the router examined.
     pub source_to: u64,
-    /// One bit per source seq of the range: forwarded. Empty: all.
+    /// One bit per source seq of the range, set if it was forwarded. Empty: all were.
     pub forwarded: Vec<u8>,
     /// Seq of the first copy.
     pub first_seq: u64,
@@ -121,22 +121,22 @@ pub struct TxnFile {
     pub name: String,
     /// Its length.
     pub len: u64,
-    /// XXH3-64 of it.
+    /// XXH3-64 of the file.
     pub checksum: u64,
 }
 
-/// What a transaction does to one topic.
+/// The rows that a transaction appends to one topic.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct TxnTopic {
     /// The topic.
     pub topic_id: u64,
     /// Its epoch.
     pub epoch: u64,
-    /// Rows appended.
+    /// The number of appended rows.
     pub rows: u64,
 }
 
-/// A transaction's decision.
+/// A transaction's commit decision.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct TxnCommit {
     /// The writer.
@@ -145,7 +145,7 @@ pub struct TxnCommit {
     pub epoch: u64,
     /// The staged rows.
     pub files: Vec<TxnFile>,
-    /// What they become.
+    /// The topics that receive rows.
     pub topics: Vec<TxnTopic>,
     /// Consumer commits: topic id, consumer, seq.
     pub commits: Vec<(u64, String, u64)>,
@@ -163,7 +163,8 @@ impl Body for TxnCommit {
     const SINCE_1: usize = 2;
 }
 
-/// A transaction's part in one topic. The frame's seq is that of the first row, 0 without rows.
+/// The rows of a transaction in one topic. The frame's seq is the seq of the first row, 0 without
+/// rows.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct TxnPart {
     /// The writer.
@@ -176,18 +177,18 @@ impl Body for TxnPart {
     const KIND: FrameType = FrameType::TxnPart;
 }
 
-/// A transaction's end: the answer that was given.
+/// A transaction's completion, with the answer to the commit.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct TxnDone {
     /// The writer.
     pub writer: String,
     /// Its epoch.
     pub epoch: u64,
-    /// The topics that got rows: id, name, first seq, last seq.
+    /// The topics that received rows: id, name, first seq, last seq.
     pub topics: Vec<(u64, String, u64, u64)>,
-    /// The API key whose the writer is; empty: none, as in version 1.
+    /// The API key that owns the writer; empty: none, as in version 1.
     pub owner: String,
-    /// The writer is forgotten, and nothing else; not in version 1.
+    /// Whether the frame only removes the writer; not in version 1.
     pub forgets: bool,
     /// The query that committed; empty: none, as in version 1.
     pub query: String,

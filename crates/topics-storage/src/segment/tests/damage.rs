@@ -1,4 +1,4 @@
-//! Every file kind with a bit flipped, a tail cut, or another file in its place.
+//! Every file kind with a flipped bit, a truncated tail, or the file of another segment.
 
 use roaring::RoaringBitmap;
 
@@ -30,14 +30,14 @@ impl Case {
         format!("/d/topics/7/{}", name.file(part))
     }
 
-    /// A process on this disk with other bytes in one file.
+    /// A process on this disk, with one file replaced.
     fn with(&self, part: FileKind, bytes: &[u8]) -> World {
         let mut image = self.image.clone();
         assert!(image.put(&self.path(part), bytes));
         World::next(&image, 2)
     }
 
-    /// Everything that a segment answers, except records and deletes.
+    /// Checks every lookup of a segment, except records and deletes.
     fn check_lookups(&self, segment: &Segment, what: &str) {
         let late: Vec<u64> = (1..=12).filter(|s| (s - 1) % 6 == 4).collect();
         assert_eq!(segment.tag_seqs(TagMatch::Eq(b"late"), 99).unwrap(), late, "{what}");
@@ -52,7 +52,7 @@ impl Case {
     }
 }
 
-/// Every bit of a file, with the seqs that the flip may damage: those whose frames hold it.
+/// Flips each bit of a file. `check` gets the seqs that the flip can damage: those whose frames contain it.
 fn flip_each(case: &Case, part: FileKind, mut check: impl FnMut(&World, usize, &str)) {
     let good = case.image.read(&case.path(part)).unwrap();
     for bit in 0..good.len() * 8 {
@@ -78,7 +78,7 @@ fn i12_a_flipped_bit_of_data_is_reported_at_its_record_alone() {
                 .position(|e| (e.offset as usize..(e.offset + e.len) as usize).contains(&at));
             let found = match read_all(&segment) {
                 Ok(found) => found,
-                // The version of the header: refused, naming both.
+                // A wrong version in the header is an error that names both versions.
                 Err(StorageError::Version { .. }) if (4..7).contains(&at) => return,
                 Err(e) => panic!("{what}: {e}"),
             };
@@ -107,7 +107,7 @@ fn a_flipped_bit_of_idx_changes_nothing() {
                 Err(StorageError::Version { .. }) if (4..8).contains(&at) => return,
                 Err(e) => panic!("{what}: {e}"),
             }
-            // The records' own times are what counts where an entry is a hole.
+            // The time of a hole comes from the records.
             let hole_ts = !seal && at >= 32 && case.recs[(at - 32) / 20].hole;
             if !hole_ts {
                 case.check_lookups(&segment, what);
@@ -149,7 +149,7 @@ fn a_flipped_bit_of_del_is_refused() {
 }
 
 #[test]
-fn cut_files_are_damage_or_are_made_again() {
+fn truncated_files_are_damage_or_are_rebuilt() {
     for seal in [true, false] {
         let case = case(seal);
         for (_, part) in case.meta.files(TOPIC.topic_id) {
@@ -183,7 +183,7 @@ fn cut_files_are_damage_or_are_made_again() {
 }
 
 #[test]
-fn missing_files_are_damage_or_are_made_again() {
+fn missing_files_are_damage_or_are_rebuilt() {
     let case = case(true);
     for (_, part) in case.meta.files(TOPIC.topic_id) {
         let mut image = case.image.clone();
@@ -210,9 +210,9 @@ fn missing_files_are_damage_or_are_made_again() {
     }
 }
 
-/// Two segments of one shape, of two topics: no file of one passes for the other's.
+/// Two segments of the same shape, of two topics: no file of one is accepted for the other.
 #[test]
-fn swapped_files_are_noticed() {
+fn swapped_files_are_detected() {
     let world = World::new(SegmentOptions::default());
     let mine = world.sealed(&sample(12));
     let strange: Vec<Rec> = sample(12)
@@ -249,7 +249,7 @@ fn swapped_files_are_noticed() {
         let segment = world.segment(&mine);
         let found = read_all(&segment).unwrap();
         let good = want(1, &sample(12));
-        // Without an index of its own it is not known which seqs are holes.
+        // Without its own index, the holes of a segment are unknown.
         let unknown = parts.contains(&FileKind::Data) && parts.contains(&FileKind::Idx);
         assert_eq!(found.len(), if unknown { 12 } else { good.len() });
         if parts.contains(&FileKind::Data) {
@@ -263,7 +263,7 @@ fn swapped_files_are_noticed() {
 }
 
 #[test]
-fn i12_no_frame_passes_at_another_place() {
+fn i12_no_frame_is_valid_at_another_position() {
     let world = World::new(SegmentOptions::default());
     let recs: Vec<Rec> = (0..4).map(|i| Rec::new(1, &format!("same length {i}"))).collect();
     let meta = world.sealed(&recs);
@@ -280,7 +280,7 @@ fn i12_no_frame_passes_at_another_place() {
 }
 
 #[test]
-fn an_io_error_is_neither_absent_nor_corrupt() {
+fn an_io_error_is_neither_missing_nor_corrupt() {
     use topics_env::sim::{CallFilter, CallKind, FaultKind};
     let case = case(true);
     for (part, name) in
@@ -301,7 +301,7 @@ fn an_io_error_is_neither_absent_nor_corrupt() {
                 assert!(nth > 1);
             }
             world.fs.clear_faults();
-            assert_eq!(read_all(&segment).unwrap(), want(1, &case.recs), "it passes");
+            assert_eq!(read_all(&segment).unwrap(), want(1, &case.recs), "the error is temporary");
             assert_eq!(world.segs.damage_counts(), (0, 0));
         }
     }

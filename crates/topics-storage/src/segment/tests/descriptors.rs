@@ -1,4 +1,4 @@
-//! Files that stay open, and what happens when no descriptor is left for another.
+//! Files that stay open, and the behaviour when no file descriptor is left.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -13,7 +13,7 @@ fn options(max_open: usize) -> SegmentOptions {
     SegmentOptions { max_open, ..SegmentOptions::default() }
 }
 
-/// Sealed segments of ten records each, one after the other; a seal reads what it seals.
+/// Adjacent sealed segments of ten records each. A seal reads the records that it seals.
 fn row(world: &World, n: u64) -> Vec<SegmentMeta> {
     let sealed = |i| world.append(None, 1 + 10 * i, &sample(10), true).unwrap();
     let metas = (0..n).map(sealed).collect();
@@ -36,7 +36,7 @@ fn none_left<T: std::fmt::Debug>(outcome: crate::Result<T>) {
 }
 
 #[test]
-fn as_many_files_stay_open_as_the_settings_say() {
+fn the_settings_limit_the_number_of_open_files() {
     for max_open in [0, 1, 2, 6, 7, 100] {
         let world = World::new(options(max_open));
         let metas = row(&world, 20);
@@ -49,7 +49,7 @@ fn as_many_files_stay_open_as_the_settings_say() {
 }
 
 #[test]
-fn what_is_removed_is_not_kept_open() {
+fn removed_files_do_not_stay_open() {
     let world = World::new(options(100));
     let metas = row(&world, 6);
     check(&world, &metas);
@@ -62,13 +62,13 @@ fn what_is_removed_is_not_kept_open() {
     assert_eq!(read_all(&world.segment(&merged)).unwrap().len(), 27);
     let gone: Vec<_> = metas[..3].iter().flat_map(|m| m.files(TOPIC.topic_id)).collect();
     world.segs.remove_files(&gone).unwrap();
-    assert_eq!(world.fs.open_files(), 8, "three of them, and the one that is now");
+    assert_eq!(world.fs.open_files(), 8, "three of them, and the current one");
     world.segs.remove_topic(TOPIC.topic_id).unwrap();
     assert_eq!(world.fs.open_files(), 0);
 }
 
 #[test]
-fn a_reader_on_its_way_keeps_nothing_open_of_a_topic_that_goes() {
+fn a_reader_in_progress_keeps_no_file_of_a_removed_topic_open() {
     let world = World::new(options(100));
     let metas = row(&world, 2);
     let over = AtomicBool::new(false);
@@ -88,7 +88,7 @@ fn a_reader_on_its_way_keeps_nothing_open_of_a_topic_that_goes() {
 }
 
 #[test]
-fn a_read_closes_what_others_read_before() {
+fn a_read_closes_files_of_earlier_reads() {
     let world = World::new(options(100));
     let metas = row(&world, 8);
     check(&world, &metas[..4]);
@@ -97,7 +97,7 @@ fn a_read_closes_what_others_read_before() {
     world.fs.set_fd_limit(Some(held));
     check(&world, &metas);
     assert!(world.fs.open_files() <= held);
-    // Two are enough for any of them, and for `.tags`, `.attrs` and `.del`, one more.
+    // Any segment needs two files, and one more for `.tags`, `.attrs` or `.del`.
     world.fs.set_fd_limit(Some(3));
     for meta in &metas {
         let segment = world.segment(meta);
@@ -109,7 +109,7 @@ fn a_read_closes_what_others_read_before() {
 }
 
 #[test]
-fn without_a_descriptor_a_read_says_so_and_nothing_is_taken_for_damage() {
+fn a_read_without_a_descriptor_is_an_error_and_not_damage() {
     let world = World::new(options(4));
     let metas = row(&world, 3);
     let mut round = Round::new(&world.segs);
@@ -138,7 +138,7 @@ fn without_a_descriptor_a_read_says_so_and_nothing_is_taken_for_damage() {
     assert_eq!(*world.segment(&with_del).deleted().unwrap(), dead);
 }
 
-/// Appends to an active segment until it is sealed, then begins one, writes a `.del` and syncs.
+/// Appends to an active segment until it is sealed, then starts another, writes a `.del` and syncs.
 fn round(
     world: &World,
     active: &SegmentMeta,
@@ -167,10 +167,10 @@ fn round(
 }
 
 #[test]
-fn i9_a_round_without_descriptors_is_made_again_in_the_same_files() {
+fn i9_a_round_without_descriptors_is_repeated_in_the_same_files() {
     for kind in [FaultKind::EMFILE, FaultKind::ENFILE] {
         for nth in 1.. {
-            // One that appends to a folder that is there, one that makes files beside others.
+            // One round appends to an existing directory, one creates files beside others.
             let world = World::new(options(4));
             let sealed = world.sealed(&sample(10));
             let active = world.append(None, 111, &[], false).unwrap();
@@ -213,7 +213,7 @@ impl Hook for Wide {
 }
 
 #[test]
-fn a_round_keeps_so_many_files_open_until_its_sync() {
+fn a_round_limits_the_files_that_it_keeps_open_until_its_sync() {
     let (fs, hook) = (Arc::new(SimFs::new()), Arc::new(Wide::default()));
     let env = env_on(&fs, &Arc::new(SimClock::new(1000)), 1).with_hook(hook.clone());
     let set = SegmentOptions { max_unsynced: 8, max_open: 2, ..SegmentOptions::default() };
@@ -226,7 +226,7 @@ fn a_round_keeps_so_many_files_open_until_its_sync() {
         metas.push(round.add(writer).unwrap());
         assert!(world.fs.open_files() <= 8, "{}", world.fs.open_files());
     }
-    // What is found out about the file system while there is no descriptor says nothing.
+    // A check of the file system without a descriptor gives no information.
     world.fs.set_fd_limit(Some(0));
     round.sync().unwrap();
     world.fs.set_fd_limit(None);

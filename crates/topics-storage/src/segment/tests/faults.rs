@@ -9,7 +9,7 @@ use topics_env::{Hook, Site};
 
 use super::*;
 
-/// What a snapshot would name after some of the calls: the metas of a topic and their records.
+/// The content of a snapshot after some of the calls: the metas of a topic and their records.
 #[derive(Clone, Debug, Default)]
 struct Named {
     segments: BTreeMap<u64, (SegmentMeta, Vec<Rec>)>,
@@ -20,7 +20,7 @@ impl Named {
         self.segments.insert(meta.first_seq, (meta, recs.to_vec()));
     }
 
-    /// Whether everything named is there, on this disk.
+    /// Checks that this disk contains everything that the snapshot names.
     fn holds(&self, image: &DiskImage) -> Result<(), String> {
         let world = World::next(image, 9);
         for (meta, recs) in self.segments.values() {
@@ -53,7 +53,7 @@ impl Named {
     }
 }
 
-/// Rounds of every kind: append, append again, seal and go on, delete, rewrite.
+/// Rounds of every kind: append, append again, seal and continue, delete, rewrite.
 fn workload(world: &World, many: u64) -> Vec<(usize, Named)> {
     let recs = sample(40);
     let mut named = Named::default();
@@ -65,7 +65,7 @@ fn workload(world: &World, many: u64) -> Vec<(usize, Named)> {
     note(&named);
 
     let mut round = Round::new(&world.segs);
-    // Other topics, so that one sync of the file system stands for all.
+    // More topics, so that one sync of the file system replaces the file syncs.
     for n in 0..many {
         let topic = TopicKey { topic_id: 100 + n, epoch: 1 };
         let mut writer = SegmentWriter::create(&world.segs, topic, 1).unwrap();
@@ -99,8 +99,8 @@ fn workload(world: &World, many: u64) -> Vec<(usize, Named)> {
     log
 }
 
-/// Runs the workload and looks at every disk that a crash may leave: what was named before it is
-/// there. Returns the number of states and the first that breaks the promise.
+/// Runs the workload and checks every disk that a crash can leave: it contains everything that was
+/// named before the crash. Returns the number of states and the first violation.
 fn crash_everywhere(hook: Option<Arc<dyn Hook>>, many: u64) -> (usize, Option<String>) {
     let fs = Arc::new(SimFs::new());
     let mut env = env_on(&fs, &Arc::new(SimClock::new(1000)), 1);
@@ -135,7 +135,7 @@ fn i9_what_was_named_survives_every_crash() {
 }
 
 #[test]
-fn i9_every_removed_sync_is_noticed() {
+fn i9_every_removed_sync_is_detected() {
     let log = Arc::new(SiteLog::default());
     crash_everywhere(Some(log.clone()), 0);
     crash_everywhere(Some(log.clone()), 40);
@@ -150,7 +150,7 @@ fn i9_every_removed_sync_is_noticed() {
             let mutant = Arc::new(Mutant::remove(site, None));
             crash_everywhere(Some(mutant.clone()), many).1.is_some() && mutant.hits() > 0
         });
-        assert!(hit, "nothing notices that {site:?} is missing");
+        assert!(hit, "no crash state detects that {site:?} is missing");
         tried.push(site);
     }
     assert!(tried.len() >= 7, "{tried:?}");
@@ -168,7 +168,7 @@ fn i9_after_a_failed_sync_the_files_are_made_again() {
             let probe = world.fs.calls(CallKind::SyncFs);
             for kind in kinds {
                 let then = FaultKind::SyncFails { then: fate };
-                // The first sync of the file system only asks whether there is one.
+                // The first sync of the file system only checks whether the call is supported.
                 let nth = if kind == CallKind::SyncFs && probe == 0 { nth + 1 } else { nth };
                 world.fs.fail_nth(kind, nth, then);
             }
@@ -207,14 +207,14 @@ fn i9_after_a_failed_sync_the_files_are_made_again() {
 }
 
 #[test]
-fn i9_a_folder_whose_name_was_lost_is_made_again() {
+fn i9_a_directory_whose_name_was_lost_is_created_again() {
     for nth in 1.. {
         let world = World::new(SegmentOptions::default());
         let recs = sample(9);
         let lost = FaultKind::SyncFails { then: PageFate::Lost };
         world.fs.fail_nth(CallKind::SyncDir, nth, lost);
         if world.append(None, 1, &recs, false).is_ok() {
-            assert!(nth > 2, "the folder and the one above it");
+            assert!(nth > 2, "the directory and its parent");
             return;
         }
         let meta = world.append(None, 1, &recs, false).unwrap();
@@ -227,11 +227,11 @@ fn i9_a_folder_whose_name_was_lost_is_made_again() {
 }
 
 #[test]
-fn what_lies_behind_the_named_length_is_cut() {
+fn bytes_beyond_the_named_length_are_truncated() {
     let world = World::new(SegmentOptions::default());
     let recs = sample(30);
     let meta = world.append(None, 1, &recs[..10], false).unwrap();
-    // A round that reached the disk, but no snapshot; then another process.
+    // A round reaches the disk but no snapshot; then another process starts.
     world.append(Some(&meta), 0, &recs[10..25], true).unwrap();
     let world = world.restart(2);
     assert_eq!(read_all(&world.segment(&meta)).unwrap(), want(1, &recs[..10]));
@@ -246,7 +246,7 @@ fn what_lies_behind_the_named_length_is_cut() {
 }
 
 #[test]
-fn a_damaged_index_is_not_vouched_for_by_a_seal() {
+fn a_seal_does_not_certify_a_damaged_index() {
     let world = World::new(SegmentOptions::default());
     let recs = sample(30);
     let meta = world.append(None, 1, &recs[..10], false).unwrap();
@@ -270,7 +270,7 @@ fn a_damaged_index_is_not_vouched_for_by_a_seal() {
 }
 
 #[test]
-fn a_full_disk_fails_the_round_and_gives_its_space_back() {
+fn a_full_disk_fails_the_round_and_frees_its_space() {
     let world = World::new(SegmentOptions::default());
     let recs = sample(300);
     let meta = world.append(None, 1, &recs[..10], false).unwrap();
@@ -313,7 +313,7 @@ fn removed_topics_leave_nothing() {
 }
 
 #[test]
-fn i9_a_failed_sync_of_the_file_system_fails_every_round_under_way() {
+fn i9_a_failed_sync_of_the_file_system_fails_every_round_in_progress() {
     let world = World::new(SegmentOptions::default());
     let begin = |first: u64| {
         let mut round = Round::new(&world.segs);
@@ -329,13 +329,13 @@ fn i9_a_failed_sync_of_the_file_system_fails_every_round_under_way() {
     let (one, two) = (begin(200), begin(300));
     world.fs.fail_nth(CallKind::SyncFs, 1, FaultKind::SyncFails { then: PageFate::Lost });
     assert!(one.sync().is_err());
-    assert!(two.sync().is_err(), "its bytes may be among those that were lost");
+    assert!(two.sync().is_err(), "its bytes may be among the lost ones");
     assert_eq!(world.segs.list_files(300).unwrap(), []);
     begin(400).sync().unwrap();
 }
 
 #[test]
-fn deletes_stay_with_files_that_are_made_again() {
+fn deletes_remain_valid_for_files_that_are_created_again() {
     let world = World::new(SegmentOptions::default());
     let recs = sample(20);
     let mut meta = world.append(None, 1, &recs[..10], false).unwrap();
@@ -354,9 +354,9 @@ fn deletes_stay_with_files_that_are_made_again() {
     named.holds(&world.fs.kill_image()).unwrap();
 }
 
-/// A backup shares the files of the segment: it must not see what is written later.
+/// A backup shares the files of the segment by hard links: later writes must not change it.
 #[test]
-fn files_with_two_names_are_copied() {
+fn files_with_two_hard_links_are_copied() {
     use std::path::PathBuf;
     let root = std::env::temp_dir().join(format!("topics-segments-{}", std::process::id()));
     let env = topics_env::real::real_env(topics_env::real::Backend::Posix).unwrap();
@@ -381,7 +381,7 @@ fn files_with_two_names_are_copied() {
     };
     let first = append(None, &recs[..10], false);
     let second = append(Some(&first), &recs[10..15], false);
-    assert_eq!(second.file_no, first.file_no, "one name: it goes on in place");
+    assert_eq!(second.file_no, first.file_no, "one hard link: the writer continues in place");
     let backup: Vec<PathBuf> = [FileKind::Data, FileKind::Idx]
         .iter()
         .map(|part| {

@@ -1,4 +1,4 @@
-//! The files are what FORMAT.md says, built here from its text alone.
+//! Compares the files with bytes that are built only from the text of FORMAT.md.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -21,9 +21,9 @@ fn side(magic: &[u8; 4], salt: u64, number: u64) -> Vec<u8> {
     out
 }
 
-/// A record of tag, attributes, meta and data, and one of data alone, with a hole between.
+/// A record with tag, attributes, meta and data, a hole, and a record with data only.
 #[test]
-fn the_bytes_are_those_of_the_document() {
+fn the_bytes_match_the_document() {
     let world = World::new(SegmentOptions::default());
     let mut rich = Rec::new(70, "payload").tag("t").expires(99);
     rich.node = b"nn".to_vec();
@@ -112,7 +112,7 @@ fn the_bytes_are_those_of_the_document() {
 }
 
 #[test]
-fn a_snapshot_is_that_of_the_document() {
+fn a_snapshot_matches_the_document() {
     let body = snapshot::SnapshotBody {
         store_id: STORE,
         generation: 2,

@@ -75,7 +75,7 @@ impl Rec {
     }
 }
 
-/// The inner hash, from the layout in the specification rather than from the code.
+/// The inner hash, computed from the layout in the specification instead of by the code.
 pub fn inner(f: &Frame<'_>) -> u64 {
     let mut bytes = [f.node, f.tag].concat();
     if !f.attrs.is_empty() {
@@ -126,7 +126,7 @@ impl World {
         self.segs.segment(TOPIC, *meta)
     }
 
-    /// One round that appends to `active`, or to a new segment that begins at `first`.
+    /// Runs one round that appends to `active`, or to a new segment that starts at `first`.
     pub fn append(
         &self,
         active: Option<&SegmentMeta>,
@@ -166,7 +166,7 @@ pub fn fill(writer: &mut SegmentWriter, recs: &[Rec]) -> crate::Result<()> {
     Ok(())
 }
 
-/// Every seq of a segment: a record, nothing, or damage.
+/// The content of one seq of a segment: a record, nothing, or damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Got {
     Rec(u64, Rec),
@@ -201,7 +201,7 @@ pub fn read_all(segment: &Segment) -> crate::Result<Vec<Got>> {
     Ok(block.items().map(|i| got(&i)).collect())
 }
 
-/// What [`read_all`] must give.
+/// The expected result of [`read_all`].
 pub fn want(first: u64, recs: &[Rec]) -> Vec<Got> {
     let seqs = recs.iter().zip(first..).filter(|(r, _)| !r.hole);
     seqs.map(|(r, s)| Got::Rec(s, r.clone())).collect()

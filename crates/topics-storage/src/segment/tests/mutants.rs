@@ -1,4 +1,4 @@
-//! Every check, removed, is noticed.
+//! Removing any check makes a test fail.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -58,8 +58,7 @@ fn mount(hook: &Option<Arc<dyn Hook>>, image: &DiskImage) -> World {
     World::with_env(fs, env, SegmentOptions::default(), 2)
 }
 
-/// Every answer is right, or says that it is damaged.
-/// `damaged`: how many records may be.
+/// Checks that every answer is correct or reports damage; at most `damaged` records may be damaged.
 fn honest(
     hook: &Option<Arc<dyn Hook>>,
     disk: &Disk,
@@ -104,7 +103,7 @@ fn honest(
     Ok(())
 }
 
-/// Whether opening refuses what the snapshot names.
+/// Whether opening refuses the files that the snapshot names.
 fn refused(
     hook: &Option<Arc<dyn Hook>>,
     image: &DiskImage,
@@ -119,7 +118,7 @@ fn refused(
     }
 }
 
-/// Flips, cuts, missing files, files of another topic, a failed sync.
+/// Flipped bits, truncations, missing files, files of another topic, a failed sync.
 fn programme(hook: &Option<Arc<dyn Hook>>, disk: &Disk) -> Outcome {
     for (meta, part) in disk.metas.iter().flat_map(|m| FileKind::ALL.map(|p| (m, p))) {
         let Some(file) = path(7, meta, part) else { continue };
@@ -131,7 +130,7 @@ fn programme(hook: &Option<Arc<dyn Hook>>, disk: &Disk) -> Outcome {
             image.put(&file, &bytes);
             let damaged = usize::from(part == FileKind::Data);
             honest(hook, disk, &image, damaged, &format!("{part:?} byte {at}"))?;
-            // A word that was never written.
+            // A word of zeros, as if it was never written.
             bytes[at & !3..good.len().min((at & !3) + 4)].fill(0);
             image.put(&file, &bytes);
             let damaged = 2 * damaged;
@@ -158,7 +157,7 @@ fn programme(hook: &Option<Arc<dyn Hook>>, disk: &Disk) -> Outcome {
     named_after_failure(hook)
 }
 
-/// I9: after a failed sync no byte of the failed round is named.
+/// I9: after a failed sync no snapshot names bytes of the failed round.
 fn named_after_failure(hook: &Option<Arc<dyn Hook>>) -> Outcome {
     let world = mount(hook, &DiskImage::empty());
     let recs = sample(20);
@@ -170,7 +169,7 @@ fn named_after_failure(hook: &Option<Arc<dyn Hook>>) -> Outcome {
         FaultKind::SyncFails { then: PageFate::Lost },
     );
     if world.append(Some(&meta), 0, &recs[10..], false).is_ok() {
-        return Err("a failed sync passed".into());
+        return Err("a failed sync was not reported".into());
     }
     let again = world.append(Some(&meta), 0, &recs[10..], false).map_err(text)?;
     if again.file_no == meta.file_no {
@@ -180,7 +179,7 @@ fn named_after_failure(hook: &Option<Arc<dyn Hook>>) -> Outcome {
 }
 
 #[test]
-fn every_removed_check_is_noticed() {
+fn every_removed_check_is_detected() {
     let disk = disk();
     let log = Arc::new(SiteLog::default());
     programme(&Some(log.clone()), &disk).unwrap();
@@ -194,6 +193,6 @@ fn every_removed_check_is_noticed() {
             matches!(run, Ok(Ok(())))
         })
         .collect();
-    assert!(missed.is_empty(), "nothing notices that these are missing: {missed:?}");
+    assert!(missed.is_empty(), "no test detects that these checks are missing: {missed:?}");
     assert!(checks.len() >= 5, "{checks:?}");
 }

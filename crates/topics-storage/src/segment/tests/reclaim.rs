@@ -1,4 +1,4 @@
-//! Rewrite, merge.
+//! Rewrites and merges.
 
 use roaring::RoaringBitmap;
 
@@ -12,7 +12,7 @@ fn a_rewrite_keeps_survivors_byte_for_byte() {
     let then: RoaringBitmap = (0..60).filter(|i| i % 3 != 0).collect();
     let mut round = Round::new(&world.segs);
     let mut new = round.rewrite(&world.segment(&meta), &then).unwrap();
-    // Deleted while it ran.
+    // Deleted during the rewrite.
     let now: RoaringBitmap = &then | &(0..6).collect::<RoaringBitmap>();
     let carried = &now - &then;
     new.del_no = round.write_del(&world.segment(&new), &carried).unwrap();
@@ -29,7 +29,7 @@ fn a_rewrite_keeps_survivors_byte_for_byte() {
     assert_eq!(*segment.deleted().unwrap(), carried);
     assert_eq!(carried.iter().collect::<Vec<_>>(), [0, 3]);
     assert_eq!(new.live_count, kept.iter().filter(|r| !r.hole).count() as u64);
-    // A hole keeps its place in time, so a seek finds what it found before.
+    // A hole keeps the time of its record, so a seek has the same result as before.
     for ts in 1000..1031 {
         let (old, new) = (world.segment(&meta).seek_ts(ts), segment.seek_ts(ts));
         assert_eq!(old.unwrap(), new.unwrap());
@@ -59,7 +59,7 @@ fn a_rewrite_keeps_damage_reported() {
 }
 
 #[test]
-fn neighbours_are_merged() {
+fn adjacent_segments_are_merged() {
     let world = World::new(SegmentOptions::default());
     let recs = sample(45);
     let metas: Vec<_> = [0, 15, 30]
@@ -70,7 +70,7 @@ fn neighbours_are_merged() {
     let parts: Vec<_> = metas.iter().map(|m| (world.segment(m), dead.clone())).collect();
     let mut round = Round::new(&world.segs);
     let meta = round.merge(&parts).unwrap();
-    assert!(round.merge(&[parts[0].clone(), parts[2].clone()]).is_err(), "not neighbours");
+    assert!(round.merge(&[parts[0].clone(), parts[2].clone()]).is_err(), "not adjacent");
     round.sync().unwrap();
     let kept: Vec<Rec> = (0..)
         .zip(&recs)

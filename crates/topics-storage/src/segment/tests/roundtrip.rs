@@ -1,4 +1,4 @@
-//! What is written is what is read.
+//! Reads return exactly the written records.
 
 use proptest::prelude::*;
 use roaring::RoaringBitmap;
@@ -108,7 +108,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn what_is_written_is_read(
+    fn reads_return_the_written_records(
         rounds in prop::collection::vec((prop::collection::vec(rec(), 0..40), any::<bool>()), 1..5),
         first in 1u64..1000,
     ) {
@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn reads_stop_where_asked(
+    fn reads_stop_at_their_limits(
         recs in prop::collection::vec(rec(), 1..60),
         dead in prop::collection::vec(0u32..60, 0..30),
         from in 0u64..70, len in 0u64..70, max in 0usize..3000,
@@ -157,8 +157,8 @@ proptest! {
         let bytes: usize = found.iter().map(size).sum();
         prop_assert!(found.len() <= 1 || bytes <= max);
         if let Some(left) = all.get(found.len()) {
-            // It stopped for the budget: at the first record that does not fit, or at once after
-            // one that used it up.
+            // It stopped because of the budget: at the first record that does not fit, or
+            // immediately after the record that used it up.
             prop_assert!(bytes + size(left) > max && !found.is_empty());
             prop_assert!(matches!(left, Got::Rec(s, _) if *s >= next));
         } else {
@@ -221,7 +221,7 @@ fn large_tag_files_are_read_in_blocks() {
 }
 
 #[test]
-fn settings_change_nothing_that_exists() {
+fn settings_do_not_affect_existing_segments() {
     let world = World::new(SegmentOptions { max_events: 10, ..SegmentOptions::default() });
     let mut writer = SegmentWriter::create(&world.segs, TOPIC, 1).unwrap();
     fill(&mut writer, &sample(9)).unwrap();
