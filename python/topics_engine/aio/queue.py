@@ -40,19 +40,25 @@ class Job(LeasedJob):
 
     async def ack(self) -> bool:
         """Acks the job: it is done, and deleted. Returns False if the lease has expired."""
-        done, _, _ = await runner_of(self._queue).run(self._queue.ack, *self._lease())
+        done, _, _ = await runner_of(self._queue._native).run(
+            self._queue._native.ack, *self._lease()
+        )
         return bool(done)
 
     async def nack(self, delay: Duration | None = None) -> bool:
         """Gives the job back, after the queue's backoff or a delay."""
         delay_ms = arguments.optional_milliseconds("delay", delay)
-        done, _, _ = await runner_of(self._queue).run(self._queue.nack, *self._lease(), delay_ms)
+        done, _, _ = await runner_of(self._queue._native).run(
+            self._queue._native.nack, *self._lease(), delay_ms
+        )
         return bool(done)
 
     async def extend(self, lease: Duration | None = None) -> bool:
         """Renews the lease for a time (default: the queue's lease)."""
         lease_ms = arguments.optional_milliseconds("lease", lease)
-        done, _, _ = await runner_of(self._queue).run(self._queue.extend, *self._lease(), lease_ms)
+        done, _, _ = await runner_of(self._queue._native).run(
+            self._queue._native.extend, *self._lease(), lease_ms
+        )
         return bool(done)
 
     async def __aenter__(self) -> Job:
@@ -61,7 +67,7 @@ class Job(LeasedJob):
 
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._renewals.pop().cancel()
-        if self._acked.is_set():
+        if self._status.acked_by_transaction:
             return
         if kind is not None:
             await self.nack()
