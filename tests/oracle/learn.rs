@@ -21,6 +21,15 @@ impl World {
         for topic in &seen.topics {
             self.meet(topic, Some(Keep::Power));
         }
+        // A change of class that failed may have left the reservation that the class asks for.
+        for (_, op) in &self.undetermined {
+            if let Op::Create { topic, patch } = op
+                && let Some(class) = patch.durability
+                && let Some(inc) = self.names.get_mut(topic).and_then(|incs| incs.last_mut())
+            {
+                inc.lowest = inc.lowest.min(class);
+            }
+        }
         let at = self.events;
         let attempts = &self.attempts;
         let expires = |slot: &Slot| attempts[slot.attempt].recs[slot.index].ttl_ms > 0;

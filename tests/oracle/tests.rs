@@ -254,6 +254,35 @@ fn what_a_recovery_served_is_there_for_good() {
 }
 
 #[test]
+fn a_change_of_class_that_failed_may_leave_a_reservation() {
+    for (class, change, may_skip) in [
+        (Durability::Fsync, None, false),
+        (Durability::Fsync, Some(Durability::Fsync), false),
+        (Durability::Fsync, Some(Durability::Memory), true),
+        (Durability::Fsync, Some(Durability::Disk), true),
+    ] {
+        let mut s = Story::new(class);
+        let served = s.seen(class, &BOTH, &[]);
+        if change.is_some() {
+            let patch = topics_engine::ConfigPatch { durability: change, ..Default::default() };
+            let op = Op::Create { topic: "t".into(), patch };
+            s.tell(Body::Begin(100, Box::new(op)));
+            s.tell(Body::End(100, Reply::Failed("no space".into())));
+        }
+        // The next process has the reservation, and a power cut after that says so.
+        s.tell(Body::Died(Keep::Kill));
+        s.tell(Body::Opened { seen: Arc::new(served), shards: 1 });
+        s.tell(Body::Died(Keep::Power));
+        let skipped = s.seen(class, &BOTH, &crash(3, 1026));
+        if may_skip {
+            s.accepts(&skipped, Keep::Power);
+        } else {
+            s.rejects(&skipped, Keep::Power, "nothing can have been lost");
+        }
+    }
+}
+
+#[test]
 fn topics_do_not_vanish_or_come_back() {
     let mut s = Story::new(Durability::Fsync);
     let there = s.seen(Durability::Fsync, &BOTH, &[]);

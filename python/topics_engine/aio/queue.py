@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .. import _core
 from ..client import arguments
 from ..client import queue as plain
-from ..client.queue import LeasedJob, claim_options, jobs_of
+from ..client.queue import LeasedJob, claim_options, error_text, jobs_of, nack_options
 from ..client.watch import seconds_left
 from ..errors import TopicsError
 from .bridge import Bridge, current_bridge
@@ -45,12 +45,12 @@ class Job(LeasedJob):
         )
         return bool(done)
 
-    async def nack(self, delay: Duration | None = None) -> bool:
-        """Gives the job back, after the queue's backoff or a delay."""
-        delay_ms = arguments.optional_milliseconds("delay", delay)
-        done, _, _ = await runner_of(self._queue._native).run(
-            self._queue._native.nack, *self._lease(), delay_ms
-        )
+    async def nack(self, delay: Duration | None = None, *, error: str | None = None) -> bool:
+        """Gives the job back, after the queue's backoff or a delay. The first KiB of `error` is
+        kept with the job and goes to the dead letter.
+        """
+        native, how = self._queue._native, nack_options(delay, error)
+        done, _, _ = await runner_of(native).run(native.nack, *self._lease(), *how)
         return bool(done)
 
     async def extend(self, lease: Duration | None = None) -> bool:
@@ -65,12 +65,14 @@ class Job(LeasedJob):
         self._renewals.append(asyncio.create_task(self._renew(), name="topics-renew"))
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, *_: object
+    ) -> None:
         self._renewals.pop().cancel()
         if self._status.acked_by_transaction:
             return
         if kind is not None:
-            await self.nack()
+            await self.nack(error=error_text(error))
         elif not await self.ack():
             raise self._lease_lost()
 
@@ -145,6 +147,10 @@ class Queue(TopicHandle[plain.Queue]):
 
     peek = async_method(plain.Queue.peek)
     redrive = async_method(plain.Queue.redrive)
+    remove = async_method(plain.Queue.remove)
+    promote = async_method(plain.Queue.promote)
+    pause = async_method(plain.Queue.pause)
+    resume = async_method(plain.Queue.resume)
 
     @same_signature(plain.Queue.claim, remote_too=True)
     async def claim(

@@ -78,6 +78,21 @@ fn numbers<'q>(queue: impl IntoIterator<Item = &'q QueuedBatch>) -> Vec<u64> {
 }
 
 #[test]
+fn a_new_state_begins_behind_what_recovery_kept() {
+    let (env, ..) = sim_env(1);
+    let start = first_file(&env, &Paths::new(Path::new("/db")), 4096);
+    let start = ShardStart { offset: 200, capacity: 4096, next_lsn: 8, ..start };
+    // An eighth of the smallest file is reserved for deletes, at most 64 KiB.
+    for (file_initial, reserve) in [(64 << 10, 8 << 10), (1 << 20, 64 << 10), (8 << 20, 64 << 10)] {
+        let options = WalOptions { file_initial, ..WalOptions::default() };
+        let st = State::new(&start, None, &options);
+        assert_eq!((st.written_lsn(), st.synced_lsn, st.applied_lsn()), (7, 7, 7));
+        assert_eq!((st.offset, st.sync_offset, st.capacity), (200, 200, 4096));
+        assert_eq!((st.reserve, st.dirty()), (reserve, false), "{file_initial}");
+    }
+}
+
+#[test]
 fn a_group_takes_what_fits_into_the_file_and_no_more_than_its_cap() {
     let three = || vec![queued(1, 1, 100), queued(2, 1, 100), queued(3, 1, 100)];
     let take = |capacity: u64, kept: usize, cap: usize, queue: Vec<QueuedBatch>| {

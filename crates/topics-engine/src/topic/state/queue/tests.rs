@@ -10,7 +10,7 @@ use topics_storage::segment::AttrRow;
 use topics_storage::snapshot::ReplayPos;
 
 use super::job::Taken;
-use super::order::PATIENCE_MS;
+use super::order::{Change, Groups, LANES, Lanes, PATIENCE_MS};
 use super::tally::Tally;
 use super::{Fence, Holder, JobHistory, Now, Queue, Shown, Why, codec};
 
@@ -233,6 +233,32 @@ fn a_job_that_is_moved_leaves_the_lease_of_its_group() {
     assert_eq!(b.next(), None, "I6: one lease in a group");
     b.ack(first);
     assert!(b.next().is_some());
+}
+
+#[test]
+fn a_job_that_is_moved_holds_its_group() {
+    let (mut groups, group) = (Groups::default(), 7);
+    groups.join(group, 5);
+    groups.join(group, 6);
+    assert_eq!(groups.refresh(group, |_| true), Change { hide: None, show: Some(5) });
+    assert_eq!(groups.refresh(group, |_| true), Change::default(), "nothing has changed");
+    groups.hold(group, 5);
+    assert_eq!(groups.refresh(group, |_| true), Change { hide: Some(5), show: None });
+    groups.hold(group, 6);
+    assert_eq!(groups.leased(group), Some(5), "a lease stays where it is");
+    groups.part(group, 5);
+    assert_eq!(groups.refresh(group, |_| true), Change { hide: None, show: Some(6) });
+}
+
+#[test]
+fn a_lane_above_the_last_is_the_last() {
+    let mut lanes = Lanes::default();
+    let last = LANES as u8 - 1;
+    lanes.insert(LANES as u8, 3);
+    lanes.insert(u8::MAX, 4);
+    assert_eq!(lanes.iter(last).collect::<Vec<_>>(), [3, 4]);
+    lanes.remove(LANES as u8 + 1, 3);
+    assert_eq!((lanes.first(last), lanes.first(last - 1)), (Some(4), None));
 }
 
 #[test]
