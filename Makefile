@@ -133,6 +133,7 @@ check: build $(VENV)/.spark ## formatting, lints, types, licences, advisories, d
 	$(call timed,mypy,$(BIN)/mypy -p topics_engine -p benches.demo)
 	$(call timed,mypy of spark,cd spark && MYPYPATH=..:../tests $(abspath $(BIN))/mypy -p pyspark_topics \
 		-p pipeline -p bench -m local_spark)
+	$(call timed,typed options,$(BIN)/python .ci/typed_options.py --check)
 	$(call timed,stubtest,$(BIN)/python -m mypy.stubtest topics_engine._core)
 	$(call timed,dependencies,$(BIN)/python .ci/check_deps.py)
 	$(call timed,docs,$(DOCS))

@@ -60,13 +60,23 @@ from .errors import (
     Locked,
     NotFound,
     Throttled,
+    TimedOut,
     TopicsError,
     Unauthorized,
     Unavailable,
+    Unreachable,
 )
 
 if _TYPE_CHECKING:
     from . import aio
+    from .options import (
+        QueueConfig,
+        ScanOptions,
+        ServerSettings,
+        Settings,
+        SplitOptions,
+        TopicConfig,
+    )
     from .remote import connect
 
 __all__ = [
@@ -94,12 +104,19 @@ __all__ = [
     "NotFound",
     "PeekedJob",
     "Queue",
+    "QueueConfig",
     "Read",
     "Record",
     "Router",
     "RouterInfo",
+    "ScanOptions",
+    "ServerSettings",
+    "Settings",
+    "SplitOptions",
     "Throttled",
+    "TimedOut",
     "Topic",
+    "TopicConfig",
     "TopicDeleted",
     "TopicInfo",
     "TopicState",
@@ -107,6 +124,7 @@ __all__ = [
     "Transaction",
     "Unauthorized",
     "Unavailable",
+    "Unreachable",
     "Verification",
     "Watch",
     "Work",
@@ -118,8 +136,13 @@ __all__ = [
 ]
 
 
+_OPTIONS = frozenset(
+    {"QueueConfig", "ScanOptions", "ServerSettings", "Settings", "SplitOptions", "TopicConfig"}
+)
+
+
 def __getattr__(name: str) -> object:
-    """`aio` and `connect`, which not every program uses: asyncio and ssl are loaded with them."""
+    """What not every program uses: asyncio and ssl are loaded with `aio` and `connect`."""
     import importlib
 
     if name == "aio":
@@ -127,6 +150,15 @@ def __getattr__(name: str) -> object:
     if name == "connect":
         found = globals()[name] = importlib.import_module(".remote", __name__).connect
         return found
+    if name in (
+        "QueueConfig",
+        "ScanOptions",
+        "ServerSettings",
+        "Settings",
+        "SplitOptions",
+        "TopicConfig",
+    ):
+        return getattr(importlib.import_module(".options", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

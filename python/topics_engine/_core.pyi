@@ -36,6 +36,7 @@ __all__ = [
     "Watch",
     "Work",
     "__version__",
+    "config_fields",
     "defaults",
     "error_body",
     "make_directory",
@@ -84,6 +85,11 @@ def make_directory(path: str) -> None:
 
 def defaults() -> dict[str, str | int | bool]:
     """The settings of `Engine.open` and `Http`, with their defaults."""
+
+def config_fields() -> list[tuple[str, str, list[str]]]:
+    """The fields of a topic's config: name; kind: `words`, `flag`, `count`, `duration`, `integer?`
+    or `name?`; and the words of `words`.
+    """
 
 def error_body(code: str, message: str, detail: bytes | None = None) -> tuple[int, bytes]:
     """The status and the body of an error; `detail` is a JSON object or empty."""

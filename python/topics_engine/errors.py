@@ -7,6 +7,8 @@
     ├── Full               a cap with discard="reject"          retryable
     ├── Throttled          overload: .retry_after seconds       retryable
     ├── Unavailable        the disk or the network refuses      retryable
+    │   ├── Unreachable    the server cannot be reached         retryable
+    │   └── TimedOut       it did not answer in time            retryable
     ├── Corrupt            bytes fail their checksum: .file, .offset
     ├── Unauthorized       the server needs an API key
     ├── Forbidden          the API key does not allow the call
@@ -15,6 +17,8 @@
     └── DataLoss           records were lost: .gap
 
 Each has `.code` (stable, the same as over HTTP), `.detail` (facts for programs) and `.retryable`.
+`InvalidRequest` is also a `ValueError`, `NotFound` a `LookupError`, `Unreachable` a
+`ConnectionError` and `TimedOut` a `TimeoutError`.
 """
 
 from __future__ import annotations
@@ -37,9 +41,11 @@ __all__ = [
     "Locked",
     "NotFound",
     "Throttled",
+    "TimedOut",
     "TopicsError",
     "Unauthorized",
     "Unavailable",
+    "Unreachable",
     "make",
 ]
 
@@ -61,13 +67,13 @@ class TopicsError(Exception):
         return type(self), (str(self), self.code, self.detail)
 
 
-class InvalidRequest(TopicsError):
+class InvalidRequest(TopicsError, ValueError):
     """An argument is wrong; the message names it and says what is allowed."""
 
     default_code = "invalid_request"
 
 
-class NotFound(TopicsError):
+class NotFound(TopicsError, LookupError):
     """The topic, consumer, router or transaction writer does not exist."""
 
     default_code = "not_found"
@@ -107,6 +113,21 @@ class Unavailable(TopicsError):
 
     default_code = "storage_unavailable"
     retryable = True
+
+
+class Unreachable(Unavailable, ConnectionError):
+    """The server cannot be reached, or the connection broke.
+
+    `.detail["outcome"]` is `not_sent`, or `unknown` if the server may have executed the call.
+    """
+
+    default_code = "unreachable"
+
+
+class TimedOut(Unavailable, TimeoutError):
+    """The server did not answer before the deadline. `.detail` is that of `Unreachable`."""
+
+    default_code = "unreachable"
 
 
 class Corrupt(TopicsError):
@@ -223,7 +244,8 @@ _CLASSES: dict[str, type[TopicsError]] = {
     "throttled": Throttled,
     "storage_unavailable": Unavailable,
     "not_ready": Unavailable,
-    "request_timeout": Unavailable,
+    "request_timeout": TimedOut,
+    "unreachable": Unreachable,
     "corrupt": Corrupt,
     "unauthorized": Unauthorized,
     "forbidden": Forbidden,

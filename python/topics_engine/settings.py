@@ -6,14 +6,13 @@ The native module defines names and defaults; this module finds the values.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from . import _core
 from .errors import InvalidRequest
+from .names import nearest
 
 Value = str | int | bool
 
@@ -110,9 +109,9 @@ def resolve(
     known = defaults() if known is None else known
     given = {name: value for name, value in (arguments or {}).items() if value is not None}
     _refuse_unknown(given, known, (), "arguments")
-    path = Path(environ.get("TOPICS_CONFIG", FILE) if file is None else file)
+    path = os.fspath(environ.get("TOPICS_CONFIG", FILE) if file is None else file)
     from_file = _read(path, required=file is not None or "TOPICS_CONFIG" in environ)
-    _refuse_unknown(from_file, known, others, str(path))
+    _refuse_unknown(from_file, known, others, path)
     values: dict[str, Value] = {}
     sources: dict[str, str] = {}
     for name, default in known.items():
@@ -121,7 +120,7 @@ def resolve(
         elif variable(name) in environ:
             raw, source = environ[variable(name)], f"environment {variable(name)}"
         elif name in from_file:
-            raw, source = from_file[name], str(path)
+            raw, source = from_file[name], path
         else:
             raw, source = default, "default"
         values[name] = _convert(raw, default, name, source)
@@ -132,14 +131,26 @@ def resolve(
 def _refuse_unknown(
     given: Mapping[str, Any], known: Mapping[str, Value], others: Collection[str], where: str
 ) -> None:
-    unknown = sorted(set(given) - set(known) - set(others))
-    if unknown:
-        raise InvalidRequest(f"{where}: unknown settings: {', '.join(unknown)}")
+    for name in given:
+        if name not in known and name not in others:
+            hint = nearest(name, [*known, *others])
+            message = f"{where}: unknown setting `{name}`{hint}"
+            raise InvalidRequest(message, detail={"field": name})
 
 
-def _read(path: Path, required: bool) -> dict[str, Any]:
+def read_text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def _read(path: str, required: bool) -> dict[str, Any]:
+    if not required and not os.path.exists(path):
+        return {}
+    # Imported here: most programs have no such file.
+    import tomllib
+
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(read_text(path))
     except FileNotFoundError:
         if required:
             raise InvalidRequest(f"{path}: the settings file does not exist") from None

@@ -22,12 +22,15 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
-from .settings import variable
+from .errors import InvalidRequest
+from .names import nearest
+from .settings import SERVER, defaults, variable
 
 if TYPE_CHECKING:
     from .client import Database
+    from .options import ServerSettings
 
 READY_SECONDS = 60.0
 """How long `Server` waits until the process answers, or has ended."""
@@ -41,6 +44,9 @@ class Server:
         port: the port to listen on; 0 picks a free one, which a restart keeps.
         env: environment variables of the process, over those of this one.
         settings: settings of the server by name, for example `max_topics=10`.
+
+    Raises:
+        InvalidRequest: a setting is unknown.
 
     Example:
         ```python
@@ -56,10 +62,15 @@ class Server:
         data_dir: str | os.PathLike[str],
         port: int = 0,
         env: Mapping[str, str] | None = None,
-        **settings: object,
+        **settings: Unpack[ServerSettings],
     ) -> None:
         self.data_dir = Path(data_dir)
         self.port = port
+        known = {*defaults(), *SERVER}
+        for name in settings:
+            if name not in known:
+                message = f"unknown setting `{name}`{nearest(name, known)}"
+                raise InvalidRequest(message, detail={"field": name})
         named = {variable(name): str(value) for name, value in settings.items()}
         self._env = {**os.environ, **(env or {}), **named}
         self._process: subprocess.Popen[str] | None = None

@@ -74,3 +74,8 @@ def test_it_needs_no_pytest() -> None:
         "import sys; sys.modules['pytest'] = None; import topics_engine.testing as t; t.Server"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_an_unknown_setting_of_a_server_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`max_topic`; did you mean `max_topics`"):
+        Server(tmp_path / "data", max_topic=1)  # type: ignore[call-arg]

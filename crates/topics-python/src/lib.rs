@@ -56,7 +56,7 @@ mod _core {
     #[pymodule_export]
     use crate::queue::{Queue, Work};
     #[pymodule_export]
-    use crate::settings::defaults;
+    use crate::settings::{config_fields, defaults};
     #[pymodule_export]
     use crate::txn::Transactions;
     #[pymodule_export]

@@ -8,6 +8,7 @@ use pyo3::types::{PyDict, PyMapping};
 use topics_engine::{AutoCreate, Options, RecoveryMode};
 use topics_env::Env;
 use topics_env::real::{Backend, real_env};
+use topics_wire::config::{FIELDS, FieldKind};
 use topics_wire::{Failure, Limits, unknown_name};
 
 use crate::errors::raise;
@@ -226,4 +227,23 @@ pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         out.set_item(name, slot.get())?;
     }
     Ok(out)
+}
+
+/// The fields of a topic's config: name, kind, and the words of a kind `words`.
+#[pyfunction]
+pub(crate) fn config_fields() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
+    FIELDS
+        .iter()
+        .map(|(name, kind)| {
+            let (kind, words) = match kind {
+                FieldKind::Words(words) => ("words", words.to_vec()),
+                FieldKind::Bool => ("flag", vec![]),
+                FieldKind::Count => ("count", vec![]),
+                FieldKind::Millis => ("duration", vec![]),
+                FieldKind::OptionalInteger => ("integer?", vec![]),
+                FieldKind::OptionalName => ("name?", vec![]),
+            };
+            (*name, kind, words)
+        })
+        .collect()
 }

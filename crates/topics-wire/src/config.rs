@@ -67,27 +67,55 @@ fn field<'a>(
     Ok(())
 }
 
-const KNOWN: [&str; 19] = [
-    "type",
-    "durability",
-    "durable",
-    "ttl_ms",
-    "cap_records",
-    "cap_bytes",
-    "discard",
-    "priority",
-    "auto_priority",
-    "auto_create",
-    "dedupe_node",
-    "idempotency_window_ms",
-    "lease_ms",
-    "claim_jitter_ms",
-    "max_deliveries",
-    "dead_letter",
-    "retry_backoff_ms",
-    "leases_durable",
-    "paused",
+/// What the value of a config field is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldKind {
+    /// One of some words.
+    Words(&'static [&'static str]),
+    /// True or false.
+    Bool,
+    /// An integer of at least 0.
+    Count,
+    /// A duration in milliseconds.
+    Millis,
+    /// A 32-bit integer, or null.
+    OptionalInteger,
+    /// The name of a topic, or null.
+    OptionalName,
+}
+
+/// Every config field. The typed options of the clients are generated from this table.
+pub const FIELDS: [(&str, FieldKind); 19] = [
+    ("type", FieldKind::Words(&["log", "queue"])),
+    ("durability", FieldKind::Words(&["ephemeral", "memory", "disk", "fsync"])),
+    ("durable", FieldKind::Bool),
+    ("ttl_ms", FieldKind::Millis),
+    ("cap_records", FieldKind::Count),
+    ("cap_bytes", FieldKind::Count),
+    ("discard", FieldKind::Words(&["old", "reject"])),
+    ("priority", FieldKind::OptionalInteger),
+    ("auto_priority", FieldKind::Bool),
+    ("auto_create", FieldKind::Bool),
+    ("dedupe_node", FieldKind::Bool),
+    ("idempotency_window_ms", FieldKind::Millis),
+    ("lease_ms", FieldKind::Millis),
+    ("claim_jitter_ms", FieldKind::Millis),
+    ("max_deliveries", FieldKind::Count),
+    ("dead_letter", FieldKind::OptionalName),
+    ("retry_backoff_ms", FieldKind::Millis),
+    ("leases_durable", FieldKind::Bool),
+    ("paused", FieldKind::Bool),
 ];
+
+const KNOWN: [&str; FIELDS.len()] = {
+    let mut names = [""; FIELDS.len()];
+    let mut n = 0;
+    while n < names.len() {
+        names[n] = FIELDS[n].0;
+        n += 1;
+    }
+    names
+};
 
 fn unknown(path: FieldPath, name: Option<&str>) -> Failure {
     nearest::unknown_name("config field", path.within, None, name.unwrap_or("\u{fffd}"), &KNOWN)
@@ -234,6 +262,29 @@ mod tests {
         for name in KNOWN {
             let failure = parse(format!(r#"{{"{name}":[]}}"#).as_bytes()).unwrap_err();
             assert!(failure.message.starts_with(&format!("{name} must be")), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn every_field_takes_what_the_table_says_and_nothing_else() {
+        let samples = ["true", "7", "-7", "null", r#""log""#, r#""disk""#, r#""old""#, r#""jobs""#];
+        for (name, kind) in FIELDS {
+            for sample in samples {
+                let fits = match kind {
+                    FieldKind::Words(words) => words.contains(&sample.trim_matches('"')),
+                    FieldKind::Bool => sample == "true",
+                    FieldKind::Count | FieldKind::Millis => sample == "7",
+                    FieldKind::OptionalInteger => ["7", "-7", "null"].contains(&sample),
+                    FieldKind::OptionalName => sample == "null" || sample.starts_with('"'),
+                };
+                let taken = parse(format!(r#"{{"{name}":{sample}}}"#).as_bytes());
+                assert_eq!(taken.is_ok(), fits, "{name}: {sample}");
+            }
+            if let FieldKind::Words(words) = kind {
+                for word in words {
+                    assert!(parse(format!(r#"{{"{name}":"{word}"}}"#).as_bytes()).is_ok());
+                }
+            }
         }
     }
 

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, cast
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, cast
 
+from ..client import arguments
 from ..client import consumer as plain
-from ..client.consumer import ConsumerBatch, Mode, batch_of, read_options
+from ..client.consumer import LONGEST_WAIT, Batch, Mode, parts_of, read_options
 from ..client.watch import seconds_left
 from ..errors import Conflict
 from .bridge import Bridge
-from .handle import AsyncHandle, async_method, same_signature
+from .handle import AsyncHandle, async_method
 
 if TYPE_CHECKING:
     from .. import _core
     from ..client.arguments import Duration
+
+
+class ConsumerBatch(Batch):
+    """What one read returned: a gap first, if there is one, then records."""
+
+    __slots__ = ()
+
+    async def commit(self) -> None:
+        """Stores the cursor behind the batch: all of it is done."""
+        await self._of.commit(self.cursor)
 
 
 class Consumer(AsyncHandle[plain.Consumer]):
@@ -42,7 +54,6 @@ class Consumer(AsyncHandle[plain.Consumer]):
         """The stored cursor, as this handle knows it."""
         return self._sync.cursor
 
-    @same_signature(plain.Consumer.read)
     async def read(
         self,
         *,
@@ -53,8 +64,12 @@ class Consumer(AsyncHandle[plain.Consumer]):
         tag: str | None = None,
         fail_if_busy: bool = False,
     ) -> ConsumerBatch:
-        native = cast("_core.Consumer", self._sync._native)
+        """Reads records after the handle's position; see `topics_engine.Consumer.read`."""
         how = read_options(max_bytes, max_records, checkpoint, wait, tag, fail_if_busy)
+        if self._is_remote:
+            fetched = await self._runner().run(self._sync._native.read, *how)
+            return ConsumerBatch(*parts_of(self.topic, fetched), self)
+        native = cast("_core.Consumer", self._sync._native)
         max_bytes, max_records, checkpoint, seconds, match, _ = how
         deadline = time.monotonic() + seconds
         while True:
@@ -63,7 +78,7 @@ class Consumer(AsyncHandle[plain.Consumer]):
             native.read_later(bridge.calls, token, max_bytes, max_records, checkpoint, match)
             try:
                 # No await between the answer and `take`: a page that is not taken goes back.
-                page = (await bridge.answer(token)).take()
+                page: Any = (await bridge.answer(token)).take()
             except Conflict as busy:
                 if fail_if_busy or busy.code != "consumer_busy":
                     raise
@@ -73,7 +88,7 @@ class Consumer(AsyncHandle[plain.Consumer]):
                 continue
             rest = seconds_left(deadline)
             if len(page) or page.tombstone is not None or not rest:
-                return batch_of(self.topic, page)
+                return ConsumerBatch(*parts_of(self.topic, page), self)
             if page.caught_up:
                 await bridge.wait(rest, native.more, page.next_from_seq)
 
@@ -83,7 +98,35 @@ class Consumer(AsyncHandle[plain.Consumer]):
         cast("_core.Consumer", self._sync._native).turn(bridge.calls, token)
         await bridge.answer(token)
 
-    peek = async_method(plain.Consumer.peek)
+    async def batches(
+        self,
+        wait: Duration | None = None,
+        *,
+        max_bytes: int = 1 << 20,
+        max_records: int = 2000,
+        tag: str | None = None,
+    ) -> AsyncIterator[ConsumerBatch]:
+        """Follows the topic: iterates over batches as records come; with `wait`, yields an empty
+        batch after this time without a record. `async for batch in consumer:` does the same.
+        """
+        limit = arguments.optional_seconds("wait", wait)
+        how: Any = {"max_bytes": max_bytes, "max_records": max_records, "tag": tag}
+        while True:
+            batch = await self.read(wait=LONGEST_WAIT if limit is None else limit, **how)
+            if batch or limit is not None:
+                yield batch
+
+    def __aiter__(self) -> AsyncIterator[ConsumerBatch]:
+        return self.batches()
+
+    async def peek(
+        self, *, max_bytes: int = 1 << 20, max_records: int = 2000, tag: str | None = None
+    ) -> ConsumerBatch:
+        """Returns what `read` would return now, and keeps the position."""
+        return await self.read(
+            max_bytes=max_bytes, max_records=max_records, checkpoint=False, tag=tag
+        )
+
     commit = async_method(plain.Consumer.commit)
     seek = async_method(plain.Consumer.seek)
     drop = async_method(plain.Consumer.drop)

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from .. import settings
 from ..client import database as plain
@@ -21,6 +21,7 @@ from .transaction import Transaction
 from .watch import Watch
 
 if TYPE_CHECKING:
+    from ..options import ScanOptions, Settings, SplitOptions, TopicConfig
     from ..remote import Verify
 
 
@@ -52,7 +53,7 @@ class Database(ReprMixin[plain.Database], Closing):
         """Its settings, each with its source; `None` for a connection."""
         return self._sync.settings
 
-    def topic(self, /, name: str, **options: Any) -> Topic:
+    def topic(self, /, name: str, **options: Unpack[TopicConfig]) -> Topic:
         """Returns a handle of a topic; see `topics_engine.Database.topic`."""
         return Topic(self._sync.topic(name, **options))
 
@@ -71,6 +72,19 @@ class Database(ReprMixin[plain.Database], Closing):
         for info in await self._runner().run(look):
             yield info
 
+    def __aiter__(self) -> AsyncIterator[str]:
+        """The names of the topics, in order."""
+        return self._names()
+
+    async def _names(self) -> AsyncIterator[str]:
+        for info in await self._runner().run(lambda: list(self._sync.topics())):
+            yield info.topic
+
+    async def exists(self, name: str) -> bool:
+        """Whether a topic of this name exists: `name in db` of the sync client."""
+        return await self._runner().run(self._sync.__contains__, name)
+
+    consumers = async_method(plain.Database.consumers)
     queue = async_method(plain.Database.queue, Queue)
     router = async_method(plain.Database.router, Router)
     watch = wrapping(plain.Database.watch, Watch)
@@ -83,11 +97,11 @@ class Database(ReprMixin[plain.Database], Closing):
     verify = long_async_method(plain.Database.verify)
     metrics = async_method(plain.Database.metrics)
 
-    async def scan(self, topic: str, **asked: Any) -> Any:
+    async def scan(self, /, topic: str, **asked: Unpack[ScanOptions]) -> Any:
         """Returns a range of a topic as an Arrow stream; see `topics_engine.Database.scan`."""
         return await self._runner().run(partial(self._sync.scan, topic, **asked))
 
-    async def split(self, topic: str, **asked: Any) -> dict[str, Any]:
+    async def split(self, /, topic: str, **asked: Unpack[SplitOptions]) -> dict[str, Any]:
         """Splits a range of a topic into parts; see `topics_engine.Database.split`."""
         return await self._runner().run(partial(self._sync.split, topic, **asked))
 
@@ -147,9 +161,14 @@ class Opening:
             await self._entered.close()
 
 
-def open(path: str | os.PathLike[str] | None = None, **given: Any) -> Opening:
+def open(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    read_only: bool = False,
+    **given: Unpack[Settings],
+) -> Opening:
     """Opens a data directory; see `topics_engine.open`."""
-    return Opening(path, given)
+    return Opening(path, {"read_only": read_only, **given})
 
 
 class Connecting:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine
-from html import escape
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -18,6 +17,8 @@ from typing import (
 )
 
 from ..client.backend import RemoteBackend
+from ..client.closing import Handle
+from ..client.show import escape
 from .bridge import Bridge, current_bridge
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ C = TypeVar("C", bound="Closing")
 AsyncMethod = Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
 
 
-class AsyncHandle(Generic[S]):
+class AsyncHandle(Handle, Generic[S]):
     """A handle with awaited methods around the sync handle `_sync`."""
 
     __slots__ = ("_sync",)

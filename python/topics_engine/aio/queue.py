@@ -40,21 +40,25 @@ class Job(LeasedJob):
 
     async def ack(self) -> bool:
         """Acks the job: it is done, and deleted. Returns False if the lease has expired."""
-        done, _, _ = await runner_of(self._queue).run(self._queue.ack, *self._lease())
+        done, _, _ = await runner_of(self._queue._native).run(
+            self._queue._native.ack, *self._lease()
+        )
         return bool(done)
 
     async def nack(self, delay: Duration | None = None, *, error: str | None = None) -> bool:
         """Gives the job back, after the queue's backoff or a delay. The first KiB of `error` is
         kept with the job and goes to the dead letter.
         """
-        how = nack_options(delay, error)
-        done, _, _ = await runner_of(self._queue).run(self._queue.nack, *self._lease(), *how)
+        native, how = self._queue._native, nack_options(delay, error)
+        done, _, _ = await runner_of(native).run(native.nack, *self._lease(), *how)
         return bool(done)
 
     async def extend(self, lease: Duration | None = None) -> bool:
         """Renews the lease for a time (default: the queue's lease)."""
         lease_ms = arguments.optional_milliseconds("lease", lease)
-        done, _, _ = await runner_of(self._queue).run(self._queue.extend, *self._lease(), lease_ms)
+        done, _, _ = await runner_of(self._queue._native).run(
+            self._queue._native.extend, *self._lease(), lease_ms
+        )
         return bool(done)
 
     async def __aenter__(self) -> Job:
@@ -65,7 +69,7 @@ class Job(LeasedJob):
         self, kind: type[BaseException] | None, error: BaseException | None, *_: object
     ) -> None:
         self._renewals.pop().cancel()
-        if self._acked.is_set():
+        if self._status.acked_by_transaction:
             return
         if kind is not None:
             await self.nack(error=error_text(error))

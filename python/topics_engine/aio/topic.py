@@ -64,7 +64,8 @@ class TopicHandle(ReprMixin[T]):
         deliver_at: Time | None = None,
         **options: Any,
     ) -> Ack:
-        records = rows(data, tag, meta, ttl, lane, group, delay, deliver_at)
+        encoded = rows(data, tag, meta, ttl, lane, group, delay, deliver_at)
+        records = arguments.not_empty(encoded)
         given = self._options(**options)
         named = write_options(**options)
         return await self._write(

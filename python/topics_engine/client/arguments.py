@@ -10,9 +10,8 @@ import math
 import operator
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar, cast
 
@@ -53,11 +52,12 @@ MAX_NODE_BYTES = 128
 MAX_KEY_BYTES = 256
 
 T = TypeVar("T", bound=str)
+R = TypeVar("R")
 
 
 def refuse(name: str, allowed: str, value: object) -> NoReturn:
     """Raises the error of a wrong argument."""
-    shown = f"{type(value).__name__} {value!r}" if isinstance(value, datetime) else repr(value)
+    shown = repr(value)
     if len(shown) > 100:
         shown = shown[:99] + "…"
     raise InvalidRequest(f"{name} must be {allowed}, not {shown}", detail={"field": name})
@@ -93,6 +93,13 @@ def listed(name: str, allowed: str, value: object) -> Iterable[object]:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         refuse(name, allowed, value)
     return value
+
+
+def not_empty(records: list[R]) -> list[R]:
+    """The records of a write."""
+    if not records:
+        raise InvalidRequest("a write needs at least one record", detail={"field": "records"})
+    return records
 
 
 def seqs(name: str, value: object) -> list[int]:
@@ -220,6 +227,11 @@ def router_name(value: object) -> str:
     return name("router", value)
 
 
+def is_name(value: str) -> bool:
+    """Whether text is a name."""
+    return NAME.fullmatch(value) is not None
+
+
 def pattern(kind: str, value: object) -> str:
     """The name of a topic, or a pattern of names: a prefix and a `*`."""
     if isinstance(value, str) and value.endswith("*"):
@@ -242,6 +254,9 @@ def meta(name: str, value: object) -> Mapping[str, str]:
     for key, item in value.items():
         if not isinstance(key, str):
             refuse(name, "a mapping of text to text", value)
+        if key.startswith(("$", "_topics_")):
+            message = f"{name} has the reserved key {key!r}; keys must not begin with $ or _topics_"
+            raise InvalidRequest(message, detail={"field": name})
         if not isinstance(item, str):
             refuse(f"{name}[{key!r}]", "text", item)
     return value
@@ -317,12 +332,3 @@ def since_ms(name: str, value: object) -> int:
     if is_age:
         return max(0, int(time.time() * 1000) - milliseconds(name, value))
     return epoch_ms(name, value)
-
-
-def nearest(word: str, known: Collection[str]) -> str:
-    """A hint at the known word that is most like an unknown one."""
-    close = get_close_matches(word, known, n=1)
-    if close:
-        return f"; did you mean `{close[0]}`?"
-    stem = word.removesuffix("_ms")
-    return f"; did you mean `{stem}`?" if stem != word and stem in known else ""

@@ -7,12 +7,25 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 Self = TypeVar("Self", bound="Closing")
 
 
-class Closing:
+class Handle:
+    """What belongs to an open database, and so to its process."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        message = (
+            f"a {type(self).__name__} belongs to the process that opened it and cannot be pickled: "
+            "open or connect again where it is used, with te.open or te.connect"
+        )
+        raise TypeError(message)
+
+
+class Closing(Handle):
     """A handle that the end of a `with` block closes."""
 
     __slots__ = ()

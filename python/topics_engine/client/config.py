@@ -10,44 +10,42 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InvalidRequest
+from ..names import nearest
+from ..options import KINDS
 from . import arguments
 
-DURATIONS = frozenset({"claim_jitter", "idempotency_window", "lease", "retry_backoff", "ttl"})
-NAMES = (
-    "auto_create",
-    "auto_priority",
-    "cap_bytes",
-    "cap_records",
-    "claim_jitter",
-    "dead_letter",
-    "dedupe_node",
-    "discard",
-    "durability",
-    "durable",
-    "idempotency_window",
-    "lease",
-    "leases_durable",
-    "max_deliveries",
-    "paused",
-    "priority",
-    "retry_backoff",
-    "ttl",
-    "type",
-)
+DURATIONS = frozenset(name for name, kind in KINDS.items() if kind[0] == "duration")
 
 
 def fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options as the engine's fields."""
     found: dict[str, Any] = {}
     for name, value in options.items():
-        if name not in NAMES:
-            hint = arguments.nearest(name, NAMES)
+        if name not in KINDS:
+            hint = nearest(name, KINDS)
             raise InvalidRequest(f"unknown option `{name}`{hint}", detail={"field": name})
-        if name in DURATIONS:
-            found[f"{name}_ms"] = arguments.milliseconds(name, value)
-        else:
-            found[name] = value
+        found[f"{name}_ms" if name in DURATIONS else name] = _value(name, value)
     return found
+
+
+def _value(name: str, value: object) -> object:
+    """The value of an option, checked."""
+    kind, *words = KINDS[name]
+    if value is None and kind.endswith("?"):
+        return None
+    match kind:
+        case "duration":
+            return arguments.milliseconds(name, value)
+        case "flag":
+            return arguments.flag(name, value)
+        case "words":
+            return arguments.choice(name, value, words)
+        case "name?":
+            return arguments.name(name, value)
+        case "integer?":
+            allowed = "an integer of 32 bits or None"
+            return arguments.integer(name, value, allowed, -(1 << 31), (1 << 31) - 1)
+    return arguments.count(name, value, 0, arguments.MAX_INT)
 
 
 def shown(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
-from ..errors import InvalidRequest
-from . import arguments
+from ..errors import InvalidRequest, TopicsError
+from . import arguments, show
 from .arguments import EARLIEST, Start
+from .closing import Handle
 from .read import Item, all_of
 
 if TYPE_CHECKING:
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
 
 Mode = Literal["at_least_once", "at_most_once"]
 MAX_RECORDS = 2000
+# Seconds of one wait for records; the iterator repeats it.
+LONGEST_WAIT = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerBatch:
+class Batch(Sequence[Item]):
     """What one read returned: a gap first, if there is one, then records."""
 
     items: list[Item]
@@ -30,11 +33,34 @@ class ConsumerBatch:
     lag: int
     lag_ms: int
 
+    _of: Any = field(repr=False, compare=False)
+    """The consumer that it was read from."""
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        return self.items[index]
+
     def __iter__(self) -> Iterator[Item]:
         return iter(self.items)
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def _repr_html_(self) -> str:
+        return show.items_html(repr_of_batch(self), self.items)
+
+
+class ConsumerBatch(Batch):
+    """What one read returned: a gap first, if there is one, then records."""
+
+    __slots__ = ()
+
+    def commit(self) -> None:
+        """Stores the cursor behind the batch: all of it is done."""
+        self._of.commit(self.cursor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +77,7 @@ class ConsumerInfo:
     """Milliseconds since the next unread record was committed; 0 when caught up."""
 
 
-class Consumer:
+class Consumer(Handle):
     """A reader of a topic with a stored cursor. A new handle begins at that cursor."""
 
     __slots__ = ("_backend", "_native", "name", "topic")
@@ -108,7 +134,41 @@ class Consumer:
         """
         how = read_options(max_bytes, max_records, checkpoint, wait, tag, fail_if_busy)
         page = self._native.read(*how)
-        return batch_of(self.topic, page)
+        return ConsumerBatch(*parts_of(self.topic, page), self)
+
+    def batches(
+        self,
+        wait: Duration | None = None,
+        *,
+        max_bytes: int = 1 << 20,
+        max_records: int = 2000,
+        tag: str | None = None,
+    ) -> Iterator[ConsumerBatch]:
+        """Follows the topic: iterates over batches as records come. `for batch in consumer:` does
+        the same.
+
+        Args:
+            wait: yield an empty batch after this time without a record (default: wait on).
+            max_bytes: most bytes of payloads of a batch (default: 1 MiB).
+            max_records: most records of a batch (default: 2000).
+            tag: only records with this tag; `"eu:*"` selects tags by prefix.
+
+        Example:
+            ```python
+            for batch in billing.batches(wait=5):
+                handle(batch)
+                batch.commit()
+            ```
+        """
+        limit = arguments.optional_seconds("wait", wait)
+        how: Any = {"max_bytes": max_bytes, "max_records": max_records, "tag": tag}
+        while True:
+            batch = self.read(wait=LONGEST_WAIT if limit is None else limit, **how)
+            if batch or limit is not None:
+                yield batch
+
+    def __iter__(self) -> Iterator[ConsumerBatch]:
+        return self.batches()
 
     def peek(
         self, *, max_bytes: int = 1 << 20, max_records: int = 2000, tag: str | None = None
@@ -154,7 +214,11 @@ class Consumer:
         return self._native.drop()
 
     def __repr__(self) -> str:
-        return f"Consumer({self.topic!r}, {self.name!r}, {self.mode}, cursor={self.cursor})"
+        try:
+            state = f"{self.mode}, cursor={self.cursor}"
+        except TopicsError as error:
+            state = error.code
+        return f"<Consumer {self.name!r} of {self.topic!r}, {state}>"
 
 
 def read_options(
@@ -176,7 +240,11 @@ def read_options(
     )
 
 
-def batch_of(topic: str, page: Page) -> ConsumerBatch:
-    """The batch of a page."""
-    items = all_of(topic, page)
-    return ConsumerBatch(items, page.next_from_seq, page.head_seq, page.lag, page.lag_ms)
+def parts_of(topic: str, page: Page) -> tuple[list[Item], int, int, int, int]:
+    """The fields of the batch of a page."""
+    return all_of(topic, page), page.next_from_seq, page.head_seq, page.lag, page.lag_ms
+
+
+def repr_of_batch(batch: Batch) -> str:
+    """A batch in one line."""
+    return f"<Batch of {len(batch)}, cursor={batch.cursor}, lag={batch.lag}>"

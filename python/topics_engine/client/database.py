@@ -8,13 +8,14 @@ import json
 import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 from .. import _core, settings
-from ..errors import Forbidden, InvalidRequest
+from ..errors import Forbidden, InvalidRequest, NotFound
 from . import arguments, show
-from .backend import transactions_of
+from .backend import every_consumer, transactions_of
 from .closing import Closing
+from .consumer import ConsumerInfo
 from .queue import Queue
 from .router import Router
 from .topic import Topic
@@ -23,8 +24,12 @@ from .values import RouterInfo, TopicInfo, Verification
 from .watch import Watch
 
 if TYPE_CHECKING:
+    import tempfile
+
+    from ..options import QueueConfig, ScanOptions, Settings, SplitOptions, TopicConfig
     from .arguments import Position
     from .backend import Backend
+    from .consumer import Mode
     from .read import OnGap
 
 _open: weakref.WeakSet[Database] = weakref.WeakSet()
@@ -36,8 +41,14 @@ class Database(Closing):
     Made by `te.open` and `te.connect`. Use it in a `with` block, or call `close`. Thread-safe.
     """
 
-    def __init__(self, backend: Backend, resolved: settings.Resolved | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        resolved: settings.Resolved | None = None,
+        temporary: tempfile.TemporaryDirectory[str] | None = None,
+    ) -> None:
         self._backend = backend
+        self._temporary = temporary
         self.settings = resolved
         """Its settings, each with its source; `None` for a connection."""
         _open.add(self)
@@ -52,7 +63,7 @@ class Database(Closing):
         """Whether it is closed, or belongs to the parent process of a fork."""
         return self._backend.closed
 
-    def topic(self, /, name: str, **options: Any) -> Topic:
+    def topic(self, /, name: str, **options: Unpack[TopicConfig]) -> Topic:
         """Returns a handle of a topic. Sends nothing.
 
         Args:
@@ -65,9 +76,9 @@ class Database(Closing):
             orders = db.topic("orders", durability="fsync", ttl="1d")
             ```
         """
-        return Topic(self._backend, name, options)
+        return Topic(self._backend, name, self._created_with(options))
 
-    def queue(self, /, name: str, **options: Any) -> Queue:
+    def queue(self, /, name: str, **options: Unpack[QueueConfig]) -> Queue:
         """Returns a handle of a queue, and creates the queue if it does not exist.
 
         Args:
@@ -82,7 +93,7 @@ class Database(Closing):
             jobs = db.queue("jobs", lease="30s")
             ```
         """
-        queue = Queue(self._backend, name, options)
+        queue = Queue(self._backend, name, self._created_with(options))
         try:
             queue.create()
         except Forbidden:
@@ -91,16 +102,62 @@ class Database(Closing):
                 raise
         return queue
 
+    def _created_with(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options of a handle, with the class of a database that is in memory."""
+        if self._temporary is None or "durability" in options or "durable" in options:
+            return options
+        return {"durability": "memory", **options}
+
     def queues(self, prefix: str = "") -> Iterator[TopicInfo]:
         """The queues whose names begin with `prefix`, in name order."""
         return (info for info in self.topics(prefix) if info.type == "queue")
 
-    def redrive(self, /, topic: str, **how: Any) -> int:
+    def redrive(
+        self,
+        /,
+        topic: str,
+        *,
+        to: str | None = None,
+        tag: str | None = None,
+        seqs: Sequence[int] | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> int:
         """Moves the dead letters of a topic back to their queues; see `Queue.redrive`."""
-        return Queue(self._backend, topic, {}).redrive(**how)
+        queue = Queue(self._backend, topic, {})
+        return queue.redrive(to=to, tag=tag, seqs=seqs, limit=limit, dry_run=dry_run)
 
     def __getitem__(self, name: str) -> Topic:
         return self.topic(name)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a topic of this name exists."""
+        if not isinstance(name, str) or not arguments.is_name(name):
+            return False
+        try:
+            self._backend.state(name)
+        except NotFound:
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the topics, in order."""
+        return (info.topic for info in self.topics())
+
+    def __len__(self) -> int:
+        """The number of topics."""
+        return sum(1 for _ in self.topics())
+
+    def __bool__(self) -> bool:
+        """A handle is true, however many topics there are."""
+        return True
+
+    def consumers(self) -> list[ConsumerInfo]:
+        """The consumers of all topics, in the order of topics and names."""
+        return [
+            ConsumerInfo(topic, name, cast("Mode", mode), *rest)
+            for topic, name, mode, *rest in every_consumer(self._backend)
+        ]
 
     def topics(self, prefix: str = "") -> Iterator[TopicInfo]:
         """The topics whose names begin with `prefix`, in name order, fetched in pages of 1000.
@@ -281,7 +338,7 @@ class Database(Closing):
         found: dict[str, Any] = json.loads(self._backend.metrics(json=True))
         return found
 
-    def scan(self, topic: str, **asked: Any) -> Any:
+    def scan(self, /, topic: str, **asked: Unpack[ScanOptions]) -> Any:
         """Returns a range of a topic as an Arrow stream, for
         `pyarrow.RecordBatchReader.from_stream`.
 
@@ -291,7 +348,7 @@ class Database(Closing):
         """
         return self._backend.scan_range(topic, json.dumps(asked).encode())
 
-    def split(self, topic: str, **asked: Any) -> dict[str, Any]:
+    def split(self, /, topic: str, **asked: Unpack[SplitOptions]) -> dict[str, Any]:
         """Splits a range of a topic into parts of about equal size, from the index alone.
 
         Args:
@@ -310,6 +367,8 @@ class Database(Closing):
         """
         self._backend.close()
         _open.discard(self)
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     def __repr__(self) -> str:
         return show.database_text(self)
@@ -319,7 +378,10 @@ class Database(Closing):
 
 
 def open_database(
-    path: str | os.PathLike[str] | None = None, *, read_only: bool = False, **given: Any
+    path: str | os.PathLike[str] | None = None,
+    *,
+    read_only: bool = False,
+    **given: Unpack[Settings],
 ) -> Database:
     """Opens a data directory in this process.
 
@@ -333,6 +395,9 @@ def open_database(
             Several processes may do so at the same time.
         given: settings by name, for example `max_open_files=256`.
 
+    With `":memory:"` as path it opens an empty database in a temporary directory, which `close`
+    removes: for tests. Its topics have the class `memory` unless they say otherwise.
+
     Raises:
         Locked: another process, or this one, has the directory open.
         Corrupt: a file does not match its checksum.
@@ -344,11 +409,31 @@ def open_database(
             db.topic("orders").append({"id": 1})
         ```
     """
+    if path == MEMORY:
+        return open_in_memory(given)
+    named: dict[str, object] = {**given}
     if path is not None:
-        given["data_dir"] = os.fspath(path)
-    resolved = settings.resolve(given)
+        named["data_dir"] = os.fspath(path)
+    resolved = settings.resolve(named)
     engine = _core.Engine.open(str(resolved["data_dir"]), resolved.native(), read_only)
     return Database(engine, resolved)
+
+
+MEMORY = ":memory:"
+
+
+def open_in_memory(given: Settings) -> Database:
+    """Opens an empty database of class `memory` in a temporary directory, which goes with it."""
+    import tempfile
+
+    directory = tempfile.TemporaryDirectory(prefix="topics-")
+    try:
+        resolved = settings.resolve({**given, "data_dir": directory.name})
+        engine = _core.Engine.open(directory.name, resolved.native(), False)
+    except BaseException:
+        directory.cleanup()
+        raise
+    return Database(engine, resolved, directory)
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from ..errors import Conflict, TopicsError
-from . import arguments
+from ..errors import Conflict
+from . import arguments, show
 from .backend import queue_of
 from .closing import Closing
 from .encoding import dump
 from .read import records_of
+from .renewal import renewer_of
 from .topic import Topic
 from .values import Record
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from .._core import _Jobs
     from .arguments import Duration
-    from .backend import Backend, JobStream, QueueBackend
+    from .backend import Backend, JobStream
 
 
 # Seconds of one wait for jobs; the iterator repeats it.
@@ -46,7 +47,24 @@ class QueueItem:
 
     @property
     def data(self) -> Any:
+        """The payload."""
         return self.record.data
+
+    @property
+    def tag(self) -> str | None:
+        return self.record.tag
+
+    @property
+    def meta(self) -> Mapping[str, str] | None:
+        return self.record.meta
+
+    @property
+    def time(self) -> datetime:
+        """When the job was committed."""
+        return self.record.time
+
+    def _repr_html_(self) -> str:
+        return show.fields_html(repr(self), {"data": self.record})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +86,15 @@ class PeekedJob(QueueItem):
     """Why a worker gave it back, the latest that said so."""
 
 
+class JobStatus:
+    """What happened to a leased job in this process."""
+
+    __slots__ = ("acked_by_transaction",)
+
+    def __init__(self) -> None:
+        self.acked_by_transaction = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LeasedJob(QueueItem):
     """A job that is leased to a worker."""
@@ -79,9 +106,8 @@ class LeasedJob(QueueItem):
     worker: str
     lease: float
     """Seconds that the lease lasts, from the claim or the last renewal."""
-    _queue: QueueBackend = field(repr=False)
-    _acked: threading.Event = field(default_factory=threading.Event, repr=False)
-    """Set when a transaction has acked it."""
+    _queue: Queue = field(repr=False)
+    _status: JobStatus = field(default_factory=JobStatus, repr=False)
 
     def _lease(self) -> tuple[str, list[int], list[int]]:
         return self.worker, [self.seq], [self.lease_id]
@@ -94,11 +120,9 @@ class LeasedJob(QueueItem):
 class Job(LeasedJob):
     """A job that is leased to a worker. `with job:` acks it, or nacks it on an exception.
 
-    Inside the block a thread renews the lease at a third of its time. A job that a transaction
-    acked inside the block is not acked again.
+    Inside the block the database's renewal thread renews the lease at a third of its time. A job
+    that a transaction acked inside the block is not acked again.
     """
-
-    _ended: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def ack(self) -> bool:
         """Acks the job: it is done, and deleted.
@@ -106,7 +130,7 @@ class Job(LeasedJob):
         Returns:
             False if the lease has expired; another worker may have the job.
         """
-        done, _, _ = self._queue.ack(*self._lease())
+        done, _, _ = self._queue._native.ack(*self._lease())
         return bool(done)
 
     def nack(self, delay: Duration | None = None, *, error: str | None = None) -> bool:
@@ -119,7 +143,8 @@ class Job(LeasedJob):
         Returns:
             False if the lease has expired.
         """
-        done, _, _ = self._queue.nack(*self._lease(), *nack_options(delay, error))
+        how = nack_options(delay, error)
+        done, _, _ = self._queue._native.nack(*self._lease(), *how)
         return bool(done)
 
     def extend(self, lease: Duration | None = None) -> bool:
@@ -131,34 +156,25 @@ class Job(LeasedJob):
         Returns:
             False if the lease has expired.
         """
-        done, _, _ = self._queue.extend(
+        done, _, _ = self._queue._native.extend(
             *self._lease(), arguments.optional_milliseconds("lease", lease)
         )
         return bool(done)
 
     def __enter__(self) -> Job:
-        self._ended.clear()
-        threading.Thread(target=self._renew, name="topics-renew", daemon=True).start()
+        self._queue._renewer.add(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, *_: object
     ) -> None:
-        self._ended.set()
-        if self._acked.is_set():
+        self._queue._renewer.discard(self)
+        if self._status.acked_by_transaction:
             return
         if kind is not None:
             self.nack(error=error_text(error))
         elif not self.ack():
             raise self._lease_lost()
-
-    def _renew(self) -> None:
-        while not self._ended.wait(self.lease / 3):
-            try:
-                if not self.extend(self.lease):
-                    return
-            except TopicsError:
-                return
 
 
 class Work(Closing, Iterator[Job]):
@@ -199,12 +215,13 @@ class Work(Closing, Iterator[Job]):
 class Queue(Topic):
     """A queue by name. Thread-safe. It has the methods of a topic, too."""
 
-    __slots__ = ("_native",)
+    __slots__ = ("_native", "_renewer")
     _kind = "queue"
 
     def __init__(self, backend: Backend, name: str, options: Mapping[str, Any]) -> None:
         super().__init__(backend, name, {"type": "queue", **options})
         self._native = queue_of(backend, name)
+        self._renewer = renewer_of(backend)
 
     def claim(
         self, worker: str, max: int = 1, *, lease: Duration | None = None, wait: Duration = 0
@@ -379,6 +396,6 @@ def jobs_of(kind: type[J], queue: Queue, worker: str, found: _Jobs) -> list[J]:
     leases, lease_ms, page = found
     records = records_of(queue.name, page)
     return [
-        kind(record, lease_id, deadline, deliveries, worker, lease_ms / 1000, queue._native)
+        kind(record, lease_id, deadline, deliveries, worker, lease_ms / 1000, queue)
         for record, (_, lease_id, deadline, deliveries) in zip(records, leases, strict=True)
     ]

@@ -17,7 +17,7 @@ from .closing import CancelScope, Closing
 from .values import Gap, Record
 
 if TYPE_CHECKING:
-    from .arguments import Position
+    from .arguments import Position, Since
     from .backend import Backend, Page
 
 Item = Record | Gap
@@ -78,6 +78,8 @@ class Read(Closing, Iterator[Item]):
         tag: str | None,
         exclude_nodes: str | Sequence[str] | None,
         gaps: OnGap,
+        since: Since | None,
+        until: Since | None,
     ) -> None:
         self.topic = topic
         self.gaps: list[Gap] = []
@@ -90,6 +92,12 @@ class Read(Closing, Iterator[Item]):
         self._tag = arguments.tag_filter(tag)
         self._nodes = arguments.nodes(exclude_nodes)
         self._on_gap = arguments.choice("gaps", gaps, GAPS)
+        self._since = None if since is None else arguments.since_ms("since", since)
+        self._until = None if until is None else arguments.since_ms("until", until)
+        if since is not None and start is not Start.EARLIEST:
+            raise InvalidRequest("a read begins either after a seq or at a time: give one of them")
+        if until is not None and to_seq is not None:
+            raise InvalidRequest("a read ends either at a seq or at a time: give one of them")
         self._topic_id: int | None = None
         self._cursor: int | None = start if isinstance(start, int) else None
         self._page_end = 0
@@ -203,6 +211,8 @@ class Read(Closing, Iterator[Item]):
         """Fetches the next page; changes no state."""
         if self._closed:
             raise self._is_closed()
+        with self._scope.activate():
+            self._find_times()
         after = tail = None
         if self._topic_id is not None:
             after = self._page_end
@@ -223,6 +233,15 @@ class Read(Closing, Iterator[Item]):
                 match=self._tag,
                 topic_id=self._topic_id,
             )
+
+    def _find_times(self) -> None:
+        """Turns the times of the first and the last record into seqs, once."""
+        if self._since is not None:
+            self._start = self._backend.seek(self.topic, self._since)
+            self._since = None
+        if self._until is not None:
+            self._to_seq = self._backend.seek(self.topic, self._until)
+            self._until = None
 
     def close(self) -> None:
         """Ends the iteration, from any thread. Idempotent."""
@@ -294,9 +313,11 @@ class Read(Closing, Iterator[Item]):
             raise InvalidRequest(
                 "this read has already returned records: call to_arrow() on a new one"
             )
-        after: int | None = self._cursor
+        with self._scope.activate():
+            self._find_times()
+        after = self._start if self._cursor is None else self._cursor
         to_seq = self._to_seq
-        if self._start is Start.LATEST and after is None:
+        if after is Start.LATEST:
             after = self.cursor
             to_seq = after
         with self._scope.activate():
@@ -304,7 +325,7 @@ class Read(Closing, Iterator[Item]):
                 self._backend,
                 self.topic,
                 self._left,
-                after=after,
+                after=None if isinstance(after, Start) else after,
                 upto=to_seq,
                 skip_nodes=self._nodes,
                 match=self._tag,

@@ -6,13 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 from . import arguments
+from .closing import Handle
 from .values import RouterInfo
 
 if TYPE_CHECKING:
     from .backend import Backend
 
 
-class Router:
+class Router(Handle):
     """A router by name. Thread-safe. It copies records from its source to its destination."""
 
     __slots__ = ("_backend", "name")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from html import escape
 from typing import TYPE_CHECKING
 
 from ..errors import Closed, NotFound, TopicsError
@@ -15,6 +14,14 @@ from .values import Record, TopicInfo, TopicState
 if TYPE_CHECKING:
     from .database import Database
     from .topic import Topic
+
+
+def escape(text: str) -> str:
+    """Text as HTML. Only notebooks need the module."""
+    import html
+
+    return html.escape(text)
+
 
 ROWS, MOST_TOPICS = 10, 100
 REPR_TIMEOUT = 1.0
@@ -46,13 +53,21 @@ def _state(topic: Topic) -> TopicState | str:
         return "closed"
     except TopicsError as error:
         return error.code
+    except Exception as error:
+        # Showing a handle never raises, whatever state its backend is in.
+        return type(error).__name__
 
 
 def _topic_line(topic: Topic, state: TopicState | str) -> str:
+    kind = type(topic).__name__
     if isinstance(state, str):
-        return f"<Topic {topic.name!r}, {state}>"
+        return f"<{kind} {topic.name!r}, {state}>"
+    if state.queue is not None:
+        jobs = state.queue
+        counts = f"{jobs['ready']} ready, {jobs['in_flight']} leased, {jobs['dead']} dead"
+        return f"<{kind} {topic.name!r}, {state.config['durability']}, {counts}>"
     return (
-        f"<Topic {topic.name!r}, {state.config['durability']}, {state.count} records, "
+        f"<{kind} {topic.name!r}, {state.config['durability']}, {state.count} records, "
         f"{size(state.bytes)}, seqs {state.earliest_seq} to {state.head_seq}>"
     )
 
@@ -75,6 +90,27 @@ def topic_html(topic: Topic) -> str:
     head = "".join(f"<th>{name}</th>" for name in ("seq", "time (UTC)", "origin", "tag", "data"))
     body = "".join(_row(record) for record in reversed(records))
     return f"{title}{rate}<table><tr>{head}</tr>{body}</table>"
+
+
+def items_html(title: str, items: Sequence[object]) -> str:
+    """Records and gaps as a table."""
+    head = "".join(f"<th>{name}</th>" for name in ("seq", "time (UTC)", "origin", "tag", "data"))
+    rows = "".join(_row(item) if isinstance(item, Record) else _note(item) for item in items[:ROWS])
+    more = f"<br>and {len(items) - ROWS} more" if len(items) > ROWS else ""
+    return f"<b>{escape(title.strip('<>'))}</b><table><tr>{head}</tr>{rows}</table>{more}"
+
+
+def _note(item: object) -> str:
+    return f'<tr><td colspan="5">{escape(repr(item))}</td></tr>'
+
+
+def fields_html(title: str, fields: Mapping[str, object]) -> str:
+    """The fields of a value as a table."""
+    rows = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>"
+        for name, value in fields.items()
+    )
+    return f"<b>{escape(title)}</b><table>{rows}</table>"
 
 
 def _row(record: Record) -> str:
@@ -102,6 +138,9 @@ def _listed(db: Database) -> list[TopicInfo] | str:
             return list(db.topics())
     except TopicsError as error:
         return error.code
+    except Exception as error:
+        # Showing a handle never raises, whatever state its backend is in.
+        return type(error).__name__
 
 
 def _database_line(db: Database, topics: list[TopicInfo] | str) -> str:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, cast
 
 from ..errors import InvalidRequest
 from . import arguments, config, show
 from .arguments import EARLIEST
 from .backend import append_table, consumer_of
+from .closing import Handle
 from .consumer import Consumer, ConsumerInfo, Mode
 from .encoding import dump, rows
 from .read import Item, OnGap, Read, all_of
 from .values import Ack, Deleted, Durability, TopicState
 
 if TYPE_CHECKING:
-    from .arguments import Duration, Position, Start, Time
+    from ..options import TopicConfig
+    from .arguments import Duration, Position, Since, Start, Time
     from .backend import Acked, Backend, NewRow
 
 
@@ -31,7 +33,7 @@ class WriteOptions(TypedDict):
     disable_backpressure: bool
 
 
-class Topic:
+class Topic(Handle):
     """A topic by name. Thread-safe.
 
     The topic is created by `create` or by the first write, with the options that the handle was
@@ -46,7 +48,7 @@ class Topic:
         self.name = arguments.name(self._kind, name)
         self._config = dump(config.fields(options)) if options else None
 
-    def create(self, /, **options: Any) -> TopicState:
+    def create(self, /, **options: Unpack[TopicConfig]) -> TopicState:
         """Creates the topic, or updates the named options of an existing one.
 
         Args:
@@ -116,7 +118,8 @@ class Topic:
             ack = orders.append([{"id": 1}, {"id": 2}], tag="eu:7", idempotency_key="batch-7")
             ```
         """
-        records = rows(data, tag, meta, ttl, lane, group, delay, deliver_at)
+        given = rows(data, tag, meta, ttl, lane, group, delay, deliver_at)
+        records = arguments.not_empty(given)
         options = write_options(origin, idempotency_key, expect_head, sync, create, block)
         return self._append(records, options)
 
@@ -195,6 +198,8 @@ class Topic:
         tag: str | None = None,
         exclude_nodes: str | Sequence[str] | None = None,
         gaps: OnGap = "yield",
+        since: Since | None = None,
+        until: Since | None = None,
     ) -> Read:
         """Reads records after a seq, up to the head at the first fetch; then the iterator stops.
 
@@ -206,6 +211,9 @@ class Topic:
             exclude_nodes: skip records that come from this node, or from these nodes.
             gaps: what to do about lost records: `"yield"` a `Gap` (default), `"raise"` `DataLoss`,
                 or `"skip"` them. Each is also in `.gaps`.
+            since: only records that were committed at or after this time: an aware `datetime`, ISO
+                text with an offset, epoch milliseconds, or how long ago, for example `"1h"`.
+            until: only records that were committed before this time.
 
         Raises:
             NotFound: the topic does not exist (on the first fetch).
@@ -216,7 +224,9 @@ class Topic:
             for item in orders.read(after=0, tag="eu:*"): ...
             ```
         """
-        return Read(self._backend, self.name, after, to_seq, limit, tag, exclude_nodes, gaps)
+        return Read(
+            self._backend, self.name, after, to_seq, limit, tag, exclude_nodes, gaps, since, until
+        )
 
     def tail(self, count: int) -> list[Item]:
         """Returns the newest records, oldest first.
@@ -373,10 +383,11 @@ def raw_records(records: object) -> list[bytes]:
     """The payloads of `append_batch`."""
     if not isinstance(records, list | tuple):
         arguments.refuse("records", "a list of bytes", records)
-    for index, payload in enumerate(records):
-        if not isinstance(payload, bytes):
-            arguments.refuse(f"records[{index}]", "bytes", payload)
-    return records if isinstance(records, list) else list(records)
+    if not set(map(type, records)) <= {bytes}:
+        for index, payload in enumerate(records):
+            if not isinstance(payload, bytes):
+                arguments.refuse(f"records[{index}]", "bytes", payload)
+    return arguments.not_empty(list(records))
 
 
 def ack_of(acked: Acked) -> Ack:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import Conflict, InvalidRequest
 from . import arguments
+from .closing import Handle
 from .encoding import rows
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Committed:
     """First and last seq of the rows of each topic."""
 
 
-class Transaction:
+class Transaction(Handle):
     """Collects rows, commits and acks; the end of the `with` block sends them, all or nothing.
 
     Nothing is sent before, and an exception sends nothing. Topics that get rows accept no other
@@ -141,6 +142,13 @@ class Transaction:
             self._acks.append((job.record.topic, job.worker, [job.seq], [job.lease_id]))
             self._jobs.append(job)
 
+    def __repr__(self) -> str:
+        rows = sum(len(encoded) for _, encoded, _ in self._rows)
+        jobs = len(self._jobs)
+        of = f"{rows} rows, {len(self._commits)} commits, {jobs} acks"
+        ended = "" if not self._ended else ", aborted" if self.result is None else ", committed"
+        return f"<Transaction of {of}{ended}>"
+
     def __enter__(self) -> Transaction:
         self._check_open()
         return self
@@ -172,4 +180,4 @@ class Transaction:
         )
         self.result = Committed(epoch, deduped, {name: (a, b) for name, _, a, b in topics})
         for job in self._jobs:
-            job._acked.set()
+            job._status.acked_by_transaction = True

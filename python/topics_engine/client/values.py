@@ -80,6 +80,11 @@ class Record(_Decoded):
         """The stored bytes, read-only. Valid after close, deletion and eviction."""
         return memoryview(self.stored)
 
+    def _repr_html_(self) -> str:
+        from .show import items_html
+
+        return items_html(f"Record of {self.topic!r}", [self])
+
     def __repr__(self) -> str:
         shown = repr(self.stored) if self.binary else self.stored.decode()
         if len(shown) > 80:
@@ -164,6 +169,12 @@ class TopicState:
     queue: Mapping[str, int] | None = field(default=None, hash=False)
     """Of a queue: `ready`, `in_flight`, `delayed`, `dead`, `dead_lettered`, `expired`."""
 
+    def _repr_html_(self) -> str:
+        from .show import fields_html
+
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "config"}
+        return fields_html(f"State of {self.topic!r}", {**fields, **self.config})
+
     @classmethod
     def from_json(cls, body: builtins.bytes) -> TopicState:
         """From the answer to `GET /v0/topics/:t`."""
@@ -245,3 +256,11 @@ class Verification:
 
     def __bool__(self) -> bool:
         return self.ok
+
+    def _repr_html_(self) -> str:
+        from .show import fields_html
+
+        problems = "; ".join(f"{p.get('file')}: {p.get('detail')}" for p in self.problems)
+        fields = {"files": self.files, "bytes": self.bytes, "records": self.records}
+        title = "Verification: ok" if self.ok else "Verification: damaged"
+        return fields_html(title, {**fields, "problems": problems or "none"})

@@ -96,9 +96,12 @@ class AsyncTransport:
             return here.until_closed(send)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             tls = isinstance(error, aiohttp.ClientSSLError)
-            raise NoAnswer(str(error), sent=False, lasting=tls) from error
+            late = isinstance(error, TimeoutError)
+            raise NoAnswer(str(error), sent=False, lasting=tls, timed_out=late) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise NoAnswer(str(error) or type(error).__name__, sent=True) from error
+            late = isinstance(error, TimeoutError)
+            what = str(error) or type(error).__name__
+            raise NoAnswer(what, sent=True, timed_out=late) from error
 
     def begin(self, call: Callable[[], T]) -> BackgroundCall[T]:
         return BackgroundCall(call, self._here())

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode
 
 from .. import errors
 from ..client.backend import call_timeout
-from ..errors import TopicsError, Unavailable
+from ..errors import TimedOut, TopicsError, Unavailable, Unreachable
 from .transport import Answer, NoAnswer, Options, PoolKind, Stream, Transport
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
@@ -181,7 +181,8 @@ class Caller:
     def _unreachable(self, none: NoAnswer) -> Unavailable:
         outcome = "unknown" if none.sent else "not_sent"
         detail = {"url": self.options.url, "reason": "unreachable", "outcome": outcome}
-        return Unavailable(f"{self.options.url}: {none}", "unreachable", detail)
+        kind = TimedOut if none.timed_out else Unreachable
+        return kind(f"{self.options.url}: {none}", detail=detail)
 
 
 def is_transient(status: int, error: TopicsError) -> bool:
@@ -205,7 +206,8 @@ def failure(answer: Answer) -> tuple[TopicsError, float]:
         detail.setdefault("retry_after_ms", int(told_after) * 1000)
     if answer.status in (408, 502, 503, 504):
         # The server or a proxy is unavailable; `Closed` would mean that this client is closed.
-        error: TopicsError = Unavailable(message, code, detail)
+        kind = TimedOut if answer.status == 408 else Unavailable
+        error: TopicsError = kind(message, code, detail)
     else:
         error = errors.make(code, message, detail)
     return error, float(detail.get("retry_after_ms", 0)) / 1000

@@ -89,7 +89,10 @@ class SyncTransport:
             return closed()
         unsent = isinstance(error, NewConnectionError | ConnectTimeoutError)
         tls = isinstance(error, SSLError)
-        return NoAnswer(str(error), sent=not (unsent or tls), lasting=tls)
+        late = isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError) and not (
+            isinstance(error, NewConnectionError)
+        )
+        return NoAnswer(str(error), sent=not (unsent or tls), lasting=tls, timed_out=late)
 
     def request(
         self,

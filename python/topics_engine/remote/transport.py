@@ -129,8 +129,12 @@ class Answer:
 class NoAnswer(Exception):
     """An attempt without a complete response."""
 
-    def __init__(self, reason: str, *, sent: bool, lasting: bool = False) -> None:
+    def __init__(
+        self, reason: str, *, sent: bool, lasting: bool = False, timed_out: bool = False
+    ) -> None:
         super().__init__(reason)
+        self.timed_out = timed_out
+        """Whether the time was over, rather than the connection."""
         self.sent = sent
         """Whether the server may have executed the request."""
         self.lasting = lasting

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -420,3 +421,34 @@ def test_a_relative_path_is_that_of_the_open(
     assert list((tmp_path / "elsewhere").iterdir()) == []
     with te.open(tmp_path / "data") as db:
         assert db["t"].state().head_seq == 31
+
+
+def test_a_database_in_memory_leaves_nothing_behind() -> None:
+    with te.open(":memory:", max_topics=10) as db:
+        where = Path(db.path)
+        assert db.topic("t").append([1, 2]).durability == "memory"
+        assert db.queue("q").state().config["durability"] == "memory"
+        assert db.topic("d", durability="disk").append(1).durability == "disk"
+        assert [r.data for r in db.topic("t").read()] == [1, 2]
+        assert where.is_dir()
+    assert not where.exists()
+    with pytest.raises(te.InvalidRequest, match="did you mean `max_topics`"):
+        te.open(":memory:", max_topic=10)  # type: ignore[call-arg]
+
+
+def test_errors_are_also_what_python_calls_them() -> None:
+    assert isinstance(errors.make("invalid_request", "x"), ValueError)
+    assert isinstance(errors.make("topic_not_found", "x"), LookupError)
+    with (
+        te.connect("http://127.0.0.1:1", deadline=0.2) as db,
+        pytest.raises(ConnectionError) as none,
+    ):
+        db.topic("t").state()
+    assert isinstance(none.value, te.Unavailable)
+    assert (none.value.code, none.value.detail["outcome"]) == ("unreachable", "not_sent")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with te.connect(url, deadline=0.3) as db, pytest.raises(TimeoutError) as late:
+            db.topic("t").state()
+    assert isinstance(late.value, te.Unavailable)
+    assert (late.value.code, late.value.detail["outcome"]) == ("unreachable", "unknown")

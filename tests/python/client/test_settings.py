@@ -52,7 +52,7 @@ def test_the_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ({"max_topics": -1}, "max_topics"),
         ({"max_topics": True}, "max_topics"),
         ({"recovery": 5}, "recovery"),
-        ({"no_such_setting": 1}, "unknown settings: no_such_setting"),
+        ({"no_such_setting": 1}, "unknown setting `no_such_setting`"),
     ],
 )
 def test_refusals(given: dict[str, object], said: str) -> None:
@@ -63,7 +63,7 @@ def test_refusals(given: dict[str, object], said: str) -> None:
 def test_unknown_names_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "topics.toml"
     file.write_text("colour = 1\nport = 4000\n")
-    with pytest.raises(te.InvalidRequest, match="unknown settings: colour"):
+    with pytest.raises(te.InvalidRequest, match="unknown setting `colour`"):
         settings.resolve({}, {}, file)
     resolved = settings.resolve({}, {}, file, others={"colour", *settings.SERVER})
     assert "colour" not in resolved

@@ -44,7 +44,8 @@ class Awaited:
     def _at_once(self, name: str) -> bool:
         if isinstance(self._handle, te.Transaction):
             return True
-        return name in AT_ONCE and not isinstance(self._handle, te.Consumer)
+        # A read of a consumer is a call; a read of a topic is an iterator.
+        return name == "batches" or (name in AT_ONCE and not isinstance(self._handle, te.Consumer))
 
     async def __aenter__(self) -> Awaited:
         await asyncio.to_thread(self._handle.__enter__)
@@ -54,7 +55,7 @@ class Awaited:
         await asyncio.to_thread(self._handle.__exit__, *error)
 
     def __aiter__(self) -> Awaited:
-        return self
+        return self if isinstance(self._handle, Iterator) else Awaited(iter(self._handle))
 
     async def __anext__(self) -> Any:
         item = await asyncio.to_thread(next, self._handle, END)

@@ -1,0 +1,166 @@
+"""Writes `python/topics_engine/options.py`: the options of topics, engines and scans as types.
+
+Names and kinds come from the tables of the engine, texts and the fields of scans from those of the
+HTTP routes. With `--check`, fails if the file is not current.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from topics_engine import _core
+from topics_engine.asgi.route import Field
+from topics_engine.asgi.routes import CONFIG, ROUTES
+from topics_engine.asgi.settings import SERVER
+from topics_engine.client.config import option_name
+from topics_engine.settings import defaults
+
+TARGET = Path(__file__).parent.parent / "python" / "topics_engine" / "options.py"
+
+HEAD = '''"""The options of topics, queues, engines and scans, as types.
+
+Generated from the tables of the engine and of the HTTP routes: change those, and run
+`python .ci/typed_options.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from .client.arguments import Duration
+'''
+
+TYPES = {
+    "flag": "bool",
+    "count": "int",
+    "duration": "Duration",
+    "integer?": "int | None",
+    "name?": "str | None",
+    "string": "str",
+    "integer": "int",
+    "boolean": "bool",
+    "match": "str | list[str]",
+    "string or integer": "str | int",
+    "integer or boolean": "int | bool",
+    "array of strings": "list[str]",
+    "string or array of strings": "str | list[str]",
+}
+"""Python's types of kinds: those of the engine's table, and those of the routes."""
+
+
+def typed_dict(name: str, base: str, summary: str, rows: Iterable[tuple[str, str, str]]) -> str:
+    """A class of options: name, type and text of each."""
+    lines = [f"class {name}({base}, total=False):", f'    """{summary}"""', ""]
+    for option, kind, text in rows:
+        lines.append(f"    {option}: {kind}")
+        if text:
+            lines.append(f'    """{text[0].upper()}{text[1:]}."""')
+    return "\n".join(lines)
+
+
+def config_rows() -> list[tuple[str, str, str]]:
+    """The options of a topic."""
+    texts = {field.name: field.summary for field in CONFIG}
+    rows = []
+    for field, kind, words in _core.config_fields():
+        shown = f"Literal[{', '.join(map(quoted, words))}]" if words else TYPES[kind]
+        text = "" if field in ("type", "durability") else texts[field]
+        text = text.replace("queue: ", "of a queue: ").replace("null", "None")
+        rows.append((option_name(field), shown, text))
+    return rows
+
+
+def kinds() -> str:
+    """The kinds of the options of a topic, for the checks of values."""
+    lines = ["KINDS: Final[Mapping[str, tuple[str, ...]]] = {"]
+    for field, kind, words in sorted(_core.config_fields()):
+        parts = ", ".join(map(quoted, [kind, *words])) + ("" if words else ",")
+        lines.append(f"    {quoted(option_name(field))}: ({parts}),")
+    return "\n".join(
+        [*lines, "}", '"""The kind of each option of a topic, and the words of `words`."""']
+    )
+
+
+def body_rows(path: str) -> list[tuple[str, str, str]]:
+    """The fields of the body of a route."""
+    (route,) = (route for route in ROUTES if route.path == path and route.method == "POST")
+    return [row(field) for field in route.body]
+
+
+def row(field: Field) -> tuple[str, str, str]:
+    return field.name, TYPES[field.kind], field.summary
+
+
+def setting_rows(known: dict[str, object]) -> list[tuple[str, str, str]]:
+    """Settings with the types of their defaults."""
+    rows = []
+    for name, default in sorted(known.items()):
+        kind = type(default).__name__
+        rows.append((name, "bool | str | list[str]" if name == "auto_create" else kind, ""))
+    return rows
+
+
+def quoted(word: str) -> str:
+    return f'"{word}"'
+
+
+def generated() -> str:
+    """The whole file."""
+    options = config_rows()
+    of_topic = [row for row in options if row[0] == "type"]
+    parts = [
+        HEAD,
+        typed_dict(
+            "QueueConfig",
+            "TypedDict",
+            "The options of a queue: of `db.queue`.",
+            [row for row in options if row[0] != "type"],
+        ),
+        typed_dict(
+            "TopicConfig", "QueueConfig", "The options of a topic: of `db.topic`.", of_topic
+        ),
+        typed_dict(
+            "Settings",
+            "TypedDict",
+            "The settings of an engine: of `te.open`. Each is also a variable `TOPICS_…`.",
+            setting_rows({k: v for k, v in defaults().items() if k != "data_dir"}),
+        ),
+        typed_dict(
+            "ServerSettings",
+            "Settings",
+            "The settings of a server: of `topics_engine.testing.Server`.",
+            setting_rows({k: v for k, v in SERVER.items() if k != "port" and k not in defaults()}),
+        ),
+        typed_dict(
+            "ScanOptions",
+            "TypedDict",
+            "The range and the columns of `db.scan`, as `POST /v0/topics/:t/scan` names them.",
+            body_rows("/v0/topics/:t/scan"),
+        ),
+        typed_dict(
+            "SplitOptions",
+            "TypedDict",
+            "The range and the sizes of `db.split`, as `POST /v0/topics/:t/split` names them.",
+            body_rows("/v0/topics/:t/split"),
+        ),
+        kinds(),
+    ]
+    return "\n\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def main() -> int:
+    text = generated()
+    if "--check" not in sys.argv:
+        TARGET.write_text(text)
+    elif TARGET.read_text() != text:
+        print(f"{TARGET} is not current: run `python .ci/typed_options.py`", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
