@@ -90,14 +90,21 @@ pub(crate) fn copy_what_fits(
 
 /// Moves records from the log to segments, with a part of the reserve. Whether it moved any.
 fn move_what_fits(core: &Arc<Store>, poisoned: &PoisonedShards) -> Result<bool> {
+    let moves = LogMoves::find(core, poisoned);
+    let mut room = core.disk.checkpoints.free_with_reserve()?;
+    // Deletes are logged in the unused space: it is taken only if that makes a step possible.
+    if moves.best(room).takes == 0 && moves.best(room + core.wal.unused()).takes > 0 {
+        core.wal.truncate_unused();
+        room = core.disk.checkpoints.free_with_reserve()?;
+    }
     // What files take is an estimate: where it is too low a smaller step is made.
     for part in [1, 2, 4, 8] {
-        let reach = reach(core, poisoned, part)?;
+        let reach = moves.best(room / part);
         if reach.takes == 0 {
             return Ok(false);
         }
         if core.disk.checkpoints.free() < reach.takes {
-            core.disk.checkpoints.release_reserve(reach.takes)?;
+            core.disk.checkpoints.release_spare_reserve(reach.takes)?;
         }
         match copy(core, poisoned, Copied::Upto(&reach.upto)) {
             Err((e, _)) if e.is_full() => log::warn!("no space to move what the log holds: {e}"),
@@ -107,35 +114,49 @@ fn move_what_fits(core: &Arc<Store>, poisoned: &PoisonedShards) -> Result<bool> 
     Ok(false)
 }
 
-/// Of each shard the files whose removal gives most for what a part of the room can take.
-fn reach(core: &Arc<Store>, poisoned: &PoisonedShards, part: u64) -> Result<Reach> {
-    let mut live: HashMap<FileKey, u64> = HashMap::new();
-    let mut ends = 0;
-    core.table.loaded.each(|topic| {
-        let shard = core.shard(topic.id());
-        if !poisoned.has(shard) {
-            let suspect = |m: &SegmentMeta| core.segments.is_suspect(m.file_no);
-            let state = topic.state.read();
-            let events = core.options.segment_max_events.max(1);
-            ends += state.moving(shard as u32, events, suspect, &mut live);
-        }
-    });
-    let mut room = (core.disk.checkpoints.free_with_reserve()? / part).saturating_sub(ends);
-    let mut reach = Reach { upto: vec![0; core.wal.shards()], takes: ends };
-    let mut shards: Vec<usize> = (0..core.wal.shards()).filter(|s| !poisoned.has(*s)).collect();
-    let files: Vec<Vec<EndedFile>> =
-        (0..core.wal.shards()).map(|s| core.wal.ended_files(s)).collect();
-    while let Some((at, best)) = shards
-        .iter()
-        .enumerate()
-        .filter_map(|(i, s)| Some((i, best(&files[*s], &live, room)?)))
-        .max_by_key(|(_, b)| b.gain)
-    {
-        reach.upto[shards.swap_remove(at)] = best.upto;
-        reach.takes += best.takes;
-        room -= best.takes;
+/// What moving the records of the log files would take, and give.
+struct LogMoves {
+    /// Per shard its complete files; none of a poisoned shard.
+    files: Vec<Vec<EndedFile>>,
+    /// Bytes that the records of each file take in segments.
+    live: HashMap<FileKey, u64>,
+    /// Bytes that ending the active segments takes that are worth being rewritten.
+    ends: u64,
+}
+
+impl LogMoves {
+    fn find(core: &Store, poisoned: &PoisonedShards) -> Self {
+        let (mut live, mut ends) = (HashMap::new(), 0);
+        core.table.loaded.each(|topic| {
+            let shard = core.shard(topic.id());
+            if !poisoned.has(shard) {
+                let suspect = |m: &SegmentMeta| core.segments.is_suspect(m.file_no);
+                let state = topic.state.read();
+                let events = core.options.segment_max_events.max(1);
+                ends += state.moving(shard as u32, events, suspect, &mut live);
+            }
+        });
+        let of = |s| if poisoned.has(s) { Vec::new() } else { core.wal.ended_files(s) };
+        Self { files: (0..core.wal.shards()).map(of).collect(), live, ends }
     }
-    Ok(reach)
+
+    /// Of each shard the files whose removal gives most, for what fits into `room` bytes.
+    fn best(&self, room: u64) -> Reach {
+        let mut room = room.saturating_sub(self.ends);
+        let mut reach = Reach { upto: vec![0; self.files.len()], takes: self.ends };
+        let mut shards: Vec<usize> = (0..self.files.len()).collect();
+        while let Some((at, best)) = shards
+            .iter()
+            .enumerate()
+            .filter_map(|(i, s)| Some((i, best(&self.files[*s], &self.live, room)?)))
+            .max_by_key(|(_, b)| b.gain)
+        {
+            reach.upto[shards.swap_remove(at)] = best.upto;
+            reach.takes += best.takes;
+            room -= best.takes;
+        }
+        reach
+    }
 }
 
 /// The oldest files of a shard, as a step.
@@ -176,9 +197,12 @@ pub(crate) fn rewrite_or_give(
     }
     let _held = core.wal.pause_allocation();
     if candidate.takes > core.disk.checkpoints.free_with_reserve()? {
-        return outcome;
+        core.wal.truncate_unused();
+        if candidate.takes > core.disk.checkpoints.free_with_reserve()? {
+            return outcome;
+        }
     }
-    core.disk.checkpoints.release_reserve(candidate.takes)?;
+    core.disk.checkpoints.release_spare_reserve(candidate.takes)?;
     let outcome = rewrite(core, topic, candidate);
     core.disk.checkpoints.refill(&core.wal);
     outcome

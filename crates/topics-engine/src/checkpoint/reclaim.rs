@@ -66,7 +66,11 @@ fn next(core: &Arc<Store>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
             let state = topic.state.read();
             let o = &core.options;
             let found = if core.short_of_space() {
-                state.worth_most(core.disk.checkpoints.free_with_reserve()?)
+                let room = core.disk.checkpoints.free_with_reserve()?;
+                match state.worth_most(room) {
+                    Ok(None) => state.worth_most(room + core.wal.unused()),
+                    found => found,
+                }
             } else {
                 state.reclaimable(o.segment_max_events, o.segment_max_bytes)
             };

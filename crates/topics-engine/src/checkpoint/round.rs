@@ -51,6 +51,10 @@ fn run(core: &Arc<Store>, everything: bool) -> Result<u64> {
         });
     }
     core.check_lock()?;
+    if !core.wal.has_begun() {
+        // The first log file takes the space that is left. Nothing has changed since the open.
+        return Err(core.wal.not_begun().into());
+    }
     let logged = core.wal.counters().bytes;
     let changed = core.replaced.load(Ordering::Relaxed)
         || logged != core.disk.logged_at_round.load(Ordering::Relaxed);
@@ -103,7 +107,7 @@ fn write(
         moved = full_disk::copy_what_fits(core, &poisoned, held)?;
     }
     core.replaced.store(false, Ordering::Relaxed);
-    let (n, mark) = snapshot(core, &poisoned)?;
+    let (n, mark) = snapshot(core, &poisoned, held)?;
     Ok((n, mark, moved))
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use topics_storage::StorageError;
 use topics_storage::format::record::{Body, CheckpointMark, Group};
 use topics_storage::snapshot::{ShardSnap, SnapshotBody, SnapshotBuilder};
-use topics_storage::wal::{Batch, Commit, Level, PlacedBatch};
+use topics_storage::wal::{AllocationPause, Batch, Commit, Level, PlacedBatch};
 
 use super::Store;
 use crate::catalog::unloaded::CatalogEntry;
@@ -68,7 +68,11 @@ impl PoisonedShards {
 
 /// Captures every topic and writes it down: the number of the snapshot, and the bytes that its
 /// mark took in the log.
-pub(crate) fn snapshot(core: &Arc<Store>, poisoned: &PoisonedShards) -> Result<(u64, u64)> {
+pub(crate) fn snapshot(
+    core: &Arc<Store>,
+    poisoned: &PoisonedShards,
+    pause: &mut Option<AllocationPause>,
+) -> Result<(u64, u64)> {
     let shards = core.wal.shards();
     let mut body = SnapshotBody {
         store_id: core.disk.store_id,
@@ -125,7 +129,7 @@ pub(crate) fn snapshot(core: &Arc<Store>, poisoned: &PoisonedShards) -> Result<(
         body.shards[s] = section.ok_or_else(none)?;
     }
     let encoded = draft.finish(&body)?;
-    let n = core.disk.checkpoints.write(&body, encoded, || {
+    let wait = || {
         for (s, lsn) in written.iter().enumerate().filter(|(s, _)| !poisoned.has(*s)) {
             let synced = core.wal.positions(s).synced >= *lsn;
             if !core.env.check("checkpoint.synced", synced) {
@@ -133,7 +137,11 @@ pub(crate) fn snapshot(core: &Arc<Store>, poisoned: &PoisonedShards) -> Result<(
             }
         }
         Ok(())
-    })?;
+    };
+    let on_full = || {
+        pause.get_or_insert_with(|| core.wal.pause_allocation());
+    };
+    let n = core.disk.checkpoints.write(&body, encoded, wait, on_full)?;
     if !poisoned.is_empty() {
         log::warn!(
             "snapshot {n} says of the shards {:?} what the one before says",

@@ -100,7 +100,9 @@ fn recover(
     core.deliverer.delivery.resume(&core.deliverer)?;
     queue::finish(&core.queues);
     core.table.loaded.each(|t| queue::announce_again(&core.queues, t));
-    core.disk.checkpoints.refill(&core.wal);
+    if core.wal.has_begun() {
+        core.disk.checkpoints.refill(&core.wal);
+    }
     if repaired {
         settle_repair(&core)?;
     }
