@@ -178,11 +178,13 @@ impl Checkpoints {
 
     /// Writes the snapshot of `body`. `wait` returns when everything that it reflects is durable in the
     /// log. The snapshot takes effect with its rename; an earlier error leaves the previous ones valid.
+    /// `on_full` is called before a part of the reserve is released for it: no one else may take that.
     pub fn write(
         &self,
         body: &SnapshotBody,
         mut snapshot: EncodedSnapshot,
         wait: impl Fn() -> Result<()>,
+        on_full: impl FnOnce(),
     ) -> Result<u64> {
         let n = self.inner.lock().next;
         let (bytes, largest) = (snapshot.bytes(), snapshot.largest());
@@ -191,6 +193,7 @@ impl Checkpoints {
         let mut written = attempt();
         if full(&written) {
             // The reserve is for this: without a snapshot no file can be removed.
+            on_full();
             reserve::release_part(&self.env, &self.paths, bytes)?;
             written = attempt();
         }
@@ -218,9 +221,18 @@ impl Checkpoints {
     /// Bytes available to files that free more than they take: the free space, plus the part of the
     /// reserve that no snapshot needs.
     pub fn free_with_reserve(&self) -> Result<u64> {
+        Ok(self.free().saturating_add(self.spare_reserve()?).saturating_sub(reserve::SLACK))
+    }
+
+    /// Releases up to `bytes` of the part of the reserve that no snapshot needs.
+    pub fn release_spare_reserve(&self, bytes: u64) -> Result<()> {
+        self.release_reserve(bytes.min(self.spare_reserve()?))
+    }
+
+    /// Bytes of the reserve that no snapshot needs.
+    fn spare_reserve(&self) -> Result<u64> {
         let keep = reserve::for_snapshots(self.inner.lock().bytes);
-        let spare = reserve::size(&self.env, &self.paths)?.saturating_sub(keep);
-        Ok(self.free().saturating_add(spare).saturating_sub(reserve::SLACK))
+        Ok(reserve::size(&self.env, &self.paths)?.saturating_sub(keep))
     }
 
     /// Free bytes on the disk, 0 if unknown.

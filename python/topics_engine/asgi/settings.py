@@ -65,6 +65,18 @@ class Resolved:
     sources: Mapping[str, str]
 
 
+def _check_sizes(server: engine_settings.Resolved) -> None:
+    """Refuses limits under which no body of the permitted size could ever be received."""
+    most, all_bodies = int(server["max_body_bytes"]), int(server["max_receiving_bytes"])
+    if 0 < all_bodies < most:
+        raise InvalidRequest(
+            f"max_receiving_bytes ({server.sources['max_receiving_bytes']}) is {all_bodies} bytes, "
+            f"less than max_body_bytes ({server.sources['max_body_bytes']}), which is {most} "
+            "bytes: a body of that size could never be received; raise max_receiving_bytes, or "
+            "lower max_body_bytes"
+        )
+
+
 def resolve(
     arguments: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
@@ -84,6 +96,7 @@ def resolve(
         raise InvalidRequest(
             f"log_level ({source}): {server['log_level']!r} is not one of {allowed}"
         )
+    _check_sizes(server)
     values: dict[str, Any] = dict(server)
     sources = dict(server.sources)
     _split_host(values, sources)

@@ -278,6 +278,19 @@ def test_settings_come_from_four_places(tmp_path: Path) -> None:
         resolve({}, {}, file)
 
 
+def test_a_limit_on_all_bodies_that_is_below_that_of_one_is_refused() -> None:
+    from topics_engine.asgi.settings import resolve
+    from topics_engine.errors import InvalidRequest
+
+    resolve({"max_body_bytes": 5, "max_receiving_bytes": 5}, {})
+    resolve({"max_body_bytes": 6, "max_receiving_bytes": 0}, {})
+    resolve({"max_body_bytes": 0, "max_receiving_bytes": 5}, {})
+    with pytest.raises(InvalidRequest) as refused:
+        resolve({"max_body_bytes": 6}, {"TOPICS_MAX_RECEIVING_BYTES": "5"})
+    assert "max_receiving_bytes (environment TOPICS_MAX_RECEIVING_BYTES)" in str(refused.value)
+    assert "max_body_bytes (argument), which is 6 bytes" in str(refused.value)
+
+
 def test_a_terminal_gets_a_table_and_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     screen = Terminal()

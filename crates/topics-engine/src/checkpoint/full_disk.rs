@@ -1,20 +1,21 @@
-//! A full disk: what is deleted becomes room.
+//! Checkpoints and reclaim on a full disk: deleted records become free space.
 //!
-//! One live record keeps the log from its file on, dead ones a segment until it is written anew.
-//! Both need room for what is live, before they give any. The reserve has it, and the log, which
-//! waits for room too, may take none until the reserve is whole again ([`AllocationPause`]).
+//! A live record keeps every log file from its own on, and a segment keeps its dead records until it is
+//! rewritten. Removing either needs space for the live records first. The reserve has that space. The
+//! log waits for space too: it may allocate none until the reserve is whole again
+//! ([`AllocationPause`]).
 //!
-//! | state | what it means | left when |
+//! | state | meaning | next state |
 //! |---|---|---|
-//! | *normal* | every shard has its next log file; rounds copy all that is synced | a look finds a shard without a next file → *short*; a copy finds the disk full → *deletes* |
-//! | *short* | writes that need a new file fail, deletes and what frees space go on; a round is due every second while something was logged, or until nothing changes any more | a look finds that every shard has its next file → *normal*; a round begins → *deletes* |
-//! | *deletes* | the round holds the free space against the log and writes `.del` files only; when they do not fit, out of the reserve, once | always → *moving* |
-//! | *moving* | the round copies, out of the reserve, the oldest log files whose removal gives more than their live records take; when the estimate was too low, of half, a quarter, an eighth of the room | copied, or nothing is worth it → *snapshot* |
-//! | *snapshot* | the snapshot is written, the log files and segments that nothing names go | always → *refill* |
-//! | *refill* | what was freed fills the reserve again; then the hold on the free space ends | the next look → *short* or *normal* |
+//! | *normal* | every shard has its next log file; rounds copy all synced records | a refresh finds a shard without a next file → *short*; a copy finds the disk full → *deletes* |
+//! | *short* | writes that need a new file fail, deletes and other batches that free space go on; a round is due every second while something was logged, or until nothing changes any more | a refresh finds that every shard has its next file → *normal*; a round begins → *deletes* |
+//! | *deletes* | the round pauses the log's allocation and writes `.del` files only; if they do not fit, once more with space of the reserve | always → *moving* |
+//! | *moving* | the round copies, with space of the reserve, the oldest log files whose removal frees more than their live records take; if none fits, with the unused space of the log; if the estimate was too low, with a half, a quarter, an eighth of the free space | copied, or no file is worth it → *snapshot* |
+//! | *snapshot* | the round writes the snapshot and removes the log files and segments that no kept snapshot names | always → *refill* |
+//! | *refill* | the freed space fills the reserve again; then the pause ends | the next refresh → *short* or *normal* |
 //!
-//! A reclaim on a full disk goes the same way with one segment at a time: *short* → hold → the reserve
-//! → the segment written anew → *refill*. An error in any of these states ends in *refill* too.
+//! A reclaim on a full disk takes the same way with one segment at a time: *short* → pause → reserve →
+//! rewrite → *refill*. An error in any of these states leads to *refill* too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,40 +32,40 @@ use crate::topic::{Seg, State, Topic};
 use crate::types::error::{Error, Result};
 
 impl Store {
-    /// Looks at whether every shard has its next log file.
+    /// Checks whether every shard has its next log file.
     pub(crate) fn refresh_space(&self) {
         let short = (0..self.wal.shards()).filter(|s| self.wal.full(*s)).count() > 0;
         self.short_of_space.store(short, Ordering::Relaxed);
     }
 
-    /// Whether a shard had no space for its next log file at the last look.
+    /// Whether the last refresh found a shard without space for its next log file.
     pub(crate) fn short_of_space(&self) -> bool {
         self.short_of_space.load(Ordering::Relaxed)
     }
 }
 
-/// What a record takes in a segment beside its payload, at most: its frame, and in the index.
+/// Maximum bytes of a record in a segment beside its payload: frame and index entry.
 const RECORD: u64 = 43 + INDEX;
-/// What a hole takes.
+/// Bytes of a hole: its index entry.
 const INDEX: u64 = 20;
-/// What the files of a segment take beside what is in them, with their names.
+/// Bytes of an empty segment: its files and their names.
 const FILES: u64 = 5 * 4096;
 
-/// What a round copies of the log.
+/// The part of the log that a round copies.
 #[derive(Debug, Default)]
-struct Reach {
-    /// Up to which lsn of each shard.
+struct CopyRange {
+    /// The last lsn of each shard.
     upto: Vec<u64>,
-    /// About the bytes that it takes.
+    /// Estimated bytes of the copy.
     takes: u64,
 }
 
-/// Copies the log; on a full disk as much as gives more than it takes. Whether it moved any of it
-/// on a full disk: another round gives back what held it.
+/// Copies the log; on a full disk only files whose removal frees more than their copy takes. Returns
+/// whether it copied any on a full disk: then another round removes them.
 pub(crate) fn copy_what_fits(
     core: &Arc<Store>,
     poisoned: &PoisonedShards,
-    held: &mut Option<AllocationPause>,
+    pause: &mut Option<AllocationPause>,
 ) -> Result<bool> {
     if !core.short_of_space() {
         match copy(core, poisoned, Copied::Synced) {
@@ -72,7 +73,7 @@ pub(crate) fn copy_what_fits(
             outcome => return outcome.map(|()| false).map_err(|(e, _)| e),
         }
     }
-    *held = Some(core.wal.pause_allocation());
+    *pause = Some(core.wal.pause_allocation());
     let mut written = copy(core, poisoned, Copied::Deletes);
     if let Err((e, bytes)) = &written
         && e.is_full()
@@ -88,18 +89,25 @@ pub(crate) fn copy_what_fits(
     move_what_fits(core, poisoned)
 }
 
-/// Moves records from the log to segments, with a part of the reserve. Whether it moved any.
+/// Moves records from the log to segments, with a part of the reserve. Returns whether it moved any.
 fn move_what_fits(core: &Arc<Store>, poisoned: &PoisonedShards) -> Result<bool> {
+    let moves = LogMoves::find(core, poisoned);
+    let mut room = core.disk.checkpoints.free_with_reserve()?;
+    // Deletes are logged in the unused space: it is taken only if that makes a step possible.
+    if moves.best(room).takes == 0 && moves.best(room + core.wal.unused()).takes > 0 {
+        core.wal.truncate_unused();
+        room = core.disk.checkpoints.free_with_reserve()?;
+    }
     // What files take is an estimate: where it is too low a smaller step is made.
     for part in [1, 2, 4, 8] {
-        let reach = reach(core, poisoned, part)?;
-        if reach.takes == 0 {
+        let range = moves.best(room / part);
+        if range.takes == 0 {
             return Ok(false);
         }
-        if core.disk.checkpoints.free() < reach.takes {
-            core.disk.checkpoints.release_reserve(reach.takes)?;
+        if core.disk.checkpoints.free() < range.takes {
+            core.disk.checkpoints.release_spare_reserve(range.takes)?;
         }
-        match copy(core, poisoned, Copied::Upto(&reach.upto)) {
+        match copy(core, poisoned, Copied::Upto(&range.upto)) {
             Err((e, _)) if e.is_full() => log::warn!("no space to move what the log holds: {e}"),
             outcome => return outcome.map(|()| true).map_err(|(e, _)| e),
         }
@@ -107,65 +115,82 @@ fn move_what_fits(core: &Arc<Store>, poisoned: &PoisonedShards) -> Result<bool> 
     Ok(false)
 }
 
-/// Of each shard the files whose removal gives most for what a part of the room can take.
-fn reach(core: &Arc<Store>, poisoned: &PoisonedShards, part: u64) -> Result<Reach> {
-    let mut live: HashMap<FileKey, u64> = HashMap::new();
-    let mut ends = 0;
-    core.table.loaded.each(|topic| {
-        let shard = core.shard(topic.id());
-        if !poisoned.has(shard) {
-            let suspect = |m: &SegmentMeta| core.segments.is_suspect(m.file_no);
-            let state = topic.state.read();
-            let events = core.options.segment_max_events.max(1);
-            ends += state.moving(shard as u32, events, suspect, &mut live);
-        }
-    });
-    let mut room = (core.disk.checkpoints.free_with_reserve()? / part).saturating_sub(ends);
-    let mut reach = Reach { upto: vec![0; core.wal.shards()], takes: ends };
-    let mut shards: Vec<usize> = (0..core.wal.shards()).filter(|s| !poisoned.has(*s)).collect();
-    let files: Vec<Vec<EndedFile>> =
-        (0..core.wal.shards()).map(|s| core.wal.ended_files(s)).collect();
-    while let Some((at, best)) = shards
-        .iter()
-        .enumerate()
-        .filter_map(|(i, s)| Some((i, best(&files[*s], &live, room)?)))
-        .max_by_key(|(_, b)| b.gain)
-    {
-        reach.upto[shards.swap_remove(at)] = best.upto;
-        reach.takes += best.takes;
-        room -= best.takes;
-    }
-    Ok(reach)
+/// The log files with the bytes that copying their live records takes.
+struct LogMoves {
+    /// Per shard its complete files; none of a poisoned shard.
+    files: Vec<Vec<EndedFile>>,
+    /// Bytes that the records of each file take in segments.
+    live: HashMap<FileKey, u64>,
+    /// Bytes that ending the active segments takes that are worth being rewritten.
+    ends: u64,
 }
 
-/// The oldest files of a shard, as a step.
+impl LogMoves {
+    fn find(core: &Store, poisoned: &PoisonedShards) -> Self {
+        let (mut live, mut ends) = (HashMap::new(), 0);
+        core.table.loaded.each(|topic| {
+            let shard = core.shard(topic.id());
+            if !poisoned.has(shard) {
+                let suspect = |m: &SegmentMeta| core.segments.is_suspect(m.file_no);
+                let state = topic.state.read();
+                let events = core.options.segment_max_events.max(1);
+                ends += state.moving(shard as u32, events, suspect, &mut live);
+            }
+        });
+        let of = |s| if poisoned.has(s) { Vec::new() } else { core.wal.ended_files(s) };
+        Self { files: (0..core.wal.shards()).map(of).collect(), live, ends }
+    }
+
+    /// Per shard, the oldest files whose removal frees most, if their copies fit into `room` bytes.
+    fn best(&self, room: u64) -> CopyRange {
+        let mut room = room.saturating_sub(self.ends);
+        let mut range = CopyRange { upto: vec![0; self.files.len()], takes: self.ends };
+        let mut shards: Vec<usize> = (0..self.files.len()).collect();
+        while let Some((at, best)) = shards
+            .iter()
+            .enumerate()
+            .filter_map(|(i, s)| Some((i, best(&self.files[*s], &self.live, room)?)))
+            .max_by_key(|(_, b)| b.gain)
+        {
+            range.upto[shards.swap_remove(at)] = best.upto;
+            range.takes += best.takes;
+            room -= best.takes;
+        }
+        range
+    }
+}
+
+/// The oldest files of a shard, up to one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Step {
+struct OldestFiles {
+    /// The last lsn in them.
     upto: u64,
+    /// Bytes of the copy of their live records.
     takes: u64,
+    /// Bytes that are free after their removal, and were not before the copy.
     gain: u64,
 }
 
-/// The step that gives most, of those that there is room for and that lose nothing.
-fn best(files: &[EndedFile], live: &HashMap<FileKey, u64>, room: u64) -> Option<Step> {
-    let (mut takes, mut gives, mut best) = (0_u64, 0_u64, None::<Step>);
+/// The oldest files with the largest gain, if their copy fits into `room` and the gain is not negative.
+fn best(files: &[EndedFile], live: &HashMap<FileKey, u64>, room: u64) -> Option<OldestFiles> {
+    let (mut takes, mut frees, mut best) = (0_u64, 0_u64, None::<OldestFiles>);
     for f in files {
         takes += live.get(&f.key).copied().unwrap_or(0);
-        gives += f.bytes;
+        frees += f.bytes;
         if takes > room {
             break;
         }
-        if let Some(gain) = gives.checked_sub(takes)
+        if let Some(gain) = frees.checked_sub(takes)
             && best.is_none_or(|b| gain >= b.gain)
         {
-            best = Some(Step { upto: f.last_lsn, takes, gain });
+            best = Some(OldestFiles { upto: f.last_lsn, takes, gain });
         }
     }
     best
 }
 
-/// Rewrites; what frees more than it takes may have what no snapshot needs of the reserve.
-pub(crate) fn rewrite_or_give(
+/// Rewrites a candidate; on a full disk with the part of the reserve that no snapshot needs.
+pub(crate) fn rewrite_with_reserve(
     core: &Arc<Store>,
     topic: &Arc<Topic>,
     candidate: &Candidate,
@@ -174,25 +199,28 @@ pub(crate) fn rewrite_or_give(
     if !outcome.as_ref().is_err_and(Error::is_full) || !core.short_of_space() {
         return outcome;
     }
-    let _held = core.wal.pause_allocation();
+    let _pause = core.wal.pause_allocation();
     if candidate.takes > core.disk.checkpoints.free_with_reserve()? {
-        return outcome;
+        core.wal.truncate_unused();
+        if candidate.takes > core.disk.checkpoints.free_with_reserve()? {
+            return outcome;
+        }
     }
-    core.disk.checkpoints.release_reserve(candidate.takes)?;
+    core.disk.checkpoints.release_spare_reserve(candidate.takes)?;
     let outcome = rewrite(core, topic, candidate);
     core.disk.checkpoints.refill(&core.wal);
     outcome
 }
 
-/// About the bytes that a segment takes without its dead: of each record its payload, at most 43
-/// bytes, and 20 in the index.
+/// Estimated bytes of a segment without its dead records: per record its payload, at most 43 bytes of
+/// frame, and 20 in the index.
 pub(crate) fn takes(seg: &Seg) -> u64 {
     seg.live_bytes + 43 * seg.live_count + 20 * seg.meta.span() + 4096
 }
 
 impl State {
-    /// Adds to `live` what the records in each log file take in segments. What ending the active
-    /// segment takes, where it is worth being written anew, is the answer.
+    /// Adds to `live` the bytes that the records of each log file take in segments. Returns the bytes
+    /// that sealing the active segment takes, if it is worth a rewrite.
     fn moving(
         &self,
         shard: u32,
@@ -201,7 +229,7 @@ impl State {
         live: &mut HashMap<FileKey, u64>,
     ) -> u64 {
         let active = self.index.segs.last().filter(|s| !s.meta.sealed);
-        // A file that is made again is copied first.
+        // A suspect segment is copied into new files first.
         let again = active.filter(|s| suspect(&s.meta));
         let again = again.map_or(0, |s| s.meta.data_len + INDEX * s.meta.span());
         let (mut once, mut next) = (again + FILES, None);
@@ -229,8 +257,8 @@ impl State {
         }
     }
 
-    /// On a full disk: of the segments that are a quarter dead, and that there is room to write
-    /// anew, the one that frees most.
+    /// On a full disk: the segment whose rewrite frees most, of those that are a quarter dead and whose
+    /// live records fit into `room`. `Err`: the dead records of this segment must be loaded first.
     pub(crate) fn worth_most(&self, room: u64) -> std::result::Result<Option<Candidate>, u64> {
         let segs = self.index.segs.iter().enumerate();
         let best = segs
@@ -239,7 +267,7 @@ impl State {
         best.map(|(at, _)| self.candidate(at, 1)).transpose()
     }
 
-    /// Whether the active segment is worth being written anew on a full disk.
+    /// Whether the active segment is worth a rewrite on a full disk.
     pub(crate) fn active_is_worth(&self) -> bool {
         self.index.segs.last().is_some_and(|s| !s.meta.sealed && s.dead_part(4))
     }
@@ -254,14 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn the_step_that_gives_most_is_taken() {
+    fn the_files_with_the_largest_gain_are_chosen() {
         let files = [file(1, 10), file(2, 20), file(3, 30)];
         let step = |live: &[(u32, u64)], room| {
             let live = live.iter().map(|(k, n)| (FileKey(*k), *n)).collect();
             best(&files, &live, room).map(|s| (s.upto, s.takes, s.gain))
         };
         assert_eq!(step(&[], 0), Some((30, 0, 300)));
-        // Through a file that gives nothing to those behind it.
+        // A file without a gain is copied for the ones behind it.
         assert_eq!(step(&[(1, 100)], 100), Some((30, 100, 200)));
         assert_eq!(step(&[(1, 100)], 99), None);
         assert_eq!(step(&[(1, 100), (2, 1)], 100), Some((10, 100, 0)));

@@ -1,11 +1,11 @@
-//! Checkpoints: what leaves the log for segments, the snapshot, and giving disk space back.
+//! Checkpoints: move records from the log to segments, write snapshots, free disk space.
 //!
-//! | part | does |
+//! | module | purpose |
 //! |---|---|
 //! | `round` | copy → sync → install → capture → wait → snapshot → trim |
 //! | `snapshot` | the state of every topic at the positions that it reflects |
-//! | `reclaim` | writes segments anew that are half dead, merges small neighbours |
-//! | `full_disk` | what a round and a reclaim do while the disk is full |
+//! | `reclaim` | rewrites segments that are half dead, merges small neighbours |
+//! | `full_disk` | rounds and reclaim on a full disk |
 //! | `schedule` | when a round is due |
 
 pub(crate) mod full_disk;
@@ -26,18 +26,19 @@ use topics_storage::snapshot::ShardSnap;
 use self::round::CheckpointState;
 use crate::catalog::Catalog;
 
-/// The topics of an open engine with what makes them durable outside of the log.
+/// The topics of an open engine, and the snapshots and segments that make them durable outside of the
+/// log.
 pub(crate) struct Store {
     catalog: Arc<Catalog>,
-    /// What only opening, checkpoints and closing look at.
+    /// Used by open, checkpoints and close.
     pub disk: Disk,
     /// Segments were replaced since the last snapshot.
     pub replaced: AtomicBool,
-    /// The log takes more than it may: checkpoints cannot keep up.
+    /// The log is larger than its limit: checkpoints cannot keep up.
     wal_full: AtomicBool,
     /// A shard has no space for its next log file.
     short_of_space: AtomicBool,
-    /// When the last round on the timer was run, on the monotonic clock.
+    /// When the last scheduled round began (monotonic ms).
     last_round: AtomicU64,
 }
 
@@ -48,17 +49,17 @@ pub(crate) struct Disk {
     pub store_id: [u8; 16],
     /// Shards outside the layout.
     pub outside: Vec<ShardSnap>,
-    /// Held for a checkpoint round.
+    /// Locked during a checkpoint round.
     pub round: Mutex<CheckpointState>,
     /// Bytes logged when the last round began.
     pub logged_at_round: AtomicU64,
-    /// Snapshots in a row before which nothing, or nothing but the first, had changed.
+    /// Consecutive snapshots without a change before them, except before the first.
     pub settled_rounds: AtomicU64,
-    /// The last round found no descriptor: another is due soon.
+    /// The last round found no free descriptor: another one is due soon.
     pub put_off: AtomicBool,
 }
 
-/// A layer has what the layer below has.
+/// Gives access to the layer below.
 impl Deref for Store {
     type Target = Arc<Catalog>;
     fn deref(&self) -> &Arc<Catalog> {

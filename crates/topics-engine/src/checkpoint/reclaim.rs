@@ -1,7 +1,6 @@
-//! Giving disk space back: segments that are more than half dead are written anew, small
-//! neighbours become one.
+//! Reclaim: rewrites segments that are more than half dead, and merges small neighbours.
 //!
-//! What is written takes effect with the next snapshot; the old files go when no kept snapshot
+//! The new files take effect with the next snapshot. A trim removes the old ones when no kept snapshot
 //! names them.
 
 use std::sync::Arc;
@@ -14,16 +13,16 @@ use super::{Store, full_disk};
 use crate::topic::Topic;
 use crate::types::error::{Error, Result};
 
-/// Bytes of `.data` that one pass reads: reclaim must not crowd out everything else.
+/// Maximum bytes of `.data` that one pass reads, so that reclaim leaves I/O for other work.
 const PASS_BYTES: u64 = 64 << 20;
-/// How many neighbours it takes to be worth one merge.
-const FEW: usize = 4;
+/// Minimum number of neighbours that are merged.
+const MIN_MERGED: usize = 4;
 
-/// Sealed neighbours to be written as one, with the dead of each.
+/// Sealed neighbours to be written as one segment, each with its dead records.
 #[derive(Debug)]
 pub(crate) struct Candidate {
     parts: Vec<(SegmentMeta, Arc<RoaringBitmap>)>,
-    /// About the bytes that the new one takes.
+    /// Estimated bytes of the new segment.
     pub(crate) takes: u64,
 }
 
@@ -35,7 +34,7 @@ impl Candidate {
 
 /// One pass over all topics.
 pub(crate) fn reclaim(core: &Arc<Store>) -> Result<()> {
-    // A round would remove what it does not know.
+    // A round would remove the new files, which no snapshot names yet.
     let _round = core.disk.round.lock();
     let mut left = PASS_BYTES;
     let mut outcome = Ok(());
@@ -45,8 +44,8 @@ pub(crate) fn reclaim(core: &Arc<Store>) -> Result<()> {
             match next(core, topic) {
                 Ok(Some(candidate)) => {
                     left = left.saturating_sub(candidate.bytes().max(1));
-                    if let Err(e) = full_disk::rewrite_or_give(core, topic, &candidate) {
-                        // Another topic's may be smaller.
+                    if let Err(e) = full_disk::rewrite_with_reserve(core, topic, &candidate) {
+                        // The candidate of another topic may be smaller.
                         outcome = Err(e);
                         return;
                     }
@@ -59,14 +58,18 @@ pub(crate) fn reclaim(core: &Arc<Store>) -> Result<()> {
     outcome
 }
 
-/// What is worth writing anew in a topic. The dead of a segment that may be are loaded first.
+/// The next candidate of a topic. Loads the dead records of a segment that may be one.
 fn next(core: &Arc<Store>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
     loop {
         let unknown = {
             let state = topic.state.read();
             let o = &core.options;
             let found = if core.short_of_space() {
-                state.worth_most(core.disk.checkpoints.free_with_reserve()?)
+                let room = core.disk.checkpoints.free_with_reserve()?;
+                match state.worth_most(room) {
+                    Ok(None) => state.worth_most(room + core.wal.unused()),
+                    found => found,
+                }
             } else {
                 state.reclaimable(o.segment_max_events, o.segment_max_bytes)
             };
@@ -102,7 +105,7 @@ pub(crate) fn rewrite(core: &Arc<Store>, topic: &Arc<Topic>, candidate: &Candida
 }
 
 impl crate::topic::State {
-    /// Segments worth writing anew; `Err`: the dead of this segment must be loaded first.
+    /// Segments worth a rewrite. `Err`: the dead records of this segment must be loaded first.
     fn reclaimable(&self, events: u64, bytes: u64) -> std::result::Result<Option<Candidate>, u64> {
         let segs = &self.index.segs;
         let mut at = 0;
@@ -111,7 +114,7 @@ impl crate::topic::State {
                 return self.candidate(at, 1).map(Some);
             }
             let n = self.small_neighbours(at, events, bytes);
-            if n >= FEW {
+            if n >= MIN_MERGED {
                 return self.candidate(at, n).map(Some);
             }
             at += n.max(1);
@@ -127,7 +130,7 @@ impl crate::topic::State {
         })
     }
 
-    /// How many sealed neighbours from `at` on fit one segment.
+    /// How many sealed neighbours from `at` on fit into one segment.
     fn small_neighbours(&self, at: usize, events: u64, bytes: u64) -> usize {
         let (mut span, mut len, mut next) = (0, 0, None);
         self.index.segs[at..]
@@ -143,7 +146,7 @@ impl crate::topic::State {
             .count()
     }
 
-    /// A segment with its dead, those below the floor among them.
+    /// A segment and its dead records, including those below the floor.
     fn part(&self, at: usize) -> std::result::Result<(SegmentMeta, Arc<RoaringBitmap>), u64> {
         let seg = &self.index.segs[at];
         let mut dead = match &seg.dead {

@@ -17,46 +17,50 @@ use crate::topic::{CopyPlan, CopyRun, Install, InstallSegment, Topic};
 use crate::types::api::{Gap, GapReason};
 use crate::types::error::{Error, Result};
 
-/// What rounds know of each other.
+/// The state that rounds share.
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointState {
-    /// Rounds in a row that failed.
+    /// Consecutive rounds that failed.
     failed: u32,
 }
 
-/// Rounds in a row that may fail before checkpoints stop until the next open.
-const PATIENCE: u32 = 2;
-/// Bytes of a log that are read at once while copying.
+/// Consecutive rounds that may fail before checkpoints stop until the next open.
+const MAX_FAILED: u32 = 2;
+/// Maximum bytes of one read of the log.
 const READ: usize = 256 << 10;
-/// Bytes of other topics between two records that are read through.
+/// Maximum bytes of other topics between two records that one read covers.
 const SKIP: u32 = 4 << 10;
 
-/// One round; the number of its snapshot.
+/// Runs one round; returns the number of its snapshot.
 pub(crate) fn checkpoint(core: &Arc<Store>) -> Result<u64> {
     run(core, false)
 }
 
-/// The round that ends a change of the shard count: what lies in files of the layout before is
-/// copied, whatever its shard, before the first write.
+/// Runs the round that ends a change of the shard count: before the first write it copies the records
+/// of every shard from the files of the layout before.
 pub(crate) fn checkpoint_everything(core: &Arc<Store>) -> Result<u64> {
     run(core, true)
 }
 
 fn run(core: &Arc<Store>, everything: bool) -> Result<u64> {
     let mut rounds = core.disk.round.lock();
-    if rounds.failed >= PATIENCE {
+    if rounds.failed >= MAX_FAILED {
         return Err(Error::StorageUnavailable {
             reason: "io",
             detail: "checkpoints have failed repeatedly and stopped until the next open".into(),
         });
     }
     core.check_lock()?;
+    if !core.wal.has_begun() {
+        // The first log file takes the space that is left. Nothing has changed since the open.
+        return Err(core.wal.not_begun().into());
+    }
     let logged = core.wal.counters().bytes;
     let changed = core.replaced.load(Ordering::Relaxed)
         || logged != core.disk.logged_at_round.load(Ordering::Relaxed);
-    // What a full round gives up of the reserve, nobody but the round may take, until it is back.
-    let mut held = None;
-    let written = write(core, everything, &mut held);
+    // The log may not take what the round releases of the reserve, until the reserve is whole again.
+    let mut pause = None;
+    let written = write(core, everything, &mut pause);
     match &written {
         Ok((_, mark, moved)) => {
             core.metrics.checkpoints.add(1);
@@ -66,8 +70,8 @@ fn run(core: &Arc<Store>, everything: bool) -> Result<u64> {
             let before = if changed || *moved { 0 } else { settled.load(Ordering::Relaxed) };
             settled.store(before.saturating_add(1), Ordering::Relaxed);
         }
-        // What a full disk refuses, what finds no descriptor, and a log that failed meanwhile say
-        // nothing of the next round.
+        // A shortage of space or descriptors, and a log that failed meanwhile, are no reason to stop
+        // checkpoints.
         Err(e) if e.is_shortage() || poisoned(e) => {}
         Err(_) => rounds.failed += 1,
     }
@@ -78,7 +82,7 @@ fn run(core: &Arc<Store>, everything: bool) -> Result<u64> {
     });
     let put_off = trimmed.as_ref().is_err_and(Error::is_out_of_descriptors);
     core.disk.put_off.store(put_off, Ordering::Relaxed);
-    if trimmed.is_err() && held.is_some() {
+    if trimmed.is_err() && pause.is_some() {
         core.disk.checkpoints.refill(&core.wal);
     }
     trimmed
@@ -88,29 +92,29 @@ fn poisoned(e: &Error) -> bool {
     matches!(e, Error::StorageUnavailable { reason: "poisoned", .. })
 }
 
-/// Copies, then writes the snapshot: its number, the bytes that its mark took, and whether a full
-/// disk had records moved.
+/// Copies, then writes the snapshot. Returns its number, the bytes of its mark, and whether records
+/// were moved on a full disk.
 fn write(
     core: &Arc<Store>,
     everything: bool,
-    held: &mut Option<AllocationPause>,
+    pause: &mut Option<AllocationPause>,
 ) -> Result<(u64, u64, bool)> {
     let poisoned = PoisonedShards::find(core)?;
     let mut moved = false;
     if everything {
         copy(core, &poisoned, Copied::Everything).map_err(|(e, _)| e)?;
     } else {
-        moved = full_disk::copy_what_fits(core, &poisoned, held)?;
+        moved = full_disk::copy_what_fits(core, &poisoned, pause)?;
     }
     core.replaced.store(false, Ordering::Relaxed);
-    let (n, mark) = snapshot(core, &poisoned)?;
+    let (n, mark) = snapshot(core, &poisoned, pause)?;
     Ok((n, mark, moved))
 }
 
-/// What a round copies.
+/// The records that a round copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copied<'a> {
-    /// All records, of whatever layout, and deletes.
+    /// All records, of every layout, and deletes.
     Everything,
     /// Synced records and deletes.
     Synced,
@@ -120,8 +124,8 @@ pub(crate) enum Copied<'a> {
     Upto(&'a [u64]),
 }
 
-/// Copies what is to be copied, makes it durable, points the topics to it. With an error comes how
-/// many bytes of deletes were to be written.
+/// Copies records, makes the copies durable, points the topics to them. An error comes with the bytes of
+/// deletes that were to be written.
 pub(crate) fn copy(
     core: &Arc<Store>,
     poisoned: &PoisonedShards,
@@ -144,7 +148,7 @@ pub(crate) fn copy(
     };
     core.table.loaded.each(|topic| {
         let shard = core.shard(topic.id());
-        // What memory says of a topic that is closed goes into no file.
+        // The memory of a broken topic may be wrong: it is written to no file.
         let over = failed.is_some() && what != Copied::Deletes || topic.is_broken();
         let ends = matches!(what, Copied::Upto(_)) && topic.state.read().active_is_worth();
         let old = if ends { u64::MAX } else { old };
@@ -186,11 +190,11 @@ pub(crate) fn copy(
     ended.map_err(|e| (e, bytes))
 }
 
-/// Topics that are copied and made durable together. What a copy must remember until then takes
+/// Maximum number of topics that are copied and made durable together. The bookkeeping of a copy takes
 /// more memory than the topic itself.
 const PART: usize = 16_384;
 
-/// A part of the topics that a checkpoint copies.
+/// Some of the topics that a checkpoint copies.
 struct CopyPart {
     round: Round,
     done: Vec<(Arc<Topic>, Install)>,
@@ -201,7 +205,7 @@ impl CopyPart {
         Self { round: Round::new(&core.segments), done: Vec::new() }
     }
 
-    /// Makes it durable and points the topics to it.
+    /// Makes the copies durable and points the topics to them.
     fn end(self, core: &Store) -> Result<()> {
         self.round.sync()?;
         self.done.iter().try_for_each(|(topic, install)| {
@@ -236,7 +240,7 @@ fn copy_topic(
     let (segments, lost) = copier.finish()?;
     install.segments = segments;
     for seq in lost {
-        // Before the install, which takes the record for deleted since it was copied.
+        // Before the install, which takes it for a record that was deleted after the copy.
         topic.damaged(core, Gap { from: seq, to: seq, reason: GapReason::Corrupt });
         core.metrics.corrupt_records.add(1);
     }
@@ -250,7 +254,7 @@ struct Copier<'a> {
     writer: Option<SegmentWriter>,
     segments: Vec<InstallSegment>,
     lost: Vec<u64>,
-    /// What was read of the log.
+    /// Bytes read from the log.
     buf: Vec<u8>,
 }
 
@@ -260,7 +264,7 @@ impl Copier<'_> {
         let mut buf = std::mem::take(&mut self.buf);
         let mut i = 0;
         while i < run.count {
-            let n = stretch(run, i);
+            let n = adjacent(run, i);
             let (first, last) = (&run.entries[i], &run.entries[i + n - 1]);
             let len = (last.off + last.len - first.off) as usize;
             buf.clear();
@@ -292,7 +296,7 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// The writer whose next seq this is; a seq that does not follow ends the segment before.
+    /// The writer for the next seq; seals the segment if the seq does not follow its last one.
     fn writer_at(&mut self, seq: u64) -> Result<&mut SegmentWriter> {
         if self.writer.as_ref().is_some_and(|w| w.next_seq() != seq) {
             self.end(true)?;
@@ -326,7 +330,7 @@ impl Copier<'_> {
         Ok((self.segments, self.lost))
     }
 
-    /// A frame that fails is never copied; its bytes go aside.
+    /// Records a damaged frame, which is never copied, and quarantines its bytes.
     fn damaged(&mut self, run: &CopyRun, off: u32, seq: u64, why: FrameError, bytes: &[u8]) {
         log::error!(
             "topic {:?}: the record {seq} is damaged in the log (shard {}, offset {off}): {why}",
@@ -335,13 +339,13 @@ impl Copier<'_> {
         );
         self.lost.push(seq);
         let name = format!("topic-{}.seq-{seq}.frame", self.topic.id());
-        if let Err(e) = aside(self.core, &name, bytes) {
+        if let Err(e) = quarantine(self.core, &name, bytes) {
             log::warn!("its bytes are not kept: {e}");
         }
     }
 }
 
-fn aside(core: &Store, name: &str, bytes: &[u8]) -> topics_storage::Result<()> {
+fn quarantine(core: &Store, name: &str, bytes: &[u8]) -> topics_storage::Result<()> {
     topics_storage::dir::quarantine(&core.env, &Paths::new(&core.dir), name, bytes)
 }
 
@@ -363,8 +367,8 @@ fn verified<'a>(
     }
 }
 
-/// How many entries from `i` on are read with one call.
-fn stretch(run: &CopyRun, i: usize) -> usize {
+/// How many entries from `i` on are near enough for one read.
+fn adjacent(run: &CopyRun, i: usize) -> usize {
     let first = &run.entries[i];
     let mut end = first.off + first.len;
     let mut n = 1;

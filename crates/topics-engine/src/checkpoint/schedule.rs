@@ -6,25 +6,25 @@ use topics_env::sync::atomic::Ordering;
 
 use super::Store;
 
-/// Between two rounds on a full disk, or without descriptors, at most.
-const HURRY: Duration = Duration::from_secs(1);
-/// Logged bytes that are not worth a round by themselves: a mark of the last one.
+/// Maximum time between two rounds on a full disk, or without descriptors.
+const SHORTAGE_INTERVAL: Duration = Duration::from_secs(1);
+/// Logged bytes that are not worth a round, such as the mark of the last one.
 const CHECKPOINT_MIN: u64 = 1024;
 
 impl Store {
-    /// A round on the timer begins.
+    /// Records that a scheduled round begins.
     pub(crate) fn round_begins(&self) {
         self.last_round.store(self.time.mono_ms(), Ordering::Relaxed);
     }
 
-    /// Looks at the size of the log, and at whether it can go on.
+    /// Checks the size of the log and whether every shard has its next file.
     pub(crate) fn refresh_load(&self) {
         self.refresh_space();
         let full = self.wal.bytes_on_disk() > self.options.wal_max_bytes;
         self.wal_full.store(full, Ordering::Relaxed);
     }
 
-    /// Whether the log took more than it may at the last look.
+    /// Whether the last refresh found the log over its limit.
     pub(crate) fn wal_is_full(&self) -> bool {
         self.wal_full.load(Ordering::Relaxed)
     }
@@ -36,11 +36,11 @@ impl Store {
         let last = self.last_round.load(Ordering::Relaxed);
         let waited = self.time.mono_ms().saturating_sub(last);
         let interval = self.options.checkpoint_interval;
-        // The older of two snapshots says what may go: one round more than there are changes.
+        // Trimming follows the older of two snapshots: one more round than there are changes.
         let settled = self.disk.settled_rounds.load(Ordering::Relaxed) >= 2;
         let put_off = self.disk.put_off.load(Ordering::Relaxed);
         if put_off || (self.short_of_space() && (fresh > 0 || !settled)) {
-            return waited >= interval.min(HURRY).as_millis() as u64;
+            return waited >= interval.min(SHORTAGE_INTERVAL).as_millis() as u64;
         }
         fresh >= self.options.checkpoint_bytes
             || self.resident_bytes() > self.options.memory_bytes

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use topics_storage::StorageError;
 use topics_storage::format::record::{Body, CheckpointMark, Group};
 use topics_storage::snapshot::{ShardSnap, SnapshotBody, SnapshotBuilder};
-use topics_storage::wal::{Batch, Commit, Level, PlacedBatch};
+use topics_storage::wal::{AllocationPause, Batch, Commit, Level, PlacedBatch};
 
 use super::Store;
 use crate::catalog::unloaded::CatalogEntry;
 use crate::ctx::Wait;
 use crate::types::error::{Error, Result};
 
-/// The shards whose log has failed, and what the newest snapshot says of them. What they have in
-/// memory may never have become durable: later snapshots keep their section of the one before.
+/// The shards whose log has failed, and the newest snapshot. Their state in memory may never have become
+/// durable: later snapshots keep their sections of the one before.
 #[derive(Debug, Default)]
 pub(crate) struct PoisonedShards {
     shards: Vec<usize>,
@@ -21,7 +21,7 @@ pub(crate) struct PoisonedShards {
 }
 
 impl PoisonedShards {
-    /// As things are now; an error where no shard is sound, or nothing says what to keep.
+    /// Finds them. An error if every shard is poisoned, or if no snapshot has the sections to keep.
     pub(crate) fn find(core: &Store) -> Result<Self> {
         let mut poisoned = Self::default();
         let mut last = None;
@@ -51,7 +51,7 @@ impl PoisonedShards {
         Ok(poisoned)
     }
 
-    /// Whether nothing of a shard is copied or captured.
+    /// Whether a shard is poisoned: none of it is copied or captured.
     pub(crate) fn has(&self, shard: usize) -> bool {
         self.shards.contains(&shard)
     }
@@ -60,15 +60,19 @@ impl PoisonedShards {
         self.shards.is_empty()
     }
 
-    /// What the snapshot before says of a shard.
+    /// The section of a shard in the snapshot before.
     fn section(&self, shard: usize) -> Option<ShardSnap> {
         self.before.shards.iter().find(|s| s.shard as usize == shard).copied()
     }
 }
 
-/// Captures every topic and writes it down: the number of the snapshot, and the bytes that its
-/// mark took in the log.
-pub(crate) fn snapshot(core: &Arc<Store>, poisoned: &PoisonedShards) -> Result<(u64, u64)> {
+/// Captures every topic and writes the snapshot. Returns its number and the bytes of its mark in the
+/// log.
+pub(crate) fn snapshot(
+    core: &Arc<Store>,
+    poisoned: &PoisonedShards,
+    pause: &mut Option<AllocationPause>,
+) -> Result<(u64, u64)> {
     let shards = core.wal.shards();
     let mut body = SnapshotBody {
         store_id: core.disk.store_id,
@@ -125,7 +129,7 @@ pub(crate) fn snapshot(core: &Arc<Store>, poisoned: &PoisonedShards) -> Result<(
         body.shards[s] = section.ok_or_else(none)?;
     }
     let encoded = draft.finish(&body)?;
-    let n = core.disk.checkpoints.write(&body, encoded, || {
+    let wait = || {
         for (s, lsn) in written.iter().enumerate().filter(|(s, _)| !poisoned.has(*s)) {
             let synced = core.wal.positions(s).synced >= *lsn;
             if !core.env.check("checkpoint.synced", synced) {
@@ -133,18 +137,22 @@ pub(crate) fn snapshot(core: &Arc<Store>, poisoned: &PoisonedShards) -> Result<(
             }
         }
         Ok(())
-    })?;
+    };
+    let on_full = || {
+        pause.get_or_insert_with(|| core.wal.pause_allocation());
+    };
+    let n = core.disk.checkpoints.write(&body, encoded, wait, on_full)?;
     if !poisoned.is_empty() {
         log::warn!(
-            "snapshot {n} says of the shards {:?} what the one before says",
+            "snapshot {n} keeps the sections of the shards {:?} from the one before",
             poisoned.shards
         );
     }
     Ok((n, mark(core, n)))
 }
 
-/// Of topics that are closed until the next open, whose memory may not be what the log says, the
-/// snapshot says what the one before did, and their shards are replayed from there.
+/// Keeps the entries of broken topics from the snapshot before, because their memory may differ from the
+/// log, and moves the replay positions of their shards back to that snapshot.
 fn keep_closed(
     core: &Store,
     ids: &[u64],
@@ -158,7 +166,7 @@ fn keep_closed(
     for id in ids {
         let shard = core.shard(*id);
         let Some(before) = &before else {
-            // Nothing of the log has been given up.
+            // No part of the log has been removed.
             replay[shard] = 0;
             continue;
         };
@@ -175,8 +183,8 @@ fn keep_closed(
     Ok(())
 }
 
-/// Says in the log that a snapshot took effect; `verify` reads it, recovery does not need it. The
-/// bytes that this logs.
+/// Logs that a snapshot took effect: `verify` reads this mark, recovery does not need it. Returns its
+/// bytes.
 fn mark(core: &Arc<Store>, snapshot: u64) -> u64 {
     let mut head = Vec::new();
     CheckpointMark { snapshot }.encode_frame(&mut head, 0, 0, 0);

@@ -1,7 +1,7 @@
-//! Durable consumers: cursors that the engine keeps for readers.
+//! Durable consumers: cursors that the engine stores for readers.
 //!
-//! A stored cursor changes by a `Consumer` frame that says where it is. `at_most_once` makes that
-//! durable before the records are handed out; `at_least_once` after they were dealt with.
+//! A `Consumer` frame sets a stored cursor. `at_most_once` makes it durable before it returns the
+//! records; `at_least_once` stores it after the reader has processed them.
 
 mod nonblocking;
 mod stored;
@@ -18,7 +18,7 @@ use topics_storage::wal::{Level, Ticket};
 use self::stored::{Staged, log, no_consumer, stage_cursor};
 pub(crate) use self::stored::{check_cursor, plan_cursors, unplan_cursors};
 use crate::ctx::Wait;
-use crate::topic::cursors::{Stored, stored};
+use crate::topic::cursors::{Consumers, Stored, stored};
 use crate::topic::events::Ctx;
 use crate::topic::{Life, Topic, read, seek};
 use crate::types::api::{Owner, ReadFrom, ReadRequest};
@@ -29,21 +29,21 @@ use crate::types::error::{Error, Result};
 use crate::types::name;
 use crate::types::wait::{OneShot, ReaderGuard, ReaderLock};
 
-/// Reads after which an automatic commit is logged.
+/// Number of reads after which an automatic commit is logged.
 const EVERY: u32 = 100;
-/// Time after which it is, ms.
+/// Time after which an automatic commit is logged, ms.
 const AFTER_MS: u64 = 1_000;
-/// The longest wait of a read.
+/// Maximum wait of a read.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// What a handle has handed out.
+/// The position of a handle.
 #[derive(Debug)]
 struct Delivered {
     /// Where the next read begins.
     at: u64,
-    /// With automatic commits: up to where records were dealt with, and not stored yet.
+    /// With automatic commits: the last processed seq that is not stored yet.
     done: Option<u64>,
-    /// Reads since that was logged, and when.
+    /// Reads since the last logged commit, and its time (monotonic ms).
     reads: u32,
     logged_at: u64,
 }
@@ -56,7 +56,7 @@ pub struct Consumer {
     mode: ConsumerMode,
     auto_commit: bool,
     delivered: Mutex<Delivered>,
-    /// Batches that were read and did not reach the reader: the next reads hand them out.
+    /// Batches that were read and did not reach the reader: the next reads return them.
     kept: Mutex<VecDeque<ReadBatch>>,
     _owner: Owner,
 }
@@ -67,15 +67,28 @@ impl fmt::Debug for Consumer {
     }
 }
 
-/// The seq before the first record that is kept.
+/// The seq before the first record.
 fn first(core: &Ctx, topic: &Topic) -> Result<u64> {
     let look =
         ReadRequest { from: ReadFrom::Earliest, limit: 0, touch: false, ..ReadRequest::default() };
     Ok(read(core, topic, &look)?.earliest_seq - 1)
 }
 
+/// The creation of a consumer, unless it is known.
+fn creation(
+    name: &str,
+    mode: Option<ConsumerMode>,
+    cursor: u64,
+) -> impl Fn(&mut Consumers) -> Result<Option<record::Consumer>> {
+    let mode = mode.unwrap_or_default() as u8;
+    move |all| {
+        let (name, cursor) = (name.to_owned(), Some(cursor));
+        Ok((!all.is_known(&name)).then_some(record::Consumer { name, mode, cursor }))
+    }
+}
+
 impl Consumer {
-    /// A handle for a consumer, which is created when it is new.
+    /// Opens a handle of a consumer and creates the consumer if it does not exist.
     pub(crate) fn open(
         core: &Arc<Ctx>,
         owner: Owner,
@@ -91,18 +104,12 @@ impl Consumer {
             ConsumerStart::Start => first(core, topic)?,
             ConsumerStart::End => topic.gate.head(),
         };
-        // Given back when the frame is applied, which counts the consumer.
+        // Released after the frame is applied, which counts the consumer.
         let reserved = match stored(topic, consumer) {
             Some(_) => None,
             None => Some(core.consumers.take(1).inspect_err(|_| core.metrics.throttled.add(1))?),
         };
-        log(core, topic, consumer, Some(false), |all| {
-            Ok((!all.0.contains_key(consumer)).then(|| record::Consumer {
-                name: consumer.to_owned(),
-                mode: mode.unwrap_or_default() as u8,
-                cursor: Some(begin),
-            }))
-        })?;
+        log(core, topic, consumer, Some(false), creation(consumer, mode, begin))?;
         drop(reserved);
         let s = stored(topic, consumer).ok_or_else(|| no_consumer(topic, consumer))?;
         if let Some(wanted) = mode.filter(|m| *m != s.mode) {
@@ -191,7 +198,7 @@ impl Consumer {
         reader.lock((!req.fail_if_busy).then_some(until)).ok_or_else(|| self.busy())
     }
 
-    /// The cursor is stored, durably, before anything is handed out.
+    /// Makes the cursor behind the records durable before it returns them.
     fn read_once(&self, req: &ConsumerRead) -> Result<ReadBatch> {
         let (batch, staged) = self.take(req, Wait::Bounded)?;
         if let Some(ticket) = staged {
@@ -200,7 +207,8 @@ impl Consumer {
         Ok(batch)
     }
 
-    /// Reads from the stored cursor on and stages the one behind, whose sync must be waited for.
+    /// Reads from the stored cursor on and stages the cursor behind the records. The caller waits for its
+    /// sync.
     fn take(&self, req: &ConsumerRead, wait: Wait) -> Result<(ReadBatch, Option<Ticket>)> {
         let from = self.stored()?.cursor;
         let batch = self.fetch(from, req)?;
@@ -213,7 +221,7 @@ impl Consumer {
                 return Err(no_consumer(&self.topic, &self.name));
             };
             if s.planned != from {
-                // A seek came between: what was read is not handed out.
+                // After a concurrent seek these records are not returned.
                 return Err(self.busy());
             }
             let (name, cursor) = (self.name.to_string(), Some(to));
@@ -234,7 +242,7 @@ impl Consumer {
     fn read_again(&self, req: &ConsumerRead) -> Result<ReadBatch> {
         let mut d = self.delivered.lock();
         if req.checkpoint && self.auto_commit {
-            // What the read before handed out is dealt with.
+            // The reader has processed the records of the read before.
             d.done = Some(d.at);
             self.commit_due(&mut d)?;
         }
@@ -251,7 +259,7 @@ impl Consumer {
         let due = d.reads >= EVERY || now.saturating_sub(d.logged_at) >= AFTER_MS;
         if let Some(done) = d.done.filter(|_| due) {
             match self.store(done, None) {
-                // Stored by one of the next reads, when it need not be waited for.
+                // One of the next reads stores it, when it can do so without waiting.
                 Err(Error::Throttled { .. }) => return Ok(()),
                 stored => stored?,
             }
@@ -276,7 +284,7 @@ impl Consumer {
         Ok(batch)
     }
 
-    /// Stores a cursor that is further on; one that is not changes nothing (I8).
+    /// Stores a cursor above the stored one; any other changes nothing (I8).
     pub fn commit(&self, seq: u64) -> Result<()> {
         self.stored()?;
         let head = self.topic.gate.head();
@@ -293,7 +301,7 @@ impl Consumer {
             let Some(s) = all.0.get(&self.name) else {
                 return Err(no_consumer(&self.topic, &self.name));
             };
-            // I8: a cursor never goes back unasked.
+            // I8: only a seek moves a cursor back.
             Ok((seq > s.planned).then(|| record::Consumer {
                 name: self.name.to_string(),
                 mode,
@@ -302,7 +310,7 @@ impl Consumer {
         })
     }
 
-    /// Sets the cursor, forwards or back; this handle goes on from there.
+    /// Sets the cursor, forwards or back; this handle continues there.
     pub fn seek(&self, to: SeekTo) -> Result<u64> {
         self.stored()?;
         let head = self.topic.gate.head();
@@ -345,8 +353,8 @@ impl Consumer {
 }
 
 impl Drop for Consumer {
-    /// What was dealt with by automatic commits is stored, as far as that needs no waiting. The
-    /// last batch is not: whether it was dealt with is not known.
+    /// Stores the cursor of automatic commits, if that needs no waiting. It excludes the last batch, because
+    /// the reader may not have processed it.
     fn drop(&mut self) {
         self.release_kept();
         let done = self.delivered.get_mut().done.take();
@@ -419,7 +427,7 @@ impl Topic {
     }
 }
 
-/// Deletes a consumer; false when there was none.
+/// Deletes a consumer; returns false if there was none.
 pub(crate) fn delete_consumer(core: &Arc<Ctx>, topic: &Arc<Topic>, consumer: &str) -> Result<bool> {
     topic.check_sound()?;
     let Some(s) = stored(topic, consumer) else { return Ok(false) };

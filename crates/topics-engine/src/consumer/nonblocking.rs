@@ -1,4 +1,4 @@
-//! Reads for event loops: they wait for nothing, and what does not reach its reader is kept.
+//! Reads for event loops: they never block, and batches that do not reach the reader are kept.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::types::consumer::{ConsumerMode, ConsumerRead};
 use crate::types::error::{Error, Result};
 
 impl Consumer {
-    /// Looks once for records; `done` is called once, from here or, in `at_most_once`, when the
-    /// cursor behind them is synced. Waits for nothing: another reader is `ConsumerBusy`; a cursor
-    /// that cannot be staged now, for want of staging room or because a verb has the topic alone,
-    /// is `Throttled` and nothing is handed out.
+    /// Reads without waiting. Calls `done` once: in this call or, with `at_most_once`, when the cursor behind
+    /// the records is synced. Returns `ConsumerBusy` while another reader has the cursor, and `Throttled`
+    /// while the cursor cannot be staged, because no staging permit is free or a verb has exclusive access
+    /// to the topic.
     pub fn read_async(&self, req: &ConsumerRead, done: Completion<ReadBatch>) {
         if self.mode == ConsumerMode::AtLeastOnce {
             return done(self.read(&ConsumerRead { wait: Duration::ZERO, ..req.clone() }));
@@ -35,45 +35,45 @@ impl Consumer {
             Ok((batch, Some((ticket, reader)))) => (batch, ticket, reader),
         };
         let synced = move |outcome: topics_storage::Result<()>| {
-            // The next reader begins behind this one, whoever that is.
+            // The next reader begins behind these records.
             drop(reader);
             done(outcome.map(|()| batch).map_err(Error::from));
         };
         self.core.wal.notify(ticket, Level::Synced, Box::new(synced));
     }
 
-    /// Has `call` called once, when no reader of `at_most_once` has its turn. Another may be
-    /// faster then.
+    /// Calls `call` once, when no reader of `at_most_once` holds the cursor. Another reader may take it
+    /// first.
     pub fn on_turn(&self, call: impl FnOnce() + Send + 'static) -> Result<()> {
         self.stored()?.reader.on_release(Box::new(call));
         Ok(())
     }
 
-    /// Has `call` called once, when there is something after `seq`, the topic goes or the engine
-    /// closes. The returned id withdraws it.
+    /// Calls `call` once, when the head is above `seq`, the topic is deleted or the engine is closed. The
+    /// returned id cancels it.
     pub fn on_more(&self, seq: u64, call: impl FnOnce() + Send + 'static) -> u64 {
         let id = self.topic.gate.on_head(seq, Box::new(call));
-        // A topic that went, or an engine that closed, before the entry was there wakes nobody.
+        // A delete or a close before the registration has woken no waiter.
         if self.topic.life() == Life::Dead || self.core.check_open().is_err() {
             self.topic.gate.release();
         }
         id
     }
 
-    /// Withdraws an [`Self::on_more`] that has not fired.
+    /// Cancels an [`Self::on_more`] that has not fired.
     pub fn cancel_more(&self, id: u64) {
         self.topic.gate.cancel(id);
     }
 
-    /// Takes back a batch that did not reach the reader: the next read of this handle hands it
-    /// out, before anything else. A seek lets go of it, and so does the end of the handle.
+    /// Keeps a batch that did not reach the reader: the next read of this handle returns it first. A seek
+    /// and the drop of the handle discard it.
     pub fn release(&self, batch: ReadBatch) {
         if !batch.is_empty() || batch.tombstone.is_some() {
             self.kept.lock().push_back(batch);
         }
     }
 
-    /// What was given back.
+    /// The oldest kept batch.
     pub(crate) fn kept(&self, req: &ConsumerRead) -> Option<ReadBatch> {
         let mut kept = self.kept.lock();
         if req.checkpoint { kept.pop_front() } else { kept.front().cloned() }
@@ -81,7 +81,7 @@ impl Consumer {
 }
 
 impl Consumer {
-    /// Batches that are given up with the handle: of `at_most_once` nobody will see them.
+    /// Discards the kept batches: with `at_most_once` no reader gets their records.
     pub(crate) fn release_kept(&mut self) {
         let kept = self.kept.get_mut();
         let lost: usize = kept.drain(..).map(|b| b.len()).sum();

@@ -1,4 +1,4 @@
-//! Logging stored cursors: the frames that move them, and what waits for these.
+//! Logs stored cursors: stages the frames that move them and waits for their commit.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::topic::write::control::stage_with;
 use crate::topic::write::pending_batch::{Frames, Undo};
 use crate::types::error::{Error, Result};
 
-/// What became of a decision about a cursor.
+/// The outcome of a decision about a cursor.
 pub(crate) enum Staged {
     /// Its frame is staged; the level of the topic's class.
     Frame(Ticket, Level),
-    /// There is nothing to be done: the cursor is where it is wanted, or a batch that is staged moves
-    /// it there. The topic's newest batch in the latter case, and the level of its class.
+    /// No frame was needed: the cursor has the wanted position, or a staged batch moves it there. In the
+    /// latter case the topic's newest batch, and the level of its class.
     Nothing(Option<(Ticket, Level)>),
 }
 
@@ -36,11 +36,10 @@ pub(crate) fn stage_cursor(
         let mut state = topic.state.write();
         let all = state.consumers.get_or_insert_default();
         let Some(body) = decide(all)? else {
-            let is_on_its_way = all.0.get(name).is_some_and(|s| s.planned != s.cursor);
-            covered = a.last.filter(|_| is_on_its_way);
+            covered = a.last.filter(|_| all.is_planned(name));
             return Ok(None);
         };
-        let undo = match body.cursor.and_then(|to| all.plan(name, to)) {
+        let undo = match body.cursor.map(|to| all.plan(name, to)) {
             Some(cursor) => {
                 planned = Some(cursor.clone());
                 Undo::Cursor(cursor)
@@ -55,7 +54,7 @@ pub(crate) fn stage_cursor(
         Ok(Some((ticket, level))) => Ok(Staged::Frame(ticket, level)),
         Ok(None) => Ok(Staged::Nothing(covered)),
         Err(e) => {
-            // It was not staged: what was staged before it is still on its way (I8).
+            // It was not staged; earlier staged frames are still pending (I8).
             if let (Some(planned), Some(all)) = (planned, &mut topic.state.write().consumers) {
                 all.undo(&planned);
             }
@@ -64,8 +63,8 @@ pub(crate) fn stage_cursor(
     }
 }
 
-/// The same, and waits for it: durable if `Some(true)`, with `Some(false)` as the topic's class
-/// demands. `None` waits for nothing, neither for the topic nor for staging room nor for a write.
+/// Stages a frame and waits: with `Some(true)` until it is durable, with `Some(false)` as the topic's
+/// class requires. `None` never waits, neither for the topic nor for a staging permit nor for a write.
 pub(crate) fn log(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
@@ -82,7 +81,7 @@ pub(crate) fn log(
         return Ok(());
     };
     let (ticket, level) = match staged {
-        // What covers a cursor may still fail, or be lost.
+        // The batch that moves the cursor may still fail.
         Staged::Frame(ticket, level) | Staged::Nothing(Some((ticket, level))) => (ticket, level),
         Staged::Nothing(None) => {
             if durable {
@@ -94,7 +93,7 @@ pub(crate) fn log(
     core.wait(ticket, if durable { Level::Synced } else { level })
 }
 
-/// Refuses a commit of a cursor that cannot be made.
+/// Refuses a commit for an unknown consumer or above the head.
 pub(crate) fn check_cursor(topic: &Topic, name: &str, seq: u64) -> Result<()> {
     stored(topic, name).ok_or_else(|| no_consumer(topic, name))?;
     let head = topic.gate.head();
@@ -105,9 +104,9 @@ pub(crate) fn check_cursor(topic: &Topic, name: &str, seq: u64) -> Result<()> {
     Ok(())
 }
 
-/// The frames that move cursors forwards (I8: none goes back). The caller has the topic alone and
-/// stages them: nothing of it is on its way, so what counts is where the cursors are, not where an
-/// attempt before this one would have moved them.
+/// The frames that move cursors forwards (I8). The caller has exclusive access to the topic and stages
+/// them: no batch of the topic is pending, so the stored cursors count, not the planned ones of a failed
+/// attempt.
 pub(crate) fn plan_cursors(topic: &Topic, cursors: &[(String, u64)]) -> Vec<record::Consumer> {
     let mut frames = Vec::new();
     if cursors.is_empty() {
@@ -124,7 +123,8 @@ pub(crate) fn plan_cursors(topic: &Topic, cursors: &[(String, u64)]) -> Vec<reco
     frames
 }
 
-/// What [`plan_cursors`] planned was not staged, or not logged. The caller still has the topic alone.
+/// Reverts [`plan_cursors`] after the frames were not staged or not logged. The caller still has exclusive
+/// access to the topic.
 pub(crate) fn unplan_cursors(topic: &Topic, cursors: &[(String, u64)]) {
     if let Some(all) = &mut topic.state.write().consumers {
         for (name, _) in cursors {

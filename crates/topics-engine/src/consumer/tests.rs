@@ -4,6 +4,8 @@ use crate::topic::cursors::{Consumers, decode, encode};
 use std::sync::Arc;
 use std::time::Duration;
 
+use topics_env::sim::{CallKind, FaultKind};
+
 use super::*;
 use crate::topic::tests::*;
 use crate::types::api::Durability;
@@ -349,4 +351,27 @@ fn a_page_of_consumers_is_by_name() {
     assert_eq!((one.name.as_str(), one.lag), ("b.2", 2));
     let refused = w.engine().consumer_info("t", "x").unwrap_err();
     assert_eq!(refused.code(), "consumer_not_found");
+}
+
+#[test]
+fn concurrent_opens_of_a_new_consumer_log_one_creation() {
+    let w = world();
+    let topic = w.engine().find("t").unwrap();
+    let stage = |name, mode| {
+        stage_cursor(w.engine().core(), &topic, name, Wait::No, creation(name, mode, 0)).unwrap()
+    };
+    assert!(matches!(stage("c", None), Staged::Frame(..)));
+    assert!(matches!(stage("c", ONCE), Staged::Nothing(Some(_))), "it waits for the first");
+    w.engine().drive();
+    assert_eq!(open(&w, "c", None).mode(), ConsumerMode::AtLeastOnce);
+    let other = w.engine().consumer("t", "c", ONCE, ConsumerStart::Start, false).unwrap_err();
+    assert_eq!(other.code(), "topic_exists_incompatible");
+    // A creation that failed is not waited for.
+    w.fs.fail_nth(CallKind::Write, 1, FaultKind::ENOSPC);
+    assert!(matches!(stage("d", None), Staged::Frame(..)));
+    w.engine().drive();
+    w.engine().sync().unwrap();
+    w.fs.clear_faults();
+    assert!(stored(&topic, "d").is_none());
+    assert_eq!(open(&w, "d", ONCE).mode(), ConsumerMode::AtMostOnce);
 }

@@ -1,4 +1,4 @@
-//! What happens without being asked: expiry, idle reservations, forgetting keys, giving space back.
+//! Background maintenance: expiry, idle reservations, expired idempotency keys, reclaim.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use crate::topic::{self, Topic};
 use crate::txn;
 use crate::types::error::{Error, Result};
 
-/// Between two sweeps of all topics; with the time a sweep takes, below 10 s.
+/// Time between two sweeps of all topics; with the duration of a sweep, below 10 s.
 const SWEEP_MS: u64 = 5_000;
-/// How long a topic is not written to before its reservation is lowered.
+/// How long a topic is idle before its reservation is lowered.
 const IDLE_MS: u64 = 60_000;
 
-/// One pass: cheap when nothing is due.
+/// One pass of maintenance: cheap if nothing is due.
 pub(crate) fn tick(core: &Arc<Core>) -> Result<()> {
     core.check_open()?;
     if !core.options.background {
         core.queues.claim_waiters.pass(&core.queues);
     }
     core.refresh_load();
-    // A step of the wall clock is noticed soon, whether or not anything asks for the time.
+    // Detects a step of the wall clock even if no caller asks for the time.
     core.time.steady();
     core.deliverer.delivery.tick(&core.deliverer);
     let now = core.time.mono_ms();
@@ -43,7 +43,7 @@ pub(crate) fn tick(core: &Arc<Core>) -> Result<()> {
     swept.and(passed).and(reclaimed)
 }
 
-/// Looks at every topic. What fails for one does not keep the others from their turn.
+/// Sweeps every topic, also after an error of one.
 fn sweep(core: &Arc<Core>) -> Result<()> {
     let mut first = Ok(());
     core.table.loaded.each(|t| {
@@ -74,7 +74,7 @@ fn one(core: &Arc<Core>, t: &Arc<Topic>) -> Result<()> {
 }
 
 impl Topic {
-    /// Lets go of what a topic at rest does not need.
+    /// Frees the memory that an idle topic does not need.
     fn rest(&self, core: &Core) {
         let keys = {
             let state = self.state.read();
@@ -93,7 +93,7 @@ impl Topic {
     }
 }
 
-/// Lowers every reservation and gives unused ids back, for a clean close.
+/// Lowers every reservation and releases unused ids, for a clean close.
 pub(crate) fn lower_all(core: &Arc<Core>) -> Result<()> {
     let mut first = Ok(());
     core.table.loaded.each(|t| {
@@ -109,10 +109,10 @@ pub(crate) fn lower_all(core: &Arc<Core>) -> Result<()> {
     first.and_then(|()| core.ids.lower(core))
 }
 
-/// Between two looks at what is due.
+/// Time between two passes.
 const PASS: Duration = Duration::from_millis(200);
 
-/// The thread of an engine that is not driven by its owner.
+/// The maintenance thread.
 #[derive(Debug, Default)]
 pub(crate) struct Background {
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -149,7 +149,7 @@ impl Core {
         Ok(())
     }
 
-    /// Stops it and waits for the pass that it may be in.
+    /// Stops the thread and waits for the pass in progress.
     pub(crate) fn stop_background(&self) {
         *self.background.stop.0.lock() = true;
         self.background.stop.1.notify_all();

@@ -7,8 +7,8 @@ use super::core::Core;
 use crate::checkpoint::round::checkpoint;
 use crate::types::error::{Error, Result};
 
-/// Closes an engine: nothing more is staged, every waiter is woken. When it returns nothing is open
-/// and no thread runs, also where the caller still has handles of the engine.
+/// Closes an engine: refuses further batches and wakes every waiter. When it returns no file is open and
+/// no thread runs, even if the caller still has handles of the engine.
 pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     if !core.begin_close() {
         return Ok(());
@@ -21,14 +21,14 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);
     core.wal.release_files();
     core.segments.close();
-    // From here on nothing is written, also through handles that are still referenced.
+    // From here on no handle can write.
     drop(core.lock.lock().take());
     core.env.fs.release();
     outcome.and(shortage_is_no_failure(closed, "the log is not marked as closed"))
 }
 
-/// Nothing reserved stays, everything is durable, and two snapshots leave no log but the newest
-/// file to be read; without room or descriptors for these the next open reads more of the log.
+/// Lowers the reservations, syncs, and writes two snapshots, so that the next open reads only the newest
+/// log file. Without space or descriptors for these the next open reads more of the log.
 fn close_clean(core: &Arc<Core>) -> Result<()> {
     shortage_is_no_failure(background::lower_all(core), "reserved seqs are not given back")?;
     for shard in 0..core.wal.shards() {
@@ -43,8 +43,8 @@ fn close_clean(core: &Arc<Core>) -> Result<()> {
     Ok(())
 }
 
-/// What a close does for the next open is not owed: without space or descriptors it is left undone,
-/// and everything that was acked is durable all the same.
+/// Ignores a shortage of space or descriptors: the step only makes the next open faster, and all acked
+/// records are durable without it.
 fn shortage_is_no_failure(done: Result<()>, left: &str) -> Result<()> {
     match done {
         Err(e) if e.is_shortage() => {

@@ -1,4 +1,4 @@
-//! An open engine: the subsystems, and what all of them come to.
+//! An open engine: its subsystems and its metrics.
 
 use std::fmt;
 use std::ops::Deref;
@@ -22,12 +22,12 @@ pub(crate) struct Core {
     pub transactions: Arc<Transactions>,
     pub deliverer: Arc<Deliverer>,
     pub host: Arc<Host>,
-    /// When the last sweep of all topics was, on the monotonic clock.
+    /// When the last sweep of all topics began (monotonic ms).
     pub last_sweep: AtomicU64,
     pub background: Background,
 }
 
-/// An engine has what its store has.
+/// Gives access to the layer below.
 impl Deref for Core {
     type Target = Arc<Store>;
     fn deref(&self) -> &Arc<Store> {
@@ -55,7 +55,7 @@ impl Drop for Core {
 }
 
 impl Core {
-    /// The subsystems over a store; `host` is what recovery applied frames to.
+    /// The subsystems over a store; recovery has applied frames to `host`.
     pub(crate) fn new(store: Arc<Store>, host: Arc<Host>) -> Arc<Self> {
         let queues = Queues::new(store.clone(), host.claim_waiters.clone());
         host.serve_queues(&queues);
@@ -70,12 +70,12 @@ impl Core {
         })
     }
 
-    /// What a handle keeps, so that the engine stays open for it.
+    /// A reference that keeps the engine open for a handle.
     pub(crate) fn owner(self: &Arc<Self>) -> Owner {
         self.clone()
     }
 
-    /// What the engine counts.
+    /// A snapshot of all metrics.
     pub(crate) fn metrics_snapshot(&self) -> MetricsSnapshot {
         let (watch_streams, watch_sessions, ready_topics, pressure_ppm) =
             self.deliverer.delivery.gauges();

@@ -1,4 +1,4 @@
-//! What the log says beside the topics, and who hears of their changes.
+//! The state in the log beside the topics, and the observer of all topics.
 
 use std::sync::Arc;
 use std::sync::{OnceLock, Weak};
@@ -22,8 +22,8 @@ use crate::types::error::{Error, Result};
 use crate::types::options::Options;
 use crate::types::quota::Quota;
 
-/// The state that frames change beside the topics'. It needs no log: recovery applies frames to it
-/// before there is one.
+/// The state that frames change, except that of topics. Recovery applies frames to it before there is a
+/// log.
 pub(crate) struct Host {
     pub table: Arc<TopicTable>,
     pub ids: Arc<Ids>,
@@ -54,9 +54,9 @@ impl Host {
         })
     }
 
-    /// From here on jobs that expire can be moved to their dead-letter topics.
+    /// Enables the move of expired jobs to their dead-letter topics.
     pub(crate) fn serve_queues(&self, queues: &Arc<Queues>) {
-        // Called once, by the engine that is made of this.
+        // Called once.
         let _ = self.queues.set(Arc::downgrade(queues));
     }
 

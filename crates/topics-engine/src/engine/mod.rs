@@ -109,7 +109,7 @@ impl Engine {
     /// Topics in name order after `after`, with `prefix`; at most `limit`.
     pub fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicSummary> {
         let topics = self.core.list(prefix, after, limit);
-        // What sleeps was read once: an entry cannot fail to be read again.
+        // The entry of an unloaded topic was decoded before: it cannot fail now.
         topics.iter().filter_map(|t| summary(&self.core, t).ok()).collect()
     }
 
@@ -140,7 +140,7 @@ impl Engine {
     pub fn on_head(&self, topic: &str, seq: u64, done: Box<dyn FnOnce() + Send>) -> Result<u64> {
         let topic = self.find(topic)?;
         let id = topic.gate.on_head(seq, done);
-        // A topic that went, or an engine that closed, before the entry was there wakes nobody.
+        // A delete or a close before the registration has woken no waiter.
         if topic.life() == Life::Dead || self.core.check_open().is_err() {
             topic.gate.release();
         }

@@ -53,7 +53,7 @@ fn recover(
     let pid = std::process::id();
     let mut opening = Opening::begin(env.clone(), paths.clone(), pid, wal_options(&options), mode)
         .map_err(|e| at(dir, e))?;
-    // The files of a topic that is asleep are looked at later; `salvage` looks at all of them.
+    // The files of unloaded topics are checked later; `salvage` checks all of them.
     let closed = opening.closed() && mode == Mode::Strict;
     let topics = opening.take_topics();
     let segments = Segments::new(
@@ -76,14 +76,14 @@ fn recover(
     let opened = opening.finish(&lost)?;
     let core = start((base, host), paths, segments, opened, closed)?;
     core.ids.recovered();
-    // Before the first write the newest snapshot is one of the layout in force, whatever of the log
-    // was replayed; also when an earlier open changed the layout and got no further.
+    // Before the first write the newest snapshot must be one of the current layout, whatever was
+    // replayed, and even if an earlier open changed the layout and was killed.
     let mut layouts = snapshot_layout.into_iter().chain(replay.oldest_layout);
     if layouts.any(|l| l != core.layout) {
         let moved = round::checkpoint_everything(&core);
         if let Err(Error::StorageUnavailable { reason: "io", detail }) = moved {
-            // A segment that is written on tells what went wrong with it before this open; then it
-            // is written anew.
+            // A reopened segment may report a write error of the time before this open; the second
+            // attempt writes a new one.
             log::warn!("the change of the number of shards is tried again: {detail}");
             round::checkpoint_everything(&core)?;
         } else {
@@ -100,17 +100,19 @@ fn recover(
     core.deliverer.delivery.resume(&core.deliverer)?;
     queue::finish(&core.queues);
     core.table.loaded.each(|t| queue::announce_again(&core.queues, t));
-    core.disk.checkpoints.refill(&core.wal);
+    if core.wal.has_begun() {
+        core.disk.checkpoints.refill(&core.wal);
+    }
     if repaired {
-        settle_repair(&core)?;
+        checkpoint_repair(&core)?;
     }
     core.start_background()?;
     Ok(core)
 }
 
-/// Ends a recovery that gave something up: from here on no snapshot names what is lost, so that the
-/// next open, a strict one too, finds nothing wrong.
-fn settle_repair(core: &Arc<Core>) -> Result<()> {
+/// Ends a recovery that declared data lost: writes snapshots that no longer name it, so that the next
+/// open succeeds in strict mode too.
+fn checkpoint_repair(core: &Arc<Core>) -> Result<()> {
     for _ in 0..2 {
         match round::checkpoint(core) {
             Err(e) if e.is_shortage() => {
@@ -123,8 +125,7 @@ fn settle_repair(core: &Arc<Core>) -> Result<()> {
     Ok(())
 }
 
-/// Opens what a directory holds over files that stay as they are: what recovery writes is only
-/// in memory.
+/// Opens a directory without changing its files: recovery writes to memory only.
 pub(crate) fn open_read_only(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> {
     if topics_storage::dir::Store::read(&env, &Paths::new(dir))?.is_none() {
         let text = format!("{} is no data directory", dir.display());
@@ -136,15 +137,15 @@ pub(crate) fn open_read_only(env: Env, dir: &Path, options: Options) -> Result<A
     Ok(core)
 }
 
-/// The directory whatever the process makes its working directory later: files are made, and the
-/// lock file is looked at, by their paths for as long as it is open.
+/// The absolute path, which stays valid if the process changes its working directory: files are created,
+/// and the lock file is checked, by path.
 fn absolute(dir: &Path) -> Result<PathBuf> {
     std::path::absolute(dir).map_err(|e| {
         Error::InvalidRequest(format!("the data directory {:?}: {e}", dir.display().to_string()))
     })
 }
 
-/// What frames are applied to, and what that shares with it.
+/// The state that frames are applied to, and the context of its topics.
 fn base(
     env: Env,
     dir: &Path,
@@ -179,18 +180,18 @@ fn start(
     Ok(Core::new(Store::new(catalog, checkpoints, store.id, outside), host))
 }
 
-/// What `salvage` would give up.
+/// The data that `salvage` would declare lost.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// Ranges of the logs.
     pub losses: Vec<Loss>,
     /// The gaps of the topics, each with the topic's name.
     pub gaps: Vec<(String, Gap)>,
-    /// Files that would be made again from others, or from what is left of them.
+    /// Files that would be rebuilt from others, or from their undamaged part.
     pub files: Vec<Problem>,
 }
 
-/// Says what `salvage` would give up.
+/// Finds the data that `salvage` would declare lost.
 pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<Plan> {
     let (paths, wal) = (Paths::new(dir), wal_options(&options));
     let mut opening = Opening::inspect(env.clone(), paths.clone(), std::process::id(), wal)
@@ -219,7 +220,7 @@ pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<Plan> {
     })
 }
 
-/// A held lock, with the directory that it is of.
+/// Adds the directory to the error of a locked directory.
 fn at(dir: &Path, e: StorageError) -> Error {
     match e {
         StorageError::Locked { pid, url } => {

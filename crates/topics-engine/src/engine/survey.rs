@@ -1,4 +1,4 @@
-//! Looking at all topics at once: sums for whoever watches over the engine, and the gauges of some.
+//! The survey: sums over all topics, and the gauges of some, for monitoring.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::Result;
 use crate::types::queue::QueueState;
 
-/// What all topics come to. Nothing is read from files, and no waiter is woken: counts of what has
-/// expired and was not swept yet are included.
+/// Sums over all topics. The survey reads no file and wakes no waiter: its counts include expired records
+/// that were not swept yet.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
     /// Topics by durability class, in the order of [`crate::Durability`].

@@ -1,4 +1,4 @@
-//! What a router is, and its bytes.
+//! The definition of a router, and its encoding.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use crate::types::error::{Error, Result};
 /// The version of the options in a RouterCreate frame, and of the routers in a snapshot.
 const VERSION: u8 = 1;
 
-/// What a destination is promised.
+/// The delivery guarantee of a destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Guarantee {
-    /// Every record is copied once at least.
+    /// Every record is copied at least once.
     #[default]
     AtLeastOnce,
-    /// Once; the copy names its origin in `meta._topics_router`.
+    /// Every record is copied exactly once; the copy names its origin in `meta._topics_router`.
     ExactlyOnce,
 }
 
-/// What a router is asked to be.
+/// The requested definition of a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouterRequest {
-    /// The topic that is copied from.
+    /// The topic whose records are copied.
     pub source: String,
-    /// The topic that is copied to.
+    /// The topic that gets the copies.
     pub dest: String,
     /// Copies keep their node.
     pub preserve_node: bool,
@@ -35,11 +35,11 @@ pub struct RouterRequest {
     pub create_dest: bool,
     /// Allows a directed cycle; a copy then ends after [`MAX_HOPS`] of such routers.
     pub allow_cycle: bool,
-    /// What the destination is promised.
+    /// The delivery guarantee.
     pub guarantee: Guarantee,
 }
 
-/// How many routers that allow cycles a record passes.
+/// Maximum number of routers with `allow_cycle` that copy a record in turn.
 pub(crate) const MAX_HOPS: u32 = 16;
 
 impl Default for RouterRequest {
@@ -57,18 +57,18 @@ impl Default for RouterRequest {
     }
 }
 
-/// A router as it is.
+/// The state of a router.
 #[derive(Clone, Debug)]
 pub struct RouterInfo {
     /// Its name.
     pub router: String,
-    /// What it was asked to be.
+    /// Its definition.
     pub request: RouterRequest,
     /// Copies made since the engine opened.
     pub forwarded_total: u64,
-    /// Source records that it has yet to look at.
+    /// Source records that it has not processed.
     pub lag: u64,
-    /// What it waits for: the error of its last attempt.
+    /// The error of its last attempt, after which it retries.
     pub stopped_by: Option<Error>,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct Definition {
     pub source: End,
     pub dest: End,
     pub request: RouterRequest,
-    /// The source's head when the router was made.
+    /// The source's head when the router was created.
     pub start: u64,
 }
 
@@ -168,7 +168,7 @@ impl Definition {
         out
     }
 
-    /// Reads what [`Self::encode`] wrote. Anything else is an error.
+    /// Decodes the output of [`Self::encode`]. All other bytes are an error.
     pub(crate) fn decode(name: &str, id: u64, options: &[u8]) -> Result<Self> {
         let what = "a router's options";
         let mut r = Reader(options);
@@ -205,7 +205,7 @@ impl Definition {
     }
 }
 
-/// The routers in a snapshot: each definition with its cursor.
+/// Encodes the routers of a snapshot: each definition with its cursor.
 pub(crate) fn encode_all(all: &[(Arc<Definition>, u64)]) -> Vec<u8> {
     let mut out = vec![VERSION];
     long(&mut out, all.len() as u64);
@@ -218,7 +218,7 @@ pub(crate) fn encode_all(all: &[(Arc<Definition>, u64)]) -> Vec<u8> {
     out
 }
 
-/// Reads what [`encode_all`] wrote.
+/// Decodes the output of [`encode_all`].
 pub(crate) fn decode_all(bytes: &[u8]) -> Result<Vec<(Definition, u64)>> {
     let what = "the routers of a snapshot";
     let mut r = Reader(bytes);

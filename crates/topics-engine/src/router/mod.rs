@@ -1,16 +1,16 @@
-//! Routers: what is written to one topic is copied to another, asynchronously.
+//! Routers copy the records of one topic to another, asynchronously.
 //!
-//! | part | does |
+//! | module | purpose |
 //! |---|---|
-//! | `define` | what a router is; its bytes in the log and in the snapshot |
-//! | `registry` | which routers there are; their logged cursors |
-//! | `verbs` | create, delete, look |
-//! | `run` | copies, on the workers of the delivery |
-//! | `copy` | the copy of a record |
+//! | `define` | the definition of a router, and its bytes in the log and in the snapshot |
+//! | `registry` | the routers of an engine and their logged cursors |
+//! | `verbs` | create, delete, get, list |
+//! | `run` | copies records, on the delivery workers |
+//! | `copy` | the copy of one record |
 //!
 //! A run of copies is one batch in the destination's log: a `Forward` frame, which is the router's
-//! cursor, and the copies. So both are there after a crash, or neither (I7), and the copies have
-//! their seqs and times, and their place among direct writes and deletes, by the log.
+//! cursor, and the copies. After a crash the log has both or neither (I7). The log also determines the
+//! seqs and times of the copies and their order among direct writes and deletes.
 
 mod copy;
 mod define;

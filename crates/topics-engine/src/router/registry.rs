@@ -1,4 +1,4 @@
-//! Which routers there are.
+//! The registry of routers.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -26,9 +26,9 @@ pub(crate) struct Routers {
     /// Logged cursors by router id: a Forward may be replayed before its router.
     cursors: Mutex<HashMap<u64, u64>>,
     len: AtomicUsize,
-    /// Recovery is done: routers run.
+    /// Set after recovery: routers run.
     running: AtomicBool,
-    /// Held to decide about routers.
+    /// Locked while a verb decides about routers.
     pub(crate) deciding: Mutex<()>,
 }
 
@@ -51,8 +51,7 @@ impl Routers {
         self.len.load(Ordering::SeqCst)
     }
 
-    /// A router was created or updated. The newer of two with one name has it. Returns the source to
-    /// wire.
+    /// Adds or updates a router. Of two with one name the newer one is kept. Returns the source to wire.
     pub(crate) fn put(&self, ids: &Ids, definition: Definition) -> Option<u64> {
         let (name, source) = (definition.name.clone(), definition.source.topic_id);
         let id = definition.id;
@@ -74,14 +73,14 @@ impl Routers {
         Some(source)
     }
 
-    /// A router was deleted. Returns the sources to wire.
+    /// Removes a deleted router. Returns the sources to wire.
     pub(crate) fn take(&self, id: u64) -> Vec<u64> {
         let sources = self.remove(|d| d.id == id);
         self.cursors.lock().remove(&id);
         sources
     }
 
-    /// A topic was deleted: its routers go with it. Costs one load while there are none. Returns the
+    /// Removes the routers of a deleted topic; one atomic load if there are no routers. Returns the
     /// sources to wire.
     pub(crate) fn remove_routers_of(&self, topic_id: u64) -> Vec<u64> {
         if self.len() > 0 && self.running.load(Ordering::SeqCst) {
@@ -122,7 +121,7 @@ impl Routers {
         mine.map(|r| r.definition().name.to_string()).collect()
     }
 
-    /// The routers that copy from a topic; `None`: they do not run yet.
+    /// The routers that copy from a topic; `None` before they run.
     pub(crate) fn copying_from(&self, source: u64) -> Option<Vec<Arc<Router>>> {
         self.running.load(Ordering::SeqCst).then(|| {
             let all = self.all().into_iter();
@@ -130,20 +129,20 @@ impl Routers {
         })
     }
 
-    /// A run of copies was logged (I7: with them).
+    /// Moves the cursor of a router whose Forward frame was logged, in one batch with the copies (I7).
     pub(crate) fn forwarded(&self, id: u64, to: u64) {
         let mut cursors = self.cursors.lock();
         let at = cursors.entry(id).or_insert(0);
         *at = to.max(*at);
     }
 
-    /// Up to where a router's work is logged.
+    /// The logged cursor of a router.
     pub(crate) fn cursor(&self, d: &Definition) -> u64 {
         self.cursors.lock().get(&d.id).copied().unwrap_or(0).max(d.start)
     }
 
-    /// What a snapshot holds of the routers. Taken after the topics: a cursor may be ahead of its
-    /// destination, whose copies are replayed then, never behind it.
+    /// Captures the routers for a snapshot. Runs after the topics are captured, so a cursor may be ahead of
+    /// its destination, whose copies are then replayed, never behind it.
     pub(crate) fn capture(&self) -> Vec<Section> {
         let all: Vec<_> = self.all().iter().map(|r| r.definition()).collect();
         if all.is_empty() {
@@ -153,7 +152,7 @@ impl Routers {
         vec![Section { kind: SECTION, version: VERSION, bytes: encode_all(&all) }]
     }
 
-    /// Takes a snapshot's section in. False: it is of another kind.
+    /// Restores a section of a snapshot. Returns false for a section of another kind.
     pub(crate) fn restore(&self, ids: &Ids, section: &Section) -> Result<bool> {
         if section.kind != SECTION {
             return Ok(false);
@@ -173,8 +172,8 @@ impl Routers {
         Ok(true)
     }
 
-    /// Recovery is done: routers whose topics are gone went with them; the others run. Returns the
-    /// sources to wire.
+    /// Ends recovery: drops the routers whose topics are gone and starts the others. Returns the sources
+    /// to wire.
     pub(crate) fn recovered(&self, catalog: &Catalog) -> Result<Vec<u64>> {
         let mut known = HashSet::new();
         for d in self.all().iter().map(|r| r.definition()) {

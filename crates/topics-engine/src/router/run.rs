@@ -1,4 +1,4 @@
-//! A router at work: reads its source, writes its destination, one batch at a time.
+//! A running router: reads its source, writes its destination, one batch at a time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::types::batch::ReadBatch;
 use crate::types::error::{Error, Result};
 use crate::verbs;
 
-/// Most records of a batch.
+/// Maximum records of a batch.
 const BATCH: usize = 1000;
-/// Most payload bytes of a batch.
+/// Maximum payload bytes of a batch.
 const BATCH_BYTES: usize = 1 << 20;
-/// Most source seqs that one Forward frame covers.
+/// Maximum source seqs that one Forward frame covers.
 const SPAN: u64 = 1 << 16;
-/// The first and the longest pause after a refusal.
-const PAUSE_MS: (u64, u64) = (10, 1000);
+/// The first and the longest backoff after an error.
+const BACKOFF_MS: (u64, u64) = (10, 1000);
 /// The copies follow the Forward frame in its batch.
 pub(crate) const COPIES_LOGGED: u32 = 1;
 
@@ -33,17 +33,17 @@ pub(crate) struct Router {
 }
 
 struct Work {
-    /// Everything up to here was copied or passed over.
+    /// The last source seq that was copied or filtered out.
     at: u64,
-    /// A batch is on its way.
+    /// A batch is pending.
     busy: bool,
-    /// Nobody stays for the end of that batch: whoever ends it marks the source.
+    /// The worker has left before the end of that batch: its completion schedules the next run.
     left: bool,
     ended: bool,
-    /// Records of the next batch, at most; falls when the destination has no room for more.
+    /// Maximum records of the next batch; halved after an error.
     batch: usize,
-    pause_ms: u64,
-    /// Not before this monotonic time.
+    backoff_ms: u64,
+    /// The earliest time of the next batch (monotonic ns).
     not_before: u64,
     forwarded: u64,
     stopped_by: Option<Error>,
@@ -63,7 +63,7 @@ impl Router {
             left: false,
             ended: false,
             batch: BATCH,
-            pause_ms: 0,
+            backoff_ms: 0,
             not_before: 0,
             forwarded: 0,
             stopped_by: None,
@@ -79,14 +79,14 @@ impl Router {
         *self.definition.write() = Arc::new(definition);
     }
 
-    /// Goes on from its logged cursor.
+    /// Continues from its logged cursor.
     pub(crate) fn resume(&self, at: u64) {
         let mut work = self.work.lock();
         work.at = at.max(work.at);
     }
 
-    /// It has panicked. What it had written is in the log, and the next open goes on behind it: until
-    /// then it copies nothing, so that nothing is copied twice.
+    /// Stops the router after a panic. The next open continues behind the last logged copy; until then the
+    /// router copies nothing, so that no record is copied twice.
     pub(crate) fn fail(&self, error: Error) {
         let mut work = self.work.lock();
         work.ended = true;
@@ -97,13 +97,13 @@ impl Router {
         self.work.lock().ended = true;
     }
 
-    /// Copies made, source records left, what it waits for.
+    /// Copies made, source records left, the last error.
     pub(crate) fn progress(&self, head: u64) -> (u64, u64, Option<Error>) {
         let work = self.work.lock();
         (work.forwarded, head.saturating_sub(work.at), work.stopped_by.clone())
     }
 
-    /// Takes the router to work; how far it is, and how many records fit.
+    /// Starts a batch, unless one is pending; returns its position and its maximum number of records.
     fn begin(&self, now: u64) -> Option<(u64, usize)> {
         let mut work = self.work.lock();
         if work.busy || work.ended || now < work.not_before {
@@ -113,7 +113,7 @@ impl Router {
         Some((work.at, work.batch))
     }
 
-    /// A batch has ended. Says whether somebody must mark the source.
+    /// Ends a batch. Returns whether its completion must schedule the next run, and when to retry.
     fn done(
         &self,
         outcome: std::result::Result<(u64, u64), Error>,
@@ -127,7 +127,7 @@ impl Router {
                 assert!(to >= work.at, "I7: a router's cursor goes back");
                 work.at = to;
                 work.forwarded += copies;
-                (work.pause_ms, work.not_before) = (0, 0);
+                (work.backoff_ms, work.not_before) = (0, 0);
                 if !work.ended {
                     work.stopped_by = None;
                 }
@@ -137,8 +137,8 @@ impl Router {
             }
             Err(e) => {
                 work.batch = (work.batch / 2).max(1);
-                work.pause_ms = (work.pause_ms * 2).clamp(PAUSE_MS.0, PAUSE_MS.1);
-                work.not_before = now + work.pause_ms * 1_000_000;
+                work.backoff_ms = (work.backoff_ms * 2).clamp(BACKOFF_MS.0, BACKOFF_MS.1);
+                work.not_before = now + work.backoff_ms * 1_000_000;
                 again = Some(work.not_before);
                 work.stopped_by = Some(e);
             }
@@ -146,7 +146,7 @@ impl Router {
         (work.left, again)
     }
 
-    /// Whether the batch is still on its way: then whoever ends it marks the source.
+    /// Leaves the batch to its completion, if it is still pending. Returns whether it is.
     fn leave(&self) -> bool {
         let mut work = self.work.lock();
         work.left = work.busy;
@@ -154,21 +154,21 @@ impl Router {
     }
 }
 
-/// When a router is to be run again.
+/// When a router runs again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunAgain {
-    /// As soon as a worker has time.
+    /// As soon as a worker is free.
     Now,
     /// At this monotonic time, ns.
     At(u64),
-    /// When what the source shows is synced.
+    /// When the visible records of the source are synced.
     WhenSynced,
 }
 
-/// Has the source's routers run again; called from whichever thread ends a batch.
+/// Schedules the next run of the source's routers; called on the thread that completes a batch.
 pub(crate) type Schedule = Arc<dyn Fn(RunAgain) + Send + Sync>;
 
-/// A router at work, with what it works on.
+/// One run of a router.
 #[derive(Clone)]
 struct Run {
     core: Arc<Store>,
@@ -177,7 +177,7 @@ struct Run {
     again: Schedule,
 }
 
-/// Copies what the source has up to its head of now.
+/// Copies the records of the source up to its current head.
 pub(crate) fn run(core: &Arc<Store>, router: &Arc<Router>, source: &Arc<Topic>, again: Schedule) {
     let (core, router, source) = (core.clone(), router.clone(), source.clone());
     Run { core, router, source, again }.run();
@@ -208,7 +208,7 @@ impl Run {
         }
     }
 
-    /// One batch of work. False: there was nothing.
+    /// Processes one batch. Returns false if there was none.
     fn step(&self, at: u64, batch: usize) -> Result<bool> {
         let Self { core, router, source, .. } = self;
         let d = router.definition();
@@ -248,10 +248,10 @@ impl Run {
         Ok(true)
     }
 
-    /// Writes the copies of what was read.
+    /// Writes the copies of the records that were read.
     fn forward(&self, dest: &Arc<Topic>, d: &Arc<Definition>, found: &ReadBatch, at: u64) {
         let core = &self.core;
-        // Records far apart go in several frames; what lies before the first needs no bit.
+        // Records far apart go into several frames; seqs before the first one need no bit.
         let first = found.get(0).map_or(at + 1, |r| r.seq);
         let near = found.iter().take_while(|r| r.seq < first + SPAN);
         let near: Vec<_> = near.collect();
@@ -259,7 +259,7 @@ impl Run {
         let to = if whole { found.next_from_seq } else { near.last().map_or(at, |r| r.seq) };
         let kept = copy::metas(d, near.into_iter());
         if kept.is_empty() {
-            // What is passed over is passed over again after a restart.
+            // Filtered records are filtered again after a restart.
             self.finish(Ok((to, 0)));
             return;
         }
@@ -294,7 +294,7 @@ impl Run {
         core.wal.drive(core.shard(dest.id()));
     }
 
-    /// What the source lost before it was copied is a gap in the destination.
+    /// Logs a gap in the destination for records that the source lost before they were copied.
     fn lost(&self, dest: &Arc<Topic>, d: &Arc<Definition>, t: Tombstone) -> Result<()> {
         let core = &self.core;
         let body = Forward {

@@ -1,4 +1,4 @@
-//! Creating, deleting and looking at routers: decided under one lock, logged, applied.
+//! Verbs of routers: decide under one lock, log, apply.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::types::error::{Error, Result};
 use crate::types::name;
 use crate::verbs;
 
-/// Creates a router, or updates one between the same topics; whether it was created.
+/// Creates a router, or updates one between the same topics; returns whether it was created.
 pub(crate) fn create(
     core: &Arc<Store>,
     routers: &Routers,
@@ -74,7 +74,7 @@ pub(crate) fn create(
     Ok(old.is_none())
 }
 
-/// Deletes a router; what it copied stays. False when there is none.
+/// Deletes a router; its copies stay. Returns false if there is none.
 pub(crate) fn delete(core: &Arc<Store>, routers: &Routers, name: &str) -> Result<bool> {
     name::check_router(name)?;
     core.check_open()?;
@@ -137,8 +137,8 @@ fn check_ends(old: &Definition, req: &RouterRequest) -> Result<()> {
     })
 }
 
-/// One source for each destination; no cycle unless all of it is allowed by the router that closes
-/// it.
+/// Checks that a destination has one source, and that there is no cycle unless the router that closes it
+/// allows cycles.
 fn fits(routers: &Routers, name: &str, req: &RouterRequest) -> Result<()> {
     let others: Vec<_> = routers.all().iter().map(|r| r.definition()).collect();
     let others = others.iter().filter(|d| *d.name != *name);
@@ -157,7 +157,7 @@ fn fits(routers: &Routers, name: &str, req: &RouterRequest) -> Result<()> {
     if req.allow_cycle {
         return Ok(());
     }
-    // The shortest way from the destination back to the source.
+    // The shortest path from the destination back to the source.
     let mut ways = VecDeque::from([vec![req.source.as_str(), req.dest.as_str()]]);
     let mut met: HashSet<&str> = HashSet::from([req.dest.as_str()]);
     while let Some(way) = ways.pop_front() {
@@ -175,7 +175,7 @@ fn fits(routers: &Routers, name: &str, req: &RouterRequest) -> Result<()> {
     Ok(())
 }
 
-/// Routers take their ids from the topics' counter.
+/// A new id, from the counter of topic ids.
 fn new_id(core: &Arc<Store>) -> Result<u64> {
     loop {
         match core.ids.take(core)? {

@@ -1,7 +1,7 @@
 //! Stored cursors of consumers: part of the topic's state, with their snapshot section and the frame
 //! that changes them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -42,14 +42,19 @@ impl Stored {
 #[derive(Clone, Debug)]
 pub(crate) struct PlannedCursor {
     name: String,
-    /// The planned cursor before this one.
-    before: u64,
+    /// The planned cursor before this one; `None` for the creation of the consumer.
+    before: Option<u64>,
     round: u32,
 }
 
 /// The consumers of a topic by name, and their charge on the limit of all consumers.
 #[derive(Debug, Default)]
-pub(crate) struct Consumers(pub(crate) BTreeMap<Arc<str>, Stored>, Option<Charge>);
+pub(crate) struct Consumers(
+    pub(crate) BTreeMap<Arc<str>, Stored>,
+    Option<Charge>,
+    /// Consumers whose creation is staged and not applied.
+    BTreeSet<String>,
+);
 
 impl Consumers {
     fn charge(&mut self, base: &Base) -> &mut Charge {
@@ -130,6 +135,7 @@ impl State {
             Some(cursor) => match all.0.get_mut(body.name.as_str()) {
                 Some(s) => (s.mode, s.cursor) = (mode, cursor),
                 None => {
+                    all.2.remove(&body.name);
                     all.0.insert(body.name.into(), Stored::new(mode, cursor));
                     all.charge(base).force(1);
                 }
@@ -155,19 +161,38 @@ impl Consumers {
         self.0.values_mut().for_each(|s| s.planned = s.cursor);
     }
 
-    /// Plans a cursor.
-    pub(crate) fn plan(&mut self, name: &str, to: u64) -> Option<PlannedCursor> {
-        let s = self.0.get_mut(name)?;
-        let before = std::mem::replace(&mut s.planned, to);
-        Some(PlannedCursor { name: name.to_owned(), before, round: s.round })
+    /// Plans a cursor, or the creation of its consumer.
+    pub(crate) fn plan(&mut self, name: &str, to: u64) -> PlannedCursor {
+        let (before, round) = match self.0.get_mut(name) {
+            Some(s) => (Some(std::mem::replace(&mut s.planned, to)), s.round),
+            None => {
+                self.2.insert(name.to_owned());
+                (None, 0)
+            }
+        };
+        PlannedCursor { name: name.to_owned(), before, round }
+    }
+
+    /// Whether a consumer is stored, or its creation is staged.
+    pub(crate) fn is_known(&self, name: &str) -> bool {
+        self.0.contains_key(name) || self.2.contains(name)
+    }
+
+    /// Whether a staged batch creates the consumer or moves its cursor.
+    pub(crate) fn is_planned(&self, name: &str) -> bool {
+        self.2.contains(name) || self.0.get(name).is_some_and(|s| s.planned != s.cursor)
     }
 
     /// Undoes a frame that was not logged. The later frames of the topic failed with it and are undone
     /// next; the first one restores the cursor.
     pub(crate) fn undo(&mut self, planned: &PlannedCursor) {
+        let Some(before) = planned.before else {
+            self.2.remove(&planned.name);
+            return;
+        };
         if let Some(s) = self.0.get_mut(planned.name.as_str()).filter(|s| s.round == planned.round)
         {
-            s.planned = planned.before;
+            s.planned = before;
             s.round += 1;
         }
     }

@@ -98,7 +98,14 @@ fn first_file(env: &Env, capacity: u64) -> ShardStart {
     file.sync_data().unwrap();
     env.fs.sync_dir(&paths.shard(0)).unwrap();
     let files = vec![WalFile { key: FileKey(0), name, header, first_lsn: 1, file }];
-    ShardStart { files, offset: bytes.len() as u64, capacity, next_lsn: 1, health: None }
+    ShardStart {
+        files,
+        offset: bytes.len() as u64,
+        capacity,
+        next_lsn: 1,
+        health: None,
+        begin: None,
+    }
 }
 
 impl Log {

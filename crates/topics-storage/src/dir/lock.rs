@@ -40,7 +40,7 @@ impl DirLock {
     /// [`StorageError::Locked`], which names that process, without waiting.
     pub fn acquire(env: &Env, paths: &Paths, pid: u32) -> Result<Self> {
         create_root(env, paths)?;
-        match env.fs.lock(&paths.lock(), &holder(pid, None)) {
+        match lock_root(env, paths, pid) {
             Ok(guard) => Ok(Self { guard: Arc::from(guard), store: None, pid }),
             Err(LockError::Held(content)) => {
                 let (pid, url) = parse_holder(&content);
@@ -87,6 +87,26 @@ impl DirLock {
             .describe(&holder(self.pid, Some(url)))
             .map_err(|e| StorageError::io("describe the lock", e))
     }
+}
+
+/// Takes the lock of the lock file. Where the disk has no space for the holder's pid, without it.
+fn lock_root(
+    env: &Env,
+    paths: &Paths,
+    pid: u32,
+) -> std::result::Result<Box<dyn LockGuard>, LockError> {
+    match env.fs.lock(&paths.lock(), &holder(pid, None)) {
+        Err(LockError::Io(e)) if is_full(&e) => match env.fs.lock_file(&paths.lock()) {
+            Err(LockError::Io(_)) => Err(LockError::Io(e)),
+            locked => locked,
+        },
+        locked => locked,
+    }
+}
+
+fn is_full(e: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(e.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 fn holder(pid: u32, url: Option<&str>) -> Vec<u8> {

@@ -18,7 +18,7 @@ use crate::dir::{Paths, create_temp, reserve};
 use crate::format::frame;
 use crate::format::health::{HEALTH, HealthFile};
 use crate::format::record::{Group, Start};
-use crate::format::wal_file::{self, WalFileHeader};
+use crate::format::wal_file::{self, WAL_HEADER, WalFileHeader};
 use crate::wal::WalOptions;
 use crate::wal::scan::Scan;
 use crate::{Result, StorageError};
@@ -126,8 +126,9 @@ impl NewFile {
         Self::attempt(env, paths, options.file_initial, header, folder, plan)
     }
 
-    /// Like [`Self::begin`], without a copy. On a full disk it takes space from the reserve, and if that
-    /// is not enough, creates a small file: operations that free space must be logged.
+    /// Like [`Self::begin`], without a copy. On a full disk it creates a small file, if need be out of
+    /// the reserve: operations that free space must be logged. The rest of the reserve is for
+    /// checkpoints, without which no space is freed.
     pub fn begin_from_reserve(
         env: &Env,
         paths: &Paths,
@@ -140,14 +141,14 @@ impl NewFile {
         let attempt = |least| Self::attempt(env, paths, least, header.clone(), folder, plan);
         let full = |made: &Result<Self>| matches!(made, Err(StorageError::Full { .. }));
         let mut made = attempt(least);
-        if full(&made) {
-            reserve::release_part(env, paths, least)?;
-            made = attempt(least);
-        }
         let mut size = SMALL.min(least);
-        while full(&made) && size >= SMALLEST {
+        if full(&made) {
+            reserve::release_part(env, paths, size)?;
             made = attempt(size);
+        }
+        while full(&made) && size / 2 >= SMALLEST {
             size /= 2;
+            made = attempt(size);
         }
         made
     }
@@ -278,6 +279,14 @@ impl NewFile {
             .map_err(|e| StorageError::io(format!("allocate {}", self.shown), e))?;
         self.capacity = len;
         Ok(())
+    }
+
+    /// Gives the space of a file up that could not be published. If it has its name it is truncated to
+    /// its header and keeps the name, because `CURRENT` may name it: it then holds no frames.
+    pub fn abandon(&self) {
+        if self.temp.used {
+            let _ = self.file.set_len(WAL_HEADER as u64);
+        }
     }
 
     /// Syncs the file, renames it and points `CURRENT` to it. `before` is the generation that `CURRENT`

@@ -41,7 +41,7 @@ pub use self::verify::{Problem, Progress, Report, verify};
 use crate::dir::{DirLock, Paths, Store, create_dir, show};
 use crate::format::wal_file::WalFileHeader;
 use crate::snapshot::{self, LoadedSnapshots, SnapshotBody, Table};
-use crate::wal::{FileKey, WalOptions};
+use crate::wal::{BeginLog, FileKey, WalOptions};
 use crate::{Result, StorageError};
 
 /// How an open treats damage.
@@ -102,6 +102,10 @@ struct Shard {
     quarantined: Vec<String>,
     /// The file that this generation begins.
     new: Option<(FileKey, NewFile)>,
+    /// Its header, if the disk has no space for it: the live log creates it.
+    begin_later: Option<WalFileHeader>,
+    /// How the live log creates it.
+    begin: Option<BeginLog>,
     /// The file that a new layout begins.
     next: Option<(FileKey, NewFile)>,
 }

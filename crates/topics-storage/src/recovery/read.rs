@@ -39,7 +39,18 @@ impl Opening {
             };
             let keys = folder.files.iter().map(|_| self.key()).collect();
             let (new, next) = (None, None);
-            self.shards.push(Shard { folder, plan, tail_intact, keys, quarantined, new, next });
+            let (begin_later, begin) = (None, None);
+            self.shards.push(Shard {
+                folder,
+                plan,
+                tail_intact,
+                keys,
+                quarantined,
+                new,
+                begin_later,
+                begin,
+                next,
+            });
         }
         self.check_topics_known()?;
         if mode == Mode::Strict {

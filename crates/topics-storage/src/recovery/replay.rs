@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use topics_env::{Env, File};
 
+use super::chain::Folder;
 use super::copy::NewFile;
 use super::plan::{Extent, ShardPlan};
 use super::{Opening, RecoveryProgress, Shard};
-use crate::dir::{DirLock, Store};
+use crate::dir::{DirLock, Paths, Store};
 use crate::format::frame::FrameType;
 use crate::format::wal_file::WalFileHeader;
 use crate::snapshot::{LoadedSnapshots, ShardSnap};
 use crate::wal::scan::Scan;
-use crate::wal::{FileKey, PlacedBatch, ShardStart, Wal, WalFile};
+use crate::wal::{BeginLog, FileKey, FirstFile, PlacedBatch, ShardStart, Wal, WalFile, WalOptions};
 use crate::{Result, StorageError};
 
 /// An open directory: what the engine needs to run.
@@ -147,13 +148,8 @@ impl Opening {
             return Err(StorageError::Closed);
         }
         // Shard 0 last: its file marks the layout as complete.
-        for shard in self.shards.iter_mut().rev() {
-            let (id, before) = (shard.folder.shard, shard.log_generation());
-            let Some((_, new)) = &mut shard.new else { continue };
-            let frames: Vec<&[u8]> =
-                lost.iter().filter(|(s, _)| *s == id).map(|(_, f)| f.as_slice()).collect();
-            new.append_group(&frames)?;
-            new.publish(&self.env, &self.paths, before)?;
+        for i in (0..self.shards.len()).rev() {
+            self.publish_first(i, lost)?;
         }
         let shards = self.options.shards;
         if self.layout.1 != shards {
@@ -191,6 +187,38 @@ impl Opening {
             outside,
             snapshots: self.loaded,
         })
+    }
+
+    /// Publishes the first file of a shard with the frames that record its losses. On a disk without
+    /// any space the live log does it later.
+    fn publish_first(&mut self, i: usize, lost: &[(u32, Vec<u8>)]) -> Result<()> {
+        let can_begin_later = self.can_begin_later(i);
+        let shard = &mut self.shards[i];
+        let (id, before) = (shard.folder.shard, shard.log_generation());
+        let frames = lost.iter().filter(|(s, _)| *s == id).map(|(_, f)| f.clone()).collect();
+        let begin = FirstFiles {
+            env: self.env.clone(),
+            paths: self.paths.clone(),
+            options: self.options.clone(),
+            plan: ShardPlan::first(shard.plan.start_lsn - 1),
+            frames,
+            before,
+        };
+        if let Some((_, new)) = &mut shard.new {
+            match begin.publish(new) {
+                Err(StorageError::Full { detail }) if can_begin_later => {
+                    log::warn!("shard {id} is opened for reads: {detail}");
+                    let header = new.header.clone();
+                    shard.new = None;
+                    shard.begin_later = Some(header);
+                }
+                published => return published,
+            }
+        }
+        if let Some(header) = shard.begin_later.take() {
+            shard.begin = Some(BeginLog(Box::new(move || begin.create(&header))));
+        }
+        Ok(())
     }
 
     /// The first files of a new layout, each following the last lsn of its shard.
@@ -282,7 +310,53 @@ impl Shard {
             let (name, header, file) = (new.name, new.header, new.file);
             files.push(WalFile { key, name, header, first_lsn: new.start_lsn, file });
         }
-        ShardStart { files, offset, capacity, next_lsn, health }
+        ShardStart { files, offset, capacity, next_lsn, health, begin: self.begin }
+    }
+}
+
+/// Creates and publishes the first file of a shard whose log is kept in place.
+struct FirstFiles {
+    env: Env,
+    paths: Paths,
+    options: WalOptions,
+    /// Of a log that continues behind the kept frames.
+    plan: ShardPlan,
+    /// The control frames that record the shard's losses.
+    frames: Vec<Vec<u8>>,
+    /// The generation that `CURRENT` names until then.
+    before: u64,
+}
+
+impl FirstFiles {
+    fn publish(&self, new: &mut NewFile) -> Result<()> {
+        let frames: Vec<&[u8]> = self.frames.iter().map(Vec::as_slice).collect();
+        let published = new
+            .append_group(&frames)
+            .and_then(|()| new.publish(&self.env, &self.paths, self.before));
+        if published.is_err() {
+            new.abandon();
+        }
+        published
+    }
+
+    fn create(&self, header: &WalFileHeader) -> Result<FirstFile> {
+        let folder = Folder::empty(header.shard);
+        let header = WalFileHeader { salt: self.env.rng.next_u64(), ..header.clone() };
+        let (env, paths, options) = (&self.env, &self.paths, &self.options);
+        let mut new =
+            NewFile::begin_from_reserve(env, paths, options, header, &folder, &self.plan)?;
+        self.publish(&mut new)?;
+        let NewFile { name, header, file, start_lsn, next_lsn, offset, capacity, health, .. } = new;
+        Ok(FirstFile {
+            name,
+            header,
+            first_lsn: start_lsn,
+            file,
+            offset,
+            capacity,
+            next_lsn,
+            health,
+        })
     }
 }
 

@@ -37,12 +37,17 @@ impl Opening {
             let (env, paths, options) = (&self.env, &self.paths, &self.options);
             let begin = || NewFile::begin(env, paths, options, header.clone(), folder, plan);
             let new = match self.has_space_to_copy(i).then(begin) {
-                None | Some(Err(StorageError::Full { .. })) => {
-                    self.begin_on_full_disk(i, header)?
-                }
-                Some(other) => other?,
+                None | Some(Err(StorageError::Full { .. })) => self.begin_on_full_disk(i, &header),
+                Some(other) => other,
             };
-            self.shards[i].new = Some((key, new));
+            match new {
+                Ok(new) => self.shards[i].new = Some((key, new)),
+                Err(StorageError::Full { detail }) if self.can_begin_later(i) => {
+                    log::warn!("shard {id} is opened for reads: {detail}");
+                    self.shards[i].begin_later = Some(header);
+                }
+                Err(e) => return Err(e),
+            }
         }
         Ok(())
     }
@@ -67,7 +72,7 @@ impl Opening {
 
     /// Creates a shard's file when the disk has no space for a copy of its tail: makes the tail durable
     /// in place and starts the file behind it.
-    fn begin_on_full_disk(&mut self, i: usize, header: WalFileHeader) -> Result<NewFile> {
+    fn begin_on_full_disk(&mut self, i: usize, header: &WalFileHeader) -> Result<NewFile> {
         self.release_space();
         let shard = &mut self.shards[i];
         if let Some(extent) = shard.plan.copied {
@@ -76,7 +81,16 @@ impl Opening {
         }
         let (folder, plan) = (&shard.folder, &shard.plan);
         let (env, paths, options) = (&self.env, &self.paths, &self.options);
-        NewFile::begin_from_reserve(env, paths, options, header, folder, plan)
+        NewFile::begin_from_reserve(env, paths, options, header.clone(), folder, plan)
+    }
+
+    /// Whether the open can leave the first file of a shard to the live log: nothing was copied into it,
+    /// no new damage must be logged, and the layout stays.
+    pub(super) fn can_begin_later(&self, i: usize) -> bool {
+        let Shard { folder, plan, .. } = &self.shards[i];
+        let damaged = plan.fresh().next().is_some() || folder.lost_end.is_some();
+        let known = !folder.files.is_empty() && self.layout.1 == self.options.shards;
+        known && plan.copied.is_none() && !damaged
     }
 
     /// Frees unneeded space: prepared files without frames, files of an unfinished preparation, the
@@ -143,6 +157,8 @@ impl Opening {
                 keys: Vec::new(),
                 quarantined: Vec::new(),
                 new: None,
+                begin_later: None,
+                begin: None,
                 next: None,
             });
         }

@@ -10,12 +10,15 @@
 //! * `lead`: the leader of a group commit: one group, one write.
 //! * `sync`: syncs, the shard's thread, the close.
 //! * `rotation`: from one file to the next.
+//! * `begin`: the first file of a log that was opened on a full disk.
 //! * `prefault`: reads reserved space before it is written, so that its pages are in memory.
-//! * `space`: pauses allocation while a checkpoint needs the free space of a full disk.
+//! * `space`: what a checkpoint on a full disk needs of the log: a pause of its allocation, and the
+//!   space that it has allocated and not used.
 //! * `cache`: the newest groups, for reads without a system call.
 //! * [`scan`]: reading files frame by frame.
 
 mod batch;
+mod begin;
 mod cache;
 mod counters;
 mod effects;
@@ -44,6 +47,7 @@ use topics_env::{Env, File};
 use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::batch::{Batch, Commit, FileKey, GROUP_HEADROOM, Level, PlacedBatch, Ticket};
+pub use self::begin::{BeginLog, FirstFile};
 pub use self::counters::Counters;
 pub use self::permit::StagingPermit;
 use self::shard::Shard;
@@ -93,6 +97,9 @@ pub struct ShardStart {
     /// The shard records a failed write-back here. `None`: the next open after a kill assumes that
     /// write-back failed.
     pub health: Option<Arc<HealthFile>>,
+    /// Creates the file in use, for which the open found no space. Batches are refused until it did;
+    /// `offset` and `capacity` are 0.
+    pub begin: Option<BeginLog>,
 }
 
 /// Settings of the log.
@@ -281,6 +288,18 @@ impl Wal {
     #[must_use]
     pub fn poisoned(&self, shard: usize) -> Option<StorageError> {
         self.shards[shard].poisoned()
+    }
+
+    /// Whether every shard has a file in use. One that was opened on a disk without any space has none.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.shards.iter().all(|s| s.has_begun())
+    }
+
+    /// The error of a log that has not begun.
+    #[must_use]
+    pub fn not_begun(&self) -> StorageError {
+        begin::not_begun()
     }
 
     /// Whether ordinary writes are refused because the disk is full. Tries once to make the next

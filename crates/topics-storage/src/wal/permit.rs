@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use topics_env::sync::{Condvar, Instant};
 
+use super::begin;
 use super::shard::{Guard, Shard};
 use super::state::State;
 use crate::{Result, StorageError};
@@ -126,7 +127,10 @@ impl Shard {
             return Err(StorageError::Closed);
         }
         if st.no_space && !frees_space {
-            return Err(StorageError::Full { detail: "no space for the next log file".into() });
+            return Err(match &st.begin {
+                Some(_) => begin::not_begun(),
+                None => StorageError::Full { detail: "no space for the next log file".into() },
+            });
         }
         Ok(())
     }

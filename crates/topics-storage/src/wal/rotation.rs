@@ -10,7 +10,8 @@ use topics_env::File;
 use topics_env::sync::atomic::Ordering;
 
 use super::shard::{Guard, Shard};
-use super::{FileKey, WalFile, space};
+use super::space::{self, Unused};
+use super::{FileKey, WalFile};
 use crate::dir::create_temp;
 use crate::format::frame;
 use crate::format::record::Start;
@@ -56,13 +57,17 @@ impl Shard {
     /// sets `no_space`. After another error the previous state stays valid and the next attempt starts
     /// from the beginning.
     pub fn prepare<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
-        let Some(current) = st.file.clone() else { return st };
+        let current = st.file.clone();
+        if current.is_none() && st.begin.is_none() {
+            return st;
+        }
         st.retry_space = false;
         if st.allocation_pauses > 0 {
             st.no_space = true;
             st.prepare_error.get_or_insert_with(space::allocation_paused);
             return self.drain_effects(st);
         }
+        let Some(current) = current else { return self.begin_log(st) };
         st.preparing = true;
         let least = self.shared.options.file_initial;
         // Space that the log allocates ahead is missing for a checkpoint, which must copy live records
@@ -188,12 +193,16 @@ impl Shard {
         }
     }
 
-    /// Rotates to the next file, which gets space for `need` more bytes. The leading flag is set. An
-    /// error that leaves the end of the old file in doubt poisons the shard.
+    /// Rotates to the next file, which gets space for `need` more bytes; a log that has no file yet
+    /// only gets its first one, which may be smaller. The leading flag is set. An error that leaves the end of the old file in doubt poisons the shard.
     pub fn rotate<'a>(&'a self, mut st: Guard<'a>, need: u64) -> (Guard<'a>, Result<()>) {
         st = self.finish_file(st);
+        let begun = st.file.is_some();
         if st.alive() && st.prepared.is_none() {
             st = self.prepare(st);
+        }
+        if !begun && st.file.is_some() {
+            return (st, Ok(()));
         }
         let stopped = || StorageError::Full { detail: format!("shard {}: no next file", self.id) };
         let next = match st.prepared.take() {
@@ -212,7 +221,15 @@ impl Shard {
         // The next file is neither in use nor prepared now. No other file may be prepared meanwhile,
         // because a prepared file names the file before it.
         st.preparing = true;
-        let begun = self.unlocked(&mut st, || self.write_start(&next, first_lsn, need, broken));
+        let ended = st.file.as_ref().and_then(|f| Unused::new(&f.file, st.offset, st.capacity));
+        let begun = self.unlocked(&mut st, || {
+            let capacity = self.write_start(&next, first_lsn, need, broken)?;
+            // Nothing is written to the old file any more.
+            if let Some(unused) = ended {
+                self.truncate(&unused);
+            }
+            Ok(capacity)
+        });
         st.preparing = false;
         match begun {
             Ok(capacity) => self.switch_file(&mut st, next, first_lsn, capacity),
@@ -271,7 +288,7 @@ impl Shard {
     /// Makes the new file the one in use.
     fn switch_file(&self, st: &mut Guard<'_>, next: PreparedFile, first_lsn: u64, capacity: u64) {
         self.disk_bytes.fetch_add(capacity - next.capacity, Ordering::Relaxed);
-        let key = FileKey(self.shared.next_key.fetch_add(1, Ordering::Relaxed));
+        let key = FileKey(self.new_key());
         let PreparedFile { name, header, file, prefaulted_to, .. } = next;
         let file = Arc::new(WalFile { key, name, header, first_lsn, file });
         self.files.write().insert(key, file.clone());

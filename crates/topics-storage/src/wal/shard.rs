@@ -81,8 +81,8 @@ impl Shard {
         for f in files.values() {
             bytes += f.file.len().map_err(|e| StorageError::io(&f.name, e))?;
         }
-        let newest = files.values().next_back().cloned();
-        let state = State::new(&start, newest, &shared.options);
+        let newest = files.values().next_back().filter(|_| start.begin.is_none()).cloned();
+        let state = State::new(start, newest, &shared.options);
         let cache = TailCache::new(shared.options.tail_cache_bytes);
         Ok(Self {
             dir: shared.paths.shard(u32::try_from(id).unwrap_or(u32::MAX)),
@@ -99,6 +99,21 @@ impl Shard {
             last_delay_end: AtomicU64::new(0),
             own_thread: std::sync::OnceLock::new(),
         })
+    }
+
+    /// A key for a new file.
+    pub fn new_key(&self) -> u32 {
+        self.shared.next_key.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counts the bytes of a new file.
+    pub fn add_bytes(&self, bytes: u64) {
+        self.disk_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether the log has a file in use.
+    pub fn has_begun(&self) -> bool {
+        self.state.lock().begin.is_none()
     }
 
     pub fn background(&self) -> bool {

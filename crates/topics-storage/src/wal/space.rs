@@ -1,13 +1,24 @@
-//! Pausing the allocation of log files while a checkpoint needs the free space of a full disk.
+//! The space of a full disk: a checkpoint pauses the log's allocation, and truncates what the log
+//! has allocated and not used.
 //!
 //! A checkpoint releases a part of the reserve for files that free more space than they take. The
 //! log waits for free space too and would take these bytes first; a pause prevents that.
+//!
+//! When the reserve is too small for any such file, the checkpoint may take the preallocated end of
+//! the file in use. Batches that free space keep a small part of it.
 
 use std::sync::Arc;
 
+use topics_env::File;
+use topics_env::sync::atomic::Ordering;
+
 use super::shard::Shard;
+use super::state::State;
 use super::{FileKey, Wal};
 use crate::StorageError;
+
+/// Files are not truncated for fewer bytes than this.
+const MIN_TRUNCATED: u64 = 16 << 10;
 
 /// The error while allocation is paused.
 pub(super) fn allocation_paused() -> StorageError {
@@ -53,6 +64,18 @@ impl Wal {
         AllocationPause(self.shards.clone())
     }
 
+    /// Bytes that [`Self::truncate_unused`] would free now.
+    #[must_use]
+    pub fn unused(&self) -> u64 {
+        self.shards.iter().map(|s| s.unused().iter().map(Unused::bytes).sum::<u64>()).sum()
+    }
+
+    /// Truncates the preallocated ends of the files in use and of the prepared files. Batches that free
+    /// space keep their place. An error leaves a file as long as it is.
+    pub fn truncate_unused(&self) {
+        self.shards.iter().for_each(|s| s.truncate_unused());
+    }
+
     /// The files of a shard, oldest first, without the one in use and the next one.
     #[must_use]
     pub fn ended_files(&self, shard: usize) -> Vec<EndedFile> {
@@ -75,5 +98,82 @@ impl Wal {
             files.values().map(|f| f.file.len().unwrap_or(0)).max().unwrap_or(0)
         };
         self.shards.iter().map(largest).max().unwrap_or(0)
+    }
+}
+
+/// The end of a file that holds nothing.
+pub(super) struct Unused {
+    file: Arc<dyn File>,
+    /// Where it begins and ends.
+    from: u64,
+    to: u64,
+}
+
+impl Unused {
+    /// `None` if it is too short to be worth a truncation.
+    pub fn new(file: &Arc<dyn File>, from: u64, to: u64) -> Option<Self> {
+        let worth = to.saturating_sub(from) >= MIN_TRUNCATED;
+        worth.then(|| Self { file: file.clone(), from, to })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.to - self.from
+    }
+}
+
+impl State {
+    /// The unused ends of the file in use and of the prepared one, beyond what batches that free space
+    /// and the next file need.
+    fn unused(&self, file_initial: u64) -> [Option<Unused>; 2] {
+        let place = if self.broken { 0 } else { self.reserve as u64 };
+        let in_use = self.file.as_ref();
+        let in_use = in_use.and_then(|f| Unused::new(&f.file, self.offset + place, self.capacity));
+        let next = self.prepared.as_ref();
+        let next = next.and_then(|p| Unused::new(&p.file, file_initial, p.capacity));
+        [in_use, next]
+    }
+}
+
+impl Shard {
+    fn unused(&self) -> Vec<Unused> {
+        let st = self.state.lock();
+        if !st.alive() || st.preparing {
+            return Vec::new();
+        }
+        st.unused(self.shared.options.file_initial).into_iter().flatten().collect()
+    }
+
+    /// Truncates a file that nothing writes to meanwhile; whether it did.
+    pub fn truncate(&self, unused: &Unused) -> bool {
+        let done = unused.file.set_len(unused.from).is_ok();
+        if done {
+            self.disk_bytes.fetch_sub(unused.bytes(), Ordering::Relaxed);
+        }
+        done
+    }
+
+    fn truncate_unused(&self) {
+        let mut st = self.state.lock();
+        // No group is written, and no file is switched to, while the ends change.
+        while (st.leading || st.preparing) && st.alive() {
+            self.flags.wait(&mut st);
+        }
+        if !st.alive() {
+            return;
+        }
+        (st.leading, st.preparing) = (true, true);
+        let [in_use, next] = st.unused(self.shared.options.file_initial);
+        let [in_use, next] = self.unlocked(&mut st, || {
+            [in_use, next].map(|u| u.filter(|u| self.truncate(u)).map(|u| u.from))
+        });
+        (st.leading, st.preparing) = (false, false);
+        if let Some(len) = in_use {
+            st.capacity = len;
+        }
+        if let (Some(next), Some(len)) = (&mut st.prepared, next) {
+            next.capacity = len;
+            next.prefaulted_to = next.prefaulted_to.min(len);
+        }
+        drop(self.drain_effects(st));
     }
 }

@@ -13,7 +13,7 @@ use topics_env::sync::Condvar;
 use super::effects::{Effect, QueuedBatch, Unsynced};
 use super::outcome::{Outcomes, Waiter};
 use super::rotation::{FIRST_GROUP, PreparedFile};
-use super::{Counters, Level, ShardStart, WalFile, WalOptions};
+use super::{BeginLog, Counters, Level, ShardStart, WalFile, WalOptions, begin};
 use crate::StorageError;
 use crate::format::health::HealthFile;
 use crate::format::record::{Group, Start};
@@ -64,6 +64,8 @@ pub(super) struct State {
     /// The next file is being prepared, or a rotation to it is in progress.
     pub preparing: bool,
     pub file: Option<Arc<WalFile>>,
+    /// Creates the first file of a log that has none.
+    pub begin: Option<BeginLog>,
     pub offset: u64,
     pub capacity: u64,
     /// End of the range of the file in use whose pages are in memory.
@@ -128,8 +130,11 @@ impl std::fmt::Debug for State {
 }
 
 impl State {
-    pub fn new(start: &ShardStart, file: Option<Arc<WalFile>>, options: &WalOptions) -> Self {
+    pub fn new(start: ShardStart, file: Option<Arc<WalFile>>, options: &WalOptions) -> Self {
         Self {
+            no_space: start.begin.is_some(),
+            prepare_error: start.begin.as_ref().map(|_| begin::not_begun()),
+            begin: start.begin,
             outcomes: Outcomes::new(2 * options.staging_batches),
             reserve: (options.file_initial / 8).min(RESERVE) as usize,
             next_lsn: start.next_lsn,
@@ -139,7 +144,7 @@ impl State {
             offset: start.offset,
             sync_offset: start.offset,
             capacity: start.capacity,
-            health: start.health.clone(),
+            health: start.health,
             ..Self::default()
         }
     }
@@ -242,9 +247,10 @@ impl State {
         (bytes + Group::FRAME_LEN) as u64
     }
 
-    /// Whether to prepare the next file: as soon as the one in use holds a group.
+    /// Whether to prepare the next file: as soon as the one in use holds a group. The first file of a
+    /// log that has none is always needed.
     pub fn wants_file(&self) -> bool {
-        let used = self.offset > (WAL_HEADER + Start::FRAME_LEN) as u64;
+        let used = self.begin.is_some() || self.offset > (WAL_HEADER + Start::FRAME_LEN) as u64;
         let again = self.prepare_error.is_none() || self.retry_space;
         used && !self.shrinking
             && self.prepared.is_none()

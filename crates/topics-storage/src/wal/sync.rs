@@ -178,6 +178,10 @@ impl Shard {
     /// Everything staged is written and synced, then CleanClose is a group of its own.
     fn close_clean(&self) -> Result<()> {
         self.sync_all()?;
+        if !self.has_begun() {
+            // Nothing was logged: the directory is as it was before the open.
+            return Ok(());
+        }
         let mut head = Vec::new();
         CleanClose {}.encode_frame(&mut head, 0, 0, 0);
         let ts = self.shared.env.clock.wall_ms();

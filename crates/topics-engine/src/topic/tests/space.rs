@@ -8,6 +8,8 @@ use topics_storage::dir::Paths;
 
 use super::*;
 use crate::engine::background;
+use crate::router::RouterRequest;
+use crate::types::config::TopicType;
 use crate::types::error::Error;
 
 /// A world whose disk is full after a while, with rounds that are due often.
@@ -251,5 +253,120 @@ fn large_segments_are_written_anew_on_a_full_disk() {
         w.reopen();
         w.delete("t", None, eq("drop"));
         assert_eq!(kept(&w, "t"), acked, "I1, one in {nth}, {events}");
+    }
+}
+
+/// Deletes leave half of every log file, or of every segment, live: each of them has more to copy than
+/// the reserve holds. The space that the log has allocated and not used is enough.
+#[test]
+fn a_full_disk_whose_files_are_all_half_live_recovers() {
+    for moved in [false, true] {
+        let options =
+            Options { wal_file_min: 4 << 20, segment_max_events: 100_000, ..tight_options() };
+        let mut w = World::with(Options { wal_file_max: 4 << 20, ..options });
+        w.fs.set_free_space(Some(100 << 20));
+        let large = vec!["x".repeat(4000); 600];
+        let large: Vec<&str> = large.iter().map(String::as_str).collect();
+        let topics: Vec<String> = (0..4).map(|n| format!("t{n}")).collect();
+        for topic in &topics {
+            w.try_put(topic, &large).unwrap();
+            if moved {
+                turns(&w, 2);
+            }
+        }
+        // Other processes take what is left, and opens on a full disk have used a part of the reserve.
+        let reserve = w.fs.open(&Paths::new(Path::new(DIR)).reserve(), OpenMode::Write).unwrap();
+        reserve.set_len(512 << 10).unwrap();
+        w.fs.set_free_space(Some(0));
+        let mut more = 0;
+        while !no_space(w.try_put("t0", &[&"x".repeat(100_000)])) {
+            more += 1;
+        }
+        turns(&w, 10);
+        for topic in &topics {
+            w.delete(topic, Some(301), None);
+        }
+        assert!(goes_on(&w, "t0") <= 20, "moved: {moved}");
+        for opened in 0..2 {
+            for topic in &topics {
+                let last = if topic == "t0" { 601 + more } else { 600 };
+                assert_eq!(w.seqs(topic), (301..=last).collect::<Vec<_>>(), "I1, {opened}");
+            }
+            w.reopen();
+        }
+    }
+}
+
+/// Everything, queues, routers and consumers among it, is served from a disk without a free byte;
+/// what changes anything is refused, and accepted when there is space again.
+#[test]
+fn without_any_room_a_directory_is_open_for_reads_until_there_is_room() {
+    for closed in [true, false] {
+        let mut w = World::new();
+        w.put("log", &["a", "b", "c"]);
+        w.create("fsync", class(Durability::Fsync));
+        w.put("fsync", &["d"]);
+        w.create("queue", ConfigPatch { kind: Some(TopicType::Queue), ..ConfigPatch::default() });
+        w.put("queue", &["job 1", "job 2"]);
+        let (source, dest) = ("log".to_owned(), "copy".to_owned());
+        let request = RouterRequest { source, dest, ..RouterRequest::default() };
+        w.engine().create_router("copies", &request).unwrap();
+        w.delete("log", Some(2), None);
+        if closed {
+            w.close();
+        } else {
+            w.engine().sync().unwrap();
+            w.engine = None;
+            w.fs = Arc::new(SimFs::from_image(&w.fs.kill_image()));
+        }
+        let paths = Paths::new(Path::new(DIR));
+        let shard = paths.shard(0);
+        let fill = |w: &World| {
+            let reserve = w.fs.open(&paths.reserve(), OpenMode::Write).unwrap();
+            reserve.set_len(0).unwrap();
+            w.fs.set_free_space(Some(0));
+        };
+        fill(&w);
+        for _ in 0..3 {
+            w.try_open().unwrap();
+            turns(&w, 10);
+            assert_eq!(
+                (w.seqs("log"), w.seqs("fsync"), w.seqs("queue")),
+                (vec![2, 3], vec![1], vec![1, 2])
+            );
+            w.engine = None;
+            // Whatever an open may use is used: the end of each log file too.
+            for entry in w.fs.list(&shard).unwrap() {
+                let file = w.fs.open(&shard.join(&entry.name), OpenMode::Write).unwrap();
+                let mut bytes = vec![0; file.len().unwrap() as usize];
+                file.read_at(&mut bytes, 0).unwrap();
+                let used = bytes.iter().rposition(|b| *b != 0).map_or(0, |at| at + 1);
+                file.set_len(used as u64).unwrap();
+            }
+            fill(&w);
+        }
+        w.try_open().unwrap();
+        turns(&w, 10);
+        let refused = w.try_put("log", &["e"]).unwrap_err().to_string();
+        assert!(refused.contains("free some space on the disk"), "{refused}");
+        let delete = DeleteRequest { before_seq: Some(3), matching: None };
+        let refused = w.engine().delete("log", &delete).unwrap_err();
+        assert!(
+            matches!(refused, Error::StorageUnavailable { reason: "no_space", .. }),
+            "{refused}"
+        );
+        assert!(w.engine().checkpoint().is_err());
+        w.engine().close().unwrap();
+        w.try_open().unwrap();
+        w.fs.set_free_space(Some(16 << 20));
+        turns(&w, 10);
+        w.put("log", &["e"]);
+        w.put("queue", &["job 3"]);
+        w.delete("log", Some(3), None);
+        for _ in 0..2 {
+            let seqs = (w.seqs("log"), w.seqs("fsync"), w.seqs("queue"));
+            assert_eq!(seqs, (vec![3, 4], vec![1], vec![1, 2, 3]), "I1, closed: {closed}");
+            w.reopen();
+        }
     }
 }

@@ -76,7 +76,7 @@ fn first_file(env: &Env, paths: &Paths, capacity: u64) -> ShardStart {
     let health = HealthFile::begin(env, &paths.shard(0), &header, 0).unwrap();
     let files = vec![WalFile { key: FileKey(0), name, header, first_lsn: 1, file }];
     let (offset, health) = (bytes.len() as u64, Some(Arc::new(health)));
-    ShardStart { files, offset, capacity, next_lsn: 1, health }
+    ShardStart { files, offset, capacity, next_lsn: 1, health, begin: None }
 }
 
 fn wal(env: &Env, options: WalOptions) -> Wal {

@@ -9,8 +9,9 @@ const MIB: u64 = 1 << 20;
 fn state(env: &Env, offset: u64, unsynced: u64, capacity: u64) -> State {
     let start = first_file(env, &Paths::new(Path::new("/db")), 4096);
     let file = start.files.into_iter().next().map(Arc::new);
-    let start = ShardStart { files: vec![], offset, capacity, next_lsn: 1, health: None };
-    let mut st = State::new(&start, file, &small());
+    let start =
+        ShardStart { files: vec![], offset, capacity, next_lsn: 1, health: None, begin: None };
+    let mut st = State::new(start, file, &small());
     st.sync_offset = offset - unsynced;
     st
 }

@@ -79,13 +79,13 @@ fn numbers<'q>(queue: impl IntoIterator<Item = &'q QueuedBatch>) -> Vec<u64> {
 
 #[test]
 fn a_new_state_begins_behind_what_recovery_kept() {
-    let (env, ..) = sim_env(1);
-    let start = first_file(&env, &Paths::new(Path::new("/db")), 4096);
-    let start = ShardStart { offset: 200, capacity: 4096, next_lsn: 8, ..start };
+    let (offset, capacity, next_lsn) = (200, 4096, 8);
     // An eighth of the smallest file is reserved for deletes, at most 64 KiB.
     for (file_initial, reserve) in [(64 << 10, 8 << 10), (1 << 20, 64 << 10), (8 << 20, 64 << 10)] {
         let options = WalOptions { file_initial, ..WalOptions::default() };
-        let st = State::new(&start, None, &options);
+        let (files, health, begin) = (Vec::new(), None, None);
+        let start = ShardStart { files, offset, capacity, next_lsn, health, begin };
+        let st = State::new(start, None, &options);
         assert_eq!((st.written_lsn(), st.synced_lsn, st.applied_lsn()), (7, 7, 7));
         assert_eq!((st.offset, st.sync_offset, st.capacity), (200, 200, 4096));
         assert_eq!((st.reserve, st.dirty()), (reserve, false), "{file_initial}");
