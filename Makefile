@@ -77,7 +77,7 @@ wheel: $(VENV)/.deps ## a wheel in dist/, tried in an empty environment
 
 sdist: $(VENV)/.deps ## a source package in dist/, built and tried in an empty environment
 	rm -f dist/*.tar.gz
-	$(BIN)/maturin sdist --quiet --out dist
+	$(BIN)/maturin sdist --out dist
 	PYTHON=$(PYTHON) .ci/try-package dist/*.tar.gz
 
 run: build ## start the server on ./topics-data

@@ -119,6 +119,7 @@ const BANNED_WITHIN: &[(&str, &[(&str, &str)])] = &[
             ("rehearse", "check_existing"),
             ("resting", "coalescing"),
             ("run_dry", "serve_all"),
+            ("slept", "unloaded"),
             ("tell", "notify"),
             ("tidy", "remove_empty_groups"),
             ("told", "notified"),

@@ -625,10 +625,12 @@ _Jobs = tuple[list[tuple[int, int, int, int]], int, Batch]
 records in the same order.
 """
 
-_PeekedJob = tuple[str, int, str | None, int | None, int | None, int | None, int, str | None]
+_PeekedJob = tuple[
+    str, int, str | None, int | None, int | None, int | None, int, str | None, str | None
+]
 _PeekedJobs = tuple[list[_PeekedJob], Batch]
-"""`(state, deliveries, node, lease_id, deadline, visible_at, lane, group)` of each job; their
-records.
+"""`(state, deliveries, node, lease_id, deadline, visible_at, lane, group, error)` of each job;
+their records.
 """
 
 _TxnRows = tuple[str, Sequence[_NewRow], str | None]
@@ -707,7 +709,14 @@ class Queue:
         seqs: list[int],
         lease_ids: list[int] | None = None,
         delay_ms: int | None = None,
+        error: str = "",
     ) -> _Outcome: ...
+    def remove(self, seqs: list[int], force: bool = False) -> _Outcome:
+        """Deletes jobs in any state; leased ones are skipped without `force`."""
+
+    def promote(self, seqs: list[int]) -> _Outcome:
+        """Makes delayed jobs ready; others are skipped."""
+
     def extend(
         self,
         node: str,

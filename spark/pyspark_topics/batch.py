@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +13,14 @@ from pyspark.sql.types import StructType
 
 from .access import Access, access
 from .columns import arrow_schema
-from .errors import TopicsError
+from .errors import DataLoss, TopicsError
 from .filters import Pushed, Pushes
 from .offsets import Span
 from .options import EARLIEST, LATEST, Positions, ReadOptions
 from .planning import Head, plan
 from .reading import ReadPlan, TopicsPartition
+
+log = logging.getLogger("pyspark_topics")
 
 SEEKS = 1_000
 """Above so many topics a condition on the time is left to Spark."""
@@ -34,16 +37,25 @@ class Snapshot:
         engine = access(options.connection)
         with engine.keep_open():
             heads = engine.heads(options.topics)
-            for name in options.topics.names:
-                if name not in heads:
-                    raise TopicsError(f"topic {name!r} was not found", "topic_not_found")
+            refuse_missing(options, heads)
             ends = positions(engine, heads, options.end)
-            starts = positions(engine, heads, options.start)
+            starts = starting(engine, heads, options)
         spans = {}
         for name, head in heads.items():
             lo, hi = starts[name], min(ends[name], head.end)
             spans[name] = Span(head.topic_id, lo, max(lo, hi))
         return Snapshot(spans)
+
+
+def refuse_missing(options: ReadOptions, found: Container[str]) -> None:
+    """Refuses a subscribed name that no topic has, unless the options allow it."""
+    for name in () if options.allow_missing else options.topics.names:
+        if name not in found:
+            raise TopicsError(
+                f"topic {name!r} was not found; with allowMissingTopics=true it is read once it "
+                "exists",
+                "topic_not_found",
+            )
 
 
 def positions(engine: Access, heads: Mapping[str, Head], wanted: Positions) -> dict[str, int]:
@@ -54,6 +66,29 @@ def positions(engine: Access, heads: Mapping[str, Head], wanted: Positions) -> d
         if wanted.ts_ms is not None:
             at = engine.seek(name, wanted.ts_ms)
         found[name] = {EARLIEST: head.earliest, LATEST: head.end}.get(at, max(1, at))
+    return found
+
+
+def starting(engine: Access, heads: Mapping[str, Head], options: ReadOptions) -> dict[str, int]:
+    """The first seq to read of each topic. A start that the topic has not reached is a loss: its
+    records existed when the offset was noted."""
+    found = positions(engine, heads, options.start)
+    for name, at in found.items():
+        head = heads[name]
+        if at <= head.next:
+            continue
+        text = (
+            f'"startingOffsets" begins topic {name!r} at seq {at}, but its next record is '
+            f"{head.next}: was it deleted and created again?"
+        )
+        if options.on_gap == "fail":
+            raise DataLoss(
+                f"{text} With failOnDataLoss=false the read begins at the end of the topic",
+                "data_loss",
+                {"topic": name, "gap_from": head.next, "gap_to": at - 1, "reason": "rewound"},
+            )
+        log.warning("%s The read begins at the end of the topic", text)
+        found[name] = head.next
     return found
 
 

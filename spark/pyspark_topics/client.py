@@ -1,5 +1,5 @@
-"""A small HTTP client on the standard library: it keeps one connection and retries while a server is
-away or busy. Every request that it repeats is idempotent."""
+"""A small HTTP client on the standard library: it keeps one connection and retries while a server
+is away or busy. Every request that it repeats is idempotent."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ import json
 import logging
 import random
 import select
+import socket
 import ssl
 import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from .errors import Interrupted, TopicsError
+from .errors import Interrupted, InvalidOption, TopicsError
 from .options import Connection
 
 JSON = "application/json"
 ARROW = "application/vnd.apache.arrow.stream"
 BROKEN = (OSError, http.client.HTTPException)
 """What a connection fails with."""
+
+NO_SUCH_NAME = (socket.EAI_NONAME, socket.EAI_FAIL, getattr(socket, "EAI_NODATA", None))
+"""What a resolver says of a name that does not exist; `EAI_AGAIN` may pass."""
+PLAIN_ANSWERS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
+"""What OpenSSL says of a peer that answers in plain text."""
 
 SILENCE = 300.0
 """Seconds without a byte after which a connection counts as broken."""
@@ -55,9 +61,10 @@ class Client:
     def __init__(self, to: Connection) -> None:
         assert to.url is not None
         self._url = urlsplit(to.url)
-        self._patience = to.retry_seconds
+        self._retry_seconds = to.retry_seconds
         self._headers = {"Authorization": f"Bearer {to.token}"} if to.token else {}
         self._connection: http.client.HTTPConnection | None = None
+        self._is_tls: bool | None = None
 
     def call(
         self,
@@ -71,7 +78,7 @@ class Client:
         """The answer to a request; tried again while the server is away, unless `once`."""
         if body is not None and content == JSON:
             body = json.dumps(body).encode()
-        backoff = Backoff(self._patience)
+        backoff = Backoff(self._retry_seconds)
         while True:
             try:
                 response = self.open(method, path, body, content)
@@ -80,6 +87,7 @@ class Client:
                 return answer
             except (*BROKEN, ValueError) as e:
                 self.close()
+                self.refuse_permanent(e)
                 lost = Interrupted(f"{self._url.geturl()}: {e!r}", "unavailable")
                 if once:
                     raise lost from e
@@ -111,6 +119,38 @@ class Client:
         if response.status >= 400:
             raise self._refusal(response)
         return response
+
+    def refuse_permanent(self, error: Exception) -> None:
+        """Raises what no wait can mend: a name that does not exist, TLS against a plain server, a
+        certificate that is not accepted, a server that does not speak HTTP."""
+        why = None
+        if isinstance(error, ssl.SSLCertVerificationError):
+            why = f"its certificate is not accepted: {error.verify_message}"
+        elif isinstance(error, ssl.SSLError) and error.reason in PLAIN_ANSWERS:
+            why = "the server does not speak TLS: use http://"
+        elif isinstance(error, socket.gaierror) and error.errno in NO_SUCH_NAME:
+            why = f"the host {self._url.hostname!r} does not exist: {error.strerror}"
+        elif isinstance(error, (http.client.BadStatusLine, ConnectionResetError)):
+            if self._url.scheme == "http" and self._speaks_tls():
+                why = "the server speaks TLS: use https://"
+            elif type(error) is http.client.BadStatusLine:
+                why = "what answers there does not speak HTTP/1.1"
+        if why is not None:
+            raise InvalidOption(f'"url" {self._url.geturl()}: {why}') from error
+
+    def _speaks_tls(self) -> bool:
+        """Whether a TLS handshake succeeds where a plain request was cut off. Asked once."""
+        if self._is_tls is None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            address = (self._url.hostname or "", self._url.port or 80)
+            try:
+                with socket.create_connection(address, timeout=2.0) as sock:
+                    context.wrap_socket(sock, server_hostname=self._url.hostname).close()
+                self._is_tls = True
+            except OSError:
+                self._is_tls = False
+        return self._is_tls
 
     def close(self) -> None:
         """Lets go of the connection: the next request makes another."""

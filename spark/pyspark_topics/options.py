@@ -6,8 +6,9 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+from urllib.parse import urlsplit
 
 from .errors import InvalidOption
 
@@ -20,7 +21,8 @@ KNOWN = (
     *("url", "token", "path", "retryTimeoutMs", "subscribe", "subscribePattern"),
     *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
     *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minPartitions", "maxRecordsPerPartition"),
-    *("failOnDataLoss", "gaps", "includeMeta", "dataType", "consistency", "pushFilters"),
+    *("failOnDataLoss", "gaps", "allowMissingTopics"),
+    *("includeMeta", "dataType", "consistency", "pushFilters"),
     *("topic", "writerId", "txnAppId", "txnVersion", "staleEpoch"),
 )
 """Options of sources and sinks; what is one's alone, the other passes over."""
@@ -63,10 +65,10 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where the topics are."""
+    """Where the topics are. Its `repr` does not show the token."""
 
     url: str | None
-    token: str | None
+    token: str | None = field(repr=False)
     path: str | None
     retry_seconds: float
 
@@ -84,6 +86,7 @@ class ReadOptions:
     min_partitions: int
     partition_records: int
     on_gap: OnGap
+    allow_missing: bool
     include_meta: bool
     binary: bool
     strong: bool
@@ -115,13 +118,46 @@ def refuse_unknown(options: Mapping[str, str]) -> None:
 
 def connection(options: Mapping[str, str]) -> Connection:
     url, path = options.get("url"), options.get("path")
-    if (url is None) == (path is None):
-        raise InvalidOption('name a server ("url") or a directory ("path"), one of them')
-    if url is not None and not re.match(r"https?://[^/]+", url):
-        raise InvalidOption(f'"url" is http://host:port or https://…, not {url!r}')
+    if url is None and path is None:
+        raise InvalidOption(
+            'neither "url" nor "path" is set: "url" names a running server (http://host:port), '
+            '"path" a data directory'
+        )
+    if url is not None and path is not None:
+        raise InvalidOption(
+            '"url" and "path" exclude each other: "url" reads from a running server, "path" from a '
+            "data directory without one"
+        )
     seconds = _number(options, "retryTimeoutMs", 0) or 120_000
+    return Connection(url and _checked_url(url), _token(options), path, seconds / 1000)
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as e:
+        raise InvalidOption(f'"url" {url!r} is not a URL: {e}') from e
+    if parts.username is not None or parts.password is not None:
+        # The value is not repeated: it holds a password.
+        raise InvalidOption('"url" must not hold a user or a password: put the key into "token"')
+    if parts.scheme not in ("http", "https") or not host or re.search(r"\s", url):
+        raise InvalidOption(f'"url" is http://host:port or https://host:port, not {url!r}')
+    if port == 0 or parts.query or parts.fragment:
+        what = "port 0" if port == 0 else "a query or a fragment"
+        raise InvalidOption(f'"url" {url!r} has {what}: it is http://host:port')
+    return url.rstrip("/")
+
+
+def _token(options: Mapping[str, str]) -> str | None:
     token = options.get("token")
-    return Connection(url.rstrip("/") if url else None, token, path, seconds / 1000)
+    if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
+        # The value is not repeated: it is a secret.
+        raise InvalidOption(
+            '"token" is empty or holds characters that an HTTP header cannot carry (spaces, line '
+            "ends, other than ASCII): check how it is read"
+        )
+    return token
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -131,16 +167,18 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     gaps = options.get("gaps") or ("fail" if loss else "log")
     if gaps not in ("fail", "log", "emit"):
         raise InvalidOption(f'"gaps" is fail, log or emit, not {gaps!r}')
+    topics = _subscription(options)
     return ReadOptions(
         connection=connection(options),
-        topics=_subscription(options),
-        start=_positions(options, "startingOffsets", "startingTimestamp", EARLIEST),
-        end=_positions(options, "endingOffsets", "endingTimestamp", LATEST),
+        topics=topics,
+        start=_positions(options, "startingOffsets", "startingTimestamp", EARLIEST, topics),
+        end=_positions(options, "endingOffsets", "endingTimestamp", LATEST, topics),
         max_offsets=_number(options, "maxOffsetsPerTrigger", 1),
         max_bytes=_number(options, "maxBytesPerTrigger", 1),
         min_partitions=_number(options, "minPartitions", 1) or 1,
         partition_records=_number(options, "maxRecordsPerPartition", 1) or 1_000_000,
         on_gap=gaps,  # type: ignore[arg-type]
+        allow_missing=_flag(options, "allowMissingTopics", False),
         include_meta=_flag(options, "includeMeta", True),
         binary=_one_of(options, "dataType", ("string", "binary")) == "binary",
         strong=_one_of(options, "consistency", ("eventual", "strong")) == "strong",
@@ -202,7 +240,9 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
     return Subscription(names=tuple(names))
 
 
-def _positions(options: Mapping[str, str], name: str, time: str, default: int) -> Positions:
+def _positions(
+    options: Mapping[str, str], name: str, time: str, default: int, topics: Subscription
+) -> Positions:
     ts = _number(options, time, 0)
     given = options.get(name)
     if ts is not None:
@@ -218,6 +258,12 @@ def _positions(options: Mapping[str, str], name: str, time: str, default: int) -
         seqs = None
     if not isinstance(seqs, dict) or not all(type(n) is int and n >= -2 for n in seqs.values()):
         raise InvalidOption(f'"{name}" is earliest, latest or {{"topic": seq}}, not {given!r}')
+    for topic in seqs:
+        if not topics.matches(topic):
+            raise InvalidOption(
+                f'"{name}" names topic {topic!r}, which is not subscribed: add it to "subscribe" '
+                "or leave it out"
+            )
     return Positions(default, tuple(sorted(seqs.items())))
 
 

@@ -25,6 +25,16 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """Records of one topic that are lost, first and last seq, and why."""
+
+    topic: str
+    first: int
+    last: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """A topic as it is now."""
 

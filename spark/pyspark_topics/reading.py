@@ -16,7 +16,7 @@ from .columns import is_binary
 from .errors import DataLoss, Interrupted, TopicsError
 from .filters import Selection
 from .options import Connection, OnGap
-from .planning import Range
+from .planning import Loss, Range
 
 log = logging.getLogger("pyspark_topics")
 
@@ -24,9 +24,9 @@ GAP = ("gap_to", "gap_reason")
 
 
 class TopicsPartition(InputPartition):
-    """The ranges of one task."""
+    """The ranges of one task, and losses that it reports as rows."""
 
-    def __init__(self, ranges: tuple[Range, ...]) -> None:
+    def __init__(self, ranges: tuple[Range | Loss, ...]) -> None:
         super().__init__(ranges)
 
 
@@ -47,15 +47,40 @@ class ReadPlan:
         engine = access(self.connection)
         with engine.keep_open():
             for one in partition.value:
-                yield from _RangeRead(engine, self, one).batches()
+                if isinstance(one, Loss):
+                    yield self.gap_row(one)
+                else:
+                    yield from _RangeRead(engine, self, one).batches()
+
+    def gap_row(self, loss: Loss) -> pa.RecordBatch:
+        """The row that stands for lost records with `gaps=emit`: null `data`, `meta` says which."""
+        meta = {
+            "gap_from": str(loss.first),
+            "gap_to": str(loss.last),
+            "gap_reason": loss.reason,
+        }
+        row = {"topic": loss.topic, "seq": loss.first, "meta": list(meta.items())}
+        columns = [pa.array([row.get(f.name)], type=f.type) for f in self.schema]
+        return _rows_of(columns, self.schema, 1)
 
 
-def loss_of(topic: str, first: int, last: int, reason: str) -> DataLoss:
+def loss_of(loss: Loss) -> DataLoss:
+    what = f"records {loss.first} to {loss.last} of topic {loss.topic!r} are lost ({loss.reason})"
+    if loss.reason in ("deleted", "recreated"):
+        what = (
+            f"topic {loss.topic!r} was {loss.reason} since seq {loss.first - 1} was read: records "
+            "of its former life may be lost"
+        )
     return DataLoss(
-        f"records {first} to {last} of topic {topic!r} are lost ({reason}); the options "
-        "failOnDataLoss=false (go on and log) and gaps=emit (go on with a row) go on without them",
+        f"{what}; the options failOnDataLoss=false (go on and log) and gaps=emit (go on with a "
+        "row) go on without them",
         "data_loss",
-        {"topic": topic, "gap_from": first, "gap_to": last, "reason": reason},
+        {
+            "topic": loss.topic,
+            "gap_from": loss.first,
+            "gap_to": loss.last,
+            "reason": loss.reason,
+        },
     )
 
 
@@ -150,16 +175,12 @@ class _RangeRead:
             self._cursor = last
 
     def _lost(self, first: int, last: int, reason: str) -> Iterator[pa.RecordBatch]:
-        topic = self._range.topic
+        loss = Loss(self._range.topic, first, last, reason)
         if self._plan.on_gap == "fail":
-            raise loss_of(topic, first, last, reason)
-        log.warning("%s", loss_of(topic, first, last, reason).message)
+            raise loss_of(loss)
+        log.warning("%s", loss_of(loss).message)
         if self._plan.on_gap == "emit":
-            meta = {"gap_from": str(first), "gap_to": str(last), "gap_reason": reason}
-            row = {"topic": topic, "seq": first, "meta": list(meta.items())}
-            schema = self._plan.schema
-            columns = [pa.array([row.get(f.name)], type=f.type) for f in schema]
-            yield _rows_of(columns, schema, 1)
+            yield self._plan.gap_row(loss)
 
 
 def _rows_of(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:

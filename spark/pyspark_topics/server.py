@@ -78,6 +78,7 @@ class Server(Splits):
             yield scan
             whole = scan.whole
         except BROKEN as e:
+            self._client.refuse_permanent(e)
             raise Interrupted(f"{path}: {e!r}", "unavailable") from e
         finally:
             if not whole:

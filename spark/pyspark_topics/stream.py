@@ -19,12 +19,12 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from .access import access
-from .batch import positions
+from .batch import refuse_missing, starting
 from .columns import arrow_schema
 from .filters import Selection
 from .offsets import Offset, Span
 from .options import ReadOptions
-from .planning import Head, Range, plan, share
+from .planning import Head, Loss, Range, plan, share
 from .reading import ReadPlan, TopicsPartition, loss_of
 
 log = logging.getLogger("pyspark_topics")
@@ -61,7 +61,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             engine = access(self._options.connection)
             with engine.keep_open():
                 heads = self._heads()
-                starts = positions(engine, heads, self._options.start)
+                refuse_missing(self._options, heads)
+                starts = starting(engine, heads, self._options)
             self._initial = Offset(
                 {
                     name: Span(head.topic_id, starts[name], starts[name])
@@ -109,11 +110,18 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ).json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        tasks = plan(
-            Offset.parse(end).to_read(Offset.parse(start)),
-            records=self._options.partition_records,
-            min_partitions=self._options.min_partitions,
-        )
+        was, now = Offset.parse(start), Offset.parse(end)
+        tasks: list[tuple[Range | Loss, ...]] = [
+            *plan(
+                now.to_read(was),
+                records=self._options.partition_records,
+                min_partitions=self._options.min_partitions,
+            )
+        ]
+        # The same at every run of the batch: the offsets alone say what is lost.
+        losses = tuple(_losses(was, now)) if self._options.on_gap == "emit" else ()
+        if losses:
+            tasks.insert(0, losses)
         return [TopicsPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -140,18 +148,21 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, start: Offset, heads: Mapping[str, Head]) -> dict[str, Span]:
         """From where each topic was left to its end."""
+        refuse_missing(self._options, {**start.spans, **heads})
         spans = {}
         for name, was in start.spans.items():
             head = heads.get(name)
             if head is None:
-                # A topic that is not there when a trigger pins the heads may be one to come.
-                self._lost(name, was.hi, was.hi, "deleted")
+                # A topic that the query no longer subscribes to keeps its place. One that is not
+                # there when a trigger pins the heads may be one to come.
+                if self._options.topics.matches(name):
+                    self._report(Loss(name, was.hi, was.hi, "deleted"))
                 spans[name] = Span(was.topic_id, was.hi, was.hi)
             elif head.topic_id != was.topic_id:
-                self._lost(name, was.hi, was.hi, "recreated")
+                self._report(Loss(name, was.hi, was.hi, "recreated"))
                 spans[name] = Span(head.topic_id, head.earliest, head.end)
             elif was.hi > head.next:
-                self._lost(name, head.next, was.hi - 1, "rewound")
+                self._report(Loss(name, head.next, was.hi - 1, "rewound"))
                 spans[name] = Span(head.topic_id, head.next, head.next)
             else:
                 spans[name] = Span(head.topic_id, was.hi, max(was.hi, head.end))
@@ -160,13 +171,12 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 spans[name] = Span(head.topic_id, head.earliest, head.end)
         return spans
 
-    def _lost(self, topic: str, first: int, last: int, reason: str) -> None:
-        loss = loss_of(topic, first, last, reason)
+    def _report(self, loss: Loss) -> None:
         if self._options.on_gap == "fail":
-            raise loss
-        if topic not in self._warned:
-            self._warned.add(topic)
-            log.warning("%s", loss.message)
+            raise loss_of(loss)
+        if loss.topic not in self._warned:
+            self._warned.add(loss.topic)
+            log.warning("%s", loss_of(loss).message)
 
     def _fill(
         self, spans: dict[str, Span], heads: Mapping[str, Head], size: int
@@ -204,6 +214,16 @@ class _Reading(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._tasks.read(partition)
+
+
+def _losses(was: Offset, now: Offset) -> Iterator[Loss]:
+    """What a batch finds lost before it reads: topics that were re-created or lost their end."""
+    for name, span in sorted(now.spans.items()):
+        before = was.spans.get(name)
+        if before is not None and before.topic_id != span.topic_id:
+            yield Loss(name, before.hi, before.hi, "recreated")
+        elif before is not None and span != before and span.lo < before.hi:
+            yield Loss(name, span.lo, before.hi - 1, "rewound")
 
 
 def _is_rewound(was: Offset, spans: Mapping[str, Span]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 
 import pytest
@@ -62,6 +63,32 @@ def test_a_stream_uses_its_keys(spark, guarded, tmp_path):
     writer.start(url=guarded, topic="out.stream").awaitTermination()
     client = Client(Connection(guarded, "all-of-it", None, 10.0))
     assert client.call("GET", "/v0/topics/out.stream")["count"] == 10
+
+
+def test_a_failing_run_does_not_show_its_key(spark, guarded, tmp_path, capfd, caplog):
+    """Everything that failing reads, writes and streams print: exceptions, logs, outputs."""
+    said = []
+
+    def fail(run):
+        with pytest.raises(PySparkException) as why:
+            run()
+        said.append(str(why.value))
+        said.append("".join(traceback.format_exception(why.value)))
+
+    key = "a-guess-8f31"
+    fail(lambda: load(spark, guarded, key).count())
+    fail(lambda: load(spark, "http://127.0.0.1:1", key, retryTimeoutMs="300").count())
+    fail(lambda: load(spark, guarded, key + "\n").count())
+    fail(lambda: load(spark, f"http://me:{key}@127.0.0.1:1").count())
+    rows = load(spark, guarded, "only-reads")
+    fail(lambda: write(rows, guarded, "out.a", key))
+    frame = spark.readStream.format("topics").load(url=guarded, subscribe="in", token=key)
+    writer = frame.select("data").writeStream.format("topics").trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", str(tmp_path)).option("token", key)
+    fail(lambda: writer.start(url=guarded, topic="out.b").awaitTermination())
+    said += [*capfd.readouterr(), caplog.text]
+    assert sum("unauthorized" in text for text in said) >= 3
+    assert not any(key in text for text in said)
 
 
 def test_plans_do_not_show_a_key(spark, guarded):

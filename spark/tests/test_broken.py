@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
+import socket
+import ssl
+import threading
+import time
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark_topics.access import ScanRequest
 from pyspark_topics.client import Client
-from pyspark_topics.errors import Interrupted, TopicsError
+from pyspark_topics.errors import Interrupted, InvalidOption, TopicsError
 from pyspark_topics.filters import Selection
 from pyspark_topics.options import Connection, Subscription
 from pyspark_topics.server import Server
+
+from support.tls import certificate
 
 ROWS = 30_000
 
@@ -37,6 +44,75 @@ def test_patience_ends(topics, topic, read, proxy):
     proxy.break_next("/scan", "refuse", times=1000)
     with pytest.raises(PySparkException, match="scan"):
         read(url=proxy.url, retryTimeoutMs="500").collect()
+
+
+class Listener(threading.Thread):
+    """Accepts connections and answers each with the same bytes, over TLS or not."""
+
+    def __init__(self, answer: bytes, context: ssl.SSLContext | None = None) -> None:
+        super().__init__(daemon=True)
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        self.answer, self.context, self.accepted = answer, context, 0
+        self.start()
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer, _ = self.socket.accept()
+                self.accepted += 1
+                with contextlib.suppress(OSError), peer:
+                    if self.context is not None:
+                        peer = self.context.wrap_socket(peer, server_side=True)
+                    peer.recv(1 << 16)
+                    peer.sendall(self.answer)
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+
+def refused(url):
+    began = time.monotonic()
+    with pytest.raises(InvalidOption, match='"url"') as why:
+        Client(Connection(url, "s3cret", None, 60.0)).call("GET", "/v0/health")
+    assert time.monotonic() - began < 30, "nothing was waited for"
+    assert "s3cret" not in str(why.value)
+    return str(why.value)
+
+
+def test_what_no_wait_can_mend_is_refused_with_the_option(tmp_path, topics, monkeypatch):
+    files = certificate(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(files["TOPICS_TLS_CERT"], files["TOPICS_TLS_KEY"])
+    with Listener(b"SSH-2.0-OpenSSH_9.9\r\n") as ssh:
+        assert "does not speak HTTP" in refused(f"http://127.0.0.1:{ssh.port}")
+    with Listener(b"", tls) as server:
+        assert "use https://" in refused(f"http://127.0.0.1:{server.port}")
+        assert "certificate" in refused(f"https://127.0.0.1:{server.port}")
+    assert "use http://" in refused(f"https://127.0.0.1:{topics.server.port}")
+
+    def unknown(*_args, **_more):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    assert "'no-such-host' does not exist" in refused("http://no-such-host:4000")
+
+
+def test_what_may_pass_is_waited_for(monkeypatch, topics):
+    answers = [socket.gaierror(socket.EAI_AGAIN, "again"), ConnectionRefusedError(111, "refused")]
+    connect = socket.create_connection
+
+    def flaky(*args, **more):
+        if answers:
+            raise answers.pop()
+        return connect(*args, **more)
+
+    monkeypatch.setattr(socket, "create_connection", flaky)
+    assert Client(Connection(topics.url, None, None, 20.0)).call("GET", "/v0/health")
+    assert answers == []
 
 
 def scan(server, topic, upto):

@@ -11,9 +11,9 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StructField, StructType
 from pyspark_topics import batch, stream
-from pyspark_topics.errors import DataLoss
+from pyspark_topics.errors import DataLoss, TopicsError
 from pyspark_topics.options import read_options
-from pyspark_topics.planning import Head
+from pyspark_topics.planning import Head, Loss, Range
 
 SCHEMA = StructType([StructField("seq", LongType())])
 
@@ -58,9 +58,12 @@ def fake(monkeypatch):
     return fake
 
 
+def options_of(**options):
+    return read_options(CaseInsensitiveDict({"url": "http://h:1", **options}))
+
+
 def reader(**options):
-    given = {"url": "http://h:1", "subscribePattern": ".*", **options}
-    return stream.TopicsStreamReader(read_options(CaseInsensitiveDict(given)), SCHEMA)
+    return stream.TopicsStreamReader(options_of(**{"subscribePattern": ".*", **options}), SCHEMA)
 
 
 def latest(one, start, limit=None):
@@ -210,6 +213,75 @@ def test_a_head_that_went_back_is_a_loss_but_a_lost_tail_is_not(fake):
     assert (back["t"]["a"], spans(other.partitions(end, back))) == ([1, 6, 6], [])
     fake.set("a", 8)
     assert latest(other, back)["t"]["a"] == [1, 6, 8]
+
+
+def test_a_topic_that_is_left_out_of_the_subscription_is_no_loss(fake):
+    fake.set("a", 11)
+    fake.set("b", 11)
+    one = reader(subscribePattern="a|b")
+    end = latest(one, one.initialOffset())
+    other = reader(subscribePattern="a")
+    del fake.topics["b"]
+    assert latest(other, end) == end
+    fake.set("a", 21)
+    narrowed = latest(other, end)
+    assert spans(other.partitions(end, narrowed)) == [("a", 1, 11, 21)]
+    # It keeps its place: subscribed again it goes on there.
+    fake.set("b", 16)
+    again = reader(subscribePattern="a|b")
+    assert spans(again.partitions(narrowed, latest(again, narrowed))) == [("b", 1, 11, 16)]
+
+
+def test_a_topic_that_never_was_fails_unless_it_may_be_missing(fake):
+    fake.set("a", 11)
+    given = {"subscribe": "a,b"}
+    strict = stream.TopicsStreamReader(options_of(**given), SCHEMA)
+    with pytest.raises(TopicsError, match="allowMissingTopics"):
+        strict.initialOffset()
+    lenient = stream.TopicsStreamReader(options_of(**given, allowMissingTopics="true"), SCHEMA)
+    end = latest(lenient, lenient.initialOffset())
+    with pytest.raises(TopicsError, match="'b' was not found"):
+        latest(strict, end)
+    fake.set("b", 6)
+    assert spans(lenient.partitions(end, latest(lenient, end))) == [("b", 1, 1, 6)]
+
+
+def test_a_start_beyond_the_end_is_a_loss_in_batch_and_stream(fake):
+    # Seqs 11 to 19 were lost in a crash: 20 is the next.
+    fake.set("a", 11, after=20)
+    for seq, first in ((5, 5), (11, 11), (20, 20)):
+        start = {"startingOffsets": f'{{"a": {seq}}}'}
+        assert reader(**start).initialOffset()["t"]["a"] == [1, first, first]
+        batch.Snapshot.take(options_of(subscribe="a", **start))
+    start = {"startingOffsets": '{"a": 21}'}
+    for take in (
+        lambda **more: reader(**start, **more).initialOffset(),
+        lambda **more: batch.Snapshot.take(options_of(subscribe="a", **start, **more)),
+    ):
+        with pytest.raises(DataLoss, match="begins topic 'a' at seq 21"):
+            take()
+        take(failOnDataLoss="false")
+    lenient = reader(**start, failOnDataLoss="false").initialOffset()
+    assert lenient["t"]["a"] == [1, 20, 20]
+
+
+def test_losses_between_batches_are_rows_where_that_is_asked_for(fake):
+    fake.set("a", 11, topic_id=1)
+    fake.set("b", 11, topic_id=2)
+    one, log = reader(gaps="emit"), reader(gaps="log")
+    end = latest(one, one.initialOffset())
+    fake.set("a", 6, topic_id=3, earliest=2)
+    fake.set("b", 8, topic_id=2)
+    now = latest(one, end)
+    for _ in range(2):
+        losses, read = one.partitions(end, now)
+        assert losses.value == (Loss("a", 11, 11, "recreated"), Loss("b", 8, 10, "rewound"))
+        assert spans([read]) == [("a", 3, 2, 6)]
+    assert all(isinstance(r, Range) for p in log.partitions(end, now) for r in p.value)
+    # What follows is no loss any more.
+    fake.set("a", 9, topic_id=3, earliest=2)
+    then = latest(one, now)
+    assert spans(one.partitions(now, then)) == [("a", 3, 6, 9)]
 
 
 def test_available_now_ends_where_the_heads_were(fake):

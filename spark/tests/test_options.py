@@ -62,7 +62,7 @@ def test_names_ignore_case_and_lists_are_cleaned():
     ],
 )
 def test_starting_offsets(text: str, expected: dict[str, int]):
-    start = read(startingOffsets=text).start
+    start = read(subscribe="a,b", startingOffsets=text).start
     assert {name: start.of(name) for name in expected} == expected
 
 
@@ -116,6 +116,17 @@ def test_a_timestamp_is_resolved_by_the_engine():
         ({"subscribePattern": "x"}, "subscribe"),
         ({"path": "/data"}, "url"),
         ({"url": "127.0.0.1:4000"}, "url"),
+        ({"url": "ftp://127.0.0.1"}, "url"),
+        ({"url": "http://"}, "url"),
+        ({"url": "http://host:0"}, "url"),
+        ({"url": "http://host:65536"}, "url"),
+        ({"url": "http://host:port"}, "url"),
+        ({"url": "http://host:1?x=1"}, "url"),
+        ({"url": "http://ho st:1"}, "url"),
+        ({"token": ""}, "token"),
+        ({"startingOffsets": '{"b": 3}'}, "not subscribed"),
+        ({"endingOffsets": '{"a": 3, "b": 3}'}, "not subscribed"),
+        ({"allowMissingTopics": "1"}, "allowMissingTopics"),
         ({"startingOffsets": "first"}, "startingOffsets"),
         ({"startingOffsets": '{"a": -3}'}, "startingOffsets"),
         ({"startingOffsets": '{"a": true}'}, "startingOffsets"),
@@ -139,6 +150,28 @@ def test_no_topics_and_bad_patterns_are_refused():
         read_options(CaseInsensitiveDict(URL))
     with pytest.raises(InvalidOption, match="subscribePattern"):
         read_options(CaseInsensitiveDict({**URL, "subscribePattern": "("}))
+
+
+def test_a_place_is_named_once():
+    for options, words in (
+        ({}, "neither"),
+        ({**URL, "path": "/data"}, "exclude each other"),
+    ):
+        with pytest.raises(InvalidOption, match=words) as refused:
+            read_options(CaseInsensitiveDict({**options, "subscribe": "a"}))
+        assert '"url"' in str(refused.value)
+        assert '"path"' in str(refused.value)
+
+
+@pytest.mark.parametrize("token", ["s3cret\n", "s3cret x", "s3cret\u00e9", "\ts3cret"])
+def test_a_secret_is_in_no_message_about_it(token: str):
+    with pytest.raises(InvalidOption, match="token") as refused:
+        read(token=token)
+    assert "s3cret" not in str(refused.value)
+    with pytest.raises(InvalidOption, match="token") as refused:
+        read(url="http://me:s3cret@host:1")
+    assert "s3cret" not in str(refused.value)
+    assert "s3cret" not in repr(read(token="s3cret"))
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from pyspark_topics import sink as the_sink
 from pyspark_topics.client import Client
 from pyspark_topics.errors import TopicsError
 from pyspark_topics.options import Connection
-from pyspark_topics.sink import Staged, Writer, publish_unnamed
+from pyspark_topics.sink import Epoch, Staged, Writer, publish, publish_unnamed
 
 
 def numbers(topics, topic):
@@ -162,7 +163,7 @@ def test_writes_without_a_name_share_a_writer_and_nothing_else(topics, topic):
         writer, stage = Writer(client, topic), f"stage-{n}"
         rows = {"topic": [f"{topic}.{n % 2}"] * 50, "data": [str(i) for i in range(50)]}
         writer.stage(stage, 0, pa.Table.from_pydict(rows))
-        publish_unnamed(writer, [Staged(topic, stage, 1, 50, 0, None)], 20.0)
+        publish_unnamed(writer, [Staged(topic, stage, 1, 50, ())], f"job-{n}", 20.0)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, range(40)))
@@ -210,7 +211,8 @@ def task(topics, topic, batches):
 def test_rows_keep_their_order_over_the_parts_of_a_task(topics, topic, monkeypatch):
     monkeypatch.setattr(the_sink, "PART_ROWS", 100)
     one, done = task(topics, topic, [batch_of(i * 70, 70) for i in range(10)])
-    assert (done.parts, done.records) == (10, 700)
+    (only,) = done.stages
+    assert (only.parts, only.records, only.topics) == (10, 700, ((topic, 700),))
     assert [stage["records"] for stage in staged(topics, topic)] == [700]
     one.commit([done])
     assert topics.data(topic) == [str(n) for n in range(700)]
@@ -306,19 +308,87 @@ def test_foreach_batch_names_its_writes(spark, topics, topic, stream, tmp_path):
     assert numbers(topics, f"{topic}.even") == [0, 2, 4, 6, 8]
 
 
-def test_a_writer_that_outlives_its_checkpoint(topics, topic, stream):
+def test_a_writer_whose_checkpoint_was_lost(topics, topic, stream):
+    """Its query id is new: that its batch numbers were used before says nothing about its rows."""
     stream.sink_options = {"writerId": topic}
     topics.append(topic, list(range(30)))
-    stream.run(maxOffsetsPerTrigger="10")
-    lost = stream.checkpoint
-    stream.checkpoint = lost.with_name("anew")
-    with pytest.raises(PySparkException, match="stale_epoch"):
-        stream.run(maxOffsetsPerTrigger="10")
-    # The epochs that were published are passed over; the last one is answered as the first time.
-    stream.sink_options = {"writerId": topic, "staleEpoch": "skip"}
+    stream.run()
+    stream.checkpoint = stream.checkpoint.with_name("anew")
     topics.append(topic, list(range(30, 40)))
-    stream.run(maxOffsetsPerTrigger="10")
-    assert numbers(topics, stream.sink) == list(range(40))
+    for options in ({}, {"staleEpoch": "skip"}):
+        stream.sink_options = {"writerId": topic, **options}
+        # Batch 0 is the last epoch and would be taken for its repeat.
+        with pytest.raises(PySparkException, match="stale_epoch"):
+            stream.run()
+        assert numbers(topics, stream.sink) == list(range(30))
+    topics.client.call("DELETE", f"/v0/txn/{topic}")
+    stream.run()
+    assert numbers(topics, stream.sink) == sorted([*range(30), *range(40)])
+    assert staged(topics, topic) == []
+
+
+def test_two_queries_under_one_writer_name(topics, topic, stream, tmp_path, spark):
+    other = type(stream)(spark, topics, f"{topic}.b", stream.sink, tmp_path / "other")
+    topics.append(topic, list(range(100)))
+    topics.append(f"{topic}.b", list(range(100, 200)))
+    for one in (stream, other):
+        one.sink_options = {"writerId": topic}
+    stream.run()
+    with pytest.raises(PySparkException) as refused:
+        other.run()
+    ids = [json.loads((s.checkpoint / "metadata").read_text())["id"] for s in (stream, other)]
+    assert all(one in str(refused.value) for one in ids)
+    assert numbers(topics, stream.sink) == list(range(100))
+    other.sink_options = {"writerId": f"{topic}.other"}
+    other.run()
+    assert numbers(topics, stream.sink) == list(range(200))
+
+
+def test_an_app_writes_a_version_once_in_each_topic_of_a_column(spark, topics, topic):
+    def rows(*names):
+        frame = [(f"{topic}.{name}", f'"{name}{n}"') for name in names for n in range(5)]
+        return spark.createDataFrame(frame, "topic string, data string")
+
+    app = {"txnAppId": topic, "txnVersion": "3"}
+    for names in (("a",), ("b",), ("a", "b", "c"), ("c", "a")):
+        write(rows(*names), topics, **app)
+    for name in ("a", "b", "c"):
+        assert topics.data(f"{topic}.{name}") == [f"{name}{n}" for n in range(5)]
+        assert staged(topics, f"{topic}:{topic}.{name}") == []
+    # The option and the column name the same topics.
+    write(rows("d"), topics, topic=f"{topic}.a", **app)
+    assert len(topics.data(f"{topic}.a")) == 5
+
+
+def test_a_repeat_with_other_rows_is_logged_and_the_first_commit_stands(topics, topic, caplog):
+    def commit(rows):
+        client = Client(Connection(topics.url, None, None, 20.0))
+        writer, stage = Writer(client, topic), f"own-{rows}"
+        columns = {"topic": [topic] * rows, "data": ["1"] * rows}
+        writer.stage(stage, 0, pa.Table.from_pydict(columns))
+        done = Staged(topic, stage, 1, rows, ((topic, rows),))
+        publish(writer, Epoch(7, "query", "own", False), [done])
+
+    caplog.set_level("INFO", "pyspark_topics")
+    commit(3)
+    assert not caplog.records
+    commit(3)
+    assert [r.levelname for r in caplog.records] == ["INFO"]
+    commit(4)
+    assert "deterministic" in caplog.records[-1].message
+    assert len(topics.data(topic)) == 3
+    assert staged(topics, topic) == []
+
+
+def test_a_commit_drops_the_stages_of_abandoned_attempts(topics, topic):
+    one, lost = task(topics, topic, [batch_of(0, 10)])
+    won = one.write(iter([batch_of(0, 10)]))
+    _, foreign = task(topics, topic, [batch_of(0, 10)])
+    assert len(staged(topics, topic)) == 3
+    one.commit([won])
+    assert [stage["id"] for stage in staged(topics, topic)] == [foreign.stages[0].stage]
+    assert len(topics.data(topic)) == 10
+    assert lost.stages[0].stage != won.stages[0].stage
 
 
 def test_complete_mode_is_refused(spark, topics, topic, tmp_path):

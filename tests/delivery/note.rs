@@ -122,6 +122,8 @@ pub enum Note {
     /// Leases ended by a release.
     Released(Vec<Leased>),
     Extended(Vec<Leased>),
+    /// Delayed jobs became claimable: seq and name.
+    Promoted(Vec<(u64, String)>),
     /// Dead letters were moved back, or dead jobs revived.
     Redriven,
     /// The router was created; its source had this head and id, its destination this id.
@@ -209,6 +211,18 @@ impl Note {
             _ => &[],
         }
     }
+}
+
+impl Note {
+    /// Whether it makes the job of this name claimable before its time.
+    pub fn promotes(&self, name: &str) -> bool {
+        matches!(self, Self::Promoted(jobs) if jobs.iter().any(|j| j.1 == name))
+    }
+}
+
+/// The error of a nack of these jobs.
+pub fn error_of(jobs: &[Leased]) -> Option<String> {
+    jobs.first().map(|j| format!("after lease {}", j.id))
 }
 
 /// How far a call had come when the disk stopped.

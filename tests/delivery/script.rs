@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use topics_engine::{
     Append, Claim, Claimed, ConfigPatch, Consumer, ConsumerMode, ConsumerRead, ConsumerStart,
-    DeleteRequest, Engine, Held, NewRecord, Options, Redrive, RouterRequest, SeekTo,
+    DeleteRequest, Engine, Held, JobState, NewRecord, Options, Redrive, RouterRequest, SeekTo,
 };
 use topics_env::Clock;
 use topics_env::sim::{SimClock, SimFs, env_on};
 
 pub use self::txns::{Came, call, stage};
-use super::note::{Facts, Leased, Note, Part, Shown, Span, Unit, Written};
+use super::note::{Facts, Leased, Note, Part, Shown, Span, Unit, Written, error_of};
 use crate::oracle::{Observation, observe};
 use crate::run::{DIR, HookSpec};
 
@@ -296,8 +296,36 @@ impl Script {
 
     pub fn nack(&mut self, jobs: &[Leased], delay: u64) {
         let note = Note::Released(jobs.to_vec());
-        let s = self.held(jobs, |e, h| e.nack("q", h, Some(delay)), note);
+        let error = error_of(jobs).unwrap_or_default();
+        let s = self.held(jobs, |e, h| e.nack_with_error("q", h, Some(delay), &error), note);
         assert_eq!(s, jobs.len(), "I6: the holder's nack is skipped");
+    }
+
+    /// Seq and name of at most `max` jobs of a state.
+    fn peek(&self, state: JobState, max: usize) -> Vec<(u64, String)> {
+        let text = |d: &[u8]| String::from_utf8(d.to_vec()).unwrap();
+        let peeked = self.engine().peek("q", Some(state), max).unwrap();
+        peeked.iter().map(|(j, r)| (j.seq, text(r.data))).collect()
+    }
+
+    /// Makes delayed jobs claimable.
+    pub fn promote(&mut self, max: usize) {
+        let jobs = self.peek(JobState::Delayed, max);
+        let seqs: Vec<u64> = jobs.iter().map(|j| j.0).collect();
+        let note = Note::Promoted(jobs);
+        let s = self.call(|e| e.promote_jobs("q", &seqs).unwrap(), |_| note);
+        assert_eq!(s.done, seqs, "a delayed job is skipped");
+    }
+
+    /// Deletes jobs of a state: they are gone as if they had been acked.
+    pub fn remove(&mut self, state: JobState, max: usize) {
+        let gone = |(seq, name)| Leased { name, seq, id: 0, node: "", deliveries: 0, deadline: 0 };
+        let jobs: Vec<Leased> = self.peek(state, max).into_iter().map(gone).collect();
+        let seqs: Vec<u64> = jobs.iter().map(|j| j.seq).collect();
+        let force = state == JobState::Leased;
+        let note = Note::Acked(jobs);
+        let s = self.call(|e| e.remove_jobs("q", &seqs, force).unwrap(), |_| note);
+        assert_eq!(s.done, seqs, "a job that is removed is skipped");
     }
 
     pub fn extend(&mut self, jobs: &[Leased], ms: u64) {

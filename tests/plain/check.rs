@@ -86,6 +86,7 @@ impl Hand {
             let told = (j.deliveries, j.lane);
             let want = (job.deliveries, job.new.lane);
             must!(told == want, "{}: (deliveries, lane) {told:?}, not {want:?}", j.seq);
+            must!(j.error == job.error, "{}: error {:?}, not {:?}", j.seq, j.error, job.error);
             must!(fits(j, &job.phase, mono, wall), "{j:?} is {:?} at {wall}", job.phase);
         }
         let hidden = q.jobs.values().filter(|j| j.phase == Phase::Waiting).count() - ready.len();

@@ -47,6 +47,8 @@ impl Hand {
             Step::UseUp { node } => self.use_up(*node)?,
             Step::Redrive { letters, limit } => self.redrive(*letters, *limit)?,
             Step::Peek { state, max } => self.peek(*state, *max)?,
+            Step::Remove { pick, n, force } => self.remove(*pick, *n, *force)?,
+            Step::Promote { pick, n } => self.promote(*pick, *n)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -260,8 +262,12 @@ impl Hand {
         let leases = self.pick(pick, 1);
         let hasty = !leases.is_empty() && delay != Some(0) && self.flawed(Flaw::ForgetsBackoff);
         let asked = if hasty { Some(0) } else { delay };
-        self.settle(&leases, true, |e, h| e.nack("q", h, asked))?;
+        let error = if pick.is_multiple_of(3) { String::new() } else { format!("error {pick}") };
+        self.settle(&leases, true, |e, h| e.nack_with_error("q", h, asked, &error))?;
         for l in leases {
+            if let Some(job) = self.model.queue.jobs.get_mut(&l.1).filter(|_| !error.is_empty()) {
+                job.error = Some(error.clone());
+            }
             let n = self.model.queue.jobs[&l.1].deliveries;
             let delay = delay.unwrap_or_else(|| (1_000 << (n - 1)).min(300_000));
             let until = self.mono() + delay;
@@ -353,7 +359,10 @@ impl Hand {
         } else {
             let dead = q.jobs.values_mut().filter(|j| j.phase == Phase::Dead && !j.expired(wall));
             let dead = dead.take(most);
-            dead.map(|job| (job.phase, job.deliveries) = (Phase::Waiting, 0)).count()
+            dead.map(|job| {
+                (job.phase, job.deliveries, job.error) = (Phase::Waiting, 0, None);
+            })
+            .count()
         };
         must!(moved == n as u64, "{moved} were moved, not {n}");
         Ok(())
@@ -394,6 +403,51 @@ impl Hand {
             }
             self.expire();
         }
+    }
+
+    /// Some jobs in a row, whatever they are in, and one that is not there.
+    fn some_jobs(&self, pick: u64, n: usize) -> Vec<u64> {
+        let jobs = &self.model.queue.jobs;
+        let first = (pick as usize).checked_rem(jobs.len()).unwrap_or(0);
+        let seqs = jobs.keys().skip(first).take(n).copied();
+        seqs.chain([self.model.queue.head + 1]).collect()
+    }
+
+    /// Deletes jobs; leased ones only with `force`.
+    fn remove(&mut self, pick: u64, n: usize, force: bool) -> Outcome {
+        self.sweep();
+        let seqs = self.some_jobs(pick, n);
+        let s = ok(self.engine().remove_jobs("q", &seqs, force))?;
+        let q = &mut self.model.queue;
+        let (done, skipped): (Vec<u64>, Vec<u64>) =
+            seqs.iter().partition(|seq| q.jobs.get(seq).is_some_and(|j| force || !j.leased()));
+        must!((&s.done, &s.skipped) == (&done, &skipped), "{s:?}, not {done:?} and {skipped:?}");
+        for seq in done {
+            if let Some(Phase::Leased { id, node, .. }) = q.jobs.remove(&seq).map(|j| j.phase) {
+                self.stale.push((node, seq, id));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends delays; the due time of a record counts no more.
+    fn promote(&mut self, pick: u64, n: usize) -> Outcome {
+        self.sweep();
+        let seqs = self.some_jobs(pick, n);
+        let s = ok(self.engine().promote_jobs("q", &seqs))?;
+        let q = &mut self.model.queue;
+        let delayed = |p: &Phase| matches!(p, Phase::Scheduled(_) | Phase::Delayed(_));
+        let (done, skipped): (Vec<u64>, Vec<u64>) =
+            seqs.iter().partition(|seq| q.jobs.get(seq).is_some_and(|j| delayed(&j.phase)));
+        must!((&s.done, &s.skipped) == (&done, &skipped), "{s:?}, not {done:?} and {skipped:?}");
+        for seq in done {
+            let Some(job) = q.jobs.get_mut(&seq) else { continue };
+            if matches!(job.phase, Phase::Scheduled(_)) {
+                job.new.visible_at = 0;
+            }
+            (job.phase, job.lapsed) = (Phase::Waiting, None);
+        }
+        Ok(())
     }
 
     fn peek(&mut self, state: usize, max: usize) -> Outcome {

@@ -38,6 +38,8 @@ pub struct Job {
     pub deliveries: u32,
     /// The lease or delay that has run out: of a durable queue another process begins with it.
     pub lapsed: Option<Phase>,
+    /// Of the latest nack that had one.
+    pub error: Option<String>,
 }
 
 impl Job {
@@ -80,7 +82,7 @@ impl Queue {
         self.head += 1;
         let phase =
             if new.visible_at > 0 { Phase::Scheduled(new.visible_at) } else { Phase::Waiting };
-        self.jobs.insert(self.head, Job { new, phase, deliveries: 0, lapsed: None });
+        self.jobs.insert(self.head, Job { new, phase, deliveries: 0, lapsed: None, error: None });
         self.head
     }
 
@@ -192,7 +194,7 @@ impl Queue {
         self.passed = [None; 10];
         for job in self.jobs.values_mut() {
             if !self.durable {
-                job.deliveries = 0;
+                (job.deliveries, job.error) = (0, None);
             }
             match job.phase {
                 Phase::Scheduled(_) => {}

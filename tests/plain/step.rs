@@ -68,6 +68,15 @@ pub enum Step {
         letters: bool,
         limit: Option<usize>,
     },
+    Remove {
+        pick: u64,
+        n: usize,
+        force: bool,
+    },
+    Promote {
+        pick: u64,
+        n: usize,
+    },
     Peek {
         state: usize,
         max: usize,
@@ -279,7 +288,11 @@ fn shortage(d: &mut Dice) -> Step {
 
 fn job(d: &mut Dice) -> Step {
     let some = |d: &mut Dice, n: u64| (d.below(3) == 0).then(|| d.below(n));
-    match d.below(48) {
+    match d.below(52) {
+        48..50 => {
+            Step::Remove { pick: d.roll(), n: 1 + d.below(3) as usize, force: d.below(2) == 0 }
+        }
+        50..52 => Step::Promote { pick: d.roll(), n: 1 + d.below(3) as usize },
         44..47 => Step::UseUp { node: d.below(3) as usize },
         47 => Step::Redrive { letters: true, limit: None },
         40..42 => Step::WorkNext,

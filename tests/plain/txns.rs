@@ -291,7 +291,8 @@ impl Hand {
         let (epoch, known) = self.epoch(writer, epoch);
         let engine = self.engine();
         let answer = with_work(&ask, |work| {
-            let req = CommitRequest { epoch, stages: &list, work: *work, owner: "" };
+            let req =
+                CommitRequest { epoch, stages: &list, work: *work, ..CommitRequest::default() };
             engine.commit(WRITERS[writer], &req)
         });
         let whole = whole && (ask.wrong != Wrong::Count || list.is_empty());

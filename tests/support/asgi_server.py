@@ -82,6 +82,7 @@ class AsgiServer:
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.server = server
+        self.name = mounted or server
         self.base = "/topics" if mounted else ""
         self.port = free_port()
         self.log = folder / "server.log"

@@ -1,8 +1,9 @@
-//! What topics need from below: the environment, the log, segments, the clock, quotas, counters.
+//! The context that topics get from the layers below: environment, log, segments, clock, quotas,
+//! counters.
 //!
-//! [`Base`] is all of that but the log: enough to apply frames. Recovery has no more, so it cannot
-//! stage anything. [`Ctx`] adds the log of an open engine. `H` is the layer above, as far as topics
-//! call it (`topic::TopicHost`): it is a parameter, so that nothing here names a topic.
+//! [`Base`] has all of these except the log: enough to apply frames. Recovery has only that, so it
+//! cannot stage anything. [`Ctx`] adds the log of an open engine. `H` is the layer above, as far as
+//! topics call it (`topic::TopicHost`): a parameter, so that this module does not name topics.
 
 use std::fmt;
 use std::ops::Deref;
@@ -24,39 +25,39 @@ use crate::types::metrics::Metrics;
 use crate::types::options::Options;
 use crate::types::quota::{Charge, Quota};
 
-/// Everything but the log.
+/// The context without the log.
 #[derive(Debug)]
 pub(crate) struct Base<H: ?Sized> {
     pub env: Env,
     pub dir: PathBuf,
     pub options: Options,
     pub segments: Arc<Segments>,
-    /// How far the open has come.
+    /// The progress of the open.
     pub recovery: Arc<RecoveryProgress>,
     pub metrics: Metrics,
     pub time: Time,
-    /// Idempotency keys in all.
+    /// Quota of idempotency keys.
     pub keys: Arc<Quota>,
-    /// Bytes of the records of `ephemeral` topics.
+    /// Quota of bytes of records of `ephemeral` topics.
     pub ephemeral: Arc<Quota>,
-    /// Asynchronous writes that wait without staging room: their bytes, and how many.
+    /// Quotas of asynchronous writes that wait without a staging permit: bytes, and number.
     waiting: (Arc<Quota>, Arc<Quota>),
-    /// Consumers in all.
+    /// Quota of consumers.
     pub consumers: Arc<Quota>,
-    /// The delivery's pressure: at its full value writes do not wait for staging room.
+    /// The delivery's pressure: at its full value writes do not wait for a staging permit.
     pub pressure: Arc<Pressure>,
-    /// The config of a topic that was created without one: most have it, and share it.
+    /// The default config, shared by all topics that have it.
     default_config: Arc<TopicConfig>,
-    /// Records whose index entry is resident until a checkpoint.
+    /// Number of records whose index entry is resident until a checkpoint.
     resident: AtomicU64,
-    /// Live payload bytes.
+    /// Live payload bytes of all topics.
     live_bytes: AtomicU64,
     /// The layer above.
     pub host: Arc<H>,
 }
 
 impl<H: ?Sized> Base<H> {
-    /// What recovery begins with; `keys` is the quota of idempotency keys, which transactions share.
+    /// The context of recovery; `keys` is the quota of idempotency keys, which transactions share.
     pub(crate) fn new(
         env: Env,
         dir: PathBuf,
@@ -88,7 +89,7 @@ impl<H: ?Sized> Base<H> {
         }
     }
 
-    /// The same as `Base::guarded` of topics, for a turn that concerns no topic.
+    /// Runs one pass of a background loop that concerns no topic; a panic in it becomes an error.
     pub(crate) fn guarded_turn<R>(
         &self,
         name: &'static str,
@@ -98,12 +99,12 @@ impl<H: ?Sized> Base<H> {
         outcome.unwrap_or_else(|panicked| Err(Error::Internal(format!("{name}: {panicked}"))))
     }
 
-    /// A topic's config, in memory once where many have the same.
+    /// Shares the memory of the default config.
     pub(crate) fn config(&self, config: TopicConfig) -> Arc<TopicConfig> {
         if config == *self.default_config { self.default_config.clone() } else { Arc::new(config) }
     }
 
-    /// Adds to the totals; numbers that wrap subtract.
+    /// Adds to the totals, modulo 2^64: a wrapped difference subtracts.
     pub(crate) fn add_totals(&self, resident: u64, bytes: u64) {
         if resident != 0 {
             self.resident.fetch_add(resident, Ordering::Relaxed);
@@ -113,7 +114,7 @@ impl<H: ?Sized> Base<H> {
         }
     }
 
-    /// Records with a resident entry.
+    /// Number of records with a resident entry.
     pub(crate) fn resident(&self) -> u64 {
         self.resident.load(Ordering::Relaxed)
     }
@@ -124,16 +125,17 @@ impl<H: ?Sized> Base<H> {
     }
 }
 
-/// What topics need of an open engine.
+/// The context of an open engine.
 pub(crate) struct Ctx<H: ?Sized> {
     base: Base<H>,
     pub wal: Wal,
     pub generation: u64,
     pub layout: u64,
-    /// Given back by closing. Behind the log: it is held for as long as that may be written.
+    /// The directory lock, released by a close. Dropped after the log, so that it is held while the log
+    /// may be written.
     pub lock: Mutex<Option<DirLock>>,
     closing: AtomicBool,
-    /// Nothing is written any more: the directory is another's, or is to stay as it is.
+    /// Whether writes are refused: another engine has the directory, or it must stay as it is.
     read_only: AtomicBool,
 }
 
@@ -151,7 +153,7 @@ impl<H: ?Sized> fmt::Debug for Ctx<H> {
 }
 
 impl<H: ?Sized> Ctx<H> {
-    /// The log of an engine over what recovery made.
+    /// The context of an open engine from that of its recovery.
     pub(crate) fn new(
         base: Base<H>,
         wal: Wal,
@@ -169,34 +171,34 @@ impl<H: ?Sized> Ctx<H> {
         })
     }
 
-    /// Refuses once the lock file was removed or replaced: what lies under the directory's names may
-    /// be another engine's.
+    /// Refuses after the lock file was removed or replaced: the files of the directory may be another
+    /// engine's.
     pub(crate) fn check_lock(&self) -> Result<()> {
         let watch = self.lock.lock().as_ref().map(DirLock::watch);
         watch.map_or(Ok(()), |watch| Ok(watch.check(&self.env)?))
     }
 
-    /// Refuses once the engine is closing.
+    /// Refuses when the engine is closing or closed.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closing.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }
 
-    /// Begins to close; false when that was done before.
+    /// Begins the close; false if it has begun before.
     pub(crate) fn begin_close(&self) -> bool {
         !self.closing.swap(true, Ordering::AcqRel)
     }
 
-    /// From here on nothing is written.
+    /// Refuses all writes from here on.
     pub(crate) fn freeze(&self) {
         self.read_only.store(true, Ordering::Release);
     }
 
-    /// Whether nothing is written.
+    /// Whether writes are refused.
     pub(crate) fn frozen(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
     }
 
-    /// Refuses what would be written.
+    /// Refuses a write if writes are refused.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if !self.frozen() {
             return Ok(());
@@ -210,12 +212,12 @@ impl<H: ?Sized> Ctx<H> {
         self.wal.shard_of(topic_id)
     }
 
-    /// What an asynchronous write of this many bytes holds while it waits for a topic that a verb
-    /// has alone, for an id, or for another write. As many may wait as may be staged.
+    /// Charges an asynchronous write of this many bytes that waits for an exclusive topic, for an id, or
+    /// for another write. The quotas are those of staged writes.
     pub(crate) fn charge_wait(&self, bytes: usize) -> Result<WaitCharge> {
         let (most, writes) = &self.base.waiting;
         let charge = writes.take(1).and_then(|one| {
-            // One that is larger than the whole quota waits alone.
+            // A write larger than the whole quota waits alone.
             let bytes = (bytes as u64).min(self.options.staging_bytes.max(1) as u64);
             Ok(WaitCharge(one, most.take(bytes)?))
         });
@@ -232,17 +234,17 @@ impl<H: ?Sized> Ctx<H> {
 #[derive(Debug)]
 pub(crate) struct WaitCharge(#[allow(dead_code)] Charge, #[allow(dead_code)] Charge);
 
-/// Whether a caller waits for a staging permit.
+/// How long a caller waits for a staging permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Never.
+    /// It does not wait.
     No,
-    /// As long as the settings say.
+    /// At most the time of the settings.
     Bounded,
-    /// Until there is one: the caller has nothing that others wait for.
+    /// Without limit: the caller holds nothing that others wait for.
     Patient,
-    /// As long as a log that makes progress may take: the caller has topics exclusively, or what it
-    /// stages is decided already.
+    /// As long as a log that makes progress may take: the caller has topics exclusively, or stages a
+    /// decision that is made.
     Exclusive,
 }
 
@@ -250,7 +252,7 @@ pub(crate) enum Wait {
 #[derive(Debug, Default)]
 pub(crate) struct Pressure(AtomicU64);
 
-/// The pressure, in millionths, that counts as full.
+/// Full pressure, in millionths.
 const FULL_PPM: u64 = 950_000;
 
 impl Pressure {
@@ -262,7 +264,7 @@ impl Pressure {
         self.0.store(ppm, Ordering::Relaxed);
     }
 
-    /// The pressure is full: a write that finds no staging permit is refused without a wait.
+    /// Whether the pressure is full: then a write without a free permit is refused without a wait.
     pub(crate) fn is_full(&self) -> bool {
         self.ppm() >= FULL_PPM
     }

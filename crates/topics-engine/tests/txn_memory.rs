@@ -53,8 +53,10 @@ fn a_commit_holds_its_rows_once() {
         let before = NOW.load(Relaxed);
         MOST.store(before, Relaxed);
         let stages = [TxnStage { stage: "s", parts: PARTS, records: None }];
-        let outcome =
-            engine.commit("w", &CommitRequest { epoch: 1, stages: &stages, work, owner: "" });
+        let outcome = engine.commit(
+            "w",
+            &CommitRequest { epoch: 1, stages: &stages, work, ..CommitRequest::default() },
+        );
         let took = MOST.load(Relaxed) - before;
         println!("a commit of {} KiB took {} KiB", staged >> 10, took >> 10);
         (outcome, took)

@@ -18,11 +18,20 @@ use crate::wait_handle::{Claimant, WaitHandle, complete_claim};
 /// `(seq, lease_id, deadline, deliveries)` of each job, the length of the leases (ms), the records.
 pub(crate) type Jobs = (Vec<(u64, u64, u64, u32)>, u64, Batch);
 
-/// `(state, deliveries, node, lease_id, deadline, visible_at, lane, group)` of each job, and their
-/// records.
+/// `(state, deliveries, node, lease_id, deadline, visible_at, lane, group, error)` of each job, and
+/// their records.
 type PeekedJobs = (Vec<PeekedJob>, Batch);
-type PeekedJob =
-    (&'static str, u32, Option<String>, Option<u64>, Option<u64>, Option<u64>, u8, Option<String>);
+type PeekedJob = (
+    &'static str,
+    u32,
+    Option<String>,
+    Option<u64>,
+    Option<u64>,
+    Option<u64>,
+    u8,
+    Option<String>,
+    Option<String>,
+);
 /// Seqs that were done, seqs that were skipped, the deadline of extended leases.
 type Outcome = (Vec<u64>, Vec<u64>, Option<u64>);
 
@@ -107,8 +116,9 @@ impl Queue {
         let text = |n: &Vec<u8>| String::from_utf8_lossy(n).into_owned();
         let peeked = found.iter().map(|(j, _)| {
             let (node, group) = (j.node.as_ref().map(text), j.group.as_ref().map(text));
-            let lease = (j.lease_id, j.deadline);
-            (j.state.as_str(), j.deliveries, node, lease.0, lease.1, j.visible_at, j.lane, group)
+            let (state, times) = (j.state.as_str(), (j.deadline, j.visible_at));
+            let error = j.error.clone();
+            (state, j.deliveries, node, j.lease_id, times.0, times.1, j.lane, group, error)
         });
         Ok((peeked.collect(), Batch(found.records().clone())))
     }
@@ -125,7 +135,8 @@ impl Queue {
         self.shared.run(py, |e| Ok(outcome(e.ack(&self.topic, &held)?)))
     }
 
-    #[pyo3(signature = (node, seqs, lease_ids=None, delay_ms=None))]
+    #[pyo3(signature = (node, seqs, lease_ids=None, delay_ms=None, error=""))]
+    #[allow(clippy::too_many_arguments)]
     fn nack(
         &self,
         py: Python<'_>,
@@ -133,9 +144,22 @@ impl Queue {
         seqs: Vec<u64>,
         lease_ids: Option<Vec<u64>>,
         delay_ms: Option<u64>,
+        error: &str,
     ) -> PyResult<Outcome> {
         let held = Held { node: node.as_bytes(), seqs: &seqs, lease_ids: lease_ids.as_deref() };
-        self.shared.run(py, |e| Ok(outcome(e.nack(&self.topic, &held, delay_ms)?)))
+        let nack = |e: &topics_engine::Engine| {
+            e.nack_with_error(&self.topic, &held, delay_ms, error).map(outcome)
+        };
+        self.shared.run(py, |e| Ok(nack(e)?))
+    }
+
+    #[pyo3(signature = (seqs, force=false))]
+    fn remove(&self, py: Python<'_>, seqs: Vec<u64>, force: bool) -> PyResult<Outcome> {
+        self.shared.run(py, |e| Ok(outcome(e.remove_jobs(&self.topic, &seqs, force)?)))
+    }
+
+    fn promote(&self, py: Python<'_>, seqs: Vec<u64>) -> PyResult<Outcome> {
+        self.shared.run(py, |e| Ok(outcome(e.promote_jobs(&self.topic, &seqs)?)))
     }
 
     #[pyo3(signature = (node, seqs, lease_ids=None, lease_ms=None))]

@@ -176,7 +176,8 @@ impl Transactions {
                 .map(|(stage, parts, records)| TxnStage { stage, parts: *parts, records: *records })
                 .collect();
             work.with(|work| {
-                let req = CommitRequest { epoch, stages: &stages, work, owner: "" };
+                let req =
+                    CommitRequest { epoch, stages: &stages, work, ..CommitRequest::default() };
                 Ok(outcome(e.commit(writer, &req)?))
             })
         })

@@ -39,6 +39,8 @@ impl Service {
             Verb::Nack => self.nack(r, start_ns),
             Verb::Extend => self.extend(r, start_ns),
             Verb::Jobs => self.jobs(r, start_ns),
+            Verb::RemoveJobs => self.remove_jobs(r, start_ns),
+            Verb::PromoteJobs => self.promote_jobs(r, start_ns),
             Verb::Redrive => self.redrive(r, start_ns),
             Verb::Work => self.open_work(r),
             Verb::CreateSession => self.create_session(r, start_ns),

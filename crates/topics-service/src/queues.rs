@@ -128,7 +128,7 @@ impl Service {
 
     pub(super) fn nack(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         self.update_leases(r, start_ns, queue::nack(r.body), "nacked", |s, queue, asked| {
-            s.engine.nack(queue, &asked.held(), asked.delay_ms)
+            s.engine.nack_with_error(queue, &asked.held(), asked.delay_ms, &asked.error)
         })
     }
 
@@ -139,7 +139,7 @@ impl Service {
     }
 
     fn lease_reply(&self, topic: &str, done: &str, update: &Settled, start_ns: u64) -> Reply {
-        Reply::ok(self.with_timing(queue::leases(topic, done, update), start_ns))
+        Reply::ok(self.with_timing(queue::counted(topic, done, update), start_ns))
     }
 
     fn update_leases(
@@ -177,6 +177,22 @@ impl Service {
         self.on_worker(r, move |s, topic| {
             let body = queue::peeked(topic, &s.engine.peek(topic, state, max)?);
             Ok(Reply::ok(s.with_timing(body, start_ns)))
+        })
+    }
+
+    pub(super) fn remove_jobs(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let (seqs, force) = queue::remove(r.body)?;
+        self.on_worker(r, move |s, topic| {
+            let update = s.engine.remove_jobs(topic, &seqs, force)?;
+            Ok(s.lease_reply(topic, "removed", &update, start_ns))
+        })
+    }
+
+    pub(super) fn promote_jobs(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let seqs = queue::promote(r.body)?;
+        self.on_worker(r, move |s, topic| {
+            let update = s.engine.promote_jobs(topic, &seqs)?;
+            Ok(s.lease_reply(topic, "promoted", &update, start_ns))
         })
     }
 

@@ -188,8 +188,7 @@ impl JobStream {
                 }
                 Ok(claimed) => {
                     for i in 0..claimed.len() {
-                        let data = frames::job(&self.queue, &claimed, i);
-                        out.extend_from_slice(&frames::event("job", &data));
+                        frames::push_job_event(out, &self.queue, &claimed, i);
                     }
                 }
                 Err(Error::TopicNotFound(topic)) => {

@@ -55,6 +55,8 @@ verbs! {
     Nack "nack" "Releases jobs."
     Extend "extend" "Extends leases."
     Jobs "jobs" "Lists jobs by state."
+    RemoveJobs "jobs_remove" "Deletes jobs in any state."
+    PromoteJobs "jobs_promote" "Makes delayed jobs ready."
     Redrive "redrive" "Moves dead jobs back."
     Work "work" "Streams jobs to a worker."
     CreateSession "watch_create" "Creates a watch session."

@@ -156,6 +156,12 @@ fn detail(e: &Error) -> Option<String> {
         Error::StaleEpoch { writer, epoch, last } => {
             d.text("writer", writer).int("epoch", *epoch).int("last_epoch", *last)
         }
+        Error::EpochOfOtherQuery { writer, epoch, last, committed_by, query } => d
+            .text("writer", writer)
+            .int("epoch", *epoch)
+            .int("last_epoch", *last)
+            .text("committed_by", committed_by)
+            .text("query", query),
         Error::TxnNotFound(writer) => d.text("writer", writer),
         Error::LeaseLost { queue, seq } => d.text("queue", queue).int("seq", *seq),
         Error::IdempotencyMismatch { topic } => d.text("topic", topic),

@@ -1,4 +1,4 @@
-//! Queues: claims, ack, nack and extend, peeks, redrives.
+//! Queues: claims; ack, nack and extend; peek, remove, promote and redrive.
 
 use topics_engine::{Claimed, Error, JobState, Peeked, Redrive, Settled};
 
@@ -83,6 +83,8 @@ pub struct Held {
     pub lease_ids: Option<Vec<u64>>,
     /// Nack: the delay before the next claim; `None`: the queue's backoff.
     pub delay_ms: Option<u64>,
+    /// Nack: why the jobs are released; empty: the worker does not say.
+    pub error: String,
     /// Extend: the new length of the leases, from now.
     pub lease_ms: Option<u64>,
 }
@@ -101,9 +103,9 @@ pub fn ack(bytes: &[u8]) -> Result<Held, Failure> {
     held(bytes, Fields::of(&["node", "seqs", "lease_ids"]))
 }
 
-/// The body of a nack: also `delay_ms?`, where `null` is the queue's backoff.
+/// The body of a nack: also `error?`, and `delay_ms?`, where `null` is the queue's backoff.
 pub fn nack(bytes: &[u8]) -> Result<Held, Failure> {
-    let fields = Fields::of(&["node", "seqs", "lease_ids", "delay_ms"]);
+    let fields = Fields::of(&["node", "seqs", "lease_ids", "delay_ms", "error"]);
     held(bytes, fields.nullable(&["delay_ms"]))
 }
 
@@ -119,7 +121,8 @@ fn held(bytes: &[u8], fields: Fields) -> Result<Held, Failure> {
         match key {
             "node" => node = Some(s.text(FieldPath::field("node"))?.into_owned()),
             "seqs" => seqs = Some(numbers(s, "seqs")?),
-            "lease_ids" => h.lease_ids = Some(numbers(s, "lease_ids")?),
+            "lease_ids" => h.lease_ids = Some(lease_ids(s, FieldPath::field("lease_ids"))?),
+            "error" => h.error = s.text(FieldPath::field("error"))?.into_owned(),
             "delay_ms" => {
                 h.delay_ms =
                     if s.null()? { None } else { Some(s.u64(FieldPath::field("delay_ms"))?) };
@@ -131,6 +134,7 @@ fn held(bytes: &[u8], fields: Fields) -> Result<Held, Failure> {
     })?;
     h.node = worker(node)?;
     h.seqs = seqs.ok_or_else(|| FieldPath::field("seqs").invalid("is missing"))?;
+    h.lease_ids = h.lease_ids.filter(|ids| !ids.is_empty());
     if h.lease_ids.as_ref().is_some_and(|ids| ids.len() != h.seqs.len()) {
         let problem = format!("must have one entry for each of the {} seqs", h.seqs.len());
         return Err(FieldPath::field("lease_ids").invalid(problem));
@@ -142,14 +146,65 @@ fn numbers(s: &mut Scanner<'_>, within: &'static str) -> Result<Vec<u64>, Failur
     s.expect_type(FieldPath::field(within), "an array of integers", |b| b == b'[')?;
     let mut out = Vec::new();
     s.array(|s, index| {
-        if index >= MAX_SEQS {
-            let (got, max) = (index as u64 + 1, MAX_SEQS as u64);
-            return Err(Failure::from(Error::BatchTooLarge { got, max, unit: "seqs" }));
-        }
+        check_count(index)?;
         out.push(s.u64(FieldPath { within, index: Some(index), field: "" })?);
-        Ok(())
+        Ok::<_, Failure>(())
     })?;
     Ok(out)
+}
+
+/// The lease ids of an ack, nack or extend: the strings of a claim, or their numbers.
+pub(crate) fn lease_ids(s: &mut Scanner<'_>, path: FieldPath) -> Result<Vec<u64>, Failure> {
+    s.expect_type(path, "an array of lease ids", |b| b == b'[')?;
+    let mut out = Vec::new();
+    s.array(|s, index| {
+        check_count(index)?;
+        let path = match path.within {
+            "" => FieldPath { within: path.field, index: Some(index), field: "" },
+            _ => path,
+        };
+        out.push(if s.peek() == Some(b'"') {
+            let text = s.text(path)?;
+            let problem = || format!("must be a lease_id as a claim gave it, not {text:?}");
+            text.parse().map_err(|_| path.invalid(problem()))?
+        } else {
+            s.u64(path)?
+        });
+        Ok::<_, Failure>(())
+    })?;
+    Ok(out)
+}
+
+fn check_count(index: usize) -> Result<(), Failure> {
+    if index < MAX_SEQS {
+        return Ok(());
+    }
+    let (got, max) = (index as u64 + 1, MAX_SEQS as u64);
+    Err(Error::BatchTooLarge { got, max, unit: "seqs" }.into())
+}
+
+/// The body of a removal: `{seqs, force?}`.
+pub fn remove(bytes: &[u8]) -> Result<(Vec<u64>, bool), Failure> {
+    jobs_named(bytes, Fields::of(&["seqs", "force"]))
+}
+
+/// The body of a promotion: `{seqs}`.
+pub fn promote(bytes: &[u8]) -> Result<Vec<u64>, Failure> {
+    jobs_named(bytes, Fields::of(&["seqs"])).map(|(seqs, _)| seqs)
+}
+
+fn jobs_named(bytes: &[u8], fields: Fields) -> Result<(Vec<u64>, bool), Failure> {
+    let (mut seqs, mut force) = (None, false);
+    read_body(bytes, fields, |s, key| {
+        match key {
+            "seqs" => seqs = Some(numbers(s, "seqs")?),
+            "force" => force = s.bool(FieldPath::field("force"))?,
+            _ => s.skip()?,
+        }
+        Ok(())
+    })?;
+    let seqs = seqs.ok_or_else(|| FieldPath::field("seqs").invalid("is missing"))?;
+    Ok((seqs, force))
 }
 
 /// `{to?, match?, seqs?, limit?, dry_run?}`; an empty body has no fields.
@@ -212,20 +267,35 @@ pub fn push_job(out: &mut Vec<u8>, c: &Claimed, i: usize) {
     let mut bytes = Vec::with_capacity(192 + record.data.len());
     push_record(&mut bytes, &record, true, true);
     let mut o = Object::reopen(bytes);
-    o.int("lease_id", lease.lease_id).int("deadline", lease.deadline);
+    push_lease_id(o.key("lease_id"), lease.lease_id);
+    o.int("deadline", lease.deadline);
     o.int("lease_ms", c.lease_ms).int("deliveries", lease.deliveries.into());
     out.extend_from_slice(&o.finish());
 }
 
-/// The answer to an ack, nack or extend; `done` is its field of seqs: `acked`, `nacked`, `extended`.
+/// A lease id is a string, because clients must not calculate with it.
+fn push_lease_id(out: &mut Vec<u8>, id: u64) {
+    out.push(b'"');
+    push_u64(out, id);
+    out.push(b'"');
+}
+
+/// The answer to a verb over named jobs; `done` is its field with their number: `acked`, `nacked`,
+/// `extended`, `removed`, `promoted`.
 #[must_use]
-pub fn leases(topic: &str, done: &str, s: &Settled) -> Vec<u8> {
-    let mut o = Object::new(160 + 12 * (s.done.len() + s.skipped.len()));
-    o.name("topic", topic);
-    list(o.key(done), s.done.iter().copied());
+pub fn counted(topic: &str, done: &str, s: &Settled) -> Vec<u8> {
+    let mut o = Object::new(160 + 12 * s.skipped.len() + 40 * s.done.len());
+    o.name("topic", topic).int(done, s.done.len() as u64);
     list(o.key("skipped"), s.skipped.iter().copied());
     if let Some(deadline) = s.deadline {
-        list(o.key("deadlines"), s.done.iter().map(|_| deadline));
+        let mut seqs = s.done.clone();
+        seqs.sort_unstable();
+        seqs.dedup();
+        let mut deadlines = Object::new(40 * seqs.len());
+        for seq in seqs {
+            deadlines.int(&seq.to_string(), deadline);
+        }
+        o.raw("deadlines", &deadlines.finish());
     }
     o.int("ready", s.queue.ready).int("in_flight", s.queue.in_flight);
     o.finish()
@@ -264,12 +334,13 @@ pub fn peeked(topic: &str, p: &Peeked) -> Vec<u8> {
                 crate::json::push_str(o.key(name), value);
             }
         }
-        let times = [
-            ("lease_id", job.lease_id),
-            ("deadline", job.deadline),
-            ("visible_at", job.visible_at),
-        ];
-        for (name, value) in times {
+        if let Some(error) = &job.error {
+            o.name("error", error);
+        }
+        if let Some(id) = job.lease_id {
+            push_lease_id(o.key("lease_id"), id);
+        }
+        for (name, value) in [("deadline", job.deadline), ("visible_at", job.visible_at)] {
             if let Some(value) = value {
                 o.int(name, value);
             }
@@ -308,16 +379,61 @@ mod tests {
         }
         let extended = extend(br#"{"node":"w","seqs":[1],"lease_ms":5,"lease_ids":null}"#).unwrap();
         assert_eq!((extended.lease_ms, extended.lease_ids), (Some(5), None));
+        let ids = |ids: &str| {
+            let body = format!(r#"{{"node":"w","seqs":[1,2],"lease_ids":{ids}}}"#);
+            ack(body.as_bytes()).map(|h| h.lease_ids)
+        };
+        assert_eq!(ids(r#"["4294967297",8]"#).unwrap(), Some(vec![4_294_967_297, 8]));
+        assert_eq!(ids("[]").unwrap(), None, "no fence");
+        for (wrong, what) in [
+            ("[1]", "one entry for each of the 2 seqs"),
+            (r#"["x",1]"#, r#"lease_ids[0] must be a lease_id as a claim gave it, not "x""#),
+            (r#"[1,""]"#, "lease_ids[1]"),
+            ("[1,-1]", "lease_ids[1]"),
+            (r#""1""#, "lease_ids must be an array of lease ids"),
+        ] {
+            let failure = ids(wrong).unwrap_err();
+            assert_eq!(failure.code, "invalid_request");
+            assert!(failure.message.contains(what), "{}", failure.message);
+        }
+        let failed = nack(br#"{"node":"w","seqs":[1],"error":"it \"broke\""}"#).unwrap();
+        assert_eq!((failed.error.as_str(), failed.delay_ms), ("it \"broke\"", Some(0)));
+        assert!(ack(br#"{"node":"w","seqs":[1],"error":"x"}"#).is_err());
         let many = format!(r#"{{"node":"w","seqs":{:?}}}"#, vec![1; MAX_SEQS + 1]);
         assert_eq!(ack(many.as_bytes()).unwrap_err().code, "batch_too_large");
-        for body in [
-            r#"{"node":"w"}"#,
-            r#"{"seqs":[1]}"#,
-            r#"{"node":"w","seqs":["1"]}"#,
-            r#"{"node":"w","seqs":[1],"lease_ids":[]}"#,
-        ] {
+        for body in [r#"{"node":"w"}"#, r#"{"seqs":[1]}"#, r#"{"node":"w","seqs":["1"]}"#] {
             assert_eq!(ack(body.as_bytes()).unwrap_err().code, "invalid_request");
         }
+    }
+
+    #[test]
+    fn removals_and_promotions() {
+        assert_eq!(remove(br#"{"seqs":[1,2]}"#).unwrap(), (vec![1, 2], false));
+        assert_eq!(remove(br#"{"seqs":[],"force":true}"#).unwrap(), (vec![], true));
+        assert_eq!(promote(br#"{"seqs":[7]}"#).unwrap(), [7]);
+        for body in ["", "{}", r#"{"seqs":[1],"force":1}"#, r#"{"seqs":["1"]}"#] {
+            assert_eq!(remove(body.as_bytes()).unwrap_err().code, "invalid_request", "{body}");
+        }
+        assert!(promote(br#"{"seqs":[1],"force":true}"#).is_err());
+        let many = format!(r#"{{"seqs":{:?}}}"#, vec![1; MAX_SEQS + 1]);
+        assert_eq!(promote(many.as_bytes()).unwrap_err().code, "batch_too_large");
+    }
+
+    #[test]
+    fn answers_count_jobs() {
+        let s = Settled {
+            done: vec![9, 3, 9],
+            skipped: vec![4],
+            deadline: Some(77),
+            ..Settled::default()
+        };
+        let json: serde_json::Value =
+            serde_json::from_slice(&counted("q", "extended", &s)).unwrap();
+        assert_eq!((json["extended"].as_u64(), json["skipped"][0].as_u64()), (Some(3), Some(4)));
+        assert_eq!(json["deadlines"], serde_json::json!({"3": 77, "9": 77}));
+        let none = counted("q", "acked", &Settled::default());
+        let json: serde_json::Value = serde_json::from_slice(&none).unwrap();
+        assert_eq!((json["acked"].as_u64(), json.get("deadlines")), (Some(0), None));
     }
 
     #[test]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .. import _core
 from ..client import arguments
 from ..client import queue as plain
-from ..client.queue import LeasedJob, claim_options, jobs_of
+from ..client.queue import LeasedJob, claim_options, error_text, jobs_of, nack_options
 from ..client.watch import seconds_left
 from ..errors import TopicsError
 from .bridge import Bridge, current_bridge
@@ -43,10 +43,12 @@ class Job(LeasedJob):
         done, _, _ = await runner_of(self._queue).run(self._queue.ack, *self._lease())
         return bool(done)
 
-    async def nack(self, delay: Duration | None = None) -> bool:
-        """Gives the job back, after the queue's backoff or a delay."""
-        delay_ms = arguments.optional_milliseconds("delay", delay)
-        done, _, _ = await runner_of(self._queue).run(self._queue.nack, *self._lease(), delay_ms)
+    async def nack(self, delay: Duration | None = None, *, error: str | None = None) -> bool:
+        """Gives the job back, after the queue's backoff or a delay. The first KiB of `error` is
+        kept with the job and goes to the dead letter.
+        """
+        how = nack_options(delay, error)
+        done, _, _ = await runner_of(self._queue).run(self._queue.nack, *self._lease(), *how)
         return bool(done)
 
     async def extend(self, lease: Duration | None = None) -> bool:
@@ -59,12 +61,14 @@ class Job(LeasedJob):
         self._renewals.append(asyncio.create_task(self._renew(), name="topics-renew"))
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, *_: object
+    ) -> None:
         self._renewals.pop().cancel()
         if self._acked.is_set():
             return
         if kind is not None:
-            await self.nack()
+            await self.nack(error=error_text(error))
         elif not await self.ack():
             raise self._lease_lost()
 
@@ -139,6 +143,10 @@ class Queue(TopicHandle[plain.Queue]):
 
     peek = async_method(plain.Queue.peek)
     redrive = async_method(plain.Queue.redrive)
+    remove = async_method(plain.Queue.remove)
+    promote = async_method(plain.Queue.promote)
+    pause = async_method(plain.Queue.pause)
+    resume = async_method(plain.Queue.resume)
 
     @same_signature(plain.Queue.claim, remote_too=True)
     async def claim(

@@ -25,6 +25,10 @@ _KINDS: dict[str, dict[str, Any]] = {
     "array of integers": {"type": "array", "items": {"type": "integer", "minimum": 0}},
     "array of objects": {"type": "array", "items": {"type": "object"}},
     "array of strings": {"type": "array", "items": {"type": "string"}},
+    "array of strings or integers": {
+        "type": "array",
+        "items": {"type": ["string", "integer"]},
+    },
     "boolean": {"type": "boolean"},
     "config": {"$ref": "#/components/schemas/Config"},
     "integer": {"type": "integer"},

@@ -13,6 +13,7 @@ Kind = Literal[
     "array of integers",
     "array of objects",
     "array of strings",
+    "array of strings or integers",
     "boolean",
     "config",
     "integer",

@@ -92,7 +92,8 @@ COLUMNS = fields(
 HELD = fields(
     "node!: string: the worker that claimed the jobs",
     "seqs!: array of integers: the jobs, at most 1000",
-    "lease_ids: array of integers: their leases: a stale one is skipped",
+    "lease_ids: array of strings or integers: their leases, as the claim named them: a stale one "
+    "is skipped; none, or an empty array, is no fence",
 )
 CLAIM = fields(
     "node!: string: the worker",
@@ -264,6 +265,7 @@ QUEUES: tuple[Route, ...] = (
         body=HELD + fields(
             "delay_ms: integer: claimable after this, immediately unless given; null: the queue's "
             "backoff",
+            "error: string: why; the first KiB is kept with the jobs and goes to the dead letter",
         ),
         codes=(*QUEUE, "batch_too_large"), answer="topic nacked skipped ready in_flight",
     ),
@@ -280,6 +282,21 @@ QUEUES: tuple[Route, ...] = (
             "max: integer: of each state, 100 unless given, at most 1000",
         ),
         codes=QUEUE, answer="topic topic_id jobs",
+    ),
+    Route(
+        "POST", "/v0/topics/:q/remove", "jobs_remove", ("delete",),
+        "delete jobs in any state; leased ones are skipped",
+        body=fields(
+            "seqs!: array of integers: the jobs, at most 1000",
+            "force: boolean: leased ones too",
+        ),
+        codes=(*QUEUE, "batch_too_large"), answer="topic removed skipped ready in_flight",
+    ),
+    Route(
+        "POST", "/v0/topics/:q/promote", "jobs_promote", ("write",),
+        "make delayed jobs ready; others are skipped",
+        body=fields("seqs!: array of integers: the jobs, at most 1000"),
+        codes=(*QUEUE, "batch_too_large"), answer="topic promoted skipped ready in_flight",
     ),
     Route(
         "POST", "/v0/topics/:q/redrive", "redrive", ("admin",),

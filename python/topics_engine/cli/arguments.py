@@ -1,23 +1,46 @@
-"""The arguments of the commands on queues, consumers, routers and transaction writers."""
+"""The parser of the command line: every command with its arguments."""
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Callable
 from typing import Any
 
+from .. import _core
+from .completion import SHELLS
+from .transfer import FORMATS
 
-def resource_arguments(verb: Any, common: argparse.ArgumentParser) -> None:
-    """Adds `lag`, `queue`, `consumer`, `router` and `txn`; `common` has the arguments of all
-    commands.
-    """
-    lag = verb("lag", "how far behind each consumer is")
-    lag.add_argument("topic", nargs="?", help="only of this topic")
+Add = Callable[..., argparse.ArgumentParser]
 
-    def family(name: str, summary: str) -> Any:
-        verbs = verb(name, summary).add_subparsers(dest="verb", required=True, metavar="verb")
+TAG = "only records with this tag, or a prefix and *"
+EXCLUDE = "skip records of this origin; may be repeated"
+TIME = "a time (2026-01-31T12:00Z, epoch ms) or an age (90s, 5m, 1h, 7d)"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    top = argparse.ArgumentParser(prog="topics", description="Durable topic logs.")
+    top.add_argument("--version", action="version", version=f"topics {_core.__version__}")
+    common = argparse.ArgumentParser(add_help=False)
+    # Before or after the command; after it, an argument that is not given overrides nothing.
+    for to, after in ((top, False), (common, True)):
+        _common_arguments(to, after=after)
+    verbs = top.add_subparsers(dest="command", required=True, metavar="command")
+
+    def verb(name: str, summary: str, *positional: str) -> argparse.ArgumentParser:
+        made: argparse.ArgumentParser = verbs.add_parser(
+            name, help=summary, description=summary, parents=[common]
+        )
+        for argument in positional:
+            made.add_argument(argument)
+        return made
+
+    def family(name: str, summary: str) -> Add:
+        inner = verb(name, summary).add_subparsers(dest="verb", required=True, metavar="verb")
 
         def add(name: str, summary: str, *positional: str) -> argparse.ArgumentParser:
-            made: argparse.ArgumentParser = verbs.add_parser(
+            made: argparse.ArgumentParser = inner.add_parser(
                 name, help=summary, description=summary, parents=[common]
             )
             for argument in positional:
@@ -26,27 +49,150 @@ def resource_arguments(verb: Any, common: argparse.ArgumentParser) -> None:
 
         return add
 
-    _queue_arguments(family("queue", "look at queues, and bring dead jobs back"))
+    _server_arguments(verb)
+    _topic_arguments(verb)
+    _record_arguments(verb)
+    _lag_arguments(verb)
+    _queue_arguments(family("queue", "claim and finish jobs, look at queues, bring dead jobs back"))
     _consumer_arguments(family("consumer", "durable consumers"))
     _router_arguments(family("router", "routers"))
-    writers = family("txn", "transaction writers")
-    forget = writers("forget", "forget a writer's last epoch", "writer")
-    forget.description = "Its next commit may have any epoch; its staged transactions are aborted."
+    _writer_arguments(family("txn", "transaction writers"))
+    _transfer_arguments(verb)
+    _tool_arguments(verb)
+    _context_arguments(family("context", "named servers and directories"))
+    return top
 
 
-def _queue_arguments(add: Any) -> None:
+def _common_arguments(to: argparse.ArgumentParser, *, after: bool) -> None:
+    for name, kind, text in (
+        ("--url", str, "a server (TOPICS_URL)"),
+        ("--data-dir", str, "a data directory, opened in this process (TOPICS_DATA_DIR)"),
+        ("--context", str, "a context, see `topics context` (TOPICS_CONTEXT)"),
+        ("--json", bool, "JSON lines, on a terminal too"),
+        ("--wide", bool, "on a terminal: all columns, and nothing cut"),
+    ):
+        how: dict[str, Any] = {"action": "store_true"} if kind is bool else {}
+        if after:
+            how |= {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+        else:
+            how |= {"help": text}
+        to.add_argument(name, **how)
+
+
+def _server_arguments(verb: Add) -> None:
+    serve = verb("serve", "serve a data directory over HTTP")
+    serve.add_argument("--host", help="address to listen on (TOPICS_HOST, 127.0.0.1)")
+    serve.add_argument("--port", help="0 picks one and prints it (TOPICS_PORT, 4000)")
+    serve.add_argument("--tls-cert", help="certificate file: serve over TLS (TOPICS_TLS_CERT)")
+    serve.add_argument("--tls-key", help="file of its key (TOPICS_TLS_KEY)")
+    serve.add_argument("--hints", action="store_true", help="print commands to try")
+    serve.add_argument("--access-log", action="store_true", help="log every request")
+    verb("reload", "make the server of a directory reload keys, certificate and log level")
+
+
+def _topic_arguments(verb: Add) -> None:
+    verb("ls", "list topics").add_argument("prefix", nargs="?", default="")
+    create = verb("create", "create a topic, or update its config", "topic")
+    create.add_argument("--durability", choices=["ephemeral", "memory", "disk", "fsync"])
+    create.add_argument(
+        "--set",
+        action="append",
+        dest="config",
+        metavar="NAME=VALUE",
+        type=config_item,
+        help="an option, such as ttl=7d; may be repeated",
+    )
+    verb("describe", "print the state and config of a topic", "topic")
+    edit = verb("edit", "edit the config of a topic in $EDITOR", "topic")
+    edit.add_argument("--yes", action="store_true", help="apply the changes without a question")
+    drop = verb("drop", "delete topics with all their records")
+    drop.add_argument("topics", nargs="+", metavar="topic")
+    drop.add_argument("--if-empty", action="store_true", help="only topics without records")
+    drop.add_argument("--yes", action="store_true", help="without a question")
+    delete = verb("delete", "delete records of a topic", "topic")
+    delete.add_argument("--before", type=int, metavar="SEQ", help="those before this seq")
+    delete.add_argument("--tag", help=TAG)
+    delete.add_argument("--yes", action="store_true", help="without a question")
+
+
+def _record_arguments(verb: Add) -> None:
+    append = verb("append", "append standard input, one record per line", "topic")
+    append.add_argument("--raw", action="store_true", help="lines are bytes, not JSON")
+    append.add_argument("--tag", help="tag of every record")
+    append.add_argument("--origin", help="origin label of every record")
+    append.add_argument("--sync", action="store_true", help="wait until it is durable")
+    append.add_argument("--batch", type=positive, default=500, help="records per write (500)")
+
+    read = verb("read", "print records, up to the head", "topic")
+    read.add_argument("--limit", type=positive, help="most records to print")
+    _range_arguments(read)
+    tail = verb("tail", "print the newest records")
+    tail.add_argument("topics", nargs="+", metavar="topic", help="a name, or a prefix and *")
+    tail.add_argument("-n", "--lines", type=positive, default=10, help="how many of each (10)")
+    tail.add_argument("-f", "--follow", action="store_true", help="also print new records")
+    _filter_arguments(tail)
+
+
+def _range_arguments(reader: argparse.ArgumentParser) -> None:
+    start = reader.add_mutually_exclusive_group()
+    start.add_argument("--after", type=int, metavar="SEQ", help="begin after this seq")
+    start.add_argument("--since", metavar="TIME", help=f"begin at {TIME}")
+    end = reader.add_mutually_exclusive_group()
+    end.add_argument("--to-seq", type=int, metavar="SEQ", help="end with this seq")
+    end.add_argument("--until", metavar="TIME", help=f"end before {TIME}")
+    _filter_arguments(reader)
+
+
+def _filter_arguments(reader: argparse.ArgumentParser) -> None:
+    reader.add_argument("--tag", help=TAG)
+    reader.add_argument("--exclude-nodes", action="append", metavar="ORIGIN", help=EXCLUDE)
+
+
+def _lag_arguments(verb: Add) -> None:
+    lag = verb("lag", "how far behind each consumer is")
+    lag.add_argument("topic", nargs="?", help="only of this topic")
+    lag.add_argument(
+        "--watch",
+        nargs="?",
+        type=positive_seconds,
+        const=2.0,
+        metavar="SECONDS",
+        help="again and again, every two seconds unless given",
+    )
+
+
+def _queue_arguments(add: Add) -> None:
     add("stats", "counts by state").add_argument("queue", nargs="?")
     peek = add("peek", "jobs as they are; leases nothing", "queue")
     peek.add_argument("--state", choices=["ready", "leased", "delayed", "dead"])
     peek.add_argument("--max", type=positive, default=20, help="of each state (20)")
+    claim = add("claim", "lease jobs to a worker, and print them", "queue")
+    _worker_argument(claim)
+    claim.add_argument("--max", type=positive, default=1, help="most jobs (1)")
+    claim.add_argument("--lease", help="how long: 90s, 5m (default: the queue's)")
+    claim.add_argument("--wait", default="0s", help="for the first job: 5s (none)")
+    ack = add("ack", "finish leased jobs", "queue")
+    nack = add("nack", "give leased jobs back", "queue")
+    for command in (ack, nack):
+        command.add_argument(
+            "jobs", nargs="+", metavar="job", type=leased_job, help="as `claim` prints it"
+        )
+        _worker_argument(command)
+    nack.add_argument("--delay", help="until they can be claimed: 30s (default: the backoff)")
     redrive = add("redrive", "bring dead jobs, or dead letters, back", "queue")
     redrive.add_argument("--to", help="another queue than where each came from")
-    redrive.add_argument("--match", help="only jobs with this tag, or a prefix and *")
+    redrive.add_argument("--tag", help="only jobs with this tag, or a prefix and *")
     redrive.add_argument("--limit", type=positive, help="most jobs to move")
     redrive.add_argument("--dry-run", action="store_true", help="only count")
+    add("pause", "let nothing be claimed; leased jobs go on", "queue")
+    add("resume", "let jobs be claimed again", "queue")
 
 
-def _consumer_arguments(add: Any) -> None:
+def _worker_argument(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--worker", default="cli", help="name of the worker (cli)")
+
+
+def _consumer_arguments(add: Add) -> None:
     add("ls", "consumers with their lag").add_argument("topic", nargs="?")
     create = add("create", "create a consumer", "topic", "consumer")
     create.add_argument("--mode", choices=["at_least_once", "at_most_once"])
@@ -55,27 +201,108 @@ def _consumer_arguments(add: Any) -> None:
     peek.add_argument("--max", type=positive, default=20, help="records (20)")
     seek = add("seek", "set its cursor", "topic", "consumer")
     where = seek.add_mutually_exclusive_group(required=True)
-    where.add_argument("--seq", type=int, help="behind this seq")
-    where.add_argument("--ts", type=int, help="before what was written at this time, ms")
+    where.add_argument("--seq", type=int, help="after this seq")
+    where.add_argument("--since", metavar="TIME", help=f"before what was written at {TIME}")
     where.add_argument("--to", choices=["earliest", "latest"])
     commit = add("commit", "everything up to a seq is done", "topic", "consumer")
     commit.add_argument("seq", type=int)
     add("drop", "delete a consumer and its cursor", "topic", "consumer")
 
 
-def _router_arguments(add: Any) -> None:
+def _router_arguments(add: Add) -> None:
     add("ls", "routers, and how far they are").add_argument("prefix", nargs="?", default="")
     add("show", "one router", "router")
     create = add("create", "create or update a router", "router", "source", "dest")
-    create.add_argument("--match", help="only records with this tag, or a prefix and *")
+    create.add_argument("--tag", help=TAG)
     create.add_argument("--exactly-once", action="store_true")
     create.add_argument("--allow-cycle", action="store_true")
     add("drop", "delete a router; what it copied stays", "router")
 
 
+def _writer_arguments(add: Add) -> None:
+    forget = add("forget", "forget a writer's last epoch", "writer")
+    forget.description = "Its next commit may have any epoch; its staged transactions are aborted."
+
+
+def _transfer_arguments(verb: Add) -> None:
+    export = verb("export", "write a topic's records to a file or standard output", "topic")
+    into = verb("import", "append what `export` wrote", "topic")
+    for command in (export, into):
+        command.add_argument("file", nargs="?", default="-", help="- is standard input or output")
+        command.add_argument(
+            "--format", choices=FORMATS, help="format (default: by the file's ending, else jsonl)"
+        )
+    _range_arguments(export)
+    into.add_argument("--tag", help="tag of records without one")
+    into.add_argument("--origin", help="origin label of records without one")
+    into.add_argument("--sync", action="store_true", help="wait until it is durable")
+    into.add_argument("--batch", type=positive, default=1000, help="records per write (1000)")
+
+
+def _tool_arguments(verb: Add) -> None:
+    verb("verify", "check every checksum and index")
+    repair = verb("repair", "repair a closed directory, dropping damaged ranges")
+    repair.add_argument(
+        "--yes", action="store_true", help="repair; without it, only show what would be lost"
+    )
+    verb("doctor", "measure the disk, or the round trip to a server, and say what to expect")
+    bench = verb("bench", "measure appends and reads")
+    bench.add_argument("--records", type=positive, default=100_000)
+    verb("config", "print every setting and its source")
+    completion = verb(
+        "completion", 'print a shell completion script: eval "$(topics completion bash)"'
+    )
+    completion.add_argument("shell", choices=SHELLS)
+    verb("version", "print the versions of topics and Python")
+
+
+def _context_arguments(add: Add) -> None:
+    made = add("add", "add or replace a context: give --url or --data-dir", "name")
+    made.add_argument("--api-key-file", help="file of the API key for the server")
+    use = add("use", "make a context the one that commands use")
+    use.add_argument("name", nargs="?")
+    use.add_argument("--none", action="store_true", help="use none")
+    add("ls", "list contexts")
+    add("rm", "remove a context; the server or directory stays", "name")
+
+
+def config_item(text: str) -> tuple[str, Any]:
+    """Parses `name=value` of a topic's config; the value is JSON, or else a string."""
+    name, separator, value = text.partition("=")
+    if not name or not separator:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
 def positive(text: str) -> int:
     """Parses a number that is at least 1."""
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is out of range: must be at least 1")
     return number
+
+
+def positive_seconds(text: str) -> float:
+    """Parses a number of seconds that is over 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"{text} is out of range: must be over 0")
+    return number
+
+
+def leased_job(text: str) -> tuple[int, int]:
+    """Parses a leased job, `SEQ:LEASE`, as `claim` prints it."""
+    parts = text.split(":")
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a job as `claim` prints it: SEQ:LEASE")
+    seq, lease = map(int, parts)
+    return seq, lease

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..client import Database, Gap, Record
+from ..client import LATEST, Database, Gap, Record
 from ..client.config import fields
 from ..client.read import all_of
+from ..errors import InvalidRequest, NotFound
 from .exits import Exit
-from .output import Output, Progress
+from .output import Output, Progress, confirmed
+from .ranges import Range
 from .transfer import send
 
 if TYPE_CHECKING:
@@ -38,22 +41,39 @@ def create(db: Database, args: argparse.Namespace, out: Output) -> int:
     return Exit.OK
 
 
-def config_item(text: str) -> tuple[str, Any]:
-    """Parses `name=value` of a topic's config; the value is JSON, or else a string."""
-    name, separator, value = text.partition("=")
-    if not name or not separator:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
-
-
 def describe(db: Database, args: argparse.Namespace, out: Output) -> int:
     state = asdict(db.topic(args.topic).state())
     if state["queue"] is None:
         del state["queue"]
     out.fields(state)
+    return Exit.OK
+
+
+def drop(db: Database, args: argparse.Namespace, out: Output) -> int:
+    """Deletes topics; asks before it deletes the records of one, on a terminal."""
+    for name in args.topics:
+        topic = db.topic(name)
+        count = topic.state().count
+        if count and not args.if_empty and not confirmed(f"drop {name}: {count:,} records?", args):
+            out.line(f"{name} stays")
+            continue
+        out.fields({"topic": name, "deleted": topic.drop(if_empty=args.if_empty)})
+    return Exit.OK
+
+
+def delete(db: Database, args: argparse.Namespace, out: Output) -> int:
+    """Deletes records by seq or tag; asks first, on a terminal."""
+    if args.before is None and args.tag is None:
+        raise InvalidRequest("say which records: give --before SEQ, --tag TAG, or both")
+    which = [
+        *([] if args.before is None else [f"before seq {args.before}"]),
+        *([] if args.tag is None else [f"with tag {args.tag}"]),
+    ]
+    if not confirmed(f"delete the records of {args.topic} {', '.join(which)}?", args):
+        out.line("nothing was deleted")
+        return Exit.OK
+    deleted = db.topic(args.topic).delete(before=args.before, tag=args.tag)
+    out.fields({"topic": args.topic, **asdict(deleted)})
     return Exit.OK
 
 
@@ -80,14 +100,13 @@ def _records(stream: BinaryIO, args: argparse.Namespace) -> Iterator[NewRow]:
 
 
 def read(db: Database, args: argparse.Namespace, out: Output) -> int:
-    """Prints records after a seq, up to the head or a limit."""
-    how: dict[str, Any] = {"limit": args.limit, "tag": args.match, "exclude_nodes": args.node}
-    if args.after is not None:
-        how["after"] = args.after
+    """Prints records after a seq or time, up to another one, the head or a limit."""
+    topic = db.topic(args.topic)
+    how = Range.of(topic, args).arguments() | {"limit": args.limit}
     # On a terminal the records themselves show the progress.
     progress = None if out.stream.isatty() else Progress("read", args.limit or 0)
     count = 0
-    for batch in db.topic(args.topic).read(**how).batches():
+    for batch in topic.read(**how).batches():
         _show(batch, out)
         count += len(batch)
         if progress is not None:
@@ -98,28 +117,60 @@ def read(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 
 def tail(db: Database, args: argparse.Namespace, out: Output) -> int:
-    """Prints the newest records; with -f, also new ones."""
-    how = {"match": args.match, "skip_nodes": None if args.node is None else [args.node]}
-    page = db._backend.read(args.topic, tail=args.lines, limit=args.lines, **how)
-    at, head = page.next_from_seq, page.head_seq
-    _show(all_of(args.topic, page), out)
-    if at < head:
-        # One page was not enough.
-        rest = db.topic(args.topic).read(at, to_seq=head, tag=args.match, exclude_nodes=args.node)
-        for batch in rest.batches():
-            _show(batch, out)
-        at = rest.cursor
+    """Prints the newest records of topics; with -f, also new ones and those of new topics."""
+    patterns = [name for name in args.topics if name.endswith("*")]
+    names = dict.fromkeys(name for name in args.topics if name not in patterns)
+    for pattern in patterns:
+        names |= dict.fromkeys(info.topic for info in db.topics(pattern[:-1]))
+    if not names and not args.follow:
+        raise NotFound(f"no topic matches {' '.join(patterns)}", "topic_not_found")
+    named = bool(patterns) or len(names) > 1
+    starts: dict[str, Any] = {}
+    for name in names:
+        # A topic that a pattern has found may be gone by now.
+        with contextlib.suppress(NotFound) if name not in args.topics else contextlib.nullcontext():
+            starts[name] = _newest(db, name, args, out, named=named)
     if args.follow:
-        with db.watch({args.topic: at}, tag=args.match, exclude_nodes=args.node) as watch:
+        starts |= dict.fromkeys(patterns, LATEST)
+        nodes = args.exclude_nodes
+        with db.watch(starts, tag=args.tag, exclude_nodes=nodes) as watch:
             for news in watch.batches():
-                _show(news, out)
+                _show(news, out, named=named)
     return Exit.OK
 
 
-def _show(items: Any, out: Output) -> None:
+def _newest(db: Database, name: str, args: argparse.Namespace, out: Output, *, named: bool) -> int:
+    """Prints the newest records of a topic, and returns its head then."""
+    how: Any = {"match": args.tag, "skip_nodes": args.exclude_nodes}
+    page = db._backend.read(name, tail=args.lines, limit=args.lines, **how)
+    at, head = page.next_from_seq, page.head_seq
+    _show(all_of(name, page), out, named=named)
+    if at < head:
+        # One page was not enough.
+        nodes = args.exclude_nodes
+        rest = db.topic(name).read(at, to_seq=head, tag=args.tag, exclude_nodes=nodes)
+        for batch in rest.batches():
+            _show(batch, out, named=named)
+        at = rest.cursor
+    return at
+
+
+def _show(items: Any, out: Output, *, named: bool = False) -> None:
     for item in items:
         if isinstance(item, Record):
-            out.record(item)
+            out.record(item, named=named)
         elif isinstance(item, Gap):
-            out.tombstone(item)
+            out.tombstone(item, named=named)
     out.flush()
+
+
+COMMANDS: dict[str, Command] = {
+    "ls": ls,
+    "create": create,
+    "describe": describe,
+    "drop": drop,
+    "delete": delete,
+    "append": append,
+    "read": read,
+    "tail": tail,
+}

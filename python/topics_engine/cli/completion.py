@@ -1,12 +1,48 @@
-"""Shell completion scripts, generated from the argument parser."""
+"""Shell completion scripts, generated from the argument parser.
+
+Names of topics and the like come from the server or directory that the command line names.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..client import Database
 
 SHELLS = ("bash", "zsh", "fish")
+
+NAMES = "--complete-names"
+"""The hidden argument of `topics` that prints names: followed by a kind, and by a word."""
+
+KINDS = {
+    "topic": "topic",
+    "topics": "topic",
+    "source": "topic",
+    "dest": "topic",
+    "queue": "queue",
+    "router": "router",
+    "context": "context",
+}
+"""Kinds of names by positional argument."""
+
+MOST_NAMES = 500
+
+
+def matching_names(db: Database, kind: str, word: str) -> Iterator[str]:
+    """The names of a kind that begin with a word."""
+    match kind:
+        case "router":
+            found = (info.router for info in db.routers(word))
+        case "queue":
+            found = (info.topic for info in db.queues(word))
+        case _:
+            found = (info.topic for info in db.topics(word))
+    yield from islice(found, MOST_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +54,8 @@ class Node:
     """Subcommands with their summaries."""
     options: dict[str, tuple[str, ...]]
     """Options with their choices, if they have any."""
+    names: str = ""
+    """The kind of names that may follow, if any."""
 
     @property
     def key(self) -> str:
@@ -29,6 +67,7 @@ def nodes(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterat
     verbs: dict[str, str] = {}
     options: dict[str, tuple[str, ...]] = {}
     below: dict[str, argparse.ArgumentParser] = {}
+    kind = ""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             below = dict(action.choices)
@@ -38,7 +77,9 @@ def nodes(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterat
             options |= dict.fromkeys(action.option_strings, values)
         elif action.choices:
             verbs |= dict.fromkeys(map(str, action.choices), "")
-    yield Node(path, verbs, options)
+        else:
+            kind = kind or KINDS.get(action.dest, "")
+    yield Node(path, verbs, options, kind)
     for name, parser in below.items():
         yield from nodes(parser, (*path, name))
 
@@ -61,14 +102,21 @@ def _bash(found: list[Node]) -> str:
         if choices
     ]
     words = [
-        f'        {node.key or chr(34) * 2}) words="{" ".join([*node.verbs, *node.options])}" ;;'
+        f'        {node.key or chr(34) * 2}) words="{" ".join([*node.verbs, *node.options])}"'
+        + (f" kind={node.names}" if node.names else "")
+        + " ;;"
         for node in found
     ]
     return "\n".join(
         (
             "_topics() {",
-            '    local cur="${COMP_WORDS[COMP_CWORD]}" at= words= i',
+            '    local cur="${COMP_WORDS[COMP_CWORD]}" at= words= kind= i',
+            "    local -a place=()",
             "    for ((i = 1; i < COMP_CWORD; i++)); do",
+            '        case "${COMP_WORDS[i]}" in',
+            "        --url | --data-dir | --context)",
+            '            place+=("${COMP_WORDS[i]}" "${COMP_WORDS[i + 1]}") ;;',
+            "        esac",
             '        case "$at/${COMP_WORDS[i]}" in',
             f'        {steps}) at="$at/${{COMP_WORDS[i]}}" ;;',
             "        esac",
@@ -79,6 +127,10 @@ def _bash(found: list[Node]) -> str:
             '    [ -n "$words" ] || case "$at" in',
             *words,
             "    esac",
+            '    if [ -n "$kind" ] && [[ "$cur" != -* ]]; then',
+            f'        words="$words $("${{COMP_WORDS[0]}}" ${{place[@]+"${{place[@]}}"}} '
+            f'{NAMES} "$kind" "$cur" 2>/dev/null)"',
+            "    fi",
             '    COMPREPLY=($(compgen -W "$words" -- "$cur"))',
             "}",
             "complete -o default -F _topics topics",
@@ -98,6 +150,8 @@ def _fish(found: list[Node]) -> str:
         for verb, what in node.verbs.items():
             told = what.replace("'", "\\'")
             lines.append(f"{begin} -a {verb} -d '{told}'")
+        if node.names:
+            lines.append(f"{begin} -a '(topics {NAMES} {node.names} (commandline -ct))'")
         for option, choices in node.options.items():
             kind = f"-l {option[2:]}" if option.startswith("--") else f"-s {option[1:]}"
             given = f" -xa '{' '.join(choices)}'" if choices else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,127 +18,20 @@ from ..client import Database
 from ..errors import InvalidRequest, NotFound
 from ..extras import extra
 from ..settings import variable
-from . import commands, measure, tools, transfer
-from .arguments import positive, resource_arguments
-from .completion import SHELLS, script
+from . import commands, contexts, measure, tools, transfer
+from .arguments import parser
+from .completion import NAMES, matching_names, script
+from .edit import edit
 from .exits import Exit, advice_for, exit_for
 from .output import ElapsedTime, Output, print_error
 from .resources import RESOURCE_COMMANDS
-from .transfer import FORMATS
-
-
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="topics", description="Durable topic logs.")
-    top.add_argument("--url", help="a server (TOPICS_URL)")
-    top.add_argument("--data-dir", help="a data directory, opened in this process")
-    top.add_argument("--json", action="store_true", help="JSON lines, on a terminal too")
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--url", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    common.add_argument("--data-dir", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    common.add_argument(
-        "--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
-    )
-    verbs = top.add_subparsers(dest="command", required=True, metavar="command")
-
-    def verb(name: str, summary: str) -> argparse.ArgumentParser:
-        return verbs.add_parser(name, help=summary, description=summary, parents=[common])
-
-    _server_arguments(verb("serve", "serve a data directory over HTTP"))
-    verb("reload", "make the server of a directory reload keys, certificate and log level")
-    verb("ls", "list topics").add_argument("prefix", nargs="?", default="")
-    _topic_arguments(verb)
-    resource_arguments(verb, common)
-    _transfer_arguments(verb)
-    _tool_arguments(verb)
-    return top
-
-
-def _server_arguments(serve: argparse.ArgumentParser) -> None:
-    serve.add_argument("--host", help="address to listen on (TOPICS_HOST, 127.0.0.1)")
-    serve.add_argument("--port", help="0 picks one and prints it (TOPICS_PORT, 4000)")
-    serve.add_argument("--tls-cert", help="certificate file: serve over TLS (TOPICS_TLS_CERT)")
-    serve.add_argument("--tls-key", help="file of its key (TOPICS_TLS_KEY)")
-    serve.add_argument("--hints", action="store_true", help="print commands to try")
-    serve.add_argument("--access-log", action="store_true", help="log every request")
-
-
-def _topic_arguments(verb) -> None:  # type: ignore[no-untyped-def]
-    create = verb("create", "create a topic, or update its config")
-    create.add_argument("topic")
-    create.add_argument("--durability", choices=["ephemeral", "memory", "disk", "fsync"])
-    create.add_argument(
-        "--set",
-        action="append",
-        dest="config",
-        metavar="NAME=VALUE",
-        type=commands.config_item,
-        help="a config field, such as ttl=7d; may be repeated",
-    )
-    verb("describe", "print the state and config of a topic").add_argument("topic")
-
-    append = verb("append", "append standard input, one record per line")
-    append.add_argument("topic")
-    append.add_argument("--raw", action="store_true", help="lines are bytes, not JSON")
-    append.add_argument("--tag", help="tag of every record")
-    append.add_argument("--node", help="origin label of every record")
-    append.add_argument("--sync", action="store_true", help="wait until it is durable")
-    append.add_argument("--batch", type=positive, default=500, help="records per write (500)")
-
-    for name, summary in (
-        ("read", "print records, up to the head"),
-        ("tail", "print the newest records"),
-    ):
-        reader = verb(name, summary)
-        reader.add_argument("topic")
-        reader.add_argument("--match", help="only records with this tag, or a prefix and *")
-        reader.add_argument("--node", help="skip records of this node")
-        if name == "read":
-            reader.add_argument("--after", type=int, help="begin after this seq")
-            reader.add_argument("--limit", type=positive, help="most records to print")
-        else:
-            reader.add_argument("-n", "--lines", type=positive, default=10, help="how many (10)")
-            reader.add_argument(
-                "-f", "--follow", action="store_true", help="also print new records"
-            )
-
-
-def _tool_arguments(verb) -> None:  # type: ignore[no-untyped-def]
-    verb("verify", "check every checksum and index")
-    repair = verb("repair", "repair a closed directory, dropping damaged ranges")
-    repair.add_argument(
-        "--yes", action="store_true", help="repair; without it, only show what would be lost"
-    )
-    verb("doctor", "measure the disk, or the round trip to a server, and say what to expect")
-    bench = verb("bench", "measure appends and reads")
-    bench.add_argument("--records", type=positive, default=100_000)
-    verb("config", "print every setting and its source")
-    completion = verb(
-        "completion", 'print a shell completion script: eval "$(topics completion bash)"'
-    )
-    completion.add_argument("shell", choices=SHELLS)
-
-
-def _transfer_arguments(verb) -> None:  # type: ignore[no-untyped-def]
-    export = verb("export", "write a topic's records to a file or standard output")
-    into = verb("import", "append what `export` wrote")
-    for command in (export, into):
-        command.add_argument("topic")
-        command.add_argument("file", nargs="?", default="-", help="- is standard input or output")
-        command.add_argument(
-            "--format", choices=FORMATS, help="format (default: by the file name, else jsonl)"
-        )
-    export.add_argument("--after", type=int, help="begin after this seq")
-    export.add_argument("--upto", type=int, help="end with this seq")
-    export.add_argument("--match", help="only records with this tag, or a prefix and *")
-    export.add_argument("--node", help="skip records of this node")
-    into.add_argument("--tag", help="tag of records without one")
-    into.add_argument("--node", help="origin label of records without one")
-    into.add_argument("--sync", action="store_true", help="wait until it is durable")
-    into.add_argument("--batch", type=positive, default=1000, help="records per write (1000)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    if NAMES in argv:
+        return complete(argv)
     args = parser().parse_args(argv)
     try:
         return run(args)
@@ -164,9 +58,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    out = Output(json_lines=args.json)
-    if args.url and args.data_dir:
-        raise InvalidRequest("--url and --data-dir were both given: use one of them")
+    out = Output(json_lines=args.json, wide=args.wide)
+    if args.command == "context":
+        return contexts.CONTEXT_COMMANDS[args.verb](args, out)
+    if args.command == "version":
+        return version(out)
+    named = [f"--{name.replace('_', '-')}" for name in PLACES if getattr(args, name)]
+    if len(named) > 1:
+        raise InvalidRequest(f"{' and '.join(named)} were both given: use one of them")
+    # A server serves a directory; the context in use is for its clients.
+    used = None if args.command in ("serve", "completion") else contexts.chosen(args)
+    if used is not None:
+        args.context, context = used
+        args.url, args.data_dir = context.url, context.data_dir
     resolved = resolve(_setting_arguments(args))
     url = None if args.data_dir else args.url or os.environ.get("TOPICS_URL")
     if args.command in LOCAL_COMMANDS:
@@ -178,8 +82,45 @@ def run(args: argparse.Namespace) -> int:
     if not url and args.command == "verify":
         return tools.verify(settings.data_dir, out)
     verb = " ".join(filter(None, (args.command, getattr(args, "verb", None))))
-    with connect(url, settings, create=verb in CREATES) as db:
+    key = used[1].api_key() if used is not None else None
+    args.url = url
+    with connect(url, settings, create=verb in CREATES, key=key) as db:
         return COMMANDS[verb](db, args, out)
+
+
+PLACES = ("url", "data_dir", "context")
+"""Arguments that name where a command works."""
+
+
+def version(out: Output) -> int:
+    """Prints the versions."""
+    out.fields(
+        {
+            "topics": _core.__version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+        }
+    )
+    return Exit.OK
+
+
+def complete(argv: Sequence[str]) -> int:
+    """Prints the names that complete a word, for the scripts of `completion`; errors are silent."""
+    at = list(argv).index(NAMES)
+    kind, word = (*argv[at + 1 :], "", "")[:2]
+    try:
+        args = parser().parse_args([*argv[:at], "ls"])
+        used = contexts.chosen(args)
+        context = used[1] if used else contexts.Context(args.url, args.data_dir)
+        url = context.url or (None if context.data_dir else os.environ.get("TOPICS_URL"))
+        settings = resolve({"data_dir": context.data_dir}).settings
+        key = context.api_key()
+        with connect(url, settings, create=False, key=key, deadline=COMPLETION_SECONDS) as db:
+            for name in matching_names(db, kind, word):
+                print(name)
+    except (errors.TopicsError, ModuleNotFoundError, ValueError, OSError):
+        return Exit.FAILED
+    return Exit.OK
 
 
 def _setting_arguments(args: argparse.Namespace) -> dict[str, Any]:
@@ -195,15 +136,24 @@ CREATES = {"create", "append", "import", "bench"}
 
 DEADLINE = 10.0
 """Seconds for which a call to an unavailable server is retried."""
+COMPLETION_SECONDS = 1.0
 
 
-def connect(url: str | None, settings: Settings, *, create: bool) -> Database:
+def connect(
+    url: str | None,
+    settings: Settings,
+    *,
+    create: bool,
+    key: str | None = None,
+    deadline: float | None = None,
+) -> Database:
     """Connects to the server at `url`, or opens the directory."""
     if url:
         from ..remote import connect as connect_to
 
         where = url if "//" in url else f"http://{url}"
-        return connect_to(where, os.environ.get("TOPICS_API_KEY"), deadline=DEADLINE)
+        key = key or os.environ.get("TOPICS_API_KEY")
+        return connect_to(where, key, deadline=DEADLINE if deadline is None else deadline)
     if not create and not Path(settings.data_dir).is_dir():
         message = f"{settings.data_dir} is not a directory: give --data-dir or --url"
         raise NotFound(message)
@@ -211,6 +161,10 @@ def connect(url: str | None, settings: Settings, *, create: bool) -> Database:
 
 
 def serve(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
+    if args.url:
+        raise InvalidRequest(
+            "serve works on a directory: give --data-dir, and --host and --port to listen on"
+        )
     with extra("server", "serve"):
         from ..server.serve import serve as run_server
 
@@ -249,6 +203,10 @@ def config(args: argparse.Namespace, resolved: Resolved, url: str | None, out: O
     for name, given in (("url", args.url), ("api_key", None)):
         environment = variable(name)
         set_there = os.environ.get(environment)
+        if name == "url" and args.context:
+            given, source = args.url, f"context {args.context}"
+            rows.append(_setting(name, given or "", source, environment))
+            continue
         source = "argument" if given else f"environment {environment}" if set_there else "default"
         rows.append(_setting(name, given or set_there or "", source, environment))
     out.rows(["setting", "value", "source", "variable"], rows)
@@ -303,12 +261,8 @@ LOCAL_COMMANDS = {
 """Commands that need neither a server nor an open directory."""
 
 COMMANDS: dict[str, commands.Command] = {
-    "ls": commands.ls,
-    "create": commands.create,
-    "describe": commands.describe,
-    "append": commands.append,
-    "read": commands.read,
-    "tail": commands.tail,
+    **commands.COMMANDS,
+    "edit": edit,
     "export": transfer.export,
     "import": transfer.import_,
     "bench": bench,

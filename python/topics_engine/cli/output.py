@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import os
@@ -17,12 +18,18 @@ from ..client import Gap, Record
 
 BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
 
+CELL_WIDTH = 60
+"""Characters of a cell of a table that is not wide."""
+
 
 class Output:
     """Chooses the format once: colours and tables on a terminal only."""
 
-    def __init__(self, *, json_lines: bool, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, *, json_lines: bool, stream: TextIO | None = None, wide: bool = False
+    ) -> None:
         self.stream = stream or sys.stdout
+        self.wide = wide
         self.json_lines = json_lines or not self.stream.isatty()
         self.colour = not self.json_lines and "NO_COLOR" not in os.environ
 
@@ -35,13 +42,24 @@ class Output:
     def flush(self) -> None:
         self.stream.flush()
 
+    def clear(self) -> None:
+        """Clears the terminal."""
+        if not self.json_lines:
+            self.stream.write("\x1b[H\x1b[2J")
+
     def rows(self, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-        """Prints a table of `columns`, or each row as a JSON line."""
+        """Prints a table of `columns`, or each row as a JSON line.
+
+        A wide table has all columns, and whole cells.
+        """
         if self.json_lines:
             for row in rows:
                 self.line(json.dumps(row, ensure_ascii=False))
             return
-        table = [[cell(row.get(c)) for c in columns] for row in rows]
+        rows = list(rows)
+        if self.wide:
+            columns = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
+        table = [[self._cell(row.get(c)) for c in columns] for row in rows]
         widths = [max([len(c), *(len(r[i]) for r in table)]) for i, c in enumerate(columns)]
         numeric = [all(r[i].lstrip("-").isdigit() for r in table) for i in range(len(columns))]
 
@@ -55,6 +73,10 @@ class Output:
         self.line(self.paint(aligned(columns), BOLD))
         for line in table:
             self.line(aligned(line))
+
+    def _cell(self, value: Any) -> str:
+        text = cell(value)
+        return text if self.wide or len(text) <= CELL_WIDTH else text[: CELL_WIDTH - 1] + "…"
 
     def fields(self, answer: Mapping[str, Any]) -> None:
         """Prints the fields of one object, or one JSON line."""
@@ -70,26 +92,40 @@ class Output:
             else:
                 self.line(f"{self.paint(name.ljust(width + 2), BOLD)}  {cell(value)}")
 
-    def record(self, record: Record, note: str = "") -> None:
-        """Prints a record, cut to the terminal's width, or as a JSON line."""
+    def record(self, record: Record, note: str = "", *, named: bool = False) -> None:
+        """Prints a record, cut to the terminal's width unless that is wide, or as a JSON line; with
+        the name of its topic if it is `named`.
+        """
         if self.json_lines:
-            self.line(record_text(record))
+            self.line(record_text(record, {"topic": record.topic} if named else None))
             return
-        head = f"{record.seq:>10}  {when(record.ts)}  {note}"
+        head = f"{record.topic}  " if named else ""
+        head += f"{record.seq:>10}  {when(record.ts)}  {note}"
         if record.tag:
             head += f"{record.tag}  "
-        width = max(20, shutil.get_terminal_size().columns - len(head))
+        if self.wide:
+            head += "".join(
+                f"{name}={value}  "
+                for name, value in {"origin": record.origin, **(record.meta or {})}.items()
+                if value is not None
+            )
         text = data_text(record)
-        shown = text if len(text) <= width else text[: width - 1] + "…"
+        if record.binary:
+            head += f"<{len(record.stored)} bytes, base64>  "
+            text = text.strip('"')
+        width = max(20, shutil.get_terminal_size().columns - len(head))
+        shown = text if self.wide or len(text) <= width else text[: width - 1] + "…"
         self.line(self.paint(head, DIM) + shown)
 
-    def tombstone(self, lost: Gap) -> None:
+    def tombstone(self, lost: Gap, *, named: bool = False) -> None:
         """Prints a gap."""
         if self.json_lines:
             told = {"gap_from": lost.first, "gap_to": lost.last, "reason": lost.reason}
-            self.line(json.dumps({"tombstone": told | {"missed_estimate": lost.missed_estimate}}))
+            line = {"tombstone": told | {"missed_estimate": lost.missed_estimate}}
+            self.line(json.dumps(({"topic": lost.topic} if named else {}) | line))
         else:
-            text = f"  lost {lost.first}…{lost.last} ({lost.reason})"
+            text = f"{lost.topic}  " if named else ""
+            text += f"  lost {lost.first}…{lost.last} ({lost.reason})"
             self.line(self.paint(text, YELLOW))
 
 
@@ -128,6 +164,14 @@ def cell(value: Any) -> str:
 def when(ts: int) -> str:
     """The time of a record, in UTC."""
     return datetime.fromtimestamp(ts / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def confirmed(question: str, args: argparse.Namespace) -> bool:
+    """Asks on a terminal, unless `--yes` was given; without a terminal nobody can answer."""
+    if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def print_error(message: str) -> None:

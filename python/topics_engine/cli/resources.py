@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import time
 from dataclasses import asdict
 from typing import Any
 
 from ..client import Database, Gap, Queue, Record
+from ..client.arguments import optional_milliseconds
 from ..client.backend import every_consumer
+from ..errors import Conflict, InvalidRequest, NotFound
 from .commands import Command
 from .exits import Exit
-from .output import Output, record_text
+from .output import Output, print_error, record_text
+from .ranges import time_ms
 
 LAG_COLUMNS = ["topic", "consumer", "mode", "cursor", "lag", "lag_ms"]
 QUEUE_COLUMNS = ["queue", "ready", "in_flight", "delayed", "dead", "dead_lettered", "expired"]
@@ -19,9 +23,18 @@ ROUTER_COLUMNS = ["router", "source", "dest", "guarantee", "forwarded_total", "l
 
 
 def lag(db: Database, args: argparse.Namespace, out: Output) -> int:
-    """Prints the consumers of one topic, or of all, with their lag."""
-    out.rows(LAG_COLUMNS, [_consumer(*found) for found in every_consumer(db._backend, args.topic)])
-    return Exit.OK
+    """Prints the consumers of one topic, or of all, with their lag; with --watch, until Ctrl-C."""
+    every: float | None = getattr(args, "watch", None)
+    while True:
+        rows = [_consumer(*found) for found in every_consumer(db._backend, args.topic)]
+        if every is None:
+            out.rows(LAG_COLUMNS, rows)
+            return Exit.OK
+        out.clear()
+        now = {"ts": int(time.time() * 1000)} if out.json_lines else {}
+        out.rows(LAG_COLUMNS, [now | row for row in rows])
+        out.flush()
+        time.sleep(every)
 
 
 def _consumer(topic: str, name: str, mode: str, cursor: int, lag: int, ms: int) -> dict[str, Any]:
@@ -51,8 +64,73 @@ def queue_peek(db: Database, args: argparse.Namespace, out: Output) -> int:
     return Exit.OK
 
 
+def queue_claim(db: Database, args: argparse.Namespace, out: Output) -> int:
+    """Leases jobs, and prints each with the name that `ack` and `nack` take."""
+    queue = _queue(db, args.queue)
+    _require_lasting_leases(queue, args)
+    for job in queue.claim(args.worker, args.max, lease=args.lease, wait=args.wait):
+        name = f"{job.seq}:{job.lease_id}"
+        if out.json_lines:
+            more = {"job": name, "deliveries": job.deliveries, "deadline": job.deadline}
+            out.line(record_text(job.record, more))
+        else:
+            out.record(job.record, f"{name}  ")
+    return Exit.OK
+
+
+def _require_lasting_leases(queue: Queue, args: argparse.Namespace) -> None:
+    """Raises if the leases of a claim would end with this command."""
+    if not args.url and not queue.state().config.get("leases_durable", True):
+        raise InvalidRequest(
+            "leases end with the process that has the directory open: serve it, and give --url, "
+            "or set leases_durable=true"
+        )
+
+
+def queue_ack(db: Database, args: argparse.Namespace, out: Output) -> int:
+    done = _queue(db, args.queue)._native.ack(*_leases(args))
+    return _finished(args, "acked", done, out)
+
+
+def queue_nack(db: Database, args: argparse.Namespace, out: Output) -> int:
+    delay = optional_milliseconds("--delay", args.delay)
+    done = _queue(db, args.queue)._native.nack(*_leases(args), delay)
+    return _finished(args, "nacked", done, out)
+
+
+def _leases(args: argparse.Namespace) -> tuple[str, list[int], list[int]]:
+    return args.worker, [seq for seq, _ in args.jobs], [lease for _, lease in args.jobs]
+
+
+def _finished(args: argparse.Namespace, verb: str, done: Any, out: Output) -> int:
+    """Prints how many leases held; the command fails if one did not."""
+    count = len(done[0])
+    out.fields({"queue": args.queue, verb: count, "lost": len(args.jobs) - count})
+    if count < len(args.jobs):
+        print_error("a lease had expired, or was of another worker: another claim gets that job")
+        return Exit.FAILED
+    return Exit.OK
+
+
+def queue_pause(db: Database, args: argparse.Namespace, out: Output) -> int:
+    return _set_paused(db, args.queue, True, out)
+
+
+def queue_resume(db: Database, args: argparse.Namespace, out: Output) -> int:
+    return _set_paused(db, args.queue, False, out)
+
+
+def _set_paused(db: Database, name: str, paused: bool, out: Output) -> int:
+    queue = _queue(db, name)
+    if queue.state().type != "queue":
+        raise Conflict(f"topic {name!r} is a log, not a queue", "not_a_queue")
+    queue.create(paused=paused)
+    out.fields({"queue": name, "paused": paused})
+    return Exit.OK
+
+
 def queue_redrive(db: Database, args: argparse.Namespace, out: Output) -> int:
-    how = {"to": args.to, "tag": args.match, "limit": args.limit, "dry_run": args.dry_run}
+    how = {"to": args.to, "tag": args.tag, "limit": args.limit, "dry_run": args.dry_run}
     moved = _queue(db, args.queue).redrive(**how)
     out.fields({"queue": args.queue, "moved": moved, "dry_run": args.dry_run})
     return Exit.OK
@@ -73,7 +151,7 @@ def router_create(db: Database, args: argparse.Namespace, out: Output) -> int:
         args.router,
         args.source,
         args.dest,
-        tag=args.match,
+        tag=args.tag,
         allow_cycle=args.allow_cycle,
         guarantee="exactly_once" if args.exactly_once else "at_least_once",
     )
@@ -109,7 +187,8 @@ def consumer_peek(db: Database, args: argparse.Namespace, out: Output) -> int:
 def consumer_seek(db: Database, args: argparse.Namespace, out: Output) -> int:
     _require_consumer(db, args)
     consumer = db.topic(args.topic).consumer(args.consumer)
-    cursor = consumer.seek(args.seq if args.to is None else args.to, ts=args.ts)
+    ts = None if args.since is None else time_ms("--since", args.since)
+    cursor = consumer.seek(args.seq if args.to is None else args.to, ts=ts)
     out.fields({"topic": args.topic, "consumer": args.consumer, "cursor": cursor})
     return Exit.OK
 
@@ -130,8 +209,6 @@ def consumer_drop(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 def _require_consumer(db: Database, args: argparse.Namespace) -> None:
     """Raises if a consumer does not exist: a handle would create it."""
-    from ..errors import NotFound
-
     if all(found.name != args.consumer for found in db.topic(args.topic).consumers()):
         message = f"topic {args.topic!r} has no consumer {args.consumer!r}"
         raise NotFound(message, "consumer_not_found")
@@ -147,7 +224,12 @@ RESOURCE_COMMANDS: dict[str, Command] = {
     "lag": lag,
     "queue stats": queue_stats,
     "queue peek": queue_peek,
+    "queue claim": queue_claim,
+    "queue ack": queue_ack,
+    "queue nack": queue_nack,
     "queue redrive": queue_redrive,
+    "queue pause": queue_pause,
+    "queue resume": queue_resume,
     "router ls": router_ls,
     "router show": router_show,
     "router create": router_create,

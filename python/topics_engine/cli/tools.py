@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -12,6 +11,7 @@ from typing import Any, TextIO
 from .. import _core
 from ..asgi.settings import Settings
 from ..errors import NotFound
+from ..lockfile import holder_of
 from .exits import Exit
 from .output import GREEN, RED, ElapsedTime, Output, Progress, print_error
 
@@ -112,32 +112,14 @@ def show_plan(plan: dict[str, Any], out: Output) -> None:
 def reload(data_dir: str, out: Output) -> int:
     """Sends SIGHUP to the server of a directory on this machine."""
     _require_directory(data_dir)
-    holder = _holder(Path(data_dir) / ".topics.lock")
-    if holder is None:
+    holder = holder_of(data_dir)
+    if holder is None or holder.url is None or not holder.pid:
+        # SIGHUP would end a process that is no server.
         print_error(f"no server has {data_dir} open: start one with `topics serve`")
         return Exit.FAILED
-    pid, url = holder
-    os.kill(pid, signal.SIGHUP)
-    out.fields({"told": pid, "url": url})
+    os.kill(holder.pid, signal.SIGHUP)
+    out.fields({"told": holder.pid, "url": holder.url})
     return Exit.OK
-
-
-def _holder(path: Path) -> tuple[int, str] | None:
-    """The process and URL of the server that has a directory open, by its lock file.
-
-    An unlocked file names a process that has ended; a locked one without a URL names an engine
-    without a server, which SIGHUP would kill.
-    """
-    try:
-        with path.open() as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                pid, url, *_ = [*lock.read().splitlines(), "", ""]
-                return (int(pid), url) if pid.isdigit() and url else None
-    except FileNotFoundError:
-        pass
-    return None
 
 
 def _require_directory(data_dir: str) -> None:

@@ -1,4 +1,4 @@
-"""`export` and `import`: the records of a topic as JSON lines, Arrow or Parquet."""
+"""`export` and `import`: the records of a topic as JSON lines, CSV, Arrow or Parquet."""
 
 from __future__ import annotations
 
@@ -11,23 +11,35 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..client import EARLIEST, Database, Record
+from ..client import Database, Record
 from ..client.encoding import rows_of
 from ..errors import InvalidRequest
 from ..extras import extra
 from ..remote.page import Page
 from ..remote.queue import matcher
+from .csvfile import CsvWriter, rows_of_csv
 from .exits import Exit
 from .output import Output, Progress
+from .ranges import Range
 
 if TYPE_CHECKING:
     from ..client.backend import NewRow
 
-FORMATS = ("jsonl", "arrow", "parquet")
-ENDINGS = {".arrow": "arrow", ".arrows": "arrow", ".feather": "arrow", ".parquet": "parquet"}
+FORMATS = ("jsonl", "csv", "arrow", "parquet")
+ENDINGS = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+    ".parquet": "parquet",
+}
 # Bytes of a write at most, and of a request for columns approximately.
 BATCH_BYTES, PART_BYTES = 4 << 20, 32 << 20
 PIECE = 1 << 20
@@ -36,7 +48,8 @@ PIECE = 1 << 20
 def export(db: Database, args: argparse.Namespace, out: Output) -> int:
     """Exports the records and gaps of a topic to a file or standard output."""
     going = Export(db, args)
-    write = going.lines if _kind(args) == "jsonl" else going.columns
+    kind = _kind(args)
+    write = {"jsonl": going.lines, "csv": going.csv}.get(kind, going.columns)
     with _output_file(args.file) as sink:
         count, lost = write(sink)
     going.progress.end()
@@ -46,8 +59,14 @@ def export(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 
 def _kind(args: argparse.Namespace) -> str:
+    """The format: the one that was named, or by the file's ending."""
     ending: str = Path(args.file).suffix.lower()
-    return args.format or ENDINGS.get(ending, "jsonl")
+    found = args.format or ENDINGS.get(ending) or ("jsonl" if not ending else None)
+    if found is None:
+        raise InvalidRequest(
+            f"{args.file}: the ending {ending!r} names no format: use --format {'|'.join(FORMATS)}"
+        )
+    return str(found)
 
 
 @contextlib.contextmanager
@@ -75,32 +94,47 @@ class Export:
     def __init__(self, db: Database, args: argparse.Namespace) -> None:
         self._db = db
         self._args = args
-        state = db.topic(args.topic).state()
+        topic = db.topic(args.topic)
+        state = topic.state()
         self._topic_id = state.topic_id
-        self._after = state.earliest_seq - 1 if args.after is None else args.after
-        self._upto = state.head_seq if args.upto is None else min(args.upto, state.head_seq)
-        self.progress = Progress("export", max(0, self._upto - self._after))
+        self._range = wanted = Range.of(topic, args)
+        self._after = state.earliest_seq - 1 if wanted.after is None else wanted.after
+        end = state.head_seq if wanted.to_seq is None else min(wanted.to_seq, state.head_seq)
+        self._to_seq = end
+        self.progress = Progress("export", max(0, self._to_seq - self._after))
 
     def lines(self, sink: BinaryIO) -> tuple[int, int]:
         """Writes JSON lines; returns the numbers of records and gaps."""
-        args, count = self._args, 0
         text = io.TextIOWrapper(sink, "utf-8")
-        lines = Output(json_lines=True, stream=text)
-        after = EARLIEST if args.after is None else args.after
-        how = {"to_seq": self._upto, "tag": args.match, "exclude_nodes": args.node}
-        read = self._db.topic(args.topic).read(after, **how)
-        for batch in read.batches():
-            for item in batch:
-                if isinstance(item, Record):
-                    lines.record(item)
-                    count += 1
-                else:
-                    lines.tombstone(item)
-            self.progress.show(read.cursor - self._after)
+        found = self._each(Output(json_lines=True, stream=text))
         text.flush()
         # The caller closes the sink.
         text.detach()
-        return count, len(read.gaps)
+        return found
+
+    def csv(self, sink: BinaryIO) -> tuple[int, int]:
+        """Writes CSV; returns the numbers of records and gaps."""
+        text = io.TextIOWrapper(sink, "utf-8", newline="")
+        found = self._each(CsvWriter(text))
+        text.flush()
+        text.detach()
+        return found
+
+    def _each(self, to: Output | CsvWriter) -> tuple[int, int]:
+        """Prints every record and gap of the range."""
+        count, lost = 0, 0
+        how = replace(self._range, to_seq=self._to_seq).arguments()
+        read = self._db.topic(self._args.topic).read(**how)
+        for batch in read.batches():
+            for item in batch:
+                if isinstance(item, Record):
+                    to.record(item)
+                    count += 1
+                else:
+                    to.tombstone(item)
+                    lost += 1
+            self.progress.show(read.cursor - self._after)
+        return count, lost
 
     def columns(self, sink: BinaryIO) -> tuple[int, int]:
         """Writes Arrow or Parquet; returns the numbers of records and gaps."""
@@ -130,15 +164,15 @@ class Export:
 
     def _batches(self) -> Iterator[Any]:
         """The range in batches; the first one is empty and has the schema."""
-        arrow, args = _pyarrow("pyarrow"), self._args
+        arrow, args, wanted = _pyarrow("pyarrow"), self._args, self._range
         asked: dict[str, Any] = {"topic_id": self._topic_id}
-        if args.node is not None:
-            asked["node"] = [args.node]
-        if args.match is not None:
-            asked["match"] = matcher(args.match)
-        upto = max(self._after, self._upto)
-        split = self._db.split(args.topic, from_seq=self._after, to_seq=upto, max_bytes=PART_BYTES)
-        bounds = [(p["from_seq"], p["to_seq"]) for p in split["splits"]] or [(upto, upto)]
+        if wanted.exclude_nodes is not None:
+            asked["node"] = wanted.exclude_nodes
+        if wanted.tag is not None:
+            asked["match"] = matcher(wanted.tag)
+        end = max(self._after, self._to_seq)
+        split = self._db.split(args.topic, from_seq=self._after, to_seq=end, max_bytes=PART_BYTES)
+        bounds = [(p["from_seq"], p["to_seq"]) for p in split["splits"]] or [(end, end)]
         try:
             for number, (first, last) in enumerate(bounds):
                 stream = self._db.scan(args.topic, from_seq=first, to_seq=last, **asked)
@@ -167,7 +201,7 @@ def import_(db: Database, args: argparse.Namespace, out: Output) -> int:
         source: BinaryIO = sys.stdin.buffer
         if args.file != "-":
             source = open_files.enter_context(open(args.file, "rb"))
-        read = {"jsonl": _lines, "arrow": _arrow, "parquet": _parquet}[kind]
+        read = {"jsonl": _lines, "csv": rows_of_csv, "arrow": _arrow, "parquet": _parquet}[kind]
         said = send(db, args, read(source, args, skipped), "import")
     out.fields({**said, "gaps_passed_over": skipped[0]})
     return Exit.OK
@@ -182,7 +216,7 @@ def send(
     first, last, count = None, 0, 0
     for number, batch in enumerate(batches(records, args.batch)):
         _, begin, last, _, some, *_ = db._backend.append(
-            args.topic, batch, node=args.node, key=f"{run}-{number}", sync=args.sync
+            args.topic, batch, node=args.origin, key=f"{run}-{number}", sync=args.sync
         )
         first = begin if first is None else first
         count += some

@@ -101,6 +101,13 @@ def seqs(name: str, value: object) -> list[int]:
     return [seq(f"{name}[{index}]", item) for index, item in enumerate(items)]
 
 
+def one_or_more_seqs(name: str, value: object) -> list[int]:
+    """A seq, or a list of seqs."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        return [seq(name, value)]
+    return seqs(name, value)
+
+
 def count(name: str, value: object, least: int = 1, most: int = MAX_U32) -> int:
     """A number of things."""
     return integer(name, value, f"an integer from {least} to {most}", least, most)

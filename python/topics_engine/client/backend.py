@@ -47,7 +47,10 @@ if TYPE_CHECKING:
             seqs: list[int],
             lease_ids: list[int] | None = None,
             delay_ms: int | None = None,
+            error: str = "",
         ) -> _Outcome: ...
+        def remove(self, seqs: list[int], force: bool = False) -> _Outcome: ...
+        def promote(self, seqs: list[int]) -> _Outcome: ...
         def extend(
             self,
             node: str,

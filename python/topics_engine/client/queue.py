@@ -12,6 +12,7 @@ from ..errors import Conflict, TopicsError
 from . import arguments
 from .backend import queue_of
 from .closing import Closing
+from .encoding import dump
 from .read import records_of
 from .topic import Topic
 from .values import Record
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 # Seconds of one wait for jobs; the iterator repeats it.
 LONGEST = 3600.0
+# What is kept of the error of a job, in bytes; the engine cuts it between characters.
+MAX_ERROR = 1024
 
 JobState = Literal["ready", "leased", "delayed", "dead"]
 JOB_STATES = ("ready", "leased", "delayed", "dead")
@@ -61,6 +64,8 @@ class PeekedJob(QueueItem):
     """When a delayed job can be claimed, epoch ms."""
     lane: int
     group: str | None
+    error: str | None
+    """Why a worker gave it back, the latest that said so."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,18 +109,17 @@ class Job(LeasedJob):
         done, _, _ = self._queue.ack(*self._lease())
         return bool(done)
 
-    def nack(self, delay: Duration | None = None) -> bool:
+    def nack(self, delay: Duration | None = None, *, error: str | None = None) -> bool:
         """Gives the job back.
 
         Args:
             delay: how long no claim gets it (default: the queue's backoff).
+            error: why; the first KiB is kept with the job and goes to the dead letter.
 
         Returns:
             False if the lease has expired.
         """
-        done, _, _ = self._queue.nack(
-            *self._lease(), arguments.optional_milliseconds("delay", delay)
-        )
+        done, _, _ = self._queue.nack(*self._lease(), *nack_options(delay, error))
         return bool(done)
 
     def extend(self, lease: Duration | None = None) -> bool:
@@ -137,12 +141,14 @@ class Job(LeasedJob):
         threading.Thread(target=self._renew, name="topics-renew", daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, *_: object
+    ) -> None:
         self._ended.set()
         if self._acked.is_set():
             return
         if kind is not None:
-            self.nack()
+            self.nack(error=error_text(error))
         elif not self.ack():
             raise self._lease_lost()
 
@@ -278,6 +284,48 @@ class Queue(Topic):
             arguments.flag("dry_run", dry_run),
         )
 
+    def remove(self, seqs: int | Sequence[int], *, force: bool = False) -> int:
+        """Deletes jobs in any state. Jobs that are leased are left alone.
+
+        Args:
+            seqs: the jobs.
+            force: delete leased jobs, too; an ack of their workers has no effect (default: False).
+
+        Returns:
+            How many jobs were deleted.
+
+        Example:
+            ```python
+            jobs.remove([p.seq for p in jobs.peek(state="dead")])
+            ```
+        """
+        wanted = arguments.one_or_more_seqs("seqs", seqs)
+        done, _, _ = self._native.remove(wanted, arguments.flag("force", force))
+        return len(done)
+
+    def promote(self, seqs: int | Sequence[int]) -> int:
+        """Makes delayed jobs ready now. Other jobs are left alone.
+
+        Args:
+            seqs: the jobs.
+
+        Returns:
+            How many jobs were delayed.
+        """
+        done, _, _ = self._native.promote(arguments.one_or_more_seqs("seqs", seqs))
+        return len(done)
+
+    def pause(self) -> None:
+        """Sets `paused` in the queue's config: from now on claims wait, or find nothing.
+
+        Leased jobs can be acked, nacked and renewed, and jobs can be appended.
+        """
+        self._backend.create(self.name, dump({"type": "queue", "paused": True}))
+
+    def resume(self) -> None:
+        """Ends `pause`. Waiting claims get jobs immediately."""
+        self._backend.create(self.name, dump({"type": "queue", "paused": False}))
+
     def peek(self, max: int = 100, *, state: JobState | None = None) -> list[PeekedJob]:
         """Returns jobs without leasing them, those that a claim would get next first.
 
@@ -293,6 +341,25 @@ class Queue(Topic):
             PeekedJob(record, cast("JobState", job[0]), *job[1:])
             for record, job in zip(records, seen, strict=True)
         ]
+
+
+def error_text(error: BaseException | None) -> str:
+    """The text of an exception that ended the block of a job."""
+    if error is None:
+        return ""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:
+        text = type(error).__name__
+    return text[:MAX_ERROR].encode(errors="replace").decode()
+
+
+def nack_options(delay: Duration | None, error: str | None) -> tuple[int | None, str]:
+    """The arguments of a nack, checked, as a backend takes them."""
+    return (
+        arguments.optional_milliseconds("delay", delay),
+        "" if error is None else arguments.text("error", error),
+    )
 
 
 def claim_options(worker: str, max: int, lease: Duration | None) -> tuple[str, int, int | None]:

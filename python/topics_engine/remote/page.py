@@ -109,7 +109,7 @@ def jobs_of(body: bytes, member: str) -> _Jobs:
     page = Page(body, member)
     leases = [json.loads(more) for more in page.more]
     found = [
-        (row[0], lease["lease_id"], lease["deadline"], lease["deliveries"])
+        (row[0], int(lease["lease_id"]), lease["deadline"], lease["deliveries"])
         for row, lease in zip(page.rows(), leases, strict=True)
     ]
     lease_ms = leases[0]["lease_ms"] if leases else 0

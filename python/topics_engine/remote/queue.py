@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from ..client.backend import RemoteBackend
 from ..client.closing import CancelScope
-from ..errors import Closed
+from ..errors import Closed, TopicsError
 from .caller import CallStatus, WaitBudget, encode_json, topic_path, with_query, without_none
 from .events import Event, SseConnection
 from .page import Page, jobs_of
@@ -72,9 +72,10 @@ class RemoteQueue(RemoteBackend):
         seqs: list[int],
         lease_ids: list[int] | None = None,
         delay_ms: int | None = None,
+        error: str = "",
     ) -> _Outcome:
         status = CallStatus()
-        how = {"delay_ms": delay_ms}
+        how = {"delay_ms": delay_ms} | without_none(error=error or None)
         done, skipped, until = self._resolve("nack", "nacked", node, seqs, lease_ids, status, how)
         if status.outcome_unknown:
             # In both cases this worker no longer has the leases.
@@ -104,8 +105,27 @@ class RemoteQueue(RemoteBackend):
         body = without_none(node=node, seqs=seqs, lease_ids=lease_ids) | (how or {})
         path = topic_path(self._topic, verb)
         answer = json.loads(self._caller.call("POST", path, encode_json(body), status=status))
-        deadlines = answer.get("deadlines") or [None]
-        return answer[member], answer["skipped"], deadlines[0]
+        deadlines = answer.get("deadlines") or {}
+        done = _without(seqs, answer["skipped"])
+        if len(done) != answer[member]:
+            raise TopicsError(
+                f"{verb} of {len(seqs)} jobs: the server counts {answer[member]} {member} and "
+                f"names {len(answer['skipped'])} as skipped"
+            )
+        return done, answer["skipped"], next(iter(deadlines.values()), None)
+
+    def remove(self, seqs: list[int], force: bool = False) -> _Outcome:
+        return self._manage("remove", "removed", seqs, force=force or None)
+
+    def promote(self, seqs: list[int]) -> _Outcome:
+        return self._manage("promote", "promoted", seqs)
+
+    def _manage(self, verb: str, member: str, seqs: list[int], **how: Any) -> _Outcome:
+        path = topic_path(self._topic, verb)
+        body = without_none(seqs=seqs, **how)
+        # A repeat whose first answer was lost would name as skipped what the first one did.
+        answer = self._caller.json("POST", path, body, repeatable=False)
+        return _without(seqs, answer["skipped"]), answer["skipped"], None
 
     def _exists(self, seq: int) -> bool:
         page = self._remote.read(self._topic, after=seq - 1, limit=1)
@@ -171,7 +191,7 @@ class RemoteJobStream(RemoteBackend):
     def _jobs(self, events: deque[Event]) -> _Jobs | None:
         event = events.popleft()
         if event.kind == "job":
-            return jobs_of(event.data, "job")
+            return jobs_of(b'{"jobs":[%b]}' % event.data, "jobs")
         if event.kind == "error":
             self._connection.drop()
             told = json.loads(event.data)
@@ -186,16 +206,30 @@ class RemoteJobStream(RemoteBackend):
 
 
 def _peeked(job: dict[str, Any]) -> Any:
+    lease_id = job.get("lease_id")
     return (
         job["state"],
         job["deliveries"],
         job.get("node"),
-        job.get("lease_id"),
+        None if lease_id is None else int(lease_id),
         job.get("deadline"),
         job.get("visible_at"),
         job["lane"],
         job.get("group"),
+        job.get("error"),
     )
+
+
+def _without(seqs: list[int], skipped: list[int]) -> list[int]:
+    """The seqs that were not skipped; of one named twice, the server may skip the second."""
+    left = Counter(skipped)
+    done = []
+    for seq in reversed(seqs):
+        if left[seq]:
+            left[seq] -= 1
+        else:
+            done.append(seq)
+    return done[::-1]
 
 
 def matcher(match: str | None) -> Any:

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use topics_engine::JobState;
 
-use super::super::note::{Far, Leased, Note, Past, Written};
+use super::super::note::{Far, Leased, Note, Past, Written, error_of};
 use super::super::see::{QueueSeen, written};
 
 pub fn judge(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
@@ -13,6 +13,8 @@ pub fn judge(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     let all = written(past.notes.iter().map(|n| n.1));
     let jobs: BTreeMap<&str, &Written> = all.iter().map(|(_, w)| (&*w.name, *w)).collect();
     order(past, q, &jobs, out);
+    promotions(past, q, &jobs, out);
+    errors(past, q, out);
     counts(past, q, out);
 }
 
@@ -154,9 +156,10 @@ fn order(past: &Past<'_>, q: &QueueSeen, jobs: &BTreeMap<&str, &Written>, out: &
     if !claimed.is_sorted() {
         out.push(format!("a claim gives (lane, seq) {claimed:?}"));
     }
+    let promoted = |name: &str| past.notes.iter().any(|(_, n)| n.promotes(name));
     for g in &q.claimed {
         let due = jobs.get(g.name.as_str()).map_or(0, |w| w.deliver_at);
-        if due > past.wall {
+        if due > past.wall && !promoted(&g.name) {
             out.push(format!("{} is given {} ms too early", g.name, due - past.wall));
         }
     }
@@ -166,6 +169,55 @@ fn order(past: &Past<'_>, q: &QueueSeen, jobs: &BTreeMap<&str, &Written>, out: &
         let before = last.insert(group, g.seq).unwrap_or(0);
         if !group.is_empty() && before > g.seq {
             out.push(format!("group {group}: {} is given after {before}", g.seq));
+        }
+    }
+}
+
+/// A job whose promotion is kept does not wait for its due time again.
+fn promotions(
+    past: &Past<'_>,
+    q: &QueueSeen,
+    jobs: &BTreeMap<&str, &Written>,
+    out: &mut Vec<String>,
+) {
+    for (far, note) in &past.notes {
+        let Note::Promoted(promoted) = note else { continue };
+        if !past.keeps("q", *far, note) {
+            continue;
+        }
+        for (seq, name) in promoted {
+            let due = jobs.get(name.as_str()).map_or(0, |w| w.deliver_at);
+            let shown = q.peeked.iter().find(|j| j.seq == *seq);
+            if due > 0 && shown.is_some_and(|j| j.visible_at == Some(due)) {
+                out.push(format!("{name} was promoted and is delayed again"));
+            }
+        }
+    }
+}
+
+/// A job has the error of the latest nack that is certain, or of one after it.
+fn errors(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
+    if past.notes.iter().any(|(_, n)| matches!(n, Note::Redriven)) {
+        return;
+    }
+    let mut may: BTreeMap<u64, Vec<Option<String>>> = BTreeMap::new();
+    for (far, note) in &past.notes {
+        let Note::Released(jobs) = note else { continue };
+        for job in jobs {
+            let errors = may.entry(job.seq).or_insert_with(|| vec![None]);
+            if past.keeps("q", *far, note) {
+                errors.clear();
+            }
+            errors.push(error_of(jobs));
+        }
+    }
+    for job in &q.peeked {
+        let fits = match may.get(&job.seq).filter(|_| past.facts.leases_durable) {
+            Some(errors) => errors.contains(&job.error),
+            None => job.error.is_none(),
+        };
+        if !fits {
+            out.push(format!("{} has the error {:?}", job.seq, job.error));
         }
     }
 }

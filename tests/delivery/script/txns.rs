@@ -56,8 +56,12 @@ pub fn call(engine: &topics_engine::Engine, unit: &Unit) -> Result<Committed> {
         let stages = unit.stages.iter();
         let stages = stages.map(|(stage, parts)| TxnStage { stage, parts: *parts, records: None });
         let stages: Vec<TxnStage<'_>> = stages.collect();
-        let req =
-            CommitRequest { epoch: unit.epoch.unwrap_or(1), stages: &stages, work, owner: "" };
+        let req = CommitRequest {
+            epoch: unit.epoch.unwrap_or(1),
+            stages: &stages,
+            work,
+            ..CommitRequest::default()
+        };
         return engine.commit(unit.writer.unwrap_or("w"), &req);
     }
     let rows = records(&unit.rows);

@@ -28,6 +28,8 @@ pub const ALL: &[Workload] = &[
     w("redrive", queues::redrive, 2),
     w("dead_in_place", queues::dead_in_place, 1),
     w("delays", queues::delays, 1),
+    w("managed", queues::managed, 1),
+    w("managed_lightly", queues::managed_lightly, 2),
     w("lanes_groups", queues::lanes_groups, 1),
     w("expired_jobs", queues::expired_jobs, 1),
     w("disk_queue", queues::disk_queue, 2),

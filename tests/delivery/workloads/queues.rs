@@ -1,6 +1,6 @@
 //! Leases, dead letters, redrive, delays, lanes, groups, expiry.
 
-use topics_engine::{ConfigPatch, Durability, TopicType};
+use topics_engine::{ConfigPatch, Durability, JobState, TopicType};
 
 use super::super::note::Leased;
 use super::super::script::Script;
@@ -149,6 +149,43 @@ pub fn delays(s: &mut Script) {
             3 => s.reopen(),
             _ => {}
         }
+        s.pass(400);
+    }
+}
+
+/// Jobs that are promoted and removed, whatever they are in, and nacks with errors.
+pub fn managed(s: &mut Script) {
+    manage(s, true);
+}
+
+/// The same without durable leases: a promotion is kept all the same.
+pub fn managed_lightly(s: &mut Script) {
+    manage(s, false);
+}
+
+fn manage(s: &mut Script, leases_durable: bool) {
+    let patch = queue(0, false, Durability::Fsync);
+    s.make("q", &ConfigPatch { leases_durable: Some(leases_durable), ..patch });
+    for round in 0..5 {
+        let now = s.now();
+        s.put_with("q", 5, |i, w| {
+            w.deliver_at = if i % 3 == 0 { now + 60_000 } else { 0 };
+            w.group = ["", "", "g"][i % 3];
+        });
+        let a = s.claim("a", 2, None);
+        s.nack(first(&a), 900);
+        s.promote(2);
+        match round {
+            1 => s.checkpoint(),
+            2 => s.kill(),
+            3 => s.reopen(),
+            _ => {}
+        }
+        let b = s.claim("b", 2, None);
+        s.nack(first(&b), 0);
+        s.ack(b.get(1..).unwrap_or_default());
+        let states = [JobState::Delayed, JobState::Ready, JobState::Leased];
+        s.remove(states[round % 3], 1);
         s.pass(400);
     }
 }

@@ -25,6 +25,7 @@ WRONG: dict[Kind, list[Any]] = {
     "array of integers": [1, "a", None, {}, ["a"], [-1], [1.5], [None], [2**64]],
     "array of objects": [{}, "a", 5, None, [1], ["a"], [[]], [None]],
     "array of strings": ["a", 5, None, {}, [1], [None], [["a"]]],
+    "array of strings or integers": ["a", 5, None, {}, ["a"], [-1], [1.5], [None], [[]], [2**64]],
     "boolean": ["yes", "true", 1, 0, None, [], {}],
     "config": [5, "a", [], None, True],
     "integer": NUMBERS,
@@ -51,6 +52,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "seek": {"ts": 1},
     "claim": {"node": "w"},
     **{verb: {"node": "w", "seqs": [1]} for verb in ("ack", "nack", "extend")},
+    **{verb: {"seqs": [1]} for verb in ("jobs_remove", "jobs_promote")},
     "router_put": {"source": "x", "dest": "y"},
     "consumer_commit": {"seq": 1},
     "txn": {"appends": ONE},
@@ -93,7 +95,8 @@ WITHIN: list[tuple[str, str, dict[str, Any], dict[str, list[Any]]]] = [
       for verb in ("txn", "txn_commit")),
     *((verb, "acks", HELD,
        {"queue": WRONG["string"], "node": WRONG["string"],
-        **dict.fromkeys(("seqs", "lease_ids"), WRONG["array of integers"])})
+        "seqs": WRONG["array of integers"],
+        "lease_ids": WRONG["array of strings or integers"]})
       for verb in ("txn", "txn_commit")),
 ]  # fmt: skip
 

@@ -109,7 +109,8 @@ names = st.one_of(
 held = st.fixed_dictionaries(
     {"node": short, "seqs": st.lists(edge_numbers, max_size=3)},
     optional={
-        "lease_ids": st.lists(edge_numbers, max_size=3),
+        "lease_ids": st.lists(st.one_of(edge_numbers, short), max_size=3),
+        "error": short,
         "delay_ms": st.one_of(st.none(), edge_numbers),
         "lease_ms": edge_numbers,
     },
@@ -212,6 +213,10 @@ BODIES: dict[str, st.SearchStrategy[Any]] = {
         optional={"max": edge_numbers, "lease_ms": edge_numbers, "wait_ms": st.just(1)},
     ),
     **dict.fromkeys(("ack", "nack", "extend"), held),
+    "jobs_remove": st.fixed_dictionaries(
+        {"seqs": st.lists(edge_numbers, max_size=3)}, optional={"force": st.booleans()}
+    ),
+    "jobs_promote": st.fixed_dictionaries({"seqs": st.lists(edge_numbers, max_size=3)}),
     "redrive": st.fixed_dictionaries(
         {},
         optional={

@@ -268,6 +268,8 @@ NAMED: list[tuple[str, str, Any]] = [
     ("PUT", "/v0/routers/chief.r", {"source": "chief.t", "dest": "other"}),
     ("GET", "/v0/routers/other", None),
     ("DELETE", "/v0/routers/other", None),
+    ("POST", "/v0/topics/other/remove", {"seqs": [1]}),
+    ("POST", "/v0/topics/other/promote", {"seqs": [1]}),
     ("POST", "/v0/topics/chief.dead/redrive", {"to": "other"}),
     ("POST", "/v0/topics/chief.dead/redrive", {}),
     ("POST", "/v0/txn", {"appends": [{"topic": "other", **ROW}]}),

@@ -38,17 +38,18 @@ def test_claim_ack_nack_extend(api: Http, queue: str) -> None:
     assert all(j["deliveries"] == 1 and j["$tag"] == "t" for j in jobs)
     seqs, ids = [j["$seq"] for j in jobs], [j["lease_id"] for j in jobs]
     longer = api("POST", f"{queue}/extend", {"node": "w1", "seqs": seqs, "lease_ms": 120_000}).json
-    assert longer["extended"] == seqs
-    assert all(d > jobs[0]["deadline"] for d in longer["deadlines"])
+    assert longer["extended"] == 3
+    assert list(longer["deadlines"]) == [str(seq) for seq in seqs]
+    assert all(d > jobs[0]["deadline"] for d in longer["deadlines"].values())
     done = api("POST", f"{queue}/ack", {"node": "w1", "seqs": seqs[:1], "lease_ids": ids[:1]}).json
-    assert (done["acked"], done["skipped"], done["in_flight"]) == (seqs[:1], [], 2)
+    assert (done["acked"], done["skipped"], done["in_flight"]) == (1, [], 2)
     # Another worker's, and a stale lease, are passed over.
     other = api("POST", f"{queue}/ack", {"node": "w2", "seqs": seqs[1:]}).json
-    assert (other["acked"], other["skipped"]) == ([], seqs[1:])
+    assert (other["acked"], other["skipped"]) == (0, seqs[1:])
     stale = {"node": "w1", "seqs": seqs[1:2], "lease_ids": [1]}
     assert api("POST", f"{queue}/ack", stale).json["skipped"] == seqs[1:2]
     back = api("POST", f"{queue}/nack", {"node": "w1", "seqs": seqs[1:]}).json
-    assert (back["nacked"], back["ready"], back["in_flight"]) == (seqs[1:], 3, 0)
+    assert (back["nacked"], back["ready"], back["in_flight"]) == (2, 3, 0)
     assert [j["deliveries"] for j in claim(api, queue, max=9)] == [2, 2, 1]
     state = api("GET", queue).json
     assert state["type"] == "queue"
@@ -74,7 +75,8 @@ def test_options_of_jobs(api: Http, queue: str) -> None:
     held = next(j for j in jobs if j["data"] == "plain")
     assert (held["node"], held["deliveries"]) == ("w1", 1)
     assert held["deadline"] > held["$ts"]
-    assert held["lease_id"] > 0
+    assert isinstance(held["lease_id"], str)
+    assert held["lease_id"]
     delayed = api("GET", f"{queue}/jobs?state=delayed&max=1").json["jobs"]
     assert [j["visible_at"] > j["$ts"] for j in delayed] == [True]
 
@@ -115,6 +117,60 @@ def test_dead_letters_come_back(api: Http, queue: str, topic: str) -> None:
     assert [j["data"] for j in claim(api, queue)] == ["bad"]
 
 
+def test_the_error_of_a_failed_job_is_in_its_dead_letter(api: Http, queue: str, topic: str) -> None:
+    dead = f"{topic}-dead"
+    assert api("PUT", queue, {"max_deliveries": 2, "dead_letter": dead}).status == 200
+    put(api, queue, {"data": "bad", "meta": {"k": "v"}})
+    for error in ("first", 'it "broke"\n'):
+        job = claim(api, queue)[0]
+        # The lease id is sent back as it came.
+        body = {"node": "w1", "seqs": [job["$seq"]], "lease_ids": [job["lease_id"]]}
+        assert api("POST", f"{queue}/nack", body | {"error": error}).json["nacked"] == 1
+    assert claim(api, queue) == []
+    letters = api("POST", f"/v0/topics/{dead}/diff", {}).json["records"]
+    assert [r["meta"]["$dead_letter_error"] for r in letters] == ['it "broke"\n']
+    assert api("POST", f"/v0/topics/{dead}/redrive").json["moved"] == 1
+    assert claim(api, queue)[0]["meta"] == {"k": "v"}
+
+
+def test_jobs_are_removed_and_promoted(api: Http, queue: str) -> None:
+    put(api, queue, {"data": 1}, {"data": 2, "delay_ms": 3_600_000}, {"data": 3})
+    assert [j["data"] for j in claim(api, queue, max=1)] == [1]
+    done = api("POST", f"{queue}/promote", {"seqs": [1, 2, 2]}).json
+    assert (done["promoted"], done["skipped"], done["ready"]) == (1, [1, 2], 2)
+    assert [j["state"] for j in api("GET", f"{queue}/jobs").json["jobs"]] == [
+        "ready", "ready", "leased",
+    ]  # fmt: skip
+    done = api("POST", f"{queue}/remove", {"seqs": [1, 3]}).json
+    assert (done["removed"], done["skipped"]) == (1, [1])
+    done = api("POST", f"{queue}/remove", {"seqs": [1], "force": True}).json
+    assert (done["removed"], done["in_flight"]) == (1, 0)
+    assert api("POST", f"{queue}/ack", {"node": "w1", "seqs": [1]}).json["skipped"] == [1]
+    assert [j["data"] for j in claim(api, queue, max=9)] == [2]
+
+
+def test_a_paused_queue_leases_nothing_until_it_goes_on(
+    server: Server, api: Http, queue: str
+) -> None:
+    assert api("PUT", queue, {"paused": True}).status == 200
+    put(api, queue, {"data": 1})
+    assert claim(api, queue, wait_ms=20) == []
+    state = api("GET", queue).json
+    assert (state["config"]["paused"], state["queue"]["ready"]) == (True, 1)
+    waiting: list[Any] = []
+
+    def wait() -> None:
+        mine = Http(server.port)
+        waiting.extend(claim(mine, queue, wait_ms=20_000))
+        mine.close()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert api("PUT", queue, {"paused": False}).status == 200
+    thread.join(20)
+    assert [j["data"] for j in waiting] == [1]
+
+
 @pytest.mark.parametrize(
     ("verb", "body", "code"),
     [
@@ -123,7 +179,13 @@ def test_dead_letters_come_back(api: Http, queue: str, topic: str) -> None:
         ("claim", {"node": "w", "max": "1"}, "invalid_request"),
         ("ack", {"node": "w"}, "invalid_request"),
         ("ack", {"node": "w", "seqs": [1] * 1001}, "batch_too_large"),
-        ("nack", {"node": "w", "seqs": [1], "lease_ids": []}, "invalid_request"),
+        ("nack", {"node": "w", "seqs": [1, 2], "lease_ids": ["1"]}, "invalid_request"),
+        ("nack", {"node": "w", "seqs": [1], "lease_ids": ["mine"]}, "invalid_request"),
+        ("nack", {"node": "w", "seqs": [1], "error": 5}, "invalid_request"),
+        ("ack", {"node": "w", "seqs": [1], "error": "x"}, "invalid_request"),
+        ("remove", {}, "invalid_request"),
+        ("remove", {"seqs": [1], "node": "w"}, "invalid_request"),
+        ("promote", {"seqs": ["1"]}, "invalid_request"),
         ("extend", {"node": "w", "seqs": [1], "lease_ms": -1}, "invalid_request"),
         ("redrive", {"limit": 0}, "invalid_request"),
     ],
@@ -147,6 +209,8 @@ def test_a_log_is_no_queue(api: Http, topic: str) -> None:
         reply = api("POST", f"{path}/{verb}", body)
         assert (reply.status, reply.code) == (409, "not_a_queue"), verb
     assert api("GET", f"{path}/jobs").code == "not_a_queue"
+    for verb in ("remove", "promote"):
+        assert api("POST", f"{path}/{verb}", {"seqs": [1]}).code == "not_a_queue"
     for option in ({"lane": 1}, {"group": "g"}, {"delay_ms": 1}, {"deliver_at": 1}):
         record = {"data": 1, **option}
         assert api("POST", path, {"records": [record]}).code == "not_a_queue"

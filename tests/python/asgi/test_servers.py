@@ -12,16 +12,20 @@ import pytest
 
 import topics_engine as te
 from support.asgi_server import MOUNTED, SERVERS, AsgiServer, serving
+from support.gate import sized
 from support.http_client import Http, Reply, once
 from support.server import LIMITS, opened
 from support.sse import Events
 
-from .test_conformance import CASES, check, comparable, send
+from .test_conformance import ARROW, CASES, check, comparable, send
 
 KINDS = [*SERVERS, "starlette", "fastapi"]
 
 # Two stages of as many rows as a request may have are more than a commit may.
 ENV = {**LIMITS, "TOPICS_MAX_EMBEDDED_BATCH_RECORDS": "1500"}
+
+# One case in so many: all of them at the release gate.
+SHARES = sized(3, 3, 1)
 
 # What a server refuses itself, before any application sees it.
 REFUSED_BY_SERVER = {"hypercorn": {"headers too large"}, "daphne": {"headers too large"}}
@@ -56,27 +60,36 @@ def other(
         assert live.stop() in (0, -signal.SIGTERM), live.log.read_text()
 
 
+def stable_body(reply: Reply) -> bytes:
+    """The body, but for what depends on the topics of other cases."""
+    return re.sub(rb'"topics":\d+', b'"topics":0', comparable(reply.body))
+
+
 @pytest.mark.slow
 def test_every_case_under_every_server(other: AsgiServer, reference: dict[str, Reply]) -> None:
     wrong = []
-    own = REFUSED_BY_SERVER.get(other.server, set())
-    for name, case in CASES.items():
-        if name in own:
+    # At the commit gate each server has a share of the cases, and all of them together have all.
+    offset, share = KINDS.index(other.name) % SHARES, 0
+    for number, (name, case) in enumerate(CASES.items()):
+        if number % SHARES != offset or name in REFUSED_BY_SERVER.get(other.server, ()):
             continue
+        share += 1
         # A connection each: servers differ in when they close one after a refusal.
         api = Http(other.port, base=other.base)
         try:
             reply, expected = send(case, api, topic_of(name)), reference[name]
             check(case, reply, topic_of(name))
             assert reply.headers["content-type"] == expected.headers["content-type"]
-            if "metrics" not in case.path and "segments" not in case.path:
-                assert comparable(reply.body) == comparable(expected.body)
+            if reply.headers["content-type"] == ARROW:
+                assert len(reply.body) == len(expected.body)
+            elif "metrics" not in case.path and "segments" not in case.path:
+                assert stable_body(reply) == stable_body(expected)
         except Exception as failure:
             wrong.append(f"{name}: {type(failure).__name__} {str(failure)[:600]}")
         finally:
             api.close()
-    assert not wrong, f"{len(wrong)} of {len(CASES)}:\n" + "\n".join(wrong)
-    print(f"{len(CASES) - len(own)} cases")
+    assert not wrong, f"{len(wrong)} of {share}:\n" + "\n".join(wrong)
+    print(f"{share} cases")
 
 
 @pytest.mark.slow

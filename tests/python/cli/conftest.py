@@ -14,6 +14,12 @@ from support.server import Server
 from support.terminal import Run
 
 
+@pytest.fixture(autouse=True)
+def no_contexts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Contexts of whoever runs the tests are not used."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
 @pytest.fixture(params=["directory", "server"])
 def cli(
     request: pytest.FixtureRequest, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import topics_engine as te
+from support.pty import terminal
 from support.server import Server
 from support.terminal import Run, Terminal
 from topics_engine.cli import main
@@ -35,7 +42,7 @@ def test_append_read_and_tail(cli: Run, topic: str) -> None:
     more = b"".join(b"%d\n" % n for n in range(2600))
     assert cli("append", topic, stdin=more)[1][0]["last_seq"] == 2603
     assert [r["data"] for r in cli("tail", topic, "-n", "2500")[1]] == list(range(100, 2600))
-    assert cli("read", topic, "--match", "us:*") == (0, [])
+    assert cli("read", topic, "--tag", "us:*") == (0, [])
 
 
 def test_numbers_are_printed_as_they_were_written(cli: Run, topic: str, capsys: Any) -> None:
@@ -105,8 +112,6 @@ def test_verify_and_repair_of_a_damaged_directory(tmp_path: Path, capsys: Any) -
 
 def test_a_repair_says_first_what_is_lost_and_keeps_the_bytes(tmp_path: Path, capsys: Any) -> None:
     import shutil
-
-    import topics_engine as te
 
     live, data = tmp_path / "live", tmp_path / "data"
     where = ["--data-dir", str(data)]
@@ -189,8 +194,6 @@ def lose_log(data: Path) -> None:
 def test_a_repair_has_a_way_out(
     tmp_path: Path, capsys: Any, damage: Damage, names: str, lost: list[tuple[int, int]]
 ) -> None:
-    import topics_engine as te
-
     data = tmp_path / "data"
     where = ["--data-dir", str(data)]
     with te.open(data) as db:
@@ -346,7 +349,7 @@ def test_consumers_and_lag(cli: Run, topic: str) -> None:
 def test_routers(cli: Run, topic: str) -> None:
     source, dest, router = f"{topic}-s", f"{topic}-d", f"{topic}-r"
     assert cli("append", source, stdin=b"0\n")[0] == 0
-    code, (made,) = cli("router", "create", router, source, dest, "--match", "x:*")
+    code, (made,) = cli("router", "create", router, source, dest, "--tag", "x:*")
     assert (code, made["source"], made["tag"]) == (0, source, "x:*")
     assert cli("router", "show", router)[1][0]["dest"] == dest
     assert [r["router"] for r in cli("router", "ls", topic)[1]] == [router]
@@ -357,8 +360,6 @@ def test_routers(cli: Run, topic: str) -> None:
 
 def test_tail_follows(hot_server: Server, topic: str) -> None:
     import subprocess
-
-    import topics_engine as te
 
     with te.connect(hot_server.url) as db:
         db.topic(topic).append([1, 2])
@@ -379,3 +380,141 @@ def test_percentiles_and_advice() -> None:
     assert "slow" in advice(10e-3, 11e-3)
     assert "some syncs" in advice(0.2e-3, 9e-3)
     assert "fit" in advice(0.2e-3, 0.4e-3)
+
+
+def test_a_job_is_claimed_and_finished_by_its_name(hot_server: Server, topic: str) -> None:
+    def cli(*arguments: str) -> tuple[int, list[Any]]:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            code = main(["--url", hot_server.url, "queue", *arguments])
+        return code, [json.loads(line) for line in out.getvalue().splitlines()]
+
+    with te.connect(hot_server.url) as db:
+        db.queue(topic).append(["a", "b", "c"])
+    code, jobs = cli("claim", topic, "--max", "3", "--worker", "w", "--lease", "5m", "--wait", "1s")
+    assert (code, [job["data"] for job in jobs]) == (0, ["a", "b", "c"])
+    first, second, third = (job["job"] for job in jobs)
+    assert cli("claim", topic, "--worker", "v") == (0, [])
+    assert cli("ack", topic, first, "--worker", "w") == (
+        (0, [{"queue": topic, "acked": 1, "lost": 0}])
+    )
+    assert cli("nack", topic, second, "--worker", "w", "--delay", "1h")[0] == 0
+    # Somebody else's lease, and one that is over.
+    assert cli("ack", topic, third, "--worker", "v")[0] == 1
+    assert cli("ack", topic, first, third, "--worker", "w")[1][0]["lost"] == 1
+    assert (
+        cli("stats", topic)[1][0] | {"ready": 0, "in_flight": 0, "delayed": 1}
+        == (cli("stats", topic)[1][0])
+    )
+
+
+def test_a_paused_queue_hands_out_nothing(hot_server: Server, topic: str, capsys: Any) -> None:
+    with te.connect(hot_server.url) as db:
+        queue = db.queue(topic)
+        queue.append(1)
+        assert main(["--url", hot_server.url, "queue", "pause", topic]) == 0
+        assert queue.claim("w") == []
+        assert main(["--url", hot_server.url, "queue", "resume", topic]) == 0
+        assert len(queue.claim("w")) == 1
+    states = [json.loads(line)["paused"] for line in capsys.readouterr().out.splitlines()]
+    assert states == [True, False]
+
+
+def test_records_of_a_time(cli: Run, topic: str) -> None:
+    """The bounds are those of the records themselves, so that no clock has to wait."""
+    found: dict[int, int] = {}
+    while len(found) < 3:
+        # The clock of the engine goes on at its own pace.
+        assert cli("append", topic, stdin=b"%d\n" % len(found))[0] == 0
+        last = cli("tail", topic, "-n", "1")[1][0]
+        if last["$ts"] in found:
+            assert cli("delete", topic, "--before", str(last["$seq"] + 1))[0] == 0
+            found.clear()
+        else:
+            found[last["$ts"]] = last["data"]
+    times = list(found)
+
+    def read(*arguments: str) -> list[Any]:
+        code, records = cli("read", topic, *arguments)
+        assert code == 0
+        return [record["data"] for record in records if "data" in record]
+
+    assert read("--since", str(times[1])) == [1, 2]
+    assert read("--until", str(times[1])) == [0]
+    assert read("--since", str(times[1]), "--until", str(times[2])) == [1]
+    iso = datetime.fromtimestamp(times[1] / 1000, UTC).isoformat()
+    assert read("--since", iso) == [1, 2]
+    assert read("--since", "1h") == [0, 1, 2]
+    assert read("--until", "1h") == []
+    assert read("--since", "2999-01-01T00:00Z") == []
+
+
+def test_delete_and_drop(cli: Run, topic: str) -> None:
+    assert cli("append", topic, "--tag", "a:1", stdin=b"1\n2\n")[0] == 0
+    assert cli("append", topic, "--tag", "b:1", stdin=b"3\n")[0] == 0
+    assert cli("delete", topic, "--tag", "a:*", "--before", "2")[1][0]["deleted"] == 1
+    assert [r["data"] for r in cli("read", topic)[1] if "data" in r] == [2, 3]
+    assert cli("drop", topic, topic + "-absent")[0] == 3
+    assert cli("describe", topic)[0] == 3, "the first was dropped"
+
+
+def test_follow_prints_records_of_patterns_and_of_topics_to_come(
+    hot_server: Server, topic: str
+) -> None:
+    prefix = topic[:40]
+    with te.connect(hot_server.url) as db:
+        for name in ("a", "b"):
+            db.topic(f"{prefix}-{name}").append([f"{name}{n}" for n in range(3)])
+        command = [sys.executable, "-m", "topics_engine", "--url", hot_server.url]
+        with subprocess.Popen(
+            [*command, "tail", "-f", "-n", "1", f"{prefix}-*"], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+
+            def shown(count: int) -> set[tuple[str, Any]]:
+                lines = [json.loads(process.stdout.readline()) for _ in range(count)]
+                return {(line["topic"][len(prefix) + 1 :], line["data"]) for line in lines}
+
+            try:
+                assert shown(2) == {("a", "a2"), ("b", "b2")}
+                db.topic(f"{prefix}-a").append("a3")
+                assert shown(1) == {("a", "a3")}
+                db.topic(f"{prefix}-c").append("c0")
+                assert shown(1) == {("c", "c0")}
+            finally:
+                process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+
+
+def test_lag_is_watched_until_it_is_interrupted(hot_server: Server, topic: str) -> None:
+    with te.connect(hot_server.url) as db:
+        db.topic(topic).append([1, 2])
+        consumer = db.topic(topic).consumer("c")
+        command = [sys.executable, "-m", "topics_engine", "--url", hot_server.url]
+        with subprocess.Popen(
+            [*command, "lag", topic, "--watch", "0.05"], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            try:
+                assert json.loads(process.stdout.readline())["lag"] == 2
+                consumer.commit(2)
+                while (row := json.loads(process.stdout.readline()))["lag"]:
+                    pass
+                assert row["ts"] > 0
+            finally:
+                process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+
+
+def test_a_wide_table_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = ["--data-dir", str(tmp_path / "data")]
+    with te.open(tmp_path / "data") as db:
+        db.topic("t").append("x" * 500, origin="node-1", meta={"k": "v"})
+    for arguments, wide in ((["ls"], "effective_priority"), (["read", "t"], "x" * 500)):
+        for more in ([], ["--wide"]):
+            with terminal() as screen:
+                monkeypatch.setattr(sys, "stdout", screen.stream)
+                assert main([*place, *arguments, *more]) == 0
+                text = screen.text()
+            assert (wide in text) is bool(more), text
+    assert "origin=node-1  k=v" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -39,18 +40,19 @@ def comparable(records: list[Any]) -> list[Any]:
     return [{k: v for k, v in r.items() if k not in ("$seq", "$ts")} for r in records]
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "arrow", "parquet", "data"])
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".arrow", ".parquet", ""])
 @pytest.mark.parametrize("tail", [b"", BYTES], ids=["json", "binary"])
 def test_an_export_comes_back(
     cli: Run, topic: str, tmp_path: Path, ending: str, tail: bytes
 ) -> None:
-    lines = LINES + tail if ending in ("jsonl", "data") else tail or LINES
-    code, (said,) = cli("import", topic, "--node", "all", stdin=lines)
+    # A column of Arrow is of one kind.
+    lines = LINES + tail if ending not in (".arrow", ".parquet") else tail or LINES
+    code, (said,) = cli("import", topic, "--origin", "all", stdin=lines)
     count = 5 if lines == LINES + BYTES else 1 if lines == BYTES else 4
     assert (code, said["count"], said["gaps_passed_over"]) == (0, count, 0)
     before = cli("read", topic)[1]
     assert {r["$node"] for r in before} <= {"w1", "all"}
-    file = str(tmp_path / f"out.{ending}")
+    file = str(tmp_path / f"out{ending}")
     code, (said,) = cli("export", topic, file)
     assert (code, said["records"], said["gaps"], said["file"]) == (0, count, 0, file)
     assert not Path(f"{file}.part").exists()
@@ -64,7 +66,7 @@ def test_an_export_comes_back(
     assert (b"1.50e+3" in Path(again).read_bytes()) == (lines != BYTES)
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "arrow", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "arrow", "parquet"])
 def test_ranges_filters_losses_and_pipes(
     cli: Run, topic: str, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +82,7 @@ def test_ranges_filters_losses_and_pipes(
     copy = f"c{topic}"[:100]
     code, (said,) = cli("import", copy, str(everything), "--format", kind)
     assert (code, said["count"], said["gaps_passed_over"]) == (0, 6, 1)
-    some = ("--after", "5", "--upto", "9", "--match", "t:1")
+    some = ("--after", "5", "--to-seq", "9", "--tag", "t:1")
     where = cli.where  # type: ignore[attr-defined]
     pipe = io.BytesIO()
     with monkeypatch.context() as patched:
@@ -89,6 +91,8 @@ def test_ranges_filters_losses_and_pipes(
         piped = pipe.getvalue()
     if kind == "jsonl":
         assert [json.loads(line)["$seq"] for line in piped.splitlines()] == [6, 8]
+    elif kind == "csv":
+        assert [line.split(b",")[0] for line in piped.splitlines()] == [b"seq", b"6", b"8"]
     else:
         assert cli("import", f"{copy}-p", "--format", kind, stdin=piped)[1][0]["count"] == 2
         assert [r["data"] for r in cli("read", f"{copy}-p")[1]] == [5, 7]
@@ -98,6 +102,39 @@ def test_ranges_filters_losses_and_pipes(
     assert cli("import", f"{copy}-n", str(none), "--format", kind)[1] == [
         {"topic": f"{copy}-n", "count": 0, "gaps_passed_over": 0}
     ]
+
+
+def test_any_csv_becomes_objects(cli: Run, topic: str, tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "people.csv"
+    file.write_bytes(b'\xef\xbb\xbfname,"full ""text"""\r\nAda,"a,\nb"\r\n\xc3\x89va,\r\n')
+    assert cli("import", topic, str(file), "--tag", "x")[1][0]["count"] == 2
+    assert [(r["data"], r["$tag"]) for r in cli("read", topic)[1]] == [
+        ({"name": "Ada", 'full "text"': "a,\nb"}, "x"),
+        ({"name": "\u00c9va", 'full "text"': ""}, "x"),
+    ]
+    exported = "seq,time,tag,origin,meta,data,data_b64,gap_to,gap_reason\n1,,,,"
+    for text, says in (
+        ("a,b\n1\n", "line 2"),
+        ("a,b\n1,2,3\n", "line 2"),
+        ("a,a\n1,2\n", "each once"),
+        ('a\n"b', "not valid CSV"),
+        (exported + ",{,,,\n", "line 2"),
+        (exported + "x,1,,,\n", "line 2"),
+        (exported + ",,*,,\n", "line 2"),
+    ):
+        file.write_text(text)
+        capsys.readouterr()
+        where = cli.where  # type: ignore[attr-defined]
+        assert main([*where, "import", topic, str(file)]) == 2, text
+        assert says in capsys.readouterr().err
+
+
+def test_an_ending_that_names_no_format_is_refused(cli: Run, topic: str, tmp_path: Path) -> None:
+    assert cli("append", topic, stdin=b"1\n")[0] == 0
+    file = tmp_path / "orders.xlsx"
+    assert cli("export", topic, str(file))[0] == 2
+    assert not file.exists()
+    assert cli("export", topic, str(file), "--format", "csv")[0] == 0
 
 
 def test_a_big_export_goes_in_parts(cli: Run, topic: str, tmp_path: Path) -> None:
@@ -169,17 +206,45 @@ def completed(*words: str) -> set[str]:
 
 
 def test_a_shell_completes_every_verb_and_option() -> None:
-    verbs = {verb.split()[0] for verb in [*COMMANDS, *LOCAL_COMMANDS]}
-    assert completed("") == verbs | {"--url", "--data-dir", "--json", "-h", "--help"}
+    verbs = {verb.split()[0] for verb in [*COMMANDS, *LOCAL_COMMANDS, "context", "version"]}
+    options = {"--url", "--data-dir", "--context", "--json", "--wide", "--version", "-h", "--help"}
+    assert completed("") == verbs | options
     assert completed("qu") == {"queue"}
     assert completed("queue", "") >= {"stats", "peek", "redrive", "--json"}
     assert completed("--url", "http://h", "queue", "peek", "--st") == {"--state"}
     assert completed("queue", "peek", "--state", "") == {"ready", "leased", "delayed", "dead"}
-    assert completed("export", "--format", "") == {"jsonl", "arrow", "parquet"}
+    assert completed("export", "--format", "") == {"jsonl", "csv", "arrow", "parquet"}
     assert completed("export", "t", "--fo") == {"--format"}
     assert completed("completion", "") >= set(SHELLS)
     for verb in COMMANDS:
         assert completed(*verb.split(), "--js") == {"--json"}, verb
+
+
+def test_a_shell_completes_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hot_server: Server, topic: str
+) -> None:
+    """Those of the place that the command line names; a place that does not answer has none."""
+    monkeypatch.chdir(tmp_path)
+    # The program that is completed is this one.
+    program = tmp_path / "bin" / "topics"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m topics_engine "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    with te.open(tmp_path / "topics-data") as db:
+        db.topic("orders").append(1)
+        db.queue("jobs").append(1)
+        db.router("copies", "orders", "audit")
+    assert completed("describe", "or") == {"orders"}
+    assert completed("tail", "-f", "") >= {"orders", "jobs", "audit"}
+    assert completed("queue", "peek", "") >= {"jobs", "--state"}
+    assert "orders" not in completed("queue", "peek", "")
+    assert completed("router", "show", "") >= {"copies"}
+    with te.connect(hot_server.url) as far:
+        far.topic(topic).append(1)
+    assert completed("--url", hot_server.url, "read", topic[:6]) >= {topic}
+    assert completed("--data-dir", "none", "read", "or") == set()
+    assert completed("read", "--l") == {"--limit"}
 
 
 def test_scripts_of_other_shells(capsys: Any) -> None:
@@ -192,9 +257,13 @@ def test_scripts_of_other_shells(capsys: Any) -> None:
 
 
 def test_every_command_of_the_list_is_there() -> None:
-    listed = "serve ls create describe append read tail lag queue router consumer export import "
-    listed += "txn verify repair bench doctor config completion reload"
-    assert {verb.split()[0] for verb in [*COMMANDS, *LOCAL_COMMANDS]} == set(listed.split())
+    listed = "serve ls create describe edit drop append read tail delete lag queue router consumer "
+    listed += (
+        "txn export import verify repair bench doctor config completion reload context version"
+    )
+    assert {verb.split()[0] for verb in [*COMMANDS, *LOCAL_COMMANDS, "context", "version"]} == set(
+        listed.split()
+    )
 
 
 def test_exit_codes_of_every_kind(cli: Run, topic: str) -> None:
@@ -221,7 +290,7 @@ def test_exit_codes_of_every_kind(cli: Run, topic: str) -> None:
         ("create", "no/name"),
         ("create", topic, "--set", "no_field=1"),
         ("router", "create", "r", topic, topic),
-        ("read", topic, "--match", "a*b*"),
+        ("read", topic, "--tag", "a*b*"),
         ("--url", "ftp://h", "--data-dir", "", "ls"),
     ):
         assert cli(*wrong)[0] == 2, wrong

@@ -239,3 +239,64 @@ async def test_many_workers_share_a_queue_without_a_repeat(db: Any) -> None:
         return (await jobs.state()).count == 0
 
     await eventually(empty)
+
+
+async def test_the_error_of_a_failed_job_is_kept(db: Any) -> None:
+    jobs = await db.queue("jobs", max_deliveries=3, dead_letter="dead", retry_backoff=0)
+    await jobs.append("x")
+    (job,) = await jobs.claim("w")
+    assert await job.nack(0, error="first \U0001f980")
+    (seen,) = await jobs.peek()
+    assert (seen.state, seen.error) == ("ready", "first \U0001f980")
+    (job,) = await jobs.claim("w")
+    with pytest.raises(ZeroDivisionError):
+        async with job:
+            _ = 1 / 0
+    (seen,) = await jobs.peek()
+    assert seen.error == "ZeroDivisionError: division by zero"
+    (job,) = await jobs.claim("w")
+    with pytest.raises(ValueError, match="xxx"):
+        async with job:
+            raise ValueError("x\ud800" + "x" * 5000)
+
+    async def has_come() -> bool:
+        return (await jobs.state()).queue["dead_lettered"] == 1
+
+    await eventually(has_come)
+    (letter,) = await all_of(db.topic("dead").read())
+    assert letter.meta["$dead_letter_error"] == ("ValueError: x?" + "x" * 5000)[:1024]
+    for wrong in (5, b"x", "\ud800"):
+        with pytest.raises(te.InvalidRequest, match="error"):
+            await job.nack(error=wrong)
+
+
+async def test_jobs_are_removed_and_promoted(db: Any) -> None:
+    jobs = await db.queue("jobs")
+    await jobs.append([te.NewRecord(1), te.NewRecord(2, delay="1h"), te.NewRecord(3), 4])
+    (job,) = await jobs.claim("w")
+    assert await jobs.promote([2, 2, 3, 99]) == 1
+    assert [p.data for p in await jobs.peek(state="ready")] == [2, 3, 4]
+    assert await jobs.remove([1, 3]) == 1, "1 is leased"
+    assert await jobs.remove(4) == 1
+    assert await jobs.remove([1], force=True) == 1
+    assert not await job.ack()
+    assert [j.data for j in await jobs.claim("w", 9)] == [2]
+    for wrong in (-1, "1", [1.5], None):
+        with pytest.raises(te.InvalidRequest, match="seqs"):
+            await jobs.remove(wrong)
+        with pytest.raises(te.InvalidRequest, match="seqs"):
+            await jobs.promote(wrong)
+
+
+async def test_a_paused_queue_goes_on(db: Any) -> None:
+    jobs = await db.queue("jobs")
+    await jobs.append([1, 2])
+    (job,) = await jobs.claim("w")
+    await jobs.pause()
+    assert (await jobs.state()).config["paused"] is True
+    assert await jobs.claim("w", wait=0.05) == []
+    assert await job.ack()
+    waiting = asyncio.ensure_future(jobs.claim("v", wait=30))
+    await jobs.resume()
+    assert [j.data for j in await waiting] == [2]
+    assert (await jobs.state()).config["paused"] is False

@@ -163,8 +163,9 @@ VARIES = (
     (rb'"topic_id":\d+', b'"topic_id":0'),
     (rb'"\$ts":\d+', b'"$ts":0'),
     (rb'"lag_ms":\d+', b'"lag_ms":0'),
-    (rb'"(deadlines?|lease_id)":\d+', rb'"\1":0'),
-    (rb'"deadlines":\[[\d,]*\]', b'"deadlines":[]'),
+    (rb'"deadline":\d+', b'"deadline":0'),
+    (rb'"lease_id":"\d+"', b'"lease_id":"0"'),
+    (rb'"deadlines":\{[^}]*\}', b'"deadlines":{}'),
 )
 
 

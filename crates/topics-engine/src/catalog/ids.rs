@@ -1,7 +1,7 @@
-//! Topic ids. One counter gives ids and epochs: neither is ever given again.
+//! Topic ids. One counter assigns ids and epochs; neither is ever assigned again.
 //!
-//! Ids are reserved ahead by a HeadWatermark of topic 0 on shard 0, and given only below a synced
-//! reservation: then a lost create frame loses nothing that could be mistaken later.
+//! Ids are reserved ahead by a HeadWatermark of topic 0 on shard 0, and assigned only below a synced
+//! reservation. So an id of a lost creation frame is never assigned to another topic.
 
 use std::sync::Arc;
 
@@ -14,22 +14,22 @@ use crate::ctx::Wait;
 use crate::topic::Applied;
 use crate::types::error::Result;
 
-/// How many ids are reserved at a time.
+/// Number of ids in a reservation.
 const CHUNK: u64 = 1024;
 
 #[derive(Debug)]
 struct State {
     /// The next id.
     next: u64,
-    /// Logged: ids below are reserved.
+    /// The end of the logged reservation, exclusive.
     logged: u64,
-    /// Synced.
+    /// The end of the synced reservation, exclusive.
     synced: u64,
-    /// A reservation that is staged.
+    /// A staged reservation, and its end.
     pending: Option<(Ticket, u64)>,
 }
 
-/// The counter.
+/// The counter of ids.
 #[derive(Debug)]
 pub(crate) struct Ids(Mutex<State>);
 
@@ -39,41 +39,41 @@ impl Default for Ids {
     }
 }
 
-/// What [`Ids::take`] says.
+/// The result of [`Ids::take`].
 pub(crate) enum Id {
     /// A new id.
     Taken(u64),
-    /// Ask again when this batch is synced.
+    /// The caller asks again when this batch is synced.
     After(Ticket),
 }
 
 impl Ids {
-    /// What a snapshot says.
+    /// Sets the positions that a snapshot has.
     pub(crate) fn found(&self, next: u64, reserved: u64) {
         let mut s = self.0.lock();
         s.next = s.next.max(next);
         s.logged = s.logged.max(reserved);
     }
 
-    /// So many frames of the log are lost: each may have given an id.
+    /// Skips an id for each lost frame of the log, because each may have assigned one.
     pub(crate) fn skip(&self, frames: u64) {
         let mut s = self.0.lock();
         s.next = s.next.max(s.logged).saturating_add(frames);
     }
 
-    /// A topic has this id.
+    /// Skips an id that a topic has.
     pub(crate) fn seen(&self, id: u64) {
         let mut s = self.0.lock();
         s.next = s.next.max(id + 1);
     }
 
-    /// A reservation was logged.
+    /// Sets the end of a logged reservation.
     pub(crate) fn logged(&self, to: u64) {
         self.0.lock().logged = to;
     }
 
-    /// Recovery is done; what was replayed is synced. After an unclean close ids up to the
-    /// reservation may have been given.
+    /// Ends recovery: every replayed frame is synced. After an unclean close ids up to the reservation
+    /// may have been assigned, so all of them are skipped.
     pub(crate) fn recovered(&self) {
         let mut s = self.0.lock();
         s.next = s.next.max(s.logged);
@@ -99,7 +99,7 @@ impl Ids {
                     let pending = s.pending.is_some();
                     drop(s);
                     if low && !pending {
-                        // Ahead of need: a failure shows when the ids are used up.
+                        // Reserved ahead of need; a failure matters only when the ids are used up.
                         let _ = self.reserve(core);
                     }
                     return Ok(Id::Taken(id));
@@ -130,7 +130,7 @@ impl Ids {
         Ok(())
     }
 
-    /// A reservation was synced, or failed.
+    /// Handles the outcome of a staged reservation.
     pub(crate) fn synced(&self, ticket: Ticket, to: u64, outcome: topics_storage::Result<()>) {
         let mut s = self.0.lock();
         if s.pending.is_some_and(|(t, _)| t == ticket) {
@@ -141,7 +141,8 @@ impl Ids {
         }
     }
 
-    /// Learns, on the caller's thread, that a batch is synced: callbacks may come later.
+    /// Marks a reservation as synced on the caller's thread, which has waited for it: the callback may run
+    /// later.
     pub(crate) fn on_synced(&self, ticket: Ticket) {
         let pending = self.0.lock().pending;
         if let Some((t, to)) = pending.filter(|(t, _)| *t == ticket) {
@@ -149,7 +150,7 @@ impl Ids {
         }
     }
 
-    /// Gives back what is reserved and not used, at a clean close.
+    /// Releases reserved ids that were not used, at a clean close.
     pub(crate) fn lower(&self, core: &Arc<Catalog>) -> Result<()> {
         let next = {
             let mut s = self.0.lock();
@@ -169,7 +170,7 @@ fn stage(core: &Arc<Catalog>, to: u64, lowered: bool, wait: Wait) -> Result<Tick
     HeadWatermark { reserved_to: to, lowered }.encode_frame(&mut head, 0, 0, 0);
     let commit = Arc::new(Applied::new(core, "a reservation of topic ids"));
     let control = Batch::control(head, core.time.steady(), Level::Written, commit);
-    // Lowering belongs to a close, which a full disk must not keep.
+    // Lowering belongs to a close, which a full disk must not prevent.
     let batch = Batch { frees_space: lowered, ..control };
     core.stage_control(0, batch, wait)
 }

@@ -10,18 +10,18 @@ use topics_env::sync::{Mutex, RwLock};
 use crate::topic::Topic;
 use crate::types::error::Result;
 
-/// The topics by name and id.
+/// The loaded topics by name and id.
 #[derive(Debug, Default)]
 pub(crate) struct LoadedTopics {
     names: DashMap<Arc<str>, Arc<Topic>>,
     ids: DashMap<u64, Arc<Topic>>,
-    /// The same names in order, without those that are not born.
+    /// The same names in order, without topics that are being created.
     listed: RwLock<BTreeMap<Arc<str>, Arc<Topic>>>,
     creating: Mutex<()>,
 }
 
 impl LoadedTopics {
-    /// The topic that a name means now, born or not.
+    /// The topic of a name, created or being created.
     pub(crate) fn named(&self, name: &str) -> Option<Arc<Topic>> {
         self.names.get(name).map(|t| t.clone())
     }
@@ -30,12 +30,12 @@ impl LoadedTopics {
         self.ids.get(&id).map(|t| t.clone())
     }
 
-    /// How many names there are.
+    /// Number of names.
     pub(crate) fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Gives a name to a topic that `make` makes, unless it has one.
+    /// The topic of a name; if there is none, adds the topic that `make` makes.
     pub(crate) fn claim(
         &self,
         name: &str,
@@ -62,7 +62,7 @@ impl LoadedTopics {
         }
     }
 
-    /// Forgets a topic; its name too, if that means it.
+    /// Removes a topic, and its name unless another topic has it.
     pub(crate) fn remove(&self, topic: &Topic) {
         self.ids.remove(&topic.id());
         let mut listed = self.listed.write();
@@ -72,7 +72,7 @@ impl LoadedTopics {
         self.names.remove_if(&topic.name, |_, t| t.key == topic.key);
     }
 
-    /// After a replay: topics whose name another has. Their deletes were lost, or are still in a log
+    /// After a replay, the topics whose name another topic has. Their deletes were lost, or are in a log
     /// that was not read; their records cannot be reached.
     pub(crate) fn shadowed(&self) -> Vec<Arc<Topic>> {
         let other = |t: &Topic| self.names.get(&t.name).is_none_or(|n| n.key != t.key);
@@ -82,7 +82,7 @@ impl LoadedTopics {
         found
     }
 
-    /// Born topics in name order after `after`, with `prefix`; at most `limit`.
+    /// Created topics in name order after `after`, with `prefix`; at most `limit`.
     pub(crate) fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<Arc<Topic>> {
         let from = match after {
             Some(after) if after >= prefix => Bound::Excluded(after),
@@ -102,7 +102,7 @@ impl LoadedTopics {
         self.ids.iter().map(|t| *t.key()).collect()
     }
 
-    /// Every topic, in pages, so that the list is never held for long.
+    /// Calls `f` for each topic, in pages, so that the lock of the list is held briefly.
     pub(crate) fn each(&self, mut f: impl FnMut(&Arc<Topic>)) {
         let mut after: Option<Arc<str>> = None;
         loop {

@@ -3,10 +3,10 @@
 //! A [`TopicTable`] knows every topic; it needs no log, so recovery has one too. [`Catalog`] is the
 //! table of an open engine, with the log that its topics are written to.
 //!
-//! | part | does |
+//! | module | does |
 //! |---|---|
 //! | `loaded` | topics in memory by name and id |
-//! | `unloaded` | topics that nothing has asked for since a clean close: entries of the snapshot |
+//! | `unloaded` | topics that no call has used since a clean close: entries of the snapshot |
 //! | `ids` | the counter of ids and epochs |
 
 pub(crate) mod ids;
@@ -27,10 +27,10 @@ use crate::topic::{Life, Topic};
 use crate::types::config::TopicConfig;
 use crate::types::error::Result;
 
-/// Every topic.
+/// All topics.
 #[derive(Debug, Default)]
 pub(crate) struct TopicTable {
-    /// [`TopicTable::named`] finds the others too.
+    /// The loaded topics; [`TopicTable::named`] finds unloaded ones too.
     pub loaded: LoadedTopics,
     unloaded: UnloadedTopics,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Catalog {
     pub ids: Arc<Ids>,
 }
 
-/// A layer has what the layer below has.
+/// Gives access to the layer below.
 impl Deref for Catalog {
     type Target = Arc<Ctx>;
     fn deref(&self) -> &Arc<Ctx> {
@@ -56,7 +56,7 @@ impl Catalog {
         Arc::new(Self { ctx, table, ids })
     }
 
-    /// How many topics there are.
+    /// Number of topics.
     pub(crate) fn topics(&self) -> usize {
         self.table.len()
     }
@@ -66,7 +66,7 @@ impl Catalog {
         self.table.named(self, name)
     }
 
-    /// The topic that a name means, if readers may see it.
+    /// The topic of a name, if readers may see it.
     pub(crate) fn live(&self, name: &str) -> Result<Option<Arc<Topic>>> {
         Ok(self.named(name)?.filter(|t| t.life() == Life::Live))
     }
@@ -98,8 +98,7 @@ impl Catalog {
 }
 
 impl TopicTable {
-    /// A frame that creates a topic, live or in recovery. `known` is the topic of the batch that
-    /// brings it along.
+    /// Applies the creation of a topic, live or in recovery. `known` is the topic of the batch.
     pub(crate) fn apply_creation(
         &self,
         base: &Base,
@@ -119,7 +118,7 @@ impl TopicTable {
         let head = topic.apply_creation(config, body.reserved_to, at);
         ids.seen(id);
         topic.set_life(Life::Live);
-        // Records of an `ephemeral` write have no frames: they wait for this one.
+        // Records of an `ephemeral` write have no frames; the creation frame shows them.
         topic.gate.publish(head);
         self.loaded.adopt(topic.clone());
         base.host.created(&topic);

@@ -1,11 +1,11 @@
-//! Topics that no call has needed since a clean close: they stay as the snapshot has them.
+//! Unloaded topics: no call has used them since a clean close, and they stay in the snapshot.
 //!
-//! After a clean close the snapshot says all there is to know, so an open decodes nothing of a topic
-//! that does nothing by itself. It is *unloaded*: an entry of the snapshot's [`Table`]. The first call
-//! that asks for it by name or id loads it. A list, and the next snapshot, take the entry as it is.
+//! After a clean close the snapshot has the whole state, so an open does not decode a topic without
+//! work of its own (routers, expiry, jobs). Such a topic is *unloaded*: an entry of the snapshot's
+//! [`Table`]. The first call that names it loads it. A list, and the next snapshot, copy the entry.
 //!
-//! What an open checks of a topic after a kill (that the files which the snapshot names are there,
-//! and as long as it says) is checked here when the topic is first asked for.
+//! After a kill an open checks that the files which the snapshot names exist with their lengths. For an
+//! unloaded topic this is checked when it is first used.
 
 use std::sync::Arc;
 
@@ -24,11 +24,11 @@ use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::{Error, Result};
 use crate::types::priority;
 
-/// Every topic that was not loaded by the open.
+/// All topics that the open did not load.
 #[derive(Debug)]
 pub(crate) struct SnapshotTopics {
     table: Table,
-    /// One bit each: it is loaded, or it was and is gone.
+    /// One bit for each entry: the topic was loaded since.
     loaded: Vec<AtomicU64>,
     left: AtomicUsize,
     /// Held to load one, and to list loaded and unloaded topics at one moment.
@@ -39,11 +39,11 @@ pub(crate) struct SnapshotTopics {
 #[derive(Debug, Default)]
 pub(crate) struct UnloadedTopics {
     topics: RwLock<Option<Arc<SnapshotTopics>>>,
-    /// Recovery is done: a topic may be written to as soon as it is loaded.
+    /// Whether recovery is done: a topic may be written to as soon as it is loaded.
     served: AtomicBool,
 }
 
-/// A topic that is not loaded.
+/// An unloaded topic.
 #[derive(Clone, Debug)]
 pub(crate) struct UnloadedTopic {
     all: Arc<SnapshotTopics>,
@@ -56,7 +56,7 @@ impl UnloadedTopic {
         self.all.table.entry(self.i)
     }
 
-    /// What the entry says.
+    /// The decoded entry.
     pub(crate) fn topic_header(&self) -> Result<TopicHeader<'_>> {
         Ok(self.all.table.topic_header(self.i)?)
     }
@@ -86,7 +86,8 @@ impl CatalogEntry {
         }
     }
 
-    /// The name as text; a name that is none ends a walk through all names.
+    /// The name as text. A name that is not UTF-8 becomes a text above all names, which ends an
+    /// iteration over names.
     pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(self.name()).unwrap_or("\u{10ffff}")
     }
@@ -107,7 +108,7 @@ impl SnapshotTopics {
         self.loaded.get(i / 64).is_none_or(|w| w.load(Ordering::Acquire) & (1 << (i % 64)) != 0)
     }
 
-    /// How many are left.
+    /// Number of unloaded topics.
     fn mark_loaded(&self, i: usize) -> usize {
         if let Some(word) = self.loaded.get(i / 64) {
             word.fetch_or(1 << (i % 64), Ordering::AcqRel);
@@ -115,7 +116,7 @@ impl SnapshotTopics {
         self.left.fetch_sub(1, Ordering::AcqRel) - 1
     }
 
-    /// Those not loaded from number `from` on, below number `end`, whose names begin so.
+    /// The unloaded topics with entry numbers `from..end` whose names begin with `prefix`.
     fn range(&self, from: usize, end: usize, prefix: &str) -> impl Iterator<Item = usize> {
         (from..end)
             .take_while(|i| self.table.name(*i).starts_with(prefix.as_bytes()))
@@ -124,8 +125,8 @@ impl SnapshotTopics {
 }
 
 impl TopicTable {
-    /// Takes the topics of a directory that was closed cleanly. Those that do nothing by
-    /// themselves are not loaded.
+    /// Adds the topics of a directory that was closed cleanly. Topics without work of their own stay
+    /// unloaded.
     pub(crate) fn adopt_unloaded(
         &self,
         base: &Base,
@@ -155,7 +156,7 @@ impl TopicTable {
         busy.into_iter().try_for_each(|i| self.load(base, &all, i))
     }
 
-    /// Recovery is done.
+    /// Ends recovery.
     pub(crate) fn serve(&self) {
         self.unloaded.served.store(true, Ordering::Release);
     }
@@ -164,15 +165,15 @@ impl TopicTable {
         self.unloaded.topics.read().clone()
     }
 
-    /// How many topics there are.
+    /// Number of topics.
     pub(crate) fn len(&self) -> usize {
         let unloaded = self.unloaded.topics.read();
         let left = unloaded.as_ref().map_or(0, |a| a.left.load(Ordering::Acquire));
         self.loaded.len() + left
     }
 
-    /// The topic that a name means now, born or not; an error where its files are not what the
-    /// snapshot named.
+    /// The topic of a name, created or being created. An error if its files are not as the snapshot
+    /// names them.
     pub(crate) fn named(&self, base: &Base, name: &str) -> Result<Option<Arc<Topic>>> {
         let mut found = self.loaded.named(name);
         if found.is_none()
@@ -198,7 +199,7 @@ impl TopicTable {
         found.map(|t| self.verify_files_once(base, &t).map(|()| t)).transpose()
     }
 
-    /// The topic of an id if it is not loaded.
+    /// The unloaded topic of an id.
     fn unloaded(&self, id: u64) -> Option<UnloadedTopic> {
         if self.loaded.by_id(id).is_some() {
             return None;
@@ -208,13 +209,13 @@ impl TopicTable {
         Some(UnloadedTopic { all, i })
     }
 
-    /// Whether there is a topic of this id, loaded or not.
+    /// Whether a topic of this id exists, loaded or not.
     pub(crate) fn knows(&self, id: u64) -> bool {
         self.loaded.by_id(id).is_some() || self.unloaded(id).is_some()
     }
 
-    /// Whether a topic is not loaded and its entry reflects a frame: what was written last is replayed
-    /// though the snapshot has it, and loads no topic.
+    /// Whether a topic is unloaded and its entry reflects a frame. The end of the log is replayed
+    /// although the snapshot has it; such frames load no topic.
     pub(crate) fn reflects(&self, id: u64, here: ReplayPos) -> Result<bool> {
         match self.unloaded(id) {
             Some(unloaded) => Ok(here <= unloaded.topic_header()?.replay),
@@ -222,8 +223,7 @@ impl TopicTable {
         }
     }
 
-    /// Makes a topic of an entry. It is among the loaded ones before it leaves the
-    /// unloaded ones.
+    /// Loads a topic from its entry. It is in the loaded table before it leaves the unloaded one.
     fn load(&self, base: &Base, all: &Arc<SnapshotTopics>, i: usize) -> Result<()> {
         let _one = all.loading.lock();
         if all.is_loaded(i) {
@@ -243,7 +243,7 @@ impl TopicTable {
         Ok(())
     }
 
-    /// Looks at the files of a topic when it is first asked for.
+    /// Verifies the files of a topic when it is first used.
     pub(crate) fn verify_files_once(&self, base: &Base, topic: &Topic) -> Result<()> {
         if topic.files_unverified.load(Ordering::Acquire) {
             let metas: Vec<SegmentMeta> =
@@ -255,7 +255,7 @@ impl TopicTable {
         Ok(())
     }
 
-    /// Born topics in name order after `after`, with `prefix`, loaded or not; at most `limit`.
+    /// Created topics in name order after `after`, with `prefix`, loaded or not; at most `limit`.
     pub(crate) fn list(
         &self,
         prefix: &str,
@@ -284,7 +284,7 @@ impl TopicTable {
         merged(loaded, unloaded, limit)
     }
 
-    /// Every born topic in name order, in pages.
+    /// All created topics in name order, in pages.
     pub(crate) fn every(&self, mut f: impl FnMut(&CatalogEntry) -> Result<()>) -> Result<()> {
         let mut after: Option<String> = None;
         loop {
@@ -296,7 +296,7 @@ impl TopicTable {
     }
 }
 
-/// Two rising lists as one.
+/// Merges two ascending lists.
 fn merged(
     loaded: Vec<CatalogEntry>,
     unloaded: impl Iterator<Item = CatalogEntry>,
@@ -315,12 +315,12 @@ fn merged(
     out
 }
 
-/// Whether a topic of this config has nothing that time or maintenance must look after.
+/// Whether a topic of this config needs no work by time or maintenance.
 fn is_plain(c: &TopicConfig) -> bool {
     c.kind == TopicType::Log && c.ttl_ms == 0 && c.cap_records == 0 && c.cap_bytes == 0
 }
 
-/// Whether the entry says all there is: live records in segments, from the floor to the head.
+/// Whether the entry has the whole state: live records in segments, from the floor to the head.
 fn is_quiet(g: &TopicHeader<'_>) -> bool {
     let floor = g.delete_below.max(g.evict_floor).max(1);
     let mut next = floor;
@@ -339,7 +339,7 @@ fn is_quiet(g: &TopicHeader<'_>) -> bool {
         && g.sections.is_empty()
 }
 
-/// A line of a list, as `topic::view::summary`.
+/// An entry of a list, as `topic::view::summary` makes it.
 pub(crate) fn summary(base: &Base, found: &CatalogEntry) -> Result<TopicSummary> {
     let now = base.time.steady();
     match found {

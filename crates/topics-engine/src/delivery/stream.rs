@@ -5,13 +5,16 @@
 //! its bounds. A topic that finds the queue full goes back to its backlog: the watcher reads the missed
 //! records from the topic's cursor when the queue has drained.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod outbound;
+
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use topics_env::sync::{Condvar, Instant, Mutex};
 
+use self::outbound::{Mode, Outbound};
 use super::frame::{Event, Frame, WatchOptions};
 use crate::topic::Topic;
 use crate::types::api::{GapReason, Tombstone};
@@ -27,54 +30,6 @@ const MAX_TOPICS: usize = 4096;
 
 /// Capacity that an empty queue keeps, in items.
 const SPARE: usize = 32;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Backlog,
-    Live,
-    Gone,
-}
-
-struct StreamTopic {
-    topic: Arc<Topic>,
-    mode: Mode,
-    /// The watcher got every record up to here.
-    cursor: u64,
-    /// Every record up to here was queued.
-    pushed: u64,
-    queued: u32,
-    /// The topic id that the first cursor belongs to.
-    id: Option<u64>,
-    /// Whether no record was read for the topic yet.
-    fresh: bool,
-}
-
-struct Item {
-    slot: u32,
-    event: Event,
-    next: u64,
-    usage: usize,
-}
-
-#[derive(Default)]
-struct Outbound {
-    queue: VecDeque<Item>,
-    usage: usize,
-    topics: Vec<StreamTopic>,
-    by_topic: HashMap<u64, u32>,
-    backlog: VecDeque<u32>,
-    /// Names without a topic: a new topic of such a name joins.
-    missing: HashSet<Arc<str>>,
-    ended: Option<Error>,
-    /// Whether a push found the queue full, and it has not been empty since.
-    lagging: bool,
-    taken_at: u64,
-    event_at: u64,
-    blocked: bool,
-    /// Whether the next queued event calls `ready`.
-    armed: bool,
-    ready: Option<Ready>,
-}
 
 /// The bounds and times of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -187,30 +142,7 @@ impl Stream {
             });
             return false;
         }
-        let entry = StreamTopic {
-            topic: topic.clone(),
-            mode: Mode::Backlog,
-            cursor,
-            pushed: cursor,
-            queued: 0,
-            id,
-            fresh: true,
-        };
-        let at = match gone {
-            Some(at) => {
-                let old = out.topics[at].topic.id();
-                out.by_topic.remove(&old);
-                out.topics[at] = entry;
-                at
-            }
-            None => {
-                out.topics.push(entry);
-                out.topics.len() - 1
-            }
-        } as u32;
-        out.by_topic.insert(topic.id(), at);
-        out.missing.remove(&topic.name);
-        out.backlog.push_back(at);
+        out.add(gone, topic, cursor, id);
         true
     }
 
@@ -464,40 +396,5 @@ impl Stream {
     pub(crate) fn queued(&self) -> (usize, usize) {
         let out = self.out.lock();
         (out.queue.len(), out.usage)
-    }
-}
-
-impl Outbound {
-    fn queue(&mut self, slot: u32, event: Event, next: u64, usage: usize) {
-        let p = &mut self.topics[slot as usize];
-        p.queued += 1;
-        p.pushed = next;
-        self.usage += usage;
-        self.queue.push_back(Item { slot, event, next, usage });
-    }
-
-    fn queue_batch(
-        &mut self,
-        slot: u32,
-        tombstone: Option<Tombstone>,
-        frame: Option<Arc<Frame>>,
-        next: u64,
-        usage: usize,
-    ) {
-        if let Some(tombstone) = tombstone {
-            let p = &self.topics[slot as usize];
-            let (topic, topic_id) = (p.topic.name.clone(), p.topic.id());
-            let reason = tombstone.reason.as_str();
-            let to = if frame.is_some() { tombstone.gap_to.min(next) } else { next };
-            self.queue(slot, Event::Tombstone { topic, topic_id, tombstone, reason }, to, 0);
-        }
-        if let Some(frame) = frame {
-            self.queue(slot, Event::Records(frame), next, usage);
-        }
-    }
-
-    /// Whether a thread or a callback waits for an event.
-    fn notify(&mut self) -> bool {
-        self.blocked || self.armed
     }
 }

@@ -214,7 +214,8 @@ mod tests {
         e.commit("w", &req).unwrap();
         let stages = [TxnStage { stage: "c", parts: 1, records: None }];
         let acks = TxnWork { expect_heads: &[("t", 77)], ..TxnWork::default() };
-        let req = CommitRequest { epoch: 2, stages: &stages, work: acks, owner: "" };
+        let req =
+            CommitRequest { epoch: 2, stages: &stages, work: acks, ..CommitRequest::default() };
         e.commit("w", &req).unwrap_err();
         w.clock.advance_ms(3_700_000);
         e.tick().unwrap();

@@ -239,6 +239,12 @@ pub(crate) fn update(
     core.wait(ticket, level)?;
     let mut a = topic.append.lock();
     a.config = Arc::new(new.clone());
+    change_class(&mut a, from, to);
+    Ok(new)
+}
+
+/// Adapts the reservation to a logged change of class.
+fn change_class(a: &mut AppendState, from: Durability, to: Durability) {
     if to == Durability::Fsync && from != to {
         a.reserve = Reserve::default();
         a.synced_to = 0;
@@ -247,7 +253,6 @@ pub(crate) fn update(
         // Records that stay in memory from now on do not raise the synced position.
         a.synced_to = a.synced_to.min(a.reserve.to);
     }
-    Ok(new)
 }
 
 /// Reserves seqs durably for a topic that leaves class `fsync`, before one is assigned.

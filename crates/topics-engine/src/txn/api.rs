@@ -14,10 +14,10 @@ pub struct TxnRows<'a> {
     pub node: &'a [u8],
 }
 
-/// Rows that wait for a commit, invisible.
+/// Rows that wait for a commit; readers do not see them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StageRequest<'a> {
-    /// The stage, 1 to 128 bytes, chosen by the caller: a task attempt, say.
+    /// The stage, 1 to 128 bytes; the caller chooses it, for example by task attempt.
     pub stage: &'a str,
     /// The part of the stage, from 0. Staging a part again is a no-op.
     pub part: u32,
@@ -41,9 +41,9 @@ pub struct Staged {
 pub struct TxnStage<'a> {
     /// The stage.
     pub stage: &'a str,
-    /// How many parts it has: 0 up to one below this.
+    /// Number of its parts, which are numbered from 0.
     pub parts: u32,
-    /// How many rows they have together, where the caller knows.
+    /// Number of rows of all parts, if the caller knows it.
     pub records: Option<u64>,
 }
 
@@ -54,20 +54,20 @@ pub struct TxnCursor<'a> {
     pub topic: &'a str,
     /// The consumer; it exists.
     pub consumer: &'a str,
-    /// Up to where records were dealt with. A cursor that is further on stays.
+    /// The last processed seq. A cursor that is already further on stays.
     pub seq: u64,
 }
 
-/// Jobs that are acked with a commit. All are held, or the commit is refused.
+/// Jobs that are acked with a commit. The commit is refused unless all leases are valid.
 #[derive(Clone, Copy, Debug)]
 pub struct TxnAck<'a> {
     /// The queue.
     pub queue: &'a str,
-    /// Whose jobs, which, under which leases.
+    /// Node, jobs and lease ids.
     pub held: Held<'a>,
 }
 
-/// What a commit does beside publishing rows, and what must hold.
+/// Work of a commit beside its rows, and its conditions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TxnWork<'a> {
     /// Topics and the heads that they must have.
@@ -81,36 +81,39 @@ pub struct TxnWork<'a> {
 /// Publishes stages of a writer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CommitRequest<'a> {
-    /// The writer's epoch, rising. The last one again is answered as the first time.
+    /// The writer's epoch, which rises. A repeat of the last epoch gets the same answer.
     pub epoch: u64,
     /// The stages, in the order in which their rows are to appear.
     pub stages: &'a [TxnStage<'a>],
-    /// Names the API key that asks; its writers are limited. Empty: none.
+    /// The API key of the caller, whose number of writers is limited. Empty: none.
     pub owner: &'a str,
-    /// The rest.
+    /// Identifies the query that commits, at most 256 bytes; empty: none. The last epoch is answered
+    /// again to the query that committed it, and to no other.
+    pub query: &'a str,
+    /// Cursors, acks and conditions.
     pub work: TxnWork<'a>,
 }
 
 /// A transaction in one call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TxnRequest<'a> {
-    /// The writer; none: nothing is remembered when it is done, but for a key.
+    /// The writer; `None`: only a key is remembered after the transaction.
     pub writer: Option<&'a str>,
-    /// The writer's epoch; none: the one after its last.
+    /// The writer's epoch; `None`: its last one + 1.
     pub epoch: Option<u64>,
     /// Idempotency key, at most 256 bytes, without a writer only; empty is none. Remembered for
     /// two minutes.
     pub key: &'a [u8],
-    /// Names the API key that asks: keys of another are other ones, and its writers are limited.
-    /// Empty: none.
+    /// The API key of the caller: idempotency keys of another API key are different ones, and the
+    /// number of its writers is limited. Empty: none.
     pub owner: &'a str,
     /// The rows.
     pub rows: &'a [TxnRows<'a>],
-    /// The rest.
+    /// Cursors, acks and conditions.
     pub work: TxnWork<'a>,
 }
 
-/// What a topic got by a commit.
+/// The rows that a topic got by a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommittedTopic {
     /// The topic.
@@ -123,15 +126,15 @@ pub struct CommittedTopic {
     pub last_seq: u64,
 }
 
-/// The answer to a commit: all of it is durable.
+/// The answer to a commit, which is durable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Committed {
     /// The epoch.
     pub epoch: u64,
     /// Whether it had been committed before.
     pub deduped: bool,
-    /// The topics that got rows, by name. One that was deleted before its rows were published is
-    /// not among them.
+    /// The topics that got rows, by name, without topics that were deleted before their rows were
+    /// published.
     pub topics: Vec<CommittedTopic>,
 }
 
@@ -140,7 +143,7 @@ pub struct Committed {
 pub struct WriterState {
     /// The last epoch that was committed.
     pub last_epoch: Option<u64>,
-    /// What is staged: stage, parts, rows.
+    /// The staged parts and rows, by stage.
     pub staged: Vec<StagedState>,
 }
 
@@ -157,7 +160,7 @@ pub struct StagedState {
     pub bytes: u64,
 }
 
-/// A line of a list of writers.
+/// An entry of a list of writers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriterSummary {
     /// The writer.

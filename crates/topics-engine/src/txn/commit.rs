@@ -1,6 +1,6 @@
-//! Committing: everything is checked, then decided by one frame.
+//! Commits a transaction: checks everything, then logs the decision as one frame.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use topics_storage::format::record::{Body, TxnCommit, TxnTopic};
@@ -10,21 +10,21 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 use super::Transactions;
 use super::api::{CommitRequest, Committed, TxnRequest, TxnWork};
 use super::gather::{self, Gathered};
-use super::participant::{Conditions, PartRows, TxnParticipant};
+use super::participant::{self, TxnParticipant};
 use super::publish::{self, Ready};
 use super::staging::OWN;
 use super::table::{KEYED, NAMELESS, empty_commit};
+use super::work::{check_existing, find, work_by_topic};
 use super::writers;
 use crate::ctx::Wait;
 use crate::topic::{self, Applied, ExclusiveGuard, Key, Topic};
-use crate::txn::participant;
 use crate::types::api::Append;
-use crate::types::config::ConfigPatch;
 use crate::types::error::{Error, Result};
 use crate::types::name;
-use crate::types::queue::Held;
 use crate::verbs;
 
+/// The longest name of a query.
+const MAX_QUERY: usize = 256;
 /// The longest idempotency key.
 const MAX_KEY: usize = 256;
 /// The longest decision: it is one frame.
@@ -38,12 +38,32 @@ pub(crate) fn commit(
 ) -> Result<Committed> {
     name::check(writer)?;
     core.check_open()?;
+    check_query(req.query)?;
     let _lock = core.txns.lock_writer(writer);
-    if let Some(answer) = earlier(core, writer, Some(req.epoch))? {
+    if let Some(answer) = earlier(core, writer, Some(req.epoch), req.query)? {
         return Ok(answer);
     }
     let gathered = gather::stages(core, writer, req.stages)?;
-    decide(core, (writer, req.epoch, req.owner), gathered, &req.work)
+    let author = Author { writer, epoch: req.epoch, owner: req.owner, query: req.query };
+    decide(core, &author, gathered, &req.work)
+}
+
+/// Who commits, and as which epoch.
+struct Author<'a> {
+    writer: &'a str,
+    epoch: u64,
+    /// The API key; empty: none.
+    owner: &'a str,
+    /// The query; empty: none.
+    query: &'a str,
+}
+
+fn check_query(query: &str) -> Result<()> {
+    if query.len() > MAX_QUERY {
+        let text = format!("`query` is {} bytes; at most {MAX_QUERY} are allowed", query.len());
+        return Err(Error::InvalidRequest(text));
+    }
+    Ok(())
 }
 
 /// A transaction in one call.
@@ -53,7 +73,7 @@ pub(crate) fn transact(core: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result
     let _lock = core.txns.lock_writer(&writer);
     let named = req.writer.is_some();
     let shown = |c: Committed| Committed { epoch: if named { c.epoch } else { 0 }, ..c };
-    if let Some(answer) = earlier(core, &writer, epoch)? {
+    if let Some(answer) = earlier(core, &writer, epoch, "")? {
         return Ok(shown(answer));
     }
     let now = core.time.steady();
@@ -62,7 +82,7 @@ pub(crate) fn transact(core: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result
         None => core.txns.last(&writer, now).map_or(1, |last| last.epoch.saturating_add(1)),
     };
     if !req.key.is_empty() {
-        // The same request after the key's window is another transaction.
+        // The same request after the key's window is a new transaction.
         writer = format!("{writer}.{:016x}", core.env.rng.next_u64());
     }
     let rows = gather::rows_of(core, req.rows)?;
@@ -74,7 +94,8 @@ pub(crate) fn transact(core: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result
         gather::add(&mut gathered.rows, rows);
         charge = Some(taken);
     }
-    let outcome = decide(core, (&writer, epoch, req.owner), gathered, &req.work);
+    let author = Author { writer: &writer, epoch, owner: req.owner, query: "" };
+    let outcome = decide(core, &author, gathered, &req.work);
     drop(charge);
     outcome.map(shown)
 }
@@ -105,7 +126,7 @@ fn identity(core: &Transactions, req: &TxnRequest<'_>) -> Result<(String, Option
     }
 }
 
-/// The key as it is remembered: keys of different API keys are different ones.
+/// The hash of a key. Equal keys of different API keys have different hashes.
 fn key_hash(req: &TxnRequest<'_>) -> u128 {
     if req.owner.is_empty() {
         return xxh3_128(req.key);
@@ -117,7 +138,7 @@ fn key_hash(req: &TxnRequest<'_>) -> u128 {
     h.digest128()
 }
 
-/// What a repeat under a key must have in common with the first call.
+/// The hash that a repeat under a key must share with the first call.
 fn request_hash(req: &TxnRequest<'_>) -> u64 {
     let mut h = Xxh3::new();
     let mut part = |bytes: &[u8]| {
@@ -147,118 +168,79 @@ fn request_hash(req: &TxnRequest<'_>) -> u64 {
     h.digest()
 }
 
-/// What is known of an epoch already; finishes what was decided before. The caller has the
-/// writer's turn.
+/// The earlier answer to an epoch, if there is one. Finishes earlier decisions of the writer first. The
+/// caller has the writer's lock.
 fn earlier(
     core: &Arc<Transactions>,
     writer: &str,
     epoch: Option<u64>,
+    query: &str,
 ) -> Result<Option<Committed>> {
     for (writer, epoch) in core.txns.all_open(Some(writer)) {
         publish::finish(core, &writer, epoch)?;
     }
     let last = core.txns.last(writer, core.time.steady());
     let (Some(last), Some(epoch)) = (last, epoch) else { return undecided(core) };
-    if last.epoch == epoch {
-        return Ok(Some(Committed { deduped: true, ..last }));
-    }
-    if writer.starts_with(KEYED) {
+    if writer.starts_with(KEYED) && last.epoch != epoch {
         return Err(Error::IdempotencyMismatch { topic: "(a transaction)".into() });
     }
-    if epoch < last.epoch {
-        let (writer, last) = (writer.to_owned(), last.epoch);
-        return Err(Error::StaleEpoch { writer, epoch, last });
+    if epoch > last.epoch {
+        return undecided(core);
     }
-    undecided(core)
+    let (writer, last_epoch) = (writer.to_owned(), last.epoch);
+    // Another query's epoch is no repeat of this one: its rows are other rows.
+    let committed_by = core.txns.query_of(&writer);
+    if committed_by != query {
+        let query = query.to_owned();
+        return Err(Error::EpochOfOtherQuery {
+            writer,
+            epoch,
+            last: last_epoch,
+            committed_by,
+            query,
+        });
+    }
+    if epoch < last_epoch {
+        return Err(Error::StaleEpoch { writer, epoch, last: last_epoch });
+    }
+    Ok(Some(Committed { deduped: true, ..last }))
 }
 
-/// Nothing is known, unless the shard of the decisions has failed: then it may hold one.
+/// No earlier answer; an error if the shard of the decisions has failed, because it may have one.
 fn undecided(core: &Transactions) -> Result<Option<Committed>> {
     core.wal.poisoned(0).map_or(Ok(None), |e| Err(e.into()))
 }
 
-/// The work of a transaction in one topic.
-#[derive(Default)]
-struct TopicWork<'a> {
-    rows: PartRows,
-    expect_head: Option<u64>,
-    cursors: Vec<(String, u64)>,
-    acks: Vec<Held<'a>>,
-}
-
-impl TopicWork<'_> {
-    /// Checks everything that may stand against it; the jobs that it acks.
-    fn check(
-        &mut self,
-        core: &Arc<Transactions>,
-        topic: &Arc<Topic>,
-        exclusive: &ExclusiveGuard,
-    ) -> Result<Vec<u64>> {
-        let (cursors, acks) = (&self.cursors[..], &self.acks[..]);
-        let conditions = Conditions { expect_head: self.expect_head, cursors, acks };
-        participant::check_part(core, topic, exclusive, &mut self.rows, &conditions)
-    }
-}
-
-/// By topic name.
-type WorkByTopic<'a> = BTreeMap<String, TopicWork<'a>>;
-
-fn work_by_topic<'a>(rows: gather::ByTopic, work: &TxnWork<'a>) -> Result<WorkByTopic<'a>> {
-    let mut all = WorkByTopic::new();
-    for (topic, rows) in rows {
-        all.entry(topic).or_default().rows = rows;
-    }
-    for (topic, head) in work.expect_heads {
-        let before = all.entry((*topic).to_owned()).or_default().expect_head.replace(*head);
-        if before.is_some_and(|b| b != *head) {
-            let text = format!("topic {topic:?} cannot have two heads");
-            return Err(Error::InvalidRequest(text));
-        }
-    }
-    for c in work.commits {
-        let cursors = &mut all.entry(c.topic.to_owned()).or_default().cursors;
-        match cursors.iter_mut().find(|(name, _)| name == c.consumer) {
-            Some((_, seq)) => *seq = c.seq.max(*seq),
-            None => cursors.push((c.consumer.to_owned(), c.seq)),
-        }
-    }
-    for a in work.acks {
-        all.entry(a.queue.to_owned()).or_default().acks.push(a.held);
-    }
-    Ok(all)
-}
-
-/// Checks, decides, publishes. The caller has the writer's turn.
+/// Checks, decides and publishes. The caller has the writer's lock.
 fn decide(
     core: &Arc<Transactions>,
-    (writer, epoch, owner): (&str, u64, &str),
+    author: &Author<'_>,
     gathered: Gathered,
     work: &TxnWork<'_>,
 ) -> Result<Committed> {
     let Gathered { files, rows, staged } = gathered;
-    let who = (writer, epoch);
+    let who = (author.writer, author.epoch);
     let mut tried = false;
-    // Kept until the end is applied, which counts what is remembered.
-    let admission = writers::admit(core, writer, owner);
+    // Kept until the end frame is applied, which counts the remembered writer or key.
+    let admission = writers::admit(core, author.writer, author.owner);
     let admitted = admission.as_ref().map_err(Clone::clone);
     let decided = admitted.and_then(|_| check(core, rows, work)).and_then(|ready| {
         tried = true;
-        let owner = owner.to_owned();
-        log(core, &TxnCommit { files: files.clone(), owner, ..body(who, &ready) }).inspect_err(
-            |_| {
-                // Of a shard that has failed nobody knows what it will say after a restart: jobs that
-                // may be acked then are not given to others.
-                if core.wal.poisoned(0).is_none() {
-                    ready.iter().for_each(|h| participant::release_acks(&h.topic, &h.part.acks));
-                }
-            },
-        )?;
+        let (owner, query) = (author.owner.to_owned(), author.query.to_owned());
+        let decision = TxnCommit { files: files.clone(), owner, query, ..body(who, &ready) };
+        log(core, &decision).inspect_err(|_| {
+            // A failed shard may have the decision after a restart, which acks these jobs: their
+            // leases stay, so that no other worker gets them.
+            if core.wal.poisoned(0).is_none() {
+                ready.iter().for_each(|h| participant::release_acks(&h.topic, &h.part.acks));
+            }
+        })?;
         Ok(ready)
     });
     let ready = match decided {
         Ok(ready) => ready,
         Err(e) => {
-            // A decision that failed may be in the log all the same, until that has gone on.
+            // The log may have a failed decision all the same, until a later frame is written.
             core.metrics.txn_refused.add(1);
             let lsn = if tried { core.wal.positions(0).written + 1 } else { 0 };
             if staged {
@@ -275,7 +257,7 @@ fn decide(
     publish::end(core, who.0, who.1)
 }
 
-/// Takes every topic alone and checks everything. What is returned can only fail by the disk.
+/// Takes every topic exclusively and checks everything. After that only the disk can fail.
 fn check(
     core: &Arc<Transactions>,
     rows: gather::ByTopic,
@@ -316,7 +298,7 @@ fn check(
     Ok(ready)
 }
 
-/// Takes topics alone, in the order in which they are given: that of their ids.
+/// Takes topics exclusively, in the given order, which is ascending by id.
 pub(crate) fn take_exclusive<'a>(
     core: &Arc<Transactions>,
     topics: impl Iterator<Item = &'a Arc<Topic>>,
@@ -324,56 +306,8 @@ pub(crate) fn take_exclusive<'a>(
     topics.map(|topic| topic.exclusive(core)).collect()
 }
 
-/// Refuses what can be refused without the topics that are missing, before these are created.
-fn check_existing(core: &Arc<Transactions>, by_topic: &mut WorkByTopic<'_>) -> Result<()> {
-    let (mut existing, all) = (Vec::new(), by_topic.len());
-    for (name, work) in by_topic {
-        match live(core, name)? {
-            Some(topic) => existing.push((topic, work)),
-            None => may_create(core, name, work)?,
-        }
-    }
-    if existing.len() == all {
-        return Ok(());
-    }
-    existing.sort_by_key(|(topic, _)| topic.id());
-    let guards = take_exclusive(core, existing.iter().map(|(topic, _)| topic))?;
-    for ((topic, work), exclusive) in existing.into_iter().zip(guards) {
-        let acks = work.check(core, &topic, &exclusive)?;
-        participant::release_acks(&topic, &acks);
-    }
-    Ok(())
-}
-
-fn live(core: &Transactions, name: &str) -> Result<Option<Arc<Topic>>> {
-    core.live(name)
-}
-
-/// Whether a topic that is missing may be created for this work.
-fn may_create(core: &Transactions, name: &str, work: &TopicWork<'_>) -> Result<()> {
-    name::check(name)?;
-    let only_rows = work.rows.count() > 0 && work.cursors.is_empty() && work.acks.is_empty();
-    if !only_rows || !core.options.auto_create.allows(name) {
-        return Err(Error::TopicNotFound(name.to_owned()));
-    }
-    if let Some(expected) = work.expect_head.filter(|head| *head > 0) {
-        return Err(Error::HeadMismatch { topic: name.to_owned(), expected, actual: 0 });
-    }
-    Ok(())
-}
-
-/// The topic of a name; created for rows, where that is allowed.
-fn find(core: &Arc<Transactions>, name: &str, work: &TopicWork<'_>) -> Result<Arc<Topic>> {
-    if let Some(topic) = live(core, name)? {
-        return Ok(topic);
-    }
-    may_create(core, name, work)?;
-    verbs::create(core, name, &ConfigPatch::default())?;
-    live(core, name)?.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
-}
-
-/// What the decision rests on is durable before it: creations, consumers, jobs. What lies on shard
-/// 0 is so by its sync.
+/// Syncs the shards that the decision depends on, with creations, consumers and jobs. The decision's own
+/// sync covers shard 0.
 fn sync_dependencies(core: &Arc<Transactions>, ready: &[Ready]) -> Result<()> {
     let shards: BTreeSet<usize> = ready.iter().map(|r| core.shard(r.topic.id())).collect();
     for shard in shards.into_iter().filter(|s| *s > 0) {

@@ -15,13 +15,13 @@ use crate::types::error::{Error, Result};
 
 /// The longest file that is read.
 const MAX_FILE: u64 = 3 << 30;
-/// Most files of a commit: their names must fit into one frame.
+/// Maximum number of files of a commit, whose names must fit into one frame.
 const MAX_FILES: usize = 100_000;
 
 /// Encoded rows by topic.
 pub(crate) type ByTopic = BTreeMap<String, PartRows>;
 
-/// What a commit publishes.
+/// The rows that a commit publishes, and their files.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     pub files: Vec<TxnFile>,
@@ -30,7 +30,7 @@ pub(crate) struct Gathered {
     pub staged: bool,
 }
 
-/// Checks and encodes the rows of a request, those of a topic together.
+/// Checks and encodes the rows of a request, by topic.
 pub(crate) fn rows_of(core: &Transactions, rows: &[TxnRows<'_>]) -> Result<Vec<Rows>> {
     let mut out: Vec<Rows> = Vec::new();
     for r in rows {
@@ -46,15 +46,15 @@ pub(crate) fn rows_of(core: &Transactions, rows: &[TxnRows<'_>]) -> Result<Vec<R
     Ok(out)
 }
 
-/// Rows after those that are there.
+/// Appends rows to those of their topics.
 pub(crate) fn add(all: &mut ByTopic, rows: Vec<Rows>) {
     for r in rows {
         all.entry(r.topic).or_default().add(&r.frames, r.count);
     }
 }
 
-/// The rows of a file after those that are there: they are in memory once, beside one file. This
-/// and the files to come have `left` bytes: room for them is made when they may be of one topic.
+/// Appends the rows of a file to those of their topics, so that memory has the rows once, beside one
+/// file. This file and the next ones have `left` bytes: capacity is reserved if one topic may get all.
 fn add_file(
     core: &Transactions,
     all: &mut ByTopic,
@@ -71,7 +71,7 @@ fn add_file(
     })
 }
 
-/// Reads and verifies the stages that a commit lists; before the first is read all are checked.
+/// Checks all stages that a commit lists, then reads and verifies them.
 pub(crate) fn stages(
     core: &Arc<Transactions>,
     writer: &str,
@@ -107,8 +107,8 @@ struct StagedPart<'a> {
     len: u64,
 }
 
-/// Everything that a commit lists, in order. Everything is staged, with the rows that the commit
-/// names, and not too much.
+/// The parts of all stages that a commit lists, in order. Refuses missing parts, other numbers of rows
+/// than the commit says, and too many files or bytes.
 fn check_stages<'a>(
     core: &Transactions,
     writer: &str,
@@ -139,7 +139,7 @@ fn check_stages<'a>(
     Ok(files)
 }
 
-/// The topics of what is staged. What is missing or lost is for the commit to say.
+/// The topics of staged rows. Missing or lost files are skipped: the commit reports them.
 pub(crate) fn topics(
     core: &Transactions,
     writer: &str,
@@ -163,7 +163,7 @@ pub(crate) fn topics(
     Ok(out)
 }
 
-/// Reads the files that a decision names. Anything that is not as it was decided is damage.
+/// Reads the files that a decision names. Any difference to the decision is damage.
 pub(crate) fn decided(core: &Transactions, files: &[TxnFile]) -> Result<ByTopic> {
     let mut out = ByTopic::new();
     let mut left: u64 = files.iter().map(|f| f.len).sum();

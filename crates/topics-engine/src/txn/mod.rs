@@ -1,17 +1,18 @@
 //! Transactions: rows for several topics, cursors and acks, all or nothing (decision 15).
 //!
-//! | part | does |
+//! | module | does |
 //! |---|---|
 //! | `api` | requests and answers |
-//! | `table` | open decisions, last epochs, spent files: what frames say, live and in recovery |
+//! | `table` | open decisions, last epochs, spent files: the applied state, live and in recovery |
 //! | `staging` | files of rows that wait for a commit |
 //! | `gather` | the rows of a commit, from files or from the request |
+//! | `work` | the work of a commit in each topic, and its checks |
 //! | `commit` | checks everything, decides |
 //! | `publish` | carries a decision out: live, at a repeat, in recovery |
 //! | `writers` | which writers are remembered |
 //!
-//! What a transaction does in one topic is `participant`. Locks, in order: the writer's turn → topics
-//! alone, ascending ids → append → state → the table.
+//! `participant` does the work of a transaction in one topic. Locks, in order: the writer's lock →
+//! exclusive topics by ascending id → append → state → the table.
 
 pub(crate) mod api;
 pub(crate) mod commit;
@@ -22,6 +23,7 @@ pub(crate) mod staging;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
+mod work;
 pub(crate) mod writers;
 
 use std::ops::Deref;
@@ -44,13 +46,13 @@ use crate::checkpoint::Store;
 #[derive(Debug)]
 pub(crate) struct Transactions {
     store: Arc<Store>,
-    /// What the log says of them.
+    /// The applied state of transactions.
     pub txns: Arc<Txns>,
     /// Rows that wait for a commit.
     pub staging: Staging,
 }
 
-/// A layer has what the layer below has.
+/// Gives access to the layer below.
 impl Deref for Transactions {
     type Target = Arc<Store>;
     fn deref(&self) -> &Arc<Store> {

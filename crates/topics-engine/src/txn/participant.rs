@@ -1,7 +1,7 @@
-//! What a transaction does in one topic: its rows, cursors and acks as one batch with a `TxnPart`.
+//! The work of a transaction in one topic: rows, cursors and acks as one batch with a `TxnPart`.
 //!
-//! Whoever checks or publishes has the topic alone: a part is applied when it is synced, whatever the
-//! class, and nothing of the topic may be applied in between.
+//! A check or a publish has the topic exclusively: a part is applied when it is synced, in every class,
+//! and no other frame of the topic may be applied in between.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ use crate::types::error::{Error, Result};
 use crate::types::queue::Held;
 use crate::{consumer, queue};
 
-/// Encoded rows of one topic, not sealed, behind [`GROUP_HEADROOM`] bytes: as a write has them, so that
-/// neither a check nor the publishing copies them.
+/// Encoded rows of one topic, not sealed, after [`GROUP_HEADROOM`] bytes. A write has the same layout, so
+/// neither a check nor a publish copies them.
 #[derive(Debug, Default)]
 pub(crate) struct PartRows {
     records: Vec<u8>,
@@ -37,10 +37,10 @@ pub(crate) struct PartRows {
 }
 
 impl PartRows {
-    /// None yet, with room for so many bytes of frames.
+    /// No rows, with capacity for `len` bytes of frames.
     pub fn expecting(len: usize) -> Self {
         let mut records = Vec::new();
-        // Without the room the buffer grows as it needs to.
+        // If the capacity cannot be reserved, the buffer grows with the rows.
         if records.try_reserve_exact(GROUP_HEADROOM + len).is_ok() {
             records.resize(GROUP_HEADROOM, 0);
         }
@@ -57,12 +57,12 @@ impl PartRows {
         self.count += count;
     }
 
-    /// How many there are.
+    /// Number of rows.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Bytes of their frames.
+    /// Bytes of the frames.
     pub fn len(&self) -> usize {
         self.frames().len()
     }
@@ -72,14 +72,14 @@ impl PartRows {
     }
 }
 
-/// What a part does.
+/// The content of a part.
 #[derive(Debug, Default)]
 pub(crate) struct TxnParticipant {
     /// The rows that it appends.
     pub rows: PartRows,
     /// Jobs that are acked.
     pub acks: Vec<u64>,
-    /// Consumers and where they are set.
+    /// Consumers and their new cursors.
     pub cursors: Vec<(String, u64)>,
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn encode_rows(
     Ok((p.frames().to_vec(), p.count))
 }
 
-/// A write of rows that are encoded.
+/// The write of encoded rows.
 fn prepared(core: &Transactions, topic: &Topic, rows: PartRows) -> Prepared {
     let (mut bytes, mut jobs) = (0, false);
     for (_, _, one) in prepare::Frames(rows.frames()) {
@@ -130,16 +130,16 @@ fn gone(topic: &Topic) -> Error {
     Error::TopicNotFound(topic.name.to_string())
 }
 
-/// What a topic must be for a part of these rows.
+/// The conditions of a part.
 pub(crate) struct Conditions<'a> {
     pub expect_head: Option<u64>,
-    /// Consumers and where they are to be set.
+    /// Consumers and their new cursors.
     pub cursors: &'a [(String, u64)],
     pub acks: &'a [Held<'a>],
 }
 
-/// Checks everything that may stand against a part. Returns the jobs that it acks: their leases do
-/// not run out from here on, until the part is applied or [`release_acks`].
+/// Checks every condition of a part. Returns the jobs that it acks: their leases do not expire until the
+/// part is applied or [`release_acks`] is called.
 pub(crate) fn check_part(
     core: &Arc<Transactions>,
     topic: &Arc<Topic>,
@@ -171,7 +171,7 @@ pub(crate) fn check_part(
     queue::take_acks(topic, c.acks)
 }
 
-/// Whether a write would be taken now.
+/// Checks whether a write would be accepted now.
 fn check_write(core: &Arc<Transactions>, topic: &Arc<Topic>, p: &mut Prepared) -> Result<()> {
     loop {
         let planned = {
@@ -197,12 +197,12 @@ fn check_limits(core: &Transactions, rows: &PartRows) -> Result<()> {
     }
 }
 
-/// The leases of [`check_part`] run out again.
+/// Lets the leases of [`check_part`] expire again.
 pub(crate) fn release_acks(topic: &Topic, seqs: &[u64]) {
     queue::release_acks(topic, seqs);
 }
 
-/// Deletes are on their way: segments stay as they are.
+/// Counts a pending delete, so that no checkpoint changes the topic's segments.
 struct Deleting(Arc<Topic>);
 
 impl Deleting {
@@ -218,17 +218,17 @@ impl Drop for Deleting {
     }
 }
 
-/// A part that is staged.
+/// A staged part.
 pub(crate) struct Sent {
     topic: Arc<Topic>,
     ticket: Ticket,
-    /// The reservation that went with it.
+    /// The end of the reservation that it logs.
     reserved: u64,
     part: TxnParticipant,
     _deleting: Option<Deleting>,
 }
 
-/// Stages a part; nothing is checked again. `None`: the topic is gone.
+/// Stages a part without checks. `None`: the topic was deleted.
 pub(crate) fn publish_part(
     core: &Arc<Transactions>,
     topic: &Arc<Topic>,
@@ -295,7 +295,7 @@ fn stage_part(
                         retention::provide(core, topic, &need)?;
                         continue;
                     }
-                    // Nothing of a topic that is held is on its way.
+                    // An exclusive topic has no pending batch to wait for.
                     Err(Halt::Until(..)) => return Err(gone(topic)),
                 }
             }

@@ -1,4 +1,4 @@
-//! Carrying a decision out: live, at a repeat, in a pass, in recovery. Nothing is checked again.
+//! Carries a decision out: live, at a repeat, in a background pass, in recovery. It checks nothing again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::topic::{Applied, ExclusiveGuard, Life, Topic};
 use crate::txn::participant;
 use crate::types::error::{Error, Result};
 
-/// A topic that is held, and what happens to it.
+/// An exclusive topic, and its part of the transaction.
 pub(crate) struct Ready {
     pub topic: Arc<Topic>,
     pub exclusive: ExclusiveGuard,
     pub part: TxnParticipant,
 }
 
-/// Logs the parts, all of them before the first is waited for. A part that fails stays to be done.
+/// Stages all parts, then waits for them. A part that fails is published later.
 pub(crate) fn publish(core: &Arc<Transactions>, who: (&str, u64), ready: Vec<Ready>) -> Result<()> {
     let mut outcome = Ok(());
     let mut sent = Vec::new();
@@ -42,13 +42,13 @@ pub(crate) fn publish(core: &Arc<Transactions>, who: (&str, u64), ready: Vec<Rea
     outcome
 }
 
-/// The topic of a part, while it is there.
+/// The topic of a part, if it still exists.
 fn alive(core: &Transactions, topic_id: u64, epoch: u64) -> Result<Option<Arc<Topic>>> {
     let topic = core.by_id(topic_id)?;
     Ok(topic.filter(|topic| topic.key.epoch == epoch && topic.life() == Life::Live))
 }
 
-/// The parts of a decision that are not logged, with the topics that are there.
+/// The existing topics of a decision whose parts are not logged.
 fn missing(core: &Transactions, open: &Open) -> Result<Vec<Arc<Topic>>> {
     let todo = open.body.topics.iter().filter(|t| !open.parts.contains_key(&t.topic_id));
     let found = todo.filter_map(|t| alive(core, t.topic_id, t.epoch).transpose());
@@ -57,7 +57,7 @@ fn missing(core: &Transactions, open: &Open) -> Result<Vec<Arc<Topic>>> {
     Ok(topics)
 }
 
-/// Does what is left of a decision. The caller has the writer's turn, or nobody else is there.
+/// Publishes the remaining parts of a decision. The caller has the writer's lock, or is recovery.
 pub(crate) fn finish(core: &Arc<Transactions>, writer: &str, epoch: u64) -> Result<Committed> {
     let Some(open) = core.txns.open(writer, epoch) else {
         return Err(Error::Internal(format!("writer {writer:?}: epoch {epoch} is not open")));
@@ -87,13 +87,13 @@ fn part_of(body: &TxnCommit, id: u64, rows: PartRows) -> TxnParticipant {
     TxnParticipant { rows, acks, cursors: cursors.map(|c| (c.1.clone(), c.2)).collect() }
 }
 
-/// All parts are durable: says so in the log, and answers.
+/// Logs the end of a transaction whose parts are durable, and returns its answer.
 pub(crate) fn end(core: &Arc<Transactions>, writer: &str, epoch: u64) -> Result<Committed> {
     let Some(open) = core.txns.open(writer, epoch) else {
         return Err(Error::Internal(format!("writer {writer:?}: epoch {epoch} is not open")));
     };
     if let Some(topic) = missing(core, &open)?.first() {
-        // The log has its part and memory does not: the next open finishes.
+        // The log has the part and memory does not: the next open finishes the transaction.
         let detail = format!("topic {:?} could not be brought up to its log", topic.name);
         return Err(Error::StorageUnavailable { reason: "io", detail });
     }
@@ -112,10 +112,20 @@ pub(crate) fn end(core: &Arc<Transactions>, writer: &str, epoch: u64) -> Result<
         last_seq: *last_seq,
     });
     let answer = Committed { epoch, deduped: false, topics: answer.collect() };
-    let owner = open.body.owner.clone();
-    let body = TxnDone { writer: writer.to_owned(), epoch, topics, owner, forgets: false };
-    log_end(core, &body, Level::Written)?;
+    log_end(core, &done(&open.body, topics), Level::Written)?;
     Ok(answer)
+}
+
+/// The frame that ends a transaction, with the topics that got rows.
+fn done(decision: &TxnCommit, topics: Vec<(u64, String, u64, u64)>) -> TxnDone {
+    TxnDone {
+        writer: decision.writer.clone(),
+        epoch: decision.epoch,
+        topics,
+        owner: decision.owner.clone(),
+        forgets: false,
+        query: decision.query.clone(),
+    }
 }
 
 pub(crate) fn log_end(core: &Arc<Transactions>, body: &TxnDone, level: Level) -> Result<()> {
@@ -128,7 +138,7 @@ pub(crate) fn log_end(core: &Arc<Transactions>, body: &TxnDone, level: Level) ->
     core.wait(ticket, level)
 }
 
-/// After recovery has replayed every shard, before anything else is written.
+/// Finishes open decisions after recovery has replayed every shard, before other writes.
 pub(crate) fn recovered(core: &Arc<Transactions>) -> Result<()> {
     core.txns.replayed();
     core.staging.load(&core.txns)?;
@@ -137,13 +147,13 @@ pub(crate) fn recovered(core: &Arc<Transactions>) -> Result<()> {
             Ok(_) => {}
             Err(e @ Error::Corrupt { .. }) if core.options.recovery.gives_up() => {
                 log::error!("what is left of epoch {epoch} of writer {writer:?} is given up: {e}");
-                // The parts that are there stay, the others never come.
-                let (topics, owner) = (Vec::new(), String::new());
-                let body = TxnDone { writer, epoch, topics, owner, forgets: false };
-                log_end(core, &body, Level::Written)?;
+                // The published parts stay; the others are never published.
+                if let Some(open) = core.txns.open(&writer, epoch) {
+                    log_end(core, &done(&open.body, Vec::new()), Level::Written)?;
+                }
             }
             Err(e @ (Error::StorageUnavailable { .. } | Error::Throttled { .. })) => {
-                // Readers may come; a pass, a repeat or the next open goes on.
+                // The engine opens; a pass, a repeat or the next open finishes the decision.
                 log::warn!("epoch {epoch} of writer {writer:?} is not published yet: {e}");
             }
             Err(e) => return Err(e),
@@ -152,8 +162,8 @@ pub(crate) fn recovered(core: &Arc<Transactions>) -> Result<()> {
     Ok(())
 }
 
-/// What happens without being asked: old stages and spent files go, what a full disk stopped goes
-/// on. Cheap when nothing is due.
+/// A background pass: removes old stages and spent files, and finishes decisions that a full disk
+/// stopped. Cheap when nothing is due.
 pub(crate) fn pass(core: &Arc<Transactions>) -> Result<()> {
     let now = core.time.steady();
     core.txns.expire(now);

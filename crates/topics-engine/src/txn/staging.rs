@@ -20,20 +20,20 @@ use crate::types::quota::{Charge, Quota};
 
 /// The longest name of a stage.
 const MAX_STAGE: usize = 128;
-/// The stage of a transaction in one call; no name that somebody gives is empty.
+/// The stage of a transaction in one call; a caller's stage has no empty name.
 pub(crate) const OWN: &str = "";
-/// What a file takes of the quota at least.
+/// The minimum charge of a file on the quota, bytes.
 const PAGE: u64 = 4096;
 
-/// A file that nobody has committed.
+/// A file that no transaction has committed.
 #[derive(Debug)]
 pub(crate) struct StagedFile {
     pub number: u64,
     pub rows: u64,
     pub len: u64,
     at: u64,
-    /// A decision that names it failed, and may be in the log all the same until the shard has
-    /// gone on up to this lsn. 0: none.
+    /// The lsn up to which the shard must be written before a failed decision that names the file is
+    /// certainly not in the log. 0: there is none.
     doubt: u64,
     _charge: Charge,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// An empty table; [`Self::load`] finds what is there.
+    /// An empty table; [`Self::load`] adds the existing files.
     pub(crate) fn new(files: Stages, options: &Options, generation: u64) -> Self {
         Self {
             files,
@@ -62,8 +62,8 @@ impl Staging {
         }
     }
 
-    /// Takes in what was staged before the open. What is spent goes; so does what cannot be read,
-    /// and what belongs to a call that did not live to decide.
+    /// Adds the files that were staged before the open. Removes spent files, unreadable files, and files
+    /// of calls that ended without a decision.
     pub(crate) fn load(&self, txns: &Txns) -> Result<()> {
         let named = txns.named();
         let spent = txns.spent(u64::MAX);
@@ -102,7 +102,7 @@ impl Staging {
         self.table.lock().entry(key).or_default().insert(head.part, part);
     }
 
-    /// Writes rows down; nobody knows of the file yet.
+    /// Writes rows to a file that no table has yet.
     pub(crate) fn write(
         &self,
         writer: &str,
@@ -128,7 +128,7 @@ impl Staging {
         Ok((head, file, charge))
     }
 
-    /// The parts of a stage: number, rows, file number and length of each, ascending.
+    /// Number, rows, file number and length of each part of a stage, ascending.
     pub(crate) fn parts(&self, writer: &str, stage: &str) -> Vec<(u32, u64, u64, u64)> {
         let table = self.table.lock();
         let parts = table.get(&(writer.to_owned(), stage.to_owned()));
@@ -142,13 +142,13 @@ impl Staging {
         from.next().is_some_and(|((w, _), _)| w == writer)
     }
 
-    /// Gives up all that a writer has staged; whether there was anything.
+    /// Aborts all stages of a writer; returns whether there were any.
     pub(crate) fn abort_all(&self, txns: &Txns, writer: &str) -> bool {
         let stages = self.state(writer);
         stages.iter().filter(|s| self.abort(txns, writer, &s.stage)).count() > 0
     }
 
-    /// What a writer has staged.
+    /// The stages of a writer.
     pub(crate) fn state(&self, writer: &str) -> Vec<StagedState> {
         let table = self.table.lock();
         let mine = table.iter().filter(|((w, _), _)| w == writer);
@@ -172,12 +172,12 @@ impl Staging {
         sizes.collect()
     }
 
-    /// A decision names these files: they are its own.
+    /// Removes files that a decision names from the table.
     pub(crate) fn decided(&self, writer: &str, files: &[TxnFile]) {
         self.each(writer, |p| !files.iter().any(|f| f.name == txn::name(p.number)));
     }
 
-    /// A decision about these files failed, and may come back until the log has gone on.
+    /// Marks files of a failed decision, which the log may have until it is written up to `lsn`.
     pub(crate) fn doubt(&self, writer: &str, files: &[TxnFile], lsn: u64) {
         self.each(writer, |p| {
             if files.iter().any(|f| f.name == txn::name(p.number)) {
@@ -196,7 +196,7 @@ impl Staging {
         });
     }
 
-    /// Gives up a stage; its files are spent. False when there is none.
+    /// Aborts a stage; its files are spent. Returns false if there is none.
     fn abort(&self, txns: &Txns, writer: &str, stage: &str) -> bool {
         let key = (writer.to_owned(), stage.to_owned());
         let Some(parts) = self.table.lock().remove(&key) else { return false };
@@ -206,8 +206,8 @@ impl Staging {
         true
     }
 
-    /// Gives up the stages to which nothing was added since `before`, but for those of a writer
-    /// that is busy; how many.
+    /// Aborts the stages without a new part since `before`, except those of writers whose lock is taken.
+    /// Returns how many.
     pub(crate) fn expire(&self, txns: &Txns, before: u64) -> u64 {
         let mut given_up = 0;
         let old: Vec<_> = {
@@ -224,14 +224,14 @@ impl Staging {
         given_up
     }
 
-    /// Parts that wait for a commit, and their bytes on disk.
+    /// Number of parts that wait for a commit, and their bytes on disk.
     pub(crate) fn usage(&self) -> (u64, u64) {
         let table = self.table.lock();
         let parts = table.values().flat_map(BTreeMap::values);
         parts.fold((0, 0), |(n, bytes), p| (n + 1, bytes + p.len))
     }
 
-    /// Removes spent files; `lsn` is how far shard 0 is synced.
+    /// Removes spent files; shard 0 is synced up to `lsn`.
     pub(crate) fn sweep(&self, txns: &Txns, lsn: u64) -> Result<()> {
         let mut spent = txns.spent(lsn);
         let named = txns.named();
@@ -256,7 +256,7 @@ fn check_stage(stage: &str) -> Result<()> {
     Ok(())
 }
 
-/// Stages a part; when this returns it is durable.
+/// Stages a part, durably.
 pub(crate) fn stage(
     core: &Arc<Transactions>,
     writer: &str,
@@ -284,7 +284,7 @@ pub(crate) fn stage(
     Ok(Staged { records: head.rows, bytes: head.len, repeated: false })
 }
 
-/// Gives a stage up. False when there is none.
+/// Aborts a stage. Returns false if there is none.
 pub(crate) fn abort(core: &Arc<Transactions>, writer: &str, stage: &str) -> Result<bool> {
     name::check(writer)?;
     check_stage(stage)?;

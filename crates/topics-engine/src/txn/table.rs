@@ -1,41 +1,40 @@
-//! What the log says of transactions: open decisions, last epochs, files that are spent.
+//! The applied state of transactions: open decisions, last epochs, spent files.
 //!
-//! Applying frames in log order over a state that reflects some of them already ends in the same
-//! state: open decisions are known by writer *and* epoch, and the frame that ends one follows it.
+//! Frames may be applied in log order over a state that already reflects some of them: open decisions
+//! are identified by writer *and* epoch, and the frame that ends a decision follows it.
+
+mod section;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use topics_env::sync::{Condvar, Mutex};
-use topics_storage::format::frame::{self, FrameType};
-use topics_storage::format::record::{Body, TxnCommit, TxnDone, TxnFile, TxnPart};
-use topics_storage::snapshot::Section;
+use topics_storage::format::record::{TxnCommit, TxnDone, TxnPart};
 
 use super::api::{Committed, CommittedTopic};
-use crate::types::error::{Error, Result};
 use crate::types::quota::{Charge, Quota};
 
 /// The section of a snapshot that holds transactions.
 pub(crate) const SECTION: u16 = 2;
 /// Its version.
 const VERSION: u16 = 1;
-/// What the names of writers that have an idempotency key, or nothing, begin with. No name that
-/// somebody gives begins so.
+/// Prefixes of the generated names of writers: with an idempotency key, and without. A caller's name
+/// has neither.
 pub(crate) const KEYED: &str = "$k.";
 pub(crate) const NAMELESS: &str = "$t.";
-/// The length of the name of a key: what follows tells its transactions apart.
+/// The length of the name of a key; the rest of a writer's name distinguishes its transactions.
 const KEYED_LEN: usize = KEYED.len() + 32;
-/// How long an idempotency key is remembered, ms, counted from the end of its transaction. One that
-/// an open or a repeat finishes has its end there: whoever asks again after an outage of any length
-/// finds what was decided, once (a window that began with the decision would be over by then). The
-/// frame of an end that was answered and not synced may be lost with the power; the open logs another.
+/// Time that an idempotency key is remembered after the end of its transaction, ms. A transaction that an
+/// open or a repeat finishes ends then, so a caller that repeats after an outage of any length finds the
+/// decision (a window from the decision on could be over by then). An end frame that was answered and
+/// not synced may be lost with the power; the open logs another.
 const WINDOW_MS: u64 = 120_000;
 
-/// A decision that is not carried out.
+/// A decision that is not carried out yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Open {
     pub body: Arc<TxnCommit>,
-    /// The parts that are logged, by topic: seq of the first row.
+    /// The logged parts: topic id → seq of the first row.
     pub parts: BTreeMap<u64, u64>,
 }
 
@@ -44,25 +43,25 @@ pub(crate) struct Open {
 struct Last {
     body: TxnDone,
     ts: u64,
-    /// Of an idempotency key: its part of the limit of all.
+    /// The charge of an idempotency key on the limit of all keys.
     _charge: Option<Arc<Charge>>,
 }
 
-/// How many writers are remembered; 0: any number.
+/// Maximum numbers of remembered writers; 0: no limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriterLimits {
     pub all: u64,
     pub per_key: u64,
 }
 
-/// There is no room for another writer.
+/// The limit of remembered writers is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full {
-    /// Its API key has as many as it may have.
+    /// Whether the limit is that of its API key.
     pub per_key: bool,
 }
 
-/// A place for a writer that commits for the first time, until it is remembered.
+/// Reserves the entry of a writer that commits for the first time, until it is remembered.
 #[derive(Debug)]
 pub(crate) struct NewWriter<'a> {
     all: &'a Txns,
@@ -81,7 +80,7 @@ impl Last {
     }
 }
 
-/// What has one turn, and one last epoch: the writer, or the key.
+/// The name under which a lock and a last epoch are kept: of the writer, or of the key.
 pub(crate) fn base(writer: &str) -> &str {
     match writer.get(..KEYED_LEN) {
         Some(key) if key.starts_with(KEYED) => key,
@@ -92,22 +91,22 @@ pub(crate) fn base(writer: &str) -> &str {
 #[derive(Debug, Default)]
 struct Inner {
     open: BTreeMap<(String, u64), Open>,
-    /// Parts whose decision the replay has yet to come to: another shard's log may be ahead.
-    /// `None`: the replay is over.
+    /// Parts that were replayed before their decision, because shards are replayed one by one. `None`:
+    /// the replay is over.
     early: Option<BTreeMap<(String, u64), BTreeMap<u64, u64>>>,
     last: BTreeMap<String, Last>,
-    /// The writers that somebody named, by owner: (time of the last commit, writer).
+    /// Writers with a caller's name, by owner: (time of the last commit, writer).
     idle: BTreeMap<String, BTreeSet<(u64, String)>>,
-    /// Owners of writers whose first commit is on its way.
+    /// Owners of writers whose first commit is pending, by writer.
     reserved: BTreeMap<String, String>,
-    /// Files that may go when shard 0 is synced up to this lsn.
+    /// Files that may be removed when shard 0 is synced up to this lsn.
     spent: BTreeMap<String, u64>,
 }
 
 /// The transactions of an engine.
 #[derive(Debug)]
 pub(crate) struct Txns {
-    /// Idempotency keys, those of topics too.
+    /// The quota of idempotency keys, shared with topics.
     keys: Arc<Quota>,
     inner: Mutex<Inner>,
     locked: Mutex<BTreeSet<String>>,
@@ -135,12 +134,12 @@ impl Inner {
     }
 }
 
-/// Whether somebody gave a writer its name.
+/// Whether a writer has a caller's name, not a generated one.
 fn is_named(writer: &str) -> bool {
     !writer.starts_with('$')
 }
 
-/// Its holder is the only one who does something for a writer.
+/// The lock of a writer; released when dropped.
 #[derive(Debug)]
 pub(crate) struct WriterLock<'a> {
     all: &'a Txns,
@@ -155,7 +154,7 @@ impl Drop for WriterLock<'_> {
 }
 
 impl Txns {
-    /// Nothing yet; `keys` limits the idempotency keys that are remembered.
+    /// An empty table; `keys` limits the remembered idempotency keys.
     pub(crate) fn new(keys: Arc<Quota>) -> Self {
         let inner = Inner { early: Some(BTreeMap::new()), ..Inner::default() };
         Self {
@@ -166,7 +165,7 @@ impl Txns {
         }
     }
 
-    /// A place for a writer; `None`: it is known, or nobody named it.
+    /// Reserves an entry for a writer. `None`: it has one, or its name is generated.
     pub(crate) fn reserve(
         &self,
         writer: &str,
@@ -194,8 +193,8 @@ impl Txns {
         Ok(Some(NewWriter { all: self, writer: writer.to_owned() }))
     }
 
-    /// The writer, of one owner or of all, whose last commit is the oldest, and no later than
-    /// `before`. Those with an open decision, and those that are `kept`, do not count.
+    /// The writer, of one owner or of all, with the oldest last commit, which is not later than
+    /// `before`. Skips writers with an open decision, and those for which `kept` is true.
     pub(crate) fn oldest_idle(
         &self,
         owner: Option<&str>,
@@ -215,19 +214,24 @@ impl Txns {
         oldest.min().map(|(_, writer)| writer.clone())
     }
 
-    /// When a writer committed last.
+    /// The time of a writer's last commit.
     pub(crate) fn idle_since(&self, writer: &str) -> Option<u64> {
         self.inner.lock().last.get(writer).map(|last| last.ts)
     }
 
-    /// Whose a writer is, if it has committed for somebody.
+    /// The owner of a writer, if it has committed with one.
     pub(crate) fn owner(&self, writer: &str) -> Option<String> {
         let inner = self.inner.lock();
         let owner = &inner.last.get(writer)?.body.owner;
         (!owner.is_empty()).then(|| owner.clone())
     }
 
-    /// Waits for the turn of a writer, or of whatever has a name.
+    /// The query that committed the last epoch of a writer; empty: none.
+    pub(crate) fn query_of(&self, writer: &str) -> String {
+        self.inner.lock().last.get(writer).map(|last| last.body.query.clone()).unwrap_or_default()
+    }
+
+    /// Waits for the lock of a writer, or of another name.
     pub(crate) fn lock_writer(&self, of: &str) -> WriterLock<'_> {
         let mut locked = self.locked.lock();
         while !locked.insert(of.to_owned()) {
@@ -236,7 +240,7 @@ impl Txns {
         WriterLock { all: self, of: of.to_owned() }
     }
 
-    /// The same without waiting.
+    /// Takes the lock of a writer without waiting; `None` if it is taken.
     pub(crate) fn try_lock_writer(&self, of: &str) -> Option<WriterLock<'_>> {
         self.locked
             .lock()
@@ -244,7 +248,7 @@ impl Txns {
             .then(|| WriterLock { all: self, of: of.to_owned() })
     }
 
-    /// A decision was logged, durably.
+    /// Applies a decision, which is durable.
     pub(crate) fn committed(&self, body: TxnCommit) {
         let mut inner = self.inner.lock();
         if body.writer.is_empty() {
@@ -256,8 +260,8 @@ impl Txns {
         inner.open.entry(key).or_insert_with(|| Open { body: Arc::new(body), parts });
     }
 
-    /// A part was logged, durably. Called under the state lock of its topic: no snapshot has the
-    /// topic with the part and the transaction without.
+    /// Applies a durable part. Called under the state lock of its topic, so that no snapshot has the
+    /// topic with the part and the transaction without it.
     pub(crate) fn part(&self, body: TxnPart, topic_id: u64, first: u64) {
         let mut inner = self.inner.lock();
         let key = (body.writer, body.epoch);
@@ -268,12 +272,12 @@ impl Txns {
         }
     }
 
-    /// The replay is over: parts without a decision are of transactions that have ended.
+    /// Ends the replay: parts without a decision are of transactions that have ended.
     pub(crate) fn replayed(&self) {
         self.inner.lock().early = None;
     }
 
-    /// A transaction has ended, by a frame with this time and lsn: its files are spent.
+    /// Applies the end of a transaction, with the time and lsn of its frame: its files are spent.
     pub(crate) fn done(&self, body: TxnDone, ts: u64, lsn: u64) {
         let mut inner = self.inner.lock();
         if body.forgets {
@@ -294,7 +298,7 @@ impl Txns {
         self.inner.lock().open.get(&(writer.to_owned(), epoch)).cloned()
     }
 
-    /// How many decisions are not carried out.
+    /// Number of decisions that are not carried out.
     pub(crate) fn pending(&self) -> u64 {
         self.inner.lock().open.len() as u64
     }
@@ -323,25 +327,25 @@ impl Txns {
         Some(Committed { epoch: last.body.epoch, deduped: false, topics: topics.collect() })
     }
 
-    /// The last epochs of the writers that somebody named.
+    /// The last epochs of writers with a caller's name.
     pub(crate) fn epochs(&self) -> Vec<(String, u64)> {
         let inner = self.inner.lock();
         let named = inner.last.iter().filter(|(writer, _)| !writer.starts_with('$'));
         named.map(|(writer, last)| (writer.clone(), last.body.epoch)).collect()
     }
 
-    /// How many writers and keys are remembered.
+    /// Number of remembered writers and keys.
     #[cfg(test)]
     pub(crate) fn writers(&self) -> usize {
         self.inner.lock().last.len()
     }
 
-    /// Forgets keys whose time has come.
+    /// Removes expired keys.
     pub(crate) fn expire(&self, now: u64) {
         self.inner.lock().last.retain(|_, l| l.expires_at().is_none_or(|at| at > now));
     }
 
-    /// A file is not needed once shard 0 is synced up to an lsn.
+    /// Marks a file as spent once shard 0 is synced up to `lsn`.
     pub(crate) fn spend(&self, name: String, lsn: u64) {
         self.inner.lock().spent.insert(name, lsn);
     }
@@ -353,76 +357,22 @@ impl Txns {
         files.map(|f| f.name.clone()).collect()
     }
 
-    /// Spent files that may go when shard 0 is synced up to `lsn`.
+    /// Spent files that may be removed when shard 0 is synced up to `lsn`.
     pub(crate) fn spent(&self, lsn: u64) -> Vec<String> {
         let inner = self.inner.lock();
         let due = inner.spent.iter().filter(|(_, at)| **at <= lsn);
         due.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Whether a transaction that wrote rows ended in shard 0 behind `lsn`.
+    /// Whether a transaction with files ended in shard 0 after `lsn`.
     pub(crate) fn ended_behind(&self, lsn: u64) -> bool {
         self.inner.lock().spent.values().any(|at| *at > lsn)
     }
 
-    /// Files are gone for good.
+    /// Forgets files that were removed durably.
     pub(crate) fn forget(&self, files: &[String]) {
         let mut inner = self.inner.lock();
         inner.spent.retain(|f, _| !files.contains(f));
-    }
-
-    /// What a snapshot holds of transactions, as frames. Taken after the topics: a part may be
-    /// marked ahead of its topic, where it is replayed then, never behind it.
-    pub(crate) fn capture(&self) -> Option<Section> {
-        let inner = self.inner.lock();
-        let mut bytes = Vec::new();
-        for last in inner.last.values() {
-            last.body.encode_frame(&mut bytes, 0, 0, last.ts);
-        }
-        for open in inner.open.values() {
-            open.body.encode_frame(&mut bytes, 0, 0, 0);
-            let part = TxnPart { writer: open.body.writer.clone(), epoch: open.body.epoch };
-            for (topic_id, first) in &open.parts {
-                part.encode_frame(&mut bytes, *topic_id, *first, 0);
-            }
-        }
-        if !inner.spent.is_empty() {
-            let names = inner.spent.keys().cloned();
-            let files = names.map(|name| TxnFile { name, len: 0, checksum: 0 }).collect();
-            TxnCommit { files, ..empty_commit() }.encode_frame(&mut bytes, 0, 0, 0);
-        }
-        (!bytes.is_empty()).then_some(Section { kind: SECTION, version: VERSION, bytes })
-    }
-
-    /// Takes a snapshot's section in. False: it is of another kind.
-    pub(crate) fn restore(&self, section: &Section) -> Result<bool> {
-        if section.kind != SECTION {
-            return Ok(false);
-        }
-        if section.version != VERSION {
-            return Err(Error::Version {
-                what: "the transactions of a snapshot".into(),
-                found: u32::from(section.version),
-                supported: u32::from(VERSION),
-            });
-        }
-        let mut rest = &section.bytes[..];
-        let damaged = |why: String| Error::Corrupt {
-            file: "the transactions in the snapshot".into(),
-            offset: 0,
-            detail: why,
-        };
-        while !rest.is_empty() {
-            let (f, len) = frame::parse(rest).map_err(|e| damaged(e.to_string()))?;
-            match f.kind {
-                FrameType::TxnDone => self.done(TxnDone::decode(&f)?, f.ts, 0),
-                FrameType::TxnCommit => self.committed(TxnCommit::decode(&f)?),
-                FrameType::TxnPart => self.part(TxnPart::decode(&f)?, f.topic_id, f.seq),
-                kind => return Err(damaged(format!("a {kind:?} frame"))),
-            }
-            rest = &rest[len..];
-        }
-        Ok(true)
     }
 }
 
@@ -436,11 +386,15 @@ pub(crate) fn empty_commit() -> TxnCommit {
         commits: Vec::new(),
         acks: Vec::new(),
         owner: String::new(),
+        query: String::new(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use topics_storage::format::record::TxnFile;
+    use topics_storage::snapshot::Section;
+
     use super::*;
 
     fn txns() -> Txns {
@@ -462,6 +416,7 @@ mod tests {
             epoch,
             topics: vec![(7, "t".into(), epoch, epoch)],
             owner: String::new(),
+            query: String::new(),
             forgets: false,
         }
     }

@@ -35,7 +35,10 @@ impl World {
             .iter()
             .map(|(stage, parts)| TxnStage { stage, parts: *parts, records: None })
             .collect();
-        self.engine().commit("w", &CommitRequest { epoch, stages: &stages, work, owner: "" })
+        self.engine().commit(
+            "w",
+            &CommitRequest { epoch, stages: &stages, work, ..CommitRequest::default() },
+        )
     }
 
     fn once(&self, topic: &str, data: &[&str], key: &[u8]) -> Result<Committed> {
@@ -177,6 +180,42 @@ fn a_commit_is_everywhere_and_its_repeat_changes_nothing() {
         let next = w.put("disk", &["after"]);
         assert_eq!(next.first_seq, next.last_seq);
     }
+}
+
+#[test]
+fn an_epoch_belongs_to_the_query_that_committed_it() {
+    let mut w = World::with(small());
+    w.furnish();
+    let by = |w: &World, epoch, stage: &str, query| {
+        w.stage(stage, 0, &[("disk", &[stage])]).unwrap();
+        let stages = [TxnStage { stage, parts: 1, records: Some(1) }];
+        let req = CommitRequest { epoch, stages: &stages, query, ..CommitRequest::default() };
+        w.engine().commit("w", &req)
+    };
+    assert!(!by(&w, 7, "a", "one").unwrap().deduped);
+    for end in [World::kill, World::reopen, World::power_cut] {
+        // The last epoch and an older one are the other query's, whatever its number is here.
+        for (epoch, query) in [(7, "two"), (7, ""), (6, "two"), (0, "")] {
+            let e = by(&w, epoch, "b", query).unwrap_err();
+            assert_eq!(e.code(), "stale_epoch");
+            let Error::EpochOfOtherQuery { last: 7, committed_by, query: of, .. } = &e else {
+                panic!("{e}");
+            };
+            assert_eq!((&**committed_by, &**of), ("one", query));
+        }
+        let older = by(&w, 6, "b", "one").unwrap_err();
+        assert!(matches!(older, Error::StaleEpoch { epoch: 6, last: 7, .. }), "{older}");
+        assert!(by(&w, 7, "b", "one").unwrap().deduped);
+        let rows: Vec<_> = w.data("disk").into_iter().filter(|d| d != "before").collect();
+        assert_eq!(rows, ["a"]);
+        end(&mut w);
+        w.checkpoint();
+    }
+    // A later epoch is a new one, whoever commits it; then the writer is that query's.
+    assert!(!by(&w, 8, "c", "two").unwrap().deduped);
+    assert!(by(&w, 8, "d", "one").is_err());
+    let long = "q".repeat(257);
+    assert!(matches!(by(&w, 9, "e", &long), Err(Error::InvalidRequest(_))));
 }
 
 /// A run, with the journal positions that matter.
@@ -322,7 +361,7 @@ fn i5_crash_points_notice_what_is_left_out() {
     }
 }
 
-/// The rows of a call that did not live to decide are nobody's: no later commit can list them.
+/// No later commit can list the rows of a call that ended without a decision.
 #[test]
 fn a_call_that_dies_leaves_no_stage() {
     let w = World::new();
@@ -405,7 +444,7 @@ fn every_stage_of_a_commit_is_checked_before_the_first_is_read() {
     let w = World::new();
     w.stage("read", 0, &[("t", &["1", "2"])]).unwrap();
     w.stage("short", 0, &[("t", &["3"])]).unwrap();
-    // Whoever reads the first stage finds that it is lost.
+    // A read of the first stage finds that it is lost.
     let txn = std::path::Path::new(DIR).join("txn");
     let files = w.env().fs.list(&txn).unwrap();
     let first = files.iter().map(|f| f.name.clone()).min().unwrap();
@@ -839,8 +878,8 @@ fn writers_are_bounded_in_all_and_for_each_key() {
         assert_eq!(w.of("a", "a1", 7), Ok(true), "a known one is always taken");
         assert_eq!(w.of("a", "a1", 6), Err("stale_epoch".into()));
         assert_eq!(w.engine().writer_owner("a1").as_deref(), Some("a"));
-        // Room is made by the one that is idle for longest, of the key where that is full; who has
-        // staged rows stays.
+        // The writer that is idle for longest is forgotten, of the key if that is at its limit; a
+        // writer with staged rows stays.
         w.clock.advance_ms(DAY);
         let rows = [TxnRows { topic: "t", records: &[rec("1")], ..TxnRows::default() }];
         let stage = StageRequest { stage: "s", part: 0, rows: &rows };
@@ -882,7 +921,7 @@ fn keys_of_transactions_are_scoped_and_count_against_the_limit_of_keys() {
         assert_eq!(once(&w, "a", "k", "a"), Ok(true));
         assert!(once(&w, "a", "k", "other").is_err());
         assert_eq!(w.data("t"), ["", "a", "b"]);
-        // No writer is used up by them, and what is over makes room.
+        // They use up no writer, and finished ones free their entries.
         assert_eq!(w.of("", "w", 1), Ok(false));
         w.clock.advance_ms(120_000);
         w.engine().tick().unwrap();

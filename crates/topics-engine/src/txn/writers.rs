@@ -1,9 +1,9 @@
-//! Which writers are remembered: how many, whose, and which of them may be forgotten.
+//! Remembered writers: their limits, and which of them is forgotten.
 //!
-//! A writer's last epoch is what makes its commits exactly-once, so it is kept. When there is no
-//! room for a new one, the writer that has been idle for longest, and for long enough, is forgotten:
-//! of the same API key where the key is at its limit, else of all. A writer with staged rows, or with
-//! a decision that is not carried out, never is. That a writer is forgotten is logged.
+//! A writer's last epoch makes its commits exactly-once, so it is remembered. At a limit, the writer that
+//! has been idle for longest, and for at least the time to live, is forgotten: of the same API key if
+//! that key is at its limit, else of all. A writer with staged rows, or with an open decision, is never
+//! forgotten. Forgetting a writer is logged.
 
 use std::sync::Arc;
 
@@ -17,15 +17,14 @@ use crate::types::error::{Error, Result};
 use crate::types::name;
 use crate::types::quota::Charge;
 
-/// What a decision takes of the limits until it is applied.
+/// The reservation of a decision on the limits, until it is applied.
 #[derive(Debug)]
 pub(crate) struct Admission<'a> {
     _writer: Option<NewWriter<'a>>,
     _key: Option<Charge>,
 }
 
-/// Makes room for what is remembered of a transaction, or refuses it. The caller has the writer's
-/// turn.
+/// Reserves the entry of a transaction's writer or key, or refuses it. The caller has the writer's lock.
 pub(crate) fn admit<'a>(
     core: &'a Arc<Transactions>,
     writer: &str,
@@ -51,7 +50,8 @@ pub(crate) fn admit<'a>(
     }
 }
 
-/// Forgets the writer, of one owner or of all, that is idle for longest; false: none may be.
+/// Forgets the writer, of one owner or of all, that is idle for longest. Returns false if there is none
+/// to forget.
 fn forget_idle(core: &Arc<Transactions>, owner: Option<&str>) -> Result<bool> {
     let ttl = u64::try_from(core.options.txn_writer_ttl.as_millis()).unwrap_or(u64::MAX);
     let Some(before) = core.time.steady().checked_sub(ttl) else { return Ok(false) };
@@ -60,7 +60,7 @@ fn forget_idle(core: &Arc<Transactions>, owner: Option<&str>) -> Result<bool> {
         let kept = |w: &str| core.staging.has_rows(w) || busy.iter().any(|b| b == w);
         let Some(writer) = core.txns.oldest_idle(owner, before, kept) else { return Ok(false) };
         match core.txns.try_lock_writer(&writer) {
-            // It may have committed or staged since.
+            // The writer may have committed or staged since.
             Some(_lock)
                 if core.txns.idle_since(&writer).is_some_and(|at| at <= before)
                     && !core.staging.has_rows(&writer) =>
@@ -74,7 +74,7 @@ fn forget_idle(core: &Arc<Transactions>, owner: Option<&str>) -> Result<bool> {
     }
 }
 
-/// Forgets a writer, and gives up what it has staged. False when there is none.
+/// Forgets a writer and aborts its stages. Returns false if there is none.
 pub(crate) fn forget(core: &Arc<Transactions>, writer: &str) -> Result<bool> {
     name::check(writer)?;
     core.check_open()?;
@@ -96,6 +96,13 @@ pub(crate) fn forget(core: &Arc<Transactions>, writer: &str) -> Result<bool> {
 
 fn log_forgotten(core: &Arc<Transactions>, writer: &str, level: Level) -> Result<()> {
     let (writer, owner) = (writer.to_owned(), String::new());
-    let body = TxnDone { writer, epoch: 0, topics: Vec::new(), owner, forgets: true };
+    let body = TxnDone {
+        writer,
+        epoch: 0,
+        topics: Vec::new(),
+        owner,
+        forgets: true,
+        query: String::new(),
+    };
     publish::log_end(core, &body, level)
 }

@@ -4,17 +4,17 @@ pub use super::batch::{ReadBatch, ReadBuffers, RecordView};
 use super::config::{ConfigPatch, TopicConfig, TopicType};
 use super::error::Result;
 
-/// What an acked write survives.
+/// The durability class of a topic: what an acked write survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// Nothing; records are in memory only.
+    /// Nothing: records are in memory only.
     Ephemeral,
-    /// No promise; acked when staged.
+    /// No promise: a write is acked when it is staged.
     Memory,
-    /// Any death of the process; acked when written.
+    /// The death of the process: a write is acked when it is written.
     #[default]
     Disk,
-    /// Any crash; acked when synced.
+    /// Crashes and power loss: a write is acked when it is synced.
     Fsync,
 }
 
@@ -38,27 +38,28 @@ pub struct NewRecord<'a> {
     pub data: &'a [u8],
     /// Whether the payload is raw bytes; otherwise it is JSON text that the caller has validated.
     pub binary: bool,
-    /// What deletes match on; empty is absent.
+    /// The tag that deletes and reads match; empty is absent.
     pub tag: &'a [u8],
     /// Origin label; empty is absent (then [`Append::node`] applies).
     pub node: &'a [u8],
     /// A JSON object of strings, as text; empty is absent. The caller has validated its shape.
     pub meta: &'a [u8],
-    /// Per-record time to live; 0 is none.
+    /// Time to live of the record, ms; 0 is none.
     pub ttl_ms: u64,
     /// Queue: the lane, 0…9; a lower one is claimed first. `None`: 5.
     pub lane: Option<u8>,
     /// Queue: at most one job of a group is leased at a time, in seq order; at most 128 bytes,
     /// empty is none.
     pub group: &'a [u8],
-    /// Queue: invisible to claims for this long; 0 is none.
+    /// Queue: time for which claims do not see the job, ms; 0 is none.
     pub delay_ms: u64,
-    /// Queue: invisible to claims until this wall time, ms; 0 is none. With both, the later.
+    /// Queue: wall time until which claims do not see the job, ms; 0 is none. With both, the later one
+    /// counts.
     pub deliver_at: u64,
 }
 
 impl NewRecord<'_> {
-    /// Whether it has options that only jobs have.
+    /// Whether the record has options that only jobs have.
     pub(crate) fn is_job(&self) -> bool {
         self.lane.is_some() || !self.group.is_empty() || self.delay_ms > 0 || self.deliver_at > 0
     }
@@ -73,15 +74,15 @@ pub struct Append<'a> {
     pub node: &'a [u8],
     /// Idempotency key, at most 256 bytes; empty is none.
     pub key: &'a [u8],
-    /// Only if `head_seq` equals this when the seqs are assigned.
+    /// Refuses the write unless `head_seq` equals this when the seqs are assigned.
     pub expect_head: Option<u64>,
-    /// Wait until the write is durable, whatever the class.
+    /// Whether to wait until the write is durable, in every class.
     pub sync: bool,
-    /// Create the topic when it is missing; `None`: as the engine's `auto_create` says.
+    /// Whether to create a missing topic; `None`: as the engine's `auto_create` says.
     pub create: Option<bool>,
-    /// Config at creation; where the topic exists, a named field that differs is a conflict.
+    /// Config at creation. If the topic exists, a named field that differs is an error.
     pub config: Option<&'a ConfigPatch>,
-    /// Wait for staging room instead of being refused.
+    /// Whether to wait for a staging permit without limit, instead of being refused.
     pub disable_backpressure: bool,
 }
 
@@ -108,8 +109,8 @@ pub struct Appended {
     pub wal_append_ns: u64,
     /// Nanoseconds spent waiting for a sync.
     pub fsync_ns: u64,
-    /// Nanoseconds for which pressure made it wait: for staging room, for memory, or for a sync that
-    /// was held back so that it covers more (which is a part of `fsync_ns`).
+    /// Nanoseconds that pressure made the write wait: for a staging permit, for memory, or for a delayed
+    /// sync (which is a part of `fsync_ns`).
     pub throttle_ns: u64,
 }
 
@@ -129,7 +130,7 @@ pub struct CreatedTopic {
 pub struct DeletedTopic {
     /// False when there was none.
     pub deleted: bool,
-    /// Names of the routers that went with it.
+    /// Names of the routers that were deleted with it.
     pub routers_removed: Vec<String>,
 }
 
@@ -138,7 +139,7 @@ pub struct DeletedTopic {
 pub enum ReadFrom {
     /// Records after this seq; 0 is before the first record ever.
     After(u64),
-    /// What is kept, without a tombstone for what is not.
+    /// The first record that is kept, without a tombstone for records before it.
     Earliest,
     /// This many records before the head.
     Tail(u64),
@@ -171,17 +172,17 @@ pub struct ReadRequest {
     pub from: ReadFrom,
     /// Inclusive end; `None`: the head.
     pub upto: Option<u64>,
-    /// Most records returned.
+    /// Maximum number of records returned.
     pub limit: usize,
-    /// Most payload bytes returned; at least one record is returned if there is any.
+    /// Maximum payload bytes returned; at least one record is returned if there is any.
     pub max_bytes: usize,
     /// Nodes to skip.
     pub skip_nodes: NodeFilter,
-    /// Only records with these tags.
+    /// Returns only records with these tags.
     pub matching: Option<TopicMatch>,
     /// The topic id that the cursor was made with; a mismatch is tombstone `recreated`.
     pub topic_id: Option<u64>,
-    /// Only what has been synced.
+    /// Whether to return only synced records.
     pub strong: bool,
     /// Whether the read counts as consumption for the automatic priority.
     pub touch: bool,
@@ -203,7 +204,7 @@ impl Default for ReadRequest {
     }
 }
 
-/// Why records are missing involuntarily.
+/// Why records are missing that no caller deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GapReason {
@@ -215,18 +216,18 @@ pub enum GapReason {
     Mixed,
     /// The topic was deleted and created again.
     Recreated,
-    /// A router's source had lost it.
+    /// The source of a router had lost the records.
     SourceTrim,
     /// Lost in a crash.
     Crash,
-    /// Of a class that does not survive a restart.
+    /// The records had a class that does not survive a restart.
     Restart,
     /// Damaged bytes.
     Corrupt,
 }
 
 impl GapReason {
-    /// How many there are.
+    /// Number of reasons.
     pub(crate) const COUNT: usize = 8;
 
     /// The number in frames and snapshots.
@@ -258,7 +259,7 @@ impl GapReason {
     }
 }
 
-/// A range of seqs lost involuntarily, inclusive.
+/// A range of lost seqs that no caller deleted, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
     /// First missing seq.
@@ -278,7 +279,7 @@ pub struct Tombstone {
     pub gap_to: u64,
     /// Why (informative; the range is authoritative).
     pub reason: GapReason,
-    /// How many live records the range may have held.
+    /// Maximum number of live records that the range had.
     pub missed_estimate: u64,
     /// First live seq now.
     pub earliest_seq: u64,
@@ -291,16 +292,16 @@ pub struct Tombstone {
 pub struct Sought {
     /// The cursor just before the first record at or after the time.
     pub seq: u64,
-    /// Records whose times were looked at.
+    /// Records whose times were read.
     pub records_scanned: u64,
 }
 
-/// A delete; at least one of the two.
+/// A delete request; at least one of the two fields.
 #[derive(Clone, Debug, Default)]
 pub struct DeleteRequest {
-    /// Every record with a smaller seq.
+    /// Deletes records with a smaller seq.
     pub before_seq: Option<u64>,
-    /// Every record with a matching tag.
+    /// Deletes records with a matching tag.
     pub matching: Option<TopicMatch>,
 }
 
@@ -309,9 +310,9 @@ pub struct DeleteRequest {
 pub struct Deleted {
     /// Records removed by this call.
     pub deleted: u64,
-    /// Records that its match was checked against, those that were gone already included.
+    /// Records that its match found, including those that were removed before.
     pub records_scanned: u64,
-    /// State after.
+    /// The topic's state afterwards.
     pub state: TopicState,
 }
 
@@ -320,7 +321,7 @@ pub struct Deleted {
 pub struct TopicState {
     /// Name.
     pub topic: String,
-    /// Id; never given again.
+    /// Id; never assigned again.
     pub topic_id: u64,
     /// Raised at every creation.
     pub epoch: u64,
@@ -328,7 +329,7 @@ pub struct TopicState {
     pub head_seq: u64,
     /// First live seq, `head_seq + 1` when nothing is live.
     pub earliest_seq: u64,
-    /// Highest involuntary loss at the front + 1.
+    /// The seq after the last evicted or expired record; never falls.
     pub evict_floor: u64,
     /// The seq that the next record gets.
     pub next_seq: u64,
@@ -336,7 +337,7 @@ pub struct TopicState {
     pub count: u64,
     /// Live bytes: data + meta + tag + node + attributes.
     pub bytes: u64,
-    /// Losses not at the front.
+    /// Lost ranges above the floor.
     pub gaps: Vec<Gap>,
     /// Config.
     pub config: TopicConfig,
@@ -350,7 +351,7 @@ pub struct TopicState {
     pub queue: Option<super::queue::QueueState>,
 }
 
-/// A line of a topic list.
+/// An entry of a topic list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicSummary {
     /// Name.
@@ -371,8 +372,8 @@ pub struct TopicSummary {
     pub effective_priority: i32,
 }
 
-/// Called once with the outcome, from whichever thread completed it; must not block.
+/// Is called once with the outcome, from the thread that completes the call; must not block.
 pub type Completion<T> = Box<dyn FnOnce(Result<T>) + Send>;
 
-/// Keeps an engine alive for as long as something that belongs to it is there.
+/// Keeps an engine open while a handle of it exists.
 pub(crate) type Owner = std::sync::Arc<dyn std::any::Any + Send + Sync>;

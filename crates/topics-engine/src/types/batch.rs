@@ -23,8 +23,8 @@ pub struct RecordView<'a> {
     pub binary: bool,
 }
 
-/// Where one record lies in the buffers of a [`ReadBatch`]: the frame's bytes without checksum are
-/// addressed by part.
+/// The position of one record in the buffers of a [`ReadBatch`], with the offset and length of each of
+/// its fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RecordSlot {
     pub seq: u64,
@@ -43,14 +43,14 @@ pub(crate) struct RecordSlot {
     pub binary: bool,
 }
 
-/// What a read returned. Owns its bytes: valid after close, deletion and eviction.
+/// The records that a read returned. Owns its bytes: valid after close, deletion and eviction.
 #[derive(Clone, Debug, Default)]
 pub struct ReadBatch {
     pub(crate) chunks: Vec<std::sync::Arc<Vec<u8>>>,
     pub(crate) slots: Vec<RecordSlot>,
     /// The topic's id.
     pub topic_id: u64,
-    /// The loss that the cursor met, always before the records.
+    /// The gap at the cursor, before the records.
     pub tombstone: Option<Tombstone>,
     /// The cursor of the next read.
     pub next_from_seq: u64,
@@ -64,7 +64,7 @@ pub struct ReadBatch {
     pub lag: u64,
     /// Milliseconds since the next unread record was committed, 0 when caught up.
     pub lag_ms: u64,
-    /// Records looked at, skipped ones included.
+    /// Records that were scanned, including skipped ones.
     pub records_scanned: u64,
 }
 
@@ -75,7 +75,7 @@ impl ReadBatch {
         self.slots.len()
     }
 
-    /// Whether there is no record (the cursor may have moved all the same).
+    /// Whether the batch has no record; the cursor may have moved all the same.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
@@ -87,7 +87,7 @@ impl ReadBatch {
         self.slots.iter().map(|s| s.data_len as usize).sum()
     }
 
-    /// The `i`-th record's attributes, as they are stored.
+    /// The attribute list of the `i`-th record, encoded.
     pub(crate) fn attrs(&self, i: usize) -> &[u8] {
         let found = self.slots.get(i).and_then(|s| {
             let chunk = self.chunks.get(s.chunk as usize)?;
@@ -125,8 +125,8 @@ impl ReadBatch {
         self.slots.iter().filter_map(|s| self.view(s))
     }
 
-    /// The buffer that holds record `i`'s payload, with the payload's range in it: for views that
-    /// outlive the batch.
+    /// The buffer with the payload of record `i`, and the payload's range in it, for views that outlive
+    /// the batch.
     #[must_use]
     pub fn payload(&self, i: usize) -> Option<(std::sync::Arc<Vec<u8>>, std::ops::Range<usize>)> {
         let s = self.slots.get(i)?;
@@ -135,8 +135,8 @@ impl ReadBatch {
     }
 }
 
-/// What earlier reads allocated, for a caller that reads page after page: memory that was used
-/// before costs a fraction of memory that is new.
+/// Buffers of earlier reads, for a caller that reads page after page: used memory is much cheaper than
+/// new memory.
 #[derive(Debug, Default)]
 pub struct ReadBuffers {
     pub(crate) block: Block,
@@ -145,7 +145,7 @@ pub struct ReadBuffers {
 }
 
 impl ReadBuffers {
-    /// Takes back a batch that is done with; buffers that somebody else still has stay his.
+    /// Takes the buffers of a batch, except those that a caller still shares.
     pub fn recycle(&mut self, batch: ReadBatch) {
         self.slots = batch.slots;
         self.slots.clear();

@@ -1,19 +1,18 @@
 //! The engine's time: the wall clock, guarded against steps while the engine lives and over a
 //! reopen.
 //!
-//! Commit times, time to live, delays, idempotency windows and stages all go by one time, which
-//! never goes back and always advances. It follows the wall clock by these rules:
+//! Commit times, time to live, delays, idempotency windows and stages use one time, which never goes
+//! back and always advances. It follows the wall clock by these rules:
 //!
-//! * The wall clock is at most [`STEP_MS`] ahead: it is followed immediately.
-//! * It is further ahead: the monotonic clock is followed until that has persisted for
-//!   [`PERSIST_MS`], then the wall clock is.
-//! * It is behind: time advances by 7 ms for every 8 ms of the monotonic clock, until the wall
-//!   clock has caught up. What lasts for seconds still ends within seconds.
+//! * If the wall clock is at most [`STEP_MS`] ahead, time follows it immediately.
+//! * If it is further ahead, time follows the monotonic clock until that has lasted for
+//!   [`PERSIST_MS`], then the wall clock.
+//! * If it is behind, time advances by 7 ms for every 8 ms of the monotonic clock, until the wall clock
+//!   has caught up. So leases and delays of seconds still end within seconds.
 //!
-//! A snapshot holds the time with both clocks and the boot id. In the same boot the monotonic clock
-//! says how long the engine was closed, and the rules above go on as though it had not been. After
-//! a reboot only the wall clock can say it: it is believed up to [`DOWNTIME_MS`], and what is more
-//! must persist.
+//! A snapshot has the time, both clocks and the boot id. In the same boot the monotonic clock tells how
+//! long the engine was closed, and the rules above apply to that time too. After a reboot only the wall
+//! clock tells it: time follows it up to [`DOWNTIME_MS`]; a larger step must last.
 
 use std::sync::Arc;
 
@@ -24,15 +23,15 @@ use topics_storage::snapshot::Section;
 
 use super::error::{Error, Result};
 
-/// How far the wall clock may be ahead to be followed immediately.
+/// Maximum lead of the wall clock that time follows immediately, ms.
 const STEP_MS: u64 = 3_600_000;
-/// How long a larger step must persist.
+/// Time for which a larger lead must last, ms.
 const PERSIST_MS: u64 = 600_000;
-/// A difference between the progress of the two clocks that is counted as a step.
+/// Minimum difference between the progress of the two clocks that counts as a step, ms.
 const COUNTED_MS: u64 = 60_000;
-/// The longest time between two boots that the wall clock alone can prove.
+/// Maximum time between two boots that the wall clock alone can prove, ms.
 const DOWNTIME_MS: u64 = 7 * 86_400_000;
-/// While the wall clock is behind, time loses one part of so many.
+/// While the wall clock is behind, time loses one of this many ms.
 const SLEW: u64 = 8;
 
 /// The section of a snapshot that holds the time.
@@ -50,20 +49,20 @@ struct Reading {
 #[derive(Debug, Default)]
 struct Guard {
     last: Reading,
-    /// Since when, on the monotonic clock, the wall clock is too far ahead.
+    /// Since when the wall clock is too far ahead, monotonic ms.
     ahead_since: Option<u64>,
-    /// Monotonic ms that time has not lost its part of yet.
+    /// Monotonic ms whose slew is not applied yet.
     unslewed: u64,
-    /// What recovery knows; `None` once it is over.
+    /// The state of recovery; `None` after it.
     recovering: Option<Known>,
 }
 
-/// What recovery knows of the time before.
+/// What recovery knows of the time before the open.
 #[derive(Debug, Default)]
 struct Known {
-    /// The newest time that is stored: it is at least this late.
+    /// The newest stored time: now is not earlier.
     floor: u64,
-    /// What the snapshot says, if it was written in this boot.
+    /// The reading in the snapshot, if it was written in this boot.
     same_boot: Option<Reading>,
 }
 
@@ -71,26 +70,26 @@ struct Known {
 #[derive(Debug)]
 pub(crate) struct Time {
     clock: Arc<dyn Clock>,
-    /// Zeros where it is unknown.
+    /// The boot id; zeros if it is unknown.
     boot: [u8; 16],
     guard: Mutex<Guard>,
     steps: AtomicU64,
 }
 
 impl Time {
-    /// A clock that recovers: until [`Self::resume`] it shows the newest time that is known.
+    /// A clock in recovery: until [`Self::resume`] it returns the newest known time.
     pub(crate) fn recovering(env: &Env) -> Self {
         let boot = env.fs.boot_id().unwrap_or_default();
         let guard = Guard { recovering: Some(Known::default()), ..Guard::default() };
         Self { clock: env.clock.clone(), boot, guard: Mutex::new(guard), steps: AtomicU64::new(0) }
     }
 
-    /// Nanoseconds that never go back.
+    /// Monotonic time, ns.
     pub(crate) fn mono_ns(&self) -> u64 {
         self.clock.mono_ns()
     }
 
-    /// Milliseconds that never go back.
+    /// Monotonic time, ms.
     pub(crate) fn mono_ms(&self) -> u64 {
         self.clock.mono_ns() / 1_000_000
     }
@@ -131,12 +130,12 @@ impl Time {
         g.last = Reading { time, mono: mono.max(g.last.mono), wall };
     }
 
-    /// Steps of the wall clock seen, in either direction.
+    /// Number of steps of the wall clock, in either direction.
     pub(crate) fn steps(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
     }
 
-    /// What a snapshot says of the time.
+    /// The section of a snapshot with the time.
     pub(crate) fn capture(&self) -> Section {
         let last = {
             let mut g = self.guard.lock();
@@ -150,7 +149,7 @@ impl Time {
         Section { kind: SECTION, version: VERSION, bytes }
     }
 
-    /// Takes over what the snapshot says; false: the section is not about time.
+    /// Restores the section of a snapshot. Returns false if it is of another kind.
     pub(crate) fn restore(&self, section: &Section) -> Result<bool> {
         if section.kind != SECTION {
             return Ok(false);
@@ -178,14 +177,14 @@ impl Time {
         Ok(true)
     }
 
-    /// Recovery has met a record of this commit time.
+    /// Notes the commit time of a recovered record.
     pub(crate) fn met(&self, ts: u64) {
         if let Some(known) = &mut self.guard.lock().recovering {
             known.floor = known.floor.max(ts);
         }
     }
 
-    /// Recovery is over: time goes on from what it found.
+    /// Ends recovery: time goes on from the newest known time.
     pub(crate) fn resume(&self) {
         let mut g = self.guard.lock();
         let Some(known) = g.recovering.take() else { return };
@@ -199,7 +198,7 @@ impl Time {
             None if wall <= known.floor.saturating_add(DOWNTIME_MS) => {
                 Reading { time: known.floor.max(wall), mono, wall }
             }
-            // The first look counts it as a step.
+            // The first reading counts the difference as a step.
             None => Reading { time: known.floor, mono, wall: known.floor },
         };
         self.advance(&mut g);

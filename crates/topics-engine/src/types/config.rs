@@ -4,7 +4,7 @@ use super::api::Durability;
 use super::error::{Error, Result};
 use super::name;
 
-/// What kind of topic it is; immutable after creation.
+/// The type of a topic; immutable after creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TopicType {
     /// An append-only log.
@@ -14,7 +14,7 @@ pub enum TopicType {
     Queue,
 }
 
-/// What happens at a cap.
+/// The behaviour at a cap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Discard {
     /// The oldest live records are evicted.
@@ -29,37 +29,37 @@ pub enum Discard {
 pub struct TopicConfig {
     /// `log` or `queue`.
     pub kind: TopicType,
-    /// A record is expired when `now - ts > ttl_ms`.
+    /// Time to live: a record has expired when `now - ts > ttl_ms`.
     pub ttl_ms: u64,
-    /// Most live records kept.
+    /// Maximum number of live records.
     pub cap_records: u64,
-    /// Most live payload bytes kept.
+    /// Maximum live payload bytes.
     pub cap_bytes: u64,
-    /// What happens at a cap.
+    /// The behaviour at a cap.
     pub discard: Discard,
     /// The durability class of its writes.
     pub durability: Durability,
     /// Manual priority within ±1000; `None`: automatic.
     pub priority: Option<i32>,
-    /// Derive the priority from recency when there is no manual one.
+    /// Whether the priority follows the recency of reads when there is no manual one.
     pub auto_priority: bool,
-    /// Re-creation by routers and dead letters.
+    /// Whether routers and dead letters create their destination again after it was deleted.
     pub auto_create: bool,
-    /// How long an idempotency key is remembered.
+    /// Time that an idempotency key is remembered, ms.
     pub idempotency_window_ms: u64,
     /// Whether node filtering applies to reads.
     pub dedupe_node: bool,
-    /// Queue: default lease, 100…86 400 000.
+    /// Queue: default lease, 100…86 400 000 ms.
     pub lease_ms: u64,
-    /// Queue: coalescing window of a claim, 0…5000.
+    /// Queue: coalescing window of a claim, 0…5000 ms.
     pub claim_jitter_ms: u64,
-    /// Queue: deliveries before a job is a dead letter; 0: no limit.
+    /// Queue: deliveries after which a job becomes a dead letter; 0: no limit.
     pub max_deliveries: u64,
-    /// Queue: where dead letters go.
+    /// Queue: the topic that gets dead letters.
     pub dead_letter: Option<String>,
-    /// Queue: delay of a nack without one.
+    /// Queue: delay of a nack that names none, ms.
     pub retry_backoff_ms: u64,
-    /// Queue: no claims are given.
+    /// Queue: whether claims get no jobs.
     pub paused: bool,
     /// Queue: whether lease events are logged.
     pub leases_durable: bool,
@@ -197,7 +197,7 @@ impl TopicConfig {
         w.0
     }
 
-    /// Reads what [`Self::encode`] wrote. Anything else is an error, never a default.
+    /// Decodes bytes of [`Self::encode`]. Anything else is an error, never a default.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader(bytes);
         match r.byte() {
@@ -236,7 +236,7 @@ impl Writer {
     fn long(&mut self, v: u64) {
         self.0.extend_from_slice(&v.to_le_bytes());
     }
-    /// A name: at most 255 bytes, empty for none.
+    /// Appends a name: at most 255 bytes, empty for none.
     fn text(&mut self, v: &str) {
         self.byte(v.len() as u8);
         self.0.extend_from_slice(v.as_bytes());
@@ -308,7 +308,7 @@ impl Reader<'_> {
 }
 
 impl ConfigPatch {
-    /// The patch with values clamped to their ranges; refuses what cannot be.
+    /// The patch with values clamped to their ranges; an error if a field is invalid.
     pub(crate) fn checked(&self, topic: &str) -> Result<Self> {
         let mut p = self.clone();
         p.priority = p.priority.map(|v| v.map(|n| n.clamp(-1000, 1000)));

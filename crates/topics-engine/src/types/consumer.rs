@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use super::api::TopicMatch;
 
-/// The most records of one read.
+/// Maximum number of records of one read.
 pub(crate) const MAX_RECORDS: usize = 2_000;
 
-/// What a consumer promises about records that its reader may not have dealt with.
+/// The delivery promise of a consumer, for records that its reader may not have processed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConsumerMode {
-    /// They are handed out again.
+    /// Such records are delivered again.
     #[default]
     AtLeastOnce,
-    /// They are not handed out again.
+    /// Such records are not delivered again.
     AtMostOnce,
 }
 
@@ -38,37 +38,37 @@ pub enum ConsumerStart {
     /// At the first record that is kept.
     #[default]
     Start,
-    /// Behind the last record.
+    /// After the last record.
     End,
 }
 
 /// Where a cursor is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTo {
-    /// Behind this seq.
+    /// After this seq.
     Seq(u64),
     /// Just before the first record at or after this time, ms.
     Ts(u64),
     /// Before the first record that is kept.
     Start,
-    /// Behind the last record.
+    /// After the last record.
     End,
 }
 
 /// A read by a consumer.
 #[derive(Clone, Debug)]
 pub struct ConsumerRead {
-    /// Most bytes of `data` and `meta`; at least one record is returned if there is any.
+    /// Maximum bytes of `data` and `meta`; at least one record is returned if there is any.
     pub max_bytes: usize,
-    /// Most records, at most 2000.
+    /// Maximum number of records, at most 2000.
     pub max_records: usize,
-    /// False peeks: the cursor stays.
+    /// Whether the cursor moves; false peeks.
     pub checkpoint: bool,
-    /// How long to wait for a record; at most 30 s.
+    /// Maximum wait for a record; at most 30 s.
     pub wait: Duration,
-    /// Only records with these tags.
+    /// Returns only records with these tags.
     pub matching: Option<TopicMatch>,
-    /// `at_most_once`: fail with `consumer_busy` instead of waiting for the reader before.
+    /// `at_most_once`: whether to fail with `consumer_busy` instead of waiting for the current reader.
     pub fail_if_busy: bool,
 }
 
@@ -85,7 +85,7 @@ impl Default for ConsumerRead {
     }
 }
 
-/// A consumer as lists show it.
+/// An entry of a list of consumers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsumerInfo {
     /// Its topic.

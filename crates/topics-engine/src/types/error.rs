@@ -1,4 +1,4 @@
-//! The engine's errors: what went wrong in the terms of the verbs, with the facts a caller needs.
+//! The engine's errors, in the terms of the verbs, with the facts that a caller needs.
 
 use std::path::Path;
 
@@ -210,6 +210,23 @@ pub enum Error {
         /// The last one that was committed.
         last: u64,
     },
+    /// The writer's last epoch, or an older one, and another query committed the last.
+    #[error(
+        "writer {writer:?}: query {query:?} commits epoch {epoch}, but query {committed_by:?} has \
+         committed epochs up to {last}: give each query a writer of its own, or delete the writer"
+    )]
+    EpochOfOtherQuery {
+        /// The writer.
+        writer: String,
+        /// The epoch of the commit.
+        epoch: u64,
+        /// The last one that was committed.
+        last: u64,
+        /// The query that committed it; empty: a commit without one.
+        committed_by: String,
+        /// The query that asks.
+        query: String,
+    },
     /// No transaction writer of this name.
     #[error("transaction writer {0:?} has committed nothing and staged nothing")]
     TxnNotFound(String),
@@ -283,7 +300,7 @@ impl Error {
             Self::RouterNotFound(_) => "router_not_found",
             Self::RouterCycle { .. } => "router_cycle",
             Self::TxnIncomplete { .. } => "txn_incomplete",
-            Self::StaleEpoch { .. } => "stale_epoch",
+            Self::StaleEpoch { .. } | Self::EpochOfOtherQuery { .. } => "stale_epoch",
             Self::TxnNotFound(_) => "txn_not_found",
             Self::LeaseLost { .. } => "lease_lost",
             Self::SessionGone => "session_gone",
@@ -292,18 +309,18 @@ impl Error {
         }
     }
 
-    /// Whether there was no space on the disk.
+    /// Whether the disk was full.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self, Self::StorageUnavailable { reason: "no_space", .. })
     }
 
-    /// Whether something was not there to be had: it says nothing of what was written before, nor
-    /// of the next attempt.
+    /// Whether a resource was exhausted. The error implies nothing about earlier writes, nor about the
+    /// next attempt.
     pub(crate) fn is_shortage(&self) -> bool {
         self.is_full() || self.is_out_of_descriptors()
     }
 
-    /// Whether there was no file descriptor.
+    /// Whether no file descriptor was free.
     pub(crate) fn is_out_of_descriptors(&self) -> bool {
         matches!(self, Self::StorageUnavailable { reason: "no_descriptors", .. })
     }

@@ -1,6 +1,6 @@
-//! The engine's own keys in a record's meta: a JSON object of strings, as text.
+//! Reads and sets the engine's own keys in a record's meta: a JSON object of strings, as text.
 //!
-//! The text was validated when it was written; what does not parse here is left as it is.
+//! The text was validated when it was written. A meta that does not parse here is left as it is.
 
 /// The entries of an object of strings: raw key and value texts, with their quotes.
 fn entries(meta: &[u8]) -> Option<Vec<(&str, &str)>> {
@@ -17,7 +17,7 @@ fn entries(meta: &[u8]) -> Option<Vec<(&str, &str)>> {
     (rest == "}").then_some(out)
 }
 
-/// A JSON string at the beginning of a text, and what follows.
+/// A JSON string at the beginning of a text, and the rest of the text.
 fn string(text: &str) -> Option<(&str, &str)> {
     let bytes = text.as_bytes();
     if bytes.first() != Some(&b'"') {
@@ -38,8 +38,8 @@ fn begins(key: &str, prefix: &str) -> bool {
     key.strip_prefix('"').is_some_and(|k| k.starts_with(prefix))
 }
 
-/// The meta without the keys that begin with `prefix`, and with these, which need no escapes. Empty
-/// when nothing is left.
+/// The meta without the keys that begin with `prefix`, and with these keys (which need no escapes) and
+/// values. Empty when no key is left.
 pub(crate) fn replace(meta: &[u8], prefix: &str, with: &[(&str, String)]) -> Vec<u8> {
     let kept = if meta.is_empty() { Some(Vec::new()) } else { entries(meta) };
     let Some(mut kept) = kept else { return meta.to_vec() };
@@ -53,7 +53,7 @@ pub(crate) fn replace(meta: &[u8], prefix: &str, with: &[(&str, String)]) -> Vec
     format!("{{{}}}", all.join(",")).into_bytes()
 }
 
-/// The value of a key of ours.
+/// The value of a key that needs no escapes.
 pub(crate) fn get(meta: &[u8], key: &str) -> Option<String> {
     let all = entries(meta)?;
     let (_, value) = all.into_iter().find(|(k, _)| k.trim_matches('"') == key)?;
@@ -106,7 +106,7 @@ fn unquoted(string: &str) -> Option<String> {
     Some(out)
 }
 
-/// Four hexadecimal digits, and what follows.
+/// Four hexadecimal digits, and the rest of the text.
 fn unit(text: &str) -> Option<(u32, &str)> {
     let (digits, rest) = text.split_at_checked(4)?;
     Some((u32::from_str_radix(digits, 16).ok()?, rest))

@@ -50,7 +50,7 @@ impl Histogram {
 
 macro_rules! metrics {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What the engine counts.
+        /// The counters of an engine.
         #[derive(Debug, Default)]
         pub(crate) struct Metrics {
             $(pub $name: Counter,)*
@@ -71,9 +71,9 @@ macro_rules! metrics {
             pub append: HistogramSnapshot,
             /// Time that writes waited for a sync.
             pub sync_wait: HistogramSnapshot,
-            /// Time from a topic becoming dirty until whoever wants it was served.
+            /// Time from a topic becoming dirty until its subscribers were served.
             pub delivery: HistogramSnapshot,
-            /// Time that a dirty topic waited for its worker, without what it was made to rest.
+            /// Time that a dirty topic waited for its worker, without coalescing.
             pub scheduling: HistogramSnapshot,
             /// Time of each sync of a log file.
             pub fsync: HistogramSnapshot,
@@ -83,19 +83,19 @@ macro_rules! metrics {
             pub watch_sessions: u64,
             /// Topics that wait for a delivery worker.
             pub ready_topics: u64,
-            /// The pressure that the governor sees, in millionths.
+            /// The pressure of the delivery, in millionths.
             pub pressure_ppm: u64,
             /// Topics.
             pub topics: u64,
             /// Routers.
             pub routers: u64,
-            /// 1 while calls are taken, 0 once the engine closes.
+            /// 1 while the engine accepts calls, 0 when it closes.
             pub ready: u64,
-            /// How far recovery has come, in millionths: an engine that answers is past it.
+            /// Progress of recovery, in millionths; complete in an engine that answers.
             pub recovery_ppm: u64,
             /// Log entries that the open has replayed.
             pub recovery_frames: u64,
-            /// Decisions of transactions that are not carried out.
+            /// Decisions of transactions that are not carried out yet.
             pub txns_open: u64,
             /// Parts of transactions that wait for a commit.
             pub txn_parts: u64,
@@ -111,17 +111,17 @@ macro_rules! metrics {
             pub wal_bytes: u64,
             /// Syncs of log files.
             pub wal_fsyncs: u64,
-            /// Syncs that were held back under pressure so that they cover more.
+            /// Syncs that were delayed under pressure so that they cover more batches.
             pub wal_gathered: u64,
-            /// Log files begun.
+            /// Log files that were begun.
             pub wal_rotations: u64,
-            /// Bytes of all log files, the part made ready ahead included.
+            /// Bytes of all log files, including preallocated parts.
             pub wal_disk_bytes: u64,
             /// Batches staged and not written.
             pub staged_batches: u64,
             /// Their bytes.
             pub staged_bytes: u64,
-            /// Shards that take no writes: they failed, or have no space.
+            /// Shards that accept no writes, because they failed or have no space.
             pub read_only_shards: u64,
             /// Reads of segments in the cold tier.
             pub cold_reads: u64,
@@ -154,13 +154,13 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// Records handed to watchers.
+    /// Records delivered to watchers.
     watch_records,
     /// Copies that routers made.
     router_copies,
-    /// Times that a watcher fell behind its queue.
+    /// How often a watcher's queue was full.
     watch_lags,
-    /// Times that delivery came under strain.
+    /// How often the delivery came under strain.
     strains,
     /// Writes applied.
     appends,
@@ -186,20 +186,20 @@ metrics! {
     deleted_records,
     /// Records evicted by a cap or by TTL.
     evicted_records,
-    /// Segments written anew or merged.
+    /// Segments that were rewritten or merged.
     segments_rewritten,
     /// Records that failed their checksum on a read.
     corrupt_records,
-    /// Log entries that this open's recovery, or an earlier one whose files are still there, gave
-    /// up as damaged.
+    /// Log entries that this recovery, or an earlier one whose quarantined files still exist, declared
+    /// lost.
     lost_lsns,
     /// Topics created.
     topics_created,
     /// Topics deleted.
     topics_deleted,
-    /// Frames of topics that are gone, passed over by recovery.
+    /// Frames of deleted topics that recovery skipped.
     orphan_frames,
-    /// Jobs given to workers.
+    /// Jobs that workers claimed.
     claims,
     /// Jobs acked.
     acked_jobs,
@@ -207,7 +207,7 @@ metrics! {
     nacked_jobs,
     /// Leases extended.
     extended_jobs,
-    /// Leases that ran out.
+    /// Leases that expired.
     lease_expiries,
     /// Jobs that expired before they were done.
     expired_jobs,
@@ -219,9 +219,9 @@ metrics! {
     txn_commits,
     /// Transactions refused, or not logged.
     txn_refused,
-    /// Stages given up by their writers.
+    /// Stages that their writers aborted.
     txn_aborts,
-    /// Stages given up because nobody committed them in time.
+    /// Stages that expired before a commit.
     txn_expired,
     /// Checkpoints that succeeded.
     checkpoints,
@@ -229,7 +229,7 @@ metrics! {
     checkpoint_failures,
     /// Jobs moved to dead-letter topics.
     dead_letters,
-    /// Times that applying a frame had to read a file (never while running; recovery may).
+    /// How often applying a frame read a file: 0 in an open engine, recovery may.
     apply_reads,
 }
 

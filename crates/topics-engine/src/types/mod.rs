@@ -1,5 +1,5 @@
-//! What every layer above speaks of: requests and answers, configs, errors, settings, clocks, quotas,
-//! counters. Nothing here knows a topic, the log or a file.
+//! Types of all layers above: requests and answers, configs, errors, settings, clocks, quotas, counters,
+//! waiters. Nothing here uses a topic, the log or a file.
 
 pub(crate) mod api;
 pub(crate) mod batch;

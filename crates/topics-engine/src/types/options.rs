@@ -6,20 +6,20 @@ use topics_storage::format::frame::MAX_FRAME_LEN;
 
 use super::name;
 
-/// What recovery does about damage.
+/// How recovery handles damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecoveryMode {
-    /// Refuses to open and says what is damaged.
+    /// It refuses to open, with an error that names the damage.
     #[default]
     Strict,
-    /// Copies the damaged ranges aside, gives them up as gaps, goes on.
+    /// It copies damaged ranges to quarantine and declares them lost as gaps.
     Salvage,
-    /// The same, and reads every record of every segment for it.
+    /// Like `Salvage`, and it verifies every record of every segment.
     Repair,
 }
 
 impl RecoveryMode {
-    /// Whether damage is given up.
+    /// Whether damaged ranges are declared lost.
     #[must_use]
     pub fn gives_up(self) -> bool {
         self != Self::Strict
@@ -29,12 +29,12 @@ impl RecoveryMode {
 /// Which topics a write may create.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AutoCreate {
-    /// Any.
+    /// Any topic.
     #[default]
     On,
-    /// None.
+    /// No topic.
     Off,
-    /// Those whose name is listed, or begins with what precedes a final `*`.
+    /// Topics whose names are listed, or begin with the prefix before a final `*`.
     Patterns(Vec<String>),
 }
 
@@ -50,20 +50,19 @@ impl AutoCreate {
     }
 }
 
-/// Settings of an engine. Every field states its default; 0 switches a limit off where that is
-/// said.
+/// Settings of an engine. Each field states its default; 0 switches a limit off if the field says so.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Threads that sync, checkpoint and sweep; default true. Without them the caller drives
     /// [`crate::engine::Engine::tick`], [`crate::engine::Engine::checkpoint`] and [`crate::engine::Engine::sync`]
     /// (simulation).
     pub background: bool,
-    /// What recovery does about damage; default `Strict`.
+    /// How recovery handles damage; default `Strict`.
     pub recovery: RecoveryMode,
     /// Which topics a write may create; default `On`.
     pub auto_create: AutoCreate,
 
-    /// Threads that deliver to watchers, started with the first; default 0: as many as cpus.
+    /// Threads that deliver to watchers, started with the first watcher; default 0: the number of cpus.
     pub delivery_workers: u32,
     /// WAL shards; default 1. 0: `min(cpus, 8)`.
     pub wal_shards: u32,
@@ -78,9 +77,9 @@ pub struct Options {
     pub staging_bytes: usize,
     /// Frames staged per shard and not written yet; default 1 000 000.
     pub staging_frames: usize,
-    /// How long a write waits for staging room; default 1 s.
+    /// Maximum wait of a write for a staging permit; default 1 s.
     pub staging_wait: Duration,
-    /// How long a tail of class `disk` stays unsynced; default 50 ms.
+    /// Maximum time that records of class `disk` stay unsynced; default 50 ms.
     pub sync_interval: Duration,
     /// Bytes of newest WAL groups kept in memory, all shards together; default 16 MiB.
     pub tail_cache_bytes: usize,
@@ -93,50 +92,49 @@ pub struct Options {
     pub segment_max_events: u64,
     /// Bytes of `.data` per segment, at most 1 GiB; default 64 MiB.
     pub segment_max_bytes: u64,
-    /// Age at which a segment is sealed where TTL or tiers gain by it; default 1 h. 0: off.
+    /// Age at which a segment is sealed if TTL or tiers gain by that; default 1 h. 0: off.
     pub segment_max_age: Duration,
 
-    /// Files of segments that stay open after they were read; default 2 048, less where the process
-    /// may not have as many: [`Self::open_files`]. 0: as many as it may have.
+    /// Maximum number of segment files that stay open after a read; default 2 048, less if the process
+    /// has a lower limit, see [`Self::open_files`]. 0: as many as that limit allows.
     pub max_open_files: usize,
 
-    /// Most topics; default 100 000. 0: off.
+    /// Maximum number of topics; default 100 000. 0: off.
     pub max_topics: u64,
-    /// Most routers; default 10 000. 0: off.
+    /// Maximum number of routers; default 10 000. 0: off.
     pub max_routers: u64,
-    /// Most watch sessions; default 10 000. 0: off.
+    /// Maximum number of watch sessions; default 10 000. 0: off.
     pub max_watch_sessions: u64,
-    /// Most consumers; default 100 000. 0: off.
+    /// Maximum number of consumers; default 100 000. 0: off.
     pub max_consumers: u64,
-    /// Most transaction writers that are remembered; default 100 000. 0: off.
+    /// Maximum number of remembered transaction writers; default 100 000. 0: off.
     pub max_txn_writers: u64,
-    /// Most of them that one API key has; default 10 000. 0: off.
+    /// Maximum number of remembered writers of one API key; default 10 000. 0: off.
     pub max_txn_writers_per_key: u64,
-    /// How long a transaction writer is idle before it may be forgotten to make room for another;
-    /// default 30 d.
+    /// Idle time after which a transaction writer may be forgotten in favour of a new one; default 30 d.
     pub txn_writer_ttl: Duration,
-    /// Most records per write; default 10 000 000. 0: off.
+    /// Maximum records per write; default 10 000 000. 0: off.
     pub max_batch_records: usize,
-    /// Most payload bytes per write; default 1 GiB. 0: off.
+    /// Maximum payload bytes per write; default 1 GiB. 0: off.
     pub max_batch_bytes: u64,
-    /// Most bytes of `data` and `meta` per record, at most what a frame holds (0: that much);
+    /// Maximum bytes of `data` and `meta` per record, at most what a frame holds (0: that much);
     /// default 16 MiB.
     pub max_record_bytes: usize,
-    /// Most bytes of `meta` per record; default 16 KiB. 0: off.
+    /// Maximum bytes of `meta` per record; default 16 KiB. 0: off.
     pub max_meta_bytes: usize,
-    /// Most bytes of `tag` per record, at most what a frame holds (0: that much); default 256.
+    /// Maximum bytes of `tag` per record, at most what a frame holds (0: that much); default 256.
     pub max_tag_bytes: usize,
-    /// Most bytes of `node` per record, as of `tag`; default 128.
+    /// Maximum bytes of `node` per record, like `tag`; default 128.
     pub max_node_bytes: usize,
-    /// Most live idempotency keys in all; default 1 000 000. 0: off.
+    /// Maximum number of live idempotency keys of all topics; default 1 000 000. 0: off.
     pub max_idempotency_keys: u64,
-    /// Most live payload bytes in all; default 0: off.
+    /// Maximum live payload bytes of all topics; default 0: off.
     pub max_total_bytes: u64,
     /// Bytes of the records of all `ephemeral` topics together; default 256 MiB.
     pub ephemeral_bytes: u64,
     /// Bytes of staged transaction rows; default 1 GiB.
     pub txn_bytes: u64,
-    /// How long staged rows wait for their commit; default 1 h.
+    /// Maximum time that staged rows wait for their commit; default 1 h.
     pub txn_ttl: Duration,
     /// Bytes of resident index above which a checkpoint runs early; writes wait above twice as
     /// much; default 128 MiB.
@@ -189,7 +187,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The number of WAL shards that these settings mean.
+    /// The number of WAL shards by these settings.
     #[must_use]
     pub fn shards(&self) -> u32 {
         match self.wal_shards {
@@ -198,7 +196,7 @@ impl Options {
         }
     }
 
-    /// The number of delivery threads that these settings mean.
+    /// The number of delivery threads by these settings.
     #[must_use]
     pub fn workers(&self) -> usize {
         match self.delivery_workers {
@@ -207,7 +205,7 @@ impl Options {
         }
     }
 
-    /// The size of a shard's largest WAL file that these settings mean.
+    /// The size of a shard's largest WAL file by these settings, bytes.
     #[must_use]
     pub fn largest_wal_file(&self) -> u64 {
         match self.wal_file_max {
@@ -216,30 +214,30 @@ impl Options {
         }
     }
 
-    /// Files of segments that stay open in a process that may have `descriptors`: what was asked
-    /// for, in at most the half that is the engine's. The other half is the application's.
+    /// Maximum number of open segment files in a process with a limit of `descriptors`: the setting, but
+    /// at most the engine's half of the limit. The other half is left to the application.
     #[must_use]
     pub fn open_files(&self, descriptors: Option<u64>) -> usize {
         let rounds = self.unsynced_files(descriptors);
         within(self.max_open_files, self.segment_descriptors(descriptors) - rounds)
     }
 
-    /// Files that a checkpoint keeps open until they are synced.
+    /// Number of files that a checkpoint keeps open until they are synced.
     #[must_use]
     pub(crate) fn unsynced_files(&self, descriptors: Option<u64>) -> usize {
         (self.segment_descriptors(descriptors) / 4).clamp(4, 64)
     }
 
-    /// What the log, the lock and the files that are opened for a moment leave of the engine's half.
+    /// Descriptors of the engine's half that remain without the log, the lock and temporarily open files.
     fn segment_descriptors(&self, descriptors: Option<u64>) -> usize {
         let half = descriptors.map_or(usize::MAX, |n| usize::try_from(n / 2).unwrap_or(usize::MAX));
         half.saturating_sub(16 + 4 * self.shards() as usize).max(6)
     }
 
-    /// The same with bounds of a write that frames can hold; 0 is the widest.
+    /// The settings with limits of a write that a frame can hold; 0 becomes the maximum.
     pub(crate) fn bounded(self) -> Self {
         let part = usize::from(u16::MAX);
-        // Names and attributes, and what a move or a router adds to a record's metadata.
+        // Names, attributes, and the meta that a move or a router adds to a record.
         let payload = MAX_FRAME_LEN as usize - 8 * part;
         Self {
             max_batch_records: within(self.max_batch_records, usize::MAX),

@@ -2,9 +2,9 @@
 
 use super::config::TopicConfig;
 
-/// Half of the recency is gone after this time.
+/// Time in which the recency halves, ms.
 const HALF_LIFE_MS: u64 = 30_000;
-/// Recency is 0 after this time.
+/// Time after which the recency is 0, ms.
 const FORGOTTEN_MS: u64 = 300_000;
 /// The recency of a topic that is being consumed.
 const FRESH: u64 = 500;
@@ -35,7 +35,7 @@ pub(crate) fn recency(elapsed_ms: u64) -> i32 {
     (((FRESH * u64::from(POWERS[k])) >> halves) >> 16) as i32
 }
 
-/// What waiting adds: 100 per second, at most 1000.
+/// The bonus for waiting: 100 per second, at most 1000.
 pub(crate) fn age(waited_ms: u64) -> i32 {
     (waited_ms / 10).min(1000) as i32
 }

@@ -5,16 +5,16 @@ use std::time::Duration;
 use super::api::TopicMatch;
 use super::batch::{ReadBatch, RecordView};
 
-/// A claim: jobs for a worker, for a time.
+/// A claim of jobs by a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
     /// The worker.
     pub node: &'a [u8],
-    /// Most jobs.
+    /// Maximum number of jobs.
     pub max: usize,
-    /// How long the leases last, ms; `None`: the queue's `lease_ms`.
+    /// Duration of the leases, ms; `None`: the queue's `lease_ms`.
     pub lease_ms: Option<u64>,
-    /// How long to wait when nothing is available; at most 30 s.
+    /// Maximum wait if no job is available; at most 30 s.
     pub wait: Duration,
 }
 
@@ -24,16 +24,16 @@ impl Default for Claim<'_> {
     }
 }
 
-/// A lease that a claim gave.
+/// The lease of a claimed job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The job.
     pub seq: u64,
-    /// What fences: the generation of the engine's life and a counter; below 2⁵³.
+    /// The fence: the generation of the engine and a counter; below 2⁵³.
     pub lease_id: u64,
-    /// When it runs out, wall clock, ms.
+    /// When the lease expires, wall clock, ms.
     pub deadline: u64,
-    /// How often the job was given, this time included.
+    /// How often the job was delivered, including this time.
     pub deliveries: u32,
 }
 
@@ -44,9 +44,9 @@ pub struct Claimed {
     pub topic_id: u64,
     pub(crate) leases: Vec<Lease>,
     pub(crate) records: ReadBatch,
-    /// How long the leases last, ms.
+    /// Duration of the leases, ms.
     pub lease_ms: u64,
-    /// Jobs that could be claimed at once when the answer was made.
+    /// Jobs that were ready when the answer was made.
     pub ready: u64,
 }
 
@@ -57,7 +57,7 @@ impl Claimed {
         self.leases.len()
     }
 
-    /// Whether nothing was available.
+    /// Whether no job was available.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.leases.is_empty()
@@ -69,7 +69,7 @@ impl Claimed {
         Some((*self.leases.get(i)?, self.records.get(i)?))
     }
 
-    /// The jobs, in the order they were given.
+    /// The jobs, in the order of the claim.
     pub fn iter(&self) -> impl Iterator<Item = (Lease, RecordView<'_>)> {
         (0..self.len()).filter_map(|i| self.get(i))
     }
@@ -81,14 +81,14 @@ impl Claimed {
     }
 }
 
-/// Which leases an ack, nack or extend means.
+/// The leases that an ack, nack or extend names.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Held<'a> {
     /// The worker that claimed them.
     pub node: &'a [u8],
     /// The jobs.
     pub seqs: &'a [u64],
-    /// Their lease ids, one per job: a stale one is skipped even if the node is the same.
+    /// Their lease ids, one per job. A job with a stale id is skipped, even for the same node.
     pub lease_ids: Option<&'a [u64]>,
 }
 
@@ -97,18 +97,18 @@ pub struct Held<'a> {
 pub struct Settled {
     /// The jobs that were acked, released or extended.
     pub done: Vec<u64>,
-    /// The others: not held by this node, or under a stale id.
+    /// The other jobs: not leased by this node, or under a stale id.
     pub skipped: Vec<u64>,
-    /// When the extended leases run out, wall clock, ms.
+    /// When the extended leases expire, wall clock, ms.
     pub deadline: Option<u64>,
-    /// Counts afterwards.
+    /// The queue's counts afterwards.
     pub queue: QueueState,
 }
 
-/// How many jobs of a queue are in which state.
+/// Number of jobs of a queue by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueState {
-    /// Could be claimed at once.
+    /// Jobs that a claim can get now.
     pub ready: u64,
     /// Leased.
     pub in_flight: u64,
@@ -125,7 +125,7 @@ pub struct QueueState {
 /// A state of jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState {
-    /// Could be claimed at once.
+    /// A claim can get the job now.
     Ready,
     /// Leased.
     Leased,
@@ -213,7 +213,7 @@ pub struct Redrive {
     pub matching: Option<TopicMatch>,
     /// Only these.
     pub seqs: Option<Vec<u64>>,
-    /// At most so many.
+    /// Maximum number of jobs.
     pub limit: Option<usize>,
     /// Only count.
     pub dry_run: bool,

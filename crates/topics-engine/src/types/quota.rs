@@ -1,4 +1,4 @@
-//! Bounded resources: what is taken releases itself when it is dropped.
+//! Bounded resources: a charge releases its part when it is dropped.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl Quota {
         Arc::new(Self { limit, max, used: AtomicU64::new(0) })
     }
 
-    /// Takes `n`, or refuses.
+    /// Charges `n`, or refuses if that exceeds the limit.
     pub(crate) fn take(self: &Arc<Self>, n: u64) -> Result<Charge> {
         let took = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             let after = used.saturating_add(n);
@@ -34,19 +34,19 @@ impl Quota {
         }
     }
 
-    /// Takes `n` even over the limit.
+    /// Charges `n`, even over the limit.
     pub(crate) fn force(self: &Arc<Self>, n: u64) -> Charge {
         self.used.fetch_add(n, Ordering::Relaxed);
         Charge { quota: self.clone(), n }
     }
 
-    /// What is taken now.
+    /// The amount that is charged now.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 }
 
-/// A part of a [`Quota`], given back when dropped.
+/// A part of a [`Quota`]; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Charge {
     quota: Arc<Quota>,
@@ -54,7 +54,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Takes more, or refuses.
+    /// Charges more, or refuses if that exceeds the limit.
     pub(crate) fn grow(&mut self, n: u64) -> Result<()> {
         let mut more = self.quota.take(n)?;
         more.n = 0;
@@ -62,13 +62,13 @@ impl Charge {
         Ok(())
     }
 
-    /// Takes more even over the limit.
+    /// Charges more, even over the limit.
     pub(crate) fn force(&mut self, n: u64) {
         self.quota.used.fetch_add(n, Ordering::Relaxed);
         self.n += n;
     }
 
-    /// Gives a part back early.
+    /// Releases a part before the drop.
     pub(crate) fn shrink(&mut self, n: u64) {
         let n = n.min(self.n);
         self.n -= n;

@@ -1,5 +1,5 @@
-//! A write by its topic's name: the topic is found or created, the write prepared → decided and staged
-//! under the append lock → awaited.
+//! A write by topic name: find or create the topic → prepare → decide and stage under the append lock →
+//! wait.
 //!
 //! The blocking and the asynchronous call share every stage; they differ in how they wait.
 
@@ -22,27 +22,27 @@ use crate::types::api::{Append, Appended, Completion};
 use crate::types::config::TopicConfig;
 use crate::types::error::{Error, Result};
 
-/// How far one attempt came.
+/// The result of one attempt to write.
 enum Attempt {
     Decided(Arc<Topic>, Decided),
     /// Another verb has the topic exclusively.
     Exclusive(Arc<Topic>),
-    /// The topic is gone: look the name up again.
+    /// The topic was deleted: the next attempt looks its name up again.
     Gone,
     /// A topic id must be reserved first.
     Id(Ticket),
-    /// The head that was expected is what readers see, and a write is on its way: whether it
-    /// becomes the head is known when this ticket has reached this level.
+    /// Readers see the expected head, but a staged write would raise it. Whether it does is known when
+    /// this ticket has reached this level.
     Contended(Ticket, Level),
 }
 
-/// Appends and waits for the class.
+/// Appends, and waits until the write has reached its class.
 pub(crate) fn append(core: &Arc<Store>, topic: &str, req: &Append<'_>) -> Result<Appended> {
     let began = core.time.mono_ns();
     perform(core, Prepared::new(&core.options, topic, req, core.time.steady(), began)?)
 }
 
-/// The same with a write that is prepared.
+/// Appends a prepared write, and waits until it has reached its class.
 pub(crate) fn perform(core: &Arc<Store>, mut p: Prepared) -> Result<Appended> {
     let wait = if p.patient { Wait::Patient } else { Wait::Bounded };
     loop {
@@ -53,7 +53,7 @@ pub(crate) fn perform(core: &Arc<Store>, mut p: Prepared) -> Result<Appended> {
                 core.wait(ticket, Level::Synced)?;
                 core.ids.on_synced(ticket);
             }
-            // If it fails, the head is what was expected, or the next attempt fails too.
+            // If that write fails, the expected head is right again, or the next attempt fails too.
             Attempt::Contended(ticket, level) => drop(core.wait(ticket, level)),
             Attempt::Decided(topic, d) => {
                 start_sync(core, &topic, &d);
@@ -68,8 +68,8 @@ pub(crate) fn perform(core: &Arc<Store>, mut p: Prepared) -> Result<Appended> {
     }
 }
 
-/// Decides and stages; `done` is called when the class is reached. Never blocks, never syncs. Says
-/// whether the class is reached by a group that is led, without a sync.
+/// Decides and stages a write; `done` is called when it has reached its class. Never blocks, never
+/// syncs. Returns whether leading a group suffices for that, without a sync.
 pub(crate) fn append_async(
     core: &Arc<Store>,
     topic: &str,
@@ -86,11 +86,11 @@ pub(crate) fn append_async(
     }
 }
 
-/// Goes on with an asynchronous write, from the beginning or where it was parked.
+/// Attempts an asynchronous write until it is staged or parked.
 pub(crate) fn submit(core: &Arc<Store>, mut p: Prepared, mut done: Completion<Appended>) -> bool {
     loop {
         let next = attempt(core, &mut p, Wait::No).and_then(|next| {
-            // A write that waits has given its staging room back.
+            // A write that waits has released its staging permit.
             let waits =
                 matches!(next, Attempt::Exclusive(_) | Attempt::Id(_) | Attempt::Contended(..));
             let charge = waits.then(|| core.charge_wait(p.staging_bytes())).transpose()?;
@@ -158,7 +158,7 @@ pub(crate) fn submit(core: &Arc<Store>, mut p: Prepared, mut done: Completion<Ap
     }
 }
 
-/// A reservation that went with the write is synced at once, so that no write has to wait for it.
+/// Starts the sync of a reservation that the write logged, so that no later write waits for it.
 fn start_sync(core: &Arc<Store>, topic: &Arc<Topic>, d: &Decided) {
     let Some(ticket) = d.ticket.filter(|_| d.renewed) else { return };
     let (topic, to) = (topic.clone(), d.reserved);
@@ -170,7 +170,7 @@ fn start_sync(core: &Arc<Store>, topic: &Arc<Topic>, d: &Decided) {
     core.wal.notify(ticket, Level::Synced, Box::new(done));
 }
 
-/// The class is reached.
+/// The answer to a write that has reached its class.
 fn answer(core: &Store, topic: &Topic, d: Decided, began: u64, staged: u64) -> Appended {
     let now = core.time.mono_ns();
     let mut a = d.answer;
@@ -186,7 +186,7 @@ fn answer(core: &Store, topic: &Topic, d: Decided, began: u64, staged: u64) -> A
     a
 }
 
-/// One attempt: finds the topic, takes room, decides.
+/// One attempt: finds the topic, takes a permit, decides.
 fn attempt(core: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> {
     core.check_open()?;
     let topic = match core.named(&p.topic)? {
@@ -203,7 +203,7 @@ fn attempt(core: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> {
     topic.check_sound()?;
     p.throttled_ns += check_load(core, p.bytes, wait)?;
     retention::expire_before_write(core, &topic, wait)?;
-    // Under full pressure waiting for room only makes the queue longer.
+    // Under full pressure a wait for a permit only makes the queue longer.
     let refuse = wait == Wait::Bounded && core.pressure.is_full();
     let wait = if refuse { Wait::No } else { wait };
     loop {
@@ -217,7 +217,7 @@ fn attempt(core: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> {
         let decided = Decision { core, topic: &topic, p }.run(&mut a);
         let unlogged = !a.logged;
         if unlogged {
-            // The write that was to create the topic was refused: there is none.
+            // The write that was to create the topic was refused, so the topic does not exist.
             a.closed = true;
         }
         drop(a);
@@ -232,7 +232,8 @@ fn attempt(core: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> {
     }
 }
 
-/// A topic that is not logged yet; `Err`: an id must be reserved first.
+/// A topic of this name that is not logged yet. The inner `Err`: an id must be reserved first, which
+/// this ticket's sync does.
 pub(crate) fn make(
     core: &Arc<Store>,
     name: &Arc<str>,
@@ -253,7 +254,8 @@ pub(crate) fn make(
     Ok(Ok(topic))
 }
 
-/// Writes copies; `done` is called when the destination's class is reached. Never blocks.
+/// Appends copies of a router; `done` is called when they have reached the destination's class. Never
+/// blocks.
 pub(crate) fn forward(
     core: &Arc<Store>,
     dest: &Topic,

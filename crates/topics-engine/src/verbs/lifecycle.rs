@@ -1,4 +1,4 @@
-//! Creating and deleting a topic by its name.
+//! Creates and deletes a topic by name.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::types::config::{ConfigPatch, TopicConfig};
 use crate::types::error::{Error, Result};
 use crate::types::name;
 
-/// Creates a topic, or updates the named fields of one that is there.
+/// Creates a topic, or updates the named fields of an existing one.
 pub(crate) fn create(core: &Arc<Store>, topic: &str, patch: &ConfigPatch) -> Result<CreatedTopic> {
     name::check(topic)?;
     let patch = patch.checked(topic)?;
@@ -32,7 +32,7 @@ pub(crate) fn create(core: &Arc<Store>, topic: &str, patch: &ConfigPatch) -> Res
             },
         };
         topic.check_sound()?;
-        // Jobs that have expired are dead letters as the config of before says, if they can be.
+        // Jobs that have expired become dead letters by the old config, before it changes.
         let has_dead_letter = topic.state.read().config.dead_letter.is_some();
         if has_dead_letter && let Err(e) = retention::expire(core, &topic) {
             log::warn!("topic {name:?}: what has expired goes without a dead letter: {e}");
@@ -58,8 +58,8 @@ pub(crate) fn create(core: &Arc<Store>, topic: &str, patch: &ConfigPatch) -> Res
     }
 }
 
-/// Deletes a topic. `before` makes durable what the deletion must not overtake, and names the routers
-/// that go with the topic.
+/// Deletes a topic. `before` makes durable what the deletion depends on, and returns the names of the
+/// routers that are deleted with the topic.
 pub(crate) fn delete(
     core: &Arc<Store>,
     name: &str,

@@ -1,4 +1,4 @@
-//! What the engine as a whole takes.
+//! Limits of the engine as a whole.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use crate::checkpoint::{Store, round};
 use crate::ctx::Wait;
 use crate::types::error::{Error, Result};
 
-/// Refuses a write that the engine as a whole has no room for. A caller that may wait makes
-/// some first; for how long, in ns.
+/// Refuses a write above the limits of the engine. A caller that may wait runs a checkpoint first.
+/// Returns the time that this took, ns.
 pub(crate) fn check_load(core: &Arc<Store>, bytes: u64, wait: Wait) -> Result<u64> {
     core.check_writable()?;
     let o = &core.options;

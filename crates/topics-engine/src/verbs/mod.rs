@@ -1,11 +1,11 @@
-//! What is asked of a topic by its name: the topic is found, or created, and may be another one by the
-//! time that a verb comes to it.
+//! Verbs on topics by name: each finds or creates the topic, and tries again if it was deleted or
+//! replaced meanwhile.
 //!
-//! | part | does |
+//! | module | does |
 //! |---|---|
 //! | `append` | writes, blocking and asynchronous |
 //! | `lifecycle` | creates, updates, deletes |
-//! | `load` | refuses what the engine as a whole has no room for |
+//! | `load` | refuses writes above the limits of the engine |
 
 pub(crate) mod append;
 pub(crate) mod lifecycle;

@@ -133,13 +133,17 @@ pub fn throttled(retry_after_ms: u64) -> Failure {
     Failure::from(Error::Throttled { limit: "delivery", max: 0, retry_after_ms })
 }
 
-/// The `i`-th job of a claim.
-#[must_use]
-pub fn job(topic: &str, c: &Claimed, i: usize) -> Vec<u8> {
-    let mut o = Object::new(256);
+/// Appends the event of the `i`-th job of a claim. Its id is the job's seq.
+pub fn push_job_event(out: &mut Vec<u8>, topic: &str, c: &Claimed, i: usize) {
+    let Some((lease, _)) = c.get(i) else { return };
+    let mut job = Vec::with_capacity(256);
+    crate::queue::push_job(&mut job, c, i);
+    let mut o = Object::reopen(job);
     o.name("topic", topic);
-    crate::queue::push_job(o.key("job"), c, i);
-    o.finish()
+    out.extend_from_slice(b"id: ");
+    push_u64(out, lease.seq);
+    out.push(b'\n');
+    out.extend_from_slice(&event("job", &o.finish()));
 }
 
 #[cfg(test)]

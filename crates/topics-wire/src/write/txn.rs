@@ -11,6 +11,7 @@ use super::{Record, Table, Write, body_key, check_record, check_size, records};
 use crate::error::Failure;
 use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{KEY_BYTES, Limits};
+use crate::queue::lease_ids;
 
 /// Rows of one topic.
 #[derive(Debug, Default)]
@@ -41,6 +42,7 @@ pub struct Txn<'a> {
     writer: Option<Cow<'a, str>>,
     epoch: Option<u64>,
     key: Cow<'a, [u8]>,
+    query: Cow<'a, str>,
 }
 
 /// The kind of body.
@@ -55,7 +57,7 @@ impl Request {
     fn fields(self) -> Fields {
         let own = Fields::of(match self {
             Self::Stage => &["appends"],
-            Self::Commit => &["epoch", "stages"],
+            Self::Commit => &["epoch", "stages", "query"],
             Self::Transact => &["appends", "idempotency_key", "writer", "epoch"],
         });
         match self {
@@ -115,7 +117,7 @@ pub fn stage_table<'a>(
     }
 }
 
-/// `{epoch, stages: [{id, parts, records?}], expect_heads?, commits?, acks?}`.
+/// `{epoch, stages: [{id, parts, records?}], query?, expect_heads?, commits?, acks?}`.
 pub fn commit<'a>(body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
     let t = parse(Request::Commit, body, limits)?;
     if t.epoch.is_none() { Err(FieldPath::field("epoch").invalid("is missing")) } else { Ok(t) }
@@ -149,6 +151,7 @@ fn parse<'a>(kind: Request, body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, 
             "expect_heads" => heads(s, &mut t.heads)?,
             "epoch" => t.epoch = Some(s.u64(FieldPath::field("epoch"))?),
             "writer" => t.writer = Some(s.text(FieldPath::field("writer"))?),
+            "query" => t.query = s.text(FieldPath::field("query"))?,
             "idempotency_key" => t.key = body_key(s)?,
             _ => s.skip()?,
         }
@@ -267,7 +270,10 @@ fn ack<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<Ack<'a>, Failure> {
             "queue" => a.queue = s.text(path.at("queue"))?,
             "node" => a.node = s.text(path.at("node"))?,
             "seqs" => a.seqs = numbers(s, path.at("seqs"))?,
-            "lease_ids" => a.lease_ids = Some(numbers(s, path.at("lease_ids"))?),
+            "lease_ids" => {
+                let ids = lease_ids(s, path.at("lease_ids"))?;
+                a.lease_ids = Some(ids).filter(|ids| !ids.is_empty());
+            }
             _ => s.skip()?,
         }
         Ok(())
@@ -351,7 +357,10 @@ impl Txn<'_> {
             .map(|(stage, parts, records)| TxnStage { stage, parts: *parts, records: *records })
             .collect();
         let epoch = self.epoch.unwrap_or(0);
-        self.with_work(|work| run(&CommitRequest { epoch, stages: &stages, work, owner: "" }))
+        self.with_work(|work| {
+            let query = &*self.query;
+            run(&CommitRequest { epoch, stages: &stages, work, query, owner: "" })
+        })
     }
 
     /// Calls `run` with the transaction as an engine request.
@@ -377,7 +386,7 @@ mod tests {
             "records":[{"data":1,"tag":"t"},{"data_b64":"AAE="}]},
             {"records":[{"data":"x"}],"topic":"b"}],
             "commits":[{"topic":"in","consumer":"c","seq":7}],"expect_heads":{"z":0},
-            "acks":[{"queue":"q","node":"w","seqs":[1,2],"lease_ids":[8,9]}],
+            "acks":[{"queue":"q","node":"w","seqs":[1,2],"lease_ids":[8,"9"]}],
             "writer":"w","epoch":12,"idempotency_key":"k"}"#;
         let t = transact(body, b"header", &limits()).unwrap();
         assert_eq!(t.topics().collect::<Vec<_>>(), ["a", "b", "a", "z", "in", "q"]);

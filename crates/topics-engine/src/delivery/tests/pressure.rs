@@ -58,11 +58,11 @@ fn a_topic_that_was_just_served_rests_and_its_next_frame_holds_more() {
     w.engine().tick().unwrap();
     let Event::Records(frame) = watch.try_next().unwrap().unwrap() else { panic!() };
     assert_eq!(frame.batch().len(), 10, "one frame for ten writes");
-    // Nobody is late for the rest: it makes no pressure of its own.
+    // Coalescing does not count as latency, so it makes no pressure.
     let m = w.engine().metrics();
     assert!(m.scheduling.sum_ns < 1_000_000, "{:?}", m.scheduling);
     assert!(m.delivery.sum_ns >= 20_000_000, "{:?}", m.delivery);
-    // With the pressure gone a rest ends at once.
+    // Without pressure, coalescing ends immediately.
     w.say("t", "x");
     w.say("t", "y");
     drain(&mut watch);
@@ -101,7 +101,7 @@ fn under_strain_the_lowest_band_pauses_and_its_watchers_are_told() {
     w.engine().tick().unwrap();
     assert_eq!(drain(&mut low), [record("low", 1, "1")], "it has aged out of the band");
     assert_eq!(drain(&mut plain), [record("low", 1, "1")]);
-    // It pauses again, is told again, and goes on as soon as the strain is over.
+    // The topic pauses again, its watchers are notified again, and it is served after the strain.
     w.say("low", "2");
     say(&w, strain());
     assert_eq!(drain(&mut low), [Paced("low".into(), 5000)]);
@@ -207,7 +207,7 @@ fn a_write_says_for_how_long_its_sync_was_held_back() {
             std::thread::yield_now();
         }
         w.clock.advance_ms(7);
-        // Whoever needs a sync at once ends it.
+        // A caller that needs a sync immediately ends the delay.
         w.engine().sync().unwrap();
     });
     for _ in 0..3 {

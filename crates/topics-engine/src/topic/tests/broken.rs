@@ -1,5 +1,5 @@
 //! A topic that is closed because memory may not be what its log says refuses every verb that
-//! shows something of it or decides on it. Who waits for its head is woken, to be refused by the read.
+//! shows something of it or decides on it. A waiter for its head is woken, and its read is refused.
 
 use std::sync::Mutex;
 use std::time::Duration;

@@ -36,7 +36,7 @@ fn seconds(w: &World) {
 
 type End = fn(&mut World);
 
-/// Goes on in the same process, reopens, is killed, or loses power.
+/// Continues in the same process, reopens, is killed, or loses power.
 const ENDS: [(&str, End); 4] = [
     ("none", |_| {}),
     ("reopen", World::reopen),

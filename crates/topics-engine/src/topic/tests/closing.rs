@@ -24,7 +24,7 @@ fn a_close_without_space_closes_and_says_so() {
             acked = a.last_seq;
         }
         w.fs.set_free_space(Some(0));
-        // What frees space goes on until the log has no byte left.
+        // Batches that free space are accepted until the log has no byte left.
         let mut deleted = 0;
         let before = |seq| DeleteRequest { before_seq: Some(seq), matching: None };
         while w.engine().delete("t", &before(deleted + 2)).is_ok() && deleted < 1_990 {
@@ -120,7 +120,7 @@ fn asynchronous_writes_that_wait_are_under_a_quota() {
     assert_eq!(*got.lock(), 0);
 }
 
-/// What is staged refers to the log, and its callback to the engine.
+/// A staged batch refers to the log, and its callback to the engine.
 #[test]
 fn an_engine_that_is_dropped_with_writes_on_their_way_ends() {
     for (background, class) in [

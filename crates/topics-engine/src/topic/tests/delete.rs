@@ -1,4 +1,4 @@
-//! Deleting records: what goes, what is said, what it costs.
+//! Deletes: the removed records, the answers, the reads that they need.
 
 use super::*;
 use crate::topic::state::queue::Why;

@@ -88,7 +88,7 @@ fn i1_nothing_stays_off_after_a_shortage() {
     let mut n = 300;
     for round in 0..3 {
         let before = checkpoints(&w);
-        // Somebody takes them all, and what the engine keeps open goes to them too.
+        // The application takes all descriptors, including those that the engine kept open.
         w.fs.set_fd_limit(Some(0));
         let mut refused = 0;
         let mut written = 0;
@@ -138,7 +138,7 @@ fn a_round_that_found_none_is_followed_by_another_soon() {
     assert_eq!(w.engine().metrics().checkpoints, 1);
 }
 
-/// Has the workers run for some seconds; the seqs that a watcher is told meanwhile.
+/// Lets the workers run for some seconds. Returns the seqs that a watcher gets meanwhile.
 fn work(w: &World, watch: &mut Watch) -> Vec<u64> {
     let mut seen = Vec::new();
     for _ in 0..20 {

@@ -57,7 +57,7 @@ fn nothing_is_acked_after_the_lock_is_lost() {
             }
             let e = w.engine().checkpoint().unwrap_err();
             assert!(matches!(e, Error::StorageUnavailable { reason: "lock_lost", .. }), "{e}");
-            // Reads go on, and what is found after it holds everything that was acked before.
+            // Reads still work, and a later open finds every record that was acked before.
             assert!(w.engine().state("t", false).unwrap().head_seq >= 1);
             w.engine().close().unwrap_err();
             w.open();

@@ -1,5 +1,5 @@
 //! Segment files that are missing, cut, emptied or another's: `strict` refuses and says what to run,
-//! `salvage` and a repair give up what is lost as gaps `corrupt`, and nothing else.
+//! `salvage` and a repair declare lost records as gaps `corrupt`, and no other records.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ fn on(image: &DiskImage) -> World {
     w
 }
 
-/// Seq → payload of every topic, and what is lost.
+/// Seq → payload of every topic, and its gaps.
 type Content = BTreeMap<String, (BTreeMap<u64, Vec<u8>>, Vec<(u64, u64)>)>;
 
 fn content(w: &World) -> Content {
@@ -72,7 +72,8 @@ fn problems(w: &World) -> Vec<crate::engine::verify::Problem> {
     verify(&w.env(), Path::new(DIR), quiet).unwrap().problems
 }
 
-/// What is served is what was, or in a gap; every topic goes on above it. How many records are lost.
+/// Checks that each record is served unchanged or in a gap, and that every topic accepts writes above
+/// it. Returns how many records are lost.
 fn judge(w: &World, whole: &Content, what: &str) -> usize {
     let now = content(w);
     let mut gone = 0;

@@ -4,7 +4,6 @@
 #![allow(clippy::type_complexity)]
 
 mod append;
-mod asleep;
 mod broken;
 mod classes;
 mod clock;
@@ -26,6 +25,7 @@ mod salvage;
 mod same_boot;
 mod shared_fate;
 mod space;
+mod unloaded;
 mod verify;
 
 use std::path::Path;

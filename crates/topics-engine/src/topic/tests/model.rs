@@ -259,7 +259,7 @@ impl Run {
         }
     }
 
-    /// After a restart: what is not there any more became a gap.
+    /// Checks after a restart that every missing record is in a gap.
     fn restarted(&mut self) {
         let s = self.w.state("t");
         let now = self.now();

@@ -11,7 +11,7 @@ use crate::RecoveryProgress;
 use crate::types::config::TopicType;
 use crate::types::queue::Claim;
 
-/// A clock that stops whoever looks at it, once, in the middle of a replay.
+/// A clock that stops its reader once, in the middle of a replay.
 #[derive(Debug)]
 struct Stopped {
     clock: Arc<SimClock>,

@@ -138,7 +138,7 @@ fn append_of<'a>(records: &'a [NewRecord<'a>]) -> Append<'a> {
     Append { records, ..Append::default() }
 }
 
-/// A commit that is not told keeps nobody waiting: neither its writer nor a close.
+/// A batch whose commit is not called blocks neither its writer nor a close.
 #[test]
 fn a_commit_that_is_lost_ends_with_the_shard() {
     for background in [false, true] {

@@ -9,7 +9,7 @@ fn data_files(w: &World) -> (usize, usize) {
     (data.len(), data.iter().map(|(_, b)| b.len()).sum())
 }
 
-/// Enough rounds that no kept snapshot names what is no longer used.
+/// Runs enough checkpoints that no kept snapshot names unused files.
 fn checkpoint_often(w: &World) {
     for _ in 0..4 {
         w.clock.advance_ms(6_000);

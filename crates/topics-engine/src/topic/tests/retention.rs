@@ -312,7 +312,7 @@ fn idle_reservations_are_lowered() {
 
 #[test]
 fn an_eviction_through_several_segments_record_by_record_ends() {
-    // Two segments of five records; what is staged has counted part of each off already, so that an
+    // Two segments of five records; staged evictions have counted off part of each already, so that an
     // eviction needs the sizes of the records of both.
     let w = World::new();
     w.create("t", ConfigPatch { cap_records: Some(10), ..ConfigPatch::default() });

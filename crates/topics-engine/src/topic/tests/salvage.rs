@@ -28,7 +28,7 @@ fn flip(image: &mut DiskImage, path: &str, data: &[u8]) {
     image.put(&name, &bytes);
 }
 
-/// Opens with `salvage` what is left of a disk.
+/// Opens the rest of a disk with `salvage`.
 fn salvage(w: &mut World, image: &DiskImage) {
     w.engine = None;
     w.fs = Arc::new(SimFs::from_image(image));

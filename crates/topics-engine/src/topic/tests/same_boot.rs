@@ -16,7 +16,7 @@ fn acked() -> World {
     w
 }
 
-/// The gaps that readers are told of, by first seq.
+/// The gaps that readers get, by first seq.
 fn reported(w: &World) -> Vec<(u64, &'static str)> {
     w.scan("t", 0).1.into_iter().map(|(from, _, reason)| (from, reason)).collect()
 }
@@ -84,8 +84,8 @@ fn a_reader_that_changes_nothing_leaves_the_error_to_the_next_open() {
     assert!(w.put("t", &["f"]).first_seq > 5 && reported(&w) == [(3, CRASH)]);
 }
 
-/// A gap that the next open does not make would hide the records that get its seqs from a reader who
-/// goes on behind it.
+/// If a later open did not make the gap again, a reader that has passed it would miss the records that
+/// get its seqs.
 #[test]
 fn i4_a_reader_that_changes_nothing_makes_no_gap_of_a_kill() {
     let mut w = acked();

@@ -1,4 +1,4 @@
-//! A batch that fails takes every later batch of its topic with it, whoever staged them.
+//! A failed batch fails every later batch of its topic, whichever verb staged them.
 
 use std::sync::Mutex;
 
@@ -71,7 +71,7 @@ fn i1_small_writes_behind_a_big_one_that_does_not_fit_fail_with_it() {
         // Another topic is no part of it.
         let other = submit(&w, "u", &["u1"]);
         w.engine().drive();
-        // What is shown when it is staged is acked then.
+        // A record that is shown when it is staged is acked then.
         let want = if c == Durability::Memory { [Ok(2), Ok(3), Ok(4)] } else { [FULL; 3] };
         assert_eq!(answers(&calls), want, "{c:?}");
         assert_eq!(answers(&[other]), [Ok(1)], "{c:?}");
@@ -158,7 +158,7 @@ fn i1_a_delete_behind_an_append_that_fails_deletes_nothing_later() {
         assert!(matches!(refused, Error::StorageUnavailable { reason: "no_space", .. }));
         assert_eq!(answers(&[call]), [FULL]);
         assert_eq!(w.seqs("t"), [1, 2]);
-        // Its failure was told: the same delete goes on while the disk is full.
+        // The failure was reported; the same delete succeeds while the disk is full.
         assert_eq!(w.delete("t", Some(2), None), 1, "{c:?}");
         heal(&w);
         assert_eq!(w.put("t", &["3", "4"]).first_seq, 3);

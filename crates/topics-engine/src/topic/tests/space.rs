@@ -1,4 +1,4 @@
-//! A disk that fills up: what is deleted on it gives space back, and writes go on.
+//! A disk that fills up: deletes free space, and writes succeed again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -111,7 +111,7 @@ fn a_full_disk_is_closed_cleanly() {
     assert_eq!(w.state("disk").head_seq, *acked.keys().next_back().unwrap());
 }
 
-/// Writes records of two tags, `keep` one in `nth`, until the disk refuses; what is live by then.
+/// Writes records of two tags, one in `nth` with `keep`, until the disk refuses. Returns the live ones.
 fn fill_tagged(w: &World, topic: &str, nth: u64, turn: bool) -> BTreeMap<u64, String> {
     let mut acked = BTreeMap::new();
     for n in 0..20_000_u64 {

@@ -11,7 +11,7 @@ fn check(w: &World) -> crate::engine::verify::Report {
     verify(&w.env(), Path::new(DIR), &mut |_| {}).unwrap()
 }
 
-/// Mounts an image that nobody has open.
+/// Mounts an image that no engine has open.
 fn mount(w: &mut World, image: &DiskImage) {
     w.fs = Arc::new(SimFs::from_image(image));
 }
@@ -130,7 +130,7 @@ fn a_repair_says_first_what_it_gives_up_and_keeps_the_bytes() {
     assert!(kept.iter().any(|(_, b)| b.windows(5).any(|x| x == b"ue 05")), "{done:?}");
     assert_eq!(check(&w).problems, []);
 
-    // The plan named exactly what is gone.
+    // The plan named exactly the records that are missing.
     w.open();
     let batch = w.read("f", 0);
     let mut seqs: Vec<u64> = batch.iter().map(|r| r.seq).collect();

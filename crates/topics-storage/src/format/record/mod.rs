@@ -55,7 +55,7 @@ pub trait Body: Encode + Decode<()> {
         if f.kind != Self::KIND {
             return Err(corrupt(format!("found a {:?} frame", f.kind)));
         }
-        if !(1..=Self::VERSION).contains(version) {
+        if ![1, Self::VERSION].contains(version) {
             return Err(StorageError::Version {
                 what: what(),
                 found: u32::from(*version),

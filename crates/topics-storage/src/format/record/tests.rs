@@ -47,6 +47,7 @@ fn every_family_round_trips() {
     for (owner, forgets) in [("", false), ("key", false), ("", true)] {
         let (writer, owner) = ("w".into(), owner.into());
         round_trip(&TxnDone {
+            query: String::new(),
             writer,
             epoch: 4,
             topics: vec![(1, "t".into(), 2, 9)],
@@ -72,6 +73,7 @@ fn every_family_round_trips() {
         commits: vec![(1, "c".into(), 9)],
         acks: vec![(2, vec![1, 2])],
         owner: "key".into(),
+        query: "q".into(),
     });
 }
 

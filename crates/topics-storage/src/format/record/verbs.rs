@@ -153,12 +153,14 @@ pub struct TxnCommit {
     pub acks: Vec<(u64, Vec<u64>)>,
     /// The API key that commits; empty: none, as in version 1.
     pub owner: String,
+    /// The query that commits; empty: none, as in version 1.
+    pub query: String,
 }
 
 impl Body for TxnCommit {
     const KIND: FrameType = FrameType::TxnCommit;
-    const VERSION: u8 = 2;
-    const SINCE_1: usize = 1;
+    const VERSION: u8 = 3;
+    const SINCE_1: usize = 2;
 }
 
 /// A transaction's part in one topic. The frame's seq is that of the first row, 0 without rows.
@@ -187,10 +189,12 @@ pub struct TxnDone {
     pub owner: String,
     /// The writer is forgotten, and nothing else; not in version 1.
     pub forgets: bool,
+    /// The query that committed; empty: none, as in version 1.
+    pub query: String,
 }
 
 impl Body for TxnDone {
     const KIND: FrameType = FrameType::TxnDone;
-    const VERSION: u8 = 2;
-    const SINCE_1: usize = 2;
+    const VERSION: u8 = 3;
+    const SINCE_1: usize = 3;
 }

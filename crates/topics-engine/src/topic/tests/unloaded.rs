@@ -1,4 +1,4 @@
-//! Topics that nobody touched since a clean close.
+//! Unloaded topics: no call has used them since a clean close.
 
 use topics_env::sim::DiskImage;
 
@@ -7,7 +7,7 @@ use crate::types::api::TopicSummary;
 use crate::types::error::Error;
 
 /// Six topics that do nothing by themselves, and some that do; closed and open again.
-fn slept() -> (World, Vec<TopicSummary>) {
+fn with_unloaded() -> (World, Vec<TopicSummary>) {
     let mut w = World::new();
     for i in 0..6 {
         // Some end in a sealed segment, some in an active one.
@@ -25,25 +25,25 @@ fn slept() -> (World, Vec<TopicSummary>) {
     (w, before)
 }
 
-fn awake(w: &World) -> usize {
+fn loaded_topics(w: &World) -> usize {
     w.engine().core().table.loaded.len()
 }
 
 #[test]
-fn only_what_is_asked_for_wakes() {
-    let (mut w, before) = slept();
+fn only_named_topics_are_loaded() {
+    let (mut w, before) = with_unloaded();
     let all = before.len();
-    assert_eq!((awake(&w), w.engine().core().topics()), (3, all));
+    assert_eq!((loaded_topics(&w), w.engine().core().topics()), (3, all));
     assert_eq!(w.engine().list("", None, 100), before);
     assert_eq!(w.engine().metrics().topics, all as u64);
     assert_eq!(w.engine().metrics().live_bytes, before.iter().map(|t| t.bytes).sum::<u64>());
     w.engine().tick().unwrap();
-    assert_eq!(awake(&w), 3, "a look at the list, and a sweep, wake nobody");
+    assert_eq!(loaded_topics(&w), 3, "a list and a sweep load no topic");
     assert_eq!(w.seqs("t1"), [1, 2, 3, 4, 5]);
     assert_eq!(w.put("t4", &["y"]).first_seq, 6);
-    assert_eq!(awake(&w), 5);
+    assert_eq!(loaded_topics(&w), 5);
     assert_eq!(w.engine().metrics().topics, all as u64);
-    // Those asleep are in every snapshot, whoever wakes between them, and after a kill too.
+    // Unloaded topics are in every snapshot, also after others were loaded and after a kill.
     for round in 0..4 {
         w.checkpoint();
         if round == 2 {
@@ -70,8 +70,8 @@ fn only_what_is_asked_for_wakes() {
 }
 
 #[test]
-fn a_list_of_sleepers_and_others_is_in_order_and_whole() {
-    let (w, _) = slept();
+fn a_list_of_loaded_and_unloaded_topics_is_in_order_and_complete() {
+    let (w, _) = with_unloaded();
     w.put("t3", &["y"]);
     w.put("t35", &["y"]);
     w.put("a", &["y"]);
@@ -97,8 +97,8 @@ fn a_list_of_sleepers_and_others_is_in_order_and_whole() {
 }
 
 #[test]
-fn what_wakes_and_goes_does_not_come_back() {
-    let (mut w, _) = slept();
+fn a_topic_that_was_loaded_and_deleted_does_not_come_back() {
+    let (mut w, _) = with_unloaded();
     let old = w.state("t1").topic_id;
     assert!(w.engine().delete_topic("t1", false).unwrap().deleted);
     assert!(w.engine().delete_topic("t5", false).unwrap().deleted);
@@ -130,7 +130,7 @@ fn mount(w: &mut World, image: &DiskImage) -> Result<()> {
 /// error that an open after a kill has.
 #[test]
 fn i9_what_is_missing_is_found_at_the_first_touch() {
-    let (mut w, before) = slept();
+    let (mut w, before) = with_unloaded();
     let id = |w: &World, name: &str| w.state(name).topic_id;
     let places = [data_of(&w, id(&w, "t1")), data_of(&w, id(&w, "ttl"))];
     w.put("t0", &["y"]);
@@ -161,7 +161,7 @@ fn i9_what_is_missing_is_found_at_the_first_touch() {
             named(w.engine().delete_topic(name, false).map(drop).unwrap_err());
             let found = w.engine().verify().unwrap().problems;
             assert!(found.iter().any(|p| place.ends_with(&p.file)), "{found:?}");
-            // Everything else goes on, and keeps what is known of it.
+            // All other topics keep working, with their state.
             w.put("t2", &["z"]);
             w.checkpoint();
             w.checkpoint();
