@@ -91,10 +91,9 @@ fn random_runs(
         let mut dice = Dice::new(seed);
         (0..n).map(move |_| dice.roll())
     };
-    let seeds: Vec<u64> = rolls(seed(), fixed).chain(rolls(random_seed(), fresh)).collect();
-    let seeds = match setting("TOPICS_MODEL_SEED", 0) {
-        0 => seeds,
-        one => vec![one],
+    let (fresh, seeds): (usize, Vec<u64>) = match setting("TOPICS_MODEL_SEED", 0) {
+        0 => (fresh, rolls(seed(), fixed).chain(rolls(random_seed(), fresh)).collect()),
+        one => (0, vec![one]),
     };
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
