@@ -51,10 +51,16 @@ _RECORD = {
     "meta": by_name(STRING),
     "data": ANY,
 }
-_JOB = {
+_CLAIMED = {
     **_RECORD,
-    **integers("deliveries deadline lease_ms visible_at lane"),
-    **dict.fromkeys(("state", "node", "lease_id", "group", "error"), STRING),
+    **integers("deliveries deadline lease_ms lane"),
+    **dict.fromkeys(("lease_id", "group"), STRING),
+}
+# A peeked job has `$node`, its record's, too; generators take it for the name `node` of its worker.
+_PEEKED = {
+    **{name: kind for name, kind in _CLAIMED.items() if name != "$node"},
+    **integers("visible_at"),
+    **dict.fromkeys(("state", "node", "error"), STRING),
 }
 _PERFORMANCE = dict.fromkeys(
     ("server_total_ms", "wal_append_ms", "fsync_ms", "throttle_wait_ms"), NUMBER
@@ -117,9 +123,8 @@ COMPONENTS: dict[str, Schema] = {
         **integers("from_seq topic_id head_seq earliest_seq"),
     ),
     "Published": record(**integers("topic_id first_seq last_seq")),
-    "Job": record(
-        *_JOB.keys() - {"$seq", "deliveries"}, **_JOB
-    ),
+    "ClaimedJob": record(*_CLAIMED.keys() - {"$seq", "deliveries"}, **_CLAIMED),
+    "PeekedJob": record(*_PEEKED.keys() - {"$seq", "deliveries"}, **_PEEKED),
     "Problem": record(file=STRING, offset=INTEGER, detail=STRING),
     "Stage": record(id=STRING, **integers("parts records bytes")),
     "Writer": record(writer=STRING, last_epoch=INTEGER_OR_NULL, **integers("records bytes")),
@@ -140,7 +145,8 @@ FIELDS: dict[str, Schema] = {
     **dict.fromkeys(("missing", "routers_removed"), array(STRING)),
     **integers("count acked nacked extended removed promoted"),
     "deadlines": by_name(INTEGER),
-    **dict.fromkeys(("claimed", "jobs"), array(ref("Job"))),
+    "claimed": array(ref("ClaimedJob")),
+    "jobs": array(ref("PeekedJob")),
     "seqs": array(INTEGER),
     "skipped": array(INTEGER),
     "records": array(ref("Record")),
