@@ -109,11 +109,11 @@ def a_record_with_an_old_name() -> te.NewRecord:
     return te.NewRecord(1, node="w")  # mistake
 
 
-def give_back(job: te.Job) -> bool:
+def fail_job(job: te.Job) -> bool:
     return job.nack(delay=timedelta(seconds=30))
 
 
-def give_back_wrongly(job: te.Job) -> bool:
+def fail_job_wrongly(job: te.Job) -> bool:
     return job.nack(delay_ms=30)  # mistake
 
 
