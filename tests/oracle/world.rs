@@ -177,7 +177,12 @@ impl World {
                 if sync && class != Durability::Ephemeral {
                     keep = Keep::Power;
                 }
+                let is_new = self.inc(&topic, topic_id).is_none();
                 self.appeared(&topic, topic_id, begun, created, config.as_ref(), keep);
+                if let Some(inc) = self.inc(&topic, topic_id).filter(|_| is_new) {
+                    // The write that created it may be answered later: its class is in force now.
+                    inc.configs[0].config.durability = class;
+                }
                 if let Some(inc) = self.inc(&topic, topic_id).filter(|i| i.configs.len() == 1)
                     && created
                 {

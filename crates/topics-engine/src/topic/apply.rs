@@ -266,6 +266,7 @@ impl State {
                 let reason = GapReason::from_code(body.reason).ok_or_else(|| {
                     Error::Internal(format!("gap reason {} (lsn {})", body.reason, at.lsn))
                 })?;
+                self.skip_to(body.from);
                 self.add_gap(Gap { from: body.from, to: body.to, reason });
             }
             FrameType::TxnPart => {
@@ -342,21 +343,29 @@ impl State {
         Ok(true)
     }
 
+    /// Makes a gap of the seqs between the last indexed one and `seq`: their records were never logged,
+    /// or their frames are lost.
+    #[inline]
+    fn skip_to(&mut self, seq: u64) {
+        let from = (self.indexed_to + 1).max(self.floor);
+        if from >= seq {
+            return;
+        }
+        let volatile = self.config.durability <= Durability::Memory || self.volatile;
+        let reason = match self.config.durability {
+            _ if volatile => GapReason::Restart,
+            // Only damage can lose a record of this class.
+            Durability::Fsync => GapReason::Corrupt,
+            _ => GapReason::Crash,
+        };
+        self.add_gap(Gap { from, to: seq - 1, reason });
+    }
+
     /// Adds a record to the index, above all others. Skipped seqs become a gap.
     #[inline]
     pub(crate) fn admit(&mut self, f: &Frame<'_>, entry: Entry, place: &Place, lsn: u64) {
         let seq = f.seq;
-        let from = (self.indexed_to + 1).max(self.floor);
-        if from < seq {
-            let volatile = self.config.durability <= Durability::Memory || self.volatile;
-            let reason = match self.config.durability {
-                _ if volatile => GapReason::Restart,
-                // Only damage can lose a record of this class.
-                Durability::Fsync => GapReason::Corrupt,
-                _ => GapReason::Crash,
-            };
-            self.add_gap(Gap { from, to: seq - 1, reason });
-        }
+        self.skip_to(seq);
         assert!(seq > self.indexed_to, "I2: seq {seq} given twice");
         self.indexed_to = seq;
         self.last_ts = self.last_ts.max(f.ts);

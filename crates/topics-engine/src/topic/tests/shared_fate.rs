@@ -381,3 +381,28 @@ fn i2_a_live_write_at_a_seq_that_is_taken_closes_the_topic() {
         w.close();
     }
 }
+
+/// The class of a topic with `ephemeral` records changes, and the first batch after it fails: replay
+/// meets the frame of its gap first.
+#[test]
+fn i4_ephemeral_records_before_the_gap_of_a_failed_batch_are_a_gap_too() {
+    for end in [World::kill as fn(&mut World), World::power_cut] {
+        let mut w = World::new();
+        w.create("t", class(Durability::Ephemeral));
+        w.put("t", &["1", "2"]);
+        w.create("t", class(Durability::Memory));
+        no_next_file(&w);
+        let big = big();
+        let failed = submit(&w, "t", &[&big]);
+        w.engine().drive();
+        assert_eq!(answers(&[failed]), [Ok(3)]);
+        heal(&w);
+        w.put("t", &["4"]);
+        w.engine().sync().unwrap();
+        end(&mut w);
+        assert_eq!(shown(&w, "t"), [(4, "4".to_owned())]);
+        let gaps = w.engine().state("t", false).unwrap().gaps;
+        let lost: Vec<u64> = gaps.iter().flat_map(|g| g.from..=g.to).filter(|s| *s < 4).collect();
+        assert_eq!(lost, [1, 2, 3], "{gaps:?}");
+    }
+}
