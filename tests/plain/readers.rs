@@ -43,20 +43,15 @@ impl Hand {
         if req.filter.is_some() && self.flawed(Flaw::IgnoresFilter) {
             req.filter = None;
         }
-        let made = self.engine().create_router(ROUTERS[router], &req);
-        let Some(source) = &self.model.logs[router] else {
-            let code = made.map_err(|e| e.code());
-            must!(code == Err("topic_not_found"), "a router without a source: {code:?}");
-            return Ok(());
-        };
+        let made = ok(self.engine().create_router(ROUTERS[router], &req))?;
+        // It has created the topics that were missing.
+        self.adopt(router)?;
+        let at = self.model.logs[router].as_ref().map_or(0, |source| source.head);
         let new = self.model.routers[router].is_none();
-        let at = source.head;
-        let made = ok(made)?;
         must!(made == new, "created: {made}");
         if new {
             self.model.routers[router] = Some(Router { at });
         }
-        // The router has created its destination.
         self.adopt(router + 1)
     }
 

@@ -208,6 +208,7 @@ impl Opening {
             match begin.publish(new) {
                 Err(StorageError::Full { detail }) if can_begin_later => {
                     log::warn!("shard {id} is opened for reads: {detail}");
+                    new.abandon();
                     let header = new.header.clone();
                     shard.new = None;
                     shard.begin_later = Some(header);
@@ -330,13 +331,8 @@ struct FirstFiles {
 impl FirstFiles {
     fn publish(&self, new: &mut NewFile) -> Result<()> {
         let frames: Vec<&[u8]> = self.frames.iter().map(Vec::as_slice).collect();
-        let published = new
-            .append_group(&frames)
-            .and_then(|()| new.publish(&self.env, &self.paths, self.before));
-        if published.is_err() {
-            new.abandon();
-        }
-        published
+        new.append_group(&frames)?;
+        new.publish(&self.env, &self.paths, self.before)
     }
 
     fn create(&self, header: &WalFileHeader) -> Result<FirstFile> {
@@ -345,7 +341,12 @@ impl FirstFiles {
         let (env, paths, options) = (&self.env, &self.paths, &self.options);
         let mut new =
             NewFile::begin_from_reserve(env, paths, options, header, &folder, &self.plan)?;
-        self.publish(&mut new)?;
+        self.publish(&mut new).inspect_err(|e| {
+            // After another error the file stays: a name that may be durable has its Start frame.
+            if matches!(e, StorageError::Full { .. }) {
+                new.abandon();
+            }
+        })?;
         let NewFile { name, header, file, start_lsn, next_lsn, offset, capacity, health, .. } = new;
         Ok(FirstFile {
             name,
