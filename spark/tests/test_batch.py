@@ -105,7 +105,10 @@ def test_offsets_and_timestamps(topics, topic, read):
     assert data(startingTimestamp=str(at)) == list(range(5, 10))
     assert data(endingTimestamp=str(at)) == list(range(5))
     assert data(endingOffsets="earliest") == []
-    assert data(startingOffsets=f'{{"{topic}": 500}}') == []
+    beyond = {"startingOffsets": f'{{"{topic}": 500}}'}
+    with pytest.raises(PySparkException, match="begins topic"):
+        data(**beyond)
+    assert data(failOnDataLoss="false", **beyond) == []
 
 
 def test_strong_reads_wait_for_what_they_planned_to_be_synced(topics, topic, read):
