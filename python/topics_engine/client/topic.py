@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, cast
 
 from ..errors import InvalidRequest
@@ -311,21 +311,37 @@ class Topic(Handle):
         """
         return self._backend.seek(self.name, arguments.epoch_ms("ts", ts))
 
-    def delete(self, *, before: int | None = None, tag: str | None = None) -> Deleted:
+    def delete(
+        self,
+        *,
+        before: int | None = None,
+        tag: str | None = None,
+        seqs: Iterable[int] | None = None,
+    ) -> Deleted:
         """Deletes records.
 
         Args:
             before: those with a smaller seq.
             tag: those with this tag; `"eu:*"` selects tags by prefix. With both arguments, those
                 that meet both.
+            seqs: these records, at most 1000; without the other arguments.
 
         Example:
             ```python
             orders.delete(before=1000, tag="eu:*")
+            orders.delete(seqs=[7, 9])
             ```
         """
+        if seqs is not None:
+            if before is not None or tag is not None:
+                raise InvalidRequest("delete takes seqs, or before and tag, not both")
+            listed = arguments.seqs("seqs", seqs)
+            fields = json.loads(self._backend.delete_seqs(self.name, listed))
+            return Deleted(**{name: fields[name] for name in Deleted.__slots__})
         if before is None and tag is None:
-            raise InvalidRequest("delete needs before or tag: to delete all records, use drop")
+            raise InvalidRequest(
+                "delete needs before, tag or seqs: to delete all records, use drop"
+            )
         seq = arguments.optional_seq("before", before)
         fields = json.loads(self._backend.delete(self.name, seq, arguments.tag_filter(tag)))
         return Deleted(**{name: fields[name] for name in Deleted.__slots__})

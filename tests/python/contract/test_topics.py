@@ -142,6 +142,9 @@ async def test_deletes(db: Any) -> None:
     items = await all_of(t.read(after=0))
     assert datas(items) == [8, 9]
     assert not [i for i in items if isinstance(i, te.Gap)], "a delete is no loss"
+    assert (await t.delete(seqs=[9, 9, 3, 77])).deleted == 1
+    assert (await t.delete(seqs=[])).deleted == 0
+    assert datas(await all_of(t.read(after=0))) == [9]
     with pytest.raises(te.InvalidRequest):
         await t.delete()
 
