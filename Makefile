@@ -5,8 +5,8 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run build wheel sdist test test-build test-rust test-python test-spark check docs bench bench-spark demo \
-	pipeline test-release clean
+.PHONY: help run build browser screenshots wheel spark-wheel sdist test test-build test-rust test-python test-spark check docs bench \
+	bench-spark demo pipeline test-release clean
 
 export TOPICS_GATE ?= quick
 ifeq ($(filter quick commit release,$(TOPICS_GATE)),)
@@ -71,9 +71,13 @@ $(VENV)/.engine: $(VENV)/.deps pyproject.toml $(RUST_SOURCES)
 
 # Without what only tests use, so that it is compiled anew.
 wheel: $(VENV)/.deps ## a wheel in dist/, tried in an empty environment
-	rm -f dist/*.whl
+	rm -f dist/topics_engine-*.whl
 	$(call building,wheel,$(BIN)/maturin build --release --locked --strip --quiet --out dist)
-	PYTHON=$(PYTHON) .ci/try-package dist/*.whl
+	PYTHON=$(PYTHON) .ci/try-package dist/topics_engine-*.whl
+
+spark-wheel: $(VENV)/.deps ## the wheel of pyspark_topics in dist/; its tests install it
+	rm -f dist/pyspark_topics-*.whl
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist ./spark
 
 sdist: $(VENV)/.deps ## a source package in dist/, built and tried in an empty environment
 	rm -f dist/*.tar.gz
@@ -111,7 +115,25 @@ FILE ?= tests/python
 WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest $(FILE) $(PYTEST_ARGS)
 
-test-python: build
+# The tests of the console need a Chromium. Without one they are skipped, and fail at the release gate;
+# CHROMIUM names one that is elsewhere.
+browser: ## install a Chromium for the tests of the console, with apt, as root
+	@for name in "$${CHROMIUM:-}" chromium-headless-shell chromium chromium-browser google-chrome; do \
+		if [ -n "$$name" ] && command -v "$$name" >/dev/null; then exit 0; fi; \
+	done; \
+	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+		echo "no Chromium, and apt-get cannot install it here: install one, or set CHROMIUM to its path"; exit 0; \
+	fi; \
+	echo "installing chromium"; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	{ apt-get update && { apt-get install -y --no-install-recommends chromium-headless-shell \
+		|| apt-get install -y --no-install-recommends chromium; }; } >/dev/null \
+		|| echo "apt-get could not install chromium: install one, or set CHROMIUM to its path"
+
+screenshots: build browser ## the console's pictures in the documentation, made anew
+	PYTHONPATH=tests $(BIN)/python -m tests.python.console.screenshots docs/assets/console
+
+test-python: build browser
 	@# 5: none of the tests is of this kind; of one kind there must be some.
 	none=0; \
 	$(call timed,pytest,$(PYTEST) -m "not serial" -n $(WORKERS) --dist loadfile --durations=8) \
@@ -134,6 +156,7 @@ check: build $(VENV)/.spark ## formatting, lints, types, licences, advisories, d
 	$(call timed,mypy of spark,cd spark && MYPYPATH=..:../tests $(abspath $(BIN))/mypy -p pyspark_topics \
 		-p pipeline -p bench -m local_spark)
 	$(call timed,typed options,$(BIN)/python .ci/typed_options.py --check)
+	$(call timed,dashboards,$(BIN)/python .ci/dashboards.py --check)
 	$(call timed,stubtest,$(BIN)/python -m mypy.stubtest topics_engine._core)
 	$(call timed,dependencies,$(BIN)/python .ci/check_deps.py)
 	$(call timed,docs,$(DOCS))
@@ -149,6 +172,7 @@ bench: build ## figures beside the device's, a peer's and the goals
 	cargo build --release --quiet -p topics-benches --features peers
 	target/release/bench-embedded
 	$(BIN)/python benches/embedded.py
+	PYTHONPATH=. $(BIN)/python -m benches.typed
 	mkdir -p target/bench
 	TOPICS_BENCH_CSV=target/bench/growth.csv target/release/bench-open
 	$(PIP) 'matplotlib>=3.10'
@@ -160,7 +184,7 @@ bench: build ## figures beside the device's, a peer's and the goals
 demo: build ## 336 776 flights over HTTP, three kills, compared byte for byte
 	PYTHONPATH=tests $(BIN)/python -m benches.demo $(DEMO_ARGS)
 
-pipeline: build $(VENV)/.spark ## flights and weather through Spark, killed once, compared with pandas
+pipeline: build $(VENV)/.spark ## flights and weather through Spark, killed at random, compared with pandas
 	$(IN_SPARK) -m pipeline $(PIPELINE_ARGS)
 
 bench-spark: build $(VENV)/.spark ## rows a second of Spark's reads and writes, its Parquet and the goals

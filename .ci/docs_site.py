@@ -22,6 +22,7 @@ from mkdocs.structure.files import File, Files
 
 import topics_engine as te
 from topics_engine import errors, settings
+from topics_engine.asgi.metrics import FAMILIES
 from topics_engine.asgi.openapi import status_of
 from topics_engine.asgi.route import Field, Route
 from topics_engine.asgi.routes import CONFIG, ROUTES
@@ -192,8 +193,8 @@ def meanings(columns: int, name: int) -> dict[str, str]:
     for line in (DOCS / "operations.md").read_text().splitlines():
         cells = [c.strip() for c in line.strip("|").split(" | ")]
         if line.startswith("| `") and len(cells) == columns:
-            text = re.sub(r"\]\((#|(?!\w+:))", r"](../operations.md\1", cells[-1].strip("| "))
-            text = text.replace("../operations.mdhttp.md", "../http.md")
+            text = cells[-1].strip("| ").replace("](#", "](operations.md#")
+            text = re.sub(r"\]\((?!\w+:)", "](../", text)
             found[cells[name].strip("|` ")] = text
     return found
 
@@ -241,6 +242,14 @@ def metrics() -> str:
             rows.append([code(name), " ".join(map(code, labels)), cell(help_of[name])])
         parts.append(f"## {kind.capitalize()}s\n\n{table(['family', 'labels', 'meaning'], rows)}")
     return "\n".join(parts)
+
+
+def server_metrics() -> str:
+    """The families that the server adds."""
+    rows = [
+        [code(f.name), f.kind, " ".join(map(code, f.labels)), cell(f.meaning)] for f in FAMILIES
+    ]
+    return table(["family", "kind", "labels", "meaning"], rows)
 
 
 # Errors.
@@ -332,5 +341,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "server_settings": server_settings,
     "engine_settings": engine_settings,
     "metrics": metrics,
+    "server_metrics": server_metrics,
     "routes": routes,
 }

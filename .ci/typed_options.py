@@ -15,6 +15,7 @@ from topics_engine.asgi.route import Field
 from topics_engine.asgi.routes import CONFIG, ROUTES
 from topics_engine.asgi.settings import SERVER
 from topics_engine.client.config import option_name
+from topics_engine.client.ranges import NAMES
 from topics_engine.settings import defaults
 
 TARGET = Path(__file__).parent.parent / "python" / "topics_engine" / "options.py"
@@ -27,11 +28,12 @@ Generated from the tables of the engine and of the HTTP routes: change those, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 if TYPE_CHECKING:
-    from .client.arguments import Duration
+    from .client.arguments import Duration, Since, Start
+    from .client.schema import Schema
 '''
 
 TYPES = {
@@ -47,9 +49,31 @@ TYPES = {
     "string or integer": "str | int",
     "integer or boolean": "int | bool",
     "array of strings": "list[str]",
+    "object": "Mapping[str, object]",
     "string or array of strings": "str | list[str]",
 }
 """Python's types of kinds: those of the engine's table, and those of the routes."""
+
+
+RENAMED = {
+    "after": ('int | Start | Literal["earliest"]', "a cursor: records after this seq; or EARLIEST"),
+    "exclude_nodes": ("str | Sequence[str]", "records of these nodes are skipped"),
+    "nodes": ("str | Sequence[str]", "only records of these nodes"),
+    "tag": ("str", 'only records with this tag; "eu:*" selects tags by prefix'),
+    "since": ("Since", "only records committed at or after this time"),
+    "until": ("Since", "only records committed before this time"),
+    "strong": ("bool", "only what has been synced"),
+    "data_type": (
+        'Literal["string", "binary"]',
+        "the type of `data`; as the first record is unless given",
+    ),
+    "schema": (
+        "Schema",
+        'typed columns, by name: `{"user": "int64"}`; without `columns` they replace `data`',
+    ),
+    "columns": ("Sequence[str]", "only these, in the schema's order"),
+}
+"""Types and texts of the options of scans that differ from those of the routes."""
 
 
 def typed_dict(name: str, base: str, summary: str, rows: Iterable[tuple[str, str, str]]) -> str:
@@ -92,7 +116,9 @@ def body_rows(path: str) -> list[tuple[str, str, str]]:
 
 
 def row(field: Field) -> tuple[str, str, str]:
-    return field.name, TYPES[field.kind], field.summary
+    name = NAMES.get(field.name, field.name)
+    kind, text = RENAMED.get(name, (TYPES[field.kind], field.summary))
+    return name, kind, text
 
 
 def setting_rows(known: dict[str, object]) -> list[tuple[str, str, str]]:
@@ -138,13 +164,13 @@ def generated() -> str:
         typed_dict(
             "ScanOptions",
             "TypedDict",
-            "The range and the columns of `db.scan`, as `POST /v0/topics/:t/scan` names them.",
+            "The range and the columns of `db.scan`.",
             body_rows("/v0/topics/:t/scan"),
         ),
         typed_dict(
             "SplitOptions",
             "TypedDict",
-            "The range and the sizes of `db.split`, as `POST /v0/topics/:t/split` names them.",
+            "The range and the sizes of `db.split`.",
             body_rows("/v0/topics/:t/split"),
         ),
         kinds(),

@@ -74,6 +74,21 @@ def batches(topic: te.Topic, n: int) -> float:
     return n * len(BATCH) / (time.perf_counter() - began)
 
 
+def jobs(queue: te.Queue, n: int, claimed: int) -> float:
+    """Jobs per second that one worker does in `with job:`, `claimed` of them per claim."""
+    for _ in range(0, n, len(BATCH)):
+        queue.append_batch(BATCH)
+    done = 0
+    began = time.perf_counter()
+    while found := queue.claim("worker", claimed):
+        for job in found:
+            with job:
+                done += len(job.data)
+    took = time.perf_counter() - began
+    assert done == n * len(PAYLOAD)
+    return n / took
+
+
 def memory(size: int) -> float:
     """Seconds that two threads need to copy `size` bytes into memory that is new to this
     process."""
@@ -146,6 +161,12 @@ def main(folder: Path) -> None:
                 runs.append(batches(topic, 1000))
             work = f"batches of 1000 x 100 B, one thread, {name}"
             row(work, statistics.median(runs) / 1e6, "M rec/s", ("≥", goal / 1e6), "list[bytes]")
+        queue = db.queue("jobs", durability="disk")
+        for claimed in (100, 1):
+            figure = statistics.median(jobs(queue, 20_000, claimed) for _ in range(5))
+            goal = ("≥", 50.0) if claimed > 1 else None
+            work = f"with job: one worker, {claimed} per claim, disk"
+            row(work, figure / 1000, "k jobs/s", goal, "claim, payload, ack of each")
         few = db.topic("few", durability="disk")
         few.create()
         batches(few, 500)

@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use topics_engine::{CommitRequest, Engine, Error, TopicType};
 use topics_env::sim::DiskImage;
 
-use crate::damage::{Corpus, files};
+use crate::damage::files;
 use crate::oracle::Observation;
 use crate::run::DIR;
 
@@ -15,15 +16,15 @@ pub fn home(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fixtures/v{version}"))
 }
 
-/// Writes a corpus as files, with the state that it serves beside it.
-pub fn write(version: u32, corpus: &Corpus) -> io::Result<()> {
-    let home = home(version).join(corpus.name);
-    for (path, bytes) in files(&corpus.image) {
+/// Writes a directory as files, with the state that it serves beside it.
+pub fn write(version: u32, name: &str, image: &DiskImage, state: &str) -> io::Result<()> {
+    let home = home(version).join(name);
+    for (path, bytes) in files(image) {
         let file = home.join(path.trim_start_matches('/'));
         fs::create_dir_all(file.parent().unwrap_or(&home))?;
         fs::write(file, bytes)?;
     }
-    fs::write(home.join("expected.txt"), render(&corpus.whole))
+    fs::write(home.join("expected.txt"), state)
 }
 
 /// The names of a version's fixtures.
@@ -108,4 +109,51 @@ pub fn render(seen: &Observation) -> String {
         }
     }
     out
+}
+
+/// Jobs, consumers, routers and writers as text, without the parts that depend on its time.
+pub fn render_work(engine: &Engine, seen: &Observation) -> topics_engine::Result<String> {
+    let mut out = String::new();
+    for t in &seen.topics {
+        let topic = &t.state.topic;
+        if t.state.config.kind == TopicType::Queue {
+            for (job, _) in engine.peek(topic, None, 10_000)?.iter() {
+                let _ = writeln!(
+                    out,
+                    "job {topic} {} {:?} deliveries {} lease {:?} error {:?}",
+                    job.seq, job.state, job.deliveries, job.lease_id, job.error,
+                );
+            }
+        }
+        for c in engine.consumers(topic)? {
+            let _ = writeln!(out, "consumer {topic} {} {:?} cursor {}", c.name, c.mode, c.cursor);
+        }
+    }
+    for r in engine.routers("") {
+        let _ = writeln!(
+            out,
+            "router {} {} {} lag {}",
+            r.router, r.request.source, r.request.dest, r.lag
+        );
+    }
+    for w in engine.writers("", None) {
+        let state = engine.writer_state(&w.writer)?;
+        let _ = writeln!(out, "writer {} epoch {:?}", w.writer, state.last_epoch);
+        for s in &state.staged {
+            let _ = writeln!(out, "  stage {:?} parts {} rows {}", s.stage, s.parts, s.records);
+        }
+        if let Some(query) = state.last_epoch.and_then(|e| query_of(engine, &w.writer, e)) {
+            let _ = writeln!(out, "  by query {query:?}");
+        }
+    }
+    Ok(out)
+}
+
+/// The query that committed the last epoch of a writer: the refusal of another one names it.
+fn query_of(engine: &Engine, writer: &str, epoch: u64) -> Option<String> {
+    let req = CommitRequest { epoch, query: "not the one", ..CommitRequest::default() };
+    match engine.commit(writer, &req) {
+        Err(Error::EpochOfOtherQuery { committed_by, .. }) => Some(committed_by),
+        _ => None,
+    }
 }

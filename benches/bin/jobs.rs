@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use topics_benches::{Goal, Samples, Table, backend, median, scratch, sync_all};
 use topics_engine::{
-    Append, Claim, ConfigPatch, ConsumerMode, ConsumerRead, ConsumerStart, Engine, Held, NewRecord,
-    Options, TopicType,
+    Append, Claim, ConfigPatch, ConsumerMode, ConsumerRead, ConsumerStart, Engine, LeasedJobs,
+    NewRecord, Options, TopicType,
 };
 use topics_env::real::real_env;
 
@@ -39,7 +39,7 @@ fn round(db: &Engine, name: &str, node: &[u8], max: usize) -> u64 {
     if seqs.is_empty() {
         return 0;
     }
-    let held = Held { node, seqs: &seqs, lease_ids: Some(&ids) };
+    let held = LeasedJobs { node, seqs: &seqs, lease_ids: Some(&ids) };
     let settled = db.ack(name, &held).unwrap();
     assert_eq!(settled.done.len(), seqs.len());
     settled.done.len() as u64

@@ -38,6 +38,7 @@ from .client import (
     Record,
     Router,
     RouterInfo,
+    Split,
     Topic,
     TopicDeleted,
     TopicInfo,
@@ -68,7 +69,7 @@ from .errors import (
 )
 
 if _TYPE_CHECKING:
-    from . import aio
+    from . import aio, duckdb
     from .options import (
         QueueConfig,
         ScanOptions,
@@ -112,6 +113,7 @@ __all__ = [
     "ScanOptions",
     "ServerSettings",
     "Settings",
+    "Split",
     "SplitOptions",
     "Throttled",
     "TimedOut",
@@ -131,6 +133,7 @@ __all__ = [
     "__version__",
     "aio",
     "connect",
+    "duckdb",
     "open",
     "verify",
 ]
@@ -145,19 +148,12 @@ def __getattr__(name: str) -> object:
     """What not every program uses: asyncio and ssl are loaded with `aio` and `connect`."""
     import importlib
 
-    if name == "aio":
-        return importlib.import_module(".aio", __name__)
+    if name in ("aio", "duckdb"):
+        return importlib.import_module(f".{name}", __name__)
     if name == "connect":
         found = globals()[name] = importlib.import_module(".remote", __name__).connect
         return found
-    if name in (
-        "QueueConfig",
-        "ScanOptions",
-        "ServerSettings",
-        "Settings",
-        "SplitOptions",
-        "TopicConfig",
-    ):
+    if name in _OPTIONS:
         return getattr(importlib.import_module(".options", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

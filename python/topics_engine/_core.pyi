@@ -315,22 +315,6 @@ class _Verbs(Protocol):
     def metrics(self, json: bool = False) -> bytes:
         """Prometheus text, or JSON."""
 
-    def scan(
-        self,
-        topic: str,
-        *,
-        after: int | None = None,
-        upto: int | None = None,
-        skip_nodes: Sequence[str] | None = None,
-        match: str | None = None,
-        topic_id: int | None = None,
-        binary: bool | None = None,
-        batch_bytes: int = 4 << 20,
-    ) -> _Stream:
-        """A range as an Arrow stream, pinned at the head (or `upto`) when it starts. `binary`
-        types `data` as binary rather than utf8; `None`: as the first record is.
-        """
-
 @final
 class Recovery:
     """The progress of an open that runs in another thread."""
@@ -487,7 +471,8 @@ class HotDispatcher:
     calls that a closing client has for its unacknowledged bytes, and the number of bytes that add
     one call each. `unacked_bytes` returns the bytes of a transport that its client has not
     acknowledged. `keys` admits the holder of an `Authorization` header to a verb, as the number of
-    a grant and a label, and counts the waiting requests by label.
+    a grant and a label, and counts the waiting requests by label. `bounds_ns` are the upper bounds
+    of the buckets of durations.
     """
 
     def __new__(
@@ -502,6 +487,7 @@ class HotDispatcher:
         unacked_bytes: Callable[[Any], int],
         too_slow_head: bytes,
         too_slow_body: bytes,
+        bounds_ns: Sequence[int],
         keys: tuple[Callable[[str, bytes], tuple[int, str] | None], _Slots] | None = None,
     ) -> HotDispatcher: ...
     def enable(self, http: Http, flush_soon: Callable[[], None]) -> None:
@@ -509,6 +495,11 @@ class HotDispatcher:
 
     def disable(self) -> None:
         """From now on the application answers every request; pending replies are the last ones."""
+
+    def counts(self) -> list[tuple[str, int, int, list[int]]]:
+        """The requests that were answered here, by verb and status: nanoseconds in all, and how
+        many there are in each bucket of durations.
+        """
 
     def check_timeouts(self) -> None:
         """Counts one tick, and closes the connections whose client is too slow."""
@@ -796,7 +787,7 @@ class Consumer:
     ) -> None:
         """One attempt: resolves with a `PendingBatch`, or `Conflict` (`consumer_busy`)."""
 
-    def turn(self, calls: Calls, token: int) -> None:
+    def reader_lock(self, calls: Calls, token: int) -> None:
         """Resolves the call when the reader lock of `at_most_once` is free."""
 
     def more(self, calls: Calls, token: int, seq: int) -> WaitHandle:

@@ -107,6 +107,7 @@ class Throttled(TopicsError):
 class Unavailable(TopicsError):
     """The disk refuses, or the server cannot be reached.
 
+    A read of cold records that cannot be fetched has the code `cold_unavailable`; otherwise
     `.detail["reason"]` is `no_space`, `no_descriptors`, `poisoned`, `lock_lost`, `io`, `read_only`
     or `unreachable`.
     """
@@ -181,7 +182,11 @@ class Closed(TopicsError):
 
 
 class DataLoss(TopicsError):
-    """Records that a reader asked for were lost. Raised with `gaps="raise"`."""
+    """Records were lost; `.gap` is their range.
+
+    Raised by a reader with `gaps="raise"`, and once by the next `sync` if acked records of
+    class `memory` were lost before they were written: append them again.
+    """
 
     default_code = "data_loss"
 
@@ -243,6 +248,7 @@ _CLASSES: dict[str, type[TopicsError]] = {
     "topic_full": Full,
     "throttled": Throttled,
     "storage_unavailable": Unavailable,
+    "cold_unavailable": Unavailable,
     "not_ready": Unavailable,
     "request_timeout": TimedOut,
     "unreachable": Unreachable,
@@ -256,7 +262,13 @@ _CLASSES: dict[str, type[TopicsError]] = {
 
 
 def make(code: str, message: str, detail: Mapping[str, Any] | None = None) -> TopicsError:
-    """The exception of a code."""
+    """The exception of a code.
+
+    Args:
+        code: a stable code, as over HTTP.
+        message: the text for people.
+        detail: facts for programs.
+    """
     return _CLASSES.get(code, TopicsError)(message, code, detail)
 
 

@@ -6,11 +6,12 @@ Generated from the tables of the engine and of the HTTP routes: change those, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 if TYPE_CHECKING:
-    from .client.arguments import Duration
+    from .client.arguments import Duration, Since, Start
+    from .client.schema import Schema
 
 
 class QueueConfig(TypedDict, total=False):
@@ -65,7 +66,11 @@ class Settings(TypedDict, total=False):
     auto_create: bool | str | list[str]
     checkpoint_bytes: int
     checkpoint_interval_ms: int
+    cold_memory_bytes: int
+    cold_timeout_ms: int
     ephemeral_bytes: int
+    hot_retain_bytes: int
+    hot_retain_segments: int
     io_backend: str
     max_batch_records: int
     max_claim: int
@@ -88,7 +93,10 @@ class Settings(TypedDict, total=False):
     max_watch_sessions: int
     max_watch_topics: int
     memory_bytes: int
+    pack_bytes: int
+    pack_max_wait_ms: int
     recovery: str
+    remote_url: str
     segment_max_age_ms: int
     segment_max_bytes: int
     segment_max_events: int
@@ -113,12 +121,14 @@ class ServerSettings(Settings, total=False):
     allow_insecure_no_auth: bool
     api_keys: str
     api_keys_file: str
+    audit_log: str
     body_timeout_ms: int
     cors_origins: str
     header_timeout_ms: int
     host: str
     hot_protocol: bool
     idle_timeout_ms: int
+    log_format: str
     log_level: str
     max_body_bytes: int
     max_inflight_per_key: int
@@ -134,39 +144,41 @@ class ServerSettings(Settings, total=False):
 
 
 class ScanOptions(TypedDict, total=False):
-    """The range and the columns of `db.scan`, as `POST /v0/topics/:t/scan` names them."""
+    """The range and the columns of `db.scan`."""
 
-    from_seq: str | int
-    """Records after this; "earliest" begins at the first that is kept."""
+    after: int | Start | Literal["earliest"]
+    """A cursor: records after this seq; or EARLIEST."""
     to_seq: int
     """The last record, the head unless given."""
-    columns: list[str]
+    columns: Sequence[str]
     """Only these, in the schema's order."""
-    data_type: str
-    """"string" or "binary"; as the first record is unless given."""
-    node: str | list[str]
+    schema: Schema
+    """Typed columns, by name: `{"user": "int64"}`; without `columns` they replace `data`."""
+    data_type: Literal["string", "binary"]
+    """The type of `data`; as the first record is unless given."""
+    exclude_nodes: str | Sequence[str]
     """Records of these nodes are skipped."""
-    nodes: str | list[str]
+    nodes: str | Sequence[str]
     """Only records of these nodes."""
-    match: str | list[str]
-    """Only records with this tag."""
-    ts_from: int
-    """Only records committed at or after this time, ms."""
-    ts_to: int
-    """Only records committed before this time, ms."""
-    consistency: str
-    """"eventual", or "strong" for what has been synced."""
+    tag: str
+    """Only records with this tag; "eu:*" selects tags by prefix."""
+    since: Since
+    """Only records committed at or after this time."""
+    until: Since
+    """Only records committed before this time."""
+    strong: bool
+    """Only what has been synced."""
     topic_id: int
     """The id that the cursor was made with."""
 
 
 class SplitOptions(TypedDict, total=False):
-    """The range and the sizes of `db.split`, as `POST /v0/topics/:t/split` names them."""
+    """The range and the sizes of `db.split`."""
 
     to_seq: int
     """The last record, the head unless given."""
-    from_seq: int
-    """Records after this."""
+    after: int | Start | Literal["earliest"]
+    """A cursor: records after this seq; or EARLIEST."""
     max_records: int
     """Records of a part, 1000000 unless given."""
     max_bytes: int

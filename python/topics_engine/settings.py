@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from . import _core
 from .errors import InvalidRequest
+from .frozen import Frozen, frozen
 from .names import nearest
+from .options import KINDS as TOPIC_OPTIONS
 
 Value = str | int | bool
 
@@ -33,6 +34,8 @@ SERVER = frozenset(
         "host",
         "idle_timeout_ms",
         "log_level",
+        "log_format",
+        "audit_log",
         "max_body_bytes",
         "max_inflight_per_key",
         "max_receiving_bytes",
@@ -50,8 +53,8 @@ SERVER = frozenset(
 """The names of server settings, which are in the same file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved(Mapping[str, Value]):
+@frozen(unhashed=("values_by_name", "sources"))
+class Resolved(Frozen, Mapping[str, Value]):
     """Settings by name, each with its source."""
 
     values_by_name: Mapping[str, Value]
@@ -134,6 +137,8 @@ def _refuse_unknown(
     for name in given:
         if name not in known and name not in others:
             hint = nearest(name, [*known, *others])
+            if name in TOPIC_OPTIONS:
+                hint = f"; it is an option of a topic: db.topic(name, {name}=…)"
             message = f"{where}: unknown setting `{name}`{hint}"
             raise InvalidRequest(message, detail={"field": name})
 

@@ -1,16 +1,18 @@
-"""Runs the whole pipeline with a kill in the middle, and compares the result with pandas.
+"""Runs the whole pipeline with kills at random moments, and compares the result with pandas.
 
-python -m pipeline [--output DIR] [--days N]
+python -m pipeline [--output DIR] [--days N] [--seed N] [--runs N]
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -25,10 +27,10 @@ from .feed import Feed
 from .job import DEAD, RESULTS
 from .progress import Progress, progress
 from .report import PLOT
-from .runner import HERE, JOB_TIMEOUT, Job, kill_in_the_middle
+from .runner import HERE, JOB_TIMEOUT, Job, KillPoint, kill, planned_kills
 
 TRIGGERS = 15
-"""The minimum number of micro-batches for all rows, so that a kill can happen in the middle."""
+"""The minimum number of micro-batches for all rows, so that a kill has rows before and after it."""
 
 
 def heads(client: Client, *topics: str) -> int:
@@ -37,8 +39,11 @@ def heads(client: Client, *topics: str) -> int:
     return sum(int(state["head_seq"]) for state in found.values())
 
 
-def stream(server: Server, folder: Path, rows: dict[str, list[Row]]) -> list[str]:
-    """Feeds and runs the job, kills it in the middle, and lets it finish. Returns the problems."""
+def stream(
+    server: Server, folder: Path, rows: dict[str, list[Row]], seed: int
+) -> tuple[list[KillPoint], list[str]]:
+    """Feeds and runs the job, kills it at the moments of the seed, and lets it finish. Returns the
+    kills and the problems."""
     client = Client(Connection(server.url, None, None, 60.0))
     for topic in rows:
         client.call("PUT", f"/v0/topics/{topic}", {})
@@ -50,25 +55,23 @@ def stream(server: Server, folder: Path, rows: dict[str, list[Row]]) -> list[str
 
     # While one batch is processed, the rows of the next two are available.
     feed = Feed(server.url, rows, lambda: so_far().rows, 2 * sum(per_trigger.values()))
+    feed.start()
+    points = []
+    for planned in planned_kills(seed):
+        with Job(server.url, folder, per_trigger) as job:
+            published = partial(heads, client, RESULTS, DEAD)
+            points.append(kill(job, planned, feed, total, so_far, published))
+        print(points[-1], flush=True)
     with Job(server.url, folder, per_trigger) as job:
-        feed.start()
-        kill_point = kill_in_the_middle(
-            job, feed, total, so_far, lambda: heads(client, RESULTS, DEAD)
-        )
-    print(kill_point, flush=True)
-    with Job(server.url, folder, per_trigger) as job:
-        while feed.is_alive():
-            job.check()
-            feed.join(0.2)
-        if feed.error is not None:
-            raise feed.error
         job.finish()
+    if feed.error is not None:
+        raise feed.error
     end = so_far()
-    print(f"resumed from batch {kill_point.query.committed}, done with batch {end.committed}")
-    wrong = [] if kill_point.in_the_middle else ["the kill did not land in the middle"]
+    print(f"resumed from batch {points[-1].query.committed}, done with batch {end.committed}")
+    wrong = [f"a kill was not in time: {point}" for point in points if not point.in_time]
     if end.rows != total:
         wrong.append(f"{end.rows} of {total} rows were processed")
-    return wrong
+    return points, wrong
 
 
 def compare(output: Path, hours: pd.DataFrame, dead: list[Dead]) -> list[str]:
@@ -94,16 +97,17 @@ def compare(output: Path, hours: pd.DataFrame, dead: list[Dead]) -> list[str]:
     return wrong
 
 
-def run(folder: Path, output: Path, days: int | None) -> int:
+def run(folder: Path, output: Path, days: int | None, seed: int) -> tuple[str, list[str]]:
+    """One run; returns a row of the table, and the problems."""
     started = time.monotonic()
     rows = dataset(days)
     hours, dead = expected(rows)
     shown = ", ".join(f"{len(found)} rows of {topic}" for topic, found in rows.items())
-    print(f"{shown}; {len(hours)} hours of airports and {len(dead)} dead letters are expected")
+    print(f"seed {seed}: {shown}; {len(hours)} hours and {len(dead)} dead letters are expected")
     server = Server(folder / "data")
     server.start()
     try:
-        wrong = stream(server, folder, rows)
+        points, wrong = stream(server, folder, rows, seed)
         command = [sys.executable, "-m", "pipeline.report", server.url, str(folder), str(output)]
         with (folder / "report.log").open("w") as log:
             subprocess.run(command, cwd=HERE, check=True, stderr=log, timeout=JOB_TIMEOUT)
@@ -114,8 +118,18 @@ def run(folder: Path, output: Path, days: int | None) -> int:
         print(f"WRONG: {line}")
     if not wrong:
         print(f"equal to pandas, each row once; plot and Parquet in {output}")
-    print(f"{time.monotonic() - started:.0f} s")
-    return 1 if wrong else 0
+    total = sum(len(found) for found in rows.values())
+    kills = " ".join(f"{p.phase[0]}{p.query.rows * 100 // total}%" for p in points)
+    took = time.monotonic() - started
+    verdict = "WRONG" if wrong else "equal to pandas"
+    return f"{seed:12} {kills:24} {verdict:16} {took:5.0f} s", wrong
+
+
+def clear(output: Path) -> None:
+    """Removes the results of earlier runs, so that they cannot count for this one."""
+    for old in (f"{RESULTS}.parquet", f"{DEAD}.parquet"):
+        shutil.rmtree(output / old, ignore_errors=True)
+    (output / PLOT).unlink(missing_ok=True)
 
 
 def main() -> int:
@@ -124,23 +138,29 @@ def main() -> int:
         "--output", type=Path, default=HERE.parent / "target/pipeline", help="for plot and Parquet"
     )
     arguments.add_argument("--days", type=int, help="of the year; all of it unless given")
+    arguments.add_argument("--seed", type=int, help="of the first run's kills; random unless given")
+    arguments.add_argument("--runs", type=int, default=1, help="each with the next seed")
     given = arguments.parse_args()
+    first = random.SystemRandom().randrange(1 << 31) if given.seed is None else given.seed
     output = given.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
-    # Removes the results of earlier runs, so that they cannot count for this one.
-    for old in (f"{RESULTS}.parquet", f"{DEAD}.parquet"):
-        shutil.rmtree(output / old, ignore_errors=True)
-    (output / PLOT).unlink(missing_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="topics-pipeline-"))
-    code = 1
-    try:
-        code = run(folder, output, given.days)
-    finally:
-        if code == 0:
-            shutil.rmtree(folder)
-        else:
-            print(f"what there is lies in {folder}")
-    return code
+    table, failed = [], False
+    for seed in range(first, first + given.runs):
+        clear(output)
+        folder = Path(tempfile.mkdtemp(prefix="topics-pipeline-"))
+        wrong: list[str] = ["it did not end"]
+        try:
+            line, wrong = run(folder, output, given.days, seed)
+            table.append(line)
+        finally:
+            if wrong:
+                print(f"seed {seed}: what there is lies in {folder}")
+            else:
+                shutil.rmtree(folder)
+        failed |= bool(wrong)
+    print(f"{'seed':>12} {'kills (f: feeding)':24} {'result':16} {'took':>7}")
+    print("\n".join(table))
+    return int(failed)
 
 
 if __name__ == "__main__":

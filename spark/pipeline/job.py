@@ -1,8 +1,7 @@
 """The streaming job: joins flights with the weather of their hour, sums up delays, and writes rows
-that
-cannot take part to a dead-letter topic. It works exactly once from a checkpoint, so it continues
-after
-a kill at any time. It ends when its standard input ends and all available rows are processed.
+that cannot take part to a dead-letter topic. It works exactly once from a checkpoint, so it
+continues after a kill at any time. It ends when its standard input ends and all available rows are
+processed.
 
     python -m pipeline.job URL FOLDER flights=ROWS weather=ROWS
 """
@@ -11,10 +10,12 @@ from __future__ import annotations
 
 import select
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from local_spark import session
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -79,14 +80,52 @@ def dead(rows: DataFrame) -> DataFrame:
     )
 
 
-def start(url: str, folder: Path, per_trigger: dict[str, str]) -> list[StreamingQuery]:
+class Restarted:
+    """A query that is started again from its checkpoint if Spark could not serialize its plan.
+
+    Spark serializes a plan while other threads of the driver may still change it. On rare occasions
+    that fails ("Task not serializable", caused by a collection that changed meanwhile), and the
+    next start succeeds. Every other error ends the job.
+    """
+
+    LIMIT = 3
+
+    def __init__(self, start: Callable[[], StreamingQuery]) -> None:
+        self._start = start
+        self._restarts = 0
+        self.query = start()
+
+    def check(self) -> None:
+        """Starts the query again, or raises its error, if it has ended."""
+        if self.query.isActive:
+            return
+        error = self.query.exception()
+        if error is None:
+            raise SystemExit(f"{self.query.name} ended without a request")
+        if "Task not serializable" not in str(error) or self._restarts == self.LIMIT:
+            raise error
+        self._restarts += 1
+        print(f"{self.query.name} is started again: {error}", file=sys.stderr, flush=True)
+        self.query = self._start()
+
+    def finish(self) -> None:
+        """Processes all available rows, and stops the query."""
+        while True:
+            try:
+                self.query.processAllAvailable()
+                return self.query.stop()
+            except StreamingQueryException:
+                self.check()
+
+
+def start(url: str, folder: Path, per_trigger: dict[str, str]) -> list[Restarted]:
     """Starts both queries."""
     spark = session("pipeline", folder=folder / "spark")
 
-    def run(frame: DataFrame, topic: str) -> StreamingQuery:
+    def run(frame: DataFrame, topic: str) -> Restarted:
         writer = frame.writeStream.format("topics").options(url=url, topic=topic)
         writer = writer.option("checkpointLocation", str(folder / "checkpoints" / topic))
-        return writer.queryName(topic).outputMode("append").start()
+        return Restarted(writer.queryName(topic).outputMode("append").start)
 
     flights, weather = (
         source(spark, url, topic, per_trigger[topic]) for topic in ("flights", "weather")
@@ -100,13 +139,9 @@ def main() -> None:
     queries = start(url, Path(folder), dict(limit.split("=", 1) for limit in limits))
     while not select.select([sys.stdin], [], [], 0.25)[0]:
         for query in queries:
-            if not query.isActive:
-                # Raises the error of the failed query.
-                query.awaitTermination()
-                raise SystemExit(f"{query.name} ended without a request")
+            query.check()
     for query in queries:
-        query.processAllAvailable()
-        query.stop()
+        query.finish()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Runs the streaming job as a process: starts it, kills it in the middle, starts it again."""
+"""Runs the streaming job as a process: starts it, kills it at random, starts it again."""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -10,16 +11,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from .feed import Feed
 from .progress import Progress
 
 HERE = Path(__file__).resolve().parents[1]
 JOB_TIMEOUT = 900.0
-MIDDLE = (0.3, 0.7)
-"""A kill in the middle happens when a share of the rows between these two is processed."""
-AIM = 0.45
-"""From this share on, the next batch in progress is killed."""
+WHILE_FEEDING = (0.1, 0.7)
+"""The shares of processed rows between which the job is killed while rows are still fed."""
+LONGEST_DELAY = 1.0
+"""Seconds of a random wait before a kill: about one micro-batch."""
 
 
 class Job:
@@ -78,53 +80,81 @@ class Job:
             raise SystemExit(f"the job failed with {code}: {self._log_hint}")
 
 
+Phase = Literal["feeding", "processing"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedKill:
+    """When the job is killed: at a random moment, from a seed."""
+
+    phase: Phase
+    share: float
+    """The share of the rows that must be processed before."""
+    delay: float
+    """Seconds from then to the kill."""
+
+
+def planned_kills(seed: int) -> list[PlannedKill]:
+    """One or two kills while rows are fed, one when all are fed and not all are processed."""
+    rng = random.Random(seed)
+    low, high = WHILE_FEEDING
+    shares = sorted(rng.uniform(low, high) for _ in range(rng.randint(1, 2)))
+    kills = [PlannedKill("feeding", share, rng.uniform(0, LONGEST_DELAY)) for share in shares]
+    return [*kills, PlannedKill("processing", 0.0, rng.uniform(0, LONGEST_DELAY))]
+
+
 @dataclass(frozen=True, slots=True)
 class KillPoint:
     """The state at a kill."""
 
+    phase: Phase
     query: Progress
     fed: int
     total: int
     published: int
 
     @property
-    def in_the_middle(self) -> bool:
-        """Whether rows were still fed and processed, with many rows before and after."""
-        low, high = MIDDLE
-        processed = low * self.total <= self.query.rows <= high * self.total
-        return processed and self.query.busy and self.fed < self.total and self.published > 0
+    def in_time(self) -> bool:
+        """Whether the kill was in its phase, with rows before and after it."""
+        if self.phase == "feeding":
+            return self.fed < self.total and self.query.rows > 0 and self.published > 0
+        return self.fed == self.total and self.query.rows < self.total
 
     def __str__(self) -> str:
         share = self.query.rows / self.total
+        at = f"in batch {self.query.planned}" if self.query.busy else "between batches"
         return (
-            f"killed in batch {self.query.planned}, {self.query.committed} being the last one "
-            f"committed: {self.query.rows} rows processed ({share:.0%}), {self.fed} fed, "
-            f"{self.total} in all; {self.published} published"
+            f"killed in {self.phase}, {at}, {self.query.committed} being the last one committed: "
+            f"{self.query.rows} rows processed ({share:.0%}), {self.fed} fed, {self.total} in all; "
+            f"{self.published} published"
         )
 
 
-def kill_in_the_middle(
+def kill(
     job: Job,
+    planned: PlannedKill,
     feed: Feed,
     total: int,
     progress: Callable[[], Progress],
     published: Callable[[], int],
 ) -> KillPoint:
-    """Kills the job during a batch, when it has processed enough. The job is stopped while its
-    progress is read, so that it is killed in exactly that state."""
+    """Kills the job at the planned moment. The job is stopped while its progress is read, so that
+    it is killed in exactly that state."""
     until = time.monotonic() + JOB_TIMEOUT
-    while time.monotonic() < until:
+
+    def is_due() -> bool:
+        fed = planned.phase == "feeding" or not feed.is_alive()
+        return fed and progress().rows >= planned.share * total
+
+    while not is_due():
         job.check()
         if feed.error is not None:
             raise feed.error
-        now = progress()
-        if now.rows >= AIM * total and now.busy:
-            job.signal(signal.SIGSTOP)
-            kill_point = KillPoint(progress(), feed.fed, total, published())
-            # Between two batches the kill would miss a batch, and at the end it is too late.
-            if kill_point.query.busy or not feed.is_alive():
-                job.kill()
-                return kill_point
-            job.signal(signal.SIGCONT)
+        if time.monotonic() > until:
+            raise SystemExit(f"the job made no progress within {JOB_TIMEOUT:g} s")
         time.sleep(0.01)
-    raise SystemExit(f"the job made no progress within {JOB_TIMEOUT:g} s")
+    time.sleep(planned.delay)
+    job.signal(signal.SIGSTOP)
+    point = KillPoint(planned.phase, progress(), feed.fed, total, published())
+    job.kill()
+    return point

@@ -29,6 +29,8 @@ class ScanRequest:
     binary: bool
     strong: bool
     selection: Selection
+    fields: tuple[tuple[str, str], ...] = ()
+    """Names and types of typed columns."""
 
 
 class Scan(Protocol):

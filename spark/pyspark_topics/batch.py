@@ -62,9 +62,9 @@ def positions(engine: Access, heads: Mapping[str, Head], wanted: Positions) -> d
     """The next seq to read of each topic, from words, seqs or a time."""
     found = {}
     for name, head in heads.items():
-        at = wanted.of(name)
-        if wanted.ts_ms is not None:
-            at = engine.seek(name, wanted.ts_ms)
+        at, ts = wanted.of(name), wanted.time_of(name)
+        if ts is not None:
+            at = engine.seek(name, ts)
         found[name] = {EARLIEST: head.earliest, LATEST: head.end}.get(at, max(1, at))
     return found
 
@@ -101,10 +101,12 @@ class TopicsReader(DataSourceReader):
         self._pushed = Pushed()
         self._plan = ReadPlan(
             options.connection,
-            arrow_schema(schema),
+            arrow_schema(schema, options.fields),
             options.on_gap,
             options.strong,
             self._pushed.selection,
+            options.bad,
+            options.fields,
         )
 
     @property

@@ -192,7 +192,14 @@ def _is_closed_by_server(connection: http.client.HTTPConnection) -> bool:
 
 def retryable(error: TopicsError) -> bool:
     """Whether the same request may succeed later."""
-    passing = ("throttled", "not_ready", "shutting_down", "storage_unavailable", "request_timeout")
+    passing = (
+        "cold_unavailable",
+        "not_ready",
+        "request_timeout",
+        "shutting_down",
+        "storage_unavailable",
+        "throttled",
+    )
     return isinstance(error, Interrupted) or error.code in (*passing, "http_502", "http_504")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from .errors import InvalidOption
 
 if TYPE_CHECKING:
     from .options import ReadOptions
+    from .typed import TypedField
 
 _META = pa.map_(pa.string(), pa.field("value", pa.string()))
 
@@ -49,24 +50,40 @@ SINK = ("topic", "node", "tag", "meta", "data")
 
 
 def spark_schema(options: ReadOptions) -> StructType:
-    """The schema of a source without a user-defined one."""
-    return StructType(
-        [
-            StructField(name, BinaryType() if options.binary and name == "data" else kind)
-            for name, kind in _SPARK.items()
-            if name != "meta" or options.include_meta
-        ]
-    )
+    """The schema of a source without a user-defined one. Typed columns replace `data`."""
+    omitted = {"data" if options.fields else "", "" if options.include_meta else "meta"}
+    columns = [
+        StructField(name, BinaryType() if options.binary and name == "data" else kind)
+        for name, kind in _SPARK.items()
+        if name not in omitted
+    ]
+    return StructType([*columns, *(StructField(one.name, one.spark) for one in options.fields)])
 
 
-def arrow_schema(wanted: StructType) -> pa.Schema:
+def arrow_schema(wanted: StructType, typed: Sequence[TypedField] = ()) -> pa.Schema:
     """The same columns for Arrow; refuses a schema that is not a subset of them."""
     fields = []
+    known = {one.name: one for one in typed}
+    if taken := next((name for name in known if name in _SPARK), None):
+        raise InvalidOption(
+            f'"fields" names the column {taken!r}, which every topic has; the value of that name '
+            f'in the records is `["{taken}"]`'
+        )
     for column in wanted.fields:
+        if column.name in known:
+            one = known[column.name]
+            if column.dataType != one.spark:
+                raise InvalidOption(
+                    f'column {one.name!r} is {one.spark.simpleString()} in "fields", '
+                    f"not {column.dataType.simpleString()}"
+                )
+            fields.append(pa.field(one.name, one.arrow, column.nullable))
+            continue
         kind = _SPARK.get(column.name)
         if kind is None:
             raise InvalidOption(
-                f"there is no column {column.name!r}: there are {', '.join(_SPARK)}"
+                f"there is no column {column.name!r}: there are {', '.join([*_SPARK, *known])}; "
+                'the option "fields" makes columns of values in the records'
             )
         if column.name == "data" and isinstance(column.dataType, BinaryType):
             fields.append(pa.field("data", pa.binary(), column.nullable))

@@ -43,6 +43,8 @@ def scan_body(request: ScanRequest) -> dict[str, Any]:
         "columns": list(request.columns),
         "data_type": "binary" if request.binary else "string",
     }
+    if request.fields:
+        body["fields"] = dict(request.fields)
     if request.strong:
         body["consistency"] = "strong"
     if request.selection.match is not None:

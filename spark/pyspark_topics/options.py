@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
+from .bad import BadRecords
 from .errors import InvalidOption
+from .times import duration_of, time_of
+from .typed import TypedField, typed_fields
 
 EARLIEST, LATEST = -2, -1
 """Positions that are not seqs, with the values that Kafka uses."""
@@ -20,9 +23,10 @@ OnGap = Literal["fail", "log", "emit"]
 KNOWN = (
     *("url", "token", "path", "retryTimeoutMs", "subscribe", "subscribePattern"),
     *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
-    *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minPartitions", "maxRecordsPerPartition"),
-    *("failOnDataLoss", "gaps", "allowMissingTopics"),
-    *("includeMeta", "dataType", "consistency", "pushFilters"),
+    *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    *("minPartitions", "maxRecordsPerPartition", "consumer"),
+    *("failOnDataLoss", "gaps", "allowMissingTopics", "badRecords"),
+    *("includeMeta", "dataType", "fields", "consistency", "pushFilters"),
     *("topic", "writerId", "txnAppId", "txnVersion", "staleEpoch"),
 )
 """Options of sources and sinks; each side ignores those of the other."""
@@ -34,14 +38,20 @@ _SPECIAL = re.compile(r"[.^$*+?{}\[\]|()\\]")
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The start or end of a read: one position for all topics, seqs by topic, or a time."""
+    """The start or end of a read: one position for all topics, seqs by topic, or times."""
 
     default: int
     by_topic: tuple[tuple[str, int], ...] = ()
     ts_ms: int | None = None
+    """A time for all topics."""
+    ts_by_topic: tuple[tuple[str, int], ...] = ()
 
     def of(self, topic: str) -> int:
         return dict(self.by_topic).get(topic, self.default)
+
+    def time_of(self, topic: str) -> int | None:
+        """The time from which the topic's position is resolved, ms."""
+        return dict(self.ts_by_topic).get(topic, self.ts_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +93,20 @@ class ReadOptions:
     end: Positions
     max_offsets: int | None
     max_bytes: int | None
+    min_offsets: int | None
+    max_delay: float
+    """Seconds after which a batch starts with fewer than `min_offsets` rows."""
+    consumer: str | None
+    """The consumer that shows the stream's position."""
     min_partitions: int
     partition_records: int
     on_gap: OnGap
+    bad: BadRecords
     allow_missing: bool
     include_meta: bool
     binary: bool
+    fields: tuple[TypedField, ...]
+    """Typed columns."""
     strong: bool
     push_filters: bool
 
@@ -103,6 +121,7 @@ class WriteOptions:
     app: str | None
     version: int | None
     skip_stale: bool
+    bad: BadRecords
 
 
 def refuse_unknown(options: Mapping[str, str]) -> None:
@@ -168,19 +187,27 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     if gaps not in ("fail", "log", "emit"):
         raise InvalidOption(f'"gaps" is fail, log or emit, not {gaps!r}')
     topics = _subscription(options)
+    place = connection(options)
+    if place.path is not None and options.get("consumer") is not None:
+        raise InvalidOption('"consumer" needs a server: a directory is only read')
     return ReadOptions(
-        connection=connection(options),
+        connection=place,
         topics=topics,
         start=_positions(options, "startingOffsets", "startingTimestamp", EARLIEST, topics),
         end=_positions(options, "endingOffsets", "endingTimestamp", LATEST, topics),
         max_offsets=_number(options, "maxOffsetsPerTrigger", 1),
         max_bytes=_number(options, "maxBytesPerTrigger", 1),
+        min_offsets=_min_offsets(options),
+        max_delay=duration_of("maxTriggerDelay", options.get("maxTriggerDelay") or "15m"),
+        consumer=options.get("consumer"),
         min_partitions=_number(options, "minPartitions", 1) or 1,
         partition_records=_number(options, "maxRecordsPerPartition", 1) or 1_000_000,
         on_gap=gaps,  # type: ignore[arg-type]
+        bad=_bad_records(options, place),
         allow_missing=_flag(options, "allowMissingTopics", False),
         include_meta=_flag(options, "includeMeta", True),
         binary=_one_of(options, "dataType", ("string", "binary")) == "binary",
+        fields=typed_fields(options["fields"]) if options.get("fields") is not None else (),
         strong=_one_of(options, "consistency", ("eventual", "strong")) == "strong",
         push_filters=_flag(options, "pushFilters", False),
     )
@@ -203,8 +230,39 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         raise InvalidOption('"txnAppId" and "txnVersion" go together')
     stale = _one_of(options, "staleEpoch", ("fail", "skip"))
     return WriteOptions(
-        to, options.get("topic"), options.get("writerId"), app, version, stale == "skip"
+        to,
+        options.get("topic"),
+        options.get("writerId"),
+        app,
+        version,
+        stale == "skip",
+        _bad_records(options, to),
     )
+
+
+def _min_offsets(options: Mapping[str, str]) -> int | None:
+    least = _number(options, "minOffsetsPerTrigger", 1)
+    most = _number(options, "maxOffsetsPerTrigger", 1)
+    if least is None and options.get("maxTriggerDelay") is not None:
+        raise InvalidOption('"maxTriggerDelay" has an effect only with "minOffsetsPerTrigger"')
+    if least is not None and most is not None and least > most:
+        raise InvalidOption(
+            f'"minOffsetsPerTrigger" {least} is above "maxOffsetsPerTrigger" {most}: no batch '
+            "could have as many rows"
+        )
+    return least
+
+
+def _bad_records(options: Mapping[str, str], place: Connection) -> BadRecords:
+    text = options.get("badRecords", "fail")
+    kind, _, topic = text.partition(":")
+    if kind in ("fail", "log") and text == kind:
+        return BadRecords(kind)  # type: ignore[arg-type]
+    if kind != "topic" or not topic:
+        raise InvalidOption(f'"badRecords" is fail, log or topic:NAME, not {text!r}')
+    if place.path is not None:
+        raise InvalidOption('"badRecords" topic:NAME needs a server: a directory is only read')
+    return BadRecords("topic", topic)
 
 
 def literal_prefix(pattern: str) -> str:
@@ -243,12 +301,11 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
 def _positions(
     options: Mapping[str, str], name: str, time: str, default: int, topics: Subscription
 ) -> Positions:
-    ts = _number(options, time, 0)
-    given = options.get(name)
-    if ts is not None:
+    when, given = options.get(time), options.get(name)
+    if when is not None:
         if given is not None:
             raise InvalidOption(f'"{name}" and "{time}" exclude each other')
-        return Positions(default, ts_ms=ts)
+        return _times(time, when, default, topics)
     if given is None or given.lower() in ("earliest", "latest"):
         word = default if given is None else {"earliest": EARLIEST, "latest": LATEST}[given.lower()]
         return Positions(word)
@@ -258,13 +315,30 @@ def _positions(
         seqs = None
     if not isinstance(seqs, dict) or not all(type(n) is int and n >= -2 for n in seqs.values()):
         raise InvalidOption(f'"{name}" is earliest, latest or {{"topic": seq}}, not {given!r}')
-    for topic in seqs:
+    _refuse_unsubscribed(name, seqs, topics)
+    return Positions(default, tuple(sorted(seqs.items())))
+
+
+def _times(name: str, text: str, default: int, topics: Subscription) -> Positions:
+    """A time for all topics, or JSON with one for each of some."""
+    if not text.lstrip().startswith("{"):
+        return Positions(default, ts_ms=time_of(name, text))
+    try:
+        given = json.loads(text)
+    except ValueError as e:
+        raise InvalidOption(f'"{name}" {text!r} is not valid JSON: {e}') from e
+    _refuse_unsubscribed(name, given, topics)
+    times = {topic: time_of(name, at) for topic, at in given.items()}
+    return Positions(default, ts_by_topic=tuple(sorted(times.items())))
+
+
+def _refuse_unsubscribed(name: str, named: Iterable[str], topics: Subscription) -> None:
+    for topic in named:
         if not topics.matches(topic):
             raise InvalidOption(
                 f'"{name}" names topic {topic!r}, which is not subscribed: add it to "subscribe" '
                 "or leave it out"
             )
-    return Positions(default, tuple(sorted(seqs.items())))
 
 
 def _number(options: Mapping[str, str], name: str, least: int) -> int | None:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import base64
 import logging
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from .access import Access, ScanRequest, access
-from .client import Backoff, retryable
+from .bad import BadRecords
+from .client import Backoff, Client, path_of, retryable
 from .columns import is_binary
 from .errors import DataLoss, Interrupted, TopicsError
 from .filters import Selection
 from .options import Connection, OnGap
 from .planning import Loss, Range
+from .typed import MISFITS, RAW, TypedField
 
 log = logging.getLogger("pyspark_topics")
 
 GAP = ("gap_to", "gap_reason")
+BINARY = re.compile(r"record (\d+) is binary")
+"""The refusal of a scan whose text column meets a binary record. It has no code of its own: a scan
+of a directory reports it as text."""
 
 
 class TopicsPartition(InputPartition):
@@ -39,6 +46,8 @@ class ReadPlan:
     on_gap: OnGap
     strong: bool
     selection: Selection
+    bad: BadRecords
+    typed: tuple[TypedField, ...] = ()
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Reads a task; Spark passes an empty partition if there is none."""
@@ -94,6 +103,8 @@ class _RangeRead:
         self._last = whole.hi - 1
         self._cursor = whole.lo - 1
         """The last processed seq: seqs up to it are not requested again."""
+        self._stop = self._last
+        """The end of the next request: the record behind it is bad, unless the range ends there."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         backoff = Backoff(self._plan.connection.retry_seconds)
@@ -111,6 +122,11 @@ class _RangeRead:
                     yield from self._lost(self._cursor + 1, self._last, "deleted")
                     self._cursor = self._last
                     return
+                if (seq := self._binary_seq(e)) is not None:
+                    self._stop = seq - 1
+                    if self._cursor == self._stop:
+                        self._leave_out(seq)
+                    continue
                 if not retryable(e):
                     raise
                 log.warning("%s after seq %d: %s; going on there", self._range, self._cursor, e)
@@ -130,22 +146,77 @@ class _RangeRead:
             for batch in scan.batches():
                 yield from self._rows(batch)
             # Deleted and filtered records may follow the last record.
-            self._cursor = max(self._cursor, min(scan.to_seq, self._last))
+            self._cursor = max(self._cursor, min(scan.to_seq, self._stop))
+        if self._cursor == self._stop < self._last:
+            self._leave_out(self._stop + 1)
 
     def _request(self) -> ScanRequest:
         """The unread part."""
         plan, one = self._plan, self._range
-        wanted = tuple(name for name in plan.schema.names if name != "seq")
+        typed = {one.name: one.engine for one in plan.typed}
+        wanted = tuple(name for name in plan.schema.names if name != "seq" and name not in typed)
+        # `_raw` and `_misfits` tell about every typed column.
+        every = {RAW, MISFITS} & set(plan.schema.names)
+        shown = [name for name in typed if every or name in plan.schema.names]
         return ScanRequest(
             topic=one.topic,
             topic_id=one.topic_id,
             after=self._cursor,
-            upto=self._last,
+            upto=self._stop,
             columns=(*wanted, "seq", *GAP),
             binary=is_binary(plan.schema),
             strong=plan.strong,
             selection=plan.selection,
+            fields=tuple((name, typed[name]) for name in shown),
         )
+
+    def _binary_seq(self, error: TopicsError) -> int | None:
+        """The seq of a binary record that a text column cannot show, unless such records fail the
+        task."""
+        found = BINARY.search(error.message)
+        if found is None or self._plan.bad.kind == "fail":
+            return None
+        seq = int(found[1])
+        return seq if self._cursor < seq <= self._last else None
+
+    def _leave_out(self, seq: int) -> None:
+        """Logs or copies a bad record, and goes on behind it. A task that runs again copies it
+        again; the idempotency key drops the second copy for as long as the engine keeps it."""
+        topic, bad = self._range.topic, self._plan.bad
+        what = f"record {seq} of topic {topic!r} is binary, not JSON text"
+        if bad.kind == "topic":
+            self._copy(seq, bad.topic)
+            log.warning("%s: it is copied to %r", what, bad.topic)
+        else:
+            log.warning("%s: it is left out", what)
+        self._cursor, self._stop = seq, self._last
+
+    def _copy(self, seq: int, to: str) -> None:
+        one = self._range
+        request = replace(
+            self._request(),
+            after=seq - 1,
+            upto=seq,
+            columns=("seq", "node", "tag", "data"),
+            binary=True,
+            selection=Selection(),
+            fields=(),
+        )
+        with self._engine.scan(request) as scan:
+            (row,) = (row for batch in scan.batches() for row in batch.to_pylist())
+        meta = {
+            "bad_topic": one.topic,
+            "bad_seq": str(seq),
+            "bad_reason": "binary data in a text column",
+        }
+        record = {"data_b64": base64.b64encode(row["data"]).decode(), "meta": meta}
+        record |= {name: row[name] for name in ("node", "tag") if row[name]}
+        body = {"records": [record], "idempotency_key": f"bad-{one.topic_id}-{seq}"}
+        client = Client(self._plan.connection)
+        try:
+            client.call("POST", path_of("topics", to), body)
+        finally:
+            client.close()
 
     def _rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The cursor moves when the rows below it have been yielded."""
@@ -186,4 +257,5 @@ class _RangeRead:
 def _rows_of(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
     if columns:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
-    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, type=pa.struct([])))
+    none = pa.StructArray.from_buffers(pa.struct([]), rows, [None])
+    return pa.RecordBatch.from_struct_array(none)

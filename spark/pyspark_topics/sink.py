@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from random import getrandbits
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,29 +25,12 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from .client import ARROW, Backoff, Client, path_of, retryable
-from .columns import SINK
+from .client import Backoff, Client, retryable
 from .errors import InvalidOption, TopicsError
 from .options import WriteOptions
+from .staging import Part, Stage, Staged, Writer, parts
 
 log = logging.getLogger("pyspark_topics")
-
-PART_ROWS = 32_768
-PART_BYTES = 8 << 20
-"""A part is one request: both sides buffer it completely in memory, and the server syncs it.
-Spark's own batches are smaller."""
-
-
-@dataclass(frozen=True)
-class Staged:
-    """What one task attempt staged under one writer."""
-
-    writer: str
-    stage: str
-    parts: int
-    records: int
-    topics: tuple[tuple[str, int], ...]
-    """The rows of each topic."""
 
 
 @dataclass(frozen=True)
@@ -58,90 +40,6 @@ class TaskResult(WriterCommitMessage):
     stages: tuple[Staged, ...]
     partition: int
     query: str | None
-
-
-class Writer:
-    """Stages and commits of one writer name."""
-
-    def __init__(self, client: Client, name: str) -> None:
-        self._client = client
-        self.name = name
-
-    def stage(self, stage: str, part: int, rows: pa.Table) -> None:
-        """Stages a part. A repeat has no effect, so the request is repeated after a broken
-        connection."""
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema) as out:
-            out.write(rows)
-        path = path_of("txn", self.name, "stage", stage) + f"?part={part}"
-        body = sink.getvalue().to_pybytes()
-        answer = self._client.call("POST", path, body, content=ARROW)
-        if answer["staged"] != rows.num_rows:
-            told = f"{answer['staged']} of {rows.num_rows} rows were staged"
-            raise TopicsError(told, "txn_incomplete")
-
-    def commit(
-        self, epoch: int, stages: Iterable[Staged], query: str = "", once: bool = False
-    ) -> dict[str, Any]:
-        body = {
-            "epoch": epoch,
-            "query": query,
-            "stages": [
-                {"id": s.stage, "parts": s.parts, "records": s.records} for s in stages if s.parts
-            ],
-        }
-        return self._client.call("POST", path_of("txn", self.name, "commit"), body, once=once)
-
-    def state(self) -> tuple[int, set[str]]:
-        """The last epoch, and the waiting stages."""
-        try:
-            answer = self._client.call("GET", path_of("txn", self.name))
-        except TopicsError as e:
-            if e.code != "txn_not_found":
-                raise
-            return 0, set()
-        return answer.get("last_epoch") or 0, {stage["id"] for stage in answer["staged"]}
-
-    def drop(self, stage: str) -> None:
-        """Drops staged rows that no commit will name; the server would sweep them in an hour."""
-        try:
-            self._client.call("DELETE", path_of("txn", self.name, "stage", stage), once=True)
-        except TopicsError as e:
-            log.info("stage %s of %s stays until it is swept: %s", stage, self.name, e)
-
-    def sweep(self, owner: str) -> None:
-        """Drops every stage of `owner` that still waits: those of speculative and failed attempts,
-        and all of them after a commit that was a repeat."""
-        try:
-            waiting = self.state()[1]
-        except TopicsError as e:
-            log.info("stages of %s stay until they are swept: %s", self.name, e)
-            return
-        for stage in waiting:
-            if stage.startswith(f"{owner}-"):
-                self.drop(stage)
-
-
-class _Stage:
-    """One stage while a task fills it."""
-
-    def __init__(self, writer: Writer, owner: str) -> None:
-        self.writer = writer
-        self.id = f"{owner}-{uuid.uuid4().hex}"
-        self._parts = self._records = 0
-        self._topics: Counter[str] = Counter()
-
-    def add(self, rows: pa.Table) -> None:
-        """Counted before it is sent: a part may have arrived although its answer did not."""
-        part, self._parts = self._parts, self._parts + 1
-        self._records += rows.num_rows
-        for one in rows.column("topic").value_counts().to_pylist():
-            self._topics[one["values"]] += one["counts"]
-        self.writer.stage(self.id, part, rows)
-
-    def result(self) -> Staged:
-        topics = tuple(sorted(self._topics.items()))
-        return Staged(self.writer.name, self.id, self._parts, self._records, topics)
 
 
 class _Staging:
@@ -166,18 +64,19 @@ class _Staging:
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         partition, query = _task()
         client = Client(self._options.connection)
-        owner, stages = self._owner(query), dict[str, _Stage]()
+        owner, stages = self._owner(query), dict[str, Stage]()
         try:
             # One part is sent while the next one is made.
             with ThreadPoolExecutor(1) as sender:
                 sent: Future[None] | None = None
-                for topic, rows in self._parts(batches):
+                for topic, part in self._parts(batches):
                     name = self._writer_of(query, topic)
                     if name not in stages:
-                        stages[name] = _Stage(Writer(client, name), owner)
+                        bad = self._options.bad
+                        stages[name] = Stage(Writer(client, name), owner, partition, bad)
                     if sent is not None:
                         sent.result()
-                    sent = sender.submit(stages[name].add, rows)
+                    sent = sender.submit(stages[name].add, part)
                 if sent is not None:
                     sent.result()
         except BaseException:
@@ -188,15 +87,17 @@ class _Staging:
             client.close()
         return TaskResult(tuple(stage.result() for stage in stages.values()), partition, query)
 
-    def _parts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, pa.Table]]:
-        """Tables of at most a part's size; each of one topic where that has a writer of its own."""
-        for rows in parts(batches, self._options.topic):
+    def _parts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Part]]:
+        """Parts of at most a request's size; each of one topic where that has a writer of its
+        own."""
+        for part in parts(batches, self._options.topic):
             if not self._split_by_topic():
-                yield "", rows
+                yield "", part
                 continue
-            topics = rows.column("topic")
+            # Rows without a topic are bad ones, of whichever writer.
+            topics = part.table.column("topic").fill_null("")
             for topic in topics.unique().to_pylist():
-                yield topic, rows.filter(pc.equal(topics, topic))
+                yield topic, part.chosen(pc.equal(topics, topic))
 
     def _abort(self, messages: Iterable[WriterCommitMessage | None]) -> None:
         """Never undoes a commit: published rows are no longer staged."""
@@ -309,13 +210,15 @@ def publish(writer: Writer, epoch: Epoch, stages: list[Staged]) -> None:
 def _report_repeat(
     name: str, epoch: Epoch, stages: list[Staged], topics: Mapping[str, Mapping[str, int]]
 ) -> None:
-    """Logs that an epoch had been committed before; warns where it had other rows then."""
+    """Logs that an epoch had been committed before, and whether it had other rows then. These are
+    warnings because a worker of Spark shows nothing below."""
     staged: Counter[str] = Counter()
     for stage in stages:
         staged.update(dict(stage.topics))
     first = {topic: got["last_seq"] - got["first_seq"] + 1 for topic, got in topics.items()}
-    log.info("%s: epoch %d was committed before, with %s", name, epoch.number, first)
-    if first != dict(staged):
+    if first == dict(staged):
+        log.warning("%s: epoch %d was committed before, with %s", name, epoch.number, first)
+    else:
         log.warning(
             "%s: epoch %d was committed before with rows %s and now has %s: the first commit "
             "stands; is the source deterministic?",
@@ -350,54 +253,6 @@ def publish_unnamed(writer: Writer, stages: list[Staged], job: str, seconds: flo
             elif e.code != "stale_epoch" and not (e.code == "txn_incomplete" and unknown):
                 raise
             backoff.wait(e, e.retry_after)
-
-
-def parts(batches: Iterable[pa.RecordBatch], topic: str | None) -> Iterator[pa.Table]:
-    """The rows in the engine's columns, in pieces that fit into a request."""
-    buffered: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        for piece in _pieces(_shaped(batch, topic)):
-            if buffered and (rows + piece.num_rows > PART_ROWS or size + piece.nbytes > PART_BYTES):
-                yield pa.Table.from_batches(buffered)
-                buffered, rows, size = [], 0, 0
-            buffered.append(piece)
-            rows, size = rows + piece.num_rows, size + piece.nbytes
-    if buffered:
-        yield pa.Table.from_batches(buffered)
-
-
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    rows = batch.num_rows
-    each = max(1, min(PART_ROWS, PART_BYTES * rows // max(1, batch.nbytes)))
-    for at in range(0, rows, each):
-        yield batch.slice(at, each)
-
-
-def _shaped(batch: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
-    """Converts the session's types of a column, such as large strings, views and not-null types,
-    into the engine's."""
-    columns: dict[str, pa.Array] = {}
-    for name in SINK:
-        if name == "topic" and topic is not None:
-            columns[name] = pa.repeat(pa.scalar(topic), batch.num_rows)
-        elif name in batch.schema.names:
-            columns[name] = _plain(batch.column(name))
-    for name in ("topic", "data"):
-        if columns[name].null_count:
-            raise TopicsError(f"a row has no {name}: it cannot be null in a sink")
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    kind = column.type
-    if pa.types.is_map(kind):
-        wanted = pa.map_(pa.string(), pa.string())
-    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        wanted = pa.binary()
-    else:
-        wanted = pa.string()
-    return column if kind == wanted else column.cast(wanted)
 
 
 def _results(messages: Iterable[WriterCommitMessage | None]) -> list[TaskResult]:

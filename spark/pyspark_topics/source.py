@@ -44,14 +44,20 @@ class DefaultSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicsWriter:
         if overwrite:
-            raise InvalidOption("topics are appended to: mode overwrite makes no sense")
+            raise InvalidOption(
+                'mode "overwrite" is not supported: a topic is a log; write with mode("append"), '
+                "and delete the topic before if its rows shall go"
+            )
         options = write_options(self.options)
         sink_types(schema, options.topic)
         return TopicsWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicsStreamWriter:  # noqa: N802
         if overwrite:
-            raise InvalidOption("topics are appended to: output mode complete makes no sense")
+            raise InvalidOption(
+                'output mode "complete" is not supported: a topic is a log; use "append", or '
+                '"update" for a row of each change'
+            )
         options = write_options(self.options)
         sink_types(schema, options.topic)
         return TopicsStreamWriter(options)

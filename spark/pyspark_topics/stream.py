@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -21,6 +23,7 @@ from pyspark.sql.types import StructType
 from .access import access
 from .batch import refuse_missing, starting
 from .columns import arrow_schema
+from .consumer import named_consumer
 from .filters import Selection
 from .offsets import Offset, Span
 from .options import ReadOptions
@@ -45,14 +48,22 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._tasks = ReadPlan(
             options.connection,
-            arrow_schema(schema),
+            arrow_schema(schema, options.fields),
             options.on_gap,
             options.strong,
             Selection(),
+            options.bad,
+            options.fields,
         )
+        self._consumer = named_consumer(options)
         self._initial: Offset | None = None
         self._known: dict[str, Head] = {}
+        self._planned: Mapping[str, Span] = {}
+        """The end of the last planned batch."""
+        self._batch_at = -math.inf
+        """When the last batch was planned."""
         self._next_poll = 0.0
+        self._clock = time.monotonic
         self._pinned: dict[str, Head] | None = None
         self._warned: set[str] = set()
 
@@ -77,6 +88,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self._options.max_offsets)
         if self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
+        if self._options.min_offsets is not None:
+            return ReadMinRows(self._options.min_offsets)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -86,7 +99,12 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns `start` itself if there are no new records, because Spark compares strings."""
         heads = self._heads() if self._pinned is None else self._pinned
         was = Offset.parse(start)
+        self._planned = was.spans
+        if self._consumer is not None:
+            self._consumer.store(was)
         spans = self._next(was, heads)
+        if self._waits_for_more(spans, limit) and not _is_rewound(was, spans):
+            return start
         rows, size = self._options.max_offsets, self._options.max_bytes
         if isinstance(limit, ReadAllAvailable):
             rows = size = None
@@ -100,15 +118,35 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             spans = self._fill(spans, heads, size)
         if not any(len(span) for span in spans.values()) and not _is_rewound(was, spans):
             return start
+        self._planned, self._batch_at = spans, self._clock()
         return Offset(spans).json()
 
+    def _waits_for_more(self, spans: Mapping[str, Span], limit: ReadLimit) -> bool:
+        """Whether the next batch has too few rows and the last one is not long ago. A trigger that
+        ends with the available rows does not wait for others."""
+        least = self._options.min_offsets
+        if least is None or self._pinned is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        waited = self._clock() - self._batch_at
+        return sum(map(len, spans.values())) < least and waited < self._options.max_delay
+
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The result of the last poll, for the progress report."""
+        """The result of the last poll, for the progress report, with the lag of each topic: the
+        seqs behind the planned batch. Spark has no other place for it: it asks a Python source for
+        no metrics."""
         if not self._known:
             return None
-        return Offset(
-            {name: Span(h.topic_id, h.end, h.end) for name, h in self._known.items()}
-        ).json()
+        ends = {name: Span(h.topic_id, h.end, h.end) for name, h in self._known.items()}
+        return {**Offset(ends).json(), "lag": self._lag()}
+
+    def _lag(self) -> dict[str, int]:
+        found = {}
+        for name, head in sorted(self._known.items()):
+            span = self._planned.get(name)
+            read = span is not None and span.topic_id == head.topic_id
+            at = span.hi if span is not None and read else head.earliest
+            found[name] = max(0, head.end - max(at, head.earliest))
+        return found
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         was, now = Offset.parse(start), Offset.parse(end)

@@ -91,6 +91,26 @@ def test_a_partition_has_so_many_records_at_most(topics, topic, read):
     assert sum(sizes) == 5000
 
 
+SEQS = {"seq": "seq long", "both": "topic string, seq long", "none": ""}
+
+
+@pytest.mark.parametrize("schema", SEQS.values(), ids=SEQS)
+def test_a_count_without_other_columns_reads_no_record(topics, topic, read, schema):
+    topics.append(topic, ["x" * 100] * 5000)
+    topics.client.call("POST", f"/v0/topics/{topic}", {"records": [{"data_b64": "/w=="}]})
+
+    def read_bytes() -> int:
+        return topics.client.call("GET", "/v0/metrics")["read_bytes"]
+
+    before = read_bytes()
+    frame = read(schema or StructType())
+    assert frame.count() == 5001
+    assert read_bytes() == before
+    with pytest.raises(PySparkException, match="binary"):
+        read("seq long, data string").count()
+    assert read_bytes() > before
+
+
 def test_offsets_and_timestamps(topics, topic, read):
     topics.append(topic, list(range(5)))
     at = topics.moment()

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 from pyspark_topics import DefaultSource
 from pyspark_topics.access import ScanRequest
+from pyspark_topics.bad import BadRecords
 from pyspark_topics.errors import InvalidOption
 from pyspark_topics.fields import scan_body
 from pyspark_topics.filters import Selection
@@ -105,8 +106,43 @@ def test_every_option_is_known():
     assert used == set(KNOWN)
 
 
-def test_a_timestamp_is_resolved_by_the_engine():
-    assert read(startingTimestamp="1700000000000").start.ts_ms == 1_700_000_000_000
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("1700000000000", 1_700_000_000_000),
+        ("0", 0),
+        ("2023-11-14T22:13:20Z", 1_700_000_000_000),
+        ("2023-11-14 23:13:20.5+01:00", 1_700_000_000_500),
+    ],
+)
+def test_a_timestamp_is_milliseconds_or_iso_text(text: str, ms: int):
+    for given in (read(startingTimestamp=text).start, read(endingTimestamp=text).end):
+        assert (given.time_of("a"), given.time_of("b")) == (ms, ms)
+
+
+def test_timestamps_of_some_topics():
+    text = '{"a": 1700000000000, "b": "2023-11-14T22:13:20Z"}'
+    start = read(subscribe="a,b,c", startingTimestamp=text).start
+    assert [start.time_of(name) for name in "abc"] == [1_700_000_000_000] * 2 + [None]
+    assert start.of("c") == EARLIEST
+    assert read(endingTimestamp='{"a": 1}').end.of("c") == LATEST
+
+
+def test_a_batch_waits_for_rows():
+    given = read(minOffsetsPerTrigger="100")
+    assert (given.min_offsets, given.max_delay) == (100, 900)
+    for text, seconds in (("500ms", 0.5), ("30s", 30), ("2 min", 120), ("1h", 3600)):
+        assert read(minOffsetsPerTrigger="1", maxTriggerDelay=text).max_delay == seconds
+
+
+@pytest.mark.parametrize("take", [read, write])
+def test_bad_records(take):
+    assert take().bad == BadRecords("fail")
+    assert take(badRecords="log").bad == BadRecords("log")
+    assert take(badRecords="topic:a.b:c").bad == BadRecords("topic", "a.b:c")
+    for text in ("skip", "topic", "topic:", "log:x", ""):
+        with pytest.raises(InvalidOption, match=r'"badRecords" is fail, log or topic:NAME'):
+            take(badRecords=text)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +167,17 @@ def test_a_timestamp_is_resolved_by_the_engine():
         ({"startingOffsets": '{"a": -3}'}, "startingOffsets"),
         ({"startingOffsets": '{"a": true}'}, "startingOffsets"),
         ({"startingOffsets": "latest", "startingTimestamp": "1"}, "startingTimestamp"),
+        ({"startingOffsets": "latest", "startingTimestamp": "2023-11-14T22:13:20Z"}, "exclude"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp.*ISO 8601.*yesterday"),
+        ({"startingTimestamp": "2023-11-14T22:13:20"}, "startingTimestamp.*has no zone"),
+        ({"startingTimestamp": "-5"}, "startingTimestamp"),
+        ({"startingTimestamp": "1969-12-31T00:00:00Z"}, "before 1970"),
+        ({"startingTimestamp": "{"}, "startingTimestamp.*JSON"),
+        ({"startingTimestamp": '{"a": true}'}, "startingTimestamp"),
+        ({"startingTimestamp": '{"b": 5}'}, "not subscribed"),
+        ({"maxTriggerDelay": "5m"}, "minOffsetsPerTrigger"),
+        ({"minOffsetsPerTrigger": "1", "maxTriggerDelay": "5"}, "maxTriggerDelay"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "above"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
         ({"maxBytesPerTrigger": "1e6"}, "maxBytesPerTrigger"),
         ({"minPartitions": "-1"}, "minPartitions"),
@@ -203,6 +250,12 @@ def test_what_of_the_options_a_request_carries():
         "match": ["tag", "Glob", "eu:*"],
         "nodes": ["n1", "n2"],
     }
+
+
+def test_a_directory_takes_nothing():
+    for options in ({"consumer": "c"}, {"badRecords": "topic:t"}):
+        with pytest.raises(InvalidOption, match="needs a server"):
+            read_options(CaseInsensitiveDict({"path": "/data", "subscribe": "a", **options}))
 
 
 def test_what_a_gap_does():

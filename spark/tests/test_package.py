@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pkgutil
 import subprocess
@@ -72,17 +71,6 @@ def test_register_is_for_whoever_needs_it(spark, topics, topic):
     topics.append(topic, [1])
     pyspark_topics.register(spark)
     assert spark.read.format("topics").load(url=topics.url, subscribe=topic).count() == 1
-
-
-def test_sql_reads_topics(spark, topics, topic):
-    topics.append(topic, [{"n": 7}])
-    spark.sql(
-        f"CREATE OR REPLACE TEMPORARY VIEW seen USING topics "
-        f"OPTIONS (url '{topics.url}', subscribe '{topic}')"
-    )
-    row = spark.sql("SELECT seq, get_json_object(data, '$.n') AS n FROM seen").collect()[0]
-    assert (row.seq, row.n) == (1, "7")
-    assert json.loads(spark.table("seen").select("data").collect()[0].data) == {"n": 7}
 
 
 @pytest.mark.slow

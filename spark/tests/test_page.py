@@ -1,50 +1,47 @@
-"""Runs the code of the Spark page unchanged, except for its addresses."""
+"""Runs the snippets of the Spark page as they stand, in their order."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+import pytest
 
-import topics_engine as te
-from support.server import Server
+from python.test_snippets import DOCS, Reader, snippets
 
-PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
-READ, STREAM, EACH = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PAGE = DOCS / "spark.md"
 
 
-def test_what_the_page_shows(spark, tmp_path):
-    with te.open(tmp_path / "monday") as db:
-        db.topic("orders.eu").append([{"id": 7}])
-    with Server(tmp_path / "data") as server:
-        with te.connect(server.url) as db:
-            db.topic("orders").append([{"id": n} for n in range(1002)])
-            db.topic("orders.us").append([{"id": 8}, {"id": 9}], tag="us")
-        known = {"spark": spark, "url": server.url}
-        addresses = {
-            "http://10.0.0.7:4000": server.url,
-            'token="…"': 'token="s3cret"',
-            "/backups/monday": str(tmp_path / "monday"),
-            "s3a://…/audit": str(tmp_path / "checkpoint"),
-        }
+def sections(text: str) -> dict[str, str]:
+    """The text below each heading."""
+    found = {}
+    for part in text.split("\n## ")[1:]:
+        name, _, body = part.partition("\n")
+        found[name] = body
+    return found
 
-        def run(block):
-            for there, here in addresses.items():
-                block = block.replace(there, here)
-            exec(block, known)
 
-        run(READ)
-        assert [row.id for row in known["recent"].orderBy("id").collect()] == [1000, 1001]
-        assert known["narrow"].columns == ["seq", "data"]
-        assert known["narrow"].count() == 1002
-        assert [row.data for row in known["closed"].collect()] == ['{"id":7}']
-        run(STREAM)
-        known["query"].processAllAvailable()
-        known["query"].stop()
-        run(EACH)
-        for _ in range(2):
-            known["each"](spark.createDataFrame([("1",)], "data string"), 1)
-        with te.connect(server.url) as db:
-            *copied, once = db.topic("audit").read()
-            assert [record.data["seq"] for record in copied] == [1, 2]
-            assert {record.tag for record in copied} == {"us"}
-            assert once.data == 1
+def test_what_the_page_shows(spark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    reader = Reader(tmp_path)
+    try:
+        for snippet in snippets(PAGE):
+            if not snippet.runs:
+                continue
+            try:
+                reader.do(snippet)
+            except BaseException as error:
+                error.add_note(f"{PAGE.name}:{snippet.line}")
+                raise
+    finally:
+        for name in ("orders", "sink"):
+            spark.catalog.dropTempView(name)
+        reader.leave()
+
+
+@pytest.mark.parametrize("name", [*sections(PAGE.read_text())])
+def test_a_section_begins_with_a_snippet_that_runs(name):
+    """But those that are about installation and machines: pages and tests of their own run them."""
+    if name in ("Install", "On a cluster", "The pipeline"):
+        return
+    text = sections(PAGE.read_text())[name]
+    assert "```python\n" in text, "no snippet"
+    first = text[text.index("```") :]
+    assert first.startswith("```python\n")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,12 +18,14 @@ import pytest
 from pipeline.__main__ import compare
 from pipeline.dataset import dataset
 from pipeline.feed import Feed
-from pipeline.job import DEAD, RESULTS
+from pipeline.job import DEAD, RESULTS, Restarted
 from pipeline.progress import Progress, progress
 from pipeline.report import PLOT
-from pipeline.runner import HERE, Job, KillPoint
+from pipeline.runner import HERE, Job, KillPoint, planned_kills
+from pyspark.errors import StreamingQueryException
 
-LANDED = KillPoint(Progress(committed=6, planned=7, rows=450), fed=600, total=1000, published=9)
+FEEDING = KillPoint("feeding", Progress(committed=6, planned=7, rows=450), 600, 1000, 9)
+PROCESSING = KillPoint("processing", Progress(committed=13, planned=14, rows=900), 1000, 1000, 9)
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
@@ -45,29 +47,44 @@ def test_programs_start_as_the_makefile_starts_them(program):
 
 @pytest.mark.slow
 def test_a_fortnight_from_the_feed_to_the_plot(tmp_path):
-    told = run("pipeline", "--days", "14", "--output", str(tmp_path))
+    told = run("pipeline", "--days", "14", "--seed", "7", "--output", str(tmp_path))
     assert told.returncode == 0, told.stdout + told.stderr
-    assert "killed in batch" in told.stdout
+    assert "killed in feeding" in told.stdout
+    assert "killed in processing" in told.stdout
     assert "equal to pandas" in told.stdout
     assert (tmp_path / PLOT).read_bytes().startswith(b"\x89PNG")
     assert len(pd.read_parquet(tmp_path / f"{RESULTS}.parquet")) > 500
 
 
 @pytest.mark.parametrize(
-    ("change", "middle"),
+    ("point", "change", "in_time"),
     [
-        ({}, True),
-        ({"query": Progress(6, 7, 299)}, False),
-        ({"query": Progress(6, 7, 701)}, False),
-        ({"query": Progress(6, 6, 450)}, False),
-        ({"fed": 1000}, False),
-        ({"published": 0}, False),
+        (FEEDING, {}, True),
+        (FEEDING, {"query": Progress(6, 6, 450)}, True),
+        (FEEDING, {"query": Progress(-1, 0, 0)}, False),
+        (FEEDING, {"fed": 1000}, False),
+        (FEEDING, {"published": 0}, False),
+        (PROCESSING, {}, True),
+        (PROCESSING, {"fed": 999}, False),
+        (PROCESSING, {"query": Progress(14, 14, 1000)}, False),
     ],
 )
-def test_the_middle_is_while_both_are_under_way(change, middle):
-    landed = replace(LANDED, **change)
-    assert landed.in_the_middle is middle
-    assert f"{landed.query.rows} rows processed" in str(landed)
+def test_a_kill_is_in_its_phase(point, change, in_time):
+    found = replace(point, **change)
+    assert found.in_time is in_time
+    assert f"{found.query.rows} rows processed" in str(found)
+
+
+def test_kills_are_random_and_repeatable():
+    plans = [planned_kills(seed) for seed in range(200)]
+    assert plans == [planned_kills(seed) for seed in range(200)]
+    assert len({tuple(plan) for plan in plans}) == 200
+    for plan in plans:
+        *feeding, last = plan
+        assert [kill.phase for kill in feeding] in (["feeding"], ["feeding"] * 2)
+        assert last.phase == "processing"
+        assert all(0.1 <= kill.share <= 0.7 for kill in feeding)
+        assert [kill.share for kill in feeding] == sorted(kill.share for kill in feeding)
 
 
 def test_progress_is_what_committed_batches_cover(tmp_path):
@@ -90,6 +107,58 @@ def test_progress_is_what_committed_batches_cover(tmp_path):
     assert progress(tmp_path) == Progress(0, 1, 10)
     note("commits", 1, "{}")
     assert progress(tmp_path) == Progress(1, 1, 25)
+
+
+class FailedQuery:
+    """A query that ended with an error, or without one."""
+
+    name = "delays"
+    isActive = False  # noqa: N815
+
+    def __init__(self, error: str | None) -> None:
+        self._error = None if error is None else StreamingQueryException(error)
+
+    def exception(self):
+        return self._error
+
+    def processAllAvailable(self):  # noqa: N802
+        raise self._error
+
+
+class RunningQuery:
+    """A query that processes its rows."""
+
+    name = "delays"
+    isActive = True  # noqa: N815
+
+    def processAllAvailable(self):  # noqa: N802
+        pass
+
+    def stop(self):
+        self.isActive = False
+
+
+@pytest.mark.parametrize("verb", [Restarted.check, Restarted.finish])
+def test_a_plan_that_was_not_serialized_is_tried_again(verb, capsys):
+    race = "[STREAM_FAILED] terminated with exception: Task not serializable"
+    for failures in range(1, Restarted.LIMIT + 1):
+        starts = iter([FailedQuery(race)] * failures + [RunningQuery()])
+        query = Restarted(lambda starts=starts: next(starts))
+        for _ in range(failures):
+            verb(query)
+        assert isinstance(query.query, RunningQuery)
+        assert capsys.readouterr().err.count("delays is started again") == failures
+    for error in (race, "[STREAM_FAILED] stale_epoch"):
+        starts = []
+        query = Restarted(lambda error=error, starts=starts: starts.append(1) or FailedQuery(error))
+        with pytest.raises(StreamingQueryException):
+            deque((verb(query) for _ in range(9)), maxlen=0)
+        assert len(starts) == (1 + Restarted.LIMIT if error == race else 1)
+
+
+def test_a_query_that_ended_without_a_request_ends_the_job():
+    with pytest.raises(SystemExit, match="ended without a request"):
+        Restarted(lambda: FailedQuery(None)).check()
 
 
 def test_the_feed_waits_for_the_job(topics, topic):

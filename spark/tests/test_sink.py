@@ -11,12 +11,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
-from pyspark_topics import DefaultSource
-from pyspark_topics import sink as the_sink
+from pyspark_topics import DefaultSource, staging
 from pyspark_topics.client import Client
 from pyspark_topics.errors import TopicsError
 from pyspark_topics.options import Connection
-from pyspark_topics.sink import Epoch, Staged, Writer, publish, publish_unnamed
+from pyspark_topics.sink import Epoch, publish, publish_unnamed
+from pyspark_topics.staging import Staged, Writer
 
 
 def numbers(topics, topic):
@@ -32,7 +32,7 @@ def ids(spark, n, partitions=2):
     return spark.range(0, n, 1, partitions).selectExpr("cast(id as string) AS data")
 
 
-def staged(topics, writer):
+def waiting(topics, writer):
     names = topics.client.call("GET", "/v0/txn")["writers"]
     if writer not in [one["writer"] for one in names]:
         return []
@@ -96,9 +96,12 @@ def test_what_cannot_be_written_is_refused_before_a_row_is(spark, topics, column
         write(frame, topics, **options)
 
 
-def test_overwriting_is_refused(spark, topics, topic):
-    with pytest.raises(PySparkException, match="overwrite"):
-        ids(spark, 1).write.format("topics").mode("overwrite").save(url=topics.url, topic=topic)
+@pytest.mark.parametrize("mode", ["overwrite", "ignore", "error", "errorifexists", None])
+def test_a_mode_but_append_is_refused_with_words_that_name_append(spark, topics, topic, mode):
+    writer = ids(spark, 1).write.format("topics")
+    with pytest.raises(PySparkException, match=r'(?i)"?append"?'):
+        (writer.mode(mode) if mode else writer).save(url=topics.url, topic=topic)
+    assert topics.client.call("POST", "/v0/state", {"topics": [topic]})["topics"] == {}
 
 
 def test_a_write_that_fails_in_one_task_writes_nothing(spark, topics, topic):
@@ -106,7 +109,7 @@ def test_a_write_that_fails_in_one_task_writes_nothing(spark, topics, topic):
     frame = ids(spark, 20_000, 2).select(bad.alias("data"))
     with pytest.raises(PySparkException, match="JSON"):
         write(frame, topics, topic=topic, writerId=topic)
-    assert staged(topics, topic) == []
+    assert waiting(topics, topic) == []
     names = topics.client.call("POST", "/v0/state", {"topics": [topic]})
     assert names["topics"] == {}
 
@@ -133,7 +136,7 @@ def test_a_task_that_fails_twice_and_is_retried(spark, topics, topic):
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert numbers(topics, topic) == list(range(2000))
-    assert staged(topics, f"{topic}:{topic}") == []
+    assert waiting(topics, f"{topic}:{topic}") == []
 
 
 def test_a_stream_task_that_fails_twice_and_is_retried(topics, topic, stream):
@@ -154,7 +157,7 @@ def test_an_app_writes_a_version_once(spark, topics, topic):
     stale = {"txnAppId": topic, "txnVersion": "1", "staleEpoch": "skip"}
     write(ids(spark, 7), topics, topic=topic, **stale)
     assert len(topics.data(topic)) == 15
-    assert staged(topics, f"{topic}:{topic}") == []
+    assert waiting(topics, f"{topic}:{topic}") == []
 
 
 def test_writes_without_a_name_share_a_writer_and_nothing_else(topics, topic):
@@ -169,7 +172,7 @@ def test_writes_without_a_name_share_a_writer_and_nothing_else(topics, topic):
         list(pool.map(one, range(40)))
     for n in range(2):
         assert numbers(topics, f"{topic}.{n}") == sorted([*range(50)] * 20)
-    assert staged(topics, topic) == []
+    assert waiting(topics, topic) == []
 
 
 def batch_of(first, rows, pad=""):
@@ -192,9 +195,11 @@ def batch_of(first, rows, pad=""):
     ],
 )
 def test_parts_are_what_a_request_can_carry(monkeypatch, batches, expected):
-    monkeypatch.setattr(the_sink, "PART_ROWS", 100)
-    monkeypatch.setattr(the_sink, "PART_BYTES", 10_000)
-    found = list(the_sink.parts(batches, "t"))
+    monkeypatch.setattr(staging, "PART_ROWS", 100)
+    monkeypatch.setattr(staging, "PART_BYTES", 10_000)
+    made = list(staging.parts(batches, "t"))
+    found = [part.table for part in made]
+    assert [part.first for part in made] == [sum(expected[:n]) for n in range(len(expected))]
     assert [part.num_rows for part in found] == expected
     rows = [text for part in found for text in part["data"].to_pylist()]
     assert rows == [text for batch in batches for text in batch["data"].to_pylist()]
@@ -209,18 +214,18 @@ def task(topics, topic, batches):
 
 
 def test_rows_keep_their_order_over_the_parts_of_a_task(topics, topic, monkeypatch):
-    monkeypatch.setattr(the_sink, "PART_ROWS", 100)
+    monkeypatch.setattr(staging, "PART_ROWS", 100)
     one, done = task(topics, topic, [batch_of(i * 70, 70) for i in range(10)])
     (only,) = done.stages
     assert (only.parts, only.records, only.topics) == (10, 700, ((topic, 700),))
-    assert [stage["records"] for stage in staged(topics, topic)] == [700]
+    assert [stage["records"] for stage in waiting(topics, topic)] == [700]
     one.commit([done])
     assert topics.data(topic) == [str(n) for n in range(700)]
-    assert staged(topics, topic) == []
+    assert waiting(topics, topic) == []
 
 
 def test_an_attempt_that_breaks_off_leaves_nothing(topics, topic, monkeypatch):
-    monkeypatch.setattr(the_sink, "PART_ROWS", 10)
+    monkeypatch.setattr(staging, "PART_ROWS", 10)
 
     def broken(good):
         yield from (batch_of(i * 10, 10) for i in range(good))
@@ -232,7 +237,7 @@ def test_an_attempt_that_breaks_off_leaves_nothing(topics, topic, monkeypatch):
             task(topics, topic, broken(good))
         with pytest.raises(TopicsError, match="JSON"):
             task(topics, topic, [*(batch_of(i * 10, 10) for i in range(good)), bad])
-    assert staged(topics, topic) == []
+    assert waiting(topics, topic) == []
 
 
 PHASES = ("planned", "staged", "published", "committed")
@@ -324,7 +329,7 @@ def test_a_writer_whose_checkpoint_was_lost(topics, topic, stream):
     topics.client.call("DELETE", f"/v0/txn/{topic}")
     stream.run()
     assert numbers(topics, stream.sink) == sorted([*range(30), *range(40)])
-    assert staged(topics, topic) == []
+    assert waiting(topics, topic) == []
 
 
 def test_two_queries_under_one_writer_name(topics, topic, stream, tmp_path, spark):
@@ -354,7 +359,7 @@ def test_an_app_writes_a_version_once_in_each_topic_of_a_column(spark, topics, t
         write(rows(*names), topics, **app)
     for name in ("a", "b", "c"):
         assert topics.data(f"{topic}.{name}") == [f"{name}{n}" for n in range(5)]
-        assert staged(topics, f"{topic}:{topic}.{name}") == []
+        assert waiting(topics, f"{topic}:{topic}.{name}") == []
     # The option and the column name the same topics.
     write(rows("d"), topics, topic=f"{topic}.a", **app)
     assert len(topics.data(f"{topic}.a")) == 5
@@ -369,24 +374,25 @@ def test_a_repeat_with_other_rows_is_logged_and_the_first_commit_stands(topics, 
         done = Staged(topic, stage, 1, rows, ((topic, rows),))
         publish(writer, Epoch(7, "query", "own", False), [done])
 
-    caplog.set_level("INFO", "pyspark_topics")
+    # A worker of Spark shows warnings and nothing below.
     commit(3)
     assert not caplog.records
     commit(3)
-    assert [r.levelname for r in caplog.records] == ["INFO"]
+    (repeat,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert f"epoch 7 was committed before, with {{'{topic}': 3}}" in repeat.message
     commit(4)
     assert "deterministic" in caplog.records[-1].message
     assert len(topics.data(topic)) == 3
-    assert staged(topics, topic) == []
+    assert waiting(topics, topic) == []
 
 
 def test_a_commit_drops_the_stages_of_abandoned_attempts(topics, topic):
     one, lost = task(topics, topic, [batch_of(0, 10)])
     won = one.write(iter([batch_of(0, 10)]))
     _, foreign = task(topics, topic, [batch_of(0, 10)])
-    assert len(staged(topics, topic)) == 3
+    assert len(waiting(topics, topic)) == 3
     one.commit([won])
-    assert [stage["id"] for stage in staged(topics, topic)] == [foreign.stages[0].stage]
+    assert [stage["id"] for stage in waiting(topics, topic)] == [foreign.stages[0].stage]
     assert len(topics.data(topic)) == 10
     assert lost.stages[0].stage != won.stages[0].stage
 

@@ -24,7 +24,7 @@ pub use judge::judge;
 pub use note::{Facts, Note, Past, Span, Unit};
 pub use script::{Script, options};
 pub use see::{Seen, see};
-pub use workloads::{ALL, Workload};
+pub use workloads::{ALL, FIXTURE, Workload};
 
 /// Runs a workload on an empty disk.
 #[must_use]

@@ -66,6 +66,8 @@ pub struct Unit {
     /// `None`: it has no writer, and only its key is remembered.
     pub writer: Option<&'static str>,
     pub epoch: Option<u64>,
+    /// The query that commits stages; empty: none.
+    pub query: &'static str,
     pub key: &'static str,
     /// The stages that it publishes, with their number of parts; empty: it was one call.
     pub stages: Vec<(&'static str, u32)>,

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use topics_engine::{
     Append, Claim, Claimed, ConfigPatch, Consumer, ConsumerMode, ConsumerRead, ConsumerStart,
-    DeleteRequest, Engine, Held, JobState, NewRecord, Options, Redrive, RouterRequest, SeekTo,
+    DeleteRequest, Engine, JobState, LeasedJobs, NewRecord, Options, Redrive, RouterRequest,
+    SeekTo,
 };
 use topics_env::Clock;
 use topics_env::sim::{SimClock, SimFs, env_on};
@@ -338,7 +339,7 @@ impl Script {
 
     /// Checks that calls with a stale lease have no effect.
     pub fn stale(&mut self, jobs: &[Leased]) {
-        for run in [Engine::ack, |e: &Engine, q: &str, h: &Held<'_>| e.nack(q, h, None)] {
+        for run in [Engine::ack, |e: &Engine, q: &str, h: &LeasedJobs<'_>| e.nack(q, h, None)] {
             assert_eq!(
                 self.with_leases(jobs, |e, h| run(e, "q", h), Note::Released(vec![])),
                 0,
@@ -350,13 +351,13 @@ impl Script {
     fn with_leases(
         &mut self,
         jobs: &[Leased],
-        run: impl FnOnce(&Engine, &Held<'_>) -> topics_engine::Result<topics_engine::Settled>,
+        run: impl FnOnce(&Engine, &LeasedJobs<'_>) -> topics_engine::Result<topics_engine::LeaseOutcome>,
         note: Note,
     ) -> usize {
         let Some(node) = jobs.first().map(|j| j.node.as_bytes()) else { return 0 };
         let seqs: Vec<u64> = jobs.iter().map(|j| j.seq).collect();
         let ids: Vec<u64> = jobs.iter().map(|j| j.id).collect();
-        let held = Held { node, seqs: &seqs, lease_ids: Some(&ids) };
+        let held = LeasedJobs { node, seqs: &seqs, lease_ids: Some(&ids) };
         self.call(|e| run(e, &held).unwrap(), |_| note).done.len()
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use topics_engine::{
     Claim, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, DeleteRequest, Discard, Engine,
-    Held, Options, PeekedJob, RouterInfo, TopicType,
+    LeasedJobs, Options, PeekedJob, RouterInfo, TopicType,
 };
 use topics_env::sim::{DiskImage, SimClock, SimFs, env_on};
 use xxhash_rust::xxh3::xxh3_64;
@@ -19,7 +19,7 @@ use super::note::{Leased, Note, StagePart, Unit, Written};
 use super::script::Script;
 use crate::crash::{panic_text, reopened};
 use crate::oracle::{Observation, observe};
-use crate::run::{DIR, HookSpec};
+use crate::run::{DIR, HookSpec, meta_value};
 
 /// A job that the probe claimed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub struct QueueSeen {
     /// Payloads that remain in the queue, and those in the dead-letter topic.
     pub left: Vec<String>,
     pub letters: Vec<String>,
+    /// The seqs of the jobs that are dead letters, and their errors there.
+    pub letter_errors: Vec<(u64, Option<String>)>,
     /// The numbers of dead-lettered and expired jobs: by the queue's counters, and by the dead
     /// letters, which include expired jobs.
     pub counted: (u64, u64),
@@ -249,7 +251,7 @@ fn rest(mount: &Mount, engine: &Engine, wall: u64, seen: &mut Seen) {
 }
 
 fn is_lease_valid(engine: &Engine, l: &Leased) -> topics_engine::Result<bool> {
-    let held = Held { node: l.node.as_bytes(), seqs: &[l.seq], lease_ids: Some(&[l.id]) };
+    let held = LeasedJobs { node: l.node.as_bytes(), seqs: &[l.seq], lease_ids: Some(&[l.id]) };
     engine.extend("q", &held, None).map(|s| s.done == [l.seq])
 }
 
@@ -280,7 +282,7 @@ fn queue(
             q.valid.insert(l.id);
             continue;
         }
-        let held = Held { node: l.node.as_bytes(), seqs: &[l.seq], lease_ids: Some(&[l.id]) };
+        let held = LeasedJobs { node: l.node.as_bytes(), seqs: &[l.seq], lease_ids: Some(&[l.id]) };
         for s in [engine.ack("q", &held)?, engine.nack("q", &held, Some(5))?] {
             if !s.done.is_empty() {
                 problems.push(format!("I6: the stale lease {} of {} counts", l.id, l.seq));
@@ -308,7 +310,7 @@ fn queue(
         if seqs.is_empty() {
             break;
         }
-        let held = Held { node: b"judge", seqs: &seqs, lease_ids: Some(&ids) };
+        let held = LeasedJobs { node: b"judge", seqs: &seqs, lease_ids: Some(&ids) };
         let s = engine.ack("q", &held)?;
         if !s.skipped.is_empty() {
             problems.push(format!("I6: an ack of the holder is skipped: {:?}", s.skipped));
@@ -324,6 +326,11 @@ fn queue(
     let s = engine.queue_state("q")?;
     q.counted = (s.dead_lettered, s.expired);
     let letters = end.topic("dead").map(|t| t.records.as_slice()).unwrap_or_default();
+    let of = |meta| meta_value(meta, "$dead_letter_src_seq")?.parse().ok();
+    q.letter_errors = letters
+        .iter()
+        .filter_map(|r| Some((of(&r.meta)?, meta_value(&r.meta, "$dead_letter_error"))))
+        .collect();
     let reason = |r: &[u8]| String::from_utf8_lossy(r).contains(r#"_reason":"expired""#);
     let expired = letters.iter().filter(|r| reason(&r.meta));
     q.lettered = (letters.len() as u64, expired.count() as u64);

@@ -78,6 +78,14 @@ fn i6_places_of_jobs() {
 }
 
 #[test]
+fn dead_letters_have_the_last_error() {
+    let e = end("dead_letters");
+    for error in [None, Some("another".to_owned())] {
+        e.flags("the dead letter of", |s| queue(s).letter_errors[0].1 = error);
+    }
+}
+
+#[test]
 fn i6_leases() {
     let e = end("leases");
     let all = e.script.notes.iter().filter_map(|(_, n)| match n {
@@ -399,6 +407,7 @@ fn what_comes_again_is_compared() {
         let found = asked(&probes, false);
         assert!(found.iter().any(|p| p.contains(what)), "{what:?} is not among {found:?}");
     };
+    flags("to the query \"\" its epoch is", &|u| u.query = "nobody's");
     flags("has its rows at []", &|u| u.rows[0].1.iter_mut().for_each(|r| r.name.push('!')));
     // A transaction whose key was not kept is executed again.
     flags("its repeat is not deduped", &|u| {

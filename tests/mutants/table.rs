@@ -94,6 +94,7 @@ pub const SITES: &[(Site, &[Detector])] = &[
     (Site::Check("txn.checksum"), &[Rot("staged_otherwise")]),
     (Site::Check("txn.frame"), &[Rot("staged_rows")]),
     (Site::Check("txn.header"), &[Rot("staged_header")]),
+    (Site::Check("txn.query"), &[Delivery("txn_repeated")]),
     (Site::Check("txn.settled"), &[Delivery("txn_process"), Delivery("txn_beside")]),
     (Site::Check("wal.current.checksum"), &[Refuses("bit_flips", "CURRENT")]),
     (Site::Check("wal.frame"), &[Damage("bit_flips", "wal-")]),

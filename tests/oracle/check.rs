@@ -7,7 +7,7 @@ use topics_engine::{DeleteRequest, Durability, GapReason, TopicConfig};
 use super::config::apply_patch;
 use super::log::{Op, Rec, selects};
 use super::observe::{Observation, TopicObs};
-use super::topic::{Inc, Keep, Mark, Slot, Why};
+use super::topic::{Cause, Inc, Keep, Mark, Slot};
 use super::world::{AttemptState, World};
 
 impl World {
@@ -137,7 +137,7 @@ impl<'w> Verdict<'w> {
     fn possible_floor(&self) -> u64 {
         let Some(inc) = self.inc else { return u64::MAX };
         let (records, bytes) = self.world.pending_size(&self.obs.state.topic);
-        let live = |s: &Slot| s.mark.is_none_or(|m| m.keep < self.kind || m.why == Why::Expired);
+        let live = |s: &Slot| s.mark.is_none_or(|m| m.keep < self.kind || m.why == Cause::Expired);
         let rec = |s: &Slot| self.world.attempts[s.attempt].recs.clone();
         let over = |c: &TopicConfig| {
             inc.over_cap(c, u64::MAX, live, rec, (records, bytes)).last().copied()
@@ -226,7 +226,7 @@ impl<'w> Verdict<'w> {
     }
 
     fn must_be_gone(&self, seq: u64, slot: &Slot, out: &mut Vec<String>) {
-        let for_good = |m: &Mark| m.keep >= self.kind && m.why != Why::Expired;
+        let for_good = |m: &Mark| m.keep >= self.kind && m.why != Cause::Expired;
         if let Some(mark) = slot.mark.filter(for_good) {
             out.push(format!("I1: seq {seq} is back, it was {:?}", mark.why));
         }
@@ -267,7 +267,7 @@ impl<'w> Verdict<'w> {
         let raced = |d: &super::topic::Del| {
             d.begun <= slot.at && begun < d.ended && selects(&d.req, seq, &rec.tag)
         };
-        slot.mark.is_some_and(|m| matches!(m.why, Why::Deleted | Why::Expired))
+        slot.mark.is_some_and(|m| matches!(m.why, Cause::Deleted | Cause::Expired))
             || self.deleted(seq, rec)
             || self.inc.is_some_and(|i| i.dels.iter().any(raced))
             || self.expired_itself(slot.ts.0.min(self.world.attempts[slot.attempt].wall), rec)
@@ -275,7 +275,7 @@ impl<'w> Verdict<'w> {
 
     /// Whether it may be missing with a gap although nothing crashed.
     fn may_be_evicted(&self, seq: u64, slot: &Slot) -> bool {
-        slot.mark.is_some_and(|m| !matches!(m.why, Why::Deleted | Why::Expired))
+        slot.mark.is_some_and(|m| !matches!(m.why, Cause::Deleted | Cause::Expired))
             || seq <= self.floor
             || self.inc.is_some_and(|i| seq <= i.lapsed)
             || self.expired(slot.ts.0)

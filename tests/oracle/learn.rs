@@ -5,7 +5,7 @@ use topics_engine::Durability;
 
 use super::log::{Op, Rec};
 use super::observe::{Observation, TopicObs};
-use super::topic::{Config, Inc, Keep, Mark, Slot, Why};
+use super::topic::{Cause, Config, Inc, Keep, Mark, Slot};
 use super::world::{AttemptState, World};
 
 impl World {
@@ -52,12 +52,12 @@ impl World {
         let names = &self.names;
         for a in &mut self.attempts {
             // A lost write may be tried again under the same key.
-            if let AttemptState::Settled { id, first, .. } = a.state {
+            if let AttemptState::LeaseOutcome { id, first, .. } = a.state {
                 let inc = names.get(&a.topic).and_then(|i| i.iter().find(|i| i.id == id));
                 let slot = inc.and_then(|i| i.slots.get(&first));
                 // The key of a deleted record may be lost too, where the record itself would be.
                 let weak = slot.is_some_and(|s| s.class < Durability::Disk);
-                let lost = |m: Mark| m.why == Why::Gone || weak;
+                let lost = |m: Mark| m.why == Cause::Gone || weak;
                 if slot.is_none_or(|s| s.mark.is_some_and(lost)) {
                     (a.state, a.acked) = (AttemptState::Dead, false);
                 }
@@ -97,7 +97,7 @@ impl World {
                     (None, Some(inc)) => inc.class_at(begun).unwrap_or(class),
                     _ => class,
                 };
-                let place = AttemptState::Settled { id: state.topic_id, first, class };
+                let place = AttemptState::LeaseOutcome { id: state.topic_id, first, class };
                 let memory = class < Durability::Disk && restart.is_none();
                 self.assign_position(attempt, place, if memory { Keep::Live } else { keep });
                 if let Some(s) =
@@ -114,7 +114,7 @@ impl World {
         for (seq, slot) in inc.slots.range_mut(..state.evict_floor) {
             if slot.mark.is_none() && topic.get(*seq).is_none() {
                 slot.mark =
-                    Some(Mark { why: Why::Evicted, keep: keep.min(Keep::of(slot.class)), at });
+                    Some(Mark { why: Cause::Evicted, keep: keep.min(Keep::of(slot.class)), at });
             }
         }
     }
@@ -136,18 +136,18 @@ fn settle_down(inc: &mut Inc, shown: &TopicObs, at: usize, expires: impl Fn(&Slo
             }
         } else {
             let why = match (slot.mark, shown.tombstone(seq)) {
-                (_, Some(t)) if t.gap_to >= shown.state.evict_floor => Why::Gone,
+                (_, Some(t)) if t.gap_to >= shown.state.evict_floor => Cause::Gone,
                 // The eviction was lost: a delete that raced with it removed the record.
                 (Some(mark), None)
-                    if mark.why == Why::Evicted && seq >= shown.state.evict_floor =>
+                    if mark.why == Cause::Evicted && seq >= shown.state.evict_floor =>
                 {
-                    Why::Deleted
+                    Cause::Deleted
                 }
                 // If its deletion was lost with it, it is in a gap like its neighbours.
-                (Some(mark), told) if mark.why != Why::Deleted || told.is_none() => mark.why,
-                (_, Some(_)) => Why::Evicted,
-                (_, None) if expires(slot) => Why::Expired,
-                (_, None) => Why::Deleted,
+                (Some(mark), told) if mark.why != Cause::Deleted || told.is_none() => mark.why,
+                (_, Some(_)) => Cause::Evicted,
+                (_, None) if expires(slot) => Cause::Expired,
+                (_, None) => Cause::Deleted,
             };
             slot.mark = Some(Mark { why, keep: Keep::Power, at });
         }

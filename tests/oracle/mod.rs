@@ -19,5 +19,5 @@ pub use config::apply_patch;
 pub use log::{Body, CallId, Event, Op, Rec, Reply, tag_of};
 pub use observe::{Observation, Seen, TopicObs, observe, observe_damaged};
 pub use retries::Retried;
-pub use topic::{Inc, Keep, Mark, Slot, Why};
+pub use topic::{Cause, Inc, Keep, Mark, Slot};
 pub use world::{Attempt, AttemptState, World};

@@ -4,7 +4,7 @@ use topics_engine::Durability;
 
 use super::log::Rec;
 use super::observe::Observation;
-use super::topic::{Keep, Why};
+use super::topic::{Cause, Keep};
 use super::world::{AttemptState, World};
 
 /// The answer to a retry: topic id, first seq, whether deduped; or the error's code.
@@ -52,7 +52,7 @@ impl World {
         let slots = self.names.get(&a.topic).into_iter().flatten().flat_map(|i| i.slots.values());
         let mut slots = slots.filter(|s| s.attempt == attempt).peekable();
         if slots.peek().is_some() {
-            let gone = |m: super::topic::Mark| m.why == Why::Gone;
+            let gone = |m: super::topic::Mark| m.why == Cause::Gone;
             return !slots.all(|s| s.mark.is_some_and(gone));
         }
         // Pending: the write may have succeeded, and a possible delete may have removed its
@@ -79,7 +79,7 @@ impl World {
         let slot = inc.slots.values().find(|s| s.attempt == attempt);
         let class = slot.map_or(topic.state.config.durability, |s| s.class);
         let kept = slot.is_some_and(|s| s.keep >= kind)
-            && !slot.is_some_and(|s| s.mark.is_some_and(|m| m.why == Why::Gone))
+            && !slot.is_some_and(|s| s.mark.is_some_and(|m| m.why == Cause::Gone))
             && topic.state.topic_id == inc.id;
         fresh && class >= Durability::Disk && (placed || kept)
     }

@@ -32,7 +32,7 @@ impl Keep {
 
 /// Why a record is no longer readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum Cause {
     Deleted,
     Evicted,
     /// Its own TTL has passed; it is back if the clock is set back.
@@ -44,7 +44,7 @@ pub enum Why {
 /// The removal of a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
-    pub why: Why,
+    pub why: Cause,
     pub keep: Keep,
     pub at: usize,
 }
@@ -172,7 +172,7 @@ impl Inc {
         lift(&mut self.keep, self.at, true);
         for slot in self.slots.values_mut() {
             lift(&mut slot.keep, slot.at, slot.class != Durability::Ephemeral);
-            let given_up = |m: &Mark| troubled && m.why == Why::Evicted && m.keep == Keep::Live;
+            let given_up = |m: &Mark| troubled && m.why == Cause::Evicted && m.keep == Keep::Live;
             if let Some(mark) = slot.mark.as_mut().filter(|m| !given_up(m)) {
                 lift(&mut mark.keep, mark.at, slot.class != Durability::Ephemeral);
             }
@@ -190,7 +190,7 @@ impl Inc {
         let mut n = 0;
         for (&seq, slot) in &mut self.slots {
             if slot.mark.is_none() && selected(seq, slot) {
-                slot.mark = Some(Mark { why: Why::Deleted, keep, at });
+                slot.mark = Some(Mark { why: Cause::Deleted, keep, at });
                 n += 1;
             }
         }
@@ -208,7 +208,7 @@ impl Inc {
     ) {
         for seq in self.over_cap(config, last, |s| s.mark.is_none(), rec, (0, 0)) {
             if let Some(slot) = self.slots.get_mut(&seq) {
-                slot.mark = Some(Mark { why: Why::Evicted, keep, at });
+                slot.mark = Some(Mark { why: Cause::Evicted, keep, at });
             }
         }
     }

@@ -8,7 +8,7 @@ use topics_engine::{ConfigPatch, Durability};
 
 use super::config::apply_patch;
 use super::log::{Body, CallId, Event, Op, Rec, Reply, selects};
-use super::topic::{Config, Del, Inc, Keep, Slot, Why};
+use super::topic::{Cause, Config, Del, Inc, Keep, Slot};
 
 /// The outcome of an attempted write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub enum AttemptState {
     /// In flight, or failed: present completely or not at all.
     Pending,
     /// Acked or observed, under this topic id.
-    Settled { id: u64, first: u64, class: Durability },
+    LeaseOutcome { id: u64, first: u64, class: Durability },
     /// Refused, superseded, or observed to be absent: must not appear.
     Dead,
 }
@@ -191,17 +191,17 @@ impl World {
                 }
                 let acked = self.attempts[attempt].acked;
                 self.attempts[attempt].acked |= !deduped;
-                let place = AttemptState::Settled { id: topic_id, first: first_seq, class };
+                let place = AttemptState::LeaseOutcome { id: topic_id, first: first_seq, class };
                 let last = first_seq + self.attempts[attempt].recs.len() as u64 - 1;
                 // If the group of a write that was only staged fails, the write and its key are
                 // discarded.
                 let given_up = self.troubled && !deduped;
                 match &self.attempts[attempt].state {
-                    AttemptState::Settled { class: Durability::Memory, .. } if given_up => {
+                    AttemptState::LeaseOutcome { class: Durability::Memory, .. } if given_up => {
                         self.assign_position(attempt, place, keep);
                         self.caps(&topic, topic_id, last, keep);
                     }
-                    AttemptState::Settled { id, first, .. } => {
+                    AttemptState::LeaseOutcome { id, first, .. } => {
                         if (*id, *first) != (topic_id, first_seq) || (acked && !deduped) {
                             let was = format!("{topic}: attempt {attempt} was at {first} of {id}");
                             self.problems.push(format!("{was}, now {reply:?}"));
@@ -317,7 +317,7 @@ impl World {
 
     /// Assigns a position to an attempt; other attempts for that position are dead.
     pub fn assign_position(&mut self, attempt: usize, place: AttemptState, keep: Keep) {
-        let AttemptState::Settled { id, first, class } = place else { return };
+        let AttemptState::LeaseOutcome { id, first, class } = place else { return };
         let at = self.events;
         let a = self.attempts[attempt].clone();
         // The engine's clock does not follow the wall clock back, nor far ahead.
@@ -329,7 +329,7 @@ impl World {
         // Commit times never go back, whatever the clock does. The commit time of a lost record may be
         // lost with it.
         let lost =
-            |s: &Slot| s.mark.is_some_and(|m| m.why == Why::Gone || s.class < Durability::Disk);
+            |s: &Slot| s.mark.is_some_and(|m| m.why == Cause::Gone || s.class < Durability::Disk);
         let before = || inc.slots.range(..first).rev().map(|(_, s)| s);
         let low = before().find(|s| !lost(s)).map_or(0, |s| s.ts.0);
         let high = before().next().map_or(0, |s| s.ts.1);
@@ -390,7 +390,7 @@ impl World {
         let unclear = unclear || inc.slots.iter().any(left);
         if unclear || config.ttl_ms > 0 || inc.slots.values().any(expires) {
             // Expired records count until they are swept.
-            let live = |s: &Slot| s.mark.is_none_or(|m| m.why == Why::Expired);
+            let live = |s: &Slot| s.mark.is_none_or(|m| m.why == Cause::Expired);
             let floor = |gone: Vec<u64>| gone.last().copied().unwrap_or(0);
             let gone = inc.over_cap(&config, u64::MAX, live, recs, (0, 0));
             inc.lapsed = inc.lapsed.max(floor(gone));

@@ -2,9 +2,10 @@
 
 use topics_engine::{Engine, JobState, PeekedJob, ReadFrom, ReadRequest};
 
-use super::hand::{Hand, LOGS, Outcome, must, ok};
+use super::driver::{DEAD, Driver, LOGS, Outcome, must, ok};
 use super::model::Log;
 use super::queue::Phase;
+use crate::run::meta_value;
 
 /// Records and losses, front included.
 type Contents = (Vec<Shown>, Vec<(u64, u64)>);
@@ -46,7 +47,7 @@ impl Log {
     }
 }
 
-impl Hand {
+impl Driver {
     /// Both sides must have the same state.
     pub fn check(&mut self) -> Outcome {
         let engine = self.engine();
@@ -64,9 +65,24 @@ impl Hand {
                 want.map(|(s, r)| (s, r.name.clone(), r.tag.to_owned(), r.ts)).collect();
             must!(got == want, "{name} holds {got:?}, not {want:?}");
         }
+        self.check_letters()?;
         self.check_cursors()?;
         self.check_writers()?;
         self.check_queue()
+    }
+
+    /// Each dead letter has the last error of its job.
+    fn check_letters(&self) -> Outcome {
+        if self.model.letters.is_empty() {
+            return Ok(());
+        }
+        let got = ok(self.engine().read(LOGS[DEAD], &ReadRequest::default()))?;
+        for r in got.iter() {
+            let error = meta_value(r.meta, "$dead_letter_error");
+            let want = self.model.letters.get(&r.seq).and_then(|l| l.1.clone());
+            must!(error == want, "dead letter {}: error {error:?}, not {want:?}", r.seq);
+        }
+        Ok(())
     }
 
     fn check_queue(&mut self) -> Outcome {

@@ -2,8 +2,8 @@
 
 use topics_engine::{ConsumerMode, ConsumerRead, ConsumerStart, Engine, SeekTo};
 
+use super::driver::{Driver, LOGS, Outcome, must, ok};
 use super::flaw::Flaw;
-use super::hand::{Hand, LOGS, Outcome, must, ok};
 use super::model::{Cursor, Handle};
 use super::step::Step;
 
@@ -15,7 +15,7 @@ pub const CONSUMERS: [(&str, usize, ConsumerMode, bool); 4] = [
     ("other", 1, ConsumerMode::AtLeastOnce, false),
 ];
 
-impl Hand {
+impl Driver {
     /// False: the step does not concern consumers.
     pub fn consumer(&mut self, step: &Step) -> Result<bool, String> {
         match step {

@@ -33,6 +33,8 @@ pub enum Flaw {
     HalvesTransaction,
     /// A repeated epoch is executed again.
     RepeatsEpoch,
+    /// An epoch of another query is answered like a repeat.
+    ForgetsQuery,
     /// An aborted stage still exists.
     KeepsStage,
     /// A synced change does not survive a power cut.
@@ -41,7 +43,7 @@ pub enum Flaw {
 
 impl Flaw {
     /// All flaws.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::LosesJob,
         Self::ForgetsDelay,
         Self::ForgetsLane,
@@ -58,6 +60,7 @@ impl Flaw {
         Self::ShowsTwice,
         Self::HalvesTransaction,
         Self::RepeatsEpoch,
+        Self::ForgetsQuery,
         Self::KeepsStage,
         Self::LosesSynced,
     ];

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use topics_engine::{
-    Append, Claim, Claimed, ConfigPatch, DeleteRequest, Held, JobState, NewRecord, ReadRequest,
-    Redrive, Settled,
+    Append, Claim, Claimed, ConfigPatch, DeleteRequest, JobState, LeaseOutcome, LeasedJobs,
+    NewRecord, ReadRequest, Redrive,
 };
 
+use super::driver::{DEAD, Driver, Outcome, must, ok};
 use super::flaw::Flaw;
-use super::hand::{DEAD, Hand, Outcome, must, ok};
 use super::queue::{NewJob, Phase};
 use super::step::Step;
 
@@ -18,7 +18,7 @@ pub const GROUPS: [&[u8]; 3] = [b"", b"g", b"h"];
 /// A lease as the model knows it: holder, seq, id.
 pub type Lease = (usize, u64, u64);
 
-impl Hand {
+impl Driver {
     /// False: the step does not concern queues.
     pub fn job(&mut self, step: &Step) -> Result<bool, String> {
         match step {
@@ -88,7 +88,7 @@ impl Hand {
                 self.model.queue.dead_lettered += 1;
                 let letters = self.model.logs[DEAD].as_mut().unwrap();
                 let seq = letters.push(job.new.name.clone(), "", wall);
-                self.model.letters.insert(seq, job.new);
+                self.model.letters.insert(seq, (job.new, job.error));
             }
         }
     }
@@ -225,16 +225,16 @@ impl Hand {
         seqs[at..].iter().map(lease).filter(|l| l.0 == first.0).take(n).collect()
     }
 
-    fn settle(
+    fn update_leases(
         &mut self,
         leases: &[Lease],
         fenced: bool,
-        run: impl FnOnce(&topics_engine::Engine, &Held<'_>) -> topics_engine::Result<Settled>,
+        run: impl FnOnce(&topics_engine::Engine, &LeasedJobs<'_>) -> topics_engine::Result<LeaseOutcome>,
     ) -> Outcome {
         let Some(node) = leases.first().map(|l| NODES[l.0]) else { return Ok(()) };
         let seqs: Vec<u64> = leases.iter().map(|l| l.1).collect();
         let ids: Vec<u64> = leases.iter().map(|l| l.2).collect();
-        let held = Held { node, seqs: &seqs, lease_ids: fenced.then_some(&ids) };
+        let held = LeasedJobs { node, seqs: &seqs, lease_ids: fenced.then_some(&ids) };
         let s = ok(run(&self.engine(), &held))?;
         must!(s.done == seqs && s.skipped.is_empty(), "I6: {seqs:?}: {s:?}");
         Ok(())
@@ -250,7 +250,7 @@ impl Hand {
     fn ack(&mut self, pick: u64, n: usize, fenced: bool) -> Outcome {
         let leases = self.pick(pick, n);
         if leases.is_empty() || !self.flawed(Flaw::KeepsAcked) {
-            self.settle(&leases, fenced, |e, h| e.ack("q", h))?;
+            self.update_leases(&leases, fenced, |e, h| e.ack("q", h))?;
         }
         for l in leases {
             self.stale.push(l);
@@ -264,7 +264,7 @@ impl Hand {
         let hasty = !leases.is_empty() && delay != Some(0) && self.flawed(Flaw::ForgetsBackoff);
         let asked = if hasty { Some(0) } else { delay };
         let error = if pick.is_multiple_of(3) { String::new() } else { format!("error {pick}") };
-        self.settle(&leases, true, |e, h| e.nack_with_error("q", h, asked, &error))?;
+        self.update_leases(&leases, true, |e, h| e.nack_with_error("q", h, asked, &error))?;
         for l in leases {
             if let Some(job) = self.model.queue.jobs.get_mut(&l.1).filter(|_| !error.is_empty()) {
                 job.error = Some(error.clone());
@@ -279,23 +279,31 @@ impl Hand {
 
     /// Fails every job that a worker claims, until none is left.
     fn use_up(&mut self, node: usize) -> Outcome {
-        for _ in 0..=self.model.queue.max_deliveries {
+        for n in 0..=self.model.queue.max_deliveries {
             self.claim(node, 9, None)?;
+            // Every second nack says why; the others leave the error as it is.
+            let error = if n % 2 == 0 { format!("used up {n}") } else { String::new() };
             let jobs = self.model.queue.jobs.iter();
             let mine = jobs.filter_map(|(seq, job)| match job.phase {
                 Phase::Leased { id, node: of, .. } if of == node => Some((node, *seq, id)),
                 _ => None,
             });
             let mine: Vec<Lease> = mine.collect();
-            self.settle(&mine, true, |e, h| e.nack("q", h, Some(0)))?;
-            mine.into_iter().for_each(|l| self.over(l, Phase::Waiting));
+            self.update_leases(&mine, true, |e, h| e.nack_with_error("q", h, Some(0), &error))?;
+            for l in mine {
+                if let Some(job) = self.model.queue.jobs.get_mut(&l.1).filter(|_| !error.is_empty())
+                {
+                    job.error = Some(error.clone());
+                }
+                self.over(l, Phase::Waiting);
+            }
         }
         Ok(())
     }
 
     fn extend(&mut self, pick: u64, ms: u64) -> Outcome {
         let leases = self.pick(pick, 2);
-        self.settle(&leases, true, |e, h| e.extend("q", h, Some(ms)))?;
+        self.update_leases(&leases, true, |e, h| e.extend("q", h, Some(ms)))?;
         let until = self.mono() + ms;
         for (_, seq, _) in leases {
             if let Some(job) = self.model.queue.jobs.get_mut(&seq)
@@ -321,7 +329,7 @@ impl Hand {
                 (node, id) = (holder, now);
             }
             let ids = [id];
-            let held = Held { node: NODES[node], seqs: &seqs, lease_ids: Some(&ids) };
+            let held = LeasedJobs { node: NODES[node], seqs: &seqs, lease_ids: Some(&ids) };
             let e = self.engine();
             let all = [e.ack("q", &held), e.nack("q", &held, None), e.extend("q", &held, None)];
             for s in all {
@@ -336,7 +344,7 @@ impl Hand {
         let (topic, most) = (if letters { "dead" } else { "q" }, limit.unwrap_or(usize::MAX));
         let wall = self.wall();
         let shows = |j: &NewJob| j.lane != 5 || j.group > 0 || j.visible_at > wall;
-        let shown = letters && limit.is_none() && self.model.letters.values().any(shows);
+        let shown = letters && limit.is_none() && self.model.letters.values().any(|l| shows(&l.0));
         let moved = match shown && self.flawed(Flaw::ForgetsOptions) {
             true => self.copy_letters()?,
             false => {
@@ -350,7 +358,7 @@ impl Hand {
             for seq in &seqs {
                 log.records.remove(seq);
                 // Lane and group stay; times in the past are dropped.
-                let mut job = self.model.letters.remove(seq).unwrap();
+                let (mut job, _) = self.model.letters.remove(seq).unwrap();
                 for at in [&mut job.visible_at, &mut job.expires_at] {
                     *at = if *at > wall { *at } else { 0 };
                 }

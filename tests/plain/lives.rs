@@ -6,11 +6,11 @@ use std::sync::Arc;
 use topics_engine::Durability;
 use topics_env::sim::{CrashOptions, DiskImage, SimFs};
 
+use super::driver::{Driver, LOGS, Outcome, must, ok};
 use super::flaw::Flaw;
-use super::hand::{Hand, LOGS, Outcome, must, ok};
 use super::queue::{Job, Phase};
 
-impl Hand {
+impl Driver {
     /// Closes cleanly and opens again.
     pub fn reopen(&mut self) -> Outcome {
         self.close_handles()?;

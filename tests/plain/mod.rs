@@ -5,7 +5,7 @@
 //!
 //! * `check`: compares the engine's state with the model's.
 //! * `flaw`: deliberately wrong engines.
-//! * `hand`, `lives`: execute steps on both sides; restarts and crashes.
+//! * `driver`, `lives`: execute steps on both sides; restarts and crashes.
 //! * `jobs`, `readers`, `consumers`, `txns`: the steps of queues, of routers and watches, of
 //!   consumers, of transactions.
 //! * `model`, `queue`: the model; its queue.
@@ -14,8 +14,8 @@
 
 mod check;
 mod consumers;
+mod driver;
 mod flaw;
-mod hand;
 mod jobs;
 mod lives;
 mod model;
@@ -41,16 +41,16 @@ pub fn run(steps: &[Step], seed: u64) -> Option<String> {
 pub fn run_flawed(steps: &[Step], seed: u64, flaw: Option<Flaw>) -> (usize, Option<String>) {
     let mut hits = 0;
     let go = std::panic::AssertUnwindSafe(|| {
-        let mut hand = hand::Hand::new(seed, flaw);
+        let mut driver = driver::Driver::new(seed, flaw);
         let mut found = None;
         for (i, step) in steps.iter().enumerate() {
-            if let Err(problem) = hand.take(step) {
+            if let Err(problem) = driver.take(step) {
                 found = Some(format!("step {i} {step:?}: {problem}"));
                 break;
             }
         }
-        let found = found.or_else(|| hand.finish().err().map(|e| format!("at the end: {e}")));
-        hits = hand.hits;
+        let found = found.or_else(|| driver.finish().err().map(|e| format!("at the end: {e}")));
+        hits = driver.hits;
         found
     });
     let found = std::panic::catch_unwind(go);

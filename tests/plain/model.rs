@@ -92,11 +92,20 @@ pub struct Stage {
     pub at: u64,
 }
 
+/// The last transaction of a writer.
+#[derive(Clone, Debug)]
+pub struct LastEpoch {
+    pub epoch: u64,
+    /// The query that committed it.
+    pub query: &'static str,
+    /// Its answer.
+    pub got: Got,
+}
+
 /// A writer of transactions.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
-    /// The last epoch and its answer.
-    pub last: Option<(u64, Got)>,
+    pub last: Option<LastEpoch>,
     pub stages: BTreeMap<usize, Stage>,
 }
 
@@ -105,8 +114,8 @@ pub struct Writer {
 pub struct Model {
     pub logs: [Option<Log>; 4],
     pub queue: Queue,
-    /// The original jobs of dead letters, by the seqs of the letters.
-    pub letters: BTreeMap<u64, NewJob>,
+    /// The original jobs of dead letters and their last errors, by the seqs of the letters.
+    pub letters: BTreeMap<u64, (NewJob, Option<String>)>,
     pub routers: [Option<Router>; 2],
     pub cursors: BTreeMap<usize, Cursor>,
     pub handles: BTreeMap<usize, Handle>,

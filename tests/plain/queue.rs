@@ -70,7 +70,7 @@ pub struct Queue {
 
 /// The result of one selection of jobs.
 #[derive(Clone, Debug, Default)]
-pub struct Given {
+pub struct ClaimedJobs {
     /// Seqs in order.
     pub jobs: Vec<u64>,
     /// Jobs that move to the dead letters instead.
@@ -121,7 +121,7 @@ impl Queue {
     }
 
     /// The next job: of a lane that was skipped for 10 s, else of the lowest lane.
-    fn turn(&mut self, now: u64) -> Option<u64> {
+    fn next_job(&mut self, now: u64) -> Option<u64> {
         let ready = self.ready();
         let has = |lane: u8| ready.iter().any(|r| r.0 == lane);
         let starved = (0..10u8).filter(|l| has(*l));
@@ -140,10 +140,10 @@ impl Queue {
     }
 
     /// Claims up to `max` jobs; the answer assigns the lease ids.
-    pub fn take(&mut self, node: usize, max: usize, lease_ms: u64, now: u64) -> Given {
-        let mut given = Given::default();
-        while !self.paused && given.jobs.len() < max {
-            let Some(seq) = self.turn(now) else { break };
+    pub fn take(&mut self, node: usize, max: usize, lease_ms: u64, now: u64) -> ClaimedJobs {
+        let mut claimed = ClaimedJobs::default();
+        while !self.paused && claimed.jobs.len() < max {
+            let Some(seq) = self.next_job(now) else { break };
             let (limit, letters) = (self.max_deliveries, self.letters);
             let Some(job) = self.jobs.get_mut(&seq) else { break };
             let deadline = now + lease_ms;
@@ -151,15 +151,15 @@ impl Queue {
             job.lapsed = None;
             if limit > 0 && u64::from(job.deliveries) >= limit {
                 job.phase = if letters { lease } else { Phase::Dead };
-                given.over.extend(letters.then_some(seq));
+                claimed.over.extend(letters.then_some(seq));
             } else {
                 job.phase = lease;
                 job.deliveries += 1;
-                given.jobs.push(seq);
+                claimed.jobs.push(seq);
             }
         }
-        given.over.sort_unstable();
-        given
+        claimed.over.sort_unstable();
+        claimed
     }
 
     /// Released jobs without deliveries left, claimed or not. Returns those that move to the dead

@@ -2,8 +2,8 @@
 
 use topics_engine::{Append, Event, NewRecord, ReadFrom, WatchRequest, WatchStart};
 
+use super::driver::{Driver, LOGS, Outcome, must, ok};
 use super::flaw::Flaw;
-use super::hand::{Hand, LOGS, Outcome, must, ok};
 use super::model::Router;
 use super::step::Step;
 
@@ -15,7 +15,7 @@ type Starts = Vec<(String, WatchStart)>;
 /// The logs that the watch names.
 const WATCHED: [usize; 2] = [0, 1];
 
-impl Hand {
+impl Driver {
     pub fn reader(&mut self, step: &Step) -> Outcome {
         match step {
             Step::CreateRouter { router } => self.create_router(*router),

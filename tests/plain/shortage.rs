@@ -5,9 +5,9 @@ use topics_engine::{Append, Error, NewRecord, TxnRequest};
 use topics_env::sim::{CallFilter, CallKind, FaultKind};
 
 use super::consumers::CONSUMERS;
-use super::hand::{Hand, LOGS, Outcome, must, ok};
+use super::driver::{Driver, LOGS, Outcome, must, ok};
 use super::queue::NewJob;
-use super::step::Lack;
+use super::step::Shortage;
 use super::txns::WRITERS;
 
 /// The work during a shortage.
@@ -33,8 +33,8 @@ fn went<T>(result: topics_engine::Result<T>) -> Result<Option<T>, String> {
     }
 }
 
-impl Hand {
-    pub fn shortage(&mut self, of: Lack, work: Work) -> Outcome {
+impl Driver {
+    pub fn shortage(&mut self, of: Shortage, work: Work) -> Outcome {
         // Topics that a refused transaction creates stay.
         let targets = (0..2).filter(|t| *t == work.topic || work.to & (1 << t) != 0);
         targets.for_each(|topic| self.ensure(topic));
@@ -48,10 +48,10 @@ impl Hand {
         self.sync()?;
         let log = |call| CallFilter::on_path(call, "wal-");
         match of {
-            Lack::NextFile => self.fs.fail_from(log(CallKind::Allocate), 1, FaultKind::ENOSPC),
-            Lack::Descriptors => self.fs.fail_from(CallKind::Create, 1, FaultKind::EMFILE),
-            Lack::Group(nth) => self.fs.fail_nth(log(CallKind::Write), nth, FaultKind::ENOSPC),
-            Lack::Space(free) => self.fs.set_free_space(Some(free)),
+            Shortage::NextFile => self.fs.fail_from(log(CallKind::Allocate), 1, FaultKind::ENOSPC),
+            Shortage::Descriptors => self.fs.fail_from(CallKind::Create, 1, FaultKind::EMFILE),
+            Shortage::Group(nth) => self.fs.fail_nth(log(CallKind::Write), nth, FaultKind::ENOSPC),
+            Shortage::Space(free) => self.fs.set_free_space(Some(free)),
         }
         for _ in 0..work.writes {
             self.write_short(work.topic, work.size)?;
@@ -115,7 +115,7 @@ impl Hand {
     /// If the outcome is unknown: the writer and epoch of the transaction, and its rows.
     fn transact_short(&mut self, to: usize) -> Result<Option<Repeat>, String> {
         let rows = self.new_rows(to);
-        let epoch = self.model.writers[0].last.as_ref().map_or(0, |l| l.0) + 1;
+        let epoch = self.model.writers[0].last.as_ref().map_or(0, |l| l.epoch) + 1;
         let repeat = Repeat { epoch, rows };
         let answer = self.send(&repeat);
         match went(answer)? {

@@ -142,6 +142,7 @@ pub enum Step {
         writer: usize,
         stages: usize,
         epoch: Epoch,
+        query: usize,
         with: With,
     },
     Abort {
@@ -163,7 +164,7 @@ pub enum Step {
     },
     /// A resource is exhausted during this work.
     Shortage {
-        of: Lack,
+        of: Shortage,
         work: Work,
     },
     Reopen,
@@ -175,7 +176,7 @@ pub enum Step {
 
 /// The exhausted resource.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Lack {
+pub enum Shortage {
     /// Space for a log file, or for more of one.
     NextFile,
     /// A descriptor for a new file.
@@ -277,10 +278,10 @@ fn common(d: &mut Dice) -> Step {
 
 fn shortage(d: &mut Dice) -> Step {
     let of = match d.below(5) {
-        0..2 => Lack::NextFile,
-        2 => Lack::Descriptors,
-        3 => Lack::Group(1 + d.below(4) as usize),
-        _ => Lack::Space(d.below(5) * 4096),
+        0..2 => Shortage::NextFile,
+        2 => Shortage::Descriptors,
+        3 => Shortage::Group(1 + d.below(4) as usize),
+        _ => Shortage::Space(d.below(5) * 4096),
     };
     let (topic, writes, to) = (d.below(2) as usize, d.below(4) as usize, d.below(8) as usize);
     Step::Shortage { of, work: Work { topic, writes, size: *d.pick(&[10, 400, 3_000, 9_000]), to } }
@@ -365,7 +366,8 @@ fn txn(d: &mut Dice) -> Step {
         },
         9..15 => {
             let (stages, epoch) = (d.below(4) as usize, epoch(d));
-            Step::Commit { writer, stages, epoch, with: with(d) }
+            let query = [0, 1, 1, 1, 1, 2][d.below(6) as usize];
+            Step::Commit { writer, stages, epoch, query, with: with(d) }
         }
         15 => Step::Abort { writer, stage },
         16..28 => Step::Transact {

@@ -1,20 +1,22 @@
 //! The steps of transactions.
 
 use topics_engine::{
-    CommitRequest, Committed, Held, NewRecord, StageRequest, TxnAck, TxnCursor, TxnRequest,
-    TxnRows, TxnStage, TxnWork,
+    CommitRequest, Committed, Error, LeasedJobs, NewRecord, StageRequest, TxnAck, TxnCursor,
+    TxnRequest, TxnRows, TxnStage, TxnWork,
 };
 
 use super::consumers::CONSUMERS;
+use super::driver::{Driver, LOGS, Outcome, TAGS, must, ok};
 use super::flaw::Flaw;
-use super::hand::{Hand, LOGS, Outcome, TAGS, must, ok};
 use super::jobs::{GROUPS, Lease, NODES};
-use super::model::{Got, Log, Row};
+use super::model::{Got, LastEpoch, Log, Row};
 use super::queue::NewJob;
 use super::step::{Epoch, Id, Step, With, Wrong};
 
 pub const WRITERS: [&str; 2] = ["v", "w"];
 const STAGES: [&str; 2] = ["one", "two"];
+/// The queries that commit stages. A transaction in one call has none.
+const QUERIES: [&str; 3] = ["", "query 1", "query 2"];
 /// The time that an idempotency key is remembered.
 const KEY_MS: u64 = 120_000;
 /// The time that staged rows wait.
@@ -130,8 +132,9 @@ fn with_work<R>(ask: &Ask, f: impl FnOnce(&TxnWork<'_>) -> R) -> R {
     let seqs: Vec<[u64; 1]> = ask.acks.iter().map(|l| [l.1]).collect();
     let ids: Vec<[u64; 1]> = ask.acks.iter().map(|l| [l.2]).collect();
     let ack = |i: usize| {
-        let held = Held { node: NODES[ask.acks[i].0], seqs: &seqs[i], lease_ids: Some(&ids[i]) };
-        TxnAck { queue: "q", held }
+        let held =
+            LeasedJobs { node: NODES[ask.acks[i].0], seqs: &seqs[i], lease_ids: Some(&ids[i]) };
+        TxnAck { queue: "q", jobs: held }
     };
     let acks: Vec<TxnAck<'_>> = (0..seqs.len()).map(ack).collect();
     f(&TxnWork { expect_heads: &heads, commits: &commits, acks: &acks })
@@ -153,7 +156,7 @@ impl Ask {
     }
 }
 
-impl Hand {
+impl Driver {
     /// False: the step does not concern transactions.
     pub fn txn(&mut self, step: &Step) -> Result<bool, String> {
         match step {
@@ -161,8 +164,8 @@ impl Hand {
                 self.stage(*writer, *stage, *part, (*to, *n, *delay))?;
             }
             Step::Abort { writer, stage } => self.abort(*writer, *stage)?,
-            Step::Commit { writer, stages, epoch, with } => {
-                self.commit_stages(*writer, *stages, *epoch, with)?;
+            Step::Commit { writer, stages, epoch, query, with } => {
+                self.commit_stages(*writer, *stages, (*epoch, QUERIES[*query]), with)?;
             }
             Step::Transact { id, to, n, delay, with } => {
                 let rows = self.rows(*to, *n, *delay);
@@ -256,12 +259,18 @@ impl Hand {
         Ok(())
     }
 
-    /// The epoch of a call, and the expected answer or error if it is known.
-    fn epoch(&self, writer: usize, epoch: Epoch) -> (u64, Option<Result<Got, &'static str>>) {
+    /// The epoch of a call by this query, and the expected answer or error if it is known.
+    fn epoch(
+        &self,
+        writer: usize,
+        epoch: Epoch,
+        query: &str,
+    ) -> (u64, Option<Result<Got, &'static str>>) {
         let last = self.model.writers[writer].last.as_ref();
-        let n = last.map_or(0, |l| l.0);
+        let n = last.map_or(0, |l| l.epoch);
         match (epoch, last) {
-            (Epoch::Same, Some(last)) => (n, Some(Ok(last.1.clone()))),
+            (Epoch::Same, Some(last)) if last.query != query => (n, Some(Err("stale_epoch"))),
+            (Epoch::Same, Some(last)) => (n, Some(Ok(last.got.clone()))),
             (Epoch::Older, Some(_)) => (n.saturating_sub(1), Some(Err("stale_epoch"))),
             (Epoch::Jump, _) => (n + 5, None),
             _ => (n + 1, None),
@@ -272,7 +281,7 @@ impl Hand {
         &mut self,
         writer: usize,
         stages: usize,
-        epoch: Epoch,
+        (epoch, query): (Epoch, &'static str),
         with: &With,
     ) -> Outcome {
         let listed: Vec<usize> = (0..STAGES.len()).filter(|s| stages & (1 << s) != 0).collect();
@@ -288,18 +297,33 @@ impl Hand {
             rows.extend(all);
         }
         let ask = self.ask(rows, with);
-        let (epoch, known) = self.epoch(writer, epoch);
+        let same = epoch == Epoch::Same;
+        let (epoch, known) = self.epoch(writer, epoch, query);
+        let last = self.model.writers[writer].last.as_ref().map_or(query, |l| l.query);
+        let forgets = same && last != query && self.flawed(Flaw::ForgetsQuery);
         let engine = self.engine();
         let answer = with_work(&ask, |work| {
-            let req =
-                CommitRequest { epoch, stages: &list, work: *work, ..CommitRequest::default() };
+            let sent = if forgets { last } else { query };
+            let work = *work;
+            let req = CommitRequest {
+                epoch,
+                stages: &list,
+                work,
+                query: sent,
+                ..CommitRequest::default()
+            };
             engine.commit(WRITERS[writer], &req)
         });
+        if let Err(e) = answer.as_ref()
+            && e.code() == "stale_epoch"
+        {
+            names_the_queries(e, last, query)?;
+        }
         let whole = whole && (ask.wrong != Wrong::Count || list.is_empty());
         let error = if whole { ask.error() } else { Some("txn_incomplete") };
         if let Some(got) = self.judge(&ask, answer, known, error, epoch)? {
             let w = &mut self.model.writers[writer];
-            w.last = Some((epoch, got));
+            w.last = Some(LastEpoch { epoch, query, got });
             w.stages.retain(|s, _| !listed.contains(s));
         }
         Ok(())
@@ -307,8 +331,8 @@ impl Hand {
 
     fn transact_as(&mut self, writer: usize, epoch: Option<Epoch>, ask: Ask) -> Outcome {
         let (n, known) = match epoch {
-            Some(epoch) => self.epoch(writer, epoch),
-            None => self.epoch(writer, Epoch::Next),
+            Some(epoch) => self.epoch(writer, epoch, ""),
+            None => self.epoch(writer, Epoch::Next, ""),
         };
         let repeats = known.as_ref().is_some_and(Result::is_ok);
         let sent = if repeats && self.flawed(Flaw::RepeatsEpoch) { n + 1 } else { n };
@@ -316,7 +340,7 @@ impl Hand {
         let req = TxnRequest { writer: name, epoch, ..TxnRequest::default() };
         let known = known.map(|answer| Known { epoch: n, answer, sure: true });
         if let Some(got) = self.transact(&req, ask, known)? {
-            self.model.writers[writer].last = Some((n, got));
+            self.model.writers[writer].last = Some(LastEpoch { epoch: n, query: "", got });
         }
         Ok(())
     }
@@ -460,7 +484,7 @@ impl Hand {
         let told: Vec<_> = answer.topics.iter().map(|t| (&*t.topic, span(t))).collect();
         let list: Vec<_> = want.iter().map(|(t, got)| (*t, *got)).collect();
         must!(told == list, "a transaction gives {told:?}, not {list:?}");
-        self.model.writers[0].last = Some((epoch, want));
+        self.model.writers[0].last = Some(LastEpoch { epoch, query: "", got: want });
         Ok(())
     }
 
@@ -481,7 +505,7 @@ impl Hand {
                 Err(e) if e.code() == "txn_not_found" => Default::default(),
                 other => ok(other)?,
             };
-            let last = w.last.as_ref().map(|l| l.0);
+            let last = w.last.as_ref().map(|l| l.epoch);
             must!(state.last_epoch == last, "{name}: epoch {:?}, not {last:?}", state.last_epoch);
             let got = state.staged.iter().map(|s| (&*s.stage, s.parts as usize, s.records));
             let got: Vec<_> = got.collect();
@@ -492,6 +516,17 @@ impl Hand {
         }
         Ok(())
     }
+}
+
+/// A stale epoch of another query is refused with both queries.
+fn names_the_queries(e: &Error, last: &str, query: &str) -> Outcome {
+    let queries = match e {
+        Error::EpochOfOtherQuery { committed_by, query, .. } => Some((&**committed_by, &**query)),
+        _ => None,
+    };
+    let want = (last != query).then_some((last, query));
+    must!(queries == want, "a stale epoch names the queries {queries:?}, not {want:?}");
+    Ok(())
 }
 
 fn span(t: &topics_engine::CommittedTopic) -> (u64, u64, u64) {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,10 @@ from support.h2_client import Http2Port
 from support.http_client import Http
 from support.server import LIMITS, Server, opened, running
 from support.tls import certificate
+
+# A shell that starts the suite in the background has it ignore SIGINT, and so would the processes
+# that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

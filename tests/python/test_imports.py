@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +18,17 @@ PACKAGE = Path(topics_engine.__file__).parent
 # A program that only uses the client does not load what runs a server.
 CLIENT_SIDE = {"client", "remote", "aio", "asgi"}
 SERVER_SIDE = {"server", "cli"}
+
+
+# What a program pays for with `import topics_engine` and an open database is what they use. These
+# modules are slow to import, or belong to clients and servers.
+UNUSED = """
+    argparse ast asyncio base64 concurrent copy dataclasses difflib dis email fnmatch greenlet html
+    http httptools importlib.metadata inspect logging multiprocessing pathlib pickle pyarrow random
+    selectors socket ssl string subprocess tempfile tokenize tomllib traceback urllib uuid uvicorn
+    topics_engine.aio topics_engine.asgi topics_engine.cli topics_engine.remote topics_engine.server
+    topics_engine.testing
+"""
 
 
 def imports(module: tuple[str, ...], source: str) -> Iterator[tuple[str, ...]]:
@@ -136,3 +149,29 @@ def test_the_check_finds_an_import(source: str, found: set[str]) -> None:
 def test_the_check_finds_a_cycle() -> None:
     assert cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
     assert cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None
+
+
+def loaded(program: str, cwd: Path) -> set[str]:
+    """The modules that a program has loaded at its end."""
+    program += "\nimport sys\nprint(*sys.modules)"
+    # -I and -S: no modules of the environment's own start.
+    path = f"import sys; sys.path[:0] = {[str(PACKAGE.parent)]}\n"
+    command = [sys.executable, "-I", "-S", "-c", path + program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=cwd)
+    return set(done.stdout.split())
+
+
+def test_a_program_loads_only_what_it_uses(tmp_path: Path) -> None:
+    unused = set(UNUSED.split())
+    assert loaded("import topics_engine", tmp_path) & unused == set()
+    program = """
+        import topics_engine as te
+        with te.open("data") as db:
+            jobs = db.queue("jobs")
+            jobs.append([{"id": 1}], delay="0s")
+            for job in jobs.claim("w"):
+                with job: job.data
+            list(jobs.read(after=0))
+    """
+    assert loaded(textwrap.dedent(program), tmp_path) & unused == set()
+    assert "asyncio" in loaded("import topics_engine.aio", tmp_path), "the check sees imports"

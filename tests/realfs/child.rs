@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use topics_engine::{Engine, Options};
+use topics_engine::{ConfigPatch, Engine, Error, Options, TopicSummary};
 use topics_env::real::{Backend, real_env};
 
 use super::audit::audit;
@@ -22,6 +22,9 @@ pub enum Mode {
     /// Open on a disk without free space, read everything, work, wait until the parent has freed
     /// space, continue.
     Full,
+    /// Open on a disk without a free byte, read everything, be refused, wait until the parent has freed
+    /// space, continue.
+    NoByte,
     /// Open and read everything.
     Look,
     /// Write until the power fails.
@@ -62,7 +65,7 @@ impl Task {
     pub fn from_args() -> Option<Self> {
         let args: Vec<String> = std::env::args().skip(1).collect();
         let [word, mode, scenario, dir, numbers @ ..] = &args[..] else { return None };
-        let modes = [Mode::Load, Mode::Reopen, Mode::Full, Mode::Look, Mode::Power];
+        let modes = [Mode::Load, Mode::Reopen, Mode::Full, Mode::NoByte, Mode::Look, Mode::Power];
         let mode = modes.into_iter().find(|m| format!("{m:?}").to_lowercase() == *mode)?;
         let numbers: Vec<u64> = numbers.iter().map(|n| n.parse().ok()).collect::<Option<_>>()?;
         let &[seed, life, dropped, refusals, rounds] = &numbers[..] else { return None };
@@ -124,6 +127,7 @@ pub fn main(task: &Task) -> ExitCode {
         Mode::Reopen => reopen(task, &client),
         Mode::Look | Mode::Power => audit(&client, "at-the-end", true),
         Mode::Full => full(task, &client),
+        Mode::NoByte => no_byte(task, &client),
     }
     end(task, client);
     ExitCode::SUCCESS
@@ -146,10 +150,7 @@ fn reopen(task: &Task, client: &Client) {
     // Deletes only audited records: transactions may still be completed in the meantime.
     let topics = client.topics();
     audit(client, "reopened", false);
-    free(client, &topics, 1);
-    task.scenario.goes_on(client);
-    task.scenario.wait_background_work(client);
-    audit(client, "settled", true);
+    free_and_continue(task, client, &topics);
 }
 
 /// The disk is full: every record exists, and refused ones do not.
@@ -160,15 +161,53 @@ fn full(task: &Task, client: &Client) {
         let _ = client.append("fill", &[if i % 4 == 0 { 400_000 } else { 100 }], false);
     }
     audit(client, "full-disk-written", false);
-    client.journal.note(MAKE_ROOM);
-    let mut line = String::new();
-    if std::io::stdin().read_line(&mut line).is_err() {
-        return client.journal.problem("the parent is gone");
+    wait_for_space(client);
+    free_and_continue(task, client, &topics);
+}
+
+/// There is no byte for a log file: every record is read, whatever writes or deletes is refused, until
+/// there is space.
+fn no_byte(task: &Task, client: &Client) {
+    let topics = client.topics();
+    audit(client, "no-byte", false);
+    for i in 0..20 {
+        let sizes = [if i % 4 == 0 { 400_000 } else { 100 }];
+        refused(client, "append", client.append("fill", &sizes, i % 2 == 0).map(drop));
     }
-    free(client, &topics, 1);
+    for topic in topics.iter().filter(|t| t.head_seq >= t.earliest_seq) {
+        refused(client, "delete", client.delete(&topic.topic, topic.head_seq + 1));
+    }
+    let created = client.create("no-space-for-it", &ConfigPatch::default());
+    refused(client, "creation", created);
+    audit(client, "no-byte-refused", false);
+    wait_for_space(client);
+    // Nothing is deleted first: the space alone suffices.
+    task.scenario.goes_on(client);
+    free_and_continue(task, client, &topics);
+}
+
+/// Deletes some of what there is, and works on.
+fn free_and_continue(task: &Task, client: &Client, topics: &[TopicSummary]) {
+    free(client, topics, 1);
     task.scenario.goes_on(client);
     task.scenario.wait_background_work(client);
     audit(client, "settled", true);
+}
+
+fn refused(client: &Client, what: &str, outcome: topics_engine::Result<()>) {
+    match outcome {
+        Err(Error::StorageUnavailable { reason: "no_space", .. }) => {}
+        other => client.journal.problem(format!("{what} without a free byte: {other:?}")),
+    }
+}
+
+/// Waits until the parent has removed what fills the disk.
+fn wait_for_space(client: &Client) {
+    client.journal.note(MAKE_ROOM);
+    let mut line = String::new();
+    if std::io::stdin().read_line(&mut line).is_err() {
+        client.journal.problem("the parent is gone");
+    }
 }
 
 /// The note of a child that waits until its parent has freed space.

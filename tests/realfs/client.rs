@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use topics_engine::{
     Append, Appended, Claim, Committed, ConfigPatch, DeleteRequest, Durability, Engine, Error,
-    Held, NewRecord, ReadFrom, ReadRequest, TopicSummary, TxnRequest, TxnRows,
+    LeasedJobs, NewRecord, ReadFrom, ReadRequest, TopicSummary, TxnRequest, TxnRows,
 };
 
 use super::event::{Call, Event, Placed, Run};
@@ -66,7 +66,8 @@ impl Journal {
                 self.acked.fetch_add(1, Ordering::SeqCst);
             }
             Err(e) => {
-                let unknown = ["storage_unavailable", "internal", "shutting_down", "corrupt"];
+                let unknown =
+                    ["storage_unavailable", "data_loss", "internal", "shutting_down", "corrupt"];
                 let certain = !unknown.contains(&e.code());
                 self.write(&Event::Refused { op, certain, error: e.to_string() });
                 self.refused.fetch_add(1, Ordering::SeqCst);
@@ -200,7 +201,7 @@ impl Client {
     pub fn ack(&self, queue: &str, (seq, lease): (u64, u64)) -> Result<(), Error> {
         let name = queue.to_owned();
         let op = self.journal.begin(|| Call::Ack { queue: name, seq });
-        let held = Held { node: b"worker", seqs: &[seq], lease_ids: Some(&[lease]) };
+        let held = LeasedJobs { node: b"worker", seqs: &[seq], lease_ids: Some(&[lease]) };
         let outcome = self.engine.ack(queue, &held).and_then(|s| match s.skipped[..] {
             [] => Ok(()),
             // The lease had expired: the call certainly had no effect.
@@ -212,7 +213,7 @@ impl Client {
 
     /// Releases a job.
     pub fn nack(&self, queue: &str, (seq, lease): (u64, u64)) -> Result<(), Error> {
-        let held = Held { node: b"worker", seqs: &[seq], lease_ids: Some(&[lease]) };
+        let held = LeasedJobs { node: b"worker", seqs: &[seq], lease_ids: Some(&[lease]) };
         self.engine.nack(queue, &held, Some(0)).map(drop)
     }
 

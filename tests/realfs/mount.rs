@@ -102,7 +102,7 @@ impl Mounted {
     pub fn fill(&self) -> Result<PathBuf, String> {
         let path = self.disk().join("filler");
         let mut file = File::create(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        for size in [1 << 20, 4096] {
+        for size in [1 << 20, 4096, 1] {
             while std::io::Write::write_all(&mut file, &vec![0; size]).is_ok() {}
         }
         Ok(path)

@@ -13,6 +13,14 @@ pub use recording::{Life, Recording, Tuning};
 /// The data directory on every simulated disk.
 pub const DIR: &str = "/db";
 
+/// The text of a key in a record's meta. The text has no escapes.
+#[must_use]
+pub fn meta_value(meta: &[u8], key: &str) -> Option<String> {
+    let meta = String::from_utf8_lossy(meta);
+    let (_, rest) = meta.split_once(&format!("\"{key}\":\""))?;
+    Some(rest.split('"').next()?.to_owned())
+}
+
 /// SplitMix64: the only random source of the suites.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);

@@ -30,31 +30,13 @@ SERVERS = ("uvicorn", "hypercorn", "granian", "daphne")
 
 MOUNTED = {
     "starlette": """
-        from contextlib import asynccontextmanager
         from starlette.applications import Starlette
         from starlette.routing import Mount
-        from topics_engine.asgi import create_app
-
-        topics = create_app()
-
-        @asynccontextmanager
-        async def lifespan(_):
-            async with topics.running():
-                yield
 
         app = Starlette(routes=[Mount("/topics", topics)], lifespan=lifespan)
     """,
     "fastapi": """
-        from contextlib import asynccontextmanager
         from fastapi import FastAPI
-        from topics_engine.asgi import create_app
-
-        topics = create_app()
-
-        @asynccontextmanager
-        async def lifespan(_):
-            async with topics.running():
-                yield
 
         app = FastAPI(lifespan=lifespan)
         app.mount("/topics", topics)
@@ -62,12 +44,24 @@ MOUNTED = {
     "bare": """
         from starlette.applications import Starlette
         from starlette.routing import Mount
-        from topics_engine.asgi import create_app
 
-        app = Starlette(routes=[Mount("/topics", create_app())])
+        app = Starlette(routes=[Mount("/topics", topics)])
     """,
 }
-"""Applications that mount this one: the recipes of the documentation, and none."""
+"""Applications that mount this one, behind `MOUNTING`: the recipes of the documentation, and one
+without a lifespan."""
+
+MOUNTING = """
+    from contextlib import asynccontextmanager
+    from topics_engine.asgi import create_app
+
+    topics = create_app()
+
+    @asynccontextmanager
+    async def lifespan(_):
+        async with topics.running():
+            yield
+"""
 
 
 class AsgiServer:
@@ -88,7 +82,8 @@ class AsgiServer:
         self.log = folder / "server.log"
         app = APP
         if mounted:
-            (folder / "mounting.py").write_text(textwrap.dedent(MOUNTED[mounted]))
+            program = textwrap.dedent(MOUNTING) + textwrap.dedent(MOUNTED[mounted])
+            (folder / "mounting.py").write_text(program)
             app = "mounting:app"
         command = COMMANDS[server].format(port=self.port, app=app).split()
         given = {"TOPICS_DATA_DIR": str(folder / "data"), "PYTHONPATH": str(folder)}

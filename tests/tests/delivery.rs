@@ -2,7 +2,7 @@
 //! crashes during recovery.
 //!
 //! `TOPICS_DELIVERY_STATES` is the wanted total of distinct disks. The quick gate visits one point
-//! in ten, different ones with each random seed.
+//! in twenty, different ones with each random seed.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -29,7 +29,7 @@ fn selected() -> Vec<&'static Workload> {
 }
 
 fn wanted() -> usize {
-    setting("TOPICS_DELIVERY_STATES", sized(10_000, 100_000, 1_000_000)) as usize
+    setting("TOPICS_DELIVERY_STATES", sized(5_000, 100_000, 1_000_000)) as usize
 }
 
 fn all_or(errors: &[String]) -> Outcome {
@@ -96,7 +96,7 @@ fn failed(w: &Workload, report: &Report) -> Vec<String> {
 
 /// Visit one of this many crash points of a script, starting at the second number.
 fn sampled_points() -> (usize, usize) {
-    let step = sized(10, 1, 1) as usize;
+    let step = sized(20, 1, 1) as usize;
     (step, random_seed() as usize % step)
 }
 

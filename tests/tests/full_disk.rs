@@ -1,7 +1,8 @@
 //! Full disks: a real engine with its threads, in a process of its own, on a small tmpfs.
 //!
 //! At the release gate 20 runs of every scenario, ending and size, at the commit gate one of every
-//! scenario and ending, at the quick gate one of every scenario. `TOPICS_RUNS` says how many,
+//! scenario and ending, at the quick gate one of every scenario; `no_byte` opens a directory without a
+//! free byte. `TOPICS_RUNS` says how many,
 //! `TOPICS_RANDOM_SEED` repeats a seed, `TOPICS_ENDING` (`close`, `kill`, `still_full`) runs one
 //! ending alone, `TOPICS_DISK_MB` another size. `TOPICS_TRACE` prints the journals.
 
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
             ("transactions", || runs(Scenario::Transactions)),
             ("descriptors", || runs(Scenario::Descriptors)),
             ("file_size", || runs(Scenario::FileSize)),
+            ("no_byte", no_byte),
         ],
     )
 }
@@ -65,6 +67,34 @@ fn runs(scenario: Scenario) -> Outcome {
             cases.extend(sizes.iter().map(case));
         }
     }
+    run_all(&cases)
+}
+
+/// A directory that is opened without a free byte; at the release gate 20 of each scenario that needs no
+/// limit of the process, else one.
+fn no_byte() -> Outcome {
+    let scenarios: Vec<Scenario> = Scenario::ALL
+        .into_iter()
+        .filter(|s| !matches!(s, Scenario::Descriptors | Scenario::FileSize))
+        .collect();
+    let first = harness::random_seed();
+    println!("  no_byte: random seed {first:#x}");
+    let mut dice = Dice::new(first);
+    let runs = setting("TOPICS_RUNS", sized(1, 1, 20 * scenarios.len() as u64));
+    let bytes = setting("TOPICS_DISK_MB", 40) << 20;
+    let scale = Scale { refusals: 60, rounds: 1 };
+    let cases: Vec<Case> = (0..runs)
+        .map(|run| {
+            let seed = if run == 0 { first } else { dice.roll() };
+            let scenario = scenarios[(seed % scenarios.len() as u64) as usize];
+            Case { scenario, ending: Ending::NoByte, bytes, seed, scale }
+        })
+        .collect();
+    run_all(&cases)
+}
+
+/// Runs cases on disks of their own; names those that fail.
+fn run_all(cases: &[Case]) -> Outcome {
     if let Err(e) = Mounted::tmpfs(1 << 20) {
         println!("  skipped: no tmpfs can be mounted here (root may): {e}");
         return Ok(());

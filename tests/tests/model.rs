@@ -51,7 +51,7 @@ fn flaws() -> Outcome {
     for flaw in plain::Flaw::ALL {
         let mut dice = Dice::new(seed());
         let (mut hit, mut noticed, mut example) = (0, 0, None);
-        for _ in 0..WRONG_RUNS {
+        for _ in 0..sized(400, 600, 600) {
             let seed = dice.roll();
             let steps = plain::steps(seed, 50);
             let (hits, found) = plain::run_flawed(&steps, seed, Some(flaw));
@@ -72,8 +72,6 @@ fn flaws() -> Outcome {
     if missed.is_empty() { Ok(()) } else { Err(missed) }
 }
 
-/// Runs of each engine that is wrong on purpose.
-const WRONG_RUNS: usize = 600;
 /// The most steps that show one.
 const LONGEST: usize = 12;
 

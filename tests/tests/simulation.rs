@@ -1,7 +1,7 @@
 //! Crash states of every call of every workload; crashes during recovery; short sequences.
 //!
 //! `TOPICS_SIM_STATES` is the wanted total of distinct disks, `TOPICS_SEED` the seed. The quick
-//! gate visits one point in ten, different ones with each random seed. `random_seed` records
+//! gate visits one point in twenty, different ones with each random seed. `random_seed` records
 //! workloads with the random seed and enumerates them.
 
 use std::fmt::Write as _;
@@ -147,12 +147,12 @@ fn every_call() -> Outcome {
 
 /// The wanted total of distinct disks of all workloads.
 fn wanted() -> usize {
-    setting("TOPICS_SIM_STATES", sized(20_000, 200_000, 2_000_000)) as usize
+    setting("TOPICS_SIM_STATES", sized(10_000, 200_000, 2_000_000)) as usize
 }
 
 /// Visit one of this many crash points of a recording, starting at the second number.
 fn sampled_points() -> (usize, usize) {
-    let step = sized(10, 1, 1) as usize;
+    let step = sized(20, 1, 1) as usize;
     (step, random_seed() as usize % step)
 }
 

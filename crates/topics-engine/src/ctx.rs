@@ -5,6 +5,7 @@
 //! cannot stage anything. [`Ctx`] adds the log of an open engine. `H` is the layer above, as far as
 //! topics call it (`topic::TopicHost`): a parameter, so that this module does not name topics.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -15,15 +16,18 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use topics_storage::dir::DirLock;
 use topics_storage::recovery::RecoveryProgress;
-use topics_storage::segment::Segments;
+use topics_storage::segment::{Fetch, Segments};
 use topics_storage::wal::{Level, Ticket, Wal};
 
+use crate::tier::PackTable;
+use crate::tier::cold::{ColdReader, ColdTier};
 use crate::types::clock::Time;
 use crate::types::config::TopicConfig;
 use crate::types::error::{Error, Result};
 use crate::types::metrics::Metrics;
 use crate::types::options::Options;
 use crate::types::quota::{Charge, Quota};
+use crate::types::wait::while_blocked;
 
 /// The context without the log.
 #[derive(Debug)]
@@ -32,6 +36,10 @@ pub(crate) struct Base<H: ?Sized> {
     pub dir: PathBuf,
     pub options: Options,
     pub segments: Arc<Segments>,
+    /// The packs that hold archived segments.
+    pub packs: Arc<PackTable>,
+    /// Reads of cold segments; `None` without a remote.
+    pub cold: Option<Arc<ColdTier>>,
     /// The progress of the open.
     pub recovery: Arc<RecoveryProgress>,
     pub metrics: Metrics,
@@ -44,6 +52,8 @@ pub(crate) struct Base<H: ?Sized> {
     waiting: (Arc<Quota>, Arc<Quota>),
     /// Quota of consumers.
     pub consumers: Arc<Quota>,
+    /// Ids of topics with losses that no sync has logged or reported (`topic::write::losses`).
+    pub losses: Mutex<BTreeSet<u64>>,
     /// The delivery's pressure: at its full value writes do not wait for a staging permit.
     pub pressure: Arc<Pressure>,
     /// The default config, shared by all topics that have it.
@@ -66,7 +76,15 @@ impl<H: ?Sized> Base<H> {
         recovery: Arc<RecoveryProgress>,
         (keys, pressure, host): (Arc<Quota>, Arc<Pressure>, Arc<H>),
     ) -> Self {
+        let packs = Arc::<PackTable>::default();
+        let tier = |remote| ColdTier::new(&env, remote, packs.clone(), options.background);
+        let cold = options.remote.as_ref().map(tier);
+        if let Some(cold) = &cold {
+            segments.set_cold(Arc::new(ColdReader(cold.clone())));
+        }
         Self {
+            packs,
+            cold,
             metrics: Metrics::default(),
             time: Time::recovering(&env),
             keys,
@@ -76,6 +94,7 @@ impl<H: ?Sized> Base<H> {
                 Quota::new("waiting_writes", options.staging_frames.max(1) as u64),
             ),
             consumers: Quota::new("max_consumers", options.max_consumers),
+            losses: Mutex::default(),
             pressure,
             default_config: Arc::default(),
             resident: AtomicU64::new(0),
@@ -86,6 +105,14 @@ impl<H: ?Sized> Base<H> {
             options: options.bounded(),
             segments,
             recovery,
+        }
+    }
+
+    /// Waits for records that are being fetched from the object store. The caller holds no lock.
+    pub(crate) fn wait_fetch(&self, fetch: &Fetch) -> Result<()> {
+        match &self.cold {
+            Some(cold) => Ok(while_blocked(|| cold.wait(fetch))?),
+            None => Ok(fetch.wait()?),
         }
     }
 

@@ -3,6 +3,7 @@
 //! The API is synchronous and knows neither JSON nor HTTP nor Python.
 #![deny(missing_docs)]
 
+mod archive;
 mod catalog;
 mod checkpoint;
 mod consumer;
@@ -12,11 +13,13 @@ mod engine;
 mod queue;
 mod recovery;
 mod router;
+mod tier;
 mod topic;
 mod txn;
 mod types;
 mod verbs;
 
+pub use archive::Archived;
 pub use consumer::Consumer;
 pub use delivery::{
     Closer, Event, Frame, SessionInfo, Watch, WatchOptions, WatchRequest, WatchStart, watch_names,
@@ -29,6 +32,7 @@ pub use recovery::make_directory;
 pub use router::{Guarantee, RouterInfo, RouterRequest};
 pub use topic::{SegmentMap, SeqRange, Tier};
 pub use topics_storage::recovery::RecoveryProgress;
+pub use topics_storage::segment::Fetch;
 pub use topics_storage::{BUCKETS, HistogramSnapshot};
 pub use txn::{
     CommitRequest, Committed, CommittedTopic, StageRequest, Staged, StagedState, TxnAck, TxnCursor,
@@ -44,8 +48,9 @@ pub use types::consumer::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStar
 pub use types::error::{Error, Result};
 pub use types::metrics::MetricsSnapshot;
 pub use types::name;
-pub use types::options::{AutoCreate, Options, RecoveryMode};
+pub use types::options::{AutoCreate, Options, RecoveryMode, RemoteOptions};
 pub use types::queue::{
-    Claim, Claimed, Held, JobState, Lease, Peeked, PeekedJob, QueueState, Redrive, Redriven,
-    Settled,
+    Claim, Claimed, JobState, Lease, LeaseOutcome, LeasedJobs, Peeked, PeekedJob, QueueState,
+    Redrive, Redriven,
 };
+pub use types::wait::{on_blocking, while_blocked};

@@ -162,7 +162,9 @@ impl Replay {
         let Target { base, table, ids } = target;
         ids.found(body.next_topic_id, body.reserved_topic_id);
         for section in &body.sections {
-            let known = base.time.restore(section)? || base.host.restore(base, section)?;
+            let known = base.time.restore(section)?
+                || base.packs.restore(section)?
+                || base.host.restore(base, section)?;
             if !known {
                 return Err(Error::Version {
                     what: format!("section {} of the snapshot", section.kind),

@@ -10,10 +10,12 @@ use std::path::{Path, PathBuf};
 /// The layers, from the lowest on: folders and files of `src`. What a layer imports is below it.
 const LAYERS: &[&str] = &[
     "types",
+    "tier",
     "ctx",
     "topic",
     "catalog",
     "checkpoint",
+    "archive",
     "verbs",
     "queue",
     "consumer",

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use topics_engine::{
     Append, Claim, ConfigPatch, ConsumerMode, ConsumerRead, ConsumerStart, DeleteRequest,
-    Durability, Engine, Error, Held, NewRecord, Options, Result, SeekTo, TopicType, TxnCursor,
-    TxnRequest, TxnRows, TxnWork,
+    Durability, Engine, Error, LeasedJobs, NewRecord, Options, Result, SeekTo, TopicType,
+    TxnCursor, TxnRequest, TxnRows, TxnWork,
 };
 use topics_env::sim::{SimClock, SimFs, env_on};
 
@@ -246,14 +246,14 @@ fn leases_beside_large_transactions() {
                 "ack",
                 verb(|e| {
                     let seqs = some(e, b"c", 0)?;
-                    e.ack("t", &Held { node: b"c", seqs: &seqs, lease_ids: None }).map(drop)
+                    e.ack("t", &LeasedJobs { node: b"c", seqs: &seqs, lease_ids: None }).map(drop)
                 }),
             ),
             (
                 "nack",
                 verb(|e| {
                     let seqs = some(e, b"d", 0)?;
-                    e.nack("t", &Held { node: b"d", seqs: &seqs, lease_ids: None }, Some(0))
+                    e.nack("t", &LeasedJobs { node: b"d", seqs: &seqs, lease_ids: None }, Some(0))
                         .map(drop)
                 }),
             ),
@@ -261,7 +261,7 @@ fn leases_beside_large_transactions() {
                 "extend",
                 verb(|e| {
                     let seqs = some(e, b"e", 0)?;
-                    let held = Held { node: b"e", seqs: &seqs, lease_ids: None };
+                    let held = LeasedJobs { node: b"e", seqs: &seqs, lease_ids: None };
                     e.extend("t", &held, Some(60_000))?;
                     e.nack("t", &held, Some(0)).map(drop)
                 }),

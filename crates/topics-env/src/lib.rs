@@ -5,6 +5,7 @@
 //!
 //! * [`real`]: the operating system, through rustix.
 //! * `uring`: the same files, a write linked to its datasync in one submission.
+//! * [`objects`]: an object store.
 //! * [`Overlay`]: a read-only view of any of them; writes stay in memory.
 //! * [`Guards`]: unwind guards of background loops.
 //! * [`FdReclaimer`]: closes cached files when no descriptor is left.
@@ -21,6 +22,7 @@ use std::sync::{Arc, OnceLock, Weak};
 mod descriptors;
 mod guard;
 mod hook;
+pub mod objects;
 mod overlay;
 mod pages;
 pub mod real;

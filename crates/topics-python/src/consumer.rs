@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use pyo3::prelude::*;
-use topics_engine::{ConsumerMode, ConsumerRead, ConsumerStart, ReadBatch, SeekTo};
+use topics_engine::{
+    Completion, ConsumerMode, ConsumerRead, ConsumerStart, Error, ReadBatch, SeekTo,
+};
 use topics_wire::Failure;
 
 use crate::args::match_of;
 use crate::batch::Batch;
-use crate::calls::Calls;
+use crate::calls::{Calls, Inner};
 use crate::engine::Engine;
 use crate::errors::{catch_panics, raise};
 use crate::shared::{ProcessOwned, wait_in_slices};
@@ -26,6 +29,44 @@ pub(crate) struct Consumer {
 
 fn invalid<T>(py: Python<'_>, text: String) -> PyResult<T> {
     Err(raise(py, &Failure::invalid(text)))
+}
+
+/// Reads once. Attempts it again on a worker thread when a fetch of cold records has ended.
+fn attempt_read(
+    calls: &Arc<Inner>,
+    consumer: &Arc<ProcessOwned<topics_engine::Consumer>>,
+    req: ConsumerRead,
+    done: Completion<ReadBatch>,
+) {
+    // A waiting read does not keep the threads of its calls.
+    let (calls, again, asked) = (Arc::downgrade(calls), consumer.clone(), req.clone());
+    let on_read = Arc::new(Mutex::new(Some(done)));
+    let done = on_read.clone();
+    let completed = move |outcome: topics_engine::Result<ReadBatch>| {
+        let Some(done) = done.lock().take() else { return };
+        let Err(Error::ColdPending(fetch)) = outcome else { return done(outcome) };
+        fetch.on_end(Box::new(move |ended| match (ended, calls.upgrade()) {
+            (Ok(()), Some(calls)) => {
+                let pool = calls.clone();
+                let attempt = move || attempt_read(&calls, &again, asked, done);
+                pool.pool.run(Box::new(attempt));
+            }
+            (Ok(()), None) => done(Err(Error::Closed)),
+            (Err(e), _) => done(Err(e.into())),
+        }));
+    };
+    let mut completed = Some(Box::new(completed));
+    let attempt = catch_panics(|| {
+        consumer.call(|c| {
+            completed.take().into_iter().for_each(|completed| c.read_async(&req, completed));
+            Ok(())
+        })
+    });
+    if attempt.is_err()
+        && let Some(done) = on_read.lock().take()
+    {
+        done(Err(Error::Closed));
+    }
 }
 
 #[pymethods]
@@ -116,25 +157,15 @@ impl Consumer {
         let req = ConsumerRead { max_bytes, max_records, checkpoint, wait, matching, fail_if_busy };
         let consumer = self.consumer.clone();
         let done = complete_read(calls.call(token), checkpoint.then(|| consumer.clone()));
-        calls.inner.pool.run(Box::new(move || {
-            let mut done = Some(done);
-            let attempt = catch_panics(|| {
-                consumer.call(|c| {
-                    done.take().into_iter().for_each(|done| c.read_async(&req, done));
-                    Ok(())
-                })
-            });
-            if let (Err(_), Some(done)) = (attempt, done) {
-                done(Err(topics_engine::Error::Closed));
-            }
-        }));
+        let inner = calls.inner.clone();
+        calls.inner.pool.run(Box::new(move || attempt_read(&inner, &consumer, req, done)));
         Ok(())
     }
 
     /// Resolves the call when the reader lock of `at_most_once` is free.
-    fn turn(&self, py: Python<'_>, calls: &Calls, token: u64) -> PyResult<()> {
+    fn reader_lock(&self, py: Python<'_>, calls: &Calls, token: u64) -> PyResult<()> {
         let wake = calls.waker(token);
-        self.consumer.run(py, |c| Ok(c.on_turn(wake)?))
+        self.consumer.run(py, |c| Ok(c.on_reader_lock(wake)?))
     }
 
     /// Resolves the call when a record after `seq` exists, or when the topic is deleted or the engine

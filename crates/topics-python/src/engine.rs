@@ -30,6 +30,9 @@ pub(crate) type Ack = (u64, u64, u64, u64, u64, bool, bool, &'static str);
 /// `(name, mode, cursor, lag, lag_ms)`.
 type ConsumerRow = (String, &'static str, u64, u64, u64);
 
+/// Target payload bytes of a batch of a scan.
+const SCAN_BATCH_BYTES: usize = 4 << 20;
+
 /// An open data directory.
 #[pyclass(frozen)]
 pub(crate) struct Engine {
@@ -181,6 +184,7 @@ impl Engine {
             topic_id,
             strong,
             touch,
+            only_seqs: false,
         };
         self.shared.run(py, |e| Ok(Batch(e.read(topic, &request)?)))
     }
@@ -399,43 +403,11 @@ impl Engine {
         Ok(PyBytes::new(py, &body))
     }
 
-    #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (topic, *, after=None, upto=None, skip_nodes=None, r#match=None,
-        topic_id=None, binary=None, batch_bytes=4 << 20))]
-    fn scan(
-        &self,
-        py: Python<'_>,
-        topic: &str,
-        after: Option<u64>,
-        upto: Option<u64>,
-        skip_nodes: Option<Vec<String>>,
-        r#match: Option<&str>,
-        topic_id: Option<u64>,
-        binary: Option<bool>,
-        batch_bytes: usize,
-    ) -> PyResult<ArrowStream> {
-        let skip_nodes = nodes_of(skip_nodes);
-        let matching = match_of(py, r#match)?;
-        let ahead = true;
-        let request = ScanRequest {
-            from: after.map_or(ReadFrom::Earliest, ReadFrom::After),
-            upto,
-            skip_nodes,
-            matching,
-            topic_id,
-            binary,
-            batch_bytes,
-            ahead,
-            ..ScanRequest::default()
-        };
-        let scan = self.shared.run(py, |e| Scan::begin(e.clone(), topic, request))?;
-        Ok(ArrowStream::new(scan))
-    }
-
     /// Scans a range; `request` is the body of the HTTP request.
     fn scan_range(&self, py: Python<'_>, topic: &str, request: &[u8]) -> PyResult<ArrowStream> {
         let scan = self.shared.run(py, |e| {
-            let asked = ScanRequest { ahead: true, ..topics_wire::arrow::parse(request)? };
+            let asked = topics_wire::arrow::parse(request)?;
+            let asked = ScanRequest { prefetch: true, batch_bytes: SCAN_BATCH_BYTES, ..asked };
             Scan::begin(e.clone(), topic, asked)
         })?;
         Ok(ArrowStream::new(scan))

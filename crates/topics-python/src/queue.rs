@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use topics_engine::{Claim, Claimed, Held, JobState, Redrive, Settled};
+use topics_engine::{Claim, Claimed, JobState, LeaseOutcome, LeasedJobs, Redrive};
 use topics_wire::Failure;
 
 use crate::args::match_of;
@@ -47,7 +47,7 @@ pub(crate) fn jobs(c: &Claimed) -> Jobs {
     (leases, c.lease_ms, Batch(c.records().clone()))
 }
 
-fn outcome(s: Settled) -> Outcome {
+fn outcome(s: LeaseOutcome) -> Outcome {
     (s.done, s.skipped, s.deadline)
 }
 
@@ -131,7 +131,8 @@ impl Queue {
         seqs: Vec<u64>,
         lease_ids: Option<Vec<u64>>,
     ) -> PyResult<Outcome> {
-        let held = Held { node: node.as_bytes(), seqs: &seqs, lease_ids: lease_ids.as_deref() };
+        let held =
+            LeasedJobs { node: node.as_bytes(), seqs: &seqs, lease_ids: lease_ids.as_deref() };
         self.shared.run(py, |e| Ok(outcome(e.ack(&self.topic, &held)?)))
     }
 
@@ -146,7 +147,8 @@ impl Queue {
         delay_ms: Option<u64>,
         error: &str,
     ) -> PyResult<Outcome> {
-        let held = Held { node: node.as_bytes(), seqs: &seqs, lease_ids: lease_ids.as_deref() };
+        let held =
+            LeasedJobs { node: node.as_bytes(), seqs: &seqs, lease_ids: lease_ids.as_deref() };
         let nack = |e: &topics_engine::Engine| {
             e.nack_with_error(&self.topic, &held, delay_ms, error).map(outcome)
         };
@@ -171,7 +173,8 @@ impl Queue {
         lease_ids: Option<Vec<u64>>,
         lease_ms: Option<u64>,
     ) -> PyResult<Outcome> {
-        let held = Held { node: node.as_bytes(), seqs: &seqs, lease_ids: lease_ids.as_deref() };
+        let held =
+            LeasedJobs { node: node.as_bytes(), seqs: &seqs, lease_ids: lease_ids.as_deref() };
         self.shared.run(py, |e| Ok(outcome(e.extend(&self.topic, &held, lease_ms)?)))
     }
 

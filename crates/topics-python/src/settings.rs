@@ -1,13 +1,15 @@
 //! Settings by name. This table of names is the only one; the defaults are those of Rust.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
-use topics_engine::{AutoCreate, Options, RecoveryMode};
+use topics_engine::{AutoCreate, Options, RecoveryMode, RemoteOptions};
 use topics_env::Env;
 use topics_env::real::{Backend, real_env};
+use topics_remote::store::folder::FolderStore;
 use topics_wire::config::{FIELDS, FieldKind};
 use topics_wire::{Failure, Limits, unknown_name};
 
@@ -34,8 +36,60 @@ impl fmt::Display for Value {
     }
 }
 
+/// The settings of the object store.
+struct RemoteSettings {
+    url: String,
+    pack_bytes: u64,
+    pack_max_wait: Duration,
+    hot_segments: u64,
+    hot_bytes: u64,
+    cold_timeout: Duration,
+    cold_memory_bytes: u64,
+}
+
+impl Default for RemoteSettings {
+    fn default() -> Self {
+        Self {
+            url: String::new(),
+            pack_bytes: RemoteOptions::PACK_BYTES,
+            pack_max_wait: RemoteOptions::PACK_MAX_WAIT,
+            hot_segments: RemoteOptions::HOT_SEGMENTS,
+            hot_bytes: 0,
+            cold_timeout: RemoteOptions::COLD_TIMEOUT,
+            cold_memory_bytes: RemoteOptions::COLD_MEMORY_BYTES,
+        }
+    }
+}
+
+impl RemoteSettings {
+    /// The remote; `None` without a URL. The error says what is wrong with it.
+    fn options(&self, env: &Env) -> Result<Option<RemoteOptions>, String> {
+        let url = &self.url;
+        if url.is_empty() {
+            return Ok(None);
+        }
+        let Some(path) = url.strip_prefix("file://") else {
+            return Err(format!("remote_url must be file:///directory, not {url:?}"));
+        };
+        if !path.starts_with('/') || path == "/" {
+            return Err(format!("remote_url must name an absolute directory, not {url:?}"));
+        }
+        let store = FolderStore::open(env.clone(), path).map_err(|e| format!("remote_url: {e}"))?;
+        Ok(Some(RemoteOptions {
+            store: Arc::new(store),
+            pack_bytes: self.pack_bytes,
+            pack_max_wait: self.pack_max_wait,
+            hot_segments: self.hot_segments,
+            hot_bytes: self.hot_bytes,
+            cold_timeout: self.cold_timeout,
+            cold_memory_bytes: self.cold_memory_bytes,
+        }))
+    }
+}
+
 /// Every setting.
 struct AllSettings {
+    remote: RemoteSettings,
     options: Options,
     backend: String,
     url: String,
@@ -56,7 +110,7 @@ enum SettingSlot<'a> {
 /// Every setting with its slot. A limit that holds for HTTP requests and embedded calls has one name;
 /// limits of embedded calls alone begin with `max_embedded_`.
 fn slots_of(all: &mut AllSettings) -> Vec<(&'static str, SettingSlot<'_>)> {
-    let AllSettings { options: o, backend, url, limits: l } = all;
+    let AllSettings { remote: r, options: o, backend, url, limits: l } = all;
     vec![
         ("url", SettingSlot::Text(url)),
         ("io_backend", SettingSlot::Text(backend)),
@@ -76,6 +130,13 @@ fn slots_of(all: &mut AllSettings) -> Vec<(&'static str, SettingSlot<'_>)> {
         ("segment_max_events", SettingSlot::U64(&mut o.segment_max_events)),
         ("segment_max_bytes", SettingSlot::U64(&mut o.segment_max_bytes)),
         ("segment_max_age_ms", SettingSlot::Millis(&mut o.segment_max_age)),
+        ("remote_url", SettingSlot::Text(&mut r.url)),
+        ("pack_bytes", SettingSlot::U64(&mut r.pack_bytes)),
+        ("pack_max_wait_ms", SettingSlot::Millis(&mut r.pack_max_wait)),
+        ("hot_retain_segments", SettingSlot::U64(&mut r.hot_segments)),
+        ("hot_retain_bytes", SettingSlot::U64(&mut r.hot_bytes)),
+        ("cold_timeout_ms", SettingSlot::Millis(&mut r.cold_timeout)),
+        ("cold_memory_bytes", SettingSlot::U64(&mut r.cold_memory_bytes)),
         ("memory_bytes", SettingSlot::U64(&mut o.memory_bytes)),
         ("ephemeral_bytes", SettingSlot::U64(&mut o.ephemeral_bytes)),
         ("txn_bytes", SettingSlot::U64(&mut o.txn_bytes)),
@@ -170,7 +231,8 @@ fn auto_create(text: &str) -> AutoCreate {
 fn initial() -> AllSettings {
     let backend = "auto".to_owned();
     let (options, limits) = (Options::default(), Limits::default());
-    AllSettings { options, backend, url: String::new(), limits }
+    let remote = RemoteSettings::default();
+    AllSettings { remote, options, backend, url: String::new(), limits }
 }
 
 fn read(py: Python<'_>, settings: Option<Settings<'_>>) -> PyResult<AllSettings> {
@@ -211,7 +273,10 @@ pub(crate) fn options(
     let all = read(py, settings)?;
     let refuse = |e: std::io::Error| raise(py, &Failure::invalid(format!("io_backend: {e}")));
     let backend: Backend = all.backend.parse().map_err(refuse)?;
-    Ok((real_env(backend).map_err(refuse)?, all.options, all.url))
+    let env = real_env(backend).map_err(refuse)?;
+    let remote = py.detach(|| all.remote.options(&env));
+    let remote = remote.map_err(|message| raise(py, &Failure::invalid(message)))?;
+    Ok((env, Options { remote, ..all.options }, all.url))
 }
 
 /// The limits of HTTP requests.

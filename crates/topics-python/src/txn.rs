@@ -64,7 +64,11 @@ impl CommitParts {
             .collect();
         let acks = self.acks.iter().map(|(queue, node, seqs, ids)| TxnAck {
             queue,
-            held: topics_engine::Held { node: node.as_bytes(), seqs, lease_ids: ids.as_deref() },
+            jobs: topics_engine::LeasedJobs {
+                node: node.as_bytes(),
+                seqs,
+                lease_ids: ids.as_deref(),
+            },
         });
         let acks: Vec<_> = acks.collect();
         run(TxnWork { expect_heads: &heads, commits: &commits, acks: &acks })

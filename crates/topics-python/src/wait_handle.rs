@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use topics_engine::{Claimed, Completion, Engine, Held, ReadBatch};
+use topics_engine::{Claimed, Completion, Engine, LeasedJobs, ReadBatch};
 use topics_wire::Failure;
 
 use crate::batch::Batch;
@@ -70,7 +70,7 @@ impl Drop for Unclaimed {
         let release = move || {
             let (seqs, ids): (Vec<u64>, Vec<u64>) =
                 found.iter().map(|(lease, _)| (lease.seq, lease.lease_id)).unzip();
-            let held = Held { node: &by.node, seqs: &seqs, lease_ids: Some(&ids) };
+            let held = LeasedJobs { node: &by.node, seqs: &seqs, lease_ids: Some(&ids) };
             if let Err(e) = by.engine.nack(&by.topic, &held, Some(0)) {
                 log::debug!("queue {:?}: leases run out by themselves: {e}", by.topic);
             }

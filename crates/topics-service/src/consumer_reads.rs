@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
-use topics_engine::{Consumer, ConsumerRead, Error, ReadBatch};
+use topics_engine::{Consumer, ConsumerRead, Error, Fetch, ReadBatch};
 use topics_wire::limits::MAX_WAIT_MS;
 use topics_wire::{Failure, consumers};
 
@@ -89,6 +89,9 @@ impl Service {
                 let (service, held) = (self.clone(), handle.clone());
                 let moves = asked.checkpoint;
                 let done = move |outcome: topics_engine::Result<ReadBatch>| {
+                    if let Err(Error::ColdPending(fetch)) = outcome {
+                        return service.read_after(token, &fetch);
+                    }
                     let outcome = outcome.map_err(Failure::from);
                     if let Some(batch) = service.on_read(token, Some(&held), outcome)
                         && moves
@@ -101,6 +104,15 @@ impl Service {
             }
             Err(failure) => drop(self.on_read(token, None, Err(failure))),
         }
+    }
+
+    /// Attempts a read again when a fetch of cold records has ended.
+    fn read_after(self: &Arc<Self>, token: u64, fetch: &Fetch) {
+        let service = self.clone();
+        fetch.on_end(Box::new(move |outcome| match outcome {
+            Ok(()) => service.start_read(token),
+            Err(e) => drop(service.on_read(token, None, Err(Error::from(e).into()))),
+        }));
     }
 
     /// Handles the outcome of an attempt: answers, waits or reads again. Returns the batch of a read
@@ -183,7 +195,7 @@ impl Service {
         let sink = self.sink.clone();
         let due = Box::new(move || sink.wake(token));
         if let Some((handle, _)) = reader_lock
-            && handle.on_turn(due.clone()).is_err()
+            && handle.on_reader_lock(due.clone()).is_err()
         {
             // The next attempt reports the error.
             return self.sink.wake(token);

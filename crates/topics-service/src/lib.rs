@@ -12,6 +12,7 @@ mod dispatch;
 mod large_bodies;
 mod long_poll;
 mod queues;
+mod request_counts;
 mod routers;
 mod scan;
 mod scan_stream;
@@ -27,12 +28,15 @@ mod worker_pool;
 
 pub use completion::completion_pair;
 pub use large_bodies::LARGE_BODY;
+pub use request_counts::{RequestCount, RequestCounts};
 pub use scan::{FFI_ArrowArrayStream, FFI_ArrowSchema, IpcStream, Scan};
 pub use service::{Reply, Request, Service, Sink};
 pub use streams::{NextAction, StreamOutput};
 pub use verb::Verb;
 pub use worker_pool::WorkerPool;
 
+#[cfg(test)]
+mod cold_tests;
 #[cfg(test)]
 mod scan_tests;
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
-use topics_engine::{ReadBatch, ReadFrom};
+use topics_engine::{Error, Fetch, ReadBatch, ReadFrom};
 use topics_wire::Failure;
 use topics_wire::arrow::{self, ScanRequest};
 use topics_wire::read::{self, DiffRequest};
@@ -30,6 +30,8 @@ struct LongPoll {
     timer_ns: u64,
     /// The id of the waiter in the engine.
     head: Option<u64>,
+    /// The fetch of cold records that it waits for.
+    fetch: Option<Arc<Fetch>>,
 }
 
 #[derive(Default)]
@@ -73,6 +75,7 @@ impl Service {
             deadline_ns,
             timer_ns: 0,
             head: None,
+            fetch: None,
         };
         self.poll_read(r.token, poll, true)
     }
@@ -121,12 +124,21 @@ impl Service {
     }
 
     fn poll_read(self: &Arc<Self>, token: u64, mut poll: LongPoll, first: bool) -> Answer {
+        if let Some(Err(e)) = poll.fetch.take().and_then(|fetch| fetch.outcome()) {
+            return Err(Error::from(e).into());
+        }
         let page = match &poll.columns {
             // Without a wait the scan itself reports an empty range.
             Some(columns) if first && poll.diff.wait_ms == 0 => {
                 return self.begin_scan(token, &poll.topic, columns.clone());
             }
-            _ => self.engine.read(&poll.topic, &poll.diff.request)?,
+            _ => match self.engine.read_present(&poll.topic, &poll.diff.request) {
+                Err(Error::ColdPending(fetch)) => {
+                    self.park_for_fetch(token, poll, fetch);
+                    return Ok(None);
+                }
+                page => page?,
+            },
         };
         let now = self.clock.mono_ns();
         let ReadBatch { topic_id, next_from_seq: seq, caught_up, .. } = page;
@@ -173,6 +185,16 @@ impl Service {
                 Err(e.into())
             }
         }
+    }
+
+    /// Reads on when a fetch of cold records has ended. Every fetch ends, so this wait needs no timer.
+    fn park_for_fetch(self: &Arc<Self>, token: u64, mut poll: LongPoll, fetch: Arc<Fetch>) {
+        (poll.timer_ns, poll.head) = (0, None);
+        poll.fetch = Some(fetch.clone());
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        self.long_polls.0.lock().by_token.insert(token, poll);
+        let sink = self.sink.clone();
+        fetch.on_end(Box::new(move |_| sink.wake(token)));
     }
 
     /// Answers with a JSON page, or starts a scan at the reader's cursor.

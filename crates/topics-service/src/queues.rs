@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use topics_engine::{Claim, Claimed, Held, Settled, TopicType};
+use topics_engine::{Claim, Claimed, LeaseOutcome, LeasedJobs, TopicType};
 use topics_wire::object::Object;
 use topics_wire::query::Query;
 use topics_wire::{Failure, queue};
@@ -79,7 +79,7 @@ impl Service {
             claimed.iter().map(|(lease, _)| (lease.seq, lease.lease_id)).unzip();
         let service = self.clone();
         self.pool.run(Box::new(move || {
-            let held = Held { node: node.as_bytes(), seqs: &seqs, lease_ids: Some(&ids) };
+            let held = LeasedJobs { node: node.as_bytes(), seqs: &seqs, lease_ids: Some(&ids) };
             if let Err(e) = service.engine.nack(&topic, &held, Some(0)) {
                 log::debug!("queue {topic:?}: unwanted leases run out by themselves: {e}");
             }
@@ -110,35 +110,35 @@ impl Service {
         let asked = queue::ack(r.body)?;
         let (service, topic) = (self.clone(), r.name.to_owned());
         let answer = self.stage_verb(r.token, |done| {
-            let answered = Box::new(move |outcome: topics_engine::Result<Settled>| {
+            let answered = Box::new(move |outcome: topics_engine::Result<LeaseOutcome>| {
                 done(match outcome {
                     Ok(update) => service.lease_reply(&topic, "acked", &update, start_ns),
                     Err(e) => Failure::from(e).into(),
                 });
             });
-            self.engine.ack_async(r.name, &asked.held(), answered).is_ok()
+            self.engine.ack_async(r.name, &asked.jobs(), answered).is_ok()
         });
         match answer {
             Some(answer) => Ok(answer),
             None => self.update_leases_on_worker(r, start_ns, asked, "acked", |s, queue, asked| {
-                s.engine.ack(queue, &asked.held())
+                s.engine.ack(queue, &asked.jobs())
             }),
         }
     }
 
     pub(super) fn nack(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         self.update_leases(r, start_ns, queue::nack(r.body), "nacked", |s, queue, asked| {
-            s.engine.nack_with_error(queue, &asked.held(), asked.delay_ms, &asked.error)
+            s.engine.nack_with_error(queue, &asked.jobs(), asked.delay_ms, &asked.error)
         })
     }
 
     pub(super) fn extend(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         self.update_leases(r, start_ns, queue::extend(r.body), "extended", |s, queue, asked| {
-            s.engine.extend(queue, &asked.held(), asked.lease_ms)
+            s.engine.extend(queue, &asked.jobs(), asked.lease_ms)
         })
     }
 
-    fn lease_reply(&self, topic: &str, done: &str, update: &Settled, start_ns: u64) -> Reply {
+    fn lease_reply(&self, topic: &str, done: &str, update: &LeaseOutcome, start_ns: u64) -> Reply {
         Reply::ok(self.with_timing(queue::counted(topic, done, update), start_ns))
     }
 
@@ -146,9 +146,11 @@ impl Service {
         self: &Arc<Self>,
         r: &Request<'_>,
         start_ns: u64,
-        asked: Result<queue::Held, Failure>,
+        asked: Result<queue::LeaseRequest, Failure>,
         done: &'static str,
-        verb: impl FnOnce(&Self, &str, &queue::Held) -> topics_engine::Result<Settled> + Send + 'static,
+        verb: impl FnOnce(&Self, &str, &queue::LeaseRequest) -> topics_engine::Result<LeaseOutcome>
+        + Send
+        + 'static,
     ) -> Answer {
         let asked = asked?;
         if self.engine.leases_at_once(r.name)? {
@@ -162,9 +164,11 @@ impl Service {
         self: &Arc<Self>,
         r: &Request<'_>,
         start_ns: u64,
-        asked: queue::Held,
+        asked: queue::LeaseRequest,
         done: &'static str,
-        verb: impl FnOnce(&Self, &str, &queue::Held) -> topics_engine::Result<Settled> + Send + 'static,
+        verb: impl FnOnce(&Self, &str, &queue::LeaseRequest) -> topics_engine::Result<LeaseOutcome>
+        + Send
+        + 'static,
     ) -> Answer {
         self.on_worker(r, move |s, topic| {
             let update = verb(s, topic, &asked)?;

@@ -45,8 +45,11 @@ impl World {
 
     fn with(options: Options) -> Self {
         let clock = Arc::new(SimClock::new(1_700_000_000_000));
+        Self::over(Options { background: false, ..options }, clock)
+    }
+
+    pub(super) fn over(options: Options, clock: Arc<SimClock>) -> Self {
         let env = env_on(&Arc::new(SimFs::new()), &clock, 1);
-        let options = Options { background: false, ..options };
         let engine = Engine::open(env, Path::new("/data"), options).unwrap();
         let inbox = Arc::new(Inbox::default());
         let service = Service::new(engine, clock.clone(), Limits::default(), inbox.clone());
@@ -131,6 +134,25 @@ impl World {
 
     fn queue(&mut self) {
         self.ask("create", "q", json!({"type": "queue"}));
+    }
+
+    pub(super) fn put_all(&mut self, topic: &str, records: &[Value]) {
+        let token = self.send("write", topic, "", json!({"records": records}));
+        let reply = self.wait_reply(token);
+        assert!(reply.status < 300, "{}", String::from_utf8_lossy(&reply.body));
+    }
+
+    /// The reply to a call that threads answer.
+    pub(super) fn wait_reply(&self, token: u64) -> Reply {
+        loop {
+            if let Some(reply) = self.raw_reply(token) {
+                return reply;
+            }
+            if !self.service.engine.options().background {
+                self.service.engine.sync().unwrap();
+            }
+            std::thread::yield_now();
+        }
     }
 
     pub(super) fn put(&mut self, topic: &str, data: Value) {

@@ -121,9 +121,9 @@ impl Service {
         let (writer, stage) = writer_and_stage(r)?;
         let (kind, body, grant) = (r.kind, r.body.to_vec(), r.grant.clone());
         self.on_worker(r, move |s, _| {
-            let columns = match kind {
-                Body::Arrow => Some(Table::read(&body, ARROW_LIMIT)?),
-                _ => None,
+            let (columns, body) = match kind {
+                Body::Arrow => (Some(Table::own(body, ARROW_LIMIT)?), Vec::new()),
+                _ => (None, body),
             };
             let t = match &columns {
                 Some(table) => txn::stage_table(table, topic.as_deref(), &s.limits)?,

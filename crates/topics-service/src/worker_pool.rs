@@ -10,11 +10,15 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Maximum number of threads. More would not help: their verbs share one disk.
 const THREADS: usize = 4;
+/// Maximum number of further threads, one for each that waits for the object store.
+const BLOCKED: usize = 64;
 
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
+    /// Threads that do not wait for the object store.
     threads: usize,
+    blocked: usize,
     idle: usize,
     stopped: bool,
 }
@@ -42,33 +46,52 @@ impl WorkerPool {
             return job();
         }
         s.jobs.push_back(job);
-        if s.idle >= s.jobs.len() || s.threads == THREADS {
+        let is_at_most = s.threads >= THREADS || (s.blocked > BLOCKED && s.threads > 0);
+        if s.idle >= s.jobs.len() || is_at_most {
             wake.notify_one();
             return;
         }
-        s.threads += 1;
-        let shared = self.0.clone();
-        let spawned = std::thread::Builder::new()
-            .name("topics-verb".into())
-            .spawn(move || Self::work(&shared));
-        if let Err(e) = spawned {
-            log::error!("no thread for a verb: {e}");
-            s.threads -= 1;
-            if s.threads == 0 {
-                let jobs = std::mem::take(&mut s.jobs);
-                drop(s);
-                jobs.into_iter().for_each(|job| job());
-            }
+        Self::spawn(&self.0, &mut s);
+        if s.threads == 0 {
+            let jobs = std::mem::take(&mut s.jobs);
+            drop(s);
+            jobs.into_iter().for_each(|job| job());
         }
     }
 
-    fn work(shared: &(Mutex<State>, Condvar)) {
-        let (state, wake) = shared;
+    /// Starts a thread, if the system has one left.
+    fn spawn(shared: &Arc<(Mutex<State>, Condvar)>, s: &mut State) {
+        let shared = shared.clone();
+        let thread = std::thread::Builder::new().name("topics-verb".into());
+        match thread.spawn(move || Self::work(&shared)) {
+            Ok(_) => s.threads += 1,
+            Err(e) => log::error!("no thread for a verb: {e}"),
+        }
+    }
+
+    /// Another thread takes the place of one that waits for the object store.
+    fn on_blocking(shared: &Arc<(Mutex<State>, Condvar)>, begins: bool) {
+        let mut s = shared.0.lock();
+        if !begins {
+            (s.threads, s.blocked) = (s.threads + 1, s.blocked - 1);
+            return;
+        }
+        (s.threads, s.blocked) = (s.threads - 1, s.blocked + 1);
+        if !s.jobs.is_empty() && s.idle == 0 && s.threads < THREADS && s.blocked <= BLOCKED {
+            Self::spawn(shared, &mut s);
+        }
+    }
+
+    fn work(shared: &Arc<(Mutex<State>, Condvar)>) {
+        let on_blocking = shared.clone();
+        topics_engine::on_blocking(move |begins| Self::on_blocking(&on_blocking, begins));
+        let (state, wake) = &**shared;
         let mut s = state.lock();
         loop {
             if let Some(job) = s.jobs.pop_front() {
                 parking_lot::MutexGuard::unlocked(&mut s, job);
-            } else if s.stopped {
+            } else if s.stopped || s.threads > THREADS {
+                s.threads -= 1;
                 return;
             } else {
                 s.idle += 1;

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use topics_env::Env;
 use topics_env::sync::Mutex;
 
-use crate::dir::{Paths, reserve};
+use crate::dir::{Paths, read_file, reserve, show};
 use crate::segment::{FileKind, SegmentName, Segments};
-use crate::snapshot::{self, EncodedSnapshot, LoadedSnapshots, Snapshot, SnapshotBody, Table};
+use crate::snapshot::{
+    self, EncodedSnapshot, LoadedSnapshots, SegmentBytes, Snapshot, SnapshotBody, Table,
+};
 use crate::wal::Wal;
 use crate::{Result, StorageError};
 
@@ -21,15 +23,15 @@ struct KeptSnapshot {
     n: u64,
     /// Replay position per shard; `None` until the snapshot was read.
     replay: Option<BTreeMap<u32, u64>>,
-    /// Bytes of the largest segment.
-    largest: u64,
+    /// Bytes of its segments.
+    segments: SegmentBytes,
 }
 
 impl KeptSnapshot {
-    fn of(n: u64, body: &SnapshotBody, largest: u64) -> Self {
+    fn of(n: u64, body: &SnapshotBody, segments: SegmentBytes) -> Self {
         let all = body.shards.iter().chain(&body.retired);
         let replay = all.map(|s| (s.shard, s.replay_lsn)).collect();
-        Self { n, replay: Some(replay), largest }
+        Self { n, replay: Some(replay), segments }
     }
 }
 
@@ -127,8 +129,10 @@ impl Checkpoints {
         let mut kept = VecDeque::new();
         if let Some((newest, snapshot)) = &found.newest {
             let older = found.numbers.iter().filter(|n| *n < newest).take(1);
-            kept.extend(older.map(|n| KeptSnapshot { n: *n, replay: None, largest: 0 }));
-            kept.push_back(KeptSnapshot::of(*newest, &snapshot.body, snapshot.largest));
+            let unread =
+                |n: &u64| KeptSnapshot { n: *n, replay: None, segments: SegmentBytes::default() };
+            kept.extend(older.map(unread));
+            kept.push_back(KeptSnapshot::of(*newest, &snapshot.body, snapshot.segments));
         }
         let inner = Inner {
             next: found.numbers.iter().max().map_or(1, |n| n + 1),
@@ -150,7 +154,7 @@ impl Checkpoints {
         let Some(at) = unread else { return Ok(()) };
         let n = inner.kept[at].n;
         match self.load(n) {
-            Ok(found) => inner.kept[at] = KeptSnapshot::of(n, &found.body, found.largest),
+            Ok(found) => inner.kept[at] = KeptSnapshot::of(n, &found.body, found.segments),
             Err(
                 e @ (StorageError::Corrupt { .. }
                 | StorageError::Missing { .. }
@@ -187,7 +191,7 @@ impl Checkpoints {
         on_full: impl FnOnce(),
     ) -> Result<u64> {
         let n = self.inner.lock().next;
-        let (bytes, largest) = (snapshot.bytes(), snapshot.largest());
+        let (bytes, segments) = (snapshot.bytes(), snapshot.segments());
         let mut attempt = || snapshot::write(&self.env, &self.paths, n, &mut snapshot, &wait);
         let full = |r: &Result<u64>| matches!(r, Err(StorageError::Full { .. }));
         let mut written = attempt();
@@ -205,7 +209,7 @@ impl Checkpoints {
         // The number is not used again: a failed write may have left a file of that name.
         inner.next = n + 1;
         inner.bytes = written?;
-        inner.kept.push_back(KeptSnapshot::of(n, body, largest));
+        inner.kept.push_back(KeptSnapshot::of(n, body, segments));
         while inner.kept.len() > 2 {
             let gone = inner.kept.pop_front().map(|k| k.n);
             inner.superseded.extend(gone);
@@ -243,14 +247,33 @@ impl Checkpoints {
 
     /// Grows the reserve to its target size again, as far as the disk has space.
     pub fn refill(&self, wal: &Wal) {
-        let (bytes, largest) = {
+        let (bytes, segments) = {
             let inner = self.inner.lock();
-            (inner.bytes, inner.kept.back().map_or(0, |k| k.largest))
+            (inner.bytes, inner.kept.back().map_or_else(SegmentBytes::default, |k| k.segments))
         };
-        let copies = largest.max(wal.largest_file());
-        if let Err(e) = reserve::ensure(&self.env, &self.paths, bytes, copies) {
+        let ensured = reserve::size(&self.env, &self.paths).and_then(|have| {
+            let free = self.env.fs.free_space(self.paths.root()).unwrap_or(u64::MAX >> 1);
+            let used = [have, wal.bytes_on_disk(), segments.total];
+            let space = used.into_iter().fold(free, u64::saturating_add);
+            let want = wal.set_reserve(bytes, space, segments.largest);
+            reserve::ensure(&self.env, &self.paths, want)
+        });
+        if let Err(e) = ensured {
             log::warn!("the reserve for a full disk cannot be made: {e}");
         }
+    }
+
+    /// The file of the newest kept snapshot with what it holds, if there is one.
+    pub fn read_newest(&self) -> Result<Option<(Vec<u8>, Snapshot)>> {
+        let n = self.newest();
+        if n == 0 {
+            return Ok(None);
+        }
+        let path = self.paths.snapshot(n);
+        let bytes = read_file(&self.env, &path, u64::MAX)?
+            .ok_or_else(|| StorageError::Missing { what: show(&path) })?;
+        let decoded = snapshot::decode(&self.env, &show(&path), n, self.store_id, bytes.clone())?;
+        Ok(Some((bytes, decoded)))
     }
 
     /// The newest kept snapshot, if there is one.

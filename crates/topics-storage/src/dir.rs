@@ -181,17 +181,23 @@ fn sync_names(env: &Env, site: &'static str, dir: &Path) -> Result<()> {
 }
 
 /// Reads a whole file of at most `cap` bytes; `None` if it does not exist.
-pub(crate) fn read_file(env: &Env, path: &Path, cap: u64) -> Result<Option<Vec<u8>>> {
+pub fn read_file(env: &Env, path: &Path, cap: u64) -> Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    Ok(read_into(env, path, cap, &mut bytes)?.then_some(bytes))
+}
+
+/// The same into a buffer, whose content and length it replaces; returns whether the file exists.
+pub(crate) fn read_into(env: &Env, path: &Path, cap: u64, bytes: &mut Vec<u8>) -> Result<bool> {
     let file = match env.fs.open(path, OpenMode::Read) {
         Ok(f) => f,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         Err(e) => return Err(StorageError::io(show(path), e)),
     };
     let io = |e| StorageError::io(show(path), e);
     let len = file.len().map_err(io)?.min(cap);
-    let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
-    file.read_exact_at(&mut bytes, 0).map_err(io)?;
-    Ok(Some(bytes))
+    bytes.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
+    file.read_exact_at(bytes, 0).map_err(io)?;
+    Ok(true)
 }
 
 /// Creates a temporary file. Removes one that an earlier process left first, because a sync of that

@@ -1,6 +1,9 @@
 //! Errors of the storage layer.
 
 use std::io;
+use std::sync::Arc;
+
+use crate::segment::Fetch;
 
 /// An error of the storage layer. Cloneable, because one failed commit group fails many writers.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -85,6 +88,15 @@ pub enum StorageError {
     /// The log was closed.
     #[error("the log is closed")]
     Closed,
+    /// Bytes of a cold segment are not here yet. Read again when the fetch has ended.
+    #[error("a segment is being fetched from the object store: read again when it has arrived")]
+    Fetching(Arc<Fetch>),
+    /// Bytes of a cold segment cannot be fetched.
+    #[error("{detail}")]
+    Unreachable {
+        /// What cannot be fetched, why, and what to do.
+        detail: String,
+    },
     /// A file or directory that must exist does not.
     #[error("{what} is missing")]
     Missing {

@@ -23,7 +23,7 @@ mod builder;
 mod table;
 
 pub use builder::{EncodedSnapshot, SnapshotBuilder};
-pub use table::{Snapshot, Table, TopicHeader};
+pub use table::{SegmentBytes, Snapshot, Table, TopicHeader};
 
 const MAGIC: [u8; 4] = *b"TSNP";
 const VERSION: u32 = 1;
@@ -264,7 +264,7 @@ fn decode_body(file: &str, bytes: Vec<u8>, at: usize) -> std::result::Result<Sna
         topics: Vec::new(),
         sections,
     };
-    Ok(Snapshot { body, largest: topics.largest(), topics })
+    Ok(Snapshot { body, segments: topics.segments(), topics })
 }
 
 /// Writes a snapshot: temp → sync → `before_rename` → rename → directory sync → read back and

@@ -26,7 +26,9 @@ use std::path::PathBuf;
 use topics_env::Env;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::dir::{Paths, atomic_replace, le_u16, le_u32, le_u64, list_dir, read_file, show};
+use crate::dir::{
+    Paths, atomic_replace, le_u16, le_u32, le_u64, list_dir, read_file, read_into, show,
+};
 use crate::format::frame::{self, FrameType};
 use crate::format::record::{Body, TopicCreate};
 use crate::{Result, StorageError};
@@ -103,14 +105,15 @@ impl Stages {
     /// Ignores `head.len`. After an error the file does not exist.
     pub fn write(&self, head: &StageHeader, rows: &[Rows]) -> Result<(u64, u64)> {
         let salt = self.env.rng.next_u64();
-        let mut frames = Vec::new();
-        for r in rows {
-            let topic =
-                TopicCreate { name: r.topic.clone(), epoch: 0, config: Vec::new(), reserved_to: 0 };
-            topic.encode_frame(&mut frames, 0, 0, 0);
-            frames.extend_from_slice(&r.frames);
+        let topics: Vec<Vec<u8>> = rows.iter().map(topic_frame).collect();
+        let len: usize = topics.iter().zip(rows).map(|(t, r)| t.len() + r.frames.len()).sum();
+        let mut bytes = self.header(head, salt, len);
+        let start = bytes.len();
+        for (topic, r) in topics.iter().zip(rows) {
+            bytes.extend_from_slice(topic);
+            bytes.extend_from_slice(&r.frames);
         }
-        let (mut rest, mut ordinal) = (&mut frames[..], 1);
+        let (mut rest, mut ordinal) = (&mut bytes[start..], 1);
         while !rest.is_empty() {
             let whole = frame::whole_size(rest).ok_or_else(|| StorageError::Corrupt {
                 file: "staged rows".into(),
@@ -121,14 +124,13 @@ impl Stages {
             frame::seal(one, salt, ordinal);
             (rest, ordinal) = (after, ordinal + 1);
         }
-        let mut bytes = self.header(head, salt, frames.len());
-        bytes.append(&mut frames);
         let (dir, name) = (self.paths.txn(), name(head.number));
         let made = atomic_replace(&self.env, "txn.stage", &dir, &name, &bytes);
         made.inspect_err(|_| _ = self.env.fs.remove_file(&dir.join(&name)))?;
         Ok((bytes.len() as u64, xxh3_64(&bytes)))
     }
 
+    /// The header of a file, with capacity for `frames` bytes of frames behind it.
     fn header(&self, head: &StageHeader, salt: u64, frames: usize) -> Vec<u8> {
         let names = [head.writer.as_bytes(), head.stage.as_bytes()];
         let size = FIXED + names[0].len() + names[1].len() + 8;
@@ -219,7 +221,7 @@ impl Stages {
     /// [`StorageError::Missing`].
     pub fn read(&self, number: u64, cap: u64) -> Result<(StageHeader, Vec<Rows>, u64)> {
         let mut rows: Vec<Rows> = Vec::new();
-        let (head, sum) = self.read_with(number, cap, |topic, frame| {
+        let (head, sum) = self.read_with(number, cap, &mut Vec::new(), |topic, frame| {
             if rows.last().is_none_or(|r| r.topic != topic) {
                 rows.push(Rows { topic: topic.to_owned(), ..Rows::default() });
             }
@@ -232,23 +234,28 @@ impl Stages {
     }
 
     /// The same; calls `row` with each row's topic and frame. The caller discards the rows if this
-    /// fails.
+    /// fails. The content is read into `buffer`, which a caller with many files passes again: its
+    /// memory is mapped once.
     pub fn read_with(
         &self,
         number: u64,
         cap: u64,
+        buffer: &mut Vec<u8>,
         row: impl FnMut(&str, &[u8]),
     ) -> Result<(StageHeader, u64)> {
         let path = self.path(&name(number));
         let file = show(&path);
         let missing = || StorageError::Missing { what: file.clone() };
-        let mut bytes = read_file(&self.env, &path, cap)?.ok_or_else(missing)?;
-        let (head, salt, start) = self.parse(number, &bytes)?;
+        if !read_into(&self.env, &path, cap, buffer)? {
+            return Err(missing());
+        }
+        let bytes = buffer;
+        let (head, salt, start) = self.parse(number, bytes)?;
         if head.len != bytes.len() as u64 {
             return Err(StorageError::corrupt(file, bytes.len() as u64, "its length differs"));
         }
-        let sum = xxh3_64(&bytes);
-        if split(&self.env, &file, &mut bytes, (start, salt), row)? != head.rows {
+        let sum = xxh3_64(bytes);
+        if split(&self.env, &file, bytes, (start, salt), row)? != head.rows {
             return Err(StorageError::corrupt(file, 48, "the number of rows differs"));
         }
         Ok((head, sum))
@@ -274,6 +281,14 @@ impl Stages {
         let dir = self.paths.txn();
         self.env.sync_dir(site, &dir).map_err(|e| StorageError::io(show(&dir), e))
     }
+}
+
+/// The frame that names the topic of the frames behind it.
+fn topic_frame(rows: &Rows) -> Vec<u8> {
+    let (mut out, name) = (Vec::new(), rows.topic.clone());
+    let topic = TopicCreate { name, epoch: 0, config: Vec::new(), reserved_to: 0 };
+    topic.encode_frame(&mut out, 0, 0, 0);
+    out
 }
 
 /// Verifies the frames from `start` on, unseals them and passes them to the caller; returns the

@@ -5,6 +5,9 @@ use topics_engine::Error;
 use crate::json::{FieldPath, Reader, Scanner, SyntaxError, push_str, push_u64};
 use crate::object::push_array_with;
 
+/// When to read cold records again that could not be fetched.
+const COLD_RETRY_MS: u64 = 5000;
+
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -108,7 +111,7 @@ pub fn status(code: &str) -> u16 {
         "throttled" => 429,
         "headers_too_large" => 431,
         "not_implemented" => 501,
-        "not_ready" | "shutting_down" | "storage_unavailable" => 503,
+        "not_ready" | "shutting_down" | "storage_unavailable" | "cold_unavailable" => 503,
         _ => 500,
     }
 }
@@ -176,6 +179,12 @@ fn detail(e: &Error) -> Option<String> {
             d.text("limit", limit).int("max", *max).int("retry_after_ms", *retry_after_ms)
         }
         Error::StorageUnavailable { reason, .. } => d.text("reason", reason),
+        Error::ColdPending(_) | Error::ColdUnavailable { .. } => {
+            d.int("retry_after_ms", COLD_RETRY_MS)
+        }
+        Error::DataLoss { topic, from, to, .. } => {
+            d.text("topic", topic).int("gap_from", *from).int("gap_to", *to).text("reason", "crash")
+        }
         Error::Corrupt { file, offset, .. } => d.text("file", file).int("offset", *offset),
         Error::Locked { dir, pid, url } => {
             d.text("dir", dir).int("pid", u64::from(*pid));
@@ -306,6 +315,7 @@ mod tests {
             (Error::Throttled { limit: "staging", max: 1, retry_after_ms: 5 }, 429),
             (Error::StorageUnavailable { reason: "no_space", detail: text() }, 503),
             (Error::StorageUnavailable { reason: "no_descriptors", detail: text() }, 503),
+            (Error::DataLoss { topic: text(), from: 1, to: 2, detail: text() }, 500),
             (Error::Corrupt { file: text(), offset: 1, detail: text() }, 500),
             (Error::Locked { dir: text(), pid: 1, url: Some(text()) }, 500),
             (Error::Version { what: text(), found: 2, supported: 1 }, 500),

@@ -18,6 +18,9 @@ const VERBS: [(&[u8], &str); 6] = [
     (b"/extend", "extend"),
 ];
 
+/// The longest request id that is repeated.
+const MAX_REQUEST_ID: usize = 128;
+
 const PREFIX: &[u8] = b"POST /v0/topics/";
 const VERSION: &[u8] = b" HTTP/1.1";
 
@@ -37,6 +40,8 @@ pub struct Head<'a> {
     pub key: &'a [u8],
     /// The `Authorization` header.
     pub authorization: Option<&'a [u8]>,
+    /// The `X-Request-Id` header, which the answer repeats.
+    pub request_id: Option<&'a [u8]>,
     /// Bytes of the head, including its empty line.
     pub size: usize,
     /// Bytes of the body, at least 1.
@@ -87,6 +92,7 @@ pub fn head(bytes: &[u8]) -> Option<Head<'_>> {
         host,
         key: found.key.unwrap_or(b""),
         authorization: found.authorization,
+        request_id: found.request_id,
         size,
         length,
     })
@@ -109,6 +115,7 @@ struct HeaderFields<'a> {
     host: Option<&'a [u8]>,
     key: Option<&'a [u8]>,
     authorization: Option<&'a [u8]>,
+    request_id: Option<&'a [u8]>,
     length: Option<usize>,
     json: bool,
     /// Whether the client accepts gzip.
@@ -145,10 +152,19 @@ impl<'a> HeaderFields<'a> {
             15 if is("idempotency-key") => set_once(&mut self.key, value),
             11 if is("traceparent") => Some(()),
             10 if is("tracestate") => Some(()),
-            12 if is("x-request-id") => Some(()),
+            // The application ignores any other value.
+            12 if is("x-request-id") => {
+                is_request_id(value).then(|| set_once(&mut self.request_id, value))?
+            }
             _ => None,
         }
     }
+}
+
+/// Whether an answer repeats this request id.
+fn is_request_id(value: &[u8]) -> bool {
+    let fits = (1..=MAX_REQUEST_ID).contains(&value.len());
+    fits && value.iter().all(|b| b.is_ascii_alphanumeric() || b"-._:/+=".contains(b))
 }
 
 fn set_once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
@@ -170,17 +186,24 @@ fn decimal(digits: &[u8]) -> Option<usize> {
 
 /// Optional header fields of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ExtraHeaders {
+pub struct ExtraHeaders<'a> {
     /// `Retry-After`, in seconds.
     pub retry_after: Option<u64>,
     /// `Connection: close`.
     pub close: bool,
+    /// `X-Request-Id`.
+    pub request_id: Option<&'a [u8]>,
 }
 
 /// The head of a JSON response. `status` is the status line and `common` the header lines of every
 /// response, each with CR LF; `length` is the number of bytes of the body.
 #[must_use]
-pub fn response_head(status: &[u8], common: &[u8], extra: ExtraHeaders, length: usize) -> Vec<u8> {
+pub fn response_head(
+    status: &[u8],
+    common: &[u8],
+    extra: ExtraHeaders<'_>,
+    length: usize,
+) -> Vec<u8> {
     let mut out = Vec::with_capacity(status.len() + common.len() + 128);
     out.extend_from_slice(status);
     out.extend_from_slice(common);
@@ -193,6 +216,11 @@ pub fn response_head(status: &[u8], common: &[u8], extra: ExtraHeaders, length: 
     if extra.close {
         out.extend_from_slice(b"connection: close\r\n");
     }
+    if let Some(id) = extra.request_id {
+        for part in [b"x-request-id: ", id, b"\r\n"] {
+            out.extend_from_slice(part);
+        }
+    }
     out.extend_from_slice(b"\r\n");
     out
 }
@@ -204,6 +232,21 @@ mod tests {
     const PLAIN: &str = "POST /v0/topics/a.b:c/diff?x=1 HTTP/1.1\r\nHost: localhost:1\r\n\
         content-type: application/json\r\nContent-Length: 12\r\nIdempotency-Key:  k\r\n\
         Accept: */*\r\n\r\n";
+
+    #[test]
+    fn a_request_id_is_repeated_or_not_hot() {
+        let with = |id: &str| PLAIN.replacen("Accept: */*", &format!("X-Request-Id: {id}"), 1);
+        let long = "x".repeat(128);
+        for id in ["a-1", "00-ab:c/d+e=.", &long] {
+            assert_eq!(head(with(id).as_bytes()).unwrap().request_id, Some(id.as_bytes()));
+        }
+        for id in ["", "a b", "a\"b", "a,b", &format!("{long}x")] {
+            assert_eq!(head(with(id).as_bytes()), None, "{id}");
+        }
+        let extra = ExtraHeaders { request_id: Some(b"a-1"), ..ExtraHeaders::default() };
+        let out = response_head(b"HTTP/1.1 200 OK\r\n", b"", extra, 2);
+        assert!(out.ends_with(b"content-length: 2\r\nx-request-id: a-1\r\n\r\n"));
+    }
 
     #[test]
     fn a_hot_head() {
@@ -295,7 +338,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\ndate: d\r\ncontent-type: application/json\r\n\
              content-length: 2\r\n\r\n"
         );
-        let extra = ExtraHeaders { retry_after: Some(3), close: true };
+        let extra = ExtraHeaders { retry_after: Some(3), close: true, request_id: None };
         let refused = response_head(b"HTTP/1.1 429 X\r\n", b"", extra, 0);
         assert_eq!(
             String::from_utf8(refused).unwrap(),

@@ -100,6 +100,10 @@ impl Object {
             out.extend_from_slice(b",\"records_scanned\":");
             push_u64(out, records);
         }
+        if p.cold_segments_read > 0 {
+            out.extend_from_slice(b",\"cold_segments_read\":");
+            push_u64(out, u64::from(p.cold_segments_read));
+        }
         out.push(b'}');
         self
     }
@@ -125,6 +129,8 @@ pub struct Performance {
     pub throttle_wait_ns: Option<u64>,
     /// Records that a filter scanned.
     pub records_scanned: Option<u64>,
+    /// Reads of cold segments; absent without one.
+    pub cold_segments_read: u32,
 }
 
 impl Performance {
@@ -136,7 +142,7 @@ impl Performance {
             wal_append_ns: Some(a.wal_append_ns),
             fsync_ns: Some(a.fsync_ns),
             throttle_wait_ns: Some(a.throttle_ns),
-            records_scanned: None,
+            ..Self::default()
         }
     }
 

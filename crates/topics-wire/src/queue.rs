@@ -1,6 +1,6 @@
 //! Queues: claims; ack, nack and extend; peek, remove, promote and redrive.
 
-use topics_engine::{Claimed, Error, JobState, Peeked, Redrive, Settled};
+use topics_engine::{Claimed, Error, JobState, LeaseOutcome, Peeked, Redrive};
 
 use crate::error::Failure;
 use crate::json::{FieldPath, Fields, Reader, Scanner, push_u64, read_body};
@@ -74,7 +74,7 @@ fn bounded(n: u64, field: &'static str, limit: usize) -> Result<usize, Failure> 
 
 /// The body of an ack, nack or extend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct LeaseRequest {
     /// The worker that claimed them.
     pub node: String,
     /// The jobs.
@@ -89,33 +89,33 @@ pub struct Held {
     pub lease_ms: Option<u64>,
 }
 
-impl Held {
+impl LeaseRequest {
     /// The leases as an engine argument.
     #[must_use]
-    pub fn held(&self) -> topics_engine::Held<'_> {
+    pub fn jobs(&self) -> topics_engine::LeasedJobs<'_> {
         let (node, lease_ids) = (self.node.as_bytes(), self.lease_ids.as_deref());
-        topics_engine::Held { node, seqs: &self.seqs, lease_ids }
+        topics_engine::LeasedJobs { node, seqs: &self.seqs, lease_ids }
     }
 }
 
 /// The body of an ack: `{node, seqs, lease_ids?}`.
-pub fn ack(bytes: &[u8]) -> Result<Held, Failure> {
-    held(bytes, Fields::of(&["node", "seqs", "lease_ids"]))
+pub fn ack(bytes: &[u8]) -> Result<LeaseRequest, Failure> {
+    lease_request(bytes, Fields::of(&["node", "seqs", "lease_ids"]))
 }
 
 /// The body of a nack: also `error?`, and `delay_ms?`, where `null` is the queue's backoff.
-pub fn nack(bytes: &[u8]) -> Result<Held, Failure> {
+pub fn nack(bytes: &[u8]) -> Result<LeaseRequest, Failure> {
     let fields = Fields::of(&["node", "seqs", "lease_ids", "delay_ms", "error"]);
-    held(bytes, fields.nullable(&["delay_ms"]))
+    lease_request(bytes, fields.nullable(&["delay_ms"]))
 }
 
 /// The body of an extend: also `lease_ms?`.
-pub fn extend(bytes: &[u8]) -> Result<Held, Failure> {
-    held(bytes, Fields::of(&["node", "seqs", "lease_ids", "lease_ms"]))
+pub fn extend(bytes: &[u8]) -> Result<LeaseRequest, Failure> {
+    lease_request(bytes, Fields::of(&["node", "seqs", "lease_ids", "lease_ms"]))
 }
 
-fn held(bytes: &[u8], fields: Fields) -> Result<Held, Failure> {
-    let mut h = Held { delay_ms: Some(0), ..Held::default() };
+fn lease_request(bytes: &[u8], fields: Fields) -> Result<LeaseRequest, Failure> {
+    let mut h = LeaseRequest { delay_ms: Some(0), ..LeaseRequest::default() };
     let (mut node, mut seqs) = (None, None);
     read_body(bytes, fields, |s, key| {
         match key {
@@ -283,7 +283,7 @@ fn push_lease_id(out: &mut Vec<u8>, id: u64) {
 /// The answer to a verb over named jobs; `done` is its field with their number: `acked`, `nacked`,
 /// `extended`, `removed`, `promoted`.
 #[must_use]
-pub fn counted(topic: &str, done: &str, s: &Settled) -> Vec<u8> {
+pub fn counted(topic: &str, done: &str, s: &LeaseOutcome) -> Vec<u8> {
     let mut o = Object::new(160 + 12 * s.skipped.len() + 40 * s.done.len());
     o.name("topic", topic).int(done, s.done.len() as u64);
     list(o.key("skipped"), s.skipped.iter().copied());
@@ -421,17 +421,17 @@ mod tests {
 
     #[test]
     fn answers_count_jobs() {
-        let s = Settled {
+        let s = LeaseOutcome {
             done: vec![9, 3, 9],
             skipped: vec![4],
             deadline: Some(77),
-            ..Settled::default()
+            ..LeaseOutcome::default()
         };
         let json: serde_json::Value =
             serde_json::from_slice(&counted("q", "extended", &s)).unwrap();
         assert_eq!((json["extended"].as_u64(), json["skipped"][0].as_u64()), (Some(3), Some(4)));
         assert_eq!(json["deadlines"], serde_json::json!({"3": 77, "9": 77}));
-        let none = counted("q", "acked", &Settled::default());
+        let none = counted("q", "acked", &LeaseOutcome::default());
         let json: serde_json::Value = serde_json::from_slice(&none).unwrap();
         assert_eq!((json["acked"].as_u64(), json.get("deadlines")), (Some(0), None));
     }

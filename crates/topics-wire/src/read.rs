@@ -49,6 +49,7 @@ const FIELDS: Fields = Fields::of(&[
     "match",
     "consistency",
     "columns",
+    "fields",
     "data_type",
 ]);
 
@@ -104,6 +105,7 @@ fn field(
         "consistency" => r.strong = strong(&s.text(FieldPath::field("consistency"))?)?,
         // Only checked here: `arrow::parse_diff` reads the fields of an Arrow read.
         "columns" => _ = arrow::columns(s)?,
+        "fields" => _ = arrow::TypedFields::parse(s)?,
         "data_type" => _ = arrow::binary(s)?,
         _ => s.skip()?,
     }
@@ -255,7 +257,8 @@ pub(crate) fn finish_page(mut o: Object, batch: &ReadBatch, total_ns: u64) -> Ve
         Some(t) => push_tombstone(o.key("tombstone"), t),
     }
     o.int("lag", batch.lag).int("lag_ms", batch.lag_ms);
-    o.performance(&Performance::of_scan(batch.records_scanned, total_ns));
+    let cost = Performance::of_scan(batch.records_scanned, total_ns);
+    o.performance(&Performance { cold_segments_read: batch.cold_segments, ..cost });
     o.finish()
 }
 

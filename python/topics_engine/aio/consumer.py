@@ -39,14 +39,17 @@ class Consumer(AsyncHandle[plain.Consumer]):
 
     @property
     def topic(self) -> str:
+        """The name of the topic."""
         return self._sync.topic
 
     @property
     def name(self) -> str:
+        """The name of the consumer."""
         return self._sync.name
 
     @property
     def mode(self) -> Mode:
+        """When the cursor is stored: see `Topic.consumer`."""
         return self._sync.mode
 
     @property
@@ -95,7 +98,7 @@ class Consumer(AsyncHandle[plain.Consumer]):
     async def _wait_until_free(self, bridge: Bridge) -> None:
         """Waits until no other reader reads from an `at_most_once` consumer."""
         token = bridge.token()
-        cast("_core.Consumer", self._sync._native).turn(bridge.calls, token)
+        cast("_core.Consumer", self._sync._native).reader_lock(bridge.calls, token)
         await bridge.answer(token)
 
     async def batches(
@@ -106,8 +109,8 @@ class Consumer(AsyncHandle[plain.Consumer]):
         max_records: int = 2000,
         tag: str | None = None,
     ) -> AsyncIterator[ConsumerBatch]:
-        """Follows the topic: iterates over batches as records come; with `wait`, yields an empty
-        batch after this time without a record. `async for batch in consumer:` does the same.
+        """Follows the topic: iterates over batches as records come. `async for batch in consumer:`
+        does the same; see `topics_engine.Consumer.batches`.
         """
         limit = arguments.optional_seconds("wait", wait)
         how: Any = {"max_bytes": max_bytes, "max_records": max_records, "tag": tag}
@@ -122,7 +125,7 @@ class Consumer(AsyncHandle[plain.Consumer]):
     async def peek(
         self, *, max_bytes: int = 1 << 20, max_records: int = 2000, tag: str | None = None
     ) -> ConsumerBatch:
-        """Returns what `read` would return now, and keeps the position."""
+        """Returns what `read` would return now; see `topics_engine.Consumer.peek`."""
         return await self.read(
             max_bytes=max_bytes, max_records=max_records, checkpoint=False, tag=tag
         )

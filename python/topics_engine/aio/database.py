@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from .. import settings
 from ..client import database as plain
 from ..client.database import open_database
-from ..client.values import TopicInfo, Verification
+from ..client.values import Split, TopicInfo, Verification
 from . import bridge
 from .handle import Closing, ReprMixin, async_method, long_async_method, runner_of, wrapping
 from .queue import Queue
@@ -21,6 +21,7 @@ from .transaction import Transaction
 from .watch import Watch
 
 if TYPE_CHECKING:
+    from ..client.arguments import Duration
     from ..options import ScanOptions, Settings, SplitOptions, TopicConfig
     from ..remote import Verify
 
@@ -61,11 +62,11 @@ class Database(ReprMixin[plain.Database], Closing):
         return self.topic(name)
 
     def topics(self, prefix: str = "") -> AsyncIterator[TopicInfo]:
-        """The topics whose names begin with `prefix`, in name order."""
+        """The topics, in name order; see `topics_engine.Database.topics`."""
         return self._listed(lambda: list(self._sync.topics(prefix)))
 
     def queues(self, prefix: str = "") -> AsyncIterator[TopicInfo]:
-        """The queues whose names begin with `prefix`, in name order."""
+        """The queues, in name order; see `topics_engine.Database.queues`."""
         return self._listed(lambda: list(self._sync.queues(prefix)))
 
     async def _listed(self, look: Callable[[], list[TopicInfo]]) -> AsyncIterator[TopicInfo]:
@@ -81,7 +82,11 @@ class Database(ReprMixin[plain.Database], Closing):
             yield info.topic
 
     async def exists(self, name: str) -> bool:
-        """Whether a topic of this name exists: `name in db` of the sync client."""
+        """Whether a topic of this name exists: `name in db` of the sync client.
+
+        Args:
+            name: the name of the topic.
+        """
         return await self._runner().run(self._sync.__contains__, name)
 
     consumers = async_method(plain.Database.consumers)
@@ -101,7 +106,7 @@ class Database(ReprMixin[plain.Database], Closing):
         """Returns a range of a topic as an Arrow stream; see `topics_engine.Database.scan`."""
         return await self._runner().run(partial(self._sync.scan, topic, **asked))
 
-    async def split(self, /, topic: str, **asked: Unpack[SplitOptions]) -> dict[str, Any]:
+    async def split(self, /, topic: str, **asked: Unpack[SplitOptions]) -> list[Split]:
         """Splits a range of a topic into parts; see `topics_engine.Database.split`."""
         return await self._runner().run(partial(self._sync.split, topic, **asked))
 
@@ -167,7 +172,14 @@ def open(
     read_only: bool = False,
     **given: Unpack[Settings],
 ) -> Opening:
-    """Opens a data directory; see `topics_engine.open`."""
+    """Opens a data directory; see `topics_engine.open`.
+
+    Example:
+        ```python
+        async with te.aio.open("./topics-data") as db:
+            await db.topic("orders").append({"id": 1})
+        ```
+    """
     return Opening(path, {"read_only": read_only, **given})
 
 
@@ -196,14 +208,21 @@ def connect(
     url: str,
     api_key: str | None = None,
     *,
-    deadline: float = 30.0,
-    timeout: float = 10.0,
-    connect_timeout: float = 5.0,
+    deadline: Duration = 30.0,
+    timeout: Duration = 10.0,
+    connect_timeout: Duration = 5.0,
     pool: int = 16,
-    heartbeat: float = 5.0,
+    heartbeat: Duration = 5.0,
     verify: Verify = True,
 ) -> Connecting:
-    """Connects to a server; see `topics_engine.connect`."""
+    """Connects to a server; see `topics_engine.connect`.
+
+    Example:
+        ```python
+        async with te.aio.connect("http://127.0.0.1:4000", api_key="secret") as db:
+            await db.topic("orders").append({"id": 1})
+        ```
+    """
     given = {
         "deadline": deadline,
         "timeout": timeout,
@@ -216,7 +235,7 @@ def connect(
 
 
 async def verify(path: str | os.PathLike[str]) -> Verification:
-    """Checks every byte of a data directory, open or closed. Changes nothing."""
+    """Checks every byte of a data directory, open or closed; see `topics_engine.verify`."""
     bridge.retain()
     try:
         return await bridge.current_bridge().run_long(plain.verify, path)

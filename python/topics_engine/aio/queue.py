@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .. import _core
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 LONGEST = 30.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Job(LeasedJob):
     """A job that is leased to a worker. `async with job:` acks it, or nacks it on an exception or
     cancellation.
@@ -36,7 +34,7 @@ class Job(LeasedJob):
     inside the block is not acked again.
     """
 
-    _renewals: list[asyncio.Task[None]] = field(default_factory=list, repr=False)
+    __slots__ = ()
 
     async def ack(self) -> bool:
         """Acks the job: it is done, and deleted. Returns False if the lease has expired."""
@@ -46,15 +44,13 @@ class Job(LeasedJob):
         return bool(done)
 
     async def nack(self, delay: Duration | None = None, *, error: str | None = None) -> bool:
-        """Gives the job back, after the queue's backoff or a delay. The first KiB of `error` is
-        kept with the job and goes to the dead letter.
-        """
+        """Gives the job back; see `topics_engine.Job.nack`."""
         native, how = self._queue._native, nack_options(delay, error)
         done, _, _ = await runner_of(native).run(native.nack, *self._lease(), *how)
         return bool(done)
 
     async def extend(self, lease: Duration | None = None) -> bool:
-        """Renews the lease for a time (default: the queue's lease)."""
+        """Renews the lease; see `topics_engine.Job.extend`."""
         lease_ms = arguments.optional_milliseconds("lease", lease)
         done, _, _ = await runner_of(self._queue._native).run(
             self._queue._native.extend, *self._lease(), lease_ms
@@ -62,13 +58,13 @@ class Job(LeasedJob):
         return bool(done)
 
     async def __aenter__(self) -> Job:
-        self._renewals.append(asyncio.create_task(self._renew(), name="topics-renew"))
+        self._status.renewal = asyncio.create_task(self._renew(), name="topics-renew")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, *_: object
     ) -> None:
-        self._renewals.pop().cancel()
+        self._status.renewal.cancel()
         if self._status.acked_by_transaction:
             return
         if kind is not None:

@@ -18,12 +18,18 @@ class Read(AsyncHandle[plain.Read], Closing, AsyncIterator[Item]):
 
     @property
     def topic(self) -> str:
+        """The name of the topic."""
         return self._sync.topic
 
     @property
     def gaps(self) -> list[Gap]:
         """The gaps found so far."""
         return self._sync.gaps
+
+    @property
+    def misfits(self) -> dict[str, int]:
+        """Of the last call with a schema: how many values of each column did not fit."""
+        return self._sync.misfits
 
     @property
     def cursor(self) -> int:

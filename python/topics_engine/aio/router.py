@@ -13,6 +13,7 @@ class Router(AsyncHandle[plain.Router]):
 
     @property
     def name(self) -> str:
+        """The name of the router."""
         return self._sync.name
 
     state = async_method(plain.Router.state)

@@ -35,12 +35,20 @@ class TopicHandle(ReprMixin[T]):
 
     @property
     def name(self) -> str:
+        """The name of the topic."""
         return self._sync.name
+
+    if not TYPE_CHECKING:
+
+        def __aiter__(self):
+            raise TypeError(f"a {self._sync._kind} is not iterable: {self._sync._iterated_by}")
 
     create = async_method(plain.Topic.create)
     append_arrow = async_method(plain.Topic.append_arrow)
     read = wrapping(plain.Topic.read, Read)
     tail = async_method(plain.Topic.tail)
+    lazy = async_method(plain.Topic.lazy)
+    infer_schema = async_method(plain.Topic.infer_schema)
     consumer = async_method(plain.Topic.consumer, Consumer)
     consumers = async_method(plain.Topic.consumers)
     drop_consumer = async_method(plain.Topic.drop_consumer)

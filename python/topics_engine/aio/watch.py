@@ -55,14 +55,12 @@ class Watch(AsyncHandle[plain.Watch], Closing, AsyncIterator[Event]):
         return self._sync._take()
 
     async def next(self, wait: Duration | None = None) -> Event | None:
-        """Returns the next item; `None` if `wait` has passed, or the watch is closed."""
+        """Returns the next item; see `topics_engine.Watch.next`."""
         await self._await_items(arguments.optional_seconds("wait", wait))
         return self._sync._take() if self._sync._items and not self._sync._closed else None
 
     async def batches(self, wait: Duration | None = None) -> AsyncIterator[list[Event]]:
-        """Iterates over lists of items that arrived together; with `wait`, yields an empty list
-        after this time without an item.
-        """
+        """Iterates over lists of items that arrived together; see `topics_engine.Watch.batches`."""
         seconds = arguments.optional_seconds("wait", wait)
         while not self._sync._closed:
             await self._await_items(seconds)

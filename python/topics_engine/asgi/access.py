@@ -107,7 +107,8 @@ class KeyGuard:
         self._probes = probes
 
     def check(self, request: Request, route: Route | None) -> Client:
-        if route is not None and route.open and not self._probes:
+        # The page asks for the key, so it needs none itself.
+        if route is not None and route.open and (route.verb == "console" or not self._probes):
             return ANYONE
         secret = _secret(request, route)
         client = None if secret is None else self.keys.find(secret)
@@ -115,6 +116,7 @@ class KeyGuard:
             wrong = "there is no such key" if secret else "an API key is required"
             message = f"{wrong}: send Authorization: Bearer <key>"
             raise HttpError(401, "unauthorized", message, headers=[_CHALLENGE])
+        request.key = client.label
         missing = _missing(client, route)
         if missing:
             named = " and ".join(f"`{scope}`" for scope in missing)

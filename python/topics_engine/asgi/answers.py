@@ -94,8 +94,9 @@ COMPONENTS: dict[str, Schema] = {
     "Performance": record(
         *_PERFORMANCE.keys() - {"server_total_ms"},
         "records_scanned",
+        "cold_segments_read",
         **_PERFORMANCE,
-        records_scanned=INTEGER,
+        **integers("records_scanned cold_segments_read"),
     ),
     "Tombstone": record(
         **integers("gap_from gap_to missed_estimate earliest_seq head_seq"), reason=STRING
@@ -142,7 +143,7 @@ FIELDS: dict[str, Schema] = {
     **dict.fromkeys(("deleted", "auto_commit", "wal_replay_complete"), BOOLEAN),
     **dict.fromkeys(("durability", "wid", "stream_url", "next_cursor", "writer", "id"), STRING),
     **dict.fromkeys(("status", "version"), STRING),
-    **dict.fromkeys(("missing", "routers_removed"), array(STRING)),
+    **dict.fromkeys(("missing", "routers_removed", "scopes", "prefixes"), array(STRING)),
     **integers("count acked nacked extended removed promoted"),
     "deadlines": by_name(INTEGER),
     "claimed": array(ref("ClaimedJob")),
@@ -177,7 +178,7 @@ EXCEPTIONS: dict[tuple[str, str], Schema] = {
 }
 """The types of fields that differ, by the verb of the route."""
 
-UNMEASURED = ("health", "openapi")
+UNMEASURED = ("health", "openapi", "key")
 """Verbs whose answers do not have `performance`."""
 
 

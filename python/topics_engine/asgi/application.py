@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 
 from .. import _core
 from ..errors import InvalidRequest
+from . import audit
 from .access import Cors, Guard, KeyGuard
 from .bridge import Answer, LoopBridge
 from .compress import THREADED, Body, Inflater, accepts_gzip, deflate
+from .console import console_file
 from .keys import Client, Keys, Renewal
 from .lifespan import EngineLifespan
 from .limiter import ByteBudget, Limiter
@@ -36,6 +40,7 @@ from .messages import (
     respond,
     retry_after_headers,
 )
+from .metrics import ServerMetrics
 from .openapi import document
 from .route import Route
 from .settings import Settings
@@ -75,6 +80,7 @@ class App:
         self._inflater = Inflater(settings.max_body_bytes)
         self.in_flight = Limiter("max_inflight", 0, settings.max_inflight_per_key)
         self.receiving = ByteBudget("max_receiving_bytes", settings.max_receiving_bytes)
+        self.metrics = ServerMetrics(_core.__version__, lambda: self._streams.total)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[App]:
@@ -135,10 +141,16 @@ class App:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
+        audit.begin(request)
+        begun = time.perf_counter()
         try:
             await self._respond(request, send)
         finally:
             request.release(self.receiving)
+            if request.status:
+                seconds = time.perf_counter() - begun
+                self.metrics.count(request.route, request.method, request.status, seconds)
+                audit.record(request)
 
     async def _respond(self, request: Request, send: Send) -> None:
         scope = request.scope
@@ -154,9 +166,10 @@ class App:
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             response = HttpError(500, "internal", "internal error: see the server's log").response()
+        request.status = 200 if response is None else response.status
         if response is None:
             return
-        response.headers += self._cors.headers(request)
+        response.headers += self._cors.headers(request) + audit.headers(request)
         # A client that disconnected meanwhile is not a server error.
         with contextlib.suppress(Disconnected, OSError):
             await respond(request, await compressed(request, response), send)
@@ -175,14 +188,19 @@ class App:
         except HttpError:
             self.guard.check(request, None)
             raise
+        request.route = found.route
         client = self.guard.check(request, found.route)
         offer = negotiate(found.route, request.headers.get(b"accept"))
-        if found.route.verb in ("health", "openapi", "socket"):
+        if found.route.verb == "console":
+            return console_file(request, decode_part(found.part))
+        if found.route.verb in ("health", "openapi", "key", "socket"):
             request.refuse_query()
         if found.route.verb == "health":
             return self.lifespan.health()
         if found.route.verb == "openapi":
             return Response(200, document(_core.__version__))
+        if found.route.verb == "key":
+            return Response(200, json.dumps(client.describe()).encode())
         if found.route.verb == "socket":
             message = "this route is a WebSocket: connect with `Upgrade: websocket`"
             raise HttpError(400, "invalid_request", message)
@@ -219,6 +237,9 @@ class App:
                 status, answer = await _answer_to(bridge, call, request, waits=route.waits)
         finally:
             body.release()
+        if route.verb == "metrics" and status == 200:
+            where = getattr(self.lifespan.engine, "path", None)
+            answer = self.metrics.appended(answer, where, as_json=offer == JSON)
         response = core_response(status, answer, offer)
         # The native protocol, which does not compress, answers writes of all clients.
         response.compressible = route.verb != "write"
@@ -236,10 +257,11 @@ class App:
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         request = Request({**scope, "method": "GET"}, receive)
+        audit.begin(request)
         try:
             request.check_headers()
             self.lifespan.start_on_demand()
-            route = self._router.match("GET", raw_path(scope)).route
+            route = request.route = self._router.match("GET", raw_path(scope)).route
             client = self.guard.check(request, route)
             if route.verb != "socket":
                 raise HttpError(404, "not_found", "no WebSocket at this path: connect to /v0/ws")
@@ -250,10 +272,16 @@ class App:
                 if answer is None or answer[0] != 200:
                     raise HttpError(503, "shutting_down", "the server is shutting down")
                 await send({"type": "websocket.accept"})
+                request.status = 101
                 with contextlib.suppress(Disconnected, OSError), self._revocable(client) as revoked:
                     await serve_socket(bridge, token, client, receive, send, self._stall, revoked)
         except HttpError as error:
+            request.status = error.status
             await deny(scope, receive, send, error)
+        finally:
+            if request.status:
+                self.metrics.count(request.route, "GET", request.status, 0.0)
+                audit.record(request)
 
     @property
     def streams(self) -> int:
@@ -281,7 +309,7 @@ class App:
         status, opening = await _answer_to(bridge, opened, request, waits=True)
         if status != 200:
             return core_response(status, opening, JSON)
-        extra = self._cors.headers(request)
+        extra = self._cors.headers(request) + audit.headers(request)
         with contextlib.suppress(Disconnected, OSError), self._revocable(client) as revoked:
             await send_stream(
                 bridge, token, opening, request, send, kind, extra, self._stall, revoked
@@ -309,6 +337,12 @@ class App:
     def renew_keys(self, keys: Keys) -> Renewal:
         """Replaces the API keys. Requests are checked against the new keys, and streams of revoked
         keys end.
+
+        Args:
+            keys: the new keys, all of them.
+
+        Raises:
+            InvalidRequest: the application was made without keys.
         """
         guard = self.guard
         if not isinstance(guard, KeyGuard):

@@ -23,9 +23,20 @@ log = logging.getLogger("topics_engine.asgi")
 def create_app(
     engine: Database | _core.Engine | None = None, settings: Settings | None = None
 ) -> App:
-    """An application over `engine`, or over the directory that the settings name.
+    """Makes an application over an open database, or over the directory that the settings name.
 
-    An engine that is passed in is served but not closed.
+    Args:
+        engine: a database of `te.open`, which is served but not closed (default: the application
+            opens the directory of the settings).
+        settings: of the server (default: those of `TOPICS_*` and `topics.toml`).
+
+    Raises:
+        InvalidRequest: a setting is unknown or has a wrong value.
+
+    Example:
+        ```python
+        app = create_app(db)
+        ```
     """
     return build(settings, engine=engine)
 
@@ -62,7 +73,13 @@ class DefaultApp:
 
 
 def build(settings: Settings | None = None, *, engine: Any = None, url: str = "") -> App:
-    """Builds an application; `url` is written into the lock file."""
+    """Builds an application.
+
+    Args:
+        settings: of the server (default: those of `TOPICS_*` and `topics.toml`).
+        engine: a database to serve (default: the directory of the settings).
+        url: where it is served: it is written into the lock file.
+    """
     if settings is None:
         settings = resolve().settings
         warn_of_unknown_variables()

@@ -23,11 +23,19 @@ _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The client of a request: the number of its grant in the core, its scopes, its label."""
+    """The client of a request: the number of its grant in the core, its scopes, its label, and the
+    prefixes of the names that it is limited to.
+    """
 
     grant: int
     scopes: frozenset[Scope]
     label: str
+    prefixes: tuple[str, ...] = ()
+
+    def describe(self) -> dict[str, list[str]]:
+        """Its scopes and prefixes, for the client itself."""
+        scopes = [scope for scope in SCOPES if scope in self.scopes]
+        return {"scopes": [*scopes], "prefixes": [*self.prefixes]}
 
 
 ANYONE = Client(0, frozenset(SCOPES), "")
@@ -72,7 +80,9 @@ class Keys:
 
     def __init__(self, keys: tuple[Key, ...] = ()) -> None:
         self._grants = list(keys)
-        self._clients = [(key, Client(i, key.scopes, key.label)) for i, key in enumerate(keys)]
+        self._clients = [
+            (key, Client(i, key.scopes, key.label, key.prefixes)) for i, key in enumerate(keys)
+        ]
 
     @classmethod
     def parse(cls, text: str, file: str = "", others: Keys | None = None) -> Keys:
@@ -97,7 +107,7 @@ class Keys:
                 clients.append(was)
                 continue
             new, changed = new + (was is None), changed + (was is not None)
-            clients.append((key, Client(len(self._grants), key.scopes, key.label)))
+            clients.append((key, Client(len(self._grants), key.scopes, key.label, key.prefixes)))
             self._grants.append(key)
         kept = {client.grant for _, client in clients}
         ended = frozenset(client.grant for _, client in self._clients) - kept

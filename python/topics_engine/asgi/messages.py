@@ -10,10 +10,13 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote_to_bytes
 
 from .. import _core
+
+if TYPE_CHECKING:
+    from .route import Route
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -26,6 +29,9 @@ NDJSON = b"application/x-ndjson"
 OCTETS = b"application/octet-stream"
 ARROW = b"application/vnd.apache.arrow.stream"
 EVENTS = b"text/event-stream"
+HTML = b"text/html; charset=utf-8"
+JAVASCRIPT = b"text/javascript; charset=utf-8"
+CSS = b"text/css; charset=utf-8"
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 # What the client of a refused body may still send before the connection is closed. A client that
 # writes its whole body before it reads gets the response instead of a reset.
@@ -42,6 +48,7 @@ SINGLE = (
     b"last-event-id",
     b"origin",
     b"sec-fetch-site",
+    b"x-request-id",
 )
 MAX_HEADERS = 128
 MAX_HEADER_BYTES = 64 << 10
@@ -118,7 +125,18 @@ class Budget(Protocol):
 class Request:
     """One HTTP request: its headers as a dict, its body on demand."""
 
-    __slots__ = ("_receive", "body_read", "headers", "method", "received", "scope")
+    __slots__ = (
+        "_receive",
+        "body_read",
+        "headers",
+        "id",
+        "key",
+        "method",
+        "received",
+        "route",
+        "scope",
+        "status",
+    )
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
@@ -128,6 +146,12 @@ class Request:
         self.body_read = False
         # Bytes of the body that are counted in the budget.
         self.received = 0
+        # The client's id of the request, the label of its key.
+        self.id = b""
+        self.key = ""
+        # For the metrics: the route, once it is known, and the status of the answer.
+        self.route: Route | None = None
+        self.status = 0
 
     def check_headers(self) -> None:
         """Refuses headers that are too large, too many or ambiguous."""

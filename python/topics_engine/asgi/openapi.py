@@ -132,7 +132,11 @@ def operation(route: Route) -> dict[str, Any]:
 def operation_id(route: Route) -> str:
     """A unique name of an operation."""
     parts = [part for part in route.path.split("/") if part and part != "v0"]
-    return "_".join([route.method.lower(), *(p.lstrip(":").replace(".", "_") for p in parts)])
+    # The same outside of /v0.
+    root = ["root"] if f"/v0{route.path}" in {other.path for other in ROUTES} else []
+    return "_".join(
+        [route.method.lower(), *root, *(p.lstrip(":").replace(".", "_") for p in parts)]
+    )
 
 
 def _body(route: Route, kind: bytes) -> dict[str, Any]:

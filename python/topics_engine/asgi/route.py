@@ -109,14 +109,24 @@ class Route:
 
 
 ALWAYS = ("headers_too_large", "method_not_allowed", "not_acceptable", "not_found")
-ENGINE = ("internal", "not_ready", "shutting_down", "storage_unavailable", "throttled")
+ENGINELESS = ("health", "openapi", "key", "console")
+"""Verbs that are answered without the engine."""
+
+ENGINE = (
+    "cold_unavailable",
+    "internal",
+    "not_ready",
+    "shutting_down",
+    "storage_unavailable",
+    "throttled",
+)
 BODY = ("invalid_request", "payload_too_large", "request_timeout", "unsupported_media_type")
 
 
 def _common(route: Route) -> frozenset[str]:
     # Any query may have a parameter that is not known.
     codes = {*ALWAYS, "unauthorized", "forbidden", "invalid_request"}
-    if route.verb not in ("health", "openapi"):
+    if route.verb not in ENGINELESS:
         codes.update(ENGINE)
     if route.body is not None:
         codes.update(BODY)

@@ -3,7 +3,7 @@ made from it."""
 
 from __future__ import annotations
 
-from .messages import ARROW, EVENTS, JSON, NDJSON, OCTETS, PROMETHEUS
+from .messages import ARROW, CSS, EVENTS, HTML, JAVASCRIPT, JSON, NDJSON, OCTETS, PROMETHEUS
 from .route import Field, Route, fields
 
 TOPIC = ("topic_not_found",)
@@ -89,6 +89,8 @@ DIFF = fields(
 )
 COLUMNS = fields(
     "columns: array of strings: as Arrow: only these, in the schema's order",
+    "fields: object: as Arrow: typed columns: name to type, or to `{type, path}`; without "
+    "`columns` they replace `data`",
     'data_type: string: as Arrow: "string" or "binary"; as the first record is unless given',
 )
 HELD = fields(
@@ -108,6 +110,8 @@ RANGE = fields(
 )
 SCAN = RANGE + fields(
     "columns: array of strings: only these, in the schema's order",
+    "fields: object: typed columns: name to type, or to `{type, path}`; without `columns` they "
+    "replace `data`",
     'data_type: string: "string" or "binary"; as the first record is unless given',
     "node: string or array of strings: records of these nodes are skipped",
     "nodes: string or array of strings: only records of these nodes",
@@ -503,7 +507,7 @@ _READY = "status wal_replay_complete topics loop_panics"
 SERVER: tuple[Route, ...] = (
     Route(
         "POST", "/v0/sync", "sync", ("write",), "return when all acked before is durable",
-        body=(), answer="synced",
+        body=(), answer="synced", codes=("data_loss",),
     ),
     Route(
         "POST", "/v0/admin/checkpoint", "checkpoint", ("admin",), "one checkpoint round",
@@ -517,7 +521,20 @@ SERVER: tuple[Route, ...] = (
         "GET", "/v0/metrics", "metrics", ("read",), "Prometheus text or JSON",
         offers=(PROMETHEUS, JSON),
     ),
+    Route(
+        "GET", "/metrics", "metrics", ("read",), "Prometheus text or JSON",
+        offers=(PROMETHEUS, JSON),
+    ),
     Route("GET", "/v0/openapi.json", "openapi", ("read",), "this table as OpenAPI 3.1"),
+    Route(
+        "GET", "/v0/key", "key", ("read",), "what the key of the request may do",
+        answer="scopes prefixes",
+    ),
+    Route("GET", "/console", "console", (), "the web console", offers=(HTML,)),
+    Route(
+        "GET", "/console/:file", "console", (), "the files of the web console",
+        offers=(JAVASCRIPT, CSS, HTML),
+    ),
     Route("GET", "/v0/health", "health", (), "the process is alive", answer=_HEALTH),
     Route("GET", "/healthz", "health", (), "the process is alive", answer=_HEALTH),
     Route("GET", "/v0/ready", "ready", (), "recovery is done, writes are taken", answer=_READY),

@@ -15,6 +15,7 @@ from typing import Any
 from .. import settings as engine_settings
 from ..errors import InvalidRequest
 
+LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
@@ -43,6 +44,8 @@ class Settings:
     api_keys_file: str = _setting("", "file of further keys, an entry a line")
     probe_auth: bool = _setting(False, "health and readiness need a key too")
     cors_origins: str = _setting("", "origins of web pages that may read answers")
+    log_format: str = _setting("text", "text, or json: a JSON object a line")
+    audit_log: str = _setting("", "file of administrative requests and refused keys; - is the log")
     log_level: str = _setting("warning", "messages below this level are left out")
     max_sse_connections: int = _setting(10_000, "open event streams and sockets")
     max_sse_connections_per_key: int = _setting(1000, "the same for one key")
@@ -95,6 +98,11 @@ def resolve(
         source = server.sources["log_level"]
         raise InvalidRequest(
             f"log_level ({source}): {server['log_level']!r} is not one of {allowed}"
+        )
+    if server["log_format"] not in LOG_FORMATS:
+        raise InvalidRequest(
+            f"log_format ({server.sources['log_format']}): {server['log_format']!r} is not one of "
+            f"{', '.join(LOG_FORMATS)}"
         )
     _check_sizes(server)
     values: dict[str, Any] = dict(server)

@@ -26,21 +26,12 @@ def parser() -> argparse.ArgumentParser:
     # Before or after the command; after it, an argument that is not given overrides nothing.
     for to, after in ((top, False), (common, True)):
         _common_arguments(to, after=after)
-    verbs = top.add_subparsers(dest="command", required=True, metavar="command")
 
-    def verb(name: str, summary: str, *positional: str) -> argparse.ArgumentParser:
-        made: argparse.ArgumentParser = verbs.add_parser(
-            name, help=summary, description=summary, parents=[common]
-        )
-        for argument in positional:
-            made.add_argument(argument)
-        return made
-
-    def family(name: str, summary: str) -> Add:
-        inner = verb(name, summary).add_subparsers(dest="verb", required=True, metavar="verb")
+    def commands(of: argparse.ArgumentParser, level: str) -> Add:
+        below = of.add_subparsers(dest=level, required=True, metavar=level)
 
         def add(name: str, summary: str, *positional: str) -> argparse.ArgumentParser:
-            made: argparse.ArgumentParser = inner.add_parser(
+            made: argparse.ArgumentParser = below.add_parser(
                 name, help=summary, description=summary, parents=[common]
             )
             for argument in positional:
@@ -48,6 +39,11 @@ def parser() -> argparse.ArgumentParser:
             return made
 
         return add
+
+    verb = commands(top, "command")
+
+    def family(name: str, summary: str) -> Add:
+        return commands(verb(name, summary), "verb")
 
     _server_arguments(verb)
     _topic_arguments(verb)
@@ -83,10 +79,15 @@ def _server_arguments(verb: Add) -> None:
     serve = verb("serve", "serve a data directory over HTTP")
     serve.add_argument("--host", help="address to listen on (TOPICS_HOST, 127.0.0.1)")
     serve.add_argument("--port", help="0 picks one and prints it (TOPICS_PORT, 4000)")
+    serve.add_argument(
+        "--fd", type=int, help="listen on this inherited socket (systemd: 3), not on an address"
+    )
     serve.add_argument("--tls-cert", help="certificate file: serve over TLS (TOPICS_TLS_CERT)")
     serve.add_argument("--tls-key", help="file of its key (TOPICS_TLS_KEY)")
     serve.add_argument("--hints", action="store_true", help="print commands to try")
     serve.add_argument("--access-log", action="store_true", help="log every request")
+    console = verb("console", "open the web console of a server in a browser")
+    console.add_argument("--no-browser", action="store_true", help="only print its address")
     verb("reload", "make the server of a directory reload keys, certificate and log level")
 
 
@@ -112,6 +113,9 @@ def _topic_arguments(verb: Add) -> None:
     delete = verb("delete", "delete records of a topic", "topic")
     delete.add_argument("--before", type=int, metavar="SEQ", help="those before this seq")
     delete.add_argument("--tag", help=TAG)
+    delete.add_argument(
+        "--seqs", nargs="+", type=int, metavar="SEQ", help="these records, at most 1000"
+    )
     delete.add_argument("--yes", action="store_true", help="without a question")
 
 

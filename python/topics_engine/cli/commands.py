@@ -63,16 +63,19 @@ def drop(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 def delete(db: Database, args: argparse.Namespace, out: Output) -> int:
     """Deletes records by seq or tag; asks first, on a terminal."""
-    if args.before is None and args.tag is None:
-        raise InvalidRequest("say which records: give --before SEQ, --tag TAG, or both")
+    if args.before is None and args.tag is None and args.seqs is None:
+        raise InvalidRequest(
+            "say which records: give --before SEQ, --tag TAG, or both; or --seqs SEQ…"
+        )
     which = [
         *([] if args.before is None else [f"before seq {args.before}"]),
         *([] if args.tag is None else [f"with tag {args.tag}"]),
+        *([] if args.seqs is None else [f"with seq {' '.join(map(str, args.seqs))}"]),
     ]
     if not confirmed(f"delete the records of {args.topic} {', '.join(which)}?", args):
         out.line("nothing was deleted")
         return Exit.OK
-    deleted = db.topic(args.topic).delete(before=args.before, tag=args.tag)
+    deleted = db.topic(args.topic).delete(before=args.before, tag=args.tag, seqs=args.seqs)
     out.fields({"topic": args.topic, **asdict(deleted)})
     return Exit.OK
 

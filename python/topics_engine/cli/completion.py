@@ -54,8 +54,12 @@ class Node:
     """Subcommands with their summaries."""
     options: dict[str, tuple[str, ...]]
     """Options with their choices, if they have any."""
+    valued: frozenset[str]
+    """The options that take a value."""
     names: str = ""
     """The kind of names that may follow, if any."""
+    takes_file: bool = False
+    """Whether a file may follow."""
 
     @property
     def key(self) -> str:
@@ -67,7 +71,8 @@ def nodes(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterat
     verbs: dict[str, str] = {}
     options: dict[str, tuple[str, ...]] = {}
     below: dict[str, argparse.ArgumentParser] = {}
-    kind = ""
+    valued: set[str] = set()
+    kind, takes_file = "", False
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             below = dict(action.choices)
@@ -75,11 +80,14 @@ def nodes(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterat
         elif action.option_strings:
             values = tuple(map(str, action.choices or ()))
             options |= dict.fromkeys(action.option_strings, values)
+            if action.nargs != 0:
+                valued.update(action.option_strings)
         elif action.choices:
             verbs |= dict.fromkeys(map(str, action.choices), "")
         else:
             kind = kind or KINDS.get(action.dest, "")
-    yield Node(path, verbs, options, kind)
+            takes_file = takes_file or action.dest == "file"
+    yield Node(path, verbs, options, frozenset(valued), kind, takes_file)
     for name, parser in below.items():
         yield from nodes(parser, (*path, name))
 
@@ -111,11 +119,11 @@ def _bash(found: list[Node]) -> str:
         (
             "_topics() {",
             '    local cur="${COMP_WORDS[COMP_CWORD]}" at= words= kind= i',
-            "    local -a place=()",
+            '    local -a call=("${COMP_WORDS[0]}")',
             "    for ((i = 1; i < COMP_CWORD; i++)); do",
             '        case "${COMP_WORDS[i]}" in',
             "        --url | --data-dir | --context)",
-            '            place+=("${COMP_WORDS[i]}" "${COMP_WORDS[i + 1]}") ;;',
+            '            call+=("${COMP_WORDS[i]}" "${COMP_WORDS[i + 1]}") ;;',
             "        esac",
             '        case "$at/${COMP_WORDS[i]}" in',
             f'        {steps}) at="$at/${{COMP_WORDS[i]}}" ;;',
@@ -128,8 +136,7 @@ def _bash(found: list[Node]) -> str:
             *words,
             "    esac",
             '    if [ -n "$kind" ] && [[ "$cur" != -* ]]; then',
-            f'        words="$words $("${{COMP_WORDS[0]}}" ${{place[@]+"${{place[@]}}"}} '
-            f'{NAMES} "$kind" "$cur" 2>/dev/null)"',
+            f'        words="$words $("${{call[@]}}" {NAMES} "$kind" "$cur" 2>/dev/null)"',
             "    fi",
             '    COMPREPLY=($(compgen -W "$words" -- "$cur"))',
             "}",
@@ -139,21 +146,49 @@ def _bash(found: list[Node]) -> str:
     )
 
 
+FISH = """\
+complete -c topics -e
+function __topics_at
+    set -l at ""
+    for word in (commandline -opc)[2..]
+        switch $at/$word
+            case {steps}
+                set at $at/$word
+        end
+    end
+    test "$at" = "$argv[1]"
+end
+function __topics_names
+    set -l words (commandline -opc)
+    set -l call $words[1]
+    set -l i 2
+    while test $i -le (count $words)
+        switch $words[$i]
+            case --url --data-dir --context
+                set -a call $words[$i] $words[(math $i + 1)]
+        end
+        set i (math $i + 1)
+    end
+    $call {names} $argv[1] (commandline -ct) 2>/dev/null
+end
+"""
+
+
 def _fish(found: list[Node]) -> str:
-    lines = ["complete -c topics -e"]
+    steps = " ".join(node.key for node in found if node.path)
+    lines = [FISH.format(steps=steps, names=NAMES)]
     for node in found:
-        seen = " ".join(node.path[-1:])
-        where = f"__fish_seen_subcommand_from {seen}" if seen else "__fish_use_subcommand"
-        if len(node.path) > 1:
-            where = f"__fish_seen_subcommand_from {node.path[0]}; and {where}"
-        begin = f"complete -c topics -n '{where}'"
-        for verb, what in node.verbs.items():
-            told = what.replace("'", "\\'")
-            lines.append(f"{begin} -a {verb} -d '{told}'")
+        begin = f"complete -c topics -n '__topics_at \"{node.key}\"'"
+        if not node.takes_file:
+            lines.append(f"{begin} -f")
+        for verb, summary in node.verbs.items():
+            text = summary.replace("'", "\\'")
+            lines.append(f"{begin} -a {verb} -d '{text}'")
         if node.names:
-            lines.append(f"{begin} -a '(topics {NAMES} {node.names} (commandline -ct))'")
+            lines.append(f"{begin} -a '(__topics_names {node.names})'")
         for option, choices in node.options.items():
             kind = f"-l {option[2:]}" if option.startswith("--") else f"-s {option[1:]}"
-            given = f" -xa '{' '.join(choices)}'" if choices else ""
-            lines.append(f"{begin} {kind}{given}")
+            values = f" -xa '{' '.join(choices)}'" if choices else ""
+            takes_value = " -r" if option in node.valued and not choices else ""
+            lines.append(f"{begin} {kind}{values}{takes_value}")
     return "\n".join((*lines, ""))

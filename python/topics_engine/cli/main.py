@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ..settings import variable
 from . import commands, contexts, measure, tools, transfer
 from .arguments import parser
 from .completion import NAMES, matching_names, script
+from .console import console as open_console
 from .edit import edit
 from .exits import Exit, advice_for, exit_for
 from .output import ElapsedTime, Output, print_error
@@ -168,6 +170,10 @@ def serve(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Ou
     with extra("server", "serve"):
         from ..server.serve import serve as run_server
 
+        # The first HTTP/2 connection imports it: that is too late to say that it is missing.
+        if find_spec("h2") is None:
+            raise ModuleNotFoundError(name="h2")
+
     def read_settings() -> Settings:
         return resolve(_setting_arguments(args)).settings
 
@@ -179,6 +185,7 @@ def serve(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Ou
         fixed_keys=settings.api_keys if from_environment else "",
         hints=args.hints,
         access_log=args.access_log,
+        fd=args.fd,
     )
     if failure is None:
         return Exit.OK
@@ -192,6 +199,11 @@ def reload(args: argparse.Namespace, resolved: Resolved, url: str | None, out: O
             "reload works on a server of this machine: use --data-dir instead of --url"
         )
     return tools.reload(resolved.settings.data_dir, out)
+
+
+def console(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
+    open_console(url, resolved.settings.data_dir, out, opens=not args.no_browser)
+    return Exit.OK
 
 
 def config(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
@@ -254,6 +266,7 @@ def verify(db: Database, args: argparse.Namespace, out: Output) -> int:
 LOCAL_COMMANDS = {
     "serve": serve,
     "reload": reload,
+    "console": console,
     "config": config,
     "repair": repair,
     "completion": completion,

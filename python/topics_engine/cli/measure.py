@@ -138,7 +138,7 @@ def _counted(metrics: Mapping[str, Any]) -> dict[str, Any]:
         "fsyncs": syncs["count"],
         "fsync_p50_ms": round(syncs["p50_ns"] / 1e6, 3),
         "fsync_p99_ms": round(syncs["p99_ns"] / 1e6, 3),
-        "pressure": metrics["pressure_ppm"] / 1e6,
+        "pressure": metrics["pressure_ratio"],
         "read_only_shards": metrics["read_only_shards"],
         "corrupt_records": metrics["corrupt_records"],
     }

@@ -54,7 +54,7 @@ class Output:
         """
         if self.json_lines:
             for row in rows:
-                self.line(json.dumps(row, ensure_ascii=False))
+                self.line(json_line(row))
             return
         rows = list(rows)
         if self.wide:
@@ -81,7 +81,7 @@ class Output:
     def fields(self, answer: Mapping[str, Any]) -> None:
         """Prints the fields of one object, or one JSON line."""
         if self.json_lines:
-            self.line(json.dumps(answer, ensure_ascii=False))
+            self.line(json_line(answer))
             return
         width = max((len(k) for k in answer), default=0)
         for name, value in answer.items():
@@ -100,7 +100,7 @@ class Output:
             self.line(record_text(record, {"topic": record.topic} if named else None))
             return
         head = f"{record.topic}  " if named else ""
-        head += f"{record.seq:>10}  {when(record.ts)}  {note}"
+        head += f"{record.seq:>10}  {when(record.time)}  {note}"
         if record.tag:
             head += f"{record.tag}  "
         if self.wide:
@@ -129,13 +129,18 @@ class Output:
             self.line(self.paint(text, YELLOW))
 
 
+def json_line(value: Mapping[str, Any]) -> str:
+    """An object as a line of JSON; times in it are ISO 8601."""
+    return json.dumps(value, ensure_ascii=False, default=datetime.isoformat)
+
+
 def record_text(record: Record, more: Mapping[str, Any] | None = None) -> str:
     """A record as a server sends it, with the payload as it was written."""
     named = {"$seq": record.seq, "$ts": record.ts, "$node": record.origin, "$tag": record.tag}
     fields: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     if record.meta is not None:
         fields["meta"] = dict(record.meta)
-    head = json.dumps(fields | dict(more or {}), ensure_ascii=False)[:-1]
+    head = json_line(fields | dict(more or {}))[:-1]
     name = "data_b64" if record.binary else "data"
     return f'{head}, "{name}": {data_text(record)}}}'
 
@@ -155,19 +160,23 @@ def cell(value: Any) -> str:
             return "-"
         case bool():
             return "yes" if value else "no"
+        case datetime():
+            return when(value)
         case str() | int() | float():
             return str(value)
         case _:
             return json.dumps(value, ensure_ascii=False)
 
 
-def when(ts: int) -> str:
-    """The time of a record, in UTC."""
-    return datetime.fromtimestamp(ts / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+def when(time: datetime) -> str:
+    """A time, in UTC."""
+    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def confirmed(question: str, args: argparse.Namespace) -> bool:
-    """Asks on a terminal, unless `--yes` was given; without a terminal nobody can answer."""
+    """Asks on a terminal, unless `--yes` was given. Without a terminal the answer is yes: a script
+    cannot be asked.
+    """
     if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)

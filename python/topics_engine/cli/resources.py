@@ -16,7 +16,7 @@ from .exits import Exit
 from .output import Output, print_error, record_text
 from .ranges import time_ms
 
-LAG_COLUMNS = ["topic", "consumer", "mode", "cursor", "lag", "lag_ms"]
+LAG_COLUMNS = ["topic", "consumer", "mode", "cursor", "lag", "lag_seconds"]
 QUEUE_COLUMNS = ["queue", "ready", "in_flight", "delayed", "dead", "dead_lettered", "expired"]
 JOB_COLUMNS = [
     "$seq",
@@ -48,7 +48,7 @@ def lag(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 
 def _consumer(topic: str, name: str, mode: str, cursor: int, lag: int, ms: int) -> dict[str, Any]:
-    fields = (topic, name, mode, cursor, lag, ms)
+    fields = (topic, name, mode, cursor, lag, ms / 1000)
     return dict(zip(LAG_COLUMNS, fields, strict=True))
 
 

@@ -20,7 +20,6 @@ from ..client.encoding import rows_of
 from ..errors import InvalidRequest
 from ..extras import extra
 from ..remote.page import Page
-from ..remote.queue import matcher
 from .csvfile import CsvWriter, rows_of_csv
 from .exits import Exit
 from .output import Output, Progress
@@ -167,15 +166,15 @@ class Export:
         arrow, args, wanted = _pyarrow("pyarrow"), self._args, self._range
         asked: dict[str, Any] = {"topic_id": self._topic_id}
         if wanted.exclude_nodes is not None:
-            asked["node"] = wanted.exclude_nodes
+            asked["exclude_nodes"] = wanted.exclude_nodes
         if wanted.tag is not None:
-            asked["match"] = matcher(wanted.tag)
+            asked["tag"] = wanted.tag
         end = max(self._after, self._to_seq)
-        split = self._db.split(args.topic, from_seq=self._after, to_seq=end, max_bytes=PART_BYTES)
-        bounds = [(p["from_seq"], p["to_seq"]) for p in split["splits"]] or [(end, end)]
+        parts = self._db.split(args.topic, after=self._after, to_seq=end, max_bytes=PART_BYTES)
+        bounds = [(part.after, part.to_seq) for part in parts] or [(end, end)]
         try:
             for number, (first, last) in enumerate(bounds):
-                stream = self._db.scan(args.topic, from_seq=first, to_seq=last, **asked)
+                stream = self._db.scan(args.topic, after=first, to_seq=last, **asked)
                 reader = arrow.RecordBatchReader.from_stream(stream)
                 if number == 0:
                     yield arrow.RecordBatch.from_pylist([], reader.schema.remove_metadata())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from enum import Enum
 from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar, cast
 
 from ..errors import InvalidRequest
+from .closing import Handle
 
 
 class Start(Enum):
@@ -90,7 +92,7 @@ def optional_seq(name: str, value: object) -> int | None:
 
 def listed(name: str, allowed: str, value: object) -> Iterable[object]:
     """Several values; text and bytes are one value."""
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+    if isinstance(value, str | bytes | Handle) or not isinstance(value, Iterable):
         refuse(name, allowed, value)
     return value
 
@@ -134,6 +136,13 @@ def position(name: str, value: object) -> int | Start:
     return integer(name, value, "a seq (an integer from 0 to 2^53 - 1), te.EARLIEST or te.LATEST")
 
 
+def beginning(name: str, value: object) -> int | str:
+    """Where a range begins, as requests have it: a seq, or the earliest record."""
+    if value is Start.EARLIEST or value == "earliest":
+        return "earliest"
+    return integer(name, value, "a seq (an integer from 0 to 2^53 - 1) or te.EARLIEST")
+
+
 def end(name: str, value: object) -> Start:
     """One end of a topic."""
     if isinstance(value, Start):
@@ -141,6 +150,13 @@ def end(name: str, value: object) -> Start:
     if value == "earliest" or value == "latest":
         return Start(value)
     refuse(name, "te.EARLIEST or te.LATEST", value)
+
+
+def path(name: str, value: object) -> str:
+    """A path of the file system."""
+    if not isinstance(value, str | os.PathLike):
+        refuse(name, "a path (text or os.PathLike)", value)
+    return text(name, os.fspath(value))
 
 
 def flag(name: str, value: object) -> bool:
@@ -171,7 +187,7 @@ def text(name: str, value: object) -> str:
 
 
 def bounded(name: str, value: object, most: int) -> str:
-    """Text that is not empty, and has at most so many bytes of UTF-8."""
+    """Text of 1 to `most` bytes of UTF-8."""
     found = text(name, value)
     if not 1 <= len(found.encode()) <= most:
         refuse(name, f"text of 1 to {most} bytes", value)
@@ -198,18 +214,26 @@ def tag_filter(value: object) -> str | None:
     return found
 
 
-def nodes(value: object) -> tuple[str, ...]:
-    """The nodes whose records are skipped: one, or several."""
+def nodes(value: object, name: str = "exclude_nodes") -> tuple[str, ...]:
+    """Nodes: one, or several."""
     if value is None:
         return ()
     if isinstance(value, str):
-        return (text("exclude_nodes", value),)
-    items = listed("exclude_nodes", "a node or a list of nodes", value)
-    return tuple(text(f"exclude_nodes[{index}]", node) for index, node in enumerate(items))
+        return (text(name, value),)
+    items = listed(name, "a node or a list of nodes", value)
+    return tuple(text(f"{name}[{index}]", node) for index, node in enumerate(items))
+
+
+def texts(name: str, value: object) -> list[str]:
+    """A list of text."""
+    items = listed(name, "a list of text", value)
+    return [text(f"{name}[{index}]", item) for index, item in enumerate(items)]
 
 
 def name(kind: str, value: object) -> str:
-    """The name of a topic, consumer, router or transaction writer."""
+    """The name of a topic, consumer, router or transaction writer; a handle has its name."""
+    if isinstance(value, Handle):
+        value = getattr(value, "name", value)
     if not isinstance(value, str) or NAME.fullmatch(value) is None:
         refuse(
             kind,
@@ -233,7 +257,7 @@ def is_name(value: str) -> bool:
 
 
 def pattern(kind: str, value: object) -> str:
-    """The name of a topic, or a pattern of names: a prefix and a `*`."""
+    """The name or a handle of a topic, or a pattern of names: a prefix and a `*`."""
     if isinstance(value, str) and value.endswith("*"):
         prefix = value[:-1]
         if not prefix or NAME.fullmatch(prefix) is not None:
@@ -300,6 +324,16 @@ def milliseconds(name: str, value: object) -> int:
 def optional_milliseconds(name: str, value: object) -> int | None:
     """A duration in milliseconds, or `None`."""
     return None if value is None else milliseconds(name, value)
+
+
+def time_of(ms: int) -> datetime:
+    """The time of milliseconds since the Unix epoch."""
+    return EPOCH + timedelta(0, 0, 0, ms)
+
+
+def optional_time_of(ms: int | None) -> datetime | None:
+    """The time of milliseconds since the Unix epoch, or `None`."""
+    return None if ms is None else time_of(ms)
 
 
 def epoch_ms(name: str, value: object) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -150,13 +150,15 @@ def append_table(
     return acked
 
 
-def scan_of(backend: Backend, topic: str, limit: int | None, **how: Any) -> Stream:
-    """A range as an Arrow stream. The native stream is lazy; a remote one is fetched whole, so the
-    server is told the limit.
+def scan_of(
+    backend: Backend, topic: str, request: Mapping[str, Any], limit: int | None = None
+) -> Stream:
+    """A range as an Arrow stream; `request` is the body of `POST /v0/topics/:t/scan`. The native
+    stream is lazy; a remote one is fetched whole, so the server is told the limit.
     """
-    if isinstance(backend, _core.Engine):
-        return backend.scan(topic, **how)
-    found: Stream = _remote(backend).scan(topic, limit=limit, **how)
+    if limit is None or isinstance(backend, _core.Engine):
+        return backend.scan_range(topic, json.dumps(request).encode())
+    found: Stream = _remote(backend).scan_first(topic, request, limit)
     return found
 
 

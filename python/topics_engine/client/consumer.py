@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from ..errors import InvalidRequest, TopicsError
+from ..frozen import Frozen, frozen
 from . import arguments, show
 from .arguments import EARLIEST, Start
 from .closing import Handle
@@ -22,18 +22,21 @@ MAX_RECORDS = 2000
 LONGEST_WAIT = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Batch(Sequence[Item]):
+@frozen(hidden=("_of",), unhashed=("items",))
+class Batch(Frozen, Sequence[Item]):
     """What one read returned: a gap first, if there is one, then records."""
 
     items: list[Item]
+    """The gap, if there is one, and the records."""
     cursor: int
     """The seq to `commit` when the whole batch is done."""
     head_seq: int
+    """The head of the topic at the read."""
     lag: int
-    lag_ms: int
-
-    _of: Any = field(repr=False, compare=False)
+    """Records between the cursor and the head."""
+    lag_seconds: float
+    """Seconds since the next unread record was committed; 0 when caught up."""
+    _of: Any
     """The consumer that it was read from."""
 
     @overload
@@ -54,7 +57,15 @@ class Batch(Sequence[Item]):
 
 
 class ConsumerBatch(Batch):
-    """What one read returned: a gap first, if there is one, then records."""
+    """What one read returned: a sequence of a gap, if there is one, and records.
+
+    Example:
+        ```python
+        batch = billing.read(wait=5)
+        handle(batch)
+        batch.commit()
+        ```
+    """
 
     __slots__ = ()
 
@@ -63,18 +74,22 @@ class ConsumerBatch(Batch):
         self._of.commit(self.cursor)
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerInfo:
+@frozen()
+class ConsumerInfo(Frozen):
     """A consumer in a list."""
 
     topic: str
+    """The topic that it reads."""
     name: str
+    """The name of the consumer."""
     mode: Mode
+    """When it stores its cursor."""
     cursor: int
+    """The stored cursor: everything up to this seq is done."""
     lag: int
     """Records between the cursor and the head."""
-    lag_ms: int
-    """Milliseconds since the next unread record was committed; 0 when caught up."""
+    lag_seconds: float
+    """Seconds since the next unread record was committed; 0 when caught up."""
 
 
 class Consumer(Handle):
@@ -90,6 +105,7 @@ class Consumer(Handle):
 
     @property
     def mode(self) -> Mode:
+        """When the cursor is stored: see `Topic.consumer`."""
         return cast("Mode", self._native.mode)
 
     @property
@@ -173,7 +189,13 @@ class Consumer(Handle):
     def peek(
         self, *, max_bytes: int = 1 << 20, max_records: int = 2000, tag: str | None = None
     ) -> ConsumerBatch:
-        """Returns what `read` would return now, and keeps the position."""
+        """Returns what `read` would return now, and keeps the position.
+
+        Args:
+            max_bytes: most bytes of payloads (default: 1 MiB); at least one record is returned.
+            max_records: most records (default: 2000).
+            tag: only records with this tag; `"eu:*"` selects tags by prefix.
+        """
         return self.read(max_bytes=max_bytes, max_records=max_records, checkpoint=False, tag=tag)
 
     def commit(self, seq: int) -> None:
@@ -181,6 +203,10 @@ class Consumer(Handle):
 
         Args:
             seq: everything up to and with it is done.
+
+        Raises:
+            InvalidRequest: the seq is above the head.
+            NotFound: the consumer was deleted.
         """
         self._native.commit(arguments.seq("seq", seq))
 
@@ -240,9 +266,18 @@ def read_options(
     )
 
 
-def parts_of(topic: str, page: Page) -> tuple[list[Item], int, int, int, int]:
+def parts_of(topic: str, page: Page) -> tuple[list[Item], int, int, int, float]:
     """The fields of the batch of a page."""
-    return all_of(topic, page), page.next_from_seq, page.head_seq, page.lag, page.lag_ms
+    lag_seconds = page.lag_ms / 1000
+    return all_of(topic, page), page.next_from_seq, page.head_seq, page.lag, lag_seconds
+
+
+def infos_of(found: Iterable[tuple[str, str, str, int, int, int]]) -> list[ConsumerInfo]:
+    """Consumers as a backend lists them."""
+    return [
+        ConsumerInfo(topic, name, cast("Mode", mode), cursor, lag, lag_ms / 1000)
+        for topic, name, mode, cursor, lag, lag_ms in found
+    ]
 
 
 def repr_of_batch(batch: Batch) -> str:

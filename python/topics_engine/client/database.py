@@ -8,19 +8,21 @@ import json
 import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from .. import _core, settings
 from ..errors import Forbidden, InvalidRequest, NotFound
 from . import arguments, show
 from .backend import every_consumer, transactions_of
 from .closing import Closing
-from .consumer import ConsumerInfo
+from .consumer import ConsumerInfo, infos_of
 from .queue import Queue
+from .ranges import scan_request, split_request, splits_of
+from .read import with_lost_range
 from .router import Router
 from .topic import Topic
 from .transaction import Transaction
-from .values import RouterInfo, TopicInfo, Verification
+from .values import RouterInfo, Split, TopicInfo, Verification
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
     from ..options import QueueConfig, ScanOptions, Settings, SplitOptions, TopicConfig
     from .arguments import Position
     from .backend import Backend
-    from .consumer import Mode
     from .read import OnGap
+    from .transaction import Named
 
 _open: weakref.WeakSet[Database] = weakref.WeakSet()
 
@@ -109,7 +111,11 @@ class Database(Closing):
         return {"durability": "memory", **options}
 
     def queues(self, prefix: str = "") -> Iterator[TopicInfo]:
-        """The queues whose names begin with `prefix`, in name order."""
+        """The queues whose names begin with `prefix`, in name order.
+
+        Args:
+            prefix: only names that begin with it (default: all).
+        """
         return (info for info in self.topics(prefix) if info.type == "queue")
 
     def redrive(
@@ -123,7 +129,27 @@ class Database(Closing):
         limit: int | None = None,
         dry_run: bool = False,
     ) -> int:
-        """Moves the dead letters of a topic back to their queues; see `Queue.redrive`."""
+        """Moves the dead letters of a topic back to their queues.
+
+        Args:
+            topic: the topic of the dead letters, or a queue with dead jobs.
+            to: a queue to move them to (default: where each came from).
+            tag: only records with this tag; `"eu:*"` selects tags by prefix.
+            seqs: only these records.
+            limit: most records to move (default: all).
+            dry_run: only count them (default: False).
+
+        Returns:
+            How many records were moved.
+
+        Raises:
+            NotFound: the topic, or a queue to move to, does not exist.
+
+        Example:
+            ```python
+            db.redrive("jobs.dead", limit=100)
+            ```
+        """
         queue = Queue(self._backend, topic, {})
         return queue.redrive(to=to, tag=tag, seqs=seqs, limit=limit, dry_run=dry_run)
 
@@ -154,10 +180,7 @@ class Database(Closing):
 
     def consumers(self) -> list[ConsumerInfo]:
         """The consumers of all topics, in the order of topics and names."""
-        return [
-            ConsumerInfo(topic, name, cast("Mode", mode), *rest)
-            for topic, name, mode, *rest in every_consumer(self._backend)
-        ]
+        return infos_of(every_consumer(self._backend))
 
     def topics(self, prefix: str = "") -> Iterator[TopicInfo]:
         """The topics whose names begin with `prefix`, in name order, fetched in pages of 1000.
@@ -180,7 +203,7 @@ class Database(Closing):
 
     def watch(
         self,
-        topics: str | Sequence[str] | Mapping[str, Position],
+        topics: str | Named | Sequence[str | Named] | Mapping[str, Position],
         *,
         exclude_nodes: str | Sequence[str] | None = None,
         tag: str | None = None,
@@ -193,9 +216,10 @@ class Database(Closing):
         """Follows topics: returns an iterator that waits for new records.
 
         Args:
-            topics: names, or a mapping of names to where to begin: a cursor (records after this
-                seq), `EARLIEST` or `LATEST`. Names without a start begin at `LATEST`. A name that
-                ends with `*` is a pattern; topics created later join it from their first record.
+            topics: names or handles, or a mapping of them to where to begin: a cursor (records
+                after this seq), `EARLIEST` or `LATEST`. Names without a start begin at `LATEST`. A
+                name that ends with `*` is a pattern; topics created later join it from their first
+                record.
             exclude_nodes: skip records that come from this node, or from these nodes.
             tag: only records with this tag; `"eu:*"` selects tags by prefix.
             events: also yield `CaughtUp` and `TopicDeleted` (default: False).
@@ -212,7 +236,7 @@ class Database(Closing):
         Example:
             ```python
             with db.watch({"orders": 0}) as watch:
-                for item in watch: ...
+                for item in watch: handle(item)
             ```
         """
         backend = self._backend
@@ -221,8 +245,8 @@ class Database(Closing):
     def router(
         self,
         name: str,
-        source: str | None = None,
-        dest: str | None = None,
+        source: str | Named | None = None,
+        dest: str | Named | None = None,
         *,
         preserve_origin: bool = True,
         preserve_tag: bool = True,
@@ -237,8 +261,8 @@ class Database(Closing):
 
         Args:
             name: the name of the router.
-            source: the topic that is copied from.
-            dest: the topic that is copied to.
+            source: the name or a handle of the topic that is copied from.
+            dest: the name or a handle of the topic that is copied to.
             preserve_origin: copy the origin of each record (default: True).
             preserve_tag: copy the tag of each record (default: True).
             tag: copy only records with this tag; `"eu:*"` selects tags by prefix.
@@ -276,7 +300,11 @@ class Database(Closing):
         return router
 
     def routers(self, prefix: str = "") -> list[RouterInfo]:
-        """The routers whose names begin with `prefix`, in name order."""
+        """The routers whose names begin with `prefix`, in name order.
+
+        Args:
+            prefix: only names that begin with it (default: all).
+        """
         found = json.loads(self._backend.routers(prefix))["routers"]
         return [RouterInfo.from_fields(fields) for fields in found]
 
@@ -316,14 +344,23 @@ class Database(Closing):
 
         Transactions that it has staged are aborted; what it has published stays.
 
+        Args:
+            writer: the name of the writer.
+
         Returns:
             False if there is no such writer.
         """
         return transactions_of(self._backend).forget(arguments.name("writer", writer))
 
     def sync(self) -> None:
-        """Waits until everything that was acked before is durable."""
-        self._backend.sync()
+        """Waits until everything that was acked before is durable.
+
+        Raises:
+            DataLoss: acked records of class `memory` were lost before they were written; reported
+                once, one topic at a time.
+        """
+        with with_lost_range():
+            self._backend.sync()
 
     def checkpoint(self) -> None:
         """Copies the records of the write-ahead log into segments."""
@@ -339,27 +376,49 @@ class Database(Closing):
         return found
 
     def scan(self, /, topic: str, **asked: Unpack[ScanOptions]) -> Any:
-        """Returns a range of a topic as an Arrow stream, for
-        `pyarrow.RecordBatchReader.from_stream`.
+        """Returns a range of a topic as an Arrow stream: an object with `__arrow_c_stream__`.
 
         Args:
             topic: the name of the topic.
-            asked: the fields of `POST /v0/topics/:t/scan`: `from_seq`, `to_seq`, `columns`, ….
-        """
-        return self._backend.scan_range(topic, json.dumps(asked).encode())
+            asked: `after` (a cursor, or `EARLIEST`, the default), `to_seq`, `columns` and the other
+                fields of `te.ScanOptions`.
 
-    def split(self, /, topic: str, **asked: Unpack[SplitOptions]) -> dict[str, Any]:
+        Raises:
+            NotFound: the topic does not exist.
+            InvalidRequest: an argument is wrong, or a column has both JSON and binary payloads.
+            ModuleNotFoundError: of a server, pyarrow is not installed
+                (`pip install 'topics-engine[arrow]'`).
+
+        Example:
+            ```python
+            stream = db.scan("orders", after=0, columns=["seq", "data"])
+            for batch in pyarrow.RecordBatchReader.from_stream(stream): ...
+            ```
+        """
+        return self._backend.scan_range(arguments.name("topic", topic), scan_request(asked))
+
+    def split(self, /, topic: str, **asked: Unpack[SplitOptions]) -> list[Split]:
         """Splits a range of a topic into parts of about equal size, from the index alone.
 
         Args:
             topic: the name of the topic.
-            asked: the fields of `POST /v0/topics/:t/split`: `from_seq`, `to_seq`, `max_bytes`, ….
+            asked: `after` (default: 0), `to_seq`, `max_records` and `max_bytes`, the fields of
+                `te.SplitOptions`.
 
         Returns:
-            The answer of that route.
+            The parts in order; together they are the range. Empty if the range is.
+
+        Raises:
+            NotFound: the topic does not exist.
+
+        Example:
+            ```python
+            for part in db.split("orders", max_records=1_000_000):
+                stream = db.scan("orders", after=part.after, to_seq=part.to_seq)
+            ```
         """
-        found: dict[str, Any] = json.loads(self._backend.split(topic, json.dumps(asked).encode()))
-        return found
+        found = self._backend.split(arguments.name("topic", topic), split_request(asked))
+        return splits_of(found)
 
     def close(self) -> None:
         """Syncs and closes. Every waiting call raises `Closed`, and so does every later one.
@@ -413,7 +472,10 @@ def open_database(
         return open_in_memory(given)
     named: dict[str, object] = {**given}
     if path is not None:
-        named["data_dir"] = os.fspath(path)
+        if str(path).startswith(("http://", "https://")):
+            message = f"{path} is the URL of a server, not a directory: use te.connect({path!r})"
+            raise InvalidRequest(message, detail={"field": "path"})
+        named["data_dir"] = arguments.path("path", path)
     resolved = settings.resolve(named)
     engine = _core.Engine.open(str(resolved["data_dir"]), resolved.native(), read_only)
     return Database(engine, resolved)
@@ -441,8 +503,21 @@ def verify(path: str | os.PathLike[str]) -> Verification:
 
     Args:
         path: the directory.
+
+    Returns:
+        What was found; it is true if there are no problems.
+
+    Raises:
+        InvalidRequest: the path is not a data directory.
+
+    Example:
+        ```python
+        result = te.verify("./topics-data")
+        for problem in result.problems:
+            print(problem["file"], problem["offset"], problem["detail"])
+        ```
     """
-    return Verification.from_json(_core.verify(os.fspath(path)))
+    return Verification.from_json(_core.verify(arguments.path("path", path)))
 
 
 @atexit.register

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest
 from ..extras import extra
 from . import arguments
-from .values import NewRecord
+from .values import NewRecord, Record
 
 if TYPE_CHECKING:
     from .arguments import Duration, Time
@@ -78,8 +78,16 @@ def _row(index: int, item: Any, options: Any) -> Any:
         return (dump(item), False, *options)
     except (TypeError, ValueError, RecursionError) as error:
         detail = {"field": "data", "index": index}
-        message = f"records[{index}].data cannot be encoded as JSON: {error}"
+        message = f"records[{index}].data cannot be encoded as JSON: {error}{_hint(item)}"
         raise InvalidRequest(message, detail=detail) from error
+
+
+def _hint(item: object) -> str:
+    if isinstance(item, Iterator):
+        return "; a batch is a list or a tuple"
+    if isinstance(item, Record):
+        return "; give its data, or NewRecord(record.data, tag=record.tag)"
+    return ""
 
 
 DURATIONS = (3, 6, 7)
@@ -95,6 +103,13 @@ def _merged(own: Any, common: Any) -> Any:
         own += of_job
     pairs = enumerate(zip(own, common, strict=True))
     return tuple((a or b) if at in DURATIONS else (b if a is None else a) for at, (a, b) in pairs)
+
+
+def matcher(tag: str | None) -> Any:
+    """A tag filter as request bodies have it."""
+    if tag is None or "*" not in tag:
+        return tag
+    return ["tag", "Glob", tag]
 
 
 COLUMNS = ("data", "tag", "node", "meta")

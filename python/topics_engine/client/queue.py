@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from ..errors import Conflict
+from ..frozen import Frozen, frozen
 from . import arguments, show
 from .backend import queue_of
 from .closing import Closing
@@ -35,14 +35,16 @@ JobState = Literal["ready", "leased", "delayed", "dead"]
 JOB_STATES = ("ready", "leased", "delayed", "dead")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class QueueItem:
+@frozen(eq=False)
+class QueueItem(Frozen):
     """A job and its record."""
 
     record: Record
+    """The record of the job."""
 
     @property
     def seq(self) -> int:
+        """The seq of the job in its queue."""
         return self.record.seq
 
     @property
@@ -52,36 +54,43 @@ class QueueItem:
 
     @property
     def tag(self) -> str | None:
+        """The tag of the job."""
         return self.record.tag
 
     @property
     def meta(self) -> Mapping[str, str] | None:
+        """The headers of the job."""
         return self.record.meta
 
     @property
     def time(self) -> datetime:
-        """When the job was committed."""
+        """When the job was committed, as an aware `datetime`."""
         return self.record.time
 
     def _repr_html_(self) -> str:
         return show.fields_html(repr(self), {"data": self.record})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class PeekedJob(QueueItem):
     """A job in any state, as `Queue.peek` returns it. Peeking leases nothing."""
 
     state: JobState
+    """`ready`, `leased`, `delayed` or `dead`."""
     deliveries: int
+    """How often it was leased."""
     worker: str | None
     """The worker that has the lease."""
-    lease_id: int | None
-    deadline: int | None
-    """When the lease expires, epoch ms."""
-    visible_at: int | None
-    """When a delayed job can be claimed, epoch ms."""
+    lease_id: str | None
+    """The id of the lease, opaque text."""
+    deadline: datetime | None
+    """When the lease expires."""
+    visible_at: datetime | None
+    """When a delayed job can be claimed."""
     lane: int
+    """0 to 9; lower lanes are claimed first."""
     group: str | None
+    """At most one job of a group is leased at a time."""
     error: str | None
     """Why a worker gave it back, the latest that said so."""
 
@@ -89,40 +98,53 @@ class PeekedJob(QueueItem):
 class JobStatus:
     """What happened to a leased job in this process."""
 
-    __slots__ = ("acked_by_transaction",)
+    __slots__ = ("acked_by_transaction", "renewal")
 
     def __init__(self) -> None:
         self.acked_by_transaction = False
+        self.renewal: Any = None
+        """Under asyncio: the task that renews the lease."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False, hidden=("_queue", "_status"))
 class LeasedJob(QueueItem):
     """A job that is leased to a worker."""
 
-    lease_id: int
-    deadline: int
-    """When the lease expires, epoch ms."""
+    lease_id: str
+    """The id of the lease, opaque text: an ack with the id of an ended lease has no effect."""
+    deadline: datetime
+    """When the lease of the claim expires; `extend` and a `with` block move it."""
     deliveries: int
+    """How often it was leased, this time included."""
     worker: str
+    """The worker that it is leased to."""
     lease: float
     """Seconds that the lease lasts, from the claim or the last renewal."""
-    _queue: Queue = field(repr=False)
-    _status: JobStatus = field(default_factory=JobStatus, repr=False)
+    _queue: Queue
+    _status: JobStatus
 
     def _lease(self) -> tuple[str, list[int], list[int]]:
-        return self.worker, [self.seq], [self.lease_id]
+        return self.worker, [self.record.seq], [int(self.lease_id)]
 
     def _lease_lost(self) -> Conflict:
         return Conflict(f"job {self.seq}: the lease expired before the ack: use a longer lease")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Job(LeasedJob):
     """A job that is leased to a worker. `with job:` acks it, or nacks it on an exception.
 
     Inside the block the database's renewal thread renews the lease at a third of its time. A job
     that a transaction acked inside the block is not acked again.
+
+    Example:
+        ```python
+        for job in jobs.claim("worker-1", max=16, wait=5):
+            with job:
+                work(job.data)
+        ```
     """
+
+    __slots__ = ()
 
     def ack(self) -> bool:
         """Acks the job: it is done, and deleted.
@@ -142,6 +164,11 @@ class Job(LeasedJob):
 
         Returns:
             False if the lease has expired.
+
+        Example:
+            ```python
+            job.nack(delay="1m", error="the mail server does not answer")
+            ```
         """
         how = nack_options(delay, error)
         done, _, _ = self._queue._native.nack(*self._lease(), *how)
@@ -217,6 +244,7 @@ class Queue(Topic):
 
     __slots__ = ("_native", "_renewer")
     _kind = "queue"
+    _iterated_by = "work(worker) follows it, claim(worker) leases jobs, read() ends at its head"
 
     def __init__(self, backend: Backend, name: str, options: Mapping[str, Any]) -> None:
         super().__init__(backend, name, {"type": "queue", **options})
@@ -290,7 +318,7 @@ class Queue(Topic):
 
         Example:
             ```python
-            db.redrive("jobs.dead", limit=100)
+            jobs.redrive(tag="eu:*", limit=100)
             ```
         """
         return self._native.redrive(
@@ -328,6 +356,11 @@ class Queue(Topic):
 
         Returns:
             How many jobs were delayed.
+
+        Example:
+            ```python
+            jobs.promote([p.seq for p in jobs.peek(state="delayed")])
+            ```
         """
         done, _, _ = self._native.promote(arguments.one_or_more_seqs("seqs", seqs))
         return len(done)
@@ -348,16 +381,42 @@ class Queue(Topic):
 
         Args:
             max: most jobs of each state (default: 100).
-            state: only jobs of this state (default: all).
+            state: only jobs of this state, `"ready"`, `"leased"`, `"delayed"` or `"dead"` (default:
+                all).
+
+        Example:
+            ```python
+            for job in jobs.peek(state="dead"):
+                print(job.seq, job.data, job.deliveries, job.error)
+            ```
         """
         if state is not None:
             arguments.choice("state", state, JOB_STATES)
         seen, page = self._native.peek(state, arguments.count("max", max))
         records = records_of(self.name, page)
-        return [
-            PeekedJob(record, cast("JobState", job[0]), *job[1:])
-            for record, job in zip(records, seen, strict=True)
-        ]
+        return [_peeked(record, *job) for record, job in zip(records, seen, strict=True)]
+
+
+def _peeked(
+    record: Record,
+    state: str,
+    deliveries: int,
+    worker: str | None,
+    lease_id: int | None,
+    deadline: int | None,
+    visible_at: int | None,
+    *rest: Any,
+) -> PeekedJob:
+    return PeekedJob(
+        record,
+        cast("JobState", state),
+        deliveries,
+        worker,
+        None if lease_id is None else str(lease_id),
+        arguments.optional_time_of(deadline),
+        arguments.optional_time_of(visible_at),
+        *rest,
+    )
 
 
 def error_text(error: BaseException | None) -> str:
@@ -394,8 +453,8 @@ J = TypeVar("J", bound=LeasedJob)
 def jobs_of(kind: type[J], queue: Queue, worker: str, found: _Jobs) -> list[J]:
     """The jobs of a claim."""
     leases, lease_ms, page = found
-    records = records_of(queue.name, page)
+    records, lease, time_of = records_of(queue.name, page), lease_ms / 1000, arguments.time_of
     return [
-        kind(record, lease_id, deadline, deliveries, worker, lease_ms / 1000, queue)
-        for record, (_, lease_id, deadline, deliveries) in zip(records, leases, strict=True)
+        kind(record, str(id), time_of(until), deliveries, worker, lease, queue, JobStatus())
+        for record, (_, id, until, deliveries) in zip(records, leases, strict=True)
     ]

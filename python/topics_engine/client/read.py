@@ -14,11 +14,16 @@ from . import arguments
 from .arguments import Start
 from .backend import scan_of
 from .closing import CancelScope, Closing
+from .encoding import matcher
+from .schema import MISFITS, count_misfits, fields
 from .values import Gap, Record
 
 if TYPE_CHECKING:
+    from typing_extensions import CapsuleType
+
     from .arguments import Position, Since
     from .backend import Backend, Page
+    from .schema import Schema
 
 Item = Record | Gap
 OnGap = Literal["yield", "raise", "skip"]
@@ -62,6 +67,24 @@ def loss(gap: Gap) -> DataLoss:
     )
 
 
+@contextlib.contextmanager
+def with_lost_range() -> Iterator[None]:
+    """Adds the gap to the `DataLoss` of a sync, from its facts."""
+    try:
+        yield
+    except DataLoss as lost:
+        facts = lost.detail
+        first, last = int(facts["gap_from"]), int(facts["gap_to"])
+        lost.gap = Gap(str(facts["topic"]), first, last, str(facts["reason"]), last - first + 1)
+        raise
+
+
+def _texts(column: Any) -> list[str]:
+    """The values of a column that are not null."""
+    found: list[str] = column.drop_null().to_pylist() if column.null_count < len(column) else []
+    return found
+
+
 class Read(Closing, Iterator[Item]):
     """The records of a topic from a cursor to the head, or to `to_seq`.
 
@@ -84,6 +107,8 @@ class Read(Closing, Iterator[Item]):
         self.topic = topic
         self.gaps: list[Gap] = []
         """The gaps found so far."""
+        self.misfits: dict[str, int] = {}
+        """Of the last call with a schema: how many values of each column did not fit."""
         self._backend = backend
         start = arguments.position("after", after)
         self._start = start
@@ -252,17 +277,26 @@ class Read(Closing, Iterator[Item]):
         at = self._start if self._cursor is None else self._cursor
         return f"<Read of {self.topic!r} at {at}{', closed' if self._closed else ''}>"
 
-    def to_arrow(self) -> Any:
+    def to_arrow(self, schema: Schema | None = None) -> Any:
         """Returns the remaining records as a `pyarrow.Table`.
 
+        Args:
+            schema: typed columns instead of `data`: types by name, parsed from the JSON of the
+                records. What does not fit is null, and counted in `misfits`.
+
         Raises:
-            InvalidRequest: records were already taken from this read.
+            InvalidRequest: records were already taken from this read, or the schema is wrong.
             ModuleNotFoundError: pyarrow is not installed (`pip install 'topics-engine[arrow]'`).
+
+        Example:
+            ```python
+            table = orders.read().to_arrow({"user": "int64", "items[0].price": "double"})
+            ```
         """
         with extra("arrow", "to_arrow"):
             import pyarrow
 
-        reader = pyarrow.RecordBatchReader.from_stream(self._scan())
+        reader = pyarrow.RecordBatchReader.from_stream(self._scan(schema))
         batches, rows = [], 0
         for batch in reader:
             batches.append(batch)
@@ -273,6 +307,10 @@ class Read(Closing, Iterator[Item]):
         if self._left is not None:
             table = table.slice(0, self._left)
         self._done = True
+        if schema is not None:
+            self.misfits = count_misfits(_texts(table[MISFITS]))
+            if MISFITS not in fields("schema", schema):
+                table = table.drop_columns([MISFITS])
         return self._without_gaps(table)
 
     def _without_gaps(self, table: Any) -> Any:
@@ -290,25 +328,61 @@ class Read(Closing, Iterator[Item]):
                 table = table.filter(table["gap_to"].is_null())
         return table
 
-    def to_polars(self) -> Any:
-        """What is left as a `polars.DataFrame`."""
+    def to_polars(self, schema: Schema | None = None) -> Any:
+        """Returns the remaining records as a `polars.DataFrame`.
+
+        Args:
+            schema: typed columns instead of `data`, as `to_arrow` takes them.
+
+        Raises:
+            InvalidRequest: records were already taken from this read.
+            ModuleNotFoundError: polars is not installed (`pip install 'topics-engine[polars]'`).
+        """
         with extra("polars", "to_polars"):
             import polars
 
         plain = self._left is None and self._on_gap == "yield"
         if not plain:
-            return polars.from_arrow(self.to_arrow())
-        frame = polars.DataFrame(self._scan())
+            return polars.from_arrow(self.to_arrow(schema))
+        frame = polars.DataFrame(self._scan(schema))
         self._done = True
+        if schema is not None:
+            self.misfits = count_misfits(frame[MISFITS].drop_nulls())
+            if MISFITS not in fields("schema", schema):
+                frame = frame.drop(MISFITS)
         return frame
 
-    def to_pandas(self) -> Any:
-        """What is left as a `pandas.DataFrame`."""
-        table = self.to_arrow()
-        with extra("pandas", "to_pandas"):
-            return table.to_pandas()
+    def to_pandas(self, schema: Schema | None = None) -> Any:
+        """Returns the remaining records as a `pandas.DataFrame`.
 
-    def _scan(self) -> Any:
+        Args:
+            schema: typed columns instead of `data`, as `to_arrow` takes them.
+
+        Raises:
+            InvalidRequest: records were already taken from this read.
+            ModuleNotFoundError: pandas is not installed (`pip install 'topics-engine[pandas]'`).
+        """
+        with extra("pandas", "to_pandas"):
+            import pandas  # noqa: F401
+            import pyarrow  # noqa: F401
+        return self.to_arrow(schema).to_pandas()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> CapsuleType:
+        """A new Arrow stream of the remaining records, which ends at the head of now: polars,
+        pyarrow, DuckDB and others read it, any number of times.
+        """
+        if self._left is None and self._on_gap == "yield":
+            stream: CapsuleType = self._scan().__arrow_c_stream__(requested_schema)
+        else:
+            stream = self.to_arrow().__arrow_c_stream__(requested_schema)
+        return stream
+
+    def __arrow_c_schema__(self) -> CapsuleType:
+        """The schema of the stream."""
+        schema: CapsuleType = self._scan().__arrow_c_schema__()
+        return schema
+
+    def _scan(self, schema: Schema | None = None) -> Any:
         if self._items or self._closed:
             raise InvalidRequest(
                 "this read has already returned records: call to_arrow() on a new one"
@@ -320,14 +394,14 @@ class Read(Closing, Iterator[Item]):
         if after is Start.LATEST:
             after = self.cursor
             to_seq = after
+        asked = {
+            "from_seq": "earliest" if isinstance(after, Start) else after,
+            "to_seq": to_seq,
+            "node": self._nodes or None,
+            "match": matcher(self._tag),
+            "topic_id": self._topic_id,
+            "fields": None if schema is None else {**fields("schema", schema), MISFITS: "string"},
+        }
+        request = {name: value for name, value in asked.items() if value is not None}
         with self._scope.activate():
-            return scan_of(
-                self._backend,
-                self.topic,
-                self._left,
-                after=None if isinstance(after, Start) else after,
-                upto=to_seq,
-                skip_nodes=self._nodes,
-                match=self._tag,
-                topic_id=self._topic_id,
-            )
+            return scan_of(self._backend, self.topic, request, self._left)

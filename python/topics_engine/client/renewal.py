@@ -81,7 +81,7 @@ class LeaseRenewer:
         for job in jobs:
             groups[job._queue.name, job.worker, job.lease].append(job)
         for (_, worker, lease), group in groups.items():
-            seqs, lease_ids = [job.seq for job in group], [job.lease_id for job in group]
+            seqs, lease_ids = [job.seq for job in group], [int(job.lease_id) for job in group]
             native, again = group[0]._queue._native, lease / 3
             try:
                 renewed, _, _ = native.extend(worker, seqs, lease_ids, round(lease * 1000))

@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, cas
 from ..errors import InvalidRequest
 from . import arguments, config, show
 from .arguments import EARLIEST
-from .backend import append_table, consumer_of
+from .backend import append_table, consumer_of, every_consumer
 from .closing import Handle
-from .consumer import Consumer, ConsumerInfo, Mode
+from .consumer import Consumer, ConsumerInfo, Mode, infos_of
 from .encoding import dump, rows
-from .read import Item, OnGap, Read, all_of
-from .values import Ack, Deleted, Durability, TopicState
+from .read import Item, OnGap, Read, all_of, with_lost_range
+from .values import Ack, Deleted, Durability, Record, TopicState
 
 if TYPE_CHECKING:
+    from typing_extensions import CapsuleType
+
     from ..options import TopicConfig
     from .arguments import Duration, Position, Since, Start, Time
     from .backend import Acked, Backend, NewRow
+    from .schema import Schema
 
 
 class WriteOptions(TypedDict):
@@ -42,11 +45,30 @@ class Topic(Handle):
 
     __slots__ = ("_backend", "_config", "name")
     _kind: ClassVar[str] = "topic"
+    _iterated_by: ClassVar[str] = "read() ends at its head, db.watch(name) follows it"
 
     def __init__(self, backend: Backend, name: str, options: Mapping[str, Any]) -> None:
         self._backend = backend
         self.name = arguments.name(self._kind, name)
         self._config = dump(config.fields(options)) if options else None
+
+    if not TYPE_CHECKING:
+        # What is tried first; type checkers refuse it, and these say what to do instead.
+
+        def __iter__(self):
+            raise TypeError(f"a {self._kind} is not iterable: {self._iterated_by}")
+
+        def __contains__(self, _):
+            raise TypeError(f"a {self._kind} has no `in`: read(after=seq - 1, limit=1) finds a seq")
+
+        def __getitem__(self, _):
+            raise TypeError(f"a {self._kind} has no items: read(after=…, limit=…) selects by seq")
+
+        def __len__(self):
+            raise TypeError(f"a {self._kind} has no len(): use state().count")
+
+        def __bool__(self):
+            return True
 
     def create(self, /, **options: Unpack[TopicConfig]) -> TopicState:
         """Creates the topic, or updates the named options of an existing one.
@@ -140,10 +162,21 @@ class Topic(Handle):
     ) -> Ack:
         """Appends raw bytes, one record each, without parsing them; faster than `append`.
 
-        The arguments and errors are those of `append`.
-
         Args:
             records: the payloads.
+            tag: the tag of the records.
+            origin: the node that the records come from; readers can exclude nodes.
+            idempotency_key: a repeat with the same key returns the first answer.
+            expect_head: append only if this is the head of the topic.
+            sync: wait until the batch is durable, whatever the class of the topic.
+            create: whether to create the topic (default: the setting `auto_create`).
+            block: wait for memory when the engine is overloaded (default: True).
+
+        Returns:
+            The seqs of the batch, and whether it was a repeat.
+
+        Raises:
+            TopicsError: as `append`.
 
         Example:
             ```python
@@ -233,6 +266,14 @@ class Topic(Handle):
 
         Args:
             count: how many.
+
+        Raises:
+            NotFound: the topic does not exist.
+
+        Example:
+            ```python
+            for item in orders.tail(20): print(item)
+            ```
         """
         count = arguments.count("count", count, 0)
         page = self._backend.read(self.name, tail=count, limit=count, max_bytes=1 << 30)
@@ -242,6 +283,66 @@ class Topic(Handle):
             rest = self.read(page.next_from_seq, to_seq=page.head_seq, limit=count - len(page))
             items.extend(rest)
         return items
+
+    def lazy(self, schema: Schema | None = None) -> Any:
+        """Returns the topic as a `polars.LazyFrame`, which reads what a query needs when it runs.
+
+        Only the columns of the query are read. Conditions on `seq`, `ts` and `tag` (equality and
+        `str.starts_with`) and limits select what is scanned; any other condition is applied
+        to what was scanned. A gap is a row whose `gap_to` is not null.
+
+        Args:
+            schema: typed columns instead of `data`, as `read().to_arrow` takes them.
+
+        Raises:
+            NotFound: the topic does not exist.
+            InvalidRequest: the schema is wrong.
+            ModuleNotFoundError: polars is not installed (`pip install 'topics-engine[polars]'`).
+
+        Example:
+            ```python
+            import polars
+
+            prices = orders.lazy({"price": "double"}).filter(polars.col("tag") == "eu")
+            print(prices.select(polars.col("price").mean()).collect())
+            ```
+        """
+        from .lazy import lazy
+
+        return lazy(self._backend, self.name, schema)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> CapsuleType:
+        """A new Arrow stream of all records up to the head of now: polars, pyarrow, DuckDB and
+        others read it, any number of times.
+        """
+        return self.read().__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> CapsuleType:
+        """The schema of the stream."""
+        return self.read().__arrow_c_schema__()
+
+    def infer_schema(self, n: int = 10_000) -> dict[str, Any]:
+        """Proposes a schema for typed columns, from the newest records.
+
+        Members of objects become columns by their paths; arrays become strings of JSON. All of the
+        examined values fit. A member with the name of a column of the topic becomes `name_field`.
+
+        Args:
+            n: how many records are examined.
+
+        Raises:
+            NotFound: the topic does not exist.
+
+        Example:
+            ```python
+            schema = orders.infer_schema()
+            table = orders.read().to_arrow(schema)
+            ```
+        """
+        from .inference import infer, parsed
+
+        found = self.tail(arguments.count("n", n))
+        return infer(parsed(item.data) for item in found if isinstance(item, Record))
 
     def wait(self, after: int, timeout: Duration | None = None) -> bool:
         """Waits until the topic has a record after a seq.
@@ -294,13 +395,14 @@ class Topic(Handle):
 
     def consumers(self) -> list[ConsumerInfo]:
         """The consumers of the topic, in name order."""
-        found = self._backend.consumers(self.name)
-        return [
-            ConsumerInfo(self.name, name, cast("Mode", mode), *rest) for name, mode, *rest in found
-        ]
+        return infos_of(every_consumer(self._backend, self.name))
 
     def drop_consumer(self, name: str) -> bool:
-        """Deletes a consumer and its cursor; returns False if it does not exist."""
+        """Deletes a consumer and its cursor; returns False if it does not exist.
+
+        Args:
+            name: the name of the consumer.
+        """
         return self._backend.delete_consumer(self.name, arguments.name("consumer", name))
 
     def seek(self, ts: Time) -> int:
@@ -308,6 +410,15 @@ class Topic(Handle):
 
         Args:
             ts: an aware `datetime`, ISO text with an offset, or epoch milliseconds.
+
+        Raises:
+            NotFound: the topic does not exist.
+
+        Example:
+            ```python
+            cursor = orders.seek("2026-01-31T12:00:00+00:00")
+            for item in orders.read(after=cursor): print(item)
+            ```
         """
         return self._backend.seek(self.name, arguments.epoch_ms("ts", ts))
 
@@ -326,6 +437,12 @@ class Topic(Handle):
                 that meet both.
             seqs: these records, at most 1000; without the other arguments.
 
+        Returns:
+            How many records were deleted, and the topic afterwards.
+
+        Raises:
+            NotFound: the topic does not exist.
+
         Example:
             ```python
             orders.delete(before=1000, tag="eu:*")
@@ -337,14 +454,14 @@ class Topic(Handle):
                 raise InvalidRequest("delete takes seqs, or before and tag, not both")
             listed = arguments.seqs("seqs", seqs)
             fields = json.loads(self._backend.delete_seqs(self.name, listed))
-            return Deleted(**{name: fields[name] for name in Deleted.__slots__})
+            return Deleted(**{name: fields[name] for name in Deleted.__match_args__})
         if before is None and tag is None:
             raise InvalidRequest(
                 "delete needs before, tag or seqs: to delete all records, use drop"
             )
         seq = arguments.optional_seq("before", before)
         fields = json.loads(self._backend.delete(self.name, seq, arguments.tag_filter(tag)))
-        return Deleted(**{name: fields[name] for name in Deleted.__slots__})
+        return Deleted(**{name: fields[name] for name in Deleted.__match_args__})
 
     def state(self) -> TopicState:
         """Returns the state and the config of the topic.
@@ -355,8 +472,14 @@ class Topic(Handle):
         return TopicState.from_json(self._backend.state(self.name))
 
     def sync(self) -> None:
-        """Waits until everything that was acked before is durable."""
-        self._backend.sync(self.name)
+        """Waits until everything that was acked before is durable.
+
+        Raises:
+            DataLoss: acked records of class `memory` were lost before they were written; reported
+                once, one topic at a time.
+        """
+        with with_lost_range():
+            self._backend.sync(self.name)
 
     def drop(self, *, if_empty: bool = False) -> bool:
         """Deletes the topic with its consumers and queue state.

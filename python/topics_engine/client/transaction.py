@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import Conflict, InvalidRequest
+from ..frozen import Frozen, frozen
 from . import arguments
 from .closing import Handle
 from .encoding import rows
@@ -31,8 +31,8 @@ class OfTopic(Named, Protocol):
     def topic(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+@frozen(unhashed=("topics",))
+class Committed(Frozen):
     """The result of a transaction. All of it is durable."""
 
     epoch: int
@@ -110,7 +110,7 @@ class Transaction(Handle):
             InvalidRequest: the block has ended.
         """
         self._check_open()
-        name = arguments.name("topic", getattr(topic, "name", topic))
+        name = arguments.name("topic", topic)
         expect_head = arguments.optional_seq("expect_head", expect_head)
         node = arguments.optional_text("origin", origin)
         if expect_head is not None and self._heads.setdefault(name, expect_head) != expect_head:
@@ -139,7 +139,7 @@ class Transaction(Handle):
         """
         self._check_open()
         for job in jobs:
-            self._acks.append((job.record.topic, job.worker, [job.seq], [job.lease_id]))
+            self._acks.append((job.record.topic, job.worker, [job.seq], [int(job.lease_id)]))
             self._jobs.append(job)
 
     def __repr__(self) -> str:

@@ -5,25 +5,34 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal
 
+from ..frozen import Frozen, frozen
 from . import config
-from .arguments import EPOCH, Duration, Time
+from .arguments import Duration, Time, optional_time_of, time_of
 
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
 
 
-@dataclass(frozen=True, slots=True)
-class NewRecord:
-    """A record to append with options of its own, or with a list as its payload."""
+@frozen()
+class NewRecord(Frozen):
+    """A record to append with options of its own, or with a list as its payload.
+
+    Example:
+        ```python
+        jobs.append([te.NewRecord({"to": "a"}, lane=0), te.NewRecord({"to": "b"}, delay="5m")])
+        ```
+    """
 
     data: Any
+    """`bytes` are stored as they are, any other value as JSON."""
     tag: str | None = None
+    """Readers can select records by their tag."""
     origin: str | None = None
-    """The node that the record comes from."""
+    """The node that the record comes from; readers can exclude nodes."""
     meta: Mapping[str, str] | None = None
+    """Headers: text by name."""
     ttl: Duration = 0
     """How long the record is kept; 0 is for ever."""
     lane: int | None = None
@@ -31,32 +40,45 @@ class NewRecord:
     group: str | None = None
     """Of a job: at most one job of a group is leased at a time, in seq order."""
     delay: Duration = 0
+    """Of a job: how long no claim gets it."""
     deliver_at: Time | None = None
-    """Of a job: no claim gets it before the delay has passed, or before `deliver_at`."""
+    """Of a job: no claim gets it before this time."""
 
 
-class _Decoded:
-    """The place of the decoded payload, which is no field: it takes no part in comparisons."""
+class _Decoded(Frozen):
+    """The slot of the decoded payload, which is not a field: it takes no part in comparisons."""
 
     __slots__ = ("_data",)
     _data: Any
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen(unhashed=("meta",))
 class Record(_Decoded):
-    """A record as it was committed. `data` is decoded at the first access."""
+    """A record as it was committed. `data` is decoded once, at the first access.
+
+    Example:
+        ```python
+        match item:
+            case te.Record(seq=seq, data=data): print(seq, data)
+        ```
+    """
 
     topic: str
+    """The name of its topic."""
     seq: int
+    """Its position in the topic; the first record of a topic has 1."""
     ts: int
     """When it was committed, in milliseconds since the Unix epoch."""
     origin: str | None
     """The node that it comes from."""
     tag: str | None
-    meta: Mapping[str, str] | None = field(hash=False)
+    """The tag that it was written with."""
+    meta: Mapping[str, str] | None
+    """Its headers."""
     stored: bytes
     """The bytes of the payload: JSON text, or raw bytes if `binary`."""
     binary: bool
+    """Whether the payload was written as bytes."""
 
     @property
     def data(self) -> Any:
@@ -72,8 +94,8 @@ class Record(_Decoded):
 
     @property
     def time(self) -> datetime:
-        """When it was committed."""
-        return EPOCH + timedelta(milliseconds=self.ts)
+        """When it was committed, as an aware `datetime`."""
+        return time_of(self.ts)
 
     @property
     def raw(self) -> memoryview:
@@ -93,158 +115,256 @@ class Record(_Decoded):
         return f"Record({self.topic!r}, seq={self.seq}{tag}, data={shown})"
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+@frozen()
+class Gap(Frozen):
     """Records `first` to `last` of a topic were lost. The range is exact."""
 
     topic: str
+    """The name of the topic."""
     first: int
+    """The first lost seq."""
     last: int
+    """The last lost seq."""
     reason: str
+    """Why, for diagnosis: `cap`, `ttl`, `crash`, `restart`, `recreated`, `corrupt`, …."""
     missed_estimate: int = 0
+    """Most records that the range had; deleted ones are not lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class CaughtUp:
+@frozen()
+class CaughtUp(Frozen):
     """Everything of the topic up to `seq` was delivered; what follows is delivered as it is
     written.
     """
 
     topic: str
+    """The name of the topic."""
     seq: int
+    """Its head at that moment."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDeleted:
+@frozen()
+class TopicDeleted(Frozen):
     """The topic was deleted. A new one of its name joins the watch from its first record."""
 
     topic: str
+    """The name of the topic."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+@frozen()
+class Ack(Frozen):
     """The answer to a write."""
 
     topic_id: int
+    """The id of the topic: another one after it was deleted and created again."""
     first_seq: int
+    """The seq of the first record of the batch."""
     last_seq: int
+    """The seq of the last record of the batch."""
     head_seq: int
+    """The head of the topic after the write."""
     count: int
+    """How many records the batch has."""
     created: bool
+    """Whether the write created the topic."""
     deduped: bool
+    """Whether it was a repeat of an `idempotency_key`; the seqs are those of the first time."""
     durability: Durability
+    """The class that the batch was acked with."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deleted:
+@frozen()
+class Deleted(Frozen):
     """The answer to a delete: how many records were removed, and the topic afterwards."""
 
     deleted: int
+    """How many records were deleted."""
     earliest_seq: int
+    """The first seq that is kept."""
     head_seq: int
+    """The last seq that was given."""
     count: int
+    """How many records there are."""
     bytes: int
+    """The bytes of their payloads."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicState:
+@frozen(unhashed=("config", "queue"))
+class TopicState(Frozen):
     """The state of a topic at one moment."""
 
     topic: str
+    """The name of the topic."""
     topic_id: int
+    """Its id: another one after it was deleted and created again."""
     epoch: int
+    """Raised each time that a topic of this name is created."""
     type: Literal["log", "queue"]
+    """What it is."""
     head_seq: int
+    """The last seq that was given; 0 without any."""
     earliest_seq: int
+    """The first seq that is kept; the next one if there is none."""
     evict_floor: int
+    """One above the highest record that was lost by a cap, a ttl, a crash or damage."""
     next_seq: int
+    """The seq of the next record."""
     count: int
+    """How many records there are."""
     bytes: int
+    """The bytes of their payloads."""
     gaps: tuple[Gap, ...]
-    config: Mapping[str, Any] = field(hash=False)
+    """The ranges that were lost."""
+    config: Mapping[str, Any]
     """The options, by the names that `db.topic` takes; durations are in seconds."""
     effective_priority: int
-    last_write_ts: int | None
-    last_read_ts: int | None
-    queue: Mapping[str, int] | None = field(default=None, hash=False)
+    """The priority that its writes have now."""
+    last_write_time: datetime | None
+    """When it was last written to; `None` before the first write."""
+    last_read_time: datetime | None
+    """When it was last read; `None` before the first read."""
+    queue: Mapping[str, int] | None = None
     """Of a queue: `ready`, `in_flight`, `delayed`, `dead`, `dead_lettered`, `expired`."""
 
     def _repr_html_(self) -> str:
         from .show import fields_html
 
-        fields = {name: getattr(self, name) for name in self.__slots__ if name != "config"}
+        fields: dict[str, object] = {
+            name: getattr(self, name) for name in self.__match_args__ if name != "config"
+        }
         return fields_html(f"State of {self.topic!r}", {**fields, **self.config})
 
     @classmethod
     def from_json(cls, body: builtins.bytes) -> TopicState:
-        """From the answer to `GET /v0/topics/:t`."""
+        """From the answer to `GET /v0/topics/:t`.
+
+        Args:
+            body: the answer.
+        """
         fields = json.loads(body)
         topic = fields["topic"]
         gaps = tuple(Gap(topic, first, last, why) for first, last, why in fields.pop("gaps"))
         fields["config"] = config.shown(fields["config"])
-        known = {name: fields[name] for name in cls.__slots__ if name in fields}
+        for name in ("last_write", "last_read"):
+            fields[f"{name}_time"] = optional_time_of(fields.pop(f"{name}_ts"))
+        known = {name: fields[name] for name in cls.__match_args__ if name in fields}
         return cls(gaps=gaps, **known)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
+@frozen()
+class TopicInfo(Frozen):
     """A topic in a list."""
 
     topic: str
+    """The name of the topic."""
     type: Literal["log", "queue"]
+    """What it is."""
     head_seq: int
+    """The last seq that was given; 0 without any."""
     earliest_seq: int
+    """The first seq that is kept; the next one if there is none."""
     count: int
+    """How many records there are."""
     bytes: int
+    """The bytes of their payloads."""
     durability: Durability
+    """Its durability class."""
     effective_priority: int
+    """The priority that its writes have now."""
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> TopicInfo:
-        """From an element of `GET /v0/topics`."""
-        return cls(**{name: fields[name] for name in cls.__slots__})
+        """From an element of `GET /v0/topics`.
+
+        Args:
+            fields: the element.
+        """
+        return cls(**{name: fields[name] for name in cls.__match_args__})
 
 
-@dataclass(frozen=True, slots=True)
-class RouterInfo:
+@frozen()
+class RouterInfo(Frozen):
     """The options of a router, and its progress."""
 
     router: str
+    """The name of the router."""
     source: str
+    """The topic that is copied from."""
     dest: str
+    """The topic that is copied to."""
     preserve_origin: bool
+    """Whether copies keep their origin."""
     preserve_tag: bool
+    """Whether copies keep their tag."""
     tag: str | None
     """Only records with this tag are copied; `"eu:*"` selects tags by prefix."""
     create_dest: bool
+    """Whether it creates its destination."""
     allow_cycle: bool
+    """Whether it may be part of a cycle."""
     guarantee: Literal["at_least_once", "exactly_once"]
+    """What a crash may do: repeat copies, or not."""
     forwarded_total: int
+    """How many records it has copied since the start."""
     lag: int
+    """Records of the source that are not copied yet."""
     stopped_by: str | None
     """The code of the error that stops it for now, if any."""
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> RouterInfo:
-        """From an element of `GET /v0/routers`."""
+        """From an element of `GET /v0/routers`.
+
+        Args:
+            fields: the element.
+        """
         tag = None if fields["filter"] is None else fields["filter"][-1]
         named = {**fields, "preserve_origin": fields["preserve_node"], "tag": tag}
-        return cls(**{name: named[name] for name in cls.__slots__})
+        return cls(**{name: named[name] for name in cls.__match_args__})
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+@frozen()
+class Split(Frozen):
+    """A part of a topic: read it with `db.scan(part.topic, after=part.after, to_seq=part.to_seq)`,
+    in any process.
+    """
+
+    topic: str
+    """The name of the topic."""
+    topic_id: int
+    """The id of the topic: given to `scan`, it refuses a topic that was created anew."""
+    after: int
+    """The cursor before the part."""
+    to_seq: int
+    """The last seq of the part."""
+    records: int
+    """About how many records it has."""
+    bytes: int
+    """About how many bytes of payloads it has."""
+
+
+@frozen(unhashed=("problems",))
+class Verification(Frozen):
     """The result of a check of every byte. It is true if there are no problems."""
 
     ok: bool
+    """Whether there are no problems."""
     files: int
+    """How many files were read."""
     bytes: int
+    """How many bytes were read."""
     records: int
-    problems: tuple[Mapping[str, Any], ...] = field(hash=False)
+    """How many records were checked."""
+    problems: tuple[Mapping[str, Any], ...]
+    """Each with `file`, `offset` and `detail`."""
 
     @classmethod
     def from_json(cls, body: builtins.bytes) -> Verification:
-        """From the report of the native module."""
+        """From the report of the native module.
+
+        Args:
+            body: the report.
+        """
         fields = json.loads(body)
         return cls(
             ok=fields["ok"],

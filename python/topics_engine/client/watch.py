@@ -6,18 +6,19 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..errors import Closed
 from . import arguments
 from .arguments import LATEST, Start
-from .closing import Closing
+from .closing import Closing, Handle
 from .read import GAPS, OnGap, loss, records_of
 from .values import CaughtUp, Gap, Record, TopicDeleted
 
 if TYPE_CHECKING:
     from .arguments import Duration, Position
     from .backend import Backend, WatchEvent, WatchStart
+    from .transaction import Named
 
 Event = Record | Gap | CaughtUp | TopicDeleted
 
@@ -32,7 +33,7 @@ class Watch(Closing, Iterator[Event]):
     def __init__(
         self,
         backend: Backend,
-        topics: str | Sequence[str] | Mapping[str, Position],
+        topics: str | Named | Sequence[str | Named] | Mapping[str, Position],
         exclude_nodes: str | Sequence[str] | None,
         tag: str | None,
         events: bool,
@@ -175,18 +176,20 @@ class Watch(Closing, Iterator[Event]):
         return f"<Watch of {', '.join(self._names)}{', closed' if self._closed else ''}>"
 
 
-def _starts(topics: str | Sequence[str] | Mapping[str, Position]) -> list[WatchStart]:
+def _starts(
+    topics: str | Named | Sequence[str | Named] | Mapping[str, Position],
+) -> list[WatchStart]:
     """The topics and patterns of a watch, and where they begin."""
-    if isinstance(topics, str):
+    if isinstance(topics, str | Handle):
         topics = [topics]
     if isinstance(topics, Mapping):
         return [_start(name, at) for name, at in topics.items()]
-    arguments.listed("topics", "a name, a list of names, or a mapping of names", topics)
-    return [_start(name, LATEST) for name in dict.fromkeys(topics)]
+    found = arguments.listed("topics", "a name, a list of names, or a mapping of names", topics)
+    return [_start(cast("str", name), LATEST) for name in dict.fromkeys(found)]
 
 
-def _start(name: str, at: Position) -> WatchStart:
-    arguments.pattern("topics", name)
+def _start(name: str | Named, at: Position) -> WatchStart:
+    name = arguments.pattern("topics", name)
     start = arguments.position(f"topics[{name!r}]", at)
     if start is Start.LATEST:
         return (name, None, 0, None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..client.database import Database
 from ..extras import extra
-from .transport import Options, Verify
+from .transport import Options, Verify, options_of
+
+if TYPE_CHECKING:
+    from ..client.arguments import Duration
 
 __all__ = ["Options", "Verify", "connect", "connect_async"]
 
@@ -15,11 +18,11 @@ def connect(
     url: str,
     api_key: str | None = None,
     *,
-    deadline: float = 30.0,
-    timeout: float = 10.0,
-    connect_timeout: float = 5.0,
+    deadline: Duration = 30.0,
+    timeout: Duration = 10.0,
+    connect_timeout: Duration = 5.0,
     pool: int = 16,
-    heartbeat: float = 5.0,
+    heartbeat: Duration = 5.0,
     verify: Verify = True,
 ) -> Database:
     """Connects to a server and returns the handles that `te.open` returns. Sends nothing yet.
@@ -29,13 +32,14 @@ def connect(
     Args:
         url: the server, for example `"http://127.0.0.1:4000"`.
         api_key: it is sent with every request.
-        deadline: seconds within which a call succeeds or raises (default: 30).
-        timeout: seconds without a byte after which one attempt fails (default: 10), in addition
-            to what the call itself waits.
-        connect_timeout: seconds to establish a connection (default: 5).
+        deadline: how long a call may take until it succeeds or raises: seconds, a `timedelta`, or
+            text like `"30s"` (default: 30 seconds).
+        timeout: how long one attempt may go without a byte (default: 10 seconds), in addition to
+            what the call itself waits.
+        connect_timeout: how long it may take to establish a connection (default: 5 seconds).
         pool: connections that are kept of each kind of request (default: 16).
-        heartbeat: seconds between heartbeats of a stream (default: 5); a stream without a byte
-            for two and a half times as long is reopened.
+        heartbeat: the time between heartbeats of a stream (default: 5 seconds); a stream without a
+            byte for two and a half times as long is reopened.
         verify: how to check the TLS certificate: True (default), False, a file of certificate
             authorities, or an `ssl.SSLContext`.
 
@@ -53,7 +57,16 @@ def connect(
         from .backend import HttpBackend
         from .sync_transport import SyncTransport
 
-    options = Options(url, api_key, deadline, timeout, connect_timeout, pool, heartbeat, verify)
+    options = options_of(
+        url,
+        api_key,
+        deadline=deadline,
+        timeout=timeout,
+        connect_timeout=connect_timeout,
+        pool=pool,
+        heartbeat=heartbeat,
+        verify=verify,
+    )
     return Database(HttpBackend(SyncTransport(options), options, may_block=True))
 
 
@@ -63,5 +76,5 @@ def connect_async(url: str, api_key: str | None, **given: Any) -> Database:
         from .async_transport import AsyncTransport
         from .backend import HttpBackend
 
-    options = Options(url, api_key, **given)
+    options = options_of(url, api_key, **given)
     return Database(HttpBackend(AsyncTransport(options), options, may_block=False))

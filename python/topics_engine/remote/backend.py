@@ -6,16 +6,16 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..client.backend import RemoteBackend
-from ..client.encoding import written
+from ..client.encoding import matcher, written
 from ..client.read import PAGE_RECORDS
 from .caller import ARROW, Caller, WaitBudget, encode_json, topic_path, with_query, without_none
 from .consumer import RemoteConsumer
 from .page import Page, Prefetcher, body_of_rows
-from .queue import LONGEST, RemoteQueue, matcher
+from .queue import LONGEST, RemoteQueue
 from .transaction import RemoteTransactions
 from .transport import Options, Transport, closed, forked
 from .watch import RemoteWatch, WatchOptions
@@ -98,9 +98,10 @@ class HttpBackend(RemoteBackend):
     def append_table(
         self, topic: str, table: Any, tag: str | None, node: str | None, key: str | None
     ) -> _Acked:
+        # Says which extra is missing.
+        rows = written(table)
         import pyarrow
 
-        rows = written(table)
         sink = pyarrow.BufferOutputStream()
         with pyarrow.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows)
@@ -279,7 +280,8 @@ class HttpBackend(RemoteBackend):
     def sync(self, topic: str | None = None) -> None:
         if topic is not None:
             self.state(topic)
-        self.caller.call("POST", "/v0/sync", b"{}", long=True)
+        # A lost answer may have reported a loss, which is reported once: a repeat would hide it.
+        self.caller.call("POST", "/v0/sync", b"{}", long=True, repeatable=False)
 
     def checkpoint(self) -> None:
         self.caller.call("POST", "/v0/admin/checkpoint", b"{}", long=True)
@@ -291,10 +293,10 @@ class HttpBackend(RemoteBackend):
         accept = "application/json" if json else "text/plain"
         return self.caller.call("GET", "/v0/metrics", accept=accept)
 
-    def scan(self, topic: str, **how: Any) -> _Stream:
-        from .scan import scan
+    def scan_first(self, topic: str, request: Mapping[str, Any], limit: int) -> _Stream:
+        from .scan import scan_first
 
-        return scan(self.caller, topic, **how)
+        return scan_first(self.caller, topic, request, limit)
 
     def scan_range(self, topic: str, request: bytes) -> _Stream:
         from .scan import scan_range

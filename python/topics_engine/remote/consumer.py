@@ -11,10 +11,11 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ..client.backend import RemoteBackend
+from ..client.encoding import matcher
 from ..errors import NotFound
 from .caller import CallStatus, WaitBudget, encode_json, log, topic_path, without_none
 from .page import Page
-from .queue import LONGEST, matcher
+from .queue import LONGEST
 
 if TYPE_CHECKING:
     from .backend import HttpBackend

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..client.backend import RemoteBackend
 from ..client.closing import CancelScope
+from ..client.encoding import matcher
 from ..errors import Closed, TopicsError
 from .caller import CallStatus, WaitBudget, encode_json, topic_path, with_query, without_none
 from .events import Event, SseConnection
@@ -230,10 +231,3 @@ def _without(seqs: list[int], skipped: list[int]) -> list[int]:
         else:
             done.append(seq)
     return done[::-1]
-
-
-def matcher(match: str | None) -> Any:
-    """A tag filter as request bodies have it."""
-    if match is None or "*" not in match:
-        return match
-    return ["tag", "Glob", match]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .caller import Caller, encode_json, topic_path, without_none
-from .queue import matcher
+from ..extras import extra
+from .caller import Caller, encode_json, topic_path
 from .transport import Answer
 
 if TYPE_CHECKING:
@@ -33,39 +33,16 @@ class Scan:
         return found
 
 
-def scan(
-    caller: Caller,
-    topic: str,
-    *,
-    after: int | None = None,
-    upto: int | None = None,
-    skip_nodes: Sequence[str] | None = None,
-    match: str | None = None,
-    topic_id: int | None = None,
-    limit: int | None = None,
-) -> Scan:
-    """The records after a seq, up to `upto` or the head at the start; about `limit` of them."""
-    body = without_none(
-        from_seq="earliest" if after is None else after,
-        node=list(skip_nodes) if skip_nodes else None,
-        match=matcher(match),
-        topic_id=topic_id,
-    )
-    body |= without_none(to_seq=upto)
-    if limit is not None:
-        return Scan(_first(caller, topic, body, limit))
-    return Scan(whole(caller, topic, "scan", body))
-
-
 def scan_range(caller: Caller, topic: str, request: bytes) -> Scan:
     """The answer of `POST /v0/topics/:t/scan`."""
     return Scan(whole(caller, topic, "scan", json.loads(request)))
 
 
-def _first(caller: Caller, topic: str, body: dict[str, Any], limit: int) -> Any:
-    """Fetches pages until there are `limit` rows."""
+def scan_first(caller: Caller, topic: str, request: Mapping[str, Any], limit: int) -> Scan:
+    """The first `limit` rows of a scan; fetches pages until it has them."""
     import pyarrow
 
+    body = dict(request)
     tables: list[Any] = []
     while not tables or limit > 0:
         tables.append(whole(caller, topic, "diff", body | {"limit": limit}).read_all())
@@ -75,7 +52,7 @@ def _first(caller: Caller, topic: str, body: dict[str, Any], limit: int) -> Any:
         if told["to_seq"] in (body["from_seq"], body["to_seq"]):
             break
         body |= pinned(tables[-1].schema) | {"from_seq": told["to_seq"]}
-    return pyarrow.concat_tables(tables).to_reader()
+    return Scan(pyarrow.concat_tables(tables).to_reader())
 
 
 END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -118,13 +95,15 @@ class Range:
             self._asked["from_seq"] = _cursor(self.batches[-1])
         return came or self.whole
 
-    def shown(self, columns: object) -> Any:
+    def shown(self, asked: Mapping[str, Any]) -> Any:
         """All batches, with the requested columns."""
         import pyarrow
 
         found = pyarrow.Table.from_batches(self.batches, self.schema)
+        columns = asked.get("columns")
         if isinstance(columns, list):
-            found = found.select([name for name in found.column_names if name in columns])
+            wanted = {*columns, *(asked.get("fields") or ())}
+            found = found.select([name for name in found.column_names if name in wanted])
         return found.to_reader()
 
 
@@ -152,8 +131,10 @@ def pinned(schema: Any) -> dict[str, Any]:
 
 def whole(caller: Caller, topic: str, verb: str, asked: dict[str, Any]) -> Any:
     """Fetches all that `verb` returns, continuing broken streams."""
+    with extra("arrow", "scan of a server"):
+        import pyarrow  # noqa: F401
     found = Range(asked)
     path = topic_path(topic, verb)
     while not found.whole:
         caller.partly(path, found.request, found.take)
-    return found.shown(asked.get("columns"))
+    return found.shown(asked)

@@ -12,9 +12,10 @@ import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
+from ..client import arguments
 from ..client.closing import CancelScope, current_scope
 from ..errors import Closed, InvalidRequest
 from .page import PendingCall
@@ -58,7 +59,8 @@ class Options:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidRequest(f"{self.url!r} is not an http:// or https:// URL")
+            hint = "" if "//" in self.url else f": give {'http://' + self.url!r}"
+            raise InvalidRequest(f"{self.url!r} is not an http:// or https:// URL{hint}")
         if parts.query or parts.fragment or parts.username:
             raise InvalidRequest(
                 f"{self.url!r} has a query, fragment or user: pass scheme, host, port and path only"
@@ -67,12 +69,6 @@ class Options:
             not self.api_key.isascii() or not self.api_key.isprintable()
         ):
             raise InvalidRequest("the API key has characters that are not printable ASCII")
-        for name in ("deadline", "timeout", "connect_timeout", "pool", "heartbeat"):
-            if not getattr(self, name) > 0:
-                raise InvalidRequest(
-                    f"{name} must be greater than 0, not {getattr(self, name)!r}",
-                    detail={"field": name},
-                )
 
     @property
     def secure(self) -> bool:
@@ -112,6 +108,21 @@ class Options:
                 context.verify_mode = ssl.CERT_NONE
             return context
         return ssl.create_default_context(cafile=os.fspath(self.verify))
+
+
+DURATIONS = ("deadline", "timeout", "connect_timeout", "heartbeat")
+
+
+def options_of(url: str, api_key: str | None, *, pool: int, **given: Any) -> Options:
+    """Options, checked. Durations may be seconds, a `timedelta` or text."""
+    arguments.text("url", url)
+    arguments.optional_text("api_key", api_key)
+    for name in DURATIONS:
+        given[name] = arguments.seconds(name, given[name])
+        if not given[name]:
+            message = f"{name} must be greater than 0, not {given[name]:g}"
+            raise InvalidRequest(message, detail={"field": name})
+    return Options(url, api_key, pool=arguments.count("pool", pool), **given)
 
 
 @dataclass(frozen=True, slots=True)

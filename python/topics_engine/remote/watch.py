@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..client.backend import RemoteBackend, call_timeout
 from ..client.closing import CancelScope
+from ..client.encoding import matcher
 from ..errors import Closed, NotFound, TopicsError, Unavailable
 from .caller import encode_json, failure, with_query, without_none
 from .events import Event, SseConnection
 from .page import Page, gap_row_of
-from .queue import matcher
 from .transport import Answer, Stream, closed
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from ..asgi.access import KeyGuard, LoopbackGuard, OpenGuard
 from ..asgi.bridge import CoreHttp, LoopBridge
 from ..asgi.limiter import Limiter
 from ..asgi.messages import body_too_slow
+from ..asgi.metrics import BOUNDS_NS
 from ..asgi.routes import ROUTES
 from ..asgi.streaming import PUMP
 from .limits import (
@@ -59,8 +60,10 @@ class HotProtocols:
             unacked_bytes=unacked_bytes,
             too_slow_head=error_response(headers_too_slow(limits.header)),
             too_slow_body=body_too_slow(body_seconds).response().body,
+            bounds_ns=BOUNDS_NS,
             keys=self._keys(app),
         )
+        app.metrics.native = self._dispatcher.counts
         self._ticking = False
         # Requests under an unknown kind of guard all go to the application.
         if isinstance(app.guard, LoopbackGuard | OpenGuard | KeyGuard):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import resource
 import signal
@@ -19,6 +18,7 @@ import uvicorn
 from .. import _core
 from ..asgi import App, build
 from ..asgi.access import check_bind
+from ..asgi.bridge import CoreHttp, LoopBridge
 from ..asgi.build import warn_of_unknown_variables
 from ..asgi.keys import Keys
 from ..asgi.settings import Settings
@@ -26,6 +26,8 @@ from ..errors import Locked, TopicsError
 from ..lockfile import holder_of
 from .hot import HotProtocols
 from .limits import Limits, set_user_timeout
+from .logs import configure
+from .notify import notify
 from .protocol import BoundedProtocol
 from .reload import Reloader, set_level
 from .tls import Certificate, Config
@@ -64,6 +66,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        notify("STOPPING=1")
         # Ends long-polling requests before uvicorn waits for open requests.
         self._app.lifespan.begin_shutdown()
         # WebSockets send their close frame before uvicorn closes them.
@@ -83,6 +86,25 @@ def listen(host: str, port: int, stall: float) -> socket.socket:
         sock.bind((host, port))
         # Connections wait in the backlog until the loop accepts them.
         sock.listen(2048)
+    except OSError:
+        sock.close()
+        raise
+    sock.set_inheritable(False)
+    return sock
+
+
+def inherited(fd: int, stall: float) -> socket.socket:
+    """The listening socket of a supervisor, such as a socket unit of systemd."""
+    try:
+        sock = socket.socket(fileno=fd)
+    except OSError as error:
+        raise OSError(f"--fd {fd} is not a socket: {error.strerror}") from None
+    try:
+        if sock.family not in (socket.AF_INET, socket.AF_INET6):
+            raise OSError(f"--fd {fd} is not a TCP socket")
+        if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            raise OSError(f"--fd {fd} does not listen")
+        set_user_timeout(sock, stall)
     except OSError:
         sock.close()
         raise
@@ -147,6 +169,7 @@ def serve(
     fixed_keys: str = "",
     hints: bool = False,
     access_log: bool = False,
+    fd: int | None = None,
 ) -> BaseException | None:
     """Serves until SIGTERM or SIGINT.
 
@@ -156,6 +179,7 @@ def serve(
         fixed_keys: keys that a reload keeps.
         hints: print commands to try.
         access_log: log every request.
+        fd: descriptor of a listening socket, instead of an address.
 
     Returns:
         The failure of the engine that ended the server; `None` after an orderly shutdown.
@@ -170,25 +194,25 @@ def serve(
     signal.signal(signal.SIGHUP, _ignore)
     # A malformed key fails the start before the socket is open.
     keys = bool(Keys.parse(settings.api_keys, settings.api_keys_file))
-    check_bind(settings.host, insecure=settings.allow_insecure_no_auth, keys=keys)
-    tls = Certificate.load(settings.tls_cert, settings.tls_key)
+    insecure = settings.allow_insecure_no_auth
     limits = Limits.of(settings)
+    if fd is None:
+        check_bind(settings.host, insecure=insecure, keys=keys)
+    tls = Certificate.load(settings.tls_cert, settings.tls_key)
+    sock = _socket(settings, limits) if fd is None else inherited(fd, limits.stall)
     try:
-        sock = listen(settings.host, settings.port, limits.stall)
-    except OSError as error:
-        where = f"{settings.host}:{settings.port}"
-        raise OSError(f"cannot listen on {where}: {error.strerror}") from error
-    try:
+        if fd is not None:
+            check_bind(sock.getsockname()[0], insecure=insecure, keys=keys)
         # Fails before the address is printed if the directory cannot be created, or is open.
         _core.make_directory(settings.data_dir)
         require_unlocked(settings.data_dir)
-    except TopicsError:
+    except (TopicsError, ValueError):
         sock.close()
         raise
     url = url_of(sock, "https" if tls else "http")
     most = raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_INTERVAL)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure(settings.log_format, settings.audit_log)
     set_level(settings.log_level)
     warn_of_unknown_variables()
 
@@ -220,8 +244,18 @@ def serve(
         server.should_exit = True
 
     app.lifespan.on_failure = failed
+    opened = app.lifespan.on_ready
+
+    def ready(http: CoreHttp, bridge: LoopBridge) -> None:
+        if opened is not None:
+            opened(http, bridge)
+        notify("READY=1", f"STATUS=serving {url}")
+
+    app.lifespan.on_ready = ready
     # `Server.shutdown` begins the shutdown, in its own order.
     app.lifespan.watches_signals = False
+    if hints:
+        print_line(f"console: {url}/console")
     print_line(f"listening on {url} (data: {os.path.abspath(settings.data_dir)})")
     if hints:
         print_line(HINTS.format(url=url, program=program()))
@@ -230,6 +264,14 @@ def serve(
         signal.signal(sig, _ignore)
     server.run(sockets=[sock])
     return app.lifespan.failure
+
+
+def _socket(settings: Settings, limits: Limits) -> socket.socket:
+    try:
+        return listen(settings.host, settings.port, limits.stall)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        raise OSError(f"cannot listen on {where}: {error.strerror}") from error
 
 
 def program() -> str:

@@ -195,7 +195,7 @@ fn promotions(
     }
 }
 
-/// A job has the error of the latest certain nack, or of a later one.
+/// A job has the error of the latest certain nack, or of a later one; its dead letter too.
 fn errors(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
     if past.notes.iter().any(|(_, n)| matches!(n, Note::Redriven)) {
         return;
@@ -211,13 +211,25 @@ fn errors(past: &Past<'_>, q: &QueueSeen, out: &mut Vec<String>) {
             errors.push(error_of(jobs));
         }
     }
+    let fits = |seq: &u64, error: &Option<String>| match may.get(seq) {
+        Some(errors) => errors.contains(error),
+        None => error.is_none(),
+    };
     for job in &q.peeked {
-        let fits = match may.get(&job.seq).filter(|_| past.facts.leases_durable) {
-            Some(errors) => errors.contains(&job.error),
-            None => job.error.is_none(),
+        // Without durable leases a process knows only the errors that it was told itself.
+        let fits = if past.facts.leases_durable {
+            fits(&job.seq, &job.error)
+        } else {
+            job.error.is_none()
         };
         if !fits {
             out.push(format!("{} has the error {:?}", job.seq, job.error));
+        }
+    }
+    for (seq, error) in &q.letter_errors {
+        let light = !past.facts.leases_durable && error.is_none();
+        if !fits(seq, error) && !light {
+            out.push(format!("the dead letter of {seq} has the error {error:?}"));
         }
     }
 }

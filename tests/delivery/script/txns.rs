@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use topics_engine::{
-    Append, CommitRequest, Committed, Error, Held, NewRecord, Result, StageRequest, TxnAck,
+    Append, CommitRequest, Committed, Error, LeasedJobs, NewRecord, Result, StageRequest, TxnAck,
     TxnCursor, TxnRequest, TxnRows, TxnStage, TxnWork,
 };
 use topics_env::sim::{CallFilter, CallKind, FaultKind};
@@ -41,12 +41,12 @@ fn lend<'a>(rows: &'a [(&'a str, Vec<NewRecord<'a>>)]) -> Vec<TxnRows<'a>> {
 pub fn call(engine: &topics_engine::Engine, unit: &Unit) -> Result<Committed> {
     let seqs: Vec<u64> = unit.acks.iter().map(|j| j.seq).collect();
     let ids: Vec<u64> = unit.acks.iter().map(|j| j.id).collect();
-    let held = |i: usize| Held {
+    let held = |i: usize| LeasedJobs {
         node: unit.acks[i].node.as_bytes(),
         seqs: &seqs[i..=i],
         lease_ids: Some(&ids[i..=i]),
     };
-    let acks = (0..seqs.len()).map(|i| TxnAck { queue: "q", held: held(i) });
+    let acks = (0..seqs.len()).map(|i| TxnAck { queue: "q", jobs: held(i) });
     let acks: Vec<TxnAck<'_>> = acks.collect();
     let moves = unit.moves.iter();
     let moves = moves.map(|m| TxnCursor { topic: &m.topic, consumer: m.consumer, seq: m.seq });
@@ -60,6 +60,7 @@ pub fn call(engine: &topics_engine::Engine, unit: &Unit) -> Result<Committed> {
             epoch: unit.epoch.unwrap_or(1),
             stages: &stages,
             work,
+            query: unit.query,
             ..CommitRequest::default()
         };
         return engine.commit(unit.writer.unwrap_or("w"), &req);
@@ -88,6 +89,11 @@ impl Unit {
     /// The transaction of a writer.
     pub fn of(writer: &'static str, epoch: u64) -> Self {
         Self { writer: Some(writer), epoch: Some(epoch), ..Self::default() }
+    }
+
+    /// The query that commits its stages.
+    pub fn by(self, query: &'static str) -> Self {
+        Self { query, ..self }
     }
 
     pub fn keyed(key: &'static str) -> Self {

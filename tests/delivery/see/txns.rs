@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use topics_engine::{Committed, Engine};
+use topics_engine::{CommitRequest, Committed, Engine, Error};
 use topics_env::sim::{DiskImage, Survival};
 
 use super::super::note::{StagePart, Unit};
@@ -111,11 +111,30 @@ impl Again<'_> {
                 if code != "stale_epoch" {
                     self.wrong(unit, &format!("an older epoch is {code}"));
                 }
+                self.of_other_query(engine, unit);
             }
         }
         let after = observe(engine, self.wall, 50).0;
         if before != after {
             self.problems.push(format!("repeats changed {before:?} to {after:?}"));
+        }
+    }
+
+    /// The epoch is of the query that committed it: to another it is stale, with the names of both.
+    fn of_other_query(&mut self, engine: &Engine, unit: &Unit) {
+        let (Some(writer), Some(epoch)) = (unit.writer, unit.epoch) else { return };
+        for query in ["", "another"].into_iter().filter(|q| *q != unit.query) {
+            let req = CommitRequest { epoch, query, ..CommitRequest::default() };
+            let answer = engine.commit(writer, &req);
+            let told = match &answer {
+                Err(Error::EpochOfOtherQuery { committed_by, query, .. }) => {
+                    Some((committed_by.as_str(), query.as_str()))
+                }
+                _ => None,
+            };
+            if told != Some((unit.query, query)) {
+                self.wrong(unit, &format!("to the query {query:?} its epoch is {answer:?}"));
+            }
         }
     }
 

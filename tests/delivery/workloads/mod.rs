@@ -1,6 +1,7 @@
 //! The scripts.
 
 mod consumers;
+mod fixture;
 mod queues;
 mod routers;
 mod txns;
@@ -62,6 +63,9 @@ pub const ALL: &[Workload] = &[
     w("txn_writers", txns::writers, 1),
     w("txn_routed", txns::routed, 3),
 ];
+
+/// A script whose directory is a fixture.
+pub const FIXTURE: Workload = w("jobs", fixture::jobs, 2);
 
 fn class(durability: Durability) -> ConfigPatch {
     ConfigPatch { durability: Some(durability), ..ConfigPatch::default() }

@@ -8,6 +8,9 @@ use super::super::note::Unit;
 use super::super::script::{Script, TxnOutcome};
 use super::class;
 
+/// The queries whose commits take turns.
+const QUERIES: [&str; 2] = ["one", "two"];
+
 /// One topic of each durability class, with these names.
 fn classes(s: &mut Script) {
     let all = [
@@ -43,7 +46,7 @@ pub fn staged(s: &mut Script) {
         s.stage("w", "a", 0, &[("disk", 2), ("sync", 1), ("new", 1)]);
         s.put("disk", 1);
         s.stage("w", "a", 1, &[("memory", 1), ("disk", 1), ("fleeting", 2)]);
-        done(s.txn(Unit::of("w", round).stages(&[("a", 2)]), &[]));
+        done(s.txn(Unit::of("w", round).by(QUERIES[round as usize % 2]).stages(&[("a", 2)]), &[]));
         s.look();
         match round {
             0 => s.sweep_files(),
@@ -155,7 +158,8 @@ pub fn repeated(s: &mut Script) {
     for round in 1..6u64 {
         s.stage("w", "a", 0, &[("t", 2), ("u", 1)]);
         s.stage("w", "b", 0, &[("t", 1)]);
-        let unit = Unit::of("w", round * 10).moves("t", "c", round + 1);
+        let query = QUERIES[round as usize % 2];
+        let unit = Unit::of("w", round * 10).by(query).moves("t", "c", round + 1);
         done(s.txn(unit.stages(&[("b", 1), ("a", 1)]), &[]));
         deduped(s.repeat());
         match round {
@@ -369,7 +373,7 @@ pub fn undecided(s: &mut Script) {
         s.stage("w", stage, 0, &[("t", 2), ("u", 1)]);
         s.sync();
         s.fail(CallKind::Write, ".log", FaultKind::ENOSPC);
-        let outcome = s.txn(Unit::of("w", round).stages(&[(stage, 1)]), &[]);
+        let outcome = s.txn(Unit::of("w", round).by("one").stages(&[(stage, 1)]), &[]);
         assert_eq!(outcome, TxnOutcome::Unknown);
         s.failed(1);
         s.look();
@@ -412,7 +416,7 @@ pub fn poisoned(s: &mut Script) {
         }
         let shard = format!("shard-0{}", round % 3);
         s.fail(CallKind::SyncData, &shard, FaultKind::EIO);
-        let unit = Unit::of("w", round).moves("a", "c", seq).stages(&[("s", 1)]);
+        let unit = Unit::of("w", round).by("one").moves("a", "c", seq).stages(&[("s", 1)]);
         assert_eq!(s.txn(unit, &[]), TxnOutcome::Unknown);
         s.failed(1);
         assert_eq!(s.repeat(), TxnOutcome::Unknown, "I10");

@@ -180,8 +180,13 @@ GOOD: dict[str, Case] = {
     "checkpoint": good(200, "POST", "/v0/admin/checkpoint", checkpointed=True),
     "verify": good(200, "POST", "/v0/admin/verify", ok=True, problems=[]),
     "metrics as text": Case(200, "", "GET", "/v0/metrics", headers={"Accept": "text/plain"}),
+    "metrics at the root": Case(200, "", "GET", "/metrics"),
     "metrics as JSON": Case(200, "", "GET", "/v0/metrics", headers={"Accept": "application/json"}),
     "openapi": good(200, "GET", "/v0/openapi.json", openapi="3.1.0"),
+    "key": good(200, "GET", "/v0/key", scopes=["read", "write", "delete", "admin"], prefixes=[]),
+    "console": good(200, "GET", "/console"),
+    "console module": good(200, "GET", "/console/app.js"),
+    "console style": good(200, "GET", "/console/console.css"),
     **{path: good(200, "GET", path, status="ok") for path in ("/v0/health", "/healthz")},
     **{path: good(200, "GET", path, status="ready") for path in ("/v0/ready", "/readyz")},
 }  # fmt: skip

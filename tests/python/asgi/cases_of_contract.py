@@ -151,7 +151,7 @@ CONTRACT: dict[str, Case] = {
         200, "", "GET", "/v0/watch/{wid}", headers={"Last-Event-ID": "e30x"},
         before=(THREE, session({"{t}": {}})), events=("record",), has={"0.from_seq": 0},
     ),
-    "an event of nobody": Case(
+    "an event id without a session": Case(
         400, "invalid_request", "GET", "/v0/watch?topic={t}", headers={"Last-Event-ID": "e30x"},
         before=(THREE,),
     ),

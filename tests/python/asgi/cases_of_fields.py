@@ -147,7 +147,8 @@ MORE_GOOD: dict[str, Case] = {
         **{"tombstone.reason": "recreated", "tombstone.gap_from": 1, "tombstone.gap_to": 3},
     ),
     "diff of columns as JSON": diff(
-        {"columns": ["seq"], "data_type": "binary"}, **{"records.0.data": 0},
+        {"columns": ["seq"], "data_type": "binary", "fields": {"a": "int64"}},
+        **{"records.0.data": 0},
     ),
     "diff beyond the head": diff(
         {"from_seq": 99}, **{"tombstone.reason": "recreated", "tombstone.gap_to": 3,
@@ -159,6 +160,7 @@ MORE_GOOD: dict[str, Case] = {
     "scan of all": good(
         200, "POST", T + "/scan",
         {"from_seq": "earliest", "to_seq": 3, "columns": ["data"], "data_type": "binary",
+         "fields": {"a": "int64", "b": {"type": "string", "path": "a[0].b"}},
          "node": "n0", "nodes": ["n0", "n1"], "match": ["tag", "Glob", "t:*"], "ts_from": 1,
          "ts_to": 2**42, "consistency": "eventual", "topic_id": 2**40},
         NODES,

@@ -20,6 +20,7 @@ from topics_engine.asgi.access import (
 from topics_engine.asgi.matching import Router, decode_name
 from topics_engine.asgi.messages import ARROW, HttpError
 from topics_engine.asgi.openapi import operation_id
+from topics_engine.asgi.route import ENGINELESS
 from topics_engine.asgi.routes import ROUTES
 
 
@@ -147,13 +148,13 @@ def test_every_route_reaches_its_verb(route: Any) -> None:
     async def go() -> None:
         driver = Driver()
         await driver.ready()
-        path = re.sub("/:[tqr]", "/a%3Ab%2e", route.path)
+        path = re.sub("/:[tqr]", "/a%3Ab%2e", route.path.replace(":file", "app.js"))
         # Only the last name in a path may have a slash of its own.
         path = re.sub("/:[a-z]+(?=/.*:)", "/b%2E", path)
         path = re.sub("/:[a-z]+", "/c%2Fd", path)
         body = b"{}" if route.method in ("POST", "PUT") else b""
         # What is answered here has no parameters.
-        query = b"" if route.verb in ("health", "openapi", "socket") else b"touch=true"
+        query = b"" if route.verb in (*ENGINELESS, "socket") else b"touch=true"
         sent = await driver.request(
             route.method,
             path,
@@ -165,7 +166,7 @@ def test_every_route_reaches_its_verb(route: Any) -> None:
             assert sent.status == 400
             return
         assert sent.status == 200
-        if route.verb in ("health", "openapi"):
+        if route.verb in ENGINELESS:
             assert driver.http.calls == []
             return
         call = driver.http.calls[0]

@@ -170,6 +170,11 @@ BODIES: dict[str, st.SearchStrategy[Any]] = {
         optional={
             **span,
             "columns": st.lists(st.sampled_from(["seq", "data", "gap_to", "x"]), max_size=3),
+            "fields": st.dictionaries(
+                st.sampled_from(["a", "a.b[0]", "a..b", "tag", "_raw"]),
+                st.sampled_from(["int64", "timestamp[us, UTC]", "int46", {"type": "string"}, 1]),
+                max_size=3,
+            ),
             "nodes": st.one_of(short, st.lists(short, max_size=3)),
             "match": matches,
             "ts_from": edge_numbers,

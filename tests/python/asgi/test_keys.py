@@ -62,7 +62,7 @@ def ask(keys: str, route: Any, key: str | None) -> Sent:
     async def go() -> Sent:
         driver = Driver(guard=KeyGuard(Keys.parse(keys)))
         await driver.ready()
-        path = re.sub("/:[a-z]+", "/x", route.path)
+        path = re.sub("/:[a-z]+", "/x", route.path.replace(":file", "app.js"))
         body = b"{}" if route.method in ("POST", "PUT") else b""
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         sent = await driver.request(route.method, path, body, headers=headers)
@@ -459,5 +459,7 @@ def test_probes_of_a_server_that_was_told_to_ask_for_a_key(tmp_path: Path) -> No
                     refused = anyone("GET", path)
                     assert (refused.status, refused.code) == (401, "unauthorized"), path
                     assert reader("GET", path).status == 200, path
+                # The console's page asks for the key.
+                assert anyone("GET", "/console").status == 200
                 anyone.close()
                 reader.close()

@@ -43,15 +43,21 @@ async def code_of(driver: Driver, path: str = "/readyz") -> tuple[int, str]:
     return sent.status, json.loads(sent.body)["error"]["code"]
 
 
-def test_not_ready_while_recovering_then_ready_then_closed() -> None:
+def recovering(**options: Any) -> tuple[Driver, threading.Event]:
+    """An application whose engine opens when the event is set."""
     recovered = threading.Event()
 
     def recover() -> Any:
         assert recovered.wait(10)
         return "engine", driver.http
 
+    driver = Driver(open_engine=recover, **options)
+    return driver, recovered
+
+
+def test_not_ready_while_recovering_then_ready_then_closed() -> None:
     replayed = [0.0]
-    driver = Driver(open_engine=recover, progress=lambda: replayed[0])
+    driver, recovered = recovering(progress=lambda: replayed[0])
 
     async def go() -> None:
         lifespan = Lifespan(driver)
@@ -170,13 +176,7 @@ def test_a_server_without_lifespan_gets_the_engine_at_the_first_request() -> Non
 
 def test_without_lifespan_a_request_waits_for_the_engine() -> None:
     """Probes do not: they ask what is."""
-    recovered = threading.Event()
-
-    def recover() -> Any:
-        assert recovered.wait(10)
-        return "engine", driver.http
-
-    driver = Driver(open_engine=recover)
+    driver, recovered = recovering()
 
     async def go() -> None:
         waiting = [
@@ -236,13 +236,7 @@ def test_a_block_raises_what_keeps_the_engine_from_opening() -> None:
 
 
 def test_a_shutdown_during_recovery_closes_what_it_opened() -> None:
-    recovered = threading.Event()
-
-    def recover() -> Any:
-        assert recovered.wait(10)
-        return "engine", driver.http
-
-    driver = Driver(open_engine=recover)
+    driver, recovered = recovering()
 
     async def go() -> None:
         lifespan = Lifespan(driver)

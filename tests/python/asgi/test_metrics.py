@@ -13,7 +13,9 @@ from support.sse import Events
 from .test_routes import write
 
 HISTOGRAMS = {f"topics_{name}_seconds" for name in ("fsync", "append", "delivery", "scheduling")}
-SAMPLE = re.compile(r'(topics_[a-z0-9_]+)(\{[a-z_]+="[^"]*"(?:,[a-z_]+="[^"]*")*\})? (\S+)')
+SAMPLE = re.compile(
+    r'((?:topics|process)_[a-z0-9_]+)(\{[a-z_]+="[^"]*"(?:,[a-z_]+="[^"]*")*\})? (\S+)'
+)
 
 
 def scraped(text: str) -> tuple[dict[str, str], dict[str, float]]:
@@ -70,7 +72,7 @@ def test_what_is_done_is_counted(protocols: dict[str, Server]) -> None:
             "topics_routers": 1,
             "topics_consumers": 1,
             "topics_ready": 1,
-            "topics_recovery_progress_ppm": 1_000_000,
+            "topics_recovery_progress_ratio": 1,
             "topics_queue_leases": 1,
             "topics_watch_streams": 1,
             "topics_watch_sessions": 1,
@@ -105,7 +107,7 @@ def test_what_is_done_is_counted(protocols: dict[str, Server]) -> None:
         for name, least in at_least.items():
             assert values[name] - before[name] >= least, name
         assert {name for name, kind in kinds.items() if kind == "histogram"} >= HISTOGRAMS
-        gauges = ("pressure_ppm", "ready_topics", "staged_batches", "live_records", "live_bytes")
+        gauges = ("pressure_ratio", "ready_topics", "staged_batches", "live_records", "live_bytes")
         counters = ("wal_rotations", "throttled", "strains", "cold_reads")
         assert {f"topics_{name}" for name in gauges} <= kinds.keys()
         assert {f"topics_{name}_total" for name in counters} <= kinds.keys()

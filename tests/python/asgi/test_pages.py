@@ -161,7 +161,12 @@ def test_a_browser_that_says_nothing_may_send_json(port: int) -> None:
 def test_what_answers_without_the_engine_is_open(port: int, route: Route) -> None:
     api = Http(port)
     for headers in (*FOREIGN.values(), *OWN.values(), BROWSER):
-        assert api(route.method, route.path, None, given(headers, port)).status == 200
+        assert (
+            api(
+                route.method, route.path.replace(":file", "app.js"), None, given(headers, port)
+            ).status
+            == 200
+        )
     api.close()
 
 

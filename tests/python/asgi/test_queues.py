@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,6 +31,22 @@ def claim(api: Http, queue: str, node: str = "w1", **fields: Any) -> list[dict[s
     assert reply.json["count"] == len(reply.json["claimed"])
     claimed: list[dict[str, Any]] = reply.json["claimed"]
     return claimed
+
+
+@contextlib.contextmanager
+def waiting_claim(server: Server, queue: str) -> Iterator[list[Any]]:
+    """A claim that waits in a thread; at the end of the block it has the payloads of its jobs."""
+    claimed: list[Any] = []
+
+    def wait() -> None:
+        mine = Http(server.port)
+        claimed.extend(job["data"] for job in claim(mine, queue, wait_ms=20_000))
+        mine.close()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    yield claimed
+    thread.join(20)
 
 
 def test_claim_ack_nack_extend(api: Http, queue: str) -> None:
@@ -82,19 +100,10 @@ def test_options_of_jobs(api: Http, queue: str) -> None:
 
 
 def test_a_claim_waits_for_a_job(server: Server, api: Http, queue: str) -> None:
-    waiting: list[Any] = []
-
-    def wait() -> None:
-        mine = Http(server.port)
-        waiting.extend(claim(mine, queue, wait_ms=20_000))
-        mine.close()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    time.sleep(0.1)
-    put(api, queue, {"data": "now"})
-    thread.join(20)
-    assert [j["data"] for j in waiting] == ["now"]
+    with waiting_claim(server, queue) as claimed:
+        time.sleep(0.1)
+        put(api, queue, {"data": "now"})
+    assert claimed == ["now"]
     started = time.monotonic()
     assert claim(api, queue, wait_ms=50) == []
     assert time.monotonic() - started < 10
@@ -157,18 +166,9 @@ def test_a_paused_queue_leases_nothing_until_it_goes_on(
     assert claim(api, queue, wait_ms=20) == []
     state = api("GET", queue).json
     assert (state["config"]["paused"], state["queue"]["ready"]) == (True, 1)
-    waiting: list[Any] = []
-
-    def wait() -> None:
-        mine = Http(server.port)
-        waiting.extend(claim(mine, queue, wait_ms=20_000))
-        mine.close()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    assert api("PUT", queue, {"paused": False}).status == 200
-    thread.join(20)
-    assert [j["data"] for j in waiting] == [1]
+    with waiting_claim(server, queue) as claimed:
+        assert api("PUT", queue, {"paused": False}).status == 200
+    assert claimed == [1]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,16 +111,11 @@ def is_free(server: Server) -> None:
     api.close()
 
 
-def health(server: Server) -> float:
-    """The slowest of some answers, in seconds."""
-    api = Http(server.port)
-    slowest = 0.0
-    for _ in range(20):
-        began = time.monotonic()
-        assert api("GET", "/healthz").status == 200
-        slowest = max(slowest, time.monotonic() - began)
-    api.close()
-    return slowest
+def health(api: Http) -> float:
+    """The seconds of one answer."""
+    began = time.monotonic()
+    assert api("GET", "/healthz").status == 200
+    return time.monotonic() - began
 
 
 @pytest.mark.serial
@@ -137,12 +133,22 @@ def test_all_bodies_together_are_bounded(server: Server, protocol: str) -> None:
 
 
 def check_bounded(server: Server, protocol: str, bodies: list[Body], before: int) -> None:
+    api = Http(server.port)
     for body in bodies:
         body.send(PIECE)
+    seconds = []
     for body in bodies[4:]:
         body.send(2 * PIECE)
-    slowest, grown = health(server), server.memory()[1] - before
-    print(f"{protocol}: memory {grown / 2**20:+.1f} MiB, /healthz within {slowest * 1000:.1f} ms")
+        seconds += [health(api), health(api)]
+    api.close()
+    grown, median = server.memory()[1] - before, statistics.median(seconds)
+    # A machine that is busy with something else delays one answer; a server that works on a body
+    # where it should answer delays one for each body.
+    *_, third, _, slowest = sorted(seconds)
+    print(
+        f"{protocol}: memory {grown / 2**20:+.1f} MiB, /healthz median {median * 1000:.1f} ms, "
+        f"slowest {slowest * 1000:.1f} ms"
+    )
     refused = 0
     for body in bodies[4:]:
         body.send(PIECE)
@@ -162,7 +168,7 @@ def check_bounded(server: Server, protocol: str, bodies: list[Body], before: int
     # What was packed for the engine, what connections buffer, and what is not given back to the
     # system comes on top.
     assert grown < 32 << 20
-    assert slowest < 0.1
+    assert third < 0.1
 
 
 @pytest.mark.parametrize("how", ["gone", "whole", "refused", "slow", "reset"])

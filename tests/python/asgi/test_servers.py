@@ -24,7 +24,7 @@ KINDS = [*SERVERS, "starlette", "fastapi"]
 # Two stages of as many rows as a request may have are more than a commit may.
 ENV = {**LIMITS, "TOPICS_MAX_EMBEDDED_BATCH_RECORDS": "1500"}
 
-# One case in so many: all of them at the release gate.
+# At the commit gate each server answers a third of the cases, at the release gate all of them.
 SHARES = sized(3, 3, 1)
 
 # What a server refuses itself, before any application sees it.

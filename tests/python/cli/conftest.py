@@ -16,7 +16,7 @@ from support.terminal import Run
 
 @pytest.fixture(autouse=True)
 def no_contexts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Contexts of whoever runs the tests are not used."""
+    """Hides the contexts of the user who runs the tests."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 

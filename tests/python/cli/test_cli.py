@@ -349,7 +349,7 @@ def test_consumers_and_lag(cli: Run, topic: str) -> None:
     assert (row["consumer"], row["cursor"], row["lag"]) == ("c", 2, 1)
     assert (topic, "c") in {(r["topic"], r["consumer"]) for r in of_all}
     (listed,) = cli("consumer", "ls", topic)[1]
-    assert listed | {"lag_ms": 0} == row | {"lag_ms": 0}
+    assert listed | {"lag_seconds": 0} == row | {"lag_seconds": 0}
     assert cli("consumer", "seek", topic, "c", "--to", "earliest")[1][0]["cursor"] == 0
     assert cli("consumer", "seek", topic, "none", "--to", "earliest")[0] == 3
     assert cli("consumer", "drop", topic, "c")[1][0]["deleted"] is True

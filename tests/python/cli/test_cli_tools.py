@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,8 @@ import topics_engine as te
 from support.server import Server
 from support.terminal import Run, Terminal
 from topics_engine.cli import main, transfer
-from topics_engine.cli.completion import SHELLS, script
 from topics_engine.cli.exits import advice_for
-from topics_engine.cli.main import COMMANDS, LOCAL_COMMANDS, parser
+from topics_engine.cli.main import COMMANDS, LOCAL_COMMANDS
 from topics_engine.cli.measure import advice_on_server
 from topics_engine.cli.output import ElapsedTime, Progress
 from topics_engine.cli.tools import Checked
@@ -193,73 +190,11 @@ def test_json_and_bytes_do_not_share_a_column(tmp_path: Path, capsys: Any) -> No
     assert not file.exists()
 
 
-def completed(*words: str) -> set[str]:
-    """What bash offers for the last of these words."""
-    quoted = " ".join(f"'{word}'" for word in words)
-    shell = f"COMP_WORDS=(topics {quoted}); COMP_CWORD={len(words)}; _topics; "
-    program = script(parser(), "bash") + shell + 'printf "%s\\n" "${COMPREPLY[@]}"'
-    done = subprocess.run(
-        ["bash", "-c", "set -u\n" + program], capture_output=True, text=True, check=True
-    )
-    assert done.stderr == ""
-    return set(done.stdout.split())
-
-
-def test_a_shell_completes_every_verb_and_option() -> None:
-    verbs = {verb.split()[0] for verb in [*COMMANDS, *LOCAL_COMMANDS, "context", "version"]}
-    options = {"--url", "--data-dir", "--context", "--json", "--wide", "--version", "-h", "--help"}
-    assert completed("") == verbs | options
-    assert completed("qu") == {"queue"}
-    assert completed("queue", "") >= {"stats", "peek", "redrive", "--json"}
-    assert completed("--url", "http://h", "queue", "peek", "--st") == {"--state"}
-    assert completed("queue", "peek", "--state", "") == {"ready", "leased", "delayed", "dead"}
-    assert completed("export", "--format", "") == {"jsonl", "csv", "arrow", "parquet"}
-    assert completed("export", "t", "--fo") == {"--format"}
-    assert completed("completion", "") >= set(SHELLS)
-    for verb in COMMANDS:
-        assert completed(*verb.split(), "--js") == {"--json"}, verb
-
-
-def test_a_shell_completes_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hot_server: Server, topic: str
-) -> None:
-    """Those of the place that the command line names; a place that does not answer has none."""
-    monkeypatch.chdir(tmp_path)
-    # The program that is completed is this one.
-    program = tmp_path / "bin" / "topics"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m topics_engine "$@"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    with te.open(tmp_path / "topics-data") as db:
-        db.topic("orders").append(1)
-        db.queue("jobs").append(1)
-        db.router("copies", "orders", "audit")
-    assert completed("describe", "or") == {"orders"}
-    assert completed("tail", "-f", "") >= {"orders", "jobs", "audit"}
-    assert completed("queue", "peek", "") >= {"jobs", "--state"}
-    assert "orders" not in completed("queue", "peek", "")
-    assert completed("router", "show", "") >= {"copies"}
-    with te.connect(hot_server.url) as far:
-        far.topic(topic).append(1)
-    assert completed("--url", hot_server.url, "read", topic[:6]) >= {topic}
-    assert completed("--data-dir", "none", "read", "or") == set()
-    assert completed("read", "--l") == {"--limit"}
-
-
-def test_scripts_of_other_shells(capsys: Any) -> None:
-    assert main(["completion", "zsh"]) == 0
-    assert "bashcompinit" in capsys.readouterr().out
-    assert main(["completion", "fish"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "complete -c topics -n '__fish_use_subcommand' -a export" in "\n".join(lines)
-    assert any("-l state -xa 'ready leased delayed dead'" in line for line in lines)
-
-
 def test_every_command_of_the_list_is_there() -> None:
     listed = "serve ls create describe edit drop append read tail delete lag queue router consumer "
     listed += (
-        "txn export import verify repair bench doctor config completion reload context version"
+        "txn export import verify repair bench doctor config completion console reload context "
+        "version"
     )
     assert {verb.split()[0] for verb in [*COMMANDS, *LOCAL_COMMANDS, "context", "version"]} == set(
         listed.split()

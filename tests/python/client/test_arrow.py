@@ -93,8 +93,7 @@ def test_ranges(db: te.Database) -> None:
 def test_a_stream_is_taken_once_and_outlives_its_maker(db: te.Database) -> None:
     t = db.topic("t")
     t.append(list(range(10)))
-    engine = db._backend
-    stream = engine.scan("t")
+    stream = db.scan("t")
     assert (stream.topic_id, stream.to_seq) == (1, 10)
     reader = pa.RecordBatchReader.from_stream(stream)
     with pytest.raises(ValueError, match="has been read"):
@@ -103,7 +102,7 @@ def test_a_stream_is_taken_once_and_outlives_its_maker(db: te.Database) -> None:
     t.append("after the scan began")
     assert reader.read_all()["seq"].to_pylist() == list(range(1, 11))
     # A capsule that nobody takes frees what it holds.
-    engine.scan("t").__arrow_c_stream__()
+    db.scan("t").__arrow_c_stream__()
 
 
 def test_polars(db: te.Database) -> None:

@@ -452,3 +452,39 @@ def test_errors_are_also_what_python_calls_them() -> None:
             db.topic("t").state()
     assert isinstance(late.value, te.Unavailable)
     assert (late.value.code, late.value.detail["outcome"]) == ("unreachable", "unknown")
+
+
+def test_a_sync_reports_acked_records_that_were_lost(data_dir: Path) -> None:
+    """The size limit of files makes the write behind the ack fail."""
+    code = """
+        import resource, sys, time, topics_engine as te
+        with te.open(sys.argv[1]) as db:
+            clicks = db.topic("clicks", durability="memory")
+            clicks.append(1)
+            db.sync()
+            soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+            print(clicks.append([2, 3]).last_seq)
+            try:
+                db.sync()
+            except te.Unavailable as refused:
+                print(refused.code)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            until = time.monotonic() + 30
+            while time.monotonic() < until:
+                try:
+                    clicks.sync()
+                except te.Unavailable:
+                    # The engine has not looked for space again.
+                    time.sleep(0.01)
+                except te.DataLoss as lost:
+                    print(lost.gap, lost.retryable)
+                    break
+            db.sync()
+            print([item for item in clicks.read()])
+    """
+    got = run(code, data_dir)
+    gap = "Gap(topic='clicks', first=2, last=3, reason='crash', missed_estimate=2)"
+    assert got.stdout.splitlines()[:2] == ["3", "storage_unavailable"], got
+    assert got.stdout.splitlines()[2] == f"{gap} False", got
+    assert gap in got.stdout.splitlines()[3], got

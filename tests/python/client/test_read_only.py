@@ -60,11 +60,11 @@ def test_nothing_changes(tmp_path: Path, ending: str) -> None:
         for db in (one, two):
             assert db.topic("t").state().count == count
             assert seqs(db) == list(range(1, count + 1))
-            assert seqs(db, from_seq=5, to_seq=8, columns=["seq"]) == [6, 7, 8]
-            parts = db.split("t", max_records=100)["splits"]
-            assert (parts[0]["from_seq"], parts[-1]["to_seq"]) == (0, count)
-            assert sum(p["records"] for p in parts) == count
-        # Another process reads at the same time; nobody writes.
+            assert seqs(db, after=5, to_seq=8, columns=["seq"]) == [6, 7, 8]
+            parts = db.split("t", max_records=100)
+            assert (parts[0].after, parts[-1].to_seq) == (0, count)
+            assert sum(p.records for p in parts) == count
+        # Another process reads at the same time; no process writes.
         read = "import sys, topics_engine as te; te.open(sys.argv[1], read_only=True).close()"
         subprocess.run([sys.executable, "-c", read, str(root)], check=True)
         with pytest.raises(te.Locked):
@@ -129,7 +129,7 @@ def test_no_directory_is_made(tmp_path: Path) -> None:
 
 def test_a_scan_here_is_asked_for_as_over_http(db: te.Database) -> None:
     db.topic("t").append([te.NewRecord(n, tag=f"k{n % 2}") for n in range(10)])
-    assert seqs(db, match="k1", from_seq="earliest") == [2, 4, 6, 8, 10]
+    assert seqs(db, tag="k1", after="earliest") == [2, 4, 6, 8, 10]
     stream = db.scan("t", columns=["data"], data_type="binary")
     table = pa.RecordBatchReader.from_stream(stream).read_all()
     assert [json.loads(d) for d in table["data"].to_pylist()] == list(range(10))

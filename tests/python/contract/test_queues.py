@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 import topics_engine as te
 
-from .adapter import Open, all_of, eventually
+from .adapter import Open, all_of, eventually, plain
 
 
 async def test_a_job_is_done_or_given_back(db: Any) -> None:
@@ -116,6 +117,26 @@ async def test_a_peek_leases_nothing(db: Any) -> None:
     with pytest.raises(te.InvalidRequest):
         await jobs.peek(state="lost")
     assert (await jobs.state()).queue["in_flight"] == 1
+
+
+async def test_times_of_jobs_are_aware_datetimes_and_lease_ids_text(db: Any) -> None:
+    jobs = await db.queue("jobs", lease="1h")
+    await jobs.append([te.NewRecord(1), te.NewRecord(2, delay="2h")])
+    (job,) = await jobs.claim("w")
+    assert (job.deadline - job.time) // timedelta(minutes=59) == 1
+    assert isinstance(job.lease_id, str)
+    seen = {p.data: p for p in await jobs.peek()}
+    # Leases end by a clock that is not set; each answer has the time of day that this is now.
+    assert abs(seen[1].deadline - job.deadline) < timedelta(seconds=10)
+    assert seen[1].lease_id == job.lease_id
+    assert abs(seen[2].visible_at - seen[2].time - timedelta(hours=2)) < timedelta(seconds=10)
+    assert (seen[1].visible_at, seen[2].deadline, seen[2].lease_id) == (None, None, None)
+    for time in (job.time, job.deadline, seen[2].visible_at):
+        assert time.utcoffset() == timedelta(0)
+        assert abs(datetime.now(UTC) - time) < timedelta(hours=3)
+    assert f"deadline={job.deadline!r}" in repr(plain(job))
+    assert await job.extend("2h")
+    assert await job.ack()
 
 
 async def test_a_claim_waits_for_a_job(db: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -154,20 +155,75 @@ async def test_tables_of_a_few(db: Any) -> None:
         assert table.schema.field("data").type == "string"
 
 
+async def test_typed_columns(db: Any) -> None:
+    pa = pytest.importorskip("pyarrow")
+    t = db.topic("t")
+    await t.append(
+        [
+            te.NewRecord({"n": n, "o": {"x": [f"{n}", None]}}, tag="odd" if n % 2 else "even")
+            for n in range(3000)
+        ]
+    )
+    await t.append([{"n": "none"}, {"n": 2**40, "o": 1}])
+    schema = {"n": "int32", "x": {"type": "string", "path": "o.x[0]"}}
+    read = t.read()
+    table = await read.to_arrow(schema)
+    assert table.column_names[-3:] == ["gap_reason", "n", "x"]
+    assert "data" not in table.column_names
+    assert table["n"].to_pylist() == [*range(3000), None, None]
+    assert table["x"].to_pylist() == [*map(str, range(3000)), None, None]
+    assert read.misfits == {"n": 2}
+    limited = t.read(tag="odd", limit=7)
+    assert (await limited.to_arrow(schema))["n"].to_pylist() == [1, 3, 5, 7, 9, 11, 13]
+    assert limited.misfits == {}
+
+    async def scanned(**asked: Any) -> Any:
+        stream = await db.scan("t", **asked)
+        return pa.RecordBatchReader.from_stream(stream).read_all()
+
+    everything = {**schema, "_raw": "string", "_misfits": pa.string()}
+    table = await scanned(schema=everything, columns=["tag", "seq"], after=2999)
+    assert table.column_names == ["seq", "tag", *everything]
+    assert table["_raw"].to_pylist() == [None, '{"n":"none"}', '{"n":1099511627776,"o":1}']
+    assert table["_misfits"].to_pylist() == [None, '["n"]', '["n"]']
+    assert (await scanned(schema=pa.schema({"n": pa.float64()})))["n"][-1].as_py() == 2.0**40
+    assert await t.infer_schema() == {"n": "string", "o": "string"}
+    assert await t.infer_schema(1) == {"n": "int64", "o": "int64"}
+    with pytest.raises(te.InvalidRequest, match="did you mean `int64`"):
+        await t.read().to_arrow({"n": "int46"})
+    with pytest.raises(te.InvalidRequest, match=r"did you mean `o\.x\[0\]`"):
+        await db.scan("t", schema={"o.x[0": "string"})
+
+
 async def test_scans_and_splits(db: Any) -> None:
     pa = pytest.importorskip("pyarrow")
     t = db.topic("t")
     await t.append([te.NewRecord({"n": n}, tag="odd" if n % 2 else "even") for n in range(1000)])
-    split = await db.split("t", max_records=300)
-    parts = split["splits"]
-    assert (parts[0]["from_seq"], parts[-1]["to_seq"]) == (0, 1000)
-    assert all(a["to_seq"] == b["from_seq"] for a, b in pairwise(parts))
-    assert sum(part["records"] for part in parts) == 1000
-    stream = await db.scan("t", from_seq=10, to_seq=20, columns=["seq", "tag"])
-    table = pa.RecordBatchReader.from_stream(stream).read_all()
+    parts = await db.split("t", max_records=300)
+    assert (parts[0].after, parts[-1].to_seq) == (0, 1000)
+    assert all(a.to_seq == b.after for a, b in pairwise(parts))
+    assert sum(part.records for part in parts) == 1000
+    topic_id = (await t.state()).topic_id
+    assert {(part.topic, part.topic_id) for part in parts} == {("t", topic_id)}
+    assert await db.split("t", after=1000) == []
+
+    async def scanned(**asked: Any) -> Any:
+        stream = await db.scan("t", **asked)
+        return pa.RecordBatchReader.from_stream(stream).read_all()
+
+    table = await scanned(after=10, to_seq=20, columns=["seq", "tag"])
     assert table.column_names == ["seq", "tag"]
     assert table["seq"].to_pylist() == list(range(11, 21))
     assert table["tag"].to_pylist() == ["even", "odd"] * 5
+    assert (await scanned(tag="ev*", to_seq=4))["seq"].to_pylist() == [1, 3]
+    assert (await scanned(since=timedelta(hours=1), until=None, to_seq=3)).num_rows == 3
+    await t.sync()
+    synced = await scanned(since="1h", after=te.EARLIEST, strong=True, topic_id=topic_id)
+    assert synced.num_rows == 1000
+    assert (await scanned(until=datetime(2020, 1, 1, tzinfo=UTC), to_seq=9)).num_rows == 0
+    await t.append([0], origin="me")
+    assert (await scanned(nodes=["me"]))["seq"].to_pylist() == [1001]
+    assert (await scanned(exclude_nodes="me", after=998))["seq"].to_pylist() == [999, 1000]
     for call in (lambda: db.scan("none"), lambda: db.split("none")):
         with pytest.raises(te.NotFound):
             await call()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,7 @@ COUNT = "must be an integer from 1 to 4294967295"
 FLAG = "must be True or False"
 TAG = "must be a tag, or a prefix and one `*` at the end"
 NAIVE = datetime(2026, 1, 1, 12)
+RECORD = te.Record("t", 1, 0, None, None, None, b"1", False)
 
 WRONG: list[tuple[Call, str]] = [
     # Names.
@@ -158,6 +160,39 @@ WRONG: list[tuple[Call, str]] = [
         lambda h: h.t.append([{1, 2}]),
         "records[0].data cannot be encoded as JSON: Object of type set is not JSON serializable",
     ),
+    (
+        lambda h: h.t.append(n for n in [1]),
+        "records[0].data cannot be encoded as JSON: Object of type generator is not JSON "
+        "serializable; a batch is a list or a tuple",
+    ),
+    (
+        lambda h: h.t.append(RECORD),
+        "records[0].data cannot be encoded as JSON: Object of type Record is not JSON "
+        "serializable; give its data, or NewRecord(record.data, tag=record.tag)",
+    ),
+    (
+        lambda h: h.q.append([1, te.NewRecord(2, delay="x")]),
+        f"records[1].delay {DURATION}, not 'x'",
+    ),
+    (lambda h: h.q.append(1, group=7), "group must be text, not 7"),
+    (lambda h: h.t.read(exclude_nodes={"a": 1}.values()), "exclude_nodes[0] must be text, not 1"),
+    (lambda h: h.db.watch([7]), f"topics {NAME}, not 7"),
+    (lambda h: h.db.watch({"t": None}), f"topics['t'] {POSITION}, not None"),
+    # Ranges.
+    (lambda h: h.db.scan("t", from_seq=0), "unknown option `from_seq`; did you mean `after`?"),
+    (lambda h: h.db.scan("t", untill="1h"), "unknown option `untill`; did you mean `until`?"),
+    (lambda h: h.db.scan("t", after=te.LATEST), f"after {SEQ} or te.EARLIEST, not LATEST"),
+    (lambda h: h.db.scan("t", columns="seq"), "columns must be a list of text, not 'seq'"),
+    (
+        lambda h: h.db.scan("t", data_type="json"),
+        "data_type must be 'string' or 'binary', not 'json'",
+    ),
+    (lambda h: h.db.scan("t", strong="yes"), f"strong {FLAG}, not 'yes'"),
+    (lambda h: h.db.scan("no name"), f"topic {NAME}, not 'no name'"),
+    (
+        lambda h: h.db.split("t", max_bytes=0),
+        "max_bytes must be an integer from 1 to 9007199254740991, not 0",
+    ),
     # Options.
     (
         lambda h: h.db.topic("new", durabilty="fsync"),
@@ -244,6 +279,65 @@ async def test_refusals_of_the_state_say_the_same(
     for kind, errors in said.items():
         assert errors == said["sync"], kind
         assert [error[:2] for error in errors] == [row[1:] for row in STATES]
+
+
+async def test_what_is_tried_first_says_what_to_do(db: Any) -> None:
+    h = await handles(db)
+    t, q = (getattr(handle, "_handle", handle) for handle in (h.t, h.q))
+    iterate = iter if isinstance(t, te.Topic) else aiter
+    with pytest.raises(TypeError, match=r"a topic is not iterable: read\(\) ends at its head"):
+        iterate(t)
+    with pytest.raises(TypeError, match=r"a queue is not iterable: work\(worker\) follows it"):
+        iterate(q)
+    assert t
+    assert q
+    if isinstance(t, te.Topic):
+        for call, hint in (
+            (lambda: len(t), r"state\(\).count"),
+            (lambda: 1 in t, r"read\(after=seq - 1, limit=1\)"),
+            (lambda: t[1:2], r"read\(after=…, limit=…\)"),
+        ):
+            with pytest.raises(TypeError, match=hint):
+                call()
+
+
+async def test_a_handle_is_taken_where_a_topic_is_named(db: Any) -> None:
+    h = await handles(db)
+    t, q = (getattr(handle, "_handle", handle) for handle in (h.t, h.q))
+    for topics in (t, [t, q], {t: 3}):
+        async with db.watch(topics) as watch:
+            await h.t.append("news")
+            assert (await watch.next(wait=30)).topic == "t"
+    assert (await (await db.router("r", t, "copies")).state()).source == "t"
+    assert sum(part.records for part in await db.split(t)) == 6
+
+
+@pytest.mark.parametrize("opening", [te.open, te.aio.open])
+async def test_wrong_paths_and_settings(opening: Any, tmp_path: Path) -> None:
+    for path, settings, message in (
+        (7, {}, "path must be a path (text or os.PathLike), not 7"),
+        (
+            tmp_path / "data",
+            {"durability": "fsync"},
+            "arguments: unknown setting `durability`; it is an option of a topic: "
+            "db.topic(name, durability=…)",
+        ),
+        (
+            "http://localhost:4000",
+            {},
+            "http://localhost:4000 is the URL of a server, not a directory: "
+            "use te.connect('http://localhost:4000')",
+        ),
+        (
+            tmp_path / "data",
+            {"max_topic": 3},
+            "arguments: unknown setting `max_topic`; did you mean `max_topics`?",
+        ),
+    ):
+        error = await refused(lambda _: opening(path, **settings), SimpleNamespace())  # noqa: B023
+        assert (type(error), str(error)) == (te.InvalidRequest, message)
+    with pytest.raises(te.InvalidRequest, match="give 'http://localhost:4000'"):
+        te.connect("localhost:4000")
 
 
 async def test_integers_of_numpy_and_pandas(db: Any) -> None:

@@ -7,6 +7,7 @@ import json
 import ssl
 import subprocess
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,28 @@ async def test_what_was_carried_out_is_not_done_twice(
         assert (ack.first_seq, ack.last_seq, ack.deduped) == (1, 2, False)
         assert len(faulty.requests) == 4
         assert datas(await all_of(db.topic(name).read())) == [1, 2]
+
+
+async def test_a_loss_that_a_sync_reports_once_is_raised(
+    faulty: Faulty, connect: Any, name: str
+) -> None:
+    detail = {"topic": name, "gap_from": 2, "gap_to": 3, "reason": "crash"}
+    error = {"code": "data_loss", "message": "records 2 to 3 are lost", "detail": detail}
+    async with connect(faulty.url) as db:
+        await db.topic(name).append(1)
+        faulty.fail(Refuse(500, {}, json.dumps({"error": error}).encode()), matching="/v0/sync")
+        with pytest.raises(te.DataLoss) as caught:
+            await db.sync()
+        assert caught.value.gap == te.Gap(name, 2, 3, "crash", 2)
+        assert len(faulty.requests) == 1
+        # An answer that was lost may have been this report; a refusal was not.
+        faulty.fail(Lose(), matching="/v0/sync")
+        with pytest.raises(te.Unavailable) as unknown:
+            await db.sync()
+        assert unknown.value.detail["outcome"] == "unknown"
+        faulty.fail(Refuse(503, {}, NOT_READY), matching="/v0/sync")
+        await db.sync()
+        assert len(faulty.requests) == 2
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -298,9 +321,30 @@ def test_options_are_checked(kind: Any) -> None:
         {"url": "http://h", "api_key": "ä"},
         {"url": "http://h", "deadline": 0},
         {"url": "http://h", "pool": 0},
+        {"url": "http://h", "pool": 2.5},
+        {"url": "http://h", "timeout": "soon"},
+        {"url": "http://h", "heartbeat": timedelta(seconds=-1)},
+        {"url": "http://h", "connect_timeout": None},
+        {"url": 7},
+        {"url": "http://h", "api_key": b"k"},
     ):
         with pytest.raises(te.InvalidRequest):
             kind(**how)
+
+
+async def test_timeouts_are_durations(connect: Any) -> None:
+    given = {
+        "deadline": timedelta(milliseconds=200),
+        "timeout": "10s",
+        "connect_timeout": 5,
+        "heartbeat": "0.5m",
+    }
+    async with connect("http://127.0.0.1:1", **given) as db:
+        options = getattr(plain(db), "_sync", plain(db))._backend.options
+        assert (options.deadline, options.timeout) == (0.2, 10.0)
+        assert (options.connect_timeout, options.heartbeat) == (5.0, 30.0)
+        with pytest.raises(te.Unreachable):
+            await db.topic("t").append(1)
 
 
 def test_what_tls_trusts() -> None:

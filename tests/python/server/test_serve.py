@@ -148,7 +148,7 @@ def test_a_server_that_recovers_says_so_whatever_it_is_asked(own_server: Server)
     api = Http(own_server.port)
     metrics = api("GET", "/v0/metrics", headers={"Accept": "application/json"}).json
     api.close()
-    assert (metrics["ready"], metrics["recovery_progress_ppm"]) == (1, 1_000_000)
+    assert (metrics["ready"], metrics["recovery_progress_ratio"]) == (1, 1)
     assert metrics["recovery_frames"] > 0
     assert once(own_server.port, "GET", "/v0/topics/t").json["head_seq"] == 1
     assert own_server.stop() == 0

@@ -115,6 +115,7 @@ pub(crate) fn snapshot(
     keep_closed(core, &broken, &mut draft, &mut replay)?;
     body.sections = core.host.capture();
     body.sections.push(core.time.capture());
+    body.sections.extend(core.packs.capture());
     let (next, reserved) = core.ids.positions();
     body.next_topic_id = next.max(poisoned.before.next_topic_id);
     body.reserved_topic_id = reserved.max(poisoned.before.reserved_topic_id);

@@ -160,9 +160,19 @@ impl Consumer {
         stored(&self.topic, &self.name).ok_or_else(|| no_consumer(&self.topic, &self.name))
     }
 
-    /// Records in seq order from the cursor, until a budget is reached.
+    /// Records in seq order from the cursor, until a budget is reached. Waits for cold ones.
     pub fn read(&self, req: &ConsumerRead) -> Result<ReadBatch> {
         let until = Instant::now() + req.wait.min(MAX_WAIT);
+        loop {
+            match self.read_present(req, until) {
+                Err(Error::ColdPending(fetch)) => self.core.wait_fetch(&fetch)?,
+                done => return done,
+            }
+        }
+    }
+
+    /// The same; [`Error::ColdPending`] while the next records are being fetched.
+    fn read_present(&self, req: &ConsumerRead, until: Instant) -> Result<ReadBatch> {
         let s = self.stored()?;
         if let Some(batch) = self.kept(req) {
             return Ok(batch);

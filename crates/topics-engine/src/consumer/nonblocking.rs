@@ -1,7 +1,6 @@
 //! Reads for event loops: they never block, and batches that do not reach the reader are kept.
 
-use std::time::Duration;
-
+use topics_env::sync::Instant;
 use topics_storage::wal::Level;
 
 use super::Consumer;
@@ -14,12 +13,12 @@ use crate::types::error::{Error, Result};
 
 impl Consumer {
     /// Reads without waiting. Calls `done` once: in this call or, with `at_most_once`, when the cursor behind
-    /// the records is synced. Returns `ConsumerBusy` while another reader has the cursor, and `Throttled`
-    /// while the cursor cannot be staged, because no staging permit is free or a verb has exclusive access
-    /// to the topic.
+    /// the records is synced. Returns `ConsumerBusy` while another reader has the cursor, `ColdPending` while
+    /// the records are being fetched from the object store, and `Throttled` while the cursor cannot be
+    /// staged, because no staging permit is free or a verb has exclusive access to the topic.
     pub fn read_async(&self, req: &ConsumerRead, done: Completion<ReadBatch>) {
         if self.mode == ConsumerMode::AtLeastOnce {
-            return done(self.read(&ConsumerRead { wait: Duration::ZERO, ..req.clone() }));
+            return done(self.read_present(req, Instant::now()));
         }
         let begun = self.stored().and_then(|s| match self.kept(req) {
             Some(batch) => Ok((batch, None)),
@@ -44,7 +43,7 @@ impl Consumer {
 
     /// Calls `call` once, when no reader of `at_most_once` holds the cursor. Another reader may take it
     /// first.
-    pub fn on_turn(&self, call: impl FnOnce() + Send + 'static) -> Result<()> {
+    pub fn on_reader_lock(&self, call: impl FnOnce() + Send + 'static) -> Result<()> {
         self.stored()?.reader.on_release(Box::new(call));
         Ok(())
     }

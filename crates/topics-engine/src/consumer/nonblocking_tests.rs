@@ -40,7 +40,7 @@ fn taken(got: &Got) -> Vec<std::result::Result<Vec<u64>, &'static str>> {
 fn wakes(c: &Consumer) -> Arc<Mutex<u32>> {
     let n = Arc::new(Mutex::new(0));
     let count = n.clone();
-    c.on_turn(move || *count.lock() += 1).unwrap();
+    c.on_reader_lock(move || *count.lock() += 1).unwrap();
     n
 }
 

@@ -72,8 +72,8 @@ pub(crate) fn log(
     wait: Option<bool>,
     decide: impl Fn(&mut Consumers) -> Result<Option<record::Consumer>>,
 ) -> Result<()> {
-    let patience = if wait.is_some() { Wait::Bounded } else { Wait::No };
-    let staged = stage_cursor(core, topic, name, patience, decide)?;
+    let permit_wait = if wait.is_some() { Wait::Bounded } else { Wait::No };
+    let staged = stage_cursor(core, topic, name, permit_wait, decide)?;
     let Some(durable) = wait else {
         if let Staged::Frame(ticket, _) = staged {
             core.wal.lead_later(ticket.shard as usize);
@@ -138,3 +138,7 @@ pub(crate) fn unplan_cursors(topic: &Topic, cursors: &[(String, u64)]) {
 pub(crate) fn no_consumer(topic: &Topic, name: &str) -> Error {
     Error::ConsumerNotFound { topic: topic.name.to_string(), consumer: name.to_owned() }
 }
+
+#[cfg(test)]
+#[path = "stored_tests.rs"]
+mod tests;

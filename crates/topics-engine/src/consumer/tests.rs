@@ -237,11 +237,15 @@ fn readers_of_at_most_once_share_without_a_repeat() {
     let options = crate::types::options::Options { background: true, ..small() };
     let w = Arc::new(World::with(options));
     w.put("t", &["1"; 200]);
+    let all_have_read = Arc::new(std::sync::Barrier::new(4));
     let readers: Vec<_> = (0..4)
         .map(|_| {
-            let c = open(&w, "c", ONCE);
+            let (c, all_have_read) = (open(&w, "c", ONCE), all_have_read.clone());
             std::thread::spawn(move || {
-                let mut mine = Vec::new();
+                let mut mine = seqs(&c.read(&some(7)).unwrap());
+                assert_eq!(mine.len(), 7);
+                // No reader is alone with the cursor: each gets records beside the others.
+                all_have_read.wait();
                 loop {
                     let b = c.read(&some(7)).unwrap();
                     mine.extend(seqs(&b));
@@ -270,6 +274,12 @@ fn a_read_waits_for_a_record() {
         tx.send(seqs(&c.read(&wait).unwrap())).unwrap();
         c
     });
+    // The record comes only after the read waits for it.
+    let topic = w.engine().core().table.loaded.named("t").unwrap();
+    while topic.gate.waiting() == 0 {
+        assert!(rx.try_recv().is_err(), "there is nothing to read yet");
+        std::thread::yield_now();
+    }
     w.put("t", &["2"]);
     assert_eq!(rx.recv().unwrap(), [2]);
     let c = reader.join().unwrap();

@@ -40,6 +40,11 @@ pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bo
             if matches!(error, Error::Closed) {
                 return false;
             }
+            if matches!(error, Error::ColdPending(_)) {
+                // Each watcher reads them by itself, so that no worker waits.
+                subscribers.remove_members(|s, slot| s.fall_behind(slot, topic.id()));
+                break;
+            }
             if error.is_out_of_descriptors() {
                 core.delivery.schedule(subscribers, core.time.mono_ns() + AGAIN_NS);
                 continue;

@@ -241,6 +241,16 @@ impl Stream {
         out.backlog.push_back(slot);
     }
 
+    /// Has the watcher's end read the records of a live topic.
+    pub(super) fn fall_behind(&self, slot: u32, topic_id: u64) {
+        let mut out = self.out.lock();
+        let p = &mut out.topics[slot as usize];
+        if p.mode == Mode::Live && p.topic.id() == topic_id {
+            p.mode = Mode::Backlog;
+            out.backlog.push_back(slot);
+        }
+    }
+
     /// Ends a topic that was deleted or cannot be read. Returns false if it had ended before.
     pub(super) fn end_topic(&self, slot: u32, topic_id: u64, error: Option<Error>) -> bool {
         let mut out = self.out.lock();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use topics_env::sync::Instant;
+use topics_storage::segment::Fetch;
 
 use super::Deliverer;
 use super::frame::{Event, WatchOptions};
@@ -298,6 +299,10 @@ impl Watch {
                     }
                     Ok(_) => {}
                     Err(Error::Closed) => return Err(Error::Closed),
+                    Err(Error::ColdPending(fetch)) => {
+                        self.read_after(&fetch, b);
+                        return Ok(());
+                    }
                     Err(e) => {
                         self.stream.end_topic(slot, topic.id(), Some(e));
                         return Ok(());
@@ -311,6 +316,19 @@ impl Watch {
             Join::Dead => self.gone(b),
         }
         Ok(())
+    }
+
+    /// Reads the backlog on when a fetch has ended.
+    fn read_after(&self, fetch: &Fetch, b: &Backlog) {
+        let (stream, slot, topic_id) = (Arc::downgrade(&self.stream), b.slot, b.topic.id());
+        fetch.on_end(Box::new(move |outcome| {
+            let Some(stream) = stream.upgrade() else { return };
+            match outcome {
+                Ok(()) => stream.requeue(slot),
+                Err(e) => drop(stream.end_topic(slot, topic_id, Some(e.into()))),
+            }
+            stream.wake();
+        }));
     }
 
     fn gone(&self, b: &Backlog) {

@@ -31,6 +31,10 @@ pub(crate) fn tick(core: &Arc<Core>) -> Result<()> {
     // Detects a step of the wall clock even if no caller asks for the time.
     core.time.steady();
     core.deliverer.delivery.tick(&core.deliverer);
+    if let Some(cold) = &core.cold {
+        cold.run();
+        cold.expire();
+    }
     let now = core.time.mono_ms();
     let last = core.last_sweep.load(Ordering::Relaxed);
     if last != 0 && now.saturating_sub(last) < SWEEP_MS {
@@ -93,7 +97,7 @@ impl Topic {
     }
 }
 
-/// Lowers every reservation and releases unused ids, for a clean close.
+/// Lowers every reservation, logs what was lost, and releases unused ids, for a clean close.
 pub(crate) fn lower_all(core: &Arc<Core>) -> Result<()> {
     let mut first = Ok(());
     core.table.loaded.each(|t| {
@@ -104,6 +108,9 @@ pub(crate) fn lower_all(core: &Arc<Core>) -> Result<()> {
             && first.is_ok()
         {
             first = Err(e);
+        }
+        if let Some(lost) = t.take_lost_acks() {
+            log::warn!("closing: {lost}");
         }
     });
     first.and_then(|()| core.ids.lower(core))

@@ -14,6 +14,12 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
         return Ok(());
     }
     core.stop_background();
+    if let Some(archiver) = &core.archiver {
+        archiver.stop();
+    }
+    if let Some(cold) = &core.cold {
+        cold.close();
+    }
     core.deliverer.delivery.close();
     core.queues.claim_waiters.close();
     let outcome = if core.frozen() { Ok(()) } else { close_clean(core) };

@@ -8,12 +8,14 @@ use topics_env::sync::atomic::AtomicU64;
 
 use super::background::Background;
 use super::host::Host;
+use crate::archive::Archiver;
 use crate::checkpoint::Store;
 use crate::delivery::Deliverer;
 use crate::queue::Queues;
+use crate::tier::cold::ColdCounters;
 use crate::txn::Transactions;
 use crate::types::api::Owner;
-use crate::types::metrics::MetricsSnapshot;
+use crate::types::metrics::{Counter, MetricsSnapshot};
 
 /// An open engine.
 pub(crate) struct Core {
@@ -25,6 +27,8 @@ pub(crate) struct Core {
     /// When the last sweep of all topics began (monotonic ms).
     pub last_sweep: AtomicU64,
     pub background: Background,
+    /// With a remote in the options.
+    pub archiver: Option<Arc<Archiver>>,
 }
 
 /// Gives access to the layer below.
@@ -41,10 +45,9 @@ impl fmt::Debug for Core {
     }
 }
 
-/// Without threads nobody writes what is staged when the engine is dropped and was not closed: it
-/// fails with [`crate::types::error::Error::Closed`]. Staged batches and their callbacks refer to the
-/// log, which would otherwise stay open. The threads of a log end it when they have written the last
-/// batch.
+/// Fails the staged batches of an engine without threads that is dropped without a close, with
+/// [`crate::types::error::Error::Closed`]: no thread would write them, and they and their callbacks
+/// keep the log open. With threads, the log's threads write the last batch and then end.
 impl Drop for Core {
     fn drop(&mut self) {
         if !self.options.background && self.begin_close() {
@@ -63,6 +66,7 @@ impl Core {
             queues,
             transactions: Transactions::new(store.clone(), host.txns.clone()),
             deliverer: Deliverer::new(store.clone(), host.delivery.clone()),
+            archiver: Archiver::new(&store),
             store,
             host,
             last_sweep: AtomicU64::new(0),
@@ -81,6 +85,9 @@ impl Core {
             self.deliverer.delivery.gauges();
         let (wal, (txn_parts, txn_bytes)) =
             (self.wal.counters(), self.transactions.staging.usage());
+        let cold = |of: fn(&ColdCounters) -> &Counter| {
+            self.cold.as_ref().map_or(0, |cold| of(&cold.counters).get())
+        };
         MetricsSnapshot {
             fsync: wal.syncs,
             routers: self.host.routers.len() as u64,
@@ -101,7 +108,12 @@ impl Core {
             staged_batches: wal.staged,
             staged_bytes: wal.staged_bytes,
             read_only_shards: wal.read_only,
-            cold_reads: 0,
+            cold_reads: cold(|c| &c.fetches),
+            cold_read_bytes: cold(|c| &c.bytes),
+            cold_read_failures: cold(|c| &c.failures),
+            cold_block_hits: cold(|c| &c.hits),
+            cold_block_misses: cold(|c| &c.misses),
+            packs: self.packs.len() as u64,
             watch_streams,
             watch_sessions,
             ready_topics,

@@ -16,7 +16,7 @@ use crate::queue::{self, ClaimWaiters, Queues};
 use crate::router::{self, COPIES_LOGGED, Definition, Routers};
 use crate::topic::Topic;
 use crate::topic::events::{ApplySink, Base, FrameTopic, LoggedFrame, TopicObserver};
-use crate::topic::state::queue::Why;
+use crate::topic::state::queue::RemovalReason;
 use crate::txn::{self, Txns};
 use crate::types::error::{Error, Result};
 use crate::types::options::Options;
@@ -85,7 +85,7 @@ impl TopicObserver for Host {
         self.claim_waiters.notify(topic_id);
     }
 
-    fn jobs_expire(&self, topic: &Arc<Topic>, seqs: &[u64]) -> Result<Why> {
+    fn jobs_expire(&self, topic: &Arc<Topic>, seqs: &[u64]) -> Result<RemovalReason> {
         let queues = self.queues.get().and_then(Weak::upgrade).ok_or(Error::Closed)?;
         queue::expire_jobs(&queues, topic, seqs)
     }

@@ -19,6 +19,7 @@ use topics_storage::recovery::RecoveryProgress;
 
 use self::core::Core;
 use self::survey::Survey;
+use crate::archive::Archived;
 use crate::catalog::unloaded::summary;
 use crate::checkpoint::round;
 use crate::consumer;
@@ -113,13 +114,29 @@ impl Engine {
         topics.iter().filter_map(|t| summary(&self.core, t).ok()).collect()
     }
 
-    /// Reads records.
+    /// Reads records. Waits for records that are only in the object store, at most
+    /// [`crate::RemoteOptions::cold_timeout`] for each request.
     pub fn read(&self, topic: &str, req: &ReadRequest) -> Result<ReadBatch> {
+        self.read_with(topic, req, &mut ReadBuffers::default())
+    }
+
+    /// The same without a wait: [`Error::ColdPending`] while the next records are being fetched.
+    pub fn read_present(&self, topic: &str, req: &ReadRequest) -> Result<ReadBatch> {
         topic::read(&self.core, &*self.find(topic)?, req)
     }
 
     /// The same, in memory of earlier reads: give the batch back with [`ReadBuffers::recycle`].
     pub fn read_with(
+        &self,
+        topic: &str,
+        req: &ReadRequest,
+        buffers: &mut ReadBuffers,
+    ) -> Result<ReadBatch> {
+        topic::read_waiting(&self.core, &*self.find(topic)?, req, buffers)
+    }
+
+    /// [`Engine::read_present`] in memory of earlier reads.
+    pub fn read_present_with(
         &self,
         topic: &str,
         req: &ReadRequest,
@@ -230,20 +247,24 @@ impl Engine {
         topic::segment_map(&*self.find(topic)?)
     }
 
-    /// Returns when everything acked before is durable.
+    /// Returns when everything acked before is durable. An error if acked records were lost since the last
+    /// sync: the write of a batch of class `memory` failed after its ack.
     pub fn sync(&self) -> Result<()> {
         self.core.check_open()?;
         for shard in 0..self.core.wal.shards() {
             self.core.wal.sync(shard)?;
         }
-        Ok(())
+        let ids: Vec<u64> = self.core.losses.lock().iter().copied().collect();
+        topic::report_losses(&self.core, |id| self.core.table.loaded.by_id(id), &ids)
     }
 
     /// The same for one topic.
     pub fn sync_topic(&self, topic: &str) -> Result<()> {
         let topic = self.find(topic)?;
         self.core.wal.sync(self.core.shard(topic.id()))?;
-        Ok(())
+        let lost = self.core.losses.lock().contains(&topic.id());
+        let ids = if lost { vec![topic.id()] } else { Vec::new() };
+        topic::report_losses(&self.core, |_| Some(topic.clone()), &ids)
     }
 
     /// What the engine counts.
@@ -359,6 +380,17 @@ impl Engine {
         self.core.check_open()?;
         self.core.check_writable()?;
         round::checkpoint(&self.core).map(|_| ())
+    }
+
+    /// Copies every sealed segment that no pack holds to the remote, and publishes the catalog. It
+    /// blocks on requests, on the thread of the caller.
+    pub fn archive(&self) -> Result<Archived> {
+        match &self.core.archiver {
+            Some(archiver) => archiver.archive(),
+            None => Err(Error::InvalidRequest(
+                "no remote is configured: set `Options::remote`".to_owned(),
+            )),
+        }
     }
 
     /// One pass of what the background threads do: sync tails, sweep TTL, lower idle

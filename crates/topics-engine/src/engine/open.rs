@@ -107,6 +107,9 @@ fn recover(
         checkpoint_repair(&core)?;
     }
     core.start_background()?;
+    if let Some(archiver) = core.archiver.as_ref().filter(|_| core.options.background) {
+        archiver.start()?;
+    }
     Ok(core)
 }
 
@@ -131,9 +134,13 @@ pub(crate) fn open_read_only(env: Env, dir: &Path, options: Options) -> Result<A
         let text = format!("{} is no data directory", dir.display());
         return Err(Error::InvalidRequest(text));
     }
+    let has_threads = options.background;
     let options = Options { background: false, ..options };
     let core = open(env.read_only(), dir, options, Arc::default())?;
     core.freeze();
+    if let Some(cold) = core.cold.as_ref().filter(|_| has_threads) {
+        cold.use_threads();
+    }
     Ok(core)
 }
 

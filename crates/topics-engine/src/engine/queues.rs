@@ -8,7 +8,7 @@ use crate::queue::Work;
 use crate::types::consumer::{ConsumerInfo, ConsumerMode, ConsumerStart};
 use crate::types::error::Result;
 use crate::types::queue::{
-    Claim, Claimed, Held, JobState, Peeked, QueueState, Redrive, Redriven, Settled,
+    Claim, Claimed, JobState, LeaseOutcome, LeasedJobs, Peeked, QueueState, Redrive, Redriven,
 };
 
 impl Engine {
@@ -37,7 +37,7 @@ impl Engine {
     }
 
     /// Acks jobs: they are deleted.
-    pub fn ack(&self, queue: &str, held: &Held<'_>) -> Result<Settled> {
+    pub fn ack(&self, queue: &str, held: &LeasedJobs<'_>) -> Result<LeaseOutcome> {
         queue::ack(&self.core.queues, &self.find(queue)?, held)
     }
 
@@ -47,9 +47,9 @@ impl Engine {
     pub fn ack_async(
         &self,
         queue: &str,
-        held: &Held<'_>,
-        done: Completion<Settled>,
-    ) -> std::result::Result<(), Completion<Settled>> {
+        held: &LeasedJobs<'_>,
+        done: Completion<LeaseOutcome>,
+    ) -> std::result::Result<(), Completion<LeaseOutcome>> {
         match self.find(queue) {
             Ok(topic) => queue::ack_async(&self.core.queues, &topic, held, done),
             Err(e) => {
@@ -65,7 +65,12 @@ impl Engine {
     }
 
     /// Releases jobs, now or after a delay of at most a day; `None`: after the queue's backoff.
-    pub fn nack(&self, queue: &str, held: &Held<'_>, delay_ms: Option<u64>) -> Result<Settled> {
+    pub fn nack(
+        &self,
+        queue: &str,
+        held: &LeasedJobs<'_>,
+        delay_ms: Option<u64>,
+    ) -> Result<LeaseOutcome> {
         self.nack_with_error(queue, held, delay_ms, "")
     }
 
@@ -74,26 +79,31 @@ impl Engine {
     pub fn nack_with_error(
         &self,
         queue: &str,
-        held: &Held<'_>,
+        held: &LeasedJobs<'_>,
         delay_ms: Option<u64>,
         error: &str,
-    ) -> Result<Settled> {
+    ) -> Result<LeaseOutcome> {
         queue::nack(&self.core.queues, &self.find(queue)?, held, delay_ms, error)
     }
 
     /// Deletes jobs, whatever state they are in. Leased ones are skipped unless `force` is set: their
     /// workers find out when they ack.
-    pub fn remove_jobs(&self, queue: &str, seqs: &[u64], force: bool) -> Result<Settled> {
+    pub fn remove_jobs(&self, queue: &str, seqs: &[u64], force: bool) -> Result<LeaseOutcome> {
         queue::remove(&self.core.queues, &self.find(queue)?, seqs, force)
     }
 
     /// Makes delayed jobs claimable now. Others are skipped.
-    pub fn promote_jobs(&self, queue: &str, seqs: &[u64]) -> Result<Settled> {
+    pub fn promote_jobs(&self, queue: &str, seqs: &[u64]) -> Result<LeaseOutcome> {
         queue::promote(&self.core.queues, &self.find(queue)?, seqs)
     }
 
     /// Leases run out `lease_ms` from now (`None`: the queue's).
-    pub fn extend(&self, queue: &str, held: &Held<'_>, lease_ms: Option<u64>) -> Result<Settled> {
+    pub fn extend(
+        &self,
+        queue: &str,
+        held: &LeasedJobs<'_>,
+        lease_ms: Option<u64>,
+    ) -> Result<LeaseOutcome> {
         queue::extend(&self.core.queues, &self.find(queue)?, held, lease_ms)
     }
 

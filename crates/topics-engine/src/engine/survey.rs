@@ -100,7 +100,7 @@ fn add_loaded(
     if kind == TopicType::Log {
         return (None, consumers, lags);
     }
-    let queue = queue::queue_counts(&core.queues, topic);
+    let queue = queue::queue_counts(&core.queues, topic, core.time.now());
     let sum = &mut all.jobs;
     all.queues += 1;
     sum.ready += queue.ready;
@@ -120,7 +120,7 @@ mod tests {
     use crate::types::api::Durability;
     use crate::types::config::{ConfigPatch, TopicType};
     use crate::types::consumer::{ConsumerRead, ConsumerStart};
-    use crate::types::queue::{Claim, Held, Redrive};
+    use crate::types::queue::{Claim, LeasedJobs, Redrive};
 
     fn queue(dead_letter: &str) -> ConfigPatch {
         ConfigPatch {
@@ -169,7 +169,7 @@ mod tests {
         w.put("t", &["1", "2", "3"]);
         let e = w.engine();
         assert_eq!(claim(&w, 3), [1, 2, 3]);
-        let held = |seqs| Held { node: b"n", seqs, lease_ids: None };
+        let held = |seqs| LeasedJobs { node: b"n", seqs, lease_ids: None };
         e.ack("q", &held(&[1])).unwrap();
         e.nack("q", &held(&[2]), Some(0)).unwrap();
         e.extend("q", &held(&[3]), None).unwrap();
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(claim(&w, 9), [2, 3, 4]);
         e.ack("q", &held(&[4])).unwrap();
         w.clock.advance_ms(1000);
-        assert_eq!(claim(&w, 9), []);
+        assert_eq!(claim(&w, 9), [0_u64; 0]);
         assert_eq!(
             e.redrive("dead", &Redrive { limit: Some(1), ..Redrive::default() }).unwrap().moved,
             1
@@ -193,6 +193,13 @@ mod tests {
         let m = e.metrics();
         assert_eq!((m.claims, m.acked_jobs, m.nacked_jobs, m.extended_jobs), (6, 2, 1, 1));
         assert_eq!((m.lease_expiries, m.dead_letters, m.redriven_jobs), (3, 2, 1));
+        w.put("q", &["5", "6"]);
+        assert_eq!(claim(&w, 1), [5]);
+        e.nack("q", &held(&[5]), Some(1000)).unwrap();
+        e.promote_jobs("q", &[5, 6]).unwrap();
+        e.remove_jobs("q", &[5, 6, 99], false).unwrap();
+        let m = e.metrics();
+        assert_eq!((m.promoted_jobs, m.removed_jobs), (1, 2), "others were skipped");
     }
 
     #[test]

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use topics_env::sync::{Mutex, MutexGuard};
 
 use super::Queues;
-use super::settle;
+use super::ack;
 use crate::topic::Topic;
-use crate::types::queue::{Claimed, Held};
+use crate::types::queue::{Claimed, LeasedJobs};
 
 /// How far a waiting claim is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,8 +68,8 @@ pub(crate) struct PinnedClaim<'a> {
 pub(crate) fn release(core: &Arc<Queues>, topic: &Arc<Topic>, node: &[u8], claimed: &Claimed) {
     let (seqs, ids): (Vec<u64>, Vec<u64>) =
         claimed.leases.iter().map(|l| (l.seq, l.lease_id)).unzip();
-    let held = Held { node, seqs: &seqs, lease_ids: Some(&ids) };
-    if let Err(e) = settle::nack(core, topic, &held, Some(0), "") {
+    let held = LeasedJobs { node, seqs: &seqs, lease_ids: Some(&ids) };
+    if let Err(e) = ack::nack(core, topic, &held, Some(0), "") {
         log::debug!("topic {:?}: leases of a cancelled claim end by themselves: {e}", topic.name);
     }
 }

@@ -8,17 +8,17 @@ use topics_storage::format::record::{self, LeaseEvent};
 
 use super::Queues;
 use super::cancel::{ClaimState, PinnedClaim};
+use super::records::{fetch, load};
 use super::waiters::Waiter;
-use super::{commit, config_of, dead_letter, now, with};
-use crate::topic::read::read_as;
+use super::{commit, config_of, dead_letter, with};
+use crate::topic::Topic;
 use crate::topic::retention::{self, Need};
 use crate::topic::state::State;
-use crate::topic::state::index::{Seg, Unknown};
-use crate::topic::state::queue::{Holder, Now, Queue};
-use crate::topic::{Life, Topic};
+use crate::topic::state::index::Unknown;
+use crate::topic::state::queue::{Holder, Queue};
 use crate::types::api::Completion;
-use crate::types::api::{ReadFrom, ReadRequest};
 use crate::types::batch::ReadBatch;
+use crate::types::clock::Now;
 use crate::types::error::{Error, Result};
 use crate::types::queue::{Claim, Claimed, Lease};
 use crate::types::wait::OneShot;
@@ -164,7 +164,7 @@ pub(crate) fn claim_async(
 
 /// The answer of a claim that got nothing.
 pub(crate) fn empty(core: &Queues, topic: &Topic) -> Claimed {
-    let ready = super::stats::counts(core, topic).ready;
+    let ready = super::stats::counts(core, topic, core.time.now()).ready;
     Claimed { topic_id: topic.id(), ready, ..Claimed::default() }
 }
 
@@ -178,8 +178,8 @@ struct ReservedJob {
 /// What a pass picked.
 #[derive(Debug, Default)]
 struct Pass {
-    /// Which request each further job is for.
-    turns: VecDeque<usize>,
+    /// The requests that the next jobs are for, by index.
+    order: VecDeque<usize>,
     jobs: Vec<ReservedJob>,
     /// Over their deliveries, to be moved to the dead-letter topic.
     over: Vec<u64>,
@@ -220,10 +220,11 @@ pub(crate) fn claim_pass(
 ) -> Result<Vec<Claimed>> {
     core.check_open()?;
     topic.check_sound()?;
-    topic.touch(core.time.steady());
     load(core, topic)?;
-    let mut pass = Pass { turns: order.iter().copied().collect(), ..Pass::default() };
-    let outcome = reserve_and_read(core, topic, requests, dead, &mut pass)
+    let now = core.time.now();
+    topic.touch(now.wall);
+    let mut pass = Pass { order: order.iter().copied().collect(), ..Pass::default() };
+    let outcome = reserve_and_read(core, topic, (requests, dead), now, &mut pass)
         .and_then(|records| lease(core, topic, requests, &mut pass, records));
     if outcome.is_err() {
         with(topic, |q| pass.jobs.iter().for_each(|p| q.undo(p.lease.seq)));
@@ -239,12 +240,12 @@ type Records = (ReadBatch, Vec<usize>);
 fn reserve_and_read(
     core: &Arc<Queues>,
     topic: &Arc<Topic>,
-    requests: &[ClaimRequest],
-    dead: ExhaustedJobs,
+    asked: (&[ClaimRequest], ExhaustedJobs),
+    mut now: Now,
     pass: &mut Pass,
 ) -> Result<Records> {
     for round in 0.. {
-        let picked = reserve_jobs(core, topic, (requests, dead), pass);
+        let picked = reserve_jobs(core, topic, asked, now, pass);
         if !pass.over.is_empty() {
             dead_letter::move_exhausted(core, topic, &std::mem::take(&mut pass.over));
         }
@@ -252,10 +253,13 @@ fn reserve_and_read(
         let seqs: Vec<u64> = pass.jobs.iter().map(|p| p.lease.seq).collect();
         let (batch, slots) = fetch(core, topic, &seqs, false)?;
         let gone = drop_gone(topic, pass, &slots);
-        if gone == 0 || round == SWEEPS || dead == ExhaustedJobs::Leave {
+        if gone.is_empty() || round == SWEEPS || asked.1 == ExhaustedJobs::Leave {
             return Ok((batch, slots.into_iter().flatten().collect()));
         }
-        sweep_expired(core, topic)?;
+        let swept = sweep_expired(core, topic);
+        with(topic, |q| gone.iter().for_each(|seq| q.undo(*seq)));
+        swept?;
+        now = core.time.now();
     }
     Err(Error::Internal("a claim has no end".into()))
 }
@@ -267,9 +271,9 @@ pub(crate) fn sweep_expired(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<()
     Ok(())
 }
 
-/// Drops the jobs whose record expired or was deleted since; returns how many.
-fn drop_gone(topic: &Topic, pass: &mut Pass, slots: &[Option<usize>]) -> usize {
-    let before = pass.jobs.len();
+/// Drops the jobs whose record expired or was deleted since; returns their seqs. No claim gets an
+/// expired one again, and it keeps its history for its dead letter, until the sweep removes it.
+fn drop_gone(topic: &Topic, pass: &mut Pass, slots: &[Option<usize>]) -> Vec<u64> {
     let mut gone = Vec::new();
     let mut slots = slots.iter();
     pass.jobs.retain(|p| {
@@ -281,25 +285,29 @@ fn drop_gone(topic: &Topic, pass: &mut Pass, slots: &[Option<usize>]) -> usize {
     });
     if !gone.is_empty() {
         with(topic, |q| {
-            for p in gone {
+            for p in &gone {
                 pass.end(q, p.lease.seq);
-                pass.turns.push_front(p.request);
-                q.forget(p.lease.seq);
+                pass.order.push_front(p.request);
+                // The deletion of a record removes its job.
+                if q.lease(p.lease.seq).is_some() {
+                    q.undo(p.lease.seq);
+                    q.take_exhausted(p.lease.seq, false);
+                }
             }
         });
     }
-    before - pass.jobs.len()
+    gone.iter().map(|p| p.lease.seq).collect()
 }
 
-/// Reserves jobs in the order of their turns.
+/// Reserves jobs for the requests in `pass.order`.
 fn reserve_jobs(
     core: &Queues,
     topic: &Topic,
     asked: (&[ClaimRequest], ExhaustedJobs),
+    mut now: Now,
     pass: &mut Pass,
 ) -> Result<()> {
     loop {
-        let now = now(core);
         let head = topic.gate.head();
         let unknown = {
             let mut state = topic.state.write();
@@ -309,6 +317,7 @@ fn reserve_jobs(
             }
         };
         retention::provide(core, topic, &Need::Dead(unknown))?;
+        now = core.time.now();
     }
 }
 
@@ -328,7 +337,7 @@ fn reserve_known(
         return Ok(());
     }
     let mut exhausted = 0;
-    while let Some(&turn) = pass.turns.front() {
+    while let Some(&request_no) = pass.order.front() {
         let fresh = |from: u64| {
             let found = index.next_live(from.max(*floor))?;
             Ok(found.filter(|seq| *seq <= head))
@@ -350,17 +359,17 @@ fn reserve_known(
             }
             continue;
         }
-        let Some(request) = requests.get(turn) else { return Ok(()) };
+        let Some(request) = requests.get(request_no) else { return Ok(()) };
         let lease_ms = request.lease_ms.unwrap_or(config.lease_ms);
         let holder = Holder { node: request.node.clone(), lease_ms, stream: request.stream };
         let Some(lease_id) = queue.reserve(t.seq, &holder, now) else {
             log::error!("all lease ids of this process are used up: reopen the engine");
             return Ok(());
         };
-        let deadline = core.time.steady().saturating_add(lease_ms);
+        let deadline = now.wall.saturating_add(lease_ms);
         let lease = Lease { seq: t.seq, lease_id, deadline, deliveries: t.deliveries + 1 };
-        pass.jobs.push(ReservedJob { request: turn, lease });
-        pass.turns.pop_front();
+        pass.jobs.push(ReservedJob { request: request_no, lease });
+        pass.order.pop_front();
     }
     Ok(())
 }
@@ -415,115 +424,17 @@ fn lease(
         events.push(record::Lease::new(LeaseEvent::Claim, &request.node, lease_ms, jobs));
         out.push(c);
     }
+    let now = core.time.now();
     if topic.state.read().config.leases_durable {
         // A claim that is cancelled while its lease is logged gives it back after that.
         drop(pinned);
-        commit(core, topic, &events)?;
+        commit(core, topic, now, &events)?;
     } else {
-        commit(core, topic, &events)?;
+        commit(core, topic, now, &events)?;
         drop(pinned);
     }
     core.metrics.claims.add(pass.jobs.len() as u64);
-    let ready = super::stats::counts(core, topic).ready;
+    let ready = super::stats::counts(core, topic, now).ready;
     out.iter_mut().for_each(|c| c.ready = ready);
     Ok(out)
-}
-
-/// The records of these seqs: a batch, and for each seq its slot in there. `expired` ones are
-/// found only when asked for.
-pub(crate) fn fetch(
-    core: &Queues,
-    topic: &Topic,
-    seqs: &[u64],
-    expired: bool,
-) -> Result<(ReadBatch, Vec<Option<usize>>)> {
-    let mut sorted = seqs.to_vec();
-    sorted.sort_unstable();
-    sorted.dedup();
-    let mut all = ReadBatch::default();
-    let mut rest = sorted.as_slice();
-    while let Some(first) = rest.first() {
-        let n = (1..rest.len()).find(|i| rest[*i] != first + *i as u64).unwrap_or(rest.len());
-        let (run, others) = rest.split_at(n);
-        rest = others;
-        let (mut at, last) = (first - 1, first + run.len() as u64 - 1);
-        while at < last {
-            let b = read_as(core, topic, &exactly(at, last), expired)?;
-            let next = b.next_from_seq;
-            all.absorb(b);
-            if next <= at {
-                break;
-            }
-            at = next;
-        }
-    }
-    let found = |seq: &u64| all.slots.binary_search_by_key(seq, |s| s.seq).ok();
-    let slots = seqs.iter().map(found).collect();
-    Ok((all, slots))
-}
-
-fn exactly(after: u64, upto: u64) -> ReadRequest {
-    ReadRequest {
-        from: ReadFrom::After(after),
-        upto: Some(upto),
-        limit: (upto - after) as usize,
-        max_bytes: usize::MAX,
-        touch: false,
-        ..ReadRequest::default()
-    }
-}
-
-impl ReadBatch {
-    /// Takes in the records of another batch that come after its own.
-    fn absorb(&mut self, other: Self) {
-        let shift = self.chunks.len() as u32;
-        self.chunks.extend(other.chunks);
-        let moved = other.slots.into_iter().map(|mut s| {
-            s.chunk += shift;
-            s
-        });
-        self.slots.extend(moved);
-    }
-}
-
-/// Whether jobs with options may be in segments without being known.
-pub(crate) fn needs_load(state: &State) -> bool {
-    !state.queue.as_ref().is_some_and(|q| q.loaded) && state.index.segs.iter().any(has_options)
-}
-
-fn has_options(segment: &Seg) -> bool {
-    segment.live_count > 0 && segment.meta.has_attrs
-}
-
-/// Makes jobs with options known that were in segments when the engine opened.
-pub(crate) fn load(core: &Queues, topic: &Topic) -> Result<()> {
-    while topic.life() == Life::Live {
-        let (structure, metas) = {
-            let state = topic.state.read();
-            if state.queue.as_ref().is_some_and(|q| q.loaded) {
-                return Ok(());
-            }
-            let segments = state.index.segs.iter().filter(|s| has_options(s));
-            let metas: Vec<_> = segments.map(|s| s.meta).collect();
-            (state.structure, metas)
-        };
-        let mut rows = Vec::new();
-        for meta in metas {
-            if topic.state.read().unknown_dead(meta.file_no) {
-                retention::provide(core, topic, &Need::Dead(meta.file_no))?;
-            }
-            let table = core.segments.segment(topic.key, meta).attrs();
-            let Some(table) = topic.unless_gone(&meta, table)? else { continue };
-            rows.extend_from_slice(table.rows());
-        }
-        let mut state = topic.state.write();
-        if state.structure != structure {
-            continue;
-        }
-        rows.retain(|r| state.may_live(r.seq));
-        let queue = state.queue.get_or_insert_default();
-        rows.iter().for_each(|r| queue.add_options(r));
-        queue.loaded = true;
-    }
-    Ok(())
 }

@@ -4,22 +4,22 @@
 //! is deleted after that; the key is held until the deletion is durable. A crash between leaves
 //! both, and the open after it finishes what was begun: after recovery a job is in one place.
 
+pub(crate) mod job_meta;
 mod keys;
-pub(crate) mod letter;
 
 use std::sync::Arc;
 
 use topics_env::sync::Mutex;
 use topics_storage::format::record::{self, LeaseEvent};
 
+use self::job_meta::{JobOptions, Reason};
 pub(crate) use self::keys::finish;
 use self::keys::{REQUEST, key_of, release_when_synced};
-use self::letter::{JobOptions, Reason};
 use super::Queues;
-use super::claim::fetch;
-use super::{commit, config_of, now, with};
+use super::records::fetch;
+use super::{commit, config_of, with};
 use crate::topic::state::dedupe::Key;
-use crate::topic::state::queue::Why;
+use crate::topic::state::queue::RemovalReason;
 use crate::topic::write::prepare::Prepared;
 use crate::topic::{Topic, delete, read};
 use crate::types::api::{Append, Appended, NewRecord, ReadFrom, ReadRequest};
@@ -49,7 +49,7 @@ pub(crate) fn move_exhausted(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64
     if let Err(e) = dead_letter(core, topic, seqs, Reason::MaxDeliveries) {
         log::warn!("topic {:?}: dead letters stay where they are: {e}", topic.name);
         let gone = matches!(e, Error::TopicNotFound(_));
-        let now = now(core);
+        let now = core.time.now();
         // Without a dead-letter topic they are dead here.
         with(topic, |q| {
             seqs.iter().for_each(|seq| if gone { q.mark_dead(*seq, now) } else { q.undo(*seq) });
@@ -86,7 +86,7 @@ fn dead_letter(
             };
             let history = with(topic, |q| q.history(seq));
             let was = (&*topic.name, &history);
-            let meta = letter::meta_of(&record, batch.attrs(slot), was, reason);
+            let meta = job_meta::meta_of(&record, batch.attrs(slot), was, reason);
             // Its options wait for a redrive.
             let options = JobOptions::default();
             items.push(MovedRecord { seq, slot, dest: dest.clone(), meta, options });
@@ -100,16 +100,20 @@ fn dead_letter(
 
 /// What has expired of a queue is a dead letter where that is set: called before records go by
 /// expiry. Why the rest go.
-pub(crate) fn expire_jobs(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<Why> {
+pub(crate) fn expire_jobs(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    seqs: &[u64],
+) -> Result<RemovalReason> {
     let config = topic.state.read().config.clone();
     if config.kind != TopicType::Queue {
-        return Ok(Why::ASKED);
+        return Ok(RemovalReason::REQUESTED);
     }
     if config.dead_letter.is_some() {
         dead_letter(core, topic, seqs, Reason::Expired)?;
     }
     core.metrics.expired_jobs.add(seqs.len() as u64);
-    Ok(Why::EXPIRED)
+    Ok(RemovalReason::EXPIRED)
 }
 
 /// How records move.
@@ -118,12 +122,12 @@ struct MoveOptions {
     /// Whether the topic that they go to may be created.
     create: bool,
     /// What the one that they leave counts.
-    why: Why,
+    why: RemovalReason,
 }
 
 impl MoveOptions {
     /// By a redrive.
-    const ASKED: Self = Self { create: false, why: Why::ASKED };
+    const REQUESTED: Self = Self { create: false, why: RemovalReason::REQUESTED };
 }
 
 /// Copies, syncs, deletes, releases the keys. Returns how many were moved.
@@ -277,10 +281,15 @@ fn revive(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redri
                 MovedRecord { seq: *seq, slot: *slot, dest: dest.clone(), meta, options }
             };
             let items: Vec<MovedRecord> = found.iter().map(item).collect();
-            moved += move_records(core, topic, &batch, &items, MoveOptions::ASKED)?;
+            moved += move_records(core, topic, &batch, &items, MoveOptions::REQUESTED)?;
         } else {
             let jobs = found.iter().map(|(seq, _)| (*seq, 0, 0)).collect();
-            commit(core, topic, &[record::Lease::new(LeaseEvent::Nack, b"", 0, jobs)])?;
+            commit(
+                core,
+                topic,
+                core.time.now(),
+                &[record::Lease::new(LeaseEvent::Nack, b"", 0, jobs)],
+            )?;
             moved += found.len() as u64;
         }
     }
@@ -312,17 +321,18 @@ fn redrive_dead_letters(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -
         from = ReadFrom::After(at);
         let mut items = Vec::new();
         for (slot, r) in batch.iter().enumerate() {
-            let Some(came) = letter::came_from(r.meta) else { continue };
+            let Some(came) = job_meta::came_from(r.meta) else { continue };
             if !selects(req, &r) || items.len() as u64 + moved >= limit as u64 {
                 continue;
             }
             let dest: Arc<str> = req.to.as_deref().unwrap_or(&came).into();
-            let (meta, options) = (letter::meta_before(r.meta), JobOptions::of_letter(r.meta));
+            let (meta, options) =
+                (job_meta::meta_before(r.meta), JobOptions::of_dead_letter(r.meta));
             items.push(MovedRecord { seq: r.seq, slot, dest, meta, options });
         }
         moved += match req.dry_run {
             true => items.len() as u64,
-            false => move_records(core, topic, &batch, &items, MoveOptions::ASKED)?,
+            false => move_records(core, topic, &batch, &items, MoveOptions::REQUESTED)?,
         };
     }
     Ok(Redriven { moved, records_scanned })

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use topics_storage::format::record::{self, LeaseEvent};
 
 use super::Queues;
-use super::{claim, commit, dead_letter, now};
+use super::{claim, commit, dead_letter, records};
 use crate::topic::state::State;
 use crate::topic::{Life, Topic};
 use crate::types::config::TopicType;
@@ -87,7 +87,7 @@ pub(crate) fn announce_again(core: &Arc<Queues>, topic: &Arc<Topic>) {
     let (is_queue, needs_load) = {
         let state = topic.state.read();
         let is_queue = state.config.kind == TopicType::Queue;
-        (is_queue && state.queue.is_some(), is_queue && claim::needs_load(&state))
+        (is_queue && state.queue.is_some(), is_queue && records::needs_load(&state))
     };
     if needs_load {
         // Its counts are right only when the options of all jobs are known.
@@ -118,8 +118,8 @@ pub(crate) fn sweep(core: &Arc<Queues>, topic: &Arc<Topic>) {
 fn step(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<bool> {
     core.check_open()?;
     topic.check_sound()?;
-    claim::load(core, topic)?;
-    let now = now(core);
+    records::load(core, topic)?;
+    let now = core.time.now();
     let (mut ended, mut moving) = (Vec::new(), Vec::new());
     {
         let mut state = topic.state.write();
@@ -137,6 +137,6 @@ fn step(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<bool> {
             queue.take_exhausted(seq, dead);
         }
     }
-    commit(core, topic, &[record::Lease::new(LeaseEvent::Nack, b"", 0, ended)])?;
+    commit(core, topic, now, &[record::Lease::new(LeaseEvent::Nack, b"", 0, ended)])?;
     Ok(moving.is_empty() || dead_letter::move_exhausted(core, topic, &moving))
 }

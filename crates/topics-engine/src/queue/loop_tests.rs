@@ -8,12 +8,12 @@ use crate::topic::tests::*;
 use crate::types::api::Completion;
 use crate::types::config::ConfigPatch;
 use crate::types::error::Result;
-use crate::types::queue::{Claim, Held, Settled};
+use crate::types::queue::{Claim, LeaseOutcome, LeasedJobs};
 
-fn acking(w: &World, seqs: &[u64]) -> Option<mpsc::Receiver<Result<Settled>>> {
+fn acking(w: &World, seqs: &[u64]) -> Option<mpsc::Receiver<Result<LeaseOutcome>>> {
     let (tx, rx) = mpsc::channel();
-    let held = Held { node: b"a", seqs, lease_ids: None };
-    let done: Completion<Settled> = Box::new(move |outcome| drop(tx.send(outcome)));
+    let held = LeasedJobs { node: b"a", seqs, lease_ids: None };
+    let done: Completion<LeaseOutcome> = Box::new(move |outcome| drop(tx.send(outcome)));
     w.engine().ack_async("q", &held, done).is_ok().then_some(rx)
 }
 

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use topics_storage::format::record::{self, LeaseEvent};
 
 use super::Queues;
-use super::claim::load;
-use super::settle::{MAX_SEQS, settled};
-use super::{announce, commit, config_of, log, now, with};
+use super::ack::{MAX_SEQS, lease_outcome};
+use super::records::load;
+use super::{announce, commit, config_of, log, with};
 use crate::topic::retention::{self, Need};
 use crate::topic::state::State;
 use crate::topic::state::index::Unknown;
-use crate::topic::state::queue::{Now, Why};
+use crate::topic::state::queue::RemovalReason;
 use crate::topic::{Topic, delete};
+use crate::types::clock::Now;
 use crate::types::error::{Error, Result};
-use crate::types::queue::Settled;
+use crate::types::queue::LeaseOutcome;
 
 /// Deletes jobs, whatever state they are in; leased ones only with `force`.
 pub(crate) fn remove(
@@ -23,10 +24,10 @@ pub(crate) fn remove(
     topic: &Arc<Topic>,
     seqs: &[u64],
     force: bool,
-) -> Result<Settled> {
+) -> Result<LeaseOutcome> {
     check(core, topic, seqs)?;
     let (mut removed, skipped) = loop {
-        let (now, head) = (now(core), topic.gate.head());
+        let (now, head) = (core.time.now(), topic.gate.head());
         let reserved = reserve(&mut topic.state.write(), (now, head), seqs, force);
         match reserved {
             Ok(sorted) => break sorted,
@@ -35,10 +36,11 @@ pub(crate) fn remove(
     };
     if !removed.is_empty() {
         removed.sort_unstable();
-        delete::delete_seqs(core, topic, &removed, Why::ASKED)
+        delete::delete_seqs(core, topic, &removed, RemovalReason::REQUESTED)
             .inspect_err(|_| with(topic, |q| removed.iter().for_each(|seq| q.undo(*seq))))?;
+        core.metrics.removed_jobs.add(removed.len() as u64);
     }
-    Ok(settled(core, topic, removed, skipped))
+    Ok(lease_outcome(core, topic, removed, skipped))
 }
 
 /// Reserves the jobs that a removal deletes, so that no claim gets them meanwhile; returns them, and
@@ -68,12 +70,16 @@ fn reserve(
 
 /// Makes delayed jobs claimable now. For one that waits for the due time of its record that is in the
 /// log, whether or not leases are durable: the record says otherwise.
-pub(crate) fn promote(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<Settled> {
+pub(crate) fn promote(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    seqs: &[u64],
+) -> Result<LeaseOutcome> {
     check(core, topic, seqs)?;
     let durable = topic.state.read().config.leases_durable;
     let (mut released, mut due) = (Vec::new(), Vec::new());
     let (mut promoted, mut skipped, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
-    let now = now(core);
+    let now = core.time.now();
     with(topic, |queue| {
         core.metrics.lease_expiries.add(queue.sweep(now));
         for &seq in seqs {
@@ -88,12 +94,13 @@ pub(crate) fn promote(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> R
         }
     });
     let event = |jobs| [record::Lease::new(LeaseEvent::Nack, b"", 0, jobs)];
-    commit(core, topic, &event(released))?;
+    commit(core, topic, now, &event(released))?;
     if !due.is_empty() {
         log(core, topic, &event(due))?;
         announce(core, topic);
     }
-    Ok(settled(core, topic, promoted, skipped))
+    core.metrics.promoted_jobs.add(promoted.len() as u64);
+    Ok(lease_outcome(core, topic, promoted, skipped))
 }
 
 fn check(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<()> {

@@ -3,28 +3,30 @@
 //! | part | does |
 //! |---|---|
 //! | `claim` | claims: picks, reads, logs, leases |
-//! | `settle` | ack, nack, extend |
+//! | `ack` | ack, nack, extend |
 //! | `manage` | remove, promote |
 //! | `dead_letter` | dead letters and redrive: a record goes from one topic to another, once |
 //! | `waiters` | claims that wait, and the thread that serves them |
+//! | `records` | the records of jobs, and the options of those in segments |
 //! | `cancel` | claims that are cancelled |
 //! | `deadlines` | leases that end and jobs that are dead while there is no claim |
 //! | `work` | the push mode |
 //! | `stats` | counts and peek |
 
+mod ack;
 mod cancel;
 mod claim;
 mod cohort;
 mod dead_letter;
-mod deadlines;
 #[cfg(test)]
-mod letter_tests;
+mod dead_letter_tests;
+mod deadlines;
 #[cfg(test)]
 mod loop_tests;
 mod manage;
 #[cfg(test)]
 mod manage_tests;
-mod settle;
+mod records;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -37,24 +39,24 @@ use std::sync::Arc;
 use topics_storage::format::record::{self, Body};
 use topics_storage::wal::{Level, Ticket};
 
+pub(crate) use self::ack::{ack, ack_async, at_once, extend, nack};
+pub(crate) use self::ack::{release_acks, take_acks};
 pub(crate) use self::claim::{claim, claim_async};
 pub(crate) use self::dead_letter::{expire_jobs, finish, redrive};
 use self::deadlines::announce;
 pub(crate) use self::deadlines::announce_again;
 pub(crate) use self::manage::{promote, remove};
-pub(crate) use self::settle::{ack, ack_async, at_once, extend, nack};
-pub(crate) use self::settle::{release_acks, take_acks};
 pub(crate) use self::stats::{counts as queue_counts, peek, queue_state};
 pub(crate) use self::waiters::ClaimWaiters;
 pub use self::work::Work;
 
 use crate::checkpoint::Store;
 use crate::ctx::Wait;
-use crate::topic::lease::now;
 use crate::topic::state::queue::Queue;
 use crate::topic::write::control::stage_with;
 use crate::topic::write::pending_batch::{Frames, Undo};
 use crate::topic::{Life, Topic};
+use crate::types::clock::Now;
 use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::{Error, Result};
 
@@ -101,14 +103,19 @@ fn with<R>(topic: &Topic, f: impl FnOnce(&mut Queue) -> R) -> R {
 
 /// Makes lease events take effect: by the log where leases are durable. When this returns an
 /// error, nothing of it counts and the caller takes its reservations back.
-fn commit(core: &Arc<Queues>, topic: &Arc<Topic>, events: &[record::Lease]) -> Result<()> {
+fn commit(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    now: Now,
+    events: &[record::Lease],
+) -> Result<()> {
     if events.iter().all(|e| e.jobs.is_empty()) {
         return Ok(());
     }
     if !topic.state.read().config.leases_durable {
         let earlier = {
             let mut state = topic.state.write();
-            events.iter().for_each(|e| state.apply_lease(core, e));
+            events.iter().filter(|e| !e.jobs.is_empty()).for_each(|e| state.apply_lease(now, e));
             deadlines::earlier(&mut state)
         };
         deadlines::set(core, topic, earlier);

@@ -5,20 +5,21 @@ use std::sync::Arc;
 use topics_storage::format::attrs::Attrs;
 
 use super::Queues;
-use super::claim::{SWEEPS, fetch, load, sweep_expired};
-use super::{config_of, now};
+use super::claim::{SWEEPS, sweep_expired};
+use super::config_of;
+use super::records::{fetch, load};
 use crate::topic::Topic;
 use crate::topic::retention::{self, Need};
 use crate::topic::state::State;
 use crate::topic::state::index::Unknown;
-use crate::topic::state::queue::{JobView, Now, Queue};
+use crate::topic::state::queue::{JobView, Queue};
 use crate::types::batch::ReadBatch;
+use crate::types::clock::Now;
 use crate::types::error::Result;
 use crate::types::queue::{JobState, Peeked, PeekedJob, QueueState};
 
 /// Counts of a queue, as far as its jobs are known (see `load`).
-pub(crate) fn counts(core: &Queues, topic: &Topic) -> QueueState {
-    let now = now(core);
+pub(crate) fn counts(core: &Queues, topic: &Topic, now: Now) -> QueueState {
     let head = topic.gate.head();
     let mut state = topic.state.write();
     let hidden = state.hidden(head).0;
@@ -40,7 +41,7 @@ pub(crate) fn counts(core: &Queues, topic: &Topic) -> QueueState {
 pub(crate) fn queue_state(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<QueueState> {
     topic.check_sound()?;
     load(core, topic)?;
-    Ok(counts(core, topic))
+    Ok(counts(core, topic, core.time.now()))
 }
 
 /// What claims would get next, and jobs by state: at most `max` of each state asked for.
@@ -111,7 +112,7 @@ fn listed(
 ) -> std::result::Result<Vec<PeekedJob>, Unknown> {
     let State { queue, index, floor, .. } = state;
     let queue = queue.get_or_insert_default();
-    let (now, wall) = (now(core), core.time.steady());
+    let now = core.time.now();
     core.metrics.lease_expiries.add(queue.sweep(now));
     let mut out = Vec::new();
     if want.is_none_or(|w| w == JobState::Ready) {
@@ -124,7 +125,7 @@ fn listed(
     }
     let mut left = [max; 4];
     for (seq, deliveries, shown) in queue.views() {
-        let Some(job) = other(seq, deliveries, shown, now, wall) else { continue };
+        let Some(job) = other(seq, deliveries, shown, now) else { continue };
         let room = &mut left[job.state as usize];
         if *room > 0 && want.is_none_or(|w| w == job.state) {
             *room -= 1;
@@ -158,8 +159,8 @@ fn bare(seq: u64, state: JobState) -> PeekedJob {
 }
 
 /// A job that no claim gets now.
-fn other(seq: u64, deliveries: u32, shown: JobView, now: Now, wall: u64) -> Option<PeekedJob> {
-    let at = |mono: u64| Some(wall.saturating_add(mono.saturating_sub(now.mono)));
+fn other(seq: u64, deliveries: u32, shown: JobView, now: Now) -> Option<PeekedJob> {
+    let at = |mono: u64| Some(now.wall.saturating_add(mono.saturating_sub(now.mono)));
     let job = match shown {
         JobView::Ready => return None,
         JobView::Scheduled(at) => {

@@ -11,7 +11,9 @@ use crate::topic::tests::*;
 use crate::types::api::{Append, Durability, NewRecord};
 use crate::types::config::{ConfigPatch, TopicType};
 use crate::types::error::{Error, Result};
-use crate::types::queue::{Claim, Claimed, Held, JobState, QueueState, Redrive, Settled};
+use crate::types::queue::{
+    Claim, Claimed, JobState, LeaseOutcome, LeasedJobs, QueueState, Redrive,
+};
 
 pub(crate) fn queue() -> ConfigPatch {
     ConfigPatch { kind: Some(TopicType::Queue), ..ConfigPatch::default() }
@@ -50,13 +52,13 @@ impl World {
         self.engine().claim("q", &req).unwrap()
     }
 
-    pub(crate) fn ack(&self, node: &str, seqs: &[u64], lease_ids: Option<&[u64]>) -> Settled {
-        let held = Held { node: node.as_bytes(), seqs, lease_ids };
+    pub(crate) fn ack(&self, node: &str, seqs: &[u64], lease_ids: Option<&[u64]>) -> LeaseOutcome {
+        let held = LeasedJobs { node: node.as_bytes(), seqs, lease_ids };
         self.engine().ack("q", &held).unwrap()
     }
 
-    pub(crate) fn nack(&self, node: &str, seqs: &[u64], delay: Option<u64>) -> Settled {
-        let held = Held { node: node.as_bytes(), seqs, lease_ids: None };
+    pub(crate) fn nack(&self, node: &str, seqs: &[u64], delay: Option<u64>) -> LeaseOutcome {
+        let held = LeasedJobs { node: node.as_bytes(), seqs, lease_ids: None };
         self.engine().nack("q", &held, delay).unwrap()
     }
 
@@ -100,7 +102,10 @@ fn verbs_of_queues_are_refused_by_logs() {
     let claim = Claim { node: b"a", ..Claim::default() };
     let code = |e: Error| e.code();
     assert_eq!(w.engine().claim("q", &claim).map_err(code).unwrap_err(), "not_a_queue");
-    assert_eq!(w.engine().ack("q", &Held::default()).map_err(code).unwrap_err(), "not_a_queue");
+    assert_eq!(
+        w.engine().ack("q", &LeasedJobs::default()).map_err(code).unwrap_err(),
+        "not_a_queue"
+    );
     assert_eq!(w.engine().peek("q", None, 1).map_err(code).unwrap_err(), "not_a_queue");
     assert_eq!(w.engine().work("q", b"a", 1, None).map_err(code).unwrap_err(), "not_a_queue");
     for r in [
@@ -173,7 +178,7 @@ fn leases_run_out_and_are_extended() {
     w.jobs(2);
     let first = w.claim("a", 2);
     w.clock.advance_ms(900);
-    let held = Held { node: b"a", seqs: &[1], lease_ids: Some(&ids(&first)[..1]) };
+    let held = LeasedJobs { node: b"a", seqs: &[1], lease_ids: Some(&ids(&first)[..1]) };
     let s = w.engine().extend("q", &held, Some(5_000)).unwrap();
     assert_eq!((s.done, s.deadline), (vec![1], Some(w.clock_wall() + 5_000)));
     w.clock.advance_ms(100);
@@ -272,6 +277,13 @@ fn a_queue_can_stop_keeping_leases() {
     w.create("q", ConfigPatch { leases_durable: Some(false), ..queue() });
     w.kill();
     assert_eq!(seqs(&w.claim("b", 9)), [1, 2]);
+}
+
+/// Creates a topic that has one record and takes no other.
+pub(super) fn create_full(w: &World, topic: &str) {
+    let discard = Some(crate::types::config::Discard::Reject);
+    w.create(topic, ConfigPatch { cap_records: Some(1), discard, ..ConfigPatch::default() });
+    w.put(topic, &["0"]);
 }
 
 pub(crate) fn dead_letters() -> ConfigPatch {
@@ -400,7 +412,7 @@ fn what_expires_is_a_dead_letter_and_is_counted() {
         w.clock.advance_ms(10_001);
         assert!(w.claim("a", 9).is_empty(), "an expired job is not leased");
         w.engine().tick().unwrap();
-        assert_eq!(w.seqs("q"), []);
+        assert_eq!(w.seqs("q"), [0_u64; 0]);
         let dead = w.read("dead", 0);
         assert_eq!(dead.iter().map(|r| r.data).collect::<Vec<_>>(), [b"1", b"2"]);
         let meta = std::str::from_utf8(dead.get(0).unwrap().meta).unwrap();
@@ -593,7 +605,7 @@ fn a_claim_waits_for_what_becomes_claimable() {
     w.ack("c", &[2], None);
     tick(&w, 0);
     assert_eq!(got(&rx), Some(vec![3]));
-    // Its patience.
+    // A claim that reaches its timeout.
     w.ack("d", &[3], None);
     w.ack("c", &[1], None);
     let rx = wait(&w, "e", 9, 200);
@@ -741,7 +753,7 @@ fn a_job_without_deliveries_left_is_dead_without_a_claim() {
     w.put("r", &["1"]);
     let req = Claim { node: b"a", ..Claim::default() };
     assert_eq!(w.engine().claim("r", &req).unwrap().len(), 1);
-    let held = Held { node: b"a", seqs: &[1], lease_ids: None };
+    let held = LeasedJobs { node: b"a", seqs: &[1], lease_ids: None };
     w.engine().nack("r", &held, Some(0)).unwrap();
     w.engine().tick().unwrap();
     assert_eq!(w.seqs("r"), [1]);
@@ -754,13 +766,7 @@ fn a_job_without_deliveries_left_is_dead_without_a_claim() {
 fn dead_letters_that_have_nowhere_to_go_are_tried_again() {
     let w = World::new();
     w.create("q", ConfigPatch { max_deliveries: Some(1), ..dead_letters() });
-    let full = ConfigPatch {
-        cap_records: Some(1),
-        discard: Some(crate::types::config::Discard::Reject),
-        ..ConfigPatch::default()
-    };
-    w.create("dead", full);
-    w.put("dead", &["0"]);
+    create_full(&w, "dead");
     w.jobs(1);
     assert_eq!(w.claim("a", 1).len(), 1);
     w.nack("a", &[1], Some(0));
@@ -839,9 +845,13 @@ fn threads_share_a_queue() {
                 let mut mine = Vec::new();
                 let wait = Duration::from_secs(2);
                 let req = Claim { node: node.as_bytes(), max: 3, wait, ..Claim::default() };
-                while let Ok(got) = e.claim("q", &req) {
-                    let got = seqs(&got);
-                    let held = Held { node: node.as_bytes(), seqs: &got, lease_ids: None };
+                loop {
+                    let got = match e.claim("q", &req) {
+                        Ok(got) => seqs(&got),
+                        // Only the close ends a worker.
+                        Err(e) => break assert_eq!(e.code(), "shutting_down"),
+                    };
+                    let held = LeasedJobs { node: node.as_bytes(), seqs: &got, lease_ids: None };
                     assert_eq!(e.ack("q", &held).unwrap().done, got);
                     mine.extend(got);
                 }

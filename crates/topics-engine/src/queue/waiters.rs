@@ -18,8 +18,8 @@ use super::Queues;
 use super::cancel::{self, ClaimState};
 use super::claim::{self, ClaimRequest, ExhaustedJobs};
 use super::cohort;
+use super::config_of;
 use super::deadlines::{self, Deadlines};
-use super::{config_of, now};
 use crate::topic::{Life, Topic};
 use crate::types::api::Completion;
 use crate::types::error::{Error, Result};
@@ -212,7 +212,7 @@ impl ClaimWaiters {
     fn start(&self, core: &Arc<Queues>) -> Option<JoinHandle<()>> {
         let guards = core.env.guards.clone();
         let (core, inner) = (Arc::downgrade(core), self.inner.clone());
-        let turns = move || {
+        let serve = move || {
             loop {
                 let Some(core) = core.upgrade() else { return };
                 core.claim_waiters.pass(&core);
@@ -232,7 +232,7 @@ impl ClaimWaiters {
                 }
             }
         };
-        let run = move || guards.run_loop("claim-worker", turns);
+        let run = move || guards.run_loop("claim-worker", serve);
         let spawned = thread::Builder::new().name("topics-queues".into()).spawn(run);
         spawned.inspect_err(|e| log::error!("start the queues' thread: {e}")).ok()
     }
@@ -384,7 +384,7 @@ fn serve(
     if window > at {
         return (waiting, Some(window));
     }
-    let order = turns(topic, &waiting, config.claim_jitter_ms > 0);
+    let order = claim_order(topic, &waiting, config.claim_jitter_ms > 0);
     let requests: Vec<ClaimRequest> = waiting.iter().map(|w| w.1.request.clone()).collect();
     let run = || claim::claim_pass(core, topic, &requests, &order, ExhaustedJobs::Move);
     let given = match core.guarded("claims", topic, run) {
@@ -426,8 +426,8 @@ fn finish(core: &Queues, (id, w): (u64, Waiter), outcome: Result<Claimed>) -> Op
     outcome.ok().filter(|c| !c.is_empty())
 }
 
-/// Whose turn it is, job by job.
-fn turns(topic: &Topic, waiting: &[(u64, Waiter)], together: bool) -> Vec<usize> {
+/// The index of the claim that each job goes to, in the order of the jobs.
+fn claim_order(topic: &Topic, waiting: &[(u64, Waiter)], together: bool) -> Vec<usize> {
     let capacities: Vec<usize> = waiting.iter().map(|w| w.1.request.capacity(topic)).collect();
     if together {
         return cohort::divide(capacities.iter().sum(), &capacities);
@@ -437,7 +437,7 @@ fn turns(topic: &Topic, waiting: &[(u64, Waiter)], together: bool) -> Vec<usize>
 
 /// When a job of the queue becomes claimable by itself, monotonic ms.
 fn next_due(core: &Queues, topic: &Topic) -> Option<u64> {
-    let now = now(core);
+    let now = core.time.now();
     let state = topic.state.read();
     let (mono, wall) = state.queue.as_ref()?.next_due();
     let wall = wall.map(|at| now.mono.saturating_add(at.saturating_sub(now.wall)));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::Queues;
-use super::{claim, config_of, settle};
+use super::{ack, claim, config_of};
 use crate::topic::Topic;
 use crate::types::api::{Completion, Owner};
 use crate::types::error::Result;
@@ -68,6 +68,6 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        settle::release(&self.core, &self.topic, &self.node, self.stream);
+        ack::release(&self.core, &self.topic, &self.node, self.stream);
     }
 }

@@ -12,7 +12,8 @@ use super::define::{Definition, End, decode_all, encode_all};
 use super::run::Router;
 use crate::catalog::Catalog;
 use crate::catalog::ids::Ids;
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
+use crate::types::section::is_of;
 
 /// The section of a snapshot that holds the routers.
 pub(crate) const SECTION: u16 = 1;
@@ -154,15 +155,8 @@ impl Routers {
 
     /// Restores a section of a snapshot. Returns false for a section of another kind.
     pub(crate) fn restore(&self, ids: &Ids, section: &Section) -> Result<bool> {
-        if section.kind != SECTION {
+        if !is_of(section, SECTION, VERSION, "the routers")? {
             return Ok(false);
-        }
-        if section.version != VERSION {
-            return Err(Error::Version {
-                what: "the routers of a snapshot".into(),
-                found: u32::from(section.version),
-                supported: u32::from(VERSION),
-            });
         }
         for (definition, cursor) in decode_all(&section.bytes)? {
             self.forwarded(definition.id, cursor);

@@ -229,7 +229,18 @@ impl Run {
             touch: false,
             ..ReadRequest::default()
         };
-        let found = topic::read(core, source, &req)?;
+        let found = match topic::read(core, source, &req) {
+            Err(Error::ColdPending(fetch)) => {
+                // The batch stays pending until the records are here.
+                let run = self.clone();
+                let done = move |outcome: topics_storage::Result<()>| {
+                    run.finish(outcome.map(|()| (at, 0)).map_err(Error::from));
+                };
+                fetch.on_end(Box::new(done));
+                return Ok(true);
+            }
+            found => found?,
+        };
         if let Some(t) = found.tombstone {
             if t.gap_from != at + 1 {
                 let text = format!("the source of router {:?} is behind it", d.name);

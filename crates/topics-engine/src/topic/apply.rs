@@ -19,7 +19,7 @@ use super::events::{Base, FrameTopic, LoggedFrame};
 use super::load::{Hints, Loader};
 use super::state::dedupe::{Dedupe, Remembered};
 use super::state::index::{Entry, Place};
-use super::state::queue::Why;
+use super::state::queue::RemovalReason;
 use super::state::{Evicted, State};
 use crate::types::api::{Durability, Gap, GapReason};
 use crate::types::config::{TopicConfig, TopicType};
@@ -222,7 +222,7 @@ impl State {
         match f.kind {
             FrameType::Delete => {
                 let body = record::Delete::decode(f)?;
-                let why = Why::from_code(body.why).ok_or_else(|| {
+                let why = RemovalReason::from_code(body.why).ok_or_else(|| {
                     Error::Internal(format!("delete reason {} (lsn {})", body.why, at.lsn))
                 })?;
                 let done = self.apply_delete(&body, at.lsn, loader)?;
@@ -240,7 +240,7 @@ impl State {
                 self.raise_evict_floor(body.evict_floor, why);
                 self.floor_logged = self.floor_logged.max(body.evict_floor);
                 if why == Evicted::TTL {
-                    self.tally(n, Why::EXPIRED, here);
+                    self.tally(n, RemovalReason::EXPIRED, here);
                 }
                 base.metrics.evicted_records.add(n);
                 return Ok((n, 0));
@@ -274,7 +274,7 @@ impl State {
                 self.reserved_synced = self.reserved_synced.max(self.reserved_to);
                 base.host.apply(base, at, None)?;
             }
-            FrameType::Lease => self.apply_lease(base, &record::Lease::decode(f)?),
+            FrameType::Lease => self.apply_lease(base.time.now(), &record::Lease::decode(f)?),
             FrameType::Consumer => self.apply_consumer(base, record::Consumer::decode(f)?)?,
             _ => {}
         }

@@ -11,7 +11,7 @@ use topics_storage::wal::{Level, Ticket};
 use super::lifecycle::ExclusiveGuard;
 use super::load::{Hints, Loader};
 use super::retention::{self, Need};
-use super::state::queue::Why;
+use super::state::queue::RemovalReason;
 use super::write::append::apply_level;
 use super::write::pending_batch::{Frames, Order, PendingBatch, Undo};
 use super::{Life, Topic};
@@ -93,7 +93,7 @@ pub(crate) fn delete_single(core: &Arc<Ctx>, topic: &Arc<Topic>, seqs: &[u64]) -
         core.check_open()?;
         return Ok(0);
     }
-    delete_seqs(core, topic, &seqs, Why::ASKED).map(|(gone, _)| gone)
+    delete_seqs(core, topic, &seqs, RemovalReason::REQUESTED).map(|(gone, _)| gone)
 }
 
 /// Deletes exactly these ascending seqs. Returns how many were removed, and the ticket whose sync makes
@@ -102,7 +102,7 @@ pub(crate) fn delete_seqs(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
     seqs: &[u64],
-    why: Why,
+    why: RemovalReason,
 ) -> Result<(u64, Ticket)> {
     if seqs.is_empty() {
         // Without seqs the frame would mean everything below the head.
@@ -144,9 +144,9 @@ pub(crate) fn stage_seqs(
     if capped(topic) {
         return Ok(None);
     }
-    let body =
+    let mut body =
         record::Delete { seqs: ranges_of(seqs.iter().copied()), ..record::Delete::default() };
-    match stage(core, topic, body, Wait::No, None) {
+    match stage(core, topic, &mut body, Wait::No, None) {
         Err(Error::Throttled { limit: "staging_bytes", .. }) => Ok(None),
         outcome => outcome,
     }
@@ -166,29 +166,46 @@ impl PendingBatch {
 fn run(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
-    body: record::Delete,
+    mut body: record::Delete,
 ) -> Result<(Arc<PendingBatch>, Ticket)> {
     core.check_open()?;
     topic.check_sound()?;
     // Writes of a topic with a cap must see exactly the live records, so the delete is exclusive.
-    let exclusive = if capped(topic) { Some(topic.exclusive(core)?) } else { None };
-    let staged = stage(core, topic, body, Wait::Bounded, exclusive.as_ref())?;
+    if !capped(topic) {
+        match run_once(core, topic, &mut body, None) {
+            // The delete may have failed only with an earlier write of its topic, which needed more
+            // space. It is decided again with no write of its topic before it.
+            Err(e) if e.is_shortage() => {}
+            outcome => return outcome,
+        }
+    }
+    let exclusive = topic.exclusive(core)?;
+    run_once(core, topic, &mut body, Some(&exclusive))
+}
+
+/// Stages a delete and waits for its outcome.
+fn run_once(
+    core: &Arc<Ctx>,
+    topic: &Arc<Topic>,
+    body: &mut record::Delete,
+    exclusive: Option<&ExclusiveGuard>,
+) -> Result<(Arc<PendingBatch>, Ticket)> {
+    let staged = stage(core, topic, body, Wait::Bounded, exclusive)?;
     let Staged { ticket, level, pending } =
         staged.ok_or_else(|| Error::Internal("a delete that waits was not staged".into()))?;
     core.wait(ticket, level)?;
-    drop(exclusive);
     Ok((pending, ticket))
 }
 
 fn stage(
     core: &Arc<Ctx>,
     topic: &Arc<Topic>,
-    mut body: record::Delete,
+    body: &mut record::Delete,
     wait: Wait,
     exclusive: Option<&ExclusiveGuard>,
 ) -> Result<Option<Staged>> {
     loop {
-        let (hints, structure) = plan(core, topic, &body)?;
+        let (hints, structure) = plan(core, topic, body)?;
         let bytes = 4096 + body.seqs.len() * 20;
         let mut a = match exclusive {
             Some(exclusive) => topic.admit_exclusive(core, bytes, wait, exclusive)?,

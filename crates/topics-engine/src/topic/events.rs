@@ -12,7 +12,7 @@ use topics_storage::format::frame::Frame;
 use topics_storage::snapshot::{ReplayPos, Section};
 
 use super::Topic;
-use super::state::queue::Why;
+use super::state::queue::RemovalReason;
 use crate::types::error::Result;
 
 /// [`crate::ctx::Base`] as topics have it.
@@ -36,8 +36,8 @@ pub(crate) trait TopicObserver: Any + Send + Sync {
 
     /// Called before expired jobs are removed. Moves them to the dead-letter topic if the queue's
     /// config has one, which may block. Returns the reason that is counted for the others.
-    fn jobs_expire(&self, _topic: &Arc<Topic>, _seqs: &[u64]) -> Result<Why> {
-        Ok(Why::ASKED)
+    fn jobs_expire(&self, _topic: &Arc<Topic>, _seqs: &[u64]) -> Result<RemovalReason> {
+        Ok(RemovalReason::REQUESTED)
     }
 }
 

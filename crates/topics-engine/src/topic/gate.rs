@@ -49,6 +49,12 @@ impl Gate {
         self.head.load(Ordering::SeqCst)
     }
 
+    /// The number of waiters, the observer included.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiters.load(Ordering::SeqCst)
+    }
+
     /// Raises the head to `head` if that is higher, and wakes the waiters below it.
     pub(crate) fn publish(&self, head: u64) {
         let before = self.head.fetch_max(head, Ordering::SeqCst);

@@ -1,10 +1,11 @@
 //! Lease events: they change the jobs of the topic's queue.
 
+use std::borrow::Cow;
+
 use topics_storage::format::record;
 
-use super::events::Base;
 use super::state::State;
-use super::state::queue::Now;
+use crate::types::clock::Now;
 
 impl State {
     /// Whether a record may be live. A segment whose dead are not loaded counts as live.
@@ -17,15 +18,11 @@ impl State {
     }
 
     /// Applies a lease event, live and in recovery, logged or not.
-    pub(crate) fn apply_lease(&mut self, base: &Base, body: &record::Lease) {
-        let now = now(base);
-        let mut body = body.clone();
-        body.jobs.retain(|(seq, _, _)| self.may_live(*seq));
+    pub(crate) fn apply_lease(&mut self, now: Now, body: &record::Lease) {
+        let mut body = Cow::Borrowed(body);
+        if !body.jobs.iter().all(|(seq, _, _)| self.may_live(*seq)) {
+            body.to_mut().jobs.retain(|(seq, _, _)| self.may_live(*seq));
+        }
         self.queue.get_or_insert_default().apply(&body, now);
     }
-}
-
-/// The current time for a queue.
-pub(crate) fn now(base: &Base) -> Now {
-    Now { mono: base.time.mono_ms(), wall: base.time.steady() }
 }

@@ -114,7 +114,7 @@ impl Topic {
         frames: Frames,
         staging: Staging,
     ) -> Result<Ticket> {
-        let mut pending = PendingBatch::plain(core, self, staging.hints, Undo::None);
+        let mut pending = PendingBatch::plain(core, self, staging.hints, staging.undo);
         pending.creation = staging.creation;
         let ts = a.last_ts.max(core.time.steady());
         let order = Order { ts, level: staging.level, frees_space: staging.frees_space };
@@ -124,6 +124,7 @@ impl Topic {
 
 struct Staging {
     hints: Hints,
+    undo: Undo,
     creation: bool,
     level: Level,
     frees_space: bool,
@@ -131,7 +132,8 @@ struct Staging {
 
 impl Staging {
     fn new(level: Level, frees_space: bool) -> Self {
-        Self { hints: Hints::default(), creation: false, level, frees_space }
+        let (hints, undo) = (Hints::default(), Undo::None);
+        Self { hints, undo, creation: false, level, frees_space }
     }
 }
 
@@ -342,35 +344,59 @@ pub(crate) fn delete_superseded(core: &Arc<Ctx>, topic: &Arc<Topic>) {
 }
 
 /// Lowers the reservation of a topic to its head, if it is above the head and nothing was reserved for
-/// `idle_ms`. Returns whether it did.
+/// `idle_ms`, and logs the topic's losses with it. At a close (`idle_ms` 0) losses alone suffice. Returns
+/// whether it logged something.
 pub(crate) fn lower(core: &Arc<Ctx>, topic: &Arc<Topic>, idle_ms: u64) -> Result<bool> {
+    let closes = idle_ms == 0;
     let due = |a: &AppendState| {
-        !a.is_exclusive && !a.closed && a.reserve.idle(a.head(), core.time.mono_ms(), idle_ms)
+        let idle = a.reserve.idle(a.head(), core.time.mono_ms(), idle_ms);
+        !a.is_exclusive && !a.closed && (idle || closes && !a.unlogged.is_empty())
     };
     // The head of a broken topic in memory may be too low.
     if topic.life() != Life::Live || topic.check_sound().is_err() || !due(&topic.append.lock()) {
         return Ok(false);
     }
+    // At a close the frames may use reserved space: no write comes after them.
+    log_end(core, topic, true, Staging::new(Level::Written, closes))
+}
+
+/// Logs the lost ranges and the floor of a topic that readers have seen and the log lacks.
+pub(crate) fn log_losses(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<()> {
+    log_end(core, topic, false, Staging::new(Level::Written, false)).map(drop)
+}
+
+/// Logs the losses of a topic, and a lowered reservation if `lowers`.
+fn log_end(core: &Arc<Ctx>, topic: &Arc<Topic>, lowers: bool, staging: Staging) -> Result<bool> {
     let exclusive = topic.exclusive(core)?;
-    // At a close the frame may use reserved space: no write comes after it.
-    let staging = Staging::new(Level::Written, idle_ms == 0);
     let ticket = {
         let mut a = admit(core, topic, &exclusive)?;
         let head = a.head();
-        if a.closed || a.reserve.to <= head {
+        let lowers = lowers && a.reserve.to > head;
+        if a.closed || !lowers && a.unlogged.is_empty() {
             return Ok(false);
         }
         let mut frames = Frames::default();
-        HeadWatermark { reserved_to: head, lowered: true }.encode_frame(
-            &mut frames.head,
-            topic.id(),
-            0,
-            0,
-        );
-        let ticket = topic.log(core, &mut a, frames, staging)?;
-        // From here on a write needs a new reservation, even if this frame fails.
-        a.reserve = Reserve::found(head, head, core.time.mono_ms());
-        a.synced_to = a.synced_to.min(head);
+        let unlogged = std::mem::take(&mut a.unlogged);
+        unlogged.encode(topic, &mut frames.head);
+        if lowers {
+            HeadWatermark { reserved_to: head, lowered: true }.encode_frame(
+                &mut frames.head,
+                topic.id(),
+                0,
+                0,
+            );
+        }
+        let undo = Undo::Unlogged(unlogged.gaps.clone());
+        let staged = topic.log(core, &mut a, frames, Staging { undo, ..staging });
+        if staged.is_err() {
+            a.unlogged = unlogged;
+        }
+        let ticket = staged?;
+        if lowers {
+            // From here on a write needs a new reservation, even if this frame fails.
+            a.reserve = Reserve::found(head, head, core.time.mono_ms());
+            a.synced_to = a.synced_to.min(head);
+        }
         ticket
     };
     core.wait(ticket, Level::Written)?;

@@ -52,7 +52,7 @@ pub(crate) use self::lifecycle::{ExclusiveGuard, delete_superseded, lower};
 pub(crate) use self::map::segment_map;
 pub use self::map::{SegmentMap, SeqRange, Tier};
 pub(crate) use self::persist::{CopyPlan, CopyRun, Install, InstallSegment};
-pub(crate) use self::read::{read, read_with, seek, synced_seq};
+pub(crate) use self::read::{read, read_waiting, read_with, seek, synced_seq};
 pub(crate) use self::retention::{expire, expire_before_write, sweep_records};
 pub(crate) use self::state::State;
 pub(crate) use self::state::dedupe::Key;
@@ -60,6 +60,7 @@ pub(crate) use self::state::index::{Dead, Seg};
 pub(crate) use self::view::state;
 pub(crate) use self::write::append::AppendState;
 pub(crate) use self::write::forward::{Forwarding, forward_gap};
+pub(crate) use self::write::losses::report_losses;
 pub(crate) use self::write::pending_batch::Applied;
 
 use self::gate::Gate;

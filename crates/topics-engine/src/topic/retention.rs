@@ -18,7 +18,7 @@ use super::apply::Removed;
 use super::lifecycle::ExclusiveGuard;
 use super::load::{Hints, Loader};
 use super::state::index::{IndexSpan, Unknown};
-use super::state::queue::Why;
+use super::state::queue::RemovalReason;
 use super::state::{Evicted, State};
 use super::write::append::apply_level;
 use super::write::pending_batch::{Frames, Order, PendingBatch, Undo};
@@ -299,7 +299,7 @@ pub(crate) fn sweep_records(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<u64> 
     for seqs in due.chunks(10_000) {
         let why = match topic.state.read().config.kind {
             TopicType::Queue => None,
-            TopicType::Log => Some(Why::ASKED),
+            TopicType::Log => Some(RemovalReason::REQUESTED),
         };
         let why = why.map_or_else(|| core.host.jobs_expire(topic, seqs), Ok)?;
         gone += super::delete::delete_seqs(core, topic, seqs, why)?.0;

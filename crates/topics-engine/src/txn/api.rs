@@ -1,7 +1,7 @@
 //! Requests and answers of transactions.
 
 use crate::types::api::NewRecord;
-use crate::types::queue::Held;
+use crate::types::queue::LeasedJobs;
 
 /// Rows for one topic.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,7 +64,7 @@ pub struct TxnAck<'a> {
     /// The queue.
     pub queue: &'a str,
     /// Node, jobs and lease ids.
-    pub held: Held<'a>,
+    pub jobs: LeasedJobs<'a>,
 }
 
 /// Work of a commit beside its rows, and its conditions.

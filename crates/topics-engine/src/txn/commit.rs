@@ -161,9 +161,9 @@ fn request_hash(req: &TxnRequest<'_>) -> u64 {
     }
     for a in req.work.acks {
         part(a.queue.as_bytes());
-        part(a.held.node);
-        a.held.seqs.iter().for_each(|s| part(&s.to_le_bytes()));
-        a.held.lease_ids.into_iter().flatten().for_each(|id| part(&id.to_le_bytes()));
+        part(a.jobs.node);
+        a.jobs.seqs.iter().for_each(|s| part(&s.to_le_bytes()));
+        a.jobs.lease_ids.into_iter().flatten().for_each(|id| part(&id.to_le_bytes()));
     }
     h.digest()
 }
@@ -190,7 +190,7 @@ fn earlier(
     let (writer, last_epoch) = (writer.to_owned(), last.epoch);
     // Another query's epoch is no repeat of this one: its rows are other rows.
     let committed_by = core.txns.query_of(&writer);
-    if committed_by != query {
+    if !core.env.check("txn.query", committed_by == query) {
         let query = query.to_owned();
         return Err(Error::EpochOfOtherQuery {
             writer,

@@ -60,13 +60,17 @@ fn add_file(
     all: &mut ByTopic,
     number: u64,
     left: u64,
+    buffer: &mut Vec<u8>,
 ) -> topics_storage::Result<(StageHeader, u64)> {
-    core.staging.files.read_with(number, MAX_FILE, |topic, frame| match all.get_mut(topic) {
-        Some(rows) => rows.add(frame, 1),
-        None => {
-            let expected = if all.is_empty() { usize::try_from(left).unwrap_or(0) } else { 0 };
-            let rows = all.entry(topic.to_owned()).or_insert_with(|| PartRows::expecting(expected));
-            rows.add(frame, 1);
+    core.staging.files.read_with(number, MAX_FILE, buffer, |topic, frame| {
+        match all.get_mut(topic) {
+            Some(rows) => rows.add(frame, 1),
+            None => {
+                let expected = if all.is_empty() { usize::try_from(left).unwrap_or(0) } else { 0 };
+                let rows =
+                    all.entry(topic.to_owned()).or_insert_with(|| PartRows::expecting(expected));
+                rows.add(frame, 1);
+            }
         }
     })
 }
@@ -80,8 +84,9 @@ pub(crate) fn stages(
     let mut out = Gathered { staged: true, ..Gathered::default() };
     let files = check_stages(core, writer, list)?;
     let mut left: u64 = files.iter().map(|f| f.len).sum();
+    let mut buffer = Vec::new();
     for StagedPart { stage, n, number, len } in files {
-        let found = add_file(core, &mut out.rows, number, left);
+        let found = add_file(core, &mut out.rows, number, left, &mut buffer);
         left -= len;
         let (head, checksum) = found.map_err(|e| match e {
             StorageError::Missing { .. } | StorageError::Corrupt { .. } => {
@@ -145,10 +150,10 @@ pub(crate) fn topics(
     writer: &str,
     list: &[TxnStage<'_>],
 ) -> Result<BTreeSet<String>> {
-    let mut out = BTreeSet::new();
+    let (mut out, mut buffer) = (BTreeSet::new(), Vec::new());
     for s in list {
         for (_, _, number, _) in core.staging.parts(writer, s.stage) {
-            let read = core.staging.files.read_with(number, MAX_FILE, |topic, _| {
+            let read = core.staging.files.read_with(number, MAX_FILE, &mut buffer, |topic, _| {
                 if !out.contains(topic) {
                     out.insert(topic.to_owned());
                 }
@@ -167,6 +172,7 @@ pub(crate) fn topics(
 pub(crate) fn decided(core: &Transactions, files: &[TxnFile]) -> Result<ByTopic> {
     let mut out = ByTopic::new();
     let mut left: u64 = files.iter().map(|f| f.len).sum();
+    let mut buffer = Vec::new();
     for f in files {
         let damage = |detail: &str| Error::Corrupt {
             file: format!("txn/{}", f.name),
@@ -174,7 +180,7 @@ pub(crate) fn decided(core: &Transactions, files: &[TxnFile]) -> Result<ByTopic>
             detail: format!("{detail}, and a transaction is decided on it: run verify"),
         };
         let number = txn::number(&f.name).ok_or_else(|| damage("it is no name of staged rows"))?;
-        let (head, sum) = match add_file(core, &mut out, number, left) {
+        let (head, sum) = match add_file(core, &mut out, number, left, &mut buffer) {
             Err(StorageError::Missing { .. }) => return Err(damage("it is missing")),
             other => other?,
         };

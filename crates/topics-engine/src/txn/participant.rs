@@ -25,7 +25,7 @@ use crate::topic::write::prepare::{self, Prepared};
 use crate::topic::{Life, Topic, delete, retention};
 use crate::types::api::{Append, NewRecord};
 use crate::types::error::{Error, Result};
-use crate::types::queue::Held;
+use crate::types::queue::LeasedJobs;
 use crate::{consumer, queue};
 
 /// Encoded rows of one topic, not sealed, after [`GROUP_HEADROOM`] bytes. A write has the same layout, so
@@ -34,6 +34,10 @@ use crate::{consumer, queue};
 pub(crate) struct PartRows {
     records: Vec<u8>,
     count: u64,
+    /// Payload bytes.
+    bytes: u64,
+    /// Whether a row has options that only jobs have.
+    jobs: bool,
 }
 
 impl PartRows {
@@ -44,7 +48,7 @@ impl PartRows {
         if records.try_reserve_exact(GROUP_HEADROOM + len).is_ok() {
             records.resize(GROUP_HEADROOM, 0);
         }
-        Self { records, count: 0 }
+        Self { records, ..Self::default() }
     }
 
     /// Adds encoded rows.
@@ -55,6 +59,14 @@ impl PartRows {
         }
         self.records.extend_from_slice(frames);
         self.count += count;
+        for (_, _, one) in prepare::Frames(frames) {
+            if let Ok((f, _)) = frame::parse(one) {
+                self.bytes += f.payload_bytes();
+                let attrs = Attrs::decode(f.attrs).unwrap_or_default();
+                self.jobs |=
+                    attrs.visible_at.is_some() || attrs.lane.is_some() || attrs.group.is_some();
+            }
+        }
     }
 
     /// Number of rows.
@@ -92,24 +104,18 @@ pub(crate) fn encode_rows(
 ) -> Result<(Vec<u8>, u64)> {
     let req = Append { records, node, ..Append::default() };
     let p = Prepared::new(&core.options, topic, &req, core.time.steady(), core.time.mono_ns())?;
-    Ok((p.frames().to_vec(), p.count))
+    let mut frames = p.records;
+    frames.drain(..GROUP_HEADROOM);
+    Ok((frames, p.count))
 }
 
 /// The write of encoded rows.
 fn prepared(core: &Transactions, topic: &Topic, rows: PartRows) -> Prepared {
-    let (mut bytes, mut jobs) = (0, false);
-    for (_, _, one) in prepare::Frames(rows.frames()) {
-        if let Ok((f, _)) = frame::parse(one) {
-            bytes += f.payload_bytes();
-            let attrs = Attrs::decode(f.attrs).unwrap_or_default();
-            jobs |= attrs.visible_at.is_some() || attrs.lane.is_some() || attrs.group.is_some();
-        }
-    }
     Prepared {
         topic: topic.name.clone(),
         records: rows.records,
         count: rows.count,
-        bytes,
+        bytes: rows.bytes,
         key: None,
         expect_head: None,
         waited: true,
@@ -117,7 +123,7 @@ fn prepared(core: &Transactions, topic: &Topic, rows: PartRows) -> Prepared {
         create: false,
         config: None,
         lenient_config: false,
-        jobs,
+        jobs: rows.jobs,
         is_pinned: false,
         patient: true,
         began: core.time.mono_ns(),
@@ -136,7 +142,7 @@ pub(crate) struct Conditions<'a> {
     pub expect_head: Option<u64>,
     /// Consumers and their new cursors.
     pub cursors: &'a [(String, u64)],
-    pub acks: &'a [Held<'a>],
+    pub acks: &'a [LeasedJobs<'a>],
 }
 
 /// Checks every condition of a part. Returns the jobs that it acks: their leases do not expire until the
@@ -160,7 +166,7 @@ pub(crate) fn check_part(
         let mut p = prepared(core, topic, std::mem::take(rows));
         p.expect_head = c.expect_head;
         let fits = check_write(core, topic, &mut p);
-        *rows = PartRows { records: p.records, count: p.count };
+        *rows = PartRows { records: p.records, count: p.count, bytes: p.bytes, jobs: p.jobs };
         fits?;
     } else if let Some(expected) = c.expect_head {
         let actual = topic.append.lock().head();

@@ -13,7 +13,7 @@ use crate::types::config::{ConfigPatch, Discard, TopicType};
 use crate::types::consumer::ConsumerStart;
 use crate::types::error::{Error, Result};
 use crate::types::options::{AutoCreate, Options};
-use crate::types::queue::{Claim, Held};
+use crate::types::queue::{Claim, LeasedJobs};
 
 /// The epochs of these tests begin here.
 const FIRST: u64 = 5;
@@ -31,13 +31,23 @@ impl World {
     }
 
     fn commit(&self, epoch: u64, stages: &[(&str, u32)], work: TxnWork<'_>) -> Result<Committed> {
+        self.commit_by("", epoch, stages, work)
+    }
+
+    fn commit_by(
+        &self,
+        query: &str,
+        epoch: u64,
+        stages: &[(&str, u32)],
+        work: TxnWork<'_>,
+    ) -> Result<Committed> {
         let stages: Vec<_> = stages
             .iter()
             .map(|(stage, parts)| TxnStage { stage, parts: *parts, records: None })
             .collect();
         self.engine().commit(
             "w",
-            &CommitRequest { epoch, stages: &stages, work, ..CommitRequest::default() },
+            &CommitRequest { epoch, stages: &stages, work, query, ..CommitRequest::default() },
         )
     }
 
@@ -149,8 +159,8 @@ fn a_commit_is_everywhere_and_its_repeat_changes_nothing() {
         stage_all(&w);
         assert!(w.stage("a", 1, &[("disk", &["other"])]).unwrap().repeated);
         assert_eq!(times(&w, "staged"), 0);
-        let held = Held { node: b"n", seqs: &[job], lease_ids: Some(&[id]) };
-        let acks = [TxnAck { queue: "q", held }];
+        let held = LeasedJobs { node: b"n", seqs: &[job], lease_ids: Some(&[id]) };
+        let acks = [TxnAck { queue: "q", jobs: held }];
         let done = w.commit(FIRST, &[("a", 2)], whole(&IN, &acks)).unwrap();
         assert!(!done.deduped);
         assert_eq!(times(&w, "committed"), 1);
@@ -211,7 +221,7 @@ fn an_epoch_belongs_to_the_query_that_committed_it() {
         end(&mut w);
         w.checkpoint();
     }
-    // A later epoch is a new one, whoever commits it; then the writer is that query's.
+    // A later epoch may be of any query; from then on the writer belongs to that query.
     assert!(!by(&w, 8, "c", "two").unwrap().deduped);
     assert!(by(&w, 8, "d", "one").is_err());
     let long = "q".repeat(257);
@@ -235,8 +245,9 @@ fn run(options: &Options, hook: Option<Arc<dyn Hook>>) -> Run {
     w.engine().sync().unwrap();
     stage_all(&w);
     let staged = w.fs.ops_len();
-    let held = Held { node: b"n", seqs: &[job], lease_ids: Some(&[id]) };
-    w.commit(FIRST, &[("a", 2)], whole(&IN, &[TxnAck { queue: "q", held }])).unwrap();
+    let held = LeasedJobs { node: b"n", seqs: &[job], lease_ids: Some(&[id]) };
+    let acks = [TxnAck { queue: "q", jobs: held }];
+    w.commit_by("one", FIRST, &[("a", 2)], whole(&IN, &acks)).unwrap();
     let committed = w.fs.ops_len();
     // The end is synced and the files go, before a snapshot and after it.
     w.engine().sync().unwrap();
@@ -255,7 +266,7 @@ fn on(image: &DiskImage, r: &Run) -> World {
 }
 
 /// Crashes after each call, with whatever survives: everywhere or nowhere, and the same after
-/// another crash; the repeat makes it exactly once. How often it was nowhere, everywhere, and
+/// another crash; the repeat makes it exactly once, and is stale to another query. How often it was nowhere, everywhere, and
 /// finished by a recovery.
 fn crashes(r: &Run, how: &CrashOptions) -> (usize, usize, usize) {
     let (mut none, mut all, mut finished) = (0, 0, 0);
@@ -273,11 +284,25 @@ fn crashes(r: &Run, how: &CrashOptions) -> (usize, usize, usize) {
             let held = if there == 0 { Some(w.claim_one()) } else { None };
             let acks = held.iter().map(|(seq, id)| {
                 let (seqs, ids) = (std::slice::from_ref(seq), std::slice::from_ref(id));
-                TxnAck { queue: "q", held: Held { node: b"n", seqs, lease_ids: Some(ids) } }
+                TxnAck { queue: "q", jobs: LeasedJobs { node: b"n", seqs, lease_ids: Some(ids) } }
             });
             let acks: Vec<_> = acks.collect();
-            match w.commit(FIRST, &[("a", 2)], whole(&IN, &acks)) {
+            // The epoch is of the query that committed it, whatever survived of the commit.
+            let of_another = |w: &World| {
+                for query in ["", "two"] {
+                    let e = w.commit_by(query, FIRST, &[("a", 2)], TxnWork::default()).unwrap_err();
+                    let Error::EpochOfOtherQuery { last: FIRST, committed_by, .. } = &e else {
+                        panic!("{what}: {e}");
+                    };
+                    assert_eq!(committed_by, "one", "{what}");
+                }
+            };
+            if there == 1 {
+                of_another(&w);
+            }
+            match w.commit_by("one", FIRST, &[("a", 2)], whole(&IN, &acks)) {
                 Ok(done) => {
+                    of_another(&w);
                     assert_eq!(done.deduped, there == 1, "{what}");
                     assert_eq!(done.topics.len(), 5, "{what}: {done:?}");
                     assert_eq!(times(&w, &what), 1, "{what}: exactly once");
@@ -347,6 +372,7 @@ fn i5_crash_points_notice_what_is_left_out() {
         (Site::Sync("txn.stage"), 1),
         (Site::SyncDir("txn.stage"), 1),
         (Site::Check("txn.settled"), 3),
+        (Site::Check("txn.query"), 1),
         (Site::Sync("wal.group"), 1),
     ];
     for (site, wal_shards) in sites {
@@ -405,15 +431,15 @@ fn what_stands_against_it_is_found_before_anything_happens() {
     w.stage("ok", 0, &[("disk", &["d"])]).unwrap();
     w.stage("full", 0, &[("disk", &["d"]), ("full", &["z"])]).unwrap();
     let (job, id) = w.claim_one();
-    let fits = Held { node: b"n", seqs: &[job], lease_ids: Some(&[id]) };
-    let other = Held { node: b"other", ..fits };
-    let acks = |held| [TxnAck { queue: "q", held }];
+    let fits = LeasedJobs { node: b"n", seqs: &[job], lease_ids: Some(&[id]) };
+    let other = LeasedJobs { node: b"other", ..fits };
+    let acks = |held| [TxnAck { queue: "q", jobs: held }];
     let code = |stages: &[(&str, u32)], work: TxnWork<'_>| {
         w.commit(FIRST, stages, work).map_or_else(|e| e.code(), |_| "ok")
     };
     assert_eq!(code(&[("full", 1)], whole(&IN, &acks(fits))), "topic_full");
     assert_eq!(code(&[("ok", 1)], whole(&IN, &acks(other))), "lease_lost");
-    let twice = [TxnAck { queue: "q", held: fits }, TxnAck { queue: "q", held: fits }];
+    let twice = [TxnAck { queue: "q", jobs: fits }, TxnAck { queue: "q", jobs: fits }];
     assert_eq!(code(&[("ok", 1)], whole(&IN, &twice)), "lease_lost");
     let far = [TxnCursor { seq: 4, ..IN[0] }];
     assert_eq!(code(&[("ok", 1)], whole(&far, &acks(fits))), "invalid_request");
@@ -640,8 +666,8 @@ fn a_full_disk_delays_what_was_decided() {
         });
         let dir = format!("shard-{:02}", other.unwrap());
         w.fs.fail_nth(CallFilter::on_path(CallKind::Write, &dir), 1, FaultKind::ENOSPC);
-        let held = Held { node: b"n", seqs: &[job], lease_ids: Some(&[id]) };
-        let acks = [TxnAck { queue: "q", held }];
+        let held = LeasedJobs { node: b"n", seqs: &[job], lease_ids: Some(&[id]) };
+        let acks = [TxnAck { queue: "q", jobs: held }];
         let e = w.commit(FIRST, &[("a", 2)], whole(&IN, &acks)).unwrap_err();
         assert!(matches!(e, Error::StorageUnavailable { reason: "no_space", .. }), "{e}");
         w.fs.clear_faults();
@@ -696,8 +722,8 @@ fn i10_a_failed_shard_leaves_it_to_the_restart() {
             w.engine().sync().unwrap();
             let dir = format!("shard-{shard:02}");
             w.fs.fail_nth(CallFilter::on_path(fault, &dir), 1, FaultKind::EIO);
-            let held = Held { node: b"n", seqs: &[job], lease_ids: Some(&[id]) };
-            let acks = [TxnAck { queue: "q", held }];
+            let held = LeasedJobs { node: b"n", seqs: &[job], lease_ids: Some(&[id]) };
+            let acks = [TxnAck { queue: "q", jobs: held }];
             let what = format!("shard {shard}, {fault:?}");
             let commit = |w: &World| w.commit(FIRST, &[("a", 2)], whole(&IN, &acks));
             match commit(&w) {

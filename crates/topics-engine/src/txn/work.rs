@@ -12,7 +12,7 @@ use crate::topic::{ExclusiveGuard, Topic};
 use crate::types::config::ConfigPatch;
 use crate::types::error::{Error, Result};
 use crate::types::name;
-use crate::types::queue::Held;
+use crate::types::queue::LeasedJobs;
 use crate::verbs;
 
 /// The work of a transaction in one topic.
@@ -21,7 +21,7 @@ pub(super) struct TopicWork<'a> {
     pub rows: PartRows,
     pub expect_head: Option<u64>,
     pub cursors: Vec<(String, u64)>,
-    pub acks: Vec<Held<'a>>,
+    pub acks: Vec<LeasedJobs<'a>>,
 }
 
 impl TopicWork<'_> {
@@ -65,7 +65,7 @@ pub(super) fn work_by_topic<'a>(
         }
     }
     for a in work.acks {
-        all.entry(a.queue.to_owned()).or_default().acks.push(a.held);
+        all.entry(a.queue.to_owned()).or_default().acks.push(a.jobs);
     }
     Ok(all)
 }

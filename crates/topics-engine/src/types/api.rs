@@ -188,6 +188,10 @@ pub struct ReadRequest {
     pub strong: bool,
     /// Whether the read counts as consumption for the automatic priority.
     pub touch: bool,
+    /// Returns the seqs of the records and nothing else: `ts` and `lag_ms` are 0, every other field is
+    /// empty. The index has them, so the records are not read, and damage of a record is not noticed.
+    /// With `skip_nodes` or records that expire by themselves they are read all the same.
+    pub only_seqs: bool,
 }
 
 impl Default for ReadRequest {
@@ -202,6 +206,7 @@ impl Default for ReadRequest {
             topic_id: None,
             strong: false,
             touch: true,
+            only_seqs: false,
         }
     }
 }

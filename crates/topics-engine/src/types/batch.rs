@@ -66,6 +66,8 @@ pub struct ReadBatch {
     pub lag_ms: u64,
     /// Records that were scanned, including skipped ones.
     pub records_scanned: u64,
+    /// Reads of cold segments that it took.
+    pub cold_segments: u32,
 }
 
 impl ReadBatch {

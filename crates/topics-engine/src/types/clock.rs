@@ -22,6 +22,7 @@ use topics_env::{Clock, Env};
 use topics_storage::snapshot::Section;
 
 use super::error::{Error, Result};
+use super::section::is_of;
 
 /// Maximum lead of the wall clock that time follows immediately, ms.
 const STEP_MS: u64 = 3_600_000;
@@ -44,6 +45,15 @@ struct Reading {
     time: u64,
     mono: u64,
     wall: u64,
+}
+
+/// The time on both clocks, ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Now {
+    /// Monotonic: leases and delays go by it.
+    pub mono: u64,
+    /// Since the Unix epoch: due times go by it.
+    pub wall: u64,
 }
 
 #[derive(Debug, Default)]
@@ -96,12 +106,17 @@ impl Time {
 
     /// The time, in ms since the Unix epoch.
     pub(crate) fn steady(&self) -> u64 {
+        self.now().wall
+    }
+
+    /// The time and the monotonic time, by one observation of the clocks.
+    pub(crate) fn now(&self) -> Now {
         let mut g = self.guard.lock();
         if let Some(known) = &g.recovering {
-            return known.floor;
+            return Now { mono: self.mono_ms(), wall: known.floor };
         }
         self.advance(&mut g);
-        g.last.time
+        Now { mono: g.last.mono, wall: g.last.time }
     }
 
     fn advance(&self, g: &mut Guard) {
@@ -151,15 +166,8 @@ impl Time {
 
     /// Restores the section of a snapshot. Returns false if it is of another kind.
     pub(crate) fn restore(&self, section: &Section) -> Result<bool> {
-        if section.kind != SECTION {
+        if !is_of(section, SECTION, VERSION, "the time")? {
             return Ok(false);
-        }
-        if section.version != VERSION {
-            return Err(Error::Version {
-                what: "the time in the snapshot".into(),
-                found: u32::from(section.version),
-                supported: u32::from(VERSION),
-            });
         }
         let (boot, saved) = decode(&section.bytes).ok_or_else(|| Error::Corrupt {
             file: "meta/snapshot".into(),

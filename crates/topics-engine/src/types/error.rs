@@ -1,8 +1,10 @@
 //! The engine's errors, in the terms of the verbs, with the facts that a caller needs.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use topics_storage::StorageError;
+use topics_storage::segment::Fetch;
 
 /// The result of a verb.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -138,6 +140,33 @@ pub enum Error {
         /// Stable reason word.
         reason: &'static str,
         /// What happened, where.
+        detail: String,
+    },
+    /// The next records are in the object store, and are being fetched. Read again when the fetch has
+    /// ended; calls that may wait do so themselves.
+    #[error(
+        "the next records are being fetched from the object store: read again when they are here"
+    )]
+    ColdPending(Arc<Fetch>),
+    /// Records in the object store cannot be fetched; retryable.
+    #[error("{detail}")]
+    ColdUnavailable {
+        /// What cannot be fetched, why, and what to do.
+        detail: String,
+    },
+    /// Records of class `memory` were acked, and the write that followed failed. A sync reports it once.
+    #[error(
+        "records {from} to {to} of topic {topic:?} were acked before they were written, and are lost: \
+         {detail}; readers get a gap instead of them. Append them again"
+    )]
+    DataLoss {
+        /// The topic.
+        topic: String,
+        /// The first lost seq.
+        from: u64,
+        /// The last one.
+        to: u64,
+        /// The first failure.
         detail: String,
     },
     /// Bytes that fail their checksum.
@@ -321,6 +350,8 @@ impl Error {
             Self::TopicFull { .. } => "topic_full",
             Self::Throttled { .. } => "throttled",
             Self::StorageUnavailable { .. } => "storage_unavailable",
+            Self::ColdPending(_) | Self::ColdUnavailable { .. } => "cold_unavailable",
+            Self::DataLoss { .. } => "data_loss",
             Self::Corrupt { .. } => "corrupt",
             Self::Locked { .. } => "locked",
             Self::Directory { .. } => "invalid_directory",
@@ -362,6 +393,8 @@ impl Error {
                 | Self::ConsumerBusy { .. }
                 | Self::Throttled { .. }
                 | Self::StorageUnavailable { .. }
+                | Self::ColdPending(_)
+                | Self::ColdUnavailable { .. }
         )
     }
 }
@@ -389,6 +422,8 @@ impl From<StorageError> for Error {
                 Self::Corrupt { file: what, offset: 0, detail: "it is missing".into() }
             }
             StorageError::Closed => Self::Closed,
+            StorageError::Fetching(fetch) => Self::ColdPending(fetch),
+            StorageError::Unreachable { detail } => Self::ColdUnavailable { detail },
             e => unavailable("io", e.to_string()),
         }
     }

@@ -123,8 +123,18 @@ macro_rules! metrics {
             pub staged_bytes: u64,
             /// Shards that accept no writes, because they failed or have no space.
             pub read_only_shards: u64,
-            /// Reads of segments in the cold tier.
+            /// Requests for records of cold segments.
             pub cold_reads: u64,
+            /// Bytes that they fetched.
+            pub cold_read_bytes: u64,
+            /// Those that failed.
+            pub cold_read_failures: u64,
+            /// Blocks of cold segments that reads found in memory.
+            pub cold_block_hits: u64,
+            /// Blocks of cold segments that reads had to request.
+            pub cold_block_misses: u64,
+            /// Packs in the object store that hold segments of the directory.
+            pub packs: u64,
             /// Live idempotency keys.
             pub idempotency_keys: u64,
             /// Bytes of the records of `ephemeral` topics.
@@ -213,6 +223,10 @@ metrics! {
     expired_jobs,
     /// Dead letters moved back, and dead jobs revived.
     redriven_jobs,
+    /// Jobs deleted by an operator.
+    removed_jobs,
+    /// Delayed jobs made ready by an operator.
+    promoted_jobs,
     /// Parts of transactions staged.
     txn_stages,
     /// Transactions decided.

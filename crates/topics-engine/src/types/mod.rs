@@ -14,4 +14,5 @@ pub(crate) mod options;
 pub(crate) mod priority;
 pub(crate) mod queue;
 pub(crate) mod quota;
+pub(crate) mod section;
 pub(crate) mod wait;

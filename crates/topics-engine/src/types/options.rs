@@ -1,7 +1,9 @@
 //! The engine's settings.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use topics_env::objects::ObjectStore;
 use topics_storage::format::frame::MAX_FRAME_LEN;
 
 use super::name;
@@ -46,6 +48,53 @@ impl AutoCreate {
             Self::On => true,
             Self::Off => false,
             Self::Patterns(list) => list.iter().any(|p| name::matches_pattern(p, topic)),
+        }
+    }
+}
+
+/// The object store that sealed segments are archived in. The newest ones also stay on the disk.
+#[derive(Clone, Debug)]
+pub struct RemoteOptions {
+    /// The store: a prefix of its own for each data directory.
+    pub store: Arc<dyn ObjectStore>,
+    /// Length of a pack, bytes; default 32 MiB. A segment that is larger is a pack of its own.
+    pub pack_bytes: u64,
+    /// How long a sealed segment waits for others to fill a pack; default 10 min.
+    pub pack_max_wait: Duration,
+    /// Segments of a topic whose records stay on the disk, the newest ones; default 4.
+    pub hot_segments: u64,
+    /// Bytes of these segments; default 0: off. A segment above either limit becomes cold when it is
+    /// archived.
+    pub hot_bytes: u64,
+    /// Maximum wait of a read for cold records; default 30 s.
+    pub cold_timeout: Duration,
+    /// Bytes of memory for cold records, requests in progress included; default 64 MiB.
+    pub cold_memory_bytes: u64,
+}
+
+impl RemoteOptions {
+    /// Default of [`Self::pack_bytes`].
+    pub const PACK_BYTES: u64 = 32 << 20;
+    /// Default of [`Self::pack_max_wait`].
+    pub const PACK_MAX_WAIT: Duration = Duration::from_secs(600);
+    /// Default of [`Self::hot_segments`].
+    pub const HOT_SEGMENTS: u64 = 4;
+    /// Default of [`Self::cold_timeout`].
+    pub const COLD_TIMEOUT: Duration = Duration::from_secs(30);
+    /// Default of [`Self::cold_memory_bytes`].
+    pub const COLD_MEMORY_BYTES: u64 = 64 << 20;
+
+    /// The defaults, with this store.
+    #[must_use]
+    pub fn new(store: Arc<dyn ObjectStore>) -> Self {
+        Self {
+            store,
+            pack_bytes: Self::PACK_BYTES,
+            pack_max_wait: Self::PACK_MAX_WAIT,
+            hot_segments: Self::HOT_SEGMENTS,
+            hot_bytes: 0,
+            cold_timeout: Self::COLD_TIMEOUT,
+            cold_memory_bytes: Self::COLD_MEMORY_BYTES,
         }
     }
 }
@@ -139,6 +188,8 @@ pub struct Options {
     /// Bytes of resident index above which a checkpoint runs early; writes wait above twice as
     /// much; default 128 MiB.
     pub memory_bytes: u64,
+    /// Where sealed segments are archived; default `None`: nowhere.
+    pub remote: Option<RemoteOptions>,
 }
 
 impl Default for Options {
@@ -182,6 +233,7 @@ impl Default for Options {
             txn_bytes: 1 << 30,
             txn_ttl: Duration::from_secs(3600),
             memory_bytes: 128 << 20,
+            remote: None,
         }
     }
 }

@@ -83,7 +83,7 @@ impl Claimed {
 
 /// The leases that an ack, nack or extend names.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Held<'a> {
+pub struct LeasedJobs<'a> {
     /// The worker that claimed them.
     pub node: &'a [u8],
     /// The jobs.
@@ -94,7 +94,7 @@ pub struct Held<'a> {
 
 /// The answer to an ack, nack or extend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settled {
+pub struct LeaseOutcome {
     /// The jobs that were acked, released or extended.
     pub done: Vec<u64>,
     /// The other jobs: not leased by this node, or under a stale id.

@@ -1,5 +1,6 @@
 //! Waiting for a change: by callback, by a blocked thread, in turn.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -7,6 +8,28 @@ use topics_env::sync::{Condvar, Instant, Mutex};
 
 /// A callback that is called once.
 pub(crate) type Callback = Box<dyn FnOnce() + Send>;
+
+/// Called with `true` before a wait for the object store, and with `false` after it.
+type OnBlocking = Box<dyn Fn(bool)>;
+
+std::thread_local! {
+    static ON_BLOCKING: RefCell<Option<OnBlocking>> = const { RefCell::new(None) };
+}
+
+/// Sets what is called on this thread before (`true`) and after a wait for the object store: a pool lets
+/// another thread take its place meanwhile.
+pub fn on_blocking(call: impl Fn(bool) + 'static) {
+    ON_BLOCKING.set(Some(Box::new(call)));
+}
+
+/// Waits for the object store, or for a thread that does.
+pub fn while_blocked<R>(wait: impl FnOnce() -> R) -> R {
+    let notify = |begins| ON_BLOCKING.with_borrow(|call| call.iter().for_each(|call| call(begins)));
+    notify(true);
+    let out = wait();
+    notify(false);
+    out
+}
 
 /// Callbacks that wait for a change, oldest first. `K` says what each of them waits for.
 ///

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use topics_engine::{
-    Append, Claim, Claimed, ConfigPatch, Durability, Error, Held, NewRecord, TopicType,
+    Append, Claim, Claimed, ConfigPatch, Durability, Error, LeasedJobs, NewRecord, TopicType,
 };
 use topics_env::sync::{Condvar, Mutex};
 
@@ -92,7 +92,7 @@ pub fn leased() {
                     (0..3).for_each(|_| topics_env::sync::thread::yield_now());
                 }
                 let stale = board.lock().held[&seq] != id;
-                let held = Held { node: &node, seqs: &[seq], lease_ids: Some(&[id]) };
+                let held = LeasedJobs { node: &node, seqs: &[seq], lease_ids: Some(&[id]) };
                 let settled = w.engine.ack("q", &held).unwrap();
                 if settled.done.contains(&seq) {
                     assert!(!stale, "I6: a stale fence acks job {seq}");
@@ -195,7 +195,7 @@ pub fn unattended() {
     let req = Claim { node: &node, max: 2, lease_ms: None, wait: Duration::ZERO };
     assert_eq!(w.engine.claim("q", &req).unwrap().len(), 2);
     let fails = spawn(&w, move |w| {
-        let held = Held { node: &node, seqs: &[1], lease_ids: None };
+        let held = LeasedJobs { node: &node, seqs: &[1], lease_ids: None };
         w.engine.nack("q", &held, Some(0)).unwrap();
     });
     // A job that fails needs no time.

@@ -19,6 +19,7 @@ mod file;
 mod fs;
 mod hook;
 mod journal;
+mod objects;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,9 @@ pub use fault::{CallFilter, CallKind, FaultKind};
 
 pub use hook::{Mutant, SiteLog};
 pub use journal::PageFate;
+pub use objects::{
+    Bucket, ObjectFault, ObjectOp, ObjectViolation, RequestGate, ServerFlaw, SimStore,
+};
 
 /// An env over an empty disk, with its components. The wall clock starts at 2023-11-14T22:13:20Z.
 pub fn sim_env(seed: u64) -> (Env, Arc<SimFs>, Arc<SimClock>) {

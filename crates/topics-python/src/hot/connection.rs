@@ -11,7 +11,7 @@ use topics_wire::hot::head;
 
 use super::HotDispatcher;
 use super::dispatcher::Admission;
-use super::state::{Io, PendingRequest, Phase};
+use super::state::{CurrentRequest, Io, PendingRequest, Phase};
 
 /// A client with this many unanswered bytes is not read from until it has its answers.
 const MAX_PIPELINED: usize = 256 << 10;
@@ -40,6 +40,7 @@ impl Connection {
             pending: None,
             slot: None,
             received: 0,
+            current: None,
             phase: Phase::First,
             since: 0,
             close_by: 0,
@@ -286,7 +287,8 @@ impl Connection {
             }
             let (request, more) = rest.split_at(total);
             rest = more;
-            me.begin();
+            let (verb, start_ns) = (head.verb, dispatcher.now_ns());
+            me.begin(CurrentRequest { verb, start_ns, id: head.request_id.map(Box::from) });
             let token = dispatcher.next_id();
             let body = &request[head.size..];
             let Some(reply) = dispatcher.call(py, &admission, &head, body, token) else {
@@ -311,20 +313,24 @@ impl Connection {
         there
     }
 
-    fn begin(&self) {
+    fn begin(&self, request: CurrentRequest) {
         let mut io = self.io.lock();
-        (io.phase, io.need) = (Phase::Busy, 0);
+        (io.phase, io.need, io.current) = (Phase::Busy, 0, Some(request));
     }
 
     /// Sends a reply. Returns whether the connection closes after it.
     fn answer(&self, py: Python<'_>, reply: &Reply) -> PyResult<bool> {
         let dispatcher = self.dispatcher.get();
-        let closes_after_reply = {
+        let (closes_after_reply, current) = {
             let mut io = self.io.lock();
             (io.phase, io.since) = (Phase::Next, dispatcher.now());
-            io.closes_after_reply
+            (io.closes_after_reply, io.current.take())
         };
-        let head = dispatcher.head_of(py, &self.server_state, reply, closes_after_reply)?;
+        if let Some(request) = &current {
+            dispatcher.count(request.verb, reply.status, request.start_ns);
+        }
+        let id = current.as_ref().and_then(|request| request.id.as_deref());
+        let head = dispatcher.head_of(py, &self.server_state, reply, closes_after_reply, id)?;
         self.write(py, &head, &reply.body)?;
         if closes_after_reply {
             self.close(py);

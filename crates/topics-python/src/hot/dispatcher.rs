@@ -7,7 +7,9 @@ use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use topics_service::{Reply, Request, Verb};
+use topics_env::Clock;
+use topics_env::real::SystemClock;
+use topics_service::{Reply, Request, RequestCount, RequestCounts, Verb};
 use topics_wire::Failure;
 use topics_wire::hot::{ExtraHeaders, Head, response_head};
 
@@ -64,6 +66,8 @@ pub(crate) struct HotDispatcher {
     too_slow_head: Py<PyBytes>,
     too_slow_body: Py<PyBytes>,
     common: Mutex<CommonHeaders>,
+    counts: RequestCounts,
+    clock: SystemClock,
     token: AtomicU64,
     ticks: AtomicU64,
     connections: Mutex<HashMap<u64, Py<Connection>>>,
@@ -92,7 +96,7 @@ impl Timeouts {
 impl HotDispatcher {
     #[new]
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (*, status_lines, loopback, max_body, receiving, timeouts, drain, unacked_bytes, too_slow_head, too_slow_body, keys=None))]
+    #[pyo3(signature = (*, status_lines, loopback, max_body, receiving, timeouts, drain, unacked_bytes, too_slow_head, too_slow_body, bounds_ns, keys=None))]
     fn new(
         status_lines: &Bound<'_, PyDict>,
         loopback: bool,
@@ -103,6 +107,7 @@ impl HotDispatcher {
         unacked_bytes: Py<PyAny>,
         too_slow_head: Py<PyBytes>,
         too_slow_body: Py<PyBytes>,
+        bounds_ns: Vec<u64>,
         keys: Option<(Py<PyAny>, Py<PyAny>)>,
     ) -> PyResult<Self> {
         let (body, first, next, close_linger) = timeouts;
@@ -119,6 +124,8 @@ impl HotDispatcher {
             too_slow_head,
             too_slow_body,
             common: Mutex::default(),
+            counts: RequestCounts::new(bounds_ns),
+            clock: SystemClock,
             token: AtomicU64::new(HOT),
             ticks: AtomicU64::new(0),
             connections: Mutex::default(),
@@ -140,6 +147,12 @@ impl HotDispatcher {
         }
     }
 
+    /// The requests that were answered here, by verb and status: nanoseconds in all, and how many
+    /// there are in each bucket of durations.
+    fn counts(&self) -> Vec<RequestCount> {
+        self.counts.rows()
+    }
+
     /// Counts one tick, and closes the connections whose client is too slow.
     fn check_timeouts(&self, py: Python<'_>) {
         let now = self.ticks.fetch_add(1, Ordering::Relaxed) + 1;
@@ -150,6 +163,16 @@ impl HotDispatcher {
 }
 
 impl HotDispatcher {
+    /// The time at which a request begins.
+    pub(super) fn now_ns(&self) -> u64 {
+        self.clock.mono_ns()
+    }
+
+    /// Counts a request that began at `start_ns`.
+    pub(super) fn count(&self, verb: &'static str, status: u16, start_ns: u64) {
+        self.counts.add(verb, status, self.now_ns().saturating_sub(start_ns));
+    }
+
     pub(super) fn now(&self) -> u64 {
         self.ticks.load(Ordering::Relaxed)
     }
@@ -279,10 +302,11 @@ impl HotDispatcher {
         server_state: &Py<PyAny>,
         reply: &Reply,
         close: bool,
+        request_id: Option<&[u8]>,
     ) -> PyResult<Vec<u8>> {
         let refused = matches!(reply.status, 429 | 503);
         let retry_after = refused.then(|| retry_after(&reply.body));
-        let extra = ExtraHeaders { retry_after, close };
+        let extra = ExtraHeaders { retry_after, close, request_id };
         self.head(py, server_state, reply.status, extra, reply.body.len())
     }
 
@@ -293,7 +317,7 @@ impl HotDispatcher {
         server_state: &Py<PyAny>,
     ) -> PyResult<Vec<u8>> {
         let body = self.too_slow_body.as_bytes(py);
-        let extra = ExtraHeaders { retry_after: None, close: true };
+        let extra = ExtraHeaders { retry_after: None, close: true, request_id: None };
         let mut out = self.head(py, server_state, 408, extra, body.len())?;
         out.extend_from_slice(body);
         Ok(out)
@@ -309,7 +333,7 @@ impl HotDispatcher {
         py: Python<'_>,
         server_state: &Py<PyAny>,
         status: u16,
-        extra: ExtraHeaders,
+        extra: ExtraHeaders<'_>,
         length: usize,
     ) -> PyResult<Vec<u8>> {
         // uvicorn replaces the list each second, for the date.

@@ -48,6 +48,14 @@ pub(super) struct PendingRequest {
     pub http: Py<Http>,
 }
 
+/// The request that is being answered.
+pub(super) struct CurrentRequest {
+    pub verb: &'static str,
+    pub start_ns: u64,
+    /// Its `X-Request-Id`.
+    pub id: Option<Box<[u8]>>,
+}
+
 pub(super) struct Io {
     pub transport: Option<Py<PyAny>>,
     /// Received bytes of requests without an answer.
@@ -60,6 +68,7 @@ pub(super) struct Io {
     pub slot: Option<Py<PyAny>>,
     /// Bytes of the current body that are reserved in the budget of all bodies.
     pub received: usize,
+    pub current: Option<CurrentRequest>,
     pub phase: Phase,
     pub since: u64,
     /// The tick at which a closing connection is aborted.

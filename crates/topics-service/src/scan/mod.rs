@@ -63,6 +63,7 @@ impl Scan {
             skip_nodes: r.skip_nodes.clone(),
             matching: r.matching.clone(),
             topic_id: r.topic_id,
+            only_seqs: r.is_in_index(),
             ..ReadRequest::default()
         };
         let found = match is_empty_range(&r, from, end, &state) {
@@ -78,7 +79,7 @@ impl Scan {
         let schema = schema(r.is_binary(found.as_ref()), bounds);
         let start = start_of(from, found.as_ref(), to_seq);
         let most = (to_seq - start).min(BATCH_ROWS as u64) as usize + 1;
-        let format = BatchFormat::new(topic, schema, r.columns, r.only_nodes, most)?;
+        let format = BatchFormat::new(topic, schema, r.columns, r.fields, r.only_nodes, most)?;
         let schema = format.shown.clone();
         let later = ReadRequest { topic_id: Some(bounds.topic_id), ..request };
         let reader = PageReader { engine, topic: topic.to_owned(), request: later, bounds, format };
@@ -87,7 +88,7 @@ impl Scan {
             pages: Prefetcher::new(reader),
             bounds,
             schema,
-            helpers: if r.ahead { HELPERS } else { 0 },
+            helpers: if r.prefetch { HELPERS } else { 0 },
             batch_bytes: r.batch_bytes,
             first: None,
             planned_to: to_seq,

@@ -153,7 +153,7 @@ impl<S: Default, M: RangeReader<S> + 'static> Prefetcher<S, M> {
             }
             match queue.take() {
                 Some(taken) => shared.read(&mut queue, taken, scratch),
-                None => shared.changed.wait(&mut queue),
+                None => topics_engine::while_blocked(|| shared.changed.wait(&mut queue)),
             }
         }
     }

@@ -1,12 +1,15 @@
 use std::path::Path;
+use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Int64Type, TimestampMicrosecondType};
+use arrow_array::types::{Float64Type, Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, RecordBatch};
 use topics_engine::{
-    Append, ConfigPatch, DeleteRequest, Engine, NewRecord, Options, ReadFrom, TopicMatch,
+    Append, ConfigPatch, DeleteRequest, Engine, NewRecord, NodeFilter, Options, ReadFrom,
+    TopicMatch,
 };
-use topics_env::sim::sim_env;
+use topics_env::sim::{CallFilter, CallKind, FaultKind, SimClock, SimFs, sim_env};
+use topics_wire::arrow::Columns;
 
 use super::prefetch::{Prefetcher, Range, RangeReader};
 use super::*;
@@ -162,6 +165,105 @@ fn a_scan_that_is_given_up_ends() {
     db.close().unwrap();
 }
 
+/// An engine whose file system and clock the test controls.
+fn controlled_engine() -> (Engine, Arc<SimFs>, Arc<SimClock>) {
+    let (env, fs, clock) = sim_env(1);
+    let options = Options { segment_max_events: 100, ..Options::default() };
+    (Engine::open(env, Path::new("/data"), options).unwrap(), fs, clock)
+}
+
+fn named(names: &[&str]) -> Columns {
+    let columns = names.iter().map(|name| Columns::named(name).unwrap());
+    columns.reduce(Columns::and).unwrap()
+}
+
+/// Seq and end of a gap of each row, of a scan with these columns.
+fn seqs(db: &Engine, names: &[&str], request: &ScanRequest) -> Vec<(i64, Option<i64>)> {
+    let request = ScanRequest { columns: named(names), ..request.clone() };
+    let scan = Scan::begin(db.clone(), "t", request).unwrap();
+    let rows = scan.flat_map(|batch| {
+        let batch = batch.unwrap();
+        let int = |name| batch.column_by_name(name).unwrap().as_primitive::<Int64Type>().clone();
+        let (seqs, ends) = (int("seq"), int("gap_to"));
+        (0..batch.num_rows())
+            .map(|i| (seqs.value(i), ends.is_valid(i).then(|| ends.value(i))))
+            .collect::<Vec<_>>()
+    });
+    rows.collect()
+}
+
+const SEQS: [&str; 4] = ["topic", "seq", "gap_to", "gap_reason"];
+const WITH_DATA: [&str; 3] = ["seq", "data", "gap_to"];
+
+#[test]
+fn seqs_alone_are_those_of_a_scan_of_all_columns_and_need_no_record() {
+    let (db, fs, _) = controlled_engine();
+    let patch = ConfigPatch { cap_records: Some(19_000), ..ConfigPatch::default() };
+    db.create_topic("t", &patch).unwrap();
+    write(&db, "t", 0, 3000, false);
+    db.checkpoint().unwrap();
+    let tagged = TopicMatch::Eq(b"k:1".to_vec());
+    let delete = DeleteRequest { matching: Some(tagged), ..DeleteRequest::default() };
+    db.delete("t", &delete).unwrap();
+    // The last records are in a log file only; the cap evicts the first ones.
+    write(&db, "t", 3000, 21_000, true);
+    let from = |after| ScanRequest { from: ReadFrom::After(after), ..ScanRequest::default() };
+    let matching = Some(TopicMatch::Eq(b"k:2".to_vec()));
+    let requests = [
+        ScanRequest { batch_bytes: 4 << 20, ..from(0) },
+        ScanRequest { batch_bytes: 1, ..from(0) },
+        ScanRequest { batch_bytes: 4 << 20, upto: Some(2500), ..from(0) },
+        ScanRequest { batch_bytes: 4 << 20, upto: Some(20_123), ..from(3001) },
+        ScanRequest { batch_bytes: 4 << 20, matching, ..from(0) },
+    ];
+    let want: Vec<_> = requests.iter().map(|r| seqs(&db, &WITH_DATA, r)).collect();
+    assert!(want.iter().all(|rows| rows.len() > 100), "{:?}", want.iter().map(Vec::len));
+    assert!(want[0][0].1.is_some(), "the evicted records are a gap");
+    for part in [".data", "wal"] {
+        fs.fail_from(CallFilter::on_path(CallKind::Read, part), 1, FaultKind::EIO);
+    }
+    for (request, want) in requests.iter().zip(&want) {
+        assert!(seqs(&db, &SEQS, request) == *want, "{request:?}");
+    }
+    assert_eq!(fs.faults_fired(), 0);
+    let whole = ScanRequest { columns: named(&WITH_DATA), ..requests[0].clone() };
+    assert!(Scan::begin(db.clone(), "t", whole).is_err(), "other columns are in the records");
+    fs.clear_faults();
+    db.close().unwrap();
+}
+
+#[test]
+fn seqs_alone_pass_over_expired_records_and_other_nodes() {
+    let (db, _, clock) = controlled_engine();
+    let append = |range: std::ops::Range<usize>| {
+        let record = |i: usize| NewRecord {
+            data: b"1",
+            node: if i.is_multiple_of(2) { b"n" } else { b"m" },
+            ttl_ms: if i.is_multiple_of(3) { 1000 } else { 0 },
+            ..NewRecord::default()
+        };
+        let records: Vec<_> = range.map(record).collect();
+        db.append("t", &Append { records: &records, ..Append::default() }).unwrap();
+    };
+    append(0..500);
+    db.checkpoint().unwrap();
+    append(500..1000);
+    let all = ScanRequest { batch_bytes: 4 << 20, ..ScanRequest::default() };
+    assert_eq!(seqs(&db, &SEQS, &all).len(), 1000);
+    clock.advance_ms(1500);
+    let want = seqs(&db, &WITH_DATA, &all);
+    assert_eq!(want.len(), 666);
+    assert!(seqs(&db, &SEQS, &all) == want);
+    let only = ScanRequest { only_nodes: NodeFilter(vec![b"n".to_vec()]), ..all.clone() };
+    let skipped = ScanRequest { skip_nodes: NodeFilter(vec![b"m".to_vec()]), ..all };
+    for request in [only, skipped] {
+        let want = seqs(&db, &WITH_DATA, &request);
+        assert_eq!(want.len(), 333);
+        assert!(seqs(&db, &SEQS, &request) == want);
+    }
+    db.close().unwrap();
+}
+
 /// Takes longer for even ranges; counts the ranges that it read.
 struct Squares;
 
@@ -196,4 +298,50 @@ fn ranges_come_in_order_whichever_thread_reads_them() {
     assert_eq!(ahead.next().unwrap().0, range(2000));
     assert!(ahead.next().is_none());
     assert_eq!(ahead.planned(), 0);
+}
+
+#[test]
+fn typed_columns_are_those_of_each_record_in_batches_of_any_size() {
+    let (db, fs, _) = controlled_engine();
+    let patch = ConfigPatch { cap_records: Some(4000), ..ConfigPatch::default() };
+    db.create_topic("t", &patch).unwrap();
+    let data: Vec<String> =
+        (0..5000).map(|i| format!(r#"{{"n":{i},"s":"é{i}","x":[{i}.5]}}"#)).collect();
+    let record = |data: &'static [u8]| NewRecord { data, ..NewRecord::default() };
+    let records: Vec<_> =
+        data.iter().map(|d| NewRecord { data: d.as_bytes(), ..NewRecord::default() }).collect();
+    db.append("t", &Append { records: &records, ..Append::default() }).unwrap();
+    db.checkpoint().unwrap();
+    let odd = [record(br#"{"n":"none"}"#), record(b"7")];
+    db.append("t", &Append { records: &odd, ..Append::default() }).unwrap();
+    let body =
+        br#"{"columns":["seq","gap_to"],"from_seq":0,"fields":{"n":"int64","_misfits":"string",
+        "x":{"type":"double","path":"x[0]"}}}"#;
+    for batch_bytes in [1, 3000, 4 << 20] {
+        let request = ScanRequest { batch_bytes, ..topics_wire::arrow::parse(body).unwrap() };
+        let mut at = 1003;
+        for batch in Scan::begin(db.clone(), "t", request).unwrap() {
+            let batch = batch.unwrap();
+            let seqs = batch.column(0).as_primitive::<Int64Type>();
+            let numbers = batch.column(2).as_primitive::<Int64Type>();
+            let misfits = batch.column(3).as_string::<i32>();
+            let halves = batch.column(4).as_primitive::<Float64Type>();
+            for i in (0..batch.num_rows()).filter(|i| batch.column(1).is_null(*i)) {
+                assert_eq!(seqs.value(i), at);
+                let n = (at <= 5000).then_some(at - 1);
+                assert_eq!(numbers.is_valid(i).then(|| numbers.value(i)), n);
+                let half = n.map(|n| n as f64 + 0.5);
+                assert_eq!(halves.is_valid(i).then(|| halves.value(i)), half);
+                let misfit = misfits.is_valid(i).then(|| misfits.value(i));
+                assert_eq!(misfit, (at == 5001).then_some(r#"["n"]"#));
+                at += 1;
+            }
+        }
+        assert_eq!(at, 5003, "batches of {batch_bytes} bytes");
+    }
+    // Their values are in the records, whichever columns of the topic are beside them.
+    fs.fail_from(CallFilter::on_path(CallKind::Read, ".data"), 1, FaultKind::EIO);
+    assert!(Scan::begin(db.clone(), "t", topics_wire::arrow::parse(body).unwrap()).is_err());
+    fs.clear_faults();
+    db.close().unwrap();
 }

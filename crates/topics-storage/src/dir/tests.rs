@@ -201,14 +201,14 @@ fn the_reserve_grows_and_is_released() {
     create_dir(&env, "t", paths().root()).unwrap();
     create_dir(&env, "t", &paths().meta()).unwrap();
     let len = || env.fs.open(&paths().reserve(), OpenMode::Read).unwrap().len().unwrap();
-    assert!(reserve::ensure(&env, &paths(), 100, 0).unwrap());
+    assert!(reserve::ensure(&env, &paths(), reserve::MIN).unwrap());
     assert_eq!(len(), 1 << 20);
-    assert!(reserve::ensure(&env, &paths(), 1 << 20, 0).unwrap());
+    assert!(reserve::ensure(&env, &paths(), 2 << 20).unwrap());
     assert_eq!(len(), 2 << 20);
-    assert!(reserve::ensure(&env, &paths(), 5, 0).unwrap());
+    assert!(reserve::ensure(&env, &paths(), 5).unwrap());
     assert_eq!(len(), 2 << 20);
     fs.set_free_space(Some(0));
-    assert!(!reserve::ensure(&env, &paths(), 8 << 20, 0).unwrap());
+    assert!(!reserve::ensure(&env, &paths(), 16 << 20).unwrap());
     reserve::release_all(&env, &paths()).unwrap();
     reserve::release_all(&env, &paths()).unwrap();
     assert!(!env.fs.exists(&paths().reserve()).unwrap());

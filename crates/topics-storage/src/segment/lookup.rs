@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use roaring::RoaringBitmap;
-use topics_env::OpenMode;
+use topics_env::{File, OpenMode};
 
+use super::cold::ColdFile;
 use super::layout::parse_frame;
 use super::open::{OpenSegment, io_error};
 use super::scan::{ScanItem, scan, start};
@@ -71,7 +72,10 @@ impl Segment {
             Ok(found) => found,
             Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) if m.sealed => {
                 self.segs.count_rebuilt(&e);
-                self.scan_tags(tag)?
+                match self.cold_file(FileKind::Tags)? {
+                    Some(file) => self.lookup_in(&file, tag)?,
+                    None => self.scan_tags(tag)?,
+                }
             }
             Err(e) => return Err(e),
         };
@@ -85,9 +89,23 @@ impl Segment {
             return self.scan_tags(tag);
         }
         let path = self.segs.paths.segment(&m.name(self.topic().topic_id), FileKind::Tags);
-        let env = &self.segs.env;
-        let file = env.fs.open(&path, OpenMode::Read).map_err(|e| io_error(&path, e))?;
-        TagsFile::open(env, &*file, &path, self.salt()?, m.file_no)?.lookup(tag, m.first_seq)
+        let file = self.segs.env.fs.open(&path, OpenMode::Read).map_err(|e| io_error(&path, e))?;
+        self.lookup_in(&*file, tag)
+    }
+
+    fn lookup_in(&self, file: &dyn File, tag: TagMatch<'_>) -> Result<Vec<u32>> {
+        let m = self.meta();
+        let path = self.segs.paths.segment(&m.name(self.topic().topic_id), FileKind::Tags);
+        TagsFile::open(&self.segs.env, file, &path, self.salt()?, m.file_no)?
+            .lookup(tag, m.first_seq)
+    }
+
+    /// A file from the store, if the `.data` of the segment is there only.
+    fn cold_file(&self, kind: FileKind) -> Result<Option<ColdFile>> {
+        match self.meta().cold {
+            true => self.open_segment().data(&self.segs, self.meta())?.cold_file(kind),
+            false => Ok(None),
+        }
     }
 
     fn scan_tags(&self, tag: TagMatch<'_>) -> Result<Vec<u32>> {
@@ -173,7 +191,10 @@ impl Segment {
                 if m.sealed {
                     self.segs.count_rebuilt(&e);
                 }
-                AttrsTable::new(self.scan_side()?.1)
+                match self.cold_file(FileKind::Attrs)? {
+                    Some(file) => self.decode_attrs(&open, file.bytes())?,
+                    None => AttrsTable::new(self.scan_side()?.1),
+                }
             }
             Err(e) => return Err(e),
         };
@@ -187,7 +208,13 @@ impl Segment {
         let path = self.segs.paths.segment(&m.name(self.topic().topic_id), FileKind::Attrs);
         let bytes = if m.sealed { read_file(&self.segs.env, &path, u64::MAX)? } else { None };
         let bytes = bytes.ok_or_else(|| StorageError::Missing { what: show(&path) })?;
+        self.decode_attrs(open, &bytes)
+    }
+
+    fn decode_attrs(&self, open: &OpenSegment, bytes: &[u8]) -> Result<AttrsTable> {
+        let m = self.meta();
+        let path = self.segs.paths.segment(&m.name(self.topic().topic_id), FileKind::Attrs);
         let salt = open.salt(&self.segs, m)?;
-        AttrsTable::decode(&self.segs.env, &show(&path), &bytes, m.first_seq, salt, m.file_no)
+        AttrsTable::decode(&self.segs.env, &show(&path), bytes, m.first_seq, salt, m.file_no)
     }
 }

@@ -110,8 +110,7 @@ pub struct SegmentMeta {
     pub earliest_expires: u64,
     /// Whether it is never appended to again.
     pub sealed: bool,
-    /// Whether its `.data` is outside the directory. Part of the format; this version writes
-    /// `false` and cannot read such a segment.
+    /// Whether its `.data` is in an object store. A local one may still be there; nothing relies on it.
     pub cold: bool,
     /// Whether a record in it has a tag.
     pub has_tags: bool,
@@ -145,7 +144,7 @@ impl SegmentMeta {
         (self.del_no != 0).then(|| SegmentName { file_no: self.del_no, ..self.name(topic_id) })
     }
 
-    /// The files that this entry names, `.data` last.
+    /// The files that this entry names, `.data` last; a cold segment names none.
     pub fn files(&self, topic_id: u64) -> Vec<(SegmentName, FileKind)> {
         let name = self.name(topic_id);
         let mut out = vec![(name, FileKind::Idx)];
@@ -156,7 +155,9 @@ impl SegmentMeta {
             out.push((name, FileKind::Attrs));
         }
         out.extend(self.del_name(topic_id).map(|n| (n, FileKind::Del)));
-        out.push((self.data_name(topic_id), FileKind::Data));
+        if !self.cold {
+            out.push((self.data_name(topic_id), FileKind::Data));
+        }
         out
     }
 }

@@ -7,12 +7,13 @@ use roaring::RoaringBitmap;
 use topics_env::sync::{Mutex, OnceLock};
 use topics_env::{File, OpenMode};
 
+use super::cold::{ColdFile, no_store};
 use super::index::{
     ENTRY, FOOTER, IDX_MAGIC, check_footer, decode_entries, entry_at, is_chain, whole_sum,
 };
 use super::layout::{DATA_HEADER, DataHeader, SIDE_HEADER, check_side_header, corrupt};
 use super::scan::{ScanItem, rebuild_entries, scan, start};
-use super::{AttrsTable, FileKind, IdxEntry, SegmentMeta, Segments, TopicKey};
+use super::{AttrsTable, ColdFiles, FileKind, IdxEntry, SegmentMeta, Segments, TopicKey};
 use crate::dir::show;
 use crate::{Result, StorageError};
 
@@ -38,10 +39,18 @@ pub fn io_error(path: &Path, e: std::io::Error) -> StorageError {
     }
 }
 
+/// The source of the bytes of a `.data`.
+#[derive(Debug)]
+enum Source {
+    File(Arc<dyn File>),
+    /// The file of the segment with this file number.
+    Cold(Arc<dyn ColdFiles>, u64),
+}
+
 /// An opened `.data`.
 #[derive(Debug)]
 pub struct Data {
-    source: Arc<dyn File>,
+    source: Source,
     /// Its name in error messages.
     pub file: String,
     /// The salt in its header, or the error of a header that belongs to another segment or is
@@ -56,16 +65,14 @@ impl Data {
         }
         let name = meta.data_name(topic.topic_id);
         let path = segs.paths.segment(&name, FileKind::Data);
-        if meta.cold {
-            return Err(StorageError::Missing {
-                what: format!(
-                    "{}: its segment is in a tier that this program cannot read",
-                    show(&path)
-                ),
-            });
-        }
-        let source = segs.env.fs.open(&path, OpenMode::Read).map_err(|e| io_error(&path, e))?;
         let file = show(&path);
+        let source = match segs.env.fs.open(&path, OpenMode::Read) {
+            Ok(source) => Source::File(source),
+            Err(e) if meta.cold && e.kind() == std::io::ErrorKind::NotFound => {
+                return Self::cold(segs, meta, file);
+            }
+            Err(e) => return Err(io_error(&path, e)),
+        };
         let mut data = Self { source, file, salt: Ok(0) };
         let mut header = [0; DATA_HEADER];
         data.read(&mut header, 0)?;
@@ -77,12 +84,49 @@ impl Data {
         Ok(data)
     }
 
+    /// The `.data` of a cold segment. Its header is not read: `.idx` has the salt, and a frame of
+    /// another segment fails its checksum.
+    fn cold(segs: &Segments, meta: &SegmentMeta, file: String) -> Result<Self> {
+        let Some(cold) = segs.cold() else { return Err(no_store(&file)) };
+        let salt = Err(corrupt(&file, 0, "its header is in the object store"));
+        Ok(Self { source: Source::Cold(cold.clone(), meta.file_no), file, salt })
+    }
+
     /// Reads into `buf`; fills zeros beyond the end of the file.
     pub fn read(&self, buf: &mut [u8], at: u64) -> Result<()> {
-        let done = read_up_to(&*self.source, buf, at)
-            .map_err(|e| StorageError::io(self.file.clone(), e))?;
-        buf[done..].fill(0);
-        Ok(())
+        match &self.source {
+            Source::File(source) => {
+                let done = read_up_to(&**source, buf, at)
+                    .map_err(|e| StorageError::io(self.file.clone(), e))?;
+                buf[done..].fill(0);
+                Ok(())
+            }
+            Source::Cold(cold, file_no) => cold.read(*file_no, FileKind::Data, at, buf),
+        }
+    }
+
+    /// Whether bytes that fail their checksum are read again from the store.
+    pub fn reads_again(&self, at: u64, len: u64) -> bool {
+        match &self.source {
+            Source::File(_) => false,
+            Source::Cold(cold, file_no) => cold.distrust(*file_no, FileKind::Data, at, len),
+        }
+    }
+
+    /// Whether an `.idx` from the store that fails its checksum is fetched again.
+    fn distrusts_index(&self, len: u64) -> bool {
+        match &self.source {
+            Source::File(_) => false,
+            Source::Cold(cold, file_no) => cold.distrust(*file_no, FileKind::Idx, 0, len),
+        }
+    }
+
+    /// A whole file of the segment from the store; `None` for a segment that is in the directory.
+    pub fn cold_file(&self, kind: FileKind) -> Result<Option<ColdFile>> {
+        match &self.source {
+            Source::File(_) => Ok(None),
+            Source::Cold(cold, file_no) => ColdFile::read(&**cold, *file_no, kind).map(Some),
+        }
     }
 }
 
@@ -214,7 +258,7 @@ impl OpenSegment {
     pub fn salt(&self, segs: &Segments, meta: &SegmentMeta) -> Result<u64> {
         match &self.side(segs, meta)?.file {
             Some((_, salt)) => Ok(*salt),
-            None => self.data(segs, meta)?.salt.clone(),
+            None => self.data_and_salt(segs, meta).map(|(_, salt)| salt),
         }
     }
 
@@ -226,7 +270,13 @@ impl OpenSegment {
         match (&data.salt, side) {
             (Ok(salt), _) => Ok((data.clone(), *salt)),
             (Err(_), Some(salt)) => Ok((data, salt)),
-            (Err(e), None) => Err(e.clone()),
+            (Err(e), None) => match data.cold_file(FileKind::Idx)? {
+                Some(idx) => {
+                    let salt = self.cold_salt(segs, meta, &idx)?;
+                    Ok((data, salt))
+                }
+                None => Err(e.clone()),
+            },
         }
     }
 
@@ -259,10 +309,40 @@ impl OpenSegment {
             _ => {}
         }
         let (data, salt) = self.data_and_salt(segs, meta)?;
-        let entries = Arc::new(rebuild_entries(&data, salt, meta)?);
+        let entries = match data.cold_file(FileKind::Idx)? {
+            Some(idx) => self.cold_entries(segs, meta, &data, &idx, salt)?,
+            None => rebuild_entries(&data, salt, meta)?,
+        };
+        let entries = Arc::new(entries);
         segs.count_rebuilt(&corrupt(&show(&self.idx_path(segs, meta)), 0, "it cannot be used"));
         *checked = IndexState::Memory { entries: entries.clone(), to: meta.last_seq };
         Ok(Index { view: IndexView::Memory(entries), trusted_to: u64::MAX })
+    }
+
+    /// The salt in the `.idx` of a cold segment, from the store.
+    fn cold_salt(&self, segs: &Segments, meta: &SegmentMeta, idx: &ColdFile) -> Result<u64> {
+        let name = show(&self.idx_path(segs, meta));
+        let header = idx.bytes().get(..SIDE_HEADER).unwrap_or(idx.bytes());
+        check_side_header(&segs.env, &name, header, IDX_MAGIC, meta.file_no)
+    }
+
+    /// The index of a cold segment, from the store.
+    fn cold_entries(
+        &self,
+        segs: &Segments,
+        meta: &SegmentMeta,
+        data: &Data,
+        idx: &ColdFile,
+        salt: u64,
+    ) -> Result<Vec<IdxEntry>> {
+        if let Err(e) = check_sealed(segs, &self.idx_path(segs, meta), meta, idx, salt) {
+            if data.distrusts_index(idx.bytes().len() as u64) {
+                return data.cold_file(FileKind::Idx).and(Err(e));
+            }
+            return Err(e);
+        }
+        let end = entry_at(meta.span()) as usize;
+        Ok(decode_entries(idx.bytes().get(SIDE_HEADER..end).unwrap_or_default()))
     }
 
     /// Whether an `.idx` with this salt belongs to the `.data`. True if the header of `.data` is

@@ -122,8 +122,12 @@ impl Segment {
             let end = to.min(at + most.min(ENTRIES) - 1);
             let seqs = (at..=end).filter(|&s| !dead(s));
             let any = out.slots.len() > begin;
-            let (next, bytes) =
-                self.fill(&ReadRequest { lo: at, hi: end, seqs, budget, any }, out)?;
+            let request = ReadRequest { lo: at, hi: end, seqs, budget, any };
+            let (next, bytes) = match self.fill(&request, out) {
+                // The records so far are returned; the next read waits for the others.
+                Err(StorageError::Fetching(_)) if any => break,
+                filled => filled?,
+            };
             let stopped = next <= end;
             at = next;
             budget = budget.saturating_sub(bytes);
@@ -150,7 +154,10 @@ impl Segment {
             let part = &seqs[done..done + near];
             let (lo, hi) = (first, part[near - 1]);
             let (seqs, any) = (part.iter().copied(), out.slots.len() > begin);
-            let (next, bytes) = self.fill(&ReadRequest { lo, hi, seqs, budget, any }, out)?;
+            let (next, bytes) = match self.fill(&ReadRequest { lo, hi, seqs, budget, any }, out) {
+                Err(StorageError::Fetching(_)) if any => break,
+                filled => filled?,
+            };
             done += part.partition_point(|&s| s < next);
             budget = budget.saturating_sub(bytes);
             if next <= hi || budget == 0 {
@@ -192,10 +199,12 @@ impl Segment {
                     request.any,
                 );
                 let picks = std::mem::take(&mut out.picks);
-                let sound = self.fetch(&open, trusted, &picks, out);
-                let bytes = picks.iter().map(|(_, e)| e.len as usize).sum();
+                let fetched = self.fetch(&open, trusted, &picks, out);
+                let read = fetched.as_ref().map_or(0, |f| f.unwrap_or(0));
+                let bytes = picks.iter().take(read).map(|(_, e)| e.len as usize).sum();
+                let next = picks.get(read).map_or(next, |(seq, _)| *seq);
                 out.picks = picks;
-                if sound? {
+                if fetched?.is_some() {
                     return Ok((next, bytes));
                 }
             }
@@ -233,16 +242,17 @@ impl Segment {
         Ok(self.segs.env.check("segment.idx-chain", sound))
     }
 
-    /// Reads and checks the selected records; `false` if an unchecked index is wrong.
+    /// Reads and checks the selected records. Returns how many: fewer if the others are not fetched yet;
+    /// `None` if an unchecked index is wrong.
     fn fetch(
         &self,
         open: &OpenSegment,
         trusted: bool,
         picks: &[(u64, IdxEntry)],
         out: &mut Block,
-    ) -> Result<bool> {
+    ) -> Result<Option<usize>> {
         if picks.is_empty() {
-            return Ok(true);
+            return Ok(Some(0));
         }
         let (data, salt) = match open.data_and_salt(&self.segs, &self.meta) {
             Ok(found) => found,
@@ -251,32 +261,41 @@ impl Segment {
                     self.segs.count_corrupt(&file, *seq, e.offset);
                     out.corrupt(*seq);
                 }
-                return Ok(true);
+                return Ok(Some(picks.len()));
             }
             Err(e) => return Err(e),
         };
         let mut rest = picks;
         while !rest.is_empty() {
             let (run, after) = rest.split_at(run_length(rest, self.meta.data_len));
-            rest = after;
+            let read = picks.len() - rest.len();
             let begin = u64::from(run[0].1.offset);
             let end = run.iter().map(|(_, e)| u64::from(e.offset) + u64::from(e.len)).max();
             let end = end.unwrap_or(begin).min(self.meta.data_len).max(begin);
             let base = out.extend_zeroed((end - begin) as usize);
-            data.read(&mut out.buf[base..out.used], begin)?;
+            let before = out.slots.len();
+            match data.read(&mut out.buf[base..out.used], begin) {
+                Err(StorageError::Fetching(_)) if read > 0 => return Ok(Some(read)),
+                done => done?,
+            }
+            rest = after;
             for (seq, e) in run {
                 let at = base + (u64::from(e.offset) - begin) as usize;
                 if self.check_frame(out, at, *seq, e, salt, trusted) {
                     out.slots.push(Slot { seq: *seq, at, len: e.len });
+                } else if trusted && data.reads_again(u64::from(e.offset), u64::from(e.len)) {
+                    out.slots.truncate(before);
+                    rest = &picks[read..];
+                    break;
                 } else if trusted {
                     self.segs.count_corrupt(&data.file, *seq, e.offset);
                     out.corrupt(*seq);
                 } else {
-                    return Ok(false);
+                    return Ok(None);
                 }
             }
         }
-        Ok(true)
+        Ok(Some(picks.len()))
     }
 
     /// Whether the frame of an entry is at `at` of the buffer (I12) and, for an unchecked index,

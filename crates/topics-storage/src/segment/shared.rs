@@ -10,7 +10,7 @@ use topics_env::{Env, FdReclaimer, is_fd_exhausted};
 use super::layout::DataHeader;
 use super::lru::Lru;
 use super::open::OpenSegment;
-use super::{FileKind, Segment, SegmentMeta, SegmentName, TopicKey, parse_file_name};
+use super::{ColdFiles, FileKind, Segment, SegmentMeta, SegmentName, TopicKey, parse_file_name};
 use crate::dir::{Paths, list_dir, show};
 use crate::{Result, StorageError};
 
@@ -65,6 +65,8 @@ pub struct Segments {
     rebuilt: AtomicU64,
     /// Whether the engine is closing: no file is opened any more.
     closed: AtomicBool,
+    /// The records of cold segments, if the engine has their store.
+    cold: std::sync::OnceLock<Arc<dyn ColdFiles>>,
 }
 
 impl Segments {
@@ -93,11 +95,21 @@ impl Segments {
             corrupt: AtomicU64::new(0),
             rebuilt: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            cold: std::sync::OnceLock::new(),
             options,
         });
         let reclaimer: Weak<Self> = Arc::downgrade(&this);
         this.env.on_fd_exhaustion(reclaimer);
         this
+    }
+
+    /// Sets where the records of cold segments come from, once.
+    pub fn set_cold(&self, cold: Arc<dyn ColdFiles>) {
+        let _ = self.cold.set(cold);
+    }
+
+    pub(super) fn cold(&self) -> Option<&Arc<dyn ColdFiles>> {
+        self.cold.get()
     }
 
     /// A new file number.

@@ -1,6 +1,6 @@
 //! Builds a snapshot: one buffer, into which each topic is encoded as it is captured.
 
-use super::table::largest_in;
+use super::table::SegmentBytes;
 use super::{HEADER, MAGIC, SnapshotBody, TopicSnap, VERSION, checksum};
 use crate::format::codec::{Encode, encode_fixed};
 use crate::{Result, StorageError};
@@ -12,8 +12,8 @@ pub struct SnapshotBuilder {
     /// The offset of the topics.
     topics_at: usize,
     topics: u64,
-    /// The bytes of the largest segment.
-    largest: u64,
+    /// Bytes of its segments.
+    segments: SegmentBytes,
 }
 
 impl SnapshotBuilder {
@@ -23,7 +23,7 @@ impl SnapshotBuilder {
         let mut out = Vec::with_capacity(usize::try_from(about + about / 8).unwrap_or(0));
         out.resize(HEADER, 0);
         head(body, 0, &mut out)?;
-        Ok(Self { topics_at: out.len(), out, topics: 0, largest: 0 })
+        Ok(Self { topics_at: out.len(), out, topics: 0, segments: SegmentBytes::default() })
     }
 
     /// Adds a topic. Names must ascend, so that a reader can search the snapshot without decoding
@@ -37,7 +37,7 @@ impl SnapshotBuilder {
 
     fn added(&mut self, at: usize) {
         self.topics += 1;
-        self.largest = self.largest.max(largest_in(self.out.get(at..).unwrap_or_default()));
+        self.segments.add(self.out.get(at..).unwrap_or_default());
     }
 
     /// Adds a topic in the encoded form of another snapshot.
@@ -57,7 +57,7 @@ impl SnapshotBuilder {
             None => return Err(failed("the number of shards changed")),
         }
         put(&body.sections, &mut self.out)?;
-        Ok(EncodedSnapshot { bytes: self.out, largest: self.largest })
+        Ok(EncodedSnapshot { bytes: self.out, segments: self.segments })
     }
 }
 
@@ -65,7 +65,7 @@ impl SnapshotBuilder {
 #[derive(Debug)]
 pub struct EncodedSnapshot {
     bytes: Vec<u8>,
-    largest: u64,
+    segments: SegmentBytes,
 }
 
 impl EncodedSnapshot {
@@ -81,9 +81,9 @@ impl EncodedSnapshot {
         self.bytes.len() as u64
     }
 
-    /// The bytes of the largest segment that it names.
-    pub(crate) fn largest(&self) -> u64 {
-        self.largest
+    /// Bytes of the segments that it names.
+    pub(crate) fn segments(&self) -> SegmentBytes {
+        self.segments
     }
 
     /// The bytes of the file with this number.

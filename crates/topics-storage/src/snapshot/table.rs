@@ -22,8 +22,8 @@ pub struct Snapshot {
     pub body: SnapshotBody,
     /// The topics.
     pub topics: Table,
-    /// Bytes of the largest segment.
-    pub largest: u64,
+    /// Bytes of its segments.
+    pub segments: SegmentBytes,
 }
 
 impl Snapshot {
@@ -89,7 +89,7 @@ pub struct Table {
     at: Vec<usize>,
     /// The entries in the order of their ids.
     by_id: OnceLock<Vec<u32>>,
-    largest: u64,
+    segments: SegmentBytes,
 }
 
 impl Table {
@@ -107,19 +107,19 @@ impl Table {
         }
         starts.reserve_exact(count as usize + 1);
         starts.push(at);
-        let mut largest = 0;
+        let mut segments = SegmentBytes::default();
         for i in 0..count {
-            let mut scanner = EntryScanner { bytes: &bytes, at, largest };
+            let mut scanner = EntryScanner { bytes: &bytes, at, segments };
             scanner.topic().ok_or_else(|| format!("topic {i} ends beyond the file"))?;
-            (at, largest) = (scanner.at, scanner.largest);
+            (at, segments) = (scanner.at, scanner.segments);
             starts.push(at);
         }
-        Ok(Self { file: file.to_owned(), bytes, at: starts, by_id: OnceLock::new(), largest })
+        Ok(Self { file: file.to_owned(), bytes, at: starts, by_id: OnceLock::new(), segments })
     }
 
-    /// Bytes of the largest segment.
-    pub(super) fn largest(&self) -> u64 {
-        self.largest
+    /// Bytes of the segments.
+    pub(super) fn segments(&self) -> SegmentBytes {
+        self.segments
     }
 
     /// The bytes after the entries.
@@ -223,16 +223,29 @@ const MIN: usize = NAME + 8 + 57 + 8 + 32 + 8 + 8 + 8;
 /// The bytes of a record in an `.idx`.
 const IDX_ENTRY: u64 = 20;
 
-/// Bytes of the largest segment of an entry.
-pub(super) fn largest_in(entry: &[u8]) -> u64 {
-    let mut scanner = EntryScanner { bytes: entry, at: 0, largest: 0 };
-    scanner.topic().map_or(0, |()| scanner.largest)
+/// Bytes of segments on the local disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentBytes {
+    /// Of the largest one.
+    pub largest: u64,
+    /// Of all.
+    pub total: u64,
+}
+
+impl SegmentBytes {
+    /// Adds those of an entry.
+    pub(super) fn add(&mut self, entry: &[u8]) {
+        let mut scanner = EntryScanner { bytes: entry, at: 0, segments: *self };
+        if scanner.topic().is_some() {
+            *self = scanner.segments;
+        }
+    }
 }
 
 struct EntryScanner<'a> {
     bytes: &'a [u8],
     at: usize,
-    largest: u64,
+    segments: SegmentBytes,
 }
 
 impl EntryScanner<'_> {
@@ -265,7 +278,9 @@ impl EntryScanner<'_> {
             let span = (le_u64(meta, 8).wrapping_add(1)).saturating_sub(le_u64(meta, 0));
             let bytes = le_u64(meta, 32).saturating_add(span.saturating_mul(IDX_ENTRY));
             if meta[89] == 0 {
-                self.largest = self.largest.max(bytes);
+                let SegmentBytes { largest, total } = &mut self.segments;
+                *largest = bytes.max(*largest);
+                *total = total.saturating_add(bytes);
             }
         }
         self.list(IDEMPOTENCY)?;

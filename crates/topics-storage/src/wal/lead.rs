@@ -68,7 +68,7 @@ impl Shard {
             st.leading = false;
             return self.drain_effects(st);
         };
-        let linked = !st.syncing && self.should_link_sync(&st, &taken, own);
+        let linked = self.should_link_sync(&st, &taken, own);
         st.syncing |= linked;
         let mut write = GroupWrite { taken, file, offset: st.offset, linked };
         st = self.write(st, &mut write);
@@ -78,24 +78,28 @@ impl Shard {
         st
     }
 
-    /// Whether to link the group's write to a sync: the backend is faster with it, the leader needs a
-    /// sync, and no other caller waits. A linked pair saves a single caller one system call; with
+    /// Whether to link the group's write to a sync: the backend is faster with it, no sync is in flight,
+    /// the leader needs one, and no other caller waits. A linked pair saves a single caller one system call; with
     /// several callers it would delay the next group, which is written while a separate sync runs.
-    fn should_link_sync(
+    pub(super) fn should_link_sync(
         &self,
         st: &State,
         taken: &[QueuedBatch],
         own: Option<(u64, Level)>,
     ) -> bool {
         let Some((n, Level::Synced)) = own else { return false };
-        let alone = st.outcomes.waiters.is_empty() && st.queue.is_empty();
+        let alone = !st.syncing && st.outcomes.waiters.is_empty() && st.queue.is_empty();
         self.shared.linked && alone && taken.len() == 1 && taken.last().is_some_and(|q| n <= q.n)
     }
 
     /// No next log file is available. Fails the first batch, every other batch that fits into no
     /// existing file, and every later batch of the same topics, because their seqs follow from the
     /// failed ones. Batches of other topics continue: they may free space.
-    fn fail_unwritable<'a>(&'a self, mut st: Guard<'a>, error: &StorageError) -> Guard<'a> {
+    pub(super) fn fail_unwritable<'a>(
+        &'a self,
+        mut st: Guard<'a>,
+        error: &StorageError,
+    ) -> Guard<'a> {
         if st.poisoned.is_some() {
             st.leading = false;
             st = self.poison(st, Vec::new(), error);

@@ -52,6 +52,7 @@ pub use self::counters::Counters;
 pub use self::permit::StagingPermit;
 use self::shard::Shard;
 pub use self::space::{AllocationPause, EndedFile};
+use crate::dir::reserve::ReserveSize;
 use crate::dir::{LockWatch, Paths};
 use crate::format::health::HealthFile;
 use crate::format::wal_file::WalFileHeader;
@@ -151,6 +152,8 @@ struct Shared {
     /// Minimum time from the start of one sync to the start of the next while more than one caller
     /// waits, in ns.
     commit_delay: AtomicU64,
+    /// The size of the reserve: it grows before the log does.
+    reserve: ReserveSize,
     /// The lock of the directory. It is checked after each sync, before anything is acked.
     lock: std::sync::OnceLock<LockWatch>,
 }
@@ -187,7 +190,9 @@ impl Wal {
         let next_key = AtomicU32::new(known.map(|f| f.key.0 + 1).max().unwrap_or(0));
         let commit_delay = AtomicU64::new(0);
         let lock = std::sync::OnceLock::new();
-        let shared = Arc::new(Shared { env, paths, options, linked, next_key, commit_delay, lock });
+        let reserve = ReserveSize::default();
+        let shared = Shared { env, paths, options, linked, next_key, commit_delay, reserve, lock };
+        let shared = Arc::new(shared);
         let outside_files: BTreeMap<_, _> =
             outside_files.into_iter().map(|f| (f.key, Arc::new(f))).collect();
         let outside_files = RwLock::new(outside_files);

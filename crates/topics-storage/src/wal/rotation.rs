@@ -119,6 +119,10 @@ impl Shard {
         // syncs.
         let written = st.sync_used.0 || st.sync_used.1;
         let made = self.unlocked(st, || {
+            let shared = &self.shared;
+            if let Err(error) = shared.reserve.cover(&shared.env, &shared.paths, size) {
+                return Err(PrepareError { error, named: false });
+            }
             let made = self.make_file(header, size, written);
             if made.is_ok() {
                 // `CURRENT` durably names a later file, so nothing refers to these.
@@ -313,6 +317,9 @@ impl Shard {
         let io = |e| StorageError::io(format!("begin {}", next.name), e);
         let capacity = next.capacity.max(FIRST_GROUP + need);
         if capacity > next.capacity {
+            let shared = &self.shared;
+            let covered = shared.reserve.cover(&shared.env, &shared.paths, capacity);
+            covered.map_err(RotateError::Grow)?;
             next.file.allocate(capacity).map_err(|e| RotateError::Grow(io(e)))?;
         }
         let mut start = Vec::with_capacity(Start::FRAME_LEN);

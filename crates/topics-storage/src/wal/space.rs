@@ -90,6 +90,15 @@ impl Wal {
             .collect()
     }
 
+    /// Tells the log how large the reserve is to be: see [`ReserveSize`]. Returns the size with which its
+    /// largest file, and one of `largest` bytes, can be copied.
+    pub(crate) fn set_reserve(&self, newest_snapshot: u64, space: u64, largest: u64) -> u64 {
+        let Some(shard) = self.shards.first() else { return 0 };
+        let size = &shard.shared.reserve;
+        size.set(newest_snapshot, space);
+        size.with_copy_of(largest.max(self.largest_file()))
+    }
+
     /// The size of the largest file.
     #[must_use]
     pub fn largest_file(&self) -> u64 {

@@ -6,9 +6,12 @@ use arrow_schema::{DataType, SchemaRef};
 use topics_engine::{NodeFilter, RecordView};
 
 use super::columns::{BufferPool, ConstantColumns};
+use super::typed::TypedFields;
 use crate::error::Failure;
 
 /// Positions of columns in the schema.
+const TOPIC: usize = 0;
+const SEQ: usize = 1;
 pub(super) const NODE: usize = 3;
 pub(super) const TAG: usize = 4;
 pub(super) const META: usize = 5;
@@ -39,10 +42,20 @@ impl Columns {
         Self(self.0 | other.0)
     }
 
+    /// Every column but `data`.
+    pub(super) const WITHOUT_DATA: Self = Self(Self::ALL.0 & !(1 << DATA));
+
     /// All names, for a message.
     #[must_use]
     pub fn names() -> String {
         NAMES.join(", ")
+    }
+
+    /// Whether the index has the values of all of them, so that no record must be read.
+    #[must_use]
+    pub fn are_in_index(self) -> bool {
+        let ours = [TOPIC, SEQ, GAP_TO, GAP_REASON];
+        self.positions().all(|at| ours.contains(&at))
     }
 
     pub(super) fn has(self, column: usize) -> bool {
@@ -71,6 +84,8 @@ pub struct BatchFormat {
     pub(super) columns: Columns,
     pub(super) constant: ConstantColumns,
     pub(super) pool: Arc<BufferPool>,
+    /// Typed columns, behind the others.
+    pub(super) typed: Option<Arc<TypedFields>>,
     /// Only records of these nodes; empty: of all.
     pub(super) only: NodeFilter,
 }
@@ -81,15 +96,19 @@ impl BatchFormat {
         topic: &str,
         full: SchemaRef,
         columns: Columns,
+        typed: Option<Arc<TypedFields>>,
         only: NodeFilter,
         rows: usize,
     ) -> Result<Self, Failure> {
         let positions: Vec<usize> = columns.positions().collect();
         let shown = full.project(&positions);
-        let shown = shown.map_err(|e| Failure::new("internal", format!("Arrow: {e}")))?;
+        let mut shown = shown.map_err(|e| Failure::new("internal", format!("Arrow: {e}")))?;
+        if let Some(typed) = &typed {
+            shown = typed.extend(&shown);
+        }
         let constant = ConstantColumns::new(&full, topic, rows);
         let pool = Arc::default();
-        Ok(Self { full, shown: shown.into(), columns, constant, pool, only })
+        Ok(Self { full, shown: shown.into(), columns, constant, pool, typed, only })
     }
 
     pub(super) fn kind(&self, column: usize) -> &DataType {

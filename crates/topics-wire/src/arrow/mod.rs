@@ -1,11 +1,13 @@
 //! Records as Arrow: one schema for HTTP reads, scans and embedded exports.
 //!
 //! A gap is a row with the first missing seq as `seq`, null `data`, and `gap_to` and `gap_reason`.
+//! Typed columns ([`TypedFields`]) follow the columns of the schema.
 
 mod columns;
 mod format;
 mod request;
 mod rows;
+mod typed;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ pub use format::{BatchFormat, Columns};
 pub use request::{ScanRequest, parse, parse_diff};
 pub(crate) use request::{binary, columns};
 pub use rows::build_batch;
+pub use typed::TypedFields;
 
 /// The bounds of a stream, in the metadata of its schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,10 @@
 //! Requests of scans.
 
+use std::sync::Arc;
+
 use topics_engine::{NodeFilter, ReadBatch, ReadFrom, RecordView, TopicMatch};
 
-use super::Columns;
+use super::{Columns, TypedFields};
 use crate::error::Failure;
 use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::BATCH_BYTES;
@@ -35,10 +37,12 @@ pub struct ScanRequest {
     pub binary: Option<bool>,
     /// The columns.
     pub columns: Columns,
+    /// Typed columns.
+    pub fields: Option<Arc<TypedFields>>,
     /// Target payload bytes of a batch.
     pub batch_bytes: usize,
     /// Whether helper threads prefetch.
-    pub ahead: bool,
+    pub prefetch: bool,
 }
 
 impl Default for ScanRequest {
@@ -57,13 +61,20 @@ impl Default for ScanRequest {
             topic_id: None,
             binary: None,
             columns: Columns::ALL,
+            fields: None,
             batch_bytes: 0,
-            ahead: false,
+            prefetch: false,
         }
     }
 }
 
 impl ScanRequest {
+    /// Whether the index has all that is asked for, so that no record must be read.
+    #[must_use]
+    pub fn is_in_index(&self) -> bool {
+        self.columns.are_in_index() && self.fields.is_none() && self.only_nodes.0.is_empty()
+    }
+
     /// Whether `data` is binary: as requested, or as in the first record.
     #[must_use]
     pub fn is_binary(&self, first: Option<&ReadBatch>) -> bool {
@@ -77,6 +88,7 @@ const FIELDS: Fields = Fields::of(&[
     "from_seq",
     "to_seq",
     "columns",
+    "fields",
     "node",
     "nodes",
     "match",
@@ -87,7 +99,7 @@ const FIELDS: Fields = Fields::of(&[
     "data_type",
 ]);
 
-/// `{from_seq?, to_seq?, columns?, node?, nodes?, match?, ts_from?, ts_to?, consistency?,
+/// `{from_seq?, to_seq?, columns?, fields?, node?, nodes?, match?, ts_from?, ts_to?, consistency?,
 /// topic_id?, data_type?}`.
 pub fn parse(bytes: &[u8]) -> Result<ScanRequest, Failure> {
     parse_of(bytes, FIELDS)
@@ -99,11 +111,13 @@ fn parse_of(bytes: &[u8], fields: Fields) -> Result<ScanRequest, Failure> {
     if bytes.is_empty() {
         return Ok(r);
     }
+    let mut shown = None;
     read_body(bytes, fields, |s, key| {
         match key {
             "from_seq" => r.from = read::from_seq(s)?,
             "to_seq" => r.upto = Some(s.u64(FieldPath::field("to_seq"))?),
-            "columns" => r.columns = columns(s)?,
+            "columns" => shown = Some(columns(s)?),
+            "fields" => r.fields = Some(Arc::new(TypedFields::parse(s)?)),
             "node" => r.skip_nodes = read::skipped_nodes(s)?,
             "nodes" => r.only_nodes = only(s)?,
             "match" => r.matching = Some(read::matching(s)?),
@@ -116,6 +130,8 @@ fn parse_of(bytes: &[u8], fields: Fields) -> Result<ScanRequest, Failure> {
         }
         Ok(())
     })?;
+    let default = if r.fields.is_some() { Columns::WITHOUT_DATA } else { Columns::ALL };
+    r.columns = shown.unwrap_or(default);
     Ok(r)
 }
 

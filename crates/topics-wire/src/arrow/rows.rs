@@ -93,7 +93,10 @@ pub fn build_batch(
         gap_to,
         reason,
     ];
-    let columns = format.columns.positions().map(|at| columns[at].clone()).collect();
+    let mut columns: Vec<_> = format.columns.positions().map(|at| columns[at].clone()).collect();
+    if let Some(typed) = &format.typed {
+        columns.extend(typed.columns(rows, all())?);
+    }
     RecordBatch::try_new(format.shown.clone(), columns).map(Some)
 }
 

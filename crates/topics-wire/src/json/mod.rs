@@ -11,6 +11,7 @@ mod text;
 mod tests;
 
 pub use fields::{FieldPath, Fields, Reader, expect_no_fields, read_body};
+pub(crate) use scan::utf8;
 pub use scan::{DATA_DEPTH, MAX_DEPTH, Scanner, SyntaxError, Text};
 pub use text::{decode_base64, push_base64, push_i64, push_ms, push_str, push_u64, unescape};
 

@@ -31,7 +31,7 @@ impl std::fmt::Display for SyntaxError {
 }
 
 /// Checks that the bytes are UTF-8.
-pub(super) fn utf8(bytes: &[u8]) -> Result<&str, SyntaxError> {
+pub(crate) fn utf8(bytes: &[u8]) -> Result<&str, SyntaxError> {
     std::str::from_utf8(bytes)
         .map_err(|e| SyntaxError { at: e.valid_up_to(), what: "invalid UTF-8" })
 }

@@ -35,13 +35,18 @@ fn refused(e: impl std::fmt::Display) -> Failure {
 impl Table {
     /// Reads and verifies a body of at most `most` rows; 0 is no limit.
     pub fn read(body: &[u8], most: usize) -> Result<Self, Failure> {
+        Self::own(body.to_vec(), most)
+    }
+
+    /// The same for a body that the caller does not need any more: its bytes are not copied.
+    pub fn own(body: Vec<u8>, most: usize) -> Result<Self, Failure> {
         // A malformed body may panic in the decoder; it is refused like any other.
         catch_unwind(AssertUnwindSafe(|| Self::decode(body, most)))
             .unwrap_or_else(|_| Err(refused("it is malformed")))
     }
 
-    fn decode(body: &[u8], most: usize) -> Result<Self, Failure> {
-        let mut buffer = Buffer::from(body);
+    fn decode(body: Vec<u8>, most: usize) -> Result<Self, Failure> {
+        let mut buffer = Buffer::from_vec(body);
         let mut decoder = StreamDecoder::new();
         let (mut batches, mut rows) = (Vec::new(), 0usize);
         while let Some(batch) = decoder.decode(&mut buffer).map_err(|e: ArrowError| refused(e))? {

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use topics_engine::{
-    CommitRequest, Held, NewRecord, StageRequest, TxnAck, TxnCursor, TxnRequest, TxnRows, TxnStage,
-    TxnWork,
+    CommitRequest, LeasedJobs, NewRecord, StageRequest, TxnAck, TxnCursor, TxnRequest, TxnRows,
+    TxnStage, TxnWork,
 };
 
 use super::{Record, Table, Write, body_key, check_record, check_size, records};
@@ -330,7 +330,7 @@ impl Txn<'_> {
             .collect();
         let acks = self.acks.iter().map(|a| TxnAck {
             queue: &a.queue,
-            held: Held {
+            jobs: LeasedJobs {
                 node: a.node.as_bytes(),
                 seqs: &a.seqs,
                 lease_ids: a.lease_ids.as_deref(),
@@ -399,7 +399,7 @@ mod tests {
             assert_eq!(r.work.expect_heads, [("a", 4), ("z", 0)]);
             let c = r.work.commits[0];
             assert_eq!((c.topic, c.consumer, c.seq), ("in", "c", 7));
-            let h = r.work.acks[0].held;
+            let h = r.work.acks[0].jobs;
             assert_eq!((h.node, h.seqs, h.lease_ids), (&b"w"[..], &[1, 2][..], Some(&[8, 9][..])));
         });
         assert_eq!(&*transact(b"{}", b"header", &limits()).unwrap().key, b"header");

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::delivery::governor::Verdict;
 use crate::topic::tests::small;
 use crate::types::config::ConfigPatch;
 use crate::types::options::Options;
@@ -54,7 +55,11 @@ fn a_thousand_sessions_of_256_topics() {
 }
 
 fn threaded() -> World {
-    World::with(Options { background: true, delivery_workers: 2, ..small() })
+    let options = Options { background: true, delivery_workers: 2, ..small() };
+    let mut w = World::unopened(options);
+    w.real_time = true;
+    w.open();
+    w
 }
 
 /// Reads until every topic's cursor is `last`; asserts I4 on the way. Returns the records.
@@ -157,6 +162,30 @@ fn a_close_wakes_who_waits() {
         w.engine().close().unwrap();
         assert_eq!(a.join().unwrap(), "shutting_down");
     });
+}
+
+/// When many topics wait for the workers, one that was just served coalesces for some milliseconds.
+#[test]
+fn with_threads_a_topic_that_coalesces_is_served_again() {
+    let w = threaded();
+    w.put("t", &["0"]);
+    let mut watch = w.watch(&on(&[("t", start())]));
+    let mut sees = |wanted: &dyn Fn(&Seen) -> bool| {
+        while let Some(event) = watch.next(Some(LONG)).unwrap() {
+            if seen_in(&event).iter().any(wanted) {
+                return true;
+            }
+        }
+        false
+    };
+    // From here on a worker serves the topic.
+    assert!(sees(&|e| matches!(e, Caught(..))));
+    for seq in 2..=6 {
+        // A sample of the governor may end it at any time.
+        pressure::say(&w, Verdict { coalesce_ns: 20_000_000, ..Verdict::default() });
+        w.put("t", &["0"]);
+        assert!(sees(&|e| matches!(e, Record(_, s, _) if *s == seq)), "{seq}");
+    }
 }
 
 #[test]

@@ -7,12 +7,12 @@ use topics_storage::format::record::{Body, Idempotency};
 use topics_storage::wal::{Level, Ticket};
 
 use super::Queues;
-use super::letter;
+use super::job_meta;
 use crate::ctx::Wait;
-use crate::queue::claim::fetch;
+use crate::queue::records::fetch;
 use crate::queue::stage;
 use crate::topic::state::dedupe::Remembered;
-use crate::topic::state::queue::Why;
+use crate::topic::state::queue::RemovalReason;
 use crate::topic::write::pending_batch::Frames;
 use crate::topic::{Life, Topic, delete};
 use crate::types::api::Appended;
@@ -97,7 +97,8 @@ fn finish_into(core: &Arc<Queues>, dest: &Arc<Topic>, keys: &[(u128, Remembered)
         };
         if source.state.read().may_live(seq) {
             let copy = slot.and_then(|slot| batch.get(slot));
-            let why = copy.map_or(Why::ASKED, |c| letter::why(c.meta, &source.name, seq));
+            let why =
+                copy.map_or(RemovalReason::REQUESTED, |c| job_meta::why(c.meta, &source.name, seq));
             delete::delete_seqs(core, &source, &[seq], why)?;
         }
         core.wal.sync(core.shard(id))?;

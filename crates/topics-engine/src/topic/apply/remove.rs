@@ -7,15 +7,15 @@ use topics_storage::snapshot::ReplayPos;
 use crate::topic::load::Loader;
 use crate::topic::state::State;
 use crate::topic::state::index::Dead;
-use crate::topic::state::queue::Why;
+use crate::topic::state::queue::RemovalReason;
 use crate::types::api::{Gap, GapReason, TopicMatch};
 use crate::types::config::TopicType;
 use crate::types::error::Result;
 
 impl State {
     /// Counts jobs that a frame removed.
-    pub(crate) fn tally(&mut self, n: u64, why: Why, here: ReplayPos) {
-        if n > 0 && why != Why::ASKED && self.config.kind == TopicType::Queue {
+    pub(crate) fn tally(&mut self, n: u64, why: RemovalReason, here: ReplayPos) {
+        if n > 0 && why != RemovalReason::REQUESTED && self.config.kind == TopicType::Queue {
             self.queue.get_or_insert_default().tally.count(n, why, here);
         }
     }

@@ -143,6 +143,20 @@ impl State {
     }
 }
 
+impl State {
+    /// Makes segments cold: the next snapshot names their `.data` no more.
+    pub(crate) fn cool(&mut self, file_nos: &[u64]) {
+        for file_no in file_nos {
+            if let Some(seg) = self.index.seg_numbered(*file_no) {
+                seg.meta.cold = true;
+            }
+        }
+        if !file_nos.is_empty() {
+            self.structure += 1;
+        }
+    }
+}
+
 impl Seg {
     /// Marks deletes as written that a new `.del` has.
     fn written(&mut self, has: impl Fn(u32) -> bool, since: &SincePlan) {

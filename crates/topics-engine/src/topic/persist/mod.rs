@@ -221,7 +221,8 @@ impl Topic {
     pub(crate) fn damaged(&self, base: &Base, gap: Gap) {
         let mut a = self.append.lock();
         base.change(self, |state| state.lose(gap.from, gap.to, gap.reason));
-        a.unlogged.push(gap);
+        a.unlogged.add(gap);
+        base.losses.lock().insert(self.id());
     }
 
     /// Whether a checkpoint may have work for the topic.

@@ -5,7 +5,7 @@ use topics_storage::snapshot::Section;
 use crate::topic::cursors;
 use crate::topic::events::Base;
 use crate::topic::state::State;
-use crate::topic::state::queue::{Now, codec};
+use crate::topic::state::queue::codec;
 use crate::types::config::TopicType;
 use crate::types::error::{Error, Result};
 
@@ -69,8 +69,7 @@ impl State {
         }
         let durable = self.config.leases_durable;
         if self.config.kind == TopicType::Queue {
-            let now = Now { mono: base.time.mono_ms(), wall: base.time.steady() };
-            self.queue.get_or_insert_default().recovered(now, durable);
+            self.queue.get_or_insert_default().recovered(base.time.now(), durable);
         }
     }
 }

@@ -101,6 +101,7 @@ impl Reader<'_> {
                 segment.read(from, to, self.left(), &is_dead, &mut block).map_err(gone)? - 1
             }
         };
+        self.out.cold_segments += u32::from(segment.meta().cold);
         let index = self.out.chunks.len() as u32;
         let chunk = block.freeze();
         self.out.chunks.push(chunk.buffer().clone());
@@ -120,6 +121,45 @@ impl Reader<'_> {
             self.at = self.at.max(upto);
         }
         Ok(goes_on)
+    }
+
+    /// Adds the live seqs of a range of a segment, without reading it. Returns false when the read
+    /// ends.
+    pub(super) fn segment_seqs(
+        &mut self,
+        segment: &Segment,
+        dead: &Dead,
+        from: u64,
+        to: u64,
+    ) -> Result<bool> {
+        let first = segment.meta().first_seq;
+        let is_live = |seq: &u64| !dead.contains(u32::try_from(seq - first).unwrap_or(u32::MAX));
+        Ok(match &self.req.matching {
+            Some(m) => {
+                let hits = self.hits(segment, m, from, to)?;
+                self.seqs(hits.into_iter().filter(is_live), to)
+            }
+            None => self.seqs((from..=to).filter(is_live), to),
+        })
+    }
+
+    /// Adds records of which only the seq is wanted. Returns false when the read is full.
+    pub(super) fn seqs(&mut self, seqs: impl IntoIterator<Item = u64>, upto: u64) -> bool {
+        if self.out.chunks.is_empty() {
+            // Every record is in a chunk; the fields of these are empty.
+            self.out.chunks.push(Arc::default());
+        }
+        for seq in seqs {
+            assert!(seq > self.at, "I4: seq {seq} after {}", self.at);
+            if !self.has_capacity() {
+                return false;
+            }
+            self.at = seq;
+            self.out.records_scanned += 1;
+            self.out.slots.push(RecordSlot { seq, ..RecordSlot::default() });
+        }
+        self.at = self.at.max(upto);
+        true
     }
 
     /// The ascending seqs of a range whose tag matches.
@@ -149,7 +189,9 @@ impl Reader<'_> {
             Attrs::decode(f.attrs).and_then(|a| a.expires_at)
         };
         let skipped = |n: &Vec<u8>| !f.node.is_empty() && n == f.node;
-        let passed = expires.is_some_and(|at| at < self.now)
+        let core = self.core;
+        let passed = expires
+            .is_some_and(|at| at < *self.now.get_or_insert_with(|| core.time.steady()))
             || (self.skip_nodes && self.req.skip_nodes.0.iter().any(skipped));
         let bytes = self.bytes + f.data.len() + f.meta.len();
         if !passed && bytes > self.req.max_bytes && !self.out.slots.is_empty() {

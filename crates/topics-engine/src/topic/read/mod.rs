@@ -3,6 +3,9 @@
 //! A piece (a run of resident records in one file, or a range of one segment) is planned under the
 //! state lock, then read without it, verified and filtered. The next piece sees changes of the topic
 //! since. A gap ends the read before it.
+//!
+//! A read never waits for the object store: it ends before cold records that are not fetched, or fails
+//! with [`Error::ColdPending`] if it begins there. Only [`read_waiting`] waits, without any lock.
 
 mod fetch;
 mod plan;
@@ -36,7 +39,7 @@ const RETRIES: usize = 64;
 
 /// Reads records.
 pub(crate) fn read(core: &Ctx, topic: &Topic, req: &ReadRequest) -> Result<ReadBatch> {
-    read_as(core, topic, req, false)
+    read_from(core, topic, req, Reads::ForClient, &mut ReadBuffers::default())
 }
 
 /// Reads records into the buffers of earlier reads.
@@ -46,24 +49,48 @@ pub(crate) fn read_with(
     req: &ReadRequest,
     buffers: &mut ReadBuffers,
 ) -> Result<ReadBatch> {
-    read_from(core, topic, req, false, buffers)
+    read_from(core, topic, req, Reads::ForClient, buffers)
 }
 
-/// Reads records; with `expired`, also expired ones that were not removed yet.
-pub(crate) fn read_as(
+/// Reads records, and waits for cold ones.
+pub(crate) fn read_waiting(
+    core: &Ctx,
+    topic: &Topic,
+    req: &ReadRequest,
+    buffers: &mut ReadBuffers,
+) -> Result<ReadBatch> {
+    loop {
+        match read_with(core, topic, req, buffers) {
+            Err(Error::ColdPending(fetch)) => core.wait_fetch(&fetch)?,
+            done => return done,
+        }
+    }
+}
+
+/// Reads jobs, without `lag_ms`; with `expired`, also expired ones that were not removed yet.
+pub(crate) fn read_jobs(
     core: &Ctx,
     topic: &Topic,
     req: &ReadRequest,
     expired: bool,
 ) -> Result<ReadBatch> {
-    read_from(core, topic, req, expired, &mut ReadBuffers::default())
+    read_from(core, topic, req, Reads::Jobs { expired }, &mut ReadBuffers::default())
+}
+
+/// What is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reads {
+    /// What a client asked for.
+    ForClient,
+    /// Jobs by their seqs; `expired` ones too.
+    Jobs { expired: bool },
 }
 
 fn read_from(
     core: &Ctx,
     topic: &Topic,
     req: &ReadRequest,
-    expired: bool,
+    reads: Reads,
     buffers: &mut ReadBuffers,
 ) -> Result<ReadBatch> {
     topic.check_sound()?;
@@ -74,7 +101,7 @@ fn read_from(
     if req.matching.is_some() {
         delete::load_active_tags(core, topic)?;
     }
-    let mut r = Reader::new(core, topic, req, expired, buffers)?;
+    let mut r = Reader::new(core, topic, req, reads, buffers)?;
     r.run()?;
     r.finish()
 }
@@ -86,9 +113,14 @@ struct Reader<'a> {
     req: &'a ReadRequest,
     /// Whether node filtering applies.
     skip_nodes: bool,
-    now: u64,
+    reads: Reads,
+    /// The time of the first look at a record that expires by itself; fixed, so that the clock
+    /// cannot change the read.
+    now: Option<u64>,
     /// Every seq up to here is returned or skipped.
     at: u64,
+    /// Where the read began.
+    start: u64,
     /// The last seq to read.
     bound: u64,
     /// The records that had expired when the read began; fixed, so that the clock cannot change it
@@ -104,9 +136,10 @@ impl<'a> Reader<'a> {
         core: &'a Ctx,
         topic: &'a Topic,
         req: &'a ReadRequest,
-        also_expired: bool,
+        reads: Reads,
         buffers: &'a mut ReadBuffers,
     ) -> Result<Self> {
+        let also_expired = reads == Reads::Jobs { expired: true };
         let synced = req.strong.then(|| core.wal.positions(core.shard(topic.id())).synced);
         let p = loop {
             let p = with_expired(core, topic, |state, expired| {
@@ -141,8 +174,10 @@ impl<'a> Reader<'a> {
             topic,
             req,
             skip_nodes: p.skip_nodes && !req.skip_nodes.0.is_empty(),
-            now: if also_expired { 0 } else { core.time.steady() },
+            reads,
+            now: also_expired.then_some(0),
             at: p.at,
+            start: p.at,
             bound: p.bound,
             expired: p.expired,
             out,
@@ -175,8 +210,13 @@ impl<'a> Reader<'a> {
                     self.run_piece(&place, lsn, &records, upto)
                 }
                 Piece::Segment { segment, dead, from, to } => {
-                    self.segment_piece(&segment, &dead, from, to)
+                    if self.only_seqs() && segment.meta().earliest_expires == 0 {
+                        self.segment_seqs(&segment, &dead, from, to)
+                    } else {
+                        self.segment_piece(&segment, &dead, from, to)
+                    }
                 }
+                Piece::Seqs { seqs, upto } => Ok(self.seqs(seqs, upto)),
             };
             match done {
                 Ok(true) => {}
@@ -188,6 +228,8 @@ impl<'a> Reader<'a> {
                         return Err(Error::StorageUnavailable { reason: "io", detail });
                     }
                 }
+                // What was read so far is returned; the next read waits for the others.
+                Err(Error::ColdPending(_)) if self.has_progress() => break,
                 Err(e) => return Err(e),
             }
             debug_assert!(self.at >= before);
@@ -195,10 +237,19 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    fn has_progress(&self) -> bool {
+        self.at > self.start || self.out.tombstone.is_some() || !self.out.slots.is_empty()
+    }
+
     /// Whether another record may be returned.
     fn has_capacity(&self) -> bool {
         self.out.slots.len() < self.req.limit
             && (self.out.slots.is_empty() || self.bytes < self.req.max_bytes)
+    }
+
+    /// Whether only the seqs are wanted, and no filter looks into the records.
+    fn only_seqs(&self) -> bool {
+        self.req.only_seqs && !self.skip_nodes
     }
 
     fn left(&self) -> usize {
@@ -212,7 +263,7 @@ impl<'a> Reader<'a> {
         out.lag = out.head_seq.saturating_sub(self.at);
         self.core.metrics.read_records.add(out.slots.len() as u64);
         self.core.metrics.read_bytes.add(self.bytes as u64);
-        if !self.out.caught_up {
+        if !self.out.caught_up && self.reads == Reads::ForClient && !self.req.only_seqs {
             let next = self.next_ts()?;
             self.out.lag_ms = next.map_or(0, |ts| self.core.time.steady().saturating_sub(ts));
         }
@@ -235,7 +286,7 @@ impl<'a> Reader<'a> {
         let loader = Loader::without_hints(&self.core.segments, self.topic.key);
         match loader.segment(&meta).entries(seq, seq) {
             Ok(entries) => Ok(entries.first().map(|e| e.ts)),
-            Err(StorageError::Missing { .. }) => Ok(None),
+            Err(StorageError::Missing { .. } | StorageError::Fetching(_)) => Ok(None),
             Err(e) => Err(e.into()),
         }
     }

@@ -1,5 +1,7 @@
 //! Plans the next piece of a read, under the state lock.
 
+use std::collections::BTreeSet;
+
 use topics_storage::segment::Segment;
 
 use super::{BLOCK, BRIDGE, Reader};
@@ -10,6 +12,8 @@ use crate::topic::state::index::{Dead, Entry, IndexSpan, Place, Run};
 pub(crate) enum Piece {
     /// Resident records of one run.
     Run { place: Place, lsn: u64, records: Vec<(u64, Entry)>, upto: u64 },
+    /// The seqs of resident records, whose other fields are not wanted.
+    Seqs { seqs: Vec<u64>, upto: u64 },
     /// `from..=to` of a segment.
     Segment { segment: Segment, dead: Dead, from: u64, to: u64 },
     /// The dead records of the segment with this file number must be loaded first.
@@ -67,16 +71,18 @@ impl Reader<'_> {
         let wanted = self.req.matching.as_ref().map(|m| {
             state.tags.as_ref().map(|t| t.find(m.as_tags(), from, to)).unwrap_or_default()
         });
+        let live = |&(seq, e): &(u64, &Entry)| {
+            !e.dead() && wanted.as_ref().is_none_or(|w| w.binary_search(&seq).is_ok())
+        };
+        // A resident record that expires by itself says so in its attributes.
+        if self.only_seqs() && state.expiries.as_ref().is_none_or(BTreeSet::is_empty) {
+            let all = run.from(from).take_while(|(seq, _)| *seq <= to).filter(live);
+            return Piece::Seqs { seqs: all.map(|(seq, _)| seq).collect(), upto: to };
+        }
         let (mut records, mut upto) = (Vec::new(), to);
         let mut end = 0u64;
         let mut bytes = 0usize;
-        for (seq, e) in run.from(from) {
-            if seq > to {
-                break;
-            }
-            if e.dead() || wanted.as_ref().is_some_and(|w| w.binary_search(&seq).is_err()) {
-                continue;
-            }
+        for (seq, e) in run.from(from).take_while(|(seq, _)| *seq <= to).filter(live) {
             let far = run.in_file() && !records.is_empty() && u64::from(e.off) > end + BRIDGE;
             let full =
                 records.len() >= want || (!records.is_empty() && bytes >= self.left().min(BLOCK));

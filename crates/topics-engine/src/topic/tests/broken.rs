@@ -9,7 +9,7 @@ use crate::txn::{TxnAck, TxnCursor, TxnRequest, TxnRows, TxnWork};
 use crate::types::config::TopicType;
 use crate::types::consumer::{ConsumerRead, ConsumerStart, SeekTo};
 use crate::types::error::Error;
-use crate::types::queue::{Claim, Held, Redrive};
+use crate::types::queue::{Claim, LeasedJobs, Redrive};
 
 /// What a verb says.
 type Said = std::result::Result<(), Error>;
@@ -42,7 +42,7 @@ fn every_verb_of_a_closed_topic_is_refused() {
     let e = w.engine().clone();
     let claimed = e.claim("q", &Claim { node: b"n", max: 1, ..Claim::default() }).unwrap();
     let seqs = [claimed.get(0).unwrap().0.seq];
-    let held = Held { node: b"n", seqs: &seqs, lease_ids: None };
+    let held = LeasedJobs { node: b"n", seqs: &seqs, lease_ids: None };
     let consumer = |topic| e.consumer(topic, "c", None, ConsumerStart::Start, false).unwrap();
     let (c, elsewhere) = (consumer("t"), consumer("other"));
     c.read(&ConsumerRead { max_records: 1, ..ConsumerRead::default() }).unwrap();
@@ -58,7 +58,7 @@ fn every_verb_of_a_closed_topic_is_refused() {
         said(e.transact(&TxnRequest { rows: &rows, work, ..TxnRequest::default() }))
     };
     let cursor = [TxnCursor { topic: "t", consumer: "c", seq: 1 }];
-    let ack = [TxnAck { queue: "q", held }];
+    let ack = [TxnAck { queue: "q", jobs: held }];
     let read = ConsumerRead::default();
     let claim = Claim { node: b"n", ..Claim::default() };
     let said: Vec<(&str, Said)> = vec![

@@ -383,6 +383,7 @@ fn shown_records_whose_write_fails_become_a_gap_at_once() {
     w.fs.clear_faults();
     let a = retry(|| w.try_put("t", &["6"]));
     assert_eq!(a.first_seq, 6, "I2: what was shown is not given again");
+    assert!(w.engine().sync().is_err(), "acked records were lost");
     w.engine().sync().unwrap();
     for _ in 0..2 {
         let (seqs, lost) = w.scan("t", 0);

@@ -173,7 +173,7 @@ fn live_watchers_and_routers_wait_for_a_descriptor() {
         w.checkpoint();
         w.engine().core().segments.reclaim_fds();
         w.fs.set_fd_limit(Some(0));
-        assert_eq!(work(&w, &mut watch), [], "{round}");
+        assert_eq!(work(&w, &mut watch), [0_u64; 0], "{round}");
         w.fs.set_fd_limit(None);
         assert_eq!(work(&w, &mut watch), [next, next + 1]);
         w.engine().sync().unwrap();

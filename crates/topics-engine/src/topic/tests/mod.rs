@@ -13,6 +13,7 @@ mod descriptors;
 mod layout;
 mod lifecycle;
 mod lock;
+mod lost_batches;
 mod lost_files;
 mod model;
 mod opening;
@@ -31,6 +32,7 @@ mod verify;
 use std::path::Path;
 use std::sync::Arc;
 
+use topics_env::real::SystemClock;
 use topics_env::sim::{SimClock, SimFs, env_on};
 use topics_env::{Env, Hook};
 
@@ -55,6 +57,9 @@ pub(crate) struct World {
     pub seed: u64,
     /// Sees, and may remove, what promises rest on.
     pub hook: Option<Arc<dyn Hook>>,
+    /// Whether the engine has the clock of the system, not the one that a test advances: what its
+    /// threads put off for a while is then done without the test.
+    pub real_time: bool,
     engine: Option<Engine>,
 }
 
@@ -82,7 +87,7 @@ impl World {
     pub fn unopened(options: Options) -> Self {
         let fs = Arc::new(SimFs::new());
         let clock = Arc::new(SimClock::new(1_700_000_000_000));
-        Self { fs, clock, options, seed: 1, hook: None, engine: None }
+        Self { fs, clock, options, seed: 1, hook: None, real_time: false, engine: None }
     }
 
     pub fn clock_wall(&self) -> u64 {
@@ -91,7 +96,10 @@ impl World {
     }
 
     pub fn env(&self) -> Env {
-        let env = env_on(&self.fs, &self.clock, self.seed);
+        let mut env = env_on(&self.fs, &self.clock, self.seed);
+        if self.real_time {
+            env.clock = Arc::new(SystemClock);
+        }
         match &self.hook {
             Some(hook) => env.with_hook(hook.clone()),
             None => env,

@@ -194,9 +194,9 @@ fn i11_what_expired_stays_so_whatever_becomes_of_the_ttl() {
     w.create("t", ttl(1000));
     w.put("t", &["1"]);
     w.clock.advance_ms(1001);
-    assert_eq!(w.seqs("t"), []);
+    assert_eq!(w.seqs("t"), [0_u64; 0]);
     w.create("t", ttl(0));
-    assert_eq!(w.seqs("t"), []);
+    assert_eq!(w.seqs("t"), [0_u64; 0]);
     w.kill();
     assert_eq!(w.scan("t", 0), (vec![], vec![(1, 1, "ttl")]));
 }
@@ -283,7 +283,7 @@ fn a_clock_step_must_persist_before_anything_expires() {
     w.clock.step_wall_ms(-10 * 365 * 86_400_000);
     assert_eq!(w.seqs("t"), [1]);
     w.clock.advance_ms(1001);
-    assert_eq!(w.seqs("t"), []);
+    assert_eq!(w.seqs("t"), [0_u64; 0]);
     w.clock.step_wall_ms(-86_400_000);
     assert_eq!((w.seqs("t"), w.state("t").evict_floor), (vec![], 2), "I11");
 }

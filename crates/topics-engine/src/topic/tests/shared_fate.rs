@@ -78,7 +78,7 @@ fn i1_small_writes_behind_a_big_one_that_does_not_fit_fail_with_it() {
         heal(&w);
         let next = w.put("t", &["2", "3"]).first_seq;
         assert_eq!(next, if c == Durability::Memory { 5 } else { 2 }, "I2, {c:?}");
-        w.engine().sync().unwrap();
+        assert_eq!(w.engine().sync().is_err(), c == Durability::Memory, "acked records were lost");
         let want = vec![(1, "1".into()), (next, "2".into()), (next + 1, "3".into())];
         assert_eq!(shown(&w, "t"), want, "{c:?}");
         w.kill();
@@ -111,7 +111,7 @@ fn i11_what_a_write_that_failed_evicted_does_not_come_back() {
             let floor = w.state("t").evict_floor;
             assert!(floor >= 3, "{c:?}: {floor}");
             w.put("t", &["next", "next"]);
-            w.engine().sync().unwrap();
+            drop(w.engine().sync());
             w.kill();
             let state = w.state("t");
             assert!(state.evict_floor >= floor, "{c:?}: {} after {floor}", state.evict_floor);
@@ -145,29 +145,63 @@ fn i1_a_creation_that_fails_takes_its_followers_with_it() {
 }
 
 #[test]
-fn i1_a_delete_behind_an_append_that_fails_deletes_nothing_later() {
+fn i1_a_delete_behind_an_append_that_fails_is_decided_again() {
     for c in [Durability::Disk, Durability::Fsync] {
         let mut w = World::new();
         w.create("t", class(c));
-        w.put("t", &["1", "2"]);
+        w.put("t", &["1", "2", "3"]);
         no_next_file(&w);
         let big = big();
         let call = submit(&w, "t", &[&big]);
-        let req = DeleteRequest { before_seq: Some(4), matching: None };
-        let refused = w.engine().delete("t", &req).unwrap_err();
-        assert!(matches!(refused, Error::StorageUnavailable { reason: "no_space", .. }));
+        // It is staged above seq 4, fails with it, and succeeds below it while the disk is full.
+        assert_eq!(w.delete("t", Some(3), None), 2, "{c:?}");
         assert_eq!(answers(&[call]), [FULL]);
-        assert_eq!(w.seqs("t"), [1, 2]);
-        // The failure was reported; the same delete succeeds while the disk is full.
-        assert_eq!(w.delete("t", Some(2), None), 1, "{c:?}");
+        assert_eq!(w.seqs("t"), [3]);
+        let call = submit(&w, "t", &[&big]);
+        assert_eq!(w.delete("t", Some(9), None), 1, "{c:?}");
+        assert_eq!(answers(&[call]), [FULL]);
         heal(&w);
-        assert_eq!(w.put("t", &["3", "4"]).first_seq, 3);
+        // Its bound is the head of the second decision: later records stay.
+        assert_eq!(w.put("t", &["4", "5"]).first_seq, 4);
         w.engine().sync().unwrap();
         for _ in 0..2 {
-            assert_eq!(w.seqs("t"), [2, 3, 4], "{c:?}");
+            assert_eq!(w.seqs("t"), [4, 5], "{c:?}");
             w.kill();
         }
     }
+}
+
+#[test]
+fn i1_a_delete_while_a_failure_of_its_topic_waits_for_a_sync_succeeds() {
+    let mut w = World::new();
+    w.create("t", class(Durability::Fsync));
+    w.put("t", &["1", "2"]);
+    let written = submit(&w, "t", &["3"]);
+    w.engine().drive();
+    w.fs.fail_nth(CallFilter::on_path(CallKind::Write, "wal-"), 1, FaultKind::ENOSPC);
+    let refused = submit(&w, "t", &["4"]);
+    w.engine().drive();
+    assert_eq!(w.delete("t", Some(9), None), 3);
+    assert_eq!(answers(&[written, refused]), [Ok(3), FULL]);
+    for _ in 0..2 {
+        assert_eq!(w.seqs("t"), [] as [u64; 0]);
+        w.kill();
+    }
+    assert_eq!(w.put("t", &["next"]).first_seq, 4, "I2");
+}
+
+#[test]
+fn a_delete_that_has_no_space_of_its_own_is_refused() {
+    let w = World::new();
+    w.create("t", class(Durability::Disk));
+    w.put("t", &["1", "2"]);
+    w.fs.fail_from(CallFilter::on_path(CallKind::Write, "wal-"), 1, FaultKind::ENOSPC);
+    no_next_file(&w);
+    let req = DeleteRequest { before_seq: Some(2), matching: None };
+    let refused = w.engine().delete("t", &req).unwrap_err();
+    assert!(matches!(refused, Error::StorageUnavailable { reason: "no_space", .. }));
+    heal(&w);
+    assert_eq!(w.delete("t", Some(2), None), 1);
 }
 
 #[test]
@@ -285,7 +319,7 @@ fn i1_dead_letters_of_which_one_does_not_fit_are_in_one_place() {
     };
     let claimed = claim(&w);
     assert_eq!(claimed.len(), 5);
-    let held = crate::types::queue::Held { node: b"a", seqs: &claimed, lease_ids: None };
+    let held = crate::types::queue::LeasedJobs { node: b"a", seqs: &claimed, lease_ids: None };
     w.engine().nack("q", &held, Some(0)).unwrap();
     // They are over their deliveries: as many as there is room for are moved.
     assert_eq!(claim(&w), [] as [u64; 0]);
@@ -398,7 +432,7 @@ fn i4_ephemeral_records_before_the_gap_of_a_failed_batch_are_a_gap_too() {
         assert_eq!(answers(&[failed]), [Ok(3)]);
         heal(&w);
         w.put("t", &["4"]);
-        w.engine().sync().unwrap();
+        assert!(w.engine().sync().is_err(), "acked records were lost");
         end(&mut w);
         assert_eq!(shown(&w, "t"), [(4, "4".to_owned())]);
         let gaps = w.engine().state("t", false).unwrap().gaps;

@@ -297,6 +297,58 @@ fn a_full_disk_whose_files_are_all_half_live_recovers() {
     }
 }
 
+/// Large batches make log files larger than the reserve that an open makes, faster than any round comes.
+/// Each file can still be copied, at any time, so half of everything can be deleted again and again.
+#[test]
+fn the_reserve_grows_with_the_log_and_is_as_large_again_after_each_use() {
+    for killed in [false, true] {
+        let mut w = World::unopened(Options { background: false, ..Options::default() });
+        w.fs.set_free_space(Some(24 << 20));
+        w.open();
+        w.put("t", &["1"]);
+        let value = "x".repeat(5000);
+        let mut named = 0;
+        for round in 0..4 {
+            // Each batch for a topic of its own; smaller ones for what is left at the end.
+            for most in [600, 500, 200, 20, 1] {
+                let records = vec![value.as_str(); most];
+                let name = |n: u32| format!("new-{n}");
+                while !no_space(w.try_put(&name(named), &records)) {
+                    named += 1;
+                }
+                named += 1;
+            }
+            let size = |name: &str| {
+                let file = w.fs.open(&Path::new(DIR).join(name), OpenMode::Read).unwrap();
+                file.len().unwrap()
+            };
+            let largest = w.engine().core().wal.largest_file();
+            assert!(round > 0 || largest > 2 << 20, "the log is small: {largest}");
+            // An eighth of the disk, which is the largest part that the reserve may take for copies.
+            let want = (1 << 20) + largest.min(24 << 17);
+            let reserve = size("meta/reserve");
+            assert!(reserve + (64 << 10) >= want, "{reserve} of {want}, round {round}");
+            turns(&w, 10);
+            if killed {
+                w.engine().sync().unwrap();
+                let free = w.fs.free_space(Path::new(DIR)).unwrap();
+                w.kill();
+                w.fs.set_free_space(Some(free));
+            }
+            for topic in w.engine().list("", None, usize::MAX) {
+                let half = topic.earliest_seq + (topic.head_seq + 1 - topic.earliest_seq) / 2;
+                if topic.bytes > 1 << 20 {
+                    w.delete(&topic.topic, Some(half), None);
+                }
+            }
+            assert!(goes_on(&w, "t") <= 20, "round {round}, killed: {killed}");
+            turns(&w, 20);
+        }
+        w.reopen();
+        assert_eq!(w.seqs("t"), [1, 2, 3, 4, 5], "I1");
+    }
+}
+
 /// Everything, queues, routers and consumers among it, is served from a disk without a free byte;
 /// what changes anything is refused, and accepted when there is space again.
 #[test]

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use topics_storage::wal::{Level, Ticket};
 
+use super::losses::{LostAcks, Unlogged};
 use super::pending_writes::PendingWrites;
 use super::prepare::Prepared;
 use super::reserve::Reserve;
 use crate::topic::retention::Need;
 use crate::topic::{Life, Topic};
-use crate::types::api::{Appended, Durability, Gap};
+use crate::types::api::{Appended, Durability};
 use crate::types::config::TopicConfig;
 use crate::types::wait::Waiters;
 
@@ -34,10 +35,10 @@ pub(crate) struct AppendState {
     pub round: u32,
     /// Staged writes; kept while the topic has a cap.
     pub pending_writes: Option<Box<PendingWrites>>,
-    /// Lost ranges that the log does not have yet; the next write logs them.
-    pub unlogged: Vec<Gap>,
-    /// Whether a failed batch was to log the evict floor that readers have seen: the next write logs it.
-    pub floor_unlogged: bool,
+    /// Losses that the log does not have yet.
+    pub unlogged: Unlogged,
+    /// Lost acked records that no sync has reported.
+    pub lost_acks: Option<LostAcks>,
     /// Asynchronous writes that wait for the verb that has the topic exclusively.
     pub parked: Waiters,
 }
@@ -56,8 +57,8 @@ impl AppendState {
             last: None,
             round: 0,
             pending_writes: None,
-            unlogged: Vec::new(),
-            floor_unlogged: false,
+            unlogged: Unlogged::default(),
+            lost_acks: None,
             parked: Waiters::default(),
         }
     }

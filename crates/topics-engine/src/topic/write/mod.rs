@@ -5,6 +5,7 @@ pub(crate) mod append;
 pub(crate) mod control;
 pub(crate) mod decide;
 pub(crate) mod forward;
+pub(crate) mod losses;
 pub(crate) mod part;
 pub(crate) mod pending_batch;
 pub(crate) mod pending_writes;

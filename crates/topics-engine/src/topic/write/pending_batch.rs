@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicBool;
 
 use topics_env::sync::atomic::Ordering;
 use topics_storage::StorageError;
-use topics_storage::format::record::{Body, Gap as GapBody};
 use topics_storage::wal::{
     Batch, Commit, GROUP_HEADROOM, Level, PlacedBatch, StagingPermit, Ticket,
 };
@@ -35,6 +34,8 @@ pub(crate) enum Undo {
         round: u32,
         /// Whether its records were shown when it was staged.
         shown: bool,
+        /// Whether its caller was acked when it was staged.
+        acked: bool,
         /// Whether its records are in the batch; otherwise only a reservation for them is.
         logged: bool,
         /// Lost ranges that the batch was to log.
@@ -44,6 +45,8 @@ pub(crate) enum Undo {
     Delete,
     /// The stored cursor of a consumer.
     Cursor(PlannedCursor),
+    /// Lost ranges, and a floor, that the batch was to log.
+    Unlogged(Vec<Gap>),
 }
 
 /// A batch of one topic. Exactly one of apply and failed is called, once.
@@ -93,7 +96,7 @@ impl Commit for PendingBatch {
             let undone = {
                 let mut a = self.topic.append.lock();
                 a.closed |= self.creation;
-                self.undo(&mut a)
+                self.undo(&mut a, error)
             };
             if self.creation {
                 self.topic.retire(&self.core);
@@ -129,21 +132,28 @@ impl PendingBatch {
         self.topic.batch_finished();
     }
 
-    fn undo(&self, a: &mut AppendState) -> Result<()> {
+    fn undo(&self, a: &mut AppendState, error: &StorageError) -> Result<()> {
         let mut state = self.topic.state.write();
         a.reserve.lost(state.reserved_to.max(a.synced_to));
         if let (Undo::Cursor(planned), Some(consumers)) = (&self.undo, &mut state.consumers) {
             consumers.undo(planned);
         }
-        let Undo::Write { first, last, key, round, shown, logged, gaps } = &self.undo else {
+        let gaps = match &self.undo {
+            Undo::Write { gaps, .. } | Undo::Unlogged(gaps) => gaps,
+            Undo::None | Undo::Delete | Undo::Cursor(_) => return Ok(()),
+        };
+        gaps.iter().for_each(|gap| a.unlogged.add(*gap));
+        // Records that are shown before they are written raise the floor before the log has it.
+        a.unlogged.floor |= state.evict_floor > state.floor_logged;
+        if !a.unlogged.is_empty() {
+            self.core.losses.lock().insert(self.topic.id());
+        }
+        let Undo::Write { first, last, key, round, shown, acked, logged, .. } = &self.undo else {
             return Ok(());
         };
         if let (Some(key), Some(dedupe)) = (key, &mut state.dedupe) {
             dedupe.forget(*key, *first);
         }
-        a.unlogged.extend_from_slice(gaps);
-        // Records that are shown before they are written raise the floor before the log has it.
-        a.floor_unlogged |= state.evict_floor > state.floor_logged;
         if let Some(pending_writes) = &mut a.pending_writes {
             pending_writes.fail(*first);
         }
@@ -154,7 +164,11 @@ impl PendingBatch {
                 let before = state.usage();
                 state.lose(from, *last, GapReason::Crash);
                 self.core.account(before, state.usage());
-                a.unlogged.push(Gap { from, to: *last, reason: GapReason::Crash });
+                a.unlogged.add(Gap { from, to: *last, reason: GapReason::Crash });
+                if *acked {
+                    a.add_lost_acks(from, *last, error);
+                }
+                self.core.losses.lock().insert(self.topic.id());
             }
             let head = state.visible();
             drop(state);
@@ -262,14 +276,6 @@ pub(crate) struct Order {
     pub frees_space: bool,
 }
 
-/// Appends Gap frames for ranges that the log does not have yet.
-pub(crate) fn encode_gaps(out: &mut Vec<u8>, topic_id: u64, gaps: &[Gap]) {
-    for g in gaps {
-        GapBody { from: g.from, to: g.to, reason: g.reason.code() }
-            .encode_frame(out, topic_id, 0, 0);
-    }
-}
-
 impl Topic {
     /// Marks a topic dead that was deleted or whose creation failed: removes it from the catalog, frees
     /// its records and wakes its waiters.
@@ -277,6 +283,7 @@ impl Topic {
         self.set_life(Life::Dead);
         base.host.deleted(self);
         base.change(self, State::empty);
+        base.losses.lock().remove(&self.id());
         self.gate.release();
     }
 }

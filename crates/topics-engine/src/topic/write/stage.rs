@@ -10,13 +10,14 @@ use topics_storage::wal::{GROUP_HEADROOM, Level, Ticket};
 use super::admit::Admission;
 use super::append::{AppendState, Decided, apply_level};
 use super::decide::{Decision, Plan};
-use super::pending_batch::{Frames, Order, PendingBatch, Undo, encode_gaps};
+use super::losses::Unlogged;
+use super::pending_batch::{Frames, Order, PendingBatch, Undo};
 use super::shown::Shown;
 use crate::topic::apply::Removed;
 use crate::topic::load::Loader;
 use crate::topic::state::Evicted;
 use crate::topic::state::dedupe::{Dedupe, PINNED, Remembered};
-use crate::types::api::{Durability, Gap};
+use crate::types::api::Durability;
 use crate::types::error::Result;
 
 impl Decision<'_> {
@@ -28,9 +29,9 @@ impl Decision<'_> {
             _ => None,
         };
         self.remember(&plan)?;
-        let gaps = std::mem::take(&mut a.unlogged);
-        let floor_unlogged = std::mem::take(&mut a.floor_unlogged);
-        let mut frames = self.control_frames(&plan, &gaps, floor_unlogged);
+        let acked = self.wait_level(a, plan.last, plan.creation) == Level::Staged;
+        let unlogged = std::mem::take(&mut a.unlogged);
+        let mut frames = self.control_frames(&plan, &unlogged);
         let mut records = std::mem::take(&mut self.p.records);
         let shown = match class {
             Durability::Ephemeral => {
@@ -60,8 +61,9 @@ impl Decision<'_> {
                     key: self.p.key.map(|k| k.hash),
                     round: a.round,
                     shown: shown.is_some(),
+                    acked,
                     logged: class != Durability::Ephemeral,
-                    gaps: gaps.clone(),
+                    gaps: unlogged.gaps.clone(),
                 },
                 creation: plan.creation,
                 removed: Removed::default(),
@@ -79,8 +81,7 @@ impl Decision<'_> {
         let ticket = match ticket {
             Ok(ticket) => ticket,
             Err(e) => {
-                a.unlogged = gaps;
-                a.floor_unlogged = floor_unlogged;
+                a.unlogged = unlogged;
                 self.forget(&plan);
                 return Err(e);
             }
@@ -134,7 +135,7 @@ impl Decision<'_> {
     }
 
     /// The control frames of the write. An `ephemeral` write logs only frames that outlive its records.
-    fn control_frames(&self, plan: &Plan, gaps: &[Gap], floor_unlogged: bool) -> Frames {
+    fn control_frames(&self, plan: &Plan, unlogged: &Unlogged) -> Frames {
         let id = self.topic.id();
         let mut f = Frames::default();
         let reserved_to = plan.reserve.map_or(0, |r| r.to);
@@ -149,11 +150,7 @@ impl Decision<'_> {
         } else if reserved_to > 0 {
             HeadWatermark { reserved_to, lowered: false }.encode_frame(&mut f.head, id, 0, 0);
         }
-        encode_gaps(&mut f.head, id, gaps);
-        if floor_unlogged {
-            // I11: evicted records must not come back, nor count beside the new ones.
-            self.topic.state.read().encode_floor(&mut f.head, id);
-        }
+        unlogged.encode(self.topic, &mut f.head);
         if let Some(forward) = &self.p.forward {
             forward.encode(&mut f.head, plan.first);
         }

@@ -6,6 +6,7 @@ use topics_storage::snapshot::Section;
 
 use super::{SECTION, Txns, VERSION, empty_commit};
 use crate::types::error::{Error, Result};
+use crate::types::section::is_of;
 
 impl Txns {
     /// The section of a snapshot, as frames. Captured after the topics, so it may have a part that the
@@ -33,15 +34,8 @@ impl Txns {
 
     /// Restores a section of a snapshot. Returns false if it is of another kind.
     pub(crate) fn restore(&self, section: &Section) -> Result<bool> {
-        if section.kind != SECTION {
+        if !is_of(section, SECTION, VERSION, "the transactions")? {
             return Ok(false);
-        }
-        if section.version != VERSION {
-            return Err(Error::Version {
-                what: "the transactions of a snapshot".into(),
-                found: u32::from(section.version),
-                supported: u32::from(VERSION),
-            });
         }
         let mut rest = &section.bytes[..];
         let damaged = |why: String| Error::Corrupt {

@@ -1,5 +1,6 @@
 //! What a hostile disk does to an open.
 
+use super::links::FIRST;
 use super::*;
 use crate::snapshot::ShardSnap;
 
@@ -251,6 +252,9 @@ fn damage_below_the_replay_position_costs_nothing() {
     let opening = begin(&env, 1, Mode::Salvage).unwrap();
     let lost: Vec<_> = opening.losses().map(|l| (l.from_lsn, l.to_lsn)).collect();
     assert_eq!(lost, [(8, 9)], "the batch, and nothing that the snapshot reflects");
+    let (from, to) = opening.losses().next().unwrap().bytes;
+    let at = |seq: u64| find(seq) as u64;
+    assert!(at(4) < from && from < at(5) && at(6) < to && to < at(7), "its bytes: {from} to {to}");
 }
 
 #[test]
@@ -302,4 +306,124 @@ fn frames_of_unknown_types_stop_the_open_or_are_passed_over() {
             assert_eq!(kept.iter().map(|k| k.1).collect::<Vec<_>>(), [1, 2, 3, 4], "{kind}");
         }
     }
+}
+
+/// A log of one shard in several files, its snapshot, which reflects it up to `lsn` of the last lsns of
+/// all files but the newest, and these.
+fn several_files(lsn: impl Fn(&[u64]) -> Option<u64>) -> (DiskImage, Vec<u64>) {
+    let (env, fs, _) = sim_env(7);
+    let (_, opened) = open(&env, 1);
+    for i in 0..60 {
+        put(&opened.wal, 0, i * 3 + 1, 3, Level::Synced);
+    }
+    let ends: Vec<u64> = opened.wal.ended_files(0).iter().map(|f| f.last_lsn).collect();
+    assert!(ends.len() > 2, "{ends:?}");
+    if let Some(lsn) = lsn(&ends) {
+        reflect(&env, 1, opened.store.id, lsn);
+    }
+    (fs.kill_image(), ends)
+}
+
+/// The ranges that an open with `salvage` declares lost.
+fn declared_lost(image: &DiskImage) -> Vec<(u64, u64)> {
+    let opening = begin(&mount(image).0, 1, Mode::Salvage).unwrap();
+    opening.losses().map(|l| (l.from_lsn, l.to_lsn)).collect()
+}
+
+#[test]
+fn an_unreadable_file_is_needed_if_its_last_frame_is_above_the_replay_position() {
+    for above in [0, 1] {
+        let (image, ends) = several_files(|ends| Some(ends[0] + above));
+        let first = logs(&image)[0].0.clone();
+        let damaged = flipped(&image, &first, 3);
+        let newer: Vec<u64> = strict(&damaged).unwrap();
+        let all = strict(&image).unwrap();
+        assert!(all.ends_with(&newer) && newer.len() > 100, "{above}: {newer:?}");
+        assert_eq!(declared_lost(&damaged), [], "{above}: up to {ends:?}");
+    }
+    // The file before the newest is not behind the end of the log.
+    let (image, ends) = several_files(|ends| ends.last().copied());
+    let before = logs(&image)[ends.len() - 1].0.clone();
+    assert_eq!(declared_lost(&flipped(&image, &before, 3)), []);
+    let (image, ends) = several_files(|ends| Some(ends[0] - 1));
+    let first = logs(&image)[0].0.clone();
+    let damaged = flipped(&image, &first, 3);
+    let refused = strict(&damaged).unwrap_err().to_string();
+    assert!(refused.contains(&first["/db/".len()..]), "{refused}");
+    assert_eq!(declared_lost(&damaged), [(ends[0], ends[0])]);
+}
+
+#[test]
+fn a_log_whose_first_file_is_gone_opens_where_its_loss_was_declared() {
+    // Nothing says what the log held before: neither a snapshot nor an earlier salvage.
+    let (image, _) = several_files(|_| None);
+    let first = logs(&image)[0].0.clone();
+    let mut without = image.clone();
+    assert!(without.remove(&first));
+    let cases = [(&without, "the file with lsn 1 "), (&flipped(&image, &first, 3), &first[4..])];
+    for (damaged, named) in cases {
+        for mode in [Mode::Strict, Mode::Salvage] {
+            let refused = begin(&mount(damaged).0, 1, mode).err().unwrap().to_string();
+            assert!(refused.contains(named), "{mode:?}, {named}: {refused}");
+        }
+    }
+    // A snapshot of the empty log does: the loss is declared, and known without the snapshot.
+    let (mut image, ends) = several_files(|_| Some(0));
+    assert!(image.remove(&first));
+    assert_eq!(declared_lost(&image), [(1, ends[0])]);
+    let (env, fs) = mount(&image);
+    let opening = begin(&env, 1, Mode::Salvage).unwrap();
+    let kept: Vec<u64> = replayed(&opening).iter().map(|k| k.1).collect();
+    let mut gap = Vec::new();
+    Gap { from: 1, to: ends[0], reason: 1 }.encode_frame(&mut gap, 0, 0, 0);
+    drop(opening.finish(&[(0, gap)]).unwrap());
+    let mut image = fs.kill_image();
+    assert_eq!(strict(&image).unwrap(), kept);
+    assert!(image.remove("/db/meta/snapshot.1.bin"));
+    assert_eq!(strict(&image).unwrap(), kept);
+}
+
+#[test]
+fn a_damaged_start_is_passed_over_where_the_first_group_follows_it() {
+    let (image, ends) = several_files(|_| None);
+    let all = strict(&image).unwrap();
+    let second = logs(&image)[1].0.clone();
+    let start = flipped(&image, &second, START);
+    assert_eq!((strict(&start).unwrap(), declared_lost(&start)), (all, vec![]), "{ends:?}");
+    // Without the group after it the file may have had frames that nothing else tells of.
+    let (image, _) = several_files(|ends| Some(ends[0] + 9));
+    let whole = strict(&image).unwrap();
+    let group = flipped(&flipped(&image, &second, START), &second, FIRST as usize + 10);
+    let refused = strict(&group).unwrap_err().to_string();
+    assert!(refused.contains("the Start frame is damaged"), "{refused}");
+    assert_eq!(declared_lost(&group), []);
+    let (env, _) = mount(&group);
+    let opening = begin(&env, 1, Mode::Salvage).unwrap();
+    let kept: Vec<u64> = replayed(&opening).iter().map(|k| k.1).collect();
+    assert!(whole.ends_with(&kept) && kept.ends_with(&[178, 179, 180]), "{kept:?}");
+}
+
+#[test]
+fn the_lsns_go_on_behind_the_last_that_is_kept() {
+    let (env, fs, _) = sim_env(7);
+    let (_, opened) = open(&env, 1);
+    put(&opened.wal, 0, 1, 3, Level::Synced);
+    let before = opened.wal.positions(0).written;
+    put(&opened.wal, 0, 4, 3, Level::Synced);
+    let after = opened.wal.positions(0).written;
+    let image = fs.kill_image();
+    opened.wal.close(true).unwrap();
+    drop(opened);
+    let last = |image: &DiskImage| {
+        let (kept, opened) = open(&mount(image).0, 1);
+        (kept.last().unwrap().1, opened.wal.positions(0).written)
+    };
+    assert_eq!(last(&fs.kill_image()), (6, after), "the frame of the close is no part of it");
+    let name = logs(&image)[0].0.clone();
+    let mut bytes = image.read(&name).unwrap();
+    let at = bytes.windows(7).position(|w| w == b"value 6").unwrap();
+    bytes[at..].fill(0);
+    let mut torn = image.clone();
+    assert!(torn.put(&name, &bytes));
+    assert_eq!(last(&torn), (3, before), "nothing of a torn group");
 }

@@ -2,6 +2,7 @@
 //! keeps what was there, and from then on `strict` opens and `verify` finds nothing.
 
 use super::*;
+use crate::format::wal_file::WAL_HEADER;
 use crate::snapshot::ShardSnap;
 
 /// Two shards with three batches each behind the snapshots, of which the newest reflects two; then the
@@ -151,6 +152,30 @@ fn a_store_is_made_again_from_a_log_where_there_is_no_snapshot() {
     assert_eq!((opening.store().id, replayed(&opening).len()), (id, 2));
 }
 
+/// Zeros everything behind the headers of a shard's log files.
+fn without_frames(image: &mut DiskImage, shard: u32) {
+    for (name, mut bytes) in logs(image, shard) {
+        bytes[WAL_HEADER..].fill(0);
+        assert!(image.put(&name, &bytes));
+    }
+}
+
+/// No snapshot says what the log held, so that its loss cannot be told from an empty log.
+#[test]
+fn a_log_without_frames_is_refused_where_no_snapshot_knows_its_shard() {
+    let (env, fs, _) = sim_env(7);
+    let (_, opened) = open(&env, 1);
+    put(&opened.wal, 0, 1, 2, Level::Synced);
+    drop(opened);
+    let mut image = fs.kill_image();
+    without_frames(&mut image, 0);
+    assert_eq!(problems(&mount(&image).0).len(), 1);
+    for mode in [Mode::Strict, Mode::Salvage] {
+        let refused = begin(&mount(&image).0, 1, mode).err().unwrap().to_string();
+        assert!(refused.contains("begins with a Start frame"), "{refused}");
+    }
+}
+
 /// The name in the refusal, and the damage.
 type Case<'a> = (&'a str, &'a dyn Fn(&mut DiskImage));
 
@@ -164,7 +189,8 @@ fn a_folder_or_a_log_that_is_gone_is_given_up_to_an_unknown_end() {
         let all: Vec<String> = image.files().into_iter().map(|f| f.0).collect();
         all.iter().filter(|n| n.contains(of)).for_each(|n| assert!(image.remove(n)));
     };
-    let of_one: [Case<'_>; 6] = [
+    let of_one: [Case<'_>; 7] = [
+        ("begins with a Start frame", &|i| without_frames(i, 1)),
         ("CURRENT", &|i| emptied(i, "/wal/shard-01/")),
         ("wal/shard-01", &|i| assert!(i.remove("/db/wal/shard-01"))),
         (&newest.0[4..], &|i| assert!(i.remove(&newest.0))),

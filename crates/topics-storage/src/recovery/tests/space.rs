@@ -40,8 +40,8 @@ fn a_directory_opens_with_any_number_of_free_pages() {
     assert!(reads > 0 && writes > 0, "{reads} for reads only, {writes} for writes");
 }
 
-/// The same disk without anything that an open can make room of.
-fn without_any_room() -> (Env, Arc<SimFs>) {
+/// The same disk with `pages` free pages, and nothing that an open can truncate or remove.
+fn with_free_pages(pages: u64) -> (Env, Arc<SimFs>) {
     let (env, fs, _) = sim_env(7);
     long_tail(&env, &fs);
     let (env, fs) = mount(&fs.kill_image());
@@ -49,7 +49,7 @@ fn without_any_room() -> (Env, Arc<SimFs>) {
     let paths = Paths::new(Path::new("/db"));
     let in_use = paths.shard(0).join(wal_file::name(1, 1));
     env.fs.open(&in_use, OpenMode::Write).unwrap().set_len(end).unwrap();
-    fs.set_free_space(Some(0));
+    fs.set_free_space(Some(pages * 4096));
     (env, fs)
 }
 
@@ -62,7 +62,7 @@ fn try_put(opened: &Opened, seq: u64, frees_space: bool) -> crate::Result<()> {
 
 #[test]
 fn without_any_room_a_directory_opens_for_reads_until_there_is_room() {
-    let (env, fs) = without_any_room();
+    let (env, fs) = with_free_pages(0);
     let before = fs.kill_image();
     let log_files = |image: &DiskImage| {
         let files = image.files().into_iter();
@@ -96,7 +96,7 @@ fn without_any_room_a_directory_opens_for_reads_until_there_is_room() {
 /// The first file is created while the log is live, with the frames that record what was lost.
 #[test]
 fn i1_a_log_that_begins_late_survives_every_crash() {
-    let (_, fs) = without_any_room();
+    let (_, fs) = with_free_pages(0);
     let image = fs.kill_image();
     let (mut begun, mut states) = (0, 0);
     for pages in [0, 1, 2, 3, 4, 5, 6, 100] {
@@ -244,29 +244,18 @@ fn a_tail_for_whose_copy_there_is_no_room_stays_where_it_is() {
 /// Room for a file of the least size, the lock file and `CURRENT`.
 #[test]
 fn a_directory_opens_where_there_is_hardly_any_room() {
-    let (env, fs, _) = sim_env(7);
-    long_tail(&env, &fs);
-    let (env, fs) = mount(&fs.kill_image());
-    let end = begin(&env, 1, Mode::Strict).unwrap().shards[0].plan.tail.as_ref().unwrap().1.offset;
-    let paths = Paths::new(Path::new("/db"));
-    let in_use = paths.shard(0).join(wal_file::name(1, 1));
-    env.fs.open(&in_use, OpenMode::Write).unwrap().set_len(end).unwrap();
-    fs.set_free_space(Some(6 * 4096));
+    let (env, fs) = with_free_pages(6);
     let options = WalOptions { file_initial: 256 << 10, ..options(1) };
-    let opening = Opening::begin(env, paths, 1, options, Mode::Strict).unwrap();
+    let opening =
+        Opening::begin(env, Paths::new(Path::new("/db")), 1, options, Mode::Strict).unwrap();
     assert_eq!(replayed(&opening).len(), 801);
     let opened = opening.finish(&[]).unwrap();
-    let stage = |b: Batch| {
-        let permit = opened.wal.reserve(0, b.bytes(), None)?;
-        let ticket = opened.wal.stage(b, permit)?;
-        opened.wal.wait(ticket, Level::Synced)
-    };
-    let ordinary = stage(batch(802, 1));
+    let ordinary = try_put(&opened, 802, false);
     assert!(matches!(ordinary, Err(StorageError::Full { .. })), "{ordinary:?}");
-    stage(Batch { frees_space: true, ..batch(802, 1) }).unwrap();
+    try_put(&opened, 802, true).unwrap();
     fs.set_free_space(None);
     assert!(!opened.wal.full(0));
-    stage(batch(803, 1)).unwrap();
+    try_put(&opened, 803, false).unwrap();
 }
 
 /// After a failed sync its pages read well, and no later sync writes them.

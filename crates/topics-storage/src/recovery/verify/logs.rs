@@ -90,16 +90,23 @@ impl Check<'_> {
             let file = folder.shown(&folder.files[link.file]);
             self.add_problem(file, WAL_HEADER as u64, "the Start frame is damaged".into());
         }
-        // One whose file cannot be read, or is missing, is reported above.
-        let named = |l: &&Loss| {
-            l.to_lsn + 1 - l.from_lsn < UNKNOWN_EXTENT
-                && folder.unreadable.iter().all(|u| !l.file.ends_with(&u.name))
+        // Of a file that cannot be read, or is missing: reported above.
+        let is_unknown = |l: &Loss| l.to_lsn + 1 - l.from_lsn >= UNKNOWN_EXTENT;
+        let is_reported = |l: &Loss| {
+            folder.unreadable.iter().any(|u| l.file.ends_with(&u.name))
+                || (is_unknown(l) && folder.lost_end.is_some())
         };
-        for loss in plan.fresh().filter(named) {
+        for loss in plan.fresh().filter(|l| !is_reported(l)) {
             let Loss { file, offset, from_lsn, to_lsn, .. } = loss;
-            let detail = format!(
-                "invalid frames, lsn {from_lsn} to {to_lsn}, though what follows was durable"
-            );
+            let detail = if is_unknown(loss) {
+                format!(
+                    "no file of the shard begins with a Start frame: lost from lsn {from_lsn} on"
+                )
+            } else {
+                format!(
+                    "invalid frames, lsn {from_lsn} to {to_lsn}, though what follows was durable"
+                )
+            };
             self.add_problem(file.clone(), *offset, detail);
         }
         for Loss { file, offset, .. } in &plan.passed {

@@ -15,8 +15,10 @@ use super::*;
 mod commit_delay;
 mod faults;
 mod format;
+mod lead;
 mod model;
 mod prefault;
+mod rotation;
 mod state;
 mod threads;
 

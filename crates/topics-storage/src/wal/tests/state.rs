@@ -13,12 +13,12 @@ use crate::wal::state::State;
 const GROUP: u64 = Group::FRAME_LEN as u64;
 
 /// A batch of a topic as it is in the queue; its staging bytes are ten times its bytes.
-fn queued(n: u64, topic_id: u64, bytes: usize) -> QueuedBatch {
+pub(super) fn queued(n: u64, topic_id: u64, bytes: usize) -> QueuedBatch {
     let b = Batch { topic_id, ..batch(&Arc::default(), n, 1, Level::Written) };
     QueuedBatch { n, batch: b, bytes, reserved: 10 * bytes }
 }
 
-fn freeing(n: u64, bytes: usize) -> QueuedBatch {
+pub(super) fn freeing(n: u64, bytes: usize) -> QueuedBatch {
     let q = queued(n, 0, bytes);
     QueuedBatch { batch: Batch { frees_space: true, ..q.batch }, ..q }
 }
@@ -69,11 +69,11 @@ fn failure(tickets: Vec<(u64, u64)>) -> Failure {
     Failure { tickets, error: full(), commits, topics, last: false }
 }
 
-fn full() -> StorageError {
+pub(super) fn full() -> StorageError {
     StorageError::Full { detail: "test".into() }
 }
 
-fn numbers<'q>(queue: impl IntoIterator<Item = &'q QueuedBatch>) -> Vec<u64> {
+pub(super) fn numbers<'q>(queue: impl IntoIterator<Item = &'q QueuedBatch>) -> Vec<u64> {
     queue.into_iter().map(|q| q.n).collect()
 }
 

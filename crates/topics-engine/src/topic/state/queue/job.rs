@@ -5,15 +5,6 @@ use std::sync::Arc;
 /// The lane of a job that names none.
 pub(crate) const LANE: u8 = 5;
 
-/// The time, on both clocks, ms.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Now {
-    /// Monotonic: leases and delays go by it.
-    pub mono: u64,
-    /// Wall: due times go by it.
-    pub wall: u64,
-}
-
 /// Who claims.
 #[derive(Clone, Debug)]
 pub(crate) struct Holder {

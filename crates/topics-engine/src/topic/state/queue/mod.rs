@@ -20,6 +20,6 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::job::{Fence, Holder, JobHistory, JobView, Now};
+pub(crate) use self::job::{Fence, Holder, JobHistory, JobView};
 pub(crate) use self::machine::Queue;
-pub(crate) use self::tally::Why;
+pub(crate) use self::tally::RemovalReason;

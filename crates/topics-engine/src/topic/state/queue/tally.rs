@@ -4,16 +4,16 @@ use topics_storage::snapshot::ReplayPos;
 
 /// Why records go. The log says it of jobs, whose queue counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Why(u8);
+pub(crate) struct RemovalReason(u8);
 
-impl Why {
+impl RemovalReason {
     /// It was asked for: nothing is counted.
-    pub const ASKED: Self = Self(0);
+    pub const REQUESTED: Self = Self(0);
     pub const EXPIRED: Self = Self(1);
     /// They are in the dead-letter topic.
     pub const DEAD_LETTER: Self = Self(2);
     /// Moved there because they expired.
-    pub const EXPIRED_LETTER: Self = Self(1 | 2);
+    pub const EXPIRED_DEAD_LETTER: Self = Self(1 | 2);
 
     fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
@@ -21,7 +21,7 @@ impl Why {
 
     /// From the number in a frame.
     pub fn from_code(code: u8) -> Option<Self> {
-        (code <= Self::EXPIRED_LETTER.0).then_some(Self(code))
+        (code <= Self::EXPIRED_DEAD_LETTER.0).then_some(Self(code))
     }
 
     pub fn code(self) -> u8 {
@@ -42,14 +42,14 @@ pub(crate) struct Tally {
 
 impl Tally {
     /// A frame removed so many jobs.
-    pub fn count(&mut self, n: u64, why: Why, here: ReplayPos) {
+    pub fn count(&mut self, n: u64, why: RemovalReason, here: ReplayPos) {
         if here <= self.counted {
             return;
         }
-        if why.has(Why::EXPIRED) {
+        if why.has(RemovalReason::EXPIRED) {
             self.expired += n;
         }
-        if why.has(Why::DEAD_LETTER) {
+        if why.has(RemovalReason::DEAD_LETTER) {
             self.dead_lettered += n;
         }
     }

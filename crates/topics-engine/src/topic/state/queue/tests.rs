@@ -12,7 +12,8 @@ use topics_storage::snapshot::ReplayPos;
 use super::job::NextJob;
 use super::order::{Change, Groups, LANES, Lanes, STARVATION_MS};
 use super::tally::Tally;
-use super::{Fence, Holder, JobHistory, JobView, Now, Queue, Why, codec};
+use super::{Fence, Holder, JobHistory, JobView, Queue, RemovalReason, codec};
+use crate::types::clock::Now;
 
 fn holder(node: &[u8], lease_ms: u64) -> Holder {
     Holder { node: node.into(), lease_ms, stream: 0 }
@@ -210,7 +211,7 @@ fn one_of_a_group_at_a_time_in_seq_order() {
     assert_eq!(b.order(9), [a1, other, b1], "a2 waits for a1 though its lane is lower");
     let (id, _) = b.q.lease(a1).unwrap();
     b.nack(a1, id, 50);
-    assert_eq!(b.order(9), [], "a delayed job holds its group up: it goes in seq order");
+    assert_eq!(b.order(9), [0_u64; 0], "a delayed job holds its group up: it goes in seq order");
     b.pass(50);
     assert_eq!(b.order(9), [a1]);
     b.ack(a1);
@@ -271,7 +272,7 @@ fn a_dead_job_does_not_hold_its_group_up() {
     assert_eq!(b.q.counts(), (0, 0, 1));
     assert_eq!(b.order(9), [second]);
     b.apply(LeaseEvent::Nack, b"", 0, vec![(first, 0, 0)]);
-    assert_eq!(b.order(9), [], "revived, it waits for the lease of its group");
+    assert_eq!(b.order(9), [0_u64; 0], "revived, it waits for the lease of its group");
     b.ack(second);
     assert_eq!(b.next(), Some(NextJob { seq: first, deliveries: 0 }));
 }
@@ -457,7 +458,12 @@ fn a_section_of_version_3_has_errors_and_promoted_jobs() {
 #[test]
 fn a_frame_counts_once() {
     let at = |lsn| ReplayPos { layout: 1, lsn };
-    let log = [(1, Why::EXPIRED), (2, Why::ASKED), (4, Why::EXPIRED_LETTER), (8, Why::DEAD_LETTER)];
+    let log = [
+        (1, RemovalReason::EXPIRED),
+        (2, RemovalReason::REQUESTED),
+        (4, RemovalReason::EXPIRED_DEAD_LETTER),
+        (8, RemovalReason::DEAD_LETTER),
+    ];
     let replay = |tally: &mut Tally, from: usize, to: usize| {
         (from..to).for_each(|i| tally.count(log[i].0, log[i].1, at(i as u64 + 1)));
     };
@@ -482,7 +488,7 @@ fn a_count_of_version_1_stands_until_replay_is_over() {
     bytes.extend_from_slice(&0u32.to_le_bytes());
     let mut q = codec::decode(1, &bytes, 0, 1).unwrap();
     let count = |q: &mut Queue, layout, lsn| {
-        q.tally.count(1, Why::EXPIRED_LETTER, ReplayPos { layout, lsn });
+        q.tally.count(1, RemovalReason::EXPIRED_DEAD_LETTER, ReplayPos { layout, lsn });
         (q.tally.dead_lettered, q.tally.expired)
     };
     assert_eq!(count(&mut q, 1, 900), (7, 3));
@@ -1011,4 +1017,36 @@ fn streams_know_their_load() {
     b.pass(100);
     b.q.sweep(b.now);
     assert_eq!(b.q.stream_load(4), 0);
+}
+
+/// The snapshot has a delayed job, and a later lease of its group. The events before both are replayed.
+#[test]
+fn a_replay_keeps_how_a_job_failed_though_its_group_was_leased_later() {
+    let put = Op::Put { lane: 5, group: 1, delay: 0 };
+    let claim = || Op::Claim { node: 0, lease: 1 };
+    let mut d = Duel { b: Bench::new(), m: Model::default(), stale: Vec::new(), lives: 0 };
+    // The first job is dead when the second one fails. The replay brings it back before that one.
+    for op in [put.clone(), Op::Bury, put, claim(), Op::Nack(0, 1), Op::Replay(2, false), claim()] {
+        d.run(&op);
+        d.agree();
+    }
+    let before: Vec<_> = d.b.q.views().collect();
+    assert!(matches!(before[..], [(1, 1, JobView::Leased { .. }), (2, 1, JobView::Delayed(_))]));
+    d.run(&Op::Replay(3, false));
+    d.agree();
+    assert_eq!(d.b.q.views().collect::<Vec<_>>(), before);
+}
+
+/// The same of a job that was promoted, failed at once, and is dead.
+#[test]
+fn a_replay_keeps_an_error_though_its_group_was_leased_later() {
+    let put = |delay| Op::Put { lane: 5, group: 1, delay };
+    let claim = || Op::Claim { node: 0, lease: 1 };
+    let mut d = Duel { b: Bench::new(), m: Model::default(), stale: Vec::new(), lives: 0 };
+    let failed = [Op::Pass(1), put(1), Op::Promote(0), claim(), Op::Nack(0, 0)];
+    for op in failed.into_iter().chain([put(0), Op::Bury, claim(), Op::Replay(4, false)]) {
+        d.run(&op);
+        d.agree();
+    }
+    assert!(d.b.q.error(1).is_some(), "the id of its lease gives it one");
 }

@@ -6,7 +6,8 @@ use topics_storage::format::record::{self, LeaseEvent};
 use topics_storage::snapshot::ReplayPos;
 
 use super::Queue;
-use crate::topic::state::queue::job::{Job, JobHistory, JobView, Lease, Now, Phase};
+use crate::topic::state::queue::job::{Job, JobHistory, JobView, Lease, Phase};
+use crate::types::clock::Now;
 
 impl Queue {
     /// Applies a lease event. Each may be applied again over a state that reflects it and what came
@@ -25,6 +26,9 @@ impl Queue {
                         Some(Job { phase: Phase::Leased(l), .. }) => l.id == id,
                         // The delay after that lease has run out.
                         Some(Job { phase: Phase::Delayed(_), last, .. }) => now && *last == id,
+                        Some(Job { phase: Phase::Waiting, .. }) => {
+                            self.superseded.remove(&(seq, id))
+                        }
                         _ => false,
                     };
                     if ends {
@@ -136,6 +140,7 @@ impl Queue {
                 _ => self.detach(seq),
             }
         }
+        self.superseded.clear();
         (self.cursor, self.at_cursor) = (0, false);
         (self.deadline, self.retry_at) = (None, 0);
         self.tally.counted = ReplayPos::default();

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use topics_storage::format::attrs::Attrs;
 
-use crate::topic::state::queue::{JobHistory, Why};
+use crate::topic::state::queue::{JobHistory, RemovalReason};
 use crate::topic::write::prepare::MAX_GROUP;
 use crate::types::api::NewRecord;
 use crate::types::batch::RecordView;
@@ -48,10 +48,10 @@ impl Reason {
     }
 
     /// What its queue counts.
-    pub fn why(self) -> Why {
+    pub fn why(self) -> RemovalReason {
         match self {
-            Self::MaxDeliveries => Why::DEAD_LETTER,
-            Self::Expired => Why::EXPIRED_LETTER,
+            Self::MaxDeliveries => RemovalReason::DEAD_LETTER,
+            Self::Expired => RemovalReason::EXPIRED_DEAD_LETTER,
         }
     }
 }
@@ -79,7 +79,7 @@ impl JobOptions {
     }
 
     /// From a dead letter; what no job can have does not count.
-    pub fn of_letter(meta: &[u8]) -> Self {
+    pub fn of_dead_letter(meta: &[u8]) -> Self {
         let number = |key| meta::get(meta, key).and_then(|text| text.parse().ok());
         let group = match meta::get(meta, GROUP) {
             Some(text) => text.into_bytes(),
@@ -136,8 +136,8 @@ pub(crate) fn meta_of(
 }
 
 /// The meta that a dead letter had as a job.
-pub(crate) fn meta_before(letter: &[u8]) -> Vec<u8> {
-    meta::replace(letter, PREFIX, &[])
+pub(crate) fn meta_before(dead_letter: &[u8]) -> Vec<u8> {
+    meta::replace(dead_letter, PREFIX, &[])
 }
 
 /// Where a dead letter came from; `None`: it is none.
@@ -146,13 +146,13 @@ pub(crate) fn came_from(meta: &[u8]) -> Option<String> {
 }
 
 /// What a queue counts of its job `seq` that was copied with this meta.
-pub(crate) fn why(meta: &[u8], from: &str, seq: u64) -> Why {
+pub(crate) fn why(meta: &[u8], from: &str, seq: u64) -> RemovalReason {
     let is = |key, value: &str| meta::get(meta, key).as_deref() == Some(value);
     let of = [Reason::MaxDeliveries, Reason::Expired];
     match of.into_iter().find(|r| is(REASON, r.as_str())) {
         Some(reason) if is(FROM, from) && is(SEQ, &seq.to_string()) => reason.why(),
         // It was moved by a redrive.
-        _ => Why::ASKED,
+        _ => RemovalReason::REQUESTED,
     }
 }
 

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use topics_env::sim::SimClock;
 use topics_env::{Hook, Site, Verdict};
 
-use super::dead_letter::letter::{JobOptions, Reason, meta_of, why};
-use super::tests::{dead_letters, durable, queue, seqs};
-use crate::topic::state::queue::{JobHistory, Why};
+use super::dead_letter::job_meta::{JobOptions, Reason, meta_of, why};
+use super::tests::{create_full, dead_letters, durable, queue, seqs};
+use crate::topic::state::queue::{JobHistory, RemovalReason};
 use crate::topic::tests::*;
 use crate::types::api::{Append, Durability, NewRecord};
 use crate::types::batch::RecordView;
 use crate::types::config::ConfigPatch;
+use crate::types::meta;
 use crate::types::options::Options;
-use crate::types::queue::{JobState, Redrive};
+use crate::types::queue::{JobState, LeasedJobs, Redrive};
 
 fn post(w: &World, records: &[NewRecord<'_>]) {
     w.engine().append("q", &Append { records, ..Append::default() }).unwrap();
@@ -138,7 +139,37 @@ fn the_letter_says_what_the_job_had() {
         now + 9_000
     );
     assert_eq!(std::str::from_utf8(dead.get(0).unwrap().meta).unwrap(), want);
-    assert_eq!(dead.attrs(0), b"", "a letter itself does not expire");
+    assert_eq!(dead.attrs(0), b"", "a dead letter does not expire");
+}
+
+/// A claim, not the sweep, is what finds that a job has expired.
+#[test]
+fn a_job_that_a_claim_finds_expired_keeps_its_history() {
+    for leases_durable in [true, false] {
+        let w = World::new();
+        let config = ConfigPatch { leases_durable: Some(leases_durable), ..dead_letters() };
+        w.create("q", config);
+        let at = w.clock_wall() + 60_000;
+        let soon = |data| NewRecord { ttl_ms: 9_000, ..rec(data) };
+        post(&w, &[NewRecord { deliver_at: at, ..soon("1") }, soon("2"), rec("3"), soon("4")]);
+        w.engine().promote_jobs("q", &[1]).unwrap();
+        assert_eq!(seqs(&w.claim("a", 2)), [1, 2]);
+        for (seq, id) in [(1, "first"), (2, "second")] {
+            let held = LeasedJobs { node: b"a", seqs: &[seq], lease_ids: None };
+            w.engine().nack_with_error("q", &held, Some(50), id).unwrap();
+        }
+        w.clock.advance_ms(9_001);
+        assert_eq!(seqs(&w.claim("b", 9)), [3], "expired jobs hide no other");
+        let dead = w.read("dead", 0);
+        let value = |i: usize, key| meta::get(dead.get(i).unwrap().meta, key);
+        let of = |key| [value(0, key), value(1, key), value(2, key)];
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(of("$dead_letter_src_seq"), ["1", "2", "4"].map(some));
+        assert_eq!(of("$dead_letter_error"), [some("first"), some("second"), None]);
+        assert_eq!(of("$dead_letter_deliveries"), ["1", "1", "0"].map(some));
+        assert_eq!(of("$dead_letter_deliver_at"), [None, None, None], "it was promoted");
+        assert_eq!((w.seqs("q"), counted(&w)), (vec![3], (3, 3)));
+    }
 }
 
 #[test]
@@ -193,9 +224,9 @@ fn what_no_job_can_have_is_no_option() {
     let r = RecordView { seq: 7, ts: 0, node: b"", tag: b"", meta: b"", data: b"", binary: false };
     let history = JobHistory { deliveries: 3, ..JobHistory::default() };
     let meta = meta_of(&r, b"", ("q", &history), Reason::Expired);
-    assert_eq!(why(&meta, "q", 7), Why::EXPIRED_LETTER);
-    assert_eq!(why(&meta, "q", 8), Why::ASKED);
-    assert_eq!(why(&meta, "p", 7), Why::ASKED);
+    assert_eq!(why(&meta, "q", 7), RemovalReason::EXPIRED_DEAD_LETTER);
+    assert_eq!(why(&meta, "q", 8), RemovalReason::REQUESTED);
+    assert_eq!(why(&meta, "p", 7), RemovalReason::REQUESTED);
     let forged = [
         &br#"{"$dead_letter_lane":"10","$dead_letter_group_hex":"0g"}"#[..],
         br#"{"$dead_letter_lane":"-1","$dead_letter_deliver_at":"soon"}"#,
@@ -204,10 +235,10 @@ fn what_no_job_can_have_is_no_option() {
         b"{",
     ];
     for meta in forged {
-        assert_eq!(JobOptions::of_letter(meta), JobOptions::default(), "{meta:?}");
+        assert_eq!(JobOptions::of_dead_letter(meta), JobOptions::default(), "{meta:?}");
     }
     let long = format!(r#"{{"$dead_letter_group":"{}"}}"#, "g".repeat(129));
-    assert_eq!(JobOptions::of_letter(long.as_bytes()), JobOptions::default());
+    assert_eq!(JobOptions::of_dead_letter(long.as_bytes()), JobOptions::default());
 }
 
 #[test]
@@ -229,7 +260,7 @@ fn counts_are_exact_after_every_end() {
                         w.checkpoint();
                     }
                     pass(&w);
-                    assert_eq!(w.seqs("q"), []);
+                    assert_eq!(w.seqs("q"), [0_u64; 0]);
                     expired += 2;
                     let want = (if letters { expired } else { 0 }, expired);
                     assert_eq!(counted(&w), want);
@@ -251,13 +282,7 @@ fn what_could_not_be_moved_is_not_counted() {
     let mut w = World::new();
     w.create("q", ConfigPatch { dead_letter: Some(Some("dead".into())), ..durable() });
     // The dead-letter topic takes nothing.
-    let full = ConfigPatch {
-        cap_records: Some(1),
-        discard: Some(crate::types::config::Discard::Reject),
-        ..ConfigPatch::default()
-    };
-    w.create("dead", full);
-    w.put("dead", &["0"]);
+    create_full(&w, "dead");
     post(&w, &[NewRecord { ttl_ms: 100, ..rec("1") }]);
     for _ in 0..3 {
         w.clock.advance_ms(10_001);

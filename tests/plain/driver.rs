@@ -27,7 +27,7 @@ pub const DEAD: usize = 3;
 pub type Outcome = Result<(), String>;
 
 /// The engine and the model.
-pub struct Hand {
+pub struct Driver {
     pub fs: Arc<SimFs>,
     pub clock: Arc<SimClock>,
     pub engine: Option<Engine>,
@@ -74,11 +74,11 @@ pub fn ok<T>(result: topics_engine::Result<T>) -> Result<T, String> {
     result.map_err(|e| format!("{}: {e}", e.code()))
 }
 
-impl Hand {
+impl Driver {
     pub fn new(seed: u64, flaw: Option<Flaw>) -> Self {
         let mut dice = Dice::new(seed ^ 0x9a17);
         let filter = |d: &mut Dice| (d.below(2) == 0).then_some("keep");
-        let mut hand = Self {
+        let mut driver = Self {
             fs: Arc::new(SimFs::new()),
             clock: Arc::new(SimClock::new(1_700_000_000_000)),
             engine: None,
@@ -102,13 +102,13 @@ impl Hand {
             hits: 0,
             stale: Vec::new(),
         };
-        hand.begin();
-        let q = &mut hand.model.queue;
+        driver.begin();
+        let q = &mut driver.model.queue;
         (q.durable, q.letters) = (dice.below(2) == 0, dice.below(2) == 0);
         (q.lease_ms, q.max_deliveries) = (10_000, dice.below(4));
         let patch = ConfigPatch {
             kind: Some(TopicType::Queue),
-            durability: Some(hand.class),
+            durability: Some(driver.class),
             leases_durable: Some(q.durable),
             dead_letter: q.letters.then(|| Some("dead".into())),
             lease_ms: Some(q.lease_ms),
@@ -116,9 +116,9 @@ impl Hand {
             retry_backoff_ms: Some(1_000),
             ..ConfigPatch::default()
         };
-        hand.queue_id = hand.engine().create_topic("q", &patch).unwrap().topic_id;
-        hand.ensure(DEAD);
-        hand
+        driver.queue_id = driver.engine().create_topic("q", &patch).unwrap().topic_id;
+        driver.ensure(DEAD);
+        driver
     }
 
     /// Opens the engine in a new process.

@@ -6,12 +6,12 @@ use topics_storage::format::record::{self, LeaseEvent};
 
 use super::Queues;
 use super::{commit, config_of, stats, with};
-use crate::topic::state::queue::{Fence, Queue, Why};
+use crate::topic::state::queue::{Fence, Queue, RemovalReason};
 use crate::topic::{Topic, delete};
 use crate::types::api::Completion;
 use crate::types::config::TopicConfig;
 use crate::types::error::{Error, Result};
-use crate::types::queue::{Held, Settled};
+use crate::types::queue::{LeaseOutcome, LeasedJobs};
 
 /// Seqs in one call, at most.
 pub(crate) const MAX_SEQS: usize = 10_000;
@@ -27,7 +27,7 @@ const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
 /// Sorts the request into leases that this node holds and the rest; `f` sees each that it holds.
 fn sort(
     topic: &Topic,
-    held: &Held<'_>,
+    held: &LeasedJobs<'_>,
     mut f: impl FnMut(&mut Queue, u64),
 ) -> Result<(Vec<u64>, Vec<u64>)> {
     if held.seqs.len() > MAX_SEQS {
@@ -52,22 +52,36 @@ fn sort(
     Ok((done, skipped))
 }
 
-pub(crate) fn settled(core: &Queues, topic: &Topic, done: Vec<u64>, skipped: Vec<u64>) -> Settled {
+pub(crate) fn lease_outcome(
+    core: &Queues,
+    topic: &Topic,
+    done: Vec<u64>,
+    skipped: Vec<u64>,
+) -> LeaseOutcome {
     core.claim_waiters.notify(topic.id());
-    Settled { done, skipped, deadline: None, queue: stats::counts(core, topic) }
+    LeaseOutcome {
+        done,
+        skipped,
+        deadline: None,
+        queue: stats::counts(core, topic, core.time.now()),
+    }
 }
 
 /// Acks: the jobs are deleted.
-pub(crate) fn ack(core: &Arc<Queues>, topic: &Arc<Topic>, held: &Held<'_>) -> Result<Settled> {
+pub(crate) fn ack(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    held: &LeasedJobs<'_>,
+) -> Result<LeaseOutcome> {
     config_of(topic)?;
     let (mut done, skipped) = sort(topic, held, |q, seq| q.suspend_expiry(seq))?;
     if !done.is_empty() {
         done.sort_unstable();
-        delete::delete_seqs(core, topic, &done, Why::ASKED)
+        delete::delete_seqs(core, topic, &done, RemovalReason::REQUESTED)
             .inspect_err(|_| release_acks(topic, &done))?;
         core.metrics.acked_jobs.add(done.len() as u64);
     }
-    Ok(settled(core, topic, done, skipped))
+    Ok(lease_outcome(core, topic, done, skipped))
 }
 
 /// The same for event loops: `done` is called once, from here or when the class is reached. Gives
@@ -75,13 +89,13 @@ pub(crate) fn ack(core: &Arc<Queues>, topic: &Arc<Topic>, held: &Held<'_>) -> Re
 pub(crate) fn ack_async(
     core: &Arc<Queues>,
     topic: &Arc<Topic>,
-    held: &Held<'_>,
-    done: Completion<Settled>,
-) -> std::result::Result<(), Completion<Settled>> {
+    held: &LeasedJobs<'_>,
+    done: Completion<LeaseOutcome>,
+) -> std::result::Result<(), Completion<LeaseOutcome>> {
     let (staged, acked, skipped) = match stage_ack(core, topic, held) {
         Ok(Some((Some(staged), acked, skipped))) => (staged, acked, skipped),
         Ok(Some((None, acked, skipped))) => {
-            done(Ok(settled(core, topic, acked, skipped)));
+            done(Ok(lease_outcome(core, topic, acked, skipped)));
             return Ok(());
         }
         Ok(None) => return Err(done),
@@ -94,7 +108,7 @@ pub(crate) fn ack_async(
     let finish = move |outcome: topics_storage::Result<()>| match outcome {
         Ok(()) => {
             at.metrics.acked_jobs.add(acked.len() as u64);
-            done(Ok(settled(&at, &queue, acked, skipped)));
+            done(Ok(lease_outcome(&at, &queue, acked, skipped)));
         }
         Err(e) => {
             release_acks(&queue, &acked);
@@ -109,7 +123,11 @@ pub(crate) fn ack_async(
 type StagedAck = (Option<delete::Staged>, Vec<u64>, Vec<u64>);
 
 /// Stages an ack; `None`, and nothing has changed, when something has to be waited for first.
-fn stage_ack(core: &Arc<Queues>, topic: &Arc<Topic>, held: &Held<'_>) -> Result<Option<StagedAck>> {
+fn stage_ack(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    held: &LeasedJobs<'_>,
+) -> Result<Option<StagedAck>> {
     config_of(topic)?;
     core.check_open()?;
     topic.check_sound()?;
@@ -131,7 +149,7 @@ pub(crate) fn at_once(topic: &Topic) -> bool {
 }
 
 /// Takes the jobs that a transaction acks: all of them are held, or none is taken.
-pub(crate) fn take_acks(topic: &Topic, acks: &[Held<'_>]) -> Result<Vec<u64>> {
+pub(crate) fn take_acks(topic: &Topic, acks: &[LeasedJobs<'_>]) -> Result<Vec<u64>> {
     let mut taken = Vec::new();
     for held in acks {
         config_of(topic)?;
@@ -164,10 +182,10 @@ pub(crate) fn release_acks(topic: &Topic, seqs: &[u64]) {
 pub(crate) fn nack(
     core: &Arc<Queues>,
     topic: &Arc<Topic>,
-    held: &Held<'_>,
+    held: &LeasedJobs<'_>,
     delay_ms: Option<u64>,
     error: &str,
-) -> Result<Settled> {
+) -> Result<LeaseOutcome> {
     let config = config_of(topic)?;
     let error = clipped(error);
     let mut events: Vec<record::Lease> = Vec::new();
@@ -178,9 +196,9 @@ pub(crate) fn nack(
         add(&mut events, LeaseEvent::Nack, held.node, delay, (seq, id, deliveries));
     })?;
     events.iter_mut().for_each(|e| e.error = error.to_owned());
-    commit(core, topic, &events).inspect_err(|_| release_acks(topic, &done))?;
+    commit(core, topic, core.time.now(), &events).inspect_err(|_| release_acks(topic, &done))?;
     core.metrics.nacked_jobs.add(done.len() as u64);
-    Ok(settled(core, topic, done, skipped))
+    Ok(lease_outcome(core, topic, done, skipped))
 }
 
 /// As much of an error as is kept, in whole characters.
@@ -215,9 +233,9 @@ fn add(
 pub(crate) fn extend(
     core: &Arc<Queues>,
     topic: &Arc<Topic>,
-    held: &Held<'_>,
+    held: &LeasedJobs<'_>,
     lease_ms: Option<u64>,
-) -> Result<Settled> {
+) -> Result<LeaseOutcome> {
     let config = config_of(topic)?;
     let lease_ms = lease_ms.unwrap_or(config.lease_ms).clamp(*LEASE_MS.start(), *LEASE_MS.end());
     let mut events = Vec::new();
@@ -226,17 +244,18 @@ pub(crate) fn extend(
             add(&mut events, LeaseEvent::Extend, held.node, lease_ms, (seq, id, deliveries));
         }
     })?;
-    commit(core, topic, &events)?;
+    let now = core.time.now();
+    commit(core, topic, now, &events)?;
     core.metrics.extended_jobs.add(done.len() as u64);
-    let deadline = core.time.steady().saturating_add(lease_ms);
-    Ok(Settled { deadline: Some(deadline), ..settled(core, topic, done, skipped) })
+    let deadline = now.wall.saturating_add(lease_ms);
+    Ok(LeaseOutcome { deadline: Some(deadline), ..lease_outcome(core, topic, done, skipped) })
 }
 
 /// Releases everything that a stream has, without a delay.
 pub(crate) fn release(core: &Arc<Queues>, topic: &Arc<Topic>, node: &[u8], stream: u64) {
     let seqs = with(topic, |q| q.of_stream(stream));
     for seqs in seqs.chunks(MAX_SEQS) {
-        let held = Held { node, seqs, lease_ids: None };
+        let held = LeasedJobs { node, seqs, lease_ids: None };
         if let Err(e) = nack(core, topic, &held, Some(0), "") {
             log::debug!("topic {:?}: a stream's leases run out by themselves: {e}", topic.name);
         }

@@ -1,0 +1,92 @@
+//! Which archived segments become cold.
+//!
+//! A segment becomes cold when the published catalog names its pack and the hot bound is exceeded. Its
+//! `.data` stays until neither kept snapshot names it: the trim after the second checkpoint removes it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use topics_env::sync::atomic::Ordering;
+
+use super::{Archiver, PassState};
+use crate::catalog::unloaded::CatalogEntry;
+use crate::topic::state::State;
+use crate::topic::{Life, Topic};
+use crate::types::config::TopicType;
+use crate::types::error::Result;
+
+impl Archiver {
+    /// Makes archived segments above the hot bound cold. Returns how many.
+    pub(super) fn cool(&self, state: &PassState) -> Result<u64> {
+        let Some(owner) = &state.owner else { return Ok(0) };
+        let published = &owner.published.packs;
+        let mut names = Vec::new();
+        self.core.every(|entry| {
+            let is_above = match entry {
+                CatalogEntry::Loaded(topic) => {
+                    let state = topic.state.read();
+                    !self.above_bound(&state, published).is_empty()
+                }
+                CatalogEntry::Unloaded(unloaded) => {
+                    let header = unloaded.topic_header()?;
+                    let hot = header.segments.iter().filter(|m| m.sealed && !m.cold);
+                    self.is_above(hot.map(|m| m.data_len))
+                }
+            };
+            names.extend(is_above.then(|| entry.text().to_owned()));
+            Ok(())
+        })?;
+        let mut cooled = 0;
+        for name in names {
+            self.check_usable()?;
+            if let Some(topic) = self.core.live(&name)? {
+                cooled += self.cool_topic(&topic, published);
+            }
+        }
+        if cooled > 0 {
+            self.core.replaced.store(true, Ordering::Relaxed);
+        }
+        Ok(cooled)
+    }
+
+    fn cool_topic(&self, topic: &Arc<Topic>, published: &BTreeSet<u64>) -> u64 {
+        let is_usable = topic.life() == Life::Live && !topic.is_broken();
+        if !is_usable || topic.files_unverified.load(Ordering::Acquire) {
+            return 0;
+        }
+        self.core.change(topic, |state| {
+            let file_nos = self.above_bound(state, published);
+            state.cool(&file_nos);
+            file_nos.len() as u64
+        })
+    }
+
+    /// Whether segments of these lengths exceed the hot bound.
+    fn is_above(&self, lens: impl Iterator<Item = u64>) -> bool {
+        let (count, bytes) = lens.fold((0u64, 0u64), |(n, sum), len| (n + 1, sum + len));
+        count > self.remote.hot_segments
+            || (self.remote.hot_bytes > 0 && bytes > self.remote.hot_bytes)
+    }
+
+    /// The file numbers of the archived segments of a topic above the hot bound. The segments of a queue
+    /// stay hot: a claim does not wait for the store.
+    fn above_bound(&self, state: &State, published: &BTreeSet<u64>) -> Vec<u64> {
+        if state.config.kind == TopicType::Queue {
+            return Vec::new();
+        }
+        let (mut count, mut bytes, mut out) = (0, 0, Vec::new());
+        for seg in state.index.segs.iter().rev().filter(|s| s.meta.sealed && !s.meta.cold) {
+            (count, bytes) = (count + 1, bytes + seg.meta.data_len);
+            let is_above = count > self.remote.hot_segments
+                || (self.remote.hot_bytes > 0 && bytes > self.remote.hot_bytes);
+            let is_archived = || {
+                let pack = self.core.packs.find(seg.meta.file_no);
+                pack.is_some_and(|(pack, _)| published.contains(&pack.number))
+            };
+            if is_above && seg.live_count > 0 && !seg.half_dead() && is_archived() {
+                out.push(seg.meta.file_no);
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,110 @@
+//! One pack: build → put → read back → name.
+
+use topics_env::sync::atomic::Ordering;
+use topics_remote::format::pack::{MAX_ENTRIES, PARTS, PackDirectory, PackWriter, SegmentFiles};
+use topics_remote::format::sealed::{ObjectKind, SealedObject};
+use topics_remote::read;
+use topics_remote::writer::Put;
+use topics_storage::dir::{Paths, read_file};
+
+use super::plan::PendingSegment;
+use super::{Archived, Archiver, PassState, remote_error};
+use crate::tier::ArchivedPack;
+use crate::types::error::{Error, Result};
+
+/// The first packs of a process are read back as a whole, and one in so many of the later ones. Of the
+/// others only directory and footer are.
+const READ_BACK_FIRST: u64 = 16;
+const READ_BACK_EACH: u64 = 256;
+
+impl Archiver {
+    /// Archives the first of these segments in one pack. Returns how many were processed.
+    pub(super) fn pack(
+        &self,
+        state: &mut PassState,
+        pending: &[PendingSegment],
+        out: &mut Archived,
+    ) -> Result<usize> {
+        let number = self.core.segments.next_file_no();
+        let Some(owner) = &state.owner else {
+            return Err(Error::Internal("a pack without an owner of the prefix".into()));
+        };
+        let header = owner.writer.header(ObjectKind::Pack, number);
+        let first_len = pending.first().map_or(0, |p| p.meta.data_len);
+        let capacity = self.remote.pack_bytes.max(first_len) as usize;
+        let mut pack = PackWriter::new(header, capacity);
+        let (mut tried, mut segments) = (0, 0);
+        for segment in pending {
+            let is_full = pack.len() as u64 + segment.meta.data_len > self.remote.pack_bytes;
+            if segments > 0 && (is_full || segments == MAX_ENTRIES) {
+                break;
+            }
+            tried += 1;
+            match self.add(&mut pack, segment) {
+                Ok(true) => segments += 1,
+                // Reclaim or retention removed it since the plan.
+                Ok(false) => {}
+                Err(e @ Error::Corrupt { .. }) => {
+                    log::error!("a segment is not archived: {e}");
+                    state.damaged.insert(segment.meta.file_no);
+                    out.damaged += 1;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        if pack.is_empty() {
+            return Ok(tried);
+        }
+        let (object, directory) = pack.finish().map_err(remote_error)?;
+        if owner.writer.put(&object).map_err(remote_error)? == Put::Taken {
+            let detail = format!("object {} exists with other bytes", object.object.key);
+            return Err(Error::StorageUnavailable { reason: "remote", detail });
+        }
+        self.read_back(state.read_back, &object, &directory)?;
+        state.read_back += 1;
+        self.core.packs.add(ArchivedPack::of(&object.object, &directory));
+        // The next snapshot names it.
+        self.core.replaced.store(true, Ordering::Relaxed);
+        out.packs += 1;
+        out.segments += segments as u64;
+        out.bytes += object.object.len;
+        Ok(tried)
+    }
+
+    /// Adds a segment after verifying each of its frames. Returns false if a file of it is gone.
+    fn add(&self, pack: &mut PackWriter, segment: &PendingSegment) -> Result<bool> {
+        let PendingSegment { topic, meta } = segment;
+        let paths = Paths::new(&self.core.dir);
+        let named = meta.files(topic.topic_id);
+        let mut files: [Vec<u8>; PARTS.len()] = Default::default();
+        for (file, kind) in files.iter_mut().zip(PARTS) {
+            let Some((name, _)) = named.iter().find(|(_, k)| *k == kind) else { continue };
+            let path = paths.segment(name, kind);
+            match read_file(&self.core.env, &path, u64::MAX)? {
+                Some(found) => *file = found,
+                None => return Ok(false),
+            }
+        }
+        let files = files.each_ref().map(Vec::as_slice);
+        let added = pack.push(&self.core.env, &SegmentFiles { topic: *topic, meta, files });
+        added.map(|()| true).map_err(remote_error)
+    }
+
+    /// Compares the pack in the store with the one that was written.
+    fn read_back(&self, n: u64, object: &SealedObject, written: &PackDirectory) -> Result<()> {
+        let (store, retry, whole) = (&*self.remote.store, &self.retry, &object.object);
+        let found = if n < READ_BACK_FIRST || n.is_multiple_of(READ_BACK_EACH) {
+            // Checks the hash of everything.
+            read::pack(store, retry, whole).map(|(directory, _)| directory)
+        } else {
+            read::pack_directory(store, retry, whole, read::FIRST_FETCH)
+        };
+        let is_same = found.as_ref().is_ok_and(|found| found == written);
+        if self.core.env.check("archive.read-back", is_same) {
+            return Ok(());
+        }
+        found.map_err(remote_error)?;
+        let detail = format!("object {} is not the one that was written", whole.key);
+        Err(Error::StorageUnavailable { reason: "remote", detail })
+    }
+}

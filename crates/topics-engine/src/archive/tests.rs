@@ -1,0 +1,495 @@
+//! Passes over a simulated disk and a simulated object store, with faults at each request.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use topics_env::objects::ObjectStore;
+use topics_env::real::{Backend, real_env};
+use topics_env::sim::{Bucket, ObjectFault, ObjectOp, ServerFlaw, SimFs, SimStore, env_on};
+use topics_env::{Hook, OpenMode, Site, Verdict};
+use topics_remote::format::catalog::Catalog;
+use topics_remote::format::pack::PARTS;
+use topics_remote::store::folder::FolderStore;
+use topics_remote::writer::{Claim, Identity, RemoteWriter};
+use topics_remote::{Retry, read};
+use topics_storage::dir::{Paths, read_file};
+use topics_storage::segment::{FileKind, SegmentMeta, TopicKey};
+
+use super::Archived;
+use crate::tier;
+use crate::topic::tests::{DIR, World, eq, small};
+use crate::types::options::{Options, RemoteOptions};
+
+const PACK_BYTES: u64 = 2000;
+
+fn remote(store: SimStore) -> RemoteOptions {
+    let all_hot = RemoteOptions { hot_segments: u64::MAX, ..RemoteOptions::new(Arc::new(store)) };
+    RemoteOptions { pack_bytes: PACK_BYTES, ..all_hot }
+}
+
+/// A world whose engine archives to a bucket.
+fn archiving() -> (World, Arc<Bucket>) {
+    let mut w = World::unopened(small());
+    let bucket = Bucket::new(&w.clock);
+    bucket.set_mutable(&["HEAD"]);
+    w.options.remote = Some(remote(bucket.client(1)));
+    w.open();
+    (w, bucket)
+}
+
+/// Writes `n` records with tags and checkpoints them.
+fn fill(w: &World, topic: &str, n: usize) {
+    for i in 0..n {
+        w.tagged(topic, &[["red", "blue"][i % 2]]);
+    }
+    w.checkpoint();
+}
+
+/// Two topics with eight sealed segments, of which two have deleted records.
+fn filled(w: &World) {
+    fill(w, "a", 27);
+    fill(w, "b", 16);
+    w.engine().delete("a", &delete_below(3)).unwrap();
+    w.engine().delete("b", &delete_red(9)).unwrap();
+    w.checkpoint();
+}
+
+fn delete_below(seq: u64) -> crate::types::api::DeleteRequest {
+    crate::types::api::DeleteRequest { before_seq: Some(seq), matching: None }
+}
+
+/// Deletes some of the records below this seq.
+fn delete_red(seq: u64) -> crate::types::api::DeleteRequest {
+    crate::types::api::DeleteRequest { before_seq: Some(seq), matching: eq("red") }
+}
+
+/// The catalog that `HEAD` names, read by another client.
+fn catalog(w: &World, bucket: &Arc<Bucket>) -> Option<Catalog> {
+    let (store, retry) = (bucket.client(9), Retry::once(w.env()));
+    let (head, _) = read::head(&store, &retry).unwrap()?;
+    head.catalog.map(|object| read::catalog(&store, &retry, &object).unwrap())
+}
+
+/// The sealed segments of a world's newest snapshot.
+fn sealed(w: &World) -> Vec<(TopicKey, SegmentMeta)> {
+    let core = w.engine().core();
+    let Some((_, snapshot)) = core.disk.checkpoints.read_newest().unwrap() else { return vec![] };
+    let mut out = Vec::new();
+    for i in 0..snapshot.topics.len() {
+        let h = snapshot.topics.topic_header(i).unwrap();
+        let topic = TopicKey { topic_id: h.topic_id, epoch: h.epoch };
+        let live = h.segments.iter().filter(|m| m.sealed && m.live_count > 0);
+        out.extend(live.map(|m| (topic, *m)));
+    }
+    out
+}
+
+fn file(w: &World, topic: TopicKey, meta: &SegmentMeta, kind: FileKind) -> Vec<u8> {
+    let named = meta.files(topic.topic_id);
+    let Some((name, _)) = named.iter().find(|(_, k)| *k == kind) else { return Vec::new() };
+    let path = Paths::new(std::path::Path::new(DIR)).segment(name, kind);
+    read_file(&w.env(), &path, u64::MAX).unwrap().unwrap()
+}
+
+/// Everything that the catalog names is in the bucket, and every sealed segment is in exactly one
+/// pack, byte for byte, with its deletes.
+fn assert_archived(w: &World, bucket: &Arc<Bucket>) {
+    let (store, retry) = (bucket.client(9), Retry::once(w.env()));
+    let catalog = catalog(w, bucket).unwrap();
+    let objects = bucket.objects();
+    let mut found: BTreeMap<u64, Vec<[Vec<u8>; PARTS.len()]>> = BTreeMap::new();
+    for pack in &catalog.packs {
+        let (directory, object) = read::pack(&store, &retry, &pack.object()).unwrap();
+        for e in &directory.entries {
+            let part = |p: topics_remote::format::pack::PackPart| {
+                object.bytes[p.offset as usize..(p.offset + p.len) as usize].to_vec()
+            };
+            found.entry(e.file_no).or_default().push(e.parts.map(part));
+        }
+    }
+    let sealed = sealed(w);
+    assert!(!sealed.is_empty());
+    for (topic, meta) in &sealed {
+        let copies = found.get(&meta.file_no).map_or(&[][..], Vec::as_slice);
+        let files = PARTS.map(|kind| file(w, *topic, meta, kind));
+        assert_eq!(copies, [files], "segment {}…{}", meta.first_seq, meta.last_seq);
+        if meta.del_no != 0 {
+            let of = |d: &&topics_remote::format::catalog::CatalogDeletes| {
+                (d.file_no, d.del_no) == (meta.file_no, meta.del_no)
+            };
+            let d = catalog.deletes.iter().find(of).expect("its .del is in the catalog");
+            let key = topics_remote::format::keys::deletes(d.topic, d.first_seq, d.del_no, d.epoch);
+            assert_eq!(objects[&key], file(w, *topic, meta, FileKind::Del));
+        }
+    }
+    // The catalog's snapshot names its packs itself.
+    let id = w.engine().core().disk.store_id;
+    let n = u64::from_le_bytes(catalog.snapshot[8..16].try_into().unwrap());
+    let snapshot =
+        topics_storage::snapshot::decode(&w.env(), "s", n, id, catalog.snapshot.clone()).unwrap();
+    let named = tier::named(&snapshot.body.sections).unwrap();
+    for pack in &catalog.packs {
+        assert!(named.iter().any(|p| p.number == pack.file_no), "pack {}", pack.file_no);
+    }
+    assert_eq!(bucket.violations(), []);
+    assert_eq!(bucket.count(ObjectOp::List), 0, "a pass lists nothing");
+}
+
+#[test]
+fn every_sealed_segment_is_in_one_pack_of_the_published_catalog() {
+    let (mut w, bucket) = archiving();
+    filled(&w);
+    let done = w.engine().archive().unwrap();
+    assert!(done.packs >= 2 && done.published, "{done:?}");
+    assert_eq!((done.segments, done.damaged), (sealed(&w).len() as u64, 0));
+    assert_archived(&w, &bucket);
+    let packs = catalog(&w, &bucket).unwrap().packs;
+    assert!(packs.iter().any(|p| p.ranges.len() > 1), "small topics share a pack");
+    assert!(packs.iter().all(|p| p.len < 2 * PACK_BYTES));
+
+    let before = bucket.requests();
+    assert_eq!(w.engine().archive().unwrap(), Archived::default());
+    assert_eq!(bucket.requests(), before, "nothing new, no request");
+    for end in [World::reopen, World::kill, World::power_cut] {
+        end(&mut w);
+        let again = w.engine().archive().unwrap();
+        assert_eq!(again.packs, 0, "a restart archives nothing twice");
+        assert_archived(&w, &bucket);
+    }
+    fill(&w, "a", 10);
+    let more = w.engine().archive().unwrap();
+    assert_eq!((more.packs, more.segments, more.published), (1, 2, true));
+    assert_archived(&w, &bucket);
+}
+
+#[test]
+fn segments_of_unloaded_topics_are_archived() {
+    let (mut w, bucket) = archiving();
+    fill(&w, "a", 12);
+    w.reopen();
+    assert_eq!(w.engine().core().table.loaded.len(), 0, "no topic is loaded");
+    assert!(w.engine().archive().unwrap().segments > 0);
+    assert_archived(&w, &bucket);
+}
+
+/// How the engine continues after a failed pass.
+const ENDS: [fn(&mut World); 3] = [|_| (), World::kill, World::power_cut];
+
+fn requests_of_a_pass() -> u64 {
+    let (w, bucket) = archiving();
+    filled(&w);
+    w.engine().archive().unwrap();
+    bucket.requests()
+}
+
+/// After any fault at any request, the next pass leaves every segment in exactly one named pack.
+#[test]
+fn a_fault_at_any_request_is_made_good_by_the_next_pass() {
+    let requests = requests_of_a_pass();
+    assert!(requests >= 8, "{requests}");
+    let (mut runs, mut failed) = (0, 0);
+    for nth in 1..=requests as usize {
+        for fault in ObjectFault::ALL {
+            for end in ENDS {
+                let (mut w, bucket) = archiving();
+                filled(&w);
+                let before = w.seqs("a");
+                bucket.fail_nth(None, None, nth, fault);
+                failed += u64::from(w.engine().archive().is_err());
+                bucket.clear_faults();
+                end(&mut w);
+                bucket.deliver_delayed();
+                let again = w.engine().archive();
+                assert!(again.is_ok(), "{fault:?} at {nth}: {again:?}\n{:#?}", bucket.log());
+                assert_archived(&w, &bucket);
+                assert_eq!(w.seqs("a"), before);
+                runs += 1;
+            }
+        }
+    }
+    println!("{runs} runs over {requests} requests, {failed} first passes failed");
+    assert!(failed > runs / 3, "{failed} of {runs} faults had an effect");
+}
+
+/// The process ends before each request, with the answer of the one before or without it.
+#[test]
+fn a_crash_before_any_request_is_made_good_by_the_next_pass() {
+    for nth in 1..=requests_of_a_pass() {
+        for (lost, end) in [(false, ENDS[1]), (false, ENDS[2]), (true, ENDS[1]), (true, ENDS[2])] {
+            let (mut w, bucket) = archiving();
+            w.close();
+            let (count, b) = (AtomicU64::new(0), bucket.clone());
+            let gate = move |_, _| {
+                let n = count.fetch_add(1, Ordering::Relaxed) + 1;
+                match n {
+                    n if n >= nth => b.fail_all(Some(1), None, ObjectFault::Unavailable),
+                    n if lost && n + 1 == nth => {
+                        b.fail_nth(Some(1), None, 1, ObjectFault::AnswerLost)
+                    }
+                    _ => {}
+                }
+            };
+            w.options.remote = Some(remote(bucket.client(1).with_gate(Arc::new(gate))));
+            w.open();
+            filled(&w);
+            w.engine().archive().unwrap_err();
+            bucket.clear_faults();
+            w.options.remote = Some(remote(bucket.client(1)));
+            end(&mut w);
+            w.engine().archive().unwrap();
+            assert_archived(&w, &bucket);
+        }
+    }
+}
+
+/// The rule: the remote delays no write, no checkpoint and no read.
+#[test]
+fn without_the_store_everything_else_goes_on() {
+    let (mut w, bucket) = archiving();
+    bucket.fail_all(None, None, ObjectFault::Unavailable);
+    filled(&w);
+    let e = w.engine().archive().unwrap_err();
+    assert_eq!((e.code(), e.retryable()), ("storage_unavailable", true));
+    assert!(e.to_string().contains("(remote)"), "{e}");
+    let failed = bucket.requests();
+    fill(&w, "a", 5);
+    w.delete("a", Some(17), None);
+    w.reopen();
+    assert_eq!(w.seqs("a").first(), Some(&17));
+    assert_eq!(bucket.requests(), failed, "only a pass uses the store");
+    bucket.clear_faults();
+    w.engine().archive().unwrap();
+    assert_archived(&w, &bucket);
+}
+
+#[test]
+fn without_a_remote_there_is_no_section_and_no_verb() {
+    let w = World::new();
+    filled(&w);
+    assert_eq!(w.engine().archive().unwrap_err().code(), "invalid_request");
+    let (_, snapshot) = w.engine().core().disk.checkpoints.read_newest().unwrap().unwrap();
+    assert_eq!(tier::named(&snapshot.body.sections).unwrap(), []);
+    assert!(w.engine().core().archiver.is_none());
+}
+
+#[test]
+fn an_engine_without_its_remote_keeps_the_list_of_packs() {
+    let (mut w, bucket) = archiving();
+    filled(&w);
+    w.engine().archive().unwrap();
+    let packs = w.engine().core().packs.numbers();
+    let remote = w.options.remote.take();
+    for _ in 0..3 {
+        w.reopen();
+        fill(&w, "c", 1);
+    }
+    assert_eq!(w.engine().core().packs.numbers(), packs);
+    w.options.remote = remote;
+    w.reopen();
+    assert_eq!(w.engine().archive().unwrap().packs, 0);
+    assert_archived(&w, &bucket);
+}
+
+#[test]
+fn a_damaged_segment_is_left_out_and_the_others_are_archived() {
+    let (w, bucket) = archiving();
+    filled(&w);
+    let (topic, meta) = sealed(&w)[2];
+    let name = meta.data_name(topic.topic_id);
+    let path = Paths::new(std::path::Path::new(DIR)).segment(&name, FileKind::Data);
+    let env = w.env();
+    let data = env.fs.open(&path, OpenMode::Write).unwrap();
+    data.write_all_at(b"?", meta.data_len / 2).unwrap();
+    let done = w.engine().archive().unwrap();
+    assert_eq!((done.damaged, done.segments), (1, sealed(&w).len() as u64 - 1));
+    assert!(!w.engine().core().packs.has_segment(meta.file_no));
+    assert_eq!(w.engine().archive().unwrap().damaged, 0, "it is not read again");
+    env.sync("test.damage", &*data).unwrap();
+    assert_eq!(bucket.violations(), []);
+}
+
+/// A server that stores less than it was sent.
+#[test]
+fn a_pack_that_reads_back_damaged_is_not_named() {
+    let (w, bucket) = archiving();
+    filled(&w);
+    bucket.set_flaw(Some(ServerFlaw::SizeLimit(900)));
+    w.engine().archive().unwrap_err();
+    assert!(w.engine().core().packs.numbers().is_empty());
+    assert!(catalog(&w, &bucket).is_none_or(|c| c.packs.is_empty()));
+    bucket.set_flaw(None);
+    w.engine().archive().unwrap();
+    assert_archived(&w, &bucket);
+}
+
+/// Removes the check after the read back.
+#[derive(Debug)]
+struct NoReadBack;
+
+impl Hook for NoReadBack {
+    fn visit(&self, site: Site) -> Verdict {
+        if site == Site::Check("archive.read-back") { Verdict::Skip } else { Verdict::Run }
+    }
+}
+
+#[test]
+fn without_the_read_back_a_damaged_pack_is_named() {
+    let mut w = World::unopened(small());
+    w.hook = Some(Arc::new(NoReadBack));
+    let bucket = Bucket::new(&w.clock);
+    w.options.remote = Some(remote(bucket.client(1)));
+    w.open();
+    filled(&w);
+    bucket.set_flaw(Some(ServerFlaw::SizeLimit(900)));
+    let _ = w.engine().archive();
+    assert!(!w.engine().core().packs.numbers().is_empty(), "the check has no effect");
+}
+
+/// Segments that were rewritten or dropped: their packs leave the list.
+#[test]
+fn packs_without_a_live_segment_leave_the_list() {
+    let (mut w, bucket) = archiving();
+    filled(&w);
+    w.engine().archive().unwrap();
+    let first = w.engine().core().packs.numbers();
+    w.delete("a", Some(28), None);
+    w.delete("b", Some(17), None);
+    for _ in 0..3 {
+        fill(&w, "c", 5);
+    }
+    w.engine().archive().unwrap();
+    let now = w.engine().core().packs.numbers();
+    assert!(now.is_disjoint(&first), "{first:?} → {now:?}");
+    assert_archived(&w, &bucket);
+    w.checkpoint();
+    w.kill();
+    assert_eq!(w.engine().core().packs.numbers(), now);
+    assert_archived(&w, &bucket);
+}
+
+#[test]
+fn a_rewritten_segment_is_archived_again() {
+    let (w, bucket) = archiving();
+    filled(&w);
+    w.engine().archive().unwrap();
+    w.delete("a", None, eq("red"));
+    for _ in 0..4 {
+        w.clock.advance_ms(6_000);
+        w.engine().tick().unwrap();
+        fill(&w, "c", 1);
+    }
+    assert!(w.engine().metrics().segments_rewritten > 0);
+    assert!(w.engine().archive().unwrap().segments > 0);
+    assert_archived(&w, &bucket);
+}
+
+/// Another engine with a copy of the directory takes the prefix: the first one stops.
+#[test]
+fn an_engine_that_lost_its_prefix_stops_archiving() {
+    let (w, bucket) = archiving();
+    filled(&w);
+    w.engine().archive().unwrap();
+    let mut copy = World::unopened(small());
+    copy.fs = Arc::new(SimFs::from_image(&w.fs.kill_image()));
+    copy.seed = 1000;
+    copy.options.remote = Some(remote(bucket.client(2)));
+    copy.open();
+    fill(&copy, "a", 10);
+    copy.engine().archive().unwrap();
+    assert_archived(&copy, &bucket);
+
+    fill(&w, "a", 10);
+    let e = w.engine().archive().unwrap_err();
+    assert!(e.to_string().contains("prefix now belongs to"), "{e}");
+    assert_archived(&copy, &bucket);
+    w.put("a", &["goes on"]);
+}
+
+#[test]
+fn the_prefix_of_another_directory_is_refused() {
+    let (w, bucket) = archiving();
+    let env = env_on(&w.fs, &w.clock, 77);
+    let other = Identity { store_id: [1; 16], timeline: [1; 16], holder: "other".into() };
+    let store: Arc<dyn ObjectStore> = Arc::new(bucket.client(3));
+    RemoteWriter::open(store, Retry::once(env), &other, Claim::Own).unwrap();
+    filled(&w);
+    let e = w.engine().archive().unwrap_err();
+    assert!(e.to_string().contains("another data directory"), "{e}");
+    assert!(bucket.objects().keys().all(|k| k == "HEAD"), "nothing was written");
+}
+
+/// The schedule: a full pack, the age of the oldest segment, and a catalog that could not be published.
+#[test]
+fn a_scheduled_pass_waits_for_a_full_pack_or_for_its_time() {
+    let (w, bucket) = archiving();
+    let archiver = || w.engine().core().archiver.clone().unwrap();
+    archiver().archive_if_due().unwrap();
+    fill(&w, "a", 6);
+    assert_eq!(archiver().archive_if_due().unwrap(), Archived::default());
+    assert_eq!(bucket.requests(), 0, "an idle engine makes no request");
+    w.clock.advance_ms(600_000);
+    assert_eq!(archiver().archive_if_due().unwrap().packs, 1);
+    fill(&w, "a", 60);
+    bucket.fail_nth(None, Some(ObjectOp::Replace), 1, ObjectFault::Refused);
+    archiver().archive_if_due().unwrap_err();
+    let again = archiver().archive_if_due().unwrap();
+    assert!(again.published && again.packs == 0, "{again:?}");
+    assert_archived(&w, &bucket);
+}
+
+/// A close ends the thread.
+#[test]
+fn a_close_ends_the_thread() {
+    let mut w = World::unopened(Options { background: true, ..small() });
+    let bucket = Bucket::new(&w.clock);
+    w.options.remote = Some(remote(bucket.client(1)));
+    w.real_time = true;
+    w.open();
+    let archiver = Arc::downgrade(w.engine().core().archiver.as_ref().unwrap());
+    fill(&w, "a", 12);
+    w.close();
+    assert!(archiver.upgrade().is_none(), "no thread keeps the archiver");
+}
+
+/// Over a folder of the real file system, with the real clock.
+#[test]
+fn an_engine_archives_to_a_folder() {
+    let env = real_env(Backend::Posix).unwrap();
+    let name = format!("topics-archive-{}-{:x}", std::process::id(), env.rng.next_u64());
+    let root = std::env::temp_dir().join(name);
+    std::fs::create_dir(&root).unwrap();
+    let store = FolderStore::open(env.clone(), root.join("remote")).unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(store);
+    let remote = RemoteOptions { pack_bytes: PACK_BYTES, ..RemoteOptions::new(store.clone()) };
+    let open = || {
+        let options = Options { remote: Some(remote.clone()), ..small() };
+        crate::engine::Engine::open(env.clone(), &root.join("data"), options).unwrap()
+    };
+    let engine = open();
+    for i in 0..23 {
+        let data = format!("record {i}");
+        let records = [crate::topic::tests::rec(&data)];
+        let req = crate::types::api::Append { records: &records, ..Default::default() };
+        engine.append("a", &req).unwrap();
+    }
+    engine.sync().unwrap();
+    engine.checkpoint().unwrap();
+    let done = engine.archive().unwrap();
+    assert_eq!((done.segments, done.damaged, done.published), (4, 0, true));
+    engine.close().unwrap();
+    let engine = open();
+    assert_eq!(engine.archive().unwrap(), Archived::default());
+    engine.close().unwrap();
+
+    let retry = Retry::once(env);
+    let (head, _) = read::head(&*store, &retry).unwrap().unwrap();
+    let catalog = read::catalog(&*store, &retry, &head.catalog.unwrap()).unwrap();
+    let entries: usize = catalog
+        .packs
+        .iter()
+        .map(|p| read::pack(&*store, &retry, &p.object()).unwrap().0.entries.len())
+        .sum();
+    assert_eq!(entries, 4);
+    std::fs::remove_dir_all(&root).unwrap();
+}

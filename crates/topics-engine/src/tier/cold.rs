@@ -1,0 +1,445 @@
+//! Reads of cold segments: blocks of packs in memory, and the threads that fetch them.
+//!
+//! A read takes its bytes from blocks. It requests the ones that are missing, one request for
+//! adjacent ones, and returns the fetch that its caller waits for or is called by. Blocks that no
+//! read has used are evicted last, so that a caller finds what it waited for.
+//!
+//! Threads start with the first fetch and end after a while without one. An engine without threads
+//! fetches in [`ColdTier::run`].
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use topics_env::Env;
+use topics_env::objects::{ByteRange, ObjectError, ObjectStore};
+use topics_env::sync::atomic::{AtomicBool, Ordering};
+use topics_env::sync::{Condvar, Mutex, thread};
+use topics_storage::StorageError;
+use topics_storage::segment::{ColdFiles, Fetch, FileKind};
+
+use super::blocks::{BLOCK, Block, Job, REQUEST_BLOCKS, State};
+use super::{ArchivedPack, PackTable};
+use crate::types::metrics::Counter;
+use crate::types::options::RemoteOptions;
+
+type Result<T> = std::result::Result<T, StorageError>;
+
+/// Maximum number of requests at a time.
+const THREADS: usize = 4;
+/// Maximum number of fetches that wait for a thread.
+const MAX_QUEUED: usize = 256;
+/// How long a thread stays without a fetch.
+const IDLE: Duration = Duration::from_secs(10);
+/// The first and the longest pause between two attempts.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// What the tier counts.
+#[derive(Debug, Default)]
+pub(crate) struct ColdCounters {
+    /// Requests.
+    pub fetches: Counter,
+    /// Their bytes.
+    pub bytes: Counter,
+    /// Requests that failed.
+    pub failures: Counter,
+    /// Blocks that a read found in memory.
+    pub hits: Counter,
+    /// Blocks that a read had to request.
+    pub misses: Counter,
+}
+
+/// The cold segments of an engine.
+pub(crate) struct ColdTier {
+    env: Env,
+    store: Arc<dyn ObjectStore>,
+    packs: Arc<PackTable>,
+    timeout: Duration,
+    memory_bytes: u64,
+    has_threads: AtomicBool,
+    state: Mutex<State>,
+    queued: Condvar,
+    closing: Condvar,
+    pub counters: ColdCounters,
+}
+
+impl fmt::Debug for ColdTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ColdTier").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+fn unreachable(detail: String) -> StorageError {
+    StorageError::Unreachable { detail }
+}
+
+impl ColdTier {
+    pub(crate) fn new(
+        env: &Env,
+        remote: &RemoteOptions,
+        packs: Arc<PackTable>,
+        has_threads: bool,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            env: env.clone(),
+            store: remote.store.clone(),
+            packs,
+            timeout: remote.cold_timeout,
+            memory_bytes: remote.cold_memory_bytes,
+            has_threads: AtomicBool::new(has_threads),
+            state: Mutex::default(),
+            queued: Condvar::new(),
+            closing: Condvar::new(),
+            counters: ColdCounters::default(),
+        })
+    }
+
+    fn has_threads(&self) -> bool {
+        self.has_threads.load(Ordering::Relaxed)
+    }
+
+    /// Fetches on threads from now on.
+    pub(crate) fn use_threads(&self) {
+        self.has_threads.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until a fetch has ended. An engine without threads fetches here.
+    pub(crate) fn wait(&self, fetch: &Fetch) -> Result<()> {
+        if !self.has_threads() {
+            self.run();
+        }
+        fetch.wait()
+    }
+
+    /// Fetches everything that is queued, if the engine has no threads for it.
+    pub(crate) fn run(&self) {
+        if self.has_threads() {
+            return;
+        }
+        loop {
+            let mut state = self.state.lock();
+            let Some(job) = self.next_job(&mut state) else { return };
+            drop(state);
+            self.fetch(&job);
+        }
+    }
+
+    /// Ends the fetches whose deadline has passed. Their requests may go on; nobody waits for them.
+    pub(crate) fn expire(&self) {
+        let now = self.env.clock.mono_ns();
+        let seconds = self.timeout.as_secs_f64();
+        self.end_jobs(
+            |job| job.deadline_ns <= now,
+            &unreachable(format!(
+                "a cold segment did not arrive from the object store within {seconds} s: check the \
+                 connection to the remote, and retry"
+            )),
+        );
+    }
+
+    /// Ends all fetches, and the threads after their requests.
+    pub(crate) fn close(&self) {
+        self.state.lock().closed = true;
+        self.queued.notify_all();
+        self.closing.notify_all();
+        self.end_jobs(|_| true, &StorageError::Closed);
+    }
+
+    fn end_jobs(&self, is_due: impl Fn(&Job) -> bool, why: &StorageError) {
+        let ended: Vec<Arc<Job>> = {
+            let mut state = self.state.lock();
+            let queued = std::mem::take(&mut state.queue).into_iter();
+            let (mut due, rest): (Vec<_>, Vec<_>) = queued.partition(|j| is_due(j));
+            state.queue = rest.into();
+            due.extend(state.active.iter().filter(|j| is_due(j)).cloned());
+            due.iter().for_each(|job| state.forget_requests(job));
+            due
+        };
+        ended.iter().for_each(|job| job.fetch.end(Err(why.clone())));
+    }
+
+    /// Takes the next job. Memory for its blocks is made first.
+    fn next_job(&self, state: &mut State) -> Option<Arc<Job>> {
+        let job = state.queue.pop_front()?;
+        state.active.push(job.clone());
+        state.requested_bytes += job.len();
+        state.evict(self.memory_bytes);
+        Some(job)
+    }
+
+    /// Fetches the blocks of a job and ends its fetch.
+    fn fetch(&self, job: &Arc<Job>) {
+        let result = self.get(job);
+        self.counters.fetches.add(1);
+        match &result {
+            Ok(bytes) => self.counters.bytes.add(bytes.len() as u64),
+            Err(e) => {
+                self.counters.failures.add(1);
+                log::warn!("cold read: {e}");
+            }
+        }
+        {
+            let mut state = self.state.lock();
+            state.active.retain(|j| !Arc::ptr_eq(j, job));
+            state.requested_bytes -= job.len();
+            match &result {
+                Ok(bytes) => state.add(job, bytes),
+                Err(_) => state.forget_requests(job),
+            }
+            state.evict(self.memory_bytes);
+        }
+        job.fetch.end(result.map(drop));
+    }
+
+    /// The bytes of a job. What may succeed later is repeated until the deadline; everything else twice.
+    fn get(&self, job: &Job) -> Result<Bytes> {
+        let object = job.pack.object();
+        let key = &object.key;
+        let (begin, end) = job.span();
+        let mut pause = PAUSES.0;
+        for attempt in 1.. {
+            let (detail, is_final) = match self.store.get(key, ByteRange::Span(begin..end), None) {
+                Ok(found) if found.len != object.len => {
+                    let (len, named) = (found.len, object.len);
+                    (format!("object {key} has {len} bytes, {named} were written"), true)
+                }
+                Ok(found) if found.bytes.len() as u64 != end - begin => {
+                    let got = found.bytes.len();
+                    (format!("object {key}: {got} of {} bytes arrived", end - begin), false)
+                }
+                Ok(found) => return Ok(found.bytes),
+                Err(e @ (ObjectError::NotFound { .. } | ObjectError::Refused { .. })) => {
+                    (e.to_string(), true)
+                }
+                Err(e) => (e.to_string(), false),
+            };
+            let late = self.env.clock.mono_ns() + pause.as_nanos() as u64 >= job.deadline_ns;
+            let is_over = if is_final || !self.has_threads() { attempt >= 2 } else { late };
+            if is_over || !self.pause(pause) {
+                return Err(unreachable(format!(
+                    "a cold segment cannot be read: {detail}; check the remote, and retry"
+                )));
+            }
+            pause = (pause * 2).min(PAUSES.1);
+        }
+        Err(StorageError::Closed)
+    }
+
+    /// Pauses, on a thread of the tier. Returns false if the engine closes.
+    fn pause(&self, pause: Duration) -> bool {
+        let mut state = self.state.lock();
+        if self.has_threads() && !state.closed {
+            let _ = self.closing.wait_for(&mut state, pause);
+        }
+        !state.closed
+    }
+
+    /// Starts a thread if a fetch would have to wait for one.
+    fn start_thread(self: &Arc<Self>) {
+        {
+            let mut state = self.state.lock();
+            if !self.has_threads()
+                || state.closed
+                || state.threads == THREADS
+                || state.idle >= state.queue.len()
+            {
+                return;
+            }
+            state.threads += 1;
+        }
+        let tier = self.clone();
+        let guards = self.env.guards.clone();
+        let run = move || guards.run_loop("cold reads", || tier.work());
+        if let Err(e) = thread::Builder::new().name("topics-cold".into()).spawn(run) {
+            log::error!("no thread for cold reads: {e}");
+            let mut state = self.state.lock();
+            state.threads -= 1;
+            if state.threads == 0 {
+                drop(state);
+                let why = unreachable(format!("no thread can be started for cold reads: {e}"));
+                self.end_jobs(|_| true, &why);
+            }
+        }
+    }
+
+    fn work(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if state.closed {
+                break;
+            }
+            if let Some(job) = self.next_job(&mut state) {
+                drop(state);
+                self.fetch(&job);
+                state = self.state.lock();
+                continue;
+            }
+            state.idle += 1;
+            let timed_out = self.queued.wait_for(&mut state, IDLE).timed_out();
+            state.idle -= 1;
+            if timed_out && state.queue.is_empty() {
+                break;
+            }
+        }
+        state.threads -= 1;
+    }
+
+    /// Requests the missing blocks among these. Returns the fetch of the first missing one.
+    fn request(
+        &self,
+        state: &mut State,
+        pack: &Arc<ArchivedPack>,
+        (first, last): (u64, u64),
+        read_ahead: bool,
+    ) -> Result<Arc<Fetch>> {
+        if state.closed {
+            return Err(StorageError::Closed);
+        }
+        let blocks = pack.len.div_ceil(BLOCK);
+        let mut until = last;
+        if read_ahead && !state.is_requested((pack.number, first)) {
+            let window = state.window(pack.number, first);
+            until = last.max(first + window - 1).min(blocks - 1);
+            state.sequential.insert(pack.number, (until + 1, window));
+        }
+        let deadline_ns = self.env.clock.mono_ns() + self.timeout.as_nanos() as u64;
+        let (mut at, mut wanted) = (first, None);
+        while at <= until {
+            match state.blocks.get(&(pack.number, at)) {
+                Some(Block::Requested(fetch)) => drop(wanted.get_or_insert(fetch.clone())),
+                Some(Block::Present(_)) => {}
+                None => {
+                    if state.queue.len() >= MAX_QUEUED {
+                        break;
+                    }
+                    let is_missing = |b: u64| !state.blocks.contains_key(&(pack.number, b));
+                    let n = (at..=until).take_while(|b| is_missing(*b)).count() as u64;
+                    let to = at + n.min(REQUEST_BLOCKS) - 1;
+                    let fetch = Arc::<Fetch>::default();
+                    let job = Job { pack: pack.clone(), first: at, last: to, fetch, deadline_ns };
+                    for key in job.keys() {
+                        state.blocks.insert(key, Block::Requested(job.fetch.clone()));
+                    }
+                    self.counters.misses.add(to + 1 - at);
+                    wanted.get_or_insert(job.fetch.clone());
+                    state.queue.push_back(Arc::new(job));
+                    self.queued.notify_one();
+                    at = to;
+                }
+            }
+            at += 1;
+        }
+        wanted.ok_or_else(|| {
+            unreachable(format!(
+                "{MAX_QUEUED} reads of cold segments wait for the object store: retry later"
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+impl ColdTier {
+    /// Drops every block.
+    pub(crate) fn forget(&self) {
+        let mut state = self.state.lock();
+        assert!(state.active.is_empty() && state.queue.is_empty());
+        state.blocks.clear();
+        state.distrusted.clear();
+        state.present_bytes = 0;
+    }
+
+    /// Bytes of memory in use.
+    pub(crate) fn memory(&self) -> u64 {
+        let state = self.state.lock();
+        state.present_bytes + state.requested_bytes
+    }
+}
+
+/// A reference to the tier that starts its threads.
+#[derive(Debug)]
+pub(crate) struct ColdReader(pub Arc<ColdTier>);
+
+impl ColdFiles for ColdReader {
+    fn read(&self, file_no: u64, kind: FileKind, at: u64, buf: &mut [u8]) -> Result<()> {
+        let (pack, (offset, len)) = self.0.locate(file_no, kind)?;
+        let n = buf.len().min(usize::try_from(len.saturating_sub(at)).unwrap_or(usize::MAX));
+        buf[n..].fill(0);
+        if n == 0 {
+            return Ok(());
+        }
+        let begin = offset + at;
+        let (first, last) = (begin / BLOCK, (begin + n as u64 - 1) / BLOCK);
+        let found: Vec<Bytes> = {
+            let mut state = self.0.state.lock();
+            state.uses += 1;
+            let used_at = state.uses;
+            let present = (first..=last).map_while(|block| {
+                match state.blocks.get_mut(&(pack.number, block)) {
+                    Some(Block::Present(b)) => {
+                        (b.used_at, b.is_used) = (used_at, true);
+                        Some(b.bytes.clone())
+                    }
+                    _ => None,
+                }
+            });
+            let present: Vec<Bytes> = present.collect();
+            let missing = first + present.len() as u64;
+            if missing <= last {
+                let data = kind == FileKind::Data;
+                let fetch = self.0.request(&mut state, &pack, (missing, last), data);
+                drop(state);
+                self.0.start_thread();
+                return Err(StorageError::Fetching(fetch?));
+            }
+            present
+        };
+        self.0.counters.hits.add(found.len() as u64);
+        let mut done = 0;
+        for (block, bytes) in (first..).zip(&found) {
+            let from = (begin + done as u64 - block * BLOCK) as usize;
+            let part = bytes.get(from..).unwrap_or_default();
+            let part = &part[..part.len().min(n - done)];
+            buf[done..done + part.len()].copy_from_slice(part);
+            done += part.len();
+        }
+        Ok(())
+    }
+
+    fn len(&self, file_no: u64, kind: FileKind) -> Result<u64> {
+        self.0.locate(file_no, kind).map(|(_, (_, len))| len)
+    }
+
+    fn distrust(&self, file_no: u64, kind: FileKind, at: u64, len: u64) -> bool {
+        let Ok((pack, (offset, _))) = self.0.locate(file_no, kind) else { return false };
+        let begin = offset + at;
+        let mut state = self.0.state.lock();
+        let mut again = false;
+        for block in begin / BLOCK..=(begin + len.max(1) - 1) / BLOCK {
+            let key = (pack.number, block);
+            match state.blocks.get(&key) {
+                Some(Block::Present(b)) if b.is_second => {}
+                Some(Block::Present(_)) => {
+                    state.remove(key);
+                    state.distrusted.insert(key);
+                    again = true;
+                }
+                // Evicted or requested since.
+                _ => again |= state.distrusted.insert(key),
+            }
+        }
+        again
+    }
+}
+
+impl ColdTier {
+    /// The pack that holds a file of a segment, and offset and length there.
+    fn locate(&self, file_no: u64, kind: FileKind) -> Result<(Arc<ArchivedPack>, (u64, u64))> {
+        let Some((pack, segment)) = self.packs.find(file_no) else {
+            return Err(unreachable(format!(
+                "no pack holds the cold segment {file_no:016x}: run `topics verify`"
+            )));
+        };
+        Ok((pack, segment.part(kind)))
+    }
+}

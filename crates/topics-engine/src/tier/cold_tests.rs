@@ -1,0 +1,540 @@
+//! Cold segments over a simulated disk and a simulated object store.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use topics_env::OpenMode;
+use topics_env::objects::ObjectStore;
+use topics_env::sim::{Bucket, ObjectFault, ObjectOp, SimStore};
+use topics_storage::dir::Paths;
+use topics_storage::segment::{FileKind, SegmentName};
+
+use super::cold::ColdTier;
+use crate::delivery::{Event, WatchRequest, WatchStart};
+use crate::router::RouterRequest;
+use crate::topic::Tier;
+use crate::topic::tests::{DIR, World, after, eq, small};
+use crate::types::api::{GapReason, ReadFrom, ReadRequest};
+use crate::types::consumer::{ConsumerMode, ConsumerRead, ConsumerStart};
+use crate::types::error::Error;
+use crate::types::options::RemoteOptions;
+
+/// The records of a reader: seq and data.
+type Rows = Vec<(u64, Vec<u8>)>;
+
+fn remote(store: SimStore) -> RemoteOptions {
+    RemoteOptions { pack_bytes: 2000, hot_segments: 1, ..RemoteOptions::new(Arc::new(store)) }
+}
+
+/// A world whose engine keeps one hot segment of each topic.
+fn tiered() -> (World, Arc<Bucket>) {
+    let mut w = World::unopened(small());
+    let bucket = Bucket::new(&w.clock);
+    bucket.set_mutable(&["HEAD"]);
+    w.options.remote = Some(remote(bucket.client(1)));
+    w.open();
+    (w, bucket)
+}
+
+/// Appends `n` records with alternating tags and checkpoints them.
+fn fill(w: &World, topic: &str, n: usize) {
+    for i in 0..n {
+        let data = format!("{topic}-{i}");
+        let record = crate::types::api::NewRecord {
+            tag: [b"red" as &[u8], b"blue"][i % 2],
+            ..crate::topic::tests::rec(&data)
+        };
+        let records = [record];
+        let req = crate::types::api::Append { records: &records, ..Default::default() };
+        w.engine().append(topic, &req).unwrap();
+    }
+    w.checkpoint();
+}
+
+/// Archives, and checkpoints until no kept snapshot names the `.data` of cold segments.
+fn cool(w: &World) -> u64 {
+    let done = w.engine().archive().unwrap();
+    for _ in 0..2 {
+        w.put("other", &["a change"]);
+        w.checkpoint();
+    }
+    done.cooled
+}
+
+fn tier(w: &World) -> Arc<ColdTier> {
+    w.engine().core().cold.clone().unwrap()
+}
+
+/// The number of `.data` files of a topic in the directory.
+fn data_files(w: &World, topic: &str) -> usize {
+    let id = w.state(topic).topic_id;
+    let files = w.engine().core().segments.list_files(id).unwrap();
+    files.iter().filter(|(_, kind)| *kind == FileKind::Data).count()
+}
+
+fn cold_segments(w: &World, topic: &str) -> usize {
+    let map = w.engine().segments(topic).unwrap();
+    map.ranges.iter().filter(|r| r.tier == Tier::Cold).count()
+}
+
+fn rows(w: &World, topic: &str, request: &ReadRequest) -> (Rows, u64) {
+    let (mut out, mut at, mut cold) = (Vec::new(), 0, 0);
+    loop {
+        let from = ReadFrom::After(at);
+        let b = w.engine().read(topic, &ReadRequest { from, ..request.clone() }).unwrap();
+        // A crash loses seqs that were reserved and not used, and nothing else.
+        assert!(b.tombstone.is_none_or(|t| t.reason == GapReason::Crash), "{:?}", b.tombstone);
+        assert!(b.caught_up || b.next_from_seq > at, "no progress at {at}");
+        out.extend(b.iter().map(|r| (r.seq, r.data.to_vec())));
+        cold += u64::from(b.cold_segments);
+        at = b.next_from_seq;
+        if b.caught_up {
+            return (out, cold);
+        }
+    }
+}
+
+fn all(w: &World, topic: &str) -> Rows {
+    rows(w, topic, &ReadRequest::default()).0
+}
+
+fn watched(w: &World, topic: &str) -> Rows {
+    let start = WatchStart { from: ReadFrom::After(0), topic_id: None };
+    let req = WatchRequest { topics: vec![(topic.to_owned(), start)], ..WatchRequest::default() };
+    let mut watch = w.engine().watch(&req).unwrap();
+    let mut out = Vec::new();
+    for _ in 0..1000 {
+        match watch.try_next().unwrap() {
+            Some(Event::Records(f)) => {
+                out.extend(f.batch().iter().map(|r| (r.seq, r.data.to_vec())));
+            }
+            Some(Event::CaughtUp { .. }) => return out,
+            Some(other) => panic!("{other:?}"),
+            None => w.engine().tick().unwrap(),
+        }
+    }
+    panic!("the watch does not catch up");
+}
+
+fn consumed(w: &World, topic: &str, mode: ConsumerMode) -> Rows {
+    let name = format!("reader-{}", mode.as_str().replace('_', "-"));
+    let consumer = w.engine().consumer(topic, &name, Some(mode), ConsumerStart::Start, true);
+    let (consumer, mut out) = (consumer.unwrap(), Vec::new());
+    loop {
+        let b = consumer.read(&ConsumerRead { max_records: 3, ..ConsumerRead::default() }).unwrap();
+        if b.is_empty() && b.caught_up {
+            return out;
+        }
+        out.extend(b.iter().map(|r| (r.seq, r.data.to_vec())));
+    }
+}
+
+/// Every reader gets the same records from cold segments as from hot ones.
+#[test]
+fn readers_across_tiers_get_what_they_got_before() {
+    let (mut w, bucket) = tiered();
+    fill(&w, "a", 43);
+    fill(&w, "a", 20);
+    w.delete("a", Some(4), None);
+    w.checkpoint();
+    let tagged = ReadRequest { matching: eq("blue"), ..ReadRequest::default() };
+    let before = (all(&w, "a"), rows(&w, "a", &tagged).0);
+    let times: Vec<_> =
+        (0..64).map(|s| w.engine().seek("a", w.clock_wall() + s).unwrap()).collect();
+    assert!(cool(&w) > 3);
+    let (files, cold) = (data_files(&w, "a"), cold_segments(&w, "a"));
+    assert!(cold > 3 && files <= 3, "{cold} cold segments, {files} files");
+    for _ in 0..2 {
+        let requests = bucket.requests();
+        let seqs = ReadRequest { only_seqs: true, ..ReadRequest::default() };
+        let only: Vec<u64> = rows(&w, "a", &seqs).0.iter().map(|r| r.0).collect();
+        assert_eq!(only, before.0.iter().map(|r| r.0).collect::<Vec<_>>());
+        let again: Vec<_> =
+            (0..64).map(|s| w.engine().seek("a", w.clock_wall() + s).unwrap()).collect();
+        assert_eq!(again, times);
+        assert_eq!(bucket.requests(), requests, "seqs and times come from the index");
+        assert_eq!(all(&w, "a"), before.0);
+        assert!(bucket.requests() > requests);
+        assert_eq!(rows(&w, "a", &tagged).0, before.1);
+        assert!(rows(&w, "a", &ReadRequest::default()).1 > 3, "cold segments are counted");
+        assert_eq!(watched(&w, "a"), before.0);
+        w.reopen();
+    }
+    for mode in [ConsumerMode::AtLeastOnce, ConsumerMode::AtMostOnce] {
+        assert_eq!(consumed(&w, "a", mode), before.0, "{mode:?}");
+    }
+    assert_eq!(bucket.violations(), []);
+}
+
+/// A router that has not run since its records became cold.
+#[test]
+fn a_router_copies_cold_records() {
+    let (w, bucket) = tiered();
+    w.put("a", &["before"]);
+    let (source, dest) = ("a".to_owned(), "b".to_owned());
+    let request = RouterRequest { source, dest, create_dest: true, ..RouterRequest::default() };
+    w.engine().create_router("r", &request).unwrap();
+    fill(&w, "a", 33);
+    cool(&w);
+    assert!(cold_segments(&w, "a") > 3);
+    bucket.fail_all(None, Some(ObjectOp::Get), ObjectFault::Unavailable);
+    for _ in 0..5 {
+        w.engine().tick().unwrap();
+        w.clock.advance_ms(1000);
+    }
+    assert!(w.engine().router("r").unwrap().stopped_by.is_some(), "the router says why it waits");
+    bucket.clear_faults();
+    for _ in 0..50 {
+        w.engine().tick().unwrap();
+        w.engine().sync().unwrap();
+        w.clock.advance_ms(1000);
+    }
+    let copied: Vec<_> = all(&w, "b").into_iter().map(|r| r.1).collect();
+    let written: Vec<_> = all(&w, "a").into_iter().map(|r| r.1).collect();
+    assert_eq!(copied, written[1..]);
+    assert_eq!(bucket.violations(), []);
+}
+
+/// A read never waits: it ends before records that are not here, or says that they are being fetched.
+#[test]
+fn a_read_without_a_wait_returns_what_is_here() {
+    let (w, bucket) = tiered();
+    fill(&w, "a", 33);
+    cool(&w);
+    let requests = bucket.requests();
+    let Err(Error::ColdPending(fetch)) = w.engine().read_present("a", &after(0)) else {
+        panic!("the records are not here");
+    };
+    assert!(fetch.outcome().is_none() && bucket.requests() == requests);
+    // The same request is shared.
+    let Err(Error::ColdPending(same)) = w.engine().read_present("a", &after(0)) else {
+        panic!("the records are not here");
+    };
+    assert!(Arc::ptr_eq(&fetch, &same));
+    tier(&w).run();
+    assert!(fetch.outcome().unwrap().is_ok());
+    assert_eq!(bucket.requests(), requests + 1);
+    let b = w.engine().read_present("a", &after(0)).unwrap();
+    assert!(!b.is_empty() && !b.caught_up, "the records of one pack");
+    // Hot records are returned without a request.
+    let head = w.state("a").head_seq;
+    assert_eq!(w.engine().read_present("a", &after(head - 1)).unwrap().len(), 1);
+    tier(&w).close();
+}
+
+/// A segment that no pack holds stays on the disk, however many are above the bound.
+#[test]
+fn a_segment_that_is_not_archived_stays_hot() {
+    let (w, _bucket) = tiered();
+    fill(&w, "a", 33);
+    let map = w.engine().segments("a").unwrap();
+    let damaged = map.ranges[1];
+    let id = w.state("a").topic_id;
+    let files = w.engine().core().segments.list_files(id).unwrap();
+    let is_it =
+        |f: &&(SegmentName, FileKind)| f.0.first_seq == damaged.first_seq && f.1 == FileKind::Data;
+    let (name, kind) = files.iter().find(is_it).unwrap();
+    let path = Paths::new(std::path::Path::new(DIR)).segment(name, *kind);
+    let env = w.env();
+    let data = env.fs.open(&path, OpenMode::Write).unwrap();
+    data.write_all_at(b"?", damaged.file_bytes / 2).unwrap();
+    env.sync("test.damage", &*data).unwrap();
+    assert!(cool(&w) > 3);
+    let ranges = w.engine().segments("a").unwrap().ranges;
+    let tiers: Vec<_> = ranges.iter().map(|r| r.tier).take(3).collect();
+    assert_eq!(tiers, [Tier::Cold, Tier::Segment, Tier::Cold]);
+    assert!(env.fs.open(&path, OpenMode::Read).is_ok());
+}
+
+/// A local `.data` is removed by the second checkpoint after its segment became cold, and not before.
+#[test]
+fn a_crash_at_any_step_of_a_drop_leaves_every_record_readable() {
+    let ends: [fn(&mut World); 4] = [|_| (), World::reopen, World::kill, World::power_cut];
+    for checkpoints in 0..4 {
+        for end in ends {
+            let (mut w, bucket) = tiered();
+            fill(&w, "a", 33);
+            let before = all(&w, "a");
+            let hot = data_files(&w, "a");
+            assert!(w.engine().archive().unwrap().cooled > 3);
+            for _ in 0..checkpoints {
+                assert_eq!(data_files(&w, "a"), hot.min(data_files(&w, "a")));
+                w.put("other", &["a change"]);
+                w.checkpoint();
+            }
+            if checkpoints < 2 {
+                assert_eq!(data_files(&w, "a"), hot, "after {checkpoints}");
+            } else {
+                assert!(data_files(&w, "a") < hot, "after {checkpoints}");
+            }
+            end(&mut w);
+            assert_eq!(all(&w, "a"), before);
+            cool(&w);
+            assert!(data_files(&w, "a") <= 2);
+            assert_eq!(all(&w, "a"), before);
+            assert_eq!(bucket.violations(), []);
+        }
+    }
+}
+
+/// Any fault at any request, in any phase, and any end: every record is read, or the reader gets an
+/// error that says so, and the next read succeeds.
+#[test]
+fn a_fault_at_any_request_loses_nothing() {
+    let requests = {
+        let (w, bucket) = tiered();
+        fill(&w, "a", 33);
+        cool(&w);
+        all(&w, "a");
+        bucket.requests() as usize
+    };
+    let ends: [fn(&mut World); 3] = [|_| (), World::kill, World::power_cut];
+    let (mut runs, mut refused) = (0, 0);
+    for nth in 1..=requests {
+        for fault in ObjectFault::ALL {
+            for end in ends {
+                let (mut w, bucket) = tiered();
+                fill(&w, "a", 33);
+                let before = all(&w, "a");
+                bucket.fail_nth(None, None, nth, fault);
+                let _ = w.engine().archive();
+                for _ in 0..2 {
+                    w.put("other", &["a change"]);
+                    w.checkpoint();
+                }
+                match w.engine().read("a", &after(0)) {
+                    Ok(b) => assert_eq!(b.tombstone, None, "{fault:?} at {nth}"),
+                    Err(e) => {
+                        assert_eq!((e.code(), e.retryable()), ("cold_unavailable", true));
+                        refused += 1;
+                    }
+                }
+                end(&mut w);
+                bucket.clear_faults();
+                bucket.deliver_delayed();
+                assert_eq!(all(&w, "a"), before, "{fault:?} at {nth}\n{:#?}", bucket.log());
+                cool(&w);
+                assert_eq!(all(&w, "a"), before, "{fault:?} at {nth}");
+                assert_eq!(bucket.violations(), []);
+                runs += 1;
+            }
+        }
+    }
+    println!("{runs} runs over {requests} requests, {refused} reads were refused");
+}
+
+/// The store answers nothing any more: cold reads fail, everything else goes on.
+#[test]
+fn without_the_store_only_cold_reads_fail() {
+    let (mut w, bucket) = tiered();
+    fill(&w, "a", 33);
+    cool(&w);
+    w.reopen();
+    bucket.fail_all(None, None, ObjectFault::Unavailable);
+    let e = w.engine().read("a", &after(0)).unwrap_err();
+    assert_eq!((e.code(), e.retryable()), ("cold_unavailable", true));
+    assert!(e.to_string().contains("check the remote"), "{e}");
+    let head = w.state("a").head_seq;
+    assert_eq!(w.read("a", head - 1).len(), 1);
+    fill(&w, "a", 12);
+    w.delete("a", Some(9), None);
+    w.checkpoint();
+    bucket.clear_faults();
+    assert_eq!(all(&w, "a").first().unwrap().0, 9);
+    // Without a remote in the options nothing is lost either.
+    let remote = w.options.remote.take();
+    w.reopen();
+    let e = w.engine().read("a", &after(9)).unwrap_err();
+    assert!(e.to_string().contains("no remote is set"), "{e}");
+    w.options.remote = remote;
+    w.reopen();
+    assert_eq!(all(&w, "a").first().unwrap().0, 9);
+}
+
+/// Bytes that arrive damaged are fetched again; damaged bytes in the store are announced.
+#[test]
+fn damage_is_fetched_again_and_then_announced() {
+    let (w, bucket) = tiered();
+    fill(&w, "a", 33);
+    let before = all(&w, "a");
+    cool(&w);
+    for fault in [ObjectFault::Wrong, ObjectFault::Truncated] {
+        tier(&w).forget();
+        bucket.fail_nth(None, Some(ObjectOp::Get), 1, fault);
+        assert_eq!(all(&w, "a"), before, "{fault:?}");
+        bucket.clear_faults();
+    }
+    tier(&w).forget();
+    bucket.fail_all(None, Some(ObjectOp::Get), ObjectFault::Wrong);
+    let (mut at, mut seen, mut lost) = (0, Vec::new(), Vec::new());
+    while at < before.last().unwrap().0 {
+        let b = w.read("a", at);
+        lost.extend(b.tombstone.map(|t| (t.gap_from, t.gap_to, t.reason.as_str())));
+        seen.extend(b.iter().map(|r| (r.seq, r.data.to_vec())));
+        at = b.next_from_seq;
+    }
+    assert!(!lost.is_empty() && lost.iter().all(|l| l.2 == "corrupt"), "{lost:?}");
+    let missing: u64 = lost.iter().map(|l| l.1 + 1 - l.0).sum();
+    assert_eq!(seen.len() as u64 + missing, before.len() as u64);
+    bucket.clear_faults();
+    tier(&w).forget();
+    assert_eq!(all(&w, "a"), before);
+}
+
+/// An object that is gone is an error for its records, not an end and not a gap.
+#[test]
+fn a_missing_pack_is_an_error() {
+    let (w, bucket) = tiered();
+    fill(&w, "a", 33);
+    cool(&w);
+    let keys: Vec<String> = bucket.objects().into_keys().filter(|k| k.starts_with("p/")).collect();
+    for key in &keys {
+        bucket.client(9).delete(key).unwrap();
+    }
+    let e = w.engine().read("a", &after(0)).unwrap_err();
+    assert_eq!(e.code(), "cold_unavailable");
+    assert!(e.to_string().contains("does not exist"), "{e}");
+}
+
+/// Local files of a cold segment that are damaged or gone come from the pack.
+#[test]
+fn side_files_of_a_cold_segment_come_from_its_pack() {
+    let (mut w, _bucket) = tiered();
+    fill(&w, "a", 33);
+    let tagged = ReadRequest { matching: eq("blue"), ..ReadRequest::default() };
+    let before = (all(&w, "a"), rows(&w, "a", &tagged).0);
+    cool(&w);
+    let id = w.state("a").topic_id;
+    for kind in [FileKind::Idx, FileKind::Tags] {
+        let files = w.engine().core().segments.list_files(id).unwrap();
+        let (name, _) = *files.iter().filter(|(_, k)| *k == kind).min().unwrap();
+        let path = Paths::new(std::path::Path::new(DIR)).segment(&name, kind);
+        w.close();
+        w.env().fs.remove_file(&path).unwrap();
+        w.open();
+        assert_eq!(all(&w, "a"), before.0, "{kind:?}");
+        assert_eq!(rows(&w, "a", &tagged).0, before.1, "{kind:?}");
+    }
+}
+
+#[test]
+fn memory_for_cold_records_is_bounded() {
+    let mut w = World::unopened(small());
+    let bucket = Bucket::new(&w.clock);
+    bucket.set_mutable(&["HEAD"]);
+    let bound = 5000;
+    w.options.remote = Some(RemoteOptions { cold_memory_bytes: bound, ..remote(bucket.client(1)) });
+    w.open();
+    fill(&w, "a", 153);
+    let before = all(&w, "a");
+    cool(&w);
+    assert!(cold_segments(&w, "a") > 20);
+    for _ in 0..3 {
+        assert_eq!(all(&w, "a"), before);
+        assert!(tier(&w).memory() <= bound, "{}", tier(&w).memory());
+    }
+    assert!(tier(&w).memory() > 0);
+}
+
+/// The rule: no lock is held during a request. Each request of a cold read writes, checkpoints,
+/// delivers and reads hot records.
+#[test]
+fn everything_else_goes_on_during_each_request() {
+    let (mut w, bucket) = tiered();
+    fill(&w, "a", 83);
+    let before = all(&w, "a");
+    cool(&w);
+    w.close();
+    let engine: Arc<std::sync::OnceLock<crate::engine::Engine>> = Arc::default();
+    let (seen, calls) = (engine.clone(), Arc::new(AtomicU64::new(0)));
+    let counted = calls.clone();
+    let gate = move |_, op| {
+        let Some(engine) = seen.get().filter(|_| op == ObjectOp::Get) else { return };
+        counted.fetch_add(1, Ordering::Relaxed);
+        let records = [crate::topic::tests::rec("meanwhile")];
+        let req = crate::types::api::Append { records: &records, ..Default::default() };
+        engine.append("b", &req).unwrap();
+        let head = engine.append("a", &req).unwrap().last_seq;
+        engine.sync().unwrap();
+        engine.checkpoint().unwrap();
+        assert!(!engine.read_present("a", &after(head - 1)).unwrap().is_empty());
+        assert!(engine.seek("a", 0).is_ok() && engine.segments("a").is_ok());
+        let delete = crate::types::api::DeleteRequest { before_seq: Some(1), matching: None };
+        engine.delete("a", &delete).unwrap();
+    };
+    w.options.remote = Some(remote(bucket.client(1).with_gate(Arc::new(gate))));
+    w.open();
+    engine.set(w.engine().clone()).unwrap();
+    let found = all(&w, "a");
+    assert_eq!(&found[..before.len()], before);
+    assert!(calls.load(Ordering::Relaxed) >= 3);
+}
+
+/// With threads and a store that never answers: the reader waits for its deadline, on the clock of the
+/// test, and nothing else does.
+#[test]
+fn a_store_that_hangs_delays_only_who_waits_for_it() {
+    use std::sync::{Condvar, Mutex};
+    let (mut w, bucket) = tiered();
+    fill(&w, "a", 33);
+    cool(&w);
+    w.close();
+    let hole = Arc::new((Mutex::new((true, 0u64)), Condvar::new()));
+    let inside = hole.clone();
+    let gate = move |_, op| {
+        if op == ObjectOp::Get {
+            let mut state = inside.0.lock().unwrap();
+            state.1 += 1;
+            inside.1.notify_all();
+            while state.0 {
+                state = inside.1.wait(state).unwrap();
+            }
+        }
+    };
+    w.options.remote = Some(remote(bucket.client(1).with_gate(Arc::new(gate))));
+    w.options.background = true;
+    w.open();
+    let readers: Vec<_> = (0..6)
+        .map(|_| {
+            let engine = w.engine().clone();
+            std::thread::spawn(move || engine.read("a", &after(0)).unwrap_err())
+        })
+        .collect();
+    {
+        let mut state = hole.0.lock().unwrap();
+        while state.1 == 0 {
+            state = hole.1.wait(state).unwrap();
+        }
+        assert_eq!(state.1, 1, "one request for all of them");
+    }
+    let start = WatchStart { from: ReadFrom::Tail(0), topic_id: None };
+    let req =
+        WatchRequest { topics: vec![("b".to_owned(), start)], lenient: true, ..Default::default() };
+    let mut watch = w.engine().watch(&req).unwrap();
+    for i in 0..20 {
+        w.put("b", &["live"]);
+        loop {
+            match watch.next(Some(Duration::from_secs(60))).unwrap().expect("a delivery") {
+                Event::Records(_) => break,
+                _ => continue,
+            }
+        }
+        if i % 5 == 0 {
+            w.checkpoint();
+        }
+    }
+    assert!(readers.iter().all(|r| !r.is_finished()));
+    w.clock.advance_ms(30_000);
+    for reader in readers {
+        let e = reader.join().unwrap();
+        assert_eq!(e.code(), "cold_unavailable");
+        assert!(e.to_string().contains("within 30 s"), "{e}");
+    }
+    // The store is back: the answer of the old request is of use.
+    hole.0.lock().unwrap().0 = false;
+    hole.1.notify_all();
+    assert!(!w.engine().read("a", &after(0)).unwrap().is_empty());
+    drop(watch);
+    w.close();
+}

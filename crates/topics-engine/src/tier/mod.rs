@@ -1,0 +1,303 @@
+//! Which packs of the remote hold which sealed segments, and reads of those that are only there.
+//!
+//! A file number is never given twice, so that the file number of a sealed segment names its content.
+
+mod blocks;
+pub(crate) mod cold;
+#[cfg(test)]
+mod cold_tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use topics_env::sync::Mutex;
+use topics_remote::format::catalog::{CatalogPack, PackRange};
+use topics_remote::format::pack::{PARTS, PackDirectory};
+use topics_remote::format::sealed::ObjectRef;
+use topics_storage::segment::{FileKind, TopicKey};
+use topics_storage::snapshot::Section;
+
+use crate::types::error::{Error, Result};
+use crate::types::section::is_of;
+
+/// The section of a snapshot that lists the packs.
+const SECTION: u16 = 4;
+const VERSION: u16 = 2;
+/// The bytes of a pack before its segments, and of a segment.
+const PACK: usize = 8 + 8 + 8 + 16 + 4;
+const SEGMENT: usize = (6 + PARTS.len()) * 8;
+
+/// A segment in a pack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ArchivedSegment {
+    pub topic: TopicKey,
+    pub first_seq: u64,
+    pub last_seq: u64,
+    pub file_no: u64,
+    /// The offset of its first file in the pack.
+    pub offset: u64,
+    /// The lengths of its files, which lie in the order of [`PARTS`] without space between them.
+    pub lens: [u64; PARTS.len()],
+}
+
+impl ArchivedSegment {
+    /// Offset and length of a file in the pack.
+    pub(crate) fn part(&self, kind: FileKind) -> (u64, u64) {
+        let mut offset = self.offset;
+        for (part, len) in PARTS.into_iter().zip(self.lens) {
+            if part == kind {
+                return (offset, len);
+            }
+            offset += len;
+        }
+        (offset, 0)
+    }
+}
+
+/// A pack that was read back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ArchivedPack {
+    pub number: u64,
+    /// The epoch of its writer.
+    pub epoch: u64,
+    pub len: u64,
+    pub hash: u128,
+    /// By topic and seq.
+    pub segments: Vec<ArchivedSegment>,
+}
+
+impl ArchivedPack {
+    /// The finished pack.
+    pub(crate) fn of(object: &ObjectRef, directory: &PackDirectory) -> Self {
+        let segments = directory.entries.iter().map(|e| ArchivedSegment {
+            topic: e.topic,
+            first_seq: e.first_seq,
+            last_seq: e.last_seq,
+            file_no: e.file_no,
+            offset: e.parts[0].offset,
+            lens: e.parts.map(|p| p.len),
+        });
+        Self {
+            number: directory.header.number,
+            epoch: directory.header.epoch,
+            len: object.len,
+            hash: object.hash,
+            segments: segments.collect(),
+        }
+    }
+
+    /// Its entry in a catalog.
+    pub(crate) fn for_catalog(&self) -> CatalogPack {
+        let mut ranges: Vec<PackRange> = Vec::new();
+        for s in &self.segments {
+            match ranges.last_mut() {
+                Some(r) if r.topic == s.topic && r.last_seq + 1 == s.first_seq => {
+                    r.last_seq = s.last_seq;
+                }
+                _ => {
+                    let (topic, first_seq, last_seq) = (s.topic, s.first_seq, s.last_seq);
+                    ranges.push(PackRange { topic, first_seq, last_seq });
+                }
+            }
+        }
+        let Self { number, epoch, len, hash, .. } = *self;
+        CatalogPack { file_no: number, epoch, len, hash, ranges }
+    }
+
+    /// The object.
+    pub(crate) fn object(&self) -> ObjectRef {
+        self.for_catalog().object()
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        let words = [self.number, self.epoch, self.len];
+        words.into_iter().for_each(|w| out.extend(w.to_le_bytes()));
+        out.extend(self.hash.to_le_bytes());
+        out.extend((self.segments.len() as u32).to_le_bytes());
+        for s in &self.segments {
+            let words =
+                [s.topic.topic_id, s.topic.epoch, s.first_seq, s.last_seq, s.file_no, s.offset];
+            words.into_iter().chain(s.lens).for_each(|w| out.extend(w.to_le_bytes()));
+        }
+    }
+
+    fn decode(rest: &mut &[u8]) -> Option<Self> {
+        let head = take::<PACK>(rest)?;
+        let word = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
+        let hash = u128::from_le_bytes(head.get(24..40)?.try_into().ok()?);
+        let n = u32::from_le_bytes(head.get(40..)?.try_into().ok()?) as usize;
+        let mut segments = Vec::with_capacity(n.min(rest.len() / SEGMENT));
+        for _ in 0..n {
+            let row = take::<SEGMENT>(rest)?;
+            let word = |i: usize| Some(u64::from_le_bytes(row.get(i..i + 8)?.try_into().ok()?));
+            segments.push(ArchivedSegment {
+                topic: TopicKey { topic_id: word(0)?, epoch: word(8)? },
+                first_seq: word(16)?,
+                last_seq: word(24)?,
+                file_no: word(32)?,
+                offset: word(40)?,
+                lens: [word(48)?, word(56)?, word(64)?, word(72)?],
+            });
+        }
+        Some(Self { number: word(0)?, epoch: word(8)?, len: word(16)?, hash, segments })
+    }
+}
+
+/// Takes the first bytes.
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, tail) = rest.split_first_chunk::<N>()?;
+    *rest = tail;
+    Some(*head)
+}
+
+#[derive(Debug, Default)]
+struct Packs {
+    by_number: BTreeMap<u64, Arc<ArchivedPack>>,
+    /// File number of a segment → number of its pack.
+    of_segment: HashMap<u64, u64>,
+}
+
+/// The packs that hold segments of this directory.
+#[derive(Debug, Default)]
+pub(crate) struct PackTable {
+    packs: Mutex<Packs>,
+}
+
+impl PackTable {
+    /// Adds a pack.
+    pub(crate) fn add(&self, pack: ArchivedPack) {
+        let mut packs = self.packs.lock();
+        for s in &pack.segments {
+            packs.of_segment.insert(s.file_no, pack.number);
+        }
+        packs.by_number.insert(pack.number, Arc::new(pack));
+    }
+
+    /// Whether a pack holds the segment with this file number.
+    pub(crate) fn has_segment(&self, file_no: u64) -> bool {
+        self.packs.lock().of_segment.contains_key(&file_no)
+    }
+
+    /// The segment with this file number, and its pack.
+    pub(crate) fn find(&self, file_no: u64) -> Option<(Arc<ArchivedPack>, ArchivedSegment)> {
+        let packs = self.packs.lock();
+        let pack = packs.by_number.get(packs.of_segment.get(&file_no)?)?;
+        let segment = pack.segments.iter().find(|s| s.file_no == file_no)?;
+        Some((pack.clone(), *segment))
+    }
+
+    /// The number of packs.
+    pub(crate) fn len(&self) -> usize {
+        self.packs.lock().by_number.len()
+    }
+
+    /// The numbers of the packs.
+    pub(crate) fn numbers(&self) -> BTreeSet<u64> {
+        self.packs.lock().by_number.keys().copied().collect()
+    }
+
+    /// Removes packs.
+    pub(crate) fn remove(&self, numbers: &BTreeSet<u64>) {
+        let mut packs = self.packs.lock();
+        packs.by_number.retain(|number, _| !numbers.contains(number));
+        packs.of_segment.retain(|_, number| !numbers.contains(number));
+    }
+
+    /// The section of a snapshot; none without packs.
+    pub(crate) fn capture(&self) -> Option<Section> {
+        let packs = self.packs.lock();
+        let mut bytes = Vec::new();
+        packs.by_number.values().for_each(|p| p.encode(&mut bytes));
+        (!bytes.is_empty()).then_some(Section { kind: SECTION, version: VERSION, bytes })
+    }
+
+    /// Restores the section of a snapshot. Returns false if it is of another kind.
+    pub(crate) fn restore(&self, section: &Section) -> Result<bool> {
+        let Some(packs) = decode(section)? else { return Ok(false) };
+        packs.into_iter().for_each(|p| self.add(p));
+        Ok(true)
+    }
+}
+
+/// The packs that a snapshot with these sections names.
+pub(crate) fn named(sections: &[Section]) -> Result<Vec<ArchivedPack>> {
+    let mut out = Vec::new();
+    for section in sections {
+        out.extend(decode(section)?.into_iter().flatten());
+    }
+    Ok(out)
+}
+
+fn decode(section: &Section) -> Result<Option<Vec<ArchivedPack>>> {
+    if !is_of(section, SECTION, VERSION, "the packs")? {
+        return Ok(None);
+    }
+    let (mut rest, mut packs) = (&section.bytes[..], Vec::new());
+    while !rest.is_empty() {
+        let pack = ArchivedPack::decode(&mut rest).ok_or_else(|| Error::Corrupt {
+            file: "snapshot".into(),
+            offset: 0,
+            detail: "the list of packs is cut off".into(),
+        })?;
+        packs.push(pack);
+    }
+    Ok(Some(packs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pack(number: u64, file_nos: &[u64]) -> ArchivedPack {
+        let segment = |file_no: &u64| ArchivedSegment {
+            topic: TopicKey { topic_id: 7, epoch: 3 },
+            first_seq: file_no * 10,
+            last_seq: file_no * 10 + 9,
+            file_no: *file_no,
+            offset: 64 + file_no * 100,
+            lens: [50, 30, 0, 20],
+        };
+        let segments = file_nos.iter().map(segment).collect();
+        ArchivedPack { number, epoch: 2, len: 1000 + number, hash: 5 << 90, segments }
+    }
+
+    #[test]
+    fn a_section_restores_what_was_captured() {
+        let table = PackTable::default();
+        assert_eq!(table.capture(), None, "a directory without packs has no section");
+        table.add(pack(20, &[4, 5]));
+        table.add(pack(10, &[1]));
+        let section = table.capture().unwrap();
+        let restored = PackTable::default();
+        assert!(restored.restore(&section).unwrap());
+        assert_eq!(restored.capture(), Some(section.clone()));
+        assert_eq!(named(std::slice::from_ref(&section)).unwrap()[1], pack(20, &[4, 5]));
+        assert!(restored.has_segment(5) && !restored.has_segment(6));
+        restored.remove(&BTreeSet::from([20]));
+        assert!(restored.has_segment(1) && !restored.has_segment(5));
+        assert_eq!(restored.numbers(), BTreeSet::from([10]));
+    }
+
+    #[test]
+    fn a_section_that_is_cut_off_or_newer_is_an_error() {
+        let table = PackTable::default();
+        table.add(pack(1, &[1, 2]));
+        let whole = table.capture().unwrap();
+        for len in 1..whole.bytes.len() {
+            let cut = Section { bytes: whole.bytes[..len].to_vec(), ..whole.clone() };
+            let e = PackTable::default().restore(&cut).unwrap_err();
+            assert_eq!(e.code(), "corrupt", "{len} bytes");
+        }
+        let newer = Section { version: VERSION + 1, ..whole.clone() };
+        assert_eq!(PackTable::default().restore(&newer).unwrap_err().code(), "version");
+        let other = Section { kind: SECTION + 1, ..whole };
+        assert!(!PackTable::default().restore(&other).unwrap());
+    }
+
+    #[test]
+    fn a_catalog_has_one_range_for_adjacent_segments() {
+        let ranges = pack(1, &[1, 2, 5]).for_catalog().ranges;
+        let seqs: Vec<_> = ranges.iter().map(|r| (r.first_seq, r.last_seq)).collect();
+        assert_eq!(seqs, [(10, 29), (50, 59)]);
+    }
+}

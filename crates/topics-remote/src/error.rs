@@ -1,0 +1,70 @@
+//! Errors of this crate.
+
+use topics_env::objects::ObjectError;
+use topics_storage::StorageError;
+
+/// An error of the remote.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteError {
+    /// A request failed.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// A local file could not be read, or is damaged.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// An object's bytes differ from those written.
+    #[error("object {key} is damaged: {detail}")]
+    Damaged {
+        /// The object.
+        key: String,
+        /// Which check failed.
+        detail: String,
+    },
+    /// An object from a newer program.
+    #[error("object {key} has format version {found}; this program reads version {supported}")]
+    Version {
+        /// The object.
+        key: String,
+        /// Its version.
+        found: u32,
+        /// The version that this program reads.
+        supported: u32,
+    },
+    /// Another writer owns the prefix. This one must not write to it any more.
+    #[error(
+        "the prefix now belongs to {holder} (epoch {epoch}): this writer has stopped. Open the \
+         other one on a prefix of its own, or stop it and open this one again"
+    )]
+    Fenced {
+        /// The new owner, as it describes itself.
+        holder: String,
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// The prefix holds the data of another data directory.
+    #[error(
+        "the prefix belongs to another data directory (last opened by {holder}): choose another \
+         prefix, or run `topics remote take-over` if that directory is gone"
+    )]
+    ForeignTimeline {
+        /// Its last owner, as it describes itself.
+        holder: String,
+    },
+    /// A caller broke a rule of this crate.
+    #[error("invalid use of the remote: {detail}")]
+    Usage {
+        /// The rule.
+        detail: String,
+    },
+}
+
+/// A result of the remote.
+pub type Result<T> = std::result::Result<T, RemoteError>;
+
+impl RemoteError {
+    /// Damage in the object `key`.
+    pub(crate) fn damaged(key: &str, detail: impl Into<String>) -> Self {
+        Self::Damaged { key: key.to_owned(), detail: detail.into() }
+    }
+}

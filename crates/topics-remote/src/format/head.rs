@@ -1,0 +1,226 @@
+//! HEAD: who owns a prefix, and its newest catalog. JSON, so that a person can read it.
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use topics_env::objects::ObjectBytes;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::keys::HEAD;
+use super::sealed::ObjectRef;
+use crate::{RemoteError, Result};
+
+/// The version of HEAD.
+pub const VERSION: u32 = 1;
+/// The most bytes of HEAD.
+pub const MAX_BYTES: usize = 4096;
+/// The most bytes of a holder's description.
+const MAX_HOLDER: usize = 256;
+/// The most earlier epochs that HEAD names. Of more, the oldest are dropped: what they shipped can
+/// then be restored only from a later catalog.
+pub const MAX_PRIORS: usize = 24;
+/// What precedes the checksum at the end of HEAD.
+const SUM: &str = ",\"sum\":\"";
+
+/// An earlier epoch that no catalog names yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PriorEpoch {
+    /// The epoch.
+    pub epoch: u64,
+    /// Its last round, 0: none.
+    pub last_round: u64,
+    /// Whether later rounds of it are not part of the history. If not, there may be later ones that
+    /// are.
+    pub is_final: bool,
+}
+
+/// The content of HEAD.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The id of the data directory.
+    pub store_id: [u8; 16],
+    /// The timeline of the data directory. A restored or cloned directory has a new one.
+    pub timeline: [u8; 16],
+    /// Raised by every open.
+    pub epoch: u64,
+    /// The owner, described for a person.
+    pub holder: String,
+    /// Random, new at each write: no two contents of HEAD are the same.
+    pub nonce: [u8; 16],
+    /// The newest catalog.
+    pub catalog: Option<ObjectRef>,
+    /// The last round of this epoch when HEAD was written, 0: none. Later ones may exist.
+    pub last_round: u64,
+    /// The epochs since the one that wrote the catalog, ascending, without this one.
+    pub priors: Vec<PriorEpoch>,
+    /// Whether the owner closed it and has nothing left to ship.
+    pub closed: bool,
+}
+
+impl Head {
+    /// The bytes.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let holder: String = self.holder.chars().take(MAX_HOLDER / 4).collect();
+        let catalog = self
+            .catalog
+            .as_ref()
+            .map(|c| json!({"key": c.key, "len": c.len, "hash": format!("{:032x}", c.hash)}));
+        let dropped = self.priors.len().saturating_sub(MAX_PRIORS);
+        let prior = |p: &PriorEpoch| json!({"epoch": p.epoch, "last_round": p.last_round, "final": p.is_final});
+        let priors: Vec<Value> = self.priors.iter().skip(dropped).map(prior).collect();
+        let fields = json!({
+            "version": VERSION,
+            "store_id": hex(&self.store_id),
+            "timeline": hex(&self.timeline),
+            "epoch": self.epoch,
+            "holder": holder,
+            "nonce": hex(&self.nonce),
+            "catalog": catalog,
+            "last_round": self.last_round,
+            "priors": priors,
+            "closed": self.closed,
+        });
+        let mut text = fields.to_string();
+        text.pop();
+        let sum = xxh3_64(text.as_bytes());
+        text.push_str(&format!("{SUM}{sum:016x}\"}}"));
+        text.into()
+    }
+
+    /// Decodes HEAD.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let damaged = |detail: &str| RemoteError::damaged(HEAD, detail);
+        if bytes.len() > MAX_BYTES {
+            return Err(damaged("it is longer than 4096 bytes"));
+        }
+        let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is not text"))?;
+        let (body, sum) = text.rsplit_once(SUM).ok_or_else(|| damaged("it has no checksum"))?;
+        if format!("{:016x}\"}}", xxh3_64(body.as_bytes())) != sum {
+            return Err(damaged("its checksum does not match"));
+        }
+        let value = serde_json::from_slice(bytes).map_err(|e| damaged(&e.to_string()))?;
+        let Value::Object(fields) = value else { return Err(damaged("it is not an object")) };
+        let version = number(&fields, "version");
+        if version != Some(u64::from(VERSION)) {
+            let found = version.and_then(|v| u32::try_from(v).ok()).unwrap_or(u32::MAX);
+            let key = HEAD.to_owned();
+            return Err(RemoteError::Version { key, found, supported: VERSION });
+        }
+        Self::from_fields(&fields).ok_or_else(|| damaged("a field is missing or of another type"))
+    }
+
+    fn from_fields(fields: &Map<String, Value>) -> Option<Self> {
+        let object = |name| match fields.get(name)? {
+            Value::Null => Some(None),
+            Value::Object(inner) => Some(Some(inner)),
+            _ => None,
+        };
+        let catalog = match object("catalog")? {
+            None => None,
+            Some(c) => Some(ObjectRef {
+                key: c.get("key")?.as_str()?.to_owned(),
+                len: number(c, "len")?,
+                hash: u128::from_be_bytes(unhex(c.get("hash")?)?),
+            }),
+        };
+        let prior = |value: &Value| {
+            let p = value.as_object()?;
+            let (epoch, last_round) = (number(p, "epoch")?, number(p, "last_round")?);
+            Some(PriorEpoch { epoch, last_round, is_final: p.get("final")?.as_bool()? })
+        };
+        Some(Self {
+            store_id: unhex(fields.get("store_id")?)?,
+            timeline: unhex(fields.get("timeline")?)?,
+            epoch: number(fields, "epoch")?,
+            holder: fields.get("holder")?.as_str()?.to_owned(),
+            nonce: unhex(fields.get("nonce")?)?,
+            catalog,
+            last_round: number(fields, "last_round")?,
+            priors: fields.get("priors")?.as_array()?.iter().map(prior).collect::<Option<_>>()?,
+            closed: fields.get("closed")?.as_bool()?,
+        })
+    }
+
+    /// Whether this is an undamaged HEAD.
+    #[must_use]
+    pub fn is_valid(found: &ObjectBytes) -> bool {
+        // A newer version is undamaged too.
+        !matches!(Self::decode(&found.bytes), Err(RemoteError::Damaged { .. }))
+    }
+}
+
+fn number(fields: &Map<String, Value>, name: &str) -> Option<u64> {
+    fields.get(name)?.as_u64()
+}
+
+fn hex(bytes: &[u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(*bytes))
+}
+
+fn unhex(value: &Value) -> Option<[u8; 16]> {
+    let text = value.as_str().filter(|t| t.len() == 32)?;
+    u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head() -> Head {
+        let hash = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
+        Head {
+            store_id: [1; 16],
+            timeline: [2; 16],
+            epoch: u64::MAX,
+            holder: "host \"a\", process 7: \u{e9}".to_owned(),
+            nonce: [3; 16],
+            catalog: Some(ObjectRef { key: "c/1-2.cat".to_owned(), len: 77, hash }),
+            last_round: 9,
+            priors: vec![PriorEpoch { epoch: 3, last_round: 4, is_final: true }],
+            closed: false,
+        }
+    }
+
+    fn prior(epoch: u64) -> PriorEpoch {
+        PriorEpoch { epoch, last_round: u64::MAX, is_final: false }
+    }
+
+    #[test]
+    fn head_is_read_as_it_was_written() {
+        for h in [head(), Head { catalog: None, priors: Vec::new(), closed: true, ..head() }] {
+            assert_eq!(Head::decode(&h.encode()).unwrap(), h);
+        }
+    }
+
+    #[test]
+    fn a_long_head_is_cut_and_fits() {
+        let priors = |n| (0..n).map(|i| u64::MAX - 1000 + i).map(prior).collect::<Vec<_>>();
+        let holder = "\u{1}\u{10ffff}".repeat(5000);
+        let h = Head { holder, last_round: u64::MAX, priors: priors(100), ..head() };
+        assert!(h.encode().len() <= MAX_BYTES, "{}", h.encode().len());
+        let kept = Head::decode(&h.encode()).unwrap().priors;
+        assert_eq!(kept, priors(100)[100 - MAX_PRIORS..]);
+    }
+
+    #[test]
+    fn no_damage_is_believed() {
+        let bytes = head().encode();
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut wrong = bytes.to_vec();
+                wrong[at] ^= 1 << bit;
+                assert!(matches!(Head::decode(&wrong), Err(RemoteError::Damaged { .. })));
+            }
+            assert!(Head::decode(&bytes[..at]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_named() {
+        let text = String::from_utf8(head().encode().to_vec()).unwrap();
+        let body = text.rsplit_once(SUM).unwrap().0.replace("\"version\":1", "\"version\":2");
+        let newer = format!("{body}{SUM}{:016x}\"}}", xxh3_64(body.as_bytes()));
+        let e = Head::decode(newer.as_bytes()).unwrap_err();
+        assert!(matches!(e, RemoteError::Version { found: 2, .. }), "{e}");
+    }
+}

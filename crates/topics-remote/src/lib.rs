@@ -1,0 +1,22 @@
+//! Object storage: what is written to an object store, and how.
+//!
+//! * [`format`]: packs, rounds, catalogs, HEAD and their keys; `FORMAT.md` describes them byte by byte.
+//! * [`resolve`]: the only functions that write objects. They find out what became of a request
+//!   whose answer was lost.
+//! * [`writer`]: the owner of a prefix: fencing, rounds, catalogs.
+//! * [`read`]: objects read and verified.
+//! * [`probe`]: whether a server has the features that these need.
+//! * [`store`]: the stores.
+#![deny(missing_docs)]
+
+mod error;
+pub mod format;
+pub mod probe;
+pub mod read;
+pub mod resolve;
+mod retry;
+pub mod store;
+pub mod writer;
+
+pub use error::{RemoteError, Result};
+pub use retry::{Attempts, Retry};

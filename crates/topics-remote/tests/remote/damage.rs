@@ -1,0 +1,258 @@
+//! Damaged objects are never believed: every byte changed, every length, every part exchanged.
+
+use bytes::Bytes;
+use topics_env::objects::ObjectStore;
+use topics_env::sim::ObjectOp;
+use topics_remote::RemoteError;
+use topics_remote::format::catalog::{Catalog, CatalogDeletes, CatalogPack, ChainEnd, Condemned};
+use topics_remote::format::pack::{self, PackDirectory, PackWriter, SPARSE_STEP};
+use topics_remote::format::round::{self, RoundPart, RoundWriter, WAL_HEADER};
+use topics_remote::format::sealed::{HEADER, ObjectKind, SealedObject};
+use topics_remote::read;
+use topics_storage::segment::{FileKind, TopicKey};
+
+use crate::support::{BuiltSegment, World, header, segment, sized};
+
+fn pack_of(number: u64, segments: &[BuiltSegment]) -> (SealedObject, PackDirectory) {
+    let world = World::new(1);
+    let mut writer = PackWriter::new(header(ObjectKind::Pack, 3, number), 0);
+    for s in segments {
+        writer.push(&world.env, &s.files()).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+fn small_pack(number: u64) -> (SealedObject, PackDirectory) {
+    pack_of(number, &[segment(7, 1, 5, 20, true), segment(7, 6, 3, 10, false)])
+}
+
+fn small_round() -> SealedObject {
+    let part = |lsn| RoundPart {
+        wal_header: [lsn as u8; WAL_HEADER],
+        file_offset: 104,
+        first_lsn: lsn,
+        end_lsn: lsn + 4,
+        synced_lsn: lsn,
+        offset: 0,
+        len: 0,
+        hash: 0,
+    };
+    let mut writer = RoundWriter::new(header(ObjectKind::Round, 3, 9), 1234);
+    writer.push(part(10), b"frames of shard 0");
+    writer.push(part(77), b"and of shard 1");
+    writer.finish()
+}
+
+fn small_catalog() -> Catalog {
+    let (object, directory) = small_pack(5);
+    let topic = TopicKey { topic_id: 7, epoch: 1 };
+    Catalog {
+        header: header(ObjectKind::Catalog, 3, 2),
+        made_ms: 99,
+        first_round: 4,
+        chain_ends: vec![ChainEnd { epoch: 2, last_round: 8 }],
+        packs: vec![CatalogPack::of(&object.object, &directory)],
+        deletes: vec![CatalogDeletes {
+            topic,
+            first_seq: 1,
+            file_no: 2,
+            del_no: 3,
+            epoch: 3,
+            len: 4,
+            hash: 5,
+        }],
+        condemned: vec![Condemned { key: "p/00/x".to_owned(), epoch: 3, since_ms: 17 }],
+        snapshot: b"the snapshot".to_vec(),
+    }
+}
+
+/// Every damaged form of an object: each byte changed (at the release gate: each bit), each prefix,
+/// zeroed and exchanged ranges, bytes appended, inserted and removed.
+fn damaged_forms(bytes: &Bytes, mut visit: impl FnMut(&str, usize, &[u8])) -> u64 {
+    let mut forms = 0;
+    let mut visit = |what: &str, at, form: Vec<u8>| {
+        if form[..] != bytes[..] {
+            forms += 1;
+            visit(what, at, &form);
+        }
+    };
+    let masks: &[u8] = if sized(0, 0, 1) == 1 { &[1, 2, 4, 8, 16, 32, 64, 128] } else { &[1, 128] };
+    for at in 0..bytes.len() {
+        for mask in masks {
+            let mut form = bytes.to_vec();
+            form[at] ^= mask;
+            visit("changed byte", at, form);
+        }
+        visit("truncated", at, bytes[..at].to_vec());
+        visit("beginning removed", at + 1, bytes[at + 1..].to_vec());
+        let mut form = bytes.to_vec();
+        form.remove(at);
+        visit("byte removed", at, form);
+        let mut form = bytes.to_vec();
+        form.insert(at, 0);
+        visit("byte inserted", at, form);
+    }
+    for at in (0..bytes.len()).step_by(16) {
+        for len in [8, 16, 64] {
+            let end = (at + len).min(bytes.len());
+            let mut form = bytes.to_vec();
+            form[at..end].fill(0);
+            visit("zeroed", at, form);
+            let mut form = bytes.to_vec();
+            form.rotate_left(at.max(1));
+            visit("rotated", at, form);
+        }
+    }
+    visit("appended", bytes.len(), [bytes, &[0][..]].concat());
+    visit("twice", bytes.len(), [&bytes[..], &bytes[..]].concat());
+    forms
+}
+
+#[test]
+fn a_pack_is_read_as_it_was_written() {
+    let segments =
+        [segment(7, 1, 300, 1000, true), segment(7, 301, 2, 10, true), segment(9, 1, 4, 5, false)];
+    let (object, directory) = pack_of(5, &segments);
+    assert_eq!(
+        pack::verify(&object.object.key, Some(object.object.hash), &object.bytes).unwrap(),
+        directory
+    );
+    assert!(object.object.key.contains("/mix/"), "{}", object.object.key);
+    for (entry, built) in directory.entries.iter().zip(&segments) {
+        assert_eq!((entry.topic, entry.is_sealed), (built.topic, built.meta.sealed));
+        for (kind, bytes) in pack::PARTS.iter().zip(&built.files) {
+            let part = entry.part(*kind);
+            let found =
+                part.map_or(&[][..], |p| &object.bytes[p.offset as usize..][..p.len as usize]);
+            assert_eq!(found, &bytes[..], "{kind:?}");
+        }
+    }
+    assert!(directory.entries[0].part(FileKind::Tags).is_some());
+    assert!(directory.entries[2].part(FileKind::Tags).is_none(), "it is not sealed");
+    let sparse = &directory.entries[0].sparse;
+    assert_eq!((sparse[0].seq, sparse[0].offset), (1, 64), "the first frame");
+    assert_eq!(sparse.len(), 5, "one row for each {SPARSE_STEP} bytes of 300 kB");
+    let catalog_pack = CatalogPack::of(&object.object, &directory);
+    assert_eq!(catalog_pack.object(), object.object);
+    let ranges: Vec<_> = catalog_pack.ranges.iter().map(|r| (r.first_seq, r.last_seq)).collect();
+    assert_eq!(ranges, [(1, 302), (1, 4)]);
+}
+
+#[test]
+fn a_directory_is_read_in_one_request_if_it_is_small() {
+    let world = World::new(2);
+    let store = world.bucket.client(1);
+    let pack = small_pack(5).0;
+    store.create(&pack.object.key, &pack.bytes).unwrap();
+    let directory = pack::verify(&pack.object.key, None, &pack.bytes).unwrap();
+    // If it is longer than the first fetch: the first fetch, the footer, the directory.
+    for (first_fetch, requests) in [(read::FIRST_FETCH, 1), (200, 3), (0, 3)] {
+        let before = world.bucket.count(ObjectOp::Get);
+        let found = read::pack_directory(&store, &world.retry(), &pack.object, first_fetch);
+        assert_eq!(found.unwrap(), directory);
+        assert_eq!(world.bucket.count(ObjectOp::Get) - before, requests);
+    }
+}
+
+#[test]
+fn no_damage_of_a_pack_is_believed() {
+    let (object, directory) = small_pack(5);
+    let (key, hash) = (&object.object.key, object.object.hash);
+    pack::verify(key, None, &object.bytes).unwrap();
+    let whole = damaged_forms(&object.bytes, |what, at, form| {
+        for hash in [None, Some(hash)] {
+            let found = pack::verify(key, hash, form);
+            assert!(found.is_err(), "{what} at {at} of {} was believed", object.bytes.len());
+        }
+    });
+    // A reader of the directory alone: it fails, or finds the directory as it was written.
+    let dir_at = directory.entries.iter().flat_map(|e| e.parts).map(|p| p.offset + p.len).max();
+    let dir_at = dir_at.unwrap() as usize;
+    let (mut refused, mut same) = (0, 0);
+    let world = World::new(3);
+    let (store, retry) = (world.bucket.client(1), world.retry());
+    let partial = damaged_forms(&object.bytes, |what, at, form| {
+        world.bucket.tamper(key, Some(Bytes::copy_from_slice(form)));
+        match read::pack_directory(&store, &retry, &object.object, read::FIRST_FETCH) {
+            Err(_) => refused += 1,
+            Ok(found) => {
+                assert_eq!(found, directory, "{what} at {at}");
+                assert!(form[dir_at..] == object.bytes[dir_at..], "{what} at {at}");
+                same += 1;
+            }
+        }
+    });
+    println!("{whole} damaged packs; of {partial} directories {refused} refused, {same} intact");
+    assert!(refused > 0 && same > 0);
+}
+
+#[test]
+fn no_damage_of_a_round_or_a_catalog_is_believed() {
+    let round = small_round();
+    let catalog = small_catalog();
+    let sealed = catalog.seal();
+    let key = &sealed.object.key;
+    assert_eq!(Catalog::verify(key, Some(sealed.object.hash), &sealed.bytes).unwrap(), catalog);
+    let directory = round::verify(&round.object.key, &round.bytes).unwrap();
+    let (first, second) = (&directory.parts[0], &directory.parts[1]);
+    assert_eq!(round.bytes[first.offset as usize..second.offset as usize], *b"frames of shard 0");
+    let rounds = damaged_forms(&round.bytes, |what, at, form| {
+        let found = round::verify(&round.object.key, form);
+        assert!(found.is_err(), "{what} at {at} of {} was believed", round.bytes.len());
+    });
+    let catalogs = damaged_forms(&sealed.bytes, |what, at, form| {
+        let found = Catalog::verify(key, None, form);
+        assert!(found.is_err(), "{what} at {at} of {} was believed", sealed.bytes.len());
+    });
+    println!("{rounds} damaged rounds, {catalogs} damaged catalogs");
+}
+
+#[test]
+fn a_valid_object_under_another_key_is_refused() {
+    let (five, six) = (small_pack(5).0, small_pack(6).0);
+    assert!(pack::verify(&five.object.key, None, &six.bytes).is_err());
+    assert!(pack::verify(&six.object.key, Some(five.object.hash), &six.bytes).is_err());
+    let round = small_round();
+    let other = round.object.key.replace("0009", "0008");
+    assert!(round::verify(&other, &round.bytes).is_err());
+    let sealed = small_catalog().seal();
+    assert!(
+        Catalog::verify(&sealed.object.key.replace("0002", "0001"), None, &sealed.bytes).is_err()
+    );
+    assert!(Catalog::verify(&round.object.key, None, &round.bytes).is_err());
+    let world = World::new(4);
+    let store = world.bucket.client(1);
+    // Another key, and another content under the same key.
+    let changed = pack_of(5, &[segment(7, 1, 5, 21, true)]).0;
+    assert_eq!(changed.object.key, five.object.key);
+    pack::verify(&five.object.key, None, &changed.bytes).unwrap();
+    world.bucket.tamper(&five.object.key, Some(changed.bytes));
+    let e = read::pack_directory(&store, &world.retry(), &five.object, read::FIRST_FETCH);
+    assert!(matches!(e, Err(RemoteError::Damaged { .. })), "{e:?}");
+    world.bucket.tamper(&five.object.key, Some(six.bytes));
+    let e =
+        read::pack_directory(&store, &world.retry(), &five.object, read::FIRST_FETCH).unwrap_err();
+    assert!(matches!(e, RemoteError::Damaged { .. }), "{e}");
+}
+
+#[test]
+fn a_damaged_segment_is_not_packed() {
+    let world = World::new(5);
+    let good = segment(7, 1, 5, 20, true);
+    let mut forms = 0;
+    for at in 0..good.files[0].len() {
+        let mut bad = segment(7, 6, 5, 20, true);
+        bad.files[0][at] ^= 4;
+        let mut writer = PackWriter::new(header(ObjectKind::Pack, 3, 5), 0);
+        writer.push(&world.env, &good.files()).unwrap();
+        let before = writer.len();
+        assert!(writer.push(&world.env, &bad.files()).is_err(), "byte {at}");
+        assert_eq!(writer.len(), before);
+        let (object, directory) = writer.finish().unwrap();
+        assert_eq!(directory.entries.len(), 1, "the pack ends before the damaged segment");
+        pack::verify(&object.object.key, None, &object.bytes).unwrap();
+        forms += 1;
+    }
+    println!("{forms} damaged segments kept out of packs");
+    assert!(forms > HEADER as u64 as usize);
+}

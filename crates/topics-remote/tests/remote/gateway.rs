@@ -1,0 +1,189 @@
+//! The S3 store against a real server: versitygw, over a folder.
+//!
+//! `TOPICS_VERSITYGW` names its binary (`go install github.com/versity/versitygw/cmd/versitygw@v1.8.0`).
+//! Without it the tests print that they are skipped.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use topics_env::Env;
+use topics_env::objects::{ByteRange, ObjectError, ObjectStore};
+use topics_env::real::{Backend, real_env};
+use topics_remote::format::sealed::ObjectKind;
+use topics_remote::probe::probe;
+use topics_remote::store::s3::{S3Options, S3Store};
+use topics_remote::writer::{Claim, Identity, RemoteWriter};
+use topics_remote::{RemoteError, Retry, read};
+
+use crate::support::{STORE_ID, TIMELINE};
+
+/// A running gateway. It is killed when this is dropped.
+struct Gateway {
+    process: Child,
+    root: PathBuf,
+    port: u16,
+    binary: String,
+}
+
+const KEY: &str = "topics-test";
+
+impl Gateway {
+    fn start() -> Option<Self> {
+        let Ok(binary) = std::env::var("TOPICS_VERSITYGW") else {
+            println!("skipped: TOPICS_VERSITYGW does not name a versitygw binary");
+            return None;
+        };
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let root = std::env::temp_dir().join(format!("topics-gw-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(root.join("bucket")).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let process = Self::spawn(&binary, &root, port);
+        let gateway = Self { process, root, port, binary };
+        gateway.wait_until_ready();
+        Some(gateway)
+    }
+
+    fn spawn(binary: &str, root: &std::path::Path, port: u16) -> Child {
+        Command::new(binary)
+            .args(["--access", KEY, "--secret", KEY, "--port", &format!("127.0.0.1:{port}")])
+            .arg("posix")
+            .arg(root)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    fn wait_until_ready(&self) {
+        for _ in 0..500 {
+            if std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("versitygw does not listen on port {}", self.port);
+    }
+
+    fn restart(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        self.process = Self::spawn(&self.binary, &self.root, self.port);
+    }
+
+    fn store(&self, prefix: &str) -> S3Store {
+        S3Store::open(&options(prefix, self.port)).unwrap()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+fn options(prefix: &str, port: u16) -> S3Options {
+    S3Options {
+        bucket: "bucket".to_owned(),
+        prefix: prefix.to_owned(),
+        region: "us-east-1".to_owned(),
+        endpoint: Some(format!("http://127.0.0.1:{port}")),
+        credentials: Some((KEY.to_owned(), KEY.to_owned())),
+        stall_timeout: Duration::from_millis(500),
+        request_timeout: Duration::from_secs(20),
+    }
+}
+
+fn env() -> Env {
+    real_env(Backend::Posix).unwrap()
+}
+
+fn retry() -> Retry {
+    let mut retry = Retry::new(env(), std::thread::sleep);
+    retry.deadline = Duration::from_secs(20);
+    retry
+}
+
+fn identity(holder: &str) -> Identity {
+    Identity { store_id: STORE_ID, timeline: TIMELINE, holder: holder.to_owned() }
+}
+
+#[test]
+fn a_real_server_has_every_feature() {
+    let Some(gateway) = Gateway::start() else { return };
+    for prefix in ["", "some/prefix"] {
+        let report = probe(&gateway.store(prefix), &env(), 33 << 20);
+        println!("prefix {prefix:?}: {:?}", report.findings);
+        assert!(report.is_suitable(), "{:?}", report.findings);
+    }
+}
+
+#[test]
+fn errors_of_a_server_have_the_right_kind() {
+    let Some(gateway) = Gateway::start() else { return };
+    let body = Bytes::from_static(b"x");
+    let store = gateway.store("p");
+    let e = store.get("none", ByteRange::Full, None).unwrap_err();
+    assert!(matches!(e, ObjectError::NotFound { .. }), "{e}");
+    let wrong = S3Options {
+        credentials: Some((KEY.to_owned(), "wrong".to_owned())),
+        ..options("p", gateway.port)
+    };
+    let e = S3Store::open(&wrong).unwrap().create("a", &body).unwrap_err();
+    assert!(matches!(e, ObjectError::Refused { .. }), "{e}");
+    let none = S3Options { bucket: "none".to_owned(), ..options("p", gateway.port) };
+    let e = S3Store::open(&none).unwrap().create("a", &body).unwrap_err();
+    assert!(matches!(e, ObjectError::NotFound { .. } | ObjectError::Refused { .. }), "{e}");
+    // Nothing listens: the request has certainly not been sent.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let e = S3Store::open(&options("p", free)).unwrap().create("a", &body).unwrap_err();
+    assert!(matches!(e, ObjectError::Unavailable { .. }), "{e}");
+}
+
+/// A server that accepts connections and never answers.
+#[test]
+fn a_hanging_server_ends_an_attempt_after_the_stall_timeout() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let store = S3Store::open(&options("p", port)).unwrap();
+    let began = std::time::Instant::now();
+    // Larger than the buffers of the connection, so that the body stalls too.
+    let e = store.create("a", &Bytes::from(vec![0; 32 << 20])).unwrap_err();
+    assert!(matches!(e, ObjectError::Ambiguous { .. }), "{e}");
+    let e = store.head("a").unwrap_err();
+    assert!(matches!(e, ObjectError::Unavailable { .. }), "{e}");
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(10), "the request timeout is 20 s: {took:?}");
+}
+
+#[test]
+fn owners_of_a_bucket_exclude_each_other_and_outlive_its_server() {
+    let Some(mut gateway) = Gateway::start() else { return };
+    let store: Arc<dyn ObjectStore> = Arc::new(gateway.store("data"));
+    let open =
+        |holder| RemoteWriter::open(store.clone(), retry(), &identity(holder), Claim::Own).unwrap();
+    let mut first = open("first");
+    let round = |writer: &RemoteWriter| {
+        use topics_remote::format::round::RoundWriter;
+        RoundWriter::new(writer.header(ObjectKind::Round, 0), 1).finish()
+    };
+    for n in 1..=3 {
+        assert_eq!(first.ship(round(&first)).unwrap(), n);
+        // Killed between requests: the connections break, the retries find the new process.
+        gateway.restart();
+    }
+    let mut second = open("second");
+    assert_eq!(second.head().priors[0].last_round, 3);
+    let e = first.ship(round(&first)).unwrap_err();
+    assert!(matches!(&e, RemoteError::Fenced { holder, epoch: 2 } if holder == "second"), "{e}");
+    assert_eq!(second.ship(round(&second)).unwrap(), 1);
+    assert!(read::round(&*store, &retry(), 2, 1).unwrap().is_some());
+    second.close().unwrap();
+}

@@ -1,0 +1,133 @@
+//! A simulated world: clock, store, retries that advance the clock, and real segments.
+
+use std::sync::Arc;
+
+use topics_env::Env;
+use topics_env::sim::{Bucket, SimClock, SimFs, env_on};
+use topics_remote::Retry;
+use topics_remote::format::pack::{PARTS, SegmentFiles};
+use topics_remote::format::sealed::{ObjectHeader, ObjectKind};
+use topics_storage::dir::{Paths, create_dir};
+use topics_storage::format::frame::{Flags, Frame, FrameType};
+use topics_storage::segment::{
+    Round, SegmentMeta, SegmentOptions, SegmentWriter, Segments, TopicKey,
+};
+use xxhash_rust::xxh3::xxh3_64;
+
+pub const STORE_ID: [u8; 16] = *b"0123456789abcdef";
+pub const TIMELINE: [u8; 16] = *b"fedcba9876543210";
+
+/// The size for the gate of this run.
+pub fn sized(quick: u64, commit: u64, release: u64) -> u64 {
+    match std::env::var("TOPICS_GATE").as_deref() {
+        Ok("release") => release,
+        Ok("commit") => commit,
+        _ => quick,
+    }
+}
+
+/// A number for each run, unless `TOPICS_RANDOM_SEED` repeats one.
+pub fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    let text = std::env::var("TOPICS_RANDOM_SEED").unwrap_or_default();
+    u64::from_str_radix(text.trim_start_matches("0x"), 16)
+        .unwrap_or_else(|_| RandomState::new().hash_one(7))
+}
+
+pub struct World {
+    pub bucket: Arc<Bucket>,
+    pub clock: Arc<SimClock>,
+    pub env: Env,
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        let clock = Arc::new(SimClock::new(1_700_000_000_000));
+        let env = env_on(&Arc::new(SimFs::new()), &clock, seed);
+        let bucket = Bucket::new(&clock);
+        bucket.set_mutable(&["HEAD"]);
+        Self { bucket, clock, env }
+    }
+
+    /// Retries for a minute of simulated time.
+    pub fn retry(&self) -> Retry {
+        self.retry_on(self.env.clone())
+    }
+
+    /// The same in this environment.
+    pub fn retry_on(&self, env: Env) -> Retry {
+        let clock = self.clock.clone();
+        Retry::new(env, move |d| clock.advance_ns(d.as_nanos() as u64))
+    }
+}
+
+pub fn header(kind: ObjectKind, epoch: u64, number: u64) -> ObjectHeader {
+    ObjectHeader { kind, store_id: STORE_ID, timeline: TIMELINE, epoch, number }
+}
+
+/// A segment's entry in the snapshot and its files.
+pub struct BuiltSegment {
+    pub topic: TopicKey,
+    pub meta: SegmentMeta,
+    pub files: [Vec<u8>; PARTS.len()],
+}
+
+impl BuiltSegment {
+    pub fn files(&self) -> SegmentFiles<'_> {
+        let files = std::array::from_fn(|i| &self.files[i][..]);
+        SegmentFiles { topic: self.topic, meta: &self.meta, files }
+    }
+}
+
+/// Writes one segment of a topic with the storage layer, and reads its files.
+pub fn segment(
+    topic_id: u64,
+    first_seq: u64,
+    records: u64,
+    bytes: usize,
+    is_sealed: bool,
+) -> BuiltSegment {
+    let topic = TopicKey { topic_id, epoch: 1 };
+    let fs = Arc::new(SimFs::new());
+    let env = env_on(&fs, &Arc::new(SimClock::new(1000)), topic_id * 1000 + first_seq);
+    let paths = Paths::new("/d");
+    create_dir(&env, "test.root", paths.root()).unwrap();
+    create_dir(&env, "test.topics", &paths.topics()).unwrap();
+    let generation = first_seq;
+    let segments =
+        Segments::new(env.clone(), paths.clone(), STORE_ID, generation, SegmentOptions::default());
+    let mut round = Round::new(&segments);
+    let mut writer = SegmentWriter::create(&segments, topic, first_seq).unwrap();
+    for i in 0..records {
+        let tag: &[u8] = if i % 3 == 1 { b"red" } else { b"" };
+        let data = vec![b'a' + (i % 26) as u8; bytes];
+        let frame = Frame {
+            kind: FrameType::Append,
+            flags: Flags(if tag.is_empty() { 0 } else { Flags::HAS_TAG }),
+            topic_id,
+            seq: writer.next_seq(),
+            ts: 5000 + i,
+            node: b"",
+            tag,
+            attrs: b"",
+            meta: b"",
+            data: &data,
+        };
+        writer.append(&frame, xxh3_64(&[tag, &data].concat())).unwrap();
+    }
+    if is_sealed {
+        writer.seal().unwrap();
+    }
+    let meta = round.add(writer).unwrap();
+    round.sync().unwrap();
+    let files = PARTS.map(|kind| {
+        let named = meta.files(topic_id).into_iter().find(|(_, k)| *k == kind);
+        let Some((name, kind)) = named else { return Vec::new() };
+        let path = paths.segment(&name, kind);
+        let file = env.fs.open(&path, topics_env::OpenMode::Read).unwrap();
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    });
+    BuiltSegment { topic, meta, files }
+}

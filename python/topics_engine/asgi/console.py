@@ -1,0 +1,85 @@
+"""The web console: files of the package, compressed once, and the headers that confine the page."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from .compress import accepts_gzip
+from .messages import CSS, HTML, JAVASCRIPT, Header, HttpError, Request, Response
+
+DIRECTORY = Path(__file__).resolve().parent.parent / "console"
+PAGE = "index.html"
+_TYPES = {".html": HTML, ".js": JAVASCRIPT, ".css": CSS}
+
+# Nothing but the server's own files runs or is loaded, no other page may frame the console, and no
+# text becomes markup: the console shows what anybody may have written into a record.
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src 'self' data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+_HEADERS: tuple[Header, ...] = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    # A browser asks each time whether its copy is current: an upgrade shows at once.
+    (b"cache-control", b"no-cache"),
+    (b"vary", b"Accept-Encoding"),
+)
+
+
+class File(NamedTuple):
+    """A file of the console: its bytes, the same compressed, its type and its tag."""
+
+    body: bytes
+    packed: bytes
+    content_type: bytes
+    etag: bytes
+
+
+@cache
+def _files() -> dict[str, File]:
+    return {path.name: _read(path) for path in DIRECTORY.iterdir() if path.suffix in _TYPES}
+
+
+def _read(path: Path) -> File:
+    body = path.read_bytes()
+    packed = gzip.compress(body, compresslevel=9, mtime=0)
+    digest = hashlib.sha256(body).hexdigest()[:32]
+    return File(body, packed, _TYPES[path.suffix], digest.encode())
+
+
+def console_file(request: Request, name: str) -> Response:
+    """The response with a file of the console; 304 if the client has it, 404 if there is none."""
+    request.refuse_query()
+    found = _files().get(name or PAGE)
+    if found is None:
+        message = f"the console has no file {name[:100]!r}: open /console"
+        raise HttpError(404, "not_found", message)
+    packed = accepts_gzip(request.headers.get(b"accept-encoding"), len(found.body))
+    etag = b'"%s%s"' % (found.etag, b"-gzip" if packed else b"")
+    headers = [*_HEADERS, (b"etag", etag)]
+    known = [tag.strip() for tag in request.headers.get(b"if-none-match", b"").split(b",")]
+    if etag in known or b"W/" + etag in known:
+        response = Response(304, b"", found.content_type, headers)
+    elif packed:
+        headers.append((b"content-encoding", b"gzip"))
+        response = Response(200, found.packed, found.content_type, headers)
+    else:
+        response = Response(200, found.body, found.content_type, headers)
+    response.compressible = False
+    return response

@@ -1,0 +1,124 @@
+"""An engine whose older segments are in a folder that stands for an object store."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+import topics_engine as te
+from topics_engine import testing
+
+RECORDS = 60
+
+
+def settings(tmp_path: Path) -> te.Settings:
+    return {
+        "remote_url": f"file://{tmp_path}/remote",
+        "hot_retain_segments": 1,
+        "segment_max_events": 10,
+        "pack_max_wait_ms": 0,
+        "pack_bytes": 2000,
+    }
+
+
+def files(data_dir: Path) -> int:
+    return len(list(data_dir.glob("topics/*/*.data")))
+
+
+def make_cold(data_dir: Path, tmp_path: Path) -> None:
+    """Writes a topic `t`, most of whose records become cold."""
+    with te.open(data_dir, **settings(tmp_path)) as db:
+        for i in range(RECORDS):
+            db.topic("t").append({"n": i})
+            if i % 10 == 9:
+                db.checkpoint()
+        done = threading.Event()
+        for _ in range(1000):
+            # A thread archives; two checkpoints later the files go.
+            db.topic("other").append(1)
+            db.checkpoint()
+            if files(data_dir) <= 4:
+                done.set()
+                break
+            done.wait(0.05)
+        assert done.is_set(), f"{files(data_dir)} files are on the disk"
+
+
+def numbers(rows: object) -> list[int]:
+    return [r.data["n"] for r in rows if isinstance(r, te.Record)]  # type: ignore[attr-defined]
+
+
+def test_readers_read_cold_records(data_dir: Path, tmp_path: Path) -> None:
+    make_cold(data_dir, tmp_path)
+    every = list(range(RECORDS))
+    with te.open(data_dir, **settings(tmp_path)) as db:
+        topic = db.topic("t")
+        assert numbers(topic.read(limit=None)) == every
+        assert numbers(topic.consumer("c").read(max_records=5)) == every[:5]
+        metrics = db.metrics()
+        assert metrics["cold_reads"] >= 1
+        assert metrics["packs"] >= 1
+    with te.open(data_dir, read_only=True, **settings(tmp_path)) as db:
+        assert numbers(db.topic("t").read(limit=None)) == every
+
+
+def test_an_event_loop_reads_cold_records(data_dir: Path, tmp_path: Path) -> None:
+    make_cold(data_dir, tmp_path)
+
+    async def consume() -> list[int]:
+        out: list[int] = []
+        async with te.aio.open(data_dir, **settings(tmp_path)) as db:
+            consumer = await db.topic("t").consumer("c")
+            while len(out) < RECORDS:
+                out += numbers(await consumer.read(max_records=7))
+        return out
+
+    assert asyncio.run(asyncio.wait_for(consume(), 60)) == list(range(RECORDS))
+
+
+def test_a_server_reads_cold_records(data_dir: Path, tmp_path: Path) -> None:
+    make_cold(data_dir, tmp_path)
+    with testing.Server(data_dir, **settings(tmp_path)) as server, te.connect(server.url) as db:
+        assert numbers(db.topic("t").read(limit=None)) == list(range(RECORDS))
+
+
+def test_without_its_remote_cold_records_are_unavailable(data_dir: Path, tmp_path: Path) -> None:
+    make_cold(data_dir, tmp_path)
+    with te.open(data_dir) as db:
+        with pytest.raises(te.Unavailable, match="no remote is set") as caught:
+            list(db.topic("t").read())
+        assert caught.value.code == "cold_unavailable"
+        assert caught.value.retryable
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/prefix", "file://relative", "file:///", "/dir"])
+def test_a_remote_of_another_kind_is_refused(data_dir: Path, url: str) -> None:
+    with pytest.raises(te.InvalidRequest, match="remote_url must"):
+        te.open(data_dir, remote_url=url)
+
+
+def threads() -> set[str]:
+    return {p.read_text().strip() for p in Path("/proc/self/task").glob("*/comm")}
+
+
+def wait_for_thread(name: str) -> None:
+    # A thread has its name when it first runs.
+    pause = threading.Event()
+    for _ in range(1000):
+        if name in threads():
+            return
+        pause.wait(0.01)
+    raise AssertionError(f"{name} does not start: {threads()}")
+
+
+def test_without_a_remote_there_is_no_thread(data_dir: Path, tmp_path: Path) -> None:
+    with te.open(data_dir, **settings(tmp_path)) as db:
+        db.topic("t").append(1)
+        wait_for_thread("topics-archive")
+    with te.open(data_dir) as db:
+        db.topic("t").append(1)
+        wait_for_thread("topics-maintain")
+        assert not {n for n in threads() if n.startswith(("topics-archive", "topics-cold"))}
