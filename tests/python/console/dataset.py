@@ -8,6 +8,14 @@ import topics_engine as te
 
 ADMIN = "admin-key"
 KEYS = f"{ADMIN},reader-key:r,writer-key:rw,deleter-key:rd,limited-key:r:orders,write-only:w"
+VIEWS = {
+    "topics": "#/topics",
+    "topic": "#/topics/orders",
+    "queues": "#/queues",
+    "queue": "#/queues/mails",
+    "consumers": "#/consumers",
+    "engine": "#/engine",
+}
 ERROR = "SMTP 550: no such mailbox"
 
 

@@ -14,16 +14,8 @@ import topics_engine as te
 from support.browser import browsers
 from support.server import Server, opened
 
-from .dataset import fill
+from .dataset import VIEWS, fill
 
-VIEWS = {
-    "topics": "#/topics",
-    "topic": "#/topics/orders",
-    "queues": "#/queues",
-    "queue": "#/queues/mails",
-    "consumers": "#/consumers",
-    "engine": "#/engine",
-}
 WARM_UP_MS = 12_000
 
 

@@ -12,17 +12,9 @@ import topics_engine as te
 from support.server import Server
 
 from .conftest import Open
-from .dataset import ADMIN
+from .dataset import ADMIN, VIEWS
 
 AXE = (Path(__file__).parent / "axe.min.js").read_text()
-VIEWS = {
-    "topics": "#/topics",
-    "topic": "#/topics/orders",
-    "queues": "#/queues",
-    "queue": "#/queues/mails",
-    "consumers": "#/consumers",
-    "engine": "#/engine",
-}
 MARKUP = (
     "<script>window.pwned=1</script>",
     "<img src=x onerror=window.pwned=1>",
