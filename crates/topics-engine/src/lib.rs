@@ -48,7 +48,7 @@ pub use types::consumer::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStar
 pub use types::error::{Error, Result};
 pub use types::metrics::MetricsSnapshot;
 pub use types::name;
-pub use types::options::{AutoCreate, Options, RecoveryMode, RemoteOptions};
+pub use types::options::{AutoCreate, Options, RecoveryMode, RemoteLimits, RemoteOptions};
 pub use types::queue::{
     Claim, Claimed, JobState, Lease, LeaseOutcome, LeasedJobs, Peeked, PeekedJob, QueueState,
     Redrive, Redriven,

@@ -15,7 +15,7 @@ use crate::batch::Batch;
 use crate::calls::{Calls, Inner};
 use crate::engine::Engine;
 use crate::errors::{catch_panics, raise};
-use crate::shared::{ProcessOwned, wait_in_slices};
+use crate::shared::{ProcessOwned, or_fetch, read_fetching, wait_in_slices};
 use crate::wait_handle::{WaitHandle, complete_read};
 
 /// A reader with a stored cursor.
@@ -134,7 +134,7 @@ impl Consumer {
             let matching = matching.clone();
             let req =
                 ConsumerRead { max_bytes, max_records, checkpoint, wait, matching, fail_if_busy };
-            self.consumer.run(py, |c| Ok(c.read(&req)?))
+            read_fetching(py, || self.consumer.run(py, |c| or_fetch(c.read_present(&req))))
         };
         let nothing = |b: &ReadBatch| b.is_empty() && b.tombstone.is_none();
         wait_in_slices(py, Some(wait), nothing, read).map(Batch)

@@ -21,7 +21,7 @@ use crate::batch::Batch;
 use crate::directory::Recovery;
 use crate::errors::raise;
 use crate::settings::{self, Settings};
-use crate::shared::{Shared, run_interruptible, wait_in_slices};
+use crate::shared::{Shared, or_fetch, read_fetching, run_interruptible, wait_in_slices};
 use crate::watch::{Start, Watch, WatchArgs};
 
 /// `(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`.
@@ -186,7 +186,8 @@ impl Engine {
             touch,
             only_seqs: false,
         };
-        self.shared.run(py, |e| Ok(Batch(e.read(topic, &request)?)))
+        let read = || self.shared.run(py, |e| or_fetch(e.read_present(topic, &request)));
+        read_fetching(py, read).map(Batch)
     }
 
     #[allow(clippy::too_many_arguments)]

@@ -1,12 +1,16 @@
 //! Settings by name. This table of names is the only one; the defaults are those of Rust.
 
+use std::ffi::OsString;
 use std::fmt;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use percent_encoding::percent_decode_str;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
-use topics_engine::{AutoCreate, Options, RecoveryMode, RemoteOptions};
+use topics_engine::{AutoCreate, Options, RecoveryMode, RemoteLimits, RemoteOptions};
 use topics_env::Env;
 use topics_env::real::{Backend, real_env};
 use topics_remote::store::folder::FolderStore;
@@ -36,60 +40,36 @@ impl fmt::Display for Value {
     }
 }
 
-/// The settings of the object store.
-struct RemoteSettings {
-    url: String,
-    pack_bytes: u64,
-    pack_max_wait: Duration,
-    hot_segments: u64,
-    hot_bytes: u64,
-    cold_timeout: Duration,
-    cold_memory_bytes: u64,
-}
-
-impl Default for RemoteSettings {
-    fn default() -> Self {
-        Self {
-            url: String::new(),
-            pack_bytes: RemoteOptions::PACK_BYTES,
-            pack_max_wait: RemoteOptions::PACK_MAX_WAIT,
-            hot_segments: RemoteOptions::HOT_SEGMENTS,
-            hot_bytes: 0,
-            cold_timeout: RemoteOptions::COLD_TIMEOUT,
-            cold_memory_bytes: RemoteOptions::COLD_MEMORY_BYTES,
-        }
+/// The store that a URL names; `None` without one. The error says what is wrong with it.
+fn store(env: &Env, url: &str) -> Result<Option<FolderStore>, String> {
+    if url.is_empty() {
+        return Ok(None);
     }
+    let path = folder_of(url).map_err(|why| format!("remote_url {why}, not {url:?}"))?;
+    FolderStore::open(env.clone(), path).map(Some).map_err(|e| format!("remote_url: {e}"))
 }
 
-impl RemoteSettings {
-    /// The remote; `None` without a URL. The error says what is wrong with it.
-    fn options(&self, env: &Env) -> Result<Option<RemoteOptions>, String> {
-        let url = &self.url;
-        if url.is_empty() {
-            return Ok(None);
-        }
-        let Some(path) = url.strip_prefix("file://") else {
-            return Err(format!("remote_url must be file:///directory, not {url:?}"));
-        };
-        if !path.starts_with('/') || path == "/" {
-            return Err(format!("remote_url must name an absolute directory, not {url:?}"));
-        }
-        let store = FolderStore::open(env.clone(), path).map_err(|e| format!("remote_url: {e}"))?;
-        Ok(Some(RemoteOptions {
-            store: Arc::new(store),
-            pack_bytes: self.pack_bytes,
-            pack_max_wait: self.pack_max_wait,
-            hot_segments: self.hot_segments,
-            hot_bytes: self.hot_bytes,
-            cold_timeout: self.cold_timeout,
-            cold_memory_bytes: self.cold_memory_bytes,
-        }))
+/// The directory of a `file:` URL (RFC 8089), percent-decoded.
+fn folder_of(url: &str) -> Result<PathBuf, &'static str> {
+    let path = url.strip_prefix("file://").ok_or("must be file:///directory")?;
+    let path = path.strip_prefix("localhost").unwrap_or(path);
+    if !path.starts_with('/') || path == "/" {
+        return Err("must name an absolute directory");
+    }
+    if path.contains(['?', '#']) {
+        return Err("must write ? as %3F and # as %23");
+    }
+    let bytes: Vec<u8> = percent_decode_str(path).collect();
+    match bytes.contains(&0) {
+        true => Err("must not contain %00"),
+        false => Ok(OsString::from_vec(bytes).into()),
     }
 }
 
 /// Every setting.
 struct AllSettings {
-    remote: RemoteSettings,
+    remote_url: String,
+    remote: RemoteLimits,
     options: Options,
     backend: String,
     url: String,
@@ -110,7 +90,7 @@ enum SettingSlot<'a> {
 /// Every setting with its slot. A limit that holds for HTTP requests and embedded calls has one name;
 /// limits of embedded calls alone begin with `max_embedded_`.
 fn slots_of(all: &mut AllSettings) -> Vec<(&'static str, SettingSlot<'_>)> {
-    let AllSettings { remote: r, options: o, backend, url, limits: l } = all;
+    let AllSettings { remote_url, remote: r, options: o, backend, url, limits: l } = all;
     vec![
         ("url", SettingSlot::Text(url)),
         ("io_backend", SettingSlot::Text(backend)),
@@ -130,7 +110,7 @@ fn slots_of(all: &mut AllSettings) -> Vec<(&'static str, SettingSlot<'_>)> {
         ("segment_max_events", SettingSlot::U64(&mut o.segment_max_events)),
         ("segment_max_bytes", SettingSlot::U64(&mut o.segment_max_bytes)),
         ("segment_max_age_ms", SettingSlot::Millis(&mut o.segment_max_age)),
-        ("remote_url", SettingSlot::Text(&mut r.url)),
+        ("remote_url", SettingSlot::Text(remote_url)),
         ("pack_bytes", SettingSlot::U64(&mut r.pack_bytes)),
         ("pack_max_wait_ms", SettingSlot::Millis(&mut r.pack_max_wait)),
         ("hot_retain_segments", SettingSlot::U64(&mut r.hot_segments)),
@@ -231,8 +211,9 @@ fn auto_create(text: &str) -> AutoCreate {
 fn initial() -> AllSettings {
     let backend = "auto".to_owned();
     let (options, limits) = (Options::default(), Limits::default());
-    let remote = RemoteSettings::default();
-    AllSettings { remote, options, backend, url: String::new(), limits }
+    let remote = RemoteLimits::default();
+    let (remote_url, url) = (String::new(), String::new());
+    AllSettings { remote_url, remote, options, backend, url, limits }
 }
 
 fn read(py: Python<'_>, settings: Option<Settings<'_>>) -> PyResult<AllSettings> {
@@ -274,8 +255,10 @@ pub(crate) fn options(
     let refuse = |e: std::io::Error| raise(py, &Failure::invalid(format!("io_backend: {e}")));
     let backend: Backend = all.backend.parse().map_err(refuse)?;
     let env = real_env(backend).map_err(refuse)?;
-    let remote = py.detach(|| all.remote.options(&env));
-    let remote = remote.map_err(|message| raise(py, &Failure::invalid(message)))?;
+    let store = py.detach(|| store(&env, &all.remote_url));
+    let store = store.map_err(|message| raise(py, &Failure::invalid(message)))?;
+    let limits = all.remote;
+    let remote = store.map(|store| RemoteOptions { store: Arc::new(store), limits });
     Ok((env, Options { remote, ..all.options }, all.url))
 }
 

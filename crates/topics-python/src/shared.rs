@@ -7,7 +7,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use topics_engine::{Engine, Error};
+use topics_engine::{Engine, Error, Fetch, ReadBatch};
 use topics_env::Env;
 use topics_wire::Failure;
 
@@ -37,6 +37,33 @@ pub(crate) fn wait_in_slices<T>(
             return Ok(found);
         }
         py.check_signals()?;
+    }
+}
+
+/// Separates a read that needs a fetch of cold records from one that failed.
+pub(crate) fn or_fetch(
+    outcome: topics_engine::Result<ReadBatch>,
+) -> Result<Result<ReadBatch, Arc<Fetch>>, Failure> {
+    match outcome {
+        Err(Error::ColdPending(fetch)) => Ok(Err(fetch)),
+        outcome => Ok(Ok(outcome?)),
+    }
+}
+
+/// Repeats a read until it needs no fetch of cold records; checks for signals during the fetches.
+pub(crate) fn read_fetching(
+    py: Python<'_>,
+    mut read: impl FnMut() -> PyResult<Result<ReadBatch, Arc<Fetch>>>,
+) -> PyResult<ReadBatch> {
+    loop {
+        let fetch = match read()? {
+            Ok(batch) => return Ok(batch),
+            Err(fetch) => fetch,
+        };
+        let wait = |slice| Ok(py.detach(|| fetch.wait_for(slice)));
+        if let Some(Err(e)) = wait_in_slices(py, None, Option::is_none, wait)? {
+            return Err(raise(py, &Error::from(e).into()));
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 """Metrics of the server: requests, the process, the disk and the build; the core's come first.
 
-They belong to nobody: a key that sees the metrics of some topics only sees all of these.
+They are about no topic: a key that sees the metrics of only some topics sees all of these.
 """
 
 from __future__ import annotations

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -94,10 +101,72 @@ def test_without_its_remote_cold_records_are_unavailable(data_dir: Path, tmp_pat
         assert caught.value.retryable
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/prefix", "file://relative", "file:///", "/dir"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://bucket/prefix",
+        "file://relative",
+        "file:///",
+        "/dir",
+        "file://host/dir",
+        "file:///dir?x",
+        "file:///dir#x",
+        "file:///a%00b",
+    ],
+)
 def test_a_remote_of_another_kind_is_refused(data_dir: Path, url: str) -> None:
     with pytest.raises(te.InvalidRequest, match="remote_url must"):
         te.open(data_dir, remote_url=url)
+
+
+@pytest.mark.parametrize("host", ["", "localhost"])
+def test_a_remote_url_is_percent_decoded(data_dir: Path, tmp_path: Path, host: str) -> None:
+    folder = tmp_path / "my archive, 100% ü#?"
+    with te.open(data_dir, remote_url=folder.as_uri().replace("file://", f"file://{host}")):
+        assert [p for p in tmp_path.iterdir() if p != data_dir] == [folder]
+
+
+def test_a_remote_without_its_parent_directory_is_refused(data_dir: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "not-mounted" / "archive"
+    with pytest.raises(te.InvalidRequest, match=f"the parent directory of {missing} is missing"):
+        te.open(data_dir, remote_url=missing.as_uri())
+
+
+HUNG_READS = {
+    "topic": "list(t.read())",
+    "consumer": "t.consumer('c').read()",
+}
+
+
+@pytest.mark.parametrize("read", HUNG_READS)
+def test_ctrl_c_is_heard_while_the_store_hangs(data_dir: Path, tmp_path: Path, read: str) -> None:
+    make_cold(data_dir, tmp_path)
+    for pack in (tmp_path / "remote").glob("**/*.pack"):
+        pack.unlink()
+        # Opening it waits for a writer.
+        os.mkfifo(pack)
+    code = f"""
+        import json, signal, sys, topics_engine as te
+        # A process that was started in the background inherits it as ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with te.open(sys.argv[1], **json.loads(sys.argv[2])) as db:
+            t = db.topic("t")
+            try:
+                print("waiting", flush=True)
+                {HUNG_READS[read]}
+            except KeyboardInterrupt:
+                print("interrupted")
+    """
+    options = json.dumps({**settings(tmp_path), "cold_timeout_ms": 600_000})
+    command = [sys.executable, "-c", textwrap.dedent(code), str(data_dir), options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "waiting\n"
+        # Before the wait has begun the interpreter raises it: either way it is heard.
+        time.sleep(0.2)
+        child.send_signal(signal.SIGINT)
+        out, _ = child.communicate(timeout=20)
+        assert (child.returncode, out) == (0, "interrupted\n")
 
 
 def threads() -> set[str]:

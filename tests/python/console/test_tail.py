@@ -24,15 +24,16 @@ FRAME_MS = 50
 SHOWN = 100
 REPAINT_MS = 250
 
-# How long a task takes depends on the machine: it is printed, and limited at the release gate. A frame
-# has two tasks, a timer's and a paint's. What does not depend on it is limited at every gate: how often
-# the table is painted, and how many rows it has.
+# How long a task takes depends on the machine: it is printed, and limited at the release gate. A
+# frame has two tasks, a timer's and a paint's. What does not depend on it is limited at every gate:
+# how often the table is painted, and how many rows it has.
 MEASURE = """
 window.frames_ = [];
 window.begun_ = performance.now();
 window.paints_ = [];
-new MutationObserver(() => paints_.push(performance.now())).observe(
-    document.querySelector(".records tbody"), {subtree: true, childList: true, characterData: true});
+const changes = {subtree: true, childList: true, characterData: true};
+new MutationObserver(() => paints_.push(performance.now()))
+    .observe(document.querySelector(".records tbody"), changes);
 let last = performance.now();
 const frame = now => { frames_.push(now - last); last = now; requestAnimationFrame(frame); };
 requestAnimationFrame(frame);

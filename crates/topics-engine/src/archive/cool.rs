@@ -64,8 +64,12 @@ impl Archiver {
     /// Whether segments of these lengths exceed the hot bound.
     fn is_above(&self, lens: impl Iterator<Item = u64>) -> bool {
         let (count, bytes) = lens.fold((0u64, 0u64), |(n, sum), len| (n + 1, sum + len));
-        count > self.remote.hot_segments
-            || (self.remote.hot_bytes > 0 && bytes > self.remote.hot_bytes)
+        self.exceeds(count, bytes)
+    }
+
+    fn exceeds(&self, segments: u64, bytes: u64) -> bool {
+        let limits = &self.remote.limits;
+        segments > limits.hot_segments || (limits.hot_bytes > 0 && bytes > limits.hot_bytes)
     }
 
     /// The file numbers of the archived segments of a topic above the hot bound. The segments of a queue
@@ -77,8 +81,7 @@ impl Archiver {
         let (mut count, mut bytes, mut out) = (0, 0, Vec::new());
         for seg in state.index.segs.iter().rev().filter(|s| s.meta.sealed && !s.meta.cold) {
             (count, bytes) = (count + 1, bytes + seg.meta.data_len);
-            let is_above = count > self.remote.hot_segments
-                || (self.remote.hot_bytes > 0 && bytes > self.remote.hot_bytes);
+            let is_above = self.exceeds(count, bytes);
             let is_archived = || {
                 let pack = self.core.packs.find(seg.meta.file_no);
                 pack.is_some_and(|(pack, _)| published.contains(&pack.number))

@@ -148,8 +148,9 @@ impl Archiver {
         };
         let waited = since.map_or(0, |since| now.saturating_sub(since));
         let bytes: u64 = pending.iter().map(|p| p.meta.data_len).sum();
-        let old = !pending.is_empty() && waited >= self.remote.pack_max_wait.as_millis() as u64;
-        bytes >= self.remote.pack_bytes || old || self.is_unpublished(state)
+        let old =
+            !pending.is_empty() && waited >= self.remote.limits.pack_max_wait.as_millis() as u64;
+        bytes >= self.remote.limits.pack_bytes || old || self.is_unpublished(state)
     }
 
     /// Whether the published catalog names other packs than the table.

@@ -31,11 +31,11 @@ impl Archiver {
         };
         let header = owner.writer.header(ObjectKind::Pack, number);
         let first_len = pending.first().map_or(0, |p| p.meta.data_len);
-        let capacity = self.remote.pack_bytes.max(first_len) as usize;
+        let capacity = self.remote.limits.pack_bytes.max(first_len) as usize;
         let mut pack = PackWriter::new(header, capacity);
         let (mut tried, mut segments) = (0, 0);
         for segment in pending {
-            let is_full = pack.len() as u64 + segment.meta.data_len > self.remote.pack_bytes;
+            let is_full = pack.len() as u64 + segment.meta.data_len > self.remote.limits.pack_bytes;
             if segments > 0 && (is_full || segments == MAX_ENTRIES) {
                 break;
             }

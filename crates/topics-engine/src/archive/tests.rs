@@ -19,23 +19,22 @@ use topics_storage::segment::{FileKind, SegmentMeta, TopicKey};
 use super::Archived;
 use crate::tier;
 use crate::topic::tests::{DIR, World, eq, small};
-use crate::types::options::{Options, RemoteOptions};
+use crate::types::options::{Options, RemoteLimits, RemoteOptions};
 
 const PACK_BYTES: u64 = 2000;
 
+/// All segments stay hot.
+fn limits() -> RemoteLimits {
+    RemoteLimits { pack_bytes: PACK_BYTES, hot_segments: u64::MAX, ..RemoteLimits::default() }
+}
+
 fn remote(store: SimStore) -> RemoteOptions {
-    let all_hot = RemoteOptions { hot_segments: u64::MAX, ..RemoteOptions::new(Arc::new(store)) };
-    RemoteOptions { pack_bytes: PACK_BYTES, ..all_hot }
+    RemoteOptions { store: Arc::new(store), limits: limits() }
 }
 
 /// A world whose engine archives to a bucket.
 fn archiving() -> (World, Arc<Bucket>) {
-    let mut w = World::unopened(small());
-    let bucket = Bucket::new(&w.clock);
-    bucket.set_mutable(&["HEAD"]);
-    w.options.remote = Some(remote(bucket.client(1)));
-    w.open();
-    (w, bucket)
+    World::over_bucket(limits())
 }
 
 /// Writes `n` records with tags and checkpoints them.
@@ -461,7 +460,8 @@ fn an_engine_archives_to_a_folder() {
     std::fs::create_dir(&root).unwrap();
     let store = FolderStore::open(env.clone(), root.join("remote")).unwrap();
     let store: Arc<dyn ObjectStore> = Arc::new(store);
-    let remote = RemoteOptions { pack_bytes: PACK_BYTES, ..RemoteOptions::new(store.clone()) };
+    let limits = RemoteLimits { pack_bytes: PACK_BYTES, ..RemoteLimits::default() };
+    let remote = RemoteOptions { store: store.clone(), limits };
     let open = || {
         let options = Options { remote: Some(remote.clone()), ..small() };
         crate::engine::Engine::open(env.clone(), &root.join("data"), options).unwrap()

@@ -51,7 +51,7 @@ impl Archiver {
     }
 
     fn interval(&self) -> Duration {
-        INTERVAL.min(self.remote.pack_max_wait).max(SHORTEST_INTERVAL)
+        INTERVAL.min(self.remote.limits.pack_max_wait).max(SHORTEST_INTERVAL)
     }
 
     /// One pass of the thread. Returns the time until the next one, which doubles with each failure.

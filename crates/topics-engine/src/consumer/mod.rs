@@ -164,7 +164,7 @@ impl Consumer {
     pub fn read(&self, req: &ConsumerRead) -> Result<ReadBatch> {
         let until = Instant::now() + req.wait.min(MAX_WAIT);
         loop {
-            match self.read_present(req, until) {
+            match self.read_until(req, until) {
                 Err(Error::ColdPending(fetch)) => self.core.wait_fetch(&fetch)?,
                 done => return done,
             }
@@ -172,7 +172,11 @@ impl Consumer {
     }
 
     /// The same; [`Error::ColdPending`] while the next records are being fetched.
-    fn read_present(&self, req: &ConsumerRead, until: Instant) -> Result<ReadBatch> {
+    pub fn read_present(&self, req: &ConsumerRead) -> Result<ReadBatch> {
+        self.read_until(req, Instant::now() + req.wait.min(MAX_WAIT))
+    }
+
+    fn read_until(&self, req: &ConsumerRead, until: Instant) -> Result<ReadBatch> {
         let s = self.stored()?;
         if let Some(batch) = self.kept(req) {
             return Ok(batch);

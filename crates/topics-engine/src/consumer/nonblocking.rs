@@ -18,7 +18,7 @@ impl Consumer {
     /// staged, because no staging permit is free or a verb has exclusive access to the topic.
     pub fn read_async(&self, req: &ConsumerRead, done: Completion<ReadBatch>) {
         if self.mode == ConsumerMode::AtLeastOnce {
-            return done(self.read_present(req, Instant::now()));
+            return done(self.read_until(req, Instant::now()));
         }
         let begun = self.stored().and_then(|s| match self.kept(req) {
             Some(batch) => Ok((batch, None)),

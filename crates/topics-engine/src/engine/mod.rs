@@ -115,7 +115,7 @@ impl Engine {
     }
 
     /// Reads records. Waits for records that are only in the object store, at most
-    /// [`crate::RemoteOptions::cold_timeout`] for each request.
+    /// [`crate::RemoteLimits::cold_timeout`] for each request.
     pub fn read(&self, topic: &str, req: &ReadRequest) -> Result<ReadBatch> {
         self.read_with(topic, req, &mut ReadBuffers::default())
     }

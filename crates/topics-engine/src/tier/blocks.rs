@@ -1,6 +1,7 @@
 //! The blocks of packs that are in memory or requested, and the queue of requests.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -28,6 +29,8 @@ pub(super) struct PresentBlock {
     /// When it was last used, by the count of uses.
     pub used_at: u64,
     pub is_used: bool,
+    /// It is not evicted before this time: a read that needs it waits for other blocks, or for this one.
+    pub kept_until_ns: u64,
     /// Whether an earlier copy of it failed a checksum.
     pub is_second: bool,
 }
@@ -37,6 +40,8 @@ pub(super) struct Job {
     pub pack: Arc<ArchivedPack>,
     pub first: u64,
     pub last: u64,
+    /// The last block that a read waits for; what follows is read ahead.
+    pub wanted: u64,
     pub fetch: Arc<Fetch>,
     pub deadline_ns: u64,
 }
@@ -81,6 +86,39 @@ impl State {
         self.blocks.contains_key(&key)
     }
 
+    /// The bytes of these blocks, if all of them are here.
+    pub fn take(&mut self, pack: u64, blocks: RangeInclusive<u64>) -> Option<Vec<Bytes>> {
+        self.uses += 1;
+        let used_at = self.uses;
+        let found = blocks.clone().map(|block| match self.blocks.get(&(pack, block)) {
+            Some(Block::Present(b)) => Some(b.bytes.clone()),
+            _ => None,
+        });
+        let found = found.collect::<Option<_>>()?;
+        self.for_present(pack, blocks, |b| {
+            (b.used_at, b.is_used, b.kept_until_ns) = (used_at, true, 0);
+        });
+        Some(found)
+    }
+
+    /// Keeps the present ones of these blocks for a read that waits for the others.
+    pub fn keep(&mut self, pack: u64, blocks: RangeInclusive<u64>, until_ns: u64) {
+        self.for_present(pack, blocks, |b| b.kept_until_ns = until_ns);
+    }
+
+    fn for_present(
+        &mut self,
+        pack: u64,
+        blocks: RangeInclusive<u64>,
+        mut change: impl FnMut(&mut PresentBlock),
+    ) {
+        for block in blocks {
+            if let Some(Block::Present(b)) = self.blocks.get_mut(&(pack, block)) {
+                change(b);
+            }
+        }
+    }
+
     /// Blocks of the next request of a reader at this block: twice as many if it reads on from the last
     /// request.
     pub fn window(&mut self, pack: u64, first: u64) -> u64 {
@@ -114,18 +152,21 @@ impl State {
             self.present_bytes += bytes.len() as u64;
             let is_second = self.distrusted.contains(&key);
             let (used_at, is_used) = (self.uses, false);
-            let block = PresentBlock { bytes, used_at, is_used, is_second };
+            let kept_until_ns = if key.1 <= job.wanted { job.deadline_ns } else { 0 };
+            let block = PresentBlock { bytes, used_at, is_used, kept_until_ns, is_second };
             self.blocks.insert(key, Block::Present(block));
         }
     }
 
     /// Removes blocks until the others and the requests in progress fit: used ones first, the oldest
-    /// first.
-    pub fn evict(&mut self, most: u64) {
+    /// first. What a read waits for stays, whatever the limit: it would be requested again without end.
+    pub fn evict(&mut self, most: u64, now_ns: u64) {
         while self.present_bytes + self.requested_bytes > most && self.present_bytes > 0 {
             let present = self.blocks.iter().filter_map(|(key, block)| match block {
-                Block::Present(b) => Some((!b.is_used, b.used_at, *key)),
-                Block::Requested(_) => None,
+                Block::Present(b) if b.kept_until_ns <= now_ns => {
+                    Some((!b.is_used, b.used_at, *key))
+                }
+                _ => None,
             });
             let Some((_, _, key)) = present.min() else { return };
             self.remove(key);

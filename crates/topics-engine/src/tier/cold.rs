@@ -8,6 +8,7 @@
 //! fetches in [`ColdTier::run`].
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ const THREADS: usize = 4;
 const MAX_QUEUED: usize = 256;
 /// How long a thread stays without a fetch.
 const IDLE: Duration = Duration::from_secs(10);
+/// How long a close waits for the next thread to end.
+const END_WAIT: Duration = Duration::from_secs(1);
 /// The first and the longest pause between two attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -61,6 +64,7 @@ pub(crate) struct ColdTier {
     state: Mutex<State>,
     queued: Condvar,
     closing: Condvar,
+    ended: Condvar,
     pub counters: ColdCounters,
 }
 
@@ -85,12 +89,13 @@ impl ColdTier {
             env: env.clone(),
             store: remote.store.clone(),
             packs,
-            timeout: remote.cold_timeout,
-            memory_bytes: remote.cold_memory_bytes,
+            timeout: remote.limits.cold_timeout,
+            memory_bytes: remote.limits.cold_memory_bytes,
             has_threads: AtomicBool::new(has_threads),
             state: Mutex::default(),
             queued: Condvar::new(),
             closing: Condvar::new(),
+            ended: Condvar::new(),
             counters: ColdCounters::default(),
         })
     }
@@ -125,7 +130,7 @@ impl ColdTier {
         }
     }
 
-    /// Ends the fetches whose deadline has passed. Their requests may go on; nobody waits for them.
+    /// Ends the fetches whose deadline has passed. Their requests may go on; their answers are dropped.
     pub(crate) fn expire(&self) {
         let now = self.env.clock.mono_ns();
         let seconds = self.timeout.as_secs_f64();
@@ -138,12 +143,14 @@ impl ColdTier {
         );
     }
 
-    /// Ends all fetches, and the threads after their requests.
+    /// Ends all fetches and the threads. A thread whose request hangs ends with the request.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.queued.notify_all();
         self.closing.notify_all();
         self.end_jobs(|_| true, &StorageError::Closed);
+        let mut state = self.state.lock();
+        while state.threads > 0 && !self.ended.wait_for(&mut state, END_WAIT).timed_out() {}
     }
 
     fn end_jobs(&self, is_due: impl Fn(&Job) -> bool, why: &StorageError) {
@@ -164,7 +171,7 @@ impl ColdTier {
         let job = state.queue.pop_front()?;
         state.active.push(job.clone());
         state.requested_bytes += job.len();
-        state.evict(self.memory_bytes);
+        state.evict(self.memory_bytes, self.env.clock.mono_ns());
         Some(job)
     }
 
@@ -187,7 +194,7 @@ impl ColdTier {
                 Ok(bytes) => state.add(job, bytes),
                 Err(_) => state.forget_requests(job),
             }
-            state.evict(self.memory_bytes);
+            state.evict(self.memory_bytes, self.env.clock.mono_ns());
         }
         job.fetch.end(result.map(drop));
     }
@@ -283,31 +290,37 @@ impl ColdTier {
             }
         }
         state.threads -= 1;
+        self.ended.notify_all();
     }
 
-    /// Requests the missing blocks among these. Returns the fetch of the first missing one.
+    /// Requests the missing blocks of a read, and keeps the present ones. Returns the fetch of the first
+    /// missing one.
     fn request(
         &self,
         state: &mut State,
         pack: &Arc<ArchivedPack>,
-        (first, last): (u64, u64),
+        read: RangeInclusive<u64>,
         read_ahead: bool,
     ) -> Result<Arc<Fetch>> {
         if state.closed {
             return Err(StorageError::Closed);
         }
-        let blocks = pack.len.div_ceil(BLOCK);
+        let deadline_ns = self.env.clock.mono_ns() + self.timeout.as_nanos() as u64;
+        state.keep(pack.number, read.clone(), deadline_ns);
+        let is_present =
+            |at: &u64| matches!(state.blocks.get(&(pack.number, *at)), Some(Block::Present(_)));
+        let (last, blocks) = (*read.end(), pack.len.div_ceil(BLOCK));
+        let first = read.clone().find(|at| !is_present(at)).unwrap_or(last);
         let mut until = last;
         if read_ahead && !state.is_requested((pack.number, first)) {
             let window = state.window(pack.number, first);
             until = last.max(first + window - 1).min(blocks - 1);
             state.sequential.insert(pack.number, (until + 1, window));
         }
-        let deadline_ns = self.env.clock.mono_ns() + self.timeout.as_nanos() as u64;
-        let (mut at, mut wanted) = (first, None);
+        let (mut at, mut awaited) = (first, None);
         while at <= until {
             match state.blocks.get(&(pack.number, at)) {
-                Some(Block::Requested(fetch)) => drop(wanted.get_or_insert(fetch.clone())),
+                Some(Block::Requested(fetch)) => drop(awaited.get_or_insert(fetch.clone())),
                 Some(Block::Present(_)) => {}
                 None => {
                     if state.queue.len() >= MAX_QUEUED {
@@ -317,12 +330,13 @@ impl ColdTier {
                     let n = (at..=until).take_while(|b| is_missing(*b)).count() as u64;
                     let to = at + n.min(REQUEST_BLOCKS) - 1;
                     let fetch = Arc::<Fetch>::default();
-                    let job = Job { pack: pack.clone(), first: at, last: to, fetch, deadline_ns };
+                    let (pack, wanted) = (pack.clone(), last);
+                    let job = Job { pack, first: at, last: to, wanted, fetch, deadline_ns };
                     for key in job.keys() {
                         state.blocks.insert(key, Block::Requested(job.fetch.clone()));
                     }
                     self.counters.misses.add(to + 1 - at);
-                    wanted.get_or_insert(job.fetch.clone());
+                    awaited.get_or_insert(job.fetch.clone());
                     state.queue.push_back(Arc::new(job));
                     self.queued.notify_one();
                     at = to;
@@ -330,7 +344,7 @@ impl ColdTier {
             }
             at += 1;
         }
-        wanted.ok_or_else(|| {
+        awaited.ok_or_else(|| {
             unreachable(format!(
                 "{MAX_QUEUED} reads of cold segments wait for the object store: retry later"
             ))
@@ -370,30 +384,15 @@ impl ColdFiles for ColdReader {
         }
         let begin = offset + at;
         let (first, last) = (begin / BLOCK, (begin + n as u64 - 1) / BLOCK);
-        let found: Vec<Bytes> = {
-            let mut state = self.0.state.lock();
-            state.uses += 1;
-            let used_at = state.uses;
-            let present = (first..=last).map_while(|block| {
-                match state.blocks.get_mut(&(pack.number, block)) {
-                    Some(Block::Present(b)) => {
-                        (b.used_at, b.is_used) = (used_at, true);
-                        Some(b.bytes.clone())
-                    }
-                    _ => None,
-                }
-            });
-            let present: Vec<Bytes> = present.collect();
-            let missing = first + present.len() as u64;
-            if missing <= last {
-                let data = kind == FileKind::Data;
-                let fetch = self.0.request(&mut state, &pack, (missing, last), data);
-                drop(state);
-                self.0.start_thread();
-                return Err(StorageError::Fetching(fetch?));
-            }
-            present
+        let mut state = self.0.state.lock();
+        let Some(found) = state.take(pack.number, first..=last) else {
+            let data = kind == FileKind::Data;
+            let fetch = self.0.request(&mut state, &pack, first..=last, data);
+            drop(state);
+            self.0.start_thread();
+            return Err(StorageError::Fetching(fetch?));
         };
+        drop(state);
         self.0.counters.hits.add(found.len() as u64);
         let mut done = 0;
         for (block, bytes) in (first..).zip(&found) {

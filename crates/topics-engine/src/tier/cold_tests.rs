@@ -10,31 +10,31 @@ use topics_env::sim::{Bucket, ObjectFault, ObjectOp, SimStore};
 use topics_storage::dir::Paths;
 use topics_storage::segment::{FileKind, SegmentName};
 
+use super::blocks::BLOCK;
 use super::cold::ColdTier;
 use crate::delivery::{Event, WatchRequest, WatchStart};
 use crate::router::RouterRequest;
 use crate::topic::Tier;
-use crate::topic::tests::{DIR, World, after, eq, small};
+use crate::topic::tests::{DIR, World, after, eq};
 use crate::types::api::{GapReason, ReadFrom, ReadRequest};
 use crate::types::consumer::{ConsumerMode, ConsumerRead, ConsumerStart};
 use crate::types::error::Error;
-use crate::types::options::RemoteOptions;
+use crate::types::options::{RemoteLimits, RemoteOptions};
 
 /// The records of a reader: seq and data.
 type Rows = Vec<(u64, Vec<u8>)>;
 
+fn limits() -> RemoteLimits {
+    RemoteLimits { pack_bytes: 2000, hot_segments: 1, ..RemoteLimits::default() }
+}
+
 fn remote(store: SimStore) -> RemoteOptions {
-    RemoteOptions { pack_bytes: 2000, hot_segments: 1, ..RemoteOptions::new(Arc::new(store)) }
+    RemoteOptions { store: Arc::new(store), limits: limits() }
 }
 
 /// A world whose engine keeps one hot segment of each topic.
 fn tiered() -> (World, Arc<Bucket>) {
-    let mut w = World::unopened(small());
-    let bucket = Bucket::new(&w.clock);
-    bucket.set_mutable(&["HEAD"]);
-    w.options.remote = Some(remote(bucket.client(1)));
-    w.open();
-    (w, bucket)
+    World::over_bucket(limits())
 }
 
 /// Appends `n` records with alternating tags and checkpoints them.
@@ -420,12 +420,8 @@ fn side_files_of_a_cold_segment_come_from_its_pack() {
 
 #[test]
 fn memory_for_cold_records_is_bounded() {
-    let mut w = World::unopened(small());
-    let bucket = Bucket::new(&w.clock);
-    bucket.set_mutable(&["HEAD"]);
     let bound = 5000;
-    w.options.remote = Some(RemoteOptions { cold_memory_bytes: bound, ..remote(bucket.client(1)) });
-    w.open();
+    let (w, _) = World::over_bucket(RemoteLimits { cold_memory_bytes: bound, ..limits() });
     fill(&w, "a", 153);
     let before = all(&w, "a");
     cool(&w);
@@ -435,6 +431,39 @@ fn memory_for_cold_records_is_bounded() {
         assert!(tier(&w).memory() <= bound, "{}", tier(&w).memory());
     }
     assert!(tier(&w).memory() > 0);
+}
+
+/// A limit below what a read needs costs memory for a while, and no endless requests.
+#[test]
+fn a_read_that_needs_more_than_the_limit_ends() {
+    let (mut w, _) = World::over_bucket(RemoteLimits { cold_memory_bytes: 0, ..limits() });
+    w.options.segment_max_events = 1;
+    w.close();
+    w.open();
+    // Each record is read across several blocks, in more than one request.
+    let data: Vec<String> = (0..4).map(|i| format!("{i}").repeat((BLOCK * 11) as usize)).collect();
+    for data in &data {
+        w.put("a", &[data]);
+    }
+    w.checkpoint();
+    cool(&w);
+    assert!(cold_segments(&w, "a") > 0);
+    let (mut at, mut waits) = (0, 0);
+    while at < data.len() {
+        match w.engine().read_present("a", &after(at as u64)) {
+            Ok(batch) => {
+                assert!(batch.iter().all(|r| *r.data == *data[r.seq as usize - 1].as_bytes()));
+                at = batch.next_from_seq as usize;
+            }
+            Err(Error::ColdPending(fetch)) => {
+                waits += 1;
+                assert!(waits < 40, "the same blocks are requested again and again");
+                tier(&w).wait(&fetch).unwrap();
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+    assert!(tier(&w).memory() <= 12 * BLOCK, "{}", tier(&w).memory());
 }
 
 /// The rule: no lock is held during a request. Each request of a cold read writes, checkpoints,

@@ -57,6 +57,13 @@ impl AutoCreate {
 pub struct RemoteOptions {
     /// The store: a prefix of its own for each data directory.
     pub store: Arc<dyn ObjectStore>,
+    /// What is archived when, and what stays local.
+    pub limits: RemoteLimits,
+}
+
+/// Limits of packs, of hot segments and of cold reads. Each field states its default.
+#[derive(Clone, Debug)]
+pub struct RemoteLimits {
     /// Length of a pack, bytes; default 32 MiB. A segment that is larger is a pack of its own.
     pub pack_bytes: u64,
     /// How long a sealed segment waits for others to fill a pack; default 10 min.
@@ -68,33 +75,20 @@ pub struct RemoteOptions {
     pub hot_bytes: u64,
     /// Maximum wait of a read for cold records; default 30 s.
     pub cold_timeout: Duration,
-    /// Bytes of memory for cold records, requests in progress included; default 64 MiB.
+    /// Bytes of memory for cold records, requests in progress included; default 64 MiB. What a read waits
+    /// for is kept until it is read, whatever this limit.
     pub cold_memory_bytes: u64,
 }
 
-impl RemoteOptions {
-    /// Default of [`Self::pack_bytes`].
-    pub const PACK_BYTES: u64 = 32 << 20;
-    /// Default of [`Self::pack_max_wait`].
-    pub const PACK_MAX_WAIT: Duration = Duration::from_secs(600);
-    /// Default of [`Self::hot_segments`].
-    pub const HOT_SEGMENTS: u64 = 4;
-    /// Default of [`Self::cold_timeout`].
-    pub const COLD_TIMEOUT: Duration = Duration::from_secs(30);
-    /// Default of [`Self::cold_memory_bytes`].
-    pub const COLD_MEMORY_BYTES: u64 = 64 << 20;
-
-    /// The defaults, with this store.
-    #[must_use]
-    pub fn new(store: Arc<dyn ObjectStore>) -> Self {
+impl Default for RemoteLimits {
+    fn default() -> Self {
         Self {
-            store,
-            pack_bytes: Self::PACK_BYTES,
-            pack_max_wait: Self::PACK_MAX_WAIT,
-            hot_segments: Self::HOT_SEGMENTS,
+            pack_bytes: 32 << 20,
+            pack_max_wait: Duration::from_secs(600),
+            hot_segments: 4,
             hot_bytes: 0,
-            cold_timeout: Self::COLD_TIMEOUT,
-            cold_memory_bytes: Self::COLD_MEMORY_BYTES,
+            cold_timeout: Duration::from_secs(30),
+            cold_memory_bytes: 64 << 20,
         }
     }
 }

@@ -52,6 +52,14 @@ impl FolderStore {
         let refused = |e| ObjectError::Refused { detail: format!("{}: {e}", root.display()) };
         for dir in [root.clone(), root.join(PRIVATE)] {
             match env.fs.create_dir(&dir) {
+                Err(e) if e.kind() == ErrorKind::NotFound => {
+                    let root = root.display();
+                    return Err(ObjectError::Refused {
+                        detail: format!(
+                            "the parent directory of {root} is missing: create it, or mount it"
+                        ),
+                    });
+                }
                 Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(refused(e)),
                 _ => {}
             }

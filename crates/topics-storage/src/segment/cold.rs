@@ -7,6 +7,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use topics_env::File;
 use topics_env::sync::{Condvar, Mutex};
@@ -78,6 +79,16 @@ impl Fetch {
                 None => self.ended.wait(&mut state),
             }
         }
+    }
+
+    /// Waits at most this long. Returns the outcome; `None`: it has not ended.
+    #[must_use]
+    pub fn wait_for(&self, wait: Duration) -> Option<Result<()>> {
+        let mut state = self.state.lock();
+        if state.outcome.is_none() {
+            self.ended.wait_for(&mut state, wait);
+        }
+        state.outcome.clone()
     }
 }
 

@@ -33,7 +33,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use topics_env::real::SystemClock;
-use topics_env::sim::{SimClock, SimFs, env_on};
+use topics_env::sim::{Bucket, SimClock, SimFs, env_on};
 use topics_env::{Env, Hook};
 
 use crate::engine::Engine;
@@ -45,7 +45,7 @@ use crate::types::api::{
 use crate::types::batch::ReadBatch;
 use crate::types::config::ConfigPatch;
 use crate::types::error::Result;
-use crate::types::options::Options;
+use crate::types::options::{Options, RemoteLimits, RemoteOptions};
 
 pub(crate) const DIR: &str = "/data";
 
@@ -88,6 +88,16 @@ impl World {
         let fs = Arc::new(SimFs::new());
         let clock = Arc::new(SimClock::new(1_700_000_000_000));
         Self { fs, clock, options, seed: 1, hook: None, real_time: false, engine: None }
+    }
+
+    /// A world whose engine, client 1 of the bucket, archives to it.
+    pub fn over_bucket(limits: RemoteLimits) -> (Self, Arc<Bucket>) {
+        let mut w = Self::unopened(small());
+        let bucket = Bucket::new(&w.clock);
+        bucket.set_mutable(&["HEAD"]);
+        w.options.remote = Some(RemoteOptions { store: Arc::new(bucket.client(1)), limits });
+        w.open();
+        (w, bucket)
     }
 
     pub fn clock_wall(&self) -> u64 {

@@ -1037,7 +1037,7 @@ fn a_replay_keeps_how_a_job_failed_though_its_group_was_leased_later() {
     assert_eq!(d.b.q.views().collect::<Vec<_>>(), before);
 }
 
-/// The same of a job that was promoted, failed at once, and is dead.
+/// The same for a job that was promoted, failed without a retry, and is a dead letter.
 #[test]
 fn a_replay_keeps_an_error_though_its_group_was_leased_later() {
     let put = |delay| Op::Put { lane: 5, group: 1, delay };
