@@ -553,9 +553,11 @@ class Http:
         engine: Engine,
         settings: Mapping[str, _Setting] | None = None,
         grants: list[tuple[str, list[str], bool]] | None = None,
+        trace_context: bool = True,
     ) -> Http:
         """`grants` are the rights of clients: the name of the key, its name prefixes (none: every
-        name), whether it may change configs. A server without keys has one grant.
+        name), whether it may change configs. A server without keys has one grant. With
+        `trace_context` records get the trace context of their request.
         """
 
     def extend_grants(self, all: list[tuple[str, list[str], bool]]) -> None:
@@ -574,6 +576,8 @@ class Http:
         key: bytes | None = None,
         subresource: str = "",
         grant: int = 0,
+        traceparent: bytes | None = None,
+        tracestate: bytes | None = None,
     ) -> tuple[int, bytes] | None:
         """Answers `(status, body)`, or `None`: the completion with this token comes over the
         bridge, once.
@@ -581,7 +585,8 @@ class Http:
         `verb` is that of a row of `topics_engine.asgi.routes`; `name` the topic, queue or router
         in the path, percent-decoded; `subresource` the consumer, session or writer in the path;
         `query` the raw query string; `flags` the bits above; `key` the `Idempotency-Key` header, or
-        the `Last-Event-ID` of a stream; `grant` the number of the client's grant.
+        the `Last-Event-ID` of a stream; `grant` the number of the client's grant; `traceparent`
+        and `tracestate` the headers of these names.
         The body is JSON, except for status 200 of `metrics` without `ACCEPT_JSON`. The body of a
         stream, such as `diff` with `ACCEPT_ARROW`, is its beginning: `pull` continues.
         """

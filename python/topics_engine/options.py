@@ -141,6 +141,7 @@ class ServerSettings(Settings, total=False):
     stall_timeout_ms: int
     tls_cert: str
     tls_key: str
+    trace_context: bool
 
 
 class ScanOptions(TypedDict, total=False):

@@ -48,6 +48,7 @@ SERVER = frozenset(
         "stall_timeout_ms",
         "tls_cert",
         "tls_key",
+        "trace_context",
     }
 )
 """The names of server settings, which are in the same file."""

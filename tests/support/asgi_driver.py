@@ -47,6 +47,7 @@ class Call:
     key: bytes
     part: str
     grant: int
+    trace: tuple[bytes | None, bytes | None] = (None, None)
 
 
 class ScriptedHttp:
@@ -77,8 +78,11 @@ class ScriptedHttp:
         key: bytes = b"",
         subresource: str = "",
         grant: int = 0,
+        traceparent: bytes | None = None,
+        tracestate: bytes | None = None,
     ) -> tuple[int, bytes] | None:
-        call = Call(verb, name, query, body, flags, token, key, subresource, grant)
+        trace = traceparent, tracestate
+        call = Call(verb, name, query, body, flags, token, key, subresource, grant, trace)
         self.calls.append(call)
         return self.answer(call)
 

@@ -9,7 +9,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use topics_service::{LARGE_BODY, NextAction, Reply, Request, Service, StreamOutput, Verb};
 use topics_wire::write::Body;
-use topics_wire::{Failure, Grant};
+use topics_wire::{Failure, Grant, TraceContext};
 
 use crate::bridge::{Bridge, LoopQueue};
 use crate::engine::Engine;
@@ -46,9 +46,17 @@ pub(crate) struct Http {
     pub service: Arc<Service>,
     /// The rights of clients, by number; a server without keys has one grant.
     grants: RwLock<Vec<Arc<Grant>>>,
+    /// Whether records get the trace context of their request.
+    trace_context: bool,
 }
 
 impl Http {
+    /// The trace context of a request, if records get it and the header is valid.
+    pub fn trace(&self, parent: Option<&[u8]>, state: Option<&[u8]>) -> Option<TraceContext> {
+        let parent = parent.filter(|_| self.trace_context)?;
+        TraceContext::parse(parent, state.unwrap_or(b""))
+    }
+
     /// Runs a request, without the GIL unless releasing it costs more.
     pub fn run(&self, py: Python<'_>, request: &Request<'_>) -> Option<Reply> {
         let run = || {
@@ -98,12 +106,13 @@ impl Http {
 #[pymethods]
 impl Http {
     #[new]
-    #[pyo3(signature = (engine, settings=None, grants=None))]
+    #[pyo3(signature = (engine, settings=None, grants=None, trace_context=true))]
     fn new(
         py: Python<'_>,
         engine: &Engine,
         settings: Option<Settings<'_>>,
         grants: Option<Vec<GrantArgs>>,
+        trace_context: bool,
     ) -> PyResult<Self> {
         let grants = match grants {
             Some(grants) => grants.into_iter().map(new_grant).collect(),
@@ -114,7 +123,7 @@ impl Http {
         let inner = shared.engine().map_err(|e| raise(py, &e))?.clone();
         let queue = LoopQueue::new()?;
         let service = Service::new(inner, shared.env.clock.clone(), limits, queue.clone());
-        Ok(Self { shared, queue, service, grants: RwLock::new(grants) })
+        Ok(Self { shared, queue, service, grants: RwLock::new(grants), trace_context })
     }
 
     /// Appends the grants after those that exist; an existing number keeps its meaning.
@@ -130,7 +139,7 @@ impl Http {
     }
 
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (verb, name, query, body, flags, token, key=None, subresource="", grant=0))]
+    #[pyo3(signature = (verb, name, query, body, flags, token, key=None, subresource="", grant=0, traceparent=None, tracestate=None))]
     fn call<'py>(
         &self,
         py: Python<'py>,
@@ -143,6 +152,8 @@ impl Http {
         key: Option<&[u8]>,
         subresource: &str,
         grant: usize,
+        traceparent: Option<&[u8]>,
+        tracestate: Option<&[u8]>,
     ) -> Option<(u16, Bound<'py, PyBytes>)> {
         let key = key.unwrap_or(b"");
         let kind = match flags {
@@ -158,6 +169,7 @@ impl Http {
             return Some((reply.status, PyBytes::new(py, &reply.body)));
         };
         let (verb, grant) = (Verb::from_name(verb), &*grant);
+        let trace = self.trace(traceparent, tracestate);
         let request = Request {
             verb,
             name,
@@ -169,6 +181,7 @@ impl Http {
             kind,
             arrow,
             json,
+            trace: trace.as_ref(),
             token,
         };
         let reply = match body.len() > LARGE_BODY {

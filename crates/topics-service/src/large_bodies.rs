@@ -9,7 +9,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use topics_engine::Error;
 use topics_wire::write::Body;
-use topics_wire::{Failure, Grant};
+use topics_wire::{Failure, Grant, TraceContext};
 
 use super::{Reply, Request, Service, Verb};
 
@@ -29,6 +29,7 @@ pub(super) struct OwnedRequest {
     kind: Body,
     arrow: bool,
     json: bool,
+    trace: Option<TraceContext>,
     token: u64,
 }
 
@@ -45,6 +46,7 @@ impl OwnedRequest {
             kind: r.kind,
             arrow: r.arrow,
             json: r.json,
+            trace: r.trace.cloned(),
             token: r.token,
         }
     }
@@ -61,6 +63,7 @@ impl OwnedRequest {
             kind: self.kind,
             arrow: self.arrow,
             json: self.json,
+            trace: self.trace.as_ref(),
             token: self.token,
         }
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use topics_engine::Engine;
 use topics_env::Clock;
 use topics_wire::write::Body;
-use topics_wire::{Failure, Grant, Limits};
+use topics_wire::{Failure, Grant, Limits, TraceContext};
 
 use super::consumer_reads::ConsumerReads;
 use super::large_bodies::{LARGE_BODY, LargeCalls, OwnedRequest};
@@ -77,6 +77,8 @@ pub struct Request<'a> {
     pub arrow: bool,
     /// Answer metrics with JSON.
     pub json: bool,
+    /// The trace context of the request, which its records get.
+    pub trace: Option<&'a TraceContext>,
     /// Identifies the call to the sink.
     pub token: u64,
 }

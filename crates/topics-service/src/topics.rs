@@ -66,7 +66,7 @@ impl Service {
     pub(super) fn write(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let query = Query::new(r.query);
         let table;
-        let w = match r.kind {
+        let mut w = match r.kind {
             Body::Arrow => {
                 table = Table::read(r.body, self.limits.batch_records)?;
                 write::parse_table(&table, &query, r.key, &self.limits)?
@@ -75,6 +75,9 @@ impl Service {
         };
         if let Some(config) = &w.config {
             r.grant.check_config(config)?;
+        }
+        if let Some(trace) = r.trace {
+            w.add_trace_context(trace, &self.limits);
         }
         if w.disable_backpressure {
             return self.write_on_worker(r, start_ns);
@@ -101,10 +104,13 @@ impl Service {
     /// request.
     fn write_on_worker(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (body, query, key) = (r.body.to_vec(), r.query.to_vec(), r.key.to_vec());
-        let kind = r.kind;
+        let (kind, trace) = (r.kind, r.trace.cloned());
         self.on_worker(r, move |s, topic| {
             let query = Query::new(&query);
-            let w = write::parse(kind, &body, &query, &key, &s.limits)?;
+            let mut w = write::parse(kind, &body, &query, &key, &s.limits)?;
+            if let Some(trace) = &trace {
+                w.add_trace_context(trace, &s.limits);
+            }
             let a = w.with_append(|append| s.engine.append(topic, append))?;
             let (status, body) = write::answer(topic, &a, w.return_seqs, s.elapsed(start_ns));
             Ok(Reply { status, body })

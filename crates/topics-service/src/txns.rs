@@ -120,15 +120,19 @@ impl Service {
         let topic = query.get("topic")?.map(|t| t.into_owned());
         let (writer, stage) = writer_and_stage(r)?;
         let (kind, body, grant) = (r.kind, r.body.to_vec(), r.grant.clone());
+        let trace = r.trace.cloned();
         self.on_worker(r, move |s, _| {
             let (columns, body) = match kind {
                 Body::Arrow => (Some(Table::own(body, ARROW_LIMIT)?), Vec::new()),
                 _ => (None, body),
             };
-            let t = match &columns {
+            let mut t = match &columns {
                 Some(table) => txn::stage_table(table, topic.as_deref(), &s.limits)?,
                 None => txn::stage(&body, &s.limits)?,
             };
+            if let Some(trace) = &trace {
+                t.add_trace_context(trace, &s.limits);
+            }
             t.topics().try_for_each(|topic| grant.check(topic))?;
             let staged = s.as_writer(&writer, &grant, || {
                 Ok(t.with_stage(&stage, part, |request| s.engine.stage(&writer, request))?)
@@ -209,8 +213,12 @@ impl Service {
 
     pub(super) fn transact(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (body, key, grant) = (r.body.to_vec(), r.key.to_vec(), r.grant.clone());
+        let trace = r.trace.cloned();
         self.on_worker(r, move |s, _| {
-            let t = txn::transact(&body, &key, &s.limits)?;
+            let mut t = txn::transact(&body, &key, &s.limits)?;
+            if let Some(trace) = &trace {
+                t.add_trace_context(trace, &s.limits);
+            }
             t.topics().try_for_each(|topic| grant.check(topic))?;
             let run = || {
                 Ok(t.with_transact(|request| {

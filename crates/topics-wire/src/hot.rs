@@ -42,6 +42,10 @@ pub struct Head<'a> {
     pub authorization: Option<&'a [u8]>,
     /// The `X-Request-Id` header, which the answer repeats.
     pub request_id: Option<&'a [u8]>,
+    /// The `traceparent` header.
+    pub traceparent: Option<&'a [u8]>,
+    /// The `tracestate` header.
+    pub tracestate: Option<&'a [u8]>,
     /// Bytes of the head, including its empty line.
     pub size: usize,
     /// Bytes of the body, at least 1.
@@ -93,6 +97,8 @@ pub fn head(bytes: &[u8]) -> Option<Head<'_>> {
         key: found.key.unwrap_or(b""),
         authorization: found.authorization,
         request_id: found.request_id,
+        traceparent: found.traceparent,
+        tracestate: found.tracestate,
         size,
         length,
     })
@@ -116,6 +122,8 @@ struct HeaderFields<'a> {
     key: Option<&'a [u8]>,
     authorization: Option<&'a [u8]>,
     request_id: Option<&'a [u8]>,
+    traceparent: Option<&'a [u8]>,
+    tracestate: Option<&'a [u8]>,
     length: Option<usize>,
     json: bool,
     /// Whether the client accepts gzip.
@@ -150,8 +158,9 @@ impl<'a> HeaderFields<'a> {
             // Errors have one language.
             15 if is("accept-language") => Some(()),
             15 if is("idempotency-key") => set_once(&mut self.key, value),
-            11 if is("traceparent") => Some(()),
-            10 if is("tracestate") => Some(()),
+            11 if is("traceparent") => set_once(&mut self.traceparent, value),
+            // The application joins the lines of a list.
+            10 if is("tracestate") => set_once(&mut self.tracestate, value),
             // The application ignores any other value.
             12 if is("x-request-id") => {
                 is_request_id(value).then(|| set_once(&mut self.request_id, value))?
@@ -260,6 +269,15 @@ mod tests {
     }
 
     #[test]
+    fn the_trace_context_is_part_of_a_hot_head() {
+        let plain = head(PLAIN.as_bytes()).unwrap();
+        assert_eq!((plain.traceparent, plain.tracestate), (None, None));
+        let with = PLAIN.replacen("Accept: */*", "Traceparent: 00-a\r\nTRACESTATE: b=1,c=2", 1);
+        let h = head(with.as_bytes()).unwrap();
+        assert_eq!((h.traceparent, h.tracestate), (Some(&b"00-a"[..]), Some(&b"b=1,c=2"[..])));
+    }
+
+    #[test]
     fn only_writes_are_hot_for_a_client_that_accepts_gzip() {
         let taking = |from: &str, to: &str, encoding: &str| {
             let with = format!("Accept-Encoding: {encoding}\r\nAccept: */*");
@@ -318,6 +336,8 @@ mod tests {
             changed("Accept: */*", "Content-Encoding: gzip"),
             changed("Accept: */*", "Authorization: a\r\nAuthorization: b"),
             changed("Accept: */*", "Origin: http://x"),
+            changed("Accept: */*", "traceparent: 00-a\r\nTraceparent: 00-b"),
+            changed("Accept: */*", "tracestate: a=1\r\ntracestate: b=2"),
             changed(" k\r", " k\x00\r"),
             changed(" k\r", " k \r"),
             changed(" k\r", " k\r\nIdempotency-Key: l\r"),

@@ -23,6 +23,7 @@ pub mod report;
 pub mod routers;
 pub mod split;
 pub mod topics;
+mod trace;
 pub mod watch;
 pub mod write;
 
@@ -30,3 +31,4 @@ pub use error::{Failure, status};
 pub use grant::Grant;
 pub use limits::Limits;
 pub use nearest::{nearest, unknown_name};
+pub use trace::TraceContext;

@@ -186,7 +186,9 @@ def check_bind(host: str, *, insecure: bool, keys: bool = False) -> None:
     )
 
 
-_ALLOWED = b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Accept"
+_ALLOWED = (
+    b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Accept, Traceparent, Tracestate"
+)
 _EXPOSED = b"Retry-After"
 _MAX_AGE = b"600"
 

@@ -371,7 +371,7 @@ def _begin(
     name, part = decode_name(found.name), decode_part(found.part)
     query: bytes = request.scope.get("query_string", b"")
     verb = found.route.verb
-    return bridge.call(verb, name, query, body, flags, key, part, client.grant)
+    return bridge.call(verb, name, query, body, flags, key, part, client.grant, request.trace())
 
 
 async def _answer_to(

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from .. import _core
 from ..loops import Pending
-from .messages import HttpError
+from .messages import NO_TRACE, HttpError, TraceHeaders
 
 T = TypeVar("T")
 Answer = tuple[int, bytes]
@@ -45,6 +45,8 @@ class CoreHttp(Protocol):
         key: bytes = b"",
         subresource: str = "",
         grant: int = 0,
+        traceparent: bytes | None = None,
+        tracestate: bytes | None = None,
     ) -> Answer | None: ...
     def pull(self, token: int) -> tuple[list[bytes], int] | None: ...
     def failure(self, token: int) -> tuple[str, str] | None: ...
@@ -105,10 +107,11 @@ class LoopBridge:
         key: bytes,
         part: str = "",
         grant: int = 0,
+        trace: TraceHeaders = NO_TRACE,
     ) -> tuple[int, Answer | None]:
         """Starts a call; returns its token, and its answer if it is there already."""
         token = self._pending.next_token()
-        answer = self._http.call(route, name, query, body, flags, token, key, part, grant)
+        answer = self._http.call(route, name, query, body, flags, token, key, part, grant, *trace)
         if answer is None:
             self._pending.expect(token)
             if self._http.staged:

@@ -116,7 +116,8 @@ def make_lifespan(settings: Settings, engine: Any, url: str, keys: Keys) -> Engi
         if core is None:
             given = {**settings.engine, "url": url}
             core = _core.Engine.open(settings.data_dir, given, recovery=recovery)
-        return core, _core.Http(core, settings.engine, keys.grants())
+        http = _core.Http(core, settings.engine, keys.grants(), settings.trace_context)
+        return core, http
 
     def close_engine(core: Any) -> None:
         if engine is None:

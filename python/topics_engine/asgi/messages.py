@@ -23,6 +23,9 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
+# The headers `traceparent` and `tracestate` of a request.
+TraceHeaders = tuple[bytes | None, bytes | None]
+NO_TRACE: TraceHeaders = (None, None)
 
 JSON = b"application/json"
 NDJSON = b"application/x-ndjson"
@@ -50,6 +53,7 @@ SINGLE = (
     b"sec-fetch-site",
     b"x-request-id",
 )
+TRACE = frozenset({b"traceparent", b"tracestate"})
 MAX_HEADERS = 128
 MAX_HEADER_BYTES = 64 << 10
 
@@ -165,6 +169,17 @@ class Request:
                 if sum(name == given for given, _ in headers) > 1:
                     message = f"the header {name.decode()} was sent twice: send it once"
                     raise HttpError(400, "invalid_request", message)
+
+    def trace(self) -> TraceHeaders:
+        """The trace context. Two of them are none; the lines of a `tracestate` are one list."""
+        parent = self.headers.get(b"traceparent")
+        if parent is None:
+            return NO_TRACE
+        named = [(name, value) for name, value in self.scope["headers"] if name in TRACE]
+        states = [value for name, value in named if name == b"tracestate"]
+        if len(named) - len(states) > 1:
+            return NO_TRACE
+        return parent, b",".join(states)
 
     def refuse_query(self) -> None:
         """Refuses every query parameter, on a route that has none."""

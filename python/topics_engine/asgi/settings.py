@@ -40,6 +40,7 @@ class Settings:
     shutdown_timeout_ms: int = _setting(10_000, "how long a shutdown waits for open requests")
     hot_protocol: bool = _setting(True, "serve hot requests in the native protocol")
     allow_insecure_no_auth: bool = _setting(False, "serve others without keys")
+    trace_context: bool = _setting(True, "records keep the trace context of their request")
     api_keys: str = _setting("", "keys, scopes and prefixes of clients", repr=False)
     api_keys_file: str = _setting("", "file of further keys, an entry a line")
     probe_auth: bool = _setting(False, "health and readiness need a key too")

@@ -1,20 +1,37 @@
-//! Reads and sets the engine's own keys in a record's meta: a JSON object of strings, as text.
+//! Reads and sets keys of the engine in a record's meta, and skips those of its trace context. A meta is a
+//! JSON object of strings, as text.
 //!
 //! The text was validated when it was written. A meta that does not parse here is left as it is.
 
-/// The entries of an object of strings: raw key and value texts, with their quotes.
-fn entries(meta: &[u8]) -> Option<Vec<(&str, &str)>> {
-    let text = std::str::from_utf8(meta).ok()?.trim();
-    let mut rest = text.strip_prefix('{')?.trim_start();
+use std::borrow::Cow;
+
+/// An entry of an object of strings.
+struct Entry<'a> {
+    /// The raw texts, with their quotes.
+    key: &'a str,
+    value: &'a str,
+    /// The whole entry, with the whitespace around it.
+    text: &'a str,
+}
+
+/// The entries of an object of strings.
+fn entries(meta: &[u8]) -> Option<Vec<Entry<'_>>> {
+    let mut rest = std::str::from_utf8(meta).ok()?.trim().strip_prefix('{')?;
     let mut out = Vec::new();
-    while !rest.starts_with('}') {
-        let (key, after) = string(rest)?;
-        let (value, after) = string(after.trim_start().strip_prefix(':')?.trim_start())?;
-        out.push((key, value));
-        rest = after.trim_start();
-        rest = rest.strip_prefix(',').unwrap_or(rest).trim_start();
+    if rest.trim_start() == "}" {
+        return Some(out);
     }
-    (rest == "}").then_some(out)
+    loop {
+        let (key, after) = string(rest.trim_start())?;
+        let (value, after) = string(after.trim_start().strip_prefix(':')?.trim_start())?;
+        let end = after.trim_start();
+        let text = rest.get(..rest.len() - end.len())?;
+        out.push(Entry { key, value, text });
+        match end.strip_prefix(',') {
+            Some(next) => rest = next,
+            None => return (end == "}").then_some(out),
+        }
+    }
 }
 
 /// A JSON string at the beginning of a text, and the rest of the text.
@@ -33,6 +50,24 @@ fn string(text: &str) -> Option<(&str, &str)> {
     }
 }
 
+/// The keys of a W3C trace context.
+const TRACE_KEYS: [&str; 2] = ["\"traceparent\"", "\"tracestate\""];
+
+/// The meta without its trace context. The other entries stay as they are, byte for byte.
+pub(crate) fn without_trace_context(meta: &[u8]) -> Cow<'_, [u8]> {
+    let has = |key: &str| meta.windows(key.len()).any(|w| w == key.as_bytes());
+    if !TRACE_KEYS.iter().any(|key| has(key)) {
+        return meta.into();
+    }
+    let Some(mut kept) = entries(meta) else { return meta.into() };
+    kept.retain(|e| !TRACE_KEYS.contains(&e.key));
+    if kept.is_empty() {
+        return Cow::Borrowed(b"");
+    }
+    let kept: Vec<&str> = kept.iter().map(|e| e.text).collect();
+    format!("{{{}}}", kept.join(",")).into_bytes().into()
+}
+
 /// Whether a raw key begins with a plain prefix.
 fn begins(key: &str, prefix: &str) -> bool {
     key.strip_prefix('"').is_some_and(|k| k.starts_with(prefix))
@@ -43,11 +78,11 @@ fn begins(key: &str, prefix: &str) -> bool {
 pub(crate) fn replace(meta: &[u8], prefix: &str, with: &[(&str, String)]) -> Vec<u8> {
     let kept = if meta.is_empty() { Some(Vec::new()) } else { entries(meta) };
     let Some(mut kept) = kept else { return meta.to_vec() };
-    kept.retain(|(k, _)| !begins(k, prefix));
+    kept.retain(|e| !begins(e.key, prefix));
     if kept.is_empty() && with.is_empty() {
         return Vec::new();
     }
-    let kept = kept.into_iter().map(|(k, v)| format!("{k}:{v}"));
+    let kept = kept.into_iter().map(|e| format!("{}:{}", e.key, e.value));
     let fresh = with.iter().map(|(k, v)| format!("\"{k}\":{}", quoted(v)));
     let all: Vec<String> = kept.chain(fresh).collect();
     format!("{{{}}}", all.join(",")).into_bytes()
@@ -56,8 +91,8 @@ pub(crate) fn replace(meta: &[u8], prefix: &str, with: &[(&str, String)]) -> Vec
 /// The value of a key that needs no escapes.
 pub(crate) fn get(meta: &[u8], key: &str) -> Option<String> {
     let all = entries(meta)?;
-    let (_, value) = all.into_iter().find(|(k, _)| k.trim_matches('"') == key)?;
-    unquoted(value)
+    let found = all.into_iter().find(|e| e.key.trim_matches('"') == key)?;
+    unquoted(found.value)
 }
 
 /// A text as a JSON string.
@@ -138,6 +173,23 @@ mod tests {
         assert_eq!(replace(b"{}", "$x_", &[]), b"");
         assert_eq!(replace(b"{broken", "$x_", &[with("$x_1", "v")]), b"{broken");
         assert_eq!(get(b"", "a"), None);
+    }
+
+    #[test]
+    fn a_trace_context_is_left_out() {
+        let without = |meta: &str| String::from_utf8(without_trace_context(meta.as_bytes()).into());
+        let context = "\"traceparent\":\"00-a-b-01\",\"tracestate\":\"v=\\\"1\\\"\"";
+        // As the server adds it: to the end, in front of the brace.
+        for meta in ["{\"a\":\"b\"}", "{ \"a\" : \"}\\\"{\" ,\n\"c\":\"\"\t}"] {
+            let with = format!("{},{context}}}", &meta[..meta.len() - 1]);
+            assert_eq!(without(&with).unwrap(), meta);
+        }
+        assert_eq!(without(&format!("{{{context}}}")).unwrap(), "");
+        assert_eq!(without(&format!("{{{context},\"a\":\"b\"}}")).unwrap(), "{\"a\":\"b\"}");
+        assert_eq!(without("{\"tracestate\":\"\", \"a\":\"b\"}").unwrap(), "{ \"a\":\"b\"}");
+        for same in ["", "{}", "{broken \"traceparent\"", "{\"a\":\"traceparent\"}"] {
+            assert_eq!(without(same).unwrap(), same);
+        }
     }
 
     #[test]

@@ -271,7 +271,7 @@ impl HotDispatcher {
         body: &[u8],
         token: u64,
     ) -> Option<Reply> {
-        let Head { verb, name, query, key, .. } = *head;
+        let Head { verb, name, query, key, traceparent, tracestate, .. } = *head;
         let http = admission.http.get();
         let Some(grant) = http.grant(admission.grant) else {
             return Some(Reply::from(Failure::new(
@@ -280,7 +280,10 @@ impl HotDispatcher {
             )));
         };
         let (verb, grant) = (Verb::from_name(verb), &*grant);
-        let request = Request { verb, name, query, body, key, grant, token, ..Request::default() };
+        let context = http.trace(traceparent, tracestate);
+        let trace = context.as_ref();
+        let request =
+            Request { verb, name, query, body, key, grant, trace, token, ..Request::default() };
         let reply = http.run(py, &request);
         if reply.is_none() && http.service.staged() {
             self.flush_soon(py);

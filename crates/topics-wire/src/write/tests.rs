@@ -279,6 +279,45 @@ fn limits_name_the_record() {
 }
 
 #[test]
+fn records_without_a_trace_context_get_that_of_the_request() {
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let trace = TraceContext::parse(parent.as_bytes(), b"a=1").unwrap();
+    let context = format!(r#""traceparent":"{parent}","tracestate":"a=1""#);
+    let metas = |body: &str, limits: &Limits| -> Vec<String> {
+        let mut w = parse_json(body).unwrap();
+        w.add_trace_context(&trace, limits);
+        let text = |meta: &[u8]| String::from_utf8(meta.to_vec()).unwrap();
+        w.with_append(|a| a.records.iter().map(|r| text(r.meta)).collect())
+    };
+    let own = [r#"{"traceparent":"own"}"#, r#"{"a":"b","tracestate":""}"#];
+    let escaped = r#"{"\u0074raceparent":"own"}"#;
+    let body = format!(
+        r#"{{"records":[{{"data":1}},{{"data":1,"meta":{{}}}},{{"data":1,"meta":{{ "a":"}}" }}}},
+            {{"data":1,"meta":{}}},{{"data":1,"meta":{}}},{{"data":1,"meta":{escaped}}}]}}"#,
+        own[0], own[1]
+    );
+    let whole = format!("{{{context}}}");
+    let added = format!(r#"{{ "a":"}}" ,{context}}}"#);
+    let expected = [&*whole, &*whole, &*added, own[0], own[1], escaped];
+    assert_eq!(metas(&body, &Limits::default()), expected);
+    // A record at a limit is stored without it.
+    let one = r#"{"records":[{"data":1,"meta":{"a":"b"}}]}"#;
+    let full = format!(r#"{{"a":"b",{context}}}"#);
+    let of_meta = |meta_bytes| Limits { meta_bytes, ..Limits::default() };
+    let of_record = |record_bytes| Limits { record_bytes, ..Limits::default() };
+    for limits in [of_meta(full.len()), of_record(full.len() + 1), of_meta(0), of_record(0)] {
+        assert_eq!(metas(one, &limits).concat(), full);
+    }
+    for limits in [of_meta(full.len() - 1), of_record(full.len())] {
+        assert_eq!(metas(one, &limits), [r#"{"a":"b"}"#]);
+    }
+    let keys = |n: usize| (0..n).map(|k| format!(r#""k{k}":"""#)).collect::<Vec<_>>().join(",");
+    let with = |n| format!(r#"{{"records":[{{"data":1,"meta":{{{}}}}}]}}"#, keys(n));
+    assert!(metas(&with(META_KEYS - 2), &Limits::default())[0].contains(&context));
+    assert!(!metas(&with(META_KEYS - 1), &Limits::default())[0].contains("traceparent"));
+}
+
+#[test]
 fn lines_and_octets() {
     let query = Query::new(b"tag=a%20b&node=n&key=k&return_seqs=true");
     let parse = |kind, body| parse(kind, body, &query, b"header", &Limits::default());

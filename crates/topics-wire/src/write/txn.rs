@@ -12,6 +12,7 @@ use crate::error::Failure;
 use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{KEY_BYTES, Limits};
 use crate::queue::lease_ids;
+use crate::trace::TraceContext;
 
 /// Rows of one topic.
 #[derive(Debug, Default)]
@@ -292,6 +293,15 @@ fn numbers(s: &mut Scanner<'_>, path: FieldPath) -> Result<Vec<u64>, Failure> {
         Ok::<_, Failure>(())
     })?;
     Ok(out)
+}
+
+impl<'a> Txn<'a> {
+    /// Adds the trace context of the request to the records that have none.
+    pub fn add_trace_context(&mut self, trace: &'a TraceContext, limits: &Limits) {
+        for rows in &mut self.rows {
+            rows.write.add_trace_context(trace, limits);
+        }
+    }
 }
 
 impl Txn<'_> {

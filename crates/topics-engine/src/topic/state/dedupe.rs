@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::types::api::{Append, NewRecord};
 use crate::types::error::Result;
+use crate::types::meta;
 use crate::types::quota::{Charge, Quota};
 
 /// An idempotency key as 128 bits of hash, and 64 bits of hash of its request.
@@ -25,7 +26,7 @@ impl Key {
 }
 
 /// The hash that a repeat must share with the first call: of the records in order, not of how the call
-/// waits.
+/// waits, and not of the trace context, which is another one in each attempt.
 fn request_hash(req: &Append<'_>) -> u64 {
     let mut h = Xxh3::new();
     h.update(&(req.records.len() as u64).to_le_bytes());
@@ -36,7 +37,8 @@ fn request_hash(req: &Append<'_>) -> u64 {
 }
 
 fn hash_record(h: &mut Xxh3, r: &NewRecord<'_>, node: &[u8]) {
-    for part in [node, r.tag, r.meta, r.data] {
+    let untraced = meta::without_trace_context(r.meta);
+    for part in [node, r.tag, untraced.as_ref(), r.data] {
         h.update(&(part.len() as u64).to_le_bytes());
         h.update(part);
     }
@@ -250,6 +252,9 @@ mod tests {
         for (i, o) in others.iter().enumerate() {
             assert_ne!(base.request, o.request, "{i}");
         }
+        // Each attempt may have another trace context.
+        let traced = NewRecord { meta: b"{\"traceparent\":\"00-a-b-01\"}", ..rec };
+        assert_eq!(base, key(&[traced], b""));
         let waits = Append { records: &[rec], key: b"k", sync: true, ..Append::default() };
         assert_eq!(Key::of(&waits).unwrap(), base);
         assert!(Key::of(&Append { records: &[rec], ..Append::default() }).is_none());
