@@ -69,7 +69,7 @@ from .errors import (
 )
 
 if _TYPE_CHECKING:
-    from . import aio, duckdb
+    from . import aio, duckdb, otel
     from .options import (
         QueueConfig,
         ScanOptions,
@@ -135,6 +135,7 @@ __all__ = [
     "connect",
     "duckdb",
     "open",
+    "otel",
     "verify",
 ]
 
@@ -148,7 +149,7 @@ def __getattr__(name: str) -> object:
     """What not every program uses: asyncio and ssl are loaded with `aio` and `connect`."""
     import importlib
 
-    if name in ("aio", "duckdb"):
+    if name in ("aio", "duckdb", "otel"):
         return importlib.import_module(f".{name}", __name__)
     if name == "connect":
         found = globals()[name] = importlib.import_module(".remote", __name__).connect

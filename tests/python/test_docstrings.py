@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.trace import get_tracer
 
 import topics_engine as te
 import topics_engine.asgi
@@ -21,7 +22,7 @@ import topics_engine.testing
 from support.server import Server
 from support.waiting import until
 
-MODULES = (te, te.aio, te.errors, topics_engine.asgi, topics_engine.testing)
+MODULES = (te, te.aio, te.errors, te.otel, topics_engine.asgi, topics_engine.testing)
 SOURCES = Path(te.__file__).parent
 
 # Options of `**` are described by their TypedDict.
@@ -204,6 +205,9 @@ def names(db: te.Database, folder: Path) -> dict[str, Any]:
         "rows": [1, 2],
         "tmp_path": folder,
         "work": lambda _: None,
+        "charge": lambda _: None,
+        "record": orders.tail(1)[0],
+        "tracer": get_tracer("test"),
         "handle": handler(),
     }
 
@@ -217,9 +221,12 @@ def test_the_examples_run(
     program = program.replace("wait=5", "wait=0.01")
     code = compile(program, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     with te.open(tmp_path / "examples") as db, contextlib.suppress(Done):
-        found = eval(code, names(db, tmp_path))
-        if inspect.isawaitable(found):
-            asyncio.run(as_coroutine(found))
+        try:
+            found = eval(code, names(db, tmp_path))
+            if inspect.isawaitable(found):
+                asyncio.run(as_coroutine(found))
+        finally:
+            te.otel.uninstrument()
 
 
 async def as_coroutine(found: Awaitable[Any]) -> None:

@@ -68,6 +68,10 @@ CASES = {
     ],
     "aiohttp": [("asyncio.run(aio())", "client", "aio.connect")],
     "greenlet": [("asyncio.run(aio())", "client", "aio.connect")],
+    "opentelemetry": [
+        ("te.otel.instrument()", "otel", "otel.instrument"),
+        ("te.otel.process(t)", "otel", "otel.process"),
+    ],
     **{name: [SERVE] for name in ("uvicorn", "uvloop", "httptools", "h2", "websockets")},
 }
 

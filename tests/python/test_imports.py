@@ -16,7 +16,7 @@ import topics_engine
 PACKAGE = Path(topics_engine.__file__).parent
 
 # A program that only uses the client does not load what runs a server.
-CLIENT_SIDE = {"client", "remote", "aio", "asgi"}
+CLIENT_SIDE = {"client", "remote", "aio", "otel", "asgi"}
 SERVER_SIDE = {"server", "cli"}
 
 
@@ -24,10 +24,10 @@ SERVER_SIDE = {"server", "cli"}
 # modules are slow to import, or belong to clients and servers.
 UNUSED = """
     argparse ast asyncio base64 concurrent copy dataclasses difflib dis email fnmatch greenlet html
-    http httptools importlib.metadata inspect logging multiprocessing pathlib pickle pyarrow random
-    selectors socket ssl string subprocess tempfile tokenize tomllib traceback urllib uuid uvicorn
-    topics_engine.aio topics_engine.asgi topics_engine.cli topics_engine.remote topics_engine.server
-    topics_engine.testing
+    http httptools importlib.metadata inspect logging multiprocessing opentelemetry pathlib pickle
+    pyarrow random selectors socket ssl string subprocess tempfile tokenize tomllib traceback urllib
+    uuid uvicorn topics_engine.aio topics_engine.asgi topics_engine.cli topics_engine.otel
+    topics_engine.remote topics_engine.server topics_engine.testing
 """
 
 

@@ -98,7 +98,9 @@ class PeekedJob(QueueItem):
 class JobStatus:
     """What happened to a leased job in this process."""
 
-    __slots__ = ("acked_by_transaction", "renewal")
+    __slots__ = ("acked_by_transaction", "renewal", "span")
+    span: Any
+    """The span of its block, set only while `otel` traces it."""
 
     def __init__(self) -> None:
         self.acked_by_transaction = False
