@@ -68,7 +68,7 @@ CASES = {
     ],
     "aiohttp": [("asyncio.run(aio())", "client", "aio.connect")],
     "greenlet": [("asyncio.run(aio())", "client", "aio.connect")],
-    "opentelemetry": [
+    "opentelemetry.trace": [
         ("te.otel.instrument()", "otel", "otel.instrument"),
         ("te.otel.process(t)", "otel", "otel.process"),
     ],
