@@ -31,6 +31,7 @@ def embedded(db: te.Database) -> dict[str, Work]:
     """The calls that are traced; each returns how many there were."""
     log, raw = db.topic("log", cap_records=200_000), db.topic("raw", cap_records=200_000)
     queue = db.queue("queue")
+    log.create()
     reader = log.consumer("reader")
 
     def append() -> int:
