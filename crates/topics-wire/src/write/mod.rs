@@ -1,6 +1,7 @@
 //! Writes: JSON, NDJSON, binary and Arrow bodies, and the answer.
 
 mod table;
+mod trace;
 pub mod txn;
 pub mod txn_answer;
 
@@ -16,7 +17,6 @@ use crate::json::{
 use crate::limits::{KEY_BYTES, Limits, META_KEYS};
 use crate::object::{Object, Performance};
 use crate::query::Query;
-use crate::trace::{TRACE_KEYS, TraceContext};
 
 pub use table::Table;
 
@@ -356,41 +356,6 @@ fn check_record(index: usize, r: &Record<'_>, limits: &Limits) -> Result<(), Fai
     Ok(())
 }
 
-impl<'a> Record<'a> {
-    /// Adds the trace context of the request to `meta`. A record with a context of its own keeps it, and
-    /// one that would exceed a limit with it is stored without: a header never causes a refusal.
-    fn add_trace_context(&mut self, trace: &'a TraceContext, limits: &Limits) {
-        let meta: Cow<'a, str> = if self.meta.is_empty() {
-            trace.as_meta().into()
-        } else {
-            let Some(open) = self.meta.strip_suffix('}') else { return };
-            if own_keys(&self.meta).is_none_or(|keys| keys + trace.keys() > META_KEYS) {
-                return;
-            }
-            format!("{open},{}}}", trace.members()).into()
-        };
-        let fits = |size: usize, max: usize| max == 0 || size <= max;
-        if fits(meta.len(), limits.meta_bytes)
-            && fits(self.data.len() + meta.len(), limits.record_bytes)
-        {
-            self.meta = meta;
-        }
-    }
-}
-
-/// The number of keys of a checked, non-empty `meta`; `None` if it has a trace context.
-fn own_keys(meta: &str) -> Option<usize> {
-    let (mut keys, mut has_context) = (0, false);
-    let mut s = Scanner::at_depth(meta, DATA_DEPTH);
-    s.object(|s, key: Text<'_>| {
-        keys += 1;
-        has_context |= key.decode().is_none_or(|name| TRACE_KEYS.contains(&&*name));
-        s.skip()
-    })
-    .ok()?;
-    (keys > 0 && !has_context).then_some(keys)
-}
-
 impl Record<'_> {
     fn as_new(&self) -> NewRecord<'_> {
         NewRecord {
@@ -404,15 +369,6 @@ impl Record<'_> {
             group: self.group.as_bytes(),
             delay_ms: self.delay_ms,
             deliver_at: self.deliver_at,
-        }
-    }
-}
-
-impl<'a> Write<'a> {
-    /// Adds the trace context of the request to the records that have none.
-    pub fn add_trace_context(&mut self, trace: &'a TraceContext, limits: &Limits) {
-        for record in &mut self.records {
-            record.add_trace_context(trace, limits);
         }
     }
 }

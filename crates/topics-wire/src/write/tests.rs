@@ -1,4 +1,5 @@
 use super::*;
+use crate::TraceContext;
 
 fn parse_json(body: &str) -> Result<Write<'_>, Failure> {
     parse(Body::Json, body.as_bytes(), &Query::new(b""), b"", &Limits::default())
