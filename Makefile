@@ -6,7 +6,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help run build browser screenshots wheel spark-wheel sdist test test-build test-rust test-python test-spark check docs bench \
-	bench-spark demo pipeline test-release clean
+	bench-spark demo pipeline lake test-release clean
 
 export TOPICS_GATE ?= quick
 ifeq ($(filter quick commit release,$(TOPICS_GATE)),)
@@ -20,6 +20,7 @@ DATA_DIR ?= ./topics-data
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 PIPELINE_ARGS ?=
+LAKE_ARGS ?=
 BENCH_SPARK_ARGS ?=
 
 # One profile and one target folder for the engine, the tests and the checks: the tree is compiled
@@ -154,7 +155,7 @@ check: build $(VENV)/.spark ## formatting, lints, types, licences, advisories, d
 	$(call timed,ruff,$(BIN)/ruff check $(PY_DIRS) && $(BIN)/ruff format --check $(PY_DIRS))
 	$(call timed,mypy,$(BIN)/mypy -p topics_engine -p benches.demo)
 	$(call timed,mypy of spark,cd spark && MYPYPATH=..:../tests $(abspath $(BIN))/mypy -p pyspark_topics \
-		-p pipeline -p bench -m local_spark)
+		-p pipeline -p lake -p bench -m local_spark)
 	$(call timed,typed options,$(BIN)/python .ci/typed_options.py --check)
 	$(call timed,dashboards,$(BIN)/python .ci/dashboards.py --check)
 	$(call timed,stubtest,$(BIN)/python -m mypy.stubtest topics_engine._core)
@@ -186,6 +187,9 @@ demo: build ## 336 776 flights over HTTP, three kills, compared byte for byte
 
 pipeline: build $(VENV)/.spark ## flights and weather through Spark, killed at random, compared with pandas
 	$(IN_SPARK) -m pipeline $(PIPELINE_ARGS)
+
+lake: build $(VENV)/.spark ## flights into a Delta and an Iceberg table, killed at random, compared with pandas
+	$(IN_SPARK) -m lake $(LAKE_ARGS)
 
 bench-spark: build $(VENV)/.spark ## rows a second of Spark's reads and writes, its Parquet and the goals
 	$(IN_SPARK) -m bench $(BENCH_SPARK_ARGS)

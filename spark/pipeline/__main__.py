@@ -23,14 +23,10 @@ from support.server import Server
 
 from .dataset import Row, dataset
 from .expected import Dead, expected
-from .feed import Feed
 from .job import DEAD, RESULTS
 from .progress import Progress, progress
 from .report import PLOT
-from .runner import HERE, JOB_TIMEOUT, Job, KillPoint, kill, planned_kills
-
-TRIGGERS = 15
-"""The minimum number of micro-batches for all rows, so that a kill has rows before and after it."""
+from .runner import HERE, JOB_TIMEOUT, KillPoint, run_with_kills
 
 
 def heads(client: Client, *topics: str) -> int:
@@ -42,36 +38,15 @@ def heads(client: Client, *topics: str) -> int:
 def stream(
     server: Server, folder: Path, rows: dict[str, list[Row]], seed: int
 ) -> tuple[list[KillPoint], list[str]]:
-    """Feeds and runs the job, kills it at the moments of the seed, and lets it finish. Returns the
-    kills and the problems."""
+    """Feeds and runs the job with kills. Returns the kills and the problems."""
     client = Client(Connection(server.url, None, None, 60.0))
-    for topic in rows:
-        client.call("PUT", f"/v0/topics/{topic}", {})
-    per_trigger = {topic: -(-len(found) // TRIGGERS) for topic, found in rows.items()}
-    total = sum(len(found) for found in rows.values())
 
     def so_far() -> Progress:
         return progress(folder / "checkpoints" / RESULTS)
 
-    # While one batch is processed, the rows of the next two are available.
-    feed = Feed(server.url, rows, lambda: so_far().rows, 2 * sum(per_trigger.values()))
-    feed.start()
-    points = []
-    for planned in planned_kills(seed):
-        with Job(server.url, folder, per_trigger) as job:
-            published = partial(heads, client, RESULTS, DEAD)
-            points.append(kill(job, planned, feed, total, so_far, published))
-        print(points[-1], flush=True)
-    with Job(server.url, folder, per_trigger) as job:
-        job.finish()
-    if feed.error is not None:
-        raise feed.error
-    end = so_far()
-    print(f"resumed from batch {points[-1].query.committed}, done with batch {end.committed}")
-    wrong = [f"a kill was not in time: {point}" for point in points if not point.in_time]
-    if end.rows != total:
-        wrong.append(f"{end.rows} of {total} rows were processed")
-    return points, wrong
+    return run_with_kills(
+        server.url, folder, rows, seed, so_far, partial(heads, client, RESULTS, DEAD)
+    )
 
 
 def compare(output: Path, hours: pd.DataFrame, dead: list[Dead]) -> list[str]:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 from pyspark_topics.client import Client
 from pyspark_topics.options import Connection
@@ -17,19 +18,30 @@ BATCH = 5_000
 """Maximum records of one write."""
 
 
+def plain(row: Row) -> dict[str, Any]:
+    """The record of a row: its text is JSON."""
+    return {"data": json.loads(row.text)}
+
+
 class Feed(threading.Thread):
     """Appends one simulated day at a time, and continues when the job has processed all but
     `lead` of the appended rows. So only the pace of the job determines the number of available
     rows."""
 
     def __init__(
-        self, url: str, rows: dict[str, list[Row]], processed: Callable[[], int], lead: int
+        self,
+        url: str,
+        rows: dict[str, list[Row]],
+        processed: Callable[[], int],
+        lead: int,
+        record: Callable[[Row], dict[str, Any]] = plain,
     ) -> None:
         super().__init__(daemon=True)
         self._client = Client(Connection(url, None, None, 60.0))
         self._rows = rows
         self._processed = processed
         self._lead = lead
+        self._record = record
         self.fed = 0
         """The number of rows on the server."""
         self.error: BaseException | None = None
@@ -52,7 +64,7 @@ class Feed(threading.Thread):
 
     def _append(self, topic: str, rows: list[Row], first: int) -> None:
         for i in range(0, len(rows), BATCH):
-            records = [{"data": json.loads(row.text)} for row in rows[i : i + BATCH]]
+            records = [self._record(row) for row in rows[i : i + BATCH]]
             body = {"records": records, "idempotency_key": f"{topic}-{first + i}"}
             self._client.call("POST", f"/v0/topics/{topic}", body)
             self.fed += len(records)

@@ -134,14 +134,18 @@ def start(url: str, folder: Path, per_trigger: dict[str, str]) -> list[Restarted
     return [run(delays(flights, weather), RESULTS), run(dead_letters, DEAD)]
 
 
-def main() -> None:
-    url, folder, *limits = sys.argv[1:]
-    queries = start(url, Path(folder), dict(limit.split("=", 1) for limit in limits))
+def run_until_input_ends(queries: list[Restarted]) -> None:
+    """Runs until standard input ends, and then until all available rows are processed."""
     while not select.select([sys.stdin], [], [], 0.25)[0]:
         for query in queries:
             query.check()
     for query in queries:
         query.finish()
+
+
+def main() -> None:
+    url, folder, *limits = sys.argv[1:]
+    run_until_input_ends(start(url, Path(folder), dict(limit.split("=", 1) for limit in limits)))
 
 
 if __name__ == "__main__":

@@ -25,12 +25,13 @@ class Progress:
 
 def progress(checkpoint: Path) -> Progress:
     # Commits before offsets: otherwise a batch that ends in between looks as if it had no plan.
-    committed = _last(checkpoint / "commits")
-    planned = _last(checkpoint / "offsets")
+    committed = last_batch(checkpoint / "commits")
+    planned = last_batch(checkpoint / "offsets")
     return Progress(committed, planned, _rows(checkpoint / "offsets" / str(committed)))
 
 
-def _last(folder: Path) -> int:
+def last_batch(folder: Path) -> int:
+    """The newest batch of a log of a checkpoint, `offsets` or `commits`; -1 without one."""
     if not folder.is_dir():
         return -1
     return max((int(f.name) for f in folder.iterdir() if f.name.isdecimal()), default=-1)

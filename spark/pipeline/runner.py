@@ -1,4 +1,4 @@
-"""Runs the streaming job as a process: starts it, kills it at random, starts it again."""
+"""Runs a streaming job as a process: starts it, kills it at random, starts it again."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from .feed import Feed
+from pyspark_topics.client import Client
+from pyspark_topics.options import Connection
+
+from .dataset import Row
+from .feed import Feed, plain
 from .progress import Progress
 
 HERE = Path(__file__).resolve().parents[1]
 JOB_TIMEOUT = 900.0
 WHILE_FEEDING = (0.1, 0.7)
 """The shares of processed rows between which the job is killed while rows are still fed."""
+TRIGGERS = 15
+"""The minimum number of micro-batches for all rows, so that a kill has rows before and after it."""
 LONGEST_DELAY = 1.0
 """Seconds of a random wait before a kill: about one micro-batch."""
 
@@ -27,16 +33,24 @@ LONGEST_DELAY = 1.0
 class Job:
     """The streaming job in its own session: a Python process, a JVM and Spark's workers."""
 
-    def __init__(self, url: str, folder: Path, per_trigger: dict[str, int]) -> None:
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        per_trigger: dict[str, int],
+        program: str = "pipeline.job",
+        env: dict[str, str] | None = None,
+    ) -> None:
         self._log = (folder / "job.log").open("a")
         self._log_hint = f"see {folder / 'job.log'}"
         limits = [f"{topic}={rows}" for topic, rows in per_trigger.items()]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.job", url, str(folder), *limits],
+            [sys.executable, "-m", program, url, str(folder), *limits],
             cwd=HERE,
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
+            env=env,
             start_new_session=True,
         )
 
@@ -158,3 +172,42 @@ def kill(
     point = KillPoint(planned.phase, progress(), feed.fed, total, published())
     job.kill()
     return point
+
+
+def run_with_kills(
+    url: str,
+    folder: Path,
+    rows: dict[str, list[Row]],
+    seed: int,
+    progress: Callable[[], Progress],
+    published: Callable[[], int],
+    program: str = "pipeline.job",
+    record: Callable[[Row], dict[str, Any]] = plain,
+    env: dict[str, str] | None = None,
+) -> tuple[list[KillPoint], list[str]]:
+    """Feeds the topics and runs the job, kills it at the moments of the seed, and lets it finish.
+    `env` is the environment of the job. Returns the kills and the problems."""
+    client = Client(Connection(url, None, None, 60.0))
+    for topic in rows:
+        client.call("PUT", f"/v0/topics/{topic}", {})
+    per_trigger = {topic: -(-len(found) // TRIGGERS) for topic, found in rows.items()}
+    total = sum(len(found) for found in rows.values())
+    # While one batch is processed, the rows of the next two are available.
+    lead = 2 * sum(per_trigger.values())
+    feed = Feed(url, rows, lambda: progress().rows, lead, record)
+    feed.start()
+    points = []
+    for planned in planned_kills(seed):
+        with Job(url, folder, per_trigger, program, env) as job:
+            points.append(kill(job, planned, feed, total, progress, published))
+        print(points[-1], flush=True)
+    with Job(url, folder, per_trigger, program, env) as job:
+        job.finish()
+    if feed.error is not None:
+        raise feed.error
+    end = progress()
+    print(f"resumed from batch {points[-1].query.committed}, done with batch {end.committed}")
+    wrong = [f"a kill was not in time: {point}" for point in points if not point.in_time]
+    if end.rows != total:
+        wrong.append(f"{end.rows} of {total} rows were processed")
+    return points, wrong

@@ -35,7 +35,7 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("program", ["pipeline", "bench"])
+@pytest.mark.parametrize("program", ["pipeline", "lake", "bench"])
 def test_programs_start_as_the_makefile_starts_them(program):
     told = run(program, "--help")
     assert (told.returncode, told.stderr) == (0, "")

@@ -1,0 +1,161 @@
+"""The lake: what its example expects and compares; and whole runs of the example and its page."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from lake import delta, iceberg
+from lake.__main__ import UNAVAILABLE, forget_last_commit, missing_jars
+from lake.compare import compare_letters
+from lake.dataset import BINARY, MISFIT, MISSING, expected, record, sums
+from lake.environment import DELTA, ICEBERG, Unavailable, environment, pinned
+from lake.job import TOPIC
+from pipeline.dataset import Row, dataset
+from pipeline.runner import HERE
+
+from python.test_snippets import DOCS
+from support.gate import GATE
+
+PAGE = DOCS / "guides" / "lake.md"
+RELEASE = pytest.mark.skipif(
+    GATE != "release", reason="takes minutes and a gigabyte: TOPICS_GATE=release runs it"
+)
+
+
+def without_download(reason: str) -> None:
+    """Skips a test that needs a download; at the release gate it fails."""
+    if GATE == "release":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def run(*command: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    paths = [*filter(None, [env.get("PYTHONPATH")]), ".", "..", "../tests"]
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=HERE,
+        env={**env, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=1500,
+    )
+
+
+@RELEASE
+@pytest.mark.slow
+def test_a_fortnight_with_kills_equals_pandas():
+    done = run("-m", "lake", "--days", "14", "--seed", "7", env=dict(os.environ))
+    if done.returncode == UNAVAILABLE:
+        without_download(done.stdout.splitlines()[-1])
+    assert done.returncode == 0, done.stdout + done.stderr
+    for phase, kills in (("feeding", 1), ("processing", 1), ("writing to Iceberg", 2)):
+        assert done.stdout.count(f"killed in {phase}") >= kills, done.stdout
+    assert "both tables equal pandas, each row once" in done.stdout
+    for table in ("delta", "iceberg"):
+        found = re.search(rf"{table}: (\d+) files, (\d+) after", done.stdout)
+        assert int(found[1]) > int(found[2]) > 0
+
+
+@RELEASE
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [DELTA, ICEBERG])
+def test_what_the_page_shows(tmp_path_factory, group):
+    """The parts of the page run in their order; the one of Iceberg on the table of the first."""
+    folder = tmp_path_factory.getbasetemp() / "lake-page"
+    folder.mkdir(exist_ok=True)
+    try:
+        env = environment(group)
+    except Unavailable as e:
+        without_download(str(e))
+    done = run(str(Path(__file__).with_name("lake_page.py")), str(folder), group, env=env)
+    (folder / "log").write_text(done.stderr)
+    if missing := missing_jars(folder / "log"):
+        without_download(missing[0])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith(" snippets\n")
+
+
+def test_the_page_has_the_versions_of_the_example():
+    text = PAGE.read_text()
+    for package in {delta.PACKAGE, *iceberg.PACKAGES.split(",")}:
+        assert package in text
+    for name, value in {**delta.SETTINGS, **iceberg.SETTINGS}.items():
+        assert f'"{name}": "{value}"' in text
+    for group in (DELTA, ICEBERG):
+        assert f"pyspark=={pinned(group)}" in text
+
+
+def test_every_row_is_good_or_a_dead_letter():
+    rows = dataset(days=14)[TOPIC]
+    good, dead = expected(rows)
+    assert sorted([*good["seq"], *dead]) == list(range(1, len(rows) + 1))
+    assert set(dead.values()) == {BINARY, MISFIT, MISSING}
+    totals = sums(good)
+    assert totals["flights"].sum() == len(good)
+    assert totals["delay_sum"].sum() == good["dep_delay"].sum()
+    # The last row has an airport of its own, and no delay.
+    assert totals[totals["origin"] == "END"]["delay_sum"].isna().all()
+
+
+def letter(seq, row, reason):
+    return {**record(row), "meta": {"bad_topic": TOPIC, "bad_seq": str(seq), "bad_reason": reason}}
+
+
+def test_dead_letters_are_compared():
+    rows = dataset(days=14)[TOPIC]
+    _, dead = expected(rows)
+    good = [letter(seq, rows[seq - 1], reason) for seq, reason in dead.items()]
+    assert compare_letters(good, rows, dead) == []
+    binary = [one for one in good if one["meta"]["bad_reason"] == BINARY]
+    other = [one for one in good if one["meta"]["bad_reason"] == MISFIT]
+    # The copy of a binary record is made at least once.
+    assert compare_letters([*good, *binary], rows, dead) == []
+    for changed, word in [
+        ([*good, *other], "twice"),
+        (good[1:], "not 22"),
+        ([*good, letter(1, rows[0], MISFIT)], "23 dead letters"),
+        ([*good, letter(len(rows) + 1, rows[0], MISFIT)], "of no record"),
+    ]:
+        assert word in str(compare_letters(changed, rows, dead))
+    assert "data_b64" in binary[0]
+    bytes_of_another = base64.b64encode(zlib.compress(b"{}")).decode()
+    for kind, key, value in ((binary, "data_b64", bytes_of_another), (other, "data", {})):
+        kind[0][key] = value
+        (line,) = compare_letters(good, rows, dead)
+        assert kind[0]["meta"]["bad_seq"] in line
+        good = [letter(seq, rows[seq - 1], reason) for seq, reason in dead.items()]
+        other = [one for one in good if one["meta"]["bad_reason"] == MISFIT]
+
+
+def test_a_forgotten_commit(tmp_path):
+    for log in ("offsets", "commits"):
+        (tmp_path / log).mkdir()
+        for batch in range(11):
+            (tmp_path / log / str(batch)).touch()
+            (tmp_path / log / f".{batch}.crc").touch()
+    assert forget_last_commit(tmp_path) == 10
+    left = {file.name for file in (tmp_path / "commits").iterdir()}
+    assert left == {f"{dot}{n}{end}" for n in range(10) for dot, end in (("", ""), (".", ".crc"))}
+    with pytest.raises(SystemExit, match="batch 10 is not finished"):
+        forget_last_commit(tmp_path)
+
+
+def test_jars_that_are_missing(tmp_path):
+    log = tmp_path / "job.log"
+    assert missing_jars(log) == []
+    log.write_text("an error\n")
+    assert missing_jars(log) == []
+    log.write_text("x\n unresolved dependency: io.delta#delta-spark_4.2_2.13;4.4.0: not found\n")
+    assert "delta-spark_4.2" in missing_jars(log)[0]
+
+
+def test_a_record_of_a_row():
+    row = Row(TOPIC, -1, dataset(days=1)[TOPIC][0].arrives, '{"id": 1}')
+    assert record(row) == {"data": {"id": 1}}
