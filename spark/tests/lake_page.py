@@ -1,7 +1,7 @@
-"""Runs the snippets of the lake's page as they stand, in their order. A process of its own: its
-session needs the jars of the formats.
+"""Runs the snippets of the lake's page as they stand, in their order: those before the section on
+Iceberg, or those of it, which need another Spark.
 
-python lake_page.py FOLDER
+python lake_page.py FOLDER lake-delta|lake-iceberg
 """
 
 import os
@@ -12,26 +12,28 @@ from local_spark import prepare
 
 from python.test_snippets import DOCS, Reader, snippets
 
-folder = Path(sys.argv[1])
-prepare(folder)
-# As the loopback settings of `local_spark.session`.
+PAGE = DOCS / "guides" / "lake.md"
+
+folder, is_iceberg = Path(sys.argv[1]), sys.argv[2] == "lake-iceberg"
+prepare(folder / sys.argv[2])
+# What the page leaves to the user: memory, and where Spark listens.
 os.environ["PYSPARK_SUBMIT_ARGS"] = (
     "--master local[2] --driver-memory 1g --conf spark.ui.enabled=false "
     "--conf spark.driver.host=127.0.0.1 --conf spark.driver.bindAddress=127.0.0.1 "
+    "--conf spark.databricks.delta.snapshotPartitions=2 --conf spark.sql.shuffle.partitions=2 "
     f"--conf spark.sql.warehouse.dir={folder}/warehouse pyspark-shell"
 )
 os.chdir(folder)
+first, _, _ = PAGE.read_text().partition("\n## Iceberg\n")
+found = [one for one in snippets(PAGE) if (one.line > first.count("\n")) == is_iceberg and one.runs]
 reader = Reader(folder)
-ran = 0
 try:
-    for snippet in snippets(DOCS / "guides" / "lake.md"):
-        if snippet.runs:
-            try:
-                reader.do(snippet)
-            except BaseException as error:
-                error.add_note(f"lake.md:{snippet.line}")
-                raise
-            ran += 1
+    for snippet in found:
+        try:
+            reader.do(snippet)
+        except BaseException as error:
+            error.add_note(f"{PAGE.name}:{snippet.line}")
+            raise
 finally:
     reader.leave()
-print(ran, "snippets")
+print(len(found), "snippets")
