@@ -34,7 +34,7 @@ def expected(rows: list[Row]) -> tuple[pd.DataFrame, dict[int, str]]:
     """The rows of a table by their seq; the reasons why others are dead letters, by their seq."""
     good, dead = [], {}
     for seq, row in enumerate(rows, start=1):
-        value = None if is_compressed(row) else json.loads(row.text)
+        value: Any = None if is_compressed(row) else json.loads(row.text)
         if reason := _reason(value):
             dead[seq] = reason
         else:

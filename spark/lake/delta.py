@@ -31,7 +31,8 @@ def delta_session(folder: Path, package: str = PACKAGE, **more: str) -> SparkSes
         # Delta reads the log of a table with fifty tasks, which a small table does not need.
         "spark.databricks.delta.snapshotPartitions": "2",
     }
-    return session("lake", folder=folder / "spark", **settings, **more)
+    settings |= more
+    return session("lake", cores=2, failures=1, folder=folder / "spark", **settings)
 
 
 def path(folder: Path) -> str:

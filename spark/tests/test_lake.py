@@ -24,9 +24,14 @@ from python.test_snippets import DOCS
 from support.gate import GATE
 
 PAGE = DOCS / "guides" / "lake.md"
-RELEASE = pytest.mark.skipif(
-    GATE != "release", reason="takes minutes and a gigabyte: TOPICS_GATE=release runs it"
-)
+
+
+@pytest.fixture
+def release(request):
+    """Skips a test below the release gate, unless it is selected by name: it takes minutes, and
+    downloads more than a gigabyte the first time."""
+    if GATE != "release" and not any("::" in argument for argument in request.config.args):
+        pytest.skip("runs at the release gate, or by its name")
 
 
 def without_download(reason: str) -> None:
@@ -48,9 +53,8 @@ def run(*command: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-@RELEASE
 @pytest.mark.slow
-def test_a_fortnight_with_kills_equals_pandas():
+def test_a_fortnight_with_kills_equals_pandas(release):
     done = run("-m", "lake", "--days", "14", "--seed", "7", env=dict(os.environ))
     if done.returncode == UNAVAILABLE:
         without_download(done.stdout.splitlines()[-1])
@@ -63,9 +67,8 @@ def test_a_fortnight_with_kills_equals_pandas():
         assert int(found[1]) > int(found[2]) > 0
 
 
-@RELEASE
 @pytest.mark.slow
-def test_what_the_page_shows(tmp_path):
+def test_what_the_page_shows(release, tmp_path):
     """Its two parts, in their order: the second one reads the table of the first."""
     for group, count in ((DELTA, 7), (ICEBERG, 2)):
         try:
@@ -152,6 +155,21 @@ def test_jars_that_are_missing(tmp_path):
     assert missing_jars(log) == []
     log.write_text("x\n unresolved dependency: io.delta#delta-spark_4.2_2.13;4.4.0: not found\n")
     assert "delta-spark_4.2" in missing_jars(log)[0]
+
+
+def test_a_spark_that_cannot_be_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr("lake.environment.ROOT", tmp_path)
+    (tmp_path / "pyproject.toml").write_bytes((DOCS.parent / "pyproject.toml").read_bytes())
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    for _ in range(2):
+        with pytest.raises(Unavailable, match=rf"pyspark {pinned(DELTA)} cannot be installed: .*"):
+            environment(DELTA)
+    # The next start does not take it for installed.
+    assert not (tmp_path / "target" / f"spark-{pinned(DELTA)}" / "installed").exists()
+    (tmp_path / "target" / f"spark-{pinned(DELTA)}" / "installed").touch()
+    first, *_ = environment(DELTA)["PYTHONPATH"].split(os.pathsep)
+    assert first == str(tmp_path / "target" / f"spark-{pinned(DELTA)}")
 
 
 def test_a_record_of_a_row():
