@@ -50,7 +50,7 @@ def run(*command: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
         env={**env, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
-        timeout=1500,
+        timeout=3600,
     )
 
 
