@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyspark
 from local_spark import session
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -32,7 +33,9 @@ def delta_session(folder: Path, package: str = PACKAGE, **more: str) -> SparkSes
         "spark.databricks.delta.snapshotPartitions": "2",
     }
     settings |= more
-    return session("lake", cores=2, failures=1, folder=folder / "spark", **settings)
+    # The home of Spark in this folder is of one version.
+    home = folder / f"spark-{pyspark.__version__}"
+    return session("lake", cores=2, failures=1, folder=home, **settings)
 
 
 def path(folder: Path) -> str:
