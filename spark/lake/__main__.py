@@ -55,8 +55,10 @@ def forget_last_commit(checkpoint: Path) -> int:
     return done
 
 
-def to_iceberg(folder: Path, seed: int, env: dict[str, str]) -> None:
-    """Runs the second job, kills it twice at random moments, and lets it finish."""
+def to_iceberg(folder: Path, seed: int, env: dict[str, str]) -> list[str]:
+    """Runs the second job, kills it twice at random moments, and lets it finish. Returns the
+    problems."""
+    wrong = []
     rng = random.Random(seed)
     commits = folder / "checkpoints" / "iceberg" / "commits"
     # Each commit to the Delta table has added a file, which is a batch of this stream.
@@ -72,12 +74,14 @@ def to_iceberg(folder: Path, seed: int, env: dict[str, str]) -> None:
             time.sleep(rng.uniform(0, LONGEST_DELAY / 2))
             job.check()
             job.signal(signal.SIGSTOP)
-            print(
-                f"killed in writing to Iceberg, {last_batch(commits) + 1} of {total} batches done"
-            )
+            done = last_batch(commits) + 1
+            print(f"killed in writing to Iceberg, {done} of {total} batches done", flush=True)
             job.kill()
+        if not 0 < done < total:
+            wrong.append(f"a kill was not in time: {done} of {total} batches done")
     with Job(path(folder), folder, {}, "lake.iceberg", env) as job:
         job.finish()
+    return wrong
 
 
 def maintain(folder: Path, url: str, envs: dict[str, dict[str, str]]) -> list[str]:
@@ -126,7 +130,7 @@ def run(folder: Path, days: int | None, seed: int) -> list[str]:
             record,
             envs["delta"],
         )
-        to_iceberg(folder, seed, envs["iceberg"])
+        wrong += to_iceberg(folder, seed, envs["iceberg"])
         wrong += maintain(folder, server.url, envs)
         found = letters(Client(Connection(server.url, None, None, 60.0)))
     for name in envs:
