@@ -86,7 +86,7 @@ sdist: $(VENV)/.deps ## a source package in dist/, built and tried in an empty e
 	PYTHON=$(PYTHON) .ci/try-package dist/*.tar.gz
 
 run: build ## start the server on ./topics-data
-	$(BIN)/topics serve --data-dir $(DATA_DIR) --hints
+	env -u TOPICS_GATE $(BIN)/topics serve --data-dir $(DATA_DIR) --hints
 
 test: test-build test-rust test-python test-spark ## the tests of the gate, `quick` unless TOPICS_GATE says more
 
