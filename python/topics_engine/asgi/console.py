@@ -36,7 +36,7 @@ _HEADERS: tuple[Header, ...] = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
-    # A browser asks each time whether its copy is current: an upgrade shows at once.
+    # A browser asks each time whether its copy is current: an upgrade shows immediately.
     (b"cache-control", b"no-cache"),
     (b"vary", b"Accept-Encoding"),
 )

@@ -29,7 +29,7 @@ def requests_of(found: dict[str, float], method: str, route: str, status: int) -
 
 
 def test_requests_are_counted_by_route_and_status(protocols: dict[str, Server]) -> None:
-    """The same requests count the same, whoever answers them: the native protocol too."""
+    """The same requests count the same over every protocol, the native one included."""
     counted: dict[str, list[float]] = {}
     asked = (
         ("POST", "/v0/topics/:t", 201), ("POST", "/v0/topics/:t", 200),

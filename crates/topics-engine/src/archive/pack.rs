@@ -12,7 +12,7 @@ use super::{Archived, Archiver, PassState, remote_error};
 use crate::tier::ArchivedPack;
 use crate::types::error::{Error, Result};
 
-/// The first packs of a process are read back as a whole, and one in so many of the later ones. Of the
+/// The first packs of a process are read back as a whole, and every 256th of the later ones. Of the
 /// others only directory and footer are.
 const READ_BACK_FIRST: u64 = 16;
 const READ_BACK_EACH: u64 = 256;
