@@ -5,8 +5,8 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run build browser screenshots wheel spark-wheel sdist test test-build test-rust test-python test-spark check docs bench \
-	bench-spark demo pipeline lake test-release clean
+.PHONY: help run build browser screenshots diagrams wheel spark-wheel sdist test test-build test-rust test-python test-spark check docs bench \
+	bench-spark demo demo-remote pipeline lake test-release clean
 
 export TOPICS_GATE ?= quick
 ifeq ($(filter quick commit release,$(TOPICS_GATE)),)
@@ -21,6 +21,7 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 PIPELINE_ARGS ?=
 LAKE_ARGS ?=
+BENCH_ARGS ?=
 BENCH_SPARK_ARGS ?=
 
 # One profile and one target folder for the engine, the tests and the checks: the tree is compiled
@@ -34,7 +35,7 @@ PY_DIRS := python tests/python tests/support benches .ci docs/examples spark
 
 # $(call timed,name,command): runs the command and prints how long it took.
 timed = TIMEFORMAT='suite $(1): %1R s'; time ($(2))
-# What hangs fails: a suite of cargo after three quarters of an hour, a test of pytest (it prints its stacks) as
+# What hangs fails: a suite after three quarters of an hour, a test of pytest (it prints its stacks) as
 # pyproject.toml says. At the release gate both may take hours.
 ifneq ($(TOPICS_GATE),release)
 limited = timeout --kill-after=30 2700
@@ -103,6 +104,11 @@ ifneq ($(TOPICS_GATE),quick)
 	$(call building,models,cargo test $(MODELS) --no-run --quiet)
 endif
 
+# A real S3 server, built with Go. At the quick gate, and where Go is absent, its tests are skipped.
+ifneq ($(TOPICS_GATE),quick)
+test-rust: export TOPICS_VERSITYGW ?= $(shell .ci/go-tool versitygw)
+endif
+
 test-rust: test-build
 	$(call timed,crates,$(limited) cargo test $(CARGO_ARGS) --no-fail-fast --exclude topics-tests)
 	$(call timed,simulation,$(limited) cargo test --release -p topics-tests --no-fail-fast $(SUITES))
@@ -137,23 +143,24 @@ screenshots: build browser ## the console's pictures in the documentation, made 
 test-python: build browser
 	@# 5: none of the tests is of this kind; of one kind there must be some.
 	none=0; \
-	$(call timed,pytest,$(PYTEST) -m "not serial" -n $(WORKERS) --dist loadfile --durations=8) \
+	$(call timed,pytest,$(limited) $(PYTEST) -m "not serial" -n $(WORKERS) --dist loadfile --durations=8) \
 		|| { code=$$?; [ $$code = 5 ] || exit $$code; none=1; }; \
-	$(call timed,pytest serial,$(PYTEST) -m serial --durations=4) || test $$? = 5 -a $$none = 0
+	$(call timed,pytest serial,$(limited) $(PYTEST) -m serial --durations=4) || test $$? = 5 -a $$none = 0
 
 # Inside spark/: its package is found from there, as an installed one would be; benches/ and
 # tests/support/ lie above.
-IN_SPARK = cd spark && PYTHONPATH=..:../tests $(abspath $(BIN))/python
+IN_SPARK = cd spark && PYTHONPATH=..:../tests $(1) $(abspath $(BIN))/python
 
 test-spark: build $(VENV)/.spark
-	$(call timed,spark,$(IN_SPARK) -m pytest --durations=8 $(PYTEST_ARGS))
+	$(call timed,spark,$(call IN_SPARK,$(limited)) -m pytest --durations=8 $(PYTEST_ARGS))
 
 check: build $(VENV)/.spark ## formatting, lints, types, licences, advisories, documentation
 	$(call timed,cargo fmt,cargo fmt --all --check)
 	$(call timed,clippy,cargo clippy --release --workspace --all-targets --quiet -- -D warnings)
 	$(call timed,clippy models,cargo clippy $(MODELS) --quiet -- -D warnings)
 	$(call timed,ruff,$(BIN)/ruff check $(PY_DIRS) && $(BIN)/ruff format --check $(PY_DIRS))
-	$(call timed,mypy,$(BIN)/mypy -p topics_engine -p benches.demo)
+	$(call timed,mypy,$(BIN)/mypy -p topics_engine -p benches.demo \
+		-m benches.report -m benches.summary -m benches.compare -m benches.run)
 	$(call timed,mypy of spark,cd spark && MYPYPATH=..:../tests $(abspath $(BIN))/mypy -p pyspark_topics \
 		-p pipeline -p lake -p bench -m local_spark)
 	$(call timed,typed options,$(BIN)/python .ci/typed_options.py --check)
@@ -166,24 +173,27 @@ check: build $(VENV)/.spark ## formatting, lints, types, licences, advisories, d
 # only errors would: a warning that is not shown is not counted.
 DOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# The SVGs of the diagrams are in the repository: neither a build nor a reader needs mermaid.
+MERMAID := mermaid@11.17.2
+diagrams: build browser ## the diagrams of the documentation, drawn anew; needs npm
+	mkdir -p target/mermaid
+	cd target/mermaid && tar xzf "$$(npm pack --silent $(MERMAID))" package/dist/mermaid.min.js
+	PYTHONPATH=tests $(BIN)/python .ci/diagrams.py target/mermaid/package/dist/mermaid.min.js
+
 docs: build ## the documentation as a site, in target/site
 	$(call timed,docs,$(DOCS))
 
-bench: build ## figures beside the device's, a peer's and the goals
-	cargo build --release --quiet -p topics-benches --features peers
-	target/release/bench-embedded
-	$(BIN)/python benches/embedded.py
-	PYTHONPATH=. $(BIN)/python -m benches.typed
-	mkdir -p target/bench
-	TOPICS_BENCH_CSV=target/bench/growth.csv target/release/bench-open
+# At most 20 minutes and 8 GB of disk; BENCH_ARGS names the programs to run, `http` for one.
+bench: build ## figures beside the device's, a peer's and the goals, and a summary
+	cargo build --release --quiet -p topics-benches --features peers $(SHARED)
 	$(PIP) 'matplotlib>=3.10'
-	$(BIN)/python benches/plot.py target/bench/growth.csv docs/growth.png
-	target/release/bench-delivery
-	target/release/bench-jobs
-	bash benches/http.sh $(BIN)
+	PYTHONPATH=. $(BIN)/python -m benches.run $(BENCH_ARGS)
 
 demo: build ## 336 776 flights over HTTP, three kills, compared byte for byte
 	PYTHONPATH=tests $(BIN)/python -m benches.demo $(DEMO_ARGS)
+
+demo-remote: build ## the same with an S3 server and a lost machine, restored from the bucket; needs Go
+	PYTHONPATH=tests $(BIN)/python -m benches.demo.remote $(DEMO_ARGS)
 
 pipeline: build $(VENV)/.spark ## flights and weather through Spark, killed at random, compared with pandas
 	$(IN_SPARK) -m pipeline $(PIPELINE_ARGS)

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import posixpath
 import re
+import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
@@ -29,6 +30,9 @@ from topics_engine.asgi.routes import CONFIG, ROUTES
 from topics_engine.asgi.settings import SERVER
 from topics_engine.cli.main import parser
 from topics_engine.client.config import DURATIONS, option_name
+
+sys.path.append(str(Path(__file__).parent))
+import diagrams
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -59,6 +63,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     try:
         markdown = re.sub(r"<!-- generated: (\w+) -->", part, markdown)
+        markdown = diagrams.FENCE.sub(lambda found: diagram(found[1], uri), markdown)
         if uri == "reference/errors.md":
             markdown = with_columns(markdown)
         return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", lambda m: link(m, source, uri), markdown)
@@ -85,6 +90,18 @@ def link(found: re.Match[str], source: str, uri: str) -> str:
         raise ValueError(f"{target} points to a file that does not exist")
     there = posixpath.relpath(at, posixpath.dirname(uri) or ".")
     return f"[{text}]({there}{'#' * bool(anchor)}{anchor})"
+
+
+def diagram(source: str, uri: str) -> str:
+    """The drawn forms of a diagram, of which the page shows the one for its color scheme."""
+    parts = []
+    for scheme in diagrams.SCHEMES:
+        path = diagrams.DRAWN / diagrams.name_of(source, scheme)
+        if not path.is_file():
+            raise ValueError("a diagram has changed; run `make diagrams`")
+        there = posixpath.relpath(path.relative_to(DOCS).as_posix(), posixpath.dirname(uri) or ".")
+        parts.append(f"![Diagram]({there}#only-{scheme})")
+    return "\n".join(parts)
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -154,8 +171,12 @@ def arguments_of(of: argparse.ArgumentParser) -> list[list[str]]:
 
 @contextlib.contextmanager
 def opened() -> Iterator[te.Database]:
-    """An engine in a temporary directory."""
-    with tempfile.TemporaryDirectory() as folder, te.open(folder) as db:
+    """An engine in a temporary directory, with a remote in another one."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory() as remote,
+        te.open(folder, remote_url=Path(remote).as_uri()) as db,
+    ):
         yield db
 
 

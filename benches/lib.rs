@@ -1,4 +1,4 @@
-//! Shared parts of the benchmarks: percentiles, the device's figure, a table with goals.
+//! Shared parts of the benchmarks: percentiles, the device's figure, sizes of a run.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub mod net;
+mod report;
+
+pub use report::{Goal, Row, Table, short};
 
 /// Latencies of one row, in nanoseconds.
 #[derive(Default, Clone)]
@@ -29,6 +32,26 @@ impl Samples {
         let i = ((self.0.len() - 1) as f64 * q).round() as usize;
         self.0[i] as f64 / 1000.0
     }
+
+    /// The quantiles above the median, in microseconds, as a note.
+    pub fn tail(&mut self) -> String {
+        let [p99, p999, max] = [0.99, 0.999, 1.0].map(|q| micros(self.us(q)));
+        format!("p99 {p99}, p99.9 {p999}, max {max}")
+    }
+
+    /// Quantiles and their values in microseconds: what a plot over all of them needs.
+    pub fn curve(&mut self) -> Vec<(f64, f64)> {
+        const AT: [f64; 12] =
+            [0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9995, 0.9999, 1.0];
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        AT.iter().map(|&q| (q, self.us(q))).collect()
+    }
+}
+
+fn micros(us: f64) -> String {
+    if us < 100.0 { format!("{us:.1}") } else { format!("{us:.0}") }
 }
 
 /// The median of repeated runs.
@@ -82,14 +105,46 @@ pub fn plain_batches(dir: &Path, sync: bool) -> f64 {
     rate
 }
 
-/// A figure beside that of [`plain_batches`].
-pub fn beside_plain(figure: f64, plain: f64, sync: bool) -> String {
-    format!(
-        "a plain write{} of the same bytes: {:.2} M rec/s, ratio {:.2}",
-        if sync { " and fdatasync" } else { "" },
+/// The row with the figure of [`plain_batches`] as the device's.
+pub fn beside_plain(row: Row, plain: Vec<f64>, sync: bool) -> Row {
+    let (what, plain) = (if sync { " and fdatasync" } else { "" }, median(plain));
+    let figure = row.figure();
+    row.device(plain).note(format!(
+        "a plain write{what} of the same bytes: {:.2} M rec/s, ratio {:.2}",
         plain / 1e6,
         figure / plain
-    )
+    ))
+}
+
+/// The size of a run: `TOPICS_BENCH_SCALE`, 1 unless a smaller one tries the benchmarks.
+fn scale() -> f64 {
+    match std::env::var("TOPICS_BENCH_SCALE") {
+        Ok(text) => text.parse().expect("TOPICS_BENCH_SCALE is a number"),
+        Err(_) => 1.0,
+    }
+}
+
+/// `seconds` at the size of this run.
+pub fn scaled_seconds(seconds: f64) -> f64 {
+    seconds * scale()
+}
+
+/// `n` at the size of this run, as a multiple of `step`, and not 0.
+pub fn scaled(n: u64, step: u64) -> u64 {
+    ((n as f64 * scale()) as u64 / step).max(1) * step
+}
+
+/// Calls `call`; while the engine refuses it for overload, calls it again after the time that the
+/// refusal names.
+pub fn retried<T>(mut call: impl FnMut() -> topics_engine::Result<T>) -> T {
+    loop {
+        match call() {
+            Err(topics_engine::Error::Throttled { retry_after_ms, .. }) => {
+                std::thread::sleep(Duration::from_millis(retry_after_ms));
+            }
+            other => return other.unwrap(),
+        }
+    }
 }
 
 /// Flushes everything else first, so that a synced run does not pay for it.
@@ -201,70 +256,6 @@ pub fn scratch(name: &str) -> PathBuf {
 pub fn backend() -> topics_env::real::Backend {
     let name = std::env::var("TOPICS_IO_BACKEND").unwrap_or_else(|_| "auto".into());
     name.parse().expect("TOPICS_IO_BACKEND is auto, posix or uring")
-}
-
-/// Whether a goal is a ceiling or a floor.
-#[derive(Clone, Copy)]
-pub enum Goal {
-    /// At most this.
-    Max(f64),
-    /// At least this.
-    Min(f64),
-    /// No goal: for comparison.
-    None,
-}
-
-/// A table of rows with goals.
-#[derive(Default)]
-pub struct Table {
-    missed: Vec<String>,
-}
-
-impl Table {
-    /// Prints the heading.
-    pub fn new(title: &str) -> Self {
-        println!("\n{title}\n{:-<118}", "");
-        println!("{:<46}{:>12} {:<7}{:>12}  {:<6}notes", "work", "figure", "unit", "goal", "");
-        Self::default()
-    }
-
-    /// Prints one row and records whether its goal was missed.
-    pub fn row(&mut self, work: &str, figure: f64, unit: &str, goal: Goal, notes: &str) {
-        let (text, ok) = match goal {
-            Goal::Max(g) => (format!("≤ {}", short(g)), figure <= g),
-            Goal::Min(g) => (format!("≥ {}", short(g)), figure >= g),
-            Goal::None => (String::new(), true),
-        };
-        let mark = match goal {
-            Goal::None => "",
-            _ if ok => "ok",
-            _ => "MISSED",
-        };
-        println!("{work:<46}{:>12} {unit:<7}{text:>12}  {mark:<6} {notes}", short(figure));
-        if !ok {
-            self.missed.push(format!("{work}: {} {unit}, goal {text}", short(figure)));
-        }
-    }
-
-    /// Prints the missed goals.
-    pub fn finish(self) {
-        if self.missed.is_empty() {
-            println!("every goal of this table is met");
-        }
-        for m in self.missed {
-            println!("goal missed: {m}");
-        }
-    }
-}
-
-fn short(v: f64) -> String {
-    match v.abs() {
-        a if a >= 1e7 => format!("{:.1} M", v / 1e6),
-        a if a >= 1e6 => format!("{:.2} M", v / 1e6),
-        a if a >= 1e4 => format!("{:.1} k", v / 1e3),
-        a if a >= 100.0 => format!("{v:.0}"),
-        _ => format!("{v:.2}"),
-    }
 }
 
 /// Runs `threads` closures concurrently for about `time` and returns operations per second.

@@ -5,9 +5,9 @@
 
 use std::time::Instant;
 
-use topics_benches::net::http::{ARROW, Conn, request, typed, write_request};
-use topics_benches::net::{PAYLOAD, rate_and_cost};
-use topics_benches::{Goal, Process, Table, median, sync_all};
+use topics_benches::net::http::{ARROW, Conn, request, trimmed, typed, write_request};
+use topics_benches::net::{PAYLOAD, costed, rates_and_cost};
+use topics_benches::{Goal, Process, Row, Table, median, scaled_seconds, sync_all};
 
 /// The number of rows to read: more than one request returns.
 const ROWS: usize = 2_000_000;
@@ -28,13 +28,14 @@ fn main() {
             std::process::exit(2);
         }
     };
-    let mut table = Table::new("HTTP, columns (100-byte payloads, client on the same cores)");
+    let mut table =
+        Table::new("columns", "HTTP, columns (100-byte payloads, client on the same cores)");
     let server = Process::of(pid);
     fill(addr);
     reads(&mut table, addr, server);
     writes(&mut table, addr, server);
-    if let Some((addr, server)) = busy {
-        beside_a_busy_thread(&mut table, addr, server);
+    if let Some((busy, its)) = busy {
+        beside_a_busy_thread(&mut table, (addr, server), (busy, its));
     }
     table.finish();
 }
@@ -57,17 +58,17 @@ fn reads(table: &mut Table, addr: &str, server: Process) {
     let rows = [
         ("diff as Arrow, limit 1 000 000", asked("diff", &format!("{{\"limit\":{LIMIT}}}"))),
         ("scan of 1 000 000 as Arrow", asked("scan", &format!("{{\"to_seq\":{LIMIT}}}"))),
-        ("the same, columns seq and data", asked("scan", &narrow)),
+        ("scan of columns seq and data as Arrow", asked("scan", &narrow)),
     ];
     for (work, request) in rows {
         sync_all();
-        let (figure, notes) = streamed(addr, server, &request);
-        table.row(work, figure, "rows/s", Goal::Min(8e6), &notes);
+        let (runs, notes) = streamed(addr, server, &request);
+        table.add(Row::repeated(work, runs, "rows/s").goal(Goal::Min(8e6)).note(notes));
     }
 }
 
 /// Rows per second of whole streams, one after the other on one connection, and their cost.
-fn streamed(addr: &str, server: Process, request: &[u8]) -> (f64, String) {
+fn streamed(addr: &str, server: Process, request: &[u8]) -> (Vec<f64>, String) {
     const STREAMS: usize = 8;
     let mut conn = Conn::new(addr);
     let (mut cost, mut bytes) = (server.cost(), 0);
@@ -90,7 +91,7 @@ fn streamed(addr: &str, server: Process, request: &[u8]) -> (f64, String) {
         runs.push((STREAMS * LIMIT) as f64 / start.elapsed().as_secs_f64());
     }
     let cpu = cost.cpu_per_record((3 * STREAMS * LIMIT) as u64);
-    (median(runs), format!("{} B a row; server {cpu:.3} cpu-µs a row", bytes / LIMIT))
+    (runs, format!("{} B a row; server {cpu:.3} cpu-µs a row", bytes / LIMIT))
 }
 
 /// The last eight bytes after `part` was received.
@@ -106,26 +107,44 @@ fn writes(table: &mut Table, addr: &str, server: Process) {
     let only = format!("{{\"to_seq\":{BODY},\"columns\":[\"data\"]}}");
     let mut rows = Vec::new();
     conn.stream(&asked("scan", &only), |part| rows.extend_from_slice(part));
-    let path = format!("{TOPIC}?return_seqs=false");
+    let topic = "bench-columns-written";
+    conn.call(&request("PUT", &format!("/v0/topics/{topic}"), "{\"durability\":\"disk\"}"));
+    let path = format!("/v0/topics/{topic}?return_seqs=false");
     let body = typed("POST", &path, &[("content-type", ARROW)], &rows);
     for conns in [1, 4] {
         sync_all();
-        let open = || Conn::new(addr);
-        let (figure, cost) = rate_and_cost(server, conns, BODY, open, |c| c.call(&body));
+        let (runs, cost) = costed(
+            server,
+            BODY,
+            |c: &mut Conn| c.call(&body),
+            |call| {
+                let secs = scaled_seconds(2.0);
+                (0..3).map(|_| trimmed(addr, topic, conns, BODY, secs, call)).collect()
+            },
+        );
         let work = format!("{conns} connections × {BODY} rows as Arrow, disk");
-        table.row(&work, figure, "rows/s", Goal::None, &cost);
+        table.add(Row::repeated(work, runs, "rows/s").note(cost));
     }
 }
 
-fn beside_a_busy_thread(table: &mut Table, addr: &str, server: Process) {
-    let mut setup = Conn::ready(addr);
-    setup.call(&request("PUT", "/v0/topics/bench-busy", "{\"durability\":\"disk\"}"));
+/// The rate of a server in whose process another Python thread is busy, and as the goal most of what
+/// the first server does without one.
+fn beside_a_busy_thread(table: &mut Table, idle: (&str, Process), busy: (&str, Process)) {
+    let path = "/v0/topics/bench-busy";
+    for (addr, _) in [idle, busy] {
+        Conn::ready(addr).call(&request("PUT", path, "{\"durability\":\"disk\"}"));
+    }
     let write = write_request("bench-busy", 1);
-    for (conns, goal) in [(1, Goal::None), (64, Goal::Min(15e3))] {
+    for (conns, share) in [(1, None), (64, Some(0.8))] {
         sync_all();
-        let open = || Conn::new(addr);
-        let (figure, cost) = rate_and_cost(server, conns, 1, open, |c| c.call(&write));
+        let run = |(addr, server): (&str, Process)| {
+            rates_and_cost(server, conns, 1, || Conn::new(addr), |c| c.call(&write))
+        };
+        let (without, (runs, cost)) = (median(run(idle).0), run(busy));
+        let goal = share.map_or(Goal::None, |share| Goal::Min(share * without));
         let work = format!("beside a busy thread: {conns} connections × 1 record");
-        table.row(&work, figure, "/s", goal, &format!("{cost}, including the thread's own"));
+        let row = Row::repeated(work, runs, "/s").goal(goal);
+        let row = row.note(format!("{cost}, including the thread's own"));
+        table.add(row.note(format!("{:.1} k/s without that thread", without / 1e3)));
     }
 }

@@ -7,30 +7,30 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use topics_benches::net::http::{Conn, find, request, write_request, write_request_with_seqs};
-use topics_benches::net::{costed, rate, rate_and_cost, rate_once};
+use topics_benches::net::http::{
+    Conn, find, request, rest, trimmed, write_request, write_request_with_seqs,
+};
+use topics_benches::net::{costed, rates, rates_and_cost};
 use topics_benches::{
-    Goal, Process, Samples, Table, beside_plain, device_sync, median, plain_batches, sync_all,
+    Goal, Process, Row, Samples, Table, beside_plain, device_sync, disk_bytes, plain_batches,
+    rss_anon, scaled, scaled_seconds, sync_all,
 };
 
-fn throughput(addr: &str, conns: usize, request: &[u8]) -> f64 {
-    rate(conns, 2.0, || Conn::new(addr), |c| c.call(request))
-}
-
-fn latency(addr: &str, request: &[u8], n: usize) -> f64 {
+/// One connection, one request in flight; the p50 is the median of three repetitions.
+fn latency(addr: &str, work: &str, request: &[u8], n: u64) -> Row {
     let mut c = Conn::new(addr);
-    let runs = (0..3).map(|_| {
+    let (mut all, mut runs) = (Samples::default(), Vec::new());
+    for _ in 0..3 {
         let mut s = Samples::default();
-        for _ in 0..n {
-            s.time(|| c.call(request));
-        }
-        s.us(0.5)
-    });
-    median(runs.collect())
+        (0..scaled(n, 1)).for_each(|_| s.time(|| c.call(request)));
+        runs.push(s.us(0.5));
+        all.0.extend(s.0);
+    }
+    Row::latency(work, &mut all).runs(runs)
 }
 
 fn main() {
@@ -48,108 +48,166 @@ fn main() {
         let body = format!("{{\"durability\":\"{class}\"}}");
         setup.call(&request("PUT", &format!("/v0/topics/bench-{class}"), &body));
     }
-    let mut table = Table::new("HTTP (closed loop, 100-byte payloads, client on the same cores)");
+    let mut table =
+        Table::new("http", "HTTP (closed loop, 100-byte payloads, client on the same cores)");
     let wanted = |work: &str| only.is_none_or(|row| work.contains(row));
     if only.is_none() {
         one_connection(&mut table, addr, dir);
     }
-    writes(&mut table, addr, dir, &wanted);
+    singles(&mut table, addr, &wanted);
+    batches(&mut table, addr, dir, &wanted);
     if only.is_none() {
-        rest(addr);
         reads(&mut table, addr);
     }
     watchers(&mut table, addr, &wanted);
     if wanted("50 workers, claim 8 + ack") {
         sync_all();
-        let figure = work(addr, 50);
-        table.row("50 workers, claim 8 + ack", figure, "jobs/s", Goal::Min(100e3), "");
+        let row = Row::repeated("50 workers, claim 8 + ack", work(addr, 50), "jobs/s");
+        table.add(row.goal(Goal::Min(100e3)));
     }
     table.finish();
 }
 
-fn writes(table: &mut Table, addr: &str, dir: &Path, wanted: &impl Fn(&str) -> bool) {
+/// The measured server: its process.
+fn server() -> String {
+    std::env::var("TOPICS_BENCH_SERVER").expect("TOPICS_BENCH_SERVER is the server's process")
+}
+
+fn singles(table: &mut Table, addr: &str, wanted: &impl Fn(&str) -> bool) {
     let rows = [
-        ("disk", 16, 1, Goal::Min(60e3)),
-        ("disk", 64, 1, Goal::Min(60e3)),
-        ("memory", 64, 1, Goal::None),
-        ("fsync", 16, 1, Goal::Min(20e3)),
-        ("fsync", 64, 1, Goal::Min(35e3)),
-        ("disk", 16, 100, Goal::Min(2.0e6)),
-        ("fsync", 16, 100, Goal::Min(1.0e6)),
-        ("disk", 8, 1000, Goal::Min(3.5e6)),
+        ("disk", 16, Goal::Min(60e3)),
+        ("disk", 64, Goal::Min(60e3)),
+        ("memory", 64, Goal::None),
+        ("fsync", 16, Goal::Min(20e3)),
+        ("fsync", 64, Goal::Min(35e3)),
     ];
-    let server = Process::of(&std::env::var("TOPICS_BENCH_SERVER").expect("the server's id"));
-    for (class, conns, n, goal) in rows {
-        let (what, unit) = if n == 1 { ("record", "/s") } else { ("records", "rec/s") };
-        let work = format!("{conns} connections × {n} {what}, {class}");
+    let server = Process::of(&server());
+    for (class, conns, goal) in rows {
+        let work = format!("{conns} connections × 1 record, {class}");
         if !wanted(&work) {
             continue;
         }
-        let request = write_request(&format!("bench-{class}"), n);
-        let listed = write_request_with_seqs(&format!("bench-{class}"), n);
-        let (open, call) = (|| Conn::new(addr), |c: &mut Conn| c.call(&request));
-        let call_listed = |c: &mut Conn| c.call(&listed);
-        if n == 1 {
-            sync_all();
-            let (figure, cost) = rate_and_cost(server, conns, n, open, call);
-            table.row(&work, figure, unit, goal, &cost);
-            let (figure, cost) = rate_and_cost(server, conns, n, open, call_listed);
-            table.row("the same, with seqs", figure, unit, Goal::None, &cost);
-            continue;
+        let topic = format!("bench-{class}");
+        let requests = [
+            (work.clone(), write_request(&topic, 1), goal),
+            (work + ", with seqs", write_request_with_seqs(&topic, 1), Goal::None),
+        ];
+        sync_all();
+        for (work, request, goal) in requests {
+            let call = |c: &mut Conn| c.call(&request);
+            let (runs, cost) = rates_and_cost(server, conns, 1, || Conn::new(addr), call);
+            table.add(Row::repeated(work, runs, "/s").goal(goal).note(cost));
         }
-        let synced = class == "fsync";
-        let plain = plain_batches(dir, synced);
-        // Each run starts after everything before it has been copied, and pays only for its own
-        // copies.
-        let rested = |call: &(dyn Fn(&mut Conn) + Sync)| {
-            median(
-                (0..3).map(|_| rate_once(conns, 2.0, open, call)).inspect(|_| rest(addr)).collect(),
-            )
-        };
-        rest(addr);
-        let (figure, cost) = costed(server, n, call, rested);
-        let notes = beside_plain(figure, plain, synced) + "; " + &cost;
-        table.row(&work, figure, unit, goal, &notes);
-        rest(addr);
-        let (figure, cost) =
-            costed(server, n, call_listed, |call| rate_once(conns, 2.0, open, call));
-        table.row("the same, with seqs", figure, unit, Goal::None, &cost);
-        rest(addr);
-        let (figure, cost) =
-            costed(server, n, call, |call| rate_once(conns, SUSTAINED, open, call));
-        let work = format!("the same, {SUSTAINED:.0} s in a row");
-        table.row(&work, figure, unit, Goal::None, &cost);
     }
 }
 
+/// Seconds of writing before the first row of batches that is sustained.
+const WARM_UP: f64 = 60.0;
 /// Seconds of a row that includes the effect of checkpoints and new pages.
 const SUSTAINED: f64 = 20.0;
 
-/// Returns when all written records are in segments, trimmed from the log, and on the disk.
-fn rest(addr: &str) {
-    // The log is trimmed by the older of two snapshots.
-    for _ in 0..2 {
-        Conn::new(addr).call(&request("POST", "/v0/admin/checkpoint", "{}"));
+fn batches(table: &mut Table, addr: &str, dir: &Path, wanted: &impl Fn(&str) -> bool) {
+    let rows = [
+        ("disk", 16, 100, Goal::Min(2.0e6), Goal::Min(2.5e6)),
+        ("fsync", 16, 100, Goal::Min(1.0e6), Goal::Min(1.3e6)),
+        ("disk", 8, 1000, Goal::Min(3.5e6), Goal::Min(4.0e6)),
+    ];
+    let rows = rows.map(|(class, conns, n, goal, sustained)| {
+        let work = format!("{conns} connections × {n} records, {class}");
+        (work, class, conns, n, goal, sustained)
+    });
+    let rows: Vec<_> = rows.into_iter().filter(|r| wanted(&r.0)).collect();
+    let server = Process::of(&server());
+    for (work, class, conns, n, goal, _) in &rows {
+        let topic = format!("bench-{class}");
+        let request = write_request(&topic, *n);
+        let plain = plain_batches(dir, *class == "fsync");
+        rest(addr);
+        let call = |c: &mut Conn| c.call(&request);
+        // Each run starts after everything before it has been copied, and pays only for its own
+        // copies.
+        let (runs, cost) = costed(server, *n, call, |call| {
+            let secs = scaled_seconds(2.0);
+            let run = || trimmed(addr, &topic, *conns, *n, secs, call);
+            (0..3).map(|_| run()).inspect(|_| rest(addr)).collect()
+        });
+        let row = Row::repeated(work, runs, "rec/s").goal(*goal).note(cost);
+        table.add(beside_plain(row, vec![plain], *class == "fsync"));
     }
-    sync_all();
+    // The others are measured on a server that has been written to for a minute.
+    let warm = write_request("bench-disk", 100);
+    if !rows.is_empty() {
+        let secs = scaled_seconds(WARM_UP);
+        trimmed(addr, "bench-disk", 16, 100, secs, &|c: &mut Conn| c.call(&warm));
+    }
+    for (work, class, conns, n, _, goal) in &rows {
+        let row = sustained(addr, dir, &format!("bench-{class}"), *conns, *n);
+        table.add(row.named(format!("{work}, {SUSTAINED:.0} s in a row")).goal(*goal));
+    }
+}
+
+/// Writes for some time without a pause before it. The notes say how the last quarter compares with
+/// the first, and what grows: memory of the server, and files.
+fn sustained(addr: &str, dir: &Path, topic: &str, conns: usize, n: usize) -> Row {
+    let request = write_request(topic, n);
+    let pid = server();
+    let size = || (rss_anon(&pid) as f64 / 1e6, disk_bytes(dir) as f64 / 1e9);
+    let before = size();
+    let written = AtomicU64::new(0);
+    let call = |c: &mut Conn| {
+        c.call(&request);
+        written.fetch_add(1, Ordering::Relaxed);
+    };
+    let secs = scaled_seconds(SUSTAINED);
+    let (rate, cost, quarters) = std::thread::scope(|s| {
+        let quarters = s.spawn(|| {
+            let at = || written.load(Ordering::Relaxed) as f64;
+            let mut all = Vec::new();
+            for _ in 0..4 {
+                let from = at();
+                std::thread::sleep(Duration::from_secs_f64(secs / 4.0));
+                all.push(at() - from);
+            }
+            all
+        });
+        let (rate, cost) =
+            costed(Process::of(&pid), n, call, |call| trimmed(addr, topic, conns, n, secs, call));
+        (rate, cost, quarters.join().unwrap())
+    });
+    let after = size();
+    Row::new(topic, rate, "rec/s").note(cost).note(format!(
+        "last quarter {:.2} × the first; RssAnon {:.0} → {:.0} MB, files {:.1} → {:.1} GB",
+        quarters[3] / quarters[0],
+        before.0,
+        after.0,
+        before.1,
+        after.1
+    ))
 }
 
 fn one_connection(table: &mut Table, addr: &str, dir: &Path) {
-    let plain = latency(addr, &write_request("bench-disk", 1), 3000);
-    table.row("1 connection, 1 record: p50", plain, "µs", Goal::Max(115.0), "");
+    let work = "1 connection, 1 record: p50";
+    let row = latency(addr, work, &write_request("bench-disk", 1), 3000);
+    table.add(row.goal(Goal::Max(115.0)));
     sync_all();
-    let device = device_sync(dir, 170, 500).us(0.5);
-    let synced = latency(addr, &write_request("bench-fsync", 1), 500);
-    let (goal, notes) = (Goal::Max(device + 150.0), format!("device p50 {device:.0} µs beside it"));
-    table.row("1 connection, 1 record, synced: p50", synced, "µs", goal, &notes);
+    let mut device = device_sync(dir, 170, 500);
+    let goal = Goal::Max(device.us(0.5) + 150.0);
+    let work = "1 connection, 1 record, synced: p50";
+    let row = latency(addr, work, &write_request("bench-fsync", 1), 500);
+    table.add(row.goal(goal).device_latency(&mut device));
 }
 
 fn reads(table: &mut Table, addr: &str) {
-    let diff = request("POST", "/v0/topics/bench-disk/diff", "{\"from_seq\":0,\"limit\":1000}");
+    rest(addr);
+    let head = Conn::new(addr).earliest("bench-disk");
+    let body = format!("{{\"from_seq\":{head},\"limit\":1000}}");
+    let diff = request("POST", "/v0/topics/bench-disk/diff", &body);
     for (conns, goal) in [(1, 2.5e6), (4, 5e6)] {
-        let figure = throughput(addr, conns, &diff) * 1000.0;
+        let runs = rates(conns, 2.0, || Conn::new(addr), |c| c.call(&diff));
         let work = format!("diff limit 1000 as JSON, {conns} connections");
-        table.row(&work, figure, "rec/s", Goal::Min(goal), "sealed, page cache warm");
+        let runs = runs.into_iter().map(|calls| calls * 1000.0).collect();
+        let row = Row::repeated(work, runs, "rec/s").goal(Goal::Min(goal));
+        table.add(row.note("sealed, page cache warm"));
     }
 }
 
@@ -190,13 +248,14 @@ impl Watcher {
 }
 
 fn watchers(table: &mut Table, addr: &str, wanted: &impl Fn(&str) -> bool) {
-    for (count, p50, p99) in [(1, 400.0, None), (100, 1800.0, None), (1000, 7500.0, Some(18e3))] {
+    for (count, p50, p99) in [(1, 400.0, None), (100, 1800.0, None), (1000, 3500.0, Some(8e3))] {
         let work = format!("write → SSE frame, {count} watchers: p50");
         if !wanted(&work) {
             continue;
         }
-        let mut samples = delivered(addr, count, (20_000 / count).clamp(40, 2000));
-        table.row(&work, samples.us(0.5), "µs", Goal::Max(p50), "");
+        let writes = scaled((20_000 / count).clamp(40, 2000) as u64, 1) as usize;
+        let mut samples = delivered(addr, count, writes);
+        table.add(Row::latency(&work, &mut samples).goal(Goal::Max(p50)));
         let goal = p99.map_or(Goal::None, Goal::Max);
         table.row(&work.replace("p50", "p99"), samples.us(0.99), "µs", goal, "");
     }
@@ -248,20 +307,21 @@ fn delivered(addr: &str, count: usize, writes: usize) -> Samples {
 /// The jobs of one claim.
 const CLAIM: usize = 8;
 
-/// Jobs per second that `workers` claim, eight at a time, and ack.
-fn work(addr: &str, workers: usize) -> f64 {
+/// Jobs per second that `workers` claim, eight at a time, and ack; three runs.
+fn work(addr: &str, workers: usize) -> Vec<f64> {
     // More jobs than three runs can process.
-    const JOBS: usize = 2_000_000;
+    let jobs = scaled(2_000_000, 1000);
     let mut setup = Conn::new(addr);
     setup.call(&request("PUT", "/v0/topics/bench-jobs", "{\"type\":\"queue\"}"));
     let fill = write_request("bench-jobs", 1000);
-    (0..JOBS / 1000).for_each(|_| setup.call(&fill));
+    (0..jobs / 1000).for_each(|_| setup.call(&fill));
     let names = AtomicUsize::new(0);
     let open = || {
         let worker = names.fetch_add(1, Ordering::Relaxed);
         Worker::new(addr, &format!("worker-{worker}"))
     };
-    rate(workers, 2.0, open, Worker::round) * CLAIM as f64
+    let runs = rates(workers, 2.0, open, Worker::round);
+    runs.into_iter().map(|rounds| rounds * CLAIM as f64).collect()
 }
 
 struct Worker {

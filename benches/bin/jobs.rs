@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use topics_benches::{Goal, Samples, Table, backend, median, scratch, sync_all};
+use topics_benches::{
+    Goal, Row, Samples, Table, backend, retried, scaled, scaled_seconds, scratch, sync_all,
+};
 use topics_engine::{
     Append, Claim, ConfigPatch, ConsumerMode, ConsumerRead, ConsumerStart, Engine, LeasedJobs,
     NewRecord, Options, TopicType,
@@ -16,7 +18,9 @@ const PAYLOAD: [u8; 100] = [b'x'; 100];
 /// Bytes that a batch read requests.
 const READ: usize = 1 << 20;
 /// The number of records in the log.
-const LOG: usize = 2_000_000;
+fn log_len() -> usize {
+    scaled(2_000_000, 1000) as usize
+}
 
 fn queue(db: &Engine, name: &str) {
     let kind = Some(TopicType::Queue);
@@ -27,7 +31,7 @@ fn fill(db: &Engine, name: &str, mut n: usize) {
     let recs = vec![NewRecord { data: &PAYLOAD, binary: true, ..NewRecord::default() }; 1000];
     while n > 0 {
         let some = n.min(recs.len());
-        db.append(name, &Append { records: &recs[..some], ..Append::default() }).unwrap();
+        retried(|| db.append(name, &Append { records: &recs[..some], ..Append::default() }));
         n -= some;
     }
 }
@@ -47,16 +51,16 @@ fn round(db: &Engine, name: &str, node: &[u8], max: usize) -> u64 {
 
 /// Jobs per second that `workers` claim and ack, from a queue with enough jobs.
 fn work(db: &Engine, name: &str, workers: usize, max: usize) -> f64 {
-    const JOBS: usize = 300_000;
-    fill(db, name, JOBS);
+    fill(db, name, scaled(300_000, 1000) as usize);
     sync_all();
+    let time = Duration::from_secs_f64(scaled_seconds(2.0));
     let (done, start) = (AtomicU64::new(0), Instant::now());
     std::thread::scope(|s| {
         for w in 0..workers {
             let done = &done;
             s.spawn(move || {
                 let node = format!("worker-{w}");
-                while start.elapsed() < Duration::from_secs(2) {
+                while start.elapsed() < time {
                     match round(db, name, node.as_bytes(), max) {
                         0 => break,
                         n => done.fetch_add(n, Ordering::Relaxed),
@@ -75,11 +79,12 @@ fn workers(table: &mut Table, db: &Engine) {
     for (workers, max, goal) in
         [(1, 1, Goal::None), (1, 8, Goal::None), (50, 1, Goal::None), (50, 8, Goal::Min(100e3))]
     {
-        let figure = median((0..3).map(|_| work(db, "jobs", workers, max)).collect());
+        let runs = (0..3).map(|_| work(db, "jobs", workers, max)).collect();
         let who = if workers == 1 { "worker" } else { "workers" };
         let name = format!("{workers} {who}, claim {max} + ack");
-        let notes = if workers == 50 && max == 8 { "the goal is the one over HTTP" } else { "" };
-        table.row(&name, figure, "jobs/s", goal, notes);
+        let row = Row::repeated(name, runs, "jobs/s").goal(goal);
+        let over_http = workers == 50 && max == 8;
+        table.add(if over_http { row.note("the goal is the one over HTTP") } else { row });
     }
 }
 
@@ -96,11 +101,8 @@ fn claim_cost(table: &mut Table, db: &Engine) {
             let claim = Claim { node: b"w", max: 1, ..Claim::default() };
             assert_eq!(samples.time(|| db.claim(&name, &claim).unwrap()).len(), 1);
         }
-        let notes = format!("p99 {:.1}", samples.us(0.99));
-        let name = format!("claim of 1, {jobs} jobs ready: p50");
-        let p50 = samples.us(0.5);
-        table.row(&name, p50, "µs", Goal::None, &notes);
-        all.push(p50);
+        table.add(Row::latency(format!("claim of 1, {jobs} jobs ready: p50"), &mut samples));
+        all.push(samples.us(0.5));
     }
     let growth = all.last().copied().unwrap_or(f64::NAN) / all[0];
     let notes = "flat: what is ready is not looked at";
@@ -120,35 +122,32 @@ fn consumed(db: &Engine, name: &str, mode: ConsumerMode) -> f64 {
         n += batch.len();
         std::hint::black_box(batch.iter().map(|r| r.data.len()).sum::<usize>());
     }
-    assert_eq!(n, LOG);
+    assert_eq!(n, log_len());
     n as f64 / start.elapsed().as_secs_f64()
 }
 
 fn consumers(table: &mut Table, db: &Engine, peer: Option<Peer>) {
-    let beside = |ours: f64, theirs: fn(Peer) -> f64| match peer {
-        None => String::from("peer not built (feature peers)"),
-        Some(p) => format!("walrus-rust {:.2} M/s, ratio {:.2}", theirs(p) / 1e6, ours / theirs(p)),
+    let beside = |row: Row, theirs: fn(Peer) -> f64| match peer {
+        None => row.note("peer not built (feature peers)"),
+        Some(p) => {
+            let note = format!("walrus-rust {:.2} M/s", theirs(p) / 1e6);
+            row.peer("walrus-rust", theirs(p)).note(note)
+        }
     };
     let start = Instant::now();
-    fill(db, "log", LOG);
-    let appended = LOG as f64 / start.elapsed().as_secs_f64();
-    let notes = beside(appended, |p| p.append);
-    table.row(
-        "batches of 1000 × 100 B appended, not synced",
-        appended,
-        "rec/s",
-        Goal::None,
-        &notes,
-    );
+    fill(db, "log", log_len());
+    let appended = log_len() as f64 / start.elapsed().as_secs_f64();
+    let row = Row::new("batches of 1000 × 100 B appended, not synced", appended, "rec/s");
+    table.add(beside(row, |p| p.append));
     db.checkpoint().unwrap();
     let once = (0..3).map(|n| consumed(db, &format!("a{n}"), ConsumerMode::AtLeastOnce));
-    let figure = median(once.collect());
-    let notes = beside(figure, |p| p.read);
-    table.row("consumer, 1 MiB a read, at_least_once", figure, "rec/s", Goal::None, &notes);
+    let row = Row::repeated("consumer, 1 MiB a read, at_least_once", once.collect(), "rec/s");
+    table.add(beside(row, |p| p.read));
     sync_all();
     let figure = consumed(db, "b", ConsumerMode::AtMostOnce);
     let notes = "each read's cursor is synced before it is handed out";
-    table.row("the same, at_most_once", figure, "rec/s", Goal::None, notes);
+    let work = "consumer, 1 MiB a read, at_most_once";
+    table.row(work, figure, "rec/s", Goal::None, notes);
 }
 
 /// Figures of walrus-rust in records per second.
@@ -174,18 +173,18 @@ fn walrus_child() {
     let wal = Walrus::with_consistency_and_schedule(mode, FsyncSchedule::NoFsync).unwrap();
     let batch = vec![&PAYLOAD[..]; 1000];
     let start = Instant::now();
-    for _ in 0..LOG / batch.len() {
+    for _ in 0..log_len() / batch.len() {
         wal.batch_append_for_topic("log", &batch).unwrap();
     }
-    let append = LOG as f64 / start.elapsed().as_secs_f64();
+    let append = log_len() as f64 / start.elapsed().as_secs_f64();
     let (start, mut n) = (Instant::now(), 0);
-    while n < LOG {
+    while n < log_len() {
         let some = wal.batch_read_for_topic("log", READ, true).unwrap();
         assert!(!some.is_empty());
         n += some.len();
         std::hint::black_box(some.iter().map(|e| e.data.len()).sum::<usize>());
     }
-    println!("\n{append} {}", LOG as f64 / start.elapsed().as_secs_f64());
+    println!("\n{append} {}", log_len() as f64 / start.elapsed().as_secs_f64());
 }
 
 #[cfg(not(feature = "peers"))]
@@ -200,7 +199,7 @@ fn main() {
     let peer = walrus(&dir);
     let db = Engine::open(real_env(backend()).unwrap(), &dir.join("data"), Options::default());
     let db = db.unwrap();
-    let mut table = Table::new("queues and consumers, embedded (100-byte payloads)");
+    let mut table = Table::new("jobs", "queues and consumers, embedded (100-byte payloads)");
     workers(&mut table, &db);
     claim_cost(&mut table, &db);
     sync_all();

@@ -5,15 +5,21 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use topics_benches::{Goal, Samples, Table, backend, disk_bytes, median, rss_anon, scratch};
+use topics_benches::{
+    Goal, Row, Samples, Table, backend, disk_bytes, retried, rss_anon, scaled, scratch, sync_all,
+};
 use topics_engine::{
-    Append, DeleteRequest, Engine, NewRecord, Options, ReadFrom, ReadRequest, TopicMatch,
+    Append, ConfigPatch, DeleteRequest, Durability, Engine, NewRecord, Options, ReadFrom,
+    ReadRequest, TopicMatch,
 };
 use topics_env::real::real_env;
 
-const RECORDS: u64 = 2_260_000;
+fn records() -> u64 {
+    scaled(2_260_000, 1000)
+}
 
 fn open(dir: &Path) -> Engine {
     Engine::open(real_env(backend()).unwrap(), dir, Options::default()).unwrap()
@@ -43,7 +49,7 @@ fn append(db: &Engine, topic: &str, n: u64) {
     data[99] = b'"';
     let recs = vec![NewRecord { data: &data, ..NewRecord::default() }; 1000];
     for _ in 0..n / 1000 {
-        db.append(topic, &Append { records: &recs, ..Append::default() }).unwrap();
+        retried(|| db.append(topic, &Append { records: &recs, ..Append::default() }));
     }
 }
 
@@ -83,20 +89,20 @@ fn opening(table: &mut Table) {
         let (mut times, mut mem, mut disk, mut segments) = (Vec::new(), Vec::new(), 0.0, 0.0);
         for i in 0..3 {
             let dir = scratch(&format!("open-{end}-{i}"));
-            prepare(&dir, RECORDS, end);
+            prepare(&dir, records(), end);
             disk = disk_bytes(&dir) as f64;
             segments = disk_bytes(&dir.join("topics")) as f64;
             let (ms, rss) = opened(&dir);
             times.push(ms);
-            mem.push(rss);
+            mem.push(rss / 1e6);
             let _ = std::fs::remove_dir_all(&dir);
         }
         let work = format!("open 2.26 M records after {end}");
-        table.row(&work, median(times), "ms", Goal::Max(goal), "");
+        table.add(Row::repeated(work, times, "ms").goal(Goal::Max(goal)));
         let work = format!("RssAnon after opening ({end})");
-        table.row(&work, median(mem) / 1e6, "MB", Goal::Max(80.0), "");
+        table.add(Row::repeated(work, mem, "MB").goal(Goal::Max(80.0)));
         if end == "clean" {
-            let per = |bytes: f64| bytes / RECORDS as f64;
+            let per = |bytes: f64| bytes / records() as f64;
             let notes = format!("in segments; {:.0} with all files and the reserve", per(disk));
             let work = "bytes on disk per 100 B record";
             table.row(work, per(segments), "B", Goal::Max(165.0), &notes);
@@ -109,16 +115,22 @@ fn opening(table: &mut Table) {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-fn topics(table: &mut Table) {
-    let dir = scratch("topics");
-    let db = open(&dir);
-    let before = rss_anon("self");
+/// Writes one record to each of `n` topics.
+fn touch(db: &Engine, n: u64) {
     let rec = [NewRecord { data: b"1", ..NewRecord::default() }];
-    let n = 100_000u64;
     for i in 0..n {
         let name = format!("topic-{i}");
-        db.append(&name, &Append { records: &rec, ..Append::default() }).unwrap();
+        retried(|| db.append(&name, &Append { records: &rec, ..Append::default() }));
     }
+}
+
+fn topics(table: &mut Table, csv: &mut String) {
+    let dir = scratch("topics");
+    let db = open(&dir);
+    append(&db, "log", LOG);
+    let before = rss_anon("self");
+    let n = scaled(100_000, 1);
+    touch(&db, n);
     let start = Instant::now();
     db.checkpoint().unwrap();
     let round = start.elapsed().as_secs_f64();
@@ -127,7 +139,8 @@ fn topics(table: &mut Table) {
     table.row("memory per idle topic, 100 000 topics", per, "B", Goal::Max(2048.0), fresh);
     let fds = std::fs::read_dir("/proc/self/fd").unwrap().count();
     table.row("descriptors, 100 000 topics", fds as f64, "", Goal::Max(4096.0), "");
-    table.row("checkpoint of 100 000 dirty topics", round, "s", Goal::None, "");
+    table.row("checkpoint of 100 000 dirty topics", round, "s", Goal::Max(3.0), "");
+    stalls(table, &db, n);
     let start = Instant::now();
     db.close().unwrap();
     table.row("clean close of these", start.elapsed().as_secs_f64(), "s", Goal::None, "");
@@ -135,7 +148,60 @@ fn topics(table: &mut Table) {
     let (ms, rss) = opened(&dir);
     let notes = format!("RssAnon {:.0} MB, {:.0} B per topic", rss / 1e6, rss / n as f64);
     table.row("open 100 000 topics, clean", ms, "ms", Goal::None, &notes);
+    Costs::measure(&dir, LOG).row(table, csv, "topics", n);
+    // Where a file system discards what is freed, this takes as long as making them.
     let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// What a checkpoint of many topics does to single writes beside it.
+fn stalls(table: &mut Table, db: &Engine, topics: u64) {
+    let classes = [("disk", Durability::Disk), ("synced", Durability::Fsync)];
+    for (name, durability) in classes {
+        let patch = ConfigPatch { durability: Some(durability), ..ConfigPatch::default() };
+        db.create_topic(name, &patch).unwrap();
+    }
+    let (_, mut idle) = beside_writers(db, || std::thread::sleep(Duration::from_secs(3)));
+    touch(db, topics);
+    sync_all();
+    let (took, mut beside) = beside_writers(db, || {
+        let start = Instant::now();
+        db.checkpoint().unwrap();
+        start.elapsed().as_secs_f64()
+    });
+    table.row("the next checkpoint of these, beside writers", took, "s", Goal::None, "");
+    for (i, (name, _)) in classes.into_iter().enumerate() {
+        for (quantile, q) in [("p99", 0.99), ("p99.9", 0.999)] {
+            let work = format!("one record, {name}, beside that checkpoint: {quantile}");
+            let (without, max) = (idle[i].us(q), beside[i].us(1.0));
+            let notes = format!("{without:.0} without a checkpoint; max {max:.0}");
+            let goal = Goal::Max(2.0 * without);
+            table.row(&work, beside[i].us(q), "µs", goal, &notes);
+        }
+    }
+}
+
+/// Runs `work` beside two threads that write single records, one to each of the topics `disk` and
+/// `synced`, and leave processor time free; returns the latencies of the two.
+fn beside_writers<T>(db: &Engine, work: impl FnOnce() -> T) -> (T, [Samples; 2]) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let writers = ["disk", "synced"].map(|topic| {
+            let done = &done;
+            s.spawn(move || {
+                let rec = [NewRecord { data: b"1", ..NewRecord::default() }];
+                let append = Append { records: &rec, ..Append::default() };
+                let mut samples = Samples::default();
+                while !done.load(Ordering::Relaxed) {
+                    samples.time(|| retried(|| db.append(topic, &append)));
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                samples
+            })
+        });
+        let out = work();
+        done.store(true, Ordering::Relaxed);
+        (out, writers.map(|w| w.join().unwrap()))
+    })
 }
 
 /// The cost of operations on a log or directory of this size, medians.
@@ -196,39 +262,53 @@ impl Costs {
     }
 }
 
-/// Costs from 10⁴ to 10⁷ records of one topic, and from 10 to 100 000 topics; also as a table for
-/// `plot.py`.
-fn growth(table: &mut Table, records: bool) {
-    let max: u64 =
-        std::env::var("TOPICS_BENCH_MAX").ok().and_then(|v| v.parse().ok()).unwrap_or(10_000_000);
-    let mut csv = String::from("axis,n,what,value\n");
+/// Records of the topic that is measured in a directory with many topics.
+const LOG: u64 = 10_000;
+
+/// Costs from 10⁴ to 10⁷ records of one topic, and from 10 to 10 000 topics, [`topics`] has more; also
+/// as a table for `plot.py`.
+fn growth(table: &mut Table, csv: &mut String, records: bool) {
+    let max: u64 = std::env::var("TOPICS_BENCH_MAX")
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(scaled(10_000_000, 10_000));
     let mut n = 10_000;
     while records && n <= max {
         let dir = scratch("growth");
         prepare(&dir, n, "clean");
-        Costs::measure(&dir, n).row(table, &mut csv, "records", n);
+        Costs::measure(&dir, n).row(table, csv, "records", n);
         let _ = std::fs::remove_dir_all(&dir);
         n *= 10;
     }
     let mut n = 10;
-    while n <= max / 100 {
+    while n <= max / 1000 {
         let dir = scratch("growth");
         let db = open(&dir);
-        append(&db, "log", 10_000);
-        let rec = [NewRecord { data: b"1", ..NewRecord::default() }];
-        for i in 1..n {
-            let one = Append { records: &rec, ..Append::default() };
-            db.append(&format!("topic-{i}"), &one).unwrap();
-        }
+        append(&db, "log", LOG);
+        touch(&db, n);
         db.close().unwrap();
         drop(db);
-        Costs::measure(&dir, 10_000).row(table, &mut csv, "topics", n);
+        Costs::measure(&dir, LOG).row(table, csv, "topics", n);
         let _ = std::fs::remove_dir_all(&dir);
         n *= 10;
     }
+}
+
+/// The rows about many topics, with those about large logs if `all`.
+fn rows(title: &str, all: bool) {
+    let mut table = Table::new("open", title);
+    let mut csv = String::from("axis,n,what,value\n");
+    // First, because a file system without a journal (ext4) looks at each inode that was freed in the
+    // last minutes whenever it makes a file.
+    topics(&mut table, &mut csv);
+    if all {
+        opening(&mut table);
+    }
+    growth(&mut table, &mut csv, all);
     if let Ok(path) = std::env::var("TOPICS_BENCH_CSV") {
         std::fs::write(path, csv).unwrap();
     }
+    table.finish();
 }
 
 fn main() {
@@ -242,19 +322,7 @@ fn main() {
             println!("{ms} {}", rss_anon("self"));
             db.close().unwrap();
         }
-        // Only the rows about many topics.
-        ["topics"] => {
-            let mut table = Table::new("Many topics");
-            topics(&mut table);
-            growth(&mut table, false);
-            table.finish();
-        }
-        _ => {
-            let mut table = Table::new("Opening, memory, disk");
-            opening(&mut table);
-            topics(&mut table);
-            growth(&mut table, true);
-            table.finish();
-        }
+        ["topics"] => rows("Many topics", false),
+        _ => rows("Opening, memory, disk", true),
     }
 }

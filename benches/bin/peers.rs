@@ -15,7 +15,7 @@ use topics_benches::net::kafka::{Kafka, java};
 use topics_benches::net::nats::Nats;
 use topics_benches::net::redis::Redis;
 use topics_benches::net::{Server, rate_once};
-use topics_benches::{Samples, median, sync_all};
+use topics_benches::{Goal, Row, Samples, median, scaled, scaled_seconds, short, sync_all};
 
 /// A process that ends with the benchmark.
 struct Running(Child);
@@ -104,46 +104,76 @@ fn kafka(peers: &Path, dir: &Path) -> Option<(Kafka, Running)> {
     Some((Kafka::new(&jars, &addr), running))
 }
 
-/// One row: a figure of each server, and the ratio to this repository's.
-fn row(work: &str, unit: &str, less_is_better: bool, figures: &[Option<f64>]) {
-    let ours = figures[0].unwrap();
-    print!("{work:<38}{:>12}", show(ours));
-    for peer in &figures[1..] {
+/// What a row measures, and how we want to compare with Redis.
+struct Work {
+    name: String,
+    unit: &'static str,
+    /// How many times better than Redis, and a bound that does not depend on it.
+    beside_redis: Option<f64>,
+    goal: Goal,
+}
+
+impl Work {
+    fn new(name: impl Into<String>, unit: &'static str) -> Self {
+        Self { name: name.into(), unit, beside_redis: None, goal: Goal::None }
+    }
+
+    /// The stricter of both goals.
+    fn goal_beside(&self, redis: Option<f64>) -> Goal {
+        match (self.goal, self.beside_redis.zip(redis)) {
+            (Goal::Max(own), Some((times, redis))) => Goal::Max(own.min(redis / times)),
+            (_, Some((times, redis))) if self.unit == "µs" => Goal::Max(redis / times),
+            (_, Some((times, redis))) => Goal::Min(redis * times),
+            (own, None) => own,
+        }
+    }
+}
+
+/// The figures of one row: the runs of each server.
+type Runs = Vec<Option<Vec<f64>>>;
+
+/// The peers, in the order of their columns.
+const PEERS: [&str; 3] = ["redis", "nats", "kafka"];
+
+/// Prints and saves one row: a figure of each server, and its ratio to ours.
+fn show_row(work: &Work, runs: Runs) {
+    let mut figures = runs.iter().map(|r| r.clone().map(median));
+    let ours = figures.next().flatten().unwrap();
+    let peers: Vec<_> = figures.collect();
+    print!("{:<38}{:>12}", work.name, short(ours));
+    let mut row = Row::repeated(&work.name, runs[0].clone().unwrap(), work.unit);
+    for (name, peer) in PEERS.iter().zip(&peers) {
         match peer {
             Some(v) => {
-                let ratio = if less_is_better { v / ours } else { ours / v };
-                print!("{:>12} {:>7}", show(*v), format!("{ratio:.1} x"));
+                let ratio = if work.unit == "µs" { v / ours } else { ours / v };
+                print!("{:>12} {:>7}", short(*v), format!("{ratio:.1} x"));
+                row = row.peer(name, *v);
             }
             None => print!("{:>12} {:>7}", "-", ""),
         }
     }
-    println!("  {unit}");
+    println!("  {}", work.unit);
+    row.goal(work.goal_beside(peers[0])).save("peers");
 }
 
-fn show(v: f64) -> String {
-    match v {
-        v if v >= 1e6 => format!("{:.2} M", v / 1e6),
-        v if v >= 1e4 => format!("{:.1} k", v / 1e3),
-        v => format!("{v:.0}"),
-    }
-}
-
-fn latency(server: &dyn Server, synced: bool) -> f64 {
+/// p50 and p99.
+fn latency(server: &dyn Server, synced: bool) -> [f64; 2] {
     let mut client = server.connect(synced);
-    let n = if synced { 500 } else { 3000 };
+    let n = scaled(if synced { 500 } else { 3000 }, 1);
     let mut samples = Samples::default();
     (0..n).for_each(|_| samples.time(|| client.write(1)));
-    samples.us(0.5)
+    [samples.us(0.5), samples.us(0.99)]
 }
 
 fn writes(server: &dyn Server, synced: bool, conns: usize, records: usize) -> f64 {
     sync_all();
     let open = || server.connect(synced);
-    rate_once(conns, 1.0, open, |c| c.write(records)) * records as f64
+    rate_once(conns, scaled_seconds(1.0), open, |c| c.write(records)) * records as f64
 }
 
 fn read(server: &dyn Server) -> f64 {
-    rate_once(1, 1.0, || server.connect(false), |c| assert!(c.read() > 0)) * 1000.0
+    let secs = scaled_seconds(1.0);
+    rate_once(1, secs, || server.connect(false), |c| assert!(c.read() > 0)) * 1000.0
 }
 
 fn main() {
@@ -165,37 +195,67 @@ fn main() {
     let kafka = kafka(&peers, &dir);
     println!("\nPeers (100-byte payloads, all on this machine; x: how many times better we are)");
     println!("{:-<118}", "");
-    let names = ["redis", "nats", "kafka"].map(|n| format!("{n:>12} {:>7}", "")).concat();
+    let names = PEERS.map(|n| format!("{n:>12} {:>7}", "")).concat();
     println!("{:<38}{:>12}{names}", "work", "topics");
-    let each = |f: &dyn Fn(&dyn Server) -> f64, kafka: Option<f64>| -> Vec<Option<f64>> {
-        // In alternation, so that a slow minute of the machine does not affect one server only.
-        let rounds: Vec<Vec<Option<f64>>> =
-            (0..3).map(|_| servers.iter().map(|s| s.map(f)).collect()).collect();
-        let of = |i: usize| rounds.iter().map(|round| round[i]).collect::<Option<_>>().map(median);
-        (0..servers.len()).map(of).chain([kafka]).collect()
-    };
-    let broker = kafka.as_ref().map(|(k, _)| k);
-    for synced in [false, true] {
-        let class = if synced { ", synced" } else { "" };
-        let slow = broker.map(|k| k.produce(synced, 1000, 200, 1).1 * 1000.0);
-        let work = format!("1 writer × 1 record{class}: p50");
-        row(&work, "µs", true, &each(&|s| latency(s, synced), slow));
-        for conns in [16, 64] {
-            let work = format!("{conns} writers × 1 record{class}");
-            row(&work, "rec/s", false, &each(&|s| writes(s, synced, conns, 1), None));
-        }
-        for (conns, n) in [(16, 100), (8, 1000)] {
-            let work = format!("{conns} writers × {n} records{class}");
-            let records = if synced { 300_000 } else { 1_000_000 };
-            let bulk = broker.map(|k| k.produce(synced, records, -1, n as u64).0);
-            row(&work, "rec/s", false, &each(&|s| writes(s, synced, conns, n), bulk));
-        }
-    }
-    let consumed = broker.map(|k| k.consume(1_000_000));
-    row("reading 1000 at a time", "rec/s", false, &each(&read, consumed));
+    compare(&ours, &servers, kafka.as_ref().map(|(k, _)| k));
     println!(
         "Redis: XADD, batches pipelined, appendfsync everysec or always. NATS: JetStream, file\n\
          storage, batches asynchronous, sync_interval 2m or always. Kafka: its own tools, one\n\
          producer, acks=1, flush.messages=1 when synced; latencies in whole milliseconds."
     );
+}
+
+/// Measures each server three times in alternation, so that a slow minute of the machine does not
+/// affect one server only.
+fn rounds<T>(servers: &[Option<&dyn Server>], f: impl Fn(&dyn Server) -> T) -> Vec<Option<Vec<T>>> {
+    let mut all: Vec<_> = servers.iter().map(|s| s.map(|_| Vec::new())).collect();
+    for _ in 0..3 {
+        for (server, runs) in servers.iter().zip(&mut all) {
+            if let (Some(server), Some(runs)) = (server, runs) {
+                runs.push(f(*server));
+            }
+        }
+    }
+    all
+}
+
+fn compare(ours: &Topics, servers: &[Option<&dyn Server>], broker: Option<&Kafka>) {
+    let with_kafka = |mut runs: Runs, kafka: Option<f64>| {
+        runs.push(kafka.map(|figure| vec![figure]));
+        runs
+    };
+    for synced in [false, true] {
+        let class = if synced { ", synced" } else { "" };
+        let slow = broker.map(|k| k.produce(synced, scaled(1000, 1), 200, 1).1 * 1000.0);
+        let both = rounds(servers, |s| latency(s, synced));
+        for (i, quantile) in ["p50", "p99"].into_iter().enumerate() {
+            let runs = both.iter().map(|r| r.as_ref().map(|r| r.iter().map(|v| v[i]).collect()));
+            let mut work = Work::new(format!("1 writer × 1 record{class}: {quantile}"), "µs");
+            match (i, synced) {
+                (0, false) => work.goal = Goal::Max(30.0),
+                (0, true) => work.beside_redis = Some(1.1),
+                _ => {}
+            }
+            show_row(&work, with_kafka(runs.collect(), slow.filter(|_| i == 0)));
+        }
+        for conns in [16, 64] {
+            let mut work = Work::new(format!("{conns} writers × 1 record{class}"), "rec/s");
+            work.beside_redis = Some(if synced || conns == 64 { 1.1 } else { 1.0 });
+            show_row(&work, with_kafka(rounds(servers, |s| writes(s, synced, conns, 1)), None));
+        }
+        for (conns, n) in [(16, 100), (8, 1000)] {
+            let work = Work::new(format!("{conns} writers × {n} records{class}"), "rec/s");
+            let records = scaled(if synced { 300_000 } else { 1_000_000 }, 1000);
+            let bulk = broker.map(|k| k.produce(synced, records, -1, n as u64).0);
+            let runs = rounds(servers, |s| {
+                let rate = writes(s, synced, conns, n);
+                ours.trim();
+                rate
+            });
+            show_row(&work, with_kafka(runs, bulk));
+        }
+    }
+    let consumed = broker.map(|k| k.consume(scaled(1_000_000, 1000)));
+    let work = Work::new("reading 1000 at a time", "rec/s");
+    show_row(&work, with_kafka(rounds(servers, read), consumed));
 }

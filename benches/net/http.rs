@@ -2,9 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{Client, PAYLOAD, Server, dial};
+use super::{Client, PAYLOAD, Server, dial, rate_once};
+use crate::sync_all;
 
 /// One keep-alive connection.
 pub struct Conn {
@@ -93,6 +95,27 @@ impl Conn {
         while !chunks.take(&self.buf[from..have], &mut each) {
             (from, have) = (0, self.more(0));
         }
+    }
+
+    /// Deletes all but the last `kept` records of a topic.
+    pub fn trim(&mut self, topic: &str, kept: u64) {
+        let head = self.number(topic, "head_seq");
+        if head > kept {
+            let body = format!("{{\"before_seq\":{}}}", head - kept);
+            self.call(&request("POST", &format!("/v0/topics/{topic}/delete"), &body));
+        }
+    }
+
+    /// The seq of a topic's first record.
+    pub fn earliest(&mut self, topic: &str) -> u64 {
+        self.number(topic, "earliest_seq")
+    }
+
+    fn number(&mut self, topic: &str, field: &str) -> u64 {
+        let state: serde_json::Value =
+            serde_json::from_slice(self.body(&request("GET", &format!("/v0/topics/{topic}"), "")))
+                .unwrap();
+        state[field].as_u64().unwrap()
     }
 
     /// The socket, for other uses than one answer to one request.
@@ -188,6 +211,44 @@ fn write_to(path: &str, records: usize) -> Vec<u8> {
     request("POST", path, &body)
 }
 
+/// Returns when all written records are in segments, trimmed from the log, and on the disk.
+pub fn rest(addr: &str) {
+    // The log is trimmed by the older of two snapshots.
+    for _ in 0..2 {
+        Conn::new(addr).call(&request("POST", "/v0/admin/checkpoint", "{}"));
+    }
+    sync_all();
+}
+
+/// Records that [`trimmed`] leaves in the topic: 0.6 GB of segments.
+const KEPT: u64 = 4_000_000;
+
+/// Records per second of `conns` connections that write `records` per call for `secs`. Meanwhile one
+/// more connection deletes the oldest of them, as a reader does that is done with them: what is on
+/// the disk does not grow with the rate.
+pub fn trimmed(
+    addr: &str,
+    topic: &str,
+    conns: usize,
+    records: usize,
+    secs: f64,
+    call: &(dyn Fn(&mut Conn) + Sync),
+) -> f64 {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let mut conn = Conn::new(addr);
+            while !done.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(200));
+                conn.trim(topic, KEPT);
+            }
+        });
+        let calls = rate_once(conns, secs, || Conn::new(addr), call);
+        done.store(true, Ordering::Relaxed);
+        calls * records as f64
+    })
+}
+
 /// This repository's server as one of several that are compared.
 pub struct Topics {
     addr: String,
@@ -203,6 +264,12 @@ impl Topics {
         }
         Self { addr: addr.into() }
     }
+
+    /// Deletes old records, which bounds what is on the disk.
+    pub fn trim(&self) {
+        let mut conn = Conn::new(&self.addr);
+        ["disk", "fsync"].iter().for_each(|c| conn.trim(&format!("peers-{c}"), KEPT));
+    }
 }
 
 impl Server for Topics {
@@ -216,7 +283,7 @@ impl Server for Topics {
         Box::new(Writer {
             conn: Conn::new(&self.addr),
             topic,
-            diff: request("POST", &diff, "{\"from_seq\":0,\"limit\":1000}"),
+            diff: request("POST", &diff, "{\"from_seq\":\"earliest\",\"limit\":1000}"),
             write: (0, Vec::new()),
         })
     }

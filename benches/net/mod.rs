@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::{Process, closed_loop, median};
+use crate::{Process, closed_loop, scaled_seconds};
 
 /// A connection that writes and reads records; a failed call panics.
 pub trait Client: Send {
@@ -37,24 +37,23 @@ pub const PAYLOAD: [u8; 100] = {
     p
 };
 
-/// Calls per second of `conns` concurrent clients; the median of three runs of `secs`.
-pub fn rate<C>(conns: usize, secs: f64, open: impl Fn() -> C, call: impl Fn(&mut C) + Sync) -> f64
-where
-    C: Send,
-{
-    median((0..3).map(|_| rate_once(conns, secs, &open, &call)).collect())
-}
-
-/// The same for one run.
-pub fn rate_once<C>(
+/// Calls per second of `conns` concurrent clients in each of three runs of `secs`.
+pub fn rates<C: Send>(
     conns: usize,
     secs: f64,
     open: impl Fn() -> C,
     call: impl Fn(&mut C) + Sync,
-) -> f64
-where
-    C: Send,
-{
+) -> Vec<f64> {
+    (0..3).map(|_| rate_once(conns, scaled_seconds(secs), &open, &call)).collect()
+}
+
+/// The same for one run.
+pub fn rate_once<C: Send>(
+    conns: usize,
+    secs: f64,
+    open: impl Fn() -> C,
+    call: impl Fn(&mut C) + Sync,
+) -> f64 {
     // Each client is used by one thread, so no thread waits for the lock.
     let clients: Vec<Mutex<C>> = (0..conns).map(|_| Mutex::new(open())).collect();
     closed_loop(conns, Duration::from_secs_f64(secs), |t, _| {
@@ -62,32 +61,33 @@ where
     })
 }
 
-/// The same, and the server's cost per record: a call has `records` of them.
-pub fn rate_and_cost<C: Send>(
+/// Records per second in each of three runs, and the server's cost per record: a call has `records`
+/// of them.
+pub fn rates_and_cost<C: Send>(
     server: Process,
     conns: usize,
     records: usize,
     open: impl Fn() -> C,
     call: impl Fn(&mut C) + Sync,
-) -> (f64, String) {
-    costed(server, records, call, |call| rate(conns, 2.0, open, call))
+) -> (Vec<f64>, String) {
+    let (calls, cost) = costed(server, records, call, |call| rates(conns, 2.0, open, call));
+    (calls.into_iter().map(|calls| calls * records as f64).collect(), cost)
 }
 
-/// The rate in records, and their cost, of `run` with calls of `records` records.
-pub fn costed<C>(
+/// What `run` returns, and the server's cost per record of its calls.
+pub fn costed<C, T>(
     server: Process,
     records: usize,
     call: impl Fn(&mut C) + Sync,
-    run: impl FnOnce(&(dyn Fn(&mut C) + Sync)) -> f64,
-) -> (f64, String) {
+    run: impl FnOnce(&(dyn Fn(&mut C) + Sync)) -> T,
+) -> (T, String) {
     let calls = AtomicU64::new(0);
     let cost = server.cost();
-    let rate = run(&|client| {
+    let out = run(&|client| {
         call(client);
         calls.fetch_add(1, Ordering::Relaxed);
     });
-    let records = records as u64;
-    (rate * records as f64, cost.per_record(calls.into_inner() * records))
+    (out, cost.per_record(calls.into_inner() * records as u64))
 }
 
 /// A reader of lines and counted bytes over a socket.

@@ -22,6 +22,7 @@ from .client import (
     EARLIEST,
     LATEST,
     Ack,
+    Backup,
     CaughtUp,
     Committed,
     Consumer,
@@ -36,6 +37,7 @@ from .client import (
     Queue,
     Read,
     Record,
+    Restored,
     Router,
     RouterInfo,
     Split,
@@ -47,6 +49,8 @@ from .client import (
     Verification,
     Watch,
     Work,
+    clone,
+    restore,
     verify,
 )
 from .client import open_database as open
@@ -84,6 +88,7 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "Ack",
+    "Backup",
     "CaughtUp",
     "Closed",
     "Committed",
@@ -108,6 +113,7 @@ __all__ = [
     "QueueConfig",
     "Read",
     "Record",
+    "Restored",
     "Router",
     "RouterInfo",
     "ScanOptions",
@@ -132,10 +138,12 @@ __all__ = [
     "Work",
     "__version__",
     "aio",
+    "clone",
     "connect",
     "duckdb",
     "open",
     "otel",
+    "restore",
     "verify",
 ]
 

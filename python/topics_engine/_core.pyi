@@ -5,6 +5,7 @@ waits releases the GIL and handles signals. Failures raise the classes of `topic
 a forked child every call raises `Closed`.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias, final
 
@@ -36,14 +37,19 @@ __all__ = [
     "Watch",
     "Work",
     "__version__",
+    "clone_directory",
     "config_fields",
     "defaults",
     "error_body",
     "make_directory",
     "parse_answer",
+    "probe_remote",
+    "remote_status",
     "repair",
+    "restore",
     "retry_after",
     "verify",
+    "verify_remote",
 ]
 
 __version__: Final[str]
@@ -76,6 +82,38 @@ def repair(
     """Reports what damage has destroyed in a closed directory; with `apply`, declares it lost and
     keeps a copy of the damaged bytes. JSON `{"done", "losses": [{"file", "offset", "shard",
     "lsns"}], "gaps": [{"topic", "from", "to", "reason"}], "kept": [file]}`.
+    """
+
+def probe_remote(url: str, large: int) -> bytes:
+    """Probes whether a server has what a remote needs, with an object of up to `large` bytes. JSON
+    `{"suitable", "conditional_writes", "features": [{"feature", "result", "detail"}]}`.
+    """
+
+def remote_status(url: str) -> bytes:
+    """What a prefix of an object store holds, by its newest catalog; JSON, `null` if it is new."""
+
+def restore(url: str, path: str, at_ms: int | None = None) -> bytes:
+    """Restores a prefix of an object store into a directory that is missing or empty: the state at
+    `at_ms`, or the newest one. JSON `{"state_ms", "newest_ms", "has_later", "skips", "topics",
+    "rounds", "log_bytes", "segment_bytes", "missing_segments"}`.
+    """
+
+def verify_remote(
+    url: str,
+    *,
+    footers: bool = False,
+    read_data: float = 0.0,
+    progress: Callable[[int, int], object] | None = None,
+) -> bytes:
+    """Checks what the newest catalog of a prefix names: that it exists, its `footers`, and all
+    bytes of the share `read_data`. JSON `{"ok", "objects", "read", "bytes", "problems":
+    [{"object", "detail"}]}`, `null` if the prefix is new. `progress(done, total)` is called after
+    each object.
+    """
+
+def clone_directory(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> bytes:
+    """Copies a data directory that is not open, by hard links where that is possible. JSON like
+    that of `Engine.backup`.
     """
 
 def make_directory(path: str) -> None:
@@ -309,6 +347,11 @@ class _Verbs(Protocol):
         """Returns when everything acked before (of one topic) is durable."""
 
     def checkpoint(self) -> None: ...
+    def backup(self, dir: str | os.PathLike[str]) -> bytes:
+        """Copies the engine to a directory that is missing or empty. JSON `{"dir", "linked",
+        "copied", "copied_bytes", "fetched"}`.
+        """
+
     def verify(self) -> bytes:
         """Reads and checks every live record; a report like that of the function `verify`."""
 
@@ -347,6 +390,9 @@ class Engine(_Verbs):
 
     def check(self) -> None:
         """Raises `Closed` if the engine is closed."""
+
+    def take_over_remote(self) -> None:
+        """Makes the engine the owner of its prefix although that belongs to another directory."""
 
     def consumers(self, topic: str) -> list[tuple[str, str, int, int, int]]:
         """`(name, mode, cursor, lag, lag_ms)` in name order."""
@@ -554,10 +600,12 @@ class Http:
         settings: Mapping[str, _Setting] | None = None,
         grants: list[tuple[str, list[str], bool]] | None = None,
         trace_context: bool = True,
+        backup_dir: str | os.PathLike[str] | None = None,
     ) -> Http:
         """`grants` are the rights of clients: the name of the key, its name prefixes (none: every
         name), whether it may change configs. A server without keys has one grant. With
-        `trace_context` records get the trace context of their request.
+        `trace_context` records get the trace context of their request. Backups go below
+        `backup_dir`; without it they are refused.
         """
 
     def extend_grants(self, all: list[tuple[str, list[str], bool]]) -> None:

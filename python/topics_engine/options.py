@@ -68,6 +68,7 @@ class Settings(TypedDict, total=False):
     checkpoint_interval_ms: int
     cold_memory_bytes: int
     cold_timeout_ms: int
+    delete_grace_ms: int
     ephemeral_bytes: int
     hot_retain_bytes: int
     hot_retain_segments: int
@@ -96,10 +97,15 @@ class Settings(TypedDict, total=False):
     pack_bytes: int
     pack_max_wait_ms: int
     recovery: str
+    remote: str
+    remote_single_writer: bool
     remote_url: str
+    restore_window_ms: int
     segment_max_age_ms: int
     segment_max_bytes: int
     segment_max_events: int
+    ship_interval_ms: int
+    ship_max_lag_bytes: int
     staging_bytes: int
     staging_frames: int
     staging_wait_ms: int
@@ -122,6 +128,7 @@ class ServerSettings(Settings, total=False):
     api_keys: str
     api_keys_file: str
     audit_log: str
+    backup_dir: str
     body_timeout_ms: int
     cors_origins: str
     header_timeout_ms: int

@@ -27,6 +27,7 @@ SERVER = frozenset(
         "allow_insecure_no_auth",
         "api_keys",
         "api_keys_file",
+        "backup_dir",
         "body_timeout_ms",
         "cors_origins",
         "header_timeout_ms",

@@ -1,4 +1,5 @@
-"""Topics of a data directory or backup, read by the engine in read-only mode, in this process."""
+"""Topics of a data directory, a backup or a prefix of an object store, read by the engine in
+read-only mode, in this process."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
@@ -21,11 +24,11 @@ T = TypeVar("T")
 
 class Directory(Splits):
     """See `Access`. Any number of processes may read a directory while no process has it open
-    for writing. Not thread-safe."""
+    for writing; a prefix may be read at any time. Not thread-safe."""
 
     def __init__(self, to: Connection) -> None:
         assert to.path is not None
-        path = to.path.removeprefix("file://")
+        path = to.path if is_prefix(to.path) else to.path.removeprefix("file://")
         try:
             from topics_engine import _core
         except ImportError as e:
@@ -82,6 +85,13 @@ class Directory(Splits):
     def scan(self, request: ScanRequest) -> Iterator[LocalScan]:
         with self._open() as engine:
             yield LocalScan(engine, request)
+
+
+def is_prefix(path: str) -> bool:
+    """Whether a path is the URL of a prefix that an engine archives to, not a directory."""
+    if path.startswith("s3://"):
+        return True
+    return path.startswith("file://") and Path(unquote(urlsplit(path).path), "HEAD").is_file()
 
 
 class LocalScan:

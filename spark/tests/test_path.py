@@ -10,6 +10,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 import topics_engine as te
+from support.waiting import until
+from topics_engine import testing
 
 
 @pytest.fixture
@@ -111,3 +113,51 @@ def test_what_is_open_or_not_there_is_refused(spark, closed, tmp_path):
         load(spark, tmp_path / "nothing", subscribe="a").collect()
     with pytest.raises(PySparkException, match="topic_not_found"):
         load(spark, closed, subscribe="none").collect()
+
+
+@pytest.fixture
+def archived(tmp_path: Path) -> tuple[str, Path, te.Settings]:
+    """The URL of a prefix, the directory that is archived to it, and the settings for that."""
+    url = f"file://{tmp_path}/remote"
+    settings: te.Settings = {"remote_url": url, "pack_max_wait_ms": 0, "segment_max_events": 1000}
+    with te.open(tmp_path / "data", **settings) as db:
+        orders = db.topic("orders", durability="fsync")
+        orders.append([te.NewRecord({"n": n}, tag=f"t:{n % 3}") for n in range(3000)])
+        db.checkpoint()
+        orders.delete(seqs=[7, 8, 2000])
+        db.checkpoint()
+        orders.append([te.NewRecord({"n": n}, tag="new") for n in range(3000, 6500)])
+
+        def is_archived() -> bool:
+            db.checkpoint()
+            try:
+                with te.open(url, read_only=True) as view:
+                    return view.topic("orders").state().head_seq == 6000
+            except (te.InvalidRequest, te.NotFound):
+                return False
+
+        until(is_archived, 60)
+    return url, tmp_path / "data", settings
+
+
+def test_a_prefix_is_read_like_its_server(spark, archived):
+    url, directory, settings = archived
+    with testing.Server(directory, **settings) as server:
+        served = spark.read.format("topics").options(endingOffsets='{"orders": 6001}')
+        served = served.load(url=server.url, subscribe="orders")
+        expected = sorted(served.collect(), key=lambda row: row.seq)
+        # The server has the directory open meanwhile.
+        frame = load(spark, url, subscribe="orders", minPartitions="4")
+        assert frame.rdd.getNumPartitions() >= 4
+        assert sorted(frame.collect(), key=lambda row: row.seq) == expected
+    assert [row.seq for row in expected][:8] == [1, 2, 3, 4, 5, 6, 9, 10]
+    assert (len(expected), expected[-1].seq) == (5997, 6000)
+    for condition, wanted in (
+        (f.col("tag") == "t:1", [row for row in expected if row.tag == "t:1"]),
+        (f.col("seq").between(2990, 3010), [r for r in expected if 2990 <= r.seq <= 3010]),
+    ):
+        found = load(spark, url, subscribe="orders", pushFilters="true").filter(condition)
+        assert sorted(found.collect(), key=lambda row: row.seq) == wanted
+    offsets = {"startingOffsets": '{"orders": 11}', "endingOffsets": '{"orders": 21}'}
+    some = load(spark, url, subscribe="orders", **offsets)
+    assert sorted(row.seq for row in some.collect()) == list(range(11, 21))

@@ -2,6 +2,7 @@
 //! identical state.
 
 mod active;
+mod copies;
 mod corpus;
 mod forged;
 mod judge;

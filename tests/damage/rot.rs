@@ -8,7 +8,7 @@ use topics_env::sim::{CrashOptions, DiskImage};
 use topics_env::{Fs, OpenMode};
 
 use super::corpus::files;
-use super::{active, forged, lock, staged};
+use super::{active, copies, forged, lock, staged};
 use crate::oracle::{Observation, observe_damaged};
 use crate::run::{Driver, HookSpec, Setup, Tuning, batch};
 use crate::workloads::class;
@@ -17,7 +17,7 @@ use crate::workloads::class;
 pub type Rot = (&'static str, fn(u64, &HookSpec) -> Vec<String>);
 
 /// All scenarios.
-pub const ROTS: [Rot; 21] = [
+pub const ROTS: [Rot; 24] = [
     ("read", read),
     ("copied", copied),
     ("salvaged", salvaged),
@@ -36,6 +36,9 @@ pub const ROTS: [Rot; 21] = [
     ("bad_place", active::bad_place),
     ("lock_removed", lock::removed),
     ("lock_replaced", lock::replaced),
+    ("backup", copies::backup),
+    ("clone", copies::clone),
+    ("backup_wide", copies::wide),
     ("staged_header", staged::header),
     ("staged_rows", staged::rows),
     ("staged_otherwise", staged::otherwise),

@@ -114,6 +114,7 @@ def protocols(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Se
             # Two stages of as many rows as a request may have are more than a commit may.
             env["TOPICS_MAX_EMBEDDED_BATCH_RECORDS"] = "1500"
             directory = tmp_path_factory.mktemp(name) / "data"
+            env["TOPICS_BACKUP_DIR"] = str(tmp_path_factory.mktemp(f"{name}-backups"))
             made[name] = stack.enter_context(opened(directory, env))
         made["h2"].port = Http2Port(made["h2"].port)
         yield made

@@ -15,6 +15,7 @@ from benches.demo.compare import Row, mismatches
 from benches.demo.flights import Batch, Flight, batches, flights
 from benches.demo.load import Ack
 from benches.demo.slices import members
+from support.gateway import go_tool
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,6 +38,25 @@ def test_small_run(tmp_path: Path) -> None:
     assert len(kills) == 3
     assert all(int(doubt) >= 1 for _, doubt in kills)
     assert ran.stdout.count("equal") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_a_lost_machine_is_restored_from_the_bucket(tmp_path: Path) -> None:
+    for tool in ("versitygw", "toxiproxy"):
+        go_tool(tool)
+    command = [sys.executable, "-m", "benches.demo.remote", "--rows", "30000", "--batch", "20"]
+    ran = subprocess.run(
+        [*command, "--black-hole", "2", "--pace", "0.5"],
+        cwd=tmp_path,
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join((str(ROOT), str(ROOT / "tests")))),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    print(ran.stdout)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.count("server killed") == 3
 
 
 def test_missing_values_are_null_and_numbers_are_numbers() -> None:

@@ -66,7 +66,11 @@ def test_every_setting_of_the_engine_is_in_its_table() -> None:
     known = defaults()
     del known["data_dir"]
     found = {row[0].strip("`"): row[1] for row in table[head + 2 : head + 2 + len(known)]}
-    assert found == {name: str(value) or "none" for name, value in known.items()}
+    shown = {True: "true", False: "false"}
+    assert found == {
+        name: shown[value] if isinstance(value, bool) else str(value) or "none"
+        for name, value in known.items()
+    }
 
 
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}

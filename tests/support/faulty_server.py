@@ -54,7 +54,7 @@ class Faulty:
     def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.behind = port
         self.faults: deque[Any] = deque()
-        """What becomes of the next requests that `matching` is in the path of."""
+        """What becomes of the next requests that `matching` is in the method and path of."""
         self.matching = ""
         self.always: Any = None
         """What becomes of every request; nothing of them is recorded."""
@@ -86,7 +86,7 @@ class Faulty:
                 length = int(self.headers.get("Content-Length", 0))
                 outer.answer(self, self.rfile.read(length) if length else None)
 
-            do_GET = do_POST = do_PUT = do_DELETE = do  # noqa: N815
+            do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do  # noqa: N815
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -109,7 +109,7 @@ class Faulty:
 
     def answer(self, to: BaseHTTPRequestHandler, body: bytes | None) -> None:
         fault = self.always
-        if fault is None and self.matching in to.path:
+        if fault is None and self.matching in f"{to.command} {to.path}":
             # Faults that are added after the request was recorded apply to later ones.
             fault = self.faults.popleft() if self.faults else None
             self.headers.append(dict(to.headers))

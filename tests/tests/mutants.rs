@@ -67,7 +67,8 @@ fn sources(dir: &Path, named: &mut BTreeSet<String>) {
 }
 
 fn is_site(text: &str) -> bool {
-    const AREAS: [&str; 11] = [
+    const AREAS: [&str; 12] = [
+        "backup",
         "checkpoint",
         "damaged",
         "dir",

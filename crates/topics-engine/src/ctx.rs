@@ -21,12 +21,14 @@ use topics_storage::wal::{Level, Ticket, Wal};
 
 use crate::tier::PackTable;
 use crate::tier::cold::{ColdReader, ColdTier};
+use crate::tier::requests::CountedStore;
 use crate::types::clock::Time;
 use crate::types::config::TopicConfig;
 use crate::types::error::{Error, Result};
 use crate::types::metrics::Metrics;
 use crate::types::options::Options;
 use crate::types::quota::{Charge, Quota};
+use crate::types::requests::RequestCounters;
 use crate::types::wait::while_blocked;
 
 /// The context without the log.
@@ -40,6 +42,8 @@ pub(crate) struct Base<H: ?Sized> {
     pub packs: Arc<PackTable>,
     /// Reads of cold segments; `None` without a remote.
     pub cold: Option<Arc<ColdTier>>,
+    /// Requests to the remote.
+    pub requests: Arc<RequestCounters>,
     /// The progress of the open.
     pub recovery: Arc<RecoveryProgress>,
     pub metrics: Metrics,
@@ -76,7 +80,11 @@ impl<H: ?Sized> Base<H> {
         recovery: Arc<RecoveryProgress>,
         (keys, pressure, host): (Arc<Quota>, Arc<Pressure>, Arc<H>),
     ) -> Self {
-        let packs = Arc::<PackTable>::default();
+        let (packs, requests) = (Arc::<PackTable>::default(), Arc::<RequestCounters>::default());
+        let mut options = options.bounded();
+        if let Some(remote) = &mut options.remote {
+            remote.store = Arc::new(CountedStore::new(&env, remote.store.clone(), &requests));
+        }
         let tier = |remote| ColdTier::new(&env, remote, packs.clone(), options.background);
         let cold = options.remote.as_ref().map(tier);
         if let Some(cold) = &cold {
@@ -85,6 +93,7 @@ impl<H: ?Sized> Base<H> {
         Self {
             packs,
             cold,
+            requests,
             metrics: Metrics::default(),
             time: Time::recovering(&env),
             keys,
@@ -102,7 +111,7 @@ impl<H: ?Sized> Base<H> {
             host,
             env,
             dir,
-            options: options.bounded(),
+            options,
             segments,
             recovery,
         }

@@ -12,24 +12,29 @@ mod delivery;
 mod engine;
 mod queue;
 mod recovery;
+mod restore;
 mod router;
+mod ship;
 mod tier;
 mod topic;
 mod txn;
 mod types;
 mod verbs;
 
-pub use archive::Archived;
+pub use archive::{Archived, Swept};
 pub use consumer::Consumer;
 pub use delivery::{
     Closer, Event, Frame, SessionInfo, Watch, WatchOptions, WatchRequest, WatchStart, watch_names,
 };
 pub use engine::Engine;
+pub use engine::backup::BackupSummary;
 pub use engine::survey::{Survey, Surveyed};
 pub use engine::verify::{Loss, Problem, Progress, Repair, Report, plan_repair, repair, verify};
 pub use queue::Work;
 pub use recovery::make_directory;
+pub use restore::{RestoreRequest, Restored, restore};
 pub use router::{Guarantee, RouterInfo, RouterRequest};
+pub use ship::{ShipStatus, Shipped};
 pub use topic::{SegmentMap, SeqRange, Tier};
 pub use topics_storage::recovery::RecoveryProgress;
 pub use topics_storage::segment::Fetch;
@@ -48,9 +53,12 @@ pub use types::consumer::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStar
 pub use types::error::{Error, Result};
 pub use types::metrics::MetricsSnapshot;
 pub use types::name;
-pub use types::options::{AutoCreate, Options, RecoveryMode, RemoteLimits, RemoteOptions};
+pub use types::options::{
+    AutoCreate, Options, RecoveryMode, RemoteLimits, RemoteMode, RemoteOptions,
+};
 pub use types::queue::{
     Claim, Claimed, JobState, Lease, LeaseOutcome, LeasedJobs, Peeked, PeekedJob, QueueState,
     Redrive, Redriven,
 };
+pub use types::requests::{REMOTE_OPS, REMOTE_OUTCOMES, RemoteSnapshot, RequestsSnapshot};
 pub use types::wait::{on_blocking, while_blocked};

@@ -257,8 +257,8 @@ impl Replay {
         Ok(())
     }
 
-    /// States what was lost: applies it, and returns it.
-    pub(crate) fn lost(&self, target: Target<'_>, opening: &Opening) -> Vec<Lost> {
+    /// States what was lost: applies it, and returns it. Each topic also skips `skip` seqs.
+    pub(crate) fn lost(&self, target: Target<'_>, opening: &Opening, skip: u64) -> Vec<Lost> {
         let Target { base, table, .. } = target;
         let reports: HashMap<u32, ShardReport> =
             opening.reports().into_iter().map(|r| (r.shard, r)).collect();
@@ -293,7 +293,7 @@ impl Replay {
                 topic.state.write().add_gap(*gap);
             }
             gaps.extend(self.lost_records.get(&topic.id()).into_iter().flatten());
-            if let Some(gap) = topic.lost(tail_intact) {
+            if let Some(gap) = topic.lost(tail_intact, skip) {
                 topic.state.write().add_gap(gap);
                 gaps.push(gap);
             }

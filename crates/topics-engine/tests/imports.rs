@@ -15,6 +15,8 @@ const LAYERS: &[&str] = &[
     "topic",
     "catalog",
     "checkpoint",
+    "ship",
+    "restore",
     "archive",
     "verbs",
     "queue",

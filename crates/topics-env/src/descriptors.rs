@@ -73,6 +73,10 @@ impl Fs for FdRetryFs {
         self.fs.rename(from, to)
     }
 
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.fs.hard_link(from, to)
+    }
+
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.fs.remove_file(path)
     }

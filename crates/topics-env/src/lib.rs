@@ -188,6 +188,9 @@ pub trait Fs: Send + Sync + Debug {
     fn create_dir(&self, path: &Path) -> io::Result<()>;
     /// Renames a file and replaces an existing `to`. Call it through [`Env::rename`].
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Gives a file a second name, which must not exist. Fails where the file system has no hard links,
+    /// with `CrossesDevices` where `to` is on another one.
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file's name.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
     /// Removes an empty directory.

@@ -101,6 +101,11 @@ impl Fs for Overlay {
         Ok(())
     }
 
+    /// A link would be a change of the base.
+    fn hard_link(&self, _from: &Path, _to: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         let mut changes = self.changes.lock();
         if !self.exists_in(&changes, path)? {

@@ -115,6 +115,10 @@ impl Fs for RealFs {
         Ok(rustix::fs::rename(from, to)?)
     }
 
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Ok(rustix::fs::link(from, to)?)
+    }
+
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         Ok(rustix::fs::unlink(path)?)
     }

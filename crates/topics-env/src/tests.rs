@@ -182,6 +182,24 @@ fn names() {
 }
 
 #[test]
+fn a_hard_link_is_the_same_file_under_another_name() {
+    each(|fs, dir| {
+        let (a, b) = (dir.join("a"), dir.join("b"));
+        assert_eq!(kind(fs.hard_link(&a, &b)), ErrorKind::NotFound);
+        let file = fs.open(&a, OpenMode::CreateNew).unwrap();
+        file.write_all_at(b"1", 0).unwrap();
+        fs.hard_link(&a, &b).unwrap();
+        assert_eq!(file.links().unwrap(), 2);
+        assert_eq!(kind(fs.hard_link(&a, &b)), ErrorKind::AlreadyExists);
+        file.write_all_at(b"2", 1).unwrap();
+        assert_eq!(read_all(fs, &b), b"12");
+        fs.remove_file(&a).unwrap();
+        assert_eq!((file.links().unwrap(), read_all(fs, &b)), (1, b"12".to_vec()));
+        fs.remove_file(&b).unwrap();
+    });
+}
+
+#[test]
 fn a_lock_knows_whether_its_file_still_has_its_name() {
     each(|fs, dir| {
         let path = dir.join(".lock");

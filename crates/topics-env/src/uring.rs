@@ -111,6 +111,10 @@ impl Fs for UringFs {
         self.real.rename(from, to)
     }
 
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.real.hard_link(from, to)
+    }
+
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.real.remove_file(path)
     }

@@ -1,6 +1,6 @@
-//! Data directories: create, verify and repair them, and watch a recovery.
+//! Data directories: create, copy, verify and repair them, and watch a recovery.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -37,6 +37,20 @@ pub(crate) fn make_directory(py: Python<'_>, path: &str) -> PyResult<()> {
     let (env, _, _) = settings::options(py, None)?;
     let made = py.detach(|| topics_engine::make_directory(&env, Path::new(path)));
     made.map_err(|e| raise(py, &Failure::from(e)))
+}
+
+/// Copies a data directory that is not open, by hard links where that is possible.
+#[pyfunction]
+pub(crate) fn clone_directory(
+    py: Python<'_>,
+    source: PathBuf,
+    target: PathBuf,
+) -> PyResult<Bound<'_, PyBytes>> {
+    let (env, _, _) = settings::options(py, None)?;
+    let shown = target.display().to_string();
+    let copy = move || Ok(topics_engine::Engine::clone_directory(&env, &source, &target)?);
+    let made = run_interruptible(py, copy)?;
+    Ok(PyBytes::new(py, &topics_wire::report::backup(&shown, &made)))
 }
 
 /// Verifies every byte of a data directory, closed or open. Calls `progress(files, bytes,

@@ -1,6 +1,6 @@
 //! The verbs of an embedded engine.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -57,6 +57,10 @@ impl Engine {
         let shared = run_interruptible(py, move || {
             let (env_of, at) = (env.clone(), Path::new(&dir));
             let engine = match read_only {
+                true if settings::is_prefix(&dir) => {
+                    let store = settings::prefix(&env, &dir).map_err(Failure::invalid)?;
+                    Engine::open_prefix(&env, store, options)
+                }
                 true => Engine::open_read_only(env_of, at, options),
                 false => Engine::open_reporting(env_of, at, options, progress),
             }?;
@@ -390,6 +394,17 @@ impl Engine {
 
     fn checkpoint(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.run_long(py, |e| Ok(e.checkpoint()?))
+    }
+
+    fn take_over_remote(&self, py: Python<'_>) -> PyResult<()> {
+        self.shared.run_long(py, |e| Ok(e.take_over_remote()?))
+    }
+
+    /// JSON, like the answer of `POST /v0/admin/backup`.
+    fn backup<'py>(&self, py: Python<'py>, dir: PathBuf) -> PyResult<Bound<'py, PyBytes>> {
+        let shown = dir.display().to_string();
+        let made = self.shared.run_long(py, move |e| Ok(e.backup(&dir)?))?;
+        Ok(PyBytes::new(py, &topics_wire::report::backup(&shown, &made)))
     }
 
     fn verify<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {

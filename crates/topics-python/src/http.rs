@@ -1,5 +1,6 @@
 //! The HTTP verbs for one event loop.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -106,13 +107,14 @@ impl Http {
 #[pymethods]
 impl Http {
     #[new]
-    #[pyo3(signature = (engine, settings=None, grants=None, trace_context=true))]
+    #[pyo3(signature = (engine, settings=None, grants=None, trace_context=true, backup_dir=None))]
     fn new(
         py: Python<'_>,
         engine: &Engine,
         settings: Option<Settings<'_>>,
         grants: Option<Vec<GrantArgs>>,
         trace_context: bool,
+        backup_dir: Option<PathBuf>,
     ) -> PyResult<Self> {
         let grants = match grants {
             Some(grants) => grants.into_iter().map(new_grant).collect(),
@@ -123,6 +125,7 @@ impl Http {
         let inner = shared.engine().map_err(|e| raise(py, &e))?.clone();
         let queue = LoopQueue::new()?;
         let service = Service::new(inner, shared.env.clock.clone(), limits, queue.clone());
+        backup_dir.into_iter().for_each(|dir| service.allow_backups(dir));
         Ok(Self { shared, queue, service, grants: RwLock::new(grants), trace_context })
     }
 

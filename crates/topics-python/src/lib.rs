@@ -17,6 +17,7 @@ mod hot;
 mod http;
 mod logging;
 mod queue;
+mod remote;
 mod settings;
 mod shared;
 mod signal_queue;
@@ -44,7 +45,7 @@ mod _core {
     #[pymodule_export]
     use crate::consumer::Consumer;
     #[pymodule_export]
-    use crate::directory::{Recovery, make_directory, repair, verify};
+    use crate::directory::{Recovery, clone_directory, make_directory, repair, verify};
     #[pymodule_export]
     use crate::engine::Engine;
     #[pymodule_export]
@@ -55,6 +56,8 @@ mod _core {
     use crate::http::Http;
     #[pymodule_export]
     use crate::queue::{Queue, Work};
+    #[pymodule_export]
+    use crate::remote::{probe_remote, remote_status, restore, verify_remote};
     #[pymodule_export]
     use crate::settings::{config_fields, defaults};
     #[pymodule_export]

@@ -1,19 +1,16 @@
 //! Settings by name. This table of names is the only one; the defaults are those of Rust.
 
-use std::ffi::OsString;
 use std::fmt;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
-use topics_engine::{AutoCreate, Options, RecoveryMode, RemoteLimits, RemoteOptions};
+use topics_engine::{AutoCreate, Options, RecoveryMode, RemoteLimits, RemoteMode, RemoteOptions};
 use topics_env::Env;
+use topics_env::objects::ObjectStore;
 use topics_env::real::{Backend, real_env};
-use topics_remote::store::folder::FolderStore;
+use topics_remote::store::{self, url::RemoteUrl};
 use topics_wire::config::{FIELDS, FieldKind};
 use topics_wire::{Failure, Limits, unknown_name};
 
@@ -41,33 +38,36 @@ impl fmt::Display for Value {
 }
 
 /// The store that a URL names; `None` without one. The error says what is wrong with it.
-fn store(env: &Env, url: &str) -> Result<Option<FolderStore>, String> {
+pub(crate) fn open_store(env: &Env, url: &str) -> Result<Option<Arc<dyn ObjectStore>>, String> {
     if url.is_empty() {
         return Ok(None);
     }
-    let path = folder_of(url).map_err(|why| format!("remote_url {why}, not {url:?}"))?;
-    FolderStore::open(env.clone(), path).map(Some).map_err(|e| format!("remote_url: {e}"))
+    let url = RemoteUrl::parse(url).map_err(|e| format!("remote_url {e}"))?;
+    store::open(env, &url).map(Some).map_err(|e| format!("remote_url: {e}"))
 }
 
-/// The directory of a `file:` URL (RFC 8089), percent-decoded.
-fn folder_of(url: &str) -> Result<PathBuf, &'static str> {
-    let path = url.strip_prefix("file://").ok_or("must be file:///directory")?;
-    let path = path.strip_prefix("localhost").unwrap_or(path);
-    if !path.starts_with('/') || path == "/" {
-        return Err("must name an absolute directory");
-    }
-    if path.contains(['?', '#']) {
-        return Err("must write ? as %3F and # as %23");
-    }
-    let bytes: Vec<u8> = percent_decode_str(path).collect();
-    match bytes.contains(&0) {
-        true => Err("must not contain %00"),
-        false => Ok(OsString::from_vec(bytes).into()),
-    }
+/// Whether a path is the URL of a prefix of an object store.
+pub(crate) fn is_prefix(path: &str) -> bool {
+    path.starts_with("file://") || path.starts_with("s3://")
 }
+
+/// The store of a prefix that is only read; nothing is created. The error says what is wrong with it.
+pub(crate) fn prefix(env: &Env, url: &str) -> Result<Arc<dyn ObjectStore>, String> {
+    let parsed = RemoteUrl::parse(url).map_err(|e| format!("{url}: the URL {e}"))?;
+    if let RemoteUrl::Folder(path) = &parsed
+        && !path.is_dir()
+    {
+        return Err(format!("{url}: there is no directory {}", path.display()));
+    }
+    store::open(env, &parsed).map_err(|e| format!("{url}: {e}"))
+}
+
+/// What the object store is for; `None`: nothing, whatever the URL says.
+type Purpose = Option<RemoteMode>;
 
 /// Every setting.
 struct AllSettings {
+    purpose: Purpose,
     remote_url: String,
     remote: RemoteLimits,
     options: Options,
@@ -82,15 +82,17 @@ enum SettingSlot<'a> {
     U64(&'a mut u64),
     Size(&'a mut usize),
     Millis(&'a mut Duration),
+    Flag(&'a mut bool),
     Text(&'a mut String),
     Recovery(&'a mut RecoveryMode),
+    Purpose(&'a mut Purpose),
     AutoCreate(&'a mut AutoCreate),
 }
 
 /// Every setting with its slot. A limit that holds for HTTP requests and embedded calls has one name;
 /// limits of embedded calls alone begin with `max_embedded_`.
 fn slots_of(all: &mut AllSettings) -> Vec<(&'static str, SettingSlot<'_>)> {
-    let AllSettings { remote_url, remote: r, options: o, backend, url, limits: l } = all;
+    let AllSettings { purpose, remote_url, remote: r, options: o, backend, url, limits: l } = all;
     vec![
         ("url", SettingSlot::Text(url)),
         ("io_backend", SettingSlot::Text(backend)),
@@ -111,12 +113,18 @@ fn slots_of(all: &mut AllSettings) -> Vec<(&'static str, SettingSlot<'_>)> {
         ("segment_max_bytes", SettingSlot::U64(&mut o.segment_max_bytes)),
         ("segment_max_age_ms", SettingSlot::Millis(&mut o.segment_max_age)),
         ("remote_url", SettingSlot::Text(remote_url)),
+        ("remote", SettingSlot::Purpose(purpose)),
+        ("ship_interval_ms", SettingSlot::Millis(&mut r.ship_interval)),
+        ("ship_max_lag_bytes", SettingSlot::U64(&mut r.ship_max_lag_bytes)),
         ("pack_bytes", SettingSlot::U64(&mut r.pack_bytes)),
         ("pack_max_wait_ms", SettingSlot::Millis(&mut r.pack_max_wait)),
         ("hot_retain_segments", SettingSlot::U64(&mut r.hot_segments)),
         ("hot_retain_bytes", SettingSlot::U64(&mut r.hot_bytes)),
         ("cold_timeout_ms", SettingSlot::Millis(&mut r.cold_timeout)),
         ("cold_memory_bytes", SettingSlot::U64(&mut r.cold_memory_bytes)),
+        ("restore_window_ms", SettingSlot::Millis(&mut r.restore_window)),
+        ("delete_grace_ms", SettingSlot::Millis(&mut r.delete_grace)),
+        ("remote_single_writer", SettingSlot::Flag(&mut r.single_writer)),
         ("memory_bytes", SettingSlot::U64(&mut o.memory_bytes)),
         ("ephemeral_bytes", SettingSlot::U64(&mut o.ephemeral_bytes)),
         ("txn_bytes", SettingSlot::U64(&mut o.txn_bytes)),
@@ -153,11 +161,21 @@ impl SettingSlot<'_> {
             Self::U64(n) => Value::Number(**n),
             Self::Size(n) => number(**n),
             Self::Millis(d) => Value::Number(u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
+            Self::Flag(on) => Value::Flag(**on),
             Self::Text(t) => Value::Text((*t).clone()),
             Self::Recovery(RecoveryMode::Strict) => Value::Text("strict".into()),
             Self::Recovery(RecoveryMode::Salvage | RecoveryMode::Repair) => {
                 Value::Text("salvage".into())
             }
+            Self::Purpose(purpose) => Value::Text(
+                match purpose {
+                    None => "off",
+                    Some(RemoteMode::Tier) => "tier",
+                    Some(RemoteMode::Ship) => "ship",
+                    Some(RemoteMode::All) => "all",
+                }
+                .into(),
+            ),
             Self::AutoCreate(AutoCreate::On) => Value::Text("true".into()),
             Self::AutoCreate(AutoCreate::Off) => Value::Text("false".into()),
             Self::AutoCreate(AutoCreate::Patterns(list)) => Value::Text(list.join(",")),
@@ -175,6 +193,7 @@ impl SettingSlot<'_> {
                 **to = usize::try_from(n).map_err(|_| "is too large")?;
             }
             (Self::Millis(to), Value::Number(n)) => **to = Duration::from_millis(n),
+            (Self::Flag(to), Value::Flag(on)) => **to = on,
             (Self::Text(to), Value::Text(text)) => **to = text,
             (Self::Recovery(to), Value::Text(text)) => {
                 **to = match text.as_str() {
@@ -183,11 +202,23 @@ impl SettingSlot<'_> {
                     _ => return Err("must be strict or salvage"),
                 };
             }
+            (Self::Purpose(to), Value::Text(text)) => {
+                **to = match text.as_str() {
+                    "off" => None,
+                    "tier" => Some(RemoteMode::Tier),
+                    "ship" => Some(RemoteMode::Ship),
+                    "all" => Some(RemoteMode::All),
+                    _ => return Err("must be off, tier, ship or all"),
+                };
+            }
             (Self::AutoCreate(to), Value::Flag(on)) => {
                 **to = if on { AutoCreate::On } else { AutoCreate::Off };
             }
             (Self::AutoCreate(to), Value::Text(text)) => **to = auto_create(&text),
-            (Self::Text(_) | Self::Recovery(_), _) => return Err("must be a string"),
+            (Self::Flag(_), _) => return Err("must be true or false"),
+            (Self::Text(_) | Self::Recovery(_) | Self::Purpose(_), _) => {
+                return Err("must be a string");
+            }
             (Self::AutoCreate(_), _) => {
                 return Err("must be true, false, or a list of names and prefixes with *");
             }
@@ -213,7 +244,15 @@ fn initial() -> AllSettings {
     let (options, limits) = (Options::default(), Limits::default());
     let remote = RemoteLimits::default();
     let (remote_url, url) = (String::new(), String::new());
-    AllSettings { remote_url, remote, options, backend, url, limits }
+    AllSettings {
+        purpose: Some(RemoteMode::All),
+        remote_url,
+        remote,
+        options,
+        backend,
+        url,
+        limits,
+    }
 }
 
 fn read(py: Python<'_>, settings: Option<Settings<'_>>) -> PyResult<AllSettings> {
@@ -255,10 +294,11 @@ pub(crate) fn options(
     let refuse = |e: std::io::Error| raise(py, &Failure::invalid(format!("io_backend: {e}")));
     let backend: Backend = all.backend.parse().map_err(refuse)?;
     let env = real_env(backend).map_err(refuse)?;
-    let store = py.detach(|| store(&env, &all.remote_url));
+    let Some(mode) = all.purpose else { return Ok((env, all.options, all.url)) };
+    let store = py.detach(|| open_store(&env, &all.remote_url));
     let store = store.map_err(|message| raise(py, &Failure::invalid(message)))?;
     let limits = all.remote;
-    let remote = store.map(|store| RemoteOptions { store: Arc::new(store), limits });
+    let remote = store.map(|store| RemoteOptions { store, mode, limits });
     Ok((env, Options { remote, ..all.options }, all.url))
 }
 

@@ -51,6 +51,22 @@ pub enum RemoteError {
         /// Its last owner, as it describes itself.
         holder: String,
     },
+    /// The prefix does not hold what is to be restored.
+    #[error("nothing to restore: {detail}")]
+    Nothing {
+        /// Why.
+        detail: String,
+    },
+    /// The server lacks what the remote needs.
+    #[error(
+        "the object store lacks what a remote needs: {missing}. Use another server, or set \
+         remote_single_writer=true if no other process ever writes to the prefix; `topics doctor \
+         --remote URL` shows each finding"
+    )]
+    Unsuitable {
+        /// The features, and what was found instead.
+        missing: String,
+    },
     /// A caller broke a rule of this crate.
     #[error("invalid use of the remote: {detail}")]
     Usage {

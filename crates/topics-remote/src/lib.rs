@@ -4,13 +4,20 @@
 //! * [`resolve`]: the only functions that write objects. They find out what became of a request
 //!   whose answer was lost.
 //! * [`writer`]: the owner of a prefix: fencing, rounds, catalogs.
+//! * [`history`]: a catalog and the rounds after it, for a restore.
 //! * [`read`]: objects read and verified.
 //! * [`probe`]: whether a server has the features that these need.
+//! * [`inspect`]: a prefix seen from outside: its status, its verification.
+//! * [`cost`]: what a prefix costs, about.
 //! * [`store`]: the stores.
 #![deny(missing_docs)]
 
+pub mod cost;
 mod error;
 pub mod format;
+pub mod history;
+pub mod inspect;
+mod objects;
 pub mod probe;
 pub mod read;
 pub mod resolve;

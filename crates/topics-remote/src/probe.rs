@@ -11,6 +11,7 @@ use topics_env::Env;
 use topics_env::objects::{ByteRange, ETag, ObjectBytes, ObjectError, ObjectResult, ObjectStore};
 
 use crate::format::keys::PROBES;
+use crate::{RemoteError, Result};
 
 /// The writers of a race.
 const RACERS: usize = 6;
@@ -45,6 +46,24 @@ pub enum Feature {
 }
 
 impl Feature {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CreateAndRead => "create_and_read",
+            Self::CreateIfAbsent => "create_if_absent",
+            Self::CreateRaces => "create_races",
+            Self::Replace => "replace",
+            Self::ReplaceIfMatch => "replace_if_match",
+            Self::ReplaceRaces => "replace_races",
+            Self::Ranges => "ranges",
+            Self::ConditionalReads => "conditional_reads",
+            Self::Lists => "lists",
+            Self::Deletes => "deletes",
+            Self::LargeObjects => "large_objects",
+        }
+    }
+
     /// Every feature.
     pub const ALL: [Self; 11] = [
         Self::CreateAndRead,
@@ -84,6 +103,24 @@ impl ProbeReport {
     #[must_use]
     pub fn is_suitable(&self) -> bool {
         self.findings.iter().all(|(_, f)| *f == Finding::Present)
+    }
+
+    /// Fails unless the remote works on this server.
+    pub fn require_suitable(&self) -> Result<()> {
+        let unknown = self.findings.iter().find_map(|(_, finding)| match finding {
+            Finding::Unknown(e) => Some(e.clone()),
+            _ => None,
+        });
+        let missing = self.findings.iter().filter_map(|(feature, finding)| match finding {
+            Finding::Missing(why) => Some(format!("{} ({why})", feature.name())),
+            _ => None,
+        });
+        let missing: Vec<String> = missing.collect();
+        match (missing.is_empty(), unknown) {
+            (true, None) => Ok(()),
+            (true, Some(e)) => Err(e.into()),
+            (false, _) => Err(RemoteError::Unsuitable { missing: missing.join(", ") }),
+        }
     }
 
     /// Whether several writers are kept apart. If not, the remote is safe only for a single writer.

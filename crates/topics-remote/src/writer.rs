@@ -9,12 +9,13 @@ use bytes::Bytes;
 use topics_env::Env;
 use topics_env::objects::{ETag, ObjectBytes, ObjectError, ObjectStore};
 use topics_storage::segment::{SegmentMeta, TopicKey};
-use xxhash_rust::xxh3::xxh3_128;
 
 use crate::format::catalog::{Catalog, CatalogDeletes, ChainEnd};
 use crate::format::head::{Head, PriorEpoch};
 use crate::format::keys::{self, HEAD};
-use crate::format::sealed::{FOOTER, Footer, ObjectHeader, ObjectKind, ObjectRef, SealedObject};
+use crate::format::sealed::{ObjectHeader, ObjectKind, ObjectRef, SealedObject};
+use crate::objects::create_sealed;
+pub use crate::objects::{ObjectWriter, Put};
 use crate::resolve::{Created, ReadBack, Replaced, create_resolved, replace_resolved};
 use crate::{RemoteError, Result, Retry, read};
 
@@ -39,15 +40,6 @@ pub enum Claim {
     Own,
     /// It takes the prefix over. The objects of the other directory stay.
     TakeOver,
-}
-
-/// The outcome of [`RemoteWriter::put`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
-    /// The object exists with these bytes.
-    Written,
-    /// The key belongs to another object: write it again under a new number.
-    Taken,
 }
 
 /// A write of HEAD whose outcome is not known.
@@ -176,37 +168,27 @@ impl RemoteWriter {
         self.pending_round.is_some()
     }
 
-    /// Creates a pack. After an `Ambiguous` error its number must not be used for other bytes.
-    pub fn put(&self, object: &SealedObject) -> Result<Put> {
+    /// The writer of packs and bitmaps.
+    pub fn objects(&self) -> Result<ObjectWriter> {
         self.check_unfenced()?;
-        Ok(match self.create(object)? {
-            Created::Written(_) => Put::Written,
-            Created::Taken => Put::Taken,
-        })
+        let Head { store_id, timeline, epoch, .. } = self.head;
+        let (store, retry) = (self.store.clone(), self.retry.clone());
+        Ok(ObjectWriter::new(store, retry, (store_id, timeline, epoch)))
     }
 
-    /// Creates the object of a segment's bitmap of deleted records: its `.del`, verbatim. Returns its
-    /// entry in a catalog.
+    /// [`ObjectWriter::put`].
+    pub fn put(&self, object: &SealedObject) -> Result<Put> {
+        self.objects()?.put(object)
+    }
+
+    /// [`ObjectWriter::put_deletes`].
     pub fn put_deletes(
         &self,
         topic: TopicKey,
         meta: &SegmentMeta,
         del: Bytes,
     ) -> Result<CatalogDeletes> {
-        self.check_unfenced()?;
-        let (first_seq, del_no, epoch) = (meta.first_seq, meta.del_no, self.head.epoch);
-        let key = keys::deletes(topic, first_seq, del_no, epoch);
-        let (store, retry) = (&*self.store, &self.retry);
-        // It has no checksum that tells a damaged answer from another object: nothing else has its key.
-        match create_resolved(store, retry, &key, &del, ReadBack::Full, &|_| false)? {
-            Created::Written(_) => {}
-            Created::Taken => {
-                let detail = format!("object {key} exists with other bytes");
-                return Err(RemoteError::Usage { detail });
-            }
-        }
-        let (len, hash, file_no) = (del.len() as u64, xxh3_128(&del), meta.file_no);
-        Ok(CatalogDeletes { topic, first_seq, file_no, del_no, epoch, len, hash })
+        self.objects()?.put_deletes(topic, meta, del)
     }
 
     /// Ships a round made with [`Self::header`]. After an error other than `Fenced` its outcome is
@@ -265,6 +247,35 @@ impl RemoteWriter {
         self.write_head(|head| head.closed = true)
     }
 
+    /// Whether another writer has the prefix.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.fenced.is_some()
+    }
+
+    /// The time by the clock of the store, in milliseconds since the Unix epoch. Writes HEAD, so that it
+    /// succeeds only while this writer owns the prefix.
+    pub fn store_time(&mut self) -> Result<u64> {
+        self.check_unfenced()?;
+        self.write_head(|_| ())?;
+        let info = read::retrying(&self.retry, || self.store.head(HEAD))?;
+        match info.etag == self.etag {
+            true => Ok(info.modified_ms),
+            false => {
+                self.confirm()?;
+                let detail = "HEAD was answered with another ETag than it has".to_owned();
+                Err(ObjectError::Unavailable { detail }.into())
+            }
+        }
+    }
+
+    /// Deletes an object that nothing names, after a check of HEAD. A later owner names no object that
+    /// this one may delete, so a delete that arrives late does no harm.
+    pub fn delete(&mut self, key: &str) -> Result<()> {
+        self.confirm()?;
+        Ok(self.store.delete(key)?)
+    }
+
     /// Checks that this writer still owns the prefix.
     pub fn confirm(&mut self) -> Result<()> {
         self.check_unfenced()?;
@@ -299,9 +310,7 @@ impl RemoteWriter {
     }
 
     fn create(&self, object: &SealedObject) -> Result<Created> {
-        let (store, retry, key) = (&*self.store, &self.retry, &object.object.key);
-        let read_back = ReadBack::Last(FOOTER as u64);
-        Ok(create_resolved(store, retry, key, &object.bytes, read_back, &Footer::is_valid)?)
+        create_sealed(&*self.store, &self.retry, object)
     }
 
     /// Replaces HEAD.

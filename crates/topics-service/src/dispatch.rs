@@ -68,6 +68,7 @@ impl Service {
             Verb::Writers => self.list_writers(r, start_ns),
             Verb::Sync => self.sync(r, start_ns),
             Verb::Checkpoint => self.checkpoint(r, start_ns),
+            Verb::Backup => self.backup(r, start_ns),
             Verb::Verify => self.verify(r, start_ns),
             Verb::Metrics => self.metrics(r),
             Verb::Health => self.reply(self.health(), start_ns),

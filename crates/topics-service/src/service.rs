@@ -1,7 +1,8 @@
 //! One [`Service`] for each event loop: its state, and the calls that the loop makes.
 
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use topics_engine::Engine;
@@ -102,6 +103,7 @@ pub struct Service {
     pub(super) ready: AtomicBool,
     pub(super) staged: AtomicBool,
     pub(super) pending: Arc<AtomicUsize>,
+    pub(super) backup_dir: OnceLock<PathBuf>,
 }
 
 impl Service {
@@ -133,6 +135,7 @@ impl Service {
             ready: AtomicBool::new(true),
             staged: AtomicBool::new(false),
             pending: Arc::new(AtomicUsize::new(0)),
+            backup_dir: OnceLock::new(),
         })
     }
 
@@ -176,6 +179,11 @@ impl Service {
     #[must_use]
     pub fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
+    }
+
+    /// Allows backups into directories below this one, once. Without it the verb is refused.
+    pub fn allow_backups(&self, below: PathBuf) {
+        let _ = self.backup_dir.set(below);
     }
 
     /// Sets the answer of the verb `ready`.

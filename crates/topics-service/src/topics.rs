@@ -1,5 +1,6 @@
 //! Verbs of topics, and of the engine as a whole.
 
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -190,6 +191,22 @@ impl Service {
         })
     }
 
+    /// Backs the engine up into a directory below the one that was allowed.
+    pub(super) fn backup(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let dir = report::parse_backup(r.body)?;
+        let Some(below) = self.backup_dir.get() else {
+            return Err(Failure::invalid(
+                "this server makes no backups: set backup_dir (TOPICS_BACKUP_DIR) to the directory \
+                 that is to have them, or run `topics backup` on its machine",
+            ));
+        };
+        let path = below_directory(below, &dir)?;
+        self.on_worker(r, move |s, _| {
+            let made = s.engine.backup(&path)?;
+            Ok(Reply::ok(s.with_timing(report::backup(&dir, &made), start_ns)))
+        })
+    }
+
     pub(super) fn verify(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         self.on_worker_without_body(r, move |s, _| {
             Ok(Reply::ok(s.with_timing(report::verification(&s.engine.verify()?), start_ns)))
@@ -225,6 +242,17 @@ impl Service {
         o.raw("loop_panics", &loops.finish());
         self.reply(o.finish(), start_ns)
     }
+}
+
+/// The path of a directory below another one. A client must not choose any other.
+fn below_directory(below: &Path, dir: &str) -> Result<PathBuf, Failure> {
+    let inside = |part| matches!(part, Component::Normal(_));
+    if dir.is_empty() || !Path::new(dir).components().all(inside) {
+        return Err(Failure::invalid(format!(
+            "dir is {dir:?}; it must be a path below the server's backup_dir, without .."
+        )));
+    }
+    Ok(below.join(dir))
 }
 
 fn done(what: &str) -> Vec<u8> {

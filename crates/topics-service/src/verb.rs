@@ -84,6 +84,7 @@ verbs! {
     Writers "txns" "A page of writers."
     Sync "sync" "Makes everything acked so far durable."
     Checkpoint "checkpoint" "Runs a checkpoint."
+    Backup "backup" "Copies the engine into a directory."
     Verify "verify" "Verifies every live record."
     Metrics "metrics" "The metrics."
     Health "health" "Whether the process serves requests."

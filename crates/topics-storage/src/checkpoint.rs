@@ -1,7 +1,10 @@
 //! The kept snapshots, the files that they need, and the removal of all others.
 //!
 //! One rule trims everything. Two snapshots are kept. A WAL file is removed when it ends at or below
-//! the replay position of the *older* one; a segment file when neither names it.
+//! the replay position of the *older* one; a segment file when neither names it, nor a snapshot that a
+//! backup has pinned.
+
+mod orphans;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -9,6 +12,7 @@ use std::sync::Arc;
 use topics_env::Env;
 use topics_env::sync::Mutex;
 
+use self::orphans::{Orphan, find_orphan, find_orphans, named};
 use crate::dir::{Paths, read_file, reserve, show};
 use crate::segment::{FileKind, SegmentName, Segments};
 use crate::snapshot::{
@@ -62,38 +66,6 @@ impl NamedFiles {
     }
 }
 
-/// The files of a topic.
-fn named(topics: &Table, i: usize) -> Result<Vec<(SegmentName, FileKind)>> {
-    let t = topics.topic_header(i)?;
-    Ok(t.segments.iter().flat_map(|s| s.files(t.topic_id)).collect())
-}
-
-/// Files or a topic that no kept snapshot names.
-#[derive(Debug)]
-enum Orphan {
-    Files(Vec<(SegmentName, FileKind)>),
-    Topic(u64),
-}
-
-/// The files of a topic that no kept snapshot names; the whole topic, if none knows it.
-fn find_orphan(
-    kept: &[Table],
-    id: u64,
-    mut files: Vec<(SegmentName, FileKind)>,
-) -> Result<Option<Orphan>> {
-    let mut known = false;
-    for topics in kept {
-        let Some(i) = topics.by_id(id) else { continue };
-        let still = named(topics, i)?;
-        files.retain(|f| !still.contains(f));
-        known = true;
-    }
-    Ok(match known {
-        false => Some(Orphan::Topic(id)),
-        true => (!files.is_empty()).then_some(Orphan::Files(files)),
-    })
-}
-
 #[derive(Debug)]
 struct Inner {
     /// The number of the next snapshot.
@@ -104,7 +76,30 @@ struct Inner {
     superseded: Vec<u64>,
     /// Files and topics that only they named.
     orphans: Vec<Orphan>,
+    /// Snapshots whose segment files stay while a backup takes them over.
+    pinned: Vec<Arc<Snapshot>>,
+    /// Snapshots that were pinned: the next trim removes what only they named.
+    unpinned: Vec<Arc<Snapshot>>,
     bytes: u64,
+}
+
+/// Keeps the segment files of a snapshot until it is dropped, for a backup that takes them over.
+#[derive(Debug)]
+pub struct Pinned<'a> {
+    checkpoints: &'a Checkpoints,
+    /// The number of the snapshot.
+    pub n: u64,
+    /// The snapshot.
+    pub snapshot: Arc<Snapshot>,
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.checkpoints.inner.lock();
+        let at = inner.pinned.iter().position(|p| Arc::ptr_eq(p, &self.snapshot));
+        let unpinned = at.map(|at| inner.pinned.swap_remove(at));
+        inner.unpinned.extend(unpinned);
+    }
 }
 
 /// The snapshots of a directory and the files that they need.
@@ -139,6 +134,8 @@ impl Checkpoints {
             kept,
             superseded: Vec::new(),
             orphans: Vec::new(),
+            pinned: Vec::new(),
+            unpinned: Vec::new(),
             bytes: found.bytes,
         };
         Self { env, paths, store_id, segments, inner: Mutex::new(inner) }
@@ -172,6 +169,13 @@ impl Checkpoints {
     #[must_use]
     pub fn newest(&self) -> u64 {
         self.inner.lock().kept.back().map_or(0, |k| k.n)
+    }
+
+    /// The replay position of each shard in that snapshot; empty without one.
+    #[must_use]
+    pub fn newest_replay(&self) -> BTreeMap<u32, u64> {
+        let inner = self.inner.lock();
+        inner.kept.back().and_then(|k| k.replay.clone()).unwrap_or_default()
     }
 
     /// The length of that snapshot.
@@ -276,6 +280,21 @@ impl Checkpoints {
         Ok(Some((bytes, decoded)))
     }
 
+    /// Every kept snapshot.
+    pub fn read_kept(&self) -> Result<Vec<Snapshot>> {
+        let kept: Vec<u64> = self.inner.lock().kept.iter().map(|k| k.n).collect();
+        kept.into_iter().map(|n| self.load(n)).collect()
+    }
+
+    /// Pins the newest kept snapshot, if there is one. Its log files are not kept.
+    pub fn pin_newest(&self) -> Result<Option<Pinned<'_>>> {
+        let mut inner = self.inner.lock();
+        let Some(n) = inner.kept.back().map(|k| k.n) else { return Ok(None) };
+        let snapshot = Arc::new(self.load(n)?);
+        inner.pinned.push(snapshot.clone());
+        Ok(Some(Pinned { checkpoints: self, n, snapshot }))
+    }
+
     /// The newest kept snapshot, if there is one.
     pub fn load_newest(&self) -> Result<Option<SnapshotBody>> {
         match self.newest() {
@@ -289,7 +308,7 @@ impl Checkpoints {
         let mut inner = self.inner.lock();
         self.load_older(&mut inner)?;
         let made = self.segments.take_new_files();
-        if !inner.superseded.is_empty() || !made.is_empty() {
+        if !(inner.superseded.is_empty() && inner.unpinned.is_empty() && made.is_empty()) {
             match self.unnamed(&inner, &made) {
                 Ok(orphans) => inner.orphans.extend(orphans),
                 // Nothing was compared: the next trim does it.
@@ -301,6 +320,7 @@ impl Checkpoints {
                 Err(e) => log::warn!("files that no snapshot names are not removed: {e}"),
             }
             inner.superseded.clear();
+            inner.unpinned.clear();
         }
         let keep: Vec<u64> = inner.kept.iter().map(|k| k.n).collect();
         snapshot::prune(&self.env, &self.paths, &keep)?;
@@ -323,25 +343,22 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// The files that a superseded snapshot names, or that are in `made`, and no kept snapshot names.
+    /// The files that a superseded snapshot names, or that are in `made`, and no kept or pinned one names.
     /// Entries that are equal in a kept snapshot are skipped without decoding.
     fn unnamed(&self, inner: &Inner, made: &[(SegmentName, FileKind)]) -> Result<Vec<Orphan>> {
-        let kept: Vec<Table> =
-            inner.kept.iter().map(|k| Ok(self.load(k.n)?.topics)).collect::<Result<_>>()?;
+        let kept: Vec<Snapshot> =
+            inner.kept.iter().map(|k| self.load(k.n)).collect::<Result<_>>()?;
+        let pinned = inner.pinned.iter().map(|p| &p.topics);
+        let kept: Vec<&Table> = kept.iter().map(|k| &k.topics).chain(pinned).collect();
         let mut out = Vec::new();
         for files in made.chunk_by(|(a, _), (b, _)| a.topic_id == b.topic_id) {
             out.extend(find_orphan(&kept, files[0].0.topic_id, files.to_vec())?);
         }
         for n in &inner.superseded {
-            let gone = self.load(*n)?.topics;
-            for i in 0..gone.len() {
-                let id = gone.id(i);
-                let as_before =
-                    |t: &Table| t.by_id(id).is_some_and(|k| t.entry(k) == gone.entry(i));
-                if !kept.iter().any(as_before) {
-                    out.extend(find_orphan(&kept, id, named(&gone, i)?)?);
-                }
-            }
+            find_orphans(&kept, &self.load(*n)?.topics, &mut out)?;
+        }
+        for unpinned in &inner.unpinned {
+            find_orphans(&kept, &unpinned.topics, &mut out)?;
         }
         Ok(out)
     }
@@ -370,6 +387,11 @@ impl Checkpoints {
             let orphans: Vec<_> = files.into_iter().filter(|f| !named.names(f)).collect();
             removed += orphans.len() as u64;
             self.segments.remove_files(&orphans)?;
+            if !named.has(topic) {
+                // If the topic is deleted before a snapshot names it, no trim looks for its folder.
+                // One that holds files stays; the next writer creates one that is gone.
+                let _ = self.env.fs.remove_dir(&self.paths.topic(topic));
+            }
         }
         Ok(removed)
     }

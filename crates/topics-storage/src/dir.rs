@@ -1,9 +1,11 @@
 //! The data directory: its paths and how names in it become durable.
 //!
+//! * `lineage`: how a restored directory differs from its origin, [`Lineage`].
 //! * `lock`: the lock of the directory, [`DirLock`].
 //! * `store`: its identity, [`Store`].
 //! * [`reserve`]: space kept for a full disk.
 
+mod lineage;
 mod lock;
 pub mod reserve;
 mod store;
@@ -14,11 +16,16 @@ use std::sync::Arc;
 
 use topics_env::{Env, File, OpenMode};
 
+pub use self::lineage::Lineage;
+pub(crate) use self::lock::locked;
 pub use self::lock::{DirLock, LockWatch};
 pub(crate) use self::store::STORE_NAME;
-pub use self::store::{STORE_VERSION, Store};
+pub use self::store::{SHARED_ID, STORE_VERSION, Store};
 use crate::segment::{FileKind, SegmentName};
 use crate::{Result, StorageError};
+
+/// The name of the marker of an unfinished copy, see [`crate::backup`].
+pub(crate) const INCOMPLETE: &str = ".topics.incomplete";
 
 /// The paths of the files in a data directory.
 #[derive(Clone, Debug)]
@@ -40,6 +47,28 @@ impl Paths {
     /// The lock file.
     pub fn lock(&self) -> PathBuf {
         self.root.join(".topics.lock")
+    }
+
+    /// The marker of an unfinished copy.
+    pub fn incomplete(&self) -> PathBuf {
+        self.root.join(INCOMPLETE)
+    }
+
+    /// Refuses a directory with that marker.
+    pub(crate) fn check_whole(&self, env: &Env) -> Result<()> {
+        let marker = self.incomplete();
+        let is_there = env.fs.exists(&marker).map_err(|e| StorageError::io(show(&marker), e))?;
+        match env.check("store.whole", !is_there) {
+            true => Ok(()),
+            false => Err(self.incomplete_error()),
+        }
+    }
+
+    /// The error of a directory with that marker.
+    pub(crate) fn incomplete_error(&self) -> StorageError {
+        let detail =
+            "it is an unfinished backup or clone: remove it, and make the copy again".into();
+        StorageError::Directory { dir: show(&self.root), detail }
     }
 
     /// The directory of STORE, the snapshots and the reserve.
@@ -210,6 +239,16 @@ pub(crate) fn create_temp(env: &Env, path: &Path) -> std::io::Result<Arc<dyn Fil
         }
         other => other,
     }
+}
+
+/// Writes a new file and syncs it at `site`. The caller syncs its folder.
+pub fn write_file(env: &Env, site: &'static str, path: &Path, bytes: &[u8]) -> Result<()> {
+    let file = env.fs.open(path, OpenMode::CreateNew);
+    let written = file.and_then(|file| {
+        file.write_all_at(bytes, 0)?;
+        env.sync(site, &*file)
+    });
+    written.map_err(|e| StorageError::io(show(path), e))
 }
 
 /// Replaces a small file atomically: temp → sync → rename → directory sync, all at `site`.

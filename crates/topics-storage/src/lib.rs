@@ -2,6 +2,7 @@
 //! this crate.
 #![deny(missing_docs)]
 
+pub mod backup;
 pub mod checkpoint;
 pub mod dir;
 mod error;

@@ -352,6 +352,13 @@ pub fn load_newest(env: &Env, paths: &Paths, store_id: [u8; 16]) -> Result<Loade
     Ok(LoadedSnapshots { newest: None, rejected, numbers, bytes: 0 })
 }
 
+/// Decodes a snapshot file of any number and store; `file` is its name in errors.
+pub fn decode_any(env: &Env, file: &str, bytes: &[u8]) -> Result<Snapshot> {
+    let id = bytes.get(HEADER..).and_then(|b| b.first_chunk::<16>()).copied();
+    let n = if bytes.len() < HEADER { 0 } else { le_u64(bytes, 8) };
+    decode(env, file, n, id.unwrap_or_default(), bytes.to_vec())
+}
+
 /// The store id in a snapshot with a valid checksum.
 pub(crate) fn store_id(env: &Env, paths: &Paths, n: u64) -> Result<[u8; 16]> {
     let path = paths.snapshot(n);

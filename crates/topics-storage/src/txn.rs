@@ -27,7 +27,7 @@ use topics_env::Env;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::dir::{
-    Paths, atomic_replace, le_u16, le_u32, le_u64, list_dir, read_file, read_into, show,
+    Paths, SHARED_ID, atomic_replace, le_u16, le_u32, le_u64, list_dir, read_file, read_into, show,
 };
 use crate::format::frame::{self, FrameType};
 use crate::format::record::{Body, TopicCreate};
@@ -198,7 +198,8 @@ impl Stages {
         if !self.env.check("txn.header", sound) {
             return Err(corrupt(0, "the header's checksum differs"));
         }
-        if bytes[8..24] != self.store_id || le_u64(bytes, 24) != number {
+        // A copy of a directory takes its staged rows over, see `crate::backup`.
+        if bytes[8..8 + SHARED_ID] != self.store_id[..SHARED_ID] || le_u64(bytes, 24) != number {
             return Err(corrupt(8, "it is another file"));
         }
         let text = |b: &[u8]| {

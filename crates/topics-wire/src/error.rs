@@ -86,7 +86,7 @@ impl Failure {
 #[must_use]
 pub fn status(code: &str) -> u16 {
     match code {
-        "invalid_request" | "batch_too_large" | "record_too_large" => 400,
+        "invalid_request" | "invalid_directory" | "batch_too_large" | "record_too_large" => 400,
         "unauthorized" => 401,
         "forbidden" => 403,
         "topic_not_found" | "router_not_found" | "consumer_not_found" | "txn_not_found"
@@ -319,7 +319,7 @@ mod tests {
             (Error::Corrupt { file: text(), offset: 1, detail: text() }, 500),
             (Error::Locked { dir: text(), pid: 1, url: Some(text()) }, 500),
             (Error::Version { what: text(), found: 2, supported: 1 }, 500),
-            (Error::Directory { dir: text(), detail: text() }, 500),
+            (Error::Directory { dir: text(), detail: text() }, 400),
             (Error::Closed, 503),
             (Error::Internal(text()), 500),
         ];

@@ -19,6 +19,7 @@ pub mod page;
 pub mod query;
 pub mod queue;
 pub mod read;
+pub mod remote;
 pub mod report;
 pub mod routers;
 pub mod split;

@@ -1,5 +1,7 @@
 //! The metrics of the engine, as Prometheus text and as JSON.
 
+mod remote;
+
 use std::fmt::Write;
 
 use topics_engine::{
@@ -62,6 +64,13 @@ fn counters(m: &MetricsSnapshot) -> Vec<Row> {
         ("cold_read_failures", "Requests for cold records that failed", m.cold_read_failures),
         ("cold_block_hits", "Blocks of cold segments found in memory", m.cold_block_hits),
         ("cold_block_misses", "Blocks of cold segments requested", m.cold_block_misses),
+        ("ship_rounds", "Rounds of the log shipped to the object store", m.ship_rounds),
+        ("ship_bytes", "Bytes of the log in them", m.ship_bytes),
+        (
+            "ship_chain_broken",
+            "Times that the log to ship was given up for want of space",
+            m.ship_chain_broken,
+        ),
         (
             "clock_steps",
             "Steps of the wall clock of more than a minute, in either direction",
@@ -113,18 +122,29 @@ fn jobs(m: &MetricsSnapshot) -> [Row; 15] {
     ]
 }
 
-/// Name, help and value of each ratio, in millionths.
-fn ratios(m: &MetricsSnapshot) -> [Row; 2] {
+/// Name, help and value of each gauge with a fraction, in millionths.
+fn ratios(m: &MetricsSnapshot) -> [Row; 4] {
     [
+        (
+            "ship_lag_seconds",
+            "Age of the newest state that can be restored; 0 if nothing was logged since",
+            m.ship_lag_ms * 1000,
+        ),
+        (
+            "ship_last_success_timestamp_seconds",
+            "Time of that state; 0: none since the open",
+            m.ship_restorable_ms * 1000,
+        ),
         ("recovery_progress_ratio", "How far recovery has come, from 0 to 1", m.recovery_ppm),
         ("pressure_ratio", "The governor's pressure; 1 is the limit", m.pressure_ppm),
     ]
 }
 
-fn gauges(sample: &Sample) -> [Row; 29] {
+fn gauges(sample: &Sample) -> [Row; 30] {
     let (m, s) = (&sample.snapshot, &sample.survey);
     [
         ("ready", "Whether the engine takes calls", m.ready),
+        ("ship_lag_bytes", "Bytes of the log that are not shipped", m.ship_lag_bytes),
         ("recovery_frames", "Log entries that the open replayed", m.recovery_frames),
         ("topics", "Topics", m.topics),
         ("queues", "Topics that are queues", s.queues),
@@ -215,20 +235,30 @@ fn write_text(out: &mut String, sample: &Sample) -> std::fmt::Result {
         let word = config::durability(class);
         writeln!(out, "topics_topics_by_class{{durability=\"{word}\"}} {count}")?;
     }
+    if let Some(remote) = &m.remote {
+        remote::write_text(out, remote)?;
+    }
     per_topic(out, &sample.survey)
 }
 
 fn histogram(out: &mut String, name: &str, help: &str, h: &HistogramSnapshot) -> std::fmt::Result {
     head(out, name, help, "histogram")?;
+    samples(out, name, "", h)
+}
+
+/// The samples of a histogram; `label` is empty, or a label.
+fn samples(out: &mut String, name: &str, label: &str, h: &HistogramSnapshot) -> std::fmt::Result {
+    let comma = if label.is_empty() { "" } else { "," };
+    let alone = if label.is_empty() { String::new() } else { format!("{{{label}}}") };
     let mut below = 0;
     for (i, count) in h.buckets.iter().enumerate().take(BUCKETS - 1) {
         below += count;
         let bound = (1u64 << (i + 8)) as f64 / 1e9;
-        writeln!(out, "topics_{name}_bucket{{le=\"{bound}\"}} {below}")?;
+        writeln!(out, "topics_{name}_bucket{{{label}{comma}le=\"{bound}\"}} {below}")?;
     }
-    writeln!(out, "topics_{name}_bucket{{le=\"+Inf\"}} {}", h.count)?;
-    writeln!(out, "topics_{name}_sum {}", h.sum_ns as f64 / 1e9)?;
-    writeln!(out, "topics_{name}_count {}", h.count)
+    writeln!(out, "topics_{name}_bucket{{{label}{comma}le=\"+Inf\"}} {}", h.count)?;
+    writeln!(out, "topics_{name}_sum{alone} {}", h.sum_ns as f64 / 1e9)?;
+    writeln!(out, "topics_{name}_count{alone} {}", h.count)
 }
 
 fn per_topic(out: &mut String, survey: &Survey) -> std::fmt::Result {
@@ -295,6 +325,9 @@ fn json_of(sample: &Sample) -> Vec<u8> {
         classes.int(config::durability(class), count);
     }
     o.raw("topics_by_class", &classes.finish());
+    if let Some(remote) = &m.remote {
+        remote::write_json(&mut o, remote);
+    }
     named(o.key("per_topic"), sample.survey.topics.iter().map(|t| (&*t.summary.topic, topic(t))));
     o.flag("per_topic_truncated", sample.survey.truncated);
     o.finish()
@@ -348,7 +381,7 @@ fn quantile(h: &HistogramSnapshot, percent: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use topics_engine::{QueueState, TopicSummary, TopicType};
+    use topics_engine::{QueueState, RemoteSnapshot, TopicSummary, TopicType};
 
     use super::*;
 
@@ -377,6 +410,10 @@ mod tests {
             truncated: true,
             ..Survey::default()
         };
+        let mut remote = RemoteSnapshot { fenced: 1, pack_bytes: 2 << 30, ..Default::default() };
+        remote.requests.outcomes[0][5] = 4;
+        remote.requests.seconds[2].count = 3;
+        snapshot.remote = Some(remote);
         let sweep = LoopPanics { name: "sweep", count: 2, last: "topic".into() };
         Sample { snapshot, survey, panics: vec![sweep] }
     }
@@ -418,6 +455,12 @@ mod tests {
             "topics_consumer_lag{topic=\"a.b\",consumer=\"c\"} 4",
             "topics_topics_by_class{durability=\"fsync\"} 1",
             "topics_topics_truncated 1",
+            "topics_remote_requests_total{op=\"create\",outcome=\"ambiguous\"} 4",
+            "topics_remote_request_seconds_bucket{op=\"get\",le=\"+Inf\"} 3",
+            "topics_remote_request_seconds_count{op=\"get\"} 3",
+            "topics_remote_bytes_total{direction=\"sent\"} 0",
+            "topics_remote_fenced 1",
+            "topics_remote_estimated_cost_dollars 0.046020",
         ] {
             assert!(out.lines().any(|l| l == line), "{line}\n{out}");
         }

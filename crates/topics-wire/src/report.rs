@@ -1,8 +1,9 @@
-//! Reports of a verification and of a repair.
+//! Reports of a verification, a backup, a restore and a repair.
 
-use topics_engine::{Repair, Report};
+use topics_engine::{BackupSummary, Repair, Report, Restored};
 
-use crate::json::push_str;
+use crate::Failure;
+use crate::json::{FieldPath, Fields, Reader, push_str, read_body};
 use crate::object::{Object, push_array};
 
 /// The report of a verification.
@@ -19,6 +20,39 @@ pub fn verification(r: &Report) -> Vec<u8> {
     });
     push_array(o.key("problems"), problems);
     o.finish()
+}
+
+/// The report of a restore.
+#[must_use]
+pub fn restored(r: &Restored) -> Vec<u8> {
+    let mut o = Object::new(256);
+    o.int("state_ms", r.state_ms).int("newest_ms", r.newest_ms);
+    o.flag("has_later", r.has_later).flag("skips", r.skips);
+    o.int("topics", r.topics).int("rounds", r.rounds);
+    o.int("log_bytes", r.log_bytes).int("segment_bytes", r.segment_bytes);
+    o.int("missing_segments", r.missing_segments);
+    o.finish()
+}
+
+/// What a backup has.
+#[must_use]
+pub fn backup(dir: &str, b: &BackupSummary) -> Vec<u8> {
+    let mut o = Object::new(160);
+    o.name("dir", dir).int("linked", b.linked).int("copied", b.copied);
+    o.int("copied_bytes", b.copied_bytes).int("fetched", b.fetched);
+    o.finish()
+}
+
+/// `{dir}`: the directory of a backup, below the one that the server is configured with.
+pub fn parse_backup(bytes: &[u8]) -> Result<String, Failure> {
+    let mut dir = None;
+    read_body(bytes, Fields::of(&["dir"]), |s, field| {
+        dir = Some(s.text(FieldPath::field(field))?.into_owned());
+        Ok(())
+    })?;
+    dir.ok_or_else(|| {
+        FieldPath::field("dir").invalid("is missing; it names the directory of the backup")
+    })
 }
 
 /// The report of a repair: what it declares lost.

@@ -8,7 +8,7 @@ async with te.aio.open("./topics-data") as db:
 """
 
 from .consumer import Consumer
-from .database import Connecting, Database, Opening, connect, open, verify
+from .database import Connecting, Database, Opening, clone, connect, open, restore, verify
 from .queue import Job, Queue, Work
 from .read import Read
 from .router import Router
@@ -29,7 +29,9 @@ __all__ = [
     "Transaction",
     "Watch",
     "Work",
+    "clone",
     "connect",
     "open",
+    "restore",
     "verify",
 ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from .. import settings
 from ..client import database as plain
 from ..client.database import open_database
-from ..client.values import Split, TopicInfo, Verification
+from ..client.values import Backup, Restored, Split, TopicInfo, Verification
 from . import bridge
 from .handle import Closing, ReprMixin, async_method, long_async_method, runner_of, wrapping
 from .queue import Queue
@@ -21,6 +21,8 @@ from .transaction import Transaction
 from .watch import Watch
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from ..client.arguments import Duration
     from ..options import ScanOptions, Settings, SplitOptions, TopicConfig
     from ..remote import Verify
@@ -99,6 +101,7 @@ class Database(ReprMixin[plain.Database], Closing):
     routers = async_method(plain.Database.routers)
     sync = long_async_method(plain.Database.sync)
     checkpoint = long_async_method(plain.Database.checkpoint)
+    backup = long_async_method(plain.Database.backup)
     verify = long_async_method(plain.Database.verify)
     metrics = async_method(plain.Database.metrics)
 
@@ -234,10 +237,33 @@ def connect(
     return Connecting(url, api_key, given)
 
 
+async def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Backup:
+    """Copies a data directory that is not open, or a backup; see `topics_engine.clone`."""
+    bridge.retain()
+    try:
+        return await bridge.current_bridge().run_long(plain.clone, source, target)
+    finally:
+        bridge.release()
+
+
 async def verify(path: str | os.PathLike[str]) -> Verification:
     """Checks every byte of a data directory, open or closed; see `topics_engine.verify`."""
     bridge.retain()
     try:
         return await bridge.current_bridge().run_long(plain.verify, path)
+    finally:
+        bridge.release()
+
+
+async def restore(
+    url: str,
+    path: str | os.PathLike[str],
+    *,
+    at: datetime | str | int | None = None,
+) -> Restored:
+    """Restores a data directory from an object store; see `topics_engine.restore`."""
+    bridge.retain()
+    try:
+        return await bridge.current_bridge().run_long(plain.restore, url, path, at=at)
     finally:
         bridge.release()

@@ -116,7 +116,13 @@ def make_lifespan(settings: Settings, engine: Any, url: str, keys: Keys) -> Engi
         if core is None:
             given = {**settings.engine, "url": url}
             core = _core.Engine.open(settings.data_dir, given, recovery=recovery)
-        http = _core.Http(core, settings.engine, keys.grants(), settings.trace_context)
+        http = _core.Http(
+            core,
+            settings.engine,
+            keys.grants(),
+            settings.trace_context,
+            settings.backup_dir or None,
+        )
         return core, http
 
     def close_engine(core: Any) -> None:

@@ -514,6 +514,11 @@ SERVER: tuple[Route, ...] = (
         body=(), answer="checkpointed",
     ),
     Route(
+        "POST", "/v0/admin/backup", "backup", ("admin",), "copy the engine into a directory",
+        body=fields("dir!: string: below the server's `backup_dir`; missing or empty"),
+        codes=("invalid_directory",), answer="dir linked copied copied_bytes fetched",
+    ),
+    Route(
         "POST", "/v0/admin/verify", "verify", ("admin",), "check every checksum and index",
         body=(), answer="ok files bytes records problems",
     ),

@@ -48,6 +48,7 @@ class Settings:
     log_format: str = _setting("text", "text, or json: a JSON object a line")
     audit_log: str = _setting("", "file of administrative requests and refused keys; - is the log")
     log_level: str = _setting("warning", "messages below this level are left out")
+    backup_dir: str = _setting("", "directory below which clients may have backups made")
     max_sse_connections: int = _setting(10_000, "open event streams and sockets")
     max_sse_connections_per_key: int = _setting(1000, "the same for one key")
     max_inflight_per_key: int = _setting(1000, "open requests of one key")

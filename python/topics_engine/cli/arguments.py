@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     _writer_arguments(family("txn", "transaction writers"))
     _transfer_arguments(verb)
     _tool_arguments(verb)
+    _remote_arguments(family("remote", "the object store of a data directory"))
     _context_arguments(family("context", "named servers and directories"))
     return top
 
@@ -62,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
 def _common_arguments(to: argparse.ArgumentParser, *, after: bool) -> None:
     for name, kind, text in (
         ("--url", str, "a server (TOPICS_URL)"),
-        ("--data-dir", str, "a data directory, opened in this process (TOPICS_DATA_DIR)"),
+        ("--data-dir", str, "a data directory, or the URL of a prefix to read (TOPICS_DATA_DIR)"),
         ("--context", str, "a context, see `topics context` (TOPICS_CONTEXT)"),
         ("--json", bool, "JSON lines, on a terminal too"),
         ("--wide", bool, "on a terminal: all columns, and nothing cut"),
@@ -251,11 +252,33 @@ def _transfer_arguments(verb: Add) -> None:
 
 def _tool_arguments(verb: Add) -> None:
     verb("verify", "check every checksum and index")
+    restore = verb("restore", "restore a data directory from an object store")
+    restore.add_argument("remote", metavar="URL", help="the prefix that it was backed up to")
+    restore.add_argument("directory", metavar="DIR", help="a directory that is missing or empty")
+    state = restore.add_mutually_exclusive_group()
+    state.add_argument("--at", metavar="TIME", help="the state at this time, or this long ago")
+    state.add_argument("--latest", action="store_true", help="the newest state (the default)")
     repair = verb("repair", "repair a closed directory, dropping damaged ranges")
     repair.add_argument(
         "--yes", action="store_true", help="repair; without it, only show what would be lost"
     )
-    verb("doctor", "measure the disk, or the round trip to a server, and say what to expect")
+    backup = verb("backup", "copy a directory, or that of a server, while it is written to")
+    backup.add_argument(
+        "dir", metavar="DIR", help="missing or empty; with --url below the server's backup_dir"
+    )
+    clone = verb("clone", "copy a directory that is not open, or a backup, by hard links")
+    clone.add_argument("source", metavar="SOURCE", help="a data directory; it is not changed")
+    clone.add_argument("target", metavar="TARGET", help="missing or empty")
+    doctor = verb(
+        "doctor", "measure the disk, or the round trip to a server, and say what to expect"
+    )
+    doctor.add_argument(
+        "--remote",
+        nargs="?",
+        const="",
+        metavar="URL",
+        help="probe the server of an object store instead (TOPICS_REMOTE_URL)",
+    )
     bench = verb("bench", "measure appends and reads")
     bench.add_argument("--records", type=positive, default=100_000)
     verb("config", "print every setting and its source")
@@ -264,6 +287,27 @@ def _tool_arguments(verb: Add) -> None:
     )
     completion.add_argument("shell", choices=SHELLS)
     verb("version", "print the versions of topics and Python")
+
+
+def _remote_arguments(add: Add) -> None:
+    status = add("status", "what is archived, and who writes to it")
+    verify = add("verify", "check that everything is there that the newest catalog names")
+    verify.add_argument(
+        "--footers", action="store_true", help="also read footer and directory of every pack"
+    )
+    verify.add_argument(
+        "--read-data",
+        type=share,
+        nargs="?",
+        const=1.0,
+        default=0.0,
+        metavar="SHARE",
+        help="also read this share of the packs, 1%% for example, and all bitmaps and rounds",
+    )
+    take_over = add("take-over", "make a data directory the owner of a prefix of another one")
+    take_over.add_argument("--yes", action="store_true", help="without a question")
+    for command in (status, verify, take_over):
+        command.add_argument("remote", nargs="?", metavar="URL", help="its URL (TOPICS_REMOTE_URL)")
 
 
 def _context_arguments(add: Add) -> None:
@@ -295,6 +339,17 @@ def positive(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is out of range: must be at least 1")
+    return number
+
+
+def share(text: str) -> float:
+    """Parses a share: `1%` or `0.01`."""
+    try:
+        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 1%") from None
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is out of range: must be over 0%, at most 100%")
     return number
 
 

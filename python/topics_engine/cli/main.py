@@ -15,11 +15,13 @@ from typing import Any
 from .. import _core, errors
 from ..asgi.access import BindRefused
 from ..asgi.settings import Resolved, Settings, resolve
-from ..client import Database
+from ..client import Backup, Database
+from ..client import clone as clone_directory
+from ..client.database import is_prefix
 from ..errors import InvalidRequest, NotFound
 from ..extras import extra
 from ..settings import variable
-from . import commands, contexts, measure, tools, transfer
+from . import commands, contexts, measure, remote, tools, transfer
 from .arguments import parser
 from .completion import NAMES, matching_names, script
 from .console import console as open_console
@@ -68,8 +70,9 @@ def run(args: argparse.Namespace) -> int:
     named = [f"--{name.replace('_', '-')}" for name in PLACES if getattr(args, name)]
     if len(named) > 1:
         raise InvalidRequest(f"{' and '.join(named)} were both given: use one of them")
-    # A server serves a directory; the context in use is for its clients.
-    used = None if args.command in ("serve", "completion") else contexts.chosen(args)
+    # A server serves a directory, a clone names both; the context in use is for clients.
+    alone = args.command in ("serve", "completion", "clone")
+    used = None if alone else contexts.chosen(args)
     if used is not None:
         args.context, context = used
         args.url, args.data_dir = context.url, context.data_dir
@@ -77,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
     url = None if args.data_dir else args.url or os.environ.get("TOPICS_URL")
     if args.command in LOCAL_COMMANDS:
         return LOCAL_COMMANDS[args.command](args, resolved, url, out)
+    if args.command == "doctor" and args.remote is not None:
+        return remote.probe(remote.url_of(args.remote, resolved), out)
     settings = resolved.settings
     if not url and args.command == "doctor":
         out.fields(measure.doctor(Path(settings.data_dir)))
@@ -156,6 +161,8 @@ def connect(
         where = url if "//" in url else f"http://{url}"
         key = key or os.environ.get("TOPICS_API_KEY")
         return connect_to(where, key, deadline=DEADLINE if deadline is None else deadline)
+    if is_prefix(settings.data_dir):
+        return Database(_core.Engine.open(settings.data_dir, settings.engine, True))
     if not create and not Path(settings.data_dir).is_dir():
         message = f"{settings.data_dir} is not a directory: give --data-dir or --url"
         raise NotFound(message)
@@ -242,6 +249,30 @@ def repair(args: argparse.Namespace, resolved: Resolved, url: str | None, out: O
     return tools.repair(resolved.settings, out, sure=args.yes)
 
 
+def remote_command(
+    args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output
+) -> int:
+    if args.url:
+        raise InvalidRequest(
+            "the commands of remote work on an object store: give its URL as the argument, and "
+            "--data-dir for take-over"
+        )
+    return remote.REMOTE_COMMANDS[args.verb](args, resolved, out)
+
+
+def clone(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
+    if args.url or args.data_dir:
+        raise InvalidRequest("clone has both directories as arguments: topics clone SOURCE TARGET")
+    with ElapsedTime("clone"):
+        made = clone_directory(args.source, args.target)
+    out.fields(_shown(made))
+    return Exit.OK
+
+
+def restore(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
+    return tools.restore(args.remote, args.directory, args.at, out)
+
+
 def completion(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
     out.stream.write(script(parser(), args.shell))
     return Exit.OK
@@ -257,6 +288,17 @@ def doctor(db: Database, args: argparse.Namespace, out: Output) -> int:
     return Exit.OK
 
 
+def backup(db: Database, args: argparse.Namespace, out: Output) -> int:
+    with ElapsedTime("backup"):
+        made = db.backup(args.dir)
+    out.fields(_shown(made))
+    return Exit.OK
+
+
+def _shown(made: Backup) -> dict[str, Any]:
+    return {name: getattr(made, name) for name in made.__match_args__}
+
+
 def verify(db: Database, args: argparse.Namespace, out: Output) -> int:
     with ElapsedTime("verify"):
         found = json.loads(db._backend.verify())
@@ -269,7 +311,10 @@ LOCAL_COMMANDS = {
     "console": console,
     "config": config,
     "repair": repair,
+    "clone": clone,
+    "restore": restore,
     "completion": completion,
+    "remote": remote_command,
 }
 """Commands that need neither a server nor an open directory."""
 
@@ -280,6 +325,7 @@ COMMANDS: dict[str, commands.Command] = {
     "import": transfer.import_,
     "bench": bench,
     "doctor": doctor,
+    "backup": backup,
     "verify": verify,
     **RESOURCE_COMMANDS,
 }

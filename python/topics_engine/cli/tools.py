@@ -1,7 +1,8 @@
-"""`verify`, `repair` and `reload`: tools over a data directory."""
+"""`verify`, `repair`, `restore` and `reload`: tools over a data directory."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -10,10 +11,13 @@ from typing import Any, TextIO
 
 from .. import _core
 from ..asgi.settings import Settings
+from ..client import restore as restored
+from ..client.arguments import time_of
 from ..errors import NotFound
 from ..lockfile import holder_of
 from .exits import Exit
-from .output import GREEN, RED, ElapsedTime, Output, Progress, print_error
+from .output import GREEN, RED, YELLOW, ElapsedTime, Output, Progress, print_error
+from .ranges import time_ms
 
 PROBLEM_COLUMNS = ["file", "offset", "detail"]
 
@@ -125,3 +129,26 @@ def reload(data_dir: str, out: Output) -> int:
 def _require_directory(data_dir: str) -> None:
     if not Path(data_dir).is_dir():
         raise NotFound(f"{data_dir} is not a directory")
+
+
+def restore(url: str, directory: str, at: str | None, out: Output) -> int:
+    """Restores a data directory from an object store, and says what lies beyond its state."""
+    when = None if at is None else time_ms("--at", at)
+    with ElapsedTime("restore"):
+        done = restored(url, directory, at=when)
+    if out.json_lines:
+        out.fields(dataclasses.asdict(done))
+        return Exit.OK
+    out.line(f"restored to {directory}: the state of {time_of(done.state_ms).isoformat()}")
+    out.line(
+        f"{done.topics:,} topics, {done.rounds:,} rounds of the log, "
+        f"{done.log_bytes + done.segment_bytes:,} bytes"
+    )
+    if done.has_later:
+        newest = time_of(done.newest_ms).isoformat()
+        out.line(out.paint(f"the prefix has later states, up to {newest} at least", YELLOW))
+    if done.skips:
+        out.line("records may have been acked after this state: each topic has a gap of 2^32 seqs")
+    if done.missing_segments:
+        out.line(out.paint(f"{done.missing_segments} damaged segments are missing: gaps", RED))
+    return Exit.OK

@@ -2,7 +2,7 @@
 
 from .arguments import EARLIEST, LATEST, Start
 from .consumer import Consumer, ConsumerBatch, ConsumerInfo
-from .database import Database, open_database, verify
+from .database import Database, clone, open_database, restore, verify
 from .queue import Job, PeekedJob, Queue, Work
 from .read import Read
 from .router import Router
@@ -10,11 +10,13 @@ from .topic import Topic
 from .transaction import Committed, Transaction
 from .values import (
     Ack,
+    Backup,
     CaughtUp,
     Deleted,
     Gap,
     NewRecord,
     Record,
+    Restored,
     RouterInfo,
     Split,
     TopicDeleted,
@@ -28,6 +30,7 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "Ack",
+    "Backup",
     "CaughtUp",
     "Committed",
     "Consumer",
@@ -42,6 +45,7 @@ __all__ = [
     "Queue",
     "Read",
     "Record",
+    "Restored",
     "Router",
     "RouterInfo",
     "Split",
@@ -54,6 +58,8 @@ __all__ = [
     "Verification",
     "Watch",
     "Work",
+    "clone",
     "open_database",
+    "restore",
     "verify",
 ]

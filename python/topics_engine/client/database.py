@@ -22,11 +22,12 @@ from .read import with_lost_range
 from .router import Router
 from .topic import Topic
 from .transaction import Transaction
-from .values import RouterInfo, Split, TopicInfo, Verification
+from .values import Backup, Restored, RouterInfo, Split, TopicInfo, Verification
 from .watch import Watch
 
 if TYPE_CHECKING:
     import tempfile
+    from datetime import datetime
 
     from ..options import QueueConfig, ScanOptions, Settings, SplitOptions, TopicConfig
     from .arguments import Position
@@ -366,6 +367,26 @@ class Database(Closing):
         """Copies the records of the write-ahead log into segments."""
         self._backend.checkpoint()
 
+    def backup(self, dir: str | os.PathLike[str]) -> Backup:
+        """Copies the data directory, while others go on writing. The copy has everything that was
+        acked before the call, and opens like any directory.
+
+        Args:
+            dir: a directory that is missing or empty. Of a server: below its setting `backup_dir`,
+                on its machine.
+
+        Raises:
+            InvalidRequest: the directory cannot be used, or the server makes no backups.
+            Unavailable: there is no space, for example. The directory is left with a mark, and is
+                refused as a data directory; the next backup may use it.
+
+        Example:
+            ```python
+            db.backup("backup-monday")
+            ```
+        """
+        return Backup.from_json(self._backend.backup(dir))
+
     def verify(self) -> Verification:
         """Checks every byte of the directory, and that every live record can be read."""
         return Verification.from_json(self._backend.verify())
@@ -454,6 +475,10 @@ def open_database(
             Several processes may do so at the same time.
         given: settings by name, for example `max_open_files=256`.
 
+    With the URL of a prefix of an object store as path, `"file:///directory"` or `"s3://…"`, and
+    `read_only` it reads the newest catalog of the prefix, without a data directory: topics, up to
+    their last archived segment. What is archived later is not seen.
+
     With `":memory:"` as path it opens an empty database in a temporary directory, which `close`
     removes: for tests. Its topics have the class `memory` unless they say otherwise.
 
@@ -475,10 +500,30 @@ def open_database(
         if str(path).startswith(("http://", "https://")):
             message = f"{path} is the URL of a server, not a directory: use te.connect({path!r})"
             raise InvalidRequest(message, detail={"field": "path"})
+        if is_prefix(path):
+            return open_prefix(str(path), given, read_only=read_only)
         named["data_dir"] = arguments.path("path", path)
     resolved = settings.resolve(named)
     engine = _core.Engine.open(str(resolved["data_dir"]), resolved.native(), read_only)
     return Database(engine, resolved)
+
+
+PREFIXES = ("file://", "s3://")
+"""How the URL of a prefix of an object store begins."""
+
+
+def is_prefix(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is the URL of a prefix of an object store."""
+    return str(path).startswith(PREFIXES)
+
+
+def open_prefix(url: str, given: Settings, *, read_only: bool) -> Database:
+    """Opens what a prefix of an object store has of a directory, to read it."""
+    if not read_only:
+        message = f"{url} is a prefix of an object store: use te.open({url!r}, read_only=True)"
+        raise InvalidRequest(message, detail={"field": "path"})
+    resolved = settings.resolve({**given})
+    return Database(_core.Engine.open(url, resolved.native(), True), resolved)
 
 
 MEMORY = ":memory:"
@@ -496,6 +541,21 @@ def open_in_memory(given: Settings) -> Database:
         directory.cleanup()
         raise
     return Database(engine, resolved, directory)
+
+
+def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Backup:
+    """Copies a data directory that is not open, or a backup. Files that never change are shared by
+    hard links, so that it takes no time and no space, unless `target` is on another file system.
+
+    Args:
+        source: the directory; nothing in it changes.
+        target: a directory that is missing or empty.
+
+    Raises:
+        Locked: the source is open.
+        InvalidRequest: one of the directories cannot be used.
+    """
+    return Backup.from_json(_core.clone_directory(source, target))
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
@@ -518,6 +578,41 @@ def verify(path: str | os.PathLike[str]) -> Verification:
         ```
     """
     return Verification.from_json(_core.verify(arguments.path("path", path)))
+
+
+def restore(
+    url: str,
+    path: str | os.PathLike[str],
+    *,
+    at: datetime | str | int | None = None,
+) -> Restored:
+    """Restores a data directory from the object store that it was backed up to.
+
+    The new directory has a history of its own: open it with another prefix, or without one. It
+    never writes to the prefix that it is from.
+
+    Args:
+        url: the prefix, `s3://bucket/prefix` or `file:///directory`.
+        path: a directory that is missing or empty.
+        at: the state at this time: an aware datetime, ISO text with an offset, or epoch
+            milliseconds (default: the newest state).
+
+    Returns:
+        What was restored, and what lies beyond it.
+
+    Raises:
+        InvalidRequest: the directory is not empty, or the URL is wrong.
+        StorageUnavailable: the store cannot be reached, or has no state of that time.
+
+    Example:
+        ```python
+        done = te.restore("s3://backups/orders", "./restored")
+        print(done.state_ms, done.has_later)
+        ```
+    """
+    directory = arguments.path("path", path)
+    when = arguments.optional_epoch_ms("at", at)
+    return Restored.from_json(_core.restore(arguments.text("url", url), directory, when))
 
 
 @atexit.register

@@ -343,6 +343,72 @@ class Split(Frozen):
     """About how many bytes of payloads it has."""
 
 
+@frozen()
+class Backup(Frozen):
+    """A backup or a clone that was made."""
+
+    dir: str
+    """The directory."""
+    linked: int
+    """How many files it shares with the source, by hard links."""
+    copied: int
+    """How many files were copied or fetched."""
+    copied_bytes: int
+    """The bytes of these."""
+    fetched: int
+    """How many segments were fetched from the object store."""
+
+    @classmethod
+    def from_json(cls, body: builtins.bytes) -> Backup:
+        """From the answer of the native module or of a server.
+
+        Args:
+            body: the answer.
+        """
+        fields = json.loads(body)
+        return cls(
+            dir=fields["dir"],
+            linked=fields["linked"],
+            copied=fields["copied"],
+            copied_bytes=fields["copied_bytes"],
+            fetched=fields["fetched"],
+        )
+
+
+@frozen()
+class Restored(Frozen):
+    """The result of a restore from an object store."""
+
+    state_ms: int
+    """The time of the restored state, ms since 1970: that of its last round."""
+    newest_ms: int
+    """The time of the newest state that is known to be in the prefix."""
+    has_later: bool
+    """Whether the prefix holds later states."""
+    skips: bool
+    """Whether records may have been acked after the state: each topic then has a gap `crash` of
+    2^32 seqs, so that no seq is given twice."""
+    topics: int
+    """Topics in the catalog that was the base."""
+    rounds: int
+    """Rounds of the log that were applied."""
+    log_bytes: int
+    """Bytes of the log that were restored."""
+    segment_bytes: int
+    """Bytes of segments that were restored."""
+    missing_segments: int
+    """Segments that were damaged before they could be backed up: their seqs are gaps."""
+
+    @classmethod
+    def from_json(cls, body: builtins.bytes) -> Restored:
+        """From the report of the native module.
+
+        Args:
+            body: the report.
+        """
+        return cls(**json.loads(body))
+
+
 @frozen(unhashed=("problems",))
 class Verification(Frozen):
     """The result of a check of every byte. It is true if there are no problems."""

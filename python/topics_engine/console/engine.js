@@ -2,7 +2,7 @@
 
 import { call, get } from "./api.js";
 import { Bars, Lines } from "./charts.js";
-import { bytes, count, duration, percent, rate } from "./format.js";
+import { bytes, count, dollars, duration, percent, rate } from "./format.js";
 import { health } from "./health.js";
 import { useAction, usePoll, useRates } from "./hooks.js";
 import { loadMetrics, quantile } from "./metrics.js";
@@ -21,6 +21,19 @@ const COUNTERS = {
   topics_wal_fsyncs_total: "syncs",
   topics_wal_bytes_total: "log bytes",
 };
+/** Figures of the object store; a server shows those that it has. */
+const REMOTE = [
+  ["topics_archive_lag_bytes", "bytes that wait for a pack", bytes],
+  ["topics_archive_lag_seconds", "oldest of them waits for", (s) => duration(s * 1000)],
+  ["topics_ship_lag_bytes", "log bytes that wait to be shipped", bytes],
+  ["topics_ship_lag_seconds", "age of the newest state to restore", (s) => duration(s * 1000)],
+  ["topics_packs", "packs", count],
+  ["topics_pack_bytes", "bytes of the packs", bytes],
+  ["topics_cold_reads_total", "requests for cold records", count],
+  ["topics_cold_read_failures_total", "failed requests for cold records", count],
+  ["topics_cold_read_bytes_total", "bytes of cold records", bytes],
+  ["topics_remote_estimated_cost_dollars", "estimated cost: packs a month, requests so far", dollars],
+];
 
 async function load(signal) {
   const [metrics, alive] = await Promise.all([loadMetrics(signal), get("v0/health", signal)]);
@@ -62,6 +75,7 @@ export function EngineView() {
       { title: "What is wrong", kind: "wrap", of: (c) => (c.isBad ? c.says(metrics) : "–") },
       { title: "What to do", kind: "wrap", of: (c) => (c.isBad ? c.fix : "–") },
     ]} />
+    <${Remote} metrics=${metrics} />
     <h2>Rates of the last minute</h2>
     <div class="beside">
       <${Lines} label="Records appended and read a second, in the last minute" lines=${[
@@ -77,6 +91,16 @@ export function EngineView() {
     ${HISTOGRAMS.map((h) => html`<${Histogram} key=${h[0]} of=${h} metrics=${metrics} />`)}
     <h2>Log, checkpoints and memory</h2>
     <${Facts} of=${facts(metrics)} />`;
+}
+
+/** The object store, as soon as one is in use. */
+function Remote({ metrics }) {
+  const known = REMOTE.map(([name, title, show]) => [title, metrics.value(name), show])
+    .filter(([, value]) => value !== undefined);
+  if (!known.some(([, value]) => value > 0)) return null;
+  return html`
+    <h2>Object store</h2>
+    <${Facts} of=${known.map(([title, value, show]) => [title, show(value)])} />`;
 }
 
 function Histogram({ of: [name, title, meaning], metrics }) {
@@ -130,10 +154,6 @@ const facts = (m) => {
     ["checkpoints", whole("topics_checkpoints_total")],
     ["failed checkpoints", whole("topics_checkpoint_failures_total")],
     ["segments rewritten", whole("topics_segments_rewritten_total")],
-    ["packs in the object store", whole("topics_packs")],
-    ["requests for cold records", whole("topics_cold_reads_total")],
-    ["failed requests for cold records", whole("topics_cold_read_failures_total")],
-    ["bytes of cold records", bytes(m.value("topics_cold_read_bytes_total"))],
     ["open streams", whole("topics_watch_streams")],
     ["watch sessions", whole("topics_watch_sessions")],
     ["throttled writes", whole("topics_throttled_total")],

@@ -47,5 +47,8 @@ export function duration(ms) {
 /** 3 min ago */
 export const ago = (ms) => (ms ? `${duration(Math.max(0, Date.now() - ms))} ago` : "never");
 
+/** $1.25, and more digits below a dollar */
+export const dollars = (n) => `$${n < 1 && n > 0 ? n.toPrecision(2) : n.toFixed(2)}`;
+
 /** A ratio as 12.5 % */
 export const percent = (ratio) => `${(100 * ratio).toFixed(ratio && ratio < 0.1 ? 1 : 0)} %`;

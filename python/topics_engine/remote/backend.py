@@ -286,6 +286,11 @@ class HttpBackend(RemoteBackend):
     def checkpoint(self) -> None:
         self.caller.call("POST", "/v0/admin/checkpoint", b"{}", long=True)
 
+    def backup(self, dir: str | os.PathLike[str]) -> bytes:
+        body = json.dumps({"dir": os.fspath(dir)}).encode()
+        # A repeat of a backup that was made finds its directory in use.
+        return self.caller.call("POST", "/v0/admin/backup", body, long=True, repeatable=False)
+
     def verify(self) -> bytes:
         return self.caller.call("POST", "/v0/admin/verify", b"{}", long=True)
 

@@ -254,14 +254,19 @@ def serve(
     app.lifespan.on_ready = ready
     # `Server.shutdown` begins the shutdown, in its own order.
     app.lifespan.watches_signals = False
+
+    def stop(sig: int, frame: Any) -> None:
+        server.should_exit = True
+
+    # A signal that comes before uvicorn's own handlers ends the server as soon as it has started.
+    # uvicorn raises each signal that it handled again after the shutdown; this is the handler then.
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sig, stop)
     if hints:
         print_line(f"console: {url}/console")
     print_line(f"listening on {url} (data: {os.path.abspath(settings.data_dir)})")
     if hints:
         print_line(HINTS.format(url=url, program=program()))
-    # uvicorn raises a captured signal again when it is done, which would set the exit code.
-    for sig in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(sig, _ignore)
     server.run(sockets=[sock])
     return app.lifespan.failure
 

@@ -178,6 +178,7 @@ GOOD: dict[str, Case] = {
     "consumer seek": good(200, "POST", C + "/seek", {"to": "end"}, THREE, CONSUMER, cursor=3),
     "sync": good(200, "POST", "/v0/sync", synced=True),
     "checkpoint": good(200, "POST", "/v0/admin/checkpoint", checkpointed=True),
+    "backup": good(200, "POST", "/v0/admin/backup", {"dir": "{t}"}, dir="{t}", fetched=0),
     "verify": good(200, "POST", "/v0/admin/verify", ok=True, problems=[]),
     "metrics as text": Case(200, "", "GET", "/v0/metrics", headers={"Accept": "text/plain"}),
     "metrics at the root": Case(200, "", "GET", "/metrics"),
@@ -229,6 +230,10 @@ COMMIT = X + "/commit"
 LATE = ("POST", "/v0/txn", rows(1, writer="{t}", epoch=5))
 
 MORE_REFUSALS: dict[str, Case] = {
+    "backup without a directory": Case(400, "invalid_request", "POST", "/v0/admin/backup", {}),
+    "backup elsewhere": Case(
+        400, "invalid_request", "POST", "/v0/admin/backup", {"dir": "../x"}, says="backup_dir"
+    ),
     "scan unknown": unknown("POST", T + "/scan", {}),
     "split unknown": unknown("POST", T + "/split", {}),
     "segments unknown": unknown("GET", T + "/segments"),

@@ -46,6 +46,7 @@ ELSEWHERE = {
     ("post_topics_t_consumers_c_read", "consumer_busy"): "test_a_busy_consumer",
     ("get_ws", 101): "test_a_socket_opens",
     ("get_watch_wid", "session_gone"): "test_an_event_that_is_no_longer_kept",
+    ("post_admin_backup", "invalid_directory"): "test_a_backup_into_a_used_directory",
     ("post_sync", "data_loss"): "test_a_sync_after_acked_records_were_lost",
 }
 
@@ -54,7 +55,8 @@ VARIES = (
     (rb'"performance":\{[^}]*\}', b'"performance":{}'),
     (rb'"lease_id":"\d+"', b'"lease_id":"0"'),
     (rb'"(topic_id|epoch|\$ts|lag_ms|uptime_ms|deadline|visible_at|bytes|files|'
-     rb'last_write_ts|last_read_ts|effective_priority)":-?\d+', rb'"\1":0'),
+     rb'last_write_ts|last_read_ts|effective_priority|linked|copied|copied_bytes)":-?\d+',
+     rb'"\1":0'),
     (rb'"deadlines":\{[^}]*\}', b'"deadlines":{}'),
     (rb"wid_[0-9a-f]{32}", b"WID"),
     (rb"id: \S+", b"id: ID"),
@@ -481,6 +483,14 @@ def test_what_is_not_a_number_is_refused(clients: dict[str, Http], name: str) ->
                 assert field in reply.json["error"]["message"]
                 bodies.add(reply.body)
             assert len(bodies) == 1
+
+
+def test_a_backup_into_a_used_directory(clients: dict[str, Http]) -> None:
+    for api in clients.values():
+        assert api("POST", "/v0/admin/backup", {"dir": "used"}).status == 200
+        reply = api("POST", "/v0/admin/backup", {"dir": "used"})
+        assert (reply.status, reply.code) == (400, "invalid_directory")
+        assert "it is not empty" in reply.json["error"]["message"]
 
 
 def test_a_busy_consumer(protocols: dict[str, Server]) -> None:

@@ -40,10 +40,17 @@ def topic_of(name: str) -> str:
     return "t-" + re.sub(r"[^A-Za-z0-9]", "-", name)
 
 
+def environment(folder: Path) -> dict[str, str]:
+    """The settings of a server with its files in this folder."""
+    (folder / "backups").mkdir()
+    return {**ENV, "TOPICS_BACKUP_DIR": str(folder / "backups")}
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reply]:
     """What `topics serve` answers to each case."""
-    with opened(tmp_path_factory.mktemp("reference") / "data", ENV) as server:
+    folder = tmp_path_factory.mktemp("reference")
+    with opened(folder / "data", environment(folder)) as server:
         api = Http(server.port)
         with contextlib.closing(api):
             return {name: send(case, api, topic_of(name)) for name, case in CASES.items()}
@@ -54,7 +61,8 @@ def other(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AsgiServer]:
     server, mounted = kind_of(request.param)
-    with serving(tmp_path_factory.mktemp(server), server, mounted=mounted, env=ENV) as live:
+    folder = tmp_path_factory.mktemp(server)
+    with serving(folder, server, mounted=mounted, env=environment(folder)) as live:
         live.wait_ready()
         yield live
         assert live.stop() in (0, -signal.SIGTERM), live.log.read_text()

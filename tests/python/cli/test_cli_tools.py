@@ -194,7 +194,7 @@ def test_every_command_of_the_list_is_there() -> None:
     listed = "serve ls create describe edit drop append read tail delete lag queue router consumer "
     listed += (
         "txn export import verify repair bench doctor config completion console reload context "
-        "version"
+        "remote backup restore clone version"
     )
     assert {verb.split()[0] for verb in [*COMMANDS, *LOCAL_COMMANDS, "context", "version"]} == set(
         listed.split()

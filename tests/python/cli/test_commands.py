@@ -123,8 +123,14 @@ ROWS = (
 )
 
 ELSEWHERE = {
+    "backup": "../client/test_backup.py",
+    "clone": "../client/test_backup.py",
+    "restore": "../client/test_restore.py",
     "edit": "test_edit.py",
     "context add": "test_contexts.py",
+    "remote status": "test_remote.py",
+    "remote take-over": "test_remote.py",
+    "remote verify": "test_remote.py",
     "serve": "test_serve_errors.py",
 }
 """Commands with more to them than a row says."""

@@ -47,8 +47,12 @@ def test_hints_begin_with_the_console(tmp_path: Path) -> None:
         [*command, "--data-dir", str(tmp_path / "data")], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        first, second = process.stdout.readline(), process.stdout.readline()
-        process.terminate()
-        process.stdout.read()
+        try:
+            first, second = process.stdout.readline(), process.stdout.readline()
+            process.terminate()
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0
     url = second.split("listening on ")[1].split()[0]
     assert first == f"console: {url}/console\n"

@@ -16,46 +16,19 @@ from pathlib import Path
 import pytest
 
 import topics_engine as te
+from support import cold
+from support.cold import RECORDS, numbers
+from support.waiting import until
 from topics_engine import testing
-
-RECORDS = 60
 
 
 def settings(tmp_path: Path) -> te.Settings:
-    return {
-        "remote_url": f"file://{tmp_path}/remote",
-        "hot_retain_segments": 1,
-        "segment_max_events": 10,
-        "pack_max_wait_ms": 0,
-        "pack_bytes": 2000,
-    }
-
-
-def files(data_dir: Path) -> int:
-    return len(list(data_dir.glob("topics/*/*.data")))
+    return cold.settings(f"file://{tmp_path}/remote")
 
 
 def make_cold(data_dir: Path, tmp_path: Path) -> None:
-    """Writes a topic `t`, most of whose records become cold."""
     with te.open(data_dir, **settings(tmp_path)) as db:
-        for i in range(RECORDS):
-            db.topic("t").append({"n": i})
-            if i % 10 == 9:
-                db.checkpoint()
-        done = threading.Event()
-        for _ in range(1000):
-            # A thread archives; two checkpoints later the files go.
-            db.topic("other").append(1)
-            db.checkpoint()
-            if files(data_dir) <= 4:
-                done.set()
-                break
-            done.wait(0.05)
-        assert done.is_set(), f"{files(data_dir)} files are on the disk"
-
-
-def numbers(rows: object) -> list[int]:
-    return [r.data["n"] for r in rows if isinstance(r, te.Record)]  # type: ignore[attr-defined]
+        cold.make_cold(db)
 
 
 def test_readers_read_cold_records(data_dir: Path, tmp_path: Path) -> None:
@@ -104,7 +77,11 @@ def test_without_its_remote_cold_records_are_unavailable(data_dir: Path, tmp_pat
 @pytest.mark.parametrize(
     "url",
     [
-        "s3://bucket/prefix",
+        "gs://bucket/prefix",
+        "s3://",
+        "s3://bucket//prefix",
+        "s3://bucket/prefix?port=1",
+        "s3://bucket/prefix?endpoint=localhost",
         "file://relative",
         "file:///",
         "/dir",
@@ -115,7 +92,7 @@ def test_without_its_remote_cold_records_are_unavailable(data_dir: Path, tmp_pat
     ],
 )
 def test_a_remote_of_another_kind_is_refused(data_dir: Path, url: str) -> None:
-    with pytest.raises(te.InvalidRequest, match="remote_url must"):
+    with pytest.raises(te.InvalidRequest, match=r"remote_url m(ust|ay)"):
         te.open(data_dir, remote_url=url)
 
 
@@ -190,4 +167,44 @@ def test_without_a_remote_there_is_no_thread(data_dir: Path, tmp_path: Path) -> 
     with te.open(data_dir) as db:
         db.topic("t").append(1)
         wait_for_thread("topics-maintain")
-        assert not {n for n in threads() if n.startswith(("topics-archive", "topics-cold"))}
+        assert not {
+            n for n in threads() if n.startswith(("topics-archive", "topics-cold", "topics-remote"))
+        }
+
+
+def test_requests_are_counted(data_dir: Path, tmp_path: Path) -> None:
+    make_cold(data_dir, tmp_path)
+    with te.open(data_dir, **settings(tmp_path)) as db:
+        before = db.metrics()
+        assert numbers(db.topic("t").read(limit=None)) == list(range(RECORDS))
+        after = db.metrics()
+        gets = after["remote_requests"]["get"]
+        assert gets["ok"] - before["remote_requests"]["get"].get("ok", 0) >= after["cold_reads"] > 0
+        assert gets["p99_ns"] > 0
+        assert after["remote_bytes"]["received"] > before["remote_bytes"]["received"]
+        assert after["pack_bytes"] > 0
+        assert (after["remote_fenced"], after["remote_orphans"]) == (0, 0)
+        assert 0 < after["remote_estimated_cost_dollars"] < 0.01
+        text = db._backend.metrics(json=False).decode()
+        assert 'topics_remote_requests_total{op="get",outcome="ok"}' in text
+    with te.open(tmp_path / "other") as db:
+        assert "remote_requests" not in db.metrics()
+        assert "topics_remote" not in db._backend.metrics(json=False).decode()
+
+
+def test_what_waits_for_a_pack_is_measured(data_dir: Path, tmp_path: Path) -> None:
+    waiting = settings(tmp_path) | {"pack_max_wait_ms": 200, "pack_bytes": 1 << 20}
+    blocked = tmp_path / "remote" / "p"
+    with te.open(data_dir, **waiting) as db:
+        # Its folder cannot be made: every upload fails.
+        blocked.write_text("")
+        for i in range(30):
+            db.topic("t").append({"n": i})
+            if i % 10 == 9:
+                db.checkpoint()
+        until(lambda: db.metrics()["archive_lag_seconds"] > 0.2)
+        assert db.metrics()["archive_lag_bytes"] > 0
+        blocked.unlink()
+        until(lambda: db.metrics()["archive_lag_bytes"] == 0, 60)
+        assert db.metrics()["archive_lag_seconds"] == 0
+        assert db.metrics()["packs"] == 1

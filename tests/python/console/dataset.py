@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import topics_engine as te
+from support.waiting import until
 
 ADMIN = "admin-key"
 KEYS = f"{ADMIN},reader-key:r,writer-key:rw,deleter-key:rd,limited-key:r:orders,write-only:w"
@@ -17,6 +18,13 @@ VIEWS = {
     "engine": "#/engine",
 }
 ERROR = "SMTP 550: no such mailbox"
+REMOTE = {
+    "TOPICS_HOT_RETAIN_SEGMENTS": "1",
+    "TOPICS_SEGMENT_MAX_EVENTS": "10",
+    "TOPICS_PACK_MAX_WAIT_MS": "0",
+    "TOPICS_PACK_BYTES": "2000",
+}
+"""Settings with which few records fill packs; besides the address of a store."""
 
 
 def fill(url: str, key: str | None = ADMIN) -> None:
@@ -42,6 +50,18 @@ def fill(url: str, key: str | None = ADMIN) -> None:
             for job in mails.claim("worker-0", max=2):
                 job.nack(delay=0, error=ERROR)
         mails.claim("worker-1", max=3)
+
+
+def archive(db: te.Database) -> None:
+    """Writes a topic until the server, which has a remote, has archived a part of it."""
+    history = db.topic("history", durability="disk")
+
+    def archived() -> bool:
+        history.append([{"n": n} for n in range(30)])
+        db.checkpoint()
+        return bool(db.metrics()["packs"])
+
+    until(archived, 60)
 
 
 def lossy(db: te.Database) -> None:

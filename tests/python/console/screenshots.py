@@ -14,7 +14,7 @@ import topics_engine as te
 from support.browser import browsers
 from support.server import Server, opened
 
-from .dataset import VIEWS, fill
+from .dataset import REMOTE, VIEWS, archive, fill
 
 WARM_UP_MS = 12_000
 
@@ -34,8 +34,17 @@ def write(url: str, ended: threading.Event) -> None:
 @contextmanager
 def served() -> Iterator[Server]:
     """A server with data, and with a writer."""
-    with tempfile.TemporaryDirectory() as directory, opened(Path(directory) / "data") as server:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        opened(
+            Path(directory) / "data",
+            {"TOPICS_REMOTE_URL": (Path(directory) / "store").as_uri(), **REMOTE},
+        ) as server,
+    ):
         fill(server.url, None)
+        with te.connect(server.url) as db:
+            archive(db)
+            list(db.topic("history").read())
         ended = threading.Event()
         writer = threading.Thread(target=write, args=(server.url, ended))
         writer.start()

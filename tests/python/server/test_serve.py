@@ -69,6 +69,29 @@ def test_a_signal_ends_waits_and_exits_0(own_server: Server, sig: int) -> None:
     assert own_server.stop() == 0
 
 
+# Sends itself a signal between the line that says where it listens and the event loop.
+SIGNALLED_EARLY = """
+import os, sys
+from topics_engine.cli import main
+from topics_engine.server.serve import Server
+
+def run(self, sockets):
+    os.kill(os.getpid(), int(sys.argv[1]))
+    before(self, sockets=sockets)
+
+before, Server.run = Server.run, run
+sys.exit(main(["serve", "--port", "0", "--data-dir", sys.argv[2]]))
+"""
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_the_event_loop_runs_ends_the_server(tmp_path: Path, sig: int) -> None:
+    command = [sys.executable, "-c", SIGNALLED_EARLY, str(int(sig)), str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("listening on ")
+
+
 def test_a_second_server_says_who_holds_the_directory(own_server: Server) -> None:
     own_server.start()
     second = serve("--data-dir", str(own_server.data_dir))

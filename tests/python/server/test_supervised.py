@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,12 +18,27 @@ from typing import Any
 import pytest
 import yaml
 
+from support.server import opened
 from topics_engine.asgi.settings import SERVER
+from topics_engine.cli.main import parser
 from topics_engine.server.notify import notify
 from topics_engine.settings import defaults, variable
 
-DEPLOY = Path(__file__).resolve().parents[3] / "docs/deploy"
+ROOT = Path(__file__).resolve().parents[3]
+DEPLOY = ROOT / "docs/deploy"
 SECONDS = 30
+
+
+def tool(name: str) -> str:
+    """The path of a program of the machine; skips the test without it."""
+    return shutil.which(name) or pytest.skip(f"no {name} on this machine")
+
+
+def run(*command: str | Path) -> str:
+    """What a command prints; it must succeed."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 @pytest.fixture
@@ -122,3 +140,64 @@ def test_the_unit_and_the_compose_file_name_settings_that_there_are() -> None:
     assert job["static_configs"] == [{"targets": ["topics:4000"]}]
     assert job["authorization"]["credentials"] in \
         compose["services"]["topics"]["environment"]["TOPICS_API_KEYS"]  # fmt: skip
+
+
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    analyze = tool("systemd-analyze")
+    shutil.copy(DEPLOY / "topics.socket", tmp_path)
+    unit = (DEPLOY / "topics.service").read_text()
+    installed = Path(sys.executable).with_name("topics")
+    assert "/opt/topics/bin/topics" in unit
+    (tmp_path / "topics.service").write_text(unit.replace("/opt/topics/bin/topics", str(installed)))
+    units = [tmp_path / "topics.service", tmp_path / "topics.socket"]
+    assert run(analyze, "verify", "--man=no", *units) == "", "systemd has nothing to say"
+    # A key that systemd does not know is something that it says, without an error.
+    units[0].write_text(units[0].read_text().replace("RestartSec", "RestartSecs"))
+    assert "RestartSecs" in run(analyze, "verify", "--man=no", *units)
+
+
+def test_docker_compose_accepts_the_file() -> None:
+    compose = shutil.which("docker-compose") or tool("docker")
+    command = [compose] if compose.endswith("-compose") else [compose, "compose"]
+    try:
+        run(*command, "version")
+    except AssertionError:
+        pytest.skip("this docker has no compose")
+    found = yaml.safe_load(run(*command, "-f", DEPLOY / "compose.yml", "config"))
+    assert found["services"].keys() == {"topics", "prometheus", "grafana"}
+
+
+def test_what_docker_and_systemd_start_is_a_command() -> None:
+    unit = (DEPLOY / "topics.service").read_text()
+    [started] = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    [socket_activated] = re.findall(
+        r"`(topics serve [^`]*)`", (DEPLOY / "topics.socket").read_text()
+    )
+    image = (ROOT / "Dockerfile").read_text()
+    [entry] = re.findall(r"^ENTRYPOINT (.*)$", image, re.MULTILINE)
+    [arguments] = re.findall(r"^CMD (.*)$", image, re.MULTILINE)
+    for command in (
+        shlex.split(started), shlex.split(socket_activated),
+        yaml.safe_load(entry) + yaml.safe_load(arguments),
+    ):  # fmt: skip
+        assert Path(command[0]).name == "topics"
+        assert parser().parse_args(command[1:]).command == "serve"
+
+
+def test_the_server_of_the_compose_file_is_healthy_and_scraped(tmp_path: Path) -> None:
+    topics = yaml.safe_load((DEPLOY / "compose.yml").read_text())["services"]["topics"]
+    defaults_of = re.compile(r"\$\{\w+:-([^}]*)\}")
+    environment = {k: defaults_of.sub(r"\1", v) for k, v in topics["environment"].items()}
+    kind, program, *arguments = topics["healthcheck"]["test"]
+    assert (kind, program) == ("CMD", "python")
+    [job] = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
+    key = job["authorization"]["credentials"]
+    with opened(tmp_path / "data", environment) as server:
+        checks = [a.replace("127.0.0.1:4000", f"127.0.0.1:{server.port}") for a in arguments]
+        assert checks != arguments
+        run(sys.executable, *checks)
+        for path, method, wanted in (("/metrics", "GET", 200), ("/v0/topics/t", "PUT", 403)):
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=SECONDS)
+            connection.request(method, path, b"{}", {"Authorization": f"Bearer {key}"})
+            assert connection.getresponse().status == wanted, path
+            connection.close()

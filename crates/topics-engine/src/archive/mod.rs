@@ -6,6 +6,8 @@
 //! | `pack` | build → put → read back → name |
 //! | `cool` | which archived segments become cold |
 //! | `publish` | the catalog of the newest snapshot; packs that nothing needs any more |
+//! | `tails` | packs of the segments that are not archived, for a catalog that is the base of a restore |
+//! | `sweep` | deletes objects that nothing needs any more |
 //! | `thread` | the thread that runs passes |
 //!
 //! A pass holds one lock that nothing else takes. It is the only user of the store, so that no other
@@ -15,6 +17,10 @@ mod cool;
 mod pack;
 mod plan;
 mod publish;
+mod sweep;
+#[cfg(test)]
+mod sweep_tests;
+mod tails;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -24,15 +30,21 @@ use std::fmt;
 use std::sync::Arc;
 
 use topics_env::sync::Mutex;
-use topics_remote::writer::{Claim, Identity, RemoteWriter};
-use topics_remote::{RemoteError, Retry};
+use topics_env::sync::atomic::Ordering;
+use topics_remote::Retry;
+use topics_remote::format::head::Head;
 
 use self::plan::PendingSegment;
 use self::publish::Published;
+pub use self::sweep::Swept;
+use self::tails::Tails;
 use self::thread::ArchiveThread;
 use crate::checkpoint::{Store, round};
-use crate::types::error::{Error, Result};
+use crate::ship::Shipper;
+use crate::ship::owner::{PrefixOwner, remote_error};
+use crate::types::error::Result;
 use crate::types::options::RemoteOptions;
+use crate::types::requests::ArchiveGauges;
 
 /// The outcome of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +68,11 @@ pub(crate) struct Archiver {
     core: Arc<Store>,
     remote: RemoteOptions,
     retry: Retry,
+    prefix: Arc<PrefixOwner>,
+    /// With continuous backup.
+    shipper: Option<Arc<Shipper>>,
     pass: Mutex<PassState>,
+    pub gauges: ArchiveGauges,
     thread: ArchiveThread,
 }
 
@@ -70,13 +86,20 @@ struct PassState {
     read_back: u64,
     /// When the oldest pending segment was first found (monotonic ms).
     pending_since: Option<u64>,
+    /// The packs of segments that are not archived.
+    tails: Tails,
+    /// Bytes of the pending segments.
+    pending_bytes: u64,
 }
 
 /// The owner of the prefix, and what the catalog in `HEAD` names.
 #[derive(Debug)]
 struct Owner {
-    writer: RemoteWriter,
+    /// HEAD when the prefix was opened: its epoch is this engine's.
+    head: Head,
     published: Published,
+    /// When the next sweep is due (monotonic ms).
+    next_sweep: u64,
 }
 
 impl fmt::Debug for Archiver {
@@ -85,38 +108,62 @@ impl fmt::Debug for Archiver {
     }
 }
 
-/// The error of a request.
-fn remote_error(e: RemoteError) -> Error {
-    match e {
-        RemoteError::Storage(e) => e.into(),
-        e => Error::StorageUnavailable { reason: "remote", detail: e.to_string() },
-    }
-}
-
 impl Archiver {
     /// The archiver of a store with a remote in its options.
-    pub(crate) fn new(core: &Arc<Store>) -> Option<Arc<Self>> {
-        let remote = core.options.remote.clone()?;
-        // One attempt at each request: the next pass is the retry.
-        let retry = Retry::once(core.env.clone());
+    pub(crate) fn new(
+        core: &Arc<Store>,
+        prefix: Option<&Arc<PrefixOwner>>,
+        shipper: Option<&Arc<Shipper>>,
+    ) -> Option<Arc<Self>> {
+        let (prefix, shipper) = (prefix?.clone(), shipper.cloned());
+        let (remote, retry) = (prefix.remote.clone(), prefix.retry.clone());
         let (pass, thread) = (Mutex::default(), ArchiveThread::default());
-        Some(Arc::new(Self { core: core.clone(), remote, retry, pass, thread }))
+        let (core, gauges) = (core.clone(), ArchiveGauges::default());
+        Some(Arc::new(Self { core, remote, retry, prefix, shipper, pass, gauges, thread }))
+    }
+
+    /// Makes this engine the owner of the prefix, although another data directory has it.
+    pub(crate) fn take_over(&self) -> Result<()> {
+        let state = &mut self.pass.lock();
+        self.prefix.take_over()?;
+        if let Some(shipper) = &self.shipper {
+            shipper.begin_again();
+        }
+        state.owner = None;
+        self.claim(state)
     }
 
     /// One pass: archives every sealed segment that no pack holds, then publishes the catalog.
     pub(crate) fn archive(&self) -> Result<Archived> {
-        self.pass(&mut self.pass.lock(), true)
+        self.measured(&mut self.pass.lock(), |state| self.pass(state, true))
     }
 
     /// The same if a pack is full, the oldest segment has waited long enough, or a catalog is due.
     pub(crate) fn archive_if_due(&self) -> Result<Archived> {
-        self.pass(&mut self.pass.lock(), false)
+        self.measured(&mut self.pass.lock(), |state| self.pass(state, false))
+    }
+
+    /// Runs a step, and sets the gauges after it.
+    fn measured<T>(
+        &self,
+        state: &mut PassState,
+        step: impl FnOnce(&mut PassState) -> Result<T>,
+    ) -> Result<T> {
+        let done = step(state);
+        let now = self.core.time.mono_ms();
+        let waited = state.pending_since.map_or(0, |since| now.saturating_sub(since));
+        let is_fenced = self.prefix.is_fenced();
+        self.gauges.lag_bytes.store(state.pending_bytes, Ordering::Relaxed);
+        self.gauges.lag_ms.store(waited, Ordering::Relaxed);
+        self.gauges.is_fenced.store(is_fenced, Ordering::Relaxed);
+        done
     }
 
     fn pass(&self, state: &mut PassState, now: bool) -> Result<Archived> {
         self.check_usable()?;
         let mut out = Archived::default();
         let pending = plan::pending(&self.core, &state.damaged)?;
+        state.pending_bytes = pending.iter().map(|p| p.meta.data_len).sum();
         if !now && !self.is_due(state, &pending) {
             return Ok(out);
         }
@@ -127,17 +174,17 @@ impl Archiver {
             let tried = self.pack(state, rest, &mut out)?;
             rest = &rest[tried..];
         }
-        state.pending_since = None;
+        (state.pending_since, state.pending_bytes) = (None, 0);
         out.published = self.publish(state)?;
-        out.cooled = self.cool(state)?;
+        if self.remote.mode.tiers() {
+            out.cooled = self.cool(state)?;
+        }
         Ok(out)
     }
 
     /// Whether the engine may write, here and to the prefix.
     fn check_usable(&self) -> Result<()> {
-        self.core.check_open()?;
-        self.core.check_writable()?;
-        self.core.check_lock()
+        self.prefix.check_usable()
     }
 
     fn is_due(&self, state: &mut PassState, pending: &[PendingSegment]) -> bool {
@@ -147,16 +194,21 @@ impl Archiver {
             false => Some(*state.pending_since.get_or_insert(now)),
         };
         let waited = since.map_or(0, |since| now.saturating_sub(since));
-        let bytes: u64 = pending.iter().map(|p| p.meta.data_len).sum();
         let old =
             !pending.is_empty() && waited >= self.remote.limits.pack_max_wait.as_millis() as u64;
-        bytes >= self.remote.limits.pack_bytes || old || self.is_unpublished(state)
+        state.pending_bytes >= self.remote.limits.pack_bytes || old || self.is_unpublished(state)
     }
 
-    /// Whether the published catalog names other packs than the table.
+    /// Whether a catalog is due: the published one names other packs than the table, or it is to be the
+    /// base of later rounds.
     fn is_unpublished(&self, state: &PassState) -> bool {
         let packs = self.core.packs.numbers();
-        state.owner.as_ref().map_or(!packs.is_empty(), |o| o.published.packs != packs)
+        let owner = state.owner.as_ref();
+        owner.map_or(!packs.is_empty(), |o| o.published.packs != packs) || self.is_base_due()
+    }
+
+    fn is_base_due(&self) -> bool {
+        self.shipper.as_ref().is_some_and(|s| s.is_base_due())
     }
 
     /// Makes this engine the owner of the prefix, once.
@@ -164,16 +216,10 @@ impl Archiver {
         if state.owner.is_some() {
             return Ok(());
         }
-        let id = self.core.disk.store_id;
-        let (pid, dir) = (std::process::id(), self.core.dir.display());
-        let holder = format!("process {pid} with {dir}");
-        // Known before the first request, so that no crash leaves a prefix that is not recognised.
-        let identity = Identity { store_id: id, timeline: id, holder };
-        let store = self.remote.store.clone();
-        let writer = RemoteWriter::open(store, self.retry.clone(), &identity, Claim::Own);
-        let writer = writer.map_err(remote_error)?;
-        let published = Published::read(&*self.remote.store, &self.retry, writer.head())?;
-        state.owner = Some(Owner { writer, published });
+        let head = self.prefix.with(|writer| Ok(writer.head().clone()))?;
+        let published = self.read_published(&head)?;
+        let next_sweep = sweep::first_sweep(self.core.time.mono_ms());
+        state.owner = Some(Owner { head, published, next_sweep });
         Ok(())
     }
 

@@ -2,10 +2,11 @@
 
 use topics_env::sync::atomic::Ordering;
 use topics_remote::format::pack::{MAX_ENTRIES, PARTS, PackDirectory, PackWriter, SegmentFiles};
-use topics_remote::format::sealed::{ObjectKind, SealedObject};
+use topics_remote::format::sealed::SealedObject;
 use topics_remote::read;
-use topics_remote::writer::Put;
+use topics_remote::writer::{ObjectWriter, Put};
 use topics_storage::dir::{Paths, read_file};
+use topics_storage::segment::{FileKind, SegmentMeta};
 
 use super::plan::PendingSegment;
 use super::{Archived, Archiver, PassState, remote_error};
@@ -14,8 +15,16 @@ use crate::types::error::{Error, Result};
 
 /// The first packs of a process are read back as a whole, and every 256th of the later ones. Of the
 /// others only directory and footer are.
-const READ_BACK_FIRST: u64 = 16;
+pub(super) const READ_BACK_FIRST: u64 = 16;
 const READ_BACK_EACH: u64 = 256;
+
+/// The length of a file of an active segment that a snapshot names.
+fn named_len(meta: &SegmentMeta, kind: FileKind) -> usize {
+    match kind {
+        FileKind::Data => meta.data_len as usize,
+        _ => meta.active_idx_len() as usize,
+    }
+}
 
 impl Archiver {
     /// Archives the first of these segments in one pack. Returns how many were processed.
@@ -26,10 +35,8 @@ impl Archiver {
         out: &mut Archived,
     ) -> Result<usize> {
         let number = self.core.segments.next_file_no();
-        let Some(owner) = &state.owner else {
-            return Err(Error::Internal("a pack without an owner of the prefix".into()));
-        };
-        let header = owner.writer.header(ObjectKind::Pack, number);
+        let writer = self.prefix.objects()?;
+        let header = writer.header(number);
         let first_len = pending.first().map_or(0, |p| p.meta.data_len);
         let capacity = self.remote.limits.pack_bytes.max(first_len) as usize;
         let mut pack = PackWriter::new(header, capacity);
@@ -55,12 +62,7 @@ impl Archiver {
         if pack.is_empty() {
             return Ok(tried);
         }
-        let (object, directory) = pack.finish().map_err(remote_error)?;
-        if owner.writer.put(&object).map_err(remote_error)? == Put::Taken {
-            let detail = format!("object {} exists with other bytes", object.object.key);
-            return Err(Error::StorageUnavailable { reason: "remote", detail });
-        }
-        self.read_back(state.read_back, &object, &directory)?;
+        let (object, directory) = self.put_pack(&writer, pack, state.read_back)?;
         state.read_back += 1;
         self.core.packs.add(ArchivedPack::of(&object.object, &directory));
         // The next snapshot names it.
@@ -72,7 +74,7 @@ impl Archiver {
     }
 
     /// Adds a segment after verifying each of its frames. Returns false if a file of it is gone.
-    fn add(&self, pack: &mut PackWriter, segment: &PendingSegment) -> Result<bool> {
+    pub(super) fn add(&self, pack: &mut PackWriter, segment: &PendingSegment) -> Result<bool> {
         let PendingSegment { topic, meta } = segment;
         let paths = Paths::new(&self.core.dir);
         let named = meta.files(topic.topic_id);
@@ -84,10 +86,30 @@ impl Archiver {
                 Some(found) => *file = found,
                 None => return Ok(false),
             }
+            if !meta.sealed {
+                // The files of an active segment may be longer than the snapshot says.
+                file.truncate(named_len(meta, kind));
+            }
         }
         let files = files.each_ref().map(Vec::as_slice);
         let added = pack.push(&self.core.env, &SegmentFiles { topic: *topic, meta, files });
         added.map(|()| true).map_err(remote_error)
+    }
+
+    /// Puts a pack and reads it back, as a whole if `n` says so.
+    pub(super) fn put_pack(
+        &self,
+        writer: &ObjectWriter,
+        pack: PackWriter,
+        n: u64,
+    ) -> Result<(SealedObject, PackDirectory)> {
+        let (object, directory) = pack.finish().map_err(remote_error)?;
+        if writer.put(&object).map_err(remote_error)? == Put::Taken {
+            let detail = format!("object {} exists with other bytes", object.object.key);
+            return Err(Error::StorageUnavailable { reason: "remote", detail });
+        }
+        self.read_back(n, &object, &directory)?;
+        Ok((object, directory))
     }
 
     /// Compares the pack in the store with the one that was written.

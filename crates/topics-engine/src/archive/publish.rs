@@ -3,14 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use topics_env::objects::ObjectStore;
-use topics_remote::format::catalog::{Catalog, CatalogDeletes, ChainEnd};
+use topics_remote::format::catalog::{
+    Catalog, CatalogDeletes, CatalogPack, ChainEnd, Condemned, EarlierCatalog,
+};
 use topics_remote::format::head::{Head, PriorEpoch};
-use topics_remote::format::sealed::ObjectKind;
+use topics_remote::format::keys;
+use topics_remote::format::sealed::{ObjectKind, ObjectRef};
 use topics_remote::{Retry, read};
 use topics_storage::StorageError;
 use topics_storage::dir::{Paths, read_file};
 use topics_storage::segment::{FileKind, SegmentMeta, TopicKey};
+use topics_storage::snapshot::SnapshotBody;
 
+use super::plan::PendingSegment;
+use super::sweep::named_by;
 use super::{Archiver, PassState, remote_error};
 use crate::tier::{self, ArchivedPack};
 use crate::types::error::{Error, Result};
@@ -22,22 +28,71 @@ pub(super) struct Published {
     pub packs: BTreeSet<u64>,
     /// By file number of the segment and number of the `.del`.
     deletes: BTreeMap<(u64, u64), CatalogDeletes>,
+    /// The catalog.
+    catalog: Option<ObjectRef>,
+    /// The keys of the objects that it names, and its own.
+    named: BTreeSet<String>,
+    /// What earlier catalogs named and this one does not.
+    pub condemned: Vec<Condemned>,
+    /// The catalogs that the next one lists.
+    earlier: Vec<EarlierCatalog>,
 }
 
 impl Published {
-    /// Reads the catalog that `head` names.
-    pub(super) fn read(store: &dyn ObjectStore, retry: &Retry, head: &Head) -> Result<Self> {
-        let Some(object) = &head.catalog else { return Ok(Self::default()) };
-        let catalog = read::catalog(store, retry, object).map_err(remote_error)?;
-        Ok(Self::of(&catalog))
+    /// `archived` are the packs that its snapshot names.
+    fn of(catalog: &Catalog, object: ObjectRef, archived: &[ArchivedPack]) -> Self {
+        let deletes = catalog.deletes.iter().map(|d| ((d.file_no, d.del_no), *d));
+        let mut named: BTreeSet<String> = named_by(catalog).collect();
+        named.insert(object.key.clone());
+        Self {
+            packs: archived.iter().map(|p| p.number).collect(),
+            deletes: deletes.collect(),
+            earlier: catalog.earlier_of_next(&object),
+            catalog: Some(object),
+            named,
+            condemned: catalog.condemned.clone(),
+        }
     }
 
-    fn of(catalog: &Catalog) -> Self {
-        let deletes = catalog.deletes.iter().map(|d| ((d.file_no, d.del_no), *d));
-        Self {
-            packs: catalog.packs.iter().map(|p| p.file_no).collect(),
-            deletes: deletes.collect(),
+    /// The keys of the objects that the catalog names, and its own.
+    pub(super) fn named(&self) -> &BTreeSet<String> {
+        &self.named
+    }
+
+    /// Epoch and number of the catalog.
+    pub(super) fn catalog_number(&self) -> Option<(u64, u64)> {
+        let found = keys::parse(&self.catalog.as_ref()?.key)?;
+        Some((found.epoch, found.number))
+    }
+
+    /// Dates what the catalog was the first to condemn: by the time at which the store got the catalog. If
+    /// that cannot be had, a later call does it.
+    pub(super) fn date_condemned(&mut self, store: &dyn ObjectStore, retry: &Retry) {
+        let Some(catalog) = &self.catalog else { return };
+        if self.condemned.iter().all(|c| c.since_ms > 0) {
+            return;
         }
+        if let Ok(info) = read::retrying(retry, || store.head(&catalog.key)) {
+            for c in self.condemned.iter_mut().filter(|c| c.since_ms == 0) {
+                c.since_ms = info.modified_ms;
+            }
+        }
+    }
+
+    /// What the next catalog condemns, which names `packs` and `deletes` and is of this epoch.
+    fn condemned_by(
+        &self,
+        packs: &[CatalogPack],
+        deletes: &[CatalogDeletes],
+        epoch: u64,
+    ) -> Vec<Condemned> {
+        let packs = packs.iter().map(|p| p.object().key);
+        let named: BTreeSet<String> = packs.chain(deletes.iter().map(|d| d.object().key)).collect();
+        let mut out = self.condemned.clone();
+        out.retain(|c| !named.contains(&c.key));
+        let new = self.named.difference(&named);
+        out.extend(new.map(|key| Condemned { key: key.clone(), epoch, since_ms: 0 }));
+        out
     }
 }
 
@@ -50,11 +105,25 @@ struct NamedState {
     unneeded: BTreeSet<u64>,
     /// The bitmaps of archived segments; the bytes of those that are not in the store.
     deletes: Vec<(TopicKey, SegmentMeta, Option<Vec<u8>>)>,
+    /// The segments that no pack holds, if the catalog is to be the base of a restore.
+    unarchived: Vec<PendingSegment>,
+    body: SnapshotBody,
 }
 
 impl Archiver {
-    /// Publishes the catalog if `HEAD` names another set of packs than the table. Returns whether it
-    /// did.
+    /// Reads the catalog that `head` names.
+    pub(super) fn read_published(&self, head: &Head) -> Result<Published> {
+        let Some(object) = &head.catalog else { return Ok(Published::default()) };
+        let catalog = read::catalog(&*self.remote.store, &self.retry, object);
+        let catalog = catalog.map_err(remote_error)?;
+        let snapshot = read::snapshot(&self.core.env, &object.key, &catalog);
+        let archived = tier::named(&snapshot.map_err(remote_error)?.body.sections)?;
+        let live: HashSet<u64> = catalog.packs.iter().map(|p| p.file_no).collect();
+        let archived: Vec<_> = archived.into_iter().filter(|p| live.contains(&p.number)).collect();
+        Ok(Published::of(&catalog, object.clone(), &archived))
+    }
+
+    /// Publishes a catalog if one is due. Returns whether it did.
     pub(super) fn publish(&self, state: &mut PassState) -> Result<bool> {
         if !self.is_unpublished(state) {
             return Ok(false);
@@ -64,39 +133,68 @@ impl Archiver {
             return Err(Error::Internal("a catalog without an owner of the prefix".into()));
         };
         let Some(named) = self.named_state(&owner.published)? else { return Ok(false) };
-        let mut deletes = Vec::new();
-        for (topic, meta, bytes) in named.deletes {
-            let known = owner.published.deletes.get(&(meta.file_no, meta.del_no));
-            let entry = match (known, bytes) {
-                (Some(known), _) => *known,
-                (None, Some(bytes)) => {
-                    self.check_usable()?;
-                    let put = owner.writer.put_deletes(topic, &meta, bytes.into());
-                    put.map_err(remote_error)?
-                }
-                (None, None) => return Err(Error::Internal("a .del was not read".into())),
-            };
-            deletes.push(entry);
+        let deletes = self.put_deletes(&owner.published, named.deletes)?;
+        let mut packs: Vec<_> = named.needed.iter().map(ArchivedPack::for_catalog).collect();
+        let mut cover = None;
+        if let Some(shipper) = &self.shipper {
+            packs.extend(self.put_tails(&mut state.tails, named.unarchived)?);
+            packs.sort_unstable_by_key(|p| p.file_no);
+            cover = Some(shipper.cover(&named.body)?);
         }
         self.check_usable()?;
-        let writer = &mut owner.writer;
-        let end = |p: &PriorEpoch| ChainEnd { epoch: p.epoch, last_round: p.last_round };
-        let catalog = Catalog {
-            header: writer.header(ObjectKind::Catalog, 0),
-            made_ms: self.core.time.steady(),
-            first_round: writer.shipped() + 1,
-            chain_ends: writer.head().priors.iter().map(end).collect(),
-            packs: named.needed.iter().map(ArchivedPack::for_catalog).collect(),
-            deletes,
-            condemned: Vec::new(),
-            snapshot: named.snapshot,
-        };
-        writer.publish(&catalog).map_err(remote_error)?;
-        owner.published = Published::of(&catalog);
+        owner.published.date_condemned(&*self.remote.store, &self.retry);
+        let condemned = owner.published.condemned_by(&packs, &deletes, owner.head.epoch);
+        // A catalog stays condemned until it is deleted.
+        let mut earlier = owner.published.earlier.clone();
+        let kept: HashSet<&String> = condemned.iter().map(|c| &c.key).collect();
+        earlier.retain(|e| kept.contains(&e.object().key));
+        let (catalog, object) = self.prefix.with(|writer| {
+            let end = |p: &PriorEpoch| ChainEnd { epoch: p.epoch, last_round: p.last_round };
+            let catalog = Catalog {
+                header: writer.header(ObjectKind::Catalog, 0),
+                made_ms: cover.map_or_else(|| self.core.time.steady(), |c| c.made_ms),
+                first_round: cover.map_or_else(|| writer.shipped() + 1, |c| c.first_round),
+                chain_ends: writer.head().priors.iter().map(end).collect(),
+                packs,
+                deletes,
+                condemned,
+                earlier,
+                snapshot: named.snapshot,
+            };
+            let object = writer.publish(&catalog).map_err(remote_error)?;
+            Ok((catalog, object))
+        })?;
+        if let (Some(shipper), Some(cover)) = (&self.shipper, &cover) {
+            shipper.base_published(cover);
+        }
+        owner.published = Published::of(&catalog, object, &named.needed);
         // A later snapshot needs none of these: an archived segment that is in no snapshot does not
         // come back. A pack that was added since the snapshot is not among them.
         self.core.packs.remove(&named.unneeded);
         Ok(true)
+    }
+
+    /// Puts the bitmaps that the store does not have. Returns the entries of all.
+    fn put_deletes(
+        &self,
+        published: &Published,
+        deletes: Vec<(TopicKey, SegmentMeta, Option<Vec<u8>>)>,
+    ) -> Result<Vec<CatalogDeletes>> {
+        let mut out = Vec::new();
+        for (topic, meta, bytes) in deletes {
+            let known = published.deletes.get(&(meta.file_no, meta.del_no));
+            let entry = match (known, bytes) {
+                (Some(known), _) => *known,
+                (None, Some(bytes)) => {
+                    self.check_usable()?;
+                    let put = self.prefix.objects()?.put_deletes(topic, &meta, bytes.into());
+                    put.map_err(remote_error)?
+                }
+                (None, None) => return Err(Error::Internal("a .del was not read".into())),
+            };
+            out.push(entry);
+        }
+        Ok(out)
     }
 
     /// Reads the newest snapshot and the bitmaps that it names; none: there is no snapshot.
@@ -110,11 +208,18 @@ impl Archiver {
         let archived: HashSet<u64> =
             packs.iter().flat_map(|p| &p.segments).map(|s| s.file_no).collect();
         let (paths, mut live, mut deletes) = (Paths::new(&self.core.dir), HashSet::new(), vec![]);
+        let (is_base, mut unarchived) = (self.shipper.is_some(), vec![]);
         for i in 0..snapshot.topics.len() {
             let header = snapshot.topics.topic_header(i)?;
             let topic = TopicKey { topic_id: header.topic_id, epoch: header.epoch };
-            for meta in header.segments.iter().filter(|m| archived.contains(&m.file_no)) {
-                live.insert(meta.file_no);
+            for meta in &header.segments {
+                if archived.contains(&meta.file_no) {
+                    live.insert(meta.file_no);
+                } else if is_base && meta.span() > 0 && meta.live_count > 0 {
+                    unarchived.push(PendingSegment { topic, meta: *meta });
+                } else {
+                    continue;
+                }
                 let Some(name) = meta.del_name(topic.topic_id) else { continue };
                 let is_known = published.deletes.contains_key(&(meta.file_no, meta.del_no));
                 let mut bytes = None;
@@ -130,6 +235,8 @@ impl Archiver {
         let (needed, unneeded): (Vec<_>, Vec<_>) =
             packs.into_iter().partition(|p| p.segments.iter().any(|s| live.contains(&s.file_no)));
         let unneeded = unneeded.iter().map(|p| p.number).collect();
-        Ok(Some(NamedState { snapshot: bytes, needed, unneeded, deletes }))
+        unarchived.sort_unstable_by_key(|p| (p.topic, p.meta.first_seq));
+        let body = snapshot.body;
+        Ok(Some(NamedState { snapshot: bytes, needed, unneeded, deletes, unarchived, body }))
     }
 }

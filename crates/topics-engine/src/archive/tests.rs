@@ -19,26 +19,31 @@ use topics_storage::segment::{FileKind, SegmentMeta, TopicKey};
 use super::Archived;
 use crate::tier;
 use crate::topic::tests::{DIR, World, eq, small};
-use crate::types::options::{Options, RemoteLimits, RemoteOptions};
+use crate::types::options::{Options, RemoteLimits, RemoteMode, RemoteOptions};
 
-const PACK_BYTES: u64 = 2000;
+pub(super) const PACK_BYTES: u64 = 2000;
 
 /// All segments stay hot.
-fn limits() -> RemoteLimits {
-    RemoteLimits { pack_bytes: PACK_BYTES, hot_segments: u64::MAX, ..RemoteLimits::default() }
+pub(super) fn limits() -> RemoteLimits {
+    RemoteLimits {
+        pack_bytes: PACK_BYTES,
+        hot_segments: u64::MAX,
+        single_writer: true,
+        ..RemoteLimits::default()
+    }
 }
 
-fn remote(store: SimStore) -> RemoteOptions {
-    RemoteOptions { store: Arc::new(store), limits: limits() }
+pub(super) fn remote(store: SimStore) -> RemoteOptions {
+    RemoteOptions { store: Arc::new(store), mode: RemoteMode::Tier, limits: limits() }
 }
 
 /// A world whose engine archives to a bucket.
-fn archiving() -> (World, Arc<Bucket>) {
+pub(super) fn archiving() -> (World, Arc<Bucket>) {
     World::over_bucket(limits())
 }
 
 /// Writes `n` records with tags and checkpoints them.
-fn fill(w: &World, topic: &str, n: usize) {
+pub(super) fn fill(w: &World, topic: &str, n: usize) {
     for i in 0..n {
         w.tagged(topic, &[["red", "blue"][i % 2]]);
     }
@@ -46,7 +51,7 @@ fn fill(w: &World, topic: &str, n: usize) {
 }
 
 /// Two topics with eight sealed segments, of which two have deleted records.
-fn filled(w: &World) {
+pub(super) fn filled(w: &World) {
     fill(w, "a", 27);
     fill(w, "b", 16);
     w.engine().delete("a", &delete_below(3)).unwrap();
@@ -64,7 +69,7 @@ fn delete_red(seq: u64) -> crate::types::api::DeleteRequest {
 }
 
 /// The catalog that `HEAD` names, read by another client.
-fn catalog(w: &World, bucket: &Arc<Bucket>) -> Option<Catalog> {
+pub(super) fn catalog(w: &World, bucket: &Arc<Bucket>) -> Option<Catalog> {
     let (store, retry) = (bucket.client(9), Retry::once(w.env()));
     let (head, _) = read::head(&store, &retry).unwrap()?;
     head.catalog.map(|object| read::catalog(&store, &retry, &object).unwrap())
@@ -93,7 +98,7 @@ fn file(w: &World, topic: TopicKey, meta: &SegmentMeta, kind: FileKind) -> Vec<u
 
 /// Everything that the catalog names is in the bucket, and every sealed segment is in exactly one
 /// pack, byte for byte, with its deletes.
-fn assert_archived(w: &World, bucket: &Arc<Bucket>) {
+pub(super) fn assert_archived(w: &World, bucket: &Arc<Bucket>) {
     let (store, retry) = (bucket.client(9), Retry::once(w.env()));
     let catalog = catalog(w, bucket).unwrap();
     let objects = bucket.objects();
@@ -173,7 +178,7 @@ fn segments_of_unloaded_topics_are_archived() {
 }
 
 /// How the engine continues after a failed pass.
-const ENDS: [fn(&mut World); 3] = [|_| (), World::kill, World::power_cut];
+pub(super) const ENDS: [fn(&mut World); 3] = [|_| (), World::kill, World::power_cut];
 
 fn requests_of_a_pass() -> u64 {
     let (w, bucket) = archiving();
@@ -418,6 +423,49 @@ fn the_prefix_of_another_directory_is_refused() {
     assert!(bucket.objects().keys().all(|k| k == "HEAD"), "nothing was written");
 }
 
+#[test]
+fn a_new_prefix_on_a_server_without_conditional_writes_is_refused() {
+    let (mut w, bucket) = archiving();
+    bucket.set_mutable(&["HEAD", "probe/"]);
+    bucket.set_flaw(Some(ServerFlaw::CreateReplaces));
+    let probing = RemoteLimits { single_writer: false, ..limits() };
+    w.options.remote = Some(RemoteOptions { limits: probing, ..remote(bucket.client(1)) });
+    w.reopen();
+    filled(&w);
+    let e = w.engine().archive().unwrap_err().to_string();
+    assert!(e.contains("create_if_absent (a create replaces an existing object)"), "{e}");
+    assert!(e.contains("remote_single_writer=true"), "{e}");
+    assert!(bucket.objects().is_empty(), "the probe leaves nothing, and nothing was written");
+    let requests = bucket.requests();
+    assert_eq!(w.engine().archive().unwrap_err().to_string(), e);
+    assert_eq!(bucket.requests(), requests, "the server is probed once");
+
+    w.options.remote = Some(remote(bucket.client(1)));
+    w.reopen();
+    w.engine().archive().unwrap();
+    assert!(catalog(&w, &bucket).is_some(), "a single writer does without");
+}
+
+#[test]
+fn a_prefix_is_probed_once() {
+    let (mut w, bucket) = archiving();
+    bucket.set_mutable(&["HEAD", "probe/"]);
+    let probing = RemoteLimits { single_writer: false, ..limits() };
+    w.options.remote = Some(RemoteOptions { limits: probing, ..remote(bucket.client(1)) });
+    w.reopen();
+    filled(&w);
+    bucket.fail_nth(None, Some(ObjectOp::Delete), 1, ObjectFault::Unavailable);
+    w.engine().archive().expect_err("a failed request: nothing is known");
+    w.engine().archive().unwrap();
+    let lists = bucket.count(ObjectOp::List);
+    assert!(lists >= 1);
+    w.reopen();
+    fill(&w, "a", 10);
+    w.engine().archive().unwrap();
+    assert_eq!(bucket.count(ObjectOp::List), lists, "the prefix is not new any more");
+    assert_eq!(bucket.violations(), []);
+}
+
 /// The schedule: a full pack, the age of the oldest segment, and a catalog that could not be published.
 #[test]
 fn a_scheduled_pass_waits_for_a_full_pack_or_for_its_time() {
@@ -461,7 +509,7 @@ fn an_engine_archives_to_a_folder() {
     let store = FolderStore::open(env.clone(), root.join("remote")).unwrap();
     let store: Arc<dyn ObjectStore> = Arc::new(store);
     let limits = RemoteLimits { pack_bytes: PACK_BYTES, ..RemoteLimits::default() };
-    let remote = RemoteOptions { store: store.clone(), limits };
+    let remote = RemoteOptions { store: store.clone(), mode: RemoteMode::Tier, limits };
     let open = || {
         let options = Options { remote: Some(remote.clone()), ..small() };
         crate::engine::Engine::open(env.clone(), &root.join("data"), options).unwrap()

@@ -16,6 +16,9 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(160);
 
+/// How often the thread looks whether a base of the backup is due.
+const BASE_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The thread, and what stops it.
 #[derive(Debug, Default)]
 pub(super) struct ArchiveThread {
@@ -28,14 +31,21 @@ impl Archiver {
     pub(crate) fn start(self: &Arc<Self>) -> Result<()> {
         let (archiver, stop) = (Arc::downgrade(self), self.thread.stop.clone());
         let guards = self.core.env.guards.clone();
-        let mut interval = self.interval();
+        let (usual, mut interval) = (self.interval(), self.interval());
+        let mut waited = Duration::ZERO;
         let passes = move || {
             let mut stopped = stop.0.lock();
             while !*stopped {
-                let _ = stop.1.wait_for(&mut stopped, interval);
+                let step = interval.min(BASE_INTERVAL);
+                let _ = stop.1.wait_for(&mut stopped, step);
                 let Some(archiver) = archiver.upgrade().filter(|_| !*stopped) else { return };
                 drop(stopped);
-                interval = archiver.scheduled_pass(interval);
+                waited += step;
+                // After a failure only the interval counts.
+                let is_base_due = interval == usual && archiver.is_base_due();
+                if waited >= interval || is_base_due {
+                    (interval, waited) = (archiver.scheduled_pass(interval), Duration::ZERO);
+                }
                 drop(archiver);
                 stopped = stop.0.lock();
             }
@@ -56,7 +66,8 @@ impl Archiver {
 
     /// One pass of the thread. Returns the time until the next one, which doubles with each failure.
     fn scheduled_pass(&self, interval: Duration) -> Duration {
-        match self.core.guarded_turn("archive", || self.archive_if_due()) {
+        let pass = || self.archive_if_due().and_then(|_| self.sweep_if_due());
+        match self.core.guarded_turn("archive", pass) {
             Ok(_) | Err(Error::Closed) => self.interval(),
             Err(e) => {
                 log::warn!("archive: {e}");

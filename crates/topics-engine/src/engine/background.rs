@@ -27,6 +27,9 @@ pub(crate) fn tick(core: &Arc<Core>) -> Result<()> {
     if !core.options.background {
         core.queues.claim_waiters.pass(&core.queues);
     }
+    if let Some(shipper) = &core.shipper {
+        shipper.check_limits();
+    }
     core.refresh_load();
     // Detects a step of the wall clock even if no caller asks for the time.
     core.time.steady();

@@ -17,12 +17,18 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     if let Some(archiver) = &core.archiver {
         archiver.stop();
     }
+    if let Some(shipper) = &core.shipper {
+        shipper.stop();
+    }
     if let Some(cold) = &core.cold {
         cold.close();
     }
     core.deliverer.delivery.close();
     core.queues.claim_waiters.close();
     let outcome = if core.frozen() { Ok(()) } else { close_clean(core) };
+    if let Some(shipper) = core.shipper.as_ref().filter(|_| outcome.is_ok() && !core.frozen()) {
+        shipper.ship_last();
+    }
     core.table.loaded.each(|t| t.gate.release());
     let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);
     core.wal.release_files();

@@ -12,10 +12,13 @@ use crate::archive::Archiver;
 use crate::checkpoint::Store;
 use crate::delivery::Deliverer;
 use crate::queue::Queues;
+use crate::ship::Shipper;
+use crate::ship::owner::PrefixOwner;
 use crate::tier::cold::ColdCounters;
 use crate::txn::Transactions;
 use crate::types::api::Owner;
 use crate::types::metrics::{Counter, MetricsSnapshot};
+use crate::types::requests::RemoteSnapshot;
 
 /// An open engine.
 pub(crate) struct Core {
@@ -29,6 +32,8 @@ pub(crate) struct Core {
     pub background: Background,
     /// With a remote in the options.
     pub archiver: Option<Arc<Archiver>>,
+    /// With a remote that ships.
+    pub shipper: Option<Arc<Shipper>>,
 }
 
 /// Gives access to the layer below.
@@ -62,11 +67,14 @@ impl Core {
     pub(crate) fn new(store: Arc<Store>, host: Arc<Host>) -> Arc<Self> {
         let queues = Queues::new(store.clone(), host.claim_waiters.clone());
         host.serve_queues(&queues);
+        let owner = PrefixOwner::new(&store);
+        let shipper = Shipper::new(&store, owner.as_ref());
         Arc::new(Self {
             queues,
             transactions: Transactions::new(store.clone(), host.txns.clone()),
             deliverer: Deliverer::new(store.clone(), host.delivery.clone()),
-            archiver: Archiver::new(&store),
+            archiver: Archiver::new(&store, owner.as_ref(), shipper.as_ref()),
+            shipper,
             store,
             host,
             last_sweep: AtomicU64::new(0),
@@ -88,7 +96,11 @@ impl Core {
         let cold = |of: fn(&ColdCounters) -> &Counter| {
             self.cold.as_ref().map_or(0, |cold| of(&cold.counters).get())
         };
+        let ship = self.shipper.as_ref().map(|s| s.status()).unwrap_or_default();
         MetricsSnapshot {
+            ship_lag_bytes: ship.lag_bytes,
+            ship_lag_ms: ship.lag_ms,
+            ship_restorable_ms: ship.restorable_ms,
             fsync: wal.syncs,
             routers: self.host.routers.len() as u64,
             ready: u64::from(self.check_open().is_ok()),
@@ -114,6 +126,9 @@ impl Core {
             cold_block_hits: cold(|c| &c.hits),
             cold_block_misses: cold(|c| &c.misses),
             packs: self.packs.len() as u64,
+            remote: self.archiver.as_ref().map(|archiver| {
+                RemoteSnapshot::of(&self.requests, &archiver.gauges, self.packs.bytes())
+            }),
             watch_streams,
             watch_sessions,
             ready_topics,

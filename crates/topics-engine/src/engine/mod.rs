@@ -1,6 +1,7 @@
 //! The façade: delegation only.
 
 pub(crate) mod background;
+pub(crate) mod backup;
 mod close;
 pub(crate) mod core;
 mod host;
@@ -14,18 +15,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use topics_env::objects::ObjectStore;
 use topics_env::{Env, Guards, LoopPanics};
 use topics_storage::recovery::RecoveryProgress;
 
+use self::backup::BackupSummary;
 use self::core::Core;
 use self::survey::Survey;
-use crate::archive::Archived;
+use crate::archive::{Archived, Archiver, Swept};
 use crate::catalog::unloaded::summary;
 use crate::checkpoint::round;
 use crate::consumer;
 use crate::delivery::{self, SessionInfo, Watch, WatchRequest};
 use crate::queue;
 use crate::router::{self, RouterInfo, RouterRequest};
+use crate::ship::{ShipStatus, Shipped};
 use crate::topic::{self, Life, SegmentMap, Topic};
 use crate::types::api::{
     Append, Appended, Completion, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, ReadRequest,
@@ -361,6 +365,13 @@ impl Engine {
         open::open_read_only(env, dir, options).map(Self::over)
     }
 
+    /// Opens what a prefix of an object store has of a directory, without the directory: the newest
+    /// catalog, to read it. Each topic ends with its last archived segment. Every write is refused. What
+    /// is archived later is not seen.
+    pub fn open_prefix(env: &Env, store: Arc<dyn ObjectStore>, options: Options) -> Result<Self> {
+        open::open_prefix(env, store, options).map(Self::over)
+    }
+
     /// Stages nothing more, syncs, snapshots, wakes every waiter with `Closed`. Idempotent.
     pub fn close(&self) -> Result<()> {
         close::close(&self.core)
@@ -382,15 +393,57 @@ impl Engine {
         round::checkpoint(&self.core).map(|_| ())
     }
 
+    /// Copies the directory to `dir`, which must be missing or empty, while others go on writing. The copy
+    /// has everything that was acked before the call, and opens like a directory after a power cut.
+    pub fn backup(&self, dir: &Path) -> Result<BackupSummary> {
+        self.core.check_writable()?;
+        self.sync()?;
+        backup::backup(&self.core, dir)
+    }
+
+    /// Copies a directory that is not open to `target`, which must be missing or empty. Files that never
+    /// change are shared by hard links where that is possible. Nothing in the source changes.
+    pub fn clone_directory(env: &Env, source: &Path, target: &Path) -> Result<BackupSummary> {
+        backup::clone_directory(env, source, target)
+    }
+
     /// Copies every sealed segment that no pack holds to the remote, and publishes the catalog. It
     /// blocks on requests, on the thread of the caller.
     pub fn archive(&self) -> Result<Archived> {
-        match &self.core.archiver {
-            Some(archiver) => archiver.archive(),
+        self.archiver()?.archive()
+    }
+
+    /// Deletes the objects of the prefix that nothing needs any more. It blocks on requests.
+    pub fn sweep_remote(&self) -> Result<Swept> {
+        self.archiver()?.sweep()
+    }
+
+    /// Makes this engine the owner of its prefix although that belongs to another data directory, which is
+    /// fenced. The objects of the other directory stay.
+    pub fn take_over_remote(&self) -> Result<()> {
+        self.archiver()?.take_over()
+    }
+
+    fn archiver(&self) -> Result<&Arc<Archiver>> {
+        self.core.archiver.as_ref().ok_or_else(|| {
+            Error::InvalidRequest("no remote is configured: set remote_url".to_owned())
+        })
+    }
+
+    /// Ships what was logged before the call. It blocks on requests, on the thread of the caller.
+    pub fn ship(&self) -> Result<Shipped> {
+        match &self.core.shipper {
+            Some(shipper) => shipper.ship(),
             None => Err(Error::InvalidRequest(
-                "no remote is configured: set `Options::remote`".to_owned(),
+                "no remote that ships is configured: set `Options::remote`".to_owned(),
             )),
         }
+    }
+
+    /// The state of continuous backup; `None`: the log is not shipped.
+    #[must_use]
+    pub fn ship_status(&self) -> Option<ShipStatus> {
+        self.core.shipper.as_ref().map(|shipper| shipper.status())
     }
 
     /// One pass of what the background threads do: sync tails, sweep TTL, lower idle

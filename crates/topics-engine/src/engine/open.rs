@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use topics_env::Env;
+use topics_env::objects::ObjectStore;
 use topics_storage::StorageError;
 use topics_storage::checkpoint::Checkpoints;
-use topics_storage::dir::Paths;
+use topics_storage::dir::{Lineage, Paths};
 use topics_storage::recovery::{Loss, Mode, Opened, Opening, Problem, RecoveryProgress};
 use topics_storage::segment::Segments;
 
@@ -18,12 +19,13 @@ use crate::checkpoint::{Store, round};
 use crate::ctx::Pressure;
 use crate::queue;
 use crate::recovery::{Access, Lost, Replay, Target, problem, segment_options, wal_options};
+use crate::tier::prefix::{PrefixView, ROOT};
 use crate::topic;
 use crate::topic::events::{Base, Ctx, TopicHost};
 use crate::txn;
 use crate::types::api::{Gap, GapReason};
 use crate::types::error::{Error, Result};
-use crate::types::options::{Options, RecoveryMode};
+use crate::types::options::{Options, RecoveryMode, RemoteMode, RemoteOptions};
 use crate::types::quota::Quota;
 
 /// Opens a directory and recovers what it holds.
@@ -54,7 +56,9 @@ fn recover(
     let mut opening = Opening::begin(env.clone(), paths.clone(), pid, wal_options(&options), mode)
         .map_err(|e| at(dir, e))?;
     // The files of unloaded topics are checked later; `salvage` checks all of them.
-    let closed = opening.closed() && mode == Mode::Strict;
+    let lineage = opening.lineage();
+    let skip = lineage.map_or(0, |l| l.skip);
+    let closed = opening.closed() && mode == Mode::Strict && skip == 0;
     let topics = opening.take_topics();
     let segments = Segments::new(
         env.clone(),
@@ -68,13 +72,18 @@ fn recover(
     let snapshot_layout = opening.snapshot().map(|b| b.layout);
     let access = if closed { Access::Closed } else { Access::Change };
     let replay = Replay::of(target, &opening, topics, access)?;
-    let lost: Vec<_> = replay.lost(target, &opening).iter().map(Lost::frame).collect();
+    let lost: Vec<_> = replay.lost(target, &opening, skip).iter().map(Lost::frame).collect();
     let repaired = mode == Mode::Salvage
         && (opening.losses().any(|l| !l.announced)
             || !opening.snapshots().rejected.is_empty()
             || !replay.segments.is_empty());
     let opened = opening.finish(&lost)?;
-    let core = start((base, host), paths, segments, opened, closed)?;
+    let timeline = lineage.map_or(opened.store.id, |l| l.timeline);
+    let core = start((base, host), paths.clone(), segments, opened, (closed, timeline))?;
+    if let Some(lineage) = lineage.filter(|l| l.skip > 0) {
+        // The gaps are durable in the log.
+        Lineage { skip: 0, ..lineage }.write(&env, &paths)?;
+    }
     core.ids.recovered();
     // Before the first write the newest snapshot must be one of the current layout, whatever was
     // replayed, and even if an earlier open changed the layout and was killed.
@@ -110,6 +119,9 @@ fn recover(
     if let Some(archiver) = core.archiver.as_ref().filter(|_| core.options.background) {
         archiver.start()?;
     }
+    if let Some(shipper) = core.shipper.as_ref().filter(|_| core.options.background) {
+        shipper.start()?;
+    }
     Ok(core)
 }
 
@@ -144,9 +156,22 @@ pub(crate) fn open_read_only(env: Env, dir: &Path, options: Options) -> Result<A
     Ok(core)
 }
 
+/// Opens what a prefix of an object store has of a directory, to read it.
+pub(crate) fn open_prefix(
+    env: &Env,
+    store: Arc<dyn ObjectStore>,
+    options: Options,
+) -> Result<Arc<Core>> {
+    let limits = options.remote.map(|remote| remote.limits).unwrap_or_default();
+    let view = PrefixView::read(env, &store, limits.cold_timeout)?;
+    let remote = Some(RemoteOptions { store, mode: RemoteMode::Tier, limits });
+    let options = Options { remote, wal_shards: view.shards, ..options };
+    open_read_only(view.env, Path::new(ROOT), options)
+}
+
 /// The absolute path, which stays valid if the process changes its working directory: files are created,
 /// and the lock file is checked, by path.
-fn absolute(dir: &Path) -> Result<PathBuf> {
+pub(super) fn absolute(dir: &Path) -> Result<PathBuf> {
     std::path::absolute(dir).map_err(|e| {
         Error::InvalidRequest(format!("the data directory {:?}: {e}", dir.display().to_string()))
     })
@@ -172,7 +197,7 @@ fn start(
     paths: Paths,
     segments: Arc<Segments>,
     opened: Opened,
-    closed: bool,
+    (closed, timeline): (bool, [u8; 16]),
 ) -> Result<Arc<Core>> {
     let checkpoints =
         Checkpoints::new(base.env.clone(), paths, opened.store.id, segments, &opened.snapshots);
@@ -184,7 +209,7 @@ fn start(
     let Opened { wal, lock, store, generation, layout, outside, .. } = opened;
     let ctx = Ctx::new(base, wal, lock, (generation, layout));
     let catalog = Catalog::new(ctx, host.table.clone(), host.ids.clone());
-    Ok(Core::new(Store::new(catalog, checkpoints, store.id, outside), host))
+    Ok(Core::new(Store::new(catalog, checkpoints, (store.id, timeline), outside), host))
 }
 
 /// The data that `salvage` would declare lost.
@@ -213,7 +238,7 @@ pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<Plan> {
     let (base, host) = base(env, dir, options, segments, Arc::default());
     let target = Target { base: &base, table: &host.table, ids: &host.ids };
     let replay = Replay::of(target, &opening, topics, Access::Look)?;
-    let lost = replay.lost(target, &opening);
+    let lost = replay.lost(target, &opening, 0);
     let losses = opening.losses().filter(|l| !l.announced).cloned().collect();
     let gaps = lost.into_iter().filter_map(|l| {
         let reason = GapReason::from_code(l.gap.reason)?;
@@ -228,7 +253,7 @@ pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<Plan> {
 }
 
 /// Adds the directory to the error of a locked directory.
-fn at(dir: &Path, e: StorageError) -> Error {
+pub(super) fn at(dir: &Path, e: StorageError) -> Error {
     match e {
         StorageError::Locked { pid, url } => {
             Error::Locked { dir: dir.display().to_string(), pid, url }

@@ -19,17 +19,22 @@ use crate::topic::tests::{DIR, World, after, eq};
 use crate::types::api::{GapReason, ReadFrom, ReadRequest};
 use crate::types::consumer::{ConsumerMode, ConsumerRead, ConsumerStart};
 use crate::types::error::Error;
-use crate::types::options::{RemoteLimits, RemoteOptions};
+use crate::types::options::{RemoteLimits, RemoteMode, RemoteOptions};
 
 /// The records of a reader: seq and data.
 type Rows = Vec<(u64, Vec<u8>)>;
 
 fn limits() -> RemoteLimits {
-    RemoteLimits { pack_bytes: 2000, hot_segments: 1, ..RemoteLimits::default() }
+    RemoteLimits {
+        pack_bytes: 2000,
+        hot_segments: 1,
+        single_writer: true,
+        ..RemoteLimits::default()
+    }
 }
 
 fn remote(store: SimStore) -> RemoteOptions {
-    RemoteOptions { store: Arc::new(store), limits: limits() }
+    RemoteOptions { store: Arc::new(store), mode: RemoteMode::Tier, limits: limits() }
 }
 
 /// A world whose engine keeps one hot segment of each topic.

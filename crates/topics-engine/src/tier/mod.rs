@@ -6,6 +6,10 @@ mod blocks;
 pub(crate) mod cold;
 #[cfg(test)]
 mod cold_tests;
+pub(crate) mod prefix;
+#[cfg(test)]
+mod prefix_tests;
+pub(crate) mod requests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,7 +25,7 @@ use crate::types::error::{Error, Result};
 use crate::types::section::is_of;
 
 /// The section of a snapshot that lists the packs.
-const SECTION: u16 = 4;
+pub(crate) const SECTION: u16 = 4;
 const VERSION: u16 = 2;
 /// The bytes of a pack before its segments, and of a segment.
 const PACK: usize = 8 + 8 + 8 + 16 + 4;
@@ -186,9 +190,19 @@ impl PackTable {
         Some((pack.clone(), *segment))
     }
 
+    /// The pack with this number.
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<ArchivedPack>> {
+        self.packs.lock().by_number.get(&number).cloned()
+    }
+
     /// The number of packs.
     pub(crate) fn len(&self) -> usize {
         self.packs.lock().by_number.len()
+    }
+
+    /// Their bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.packs.lock().by_number.values().map(|p| p.len).sum()
     }
 
     /// The numbers of the packs.

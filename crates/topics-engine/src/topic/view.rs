@@ -6,7 +6,7 @@ use topics_env::sync::atomic::Ordering;
 
 use super::retention::{self, Expired, Need};
 use super::state::State;
-use super::{Topic, expire};
+use super::{Life, Topic, expire};
 use crate::topic::events::Ctx;
 use crate::types::api::{TopicState, TopicSummary};
 use crate::types::config::TopicType;
@@ -34,10 +34,12 @@ pub(crate) fn state(
     queue_state: impl Fn() -> Result<QueueState>,
 ) -> Result<TopicState> {
     topic.check_sound()?;
-    if let Err(e) = expire(core, topic) {
-        log::debug!("{}: what has expired is not logged: {e}", topic.name);
-    }
     loop {
+        let logged = expire(core, topic);
+        if let Err(e) = &logged {
+            log::debug!("{}: what has expired is not logged: {e}", topic.name);
+        }
+        let exact = logged.is_ok() && topic.life() == Life::Live;
         let next_seq = topic.append.lock().next_seq;
         let kind = topic.state.read().config.kind;
         let queue = match kind {
@@ -45,7 +47,11 @@ pub(crate) fn state(
             TopicType::Log => None,
         };
         let shown = retention::with_expired(core, topic, |state, expired| {
-            describe(core, topic, state, expired, next_seq, queue)
+            // A batch that was written meanwhile may have expired too.
+            match expired {
+                Some(_) if exact => Err(None),
+                _ => describe(core, topic, state, expired, next_seq, queue),
+            }
         })?;
         match shown {
             Ok(shown) => return Ok(shown),

@@ -49,6 +49,18 @@ pub(crate) struct Staging {
     /// The last file number.
     number: AtomicU64,
     table: Mutex<Table>,
+    /// The number of backups that take the files over.
+    keepers: Mutex<usize>,
+}
+
+/// While it exists no file is removed.
+#[derive(Debug)]
+pub(crate) struct KeptFiles<'a>(&'a Staging);
+
+impl Drop for KeptFiles<'_> {
+    fn drop(&mut self) {
+        *self.0.keepers.lock() -= 1;
+    }
 }
 
 impl Staging {
@@ -59,6 +71,7 @@ impl Staging {
             quota: Quota::new("txn_bytes", options.txn_bytes),
             number: AtomicU64::new(generation << 32),
             table: Mutex::default(),
+            keepers: Mutex::default(),
         }
     }
 
@@ -231,8 +244,18 @@ impl Staging {
         parts.fold((0, 0), |(n, bytes), p| (n + 1, bytes + p.len))
     }
 
-    /// Removes spent files; shard 0 is synced up to `lsn`.
+    /// Keeps every file that exists, or is made, until the result is dropped.
+    pub(crate) fn keep_files(&self) -> KeptFiles<'_> {
+        *self.keepers.lock() += 1;
+        KeptFiles(self)
+    }
+
+    /// Removes spent files; shard 0 is synced up to `lsn`. A later pass does what a backup prevents.
     pub(crate) fn sweep(&self, txns: &Txns, lsn: u64) -> Result<()> {
+        let keepers = self.keepers.lock();
+        if *keepers > 0 {
+            return Ok(());
+        }
         let mut spent = txns.spent(lsn);
         let named = txns.named();
         spent.retain(|f| !named.contains(f));

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use topics_remote::RemoteError;
 use topics_storage::StorageError;
 use topics_storage::segment::Fetch;
 
@@ -396,6 +397,15 @@ impl Error {
                 | Self::ColdPending(_)
                 | Self::ColdUnavailable { .. }
         )
+    }
+}
+
+impl From<RemoteError> for Error {
+    fn from(e: RemoteError) -> Self {
+        match e {
+            RemoteError::Storage(e) => e.into(),
+            e => Self::StorageUnavailable { reason: "remote", detail: e.to_string() },
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use topics_storage::{BUCKETS, HistogramSnapshot, bucket_of};
 
 use super::api::GapReason;
+use super::requests::RemoteSnapshot;
 
 /// A counter.
 #[derive(Debug, Default)]
@@ -38,7 +39,7 @@ impl Histogram {
         self.sum.fetch_add(ns, Ordering::Relaxed);
     }
 
-    fn snapshot(&self) -> HistogramSnapshot {
+    pub(crate) fn snapshot(&self) -> HistogramSnapshot {
         let buckets = std::array::from_fn(|i| self.buckets[i].load(Ordering::Relaxed));
         HistogramSnapshot {
             buckets,
@@ -135,6 +136,14 @@ macro_rules! metrics {
             pub cold_block_misses: u64,
             /// Packs in the object store that hold segments of the directory.
             pub packs: u64,
+            /// Bytes of the log that are not in a round that counts.
+            pub ship_lag_bytes: u64,
+            /// Age of the newest state that can be restored, 0 if nothing was logged since, ms.
+            pub ship_lag_ms: u64,
+            /// The time of that state, ms since the Unix epoch, 0: none since the open.
+            pub ship_restorable_ms: u64,
+            /// What is counted with a remote.
+            pub remote: Option<RemoteSnapshot>,
             /// Live idempotency keys.
             pub idempotency_keys: u64,
             /// Bytes of the records of `ephemeral` topics.
@@ -241,6 +250,12 @@ metrics! {
     checkpoints,
     /// Checkpoints that failed.
     checkpoint_failures,
+    /// Rounds of the log that were shipped.
+    ship_rounds,
+    /// Bytes of the log in them.
+    ship_bytes,
+    /// Chains of rounds that were broken on purpose.
+    ship_chain_broken,
     /// Jobs moved to dead-letter topics.
     dead_letters,
     /// How often applying a frame read a file: 0 in an open engine, recovery may.

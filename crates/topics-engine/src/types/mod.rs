@@ -14,5 +14,6 @@ pub(crate) mod options;
 pub(crate) mod priority;
 pub(crate) mod queue;
 pub(crate) mod quota;
+pub(crate) mod requests;
 pub(crate) mod section;
 pub(crate) mod wait;

@@ -52,11 +52,39 @@ impl AutoCreate {
     }
 }
 
+/// What the object store is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RemoteMode {
+    /// Old segments are kept only there.
+    Tier,
+    /// Continuous backup: all segments also stay on the disk.
+    Ship,
+    /// Both.
+    #[default]
+    All,
+}
+
+impl RemoteMode {
+    /// Whether archived segments become cold.
+    #[must_use]
+    pub fn tiers(self) -> bool {
+        self != Self::Ship
+    }
+
+    /// Whether the log is shipped.
+    #[must_use]
+    pub fn ships(self) -> bool {
+        self != Self::Tier
+    }
+}
+
 /// The object store that sealed segments are archived in. The newest ones also stay on the disk.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
     /// The store: a prefix of its own for each data directory.
     pub store: Arc<dyn ObjectStore>,
+    /// What it is for.
+    pub mode: RemoteMode,
     /// What is archived when, and what stays local.
     pub limits: RemoteLimits,
 }
@@ -78,6 +106,19 @@ pub struct RemoteLimits {
     /// Bytes of memory for cold records, requests in progress included; default 64 MiB. What a read waits
     /// for is kept until it is read, whatever this limit.
     pub cold_memory_bytes: u64,
+    /// Time between two rounds of the log; default 1 s. A round is also due after 8 MiB.
+    pub ship_interval: Duration,
+    /// Bytes of the log that are not shipped, above which they are given up and a new base begins;
+    /// default 4 GiB.
+    pub ship_max_lag_bytes: u64,
+    /// How far back the state of the directory can be restored: earlier catalogs and what they name are
+    /// kept so long; default 24 h.
+    pub restore_window: Duration,
+    /// How long an object stays that no catalog of that time names; default 24 h.
+    pub delete_grace: Duration,
+    /// Whether no other process ever writes to the prefix; default false. Then a new prefix is accepted on
+    /// a server that cannot keep two writers apart: it is not probed.
+    pub single_writer: bool,
 }
 
 impl Default for RemoteLimits {
@@ -89,6 +130,11 @@ impl Default for RemoteLimits {
             hot_bytes: 0,
             cold_timeout: Duration::from_secs(30),
             cold_memory_bytes: 64 << 20,
+            ship_interval: Duration::from_secs(1),
+            ship_max_lag_bytes: 4 << 30,
+            restore_window: Duration::from_secs(86_400),
+            delete_grace: Duration::from_secs(86_400),
+            single_writer: false,
         }
     }
 }

@@ -32,7 +32,6 @@ const EXEMPT: &[(&str, &str, &str)] = &[
     ("checkpoint/schedule.rs", "self.last_round.store", "when, not whether"),
     ("topic/read/mod.rs", "last_read.store", "a priority: who comes first"),
     ("topic/view.rs", "last_read.store", "a priority: who comes first"),
-    ("wal/sync.rs", "this.delay_wake.notify_all", "when: a delayed commit has its own deadline"),
     // What costs a look where it is too high.
     ("delivery/workers.rs", "self.expects.store", "a stream that is gone is looked for once more"),
     ("topic/gate.rs", "self.waiters.store(l.len()", "too high a count costs a publisher a look"),

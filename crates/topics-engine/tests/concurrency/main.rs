@@ -32,6 +32,7 @@ const MODELS: &[Model] = &[
     Model::new("close", wal::close),
     Model::new("room", wal::room),
     Model::new("gathered", wal::gathered),
+    Model::new("held-back", wal::held_back),
     Model::new("unwaited", wal::unwaited),
     Model::new("ordered", publish::ordered),
     Model::new("contended", publish::contended),

@@ -357,6 +357,45 @@ pub fn gathered() {
     log.wal.close(true).unwrap();
 }
 
+/// Syncs that are held back for company while the log fails: whoever waits is told.
+pub fn held_back() {
+    let log = Log::open(|o| o.background = flip());
+    log.wal.set_commit_delay(LONG.as_nanos() as u64);
+    let left = Arc::new(AtomicU64::new(WRITERS));
+    let one = |seq: u64| {
+        let (log, left) = (log.clone(), left.clone());
+        thread::spawn(move || {
+            let told = match log.stage(seq, Level::Synced, 40) {
+                Ok(ticket) => log.wal.wait(ticket, Level::Synced),
+                Err(e) => {
+                    log.told.failed.lock().push(seq);
+                    Err(e)
+                }
+            };
+            match told {
+                Ok(()) => log.acked(seq, Level::Synced),
+                Err(_) => log.refused(seq, Level::Synced),
+            }
+            left.fetch_sub(1, Ordering::SeqCst);
+        })
+    };
+    let threads: Vec<_> = (1..=WRITERS).map(one).collect();
+    let last = WRITERS + 1;
+    log.fs.fail_nth(CallKind::Write, 1, FaultKind::Errno(5));
+    let outcome = log.stage(last, Level::Written, 40).map(|t| log.wal.wait(t, Level::Written));
+    if outcome.is_err() {
+        log.told.failed.lock().push(last);
+    }
+    // The write that failed may have been one that fails nobody.
+    while log.wal.poisoned(0).is_none() && left.load(Ordering::SeqCst) > 0 {
+        let _ = log.wal.sync(0);
+        thread::yield_now();
+    }
+    join(threads);
+    log.settled(&(1..=last).collect::<Vec<_>>());
+    let _ = log.wal.close(true);
+}
+
 /// Batches that nobody waits for: the shard's thread writes and syncs them as time passes.
 pub fn unwaited() {
     let log = Log::open(|o| o.sync_interval = Duration::from_millis(5));

@@ -101,6 +101,7 @@ impl SimFs {
             Op::Allocate { len, .. } => format!("allocate {len}"),
             Op::Create { is_dir: true, .. } => "create_dir".to_owned(),
             Op::Create { .. } => "create".to_owned(),
+            Op::Link { .. } => "link".to_owned(),
             Op::Rename { .. } => "rename".to_owned(),
             Op::Remove { .. } => "remove".to_owned(),
             Op::Sync(Scope::File(_)) => "sync_data".to_owned(),

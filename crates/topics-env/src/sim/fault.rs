@@ -32,6 +32,8 @@ pub enum CallKind {
     CreateDir,
     /// `rename`.
     Rename,
+    /// `hard_link`.
+    Link,
     /// `remove_file`.
     RemoveFile,
     /// `remove_dir`.
@@ -50,7 +52,7 @@ pub enum CallKind {
 
 impl CallKind {
     /// Every kind.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Open,
         Self::Create,
         Self::Read,
@@ -62,6 +64,7 @@ impl CallKind {
         Self::Stat,
         Self::CreateDir,
         Self::Rename,
+        Self::Link,
         Self::RemoveFile,
         Self::RemoveDir,
         Self::List,

@@ -115,6 +115,21 @@ impl Fs for SimFs {
         Ok(())
     }
 
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let (from, to) = (normal(from)?, normal(to)?);
+        let mut state = self.state.lock();
+        state.call(CallKind::Link, &to)?;
+        let ino = state.visible.resolve(&from).ok_or(Errno::NOENT)?;
+        state.visible.file(ino).ok_or(Errno::PERM)?;
+        let (dir, name) = state.parent(&to)?;
+        if state.visible.lookup(dir, name).is_some() {
+            return Err(Errno::EXIST.into());
+        }
+        state.check_space_for_name()?;
+        state.mutate(Op::Link { at: (dir, Name::from(name)), ino }, &to);
+        Ok(())
+    }
+
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         let path = normal(path)?;
         let mut state = self.state.lock();

@@ -101,6 +101,8 @@ fn must_follow(site: Site) -> DeferUntil {
         "recovery.wal.dir" | "wal.file.dir" => DeferUntil::Rename("CURRENT"),
         // The log is trimmed after it.
         "snapshot.dir" | "dir.damaged" => DeferUntil::Remove(".log"),
+        // The removal of the marker says that the copy is whole.
+        "backup.file" | "backup.dir" | "backup.fs" => DeferUntil::Remove(".topics.incomplete"),
         // The trim of the first log, which contains the damage, depends on it.
         _ if name.starts_with("damaged.") => DeferUntil::Remove("-0000000001.log"),
         _ => DeferUntil::Call,

@@ -29,12 +29,38 @@ pub enum PageFate {
 
 #[derive(Clone, Debug)]
 pub(super) enum Op {
-    Write { ino: Ino, offset: u64, data: Arc<[u8]> },
-    SetLen { ino: Ino, len: u64 },
-    Allocate { ino: Ino, len: u64 },
-    Create { at: (Ino, Name), ino: Ino, is_dir: bool },
-    Rename { from: (Ino, Name), to: (Ino, Name), ino: Ino },
-    Remove { at: (Ino, Name), ino: Ino },
+    Write {
+        ino: Ino,
+        offset: u64,
+        data: Arc<[u8]>,
+    },
+    SetLen {
+        ino: Ino,
+        len: u64,
+    },
+    Allocate {
+        ino: Ino,
+        len: u64,
+    },
+    Create {
+        at: (Ino, Name),
+        ino: Ino,
+        is_dir: bool,
+    },
+    Rename {
+        from: (Ino, Name),
+        to: (Ino, Name),
+        ino: Ino,
+    },
+    /// A second name of a file.
+    Link {
+        at: (Ino, Name),
+        ino: Ino,
+    },
+    Remove {
+        at: (Ino, Name),
+        ino: Ino,
+    },
     Sync(Scope),
     SyncFailed(Scope, PageFate),
 }
@@ -53,9 +79,10 @@ impl Op {
     /// The inode whose names this call changes.
     pub(super) fn name_of(&self) -> Option<Ino> {
         match *self {
-            Self::Create { ino, .. } | Self::Rename { ino, .. } | Self::Remove { ino, .. } => {
-                Some(ino)
-            }
+            Self::Create { ino, .. }
+            | Self::Link { ino, .. }
+            | Self::Rename { ino, .. }
+            | Self::Remove { ino, .. } => Some(ino),
             _ => None,
         }
     }
@@ -63,7 +90,9 @@ impl Op {
     /// The names that this call changes, each with its directory.
     fn names(&self) -> [Option<&(Ino, Name)>; 2] {
         match self {
-            Self::Create { at, .. } | Self::Remove { at, .. } => [Some(at), None],
+            Self::Create { at, .. } | Self::Link { at, .. } | Self::Remove { at, .. } => {
+                [Some(at), None]
+            }
             Self::Rename { from, to, .. } => [Some(from), Some(to)],
             _ => [None, None],
         }
@@ -91,7 +120,9 @@ impl Op {
                     file.allocate(*len);
                 }
             }
-            Self::Create { at, ino, .. } => tree.bind(at.0, &at.1, *ino),
+            Self::Create { at, ino, .. } | Self::Link { at, ino } => {
+                tree.bind(at.0, &at.1, *ino);
+            }
             Self::Rename { from, to, ino } => {
                 if tree.lookup(from.0, &from.1) == Some(*ino) {
                     tree.unbind(from.0, &from.1);

@@ -13,6 +13,10 @@ const PACK: usize = 44;
 const DELETES: usize = 72;
 const CHAIN: usize = 16;
 const CONDEMNED: usize = 4 + 16;
+const EARLIER: usize = 8 * 4 + 16;
+
+/// The most earlier catalogs that a catalog lists: 28 days with one every 10 minutes.
+pub const MAX_EARLIER: usize = 4096;
 
 /// Contiguous seqs of a topic in a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +97,15 @@ pub struct CatalogDeletes {
     pub hash: u128,
 }
 
+impl CatalogDeletes {
+    /// The object.
+    #[must_use]
+    pub fn object(&self) -> ObjectRef {
+        let key = keys::deletes(self.topic, self.first_seq, self.del_no, self.epoch);
+        ObjectRef { key, len: self.len, hash: self.hash }
+    }
+}
+
 /// The last valid round of an epoch. Later rounds of the epoch are from a writer that had lost the
 /// prefix, and are not part of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,12 +127,37 @@ pub struct Condemned {
     pub since_ms: u64,
 }
 
+/// A catalog that `HEAD` named before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EarlierCatalog {
+    /// The epoch of its writer.
+    pub epoch: u64,
+    /// Its number.
+    pub number: u64,
+    /// The time of its state, in milliseconds since the Unix epoch.
+    pub made_ms: u64,
+    /// Its length.
+    pub len: u64,
+    /// Its hash.
+    pub hash: u128,
+}
+
+impl EarlierCatalog {
+    /// The object.
+    #[must_use]
+    pub fn object(&self) -> ObjectRef {
+        let key = keys::catalog(self.epoch, self.number);
+        ObjectRef { key, len: self.len, hash: self.hash }
+    }
+}
+
 /// The content of a catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Catalog {
     /// Who wrote it.
     pub header: ObjectHeader,
-    /// The wall time of its snapshot, in milliseconds since the Unix epoch.
+    /// From this time on its state can be restored: the wall time of the cut that its rounds complete,
+    /// or of its snapshot if there are no rounds, in milliseconds since the Unix epoch.
     pub made_ms: u64,
     /// The first round to replay over the snapshot, in the writer's epoch.
     pub first_round: u64,
@@ -131,11 +169,30 @@ pub struct Catalog {
     pub deletes: Vec<CatalogDeletes>,
     /// Objects that can be deleted after the grace.
     pub condemned: Vec<Condemned>,
+    /// The catalogs that `HEAD` named before this one, ascending.
+    pub earlier: Vec<EarlierCatalog>,
     /// The local snapshot, as it is in its file.
     pub snapshot: Vec<u8>,
 }
 
 impl Catalog {
+    /// The catalogs that the one after this lists, without the oldest if there are too many. `object` is
+    /// this one's.
+    #[must_use]
+    pub fn earlier_of_next(&self, object: &ObjectRef) -> Vec<EarlierCatalog> {
+        let mut out = self.earlier.clone();
+        out.push(EarlierCatalog {
+            epoch: self.header.epoch,
+            number: self.header.number,
+            made_ms: self.made_ms,
+            len: object.len,
+            hash: object.hash,
+        });
+        let extra = out.len().saturating_sub(MAX_EARLIER);
+        out.drain(..extra);
+        out
+    }
+
     /// The finished object.
     #[must_use]
     pub fn seal(&self) -> SealedObject {
@@ -174,6 +231,11 @@ impl Catalog {
             out.put_u64(c.epoch);
             out.put_u64(c.since_ms);
         }
+        out.put_u32(self.earlier.len() as u32);
+        for e in &self.earlier {
+            [e.epoch, e.number, e.made_ms, e.len].into_iter().for_each(|w| out.put_u64(w));
+            out.put_u128(e.hash);
+        }
         sealed::seal(keys::catalog(self.header.epoch, self.header.number), bytes, &out)
     }
 
@@ -206,9 +268,28 @@ impl Catalog {
             let key = key.map_err(|_| f.damaged("a key is not text"))?.to_owned();
             Ok(Condemned { key, epoch: f.u64()?, since_ms: f.u64()? })
         })?;
+        let earlier = rows(&mut f, EARLIER, |f| {
+            Ok(EarlierCatalog {
+                epoch: f.u64()?,
+                number: f.u64()?,
+                made_ms: f.u64()?,
+                len: f.u64()?,
+                hash: f.u128()?,
+            })
+        })?;
         f.finish()?;
         let snapshot = bytes[HEADER..footer.dir_at as usize].to_vec();
-        Ok(Self { header, made_ms, first_round, chain_ends, packs, deletes, condemned, snapshot })
+        Ok(Self {
+            header,
+            made_ms,
+            first_round,
+            chain_ends,
+            packs,
+            deletes,
+            condemned,
+            earlier,
+            snapshot,
+        })
     }
 }
 

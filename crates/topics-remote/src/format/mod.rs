@@ -15,5 +15,6 @@ pub mod catalog;
 pub mod head;
 pub mod keys;
 pub mod pack;
+pub mod pin;
 pub mod round;
 pub mod sealed;

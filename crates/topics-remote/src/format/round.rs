@@ -38,7 +38,8 @@ pub struct RoundPart {
 pub struct RoundDirectory {
     /// Who wrote it.
     pub header: ObjectHeader,
-    /// The wall time of its consistent cut, in milliseconds since the Unix epoch.
+    /// The wall time of the consistent cut that this round completes, in milliseconds since the Unix
+    /// epoch. 0: a later round completes it.
     pub cut_ms: u64,
     /// Its parts, in the order of their bytes.
     pub parts: Vec<RoundPart>,
@@ -57,6 +58,23 @@ impl RoundWriter {
     pub fn new(header: ObjectHeader, cut_ms: u64) -> Self {
         let bytes = header.encode().to_vec();
         Self { bytes, directory: RoundDirectory { header, cut_ms, parts: Vec::new() } }
+    }
+
+    /// Bytes so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len() - HEADER
+    }
+
+    /// Whether it has no part.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.directory.parts.is_empty()
+    }
+
+    /// Says which cut the round completes; 0: none.
+    pub fn complete(&mut self, cut_ms: u64) {
+        self.directory.cut_ms = cut_ms;
     }
 
     /// Appends bytes of a log file. Offset, length and hash in the round are computed here.

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use topics_env::objects::{
     ByteRange, ETag, ObjectBytes, ObjectError, ObjectInfo, ObjectResult, ObjectStore, is_valid_key,
 };
+use topics_env::sync::Mutex;
 use topics_env::{Env, LockError, OpenMode};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -29,6 +30,8 @@ pub struct FolderStore {
     /// Whether the sync of a replaced object's name failed. Whether it is durable cannot be found
     /// out, so every later call fails.
     failed: AtomicBool,
+    /// Held by the thread of this process that changes the folder.
+    change: Mutex<()>,
 }
 
 fn unavailable(what: &Path, e: impl std::fmt::Display) -> ObjectError {
@@ -67,7 +70,7 @@ impl FolderStore {
             let parent = parent.unwrap_or(Path::new("."));
             env.sync_dir("remote.folder", parent).map_err(refused)?;
         }
-        Ok(Self { env, root, failed: AtomicBool::new(false) })
+        Ok(Self { env, root, failed: AtomicBool::new(false), change: Mutex::default() })
     }
 
     fn path(&self, key: &str) -> ObjectResult<PathBuf> {
@@ -178,9 +181,10 @@ impl FolderStore {
         }
     }
 
-    /// Runs `change` while no other writer of the folder runs one. Fails with `Unavailable` instead
-    /// of waiting: the caller retries.
+    /// Runs `change` while no other writer of the folder runs one. Waits for the other threads of this
+    /// store; fails with `Unavailable` instead of waiting for another process: the caller retries.
     fn locked<T>(&self, change: impl FnOnce() -> ObjectResult<T>) -> ObjectResult<T> {
+        let _change = self.change.lock();
         let path = self.root.join(PRIVATE).join("lock");
         let guard = self.env.fs.lock(&path, b"").map_err(|e| match e {
             LockError::Held(_) => unavailable(&path, "another process writes to the folder"),

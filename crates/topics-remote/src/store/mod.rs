@@ -1,8 +1,32 @@
 //! The stores, besides the simulated one of `topics-env/sim`.
 //!
+//! * [`url`]: where a store is.
 //! * [`folder`]: a folder of a file system, for `file:///…`.
 //! * `s3` (feature `s3`): a bucket.
 
 pub mod folder;
 #[cfg(feature = "s3")]
 pub mod s3;
+pub mod url;
+
+use std::sync::Arc;
+
+use topics_env::Env;
+use topics_env::objects::{ObjectResult, ObjectStore};
+
+use self::folder::FolderStore;
+use self::url::RemoteUrl;
+
+/// Opens the store that a URL names. Makes no request to a bucket.
+pub fn open(env: &Env, url: &RemoteUrl) -> ObjectResult<Arc<dyn ObjectStore>> {
+    Ok(match url {
+        RemoteUrl::Folder(path) => Arc::new(FolderStore::open(env.clone(), path)?),
+        #[cfg(feature = "s3")]
+        RemoteUrl::S3(bucket) => Arc::new(s3::S3Store::open(&s3::S3Options::of(bucket))?),
+        #[cfg(not(feature = "s3"))]
+        RemoteUrl::S3(_) => {
+            let detail = "this build has no support for S3: build it with the feature `s3`";
+            return Err(topics_env::objects::ObjectError::Refused { detail: detail.to_owned() });
+        }
+    })
+}

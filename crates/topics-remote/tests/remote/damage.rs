@@ -4,7 +4,9 @@ use bytes::Bytes;
 use topics_env::objects::ObjectStore;
 use topics_env::sim::ObjectOp;
 use topics_remote::RemoteError;
-use topics_remote::format::catalog::{Catalog, CatalogDeletes, CatalogPack, ChainEnd, Condemned};
+use topics_remote::format::catalog::{
+    Catalog, CatalogDeletes, CatalogPack, ChainEnd, Condemned, EarlierCatalog,
+};
 use topics_remote::format::pack::{self, PackDirectory, PackWriter, SPARSE_STEP};
 use topics_remote::format::round::{self, RoundPart, RoundWriter, WAL_HEADER};
 use topics_remote::format::sealed::{HEADER, ObjectKind, SealedObject};
@@ -62,6 +64,7 @@ fn small_catalog() -> Catalog {
             hash: 5,
         }],
         condemned: vec![Condemned { key: "p/00/x".to_owned(), epoch: 3, since_ms: 17 }],
+        earlier: vec![EarlierCatalog { epoch: 2, number: 7, made_ms: 5, len: 900, hash: 1 << 70 }],
         snapshot: b"the snapshot".to_vec(),
     }
 }

@@ -114,6 +114,7 @@ fn try_live(
                 packs: Vec::new(),
                 deletes: Vec::new(),
                 condemned: Vec::new(),
+                earlier: Vec::new(),
                 snapshot: format!("client {client}").into_bytes(),
             };
             events.push(Event::Published(epoch, writer.publish(&catalog)?.key));
@@ -480,6 +481,7 @@ fn a_write_whose_outcome_stayed_unknown_is_repeated_before_the_next() {
         packs: Vec::new(),
         deletes: Vec::new(),
         condemned: Vec::new(),
+        earlier: Vec::new(),
         snapshot: Vec::new(),
     };
     for fault in [ObjectFault::AnswerLost, ObjectFault::Lost, ObjectFault::Delayed(5)] {

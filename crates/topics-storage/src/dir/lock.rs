@@ -40,12 +40,11 @@ impl DirLock {
     /// [`StorageError::Locked`], which names that process, without waiting.
     pub fn acquire(env: &Env, paths: &Paths, pid: u32) -> Result<Self> {
         create_root(env, paths)?;
+        // Before the lock file is made: the next copy finds only the marker.
+        paths.check_whole(env)?;
         match lock_root(env, paths, pid) {
             Ok(guard) => Ok(Self { guard: Arc::from(guard), store: None, pid }),
-            Err(LockError::Held(content)) => {
-                let (pid, url) = parse_holder(&content);
-                Err(StorageError::Locked { pid, url })
-            }
+            Err(LockError::Held(content)) => Err(locked(&content)),
             Err(LockError::Io(e)) => {
                 let kind = e.kind();
                 Err(unusable_root(paths.root(), kind, StorageError::io(show(&paths.lock()), e)))
@@ -111,6 +110,12 @@ fn is_full(e: &std::io::Error) -> bool {
 
 fn holder(pid: u32, url: Option<&str>) -> Vec<u8> {
     format!("{pid}\n{}\n", url.unwrap_or_default()).into_bytes()
+}
+
+/// The error of a locked directory, from the content of its lock file.
+pub(crate) fn locked(content: &[u8]) -> StorageError {
+    let (pid, url) = parse_holder(content);
+    StorageError::Locked { pid, url }
 }
 
 fn parse_holder(content: &[u8]) -> (u32, Option<String>) {

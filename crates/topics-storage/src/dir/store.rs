@@ -15,6 +15,9 @@ use crate::{Result, StorageError};
 pub const STORE_VERSION: u32 = 1;
 const STORE_MAGIC: [u8; 4] = *b"TSTR";
 const STORE_LEN: usize = 32;
+/// The leading bytes of the id that a directory and its copies have in common. Files that a copy
+/// takes over as they are carry only these, or are compared in these only.
+pub const SHARED_ID: usize = 8;
 pub(crate) const STORE_NAME: &str = "STORE";
 
 /// The identity of a data directory, `meta/STORE`.
@@ -27,8 +30,18 @@ pub struct Store {
 }
 
 impl Store {
-    /// Reads `meta/STORE`; `None` if it does not exist.
+    /// The identity of a copy: the first half of the id stays, because segments and staged rows carry
+    /// it. The other half is random, so that source and copy are not taken for each other.
+    #[must_use]
+    pub(crate) fn for_copy(&self, env: &Env) -> Self {
+        let mut id = self.id;
+        env.rng.fill(&mut id[SHARED_ID..]);
+        Self { id, ..*self }
+    }
+
+    /// Reads `meta/STORE`; `None` if it does not exist. An unfinished copy is refused.
     pub fn read(env: &Env, paths: &Paths) -> Result<Option<Self>> {
+        paths.check_whole(env)?;
         let path = paths.meta().join(STORE_NAME);
         let Some(bytes) = read_file(env, &path, STORE_LEN as u64)? else { return Ok(None) };
         Self::decode(env, &bytes).map(Some).map_err(|e| match e {
@@ -57,6 +70,12 @@ impl Store {
         let store = Self { id, version: STORE_VERSION };
         or_undo(store.restore(env, paths), || Self::remove_unused(env, paths))
             .map(|()| (store, true))
+    }
+
+    /// Writes the `meta/STORE` of a directory whose other files are complete and durable.
+    pub fn create(env: &Env, paths: &Paths, id: [u8; 16]) -> Result<Self> {
+        let store = Self { id, version: STORE_VERSION };
+        store.restore(env, paths).map(|()| store)
     }
 
     /// Writes `meta/STORE` and creates missing parent directories.

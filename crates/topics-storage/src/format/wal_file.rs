@@ -83,22 +83,25 @@ impl WalFileHeader {
     /// Reads and checks the header of a file; `shown` is its name in errors.
     pub fn read(env: &Env, file: &dyn File, shown: &str) -> Result<Self> {
         let mut b = [0u8; WAL_HEADER];
-        let corrupt = |offset, detail: &str| StorageError::Corrupt {
-            file: shown.into(),
-            offset,
-            detail: detail.into(),
-        };
         file.read_exact_at(&mut b, 0).map_err(|e| match e.kind() {
-            std::io::ErrorKind::UnexpectedEof => corrupt(0, "shorter than its header"),
+            std::io::ErrorKind::UnexpectedEof => {
+                StorageError::corrupt(shown, 0, "shorter than its header")
+            }
             _ => StorageError::io(format!("read {shown}"), e),
         })?;
+        Self::decode(env, &b, shown)
+    }
+
+    /// Checks the bytes of a header.
+    pub fn decode(env: &Env, b: &[u8; WAL_HEADER], shown: &str) -> Result<Self> {
+        let corrupt = |offset, detail: &str| StorageError::corrupt(shown, offset, detail);
         if b[0..4] != MAGIC {
             return Err(corrupt(0, "not a WAL file"));
         }
-        if !env.check("wal.header", xxh3_64(&b[..96]) == u64_at(&b, 96)) {
+        if !env.check("wal.header", xxh3_64(&b[..96]) == u64_at(b, 96)) {
             return Err(corrupt(96, "the header's checksum differs"));
         }
-        let version = u32_at(&b, 4);
+        let version = u32_at(b, 4);
         if version != WAL_VERSION {
             return Err(StorageError::Version {
                 what: shown.into(),
@@ -113,15 +116,15 @@ impl WalFileHeader {
         };
         Ok(Self {
             store_id: id(8),
-            shard: u32_at(&b, 24),
-            shards: u32_at(&b, 28),
-            layout: u64_at(&b, 32),
-            generation: u64_at(&b, 40),
-            ordinal: u64_at(&b, 48),
-            salt: u64_at(&b, 56),
+            shard: u32_at(b, 24),
+            shards: u32_at(b, 28),
+            layout: u64_at(b, 32),
+            generation: u64_at(b, 40),
+            ordinal: u64_at(b, 48),
+            salt: u64_at(b, 56),
             boot_id: id(64),
-            mount_id: u64_at(&b, 80),
-            prior: u64_at(&b, 88),
+            mount_id: u64_at(b, 80),
+            prior: u64_at(b, 88),
         })
     }
 }

@@ -38,7 +38,7 @@ use self::plan::ShardPlan;
 pub use self::progress::RecoveryProgress;
 pub use self::replay::Opened;
 pub use self::verify::{Problem, Progress, Report, verify};
-use crate::dir::{DirLock, Paths, Store, create_dir, show};
+use crate::dir::{DirLock, Lineage, Paths, Store, create_dir, show};
 use crate::format::wal_file::WalFileHeader;
 use crate::snapshot::{self, LoadedSnapshots, SnapshotBody, Table};
 use crate::wal::{BeginLog, FileKey, WalOptions};
@@ -125,6 +125,8 @@ pub struct Opening {
     paths: Paths,
     lock: DirLock,
     store: Store,
+    /// Of a restored directory.
+    lineage: Option<Lineage>,
     loaded: LoadedSnapshots,
     shards: Vec<Shard>,
     options: WalOptions,
@@ -206,6 +208,7 @@ impl Opening {
                 create_dir(&env, "dir.names", &dir)?;
             }
         }
+        let lineage = Lineage::read(&env, &paths)?;
         let keep = |n: u64| {
             quarantine::quarantine_file(
                 &env,
@@ -237,6 +240,7 @@ impl Opening {
             paths,
             lock,
             store,
+            lineage,
             loaded,
             shards: Vec::new(),
             options,
@@ -289,6 +293,12 @@ impl Opening {
     #[must_use]
     pub fn store(&self) -> Store {
         self.store
+    }
+
+    /// How a restored directory differs from its origin; `None`: it was not restored.
+    #[must_use]
+    pub fn lineage(&self) -> Option<Lineage> {
+        self.lineage
     }
 
     /// The damage of `meta/STORE`, which an open with `salvage` would restore.

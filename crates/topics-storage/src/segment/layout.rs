@@ -28,7 +28,7 @@ use topics_env::Env;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::TopicKey;
-use crate::dir::{le_u16, le_u32, le_u64};
+use crate::dir::{SHARED_ID, le_u16, le_u32, le_u64};
 use crate::format::frame::{Flags, Frame, FrameType, seed};
 use crate::{Result, StorageError};
 
@@ -60,7 +60,7 @@ impl DataHeader {
         let mut out = [0; DATA_HEADER];
         out[..4].copy_from_slice(&DATA_MAGIC);
         out[4..6].copy_from_slice(&(VERSION as u16).to_le_bytes());
-        out[8..16].copy_from_slice(&self.store_id[..8]);
+        out[8..16].copy_from_slice(&self.store_id[..SHARED_ID]);
         let words =
             [self.topic.topic_id, self.topic.epoch, self.first_seq, self.file_no, self.salt];
         for (i, word) in words.into_iter().enumerate() {

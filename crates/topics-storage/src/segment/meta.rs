@@ -129,6 +129,11 @@ impl SegmentMeta {
         (self.first_seq..=self.last_seq).contains(&seq)
     }
 
+    /// The length of the `.idx` of an active segment: its header and the entries of its seqs.
+    pub fn active_idx_len(&self) -> u64 {
+        super::index::entry_at(self.span())
+    }
+
     /// The name of its `.idx`, `.tags` and `.attrs`.
     pub fn name(&self, topic_id: u64) -> SegmentName {
         SegmentName { topic_id, first_seq: self.first_seq, file_no: self.file_no }

@@ -39,6 +39,7 @@ pub use attrs::{AttrOrder, AttrRow, AttrsTable};
 pub use block::{Block, Frozen, Item};
 pub use cold::{ColdFiles, Fetch, OnFetched};
 pub use frames::{DataFrame, DataFrames};
+pub(crate) use index::entry_at as idx_len;
 pub use lookup::TagMatch;
 pub use meta::{FileKind, IdxEntry, SegmentMeta, SegmentName, TopicKey, parse_file_name};
 pub use reader::Segment;

@@ -127,6 +127,11 @@ impl Table {
         &self.bytes[self.at.last().copied().unwrap_or(0)..]
     }
 
+    /// The bytes of the snapshot.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// The number of topics.
     pub fn len(&self) -> usize {
         self.at.len().saturating_sub(1)

@@ -216,6 +216,7 @@ fn publish(st: &mut State, w: &mut GroupWrite, written: WrittenGroup) {
     if w.linked {
         st.counters.syncs.record(took);
         st.sync_offset = st.offset;
+        st.start_unsynced = false;
         let (ticket, lsn) = (st.written_ticket, st.written_lsn());
         st.on_synced(ticket, lsn);
     }

@@ -7,6 +7,7 @@
 //! * `permit`: the bound on what is staged.
 //! * `shard`: staging, waiting, reading.
 //! * `group`: builds one group from staged batches.
+//! * `hold`: a consistent cut, and files that stay for a copy of the log.
 //! * `lead`: the leader of a group commit: one group, one write.
 //! * `sync`: syncs, the shard's thread, the close.
 //! * `rotation`: from one file to the next.
@@ -23,6 +24,7 @@ mod cache;
 mod counters;
 mod effects;
 mod group;
+mod hold;
 mod lead;
 mod outcome;
 mod permit;
@@ -49,6 +51,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub use self::batch::{Batch, Commit, FileKey, GROUP_HEADROOM, Level, PlacedBatch, Ticket};
 pub use self::begin::{BeginLog, FirstFile};
 pub use self::counters::Counters;
+pub use self::hold::FIRST_FRAME;
 pub use self::permit::StagingPermit;
 use self::shard::Shard;
 pub use self::space::{AllocationPause, EndedFile};
@@ -363,6 +366,12 @@ impl Wal {
         let here = self.shards.get(shard).and_then(|s| s.file(key));
         here.or_else(|| self.shards.iter().find_map(|s| s.file(key)))
             .or_else(|| self.outside_files.read().get(&key).cloned())
+    }
+
+    /// The files of a shard, oldest first, the one in use last.
+    #[must_use]
+    pub fn files(&self, shard: usize) -> Vec<Arc<WalFile>> {
+        self.shards[shard].files()
     }
 
     /// Removes files whose last lsn is at or below `lsn`, never the one in use; the names.

@@ -11,6 +11,7 @@ use topics_env::sync::atomic::Ordering;
 
 use super::shard::{Guard, Shard};
 use super::space::{self, Unused};
+use super::state::State;
 use super::{FileKey, WalFile};
 use crate::dir::create_temp;
 use crate::format::frame;
@@ -302,6 +303,8 @@ impl Shard {
         st.sync_used = (false, st.sync_used.0);
         st.capacity = capacity;
         st.prefaulted_to = prefaulted_to;
+        // See `write_start`.
+        st.start_unsynced = !st.broken;
         st.broken = false;
         st.counters.rotations += 1;
     }
@@ -334,17 +337,32 @@ impl Shard {
     }
 
     /// Removes files whose last lsn is at or below `lsn`, never the one in use nor the next one;
-    /// the names.
+    /// the names. The file before the one in use stays until that one's Start is durable: without it
+    /// a power cut would leave a file without a Start whose prior file is missing, which is damage.
     pub fn trim(&self, lsn: u64) -> Result<Vec<String>> {
-        let gone: Vec<Arc<WalFile>> = {
-            let files = self.files.read();
-            files
-                .values()
-                .zip(files.values().skip(1))
-                .take_while(|(_, next)| next.first_lsn <= lsn + 1)
-                .map(|(f, _)| f.clone())
-                .collect()
+        let proven = |st: &State| {
+            !st.start_unsynced || st.file.as_ref().is_none_or(|f| f.first_lsn > lsn + 1)
         };
+        let mut st = self.state.lock();
+        if !proven(&st) {
+            st = self.finish_file(st);
+        }
+        let unproven = st.file.as_ref().filter(|_| !proven(&st)).map(|f| f.key);
+        let upto = self.held_below(lsn);
+        let mut is_held = false;
+        let mut gone: Vec<Arc<WalFile>> = Vec::new();
+        {
+            let files = self.files.read();
+            for (f, next) in files.values().zip(files.values().skip(1)) {
+                if next.first_lsn > upto + 1 || Some(next.key) == unproven {
+                    is_held = next.first_lsn > upto + 1 && next.first_lsn <= lsn + 1;
+                    break;
+                }
+                gone.push(f.clone());
+            }
+        }
+        self.is_held.store(is_held, Ordering::Relaxed);
+        drop(st);
         let mut names = Vec::new();
         for f in gone {
             let path = self.dir.join(&f.name);

@@ -10,11 +10,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use topics_env::Panicked;
-use topics_env::sync::atomic::{AtomicU64, Ordering};
+use topics_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use topics_env::sync::{Condvar, Mutex, MutexGuard, RwLock, thread, thread_local};
 
 use super::cache::TailCache;
 use super::effects::{Effect, QueuedBatch};
+use super::hold::NO_HOLD;
 use super::outcome::{Callback, Waiter};
 use super::permit::StagingPermit;
 use super::state::{State, Thread};
@@ -54,6 +55,10 @@ pub(super) struct Shard {
     pub disk_bytes: AtomicU64,
     /// When the last delayed sync began (monotonic ns).
     pub last_delay_end: AtomicU64,
+    /// A trim removes no file with a frame above this lsn.
+    pub hold: AtomicU64,
+    /// Whether the last trim left a file because of that.
+    pub is_held: AtomicBool,
     /// The shard's thread.
     pub own_thread: std::sync::OnceLock<thread::ThreadId>,
 }
@@ -97,6 +102,8 @@ impl Shard {
             cache: RwLock::new(cache),
             disk_bytes: AtomicU64::new(bytes),
             last_delay_end: AtomicU64::new(0),
+            hold: AtomicU64::new(NO_HOLD),
+            is_held: AtomicBool::new(false),
             own_thread: std::sync::OnceLock::new(),
         })
     }
@@ -264,7 +271,7 @@ impl Shard {
             }
             spent.append(&mut effects);
         }
-        if st.delaying && (!st.alive() || st.closing || st.sync_wanted) {
+        if st.delaying && (!st.alive() || st.sync_wanted) {
             self.delay_wake.notify_all();
         }
         let woken = st.take_woken();
@@ -456,6 +463,10 @@ impl Shard {
 
     pub fn file(&self, key: FileKey) -> Option<Arc<WalFile>> {
         self.files.read().get(&key).cloned()
+    }
+
+    pub fn files(&self) -> Vec<Arc<WalFile>> {
+        self.files.read().values().cloned().collect()
     }
 
     /// Appends the bytes at a place to `out`, if the tail cache has them.

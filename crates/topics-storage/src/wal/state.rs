@@ -79,6 +79,8 @@ pub(super) struct State {
     pub prepared: Option<PreparedFile>,
     /// The error of the last attempt to prepare it.
     pub prepare_error: Option<StorageError>,
+    /// No sync that began after the Start of the file in use was written has returned.
+    pub start_unsynced: bool,
     /// Names of abandoned prepared files, to be removed.
     pub orphans: Vec<String>,
     /// The last attempt to prepare a file found the disk full.
@@ -153,9 +155,10 @@ impl State {
         self.next_lsn - 1
     }
 
-    /// Whether written frames are not durable yet and can still become durable.
+    /// Whether written frames, the Start of the file in use among them, are not durable yet and can
+    /// still become durable.
     pub fn dirty(&self) -> bool {
-        self.written_lsn() > self.synced_lsn && self.alive()
+        (self.written_lsn() > self.synced_lsn || self.start_unsynced) && self.alive()
     }
 
     /// Whether groups and syncs still happen.

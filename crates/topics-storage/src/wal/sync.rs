@@ -24,7 +24,8 @@ impl Shard {
         st.sync_wanted = false;
         st.cancel_delay = false;
         let (ticket, lsn) = (st.written_ticket, st.written_lsn());
-        let Some(file) = st.file.clone().filter(|_| lsn > st.synced_lsn) else {
+        let needed = lsn > st.synced_lsn || st.start_unsynced;
+        let Some(file) = st.file.clone().filter(|_| needed) else {
             st.on_synced(ticket, lsn);
             return self.drain_effects(st);
         };
@@ -53,6 +54,7 @@ impl Shard {
             return self.poison(st, Vec::new(), &e);
         }
         st.counters.syncs.record(took);
+        st.start_unsynced &= st.file.as_ref().is_some_and(|f| f.key != file.key);
         st.on_synced(ticket, lsn);
         self.drain_effects(st)
     }

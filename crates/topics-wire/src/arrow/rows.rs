@@ -35,15 +35,15 @@ pub fn build_batch(
 ) -> Result<Option<RecordBatch>, ArrowError> {
     let gap = page.tombstone.as_ref();
     let shown = || page.iter().filter(|r| format.keeps(r));
+    let has_data = format.columns.has(DATA);
     let (records, bytes) = match format.only.0.is_empty() {
-        true => (page.len(), page.payload_bytes()),
+        true => (page.len(), if has_data { page.payload_bytes() } else { 0 }),
         false => shown().fold((0, 0), |(n, bytes), r| (n + 1, bytes + r.data.len())),
     };
     let rows = records + usize::from(gap.is_some());
     if rows == 0 {
         return Ok(None);
     }
-    let has_data = format.columns.has(DATA);
     let mut stats = PageStats::default();
     let mut buffers = RowBuffers::new(rows, if has_data { bytes } else { 0 }, &format.pool);
     let first = gap.map(|g| Row { seq: int(g.gap_from), time: 0, data: &[] });

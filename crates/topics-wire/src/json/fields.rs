@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::scan::{Scanner, Text};
+use super::scan::Scanner;
+use super::source::Text;
 use crate::error::Failure;
 use crate::nearest::unknown_name;
 

@@ -4,15 +4,19 @@
 //! Values are never re-serialised: the engine stores what the client sent.
 
 mod fields;
+mod layout;
 mod scan;
+mod source;
 mod text;
 
 #[cfg(test)]
 mod tests;
 
 pub use fields::{FieldPath, Fields, Reader, expect_no_fields, read_body};
+pub(crate) use layout::Layout;
 pub(crate) use scan::utf8;
-pub use scan::{DATA_DEPTH, MAX_DEPTH, Scanner, SyntaxError, Text};
+pub use scan::{DATA_DEPTH, MAX_DEPTH, Scanner, SyntaxError};
+pub use source::{Source, Text};
 pub use text::{decode_base64, push_base64, push_i64, push_ms, push_str, push_u64, unescape};
 
 /// Checks that `text` is one JSON value, with the nesting allowed for a record's data, and returns it

@@ -4,8 +4,7 @@
 //! byte order mark and text after the value. It keeps duplicate keys, numbers of any size and unpaired
 //! surrogate escapes as they were sent.
 
-use std::borrow::Cow;
-
+use super::source::{Source, Text};
 use super::text;
 
 /// Maximum nesting of a request body.
@@ -32,32 +31,23 @@ impl std::fmt::Display for SyntaxError {
 
 /// Checks that the bytes are UTF-8.
 pub(crate) fn utf8(bytes: &[u8]) -> Result<&str, SyntaxError> {
-    std::str::from_utf8(bytes)
+    simdutf8::basic::from_utf8(bytes)
+        .or_else(|_| std::str::from_utf8(bytes))
         .map_err(|e| SyntaxError { at: e.valid_up_to(), what: "invalid UTF-8" })
 }
 
-/// A string with its escapes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Text<'a> {
-    /// The characters between the quotes.
-    pub raw: &'a str,
-    /// Whether it has escapes.
-    pub escaped: bool,
-}
-
-impl<'a> Text<'a> {
-    /// The string without escapes; `None` with an unpaired surrogate escape.
-    pub fn decode(self) -> Option<Cow<'a, str>> {
-        if self.escaped { text::unescape(self.raw).map(Cow::Owned) } else { Some(self.raw.into()) }
-    }
-}
-
 /// A position in a text.
-#[derive(Clone, Debug)]
-pub struct Scanner<'a> {
-    src: &'a str,
+#[derive(Debug)]
+pub struct Scanner<'a, S: ?Sized = str> {
+    src: &'a S,
     at: usize,
     depth: u32,
+}
+
+impl<S: ?Sized> Clone for Scanner<'_, S> {
+    fn clone(&self) -> Self {
+        Self { ..*self }
+    }
 }
 
 type Scanned<T> = Result<T, SyntaxError>;
@@ -67,9 +57,11 @@ impl<'a> Scanner<'a> {
     pub fn new(bytes: &'a [u8]) -> Scanned<Self> {
         Ok(Self::at_depth(utf8(bytes)?, 0))
     }
+}
 
+impl<'a, S: Source + ?Sized> Scanner<'a, S> {
     /// At the start of a text that counts as part of a body, `depth` levels down.
-    pub fn at_depth(src: &'a str, depth: u32) -> Self {
+    pub fn at_depth(src: &'a S, depth: u32) -> Self {
         Self { src, at: 0, depth }
     }
 
@@ -77,12 +69,26 @@ impl<'a> Scanner<'a> {
         Err(SyntaxError { at: self.at, what })
     }
 
-    fn next(&self) -> Option<u8> {
-        self.src.as_bytes().get(self.at).copied()
+    #[inline]
+    pub(super) fn next(&self) -> Option<u8> {
+        self.src.bytes().get(self.at).copied()
     }
 
-    fn slice(&self, from: usize) -> &'a str {
-        self.src.get(from..self.at).unwrap_or_default()
+    /// What has not been read.
+    #[inline]
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.src.bytes().get(self.at..).unwrap_or_default()
+    }
+
+    /// Skips bytes that end before a character or at the end.
+    #[inline]
+    pub(super) fn advance(&mut self, bytes: usize) {
+        self.at += bytes;
+    }
+
+    #[inline]
+    fn slice(&self, from: usize) -> &'a S {
+        self.src.part(from, self.at)
     }
 
     #[inline]
@@ -107,7 +113,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn expect(&mut self, byte: u8, what: &'static str) -> Scanned<()> {
+    pub(super) fn expect(&mut self, byte: u8, what: &'static str) -> Scanned<()> {
         if self.peek() != Some(byte) {
             return self.fail(what);
         }
@@ -116,21 +122,25 @@ impl<'a> Scanner<'a> {
     }
 
     /// Consumes `byte` if it is next.
-    fn take(&mut self, byte: u8) -> bool {
+    pub(super) fn take(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);
         found
     }
 
-    fn descend(&mut self) -> Scanned<()> {
+    pub(super) fn descend(&mut self) -> Scanned<()> {
         self.depth += 1;
         if self.depth > MAX_DEPTH { self.fail("nesting deeper than 128 levels") } else { Ok(()) }
+    }
+
+    pub(super) fn ascend(&mut self) {
+        self.depth -= 1;
     }
 
     /// Reads an object: `each` gets a key and must consume its value.
     pub fn object<E: From<SyntaxError>>(
         &mut self,
-        mut each: impl FnMut(&mut Self, Text<'a>) -> Result<(), E>,
+        mut each: impl FnMut(&mut Self, Text<'a, S>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.expect(b'{', "expected {")?;
         self.descend()?;
@@ -168,25 +178,61 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    fn key(&mut self) -> Scanned<Text<'a>> {
+    pub(super) fn key(&mut self) -> Scanned<Text<'a, S>> {
         let key = self.string()?;
         self.expect(b':', "expected :")?;
         Ok(key)
     }
 
     /// A string.
-    pub fn string(&mut self) -> Scanned<Text<'a>> {
+    pub fn string(&mut self) -> Scanned<Text<'a, S>> {
         self.expect(b'"', "expected a string")?;
         let from = self.at;
         let escaped = self.string_rest()?;
-        let raw = self.src.get(from..self.at - 1).unwrap_or_default();
+        let raw = self.src.part(from, self.at - 1);
         Ok(Text { raw, escaped })
     }
 
     /// Any value: its text, without surrounding whitespace.
-    pub fn value(&mut self) -> Scanned<&'a str> {
-        self.space();
+    #[inline]
+    pub fn value(&mut self) -> Scanned<&'a S> {
+        let first = self.peek();
         let from = self.at;
+        self.consume(first)?;
+        Ok(self.slice(from))
+    }
+
+    /// Skips any value.
+    #[inline]
+    pub fn skip(&mut self) -> Scanned<()> {
+        let first = self.peek();
+        self.consume(first)
+    }
+
+    #[inline(always)]
+    fn consume(&mut self, first: Option<u8>) -> Scanned<()> {
+        if first != Some(b'"') {
+            return self.other_value(first);
+        }
+        self.at = text::plain_run(self.src.bytes(), self.at + 1);
+        if self.next() != Some(b'"') {
+            return self.string_rest().map(drop);
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Any value but a string.
+    #[inline(never)]
+    fn other_value(&mut self, first: Option<u8>) -> Scanned<()> {
+        match first {
+            Some(b'{' | b'[') => self.container(),
+            first => self.scalar(first),
+        }
+    }
+
+    /// An array or an object.
+    fn container(&mut self) -> Scanned<()> {
         let outside = self.depth;
         // One bit per level: 1 is an object.
         let mut objects: u128 = 0;
@@ -216,7 +262,7 @@ impl<'a> Scanner<'a> {
             // After a value: close the containers that end here.
             loop {
                 if self.depth == outside {
-                    return Ok(self.slice(from));
+                    return Ok(());
                 }
                 let in_object = objects & 1 == 1;
                 match self.peek() {
@@ -237,18 +283,12 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Skips any value.
-    pub fn skip(&mut self) -> Scanned<()> {
-        self.value()?;
-        Ok(())
-    }
-
+    #[inline]
     fn scalar(&mut self, first: Option<u8>) -> Scanned<()> {
         match first {
             Some(b'"') => {
                 self.at += 1;
-                self.string_rest()?;
-                Ok(())
+                self.string_rest().map(drop)
             }
             Some(b'-' | b'0'..=b'9') => self.number(),
             Some(b't') => self.word("true"),
@@ -260,23 +300,21 @@ impl<'a> Scanner<'a> {
     }
 
     fn word(&mut self, word: &'static str) -> Scanned<()> {
-        if !self.src.as_bytes()[self.at..].starts_with(word.as_bytes()) {
+        if !self.rest().starts_with(word.as_bytes()) {
             return self.fail("expected a value");
         }
         self.at += word.len();
         Ok(())
     }
 
+    #[inline]
     fn digits(&mut self) -> Scanned<()> {
-        if !matches!(self.next(), Some(b'0'..=b'9')) {
-            return self.fail("expected a digit");
-        }
-        while let Some(b'0'..=b'9') = self.next() {
-            self.at += 1;
-        }
-        Ok(())
+        let count = self.rest().iter().take_while(|byte| byte.is_ascii_digit()).count();
+        self.at += count;
+        if count == 0 { self.fail("expected a digit") } else { Ok(()) }
     }
 
+    #[inline]
     fn number(&mut self) -> Scanned<()> {
         self.at += usize::from(self.next() == Some(b'-'));
         if self.next() == Some(b'0') {
@@ -303,7 +341,7 @@ impl<'a> Scanner<'a> {
     fn string_rest(&mut self) -> Scanned<bool> {
         let mut escaped = false;
         loop {
-            self.at = text::plain_run(self.src.as_bytes(), self.at);
+            self.at = text::plain_run(self.src.bytes(), self.at);
             match self.next() {
                 Some(b'"') => {
                     self.at += 1;
@@ -320,7 +358,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn escape(&mut self) -> Scanned<()> {
-        let rest = &self.src.as_bytes()[self.at + 1..];
+        let rest = self.rest().get(1..).unwrap_or_default();
         let length = match rest {
             [b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', ..] => 2,
             [b'u', a, b, c, d, ..] if [a, b, c, d].iter().all(|x| x.is_ascii_hexdigit()) => 6,

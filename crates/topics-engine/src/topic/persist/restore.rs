@@ -28,12 +28,18 @@ impl Topic {
     }
 
     /// The range of seqs that an unclean close may have lost: from the last recovered one to the
-    /// reservation, an upper bound. The caller logs and applies it.
-    pub(crate) fn lost(&self, tail_intact: bool) -> Option<Gap> {
+    /// reservation, an upper bound, and `skip` more. The caller logs and applies it.
+    pub(crate) fn lost(&self, tail_intact: bool, skip: u64) -> Option<Gap> {
         let mut state = self.state.write();
         state.pass_gaps();
         state.move_earliest();
-        state.state_lost(state.indexed_to, state.reserved_to, tail_intact)
+        let head = state.indexed_to;
+        let lost = state.state_lost(head, state.reserved_to, tail_intact && skip == 0);
+        if skip == 0 {
+            return lost;
+        }
+        let to = head.max(state.reserved_to).saturating_add(skip);
+        Some(Gap { from: head + 1, to, reason: GapReason::Crash })
     }
 
     /// Ends recovery: every replayed frame is synced, and writes may begin.

@@ -5,6 +5,9 @@
     reason = "permits are what is tested, or held against the log"
 )]
 
+use topics_env::Fs;
+use topics_env::sim::{CallFilter, CallKind, FaultKind};
+
 use super::*;
 use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::Error;
@@ -54,6 +57,23 @@ fn a_later_topic_of_the_name_is_a_new_one() {
         assert_eq!(w.read("t", 0).get(0).unwrap().data, b"a");
         if round == 0 { w.kill() } else { w.reopen() }
     }
+}
+
+#[test]
+fn a_topic_that_no_snapshot_names_leaves_no_folder() {
+    let mut w = World::new();
+    w.put("t", &["1", "2"]);
+    w.engine().sync().unwrap();
+    w.fs.fail_nth(CallFilter::on_path(CallKind::Create, "snapshot"), 0, FaultKind::Errno(5));
+    w.engine().checkpoint().unwrap_err();
+    let folder = Path::new(DIR).join("topics").join(w.state("t").topic_id.to_string());
+    assert!(w.fs.exists(&folder).unwrap(), "the round wrote files");
+    w.kill();
+    w.engine().delete_topic("t", false).unwrap();
+    for _ in 0..3 {
+        w.checkpoint();
+    }
+    assert!(!w.fs.exists(&folder).unwrap());
 }
 
 #[test]

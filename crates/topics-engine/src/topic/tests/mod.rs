@@ -45,7 +45,7 @@ use crate::types::api::{
 use crate::types::batch::ReadBatch;
 use crate::types::config::ConfigPatch;
 use crate::types::error::Result;
-use crate::types::options::{Options, RemoteLimits, RemoteOptions};
+use crate::types::options::{Options, RemoteLimits, RemoteMode, RemoteOptions};
 
 pub(crate) const DIR: &str = "/data";
 
@@ -92,10 +92,16 @@ impl World {
 
     /// A world whose engine, client 1 of the bucket, archives to it.
     pub fn over_bucket(limits: RemoteLimits) -> (Self, Arc<Bucket>) {
+        // The probe has tests of its own.
+        let limits = RemoteLimits { single_writer: true, ..limits };
         let mut w = Self::unopened(small());
         let bucket = Bucket::new(&w.clock);
         bucket.set_mutable(&["HEAD"]);
-        w.options.remote = Some(RemoteOptions { store: Arc::new(bucket.client(1)), limits });
+        w.options.remote = Some(RemoteOptions {
+            store: Arc::new(bucket.client(1)),
+            mode: RemoteMode::Tier,
+            limits,
+        });
         w.open();
         (w, bucket)
     }

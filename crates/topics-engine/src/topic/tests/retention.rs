@@ -51,6 +51,21 @@ fn a_cap_evicts_the_oldest_whichever_is_hit_first() {
 }
 
 #[test]
+fn a_state_counts_no_batch_that_its_own_expiry_brought_into_the_log() {
+    for sync in [false, true] {
+        let w = World::new();
+        w.create("t", ttl(1000));
+        w.put("t", &["x"; 4]);
+        let (records, done) = ([rec("y"), rec("y")], |_| ());
+        let req = Append { records: &records, sync, ..Append::default() };
+        w.engine().append_async("t", &req, Box::new(done));
+        w.clock.advance_ms(2000);
+        let s = w.state("t");
+        assert_eq!((s.count, s.bytes, s.earliest_seq, s.evict_floor), (0, 0, 7, 7));
+    }
+}
+
+#[test]
 fn a_batch_larger_than_the_cap_evicts_its_own_front() {
     let w = World::new();
     w.create("t", caps(3, 0));

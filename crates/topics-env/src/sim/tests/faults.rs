@@ -38,6 +38,7 @@ fn every_kind_of_call_can_fail() {
         note(CallKind::Stat, file.len().is_err());
         note(CallKind::CreateDir, fs.create_dir(p("/d")).is_err());
         note(CallKind::Rename, fs.rename(p("/f"), p("/g")).is_err());
+        note(CallKind::Link, fs.hard_link(p("/base"), p("/linked")).is_err());
         note(CallKind::RemoveFile, fs.remove_file(p("/spare")).is_err());
         note(CallKind::RemoveDir, fs.remove_dir(p("/old")).is_err());
         note(CallKind::List, fs.list(p("/")).is_err());
@@ -51,6 +52,7 @@ fn every_kind_of_call_can_fail() {
         let (_, fs, _) = sim_env(1);
         create(&fs, "/f", b"abc");
         create(&fs, "/spare", b"");
+        create(&fs, "/base", b"");
         fs.create_dir(p("/old")).unwrap();
         let skip = if failing == CallKind::Open { 2 } else { 1 };
         fs.fail_nth(failing, skip, FaultKind::EIO);

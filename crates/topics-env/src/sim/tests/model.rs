@@ -34,8 +34,9 @@ fn run(fs: &SimFs, seed: u64, steps: usize) {
             8 => fs.sync_dir(pick(&DIRS)),
             9 => fs.rename(path, pick(&PATHS)),
             10 => fs.remove_file(path),
-            _ => match below(8) {
+            _ => match below(10) {
                 0 => fs.sync_fs(p("/")),
+                8 | 9 => fs.hard_link(path, pick(&PATHS)),
                 1 | 2 => fs.remove_dir(pick(&DIRS[1..])),
                 _ => fs.create_dir(pick(&DIRS[1..])),
             },

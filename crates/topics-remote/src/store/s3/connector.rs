@@ -56,13 +56,22 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// A pool whose attempts may stall for this time. Called within the runtime.
-    pub fn new(stall_timeout: Duration) -> std::io::Result<Self> {
+    /// A pool whose attempts may stall for this time. Called within the runtime. Without TLS
+    /// (`is_plain`) no CA certificates are needed.
+    pub fn new(stall_timeout: Duration, is_plain: bool) -> std::io::Result<Self> {
         let mut tcp = TcpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(stall_timeout));
-        let tls = hyper_rustls::HttpsConnectorBuilder::new().with_native_roots()?;
+        let builder = hyper_rustls::HttpsConnectorBuilder::new();
+        let tls = match is_plain {
+            true => {
+                let config = rustls::ClientConfig::builder();
+                let none = rustls::RootCertStore::empty();
+                builder.with_tls_config(config.with_root_certificates(none).with_no_client_auth())
+            }
+            false => builder.with_native_roots()?,
+        };
         let tls = tls.https_or_http().enable_http1().wrap_connector(tcp);
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())

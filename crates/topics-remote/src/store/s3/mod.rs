@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use object_store::aws::{AmazonS3, AmazonS3Builder, S3ConditionalPut};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::client::{HttpError, HttpErrorKind};
 use object_store::path::Path;
 use object_store::{
@@ -24,9 +24,20 @@ use topics_env::objects::{
 };
 
 use self::connector::{Connector, ServerStatus};
+use super::url::Bucket;
 
 /// The parts in which a body is handed to the connection; each is progress.
 const CHUNK: usize = 256 * 1024;
+
+/// The time after which a request without progress ends.
+const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time after which a request ends in any case: a pack over a slow connection takes minutes.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The address that `object_store` asks for the credentials of an instance, after all else.
+const METADATA: &str = "169.254.169.254";
+const NO_CREDENTIALS: &str = "No credentials were found: set AWS_ACCESS_KEY_ID and \
+    AWS_SECRET_ACCESS_KEY, or run where a web identity, a container or an instance has a role";
 
 /// Where a bucket is, and how long requests may take.
 #[derive(Clone)]
@@ -35,16 +46,34 @@ pub struct S3Options {
     pub bucket: String,
     /// What precedes every key, without slashes at its ends; empty: nothing.
     pub prefix: String,
-    /// The region.
-    pub region: String,
-    /// The URL of the server; `None`: Amazon's of the region.
+    /// The region; `None`: from the environment, else `us-east-1`.
+    pub region: Option<String>,
+    /// The URL of the server; `None`: from the environment, else Amazon's of the region.
     pub endpoint: Option<String>,
-    /// Access key id and secret; `None`: from the environment, the web identity or the instance.
+    /// Access key id and secret; `None`: from the environment, the web identity, the container or the
+    /// instance.
     pub credentials: Option<(String, String)>,
     /// The time after which a request without progress ends.
     pub stall_timeout: Duration,
     /// The time after which a request ends in any case.
     pub request_timeout: Duration,
+}
+
+impl S3Options {
+    /// The bucket of a URL, with the credentials of the environment.
+    #[must_use]
+    pub fn of(bucket: &Bucket) -> Self {
+        let Bucket { name, prefix, endpoint, region } = bucket.clone();
+        Self {
+            bucket: name,
+            prefix,
+            region,
+            endpoint,
+            credentials: None,
+            stall_timeout: STALL_TIMEOUT,
+            request_timeout: REQUEST_TIMEOUT,
+        }
+    }
 }
 
 impl Debug for S3Options {
@@ -87,6 +116,8 @@ pub struct S3Store {
     runtime: Runtime,
     store: Arc<AmazonS3>,
     prefix: String,
+    /// Whether the credentials are in the environment.
+    has_key: bool,
     request_timeout: Duration,
 }
 
@@ -101,11 +132,6 @@ impl S3Store {
     /// Starts the thread. No request is made.
     pub fn open(options: &S3Options) -> ObjectResult<Self> {
         let refused = |e: String| ObjectError::Refused { detail: e };
-        let runtime = Runtime::start().map_err(|e| refused(e.to_string()))?;
-        let connector = {
-            let _entered = runtime.handle.enter();
-            Connector::new(options.stall_timeout).map_err(|e| refused(e.to_string()))?
-        };
         let mut builder = match &options.credentials {
             None => AmazonS3Builder::from_env(),
             Some((id, secret)) => {
@@ -113,20 +139,32 @@ impl S3Store {
             }
         };
         if let Some(endpoint) = &options.endpoint {
-            let is_plain = endpoint.starts_with("http://");
-            builder = builder.with_endpoint(endpoint).with_allow_http(is_plain);
+            builder = builder.with_endpoint(endpoint);
+        }
+        let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
+        let is_plain = endpoint.is_some_and(|url| url.starts_with("http://"));
+        let has_key = builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId).is_some();
+        builder = builder.with_allow_http(is_plain);
+        let runtime = Runtime::start().map_err(|e| refused(e.to_string()))?;
+        let connector = {
+            let _entered = runtime.handle.enter();
+            // Without a key the credentials may come from a server with TLS.
+            let made = Connector::new(options.stall_timeout, is_plain && has_key);
+            made.map_err(|e| refused(format!("the CA certificates cannot be read: {e}")))?
+        };
+        if let Some(region) = &options.region {
+            builder = builder.with_region(region);
         }
         let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let store = builder
             .with_bucket_name(&options.bucket)
-            .with_region(&options.region)
             .with_conditional_put(S3ConditionalPut::ETagMatch)
             .with_retry(retry)
             .with_http_connector(connector)
             .build()
             .map_err(|e| refused(e.to_string()))?;
         let (store, prefix) = (Arc::new(store), options.prefix.clone());
-        Ok(Self { runtime, store, prefix, request_timeout: options.request_timeout })
+        Ok(Self { runtime, store, prefix, has_key, request_timeout: options.request_timeout })
     }
 
     fn path(&self, key: &str) -> ObjectResult<Path> {
@@ -158,9 +196,27 @@ impl S3Store {
             Effect::None => ObjectError::Unavailable { detail },
         };
         match answer.recv() {
-            Ok(Ok(result)) => result.map_err(|e| classify(key, effect, &e)),
+            Ok(Ok(result)) => result.map_err(|e| self.explained(classify(key, effect, &e))),
             Ok(Err(_)) => Err(unknown(format!("no answer within {limit:?}"))),
             Err(_) => Err(unknown("the thread of the requests ended".to_owned())),
+        }
+    }
+
+    /// The error, with what to do if the credentials cannot be had.
+    fn explained(&self, e: ObjectError) -> ObjectError {
+        let explain = |detail: String| match self.has_key || !detail.contains(METADATA) {
+            true => detail,
+            false => format!("{detail}. {NO_CREDENTIALS}"),
+        };
+        match e {
+            ObjectError::Unavailable { detail } => {
+                ObjectError::Unavailable { detail: explain(detail) }
+            }
+            // The request was never sent.
+            ObjectError::Ambiguous { detail } if explain(detail.clone()) != detail => {
+                ObjectError::Unavailable { detail: explain(detail) }
+            }
+            e => e,
         }
     }
 

@@ -75,6 +75,7 @@ fn first_file(env: &Env, paths: &Paths, capacity: u64) -> ShardStart {
     frame::seal(&mut bytes[at..], 77, 1);
     file.write_all_at(&bytes, 0).unwrap();
     file.allocate(capacity).unwrap();
+    env.fs.sync_dir(&paths.shard(0)).unwrap();
     let health = HealthFile::begin(env, &paths.shard(0), &header, 0).unwrap();
     let files = vec![WalFile { key: FileKey(0), name, header, first_lsn: 1, file }];
     let (offset, health) = (bytes.len() as u64, Some(Arc::new(health)));

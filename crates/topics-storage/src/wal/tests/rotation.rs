@@ -1,6 +1,7 @@
 //! What the files of a log are to each other, and how the next one is prepared.
 
-use topics_env::Rng;
+use topics_env::sim::{CallKind, CrashOptions};
+use topics_env::{Fs, Rng};
 
 use super::*;
 use crate::wal::rotation::FIRST_GROUP;
@@ -205,6 +206,75 @@ fn a_file_is_removed_from_its_last_lsn_on() {
     let last = wal.shards[0].files.read().values().nth(1).unwrap().first_lsn - 1;
     assert_eq!(wal.trim(0, last - 1).unwrap(), [""; 0]);
     assert_eq!(wal.trim(0, last).unwrap().len(), 1);
+}
+
+/// The files of shard 0.
+fn files(wal: &Wal) -> Vec<Arc<WalFile>> {
+    wal.shards[0].files.read().values().cloned().collect()
+}
+
+/// A log whose file in use holds a Start alone, as a close leaves it, after a file with `n` batches.
+fn only_start(env: &Env, n: u64) -> Wal {
+    let wal = wal(env, small());
+    let log = Arc::new(Log::default());
+    for seq in 1..=n {
+        let t = put(&wal, batch(&log, seq, 1, Level::Written)).unwrap();
+        wal.wait(t, Level::Written).unwrap();
+    }
+    let shard = &wal.shards[0];
+    let (st, moved) = shard.rotate(shard.state.lock(), 0);
+    moved.unwrap();
+    drop(st);
+    wal
+}
+
+#[test]
+fn a_file_is_removed_when_the_start_of_the_next_one_is_durable() {
+    let (env, fs, _) = sim_env(1);
+    let wal = only_start(&env, 3);
+    let [prior, next] = files(&wal).try_into().unwrap();
+    let (mut n, mut without_start) = (0, 0);
+    let gone = wal.trim(0, wal.positions(0).written).unwrap();
+    assert_eq!(gone.as_slice(), std::slice::from_ref(&prior.name));
+    fs.all_crash_states(1, &CrashOptions::default(), &mut |s| {
+        let fs = SimFs::from_image(&s.image);
+        let path = |f: &WalFile| Path::new("/db/wal/shard-00").join(&f.name);
+        if !fs.exists(&path(&next)).unwrap() {
+            return;
+        }
+        let file = fs.open(&path(&next), OpenMode::Read).unwrap();
+        n += 1;
+        let start = scan::read_start(&env, &file, &next.header, &next.name);
+        if !matches!(start, Ok(scan::FileStart::At(_))) {
+            without_start += 1;
+            assert!(fs.exists(&path(&prior)).unwrap(), "{:?}", s.survival);
+        }
+    });
+    assert!(n > 20 && without_start > 5, "{n} {without_start}");
+}
+
+#[test]
+fn a_file_stays_when_the_start_of_the_next_one_cannot_be_synced() {
+    let (env, fs, _) = sim_env(1);
+    let wal = only_start(&env, 3);
+    let written = wal.positions(0).written;
+    fs.fail_nth(CallKind::SyncData, 1, FaultKind::Errno(5));
+    assert_eq!(wal.trim(0, written).unwrap(), [""; 0]);
+    assert!(wal.shards[0].state.lock().poisoned.is_some());
+    assert_eq!(wal.trim(0, written).unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_file_without_groups_is_synced_before_the_log_leaves_it() {
+    let (env, ..) = sim_env(1);
+    let wal = only_start(&env, 3);
+    let shard = &wal.shards[0];
+    let syncs = || shard.state.lock().counters.syncs.count;
+    let before = syncs();
+    let (st, moved) = shard.rotate(shard.state.lock(), 0);
+    moved.unwrap();
+    drop(st);
+    assert_eq!(syncs(), before + 1);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! for is parsed. A value that does not fit its column is null there. The rules are in
 //! docs/guides/tables.md.
 
+mod block;
 mod column;
 mod number;
 mod path;
@@ -21,12 +22,13 @@ use arrow_array::{Array, ArrayRef, BinaryArray, StringArray};
 use arrow_schema::{ArrowError, DataType, Field, Schema};
 use topics_engine::RecordView;
 
+use self::block::{Block, Payload};
 use self::column::{Column, column};
 use self::path::Step;
 use self::walk::PathTree;
 use super::Columns;
 use crate::error::{DetailBuilder, Failure};
-use crate::json::{FieldPath, Reader, Scanner, push_str};
+use crate::json::{FieldPath, Reader, Scanner, push_str, utf8};
 use crate::nearest::nearest;
 
 /// Maximum fields of a request.
@@ -177,26 +179,24 @@ impl TypedFields {
     ) -> Result<Vec<ArrayRef>, ArrowError> {
         let mut columns: Vec<Box<dyn Column>> =
             self.values.iter().filter_map(|v| column(&v.kind, rows)).collect();
-        let mut found = vec![None; columns.len()];
+        let mut layouts = self.tree.layouts();
         let mut leftovers = Leftovers::new(self);
-        for (row, record) in records.enumerate() {
-            found.fill(None);
-            let data = record.as_ref().map_or(&b"null"[..], |r| r.data);
-            let is_json = self.tree.find(data, &mut found).is_ok();
-            if !is_json {
-                found.fill(None);
-            }
-            for (at, (column, value)) in columns.iter_mut().zip(&found).enumerate() {
-                let fits = column.push(*value)? && is_json;
-                if !fits {
-                    leftovers.misfit(at);
-                }
-            }
-            if let Some(record) = record.filter(|_| leftovers.any()) {
-                leftovers.end_row(row, &record)?;
+        let mut block = Block::new(columns.len());
+        for record in records {
+            let payload = record.map_or(Payload { seq: 0, data: b"null", binary: false }, |r| {
+                Payload { seq: r.seq, data: r.data, binary: r.binary }
+            });
+            // The text of a record that is not binary was checked when it was written.
+            let is_text = !payload.binary || utf8(payload.data).is_ok();
+            let found = is_text.then(|| self.tree.find(payload.data, &mut layouts, &mut block));
+            block.end_row(payload, matches!(found, Some(Ok(()))));
+            if block.is_full() {
+                leftovers.parse(&mut columns, &mut block)?;
             }
         }
-        let values: Vec<ArrayRef> = columns.iter_mut().map(|column| column.finish()).collect();
+        leftovers.parse(&mut columns, &mut block)?;
+        let values =
+            columns.iter_mut().map(|column| column.finish()).collect::<Result<Vec<_>, _>>()?;
         let (raw, misfits) = leftovers.finish(rows)?;
         let shown = self.columns.iter().map(|(_, content)| match content {
             Content::Value(at) => values[*at].clone(),
@@ -218,49 +218,66 @@ struct Leftovers<'f> {
     fields: &'f TypedFields,
     raw: BinaryBuilder,
     misfits: StringBuilder,
+    /// Rows of the two columns.
     rows: usize,
-    /// The fields of the current row that do not fit.
-    current: Vec<usize>,
+    /// Rows of the other columns.
+    parsed: usize,
+    /// The rows of the current block in which each field does not fit, as bits.
+    current: Vec<u64>,
 }
 
 impl<'f> Leftovers<'f> {
     fn new(fields: &'f TypedFields) -> Self {
         let (raw, misfits) = (BinaryBuilder::new(), StringBuilder::new());
-        Self { fields, raw, misfits, rows: 0, current: Vec::new() }
+        Self { fields, raw, misfits, rows: 0, parsed: 0, current: Vec::new() }
     }
 
-    fn misfit(&mut self, field: usize) {
-        self.current.push(field);
+    /// Parses the values of a block, column by column, and notes what does not fit.
+    fn parse(
+        &mut self,
+        columns: &mut [Box<dyn Column>],
+        block: &mut Block<'_>,
+    ) -> Result<(), ArrowError> {
+        let parsed = columns.iter_mut().enumerate();
+        let misfits = parsed.map(|(at, column)| column.extend(block.column(at)) | block.not_json());
+        self.current.clear();
+        self.current.extend(misfits);
+        let mut rows = self.current.iter().fold(0, |all, rows| all | rows);
+        while rows != 0 {
+            let row = rows.trailing_zeros() as usize;
+            self.end_row(row, block.payloads()[row])?;
+            rows &= rows - 1;
+        }
+        self.parsed += block.payloads().len();
+        block.clear();
+        Ok(())
     }
 
-    fn any(&self) -> bool {
-        !self.current.is_empty()
-    }
-
-    /// Appends the current row, and nulls for those without misfits before it.
-    fn end_row(&mut self, row: usize, record: &RecordView<'_>) -> Result<(), ArrowError> {
-        self.pad(row);
+    /// Appends a row of the current block, and nulls for those without misfits before it.
+    fn end_row(&mut self, row: usize, payload: Payload<'_>) -> Result<(), ArrowError> {
+        self.pad(self.parsed + row);
+        let Payload { seq, data, binary } = payload;
         let kind = self.fields.raw();
-        if kind == Some(&DataType::Utf8) && record.binary {
-            let seq = record.seq;
+        if kind == Some(&DataType::Utf8) && binary {
             let problem =
                 format!("record {seq} is binary, not JSON text: ask for `_raw` as binary");
             return Err(ArrowError::InvalidArgumentError(problem));
         }
-        let used = self.raw.values_slice().len() + record.data.len();
+        let used = self.raw.values_slice().len() + data.len();
         match kind {
             Some(_) if i32::try_from(used).is_err() => {
                 return Err(ArrowError::OffsetOverflowError(used));
             }
-            Some(_) => self.raw.append_value(record.data),
+            Some(_) => self.raw.append_value(data),
             None => self.raw.append_null(),
         }
         let mut names = vec![b'['];
-        for (at, field) in self.current.drain(..).enumerate() {
-            if at > 0 {
+        let fields = self.fields.values.iter().zip(&self.current);
+        for (field, _) in fields.filter(|(_, rows)| *rows >> row & 1 == 1) {
+            if names.len() > 1 {
                 names.push(b',');
             }
-            push_str(&mut names, self.fields.values[field].name.as_bytes());
+            push_str(&mut names, field.name.as_bytes());
         }
         names.push(b']');
         self.misfits.append_value(String::from_utf8_lossy(&names));

@@ -3,26 +3,50 @@
 use crate::json::Scanner;
 
 /// The text of a JSON number, or of a string that contains exactly one.
-pub(super) fn number(value: &str) -> Option<&str> {
-    let first = |text: &str| matches!(text.as_bytes().first(), Some(b'-' | b'0'..=b'9'));
-    if first(value) {
-        return Some(value);
-    }
-    let inside = value.strip_prefix('"')?.strip_suffix('"').filter(|inside| first(inside))?;
+#[inline]
+pub(super) fn number(value: &[u8]) -> Option<&[u8]> {
+    if is_number(value) { Some(value) } else { quoted(value) }
+}
+
+/// Whether a JSON value is a number.
+#[inline]
+fn is_number(value: &[u8]) -> bool {
+    matches!(value.first(), Some(b'-' | b'0'..=b'9'))
+}
+
+#[inline(never)]
+fn quoted(value: &[u8]) -> Option<&[u8]> {
+    let inside = value.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     let mut s = Scanner::at_depth(inside, 0);
-    let found = s.value().ok()?;
+    let found = if is_number(inside) { s.value().ok()? } else { return None };
     (found.len() == inside.len()).then_some(found)
 }
 
 /// A number that is an integer by its value: `1`, `1.0` and `1e3` are.
-pub(super) fn integer(text: &str) -> Option<i128> {
+#[inline]
+pub(super) fn integer(text: &[u8]) -> Option<i128> {
+    let (is_negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        digits => (false, digits),
+    };
     // Fewer than 19 digits cannot overflow.
-    let short = text.len() < 19;
-    if short && let Ok(n) = text.parse::<i64>() { Some(n.into()) } else { scaled(text, 0) }
+    if digits.len() < 19 {
+        let (mut value, mut is_plain) = (0i64, true);
+        for byte in digits {
+            let digit = byte.wrapping_sub(b'0');
+            is_plain &= digit < 10;
+            value = value.wrapping_mul(10).wrapping_add(digit.into());
+        }
+        if is_plain {
+            return Some(if is_negative { -value } else { value }.into());
+        }
+    }
+    scaled(text, 0)
 }
 
 /// A number times ten to the power of `scale`, if that is an integer of at most 38 digits.
-pub(super) fn scaled(text: &str, scale: u8) -> Option<i128> {
+pub(super) fn scaled(text: &[u8], scale: u8) -> Option<i128> {
+    let text = ascii(text)?;
     let (negative, text) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text),
@@ -61,13 +85,44 @@ fn saturated(text: &str) -> i64 {
 }
 
 /// The nearest float; `None` if that is infinite.
-pub(super) fn double(text: &str) -> Option<f64> {
-    text.parse().ok().filter(|n: &f64| n.is_finite())
+#[inline]
+pub(super) fn double(text: &[u8]) -> Option<f64> {
+    short(text).or_else(|| ascii(text)?.parse().ok().filter(|n: &f64| n.is_finite()))
+}
+
+/// A number of few digits without exponent: the quotient of two integers that floats hold exactly is
+/// the float nearest to it.
+#[inline]
+fn short(text: &[u8]) -> Option<f64> {
+    /// The powers of ten up to the most places of a short number.
+    const POWERS: [f64; 16] =
+        [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
+    const EXACT: i64 = 1 << f64::MANTISSA_DIGITS;
+    let (sign, digits) = match text {
+        [b'-', rest @ ..] => (-1.0, rest),
+        digits => (1.0, digits),
+    };
+    if digits.len() > POWERS.len() {
+        return None;
+    }
+    let (mut value, mut places) = (0i64, 0);
+    for (at, byte) in digits.iter().enumerate() {
+        match byte {
+            b'0'..=b'9' => value = value.wrapping_mul(10).wrapping_add((byte - b'0').into()),
+            b'.' => places = digits.len() - 1 - at,
+            _ => return None,
+        }
+    }
+    (value < EXACT).then_some(sign * value as f64 / POWERS.get(places)?)
 }
 
 /// The nearest float of 32 bits; `None` if that is infinite.
-pub(super) fn float(text: &str) -> Option<f32> {
-    text.parse().ok().filter(|n: &f32| n.is_finite())
+pub(super) fn float(text: &[u8]) -> Option<f32> {
+    ascii(text)?.parse().ok().filter(|n: &f32| n.is_finite())
+}
+
+fn ascii(text: &[u8]) -> Option<&str> {
+    std::str::from_utf8(text).ok()
 }
 
 #[cfg(test)]
@@ -100,11 +155,11 @@ mod tests {
             ("1.00000000000000000000000000000000000000000000000000000", Some(1)),
             ("0.00000000000000000000000000000000000000000000000000001e53", Some(1)),
         ] {
-            assert_eq!(integer(text), wanted, "{text}");
+            assert_eq!(integer(text.as_bytes()), wanted, "{text}");
         }
-        assert_eq!(scaled("1.25", 2), Some(125));
-        assert_eq!(scaled("-1.25", 1), None);
-        assert_eq!(scaled("-1.2", 3), Some(-1200));
+        assert_eq!(scaled(b"1.25", 2), Some(125));
+        assert_eq!(scaled(b"-1.25", 1), None);
+        assert_eq!(scaled(b"-1.2", 3), Some(-1200));
     }
 
     #[test]
@@ -121,8 +176,8 @@ mod tests {
             ("true", None),
             ("[1]", None),
         ] {
-            assert_eq!(number(value), wanted, "{value}");
+            assert_eq!(number(value.as_bytes()), wanted.map(str::as_bytes), "{value}");
         }
-        assert_eq!((double("1e400"), float("1e39"), float("0.1")), (None, None, Some(0.1)));
+        assert_eq!((double(b"1e400"), float(b"1e39"), float(b"0.1")), (None, None, Some(0.1)));
     }
 }

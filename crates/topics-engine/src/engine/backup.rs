@@ -1,0 +1,158 @@
+//! A backup: a consistent copy of a running engine in another directory.
+//!
+//! ```text
+//! sync → checkpoint → pin the newest snapshot, take the cut (lock of the rounds) → staged rows
+//! → log up to the cut → segments → snapshot → identity → syncs
+//! ```
+//!
+//! Writers never wait for it. Checkpoints wait while the cut is taken; segment files that they supersede
+//! stay until the copy has them. What lies above the cut in the log is not part of the copy, whose
+//! first open is a recovery like that after a power cut at the cut.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use topics_env::Env;
+use topics_storage::StorageError;
+use topics_storage::backup::{
+    CopyReport, CopyTarget, LogCopy, clone_closed, consistent_cut, log_upto,
+};
+use topics_storage::checkpoint::Pinned;
+use topics_storage::dir::{Paths, Store};
+use topics_storage::segment::{ColdFiles, DataFrames, FileKind, SegmentMeta, TopicKey};
+
+use super::core::Core;
+use super::open::{absolute, at};
+use crate::checkpoint::round;
+use crate::tier;
+use crate::tier::cold::ColdReader;
+use crate::types::error::{Error, Result};
+
+/// Bytes of a cold segment that are asked for in one call.
+const BLOCK: usize = 1 << 20;
+
+/// What a backup or a clone has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackupSummary {
+    /// Files that it shares with the source, by hard links.
+    pub linked: u64,
+    /// Files that were copied or fetched.
+    pub copied: u64,
+    /// The bytes of these.
+    pub copied_bytes: u64,
+    /// Segments that were fetched from the object store.
+    pub fetched: u64,
+}
+
+impl BackupSummary {
+    fn of(report: CopyReport, fetched: u64) -> Self {
+        let CopyReport { linked, copied, copied_bytes } = report;
+        Self { linked, copied, copied_bytes, fetched }
+    }
+}
+
+/// Whether a section of the snapshot stays behind: the packs are those of the source's prefix, to which a
+/// copy never writes.
+fn stays_behind(section: u16) -> bool {
+    section == tier::SECTION
+}
+
+/// Copies the engine to `dir`, which must be missing or empty. The caller has synced.
+pub(crate) fn backup(core: &Arc<Core>, dir: &Path) -> Result<BackupSummary> {
+    core.check_open()?;
+    core.check_writable()?;
+    core.check_lock()?;
+    let source = Paths::new(&core.dir);
+    let store = Store::read(&core.env, &source)?.ok_or(Error::Closed)?;
+    match round::checkpoint(core) {
+        // Without space for a new snapshot the copy has an older one, and more of the log.
+        Err(e) if e.is_shortage() && core.disk.checkpoints.newest() > 0 => {
+            log::warn!("a backup begins without a checkpoint: {e}");
+        }
+        done => done.map(drop)?,
+    }
+    let mut copy = CopyTarget::create(&core.env, &source, &store, &absolute(dir)?)?;
+    let kept = core.transactions.staging.keep_files();
+    let (pinned, logs) = cut(core)?;
+    copy.add_stages()?;
+    drop(kept);
+    for (shard, files) in logs.iter().enumerate() {
+        copy.add_log(shard as u32, files)?;
+    }
+    let mut fetched = 0;
+    let topics = &pinned.snapshot.topics;
+    for i in 0..topics.len() {
+        core.check_open()?;
+        let topic = topics.topic_header(i)?;
+        let key = TopicKey { topic_id: topic.topic_id, epoch: topic.epoch };
+        for meta in &topic.segments {
+            copy.add_segment(key.topic_id, meta)?;
+            if meta.cold && !copy.add_local_data(key.topic_id, meta)? {
+                copy.add_data(key.topic_id, meta, &fetch(core, key, meta)?)?;
+                fetched += 1;
+            }
+        }
+    }
+    let report = copy.finish(Some((pinned.n, &pinned.snapshot)), stays_behind)?;
+    Ok(BackupSummary::of(report, fetched))
+}
+
+/// Copies a directory that no engine has open; nothing in it changes.
+pub(crate) fn clone_directory(env: &Env, source: &Path, target: &Path) -> Result<BackupSummary> {
+    let source = absolute(source)?;
+    let report = clone_closed(env, &source, &absolute(target)?, stays_behind);
+    report.map(|report| BackupSummary::of(report, 0)).map_err(|e| at(&source, e))
+}
+
+/// Pins the newest snapshot and takes the cut; the log files of each shard that lie between them.
+fn cut(core: &Core) -> Result<(Pinned<'_>, Vec<Vec<LogCopy>>)> {
+    // A round would trim the log above the snapshot that is read here.
+    let round = core.disk.round.lock();
+    let none = || Error::Internal("a backup finds no snapshot".into());
+    let pinned = core.disk.checkpoints.pin_newest()?.ok_or_else(none)?;
+    let cut = consistent_cut(&core.wal);
+    let files: Vec<_> = (0..core.wal.shards()).map(|s| core.wal.files(s)).collect();
+    drop(round);
+    let body = &pinned.snapshot.body;
+    if body.layout != core.layout || body.retired.iter().any(|s| s.replay_lsn < s.last_lsn) {
+        let detail = "the change of the number of shards is not finished".into();
+        return Err(Error::StorageUnavailable { reason: "io", detail });
+    }
+    let mut logs = Vec::with_capacity(files.len());
+    for (files, shard) in files.iter().zip(&body.shards) {
+        let lsn = cut[shard.shard as usize];
+        logs.push(log_upto(&core.env, files, shard.replay_lsn, lsn)?);
+    }
+    Ok((pinned, logs))
+}
+
+/// Fetches the records of a cold segment from the object store, and verifies each.
+fn fetch(core: &Core, topic: TopicKey, meta: &SegmentMeta) -> Result<Vec<u8>> {
+    let name = meta.data_name(topic.topic_id).file(FileKind::Data);
+    let Some(tier) = &core.cold else {
+        let detail = format!("{name} is in an object store: open the directory with its remote");
+        return Err(Error::ColdUnavailable { detail });
+    };
+    let cold = ColdReader(tier.clone());
+    let mut data = vec![0; meta.data_len as usize];
+    loop {
+        for (at, part) in (0u64..).step_by(BLOCK).zip(data.chunks_mut(BLOCK)) {
+            loop {
+                match cold.read(meta.file_no, FileKind::Data, at, part) {
+                    Err(StorageError::Fetching(fetch)) => core.wait_fetch(&fetch)?,
+                    read => break read?,
+                }
+            }
+        }
+        let frames = DataFrames::new(&core.env, &name, core.disk.store_id, topic, meta, &data);
+        match frames.and_then(|mut frames| frames.try_for_each(|f| f.map(drop))) {
+            Err(e @ StorageError::Corrupt { .. })
+                if !cold.distrust(meta.file_no, FileKind::Data, 0, meta.data_len) =>
+            {
+                return Err(e.into());
+            }
+            Err(StorageError::Corrupt { .. }) => {}
+            verified => return verified.map(|()| data).map_err(Error::from),
+        }
+    }
+}

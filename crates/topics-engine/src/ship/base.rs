@@ -1,0 +1,174 @@
+//! What a catalog needs to be the base of a restore, and what is known of the last one.
+
+use std::collections::BTreeMap;
+
+use topics_env::sync::atomic::Ordering;
+use topics_storage::format::frame;
+use topics_storage::format::record::{Body, TxnCommit};
+use topics_storage::snapshot::{Section, SnapshotBody};
+
+use super::Shipper;
+use crate::types::error::{Error, Result};
+
+/// Bytes of rounds, and time, after which the next base is due.
+const BASE_BYTES: u64 = 256 << 20;
+const BASE_MS: u64 = 600_000;
+
+/// The rounds that complete the state of a snapshot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cover {
+    /// The first round to replay.
+    pub first_round: u64,
+    /// The wall time of the cut that makes the state whole.
+    pub made_ms: u64,
+    chain: u64,
+}
+
+/// The state of continuous backup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShipStatus {
+    /// Bytes that were logged and are not in a round that counts.
+    pub lag_bytes: u64,
+    /// Age of the newest state that can be restored, if anything was logged since, ms.
+    pub lag_ms: u64,
+    /// The time of that state, 0: none since the open.
+    pub restorable_ms: u64,
+    /// Whether a published catalog is the base of the rounds.
+    pub has_base: bool,
+    /// Whether another writer has the prefix, so that nothing is shipped any more.
+    pub is_fenced: bool,
+    /// Whether the last attempt failed.
+    pub has_failed: bool,
+}
+
+impl Shipper {
+    /// Bytes that are not in a round that counts.
+    pub(super) fn lag_bytes(&self) -> u64 {
+        let shipped = self.progress.logged.load(Ordering::Relaxed);
+        self.core.wal.counters().bytes.saturating_sub(shipped)
+    }
+
+    /// Whether the rounds since the open have a base.
+    fn has_base(&self) -> bool {
+        let (base, chain) = (&self.progress.base, &self.progress.chain);
+        let base = base.load(Ordering::Relaxed);
+        base != 0
+            && base == chain.load(Ordering::Relaxed)
+            && !self.progress.is_broken.load(Ordering::Relaxed)
+    }
+
+    /// The state of the backup.
+    pub(crate) fn status(&self) -> ShipStatus {
+        let progress = &self.progress;
+        let (lag_bytes, has_base) = (self.lag_bytes(), self.has_base());
+        let restorable_ms = progress.restorable_ms.load(Ordering::Relaxed);
+        let since = restorable_ms.max(progress.opened_ms.load(Ordering::Relaxed));
+        let lag_ms = match has_base && lag_bytes == 0 {
+            true => 0,
+            false => self.core.time.steady().saturating_sub(since),
+        };
+        ShipStatus {
+            lag_bytes,
+            lag_ms,
+            restorable_ms,
+            has_base,
+            is_fenced: progress.is_fenced.load(Ordering::Relaxed),
+            has_failed: progress.has_failed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether a catalog is to be published although its packs have not changed.
+    pub(crate) fn is_base_due(&self) -> bool {
+        let progress = &self.progress;
+        let is_fenced = progress.is_fenced.load(Ordering::Relaxed);
+        let has_rounds = progress.chain.load(Ordering::Relaxed) != 0 && !is_fenced;
+        let since = progress.since_base.load(Ordering::Relaxed);
+        let base_at = progress.base_at.load(Ordering::Relaxed);
+        let waited = self.core.time.mono_ms().saturating_sub(base_at);
+        has_rounds && (!self.has_base() || since >= BASE_BYTES || (since > 0 && waited >= BASE_MS))
+    }
+
+    /// Ships until a cut contains all that a snapshot reflects, and the staged rows that its open
+    /// decisions need.
+    pub(crate) fn cover(&self, snapshot: &SnapshotBody) -> Result<Cover> {
+        self.owner.check_usable()?;
+        let mut state = self.state.lock();
+        let names = Decisions::of(&snapshot.sections)?.files();
+        // What is gone belongs to a transaction whose end is logged: the cut has it.
+        self.put_stages(&mut state.stages, &names)?;
+        self.ship_now(&mut state)?;
+        let replay = replay(snapshot);
+        let made_ms = self.core.time.steady();
+        let chain = state.chain.as_mut().filter(|c| c.covers(&last_lsns(snapshot)));
+        let first = chain.and_then(|chain| Some((chain.first_round(&replay)?, chain)));
+        let Some((first_round, chain)) = first else {
+            let detail = "the rounds do not contain the snapshot yet: the next pass repeats it";
+            return Err(Error::StorageUnavailable { reason: "remote", detail: detail.into() });
+        };
+        chain.forget_below(&replay);
+        Ok(Cover { first_round, made_ms, chain: chain.id })
+    }
+
+    /// Notes that a catalog with this cover was published.
+    pub(crate) fn base_published(&self, cover: &Cover) {
+        let progress = &self.progress;
+        progress.base.store(cover.chain, Ordering::Relaxed);
+        progress.base_at.store(self.core.time.mono_ms(), Ordering::Relaxed);
+        progress.since_base.store(0, Ordering::Relaxed);
+        progress.restorable_ms.fetch_max(cover.made_ms, Ordering::Relaxed);
+    }
+}
+
+/// The replay position of each shard.
+fn replay(snapshot: &SnapshotBody) -> BTreeMap<u32, u64> {
+    snapshot.shards.iter().map(|s| (s.shard, s.replay_lsn)).collect()
+}
+
+/// The last lsn of each shard that the snapshot reflects.
+fn last_lsns(snapshot: &SnapshotBody) -> Vec<u64> {
+    snapshot.shards.iter().map(|s| s.last_lsn).collect()
+}
+
+/// Decisions of transactions that have not ended, and their files of staged rows.
+#[derive(Debug, Default)]
+pub(crate) struct Decisions {
+    open: BTreeMap<(String, u64), Vec<String>>,
+}
+
+impl Decisions {
+    /// Those of a snapshot.
+    pub(crate) fn of(sections: &[Section]) -> Result<Self> {
+        let mut out = Self::default();
+        for section in sections.iter().filter(|s| s.kind == TXN_SECTION) {
+            let mut rest = &section.bytes[..];
+            while let Ok((f, len)) = frame::parse(rest) {
+                if f.kind == TxnCommit::KIND {
+                    out.open(TxnCommit::decode(&f)?);
+                }
+                rest = &rest[len..];
+            }
+        }
+        // Files that no transaction needs any more are listed without a writer.
+        out.open.retain(|(writer, _), _| !writer.is_empty());
+        Ok(out)
+    }
+
+    /// Adds a decision.
+    pub(crate) fn open(&mut self, decision: TxnCommit) {
+        let files = decision.files.into_iter().map(|f| f.name).collect();
+        self.open.insert((decision.writer, decision.epoch), files);
+    }
+
+    /// Removes one that has ended.
+    pub(crate) fn ended(&mut self, writer: &str, epoch: u64) {
+        self.open.remove(&(writer.to_owned(), epoch));
+    }
+
+    /// The names of the files.
+    pub(crate) fn files(&self) -> Vec<String> {
+        self.open.values().flatten().cloned().collect()
+    }
+}
+
+/// The section of a snapshot with the transactions, as `txn` writes it.
+pub(crate) const TXN_SECTION: u16 = 2;

@@ -1,0 +1,300 @@
+//! Continuous backup: the log of every shard is shipped in rounds.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `owner` | the owner of the prefix, shared with the archive |
+//! | `chain` | where the next round begins, and what it holds |
+//! | `base` | what a catalog needs to be the base of a restore |
+//! | `limits` | when a chain is broken so that its log files can be removed |
+//! | `thread` | the thread that ships |
+//!
+//! A round takes a consistent cut, syncs what it contains, reads it from the log files and puts it in
+//! one object. No other work waits for it: what the store's silence would cost is bounded by `limits`,
+//! which take no lock that is held during a request.
+
+mod base;
+mod chain;
+mod limits;
+pub(crate) mod owner;
+#[cfg(test)]
+pub(crate) mod tests;
+mod thread;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use topics_env::sync::Mutex;
+use topics_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use topics_remote::RemoteError;
+use topics_remote::format::round::RoundWriter;
+use topics_remote::format::sealed::ObjectKind;
+use topics_remote::writer::RemoteWriter;
+use topics_storage::dir::{Paths, read_file};
+
+pub(crate) use self::base::Decisions;
+pub use self::base::ShipStatus;
+use self::chain::{Built, Chain, Target};
+use self::owner::{PrefixOwner, remote_error};
+use self::thread::ShipThread;
+use crate::checkpoint::Store;
+use crate::types::error::{Error, Result};
+
+/// The outcome of a call that ships.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shipped {
+    /// Rounds that count.
+    pub rounds: u64,
+    /// Bytes of the log in them.
+    pub bytes: u64,
+}
+
+/// A round that was sent, and whose outcome may be unknown.
+struct Sent {
+    built: Built,
+    target: Target,
+    /// The chain that it continues.
+    chain: u64,
+    number: u64,
+}
+
+#[derive(Default)]
+struct ShipState {
+    chain: Option<Chain>,
+    sent: Option<Sent>,
+    /// Files of staged rows in the store.
+    stages: BTreeSet<String>,
+    last_chain: u64,
+}
+
+/// What other threads read while a request is in progress.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Whether log files are held for a chain.
+    is_holding: AtomicBool,
+    /// The chain was broken: the next round begins another one.
+    is_broken: AtomicBool,
+    /// Another writer has the prefix.
+    is_fenced: AtomicBool,
+    /// The last round failed.
+    has_failed: AtomicBool,
+    /// Bytes logged before the last cut that counts.
+    logged: AtomicU64,
+    /// The chain that a published catalog is the base of, 0: none.
+    base: AtomicU64,
+    /// The chain of the last round, 0: none.
+    chain: AtomicU64,
+    /// When the base was published (monotonic ms), and bytes shipped since.
+    base_at: AtomicU64,
+    since_base: AtomicU64,
+    /// The wall time of the last cut that can be restored, 0: none.
+    restorable_ms: AtomicU64,
+    /// When the engine was opened, wall time.
+    opened_ms: AtomicU64,
+}
+
+/// Ships the log of a store.
+pub(crate) struct Shipper {
+    core: Arc<Store>,
+    owner: Arc<PrefixOwner>,
+    state: Mutex<ShipState>,
+    progress: Progress,
+    thread: ShipThread,
+}
+
+impl fmt::Debug for Shipper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shipper").field("progress", &self.progress).finish_non_exhaustive()
+    }
+}
+
+impl Shipper {
+    /// The shipper of a store whose remote ships.
+    pub(crate) fn new(core: &Arc<Store>, owner: Option<&Arc<PrefixOwner>>) -> Option<Arc<Self>> {
+        let owner = owner.filter(|o| o.remote.mode.ships())?.clone();
+        let progress = Progress::default();
+        progress.opened_ms.store(core.time.steady(), Ordering::Relaxed);
+        let (state, thread) = (Mutex::default(), ShipThread::default());
+        Some(Arc::new(Self { core: core.clone(), owner, state, progress, thread }))
+    }
+
+    /// Ships everything that was logged before the call.
+    pub(crate) fn ship(&self) -> Result<Shipped> {
+        self.owner.check_usable()?;
+        self.ship_now(&mut self.state.lock())
+    }
+
+    /// Forgets the chain after the prefix was opened again: its rounds are of another epoch.
+    pub(crate) fn begin_again(&self) {
+        let mut state = self.state.lock();
+        (state.chain, state.sent) = (None, None);
+        self.release_hold();
+        self.progress.base.store(0, Ordering::Relaxed);
+        self.progress.is_fenced.store(false, Ordering::Relaxed);
+    }
+
+    fn ship_now(&self, state: &mut ShipState) -> Result<Shipped> {
+        let shipped = self.rounds(state);
+        let progress = &self.progress;
+        progress.has_failed.store(shipped.is_err(), Ordering::Relaxed);
+        if shipped.is_err() && progress.is_fenced.load(Ordering::Relaxed) {
+            state.chain = None;
+            self.release_hold();
+        }
+        shipped
+    }
+
+    fn rounds(&self, state: &mut ShipState) -> Result<Shipped> {
+        let mut out = Shipped::default();
+        self.resolve_sent(state, &mut out)?;
+        let wanted = self.core.wal.cut();
+        loop {
+            if self.progress.is_broken.swap(false, Ordering::AcqRel) {
+                state.chain = None;
+            }
+            if state.chain.is_none() {
+                self.begin(state)?;
+            }
+            let Some(chain) = &mut state.chain else { return Ok(out) };
+            if chain.covers(&wanted) && chain.target.is_none() && chain.is_whole {
+                return Ok(out);
+            }
+            let target = chain.target.get_or_insert_with(|| Target::now(&self.core)).clone();
+            self.sync(&target)?;
+            if let Err(e) = self.round(state, target) {
+                self.forget_unreadable(state, &e);
+                return Err(e);
+            }
+            self.resolve_sent(state, &mut out)?;
+        }
+    }
+
+    /// Begins a chain with the log that the newest snapshot needs.
+    fn begin(&self, state: &mut ShipState) -> Result<()> {
+        let (core, progress) = (&self.core, &self.progress);
+        if !core.wal.has_begun() {
+            return Err(core.wal.not_begun().into());
+        }
+        // The prefix answers before anything is held for it.
+        self.send(|writer| writer.confirm().map(|()| 0))?;
+        (0..core.wal.shards()).for_each(|s| core.wal.hold(s, 0));
+        let replay = core.disk.checkpoints.newest_replay();
+        for shard in 0..core.wal.shards() {
+            core.wal.hold(shard, replay.get(&(shard as u32)).copied().unwrap_or(0));
+        }
+        state.last_chain += 1;
+        match Chain::begin(core, &replay, state.last_chain) {
+            Ok(chain) => state.chain = Some(chain),
+            Err(e) => {
+                core.wal.release_holds();
+                return Err(e);
+            }
+        }
+        progress.logged.store(core.wal.counters().bytes, Ordering::Relaxed);
+        progress.chain.store(state.last_chain, Ordering::Relaxed);
+        progress.is_holding.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Waits until the cut is durable: what is not could be missing after a power cut, and then the
+    /// rounds would hold records that the directory lost.
+    fn sync(&self, target: &Target) -> Result<()> {
+        for (shard, last) in target.cut.iter().enumerate() {
+            let is_synced = self.core.wal.positions(shard).synced >= *last;
+            if !self.core.env.check("ship.synced", is_synced) {
+                self.core.wal.sync(shard)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds the next round and sends it.
+    fn round(&self, state: &mut ShipState, target: Target) -> Result<()> {
+        let core = &self.core;
+        let Some(chain) = &mut state.chain else { return Ok(()) };
+        let header = self.owner.with(|w| Ok(w.header(ObjectKind::Round, 0)))?;
+        let mut built = chain.build(core, header, &target)?;
+        if !self.put_stages(&mut state.stages, &built.stages)? {
+            // The end of the decision is logged, maybe above this cut: the next cut has it.
+            built.complete = false;
+            chain.target = None;
+        }
+        if built.complete {
+            built.round.complete(target.at_ms);
+        }
+        let round = std::mem::replace(&mut built.round, RoundWriter::new(header, 0));
+        state.sent = Some(Sent { built, target, chain: chain.id, number: header.number });
+        self.send(|writer| writer.ship(round.finish()))
+    }
+
+    fn send(
+        &self,
+        request: impl FnOnce(&mut RemoteWriter) -> topics_remote::Result<u64>,
+    ) -> Result<()> {
+        self.owner.with(|writer| {
+            request(writer).map(drop).map_err(|e| {
+                if matches!(e, RemoteError::Fenced { .. }) {
+                    self.progress.is_fenced.store(true, Ordering::Relaxed);
+                }
+                remote_error(e)
+            })
+        })
+    }
+
+    /// Finds out whether the round that was sent counts; repeats it if need be.
+    fn resolve_sent(&self, state: &mut ShipState, out: &mut Shipped) -> Result<()> {
+        let Some(sent) = &state.sent else { return Ok(()) };
+        self.send(RemoteWriter::ship_pending)?;
+        let number = self.owner.with(|w| Ok(w.shipped()))?;
+        if number != sent.number {
+            return Err(Error::Internal(format!("round {} was not sent", sent.number)));
+        }
+        out.rounds += 1;
+        out.bytes += sent.built.bytes;
+        let progress = &self.progress;
+        self.core.metrics.ship_rounds.add(1);
+        self.core.metrics.ship_bytes.add(sent.built.bytes);
+        progress.since_base.fetch_add(sent.built.bytes, Ordering::Relaxed);
+        if let Some(chain) = state.chain.as_mut().filter(|c| c.id == sent.chain) {
+            let shipped = chain.advance(&sent.built, number);
+            for (shard, lsn) in shipped.into_iter().enumerate() {
+                self.raise_hold(shard, lsn);
+            }
+            if sent.built.complete {
+                chain.target = None;
+                progress.logged.store(sent.target.logged, Ordering::Relaxed);
+                if progress.base.load(Ordering::Relaxed) == chain.id {
+                    progress.restorable_ms.store(sent.target.at_ms, Ordering::Relaxed);
+                }
+            }
+        }
+        state.sent = None;
+        Ok(())
+    }
+
+    /// Puts files of staged rows that the store does not have. Returns false if one is gone, because its
+    /// transaction has ended.
+    fn put_stages(&self, known: &mut BTreeSet<String>, names: &[String]) -> Result<bool> {
+        let (paths, mut all) = (Paths::new(&self.core.dir), true);
+        for name in names {
+            if known.contains(name) {
+                continue;
+            }
+            let Some(rows) = read_file(&self.core.env, &paths.txn().join(name), u64::MAX)? else {
+                all = false;
+                continue;
+            };
+            self.owner.objects()?.put_stage(name, &rows.into()).map_err(remote_error)?;
+            known.insert(name.clone());
+        }
+        Ok(all)
+    }
+
+    /// Ends a chain whose log cannot be read.
+    fn forget_unreadable(&self, state: &mut ShipState, e: &Error) {
+        if matches!(e, Error::Corrupt { .. }) {
+            self.break_chain(&format!("the log cannot be read: {e}"));
+            state.chain = None;
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The thread that ships.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use topics_env::sync::thread::{self, JoinHandle};
+use topics_env::sync::{Condvar, Mutex};
+use topics_storage::StorageError;
+
+use super::Shipper;
+use crate::types::error::{Error, Result};
+
+/// The longest time between two attempts after repeated failures.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The time between two warnings that another writer has the prefix.
+const FENCED_PAUSE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default)]
+struct Signal {
+    stop: bool,
+    wake: bool,
+}
+
+/// The thread, and what wakes it.
+#[derive(Debug, Default)]
+pub(super) struct ShipThread {
+    handle: Mutex<Option<JoinHandle<()>>>,
+    signal: Arc<(Mutex<Signal>, Condvar)>,
+}
+
+impl ShipThread {
+    /// Ends the pause before the next round.
+    pub fn wake(&self) {
+        self.signal.0.lock().wake = true;
+        self.signal.1.notify_all();
+    }
+}
+
+impl Shipper {
+    /// Starts the thread.
+    pub(crate) fn start(self: &Arc<Self>) -> Result<()> {
+        let (shipper, signal) = (Arc::downgrade(self), self.thread.signal.clone());
+        let guards = self.core.env.guards.clone();
+        let mut pause = self.owner.remote.limits.ship_interval;
+        let rounds = move || {
+            let mut state = signal.0.lock();
+            while !state.stop {
+                if !state.wake {
+                    let _ = signal.1.wait_for(&mut state, pause);
+                }
+                state.wake = false;
+                let Some(shipper) = shipper.upgrade().filter(|_| !state.stop) else { return };
+                drop(state);
+                pause = shipper.scheduled(pause);
+                drop(shipper);
+                state = signal.0.lock();
+            }
+        };
+        let run = move || {
+            topics_env::real::lower_priority();
+            guards.run_loop("ship", rounds);
+        };
+        let handle = thread::Builder::new().name("topics-ship".into()).spawn(run);
+        let handle = handle.map_err(|e| StorageError::io("start the shipping thread", e))?;
+        *self.thread.handle.lock() = Some(handle);
+        Ok(())
+    }
+
+    /// One attempt of the thread. Returns the pause before the next one.
+    fn scheduled(&self, pause: Duration) -> Duration {
+        let interval = self.owner.remote.limits.ship_interval;
+        match self.core.guarded_turn("ship", || self.ship()) {
+            Ok(_) | Err(Error::Closed) => interval,
+            Err(e) => {
+                log::warn!("continuous backup: {e}");
+                if self.status().is_fenced {
+                    return FENCED_PAUSE;
+                }
+                (pause * 2).min(LONGEST_PAUSE).max(interval)
+            }
+        }
+    }
+
+    /// Stops the thread and waits for the request in progress.
+    pub(crate) fn stop(&self) {
+        self.thread.signal.0.lock().stop = true;
+        self.thread.signal.1.notify_all();
+        if let Some(handle) = self.thread.handle.lock().take()
+            && handle.thread().id() != thread::current().id()
+            && handle.join().is_err()
+        {
+            log::error!("the shipping thread panicked");
+        }
+    }
+
+    /// Ships what a clean close has logged, and says in `HEAD` that nothing is left. One attempt, and
+    /// none if the last one failed.
+    pub(crate) fn ship_last(&self) {
+        let status = self.status();
+        if status.has_failed || !status.has_base {
+            return;
+        }
+        let shipped = self.ship_now(&mut self.state.lock());
+        if let Err(e) = shipped.and_then(|_| self.owner.close()) {
+            log::warn!("closing: the last round is not shipped: {e}");
+        }
+    }
+}

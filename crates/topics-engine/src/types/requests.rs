@@ -1,0 +1,113 @@
+//! Counters of the remote.
+
+use topics_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use topics_remote::cost;
+use topics_storage::HistogramSnapshot;
+
+use super::metrics::{Counter, Histogram};
+
+/// The kinds of requests, as metrics name them.
+pub const REMOTE_OPS: [&str; 6] = ["create", "replace", "get", "head", "list", "delete"];
+/// The outcomes of requests, as metrics name them.
+pub const REMOTE_OUTCOMES: [&str; 6] =
+    ["ok", "not_found", "precondition", "refused", "unavailable", "ambiguous"];
+
+/// The counters of one kind of request.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    pub outcomes: [Counter; REMOTE_OUTCOMES.len()],
+    pub seconds: Histogram,
+}
+
+/// The counters of requests.
+#[derive(Debug, Default)]
+pub(crate) struct RequestCounters {
+    pub ops: [Requests; REMOTE_OPS.len()],
+    pub sent: Counter,
+    pub received: Counter,
+}
+
+/// The counters of requests at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestsSnapshot {
+    /// By [`REMOTE_OPS`], then by [`REMOTE_OUTCOMES`].
+    pub outcomes: [[u64; REMOTE_OUTCOMES.len()]; REMOTE_OPS.len()],
+    /// Time of requests, by [`REMOTE_OPS`].
+    pub seconds: [HistogramSnapshot; REMOTE_OPS.len()],
+    /// Bytes of objects that were sent.
+    pub sent_bytes: u64,
+    /// Bytes of objects that were received.
+    pub received_bytes: u64,
+}
+
+impl RequestsSnapshot {
+    /// Requests that write or list, and those that read.
+    #[must_use]
+    pub fn writes_and_reads(&self) -> (u64, u64) {
+        let of = |i: usize| self.outcomes[i].iter().sum::<u64>();
+        (of(0) + of(1) + of(4), of(2) + of(3))
+    }
+}
+
+impl RequestCounters {
+    pub(crate) fn snapshot(&self) -> RequestsSnapshot {
+        RequestsSnapshot {
+            outcomes: std::array::from_fn(|i| {
+                std::array::from_fn(|j| self.ops[i].outcomes[j].get())
+            }),
+            seconds: std::array::from_fn(|i| self.ops[i].seconds.snapshot()),
+            sent_bytes: self.sent.get(),
+            received_bytes: self.received.get(),
+        }
+    }
+}
+
+/// The gauges of the archive.
+#[derive(Debug, Default)]
+pub(crate) struct ArchiveGauges {
+    /// Bytes of the sealed segments that no pack holds.
+    pub lag_bytes: AtomicU64,
+    /// How long the first of them has waited.
+    pub lag_ms: AtomicU64,
+    /// Objects that the last orphan sweep left.
+    pub orphans: AtomicU64,
+    /// Whether another writer has the prefix.
+    pub is_fenced: AtomicBool,
+}
+
+/// What an engine with a remote counts, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RemoteSnapshot {
+    /// Its requests.
+    pub requests: RequestsSnapshot,
+    /// Bytes of the packs that hold segments of the directory.
+    pub pack_bytes: u64,
+    /// Bytes of the sealed segments that no pack holds.
+    pub archive_lag_bytes: u64,
+    /// How long the first of them has waited, ms.
+    pub archive_lag_ms: u64,
+    /// Objects that the last orphan sweep left: too young, or not certainly of the directory.
+    pub orphans: u64,
+    /// 1 if another writer has taken the prefix, so that nothing is archived any more.
+    pub fenced: u64,
+}
+
+impl RemoteSnapshot {
+    pub(crate) fn of(requests: &RequestCounters, gauges: &ArchiveGauges, pack_bytes: u64) -> Self {
+        Self {
+            requests: requests.snapshot(),
+            pack_bytes,
+            archive_lag_bytes: gauges.lag_bytes.load(Ordering::Relaxed),
+            archive_lag_ms: gauges.lag_ms.load(Ordering::Relaxed),
+            orphans: gauges.orphans.load(Ordering::Relaxed),
+            fenced: u64::from(gauges.is_fenced.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Dollars, about: a month of the packs, and the requests so far.
+    #[must_use]
+    pub fn estimated_cost(&self) -> f64 {
+        let (writes, reads) = self.requests.writes_and_reads();
+        cost::storage_per_month(self.pack_bytes) + cost::requests(writes, reads)
+    }
+}

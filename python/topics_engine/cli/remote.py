@@ -1,0 +1,127 @@
+"""`doctor --remote` and the commands `remote`: the object store of a data directory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from .. import _core
+from ..asgi.settings import Resolved
+from ..client import Database
+from ..errors import InvalidRequest, NotFound
+from .exits import Exit
+from .output import GREEN, RED, YELLOW, ElapsedTime, Output, Progress, confirmed
+
+LARGE_OBJECT = 33 << 20
+"""Bytes of the largest object of a probe: one of a full pack is as large."""
+
+COLOURS = {"present": GREEN, "missing": RED, "unknown": YELLOW}
+
+
+def url_of(given: str | None, resolved: Resolved) -> str:
+    """The URL of a remote: the argument, or else the setting."""
+    url = given or str(resolved.values["remote_url"])
+    if not url:
+        raise InvalidRequest(
+            "no remote is named: give its URL, s3://bucket/prefix or file:///directory, or set "
+            "TOPICS_REMOTE_URL"
+        )
+    return url
+
+
+def probe(url: str, out: Output) -> int:
+    """Prints what the server of a remote has and lacks. Leaves nothing there."""
+    with ElapsedTime("doctor"):
+        found = json.loads(_core.probe_remote(url, LARGE_OBJECT))
+    advice = advice_on_remote(found)
+    code = Exit.OK if found["suitable"] else Exit.FAILED
+    if out.json_lines:
+        out.fields({"remote": url} | found | {"advice": advice})
+        return code
+    for row in found["features"]:
+        row["result"] = out.paint(row["result"], COLOURS[row["result"]])
+    out.rows(["feature", "result", "detail"], found["features"])
+    out.line(out.paint(advice, GREEN if found["suitable"] else RED))
+    return code
+
+
+def advice_on_remote(found: dict[str, Any]) -> str:
+    """What the findings mean."""
+    results = {row["result"] for row in found["features"]}
+    if found["suitable"]:
+        return "fit for a remote"
+    if "missing" not in results:
+        return "requests failed: check the URL, the credentials and the network, and run it again"
+    missing = [row["feature"] for row in found["features"] if row["result"] == "missing"]
+    if not found["conditional_writes"]:
+        return (
+            f"it lacks {', '.join(missing)}: two writers could overwrite each other. Use another "
+            "server, or set remote_single_writer=true if no other process ever writes there"
+        )
+    return f"it lacks {', '.join(missing)}: use another server"
+
+
+def status(args: argparse.Namespace, resolved: Resolved, out: Output) -> int:
+    """Prints what a prefix holds, by its newest catalog."""
+    url = url_of(args.remote, resolved)
+    found = json.loads(_core.remote_status(url))
+    if found is None:
+        raise NotFound(f"{url} holds nothing yet: no directory has been archived to it")
+    if not out.json_lines:
+        for name in ("head_ms", "catalog_ms"):
+            at = found[name]
+            found[name] = None if at is None else datetime.fromtimestamp(at / 1000, UTC)
+    out.fields({"remote": url} | found)
+    return Exit.OK
+
+
+def verify(args: argparse.Namespace, resolved: Resolved, out: Output) -> int:
+    """Checks that what the newest catalog names is there and, if asked to, whole."""
+    url = url_of(args.remote, resolved)
+    bar: Progress | None = None
+
+    def checked(done: int, total: int) -> None:
+        nonlocal bar
+        bar = bar or Progress("verify", total)
+        bar.show(done)
+
+    try:
+        report = _core.verify_remote(
+            url, footers=args.footers, read_data=args.read_data, progress=checked
+        )
+        found = json.loads(report)
+    finally:
+        if bar is not None:
+            bar.end()
+    if found is None:
+        raise NotFound(f"{url} holds nothing yet: no directory has been archived to it")
+    if out.json_lines:
+        out.fields({"remote": url} | found)
+    else:
+        verdict = out.paint("ok", GREEN) if found["ok"] else out.paint("corrupt", RED)
+        read = f"{found['read']:,} of them read, {found['bytes']:,} bytes"
+        out.line(f"{verdict}: {found['objects']:,} objects, {read}")
+        if found["problems"]:
+            out.rows(["object", "detail"], found["problems"])
+    return Exit.OK if found["ok"] else Exit.CORRUPT
+
+
+def take_over(args: argparse.Namespace, resolved: Resolved, out: Output) -> int:
+    """Makes a data directory the owner of a prefix that another one has."""
+    url, settings = url_of(args.remote, resolved), resolved.settings
+    found = json.loads(_core.remote_status(url))
+    holder = "a new prefix" if found is None else f"the prefix of {found['holder']}"
+    question = f"take over {url}, {holder}? That one stops archiving"
+    if not confirmed(question, args):
+        out.line("nothing was changed")
+        return Exit.OK
+    engine = _core.Engine.open(settings.data_dir, {**settings.engine, "remote_url": url})
+    with Database(engine):
+        engine.take_over_remote()
+    out.fields({"remote": url, "data_dir": settings.data_dir})
+    return Exit.OK
+
+
+REMOTE_COMMANDS = {"status": status, "verify": verify, "take-over": take_over}

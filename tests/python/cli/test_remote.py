@@ -1,0 +1,148 @@
+"""`doctor --remote` and the commands `remote`, over a folder that stands for an object store."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import topics_engine as te
+from support import cold
+from topics_engine.cli import main
+from topics_engine.cli.exits import Exit
+
+pytestmark = pytest.mark.usefixtures("isolated")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return (tmp_path / "remote").as_uri()
+
+
+@pytest.fixture
+def archived(data_dir: Path, url: str) -> str:
+    with te.open(data_dir, **(cold.settings(url) | {"pack_bytes": 100})) as db:
+        cold.make_cold(db)
+    return url
+
+
+def printed(capsys: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def packs(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "remote").glob("p/*/*/*.pack"))
+
+
+def test_doctor_probes_a_server(url: str, tmp_path: Path, capsys: Any) -> None:
+    assert main(["doctor", "--remote", url]) == Exit.OK
+    found = printed(capsys)
+    assert found["suitable"] is found["conditional_writes"] is True
+    assert {row["result"] for row in found["features"]} == {"present"}
+    left = [
+        p for p in (tmp_path / "remote").glob("[!.]*") if any(f.is_file() for f in p.rglob("*"))
+    ]
+    assert left == []
+
+
+def test_doctor_probes_the_remote_of_the_settings(
+    url: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["doctor", "--remote"]) == Exit.USAGE
+    assert "TOPICS_REMOTE_URL" in capsys.readouterr().err
+    monkeypatch.setenv("TOPICS_REMOTE_URL", url)
+    assert main(["doctor", "--remote"]) == Exit.OK
+    assert printed(capsys)["remote"] == url
+
+
+def test_doctor_says_what_an_unreachable_server_does(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    assert main(["doctor", "--remote", "s3://b/p?endpoint=http://127.0.0.1:9"]) == Exit.FAILED
+    found = printed(capsys)
+    assert {row["result"] for row in found["features"]} == {"unknown"}
+    assert found["advice"].startswith("requests failed")
+
+
+def test_status_of_a_prefix(archived: str, tmp_path: Path, capsys: Any) -> None:
+    assert main(["remote", "status", archived]) == Exit.OK
+    found = printed(capsys)
+    named = packs(tmp_path)
+    assert found["packs"] <= len(named)
+    assert found["packs"] > 0
+    assert found["holder"].startswith(f"process {os.getpid()} with /")
+    assert found["pack_bytes"] < found["bytes"] < 1e6
+    assert 0 <= found["estimated_cost_dollars_per_month"] < 0.01
+
+
+def test_a_new_prefix_is_not_found(url: str, capsys: Any) -> None:
+    for verb in ("status", "verify"):
+        assert main(["remote", verb, url]) == Exit.NOT_FOUND
+        assert "no directory has been archived to it" in capsys.readouterr().err
+
+
+def test_verify_finds_what_is_missing_or_damaged(
+    archived: str, tmp_path: Path, capsys: Any
+) -> None:
+    deep = ["remote", "verify", archived, "--read-data"]
+    assert main(deep) == Exit.OK
+    found = printed(capsys)
+    assert found["ok"]
+    assert found["read"] >= 3
+    assert main(["remote", "verify", archived, "--footers", "--read-data", "1%"]) == Exit.OK
+    assert 1 <= printed(capsys)["read"] < found["read"]
+
+    first, second, third = packs(tmp_path)[:3]
+    whole = first.read_bytes()
+    middle = len(whole) // 2
+    first.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    assert main(["remote", "verify", archived, "--footers"]) == Exit.OK, "records are not read"
+    capsys.readouterr()
+    assert main(deep) == Exit.CORRUPT
+    [problem] = printed(capsys)["problems"]
+    assert problem["object"].endswith(first.name)
+    second.write_bytes(second.read_bytes()[:middle])
+    third.unlink()
+    assert main(["remote", "verify", archived]) == Exit.CORRUPT
+    problems = {p["object"].rpartition("/")[2]: p["detail"] for p in printed(capsys)["problems"]}
+    assert problems.keys() == {second.name, third.name}
+    assert problems[third.name] == "it is missing"
+
+
+def test_take_over(archived: str, data_dir: Path, tmp_path: Path, capsys: Any) -> None:
+    other = tmp_path / "other"
+    with te.open(other) as db:
+        db.topic("t").append(1)
+    command = ["--data-dir", str(other), "remote", "take-over", archived, "--yes"]
+    with te.open(other):
+        assert main(command) == Exit.FAILED
+        assert "has it open" in capsys.readouterr().err
+    assert main(["remote", "status", archived]) == Exit.OK
+    before = printed(capsys)
+    assert main(command) == Exit.OK
+    capsys.readouterr()
+    assert main(["remote", "status", archived]) == Exit.OK
+    found = printed(capsys)
+    assert found["epoch"] == before["epoch"] + 1
+    assert found["store_id"] != before["store_id"]
+    assert (before["packs"] > 0, found["packs"]) == (True, 0)
+    # Cold records of this directory are elsewhere: it may not own a prefix without them.
+    elsewhere = (tmp_path / "elsewhere").as_uri()
+    refused = ["--data-dir", str(data_dir), "remote", "take-over", elsewhere, "--yes"]
+    assert main(refused) == Exit.FAILED
+    assert "with the remote that it was archived to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("share", ["0", "0%", "101%", "x"])
+def test_a_share_is_checked(url: str, share: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["remote", "verify", url, "--read-data", share])
+    assert ended.value.code == Exit.USAGE
+    said = capsys.readouterr().err
+    assert "not a share" in said or "out of range" in said

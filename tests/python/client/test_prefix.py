@@ -1,0 +1,145 @@
+"""A prefix of an object store, read without a data directory and without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import topics_engine as te
+from support.waiting import until
+from topics_engine.cli import main
+
+pa = pytest.importorskip("pyarrow")
+
+RECORDS = 200
+
+
+def filled(tmp_path: Path) -> str:
+    """An archived directory, which has two segments that are not archived, and its prefix."""
+    url = f"file://{tmp_path}/remote"
+    settings: te.Settings = {
+        "remote_url": url,
+        "segment_max_events": 10,
+        "pack_max_wait_ms": 0,
+        "pack_bytes": 4000,
+    }
+    with te.open(tmp_path / "db", **settings) as db:
+        topic = db.topic("orders", durability="fsync")
+        topic.append([te.NewRecord({"n": n}, tag=f"t:{n % 3}") for n in range(RECORDS)])
+        db.checkpoint()
+        topic.delete(seqs=[5, 17, 18])
+        db.checkpoint()
+        topic.append([te.NewRecord({"n": n}, tag="new") for n in range(RECORDS, RECORDS + 15)])
+        db.checkpoint()
+        wait_for_catalog(url, db)
+    return url
+
+
+def wait_for_catalog(url: str, db: te.Database) -> None:
+    """Waits until the catalog has every sealed segment of the topic."""
+
+    def is_archived() -> bool:
+        db.checkpoint()
+        try:
+            with te.open(url, read_only=True) as view:
+                return view.topic("orders").state().head_seq >= RECORDS + 10
+        except (te.InvalidRequest, te.NotFound):
+            return False
+
+    until(is_archived, 60)
+
+
+def rows(db: te.Database, **how: Any) -> list[Any]:
+    found = db.topic("orders").read(after=0, limit=None, **how)
+    return [(r.seq, r.data, r.tag, r.time) for r in found if isinstance(r, te.Record)]
+
+
+def table(db: te.Database, **asked: Any) -> Any:
+    return pa.RecordBatchReader.from_stream(db.scan("orders", **asked)).read_all()
+
+
+def test_a_prefix_reads_like_its_directory(tmp_path: Path) -> None:
+    url = filled(tmp_path)
+    with te.open(tmp_path / "db", read_only=True, remote_url=url) as db:
+        source = rows(db)
+        typed = table(db, schema={"n": "int64"}, to_seq=RECORDS + 10)
+        columns = table(db, to_seq=RECORDS + 10)
+        tagged = rows(db, tag="t:1")
+    # No reader needs the directory.
+    shutil.rmtree(tmp_path / "db")
+    with te.open(url, read_only=True) as view:
+        head = view.topic("orders").state().head_seq
+        assert head == RECORDS + 10
+        assert rows(view) == [row for row in source if row[0] <= head]
+        assert rows(view, tag="t:1") == tagged
+        assert table(view, schema={"n": "int64"}).equals(typed)
+        assert table(view).equals(columns)
+        parts = view.split("orders", max_records=50)
+        assert (parts[0].after, parts[-1].to_seq) == (0, head)
+        assert [t.topic for t in view.topics()] == ["orders"]
+        assert view.path == url
+        with pytest.raises(te.Unavailable, match="read only"):
+            view.topic("orders").append({"n": 1})
+        with pytest.raises(te.Unavailable, match="read only"):
+            view.topic("other").append({"n": 1})
+
+
+def test_aio_reads_a_prefix(tmp_path: Path) -> None:
+    url = filled(tmp_path)
+
+    async def run() -> list[int]:
+        async with te.aio.open(url, read_only=True) as view:
+            found = view.topic("orders").read(after=100, limit=None)
+            return [r.data["n"] async for r in found if isinstance(r, te.Record)]
+
+    assert asyncio.run(run()) == list(range(100, RECORDS + 10))
+
+
+def test_the_command_line_reads_a_prefix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = filled(tmp_path)
+
+    def run(*argv: str) -> tuple[int, list[Any]]:
+        code = main(["--data-dir", url, *argv])
+        return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    code, (topic,) = run("ls")
+    assert code == 0
+    assert topic["topic"] == "orders"
+    code, last = run("tail", "orders", "-n", "2")
+    assert code == 0
+    assert [r["data"]["n"] for r in last] == [RECORDS + 8, RECORDS + 9]
+    code, (said,) = run("export", "orders", str(tmp_path / "out.parquet"))
+    assert code == 0
+    assert said["records"] == RECORDS + 10 - 3
+    assert main(["--data-dir", url, "drop", "orders", "--yes"]) == 1
+
+
+def test_what_is_no_prefix_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(te.InvalidRequest, match="read_only=True"):
+        te.open(f"file://{tmp_path}/remote")
+    with pytest.raises(te.InvalidRequest, match="there is no directory"):
+        te.open(f"file://{tmp_path}/remote", read_only=True)
+    assert not (tmp_path / "remote").exists()
+    (tmp_path / "remote").mkdir()
+    with pytest.raises(te.InvalidRequest, match="no engine has archived to it"):
+        te.open(f"file://{tmp_path}/remote", read_only=True)
+    with pytest.raises(te.InvalidRequest):
+        te.open("file://remote", read_only=True)
+
+
+def test_an_object_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    url = filled(tmp_path)
+    for pack in (tmp_path / "remote").rglob("*.pack"):
+        pack.unlink()
+    with (
+        te.open(url, read_only=True, cold_timeout_ms=500) as view,
+        pytest.raises(te.Unavailable),
+    ):
+        rows(view)

@@ -1,0 +1,107 @@
+"""Continuous backup to a folder that stands for an object store, and restores of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import topics_engine as te
+
+
+def settings(tmp_path: Path) -> te.Settings:
+    return {
+        "remote_url": f"file://{tmp_path}/remote",
+        "remote": "ship",
+        "ship_interval_ms": 20,
+    }
+
+
+def wait_for_backup(db: te.Database) -> None:
+    """Waits until everything that was written is in the store, with a base."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        metrics = db.metrics()
+        if metrics["ship_lag_bytes"] == 0 and metrics["ship_lag_seconds"] == 0:
+            return
+        time.sleep(0.02)
+    pytest.fail(f"no backup within a minute: {db.metrics()}")
+
+
+def numbers(topic: te.Topic) -> list[int]:
+    rows = topic.read(limit=None)
+    return [row.data["n"] for row in rows if isinstance(row, te.Record)]
+
+
+def test_a_copy_of_a_running_engine_is_restored(data_dir: Path, tmp_path: Path) -> None:
+    with te.open(data_dir, **settings(tmp_path)) as db:
+        db.topic("t").append([{"n": n} for n in range(5)])
+        wait_for_backup(db)
+        done = te.restore(f"file://{tmp_path}/remote", tmp_path / "restored")
+        assert done.skips
+        assert done.missing_segments == 0
+        # The old directory goes on, and shares no seq with the new one.
+        ahead = db.topic("t").append({"n": 5}).last_seq
+    with te.open(tmp_path / "restored") as db:
+        assert numbers(db.topic("t")) == [0, 1, 2, 3, 4]
+        assert db.topic("t").append({"n": 6}).last_seq > ahead
+        assert numbers(db.topic("t")) == [0, 1, 2, 3, 4, 6]
+
+
+def test_a_state_of_the_past_is_restored(data_dir: Path, tmp_path: Path) -> None:
+    with te.open(data_dir, **settings(tmp_path)) as db:
+        db.topic("t").append({"n": 1})
+        wait_for_backup(db)
+        then = datetime.now(UTC)
+        time.sleep(0.05)
+        db.topic("t").append({"n": 2})
+        wait_for_backup(db)
+    done = te.restore(f"file://{tmp_path}/remote", tmp_path / "then", at=then)
+    assert done.has_later
+    assert done.state_ms <= then.timestamp() * 1000
+    with te.open(tmp_path / "then") as db:
+        assert numbers(db.topic("t")) == [1]
+
+
+def test_after_a_clean_close_nothing_lies_beyond(data_dir: Path, tmp_path: Path) -> None:
+    with te.open(data_dir, **settings(tmp_path)) as db:
+        db.topic("t").append({"n": 1})
+        wait_for_backup(db)
+        db.topic("t").append({"n": 2})
+    done = asyncio.run(restored(tmp_path))
+    assert not done.skips
+    with te.open(tmp_path / "aio") as db:
+        assert numbers(db.topic("t")) == [1, 2]
+        assert db.topic("t").append({"n": 3}).last_seq == 3
+
+
+async def restored(tmp_path: Path) -> te.Restored:
+    return await te.aio.restore(f"file://{tmp_path}/remote", tmp_path / "aio")
+
+
+def test_the_command_says_what_it_restored(data_dir: Path, tmp_path: Path) -> None:
+    with te.open(data_dir, **settings(tmp_path)) as db:
+        db.topic("t").append({"n": 1})
+        wait_for_backup(db)
+    command = [sys.executable, "-m", "topics_engine", "restore", f"file://{tmp_path}/remote"]
+    for arguments in ([tmp_path / "a"], [tmp_path / "b", "--latest", "--json"]):
+        shown = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True)
+        assert json.loads(shown.stdout)["topics"] == 1
+    again = subprocess.run([*command, tmp_path / "a"], capture_output=True, text=True, check=False)
+    assert again.returncode != 0
+    assert "not empty" in again.stderr
+
+
+def test_what_cannot_be_restored_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(te.InvalidRequest, match="URL"):
+        te.restore("ftp://x", tmp_path / "a")
+    with pytest.raises(te.Unavailable, match="prefix is empty"):
+        te.restore(f"file://{tmp_path}/nothing", tmp_path / "a")
+    with pytest.raises(te.InvalidRequest, match="remote"), te.open(tmp_path / "b", remote="both"):
+        pass

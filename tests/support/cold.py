@@ -1,0 +1,53 @@
+"""A topic whose older records are only in an object store."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import topics_engine as te
+
+RECORDS = 60
+
+
+def settings(url: str) -> te.Settings:
+    """Small segments and packs, so that a few records become cold."""
+    return {
+        "remote_url": url,
+        "hot_retain_segments": 1,
+        "segment_max_events": 10,
+        "pack_max_wait_ms": 0,
+        "pack_bytes": 2000,
+    }
+
+
+def files(data_dir: Path) -> int:
+    """The number of segments on the disk."""
+    return len(list(data_dir.glob("topics/*/*.data")))
+
+
+def make_cold(db: te.Database) -> None:
+    """Writes a topic `t`, most of whose records become cold."""
+    for i in range(RECORDS):
+        db.topic("t").append({"n": i})
+        if i % 10 == 9:
+            db.checkpoint()
+    wait_until_cold(db)
+
+
+def wait_until_cold(db: te.Database) -> None:
+    """Makes checkpoints until the cold records of all topics have left the disk."""
+    pause = threading.Event()
+    for _ in range(1000):
+        # A thread archives; two checkpoints later the files go.
+        db.topic("other").append(1)
+        db.checkpoint()
+        if files(Path(db.path)) <= 4:
+            return
+        pause.wait(0.05)
+    raise AssertionError(f"{files(Path(db.path))} files are on the disk")
+
+
+def numbers(rows: object) -> list[int]:
+    """The records of `make_cold` among these rows."""
+    return [r.data["n"] for r in rows if isinstance(r, te.Record)]  # type: ignore[attr-defined]
