@@ -7,8 +7,39 @@ use std::time::Instant;
 
 use crate::crash::panic_text;
 
-/// The result of a test: `Err` contains the reason of the failure.
-pub type Outcome = Result<(), String>;
+/// Why a test did not pass.
+#[derive(Debug)]
+pub enum NotPassed {
+    /// The reason of the failure.
+    Failed(String),
+    /// What this machine or this gate lacks. The run goes on, and the verdict counts the test.
+    Skipped(String),
+}
+
+impl From<String> for NotPassed {
+    fn from(reason: String) -> Self {
+        Self::Failed(reason)
+    }
+}
+
+impl From<&str> for NotPassed {
+    fn from(reason: &str) -> Self {
+        Self::Failed(reason.to_owned())
+    }
+}
+
+/// The result of a test.
+pub type Outcome = Result<(), NotPassed>;
+
+/// The result of a test that cannot run here.
+pub fn skipped(reason: impl Into<String>) -> Outcome {
+    Err(NotPassed::Skipped(reason.into()))
+}
+
+/// The result of a test that collected these failures.
+pub fn all_or(errors: &[String]) -> Outcome {
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("\n").into()) }
+}
 
 /// A named test.
 pub type Test = (&'static str, fn() -> Outcome);
@@ -28,28 +59,32 @@ pub fn main(suite: &str, tests: &[Test]) -> std::process::ExitCode {
         println!("{suite}: no test matches {unmatched:?}; `--list` prints the names");
         return std::process::ExitCode::FAILURE;
     }
-    println!("{suite}: gate {:?}, seed {:#x}, random seed {:#x}", gate(), seed(), random_seed());
-    let (mut passed, mut failed) = (0, 0);
+    println!("{suite}: gate {:?}, seed {:#x}, {}", gate(), seed(), random_seed_text());
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for (name, test) in tests {
         if !filters.is_empty() && !filters.iter().any(|f| name.contains(f.as_str())) {
             continue;
         }
         let started = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(test))
-            .unwrap_or_else(|p| Err(format!("panic: {}", panic_text(&*p))));
+            .unwrap_or_else(|p| Err(format!("panic: {}", panic_text(&*p)).into()));
         let took = started.elapsed().as_secs_f64();
         match outcome {
             Ok(()) => {
                 passed += 1;
                 println!("test {suite}::{name} ... ok ({took:.1} s)");
             }
-            Err(e) => {
+            Err(NotPassed::Failed(e)) => {
                 failed += 1;
                 println!("test {suite}::{name} ... FAILED ({took:.1} s)\n{e}");
             }
+            Err(NotPassed::Skipped(reason)) => {
+                skipped += 1;
+                println!("test {suite}::{name} ... skipped: {reason}");
+            }
         }
     }
-    println!("{suite}: {passed} passed, {failed} failed");
+    println!("{suite}: {passed} passed, {failed} failed, {skipped} skipped");
     if failed == 0 { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
 }
 
@@ -81,51 +116,90 @@ pub fn selected<'a, T>(variable: &str, all: &'a [T], name: fn(&T) -> &str) -> Ve
 /// How much of the programme runs (`TOPICS_GATE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// `make test`: each suite at about a tenth of its commit size. The default.
+    /// Each suite at about a tenth of its full size, with the same verdict in every run of the same
+    /// tree. The default; a commit must pass it.
     Quick,
-    /// The tests that a commit must pass.
-    Commit,
-    /// Before a release: exhaustive where the commit gate samples.
+    /// The whole programme at its commit size, with the same verdict in every run.
+    Full,
+    /// The size of `Full` with random seeds.
+    Explore,
+    /// Before a release: exhaustive where the full gate samples, with random seeds.
     Release,
+}
+
+impl Gate {
+    /// Whether runs of the same tree differ: seeds are random.
+    #[must_use]
+    pub fn explores(self) -> bool {
+        matches!(self, Self::Explore | Self::Release)
+    }
 }
 
 /// The gate of this run.
 ///
 /// # Panics
-/// If `TOPICS_GATE` is none of `quick`, `commit` and `release`.
+/// If `TOPICS_GATE` names no gate.
 #[must_use]
 pub fn gate() -> Gate {
     match std::env::var("TOPICS_GATE").as_deref() {
         Err(_) | Ok("" | "quick") => Gate::Quick,
-        Ok("commit") => Gate::Commit,
+        Ok("full") => Gate::Full,
+        Ok("explore") => Gate::Explore,
         Ok("release") => Gate::Release,
-        Ok(other) => panic!("TOPICS_GATE={other:?}: expected quick, commit or release"),
+        Ok(other) => panic!("TOPICS_GATE={other:?}: expected quick, full, explore or release"),
     }
 }
 
-/// The size for the gate of this run.
+/// The size for the gate of this run; `explore` has that of `full`.
 #[must_use]
-pub fn sized(quick: u64, commit: u64, release: u64) -> u64 {
+pub fn sized(quick: u64, full: u64, release: u64) -> u64 {
     match gate() {
         Gate::Quick => quick,
-        Gate::Commit => commit,
+        Gate::Full | Gate::Explore => full,
         Gate::Release => release,
     }
 }
 
-/// A random seed, one per process, so that runs explore more than the fixed seed does.
-/// `TOPICS_RANDOM_SEED` repeats a run.
+/// The variable that sets the random seed, to repeat a run.
+const RANDOM_SEED: &str = "TOPICS_RANDOM_SEED";
+
+/// Whether [`random_seed`] is random or set for this run, instead of fixed.
+fn has_random_seed() -> bool {
+    gate().explores() || std::env::var(RANDOM_SEED).is_ok_and(|v| !v.is_empty())
+}
+
+/// The second seed of a run. Where the gate explores, it is random, one per process, so that runs
+/// explore more than [`seed`] does; `TOPICS_RANDOM_SEED` repeats one. Otherwise it is fixed.
 #[must_use]
 pub fn random_seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| {
-        let fresh = RandomState::new().hash_one(std::process::id());
-        setting("TOPICS_RANDOM_SEED", fresh)
+        let default = if has_random_seed() {
+            RandomState::new().hash_one(std::process::id()) // random: where the gate explores
+        } else {
+            0x2bad_5eed_0c0d_e002
+        };
+        setting(RANDOM_SEED, default)
     })
 }
 
-/// The seed of a suite: `TOPICS_SEED`, or a fixed one, so that the result depends only on the code.
+/// [`random_seed`] for the output; it is called random only where it is.
+#[must_use]
+pub fn random_seed_text() -> String {
+    let kind = if has_random_seed() { "random" } else { "second" };
+    format!("{kind} seed {:#x}", random_seed())
+}
+
+/// The fixed seed of a suite, or the one that `TOPICS_SEED` sets: the result depends only on the
+/// code.
 #[must_use]
 pub fn seed() -> u64 {
     setting("TOPICS_SEED", 0x7091_c5ee_d001)
+}
+
+/// The seed of the suites that judge any workload: [`seed`], but the random one at the explore gate,
+/// where a repetition of the full gate would show nothing new.
+#[must_use]
+pub fn workload_seed() -> u64 {
+    if gate() == Gate::Explore { random_seed() } else { seed() }
 }

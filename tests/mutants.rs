@@ -4,7 +4,6 @@
 mod table;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
 
 use topics_env::Site;
 use topics_env::sim::CrashOptions;
@@ -14,15 +13,8 @@ use crate::crash::{Limits, Report, again, enumerate, panic_text, second, spread}
 use crate::damage::{self, Corpus, Damage, judge, must_refuse};
 use crate::delivery;
 use crate::faults::{self, Fault};
-use crate::harness::setting;
 use crate::run::HookSpec;
 use crate::workloads::{AIMED, ALL, Workload};
-
-/// The time limit of one detector for one mutant. It is far above the 25 s that the detectors of
-/// the table need at most: the order of the search, not its time, determines which mutants are found.
-pub fn detector_timeout() -> Duration {
-    Duration::from_millis(setting("TOPICS_PATIENCE_MS", 600_000))
-}
 
 /// A site that is skipped, or takes effect one call late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,15 +96,10 @@ impl Detector {
         all.filter(|d| d.name().contains(&tried)).collect()
     }
 
-    /// The problem that this detector finds under a hook, if any. An error if the mutant took no
-    /// effect: then the detector itself fails.
-    pub fn notices(
-        self,
-        seed: u64,
-        hook: &HookSpec,
-        limit: Duration,
-    ) -> Result<Option<String>, String> {
-        let run = AssertUnwindSafe(|| self.look(seed, hook, Instant::now() + limit));
+    /// The problem that this detector finds under a hook, if any. Its number of steps is bounded,
+    /// not its time. An error if the mutant took no effect: then the detector itself fails.
+    pub fn notices(self, seed: u64, hook: &HookSpec) -> Result<Option<String>, String> {
+        let run = AssertUnwindSafe(|| self.look(seed, hook));
         let found =
             catch_unwind(run).unwrap_or_else(|p| Some(format!("panic: {}", panic_text(&*p))));
         match found {
@@ -121,31 +108,28 @@ impl Detector {
         }
     }
 
-    fn look(self, seed: u64, hook: &HookSpec, until: Instant) -> Option<String> {
+    fn look(self, seed: u64, hook: &HookSpec) -> Option<String> {
         match self {
-            Self::Crash(w) => crashes(workload(w), seed, hook, until),
+            Self::Crash(w) => crashes(workload(w), seed, hook),
             Self::Second(w) => {
                 let rec = workload(w).run(seed, hook.clone());
-                rec.problems
-                    .first()
-                    .cloned()
-                    .or_else(|| first(&second(&rec, 400, hook, Some(until))))
+                rec.problems.first().cloned().or_else(|| first(&second(&rec, 400, hook, true)))
             }
             Self::Delivery(w) => {
                 let workload = delivery::ALL.iter().find(|d| d.name == w)?;
                 let script = delivery::run_with(workload, seed, hook.clone());
                 let options = CrashOptions { random: 1, torn_bytes: 0, names: 2, single: true };
-                delivery::first_failure(&script, &options, until)
+                delivery::first_failure(&script, &options)
             }
             Self::Again(w) => {
                 let rec = workload(w).run(seed, hook.clone());
-                rec.problems.first().cloned().or_else(|| first(&again(&rec, 60, hook, Some(until))))
+                rec.problems.first().cloned().or_else(|| first(&again(&rec, 60, hook, true)))
             }
-            Self::Fault(w) => failures(workload(w), seed, hook, until),
-            Self::Damage(kind, of) => damages(kind, of, (seed, until), hook, |c, d| {
+            Self::Fault(w) => failures(workload(w), seed, hook),
+            Self::Damage(kind, of) => damages(kind, of, seed, hook, |c, d| {
                 judge(c, d, false).and_then(|_| judge(c, d, true)).map(|_| ())
             }),
-            Self::Refuses(kind, of) => damages(kind, of, (seed, until), hook, must_refuse),
+            Self::Refuses(kind, of) => damages(kind, of, seed, hook, must_refuse),
             Self::Rot(how) => {
                 let rot = damage::ROTS.iter().find(|r| r.0 == how)?;
                 rot.1(seed, hook).into_iter().next()
@@ -159,26 +143,18 @@ fn first(report: &Report) -> Option<String> {
     Some(failure.messages.first().cloned().unwrap_or_default())
 }
 
-fn crashes(w: &Workload, seed: u64, hook: &HookSpec, until: Instant) -> Option<String> {
+fn crashes(w: &Workload, seed: u64, hook: &HookSpec) -> Option<String> {
     let rec = w.run(seed, hook.clone());
     if let Some(p) = rec.problems.first() {
         return Some(p.clone());
     }
     let options = CrashOptions { random: 1, torn_bytes: 0, names: 2, single: true };
     let hook = hook.clone();
-    let limits = Limits {
-        first: true,
-        until: Some(until),
-        threads: 1,
-        rounds: 1,
-        hook,
-        options,
-        ..Limits::default()
-    };
+    let limits = Limits { first: true, threads: 1, rounds: 1, hook, options, ..Limits::default() };
     first(&enumerate(&rec, &limits))
 }
 
-fn failures(w: &Workload, seed: u64, hook: &HookSpec, until: Instant) -> Option<String> {
+fn failures(w: &Workload, seed: u64, hook: &HookSpec) -> Option<String> {
     let rec = w.run(seed, hook.clone());
     let ways = faults::calls(&rec).into_iter().flat_map(|(call, n)| {
         let nth = move |kind| (1..=n).map(move |nth| Fault { call, nth, kind });
@@ -187,9 +163,6 @@ fn failures(w: &Workload, seed: u64, hook: &HookSpec, until: Instant) -> Option<
     let ways: Vec<Fault> = ways.collect();
     let mut order = spread(ways.len()).into_iter().map(|i| ways[i]).take(FAULTS);
     order.find_map(|fault| {
-        if Instant::now() > until {
-            return None;
-        }
         let found = faults::run(w, seed, fault, hook);
         found.first().map(|f| format!("{fault:?}: {f}"))
     })
@@ -202,7 +175,7 @@ const FAULTS: usize = 2_000;
 fn damages(
     kind: &str,
     of: &str,
-    (seed, until): (u64, Instant),
+    seed: u64,
     hook: &HookSpec,
     judged: impl Fn(&Corpus, &Damage) -> Result<(), String>,
 ) -> Option<String> {
@@ -213,9 +186,6 @@ fn damages(
             let damage = Damage { thorough: true, ..makes[i]() };
             if let Err(e) = judged(&c, &damage) {
                 return Some(format!("{}: {}: {e}", c.name, damage.what));
-            }
-            if Instant::now() > until {
-                break;
             }
         }
     }

@@ -165,7 +165,7 @@ const BANNED_WITHIN: &[(&str, &[(&str, &str)])] = &[
             ("Far", "Progress"),
             ("Met", "OpenOutcome"),
             ("Walk", "PointCursor"),
-            ("patience", "detector_timeout or silence_timeout"),
+            ("patience", "silence_timeout or WATCHDOG"),
         ],
     ),
     ("tests/damage", &[("Place", "RecordLocation"), ("places", "locations")]),

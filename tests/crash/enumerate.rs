@@ -20,10 +20,10 @@ use crate::run::{Dice, HookSpec, Recording};
 pub struct Limits {
     /// The wanted number of distinct disks; more random survivals are added until it is reached.
     pub states: usize,
+    /// Stop sampling when this number of further judged states brought no new outcome of recovery.
+    pub quiet: usize,
     /// Stop at the first failure (mutants).
     pub first: bool,
-    /// Stop at this time, whatever was found.
-    pub until: Option<Instant>,
     pub threads: usize,
     pub hook: HookSpec,
     pub options: CrashOptions,
@@ -37,8 +37,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             states: 0,
+            quiet: usize::MAX,
             first: false,
-            until: None,
             threads: 2,
             hook: HookSpec::None,
             options: CrashOptions::default(),
@@ -48,30 +48,73 @@ impl Default for Limits {
     }
 }
 
-/// Judges a recording's crash states, in rounds, until the wanted number is reached.
+/// Judges a recording's crash states: every visited point once, then further samples in rounds,
+/// until the wanted number of states is reached or samples bring no new outcome of recovery.
 pub fn enumerate(rec: &Recording, limits: &Limits) -> Report {
+    let (step, first) = limits.every;
+    let points: Vec<Point> =
+        points(rec).into_iter().skip(first % step.max(1)).step_by(step.max(1)).collect();
     let mut limits = limits.clone();
-    let mut report = round(rec, &limits, 0);
+    let mut report = judged(rec, &limits, 0, &points);
+    report.points = points.len();
+    let mut sampling = Sampling::new(limits.states, limits.quiet);
     for n in 1..limits.rounds {
-        let enough = report.states() >= limits.states;
-        if enough || report.failed > 0 {
-            break;
-        }
         limits.options = CrashOptions {
             random: limits.options.random * 2,
             torn_bytes: limits.options.torn_bytes * 2,
             ..limits.options
         };
-        report.absorb(round(rec, &limits, n as u64));
+        for batch in batches(&points) {
+            if report.failed > 0 || sampling.is_over(report.states()) {
+                return report;
+            }
+            let (outcomes, judged_before) = (report.outcomes.len(), report.judged);
+            report.absorb(judged(rec, &limits, n as u64, &batch));
+            sampling.count(report.judged - judged_before, report.outcomes.len() > outcomes);
+        }
     }
     report
 }
 
-fn round(rec: &Recording, limits: &Limits, n: u64) -> Report {
+/// The points that are sampled between two looks at the outcomes.
+const BATCH: usize = 32;
+
+/// Splits points into batches; each has points of the whole recording, in order.
+pub fn batches<T: Copy>(points: &[T]) -> impl Iterator<Item = Vec<T>> {
+    let n = points.len().div_ceil(BATCH);
+    (0..n).map(move |first| points.iter().skip(first).step_by(n).copied().collect())
+}
+
+/// Decides when a workload has been sampled enough. Outcomes of recovery count, not states: without
+/// new ones, more states show nothing.
+#[derive(Debug)]
+pub struct Sampling {
+    wanted: usize,
+    max_quiet: usize,
+    /// The judged states since the last new outcome.
+    quiet: usize,
+}
+
+impl Sampling {
+    /// Stops at `wanted` states, or after `max_quiet` judged states without a new outcome.
+    pub fn new(wanted: usize, max_quiet: usize) -> Self {
+        Self { wanted, max_quiet, quiet: 0 }
+    }
+
+    /// Notes further judged states, and whether one of them brought a new outcome.
+    pub fn count(&mut self, judged: usize, has_new: bool) {
+        self.quiet = if has_new { 0 } else { self.quiet + judged };
+    }
+
+    /// Whether no more samples are needed, given the number of distinct states so far.
+    pub fn is_over(&self, states: usize) -> bool {
+        states >= self.wanted || self.quiet >= self.max_quiet
+    }
+}
+
+/// Judges these points, on several threads; the result does not depend on their speed.
+fn judged(rec: &Recording, limits: &Limits, n: u64, points: &[Point]) -> Report {
     let started = Instant::now();
-    let (step, first) = limits.every;
-    let points: Vec<Point> =
-        points(rec).into_iter().skip(first % step.max(1)).step_by(step.max(1)).collect();
     let chunks: Vec<&[Point]> = points.chunks(if limits.first { 1 } else { 8 }).collect();
     let spread = spread(chunks.len());
     let (next, stop) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -86,8 +129,7 @@ fn round(rec: &Recording, limits: &Limits, n: u64) -> Report {
                     // recording first.
                     let i = if limits.first { spread.get(i).copied() } else { Some(i) };
                     let Some((i, chunk)) = i.and_then(|i| Some((i, chunks.get(i)?))) else { break };
-                    let late = limits.until.is_some_and(|t| Instant::now() > t);
-                    if late || limits.first && stop.load(Ordering::SeqCst) > 0 {
+                    if limits.first && stop.load(Ordering::SeqCst) > 0 {
                         break;
                     }
                     let part = worker.chunk(chunk);
@@ -99,12 +141,8 @@ fn round(rec: &Recording, limits: &Limits, n: u64) -> Report {
     });
     let mut parts = done.into_inner().unwrap();
     parts.sort_by_key(|p| p.0);
-    let mut report = Report {
-        workload: rec.workload.to_owned(),
-        seed: rec.seed,
-        points: points.len(),
-        ..Report::default()
-    };
+    let mut report =
+        Report { workload: rec.workload.to_owned(), seed: rec.seed, ..Report::default() };
     parts.into_iter().for_each(|(_, part)| report.absorb(part));
     report.took = started.elapsed();
     report

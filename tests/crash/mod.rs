@@ -7,7 +7,7 @@ mod probe;
 mod report;
 mod second;
 
-pub use enumerate::{Limits, enumerate, spread, verdict};
+pub use enumerate::{Limits, Sampling, batches, enumerate, spread, verdict};
 pub use points::{Point, PointCursor, points};
 pub use probe::{Mounted, Plan, Probe, Retry, panic_text, probe, reopened, shape};
 pub use report::{Failure, Report};

@@ -11,10 +11,10 @@ use super::report::{Failure, Report};
 use crate::oracle::{Keep, Observation, World, observe};
 use crate::run::{HookSpec, Recording};
 
-/// Crashes some recoveries at every call.
-pub fn second(rec: &Recording, limit: usize, hook: &HookSpec, until: Option<Instant>) -> Report {
+/// Crashes some recoveries at every call; with `first`, until the first failure.
+pub fn second(rec: &Recording, limit: usize, hook: &HookSpec, first: bool) -> Report {
     let options = CrashOptions { random: 1, torn_bytes: 1, names: 2, single: false };
-    visit(rec, (limit, until), hook, |world, plan, point, image, report| {
+    visit(rec, (limit, first), hook, |world, plan, point, image, report| {
         let mut disk = Mounted::new(image, plan);
         if disk.open().is_err() {
             return;
@@ -35,8 +35,7 @@ pub fn second(rec: &Recording, limit: usize, hook: &HookSpec, until: Option<Inst
                 let messages = verdict(world, &probe(&s.image, &plan), Keep::Power);
                 note(report, point, s.survival, &disk, s.after_ops, messages, &s.image);
             }
-            let over = until.is_some_and(|t| report.failed > 0 || Instant::now() > t);
-            if over || !cursor.advance() {
+            if first && report.failed > 0 || !cursor.advance() {
                 break;
             }
         }
@@ -64,8 +63,8 @@ fn note(
 
 /// Recovers some states up to three times, with kills and power cuts in between: the state must not
 /// change.
-pub fn again(rec: &Recording, limit: usize, hook: &HookSpec, until: Option<Instant>) -> Report {
-    visit(rec, (limit, until), hook, |_, plan, point, image, report| {
+pub fn again(rec: &Recording, limit: usize, hook: &HookSpec, first: bool) -> Report {
+    visit(rec, (limit, first), hook, |_, plan, point, image, report| {
         report.judged += 1;
         report.hashes.insert(image.hash());
         if image.lost_something() {
@@ -116,10 +115,10 @@ fn differences(a: &Observation, b: &Observation) -> Vec<String> {
 }
 
 /// Visits states from the whole recording, some of each `each`th point, until the report has
-/// `limit` states. With a deadline: until then, or until a failure.
+/// `limit` states; with `first`, until the first failure.
 fn visit(
     rec: &Recording,
-    (limit, until): (usize, Option<Instant>),
+    (limit, first): (usize, bool),
     hook: &HookSpec,
     mut each: impl FnMut(&World, &Plan, Point, &DiskImage, &mut Report),
 ) -> Report {
@@ -144,8 +143,7 @@ fn visit(
             each(&position.world, &plan, *p, &image, &mut report);
             report.points += 1;
             report.took = started.elapsed();
-            let over = until.is_some_and(|t| report.failed > 0 || Instant::now() > t);
-            if over || report.states() >= limit {
+            if first && report.failed > 0 || report.states() >= limit {
                 return report;
             }
         }

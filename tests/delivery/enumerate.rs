@@ -13,11 +13,14 @@ use super::judge::judge;
 use super::note::Past;
 use super::script::Script;
 use super::see::{Mount, Probes, Seen, see};
+use crate::crash::{Sampling, batches};
 
 /// The result of an enumeration.
 #[derive(Debug, Default)]
 pub struct Report {
     pub calls: usize,
+    /// Visited calls.
+    pub points: usize,
     /// Distinct disks.
     pub states: HashSet<u64>,
     /// Distinct disks without a random choice: a kill, or an enumerated survival.
@@ -79,9 +82,10 @@ impl fmt::Display for Report {
         let rate = self.judged as f64 / self.took.as_secs_f64().max(1e-9);
         write!(
             f,
-            "calls {:>4}  states {:>6}  systematic {:>6}  lost {:>6}  outcomes {:>5}  judged {:>6}  \
-             {rate:>6.0}/s  digest {:016x}",
+            "calls {:>4}  points {:>4}  states {:>6}  systematic {:>6}  lost {:>6}  outcomes {:>5}  \
+             judged {:>6}  {rate:>6.0}/s  digest {:016x}",
             self.calls,
+            self.points,
             self.states.len(),
             self.systematic.len(),
             self.lost.len(),
@@ -92,52 +96,54 @@ impl fmt::Display for Report {
     }
 }
 
-/// Judges the crash states of every nth call, (n, first); adds random survivals until there are
-/// `wanted` states.
+/// Judges the crash states of every nth call, (n, first); then samples random survivals in rounds,
+/// until the sampling is over.
 #[must_use]
-pub fn enumerate(script: &Script, wanted: usize, rounds: u64, every: (usize, usize)) -> Report {
-    let mut report = Report { calls: script.calls(), ..Report::default() };
+pub fn enumerate(
+    script: &Script,
+    mut sampling: Sampling,
+    rounds: u64,
+    (step, first): (usize, usize),
+) -> Report {
+    let points: Vec<Point> = points(script).into_iter().skip(first).step_by(step).collect();
     let mut options = CrashOptions::default();
-    for n in 0..rounds {
-        report.absorb(round(script, script.seed ^ (n << 48), &options, every));
-        if report.states.len() >= wanted || report.failed > 0 {
-            break;
-        }
+    let mut report = Report { calls: script.calls(), points: points.len(), ..Report::default() };
+    report.absorb(judged(script, script.seed, &options, &points));
+    for n in 1..rounds {
         options = CrashOptions {
             random: options.random * 2,
             torn_bytes: options.torn_bytes * 2,
             ..options
         };
+        for batch in batches(&points) {
+            if report.failed > 0 || sampling.is_over(report.states.len()) {
+                return report;
+            }
+            let (outcomes, judged_before) = (report.outcomes.len(), report.judged);
+            report.absorb(judged(script, script.seed ^ (n << 48), &options, &batch));
+            sampling.count(report.judged - judged_before, report.outcomes.len() > outcomes);
+        }
     }
     report
 }
 
-/// The first problem of a crash state of a script, until a deadline.
+/// The first problem of a crash state of a script.
 #[must_use]
-pub fn first_failure(script: &Script, options: &CrashOptions, until: Instant) -> Option<String> {
+pub fn first_failure(script: &Script, options: &CrashOptions) -> Option<String> {
     let probes = Probes::of(script);
     let mut worker = Worker::new(script, &probes);
-    for point in points(script) {
-        let report = worker.points(&[point], script.seed, options);
-        if report.failed > 0 || Instant::now() > until {
-            return report.failures.into_iter().next();
-        }
-    }
-    None
+    points(script)
+        .into_iter()
+        .find_map(|point| worker.points(&[point], script.seed, options).failures.into_iter().next())
 }
 
 /// The number of calls in one unit of work of a thread.
 const CHUNK: usize = 8;
 
-fn round(
-    script: &Script,
-    seed: u64,
-    options: &CrashOptions,
-    (step, first): (usize, usize),
-) -> Report {
+/// Judges these points, on two threads; the result does not depend on their speed.
+fn judged(script: &Script, seed: u64, options: &CrashOptions, points: &[Point]) -> Report {
     let started = Instant::now();
     let probes = Probes::of(script);
-    let points: Vec<Point> = points(script).into_iter().skip(first).step_by(step).collect();
     let chunks: Vec<&[Point]> = points.chunks(CHUNK).collect();
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|s| {

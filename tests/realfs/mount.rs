@@ -87,7 +87,7 @@ impl Mounted {
 
     /// Unmounts and mounts again, as after a power cut.
     pub fn mount_again(&self) -> Result<(), String> {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(240);
         // A killed process may still be closing its files.
         while let Err(e) = run("umount", &[&text(&self.disk())]) {
             if Instant::now() > deadline {

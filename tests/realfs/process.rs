@@ -33,10 +33,11 @@ pub struct Child {
     errors: PathBuf,
 }
 
-/// The time without output after which a child counts as hanging.
+/// The time without output after which a child counts as hanging, which fails. Longer than
+/// [`LIMIT`](super::client::LIMIT), within which a child itself reports what it waits for.
 #[must_use]
 pub fn silence_timeout() -> Duration {
-    Duration::from_secs(crate::harness::setting("TOPICS_WATCHDOG", 60))
+    Duration::from_secs(crate::harness::setting("TOPICS_WATCHDOG", 600))
 }
 
 impl Child {

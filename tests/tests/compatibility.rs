@@ -33,7 +33,7 @@ fn every_version_opens() -> Outcome {
     for version in 1..=VERSION {
         let found = names(version).map_err(|e| format!("fixtures of version {version}: {e}"))?;
         if found.is_empty() {
-            return Err(format!("version {version} has no fixture"));
+            return Err(format!("version {version} has no fixture").into());
         }
         for name in found {
             opens(version, &name).map_err(|e| format!("v{version}/{name}: {e}"))?;
@@ -53,7 +53,7 @@ fn images() -> Vec<(&'static str, DiskImage)> {
     all
 }
 
-fn opens(version: u32, name: &str) -> Outcome {
+fn opens(version: u32, name: &str) -> Result<(), String> {
     let (image, expected) = load(version, name).map_err(|e| e.to_string())?;
     for (n, shown) in opened(&image, 2)?.into_iter().enumerate() {
         if shown != expected {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use topics_env::sim::CallKind;
 use topics_tests::crash::panic_text;
 use topics_tests::faults::{Fault, calls, kinds, run};
-use topics_tests::harness::{self, Outcome, random_seed, seed, setting, sized};
+use topics_tests::harness::{self, Outcome, random_seed, setting, sized, workload_seed};
 use topics_tests::run::HookSpec;
 use topics_tests::workloads::{ALL, Workload};
 
@@ -17,34 +17,34 @@ fn main() -> ExitCode {
 }
 
 /// Syncs of every workload fail, with their pages kept, lost and reverted: all syncs at the release
-/// gate, every third at the commit gate, every thirtieth at the quick gate.
+/// gate, every third at the full gate, every thirtieth at the quick gate.
 fn failed_syncs() -> Outcome {
     over(CallKind::is_sync, step(30, 3))
 }
 
 /// Other calls of every workload fail, in every way: all calls at the release gate, one in 25 at
-/// the commit gate, one in 250 at the quick gate.
+/// the full gate, one in 250 at the quick gate.
 fn failed_calls() -> Outcome {
     over(|k| !k.is_sync(), step(250, 25))
 }
 
 /// One of this many calls fails.
-fn step(quick: u64, commit: u64) -> usize {
-    setting("TOPICS_FAULT_STEP", sized(quick, commit, 1)) as usize
+fn step(quick: u64, full: u64) -> usize {
+    setting("TOPICS_FAULT_STEP", sized(quick, full, 1)) as usize
 }
 
 type Job = (&'static Workload, Fault);
 
 fn jobs(wanted: fn(CallKind) -> bool, step: usize) -> Vec<Job> {
-    // The failing calls differ from run to run.
-    let random = (random_seed() % 1_000_000) as usize;
+    // The second seed chooses the failing calls.
+    let offset = (random_seed() % 1_000_000) as usize;
     let mut jobs = Vec::new();
     for w in harness::selected("TOPICS_WORKLOAD", ALL, |w| w.name) {
-        let rec = w.run(seed(), HookSpec::None);
+        let rec = w.run(workload_seed(), HookSpec::None);
         for (call, n) in calls(&rec).into_iter().filter(|(k, _)| wanted(*k)) {
             for (i, kind) in kinds(call).into_iter().enumerate() {
                 // Each kind of failure has another offset, so that together they cover more calls.
-                let first = 1 + (i * 7 + jobs.len() + random) % step;
+                let first = 1 + (i * 7 + jobs.len() + offset) % step;
                 jobs.extend((first..=n).step_by(step).map(|nth| (w, Fault { call, nth, kind })));
             }
         }
@@ -66,8 +66,9 @@ fn over(wanted: fn(CallKind) -> bool, step: usize) -> Outcome {
                     let i = next.fetch_add(1, Ordering::SeqCst);
                     jobs.get(i).map(|job| (i, job))
                 } {
-                    let job =
-                        std::panic::AssertUnwindSafe(|| run(w, seed(), fault, &HookSpec::None));
+                    let job = std::panic::AssertUnwindSafe(|| {
+                        run(w, workload_seed(), fault, &HookSpec::None)
+                    });
                     let found = std::panic::catch_unwind(job)
                         .unwrap_or_else(|p| vec![format!("panic: {}", panic_text(&*p))]);
                     if !found.is_empty() {
@@ -87,8 +88,8 @@ fn over(wanted: fn(CallKind) -> bool, step: usize) -> Outcome {
     for ((call, kind), (runs, failed)) in table {
         println!("  {call:?} {kind}: {runs} runs, {failed} fail");
     }
-    println!("{} runs with a fault, seed {:#x}", jobs.len(), seed());
-    if failures.is_empty() { Ok(()) } else { Err(summary(&jobs, &failures)) }
+    println!("{} runs with a fault, seed {:#x}", jobs.len(), workload_seed());
+    if failures.is_empty() { Ok(()) } else { Err(summary(&jobs, &failures).into()) }
 }
 
 /// The number of failures of each kind, with one of each in full.

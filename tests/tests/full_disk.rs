@@ -1,8 +1,9 @@
 //! Full disks: a real engine with its threads, in a process of its own, on a small tmpfs.
 //!
-//! At the release gate 20 runs of every scenario, ending and size, at the commit gate one of every
+//! At the release gate 20 runs of every scenario, ending and size, at the full gate one of every
 //! scenario and ending, at the quick gate one of every scenario; `no_byte` opens a directory without a
-//! free byte. `TOPICS_RUNS` says how many,
+//! free byte. The threads of the engine are real, so runs of the same seed differ; what is judged are
+//! guarantees, which hold in all of them. `TOPICS_RUNS` says how many,
 //! `TOPICS_RANDOM_SEED` repeats a seed, `TOPICS_ENDING` (`close`, `kill`, `still_full`) runs one
 //! ending alone, `TOPICS_DISK_MB` another size. `TOPICS_TRACE` prints the journals.
 
@@ -11,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use topics_tests::harness::{self, Gate, Outcome, gate, setting, sized};
+use topics_tests::harness::{self, Gate, Outcome, gate, random_seed_text, setting, sized, skipped};
 use topics_tests::realfs::child::{self, Task};
 use topics_tests::realfs::full_disk::{Case, Ending};
 use topics_tests::realfs::mount::Mounted;
@@ -51,7 +52,7 @@ fn runs(scenario: Scenario) -> Outcome {
         _ => Scale { refusals: 60, rounds: 1 },
     };
     let first = harness::random_seed();
-    println!("  {}: random seed {first:#x}", scenario.name());
+    println!("  {}: {}", scenario.name(), random_seed_text());
     // Not the same choice for every scenario.
     let mut dice = Dice::new(first.wrapping_add(scenario as u64));
     let mut endings = harness::selected("TOPICS_ENDING", &Ending::ALL, |e| e.name());
@@ -78,7 +79,7 @@ fn no_byte() -> Outcome {
         .filter(|s| !matches!(s, Scenario::Descriptors | Scenario::FileSize))
         .collect();
     let first = harness::random_seed();
-    println!("  no_byte: random seed {first:#x}");
+    println!("  no_byte: {}", random_seed_text());
     let mut dice = Dice::new(first);
     let runs = setting("TOPICS_RUNS", sized(1, 1, 20 * scenarios.len() as u64));
     let bytes = setting("TOPICS_DISK_MB", 40) << 20;
@@ -96,8 +97,7 @@ fn no_byte() -> Outcome {
 /// Runs cases on disks of their own; names those that fail.
 fn run_all(cases: &[Case]) -> Outcome {
     if let Err(e) = Mounted::tmpfs(1 << 20) {
-        println!("  skipped: no tmpfs can be mounted here (root may): {e}");
-        return Ok(());
+        return skipped(format!("no tmpfs can be mounted here (root may): {e}"));
     }
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -112,13 +112,17 @@ fn run_all(cases: &[Case]) -> Outcome {
         }
     });
     let failed = failed.into_inner().unwrap();
-    if failed.is_empty() { Ok(()) } else { Err(format!("{} fail: {failed:?}", failed.len())) }
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{} fail: {failed:?}", failed.len()).into())
+    }
 }
 
 /// Runs at the same time; each waits for its disk most of the time.
 const THREADS: usize = 3;
 
-fn run(case: &Case) -> Outcome {
+fn run(case: &Case) -> Result<(), String> {
     let started = Instant::now();
     let judge = case.run(&Mounted::tmpfs(case.bytes)?);
     let Case { ending, seed, .. } = case;

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use topics_tests::harness::{self, Gate, Outcome, gate, random_seed, seed, setting, sized};
+use topics_tests::harness::{
+    self, Outcome, gate, random_seed, random_seed_text, seed, setting, sized,
+};
 use topics_tests::model::{Step, kind, shrink, steps, try_run};
 use topics_tests::plain;
 use topics_tests::run::Dice;
@@ -15,7 +17,7 @@ fn main() -> ExitCode {
     harness::main("model", &[("topics", topics), ("delivery", delivery), ("flaws", flaws)])
 }
 
-/// `TOPICS_MODEL_RUNS` runs of delivery (20 000 at the commit gate); others a share of as many.
+/// `TOPICS_MODEL_RUNS` runs of delivery (20 000 at the full gate); others a share of as many.
 fn share(of_ten: u64) -> usize {
     (setting("TOPICS_MODEL_RUNS", sized(2_000, 20_000, 1_000_000)) * of_ten / 10) as usize
 }
@@ -69,7 +71,7 @@ fn flaws() -> Outcome {
             missed += &format!("{flaw:?}: {noticed} of {hit} runs, {small} steps\n");
         }
     }
-    if missed.is_empty() { Ok(()) } else { Err(missed) }
+    if missed.is_empty() { Ok(()) } else { Err(missed.into()) }
 }
 
 /// The most steps that show one.
@@ -82,9 +84,9 @@ fn random_runs(
     run: impl Fn(u64) -> Run + Sync,
     trace: impl Fn(u64) -> String,
 ) -> Outcome {
-    // One run in forty has a seed that no run before this one had; at the release gate all but one.
+    // One run in forty comes from the second seed; where that is random, all but one in forty.
     let few = wanted.div_ceil(40);
-    let (fixed, fresh) = if gate() == Gate::Release { (few, wanted) } else { (wanted, few) };
+    let (fixed, fresh) = if gate().explores() { (few, wanted) } else { (wanted, few) };
     let rolls = |seed, n| {
         let mut dice = Dice::new(seed);
         (0..n).map(move |_| dice.roll())
@@ -114,8 +116,9 @@ fn random_runs(
     });
     let kinds_of = kinds.into_inner().unwrap();
     println!(
-        "{} runs, {fresh} of them with fresh seeds, {} operations of {} kinds",
+        "{} runs, {fresh} of them from the {}, {} operations of {} kinds",
         seeds.len(),
+        random_seed_text(),
         kinds_of.values().sum::<usize>(),
         kinds_of.len(),
     );
@@ -138,7 +141,7 @@ fn random_runs(
             text += &trace(seeds[0]);
         }
     }
-    Err(text)
+    Err(text.into())
 }
 
 /// A failing run as its smallest part: the steps, the calls and answers, and what is wrong.

@@ -37,25 +37,49 @@ fn seed() -> u64 {
     setting("TOPICS_SEED", 0x7091_c5ee_d001)
 }
 
-/// A seed that differs from run to run; `TOPICS_RANDOM_SEED` repeats one.
+/// The gate of this run (`TOPICS_GATE`), as in `tests/harness.rs`.
+fn gate() -> String {
+    std::env::var("TOPICS_GATE").unwrap_or_default()
+}
+
+/// Whether runs of the same tree differ: seeds are random.
+fn explores() -> bool {
+    ["explore", "release"].contains(&gate().as_str())
+}
+
+/// The second seed of a run: `TOPICS_RANDOM_SEED`, or a random one where the gate explores, else a
+/// fixed one.
 fn random_seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| {
-        let fresh = RandomState::new().hash_one(std::process::id());
-        setting("TOPICS_RANDOM_SEED", fresh)
+        let random = RandomState::new().hash_one(std::process::id()); // random: if the gate explores
+        setting("TOPICS_RANDOM_SEED", if explores() { random } else { 0x2bad_5eed_0c0d_e002 })
     })
 }
 
-/// Whether this is more than what runs on a commit.
+/// Whether this is the release gate, which breaks every site.
 pub fn release() -> bool {
-    std::env::var("TOPICS_GATE").is_ok_and(|g| g == "release")
+    gate() == "release"
 }
 
 /// How many schedules of each kind.
 fn schedules() -> usize {
-    let quick = std::env::var("TOPICS_GATE").is_ok_and(|g| g == "quick");
-    let default = if release() { 20_000 } else { 2_000 };
-    setting("TOPICS_SCHEDULES", if quick { 200 } else { default }) as usize
+    let default = match gate().as_str() {
+        "release" => 20_000,
+        "full" | "explore" => 2_000,
+        _ => 200,
+    };
+    setting("TOPICS_SCHEDULES", default) as usize
+}
+
+/// The seeds of the models, and the seeds with which broken models are explored: what these notice
+/// must not depend on a random choice.
+fn seeds(broken: bool) -> [u64; 2] {
+    match (broken, gate().as_str()) {
+        (true, _) => [seed(), !seed()],
+        (false, "explore") => [random_seed(), !random_seed()],
+        (false, _) => [seed(), random_seed()],
+    }
 }
 
 fn config(quiet: bool) -> Config {
@@ -84,15 +108,16 @@ fn text(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
 }
 
-/// Explores a model: how many schedules there were, or what went wrong in one.
-pub fn explore(model: Model, schedules: usize, quiet: bool) -> Result<usize, String> {
+/// Explores a model, or a broken one: how many schedules there were, or what went wrong in one.
+pub fn explore(model: Model, schedules: usize, broken: bool) -> Result<usize, String> {
+    let (quiet, [first, second]) = (broken, seeds(broken));
     if let Ok(schedule) = std::env::var("TOPICS_REPLAY") {
         return run(ReplayScheduler::new_from_encoded(&schedule), model, quiet);
     }
-    let random = RandomScheduler::new_from_seed(seed(), schedules);
-    let pct = PctScheduler::new_from_seed(seed(), 3, schedules);
-    let fresh = RandomScheduler::new_from_seed(random_seed(), schedules.div_ceil(10));
-    Ok(run(random, model, quiet)? + run(pct, model, quiet)? + run(fresh, model, quiet)?)
+    let random = RandomScheduler::new_from_seed(first, schedules);
+    let pct = PctScheduler::new_from_seed(first, 3, schedules);
+    let more = RandomScheduler::new_from_seed(second, schedules.div_ceil(10));
+    Ok(run(random, model, quiet)? + run(pct, model, quiet)? + run(more, model, quiet)?)
 }
 
 /// Calls `f` for each item, on two threads.
@@ -132,7 +157,7 @@ pub fn main(models: &[Model]) -> ExitCode {
         println!("concurrency: no model is named {filters:?}; expected one of {names:?}");
         return ExitCode::FAILURE;
     }
-    println!("concurrency: seed {:#x}, random seed {:#x}", seed(), random_seed());
+    println!("concurrency: seeds {:#x?}", seeds(false));
     let seen: Vec<(Model, Option<Vec<Site>>)> = each(&chosen, |m| {
         let started = Instant::now();
         let outcome = explore(*m, schedules(), false);

@@ -371,7 +371,7 @@ fn chaotic(run: u64, seed: u64) -> Plan {
 #[test]
 fn random_interleavings_under_chaos() {
     let (runs, random) = (sized(300, 3_000, 200_000), random_seed());
-    println!("random seed {random:#x}");
+    println!("second seed {random:#x}");
     let mut counts = BTreeMap::new();
     for i in 0..runs {
         let run = check(&chaotic(i, if i % 2 == 0 { 0x5eed } else { random | 1 }));

@@ -117,7 +117,7 @@ fn a_create_that_fails_for_ever_says_whether_it_may_have_had_an_effect() {
 #[test]
 fn creates_under_chaos_never_say_what_is_not_true() {
     let (runs, seed) = (sized(3_000, 20_000, 500_000), random_seed());
-    println!("random seed {seed:#x}");
+    println!("second seed {seed:#x}");
     let mut outcomes = [0; 4];
     for run in 0..runs {
         let world = World::new(run);

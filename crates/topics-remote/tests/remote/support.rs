@@ -17,21 +17,41 @@ use xxhash_rust::xxh3::xxh3_64;
 pub const STORE_ID: [u8; 16] = *b"0123456789abcdef";
 pub const TIMELINE: [u8; 16] = *b"fedcba9876543210";
 
-/// The size for the gate of this run.
-pub fn sized(quick: u64, commit: u64, release: u64) -> u64 {
-    match std::env::var("TOPICS_GATE").as_deref() {
-        Ok("release") => release,
-        Ok("commit") => commit,
+fn gate() -> String {
+    std::env::var("TOPICS_GATE").unwrap_or_default()
+}
+
+/// The size for the gate of this run; `explore` has that of `full`.
+pub fn sized(quick: u64, full: u64, release: u64) -> u64 {
+    match gate().as_str() {
+        "release" => release,
+        "full" | "explore" => full,
         _ => quick,
     }
 }
 
-/// A number for each run, unless `TOPICS_RANDOM_SEED` repeats one.
+/// The second seed of a run: `TOPICS_RANDOM_SEED`, or a random one where the gate explores, else a
+/// fixed one.
 pub fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     let text = std::env::var("TOPICS_RANDOM_SEED").unwrap_or_default();
-    u64::from_str_radix(text.trim_start_matches("0x"), 16)
-        .unwrap_or_else(|_| RandomState::new().hash_one(7))
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.unwrap_or_else(|_| match gate().as_str() {
+        "explore" | "release" => RandomState::new().hash_one(7), // random: if the gate explores
+        _ => 0x2bad_5eed_0c0d_e002,
+    })
+}
+
+/// Reports that the running test is skipped. Not with `println!`, which a test's runner captures.
+pub fn skipped(reason: &str) {
+    use std::io::Write;
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("a test");
+    let line = format!("\nskipped: {name}: {reason}\n");
+    std::io::stdout().write_all(line.as_bytes()).unwrap();
 }
 
 pub struct World {

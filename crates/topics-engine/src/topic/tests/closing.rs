@@ -10,7 +10,7 @@ use super::*;
 use crate::topic::write::pending_batch::{FinishOnDrop, PendingBatch, Undo};
 use crate::types::error::Error;
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(300);
 
 #[test]
 fn a_close_without_space_closes_and_says_so() {

@@ -9,7 +9,6 @@ use super::*;
 
 /// No test waits this long.
 const DELAY: u64 = 3_600_000_000_000;
-const LONG: Duration = Duration::from_secs(60);
 
 /// Callbacks for the sync of each, registered at one moment.
 fn told(wal: &Wal, tickets: &[Ticket]) -> Vec<Receiver<Result<()>>> {

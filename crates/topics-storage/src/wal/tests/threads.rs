@@ -8,8 +8,6 @@ use topics_env::{Hook, Site, Verdict};
 
 use super::*;
 
-const LONG: Duration = Duration::from_secs(20);
-
 /// Stops each group sync until it is told to go on.
 #[derive(Debug)]
 struct Gate {
@@ -460,7 +458,7 @@ fn every_acked_batch_is_where_its_commit_was_told_uring() {
     use topics_env::real::{Backend, real_env};
     match real_env(Backend::Uring) {
         Ok(_) => stress(Backend::Uring, "stress-uring"),
-        Err(e) => println!("backend uring: skipped, this kernel does not have it: {e}"),
+        Err(e) => skipped(&format!("this kernel has no io_uring: {e}")),
     }
 }
 
