@@ -39,6 +39,9 @@ READY_SECONDS = 60.0
 class Server:
     """`topics serve` in a process of its own, on one directory and one port of 127.0.0.1.
 
+    It has the settings of these arguments alone: not those of the `TOPICS_*` variables of this
+    process, and not those of a `topics.toml` in its working directory.
+
     Args:
         data_dir: the data directory; it is created if it does not exist.
         port: the port to listen on; 0 picks a free one, which a restart keeps.
@@ -72,7 +75,8 @@ class Server:
                 message = f"unknown setting `{name}`{nearest(name, known)}"
                 raise InvalidRequest(message, detail={"field": name})
         named = {variable(name): str(value) for name, value in settings.items()}
-        self._env = {**os.environ, **(env or {}), **named}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("TOPICS_")}
+        self._env = {**inherited, "TOPICS_CONFIG": os.devnull, **(env or {}), **named}
         self._process: subprocess.Popen[str] | None = None
 
     @property

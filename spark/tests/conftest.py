@@ -1,4 +1,7 @@
-"""One Spark session and one server for all tests; each test has its own topic name."""
+"""One Spark session and one server for all tests; each test has its own topic name.
+
+The quick gate has the tests that need no JVM.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +12,43 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from local_spark import session
 from pyspark_topics.client import Client
 from pyspark_topics.options import Connection
 
+from support.gate import EXPLORES, GATE
 from support.server import Server
 
 from .proxy import Proxy
 
 os.environ.setdefault("TOPICS_SPARK_TIER", "1")
 
+# The same examples in every run, unless the gate explores; a slow machine fails none of them.
+hypothesis.settings.register_profile(
+    "gate",
+    derandomize=not EXPLORES,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("gate")
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips `slow` tests at the quick gate, unless one is selected by name."""
-    quick = os.environ.get("TOPICS_GATE", "quick") == "quick"
-    if not quick or any("::" in argument for argument in config.args):
+    """Leaves out `slow` tests and those with a Spark session at the quick gate, unless a test is
+    selected by name.
+    """
+    if GATE != "quick" or any("::" in argument for argument in config.args):
         return
-    config.hook.pytest_deselected(items=[item for item in items if "slow" in item.keywords])
-    items[:] = [item for item in items if "slow" not in item.keywords]
+    left_out = [item for item in items if "slow" in item.keywords or "spark" in fixtures_of(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+
+
+def fixtures_of(item: pytest.Item) -> list[str]:
+    """The fixtures that a test uses, directly or not."""
+    return getattr(item, "fixturenames", [])
 
 
 class Topics:
@@ -35,7 +56,7 @@ class Topics:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.client = Client(Connection(server.url, None, None, 20.0))
+        self.client = Client(Connection(server.url, None, None, 60.0))
 
     @property
     def url(self) -> str:
@@ -55,9 +76,9 @@ class Topics:
 
     def moment(self) -> int:
         """A time, ms, after earlier appends and before later ones."""
-        time.sleep(0.02)
+        time.sleep(0.02)  # sleep: record times are in ms
         at = int(time.time() * 1000)
-        time.sleep(0.02)
+        time.sleep(0.02)  # sleep: record times are in ms
         return at
 
     def drop(self, topic: str) -> None:
@@ -137,7 +158,7 @@ def read(spark: Any, topics: Topics, topic: str) -> Callable[..., Any]:
             options.setdefault("subscribe", topic)
         if schema is not None:
             reader = reader.schema(schema)
-        options.setdefault("retryTimeoutMs", "10000")
+        options.setdefault("retryTimeoutMs", "60000")
         return reader.options(**options).load()
 
     return read
@@ -153,7 +174,7 @@ class Stream:
         self.sink_options: dict[str, str] = {}
 
     def query(self, change: Callable[[Any], Any] | None = None, **options: str) -> Any:
-        given = {"url": self.topics.url, "retryTimeoutMs": "10000", **options}
+        given = {"url": self.topics.url, "retryTimeoutMs": "60000", **options}
         if "subscribePattern" not in given:
             given.setdefault("subscribe", self.source)
         frame = self.spark.readStream.format("topics").options(**given).load()

@@ -20,7 +20,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server with keys, and a topic; yields its address."""
     keys = {"TOPICS_API_KEYS": KEYS}
     with Server(tmp_path_factory.mktemp("guarded") / "data", env=keys) as server:
-        client = Client(Connection(server.url, "all-of-it", None, 10.0))
+        client = Client(Connection(server.url, "all-of-it", None, 60.0))
         client.call("POST", "/v0/topics/in", {"records": [{"data": n} for n in range(10)]})
         yield server.url
 
@@ -48,7 +48,7 @@ def test_a_sink_writes_with_a_key_that_writes_to_its_topic(spark, guarded):
     write(rows, guarded, "out.a", "only-writes")
     read = load(spark, guarded, "all-of-it", startingOffsets="earliest")
     assert read.count() == 10
-    client = Client(Connection(guarded, "all-of-it", None, 10.0))
+    client = Client(Connection(guarded, "all-of-it", None, 60.0))
     assert client.call("GET", "/v0/topics/out.a")["count"] == 10
     for topic, token in (("other", "only-writes"), ("out.a", "only-reads")):
         with pytest.raises(PySparkException, match="forbidden"):
@@ -61,7 +61,7 @@ def test_a_stream_uses_its_keys(spark, guarded, tmp_path):
     writer = frame.select("data").writeStream.format("topics").trigger(availableNow=True)
     writer = writer.option("checkpointLocation", str(tmp_path)).option("token", "only-writes")
     writer.start(url=guarded, topic="out.stream").awaitTermination()
-    client = Client(Connection(guarded, "all-of-it", None, 10.0))
+    client = Client(Connection(guarded, "all-of-it", None, 60.0))
     assert client.call("GET", "/v0/topics/out.stream")["count"] == 10
 
 

@@ -30,7 +30,7 @@ def mixed(topics, topic, count, binary):
 
 def rows_of(topics, topic, **options):
     """Reads in this process, so that what is logged is seen."""
-    given = {"url": topics.url, "subscribe": topic, "retryTimeoutMs": "5000", **options}
+    given = {"url": topics.url, "subscribe": topic, "retryTimeoutMs": "60000", **options}
     source = DefaultSource(CaseInsensitiveDict(given))
     reader = source.reader(StructType().add("seq", "long").add("data", "string"))
     rows = []
@@ -94,7 +94,7 @@ def test_a_directory_leaves_binary_records_out_too(tmp_path, caplog):
 
 def write(topics, options, *batches, columns="data"):
     """Runs the tasks of a write in this process, and commits it."""
-    given = CaseInsensitiveDict({"url": topics.url, "retryTimeoutMs": "5000", **options})
+    given = CaseInsensitiveDict({"url": topics.url, "retryTimeoutMs": "60000", **options})
     schema = StructType()
     for name in columns.split():
         schema = schema.add(name, "string")
@@ -175,7 +175,7 @@ def test_rows_of_several_topics_are_named_by_theirs(topics, topic, caplog):
 
 def test_full_stages_name_their_setting(tmp_path):
     with Server(tmp_path / "data", txn_bytes=100_000) as server:
-        options = {"topic": "t", "retryTimeoutMs": "300"}
+        options = {"topic": "t", "retryTimeoutMs": "3000"}
         with pytest.raises(TopicsError, match=r"TOPICS_TXN_BYTES \(100000 bytes\): raise it"):
             write(server, options, {"data": ['"' + "x" * 1000 + '"'] * 200})
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
-    subprocess.run([*command, str(folder), str(HOME)], check=True, timeout=300)
+    subprocess.run([*command, str(folder), str(HOME)], check=True, timeout=1200)
     (built,) = folder.iterdir()
     return built
 
@@ -47,7 +47,7 @@ def environment(home: Path) -> Path:
 def install(python: Path, wheel: Path) -> Path:
     (packages,) = (python.parents[1] / "lib").glob("python3*/site-packages")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade"]
-    subprocess.run([*command, "--target", str(packages), str(wheel)], check=True, timeout=300)
+    subprocess.run([*command, "--target", str(packages), str(wheel)], check=True, timeout=1200)
     return packages
 
 
@@ -74,7 +74,9 @@ def run(
     env |= {"SPARK_HOME": str(home), **more}
     command = [str(home / "bin" / "spark-submit"), *submit] if submit else [str(python)]
     command += [str(PROGRAM), topics.url, topic, str(folder), *settings]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=1200
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     for sink in ("batch", "stream"):
         assert sorted(topics.data(f"{topic}.{sink}")) == list(range(1000))
@@ -103,7 +105,7 @@ def test_py_files_without_an_installation(topics, topic, wheel, tmp_path_factory
     code = "import pyspark, pyarrow, importlib.util as u; print(u.find_spec('pyspark_topics'))"
     # Without the path that other tests gave their Spark.
     command = [str(bare), "-I", "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.stdout.strip() == "None", done.stderr
     zipped = shutil.copy(wheel, tmp_path / "pyspark_topics.zip")
     submit = ["--master", "local-cluster[2,1,1024]", "--py-files", zipped]

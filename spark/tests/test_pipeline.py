@@ -24,6 +24,8 @@ from pipeline.report import PLOT
 from pipeline.runner import HERE, Job, KillPoint, planned_kills
 from pyspark.errors import StreamingQueryException
 
+from support.waiting import until
+
 FEEDING = KillPoint("feeding", Progress(committed=6, planned=7, rows=450), 600, 1000, 9)
 PROCESSING = KillPoint("processing", Progress(committed=13, planned=14, rows=900), 1000, 1000, 9)
 
@@ -32,7 +34,7 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
     """Runs a program as the Makefile starts it."""
     env = {**os.environ, "PYTHONPATH": "..:../tests"}
     command = [sys.executable, "-m", *args]
-    return subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=HERE, env=env, capture_output=True, text=True, timeout=1200)
 
 
 @pytest.mark.parametrize("program", ["pipeline", "lake", "bench"])
@@ -169,9 +171,9 @@ def test_the_feed_waits_for_the_job(topics, topic):
     day = max(Counter((row.arrives - first) // timedelta(days=1) for row in flights).values())
     feed = Feed(topics.url, {topic: flights}, lambda: processed, lead)
     feed.start()
-    until = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while feed.is_alive():
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline
         if feed.fed - processed > lead:
             # It waits until more rows are processed.
             assert feed.fed - processed <= lead + day
@@ -206,14 +208,15 @@ def test_a_kill_reaches_what_left_the_group(tmp_path, monkeypatch):
     monkeypatch.setattr("pipeline.runner.HERE", tmp_path)
     with Job("http://h:1", tmp_path, {}) as job:
         noted = tmp_path / "child"
-        while not (noted.exists() and noted.read_text()):
+
+        def is_noted():
             job.check()
+            return noted.exists() and noted.read_text()
+
+        until(is_noted, 60)
         job.kill()
     stat = Path(f"/proc/{noted.read_text()}/stat")
-    until = time.monotonic() + 20
-    while alive(stat):
-        assert time.monotonic() < until, "the process was not killed"
-        time.sleep(0.01)
+    until(lambda: not alive(stat), 60)
     with pytest.raises(SystemExit, match=f"{-signal.SIGKILL}"):
         job.check()
 

@@ -21,7 +21,7 @@ SCHEMA = StructType().add("seq", "long").add("data", "string")
 
 
 def reader(topics, topic, **options):
-    given = {"url": topics.url, "subscribe": topic, "retryTimeoutMs": "5000", **options}
+    given = {"url": topics.url, "subscribe": topic, "retryTimeoutMs": "60000", **options}
     return DefaultSource(CaseInsensitiveDict(given)).streamReader(SCHEMA)
 
 
@@ -121,7 +121,7 @@ def test_a_query_registers_as_a_consumer(topics, topic, stream, tmp_path):
 
 def test_a_key_that_may_only_read_cannot_register(tmp_path):
     with Server(tmp_path / "data", api_keys="all:rwa,reader:r") as server:
-        options = {"url": server.url, "subscribe": "orders", "retryTimeoutMs": "5000"}
+        options = {"url": server.url, "subscribe": "orders", "retryTimeoutMs": "60000"}
 
         def poll(token):
             source = DefaultSource(

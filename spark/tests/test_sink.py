@@ -162,7 +162,7 @@ def test_an_app_writes_a_version_once(spark, topics, topic):
 
 def test_writes_without_a_name_share_a_writer_and_nothing_else(topics, topic):
     def one(n):
-        client = Client(Connection(topics.url, None, None, 20.0))
+        client = Client(Connection(topics.url, None, None, 60.0))
         writer, stage = Writer(client, topic), f"stage-{n}"
         rows = {"topic": [f"{topic}.{n % 2}"] * 50, "data": [str(i) for i in range(50)]}
         writer.stage(stage, 0, pa.Table.from_pydict(rows))
@@ -367,7 +367,7 @@ def test_an_app_writes_a_version_once_in_each_topic_of_a_column(spark, topics, t
 
 def test_a_repeat_with_other_rows_is_logged_and_the_first_commit_stands(topics, topic, caplog):
     def commit(rows):
-        client = Client(Connection(topics.url, None, None, 20.0))
+        client = Client(Connection(topics.url, None, None, 60.0))
         writer, stage = Writer(client, topic), f"own-{rows}"
         columns = {"topic": [topic] * rows, "data": ["1"] * rows}
         writer.stage(stage, 0, pa.Table.from_pydict(columns))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 
 import pytest
 from pyspark.errors import PySparkException
@@ -12,6 +11,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 from pyspark_topics import DefaultSource
+
+from support.waiting import until
 
 
 def numbers(topics, topic):
@@ -114,11 +115,10 @@ def test_a_stream_from_the_latest_loses_nothing_to_a_crash_in_its_first_rows(
         .option("checkpointLocation", str(stream.checkpoint))
         .start(url=topics.url, topic=stream.sink)
     )
-    while not query.recentProgress and query.isActive:
-        time.sleep(0.05)
+    until(lambda: query.recentProgress or not query.isActive, 120)
     topics.append(topic, list(range(100, 110)))
     with pytest.raises(PySparkException, match="on purpose"):
-        query.awaitTermination(60)
+        query.awaitTermination(120)
     planned = stream.offsets()
     assert planned[max(planned)]["t"][topic][1:] == [11, 21]
     flag.unlink()

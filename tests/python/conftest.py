@@ -1,4 +1,4 @@
-"""What all tests have: databases, servers that many tests share, and figures.
+"""What all tests have: databases, servers that many tests share, rules, and figures.
 
 What a test prints is its figures: the run shows them at its end, though it passed.
 """
@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import os
+import random
 import signal
+import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import topics_engine as te
-from support.gate import GATE
+from support import opened_clients
+from support.gate import EXPLORES, GATE
 from support.h2_client import Http2Port
 from support.http_client import Http
 from support.server import LIMITS, Server, opened, running
@@ -26,13 +32,82 @@ from support.tls import certificate
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# The same examples in every run, unless the gate explores; a slow machine fails none of them.
+hypothesis.settings.register_profile(
+    "gate",
+    derandomize=not EXPLORES,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("gate")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shuffle",
+        type=int,
+        metavar="SEED",
+        help="run the files, and their tests, in an order of this seed",
+    )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves `slow` tests out of the quick gate, unless their file or name is asked for."""
-    if GATE != "quick" or any("::" in argument for argument in config.args):
+    """Leaves out the tests of other gates, unless a test is asked for by name."""
+    if (seed := config.getoption("--shuffle")) is not None:
+        order = random.Random(seed)
+        keys: dict[object, float] = {}
+        for item in items:
+            keys[item.path] = keys.get(item.path) or order.random()
+            keys[item] = order.random()
+        items.sort(key=lambda item: (keys[item.path], keys[item]))
+    if any("::" in argument for argument in config.args):
         return
-    slow = [item for item in items if "slow" in item.keywords]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if "slow" not in item.keywords]
+    left_out = {"slow"} if GATE == "quick" else set()
+    left_out |= set() if EXPLORES else {"explore"}
+    others = [item for item in items if left_out & item.keywords.keys()]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in set(others)]
+
+
+def pytest_collection_finish() -> None:
+    """Takes what exists before the first test out of the collections after each test."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_settings_of_the_shell() -> None:
+    """Removes `TOPICS_*` from the environment, except for the programs that tests use."""
+    programs = ("TOPICS_VERSITYGW", "TOPICS_TOXIPROXY")
+    for name in [n for n in os.environ if n.startswith("TOPICS_") and n not in programs]:
+        del os.environ[name]
+
+
+def environment() -> dict[str, str]:
+    """The environment of the tests."""
+    # pytest sets the one, the first import of polars the other.
+    others = ("PYTEST_CURRENT_TEST", "_RJEM_MALLOC_CONF")
+    return {name: value for name, value in os.environ.items() if name not in others}
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind() -> Iterator[None]:
+    """Closes the clients that a test opened, and collects its garbage, so that a warning about what
+    it left open is an error of this test. The environment must be as it was.
+    """
+    before = environment()
+    with opened_clients.closed_at_end():
+        yield
+    # The traceback of a failure refers to the locals of the test.
+    for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+    gc.collect()
+    assert environment() == before, "the test changed the environment"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -154,4 +229,4 @@ def api(server: Server) -> Iterator[Http]:
 def topic(request: pytest.FixtureRequest) -> str:
     """A name of this test alone."""
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)
-    return f"t{abs(hash(request.node.nodeid)) % 10**8}-{name}"[:100]
+    return f"t{zlib.crc32(request.node.nodeid.encode()):08x}-{name}"[:100]

@@ -46,7 +46,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.mark.parametrize("name", LAST_LINE)
 def test_example(name: str, where: str) -> None:
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), where]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith(LAST_LINE[name])
 
@@ -118,5 +118,7 @@ def test_what_the_page_says_of_a_server(tmp_path: Path) -> None:
 
 def test_an_import_brings_no_http_client() -> None:
     look = "import sys, topics_engine; print({'urllib3', 'aiohttp', 'greenlet'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=300
+    )
     assert done.stdout == "set()\n"

@@ -87,6 +87,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, hot_server: Server, missing: s
         text=True,
         cwd=tmp_path,
         check=False,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout
     assert sorted(done.stdout.replace("topics: ", "").splitlines()) == sorted(

@@ -157,7 +157,7 @@ def loaded(program: str, cwd: Path) -> set[str]:
     # -I and -S: no modules of the environment's own start.
     path = f"import sys; sys.path[:0] = {[str(PACKAGE.parent)]}\n"
     command = [sys.executable, "-I", "-S", "-c", path + program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=cwd)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=cwd, timeout=300)
     return set(done.stdout.split())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import os
+import contextlib
 import re
 import subprocess
 import sys
@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 
 import topics_engine as te
+from support.processes import LIMIT, child
 from support.server import Server
+from support.waiting import until
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 PLAIN, WORDS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -62,31 +64,32 @@ def until_closed(statement: str, db: te.Database, **known: Any) -> threading.Thr
         ended.append(True)
 
     ended: list[bool] = []
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.ended = ended  # type: ignore[attr-defined]
     thread.start()
     return thread
 
 
-def test_in_the_same_few_words(url: str | None) -> None:
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    """What is entered is left at the end of the test."""
+    with contextlib.ExitStack() as entered:
+        yield entered
+
+
+def test_in_the_same_few_words(url: str | None, stack: contextlib.ExitStack) -> None:
     found = ast.parse(textwrap.dedent(WORDS.replace("async with", "async def f():\n  async with")))
     watch, router, work, transaction, looped = map(ast.unparse, found.body)
     sent: list[Any] = []
-    come = threading.Event()
-
-    def send(data: Any) -> None:
-        sent.append(data)
-        come.set()
-
-    db = opened(url)
+    db = stack.enter_context(opened(url))
     orders = db.topic("orders")
     orders.append([te.NewRecord(n, tag=f"{'eu' if n % 2 else 'us'}:{n}") for n in range(4)])
     exec(router, {"db": db})
     db.queue("mails", max_deliveries=5).append("letter")
-    threads = [until_closed(watch, db), until_closed(work, db, send=send)]
-    assert come.wait(30)
+    threads = [until_closed(watch, db), until_closed(work, db, send=sent.append)]
+    until(lambda: sent, 60)
     orders.append(te.NewRecord("new", tag="eu:9"))
-    assert db.topic("audit").wait(0, timeout=30)
+    assert db.topic("audit").wait(0, timeout=60)
     db.queue("mails").append("in a transaction")
     jobs = db.queue("others")
     jobs.append("job")
@@ -96,12 +99,11 @@ def test_in_the_same_few_words(url: str | None) -> None:
     assert db.topic("invoices").state().head_seq == 2
     assert orders.consumer("c").cursor == 3
     assert jobs.state().count == 0
-    while len(sent) < 2:
-        come.wait(0.01)
+    until(lambda: len(sent) == 2, 60)
     assert sent == ["letter", "in a transaction"]
     db.close()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert thread.ended == [True]  # type: ignore[attr-defined]
     # The last line opens by itself.
     loop: dict[str, Any] = {"te": te}
@@ -117,12 +119,13 @@ def test_over_http(tmp_path: Path) -> None:
         where = f"127.0.0.1:{server.port}"
         for command in curls:
             told = command.replace("localhost:4000", where).replace("curl ", "curl -sSf ", 1)
-            done = subprocess.run(["bash", "-c", told], capture_output=True, text=True, timeout=30)
+            done = subprocess.run(
+                ["bash", "-c", told], capture_output=True, text=True, timeout=LIMIT
+            )
             assert done.returncode == 0, done.stderr
             assert '"topic":"orders"' in done.stdout.replace(" ", "")
         words = tail.replace("localhost:4000", where).split()[1:]
         command = [sys.executable, "-m", "topics_engine.cli", *words]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ) as follower:
+        with child(command) as follower:
             assert follower.stdout is not None
-            assert b'"id":1' in follower.stdout.readline().replace(b" ", b"")
-            follower.terminate()
+            assert '"id":1' in follower.stdout.readline().replace(" ", "")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
+import itertools
 import os
 import re
 import signal
@@ -32,6 +33,8 @@ from typing import Any
 
 import pytest
 
+import topics_engine as te
+from support.waiting import until
 from topics_engine.client.database import close_all
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -83,10 +86,18 @@ def snippets(page: Path) -> Iterator[Snippet]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that no process listens on. It is below those that the system gives to clients, which
+    could take it before the server does, and other processes look for theirs elsewhere.
+    """
+    for offset in _offsets:
+        port = 10_000 + (os.getpid() * 101 + offset) % 20_000
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError
+
+
+_offsets = itertools.count()
 
 
 def status(port: int) -> int | None:
@@ -96,6 +107,10 @@ def status(port: int) -> int | None:
         probe.request("GET", "/readyz")
         return probe.getresponse().status
     return None
+
+
+def is_shipped(metrics: dict[str, Any]) -> bool:
+    return metrics["ship_rounds"] > 0 and metrics["ship_lag_seconds"] == 0
 
 
 class Reader:
@@ -109,6 +124,8 @@ class Reader:
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("TOPICS_")}
         self.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.env["COLUMNS"] = "100"
+        # Other plugins take seconds to load.
+        self.env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
 
     def do(self, snippet: Snippet) -> None:
         text = PORT.sub(lambda m: self.ports[m[0]], snippet.text)
@@ -147,7 +164,7 @@ class Reader:
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert done.returncode == 0, f"{command}{done.stdout}{done.stderr}"
         return done.stdout
@@ -161,7 +178,7 @@ class Reader:
         env = self.env | {"TOPICS_PORT": str(port)}
         server = subprocess.Popen(["bash", "-c", f"exec env {command}"], cwd=self.home, env=env)
         self.servers.append(server)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while True:
             assert server.poll() is None, f"{command} ended with {server.returncode}"
             assert time.monotonic() < deadline, f"{command}: no answer on {port}"
@@ -169,6 +186,10 @@ class Reader:
             if status(port) in (200, 404):
                 break
             time.sleep(0.02)
+        if "TOPICS_REMOTE_URL" in command:
+            # While it checks a new store, which a folder stands for, other processes are refused.
+            with te.connect(f"http://127.0.0.1:{port}") as db:
+                until(lambda: is_shipped(db.metrics()), 60)
         self.names["SERVER_PID"] = server.pid
 
     def leave(self) -> None:
@@ -180,10 +201,10 @@ class Reader:
             server.send_signal(signal.SIGTERM)
         for server in self.servers:
             try:
-                server.wait(30)
+                server.wait(60)
             except subprocess.TimeoutExpired:
                 server.kill()
-                server.wait()
+                server.wait(60)
 
 
 def compare(printed: str, expected: str) -> None:
@@ -202,6 +223,8 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: Any) -> None:
         stem = Path(name).stem
         assert any(stem in s.text for s in found if s.title is None), f"nothing uses {name}"
     monkeypatch.chdir(tmp_path)
+    # Polars sets it at its first import.
+    monkeypatch.setenv("_RJEM_MALLOC_CONF", "")
     reader = Reader(tmp_path)
     try:
         for snippet in found:

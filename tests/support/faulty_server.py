@@ -31,7 +31,7 @@ class Lose:
 
 @dataclass(frozen=True)
 class Hang:
-    """Accepts the request and does nothing for this number of seconds."""
+    """Accepts the request and does nothing for these seconds, or until the proxy closes."""
 
     seconds: float
 
@@ -59,6 +59,7 @@ class Faulty:
         self.always: Any = None
         """What becomes of every request; nothing of them is recorded."""
         self._streams: set[socket.socket] = set()
+        self._closing = threading.Event()
         self.requests: list[tuple[str, str, float]] = []
         self.keys: list[bytes] = []
         self.headers: list[dict[str, str]] = []
@@ -123,7 +124,7 @@ class Faulty:
             to.wfile.write(fault.body)
             return
         if isinstance(fault, Hang):
-            time.sleep(fault.seconds)
+            self._closing.wait(fault.seconds)
         if isinstance(fault, Hang | Break):
             self._end(to)
             return
@@ -182,7 +183,7 @@ class Faulty:
             while piece := response.read1(65536):
                 if self.faults and isinstance(self.faults[0], Hang):
                     # No more bytes are forwarded, and the connection stays open.
-                    time.sleep(self.faults.popleft().seconds)
+                    self._closing.wait(self.faults.popleft().seconds)
                     return
                 to.wfile.write(piece)
         except (OSError, http.client.HTTPException):
@@ -206,6 +207,7 @@ class Faulty:
             to.connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        self._closing.set()
         self._server.shutdown()
         self._server.server_close()
 

@@ -1,25 +1,43 @@
-"""The gate of the tests: `TOPICS_GATE` is quick (the default), commit or release; and their
-seeds."""
+"""The gate of the tests (`TOPICS_GATE`), their sizes, their seeds, and the limits of figures.
+
+`quick` (the default) and `full` have the same verdict in every run of the same tree. `explore` and
+`release` use random seeds, and check limits on time and memory.
+"""
 
 from __future__ import annotations
 
 import os
 import random
 
+SIZES = ("quick", "full", "explore", "release")
 GATE = os.environ.get("TOPICS_GATE") or "quick"
-SIZES = ("quick", "commit", "release")
 
 if GATE not in SIZES:
-    raise ValueError(f"TOPICS_GATE={GATE!r}: expected quick, commit or release")
+    raise ValueError(f"TOPICS_GATE={GATE!r}: expected quick, full, explore or release")
+
+EXPLORES = GATE in ("explore", "release")
+"""Whether seeds are random and figures have limits."""
+
+FIXED_SEED = 0x7091C5EE
 
 
-def sized(quick: int, commit: int, release: int) -> int:
-    """The size for this gate."""
-    return (quick, commit, release)[SIZES.index(GATE)]
+def sized(quick: int, full: int, release: int) -> int:
+    """The size for this gate; `explore` has that of `full`."""
+    return {"quick": quick, "release": release}.get(GATE, full)
 
 
-def fresh_seed() -> int:
-    """The seed of the run (`TOPICS_SEED`), or a new one, which is printed."""
-    seed = int(os.environ.get("TOPICS_SEED") or random.SystemRandom().randrange(1 << 32))
+def run_seed() -> int:
+    """`TOPICS_SEED`, or a fixed seed, or a random one where the gate explores. Prints it."""
+    default = random.SystemRandom().randrange(1 << 32) if EXPLORES else FIXED_SEED
+    seed = int(os.environ.get("TOPICS_SEED") or default)
     print(f"seed {seed}")
     return seed
+
+
+def figure(name: str, value: float, *, below: float, unit: str = "") -> None:
+    """Prints a measured value. Where the gate explores, it must be below the limit.
+
+    For what depends on the machine: times, rates, memory.
+    """
+    print(f"{name}: {value:.4g} {unit}".rstrip() + f" (limit {below:.4g})")
+    assert not EXPLORES or value < below, f"{name}: {value:.4g} {unit}, expected below {below:.4g}"

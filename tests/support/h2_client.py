@@ -14,6 +14,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.exceptions import ProtocolError
 
+from .opened_clients import register
 from .tls import TlsPort, trust
 
 
@@ -110,6 +111,7 @@ class Http2Connection:
         self.responses: dict[int, Response] = {}
         self.goodbye: events.ConnectionTerminated | None = None
         self._last: Response | None = None
+        register(self)
 
     def connect(self) -> None:
         self.sock = socket.create_connection(self._address, timeout=self._timeout)

@@ -8,6 +8,7 @@ import socket
 from typing import Any, NamedTuple
 
 from .h2_client import Http2Connection, Http2Port
+from .opened_clients import register
 from .tls import TlsPort, secure
 
 
@@ -31,8 +32,8 @@ def connection(port: int, timeout: float = 30) -> Any:
     if isinstance(port, Http2Port):
         return Http2Connection("127.0.0.1", port, timeout)
     if isinstance(port, TlsPort):
-        return secure(port, timeout)
-    return http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+        return register(secure(port, timeout))
+    return register(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout))
 
 
 class Http:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import time
 from typing import Any, NamedTuple
 
 from .http_client import connection
+from .opened_clients import register
+from .waiting import DEADLINE
 
 
 class Event(NamedTuple):
@@ -20,9 +23,12 @@ class Events:
     """One open stream. Iterating waits for the next event; comments are collected separately."""
 
     def __init__(
-        self, port: int, path: str, headers: dict[str, str] | None = None, timeout: float = 30
+        self, port: int, path: str, headers: dict[str, str] | None = None, timeout: float = DEADLINE
     ) -> None:
         self._connection = connection(port, timeout)
+        self._seconds = timeout
+        # The fields of an event that is not complete yet.
+        self._event = Event("", "", None)
         try:
             self._connection.request("GET", path, headers=headers or {})
             self._sock = self._connection.sock
@@ -35,6 +41,7 @@ class Events:
         self.retry = 0
         self.last_id = ""
         self.body = b"" if self.status == 200 else self.response.read()
+        register(self)
 
     @property
     def code(self) -> str:
@@ -44,7 +51,15 @@ class Events:
         return self
 
     def __next__(self) -> Event:
-        event = Event("", "", None)
+        deadline = time.monotonic() + self._seconds
+        while (event := self.read()) is None:
+            # Heartbeats are bytes, so the timeout of the socket does not end the wait.
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no event within {self._seconds:g} s, only comments")
+        return event
+
+    def read(self) -> Event | None:
+        """The next event, or `None` after a comment: a heartbeat comes when no event does."""
         while True:
             line = self.response.readline().decode()
             # A closed connection can leave an incomplete line.
@@ -54,15 +69,18 @@ class Events:
             name, _, value = line.partition(": ")
             if line.startswith(":"):
                 self.comments.append(line)
-            elif name == "retry":
+                return None
+            event = self._event
+            if name == "retry":
                 self.retry = int(value)
             elif name == "id":
-                event = event._replace(id=value)
+                self._event = event._replace(id=value)
             elif name == "event":
-                event = event._replace(kind=value)
+                self._event = event._replace(kind=value)
             elif name == "data":
-                event = event._replace(data=json.loads(value))
+                self._event = event._replace(data=json.loads(value))
             elif not line and event.kind:
+                self._event = Event("", "", None)
                 self.last_id = event.id or self.last_id
                 return event
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
+from .opened_clients import register
+
 
 class Socket:
     """A connection; `ask` sends a message and waits for its answer."""
@@ -14,6 +16,7 @@ class Socket:
     def __init__(self, port: int, query: str = "", **kwargs: Any) -> None:
         self._open = connect(f"ws://127.0.0.1:{port}/v0/ws{query}", **kwargs)
         self.connection: ClientConnection = self._open.__enter__()
+        register(self)
 
     def close(self) -> None:
         self._open.__exit__(None, None, None)

@@ -62,8 +62,13 @@ def set_user_timeout(sock: Any, seconds: float) -> None:
 
 
 def unacked_bytes(transport: asyncio.Transport) -> int:
-    """Bytes that the client has not acknowledged, as far as transport and kernel know them."""
+    """Bytes that the client has not acknowledged, as far as transport and kernel know them; 0 when
+    the connection is lost.
+    """
     sock = transport.get_extra_info("socket")
+    # A TLS transport of uvloop loses its socket one loop tick before `connection_lost` is called.
+    if sock is None or sock.fileno() < 0:
+        return 0
     queued = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4)
     return transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
 

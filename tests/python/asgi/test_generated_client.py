@@ -38,6 +38,7 @@ def generate(folder: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

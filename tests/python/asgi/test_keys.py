@@ -17,6 +17,7 @@ from support.h2_client import Http2Port
 from support.http_client import Http
 from support.server import Server, opened, running
 from support.sse import Events
+from support.waiting import until
 from topics_engine.asgi.access import BindRefused, KeyGuard, check_bind
 from topics_engine.asgi.keys import SCOPES, Keys, forget
 from topics_engine.asgi.openapi import operation_id
@@ -25,6 +26,7 @@ from topics_engine.asgi.settings import resolve
 from topics_engine.errors import InvalidRequest
 
 from ..server.test_serve import serve
+from .pending import DEADLINE
 from .test_watch import streams
 
 ROOT, READER, ORDERS, SWEEPER = "root-key", "reader-key", "orders-key", "sweeper-key"
@@ -52,10 +54,14 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def clients(guarded: Server) -> Iterator[dict[str, Client]]:
-    made = {key: Client(guarded.port, key) for key in (ROOT, READER, ORDERS, SWEEPER, CHIEF)}
+    made = clients_of(guarded)
     yield made
     for client in made.values():
         client.close()
+
+
+def clients_of(server: Server) -> dict[str, Client]:
+    return {key: Client(server.port, key) for key in (ROOT, READER, ORDERS, SWEEPER, CHIEF)}
 
 
 def ask(keys: str, route: Any, key: str | None) -> Sent:
@@ -208,7 +214,15 @@ def test_serve_refuses_a_malformed_key_and_listens_anywhere_with_one(tmp_path: P
     check_bind("0.0.0.0", insecure=False, keys=True)
 
 
-def test_names_are_bound_by_prefixes(clients: dict[str, Client]) -> None:
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[dict[str, Client]]:
+    """Clients of a server that no other test uses."""
+    with opened(tmp_path / "data", {"TOPICS_API_KEYS": KEYS}) as server:
+        yield clients_of(server)
+
+
+def test_names_are_bound_by_prefixes(alone: dict[str, Client]) -> None:
+    clients = alone
     root, orders = clients[ROOT], clients[ORDERS]
     one = {"records": [{"data": 1}]}
     for topic in ("orders.eu", "other", "jobs"):
@@ -374,8 +388,7 @@ def test_slots_are_taken_and_given_back(tmp_path: Path) -> None:
                     assert refused.response.headers["retry-after"] == "1"
                     detail = json.loads(refused.body)["error"]["detail"]
                     assert (detail["limit"], detail["max"]) == (limit, 2)
-        while streams(a):
-            pass
+        until(lambda: streams(a) == 0, DEADLINE)
         with Events(server.port, path + "a") as again:
             again.until("caught-up")
             with Events(server.port, path + "a") as refused:

@@ -48,7 +48,7 @@ def recovering(**options: Any) -> tuple[Driver, threading.Event]:
     recovered = threading.Event()
 
     def recover() -> Any:
-        assert recovered.wait(10)
+        assert recovered.wait(120)
         return "engine", driver.http
 
     driver = Driver(open_engine=recover, **options)

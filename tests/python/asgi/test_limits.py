@@ -25,6 +25,7 @@ from topics_engine.asgi.routes import ROUTES
 from topics_engine.asgi.settings import SERVER
 
 from .cases import one
+from .pending import DEADLINE
 from .test_conformance import place
 
 SIZES = {
@@ -244,7 +245,7 @@ def test_counts_at_their_limit_and_beyond(tmp_path: Path) -> None:
             )
             assert client("POST", "/v0/topics/t1", one()).status == 200
         streams[1].close()
-        until(lambda: _opens(server.port))
+        until(lambda: _opens(server.port), DEADLINE)
         streams[0].close()
         assert api("DELETE", "/v0/topics/t0").json["deleted"] is True
         assert api("PUT", "/v0/topics/t5").status == 201

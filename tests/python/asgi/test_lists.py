@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from support.h2_client import Http2Port
+from support.h2_client import Http2Connection, Http2Port
 from support.http_client import Http
 from support.server import Server, running
 
+from .pending import DEADLINE
+
 COUNT = 1001
+# Requests of one connection of HTTP/2 at a time.
+TOGETHER = 50
 # Where a list is, what it is called, and the name of an entry.
 LISTS = {
     "/v0/topics": ("topics", "topic"),
@@ -33,14 +39,29 @@ def full(empty: Server) -> Server:
     names = [f"p{n:04}" for n in range(COUNT)]
     rows = [{"topic": name, "records": [{"data": 1}]} for name in names]
     assert api("POST", "/v0/txn", {"appends": rows}).status == 200
+    api.close()
+    asked: list[tuple[str, str, dict[str, Any]]] = []
     for name in names:
         work = {"appends": rows[:1], "writer": name, "epoch": 1}
-        assert api("POST", "/v0/txn", work).status == 200
-        assert api("PUT", f"/v0/topics/p0000/consumers/{name}").status == 201
         # The first one leads out of the circle.
         router = {"source": "p0000", "dest": "last" if name == "p0000" else name}
-        assert api("PUT", f"/v0/routers/{name}", router).status == 201
-    api.close()
+        asked += [
+            ("POST", "/v0/txn", work),
+            ("PUT", f"/v0/topics/p0000/consumers/{name}", {}),
+            ("PUT", f"/v0/routers/{name}", router),
+        ]
+    link = Http2Connection("127.0.0.1", empty.port, DEADLINE)
+    kind = {"Content-Type": "application/json"}
+    # Many at a time share the syncs of the disk.
+    for at in range(0, len(asked), TOGETHER):
+        for response in [
+            link.start(method, path, json.dumps(body).encode(), kind)
+            for method, path, body in asked[at : at + TOGETHER]
+        ]:
+            response.wait(lambda response=response: response.status)
+            assert response.status in (200, 201), response.read()
+            response.read()
+    link.close()
     return empty
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from support.h2_client import Http2Port
 from support.http_client import Http
-from support.server import Server
+from support.server import Server, opened
 from support.sse import Events
 
 from .test_routes import write
@@ -43,9 +47,21 @@ def scraped(text: str) -> tuple[dict[str, str], dict[str, float]]:
     return kinds, values
 
 
-def test_what_is_done_is_counted(protocols: dict[str, Server]) -> None:
-    for server in protocols.values():
-        api = Http(server.port)
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[list[int]]:
+    """The port of an empty server behind each protocol."""
+    with contextlib.ExitStack() as stack:
+        ports: list[int] = []
+        for name, hot in (("plain", "0"), ("hot", "1"), ("h2", "1")):
+            env = {"TOPICS_HOT_PROTOCOL": hot}
+            port = stack.enter_context(opened(tmp_path / name, env)).port
+            ports.append(Http2Port(port) if name == "h2" else port)
+        yield ports
+
+
+def test_what_is_done_is_counted(fresh: list[int]) -> None:
+    for port in fresh:
+        api = Http(port)
         before = scraped(api("GET", "/v0/metrics").body.decode())[1]
         for name, config in (("log", {"cap_records": 2}), ("jobs", {"type": "queue"})):
             assert api("PUT", f"/v0/topics/{name}", config).status == 201
@@ -58,7 +74,7 @@ def test_what_is_done_is_counted(protocols: dict[str, Server]) -> None:
         assert api("PUT", "/v0/routers/r", {"source": "log", "dest": "copies"}).status == 201
         assert api("PUT", "/v0/topics/log/consumers/c", {}).status == 201
         wid = api("POST", "/v0/watch", {"topics": ["log"]}).json["wid"]
-        with Events(server.port, f"/v0/watch/{wid}") as events:
+        with Events(port, f"/v0/watch/{wid}") as events:
             assert events.until("caught-up")
             write(api, "log", 4)
             assert events.values(1) == [4]
@@ -117,7 +133,6 @@ def test_what_is_done_is_counted(protocols: dict[str, Server]) -> None:
         api.close()
 
 
-@pytest.mark.serial
 def test_gauges_of_topics_have_an_end(protocols: dict[str, Server]) -> None:
     for server in protocols.values():
         api = Http(server.port)

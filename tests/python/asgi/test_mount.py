@@ -16,32 +16,34 @@ from support.asgi_driver import Driver, run
 from topics_engine import asgi
 from topics_engine.asgi.build import DefaultApp
 
+from .pending import DEADLINE, MOST_WAIT_MS
+
 
 def test_an_engine_of_the_callers_is_served_and_stays_open(tmp_path: Path) -> None:
-    db = te.open(tmp_path / "data")
-    driver = Driver()
-    driver.app = asgi.create_app(db)
-    driver.lifespan = driver.app.lifespan
+    with te.open(tmp_path / "data") as db:
+        driver = Driver()
+        driver.app = asgi.create_app(db)
+        driver.lifespan = driver.app.lifespan
 
-    async def go() -> None:
-        await driver.ready()
-        scope = {"root_path": "/topics", "raw_path": b"/topics/v0/topics/orders"}
-        body = b'{"records":[{"data":{"a":1.50}}]}'
-        written = await driver.request("POST", "/topics/v0/topics/orders", body, scope=scope)
-        assert written.status == 201
-        waiting = asyncio.ensure_future(
-            driver.request("POST", "/v0/topics/orders/diff", b'{"from_seq":1,"wait_ms":9000}')
-        )
-        await asyncio.sleep(0)
-        # A write in process wakes a reader over HTTP.
-        await asyncio.to_thread(db.topic("orders").append, [{"b": 2}])
-        records = json.loads((await waiting).body)["records"]
-        assert [r["data"] for r in records] == [{"b": 2}]
-        await driver.lifespan.close(5)
+        async def go() -> None:
+            await driver.ready()
+            scope = {"root_path": "/topics", "raw_path": b"/topics/v0/topics/orders"}
+            body = b'{"records":[{"data":{"a":1.50}}]}'
+            written = await driver.request("POST", "/topics/v0/topics/orders", body, scope=scope)
+            assert written.status == 201
+            asked = json.dumps({"from_seq": 1, "wait_ms": MOST_WAIT_MS}).encode()
+            waiting = asyncio.ensure_future(driver.request("POST", "/v0/topics/orders/diff", asked))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            # A write in process wakes a reader over HTTP.
+            await asyncio.to_thread(db.topic("orders").append, [{"b": 2}])
+            records = json.loads((await waiting).body)["records"]
+            assert [r["data"] for r in records] == [{"b": 2}]
+            await driver.lifespan.close(5)
 
-    run(go())
-    assert [bytes(r.raw) for r in db.topic("orders").read(after=0)] == [b'{"a":1.50}', b'{"b":2}']
-    db.close()
+        run(go())
+        kept = db.topic("orders").read(after=0)
+        assert [bytes(r.raw) for r in kept] == [b'{"a":1.50}', b'{"b":2}']
 
 
 def test_fifty_writers_in_one_tick_are_each_acked_once(tmp_path: Path) -> None:
@@ -76,7 +78,7 @@ def test_app_is_an_attribute_that_reads_nothing_before_its_first_call(tmp_path: 
         "from topics_engine.asgi import app\n"
         "assert not os.listdir('.')\n"
     )
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=DEADLINE)
 
 
 def test_settings_that_are_wrong_fail_the_startup(

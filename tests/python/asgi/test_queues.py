@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.http_client import Http
 from support.server import Server
+from support.waiting import until
+
+from .pending import DEADLINE, MOST_WAIT_MS, Pending, until_read
 
 
 @pytest.fixture
@@ -34,19 +36,15 @@ def claim(api: Http, queue: str, node: str = "w1", **fields: Any) -> list[dict[s
 
 
 @contextlib.contextmanager
-def waiting_claim(server: Server, queue: str) -> Iterator[list[Any]]:
-    """A claim that waits in a thread; at the end of the block it has the payloads of its jobs."""
+def waiting_claim(server: Server, api: Http, queue: str) -> Iterator[list[Any]]:
+    """A claim that waits; at the end of the block the list has the payloads of its jobs."""
     claimed: list[Any] = []
-
-    def wait() -> None:
-        mine = Http(server.port)
-        claimed.extend(job["data"] for job in claim(mine, queue, wait_ms=20_000))
-        mine.close()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
+    claim = Pending(server.port, f"{queue}/claim", {"node": "w1", "wait_ms": MOST_WAIT_MS})
+    until_read(api)
     yield claimed
-    thread.join(20)
+    reply = claim.reply()
+    assert reply.status == 200, reply.body
+    claimed += [job["data"] for job in reply.json["claimed"]]
 
 
 def test_claim_ack_nack_extend(api: Http, queue: str) -> None:
@@ -100,13 +98,10 @@ def test_options_of_jobs(api: Http, queue: str) -> None:
 
 
 def test_a_claim_waits_for_a_job(server: Server, api: Http, queue: str) -> None:
-    with waiting_claim(server, queue) as claimed:
-        time.sleep(0.1)
+    with waiting_claim(server, api, queue) as claimed:
         put(api, queue, {"data": "now"})
     assert claimed == ["now"]
-    started = time.monotonic()
     assert claim(api, queue, wait_ms=50) == []
-    assert time.monotonic() - started < 10
 
 
 def test_dead_letters_come_back(api: Http, queue: str, topic: str) -> None:
@@ -166,7 +161,7 @@ def test_a_paused_queue_leases_nothing_until_it_goes_on(
     assert claim(api, queue, wait_ms=20) == []
     state = api("GET", queue).json
     assert (state["config"]["paused"], state["queue"]["ready"]) == (True, 1)
-    with waiting_claim(server, queue) as claimed:
+    with waiting_claim(server, api, queue) as claimed:
         assert api("PUT", queue, {"paused": False}).status == 200
     assert claimed == [1]
 
@@ -217,21 +212,18 @@ def test_a_log_is_no_queue(api: Http, topic: str) -> None:
     assert api("POST", "/v0/topics/none-such/claim", {"node": "w"}).code == "topic_not_found"
 
 
-def test_waiting_claims_end_with_the_server(own_server: Server) -> None:
-    own_server.start()
-    api = Http(own_server.port)
-    assert api("PUT", "/v0/topics/q", {"type": "queue"}).status == 201
-    api.close()
-    replies: list[Any] = []
-
-    def wait() -> None:
-        mine = Http(own_server.port)
-        replies.append(mine("POST", "/v0/topics/q/claim", {"node": "w", "wait_ms": 30_000}))
-        mine.close()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    time.sleep(0.2)
-    assert own_server.stop() == 0
-    thread.join(20)
-    assert [(r.status, r.json["claimed"]) for r in replies] == [(200, [])]
+def test_waiting_claims_end_with_the_server(tmp_path: Path) -> None:
+    worker, other = ({"Authorization": f"Bearer {key}"} for key in ("worker", "other"))
+    env = {"TOPICS_API_KEYS": "worker,other", "TOPICS_MAX_INFLIGHT_PER_KEY": "1"}
+    with Server(tmp_path / "data", env=env) as server:
+        api = Http(server.port, DEADLINE)
+        assert api("PUT", "/v0/topics/q", {"type": "queue"}, other).status == 201
+        claim = {"node": "w", "wait_ms": MOST_WAIT_MS}
+        waiting = Pending(server.port, "/v0/topics/q/claim", claim, worker)
+        # The key has a request in flight: the claim was accepted.
+        until(lambda: api("GET", "/v0/topics", None, worker).status == 429, DEADLINE)
+        until_read(api)
+        api.close()
+        assert server.stop() == 0
+        reply = waiting.reply()
+        assert (reply.status, reply.json["claimed"]) == (200, [])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
-import time
 from typing import Any
 
 import pytest
@@ -14,6 +12,8 @@ from support.server import Server
 from support.waiting import until
 from topics_engine.asgi.openapi import operation_id
 from topics_engine.asgi.routes import ROUTES
+
+from .pending import DEADLINE, MOST_WAIT_MS, Pending, until_read
 
 
 def write(api: Http, topic: str, *values: Any) -> int:
@@ -206,26 +206,17 @@ def test_a_consumer_that_commits_by_itself(api: Http, topic: str) -> None:
         assert api("POST", f"{path}/read", {"max_records": 1}).status == 200
         return bool(api("GET", path).json["cursor"] == 3)
 
-    until(reads_on)
+    until(reads_on, DEADLINE)
 
 
 def test_a_consumer_waits_for_records(server: Server, api: Http, topic: str) -> None:
     write(api, topic, 1)
     path = f"/v0/topics/{topic}/consumers/w"
     assert api("PUT", path, {"start": "end"}).status == 201
-    got: list[Any] = []
-
-    def wait() -> None:
-        mine = Http(server.port)
-        got.extend(mine("POST", f"{path}/read", {"wait_ms": 20_000}).json["records"])
-        mine.close()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    time.sleep(0.1)
+    waiting = Pending(server.port, f"{path}/read", {"wait_ms": MOST_WAIT_MS})
+    until_read(api)
     write(api, topic, "new")
-    thread.join(20)
-    assert [r["data"] for r in got] == ["new"]
+    assert [r["data"] for r in waiting.reply().json["records"]] == ["new"]
     assert api("POST", f"{path}/read", {"wait_ms": 20}).json["records"] == []
 
 

@@ -214,7 +214,10 @@ def test_a_scan_waits_for_its_client() -> None:
         sending = asyncio.ensure_future(
             driver.request("POST", "/v0/topics/t/scan", b"{}", taken=taken)
         )
-        await asyncio.sleep(0.05)
+        while not driver.http.calls:
+            await asyncio.sleep(0)
+        for _ in range(1000):
+            await asyncio.sleep(0)
         assert len(driver.http.pulls) >= 49
         taken.set()
         await sending

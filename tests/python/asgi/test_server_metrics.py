@@ -16,6 +16,7 @@ from support.websocket import Socket
 from topics_engine.asgi.metrics import BOUNDS, FAMILIES, ServerMetrics
 from topics_engine.asgi.routes import ROUTES
 
+from .pending import DEADLINE
 from .test_metrics import scraped
 
 
@@ -26,6 +27,11 @@ def values(api: Http, path: str = "/v0/metrics") -> dict[str, float]:
 def requests_of(found: dict[str, float], method: str, route: str, status: int) -> float:
     labels = f'{{method="{method}",route="{route}",status="{status}"}}'
     return found.get(f"topics_http_requests_total{labels}", 0)
+
+
+def without_streams(api: Http) -> None:
+    """Waits until the streams of the tests before have ended, and were counted."""
+    until(lambda: values(api)["topics_http_streams"] == 0, DEADLINE)
 
 
 def test_requests_are_counted_by_route_and_status(protocols: dict[str, Server]) -> None:
@@ -67,13 +73,14 @@ def test_requests_are_counted_by_route_and_status(protocols: dict[str, Server]) 
 def test_a_stream_counts_when_it_ends(server: Server, api: Http, topic: str) -> None:
     assert api("POST", f"/v0/topics/{topic}", {"records": [{"data": 1}]}).status == 201
     row = ("GET", "/v0/watch", 200)
+    without_streams(api)
     before = requests_of(values(api), *row)
     with Events(server.port, f"/v0/watch?topic={topic}") as events:
         events.until("caught-up")
         found = values(api)
         assert found["topics_http_streams"] >= 1
         assert requests_of(found, *row) == before
-    until(lambda: requests_of(values(api), *row) == before + 1)
+    until(lambda: requests_of(values(api), *row) == before + 1, DEADLINE)
     assert 'topics_http_request_seconds_count{method="GET",route="/v0/watch"}' not in [
         name for name, value in values(api).items() if value
     ]
@@ -81,12 +88,13 @@ def test_a_stream_counts_when_it_ends(server: Server, api: Http, topic: str) -> 
 
 def test_a_socket_counts_when_it_ends(server: Server, api: Http) -> None:
     row = ("GET", "/v0/ws", 101)
+    without_streams(api)
     before = requests_of(values(api), *row)
     socket = Socket(server.port)
     socket.ask("ping", "pong")
     assert requests_of(values(api), *row) == before
     socket.close()
-    until(lambda: requests_of(values(api), *row) == before + 1)
+    until(lambda: requests_of(values(api), *row) == before + 1, DEADLINE)
 
 
 def test_the_process_the_disk_and_the_build(api: Http) -> None:

@@ -17,14 +17,18 @@ from support.http_client import Http, Reply, once
 from support.server import LIMITS, opened
 from support.sse import Events
 
+from .pending import DEADLINE
 from .test_conformance import ARROW, CASES, check, comparable, send
 
 KINDS = [*SERVERS, "starlette", "fastapi"]
+UVICORN_IS_QUICK = [
+    pytest.param(kind, marks=[] if kind == "uvicorn" else [pytest.mark.slow]) for kind in KINDS
+]
 
 # Two stages of as many rows as a request may have are more than a commit may.
 ENV = {**LIMITS, "TOPICS_MAX_EMBEDDED_BATCH_RECORDS": "1500"}
 
-# At the commit gate each server answers a third of the cases, at the release gate all of them.
+# At the full gate each server answers a third of the cases, at the release gate all of them.
 SHARES = sized(3, 3, 1)
 
 # What a server refuses itself, before any application sees it.
@@ -65,18 +69,13 @@ def other(
     with serving(folder, server, mounted=mounted, env=environment(folder)) as live:
         live.wait_ready()
         yield live
-        assert live.stop() in (0, -signal.SIGTERM), live.log.read_text()
-
-
-def stable_body(reply: Reply) -> bytes:
-    """The body, but for what depends on the topics of other cases."""
-    return re.sub(rb'"topics":\d+', b'"topics":0', comparable(reply.body))
+        assert live.stop(DEADLINE) in (0, -signal.SIGTERM), live.log.read_text()
 
 
 @pytest.mark.slow
 def test_every_case_under_every_server(other: AsgiServer, reference: dict[str, Reply]) -> None:
     wrong = []
-    # At the commit gate each server has a share of the cases, and all of them together have all.
+    # At the full gate each server has a share of the cases, and all of them together have all.
     offset, share = KINDS.index(other.name) % SHARES, 0
     for number, (name, case) in enumerate(CASES.items()):
         if number % SHARES != offset or name in REFUSED_BY_SERVER.get(other.server, ()):
@@ -91,7 +90,7 @@ def test_every_case_under_every_server(other: AsgiServer, reference: dict[str, R
             if reply.headers["content-type"] == ARROW:
                 assert len(reply.body) == len(expected.body)
             elif "metrics" not in case.path and "segments" not in case.path:
-                assert stable_body(reply) == stable_body(expected)
+                assert comparable(reply.body) == comparable(expected.body)
         except Exception as failure:
             wrong.append(f"{name}: {type(failure).__name__} {str(failure)[:600]}")
         finally:
@@ -112,11 +111,10 @@ def test_without_lifespan_the_first_request_waits_for_the_engine(tmp_path: Path,
     with serving(tmp_path, server, mounted=mounted) as live:
         reply = once(live.port, "GET", f"{live.base}/v0/topics/first")
         assert (reply.status, reply.json["head_seq"]) == (200, 50_000), reply
-        assert live.stop() in (0, -signal.SIGTERM), live.log.read_text()
+        assert live.stop(DEADLINE) in (0, -signal.SIGTERM), live.log.read_text()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", UVICORN_IS_QUICK)
 def test_open_streams_end_with_the_server(tmp_path: Path, name: str) -> None:
     """SIGTERM while a stream is open: it ends with a frame, the server in time, acks are kept."""
     server, mounted = kind_of(name)
@@ -126,7 +124,7 @@ def test_open_streams_end_with_the_server(tmp_path: Path, name: str) -> None:
         assert once(live.port, "POST", f"{live.base}/v0/topics/t", body).status == 201
         with Events(live.port, f"{live.base}/v0/watch?topic=t&from_seq=0") as events:
             assert events.values(3) == [0, 1, 2]
-            code = live.stop()
+            code = live.stop(DEADLINE)
             assert code in (0, -signal.SIGTERM), (code, live.log.read_text())
             *_, last = events
         assert (last.kind, last.data["error"]) == ("error", "shutting_down")
@@ -134,8 +132,7 @@ def test_open_streams_end_with_the_server(tmp_path: Path, name: str) -> None:
         assert db.topic("t").state().head_seq == 3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", UVICORN_IS_QUICK)
 def test_settings_that_are_wrong_fail_the_start(tmp_path: Path, name: str) -> None:
     """Not the first request, hours later. Daphne starts an application only with a request."""
     server, mounted = kind_of(name)
@@ -143,7 +140,7 @@ def test_settings_that_are_wrong_fail_the_start(tmp_path: Path, name: str) -> No
         pytest.skip("it has no lifespan")
     made = AsgiServer(tmp_path, server, mounted=mounted, env={"TOPICS_MAX_BODY_BYTES": "many"})
     try:
-        code = made.process.wait(30)
+        code = made.process.wait(DEADLINE)
         # The worker of hypercorn fails, and its parent says so with 0.
         assert code != 0 or name == "hypercorn"
         assert "max_body_bytes" in made.log.read_text()

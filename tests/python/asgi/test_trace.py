@@ -15,6 +15,9 @@ import pytest
 from support.asgi_driver import Driver, run
 from support.http_client import Http
 from support.server import Server, opened
+from support.waiting import until
+
+from .pending import DEADLINE
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 HEADERS = {"traceparent": PARENT, "tracestate": 'a=1,b="2\\'}
@@ -144,13 +147,17 @@ def test_routers_and_dead_letters_copy_it(api: Http, topic: str) -> None:
     assert api("PUT", f"/v0/routers/{topic}", router).status in (200, 201)
     append(api, topic, {"data": 1}, **HEADERS)
     claim = {"node": "w", "wait_ms": 20_000}
-    (job,) = api("POST", f"/v0/topics/{queue}/claim", claim).json["claimed"]
+    (job,) = until(
+        lambda: api("POST", f"/v0/topics/{queue}/claim", claim).json["claimed"], DEADLINE
+    )
     assert {key: job["meta"][key] for key in CONTEXT} == CONTEXT
     nack = {"node": "w", "seqs": [job["$seq"]], "lease_ids": [job["lease_id"]]}
     assert api("POST", f"/v0/topics/{queue}/nack", nack).status == 200
     wait = {"from_seq": 0, "wait_ms": 20_000}
     assert api("PUT", f"/v0/topics/{dead}", {}).status in (200, 201)
-    (letter,) = api("POST", f"/v0/topics/{dead}/diff", wait).json["records"]
+    (letter,) = until(
+        lambda: api("POST", f"/v0/topics/{dead}/diff", wait).json["records"], DEADLINE
+    )
     assert {key: letter["meta"][key] for key in CONTEXT} == CONTEXT
     assert letter["meta"]["$dead_letter_from"] == queue
 
@@ -200,7 +207,7 @@ def raw(port: int, topic: str, *headers: str) -> None:
         "connection: close",
         *headers,
     ]
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as s:
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE) as s:
         s.sendall("\r\n".join([*lines, "", ""]).encode() + body)
         answer = s.makefile("rb").read()
     assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 201")), answer

@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -24,6 +23,8 @@ from topics_engine.cli import main
 from topics_engine.cli.measure import advice, percentile
 from topics_engine.cli.output import Output, Progress
 from topics_engine.client import Gap, Record
+
+from .programs import DEADLINE, program
 
 
 def test_append_read_and_tail(cli: Run, topic: str) -> None:
@@ -372,18 +373,14 @@ def test_routers(cli: Run, topic: str) -> None:
 
 
 def test_tail_follows(hot_server: Server, topic: str) -> None:
-    import subprocess
-
     with te.connect(hot_server.url) as db:
         db.topic(topic).append([1, 2])
         command = [sys.executable, "-m", "topics_engine.cli", "--url", hot_server.url]
-        command += ["tail", "-f", "-n", "1", topic]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follower:
+        with program(*command, "tail", "-f", "-n", "1", topic) as follower:
             assert follower.stdout is not None
             assert json.loads(follower.stdout.readline())["data"] == 2
             db.topic(topic).append(b"3")
             assert json.loads(follower.stdout.readline())["data_b64"] == "Mw=="
-            follower.terminate()
 
 
 def test_percentiles_and_advice() -> None:
@@ -484,24 +481,20 @@ def test_follow_prints_records_of_patterns_and_of_topics_to_come(
         for name in ("a", "b"):
             db.topic(f"{prefix}-{name}").append([f"{name}{n}" for n in range(3)])
         command = [sys.executable, "-m", "topics_engine", "--url", hot_server.url]
-        with subprocess.Popen(
-            [*command, "tail", "-f", "-n", "1", f"{prefix}-*"], stdout=subprocess.PIPE, text=True
-        ) as process:
+        with program(*command, "tail", "-f", "-n", "1", f"{prefix}-*") as process:
             assert process.stdout is not None
 
             def shown(count: int) -> set[tuple[str, Any]]:
                 lines = [json.loads(process.stdout.readline()) for _ in range(count)]
                 return {(line["topic"][len(prefix) + 1 :], line["data"]) for line in lines}
 
-            try:
-                assert shown(2) == {("a", "a2"), ("b", "b2")}
-                db.topic(f"{prefix}-a").append("a3")
-                assert shown(1) == {("a", "a3")}
-                db.topic(f"{prefix}-c").append("c0")
-                assert shown(1) == {("c", "c0")}
-            finally:
-                process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 130
+            assert shown(2) == {("a", "a2"), ("b", "b2")}
+            db.topic(f"{prefix}-a").append("a3")
+            assert shown(1) == {("a", "a3")}
+            db.topic(f"{prefix}-c").append("c0")
+            assert shown(1) == {("c", "c0")}
+            process.send_signal(signal.SIGINT)
+            assert process.wait(DEADLINE) == 130
 
 
 def test_lag_is_watched_until_it_is_interrupted(hot_server: Server, topic: str) -> None:
@@ -509,19 +502,15 @@ def test_lag_is_watched_until_it_is_interrupted(hot_server: Server, topic: str) 
         db.topic(topic).append([1, 2])
         consumer = db.topic(topic).consumer("c")
         command = [sys.executable, "-m", "topics_engine", "--url", hot_server.url]
-        with subprocess.Popen(
-            [*command, "lag", topic, "--watch", "0.05"], stdout=subprocess.PIPE, text=True
-        ) as process:
+        with program(*command, "lag", topic, "--watch", "0.05") as process:
             assert process.stdout is not None
-            try:
-                assert json.loads(process.stdout.readline())["lag"] == 2
-                consumer.commit(2)
-                while (row := json.loads(process.stdout.readline()))["lag"]:
-                    pass
-                assert row["ts"] > 0
-            finally:
-                process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 130
+            assert json.loads(process.stdout.readline())["lag"] == 2
+            consumer.commit(2)
+            while (row := json.loads(process.stdout.readline()))["lag"]:
+                pass
+            assert row["ts"] > 0
+            process.send_signal(signal.SIGINT)
+            assert process.wait(DEADLINE) == 130
 
 
 def test_a_wide_table_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

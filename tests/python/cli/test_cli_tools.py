@@ -14,12 +14,15 @@ import pytest
 import topics_engine as te
 from support.server import Server
 from support.terminal import Run, Terminal
+from support.waiting import until
 from topics_engine.cli import main, transfer
 from topics_engine.cli.exits import advice_for
 from topics_engine.cli.main import COMMANDS, LOCAL_COMMANDS
 from topics_engine.cli.measure import advice_on_server
 from topics_engine.cli.output import ElapsedTime, Progress
 from topics_engine.cli.tools import Checked
+
+from .programs import DEADLINE
 
 parquet = pytest.importorskip("pyarrow.parquet")
 
@@ -373,8 +376,7 @@ def test_of_what_tells_nothing_the_seconds_are_shown() -> None:
     # As if it had begun a while ago.
     waiting._progress._started -= 5
     with waiting:
-        while not screen.getvalue():
-            pass
+        until(screen.getvalue, DEADLINE)
     assert "verify" in screen.getvalue()
     assert screen.getvalue().endswith("\r")
 

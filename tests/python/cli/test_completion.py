@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -21,28 +22,29 @@ from topics_engine.cli.arguments import parser
 from topics_engine.cli.completion import SHELLS, script
 from topics_engine.cli.main import COMMANDS, LOCAL_COMMANDS
 
+from .programs import DEADLINE
+
 Complete = Callable[..., set[str]]
 """What a shell offers for the last of some words."""
+
+
+def said_by(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE)
+    assert done.stderr == ""
+    return done.stdout
 
 
 def bash(*words: str) -> set[str]:
     quoted = " ".join(f"'{word}'" for word in words)
     shell = f"COMP_WORDS=(topics {quoted}); COMP_CWORD={len(words)}; _topics; "
     program = script(parser(), "bash") + shell + 'printf "%s\\n" "${COMPREPLY[@]}"'
-    done = subprocess.run(
-        ["bash", "-c", "set -u\n" + program], capture_output=True, text=True, check=True
-    )
-    assert done.stderr == ""
-    return set(done.stdout.split())
+    return set(said_by("bash", "-c", "set -u\n" + program).split())
 
 
 def fish(*words: str) -> set[str]:
     program = script(parser(), "fish") + f"complete -C 'topics {' '.join(words)}'"
-    done = subprocess.run(
-        ["fish", "--no-config", "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stderr == ""
-    return {line.partition("\t")[0] for line in done.stdout.splitlines()}
+    said = said_by("fish", "--no-config", "-c", program)
+    return {line.partition("\t")[0] for line in said.splitlines()}
 
 
 # Without its mark zsh prints none behind a line that has no end.
@@ -72,6 +74,7 @@ def zsh(*words: str) -> set[str]:
         os.write(terminal, f"topics {' '.join(words)}\t\x18".encode())
         shown = read_until(terminal, "LISTED")
     finally:
+        os.kill(pid, signal.SIGKILL)
         os.close(terminal)
         os.waitpid(pid, 0)
     # The line is shown again behind the list.
@@ -81,11 +84,17 @@ def zsh(*words: str) -> set[str]:
 
 
 def read_until(terminal: int, end: str) -> str:
-    shown, latest = b"", time.monotonic() + 60
+    shown, latest = b"", time.monotonic() + DEADLINE
     while end.encode() not in shown:
-        assert select.select([terminal], [], [], latest - time.monotonic())[0], shown
+        left = max(0.0, latest - time.monotonic())
+        assert select.select([terminal], [], [], left)[0], shown
         shown += os.read(terminal, 65536)
     return shown.decode()
+
+
+def needs(shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
 
 
 @pytest.fixture(params=["bash", "fish", "zsh"])
@@ -94,8 +103,7 @@ def complete(
 ) -> Complete:
     """A shell, in an empty directory, in which `topics` is this program."""
     shell = str(request.param)
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+    needs(shell)
     program = tmp_path / "bin" / "topics"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m topics_engine "$@"\n')
@@ -139,6 +147,7 @@ def test_a_shell_completes_names(complete: Complete, hot_server: Server, topic: 
 
 
 def test_bash_completes_every_verb_and_option() -> None:
+    needs("bash")
     verbs = {verb.split()[0] for verb in [*COMMANDS, *LOCAL_COMMANDS, "context", "version"]}
     options = {"--url", "--data-dir", "--context", "--json", "--wide", "--version", "-h", "--help"}
     assert bash("") == verbs | options

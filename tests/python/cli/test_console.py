@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import webbrowser
 from pathlib import Path
@@ -12,6 +11,8 @@ import pytest
 
 from support.server import Server
 from topics_engine.cli import main
+
+from .programs import DEADLINE, program
 
 
 def test_the_server_of_a_directory_is_found(
@@ -43,16 +44,10 @@ def test_a_machine_without_a_browser_gets_the_address(
 def test_hints_begin_with_the_console(tmp_path: Path) -> None:
     """What `make run` prints first."""
     command = [sys.executable, "-m", "topics_engine.cli", "serve", "--port", "0", "--hints"]
-    with subprocess.Popen(
-        [*command, "--data-dir", str(tmp_path / "data")], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with program(*command, "--data-dir", str(tmp_path / "data")) as process:
         assert process.stdout is not None
-        try:
-            first, second = process.stdout.readline(), process.stdout.readline()
-            process.terminate()
-            process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert process.returncode == 0
+        first, second = process.stdout.readline(), process.stdout.readline()
+        process.terminate()
+        assert process.wait(DEADLINE) == 0
     url = second.split("listening on ")[1].split()[0]
     assert first == f"console: {url}/console\n"

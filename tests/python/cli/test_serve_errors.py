@@ -13,6 +13,8 @@ import pytest
 import topics_engine as te
 from support.server import Server
 
+from .programs import DEADLINE
+
 
 def served(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> tuple[int, str]:
     """The exit code and the error of a server that cannot start."""
@@ -23,7 +25,7 @@ def served(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> 
         env={**os.environ, "TOPICS_DATA_DIR": str(folder / "data"), **(env or {})},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=DEADLINE,
         check=False,
     )
     assert ended.stdout == "", "it has said that it listens"

@@ -10,15 +10,17 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 import topics_engine as te
+from support.processes import LIMIT, child, until_all_wait
 from topics_engine import _core, errors
 
 
-def run(code: str, *args: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def run(code: str, *args: object, timeout: float = LIMIT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *map(str, args)],
         capture_output=True,
@@ -68,21 +70,20 @@ def test_close_wakes_waiters(data_dir: Path) -> None:
     db = te.open(data_dir)
     t = db.topic("t")
     t.append(1)
-    started = threading.Event()
     caught: list[BaseException] = []
 
     def wait() -> None:
-        started.set()
         try:
             t.wait(1)
         except BaseException as error:
             caught.append(error)
 
-    thread = threading.Thread(target=wait)
+    thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    started.wait()
+    until_all_wait()
     db.close()
-    thread.join(10)
+    thread.join(60)
+    assert not thread.is_alive()
     assert [type(e) for e in caught] == [te.Closed]
 
 
@@ -208,18 +209,14 @@ def test_ctrl_c_interrupts_a_wait(data_dir: Path, wait: str) -> None:
                 t.append(2)
                 print("interrupted", t.state().head_seq, flush=True)
         """
-    child = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), str(data_dir)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "waiting\n"
+    with child([sys.executable, "-c", textwrap.dedent(code), data_dir]) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
         # The signal may come before the wait begins: then the interpreter raises it.
-        child.send_signal(signal.SIGINT)
-        assert child.stdout.readline() == "interrupted 2\n"
-        assert child.wait(30) == 0
+        until_all_wait(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "interrupted 2\n"
+        assert process.wait(LIMIT) == 0
 
 
 def test_the_gil_is_free_while_a_call_waits(db: te.Database) -> None:
@@ -227,62 +224,60 @@ def test_the_gil_is_free_while_a_call_waits(db: te.Database) -> None:
     t = db.topic("t")
     t.append(0)
     counted = 0
-    started = threading.Event()
 
     def count() -> None:
         nonlocal counted
-        started.wait()
         for _ in range(1000):
             counted += 1
         t.append(counted)
 
-    thread = threading.Thread(target=count)
+    thread = threading.Thread(target=count, daemon=True)
     thread.start()
-    started.set()
-    # Held GIL: nobody could append, and this would not return.
+    # If it held the GIL, the other thread could not append, and this would not return.
     assert t.wait(1, timeout=60) is True
+    thread.join(60)
     assert counted == 1000
-    thread.join()
 
 
 def test_the_gil_is_free_while_an_append_waits_for_the_disk(db: te.Database) -> None:
-    """Synced appends of many threads share syncs, so more than one must be inside at once."""
+    """Threads append until two of them are inside together, and a third thread has seen one."""
     t = db.topic("t", durability="fsync")
-    t.append(0)
-    inside = most = 0
+    inside = most = appended = 0
     lock = threading.Lock()
-    barrier = threading.Barrier(8)
-    seen: list[int] = []
+    seen, over = threading.Event(), threading.Event()
+    until = time.monotonic() + 60
 
     def write() -> None:
-        nonlocal inside, most
-        barrier.wait()
-        for i in range(50):
+        nonlocal inside, most, appended
+        while (most < 2 or not seen.is_set()) and time.monotonic() < until:
             with lock:
                 inside += 1
                 most = max(most, inside)
-            t.append(i)
+            t.append("x")
             with lock:
                 inside -= 1
+                appended += 1
 
     def watch() -> None:
-        while threads_alive.is_set():
-            seen.append(inside)
+        while not over.is_set():
+            if inside:
+                seen.set()
 
-    threads_alive = threading.Event()
-    threads_alive.set()
-    watcher = threading.Thread(target=watch)
-    threads = [threading.Thread(target=write) for _ in range(8)]
+    threads = [threading.Thread(target=write, daemon=True) for _ in range(8)]
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    threads_alive.clear()
-    watcher.join()
-    assert t.state().head_seq == 401
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive()
+    finally:
+        over.set()
+        watcher.join(60)
+    assert t.state().head_seq == appended
     assert most > 1
-    assert any(seen), "a counting thread ran while appends were inside"
+    assert seen.is_set(), "no other thread ran while appends were inside"
 
 
 def test_threads_share_handles(db: te.Database) -> None:
@@ -292,11 +287,12 @@ def test_threads_share_handles(db: te.Database) -> None:
         for i in range(100):
             t.append([n, i])
 
-    threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+    threads = [threading.Thread(target=write, args=(n,), daemon=True) for n in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
+        assert not thread.is_alive()
     records = [r for r in t.read(after=0) if isinstance(r, te.Record)]
     assert [r.seq for r in records] == list(range(1, 801))
 
@@ -384,15 +380,11 @@ def test_no_ack_after_the_lock_file_went_is_lost(data_dir: Path, durability: str
                 break
             print(seq, flush=True)
     """
-    writer = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), data_dir, durability],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert writer.stdin is not None
-    assert writer.stdout is not None
-    with writer, writer.stdin as end, writer.stdout as out:
+    command = [sys.executable, "-c", textwrap.dedent(code), data_dir, durability]
+    with child(command, stdin=subprocess.PIPE) as writer:
+        end, out = writer.stdin, writer.stdout
+        assert end is not None
+        assert out is not None
         lines = [next(out) for _ in range(20)]
         (data_dir / ".topics.lock").unlink()
         with pytest.raises(te.Locked, match="end that process first"):
@@ -400,6 +392,7 @@ def test_no_ack_after_the_lock_file_went_is_lost(data_dir: Path, durability: str
         while lines[-1] != "lock_lost\n":
             lines.append(next(out))
         end.close()
+        writer.wait(LIMIT)
     acked = [int(line) for line in lines[:-1]]
     with te.open(data_dir) as db:
         held = db.topic("t").state().head_seq
@@ -448,7 +441,7 @@ def test_errors_are_also_what_python_calls_them() -> None:
     assert (none.value.code, none.value.detail["outcome"]) == ("unreachable", "not_sent")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with te.connect(url, deadline=0.3) as db, pytest.raises(TimeoutError) as late:
+        with te.connect(url, deadline=2) as db, pytest.raises(TimeoutError) as late:
             db.topic("t").state()
     assert isinstance(late.value, te.Unavailable)
     assert (late.value.code, late.value.detail["outcome"]) == ("unreachable", "unknown")
@@ -470,7 +463,7 @@ def test_a_sync_reports_acked_records_that_were_lost(data_dir: Path) -> None:
             except te.Unavailable as refused:
                 print(refused.code)
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-            until = time.monotonic() + 30
+            until = time.monotonic() + 200
             while time.monotonic() < until:
                 try:
                     clicks.sync()

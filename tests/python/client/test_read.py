@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import topics_engine as te
+from support.processes import until_all_wait
 
 
 def seqs(items: te.Read) -> list[int]:
@@ -171,9 +172,10 @@ def test_what_is_not_there(db: te.Database) -> None:
 def test_an_iterator_is_closed_from_another_thread(topic: te.Topic) -> None:
     read = topic.read(after=0)
     next(read)
-    thread = threading.Thread(target=read.close)
+    thread = threading.Thread(target=read.close, daemon=True)
     thread.start()
-    thread.join()
+    thread.join(60)
+    assert not thread.is_alive()
     assert list(read) == []
     with topic.read() as other:
         next(other)
@@ -186,18 +188,12 @@ def test_waiting(db: te.Database) -> None:
     assert t.wait(0) is True
     assert t.wait(1, timeout=0) is False
     assert t.wait(1, timeout=0.01) is False
-    started = threading.Event()
     woken: list[bool] = []
-
-    def wait() -> None:
-        started.set()
-        woken.append(t.wait(1))
-
-    thread = threading.Thread(target=wait)
+    thread = threading.Thread(target=lambda: woken.append(t.wait(1)), daemon=True)
     thread.start()
-    started.wait()
+    until_all_wait()
     t.append(2)
-    thread.join(10)
+    thread.join(60)
     assert woken == [True]
 
 
@@ -206,7 +202,7 @@ def test_state(topic: te.Topic, db: te.Database) -> None:
     assert (state.topic, state.type, state.head_seq, state.next_seq) == ("t", "log", 3000, 3001)
     assert (state.count, state.earliest_seq, state.gaps) == (3000, 1, ())
     assert state.last_write_time is not None
-    assert abs(state.last_write_time.timestamp() - time.time()) < 3600
+    assert abs(state.last_write_time.timestamp() - time.time()) < 3600  # clock: an hour
     db.topic("u").create()
     db.topic("t2").create()
     assert [t.topic for t in db.topics()] == ["t", "t2", "u"]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import topics_engine as te
+from support.processes import LIMIT
 
 pa = pytest.importorskip("pyarrow")
 
@@ -53,7 +54,7 @@ def seqs(db: te.Database, **asked: Any) -> list[int]:
 def test_nothing_changes(tmp_path: Path, ending: str) -> None:
     root = tmp_path / "data"
     script = WRITER.replace("{rest}", ENDINGS[ending])
-    subprocess.run([sys.executable, "-c", script, str(root)], check=False)
+    subprocess.run([sys.executable, "-c", script, str(root)], check=False, timeout=LIMIT)
     count = 1001 if "late" in ENDINGS[ending] else 1000
     before = fingerprint(root)
     with te.open(root, read_only=True) as one, te.open(root, read_only=True) as two:
@@ -66,7 +67,7 @@ def test_nothing_changes(tmp_path: Path, ending: str) -> None:
             assert sum(p.records for p in parts) == count
         # Another process reads at the same time; no process writes.
         read = "import sys, topics_engine as te; te.open(sys.argv[1], read_only=True).close()"
-        subprocess.run([sys.executable, "-c", read, str(root)], check=True)
+        subprocess.run([sys.executable, "-c", read, str(root)], check=True, timeout=LIMIT)
         with pytest.raises(te.Locked):
             te.open(root)
     assert fingerprint(root) == before

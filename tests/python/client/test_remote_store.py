@@ -6,11 +6,8 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 import textwrap
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ import pytest
 import topics_engine as te
 from support import cold
 from support.cold import RECORDS, numbers
+from support.processes import LIMIT, child, until_all_wait
 from support.waiting import until
 from topics_engine import testing
 
@@ -56,7 +54,7 @@ def test_an_event_loop_reads_cold_records(data_dir: Path, tmp_path: Path) -> Non
                 out += numbers(await consumer.read(max_records=7))
         return out
 
-    assert asyncio.run(asyncio.wait_for(consume(), 60)) == list(range(RECORDS))
+    assert asyncio.run(asyncio.wait_for(consume(), LIMIT)) == list(range(RECORDS))
 
 
 def test_a_server_reads_cold_records(data_dir: Path, tmp_path: Path) -> None:
@@ -136,14 +134,14 @@ def test_ctrl_c_is_heard_while_the_store_hangs(data_dir: Path, tmp_path: Path, r
     """
     options = json.dumps({**settings(tmp_path), "cold_timeout_ms": 600_000})
     command = [sys.executable, "-c", textwrap.dedent(code), str(data_dir), options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "waiting\n"
+    with child(command) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
         # Before the wait has begun the interpreter raises it: either way it is heard.
-        time.sleep(0.2)
-        child.send_signal(signal.SIGINT)
-        out, _ = child.communicate(timeout=20)
-        assert (child.returncode, out) == (0, "interrupted\n")
+        until_all_wait(process.pid)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=LIMIT)
+        assert (process.returncode, out) == (0, "interrupted\n")
 
 
 def threads() -> set[str]:
@@ -152,12 +150,7 @@ def threads() -> set[str]:
 
 def wait_for_thread(name: str) -> None:
     # A thread has its name when it first runs.
-    pause = threading.Event()
-    for _ in range(1000):
-        if name in threads():
-            return
-        pause.wait(0.01)
-    raise AssertionError(f"{name} does not start: {threads()}")
+    until(lambda: name in threads(), 60)
 
 
 def test_without_a_remote_there_is_no_thread(data_dir: Path, tmp_path: Path) -> None:
@@ -202,9 +195,10 @@ def test_what_waits_for_a_pack_is_measured(data_dir: Path, tmp_path: Path) -> No
             db.topic("t").append({"n": i})
             if i % 10 == 9:
                 db.checkpoint()
-        until(lambda: db.metrics()["archive_lag_seconds"] > 0.2)
+        until(lambda: db.metrics()["archive_lag_seconds"] > 0.2, 60)
         assert db.metrics()["archive_lag_bytes"] > 0
         blocked.unlink()
         until(lambda: db.metrics()["archive_lag_bytes"] == 0, 60)
         assert db.metrics()["archive_lag_seconds"] == 0
-        assert db.metrics()["packs"] == 1
+        # One, unless the first pass after the fault had begun before the last checkpoint.
+        assert db.metrics()["packs"] >= 1

@@ -233,12 +233,12 @@ def test_a_write_from_another_thread_wakes_the_loop(loop: Loop) -> None:
     loop.ask("create", "t")
     tokens = [loop.call("diff", "t", {"wait_ms": 30_000}) for _ in range(20)]
     record = (b"1", False, None, None, None, 0)
-    thread = threading.Thread(target=loop.engine.append, args=("t", [record]))
+    thread = threading.Thread(target=loop.engine.append, args=("t", [record]), daemon=True)
     thread.start()
     for token in tokens:
         assert isinstance(token, int)
         assert loop.wait(token)[1]["head_seq"] == 1
-    thread.join()
+    thread.join(60)
 
 
 def test_a_waiting_read_ends_at_its_deadline(loop: Loop) -> None:

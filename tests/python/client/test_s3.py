@@ -13,8 +13,6 @@ from support.cold import RECORDS, numbers
 from support.gateway import CREDENTIALS, Gateway, free_port
 from topics_engine import testing
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,6 +26,7 @@ def gateway(credentials: None, tmp_path: Path) -> Iterator[Gateway]:
         yield running
 
 
+@pytest.mark.slow
 def test_records_are_archived_and_read_back(gateway: Gateway, data_dir: Path) -> None:
     settings = cold.settings(gateway.url("a/prefix"))
     every = list(range(RECORDS))
@@ -41,6 +40,7 @@ def test_records_are_archived_and_read_back(gateway: Gateway, data_dir: Path) ->
         assert numbers(db.topic("t").read(limit=None)) == every
 
 
+@pytest.mark.slow
 def test_without_its_server_writes_go_on_and_cold_reads_wait(
     gateway: Gateway, data_dir: Path
 ) -> None:

@@ -15,7 +15,6 @@ from support import cold
 from support.cold import RECORDS, numbers
 from support.faulty_s3 import FaultyS3
 from support.faulty_server import Lose, Refuse
-from support.gate import GATE
 from support.gateway import CREDENTIALS, Gateway
 from support.toxiproxy import Toxiproxy
 from support.waiting import until
@@ -23,15 +22,6 @@ from topics_engine import _core
 
 pytestmark = pytest.mark.slow
 
-
-@pytest.fixture
-def at_release(request: pytest.FixtureRequest) -> None:
-    """The test takes long: it runs at the release gate, or when its file is named."""
-    if GATE != "release" and not any("test_s3_faults" in a for a in request.config.args):
-        pytest.skip("runs at the release gate")
-
-
-AT_RELEASE = pytest.mark.usefixtures("at_release")
 
 EVERY = list(range(RECORDS))
 FRESH = {"cold_memory_bytes": 0}
@@ -52,6 +42,14 @@ def toxiproxy(gateway: Gateway) -> Iterator[Toxiproxy]:
         yield running
 
 
+@pytest.fixture
+def proxy(gateway: Gateway) -> Iterator[FaultyS3]:
+    """In front of the gateway."""
+    running = FaultyS3(gateway.port)
+    yield running
+    running.close()
+
+
 def read_all(db: te.Database) -> list[int]:
     """The records, read again while the store is not available."""
     deadline = time.monotonic() + 60
@@ -69,7 +67,7 @@ def verified(url: str) -> bool:
     return found is not None and bool(found["ok"])
 
 
-@AT_RELEASE
+@pytest.mark.explore
 @pytest.mark.parametrize("toxic", ["limit_data", "reset_peer"])
 def test_cut_answers(gateway: Gateway, toxiproxy: Toxiproxy, data_dir: Path, toxic: str) -> None:
     """Some connections break after some bytes of their answers."""
@@ -87,7 +85,7 @@ def test_cut_answers(gateway: Gateway, toxiproxy: Toxiproxy, data_dir: Path, tox
     assert verified(gateway.url("p"))
 
 
-@AT_RELEASE
+@pytest.mark.explore
 def test_a_black_hole_delays_no_write(
     gateway: Gateway, toxiproxy: Toxiproxy, data_dir: Path
 ) -> None:
@@ -113,7 +111,7 @@ def test_a_black_hole_delays_no_write(
         assert read_all(db) == EVERY
 
 
-@AT_RELEASE
+@pytest.mark.explore
 def test_a_gateway_that_is_killed_in_an_upload(gateway: Gateway, data_dir: Path) -> None:
     """kill -9 again and again while packs are uploaded: everything that is published is whole."""
     settings = cold.settings(gateway.url("p")) | FRESH
@@ -124,7 +122,7 @@ def test_a_gateway_that_is_killed_in_an_upload(gateway: Gateway, data_dir: Path)
             gateway.restart()
 
     with te.open(data_dir, **settings) as db:
-        killer = threading.Thread(target=kill)
+        killer = threading.Thread(target=kill, daemon=True)
         killer.start()
         try:
             for i in range(RECORDS):
@@ -135,7 +133,7 @@ def test_a_gateway_that_is_killed_in_an_upload(gateway: Gateway, data_dir: Path)
                     over.wait(0.1)
         finally:
             over.set()
-            killer.join()
+            killer.join(60)
         gateway.restart()
         cold.wait_until_cold(db)
         assert read_all(db) == EVERY
@@ -144,28 +142,28 @@ def test_a_gateway_that_is_killed_in_an_upload(gateway: Gateway, data_dir: Path)
 
 def is_idle(proxy: FaultyS3, seconds: float) -> bool:
     before = proxy.counts.copy()
-    time.sleep(seconds)
+    time.sleep(seconds)  # sleep: no request is sent meanwhile
     return proxy.counts == before
 
 
-def test_lost_and_refused_answers(gateway: Gateway, data_dir: Path) -> None:
+def test_lost_and_refused_answers(gateway: Gateway, proxy: FaultyS3, data_dir: Path) -> None:
     """Each answer to an upload is lost after the upload, or the server refuses it at first."""
-    proxy = FaultyS3(gateway.port)
     settings = cold.settings(gateway.url("p", proxy.port)) | FRESH
     proxy.fail(Lose(), Lose(), Refuse(503), Refuse(409), Lose(), Refuse(500), matching="PUT ")
     with te.open(data_dir, **settings) as db:
         cold.make_cold(db)
         assert not proxy.faults, "every fault happened"
         assert read_all(db) == EVERY
-        until(lambda: is_idle(proxy, 0.5))
-        assert is_idle(proxy, 1.5), "an idle engine makes no request"
+        # An idle engine makes no request.
+        until(lambda: is_idle(proxy, 1.5), 120)
     print(f"requests: {dict(proxy.counts)}")
     assert verified(gateway.url("p"))
 
 
-@AT_RELEASE
-def test_wrong_bytes_are_a_gap_and_never_a_record(gateway: Gateway, data_dir: Path) -> None:
-    proxy = FaultyS3(gateway.port)
+@pytest.mark.explore
+def test_wrong_bytes_are_a_gap_and_never_a_record(
+    gateway: Gateway, proxy: FaultyS3, data_dir: Path
+) -> None:
     settings = cold.settings(gateway.url("p", proxy.port)) | FRESH
     with te.open(data_dir, **settings) as db:
         cold.make_cold(db)
@@ -177,4 +175,4 @@ def test_wrong_bytes_are_a_gap_and_never_a_record(gateway: Gateway, data_dir: Pa
         assert {gap.reason for gap in lost} == {"corrupt"}
         assert len(read) + sum(gap.last - gap.first + 1 for gap in lost) == RECORDS
         proxy.wrong = False
-        until(lambda: numbers(db.topic("t").read(limit=None)) == EVERY)
+        until(lambda: numbers(db.topic("t").read(limit=None)) == EVERY, 60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import struct
 from collections.abc import Iterator
@@ -17,11 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import topics_engine as te
+from support.gate import sized
 from topics_engine.client.inference import infer
 
 pa = pytest.importorskip("pyarrow")
 
-EXAMPLES = {"commit": 100, "release": 20_000}.get(os.environ.get("TOPICS_GATE", ""), 40)
+EXAMPLES = sized(40, 100, 20_000)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PATHS: dict[str, list[str | int]] = {
     "a": ["a"],
@@ -257,7 +257,7 @@ def column(table: Any, name: str) -> list[Any]:
     return (found.cast("int64") if pa.types.is_timestamp(found.type) else found).to_pylist()
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(st.lists(records, min_size=1, max_size=6), writers)
 def test_every_value_is_that_of_the_oracle(
     memory: te.Database, rows: list[Any], write: Writer
@@ -288,7 +288,7 @@ def test_every_value_is_that_of_the_oracle(
     assert read.misfits == {name: n for name, n in counts.items() if n}
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(st.lists(records, min_size=1, max_size=6), writers)
 def test_everything_fits_the_schema_that_is_proposed(
     memory: te.Database, rows: list[Any], write: Writer

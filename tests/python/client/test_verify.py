@@ -134,7 +134,7 @@ def test_a_directory_is_checked_while_it_is_written(db: te.Database) -> None:
             t.append_batch([b"x" * 200] * 50)
             db.checkpoint()
 
-    writer = threading.Thread(target=write)
+    writer = threading.Thread(target=write, daemon=True)
     writer.start()
     try:
         for _ in range(20):
@@ -142,7 +142,7 @@ def test_a_directory_is_checked_while_it_is_written(db: te.Database) -> None:
             assert found.ok, found.problems
     finally:
         stop.set()
-        writer.join()
+        writer.join(60)
 
 
 def test_a_check_changes_nothing_and_says_how_far_it_is(corpus: Path) -> None:
@@ -188,7 +188,7 @@ def test_what_recovery_passes_over_is_logged(corpus: Path, tmp_path: Path) -> No
     try:
         with te.open(live) as db:
             assert db.topic("a").state().head_seq == 120
-        while "an older one is used" not in (record := told.records.get(timeout=20)).getMessage():
+        while "an older one is used" not in (record := told.records.get(timeout=60)).getMessage():
             pass
     finally:
         logger.removeHandler(told)

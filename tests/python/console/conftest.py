@@ -16,6 +16,14 @@ from .dataset import ADMIN, KEYS, fill
 Open = Callable[..., Any]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves the tests of this folder that need a browser to the full gate."""
+    for item in items:
+        here = item.path.is_relative_to(Path(__file__).parent)
+        if here and "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     yield from browsers()
@@ -37,7 +45,7 @@ def visit(browser: Any, filled: Server) -> Iterator[Open]:
 
     def visit(view: str, key: str = ADMIN, url: str = filled.url, **how: Any) -> Any:
         context = browser.new_context(viewport={"width": 1280, "height": 860}, **how)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(120_000)
         if key:
             context.add_init_script(f"sessionStorage.setItem('topics-key', {key!r})")
         page = context.new_page()

@@ -61,7 +61,7 @@ def archive(db: te.Database) -> None:
         db.checkpoint()
         return bool(db.metrics()["packs"])
 
-    until(archived, 60)
+    until(archived, 120)
 
 
 def lossy(db: te.Database) -> None:

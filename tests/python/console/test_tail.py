@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import topics_engine as te
-from support.gate import GATE
+from support.gate import EXPLORES, figure
 from support.server import Server
 
 from .conftest import Open
@@ -24,9 +24,9 @@ FRAME_MS = 50
 SHOWN = 100
 REPAINT_MS = 250
 
-# How long a task takes depends on the machine: it is printed, and limited at the release gate. A
-# frame has two tasks, a timer's and a paint's. What does not depend on it is limited at every gate:
-# how often the table is painted, and how many rows it has.
+# How long a task takes depends on the machine: it is printed, and limited where the gate explores.
+# A frame has two tasks: a timer and a paint. The most paints and rows that there may be do not
+# depend on the machine, and are limits at every gate.
 MEASURE = """
 window.frames_ = [];
 window.begun_ = performance.now();
@@ -66,7 +66,10 @@ def write(url: str, ended: threading.Event, written: list[int]) -> None:
             ended.wait(max(0.0, start + written[0] / RATE - time.monotonic()))
 
 
-@pytest.mark.serial
+# Limits on times, which are disturbed by what runs beside it.
+pytestmark = [pytest.mark.serial] if EXPLORES else []
+
+
 def test_a_fast_tail_does_not_stall_the_page(browser: Any, visit: Open, filled: Server) -> None:
     with te.connect(filled.url, ADMIN) as db:
         db.topic("firehose").append([0])
@@ -74,14 +77,16 @@ def test_a_fast_tail_does_not_stall_the_page(browser: Any, visit: Open, filled: 
     page.get_by_role("region", name="Records, the newest first").wait_for()
     page.evaluate(MEASURE)
     browser.start_tracing(page=page, categories=["toplevel"])
-    ended, written = threading.Event(), [0]
+    ended, written, start = threading.Event(), [0], time.monotonic()
     writer = threading.Thread(target=write, args=(filled.url, ended, written))
     writer.start()
     try:
         page.wait_for_timeout(SECONDS * 1000)
+        page.wait_for_function("paints_.length >= 2")
     finally:
         ended.set()
         writer.join()
+        seconds = time.monotonic() - start
     tasks = task_times(browser.stop_tracing())
     page.locator(".status", has_text=f"{written[0] + 1:,} received").wait_for()
     frames = sorted(page.evaluate("frames_"))
@@ -89,15 +94,12 @@ def test_a_fast_tail_does_not_stall_the_page(browser: Any, visit: Open, filled: 
     intervals = page.evaluate("(paints_.at(-1) - begun_)") / REPAINT_MS
     rows = page.locator(".records tbody tr").count()
     print(
-        f"{written[0] / SECONDS:,.0f} records/s; longest task {tasks[-1]:.0f} ms of processor "
-        f"time, all {sum(tasks) / SECONDS / 10:.0f} % of a core; {paints} paints of the table; "
-        f"{len(frames)} frames, median "
-        f"{frames[len(frames) // 2]:.0f} ms, p99 {frames[int(len(frames) * 0.99)]:.0f} ms, longest "
-        f"{frames[-1]:.0f} ms"
+        f"all tasks {sum(tasks) / seconds / 10:.0f} % of a core; {paints} paints of the table; "
+        f"{len(frames)} frames, median {frames[len(frames) // 2]:.0f} ms, p99 "
+        f"{frames[int(len(frames) * 0.99)]:.0f} ms, longest {frames[-1]:.0f} ms"
     )
-    assert len(tasks) > 100, "the trace has the page's tasks"
-    assert 2 <= paints <= intervals + 2
+    assert tasks, "the trace has the page's tasks"
+    assert paints <= intervals + 2
     assert rows == SHOWN
-    if GATE == "release":
-        assert written[0] >= 0.8 * RATE * SECONDS, "the writer keeps the rate"
-        assert tasks[-1] + tasks[-2] <= FRAME_MS
+    figure("time for a record", 1e6 * seconds / written[0], below=1.25e6 / RATE, unit="µs")
+    figure("the two longest tasks", tasks[-1] + tasks[-2], below=FRAME_MS + 0.001, unit="ms")

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import topics_engine as te
+from support.processes import looks_until_all_wait
 from support.server import Server
 
 # What is made without waiting for anything.
@@ -21,6 +22,8 @@ AT_ONCE = {"topic", "topics", "queues", "read", "watch", "work", "batches", "tra
 KINDS = (te.Database, te.Topic, te.Consumer, te.Router, te.Read, te.Watch, te.Job, te.Transaction)
 HANDLES = (*KINDS, Iterator)
 END = object()
+SERVERS: set[int] = set()
+"""The processes of the servers that clients of this module are connected to."""
 
 
 class Awaited:
@@ -86,12 +89,22 @@ async def served(path: Path, settings: Mapping[str, Any]) -> AsyncIterator[Serve
     """A server, for as long as one client is open."""
     env = {f"TOPICS_{name.upper()}": str(value) for name, value in settings.items()}
     server = Server(path, env=env)
-    await asyncio.to_thread(server.start)
     try:
-        yield server
+        await asyncio.to_thread(server.start)
+        with connected_to(server):
+            yield server
         assert await asyncio.to_thread(server.stop) == 0
     finally:
         await asyncio.to_thread(server.ensure_dead)
+
+
+@contextmanager
+def connected_to(server: Server) -> Iterator[None]:
+    SERVERS.add(pid := server.pid)
+    try:
+        yield
+    finally:
+        SERVERS.discard(pid)
 
 
 @asynccontextmanager
@@ -128,7 +141,8 @@ async def emptied(server: Server) -> AsyncIterator[None]:
                 db.topic(info.topic).drop()
 
     try:
-        yield
+        with connected_to(server):
+            yield
     finally:
         await asyncio.to_thread(drop_all)
 
@@ -158,7 +172,7 @@ async def take(watch: Any, n: int) -> list[Any]:
     """So many items of a watch."""
     out: list[Any] = []
     while len(out) < n:
-        item = await watch.next(wait=30)
+        item = await watch.next(wait=60)
         assert item is not None, out
         out.append(item)
     return out
@@ -166,6 +180,12 @@ async def take(watch: Any, n: int) -> list[Any]:
 
 async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
     """What an engine thread does by itself, some time."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await look():
             await asyncio.sleep(0.005)
+
+
+async def until_calls_wait() -> None:
+    """Until the calls of this client that were begun wait, in the server where there is one."""
+    for _ in looks_until_all_wait(*SERVERS):
+        await asyncio.sleep(0.005)  # sleep: the iterator looks again, and has the deadline

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +18,35 @@ import pytest
 import topics_engine as te
 from support.faulty_server import Faulty, in_front_of
 from support.server import Server
+from topics_engine.aio import queue as aio_queue
+from topics_engine.client import renewal
 
 from .adapter import CLIENTS, SHARED, Awaited, Open
+
+LIMIT = 300.0
+"""Seconds of a test: what takes longer hangs."""
+
+
+class Threads(ThreadPoolExecutor):
+    """A thread for each call, because a wait of the sync client holds one. A call that hangs fails
+    its test: neither the end of the loop nor that of the process waits for it.
+    """
+
+    def submit(self, call: Any, /, *args: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call(*args, **named))
+                except BaseException as error:
+                    future.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        pass
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -28,9 +58,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
 
     async def run() -> None:
-        # A wait of the sync client holds a thread.
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(64))
-        async with asyncio.timeout(90):
+        asyncio.get_running_loop().set_default_executor(Threads())
+        async with asyncio.timeout(LIMIT):
             if "db" not in given:
                 await test(**given)
             else:
@@ -78,6 +107,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(tmp_path_factory.mktemp("served") / "data") as live:
         yield live
         assert live.stop() == 0
+
+
+@pytest.fixture
+def frequent_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases are renewed long before a third of their time has passed."""
+    hurried = SimpleNamespace(monotonic=lambda: time.monotonic() * 100)
+    monkeypatch.setattr(renewal, "time", hurried)
+    loops = SimpleNamespace(
+        create_task=asyncio.create_task,
+        sleep=lambda seconds: asyncio.sleep(seconds / 100),  # sleep: the product sleeps
+    )
+    monkeypatch.setattr(aio_queue, "asyncio", loops)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 import topics_engine as te
 
-from .adapter import Open, datas
+from .adapter import Open, datas, until_calls_wait
 
 
 async def test_a_consumer_goes_on_where_it_was(open_db: Open) -> None:
@@ -80,7 +80,7 @@ async def test_a_read_waits_for_a_record(db: Any) -> None:
         await t.append("old")
         c = await t.consumer("c", mode, start="latest")
         read = asyncio.create_task(c.read(wait=60))
-        await asyncio.sleep(0.02)
+        await until_calls_wait()
         await t.append("new")
         assert datas(await read) == ["new"]
         assert len(await c.read(wait=0.01)) == 0

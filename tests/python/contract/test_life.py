@@ -11,7 +11,7 @@ import pytest
 
 import topics_engine as te
 
-from .adapter import EMBEDDED, Open, all_of, datas
+from .adapter import EMBEDDED, Open, all_of, datas, until_calls_wait
 
 
 async def test_a_close_is_idempotent_and_final(open_db: Open) -> None:
@@ -79,7 +79,7 @@ async def test_a_close_wakes_every_waiter(open_db: Open) -> None:
                 all_of(db.watch("t")),
             )
         ]
-        await asyncio.sleep(0.05)
+        await until_calls_wait()
         assert not any(wait.done() for wait in waits)
         await db.close()
         outcomes = await asyncio.gather(*waits, return_exceptions=True)

@@ -10,7 +10,7 @@ import pytest
 
 import topics_engine as te
 
-from .adapter import Open, all_of, eventually, plain
+from .adapter import Open, all_of, eventually, plain, until_calls_wait
 
 
 async def test_a_job_is_done_or_given_back(db: Any) -> None:
@@ -24,7 +24,7 @@ async def test_a_job_is_done_or_given_back(db: Any) -> None:
     with pytest.raises(ZeroDivisionError):
         async with second:
             _ = 1 / 0
-    (again,) = await jobs.claim("w", wait=5)
+    (again,) = await jobs.claim("w", wait=60)
     assert (again.seq, again.deliveries) == (2, 2)
     # I6: a stale lease changes nothing.
     assert not await second.ack()
@@ -53,22 +53,31 @@ async def test_a_block_whose_lease_ran_out_says_so(db: Any) -> None:
     assert await others[0].ack()
 
 
-async def test_a_lease_is_renewed_while_the_block_runs(db: Any) -> None:
+async def test_a_lease_is_renewed_while_the_block_runs(db: Any, frequent_renewals: None) -> None:
     jobs = await db.queue("jobs")
     await jobs.append([1])
-    (job,) = await jobs.claim("w", lease=0.15)
-    assert job.lease == 0.15
+    (job,) = await jobs.claim("w", lease=60)
+    assert job.lease == 60
+
+    async def renewed() -> bool:
+        (seen,) = await jobs.peek()
+        return bool(seen.deadline > job.deadline)
+
     async with job:
-        assert await jobs.claim("v", wait=0.5) == []
+        await eventually(renewed)
+        assert await jobs.claim("v") == []
     assert (await jobs.state()).count == 0
 
 
 async def test_a_lease_runs_out_and_can_be_extended(db: Any) -> None:
     jobs = await db.queue("jobs")
     await jobs.append(["kept", "lost"])
-    kept, lost = await jobs.claim("w", 2, lease=0.1)
-    assert await kept.extend(60_000)
-    (again,) = await jobs.claim("v", 2, wait=30)
+    (kept,) = await jobs.claim("w", lease=60)
+    assert await kept.extend(3600)
+    (seen,) = await jobs.peek(state="leased")
+    assert seen.deadline - kept.deadline > timedelta(minutes=30)
+    (lost,) = await jobs.claim("w", lease=0.1)
+    (again,) = await jobs.claim("v", 2, wait=60)
     assert (again.data, again.deliveries) == ("lost", 2)
     assert not await lost.ack()
     assert await kept.ack()
@@ -142,7 +151,7 @@ async def test_times_of_jobs_are_aware_datetimes_and_lease_ids_text(db: Any) -> 
 async def test_a_claim_waits_for_a_job(db: Any) -> None:
     jobs = await db.queue("jobs")
     claim = asyncio.create_task(jobs.claim("w", wait=60))
-    await asyncio.sleep(0.02)
+    await until_calls_wait()
     await jobs.append(1)
     (job,) = await claim
     assert job.data == 1
@@ -158,7 +167,7 @@ async def test_work_follows_and_gives_back(db: Any) -> None:
     assert (await anext(stream)).data == 2
     await stream.close()
     # A server learns of it from the connection.
-    wait = 30 if db.settings is None else 0
+    wait = 60 if db.settings is None else 0
     assert [j.data for j in await jobs.claim("v", max=9, wait=wait)] == [2, 3]
 
 
@@ -176,17 +185,16 @@ async def test_closing_a_stream_of_jobs_ends_its_iteration(db: Any) -> None:
     follower = asyncio.create_task(follow())
     while len(done) < 2:
         await asyncio.sleep(0.001)
-    # It waits for the next one.
-    await asyncio.sleep(0.05)
+    await until_calls_wait()  # for the next job
     assert not follower.done()
     await stream.close()
     await stream.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await follower
     assert done == [1, 2]
     assert [item async for item in stream] == []
     await jobs.append(3)
-    wait = 30 if db.settings is None else 0
+    wait = 60 if db.settings is None else 0
     assert [j.data for j in await jobs.claim("v", wait=wait)] == [3]
 
 
@@ -234,7 +242,7 @@ async def test_leases_over_a_restart(open_db: Open, durable: bool) -> None:
 async def test_queues_are_dropped_like_topics(db: Any) -> None:
     jobs = await db.queue("jobs")
     claim = asyncio.create_task(jobs.claim("w", wait=60))
-    await asyncio.sleep(0.02)
+    await until_calls_wait()
     assert await jobs.drop()
     with pytest.raises(te.NotFound):
         await claim
@@ -317,7 +325,8 @@ async def test_a_paused_queue_goes_on(db: Any) -> None:
     assert (await jobs.state()).config["paused"] is True
     assert await jobs.claim("w", wait=0.05) == []
     assert await job.ack()
-    waiting = asyncio.ensure_future(jobs.claim("v", wait=30))
+    waiting = asyncio.ensure_future(jobs.claim("v", wait=60))
+    await until_calls_wait()
     await jobs.resume()
     assert [j.data for j in await waiting] == [2]
     assert (await jobs.state()).config["paused"] is False

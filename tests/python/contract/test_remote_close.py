@@ -13,27 +13,24 @@ import pytest
 import topics_engine as te
 from support.faulty_server import Faulty, Hang, Refuse
 
-from .adapter import Awaited, all_of, datas, plain
-from .test_remote_faults import NOT_READY
+from .adapter import Awaited, all_of, datas, plain, until_calls_wait
+from .test_remote_faults import FOREVER, NOT_READY
 
-# Longer than any test: what ends before that was woken.
-HANG = Hang(60)
-SOON = 8.0
-"""Seconds within which a close is heard: what is not woken waits for its timeout, which is longer;
-that a watch is closed is said to the server, for a time that is shorter.
-"""
+# A call that ends was woken: all timeouts and the hanging of the server are longer than any test.
+HANG = Hang(FOREVER)
+PATIENT = {"timeout": FOREVER, "deadline": FOREVER, "connect_timeout": FOREVER}
 
 
 async def arrived(faulty: Faulty, count: int = 1) -> None:
     """Until so many requests have come."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(faulty.requests) < count:
             await asyncio.sleep(0.002)
 
 
 async def ends(wait: Any) -> Any:
-    """What became of it, soon."""
-    async with asyncio.timeout(SOON):
+    """What became of it."""
+    async with asyncio.timeout(60):
         return (await asyncio.gather(wait, return_exceptions=True))[0]
 
 
@@ -49,7 +46,7 @@ CALLS: dict[str, Callable[[Any, str], Any]] = {
     "append": lambda db, name: db.topic(name).append(1),
     "read": lambda db, name: all_of(db.topic(name).read(after=0)),
     "table": lambda db, name: db.topic(name).read().to_arrow(),
-    "wait": lambda db, name: db.topic(name).wait(9, timeout=60),
+    "wait": lambda db, name: db.topic(name).wait(9, timeout=FOREVER),
     "queue": lambda db, name: db.queue(f"{name}q"),
     "watch": watching,
     "sync": lambda db, _: db.sync(),
@@ -60,7 +57,7 @@ CALLS: dict[str, Callable[[Any, str], Any]] = {
 async def test_a_close_ends_a_request_that_hangs(
     faulty: Faulty, connect: Any, name: str, call: str
 ) -> None:
-    async with connect(faulty.url) as db:
+    async with connect(faulty.url, **PATIENT) as db:
         await db.topic(name).append(1)
         faulty.fail(*[HANG] * 9)
         waits = asyncio.ensure_future(CALLS[call](db, name))
@@ -72,23 +69,23 @@ async def test_a_close_ends_a_request_that_hangs(
 async def test_a_close_ends_requests_that_wait_for_a_connection(
     faulty: Faulty, connect: Any, name: str
 ) -> None:
-    async with connect(faulty.url, pool=1) as db:
+    async with connect(faulty.url, pool=1, **PATIENT) as db:
         await db.topic(name).append(1)
         faulty.fail(*[HANG] * 9)
         waits = [asyncio.ensure_future(db.topic(name).state()) for _ in range(3)]
         await arrived(faulty)
-        await asyncio.sleep(0.05)
+        await until_calls_wait()
         await db.close()
         assert [type(await ends(wait)) for wait in waits] == [te.Closed] * 3
         assert len(faulty.requests) == 1, "the others had no connection"
 
 
 async def test_a_close_ends_a_pause(faulty: Faulty, connect: Any, name: str) -> None:
-    async with connect(faulty.url) as db:
-        faulty.fail(Refuse(503, {"Retry-After": "20"}, NOT_READY))
+    async with connect(faulty.url, **PATIENT) as db:
+        faulty.fail(Refuse(503, {"Retry-After": "600"}, NOT_READY))
         waits = asyncio.ensure_future(db.topic(name).append(1))
         await arrived(faulty)
-        await asyncio.sleep(0.05)
+        await until_calls_wait()
         await db.close()
         assert type(await ends(waits)) is te.Closed
 
@@ -119,9 +116,9 @@ def nobody_shakes_hands() -> Iterator[str]:
 @pytest.mark.parametrize("nobody", [nobody_accepts, nobody_shakes_hands])
 async def test_a_close_ends_a_connection_that_is_being_made(connect: Any, nobody: Any) -> None:
     with nobody() as url:
-        async with connect(url, connect_timeout=20, timeout=20) as db:
+        async with connect(url, **PATIENT) as db:
             waits = asyncio.ensure_future(db.topic("t").append(1))
-            await asyncio.sleep(0.1)
+            await until_calls_wait()
             await db.close()
             assert type(await ends(waits)) is te.Closed
 
@@ -129,7 +126,7 @@ async def test_a_close_ends_a_connection_that_is_being_made(connect: Any, nobody
 async def test_a_close_ends_pages_that_are_fetched_ahead(
     faulty: Faulty, connect: Any, name: str
 ) -> None:
-    async with connect(faulty.url) as db:
+    async with connect(faulty.url, **PATIENT) as db:
         t = db.topic(name)
         for _ in range(5):
             await t.append(list(range(1000)))
@@ -145,7 +142,7 @@ async def test_a_close_ends_pages_that_are_fetched_ahead(
             assert len(await anext(page)) == 1000
         await arrived(faulty, 4)
         waits = [asyncio.ensure_future(all_of(page)) for page in pages]
-        await asyncio.sleep(0.05)
+        await until_calls_wait()
         await reads[0].close()
         assert await ends(waits[0]) == []
         assert not any(wait.done() for wait in waits[1:])
@@ -155,7 +152,7 @@ async def test_a_close_ends_pages_that_are_fetched_ahead(
 
 
 async def test_closing_a_read_ends_its_request(faulty: Faulty, connect: Any, name: str) -> None:
-    async with connect(faulty.url) as db:
+    async with connect(faulty.url, **PATIENT) as db:
         t = db.topic(name)
         await t.append([1, 2])
         read = t.read(after=0)
@@ -178,7 +175,7 @@ async def test_closing_a_watch_ends_its_request(
     """That for its stream, for a page of what lies before the session, for the session."""
     if where == "/v0/watch" and connect is not te.aio.connect:
         pytest.skip("the sync client makes the session before there is a watch to close")
-    async with connect(faulty.url) as db:
+    async with connect(faulty.url, **PATIENT) as db:
         t = db.topic(name)
         await t.append([1, 2])
         watch = db.watch({f"{name}*" if where == "/diff" else name: 0})
@@ -196,7 +193,7 @@ async def test_closing_a_watch_ends_its_request(
 async def test_closing_a_stream_of_jobs_ends_its_request(
     faulty: Faulty, connect: Any, name: str
 ) -> None:
-    async with connect(faulty.url) as db:
+    async with connect(faulty.url, **PATIENT) as db:
         jobs = await db.queue(name)
         await jobs.append(1)
         faulty.fail(HANG, matching="/work")

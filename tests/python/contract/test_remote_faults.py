@@ -6,9 +6,9 @@ import asyncio
 import json
 import ssl
 import subprocess
-import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +16,18 @@ import pytest
 import topics_engine as te
 from support.faulty_server import Break, Cut, Faulty, Hang, Lose, Refuse, in_front_of
 from support.server import Server
+from topics_engine.remote import caller
 
-from .adapter import all_of, datas, eventually, plain, take
+from .adapter import all_of, connected_to, datas, eventually, plain, take, until_calls_wait
 
 NOT_READY = b'{"error":{"code":"not_ready","message":"recovering","detail":{}}}'
+FOREVER = 3600.0
+"""Seconds that no test takes: what waits for them hangs."""
+
+
+def backend_of(db: Any) -> Any:
+    handle = plain(db)
+    return getattr(handle, "_sync", handle)._backend
 
 
 async def test_what_was_carried_out_is_not_done_twice(
@@ -88,23 +96,38 @@ async def test_a_cap_is_told_at_once_and_overload_is_not(
             await db.topic(name).append(1, block=False)
 
 
-async def test_the_deadline_ends_it(faulty: Faulty, connect: Any, name: str) -> None:
-    async with connect(faulty.url, deadline=0.4) as db:
+async def test_the_deadline_ends_it(
+    faulty: Faulty, connect: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock and the pauses are the test's. They are long, so that an attempt is never late."""
+    now, pauses = 0.0, list[float]()
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        pauses.append(seconds)
+
+    monkeypatch.setattr(caller, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(caller.random, "uniform", lambda _, most: most)
+    monkeypatch.setattr(caller, "FIRST_PAUSE", 20.0)
+    monkeypatch.setattr(caller, "LONGEST_PAUSE", 100.0)
+    async with connect(faulty.url, timeout=FOREVER, deadline=500) as db:
+        monkeypatch.setattr(backend_of(db).caller.transport, "sleep", sleep)
         for fault, code in ((Refuse(503, {}, NOT_READY), "not_ready"), (Break(), "unreachable")):
+            pauses.clear()
             faulty.fail(*[fault] * 200)
-            began = time.monotonic()
             with pytest.raises(te.Unavailable) as caught:
                 await db.topic(name).append(1)
             assert (caught.value.code, caught.value.retryable) == (code, True)
-            assert 0.1 < time.monotonic() - began < 3
-            assert 3 < len(faulty.requests) < 30, "pauses grow"
+            assert pauses == [20, 40, 80, 100, 100, 100], "pauses grow up to a limit"
+            assert len(faulty.requests) == 1 + len(pauses)
             faulty.faults.clear()
         # A refusal that asks for more than there is left is not waited for.
-        faulty.fail(Refuse(503, {"Retry-After": "60"}, NOT_READY))
-        began = time.monotonic()
+        pauses.clear()
+        faulty.fail(Refuse(503, {"Retry-After": "600"}, NOT_READY))
         with pytest.raises(te.Unavailable):
             await db.topic(name).append(1)
-        assert time.monotonic() - began < 0.4
+        assert pauses == []
 
 
 async def test_nobody_there(connect: Any) -> None:
@@ -117,13 +140,11 @@ async def test_nobody_there(connect: Any) -> None:
 async def test_a_look_does_not_wait_for_a_server_that_is_not_there(
     faulty: Faulty, connect: Any, name: str
 ) -> None:
-    async with connect(faulty.url) as db:
+    async with connect(faulty.url, timeout=FOREVER, deadline=FOREVER) as db:
         handle, topic = plain(db), plain(db.topic(name))
-        faulty.always = Hang(20)
-        began = time.monotonic()
+        faulty.always = Hang(FOREVER)
         for shown in (repr(topic), topic._repr_html_(), repr(handle), handle._repr_html_()):
             assert "unreachable" in shown or "aio" in shown, shown
-        assert time.monotonic() - began < 10
         faulty.always = None
 
 
@@ -136,11 +157,10 @@ async def test_an_overload_says_when_to_come_back(faulty: Faulty, connect: Any, 
 
 
 async def test_an_attempt_that_hangs_is_given_up(faulty: Faulty, connect: Any, name: str) -> None:
-    async with connect(faulty.url, timeout=0.3) as db:
-        faulty.fail(Hang(2))
-        began = time.monotonic()
+    async with connect(faulty.url, timeout=1, deadline=FOREVER) as db:
+        faulty.fail(Hang(FOREVER))
         assert (await db.topic(name).append(1)).first_seq == 1
-        assert 0.3 <= time.monotonic() - began < 2
+        assert len(faulty.requests) >= 2
 
 
 async def test_an_ack_that_was_carried_out_is_one(faulty: Faulty, connect: Any, name: str) -> None:
@@ -167,9 +187,11 @@ async def test_a_claim_whose_answer_was_lost_runs_out(
         await jobs.append(["a", "b"])
         faulty.fail(Lose(), matching="/claim")
         (job,) = await jobs.claim("w", lease=0.3)
-        assert (job.data, await job.ack()) == ("b", True)
-        (job,) = await jobs.claim("w", wait=30)
-        assert (job.data, job.deliveries) == ("a", 2)
+        assert job.data == "b"
+        # Its own lease may run out, too.
+        while job.data != "a":
+            (job,) = await jobs.claim("w", wait=60)
+        assert job.deliveries == 2
 
 
 async def test_a_read_of_a_consumer_that_was_lost_is_handed_out_again(
@@ -240,13 +262,11 @@ async def test_a_silent_stream_is_replaced(faulty: Faulty, connect: Any, name: s
         async with db.watch({name: 0}) as watch:
             assert datas(await take(watch, 1)) == [0]
             # The proxy swallows what comes next, and holds the connection.
-            faulty.fail(Hang(30))
+            faulty.fail(Hang(FOREVER))
             faulty.matching = "nothing"
             await t.append(1)
-            began = time.monotonic()
             assert datas(await take(watch, 1)) == [1]
-            assert time.monotonic() - began < 10
-        assert faulty.connections["streams"] == 2
+        assert faulty.connections["streams"] >= 2
 
 
 async def test_a_stream_that_nobody_saw_took_nothing(
@@ -340,7 +360,7 @@ async def test_timeouts_are_durations(connect: Any) -> None:
         "heartbeat": "0.5m",
     }
     async with connect("http://127.0.0.1:1", **given) as db:
-        options = getattr(plain(db), "_sync", plain(db))._backend.options
+        options = backend_of(db).options
         assert (options.deadline, options.timeout) == (0.2, 10.0)
         assert (options.connect_timeout, options.heartbeat) == (5.0, 30.0)
         with pytest.raises(te.Unreachable):
@@ -386,11 +406,10 @@ async def test_tls(server: Server, connect: Any, name: str, certificate: tuple[s
             (faulty.url, True),
             (faulty.url.replace("localhost", "127.0.0.1"), certificate[0]),
         ):
-            async with connect(url, verify=verify) as db:
-                began = time.monotonic()
+            # Another attempt would meet the same: it would go on for an hour.
+            async with connect(url, verify=verify, deadline=FOREVER) as db:
                 with pytest.raises(te.Unavailable, match=r"(?i)certificate"):
                     await db.topic(name).append(2)
-                assert time.monotonic() - began < 5, "another attempt would meet the same"
     async with connect(server.url) as db:
         assert (await db.topic(name).state()).head_seq == 3
 
@@ -417,9 +436,11 @@ async def test_cancelled_calls_leak_no_connection(server: Server, name: str) -> 
             return (await db.metrics())["watch_streams"] == 0
 
         await eventually(let_go)
-        # Of a claim whose client is gone nobody takes the job.
+        with connected_to(server):
+            await until_calls_wait()
+        # A claim whose client is gone takes no job.
         await jobs.append("job")
-        (job,) = await jobs.claim("w", wait=5)
+        (job,) = await jobs.claim("w", wait=60)
         assert (job.data, job.deliveries) == ("job", 1)
 
 
@@ -432,7 +453,7 @@ async def test_a_close_at_any_moment_is_told_as_one(
         async with connect(server.url) as db:
             t = db.topic(name)
             waits = [asyncio.ensure_future(w) for w in (t.wait(1), t.wait(1), t.state())]
-            await asyncio.sleep(n % 20 * 0.0005)
+            await asyncio.sleep(n % 20 * 0.0005)  # sleep: closes come at various moments
             await db.close()
             outcomes = await asyncio.gather(*waits, return_exceptions=True)
             errors = [type(o) for o in outcomes if isinstance(o, BaseException)]

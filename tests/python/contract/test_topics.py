@@ -217,7 +217,7 @@ async def test_a_notebook_shows_the_newest_rows_and_rates(db: Any) -> None:
     t = db.topic("t")
     for n in range(12):
         await t.append({"n": f"<{n}>"}, tag="eu")
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.002)  # sleep: record times are in ms
     await db.queue("jobs")
     shown, of_all, text = (
         plain(t)._repr_html_(),

@@ -9,7 +9,7 @@ import pytest
 
 import topics_engine as te
 
-from .adapter import Open, all_of, datas, eventually, take
+from .adapter import Open, all_of, datas, eventually, take, until_calls_wait
 
 
 async def test_from_a_cursor_then_live(db: Any) -> None:
@@ -147,7 +147,7 @@ async def test_a_batch_is_not_empty_unless_time_is_up(db: Any) -> None:
         batches = watch.batches()
         # That it has caught up is told to it, and is no item.
         first = asyncio.ensure_future(anext(batches))
-        await asyncio.sleep(0.1)
+        await until_calls_wait()
         assert not first.done()
         await db.topic("a").append(2)
         assert datas(await first) == [2]
@@ -192,7 +192,7 @@ async def test_closing_the_database_is_an_error_to_a_watcher(open_db: Open) -> N
     async with open_db() as db:
         await db.topic("a").append(1)
         follower = asyncio.create_task(all_of(db.watch({"a": 0})))
-        await asyncio.sleep(0.01)
+        await until_calls_wait()
         await db.close()
         with pytest.raises(te.Closed):
             await follower

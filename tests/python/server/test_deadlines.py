@@ -18,10 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from support.gate import sized
+from support.gate import figure, sized
 from support.http_client import once
 from support.server import Server, running
 from support.tls import TlsPort, TlsServer, hello, trust
+from support.waiting import DEADLINE, until_received
 from topics_engine.server import limits
 from topics_engine.server.limits import MIN_BYTES_PER_SECOND, WriteTimeout
 
@@ -58,9 +59,9 @@ LIMITS = {
     "TOPICS_MAX_BODY_BYTES": "200000",
 }
 PAUSE = 0.05
-# A few limits one after the other, the second in which a closed connection may linger, and a
-# machine that does other things.
-SECONDS = 10.0
+# Much longer than a few limits one after the other, and the second in which a closed connection may
+# linger.
+SECONDS = DEADLINE
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,9 @@ ALL = {
 def begun(port: int, dripper: Dripper) -> Iterator[socket.socket]:
     """A connection in the phase in which the client begins to drip."""
     with contextlib.ExitStack() as opened:
-        sock = opened.enter_context(socket.create_connection(("127.0.0.1", int(port)), timeout=10))
+        sock = opened.enter_context(
+            socket.create_connection(("127.0.0.1", int(port)), timeout=DEADLINE)
+        )
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if isinstance(port, TlsPort) and not dripper.raw:
             sock = opened.enter_context(trust().wrap_socket(sock))
@@ -202,7 +205,7 @@ def dripped(sock: socket.socket, piece: bytes, seconds: float) -> float | None:
                 if not sock.recv(65536):
                     # Only the kernel knows whether the server still takes bytes.
                     sock.sendall(b"\0" * 10)
-                    time.sleep(PAUSE)
+                    time.sleep(PAUSE)  # sleep: a slow client
                     sock.sendall(b"\0" * 10)
         return None
     return took
@@ -243,19 +246,21 @@ def drippers(kind: str) -> dict[str, Dripper]:
 def test_no_byte_renews_a_deadline(strict: Server, kind: str) -> None:
     def one(name: str) -> tuple[str, float | None]:
         dripper = drippers(kind)[name]
-        try:
-            with begun(strict.port, dripper) as sock:
-                return name, dripped(sock, dripper.piece, SECONDS)
-        except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
+        for _ in range(5):
             # On a slow machine the time may end before the client has begun.
-            late.append(name)
-            return name, 0.0
+            with (
+                contextlib.suppress(ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError),
+                begun(strict.port, dripper) as sock,
+            ):
+                return name, dripped(sock, dripper.piece, SECONDS)
+        late.append(name)
+        return name, 0.0
 
     late: list[str] = []
     names = drippers(kind)
     with nothing_left_behind(strict), ThreadPoolExecutor(len(names)) as pool:
         took = dict(pool.map(one, names))
-    assert len(late) < len(names) / 4, late
+    figure("clients whose time ended before they began", len(late), below=len(names) / 4)
     endless = [name for name, seconds in took.items() if seconds is None]
     assert not endless, f"open for as long as bytes come: {endless}"
     slowest = max(took, key=lambda name: took[name] or 0)
@@ -266,27 +271,28 @@ def test_a_server_ends_with_every_such_connection_open(
     kind: str, tmp_path: Path, tls: dict[str, str]
 ) -> None:
     """Its own deadlines are far away; the time of the shutdown is what counts."""
-    env = settings(kind, tls) | {"TOPICS_SHUTDOWN_TIMEOUT_MS": "1500"}
-    env.pop("TOPICS_HEADER_TIMEOUT_MS", None)
+    far = {name: "3600000" for name in LIMITS if name.endswith("_TIMEOUT_MS")}
+    env = settings(kind, tls) | far | {"TOPICS_SHUTDOWN_TIMEOUT_MS": "1500"}
     with KINDS[kind](tmp_path / "data", env=env) as server, contextlib.ExitStack() as opened:
         assert once(server.port, "PUT", "/v0/topics/abuse").status == 201
         names = drippers(kind)
         socks = [opened.enter_context(begun(server.port, names[name])) for name in names]
+        for sock in socks:
+            until_received(sock)
         with ThreadPoolExecutor(len(names)) as pool:
             ends = [
-                pool.submit(dripped, sock, names[name].piece, 20)
+                pool.submit(dripped, sock, names[name].piece, 2 * SECONDS)
                 for name, sock in zip(names, socks, strict=True)
             ]
-            time.sleep(2 * PAUSE)
             started = time.monotonic()
             os.kill(server.pid, signal.SIGTERM)
             assert server.wait() == 0
             seconds = time.monotonic() - started
             assert all(client.result() is not None for client in ends)
-        print(f"ended {seconds:.2f} s after the signal with {len(names)} clients that drip")
+        print(f"{len(names)} clients that drip")
         # Twice what requests are given: those of clients, and the application's end; then it
         # closes.
-        assert seconds < 5
+        figure("ended after the signal", seconds, below=5, unit="s")
 
 
 class Clock:

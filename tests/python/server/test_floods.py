@@ -1,6 +1,6 @@
 """Clients that make the server work or keep something for little: packed bodies that unpack to very
-much, and frames that bring nothing. Its memory stays within reach and comes back, and it answers
-others meanwhile.
+much, and frames that bring nothing. It answers others meanwhile; its memory stays within reach and
+comes back.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from support.gate import sized
+from support.gate import EXPLORES, figure, sized
 from support.h2_client import Http2Port
 from support.http_client import Http, once
 from support.server import Server, running
 from support.tls import TlsServer
-from support.waiting import until
+from support.waiting import DEADLINE, until
 from support.websocket import Socket
 
 from .test_abuse import (
@@ -44,10 +44,11 @@ from .test_abuse import (
 )
 
 MIB = 1 << 20
-pytestmark = pytest.mark.serial
+# Only where its figures have limits must nothing run beside it.
+pytestmark = [pytest.mark.serial] if EXPLORES else []
 
-QUICK = 0.1
-"""Seconds in which others are answered, but for one in twenty, or one: the machine is not idle."""
+QUICK_MS = 100
+"""In which others are answered, but for one in twenty, or one: the machine is not idle."""
 
 
 class Observer:
@@ -60,7 +61,7 @@ class Observer:
         self.before = self.most = server.memory()[1]
 
     def run(self) -> None:
-        api = Http(self._server.port)
+        api = Http(self._server.port, timeout=DEADLINE)
         while not self.seconds or not self._done.wait(0.005):
             started = time.monotonic()
             assert api("GET", "/healthz").status == 200
@@ -74,7 +75,9 @@ class Observer:
 
 @contextlib.contextmanager
 def observed(server: Server, name: str, most: int) -> Iterator[None]:
-    """Others are answered quickly meanwhile; memory grows by so much at most, and comes back."""
+    """Others are answered meanwhile. The time that this takes and the memory that the server gains
+    are figures.
+    """
     observer = Observer(server)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(observer.run)
@@ -83,16 +86,19 @@ def observed(server: Server, name: str, most: int) -> Iterator[None]:
         finally:
             observer.stop()
         running.result()
-    until(lambda: server.memory()[1] - observer.before < 48 * MIB)
+
+    def left() -> int:
+        return server.memory()[1] - observer.before
+
+    if EXPLORES:
+        with contextlib.suppress(AssertionError):
+            until(lambda: left() < 48 * MIB)
     took = sorted(observer.seconds)
-    usual, worst = took[max(0, min(len(took) * 95 // 100, len(took) - 2))], took[-1]
-    grown, left = observer.most - observer.before, server.memory()[1] - observer.before
-    print(
-        f"{name}: /healthz {usual * 1000:.0f} ms (95 %), {worst * 1000:.0f} ms (worst of "
-        f"{len(took)}); memory {grown / MIB:+.0f} MiB at most, {left / MIB:+.0f} MiB after"
-    )
-    assert grown < most
-    assert usual < QUICK
+    usual = took[max(0, min(len(took) * 95 // 100, len(took) - 2))]
+    print(f"{name}: /healthz {took[-1] * 1000:.0f} ms (worst of {len(took)})")
+    figure("/healthz (95 %)", usual * 1000, below=QUICK_MS, unit="ms")
+    figure("memory, at most", (observer.most - observer.before) / MIB, below=most / MIB, unit="MiB")
+    figure("memory, afterwards", left() / MIB, below=48, unit="MiB")
 
 
 KINDS = {"hot": Server, "tls": TlsServer, "plain": Server}
@@ -142,7 +148,7 @@ def test_bodies_that_unpack_to_very_much(target: Server, name: str, http2: bool)
         port = Http2Port(port)
 
     def one(_: int) -> int:
-        client = Http(port)
+        client = Http(port, timeout=2 * DEADLINE)
         with contextlib.closing(client):
             return client("POST", "/v0/topics/still/diff", body, PACKED).status
 
@@ -233,12 +239,12 @@ def flooded(port: int, raw: bytes) -> bytes:
             while piece := sock.recv(65536):
                 received.extend(piece)
 
-    with socket.create_connection(("127.0.0.1", int(port)), timeout=20) as sock:
-        reader = threading.Thread(target=read, args=(sock,))
+    with socket.create_connection(("127.0.0.1", int(port)), timeout=DEADLINE) as sock:
+        reader = threading.Thread(target=read, args=(sock,), daemon=True)
         reader.start()
         with contextlib.suppress(OSError):
             sock.sendall(START + raw)
-        reader.join(20)
+        reader.join(DEADLINE)
         assert not reader.is_alive(), "the server took all of it"
     return bytes(received)
 

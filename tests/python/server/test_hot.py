@@ -14,6 +14,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from support.server import LIMITS, Server
+from support.waiting import DEADLINE
 from topics_engine import _core
 from topics_engine.asgi import Settings, build
 from topics_engine.asgi.messages import CLOSE, HttpError
@@ -178,7 +179,7 @@ def comparable(answer: bytes) -> bytes:
 
 def exchange(port: int, parts: list[bytes]) -> bytes:
     """What comes back until the server has answered everything and sees that nothing follows."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         received = bytearray()
         try:
@@ -208,7 +209,9 @@ def two_servers(directory: Path, env: dict[str, str]) -> Iterator[list[int]]:
     """The ports of two servers, the first of which has no hot protocol."""
     servers = []
     for hot in ("0", "1"):
-        settings = {**LIMITS, **env, "TOPICS_HOT_PROTOCOL": hot}
+        # No timeout decides what the server says: pieces of a request may come late.
+        settings = {**LIMITS, "TOPICS_BODY_TIMEOUT_MS": "600000"}
+        settings |= {**env, "TOPICS_HOT_PROTOCOL": hot}
         servers.append(Server(directory / hot, env=settings))
     try:
         for server in servers:
@@ -290,9 +293,10 @@ class Hot:
 
     async def __aenter__(self) -> Hot:
         self.app.lifespan.start()
-        while self.app.lifespan.phase != "ready":
-            assert self.app.lifespan.failure is None, self.app.lifespan.failure
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(DEADLINE):
+            while self.app.lifespan.phase != "ready":
+                assert self.app.lifespan.failure is None, self.app.lifespan.failure
+                await asyncio.sleep(0.001)  # sleep: between two looks
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -310,9 +314,9 @@ class Hot:
         return connection, transport
 
     async def answers(self, transport: Transport, count: int) -> list[Any]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE):
             while len(transport.written) < count:
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0.001)  # sleep: between two looks
         return transport.bodies
 
 

@@ -1,6 +1,7 @@
 """Mixed traffic for a while, with clients that are killed and two kills of the server: what was
 acked is there, jobs that were acked do not come back, watchers see each record once, and nothing
-grows: memory, descriptors, the disk, the time that a write takes.
+grows: memory, descriptors, the disk, the time that a write takes. (How fast something grows is a
+figure.)
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import http.client
 import os
 import random
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from support.gate import fresh_seed, sized
+from support.gate import figure, run_seed, sized
 from support.h2_client import Http2Port
 from support.http_client import Http, Reply
 from support.server import Server, bytes_on_disk
 from support.sse import Events
-from support.waiting import until
+from support.waiting import DEADLINE, until
 
 from ..asgi.test_watch import streams
 from ..asgi.test_watchers import Seen
@@ -81,6 +81,11 @@ class Load:
         port = self.server.port
         return kind(Http2Port(port) if rng.random() < 0.5 else port, timeout=20)
 
+    def took_place(self) -> bool:
+        """Whether something of each kind was done."""
+        counts = self.audited, self.doubts, self.seen, self.churned, self.killed
+        return min(*counts, len(self.writes), len(self.done)) > 0
+
     def settle(self, api: Http) -> None:
         doubts, stored = settle(api, self.journal)
         self.doubts += doubts
@@ -93,7 +98,7 @@ class Load:
             try:
                 work(self, rng)
             except GONE:
-                time.sleep(0.05)
+                time.sleep(0.05)  # sleep: between two attempts
             except Exception as failure:
                 self.failures.append(f"{work.__name__}: {failure!r}")
                 return
@@ -122,7 +127,7 @@ def writer(load: Load, rng: random.Random) -> None:
             if load.stop.is_set():
                 return
             values = [f"{rng.getrandbits(64):016x}" for _ in range(rng.choice((1, 1, 5, 30)))]
-            attempt = Attempt(rng.choice(list(TOPICS)), secrets.token_hex(8), values)
+            attempt = Attempt(rng.choice(list(TOPICS)), f"{rng.getrandbits(64):016x}", values)
             started = time.monotonic()
             if rng.random() < SHARE:
                 write_steady(api, load, attempt)
@@ -162,8 +167,13 @@ def watch(load: Load, rng: random.Random) -> None:
             if busy(events.status):
                 continue
             assert events.status == 200, events.body
-            for _ in range(rng.randrange(1, 300)):
-                event = next(events)
+            left = rng.randrange(1, 300)
+            while left and not load.stop.is_set():
+                event = events.read()
+                if event is None:
+                    # A heartbeat. When the writers have stopped, nothing else comes.
+                    continue
+                left -= 1
                 if event.kind == "record":
                     for record in event.data["records"]:
                         seen[event.data["topic"]].record(record["$seq"])
@@ -176,12 +186,10 @@ def watch(load: Load, rng: random.Random) -> None:
                 else:
                     assert event.kind in ("caught-up", "error"), event
                 last_id = event.id or last_id
-                if load.stop.is_set():
-                    break
             events.kill()
             load.killed += 1
         except (*GONE, StopIteration):
-            time.sleep(0.05)
+            time.sleep(0.05)  # sleep: between two attempts
         finally:
             if events is not None:
                 events.close()
@@ -302,7 +310,7 @@ def sample(load: Load, until_time: float) -> list[Sample]:
     while (now := time.monotonic()) < until_time and not load.failures:
         held = server.memory()[1], descriptors(server.pid), sockets(server.pid)
         taken.append(Sample(now, *held, bytes_on_disk(server.data_dir)))
-        time.sleep(max(0.2, SECONDS / 600))
+        time.sleep(max(0.2, SECONDS / 600))  # sleep: between two samples
     return taken
 
 
@@ -320,9 +328,11 @@ def test_mixed_traffic(tmp_path: Path) -> None:
     api.close()
     idle = sockets(server.pid)
     work = [writer] * WRITERS + [watch] * 2 + [worker] * 2 + [churn, auditor]
-    seed = fresh_seed()
+    # It decides what the clients send, not when the server is killed: it repeats no run.
+    seed = run_seed()
     threads = [
-        threading.Thread(target=load.run, args=(job, seed + n)) for n, job in enumerate(work)
+        threading.Thread(target=load.run, args=(job, seed + n), daemon=True)
+        for n, job in enumerate(work)
     ]
     started = time.monotonic()
     try:
@@ -335,9 +345,11 @@ def test_mixed_traffic(tmp_path: Path) -> None:
         # What a process makes once is made.
         sample(load, started + SECONDS * WARM)
         samples = sample(load, started + SECONDS)
+        # On a slow machine it takes longer until each part has taken place.
+        until(lambda: load.failures or load.took_place(), 10 * DEADLINE)
         load.stop.set()
         for thread in threads:
-            thread.join(60)
+            thread.join(2 * DEADLINE)
             assert not thread.is_alive()
         assert not load.failures, load.failures
         api = Http(server.port)
@@ -385,8 +397,7 @@ def report(load: Load) -> None:
         f"them stored before; {load.seen} records seen by watchers, "
         f"{len(load.done)} jobs done, {load.churned} topics churned, {load.killed} clients killed"
     )
-    assert min(len(load.writes), load.audited, load.doubts, load.seen) > 0
-    assert min(len(load.done), load.churned, load.killed) > 0
+    assert load.took_place()
 
 
 def quantile(seconds: list[float], q: float) -> float:
@@ -408,7 +419,7 @@ def nothing_grows(load: Load, samples: list[Sample]) -> None:
         for begin, end in ((first.at, middle), (middle, last.at))
     ]
     rate = sum(map(len, halves)) / span
-    p99 = [quantile(half, 0.99) for half in halves]
+    p99 = [quantile(half or [0.0], 0.99) for half in halves]
     print(
         f"the last {span:.0f} s of a process: {rate:.0f} writes/s; "
         f"memory {first.memory / 2**20:.1f} to {last.memory / 2**20:.1f} MiB, "
@@ -422,8 +433,8 @@ def nothing_grows(load: Load, samples: list[Sample]) -> None:
     # short run a process is still making what it makes once.
     memory = 2 << 20 if span > 60 else 4 << 20
     swing = {"memory": memory, "descriptors": 40, "sockets": 10, "disk": 4 << 20}
-    grew = {name: rates[name] * span for name in swing if rates[name] * span > swing[name]}
-    assert not grew, f"over {span:.0f} s there is a slope: {grew}"
-    assert max(s.sockets for s in samples) < 100
-    assert max(s.descriptors for s in samples) < 300
-    assert last.disk < 64 << 20, "the disk fills up"
+    for name, most in swing.items():
+        figure(f"growth of {name} over {span:.0f} s", rates[name] * span, below=most)
+    figure("most sockets", max(s.sockets for s in samples), below=100)
+    figure("most descriptors", max(s.descriptors for s in samples), below=300)
+    figure("disk", last.disk / 2**20, below=64, unit="MiB")

@@ -14,8 +14,10 @@ from websockets.exceptions import InvalidStatus
 
 from support.http_client import Http
 from support.server import Server
-from support.waiting import until
+from support.waiting import DEADLINE, until
 from support.websocket import Socket
+
+from .test_supervised import ended_process
 
 KEYS = "root-key,reader-key:r:orders"
 ROOT = {"Authorization": "Bearer root-key"}
@@ -85,7 +87,7 @@ def test_a_moved_audit_log_is_opened_again(tmp_path: Path) -> None:
 def test_the_log_has_the_id_of_the_request(tmp_path: Path, format: str) -> None:
     command = [sys.executable, "-m", "topics_engine.cli", "serve", "--port", "0"]
     env = {"TOPICS_LOG_FORMAT": format, "TOPICS_AUDIT_LOG": "-", "PATH": "/usr/bin:/bin"}
-    with subprocess.Popen(
+    with ended_process(
         [*command, "--data-dir", str(tmp_path / "data")],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
     ) as process:  # fmt: skip
@@ -97,7 +99,7 @@ def test_the_log_has_the_id_of_the_request(tmp_path: Path, format: str) -> None:
         assert api("PUT", "/v0/topics/b", {}).status == 201
         api.close()
         process.terminate()
-        told = process.communicate(timeout=30)[1].splitlines()
+        told = process.communicate(timeout=DEADLINE)[1].splitlines()
     first, second = told
     if format == "json":
         parsed = json.loads(first)
@@ -138,6 +140,6 @@ def test_an_id_is_repeated_by_every_protocol(clients: dict[str, Http], topic: st
 def test_a_format_that_there_is_not_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "topics_engine.cli", "serve", "--data-dir", str(tmp_path)]
     env = {"TOPICS_LOG_FORMAT": "xml", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=DEADLINE)
     assert done.returncode == 2
     assert "'xml' is not one of text, json" in done.stderr

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from support.http_client import Http
 from support.marks import HTTP1
 from support.server import Server
 from support.sync_filter import NUMBERS
+from support.waiting import DEADLINE
 from support.websocket import Socket
 
 from .test_kill import read_all
@@ -49,8 +51,14 @@ class Holding(Server):
     def _hear(self, line: str) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
-        while (said := self._process.stdout.readline()).strip() != line:
-            assert said, "the server has ended"
+        # A process that is killed closes its pipe, which ends the wait.
+        watchdog = threading.Timer(DEADLINE, self._process.kill)
+        watchdog.start()
+        try:
+            while (said := self._process.stdout.readline()).strip() != line:
+                assert said, "the server has ended, or says nothing"
+        finally:
+            watchdog.cancel()
 
 
 @pytest.fixture

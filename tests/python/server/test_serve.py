@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import topics_engine as te
-from support.http_client import Http, once, raw_exchange
+from support.http_client import Http, connection, once, raw_exchange
 from support.marks import HTTP1
-from support.server import Server, running
-from support.waiting import until as waited
+from support.server import Server, opened, running
+from support.waiting import DEADLINE, until, until_received
 
-until = partial(waited, seconds=10)
+from .test_abuse import connected, sockets
 
 
 def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -32,7 +32,7 @@ def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
         env=dict(os.environ, **environment),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=2 * DEADLINE,
     )
 
 
@@ -43,26 +43,29 @@ def test_port_zero_is_printed_and_written_into_the_lock_file(own_server: Server)
     assert own_server.stop() == 0
 
 
+def waiting(port: int, topic: str) -> Any:
+    """A connection on which the server has read a request that waits."""
+    made = connection(port, timeout=DEADLINE)
+    body = b'{"from_seq":1,"wait_ms":30000}'
+    made.request("POST", f"/v0/topics/{topic}/diff", body, {"Content-Type": "application/json"})
+    until_received(made.sock)
+    # What was read is handled before a later request.
+    assert once(port, "GET", "/healthz").status == 200
+    return made
+
+
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_waits_and_exits_0(own_server: Server, sig: int) -> None:
     own_server.start()
     assert once(own_server.port, "POST", "/v0/topics/t", {"records": [{"data": 1}]}).status == 201
-    answers = []
-
-    def wait() -> None:
-        body = {"from_seq": 1, "wait_ms": 30_000}
-        answers.append(once(own_server.port, "POST", "/v0/topics/t/diff", body))
-
-    waiter = threading.Thread(target=wait)
-    waiter.start()
-    time.sleep(0.2)
-    started = time.monotonic()
+    waiter = waiting(own_server.port, "t")
     os.kill(own_server.pid, sig)
     assert own_server.wait() == 0
-    waiter.join()
-    assert time.monotonic() - started < 10
-    assert (answers[0].status, answers[0].json["records"]) == (200, [])
-    assert answers[0].json["next_from_seq"] == 1
+    answer = waiter.getresponse()
+    records = json.loads(answer.read())
+    assert (answer.status, records["records"]) == (200, [])
+    assert records["next_from_seq"] == 1
+    waiter.close()
     # A clean close: the next open finds everything, at once.
     own_server.start()
     assert once(own_server.port, "GET", "/v0/topics/t").json["head_seq"] == 1
@@ -87,7 +90,7 @@ sys.exit(main(["serve", "--port", "0", "--data-dir", sys.argv[2]]))
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_before_the_event_loop_runs_ends_the_server(tmp_path: Path, sig: int) -> None:
     command = [sys.executable, "-c", SIGNALLED_EARLY, str(int(sig)), str(tmp_path / "data")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("listening on ")
 
@@ -145,7 +148,7 @@ def test_a_server_that_recovers_says_so_whatever_it_is_asked(own_server: Server)
     # Recovery looks at the newest snapshot first, and waits for somebody to write this one.
     held = own_server.data_dir / "meta" / "snapshot.999999.bin"
     os.mkfifo(held)
-    starting = threading.Thread(target=own_server.start)
+    starting = threading.Thread(target=own_server.start, daemon=True)
     starting.start()
     try:
         until(lambda: answers(own_server.port))
@@ -165,7 +168,7 @@ def test_a_server_that_recovers_says_so_whatever_it_is_asked(own_server: Server)
     finally:
         until(lambda: let_go(held))
         held.unlink()
-        starting.join()
+        starting.join(2 * DEADLINE)
     ready = once(own_server.port, "GET", "/readyz").json
     assert (ready["status"], ready["wal_replay_complete"], ready["topics"]) == ("ready", True, 1)
     api = Http(own_server.port)
@@ -198,42 +201,29 @@ def test_a_damaged_directory_is_exit_4(own_server: Server) -> None:
 
 
 @HTTP1
-def test_a_client_that_leaves_frees_its_wait(server: Server, api: Http, topic: str) -> None:
-    assert api("POST", f"/v0/topics/{topic}", {"records": [{"data": 1}]}).status == 201
-    body = b'{"from_seq":1,"wait_ms":30000}'
-    head = (
-        f"POST /v0/topics/{topic}/diff HTTP/1.1\r\nHost: localhost\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    ).encode()
-    before = descriptors(server.pid)
-    leavers = []
-    for _ in range(50):
-        sock = socket.create_connection(("127.0.0.1", server.port))
-        sock.sendall(head + body)
-        leavers.append(sock)
-    until(lambda: descriptors(server.pid) >= before + 50)
-    for sock in leavers:
-        sock.close()
-    # The engine opens and closes files of its own meanwhile.
-    until(lambda: descriptors(server.pid) <= before + 10)
+def test_a_client_that_leaves_frees_its_wait(tmp_path: Path, protocol: str) -> None:
+    env = {"TOPICS_HOT_PROTOCOL": str(int(protocol == "hot"))}
+    with opened(tmp_path / "data", env) as server:
+        api = Http(server.port)
+        assert api("POST", "/v0/topics/t", ONE).status == 201
+        api.close()
+        until(lambda: not connected(server.port))
+        before = sockets(server.pid)
+        leavers = [waiting(server.port, "t") for _ in range(50)]
+        until(lambda: sockets(server.pid) == before + 50)
+        for leaver in leavers:
+            leaver.close()
+        until(lambda: sockets(server.pid) == before)
 
 
 def test_a_waiting_diff_is_woken_by_a_write(server: Server, api: Http, topic: str) -> None:
     assert api("POST", f"/v0/topics/{topic}", {"records": [{"data": 1}]}).status == 201
-    answers = []
-
-    def wait() -> None:
-        body = {"from_seq": 1, "wait_ms": 20_000}
-        answers.append(once(server.port, "POST", f"/v0/topics/{topic}/diff", body))
-
-    waiters = [threading.Thread(target=wait) for _ in range(8)]
-    for waiter in waiters:
-        waiter.start()
-    time.sleep(0.1)
+    waiters = [waiting(server.port, topic) for _ in range(8)]
     assert api("POST", f"/v0/topics/{topic}", {"records": [{"data": 2}]}).status == 200
     for waiter in waiters:
-        waiter.join(10)
-    assert [[r["data"] for r in a.json["records"]] for a in answers] == [[2]] * 8
+        records = json.loads(waiter.getresponse().read())["records"]
+        assert [r["data"] for r in records] == [2]
+        waiter.close()
 
 
 @HTTP1
@@ -296,7 +286,7 @@ def test_a_server_takes_the_descriptors_that_it_may_have(tmp_path: Path) -> None
         with crowd(server, 400):
             for n in range(3):
                 assert once(server.port, "POST", f"/v0/topics/t{n}", ONE).status == 201
-            assert descriptors(server.pid) > 400
+            until(lambda pid=server.pid: descriptors(pid) > 400)
 
 
 def test_clients_leave_the_engine_descriptors(tmp_path: Path) -> None:
@@ -329,7 +319,7 @@ def crowd(server: Server, size: int) -> Iterator[None]:
     """So many connections that say nothing."""
     with contextlib.ExitStack() as opened:
         for _ in range(size):
-            sock = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+            sock = socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE)
             opened.enter_context(sock)
         yield
 

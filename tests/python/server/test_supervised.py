@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import re
@@ -18,7 +19,9 @@ from typing import Any
 import pytest
 import yaml
 
+from support.http_client import Http
 from support.server import opened
+from support.waiting import DEADLINE
 from topics_engine.asgi.settings import SERVER
 from topics_engine.cli.main import parser
 from topics_engine.server.notify import notify
@@ -26,7 +29,7 @@ from topics_engine.settings import defaults, variable
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "docs/deploy"
-SECONDS = 30
+SECONDS = DEADLINE
 
 
 def tool(name: str) -> str:
@@ -49,9 +52,23 @@ def supervisor(tmp_path: Path) -> Iterator[socket.socket]:
         yield sock
 
 
-def start(arguments: list[str], tmp_path: Path, **how: Any) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def ended_process(command: list[str], **how: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that is killed at the end of the block, if it still runs: a failed test does not
+    wait for it.
+    """
+    with subprocess.Popen(command, **how) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def start(
+    arguments: list[str], tmp_path: Path, **how: Any
+) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "topics_engine.cli", "serve", "--data-dir"]
-    return subprocess.Popen(
+    return ended_process(
         [*command, str(tmp_path / "data"), *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how,
     )  # fmt: skip
@@ -65,7 +82,7 @@ def test_a_supervisor_is_told_of_the_start_and_the_end(
         assert process.stdout is not None
         url = process.stdout.readline().split()[2]
         assert supervisor.recv(1000).decode().splitlines() == ["READY=1", f"STATUS=serving {url}"]
-        connection = http.client.HTTPConnection(url.removeprefix("http://"))
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=SECONDS)
         connection.request("GET", "/readyz")
         assert connection.getresponse().status == 200, "it is ready when it says so"
         connection.close()
@@ -82,6 +99,7 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, caplog: Any, tmp_path: 
     notify("READY=1")
     assert "cannot notify" in caplog.text
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as abstract:
+        abstract.settimeout(SECONDS)
         abstract.bind(f"\0topics-{os.getpid()}")
         monkeypatch.setenv("NOTIFY_SOCKET", f"@topics-{os.getpid()}")
         notify("READY=1")
@@ -197,7 +215,6 @@ def test_the_server_of_the_compose_file_is_healthy_and_scraped(tmp_path: Path) -
         assert checks != arguments
         run(sys.executable, *checks)
         for path, method, wanted in (("/metrics", "GET", 200), ("/v0/topics/t", "PUT", 403)):
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=SECONDS)
-            connection.request(method, path, b"{}", {"Authorization": f"Bearer {key}"})
-            assert connection.getresponse().status == wanted, path
-            connection.close()
+            with contextlib.closing(Http(server.port)) as api:
+                reply = api(method, path, b"{}", {"Authorization": f"Bearer {key}"})
+                assert reply.status == wanted, path

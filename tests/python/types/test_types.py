@@ -27,11 +27,12 @@ def test_there_is_enough_to_find() -> None:
     assert len(MISTAKES) >= 20
 
 
+@pytest.mark.slow
 def test_mypy_finds_them(tmp_path: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--config-file=",
          f"--cache-dir={tmp_path}", str(PROGRAMS)],
-        capture_output=True, text=True, check=False, cwd=tmp_path,
+        capture_output=True, text=True, check=False, cwd=tmp_path, timeout=600,
     )  # fmt: skip
     errors = re.findall(r"programs\.py:(\d+): error: .*", found.stdout)
     assert sorted({int(line) for line in errors}) == MISTAKES, found.stdout + found.stderr
@@ -43,7 +44,7 @@ def test_pyright_finds_them(tmp_path: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-m", "basedpyright", "--outputjson", "--project", str(tmp_path),
          "--pythonpath", sys.executable],
-        capture_output=True, text=True, check=False,
+        capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     report = json.loads(found.stdout)["generalDiagnostics"]
     said = [(d["range"]["start"]["line"] + 1, d["message"]) for d in report]
@@ -73,5 +74,5 @@ def test_nothing_public_takes_any_option(name: str, value: Any) -> None:
 
 def test_the_generated_types_are_current() -> None:
     check = [sys.executable, ".ci/typed_options.py", "--check"]
-    done = subprocess.run(check, capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(check, capture_output=True, text=True, cwd=ROOT, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
