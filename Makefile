@@ -1,16 +1,17 @@
 # Everything is built and tested from here. `make` alone prints the targets.
 #
-# TOPICS_GATE says how much of the tests runs: quick (the default), commit (what a commit must pass) or
-# release (by hand, hours).
+# TOPICS_GATE says how much of the tests runs: quick (the default, what a commit must pass), full, explore
+# (random seeds, limits on times and memory) or release (hours).
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run build browser screenshots diagrams wheel spark-wheel sdist test test-build test-rust test-python test-spark check docs bench \
-	bench-spark demo demo-remote pipeline lake test-release clean
+.PHONY: help run build browser screenshots diagrams wheel spark-wheel sdist test test-build test-suites test-crates test-crash \
+	test-concurrency test-python test-serial test-spark test-full explore test-release check docs bench bench-spark \
+	demo demo-remote pipeline lake clean
 
 export TOPICS_GATE ?= quick
-ifeq ($(filter quick commit release,$(TOPICS_GATE)),)
-$(error TOPICS_GATE=$(TOPICS_GATE): expected quick, commit or release)
+ifeq ($(filter quick full explore release,$(TOPICS_GATE)),)
+$(error TOPICS_GATE=$(TOPICS_GATE): expected quick, full, explore or release)
 endif
 
 PYTHON ?= python3
@@ -34,15 +35,18 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name 
 PY_DIRS := python tests/python tests/support benches .ci docs/examples spark
 
 # $(call timed,name,command): runs the command and prints how long it took.
-timed = TIMEFORMAT='suite $(1): %1R s'; time ($(2))
+timed = TIMEFORMAT='check $(1): %1R s'; time ($(2))
+building = TIMEFORMAT='build $(1): %1R s'; time ($(2))
+
+# $(call suite,name,pytest or cargo) command: runs a suite of tests and keeps its verdict for the summary.
 # What hangs fails: a suite after three quarters of an hour, a test of pytest (it prints its stacks) as
 # pyproject.toml says. At the release gate both may take hours.
-ifneq ($(TOPICS_GATE),release)
-limited = timeout --kill-after=30 2700
-else
+ifeq ($(TOPICS_GATE),release)
 PYTEST_ARGS += -o faulthandler_timeout=0
+suite = $(abspath $(BIN))/python $(abspath .ci/suite.py) $(1) $(2)
+else
+suite = $(abspath $(BIN))/python $(abspath .ci/suite.py) $(1) $(2) timeout --kill-after=30 2700
 endif
-building = TIMEFORMAT='build $(1): %1R s'; time ($(2))
 
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -89,10 +93,42 @@ sdist: $(VENV)/.deps ## a source package in dist/, built and tried in an empty e
 run: build ## start the server on ./topics-data
 	env -u TOPICS_GATE $(BIN)/topics serve --data-dir $(DATA_DIR) --hints
 
-test: test-build test-rust test-python test-spark ## the tests of the gate, `quick` unless TOPICS_GATE says more
+test: test-build ## the tests of the gate, `quick` unless TOPICS_GATE says more
+	@rm -rf target/suites
+	@code=0; $(MAKE) --no-print-directory --keep-going test-suites || code=1; \
+	$(BIN)/python .ci/suite.py --summary || code=1; exit $$code
+
+SUITES := test-crates test-crash test-python test-spark
+ifneq ($(TOPICS_GATE),quick)
+SUITES += test-concurrency test-serial
+endif
+
+# One after the other, also with `make -j`: they share the cores.
+.NOTPARALLEL:
+test-suites: $(SUITES)
+
+test-full: export TOPICS_GATE = full
+test-full: ## the whole programme at its commit size, with Spark, a browser and an S3 server; by hand
+	$(MAKE) --no-print-directory test
+
+# MINUTES=120 begins another round, with other seeds, until two hours have passed.
+MINUTES ?= 0
+explore: export TOPICS_GATE = explore
+explore: ## the whole programme with random seeds and limits on times and memory; by hand, with MINUTES=
+	@code=0; while \
+		seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); \
+		echo "explore: TOPICS_RANDOM_SEED=$$seed PROPTEST_RNG_SEED=$$seed"; \
+		TOPICS_RANDOM_SEED=$$seed PROPTEST_RNG_SEED=$$seed $(MAKE) --no-print-directory test || code=1; \
+		test $$SECONDS -lt $$((60 * $(MINUTES))); do :; done; exit $$code
+
+test-release: export TOPICS_GATE = release
+test-release: export TOPICS_SIM_STATES ?= 2000000
+test-release: ## the same at the sizes of a release, and the exhaustive suites; by hand
+	$(MAKE) --no-print-directory test
+	cargo test --release -p topics-tests --no-fail-fast
 
 # The suites of the crash programme; the exhaustive ones run with them at the release gate.
-SUITES := --lib --test simulation --test delivery --test model --test faults --test damage \
+CRASH := --lib --test simulation --test delivery --test model --test faults --test damage \
 	--test mutants --test compatibility --test full_disk --test power_cut
 
 # The models of concurrency build env, storage and engine once more, over a scheduler.
@@ -106,15 +142,17 @@ endif
 
 # A real S3 server, built with Go. At the quick gate, and where Go is absent, its tests are skipped.
 ifneq ($(TOPICS_GATE),quick)
-test-rust: export TOPICS_VERSITYGW ?= $(shell .ci/go-tool versitygw)
+test-crates test-python: export TOPICS_VERSITYGW ?= $(shell .ci/go-tool versitygw)
 endif
 
-test-rust: test-build
-	$(call timed,crates,$(limited) cargo test $(CARGO_ARGS) --no-fail-fast --exclude topics-tests)
-	$(call timed,simulation,$(limited) cargo test --release -p topics-tests --no-fail-fast $(SUITES))
-ifneq ($(TOPICS_GATE),quick)
-	$(call timed,concurrency,$(limited) cargo test $(MODELS))
-endif
+test-crates: test-build
+	@$(call suite,crates,cargo) cargo test $(CARGO_ARGS) --no-fail-fast --exclude topics-tests
+
+test-crash: test-build
+	@$(call suite,crash,cargo) cargo test --release -p topics-tests --no-fail-fast $(CRASH)
+
+test-concurrency: test-build
+	@$(call suite,concurrency,cargo) cargo test $(MODELS)
 
 # One process per core, a file's tests in one of them; then alone what is sensitive to its neighbours.
 # FILE=tests/python/asgi/test_watch.py runs that one only.
@@ -140,19 +178,22 @@ browser: ## install a Chromium for the tests of the console, with apt, as root
 screenshots: build browser ## the console's pictures in the documentation, made anew
 	PYTHONPATH=tests $(BIN)/python -m tests.python.console.screenshots docs/assets/console
 
-test-python: build browser
-	@# 5: none of the tests is of this kind; of one kind there must be some.
-	none=0; \
-	$(call timed,pytest,$(limited) $(PYTEST) -m "not serial" -n $(WORKERS) --dist loadfile --durations=8) \
-		|| { code=$$?; [ $$code = 5 ] || exit $$code; none=1; }; \
-	$(call timed,pytest serial,$(limited) $(PYTEST) -m serial --durations=4) || test $$? = 5 -a $$none = 0
+ifneq ($(TOPICS_GATE),quick)
+test-python: browser
+endif
+test-python: build
+	@$(call suite,python,pytest) $(PYTEST) -m "not serial" -n $(WORKERS) --dist loadfile --durations=8
+
+test-serial: build
+	@$(call suite,serial,pytest) $(PYTEST) -m serial --durations=4
 
 # Inside spark/: its package is found from there, as an installed one would be; benches/ and
 # tests/support/ lie above.
 IN_SPARK = cd spark && PYTHONPATH=..:../tests $(1) $(abspath $(BIN))/python
 
+# At the quick gate, what needs no Java.
 test-spark: build $(VENV)/.spark
-	$(call timed,spark,$(call IN_SPARK,$(limited)) -m pytest --durations=8 $(PYTEST_ARGS))
+	@$(call IN_SPARK,$(call suite,spark,pytest)) -m pytest --durations=8 $(PYTEST_ARGS)
 
 check: build $(VENV)/.spark ## formatting, lints, types, licences, advisories, documentation
 	$(call timed,cargo fmt,cargo fmt --all --check)
@@ -166,6 +207,7 @@ check: build $(VENV)/.spark ## formatting, lints, types, licences, advisories, d
 	$(call timed,typed options,$(BIN)/python .ci/typed_options.py --check)
 	$(call timed,dashboards,$(BIN)/python .ci/dashboards.py --check)
 	$(call timed,stubtest,$(BIN)/python -m mypy.stubtest topics_engine._core)
+	$(call timed,test rules,$(BIN)/python .ci/check_tests.py)
 	$(call timed,dependencies,$(BIN)/python .ci/check_deps.py)
 	$(call timed,docs,$(DOCS))
 
@@ -203,11 +245,6 @@ lake: build $(VENV)/.spark ## flights into a Delta and an Iceberg table, killed 
 
 bench-spark: build $(VENV)/.spark ## rows a second of Spark's reads and writes, its Parquet and the goals
 	$(IN_SPARK) -m bench $(BENCH_SPARK_ARGS)
-
-test-release: export TOPICS_GATE = release
-test-release: export TOPICS_SIM_STATES ?= 2000000
-test-release: test ## the same suites at their release sizes, and the exhaustive ones, by hand
-	$(call timed,exhaustive,cargo test --release -p topics-tests --no-fail-fast)
 
 clean: ## remove what the build made (never a data directory)
 	cargo clean
