@@ -163,9 +163,15 @@ pub fn sized(quick: u64, full: u64, release: u64) -> u64 {
 /// The variable that sets the random seed, to repeat a run.
 const RANDOM_SEED: &str = "TOPICS_RANDOM_SEED";
 
+/// Whether `TOPICS_RANDOM_SEED` sets the seed of this run.
+#[must_use]
+pub fn repeats_seed() -> bool {
+    std::env::var(RANDOM_SEED).is_ok_and(|v| !v.is_empty())
+}
+
 /// Whether [`random_seed`] is random or set for this run, instead of fixed.
 fn has_random_seed() -> bool {
-    gate().explores() || std::env::var(RANDOM_SEED).is_ok_and(|v| !v.is_empty())
+    gate().explores() || repeats_seed()
 }
 
 /// The second seed of a run. Where the gate explores, it is random, one per process, so that runs

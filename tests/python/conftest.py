@@ -18,6 +18,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 import topics_engine as te
 from support import opened_clients
@@ -40,6 +41,10 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("gate")
+if not EXPLORES:
+    # It also draws the constants of all modules of ours that are imported by now, which depends on
+    # the tests before. There is no setting for it; the version is pinned.
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

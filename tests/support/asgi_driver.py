@@ -14,6 +14,8 @@ from topics_engine.asgi.application import App
 from topics_engine.asgi.lifespan import EngineLifespan
 from topics_engine.asgi.settings import Settings
 
+from .waiting import DEADLINE
+
 Completion = tuple[int, int, bytes]
 T = TypeVar("T")
 
@@ -207,7 +209,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Runs a test of the application; a test that hangs fails."""
 
     async def bounded() -> T:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE):
             return await work
 
     return asyncio.run(bounded())

@@ -16,6 +16,7 @@ from h2.exceptions import ProtocolError
 
 from .opened_clients import register
 from .tls import TlsPort, trust
+from .waiting import DEADLINE
 
 
 class Http2Port(int):
@@ -102,7 +103,7 @@ class Http2Connection:
     """One connection. `request` and `getresponse` are one exchange; `start` starts several."""
 
     def __init__(
-        self, host: str, port: int, timeout: float = 30, tls: ssl.SSLContext | None = None
+        self, host: str, port: int, timeout: float = DEADLINE, tls: ssl.SSLContext | None = None
     ) -> None:
         self._address = (host, int(port))
         self._timeout = timeout

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from .h2_client import Http2Connection, Http2Port
 from .opened_clients import register
 from .tls import TlsPort, secure
+from .waiting import DEADLINE
 
 
 class Reply(NamedTuple):
@@ -27,7 +28,7 @@ class Reply(NamedTuple):
         return "" if self.status < 400 else self.json["error"]["code"]
 
 
-def connection(port: int, timeout: float = 30) -> Any:
+def connection(port: int, timeout: float = DEADLINE) -> Any:
     """A connection of the type that the port needs."""
     if isinstance(port, Http2Port):
         return Http2Connection("127.0.0.1", port, timeout)
@@ -39,7 +40,7 @@ def connection(port: int, timeout: float = 30) -> Any:
 class Http:
     """One keep-alive connection, to an application that is mounted below `base`."""
 
-    def __init__(self, port: int, timeout: float = 30, base: str = "") -> None:
+    def __init__(self, port: int, timeout: float = DEADLINE, base: str = "") -> None:
         self.port = port
         self.base = base
         self._connection = connection(port, timeout)
@@ -85,7 +86,7 @@ def once(port: int, method: str, path: str, body: Any = None) -> Reply:
         client.close()
 
 
-def raw_exchange(port: int, *parts: bytes, timeout: float = 10) -> bytes:
+def raw_exchange(port: int, *parts: bytes, timeout: float = DEADLINE) -> bytes:
     """The answer of the server to these bytes, until it closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout) as sock:
         for part in parts:

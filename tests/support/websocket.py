@@ -8,6 +8,7 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 from .opened_clients import register
+from .waiting import DEADLINE
 
 
 class Socket:
@@ -24,7 +25,7 @@ class Socket:
     def send(self, message: dict[str, Any] | str) -> None:
         self.connection.send(message if isinstance(message, str) else json.dumps(message))
 
-    def take(self, op: str = "", timeout: float = 20) -> Any:
+    def take(self, op: str = "", timeout: float = DEADLINE) -> Any:
         """The next message, or the next of a kind."""
         while True:
             message = json.loads(self.connection.recv(timeout))
