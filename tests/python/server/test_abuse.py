@@ -39,7 +39,7 @@ SHORT_TIMEOUTS = {
     "TOPICS_IDLE_TIMEOUT_MS": "300",
     "TOPICS_STALL_TIMEOUT_MS": "300",
     "TOPICS_MAX_BODY_BYTES": "200000",
-    "TOPICS_MAX_SSE_CONNECTIONS": "64",
+    "TOPICS_MAX_SSE_CONNECTIONS": str(sized(16, 64, 64)),
 }
 # Much longer than all timeouts of a server together.
 SECONDS = DEADLINE
