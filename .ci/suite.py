@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,12 @@ def package_folders() -> dict[str, str]:
     }
 
 
+def cargo_environment() -> dict[str, str]:
+    """The variables that cargo gives to tests; those that are set win."""
+    config = tomllib.loads((ROOT / ".cargo" / "config.toml").read_text())
+    return {**config["env"], **os.environ}
+
+
 def run(name: str, kind: str, command: list[str]) -> int:
     VERDICTS.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
@@ -136,7 +143,9 @@ def run(name: str, kind: str, command: list[str]) -> int:
         for test, alone, folder in again:
             print(f"\nsuite {name}: once more, alone: {test}", flush=True)
             # A test that hangs is ended by `timeout`, as its suite is.
-            if subprocess.run(["timeout", "1200", *alone], cwd=folder, check=False).returncode == 0:
+            command = ["timeout", "1200", *alone]
+            env = cargo_environment()
+            if subprocess.run(command, cwd=folder, env=env, check=False).returncode == 0:
                 verdict["unstable"].append(test)
     verdict["failed"] = [test for test in verdict["failed"] if test not in verdict["unstable"]]
     verdict["seconds"] = time.monotonic() - started

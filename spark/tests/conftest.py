@@ -41,9 +41,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if GATE != "quick" or any("::" in argument for argument in config.args):
         return
-    left_out = [item for item in items if "slow" in item.keywords or "spark" in fixtures_of(item)]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    deselected = {item for item in items if "slow" in item.keywords or "spark" in fixtures_of(item)}
+    config.hook.pytest_deselected(items=list(deselected))
+    items[:] = [item for item in items if item not in deselected]
 
 
 def fixtures_of(item: pytest.Item) -> list[str]:

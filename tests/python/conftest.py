@@ -67,11 +67,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: (keys[item.path], keys[item]))
     if any("::" in argument for argument in config.args):
         return
-    left_out = {"slow"} if GATE == "quick" else set()
-    left_out |= set() if EXPLORES else {"explore"}
-    others = [item for item in items if left_out & item.keywords.keys()]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in set(others)]
+    marks = {"slow"} if GATE == "quick" else set()
+    marks |= set() if EXPLORES else {"explore"}
+    deselected = {item for item in items if marks & item.keywords.keys()}
+    config.hook.pytest_deselected(items=list(deselected))
+    items[:] = [item for item in items if item not in deselected]
 
 
 def pytest_collection_finish() -> None:

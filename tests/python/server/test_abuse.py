@@ -432,7 +432,7 @@ def strike(port: int, attack: Attack) -> bytes:
     return bytes(received)
 
 
-def converse(port: int, pieces: tuple[bytes, ...], pause: float, answers: int) -> bytes:
+def exchange(port: int, pieces: tuple[bytes, ...], pause: float, answers: int) -> bytes:
     """Everything that a server without short timeouts answers: after so many answers over HTTP/1.1
     the client says that nothing more will come.
     """
@@ -697,11 +697,11 @@ def test_what_is_wrong_is_answered(patient: dict[str, Server], protocol: str, na
     # The body may come later: the application waits for it then.
     later = [((raw[:cut], raw[cut:]), 0.02)] if b"Transfer-Encoding" in raw else []
     for pieces, pause in (((raw,), 0.0), *later):
-        received = converse(port, pieces, pause, 1)
+        received = exchange(port, pieces, pause, 1)
         assert statuses(received, http2=False) == [status], received
         assert f'{{"error":{{"code":"{code}"'.encode() in received
     # It is never taken for the answer to a request before it.
-    received = converse(port, (get("/v0/health") + raw,), 0.0, 2)
+    received = exchange(port, (get("/v0/health") + raw,), 0.0, 2)
     assert statuses(received, http2=False) in ([200, status], [200], []), received
     assert once(port, "GET", "/v0/topics/smuggled").status == 404
 

@@ -59,7 +59,7 @@ from .test_abuse import (
 from .test_http2 import JSON, whole
 from .test_serve import serve
 
-NOISE = random.Random(7)
+GARBAGE = random.Random(7).randbytes(500)
 HELLO = hello("h2", "http/1.1")
 # What is sent instead of a handshake, or of its end.
 HANDSHAKES: dict[str, Attack] = {
@@ -72,7 +72,7 @@ HANDSHAKES: dict[str, Attack] = {
     "half-closed in a hello": Attack((HELLO[:100],), half_close=True),
     "gone": Attack((HELLO,), reads=False),
     "gone in a hello": Attack((HELLO[:100],), reads=False),
-    "a hello and garbage": Attack((HELLO + NOISE.randbytes(500),)),
+    "a hello and garbage": Attack((HELLO + GARBAGE,)),
     "a hello and data": Attack((HELLO + b"\x17\x03\x03\x00\x20" + b"x" * 32,)),
     "a hello of another length": Attack((HELLO[:3] + b"\xff\xff" + HELLO[5:],)),
     "a long record": Attack((b"\x16\x03\x01\xff\xff" + b"x" * 70_000,)),
@@ -218,7 +218,7 @@ def truncated(sock: ssl.SSLSocket) -> None:
 def forged(sock: ssl.SSLSocket) -> None:
     """A record that is not the client's."""
     with raw_of(sock) as raw:
-        raw.sendall(b"\x17\x03\x03\x00\x40" + NOISE.randbytes(64))
+        raw.sendall(b"\x17\x03\x03\x00\x40" + GARBAGE[:64])
 
 
 def again(sock: ssl.SSLSocket) -> None:
