@@ -31,6 +31,18 @@ class StreamReset(ConnectionError):
         self.code = code
 
 
+class Connection(H2Connection):
+    """A connection whose streams go on after a GOAWAY, as RFC 9113 (6.8) says. h2 takes it for the
+    end of the connection, and refuses frames that come after it.
+    """
+
+    def _receive_goaway_frame(self, frame: Any) -> Any:
+        state = self.state_machine.state
+        received = super()._receive_goaway_frame(frame)
+        self.state_machine.state = state
+        return received
+
+
 class Response:
     """One answer, read as a whole or line by line."""
 
@@ -119,7 +131,7 @@ class Http2Connection:
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
             self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._address[0])
-        self.h2 = H2Connection(H2Configuration(client_side=True))
+        self.h2 = Connection(H2Configuration(client_side=True))
         self.h2.initiate_connection()
         self.goodbye = None
         self.flush()
