@@ -143,9 +143,9 @@ def run(name: str, kind: str, command: list[str]) -> int:
         for test, alone, folder in again:
             print(f"\nsuite {name}: once more, alone: {test}", flush=True)
             # A test that hangs is ended by `timeout`, as its suite is.
-            command = ["timeout", "1200", *alone]
+            limited = ["timeout", "1200", *alone]
             env = cargo_environment()
-            if subprocess.run(command, cwd=folder, env=env, check=False).returncode == 0:
+            if subprocess.run(limited, cwd=folder, env=env, check=False).returncode == 0:
                 verdict["unstable"].append(test)
     verdict["failed"] = [test for test in verdict["failed"] if test not in verdict["unstable"]]
     verdict["seconds"] = time.monotonic() - started
