@@ -123,11 +123,10 @@ explore: ## the whole programme with random seeds and limits on times and memory
 
 test-release: export TOPICS_GATE = release
 test-release: export TOPICS_SIM_STATES ?= 2000000
-test-release: ## the same at the sizes of a release, and the exhaustive suites; by hand
+test-release: ## the same at the sizes of a release, exhaustive where those sample; by hand
 	$(MAKE) --no-print-directory test
-	cargo test --release -p topics-tests --no-fail-fast
 
-# The suites of the crash programme; the exhaustive ones run with them at the release gate.
+# The suites of the crash programme: all test targets of topics-tests.
 CRASH := --lib --test simulation --test delivery --test model --test faults --test damage \
 	--test mutants --test compatibility --test full_disk --test power_cut
 

@@ -159,7 +159,6 @@ def python_findings(path: Path) -> Iterator[tuple[int, str]]:
     text = path.read_text()
     lines = text.splitlines()
     for line, rule in Rules(ast.parse(text)).found:
-        # The reason is on the line, or ends the statement's first line.
         if f"# {rule}: " not in lines[line - 1]:
             yield line, rule
 

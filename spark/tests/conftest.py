@@ -12,27 +12,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 from local_spark import session
 from pyspark_topics.client import Client
 from pyspark_topics.options import Connection
 
-from support.gate import EXPLORES, GATE
+from support.gate import GATE, fix_examples
 from support.server import Server
 
 from .proxy import Proxy
 
 os.environ.setdefault("TOPICS_SPARK_TIER", "1")
 
-# The same examples in every run, unless the gate explores; a slow machine fails none of them.
-hypothesis.settings.register_profile(
-    "gate",
-    derandomize=not EXPLORES,
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-)
-hypothesis.settings.load_profile("gate")
+fix_examples()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

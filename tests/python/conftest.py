@@ -16,13 +16,11 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
-from hypothesis.internal.conjecture import providers
 
 import topics_engine as te
 from support import opened_clients
-from support.gate import EXPLORES, GATE
+from support.gate import EXPLORES, GATE, fix_examples
 from support.h2_client import Http2Port
 from support.http_client import Http
 from support.server import LIMITS, Server, opened, running
@@ -33,18 +31,7 @@ from support.tls import certificate
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# The same examples in every run, unless the gate explores; a slow machine fails none of them.
-hypothesis.settings.register_profile(
-    "gate",
-    derandomize=not EXPLORES,
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-)
-hypothesis.settings.load_profile("gate")
-if not EXPLORES:
-    # It also draws the constants of all modules of ours that are imported by now, which depends on
-    # the tests before. There is no setting for it; the version is pinned.
-    providers._get_local_constants = lambda: providers._local_constants
+fix_examples()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -41,3 +41,23 @@ def figure(name: str, value: float, *, below: float, unit: str = "") -> None:
     """
     print(f"{name}: {value:.4g} {unit}".rstrip() + f" (limit {below:.4g})")
     assert not EXPLORES or value < below, f"{name}: {value:.4g} {unit}, expected below {below:.4g}"
+
+
+def fix_examples() -> None:
+    """Has Hypothesis draw the same examples in every run, unless the gate explores. A slow machine
+    fails none of them.
+    """
+    import hypothesis
+    from hypothesis.internal.conjecture import providers
+
+    hypothesis.settings.register_profile(
+        "gate",
+        derandomize=not EXPLORES,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    hypothesis.settings.load_profile("gate")
+    if not EXPLORES:
+        # It also draws the constants of all modules of ours that are imported by now, which depends
+        # on the tests before. There is no setting for it; the version is pinned.
+        providers._get_local_constants = lambda: providers._local_constants

@@ -275,7 +275,7 @@ def test_a_body_that_is_being_received_is_a_request_of_its_key(
 
 @pytest.mark.parametrize("protocol", ["hot"])
 def test_who_reads_no_answers_is_not_read_from(servers: dict[str, Server], protocol: str) -> None:
-    """Requests that are sent ahead of answers that nobody takes are left with their client."""
+    """The server does not read requests of a client that takes no answers."""
     server = servers[protocol]
     api = Http(server.port, DEADLINE)
     big = {"records": [{"data": "x" * 500_000} for _ in range(8)]}

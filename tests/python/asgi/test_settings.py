@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from support.http_client import once
-from support.waiting import until
+from support.processes import child
+from support.waiting import DEADLINE, until
 from topics_engine.asgi.settings import resolve, unknown_variables
 from topics_engine.errors import InvalidRequest
-
-from ..cli.programs import DEADLINE, program
 
 
 @pytest.mark.parametrize(
@@ -76,13 +75,13 @@ def test_variables_that_nothing_reads() -> None:
 def test_a_server_warns_of_them_and_listens_where_the_host_says(tmp_path: Path) -> None:
     env = {"TOPICS_HOST": "127.0.0.1:0", "TOPICS_MAX_TOPIC": "5", "TOPICS_DATA_DIR": str(tmp_path)}
     command = (sys.executable, "-m", "topics_engine.cli", "serve")
-    with program(*command, env=env, stderr=subprocess.PIPE) as process:
+    with child(command, env=env, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         port = int(line.split("listening on http://127.0.0.1:", 1)[1].split()[0])
-        until(lambda: once(port, "GET", "/v0/ready").status == 200, DEADLINE)
+        until(lambda: once(port, "GET", "/v0/ready").status == 200, 2 * DEADLINE)
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=DEADLINE)
+        _, errors = process.communicate(timeout=2 * DEADLINE)
     assert process.returncode == 0
     assert "the variable TOPICS_MAX_TOPIC is unknown" in errors
     assert "did you mean TOPICS_MAX_TOPICS?" in errors
@@ -97,6 +96,6 @@ def test_an_application_warns_of_them(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=DEADLINE,
+        timeout=2 * DEADLINE,
     )
     assert "the variable TOPICS_ZZZ is unknown" in done.stderr

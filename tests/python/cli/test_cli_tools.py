@@ -14,15 +14,13 @@ import pytest
 import topics_engine as te
 from support.server import Server
 from support.terminal import Run, Terminal
-from support.waiting import until
+from support.waiting import DEADLINE, until
 from topics_engine.cli import main, transfer
 from topics_engine.cli.exits import advice_for
 from topics_engine.cli.main import COMMANDS, LOCAL_COMMANDS
 from topics_engine.cli.measure import advice_on_server
 from topics_engine.cli.output import ElapsedTime, Progress
 from topics_engine.cli.tools import Checked
-
-from .programs import DEADLINE
 
 parquet = pytest.importorskip("pyarrow.parquet")
 
@@ -376,7 +374,7 @@ def test_of_what_tells_nothing_the_seconds_are_shown() -> None:
     # As if it had begun a while ago.
     waiting._progress._started -= 5
     with waiting:
-        until(screen.getvalue, DEADLINE)
+        until(screen.getvalue, 2 * DEADLINE)
     assert "verify" in screen.getvalue()
     assert screen.getvalue().endswith("\r")
 

@@ -18,18 +18,17 @@ import pytest
 
 import topics_engine as te
 from support.server import Server
+from support.waiting import DEADLINE
 from topics_engine.cli.arguments import parser
 from topics_engine.cli.completion import SHELLS, script
 from topics_engine.cli.main import COMMANDS, LOCAL_COMMANDS
-
-from .programs import DEADLINE
 
 Complete = Callable[..., set[str]]
 """What a shell offers for the last of some words."""
 
 
 def said_by(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=2 * DEADLINE)
     assert done.stderr == ""
     return done.stdout
 
@@ -84,7 +83,7 @@ def zsh(*words: str) -> set[str]:
 
 
 def read_until(terminal: int, end: str) -> str:
-    shown, latest = b"", time.monotonic() + DEADLINE
+    shown, latest = b"", time.monotonic() + 2 * DEADLINE
     while end.encode() not in shown:
         left = max(0.0, latest - time.monotonic())
         assert select.select([terminal], [], [], left)[0], shown

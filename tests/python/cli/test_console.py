@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import child
 from support.server import Server
+from support.waiting import DEADLINE
 from topics_engine.cli import main
-
-from .programs import DEADLINE, program
 
 
 def test_the_server_of_a_directory_is_found(
@@ -44,10 +44,10 @@ def test_a_machine_without_a_browser_gets_the_address(
 def test_hints_begin_with_the_console(tmp_path: Path) -> None:
     """What `make run` prints first."""
     command = [sys.executable, "-m", "topics_engine.cli", "serve", "--port", "0", "--hints"]
-    with program(*command, "--data-dir", str(tmp_path / "data")) as process:
+    with child([*command, "--data-dir", str(tmp_path / "data")]) as process:
         assert process.stdout is not None
         first, second = process.stdout.readline(), process.stdout.readline()
         process.terminate()
-        assert process.wait(DEADLINE) == 0
+        assert process.wait(2 * DEADLINE) == 0
     url = second.split("listening on ")[1].split()[0]
     assert first == f"console: {url}/console\n"

@@ -12,8 +12,7 @@ import pytest
 
 import topics_engine as te
 from support.server import Server
-
-from .programs import DEADLINE
+from support.waiting import DEADLINE
 
 
 def served(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> tuple[int, str]:
@@ -25,7 +24,7 @@ def served(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> 
         env={**os.environ, "TOPICS_DATA_DIR": str(folder / "data"), **(env or {})},
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=2 * DEADLINE,
         check=False,
     )
     assert ended.stdout == "", "it has said that it listens"

@@ -433,8 +433,8 @@ def strike(port: int, attack: Attack) -> bytes:
 
 
 def exchange(port: int, pieces: tuple[bytes, ...], pause: float, answers: int) -> bytes:
-    """Everything that a server without short timeouts answers: after so many answers over HTTP/1.1
-    the client says that nothing more will come.
+    """Returns all bytes that a server without short timeouts answers. After `answers` answers over
+    HTTP/1.1 the client closes its sending side.
     """
     received = bytearray()
     with (

@@ -66,7 +66,7 @@ def hasty(
 def impatient(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tls: dict[str, str]
 ) -> Iterator[Server]:
-    """A server that soon ends requests: their bodies, and answers that nobody takes."""
+    """A server with short timeouts for bodies, and for answers that a client does not read."""
     limits = {"TOPICS_STALL_TIMEOUT_MS": "300", "TOPICS_BODY_TIMEOUT_MS": "300"}
     yield from serving(request, tmp_path_factory, tls, limits)
 
@@ -293,7 +293,7 @@ def test_floods_of_frames_that_bring_nothing_end_the_connection(five: Server, fl
 
 def test_a_connection_without_requests_ends(hasty: Server) -> None:
     def without_requests(requests: int) -> Http2Connection | None:
-        """A connection that has had so many; `None` if this machine was too slow for them."""
+        """A connection after `requests` requests; `None` if this machine was too slow for them."""
         link = Http2Connection("127.0.0.1", hasty.port, timeout=DEADLINE)
         with contextlib.suppress(ConnectionError):
             link.connect()

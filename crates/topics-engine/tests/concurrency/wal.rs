@@ -357,7 +357,7 @@ pub fn gathered() {
     log.wal.close(true).unwrap();
 }
 
-/// Syncs that are held back for company while the log fails: whoever waits is told.
+/// The log fails while syncs are delayed for more batches: each waiter gets the error.
 pub fn held_back() {
     let log = Log::open(|o| o.background = flip());
     log.wal.set_commit_delay(LONG.as_nanos() as u64);
@@ -386,7 +386,7 @@ pub fn held_back() {
     if outcome.is_err() {
         log.told.failed.lock().push(last);
     }
-    // The write that failed may have been one that fails nobody.
+    // The write that failed may have been one that no batch waits for.
     while log.wal.poisoned(0).is_none() && left.load(Ordering::SeqCst) > 0 {
         let _ = log.wal.sync(0);
         thread::yield_now();
