@@ -31,6 +31,8 @@ struct GroupWrite {
 struct WrittenGroup {
     group: Arc<Vec<u8>>,
     built: BuiltGroup,
+    /// Where it begins in the file.
+    offset: u32,
     /// How long a linked write took.
     took: u64,
 }
@@ -157,6 +159,7 @@ impl Shard {
         let env = &self.shared.env;
         let mut built =
             build(&mut w.taken, w.file.header.salt, lsn, synced).map_err(GroupError::Build)?;
+        let offset = position(w, built.bytes.len())?;
         let mut took = 0;
         if w.linked {
             let started = env.clock.mono_ns();
@@ -173,21 +176,33 @@ impl Shard {
             done.map_err(|e| GroupError::Write(io("write", &w.file, e)))?;
         }
         let group = Arc::new(std::mem::take(&mut built.bytes));
-        self.cache.write().push(w.file.key, w.offset as u32, group.clone());
-        Ok(WrittenGroup { group, built, took })
+        self.cache.write().push(w.file.key, offset, group.clone());
+        Ok(WrittenGroup { group, built, offset, took })
+    }
+}
+
+/// Where a group of `len` bytes begins. Fails if it would end beyond what a position in a file can say.
+fn position(w: &GroupWrite, len: usize) -> std::result::Result<u32, GroupError> {
+    match (u32::try_from(w.offset), u32::try_from(w.offset + len as u64)) {
+        (Ok(offset), Ok(_)) => Ok(offset),
+        _ => {
+            let detail = format!("{} has no space: its positions have 32 bits", w.file.name);
+            Err(GroupError::Build(StorageError::Full { detail }))
+        }
     }
 }
 
 /// Publishes a written group: moves the positions and queues the commits in order.
 fn publish(st: &mut State, w: &mut GroupWrite, written: WrittenGroup) {
-    let WrittenGroup { group, built, took } = written;
+    let WrittenGroup { group, built, offset, took } = written;
     st.counters.batches += w.taken.len() as u64;
     for (q, span) in w.taken.drain(..).zip(&built.spans) {
         let p = WrittenBatch {
             commit: q.batch.commit,
             file: w.file.key,
             file_first_lsn: w.file.first_lsn,
-            offset: (w.offset + span.from as u64) as u32,
+            // It is before the end of the group, which has 32 bits.
+            offset: offset + span.from as u32,
             first_lsn: span.first_lsn,
             last_lsn: span.last_lsn,
             group: group.clone(),

@@ -215,7 +215,9 @@ impl State {
 
     /// Bytes of batches that still fit into the file in use.
     pub fn free_bytes(&self) -> usize {
-        let free = self.capacity.saturating_sub(self.offset + Group::FRAME_LEN as u64);
+        // A position in a file has 32 bits, whatever the settings of an earlier process were.
+        let end = self.capacity.min(u64::from(u32::MAX));
+        let free = end.saturating_sub(self.offset + Group::FRAME_LEN as u64);
         usize::try_from(free).unwrap_or(usize::MAX)
     }
 

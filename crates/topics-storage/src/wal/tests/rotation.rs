@@ -132,6 +132,24 @@ fn while_allocation_is_paused_no_file_grows() {
 }
 
 #[test]
+fn no_group_ends_above_what_a_position_in_a_file_can_say() {
+    let (env, ..) = sim_env(1);
+    let wal = wal(&env, small());
+    let shard = &wal.shards[0];
+    let mut st = shard.prepare(shard.state.lock());
+    // As a process with larger files left it.
+    st.capacity = 6 << 30;
+    for (offset, least, most) in
+        [(1 << 20, 4095 << 20, 4096 << 20), (4 << 30, 0, 0), (5 << 30, 0, 0)]
+    {
+        st.offset = offset;
+        let free = st.free_bytes() as u64;
+        assert!((least..=most).contains(&(free.next_multiple_of(1 << 20))), "{offset}: {free}");
+        assert!(free == 0 || offset + free <= u64::from(u32::MAX));
+    }
+}
+
+#[test]
 fn i10_a_poisoned_shard_begins_no_file() {
     let (env, ..) = sim_env(1);
     let wal = wal(&env, small());
