@@ -391,8 +391,8 @@ class Engine(_Verbs):
     def check(self) -> None:
         """Raises `Closed` if the engine is closed."""
 
-    def take_over_remote(self) -> None:
-        """Makes the engine the owner of its prefix although that belongs to another directory."""
+    def forget_remote(self) -> None:
+        """Forgets the prefix that the directory has written to. The engine must have no remote."""
 
     def consumers(self, topic: str) -> list[tuple[str, str, int, int, int]]:
         """`(name, mode, cursor, lag, lag_ms)` in name order."""

@@ -14,6 +14,7 @@ pub const UNREACHED: &[(&str, &str)] = &[
         "dir.lineage",
         "only a restore from an object store writes it: the engine's tests of restores",
     ),
+    ("dir.remote", "only an engine with a remote writes it: the engine's tests of the archive"),
     ("wal.hold", "only continuous backup holds files: the engine's tests of rounds"),
 ];
 

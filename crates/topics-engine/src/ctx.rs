@@ -64,6 +64,8 @@ pub(crate) struct Base<H: ?Sized> {
     default_config: Arc<TopicConfig>,
     /// Number of records whose index entry is resident until a checkpoint.
     resident: AtomicU64,
+    /// Rounds that are due although little is logged, because records were deleted.
+    pub owed_rounds: AtomicU64,
     /// Live payload bytes of all topics.
     live_bytes: AtomicU64,
     /// The layer above.
@@ -107,6 +109,7 @@ impl<H: ?Sized> Base<H> {
             pressure,
             default_config: Arc::default(),
             resident: AtomicU64::new(0),
+            owed_rounds: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             host,
             env,

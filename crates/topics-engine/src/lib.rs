@@ -60,5 +60,7 @@ pub use types::queue::{
     Claim, Claimed, JobState, Lease, LeaseOutcome, LeasedJobs, Peeked, PeekedJob, QueueState,
     Redrive, Redriven,
 };
-pub use types::requests::{REMOTE_OPS, REMOTE_OUTCOMES, RemoteSnapshot, RequestsSnapshot};
+pub use types::requests::{
+    REMOTE_OPS, REMOTE_OUTCOMES, RemoteSnapshot, RemoteState, RemoteStatus, RequestsSnapshot,
+};
 pub use types::wait::{on_blocking, while_blocked};

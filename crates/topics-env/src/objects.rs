@@ -5,6 +5,7 @@
 
 use std::fmt::{self, Debug, Display};
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -135,6 +136,19 @@ pub trait ObjectStore: Send + Sync + Debug {
         range: ByteRange,
         if_match: Option<&ETag>,
     ) -> ObjectResult<ObjectBytes>;
+
+    /// The same, for a caller that waits at most this long. A store that can hang ends the call then, with
+    /// `Unavailable`; the others do not look at it.
+    fn get_within(&self, key: &str, range: ByteRange, wait: Duration) -> ObjectResult<ObjectBytes> {
+        let _ = wait;
+        self.get(key, range, None)
+    }
+
+    /// From now on every call ends within this time, those in progress too: the program is closing. A store
+    /// that cannot hang does nothing.
+    fn end_within(&self, wait: Duration) {
+        let _ = wait;
+    }
 
     /// Reads a whole object unless its ETag is still `etag` (`None`).
     fn get_if_changed(&self, key: &str, etag: &ETag) -> ObjectResult<Option<ObjectBytes>>;

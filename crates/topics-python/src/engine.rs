@@ -396,8 +396,8 @@ impl Engine {
         self.shared.run_long(py, |e| Ok(e.checkpoint()?))
     }
 
-    fn take_over_remote(&self, py: Python<'_>) -> PyResult<()> {
-        self.shared.run_long(py, |e| Ok(e.take_over_remote()?))
+    fn forget_remote(&self, py: Python<'_>) -> PyResult<()> {
+        self.shared.run_long(py, |e| Ok(e.forget_remote()?))
     }
 
     /// JSON, like the answer of `POST /v0/admin/backup`.

@@ -3,6 +3,8 @@
 use topics_env::objects::ObjectError;
 use topics_storage::StorageError;
 
+use crate::claim::Refusal;
+
 /// An error of the remote.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -42,15 +44,9 @@ pub enum RemoteError {
         /// Its epoch.
         epoch: u64,
     },
-    /// The prefix holds the data of another data directory.
-    #[error(
-        "the prefix belongs to another data directory (last opened by {holder}): choose another \
-         prefix, or run `topics remote take-over` if that directory is gone"
-    )]
-    ForeignTimeline {
-        /// Its last owner, as it describes itself.
-        holder: String,
-    },
+    /// The directory may not write to the prefix.
+    #[error("{0}")]
+    NotOurs(Refusal),
     /// The prefix does not hold what is to be restored.
     #[error("nothing to restore: {detail}")]
     Nothing {

@@ -1,6 +1,7 @@
 //! Object storage: what is written to an object store, and how.
 //!
 //! * [`format`]: packs, rounds, catalogs, HEAD and their keys; `FORMAT.md` describes them byte by byte.
+//! * [`claim`]: whose a prefix is.
 //! * [`resolve`]: the only functions that write objects. They find out what became of a request
 //!   whose answer was lost.
 //! * [`writer`]: the owner of a prefix: fencing, rounds, catalogs.
@@ -12,6 +13,7 @@
 //! * [`store`]: the stores.
 #![deny(missing_docs)]
 
+pub mod claim;
 pub mod cost;
 mod error;
 pub mod format;

@@ -29,7 +29,7 @@ pub struct ObjectWriter {
     store: Arc<dyn ObjectStore>,
     retry: Retry,
     store_id: [u8; 16],
-    timeline: [u8; 16],
+    prefix_id: [u8; 16],
     epoch: u64,
 }
 
@@ -37,17 +37,17 @@ impl ObjectWriter {
     pub(crate) fn new(
         store: Arc<dyn ObjectStore>,
         retry: Retry,
-        (store_id, timeline, epoch): ([u8; 16], [u8; 16], u64),
+        (store_id, prefix_id, epoch): ([u8; 16], [u8; 16], u64),
     ) -> Self {
-        Self { store, retry, store_id, timeline, epoch }
+        Self { store, retry, store_id, prefix_id, epoch }
     }
 
     /// The header of a pack with this file number.
     #[must_use]
     pub fn header(&self, file_no: u64) -> ObjectHeader {
         let (kind, number) = (ObjectKind::Pack, file_no);
-        let Self { store_id, timeline, epoch, .. } = *self;
-        ObjectHeader { kind, store_id, timeline, epoch, number }
+        let Self { store_id, prefix_id, epoch, .. } = *self;
+        ObjectHeader { kind, store_id, prefix_id, epoch, number }
     }
 
     /// Creates a pack. After an `Ambiguous` error its number must not be used for other bytes.

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use topics_env::Env;
 use topics_env::objects::{ETag, ObjectBytes, ObjectError, ObjectStore};
+use topics_storage::dir::RemoteRecord;
 use topics_storage::segment::{SegmentMeta, TopicKey};
 
+use crate::claim::{Claimant, KeepRecord, Verdict, judge};
 use crate::format::catalog::{Catalog, CatalogDeletes, ChainEnd};
 use crate::format::head::{Head, PriorEpoch};
 use crate::format::keys::{self, HEAD};
@@ -21,26 +23,6 @@ use crate::{RemoteError, Result, Retry, read};
 
 /// How often an open begins again because another writer opened the prefix at the same time.
 const OPEN_RACES: usize = 8;
-
-/// A data directory that writes to a prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// Its id.
-    pub store_id: [u8; 16],
-    /// Its timeline: 16 random bytes, new for each restored or cloned directory.
-    pub timeline: [u8; 16],
-    /// Its process, described for a person.
-    pub holder: String,
-}
-
-/// Whether [`RemoteWriter::open`] accepts a prefix of another data directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
-    /// It fails with `ForeignTimeline`.
-    Own,
-    /// It takes the prefix over. The objects of the other directory stay.
-    TakeOver,
-}
 
 /// A write of HEAD whose outcome is not known.
 #[derive(Debug)]
@@ -54,6 +36,7 @@ struct PendingHead {
 pub struct RemoteWriter {
     store: Arc<dyn ObjectStore>,
     retry: Retry,
+    record: Arc<dyn KeepRecord>,
     head: Head,
     etag: ETag,
     pending_head: Option<PendingHead>,
@@ -65,22 +48,39 @@ pub struct RemoteWriter {
 }
 
 impl RemoteWriter {
-    /// Makes this directory the owner of the prefix and raises the epoch.
+    /// Makes this directory the owner of the prefix and raises the epoch. Fails with `NotOurs` if the
+    /// prefix is not the directory's. Calls `check_new` before it creates HEAD.
     pub fn open(
         store: Arc<dyn ObjectStore>,
         retry: Retry,
-        identity: &Identity,
-        claim: Claim,
+        claimant: &Claimant,
+        check_new: &dyn Fn() -> Result<()>,
     ) -> Result<Self> {
         for _ in 0..OPEN_RACES {
             let found = read::head(&*store, &retry)?;
-            if let Some((other, _)) = &found
-                && claim == Claim::Own
-                && (other.store_id, other.timeline) != (identity.store_id, identity.timeline)
-            {
-                return Err(RemoteError::ForeignTimeline { holder: other.holder.clone() });
-            }
-            let head = opened(retry.env(), identity, found.as_ref().map(|f| &f.0));
+            let known = claimant.record.load()?;
+            let record = match judge(known, claimant.has_packs, found.as_ref().map(|f| &f.0)) {
+                Verdict::Refused(why) => return Err(RemoteError::NotOurs(why)),
+                Verdict::Continue(record) => record,
+                Verdict::Create(record) => {
+                    check_new()?;
+                    record.unwrap_or_else(|| RemoteRecord {
+                        prefix_id: random(retry.env()),
+                        epoch: 0,
+                        seen: None,
+                        attempted: Vec::new(),
+                    })
+                }
+            };
+            let found_head = found.as_ref().map(|f| &f.0);
+            let head = opened(retry.env(), claimant, record.prefix_id, found_head);
+            // An earlier write that has not arrived may still do so until this one does.
+            let seen = found_head.map(|h| h.nonce);
+            let mut attempted = record.attempted;
+            attempted.retain(|n| Some(*n) != seen);
+            attempted.push(head.nonce);
+            let record = RemoteRecord { epoch: head.epoch, seen, attempted, ..record };
+            keep(&retry, &*claimant.record, &record)?;
             let body = head.encode();
             let written = match &found {
                 None => {
@@ -100,7 +100,12 @@ impl RemoteWriter {
                 }
             }?;
             if let Some(etag) = written {
-                return Self::owner(store, retry, head, etag);
+                if found.is_none() {
+                    // From now on a prefix without HEAD is not the one that was created.
+                    let (seen, attempted) = (Some(head.nonce), Vec::new());
+                    keep(&retry, &*claimant.record, &RemoteRecord { seen, attempted, ..record })?;
+                }
+                return Self::owner(store, retry, claimant.record.clone(), head, etag);
             }
         }
         let detail = format!("{OPEN_RACES} other writers opened the prefix at the same time");
@@ -109,10 +114,17 @@ impl RemoteWriter {
 
     /// The owner after its HEAD is written. Determines the ends of earlier epochs and writes them to
     /// HEAD before this epoch ships anything: a later owner must not find other ones.
-    fn owner(store: Arc<dyn ObjectStore>, retry: Retry, head: Head, etag: ETag) -> Result<Self> {
+    fn owner(
+        store: Arc<dyn ObjectStore>,
+        retry: Retry,
+        record: Arc<dyn KeepRecord>,
+        head: Head,
+        etag: ETag,
+    ) -> Result<Self> {
         let mut out = Self {
             store,
             retry,
+            record,
             head,
             etag,
             pending_head: None,
@@ -158,8 +170,8 @@ impl RemoteWriter {
             ObjectKind::Round => self.last_round + 1,
             ObjectKind::Catalog => self.last_catalog + 1,
         };
-        let Head { store_id, timeline, epoch, .. } = self.head;
-        ObjectHeader { kind, store_id, timeline, epoch, number }
+        let Head { store_id, prefix_id, epoch, .. } = self.head;
+        ObjectHeader { kind, store_id, prefix_id, epoch, number }
     }
 
     /// Whether a round must be repeated ([`Self::ship_pending`]) before the next one is made.
@@ -171,9 +183,9 @@ impl RemoteWriter {
     /// The writer of packs and bitmaps.
     pub fn objects(&self) -> Result<ObjectWriter> {
         self.check_unfenced()?;
-        let Head { store_id, timeline, epoch, .. } = self.head;
+        let Head { store_id, prefix_id, epoch, .. } = self.head;
         let (store, retry) = (self.store.clone(), self.retry.clone());
-        Ok(ObjectWriter::new(store, retry, (store_id, timeline, epoch)))
+        Ok(ObjectWriter::new(store, retry, (store_id, prefix_id, epoch)))
     }
 
     /// [`ObjectWriter::put`].
@@ -317,8 +329,15 @@ impl RemoteWriter {
     fn write_head(&mut self, change: impl FnOnce(&mut Head)) -> Result<()> {
         self.settle_head()?;
         let mut head = Head { last_round: self.last_round, ..self.head.clone() };
-        head.nonce = nonce(self.retry.env());
+        head.nonce = random(self.retry.env());
         change(&mut head);
+        let record = RemoteRecord {
+            prefix_id: head.prefix_id,
+            epoch: head.epoch,
+            seen: Some(self.head.nonce),
+            attempted: vec![head.nonce],
+        };
+        keep(&self.retry, &*self.record, &record)?;
         let body = head.encode();
         self.pending_head = Some(PendingHead { head, body });
         self.settle_head()
@@ -356,46 +375,43 @@ impl RemoteWriter {
 }
 
 /// HEAD of a new owner.
-fn opened(env: &Env, identity: &Identity, found: Option<&Head>) -> Head {
-    let ours = |h: &&Head| (h.store_id, h.timeline) == (identity.store_id, identity.timeline);
-    let before = found.filter(ours);
-    let mut priors = before.map_or_else(Vec::new, |h| h.priors.clone());
-    priors.extend(before.map(|h| PriorEpoch {
+fn opened(env: &Env, claimant: &Claimant, prefix_id: [u8; 16], found: Option<&Head>) -> Head {
+    let mut priors = found.map_or_else(Vec::new, |h| h.priors.clone());
+    priors.extend(found.map(|h| PriorEpoch {
         epoch: h.epoch,
         last_round: h.last_round,
         is_final: false,
     }));
     Head {
-        store_id: identity.store_id,
-        timeline: identity.timeline,
+        store_id: claimant.store_id,
+        prefix_id,
         epoch: found.map_or(1, |h| h.epoch + 1),
-        holder: identity.holder.clone(),
-        nonce: nonce(env),
-        catalog: before.and_then(|h| h.catalog.clone()),
+        holder: claimant.holder.clone(),
+        nonce: random(env),
+        catalog: found.and_then(|h| h.catalog.clone()),
         last_round: 0,
         priors,
         closed: false,
     }
 }
 
-fn nonce(env: &Env) -> [u8; 16] {
+fn random(env: &Env) -> [u8; 16] {
     let mut out = [0; 16];
     env.rng.fill(&mut out);
     out
 }
 
-fn exists(store: &dyn ObjectStore, retry: &Retry, key: &str) -> Result<bool> {
-    match read::retrying(retry, || store.head(key)) {
-        Ok(_) => Ok(true),
-        Err(ObjectError::NotFound { .. }) => Ok(false),
-        Err(e) => Err(e.into()),
+/// Makes the record durable before a write of HEAD.
+fn keep(retry: &Retry, to: &dyn KeepRecord, record: &RemoteRecord) -> Result<()> {
+    match retry.env().check("remote.record", false) {
+        true => Ok(()),
+        false => to.save(record),
     }
 }
 
-/// The object of a catalog entry exists and has the length that the catalog names.
-pub fn is_present(store: &dyn ObjectStore, retry: &Retry, object: &ObjectRef) -> Result<bool> {
-    match read::retrying(retry, || store.head(&object.key)) {
-        Ok(info) => Ok(info.len == object.len),
+fn exists(store: &dyn ObjectStore, retry: &Retry, key: &str) -> Result<bool> {
+    match read::retrying(retry, || store.head(key)) {
+        Ok(_) => Ok(true),
         Err(ObjectError::NotFound { .. }) => Ok(false),
         Err(e) => Err(e.into()),
     }

@@ -2,7 +2,8 @@
 //!
 //! One rule trims everything. Two snapshots are kept. A WAL file is removed when it ends at or below
 //! the replay position of the *older* one; a segment file when neither names it, nor a snapshot that a
-//! backup has pinned.
+//! backup has pinned. The `.data` of a cold segment stays until the object that holds its bytes was seen,
+//! because it may be the only copy.
 
 mod orphans;
 
@@ -12,7 +13,9 @@ use std::sync::Arc;
 use topics_env::Env;
 use topics_env::sync::Mutex;
 
-use self::orphans::{Orphan, find_orphan, find_orphans, named};
+use self::orphans::{
+    LocalData, Orphan, cold_data, find_orphan, find_orphans, named, no_longer_cold,
+};
 use crate::dir::{Paths, read_file, reserve, show};
 use crate::segment::{FileKind, SegmentName, Segments};
 use crate::snapshot::{
@@ -43,6 +46,8 @@ impl KeptSnapshot {
 #[derive(Debug, Default)]
 struct NamedFiles {
     files: Vec<(SegmentName, FileKind)>,
+    /// The `.data` of cold segments.
+    cold: LocalData,
     topics: Vec<u64>,
 }
 
@@ -50,6 +55,7 @@ impl NamedFiles {
     fn add(&mut self, topics: &Table) -> Result<()> {
         for i in 0..topics.len() {
             self.files.extend(named(topics, i)?);
+            self.cold.extend(cold_data(topics, i)?);
             self.topics.push(topics.id(i));
         }
         self.files.sort_unstable();
@@ -76,6 +82,8 @@ struct Inner {
     superseded: Vec<u64>,
     /// Files and topics that only they named.
     orphans: Vec<Orphan>,
+    /// What no kept snapshot names, and is not removed before its object was seen.
+    local: LocalData,
     /// Snapshots whose segment files stay while a backup takes them over.
     pinned: Vec<Arc<Snapshot>>,
     /// Snapshots that were pinned: the next trim removes what only they named.
@@ -134,6 +142,7 @@ impl Checkpoints {
             kept,
             superseded: Vec::new(),
             orphans: Vec::new(),
+            local: LocalData::new(),
             pinned: Vec::new(),
             unpinned: Vec::new(),
             bytes: found.bytes,
@@ -309,7 +318,7 @@ impl Checkpoints {
         self.load_older(&mut inner)?;
         let made = self.segments.take_new_files();
         if !(inner.superseded.is_empty() && inner.unpinned.is_empty() && made.is_empty()) {
-            match self.unnamed(&inner, &made) {
+            match self.unnamed(&mut inner, &made) {
                 Ok(orphans) => inner.orphans.extend(orphans),
                 // Nothing was compared: the next trim does it.
                 Err(e @ StorageError::NoDescriptor { .. }) => {
@@ -338,6 +347,7 @@ impl Checkpoints {
             }
             inner.orphans.pop();
         }
+        self.drop_seen(&mut inner)?;
         drop(inner);
         self.refill(wal);
         Ok(())
@@ -345,22 +355,67 @@ impl Checkpoints {
 
     /// The files that a superseded snapshot names, or that are in `made`, and no kept or pinned one names.
     /// Entries that are equal in a kept snapshot are skipped without decoding.
-    fn unnamed(&self, inner: &Inner, made: &[(SegmentName, FileKind)]) -> Result<Vec<Orphan>> {
+    fn unnamed(&self, inner: &mut Inner, made: &[(SegmentName, FileKind)]) -> Result<Vec<Orphan>> {
         let kept: Vec<Snapshot> =
             inner.kept.iter().map(|k| self.load(k.n)).collect::<Result<_>>()?;
         let pinned = inner.pinned.iter().map(|p| &p.topics);
         let kept: Vec<&Table> = kept.iter().map(|k| &k.topics).chain(pinned).collect();
-        let mut out = Vec::new();
+        let local = &mut inner.local;
+        let mut out = no_longer_cold(&kept, local)?;
         for files in made.chunk_by(|(a, _), (b, _)| a.topic_id == b.topic_id) {
-            out.extend(find_orphan(&kept, files[0].0.topic_id, files.to_vec())?);
+            out.extend(find_orphan(&kept, files[0].0.topic_id, files.to_vec(), local)?);
         }
         for n in &inner.superseded {
-            find_orphans(&kept, &self.load(*n)?.topics, &mut out)?;
+            find_orphans(&kept, &self.load(*n)?.topics, &mut out, local)?;
         }
         for unpinned in &inner.unpinned {
-            find_orphans(&kept, &unpinned.topics, &mut out)?;
+            find_orphans(&kept, &unpinned.topics, &mut out, local)?;
         }
         Ok(out)
+    }
+
+    /// Removes the `.data` of cold segments whose objects were seen.
+    fn drop_seen(&self, inner: &mut Inner) -> Result<()> {
+        let Some(cold) = self.segments.cold() else { return Ok(()) };
+        let is_seen = |file_no| self.env.check("cold.seen", cold.is_seen(file_no));
+        let seen: Vec<SegmentName> =
+            inner.local.iter().filter(|(_, no)| is_seen(**no)).map(|(name, _)| *name).collect();
+        for name in seen {
+            self.segments.remove_files(&[(name, FileKind::Data)])?;
+            inner.local.remove(&name);
+        }
+        Ok(())
+    }
+
+    /// Removes the `.data` of cold segments whose objects were seen since the last trim.
+    pub fn drop_local(&self) -> Result<()> {
+        self.drop_seen(&mut self.inner.lock())
+    }
+
+    /// The file numbers of cold segments whose `.data` waits until their objects are seen. After a clean
+    /// close nothing is known of them: `search` looks for them in the folders.
+    pub fn local_cold(&self, search: bool) -> Result<Vec<u64>> {
+        let mut inner = self.inner.lock();
+        if search {
+            self.load_older(&mut inner)?;
+            let kept: Vec<Snapshot> =
+                inner.kept.iter().map(|k| self.load(k.n)).collect::<Result<_>>()?;
+            let tables: Vec<&Table> = kept.iter().map(|k| &k.topics).collect();
+            let Some(newest) = kept.last() else { return Ok(Vec::new()) };
+            for i in 0..newest.topics.len() {
+                let cold = cold_data(&newest.topics, i)?;
+                if cold.is_empty() {
+                    continue;
+                }
+                let id = newest.topics.id(i);
+                let mut files = self.segments.list_files(id)?;
+                // Other files may be new ones, which no snapshot names yet.
+                let is_cold = |name: &SegmentName| cold.iter().any(|(n, _)| n == name);
+                files.retain(|(name, kind)| *kind == FileKind::Data && is_cold(name));
+                find_orphan(&tables, id, files, &mut inner.local)?;
+            }
+        }
+        Ok(inner.local.values().copied().collect())
     }
 
     /// After an open, before the first write: removes segment files that neither kept snapshot
@@ -384,7 +439,12 @@ impl Checkpoints {
                 continue;
             }
             let files = self.segments.list_files(topic)?;
-            let orphans: Vec<_> = files.into_iter().filter(|f| !named.names(f)).collect();
+            let mut orphans: Vec<_> = files.into_iter().filter(|f| !named.names(f)).collect();
+            orphans.retain(|(name, kind)| {
+                let cold = named.cold.get(name).filter(|_| *kind == FileKind::Data);
+                inner.local.extend(cold.map(|no| (*name, *no)));
+                cold.is_none()
+            });
             removed += orphans.len() as u64;
             self.segments.remove_files(&orphans)?;
             if !named.has(topic) {

@@ -2,11 +2,13 @@
 //!
 //! * `lineage`: how a restored directory differs from its origin, [`Lineage`].
 //! * `lock`: the lock of the directory, [`DirLock`].
+//! * `remote`: the prefix of an object store that it writes to, [`RemoteRecord`].
 //! * `store`: its identity, [`Store`].
 //! * [`reserve`]: space kept for a full disk.
 
 mod lineage;
 mod lock;
+mod remote;
 pub mod reserve;
 mod store;
 
@@ -19,6 +21,7 @@ use topics_env::{Env, File, OpenMode};
 pub use self::lineage::Lineage;
 pub(crate) use self::lock::locked;
 pub use self::lock::{DirLock, LockWatch};
+pub use self::remote::RemoteRecord;
 pub(crate) use self::store::STORE_NAME;
 pub use self::store::{SHARED_ID, STORE_VERSION, Store};
 use crate::segment::{FileKind, SegmentName};

@@ -381,7 +381,7 @@ fn quantile(h: &HistogramSnapshot, percent: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use topics_engine::{QueueState, RemoteSnapshot, TopicSummary, TopicType};
+    use topics_engine::{QueueState, RemoteSnapshot, RemoteState, TopicSummary, TopicType};
 
     use super::*;
 
@@ -410,7 +410,11 @@ mod tests {
             truncated: true,
             ..Survey::default()
         };
-        let mut remote = RemoteSnapshot { fenced: 1, pack_bytes: 2 << 30, ..Default::default() };
+        let mut remote = RemoteSnapshot {
+            state: RemoteState::Refused,
+            pack_bytes: 2 << 30,
+            ..Default::default()
+        };
         remote.requests.outcomes[0][5] = 4;
         remote.requests.seconds[2].count = 3;
         snapshot.remote = Some(remote);
@@ -459,7 +463,7 @@ mod tests {
             "topics_remote_request_seconds_bucket{op=\"get\",le=\"+Inf\"} 3",
             "topics_remote_request_seconds_count{op=\"get\"} 3",
             "topics_remote_bytes_total{direction=\"sent\"} 0",
-            "topics_remote_fenced 1",
+            "topics_remote_state{state=\"refused\"} 1",
             "topics_remote_estimated_cost_dollars 0.046020",
         ] {
             assert!(out.lines().any(|l| l == line), "{line}\n{out}");

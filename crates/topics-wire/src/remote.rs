@@ -33,7 +33,7 @@ pub fn status(found: Option<&PrefixStatus>) -> Vec<u8> {
     let mut o = Object::new(512);
     let hex = |id: &[u8; 16]| format!("{:032x}", u128::from_be_bytes(*id));
     o.name("holder", &s.head.holder).int("epoch", s.head.epoch).flag("closed", s.head.closed);
-    o.name("store_id", &hex(&s.head.store_id)).name("timeline", &hex(&s.head.timeline));
+    o.name("store_id", &hex(&s.head.store_id)).name("prefix_id", &hex(&s.head.prefix_id));
     o.int("head_ms", s.head_ms);
     match (&s.head.catalog, &s.catalog) {
         (Some(object), Some(c)) => o.name("catalog", &object.key).int("catalog_ms", c.made_ms),

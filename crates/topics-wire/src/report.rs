@@ -12,6 +12,7 @@ pub fn verification(r: &Report) -> Vec<u8> {
     let mut o = Object::new(128 + r.problems.len() * 128);
     o.flag("ok", r.problems.is_empty());
     o.int("files", r.files).int("bytes", r.bytes).int("records", r.records);
+    o.int("cold_records", r.cold_records);
     let problems = r.problems.iter().map(|problem| {
         let mut item = Object::new(128);
         item.name("file", &problem.file).int("offset", problem.offset);

@@ -304,9 +304,9 @@ def _remote_arguments(add: Add) -> None:
         metavar="SHARE",
         help="also read this share of the packs, 1%% for example, and all bitmaps and rounds",
     )
-    take_over = add("take-over", "make a data directory the owner of a prefix of another one")
-    take_over.add_argument("--yes", action="store_true", help="without a question")
-    for command in (status, verify, take_over):
+    forget = add("forget", "let a data directory write to another prefix than before")
+    forget.add_argument("--yes", action="store_true", help="without a question")
+    for command in (status, verify):
         command.add_argument("remote", nargs="?", metavar="URL", help="its URL (TOPICS_REMOTE_URL)")
 
 

@@ -254,8 +254,8 @@ def remote_command(
 ) -> int:
     if args.url:
         raise InvalidRequest(
-            "the commands of remote work on an object store: give its URL as the argument, and "
-            "--data-dir for take-over"
+            "the commands of remote work on an object store or a closed directory: give the URL of "
+            "the store as the argument, and --data-dir for forget"
         )
     return remote.REMOTE_COMMANDS[args.verb](args, resolved, out)
 

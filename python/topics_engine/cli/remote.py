@@ -108,20 +108,19 @@ def verify(args: argparse.Namespace, resolved: Resolved, out: Output) -> int:
     return Exit.OK if found["ok"] else Exit.CORRUPT
 
 
-def take_over(args: argparse.Namespace, resolved: Resolved, out: Output) -> int:
-    """Makes a data directory the owner of a prefix that another one has."""
-    url, settings = url_of(args.remote, resolved), resolved.settings
-    found = json.loads(_core.remote_status(url))
-    holder = "a new prefix" if found is None else f"the prefix of {found['holder']}"
-    question = f"take over {url}, {holder}? That one stops archiving"
+def forget(args: argparse.Namespace, resolved: Resolved, out: Output) -> int:
+    """Forgets the prefix that a data directory has written to, so that it can write to another."""
+    settings = resolved.settings
+    question = f"forget the prefix of {settings.data_dir}? Its objects stay as they are"
     if not confirmed(question, args):
         out.line("nothing was changed")
         return Exit.OK
-    engine = _core.Engine.open(settings.data_dir, {**settings.engine, "remote_url": url})
+    options = {name: value for name, value in settings.engine.items() if name != "remote_url"}
+    engine = _core.Engine.open(settings.data_dir, options)
     with Database(engine):
-        engine.take_over_remote()
-    out.fields({"remote": url, "data_dir": settings.data_dir})
+        engine.forget_remote()
+    out.fields({"data_dir": settings.data_dir, "remote": None})
     return Exit.OK
 
 
-REMOTE_COMMANDS = {"status": status, "verify": verify, "take-over": take_over}
+REMOTE_COMMANDS = {"status": status, "verify": verify, "forget": forget}

@@ -421,6 +421,8 @@ class Verification(Frozen):
     """How many bytes were read."""
     records: int
     """How many records were checked."""
+    cold_records: int
+    """How many were not, because they are in an object store: see `topics remote verify`."""
     problems: tuple[Mapping[str, Any], ...]
     """Each with `file`, `offset` and `detail`."""
 
@@ -437,6 +439,7 @@ class Verification(Frozen):
             files=fields["files"],
             bytes=fields["bytes"],
             records=fields["records"],
+            cold_records=fields["cold_records"],
             problems=tuple(fields["problems"]),
         )
 
@@ -447,6 +450,11 @@ class Verification(Frozen):
         from .show import fields_html
 
         problems = "; ".join(f"{p.get('file')}: {p.get('detail')}" for p in self.problems)
-        fields = {"files": self.files, "bytes": self.bytes, "records": self.records}
+        fields = {
+            "files": self.files,
+            "bytes": self.bytes,
+            "records": self.records,
+            "cold_records": self.cold_records,
+        }
         title = "Verification: ok" if self.ok else "Verification: damaged"
         return fields_html(title, {**fields, "problems": problems or "none"})

@@ -129,7 +129,7 @@ ELSEWHERE = {
     "edit": "test_edit.py",
     "context add": "test_contexts.py",
     "remote status": "test_remote.py",
-    "remote take-over": "test_remote.py",
+    "remote forget": "test_remote.py",
     "remote verify": "test_remote.py",
     "serve": "test_serve_errors.py",
 }

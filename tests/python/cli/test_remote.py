@@ -11,6 +11,7 @@ import pytest
 
 import topics_engine as te
 from support import cold
+from support.waiting import until
 from topics_engine.cli import main
 from topics_engine.cli.exits import Exit
 
@@ -127,28 +128,31 @@ def test_verify_finds_what_is_missing_or_damaged(
     assert problems[third.name] == "it is missing"
 
 
-def test_take_over(archived: str, data_dir: Path, tmp_path: Path, capsys: Any) -> None:
-    other = tmp_path / "other"
-    with te.open(other) as db:
-        db.topic("t").append(1)
-    command = ["--data-dir", str(other), "remote", "take-over", archived, "--yes"]
+def test_forget(archived: str, data_dir: Path, tmp_path: Path, capsys: Any) -> None:
+    # Cold records of this directory are in the prefix only.
+    command = ["--data-dir", str(data_dir), "remote", "forget", "--yes"]
+    assert main(command) == Exit.USAGE
+    assert "topics backup" in capsys.readouterr().err
+
+    other, first, second = tmp_path / "other", tmp_path / "first", tmp_path / "second"
+    options: Any = {"segment_max_events": 10, "pack_max_wait_ms": 100}
+
+    def archive(to: Path, expected: str) -> None:
+        with te.open(other, remote_url=to.as_uri(), hot_retain_segments=100, **options) as db:
+            db.topic("t").append([b"x"] * 20)
+            db.checkpoint()
+            until(lambda: db.metrics()["remote_state"] == expected)
+
+    archive(first, "ok")
+    archive(second, "refused")
+    assert not (second / "HEAD").exists()
+    command[1] = str(other)
     with te.open(other):
         assert main(command) == Exit.FAILED
         assert "has it open" in capsys.readouterr().err
-    assert main(["remote", "status", archived]) == Exit.OK
-    before = printed(capsys)
     assert main(command) == Exit.OK
-    capsys.readouterr()
-    assert main(["remote", "status", archived]) == Exit.OK
-    found = printed(capsys)
-    assert found["epoch"] == before["epoch"] + 1
-    assert found["store_id"] != before["store_id"]
-    assert (before["packs"] > 0, found["packs"]) == (True, 0)
-    # Cold records of this directory are elsewhere: it may not own a prefix without them.
-    elsewhere = (tmp_path / "elsewhere").as_uri()
-    refused = ["--data-dir", str(data_dir), "remote", "take-over", elsewhere, "--yes"]
-    assert main(refused) == Exit.FAILED
-    assert "with the remote that it was archived to" in capsys.readouterr().err
+    archive(second, "ok")
+    until(lambda: (second / "HEAD").exists())
 
 
 @pytest.mark.parametrize("share", ["0", "0%", "101%", "x"])

@@ -176,7 +176,8 @@ def test_requests_are_counted(data_dir: Path, tmp_path: Path) -> None:
         assert gets["p99_ns"] > 0
         assert after["remote_bytes"]["received"] > before["remote_bytes"]["received"]
         assert after["pack_bytes"] > 0
-        assert (after["remote_fenced"], after["remote_orphans"]) == (0, 0)
+        assert after["remote_orphans"] == 0
+        assert after["remote_state"] in ("starting", "ok"), "nothing was to be written"
         assert 0 < after["remote_estimated_cost_dollars"] < 0.01
         text = db._backend.metrics(json=False).decode()
         assert 'topics_remote_requests_total{op="get",outcome="ok"}' in text

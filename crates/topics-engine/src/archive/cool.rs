@@ -2,8 +2,10 @@
 //!
 //! A segment becomes cold when the published catalog names its pack and the hot bound is exceeded. Its
 //! `.data` stays until neither kept snapshot names it: the trim after the second checkpoint removes it.
+//! Before the mark, and again before the removal if another process made the mark, the object is looked
+//! at: the catalog says what was written, not what is there.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use topics_env::sync::atomic::Ordering;
@@ -14,6 +16,9 @@ use crate::topic::state::State;
 use crate::topic::{Life, Topic};
 use crate::types::config::TopicType;
 use crate::types::error::Result;
+
+/// By number: epoch and hash.
+type PublishedPacks = BTreeMap<u64, (u64, u128)>;
 
 impl Archiver {
     /// Makes archived segments above the hot bound cold. Returns how many.
@@ -39,7 +44,16 @@ impl Archiver {
         let mut cooled = 0;
         for name in names {
             self.check_usable()?;
-            if let Some(topic) = self.core.live(&name)? {
+            let topic = match self.core.live(&name) {
+                Err(e) if !e.is_shortage() => {
+                    log::warn!("segments of topic {name:?} do not become cold: {e}");
+                    continue;
+                }
+                topic => topic?,
+            };
+            if let Some(topic) = topic {
+                let file_nos = self.above_bound(&topic.state.read(), published);
+                self.look_for(&file_nos)?;
                 cooled += self.cool_topic(&topic, published);
             }
         }
@@ -49,16 +63,49 @@ impl Archiver {
         Ok(cooled)
     }
 
-    fn cool_topic(&self, topic: &Arc<Topic>, published: &BTreeSet<u64>) -> u64 {
+    fn cool_topic(&self, topic: &Arc<Topic>, published: &PublishedPacks) -> u64 {
         let is_usable = topic.life() == Life::Live && !topic.is_broken();
         if !is_usable || topic.files_unverified.load(Ordering::Acquire) {
             return 0;
         }
         self.core.change(topic, |state| {
-            let file_nos = self.above_bound(state, published);
+            let mut file_nos = self.above_bound(state, published);
+            file_nos.retain(|no| self.is_seen(*no));
             state.cool(&file_nos);
             file_nos.len() as u64
         })
+    }
+
+    /// Removes the `.data` of segments that were cold before this process opened the prefix.
+    pub(super) fn drop_local(&self, state: &mut PassState) -> Result<()> {
+        let Some(owner) = &mut state.owner else { return Ok(()) };
+        let checkpoints = &self.core.disk.checkpoints;
+        let local = checkpoints.local_cold(!owner.is_searched)?;
+        owner.is_searched = true;
+        if !local.is_empty() {
+            self.look_for(&local)?;
+            checkpoints.drop_local()?;
+        }
+        Ok(())
+    }
+
+    fn is_seen(&self, file_no: u64) -> bool {
+        let found = self.core.packs.find(file_no);
+        let is_seen = found.is_some_and(|(pack, _)| self.core.packs.is_seen(pack.number));
+        self.core.env.check("cold.seen", is_seen)
+    }
+
+    /// Looks at the packs of these segments, unless that was done.
+    fn look_for(&self, file_nos: &[u64]) -> Result<()> {
+        for no in file_nos {
+            let Some((pack, _)) = self.core.packs.find(*no) else { continue };
+            if self.core.packs.is_seen(pack.number) {
+                continue;
+            }
+            self.check_usable()?;
+            self.prefix.look_at(&pack)?;
+        }
+        Ok(())
     }
 
     /// Whether segments of these lengths exceed the hot bound.
@@ -74,7 +121,7 @@ impl Archiver {
 
     /// The file numbers of the archived segments of a topic above the hot bound. The segments of a queue
     /// stay hot: a claim does not wait for the store.
-    fn above_bound(&self, state: &State, published: &BTreeSet<u64>) -> Vec<u64> {
+    fn above_bound(&self, state: &State, published: &PublishedPacks) -> Vec<u64> {
         if state.config.kind == TopicType::Queue {
             return Vec::new();
         }
@@ -84,7 +131,9 @@ impl Archiver {
             let is_above = self.exceeds(count, bytes);
             let is_archived = || {
                 let pack = self.core.packs.find(seg.meta.file_no);
-                pack.is_some_and(|(pack, _)| published.contains(&pack.number))
+                pack.is_some_and(|(pack, _)| {
+                    published.get(&pack.number) == Some(&(pack.epoch, pack.hash))
+                })
             };
             if is_above && seg.live_count > 0 && !seg.half_dead() && is_archived() {
                 out.push(seg.meta.file_no);

@@ -25,7 +25,7 @@ mod tails;
 mod tests;
 mod thread;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -33,18 +33,20 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::Ordering;
 use topics_remote::Retry;
 use topics_remote::format::head::Head;
+use topics_storage::dir::{Paths, RemoteRecord};
 
 use self::plan::PendingSegment;
 use self::publish::Published;
 pub use self::sweep::Swept;
 use self::tails::Tails;
 use self::thread::ArchiveThread;
+use crate::catalog::unloaded::CatalogEntry;
 use crate::checkpoint::{Store, round};
 use crate::ship::Shipper;
 use crate::ship::owner::{PrefixOwner, remote_error};
-use crate::types::error::Result;
+use crate::types::error::{Error, Result};
 use crate::types::options::RemoteOptions;
-use crate::types::requests::ArchiveGauges;
+use crate::types::requests::{ArchiveGauges, RemoteStatus};
 
 /// The outcome of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +57,7 @@ pub struct Archived {
     pub segments: u64,
     /// Bytes of the packs.
     pub bytes: u64,
-    /// Segments that were left out because a record in them is damaged.
+    /// Segments that were left out because they are damaged or cannot be read.
     pub damaged: u64,
     /// Whether a catalog was published.
     pub published: bool,
@@ -80,8 +82,8 @@ pub(crate) struct Archiver {
 #[derive(Debug, Default)]
 struct PassState {
     owner: Option<Owner>,
-    /// File numbers of segments with a damaged record.
-    damaged: HashSet<u64>,
+    /// File numbers of segments that are damaged or cannot be read, and until when (monotonic ms).
+    skipped: HashMap<u64, u64>,
     /// Packs that were read back.
     read_back: u64,
     /// When the oldest pending segment was first found (monotonic ms).
@@ -100,6 +102,38 @@ struct Owner {
     published: Published,
     /// When the next sweep is due (monotonic ms).
     next_sweep: u64,
+    /// Whether the folders were searched for `.data` of cold segments.
+    is_searched: bool,
+}
+
+/// Forgets the prefix of a directory whose records are all in its files.
+pub(crate) fn forget(core: &Arc<Store>) -> Result<()> {
+    let mut cold = 0;
+    core.every(|entry| {
+        cold += match entry {
+            CatalogEntry::Loaded(topic) => {
+                topic.state.read().index.segs.iter().filter(|s| s.meta.cold).count()
+            }
+            CatalogEntry::Unloaded(unloaded) => {
+                unloaded.topic_header()?.segments.iter().filter(|m| m.cold).count()
+            }
+        };
+        Ok(())
+    })?;
+    if cold > 0 {
+        return Err(Error::InvalidRequest(format!(
+            "the records of {cold} segments may be in the remote only: `topics backup`, with the \
+             remote set, makes a copy of the directory that has them"
+        )));
+    }
+    core.packs.remove(&core.packs.numbers());
+    core.replaced.store(true, Ordering::Relaxed);
+    // Neither kept snapshot names a pack.
+    for _ in 0..2 {
+        round::checkpoint(core)?;
+        core.replaced.store(true, Ordering::Relaxed);
+    }
+    Ok(RemoteRecord::remove(&core.env, &Paths::new(&core.dir))?)
 }
 
 impl fmt::Debug for Archiver {
@@ -122,15 +156,9 @@ impl Archiver {
         Some(Arc::new(Self { core, remote, retry, prefix, shipper, pass, gauges, thread }))
     }
 
-    /// Makes this engine the owner of the prefix, although another data directory has it.
-    pub(crate) fn take_over(&self) -> Result<()> {
-        let state = &mut self.pass.lock();
-        self.prefix.take_over()?;
-        if let Some(shipper) = &self.shipper {
-            shipper.begin_again();
-        }
-        state.owner = None;
-        self.claim(state)
+    /// The state of the remote.
+    pub(crate) fn status(&self) -> RemoteStatus {
+        self.prefix.status()
     }
 
     /// One pass: archives every sealed segment that no pack holds, then publishes the catalog.
@@ -152,17 +180,17 @@ impl Archiver {
         let done = step(state);
         let now = self.core.time.mono_ms();
         let waited = state.pending_since.map_or(0, |since| now.saturating_sub(since));
-        let is_fenced = self.prefix.is_fenced();
         self.gauges.lag_bytes.store(state.pending_bytes, Ordering::Relaxed);
         self.gauges.lag_ms.store(waited, Ordering::Relaxed);
-        self.gauges.is_fenced.store(is_fenced, Ordering::Relaxed);
         done
     }
 
     fn pass(&self, state: &mut PassState, now: bool) -> Result<Archived> {
         self.check_usable()?;
         let mut out = Archived::default();
-        let pending = plan::pending(&self.core, &state.damaged)?;
+        let now_ms = self.core.time.mono_ms();
+        state.skipped.retain(|_, until| *until > now_ms);
+        let pending = plan::pending(&self.core, &state.skipped)?;
         state.pending_bytes = pending.iter().map(|p| p.meta.data_len).sum();
         if !now && !self.is_due(state, &pending) {
             return Ok(out);
@@ -177,6 +205,7 @@ impl Archiver {
         (state.pending_since, state.pending_bytes) = (None, 0);
         out.published = self.publish(state)?;
         if self.remote.mode.tiers() {
+            self.drop_local(state)?;
             out.cooled = self.cool(state)?;
         }
         Ok(out)
@@ -196,15 +225,22 @@ impl Archiver {
         let waited = since.map_or(0, |since| now.saturating_sub(since));
         let old =
             !pending.is_empty() && waited >= self.remote.limits.pack_max_wait.as_millis() as u64;
-        state.pending_bytes >= self.remote.limits.pack_bytes || old || self.is_unpublished(state)
+        let is_full = state.pending_bytes >= self.remote.limits.pack_bytes;
+        is_full || old || self.is_unpublished(state) || self.has_local()
     }
 
     /// Whether a catalog is due: the published one names other packs than the table, or it is to be the
     /// base of later rounds.
     fn is_unpublished(&self, state: &PassState) -> bool {
-        let packs = self.core.packs.numbers();
+        let packs = self.core.packs.identities();
         let owner = state.owner.as_ref();
         owner.map_or(!packs.is_empty(), |o| o.published.packs != packs) || self.is_base_due()
+    }
+
+    /// Whether `.data` of cold segments waits for a look at its objects.
+    fn has_local(&self) -> bool {
+        let local = self.core.disk.checkpoints.local_cold(false);
+        self.remote.mode.tiers() && local.is_ok_and(|local| !local.is_empty())
     }
 
     fn is_base_due(&self) -> bool {
@@ -219,7 +255,7 @@ impl Archiver {
         let head = self.prefix.with(|writer| Ok(writer.head().clone()))?;
         let published = self.read_published(&head)?;
         let next_sweep = sweep::first_sweep(self.core.time.mono_ms());
-        state.owner = Some(Owner { head, published, next_sweep });
+        state.owner = Some(Owner { head, published, next_sweep, is_searched: false });
         Ok(())
     }
 

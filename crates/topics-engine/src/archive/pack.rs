@@ -17,6 +17,8 @@ use crate::types::error::{Error, Result};
 /// others only directory and footer are.
 pub(super) const READ_BACK_FIRST: u64 = 16;
 const READ_BACK_EACH: u64 = 256;
+/// How long a segment whose files cannot be read is left out, ms.
+const UNREADABLE_MS: u64 = 600_000;
 
 /// The length of a file of an active segment that a snapshot names.
 fn named_len(meta: &SegmentMeta, kind: FileKind) -> usize {
@@ -51,12 +53,12 @@ impl Archiver {
                 Ok(true) => segments += 1,
                 // Reclaim or retention removed it since the plan.
                 Ok(false) => {}
-                Err(e @ Error::Corrupt { .. }) => {
+                Err(e) if e.is_shortage() => return Err(e),
+                Err(e) => {
                     log::error!("a segment is not archived: {e}");
-                    state.damaged.insert(segment.meta.file_no);
+                    self.skip_segment(state, segment, &e);
                     out.damaged += 1;
                 }
-                Err(e) => return Err(e),
             }
         }
         if pack.is_empty() {
@@ -64,13 +66,25 @@ impl Archiver {
         }
         let (object, directory) = self.put_pack(&writer, pack, state.read_back)?;
         state.read_back += 1;
-        self.core.packs.add(ArchivedPack::of(&object.object, &directory));
+        let pack = ArchivedPack::of(&object.object, &directory);
+        let number = pack.number;
+        self.core.packs.add(pack);
+        self.core.packs.saw(number);
         // The next snapshot names it.
         self.core.replaced.store(true, Ordering::Relaxed);
         out.packs += 1;
         out.segments += segments as u64;
         out.bytes += object.object.len;
         Ok(tried)
+    }
+
+    /// Leaves a segment out: a damaged one until the next open, one that cannot be read for a while.
+    fn skip_segment(&self, state: &mut PassState, segment: &PendingSegment, e: &Error) {
+        let until = match e {
+            Error::Corrupt { .. } => u64::MAX,
+            _ => self.core.time.mono_ms() + UNREADABLE_MS,
+        };
+        state.skipped.insert(segment.meta.file_no, until);
     }
 
     /// Adds a segment after verifying each of its frames. Returns false if a file of it is gone.
@@ -82,6 +96,12 @@ impl Archiver {
         for (file, kind) in files.iter_mut().zip(PARTS) {
             let Some((name, _)) = named.iter().find(|(_, k)| *k == kind) else { continue };
             let path = paths.segment(name, kind);
+            if meta.sealed && kind != FileKind::Data {
+                // Checked, and made again from `.data` if it fails.
+                let side = self.core.segments.segment(*topic, *meta).side_file(kind)?;
+                *file = side.unwrap_or_default();
+                continue;
+            }
             match read_file(&self.core.env, &path, u64::MAX)? {
                 Some(found) => *file = found,
                 None => return Ok(false),

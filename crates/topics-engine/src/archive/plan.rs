@@ -1,6 +1,6 @@
 //! Which segments are to be archived.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use topics_env::sync::atomic::Ordering;
@@ -17,9 +17,12 @@ pub(super) struct PendingSegment {
     pub meta: SegmentMeta,
 }
 
-/// The sealed segments with live records that no pack holds, by topic and seq, without the `damaged`
-/// ones. A segment that is half dead is left to reclaim, which gives it a new file number.
-pub(super) fn pending(core: &Arc<Store>, damaged: &HashSet<u64>) -> Result<Vec<PendingSegment>> {
+/// The sealed segments with live records that no pack holds, by topic and seq, without those that
+/// are left out. A segment that is half dead is left to reclaim, which gives it a new file number.
+pub(super) fn pending(
+    core: &Arc<Store>,
+    skipped: &HashMap<u64, u64>,
+) -> Result<Vec<PendingSegment>> {
     let mut out = Vec::new();
     let wanted = |meta: &SegmentMeta| {
         meta.sealed
@@ -28,7 +31,7 @@ pub(super) fn pending(core: &Arc<Store>, damaged: &HashSet<u64>) -> Result<Vec<P
             && meta.live_count > 0
             && !core.packs.has_segment(meta.file_no)
             && !core.segments.is_suspect(meta.file_no)
-            && !damaged.contains(&meta.file_no)
+            && !skipped.contains_key(&meta.file_no)
     };
     core.every(|entry| {
         match entry {

@@ -24,8 +24,9 @@ use crate::types::error::{Error, Result};
 /// What the catalog in `HEAD` names.
 #[derive(Debug, Default)]
 pub(super) struct Published {
-    /// Numbers of packs.
-    pub packs: BTreeSet<u64>,
+    /// The packs by number, each with its epoch and hash: a directory that was put back to an older
+    /// state may give a number again.
+    pub packs: BTreeMap<u64, (u64, u128)>,
     /// By file number of the segment and number of the `.del`.
     deletes: BTreeMap<(u64, u64), CatalogDeletes>,
     /// The catalog.
@@ -45,7 +46,7 @@ impl Published {
         let mut named: BTreeSet<String> = named_by(catalog).collect();
         named.insert(object.key.clone());
         Self {
-            packs: archived.iter().map(|p| p.number).collect(),
+            packs: archived.iter().map(|p| (p.number, (p.epoch, p.hash))).collect(),
             deletes: deletes.collect(),
             earlier: catalog.earlier_of_next(&object),
             catalog: Some(object),
@@ -118,8 +119,12 @@ impl Archiver {
         let catalog = catalog.map_err(remote_error)?;
         let snapshot = read::snapshot(&self.core.env, &object.key, &catalog);
         let archived = tier::named(&snapshot.map_err(remote_error)?.body.sections)?;
-        let live: HashSet<u64> = catalog.packs.iter().map(|p| p.file_no).collect();
-        let archived: Vec<_> = archived.into_iter().filter(|p| live.contains(&p.number)).collect();
+        let is_named = |p: &ArchivedPack| {
+            let is_it =
+                |c: &CatalogPack| (c.file_no, c.epoch, c.hash) == (p.number, p.epoch, p.hash);
+            catalog.packs.iter().any(is_it)
+        };
+        let archived: Vec<_> = archived.into_iter().filter(is_named).collect();
         Ok(Published::of(&catalog, object.clone(), &archived))
     }
 

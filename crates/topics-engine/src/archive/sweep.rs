@@ -225,7 +225,7 @@ impl Archiver {
             Err(e) => return Err(remote_error(e)),
         };
         let head = &owner.head;
-        let is_own = (header.store_id, header.timeline) == (head.store_id, head.timeline);
+        let is_own = (header.store_id, header.prefix_id) == (head.store_id, head.prefix_id);
         owners.insert(found.epoch, is_own);
         Ok(self.core.env.check("sweep.own", is_own))
     }

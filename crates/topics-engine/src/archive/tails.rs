@@ -3,7 +3,7 @@
 //! A catalog that is the base of a restore names all that its snapshot names. These packs are in no
 //! snapshot: the next catalog names others for the segments that have grown.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use topics_remote::format::catalog::CatalogPack;
 use topics_remote::format::pack::{MAX_ENTRIES, PackWriter};
@@ -19,6 +19,8 @@ pub(super) struct Tails {
     /// File number of a segment → the length of its `.data` in a pack, and the number of the pack.
     segments: HashMap<u64, (u64, u64)>,
     packs: BTreeMap<u64, CatalogPack>,
+    /// Segments whose files were gone when they were to be packed.
+    missing: HashSet<u64>,
 }
 
 impl Archiver {
@@ -45,6 +47,7 @@ impl Archiver {
             .collect();
         tails.packs.retain(|number, _| live.values().any(|t| t.1 == *number));
         tails.segments = live;
+        tails.missing.retain(|no| needed.iter().any(|p| p.meta.file_no == *no));
         Ok(tails.packs.values().cloned().collect())
     }
 
@@ -62,7 +65,13 @@ impl Archiver {
             tried += 1;
             match self.add(&mut pack, segment) {
                 Ok(true) => added.push((segment.meta.file_no, segment.meta.data_len)),
+                // Twice in a row: it is lost, and not replaced.
+                Ok(false) if tails.missing.contains(&segment.meta.file_no) => {
+                    let no = segment.meta.file_no;
+                    log::error!("a file of segment {no:016x} is missing, also in the backup");
+                }
                 Ok(false) => {
+                    tails.missing.insert(segment.meta.file_no);
                     let detail =
                         "a checkpoint replaced a segment meanwhile: the next pass repeats it";
                     return Err(Error::StorageUnavailable {
@@ -70,10 +79,8 @@ impl Archiver {
                         detail: detail.into(),
                     });
                 }
-                Err(e @ Error::Corrupt { .. }) => {
-                    log::error!("a segment is missing in the backup: {e}");
-                }
-                Err(e) => return Err(e),
+                Err(e) if e.is_shortage() => return Err(e),
+                Err(e) => log::error!("a segment is missing in the backup: {e}"),
             }
         }
         if pack.is_empty() {

@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use topics_env::objects::ObjectStore;
 use topics_env::real::{Backend, real_env};
-use topics_env::sim::{Bucket, ObjectFault, ObjectOp, ServerFlaw, SimFs, SimStore, env_on};
+use topics_env::sim::{Bucket, Mutant, ObjectFault, ObjectOp, ServerFlaw, SimFs, SimStore};
 use topics_env::{Hook, OpenMode, Site, Verdict};
 use topics_remote::format::catalog::Catalog;
 use topics_remote::format::pack::PARTS;
 use topics_remote::store::folder::FolderStore;
-use topics_remote::writer::{Claim, Identity, RemoteWriter};
 use topics_remote::{Retry, read};
 use topics_storage::dir::{Paths, read_file};
 use topics_storage::segment::{FileKind, SegmentMeta, TopicKey};
@@ -313,6 +312,27 @@ fn a_damaged_segment_is_left_out_and_the_others_are_archived() {
     assert_eq!(bucket.violations(), []);
 }
 
+#[test]
+fn a_missing_file_stops_neither_archive_nor_base() {
+    let (mut w, bucket) = archiving();
+    w.options.remote.as_mut().unwrap().mode = RemoteMode::All;
+    w.reopen();
+    filled(&w);
+    let (topic, meta) = sealed(&w)[2];
+    let path = Paths::new(std::path::Path::new(DIR))
+        .segment(&meta.data_name(topic.topic_id), FileKind::Data);
+    w.env().fs.remove_file(&path).unwrap();
+    w.engine().ship().unwrap();
+    let others = sealed(&w).len() as u64 - 1;
+    let first = w.engine().archive();
+    let second = w.engine().archive();
+    let archived: u64 = [&first, &second].into_iter().flatten().map(|done| done.segments).sum();
+    assert!(second.is_ok_and(|done| done.published), "{first:?}");
+    assert!(catalog(&w, &bucket).is_some());
+    assert!(first.is_err() || archived == others, "{archived} of {others}");
+    assert!(!w.engine().core().packs.has_segment(meta.file_no));
+}
+
 /// A server that stores less than it was sent.
 #[test]
 fn a_pack_that_reads_back_damaged_is_not_named() {
@@ -325,6 +345,28 @@ fn a_pack_that_reads_back_damaged_is_not_named() {
     bucket.set_flaw(None);
     w.engine().archive().unwrap();
     assert_archived(&w, &bucket);
+}
+
+/// A power cut after HEAD was written. Without the sync of its folder the record is one of before, and the
+/// directory takes its own prefix for one that a copy wrote to.
+#[test]
+fn the_record_of_the_prefix_is_durable_before_head() {
+    for is_removed in [false, true] {
+        let mut w = World::unopened(small());
+        if is_removed {
+            w.hook = Some(Arc::new(Mutant::remove(Site::SyncDir("dir.remote"), None)));
+        }
+        let bucket = Bucket::new(&w.clock);
+        bucket.set_mutable(&["HEAD"]);
+        w.options.remote = Some(remote(bucket.client(1)));
+        w.open();
+        filled(&w);
+        w.engine().archive().unwrap();
+        w.power_cut();
+        fill(&w, "a", 10);
+        let again = w.engine().archive();
+        assert_eq!(again.is_err(), is_removed, "{again:?}");
+    }
 }
 
 /// Removes the check after the read back.
@@ -413,14 +455,20 @@ fn an_engine_that_lost_its_prefix_stops_archiving() {
 #[test]
 fn the_prefix_of_another_directory_is_refused() {
     let (w, bucket) = archiving();
-    let env = env_on(&w.fs, &w.clock, 77);
-    let other = Identity { store_id: [1; 16], timeline: [1; 16], holder: "other".into() };
-    let store: Arc<dyn ObjectStore> = Arc::new(bucket.client(3));
-    RemoteWriter::open(store, Retry::once(env), &other, Claim::Own).unwrap();
+    let mut other = World::unopened(small());
+    (other.clock, other.seed) = (w.clock.clone(), 1000);
+    other.options.remote = Some(remote(bucket.client(3)));
+    other.open();
+    fill(&other, "x", 20);
+    other.engine().archive().unwrap();
+    let before = bucket.objects();
     filled(&w);
     let e = w.engine().archive().unwrap_err();
-    assert!(e.to_string().contains("another data directory"), "{e}");
-    assert!(bucket.objects().keys().all(|k| k == "HEAD"), "nothing was written");
+    assert!(e.to_string().contains("the prefix is in use by process"), "{e}");
+    assert_eq!(bucket.objects(), before, "nothing was written");
+    let requests = bucket.requests();
+    w.engine().archive().unwrap_err();
+    assert_eq!(bucket.requests(), requests, "a refusal holds for a minute");
 }
 
 #[test]

@@ -70,7 +70,9 @@ impl Archiver {
         match self.core.guarded_turn("archive", pass) {
             Ok(_) | Err(Error::Closed) => self.interval(),
             Err(e) => {
-                log::warn!("archive: {e}");
+                if !self.prefix.is_refused() {
+                    log::warn!("archive: {e}");
+                }
                 (interval * 2).min(LONGEST_INTERVAL)
             }
         }

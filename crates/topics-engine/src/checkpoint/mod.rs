@@ -47,8 +47,6 @@ pub(crate) struct Store {
 pub(crate) struct Disk {
     pub checkpoints: Checkpoints,
     pub store_id: [u8; 16],
-    /// The id, or that of a restored directory's own.
-    pub timeline: [u8; 16],
     /// Shards outside the layout.
     pub outside: Vec<ShardSnap>,
     /// Locked during a checkpoint round.
@@ -76,18 +74,17 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// `checkpoints` are those of the directory, the ids are its id and its timeline, `outside` are the shards
-    /// outside of the layout.
+    /// `checkpoints` are those of the directory with this id, `outside` are the shards outside of the
+    /// layout.
     pub(crate) fn new(
         catalog: Arc<Catalog>,
         checkpoints: Checkpoints,
-        (store_id, timeline): ([u8; 16], [u8; 16]),
+        store_id: [u8; 16],
         outside: Vec<ShardSnap>,
     ) -> Arc<Self> {
         let disk = Disk {
             checkpoints,
             store_id,
-            timeline,
             outside,
             round: Mutex::new(CheckpointState::default()),
             logged_at_round: AtomicU64::new(0),

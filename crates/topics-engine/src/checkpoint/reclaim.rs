@@ -10,7 +10,7 @@ use topics_env::sync::atomic::Ordering;
 use topics_storage::segment::{Round, Segment, SegmentMeta};
 
 use super::{Store, full_disk};
-use crate::topic::Topic;
+use crate::topic::{ROUNDS_TO_FREE, Topic};
 use crate::types::error::{Error, Result};
 
 /// Maximum bytes of `.data` that one pass reads, so that reclaim leaves I/O for other work.
@@ -99,6 +99,7 @@ pub(crate) fn rewrite(core: &Arc<Store>, topic: &Arc<Topic>, candidate: &Candida
     let old: Vec<u64> = candidate.parts.iter().map(|(m, _)| m.file_no).collect();
     if topic.replace(core, &old, new, &holes)? {
         core.replaced.store(true, Ordering::Relaxed);
+        core.owed_rounds.store(ROUNDS_TO_FREE, Ordering::Relaxed);
         core.metrics.segments_rewritten.add(old.len() as u64);
     }
     Ok(())

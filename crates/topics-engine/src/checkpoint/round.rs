@@ -60,6 +60,7 @@ fn run(core: &Arc<Store>, everything: bool) -> Result<u64> {
         || logged != core.disk.logged_at_round.load(Ordering::Relaxed);
     // The log may not take what the round releases of the reserve, until the reserve is whole again.
     let mut pause = None;
+    let owed = core.owed_rounds.swap(0, Ordering::Relaxed);
     let written = write(core, everything, &mut pause);
     match &written {
         Ok((_, mark, moved)) => {
@@ -75,6 +76,8 @@ fn run(core: &Arc<Store>, everything: bool) -> Result<u64> {
         Err(e) if e.is_shortage() || poisoned(e) => {}
         Err(_) => rounds.failed += 1,
     }
+    let still = owed.saturating_sub(u64::from(written.is_ok()));
+    core.owed_rounds.fetch_max(still, Ordering::Relaxed);
     core.metrics.checkpoint_failures.add(u64::from(written.is_err()));
     let trimmed = written.and_then(|(n, ..)| {
         core.disk.checkpoints.trim(&core.wal)?;

@@ -5,9 +5,12 @@ use std::time::Duration;
 use topics_env::sync::atomic::Ordering;
 
 use super::Store;
+use crate::topic::ROUNDS_TO_FREE;
 
 /// Maximum time between two rounds on a full disk, or without descriptors.
 const SHORTAGE_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between the round after a delete and the one that removes the files.
+const SECOND_ROUND: Duration = Duration::from_millis(500);
 /// Logged bytes that are not worth a round, such as the mark of the last one.
 const CHECKPOINT_MIN: u64 = 1024;
 
@@ -42,9 +45,16 @@ impl Store {
         if put_off || (self.short_of_space() && (fresh > 0 || !settled)) {
             return waited >= interval.min(SHORTAGE_INTERVAL).as_millis() as u64;
         }
+        let owed = self.owed_rounds.load(Ordering::Relaxed);
+        if owed > 0
+            && owed < ROUNDS_TO_FREE
+            && waited >= interval.min(SECOND_ROUND).as_millis() as u64
+        {
+            return true;
+        }
         fresh >= self.options.checkpoint_bytes
             || self.resident_bytes() > self.options.memory_bytes
-            || ((fresh > CHECKPOINT_MIN || self.replaced.load(Ordering::Relaxed))
+            || ((fresh > CHECKPOINT_MIN || owed > 0 || self.replaced.load(Ordering::Relaxed))
                 && waited >= interval.as_millis() as u64)
     }
 }

@@ -1,17 +1,28 @@
 //! Closing an engine.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::background;
 use super::core::Core;
 use crate::checkpoint::round::checkpoint;
 use crate::types::error::{Error, Result};
 
+/// How long a close waits for requests to the object store, and again for those of the last round.
+const REMOTE_WAIT: Duration = Duration::from_secs(2);
+
 /// Closes an engine: refuses further batches and wakes every waiter. When it returns no file is open and
 /// no thread runs, even if the caller still has handles of the engine.
 pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     if !core.begin_close() {
         return Ok(());
+    }
+    // Whoever waits for the store is answered, and nothing that takes longer is asked of it.
+    if let Some(remote) = &core.options.remote {
+        remote.store.end_within(REMOTE_WAIT);
+    }
+    if let Some(cold) = &core.cold {
+        cold.close();
     }
     core.stop_background();
     if let Some(archiver) = &core.archiver {
@@ -20,14 +31,11 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     if let Some(shipper) = &core.shipper {
         shipper.stop();
     }
-    if let Some(cold) = &core.cold {
-        cold.close();
-    }
     core.deliverer.delivery.close();
     core.queues.claim_waiters.close();
     let outcome = if core.frozen() { Ok(()) } else { close_clean(core) };
     if let Some(shipper) = core.shipper.as_ref().filter(|_| outcome.is_ok() && !core.frozen()) {
-        shipper.ship_last();
+        shipper.ship_last(REMOTE_WAIT);
     }
     core.table.loaded.each(|t| t.gate.release());
     let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);

@@ -22,7 +22,7 @@ use topics_storage::recovery::RecoveryProgress;
 use self::backup::BackupSummary;
 use self::core::Core;
 use self::survey::Survey;
-use crate::archive::{Archived, Archiver, Swept};
+use crate::archive::{self, Archived, Archiver, Swept};
 use crate::catalog::unloaded::summary;
 use crate::checkpoint::round;
 use crate::consumer;
@@ -41,6 +41,7 @@ use crate::types::error::{Error, Result};
 use crate::types::metrics::MetricsSnapshot;
 use crate::types::name;
 use crate::types::options::Options;
+use crate::types::requests::RemoteStatus;
 use crate::verbs;
 
 /// An open engine; cheap to clone.
@@ -418,10 +419,21 @@ impl Engine {
         self.archiver()?.sweep()
     }
 
-    /// Makes this engine the owner of its prefix although that belongs to another data directory, which is
-    /// fenced. The objects of the other directory stay.
-    pub fn take_over_remote(&self) -> Result<()> {
-        self.archiver()?.take_over()
+    /// The state of the remote; `None`: none is configured.
+    #[must_use]
+    pub fn remote_status(&self) -> Option<RemoteStatus> {
+        self.core.archiver.as_ref().map(|archiver| archiver.status())
+    }
+
+    /// Forgets the prefix that the directory has written to, so that it can write to another one. Its
+    /// objects stay. The engine must have no remote. Refused while records are only in the prefix.
+    pub fn forget_remote(&self) -> Result<()> {
+        self.core.check_writable()?;
+        if self.core.archiver.is_some() {
+            let detail = "the remote is in use: open the directory without a remote to forget it";
+            return Err(Error::InvalidRequest(detail.to_owned()));
+        }
+        archive::forget(&self.core)
     }
 
     fn archiver(&self) -> Result<&Arc<Archiver>> {

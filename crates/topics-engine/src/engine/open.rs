@@ -35,6 +35,7 @@ pub(crate) fn open(
     options: Options,
     progress: Arc<RecoveryProgress>,
 ) -> Result<Arc<Core>> {
+    options.check()?;
     let strict = !options.recovery.gives_up();
     let opened = recover(env, dir, options, progress);
     opened.map_err(|e| if strict { e.with_repair_advice(dir) } else { e })
@@ -56,8 +57,7 @@ fn recover(
     let mut opening = Opening::begin(env.clone(), paths.clone(), pid, wal_options(&options), mode)
         .map_err(|e| at(dir, e))?;
     // The files of unloaded topics are checked later; `salvage` checks all of them.
-    let lineage = opening.lineage();
-    let skip = lineage.map_or(0, |l| l.skip);
+    let skip = opening.lineage().map_or(0, |l| l.skip);
     let closed = opening.closed() && mode == Mode::Strict && skip == 0;
     let topics = opening.take_topics();
     let segments = Segments::new(
@@ -78,11 +78,10 @@ fn recover(
             || !opening.snapshots().rejected.is_empty()
             || !replay.segments.is_empty());
     let opened = opening.finish(&lost)?;
-    let timeline = lineage.map_or(opened.store.id, |l| l.timeline);
-    let core = start((base, host), paths.clone(), segments, opened, (closed, timeline))?;
-    if let Some(lineage) = lineage.filter(|l| l.skip > 0) {
+    let core = start((base, host), paths.clone(), segments, opened, closed)?;
+    if skip > 0 {
         // The gaps are durable in the log.
-        Lineage { skip: 0, ..lineage }.write(&env, &paths)?;
+        Lineage { skip: 0 }.write(&env, &paths)?;
     }
     core.ids.recovered();
     // Before the first write the newest snapshot must be one of the current layout, whatever was
@@ -114,6 +113,9 @@ fn recover(
     }
     if repaired {
         checkpoint_repair(&core)?;
+    }
+    if let Some(cold) = &core.cold {
+        cold.opened();
     }
     core.start_background()?;
     if let Some(archiver) = core.archiver.as_ref().filter(|_| core.options.background) {
@@ -197,7 +199,7 @@ fn start(
     paths: Paths,
     segments: Arc<Segments>,
     opened: Opened,
-    (closed, timeline): (bool, [u8; 16]),
+    closed: bool,
 ) -> Result<Arc<Core>> {
     let checkpoints =
         Checkpoints::new(base.env.clone(), paths, opened.store.id, segments, &opened.snapshots);
@@ -209,7 +211,7 @@ fn start(
     let Opened { wal, lock, store, generation, layout, outside, .. } = opened;
     let ctx = Ctx::new(base, wal, lock, (generation, layout));
     let catalog = Catalog::new(ctx, host.table.clone(), host.ids.clone());
-    Ok(Core::new(Store::new(catalog, checkpoints, (store.id, timeline), outside), host))
+    Ok(Core::new(Store::new(catalog, checkpoints, store.id, outside), host))
 }
 
 /// The data that `salvage` would declare lost.

@@ -98,7 +98,11 @@ impl Engine {
             }
             match page.into_iter().last() {
                 Some(last) => after = Some(last.topic),
-                None => return Ok(report),
+                None => {
+                    // Reads of the topics had them.
+                    report.cold_records = 0;
+                    return Ok(report);
+                }
             }
         }
     }

@@ -103,10 +103,8 @@ impl Restore<'_> {
         let n = u64::from_le_bytes(catalog.snapshot[8..16].try_into().unwrap_or_default());
         let mut body = snapshot.whole()?;
         // Until the log is restored, whether anything lies beyond it is unknown.
-        let mut timeline = [0; 16];
-        env.rng.fill(&mut timeline);
         create_dir(env, "dir.names", &paths.meta())?;
-        Lineage { timeline, skip: SKIP }.write(env, paths)?;
+        Lineage { skip: SKIP }.write(env, paths)?;
         for dir in [paths.wal(), paths.topics(), paths.txn()] {
             create_dir(env, "dir.names", &dir)?;
         }
@@ -129,7 +127,7 @@ impl Restore<'_> {
             .map_err(|e| topics_storage::StorageError::io("restore", e))?;
         out.skips = !self.base.head.closed || out.has_later || log.is_open_ended(&self.base);
         if !out.skips {
-            Lineage { timeline, skip: 0 }.write(env, paths)?;
+            Lineage { skip: 0 }.write(env, paths)?;
         }
         Store::create(env, paths, catalog.header.store_id)?;
         Ok(out)

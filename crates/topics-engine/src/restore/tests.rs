@@ -506,14 +506,14 @@ fn restore_and_write_five_times() {
         }
         w.engine().ship().unwrap();
         let (mut r, _) = restored(&w, &bucket, None);
-        // The old prefix refuses it: it has another timeline.
+        // The old prefix refuses it: it has never written to one.
         let remote = w.options.remote.clone().unwrap();
         let store = Arc::new(bucket.client(8));
         r.close();
         r.options.remote = Some(RemoteOptions { store, ..remote.clone() });
         r.open();
         let e = r.engine().ship().unwrap_err();
-        assert!(e.to_string().contains("another data directory"), "{e}");
+        assert!(e.to_string().contains("the prefix is in use by"), "{e}");
         r.close();
         let next = Bucket::new(&r.clock);
         next.set_mutable(&["HEAD"]);

@@ -124,15 +124,6 @@ impl Shipper {
         self.ship_now(&mut self.state.lock())
     }
 
-    /// Forgets the chain after the prefix was opened again: its rounds are of another epoch.
-    pub(crate) fn begin_again(&self) {
-        let mut state = self.state.lock();
-        (state.chain, state.sent) = (None, None);
-        self.release_hold();
-        self.progress.base.store(0, Ordering::Relaxed);
-        self.progress.is_fenced.store(false, Ordering::Relaxed);
-    }
-
     fn ship_now(&self, state: &mut ShipState) -> Result<Shipped> {
         let shipped = self.rounds(state);
         let progress = &self.progress;

@@ -3,14 +3,22 @@
 use std::fmt;
 use std::sync::Arc;
 
+use topics_env::objects::ObjectError;
 use topics_env::sync::Mutex;
+use topics_remote::claim::{Claimant, DirectoryRecord};
 use topics_remote::probe::probe;
-use topics_remote::writer::{Claim, Identity, ObjectWriter, RemoteWriter, is_present};
+use topics_remote::writer::{ObjectWriter, RemoteWriter};
 use topics_remote::{RemoteError, Retry, read};
+use topics_storage::dir::Paths;
 
 use crate::checkpoint::Store;
+use crate::tier::ArchivedPack;
 use crate::types::error::{Error, Result};
 use crate::types::options::RemoteOptions;
+use crate::types::requests::{RemoteState, RemoteStatus};
+
+/// How long a refusal holds before the prefix is looked at again, ms. It is logged each time.
+const REFUSED_MS: u64 = 60_000;
 
 /// The owner of the prefix. It opens the prefix with the first call that needs it.
 pub(crate) struct PrefixOwner {
@@ -20,13 +28,15 @@ pub(crate) struct PrefixOwner {
     pub retry: Retry,
     /// Locked during the requests of a round or of a catalog, never during those of a pack.
     state: Mutex<OwnerState>,
+    /// Never locked during a request.
+    status: Mutex<RemoteStatus>,
 }
 
 #[derive(Default)]
 struct OwnerState {
     writer: Option<RemoteWriter>,
-    /// Whether the prefix is not new, or its server has what the remote needs.
-    is_probed: bool,
+    /// Why the prefix must not be written to, and when that was found (monotonic ms).
+    refused: Option<(Error, u64)>,
     /// What the server lacks: it is not probed again.
     unsuitable: Option<RemoteError>,
 }
@@ -47,95 +57,118 @@ impl PrefixOwner {
     pub(crate) fn new(core: &Arc<Store>) -> Option<Arc<Self>> {
         let remote = core.options.remote.clone()?;
         let retry = Retry::once(core.env.clone());
-        Some(Arc::new(Self { core: core.clone(), remote, retry, state: Mutex::default() }))
+        let (core, state, status) = (core.clone(), Mutex::default(), Mutex::default());
+        Some(Arc::new(Self { core, remote, retry, state, status }))
     }
 
     /// Runs `f` with the writer.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut RemoteWriter) -> Result<R>) -> Result<R> {
         let state = &mut *self.state.lock();
         if state.writer.is_none() {
-            state.writer = Some(self.open(state, Claim::Own)?);
+            state.writer = Some(self.open(state)?);
         }
-        match &mut state.writer {
-            Some(writer) => f(writer),
-            None => Err(Error::Internal("the prefix was not opened".into())),
-        }
+        let Some(writer) = &mut state.writer else {
+            return Err(Error::Internal("the prefix was not opened".into()));
+        };
+        let done = f(writer);
+        let now = match &done {
+            Ok(_) => RemoteState::Ok,
+            Err(_) if writer.is_fenced() => RemoteState::Fenced,
+            Err(_) => RemoteState::Failing,
+        };
+        self.note(now, done.as_ref().err());
+        done
     }
 
-    /// Makes this engine the owner of the prefix, although another data directory has it.
-    pub(crate) fn take_over(&self) -> Result<()> {
-        self.check_usable()?;
-        let state = &mut *self.state.lock();
-        self.check_packs()?;
-        state.writer = None;
-        state.writer = Some(self.open(state, Claim::TakeOver)?);
-        Ok(())
+    /// The state of the remote.
+    pub(crate) fn status(&self) -> RemoteStatus {
+        self.status.lock().clone()
     }
 
-    fn open(&self, state: &mut OwnerState, claim: Claim) -> Result<RemoteWriter> {
-        self.check_server(state)?;
-        let (store_id, timeline) = (self.core.disk.store_id, self.core.disk.timeline);
-        let (pid, dir) = (std::process::id(), self.core.dir.display());
-        let holder = format!("process {pid} with {dir}");
-        // Known before the first request, so that no crash leaves a prefix that is not recognised.
-        let identity = Identity { store_id, timeline, holder };
-        let (store, retry) = (self.remote.store.clone(), self.retry.clone());
-        let writer = RemoteWriter::open(store, retry, &identity, claim).map_err(remote_error)?;
-        // A prefix that has a catalog of this directory has its packs.
-        if writer.head().catalog.is_none() {
-            self.check_packs()?;
-        }
-        Ok(writer)
+    fn note(&self, state: RemoteState, why: Option<&Error>) {
+        *self.status.lock() = RemoteStatus { state, detail: why.map(ToString::to_string) };
     }
 
-    /// Refuses a prefix that lacks packs of this directory.
-    fn check_packs(&self) -> Result<()> {
-        for number in self.core.packs.numbers() {
-            let Some(pack) = self.core.packs.get(number) else { continue };
-            let object = pack.object();
-            let found = is_present(&*self.remote.store, &self.retry, &object);
-            if !found.map_err(remote_error)? {
-                let detail = format!(
-                    "the prefix lacks object {}, which has records of this directory: open it with \
-                     the remote that it was archived to",
-                    object.key
-                );
-                return Err(Error::StorageUnavailable { reason: "remote", detail });
-            }
-        }
-        Ok(())
-    }
-
-    /// Refuses a new prefix on a server that lacks what the remote needs.
-    fn check_server(&self, state: &mut OwnerState) -> Result<()> {
-        let store = &*self.remote.store;
-        if self.remote.limits.single_writer || state.is_probed {
-            return Ok(());
+    fn open(&self, state: &mut OwnerState) -> Result<RemoteWriter> {
+        let now = self.core.time.mono_ms();
+        if let Some((e, since)) = &state.refused
+            && now < since + REFUSED_MS
+        {
+            return Err(e.clone());
         }
         if let Some(e) = &state.unsuitable {
             return Err(remote_error(e.clone()));
         }
-        let is_new = read::head(store, &self.retry).map_err(remote_error)?.is_none();
-        let found = match is_new {
-            true => probe(store, &self.core.env, 0).require_suitable(),
-            false => Ok(()),
+        let pid = std::process::id();
+        let claimant = Claimant {
+            store_id: self.core.disk.store_id,
+            holder: format!("process {pid} with {}", self.core.dir.display()),
+            has_packs: self.core.packs.len() > 0,
+            record: Arc::new(DirectoryRecord {
+                env: self.core.env.clone(),
+                paths: Paths::new(&self.core.dir),
+            }),
         };
-        if let Err(e @ RemoteError::Unsuitable { .. }) = &found {
-            state.unsuitable = Some(e.clone());
+        // What an earlier look at the prefix showed may have been another one.
+        self.core.packs.forget_seen();
+        let (store, retry) = (self.remote.store.clone(), self.retry.clone());
+        let opened = RemoteWriter::open(store, retry, &claimant, &|| self.check_server());
+        opened.map_err(|e| {
+            let now_in = match &e {
+                RemoteError::NotOurs(_) => RemoteState::Refused,
+                RemoteError::Unsuitable { .. } => {
+                    state.unsuitable = Some(e.clone());
+                    RemoteState::Unsuitable
+                }
+                _ => RemoteState::Failing,
+            };
+            let e = remote_error(e);
+            if now_in == RemoteState::Refused {
+                log::warn!("remote: {e}. Nothing is written to it, and no segment becomes cold");
+                state.refused = Some((e.clone(), now));
+            }
+            self.note(now_in, Some(&e));
+            e
+        })
+    }
+
+    /// Whether a failure was a refusal, which is logged already.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.status.lock().state == RemoteState::Refused
+    }
+
+    /// Refuses a server that lacks what the remote needs.
+    fn check_server(&self) -> topics_remote::Result<()> {
+        match self.remote.limits.single_writer {
+            true => Ok(()),
+            false => probe(&*self.remote.store, &self.core.env, 0).require_suitable(),
         }
-        found.map_err(remote_error)?;
-        state.is_probed = true;
+    }
+
+    /// Looks at a pack in the store: its length, its footer and its directory. Until then the local
+    /// copies of its segments stay, also if it is missing or another one, which is logged.
+    pub(crate) fn look_at(&self, pack: &ArchivedPack) -> Result<()> {
+        let (store, retry) = (&*self.remote.store, &self.retry);
+        let object = pack.object();
+        let why = match read::pack_directory(store, retry, &object, read::FIRST_FETCH) {
+            Ok(directory) if pack.is(&directory) => {
+                self.core.packs.saw(pack.number);
+                return Ok(());
+            }
+            Ok(_) => format!("object {} is another one than was archived", object.key),
+            Err(
+                e @ (RemoteError::Damaged { .. }
+                | RemoteError::Object(ObjectError::NotFound { .. })),
+            ) => e.to_string(),
+            Err(e) => return Err(remote_error(e)),
+        };
+        log::error!("the local copies of archived segments stay: {why}");
         Ok(())
     }
 
     /// The writer of packs, bitmaps and staged rows.
     pub(crate) fn objects(&self) -> Result<ObjectWriter> {
         self.with(|writer| writer.objects().map_err(remote_error))
-    }
-
-    /// Whether another writer has the prefix.
-    pub(crate) fn is_fenced(&self) -> bool {
-        self.state.lock().writer.as_ref().is_some_and(RemoteWriter::is_fenced)
     }
 
     /// Says in `HEAD` that nothing is left to ship.

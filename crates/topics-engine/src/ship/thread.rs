@@ -73,7 +73,9 @@ impl Shipper {
         match self.core.guarded_turn("ship", || self.ship()) {
             Ok(_) | Err(Error::Closed) => interval,
             Err(e) => {
-                log::warn!("continuous backup: {e}");
+                if !self.owner.is_refused() {
+                    log::warn!("continuous backup: {e}");
+                }
                 if self.status().is_fenced {
                     return FENCED_PAUSE;
                 }
@@ -95,12 +97,13 @@ impl Shipper {
     }
 
     /// Ships what a clean close has logged, and says in `HEAD` that nothing is left. One attempt, and
-    /// none if the last one failed.
-    pub(crate) fn ship_last(&self) {
+    /// none if the last one failed. It takes at most `wait`.
+    pub(crate) fn ship_last(&self, wait: Duration) {
         let status = self.status();
         if status.has_failed || !status.has_base {
             return;
         }
+        self.owner.remote.store.end_within(wait);
         let shipped = self.ship_now(&mut self.state.lock());
         if let Err(e) = shipped.and_then(|_| self.owner.close()) {
             log::warn!("closing: the last round is not shipped: {e}");

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use topics_env::sync::atomic::AtomicU64;
 use topics_storage::segment::Fetch;
 
 use super::ArchivedPack;
@@ -44,6 +45,8 @@ pub(super) struct Job {
     pub wanted: u64,
     pub fetch: Arc<Fetch>,
     pub deadline_ns: u64,
+    /// When its request began, 0: not yet.
+    pub began_ns: AtomicU64,
 }
 
 impl Job {
@@ -78,6 +81,8 @@ pub(super) struct State {
     pub active: Vec<Arc<Job>>,
     pub threads: usize,
     pub idle: usize,
+    /// Whether a thread looks at the deadlines.
+    pub has_clock: bool,
     pub closed: bool,
 }
 

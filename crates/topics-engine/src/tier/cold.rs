@@ -4,8 +4,10 @@
 //! adjacent ones, and returns the fetch that its caller waits for or is called by. Blocks that no
 //! read has used are evicted last, so that a caller finds what it waited for.
 //!
-//! Threads start with the first fetch and end after a while without one. An engine without threads
-//! fetches in [`ColdTier::run`].
+//! Threads start with the first fetch and end after a while without one. One more looks at deadlines, for
+//! those who are called; whoever waits looks at its own. A request that takes long does not count among the
+//! requests at a time, so that those for healthy objects go on. An engine without threads fetches in
+//! [`ColdTier::run`].
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -15,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use topics_env::Env;
 use topics_env::objects::{ByteRange, ObjectError, ObjectStore};
-use topics_env::sync::atomic::{AtomicBool, Ordering};
+use topics_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use topics_env::sync::{Condvar, Mutex, thread};
 use topics_storage::StorageError;
 use topics_storage::segment::{ColdFiles, Fetch, FileKind};
@@ -27,8 +29,15 @@ use crate::types::options::RemoteOptions;
 
 type Result<T> = std::result::Result<T, StorageError>;
 
-/// Maximum number of requests at a time.
+/// Maximum number of requests at a time that have not taken long, and of all.
 const THREADS: usize = 4;
+const MAX_THREADS: usize = 16;
+/// When a request takes long.
+const LONG_NS: u64 = 1_000_000_000;
+/// How long an attempt at a request takes at most.
+const ATTEMPT: Duration = Duration::from_secs(10);
+/// How often deadlines are looked at.
+const LOOK: Duration = Duration::from_millis(100);
 /// Maximum number of fetches that wait for a thread.
 const MAX_QUEUED: usize = 256;
 /// How long a thread stays without a fetch.
@@ -61,6 +70,8 @@ pub(crate) struct ColdTier {
     timeout: Duration,
     memory_bytes: u64,
     has_threads: AtomicBool,
+    /// Reads wait for the store: no lock is held, because the engine is being opened.
+    is_opening: AtomicBool,
     state: Mutex<State>,
     queued: Condvar,
     closing: Condvar,
@@ -92,6 +103,7 @@ impl ColdTier {
             timeout: remote.limits.cold_timeout,
             memory_bytes: remote.limits.cold_memory_bytes,
             has_threads: AtomicBool::new(has_threads),
+            is_opening: AtomicBool::new(true),
             state: Mutex::default(),
             queued: Condvar::new(),
             closing: Condvar::new(),
@@ -107,6 +119,11 @@ impl ColdTier {
     /// Fetches on threads from now on.
     pub(crate) fn use_threads(&self) {
         self.has_threads.store(true, Ordering::Relaxed);
+    }
+
+    /// The engine is open: from now on a read that needs a fetch returns it.
+    pub(crate) fn opened(&self) {
+        self.is_opening.store(false, Ordering::Relaxed);
     }
 
     /// Waits until a fetch has ended. An engine without threads fetches here.
@@ -133,14 +150,16 @@ impl ColdTier {
     /// Ends the fetches whose deadline has passed. Their requests may go on; their answers are dropped.
     pub(crate) fn expire(&self) {
         let now = self.env.clock.mono_ns();
+        self.end_jobs(|job| job.deadline_ns <= now, &self.late());
+    }
+
+    /// The error of a fetch that has taken too long.
+    fn late(&self) -> StorageError {
         let seconds = self.timeout.as_secs_f64();
-        self.end_jobs(
-            |job| job.deadline_ns <= now,
-            &unreachable(format!(
-                "a cold segment did not arrive from the object store within {seconds} s: check the \
-                 connection to the remote, and retry"
-            )),
-        );
+        unreachable(format!(
+            "a cold segment did not arrive from the object store within {seconds} s: check the \
+             connection to the remote, and retry"
+        ))
     }
 
     /// Ends all fetches and the threads. A thread whose request hangs ends with the request.
@@ -169,6 +188,7 @@ impl ColdTier {
     /// Takes the next job. Memory for its blocks is made first.
     fn next_job(&self, state: &mut State) -> Option<Arc<Job>> {
         let job = state.queue.pop_front()?;
+        job.began_ns.store(self.env.clock.mono_ns().max(1), Ordering::Relaxed);
         state.active.push(job.clone());
         state.requested_bytes += job.len();
         state.evict(self.memory_bytes, self.env.clock.mono_ns());
@@ -206,7 +226,10 @@ impl ColdTier {
         let (begin, end) = job.span();
         let mut pause = PAUSES.0;
         for attempt in 1.. {
-            let (detail, is_final) = match self.store.get(key, ByteRange::Span(begin..end), None) {
+            let rest = job.deadline_ns.saturating_sub(self.env.clock.mono_ns());
+            let wait = ATTEMPT.min(Duration::from_nanos(rest));
+            let range = ByteRange::Span(begin..end);
+            let (detail, is_final) = match self.store.get_within(key, range, wait) {
                 Ok(found) if found.len != object.len => {
                     let (len, named) = (found.len, object.len);
                     (format!("object {key} has {len} bytes, {named} were written"), true)
@@ -246,11 +269,17 @@ impl ColdTier {
     fn start_thread(self: &Arc<Self>) {
         {
             let mut state = self.state.lock();
-            if !self.has_threads()
-                || state.closed
-                || state.threads == THREADS
-                || state.idle >= state.queue.len()
-            {
+            if !self.has_threads() || state.closed {
+                return;
+            }
+            self.start_clock(&mut state);
+            let now = self.env.clock.mono_ns();
+            let is_long = |job: &&Arc<Job>| {
+                now.saturating_sub(job.began_ns.load(Ordering::Relaxed)) >= LONG_NS
+            };
+            let long = state.active.iter().filter(is_long).count();
+            let most = (THREADS + long).min(MAX_THREADS);
+            if state.threads >= most || state.idle >= state.queue.len() {
                 return;
             }
             state.threads += 1;
@@ -267,6 +296,33 @@ impl ColdTier {
                 let why = unreachable(format!("no thread can be started for cold reads: {e}"));
                 self.end_jobs(|_| true, &why);
             }
+        }
+    }
+
+    /// Starts the thread that looks at deadlines, unless it runs.
+    fn start_clock(self: &Arc<Self>, state: &mut State) {
+        if std::mem::replace(&mut state.has_clock, true) {
+            return;
+        }
+        let tier = Arc::downgrade(self);
+        let guards = self.env.guards.clone();
+        let look = move || {
+            while let Some(tier) = tier.upgrade() {
+                let mut state = tier.state.lock();
+                let _ = tier.closing.wait_for(&mut state, LOOK);
+                if state.closed || (state.active.is_empty() && state.queue.is_empty()) {
+                    state.has_clock = false;
+                    return;
+                }
+                drop(state);
+                tier.expire();
+                tier.start_thread();
+            }
+        };
+        let run = move || guards.run_loop("cold deadlines", look);
+        if let Err(e) = thread::Builder::new().name("topics-cold-clock".into()).spawn(run) {
+            log::error!("no thread for the deadlines of cold reads: {e}");
+            state.has_clock = false;
         }
     }
 
@@ -291,6 +347,13 @@ impl ColdTier {
         }
         state.threads -= 1;
         self.ended.notify_all();
+    }
+
+    fn new_fetch(&self) -> Fetch {
+        match self.has_threads() {
+            true => Fetch::within(self.timeout, self.late()),
+            false => Fetch::default(),
+        }
     }
 
     /// Requests the missing blocks of a read, and keeps the present ones. Returns the fetch of the first
@@ -329,9 +392,11 @@ impl ColdTier {
                     let is_missing = |b: u64| !state.blocks.contains_key(&(pack.number, b));
                     let n = (at..=until).take_while(|b| is_missing(*b)).count() as u64;
                     let to = at + n.min(REQUEST_BLOCKS) - 1;
-                    let fetch = Arc::<Fetch>::default();
+                    let fetch = Arc::new(self.new_fetch());
                     let (pack, wanted) = (pack.clone(), last);
-                    let job = Job { pack, first: at, last: to, wanted, fetch, deadline_ns };
+                    let began_ns = AtomicU64::new(0);
+                    let job =
+                        Job { pack, first: at, last: to, wanted, fetch, deadline_ns, began_ns };
                     for key in job.keys() {
                         state.blocks.insert(key, Block::Requested(job.fetch.clone()));
                     }
@@ -374,8 +439,9 @@ impl ColdTier {
 #[derive(Debug)]
 pub(crate) struct ColdReader(pub Arc<ColdTier>);
 
-impl ColdFiles for ColdReader {
-    fn read(&self, file_no: u64, kind: FileKind, at: u64, buf: &mut [u8]) -> Result<()> {
+impl ColdReader {
+    /// Reads what is in memory.
+    fn read_present(&self, file_no: u64, kind: FileKind, at: u64, buf: &mut [u8]) -> Result<()> {
         let (pack, (offset, len)) = self.0.locate(file_no, kind)?;
         let n = buf.len().min(usize::try_from(len.saturating_sub(at)).unwrap_or(usize::MAX));
         buf[n..].fill(0);
@@ -404,9 +470,31 @@ impl ColdFiles for ColdReader {
         }
         Ok(())
     }
+}
+
+/// How often a read during an open fetches again what was evicted meanwhile.
+const OPENING_FETCHES: usize = 16;
+
+impl ColdFiles for ColdReader {
+    fn read(&self, file_no: u64, kind: FileKind, at: u64, buf: &mut [u8]) -> Result<()> {
+        for _ in 0..OPENING_FETCHES {
+            match self.read_present(file_no, kind, at, buf) {
+                Err(StorageError::Fetching(fetch)) if self.0.is_opening.load(Ordering::Relaxed) => {
+                    self.0.wait(&fetch)?;
+                }
+                done => return done,
+            }
+        }
+        self.read_present(file_no, kind, at, buf)
+    }
 
     fn len(&self, file_no: u64, kind: FileKind) -> Result<u64> {
         self.0.locate(file_no, kind).map(|(_, (_, len))| len)
+    }
+
+    fn is_seen(&self, file_no: u64) -> bool {
+        let packs = &self.0.packs;
+        packs.find(file_no).is_some_and(|(pack, _)| packs.is_seen(pack.number))
     }
 
     fn distrust(&self, file_no: u64, kind: FileKind, at: u64, len: u64) -> bool {

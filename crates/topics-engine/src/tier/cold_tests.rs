@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use topics_env::OpenMode;
 use topics_env::objects::ObjectStore;
-use topics_env::sim::{Bucket, ObjectFault, ObjectOp, SimStore};
+use topics_env::sim::{Bucket, Mutant, ObjectFault, ObjectOp, SimFs, SimStore};
+use topics_env::{OpenMode, Site};
 use topics_storage::dir::Paths;
 use topics_storage::segment::{FileKind, SegmentName};
 
@@ -20,6 +20,7 @@ use crate::types::api::{GapReason, ReadFrom, ReadRequest};
 use crate::types::consumer::{ConsumerMode, ConsumerRead, ConsumerStart};
 use crate::types::error::Error;
 use crate::types::options::{RemoteLimits, RemoteMode, RemoteOptions};
+use crate::types::requests::RemoteState;
 
 /// The records of a reader: seq and data.
 type Rows = Vec<(u64, Vec<u8>)>;
@@ -276,11 +277,221 @@ fn a_crash_at_any_step_of_a_drop_leaves_every_record_readable() {
             end(&mut w);
             assert_eq!(all(&w, "a"), before);
             cool(&w);
+            // A process that finds the mark in a snapshot looks at the objects before the drop.
+            cool(&w);
             assert!(data_files(&w, "a") <= 2);
             assert_eq!(all(&w, "a"), before);
             assert_eq!(bucket.violations(), []);
         }
     }
+}
+
+/// The mark is in a snapshot, and the process ends before the drop. The next one finds an empty prefix:
+/// a folder that is not mounted, or another URL. What is on the disk stays there, whatever is written,
+/// and goes once the prefix is back and the objects were seen.
+#[test]
+fn the_only_local_copy_stays_until_its_object_was_seen() {
+    let ends: [fn(&mut World); 3] = [World::reopen, World::kill, World::power_cut];
+    for checkpoints in 1..4 {
+        for end in ends {
+            let (mut w, bucket) = tiered();
+            fill(&w, "a", 33);
+            let before = all(&w, "a");
+            w.engine().archive().unwrap();
+            for _ in 0..checkpoints {
+                w.put("other", &["a change"]);
+                w.checkpoint();
+            }
+            bucket.put_aside();
+            end(&mut w);
+            let local = data_files(&w, "a");
+            let cold = cold_segments(&w, "a");
+            for i in 0..4 {
+                let e = w.engine().archive().unwrap_err();
+                assert!(e.to_string().contains("a folder that is not mounted"), "{e}");
+                assert_eq!(w.engine().remote_status().unwrap().state, RemoteState::Refused);
+                fill(&w, "a", 5 + i);
+                w.clock.advance_ms(60_000);
+            }
+            assert!(data_files(&w, "a") >= local, "a local copy is gone");
+            assert_eq!(cold_segments(&w, "a"), cold, "a segment became cold");
+            assert!(bucket.objects().is_empty(), "something was written");
+            bucket.bring_back();
+            let mut after = all(&w, "a");
+            after.truncate(before.len());
+            assert_eq!(after, before);
+            cool(&w);
+            assert_eq!(w.engine().remote_status().unwrap().state, RemoteState::Ok);
+            assert!(data_files(&w, "a") <= 2, "what was seen goes");
+            assert_eq!(all(&w, "a")[..before.len()], before);
+            assert_eq!(bucket.violations(), []);
+        }
+    }
+}
+
+/// Objects that are missing, cut, or other ones, in a prefix that is the directory's.
+#[test]
+fn a_segment_whose_object_is_not_the_one_that_was_written_stays_hot() {
+    for damage in 0..3 {
+        let (mut w, bucket) = tiered();
+        let limits = RemoteLimits { hot_segments: 100, ..limits() };
+        w.options.remote = Some(RemoteOptions { limits, ..remote(bucket.client(1)) });
+        w.reopen();
+        fill(&w, "a", 33);
+        let before = all(&w, "a");
+        assert_eq!(w.engine().archive().unwrap().cooled, 0);
+        let whole = bucket.objects();
+        let packs: Vec<_> = whole.keys().filter(|k| k.ends_with(".pack")).cloned().collect();
+        for (key, other) in packs.iter().zip(packs.iter().cycle().skip(1)) {
+            let bytes = whole[key].clone();
+            let bytes = match damage {
+                0 => None,
+                1 => Some(bytes.slice(..bytes.len() - 1)),
+                _ => Some(whole[other].clone()),
+            };
+            bucket.tamper(key, bytes);
+        }
+        w.options.remote = Some(remote(bucket.client(1)));
+        w.reopen();
+        assert_eq!(w.engine().archive().unwrap().cooled, 0, "damage {damage}");
+        for _ in 0..3 {
+            fill(&w, "b", 1);
+        }
+        assert_eq!(all(&w, "a"), before);
+        for (key, bytes) in whole {
+            if key.ends_with(".pack") {
+                bucket.tamper(&key, Some(bytes));
+            }
+        }
+        cool(&w);
+        assert!(data_files(&w, "a") <= 2);
+        assert_eq!(all(&w, "a"), before);
+    }
+}
+
+/// The path of a file of the first sealed segment of a topic.
+fn first_file(w: &World, topic: &str, kind: FileKind) -> std::path::PathBuf {
+    let id = w.state(topic).topic_id;
+    let mut files = w.engine().core().segments.list_files(id).unwrap();
+    files.sort_unstable();
+    let (name, _) = files.into_iter().find(|(_, k)| *k == kind).unwrap();
+    Paths::new(DIR).segment(&name, kind)
+}
+
+fn flip(w: &World, path: &std::path::Path) {
+    let env = w.env();
+    let file = env.fs.open(path, OpenMode::Write).unwrap();
+    let at = file.len().unwrap() / 2;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    env.sync("test.damage", &*file).unwrap();
+}
+
+fn by_tag(w: &World, topic: &str) -> Rows {
+    rows(w, topic, &ReadRequest { matching: eq("red"), ..ReadRequest::default() }).0
+}
+
+/// A bit of a side file flips while the segment is hot, where the file is made again when it is read. It is
+/// made again for the pack too.
+#[test]
+fn a_damaged_side_file_is_not_packed() {
+    for kind in [FileKind::Idx, FileKind::Tags] {
+        for is_missing in [false, true] {
+            let (mut w, bucket) = tiered();
+            fill(&w, "a", 33);
+            let before = (all(&w, "a"), by_tag(&w, "a"));
+            let path = first_file(&w, "a", kind);
+            match is_missing {
+                true => w.env().fs.remove_file(&path).unwrap(),
+                false => flip(&w, &path),
+            }
+            assert!(cool(&w) > 3);
+            // Nothing but the pack has the file.
+            let _ = w.env().fs.remove_file(&path);
+            assert_eq!((all(&w, "a"), by_tag(&w, "a")), before, "{kind:?}");
+            w.reopen();
+            assert_eq!((all(&w, "a"), by_tag(&w, "a")), before, "{kind:?}, next open");
+            w.delete("a", None, eq("red"));
+            assert_eq!(by_tag(&w, "a"), []);
+            assert_eq!(bucket.violations(), []);
+        }
+    }
+}
+
+/// Side files that were damaged when they were packed, by an earlier program: `.data` in the pack has all.
+#[test]
+fn a_damaged_side_file_in_a_pack_is_made_again_from_its_data() {
+    for kind in [FileKind::Idx, FileKind::Tags] {
+        let (mut w, bucket) = tiered();
+        fill(&w, "a", 33);
+        let before = (all(&w, "a"), by_tag(&w, "a"));
+        let path = first_file(&w, "a", kind);
+        let name = topics_storage::segment::parse_file_name(
+            w.state("a").topic_id,
+            &path.file_name().unwrap().to_string_lossy(),
+        );
+        let (name, _): (SegmentName, FileKind) = name.unwrap();
+        cool(&w);
+        let (pack, segment) = w.engine().core().packs.find(name.file_no).unwrap();
+        let (offset, len) = segment.part(kind);
+        let key = pack.object().key;
+        for at in [offset + 8, offset + len / 2, offset + len - 1] {
+            let mut bytes = bucket.objects()[&key].to_vec();
+            bytes[at as usize] ^= 1;
+            bucket.tamper(&key, Some(bytes.into()));
+        }
+        let _ = w.env().fs.remove_file(&path);
+        w.reopen();
+        assert_eq!((all(&w, "a"), by_tag(&w, "a")), before, "{kind:?}");
+    }
+}
+
+/// Without the look at the object, a prefix that lacks it costs records.
+#[test]
+fn mutants_of_the_drop_are_caught() {
+    let mut w = World::unopened(crate::topic::tests::small());
+    w.hook = Some(Arc::new(Mutant::remove(Site::Check("cold.seen"), None)));
+    let bucket = Bucket::new(&w.clock);
+    bucket.set_mutable(&["HEAD"]);
+    w.options.remote = Some(remote(bucket.client(1)));
+    w.open();
+    fill(&w, "a", 33);
+    w.engine().archive().unwrap();
+    let local = data_files(&w, "a");
+    w.checkpoint();
+    bucket.put_aside();
+    w.kill();
+    for _ in 0..4 {
+        fill(&w, "b", 3);
+    }
+    assert!(data_files(&w, "a") < local, "the check has no effect");
+}
+
+/// A directory that was put back to an older state gives file numbers again. What it packs then is not
+/// what the catalog in HEAD names.
+#[test]
+fn a_directory_that_was_put_back_is_refused_and_keeps_its_records() {
+    let (mut w, bucket) = tiered();
+    fill(&w, "a", 33);
+    cool(&w);
+    w.close();
+    let older = w.fs.kill_image();
+    w.open();
+    fill(&w, "a", 20);
+    cool(&w);
+    w.close();
+    w.fs = Arc::new(SimFs::from_image(&older));
+    w.open();
+    let written = bucket.objects();
+    for _ in 0..4 {
+        fill(&w, "a", 20);
+        let e = w.engine().archive().unwrap_err().to_string();
+        assert!(e.contains("this directory is a copy, or an older state of one"), "{e}");
+    }
+    assert_eq!(bucket.objects(), written);
+    let rows = all(&w, "a");
+    assert_eq!(rows.len(), 33 + 80, "{rows:?}");
 }
 
 /// Any fault at any request, in any phase, and any end: every record is read, or the reader gets an

@@ -6,6 +6,8 @@ mod blocks;
 pub(crate) mod cold;
 #[cfg(test)]
 mod cold_tests;
+#[cfg(test)]
+mod hang_tests;
 pub(crate) mod prefix;
 #[cfg(test)]
 mod prefix_tests;
@@ -113,6 +115,12 @@ impl ArchivedPack {
         self.for_catalog().object()
     }
 
+    /// Whether a directory that was read from the store is that of this pack.
+    pub(crate) fn is(&self, directory: &PackDirectory) -> bool {
+        let object = ObjectRef { len: self.len, hash: self.hash, key: String::new() };
+        *self == Self::of(&object, directory)
+    }
+
     fn encode(&self, out: &mut Vec<u8>) {
         let words = [self.number, self.epoch, self.len];
         words.into_iter().for_each(|w| out.extend(w.to_le_bytes()));
@@ -159,6 +167,8 @@ struct Packs {
     by_number: BTreeMap<u64, Arc<ArchivedPack>>,
     /// File number of a segment → number of its pack.
     of_segment: HashMap<u64, u64>,
+    /// The packs that were looked at in the store since the prefix was opened.
+    seen: BTreeSet<u64>,
 }
 
 /// The packs that hold segments of this directory.
@@ -190,9 +200,19 @@ impl PackTable {
         Some((pack.clone(), *segment))
     }
 
-    /// The pack with this number.
-    pub(crate) fn get(&self, number: u64) -> Option<Arc<ArchivedPack>> {
-        self.packs.lock().by_number.get(&number).cloned()
+    /// Notes that this pack is in the store with its length, footer and directory.
+    pub(crate) fn saw(&self, number: u64) {
+        self.packs.lock().seen.insert(number);
+    }
+
+    /// Whether the pack with this number was looked at since the prefix was opened.
+    pub(crate) fn is_seen(&self, number: u64) -> bool {
+        self.packs.lock().seen.contains(&number)
+    }
+
+    /// Forgets which packs were looked at.
+    pub(crate) fn forget_seen(&self) {
+        self.packs.lock().seen.clear();
     }
 
     /// The number of packs.
@@ -210,11 +230,18 @@ impl PackTable {
         self.packs.lock().by_number.keys().copied().collect()
     }
 
+    /// The packs by number, each with its epoch and hash.
+    pub(crate) fn identities(&self) -> BTreeMap<u64, (u64, u128)> {
+        let packs = self.packs.lock();
+        packs.by_number.values().map(|p| (p.number, (p.epoch, p.hash))).collect()
+    }
+
     /// Removes packs.
     pub(crate) fn remove(&self, numbers: &BTreeSet<u64>) {
         let mut packs = self.packs.lock();
         packs.by_number.retain(|number, _| !numbers.contains(number));
         packs.of_segment.retain(|_, number| !numbers.contains(number));
+        packs.seen.retain(|number| !numbers.contains(number));
     }
 
     /// The section of a snapshot; none without packs.

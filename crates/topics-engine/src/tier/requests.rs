@@ -1,6 +1,7 @@
 //! Counts the requests to the object store.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use topics_env::Env;
@@ -65,6 +66,16 @@ impl ObjectStore for CountedStore {
         let found = self.count(2, || self.store.get(key, range, if_match))?;
         self.counters.received.add(found.bytes.len() as u64);
         Ok(found)
+    }
+
+    fn get_within(&self, key: &str, range: ByteRange, wait: Duration) -> ObjectResult<ObjectBytes> {
+        let found = self.count(2, || self.store.get_within(key, range, wait))?;
+        self.counters.received.add(found.bytes.len() as u64);
+        Ok(found)
+    }
+
+    fn end_within(&self, wait: Duration) {
+        self.store.end_within(wait);
     }
 
     fn get_if_changed(&self, key: &str, etag: &ETag) -> ObjectResult<Option<ObjectBytes>> {

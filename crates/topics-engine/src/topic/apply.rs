@@ -174,7 +174,9 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
             }
         }
         let head = state.visible();
-        base.account(before, state.usage());
+        let after = state.usage();
+        base.account(before, after);
+        base.owe_rounds(before, after);
         let rings = state.queue.is_some();
         drop(state);
         topic.gate.publish(head);

@@ -57,6 +57,7 @@ pub(crate) use self::retention::{expire, expire_before_write, sweep_records};
 pub(crate) use self::state::State;
 pub(crate) use self::state::dedupe::Key;
 pub(crate) use self::state::index::{Dead, Seg};
+pub(crate) use self::totals::ROUNDS_TO_FREE;
 pub(crate) use self::view::state;
 pub(crate) use self::write::append::AppendState;
 pub(crate) use self::write::forward::{Forwarding, forward_gap};

@@ -6,6 +6,7 @@ use std::time::Duration;
 use topics_env::objects::ObjectStore;
 use topics_storage::format::frame::MAX_FRAME_LEN;
 
+use super::error::{Error, Result};
 use super::name;
 
 /// How recovery handles damage.
@@ -138,6 +139,16 @@ impl Default for RemoteLimits {
         }
     }
 }
+
+/// Positions in a log file are 32 bits: of a file of this size, with a batch of the largest size at its end.
+const MAX_LOG_FILE: u64 = 2 << 30;
+/// The largest batch, payload bytes.
+const MAX_BATCH: u64 = 1 << 30;
+const MAX_SEGMENT: u64 = 1 << 30;
+const MAX_PACK: u64 = 1 << 30;
+/// The longest time that a caller waits, and the longest of all.
+const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
+const MAX_TIME: Duration = Duration::from_secs(10 * 366 * 86_400);
 
 /// Settings of an engine. Each field states its default; 0 switches a limit off if the field says so.
 #[derive(Clone, Debug)]
@@ -326,18 +337,62 @@ impl Options {
         half.saturating_sub(16 + 4 * self.shards() as usize).max(6)
     }
 
-    /// The settings with limits of a write that a frame can hold; 0 becomes the maximum.
+    /// Refuses sizes that do not fit into the 32 bits of a position in a file, and times that do not fit
+    /// into a clock.
+    pub(crate) fn check(&self) -> Result<()> {
+        let sizes = [
+            ("wal_file_min", self.wal_file_min, MAX_LOG_FILE),
+            ("wal_file_max", self.wal_file_max, MAX_LOG_FILE),
+            ("segment_max_bytes", self.segment_max_bytes, MAX_SEGMENT),
+        ];
+        let times = [
+            ("staging_wait_ms", self.staging_wait, MAX_TIMEOUT),
+            ("sync_interval_ms", self.sync_interval, MAX_TIMEOUT),
+            ("checkpoint_interval_ms", self.checkpoint_interval, MAX_TIME),
+            ("segment_max_age_ms", self.segment_max_age, MAX_TIME),
+            ("txn_ttl_ms", self.txn_ttl, MAX_TIME),
+            ("txn_writer_ttl_ms", self.txn_writer_ttl, MAX_TIME),
+        ];
+        let (remote_sizes, remote_times) = match &self.remote {
+            Some(remote) => {
+                let l = &remote.limits;
+                (
+                    vec![("pack_bytes", l.pack_bytes, MAX_PACK)],
+                    vec![
+                        ("cold_timeout_ms", l.cold_timeout, MAX_TIMEOUT),
+                        ("pack_max_wait_ms", l.pack_max_wait, MAX_TIME),
+                        ("ship_interval_ms", l.ship_interval, MAX_TIME),
+                        ("restore_window_ms", l.restore_window, MAX_TIME),
+                        ("delete_grace_ms", l.delete_grace, MAX_TIME),
+                    ],
+                )
+            }
+            None => (Vec::new(), Vec::new()),
+        };
+        let millis = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+        let times = times.into_iter().chain(remote_times);
+        let times = times.map(|(name, value, most)| (name, millis(value), millis(most)));
+        let all = sizes.into_iter().chain(remote_sizes).chain(times);
+        for (name, value, most) in all {
+            if value > most {
+                let text = format!("{name} is {value}: it must be at most {most}");
+                return Err(Error::InvalidRequest(text));
+            }
+        }
+        Ok(())
+    }
+
+    /// The settings with limits of a write that a frame and a log file can hold; 0 becomes the maximum.
     pub(crate) fn bounded(self) -> Self {
         let part = usize::from(u16::MAX);
         // Names, attributes, and the meta that a move or a router adds to a record.
         let payload = MAX_FRAME_LEN as usize - 8 * part;
         Self {
             max_batch_records: within(self.max_batch_records, usize::MAX),
-            max_batch_bytes: if self.max_batch_bytes == 0 {
-                u64::MAX
-            } else {
-                self.max_batch_bytes
-            },
+            max_batch_bytes: within(
+                usize::try_from(self.max_batch_bytes).unwrap_or(usize::MAX),
+                MAX_BATCH as usize,
+            ) as u64,
             max_record_bytes: within(self.max_record_bytes, payload),
             max_meta_bytes: within(self.max_meta_bytes, payload),
             max_tag_bytes: within(self.max_tag_bytes, part),
@@ -394,6 +449,20 @@ mod tests {
     }
 
     #[test]
+    fn a_setting_above_its_bound_is_refused_with_the_bound() {
+        Options::default().check().unwrap();
+        let refused = |o: Options| o.check().unwrap_err().to_string();
+        let o = Options { wal_file_max: (2 << 30) + 1, ..Options::default() };
+        assert_eq!(refused(o), "wal_file_max is 2147483649: it must be at most 2147483648");
+        let o = Options { wal_file_min: u64::MAX, ..Options::default() };
+        assert!(refused(o).starts_with("wal_file_min is "));
+        let o = Options { segment_max_bytes: 4 << 30, ..Options::default() };
+        assert!(refused(o).ends_with("at most 1073741824"));
+        let o = Options { txn_ttl: Duration::MAX, ..Options::default() };
+        assert!(refused(o).starts_with("txn_ttl_ms is "));
+    }
+
+    #[test]
     fn bounds_of_writes_are_off_at_0_and_never_wider_than_a_frame() {
         let all = |n: usize| Options {
             max_batch_records: n,
@@ -405,8 +474,8 @@ mod tests {
             ..Options::default()
         };
         let (off, wide, narrow) = (all(0).bounded(), all(1 << 40).bounded(), all(7).bounded());
-        assert_eq!((off.max_batch_records, off.max_batch_bytes), (usize::MAX, u64::MAX));
-        assert_eq!((wide.max_batch_records, wide.max_batch_bytes), (1 << 40, 1 << 40));
+        assert_eq!((off.max_batch_records, off.max_batch_bytes), (usize::MAX, MAX_BATCH));
+        assert_eq!((wide.max_batch_records, wide.max_batch_bytes), (1 << 40, MAX_BATCH));
         for o in [&off, &wide] {
             assert!(o.max_record_bytes + 6 * 65_535 < MAX_FRAME_LEN as usize);
             assert!(o.max_record_bytes > 31 << 20 && o.max_meta_bytes == o.max_record_bytes);

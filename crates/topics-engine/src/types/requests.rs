@@ -1,6 +1,6 @@
 //! Counters of the remote.
 
-use topics_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_remote::cost;
 use topics_storage::HistogramSnapshot;
 
@@ -71,8 +71,52 @@ pub(crate) struct ArchiveGauges {
     pub lag_ms: AtomicU64,
     /// Objects that the last orphan sweep left.
     pub orphans: AtomicU64,
-    /// Whether another writer has the prefix.
-    pub is_fenced: AtomicBool,
+}
+
+/// What an engine may do with its prefix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RemoteState {
+    /// No request was made yet.
+    #[default]
+    Starting,
+    /// The last request that needed the prefix succeeded.
+    Ok,
+    /// It failed; the next pass repeats it.
+    Failing,
+    /// The prefix is not the directory's: nothing is written to it.
+    Refused,
+    /// The server lacks what the remote needs.
+    Unsuitable,
+    /// Another writer has taken the prefix.
+    Fenced,
+}
+
+impl RemoteState {
+    /// Every state.
+    pub const ALL: [Self; 6] =
+        [Self::Starting, Self::Ok, Self::Failing, Self::Refused, Self::Unsuitable, Self::Fenced];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Ok => "ok",
+            Self::Failing => "failing",
+            Self::Refused => "refused",
+            Self::Unsuitable => "unsuitable",
+            Self::Fenced => "fenced",
+        }
+    }
+}
+
+/// The state of the remote, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RemoteStatus {
+    /// The state.
+    pub state: RemoteState,
+    /// The error of the last request, if it failed.
+    pub detail: Option<String>,
 }
 
 /// What an engine with a remote counts, at one moment.
@@ -88,19 +132,24 @@ pub struct RemoteSnapshot {
     pub archive_lag_ms: u64,
     /// Objects that the last orphan sweep left: too young, or not certainly of the directory.
     pub orphans: u64,
-    /// 1 if another writer has taken the prefix, so that nothing is archived any more.
-    pub fenced: u64,
+    /// The state of the remote.
+    pub state: RemoteState,
 }
 
 impl RemoteSnapshot {
-    pub(crate) fn of(requests: &RequestCounters, gauges: &ArchiveGauges, pack_bytes: u64) -> Self {
+    pub(crate) fn of(
+        requests: &RequestCounters,
+        gauges: &ArchiveGauges,
+        pack_bytes: u64,
+        state: RemoteState,
+    ) -> Self {
         Self {
             requests: requests.snapshot(),
             pack_bytes,
             archive_lag_bytes: gauges.lag_bytes.load(Ordering::Relaxed),
             archive_lag_ms: gauges.lag_ms.load(Ordering::Relaxed),
             orphans: gauges.orphans.load(Ordering::Relaxed),
-            fenced: u64::from(gauges.is_fenced.load(Ordering::Relaxed)),
+            state,
         }
     }
 

@@ -38,8 +38,8 @@ pub struct PriorEpoch {
 pub struct Head {
     /// The id of the data directory.
     pub store_id: [u8; 16],
-    /// The timeline of the data directory. A restored or cloned directory has a new one.
-    pub timeline: [u8; 16],
+    /// The id of the prefix: random, chosen by its first owner.
+    pub prefix_id: [u8; 16],
     /// Raised by every open.
     pub epoch: u64,
     /// The owner, described for a person.
@@ -71,7 +71,7 @@ impl Head {
         let fields = json!({
             "version": VERSION,
             "store_id": hex(&self.store_id),
-            "timeline": hex(&self.timeline),
+            "prefix_id": hex(&self.prefix_id),
             "epoch": self.epoch,
             "holder": holder,
             "nonce": hex(&self.nonce),
@@ -130,7 +130,7 @@ impl Head {
         };
         Some(Self {
             store_id: unhex(fields.get("store_id")?)?,
-            timeline: unhex(fields.get("timeline")?)?,
+            prefix_id: unhex(fields.get("prefix_id")?)?,
             epoch: number(fields, "epoch")?,
             holder: fields.get("holder")?.as_str()?.to_owned(),
             nonce: unhex(fields.get("nonce")?)?,
@@ -170,7 +170,7 @@ mod tests {
         let hash = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
         Head {
             store_id: [1; 16],
-            timeline: [2; 16],
+            prefix_id: [2; 16],
             epoch: u64::MAX,
             holder: "host \"a\", process 7: \u{e9}".to_owned(),
             nonce: [3; 16],

@@ -361,9 +361,9 @@ mod tests {
 
     /// The header of a pack of two entries, and their directory.
     fn directory(parts: &mut Vec<u8>) -> PackDirectory {
-        let (store_id, timeline) = ([1; 16], [2; 16]);
+        let (store_id, prefix_id) = ([1; 16], [2; 16]);
         let header =
-            ObjectHeader { kind: ObjectKind::Pack, store_id, timeline, epoch: 3, number: 4 };
+            ObjectHeader { kind: ObjectKind::Pack, store_id, prefix_id, epoch: 3, number: 4 };
         parts.extend_from_slice(&header.encode());
         let mut part = |bytes: &[u8]| {
             let (offset, len) = (parts.len() as u64, bytes.len() as u64);

@@ -46,8 +46,8 @@ pub struct ObjectHeader {
     pub kind: ObjectKind,
     /// The data directory's id.
     pub store_id: [u8; 16],
-    /// The data directory's timeline.
-    pub timeline: [u8; 16],
+    /// The id of the prefix.
+    pub prefix_id: [u8; 16],
     /// The writer's epoch.
     pub epoch: u64,
     /// The number of the object, in its kind and epoch. Of a pack: its file number.
@@ -62,7 +62,7 @@ impl ObjectHeader {
         out[..4].copy_from_slice(&self.kind.magic());
         out[4..8].copy_from_slice(&VERSION.to_le_bytes());
         out[8..24].copy_from_slice(&self.store_id);
-        out[24..40].copy_from_slice(&self.timeline);
+        out[24..40].copy_from_slice(&self.prefix_id);
         out[40..48].copy_from_slice(&self.epoch.to_le_bytes());
         out[48..56].copy_from_slice(&self.number.to_le_bytes());
         let sum = xxh3_64(&out[..56]);
@@ -78,7 +78,7 @@ impl ObjectHeader {
         let out = Self {
             kind,
             store_id: f.array()?,
-            timeline: f.array()?,
+            prefix_id: f.array()?,
             epoch: f.u64()?,
             number: f.u64()?,
         };

@@ -1,9 +1,11 @@
 //! The stores, besides the simulated one of `topics-env/sim`.
 //!
 //! * [`url`]: where a store is.
+//! * [`detached`]: one whose requests end for their callers, whatever happens to them.
 //! * [`folder`]: a folder of a file system, for `file:///…`.
 //! * `s3` (feature `s3`): a bucket.
 
+pub mod detached;
 pub mod folder;
 #[cfg(feature = "s3")]
 pub mod s3;
@@ -14,12 +16,13 @@ use std::sync::Arc;
 use topics_env::Env;
 use topics_env::objects::{ObjectResult, ObjectStore};
 
+use self::detached::DetachedStore;
 use self::folder::FolderStore;
 use self::url::RemoteUrl;
 
-/// Opens the store that a URL names. Makes no request to a bucket.
+/// Opens the store that a URL names. Makes no request to a bucket. No call of it hangs.
 pub fn open(env: &Env, url: &RemoteUrl) -> ObjectResult<Arc<dyn ObjectStore>> {
-    Ok(match url {
+    let store: Arc<dyn ObjectStore> = match url {
         RemoteUrl::Folder(path) => Arc::new(FolderStore::open(env.clone(), path)?),
         #[cfg(feature = "s3")]
         RemoteUrl::S3(bucket) => Arc::new(s3::S3Store::open(&s3::S3Options::of(bucket))?),
@@ -28,5 +31,6 @@ pub fn open(env: &Env, url: &RemoteUrl) -> ObjectResult<Arc<dyn ObjectStore>> {
             let detail = "this build has no support for S3: build it with the feature `s3`";
             return Err(topics_env::objects::ObjectError::Refused { detail: detail.to_owned() });
         }
-    })
+    };
+    Ok(Arc::new(DetachedStore::new(store)))
 }

@@ -17,10 +17,10 @@ use topics_remote::format::keys;
 use topics_remote::format::sealed::ObjectKind;
 use topics_remote::probe::probe;
 use topics_remote::store::s3::{S3Options, S3Store};
-use topics_remote::writer::{Claim, Identity, RemoteWriter};
+use topics_remote::writer::RemoteWriter;
 use topics_remote::{RemoteError, Retry, read};
 
-use crate::support::{STORE_ID, TIMELINE, skipped};
+use crate::support::{Directory, skipped};
 
 /// A running gateway. It is killed when this is dropped.
 struct Gateway {
@@ -116,10 +116,6 @@ fn retry() -> Retry {
     retry
 }
 
-fn identity(holder: &str) -> Identity {
-    Identity { store_id: STORE_ID, timeline: TIMELINE, holder: holder.to_owned() }
-}
-
 #[test]
 fn a_real_server_has_every_feature() {
     let Some(gateway) = Gateway::start() else { return };
@@ -176,8 +172,11 @@ fn a_hanging_server_ends_an_attempt_after_the_stall_timeout() {
 fn owners_of_a_bucket_exclude_each_other_and_outlive_its_server() {
     let Some(mut gateway) = Gateway::start() else { return };
     let store: Arc<dyn ObjectStore> = Arc::new(gateway.store("data"));
-    let open =
-        |holder| RemoteWriter::open(store.clone(), retry(), &identity(holder), Claim::Own).unwrap();
+    let directory = Arc::<Directory>::default();
+    let open = |holder: &str| {
+        let claimant = directory.claimant(holder);
+        RemoteWriter::open(store.clone(), retry(), &claimant, &|| Ok(())).unwrap()
+    };
     let mut first = open("first");
     let round = |writer: &RemoteWriter| {
         use topics_remote::format::round::RoundWriter;

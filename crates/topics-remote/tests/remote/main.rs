@@ -1,9 +1,11 @@
 //! The remote over a simulated object store.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod claims;
 mod damage;
 #[cfg(feature = "s3")]
 mod gateway;
+mod hangs;
 mod owners;
 mod resolver;
 mod stores;

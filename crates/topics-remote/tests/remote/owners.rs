@@ -13,10 +13,10 @@ use topics_remote::format::head::Head;
 use topics_remote::format::keys;
 use topics_remote::format::round::{RoundPart, RoundWriter, WAL_HEADER};
 use topics_remote::format::sealed::ObjectKind;
-use topics_remote::writer::{Claim, Identity, RemoteWriter};
+use topics_remote::writer::RemoteWriter;
 use topics_remote::{RemoteError, Retry, read};
 
-use crate::support::{STORE_ID, TIMELINE, World, random_seed, sized};
+use crate::support::{Directory, World, random_seed, sized};
 use crate::turns::Turns;
 
 /// What an owner was told.
@@ -32,8 +32,15 @@ enum Event {
     Failed(String),
 }
 
-fn identity(client: u32) -> Identity {
-    Identity { store_id: STORE_ID, timeline: TIMELINE, holder: format!("client {client}") }
+/// Opens the prefix by a process of the directory.
+fn open(
+    store: &Arc<dyn ObjectStore>,
+    retry: &Retry,
+    directory: &Arc<Directory>,
+    client: u32,
+) -> Result<RemoteWriter, RemoteError> {
+    let claimant = directory.claimant(&format!("client {client}"));
+    RemoteWriter::open(store.clone(), retry.clone(), &claimant, &|| Ok(()))
 }
 
 /// A round whose content names its writer.
@@ -74,9 +81,15 @@ fn ends(store: &dyn ObjectStore, retry: &Retry, head: &Head) -> Result<Vec<Chain
 
 /// The life of an owner: two rounds, a catalog, a round, a close.
 /// It dies after as many steps as `steps` says.
-fn live(store: Arc<dyn ObjectStore>, retry: &Retry, client: u32, steps: usize) -> Vec<Event> {
+fn live(
+    store: Arc<dyn ObjectStore>,
+    retry: &Retry,
+    directory: &Arc<Directory>,
+    client: u32,
+    steps: usize,
+) -> Vec<Event> {
     let mut events = Vec::new();
-    if let Err(e) = try_live(store, retry, client, steps, &mut events) {
+    if let Err(e) = try_live(store, retry, (directory, client), steps, &mut events) {
         let epoch = events.iter().find_map(|t| match t {
             Event::Opened(epoch) => Some(*epoch),
             _ => None,
@@ -92,12 +105,11 @@ fn live(store: Arc<dyn ObjectStore>, retry: &Retry, client: u32, steps: usize) -
 fn try_live(
     store: Arc<dyn ObjectStore>,
     retry: &Retry,
-    client: u32,
+    (directory, client): (&Arc<Directory>, u32),
     steps: usize,
     events: &mut Vec<Event>,
 ) -> Result<(), RemoteError> {
-    let id = identity(client);
-    let mut writer = RemoteWriter::open(store.clone(), retry.clone(), &id, Claim::Own)?;
+    let mut writer = open(&store, retry, directory, client)?;
     let epoch = writer.head().epoch;
     events.push(Event::Opened(epoch));
     for k in 0..3 {
@@ -137,6 +149,8 @@ fn try_live(
 /// A run of two owners.
 struct Run {
     world: World,
+    /// That of both: the second process opens it when the first has lost its lock.
+    directory: Arc<Directory>,
     events: Vec<Vec<Event>>,
 }
 
@@ -151,7 +165,7 @@ struct Plan {
 }
 
 fn run(plan: &Plan) -> Run {
-    let world = World::new(11);
+    let (world, directory) = (World::new(11), Arc::<Directory>::default());
     let turns = Turns::new(2, plan.schedule.clone());
     if let Some((client, nth, fault)) = plan.fault {
         world.bucket.fail_nth(Some(client), None, nth, fault);
@@ -163,11 +177,13 @@ fn run(plan: &Plan) -> Run {
         let owner = |client: u32| {
             let store = Arc::new(world.bucket.client(client).with_gate(turns.gate()));
             let (turns, world, mutant) = (turns.clone(), &world, plan.mutant);
+            let directory = &directory;
             let steps = plan.deaths.map_or(usize::MAX, |d| d[client as usize]);
             scope.spawn(move || {
                 let fs = Arc::new(topics_env::sim::SimFs::new());
                 let env = topics_env::sim::env_on(&fs, &world.clock, 100 + u64::from(client));
-                let events = live(store, &world.retry_on(mutated(env, mutant)), client, steps);
+                let retry = world.retry_on(mutated(env, mutant));
+                let events = live(store, &retry, directory, client, steps);
                 turns.finish(client);
                 events
             })
@@ -176,7 +192,7 @@ fn run(plan: &Plan) -> Run {
         owners.map(|o| o.join().unwrap()).to_vec()
     });
     world.bucket.clear_faults();
-    Run { world, events }
+    Run { world, directory, events }
 }
 
 fn mutated(env: Env, mutant: Option<&'static str>) -> Env {
@@ -214,8 +230,8 @@ fn judge(run: &Run) -> Result<(), String> {
     ensure!(bucket.violations().is_empty(), "{:?}", bucket.violations());
     ensure!(bucket.count(ObjectOp::List) == 0, "a listing");
     // A later owner, without faults, reads the history.
-    let store = Arc::new(bucket.client(9));
-    let last = RemoteWriter::open(store, run.world.retry(), &identity(9), Claim::Own);
+    let store: Arc<dyn ObjectStore> = Arc::new(bucket.client(9));
+    let last = open(&store, &run.world.retry(), &run.directory, 9);
     let last = last.map_err(|e| format!("a later owner fails: {e}"))?;
     let objects = bucket.objects();
     let mut catalogs = BTreeMap::new();
@@ -402,30 +418,11 @@ fn mutants_of_the_protocol_are_caught() {
 }
 
 #[test]
-fn a_foreign_prefix_is_refused_unless_it_is_taken_over() {
-    let world = World::new(12);
-    let store: Arc<dyn ObjectStore> = Arc::new(world.bucket.client(1));
-    let events = live(store.clone(), &world.retry(), 1, usize::MAX);
-    assert!(matches!(events.last(), Some(Event::Closed(1))), "{events:?}");
-    let clone = Identity { timeline: [9; 16], ..identity(2) };
-    let refused = RemoteWriter::open(store.clone(), world.retry(), &clone, Claim::Own);
-    let e = refused.unwrap_err();
-    assert!(matches!(&e, RemoteError::ForeignTimeline { holder } if holder == "client 1"), "{e}");
-    let writer = RemoteWriter::open(store.clone(), world.retry(), &clone, Claim::TakeOver).unwrap();
-    let head = writer.head();
-    assert_eq!((head.epoch, &head.catalog, head.priors.len()), (2, &None, 0));
-    // The old owner is now the foreign one.
-    let e = RemoteWriter::open(store, world.retry(), &identity(1), Claim::Own).unwrap_err();
-    assert!(matches!(e, RemoteError::ForeignTimeline { .. }), "{e}");
-}
-
-#[test]
 fn ten_opens_without_a_catalog_keep_every_round() {
-    let world = World::new(13);
+    let (world, directory) = (World::new(13), Arc::<Directory>::default());
     let store: Arc<dyn ObjectStore> = Arc::new(world.bucket.client(1));
     for epoch in 1..=10 {
-        let mut writer =
-            RemoteWriter::open(store.clone(), world.retry(), &identity(1), Claim::Own).unwrap();
+        let mut writer = open(&store, &world.retry(), &directory, 1).unwrap();
         let found: Vec<_> = writer.head().priors.iter().map(|p| (p.epoch, p.last_round)).collect();
         let shipped = (1..epoch).filter(|e| e % 3 != 0).map(|e| (e, e % 3)).collect::<Vec<_>>();
         assert_eq!(found, shipped, "epochs without rounds are left out");
@@ -440,7 +437,7 @@ fn ten_opens_without_a_catalog_keep_every_round() {
 fn an_idle_owner_makes_no_request_and_a_round_makes_two() {
     let world = World::new(14);
     let store: Arc<dyn ObjectStore> = Arc::new(world.bucket.client(1));
-    let mut writer = RemoteWriter::open(store, world.retry(), &identity(1), Claim::Own).unwrap();
+    let mut writer = open(&store, &world.retry(), &Arc::default(), 1).unwrap();
     assert_eq!(world.bucket.requests(), 2, "a new prefix: one read, one create");
     let round = round(&writer, 1, 0);
     writer.ship(round).unwrap();
@@ -452,10 +449,9 @@ fn an_idle_owner_makes_no_request_and_a_round_makes_two() {
 
 #[test]
 fn the_end_of_an_epoch_is_final_before_the_next_ships() {
-    let world = World::new(15);
+    let (world, directory) = (World::new(15), Arc::<Directory>::default());
     let store: Arc<dyn ObjectStore> = Arc::new(world.bucket.client(1));
-    let open =
-        || RemoteWriter::open(store.clone(), world.retry(), &identity(1), Claim::Own).unwrap();
+    let open = || open(&store, &world.retry(), &directory, 1).unwrap();
     let mut first = open();
     first.ship(round(&first, 1, 0)).unwrap();
     let late = round(&first, 1, 1);
@@ -487,8 +483,7 @@ fn a_write_whose_outcome_stayed_unknown_is_repeated_before_the_next() {
     for fault in [ObjectFault::AnswerLost, ObjectFault::Lost, ObjectFault::Delayed(5)] {
         let world = World::new(16);
         let store: Arc<dyn ObjectStore> = Arc::new(world.bucket.client(1));
-        let mut writer =
-            RemoteWriter::open(store, world.retry(), &identity(1), Claim::Own).unwrap();
+        let mut writer = open(&store, &world.retry(), &Arc::default(), 1).unwrap();
         let black_hole = |op| {
             world.bucket.fail_nth(None, Some(op), 1, fault);
             world.bucket.fail_all(None, Some(ObjectOp::Get), ObjectFault::Unavailable);

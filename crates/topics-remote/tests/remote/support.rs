@@ -1,13 +1,15 @@
 //! A simulated world: clock, store, retries that advance the clock, and real segments.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use topics_env::Env;
 use topics_env::sim::{Bucket, SimClock, SimFs, env_on};
 use topics_remote::Retry;
+use topics_remote::claim::{Claimant, KeepRecord};
 use topics_remote::format::pack::{PARTS, SegmentFiles};
 use topics_remote::format::sealed::{ObjectHeader, ObjectKind};
-use topics_storage::dir::{Paths, create_dir};
+use topics_storage::StorageError;
+use topics_storage::dir::{Paths, RemoteRecord, create_dir};
 use topics_storage::format::frame::{Flags, Frame, FrameType};
 use topics_storage::segment::{
     Round, SegmentMeta, SegmentOptions, SegmentWriter, Segments, TopicKey,
@@ -15,7 +17,7 @@ use topics_storage::segment::{
 use xxhash_rust::xxh3::xxh3_64;
 
 pub const STORE_ID: [u8; 16] = *b"0123456789abcdef";
-pub const TIMELINE: [u8; 16] = *b"fedcba9876543210";
+pub const PREFIX_ID: [u8; 16] = *b"fedcba9876543210";
 
 fn gate() -> String {
     std::env::var("TOPICS_GATE").unwrap_or_default()
@@ -54,6 +56,57 @@ pub fn skipped(reason: &str) {
     std::io::stdout().write_all(line.as_bytes()).unwrap();
 }
 
+/// What a simulated data directory knows of its prefix. Only the process that opened it last has the
+/// lock.
+#[derive(Debug, Default)]
+pub struct Directory {
+    state: Mutex<(u32, Option<RemoteRecord>)>,
+}
+
+impl Directory {
+    /// A directory with the same content.
+    pub fn copy(&self) -> Arc<Self> {
+        let record = self.state.lock().unwrap().1.clone();
+        Arc::new(Self { state: Mutex::new((0, record)) })
+    }
+
+    /// A process that opens the directory with its first request.
+    pub fn claimant(self: &Arc<Self>, holder: &str) -> Claimant {
+        Claimant {
+            store_id: STORE_ID,
+            holder: holder.to_owned(),
+            has_packs: false,
+            record: Arc::new(Process { directory: self.clone(), opened: OnceLock::new() }),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Process {
+    directory: Arc<Directory>,
+    opened: OnceLock<u32>,
+}
+
+impl KeepRecord for Process {
+    fn load(&self) -> topics_remote::Result<Option<RemoteRecord>> {
+        let mut state = self.directory.state.lock().unwrap();
+        self.opened.get_or_init(|| {
+            state.0 += 1;
+            state.0
+        });
+        Ok(state.1.clone())
+    }
+
+    fn save(&self, record: &RemoteRecord) -> topics_remote::Result<()> {
+        let mut state = self.directory.state.lock().unwrap();
+        if self.opened.get() != Some(&state.0) {
+            return Err(StorageError::LockLost.into());
+        }
+        state.1 = Some(record.clone());
+        Ok(())
+    }
+}
+
 pub struct World {
     pub bucket: Arc<Bucket>,
     pub clock: Arc<SimClock>,
@@ -82,7 +135,7 @@ impl World {
 }
 
 pub fn header(kind: ObjectKind, epoch: u64, number: u64) -> ObjectHeader {
-    ObjectHeader { kind, store_id: STORE_ID, timeline: TIMELINE, epoch, number }
+    ObjectHeader { kind, store_id: STORE_ID, prefix_id: PREFIX_ID, epoch, number }
 }
 
 /// A segment's entry in the snapshot and its files.

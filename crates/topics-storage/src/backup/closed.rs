@@ -38,7 +38,7 @@ pub fn clone_closed(
     let mut copy = CopyTarget::create(env, &paths, &store, target)?;
     if let Some(lineage) = Lineage::read(env, &paths)?.filter(|l| l.skip > 0) {
         // The source was restored and never opened: its topics skip seqs at the first open.
-        Lineage { timeline: copy.store.id, ..lineage }.write(env, &copy.paths)?;
+        lineage.write(env, &copy.paths)?;
     }
     copy.add_stages()?;
     for entry in list_dir(env, &paths.wal())? {

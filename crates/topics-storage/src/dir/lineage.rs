@@ -4,28 +4,24 @@
 //! off size  field
 //!   0   4  magic "TLNG"
 //!   4   4  version u32, 1
-//!   8  16  timeline
-//!  24   8  skip u64
-//!  32   8  H(bytes 0…31)
+//!   8   8  skip u64
+//!  16   8  H(bytes 0…15)
 //! ```
 
 use topics_env::Env;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Paths, array, atomic_replace, le_u32, le_u64, read_file, show};
+use super::{Paths, atomic_replace, le_u32, le_u64, read_file, show};
 use crate::{Result, StorageError};
 
 const MAGIC: [u8; 4] = *b"TLNG";
 const VERSION: u32 = 1;
-const LEN: usize = 40;
+const LEN: usize = 24;
 const NAME: &str = "LINEAGE";
 
-/// What a restored directory has of its own. A directory that was not restored has no such file: its
-/// timeline is its id.
+/// What a restored directory has of its own. A directory that was not restored has no such file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lineage {
-    /// 16 random bytes.
-    pub timeline: [u8; 16],
     /// Seqs that each topic skips at the next open: the directory that the files are from may have
     /// given them to records. 0: none.
     pub skip: u64,
@@ -36,12 +32,12 @@ impl Lineage {
     pub fn read(env: &Env, paths: &Paths) -> Result<Option<Self>> {
         let path = paths.meta().join(NAME);
         let Some(b) = read_file(env, &path, LEN as u64)? else { return Ok(None) };
-        let whole = b.len() == LEN && b[..4] == MAGIC && xxh3_64(&b[..32]) == le_u64(&b, 32);
+        let whole = b.len() == LEN && b[..4] == MAGIC && xxh3_64(&b[..16]) == le_u64(&b, 16);
         if !whole {
             return Err(StorageError::corrupt(show(&path), 0, "its checksum does not match"));
         }
         match le_u32(&b, 4) {
-            VERSION => Ok(Some(Self { timeline: array(&b, 8), skip: le_u64(&b, 24) })),
+            VERSION => Ok(Some(Self { skip: le_u64(&b, 8) })),
             found => Err(StorageError::Version { what: show(&path), found, supported: VERSION }),
         }
     }
@@ -51,7 +47,6 @@ impl Lineage {
         let mut out = Vec::with_capacity(LEN);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&self.timeline);
         out.extend_from_slice(&self.skip.to_le_bytes());
         let sum = xxh3_64(&out);
         out.extend_from_slice(&sum.to_le_bytes());

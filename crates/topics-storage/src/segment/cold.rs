@@ -10,10 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use topics_env::File;
-use topics_env::sync::{Condvar, Mutex};
+use topics_env::sync::{Condvar, Instant, Mutex};
 
 use super::FileKind;
 use crate::{Result, StorageError};
+
+/// How long a wait for a fetch without a deadline sleeps at a time.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Called once with the outcome of a fetch.
 pub type OnFetched = Box<dyn FnOnce(Result<()>) + Send>;
@@ -29,6 +32,8 @@ struct FetchState {
 pub struct Fetch {
     state: Mutex<FetchState>,
     ended: Condvar,
+    /// When those who wait end it, and with which error.
+    due: Option<(Instant, StorageError)>,
 }
 
 impl fmt::Debug for Fetch {
@@ -38,6 +43,21 @@ impl fmt::Debug for Fetch {
 }
 
 impl Fetch {
+    /// A fetch that ends after this time with an error, whoever waits for it: no other thread is needed.
+    #[must_use]
+    pub fn within(wait: Duration, late: StorageError) -> Self {
+        Self { due: Some((Instant::now() + wait, late)), ..Self::default() }
+    }
+
+    /// Ends it if it is due.
+    fn end_if_due(&self) {
+        if let Some((due, late)) = &self.due
+            && Instant::now() >= *due
+        {
+            self.end(Err(late.clone()));
+        }
+    }
+
     /// Its outcome; `None`: it has not ended.
     #[must_use]
     pub fn outcome(&self) -> Option<Result<()>> {
@@ -70,13 +90,11 @@ impl Fetch {
         call(outcome);
     }
 
-    /// Waits for the outcome. A fetch always ends: the tier ends it at its deadline.
+    /// Waits for the outcome.
     pub fn wait(&self) -> Result<()> {
-        let mut state = self.state.lock();
         loop {
-            match &state.outcome {
-                Some(outcome) => return outcome.clone(),
-                None => self.ended.wait(&mut state),
+            if let Some(outcome) = self.wait_for(LONGEST_WAIT) {
+                return outcome;
             }
         }
     }
@@ -84,11 +102,13 @@ impl Fetch {
     /// Waits at most this long. Returns the outcome; `None`: it has not ended.
     #[must_use]
     pub fn wait_for(&self, wait: Duration) -> Option<Result<()>> {
+        let until = Instant::now() + wait;
+        let wake = self.due.as_ref().map_or(until, |(due, _)| until.min(*due));
         let mut state = self.state.lock();
-        if state.outcome.is_none() {
-            self.ended.wait_for(&mut state, wait);
-        }
-        state.outcome.clone()
+        while state.outcome.is_none() && !self.ended.wait_until(&mut state, wake).timed_out() {}
+        drop(state);
+        self.end_if_due();
+        self.outcome()
     }
 }
 
@@ -100,13 +120,17 @@ pub trait ColdFiles: Send + Sync + fmt::Debug {
     /// The length of a file; 0 if the segment has none of this kind.
     fn len(&self, file_no: u64, kind: FileKind) -> Result<u64>;
 
+    /// Whether the object that holds the segment was looked at since the prefix was opened, so that the
+    /// local `.data` is not the only copy.
+    fn is_seen(&self, file_no: u64) -> bool;
+
     /// Says that these bytes fail their checksum. Returns true if they are fetched again, because the
     /// damage may be of the connection; false if they were before.
     fn distrust(&self, file_no: u64, kind: FileKind, at: u64, len: u64) -> bool;
 }
 
 /// A whole file of a cold segment, in memory.
-pub struct ColdFile(Vec<u8>);
+pub struct ColdFile(pub(super) Vec<u8>);
 
 impl fmt::Debug for ColdFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

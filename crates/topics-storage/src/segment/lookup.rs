@@ -73,7 +73,11 @@ impl Segment {
             Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) if m.sealed => {
                 self.segs.count_rebuilt(&e);
                 match self.cold_file(FileKind::Tags)? {
-                    Some(file) => self.lookup_in(&file, tag)?,
+                    Some(file) => match self.lookup_in(&file, tag) {
+                        // The object was written with it.
+                        Err(StorageError::Corrupt { .. }) => self.scan_tags(tag)?,
+                        found => found?,
+                    },
                     None => self.scan_tags(tag)?,
                 }
             }
@@ -192,7 +196,10 @@ impl Segment {
                     self.segs.count_rebuilt(&e);
                 }
                 match self.cold_file(FileKind::Attrs)? {
-                    Some(file) => self.decode_attrs(&open, file.bytes())?,
+                    Some(file) => match self.decode_attrs(&open, file.bytes()) {
+                        Err(StorageError::Corrupt { .. }) => AttrsTable::new(self.scan_side()?.1),
+                        found => found?,
+                    },
                     None => AttrsTable::new(self.scan_side()?.1),
                 }
             }

@@ -30,6 +30,7 @@ mod round;
 mod salvage;
 mod scan;
 mod shared;
+mod side;
 mod tags;
 #[cfg(test)]
 mod tests;

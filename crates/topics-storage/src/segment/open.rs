@@ -74,14 +74,24 @@ impl Data {
             Err(e) => return Err(io_error(&path, e)),
         };
         let mut data = Self { source, file, salt: Ok(0) };
-        let mut header = [0; DATA_HEADER];
-        data.read(&mut header, 0)?;
-        let want = segs.data_header(topic, meta.first_seq, meta.file_no, 0);
-        data.salt = match DataHeader::check(&segs.env, &data.file, &header, &want) {
+        data.salt = match data.header_salt(segs, topic, meta)? {
             Err(e @ StorageError::Version { .. }) => return Err(e),
             salt => salt,
         };
         Ok(data)
+    }
+
+    /// The salt in the header, if that is this segment's.
+    fn header_salt(
+        &self,
+        segs: &Segments,
+        topic: TopicKey,
+        meta: &SegmentMeta,
+    ) -> Result<Result<u64>> {
+        let mut header = [0; DATA_HEADER];
+        self.read(&mut header, 0)?;
+        let want = segs.data_header(topic, meta.first_seq, meta.file_no, 0);
+        Ok(DataHeader::check(&segs.env, &self.file, &header, &want))
     }
 
     /// The `.data` of a cold segment. Its header is not read: `.idx` has the salt, and a frame of
@@ -272,7 +282,12 @@ impl OpenSegment {
             (Err(_), Some(salt)) => Ok((data, salt)),
             (Err(e), None) => match data.cold_file(FileKind::Idx)? {
                 Some(idx) => {
-                    let salt = self.cold_salt(segs, meta, &idx)?;
+                    let salt = match self.cold_salt(segs, meta, &idx) {
+                        Err(StorageError::Corrupt { .. }) => {
+                            data.header_salt(segs, self.topic, meta)??
+                        }
+                        found => found?,
+                    };
                     Ok((data, salt))
                 }
                 None => Err(e.clone()),
@@ -310,7 +325,11 @@ impl OpenSegment {
         }
         let (data, salt) = self.data_and_salt(segs, meta)?;
         let entries = match data.cold_file(FileKind::Idx)? {
-            Some(idx) => self.cold_entries(segs, meta, &data, &idx, salt)?,
+            Some(idx) => match self.cold_entries(segs, meta, &data, &idx, salt) {
+                // The object was written with it.
+                Err(StorageError::Corrupt { .. }) => rebuild_entries(&data, salt, meta)?,
+                found => found?,
+            },
             None => rebuild_entries(&data, salt, meta)?,
         };
         let entries = Arc::new(entries);
@@ -423,7 +442,7 @@ impl OpenSegment {
 }
 
 /// Checks header, footer and checksum of a sealed `.idx`.
-fn check_sealed(
+pub(super) fn check_sealed(
     segs: &Segments,
     path: &Path,
     meta: &SegmentMeta,

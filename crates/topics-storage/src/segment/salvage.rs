@@ -38,10 +38,12 @@ impl Segments {
         meta: &SegmentMeta,
         records: bool,
     ) -> Result<Option<DamagedSegment>> {
-        if meta.cold {
-            return Ok(None);
-        }
         let segment = self.segment(topic, *meta);
+        if meta.cold {
+            // The records are in an object store. Without the deletes none of them is served.
+            let deleted = damage(segment.deleted().map(drop))?;
+            return Ok(deleted.map(|why| segment.lost(why)));
+        }
         let files =
             damage(self.check_named(topic, &[*meta], true))?.or(damage(segment.check_header())?);
         let dead = match segment.deleted() {

@@ -108,7 +108,7 @@ impl Segments {
         let _ = self.cold.set(cold);
     }
 
-    pub(super) fn cold(&self) -> Option<&Arc<dyn ColdFiles>> {
+    pub(crate) fn cold(&self) -> Option<&Arc<dyn ColdFiles>> {
         self.cold.get()
     }
 

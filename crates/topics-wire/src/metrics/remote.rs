@@ -2,17 +2,16 @@
 
 use std::fmt::Write;
 
-use topics_engine::{REMOTE_OPS, REMOTE_OUTCOMES, RemoteSnapshot};
+use topics_engine::{REMOTE_OPS, REMOTE_OUTCOMES, RemoteSnapshot, RemoteState};
 
 use super::{Row, head, quantile, samples};
 use crate::object::Object;
 
-fn gauges(r: &RemoteSnapshot) -> [Row; 4] {
+fn gauges(r: &RemoteSnapshot) -> [Row; 3] {
     [
         ("pack_bytes", "Bytes of the packs", r.pack_bytes),
         ("archive_lag_bytes", "Bytes of sealed segments that no pack holds", r.archive_lag_bytes),
         ("remote_orphans", "Unnamed objects that the last orphan sweep left", r.orphans),
-        ("remote_fenced", "Whether another process has taken the prefix", r.fenced),
     ]
 }
 
@@ -24,6 +23,11 @@ pub(super) fn write_text(out: &mut String, r: &RemoteSnapshot) -> std::fmt::Resu
     for (name, help, value) in gauges(r) {
         head(out, name, help, "gauge")?;
         writeln!(out, "topics_{name} {value}")?;
+    }
+    head(out, "remote_state", "1 for the state of the remote, 0 for the others", "gauge")?;
+    for state in RemoteState::ALL {
+        let (name, is_it) = (state.name(), u8::from(state == r.state));
+        writeln!(out, "topics_remote_state{{state=\"{name}\"}} {is_it}")?;
     }
     head(out, "archive_lag_seconds", "How long a sealed segment has waited for its pack", "gauge")?;
     writeln!(out, "topics_archive_lag_seconds {}", seconds(r))?;
@@ -56,6 +60,7 @@ pub(super) fn write_json(o: &mut Object, r: &RemoteSnapshot) {
     for (name, _, value) in gauges(r) {
         o.int(name, value);
     }
+    o.name("remote_state", r.state.name());
     o.raw("archive_lag_seconds", seconds(r).to_string().as_bytes());
     let cost = format!("{:.6}", r.estimated_cost());
     o.raw("remote_estimated_cost_dollars", cost.as_bytes());

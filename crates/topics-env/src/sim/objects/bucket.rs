@@ -40,6 +40,8 @@ struct PlannedFault {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub objects: BTreeMap<String, StoredObject>,
+    /// What [`Bucket::put_aside`] took away.
+    aside: BTreeMap<String, StoredObject>,
     /// Every write of a mutable key and every create, in order.
     history: Vec<(String, Bytes)>,
     /// The creates in progress, for [`ServerFlaw::RacingCreatesWin`].
@@ -59,6 +61,8 @@ pub(super) struct State {
     fired: u64,
     pub violations: Vec<ObjectViolation>,
     pub log: Vec<String>,
+    /// Requests for keys that contain one of these hang.
+    hanging: Vec<String>,
 }
 
 /// The simulated server.
@@ -67,13 +71,19 @@ pub struct Bucket {
     pub(super) state: Mutex<State>,
     pub(super) clock: Arc<SimClock>,
     race: Condvar,
+    released: Condvar,
 }
 
 impl Bucket {
     /// An empty bucket. The clock dates its objects.
     #[must_use]
     pub fn new(clock: &Arc<SimClock>) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), clock: clock.clone(), race: Condvar::new() })
+        Arc::new(Self {
+            state: Mutex::default(),
+            clock: clock.clone(),
+            race: Condvar::new(),
+            released: Condvar::new(),
+        })
     }
 
     /// A client with this number, for logs and faults.
@@ -174,6 +184,37 @@ impl Bucket {
                 state.objects.insert(key.to_owned(), StoredObject { bytes, etag, modified_ms });
             }
         }
+    }
+
+    /// Makes every request for a key that contains this text hang, until [`Self::release`].
+    pub fn hang(&self, key_part: &str) {
+        self.state.lock().hanging.push(key_part.to_owned());
+    }
+
+    /// Lets the requests that hang go on.
+    pub fn release(&self) {
+        self.state.lock().hanging.clear();
+        self.released.notify_all();
+    }
+
+    /// Waits while requests for this key hang.
+    pub(super) fn wait_released(&self, key: &str) {
+        let mut state = self.state.lock();
+        while state.hanging.iter().any(|part| key.contains(part.as_str())) {
+            self.released.wait(&mut state);
+        }
+    }
+
+    /// Takes every object away, as if another folder were mounted, until [`Self::bring_back`].
+    pub fn put_aside(&self) {
+        let mut state = self.state.lock();
+        state.aside = std::mem::take(&mut state.objects);
+    }
+
+    /// Brings back what [`Self::put_aside`] took away. What was written since is gone.
+    pub fn bring_back(&self) {
+        let mut state = self.state.lock();
+        state.objects = std::mem::take(&mut state.aside);
     }
 
     /// Every content that was ever stored, in order, with its key.

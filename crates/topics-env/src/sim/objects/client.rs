@@ -51,6 +51,7 @@ impl SimStore {
         if let Some(gate) = &self.gate {
             gate(self.id, op);
         }
+        self.bucket.wait_released(key);
         let now = self.bucket.clock.wall_ms();
         let mut state = self.bucket.state.lock();
         if op != ObjectOp::List && !is_valid_key(key) {

@@ -40,6 +40,8 @@ pub struct Report {
     pub bytes: u64,
     /// Records and log frames whose checksum holds.
     pub records: u64,
+    /// Live records of cold segments, which were not looked at: they are in an object store.
+    pub cold_records: u64,
     /// Everything that does not.
     pub problems: Vec<Problem>,
 }

@@ -44,7 +44,7 @@ impl Check<'_> {
         meta: SegmentMeta,
     ) -> Result<()> {
         if meta.cold {
-            return Ok(());
+            return self.cold_segment(segments, key, meta);
         }
         let data = self.paths.segment(&meta.data_name(key.topic_id), FileKind::Data);
         for (name, kind) in meta.files(key.topic_id) {
@@ -66,6 +66,22 @@ impl Check<'_> {
             self.add_problem(show(&index), 0, detail.into());
         }
         Ok(())
+    }
+
+    /// What is here of a segment whose records are in an object store: which of them are deleted. The other
+    /// files are there too, and are made again from the store if they are not.
+    fn cold_segment(
+        &mut self,
+        segments: &Arc<Segments>,
+        key: TopicKey,
+        meta: SegmentMeta,
+    ) -> Result<()> {
+        self.report.cold_records += meta.live_count;
+        let Some(name) = meta.del_name(key.topic_id) else { return Ok(()) };
+        let deleted = self.paths.segment(&name, FileKind::Del);
+        self.count(&deleted)?;
+        let outcome = segments.segment(key, meta).deleted().map(drop);
+        self.record(&deleted, outcome)
     }
 
     /// Every record, dead ones too, and what the other files say of them.
