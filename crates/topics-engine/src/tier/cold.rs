@@ -34,8 +34,6 @@ const THREADS: usize = 4;
 const MAX_THREADS: usize = 16;
 /// When a request takes long.
 const LONG_NS: u64 = 1_000_000_000;
-/// How long an attempt at a request takes at most.
-const ATTEMPT: Duration = Duration::from_secs(10);
 /// How often deadlines are looked at.
 const LOOK: Duration = Duration::from_millis(100);
 /// Maximum number of fetches that wait for a thread.
@@ -227,8 +225,7 @@ impl ColdTier {
         let mut pause = PAUSES.0;
         for attempt in 1.. {
             let rest = job.deadline_ns.saturating_sub(self.env.clock.mono_ns());
-            let wait = ATTEMPT.min(Duration::from_nanos(rest));
-            let range = ByteRange::Span(begin..end);
+            let (range, wait) = (ByteRange::Span(begin..end), Duration::from_nanos(rest));
             let (detail, is_final) = match self.store.get_within(key, range, wait) {
                 Ok(found) if found.len != object.len => {
                     let (len, named) = (found.len, object.len);

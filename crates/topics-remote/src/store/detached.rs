@@ -20,9 +20,10 @@ use topics_env::sync::{Condvar, Instant, Mutex, thread};
 const MAX_LEFT: usize = 16;
 /// How long a thread waits for another request.
 const IDLE: Duration = Duration::from_secs(10);
-/// The timeout of a request without a body, and what is added for each MiB of one.
-const TIMEOUT: Duration = Duration::from_secs(60);
-const PER_MIB: Duration = Duration::from_secs(1);
+/// When a request counts as hung, if its caller does not say: longer than any takes that makes progress. A
+/// store with connections of its own notices a stalled one before.
+const TIMEOUT: Duration = Duration::from_secs(600);
+const PER_MIB: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce(&dyn ObjectStore) + Send>;
 
