@@ -137,7 +137,7 @@ FIELDS: dict[str, Schema] = {
     **_ROUTER,
     **_CONSUMER,
     **integers("first_seq last_seq next_from_seq from_seq to_seq seq moved ready in_flight"),
-    **integers("session_ttl_ms uptime_ms bytes files"),
+    **integers("session_ttl_ms uptime_ms bytes files cold_records"),
     **dict.fromkeys(("created", "deduped", "caught_up", "ended", "dry_run", "ok"), BOOLEAN),
     **dict.fromkeys(("committed", "aborted", "forgotten", "synced", "checkpointed"), BOOLEAN),
     **dict.fromkeys(("deleted", "auto_commit", "wal_replay_complete"), BOOLEAN),
@@ -163,6 +163,7 @@ FIELDS: dict[str, Schema] = {
     "last_epoch": INTEGER_OR_NULL,
     "staged": INTEGER,
     "loop_panics": by_name(INTEGER),
+    "remote_state": STRING,
 }
 """The type of each field."""
 

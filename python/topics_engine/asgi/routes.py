@@ -502,7 +502,7 @@ TXNS: tuple[Route, ...] = (
 )
 
 _HEALTH = "status version uptime_ms"
-_READY = "status wal_replay_complete topics loop_panics"
+_READY = "status wal_replay_complete topics loop_panics remote_state?"
 
 SERVER: tuple[Route, ...] = (
     Route(
@@ -520,7 +520,7 @@ SERVER: tuple[Route, ...] = (
     ),
     Route(
         "POST", "/v0/admin/verify", "verify", ("admin",), "check every checksum and index",
-        body=(), answer="ok files bytes records problems",
+        body=(), answer="ok files bytes records cold_records problems",
     ),
     Route(
         "GET", "/v0/metrics", "metrics", ("read",), "Prometheus text or JSON",
