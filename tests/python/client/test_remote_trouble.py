@@ -19,6 +19,8 @@ import topics_engine as te
 from support import cold
 from support.processes import child
 from support.waiting import until
+from topics_engine.cli import main
+from topics_engine.cli.exits import Exit
 
 PATIENCE = 120.0
 """Seconds after which a call that should end counts as one that never does."""
@@ -216,6 +218,26 @@ def test_an_open_fetches_the_index_of_a_cold_segment(data_dir: Path, archive: Pa
         index.unlink()
     with te.open(data_dir, **settings(archive)) as db:
         assert cold.numbers(db.topic("t").read(after=0)) == list(range(14, cold.RECORDS))
+
+
+def test_a_lost_file_of_deletes_is_found_and_mended(data_dir: Path, archive: Path) -> None:
+    with te.open(data_dir, **settings(archive)) as db:
+        cold.make_cold(db)
+        db.topic("t").delete(seqs=[3, 5])
+        db.sync()
+    assert te.verify(data_dir).cold_records == 48
+    sorted(data_dir.glob("topics/*/*.del"))[0].unlink()
+    found = te.verify(data_dir)
+    assert not found.ok
+    assert ".del" in found.problems[0]["file"]
+    with pytest.raises(te.Corrupt, match="topics repair"), te.open(data_dir, **settings(archive)):
+        pass
+    assert main(["--data-dir", str(data_dir), "repair", "--yes"]) == Exit.OK
+    with te.open(data_dir, **settings(archive)) as db:
+        found = list(db.topic("t").read(after=0))
+        assert isinstance(found[0], te.Gap)
+        assert (found[0].first, found[0].last, found[0].reason) == (1, 10, "corrupt")
+        assert cold.numbers(found) == list(range(10, cold.RECORDS))
 
 
 def test_deleted_records_free_their_space_though_nothing_is_written(data_dir: Path) -> None:

@@ -21,11 +21,14 @@ impl Check<'_> {
         let (env, paths) = (self.env.clone(), self.paths.clone());
         let options = SegmentOptions::default();
         let segments = Segments::new(env, paths, self.id, generation, options);
-        let mut seen = BTreeSet::new();
+        let (mut seen, mut cold) = (BTreeSet::new(), BTreeSet::new());
         for (_, body) in kept {
             for topic in &body.topics {
                 let key = TopicKey { topic_id: topic.topic_id, epoch: topic.epoch };
                 for meta in &topic.segments {
+                    if meta.cold && cold.insert((key, meta.file_no)) {
+                        self.report.cold_records += meta.live_count;
+                    }
                     // An active segment grows from snapshot to snapshot: the same files, more of
                     // them.
                     if seen.insert((key, meta.file_no, meta.data_no, meta.del_no, meta.data_len)) {
@@ -76,7 +79,6 @@ impl Check<'_> {
         key: TopicKey,
         meta: SegmentMeta,
     ) -> Result<()> {
-        self.report.cold_records += meta.live_count;
         let Some(name) = meta.del_name(key.topic_id) else { return Ok(()) };
         let deleted = self.paths.segment(&name, FileKind::Del);
         self.count(&deleted)?;
