@@ -34,7 +34,7 @@ struct Pool {
     idle: usize,
     /// Requests whose callers have gone on without them.
     left: usize,
-    /// After this time nobody waits any more.
+    /// After this time no caller waits.
     until: Option<Instant>,
 }
 
@@ -92,7 +92,7 @@ impl DetachedStore {
         timeout: Duration,
         request: impl FnOnce(&dyn ObjectStore) -> ObjectResult<T> + Send + 'static,
     ) -> ObjectResult<T> {
-        let unavailable = |detail: String| ObjectError::Unavailable { detail };
+        let unavailable = |detail| unanswered(false, detail);
         let slot = Arc::new(Mutex::new(Slot::Waiting));
         let due = Instant::now() + timeout;
         let mut pool = self.shared.pool.lock();
@@ -107,8 +107,7 @@ impl DetachedStore {
             // A caller is answered whatever happens.
             let result = catch_unwind(AssertUnwindSafe(|| request(store)));
             let result = result.unwrap_or_else(|_| {
-                let detail = "the request panicked: the log has more".to_owned();
-                Err(ObjectError::Ambiguous { detail })
+                Err(unanswered(is_write, "the request panicked: the log has more".to_owned()))
             });
             let mut pool = shared.pool.lock();
             let mut slot = ours.lock();
@@ -131,10 +130,7 @@ impl DetachedStore {
         self.shared.changed.notify_all();
         loop {
             let mut found = slot.lock();
-            if let Slot::Done(_) = *found {
-                let Slot::Done(result) = std::mem::replace(&mut *found, Slot::Left) else {
-                    return Err(unavailable("an answer was taken twice".to_owned()));
-                };
+            if let Slot::Done(result) = std::mem::replace(&mut *found, Slot::Waiting) {
                 return result;
             }
             let due = pool.until.map_or(due, |until| until.min(due));
@@ -145,14 +141,19 @@ impl DetachedStore {
                     Some(_) => "the program is closing".to_owned(),
                     None => format!("no answer within {} s", timeout.as_secs_f64()),
                 };
-                return Err(match is_write {
-                    true => ObjectError::Ambiguous { detail },
-                    false => ObjectError::Unavailable { detail },
-                });
+                return Err(unanswered(is_write, detail));
             }
             drop(found);
             let _ = self.shared.changed.wait_until(&mut pool, due);
         }
+    }
+}
+
+/// The error of a request without an answer.
+fn unanswered(is_write: bool, detail: String) -> ObjectError {
+    match is_write {
+        true => ObjectError::Ambiguous { detail },
+        false => ObjectError::Unavailable { detail },
     }
 }
 
