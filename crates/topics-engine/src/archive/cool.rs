@@ -5,20 +5,17 @@
 //! Before the mark, and again before the removal if another process made the mark, the object is looked
 //! at: the catalog says what was written, not what is there.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use topics_env::sync::atomic::Ordering;
 
 use super::{Archiver, PassState};
 use crate::catalog::unloaded::CatalogEntry;
+use crate::tier::PackIdentities;
 use crate::topic::state::State;
 use crate::topic::{Life, Topic};
 use crate::types::config::TopicType;
 use crate::types::error::Result;
-
-/// By number: epoch and hash.
-type PublishedPacks = BTreeMap<u64, (u64, u128)>;
 
 impl Archiver {
     /// Makes archived segments above the hot bound cold. Returns how many.
@@ -63,7 +60,7 @@ impl Archiver {
         Ok(cooled)
     }
 
-    fn cool_topic(&self, topic: &Arc<Topic>, published: &PublishedPacks) -> u64 {
+    fn cool_topic(&self, topic: &Arc<Topic>, published: &PackIdentities) -> u64 {
         let is_usable = topic.life() == Life::Live && !topic.is_broken();
         if !is_usable || topic.files_unverified.load(Ordering::Acquire) {
             return 0;
@@ -90,16 +87,14 @@ impl Archiver {
     }
 
     fn is_seen(&self, file_no: u64) -> bool {
-        let found = self.core.packs.find(file_no);
-        let is_seen = found.is_some_and(|(pack, _)| self.core.packs.is_seen(pack.number));
-        self.core.env.check("cold.seen", is_seen)
+        self.core.env.check("cold.seen", self.core.packs.is_segment_seen(file_no))
     }
 
     /// Looks at the packs of these segments, unless that was done.
     fn look_for(&self, file_nos: &[u64]) -> Result<()> {
         for no in file_nos {
             let Some((pack, _)) = self.core.packs.find(*no) else { continue };
-            if self.core.packs.is_seen(pack.number) {
+            if self.core.packs.is_segment_seen(*no) {
                 continue;
             }
             self.check_usable()?;
@@ -121,7 +116,7 @@ impl Archiver {
 
     /// The file numbers of the archived segments of a topic above the hot bound. The segments of a queue
     /// stay hot: a claim does not wait for the store.
-    fn above_bound(&self, state: &State, published: &PublishedPacks) -> Vec<u64> {
+    fn above_bound(&self, state: &State, published: &PackIdentities) -> Vec<u64> {
         if state.config.kind == TopicType::Queue {
             return Vec::new();
         }

@@ -18,15 +18,14 @@ use topics_storage::snapshot::SnapshotBody;
 use super::plan::PendingSegment;
 use super::sweep::named_by;
 use super::{Archiver, PassState, remote_error};
-use crate::tier::{self, ArchivedPack};
+use crate::tier::{self, ArchivedPack, PackIdentities};
 use crate::types::error::{Error, Result};
 
 /// What the catalog in `HEAD` names.
 #[derive(Debug, Default)]
 pub(super) struct Published {
-    /// The packs by number, each with its epoch and hash: a directory that was put back to an older
-    /// state may give a number again.
-    pub packs: BTreeMap<u64, (u64, u128)>,
+    /// Its packs.
+    pub packs: PackIdentities,
     /// By file number of the segment and number of the `.del`.
     deletes: BTreeMap<(u64, u64), CatalogDeletes>,
     /// The catalog.
@@ -46,7 +45,7 @@ impl Published {
         let mut named: BTreeSet<String> = named_by(catalog).collect();
         named.insert(object.key.clone());
         Self {
-            packs: archived.iter().map(|p| (p.number, (p.epoch, p.hash))).collect(),
+            packs: tier::identities(archived.iter()),
             deletes: deletes.collect(),
             earlier: catalog.earlier_of_next(&object),
             catalog: Some(object),
@@ -118,13 +117,8 @@ impl Archiver {
         let catalog = read::catalog(&*self.remote.store, &self.retry, object);
         let catalog = catalog.map_err(remote_error)?;
         let snapshot = read::snapshot(&self.core.env, &object.key, &catalog);
-        let archived = tier::named(&snapshot.map_err(remote_error)?.body.sections)?;
-        let is_named = |p: &ArchivedPack| {
-            let is_it =
-                |c: &CatalogPack| (c.file_no, c.epoch, c.hash) == (p.number, p.epoch, p.hash);
-            catalog.packs.iter().any(is_it)
-        };
-        let archived: Vec<_> = archived.into_iter().filter(is_named).collect();
+        let sections = snapshot.map_err(remote_error)?.body.sections;
+        let archived = tier::published(&catalog, &sections)?;
         Ok(Published::of(&catalog, object.clone(), &archived))
     }
 

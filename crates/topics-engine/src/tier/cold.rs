@@ -490,8 +490,7 @@ impl ColdFiles for ColdReader {
     }
 
     fn is_seen(&self, file_no: u64) -> bool {
-        let packs = &self.0.packs;
-        packs.find(file_no).is_some_and(|(pack, _)| packs.is_seen(pack.number))
+        self.0.packs.is_segment_seen(file_no)
     }
 
     fn distrust(&self, file_no: u64, kind: FileKind, at: u64, len: u64) -> bool {

@@ -309,7 +309,7 @@ fn the_only_local_copy_stays_until_its_object_was_seen() {
             for i in 0..4 {
                 let e = w.engine().archive().unwrap_err();
                 assert!(e.to_string().contains("a folder that is not mounted"), "{e}");
-                assert_eq!(w.engine().remote_status().unwrap().state, RemoteState::Refused);
+                assert_eq!(w.engine().remote_state().unwrap(), RemoteState::Refused);
                 fill(&w, "a", 5 + i);
                 w.clock.advance_ms(60_000);
             }
@@ -321,7 +321,7 @@ fn the_only_local_copy_stays_until_its_object_was_seen() {
             after.truncate(before.len());
             assert_eq!(after, before);
             cool(&w);
-            assert_eq!(w.engine().remote_status().unwrap().state, RemoteState::Ok);
+            assert_eq!(w.engine().remote_state().unwrap(), RemoteState::Ok);
             assert!(data_files(&w, "a") <= 2, "what was seen goes");
             assert_eq!(all(&w, "a")[..before.len()], before);
             assert_eq!(bucket.violations(), []);

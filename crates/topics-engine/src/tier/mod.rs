@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use topics_env::sync::Mutex;
-use topics_remote::format::catalog::{CatalogPack, PackRange};
+use topics_remote::format::catalog::{Catalog, CatalogPack, PackRange};
 use topics_remote::format::pack::{PARTS, PackDirectory};
 use topics_remote::format::sealed::ObjectRef;
 use topics_storage::segment::{FileKind, TopicKey};
@@ -200,14 +200,15 @@ impl PackTable {
         Some((pack.clone(), *segment))
     }
 
+    /// Whether the pack that holds this segment was looked at since the prefix was opened.
+    pub(crate) fn is_segment_seen(&self, file_no: u64) -> bool {
+        let packs = self.packs.lock();
+        packs.of_segment.get(&file_no).is_some_and(|number| packs.seen.contains(number))
+    }
+
     /// Notes that this pack is in the store with its length, footer and directory.
     pub(crate) fn saw(&self, number: u64) {
         self.packs.lock().seen.insert(number);
-    }
-
-    /// Whether the pack with this number was looked at since the prefix was opened.
-    pub(crate) fn is_seen(&self, number: u64) -> bool {
-        self.packs.lock().seen.contains(&number)
     }
 
     /// Forgets which packs were looked at.
@@ -231,9 +232,8 @@ impl PackTable {
     }
 
     /// The packs by number, each with its epoch and hash.
-    pub(crate) fn identities(&self) -> BTreeMap<u64, (u64, u128)> {
-        let packs = self.packs.lock();
-        packs.by_number.values().map(|p| (p.number, (p.epoch, p.hash))).collect()
+    pub(crate) fn identities(&self) -> PackIdentities {
+        identities(self.packs.lock().by_number.values().map(|p| &**p))
     }
 
     /// Removes packs.
@@ -258,6 +258,24 @@ impl PackTable {
         packs.into_iter().for_each(|p| self.add(p));
         Ok(true)
     }
+}
+
+/// Packs by number, each with its epoch and hash: a directory that was put back to an older state may give a
+/// number again.
+pub(crate) type PackIdentities = BTreeMap<u64, (u64, u128)>;
+
+pub(crate) fn identities<'a>(packs: impl Iterator<Item = &'a ArchivedPack>) -> PackIdentities {
+    packs.map(|p| (p.number, (p.epoch, p.hash))).collect()
+}
+
+/// The packs of sealed segments that both a catalog and its snapshot, with these sections, name. The others
+/// of the catalog hold active segments, for a restore.
+pub(crate) fn published(catalog: &Catalog, sections: &[Section]) -> Result<Vec<ArchivedPack>> {
+    let in_catalog: BTreeSet<(u64, u64, u128)> =
+        catalog.packs.iter().map(|p| (p.file_no, p.epoch, p.hash)).collect();
+    let mut packs = named(sections)?;
+    packs.retain(|p| in_catalog.contains(&(p.number, p.epoch, p.hash)));
+    Ok(packs)
 }
 
 /// The packs that a snapshot with these sections names.

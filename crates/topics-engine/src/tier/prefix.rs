@@ -21,7 +21,7 @@ use topics_storage::segment::{FileKind, SegmentMeta, SegmentName, parse_file_nam
 use topics_storage::snapshot::{self, ShardSnap, SnapshotBody, TopicSnap};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{ArchivedPack, PackTable, named};
+use super::{PackTable, published};
 use crate::types::clock;
 use crate::types::error::{Error, Result};
 
@@ -82,7 +82,7 @@ fn remote_error(e: RemoteError) -> Error {
 fn body(env: &Env, catalog: &Catalog) -> Result<SnapshotBody> {
     let found = snapshot::decode_any(env, "the snapshot of the catalog", &catalog.snapshot)?;
     let mut body = found.whole()?;
-    let packs = packs(catalog, &body)?;
+    let packs = published(catalog, &body.sections)?;
     let archived: BTreeSet<u64> =
         packs.iter().flat_map(|p| &p.segments).map(|s| s.file_no).collect();
     body.topics.iter_mut().for_each(|topic| reduce(topic, &archived));
@@ -105,16 +105,6 @@ fn body(env: &Env, catalog: &Catalog) -> Result<SnapshotBody> {
     packs.into_iter().for_each(|p| table.add(p));
     body.sections.extend(table.capture());
     Ok(body)
-}
-
-/// The packs of sealed segments that both the catalog and its snapshot name. Others hold active
-/// segments, for a restore.
-fn packs(catalog: &Catalog, body: &SnapshotBody) -> Result<Vec<ArchivedPack>> {
-    let published: BTreeSet<(u64, u64, u128)> =
-        catalog.packs.iter().map(|p| (p.file_no, p.epoch, p.hash)).collect();
-    let mut packs = named(&body.sections)?;
-    packs.retain(|p| published.contains(&(p.number, p.epoch, p.hash)));
-    Ok(packs)
 }
 
 /// Ends a topic before its first segment that no pack has.

@@ -215,7 +215,7 @@ pub struct Options {
     pub txn_writer_ttl: Duration,
     /// Maximum records per write; default 10 000 000. 0: off.
     pub max_batch_records: usize,
-    /// Maximum payload bytes per write; default 1 GiB. 0: off.
+    /// Maximum payload bytes per write, at most 1 GiB (0: that much); default 1 GiB.
     pub max_batch_bytes: u64,
     /// Maximum bytes of `data` and `meta` per record, at most what a frame holds (0: that much);
     /// default 16 MiB.
