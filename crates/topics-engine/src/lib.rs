@@ -61,6 +61,6 @@ pub use types::queue::{
     Redrive, Redriven,
 };
 pub use types::requests::{
-    REMOTE_OPS, REMOTE_OUTCOMES, RemoteSnapshot, RemoteState, RemoteStatus, RequestsSnapshot,
+    REMOTE_OPS, REMOTE_OUTCOMES, RemoteSnapshot, RemoteState, RequestsSnapshot,
 };
 pub use types::wait::{on_blocking, while_blocked};

@@ -240,8 +240,8 @@ impl Service {
             loops.int(p.name, p.count);
         }
         o.raw("loop_panics", &loops.finish());
-        if let Some(remote) = self.engine.remote_status() {
-            o.name("remote_state", remote.state.name());
+        if let Some(state) = self.engine.remote_state() {
+            o.name("remote_state", state.name());
         }
         self.reply(o.finish(), start_ns)
     }

@@ -43,10 +43,10 @@ use self::thread::ArchiveThread;
 use crate::catalog::unloaded::CatalogEntry;
 use crate::checkpoint::{Store, round};
 use crate::ship::Shipper;
-use crate::ship::owner::{PrefixOwner, remote_error};
+use crate::ship::owner::{PrefixOwner, User, remote_error};
 use crate::types::error::{Error, Result};
 use crate::types::options::RemoteOptions;
-use crate::types::requests::{ArchiveGauges, RemoteStatus};
+use crate::types::requests::{ArchiveGauges, RemoteState};
 
 /// The outcome of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,8 +157,8 @@ impl Archiver {
     }
 
     /// The state of the remote.
-    pub(crate) fn status(&self) -> RemoteStatus {
-        self.prefix.status()
+    pub(crate) fn state(&self) -> RemoteState {
+        self.prefix.state()
     }
 
     /// One pass: archives every sealed segment that no pack holds, then publishes the catalog.
@@ -195,11 +195,21 @@ impl Archiver {
         if !now && !self.is_due(state, &pending) {
             return Ok(out);
         }
+        let done = self.work(state, &pending, &mut out);
+        self.prefix.noted(User::Archive, done).map(|()| out)
+    }
+
+    fn work(
+        &self,
+        state: &mut PassState,
+        pending: &[PendingSegment],
+        out: &mut Archived,
+    ) -> Result<()> {
         self.claim(state)?;
-        let mut rest = &pending[..];
+        let mut rest = pending;
         while !rest.is_empty() {
             self.check_usable()?;
-            let tried = self.pack(state, rest, &mut out)?;
+            let tried = self.pack(state, rest, out)?;
             rest = &rest[tried..];
         }
         (state.pending_since, state.pending_bytes) = (None, 0);
@@ -208,7 +218,7 @@ impl Archiver {
             self.drop_local(state)?;
             out.cooled = self.cool(state)?;
         }
-        Ok(out)
+        Ok(())
     }
 
     /// Whether the engine may write, here and to the prefix.

@@ -19,6 +19,7 @@ use super::Archived;
 use crate::tier;
 use crate::topic::tests::{DIR, World, eq, small};
 use crate::types::options::{Options, RemoteLimits, RemoteMode, RemoteOptions};
+use crate::types::requests::RemoteState;
 
 pub(super) const PACK_BYTES: u64 = 2000;
 
@@ -345,6 +346,34 @@ fn a_pack_that_reads_back_damaged_is_not_named() {
     bucket.set_flaw(None);
     w.engine().archive().unwrap();
     assert_archived(&w, &bucket);
+}
+
+/// A round that succeeds says nothing of packs that cannot be put, and the reverse.
+#[test]
+fn the_state_of_the_remote_is_that_of_its_worse_user() {
+    let (mut w, bucket) = archiving();
+    w.options.remote.as_mut().unwrap().mode = RemoteMode::All;
+    w.reopen();
+    let state = |w: &World| w.engine().remote_state().unwrap();
+    filled(&w);
+    assert_eq!(state(&w), RemoteState::Starting);
+    w.engine().ship().unwrap();
+    w.engine().archive().unwrap();
+    assert_eq!(state(&w), RemoteState::Ok);
+    fill(&w, "a", 20);
+    bucket.fail_nth(None, Some(ObjectOp::Create), 1, ObjectFault::Refused);
+    w.engine().archive().unwrap_err();
+    w.engine().ship().unwrap();
+    assert_eq!(state(&w), RemoteState::Failing);
+    w.engine().archive().unwrap();
+    assert_eq!(state(&w), RemoteState::Ok);
+    w.put("a", &["more"]);
+    bucket.fail_all(None, None, ObjectFault::Unavailable);
+    w.engine().ship().unwrap_err();
+    assert_eq!(state(&w), RemoteState::Failing);
+    bucket.clear_faults();
+    w.engine().ship().unwrap();
+    assert_eq!(state(&w), RemoteState::Ok);
 }
 
 /// A power cut after HEAD was written. Without the sync of its folder the record is one of before, and the

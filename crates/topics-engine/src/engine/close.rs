@@ -17,7 +17,7 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     if !core.begin_close() {
         return Ok(());
     }
-    // Whoever waits for the store is answered, and nothing that takes longer is asked of it.
+    // Callers that wait for the store are answered, and its requests end within this time.
     if let Some(remote) = &core.options.remote {
         remote.store.end_within(REMOTE_WAIT);
     }

@@ -127,7 +127,7 @@ impl Core {
             cold_block_misses: cold(|c| &c.misses),
             packs: self.packs.len() as u64,
             remote: self.archiver.as_ref().map(|archiver| {
-                let state = archiver.status().state;
+                let state = archiver.state();
                 RemoteSnapshot::of(&self.requests, &archiver.gauges, self.packs.bytes(), state)
             }),
             watch_streams,

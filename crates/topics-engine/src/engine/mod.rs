@@ -41,7 +41,7 @@ use crate::types::error::{Error, Result};
 use crate::types::metrics::MetricsSnapshot;
 use crate::types::name;
 use crate::types::options::Options;
-use crate::types::requests::RemoteStatus;
+use crate::types::requests::RemoteState;
 use crate::verbs;
 
 /// An open engine; cheap to clone.
@@ -421,8 +421,8 @@ impl Engine {
 
     /// The state of the remote; `None`: none is configured.
     #[must_use]
-    pub fn remote_status(&self) -> Option<RemoteStatus> {
-        self.core.archiver.as_ref().map(|archiver| archiver.status())
+    pub fn remote_state(&self) -> Option<RemoteState> {
+        self.core.archiver.as_ref().map(|archiver| archiver.state())
     }
 
     /// Forgets the prefix that the directory has written to, so that it can write to another one. Its

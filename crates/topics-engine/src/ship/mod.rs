@@ -35,7 +35,7 @@ use topics_storage::dir::{Paths, read_file};
 pub(crate) use self::base::Decisions;
 pub use self::base::ShipStatus;
 use self::chain::{Built, Chain, Target};
-use self::owner::{PrefixOwner, remote_error};
+use self::owner::{PrefixOwner, User, remote_error};
 use self::thread::ShipThread;
 use crate::checkpoint::Store;
 use crate::types::error::{Error, Result};
@@ -126,6 +126,7 @@ impl Shipper {
 
     fn ship_now(&self, state: &mut ShipState) -> Result<Shipped> {
         let shipped = self.rounds(state);
+        let shipped = self.owner.noted(User::Ship, shipped);
         let progress = &self.progress;
         progress.has_failed.store(shipped.is_err(), Ordering::Relaxed);
         if shipped.is_err() && progress.is_fenced.load(Ordering::Relaxed) {

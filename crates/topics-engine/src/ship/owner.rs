@@ -15,7 +15,7 @@ use crate::checkpoint::Store;
 use crate::tier::ArchivedPack;
 use crate::types::error::{Error, Result};
 use crate::types::options::RemoteOptions;
-use crate::types::requests::{RemoteState, RemoteStatus};
+use crate::types::requests::RemoteState;
 
 /// How long a refusal holds before the prefix is looked at again, ms. It is logged each time.
 const REFUSED_MS: u64 = 60_000;
@@ -29,7 +29,24 @@ pub(crate) struct PrefixOwner {
     /// Locked during the requests of a round or of a catalog, never during those of a pack.
     state: Mutex<OwnerState>,
     /// Never locked during a request.
-    status: Mutex<RemoteStatus>,
+    status: Mutex<Status>,
+}
+
+/// Who uses the prefix.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum User {
+    /// Passes of the archive.
+    Archive,
+    /// Rounds.
+    Ship,
+}
+
+/// What came of the last use of the prefix by each of its users.
+#[derive(Debug, Default)]
+struct Status {
+    /// Why nobody can use it, if that is so.
+    blocked: Option<RemoteState>,
+    of: [RemoteState; 2],
 }
 
 #[derive(Default)]
@@ -71,22 +88,25 @@ impl PrefixOwner {
             return Err(Error::Internal("the prefix was not opened".into()));
         };
         let done = f(writer);
-        let now = match &done {
-            Ok(_) => RemoteState::Ok,
-            Err(_) if writer.is_fenced() => RemoteState::Fenced,
-            Err(_) => RemoteState::Failing,
-        };
-        self.note(now, done.as_ref().err());
+        let is_fenced = writer.is_fenced();
+        self.status.lock().blocked = is_fenced.then_some(RemoteState::Fenced);
         done
     }
 
-    /// The state of the remote.
-    pub(crate) fn status(&self) -> RemoteStatus {
-        self.status.lock().clone()
+    /// The state of the remote: the worse one, if its users have come to different ones.
+    pub(crate) fn state(&self) -> RemoteState {
+        let [a, b] = self.status.lock().of;
+        a.max(b)
     }
 
-    fn note(&self, state: RemoteState, why: Option<&Error>) {
-        *self.status.lock() = RemoteStatus { state, detail: why.map(ToString::to_string) };
+    /// Notes what came of a pass or a round, and returns it.
+    pub(crate) fn noted<T>(&self, user: User, done: Result<T>) -> Result<T> {
+        let mut status = self.status.lock();
+        status.of[user as usize] = match &done {
+            Ok(_) => RemoteState::Ok,
+            Err(_) => status.blocked.unwrap_or(RemoteState::Failing),
+        };
+        done
     }
 
     fn open(&self, state: &mut OwnerState) -> Result<RemoteWriter> {
@@ -114,27 +134,28 @@ impl PrefixOwner {
         let (store, retry) = (self.remote.store.clone(), self.retry.clone());
         let opened = RemoteWriter::open(store, retry, &claimant, &|| self.check_server());
         opened.map_err(|e| {
-            let now_in = match &e {
-                RemoteError::NotOurs(_) => RemoteState::Refused,
+            let (blocked, error) = match &e {
+                RemoteError::NotOurs(_) => (Some(RemoteState::Refused), remote_error(e)),
                 RemoteError::Unsuitable { .. } => {
                     state.unsuitable = Some(e.clone());
-                    RemoteState::Unsuitable
+                    (Some(RemoteState::Unsuitable), remote_error(e))
                 }
-                _ => RemoteState::Failing,
+                _ => (None, remote_error(e)),
             };
-            let e = remote_error(e);
-            if now_in == RemoteState::Refused {
-                log::warn!("remote: {e}. Nothing is written to it, and no segment becomes cold");
-                state.refused = Some((e.clone(), now));
+            self.status.lock().blocked = blocked;
+            if blocked == Some(RemoteState::Refused) {
+                log::warn!(
+                    "remote: {error}. Nothing is written to it, and no segment becomes cold"
+                );
+                state.refused = Some((error.clone(), now));
             }
-            self.note(now_in, Some(&e));
-            e
+            error
         })
     }
 
     /// Whether a failure was a refusal, which is logged already.
     pub(crate) fn is_refused(&self) -> bool {
-        self.status.lock().state == RemoteState::Refused
+        self.status.lock().blocked == Some(RemoteState::Refused)
     }
 
     /// Refuses a server that lacks what the remote needs.

@@ -73,15 +73,15 @@ pub(crate) struct ArchiveGauges {
     pub orphans: AtomicU64,
 }
 
-/// What an engine may do with its prefix.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What an engine may do with its prefix, from the best to the worst.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RemoteState {
     /// No request was made yet.
     #[default]
     Starting,
-    /// The last request that needed the prefix succeeded.
+    /// The last pass and the last round succeeded.
     Ok,
-    /// It failed; the next pass repeats it.
+    /// One of them failed; the next one repeats it.
     Failing,
     /// The prefix is not the directory's: nothing is written to it.
     Refused,
@@ -108,15 +108,6 @@ impl RemoteState {
             Self::Fenced => "fenced",
         }
     }
-}
-
-/// The state of the remote, and why.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RemoteStatus {
-    /// The state.
-    pub state: RemoteState,
-    /// The error of the last request, if it failed.
-    pub detail: Option<String>,
 }
 
 /// What an engine with a remote counts, at one moment.
