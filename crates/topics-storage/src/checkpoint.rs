@@ -7,7 +7,7 @@
 
 mod orphans;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use topics_env::Env;
@@ -42,7 +42,8 @@ impl KeptSnapshot {
     }
 }
 
-/// The files and topics that snapshots name. Short-lived, because it takes memory for every segment.
+/// The files that snapshots name, and the topics with a folder. Short-lived, because it takes memory for
+/// every segment.
 #[derive(Debug, Default)]
 struct NamedFiles {
     files: Vec<(SegmentName, FileKind)>,
@@ -52,15 +53,26 @@ struct NamedFiles {
 }
 
 impl NamedFiles {
-    fn add(&mut self, topics: &Table) -> Result<()> {
+    fn add_snapshot(&mut self, topics: &Table) -> Result<()> {
         for i in 0..topics.len() {
             self.files.extend(named(topics, i)?);
             self.cold.extend(cold_data(topics, i)?);
             self.topics.push(topics.id(i));
         }
+        self.sort();
+        Ok(())
+    }
+
+    /// Adds files that no snapshot names yet.
+    fn add_files(&mut self, files: &[(SegmentName, FileKind)]) {
+        self.files.extend(files);
+        self.topics.extend(files.iter().map(|(name, _)| name.topic_id));
+        self.sort();
+    }
+
+    fn sort(&mut self) {
         self.files.sort_unstable();
         self.topics.sort_unstable();
-        Ok(())
     }
 
     fn names(&self, file: &(SegmentName, FileKind)) -> bool {
@@ -88,6 +100,8 @@ struct Inner {
     pinned: Vec<Arc<Snapshot>>,
     /// Snapshots that were pinned: the next trim removes what only they named.
     unpinned: Vec<Arc<Snapshot>>,
+    /// Whether a trim left files behind that only a sweep finds.
+    needs_sweep: bool,
     bytes: u64,
 }
 
@@ -145,6 +159,7 @@ impl Checkpoints {
             local: LocalData::new(),
             pinned: Vec::new(),
             unpinned: Vec::new(),
+            needs_sweep: false,
             bytes: found.bytes,
         };
         Self { env, paths, store_id, segments, inner: Mutex::new(inner) }
@@ -326,7 +341,10 @@ impl Checkpoints {
                     return Err(e);
                 }
                 // The files stay until the next open that sweeps every folder.
-                Err(e) => log::warn!("files that no snapshot names are not removed: {e}"),
+                Err(e) => {
+                    log::warn!("files that no snapshot names are not removed: {e}");
+                    inner.needs_sweep = true;
+                }
             }
             inner.superseded.clear();
             inner.unpinned.clear();
@@ -351,6 +369,18 @@ impl Checkpoints {
         drop(inner);
         self.refill(wal);
         Ok(())
+    }
+
+    /// Whether every file and folder that no kept snapshot names was removed, and no pinned snapshot
+    /// keeps one.
+    #[must_use]
+    pub fn is_trimmed(&self) -> bool {
+        let inner = self.inner.lock();
+        let is_compared = inner.superseded.is_empty()
+            && inner.pinned.is_empty()
+            && inner.unpinned.is_empty()
+            && !self.segments.has_new_files();
+        is_compared && inner.orphans.is_empty() && !inner.needs_sweep
     }
 
     /// The files that a superseded snapshot names, or that are in `made`, and no kept or pinned one names.
@@ -418,26 +448,28 @@ impl Checkpoints {
         Ok(inner.local.values().copied().collect())
     }
 
-    /// After an open, before the first write: removes segment files that neither kept snapshot
-    /// names, and folders of topics that are in neither and not `live`.
-    pub fn sweep(&self, live: &BTreeSet<u64>) -> Result<u64> {
+    /// After an open, before the first write: removes the segment files that no kept snapshot names, and
+    /// the folders of the topics that none names. Files that this open created stay, with their folders.
+    pub fn sweep(&self) -> Result<u64> {
         let mut inner = self.inner.lock();
         self.load_older(&mut inner)?;
         let mut named = NamedFiles::default();
         for kept in &inner.kept {
-            named.add(&self.load(kept.n)?.topics)?;
+            named.add_snapshot(&self.load(kept.n)?.topics)?;
         }
         // The next snapshot names the files that this open created.
         let made = self.segments.take_new_files();
-        named.files.extend(&made);
-        named.files.sort_unstable();
+        named.add_files(&made);
         self.segments.add_new_files(&made);
         let mut removed = 0;
+        // The process before may have removed names without a sync.
+        self.segments.add_folder_removals();
         for topic in self.segments.list_topics()? {
-            if !named.has(topic) && !live.contains(&topic) {
+            if !named.has(topic) {
                 self.segments.remove_topic(topic)?;
                 continue;
             }
+            self.segments.add_removals(topic);
             let files = self.segments.list_files(topic)?;
             let mut orphans: Vec<_> = files.into_iter().filter(|f| !named.names(f)).collect();
             orphans.retain(|(name, kind)| {
@@ -447,11 +479,6 @@ impl Checkpoints {
             });
             removed += orphans.len() as u64;
             self.segments.remove_files(&orphans)?;
-            if !named.has(topic) {
-                // If the topic is deleted before a snapshot names it, no trim looks for its folder.
-                // One that holds files stays; the next writer creates one that is gone.
-                let _ = self.env.fs.remove_dir(&self.paths.topic(topic));
-            }
         }
         Ok(removed)
     }

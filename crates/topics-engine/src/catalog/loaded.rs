@@ -1,6 +1,6 @@
 //! The topics in memory, by name and id.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -95,11 +95,6 @@ impl LoadedTopics {
             .take(limit)
             .map(|(_, t)| t.clone())
             .collect()
-    }
-
-    /// The ids of all topics.
-    pub(crate) fn all_ids(&self) -> BTreeSet<u64> {
-        self.ids.iter().map(|t| *t.key()).collect()
     }
 
     /// Calls `f` for each topic, in pages, so that the lock of the list is held briefly.

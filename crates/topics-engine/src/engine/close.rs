@@ -33,23 +33,27 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     }
     core.deliverer.delivery.close();
     core.queues.claim_waiters.close();
-    let outcome = if core.frozen() { Ok(()) } else { close_clean(core) };
+    let outcome = if core.frozen() { Ok(true) } else { close_clean(core) };
+    let is_clean = *outcome.as_ref().unwrap_or(&false);
     if let Some(shipper) = core.shipper.as_ref().filter(|_| outcome.is_ok() && !core.frozen()) {
         shipper.ship_last(REMOTE_WAIT);
     }
     core.table.loaded.each(|t| t.gate.release());
-    let closed = core.wal.close(outcome.is_ok()).map_err(Error::from);
+    let closed = core.wal.close(is_clean).map_err(Error::from);
     core.wal.release_files();
     core.segments.close();
     // From here on no handle can write.
     drop(core.lock.lock().take());
     core.env.fs.release();
-    outcome.and(shortage_is_no_failure(closed, "the log is not marked as closed"))
+    outcome?;
+    shortage_is_no_failure(closed, "the log is not marked as closed")
 }
 
 /// Lowers the reservations, syncs, and writes two snapshots, so that the next open reads only the newest
-/// log file. Without space or descriptors for these the next open reads more of the log.
-fn close_clean(core: &Arc<Core>) -> Result<()> {
+/// log file. Without space or descriptors for these the next open reads more of the log. Returns whether
+/// that open may skip its sweep: no file and no folder is left that these snapshots do not name, and no
+/// power cut brings one back.
+fn close_clean(core: &Arc<Core>) -> Result<bool> {
     shortage_is_no_failure(background::lower_all(core), "reserved seqs are not given back")?;
     for shard in 0..core.wal.shards() {
         core.wal.sync(shard)?;
@@ -60,7 +64,13 @@ fn close_clean(core: &Arc<Core>) -> Result<()> {
     for _ in 0..2 {
         shortage_is_no_failure(checkpoint(core).map(drop), "no snapshot is written at the end")?;
     }
-    Ok(())
+    match core.segments.sync_removals().map_err(Error::from) {
+        Err(e) if e.is_shortage() => {
+            log::warn!("closing: the next open looks for removed files: {e}");
+            Ok(false)
+        }
+        synced => synced.map(|()| core.disk.checkpoints.is_trimmed()),
+    }
 }
 
 /// Ignores a shortage of space or descriptors: the step only makes the next open faster, and all acked

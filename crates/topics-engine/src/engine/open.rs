@@ -1,6 +1,5 @@
 //! Opening: recovery → the subsystems → a running engine.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -203,10 +202,9 @@ fn start(
 ) -> Result<Arc<Core>> {
     let checkpoints =
         Checkpoints::new(base.env.clone(), paths, opened.store.id, segments, &opened.snapshots);
-    // A clean close leaves nothing that no snapshot names.
+    // A clean close leaves no file and no folder that no snapshot names, and makes their removal durable.
     if !closed {
-        let live: BTreeSet<u64> = host.table.loaded.all_ids();
-        checkpoints.sweep(&live)?;
+        checkpoints.sweep()?;
     }
     let Opened { wal, lock, store, generation, layout, outside, .. } = opened;
     let ctx = Ctx::new(base, wal, lock, (generation, layout));

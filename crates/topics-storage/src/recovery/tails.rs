@@ -125,7 +125,7 @@ impl Opening {
     }
 
     /// Removes segment files that no kept snapshot names, unless a newer snapshot is invalid: that one
-    /// may be repaired and name them.
+    /// may be repaired and name them. The open itself creates segment files only later, in the replay.
     fn sweep_segments(&self) -> Result<()> {
         if !self.loaded.rejected.is_empty() {
             return Ok(());
@@ -133,9 +133,8 @@ impl Opening {
         let (env, paths, id) = (&self.env, &self.paths, self.store.id);
         let options = SegmentOptions::default();
         let segments = Segments::new(env.clone(), paths.clone(), id, self.generation, options);
-        let topics = segments.list_topics()?.into_iter().collect();
         let checkpoints = Checkpoints::new(env.clone(), paths.clone(), id, segments, &self.loaded);
-        checkpoints.sweep(&topics).map(drop)
+        checkpoints.sweep().map(drop)
     }
 
     /// Makes sure that shards `0..shards` have a folder.

@@ -1,14 +1,13 @@
 //! A round: the files that one checkpoint, seal, rewrite or merge makes durable together.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use roaring::RoaringBitmap;
-use topics_env::OpenMode;
 
 use super::copy::{Copier, CopySource};
-use super::files::UnsyncedFile;
+use super::files::{UnsyncedFile, create_file};
 use super::open::io_error;
 use super::{FileKind, Segment, SegmentMeta, SegmentName, SegmentWriter, Segments, deleted};
 use crate::dir::show;
@@ -21,7 +20,8 @@ pub struct Round {
     segs: Arc<Segments>,
     /// Files to sync, each through the descriptor that wrote it.
     files: Vec<UnsyncedFile>,
-    dirs: BTreeSet<PathBuf>,
+    /// Topics in whose directory files were created.
+    topics: BTreeSet<u64>,
     /// Whether one sync of the file system replaces the file syncs, and no file stays open. Set
     /// from [`super::SegmentOptions::max_unsynced`] files on.
     wide: bool,
@@ -41,7 +41,7 @@ impl Round {
         Self {
             segs: segs.clone(),
             files: Vec::new(),
-            dirs: BTreeSet::new(),
+            topics: BTreeSet::new(),
             wide: false,
             fs_sync_mark: segs.fs_sync_mark(),
             file_nos: Vec::new(),
@@ -65,7 +65,7 @@ impl Round {
     fn keep(&mut self, written: UnsyncedFile) -> Result<()> {
         if written.created {
             self.created.push((written.name, written.kind));
-            self.dirs.insert(self.segs.paths.topic(written.name.topic_id));
+            self.topics.insert(written.name.topic_id);
         }
         if self.wide {
             return Ok(());
@@ -125,10 +125,10 @@ impl Round {
         let sync = |site, dir: &Path| {
             self.segs.env.sync_dir(site, dir).map_err(|e| StorageError::io(show(dir), e))
         };
-        for dir in &self.dirs {
-            sync("segment.dir", dir)?;
+        for id in &self.topics {
+            sync("segment.dir", &self.segs.paths.topic(*id))?;
         }
-        if !self.dirs.is_empty() {
+        if !self.topics.is_empty() {
             sync("segment.topics", &self.segs.paths.topics())?;
         }
         Ok(())
@@ -159,7 +159,7 @@ impl Round {
         let path = self.segs.paths.segment(&name, FileKind::Del);
         let bytes = deleted::encode(dead, first_seq, salt, del_no)?;
         let io = |e| io_error(&path, e);
-        let file = self.segs.env.fs.open(&path, OpenMode::CreateNew).map_err(io)?;
+        let file = create_file(&self.segs, &name, FileKind::Del)?.file;
         // Added to the round even if the write failed, so that the round removes a partial file.
         let written = file.write_all_at(&bytes, 0).map_err(io);
         self.keep(UnsyncedFile { file, name, kind: FileKind::Del, created: true })?;
@@ -200,13 +200,11 @@ impl Drop for Round {
             self.segs.suspect(&self.file_nos);
         }
         for (name, kind) in &self.created {
-            let _ = self.segs.env.fs.remove_file(&self.segs.paths.segment(name, *kind));
+            self.segs.discard_file(name, *kind);
         }
         // A directory whose name was lost in a failed sync is visible but never becomes durable.
         // Removing it, if it is empty, lets the next writer create it again.
-        for dir in &self.dirs {
-            let _ = self.segs.env.fs.remove_dir(dir);
-        }
+        self.topics.iter().for_each(|id| self.segs.remove_if_empty(*id));
         self.file_nos.iter().for_each(|no| self.segs.forget(*no));
     }
 }

@@ -1,6 +1,7 @@
 //! The state that all segments of an engine share.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use topics_env::sync::Mutex;
@@ -42,6 +43,17 @@ const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
 const NO: u8 = 2;
 
+/// Removals of names that no sync has covered: a power cut may undo them.
+#[derive(Debug, Default)]
+struct UnsyncedRemovals {
+    /// Whether a topic's directory was removed.
+    folders: bool,
+    /// The topics whose directory had a file removed.
+    topics: BTreeSet<u64>,
+    /// Whether there are more of them than `topics` may hold.
+    all: bool,
+}
+
 /// The state that all segments of an engine share: env, paths, identity, file numbers, open files.
 #[derive(Debug)]
 pub struct Segments {
@@ -57,6 +69,7 @@ pub struct Segments {
     fresh: Mutex<HashSet<u64>>,
     /// Files that rounds made durable since the last comparison with the snapshots.
     new_files: Mutex<Vec<(SegmentName, FileKind)>>,
+    unsynced_removals: Mutex<UnsyncedRemovals>,
     sync_fs: AtomicU8,
     /// Number of failed syncs of the file system. The kernel reports an error to one sync only, so a
     /// failure counts against every round in progress.
@@ -90,6 +103,7 @@ impl Segments {
             suspects: Mutex::default(),
             fresh: Mutex::default(),
             new_files: Mutex::default(),
+            unsynced_removals: Mutex::default(),
             sync_fs: AtomicU8::new(UNKNOWN),
             failed_fs_syncs: Mutex::new(0),
             corrupt: AtomicU64::new(0),
@@ -174,7 +188,7 @@ impl Segments {
     /// Removes files; a missing file is not an error. Readers keep files that they opened.
     pub fn remove_files(&self, files: &[(SegmentName, FileKind)]) -> Result<()> {
         for (name, kind) in files {
-            remove_if_there(&self.env, &self.paths.segment(name, *kind))?;
+            self.remove_file(name.topic_id, &self.paths.segment(name, *kind))?;
             if matches!(kind, FileKind::Data | FileKind::Idx) {
                 self.forget(name.file_no);
             }
@@ -186,18 +200,84 @@ impl Segments {
     pub fn remove_topic(&self, topic_id: u64) -> Result<()> {
         let dir = self.paths.topic(topic_id);
         for entry in list_dir(&self.env, &dir)? {
-            remove_if_there(&self.env, &dir.join(&entry.name))?;
+            self.remove_file(topic_id, &dir.join(&entry.name))?;
             // Forget the file after its removal: before it, a reader could open the file again.
             if let Some((name, _)) = parse_file_name(topic_id, &entry.name) {
                 self.forget(name.file_no);
             }
         }
-        match self.env.fs.remove_dir(&dir) {
+        match self.remove_dir(topic_id) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 Err(StorageError::io(show(&dir), e))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Removes a topic's directory if it is empty. The next writer creates it again.
+    pub(crate) fn remove_if_empty(&self, topic_id: u64) {
+        let _ = self.remove_dir(topic_id);
+    }
+
+    fn remove_dir(&self, topic_id: u64) -> std::io::Result<()> {
+        self.env.fs.remove_dir(&self.paths.topic(topic_id))?;
+        let mut removals = self.unsynced_removals.lock();
+        removals.folders = true;
+        removals.topics.remove(&topic_id);
+        Ok(())
+    }
+
+    /// Removes a file that no snapshot names, as far as that is possible.
+    pub(super) fn discard_file(&self, name: &SegmentName, kind: FileKind) {
+        let _ = self.remove_file(name.topic_id, &self.paths.segment(name, kind));
+    }
+
+    /// Removes a file; a missing one is not an error.
+    fn remove_file(&self, topic_id: u64, path: &Path) -> Result<()> {
+        match self.env.fs.remove_file(path) {
+            Ok(()) => self.add_removals(topic_id),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(StorageError::io(show(path), e)),
+        }
+        Ok(())
+    }
+
+    /// Notes that files may have been removed from a topic's directory, by this process or by an
+    /// earlier one that did not close.
+    pub(crate) fn add_removals(&self, topic_id: u64) {
+        let mut removals = self.unsynced_removals.lock();
+        if !removals.all {
+            removals.topics.insert(topic_id);
+        }
+        if removals.topics.len() > self.options.max_unsynced {
+            removals.all = true;
+            removals.topics.clear();
+        }
+    }
+
+    /// Notes that directories of topics may have been removed by an earlier process that did not close.
+    pub(crate) fn add_folder_removals(&self) {
+        self.unsynced_removals.lock().folders = true;
+    }
+
+    /// Makes the removal of files and of directories durable: no power cut brings them back.
+    pub fn sync_removals(&self) -> Result<()> {
+        let removals = std::mem::take(&mut *self.unsynced_removals.lock());
+        if removals.all && self.can_sync_fs() {
+            return self.sync_fs(self.fs_sync_mark());
+        }
+        let sync = |dir: &Path| match self.env.sync_dir("segment.removed", dir) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(StorageError::io(show(dir), e))
+            }
+            _ => Ok(()),
+        };
+        let topics = match removals.all {
+            true => self.list_topics()?,
+            false => removals.topics.into_iter().collect(),
+        };
+        topics.iter().try_for_each(|id| sync(&self.paths.topic(*id)))?;
+        if removals.folders || removals.all { sync(&self.paths.topics()) } else { Ok(()) }
     }
 
     /// Counts since the start: records that failed their checksum, and times that a damaged or
@@ -268,6 +348,10 @@ impl Segments {
         self.new_files.lock().extend(files);
     }
 
+    pub(crate) fn has_new_files(&self) -> bool {
+        !self.new_files.lock().is_empty()
+    }
+
     /// The files that rounds made durable since the last call, grouped by topic.
     pub(crate) fn take_new_files(&self) -> Vec<(SegmentName, FileKind)> {
         let mut new_files = std::mem::take(&mut *self.new_files.lock());
@@ -334,12 +418,5 @@ impl FdReclaimer for Segments {
         if !all.is_empty() {
             log::debug!("no file descriptor is left: {} segments are closed", all.len());
         }
-    }
-}
-
-fn remove_if_there(env: &Env, path: &std::path::Path) -> Result<()> {
-    match env.fs.remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(StorageError::io(show(path), e)),
-        _ => Ok(()),
     }
 }

@@ -54,9 +54,11 @@ impl SegmentWriter {
     ) -> Result<Self> {
         let file_no = segs.next_file_no();
         let name = SegmentName { topic_id: topic.topic_id, first_seq, file_no };
-        let data = create_file(segs, &name, FileKind::Data)?;
+        let data = create_file(segs, &name, FileKind::Data)
+            .inspect_err(|_| segs.remove_if_empty(topic.topic_id))?;
         let idx = create_file(segs, &name, FileKind::Idx).inspect_err(|_| {
-            let _ = segs.env.fs.remove_file(&data.path);
+            segs.discard_file(&name, FileKind::Data);
+            segs.remove_if_empty(topic.topic_id);
         })?;
         let mut this = Self {
             segs: segs.clone(),
@@ -361,15 +363,20 @@ impl Drop for SegmentWriter {
             self.segs.suspect(&[self.meta.file_no]);
         }
         if self.created {
-            for out in [&self.data, &self.idx] {
-                let _ = self.segs.env.fs.remove_file(&out.path);
+            let name = self.meta.name(self.topic.topic_id);
+            for kind in [FileKind::Data, FileKind::Idx] {
+                self.segs.discard_file(&name, kind);
             }
             // A seal may have opened it for reading.
             self.segs.forget(self.meta.file_no);
         }
         for written in &self.side {
-            let _ =
-                self.segs.env.fs.remove_file(&self.segs.paths.segment(&written.name, written.kind));
+            self.segs.discard_file(&written.name, written.kind);
+        }
+        if self.created {
+            // No round knows of the directory, which may be new: if the topic is deleted before it has
+            // files, no trim looks for it.
+            self.segs.remove_if_empty(self.topic.topic_id);
         }
     }
 }

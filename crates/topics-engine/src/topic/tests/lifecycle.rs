@@ -5,8 +5,10 @@
     reason = "permits are what is tested, or held against the log"
 )]
 
+use std::collections::BTreeSet;
+
 use topics_env::Fs;
-use topics_env::sim::{CallFilter, CallKind, FaultKind};
+use topics_env::sim::{CallFilter, CallKind, FaultKind, Survival};
 
 use super::*;
 use crate::types::config::{TopicConfig, TopicType};
@@ -74,6 +76,135 @@ fn a_topic_that_no_snapshot_names_leaves_no_folder() {
         w.checkpoint();
     }
     assert!(!w.fs.exists(&folder).unwrap());
+    w.reopen();
+    assert!(!w.fs.exists(&folder).unwrap());
+}
+
+/// The files and folders under the folder of topics.
+fn under_topics(w: &World) -> BTreeSet<String> {
+    let image = w.fs.kill_image();
+    let files = image.files().into_iter().map(|(path, _)| path);
+    files.chain(image.dirs()).filter(|p| p.contains("/topics/")).collect()
+}
+
+/// Writes records to four topics, which no snapshot names.
+fn with_four_topics() -> World {
+    let w = World::new();
+    for i in 0..4 {
+        w.put(&format!("t{i}"), &["1", "2"]);
+    }
+    w.engine().sync().unwrap();
+    w
+}
+
+/// Deletes the four topics and writes two snapshots: no folder is left, and after a close none either.
+fn delete_four_topics(w: &mut World, when: &str) {
+    for i in 0..4 {
+        w.engine().delete_topic(&format!("t{i}"), false).unwrap();
+    }
+    for _ in 0..2 {
+        w.checkpoint();
+    }
+    assert_eq!(under_topics(w), BTreeSet::new(), "{when}");
+    w.reopen();
+    assert_eq!(under_topics(w), BTreeSet::new(), "{when}, after a close");
+}
+
+#[test]
+fn a_folder_that_is_there_before_its_topic_has_files_is_removed() {
+    let mut w = with_four_topics();
+    for id in [w.state("t1").topic_id, 77] {
+        w.fs.create_dir(&Path::new(DIR).join("topics").join(id.to_string())).unwrap();
+    }
+    w.kill();
+    assert_eq!(under_topics(&w), BTreeSet::new());
+    delete_four_topics(&mut w, "folders without files");
+}
+
+#[test]
+fn a_checkpoint_that_is_killed_leaves_no_folder() {
+    let w = with_four_topics();
+    let before = w.fs.ops_len();
+    w.engine().checkpoint().unwrap();
+    let (mut cursor, mut with_folders) = (w.fs.crash_cursor(), 0);
+    for at in before..w.fs.ops_len() {
+        cursor.seek(at);
+        let image = cursor.image(Survival::KeepAll);
+        let mut w = World::unopened(small());
+        w.fs = Arc::new(SimFs::from_image(&image));
+        with_folders += usize::from(!under_topics(&w).is_empty());
+        w.open();
+        delete_four_topics(&mut w, &format!("killed before call {at}"));
+    }
+    assert!(with_folders > 20, "{with_folders}");
+}
+
+#[test]
+fn a_checkpoint_that_fails_leaves_no_folder() {
+    let mut failed = 0;
+    for nth in 1..=12 {
+        let mut w = with_four_topics();
+        w.fs.fail_nth(CallFilter::on_path(CallKind::Create, "/topics/"), nth, FaultKind::Errno(5));
+        failed += usize::from(w.engine().checkpoint().is_err());
+        w.fs.clear_faults();
+        delete_four_topics(&mut w, &format!("creation {nth} fails"));
+    }
+    // The first creation in each of four folders finds no folder and is repeated.
+    assert_eq!(failed, 12);
+}
+
+#[test]
+fn a_close_that_writes_no_snapshot_leaves_no_files() {
+    let mut w = with_four_topics();
+    w.fs.fail_from(CallFilter::on_path(CallKind::Create, "snapshot"), 1, FaultKind::Errno(28));
+    w.close();
+    w.fs.clear_faults();
+    assert!(!under_topics(&w).is_empty(), "the rounds wrote files");
+    w.open();
+    delete_four_topics(&mut w, "no snapshot fits on the disk");
+}
+
+#[test]
+fn a_close_that_cannot_sync_removals_leaves_them_to_the_next_open() {
+    let mut w = with_four_topics();
+    w.checkpoint();
+    for i in 0..4 {
+        w.engine().delete_topic(&format!("t{i}"), false).unwrap();
+    }
+    w.fs.fail_from(CallFilter::on_path(CallKind::SyncDir, "/topics"), 1, FaultKind::Errno(24));
+    w.close();
+    w.fs.clear_faults();
+    assert_eq!(under_topics(&w), BTreeSet::new());
+    w.power_cut();
+    assert_eq!(under_topics(&w), BTreeSet::new());
+}
+
+#[test]
+fn a_power_cut_after_a_clean_close_brings_nothing_back() {
+    for killed in [false, true] {
+        let mut w = World::new();
+        w.tagged("kept", &["a", "b", "c", "d", "e", "f"]);
+        w.put("t", &["1", "2"]);
+        w.checkpoint();
+        w.engine().delete_topic("t", false).unwrap();
+        for tag in ["b", "d"] {
+            let matching = Some(TopicMatch::Eq(tag.into()));
+            let req = DeleteRequest { matching, ..DeleteRequest::default() };
+            w.engine().delete("kept", &req).unwrap();
+            w.checkpoint();
+        }
+        w.checkpoint();
+        if killed {
+            // The process that removed the files does not close.
+            w.drop_engine();
+            w.open();
+        }
+        w.close();
+        let left = under_topics(&w);
+        assert_eq!(left.iter().filter(|p| p.ends_with(".del")).count(), 1, "{left:?}");
+        w.power_cut();
+        assert_eq!(under_topics(&w), left, "killed {killed}");
+    }
 }
 
 #[test]

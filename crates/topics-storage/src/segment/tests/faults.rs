@@ -301,6 +301,21 @@ fn a_full_disk_fails_the_round_and_frees_its_space() {
 }
 
 #[test]
+fn a_writer_that_fails_leaves_no_folder() {
+    let mut failed = 0;
+    for (path, nth) in [(".data", 1), (".data", 2), (".idx", 1)] {
+        let world = World::new(SegmentOptions::default());
+        world.fs.fail_nth(CallFilter::on_path(CallKind::Create, path), nth, FaultKind::Errno(28));
+        failed += usize::from(SegmentWriter::create(&world.segs, TOPIC, 1).is_err());
+        assert!(world.segs.list_topics().unwrap().is_empty(), "creation {nth} of {path}");
+    }
+    assert_eq!(failed, 3);
+    let world = World::new(SegmentOptions::default());
+    drop(SegmentWriter::create(&world.segs, TOPIC, 1).unwrap());
+    assert!(world.segs.list_topics().unwrap().is_empty(), "no round has the writer");
+}
+
+#[test]
 fn removed_topics_leave_nothing() {
     let world = World::new(SegmentOptions::default());
     let meta = world.sealed(&sample(20));
@@ -310,6 +325,47 @@ fn removed_topics_leave_nothing() {
     world.segs.remove_topic(7).unwrap();
     assert!(world.segs.list_topics().unwrap().is_empty());
     assert!(matches!(read_all(&segment), Err(crate::StorageError::Missing { .. })));
+}
+
+/// A few directories are synced one by one; many by a sync of the file system, if it supports that.
+#[test]
+fn removals_are_durable_once_synced() {
+    for (max_unsynced, has_fs_sync) in [(64, true), (2, true), (2, false)] {
+        let world = World::new(SegmentOptions { max_unsynced, ..SegmentOptions::default() });
+        if !has_fs_sync {
+            world.fs.fail_from(CallKind::SyncFs, 1, FaultKind::Errno(95));
+        }
+        let mut round = Round::new(&world.segs);
+        for topic_id in 1..=8 {
+            let topic = TopicKey { topic_id, epoch: 1 };
+            let mut writer = SegmentWriter::create(&world.segs, topic, 1).unwrap();
+            fill(&mut writer, &sample(3)).unwrap();
+            round.add(writer).unwrap();
+        }
+        round.sync().unwrap();
+        for topic_id in 1..=8 {
+            match topic_id % 2 {
+                0 => world.segs.remove_topic(topic_id).unwrap(),
+                _ => {
+                    let files = world.segs.list_files(topic_id).unwrap();
+                    world.segs.remove_files(&files[..1]).unwrap();
+                }
+            }
+        }
+        let names = |world: &World| {
+            let topics = world.segs.list_topics().unwrap().into_iter();
+            topics.map(|id| (id, world.segs.list_files(id).unwrap())).collect::<Vec<_>>()
+        };
+        let after_power_cut = || {
+            let mut cursor = world.fs.crash_cursor();
+            while cursor.advance() {}
+            names(&World::next(&cursor.image(Survival::DropAll), 9))
+        };
+        assert_eq!(after_power_cut().len(), 8, "no sync has covered the removals");
+        world.segs.sync_removals().unwrap();
+        assert_eq!(names(&world).len(), 4);
+        assert_eq!(after_power_cut(), names(&world), "{max_unsynced} {has_fs_sync}");
+    }
 }
 
 #[test]
