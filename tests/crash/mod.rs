@@ -2,6 +2,7 @@
 //! oracle.
 
 mod enumerate;
+mod folders;
 mod points;
 mod probe;
 mod report;

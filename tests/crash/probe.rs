@@ -8,6 +8,7 @@ use topics_engine::{Append, Durability, Engine, NewRecord};
 use topics_env::sim::{DiskImage, SimClock, SimFs, env_on};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::folders;
 use crate::oracle::{Observation, Rec, Retried, TopicObs, observe};
 use crate::run::{DIR, HookSpec, Tuning};
 
@@ -129,6 +130,7 @@ fn steps(disk: &mut Mounted, image: &DiskImage, plan: &Plan, out: &mut Probe) {
     whole(&engine, out);
     if plan.thorough {
         thorough(disk, image, engine, out);
+        out.problems.extend(folders::after_deletes(image, plan));
     }
 }
 
@@ -216,6 +218,7 @@ fn thorough(disk: &mut Mounted, image: &DiskImage, engine: Engine, out: &mut Pro
         out.problems.push(format!("close after recovery fails: {e}"));
     }
     drop(engine);
+    out.problems.extend(folders::unnamed(disk, "after a clean close"));
     if verifies(disk) {
         verified(disk, out);
     }

@@ -47,6 +47,7 @@ pub const SITES: &[(Site, &[Detector])] = &[
     (Site::SyncDir("dir.shard"), &[Crash("classes"), Crash("shards")]),
     (Site::SyncDir("recovery.wal.dir"), &[Crash("classes"), Crash("crashes")]),
     (Site::SyncDir("segment.dir"), &[Crash("checkpoints")]),
+    (Site::SyncDir("segment.removed"), &[Crash("topics")]),
     (Site::SyncDir("segment.topics"), &[Crash("checkpoints")]),
     (Site::SyncDir("snapshot.dir"), &[Crash("snapshots"), Crash("checkpoints")]),
     (Site::SyncDir("store.file"), &[Crash("classes")]),
