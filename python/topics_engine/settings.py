@@ -50,6 +50,7 @@ SERVER = frozenset(
         "tls_cert",
         "tls_key",
         "trace_context",
+        "trusted_proxies",
     }
 )
 """The names of server settings, which are in the same file."""

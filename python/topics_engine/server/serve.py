@@ -232,6 +232,8 @@ def serve(
         ws_max_size=settings.max_body_bytes or sys.maxsize,
         lifespan="on",
         log_config=None,
+        # The application reads `X-Forwarded-For`, of trusted proxies only.
+        proxy_headers=False,
         access_log=access_log,
         server_header=False,
         timeout_keep_alive=limits.idle,
