@@ -49,6 +49,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         # The request asks for an unknown protocol.
         self._declined = False
+        # The error of a malformed request, which is sent after the responses to earlier ones.
+        self._last_error: HttpError | None = None
         self._write_timeout: WriteTimeout | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -99,6 +101,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._closing()
 
     def data_received(self, data: bytes) -> None:
+        if self._last_error is not None:
+            # Whatever follows a malformed request is not parsed.
+            return
         if self._opening is not None:
             data = self._opening + data
             if len(data) < len(PREFACE) and PREFACE.startswith(data):
@@ -179,7 +184,12 @@ class BoundedProtocol(HttpToolsProtocol):
         protocol.data_received(data)
 
     def on_response_complete(self) -> None:
+        was_last = not self.pipeline
         super().on_response_complete()
+        if self._last_error is not None and was_last and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self._close_with(self._last_error)
+            return
         if self._write_timeout is not None:
             self._write_timeout.set_stall_factor(1)
         self._closing()
@@ -223,26 +233,31 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(HttpError(400, "invalid_request", msg))
 
     def _refuse(self, error: HttpError) -> None:
+        """Answers a malformed request, after the responses to earlier ones, and closes. A request
+        whose body is malformed is aborted.
+        """
         self._cancel_header_timer()
         if self.transport.is_closing():
             return
-        if self._is_next_to_be_answered():
-            self.transport.write(error_response(error))
-        self.transport.close()
-        self._closing()
-
-    def _is_next_to_be_answered(self) -> bool:
-        """Whether the failed request is the next to be answered; responses to earlier ones must not
-        be mixed with its error. A request whose body is wrong is aborted.
-        """
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
-            return True
-        if self.pipeline or cycle.response_started or not cycle.more_body:
-            return False
-        cycle.disconnected = True
-        cycle.message_event.set()
-        return True
+            self._close_with(error)
+        elif not cycle.more_body:
+            self._last_error = error
+        elif self.pipeline:
+            # The request with this body has not been started.
+            self.pipeline.popleft()
+            self._last_error = error
+        elif cycle.response_started:
+            self._close_after_flush()
+        else:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self._close_with(error)
+
+    def _close_with(self, error: HttpError) -> None:
+        self.transport.write(error_response(error))
+        self._close_after_flush()
 
 
 def error_response(error: HttpError) -> bytes:
