@@ -158,12 +158,14 @@ class Request:
         self.status = 0
 
     def check_headers(self) -> None:
-        """Refuses headers that are too large, too many or ambiguous."""
+        """Refuses headers that are too large, too many or ambiguous, and those without a host."""
         headers = self.scope["headers"]
         if len(headers) > MAX_HEADERS or sum(map(_header_size, headers)) > MAX_HEADER_BYTES:
             limits = f"{MAX_HEADERS}, or of {MAX_HEADER_BYTES} bytes"
             message = f"the headers are over the limit of {limits}: send fewer"
             raise HttpError(431, "headers_too_large", message, headers=[CLOSE])
+        if self.scope.get("http_version") == "1.1" and b"host" not in self.headers:
+            raise HttpError(400, "invalid_request", "the header host is missing: send it")
         if len(headers) > len(self.headers):
             for name in SINGLE:
                 if sum(name == given for given, _ in headers) > 1:

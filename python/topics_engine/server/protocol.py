@@ -7,6 +7,7 @@ request that is refused here never reaches the application.
 from __future__ import annotations
 
 import asyncio
+import re
 from http import HTTPStatus
 from typing import Any
 
@@ -22,6 +23,7 @@ from .limits import Limits, WriteTimeout, headers_too_slow
 DEFAULTS = Limits()
 WS = b"websocket"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_AUTHORITY = re.compile(rb"[^/?#]*")
 _CODED = "Invalid `Transfer-Encoding`"
 
 
@@ -78,11 +80,25 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._coding() is not None:
             # Stops the parser; `_feed` sends the error.
             raise ValueError
+        self._take_authority()
         self._declined = self.parser.should_upgrade() and self._get_upgrade() not in (None, WS)
         if self._declined:
             return
         self.scope["extensions"] = self._extensions()
         super().on_headers_complete()
+
+    def _take_authority(self) -> None:
+        """Makes an absolute target a path: its authority replaces the `Host` header."""
+        _, scheme, rest = self.url.partition(b"://")
+        if not scheme or self.url.startswith(b"/"):
+            return
+        authority = _AUTHORITY.match(rest)[0]  # type: ignore[index]
+        self.url = rest[len(authority) :]
+        if not self.url.startswith(b"/"):
+            self.url = b"/" + self.url
+        self.headers[:] = [
+            (name, authority if name == b"host" else value) for name, value in self.headers
+        ]
 
     def _extensions(self) -> dict[str, dict[object, object]]:
         """The ASGI extensions for the application."""

@@ -678,6 +678,21 @@ REFUSED: dict[str, tuple[bytes, int, str]] = {
         post(ONE, "Idempotency-Key: a", "Idempotency-Key: b"), 400, "invalid_request"
     ),
     "two types": (post(ONE, "Content-Type: text/plain"), 400, "invalid_request"),
+    "no host": (get("/v0/topics").replace(b"Host: localhost\r\n", b""), 400, "invalid_request"),
+    "no host of a hot request": (
+        post(ONE).replace(b"Host: localhost\r\n", b""), 400, "invalid_request"
+    ),
+    "no host beside an absolute target": (
+        get("http://localhost/v0/topics").replace(b"Host: localhost\r\n", b""),
+        400,
+        "invalid_request",
+    ),
+    **{
+        f"a foreign target {target}": (get(target), 403, "forbidden")
+        for target in ("http://evil.example/v0/topics", "https://evil.example:80/v0/topics",
+                       "http://localhost@evil.example/v0/topics", "http://evil.example?/v0/topics",
+                       "http://localhost.evil.example/v0/topics")
+    },
     "two hosts": (get("/v0/topics", "Host: localhost"), 400, "invalid_request"),
     **{
         f"chunks with {name}": (
@@ -704,6 +719,15 @@ def test_what_is_wrong_is_answered(patient: dict[str, Server], protocol: str, na
     received = exchange(port, (get("/v0/health") + raw,), 0.0, 2)
     assert statuses(received, http2=False) == [200, status], received
     assert once(port, "GET", "/v0/topics/smuggled").status == 404
+
+
+@pytest.mark.parametrize("protocol", ["plain", "hot"])
+def test_an_absolute_target_is_the_host(patient: dict[str, Server], protocol: str) -> None:
+    port = patient[protocol].port
+    for target in ("http://localhost/v0/topics?page_size=1", f"HTTP://127.0.0.1:{port}/healthz"):
+        foreign = get(target).replace(b"Host: localhost", b"Host: evil.example")
+        received = exchange(port, (foreign + get("/healthz"),), 0.0, 2)
+        assert statuses(received, http2=False) == [200, 200], received
 
 
 MALFORMED = {
