@@ -9,7 +9,7 @@ from typing import Any
 
 from .bridge import LoopBridge
 from .keys import Client
-from .messages import HttpError, Receive, Scope, Send
+from .messages import PRIVATE, HttpError, Receive, Scope, Send
 from .streaming import END, MORE
 
 DENIED_SECONDS = 0.2
@@ -23,7 +23,7 @@ async def deny(scope: Scope, receive: Receive, send: Send, error: HttpError) -> 
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
         return
     response = error.response()
-    headers = [(b"content-type", response.content_type), *response.headers]
+    headers = [(b"content-type", response.content_type), *PRIVATE, *response.headers]
     start = {"type": "websocket.http.response.start", "status": response.status}
     await send({**start, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": response.body})

@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from ..asgi.messages import MAX_HEADER_BYTES, HttpError
+from ..asgi.messages import CLOSE, MAX_HEADER_BYTES, PRIVATE, HttpError
 from ..asgi.streaming import ABORT, STALL_LIMIT
 from .limits import Limits, WriteTimeout, headers_too_slow
 
@@ -282,6 +282,7 @@ def error_response(error: HttpError) -> bytes:
     reason = HTTPStatus(error.status).phrase
     head = (
         f"HTTP/1.1 {error.status} {reason}\r\ncontent-type: application/json\r\n"
-        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        f"content-length: {len(body)}\r\n"
     )
-    return head.encode() + body
+    lines = (b"%b: %b\r\n" % header for header in (*PRIVATE, CLOSE))
+    return b"".join((head.encode(), *lines, b"\r\n", body))
