@@ -13,7 +13,8 @@ from typing import Any
 
 import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from ..asgi.messages import CLOSE, MAX_HEADER_BYTES, PRIVATE, HttpError
@@ -54,10 +55,14 @@ class BoundedProtocol(HttpToolsProtocol):
         # The error of a malformed request, which is sent after the responses to earlier ones.
         self._last_error: HttpError | None = None
         self._write_timeout: WriteTimeout | None = None
+        # The request that the application handles. uvicorn's `cycle` is the last one received.
+        self._running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._write_timeout = WriteTimeout(self.loop, transport, self._limits.stall)
+        self._write_timeout = WriteTimeout(
+            self.loop, transport, self._limits.stall, abort=self._abort
+        )
         self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -65,7 +70,23 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._write_timeout is not None:
             self._write_timeout.connection_lost()
+        self._leave()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _leave(self) -> None:
+        """Tells the application that the client is gone, and sends nothing more."""
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+
+    def _abort(self) -> None:
+        # The transport reports the loss later; the application must not write to it until then.
+        self._leave()
+        self.transport.abort()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -104,13 +125,17 @@ class BoundedProtocol(HttpToolsProtocol):
         """The ASGI extensions for the application."""
         # `abort` drops pending bytes, for a client that reads nothing; `close` sends them first.
         ends: dict[object, object] = {
-            "abort": self.transport.abort,
-            "close": self._close_after_flush,
+            "abort": self._abort,
+            "close": self._break_off,
         }
         extensions: dict[str, dict[object, object]] = {ABORT: ends}
         if self._write_timeout is not None:
             extensions[STALL_LIMIT] = {"set_stall_factor": self._write_timeout.set_stall_factor}
         return extensions
+
+    def _break_off(self) -> None:
+        self._leave()
+        self._close_after_flush()
 
     def _close_after_flush(self) -> None:
         self.transport.close()
@@ -267,8 +292,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif cycle.response_started:
             self._close_after_flush()
         else:
-            cycle.disconnected = True
-            cycle.message_event.set()
+            self._leave()
             self._close_with(error)
 
     def _close_with(self, error: HttpError) -> None:

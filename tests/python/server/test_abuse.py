@@ -1022,6 +1022,46 @@ def test_clients_that_take_nothing_are_let_go(targets: dict[str, Server], protoc
     let_go(targets[protocol])
 
 
+@contextlib.contextmanager
+def standard_error_in(file: Path) -> Iterator[None]:
+    """What processes that start in this block write to their standard error is in the file."""
+    saved = os.dup(2)
+    with file.open("wb") as opened_file:
+        os.dup2(opened_file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+@pytest.mark.parametrize("hot", ["0", "1"])
+def test_clients_cannot_fill_the_log(tmp_path: Path, hot: str) -> None:
+    log = tmp_path / "log"
+    server = Server(tmp_path / "data", env=SHORT_TIMEOUTS | {"TOPICS_HOT_PROTOCOL": hot})
+    with contextlib.ExitStack() as stack:
+        with standard_error_in(log):
+            stack.enter_context(server)
+        fill(server)
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda attack: strike(server.port, attack), SOCKETS.values()))
+        scan = get("/v0/topics/large/scan")
+        socks = {name: hold(server.port, make()) for name, make in HELD.items()}
+        socks |= {f"scan {n}": hold(server.port, scan) for n in range(4)}
+        # The client leaves while the first of its requests waits, and others queue behind it.
+        wait = post(b'{"wait_ms":30000,"from_seq":0}', path="/v0/topics/still/diff")
+        odd = wait.replace(b"Host", b"X-Odd: 1\r\nHost")
+        for _ in range(10):
+            hold(server.port, get("/v0/topics") + odd * 3).close()
+        assert still_held(server, socks) == []
+        for sock in socks.values():
+            sock.close()
+        assert server.stop() == 0
+    # One line at most about each stream that breaks off, and no traceback.
+    lines = log.read_text().splitlines()
+    assert all(" breaks off: " in line for line in lines), lines
+
+
 def let_go(server: Server) -> None:
     """Clients ask, and take nothing of what they are answered."""
     with nothing_left_behind(server, 150 << 20):
