@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from .messages import Header, Request
+from .route import Route
 
 audit = logging.getLogger("topics_engine.audit")
 
@@ -81,6 +82,14 @@ class AuditLog:
             path, reason = request.scope["path"], str(answer["message"])
             _write(request, "MESSAGE", path, "socket", 403, reason)
 
+    def record_native(
+        self, route: Route, name: str, key: str, request_id: bytes, client: str
+    ) -> None:
+        """Writes a record of a request that the native protocol answered with 403."""
+        if audit.isEnabledFor(logging.INFO):
+            path = route.path.replace("/:t", f"/{name}").replace("/:q", f"/{name}")
+            _log(request_id.decode(), key, client, route.method, path, route.verb, 403)
+
     def close(self) -> None:
         """Writes the count of the records that were left out since the last one."""
         if self._timer is not None:
@@ -113,12 +122,27 @@ def _write(
     request: Request, method: str, path: str, verb: str, status: int, reason: str = ""
 ) -> None:
     client = request.scope.get("client")
+    address = client[0] if client else ""
+    _log(request.id.decode(), request.key, address, method, path, verb, status, reason)
+
+
+def _log(
+    request_id: str,
+    key: str,
+    client: str,
+    method: str,
+    path: str,
+    verb: str,
+    status: int,
+    reason: str = "",
+) -> None:
+    path = path[:_PATH]
     fields: dict[str, Any] = {
-        "request_id": request.id.decode(),
-        "key": request.key,
-        "client": client[0] if client else "",
+        "request_id": request_id,
+        "key": key,
+        "client": client,
         "method": method,
-        "path": path[:_PATH],
+        "path": path,
         "verb": verb,
         "status": status,
     }
@@ -126,6 +150,5 @@ def _write(
         fields["reason"] = reason
     outcome = "refused" if status in _REFUSED else "done" if status < 400 else "failed"
     message = "%s %s %r: %d, key %s, from %s" + (": %s" if reason else "")
-    shown = [outcome, method, fields["path"], status, request.key or "none"]
-    shown.append(fields["client"] or "unknown")
+    shown = (outcome, method, path, status, key or "none", client or "unknown")
     audit.info(message, *shown, *filter(None, [reason]), extra={"fields": fields})

@@ -74,8 +74,42 @@ def test_administrative_requests_and_refused_keys_are_audited(tmp_path: Path) ->
 
 def served(tmp_path: Path, file: Path, **env: str) -> Server:
     """A server with keys that writes its audit log as JSON into a file."""
-    keys = {"TOPICS_API_KEYS": KEYS + ",mine-key::mine.", "TOPICS_LOG_FORMAT": "json"}
+    keys = {"TOPICS_API_KEYS": KEYS + ",mine-key::mine.,writer-key:w", "TOPICS_LOG_FORMAT": "json"}
     return Server(tmp_path / "data", env={**keys, "TOPICS_AUDIT_LOG": str(file), **env})
+
+
+@pytest.mark.parametrize("hot", ["0", "1"])
+def test_names_that_a_key_does_not_cover_are_audited(tmp_path: Path, hot: str) -> None:
+    file = tmp_path / "audit.jsonl"
+    mine = {"Authorization": "Bearer mine-key", "X-Request-Id": "r-1"}
+    writer = {"Authorization": "Bearer writer-key"}
+    one: dict[str, Any] = {"records": [{"data": 1}]}
+    refused: list[tuple[str, dict[str, Any], dict[str, str]]] = [
+        ("/v0/topics/orders", one, mine),
+        ("/v0/topics/orders/diff", {"from_seq": 0}, mine),
+        ("/v0/topics/orders/claim", {"node": "n"}, mine),
+        ("/v0/topics/orders/ack", {"node": "n", "seqs": [1]}, mine),
+        ("/v0/topics/orders/nack", {"node": "n", "seqs": [1]}, mine),
+        ("/v0/topics/orders/extend", {"node": "n", "seqs": [1]}, mine),
+        # Only an administrator may write with a config.
+        ("/v0/topics/orders", {**one, "config": {"ttl_ms": 5}}, writer),
+    ]
+    with served(tmp_path, file, TOPICS_HOT_PROTOCOL=hot) as server:
+        api = Http(server.port)
+        for path, body, headers in refused:
+            assert api("POST", path, body, headers).status == 403
+            # What is allowed is no matter of the audit log.
+            assert api("POST", "/v0/topics/mine.a", one, mine).status in (200, 201)
+        api.close()
+        until(lambda: len(lines(file)) >= len(refused))
+        assert server.stop() == 0
+    assert [audited(line) for line in lines(file)] == [
+        ("POST", path, 403, label(key.split()[1]), headers.get("X-Request-Id", ""))
+        for path, _, headers in refused
+        for key in [headers["Authorization"]]
+    ]
+    assert {line["client"] for line in lines(file)} == {"127.0.0.1"}
+    assert all(line["verb"] for line in lines(file))
 
 
 def test_refused_messages_of_a_socket_are_audited(tmp_path: Path) -> None:
