@@ -317,6 +317,7 @@ NAMED: list[tuple[str, str, Any]] = [
     ("POST", "/v0/txn", {"acks": [{"queue": "other", **HELD}]}),
     ("POST", "/v0/txn/w/stage/s?part=0", {"appends": [{"topic": "other", **ROW}]}),
     ("POST", "/v0/txn/w/commit", {"epoch": 1, "expect_heads": {"other": 0}}),
+    ("PUT", "/v0/txn/w/owner", {"owner": "0123456789abcdef"}),
     ("POST", "/v0/txn/w/commit", {"epoch": 1, "acks": [{"queue": "other", **HELD}]}),
     ("POST", "/v0/txn/w/commit",
      {"epoch": 1, "commits": [{"topic": "other", "consumer": "c", "seq": 0}]}),
