@@ -517,8 +517,9 @@ class HotDispatcher:
     calls that a closing client has for its unacknowledged bytes, and the number of bytes that add
     one call each. `unacked_bytes` returns the bytes of a transport that its client has not
     acknowledged. `keys` admits the holder of an `Authorization` header to a verb, as the number of
-    a grant and a label, and counts the waiting requests by label. `bounds_ns` are the upper bounds
-    of the buckets of durations.
+    a grant and a label, counts the waiting requests by label, and is told of requests that were
+    answered with 403: verb, name, label, request id, transport. `bounds_ns` are the upper bounds of
+    the buckets of durations.
     """
 
     def __new__(
@@ -534,7 +535,12 @@ class HotDispatcher:
         too_slow_head: bytes,
         too_slow_body: bytes,
         bounds_ns: Sequence[int],
-        keys: tuple[Callable[[str, bytes], tuple[int, str] | None], _Slots] | None = None,
+        keys: tuple[
+            Callable[[str, bytes], tuple[int, str] | None],
+            _Slots,
+            Callable[[str, str, str, bytes, Any], None],
+        ]
+        | None = None,
     ) -> HotDispatcher: ...
     def enable(self, http: Http, flush_soon: Callable[[], None]) -> None:
         """From now on `http` answers hot requests, and `flush_soon` follows a staged write."""

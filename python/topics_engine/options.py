@@ -149,6 +149,7 @@ class ServerSettings(Settings, total=False):
     tls_cert: str
     tls_key: str
     trace_context: bool
+    trusted_proxies: str
 
 
 class ScanOptions(TypedDict, total=False):

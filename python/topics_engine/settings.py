@@ -50,6 +50,7 @@ SERVER = frozenset(
         "tls_cert",
         "tls_key",
         "trace_context",
+        "trusted_proxies",
     }
 )
 """The names of server settings, which are in the same file."""
@@ -130,7 +131,29 @@ def resolve(
             raw, source = default, "default"
         values[name] = _convert(raw, default, name, source)
         sources[name] = source
-    return Resolved(values, sources)
+    resolved = Resolved(values, sources)
+    if "remote_url" in known:
+        _check_remote(resolved)
+    return resolved
+
+
+def _check_remote(settings: Resolved) -> None:
+    """Refuses an object store in the data directory: the engine's own files are there."""
+    scheme, _, rest = str(settings["remote_url"]).partition("://")
+    if scheme != "file" or settings["remote"] == "off":
+        return
+    # Imported here: most programs have no such URL.
+    from urllib.parse import unquote_to_bytes
+
+    folder = os.fsdecode(unquote_to_bytes(rest.removeprefix("localhost")))
+    if not folder.startswith("/") or "\0" in folder:
+        # The engine refuses it.
+        return
+    folder, data = os.path.realpath(folder), os.path.realpath(str(settings["data_dir"]))
+    if os.path.commonpath((folder, data)) == data:
+        source = settings.sources["remote_url"]
+        message = f"remote_url ({source}): {folder} is in the data directory {data}; name another"
+        raise InvalidRequest(message, detail={"field": "remote_url"})
 
 
 def _refuse_unknown(

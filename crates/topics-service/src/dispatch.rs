@@ -65,6 +65,7 @@ impl Service {
             Verb::Abort => self.abort(r, start_ns),
             Verb::Writer => self.writer(r, start_ns),
             Verb::ForgetWriter => self.forget_writer(r, start_ns),
+            Verb::HandOverWriter => self.hand_over_writer(r, start_ns),
             Verb::Writers => self.list_writers(r, start_ns),
             Verb::Sync => self.sync(r, start_ns),
             Verb::Checkpoint => self.checkpoint(r, start_ns),

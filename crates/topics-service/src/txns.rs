@@ -34,8 +34,10 @@ impl WriterOwners {
         match known.as_ref().or(all.get(writer)) {
             Some(owner) if *owner == grant.owner => Ok(false),
             Some(_) => {
-                let message =
-                    format!("writer {writer:?} belongs to another key; choose another name");
+                let message = format!(
+                    "writer {writer:?} belongs to another key; choose another name, or have an \
+                     administrator hand it over"
+                );
                 Err(Failure::new("forbidden", message))
             }
             None => {
@@ -48,6 +50,11 @@ impl WriterOwners {
                 Ok(true)
             }
         }
+    }
+
+    /// Binds a writer without a commit to this key, whatever key it belonged to.
+    fn assign(&self, writer: &str, owner: String) {
+        self.0.lock().insert(writer.to_owned(), owner);
     }
 
     /// Removes a binding whose request failed.
@@ -197,6 +204,28 @@ impl Service {
             s.writers.release(&writer);
             let mut o = Object::new(96);
             o.name("writer", &writer).flag("forgotten", forgotten);
+            Ok(Reply::ok(s.with_timing(o.finish(), start_ns)))
+        })
+    }
+
+    /// Makes a writer belong to another key. Only an administrator of all names may do that: the rows
+    /// of the writer may be of any topic.
+    pub(super) fn hand_over_writer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        if !r.grant.admin || !r.grant.prefixes.is_empty() {
+            let message =
+                "this key covers some names only; use an administrator's key for all names";
+            return Err(Failure::new("forbidden", message));
+        }
+        let (writer, owner) = (r.subresource.to_owned(), txn::owner(r.body)?);
+        self.on_worker(r, move |s, _| {
+            s.engine.writer_state(&writer)?;
+            let stored = s.engine.hand_over_writer(&writer, &owner)?;
+            let mut o = Object::new(96);
+            o.name("writer", &writer).name("owner", &owner);
+            match stored {
+                true => s.writers.release(&writer),
+                false => s.writers.assign(&writer, owner),
+            }
             Ok(Reply::ok(s.with_timing(o.finish(), start_ns)))
         })
     }

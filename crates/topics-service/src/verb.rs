@@ -81,6 +81,7 @@ verbs! {
     Abort "txn_abort" "Drops a stage."
     Writer "txn_writer" "The state of a transaction writer."
     ForgetWriter "txn_forget" "Deletes the state of a writer."
+    HandOverWriter "txn_owner" "Makes a writer belong to another key."
     Writers "txns" "A page of writers."
     Sync "sync" "Makes everything acked so far durable."
     Checkpoint "checkpoint" "Runs a checkpoint."

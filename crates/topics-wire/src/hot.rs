@@ -204,6 +204,10 @@ pub struct ExtraHeaders<'a> {
     pub request_id: Option<&'a [u8]>,
 }
 
+/// The header lines of every response with data: no cache stores it, and no browser takes it for a
+/// page.
+const PRIVATE: &[u8] = b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n";
+
 /// The head of a JSON response. `status` is the status line and `common` the header lines of every
 /// response, each with CR LF; `length` is the number of bytes of the body.
 #[must_use]
@@ -213,12 +217,13 @@ pub fn response_head(
     extra: ExtraHeaders<'_>,
     length: usize,
 ) -> Vec<u8> {
-    let mut out = Vec::with_capacity(status.len() + common.len() + 128);
+    let mut out = Vec::with_capacity(status.len() + common.len() + 192);
     out.extend_from_slice(status);
     out.extend_from_slice(common);
     out.extend_from_slice(b"content-type: application/json\r\ncontent-length: ");
     // Writing to a vector cannot fail.
     let _ = write!(out, "{length}\r\n");
+    out.extend_from_slice(PRIVATE);
     if let Some(seconds) = extra.retry_after {
         let _ = write!(out, "retry-after: {seconds}\r\n");
     }
@@ -254,7 +259,7 @@ mod tests {
         }
         let extra = ExtraHeaders { request_id: Some(b"a-1"), ..ExtraHeaders::default() };
         let out = response_head(b"HTTP/1.1 200 OK\r\n", b"", extra, 2);
-        assert!(out.ends_with(b"content-length: 2\r\nx-request-id: a-1\r\n\r\n"));
+        assert!(out.ends_with(b"nosniff\r\nx-request-id: a-1\r\n\r\n"));
     }
 
     #[test]
@@ -356,13 +361,15 @@ mod tests {
         assert_eq!(
             String::from_utf8(plain).unwrap(),
             "HTTP/1.1 200 OK\r\ndate: d\r\ncontent-type: application/json\r\n\
-             content-length: 2\r\n\r\n"
+             content-length: 2\r\ncache-control: no-store\r\n\
+             x-content-type-options: nosniff\r\n\r\n"
         );
         let extra = ExtraHeaders { retry_after: Some(3), close: true, request_id: None };
         let refused = response_head(b"HTTP/1.1 429 X\r\n", b"", extra, 0);
         assert_eq!(
             String::from_utf8(refused).unwrap(),
             "HTTP/1.1 429 X\r\ncontent-type: application/json\r\ncontent-length: 0\r\n\
+             cache-control: no-store\r\nx-content-type-options: nosniff\r\n\
              retry-after: 3\r\nconnection: close\r\n\r\n"
         );
     }

@@ -199,9 +199,14 @@ class Cors:
     def __init__(self, origins: str) -> None:
         self._origins = frozenset(o.strip().encode() for o in origins.split(",") if o.strip())
 
+    @property
+    def allows_all(self) -> bool:
+        """Whether pages of every origin may use the server."""
+        return b"*" in self._origins
+
     def allows(self, origin: bytes) -> bool:
         """Whether pages of this origin may use the server."""
-        return origin in self._origins or b"*" in self._origins
+        return origin in self._origins or self.allows_all
 
     def _allowed(self, request: Request) -> bytes | None:
         origin = request.headers.get(b"origin")

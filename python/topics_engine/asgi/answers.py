@@ -142,7 +142,7 @@ FIELDS: dict[str, Schema] = {
     **dict.fromkeys(("committed", "aborted", "forgotten", "synced", "checkpointed"), BOOLEAN),
     **dict.fromkeys(("deleted", "auto_commit", "wal_replay_complete"), BOOLEAN),
     **dict.fromkeys(("durability", "wid", "stream_url", "next_cursor", "writer", "id"), STRING),
-    **dict.fromkeys(("status", "version", "dir"), STRING),
+    **dict.fromkeys(("status", "version", "dir", "owner"), STRING),
     **dict.fromkeys(("missing", "routers_removed", "scopes", "prefixes"), array(STRING)),
     **integers("linked copied copied_bytes fetched"),
     **integers("count acked nacked extended removed promoted"),

@@ -12,6 +12,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 from .. import _core
 from ..errors import InvalidRequest
@@ -42,6 +43,7 @@ from .messages import (
 )
 from .metrics import ServerMetrics
 from .openapi import document
+from .proxies import TrustedProxies
 from .route import Route
 from .settings import Settings
 from .socket import deny, serve_socket
@@ -71,6 +73,8 @@ class App:
         self._settings = settings
         self._router = Router()
         self._cors = Cors(settings.cors_origins)
+        self._proxies = TrustedProxies(settings.trusted_proxies)
+        self.audit = audit.AuditLog()
         self._stall = settings.stall_timeout_ms / 1000
         most, per_key = settings.max_sse_connections, settings.max_sse_connections_per_key
         self._streams = Limiter("max_sse_connections", most, per_key)
@@ -109,6 +113,7 @@ class App:
         try:
             yield self
         finally:
+            self.audit.close()
             await self.lifespan.close(self._settings.shutdown_timeout_ms / 1000)
 
     def begin_shutdown(self) -> None:
@@ -131,6 +136,7 @@ class App:
         self.lifespan.start()
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        self.audit.close()
         try:
             await self.lifespan.close(self._settings.shutdown_timeout_ms / 1000)
         except Exception as failure:
@@ -140,6 +146,7 @@ class App:
             await send({"type": "lifespan.shutdown.complete"})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._proxies.resolve(scope)
         request = Request(scope, receive)
         audit.begin(request)
         begun = time.perf_counter()
@@ -150,7 +157,7 @@ class App:
             if request.status:
                 seconds = time.perf_counter() - begun
                 self.metrics.count(request.route, request.method, request.status, seconds)
-                audit.record(request)
+                self.audit.record(request)
 
     async def _respond(self, request: Request, send: Send) -> None:
         scope = request.scope
@@ -256,6 +263,7 @@ class App:
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
+        self._proxies.resolve(scope)
         request = Request({**scope, "method": "GET"}, receive)
         audit.begin(request)
         try:
@@ -274,14 +282,17 @@ class App:
                 await send({"type": "websocket.accept"})
                 request.status = 101
                 with contextlib.suppress(Disconnected, OSError), self._revocable(client) as revoked:
-                    await serve_socket(bridge, token, client, receive, send, self._stall, revoked)
+                    refused = partial(self.audit.record_message, request)
+                    await serve_socket(
+                        bridge, token, client, receive, send, self._stall, revoked, refused
+                    )
         except HttpError as error:
             request.status = error.status
             await deny(scope, receive, send, error)
         finally:
             if request.status:
                 self.metrics.count(request.route, "GET", request.status, 0.0)
-                audit.record(request)
+                self.audit.record(request)
 
     @property
     def streams(self) -> int:

@@ -85,6 +85,11 @@ def build(settings: Settings | None = None, *, engine: Any = None, url: str = ""
         warn_of_unknown_variables()
     keys = Keys.parse(settings.api_keys, settings.api_keys_file)
     forget(settings.api_keys)
+    if not keys and Cors(settings.cors_origins).allows_all:
+        log.warning(
+            "cors_origins is * and there are no API keys: every web page that a browser on this "
+            "machine opens can read, write and delete; name the origins, or set TOPICS_API_KEYS"
+        )
     settings = replace(settings, api_keys="")
     return App(make_lifespan(settings, engine, url, keys), make_guard(settings, keys), settings)
 

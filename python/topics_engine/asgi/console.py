@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .compress import accepts_gzip
+from .matching import raw_path
 from .messages import CSS, HTML, JAVASCRIPT, Header, HttpError, Request, Response
 
 DIRECTORY = Path(__file__).resolve().parent.parent / "console"
 PAGE = "index.html"
+PAGE_BELOW = "index.html/"
+"""The page at `/console/`, from where its files have other relative paths."""
 _TYPES = {".html": HTML, ".js": JAVASCRIPT, ".css": CSS}
 
 # Nothing but the server's own files runs or is loaded, no other page may frame the console, and no
@@ -53,20 +56,26 @@ class File(NamedTuple):
 
 @cache
 def _files() -> dict[str, File]:
-    return {path.name: _read(path) for path in DIRECTORY.iterdir() if path.suffix in _TYPES}
+    files = {
+        path.name: _packed(path.read_bytes(), _TYPES[path.suffix])
+        for path in DIRECTORY.iterdir()
+        if path.suffix in _TYPES
+    }
+    files[PAGE_BELOW] = _packed(files[PAGE].body.replace(b'"console/', b'"'), HTML)
+    return files
 
 
-def _read(path: Path) -> File:
-    body = path.read_bytes()
+def _packed(body: bytes, content_type: bytes) -> File:
     packed = gzip.compress(body, compresslevel=9, mtime=0)
     digest = hashlib.sha256(body).hexdigest()[:32]
-    return File(body, packed, _TYPES[path.suffix], digest.encode())
+    return File(body, packed, content_type, digest.encode())
 
 
 def console_file(request: Request, name: str) -> Response:
     """The response with a file of the console; 304 if the client has it, 404 if there is none."""
     request.refuse_query()
-    found = _files().get(name or PAGE)
+    page = PAGE_BELOW if raw_path(request.scope).endswith(b"/") else PAGE
+    found = _files().get(name or page)
     if found is None:
         message = f"the console has no file {name[:100]!r}: open /console"
         raise HttpError(404, "not_found", message)
@@ -82,4 +91,5 @@ def console_file(request: Request, name: str) -> Response:
     else:
         response = Response(200, found.body, found.content_type, headers)
     response.compressible = False
+    response.cacheable = True
     return response

@@ -7,9 +7,9 @@ kept; no message, log or repr contains more of it.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
 import re
+import stat
 from dataclasses import dataclass
 
 from ..errors import InvalidRequest
@@ -80,38 +80,41 @@ class Keys:
 
     def __init__(self, keys: tuple[Key, ...] = ()) -> None:
         self._grants = list(keys)
-        self._clients = [
-            (key, Client(i, key.scopes, key.label, key.prefixes)) for i, key in enumerate(keys)
-        ]
+        # By digest. Timing tells nothing about a key: no one chooses the digest of a guess.
+        self._clients = {
+            key.digest: (key, Client(i, key.scopes, key.label, key.prefixes))
+            for i, key in enumerate(keys)
+        }
+        self._current = frozenset(range(len(keys)))
 
     @classmethod
     def parse(cls, text: str, file: str = "", others: Keys | None = None) -> Keys:
         """Parses the setting and the file, and adds other keys. The error about a malformed entry
         does not repeat it.
         """
-        keys = [key for key, _ in others._clients] if others is not None else []
+        keys = {digest: key for digest, (key, _) in others._clients.items()} if others else {}
         for where, number, entry in (*_entries(text), *_entries_of(file)):
             key = _parse(entry.strip(), where, number)
-            if any(key.digest == other.digest for other in keys):
+            if key.digest in keys:
                 raise _refuse(where, number, "the key was given before: remove one of the two")
-            keys.append(key)
-        return cls(tuple(keys))
+            keys[key.digest] = key
+        return cls(tuple(keys.values()))
 
     def renew(self, other: Keys) -> Renewal:
         """Takes the keys of `other`. A key with changed scopes or prefixes gets a new grant."""
-        before = {key.digest: (key, client) for key, client in self._clients}
-        clients, new, changed = [], 0, 0
-        for key, _ in other._clients:
-            was = before.pop(key.digest, None)
+        before, clients, new, changed = dict(self._clients), {}, 0, 0
+        for digest, (key, _) in other._clients.items():
+            was = before.pop(digest, None)
             if was is not None and was[0] == key:
-                clients.append(was)
+                clients[digest] = was
                 continue
             new, changed = new + (was is None), changed + (was is not None)
-            clients.append((key, Client(len(self._grants), key.scopes, key.label, key.prefixes)))
+            client = Client(len(self._grants), key.scopes, key.label, key.prefixes)
+            clients[digest] = (key, client)
             self._grants.append(key)
-        kept = {client.grant for _, client in clients}
-        ended = frozenset(client.grant for _, client in self._clients) - kept
-        self._clients = clients
+        current = frozenset(client.grant for _, client in clients.values())
+        ended = self._current - current
+        self._clients, self._current = clients, current
         return Renewal(new, changed, len(before), ended)
 
     def __bool__(self) -> bool:
@@ -121,20 +124,16 @@ class Keys:
         return len(self._clients)
 
     def __repr__(self) -> str:
-        return f"Keys({[key for key, _ in self._clients]!r})"
+        return f"Keys({[key for key, _ in self._clients.values()]!r})"
 
     def find(self, secret: bytes) -> Client | None:
-        """The client of a secret. Compares with every key, each in constant time."""
-        digest = hashlib.sha256(secret).digest()
-        found = None
-        for key, client in self._clients:
-            if hmac.compare_digest(digest, key.digest):
-                found = client
-        return found
+        """The client of a secret."""
+        found = self._clients.get(hashlib.sha256(secret).digest())
+        return None if found is None else found[1]
 
     def has(self, grant: int) -> bool:
         """Whether a grant belongs to a current key."""
-        return any(client.grant == grant for _, client in self._clients)
+        return grant in self._current
 
     def grants(self) -> list[tuple[str, list[str], bool]] | None:
         """The grants for the core, by number: owner, prefixes, administrator."""
@@ -159,7 +158,7 @@ def _entries_of(file: str) -> list[tuple[str, int, str]]:
     if not file:
         return []
     try:
-        with open(file, encoding="utf-8") as opened:
+        with open(file, encoding="utf-8", opener=_open_regular) as opened:
             lines = [line.strip() for line in opened]
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{VARIABLE}_FILE: {error}") from None
@@ -173,6 +172,15 @@ def _entries_of(file: str) -> list[tuple[str, int, str]]:
         # A server without keys is open to all, which the user of this setting did not want.
         raise InvalidRequest(f"{VARIABLE}_FILE: {file} has no keys: add one, or unset it")
     return [(file, n, entry) for n, entry in enumerate(entries, 1)]
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Opens a regular file. Opening or reading another one, such as a FIFO, may wait for ever."""
+    fd = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(f"{path} is not a regular file: write the keys into one")
+    return fd
 
 
 def _parse(entry: str, where: str, number: int) -> Key:

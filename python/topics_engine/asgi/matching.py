@@ -53,6 +53,8 @@ class Router:
         """The node of a path, and its encoded parameters; 404 if there is none."""
         node: _Node | None = self._root
         parameters = []
+        if path == b"/console/":
+            path = b"/console"
         for step in path[1:].split(b"/"):
             assert node is not None
             child = node.literal.get(step)

@@ -65,7 +65,7 @@ class Disconnected(Exception):
 class Response:
     """A complete response: status, body, content type and headers."""
 
-    __slots__ = ("body", "compressible", "content_type", "headers", "status")
+    __slots__ = ("body", "cacheable", "compressible", "content_type", "headers", "status")
 
     def __init__(
         self,
@@ -79,6 +79,8 @@ class Response:
         self.content_type = content_type
         self.headers = list(headers)
         self.compressible = True
+        # It has its own headers about caches.
+        self.cacheable = False
 
 
 class HttpError(Exception):
@@ -116,6 +118,11 @@ def retry_after_headers(status: int, body: bytes) -> list[Header]:
 
 
 CLOSE: Header = (b"connection", b"close")
+PRIVATE: tuple[Header, ...] = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+)
+"""The headers of every answer with data: no cache stores it, and no browser takes it for a page."""
 
 
 class Budget(Protocol):
@@ -158,12 +165,14 @@ class Request:
         self.status = 0
 
     def check_headers(self) -> None:
-        """Refuses headers that are too large, too many or ambiguous."""
+        """Refuses headers that are too large, too many or ambiguous, and those without a host."""
         headers = self.scope["headers"]
         if len(headers) > MAX_HEADERS or sum(map(_header_size, headers)) > MAX_HEADER_BYTES:
             limits = f"{MAX_HEADERS}, or of {MAX_HEADER_BYTES} bytes"
             message = f"the headers are over the limit of {limits}: send fewer"
             raise HttpError(431, "headers_too_large", message, headers=[CLOSE])
+        if self.scope.get("http_version") == "1.1" and b"host" not in self.headers:
+            raise HttpError(400, "invalid_request", "the header host is missing: send it")
         if len(headers) > len(self.headers):
             for name in SINGLE:
                 if sum(name == given for given, _ in headers) > 1:
@@ -280,6 +289,7 @@ async def respond(request: Request, response: Response, send: Send) -> None:
     headers = [
         (b"content-type", response.content_type),
         (b"content-length", str(len(response.body)).encode()),
+        *(() if response.cacheable else PRIVATE),
         *response.headers,
     ]
     await send({"type": "http.response.start", "status": response.status, "headers": headers})

@@ -470,6 +470,12 @@ TXNS: tuple[Route, ...] = (
         codes=("invalid_request",), answer="writer forgotten",
     ),
     Route(
+        "PUT", "/v0/txn/:writer/owner", "txn_owner", ("admin",),
+        "hand a writer over to another key, with its last epoch and what it has staged",
+        body=fields("owner!: string: the label of the key, 16 hex digits"),
+        codes=("txn_not_found",), answer="writer owner",
+    ),
+    Route(
         "POST", "/v0/txn/:writer/stage/:id", "txn_stage", ("write",),
         "rows that a commit will publish",
         query=fields(

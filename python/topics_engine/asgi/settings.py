@@ -14,6 +14,7 @@ from typing import Any
 
 from .. import settings as engine_settings
 from ..errors import InvalidRequest
+from .proxies import TrustedProxies
 
 LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -47,6 +48,7 @@ class Settings:
     cors_origins: str = _setting("", "origins of web pages that may read answers")
     log_format: str = _setting("text", "text, or json: a JSON object a line")
     audit_log: str = _setting("", "file of administrative requests and refused keys; - is the log")
+    trusted_proxies: str = _setting("", "addresses of proxies whose X-Forwarded-For is believed")
     log_level: str = _setting("warning", "messages below this level are left out")
     backup_dir: str = _setting("", "directory below which clients may have backups made")
     max_sse_connections: int = _setting(10_000, "open event streams and sockets")
@@ -107,6 +109,7 @@ def resolve(
             f"{', '.join(LOG_FORMATS)}"
         )
     _check_sizes(server)
+    TrustedProxies(str(server["trusted_proxies"]))
     values: dict[str, Any] = dict(server)
     sources = dict(server.sources)
     _split_host(values, sources)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from .bridge import LoopBridge
 from .keys import Client
-from .messages import HttpError, Receive, Scope, Send
+from .messages import PRIVATE, HttpError, Receive, Scope, Send
 from .streaming import END, MORE
 
 DENIED_SECONDS = 0.2
@@ -22,7 +23,7 @@ async def deny(scope: Scope, receive: Receive, send: Send, error: HttpError) -> 
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
         return
     response = error.response()
-    headers = [(b"content-type", response.content_type), *response.headers]
+    headers = [(b"content-type", response.content_type), *PRIVATE, *response.headers]
     start = {"type": "websocket.http.response.start", "status": response.status}
     await send({**start, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": response.body})
@@ -42,8 +43,10 @@ async def serve_socket(
     send: Send,
     stall: float,
     revoked: asyncio.Future[None],
+    sending: Callable[[bytes], None],
 ) -> None:
-    """Serves a socket until the client leaves or its key is revoked.
+    """Serves a socket until the client leaves or its key is revoked. Calls `sending` with each
+    message to the client.
 
     A message is received only when all pending output was sent, so a client that does not read is
     not read from.
@@ -63,7 +66,7 @@ async def serve_socket(
                 }
                 await send(close)
                 return
-            if not await _send_all(bridge, token, send, stall):
+            if not await _send_all(bridge, token, send, stall, sending):
                 await send({"type": "websocket.close", "code": GOING_AWAY})
                 return
             if not incoming.done():
@@ -96,7 +99,9 @@ def _next(receive: Receive, wake: Any) -> asyncio.Future[Any]:
     return incoming
 
 
-async def _send_all(bridge: LoopBridge, token: int, send: Send, stall: float) -> bool:
+async def _send_all(
+    bridge: LoopBridge, token: int, send: Send, stall: float, sending: Callable[[bytes], None]
+) -> bool:
     """Sends pending output; returns False after the last message."""
     after = MORE
     while after == MORE:
@@ -105,6 +110,7 @@ async def _send_all(bridge: LoopBridge, token: int, send: Send, stall: float) ->
             return False
         pieces, after = pulled
         for piece in pieces:
+            sending(piece)
             async with asyncio.timeout(stall):
                 await send({"type": "websocket.send", "text": piece.decode()})
     return after != END

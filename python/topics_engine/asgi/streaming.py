@@ -11,17 +11,17 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from .bridge import LoopBridge, Wake
-from .messages import ARROW, EVENTS, Header, Request, Send
+from .messages import ARROW, EVENTS, PRIVATE, Header, Request, Send
 
 log = logging.getLogger("topics_engine.asgi")
 
 HEADERS: dict[bytes, tuple[Header, ...]] = {
     EVENTS: (
         (b"content-type", b"text/event-stream; charset=utf-8"),
-        (b"cache-control", b"no-store"),
+        *PRIVATE,
         (b"x-accel-buffering", b"no"),
     ),
-    ARROW: ((b"content-type", ARROW), (b"cache-control", b"no-store")),
+    ARROW: ((b"content-type", ARROW), *PRIVATE),
 }
 SCAN_STALL_FACTOR = 10
 """The stall timeout of a range, as a multiple of the setting: its client may process what it has,

@@ -15,7 +15,6 @@ import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from ..errors import InvalidRequest, NotFound
 from .exits import Exit
@@ -135,8 +134,11 @@ def _checked(args: argparse.Namespace) -> Context:
     if args.data_dir and args.api_key_file:
         raise InvalidRequest("--api-key-file is for a server: give --url")
     url = args.url if not args.url or "//" in args.url else f"http://{args.url}"
-    if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
-        raise InvalidRequest(f"{url!r} is not an http:// or https:// URL")
+    if url:
+        # Imported here: the other commands on contexts connect to no server.
+        from ..remote.transport import check_url
+
+        check_url(url)
     context = Context(url, _absolute(args.data_dir), _absolute(args.api_key_file))
     context.api_key()
     return context

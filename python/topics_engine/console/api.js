@@ -1,7 +1,7 @@
 // The HTTP API of the server, and the key that requests carry.
 
-/** The server's address: the page lies at `<root>/console`, wherever the server is mounted. */
-const ROOT = new URL(".", location.href.split(/[?#]/)[0]);
+/** The server's address: this file lies at `<root>/console/api.js`, wherever the server is mounted. */
+const ROOT = new URL("..", import.meta.url);
 const KEY = "topics-key";
 
 /** An error answer, or no answer: then `status` is 0. */

@@ -38,6 +38,35 @@ class PoolKind(Enum):
     """Streams; each has its own connection, which is not reused."""
 
 
+def check_url(url: str) -> None:
+    """Checks the URL of a server. The error does not repeat a password.
+
+    Raises:
+        InvalidRequest: a client cannot use it.
+    """
+    shown = "the URL of the server" if "@" in url else repr(url)
+    # `urlsplit` leaves line breaks out.
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidRequest(f"{shown} has spaces, line breaks or other characters of no URL")
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidRequest(f"{shown} is malformed: {error}") from None
+    if "@" in parts.netloc:
+        raise InvalidRequest(
+            f"{shown} has a user or a password: pass scheme, host, port and path only, and the API "
+            "key apart from it"
+        )
+    if parts.scheme not in ("http", "https") or not host:
+        hint = "" if "//" in url or "@" in url else f": give {'http://' + url!r}"
+        raise InvalidRequest(f"{shown} is not an http:// or https:// URL{hint}")
+    if "?" in url or "#" in url:
+        raise InvalidRequest(
+            f"{shown} has a query or a fragment: pass scheme, host, port and path only"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The address of a server, and the timeouts of its client."""
@@ -57,14 +86,7 @@ class Options:
     """TLS verification: True, False, a file of certificate authorities, or a context."""
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            hint = "" if "//" in self.url else f": give {'http://' + self.url!r}"
-            raise InvalidRequest(f"{self.url!r} is not an http:// or https:// URL{hint}")
-        if parts.query or parts.fragment or parts.username:
-            raise InvalidRequest(
-                f"{self.url!r} has a query, fragment or user: pass scheme, host, port and path only"
-            )
+        check_url(self.url)
         if self.api_key is not None and (
             not self.api_key.isascii() or not self.api_key.isprintable()
         ):

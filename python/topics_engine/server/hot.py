@@ -13,6 +13,7 @@ from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
 from .. import _core
@@ -34,6 +35,7 @@ from .limits import (
 from .protocol import BoundedProtocol, error_response
 
 Admit = Callable[[str, bytes], tuple[int, str] | None]
+Refused = Callable[[str, str, str, bytes, asyncio.Transport], None]
 
 
 class HotProtocols:
@@ -71,8 +73,10 @@ class HotProtocols:
             app.lifespan.on_shutdown = self._dispatcher.disable
 
     @staticmethod
-    def _keys(app: App) -> tuple[Admit, Limiter] | None:
-        """The function that admits API keys, and the limiter that counts their requests."""
+    def _keys(app: App) -> tuple[Admit, Limiter, Refused] | None:
+        """The function that admits API keys, the limiter that counts their requests, and the
+        function that records the requests that a key does not allow.
+        """
         guard, slots = app.guard, app.in_flight
         if not isinstance(guard, KeyGuard):
             return None
@@ -84,7 +88,15 @@ class HotProtocols:
                 return None
             return client.grant, client.label
 
-        return admit, slots
+        def refused(
+            verb: str, name: str, label: str, request_id: bytes, transport: asyncio.Transport
+        ) -> None:
+            # A request with `X-Forwarded-For` is left to the application.
+            peer = get_remote_addr(transport)
+            address = peer[0] if peer else ""
+            app.audit.record_native(routes[verb], name, label, request_id, address)
+
+        return admit, slots, refused
 
     def _open(self, http: CoreHttp, bridge: LoopBridge) -> None:
         assert isinstance(http, _core.Http)

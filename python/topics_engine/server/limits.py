@@ -7,6 +7,7 @@ import fcntl
 import socket
 import sys
 import termios
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,10 +83,16 @@ class WriteTimeout:
     """Ends the connection of a client that does not read."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, seconds: float
+        self,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        seconds: float,
+        *,
+        abort: Callable[[], None] | None = None,
     ) -> None:
         self._loop = loop
         self._transport = transport
+        self._abort = abort or transport.abort
         self._seconds = self._default_seconds = seconds
         self._timer: asyncio.TimerHandle | None = None
         # Set while the transport's buffer is full.
@@ -106,9 +113,7 @@ class WriteTimeout:
         """
         if self._full is None and not self._over:
             size = self._transport.get_write_buffer_size()
-            self._full = self._loop.call_later(
-                self._seconds + transfer_seconds(size), self._transport.abort
-            )
+            self._full = self._loop.call_later(self._seconds + transfer_seconds(size), self._abort)
 
     def resume_writing(self) -> None:
         """The buffer has drained."""
@@ -135,7 +140,7 @@ class WriteTimeout:
         if unacked_bytes(self._transport) and self._loop.time() < self._close_by:
             self._schedule_check()
         else:
-            self._transport.abort()
+            self._abort()
 
     def connection_lost(self) -> None:
         """Cancels the timers: the descriptor may belong to another connection now."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import logging.handlers
+import os
 from datetime import UTC, datetime
+from typing import Any
 
 from ..asgi.audit import audit, current_request
 
@@ -42,6 +44,18 @@ class TextFormatter(logging.Formatter):
         return f"{first} [request {request_id}]{newline}{rest}"
 
 
+class AuditFile(logging.handlers.WatchedFileHandler):
+    """A file that only its owner may read. It is opened again when another program has moved it
+    away.
+    """
+
+    def _open(self) -> Any:
+        def private(path: str, flags: int) -> int:
+            return os.open(path, flags, 0o600)
+
+        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=private)
+
+
 def configure(format: str, audit_log: str) -> None:
     """Sets up the handlers of the process.
 
@@ -58,8 +72,7 @@ def configure(format: str, audit_log: str) -> None:
     logging.basicConfig(handlers=[handler])
     audit.setLevel(logging.INFO if audit_log else logging.CRITICAL)
     if audit_log and audit_log != "-":
-        # It is opened again when another program has moved it away.
-        file = logging.handlers.WatchedFileHandler(audit_log, encoding="utf-8")
+        file = AuditFile(audit_log, encoding="utf-8")
         file.setFormatter(formatter)
         audit.addHandler(file)
         audit.propagate = False

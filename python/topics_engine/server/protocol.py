@@ -7,21 +7,24 @@ request that is refused here never reaches the application.
 from __future__ import annotations
 
 import asyncio
+import re
 from http import HTTPStatus
 from typing import Any
 
 import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from ..asgi.messages import MAX_HEADER_BYTES, HttpError
+from ..asgi.messages import CLOSE, MAX_HEADER_BYTES, PRIVATE, HttpError
 from ..asgi.streaming import ABORT, STALL_LIMIT
 from .limits import Limits, WriteTimeout, headers_too_slow
 
 DEFAULTS = Limits()
 WS = b"websocket"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_AUTHORITY = re.compile(rb"[^/?#]*")
 _CODED = "Invalid `Transfer-Encoding`"
 
 
@@ -49,11 +52,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         # The request asks for an unknown protocol.
         self._declined = False
+        # The error of a malformed request, which is sent after the responses to earlier ones.
+        self._last_error: HttpError | None = None
         self._write_timeout: WriteTimeout | None = None
+        # The request that the application handles. uvicorn's `cycle` is the last one received.
+        self._running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._write_timeout = WriteTimeout(self.loop, transport, self._limits.stall)
+        self._write_timeout = WriteTimeout(
+            self.loop, transport, self._limits.stall, abort=self._abort
+        )
         self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -61,7 +70,23 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._write_timeout is not None:
             self._write_timeout.connection_lost()
+        self._leave()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _leave(self) -> None:
+        """Tells the application that the client is gone, and sends nothing more."""
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+
+    def _abort(self) -> None:
+        # The transport reports the loss later; the application must not write to it until then.
+        self._leave()
+        self.transport.abort()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -76,29 +101,50 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._coding() is not None:
             # Stops the parser; `_feed` sends the error.
             raise ValueError
+        self._take_authority()
         self._declined = self.parser.should_upgrade() and self._get_upgrade() not in (None, WS)
         if self._declined:
             return
         self.scope["extensions"] = self._extensions()
         super().on_headers_complete()
 
+    def _take_authority(self) -> None:
+        """Makes an absolute target a path: its authority replaces the `Host` header."""
+        _, scheme, rest = self.url.partition(b"://")
+        if not scheme or self.url.startswith(b"/"):
+            return
+        authority = _AUTHORITY.match(rest)[0]  # type: ignore[index]
+        self.url = rest[len(authority) :]
+        if not self.url.startswith(b"/"):
+            self.url = b"/" + self.url
+        self.headers[:] = [
+            (name, authority if name == b"host" else value) for name, value in self.headers
+        ]
+
     def _extensions(self) -> dict[str, dict[object, object]]:
         """The ASGI extensions for the application."""
         # `abort` drops pending bytes, for a client that reads nothing; `close` sends them first.
         ends: dict[object, object] = {
-            "abort": self.transport.abort,
-            "close": self._close_after_flush,
+            "abort": self._abort,
+            "close": self._break_off,
         }
         extensions: dict[str, dict[object, object]] = {ABORT: ends}
         if self._write_timeout is not None:
             extensions[STALL_LIMIT] = {"set_stall_factor": self._write_timeout.set_stall_factor}
         return extensions
 
+    def _break_off(self) -> None:
+        self._leave()
+        self._close_after_flush()
+
     def _close_after_flush(self) -> None:
         self.transport.close()
         self._closing()
 
     def data_received(self, data: bytes) -> None:
+        if self._last_error is not None:
+            # Whatever follows a malformed request is not parsed.
+            return
         if self._opening is not None:
             data = self._opening + data
             if len(data) < len(PREFACE) and PREFACE.startswith(data):
@@ -179,7 +225,12 @@ class BoundedProtocol(HttpToolsProtocol):
         protocol.data_received(data)
 
     def on_response_complete(self) -> None:
+        was_last = not self.pipeline
         super().on_response_complete()
+        if self._last_error is not None and was_last and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self._close_with(self._last_error)
+            return
         if self._write_timeout is not None:
             self._write_timeout.set_stall_factor(1)
         self._closing()
@@ -223,26 +274,30 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(HttpError(400, "invalid_request", msg))
 
     def _refuse(self, error: HttpError) -> None:
+        """Answers a malformed request, after the responses to earlier ones, and closes. A request
+        whose body is malformed is aborted.
+        """
         self._cancel_header_timer()
         if self.transport.is_closing():
             return
-        if self._is_next_to_be_answered():
-            self.transport.write(error_response(error))
-        self.transport.close()
-        self._closing()
-
-    def _is_next_to_be_answered(self) -> bool:
-        """Whether the failed request is the next to be answered; responses to earlier ones must not
-        be mixed with its error. A request whose body is wrong is aborted.
-        """
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
-            return True
-        if self.pipeline or cycle.response_started or not cycle.more_body:
-            return False
-        cycle.disconnected = True
-        cycle.message_event.set()
-        return True
+            self._close_with(error)
+        elif not cycle.more_body:
+            self._last_error = error
+        elif self.pipeline:
+            # The request with this body has not been started.
+            self.pipeline.popleft()
+            self._last_error = error
+        elif cycle.response_started:
+            self._close_after_flush()
+        else:
+            self._leave()
+            self._close_with(error)
+
+    def _close_with(self, error: HttpError) -> None:
+        self.transport.write(error_response(error))
+        self._close_after_flush()
 
 
 def error_response(error: HttpError) -> bytes:
@@ -251,6 +306,7 @@ def error_response(error: HttpError) -> bytes:
     reason = HTTPStatus(error.status).phrase
     head = (
         f"HTTP/1.1 {error.status} {reason}\r\ncontent-type: application/json\r\n"
-        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        f"content-length: {len(body)}\r\n"
     )
-    return head.encode() + body
+    lines = (b"%b: %b\r\n" % header for header in (*PRIVATE, CLOSE))
+    return b"".join((head.encode(), *lines, b"\r\n", body))

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
+from typing import Any
 
 from ..asgi import App
 from ..asgi.keys import Keys
@@ -24,11 +25,22 @@ def set_level(level: str) -> None:
     logging.getLogger().setLevel(level.upper())
 
 
+class EarlySignal:
+    """The handler of a signal that comes before the loop runs."""
+
+    def __init__(self) -> None:
+        self.received = False
+
+    def __call__(self, sig: int, frame: Any) -> None:
+        self.received = True
+
+
 class Reloader:
     """Reloads the settings of a running server.
 
     `read_settings` returns the current settings. Keys from the environment were removed from it at
-    the start, so `fixed_keys` has them; they cannot change.
+    the start, so `fixed_keys` has them; they cannot change. `early` knows whether a SIGHUP came
+    before the loop runs.
     """
 
     def __init__(
@@ -38,16 +50,20 @@ class Reloader:
         read_settings: Callable[[], Settings],
         *,
         fixed_keys: str,
+        early: EarlySignal | None = None,
     ) -> None:
         self._app = app
         self._certificate = certificate
         self._read_settings = read_settings
         self._fixed = Keys.parse(fixed_keys)
         self._task: asyncio.Task[None] | None = None
+        self._early = early
 
     def install(self) -> None:
         """Makes SIGHUP reload, on the running loop."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._soon)
+        if self._early is not None and self._early.received:
+            self._soon()
 
     def _soon(self) -> None:
         # Signals during a pending reload are merged.

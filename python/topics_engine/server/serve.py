@@ -29,7 +29,7 @@ from .limits import Limits, set_user_timeout
 from .logs import configure
 from .notify import notify
 from .protocol import BoundedProtocol
-from .reload import Reloader, set_level
+from .reload import EarlySignal, Reloader, set_level
 from .tls import Certificate, Config
 from .websocket import BoundedWebSocket
 
@@ -190,8 +190,9 @@ def serve(
         OSError: the address cannot be listened on.
         TopicsError: the directory or the keys cannot be used.
     """
-    # SIGHUP has no effect until the loop runs; its default would end the process.
-    signal.signal(signal.SIGHUP, _ignore)
+    # Until the loop runs, a SIGHUP is kept; its default would end the process.
+    early = EarlySignal()
+    signal.signal(signal.SIGHUP, early)
     # A malformed key fails the start before the socket is open.
     keys = bool(Keys.parse(settings.api_keys, settings.api_keys_file))
     insecure = settings.allow_insecure_no_auth
@@ -232,13 +233,16 @@ def serve(
         ws_max_size=settings.max_body_bytes or sys.maxsize,
         lifespan="on",
         log_config=None,
+        # The application reads `X-Forwarded-For`, of trusted proxies only.
+        proxy_headers=False,
         access_log=access_log,
         server_header=False,
         timeout_keep_alive=limits.idle,
         timeout_graceful_shutdown=max(1, settings.shutdown_timeout_ms // 1000),
         backlog=2048,
     )
-    server = Server(config, app, Reloader(app, tls, read_settings, fixed_keys=fixed_keys))
+    reloader = Reloader(app, tls, read_settings, fixed_keys=fixed_keys, early=early)
+    server = Server(config, app, reloader)
 
     def failed(_: BaseException) -> None:
         server.should_exit = True
@@ -283,10 +287,6 @@ def program() -> str:
     """The command that started this program, to print it in hints."""
     called = sys.argv[0]
     return "topics" if called.endswith(".py") else os.path.relpath(called)
-
-
-def _ignore(sig: int, frame: Any) -> None:
-    return
 
 
 def print_line(line: str) -> None:

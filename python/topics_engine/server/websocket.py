@@ -21,6 +21,7 @@ from ..asgi.messages import HttpError
 from .limits import Limits, WriteTimeout, headers_too_slow
 from .protocol import error_response
 
+INVALID_TEXT = 1007
 CLOSE_SECONDS = 10.0
 """Seconds to answer a close frame, unless the header timeout is shorter."""
 
@@ -61,6 +62,25 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if failure is not None and not self.handshake_initiated:
             self._refuse(_refusal(failure))
         self._closing()
+
+    def send_receive_event_to_app(self) -> None:
+        # uvicorn logs a traceback for each text that is not UTF-8.
+        data = b"".join(self.frames)
+        self.frames = []
+        if self.close_sent:
+            return
+        if self.curr_msg_data_type == "text":
+            try:
+                self.queue.put_nowait({"type": "websocket.receive", "text": data.decode()})
+            except UnicodeDecodeError:
+                self.conn.send_close(INVALID_TEXT)
+                self.handle_parser_exception()
+                return
+        else:
+            self.queue.put_nowait({"type": "websocket.receive", "bytes": data})
+        if not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
 
     def _too_slow(self) -> None:
         self._refuse(headers_too_slow(self._limits.header))

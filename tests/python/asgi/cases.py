@@ -72,6 +72,7 @@ def publish(epoch: int = 1, **work: Any) -> dict[str, Any]:
     return {"epoch": epoch, "stages": [{"id": "s", "parts": 1, "records": 2}], **work}
 
 
+OWNER = {"owner": "0123456789abcdef"}
 STAGED = ("POST", PART, rows(1, 2))
 
 GOOD: dict[str, Case] = {
@@ -121,6 +122,7 @@ GOOD: dict[str, Case] = {
     "commit twice": good(200, "POST", X + "/commit", publish(), STAGED,
                          ("POST", X + "/commit", publish()), deduped=True),
     "forget": good(200, "DELETE", X, None, STAGED, forgotten=True),
+    "hand over": good(200, "PUT", X + "/owner", OWNER, STAGED, writer="{t}", **OWNER),
     "forget of none": good(200, "DELETE", X, None, forgotten=False),
     "seek": good(200, "POST", T + "/seek", {"ts": 1}, THREE, seq=0),
     "states": good(200, "POST", "/v0/state", {"topics": ["{t}", "{t}-none"]}, THREE,
@@ -251,6 +253,13 @@ MORE_REFUSALS: dict[str, Case] = {
         before=(("POST", "/v0/txn", rows(1, idempotency_key="{t}")),),
     ),
     "no writer": Case(404, "txn_not_found", "GET", X),
+    "no writer to hand over": Case(404, "txn_not_found", "PUT", X + "/owner", OWNER),
+    "no label of a key": Case(400, "invalid_request", "PUT", X + "/owner", {"owner": "0123"},
+                              says="the first 16 hex digits", detail={"field": "owner"}),
+    "the last epoch": Case(400, "invalid_request", "POST", "/v0/txn",
+                           rows(1, writer="{t}", epoch=2**64 - 1), says="must be below"),
+    "the last epoch of a commit": Case(400, "invalid_request", "POST", X + "/commit",
+                                       {"epoch": 2**64 - 1}, says="must be below"),
     "a writer's bad name": Case(400, "invalid_request", "GET", "/v0/txn/%ff"),
     "a forgotten bad name": Case(400, "invalid_request", "DELETE", "/v0/txn/%ff"),
     "an aborted bad name": Case(400, "invalid_request", "DELETE", "/v0/txn/%ff/stage/s"),

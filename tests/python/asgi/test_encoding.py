@@ -169,7 +169,7 @@ def test_a_client_that_takes_nothing_is_let_go() -> None:
             "path": "/v0/watch",
             "raw_path": b"/v0/watch",
             "query_string": b"topic=t",
-            "headers": [],
+            "headers": [(b"host", b"localhost")],
             "extensions": {"topics.abort": {"abort": lambda: aborted.append(True)}},
         }
 

@@ -59,6 +59,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "txn": {"appends": ONE},
     "txn_stage": {"appends": ONE},
     "txn_commit": {"epoch": 1},
+    "txn_owner": {"owner": "0123456789abcdef"},
     "watch_create": {"topics": ["x"]},
     "delete": {"before_seq": 1},
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -191,6 +193,29 @@ def test_scopes_and_prefixes() -> None:
     assert Keys().grants() is None
 
 
+def test_keys_are_parsed_and_found_by_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+
+    class Digest(bytes):
+        __hash__ = bytes.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return super().__eq__(other)
+
+    def sha256(secret: bytes) -> SimpleNamespace:
+        digest = Digest(hashlib.sha256(secret).digest())
+        return SimpleNamespace(digest=lambda: digest)
+
+    monkeypatch.setattr("topics_engine.asgi.keys.hashlib", SimpleNamespace(sha256=sha256))
+    keys = Keys.parse(",".join(f"k{n}:r" for n in range(2000)))
+    assert len(keys) == 2000
+    assert keys.find(b"none") is None
+    assert compared == []
+    assert keys.find(b"k1999") is not None
+    assert len(compared) <= 1
+
+
 def test_a_key_is_kept_as_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = Keys.parse("hunter2:read")
     assert "hunter2" not in repr(keys) + str(vars(keys)) + repr(keys.find(b"hunter2"))
@@ -292,6 +317,7 @@ NAMED: list[tuple[str, str, Any]] = [
     ("POST", "/v0/txn", {"acks": [{"queue": "other", **HELD}]}),
     ("POST", "/v0/txn/w/stage/s?part=0", {"appends": [{"topic": "other", **ROW}]}),
     ("POST", "/v0/txn/w/commit", {"epoch": 1, "expect_heads": {"other": 0}}),
+    ("PUT", "/v0/txn/w/owner", {"owner": "0123456789abcdef"}),
     ("POST", "/v0/txn/w/commit", {"epoch": 1, "acks": [{"queue": "other", **HELD}]}),
     ("POST", "/v0/txn/w/commit",
      {"epoch": 1, "commits": [{"topic": "other", "consumer": "c", "seq": 0}]}),

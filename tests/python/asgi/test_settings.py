@@ -12,7 +12,8 @@ import pytest
 from support.http_client import once
 from support.processes import child
 from support.waiting import DEADLINE, until
-from topics_engine.asgi.settings import resolve, unknown_variables
+from topics_engine.asgi.build import build
+from topics_engine.asgi.settings import Settings, resolve, unknown_variables
 from topics_engine.errors import InvalidRequest
 
 
@@ -60,6 +61,24 @@ def test_the_port_of_the_higher_source_counts(isolated: None) -> None:
         port({}, host | {"TOPICS_PORT": "6000"})
     with pytest.raises(InvalidRequest, match="name it once"):
         port({"host": "a:5000", "port": "6000"}, {})
+
+
+@pytest.mark.parametrize(
+    ("origins", "keys", "warns"),
+    [
+        ("*", "", True),
+        ("https://a.example, *", "", True),
+        ("*", "secret-key", False),
+        ("https://a.example", "", False),
+        ("", "", False),
+    ],
+)
+def test_every_origin_without_keys_is_warned_of(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, origins: str, keys: str, warns: bool
+) -> None:
+    build(Settings(data_dir=str(tmp_path), cors_origins=origins, api_keys=keys))
+    assert [r.levelname for r in caplog.records] == ["WARNING"] * warns
+    assert all("cors_origins is *" in r.getMessage() for r in caplog.records)
 
 
 def test_variables_that_nothing_reads() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,62 @@ def test_writers_and_keys_are_of_an_api_key(tmp_path: Path) -> None:
     finally:
         opened.close()
         server.ensure_dead()
+
+
+def label(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+def test_an_administrator_hands_a_writer_over(guarded: Server) -> None:
+    with contextlib.ExitStack() as opened:
+
+        def connect(*keys: str) -> list[Client]:
+            clients = [Client(guarded.port, key) for key in keys]
+            for client in clients:
+                opened.callback(client.close)
+            return clients
+
+        def transact(client: Client, epoch: int) -> Reply:
+            reply: Reply = client(
+                "POST", "/v0/txn", rows("in.x", 1) | {"writer": "w", "epoch": epoch}
+            )
+            return reply
+
+        a, b, root = connect(A, B, ROOT)
+        assert transact(a, 5).status == 200
+        assert stage(a, "staged", "s", 0, rows("a.x", 1)).status == 200
+        for writer in ("w", "staged"):
+            to = f"/v0/txn/{writer}/owner"
+            assert a("PUT", to, {"owner": label(B)}).code == "forbidden", "it needs the scope admin"
+            handed = root("PUT", to, {"owner": label(B)})
+            assert without_cost(handed) == {"writer": writer, "owner": label(B)}
+        assert root("PUT", "/v0/txn/none/owner", {"owner": label(B)}).code == "txn_not_found"
+        assert transact(a, 6).code == "forbidden"
+        assert a("DELETE", "/v0/txn/staged/stage/s").code == "forbidden"
+        assert b("GET", "/v0/txn/staged").json["staged"] == [], "it does not cover the rows"
+        assert b("GET", "/v0/txn/w").json["last_epoch"] == 5
+        assert guarded.stop() == 0
+        guarded.start()
+        a, b = connect(A, B)
+        assert transact(a, 6).code == "forbidden", "a restart keeps the new owner"
+        assert transact(b, 5).json["deduped"] is True
+        assert transact(b, 6).json["deduped"] is False
+
+
+def test_after_a_refused_last_epoch_the_writer_goes_on(api: Http, topic: str) -> None:
+    def transact(**fields: Any) -> Reply:
+        return api("POST", "/v0/txn", rows(topic, 1) | {"writer": topic, **fields})
+
+    for refused in (transact(epoch=2**64 - 1), commit(api, topic, 2**64 - 1)):
+        assert (refused.status, refused.code) == (400, "invalid_request")
+        assert "forget the writer" in refused.json["error"]["message"]
+    assert transact().status == 200
+    assert api("GET", f"/v0/txn/{topic}").json["last_epoch"] == 1
+    assert transact(epoch=2**64 - 2).status == 200
+    assert transact().code == "invalid_request", "there is no next epoch"
+    assert transact(epoch=2**64 - 2).json["deduped"] is True
+    assert api("DELETE", f"/v0/txn/{topic}").json["forgotten"] is True
+    assert transact().status == 200
 
 
 def test_prefixes_bind_every_topic_of_a_transaction(

@@ -98,12 +98,39 @@ def test_a_server_serves_its_directory_whatever_context_is_in_use(home: Path) ->
         assert server.stop() == 0
 
 
+def test_a_password_in_a_url_is_refused_and_not_repeated(home: Path, capsys: Any) -> None:
+    for url in ("http://me:s3cret@h", "me:s3cret@h", "http://s3cret@h/x?y", "ftp://me:s3cret@h"):
+        assert main(["context", "add", "x", "--url", url]) == 2
+        told = capsys.readouterr()
+        assert "user or a password" in told.err
+        assert "s3cret" not in told.err + told.out
+    assert not (home / "config").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["add", "x"], "--url or --data-dir"),
         (["add", "x", "--url", "http://h", "--data-dir", "d"], "--url or --data-dir"),
         (["add", "x", "--url", "ftp://h"], "http://"),
+        (["add", "x", "--url", "javascript:x"], "malformed"),
+        (["add", "x", "--url", "file:///etc/passwd"], "http://"),
+        (["add", "x", "--url", "//h"], "http://"),
+        (["add", "x", "--url", "http://"], "http://"),
+        (["add", "x", "--url", "http:///x"], "http://"),
+        (["add", "x", "--url", "http://:80"], "http://"),
+        (["add", "x", "--url", "http://[::1"], "malformed"),
+        (["add", "x", "--url", "http://h:99999"], "malformed"),
+        (["add", "x", "--url", "h:port"], "malformed"),
+        (["add", "x", "--url", "http://h#f"], "fragment"),
+        (["add", "x", "--url", "http://h?x=1"], "query"),
+        (["add", "x", "--url", "http://h?"], "query"),
+        (["add", "x", "--url", "http://h g"], "spaces"),
+        (["add", "x", "--url", "http://h/a b"], "spaces"),
+        (["add", "x", "--url", "http://h\nX: y"], "spaces"),
+        (["add", "x", "--url", "http://h/\ta"], "spaces"),
+        (["add", "x", "--url", "http://\u00e9"], "spaces"),
+        (["add", "x", "--url", "http://user@h"], "user or a password"),
         (["add", "a b", "--url", "h"], "not a context name"),
         (["add", "x", "--url", "h", "--api-key-file", "none"], "none"),
         (["add", "x", "--url", "h", "--api-key-file", "two-words"], "one API key"),

@@ -46,6 +46,7 @@ def served(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> 
         ([], {"TOPICS_MAX_TOPICS": "few"}, 2, "max_topics"),
         ([], {"TOPICS_CONFIG": "none.toml"}, 2, "none.toml"),
         (["--data-dir", "file"], {}, 2, "file"),
+        (["--data-dir", "/d"], {"TOPICS_REMOTE_URL": "file:///d/remote"}, 2, "/d/remote is in the"),
     ],
 )
 def test_a_wrong_setting(

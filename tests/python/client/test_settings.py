@@ -45,6 +45,27 @@ def test_the_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         settings.resolve()
 
 
+@pytest.mark.parametrize("below", ["", "/", "/remote", "/topics/remote", "/../d%61ta", "/x/../y"])
+def test_a_remote_in_the_data_directory_is_refused(tmp_path: Path, below: str) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    for name in ("data", "link"):
+        url = f"file://{tmp_path / name}{below}"
+        with pytest.raises(te.InvalidRequest, match="in the data directory") as refused:
+            te.open(tmp_path / "data", remote_url=url)
+        assert refused.value.detail["field"] == "remote_url"
+        assert not (tmp_path / "data").exists()
+        assert settings.resolve(
+            {"data_dir": str(tmp_path / "data"), "remote_url": url, "remote": "off"}, {}
+        )
+
+
+def test_a_remote_beside_the_data_directory_is_taken(tmp_path: Path) -> None:
+    for name in ("data-remote", "dat", "remote/data"):
+        (tmp_path / name).mkdir(parents=True)
+        with te.open(tmp_path / "data", remote_url=(tmp_path / name / "x").as_uri()) as db:
+            assert db.topic("t").append([1]).last_seq > 0
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

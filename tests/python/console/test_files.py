@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 
@@ -30,6 +31,21 @@ def test_the_page_confines_itself(api: Http) -> None:
     assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", html)
 
 
+@pytest.mark.parametrize("path", ["/console", "/console/"])
+def test_the_page_finds_its_files_from_both_of_its_paths(api: Http, path: str) -> None:
+    page = api("GET", path)
+    assert page.status == 200
+    assert page.headers["cache-control"] == "no-cache"
+    links = re.findall(r'(?:src|href)="([^"]+)"', page.body.decode())
+    files = [urljoin(f"http://h{path}", link) for link in links if not link.startswith("data:")]
+    assert len(files) == 4
+    for file in files:
+        assert file.startswith("http://h/console/")
+        assert api("GET", file.removeprefix("http://h")).status == 200
+    again = api("GET", path, headers={"If-None-Match": page.headers["etag"]})
+    assert again.status == 304
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_is_sent_packed_and_once(api: Http, name: str) -> None:
     path = f"/console/{name}"
@@ -49,7 +65,7 @@ def test_a_file_is_sent_packed_and_once(api: Http, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["none.js", "..", "../keys.py", "%2e%2e%2fkeys.py", "vendor.md", "", "index.html%00"]
+    "name", ["none.js", "..", "../keys.py", "%2e%2e%2fkeys.py", "vendor.md", "/", "index.html%00"]
 )
 def test_nothing_else_is_sent(api: Http, name: str) -> None:
     assert api("GET", f"/console/{name}").code in ("not_found", "invalid_request")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -21,6 +22,8 @@ from support.sse import Events
 from support.tls import TlsServer, certificate, trust
 from support.waiting import DEADLINE, until
 from support.websocket import Socket
+from topics_engine.asgi import Settings, build
+from topics_engine.server.reload import EarlySignal, Reloader
 
 from .test_serve import serve
 
@@ -163,6 +166,81 @@ def test_a_bad_file_keeps_what_there_is(tmp_path: Path, keys: str | None, why: s
     refused = serve("--data-dir", str(tmp_path / "d"), TOPICS_API_KEYS_FILE=str(logged.keys))
     assert refused.returncode == 2
     assert "no key" in refused.stderr
+
+
+@pytest.mark.parametrize("hot", ["0", "1"])
+def test_a_key_file_that_is_no_file_keeps_what_there_is(tmp_path: Path, hot: str) -> None:
+    logged = Logged(tmp_path, Server, {"TOPICS_HOT_PROTOCOL": hot})
+    try:
+        assert logged.status(KEPT) == 201
+        logged.keys.unlink()
+        # Nothing ever writes to it, so its reader would wait for ever.
+        os.mkfifo(logged.keys)
+        logged.reload("nothing was changed")
+        assert f"{logged.keys} is not a regular file" in logged.log
+        assert logged.status(KEPT) == 200
+        logged.keys.unlink()
+        logged.keys.mkdir()
+        logged.reload("nothing was changed")
+        assert logged.status(KEPT) == 200
+        assert logged.server.stop() == 0, logged.log
+    finally:
+        logged.server.ensure_dead()
+    for path in (str(logged.keys), "/dev/zero"):
+        refused = serve("--data-dir", str(tmp_path / "d"), TOPICS_API_KEYS_FILE=path)
+        assert refused.returncode == 2
+        assert f"{path} is not a regular file" in refused.stderr
+
+
+LOADING = """
+import signal, sys
+sys.argv = ["topics", *sys.argv[1:]]
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "topics_engine.cli.main":
+            print(signal.getsignal(signal.SIGHUP).name)
+
+sys.meta_path.insert(0, Finder())
+from topics_engine.cli.main import main
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "handler"),
+    [(["serve"], "SIG_IGN"), (["--json", "serve"], "SIG_IGN"), (["ls"], "SIG_DFL")],
+)
+def test_a_server_that_loads_its_modules_survives(command: list[str], handler: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING, *command],
+        capture_output=True, text=True, check=True, timeout=DEADLINE,
+    )  # fmt: skip
+    assert done.stdout.split() == [handler], done
+
+
+def test_a_signal_before_the_loop_runs_reloads_then(tmp_path: Path) -> None:
+    reads = []
+
+    def read() -> Settings:
+        reads.append(True)
+        return Settings()
+
+    async def run(early: EarlySignal) -> None:
+        app = build(Settings(data_dir=str(tmp_path / "data")))
+        async with app.running():
+            Reloader(app, None, read, fixed_keys="", early=early).install()
+            while not reads:
+                await asyncio.sleep(0.01)
+
+    before = signal.getsignal(signal.SIGHUP)
+    early = EarlySignal()
+    signal.signal(signal.SIGHUP, early)
+    try:
+        os.kill(os.getpid(), signal.SIGHUP)
+        until(lambda: early.received)
+        asyncio.run(asyncio.wait_for(run(early), DEADLINE))
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def serial(port: int) -> int:

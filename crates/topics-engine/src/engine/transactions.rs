@@ -54,6 +54,12 @@ impl Engine {
         writers::forget(&self.core.transactions, writer)
     }
 
+    /// Makes a writer belong to another API key, and to no other. Returns false if the writer has no
+    /// commit, with which the key would be stored.
+    pub fn hand_over_writer(&self, writer: &str, owner: &str) -> Result<bool> {
+        writers::hand_over(&self.core.transactions, writer, owner)
+    }
+
     /// Names the API key whose a writer is, if it has committed under one.
     #[must_use]
     pub fn writer_owner(&self, writer: &str) -> Option<String> {

@@ -43,6 +43,7 @@ pub(crate) fn commit(
     if let Some(answer) = earlier(core, writer, Some(req.epoch), req.query)? {
         return Ok(answer);
     }
+    check_epoch(writer, req.epoch)?;
     let gathered = gather::stages(core, writer, req.stages)?;
     let author = Author { writer, epoch: req.epoch, owner: req.owner, query: req.query };
     decide(core, &author, gathered, &req.work)
@@ -56,6 +57,19 @@ struct Author<'a> {
     owner: &'a str,
     /// The query; empty: none.
     query: &'a str,
+}
+
+/// Refuses the last epoch: the writer could never commit again.
+fn check_epoch(writer: &str, epoch: u64) -> Result<()> {
+    if epoch < u64::MAX {
+        return Ok(());
+    }
+    let text = format!(
+        "writer {writer:?}: the epoch must be below {}, after which there is no other; send a \
+         smaller one, or forget the writer to begin again",
+        u64::MAX
+    );
+    Err(Error::InvalidRequest(text))
 }
 
 fn check_query(query: &str) -> Result<()> {
@@ -81,6 +95,9 @@ pub(crate) fn transact(core: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result
         Some(epoch) => epoch,
         None => core.txns.last(&writer, now).map_or(1, |last| last.epoch.saturating_add(1)),
     };
+    if named {
+        check_epoch(&writer, epoch)?;
+    }
     if !req.key.is_empty() {
         // The same request after the key's window is a new transaction.
         writer = format!("{writer}.{:016x}", core.env.rng.next_u64());

@@ -226,6 +226,12 @@ impl Txns {
         (!owner.is_empty()).then(|| owner.clone())
     }
 
+    /// The end of a writer's last transaction, with another owner.
+    pub(crate) fn last_end(&self, writer: &str, owner: &str) -> Option<TxnDone> {
+        let body = self.inner.lock().last.get(writer)?.body.clone();
+        Some(TxnDone { owner: owner.to_owned(), ..body })
+    }
+
     /// The query that committed the last epoch of a writer; empty: none.
     pub(crate) fn query_of(&self, writer: &str) -> String {
         self.inner.lock().last.get(writer).map(|last| last.body.query.clone()).unwrap_or_default()

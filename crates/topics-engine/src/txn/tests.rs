@@ -527,6 +527,11 @@ fn one_call_with_and_without_a_name() {
     assert_eq!(named(None).unwrap().epoch, 2);
     assert!(named(Some(2)).unwrap().deduped);
     assert_eq!(named(Some(1)).unwrap_err().code(), "stale_epoch");
+    // After the last epoch there would be no next one.
+    let last = named(Some(u64::MAX)).unwrap_err();
+    assert_eq!(last.code(), "invalid_request", "{last}");
+    assert_eq!(w.commit(u64::MAX, &[], TxnWork::default()).unwrap_err().code(), "invalid_request");
+    assert_eq!(w.engine().writer_state("w").unwrap().last_epoch, Some(2));
     assert_eq!(w.data("t"), ["1", "2", "3", "4", "n", "n"]);
     let both = TxnRequest { writer: Some("w"), key: b"k", ..TxnRequest::default() };
     assert_eq!(w.engine().transact(&both).unwrap_err().code(), "invalid_request");
@@ -924,6 +929,21 @@ fn writers_are_bounded_in_all_and_for_each_key() {
         end(&mut w);
         assert_eq!(w.of("a", "a2", 1), Ok(false));
         assert_eq!(w.known(), ["a2", "a3", "b2", "free"]);
+    }
+}
+
+#[test]
+fn a_writer_is_handed_over() {
+    for end in ENDS {
+        let mut w = World::new();
+        w.create("t", ConfigPatch::default());
+        assert!(!w.engine().hand_over_writer("a1", "b").unwrap(), "nothing names its owner");
+        assert_eq!(w.of("a", "a1", 7), Ok(false));
+        assert!(w.engine().hand_over_writer("a1", "b").unwrap());
+        end(&mut w);
+        assert_eq!(w.engine().writer_owner("a1").as_deref(), Some("b"));
+        assert_eq!(w.of("b", "a1", 7), Ok(true), "its last epoch is as it was");
+        assert_eq!(w.of("b", "a1", 8), Ok(false));
     }
 }
 

@@ -94,6 +94,21 @@ pub(crate) fn forget(core: &Arc<Transactions>, writer: &str) -> Result<bool> {
     Ok(known || staged)
 }
 
+/// Makes a writer belong to another owner. Returns false if it has no last epoch, which has the owner.
+pub(crate) fn hand_over(core: &Arc<Transactions>, writer: &str, owner: &str) -> Result<bool> {
+    name::check(writer)?;
+    core.check_open()?;
+    core.check_writable()?;
+    let _lock = core.txns.lock_writer(writer);
+    for (writer, epoch) in core.txns.all_open(Some(writer)) {
+        publish::finish(core, &writer, epoch)?;
+    }
+    // The end of the last transaction is logged again, with the new owner.
+    let Some(body) = core.txns.last_end(writer, owner) else { return Ok(false) };
+    publish::log_end(core, &body, Level::Synced)?;
+    Ok(true)
+}
+
 fn log_forgotten(core: &Arc<Transactions>, writer: &str, level: Level) -> Result<()> {
     let (writer, owner) = (writer.to_owned(), String::new());
     let body = TxnDone {

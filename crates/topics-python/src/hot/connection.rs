@@ -16,6 +16,9 @@ use super::state::{CurrentRequest, Io, PendingRequest, Phase};
 /// A client with this many unanswered bytes is not read from until it has its answers.
 const MAX_PIPELINED: usize = 256 << 10;
 
+/// The status of a request that its key does not allow.
+const FORBIDDEN: u16 = 403;
+
 /// An `asyncio.Protocol` for uvicorn.
 #[pyclass(frozen)]
 pub(crate) struct Connection {
@@ -298,6 +301,9 @@ impl Connection {
                 me.io.lock().pending = Some(PendingRequest { token, http });
                 break;
             };
+            if reply.status == FORBIDDEN {
+                dispatcher.record_refusal(py, &admission, &head, me.transport_ref(py));
+            }
             if me.answer(py, &reply)? {
                 return Ok(0);
             }

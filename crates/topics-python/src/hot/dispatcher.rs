@@ -27,11 +27,13 @@ struct Target {
     flush_soon: Py<PyAny>,
 }
 
-/// Checks API keys and counts the requests of each.
+/// Checks API keys, counts the requests of each, and records the requests that were refused.
 struct Keys {
     /// `admit(verb, authorization)`: the grant and the label of an authorized client.
     admit: Py<PyAny>,
     slots: Py<PyAny>,
+    /// `refused(verb, name, label, request_id, transport)`: a request was answered with 403.
+    refused: Py<PyAny>,
 }
 
 /// The right of a request to be served here.
@@ -108,7 +110,7 @@ impl HotDispatcher {
         too_slow_head: Py<PyBytes>,
         too_slow_body: Py<PyBytes>,
         bounds_ns: Vec<u64>,
-        keys: Option<(Py<PyAny>, Py<PyAny>)>,
+        keys: Option<(Py<PyAny>, Py<PyAny>, Py<PyAny>)>,
     ) -> PyResult<Self> {
         let (body, first, next, close_linger) = timeouts;
         let (stall, bytes) = drain;
@@ -116,7 +118,7 @@ impl HotDispatcher {
             target: Mutex::default(),
             status_lines: status_lines.extract()?,
             loopback,
-            keys: keys.map(|(admit, slots)| Keys { admit, slots }),
+            keys: keys.map(|(admit, slots, refused)| Keys { admit, slots, refused }),
             receiving,
             max_body,
             timeouts: Timeouts { body, first, next, close_linger, stall, bytes },
@@ -227,6 +229,23 @@ impl HotDispatcher {
                 e.write_unraisable(py, None);
                 None
             }
+        }
+    }
+
+    /// Reports a request that was answered with 403 for the audit log. The engine checks the rights of
+    /// a key before it accepts a request, so such an answer never comes later.
+    pub(super) fn record_refusal(
+        &self,
+        py: Python<'_>,
+        admission: &Admission,
+        head: &Head<'_>,
+        transport: Option<Py<PyAny>>,
+    ) {
+        let (Some(keys), Some(label)) = (&self.keys, &admission.label) else { return };
+        let id = PyBytes::new(py, head.request_id.unwrap_or_default());
+        let request = (head.verb, head.name, label, id, transport);
+        if let Err(e) = keys.refused.call1(py, request) {
+            e.write_unraisable(py, None);
         }
     }
 

@@ -139,6 +139,24 @@ pub fn transact<'a>(
     Ok(t)
 }
 
+/// `{owner}`: the label of the key that a writer is handed over to.
+pub fn owner(body: &[u8]) -> Result<String, Failure> {
+    let path = FieldPath::field("owner");
+    let mut owner = String::new();
+    read_body(body, Fields::of(&["owner"]), |s, _| {
+        owner = s.text(path)?.into_owned();
+        Ok(())
+    })?;
+    let is_label =
+        owner.len() == 16 && owner.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    if !is_label {
+        return Err(path.invalid(
+            "must be the label of a key: the first 16 hex digits of the SHA-256 of the key",
+        ));
+    }
+    Ok(owner)
+}
+
 fn parse<'a>(kind: Request, body: &'a [u8], limits: &Limits) -> Result<Txn<'a>, Failure> {
     let mut t = Txn::default();
     read_body(body, kind.fields(), |s, key| {
