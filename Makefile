@@ -7,7 +7,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help run build browser screenshots diagrams wheel spark-wheel sdist test test-build test-suites test-crates test-crash \
 	test-concurrency test-python test-serial test-spark test-full explore test-release check docs bench bench-spark \
-	demo demo-remote pipeline lake clean
+	demo demo-remote demo-folder pipeline lake clean
 
 export TOPICS_GATE ?= quick
 ifeq ($(filter quick full explore release,$(TOPICS_GATE)),)
@@ -237,6 +237,9 @@ demo: build ## 336 776 flights over HTTP, three kills, compared byte for byte
 
 demo-remote: build ## the same with an S3 server and a lost machine, restored from the bucket; needs Go
 	PYTHONPATH=tests $(BIN)/python -m benches.demo.remote $(DEMO_ARGS)
+
+demo-folder: build ## the same with a folder that is moved away and hangs
+	PYTHONPATH=tests $(BIN)/python -m benches.demo.folder $(DEMO_ARGS)
 
 pipeline: build $(VENV)/.spark ## flights and weather through Spark, killed at random, compared with pandas
 	$(IN_SPARK) -m pipeline $(PIPELINE_ARGS)

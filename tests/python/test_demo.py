@@ -59,6 +59,24 @@ def test_a_lost_machine_is_restored_from_the_bucket(tmp_path: Path) -> None:
     assert ran.stdout.count("server killed") == 3
 
 
+@pytest.mark.slow
+@pytest.mark.serial
+def test_a_folder_that_is_away_and_hangs_loses_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benches.demo.folder", "--rows", "30000", "--batch", "20"]
+    ran = subprocess.run(
+        [*command, "--hang", "5", "--pace", "0.3"],
+        cwd=tmp_path,
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join((str(ROOT), str(ROOT / "tests")))),
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    print(ran.stdout)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.count("server killed") == 3
+    assert "state refused, cold read: cold_unavailable" in ran.stdout
+
+
 def test_missing_values_are_null_and_numbers_are_numbers() -> None:
     rows = list(flights(900))
     assert rows[0].data.startswith(b'{"year":2013,"month":1,"day":1,"dep_time":517,')

@@ -2,6 +2,8 @@
 //!
 //! Recovery only applies: what was decided is in the log.
 
+mod archived;
+
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -16,6 +18,7 @@ use topics_storage::snapshot::{ReplayPos, Table, TopicSnap};
 use topics_storage::wal::{PlacedBatch, WalOptions};
 use xxhash_rust::xxh3::xxh3_64;
 
+use self::archived::Archived;
 use crate::catalog::TopicTable;
 use crate::catalog::ids::Ids;
 use crate::topic::events::Base;
@@ -92,6 +95,8 @@ pub(crate) struct Replay {
     lost_records: HashMap<u64, Vec<Gap>>,
     /// What is wrong with the segments that were written anew.
     pub segments: Vec<Problem>,
+    /// Why a repair has not looked at the objects of cold segments, if there are any.
+    pub unlooked: Option<String>,
 }
 
 /// A loss to be logged: of lsns, or of a topic's seqs.
@@ -176,12 +181,17 @@ impl Replay {
         if access == Access::Closed && topics.is_sorted() {
             return table.adopt_unloaded(base, ids, topics, body.layout);
         }
+        let is_repair = base.options.recovery == RecoveryMode::Repair && base.packs.len() > 0;
+        let mut archived = None;
+        if is_repair {
+            archived = Archived::open(base).map_err(|why| self.unlooked = Some(why)).ok();
+        }
         for i in 0..topics.len() {
             let mut snap = topics.topic(i)?;
             let key = TopicKey { topic_id: snap.topic_id, epoch: snap.epoch };
             let mut lost = Vec::new();
             if base.options.recovery.gives_up() {
-                lost = self.salvage_segments(base, key, &mut snap, access)?;
+                lost = self.salvage_segments(base, key, &mut snap, (access, archived.as_mut()))?;
             } else {
                 base.segments.check_named(key, &snap.segments, true)?;
             }
@@ -193,23 +203,52 @@ impl Replay {
             ids.seen(snap.topic_id);
             table.loaded.adopt(topic);
         }
+        if let Some(archived) = archived {
+            // What is here of their segments is archived again.
+            base.packs.remove(&archived.gone());
+        }
         Ok(())
     }
 
     /// Writes damaged segments of a topic anew, without what is lost of them, which it returns. The
-    /// files as they were are kept in `damaged/`.
+    /// files as they were are kept in `damaged/`. What the object store has is taken from there.
     fn salvage_segments(
         &mut self,
         base: &Base,
         key: TopicKey,
         snap: &mut TopicSnap,
-        access: Access,
+        (access, mut archived): (Access, Option<&mut Archived<'_>>),
     ) -> Result<Vec<Gap>> {
         let records = base.options.recovery == RecoveryMode::Repair;
         let floor = snap.delete_below.max(snap.evict_floor);
         let mut lost = Vec::new();
         for meta in &mut snap.segments {
-            let Some(damaged) = base.segments.examine(key, meta, records)? else { continue };
+            let mut damaged = None;
+            if let Some(archived) = &mut archived {
+                if let Some(why) = archived.mend_deletes(key, meta)? {
+                    log::error!("topic {:?}: {why}; it is fetched", snap.name);
+                    self.segments.push(problem(&why));
+                }
+                if meta.cold
+                    && let Some(why) = archived.lost(meta)?
+                {
+                    match base.segments.has_data(key, meta)? {
+                        true => {
+                            log::error!(
+                                "topic {:?}: {why}; the directory has its records",
+                                snap.name
+                            );
+                            self.segments.push(problem(&why));
+                            meta.cold = false;
+                        }
+                        false => damaged = Some(base.segments.give_up(key, meta, why)),
+                    }
+                }
+            }
+            if damaged.is_none() {
+                damaged = base.segments.examine(key, meta, records)?;
+            }
+            let Some(damaged) = damaged else { continue };
             log::error!("topic {:?}: {}; it is written anew", snap.name, damaged.why);
             self.segments.push(problem(&damaged.why));
             if access != Access::Look {

@@ -59,7 +59,7 @@ pub(crate) fn prefix(env: &Env, url: &str) -> Result<Arc<dyn ObjectStore>, Strin
     {
         return Err(format!("{url}: there is no directory {}", path.display()));
     }
-    store::open(env, &parsed).map_err(|e| format!("{url}: {e}"))
+    store::open_to_read(env, &parsed).map_err(|e| format!("{url}: {e}"))
 }
 
 /// What the object store is for; `None`: nothing, whatever the URL says.

@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use topics_env::Env;
+use topics_env::objects::ObjectStore;
 use topics_storage::dir::{Paths, RemoteRecord};
 
-use crate::Result;
 use crate::format::head::Head;
+use crate::{RemoteError, Result, Retry, read};
 
 /// Keeps the [`RemoteRecord`] of a data directory.
 pub trait KeepRecord: fmt::Debug + Send + Sync {
@@ -108,6 +109,18 @@ impl fmt::Display for Refusal {
                  forget` and set a new prefix"
             ),
         }
+    }
+}
+
+/// Reads HEAD of the prefix that a directory writes to. Fails with `NotOurs` if the prefix is another one, is
+/// empty, or has been written to by another directory since. Writes nothing.
+pub fn head_of(store: &dyn ObjectStore, retry: &Retry, record: &dyn KeepRecord) -> Result<Head> {
+    let found = read::head(store, retry)?.map(|(head, _)| head);
+    let refused = |why| Err(RemoteError::NotOurs(why));
+    match (judge(record.load()?, true, found.as_ref()), found) {
+        (Verdict::Refused(why), _) => refused(why),
+        (_, None) => refused(Refusal::Emptied { epoch: 0 }),
+        (_, Some(head)) => Ok(head),
     }
 }
 

@@ -89,5 +89,8 @@ pub fn repair(r: &Repair) -> Vec<u8> {
         text
     });
     push_array(o.key("kept"), kept);
+    if let Some(why) = &r.unlooked {
+        o.name("unlooked", why);
+    }
     o.finish()
 }

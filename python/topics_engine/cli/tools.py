@@ -63,6 +63,11 @@ def report(found: dict[str, Any], out: Output) -> int:
         verdict = out.paint("ok", GREEN) if found["ok"] else out.paint("corrupt", RED)
         counts = [f"{found[k]:,} {k}" for k in ("files", "records", "bytes") if k in found]
         out.line(f"{verdict}: {', '.join(counts)}")
+        if found.get("cold_records"):
+            out.line(
+                f"{found['cold_records']:,} records of cold segments are in the object store and "
+                "were not looked at: `topics remote verify` does"
+            )
         if found["problems"]:
             out.rows(PROBLEM_COLUMNS, found["problems"])
     return Exit.OK if found["ok"] else Exit.CORRUPT
@@ -71,17 +76,22 @@ def report(found: dict[str, Any], out: Output) -> int:
 def repair(settings: Settings, out: Output, *, sure: bool) -> int:
     """Prints what a repair would lose; with `sure`, repairs.
 
-    Files that other files have the data of are rebuilt. The rest becomes gaps. The damaged files
-    are kept in `damaged/`.
+    Files that other files have the data of are rebuilt; lists of deleted records that the object
+    store has are fetched. The rest becomes gaps: also the records of cold segments whose objects
+    are gone. The damaged files are kept in `damaged/`.
     """
     data_dir = settings.data_dir
     _require_directory(data_dir)
     found = _verified(data_dir)
     report(found, out)
-    if found["ok"]:
+    if found["ok"] and not found["cold_records"]:
         return Exit.OK
     with ElapsedTime("repair"):
         plan = json.loads(_core.repair(data_dir, settings.engine))
+    if plan.get("unlooked"):
+        out.line(f"the objects of cold segments were not looked at: {plan['unlooked']}")
+    if found["ok"] and not any(plan[lost] for lost in ("losses", "gaps", "files")):
+        return Exit.OK
     show_plan(plan, out)
     if not sure:
         out.line(

@@ -240,6 +240,59 @@ def test_a_lost_file_of_deletes_is_found_and_mended(data_dir: Path, archive: Pat
         assert cold.numbers(found) == list(range(10, cold.RECORDS))
 
 
+def test_a_repair_takes_deletes_from_the_object_store(
+    data_dir: Path, archive: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    with te.open(data_dir, **settings(archive)) as db:
+        cold.make_cold(db)
+        db.topic("t").delete(seqs=[3, 5])
+        db.checkpoint()
+        until(lambda: list(archive.glob("**/*.del")))
+        catalogs = len(list(archive.glob("c/*/*")) + list(archive.glob("c/*")))
+        assert catalogs > 0
+        before = cold.numbers(db.topic("t").read(after=0))
+        until(lambda: db.metrics()["topics_remote_lag_bytes"] == 0)
+    sorted(data_dir.glob("topics/*/*.del"))[0].unlink()
+    repair = ["--data-dir", str(data_dir), "repair", "--yes"]
+    monkeypatch.setenv("TOPICS_REMOTE_URL", settings(archive)["remote_url"])
+    assert main(repair) == Exit.OK
+    assert ".del" in capsys.readouterr().out
+    with te.open(data_dir, **settings(archive)) as db:
+        assert cold.numbers(db.topic("t").read(after=0)) == before
+
+
+def test_a_repair_gives_up_records_whose_objects_are_gone(
+    data_dir: Path, archive: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    with te.open(data_dir, **settings(archive)) as db:
+        cold.make_cold(db)
+    repair = ["--data-dir", str(data_dir), "repair"]
+    assert main(repair) == Exit.OK
+    assert "were not looked at: no remote_url is set" in capsys.readouterr().out
+    monkeypatch.setenv("TOPICS_REMOTE_URL", settings(archive)["remote_url"])
+    assert main(repair) == Exit.OK
+    away = archive.with_name("away")
+    archive.rename(away)
+    assert main([*repair, "--yes"]) == Exit.OK
+    assert "the prefix is empty" in capsys.readouterr().out
+    archive.rmdir()
+    away.rename(archive)
+    packs = sorted(archive.glob("**/*.pack"))
+    packs[0].unlink()
+    assert main(repair) == Exit.CORRUPT
+    out = capsys.readouterr().out
+    assert packs[0].name in out
+    assert "corrupt" in out
+    assert main([*repair, "--yes"]) == Exit.OK
+    with te.open(data_dir, **settings(archive)) as db:
+        found = list(db.topic("t").read(after=0))
+        gaps = [r for r in found if isinstance(r, te.Gap)]
+        assert [g.reason for g in gaps] == ["corrupt"]
+        lost = gaps[0].last + 1 - gaps[0].first
+        assert len(cold.numbers(found)) == cold.RECORDS - lost
+    assert main(repair) == Exit.OK
+
+
 def test_deleted_records_free_their_space_though_nothing_is_written(data_dir: Path) -> None:
     options: Any = {"segment_max_bytes": 1 << 16, "checkpoint_interval_ms": 200}
     with te.open(data_dir, **options) as db:

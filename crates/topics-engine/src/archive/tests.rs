@@ -583,7 +583,7 @@ fn an_engine_archives_to_a_folder() {
     let name = format!("topics-archive-{}-{:x}", std::process::id(), env.rng.next_u64());
     let root = std::env::temp_dir().join(name);
     std::fs::create_dir(&root).unwrap();
-    let store = FolderStore::open(env.clone(), root.join("remote")).unwrap();
+    let store = FolderStore::new(env.clone(), root.join("remote"));
     let store: Arc<dyn ObjectStore> = Arc::new(store);
     let limits = RemoteLimits { pack_bytes: PACK_BYTES, ..RemoteLimits::default() };
     let remote = RemoteOptions { store: store.clone(), mode: RemoteMode::Tier, limits };

@@ -221,6 +221,8 @@ pub(crate) struct Plan {
     pub gaps: Vec<(String, Gap)>,
     /// Files that would be rebuilt from others, or from their undamaged part.
     pub files: Vec<Problem>,
+    /// Why the objects of cold segments were not looked at, if there are any.
+    pub unlooked: Option<String>,
 }
 
 /// Finds the data that `salvage` would declare lost.
@@ -249,6 +251,7 @@ pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<Plan> {
         losses,
         gaps: replay.holes.into_iter().chain(gaps).collect(),
         files: store.into_iter().chain(replay.segments).collect(),
+        unlooked: replay.unlooked,
     })
 }
 

@@ -38,8 +38,11 @@ pub struct Repair {
     /// The gaps that topics get for it, by topic; upper bounds where no later record settles what
     /// was lost. Those that any open would state after a crash are among them.
     pub gaps: Vec<(String, Gap)>,
-    /// Files that are made again, from others or from what is left of them.
+    /// Files that are made again, from others or from what is left of them; lists of deleted records also from
+    /// the object store.
     pub files: Vec<Problem>,
+    /// Why the objects of cold segments were not looked at, if there are any.
+    pub unlooked: Option<String>,
     /// It was done.
     pub done: bool,
     /// The files that hold the damaged bytes now.
@@ -54,8 +57,8 @@ pub fn plan_repair(env: &Env, dir: &Path, options: Options) -> Result<Repair> {
         }
         e => e,
     })?;
-    let super::open::Plan { losses, gaps, files } = plan;
-    Ok(Repair { losses, gaps, files, ..Repair::default() })
+    let super::open::Plan { losses, gaps, files, unlooked } = plan;
+    Ok(Repair { losses, gaps, files, unlooked, ..Repair::default() })
 }
 
 fn exists(env: &Env, dir: &Path) -> bool {

@@ -3,16 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-use topics_env::objects::ObjectError;
 use topics_env::sync::Mutex;
 use topics_remote::claim::{Claimant, DirectoryRecord};
 use topics_remote::probe::probe;
 use topics_remote::writer::{ObjectWriter, RemoteWriter};
-use topics_remote::{RemoteError, Retry, read};
+use topics_remote::{RemoteError, Retry};
 use topics_storage::dir::Paths;
 
 use crate::checkpoint::Store;
-use crate::tier::ArchivedPack;
+use crate::tier::{ArchivedPack, lost};
 use crate::types::error::{Error, Result};
 use crate::types::options::RemoteOptions;
 use crate::types::requests::RemoteState;
@@ -170,20 +169,13 @@ impl PrefixOwner {
     /// copies of its segments stay, also if it is missing or another one, which is logged.
     pub(crate) fn look_at(&self, pack: &ArchivedPack) -> Result<()> {
         let (store, retry) = (&*self.remote.store, &self.retry);
-        let object = pack.object();
-        let why = match read::pack_directory(store, retry, &object, read::FIRST_FETCH) {
-            Ok(directory) if pack.is(&directory) => {
-                self.core.packs.saw(pack.number);
-                return Ok(());
+        match lost(store, retry, pack)? {
+            None => self.core.packs.saw(pack.number),
+            Some(why) if self.core.packs.missed(pack.number) => {
+                log::error!("the local copies of archived segments stay: {why}");
             }
-            Ok(_) => format!("object {} is another one than was archived", object.key),
-            Err(
-                e @ (RemoteError::Damaged { .. }
-                | RemoteError::Object(ObjectError::NotFound { .. })),
-            ) => e.to_string(),
-            Err(e) => return Err(remote_error(e)),
-        };
-        log::error!("the local copies of archived segments stay: {why}");
+            Some(_) => {}
+        }
         Ok(())
     }
 

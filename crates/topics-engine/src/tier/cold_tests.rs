@@ -23,9 +23,9 @@ use crate::types::options::{RemoteLimits, RemoteMode, RemoteOptions};
 use crate::types::requests::RemoteState;
 
 /// The records of a reader: seq and data.
-type Rows = Vec<(u64, Vec<u8>)>;
+pub(super) type Rows = Vec<(u64, Vec<u8>)>;
 
-fn limits() -> RemoteLimits {
+pub(super) fn limits() -> RemoteLimits {
     RemoteLimits {
         pack_bytes: 2000,
         hot_segments: 1,
@@ -34,17 +34,17 @@ fn limits() -> RemoteLimits {
     }
 }
 
-fn remote(store: SimStore) -> RemoteOptions {
+pub(super) fn remote(store: SimStore) -> RemoteOptions {
     RemoteOptions { store: Arc::new(store), mode: RemoteMode::Tier, limits: limits() }
 }
 
 /// A world whose engine keeps one hot segment of each topic.
-fn tiered() -> (World, Arc<Bucket>) {
+pub(super) fn tiered() -> (World, Arc<Bucket>) {
     World::over_bucket(limits())
 }
 
 /// Appends `n` records with alternating tags and checkpoints them.
-fn fill(w: &World, topic: &str, n: usize) {
+pub(super) fn fill(w: &World, topic: &str, n: usize) {
     for i in 0..n {
         let data = format!("{topic}-{i}");
         let record = crate::types::api::NewRecord {
@@ -59,7 +59,7 @@ fn fill(w: &World, topic: &str, n: usize) {
 }
 
 /// Archives, and checkpoints until no kept snapshot names the `.data` of cold segments.
-fn cool(w: &World) -> u64 {
+pub(super) fn cool(w: &World) -> u64 {
     let done = w.engine().archive().unwrap();
     for _ in 0..2 {
         w.put("other", &["a change"]);
@@ -79,7 +79,7 @@ fn data_files(w: &World, topic: &str) -> usize {
     files.iter().filter(|(_, kind)| *kind == FileKind::Data).count()
 }
 
-fn cold_segments(w: &World, topic: &str) -> usize {
+pub(super) fn cold_segments(w: &World, topic: &str) -> usize {
     let map = w.engine().segments(topic).unwrap();
     map.ranges.iter().filter(|r| r.tier == Tier::Cold).count()
 }
@@ -101,7 +101,7 @@ fn rows(w: &World, topic: &str, request: &ReadRequest) -> (Rows, u64) {
     }
 }
 
-fn all(w: &World, topic: &str) -> Rows {
+pub(super) fn all(w: &World, topic: &str) -> Rows {
     rows(w, topic, &ReadRequest::default()).0
 }
 
@@ -370,7 +370,7 @@ fn a_segment_whose_object_is_not_the_one_that_was_written_stays_hot() {
 }
 
 /// The path of a file of the first sealed segment of a topic.
-fn first_file(w: &World, topic: &str, kind: FileKind) -> std::path::PathBuf {
+pub(super) fn first_file(w: &World, topic: &str, kind: FileKind) -> std::path::PathBuf {
     let id = w.state(topic).topic_id;
     let mut files = w.engine().core().segments.list_files(id).unwrap();
     files.sort_unstable();
@@ -378,7 +378,7 @@ fn first_file(w: &World, topic: &str, kind: FileKind) -> std::path::PathBuf {
     Paths::new(DIR).segment(&name, kind)
 }
 
-fn flip(w: &World, path: &std::path::Path) {
+pub(super) fn flip(w: &World, path: &std::path::Path) {
     let env = w.env();
     let file = env.fs.open(path, OpenMode::Write).unwrap();
     let at = file.len().unwrap() / 2;

@@ -11,15 +11,19 @@ mod hang_tests;
 pub(crate) mod prefix;
 #[cfg(test)]
 mod prefix_tests;
+#[cfg(test)]
+mod repair_tests;
 pub(crate) mod requests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use topics_env::objects::{ObjectError, ObjectStore};
 use topics_env::sync::Mutex;
 use topics_remote::format::catalog::{Catalog, CatalogPack, PackRange};
 use topics_remote::format::pack::{PARTS, PackDirectory};
 use topics_remote::format::sealed::ObjectRef;
+use topics_remote::{RemoteError, Retry, read};
 use topics_storage::segment::{FileKind, TopicKey};
 use topics_storage::snapshot::Section;
 
@@ -169,6 +173,8 @@ struct Packs {
     of_segment: HashMap<u64, u64>,
     /// The packs that were looked at in the store since the prefix was opened.
     seen: BTreeSet<u64>,
+    /// Those that were not there then, or were other ones.
+    missed: BTreeSet<u64>,
 }
 
 /// The packs that hold segments of this directory.
@@ -208,7 +214,14 @@ impl PackTable {
 
     /// Notes that this pack is in the store with its length, footer and directory.
     pub(crate) fn saw(&self, number: u64) {
-        self.packs.lock().seen.insert(number);
+        let mut packs = self.packs.lock();
+        packs.missed.remove(&number);
+        packs.seen.insert(number);
+    }
+
+    /// Notes that this pack is not in the store as it was archived. Returns whether that is new.
+    pub(crate) fn missed(&self, number: u64) -> bool {
+        self.packs.lock().missed.insert(number)
     }
 
     /// Forgets which packs were looked at.
@@ -242,6 +255,7 @@ impl PackTable {
         packs.by_number.retain(|number, _| !numbers.contains(number));
         packs.of_segment.retain(|_, number| !numbers.contains(number));
         packs.seen.retain(|number| !numbers.contains(number));
+        packs.missed.retain(|number| !numbers.contains(number));
     }
 
     /// The section of a snapshot; none without packs.
@@ -257,6 +271,24 @@ impl PackTable {
         let Some(packs) = decode(section)? else { return Ok(false) };
         packs.into_iter().for_each(|p| self.add(p));
         Ok(true)
+    }
+}
+
+/// Looks at the length, the footer and the directory of a pack in the store. Returns why its records are lost, if
+/// it is not there as it was archived.
+pub(crate) fn lost(
+    store: &dyn ObjectStore,
+    retry: &Retry,
+    pack: &ArchivedPack,
+) -> Result<Option<String>> {
+    let object = pack.object();
+    match read::pack_directory(store, retry, &object, read::FIRST_FETCH) {
+        Ok(directory) if pack.is(&directory) => Ok(None),
+        Ok(_) => Ok(Some(format!("object {} is another one than was archived", object.key))),
+        Err(
+            e @ (RemoteError::Damaged { .. } | RemoteError::Object(ObjectError::NotFound { .. })),
+        ) => Ok(Some(e.to_string())),
+        Err(e) => Err(e.into()),
     }
 }
 

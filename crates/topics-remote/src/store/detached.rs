@@ -149,6 +149,28 @@ impl DetachedStore {
     }
 }
 
+/// Runs a call on a thread that is left behind if it takes longer: `None`. A thread that cannot be started gives
+/// `None` too.
+pub fn run_within<T: Send + 'static>(
+    wait: Duration,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let answer = Arc::new((Mutex::new(None), Condvar::new()));
+    let theirs = answer.clone();
+    let thread = thread::Builder::new().name("topics-request".into()).spawn(move || {
+        let done = call();
+        *theirs.0.lock() = Some(done);
+        theirs.1.notify_all();
+    });
+    thread.ok()?;
+    let due = Instant::now() + wait;
+    let mut slot = answer.0.lock();
+    while slot.is_none() && Instant::now() < due {
+        let _ = answer.1.wait_until(&mut slot, due);
+    }
+    slot.take()
+}
+
 /// The error of a request without an answer.
 fn unanswered(is_write: bool, detail: String) -> ObjectError {
     match is_write {

@@ -13,11 +13,13 @@ use topics_env::objects::{
     ByteRange, ETag, ObjectBytes, ObjectError, ObjectInfo, ObjectResult, ObjectStore, is_valid_key,
 };
 use topics_env::sync::Mutex;
-use topics_env::{Env, LockError, OpenMode};
+use topics_env::{Env, LockError, LockGuard, OpenMode};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The folder of temporary files and of the lock. No key begins with a dot.
 const PRIVATE: &str = ".topics";
+/// How the name of a temporary file ends.
+const TEMP: &str = ".tmp";
 /// The bytes at the beginning and at the end of an object that its ETag covers. Objects that are
 /// replaced are shorter; all others end with a checksum of everything.
 const ETAG_BYTES: u64 = 4096;
@@ -32,6 +34,8 @@ pub struct FolderStore {
     failed: AtomicBool,
     /// Held by the thread of this process that changes the folder.
     change: Mutex<()>,
+    /// Whether the folder was created, by whoever.
+    is_prepared: Mutex<bool>,
 }
 
 fn unavailable(what: &Path, e: impl std::fmt::Display) -> ObjectError {
@@ -49,12 +53,24 @@ enum Condition<'a> {
 }
 
 impl FolderStore {
-    /// A store in this folder, which is created if it is missing. Its parent must exist.
-    pub fn open(env: Env, root: impl Into<PathBuf>) -> ObjectResult<Self> {
-        let root = root.into();
-        let refused = |e| ObjectError::Refused { detail: format!("{}: {e}", root.display()) };
-        for dir in [root.clone(), root.join(PRIVATE)] {
-            match env.fs.create_dir(&dir) {
+    /// A store in this folder. Makes no call of the file system.
+    pub fn new(env: Env, root: impl Into<PathBuf>) -> Self {
+        let (failed, change) = (AtomicBool::new(false), Mutex::default());
+        Self { env, root: root.into(), failed, change, is_prepared: Mutex::new(false) }
+    }
+
+    /// Creates the folder if it is missing; its parent must exist. Removes what killed writers have left in it.
+    /// The first write does it too.
+    pub fn prepare(&self) -> ObjectResult<()> {
+        let mut is_prepared = self.is_prepared.lock();
+        if *is_prepared {
+            return Ok(());
+        }
+        let (env, root) = (&self.env, &self.root);
+        let failed = |e| unavailable(root, e);
+        let private = root.join(PRIVATE);
+        for dir in [root, &private] {
+            match env.fs.create_dir(dir) {
                 Err(e) if e.kind() == ErrorKind::NotFound => {
                     let root = root.display();
                     return Err(ObjectError::Refused {
@@ -63,14 +79,24 @@ impl FolderStore {
                         ),
                     });
                 }
-                Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(refused(e)),
+                Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(failed(e)),
                 _ => {}
             }
             let parent = dir.parent().filter(|p| !p.as_os_str().is_empty());
             let parent = parent.unwrap_or(Path::new("."));
-            env.sync_dir("remote.folder", parent).map_err(refused)?;
+            env.sync_dir("remote.folder", parent).map_err(failed)?;
         }
-        Ok(Self { env, root, failed: AtomicBool::new(false), change: Mutex::default() })
+        for entry in env.fs.list(&private).map_err(failed)? {
+            let path = private.join(&entry.name);
+            // The file of a writer that lives is locked.
+            if entry.name.ends_with(TEMP)
+                && let Ok(_lock) = env.fs.lock_file(&path)
+            {
+                let _ = env.fs.remove_file(&path);
+            }
+        }
+        *is_prepared = true;
+        Ok(())
     }
 
     fn path(&self, key: &str) -> ObjectResult<PathBuf> {
@@ -111,10 +137,11 @@ impl FolderStore {
     /// Writes an object if the condition holds.
     fn write(&self, key: &str, body: &Bytes, condition: &Condition<'_>) -> ObjectResult<ETag> {
         let path = self.path(key)?;
+        self.prepare()?;
         self.check(key, condition)?;
         let private = self.root.join(PRIVATE);
-        let temp = private.join(format!("{:016x}.tmp", self.env.rng.next_u64()));
-        let written = self.write_temp(&temp, body).and_then(|()| {
+        let temp = private.join(format!("{:016x}{TEMP}", self.env.rng.next_u64()));
+        let written = self.write_temp(&temp, body).and_then(|_lock| {
             let dir = self.create_dirs(key)?;
             self.locked(|| {
                 self.check(key, condition)?;
@@ -138,11 +165,19 @@ impl FolderStore {
         self.read(key, &ByteRange::Last(0)).map(|o| o.etag).map_err(|e| ambiguous(&path, e))
     }
 
-    fn write_temp(&self, temp: &Path, body: &Bytes) -> ObjectResult<()> {
+    /// Writes a temporary file, which stays locked: [`prepare`](Self::prepare) removes others.
+    fn write_temp(&self, temp: &Path, body: &Bytes) -> ObjectResult<Box<dyn LockGuard>> {
         let io = |e| unavailable(temp, e);
         let file = self.env.fs.open(temp, OpenMode::CreateNew).map_err(io)?;
+        let lock = self.env.fs.lock_file(temp).map_err(|e| match e {
+            LockError::Held(_) => {
+                unavailable(temp, "another process took it for one that was left")
+            }
+            LockError::Io(e) => io(e),
+        })?;
         file.write_all_at(body, 0).map_err(io)?;
-        self.env.sync("remote.object", &*file).map_err(io)
+        self.env.sync("remote.object", &*file).map_err(io)?;
+        Ok(lock)
     }
 
     /// Creates the folders of a key and makes their names durable. Returns the last one.

@@ -12,18 +12,35 @@ pub mod s3;
 pub mod url;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use topics_env::Env;
 use topics_env::objects::{ObjectResult, ObjectStore};
 
-use self::detached::DetachedStore;
+use self::detached::{DetachedStore, run_within};
 use self::folder::FolderStore;
 use self::url::RemoteUrl;
 
-/// Opens the store that a URL names. Makes no request to a bucket. No call of it hangs.
+/// How long an open waits for a folder to be there.
+const FOLDER: Duration = Duration::from_secs(2);
+
+/// Opens the store that a URL names, and creates a folder that is missing. Makes no request to a bucket. No call
+/// of it hangs, nor does this one.
 pub fn open(env: &Env, url: &RemoteUrl) -> ObjectResult<Arc<dyn ObjectStore>> {
+    if let RemoteUrl::Folder(path) = url {
+        let folder = FolderStore::new(env.clone(), path);
+        // One that does not answer is created by the first write.
+        if let Some(prepared) = run_within(FOLDER, move || folder.prepare()) {
+            prepared?;
+        }
+    }
+    open_to_read(env, url)
+}
+
+/// The same for a store that is only read: nothing is created.
+pub fn open_to_read(env: &Env, url: &RemoteUrl) -> ObjectResult<Arc<dyn ObjectStore>> {
     let store: Arc<dyn ObjectStore> = match url {
-        RemoteUrl::Folder(path) => Arc::new(FolderStore::open(env.clone(), path)?),
+        RemoteUrl::Folder(path) => Arc::new(FolderStore::new(env.clone(), path)),
         #[cfg(feature = "s3")]
         RemoteUrl::S3(bucket) => Arc::new(s3::S3Store::open(&s3::S3Options::of(bucket))?),
         #[cfg(not(feature = "s3"))]

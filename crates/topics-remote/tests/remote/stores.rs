@@ -1,13 +1,14 @@
 //! The conformance probe, and the store in a folder.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use topics_env::Env;
 use topics_env::objects::{ByteRange, ObjectError, ObjectStore};
 use topics_env::sim::{CallKind, ObjectOp};
 use topics_env::sim::{CrashOptions, FaultKind, ObjectFault, ServerFlaw, SimClock, SimFs, env_on};
+use topics_env::{Env, OpenMode};
 use topics_remote::probe::{Feature, Finding, probe};
 use topics_remote::resolve::{Created, ReadBack, create_resolved, replace_resolved};
 use topics_remote::store::folder::FolderStore;
@@ -69,7 +70,7 @@ fn env(fs: &Arc<SimFs>, seed: u64) -> Env {
 }
 
 fn folder(fs: &Arc<SimFs>, seed: u64) -> FolderStore {
-    FolderStore::open(env(fs, seed), "/remote").unwrap()
+    FolderStore::new(env(fs, seed), "/remote")
 }
 
 #[test]
@@ -83,7 +84,7 @@ fn a_folder_has_every_feature() {
 fn a_folder_of_the_real_file_system_has_every_feature() {
     let root = std::env::temp_dir().join(format!("topics-folder-{}", std::process::id()));
     let env = topics_env::real::real_env(topics_env::real::Backend::Posix).unwrap();
-    let report = probe(&FolderStore::open(env.clone(), &root).unwrap(), &env, 40 << 20);
+    let report = probe(&FolderStore::new(env.clone(), &root), &env, 40 << 20);
     std::fs::remove_dir_all(&root).unwrap();
     assert!(report.is_suitable(), "{:?}", report.findings);
 }
@@ -196,4 +197,45 @@ fn a_failing_call_of_a_folder_is_resolved() {
     }
     println!("{fired} faults");
     assert!(fired > 40);
+}
+
+/// A writer that was killed leaves its temporary file. The next process removes it, and none of a writer that lives.
+#[test]
+fn temporary_files_of_killed_writers_go() {
+    let fs = Arc::new(SimFs::new());
+    let left = |fs: &Arc<SimFs>| {
+        let names = env(fs, 1).fs.list(Path::new("/remote/.topics")).unwrap();
+        names.iter().filter(|e| e.name.ends_with(".tmp")).count()
+    };
+    let body = Bytes::from(vec![1; 9000]);
+    folder(&fs, 1).create("a", &body).unwrap();
+    assert_eq!(left(&fs), 0);
+    // The write stops behind the temporary file; nothing of it is cleaned up.
+    fs.fail_nth(CallKind::Rename, 1, FaultKind::EIO);
+    fs.fail_nth(CallKind::RemoveFile, 1, FaultKind::EIO);
+    folder(&fs, 2).create("b", &body).unwrap_err();
+    assert_eq!(left(&fs), 1);
+    let living = env(&fs, 3);
+    let path = Path::new("/remote/.topics/living.tmp");
+    living.fs.open(path, OpenMode::CreateNew).unwrap();
+    let lock = living.fs.lock_file(path).unwrap();
+    folder(&fs, 4).create("b", &body).unwrap();
+    assert_eq!(left(&fs), 1, "that of a writer that lives");
+    drop(lock);
+    folder(&fs, 5).create("c", &body).unwrap();
+    assert_eq!(left(&fs), 0);
+}
+
+/// Reading from a folder creates nothing in it, and an open of one makes no call.
+#[test]
+fn a_folder_is_created_by_the_first_write() {
+    let fs = Arc::new(SimFs::new());
+    let store = folder(&fs, 1);
+    assert!(matches!(store.head("HEAD"), Err(ObjectError::NotFound { .. })));
+    assert!(!env(&fs, 1).fs.exists(Path::new("/remote")).unwrap());
+    store.create("a/b", &Bytes::from_static(b"x")).unwrap();
+    assert_eq!(store.head("a/b").unwrap().len, 1);
+    let nowhere = FolderStore::new(env(&fs, 2), "/none/remote");
+    let e = nowhere.create("a", &Bytes::from_static(b"x")).unwrap_err();
+    assert!(matches!(&e, ObjectError::Refused { detail } if detail.contains("mount it")), "{e}");
 }

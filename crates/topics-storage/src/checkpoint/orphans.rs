@@ -9,17 +9,25 @@ use crate::snapshot::Table;
 /// The `.data` of cold segments that are still in the directory, with the file numbers of the segments.
 pub(super) type LocalData = BTreeMap<SegmentName, u64>;
 
-/// Takes those out whose segment no kept snapshot calls cold any more: they are orphans.
+/// Takes those out whose segment no kept snapshot calls cold any more: they are orphans, unless a snapshot calls
+/// the segment hot again.
 pub(super) fn no_longer_cold(kept: &[&Table], local: &mut LocalData) -> Result<Vec<Orphan>> {
-    let mut cold = BTreeSet::new();
+    let (mut cold, mut hot) = (BTreeSet::new(), BTreeSet::new());
     let ids: BTreeSet<u64> = local.keys().map(|name| name.topic_id).collect();
     for topics in kept {
         for i in ids.iter().filter_map(|id| topics.by_id(*id)) {
-            cold.extend(cold_data(topics, i)?.into_iter().map(|(name, _)| name));
+            let t = topics.topic_header(i)?;
+            for s in t.segments.iter() {
+                let names = if s.cold { &mut cold } else { &mut hot };
+                names.insert(s.data_name(t.topic_id));
+            }
         }
     }
     let mut out = Vec::new();
     local.retain(|name, _| {
+        if hot.contains(name) {
+            return false;
+        }
         let stays = cold.contains(name);
         out.extend((!stays).then(|| Orphan::Files(vec![(*name, FileKind::Data)])));
         stays

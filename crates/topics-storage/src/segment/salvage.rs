@@ -10,7 +10,7 @@ use roaring::RoaringBitmap;
 use super::block::{Block, Item};
 use super::copy::{Copier, CopySource};
 use super::{FileKind, Round, Segment, SegmentMeta, SegmentWriter, Segments, TagMatch, TopicKey};
-use crate::dir::show;
+use crate::dir::{atomic_replace, show};
 use crate::recovery::quarantine::quarantine_file;
 use crate::{Result, StorageError, ranges_of};
 
@@ -78,6 +78,32 @@ impl Segments {
         let lost = ranges_of(lost.iter().map(|offset| meta.first_seq + u64::from(offset)));
         let holes = Some(&damaged | &*dead);
         Ok(Some(DamagedSegment { segment, why, lost, holes }))
+    }
+}
+
+impl Segments {
+    /// A segment all of whose records are lost.
+    pub fn give_up(
+        self: &Arc<Self>,
+        topic: TopicKey,
+        meta: &SegmentMeta,
+        why: StorageError,
+    ) -> DamagedSegment {
+        self.segment(topic, *meta).lost(why)
+    }
+
+    /// Whether the directory has the `.data` of a segment.
+    pub fn has_data(&self, topic: TopicKey, meta: &SegmentMeta) -> Result<bool> {
+        let path = self.paths.segment(&meta.data_name(topic.topic_id), FileKind::Data);
+        self.env.fs.exists(&path).map_err(|e| StorageError::io(show(&path), e))
+    }
+
+    /// Makes the `.del` of a segment of these bytes, durably.
+    pub fn put_deletes(&self, topic: TopicKey, meta: &SegmentMeta, bytes: &[u8]) -> Result<()> {
+        let Some(name) = meta.del_name(topic.topic_id) else { return Ok(()) };
+        let path = self.paths.segment(&name, FileKind::Del);
+        let dir = path.parent().unwrap_or(self.paths.root());
+        atomic_replace(&self.env, "repair.deletes", dir, &name.file(FileKind::Del), bytes)
     }
 }
 
