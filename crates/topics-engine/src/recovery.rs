@@ -241,7 +241,7 @@ impl Replay {
                             self.segments.push(problem(&why));
                             meta.cold = false;
                         }
-                        false => damaged = Some(base.segments.give_up(key, meta, why)),
+                        false => damaged = Some(base.segments.declare_lost(key, meta, why)),
                     }
                 }
             }

@@ -7,7 +7,9 @@ use topics_env::objects::ObjectStore;
 use topics_env::sim::{Bucket, ObjectFault};
 use topics_storage::segment::FileKind;
 
-use super::cold_tests::{all, cold_segments, cool, fill, first_file, flip, limits, remote, tiered};
+use super::cold_tests::{
+    Rows, all, cold_segments, cool, fill, first_file, flip, limits, remote, tiered,
+};
 use crate::engine::verify::{Progress, Repair, plan_repair, repair, verify};
 use crate::topic::tests::{DIR, World, eq};
 use crate::types::api::{GapReason, ReadFrom, ReadRequest};
@@ -23,7 +25,7 @@ fn packs(bucket: &Bucket) -> Vec<String> {
 }
 
 /// The records of a topic, and the gaps `corrupt` between them.
-fn records_and_gaps(w: &World, topic: &str) -> (Vec<(u64, Vec<u8>)>, Vec<(u64, u64)>) {
+fn records_and_gaps(w: &World, topic: &str) -> (Rows, Vec<(u64, u64)>) {
     let (mut rows, mut gaps, mut at) = (Vec::new(), Vec::new(), 0);
     loop {
         let from = ReadFrom::After(at);

@@ -83,7 +83,7 @@ impl Segments {
 
 impl Segments {
     /// A segment all of whose records are lost.
-    pub fn give_up(
+    pub fn declare_lost(
         self: &Arc<Self>,
         topic: TopicKey,
         meta: &SegmentMeta,
