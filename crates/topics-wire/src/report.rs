@@ -89,8 +89,7 @@ pub fn repair(r: &Repair) -> Vec<u8> {
         text
     });
     push_array(o.key("kept"), kept);
-    if let Some(why) = &r.unlooked {
-        o.name("unlooked", why);
-    }
+    // Empty: they were looked at, or there are none.
+    o.name("unlooked", r.unlooked.as_deref().unwrap_or_default());
     o.finish()
 }

@@ -88,11 +88,11 @@ def repair(settings: Settings, out: Output, *, sure: bool) -> int:
         return Exit.OK
     with ElapsedTime("repair"):
         plan = json.loads(_core.repair(data_dir, settings.engine))
-    if plan.get("unlooked"):
-        out.line(f"the objects of cold segments were not looked at: {plan['unlooked']}")
-    if found["ok"] and not any(plan[lost] for lost in ("losses", "gaps", "files")):
+    if found["ok"] and not any(plan[name] for name in ("losses", "gaps", "files", "unlooked")):
         return Exit.OK
     show_plan(plan, out)
+    if found["ok"] and not any(plan[name] for name in ("losses", "gaps", "files")):
+        return Exit.OK
     if not sure:
         out.line(
             "nothing was changed: run again with --yes to repair, and lose what is listed above"
@@ -110,6 +110,8 @@ def show_plan(plan: dict[str, Any], out: Output) -> None:
     if out.json_lines:
         out.fields(plan)
         return
+    if plan["unlooked"]:
+        out.line(f"the objects of cold segments were not looked at: {plan['unlooked']}")
     if not plan["losses"] and not plan["gaps"]:
         out.line("no record would be lost")
     losses = [{**loss, "lsns": "{}…{}".format(*loss["lsns"])} for loss in plan["losses"]]

@@ -246,12 +246,9 @@ def test_a_repair_takes_deletes_from_the_object_store(
     with te.open(data_dir, **settings(archive)) as db:
         cold.make_cold(db)
         db.topic("t").delete(seqs=[3, 5])
-        db.checkpoint()
-        until(lambda: list(archive.glob("**/*.del")))
-        catalogs = len(list(archive.glob("c/*/*")) + list(archive.glob("c/*")))
-        assert catalogs > 0
+        cold.make_cold(db)  # what is archived next publishes them
         before = cold.numbers(db.topic("t").read(after=0))
-        until(lambda: db.metrics()["topics_remote_lag_bytes"] == 0)
+        assert len(before) == 2 * cold.RECORDS - 2
     sorted(data_dir.glob("topics/*/*.del"))[0].unlink()
     repair = ["--data-dir", str(data_dir), "repair", "--yes"]
     monkeypatch.setenv("TOPICS_REMOTE_URL", settings(archive)["remote_url"])
@@ -268,28 +265,28 @@ def test_a_repair_gives_up_records_whose_objects_are_gone(
         cold.make_cold(db)
     repair = ["--data-dir", str(data_dir), "repair"]
     assert main(repair) == Exit.OK
-    assert "were not looked at: no remote_url is set" in capsys.readouterr().out
+    assert "no remote_url is set" in capsys.readouterr().out
     monkeypatch.setenv("TOPICS_REMOTE_URL", settings(archive)["remote_url"])
     assert main(repair) == Exit.OK
     away = archive.with_name("away")
     archive.rename(away)
     assert main([*repair, "--yes"]) == Exit.OK
     assert "the prefix is empty" in capsys.readouterr().out
-    archive.rmdir()
+    shutil.rmtree(archive)
     away.rename(archive)
-    packs = sorted(archive.glob("**/*.pack"))
-    packs[0].unlink()
+    lost = packs(archive)[0]
+    lost.unlink()
     assert main(repair) == Exit.CORRUPT
     out = capsys.readouterr().out
-    assert packs[0].name in out
+    assert lost.name in out
     assert "corrupt" in out
     assert main([*repair, "--yes"]) == Exit.OK
     with te.open(data_dir, **settings(archive)) as db:
         found = list(db.topic("t").read(after=0))
         gaps = [r for r in found if isinstance(r, te.Gap)]
         assert [g.reason for g in gaps] == ["corrupt"]
-        lost = gaps[0].last + 1 - gaps[0].first
-        assert len(cold.numbers(found)) == cold.RECORDS - lost
+        count = gaps[0].last + 1 - gaps[0].first
+        assert len(cold.numbers(found)) == cold.RECORDS - count
     assert main(repair) == Exit.OK
 
 
