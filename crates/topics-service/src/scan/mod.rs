@@ -37,6 +37,8 @@ pub struct Scan {
     helpers: usize,
     /// Whether a tag filter is set.
     matching: bool,
+    /// Maximum rows of a batch.
+    batch_rows: usize,
     /// Target payload bytes of a batch.
     batch_bytes: usize,
     /// The first batch, until the consumer takes it.
@@ -55,11 +57,12 @@ impl Scan {
     pub fn begin(engine: Engine, topic: &str, r: ScanRequest) -> Result<Self, Failure> {
         let state = engine.state(topic, true)?;
         let (from, end) = resolve_range(&r, &engine, topic, &state)?;
+        let (batch_rows, batch_bytes) = r.batch_limits(BATCH_ROWS);
         let request = ReadRequest {
             from,
             upto: Some(end),
-            limit: BATCH_ROWS,
-            max_bytes: r.batch_bytes,
+            limit: batch_rows,
+            max_bytes: batch_bytes,
             skip_nodes: r.skip_nodes.clone(),
             matching: r.matching.clone(),
             topic_id: r.topic_id,
@@ -69,7 +72,8 @@ impl Scan {
         let found = match is_empty_range(&r, from, end, &state) {
             true => None,
             false => {
-                let limit = r.limit.map_or(FIRST_ROWS, |limit| limit.min(FIRST_ROWS));
+                let limit = batch_rows.min(FIRST_ROWS);
+                let limit = r.limit.map_or(limit, |most| most.min(limit));
                 Some(engine.read(topic, &ReadRequest { limit, ..request.clone() })?)
             }
         };
@@ -78,7 +82,7 @@ impl Scan {
         let bounds = StreamBounds { topic_id: state.topic_id, head_seq, to_seq };
         let schema = schema(r.is_binary(found.as_ref()), bounds);
         let start = start_of(from, found.as_ref(), to_seq);
-        let most = (to_seq - start).min(BATCH_ROWS as u64) as usize + 1;
+        let most = (to_seq - start).min(batch_rows as u64) as usize + 1;
         let format = BatchFormat::new(topic, schema, r.columns, r.fields, r.only_nodes, most)?;
         let schema = format.shown.clone();
         let later = ReadRequest { topic_id: Some(bounds.topic_id), ..request };
@@ -89,7 +93,8 @@ impl Scan {
             bounds,
             schema,
             helpers: if r.prefetch { HELPERS } else { 0 },
-            batch_bytes: r.batch_bytes,
+            batch_rows,
+            batch_bytes,
             first: None,
             planned_to: to_seq,
             span: 0,
@@ -173,13 +178,13 @@ impl Scan {
             let e = Error::Internal(format!("a scan does not get past seq {next}"));
             return Err(ArrowError::ExternalError(Box::new(e)));
         }
-        self.span = match page.fill(self.batch_bytes) {
+        self.span = match page.fill(self.batch_rows, self.batch_bytes) {
             // One range: the index looks the tags up again for each range.
             _ if self.matching => end,
             fill => {
                 let covered = (next - range.after.min(next)).max(1);
                 let wanted = covered as f64 / fill.max(1.0 / 64.0);
-                (wanted as u64).clamp(1, BATCH_ROWS as u64 * 64)
+                (wanted as u64).clamp(1, self.batch_rows as u64 * 64)
             }
         };
         if next < range.upto {
@@ -289,11 +294,11 @@ struct Page {
 
 impl Page {
     /// The share of a full batch that this page fills.
-    fn fill(&self, batch_bytes: usize) -> f64 {
+    fn fill(&self, batch_rows: usize, batch_bytes: usize) -> f64 {
         let rows = self.rows.as_ref().map_or(0, RecordBatch::num_rows);
         // 90 %, so that a range with somewhat larger records still fits into a batch.
         let bytes = self.bytes as f64 / (batch_bytes.max(1) as f64 * 0.9);
-        bytes.max(rows as f64 / BATCH_ROWS as f64)
+        bytes.max(rows as f64 / batch_rows as f64)
     }
 }
 

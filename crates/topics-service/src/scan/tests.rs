@@ -345,3 +345,56 @@ fn typed_columns_are_those_of_each_record_in_batches_of_any_size() {
     fs.clear_faults();
     db.close().unwrap();
 }
+
+/// The bytes of the columns of each batch of a scan with these fields.
+fn built(db: &Engine, fields: &str) -> Result<Vec<usize>, topics_wire::Failure> {
+    let body = format!(r#"{{"columns":["seq"],"fields":{{{fields}}}}}"#);
+    let request = topics_wire::arrow::parse(body.as_bytes())?;
+    let scan = Scan::begin(db.clone(), "t", request)?;
+    let sizes = scan.map(|batch| batch.unwrap().get_array_memory_size());
+    Ok(sizes.collect())
+}
+
+/// What is built for a page is bounded by what is read and by a constant, whatever a client asks for.
+#[test]
+fn batches_are_small_whatever_is_asked_for() {
+    let db = engine();
+    let records = vec![NewRecord { data: br#""x""#, ..NewRecord::default() }; 1000];
+    for _ in 0..30 {
+        db.append("t", &Append { records: &records, ..Append::default() }).unwrap();
+    }
+    let kinds = (1..=38).flat_map(|p| (0..=p).map(move |scale| format!("decimal({p},{scale})")));
+    let named = |len: usize| {
+        let fields = kinds
+            .clone()
+            .take(255)
+            .enumerate()
+            .map(|(i, kind)| format!(r#""{i:0len$}":{{"type":"{kind}","path":"$"}}"#));
+        fields.collect::<Vec<_>>().join(",")
+    };
+    for misfits in ["", r#","_misfits":"string""#] {
+        let sizes = built(&db, &format!("{}{misfits}", named(58))).unwrap();
+        println!("{} batches, at most {} bytes", sizes.len(), sizes.iter().max().unwrap());
+        assert!(sizes.iter().all(|size| *size < 40 << 20), "{sizes:?}");
+    }
+    let refused = built(&db, &named(70)).unwrap_err();
+    assert!(refused.message.contains("16384 bytes of names together"), "{refused:?}");
+
+    // Strings of which one is within the other.
+    let text = format!(r#"{{"a":{{"a":{{"a":{{"a":"{}"}}}}}}}}"#, "x".repeat(100_000));
+    let records = vec![NewRecord { data: text.as_bytes(), ..NewRecord::default() }; 10];
+    for _ in 0..10 {
+        db.append("t", &Append { records: &records, ..Append::default() }).unwrap();
+    }
+    let nested = |n: usize| {
+        let paths = (1..=n).map(|i| {
+            format!(r#""s{i}":{{"type":"string","path":"{}"}}"#, ["a"].repeat(i).join("."))
+        });
+        paths.collect::<Vec<_>>().join(",")
+    };
+    let sizes = built(&db, &nested(8)).unwrap();
+    assert!(sizes.len() > 10 && sizes.iter().all(|size| *size < 8 << 20), "{sizes:?}");
+    let refused = built(&db, &nested(9)).unwrap_err();
+    assert!(refused.message.contains("not have more than 8 strings"), "{refused:?}");
+    db.close().unwrap();
+}

@@ -45,6 +45,11 @@ impl Columns {
     /// Every column but `data`.
     pub(super) const WITHOUT_DATA: Self = Self(Self::ALL.0 & !(1 << DATA));
 
+    /// Whether `data` is one of them.
+    pub(super) fn has_data(self) -> bool {
+        self.0 >> DATA & 1 == 1
+    }
+
     /// All names, for a message.
     #[must_use]
     pub fn names() -> String {

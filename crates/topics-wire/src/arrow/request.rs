@@ -75,6 +75,14 @@ impl ScanRequest {
         self.columns.are_in_index() && self.fields.is_none() && self.only_nodes.0.is_empty()
     }
 
+    /// Rows and bytes of payloads of a batch that has at most `rows` otherwise.
+    #[must_use]
+    pub fn batch_limits(&self, rows: usize) -> (usize, usize) {
+        let has_data = self.columns.has_data();
+        let typed = self.fields.as_ref();
+        typed.map_or((rows, self.batch_bytes), |f| f.batch_limits(rows, self.batch_bytes, has_data))
+    }
+
     /// Whether `data` is binary: as requested, or as in the first record.
     #[must_use]
     pub fn is_binary(&self, first: Option<&ReadBatch>) -> bool {

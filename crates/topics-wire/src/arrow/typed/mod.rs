@@ -35,6 +35,15 @@ use crate::nearest::nearest;
 const MAX_FIELDS: usize = 256;
 /// Maximum bytes of a name or a path.
 const MAX_NAME: usize = 1024;
+/// Maximum bytes of all names together, as JSON: `_misfits` may have all of them in each row.
+const MAX_NAMES: usize = 16 << 10;
+/// Maximum number of string fields that have the same part of a payload, because the path of one leads to a value
+/// within that of another.
+const MAX_NESTED: usize = 8;
+/// Maximum bytes of a batch for the columns whose size does not depend on the payloads.
+const BATCH_BYTES: usize = 16 << 20;
+/// Bytes of a string in a row, without its text: the offset, and what a column reserves for short texts.
+const TEXT_BYTES: usize = 12;
 /// The column with the payload of each record in which something does not fit.
 const RAW: &str = "_raw";
 /// The column with the names of the fields that do not fit, as a JSON array.
@@ -64,6 +73,8 @@ pub struct TypedFields {
     columns: Vec<(Field, Content)>,
     tree: PathTree,
     values: Vec<Value>,
+    /// Bytes of the names as JSON strings, with their separators.
+    names: usize,
 }
 
 /// One field of a request.
@@ -78,16 +89,47 @@ impl TypedFields {
     pub(crate) fn parse(s: &mut Scanner<'_>) -> Result<Self, Failure> {
         let path = FieldPath::field("fields");
         s.expect_type(path, "an object of names to types", |b| b == b'{')?;
-        let mut fields =
-            Self { columns: Vec::new(), tree: PathTree::default(), values: Vec::new() };
+        let (columns, values, tree) = (Vec::new(), Vec::new(), PathTree::default());
+        let mut fields = Self { columns, tree, values, names: 0 };
         s.object(|s, key| {
             let name = key.decode().ok_or_else(|| path.invalid("has a name that is not text"))?;
             fields.add(&asked(s, &name)?)
         })?;
-        match fields.columns.is_empty() {
-            true => Err(path.invalid("must not be empty")),
-            false => Ok(fields),
+        if fields.columns.is_empty() {
+            return Err(path.invalid("must not be empty"));
         }
+        match fields.nested() <= MAX_NESTED {
+            true => Ok(fields),
+            false => Err(path.invalid(format!(
+                "must not have more than {MAX_NESTED} strings whose paths lead into each other: ask for \
+                 the outermost one, or for values of other types"
+            ))),
+        }
+    }
+
+    /// The number of string fields that may have the same part of a payload.
+    fn nested(&self) -> usize {
+        self.tree.most_nested(&|at| {
+            self.values.get(at).is_some_and(|value| value.kind == DataType::Utf8)
+        })
+    }
+
+    /// The largest batch: rows, and bytes of payloads of those that would be read without typed columns. So the
+    /// columns that are built are not many times as large, whatever is asked for.
+    #[must_use]
+    pub fn batch_limits(
+        &self,
+        rows: usize,
+        payload_bytes: usize,
+        has_data: bool,
+    ) -> (usize, usize) {
+        let widths = self.columns.iter().map(|(field, content)| match content {
+            Content::Misfits => TEXT_BYTES + self.names,
+            _ => field.data_type().primitive_width().unwrap_or(TEXT_BYTES),
+        });
+        let most = (BATCH_BYTES / widths.sum::<usize>().max(1)).max(1);
+        let copies = self.nested() + usize::from(self.raw().is_some()) + usize::from(has_data);
+        (rows.min(most), payload_bytes / copies.max(1))
     }
 
     fn add(&mut self, asked: &Asked) -> Result<(), Failure> {
@@ -100,6 +142,13 @@ impl TypedFields {
         }
         if self.columns.len() == MAX_FIELDS {
             let problem = format!("must not have more than {MAX_FIELDS} names");
+            return Err(FieldPath::field("fields").invalid(problem));
+        }
+        let mut json = Vec::new();
+        push_str(&mut json, name.as_bytes());
+        self.names += json.len() + 1;
+        if self.names > MAX_NAMES {
+            let problem = format!("must have at most {MAX_NAMES} bytes of names together");
             return Err(FieldPath::field("fields").invalid(problem));
         }
         let kind = types::parse(&asked.kind).map_err(|e| {

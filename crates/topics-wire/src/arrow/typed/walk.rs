@@ -27,6 +27,14 @@ impl PathTree {
         }
     }
 
+    /// The most fields of which `counts` is true on one way through the tree.
+    pub fn most_nested(&self, counts: &impl Fn(usize) -> bool) -> usize {
+        let members = self.members.iter().map(|(_, below)| below);
+        let below = members.chain(self.elements.iter().map(|(_, below)| below));
+        let here = self.ends.iter().filter(|field| counts(**field)).count();
+        here + below.map(|tree| tree.most_nested(counts)).max().unwrap_or(0)
+    }
+
     /// The layouts of no records yet.
     pub fn layouts(&self) -> Layouts {
         Layouts {
