@@ -88,10 +88,10 @@ def repair(settings: Settings, out: Output, *, sure: bool) -> int:
         return Exit.OK
     with ElapsedTime("repair"):
         plan = json.loads(_core.repair(data_dir, settings.engine))
-    if found["ok"] and not any(plan[name] for name in ("losses", "gaps", "files", "unlooked")):
-        return Exit.OK
-    show_plan(plan, out)
-    if found["ok"] and not any(plan[name] for name in ("losses", "gaps", "files")):
+    is_whole = found["ok"] and not any(plan[name] for name in ("losses", "gaps", "files"))
+    if plan["unlooked"] or not is_whole:
+        show_plan(plan, out)
+    if is_whole:
         return Exit.OK
     if not sure:
         out.line(
@@ -116,7 +116,7 @@ def show_plan(plan: dict[str, Any], out: Output) -> None:
         out.line("no record would be lost")
     losses = [{**loss, "lsns": "{}…{}".format(*loss["lsns"])} for loss in plan["losses"]]
     for title, columns, rows in (
-        ("rebuilt from other files", PROBLEM_COLUMNS, plan["files"]),
+        ("damaged or missing", PROBLEM_COLUMNS, plan["files"]),
         ("lost", ["file", "offset", "lsns"], losses),
         ("records lost, at most", ["topic", "from", "to", "reason"], plan["gaps"]),
     ):
