@@ -15,10 +15,6 @@ pub const UNREACHED: &[(&str, &str)] = &[
         "only a restore from an object store writes it: the engine's tests of restores",
     ),
     ("dir.remote", "only an engine with a remote writes it: the engine's tests of the archive"),
-    (
-        "repair.deletes",
-        "only a repair with an object store writes it, and is run again after a crash",
-    ),
     ("wal.hold", "only continuous backup holds files: the engine's tests of rounds"),
 ];
 

@@ -2,7 +2,7 @@
 //!
 //! Recovery only applies: what was decided is in the log.
 
-mod archived;
+mod own_prefix;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ use topics_storage::snapshot::{ReplayPos, Table, TopicSnap};
 use topics_storage::wal::{PlacedBatch, WalOptions};
 use xxhash_rust::xxh3::xxh3_64;
 
-use self::archived::Archived;
+use self::own_prefix::{Findings, OwnPrefix};
 use crate::catalog::TopicTable;
 use crate::catalog::ids::Ids;
 use crate::topic::events::Base;
@@ -181,17 +181,19 @@ impl Replay {
         if access == Access::Closed && topics.is_sorted() {
             return table.adopt_unloaded(base, ids, topics, body.layout);
         }
-        let is_repair = base.options.recovery == RecoveryMode::Repair && base.packs.len() > 0;
-        let mut archived = None;
-        if is_repair {
-            archived = Archived::open(base).map_err(|why| self.unlooked = Some(why)).ok();
+        let mut prefix = None;
+        if base.options.recovery == RecoveryMode::Repair && base.packs.len() > 0 {
+            match OwnPrefix::open(base) {
+                Ok(own) => prefix = Some(own),
+                Err(why) => self.unlooked = Some(why),
+            }
         }
         for i in 0..topics.len() {
             let mut snap = topics.topic(i)?;
             let key = TopicKey { topic_id: snap.topic_id, epoch: snap.epoch };
             let mut lost = Vec::new();
             if base.options.recovery.gives_up() {
-                lost = self.salvage_segments(base, key, &mut snap, (access, archived.as_mut()))?;
+                lost = self.salvage_segments(base, key, &mut snap, (access, prefix.as_mut()))?;
             } else {
                 base.segments.check_named(key, &snap.segments, true)?;
             }
@@ -203,9 +205,9 @@ impl Replay {
             ids.seen(snap.topic_id);
             table.loaded.adopt(topic);
         }
-        if let Some(archived) = archived {
+        if let Some(prefix) = prefix {
             // What is here of their segments is archived again.
-            base.packs.remove(&archived.gone());
+            base.packs.remove(&prefix.gone()?);
         }
         Ok(())
     }
@@ -217,37 +219,24 @@ impl Replay {
         base: &Base,
         key: TopicKey,
         snap: &mut TopicSnap,
-        (access, mut archived): (Access, Option<&mut Archived<'_>>),
+        (access, mut prefix): (Access, Option<&mut OwnPrefix<'_>>),
     ) -> Result<Vec<Gap>> {
         let records = base.options.recovery == RecoveryMode::Repair;
         let floor = snap.delete_below.max(snap.evict_floor);
         let mut lost = Vec::new();
         for meta in &mut snap.segments {
-            let mut damaged = None;
-            if let Some(archived) = &mut archived {
-                if let Some(why) = archived.mend_deletes(key, meta)? {
-                    log::error!("topic {:?}: {why}; it is fetched", snap.name);
-                    self.segments.push(problem(&why));
-                }
-                if meta.cold
-                    && let Some(why) = archived.lost(meta)?
-                {
-                    match base.segments.has_data(key, meta)? {
-                        true => {
-                            log::error!(
-                                "topic {:?}: {why}; the directory has its records",
-                                snap.name
-                            );
-                            self.segments.push(problem(&why));
-                            meta.cold = false;
-                        }
-                        false => damaged = Some(base.segments.declare_lost(key, meta, why)),
-                    }
-                }
+            let found = match &mut prefix {
+                Some(prefix) => prefix.examine(key, meta)?,
+                None => Findings::default(),
+            };
+            for why in &found.mended {
+                log::error!("topic {:?}: {why}; it is mended without a loss", snap.name);
+                self.segments.push(problem(why));
             }
-            if damaged.is_none() {
-                damaged = base.segments.examine(key, meta, records)?;
-            }
+            let damaged = match found.lost {
+                Some(lost) => Some(lost),
+                None => base.segments.examine(key, meta, records)?,
+            };
             let Some(damaged) = damaged else { continue };
             log::error!("topic {:?}: {}; it is written anew", snap.name, damaged.why);
             self.segments.push(problem(&damaged.why));

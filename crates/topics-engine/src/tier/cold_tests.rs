@@ -101,6 +101,21 @@ fn rows(w: &World, topic: &str, request: &ReadRequest) -> (Rows, u64) {
     }
 }
 
+/// The records of a topic, and the gaps between them, each with its reason.
+pub(super) fn records_and_gaps(w: &World, topic: &str) -> (Rows, Vec<(u64, u64, GapReason)>) {
+    let (mut rows, mut gaps, mut at) = (Vec::new(), Vec::new(), 0);
+    loop {
+        let from = ReadFrom::After(at);
+        let b = w.engine().read(topic, &ReadRequest { from, ..ReadRequest::default() }).unwrap();
+        gaps.extend(b.tombstone.map(|t| (t.gap_from, t.gap_to, t.reason)));
+        rows.extend(b.iter().map(|r| (r.seq, r.data.to_vec())));
+        at = b.next_from_seq;
+        if b.caught_up {
+            return (rows, gaps);
+        }
+    }
+}
+
 pub(super) fn all(w: &World, topic: &str) -> Rows {
     rows(w, topic, &ReadRequest::default()).0
 }
@@ -583,14 +598,8 @@ fn damage_is_fetched_again_and_then_announced() {
     }
     tier(&w).forget();
     bucket.fail_all(None, Some(ObjectOp::Get), ObjectFault::Wrong);
-    let (mut at, mut seen, mut lost) = (0, Vec::new(), Vec::new());
-    while at < before.last().unwrap().0 {
-        let b = w.read("a", at);
-        lost.extend(b.tombstone.map(|t| (t.gap_from, t.gap_to, t.reason.as_str())));
-        seen.extend(b.iter().map(|r| (r.seq, r.data.to_vec())));
-        at = b.next_from_seq;
-    }
-    assert!(!lost.is_empty() && lost.iter().all(|l| l.2 == "corrupt"), "{lost:?}");
+    let (seen, lost) = records_and_gaps(&w, "a");
+    assert!(!lost.is_empty() && lost.iter().all(|l| l.2 == GapReason::Corrupt), "{lost:?}");
     let missing: u64 = lost.iter().map(|l| l.1 + 1 - l.0).sum();
     assert_eq!(seen.len() as u64 + missing, before.len() as u64);
     bucket.clear_faults();

@@ -285,11 +285,14 @@ pub(crate) fn lost(
     match read::pack_directory(store, retry, &object, read::FIRST_FETCH) {
         Ok(directory) if pack.is(&directory) => Ok(None),
         Ok(_) => Ok(Some(format!("object {} is another one than was archived", object.key))),
-        Err(
-            e @ (RemoteError::Damaged { .. } | RemoteError::Object(ObjectError::NotFound { .. })),
-        ) => Ok(Some(e.to_string())),
+        Err(e) if is_loss(&e) => Ok(Some(e.to_string())),
         Err(e) => Err(e.into()),
     }
+}
+
+/// Whether an object is not there as it was written; other errors say nothing about it.
+pub(crate) fn is_loss(e: &RemoteError) -> bool {
+    matches!(e, RemoteError::Damaged { .. } | RemoteError::Object(ObjectError::NotFound { .. }))
 }
 
 /// Packs by number, each with its epoch and hash: a directory that was put back to an older state may give a

@@ -2,17 +2,21 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
-use topics_env::objects::ObjectStore;
-use topics_env::sim::{Bucket, ObjectFault};
+use bytes::Bytes;
+use topics_env::objects::{
+    ByteRange, ETag, ObjectBytes, ObjectError, ObjectInfo, ObjectResult, ObjectStore,
+};
+use topics_env::sim::{Bucket, ObjectFault, SimStore};
 use topics_storage::segment::FileKind;
 
 use super::cold_tests::{
-    Rows, all, cold_segments, cool, fill, first_file, flip, limits, remote, tiered,
+    all, cold_segments, cool, fill, first_file, flip, limits, records_and_gaps, remote, tiered,
 };
 use crate::engine::verify::{Progress, Repair, plan_repair, repair, verify};
 use crate::topic::tests::{DIR, World, eq};
-use crate::types::api::{GapReason, ReadFrom, ReadRequest};
+use crate::types::api::GapReason;
 use crate::types::options::{RemoteLimits, RemoteOptions};
 
 fn plan(w: &World) -> Repair {
@@ -22,23 +26,6 @@ fn plan(w: &World) -> Repair {
 /// The packs of a bucket in the order of their numbers.
 fn packs(bucket: &Bucket) -> Vec<String> {
     bucket.objects().into_keys().filter(|k| k.ends_with(".pack")).collect()
-}
-
-/// The records of a topic, and the gaps `corrupt` between them.
-fn records_and_gaps(w: &World, topic: &str) -> (Rows, Vec<(u64, u64)>) {
-    let (mut rows, mut gaps, mut at) = (Vec::new(), Vec::new(), 0);
-    loop {
-        let from = ReadFrom::After(at);
-        let b = w.engine().read(topic, &ReadRequest { from, ..ReadRequest::default() }).unwrap();
-        if let Some(t) = b.tombstone.filter(|t| t.reason == GapReason::Corrupt) {
-            gaps.push((t.gap_from, t.gap_to));
-        }
-        rows.extend(b.iter().map(|r| (r.seq, r.data.to_vec())));
-        at = b.next_from_seq;
-        if b.caught_up {
-            return (rows, gaps);
-        }
-    }
 }
 
 /// Seqs of records that are in one list and not in the other, which is part of it.
@@ -85,7 +72,8 @@ fn a_repair_gives_up_the_records_of_objects_that_are_gone() {
         w.open();
         let mut lost = 0;
         for (topic, before) in ["a", "b"].into_iter().zip(&before) {
-            let (after, gaps) = records_and_gaps(&w, topic);
+            let (after, mut gaps) = records_and_gaps(&w, topic);
+            gaps.retain(|gap| gap.2 == GapReason::Corrupt);
             for seq in lacking(before, &after) {
                 lost += 1;
                 assert!(gaps.iter().any(|g| (g.0..=g.1).contains(&seq)), "{topic} {seq}: {gaps:?}");
@@ -214,6 +202,104 @@ fn a_repair_fetches_lists_of_deleted_records() {
             assert_eq!(found.problems, []);
             w.open();
             assert_eq!(all(&w, "a"), before);
+        }
+    }
+}
+
+/// A store that ends after some reads: it is unmounted, or does not answer.
+#[derive(Debug)]
+struct Ending {
+    store: SimStore,
+    left: AtomicI64,
+    is_unmounted: bool,
+}
+
+impl Ending {
+    fn check(&self, key: &str) -> ObjectResult<()> {
+        match (self.left.fetch_sub(1, Ordering::Relaxed) > 0, self.is_unmounted) {
+            (true, _) => Ok(()),
+            (_, true) => Err(ObjectError::NotFound { key: key.to_owned() }),
+            _ => Err(ObjectError::Unavailable { detail: "it does not answer".into() }),
+        }
+    }
+}
+
+impl ObjectStore for Ending {
+    fn create(&self, key: &str, body: &Bytes) -> ObjectResult<ETag> {
+        self.store.create(key, body)
+    }
+
+    fn replace(&self, key: &str, body: &Bytes, etag: &ETag) -> ObjectResult<ETag> {
+        self.store.replace(key, body, etag)
+    }
+
+    fn get(&self, key: &str, range: ByteRange, etag: Option<&ETag>) -> ObjectResult<ObjectBytes> {
+        self.check(key)?;
+        self.store.get(key, range, etag)
+    }
+
+    fn get_if_changed(&self, key: &str, etag: &ETag) -> ObjectResult<Option<ObjectBytes>> {
+        self.check(key)?;
+        self.store.get_if_changed(key, etag)
+    }
+
+    fn head(&self, key: &str) -> ObjectResult<ObjectInfo> {
+        self.check(key)?;
+        self.store.head(key)
+    }
+
+    fn list(&self, prefix: &str, after: &str, limit: usize) -> ObjectResult<Vec<ObjectInfo>> {
+        self.store.list(prefix, after, limit)
+    }
+
+    fn delete(&self, key: &str) -> ObjectResult<()> {
+        self.store.delete(key)
+    }
+}
+
+/// A store that ends at each of the reads of a repair: nothing is given up for it, and the next repair goes on.
+#[test]
+fn a_store_that_ends_during_a_repair_costs_nothing() {
+    for hot_segments in [1, 100] {
+        for is_unmounted in [false, true] {
+            let mut refused = 0;
+            for reads in 0..12 {
+                let (mut w, bucket) = tiered();
+                let limits = RemoteLimits { hot_segments, ..limits() };
+                w.options.remote = Some(RemoteOptions { limits, ..remote(bucket.client(1)) });
+                w.reopen();
+                fill(&w, "a", 33);
+                w.delete("a", None, eq("red"));
+                w.checkpoint();
+                let before = all(&w, "a");
+                cool(&w);
+                cool(&w);
+                let ours = w.options.remote.clone().unwrap();
+                let path = first_file(&w, "a", FileKind::Del);
+                w.close();
+                w.env().fs.remove_file(&path).unwrap();
+                let left = AtomicI64::new(reads);
+                let store = Arc::new(Ending { store: bucket.client(2), left, is_unmounted });
+                let limits =
+                    RemoteLimits { cold_timeout: std::time::Duration::ZERO, ..ours.limits.clone() };
+                w.options.remote =
+                    Some(RemoteOptions { store: store.clone(), limits, ..ours.clone() });
+                let planned = plan_repair(&w.env(), Path::new(DIR), w.options.clone());
+                let has_ended = store.left.load(Ordering::Relaxed) < 0;
+                match planned {
+                    Ok(plan) if plan.unlooked.is_none() => {
+                        assert!(plan.gaps.is_empty() && !has_ended, "{reads}: {plan:?}");
+                    }
+                    Ok(_) => {}
+                    Err(_) => refused += 1,
+                }
+                w.options.remote = Some(ours);
+                repair(w.env(), Path::new(DIR), w.options.clone()).unwrap();
+                w.open();
+                assert_eq!(all(&w, "a"), before, "{reads}, {is_unmounted}, {hot_segments}");
+            }
+            println!("{hot_segments} hot, unmounted {is_unmounted}: {refused} were refused");
+            assert!(refused > 0);
         }
     }
 }

@@ -9,8 +9,10 @@ use roaring::RoaringBitmap;
 
 use super::block::{Block, Item};
 use super::copy::{Copier, CopySource};
-use super::{FileKind, Round, Segment, SegmentMeta, SegmentWriter, Segments, TagMatch, TopicKey};
-use crate::dir::{atomic_replace, show};
+use super::{
+    FileKind, Round, Segment, SegmentMeta, SegmentWriter, Segments, TagMatch, TopicKey, deleted,
+};
+use crate::dir::show;
 use crate::recovery::quarantine::quarantine_file;
 use crate::{Result, StorageError, ranges_of};
 
@@ -79,9 +81,7 @@ impl Segments {
         let holes = Some(&damaged | &*dead);
         Ok(Some(DamagedSegment { segment, why, lost, holes }))
     }
-}
 
-impl Segments {
     /// A segment all of whose records are lost.
     pub fn declare_lost(
         self: &Arc<Self>,
@@ -98,12 +98,27 @@ impl Segments {
         self.env.fs.exists(&path).map_err(|e| StorageError::io(show(&path), e))
     }
 
-    /// Makes the `.del` of a segment of these bytes, durably.
-    pub fn put_deletes(&self, topic: TopicKey, meta: &SegmentMeta, bytes: &[u8]) -> Result<()> {
-        let Some(name) = meta.del_name(topic.topic_id) else { return Ok(()) };
-        let path = self.paths.segment(&name, FileKind::Del);
-        let dir = path.parent().unwrap_or(self.paths.root());
-        atomic_replace(&self.env, "repair.deletes", dir, &name.file(FileKind::Del), bytes)
+    /// Writes the deleted records of a segment anew, from the bytes of its `.del`, durably and under a new file
+    /// number. Returns what is wrong with the bytes; nothing is written then.
+    pub fn restore_deletes(
+        self: &Arc<Self>,
+        topic: TopicKey,
+        meta: &mut SegmentMeta,
+        bytes: &[u8],
+    ) -> Result<Option<StorageError>> {
+        let segment = self.segment(topic, *meta);
+        let decoded = segment.salt().and_then(|salt| {
+            deleted::decode(&self.env, "the copy", bytes, meta.first_seq, salt, meta.del_no)
+        });
+        let dead = match decoded {
+            Ok(dead) => dead,
+            Err(e) => return damage(Err(e)),
+        };
+        let mut round = Round::new(self);
+        let del_no = round.write_del(&segment, &dead)?;
+        round.sync()?;
+        meta.del_no = del_no;
+        Ok(None)
     }
 }
 
