@@ -12,7 +12,7 @@ use topics_storage::wal::Level;
 
 use super::Transactions;
 use super::publish;
-use super::table::{KEYED, NewWriter, WriterLimits};
+use super::table::{KEYED, NewWriter, WriterLimits, WriterLock};
 use crate::types::error::{Error, Result};
 use crate::types::name;
 use crate::types::quota::Charge;
@@ -74,15 +74,21 @@ fn forget_idle(core: &Arc<Transactions>, owner: Option<&str>) -> Result<bool> {
     }
 }
 
-/// Forgets a writer and aborts its stages. Returns false if there is none.
-pub(crate) fn forget(core: &Arc<Transactions>, writer: &str) -> Result<bool> {
+/// Locks a writer, with its decided transactions finished.
+fn lock_finished<'c>(core: &'c Arc<Transactions>, writer: &str) -> Result<WriterLock<'c>> {
     name::check(writer)?;
     core.check_open()?;
     core.check_writable()?;
-    let _lock = core.txns.lock_writer(writer);
+    let lock = core.txns.lock_writer(writer);
     for (writer, epoch) in core.txns.all_open(Some(writer)) {
         publish::finish(core, &writer, epoch)?;
     }
+    Ok(lock)
+}
+
+/// Forgets a writer and aborts its stages. Returns false if there is none.
+pub(crate) fn forget(core: &Arc<Transactions>, writer: &str) -> Result<bool> {
+    let _lock = lock_finished(core, writer)?;
     let staged = core.staging.abort_all(&core.txns, writer);
     if staged && core.wal.poisoned(0).is_none() {
         core.staging.sweep(&core.txns, core.wal.positions(0).synced)?;
@@ -96,13 +102,7 @@ pub(crate) fn forget(core: &Arc<Transactions>, writer: &str) -> Result<bool> {
 
 /// Makes a writer belong to another owner. Returns false if it has no last epoch, which has the owner.
 pub(crate) fn hand_over(core: &Arc<Transactions>, writer: &str, owner: &str) -> Result<bool> {
-    name::check(writer)?;
-    core.check_open()?;
-    core.check_writable()?;
-    let _lock = core.txns.lock_writer(writer);
-    for (writer, epoch) in core.txns.all_open(Some(writer)) {
-        publish::finish(core, &writer, epoch)?;
-    }
+    let _lock = lock_finished(core, writer)?;
     // The end of the last transaction is logged again, with the new owner.
     let Some(body) = core.txns.last_end(writer, owner) else { return Ok(false) };
     publish::log_end(core, &body, Level::Synced)?;
