@@ -43,7 +43,7 @@ pub(crate) enum User {
 /// What came of the last use of the prefix by each of its users.
 #[derive(Debug, Default)]
 struct Status {
-    /// Why nobody can use it, if that is so.
+    /// Why neither user can write to it.
     blocked: Option<RemoteState>,
     of: [RemoteState; 2],
 }
@@ -133,14 +133,15 @@ impl PrefixOwner {
         let (store, retry) = (self.remote.store.clone(), self.retry.clone());
         let opened = RemoteWriter::open(store, retry, &claimant, &|| self.check_server());
         opened.map_err(|e| {
-            let (blocked, error) = match &e {
-                RemoteError::NotOurs(_) => (Some(RemoteState::Refused), remote_error(e)),
+            let blocked = match &e {
+                RemoteError::NotOurs(_) => Some(RemoteState::Refused),
                 RemoteError::Unsuitable { .. } => {
                     state.unsuitable = Some(e.clone());
-                    (Some(RemoteState::Unsuitable), remote_error(e))
+                    Some(RemoteState::Unsuitable)
                 }
-                _ => (None, remote_error(e)),
+                _ => None,
             };
+            let error = remote_error(e);
             self.status.lock().blocked = blocked;
             if blocked == Some(RemoteState::Refused) {
                 log::warn!(

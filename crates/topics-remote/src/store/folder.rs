@@ -34,7 +34,7 @@ pub struct FolderStore {
     failed: AtomicBool,
     /// Held by the thread of this process that changes the folder.
     change: Mutex<()>,
-    /// Whether the folder was created, by whoever.
+    /// Whether the folder exists, and what killed writers left in it is removed.
     is_prepared: Mutex<bool>,
 }
 

@@ -27,14 +27,14 @@ const FOLDER: Duration = Duration::from_secs(2);
 /// Opens the store that a URL names, and creates a folder that is missing. Makes no request to a bucket. No call
 /// of it hangs, nor does this one.
 pub fn open(env: &Env, url: &RemoteUrl) -> ObjectResult<Arc<dyn ObjectStore>> {
-    if let RemoteUrl::Folder(path) = url {
-        let folder = FolderStore::new(env.clone(), path);
-        // One that does not answer is created by the first write.
-        if let Some(prepared) = run_within(FOLDER, move || folder.prepare()) {
-            prepared?;
-        }
+    let RemoteUrl::Folder(path) = url else { return open_to_read(env, url) };
+    let folder = Arc::new(FolderStore::new(env.clone(), path));
+    let ours = folder.clone();
+    // One that does not answer is created by the first write.
+    if let Some(prepared) = run_within(FOLDER, move || ours.prepare()) {
+        prepared?;
     }
-    open_to_read(env, url)
+    Ok(Arc::new(DetachedStore::new(folder)))
 }
 
 /// The same for a store that is only read: nothing is created.
