@@ -22,6 +22,9 @@ FILE = "topics.toml"
 
 DATA_DIR = "./topics-data"
 
+REMOTE_SECONDS = 2.0
+"""How long the file system of an object store may take to resolve its path."""
+
 SERVER = frozenset(
     {
         "allow_insecure_no_auth",
@@ -142,18 +145,28 @@ def _check_remote(settings: Resolved) -> None:
     scheme, _, rest = str(settings["remote_url"]).partition("://")
     if scheme != "file" or settings["remote"] == "off":
         return
-    # Imported here: most programs have no such URL.
     from urllib.parse import unquote_to_bytes
 
     folder = os.fsdecode(unquote_to_bytes(rest.removeprefix("localhost")))
     if not folder.startswith("/") or "\0" in folder:
         # The engine refuses it.
         return
-    folder, data = os.path.realpath(folder), os.path.realpath(str(settings["data_dir"]))
+    folder, data = _real_path(folder), os.path.realpath(str(settings["data_dir"]))
     if os.path.commonpath((folder, data)) == data:
         source = settings.sources["remote_url"]
         message = f"remote_url ({source}): {folder} is in the data directory {data}; name another"
         raise InvalidRequest(message, detail={"field": "remote_url"})
+
+
+def _real_path(folder: str) -> str:
+    """The path without symbolic links; as it is, if its file system does not answer."""
+    from threading import Thread
+
+    found: list[str] = []
+    thread = Thread(target=lambda: found.append(os.path.realpath(folder)), daemon=True)
+    thread.start()
+    thread.join(REMOTE_SECONDS)
+    return found[0] if found else os.path.normpath(folder)
 
 
 def _refuse_unknown(

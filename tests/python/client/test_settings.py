@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,29 @@ def test_a_remote_in_the_data_directory_is_refused(tmp_path: Path, below: str) -
         assert settings.resolve(
             {"data_dir": str(tmp_path / "data"), "remote_url": url, "remote": "off"}, {}
         )
+
+
+def test_a_remote_whose_file_system_hangs_is_compared_as_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung, real_path = threading.Event(), os.path.realpath
+
+    def realpath(path: str) -> str:
+        if "remote" in Path(path).name:
+            hung.wait()
+        return real_path(path)
+
+    monkeypatch.setattr(os.path, "realpath", realpath)
+    monkeypatch.setattr(settings, "REMOTE_SECONDS", 0.01)
+    data = tmp_path / "data"
+    try:
+        beside = (tmp_path / "remote").as_uri()
+        assert settings.resolve({"data_dir": str(data), "remote_url": beside}, {})
+        below = f"{data.as_uri()}/../data/remote"
+        with pytest.raises(te.InvalidRequest, match="in the data directory"):
+            settings.resolve({"data_dir": str(data), "remote_url": below}, {})
+    finally:
+        hung.set()
 
 
 def test_a_remote_beside_the_data_directory_is_taken(tmp_path: Path) -> None:
