@@ -9,7 +9,6 @@ import argparse
 import random
 import secrets
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from topics_engine.cli.output import Progress
 from .compare import in_process, mismatches, over_http
 from .flights import Batch, batches, flights
 from .load import Loaders
+from .run import print_line, temporary_folder
 
 ROWS = 336_776
 
@@ -198,10 +198,6 @@ def figures(
     ]
 
 
-def print_line(line: str) -> None:
-    print(line, flush=True)
-
-
 def demo(args: argparse.Namespace, data_dir: Path) -> int:
     rng = random.Random(args.seed)
     print_line(f"seed {args.seed}, directory {data_dir}")
@@ -242,9 +238,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise SystemExit(f"{args.dir} is not empty")
         args.dir.mkdir(parents=True, exist_ok=True)
         return demo(args, args.dir)
-    # Not in a memory file system, where a sync is free: beside the working directory.
-    with tempfile.TemporaryDirectory(prefix="topics-demo-", dir=".") as folder:
-        return demo(args, Path(folder).absolute() / "data")
+    with temporary_folder() as folder:
+        return demo(args, folder / "data")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import contextlib
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +24,8 @@ from support.server import Server
 from .compare import mismatches, over_http
 from .flights import batches, flights
 from .load import Loaders
-from .remote import ROWS, RequestCounts, acked, advance, killed, print_line
+from .remote import ROWS, RequestCounts, acked, advance, killed
+from .run import print_line, temporary_folder
 
 SETTINGS: te.ServerSettings = {
     "hot_retain_segments": 1,
@@ -71,7 +71,7 @@ def hanging(archive: Path) -> Iterator[None]:
         os.mkfifo(path)
     yield
     for path in objects:
-        with contextlib.suppress(OSError):  # nobody waits for it
+        with contextlib.suppress(OSError):  # no open waits
             os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
         (aside / path.relative_to(archive)).replace(path)
 
@@ -176,9 +176,8 @@ def demo(args: argparse.Namespace, folder: Path) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = arguments(argv)
-    # Not in a memory file system, where a sync is free: beside the working directory.
-    with tempfile.TemporaryDirectory(prefix="topics-demo-", dir=".") as folder:
-        return demo(args, Path(folder).absolute())
+    with temporary_folder() as folder:
+        return demo(args, folder)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import re
 import secrets
 import shutil
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -34,6 +33,7 @@ from support.toxiproxy import Toxiproxy
 
 from .flights import Batch, batches, flights
 from .load import Ack, Journal, Loaders
+from .run import print_line, temporary_folder
 
 ROWS = 336_776
 PREFIX = "flights"
@@ -242,10 +242,6 @@ def compare(
     return problems[:20], counts, first
 
 
-def print_line(line: str) -> None:
-    print(line, flush=True)
-
-
 def demo(args: argparse.Namespace, folder: Path) -> int:
     rng = random.Random(args.seed)
     print_line(f"seed {args.seed}, directory {folder}")
@@ -307,10 +303,9 @@ def demo(args: argparse.Namespace, folder: Path) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = arguments(argv)
-    # Not in a memory file system, where a sync is free: beside the working directory.
-    with tempfile.TemporaryDirectory(prefix="topics-demo-", dir=".") as folder:
+    with temporary_folder() as folder:
         try:
-            return demo(args, Path(folder).absolute())
+            return demo(args, folder)
         except pytest.skip.Exception as absent:
             raise SystemExit(str(absent)) from None
 
