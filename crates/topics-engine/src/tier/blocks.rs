@@ -14,7 +14,14 @@ use super::ArchivedPack;
 pub(super) const BLOCK: u64 = 1 << 20;
 /// Maximum blocks of one request; the read-ahead of a sequential reader grows to it.
 pub(super) const REQUEST_BLOCKS: u64 = 8;
-/// Maximum number of packs whose sequential readers are remembered.
+/// How long a block stays for the read that waited for it. One that does not come, because its client pauses,
+/// fetches it again.
+const KEEP_NS: u64 = 1_000_000_000;
+/// How long a block stays for a read that waits for another one beside it.
+pub(super) const PART_NS: u64 = 10_000_000_000;
+/// How long a block that was read ahead is likely to be read.
+const AHEAD_NS: u64 = 10_000_000_000;
+/// Maximum number of segments whose sequential readers are remembered.
 pub(super) const MAX_SEQUENTIAL: usize = 1024;
 
 /// Number of the pack, and of the block in it.
@@ -32,6 +39,9 @@ pub(super) struct PresentBlock {
     pub is_used: bool,
     /// It is not evicted before this time: a read that needs it waits for other blocks, or for this one.
     pub kept_until_ns: u64,
+    /// Until then a sequential reader is likely to go on in it, or to come to it: what is read ahead takes
+    /// no memory from it, and others are evicted first.
+    pub likely_until_ns: u64,
     /// Whether an earlier copy of it failed a checksum.
     pub is_second: bool,
 }
@@ -75,9 +85,11 @@ pub(super) struct State {
     pub uses: u64,
     /// Blocks of which a copy failed a checksum.
     pub distrusted: HashSet<BlockKey>,
-    /// By pack: the block after the last request, and the blocks of that request.
+    /// By file number of the segment: the block after the last request, and the blocks of that request.
     pub sequential: HashMap<u64, (u64, u64)>,
     pub queue: VecDeque<Arc<Job>>,
+    /// What reads wait for that found no memory, or no place in the queue, in order.
+    pub waiting: VecDeque<Arc<Fetch>>,
     pub active: Vec<Arc<Job>>,
     pub threads: usize,
     pub idle: usize,
@@ -87,12 +99,22 @@ pub(super) struct State {
 }
 
 impl State {
-    pub fn is_requested(&self, key: BlockKey) -> bool {
-        self.blocks.contains_key(&key)
+    /// The fetch of a block that is requested.
+    pub fn requested(&self, key: &BlockKey) -> Option<Arc<Fetch>> {
+        match self.blocks.get(key) {
+            Some(Block::Requested(fetch)) => Some(fetch.clone()),
+            _ => None,
+        }
     }
 
-    /// The bytes of these blocks, if all of them are here.
-    pub fn take(&mut self, pack: u64, blocks: RangeInclusive<u64>) -> Option<Vec<Bytes>> {
+    /// The bytes of these blocks, if all of them are here. The reader goes on in the last one, unless it is at its
+    /// end.
+    pub fn take(
+        &mut self,
+        pack: u64,
+        blocks: RangeInclusive<u64>,
+        (now_ns, is_end): (u64, bool),
+    ) -> Option<Vec<Bytes>> {
         self.uses += 1;
         let used_at = self.uses;
         let found = blocks.clone().map(|block| match self.blocks.get(&(pack, block)) {
@@ -100,9 +122,21 @@ impl State {
             _ => None,
         });
         let found = found.collect::<Option<_>>()?;
+        let (first, last) = (*blocks.start(), *blocks.end());
         self.for_present(pack, blocks, |b| {
             (b.used_at, b.is_used, b.kept_until_ns) = (used_at, true, 0);
+            b.likely_until_ns = 0;
         });
+        let likely_until_ns = if is_end { 0 } else { now_ns + KEEP_NS };
+        self.for_present(pack, last..=last, |b| b.likely_until_ns = likely_until_ns);
+        if let Some(before) = first.checked_sub(1) {
+            // A reader that has come from there is through with it.
+            self.for_present(pack, before..=before, |b| {
+                if b.is_used {
+                    b.likely_until_ns = 0;
+                }
+            });
+        }
         Some(found)
     }
 
@@ -126,14 +160,56 @@ impl State {
 
     /// Blocks of the next request of a reader at this block: twice as many if it reads on from the last
     /// request.
-    pub fn window(&mut self, pack: u64, first: u64) -> u64 {
+    pub fn window(&mut self, segment: u64, first: u64) -> u64 {
         if self.sequential.len() >= MAX_SEQUENTIAL {
             self.sequential.clear();
         }
-        match self.sequential.get(&pack) {
+        match self.sequential.get(&segment) {
             Some((next, window)) if *next == first => (window * 2).min(REQUEST_BLOCKS),
             _ => 1,
         }
+    }
+
+    /// Bytes of the requests, queued ones too.
+    pub fn awaited_bytes(&self) -> u64 {
+        self.requested_bytes + self.queue.iter().map(|job| job.len()).sum::<u64>()
+    }
+
+    /// Bytes of the present blocks of which this is true.
+    pub fn bytes_of(&self, counts: impl Fn(&BlockKey, &PresentBlock) -> bool) -> u64 {
+        let bytes = |(key, block): (&BlockKey, &Block)| match block {
+            Block::Present(b) if counts(key, b) => b.bytes.len() as u64,
+            _ => 0,
+        };
+        self.blocks.iter().map(bytes).sum()
+    }
+
+    /// Whether a read may request its blocks from `missing` on, of `bytes` bytes together. A reader that goes
+    /// on, in a block that it has begun or behind one, needs them beside what others wait for or are in. A new
+    /// reader is let in if a block of `further` bytes fits too, and what is read ahead for others: so those that
+    /// are in can go on, and do not fetch again what they have begun.
+    pub fn fits(
+        &self,
+        (pack, blocks): (u64, RangeInclusive<u64>),
+        (missing, bytes, further): (u64, u64, u64),
+        most: u64,
+        now_ns: u64,
+    ) -> bool {
+        let own = blocks.start().saturating_sub(1)..=*blocks.end();
+        let is_own = |key: &BlockKey| key.0 == pack && own.contains(&key.1);
+        let is_kept = |b: &PresentBlock| b.kept_until_ns > now_ns;
+        let is_likely = |b: &PresentBlock| b.likely_until_ns > now_ns;
+        let begun =
+            self.bytes_of(|key, b| is_own(key) && (is_kept(b) || is_likely(b) && b.is_used));
+        let goes_on = begun > 0;
+        let others = self.bytes_of(|key, b| {
+            !is_own(key) && (is_kept(b) || is_likely(b) && (b.is_used || !goes_on))
+        });
+        let here =
+            self.bytes_of(|key, _| key.0 == pack && blocks.contains(&key.1) && key.1 < missing);
+        let others = others + self.awaited_bytes();
+        let further = if goes_on { 0 } else { further };
+        others == 0 || others + here + bytes + further <= most
     }
 
     /// Makes the blocks of an ended job missing again.
@@ -147,7 +223,7 @@ impl State {
         }
     }
 
-    pub fn add(&mut self, job: &Job, bytes: &Bytes) {
+    pub fn add(&mut self, job: &Job, bytes: &Bytes, now_ns: u64) {
         for (key, at) in job.keys().zip((0..).step_by(BLOCK as usize)) {
             if matches!(self.blocks.get(&key), Some(Block::Present(_))) {
                 continue;
@@ -157,8 +233,12 @@ impl State {
             self.present_bytes += bytes.len() as u64;
             let is_second = self.distrusted.contains(&key);
             let (used_at, is_used) = (self.uses, false);
-            let kept_until_ns = if key.1 <= job.wanted { job.deadline_ns } else { 0 };
-            let block = PresentBlock { bytes, used_at, is_used, kept_until_ns, is_second };
+            let (kept_until_ns, likely_until_ns) = match key.1 <= job.wanted {
+                true => (now_ns + KEEP_NS, now_ns + KEEP_NS),
+                false => (0, now_ns + AHEAD_NS),
+            };
+            let block =
+                PresentBlock { bytes, used_at, is_used, kept_until_ns, likely_until_ns, is_second };
             self.blocks.insert(key, Block::Present(block));
         }
     }
@@ -169,11 +249,11 @@ impl State {
         while self.present_bytes + self.requested_bytes > most && self.present_bytes > 0 {
             let present = self.blocks.iter().filter_map(|(key, block)| match block {
                 Block::Present(b) if b.kept_until_ns <= now_ns => {
-                    Some((!b.is_used, b.used_at, *key))
+                    Some((b.likely_until_ns > now_ns, !b.is_used, b.used_at, *key))
                 }
                 _ => None,
             });
-            let Some((_, _, key)) = present.min() else { return };
+            let Some((.., key)) = present.min() else { return };
             self.remove(key);
         }
     }

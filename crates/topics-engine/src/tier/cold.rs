@@ -22,7 +22,7 @@ use topics_env::sync::{Condvar, Mutex, thread};
 use topics_storage::StorageError;
 use topics_storage::segment::{ColdFiles, Fetch, FileKind};
 
-use super::blocks::{BLOCK, Block, Job, REQUEST_BLOCKS, State};
+use super::blocks::{BLOCK, Block, Job, PART_NS, REQUEST_BLOCKS, State};
 use super::{ArchivedPack, PackTable};
 use crate::types::metrics::Counter;
 use crate::types::options::RemoteOptions;
@@ -38,6 +38,9 @@ const LONG_NS: u64 = 1_000_000_000;
 const LOOK: Duration = Duration::from_millis(100);
 /// Maximum number of fetches that wait for a thread.
 const MAX_QUEUED: usize = 256;
+/// How many of those who wait for memory try again when a fetch has ended, and at each look at the deadlines.
+const WAITING_BY_FETCH: usize = 4;
+const WAITING_BY_TIME: usize = 16;
 /// How long a thread stays without a fetch.
 const IDLE: Duration = Duration::from_secs(10);
 /// How long a close waits for the next thread to end.
@@ -149,6 +152,19 @@ impl ColdTier {
     pub(crate) fn expire(&self) {
         let now = self.env.clock.mono_ns();
         self.end_jobs(|job| job.deadline_ns <= now, &self.late());
+        self.retry_waiting(WAITING_BY_TIME);
+    }
+
+    /// Lets the first of those who wait for memory try again.
+    fn retry_waiting(&self, most: usize) {
+        let first: Vec<_> = {
+            let mut state = self.state.lock();
+            let n = state.waiting.len().min(most);
+            state.waiting.drain(..n).collect()
+        };
+        for fetch in first {
+            fetch.end(Ok(()));
+        }
     }
 
     /// The error of a fetch that has taken too long.
@@ -162,10 +178,15 @@ impl ColdTier {
 
     /// Ends all fetches and the threads. A thread whose request hangs ends with the request.
     pub(crate) fn close(&self) {
-        self.state.lock().closed = true;
+        let waiting = {
+            let mut state = self.state.lock();
+            state.closed = true;
+            std::mem::take(&mut state.waiting)
+        };
         self.queued.notify_all();
         self.closing.notify_all();
         self.end_jobs(|_| true, &StorageError::Closed);
+        waiting.iter().for_each(|fetch| fetch.end(Err(StorageError::Closed)));
         let mut state = self.state.lock();
         while state.threads > 0 && !self.ended.wait_for(&mut state, END_WAIT).timed_out() {}
     }
@@ -209,12 +230,13 @@ impl ColdTier {
             state.active.retain(|j| !Arc::ptr_eq(j, job));
             state.requested_bytes -= job.len();
             match &result {
-                Ok(bytes) => state.add(job, bytes),
+                Ok(bytes) => state.add(job, bytes, self.env.clock.mono_ns()),
                 Err(_) => state.forget_requests(job),
             }
             state.evict(self.memory_bytes, self.env.clock.mono_ns());
         }
         job.fetch.end(result.map(drop));
+        self.retry_waiting(WAITING_BY_FETCH);
     }
 
     /// The bytes of a job. What may succeed later is repeated until the deadline; everything else twice.
@@ -307,7 +329,8 @@ impl ColdTier {
             while let Some(tier) = tier.upgrade() {
                 let mut state = tier.state.lock();
                 let _ = tier.closing.wait_for(&mut state, LOOK);
-                if state.closed || (state.active.is_empty() && state.queue.is_empty()) {
+                let is_idle = state.active.is_empty() && state.queue.is_empty();
+                if state.closed || (is_idle && state.waiting.is_empty()) {
                     state.has_clock = false;
                     return;
                 }
@@ -354,30 +377,94 @@ impl ColdTier {
     }
 
     /// Requests the missing blocks of a read, and keeps the present ones. Returns the fetch of the first
-    /// missing one.
+    /// missing one; if the blocks do not fit beside those that others wait for, a fetch that ends when they
+    /// may.
     fn request(
         &self,
         state: &mut State,
         pack: &Arc<ArchivedPack>,
         read: RangeInclusive<u64>,
-        read_ahead: bool,
+        ahead: Option<ReadAhead>,
     ) -> Result<Arc<Fetch>> {
         if state.closed {
             return Err(StorageError::Closed);
         }
-        let deadline_ns = self.env.clock.mono_ns() + self.timeout.as_nanos() as u64;
-        state.keep(pack.number, read.clone(), deadline_ns);
+        let now = self.env.clock.mono_ns();
+        let deadline_ns = now + self.timeout.as_nanos() as u64;
         let is_present =
             |at: &u64| matches!(state.blocks.get(&(pack.number, *at)), Some(Block::Present(_)));
-        let (last, blocks) = (*read.end(), pack.len.div_ceil(BLOCK));
+        let last = *read.end();
         let first = read.clone().find(|at| !is_present(at)).unwrap_or(last);
-        let mut until = last;
-        if read_ahead && !state.is_requested((pack.number, first)) {
-            let window = state.window(pack.number, first);
-            until = last.max(first + window - 1).min(blocks - 1);
-            state.sequential.insert(pack.number, (until + 1, window));
+        let requested = state.requested(&(pack.number, first));
+        // An engine without threads has one reader at a time.
+        if requested.is_none() && self.has_threads() {
+            let needed = ((last + 1) * BLOCK).min(pack.len) - first * BLOCK;
+            let blocks = (pack.number, read.clone());
+            let sizes = (first, needed, BLOCK.min(pack.len));
+            let fits = state.fits(blocks, sizes, self.memory_bytes, now);
+            if !fits || state.queue.len() >= MAX_QUEUED {
+                let fetch = Arc::new(self.new_fetch());
+                state.waiting.push_back(fetch.clone());
+                return Ok(fetch);
+            }
         }
-        let (mut at, mut awaited) = (first, None);
+        // Not for one that waits for memory: it and others of its kind would hold all of it.
+        state.keep(pack.number, read.clone(), deadline_ns.min(now + PART_NS));
+        if let Some(fetch) = requested {
+            return Ok(fetch);
+        }
+        let mut until = last;
+        if let Some(ahead) = ahead {
+            let window = state.window(ahead.segment, first);
+            until = last.max((first + window - 1).min(first + self.free_blocks(state)));
+            until = until.min(last.max(ahead.end));
+            state.sequential.insert(ahead.segment, (until + 1, window));
+        }
+        self.enqueue(state, pack, first..=until, (last, deadline_ns)).ok_or_else(|| {
+            unreachable(format!(
+                "{MAX_QUEUED} reads of cold segments wait for the object store: retry later"
+            ))
+        })
+    }
+
+    /// Requests the next window of a sequential reader that has begun the last block of this one, as far as
+    /// there is memory that nothing else needs.
+    fn request_ahead(
+        &self,
+        state: &mut State,
+        pack: &Arc<ArchivedPack>,
+        read_to: u64,
+        ahead: ReadAhead,
+    ) {
+        let Some((next, window)) = state.sequential.get(&ahead.segment).copied() else { return };
+        let free = self.free_blocks(state);
+        if !self.has_threads() || read_to + 1 != next || next > ahead.end || free == 0 {
+            return;
+        }
+        let window = (window * 2).min(REQUEST_BLOCKS);
+        let until = (next + window.min(free) - 1).min(ahead.end);
+        let deadline_ns = self.env.clock.mono_ns() + self.timeout.as_nanos() as u64;
+        state.sequential.insert(ahead.segment, (until + 1, window));
+        let _ = self.enqueue(state, pack, next..=until, (read_to, deadline_ns));
+    }
+
+    /// Blocks of memory that are neither awaited nor likely to be read soon.
+    fn free_blocks(&self, state: &State) -> u64 {
+        let now = self.env.clock.mono_ns();
+        let taken = state.awaited_bytes() + state.bytes_of(|_, b| b.likely_until_ns > now);
+        self.memory_bytes.saturating_sub(taken) / BLOCK
+    }
+
+    /// Queues the requests of missing blocks. Returns the fetch of the first block that is not here. Blocks up
+    /// to `wanted` are kept for a read.
+    fn enqueue(
+        &self,
+        state: &mut State,
+        pack: &Arc<ArchivedPack>,
+        blocks: RangeInclusive<u64>,
+        (wanted, deadline_ns): (u64, u64),
+    ) -> Option<Arc<Fetch>> {
+        let (mut at, until, mut awaited) = (*blocks.start(), *blocks.end(), None);
         while at <= until {
             match state.blocks.get(&(pack.number, at)) {
                 Some(Block::Requested(fetch)) => drop(awaited.get_or_insert(fetch.clone())),
@@ -388,30 +475,33 @@ impl ColdTier {
                     }
                     let is_missing = |b: u64| !state.blocks.contains_key(&(pack.number, b));
                     let n = (at..=until).take_while(|b| is_missing(*b)).count() as u64;
-                    let to = at + n.min(REQUEST_BLOCKS) - 1;
-                    let fetch = Arc::new(self.new_fetch());
-                    let (pack, wanted) = (pack.clone(), last);
+                    let last = at + n.min(REQUEST_BLOCKS) - 1;
+                    let (first, pack, fetch) = (at, pack.clone(), Arc::new(self.new_fetch()));
                     let began_ns = AtomicU64::new(0);
-                    let job =
-                        Job { pack, first: at, last: to, wanted, fetch, deadline_ns, began_ns };
+                    let job = Job { pack, first, last, wanted, fetch, deadline_ns, began_ns };
                     for key in job.keys() {
                         state.blocks.insert(key, Block::Requested(job.fetch.clone()));
                     }
-                    self.counters.misses.add(to + 1 - at);
+                    self.counters.misses.add(last + 1 - at);
                     awaited.get_or_insert(job.fetch.clone());
                     state.queue.push_back(Arc::new(job));
                     self.queued.notify_one();
-                    at = to;
+                    at = last;
                 }
             }
             at += 1;
         }
-        awaited.ok_or_else(|| {
-            unreachable(format!(
-                "{MAX_QUEUED} reads of cold segments wait for the object store: retry later"
-            ))
-        })
+        awaited
     }
+}
+
+/// What a sequential reader of a segment may read ahead.
+#[derive(Clone, Copy, Debug)]
+struct ReadAhead {
+    /// The file number of the segment.
+    segment: u64,
+    /// The last block of its records.
+    end: u64,
 }
 
 #[cfg(test)]
@@ -447,15 +537,27 @@ impl ColdReader {
         }
         let begin = offset + at;
         let (first, last) = (begin / BLOCK, (begin + n as u64 - 1) / BLOCK);
+        let is_data = kind == FileKind::Data;
+        let end = (offset + len - 1) / BLOCK;
+        let ahead = is_data.then_some(ReadAhead { segment: file_no, end });
         let mut state = self.0.state.lock();
-        let Some(found) = state.take(pack.number, first..=last) else {
-            let data = kind == FileKind::Data;
-            let fetch = self.0.request(&mut state, &pack, first..=last, data);
+        let now = self.0.env.clock.mono_ns();
+        let is_end = is_data && at + n as u64 >= len;
+        let Some(found) = state.take(pack.number, first..=last, (now, is_end)) else {
+            let fetch = self.0.request(&mut state, &pack, first..=last, ahead);
             drop(state);
             self.0.start_thread();
             return Err(StorageError::Fetching(fetch?));
         };
+        let queued = state.queue.len();
+        if let Some(ahead) = ahead {
+            self.0.request_ahead(&mut state, &pack, last, ahead);
+        }
+        let has_requested = state.queue.len() > queued;
         drop(state);
+        if has_requested {
+            self.0.start_thread();
+        }
         self.0.counters.hits.add(found.len() as u64);
         let mut done = 0;
         for (block, bytes) in (first..).zip(&found) {

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use topics_env::sim::Bucket;
 use topics_remote::store::detached::DetachedStore;
 
+use crate::delivery::{Event, WatchRequest, WatchStart};
 use crate::engine::Engine;
 use crate::topic::tests::{DIR, World, after, rec};
-use crate::types::api::Append;
+use crate::types::api::{Append, ReadFrom, ReadRequest};
 use crate::types::error::Error;
 use crate::types::options::{Options, RemoteLimits, RemoteMode, RemoteOptions};
 
@@ -33,10 +34,19 @@ fn remote(bucket: &Arc<Bucket>) -> RemoteOptions {
 
 /// A world with cold segments of these topics, whose engine has threads and the real clock.
 fn threaded(topics: &[&str]) -> (World, Arc<Bucket>) {
-    let (mut w, bucket) = World::over_bucket(limits());
+    threaded_with(topics, (limits(), true), 1)
+}
+
+/// The same with these limits, the real clock or one that stands, and records of about this many bytes.
+fn threaded_with(
+    topics: &[&str],
+    (limits, real_time): (RemoteLimits, bool),
+    bytes: usize,
+) -> (World, Arc<Bucket>) {
+    let (mut w, bucket) = World::over_bucket(limits.clone());
     for topic in topics {
         for i in 0..33 {
-            let data = format!("{topic}-{i}");
+            let data = format!("{topic}-{i}-{}", "x".repeat(bytes));
             let records = [rec(&data)];
             let append = Append { records: &records, ..Default::default() };
             w.engine().append(topic, &append).unwrap();
@@ -45,8 +55,9 @@ fn threaded(topics: &[&str]) -> (World, Arc<Bucket>) {
     w.checkpoint();
     assert!(w.engine().archive().unwrap().cooled > 0);
     w.close();
-    w.options = Options { background: true, remote: Some(remote(&bucket)), ..w.options.clone() };
-    w.real_time = true;
+    let remote = RemoteOptions { limits, ..remote(&bucket) };
+    w.options = Options { background: true, remote: Some(remote), ..w.options.clone() };
+    w.real_time = real_time;
     w.open();
     (w, bucket)
 }
@@ -132,4 +143,91 @@ fn a_read_only_engine_has_the_same_deadline() {
     assert!(is_cold_error(&outcome), "{outcome:?}");
     bucket.release();
     engine.close().unwrap();
+}
+
+/// Readers that ask and do not come back, such as those of a watch whose client pauses: what was fetched for
+/// them takes no more memory than the setting says.
+#[test]
+fn what_nobody_takes_stays_below_the_memory_limit() {
+    let names: Vec<String> = (0..40).map(|i| format!("t{i:02}")).collect();
+    let topics: Vec<&str> = names.iter().map(String::as_str).collect();
+    let bound = 20_000;
+    let (w, _) =
+        threaded_with(&topics, (RemoteLimits { cold_memory_bytes: bound, ..limits() }, true), 100);
+    let cold = w.engine().core().cold.clone().unwrap();
+    let mut fetches = Vec::new();
+    for topic in &topics {
+        if let Err(Error::ColdPending(fetch)) = w.engine().read_present(topic, &after(0)) {
+            fetches.push(fetch);
+        }
+        assert!(cold.memory() <= bound, "{}", cold.memory());
+    }
+    assert!(fetches.len() > 30, "{}", fetches.len());
+    for fetch in fetches {
+        let _ = fetch.wait();
+        assert!(cold.memory() <= bound, "{}", cold.memory());
+    }
+    // Whoever comes gets what it needs.
+    for topic in &topics {
+        assert!(read(w.engine(), topic).is_ok());
+    }
+}
+
+/// Readers of several topics take turns. Each block is fetched about once.
+#[test]
+fn readers_that_take_turns_do_not_fetch_blocks_again() {
+    let topics = ["a", "b", "c", "d"];
+    let limits = RemoteLimits {
+        pack_bytes: 16 << 20,
+        cold_memory_bytes: 8 << 20,
+        cold_timeout: WATCHDOG,
+        ..limits()
+    };
+    let (w, _) = threaded_with(&topics, (limits, false), 200_000);
+    let cold = w.engine().core().cold.clone().unwrap();
+    let mut at = [0; 4];
+    let mut bytes = 0;
+    while at.iter().any(|at| *at < 30) {
+        for (topic, at) in topics.iter().zip(&mut at) {
+            let request = ReadRequest { max_bytes: 400_000, ..after(*at) };
+            let batch = w.engine().read(topic, &request).unwrap();
+            bytes += batch.iter().map(|r| r.data.len() as u64).sum::<u64>();
+            *at = batch.next_from_seq;
+        }
+    }
+    let fetched = cold.counters.bytes.get();
+    println!("{fetched} bytes fetched for {bytes}");
+    assert!(fetched * 10 <= bytes * 12, "{fetched} bytes were fetched to read {bytes}");
+}
+
+/// A watch over more cold topics than fit in memory: their records lie across blocks, so that a reader needs two
+/// at a time. It goes on, and fetches each block about once, beside those that topics have in common.
+#[test]
+fn a_watch_over_many_cold_topics_goes_on_with_little_memory() {
+    let names: Vec<String> = (0..24).map(|i| format!("t{i:02}")).collect();
+    let topics: Vec<&str> = names.iter().map(String::as_str).collect();
+    let limits = RemoteLimits {
+        pack_bytes: 64 << 20,
+        cold_memory_bytes: 4 << 20,
+        cold_timeout: WATCHDOG,
+        ..limits()
+    };
+    let (w, _) = threaded_with(&topics, (limits, true), 70_000);
+    let start = WatchStart { from: ReadFrom::After(0), topic_id: None };
+    let topics = names.iter().map(|name| (name.clone(), start)).collect();
+    let mut watch = w.engine().watch(&WatchRequest { topics, ..WatchRequest::default() }).unwrap();
+    let (mut records, mut bytes) = (0, 0);
+    while records < names.len() * 33 {
+        match watch.next(Some(WATCHDOG)).unwrap() {
+            Some(Event::Records(frame)) => {
+                records += frame.batch().len();
+                bytes += frame.batch().iter().map(|r| r.data.len() as u64).sum::<u64>();
+            }
+            Some(Event::CaughtUp { .. }) => {}
+            other => panic!("{other:?} after {records} records"),
+        }
+    }
+    let cold = w.engine().core().cold.clone().unwrap();
+    println!("{} bytes fetched for {bytes}", cold.counters.bytes.get());
+    assert!(cold.memory() <= 4 << 20);
 }
