@@ -225,8 +225,15 @@ def test_a_lost_file_of_deletes_is_found_and_mended(data_dir: Path, archive: Pat
         cold.make_cold(db)
         db.topic("t").delete(seqs=[3, 5])
         db.sync()
-    # Segments of ten records, without the two that were deleted.
-    assert te.verify(data_dir).cold_records % 10 == 8
+
+        def has_cooled() -> bool:
+            db.checkpoint()
+            return len(list(data_dir.glob("topics/1/*.data"))) <= 1
+
+        until(has_cooled)
+        # How many of its segments are cold depends on how long that took.
+        db.topic("other").drop()
+    assert te.verify(data_dir).cold_records == 48
     sorted(data_dir.glob("topics/*/*.del"))[0].unlink()
     found = te.verify(data_dir)
     assert not found.ok

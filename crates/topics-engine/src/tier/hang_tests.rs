@@ -167,7 +167,7 @@ fn what_nobody_takes_stays_below_the_memory_limit() {
         let _ = fetch.wait();
         assert!(cold.memory() <= bound, "{}", cold.memory());
     }
-    // Whoever comes gets what it needs.
+    // Every later read succeeds.
     for topic in &topics {
         assert!(read(w.engine(), topic).is_ok());
     }

@@ -1,6 +1,6 @@
 //! Repairs of directories whose objects, or lists of deleted records, are gone.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -12,7 +12,8 @@ use topics_env::sim::{Bucket, ObjectFault, SimStore};
 use topics_storage::segment::FileKind;
 
 use super::cold_tests::{
-    all, cold_segments, cool, fill, first_file, flip, limits, records_and_gaps, remote, tiered,
+    Rows, all, cold_segments, cool, fill, first_file, flip, limits, records_and_gaps, remote,
+    tiered,
 };
 use crate::engine::verify::{Progress, Repair, plan_repair, repair, verify};
 use crate::topic::tests::{DIR, World, eq};
@@ -166,24 +167,31 @@ fn a_repair_does_not_believe_another_prefix() {
     }
 }
 
+/// A closed directory with records of `a` that were archived, some of them deleted before; its store, the records
+/// and the path of their list of deleted records.
+fn with_deletes(hot_segments: u64) -> (World, Arc<Bucket>, Rows, PathBuf) {
+    let (mut w, bucket) = tiered();
+    let limits = RemoteLimits { hot_segments, ..limits() };
+    w.options.remote = Some(RemoteOptions { limits, ..remote(bucket.client(1)) });
+    w.reopen();
+    fill(&w, "a", 33);
+    w.delete("a", None, eq("red"));
+    w.checkpoint();
+    let before = all(&w, "a");
+    cool(&w);
+    cool(&w);
+    assert_eq!(cold_segments(&w, "a") > 0, hot_segments == 1);
+    let path = first_file(&w, "a", FileKind::Del);
+    w.close();
+    (w, bucket, before, path)
+}
+
 /// A list of deleted records that is lost is fetched, for hot and for cold segments, and nothing is lost.
 #[test]
 fn a_repair_fetches_lists_of_deleted_records() {
-    for is_cold in [false, true] {
+    for hot_segments in [1, 100] {
         for is_damaged in [false, true] {
-            let (mut w, bucket) = tiered();
-            let limits = RemoteLimits { hot_segments: if is_cold { 1 } else { 100 }, ..limits() };
-            w.options.remote = Some(RemoteOptions { limits, ..remote(bucket.client(1)) });
-            w.reopen();
-            fill(&w, "a", 33);
-            w.delete("a", None, eq("red"));
-            w.checkpoint();
-            let before = all(&w, "a");
-            cool(&w);
-            cool(&w);
-            assert_eq!(cold_segments(&w, "a") > 0, is_cold);
-            let path = first_file(&w, "a", FileKind::Del);
-            w.close();
+            let (mut w, _, before, path) = with_deletes(hot_segments);
             match is_damaged {
                 true => flip(&w, &path),
                 false => w.env().fs.remove_file(&path).unwrap(),
@@ -264,19 +272,8 @@ fn a_store_that_ends_during_a_repair_costs_nothing() {
         for is_unmounted in [false, true] {
             let mut refused = 0;
             for reads in 0..12 {
-                let (mut w, bucket) = tiered();
-                let limits = RemoteLimits { hot_segments, ..limits() };
-                w.options.remote = Some(RemoteOptions { limits, ..remote(bucket.client(1)) });
-                w.reopen();
-                fill(&w, "a", 33);
-                w.delete("a", None, eq("red"));
-                w.checkpoint();
-                let before = all(&w, "a");
-                cool(&w);
-                cool(&w);
+                let (mut w, bucket, before, path) = with_deletes(hot_segments);
                 let ours = w.options.remote.clone().unwrap();
-                let path = first_file(&w, "a", FileKind::Del);
-                w.close();
                 w.env().fs.remove_file(&path).unwrap();
                 let left = AtomicI64::new(reads);
                 let store = Arc::new(Ending { store: bucket.client(2), left, is_unmounted });
