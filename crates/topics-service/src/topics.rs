@@ -168,7 +168,7 @@ impl Service {
         let mut found: Vec<TopicState> = Vec::with_capacity(names.len());
         let mut missing = Vec::new();
         for name in names {
-            match self.engine.state(&name, true) {
+            match self.engine.state(&name, false) {
                 Ok(state) => found.push(state),
                 Err(Error::TopicNotFound(_)) => missing.push(name),
                 Err(e) => return Err(e.into()),
