@@ -7,7 +7,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help run build browser screenshots diagrams wheel spark-wheel sdist test test-build test-suites test-crates test-crash \
 	test-concurrency test-python test-serial test-spark test-full explore test-release check docs bench bench-spark \
-	demo demo-remote demo-folder pipeline lake clean
+	demo demo-remote demo-folder soak pipeline lake clean
 
 export TOPICS_GATE ?= quick
 ifeq ($(filter quick full explore release,$(TOPICS_GATE)),)
@@ -113,13 +113,19 @@ test-full: ## the whole programme at its commit size, with Spark, a browser and 
 
 # MINUTES=120 begins another round, with other seeds, until two hours have passed.
 MINUTES ?= 0
+# How long the server runs whose memory, descriptors, threads and disk should level off.
+SOAK_MINUTES ?= 60
+SOAK = PYTHONPATH=tests $(BIN)/python -m benches.soak --minutes $(SOAK_MINUTES)
+soak: build ## an hour of mixed traffic on one server, and what grows; SOAK_MINUTES=
+	$(SOAK)
+
 explore: export TOPICS_GATE = explore
-explore: ## the whole programme with random seeds and limits on times and memory; by hand, with MINUTES=
-	@code=0; while \
+explore: build ## the whole programme with random seeds and limits on times and memory, and the soak beside; by hand, with MINUTES=
+	@code=0; $(SOAK) & while \
 		seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); \
 		echo "explore: TOPICS_RANDOM_SEED=$$seed PROPTEST_RNG_SEED=$$seed"; \
 		TOPICS_RANDOM_SEED=$$seed PROPTEST_RNG_SEED=$$seed $(MAKE) --no-print-directory test || code=1; \
-		test $$SECONDS -lt $$((60 * $(MINUTES))); do :; done; exit $$code
+		test $$SECONDS -lt $$((60 * $(MINUTES))); do :; done; wait $$! || code=1; exit $$code
 
 test-release: export TOPICS_GATE = release
 test-release: export TOPICS_SIM_STATES ?= 2000000
@@ -202,7 +208,7 @@ ifneq ($(TOPICS_GATE),quick)
 endif
 	$(call timed,ruff,$(BIN)/ruff check $(PY_DIRS) && $(BIN)/ruff format --check $(PY_DIRS))
 	$(call timed,mypy,$(BIN)/mypy -p topics_engine -p benches.demo \
-		-m benches.report -m benches.summary -m benches.compare -m benches.run)
+		-m benches.report -m benches.summary -m benches.compare -m benches.run -m benches.soak)
 	$(call timed,mypy of spark,cd spark && MYPYPATH=..:../tests $(abspath $(BIN))/mypy -p pyspark_topics \
 		-p pipeline -p lake -p bench -m local_spark)
 	$(call timed,typed options,$(BIN)/python .ci/typed_options.py --check)

@@ -11,6 +11,7 @@ import pytest
 
 from benches.compare import Change, compare, render
 from benches.report import Row, Run, Table, curve, load, parse, short, tail
+from benches.soak import LIMITS, main, trend
 from benches.summary import summary
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -168,3 +169,24 @@ def test_a_row_that_was_zero() -> None:
     assert Change("p", "w", "s", "less", 0.0, 1.0, 0.1).verdict == "worse"
     lines = render([run(row(figure=0.0))], [run(row(figure=1.0))])
     assert any(line.endswith("better") for line in lines)
+
+
+def test_a_trend_is_the_growth_in_an_hour_without_single_peaks() -> None:
+    minutes = [n / 6 for n in range(120)]
+    assert trend(minutes, [40.0] * 120) == 0
+    assert trend(minutes, [40 + minute for minute in minutes]) == pytest.approx(60)
+    peaks = [90.0 if n % 6 == 0 else 40.0 for n in range(120)]
+    assert trend(minutes, peaks) == 0
+    assert trend([0.1, 0.2], [1, 2]) == 0
+
+
+@pytest.mark.slow
+def test_a_short_soak_has_every_kind_of_traffic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--minutes", "0.5", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    print(said)
+    assert len(re.findall(r"'\w+': [1-9]\d*", said)) == 7
+    assert (tmp_path / "soak.csv").read_text().splitlines()[0] == ",".join(["minute", *LIMITS])

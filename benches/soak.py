@@ -1,0 +1,266 @@
+"""Mixed traffic on one server for an hour, and what of its process grows: `python -m benches.soak`.
+
+The traffic is the same in each minute: topics with caps are written and read, queues worked off,
+topics, consumers and routers created and dropped, streams opened and closed, transactions
+committed. Every ten seconds the memory, descriptors and threads of the process and the disk of its
+directory go into a table, from which a plot is drawn where matplotlib is. After the warm-up all of
+them should level off: the exit code is 1 if one has a trend, by a line through the medians of each
+minute, that would add more than its limit in an hour, or if a call failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import topics_engine as te
+from support.server import Server, bytes_on_disk
+
+from .demo.run import print_line, temporary_folder
+
+SETTINGS: te.ServerSettings = {
+    "checkpoint_interval_ms": 5000,
+    "segment_max_events": 5000,
+}
+EVERY_SECONDS = 10.0
+WARM_UP = 0.25
+"""The part of the run before the trend is looked at."""
+LIMITS = {
+    "rss MiB": 16.0,
+    "anonymous MiB": 16.0,
+    "descriptors": 16.0,
+    "threads": 2.0,
+    "disk MiB": 64.0,
+}
+"""The growth in an hour that is within the noise of allocators, caches and segments."""
+
+Job = Callable[[te.Database, random.Random, int], None]
+
+
+def write_and_read(db: te.Database, random: random.Random, turn: int) -> None:
+    """Eight topics of which the caps keep the last records."""
+    topic = db.topic(f"kept.{turn % 8}")
+    ack = topic.append([{"n": turn, "text": "x" * random.randrange(400)} for _ in range(100)])
+    records = list(topic.read(after=ack.first_seq - 1, limit=100, gaps="skip"))
+    assert len(records) == 100, len(records)
+
+
+def expire_and_delete(db: te.Database, random: random.Random, turn: int) -> None:
+    """Records that expire, and records that are deleted by tag and by seq."""
+    topic = db.topic("expiring")
+    ack = topic.append([turn] * 20, tag=f"t:{turn % 50}")
+    topic.delete(seqs=[ack.first_seq, ack.last_seq])
+    topic.delete(tag=f"t:{(turn + 25) % 50}")
+
+
+def work(db: te.Database, random: random.Random, turn: int) -> None:
+    """Jobs that are done, jobs that fail once, and jobs that become dead letters."""
+    queue = db.queue("jobs")
+    queue.append([{"fails": random.random() < 0.1} for _ in range(20)])
+    for job in queue.claim("soak", max=20):
+        if job.data["fails"]:
+            job.nack(error="as asked")
+        else:
+            job.ack()
+
+
+def churn(db: te.Database, random: random.Random, turn: int) -> None:
+    """A topic with a consumer and a router that live for ten turns."""
+    source = db.topic(f"churn.{turn}")
+    source.append([turn] * 10)
+    db.router(f"churn-{turn}", source=source.name, dest=f"churn.{turn}.copy")
+    source.append([turn] * 10)
+    batch = source.consumer("reader").read(wait=1)
+    assert len(batch)
+    batch.commit()
+    if (old := turn - 10) >= 0:
+        db.router(f"churn-{old}").drop()
+        db.topic(f"churn.{old}").drop()
+        db.topic(f"churn.{old}.copy").drop()
+
+
+def watch(db: te.Database, random: random.Random, turn: int) -> None:
+    """A stream over all kept topics that ends after a few records."""
+    with db.watch({"kept.0": te.LATEST, "kept.*": te.LATEST}, gaps="skip") as stream:
+        db.topic("kept.0").append(turn)
+        db.topic("kept.1").append(turn)
+        for _ in range(2):
+            assert stream.next(wait=10) is not None
+
+
+def commit(db: te.Database, random: random.Random, turn: int) -> None:
+    """Transactions over two topics, one in eight of them aborted; one writer, and some that end."""
+    writer = "soak" if turn % 2 else f"soak-{turn % 100}"
+    with suppress(Aborted), db.transaction(writer) as tx:
+        tx.append("ledger.a", [turn] * 5)
+        tx.append("ledger.b", [turn] * 5)
+        if turn % 8 == 0:
+            raise Aborted
+    if turn % 100 == 0:
+        db.forget_writer(f"soak-{turn}")
+
+
+def connect_anew(db: te.Database, random: random.Random, turn: int) -> None:
+    """A client of its own, and requests that are refused."""
+    with te.connect(db.path) as other:
+        other.topic("kept.0").tail(5)
+        with suppress(te.NotFound):
+            other.topic("no-such-topic").state()
+        list(other.topics("kept."))
+
+
+def prepare(db: te.Database) -> None:
+    """Creates the topics that stay."""
+    for n in range(8):
+        db.topic(f"kept.{n}").create(cap_records=20_000)
+    for name in ("ledger.a", "ledger.b", "jobs.dead"):
+        db.topic(name).create(cap_records=5000)
+    db.topic("expiring").create(ttl="20s")
+    db.queue("jobs", max_deliveries=2, dead_letter="jobs.dead")
+
+
+class Aborted(Exception):
+    """Ends a transaction without a commit."""
+
+
+JOBS: tuple[Job, ...] = (
+    write_and_read, expire_and_delete, work, churn, watch, commit, connect_anew,
+)  # fmt: skip
+
+
+class Traffic:
+    """One thread for each kind of job, each with a client of its own, at a steady pace."""
+
+    def __init__(self, url: str, pause: float, seed: int) -> None:
+        self._url, self._pause, self._seed = url, pause, seed
+        self._over = threading.Event()
+        self.turns: Counter[str] = Counter()
+        self.failures: list[str] = []
+        self._threads = [threading.Thread(target=self._run, args=(job,)) for job in JOBS]
+
+    def __enter__(self) -> Traffic:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, job: Job) -> None:
+        name, rng, turn = job.__name__, random.Random(f"{self._seed} {job.__name__}"), 0
+        with te.connect(self._url) as db:
+            while not self._over.wait(self._pause):
+                try:
+                    job(db, rng, turn)
+                except Exception as error:
+                    self.failures.append(f"{name}, turn {turn}: {type(error).__name__}: {error}")
+                turn += 1
+                self.turns[name] += 1
+
+
+def sample(server: Server, directory: Path) -> dict[str, float]:
+    """What the process and its directory hold now."""
+    rss, anonymous = server.memory()
+    process = Path(f"/proc/{server.pid}")
+    return {
+        "rss MiB": rss / 2**20,
+        "anonymous MiB": anonymous / 2**20,
+        "descriptors": len(os.listdir(process / "fd")),
+        "threads": len(os.listdir(process / "task")),
+        "disk MiB": bytes_on_disk(directory) / 2**20,
+    }
+
+
+def trend(minutes: Sequence[float], values: Sequence[float]) -> float:
+    """What the values gain in an hour, by a line through the medians of each minute."""
+    by_minute: dict[int, list[float]] = {}
+    for minute, value in zip(minutes, values, strict=True):
+        by_minute.setdefault(int(minute), []).append(value)
+    if len(by_minute) < 2:
+        return 0.0
+    line = statistics.linear_regression(
+        list(by_minute), [statistics.median(found) for found in by_minute.values()]
+    )
+    return line.slope * 60
+
+
+def draw(table: Path, picture: Path) -> None:
+    """One panel for each value."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    with table.open(encoding="utf-8") as file:
+        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    figure, panels = plt.subplots(len(LIMITS), 1, figsize=(9, 11), sharex=True)
+    for panel, name in zip(panels, LIMITS, strict=True):
+        panel.plot([row["minute"] for row in rows], [row[name] for row in rows])
+        panel.set_ylabel(name)
+        panel.set_ylim(bottom=0)
+        panel.grid(alpha=0.3)
+    panels[-1].set_xlabel("minutes")
+    figure.tight_layout()
+    figure.savefig(picture, dpi=110)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the traffic; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--pause", type=float, default=0.1, help="seconds between turns (0.1)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("target/bench"), help="for table and plot")
+    asked = parser.parse_args(argv)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    table = asked.out / "soak.csv"
+    rows: list[dict[str, float]] = []
+    with (
+        temporary_folder() as folder,
+        Server(folder / "data", **SETTINGS) as server,
+        table.open("w", encoding="utf-8") as file,
+    ):
+        lines = csv.DictWriter(file, ["minute", *LIMITS])
+        lines.writeheader()
+        with te.connect(server.url) as db:
+            prepare(db)
+        started = time.monotonic()
+        with Traffic(server.url, asked.pause, asked.seed) as traffic:
+            while (minute := (time.monotonic() - started) / 60) < asked.minutes:
+                rows.append({"minute": round(minute, 2), **sample(server, folder)})
+                lines.writerow({name: round(value, 2) for name, value in rows[-1].items()})
+                file.flush()
+                time.sleep(EVERY_SECONDS)
+        code = server.stop()
+    print_line(f"{sum(traffic.turns.values())} turns: {dict(traffic.turns)}")
+    for failure in traffic.failures[:20]:
+        print_line(failure)
+    late = [row for row in rows if row["minute"] >= asked.minutes * WARM_UP]
+    grew = False
+    for name, limit in LIMITS.items():
+        values = [row[name] for row in late]
+        gain = trend([row["minute"] for row in late], values)
+        grew |= gain > limit
+        print_line(
+            f"{name}: {rows[0][name]:.1f} at the start, {values[0]:.1f} after the warm-up, "
+            f"{values[-1]:.1f} at the end, {gain:+.1f} an hour (limit {limit:g})"
+        )
+    with suppress(ImportError):
+        draw(table, asked.out / "soak.png")
+    return int(grew or bool(traffic.failures) or code != 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
