@@ -13,7 +13,8 @@ RUN /venv/bin/maturin build --release --locked --strip --out /dist
 FROM python:3.13-slim-bookworm
 COPY --from=build /dist /dist
 RUN pip install --no-cache-dir "$(echo /dist/*.whl)[server]" && rm -r /dist \
-    && useradd --system --uid 10001 --user-group --home /data topics && install -d -o topics -g topics /data
+    && groupadd --gid 10001 topics && useradd --uid 10001 --gid 10001 --home-dir /data topics \
+    && install -d -o topics -g topics /data
 # By number: Kubernetes' runAsNonRoot cannot check a name.
 USER 10001:10001
 VOLUME /data

@@ -160,7 +160,9 @@ class Topic(Handle):
         create: bool | None = None,
         block: bool = True,
     ) -> Ack:
-        """Appends raw bytes, one record each, without parsing them; faster than `append`.
+        """Appends bytes, one binary record each, without parsing them; faster than `append`.
+
+        Reads return them as `bytes`, also where they are JSON text.
 
         Args:
             records: the payloads.

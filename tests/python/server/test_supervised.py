@@ -207,7 +207,7 @@ def test_what_docker_and_systemd_start_is_a_command() -> None:
 def test_the_image_runs_as_a_user_by_number() -> None:
     image = (ROOT / "Dockerfile").read_text()
     assert re.findall(r"^USER (.*)$", image, re.MULTILINE) == ["10001:10001"]
-    assert "useradd --system --uid 10001 --user-group" in image
+    assert "groupadd --gid 10001 topics && useradd --uid 10001 --gid 10001" in image
 
 
 def test_the_server_of_the_compose_file_is_healthy_and_scraped(tmp_path: Path) -> None:
