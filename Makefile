@@ -213,6 +213,8 @@ endif
 		-p pipeline -p lake -p bench -m local_spark)
 	$(call timed,typed options,$(BIN)/python .ci/typed_options.py --check)
 	$(call timed,dashboards,$(BIN)/python .ci/dashboards.py --check)
+	$(call timed,tables of the docs,$(BIN)/python .ci/docs_tables.py --check)
+	$(call timed,types of the docs,$(BIN)/python .ci/typed_snippets.py)
 	$(call timed,stubtest,$(BIN)/python -m mypy.stubtest topics_engine._core)
 	$(call timed,test rules,$(BIN)/python .ci/check_tests.py)
 	$(call timed,dependencies,$(BIN)/python .ci/check_deps.py)

@@ -26,18 +26,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import topics_engine as te
+from support.snippets import DOCS, Snippet, snippets
 from support.waiting import until
 from topics_engine.client.database import close_all
 
-DOCS = Path(__file__).parents[2] / "docs"
 WITH_SPARK = {DOCS / "guides" / "lake.md"}
 """Pages that need Spark: its tests run them."""
 PAGES = sorted(
@@ -49,40 +47,8 @@ PAGES = sorted(
         if page not in WITH_SPARK
     ]
 )
-FENCE = re.compile(r"^(```+)([^\n`]*)\n(.*?)^\1[ ]*$", re.MULTILINE | re.DOTALL)
 SERVES = re.compile(r"(\w+=\S+ )*(topics serve|uvicorn) ")
 PORT = re.compile(r"\b(4000|8000|8001)\b")
-
-
-@dataclass(frozen=True)
-class Snippet:
-    """A fence of a page."""
-
-    language: str
-    title: str | None
-    runs: bool
-    text: str
-    line: int
-    expected: str | None
-    """What it prints, where the page says so."""
-
-
-def snippets(page: Path) -> Iterator[Snippet]:
-    text = page.read_text()
-    found = list(FENCE.finditer(text))
-    for at, fence in enumerate(found):
-        info, body = fence[2].strip(), fence[3]
-        words = re.findall(r"[\w-]+", info.partition("title=")[0])
-        title = re.search(r'title="([^"]+)"', info)
-        expected = None
-        if at + 1 < len(found):
-            after = found[at + 1]
-            if after[2].strip() == "text" and not text[fence.end() : after.start()].strip():
-                expected = after[3]
-        language = words[0] if words else ""
-        runs = language in ("python", "sh", "console") and "not-run" not in words
-        line = text.count("\n", 0, fence.start()) + 1
-        yield Snippet(language, title and title[1], runs, body, line, expected)
 
 
 def free_port() -> int:

@@ -6,14 +6,22 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from .. import settings
 from ..client import database as plain
 from ..client.database import open_database
-from ..client.values import Backup, Restored, Split, TopicInfo, Verification
+from ..client.values import Backup, Record, Restored, Split, TopicInfo, Verification
 from . import bridge
-from .handle import Closing, ReprMixin, async_method, long_async_method, runner_of, wrapping
+from .handle import (
+    Closing,
+    ReprMixin,
+    async_method,
+    documented_by,
+    long_async_method,
+    runner_of,
+    wrapping,
+)
 from .queue import Queue
 from .router import Router
 from .topic import Topic
@@ -24,6 +32,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ..client.arguments import Duration
+    from ..client.read import Item, OnGap, WithoutGaps
+    from ..client.watch import Event, Watched, WatchOptions
     from ..options import ScanOptions, Settings, SplitOptions, TopicConfig
     from ..remote import Verify
 
@@ -52,8 +62,8 @@ class Database(ReprMixin[plain.Database], Closing):
         return self._sync.closed
 
     @property
-    def settings(self) -> settings.Resolved | None:
-        """Its settings, each with its source; `None` for a connection."""
+    def settings(self) -> settings.Resolved:
+        """Its settings, each with its source; empty for a connection, whose server has its own."""
         return self._sync.settings
 
     def topic(self, /, name: str, **options: Unpack[TopicConfig]) -> Topic:
@@ -94,7 +104,6 @@ class Database(ReprMixin[plain.Database], Closing):
     consumers = async_method(plain.Database.consumers)
     queue = async_method(plain.Database.queue, Queue)
     router = async_method(plain.Database.router, Router)
-    watch = wrapping(plain.Database.watch, Watch)
     transaction = wrapping(plain.Database.transaction, Transaction)
     forget_writer = async_method(plain.Database.forget_writer)
     redrive = async_method(plain.Database.redrive)
@@ -104,6 +113,37 @@ class Database(ReprMixin[plain.Database], Closing):
     backup = long_async_method(plain.Database.backup)
     verify = long_async_method(plain.Database.verify)
     metrics = async_method(plain.Database.metrics)
+
+    @overload
+    def watch(
+        self,
+        topics: Watched,
+        *,
+        events: Literal[False] = False,
+        gaps: WithoutGaps,
+        **options: Unpack[WatchOptions],
+    ) -> Watch[Record]: ...
+    @overload
+    def watch(
+        self,
+        topics: Watched,
+        *,
+        events: Literal[False] = False,
+        gaps: OnGap = "yield",
+        **options: Unpack[WatchOptions],
+    ) -> Watch[Item]: ...
+    @overload
+    def watch(
+        self,
+        topics: Watched,
+        *,
+        events: bool,
+        gaps: OnGap = "yield",
+        **options: Unpack[WatchOptions],
+    ) -> Watch[Event]: ...
+    @documented_by(plain.Database.watch)
+    def watch(self, topics: Watched, **options: Any) -> Watch[Any]:
+        return Watch(self._sync.watch(topics, **options))
 
     async def scan(self, /, topic: str, **asked: Unpack[ScanOptions]) -> Any:
         """Returns a range of a topic as an Arrow stream; see `topics_engine.Database.scan`."""

@@ -28,6 +28,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 C = TypeVar("C", bound="Closing")
+F = TypeVar("F", bound=Callable[..., Any])
 AsyncMethod = Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
 
 
@@ -131,6 +132,16 @@ def passthrough(verb: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[
         return found
 
     return wrapping(verb, same)
+
+
+def documented_by(verb: Callable[..., Any]) -> Callable[[F], F]:
+    """Gives a method the name, the docstring and the signature of a sync one."""
+
+    def declare(method: F) -> F:
+        functools.update_wrapper(method, verb)
+        return method
+
+    return declare
 
 
 def same_signature(

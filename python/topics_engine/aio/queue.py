@@ -141,6 +141,7 @@ class Queue(TopicHandle[plain.Queue]):
 
     __slots__ = ()
 
+    state = async_method(plain.Queue.state)
     peek = async_method(plain.Queue.peek)
     redrive = async_method(plain.Queue.redrive)
     remove = async_method(plain.Queue.remove)

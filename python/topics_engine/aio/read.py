@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any, Generic, cast
 
 from ..client import read as plain
-from ..client.read import Item
+from ..client.read import T
 from ..client.values import Gap
 from ..errors import InvalidRequest
 from .handle import AsyncHandle, Closing, async_method
 
 
-class Read(AsyncHandle[plain.Read], Closing, AsyncIterator[Item]):
+class Read(AsyncHandle[plain.Read[Any]], Closing, AsyncIterator[T], Generic[T]):
     """The records of a topic from a cursor to the head, or to `to_seq`. One task iterates."""
 
     __slots__ = ()
+
+    def __init__(self, read: plain.Read[T]) -> None:
+        super().__init__(read)
 
     @property
     def topic(self) -> str:
@@ -60,19 +64,19 @@ class Read(AsyncHandle[plain.Read], Closing, AsyncIterator[Item]):
                 page = await self._runner().run(self._sync._read_page)
                 self._sync._took(page)
 
-    def __aiter__(self) -> Read:
+    def __aiter__(self) -> Read[T]:
         return self
 
-    async def __anext__(self) -> Item:
+    async def __anext__(self) -> T:
         while not self._sync._items:
             if self._sync._done:
                 raise StopAsyncIteration
             await self._fetch()
         if self._sync._closed:
             raise StopAsyncIteration
-        return self._sync._take()
+        return cast("T", self._sync._take())
 
-    async def batches(self) -> AsyncIterator[list[Item]]:
+    async def batches(self) -> AsyncIterator[list[T]]:
         """Iterates over lists of items, one per page."""
         while True:
             while not self._sync._items and not self._sync._done:

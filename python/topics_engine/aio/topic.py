@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from .. import _core
 from ..client import arguments
 from ..client import topic as plain
+from ..client.arguments import EARLIEST
 from ..client.encoding import rows
 from ..client.topic import ack_of, raw_records, write_options
-from ..client.values import Ack
+from ..client.values import Ack, Record
 from ..client.watch import seconds_left
 from ..errors import Throttled
 from .consumer import Consumer
-from .handle import ReprMixin, async_method, long_async_method, same_signature, wrapping
+from .handle import ReprMixin, async_method, documented_by, long_async_method, same_signature
 from .read import Read
 
 if TYPE_CHECKING:
-    from ..client.arguments import Duration, Time
+    from ..client.arguments import Duration, Position, Time
     from ..client.backend import Acked
+    from ..client.read import Item, OnGap, ReadOptions, WithoutGaps
 
 # Limits that clear by themselves: a write may wait for them.
 WAITABLE_LIMITS = frozenset({"staging_bytes", "memory_bytes", "topic_busy"})
@@ -45,7 +47,6 @@ class TopicHandle(ReprMixin[T]):
 
     create = async_method(plain.Topic.create)
     append_arrow = async_method(plain.Topic.append_arrow)
-    read = wrapping(plain.Topic.read, Read)
     tail = async_method(plain.Topic.tail)
     lazy = async_method(plain.Topic.lazy)
     infer_schema = async_method(plain.Topic.infer_schema)
@@ -57,6 +58,26 @@ class TopicHandle(ReprMixin[T]):
     state = async_method(plain.Topic.state)
     sync = long_async_method(plain.Topic.sync)
     drop = async_method(plain.Topic.drop)
+
+    @overload
+    def read(
+        self,
+        after: Position = EARLIEST,
+        *,
+        gaps: WithoutGaps,
+        **options: Unpack[ReadOptions],
+    ) -> Read[Record]: ...
+    @overload
+    def read(
+        self,
+        after: Position = EARLIEST,
+        *,
+        gaps: OnGap = "yield",
+        **options: Unpack[ReadOptions],
+    ) -> Read[Item]: ...
+    @documented_by(plain.Topic.read)
+    def read(self, after: Position = EARLIEST, **options: Any) -> Read[Any]:
+        return Read(self._sync.read(after, **options))
 
     @same_signature(plain.Topic.append)
     async def append(

@@ -17,8 +17,8 @@ class Transaction(AsyncHandle[plain.Transaction]):
     __slots__ = ()
 
     @property
-    def result(self) -> Committed | None:
-        """The result, once the block has ended."""
+    def result(self) -> Committed:
+        """The result, once the block has ended; see `topics_engine.Transaction.result`."""
         return self._sync.result
 
     append = passthrough(plain.Transaction.append)

@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from ..client import arguments
 from ..client import watch as plain
 from ..client.backend import RemoteBackend
 from ..client.values import Gap
-from ..client.watch import Event, seconds_left
+from ..client.watch import T, seconds_left
 from .bridge import current_bridge
 from .handle import AsyncHandle, Closing, runner_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..client.arguments import Duration
 
 
-class Watch(AsyncHandle[plain.Watch], Closing, AsyncIterator[Event]):
+class Watch(AsyncHandle[plain.Watch[Any]], Closing, AsyncIterator[T], Generic[T]):
     """New records of topics, each topic in the order of its seqs. One task iterates.
 
     A cancelled wait loses nothing: the next one continues. Use the watch in an `async with` block,
@@ -30,7 +30,7 @@ class Watch(AsyncHandle[plain.Watch], Closing, AsyncIterator[Event]):
 
     __slots__ = ("_busy",)
 
-    def __init__(self, watch: plain.Watch) -> None:
+    def __init__(self, watch: plain.Watch[T]) -> None:
         super().__init__(watch)
         # Whether the last fetch returned without waiting; then the next one yields to the loop.
         self._busy = False
@@ -45,21 +45,22 @@ class Watch(AsyncHandle[plain.Watch], Closing, AsyncIterator[Event]):
         """The cursors to store: `db.watch(cursor)` continues behind the items taken so far."""
         return self._sync.cursor
 
-    def __aiter__(self) -> Watch:
+    def __aiter__(self) -> Watch[T]:
         return self
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> T:
         await self._await_items(None)
         if self._sync._closed:
             raise StopAsyncIteration
-        return self._sync._take()
+        return cast("T", self._sync._take())
 
-    async def next(self, wait: Duration | None = None) -> Event | None:
+    async def next(self, wait: Duration | None = None) -> T | None:
         """Returns the next item; see `topics_engine.Watch.next`."""
         await self._await_items(arguments.optional_seconds("wait", wait))
-        return self._sync._take() if self._sync._items and not self._sync._closed else None
+        has_item = self._sync._items and not self._sync._closed
+        return cast("T", self._sync._take()) if has_item else None
 
-    async def batches(self, wait: Duration | None = None) -> AsyncIterator[list[Event]]:
+    async def batches(self, wait: Duration | None = None) -> AsyncIterator[list[T]]:
         """Iterates over lists of items that arrived together; see `topics_engine.Watch.batches`."""
         seconds = arguments.optional_seconds("wait", wait)
         while not self._sync._closed:
@@ -100,7 +101,7 @@ class Watch(AsyncHandle[plain.Watch], Closing, AsyncIterator[Event]):
         else:
             self._sync.close()
 
-    async def __aenter__(self) -> Watch:
+    async def __aenter__(self) -> Watch[T]:
         # A remote watch begins here or at its first wait; an embedded one has begun.
         if isinstance(self._sync._source, RemoteBackend):
             source: Any = self._sync._source

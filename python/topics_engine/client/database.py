@@ -8,7 +8,7 @@ import json
 import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from .. import _core, settings
 from ..errors import Forbidden, InvalidRequest, NotFound
@@ -22,7 +22,7 @@ from .read import with_lost_range
 from .router import Router
 from .topic import Topic
 from .transaction import Transaction
-from .values import Backup, Restored, RouterInfo, Split, TopicInfo, Verification
+from .values import Backup, Record, Restored, RouterInfo, Split, TopicInfo, Verification
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ..options import QueueConfig, ScanOptions, Settings, SplitOptions, TopicConfig
-    from .arguments import Position
     from .backend import Backend
-    from .read import OnGap
+    from .read import Item, OnGap, WithoutGaps
     from .transaction import Named
+    from .watch import Event, Watched, WatchOptions
 
 _open: weakref.WeakSet[Database] = weakref.WeakSet()
 
@@ -52,7 +52,8 @@ class Database(Closing):
     ) -> None:
         self._backend = backend
         self._temporary = temporary
-        self.settings = resolved
+        self.settings = resolved or settings.Resolved({}, {})
+        """Its settings, each with its source; empty for a connection, whose server has its own."""
         """Its settings, each with its source; `None` for a connection."""
         _open.add(self)
 
@@ -101,7 +102,7 @@ class Database(Closing):
             queue.create()
         except Forbidden:
             # Creating a queue needs scope `admin`; other keys use an existing one.
-            if queue.state().type != "queue":
+            if Topic.state(queue).type != "queue":
                 raise
         return queue
 
@@ -202,9 +203,36 @@ class Database(Closing):
                 return
             after = page[-1]["topic"]
 
+    @overload
     def watch(
         self,
-        topics: str | Named | Sequence[str | Named] | Mapping[str, Position],
+        topics: Watched,
+        *,
+        events: Literal[False] = False,
+        gaps: WithoutGaps,
+        **options: Unpack[WatchOptions],
+    ) -> Watch[Record]: ...
+    @overload
+    def watch(
+        self,
+        topics: Watched,
+        *,
+        events: Literal[False] = False,
+        gaps: OnGap = "yield",
+        **options: Unpack[WatchOptions],
+    ) -> Watch[Item]: ...
+    @overload
+    def watch(
+        self,
+        topics: Watched,
+        *,
+        events: bool,
+        gaps: OnGap = "yield",
+        **options: Unpack[WatchOptions],
+    ) -> Watch[Event]: ...
+    def watch(
+        self,
+        topics: Watched,
         *,
         exclude_nodes: str | Sequence[str] | None = None,
         tag: str | None = None,
@@ -213,7 +241,7 @@ class Database(Closing):
         strong: bool = False,
         lenient: bool = False,
         limit: int = 256,
-    ) -> Watch:
+    ) -> Watch[Any]:
         """Follows topics: returns an iterator that waits for new records.
 
         Args:
@@ -225,7 +253,7 @@ class Database(Closing):
             tag: only records with this tag; `"eu:*"` selects tags by prefix.
             events: also yield `CaughtUp` and `TopicDeleted` (default: False).
             gaps: what to do about lost records: `"yield"` a `Gap` (default), `"raise"` `DataLoss`,
-                or `"skip"` them.
+                or `"skip"` them; then all items are records, without `events`.
             strong: yield records only once they are synced, whatever the class of their topic.
             lenient: let topics that do not exist join when they are created, instead of raising.
             limit: most records per event (default: 256).

@@ -16,7 +16,7 @@ from .encoding import dump
 from .read import records_of
 from .renewal import renewer_of
 from .topic import Topic
-from .values import Record
+from .values import QueueState, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -366,6 +366,23 @@ class Queue(Topic):
         """
         done, _, _ = self._native.promote(arguments.one_or_more_seqs("seqs", seqs))
         return len(done)
+
+    def state(self) -> QueueState:
+        """Returns the state and the config of the queue.
+
+        Raises:
+            NotFound: the queue does not exist.
+            Conflict: the topic is not a queue.
+
+        Example:
+            ```python
+            print(jobs.state().queue["ready"])
+            ```
+        """
+        state = QueueState.from_json(self._backend.state(self.name))
+        if state.type != "queue":
+            raise Conflict(f"topic {self.name!r} is a log, not a queue", "not_a_queue")
+        return state
 
     def pause(self) -> None:
         """Sets `paused` in the queue's config: from now on claims wait, or find nothing.

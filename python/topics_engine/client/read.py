@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, cast
 
 from ..errors import Closed, DataLoss, InvalidRequest
 from ..extras import extra
@@ -18,15 +18,24 @@ from .encoding import matcher
 from .schema import MISFITS, count_misfits, fields
 from .values import Gap, Record
 
+Item = Record | Gap
+OnGap = Literal["yield", "raise", "skip"]
+WithoutGaps = Literal["raise", "skip"]
+"""What to do about lost records so that iterating yields records only."""
+
 if TYPE_CHECKING:
-    from typing_extensions import CapsuleType
+    from typing_extensions import CapsuleType, TypeVar
 
     from .arguments import Position, Since
     from .backend import Backend, Page
     from .schema import Schema
 
-Item = Record | Gap
-OnGap = Literal["yield", "raise", "skip"]
+    T = TypeVar("T", bound=Item, default=Item, covariant=True)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
 GAPS: Final[tuple[OnGap, ...]] = ("yield", "raise", "skip")
 
 PAGE_RECORDS = 1000
@@ -85,8 +94,20 @@ def _texts(column: Any) -> list[str]:
     return found
 
 
-class Read(Closing, Iterator[Item]):
-    """The records of a topic from a cursor to the head, or to `to_seq`.
+class ReadOptions(TypedDict, total=False):
+    """The options of a read that do not change the type of its items."""
+
+    to_seq: int | None
+    limit: int | None
+    tag: str | None
+    exclude_nodes: str | Sequence[str] | None
+    since: Since | None
+    until: Since | None
+
+
+class Read(Closing, Iterator[T], Generic[T]):
+    """The records of a topic from a cursor to the head, or to `to_seq`. With `gaps="raise"` or
+    `"skip"` all items are records.
 
     Not thread-safe, but `close` may be called from any thread and ends the iteration.
     """
@@ -155,10 +176,10 @@ class Read(Closing, Iterator[Item]):
             raise self._is_closed()
         return self._topic_id
 
-    def __iter__(self) -> Read:
+    def __iter__(self) -> Read[T]:
         return self
 
-    def __next__(self) -> Item:
+    def __next__(self) -> T:
         while not self._items:
             if self._done:
                 raise StopIteration
@@ -167,7 +188,7 @@ class Read(Closing, Iterator[Item]):
             raise StopIteration
         return self._take()
 
-    def batches(self) -> Iterator[list[Item]]:
+    def batches(self) -> Iterator[list[T]]:
         """Iterates over lists of items, one per page."""
         while True:
             while not self._items and not self._done:
@@ -176,10 +197,10 @@ class Read(Closing, Iterator[Item]):
                 return
             yield self._take_all()
 
-    def _take_all(self) -> list[Item]:
+    def _take_all(self) -> list[T]:
         return [self._take() for _ in range(len(self._items))]
 
-    def _take(self) -> Item:
+    def _take(self) -> T:
         item = self._items.popleft()
         if isinstance(item, Gap) and self._on_gap == "raise":
             # The cursor stays before the gap, so that storing it hides no loss.
@@ -188,7 +209,7 @@ class Read(Closing, Iterator[Item]):
         if not self._items:
             # Records behind the last one may have been filtered out.
             self._cursor = max(self._cursor, self._page_end)
-        return item
+        return cast("T", item)
 
     def _fetch(self) -> None:
         if not self._done:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, cast, overload
 
 from ..errors import InvalidRequest
 from . import arguments, config, show
@@ -13,7 +13,7 @@ from .backend import append_table, consumer_of, every_consumer
 from .closing import Handle
 from .consumer import Consumer, ConsumerInfo, Mode, infos_of
 from .encoding import dump, rows
-from .read import Item, OnGap, Read, all_of, with_lost_range
+from .read import Item, OnGap, Read, ReadOptions, WithoutGaps, all_of, with_lost_range
 from .values import Ack, Deleted, Durability, Record, TopicState
 
 if TYPE_CHECKING:
@@ -160,7 +160,9 @@ class Topic(Handle):
         create: bool | None = None,
         block: bool = True,
     ) -> Ack:
-        """Appends raw bytes, one record each, without parsing them; faster than `append`.
+        """Appends bytes, one binary record each, without parsing them; faster than `append`.
+
+        Reads return them as `bytes`, also where they are JSON text.
 
         Args:
             records: the payloads.
@@ -222,6 +224,22 @@ class Topic(Handle):
         key = arguments.idempotency_key(idempotency_key)
         return ack_of(append_table(self._backend, self.name, self._config, table, tag, node, key))
 
+    @overload
+    def read(
+        self,
+        after: Position = EARLIEST,
+        *,
+        gaps: WithoutGaps,
+        **options: Unpack[ReadOptions],
+    ) -> Read[Record]: ...
+    @overload
+    def read(
+        self,
+        after: Position = EARLIEST,
+        *,
+        gaps: OnGap = "yield",
+        **options: Unpack[ReadOptions],
+    ) -> Read[Item]: ...
     def read(
         self,
         after: Position = EARLIEST,
@@ -233,7 +251,7 @@ class Topic(Handle):
         gaps: OnGap = "yield",
         since: Since | None = None,
         until: Since | None = None,
-    ) -> Read:
+    ) -> Read[Any]:
         """Reads records after a seq, up to the head at the first fetch; then the iterator stops.
 
         Args:
@@ -243,7 +261,7 @@ class Topic(Handle):
             tag: only records with this tag; `"eu:*"` selects tags by prefix.
             exclude_nodes: skip records that come from this node, or from these nodes.
             gaps: what to do about lost records: `"yield"` a `Gap` (default), `"raise"` `DataLoss`,
-                or `"skip"` them. Each is also in `.gaps`.
+                or `"skip"` them; then all items are records. Each gap is also in `.gaps`.
             since: only records that were committed at or after this time: an aware `datetime`, ISO
                 text with an offset, epoch milliseconds, or how long ago, for example `"1h"`.
             until: only records that were committed before this time.

@@ -58,8 +58,8 @@ class Transaction(Handle):
         "_jobs",
         "_native",
         "_options",
+        "_result",
         "_rows",
-        "result",
     )
 
     def __init__(
@@ -80,8 +80,20 @@ class Transaction(Handle):
         self._acks: list[tuple[str, str, list[int], list[int] | None]] = []
         self._jobs: list[LeasedJob] = []
         self._ended = False
-        self.result: Committed | None = None
-        """The result, once the block has ended."""
+        self._result: Committed | None = None
+
+    @property
+    def result(self) -> Committed:
+        """The result, once the block has ended.
+
+        Raises:
+            InvalidRequest: the transaction is not committed.
+        """
+        if self._result is None:
+            raise InvalidRequest(
+                "the transaction is not committed: read `result` after the end of its `with` block"
+            )
+        return self._result
 
     def append(
         self,
@@ -146,7 +158,7 @@ class Transaction(Handle):
         rows = sum(len(encoded) for _, encoded, _ in self._rows)
         jobs = len(self._jobs)
         of = f"{rows} rows, {len(self._commits)} commits, {jobs} acks"
-        ended = "" if not self._ended else ", aborted" if self.result is None else ", committed"
+        ended = "" if not self._ended else ", aborted" if self._result is None else ", committed"
         return f"<Transaction of {of}{ended}>"
 
     def __enter__(self) -> Transaction:
@@ -178,6 +190,6 @@ class Transaction(Handle):
             commits=self._commits,
             acks=self._acks,
         )
-        self.result = Committed(epoch, deduped, {name: (a, b) for name, _, a, b in topics})
+        self._result = Committed(epoch, deduped, {name: (a, b) for name, _, a, b in topics})
         for job in self._jobs:
             job._status.acked_by_transaction = True

@@ -6,11 +6,14 @@ import builtins
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..frozen import Frozen, frozen
 from . import config
 from .arguments import Duration, Time, optional_time_of, time_of
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
 
@@ -235,7 +238,7 @@ class TopicState(Frozen):
         return fields_html(f"State of {self.topic!r}", {**fields, **self.config})
 
     @classmethod
-    def from_json(cls, body: builtins.bytes) -> TopicState:
+    def from_json(cls, body: builtins.bytes) -> Self:
         """From the answer to `GET /v0/topics/:t`.
 
         Args:
@@ -249,6 +252,14 @@ class TopicState(Frozen):
             fields[f"{name}_time"] = optional_time_of(fields.pop(f"{name}_ts"))
         known = {name: fields[name] for name in cls.__match_args__ if name in fields}
         return cls(gaps=gaps, **known)
+
+
+@frozen()
+class QueueState(TopicState):
+    """The state of a queue: that of its topic, whose `queue` is not `None`."""
+
+    if TYPE_CHECKING:
+        queue: Mapping[str, int]
 
 
 @frozen()

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Generic, TypedDict, cast
 
 from ..errors import Closed
 from . import arguments
@@ -15,16 +15,36 @@ from .closing import Closing, Handle
 from .read import GAPS, OnGap, loss, records_of
 from .values import CaughtUp, Gap, Record, TopicDeleted
 
+Event = Record | Gap | CaughtUp | TopicDeleted
+
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from .arguments import Duration, Position
     from .backend import Backend, WatchEvent, WatchStart
     from .transaction import Named
 
-Event = Record | Gap | CaughtUp | TopicDeleted
+    T = TypeVar("T", bound=Event, default=Event, covariant=True)
+    Watched = str | Named | Sequence[str | Named] | Mapping[str, Position]
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 
-class Watch(Closing, Iterator[Event]):
-    """New records of topics, each topic in the order of its seqs.
+class WatchOptions(TypedDict, total=False):
+    """The options of a watch that do not change the type of its items."""
+
+    exclude_nodes: str | Sequence[str] | None
+    tag: str | None
+    strong: bool
+    lenient: bool
+    limit: int
+
+
+class Watch(Closing, Iterator[T], Generic[T]):
+    """New records of topics, each topic in the order of its seqs. With `gaps="raise"` or `"skip"`,
+    and without `events`, all items are records.
 
     Iterating waits, and Ctrl-C interrupts the wait. Not thread-safe, but `close` may be called from
     any thread and ends the iteration. Use it in a `with` block, or call `close`.
@@ -33,7 +53,7 @@ class Watch(Closing, Iterator[Event]):
     def __init__(
         self,
         backend: Backend,
-        topics: str | Named | Sequence[str | Named] | Mapping[str, Position],
+        topics: Watched,
         exclude_nodes: str | Sequence[str] | None,
         tag: str | None,
         events: bool,
@@ -76,16 +96,16 @@ class Watch(Closing, Iterator[Event]):
             at[self._topic] = self._at if self._items or self._lost else at[self._topic]
         return at
 
-    def __iter__(self) -> Watch:
+    def __iter__(self) -> Watch[T]:
         return self
 
-    def __next__(self) -> Event:
+    def __next__(self) -> T:
         self._await_items(None)
         if self._closed:
             raise StopIteration
         return self._take()
 
-    def next(self, wait: Duration | None = None) -> Event | None:
+    def next(self, wait: Duration | None = None) -> T | None:
         """Returns the next item.
 
         Args:
@@ -97,7 +117,7 @@ class Watch(Closing, Iterator[Event]):
         self._await_items(arguments.optional_seconds("wait", wait))
         return self._take() if self._items and not self._closed else None
 
-    def batches(self, wait: Duration | None = None) -> Iterator[list[Event]]:
+    def batches(self, wait: Duration | None = None) -> Iterator[list[T]]:
         """Iterates over lists of items that arrived together.
 
         Args:
@@ -116,7 +136,7 @@ class Watch(Closing, Iterator[Event]):
             if not self._fetch(seconds_left(deadline)) and seconds_left(deadline) == 0.0:
                 return
 
-    def _take_all(self) -> list[Event]:
+    def _take_all(self) -> list[T]:
         return [self._take() for _ in range(len(self._items))]
 
     def _fetch(self, wait: float | None) -> bool:
@@ -156,14 +176,14 @@ class Watch(Closing, Iterator[Event]):
             self._at = self._after
             yield CaughtUp(topic, self._after) if kind == "caught-up" else TopicDeleted(topic)
 
-    def _take(self) -> Event:
+    def _take(self) -> T:
         item = self._items.popleft()
         self._lost = isinstance(item, Gap) and self._on_gap == "raise"
         if isinstance(item, Gap) and self._lost:
             raise loss(item)
         if isinstance(item, Record):
             self._at = item.seq
-        return item
+        return cast("T", item)
 
     def close(self) -> None:
         """Ends the iteration, from any thread. Idempotent."""
@@ -176,9 +196,7 @@ class Watch(Closing, Iterator[Event]):
         return f"<Watch of {', '.join(self._names)}{', closed' if self._closed else ''}>"
 
 
-def _starts(
-    topics: str | Named | Sequence[str | Named] | Mapping[str, Position],
-) -> list[WatchStart]:
+def _starts(topics: Watched) -> list[WatchStart]:
     """The topics and patterns of a watch, and where they begin."""
     if isinstance(topics, str | Handle):
         topics = [topics]

@@ -33,7 +33,8 @@ def test_consume_process_produce(db: te.Database) -> None:
         tx.append(db.topic("other"), {"x": 1}, origin="n", meta={"k": "v"})
         tx.commit(c, 2)
         tx.ack(job)
-        assert tx.result is None
+        with pytest.raises(te.InvalidRequest, match="after the end of its `with` block"):
+            _ = tx.result
     assert tx.result == te.Committed(0, False, {"other": (1, 1), "out": (1, 2)})
     assert data(db, "out") == [10, 20]
     assert c.cursor == 2
@@ -56,7 +57,6 @@ def attempt(
             tx.append(topic, value, expect_head=head)
         if ack is not None:
             tx.ack(ack)
-    assert tx.result is not None
     return tx.result
 
 

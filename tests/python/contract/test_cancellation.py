@@ -170,7 +170,7 @@ async def test_waits_that_time_out_leave_nothing(open_db: Open) -> None:
                 for wait in (t.wait(1), jobs.claim("w", wait=60), c.read(wait=60), anext(watch)):
                     with pytest.raises(TimeoutError):
                         await asyncio.wait_for(wait, 0.002)
-        if db.settings is not None:
+        if db.settings:
             assert (await db.metrics())["watch_streams"] == 0
 
         async def let_go() -> bool:

@@ -167,7 +167,7 @@ async def test_work_follows_and_gives_back(db: Any) -> None:
     assert (await anext(stream)).data == 2
     await stream.close()
     # A server learns of it from the connection.
-    wait = 60 if db.settings is None else 0
+    wait = 0 if db.settings else 60
     assert [j.data for j in await jobs.claim("v", max=9, wait=wait)] == [2, 3]
 
 
@@ -194,7 +194,7 @@ async def test_closing_a_stream_of_jobs_ends_its_iteration(db: Any) -> None:
     assert done == [1, 2]
     assert [item async for item in stream] == []
     await jobs.append(3)
-    wait = 60 if db.settings is None else 0
+    wait = 0 if db.settings else 60
     assert [j.data for j in await jobs.claim("v", wait=wait)] == [3]
 
 
@@ -330,3 +330,18 @@ async def test_a_paused_queue_goes_on(db: Any) -> None:
     await jobs.resume()
     assert [j.data for j in await waiting] == [2]
     assert (await jobs.state()).config["paused"] is False
+
+
+async def test_the_state_of_a_queue_is_that_of_its_topic(db: Any) -> None:
+    jobs = await db.queue("jobs")
+    await jobs.append([1, 2])
+    (job,) = await jobs.claim("w")
+    state = await jobs.state()
+    assert type(state) is te.QueueState
+    assert (state.queue["ready"], state.queue["in_flight"], state.count) == (1, 1, 2)
+    assert await job.ack()
+    await jobs.drop()
+    await db.topic("jobs").append("now a log")
+    with pytest.raises(te.Conflict) as caught:
+        await jobs.state()
+    assert caught.value.code == "not_a_queue"

@@ -22,7 +22,8 @@ async def test_consume_process_produce(db: Any) -> None:
         tx.append(db.topic("other"), {"x": 1}, origin="n", meta={"k": "v"})
         tx.commit(c, 2)
         tx.ack(job)
-        assert tx.result is None
+        with pytest.raises(te.InvalidRequest, match="after the end of its `with` block"):
+            _ = tx.result
         assert [i.topic for i in await all_of(db.topics("o"))] == [], "nothing before the end"
     assert tx.result == te.Committed(0, False, {"other": (1, 1), "out": (1, 2)})
     assert datas(await all_of(db.topic("out").read())) == [10, 20]

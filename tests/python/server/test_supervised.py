@@ -156,7 +156,9 @@ def test_the_unit_and_the_compose_file_name_settings_that_there_are() -> None:
     scraped = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
     (job,) = scraped["scrape_configs"]
     assert job["static_configs"] == [{"targets": ["topics:4000"]}]
-    assert job["authorization"]["credentials"] in \
+    [written] = compose["services"]["prometheus"]["configs"]
+    assert job["authorization"]["credentials_file"] == written["target"]
+    assert f"{compose['configs'][written['source']]['content']}:read" in \
         compose["services"]["topics"]["environment"]["TOPICS_API_KEYS"]  # fmt: skip
 
 
@@ -202,14 +204,21 @@ def test_what_docker_and_systemd_start_is_a_command() -> None:
         assert parser().parse_args(command[1:]).command == "serve"
 
 
+def test_the_image_runs_as_a_user_by_number() -> None:
+    image = (ROOT / "Dockerfile").read_text()
+    assert re.findall(r"^USER (.*)$", image, re.MULTILINE) == ["10001:10001"]
+    assert "groupadd --gid 10001 topics && useradd --uid 10001 --gid 10001" in image
+
+
 def test_the_server_of_the_compose_file_is_healthy_and_scraped(tmp_path: Path) -> None:
-    topics = yaml.safe_load((DEPLOY / "compose.yml").read_text())["services"]["topics"]
-    defaults_of = re.compile(r"\$\{\w+:-([^}]*)\}")
-    environment = {k: defaults_of.sub(r"\1", v) for k, v in topics["environment"].items()}
-    kind, program, *arguments = topics["healthcheck"]["test"]
-    assert (kind, program) == ("CMD", "python")
-    [job] = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
-    key = job["authorization"]["credentials"]
+    unset = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (DEPLOY / "compose.yml").read_text())
+    compose = yaml.safe_load(unset)
+    environment = compose["services"]["topics"]["environment"]
+    image = (ROOT / "Dockerfile").read_text()
+    [check] = re.findall(r"^HEALTHCHECK .* CMD (.*)$", image, re.MULTILINE)
+    program, *arguments = yaml.safe_load(check)
+    assert program == "python"
+    key = compose["configs"]["metrics-key"]["content"]
     with opened(tmp_path / "data", environment) as server:
         checks = [a.replace("127.0.0.1:4000", f"127.0.0.1:{server.port}") for a in arguments]
         assert checks != arguments

@@ -39,6 +39,17 @@ def read_recent(orders: te.Topic) -> list[str | None]:
     return [item.tag for item in recent if isinstance(item, te.Record)]
 
 
+def seqs_and_gaps(orders: te.Topic) -> list[int]:
+    return [item.seq for item in orders.read()]  # mistake
+
+
+def seqs(orders: te.Topic, gaps_raise: bool) -> list[int]:
+    found = [record.seq for record in orders.read(gaps="raise" if gaps_raise else "skip")]
+    for records in orders.read(gaps="skip", limit=7).batches():
+        found += [record.seq for record in records]
+    return found
+
+
 def read_with_an_old_name(orders: te.Topic) -> None:
     orders.read(after=0, upto=7).close()  # mistake
 
@@ -134,6 +145,32 @@ def follow(db: te.Database) -> None:
             print(event.topic)
 
 
+def follow_records(db: te.Database) -> int:
+    with db.watch("orders", gaps="skip", tag="eu:*") as watch:
+        record = watch.next(wait=5)
+        return next(watch).seq if record is None else record.seq
+
+
+def follow_events_as_records(db: te.Database) -> int:
+    with db.watch("orders", gaps="skip", events=True) as watch:
+        return len(next(watch).raw)  # mistake
+
+
+async def follow_records_of_a_server() -> list[int]:
+    async with te.aio.connect("http://127.0.0.1:4000") as db:
+        found = [record.seq async for record in db.topic("orders").read(gaps="raise")]
+        async with db.watch("orders", gaps="raise") as watch:
+            return [*found, (await anext(watch)).seq]
+
+
+def how_many(db: te.Database) -> int:
+    return db.queue("jobs").state().queue["ready"] + len(db.settings)
+
+
+def how_many_of_a_topic(db: te.Database) -> int:
+    return db.topic("jobs").state().queue["ready"]  # mistake
+
+
 def follow_wrongly(db: te.Database) -> te.Watch:
     return db.watch("orders", match="eu:*")  # mistake
 
@@ -146,7 +183,7 @@ def copy_wrongly(db: te.Database) -> te.Router:
     return db.router("audit", "orders", "audit", guarantee="exactly-once")  # mistake
 
 
-def all_or_nothing(db: te.Database, job: te.Job, consumer: te.Consumer) -> te.Committed | None:
+def all_or_nothing(db: te.Database, job: te.Job, consumer: te.Consumer) -> te.Committed:
     with db.transaction(idempotency_key="run-7") as tx:
         tx.append("out", [1, 2], expect_head=41)
         tx.commit(consumer, 7)
