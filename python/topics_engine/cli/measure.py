@@ -71,8 +71,26 @@ def file_system(path: Path) -> str:
     return best[1]
 
 
+def cold_segments(data_dir: Path) -> int:
+    """The number of segments whose records are only in an object store.
+
+    Their `.data` is not in the directory, while their index stays there.
+    """
+    names: dict[str, set[str]] = {".idx": set(), ".data": set()}
+    for file in data_dir.glob("topics/*/seg-*"):
+        if file.suffix in names:
+            names[file.suffix].add(str(file.with_suffix("")))
+    return len(names[".idx"] - names[".data"])
+
+
+def unlooked(what: str) -> str:
+    """Advice on what a doctor has not looked at."""
+    return f"{what} in the object store were not looked at: `topics remote verify` does"
+
+
 def doctor(data_dir: Path, rounds: int = 400) -> dict[str, Any]:
     """Facts about the machine, the disk's sync latency, and advice."""
+    cold = cold_segments(data_dir)
     folder = nearest_folder(data_dir)
     taken = sync_latencies(folder, rounds)
     p50, p99 = percentile(taken, 0.5), percentile(taken, 0.99)
@@ -87,8 +105,11 @@ def doctor(data_dir: Path, rounds: int = 400) -> dict[str, Any]:
         "fdatasync_p50_ms": round(p50 * 1e3, 3),
         "fdatasync_p99_ms": round(p99 * 1e3, 3),
         "synced_writes_per_s_alone": round(1 / p50),
+        "cold_segments": cold,
         "advice": advice(p50, p99),
     }
+    if cold:
+        answer["advice"] += f"; {unlooked(f'{cold:,} segments')}"
     return answer
 
 
@@ -134,22 +155,33 @@ def of_server(db: Database, rounds: int = 200) -> dict[str, Any]:
 def _counted(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """The metrics that show the health of a server."""
     syncs = metrics["fsync"]
-    return {
+    counted = {
         "fsyncs": syncs["count"],
         "fsync_p50_ms": round(syncs["p50_ns"] / 1e6, 3),
         "fsync_p99_ms": round(syncs["p99_ns"] / 1e6, 3),
         "pressure": metrics["pressure_ratio"],
         "read_only_shards": metrics["read_only_shards"],
         "corrupt_records": metrics["corrupt_records"],
+        "packs": metrics["packs"],
     }
+    if "remote_state" in metrics:
+        counted["remote_state"] = metrics["remote_state"]
+    return counted
 
 
 def advice_on_server(facts: Mapping[str, Any]) -> str:
     """What to do about this server, and what to expect of it."""
+    said, packs = _advice_on_server(facts), facts.get("packs")
+    return f"{said}; {unlooked(f'{packs:,} packs')}" if packs else said
+
+
+def _advice_on_server(facts: Mapping[str, Any]) -> str:
     if facts.get("read_only_shards"):
         return "its disk has refused a sync: check the disk, then restart the server"
     if facts.get("corrupt_records"):
         return "it has met damaged records: run `topics verify`"
+    if facts.get("remote_state", "ok") not in ("ok", "starting"):
+        return f"its object store is {facts['remote_state']}: the log says why, and what to do"
     if facts.get("pressure", 0) > 0.8:
         return "it is overloaded: fewer or larger writes, or a faster disk"
     if facts["round_trip_p50_ms"] > 5:

@@ -293,6 +293,11 @@ def test_advice_about_servers() -> None:
         ({"pressure": 0.9}, "overloaded"),
         ({"round_trip_p50_ms": 30.0}, "far away"),
         ({"fsyncs": 0}, "bench"),
+        (
+            {"packs": 1200, "remote_state": "ok"},
+            "1,200 packs in the object store were not looked at",
+        ),
+        ({"packs": 1, "remote_state": "refused"}, "its object store is refused"),
     ):
         assert word in advice_on_server(well | sick), sick
 

@@ -72,6 +72,23 @@ def test_doctor_probes_the_remote_of_the_settings(
     assert printed(capsys)["remote"] == url
 
 
+def test_doctor_says_what_it_did_not_look_at(
+    archived: str, data_dir: Path, tmp_path: Path, capsys: Any
+) -> None:
+    command = ["--data-dir", str(data_dir), "doctor"]
+    assert main(command) == Exit.OK
+    found = printed(capsys)
+    indexes = list(data_dir.glob("topics/*/*.idx"))
+    assert found["cold_segments"] == len(indexes) - cold.files(data_dir) > 0
+    said = f"{found['cold_segments']} segments in the object store were not looked at"
+    assert f"{said}: `topics remote verify` does" in found["advice"]
+
+    assert main(["--data-dir", str(tmp_path / "other"), "doctor"]) == Exit.OK
+    found = printed(capsys)
+    assert found["cold_segments"] == 0
+    assert "object store" not in found["advice"]
+
+
 def test_doctor_says_what_an_unreachable_server_does(
     capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

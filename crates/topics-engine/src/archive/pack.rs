@@ -96,7 +96,8 @@ impl Archiver {
         for (file, kind) in files.iter_mut().zip(PARTS) {
             let Some((name, _)) = named.iter().find(|(_, k)| *k == kind) else { continue };
             let path = paths.segment(name, kind);
-            if meta.sealed && kind != FileKind::Data {
+            let is_side = meta.sealed && kind != FileKind::Data;
+            if is_side && !self.core.env.check("archive.side-file", false) {
                 // Checked, and made again from `.data` if it fails.
                 let side = self.core.segments.segment(*topic, *meta).side_file(kind)?;
                 *file = side.unwrap_or_default();

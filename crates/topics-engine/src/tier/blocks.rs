@@ -16,7 +16,7 @@ pub(super) const BLOCK: u64 = 1 << 20;
 pub(super) const REQUEST_BLOCKS: u64 = 8;
 /// How long a block stays for the read that waited for it. One that does not come, because its client pauses,
 /// fetches it again.
-const KEEP_NS: u64 = 1_000_000_000;
+pub(super) const KEEP_NS: u64 = 1_000_000_000;
 /// How long a block stays for a read that waits for another one beside it.
 pub(super) const PART_NS: u64 = 10_000_000_000;
 /// How long a block that was read ahead is likely to be read.
@@ -44,6 +44,38 @@ pub(super) struct PresentBlock {
     pub likely_until_ns: u64,
     /// Whether an earlier copy of it failed a checksum.
     pub is_second: bool,
+}
+
+/// The blocks of a pack that a read needs together.
+pub(super) struct BlockRead {
+    pub pack: Arc<ArchivedPack>,
+    pub blocks: RangeInclusive<u64>,
+    pub ahead: Option<ReadAhead>,
+}
+
+impl BlockRead {
+    /// Their bytes.
+    fn len(&self) -> u64 {
+        ((self.blocks.end() + 1) * BLOCK).min(self.pack.len) - self.blocks.start() * BLOCK
+    }
+}
+
+/// What a sequential reader of a segment may read ahead.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadAhead {
+    /// The file number of the segment.
+    pub segment: u64,
+    /// The last block of its records.
+    pub end: u64,
+}
+
+/// A read that found no memory, or no place in the queue.
+pub(super) struct Waiter {
+    pub read: BlockRead,
+    pub fetch: Arc<Fetch>,
+    pub deadline_ns: u64,
+    /// Whether its blocks are requested: its fetch ends with theirs.
+    pub is_admitted: bool,
 }
 
 /// Adjacent blocks of a pack that one request fetches.
@@ -88,8 +120,10 @@ pub(super) struct State {
     /// By file number of the segment: the block after the last request, and the blocks of that request.
     pub sequential: HashMap<u64, (u64, u64)>,
     pub queue: VecDeque<Arc<Job>>,
-    /// What reads wait for that found no memory, or no place in the queue, in order.
-    pub waiting: VecDeque<Arc<Fetch>>,
+    /// Reads that wait for memory, in order.
+    pub waiting: VecDeque<Waiter>,
+    /// When the store last answered.
+    pub answered_ns: u64,
     pub active: Vec<Arc<Job>>,
     pub threads: usize,
     pub idle: usize,
@@ -140,9 +174,21 @@ impl State {
         Some(found)
     }
 
-    /// Keeps the present ones of these blocks for a read that waits for the others.
-    pub fn keep(&mut self, pack: u64, blocks: RangeInclusive<u64>, until_ns: u64) {
-        self.for_present(pack, blocks, |b| b.kept_until_ns = until_ns);
+    /// The first block of a read that is not here.
+    pub fn first_missing(&self, read: &BlockRead) -> Option<u64> {
+        let is_present =
+            |at: &u64| matches!(self.blocks.get(&(read.pack.number, *at)), Some(Block::Present(_)));
+        read.blocks.clone().find(|at| !is_present(at))
+    }
+
+    /// Whether a read waits that is not admitted.
+    pub fn has_waiter(&self) -> bool {
+        self.waiting.iter().any(|w| !w.is_admitted && w.fetch.outcome().is_none())
+    }
+
+    /// Keeps the present blocks of a read that waits for the others.
+    pub fn keep(&mut self, read: &BlockRead, until_ns: u64) {
+        self.for_present(read.pack.number, read.blocks.clone(), |b| b.kept_until_ns = until_ns);
     }
 
     fn for_present(
@@ -184,32 +230,30 @@ impl State {
         self.blocks.iter().map(bytes).sum()
     }
 
-    /// Whether a read may request its blocks from `missing` on, of `bytes` bytes together. A reader that goes
-    /// on, in a block that it has begun or behind one, needs them beside what others wait for or are in. A new
-    /// reader is let in if a block of `further` bytes fits too, and what is read ahead for others: so those that
-    /// are in can go on, and do not fetch again what they have begun.
-    pub fn fits(
-        &self,
-        (pack, blocks): (u64, RangeInclusive<u64>),
-        (missing, bytes, further): (u64, u64, u64),
-        most: u64,
-        now_ns: u64,
-    ) -> bool {
-        let own = blocks.start().saturating_sub(1)..=*blocks.end();
-        let is_own = |key: &BlockKey| key.0 == pack && own.contains(&key.1);
-        let is_kept = |b: &PresentBlock| b.kept_until_ns > now_ns;
-        let is_likely = |b: &PresentBlock| b.likely_until_ns > now_ns;
-        let begun =
-            self.bytes_of(|key, b| is_own(key) && (is_kept(b) || is_likely(b) && b.is_used));
-        let goes_on = begun > 0;
+    /// Whether a read goes on in a block that its reader has begun, or behind one.
+    pub fn goes_on(&self, read: &BlockRead, now_ns: u64) -> bool {
+        own_blocks(read).any(|at| match self.blocks.get(&(read.pack.number, at)) {
+            Some(Block::Present(b)) => {
+                b.kept_until_ns > now_ns || b.likely_until_ns > now_ns && b.is_used
+            }
+            _ => false,
+        })
+    }
+
+    /// Whether the blocks of a read fit. A reader that goes on needs them beside what others wait for or are
+    /// in. A new reader is let in if a further block fits too, and what is read ahead for others: so those
+    /// that are in can go on, and do not fetch again what they have begun.
+    pub fn fits(&self, read: &BlockRead, most: u64, now_ns: u64) -> bool {
+        let goes_on = self.goes_on(read, now_ns);
+        let is_own =
+            |key: &BlockKey| key.0 == read.pack.number && own_blocks(read).contains(&key.1);
         let others = self.bytes_of(|key, b| {
-            !is_own(key) && (is_kept(b) || is_likely(b) && (b.is_used || !goes_on))
+            let is_likely = b.likely_until_ns > now_ns && (b.is_used || !goes_on);
+            !is_own(key) && (b.kept_until_ns > now_ns || is_likely)
         });
-        let here =
-            self.bytes_of(|key, _| key.0 == pack && blocks.contains(&key.1) && key.1 < missing);
         let others = others + self.awaited_bytes();
-        let further = if goes_on { 0 } else { further };
-        others == 0 || others + here + bytes + further <= most
+        let further = if goes_on { 0 } else { BLOCK.min(read.pack.len) };
+        others == 0 || others + read.len() + further <= most
     }
 
     /// Makes the blocks of an ended job missing again.
@@ -263,4 +307,9 @@ impl State {
             self.present_bytes -= b.bytes.len() as u64;
         }
     }
+}
+
+/// The blocks of a read, and the one before, which its reader may have come from.
+fn own_blocks(read: &BlockRead) -> RangeInclusive<u64> {
+    read.blocks.start().saturating_sub(1)..=*read.blocks.end()
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use topics_env::objects::ObjectStore;
 use topics_env::sim::{Bucket, Mutant, ObjectFault, ObjectOp, SimFs, SimStore};
-use topics_env::{OpenMode, Site};
-use topics_storage::dir::Paths;
+use topics_env::{Hook, OpenMode, Site};
+use topics_storage::dir::{Paths, read_file};
 use topics_storage::segment::{FileKind, SegmentName};
 
 use super::blocks::BLOCK;
@@ -431,6 +431,37 @@ fn a_damaged_side_file_is_not_packed() {
             assert_eq!(by_tag(&w, "a"), []);
             assert_eq!(bucket.violations(), []);
         }
+    }
+}
+
+/// Whether a side file of which a bit has flipped is in its pack as it was written.
+fn is_packed_whole(kind: FileKind, hook: Option<Arc<dyn Hook>>) -> bool {
+    let mut w = World::unopened(crate::topic::tests::small());
+    w.hook = hook;
+    let bucket = Bucket::new(&w.clock);
+    bucket.set_mutable(&["HEAD"]);
+    w.options.remote = Some(remote(bucket.client(1)));
+    w.open();
+    fill(&w, "a", 33);
+    let path = first_file(&w, "a", kind);
+    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    let name = topics_storage::segment::parse_file_name(w.state("a").topic_id, &name);
+    let (name, _): (SegmentName, FileKind) = name.unwrap();
+    let written = read_file(&w.env(), &path, u64::MAX).unwrap().unwrap();
+    flip(&w, &path);
+    w.engine().archive().unwrap();
+    let (pack, segment) = w.engine().core().packs.find(name.file_no).unwrap();
+    let (offset, len) = segment.part(kind);
+    let bytes = bucket.objects()[&pack.object().key].clone();
+    bytes[offset as usize..(offset + len) as usize] == written
+}
+
+#[test]
+fn a_mutant_that_packs_unchecked_side_files_is_caught() {
+    for kind in [FileKind::Idx, FileKind::Tags] {
+        assert!(is_packed_whole(kind, None), "{kind:?}");
+        let mutant = Arc::new(Mutant::remove(Site::Check("archive.side-file"), None));
+        assert!(!is_packed_whole(kind, Some(mutant)), "{kind:?}: the check has no effect");
     }
 }
 

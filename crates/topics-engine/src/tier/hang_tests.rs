@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use topics_env::sim::Bucket;
+use topics_env::sim::{Bucket, Mutant};
+use topics_env::{Hook, Site};
 use topics_remote::store::detached::DetachedStore;
+use topics_storage::segment::Fetch;
 
 use crate::delivery::{Event, WatchRequest, WatchStart};
 use crate::engine::Engine;
@@ -149,11 +151,11 @@ fn a_read_only_engine_has_the_same_deadline() {
 /// them takes no more memory than the setting says.
 #[test]
 fn what_nobody_takes_stays_below_the_memory_limit() {
-    let names: Vec<String> = (0..40).map(|i| format!("t{i:02}")).collect();
+    let names = names(40);
     let topics: Vec<&str> = names.iter().map(String::as_str).collect();
     let bound = 20_000;
-    let (w, _) =
-        threaded_with(&topics, (RemoteLimits { cold_memory_bytes: bound, ..limits() }, true), 100);
+    let limits = RemoteLimits { cold_memory_bytes: bound, cold_timeout: WATCHDOG, ..limits() };
+    let (w, _) = threaded_with(&topics, (limits, true), 100);
     let cold = w.engine().core().cold.clone().unwrap();
     let mut fetches = Vec::new();
     for topic in &topics {
@@ -164,13 +166,101 @@ fn what_nobody_takes_stays_below_the_memory_limit() {
     }
     assert!(fetches.len() > 30, "{}", fetches.len());
     for fetch in fetches {
-        let _ = fetch.wait();
+        fetch.wait().unwrap();
         assert!(cold.memory() <= bound, "{}", cold.memory());
     }
     // Every later read succeeds.
     for topic in &topics {
         assert!(read(w.engine(), topic).is_ok());
     }
+}
+
+fn names(n: usize) -> Vec<String> {
+    (0..n).map(|i| format!("t{i:02}")).collect()
+}
+
+/// The fetch that a read of a topic needs.
+fn begin(w: &World, topic: &str) -> Arc<Fetch> {
+    match w.engine().read_present(topic, &after(0)) {
+        Err(Error::ColdPending(fetch)) => fetch,
+        other => panic!("{topic}: {other:?}"),
+    }
+}
+
+/// Memory for one block at a time, and a store that hangs. Returns how many of twelve reads end with an error
+/// when the time of the first eleven is over, and when that of the last one is.
+fn ended_by_deadlines(hook: Option<Arc<dyn Hook>>) -> [usize; 2] {
+    let names = names(12);
+    let topics: Vec<&str> = names.iter().map(String::as_str).collect();
+    let limits = RemoteLimits { cold_memory_bytes: 0, cold_timeout: WATCHDOG, ..limits() };
+    let (mut w, bucket) = threaded_with(&topics, (limits.clone(), false), 1);
+    w.close();
+    w.hook = hook;
+    w.options.remote = Some(RemoteOptions { limits, ..remote(&bucket) });
+    w.open();
+    let cold = w.engine().core().cold.clone().unwrap();
+    let timeout_ms = WATCHDOG.as_millis() as u64;
+    bucket.hang(".pack");
+    let mut fetches: Vec<_> = topics[..11].iter().map(|t| begin(&w, t)).collect();
+    w.clock.advance_ms(timeout_ms - 1);
+    cold.expire();
+    fetches.push(begin(&w, topics[11]));
+    assert!(fetches.iter().all(|f| f.outcome().is_none()), "a read ends before its time");
+    let ended = [1, timeout_ms].map(|ms| {
+        w.clock.advance_ms(ms);
+        cold.expire();
+        let outcomes = fetches.iter().filter_map(|f| f.outcome());
+        outcomes.inspect(|o| assert!(o.is_err(), "a read is told to try again")).count()
+    });
+    bucket.release();
+    ended
+}
+
+#[test]
+fn a_read_that_waits_for_memory_has_the_deadline_of_its_first_attempt() {
+    assert_eq!(ended_by_deadlines(None), [11, 12]);
+}
+
+#[test]
+fn a_mutant_without_deadlines_is_caught() {
+    let mutant = Arc::new(Mutant::remove(Site::Check("cold.deadline"), None));
+    assert_eq!(ended_by_deadlines(Some(mutant)), [0, 0]);
+}
+
+/// Memory for one block at a time, and a store that answers: the reads are served in the order they came, and
+/// each finds its block. That takes longer than the timeout, which is one for the store.
+#[test]
+fn reads_that_wait_for_memory_are_served_in_order() {
+    let names = names(12);
+    let topics: Vec<&str> = names.iter().map(String::as_str).collect();
+    let limits = RemoteLimits { cold_memory_bytes: 0, cold_timeout: WATCHDOG, ..limits() };
+    let timeout_ms = WATCHDOG.as_millis() as u64;
+    let (w, bucket) = threaded_with(&topics, (limits, false), 1);
+    let cold = w.engine().core().cold.clone().unwrap();
+    bucket.hang(".pack");
+    let mut waiting: Vec<_> = topics[..10].iter().map(|t| (*t, begin(&w, t))).collect();
+    bucket.release();
+    let (mut served, began, until) = (Vec::new(), w.clock_wall(), Instant::now() + WATCHDOG);
+    while served.len() < topics.len() {
+        assert!(Instant::now() < until, "{served:?}");
+        if !cold.is_idle() {
+            std::thread::yield_now();
+            continue;
+        }
+        for (topic, fetch) in waiting.extract_if(.., |(_, fetch)| fetch.outcome().is_some()) {
+            fetch.outcome().unwrap().unwrap_or_else(|e| panic!("{topic} after {served:?}: {e}"));
+            assert!(w.engine().read_present(topic, &after(0)).is_ok(), "{topic} has no block");
+            served.push(topic);
+        }
+        // Those who come later wait behind the others.
+        if served.len() == 3 && waiting.len() + served.len() < topics.len() {
+            waiting.extend(topics[10..].iter().map(|t| (*t, begin(&w, t))));
+        }
+        w.clock.advance_ms(timeout_ms / 3);
+        cold.expire();
+    }
+    assert_eq!(served, topics);
+    assert!(w.clock_wall() - began > timeout_ms);
 }
 
 /// Readers of several topics take turns. Each block is fetched about once.
@@ -204,7 +294,7 @@ fn readers_that_take_turns_do_not_fetch_blocks_again() {
 /// at a time. It goes on, and fetches each block about once, beside those that topics have in common.
 #[test]
 fn a_watch_over_many_cold_topics_goes_on_with_little_memory() {
-    let names: Vec<String> = (0..24).map(|i| format!("t{i:02}")).collect();
+    let names = names(24);
     let topics: Vec<&str> = names.iter().map(String::as_str).collect();
     let limits = RemoteLimits {
         pack_bytes: 64 << 20,

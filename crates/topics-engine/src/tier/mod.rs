@@ -2,10 +2,12 @@
 //!
 //! A file number is never given twice, so that the file number of a sealed segment names its content.
 
+mod admission;
 mod blocks;
 pub(crate) mod cold;
 #[cfg(test)]
 mod cold_tests;
+mod fetch;
 #[cfg(test)]
 mod hang_tests;
 pub(crate) mod prefix;

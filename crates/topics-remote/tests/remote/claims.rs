@@ -1,7 +1,7 @@
-//! Whose a prefix is: every short sequence of opens, crashes, lost and late answers, copies of the
-//! directory and a prefix that is away for a while, against an oracle that knows who wrote what.
+//! Whose a prefix is: every short sequence of opens, crashes, lost and late answers, writes that hang, copies
+//! of the directory and a prefix that is away for a while, against an oracle that knows who wrote what.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use topics_env::objects::ObjectStore;
@@ -27,8 +27,14 @@ enum Step {
     AnswerLost(usize),
     /// It dies, and the write arrives after two further requests.
     Late(usize),
+    /// Its write hangs: the process goes on without it, and it stays under way.
+    Hangs(usize),
     /// The process writes HEAD again.
     Write(usize),
+    /// The same, and the write hangs.
+    WriteHangs(usize),
+    /// The writes that hang arrive, however much later.
+    Arrives,
     /// The directory becomes a copy of the other one.
     Copy(usize),
     /// The prefix is empty for a while.
@@ -36,7 +42,7 @@ enum Step {
     BringBack,
 }
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 19] = [
     Step::Open(0),
     Step::Open(1),
     Step::Dies(0),
@@ -45,8 +51,13 @@ const STEPS: [Step; 14] = [
     Step::AnswerLost(1),
     Step::Late(0),
     Step::Late(1),
+    Step::Hangs(0),
+    Step::Hangs(1),
     Step::Write(0),
     Step::Write(1),
+    Step::WriteHangs(0),
+    Step::WriteHangs(1),
+    Step::Arrives,
     Step::Copy(0),
     Step::Copy(1),
     Step::PutAside,
@@ -56,9 +67,8 @@ const STEPS: [Step; 14] = [
 /// What a directory may know, by what its processes did.
 #[derive(Clone, Default)]
 struct Known {
+    /// Of the HEADs that its processes wrote or tried to.
     nonces: BTreeSet<[u8; 16]>,
-    /// Processes that died while their only write was under way.
-    late: BTreeSet<String>,
     /// Its processes.
     processes: BTreeSet<String>,
     /// Whether a process of it had the prefix.
@@ -80,7 +90,11 @@ struct Life {
     has_copies: bool,
     was_away: bool,
     late_record: bool,
+    /// What became of opens and of writes that hung, with the number of each.
+    outcomes: Outcomes,
 }
+
+type Outcomes = BTreeMap<&'static str, u64>;
 
 /// A record that is durable only with the next one: that of a program which writes it after HEAD.
 #[derive(Debug)]
@@ -124,7 +138,8 @@ impl Life {
         };
         let owners = [owner(), owner()];
         let (processes, has_copies, was_away) = (0, false, false);
-        Self { world, env, owners, processes, has_copies, was_away, late_record }
+        let outcomes = Outcomes::new();
+        Self { world, env, owners, processes, has_copies, was_away, late_record, outcomes }
     }
 
     fn heads(&self) -> Vec<Head> {
@@ -139,10 +154,17 @@ impl Life {
 
     /// What the processes of a directory have written is known to it.
     fn learn(&mut self, d: usize) {
-        let heads = self.heads();
+        let under_way = self.world.bucket.under_way();
+        let under_way = under_way.iter().filter(|(k, _)| k == HEAD);
+        let mut heads = self.heads();
+        heads.extend(under_way.map(|(_, b)| Head::decode(b).unwrap()));
         let owner = &mut self.owners[d];
         let own = heads.iter().filter(|h| h.holder == owner.holder);
         owner.known.nonces.extend(own.map(|h| h.nonce));
+    }
+
+    fn count(&mut self, outcome: &'static str) {
+        *self.outcomes.entry(outcome).or_default() += 1;
     }
 
     fn open(&mut self, d: usize, fault: Option<ObjectFault>) -> Result<(), String> {
@@ -172,6 +194,12 @@ impl Life {
         // A late write of another process may have arrived with the requests of this one.
         let heads = self.heads();
         let before = heads[count..].iter().rfind(|h| h.holder != holder).cloned().or(before);
+        self.count(match (&opened, fault) {
+            (Err(RemoteError::NotOurs(_)), _) => "refused",
+            (_, None) => "opened",
+            (_, Some(ObjectFault::Hangs)) => "hung",
+            (_, Some(_)) => "died",
+        });
         match opened {
             Ok(writer) if fault.is_none() => {
                 self.check_opened(d, before.as_ref())?;
@@ -189,11 +217,31 @@ impl Life {
             }
             Err(e) => ensure!(fault.is_some(), "an open without a fault fails: {e}"),
         }
-        if matches!(fault, Some(ObjectFault::Delayed(_))) {
-            self.owners[d].known.late.insert(holder);
-        }
         self.learn(d);
         Ok(())
+    }
+
+    /// A process writes HEAD again, if it has the prefix.
+    fn write(&mut self, d: usize, fault: Option<ObjectFault>) {
+        let Some(writer) = &mut self.owners[d].writer else { return };
+        if let Some(fault) = fault {
+            self.world.bucket.fail_nth(None, Some(ObjectOp::Replace), 1, fault);
+        }
+        let written = writer.store_time();
+        self.world.bucket.clear_faults();
+        if fault.is_some() && written.is_err() {
+            self.count("hung");
+        }
+        self.learn(d);
+    }
+
+    /// The writes that hang arrive.
+    fn arrive(&mut self) {
+        let (hung, before) = (self.world.bucket.under_way().len(), self.heads().len());
+        self.world.bucket.deliver_delayed();
+        let arrived = self.heads().len() - before;
+        (0..arrived).for_each(|_| self.count("arrived"));
+        (arrived..hung).for_each(|_| self.count("arrived too late"));
     }
 
     /// An open that succeeded did so over what the directory knew.
@@ -203,7 +251,7 @@ impl Life {
             ensure!(!known.has_opened, "a prefix that was lost is begun anew");
             return Ok(());
         };
-        let is_known = known.nonces.contains(&h.nonce) || known.late.contains(&h.holder);
+        let is_known = known.nonces.contains(&h.nonce);
         ensure!(is_known, "directory {d} took the prefix from {}", h.holder);
         Ok(())
     }
@@ -214,12 +262,10 @@ impl Life {
             Step::Dies(d) => self.open(d, Some(ObjectFault::Unavailable))?,
             Step::AnswerLost(d) => self.open(d, Some(ObjectFault::AnswerLost))?,
             Step::Late(d) => self.open(d, Some(ObjectFault::Delayed(2)))?,
-            Step::Write(d) => {
-                if let Some(writer) = &mut self.owners[d].writer {
-                    let _ = writer.store_time();
-                    self.learn(d);
-                }
-            }
+            Step::Hangs(d) => self.open(d, Some(ObjectFault::Hangs))?,
+            Step::Write(d) => self.write(d, None),
+            Step::WriteHangs(d) => self.write(d, Some(ObjectFault::Hangs)),
+            Step::Arrives => self.arrive(),
             Step::Copy(d) => {
                 let from = &self.owners[1 - d];
                 let (directory, known) = (from.directory.copy(), from.known.clone());
@@ -240,24 +286,35 @@ impl Life {
     }
 }
 
-/// Whether a sequence says something: the second directory exists, and what is away can come back.
+/// Whether a sequence says something: the second directory exists, what is away can come back, and what
+/// arrives hung before.
 fn is_useful(steps: &[Step]) -> bool {
-    let (mut copied, mut away) = (false, false);
+    let (mut copied, mut away, mut hung) = (false, false, false);
     steps.iter().all(|step| match step {
         Step::Copy(1) => {
             copied = true;
             true
         }
         Step::Copy(_) | Step::Write(1) => copied,
+        Step::WriteHangs(d) => {
+            hung = true;
+            *d == 0 || copied
+        }
+        Step::Hangs(_) => {
+            hung = true;
+            true
+        }
+        Step::Arrives => std::mem::replace(&mut hung, false),
         Step::PutAside => !std::mem::replace(&mut away, true),
         Step::BringBack => std::mem::replace(&mut away, false),
         _ => true,
     })
 }
 
-/// Runs every sequence of this length until one breaks a promise. Returns how many ran, and the breach.
-fn run_all(len: usize, new: impl Fn() -> Life) -> (u64, Option<String>) {
-    let mut runs = 0;
+/// Runs every sequence of this length until one breaks a promise. Returns how many ran, what became of their
+/// steps, and the breach.
+fn run_all(len: usize, new: impl Fn() -> Life) -> (u64, Outcomes, Option<String>) {
+    let (mut runs, mut outcomes) = (0, Outcomes::new());
     for n in 0..STEPS.len().pow(len as u32) {
         let mut rest = n;
         let steps: Vec<Step> = (0..len)
@@ -267,8 +324,10 @@ fn run_all(len: usize, new: impl Fn() -> Life) -> (u64, Option<String>) {
                 step
             })
             .collect();
-        let begins =
-            matches!(steps[0], Step::Open(0) | Step::Dies(0) | Step::AnswerLost(0) | Step::Late(0));
+        let begins = matches!(
+            steps[0],
+            Step::Open(0) | Step::Dies(0) | Step::AnswerLost(0) | Step::Late(0) | Step::Hangs(0)
+        );
         if !begins || !is_useful(&steps) {
             continue;
         }
@@ -276,27 +335,31 @@ fn run_all(len: usize, new: impl Fn() -> Life) -> (u64, Option<String>) {
         let mut life = new();
         for step in &steps {
             if let Err(e) = life.step(*step) {
-                return (runs, Some(format!("{steps:?} at {step:?}: {e}")));
+                return (runs, outcomes, Some(format!("{steps:?} at {step:?}: {e}")));
             }
         }
+        life.outcomes.into_iter().for_each(|(name, n)| *outcomes.entry(name).or_default() += n);
     }
-    (runs, None)
+    (runs, outcomes, None)
 }
 
 #[test]
 fn no_directory_takes_a_prefix_that_it_did_not_leave() {
     let len = sized(4, 5, 6) as usize;
-    let (runs, breach) = run_all(len, || Life::new(None, false));
-    println!("{runs} sequences of {len} steps");
+    let (runs, outcomes, breach) = run_all(len, || Life::new(None, false));
+    println!("{runs} sequences of {len} steps: {outcomes:?}");
     assert_eq!(breach, None);
     assert!(runs > 1000);
+    for outcome in ["opened", "refused", "died", "hung", "arrived", "arrived too late"] {
+        assert!(outcomes.get(outcome).is_some_and(|n| *n > 100), "{outcome}: {outcomes:?}");
+    }
 }
 
 /// Without the record, or with one that is written after HEAD, a promise is broken.
 #[test]
 fn mutants_of_the_record_are_caught() {
     for (mutant, late) in [(Some("remote.record"), false), (None, true)] {
-        let (runs, breach) = run_all(4, || Life::new(mutant, late));
+        let (runs, _, breach) = run_all(4, || Life::new(mutant, late));
         println!("{mutant:?}, late {late}: sequence {runs}: {breach:?}");
         assert!(breach.is_some(), "{mutant:?} was not caught in {runs} sequences");
     }

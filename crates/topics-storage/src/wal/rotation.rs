@@ -341,7 +341,8 @@ impl Shard {
     /// a power cut would leave a file without a Start whose prior file is missing, which is damage.
     pub fn trim(&self, lsn: u64) -> Result<Vec<String>> {
         let proven = |st: &State| {
-            !st.start_unsynced || st.file.as_ref().is_none_or(|f| f.first_lsn > lsn + 1)
+            let ok = !st.start_unsynced || st.file.as_ref().is_none_or(|f| f.first_lsn > lsn + 1);
+            self.shared.env.check("wal.trim", ok)
         };
         let mut st = self.state.lock();
         if !proven(&st) {

@@ -51,7 +51,7 @@ pub(super) struct State {
     /// The hash of the first content of every key ever created.
     first_content: BTreeMap<String, u128>,
     mutable: Vec<String>,
-    /// Delayed effects, with the number of requests before each and its client.
+    /// Delayed effects, with the number of requests before each (`u32::MAX`: it hangs) and its client.
     pub delayed: Vec<(u32, u32, Effect)>,
     plans: Vec<PlannedFault>,
     chaos: Option<(u64, u64)>,
@@ -132,7 +132,19 @@ impl Bucket {
         state.chaos = None;
     }
 
-    /// Applies every delayed request.
+    /// The writes that are delayed or hang: key and body.
+    #[must_use]
+    pub fn under_way(&self) -> Vec<(String, Bytes)> {
+        let written = |effect: &Effect| match effect {
+            Effect::Create { key, body } | Effect::Replace { key, body, .. } => {
+                Some((key.clone(), body.clone()))
+            }
+            Effect::Delete { .. } => None,
+        };
+        self.state.lock().delayed.iter().filter_map(|(.., effect)| written(effect)).collect()
+    }
+
+    /// Applies every delayed request, and those that hang.
     pub fn deliver_delayed(&self) {
         let now = self.clock.wall_ms();
         let mut state = self.state.lock();
@@ -272,7 +284,9 @@ impl State {
                     let _ = self.apply(client, effect, now);
                 }
                 false => {
-                    self.delayed[at].0 -= 1;
+                    if self.delayed[at].0 != u32::MAX {
+                        self.delayed[at].0 -= 1;
+                    }
                     at += 1;
                 }
             }

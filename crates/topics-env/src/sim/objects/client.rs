@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -12,6 +13,9 @@ use crate::objects::{
     ByteRange, ETag, ObjectBytes, ObjectError, ObjectInfo, ObjectResult, ObjectStore, is_valid_key,
 };
 use crate::sim::clock::mix;
+
+/// How long the caller of a request that hangs waits, unless it says so itself.
+const HANG: Duration = Duration::from_secs(600);
 
 /// Called before each request of a client, with the client's number and the request.
 pub type RequestGate = Arc<dyn Fn(u32, ObjectOp) + Send + Sync>;
@@ -41,11 +45,11 @@ impl SimStore {
         Self { gate: Some(gate), ..self }
     }
 
-    /// Runs a request: the gate, the fault, the log.
+    /// Runs a request: the gate, the fault, the log. Its caller waits this long if it hangs.
     fn request<T>(
         &self,
-        op: ObjectOp,
-        key: &str,
+        (op, key): (ObjectOp, &str),
+        wait: Duration,
         run: impl FnOnce(&mut State, Option<ObjectFault>) -> ObjectResult<T>,
     ) -> ObjectResult<T> {
         if let Some(gate) = &self.gate {
@@ -58,6 +62,9 @@ impl SimStore {
             state.violations.push(ObjectViolation::InvalidKey { key: key.to_owned() });
         }
         let fault = state.begin(self.id, op, now);
+        if fault == Some(ObjectFault::Hangs) {
+            self.bucket.clock.advance_ms(wait.as_millis() as u64);
+        }
         let result = match fault {
             Some(ObjectFault::Refused) => {
                 Err(ObjectError::Refused { detail: "simulated: access denied".to_owned() })
@@ -79,7 +86,7 @@ impl SimStore {
 
     fn write(&self, op: ObjectOp, key: &str, effect: Effect) -> ObjectResult<ETag> {
         let now = self.bucket.clock.wall_ms();
-        self.request(op, key, |state, fault| match fault {
+        self.request((op, key), HANG, |state, fault| match fault {
             None => state.apply(self.id, effect, now),
             Some(ObjectFault::AnswerLost) => {
                 let _ = state.apply(self.id, effect, now);
@@ -87,6 +94,10 @@ impl SimStore {
             }
             Some(ObjectFault::Delayed(requests)) => {
                 state.delayed.push((requests, self.id, effect));
+                Err(ambiguous(op))
+            }
+            Some(ObjectFault::Hangs) => {
+                state.delayed.push((u32::MAX, self.id, effect));
                 Err(ambiguous(op))
             }
             Some(ObjectFault::Conflict) if op == ObjectOp::Delete => {
@@ -103,9 +114,43 @@ impl SimStore {
         key: &str,
         run: impl FnOnce(&mut State, Option<ObjectFault>) -> ObjectResult<T>,
     ) -> ObjectResult<T> {
-        self.request(op, key, |state, fault| match fault {
+        self.read_within(op, key, HANG, run)
+    }
+
+    fn read_within<T>(
+        &self,
+        op: ObjectOp,
+        key: &str,
+        wait: Duration,
+        run: impl FnOnce(&mut State, Option<ObjectFault>) -> ObjectResult<T>,
+    ) -> ObjectResult<T> {
+        self.request((op, key), wait, |state, fault| match fault {
             None | Some(ObjectFault::Truncated | ObjectFault::Wrong) => run(state, fault),
             Some(_) => Err(ambiguous(op)),
+        })
+    }
+
+    fn get_for(
+        &self,
+        key: &str,
+        range: ByteRange,
+        if_match: Option<&ETag>,
+        wait: Duration,
+    ) -> ObjectResult<ObjectBytes> {
+        self.read_within(ObjectOp::Get, key, wait, |state, fault| {
+            let object = state.find(key)?;
+            let ignored = state.flaw == Some(ServerFlaw::ReadConditionIgnored);
+            if if_match.is_some_and(|e| *e != object.etag) && !ignored {
+                return Err(ObjectError::Precondition { key: key.to_owned() });
+            }
+            let len = object.bytes.len() as u64;
+            let span = match (state.flaw, &range) {
+                (Some(ServerFlaw::RangeIgnored), _) => 0..len,
+                (Some(ServerFlaw::LastBytesIgnored), ByteRange::Last(n)) => 0..(*n).min(len),
+                _ => range.within(len),
+            };
+            let bytes = object.bytes.slice(span.start as usize..span.end as usize);
+            Ok(ObjectBytes { bytes: delivered(bytes, fault), etag: object.etag, len })
         })
     }
 }
@@ -146,21 +191,11 @@ impl ObjectStore for SimStore {
         range: ByteRange,
         if_match: Option<&ETag>,
     ) -> ObjectResult<ObjectBytes> {
-        self.read(ObjectOp::Get, key, |state, fault| {
-            let object = state.find(key)?;
-            let ignored = state.flaw == Some(ServerFlaw::ReadConditionIgnored);
-            if if_match.is_some_and(|e| *e != object.etag) && !ignored {
-                return Err(ObjectError::Precondition { key: key.to_owned() });
-            }
-            let len = object.bytes.len() as u64;
-            let span = match (state.flaw, &range) {
-                (Some(ServerFlaw::RangeIgnored), _) => 0..len,
-                (Some(ServerFlaw::LastBytesIgnored), ByteRange::Last(n)) => 0..(*n).min(len),
-                _ => range.within(len),
-            };
-            let bytes = object.bytes.slice(span.start as usize..span.end as usize);
-            Ok(ObjectBytes { bytes: delivered(bytes, fault), etag: object.etag, len })
-        })
+        self.get_for(key, range, if_match, HANG)
+    }
+
+    fn get_within(&self, key: &str, range: ByteRange, wait: Duration) -> ObjectResult<ObjectBytes> {
+        self.get_for(key, range, None, wait)
     }
 
     fn get_if_changed(&self, key: &str, etag: &ETag) -> ObjectResult<Option<ObjectBytes>> {

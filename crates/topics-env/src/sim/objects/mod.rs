@@ -2,7 +2,7 @@
 //!
 //! [`Bucket`] is the server; [`SimStore`] is a client of it. No result depends on time or hash order.
 //! A request that is delayed takes effect when a number of later requests has been made, by any
-//! client; its condition is evaluated then.
+//! client; its condition is evaluated then. A request that hangs takes effect when a test says so.
 
 mod bucket;
 mod client;
@@ -56,11 +56,14 @@ pub enum ObjectFault {
     Truncated,
     /// A read returns a changed byte, a listing misses an object; a write is `Lost`.
     Wrong,
+    /// No answer while anyone waits: the clock of the bucket moves to the deadline of the request, and its
+    /// caller goes on as after `Lost`. The effect stays under way until [`Bucket::deliver_delayed`].
+    Hangs,
 }
 
 impl ObjectFault {
     /// Every fault, for enumeration.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Unavailable,
         Self::Lost,
         Self::AnswerLost,
@@ -70,6 +73,7 @@ impl ObjectFault {
         Self::Refused,
         Self::Truncated,
         Self::Wrong,
+        Self::Hangs,
     ];
 }
 

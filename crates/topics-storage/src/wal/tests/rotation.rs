@@ -1,7 +1,7 @@
 //! What the files of a log are to each other, and how the next one is prepared.
 
-use topics_env::sim::{CallKind, CrashOptions};
-use topics_env::{Fs, Rng};
+use topics_env::sim::{CallKind, CrashOptions, Mutant};
+use topics_env::{Fs, Hook, Rng, Site};
 
 use super::*;
 use crate::wal::rotation::FIRST_GROUP;
@@ -246,14 +246,19 @@ fn only_start(env: &Env, n: u64) -> Wal {
     wal
 }
 
-#[test]
-fn a_file_is_removed_when_the_start_of_the_next_one_is_durable() {
+/// Crashes after the trim of a file whose successor holds a Start alone: how many states have the successor, in
+/// how many of these it has no Start, and in how many of those its prior file is gone.
+fn crashes_after_a_trim(hook: Option<Arc<dyn Hook>>) -> [usize; 3] {
     let (env, fs, _) = sim_env(1);
+    let env = match hook {
+        Some(hook) => env.with_hook(hook),
+        None => env,
+    };
     let wal = only_start(&env, 3);
     let [prior, next] = files(&wal).try_into().unwrap();
-    let (mut n, mut without_start) = (0, 0);
     let gone = wal.trim(0, wal.positions(0).written).unwrap();
     assert_eq!(gone.as_slice(), std::slice::from_ref(&prior.name));
+    let mut counts = [0; 3];
     fs.all_crash_states(1, &CrashOptions::default(), &mut |s| {
         let fs = SimFs::from_image(&s.image);
         let path = |f: &WalFile| Path::new("/db/wal/shard-00").join(&f.name);
@@ -261,14 +266,28 @@ fn a_file_is_removed_when_the_start_of_the_next_one_is_durable() {
             return;
         }
         let file = fs.open(&path(&next), OpenMode::Read).unwrap();
-        n += 1;
+        counts[0] += 1;
         let start = scan::read_start(&env, &file, &next.header, &next.name);
         if !matches!(start, Ok(scan::FileStart::At(_))) {
-            without_start += 1;
-            assert!(fs.exists(&path(&prior)).unwrap(), "{:?}", s.survival);
+            counts[1] += 1;
+            counts[2] += usize::from(!fs.exists(&path(&prior)).unwrap());
         }
     });
+    counts
+}
+
+#[test]
+fn a_file_is_removed_when_the_start_of_the_next_one_is_durable() {
+    let [n, without_start, lost] = crashes_after_a_trim(None);
     assert!(n > 20 && without_start > 5, "{n} {without_start}");
+    assert_eq!(lost, 0);
+}
+
+#[test]
+fn a_mutant_that_trims_before_the_start_is_durable_is_caught() {
+    let mutant = Arc::new(Mutant::remove(Site::Check("wal.trim"), None));
+    let [n, _, lost] = crashes_after_a_trim(Some(mutant));
+    assert!(lost > 0, "{lost} of {n}");
 }
 
 #[test]
