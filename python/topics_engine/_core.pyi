@@ -84,6 +84,12 @@ def repair(
     "lsns"}], "gaps": [{"topic", "from", "to", "reason"}], "kept": [file]}`.
     """
 
+def close_locks_in_child() -> None:
+    """Closes the locks of directories that a forked child inherits."""
+
+def stop_logging() -> None:
+    """Forwards the messages in the queue to `logging`, for at most a second, and no later ones."""
+
 def probe_remote(url: str, large: int) -> bytes:
     """Probes whether a server has what a remote needs, with an object of up to `large` bytes. JSON
     `{"suitable", "conditional_writes", "features": [{"feature", "result", "detail"}]}`.
@@ -377,9 +383,11 @@ class Engine(_Verbs):
         settings: Mapping[str, _Setting] | None = None,
         read_only: bool = False,
         recovery: Recovery | None = None,
+        temporary: bool = False,
     ) -> Engine:
         """`read_only`: nothing in the directory changes, every write is refused, and other
         processes may read it at the same time. `recovery` reports the progress of an open.
+        `temporary`: the directory is removed when the engine is closed or dropped.
         """
 
     def scan_range(self, topic: str, request: bytes) -> _Stream:

@@ -24,6 +24,7 @@ Each has `.code` (stable, the same as over HTTP), `.detail` (facts for programs)
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -275,7 +276,27 @@ def make(code: str, message: str, detail: Mapping[str, Any] | None = None) -> To
 def from_native(code: str, message: str, detail: str) -> TopicsError:
     """The exception of an error of the native module; `detail` is a JSON object."""
     if code == "locked":
-        url = json.loads(detail).get("url")
-        hint = f"te.connect({url!r})" if url else ""
-        message = f"{message}{': ' if hint else ''}{hint}"
+        message = f"{message}{_advice_about_lock(json.loads(detail))}"
     return make(code, message, json.loads(detail))
+
+
+def _advice_about_lock(detail: Mapping[str, Any]) -> str:
+    """What to do about a directory that is locked."""
+    pid, url = detail.get("pid", 0), detail.get("url")
+    if url:
+        return f": te.connect({url!r})"
+    if pid == os.getpid():
+        return ", which is this one: use that handle, or close it first"
+    if pid and not _is_alive(pid):
+        return ", which has ended: end the processes that it started, one of them keeps the lock"
+    return ""
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

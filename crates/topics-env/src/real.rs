@@ -14,6 +14,10 @@ use crate::{DirEntry, File, Fs, LockError, LockGuard, OpenMode, Rng};
 
 mod system;
 
+mod held;
+
+use held::LockedFile;
+pub use held::close_locks_in_child;
 pub use system::{Backend, OsRng, SystemClock, real_env};
 
 const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
@@ -166,12 +170,7 @@ impl Fs for RealFs {
 
     fn lock(&self, path: &Path, content: &[u8]) -> Result<Box<dyn LockGuard>, LockError> {
         let fd = open_fd(path, OFlags::RDWR | OFlags::CREATE).map_err(LockError::Io)?;
-        let file = RealFile { fd };
-        match retry(|| rustix::fs::flock(&file.fd, FlockOperation::NonBlockingLockExclusive)) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(LockError::Held(file.content()?)),
-            Err(e) => return Err(LockError::Io(e.into())),
-        }
+        let file = LockedFile::lock(RealFile { fd }, FlockOperation::NonBlockingLockExclusive)?;
         let guard = RealLock { file, path: path.to_owned() };
         guard.describe(content).map_err(LockError::Io)?;
         Ok(Box::new(guard))
@@ -179,21 +178,18 @@ impl Fs for RealFs {
 
     fn lock_file(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
         let file = RealFile { fd: open_fd(path, OFlags::RDWR).map_err(LockError::Io)? };
-        match retry(|| rustix::fs::flock(&file.fd, FlockOperation::NonBlockingLockExclusive)) {
-            Ok(()) => Ok(Box::new(RealLock { file, path: path.to_owned() })),
-            Err(Errno::WOULDBLOCK) => Err(LockError::Held(Vec::new())),
-            Err(e) => Err(LockError::Io(e.into())),
+        match LockedFile::lock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(file) => Ok(Box::new(RealLock { file, path: path.to_owned() })),
+            // Only the file of `lock` describes its holder.
+            Err(LockError::Held(_)) => Err(LockError::Held(Vec::new())),
+            Err(e) => Err(e),
         }
     }
 
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>, LockError> {
         let fd = open_fd(path, OFlags::RDONLY).map_err(LockError::Io)?;
-        let file = RealFile { fd };
-        match retry(|| rustix::fs::flock(&file.fd, FlockOperation::NonBlockingLockShared)) {
-            Ok(()) => Ok(Box::new(SharedLock { file, path: path.to_owned() })),
-            Err(Errno::WOULDBLOCK) => Err(LockError::Held(file.content()?)),
-            Err(e) => Err(LockError::Io(e.into())),
-        }
+        let file = LockedFile::lock(RealFile { fd }, FlockOperation::NonBlockingLockShared)?;
+        Ok(Box::new(SharedLock { file, path: path.to_owned() }))
     }
 
     fn free_space(&self, dir: &Path) -> io::Result<u64> {
@@ -262,7 +258,7 @@ fn system_boot_id() -> Option<[u8; 16]> {
 
 #[derive(Debug)]
 struct RealLock {
-    file: RealFile,
+    file: LockedFile,
     path: PathBuf,
 }
 
@@ -291,7 +287,7 @@ fn names(path: &Path, file: &RealFile) -> io::Result<bool> {
 
 #[derive(Debug)]
 struct SharedLock {
-    file: RealFile,
+    file: LockedFile,
     path: PathBuf,
 }
 

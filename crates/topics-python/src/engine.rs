@@ -21,7 +21,7 @@ use crate::batch::Batch;
 use crate::directory::Recovery;
 use crate::errors::raise;
 use crate::settings::{self, Settings};
-use crate::shared::{Shared, or_fetch, read_fetching, run_interruptible, wait_in_slices};
+use crate::shared::{Shared, opening, or_fetch, read_fetching, run_interruptible, wait_in_slices};
 use crate::watch::{Start, Watch, WatchArgs};
 
 /// `(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`.
@@ -34,7 +34,7 @@ type ConsumerRow = (String, &'static str, u64, u64, u64);
 const SCAN_BATCH_BYTES: usize = 4 << 20;
 
 /// An open data directory.
-#[pyclass(frozen)]
+#[pyclass(frozen, weakref)]
 pub(crate) struct Engine {
     pub shared: Arc<Shared>,
 }
@@ -42,19 +42,20 @@ pub(crate) struct Engine {
 #[pymethods]
 impl Engine {
     #[staticmethod]
-    #[pyo3(signature = (path, settings=None, read_only=false, recovery=None))]
+    #[pyo3(signature = (path, settings=None, read_only=false, recovery=None, temporary=false))]
     fn open(
         py: Python<'_>,
         path: &str,
         settings: Option<Settings<'_>>,
         read_only: bool,
         recovery: Option<&Recovery>,
+        temporary: bool,
     ) -> PyResult<Self> {
         use topics_engine::Engine;
         let (env, options, url) = settings::options(py, settings)?;
         let dir = path.to_owned();
         let progress = recovery.map(|r| r.0.clone()).unwrap_or_default();
-        let shared = run_interruptible(py, move || {
+        let open = move || {
             let (env_of, at) = (env.clone(), Path::new(&dir));
             let engine = match read_only {
                 true if settings::is_prefix(&dir) => {
@@ -67,8 +68,9 @@ impl Engine {
             if !url.is_empty() && !read_only {
                 engine.set_url(&url)?;
             }
-            Ok(Shared::new(engine, env, dir))
-        })?;
+            Ok(Shared::new(engine, env, dir, temporary))
+        };
+        let shared = opening(|| run_interruptible(py, open))?;
         Ok(Self { shared })
     }
 
@@ -92,11 +94,7 @@ impl Engine {
             return Ok(());
         }
         let shared = self.shared.clone();
-        run_interruptible(py, move || {
-            let outcome = shared.engine()?.close();
-            shared.set_closed();
-            Ok(outcome?)
-        })
+        run_interruptible(py, move || shared.close())
     }
 
     #[allow(clippy::too_many_arguments)]

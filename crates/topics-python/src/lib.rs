@@ -55,11 +55,15 @@ mod _core {
     #[pymodule_export]
     use crate::http::Http;
     #[pymodule_export]
+    use crate::logging::stop_logging;
+    #[pymodule_export]
     use crate::queue::{Queue, Work};
     #[pymodule_export]
     use crate::remote::{probe_remote, remote_status, restore, verify_remote};
     #[pymodule_export]
     use crate::settings::{config_fields, defaults};
+    #[pymodule_export]
+    use crate::shared::close_locks_in_child;
     #[pymodule_export]
     use crate::txn::Transactions;
     #[pymodule_export]

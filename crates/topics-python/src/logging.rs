@@ -7,6 +7,7 @@
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use pyo3::prelude::*;
@@ -16,10 +17,20 @@ use topics_env::Guards;
 /// to a caller.
 const QUEUE_CAPACITY: usize = 1024;
 
+/// How long the end of the interpreter waits for the messages in the queue.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+
 static FORWARD: ForwardingLogger = ForwardingLogger(OnceLock::new());
 
-/// The queue to the forwarding thread, which starts with the first message.
-struct ForwardingLogger(OnceLock<Option<SyncSender<Message>>>);
+/// The forwarding thread, which starts with the first message.
+struct ForwardingLogger(OnceLock<Option<Forwarder>>);
+
+struct Forwarder {
+    /// `None` ends the thread.
+    messages: SyncSender<Option<Message>>,
+    thread: thread::JoinHandle<()>,
+    pid: u32,
+}
 
 struct Message {
     logger: String,
@@ -49,25 +60,54 @@ impl Log for ForwardingLogger {
             level: level_of(record.level()),
             text: record.args().to_string(),
         };
-        if let Some(sender) = self.0.get_or_init(start_thread) {
-            // Fails when the queue is full, or in a forked child, which has no forwarding thread.
-            let _ = sender.try_send(message);
+        if let Some(forwarder) = self.0.get_or_init(start_thread)
+            // A forked child has no forwarding thread.
+            && forwarder.pid == std::process::id()
+        {
+            // Fails when the queue is full or the thread has ended.
+            let _ = forwarder.messages.try_send(Some(message));
         }
     }
 
     fn flush(&self) {}
 }
 
-fn start_thread() -> Option<SyncSender<Message>> {
-    let (sender, receiver) = sync_channel(QUEUE_CAPACITY);
+fn start_thread() -> Option<Forwarder> {
+    let (messages, receiver) = sync_channel(QUEUE_CAPACITY);
     let thread = thread::Builder::new().name("topics-log".into());
-    thread.spawn(move || forward_messages(&receiver)).is_ok().then_some(sender)
+    let thread = thread.spawn(move || forward_messages(&receiver)).ok()?;
+    Some(Forwarder { messages, thread, pid: std::process::id() })
 }
 
-/// Forwards messages until the interpreter ends.
-fn forward_messages(messages: &Receiver<Message>) {
+/// Ends the forwarding thread after the messages in the queue, before the interpreter goes down: a
+/// thread that attaches to it then may abort the process. A handler that takes longer than
+/// [`STOP_TIMEOUT`] is not waited for.
+#[pyfunction]
+pub(crate) fn stop_logging(py: Python<'_>) {
+    let Some(Some(forwarder)) = FORWARD.0.get() else { return };
+    if forwarder.pid != std::process::id() {
+        return;
+    }
+    log::set_max_level(LevelFilter::Off);
+    py.detach(|| {
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        // The queue may be full.
+        while forwarder.messages.try_send(None).is_err()
+            && !forwarder.thread.is_finished()
+            && Instant::now() < deadline
+        {
+            thread::sleep(Duration::from_millis(1));
+        }
+        while !forwarder.thread.is_finished() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+}
+
+/// Forwards messages until it is told to end, or the interpreter ends.
+fn forward_messages(messages: &Receiver<Option<Message>>) {
     let guards = Guards::default();
-    for message in messages {
+    while let Ok(Some(message)) = messages.recv() {
         let emit = || {
             Python::try_attach(|py| {
                 if let Err(e) = emit(py, &message) {

@@ -15,6 +15,7 @@ use topics_wire::config::{FIELDS, FieldKind};
 use topics_wire::{Failure, Limits, unknown_name};
 
 use crate::errors::raise;
+use crate::shared::check_not_forked;
 
 /// Names and values from Python.
 pub(crate) type Settings<'py> = Bound<'py, PyMapping>;
@@ -290,6 +291,7 @@ pub(crate) fn options(
     py: Python<'_>,
     settings: Option<Settings<'_>>,
 ) -> PyResult<(Env, Options, String)> {
+    check_not_forked().map_err(|e| raise(py, &e))?;
     let all = read(py, settings)?;
     let refuse = |e: std::io::Error| raise(py, &Failure::invalid(format!("io_backend: {e}")));
     let backend: Backend = all.backend.parse().map_err(refuse)?;

@@ -2,7 +2,7 @@
 //! signals.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -67,19 +67,73 @@ pub(crate) fn read_fetching(
     }
 }
 
+/// The process that opened an engine first; 0 before that. A child inherits it.
+static OPENED_BY: AtomicU32 = AtomicU32::new(0);
+
+/// Refuses to work in a forked child of a process that had an engine open. The locks of this library
+/// keep their waiting threads in one table, and those of the parent are in the child's copy: taking a
+/// lock there may hang or crash.
+pub(crate) fn check_not_forked() -> Result<(), Failure> {
+    let pid = OPENED_BY.load(Ordering::Acquire);
+    if pid == 0 || pid == std::process::id() {
+        return Ok(());
+    }
+    let message = format!(
+        "this process was forked from process {pid}, which had an engine open: no engine can be \
+         opened here. Start the process with the method spawn \
+         (multiprocessing.get_context(\"spawn\")), or fork before the first te.open"
+    );
+    Err(Failure { message, ..Failure::from(Error::Closed) })
+}
+
+/// Closes the locks of directories that a forked child inherits, so that it does not keep them locked.
+#[pyfunction]
+pub(crate) fn close_locks_in_child() {
+    topics_env::real::close_locks_in_child();
+}
+
+/// Marks this process as one that has an engine open, or had, unless `open` fails.
+pub(crate) fn opening<T>(open: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+    // Before the first thread of the engine starts.
+    let first = OPENED_BY.swap(std::process::id(), Ordering::AcqRel) == 0;
+    let opened = open();
+    if first && opened.is_err() {
+        OPENED_BY.store(0, Ordering::Release);
+    }
+    opened
+}
+
 /// The engine, the process that opened it, and whether it was closed here.
 pub(crate) struct Shared {
     engine: Option<Engine>,
     pub env: Env,
     pub path: String,
+    /// Whether the directory goes with the engine.
+    temporary: bool,
     pid: u32,
     closed: AtomicBool,
 }
 
 impl Shared {
-    pub fn new(engine: Engine, env: Env, path: String) -> Arc<Self> {
+    pub fn new(engine: Engine, env: Env, path: String, temporary: bool) -> Arc<Self> {
         let pid = std::process::id();
-        Arc::new(Self { engine: Some(engine), env, path, pid, closed: AtomicBool::new(false) })
+        let closed = AtomicBool::new(false);
+        Arc::new(Self { engine: Some(engine), env, path, temporary, pid, closed })
+    }
+
+    /// Closes the engine, and removes its directory if that is temporary.
+    pub fn close(&self) -> Result<(), Failure> {
+        let outcome = self.engine()?.close();
+        self.closed.store(true, Ordering::Release);
+        self.remove_temporary();
+        Ok(outcome?)
+    }
+
+    fn remove_temporary(&self) {
+        if self.temporary {
+            // What is left is in the system's folder of temporary files.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
     }
 
     /// Whether this process is a forked child of the one that opened the engine. A child has none of
@@ -92,16 +146,12 @@ impl Shared {
         self.forked() || self.closed.load(Ordering::Acquire)
     }
 
-    pub fn set_closed(&self) {
-        self.closed.store(true, Ordering::Release);
-    }
-
     /// The engine, if this process may use it.
     pub fn engine(&self) -> Result<&Engine, Failure> {
         if self.forked() {
             let message = format!(
-                "this engine was opened by process {}, of which this is a fork: open or connect \
-                 after forking",
+                "this engine was opened by process {}, of which this is a fork: start processes with \
+                 the method spawn, or connect to a server here",
                 self.pid
             );
             return Err(Failure { message, ..Failure::from(Error::Closed) });
@@ -138,6 +188,9 @@ impl Drop for Shared {
         if self.forked() {
             // Dropping it would touch locks and files of the parent.
             std::mem::forget(self.engine.take());
+        } else {
+            drop(self.engine.take());
+            self.remove_temporary();
         }
     }
 }

@@ -41,12 +41,38 @@ class Closing(Handle):
         self.close()
 
 
+class OneShot:
+    """An event that is set once, also by a signal handler that interrupts its wait.
+
+    `threading.Event` takes a lock that the interrupted code of the same thread may hold.
+    """
+
+    def __init__(self) -> None:
+        self._unset = threading.Lock()
+        self._unset.acquire()
+
+    def set(self) -> None:
+        """Ends the wait. Idempotent."""
+        with contextlib.suppress(RuntimeError):
+            self._unset.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until it is set, in one thread; returns False after `timeout` seconds."""
+        if timeout is not None:
+            timeout = min(timeout, threading.TIMEOUT_MAX)
+        if self._unset.acquire(timeout=-1 if timeout is None else timeout):
+            self.set()
+            return True
+        return False
+
+
 class CancelScope:
-    """A group of calls that are cancelled together. Thread-safe."""
+    """A group of calls that are cancelled together. Thread-safe, and safe in a signal handler."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        # A signal handler may cancel while the code that it interrupted holds the lock.
+        self._lock = threading.RLock()
         self._wakers: dict[object, Callable[[], object]] = {}
         self.is_cancelled = False
 
@@ -58,7 +84,7 @@ class CancelScope:
             return
         with self._lock:
             self.is_cancelled = True
-            for waker in self._wakers.values():
+            for waker in list(self._wakers.values()):
                 waker()
 
     def add_waker(self, waker: Callable[[], object]) -> object:

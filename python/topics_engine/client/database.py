@@ -26,7 +26,6 @@ from .values import Backup, Record, Restored, RouterInfo, Split, TopicInfo, Veri
 from .watch import Watch
 
 if TYPE_CHECKING:
-    import tempfile
     from datetime import datetime
 
     from ..options import QueueConfig, ScanOptions, Settings, SplitOptions, TopicConfig
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from .transaction import Named
     from .watch import Event, Watched, WatchOptions
 
-_open: weakref.WeakSet[Database] = weakref.WeakSet()
+_open: weakref.WeakSet[Backend] = weakref.WeakSet()
 
 
 class Database(Closing):
@@ -48,14 +47,14 @@ class Database(Closing):
         self,
         backend: Backend,
         resolved: settings.Resolved | None = None,
-        temporary: tempfile.TemporaryDirectory[str] | None = None,
+        temporary: bool = False,
     ) -> None:
         self._backend = backend
         self._temporary = temporary
         self.settings = resolved or settings.Resolved({}, {})
         """Its settings, each with its source; empty for a connection, whose server has its own."""
         """Its settings, each with its source; `None` for a connection."""
-        _open.add(self)
+        _open.add(backend)
 
     @property
     def path(self) -> str:
@@ -108,7 +107,7 @@ class Database(Closing):
 
     def _created_with(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
         """The options of a handle, with the class of a database that is in memory."""
-        if self._temporary is None or "durability" in options or "durable" in options:
+        if not self._temporary or "durability" in options or "durable" in options:
             return options
         return {"durability": "memory", **options}
 
@@ -474,9 +473,7 @@ class Database(Closing):
         Idempotent.
         """
         self._backend.close()
-        _open.discard(self)
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        _open.discard(self._backend)
 
     def __repr__(self) -> str:
         return show.database_text(self)
@@ -559,16 +556,17 @@ MEMORY = ":memory:"
 
 def open_in_memory(given: Settings) -> Database:
     """Opens an empty database of class `memory` in a temporary directory, which goes with it."""
+    import shutil
     import tempfile
 
-    directory = tempfile.TemporaryDirectory(prefix="topics-")
+    directory = tempfile.mkdtemp(prefix="topics-")
     try:
-        resolved = settings.resolve({**given, "data_dir": directory.name})
-        engine = _core.Engine.open(directory.name, resolved.native(), False)
+        resolved = settings.resolve({**given, "data_dir": directory})
+        engine = _core.Engine.open(directory, resolved.native(), temporary=True)
     except BaseException:
-        directory.cleanup()
+        shutil.rmtree(directory, ignore_errors=True)
         raise
-    return Database(engine, resolved, directory)
+    return Database(engine, resolved, temporary=True)
 
 
 def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Backup:
@@ -643,10 +641,14 @@ def restore(
     return Restored.from_json(_core.restore(arguments.text("url", url), directory, when))
 
 
+os.register_at_fork(after_in_child=_core.close_locks_in_child)
+
+
 @atexit.register
 def close_all() -> None:
     """Closes every open database when the interpreter ends."""
-    for db in list(_open):
+    for backend in list(_open):
         # Nothing can handle an error at exit; acked records are in the log.
         with contextlib.suppress(Exception):
-            db.close()
+            backend.close()
+    _core.stop_logging()

@@ -14,6 +14,7 @@ import json
 import logging
 import random
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping
 from itertools import count
@@ -36,6 +37,27 @@ ARROW = "application/vnd.apache.arrow.stream"
 EVENTS = "text/event-stream"
 
 log = logging.getLogger("topics_engine.remote")
+
+
+class _Logging(threading.local):
+    """Whether a handler of what the current thread logs is running: it may make calls of a client,
+    whose own repeats are not logged again.
+    """
+
+    running = False
+
+
+_logging = _Logging()
+
+
+def log_repeat(wait: float, error: TopicsError) -> None:
+    """Logs that a call is repeated after `wait` seconds."""
+    if not _logging.running:
+        _logging.running = True
+        try:
+            log.debug("again in %.3f s: %s", wait, error)
+        finally:
+            _logging.running = False
 
 
 class CallStatus:
@@ -174,7 +196,7 @@ class Caller:
             wait = max(after, pause * random.uniform(0.5, 1.0))
             if not again or time.monotonic() + wait >= until:
                 raise error from cause
-            log.debug("again in %.3f s: %s", wait, error)
+            log_repeat(wait, error)
             self.transport.sleep(wait)
             pause = min(pause * 2, LONGEST_PAUSE)
 

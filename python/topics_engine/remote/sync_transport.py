@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
-from ..client.closing import CancelScope
+from ..client.closing import CancelScope, OneShot
 from .connections import InterruptibleSemaphore, pool_of
 from .transport import Answer, NoAnswer, Options, PoolKind, closed, forked, is_cancelled, waking
 
@@ -32,6 +33,26 @@ BACKGROUND_THREADS = 4
 T = TypeVar("T")
 
 
+class _Inside(threading.local):
+    """How many calls the current thread is in, and whether their end closes the pools."""
+
+    calls = 0
+    closes = False
+
+
+_transport = _Inside()
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    return not _transport.calls
+
+
+# A handler that writes what is logged to a topic would write what its own writes log, without end.
+# What urllib3 logs for others stays.
+for _module in ("connection", "connectionpool", "response", "util.retry"):
+    logging.getLogger(f"urllib3.{_module}").addFilter(_is_of_others)
+
+
 class SyncTransport:
     """Keep-alive connections by pool. A call blocks its thread; Ctrl-C interrupts it."""
 
@@ -41,7 +62,8 @@ class SyncTransport:
         self._connect = options.connect_timeout
         self._pid = os.getpid()
         self._scope = CancelScope()
-        self._lock = threading.Lock()
+        self._inside = _Inside()
+        self._starting = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
         self._pools = {kind: pool_of(options, self._scope) for kind in PoolKind}
         # Only short calls are limited: a waiting call would hold its permit for long.
@@ -94,6 +116,21 @@ class SyncTransport:
         )
         return NoAnswer(str(error), sent=not (unsent or tls), lasting=tls, timed_out=late)
 
+    @contextlib.contextmanager
+    def _call(self) -> Iterator[None]:
+        """A call of this thread: its logging is off, and a `close` in a signal handler that
+        interrupts it is finished at its end.
+        """
+        self._inside.calls += 1
+        _transport.calls += 1
+        try:
+            yield
+        finally:
+            _transport.calls -= 1
+            self._inside.calls -= 1
+            if self._inside.closes and not self._inside.calls:
+                self._close_pools()
+
     def request(
         self,
         kind: PoolKind,
@@ -106,7 +143,7 @@ class SyncTransport:
     ) -> Answer:
         limits = urllib3.Timeout(connect=min(self._connect, timeout), read=timeout)
         limit = self._limits.get(kind)
-        with limit.acquire(timeout) if limit else contextlib.nullcontext():
+        with self._call(), limit.acquire(timeout) if limit else contextlib.nullcontext():
             response = self._open(kind, method, target, headers, body, limits, not partly)
             told = response.status, _lower(response.headers)
             if not partly:
@@ -120,22 +157,23 @@ class SyncTransport:
         self, target: str, headers: Mapping[str, str], timeout: float, idle: float
     ) -> SyncStream | Answer:
         limits = urllib3.Timeout(connect=min(self._connect, timeout), read=max(timeout, idle))
-        response = self._open(PoolKind.STREAM, "GET", target, headers, None, limits, False)
-        if response.status != 200:
-            try:
-                return Answer(response.status, _lower(response.headers), response.read())
-            except (HTTPError, OSError) as error:
-                raise self._failure(error) from error
-        return SyncStream(response, self._scope)
+        with self._call():
+            response = self._open(PoolKind.STREAM, "GET", target, headers, None, limits, False)
+            if response.status != 200:
+                try:
+                    return Answer(response.status, _lower(response.headers), response.read())
+                except (HTTPError, OSError) as error:
+                    raise self._failure(error) from error
+            return SyncStream(response, self._scope)
 
     def begin(self, call: Callable[[], T]) -> PendingCall[T]:
-        with self._lock:
+        with self._call(), self._starting:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(BACKGROUND_THREADS, "topics-prefetch")
             return BackgroundCall(self._executor.submit(call), self._scope)
 
     def sleep(self, seconds: float) -> None:
-        over = threading.Event()
+        over = OneShot()
         with waking(self._scope, over.set):
             if over.wait(seconds):
                 raise closed()
@@ -144,7 +182,15 @@ class SyncTransport:
         self._scope.cancel()
         if self._pid != os.getpid():
             return
-        with self._lock:
+        if self._inside.calls:
+            # A signal handler: the call that it interrupted may hold the locks of the pools.
+            self._inside.closes = True
+        else:
+            self._close_pools()
+
+    def _close_pools(self) -> None:
+        self._inside.closes = False
+        with self._starting:
             executor = self._executor
         if executor is not None:
             executor.shutdown(wait=False, cancel_futures=True)
@@ -160,7 +206,7 @@ class BackgroundCall(Generic[T]):
         self._scope = scope
 
     def result(self) -> T:
-        over = threading.Event()
+        over = OneShot()
         self._call.add_done_callback(lambda _: over.set())
         with waking(self._scope, over.set):
             over.wait()
@@ -183,11 +229,22 @@ def _read(response: BaseHTTPResponse) -> tuple[bytes, Exception | None]:
     return b"".join(pieces), None
 
 
+class Pieces(queue.Queue[bytes]):
+    """A queue that a signal handler may put into while it interrupts a `get` of its thread."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self.mutex = threading.RLock()  # type: ignore[assignment]
+        self.not_empty = threading.Condition(self.mutex)
+        self.not_full = threading.Condition(self.mutex)
+        self.all_tasks_done = threading.Condition(self.mutex)
+
+
 class SyncStream:
     """A response that a thread reads, so that `read` can have a timeout."""
 
     def __init__(self, response: BaseHTTPResponse, scope: CancelScope) -> None:
-        self._pieces: queue.Queue[bytes] = queue.Queue(STREAM_BUFFER_PIECES)
+        self._pieces: queue.Queue[bytes] = Pieces(STREAM_BUFFER_PIECES)
         self._response = response
         self._scope = scope
         self._closed = threading.Event()
@@ -221,6 +278,7 @@ class SyncStream:
 
 def _pump(response: BaseHTTPResponse, pieces: queue.Queue[bytes], over: threading.Event) -> None:
     """Reads to the end, or until the stream is closed; a broken connection is an end."""
+    _transport.calls += 1
     try:
         while not over.is_set() and (piece := response.read1(PIECE)):
             while not over.is_set():
