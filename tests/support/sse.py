@@ -29,6 +29,7 @@ class Events:
         self._seconds = timeout
         # The fields of an event that is not complete yet.
         self._event = Event("", "", None)
+        self._lines: list[str] = []
         try:
             self._connection.request("GET", path, headers=headers or {})
             self._sock = self._connection.sock
@@ -78,9 +79,10 @@ class Events:
             elif name == "event":
                 self._event = event._replace(kind=value)
             elif name == "data":
-                self._event = event._replace(data=json.loads(value))
+                self._lines.append(value)
             elif not line and event.kind:
-                self._event = Event("", "", None)
+                event = event._replace(data=json.loads("\n".join(self._lines)))
+                self._event, self._lines = Event("", "", None), []
                 self.last_id = event.id or self.last_id
                 return event
 

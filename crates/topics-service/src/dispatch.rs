@@ -21,6 +21,10 @@ impl Service {
             r.grant.check(r.name)?;
         }
         Query::new(r.query).reject_unknown(r.verb.query_parameters(!r.name.is_empty()))?;
+        // A topic of the wrong type is refused before the fields are read.
+        if r.verb.needs_queue() {
+            self.engine.check_queue(r.name)?;
+        }
         match r.verb {
             Verb::Write => self.write(r, start_ns),
             Verb::Diff => self.diff(r, start_ns),

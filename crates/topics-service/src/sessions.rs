@@ -40,16 +40,6 @@ fn unknown() -> Failure {
     Failure::new("not_found", "there is no such watch session; create one with POST /v0/watch")
 }
 
-/// The prefix of every session id.
-const WID: &str = "wid_";
-
-fn parse_wid(wid: &str) -> Option<u128> {
-    let digits = wid.strip_prefix(WID)?;
-    let plain =
-        digits.len() == 32 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    if plain { u128::from_str_radix(digits, 16).ok() } else { None }
-}
-
 /// The cursors to go back to. An event that was never sent moves none; one that is no longer kept is
 /// an error, because what was sent after it may be lost.
 fn rewind(history: &EventHistory, event: u64) -> Result<Vec<Cursor>, Failure> {
@@ -80,7 +70,7 @@ impl Service {
             });
             all.insert(info.id, session);
             drop(all);
-            let wid = format!("{WID}{:032x}", info.id);
+            let wid = ids::wid(info.id);
             let body = watch::created(&s.engine, &wid, &info);
             Ok(Reply::ok(s.with_timing(body, start_ns)))
         })
@@ -88,7 +78,7 @@ impl Service {
 
     /// A session of this client. The session of another key is `not_found` as well.
     fn session_of(&self, r: &Request<'_>) -> Result<(u128, u64, SharedHistory), Failure> {
-        let id = parse_wid(r.subresource).ok_or_else(unknown)?;
+        let id = ids::parse_wid(r.subresource).ok_or_else(unknown)?;
         let mut all = self.sessions.0.lock();
         let session = all.get_mut(&id).filter(|s| s.owner == r.grant.owner);
         let session = session.ok_or_else(unknown)?;
@@ -143,17 +133,6 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ids_of_sessions() {
-        let digits = "0123456789abcdef0123456789abcdef";
-        assert!(parse_wid(&format!("wid_{digits}")).is_some());
-        let plus = format!("wid_+{}", &digits[1..]);
-        let upper = format!("wid_{}", digits.to_uppercase());
-        for bad in [digits, "wid_", "wid_0", &plus, &upper, &format!("WID_{digits}"), ""] {
-            assert_eq!(parse_wid(bad), None, "{bad}");
-        }
-    }
 
     #[test]
     fn an_event_of_another_stream_is_ignored_and_a_forgotten_one_is_an_error() {

@@ -161,7 +161,7 @@ impl Socket {
 
 fn event_message(event: Event) -> Option<Vec<u8>> {
     Some(match event {
-        Event::Records(frame) => with_op("record", frames::json_of(&frames::records(&frame))),
+        Event::Records(frame) => with_op("record", &frames::json_of(&frames::records(&frame))),
         Event::Tombstone { topic, tombstone, reason, .. } => {
             with_op("tombstone", &frames::tombstone(&topic, &tombstone, reason))
         }

@@ -93,6 +93,13 @@ verbs! {
 }
 
 impl Verb {
+    /// Whether the topic in the path must be a queue.
+    #[must_use]
+    pub(super) const fn needs_queue(self) -> bool {
+        use Verb::{Ack, Claim, Extend, Jobs, Nack, PromoteJobs, RemoveJobs, Work};
+        matches!(self, Claim | Ack | Nack | Extend | Jobs | RemoveJobs | PromoteJobs | Work)
+    }
+
     /// The parameters that the query may have. `has_topic`: the path names a topic.
     ///
     /// `token` is the API key of a stream; a server without keys ignores it.

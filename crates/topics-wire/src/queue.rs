@@ -153,7 +153,7 @@ fn numbers(s: &mut Scanner<'_>, within: &'static str) -> Result<Vec<u64>, Failur
     Ok(out)
 }
 
-/// The lease ids of an ack, nack or extend: the strings of a claim, or their numbers.
+/// The lease ids of an ack, nack or extend: the strings of a claim, or the numbers in them.
 pub(crate) fn lease_ids(s: &mut Scanner<'_>, path: FieldPath) -> Result<Vec<u64>, Failure> {
     s.expect_type(path, "an array of lease ids", |b| b == b'[')?;
     let mut out = Vec::new();
@@ -166,7 +166,10 @@ pub(crate) fn lease_ids(s: &mut Scanner<'_>, path: FieldPath) -> Result<Vec<u64>
         out.push(if s.peek() == Some(b'"') {
             let text = s.text(path)?;
             let problem = || format!("must be a lease_id as a claim gave it, not {text:?}");
-            text.parse().map_err(|_| path.invalid(problem()))?
+            text.strip_prefix(LEASE)
+                .unwrap_or(&text)
+                .parse()
+                .map_err(|_| path.invalid(problem()))?
         } else {
             s.u64(path)?
         });
@@ -273,9 +276,13 @@ pub fn push_job(out: &mut Vec<u8>, c: &Claimed, i: usize) {
     out.extend_from_slice(&o.finish());
 }
 
+/// The prefix of every lease id.
+const LEASE: &str = "lease_";
+
 /// A lease id is a string, because clients must not calculate with it.
 fn push_lease_id(out: &mut Vec<u8>, id: u64) {
     out.push(b'"');
+    out.extend_from_slice(LEASE.as_bytes());
     push_u64(out, id);
     out.push(b'"');
 }
@@ -383,12 +390,14 @@ mod tests {
             let body = format!(r#"{{"node":"w","seqs":[1,2],"lease_ids":{ids}}}"#);
             ack(body.as_bytes()).map(|h| h.lease_ids)
         };
+        assert_eq!(ids(r#"["lease_4294967297",8]"#).unwrap(), Some(vec![4_294_967_297, 8]));
         assert_eq!(ids(r#"["4294967297",8]"#).unwrap(), Some(vec![4_294_967_297, 8]));
         assert_eq!(ids("[]").unwrap(), None, "no fence");
         for (wrong, what) in [
             ("[1]", "one entry for each of the 2 seqs"),
             (r#"["x",1]"#, r#"lease_ids[0] must be a lease_id as a claim gave it, not "x""#),
             (r#"[1,""]"#, "lease_ids[1]"),
+            (r#"[1,"lease_"]"#, "lease_ids[1]"),
             ("[1,-1]", "lease_ids[1]"),
             (r#""1""#, "lease_ids must be an array of lease ids"),
         ] {

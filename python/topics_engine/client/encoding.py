@@ -37,8 +37,8 @@ def rows(
     delay: Duration = 0,
     deliver_at: Time | None = None,
 ) -> list[NewRow]:
-    """The records of an append: a list or tuple is a batch, any other value is one record."""
-    items = value if isinstance(value, list | tuple) else (value,)
+    """The records of an append: a list is a batch, any other value is one record."""
+    items = value if isinstance(value, list) else (value,)
     given = (tag, meta, ttl, lane, group, delay, deliver_at)
     default = NO_OPTIONS
     if given != NONE_GIVEN:
@@ -84,7 +84,7 @@ def _row(index: int, item: Any, options: Any) -> Any:
 
 def _hint(item: object) -> str:
     if isinstance(item, Iterator):
-        return "; a batch is a list or a tuple"
+        return "; a batch is a list"
     if isinstance(item, Record):
         return "; give its data, or NewRecord(record.data, tag=record.tag)"
     return ""

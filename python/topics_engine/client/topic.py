@@ -106,11 +106,11 @@ class Topic(Handle):
         create: bool | None = None,
         block: bool = True,
     ) -> Ack:
-        """Appends one record, or a list or tuple of records as one batch, all or nothing.
+        """Appends one record, or a list of records as one batch, all or nothing.
 
         Args:
-            data: `bytes` are stored as they are, any other value as JSON. `NewRecord` gives one
-                record options of its own, or a list as its payload.
+            data: `bytes` are stored as they are, any other value as JSON, a tuple as one array.
+                `NewRecord` gives one record options of its own, or a list as its payload.
             tag: the tag of records without one.
             origin: the node that the records come from; readers can exclude nodes.
             meta: headers of records without any.

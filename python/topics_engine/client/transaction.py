@@ -106,7 +106,7 @@ class Transaction(Handle):
         ttl: Duration = 0,
         expect_head: int | None = None,
     ) -> None:
-        """Adds rows: a list or tuple is a batch, any other value is one record.
+        """Adds rows: a list is a batch, any other value is one record.
 
         Args:
             topic: the name or a handle of the topic, which is created if it does not exist.

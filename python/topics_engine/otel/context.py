@@ -63,7 +63,7 @@ def carrier_of(span: Span) -> dict[str, str]:
 
 def metas_of(data: Any) -> list[Any]:
     """The metas that the records of an append have of their own."""
-    items = data if isinstance(data, list | tuple) else (data,)
+    items = data if isinstance(data, list) else (data,)
     return [item.meta for item in items if type(item) is NewRecord and item.meta]
 
 
@@ -89,7 +89,7 @@ def with_context(meta: Any, carrier: Mapping[str, str]) -> Any:
 
 def data_with_context(data: Any, carrier: Mapping[str, str]) -> Any:
     """The records of an append; those with a meta of their own get the context there."""
-    if isinstance(data, list | tuple):
+    if isinstance(data, list):
         return [_record_with_context(item, carrier) for item in data]
     return _record_with_context(data, carrier)
 

@@ -126,7 +126,7 @@ def _sending_records(
 
 def _count(data: Any) -> int | None:
     """How many records a batch has; None for a single record."""
-    return None if not isinstance(data, list | tuple) else len(data)
+    return None if not isinstance(data, list) else len(data)
 
 
 def _injected(data: Any, options: dict[str, Any], carrier: dict[str, str]) -> tuple[Any, Any]:

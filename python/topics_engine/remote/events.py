@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import chain
 from typing import NamedTuple
 
 from .transport import Stream, closed
 
 # Heartbeat periods of silence after which a stream counts as dead.
 SILENT_PERIODS = 2.5
+
+LINE_ENDS = {ord("n"): b"\n", ord("r"): b"\r", ord("b"): b"\r\n"}
+"""The letters of the field `line-ends`."""
 
 
 class Event(NamedTuple):
@@ -22,7 +26,11 @@ class Event(NamedTuple):
 
 
 class Parser:
-    """Splits bytes into events; keeps an incomplete event for the next piece."""
+    """Splits bytes into events; keeps an incomplete event for the next piece.
+
+    The lines of a server end with LF. The field `line-ends` names the line ends of the data if they
+    are not all LF, so that the data is what the server had, byte for byte.
+    """
 
     def __init__(self) -> None:
         self._rest = b""
@@ -34,7 +42,7 @@ class Parser:
 
 
 def _event(block: bytes) -> Event | None:
-    kind, data, id_ = "message", [], None
+    kind, data, id_, line_ends = "message", [], None, b""
     for line in block.split(b"\n"):
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
@@ -45,7 +53,16 @@ def _event(block: bytes) -> Event | None:
                 data.append(value)
             case b"id":
                 id_ = value.decode()
-    return Event(kind, b"\n".join(data), id_) if data else None
+            case b"line-ends":
+                line_ends = value
+    if not data:
+        return None
+    if len(line_ends) == len(data) - 1:
+        ends = map(LINE_ENDS.__getitem__, line_ends)
+        return Event(
+            kind, data[0] + b"".join(chain.from_iterable(zip(ends, data[1:], strict=True))), id_
+        )
+    return Event(kind, b"\n".join(data), id_)
 
 
 class SseConnection:

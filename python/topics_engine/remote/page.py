@@ -109,11 +109,16 @@ def jobs_of(body: bytes, member: str) -> _Jobs:
     page = Page(body, member)
     leases = [json.loads(more) for more in page.more]
     found = [
-        (row[0], int(lease["lease_id"]), lease["deadline"], lease["deliveries"])
+        (row[0], lease_number(lease["lease_id"]), lease["deadline"], lease["deliveries"])
         for row, lease in zip(page.rows(), leases, strict=True)
     ]
     lease_ms = leases[0]["lease_ms"] if leases else 0
     return found, lease_ms, page  # type: ignore[return-value]
+
+
+def lease_number(lease_id: str) -> int:
+    """The number in a lease id of the server."""
+    return int(lease_id.removeprefix("lease_"))
 
 
 def body_of_rows(rows: Sequence[_NewRow], fields: bytes = b"") -> bytes:

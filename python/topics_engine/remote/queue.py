@@ -17,7 +17,7 @@ from ..client.encoding import matcher
 from ..errors import Closed, TopicsError
 from .caller import CallStatus, WaitBudget, encode_json, topic_path, with_query, without_none
 from .events import Event, SseConnection
-from .page import Page, jobs_of
+from .page import Page, jobs_of, lease_number
 from .transport import Stream
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _peeked(job: dict[str, Any]) -> Any:
         job["state"],
         job["deliveries"],
         job.get("node"),
-        None if lease_id is None else int(lease_id),
+        None if lease_id is None else lease_number(lease_id),
         job.get("deadline"),
         job.get("visible_at"),
         job["lane"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -14,6 +14,11 @@ import topics_engine as te
 
 def data_of(topic: te.Topic) -> list[Any]:
     return [item.data for item in topic.read(after=0) if isinstance(item, te.Record)]
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
 
 
 def test_a_list_is_a_batch_and_anything_else_one_record(db: te.Database) -> None:
@@ -25,8 +30,11 @@ def test_a_list_is_a_batch_and_anything_else_one_record(db: te.Database) -> None
     assert (second.created, second.deduped, second.durability) == (False, False, "disk")
     assert second.topic_id == first.topic_id
     t.append((4, 5))
+    t.append(Point(8, 9))
     t.append(te.NewRecord([6, 7]))
-    assert data_of(t) == [{"id": 1}, {"id": 2}, {"id": 3}, 4, 5, [6, 7]]
+    t.append([(1, 2), Point(3, 4)])
+    want = [{"id": 1}, {"id": 2}, {"id": 3}, [4, 5], [8, 9], [6, 7], [1, 2], [3, 4]]
+    assert data_of(t) == want
 
 
 @pytest.mark.parametrize(

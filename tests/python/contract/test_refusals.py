@@ -163,7 +163,7 @@ WRONG: list[tuple[Call, str]] = [
     (
         lambda h: h.t.append(n for n in [1]),
         "records[0].data cannot be encoded as JSON: Object of type generator is not JSON "
-        "serializable; a batch is a list or a tuple",
+        "serializable; a batch is a list",
     ),
     (
         lambda h: h.t.append(RECORD),

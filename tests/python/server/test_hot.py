@@ -165,7 +165,7 @@ VARIES = (
     (rb'"\$ts":\d+', b'"$ts":0'),
     (rb'"lag_ms":\d+', b'"lag_ms":0'),
     (rb'"deadline":\d+', b'"deadline":0'),
-    (rb'"lease_id":"\d+"', b'"lease_id":"0"'),
+    (rb'"lease_id":"lease_\d+"', b'"lease_id":"lease_0"'),
     (rb'"deadlines":\{[^}]*\}', b'"deadlines":{}'),
 )
 

@@ -12,6 +12,12 @@ use crate::types::queue::{
 };
 
 impl Engine {
+    /// Fails with [`Error::NotAQueue`](crate::Error::NotAQueue) if the topic is a log, and with
+    /// [`Error::TopicNotFound`](crate::Error::TopicNotFound) if it does not exist.
+    pub fn check_queue(&self, queue: &str) -> Result<()> {
+        queue::config_of(&self.find(queue)?).map(drop)
+    }
+
     /// Claims jobs, waiting as long as the request says when nothing is available.
     pub fn claim(&self, queue: &str, req: &Claim<'_>) -> Result<Claimed> {
         queue::claim(&self.core.queues, &self.find(queue)?, req)

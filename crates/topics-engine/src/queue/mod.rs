@@ -83,7 +83,7 @@ impl Queues {
 }
 
 /// The config of a topic that must be a queue.
-fn config_of(topic: &Topic) -> Result<Arc<TopicConfig>> {
+pub(crate) fn config_of(topic: &Topic) -> Result<Arc<TopicConfig>> {
     topic.check_sound()?;
     let config = topic.state.read().config.clone();
     match config.kind {

@@ -1,6 +1,7 @@
-//! Event ids: where a stream resumes.
+//! Ids of sessions and of events.
 //!
-//! An id is the map of all cursors, `{"topic":[topic_id,seq],…}` as base64url. A session with more
+//! The id of an event says where a stream resumes. It is the map of all cursors,
+//! `{"topic":[topic_id,seq],…}` as base64url. A session with more
 //! than [`ID_TOPICS`] topics numbers its events instead, and keeps the cursor that each one moved.
 
 use std::collections::{HashMap, VecDeque};
@@ -18,6 +19,24 @@ const MAX_EVENTS: usize = 16_384;
 
 /// Topic, topic id, cursor.
 pub type Cursor = (Arc<str>, u64, u64);
+
+/// The prefix of every session id.
+const WID: &str = "wid_";
+
+/// `wid_` and the base64url text of the 16 bytes of a session's id.
+#[must_use]
+pub fn wid(id: u128) -> String {
+    let mut text = WID.to_owned();
+    BASE64_URL_SAFE_NO_PAD.encode_string(id.to_le_bytes(), &mut text);
+    text
+}
+
+/// The session's id; `None` unless the text is exactly what [`wid`] returns for it.
+#[must_use]
+pub fn parse_wid(text: &str) -> Option<u128> {
+    let bytes = BASE64_URL_SAFE_NO_PAD.decode(text.strip_prefix(WID)?).ok()?;
+    Some(u128::from_le_bytes(bytes.try_into().ok()?))
+}
 
 /// Appends the id with these cursors.
 pub fn push_map(out: &mut Vec<u8>, cursors: &[Cursor]) {
@@ -181,6 +200,27 @@ impl ClientCursors {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_of_sessions() {
+        let id = u128::from_le_bytes(*b"\xfb\xff\0456789abcdef\x01");
+        let text = wid(id);
+        assert_eq!(text, "wid_-_8ANDU2Nzg5YWJjZGVmAQ");
+        assert_eq!((text.len(), parse_wid(&text)), (26, Some(id)));
+        for bad in [
+            &text[4..],
+            "wid_",
+            "wid_0",
+            "wid_+/8ANDU2Nzg5YWJjZGVmAQ",
+            "wid_-_8ANDU2Nzg5YWJjZGVmAR",
+            "wid_-_8ANDU2Nzg5YWJjZGVmAQ==",
+            "wid_-_8ANDU2Nzg5YWJjZGVm",
+            "WID_-_8ANDU2Nzg5YWJjZGVmAQ",
+            "",
+        ] {
+            assert_eq!(parse_wid(bad), None, "{bad}");
+        }
+    }
 
     fn cursors(n: u64) -> Vec<Cursor> {
         (1..=n).map(|i| (format!("t\"{i}").into(), i, 10 * i)).collect()
