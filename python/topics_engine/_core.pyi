@@ -143,6 +143,18 @@ def parse_answer(body: bytes, member: str) -> tuple[bytes, list[_Row], list[byte
     as JSON, empty when no record has other fields.
     """
 
+def payload_of_line(line: bytes) -> bytes:
+    """The JSON value of a line without the whitespace around it. Raises `InvalidRequest` unless it
+    is one that a record may hold.
+    """
+
+def record_of_line(
+    line: bytes,
+) -> tuple[bytes, bool, str | None, str | None, bytes | None] | None:
+    """The record of a line as `Output` prints it: payload, whether it is binary, tag, node and
+    meta; `None` if the line is a gap. Raises `InvalidRequest` if it is neither.
+    """
+
 _Acked: TypeAlias = tuple[int, int, int, int, int, bool, bool, str]
 """`(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`."""
 

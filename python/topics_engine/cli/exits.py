@@ -41,10 +41,15 @@ _HINTS = {
 }
 
 
-def advice_for(failure: TopicsError) -> str | None:
-    """What to do about an error, if that is known."""
+def advice_for(failure: TopicsError, command: str) -> str | None:
+    """What to do about an error of a command, if that is known."""
     if isinstance(failure, Locked):
+        if failure.url and command == "backup":
+            return (
+                f"a server has it open: use --url {failure.url}; the directory of the backup is then "
+                "one below the server's backup_dir"
+            )
         if failure.url:
-            return f"a server has it open: use --url {failure.url}"
+            return f"this needs the directory for itself: stop the server at {failure.url} first"
         return f"process {failure.pid} has it open: end it, or have it serve the directory"
     return _HINTS.get(failure.code)
