@@ -125,8 +125,8 @@ def defaults() -> dict[str, str | int | bool]:
     """The settings of `Engine.open` and `Http`, with their defaults."""
 
 def config_fields() -> list[tuple[str, str, list[str]]]:
-    """The fields of a topic's config: name; kind: `words`, `flag`, `count`, `duration`, `integer?`
-    or `name?`; and the words of `words`.
+    """The fields of a topic's config: name; kind: `words`, `flag`, `count`, `size`,
+    `duration`, `integer?` or `name?`; and the words of `words`.
     """
 
 def error_body(code: str, message: str, detail: bytes | None = None) -> tuple[int, bytes]:

@@ -7,6 +7,9 @@ use topics_wire::{Failure, write};
 
 use crate::errors::raise;
 
+const NO_RECORD: &str = "neither a record nor a gap as `topics export` writes it: a JSON object with \
+    data, data_b64 or tombstone; `topics append` takes lines that are payloads";
+
 /// Why a line is refused.
 struct Refused(String);
 
@@ -60,7 +63,7 @@ fn record(line: &[u8]) -> Result<LineRecord<'_>, Refused> {
         // A line that is no JSON at all is reported as such.
         s.skip()?;
         s.end()?;
-        return Err("it is not a JSON object".into());
+        return Err(NO_RECORD.into());
     }
     s.object(|s, key| {
         match key.raw {
@@ -86,7 +89,7 @@ fn record(line: &[u8]) -> Result<LineRecord<'_>, Refused> {
         found.meta = Some(write::parse_meta(meta.as_bytes())?);
     }
     if !found.is_gap && found.data.is_none() && found.decoded.is_none() {
-        return Err("it has neither data nor data_b64".into());
+        return Err(NO_RECORD.into());
     }
     Ok(found)
 }

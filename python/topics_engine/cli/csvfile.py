@@ -87,7 +87,10 @@ def rows_of_csv(
     except UnicodeEncodeError:
         message = f"line {reader.line_num} is not UTF-8: convert the file to UTF-8 first"
         raise InvalidRequest(message) from None
-    except (csv.Error, ValueError) as error:
+    except csv.Error as error:
+        message = f"line {reader.line_num} is not valid CSV: {error}"
+        raise InvalidRequest(message) from None
+    except ValueError as error:
         raise InvalidRequest(f"line {reader.line_num}: {error}") from None
     finally:
         text.detach()

@@ -36,7 +36,7 @@ def raw_records(source: BinaryIO, args: argparse.Namespace) -> Iterator[Numbered
 def payload_records(source: BinaryIO, args: argparse.Namespace) -> Iterator[Numbered]:
     """Each line as the payload of a record; numbers and spaces stay as they were written."""
     for number, line in _lines(source, args.skip_lines):
-        payload = _parsed(_core.payload_of_line, number, line, "use --raw for lines of other text")
+        payload = _parsed(_core.payload_of_line, number, line, "; use --raw for lines of other text")
         yield number, (payload, False, args.tag, None, None, 0)
 
 
@@ -44,9 +44,8 @@ def exported_records(
     source: BinaryIO, args: argparse.Namespace, skipped: list[int]
 ) -> Iterator[Numbered]:
     """The records of lines that `export` and `read` print; gaps are counted in `skipped`."""
-    advice = "use `topics append` for lines that are payloads"
     for number, line in _lines(source, args.skip_lines):
-        found = _parsed(_core.record_of_line, number, line, advice)
+        found = _parsed(_core.record_of_line, number, line)
         if found is None:
             skipped[0] += 1
             continue
@@ -68,8 +67,8 @@ def _lines(source: BinaryIO, skip: int) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def _parsed(parse: Callable[[bytes], T], number: int, line: bytes, advice: str) -> T:
+def _parsed(parse: Callable[[bytes], T], number: int, line: bytes, advice: str = "") -> T:
     try:
         return parse(line)
     except InvalidRequest as error:
-        raise InvalidRequest(f"line {number}: {error}; {advice}") from None
+        raise InvalidRequest(f"line {number}: {error}{advice}") from None

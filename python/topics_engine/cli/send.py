@@ -34,7 +34,7 @@ BATCH_BYTES = 4 << 20
 NOT_STORED = (Conflict, Forbidden, Full, InvalidRequest, NotFound, Throttled, Unauthorized)
 """Errors of an append that has stored nothing. After another one, that is not known."""
 
-_INDEX = re.compile(r"records\[(\d+)\]")
+_INDEX = re.compile(r"\brecords\[([0-9]+)\]\.?|^record ([0-9]+): ")
 
 
 @dataclass(slots=True)
@@ -126,11 +126,15 @@ def _store(
 
 def _with_line(error: TopicsError, batch: Sequence[Numbered], unit: str) -> TopicsError:
     """The error of a batch, with the line that it is about."""
-    index = _INDEX.search(str(error))
-    at = int(index[1]) if index else 0 if len(batch) == 1 else len(batch)
-    if at >= len(batch):
+    message = str(error)
+    if named := _INDEX.search(message):
+        at = int(named[1] or named[2])
+        message = message.replace(named[0], "", 1)
+    elif len(batch) == 1:
+        at = 0
+    else:
         return error
-    return type(error)(f"{unit} {batch[at][0]}: {error}", error.code, error.detail)
+    return type(error)(f"{unit} {batch[at][0]}: {message}", error.code, error.detail)
 
 
 def _note(sent: Sent, args: argparse.Namespace, unit: str) -> str:
