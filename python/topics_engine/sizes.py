@@ -23,5 +23,6 @@ def parse_size(text: str) -> int | None:
     unit = UNITS.get(found[3].lower()) if found else None
     if found is None or unit is None:
         return None
-    part = found[2] or ""
-    return -(-int(found[1] + part) * unit // 10 ** len(part))
+    part: str = found[2] or ""
+    scale: int = 10 ** len(part)
+    return -(-int(found[1] + part) * unit // scale)

@@ -16,6 +16,7 @@ DIRECTORY = Path(__file__).resolve().parent.parent / "console"
 PAGE = "index.html"
 PAGE_PATH = b"console"
 """The path of the page from the root."""
+LINK = b'<!doctype html><title>Topics</title><a href="%b">console</a>\n' % PAGE_PATH
 PAGE_BELOW = "index.html/"
 """The page at `/console/`, from where its files have other relative paths."""
 _TYPES = {".html": HTML, ".js": JAVASCRIPT, ".css": CSS}
@@ -78,7 +79,7 @@ def console_file(request: Request, name: str) -> Response:
     request.refuse_query()
     if raw_path(request.scope) == b"/":
         # Relative to the root, wherever a proxy or another application has it.
-        return Response(302, b"", HTML, [(b"location", PAGE_PATH)])
+        return Response(302, LINK, HTML, [(b"location", PAGE_PATH)])
     page = PAGE_BELOW if raw_path(request.scope).endswith(b"/") else PAGE
     found = _files().get(name or page)
     if found is None:

@@ -36,7 +36,9 @@ def raw_records(source: BinaryIO, args: argparse.Namespace) -> Iterator[Numbered
 def payload_records(source: BinaryIO, args: argparse.Namespace) -> Iterator[Numbered]:
     """Each line as the payload of a record; numbers and spaces stay as they were written."""
     for number, line in _lines(source, args.skip_lines):
-        payload = _parsed(_core.payload_of_line, number, line, "; use --raw for lines of other text")
+        payload = _parsed(
+            _core.payload_of_line, number, line, "; use --raw for lines of other text"
+        )
         yield number, (payload, False, args.tag, None, None, 0)
 
 

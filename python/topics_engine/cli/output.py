@@ -51,13 +51,12 @@ class Output:
         self.stream.write("".join(map(self._shown, parts)) + "\n")
 
     def _shown(self, part: str | Styled) -> str:
-        text = part if isinstance(part, str) else part.text
+        text, style = (part, None) if isinstance(part, str) else part
         if not self.is_terminal:
             return text
         # A tab of a JSON line is whitespace between tokens, where an escape cannot be.
         text = escaped(text.replace("\t", " ") if self.json_lines else text)
-        is_styled = self.colour and not isinstance(part, str)
-        return f"\x1b[{part.style}m{text}\x1b[0m" if is_styled else text
+        return text if style is None or not self.colour else f"\x1b[{style}m{text}\x1b[0m"
 
     def flush(self) -> None:
         self.stream.flush()

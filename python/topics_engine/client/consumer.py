@@ -126,7 +126,8 @@ class Consumer(Handle):
         """Reads records after the handle's position, until a limit is reached.
 
         Args:
-            max_bytes: most bytes of payloads, also as text like `"8MiB"` (default: 1 MiB); at least one record is returned.
+            max_bytes: most bytes of payloads, also as text like `"8MiB"` (default: 1 MiB); at
+                least one record is returned.
             max_records: most records (default: 2000).
             checkpoint: move the position (default: True); False peeks.
             wait: how long to wait for the first record at most (default: 0).
@@ -165,7 +166,8 @@ class Consumer(Handle):
 
         Args:
             wait: yield an empty batch after this time without a record (default: wait on).
-            max_bytes: most bytes of payloads of a batch, also as text like `"8MiB"` (default: 1 MiB).
+            max_bytes: most bytes of payloads of a batch, also as text like `"8MiB"` (default:
+                1 MiB).
             max_records: most records of a batch (default: 2000).
             tag: only records with this tag; `"eu:*"` selects tags by prefix.
 
@@ -192,7 +194,8 @@ class Consumer(Handle):
         """Returns what `read` would return now, and keeps the position.
 
         Args:
-            max_bytes: most bytes of payloads, also as text like `"8MiB"` (default: 1 MiB); at least one record is returned.
+            max_bytes: most bytes of payloads, also as text like `"8MiB"` (default: 1 MiB); at
+                least one record is returned.
             max_records: most records (default: 2000).
             tag: only records with this tag; `"eu:*"` selects tags by prefix.
         """

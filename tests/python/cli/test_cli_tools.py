@@ -277,7 +277,7 @@ def test_commands_on_a_directory_that_is_served_go_to_its_server(
     assert main([*where, "--complete-names", "topic", "or"]) == 0
     assert capsys.readouterr().out == "orders\n"
     # What needs the directory itself says so.
-    assert main([*where, "repair", "--yes"]) == 1
+    assert main([*where, "remote", "forget", "--yes"]) == 1
     assert f"stop the server at {own_server.url}" in capsys.readouterr().err
     assert main([*where, "backup", str(tmp_path / "copy")]) == 1
     told = capsys.readouterr().err

@@ -141,9 +141,7 @@ def test_what_the_engine_refuses_has_its_line_too(cli: Run, told: Told, topic: s
     assert cli("read", topic)[0] == 3
 
 
-def test_rows_of_other_files_are_numbered(
-    cli: Run, told: Told, topic: str, tmp_path: Path
-) -> None:
+def test_rows_of_other_files_are_numbered(cli: Run, told: Told, topic: str, tmp_path: Path) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 

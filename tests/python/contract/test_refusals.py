@@ -27,9 +27,7 @@ NAME = (
 DURATION = "must be a duration (seconds, a timedelta, or text like '90s', '5m', '1h', '7d')"
 TIME = "must be a time (an aware datetime, ISO text with an offset, or epoch milliseconds)"
 COUNT = "must be an integer from 1 to 4294967295"
-SIZE = (
-    "must be a size from 1 to 4294967295 bytes (an integer, or text like '64MiB' or '1GB')"
-)
+SIZE = "must be a size from 1 to 4294967295 bytes (an integer, or text like '64MiB' or '1GB')"
 FLAG = "must be True or False"
 TAG = "must be a tag, or a prefix and one `*` at the end"
 NAIVE = datetime(2026, 1, 1, 12)
