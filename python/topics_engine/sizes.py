@@ -24,5 +24,4 @@ def parse_size(text: str) -> int | None:
     if found is None or unit is None:
         return None
     part: str = found[2] or ""
-    scale: int = 10 ** len(part)
-    return -(-int(found[1] + part) * unit // scale)
+    return -(-int(found[1] + part) * unit // int(10 ** len(part)))
