@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-UNITS = {
+UNITS: dict[str, int] = {
     "b": 1,
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
