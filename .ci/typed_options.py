@@ -16,7 +16,7 @@ from topics_engine.asgi.routes import CONFIG, ROUTES
 from topics_engine.asgi.settings import SERVER
 from topics_engine.client.config import option_name
 from topics_engine.client.ranges import NAMES
-from topics_engine.settings import defaults
+from topics_engine.settings import defaults, is_size
 
 TARGET = Path(__file__).parent.parent / "python" / "topics_engine" / "options.py"
 
@@ -32,13 +32,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 if TYPE_CHECKING:
-    from .client.arguments import Duration, Since, Start
+    from .client.arguments import Duration, Since, Size, Start
     from .client.schema import Schema
 '''
 
 TYPES = {
     "flag": "bool",
     "count": "int",
+    "size": "Size",
     "duration": "Duration",
     "integer?": "int | None",
     "name?": "str | None",
@@ -72,6 +73,7 @@ RENAMED = {
         'typed columns, by name: `{"user": "int64"}`; without `columns` they replace `data`',
     ),
     "columns": ("Sequence[str]", "only these, in the schema's order"),
+    "max_bytes": ("Size", "payload bytes of a part, 256 MiB unless given"),
 }
 """Types and texts of the options of scans that differ from those of the routes."""
 
@@ -125,7 +127,7 @@ def setting_rows(known: dict[str, object]) -> list[tuple[str, str, str]]:
     """Settings with the types of their defaults."""
     rows = []
     for name, default in sorted(known.items()):
-        kind = type(default).__name__
+        kind = "Size" if is_size(name) else type(default).__name__
         rows.append((name, "bool | str | list[str]" if name == "auto_create" else kind, ""))
     return rows
 

@@ -43,7 +43,9 @@ __all__ = [
     "error_body",
     "make_directory",
     "parse_answer",
+    "payload_of_line",
     "probe_remote",
+    "record_of_line",
     "remote_status",
     "repair",
     "restore",
@@ -131,8 +133,8 @@ def defaults() -> dict[str, str | int | bool]:
     """The settings of `Engine.open` and `Http`, with their defaults."""
 
 def config_fields() -> list[tuple[str, str, list[str]]]:
-    """The fields of a topic's config: name; kind: `words`, `flag`, `count`, `duration`, `integer?`
-    or `name?`; and the words of `words`.
+    """The fields of a topic's config: name; kind: `words`, `flag`, `count`, `size`,
+    `duration`, `integer?` or `name?`; and the words of `words`.
     """
 
 def error_body(code: str, message: str, detail: bytes | None = None) -> tuple[int, bytes]:
@@ -147,6 +149,18 @@ _Row: TypeAlias = tuple[int, int, str | None, str | None, bytes | None, bytes, b
 def parse_answer(body: bytes, member: str) -> tuple[bytes, list[_Row], list[bytes]]:
     """The JSON answer of a server without `member`; the records in `member`; and their other fields
     as JSON, empty when no record has other fields.
+    """
+
+def payload_of_line(line: bytes) -> bytes:
+    """The JSON value of a line without the whitespace around it. Raises `InvalidRequest` unless it
+    is one that a record may hold.
+    """
+
+def record_of_line(
+    line: bytes,
+) -> tuple[bytes, bool, str | None, str | None, bytes | None] | None:
+    """The record of a line as `Output` prints it: payload, whether it is binary, tag, node and
+    meta; `None` if the line is a gap. Raises `InvalidRequest` if it is neither.
     """
 
 _Acked: TypeAlias = tuple[int, int, int, int, int, bool, bool, str]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 if TYPE_CHECKING:
-    from .client.arguments import Duration, Since, Start
+    from .client.arguments import Duration, Since, Size, Start
     from .client.schema import Schema
 
 
@@ -24,7 +24,7 @@ class QueueConfig(TypedDict, total=False):
     """Records expire after this; 0 is never."""
     cap_records: int
     """Most records; 0 is no cap."""
-    cap_bytes: int
+    cap_bytes: Size
     """Most payload bytes; 0 is no cap."""
     discard: Literal["old", "reject"]
     """What a full topic does, "old" or "reject"."""
@@ -64,37 +64,37 @@ class Settings(TypedDict, total=False):
     """The settings of an engine: of `te.open`. Each is also a variable `TOPICS_…`."""
 
     auto_create: bool | str | list[str]
-    checkpoint_bytes: int
+    checkpoint_bytes: Size
     checkpoint_interval_ms: int
-    cold_memory_bytes: int
+    cold_memory_bytes: Size
     cold_timeout_ms: int
     delete_grace_ms: int
-    ephemeral_bytes: int
-    hot_retain_bytes: int
+    ephemeral_bytes: Size
+    hot_retain_bytes: Size
     hot_retain_segments: int
     io_backend: str
     max_batch_records: int
     max_claim: int
     max_consumers: int
-    max_embedded_batch_bytes: int
+    max_embedded_batch_bytes: Size
     max_embedded_batch_records: int
-    max_embedded_record_bytes: int
+    max_embedded_record_bytes: Size
     max_idempotency_keys: int
     max_limit: int
-    max_meta_bytes: int
-    max_node_bytes: int
+    max_meta_bytes: Size
+    max_node_bytes: Size
     max_open_files: int
-    max_record_bytes: int
+    max_record_bytes: Size
     max_routers: int
-    max_tag_bytes: int
+    max_tag_bytes: Size
     max_topics: int
-    max_total_bytes: int
+    max_total_bytes: Size
     max_txn_writers: int
     max_txn_writers_per_key: int
     max_watch_sessions: int
     max_watch_topics: int
-    memory_bytes: int
-    pack_bytes: int
+    memory_bytes: Size
+    pack_bytes: Size
     pack_max_wait_ms: int
     recovery: str
     remote: str
@@ -102,22 +102,22 @@ class Settings(TypedDict, total=False):
     remote_url: str
     restore_window_ms: int
     segment_max_age_ms: int
-    segment_max_bytes: int
+    segment_max_bytes: Size
     segment_max_events: int
     ship_interval_ms: int
-    ship_max_lag_bytes: int
-    staging_bytes: int
+    ship_max_lag_bytes: Size
+    staging_bytes: Size
     staging_frames: int
     staging_wait_ms: int
     sync_interval_ms: int
-    tail_cache_bytes: int
-    txn_bytes: int
+    tail_cache_bytes: Size
+    txn_bytes: Size
     txn_ttl_ms: int
     txn_writer_ttl_ms: int
     url: str
-    wal_file_max: int
-    wal_file_min: int
-    wal_max_bytes: int
+    wal_file_max: Size
+    wal_file_min: Size
+    wal_max_bytes: Size
     wal_shards: int
 
 
@@ -137,9 +137,9 @@ class ServerSettings(Settings, total=False):
     idle_timeout_ms: int
     log_format: str
     log_level: str
-    max_body_bytes: int
+    max_body_bytes: Size
     max_inflight_per_key: int
-    max_receiving_bytes: int
+    max_receiving_bytes: Size
     max_sse_connections: int
     max_sse_connections_per_key: int
     max_streams_per_connection: int
@@ -190,14 +190,14 @@ class SplitOptions(TypedDict, total=False):
     """A cursor: records after this seq; or EARLIEST."""
     max_records: int
     """Records of a part, 1000000 unless given."""
-    max_bytes: int
+    max_bytes: Size
     """Payload bytes of a part, 256 MiB unless given."""
 
 
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "auto_create": ("flag",),
     "auto_priority": ("flag",),
-    "cap_bytes": ("count",),
+    "cap_bytes": ("size",),
     "cap_records": ("count",),
     "claim_jitter": ("duration",),
     "dead_letter": ("name?",),

@@ -14,6 +14,7 @@ from .errors import InvalidRequest
 from .frozen import Frozen, frozen
 from .names import nearest
 from .options import KINDS as TOPIC_OPTIONS
+from .sizes import parse_size
 
 Value = str | int | bool
 
@@ -87,6 +88,11 @@ class Resolved(Frozen, Mapping[str, Value]):
 def defaults() -> dict[str, Value]:
     """Every setting with its default."""
     return {"data_dir": DATA_DIR, **_core.defaults()}
+
+
+def is_size(name: str) -> bool:
+    """Whether a setting is a number of bytes, which may be given with a unit."""
+    return name.endswith("_bytes") or name in ("wal_file_min", "wal_file_max")
 
 
 def variable(name: str) -> str:
@@ -213,6 +219,11 @@ def _convert(raw: Any, default: Value, name: str, source: str) -> Value:
     elif kind is int:
         if isinstance(raw, str) and raw.isascii() and raw.isdigit():
             return int(raw)
+        if isinstance(raw, str) and is_size(name):
+            if (size := parse_size(raw)) is not None:
+                return size
+            message = f"{name} ({source}): {raw!r} is not a size: bytes, or text like 64MiB or 1GB"
+            raise InvalidRequest(message)
         if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
             return raw
     elif name == "auto_create" and isinstance(raw, bool):

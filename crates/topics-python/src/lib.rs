@@ -15,6 +15,7 @@ mod engine;
 mod errors;
 mod hot;
 mod http;
+mod lines;
 mod logging;
 mod queue;
 mod remote;
@@ -54,6 +55,8 @@ mod _core {
     use crate::hot::{Connection, HotDispatcher, StreamWriter};
     #[pymodule_export]
     use crate::http::Http;
+    #[pymodule_export]
+    use crate::lines::{payload_of_line, record_of_line};
     #[pymodule_export]
     use crate::logging::stop_logging;
     #[pymodule_export]

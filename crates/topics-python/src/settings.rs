@@ -329,6 +329,7 @@ pub(crate) fn config_fields() -> Vec<(&'static str, &'static str, Vec<&'static s
                 FieldKind::Words(words) => ("words", words.to_vec()),
                 FieldKind::Bool => ("flag", vec![]),
                 FieldKind::Count => ("count", vec![]),
+                FieldKind::Size => ("size", vec![]),
                 FieldKind::Millis => ("duration", vec![]),
                 FieldKind::OptionalInteger => ("integer?", vec![]),
                 FieldKind::OptionalName => ("name?", vec![]),

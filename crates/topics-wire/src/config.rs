@@ -76,6 +76,8 @@ pub enum FieldKind {
     Bool,
     /// An integer of at least 0.
     Count,
+    /// A number of bytes.
+    Size,
     /// A duration in milliseconds.
     Millis,
     /// A 32-bit integer, or null.
@@ -91,7 +93,7 @@ pub const FIELDS: [(&str, FieldKind); 19] = [
     ("durable", FieldKind::Bool),
     ("ttl_ms", FieldKind::Millis),
     ("cap_records", FieldKind::Count),
-    ("cap_bytes", FieldKind::Count),
+    ("cap_bytes", FieldKind::Size),
     ("discard", FieldKind::Words(&["old", "reject"])),
     ("priority", FieldKind::OptionalInteger),
     ("auto_priority", FieldKind::Bool),
@@ -273,7 +275,7 @@ mod tests {
                 let fits = match kind {
                     FieldKind::Words(words) => words.contains(&sample.trim_matches('"')),
                     FieldKind::Bool => sample == "true",
-                    FieldKind::Count | FieldKind::Millis => sample == "7",
+                    FieldKind::Count | FieldKind::Size | FieldKind::Millis => sample == "7",
                     FieldKind::OptionalInteger => ["7", "-7", "null"].contains(&sample),
                     FieldKind::OptionalName => sample == "null" || sample.starts_with('"'),
                 };

@@ -16,7 +16,7 @@ from .handle import AsyncHandle, async_method
 
 if TYPE_CHECKING:
     from .. import _core
-    from ..client.arguments import Duration
+    from ..client.arguments import Duration, Size
 
 
 class ConsumerBatch(Batch):
@@ -60,7 +60,7 @@ class Consumer(AsyncHandle[plain.Consumer]):
     async def read(
         self,
         *,
-        max_bytes: int = 1 << 20,
+        max_bytes: Size = 1 << 20,
         max_records: int = 2000,
         checkpoint: bool = True,
         wait: Duration = 0,
@@ -105,7 +105,7 @@ class Consumer(AsyncHandle[plain.Consumer]):
         self,
         wait: Duration | None = None,
         *,
-        max_bytes: int = 1 << 20,
+        max_bytes: Size = 1 << 20,
         max_records: int = 2000,
         tag: str | None = None,
     ) -> AsyncIterator[ConsumerBatch]:
@@ -123,7 +123,7 @@ class Consumer(AsyncHandle[plain.Consumer]):
         return self.batches()
 
     async def peek(
-        self, *, max_bytes: int = 1 << 20, max_records: int = 2000, tag: str | None = None
+        self, *, max_bytes: Size = 1 << 20, max_records: int = 2000, tag: str | None = None
     ) -> ConsumerBatch:
         """Returns what `read` would return now; see `topics_engine.Consumer.peek`."""
         return await self.read(

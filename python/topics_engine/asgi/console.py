@@ -14,6 +14,9 @@ from .messages import CSS, HTML, JAVASCRIPT, Header, HttpError, Request, Respons
 
 DIRECTORY = Path(__file__).resolve().parent.parent / "console"
 PAGE = "index.html"
+PAGE_PATH = b"console"
+"""The path of the page from the root."""
+LINK = b'<!doctype html><title>Topics</title><a href="%b">console</a>\n' % PAGE_PATH
 PAGE_BELOW = "index.html/"
 """The page at `/console/`, from where its files have other relative paths."""
 _TYPES = {".html": HTML, ".js": JAVASCRIPT, ".css": CSS}
@@ -74,6 +77,9 @@ def _packed(body: bytes, content_type: bytes) -> File:
 def console_file(request: Request, name: str) -> Response:
     """The response with a file of the console; 304 if the client has it, 404 if there is none."""
     request.refuse_query()
+    if raw_path(request.scope) == b"/":
+        # Relative to the root, wherever a proxy or another application has it.
+        return Response(302, LINK, HTML, [(b"location", PAGE_PATH)])
     page = PAGE_BELOW if raw_path(request.scope).endswith(b"/") else PAGE
     found = _files().get(name or page)
     if found is None:

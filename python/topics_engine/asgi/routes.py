@@ -541,6 +541,9 @@ SERVER: tuple[Route, ...] = (
         "GET", "/v0/key", "key", ("read",), "what the key of the request may do",
         answer="scopes prefixes",
     ),
+    Route(
+        "GET", "/", "console", (), "redirects to the web console", statuses=(302,), offers=(HTML,)
+    ),
     Route("GET", "/console", "console", (), "the web console", offers=(HTML,)),
     Route(
         "GET", "/console/:file", "console", (), "the files of the web console",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,9 @@ from .completion import SHELLS
 from .transfer import FORMATS
 
 Add = Callable[..., argparse.ArgumentParser]
+
+MAX_PREFIX_BYTES = 200
+"""Bytes of `--key`: a key has at most 256 with the number of a line."""
 
 TAG = "only records with this tag, or a prefix and *"
 EXCLUDE = "skip records of this origin; may be repeated"
@@ -126,7 +130,7 @@ def _record_arguments(verb: Add) -> None:
     append.add_argument("--tag", help="tag of every record")
     append.add_argument("--origin", help="origin label of every record")
     append.add_argument("--sync", action="store_true", help="wait until it is durable")
-    append.add_argument("--batch", type=positive, default=500, help="records per write (500)")
+    _send_arguments(append, 500)
 
     read = verb("read", "print records, up to the head", "topic")
     read.add_argument("--limit", type=positive, help="most records to print")
@@ -136,6 +140,25 @@ def _record_arguments(verb: Add) -> None:
     tail.add_argument("-n", "--lines", type=positive, default=10, help="how many of each (10)")
     tail.add_argument("-f", "--follow", action="store_true", help="also print new records")
     _filter_arguments(tail)
+
+
+def _send_arguments(command: argparse.ArgumentParser, batch: int) -> None:
+    command.add_argument(
+        "--skip-lines",
+        type=not_negative,
+        default=0,
+        metavar="N",
+        help="go on after this line (row, in a file of columns)",
+    )
+    how = command.add_mutually_exclusive_group()
+    how.add_argument("--batch", type=positive, default=batch, help=f"records per write ({batch})")
+    how.add_argument(
+        "--key",
+        type=key_prefix,
+        metavar="PREFIX",
+        help="write each line by itself, with the idempotency key PREFIX:NUMBER, so that another "
+        "run stores nothing twice",
+    )
 
 
 def _range_arguments(reader: argparse.ArgumentParser) -> None:
@@ -247,7 +270,7 @@ def _transfer_arguments(verb: Add) -> None:
     into.add_argument("--tag", help="tag of records without one")
     into.add_argument("--origin", help="origin label of records without one")
     into.add_argument("--sync", action="store_true", help="wait until it is durable")
-    into.add_argument("--batch", type=positive, default=1000, help="records per write (1000)")
+    _send_arguments(into, 1000)
 
 
 def _tool_arguments(verb: Add) -> None:
@@ -333,13 +356,29 @@ def config_item(text: str) -> tuple[str, Any]:
 
 def positive(text: str) -> int:
     """Parses a number that is at least 1."""
+    return _at_least(1, text)
+
+
+def not_negative(text: str) -> int:
+    """Parses a number that is at least 0."""
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
     try:
         number = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is out of range: must be at least 1")
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{number} is out of range: must be at least {least}")
     return number
+
+
+def key_prefix(text: str) -> str:
+    """Parses the beginning of idempotency keys; the number of a line follows."""
+    if not 1 <= len(os.fsencode(text)) <= MAX_PREFIX_BYTES:
+        raise argparse.ArgumentTypeError(f"must have 1 to {MAX_PREFIX_BYTES} bytes")
+    return text
 
 
 def share(text: str) -> float:

@@ -6,21 +6,19 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any
 
 from ..client import LATEST, Database, Gap, Record
 from ..client.config import fields
 from ..client.read import all_of
 from ..errors import InvalidRequest, NotFound
 from .exits import Exit
+from .jsonlines import payload_records, raw_records
 from .output import Output, Progress, confirmed
 from .ranges import Range
-from .transfer import send
-
-if TYPE_CHECKING:
-    from ..client.backend import NewRow
+from .send import send
 
 Command = Callable[[Database, argparse.Namespace, Output], int]
 
@@ -82,24 +80,9 @@ def delete(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 def append(db: Database, args: argparse.Namespace, out: Output) -> int:
     """Appends standard input, one record per line, in batches with idempotency keys."""
-    out.fields(send(db, args, _records(sys.stdin.buffer, args), "append"))
+    records = (raw_records if args.raw else payload_records)(sys.stdin.buffer, args)
+    out.fields(send(db, args, records, "append"))
     return Exit.OK
-
-
-def _records(stream: BinaryIO, args: argparse.Namespace) -> Iterator[NewRow]:
-    """The lines as records; JSON is stored as it was written."""
-    for number, line in enumerate(stream, 1):
-        line = line.rstrip(b"\r\n")
-        if args.raw:
-            yield line, True, args.tag, None, None, 0
-        elif line.strip():
-            try:
-                json.loads(line)
-            except ValueError as error:
-                raise ValueError(
-                    f"line {number} is not valid JSON: {error}; use --raw for other text"
-                ) from None
-            yield line, False, args.tag, None, None, 0
 
 
 def read(db: Database, args: argparse.Namespace, out: Output) -> int:

@@ -49,25 +49,31 @@ class Context:
 class Contexts:
     """The contexts of a user, and which of them is used."""
 
-    path: Path
+    path: Path | None
     current: str | None = None
     by_name: dict[str, Context] = field(default_factory=dict)
 
     @classmethod
     def load(cls) -> Contexts:
-        """Reads the file; without one there are no contexts."""
+        """Reads the file; without one there are no contexts. A home that does not exist, or that
+        the process may not enter, has none either.
+        """
         path = contexts_path()
+        if path is None or not _is_there(path):
+            return cls(path)
         try:
             saved = json.loads(path.read_text())
             named = {name: Context(**fields) for name, fields in saved["contexts"].items()}
             return cls(path, saved["current"], named)
-        except FileNotFoundError:
-            return cls(path)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidRequest(f"{path} cannot be read: {error}; remove or mend it") from None
 
     def save(self) -> None:
         """Replaces the file."""
+        if self.path is None:
+            raise InvalidRequest(
+                "there is no home directory to keep contexts in: set XDG_CONFIG_HOME to a directory"
+            )
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         named = {name: asdict(context) for name, context in sorted(self.by_name.items())}
         text = json.dumps({"current": self.current, "contexts": named}, indent=2) + "\n"
@@ -90,11 +96,21 @@ class Contexts:
         return self.by_name[name]
 
 
-def contexts_path() -> Path:
-    """The file of the contexts."""
+def contexts_path() -> Path | None:
+    """The file of the contexts; `None` for a user without a home directory."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
-    folder = Path(base) if os.path.isabs(base) else Path.home() / ".config"
-    return folder / "topics" / "contexts.json"
+    if not os.path.isabs(base):
+        base = os.path.expanduser("~/.config")
+    # What cannot be expanded stays as it is.
+    return Path(base, "topics", "contexts.json") if os.path.isabs(base) else None
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
 
 
 def chosen(args: argparse.Namespace) -> tuple[str, Context] | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import binascii
 import csv
 import io
 import json
@@ -17,11 +16,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
+from .. import _core
 from ..client import Gap, Record
+from ..errors import InvalidRequest
+from ..terminal import EscapedLines
 from .output import data_text
 
 if TYPE_CHECKING:
     from ..client.backend import NewRow
+    from .send import Numbered
 
 COLUMNS = ("seq", "time", "tag", "origin", "meta", "data", "data_b64", "gap_to", "gap_reason")
 # The engine's limit on a record is far below.
@@ -32,7 +35,8 @@ class CsvWriter:
     """Writes records and gaps."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._writer = csv.writer(stream, lineterminator="\n")
+        lines = EscapedLines(stream) if stream.isatty() else stream
+        self._writer = csv.writer(lines, lineterminator="\n")
         self._writer.writerow(COLUMNS)
 
     def record(self, record: Record) -> None:
@@ -53,43 +57,58 @@ class CsvWriter:
         self._writer.writerow(row.values())
 
 
-def rows_of_csv(source: BinaryIO, args: argparse.Namespace, skipped: list[int]) -> Iterator[NewRow]:
-    """The rows of a file as records; gaps are counted in `skipped`."""
-    text = io.TextIOWrapper(source, "utf-8-sig", newline="")
+def rows_of_csv(
+    source: BinaryIO, args: argparse.Namespace, skipped: list[int]
+) -> Iterator[Numbered]:
+    """The rows of a file as records, each with the number of its last line; gaps are counted in
+    `skipped`.
+    """
+    # Bytes that are not UTF-8 pass the decoder, and fail where their line is known.
+    text = io.TextIOWrapper(source, "utf-8-sig", "surrogateescape", newline="")
+    reader = csv.DictReader(text, strict=True)
     try:
-        reader = csv.DictReader(text, strict=True)
         names = reader.fieldnames or []
         is_exported = names == list(COLUMNS)
         if len(set(names)) < len(names) or "" in names:
             raise ValueError("the first line must name every column, each once")
         for row in reader:
+            if reader.line_num <= args.skip_lines:
+                continue
             if None in row or None in row.values():
-                raise ValueError(f"line {reader.line_num} has not as many fields as the first line")
+                raise ValueError("it has not as many fields as the first line")
+            # Whole, so that no text of the row is passed on that is not UTF-8.
+            data = json.dumps(row, ensure_ascii=False).encode()
             if not is_exported:
-                data = json.dumps(row, ensure_ascii=False).encode()
-                yield data, False, args.tag, None, None, 0
+                yield reader.line_num, (data, False, args.tag, None, None, 0)
             elif row["gap_to"]:
                 skipped[0] += 1
             else:
-                yield _exported(row, args, reader.line_num)
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"the file is not valid CSV: {error}") from None
+                yield reader.line_num, _exported(row, args)
+    except UnicodeEncodeError:
+        message = f"line {reader.line_num} is not UTF-8: convert the file to UTF-8 first"
+        raise InvalidRequest(message) from None
+    except csv.Error as error:
+        message = f"line {reader.line_num} is not valid CSV: {error}"
+        raise InvalidRequest(message) from None
+    except ValueError as error:
+        raise InvalidRequest(f"line {reader.line_num}: {error}") from None
     finally:
         text.detach()
 
 
-def _exported(row: dict[str, Any], args: argparse.Namespace, line: int) -> NewRow:
+def _exported(row: dict[str, Any], args: argparse.Namespace) -> NewRow:
     """A record as `export` wrote it."""
     is_binary = not row["data"]
+    meta = None
     try:
         if is_binary:
             data = base64.b64decode(row["data_b64"], validate=True)
         else:
-            json.loads(row["data"])
-            data = row["data"].encode()
-        meta = row["meta"].encode() if row["meta"] else None
-        if meta is not None:
-            json.loads(meta)
-    except (ValueError, binascii.Error) as error:
-        raise ValueError(f"line {line} is not as `topics export` writes it: {error}") from None
+            data = _core.payload_of_line(row["data"].encode())
+        if row["meta"]:
+            members = b'{"data":0,"meta":%b}' % _core.payload_of_line(row["meta"].encode())
+            checked = _core.record_of_line(members)
+            meta = None if checked is None else checked[4]
+    except ValueError as error:
+        raise ValueError(f"it is not as `topics export` writes it: {error}") from None
     return data, is_binary, row["tag"] or args.tag, row["origin"] or None, meta, 0

@@ -16,7 +16,7 @@ from typing import Any
 from ..client import Database
 from ..errors import InvalidRequest
 from .exits import Exit
-from .output import GREEN, RED, Output, confirmed
+from .output import GREEN, RED, Output, Styled, confirmed
 
 STDERR = 2
 
@@ -83,4 +83,4 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, A
 def _show(lines: list[str], out: Output) -> None:
     for line in lines[2:]:
         if not line.startswith("@@"):
-            out.line(out.paint(line, GREEN if line.startswith("+") else RED))
+            out.line(Styled(line, GREEN if line.startswith("+") else RED))

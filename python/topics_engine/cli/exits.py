@@ -41,10 +41,16 @@ _HINTS = {
 }
 
 
-def advice_for(failure: TopicsError) -> str | None:
-    """What to do about an error, if that is known."""
+def advice_for(failure: TopicsError, command: str) -> str | None:
+    """What to do about an error of a command, if that is known."""
     if isinstance(failure, Locked):
-        if failure.url:
-            return f"a server has it open: use --url {failure.url}"
-        return f"process {failure.pid} has it open: end it, or have it serve the directory"
+        if failure.url is None:
+            return f"process {failure.pid} has it open: end it, or have it serve the directory"
+        use = f"a server has it open: use --url {failure.url}"
+        match command:
+            case "serve":
+                return use
+            case "backup":
+                return f"{use}, and name a directory below the server's backup_dir"
+        return f"this needs the directory for itself: stop the server at {failure.url} first"
     return _HINTS.get(failure.code)

@@ -18,8 +18,9 @@ from ..asgi.settings import Resolved, Settings, resolve
 from ..client import Backup, Database
 from ..client import clone as clone_directory
 from ..client.database import is_prefix
-from ..errors import InvalidRequest, NotFound
+from ..errors import InvalidRequest, Locked, NotFound
 from ..extras import extra
+from ..lockfile import holder_of
 from ..settings import variable
 from . import commands, contexts, measure, remote, tools, transfer
 from .arguments import parser
@@ -39,26 +40,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         return run(args)
-    except errors.TopicsError as failure:
-        print_error(f"{failure} ({failure.code})")
-        if (advice := advice_for(failure)) is not None:
-            print_error(advice)
-        return exit_for(failure)
-    except ModuleNotFoundError as missing:
-        print_error(str(missing))
-        return Exit.FAILED
-    except (BindRefused, ValueError) as wrong:
-        print_error(str(wrong))
-        return Exit.USAGE
     except BrokenPipeError:
         # The reader closed the pipe: prevent another error when the interpreter flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
-    except KeyboardInterrupt:
+    except (errors.TopicsError, ModuleNotFoundError, BindRefused, ValueError, OSError) as failure:
+        return report(failure, args)
+    except KeyboardInterrupt as interrupt:
+        for note in getattr(interrupt, "__notes__", ()):
+            print_error(note)
         return 130
-    except OSError as failure:
+
+
+def report(failure: Exception, args: argparse.Namespace) -> int:
+    """Prints an error, what to do about it, and its notes; returns the exit code."""
+    if isinstance(failure, errors.TopicsError):
+        print_error(f"{failure} ({failure.code})")
+        if (advice := advice_for(failure, args.command)) is not None:
+            print_error(advice)
+    else:
         print_error(str(failure))
-        return Exit.FAILED
+    for note in getattr(failure, "__notes__", ()):
+        print_error(note)
+    is_usage = isinstance(failure, ValueError) and not isinstance(failure, errors.TopicsError)
+    return Exit.USAGE if is_usage else exit_for(failure)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -90,8 +95,16 @@ def run(args: argparse.Namespace) -> int:
         return tools.verify(settings.data_dir, out)
     verb = " ".join(filter(None, (args.command, getattr(args, "verb", None))))
     key = used[1].api_key() if used is not None else None
+    try:
+        db = connect(url, settings, create=verb in CREATES, key=key)
+    except Locked as locked:
+        # The server would take the directory of a backup for one of its own.
+        if locked.url is None or verb == "backup":
+            raise
+        url = locked.url
+        db = connect(url, settings, create=False)
     args.url = url
-    with connect(url, settings, create=verb in CREATES, key=key) as db:
+    with db:
         return COMMANDS[verb](db, args, out)
 
 
@@ -122,6 +135,8 @@ def complete(argv: Sequence[str]) -> int:
         url = context.url or (None if context.data_dir else os.environ.get("TOPICS_URL"))
         settings = resolve({"data_dir": context.data_dir}).settings
         key = context.api_key()
+        if not url and (holder := holder_of(settings.data_dir)) is not None:
+            url = holder.url
         with connect(url, settings, create=False, key=key, deadline=COMPLETION_SECONDS) as db:
             for name in matching_names(db, kind, word):
                 print(name)
@@ -154,7 +169,12 @@ def connect(
     key: str | None = None,
     deadline: float | None = None,
 ) -> Database:
-    """Connects to the server at `url`, or opens the directory."""
+    """Connects to the server at `url`, or opens the directory.
+
+    Raises:
+        Locked: another process has the directory open; `.url` is where it serves it, if it does.
+        NotFound: the directory does not exist.
+    """
     if url:
         from ..remote import connect as connect_to
 

@@ -12,9 +12,10 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from ..client import Gap, Record
+from ..terminal import escaped
 
 BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
 
@@ -22,22 +23,40 @@ CELL_WIDTH = 60
 """Characters of a cell of a table that is not wide."""
 
 
+class Styled(NamedTuple):
+    """Text in a style, on a terminal with colours."""
+
+    text: str
+    style: str
+
+
 class Output:
-    """Chooses the format once: colours and tables on a terminal only."""
+    """Chooses the format once: colours and tables on a terminal only.
+
+    On a terminal, every text is escaped where it is written, in `line`: styles are the only control
+    sequences that come out. Tables escape before that, too, for the widths of their columns.
+    """
 
     def __init__(
         self, *, json_lines: bool, stream: TextIO | None = None, wide: bool = False
     ) -> None:
         self.stream = stream or sys.stdout
         self.wide = wide
-        self.json_lines = json_lines or not self.stream.isatty()
+        self.is_terminal = self.stream.isatty()
+        self.json_lines = json_lines or not self.is_terminal
         self.colour = not self.json_lines and "NO_COLOR" not in os.environ
 
-    def paint(self, text: str, style: str) -> str:
-        return f"\x1b[{style}m{text}\x1b[0m" if self.colour else text
+    def line(self, *parts: str | Styled) -> None:
+        """Writes a line, escaped on a terminal."""
+        self.stream.write("".join(map(self._shown, parts)) + "\n")
 
-    def line(self, text: str) -> None:
-        self.stream.write(text + "\n")
+    def _shown(self, part: str | Styled) -> str:
+        text, style = (part, None) if isinstance(part, str) else part
+        if not self.is_terminal:
+            return text
+        # A tab of a JSON line is whitespace between tokens, where an escape cannot be.
+        text = escaped(text.replace("\t", " ") if self.json_lines else text)
+        return text if style is None or not self.colour else f"\x1b[{style}m{text}\x1b[0m"
 
     def flush(self) -> None:
         self.stream.flush()
@@ -63,19 +82,21 @@ class Output:
         widths = [max([len(c), *(len(r[i]) for r in table)]) for i, c in enumerate(columns)]
         numeric = [all(r[i].lstrip("-").isdigit() for r in table) for i in range(len(columns))]
 
-        def aligned(cells: Sequence[str]) -> str:
-            padded = (
+        def aligned(cells: Sequence[str]) -> list[str]:
+            padded = [
                 c.rjust(w) if n else c.ljust(w)
                 for c, w, n in zip(cells, widths, numeric, strict=True)
-            )
-            return "  ".join(padded).rstrip()
+            ]
+            return [*(f"{text}  " for text in padded[:-1]), padded[-1].rstrip()]
 
-        self.line(self.paint(aligned(columns), BOLD))
-        for line in table:
-            self.line(aligned(line))
+        self.line(Styled("".join(aligned(columns)), BOLD))
+        for row, cells in zip(rows, table, strict=True):
+            styles = (getattr(row.get(c), "style", None) for c in columns)
+            shown = zip(aligned(cells), styles, strict=True)
+            self.line(*(text if style is None else Styled(text, style) for text, style in shown))
 
     def _cell(self, value: Any) -> str:
-        text = cell(value)
+        text = escaped(cell(value))
         return text if self.wide or len(text) <= CELL_WIDTH else text[: CELL_WIDTH - 1] + "…"
 
     def fields(self, answer: Mapping[str, Any]) -> None:
@@ -86,11 +107,11 @@ class Output:
         width = max((len(k) for k in answer), default=0)
         for name, value in answer.items():
             if isinstance(value, Mapping):
-                self.line(self.paint(name, BOLD))
+                self.line(Styled(name, BOLD))
                 for inner, held in value.items():
                     self.line(f"  {inner.ljust(width)}  {cell(held)}")
             else:
-                self.line(f"{self.paint(name.ljust(width + 2), BOLD)}  {cell(value)}")
+                self.line(Styled(name.ljust(width + 2), BOLD), f"  {cell(value)}")
 
     def record(self, record: Record, note: str = "", *, named: bool = False) -> None:
         """Prints a record, cut to the terminal's width unless that is wide, or as a JSON line; with
@@ -109,13 +130,14 @@ class Output:
                 for name, value in {"origin": record.origin, **(record.meta or {})}.items()
                 if value is not None
             )
-        text = data_text(record)
+        # Both as they are shown, so that their widths are known.
+        head, text = escaped(head), escaped(data_text(record).replace("\t", " "))
         if record.binary:
             head += f"<{len(record.stored)} bytes, base64>  "
             text = text.strip('"')
         width = max(20, shutil.get_terminal_size().columns - len(head))
         shown = text if self.wide or len(text) <= width else text[: width - 1] + "…"
-        self.line(self.paint(head, DIM) + shown)
+        self.line(Styled(head, DIM), shown)
 
     def tombstone(self, lost: Gap, *, named: bool = False) -> None:
         """Prints a gap."""
@@ -126,7 +148,7 @@ class Output:
         else:
             text = f"{lost.topic}  " if named else ""
             text += f"  lost {lost.first}…{lost.last} ({lost.reason})"
-            self.line(self.paint(text, YELLOW))
+            self.line(Styled(text, YELLOW))
 
 
 def json_line(value: Mapping[str, Any]) -> str:
@@ -160,6 +182,8 @@ def cell(value: Any) -> str:
             return "-"
         case bool():
             return "yes" if value else "no"
+        case Styled():
+            return value.text
         case datetime():
             return when(value)
         case str() | int() | float():
@@ -179,15 +203,15 @@ def confirmed(question: str, args: argparse.Namespace) -> bool:
     """
     if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{escaped(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def print_error(message: str) -> None:
-    """Prints an error on stderr."""
+    """Prints an error on stderr; what others wrote into it is escaped."""
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     prefix = f"\x1b[{RED}mtopics:\x1b[0m" if colour else "topics:"
-    print(f"{prefix} {message}", file=sys.stderr)
+    print(f"{prefix} {escaped(message)}", file=sys.stderr)
 
 
 class Progress:

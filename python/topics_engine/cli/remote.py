@@ -12,7 +12,7 @@ from ..asgi.settings import Resolved
 from ..client import Database
 from ..errors import InvalidRequest, NotFound
 from .exits import Exit
-from .output import GREEN, RED, YELLOW, ElapsedTime, Output, Progress, confirmed
+from .output import GREEN, RED, YELLOW, ElapsedTime, Output, Progress, Styled, confirmed
 
 LARGE_OBJECT = 33 << 20
 """Bytes of the largest object of a probe: one of a full pack is as large."""
@@ -41,9 +41,9 @@ def probe(url: str, out: Output) -> int:
         out.fields({"remote": url} | found | {"advice": advice})
         return code
     for row in found["features"]:
-        row["result"] = out.paint(row["result"], COLOURS[row["result"]])
+        row["result"] = Styled(row["result"], COLOURS[row["result"]])
     out.rows(["feature", "result", "detail"], found["features"])
-    out.line(out.paint(advice, GREEN if found["suitable"] else RED))
+    out.line(Styled(advice, GREEN if found["suitable"] else RED))
     return code
 
 
@@ -100,9 +100,9 @@ def verify(args: argparse.Namespace, resolved: Resolved, out: Output) -> int:
     if out.json_lines:
         out.fields({"remote": url} | found)
     else:
-        verdict = out.paint("ok", GREEN) if found["ok"] else out.paint("corrupt", RED)
+        verdict = Styled("ok", GREEN) if found["ok"] else Styled("corrupt", RED)
         read = f"{found['read']:,} of them read, {found['bytes']:,} bytes"
-        out.line(f"{verdict}: {found['objects']:,} objects, {read}")
+        out.line(verdict, f": {found['objects']:,} objects, {read}")
         if found["problems"]:
             out.rows(["object", "detail"], found["problems"])
     return Exit.OK if found["ok"] else Exit.CORRUPT

@@ -16,7 +16,7 @@ from ..client.arguments import time_of
 from ..errors import NotFound
 from ..lockfile import holder_of
 from .exits import Exit
-from .output import GREEN, RED, YELLOW, ElapsedTime, Output, Progress, print_error
+from .output import GREEN, RED, YELLOW, ElapsedTime, Output, Progress, Styled, print_error
 from .ranges import time_ms
 
 PROBLEM_COLUMNS = ["file", "offset", "detail"]
@@ -60,9 +60,9 @@ def report(found: dict[str, Any], out: Output) -> int:
     if out.json_lines:
         out.fields(found)
     else:
-        verdict = out.paint("ok", GREEN) if found["ok"] else out.paint("corrupt", RED)
+        verdict = Styled("ok", GREEN) if found["ok"] else Styled("corrupt", RED)
         counts = [f"{found[k]:,} {k}" for k in ("files", "records", "bytes") if k in found]
-        out.line(f"{verdict}: {', '.join(counts)}")
+        out.line(verdict, f": {', '.join(counts)}")
         if found.get("cold_records"):
             out.line(
                 f"{found['cold_records']:,} records of cold segments are in the object store and "
@@ -121,7 +121,7 @@ def show_plan(plan: dict[str, Any], out: Output) -> None:
         ("records lost, at most", ["topic", "from", "to", "reason"], plan["gaps"]),
     ):
         if rows:
-            out.line(out.paint(title, RED))
+            out.line(Styled(title, RED))
             out.rows(columns, rows)
 
 
@@ -158,9 +158,9 @@ def restore(url: str, directory: str, at: str | None, out: Output) -> int:
     )
     if done.has_later:
         newest = time_of(done.newest_ms).isoformat()
-        out.line(out.paint(f"the prefix has later states, up to {newest} at least", YELLOW))
+        out.line(Styled(f"the prefix has later states, up to {newest} at least", YELLOW))
     if done.skips:
         out.line("records may have been acked after this state: each topic has a gap of 2^32 seqs")
     if done.missing_segments:
-        out.line(out.paint(f"{done.missing_segments} damaged segments are missing: gaps", RED))
+        out.line(Styled(f"{done.missing_segments} damaged segments are missing: gaps", RED))
     return Exit.OK

@@ -6,9 +6,8 @@ import argparse
 import contextlib
 import importlib
 import io
-import json
+import itertools
 import os
-import secrets
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,14 +18,15 @@ from ..client import Database, Record
 from ..client.encoding import rows_of
 from ..errors import InvalidRequest
 from ..extras import extra
-from ..remote.page import Page
 from .csvfile import CsvWriter, rows_of_csv
 from .exits import Exit
+from .jsonlines import exported_records
 from .output import Output, Progress
 from .ranges import Range
+from .send import send
 
 if TYPE_CHECKING:
-    from ..client.backend import NewRow
+    from .send import Numbered
 
 FORMATS = ("jsonl", "csv", "arrow", "parquet")
 ENDINGS = {
@@ -39,15 +39,18 @@ ENDINGS = {
     ".feather": "arrow",
     ".parquet": "parquet",
 }
-# Bytes of a write at most, and of a request for columns approximately.
-BATCH_BYTES, PART_BYTES = 4 << 20, 32 << 20
-PIECE = 1 << 20
+COLUMNAR = ("arrow", "parquet")
+"""Formats whose files have rows, not lines."""
+PART_BYTES = 32 << 20
+"""Bytes of a request for columns, approximately."""
 
 
 def export(db: Database, args: argparse.Namespace, out: Output) -> int:
     """Exports the records and gaps of a topic to a file or standard output."""
     going = Export(db, args)
     kind = _kind(args)
+    if kind in COLUMNAR and args.file == "-" and sys.stdout.isatty():
+        raise InvalidRequest(f"{kind} is binary and no text for a terminal: name a file, or a pipe")
     write = {"jsonl": going.lines, "csv": going.csv}.get(kind, going.columns)
     with _output_file(args.file) as sink:
         count, lost = write(sink)
@@ -200,82 +203,14 @@ def import_(db: Database, args: argparse.Namespace, out: Output) -> int:
         source: BinaryIO = sys.stdin.buffer
         if args.file != "-":
             source = open_files.enter_context(open(args.file, "rb"))
-        read = {"jsonl": _lines, "csv": rows_of_csv, "arrow": _arrow, "parquet": _parquet}[kind]
-        said = send(db, args, read(source, args, skipped), "import")
+        read = READERS[kind]
+        unit = "row" if kind in COLUMNAR else "line"
+        said = send(db, args, read(source, args, skipped), "import", unit)
     out.fields({**said, "gaps_passed_over": skipped[0]})
     return Exit.OK
 
 
-def send(
-    db: Database, args: argparse.Namespace, records: Iterator[NewRow], what: str
-) -> dict[str, Any]:
-    """Appends in batches with idempotency keys."""
-    run = secrets.token_hex(8)
-    progress = Progress(what, 0)
-    first, last, count = None, 0, 0
-    for number, batch in enumerate(batches(records, args.batch)):
-        _, begin, last, _, some, *_ = db._backend.append(
-            args.topic, batch, node=args.origin, key=f"{run}-{number}", sync=args.sync
-        )
-        first = begin if first is None else first
-        count += some
-        progress.show(count)
-    progress.end()
-    if first is None:
-        return {"topic": args.topic, "count": 0}
-    return {"topic": args.topic, "first_seq": first, "last_seq": last, "count": count}
-
-
-def batches(records: Iterator[NewRow], most: int) -> Iterator[list[NewRow]]:
-    """Groups records into batches of at most `most` records and `BATCH_BYTES` bytes."""
-    batch: list[NewRow] = []
-    size = 0
-    for record in records:
-        if batch and (len(batch) >= most or size + len(record[0]) > BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(record)
-        size += len(record[0])
-    if batch:
-        yield batch
-
-
-def _lines(source: BinaryIO, args: argparse.Namespace, skipped: list[int]) -> Iterator[NewRow]:
-    """Parses the output of `export` and `read`; payloads are stored as they are written there."""
-    number = 0
-    while lines := source.readlines(PIECE):
-        some = []
-        for line in lines:
-            number += 1
-            if not line.strip():
-                continue
-            if _is_gap(line, number):
-                skipped[0] += 1
-            else:
-                some.append(line)
-        page = Page(b'{"records":[%b]}' % b",".join(some))
-        for _, _, node, tag, meta, stored, binary in page.rows():
-            yield stored, binary, args.tag if tag is None else tag, node, meta, 0
-
-
-def _is_gap(line: bytes, number: int) -> bool:
-    """Whether a line is a gap; raises if it is neither a gap nor a record."""
-    try:
-        fields = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"line {number} is not valid JSON: {error}") from None
-    if isinstance(fields, dict):
-        if "tombstone" in fields:
-            return True
-        if "data" in fields or "data_b64" in fields:
-            return False
-    raise ValueError(
-        f'line {number} is not a record {{"data": …}} as `topics export` writes it: '
-        "use `topics append` for lines that are payloads"
-    )
-
-
-def _arrow(source: BinaryIO, args: argparse.Namespace, skipped: list[int]) -> Iterator[NewRow]:
+def _arrow(source: BinaryIO, args: argparse.Namespace, skipped: list[int]) -> Iterator[Numbered]:
     """Reads an Arrow file or stream."""
     arrow = _pyarrow("pyarrow")
     buffered = io.BufferedReader(source) if isinstance(source, io.RawIOBase) else source
@@ -288,7 +223,7 @@ def _arrow(source: BinaryIO, args: argparse.Namespace, skipped: list[int]) -> It
     return _rows(parts, args, skipped)
 
 
-def _parquet(source: BinaryIO, args: argparse.Namespace, skipped: list[int]) -> Iterator[NewRow]:
+def _parquet(source: BinaryIO, args: argparse.Namespace, skipped: list[int]) -> Iterator[Numbered]:
     parquet = _pyarrow("pyarrow.parquet")
     return _rows(parquet.ParquetFile(_seekable(source)).iter_batches(8192), args, skipped)
 
@@ -297,17 +232,30 @@ def _seekable(source: BinaryIO) -> BinaryIO:
     return source if source.seekable() else io.BytesIO(source.read())
 
 
-def _rows(parts: Iterator[Any], args: argparse.Namespace, skipped: list[int]) -> Iterator[NewRow]:
+def _rows(parts: Iterator[Any], args: argparse.Namespace, skipped: list[int]) -> Iterator[Numbered]:
     arrow = _pyarrow("pyarrow")
+    done = 0
     for batch in parts:
-        table = arrow.Table.from_batches([batch])
+        skip = min(len(batch), max(0, args.skip_lines - done))
+        table = arrow.Table.from_batches([batch.slice(skip)])
+        numbers = list(range(done + skip + 1, done + len(batch) + 1))
+        done += len(batch)
         if "gap_to" in table.column_names:
-            records = table.filter(table["gap_to"].is_null())
-            skipped[0] += len(table) - len(records)
-            table = records
-        yield from rows_of(table, args.tag)
+            is_record = table["gap_to"].is_null()
+            numbers = list(itertools.compress(numbers, is_record.to_pylist()))
+            skipped[0] += len(table) - len(numbers)
+            table = table.filter(is_record)
+        try:
+            rows = rows_of(table, args.tag)
+        except InvalidRequest as error:
+            number = numbers[error.detail["index"]]
+            raise InvalidRequest(f"row {number}: {error}") from None
+        yield from zip(numbers, rows, strict=True)
 
 
 def _pyarrow(name: str) -> Any:
     with extra("arrow", "arrow and parquet"):
         return importlib.import_module(name)
+
+
+READERS = {"jsonl": exported_records, "csv": rows_of_csv, "arrow": _arrow, "parquet": _parquet}

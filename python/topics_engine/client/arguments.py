@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar, cast
 
 from ..errors import InvalidRequest
+from ..sizes import parse_size
 from .closing import Handle
 
 
@@ -38,6 +39,8 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Duration: TypeAlias = timedelta | float | str
 """A `timedelta`, seconds, or text: `"250ms"`, `"90s"`, `"5m"`, `"1h"`, `"7d"`."""
+Size: TypeAlias = int | str
+"""Bytes, or text: `"64MiB"`, `"1GB"`."""
 Time: TypeAlias = datetime | str | int
 """An aware `datetime`, ISO text with an offset, or milliseconds since the Unix epoch."""
 Since: TypeAlias = Time | timedelta
@@ -120,6 +123,15 @@ def one_or_more_seqs(name: str, value: object) -> list[int]:
 def count(name: str, value: object, least: int = 1, most: int = MAX_U32) -> int:
     """A number of things."""
     return integer(name, value, f"an integer from {least} to {most}", least, most)
+
+
+def size(name: str, value: object, least: int = 1, most: int = MAX_INT) -> int:
+    """A number of bytes."""
+    found = parse_size(value) if isinstance(value, str) else value
+    allowed = f"a size from {least} to {most} bytes (an integer, or text like '64MiB' or '1GB')"
+    if found is None:
+        refuse(name, allowed, value)
+    return integer(name, found, allowed, least, most)
 
 
 def optional_count(name: str, value: object, least: int = 1) -> int | None:

@@ -36,6 +36,8 @@ def _value(name: str, value: object) -> object:
     match kind:
         case "duration":
             return arguments.milliseconds(name, value)
+        case "size":
+            return arguments.size(name, value, 0)
         case "flag":
             return arguments.flag(name, value)
         case "words":

@@ -13,7 +13,7 @@ from .closing import Handle
 from .read import Item, all_of
 
 if TYPE_CHECKING:
-    from .arguments import Duration, Position, Time
+    from .arguments import Duration, Position, Size, Time
     from .backend import Backend, ConsumerBackend, Page
 
 Mode = Literal["at_least_once", "at_most_once"]
@@ -116,7 +116,7 @@ class Consumer(Handle):
     def read(
         self,
         *,
-        max_bytes: int = 1 << 20,
+        max_bytes: Size = 1 << 20,
         max_records: int = 2000,
         checkpoint: bool = True,
         wait: Duration = 0,
@@ -126,7 +126,8 @@ class Consumer(Handle):
         """Reads records after the handle's position, until a limit is reached.
 
         Args:
-            max_bytes: most bytes of payloads (default: 1 MiB); at least one record is returned.
+            max_bytes: most bytes of payloads, also as text like `"8MiB"` (default: 1 MiB); at
+                least one record is returned.
             max_records: most records (default: 2000).
             checkpoint: move the position (default: True); False peeks.
             wait: how long to wait for the first record at most (default: 0).
@@ -156,7 +157,7 @@ class Consumer(Handle):
         self,
         wait: Duration | None = None,
         *,
-        max_bytes: int = 1 << 20,
+        max_bytes: Size = 1 << 20,
         max_records: int = 2000,
         tag: str | None = None,
     ) -> Iterator[ConsumerBatch]:
@@ -165,7 +166,8 @@ class Consumer(Handle):
 
         Args:
             wait: yield an empty batch after this time without a record (default: wait on).
-            max_bytes: most bytes of payloads of a batch (default: 1 MiB).
+            max_bytes: most bytes of payloads of a batch, also as text like `"8MiB"` (default:
+                1 MiB).
             max_records: most records of a batch (default: 2000).
             tag: only records with this tag; `"eu:*"` selects tags by prefix.
 
@@ -187,12 +189,13 @@ class Consumer(Handle):
         return self.batches()
 
     def peek(
-        self, *, max_bytes: int = 1 << 20, max_records: int = 2000, tag: str | None = None
+        self, *, max_bytes: Size = 1 << 20, max_records: int = 2000, tag: str | None = None
     ) -> ConsumerBatch:
         """Returns what `read` would return now, and keeps the position.
 
         Args:
-            max_bytes: most bytes of payloads (default: 1 MiB); at least one record is returned.
+            max_bytes: most bytes of payloads, also as text like `"8MiB"` (default: 1 MiB); at
+                least one record is returned.
             max_records: most records (default: 2000).
             tag: only records with this tag; `"eu:*"` selects tags by prefix.
         """
@@ -248,7 +251,7 @@ class Consumer(Handle):
 
 
 def read_options(
-    max_bytes: int,
+    max_bytes: Size,
     max_records: int,
     checkpoint: bool,
     wait: Duration,
@@ -257,7 +260,7 @@ def read_options(
 ) -> tuple[int, int, bool, float, str | None, bool]:
     """The arguments of a read, checked, as a backend takes them."""
     return (
-        arguments.count("max_bytes", max_bytes),
+        arguments.size("max_bytes", max_bytes, most=arguments.MAX_U32),
         arguments.count("max_records", max_records, 1, MAX_RECORDS),
         arguments.flag("checkpoint", checkpoint),
         arguments.seconds("wait", wait),

@@ -32,7 +32,7 @@ def _nodes(name: str, value: object) -> list[str]:
     return list(arguments.nodes(value, name))
 
 
-def _size(name: str, value: object) -> int:
+def _records(name: str, value: object) -> int:
     return arguments.count(name, value, 1, arguments.MAX_INT)
 
 
@@ -63,8 +63,8 @@ SCAN: Final[Mapping[str, Callable[[str, object], Any]]] = {
 SPLIT: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "from_seq": arguments.beginning,
     "to_seq": arguments.seq,
-    "max_records": _size,
-    "max_bytes": _size,
+    "max_records": _records,
+    "max_bytes": arguments.size,
 }
 """The check of each field of a split."""
 

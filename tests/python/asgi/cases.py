@@ -187,6 +187,7 @@ GOOD: dict[str, Case] = {
     "metrics as JSON": Case(200, "", "GET", "/v0/metrics", headers={"Accept": "application/json"}),
     "openapi": good(200, "GET", "/v0/openapi.json", openapi="3.1.0"),
     "key": good(200, "GET", "/v0/key", scopes=["read", "write", "delete", "admin"], prefixes=[]),
+    "root": good(302, "GET", "/"),
     "console": good(200, "GET", "/console"),
     "console module": good(200, "GET", "/console/app.js"),
     "console style": good(200, "GET", "/console/console.css"),

@@ -165,7 +165,7 @@ def test_what_answers_without_the_engine_is_open(port: int, route: Route) -> Non
             api(
                 route.method, route.path.replace(":file", "app.js"), None, given(headers, port)
             ).status
-            == 200
+            == route.statuses[0]
         )
     api.close()
 

@@ -37,7 +37,7 @@ def cli(
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         code = main([*where, *arguments])
         printed = capsys.readouterr()
-        return code, [json.loads(line) for line in printed.out.splitlines()]
+        return code, [json.loads(line) for line in printed.out.split("\n")[:-1]]
 
     run.where = where  # type: ignore[attr-defined]
     return run

@@ -23,7 +23,7 @@ from support.terminal import Run, Terminal
 from support.waiting import DEADLINE
 from topics_engine.cli import main
 from topics_engine.cli.measure import advice, percentile
-from topics_engine.cli.output import Output, Progress
+from topics_engine.cli.output import Output, Progress, Styled
 from topics_engine.client import Gap, Record
 
 
@@ -305,8 +305,8 @@ def test_a_terminal_gets_a_table_and_colour(monkeypatch: pytest.MonkeyPatch) -> 
     assert "lost 1…4 (ttl)" in lines[3]
     assert "1970-01-01 00:00:00.000" in lines[4]
     assert "…" in lines[4]
-    plain = Output(json_lines=True, stream=screen)
-    assert plain.paint("x", "1") == "x"
+    Output(json_lines=True, stream=screen).line(Styled("x", "1"))
+    assert screen.getvalue().splitlines()[5] == "x"
 
 
 def test_a_progress_bar_waits_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,18 +259,39 @@ def test_damage_is_told_by_a_server_too(own_server: Server, capsys: Any) -> None
     assert main(["--data-dir", str(own_server.data_dir), "verify"]) == 4
 
 
-def test_a_directory_that_is_served_says_where(hot_server: Server, capsys: Any) -> None:
-    assert main(["--data-dir", str(hot_server.data_dir), "ls"]) == 1
-    assert f"--url {hot_server.url}" in capsys.readouterr().err
+def test_commands_on_a_directory_that_is_served_go_to_its_server(
+    own_server: Server, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_server.start()
+    where = ["--data-dir", str(own_server.data_dir)]
+    assert main([*where, "create", "orders"]) == 0
+    assert main([*where, "create", "jobs", "--set", "type=queue"]) == 0
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\n")))
+    assert main([*where, "append", "jobs"]) == 0
+    # Its leases last: they are the server's.
+    assert main([*where, "queue", "claim", "jobs"]) == 0
+    capsys.readouterr()
+    assert main([*where, "ls"]) == 0
+    listed = [json.loads(line)["topic"] for line in capsys.readouterr().out.splitlines()]
+    assert listed == ["jobs", "orders"]
+    assert main([*where, "--complete-names", "topic", "or"]) == 0
+    assert capsys.readouterr().out == "orders\n"
+    # What needs the directory itself says so.
+    assert main([*where, "remote", "forget", "--yes"]) == 1
+    assert f"stop the server at {own_server.url}" in capsys.readouterr().err
+    assert main([*where, "backup", str(tmp_path / "copy")]) == 1
+    told = capsys.readouterr().err
+    assert f"--url {own_server.url}" in told
+    assert "backup_dir" in told
 
 
 def test_what_to_do_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(sys.modules["topics_engine.cli.main"], "DEADLINE", 0.1)
     assert main(["--url", "127.0.0.1:1", "ls"]) == 1
     assert "topics serve" in capsys.readouterr().err
-    assert "TOPICS_API_KEY" in str(advice_for(te.Unauthorized("m")))
-    assert "process 7" in str(advice_for(te.Locked("m", detail={"pid": 7})))
-    assert advice_for(te.Conflict("m", "head_mismatch")) is None
+    assert "TOPICS_API_KEY" in str(advice_for(te.Unauthorized("m"), "ls"))
+    assert "process 7" in str(advice_for(te.Locked("m", detail={"pid": 7}), "ls"))
+    assert advice_for(te.Conflict("m", "head_mismatch"), "ls") is None
 
 
 def test_a_server_is_examined(hot_server: Server, capsys: Any) -> None:

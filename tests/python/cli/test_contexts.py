@@ -153,3 +153,29 @@ def test_a_file_that_is_damaged_says_which(home: Path, capsys: Any) -> None:
         file.write_text(text)
         assert main(["context", "ls"]) == 2
         assert str(file) in capsys.readouterr().err
+
+
+def test_no_home_is_needed(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, isolated: None
+) -> None:
+    import pwd
+
+    def unknown(uid: int) -> Any:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.delenv("HOME")
+    for home in (None, "/dev/null", "/nonexistent", "", "relative"):
+        if home is not None:
+            monkeypatch.setenv("HOME", home)
+        assert main(["ls"]) == 3
+        assert "./topics-data is not a directory" in capsys.readouterr().err
+        assert main(["--data-dir", str(tmp_path / "data"), "create", f"t{len(home or '')}"]) == 0
+        capsys.readouterr()
+        assert main(["context", "ls"]) == 0
+        assert lines(capsys) == []
+        assert main(["--context", "x", "ls"]) == 3
+    monkeypatch.delenv("HOME")
+    assert main(["context", "add", "x", "--data-dir", str(tmp_path / "data")]) == 2
+    assert "XDG_CONFIG_HOME" in capsys.readouterr().err

@@ -144,3 +144,38 @@ def test_data_dir_is_a_setting_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TOPICS_DATA_DIR", str(tmp_path / "elsewhere"))
     with te.open() as db:
         assert db.path == str(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("64MiB", 64 << 20), ("1GB", 10**9), ("1.5 GiB", 3 << 29), ("0B", 0), ("7 kb", 7000),
+        ("0.1KiB", 103), ("2TB", 2 * 10**12), ("1", None), ("1M", None), ("-1MB", None),
+        ("1e3MB", None), ("MiB", None), ("1..5MB", None), ("\u0661MB", None), ("", None),
+    ],
+)  # fmt: skip
+def test_sizes_with_units(text: str, size: int | None) -> None:
+    from topics_engine.sizes import parse_size
+
+    assert parse_size(text) == size
+
+
+def test_every_size_takes_a_unit_wherever_it_is_given(tmp_path: Path) -> None:
+    for name in filter(settings.is_size, settings.defaults()):
+        for given in ("1MiB", str(1 << 20), 1 << 20):
+            assert settings.resolve({name: given}, {})[name] == 1 << 20
+        assert settings.resolve({}, {f"TOPICS_{name.upper()}": "1MB"})[name] == 10**6
+        with pytest.raises(te.InvalidRequest, match="64MiB or 1GB"):
+            settings.resolve({name: "1 megabyte"}, {})
+    with pytest.raises(te.InvalidRequest):
+        settings.resolve({"max_topics": "1MB"}, {})
+    with te.open(tmp_path / "data", memory_bytes="32MiB") as db:
+        assert db.settings["memory_bytes"] == 32 << 20
+        topic = db.topic("t", cap_bytes="1.5MB")
+        topic.append(["x" * 100] * 3)
+        assert topic.state().config["cap_bytes"] == 1_500_000
+        assert len(topic.consumer("c").read(max_bytes="1B")) == 1
+        assert len(db.split("t", max_bytes="1GiB")) == 1
+        for wrong in ("1 lot", "-1MB", 1.5, True):
+            with pytest.raises(te.InvalidRequest, match="cap_bytes must be a size"):
+                db.topic("u", cap_bytes=wrong).create()  # type: ignore[arg-type]

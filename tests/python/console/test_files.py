@@ -20,6 +20,8 @@ NAMES = sorted(p.name for p in DIRECTORY.iterdir() if p.suffix in (".js", ".css"
 
 
 def test_the_page_confines_itself(api: Http) -> None:
+    reply = api("GET", "/")
+    assert (reply.status, reply.headers["location"]) == (302, "console")
     reply = api("GET", "/console")
     assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
     policy = reply.headers["content-security-policy"]

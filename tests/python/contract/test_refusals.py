@@ -27,6 +27,7 @@ NAME = (
 DURATION = "must be a duration (seconds, a timedelta, or text like '90s', '5m', '1h', '7d')"
 TIME = "must be a time (an aware datetime, ISO text with an offset, or epoch milliseconds)"
 COUNT = "must be an integer from 1 to 4294967295"
+SIZE = "must be a size from 1 to 4294967295 bytes (an integer, or text like '64MiB' or '1GB')"
 FLAG = "must be True or False"
 TAG = "must be a tag, or a prefix and one `*` at the end"
 NAIVE = datetime(2026, 1, 1, 12)
@@ -80,7 +81,8 @@ WRONG: list[tuple[Call, str]] = [
     (lambda h: h.q.peek(max=-1), f"max {COUNT}, not -1"),
     (lambda h: h.q.redrive(limit=0), f"limit {COUNT}, not 0"),
     (lambda h: h.c.read(max_records=0), "max_records must be an integer from 1 to 2000, not 0"),
-    (lambda h: h.c.read(max_bytes=1 << 40), f"max_bytes {COUNT}, not 1099511627776"),
+    (lambda h: h.c.read(max_bytes=1 << 40), f"max_bytes {SIZE}, not 1099511627776"),
+    (lambda h: h.c.read(max_bytes="8 megs"), f"max_bytes {SIZE}, not '8 megs'"),
     (lambda h: h.db.watch("t", limit=0), f"limit {COUNT}, not 0"),
     (lambda h: h.q.append(1, lane=10), "lane must be an integer from 0 to 9, not 10"),
     # Durations and times.
@@ -191,7 +193,8 @@ WRONG: list[tuple[Call, str]] = [
     (lambda h: h.db.scan("no name"), f"topic {NAME}, not 'no name'"),
     (
         lambda h: h.db.split("t", max_bytes=0),
-        "max_bytes must be an integer from 1 to 9007199254740991, not 0",
+        "max_bytes must be a size from 1 to 9007199254740991 bytes "
+        "(an integer, or text like '64MiB' or '1GB'), not 0",
     ),
     # Options.
     (

@@ -75,11 +75,11 @@ def option_with_its_old_name(db: te.Database) -> te.Topic:
 
 
 def tighten(db: te.Database) -> te.TopicState:
-    return db.topic("logs").create(cap_bytes=1 << 30, ttl=timedelta(days=7), discard="old")
+    return db.topic("logs").create(cap_bytes="1GiB", ttl=timedelta(days=7), discard="old")
 
 
 def tighten_wrongly(db: te.Database) -> te.TopicState:
-    return db.topic("logs").create(cap_bytes="1 GiB")  # mistake
+    return db.topic("logs").create(cap_records="1 GiB")  # mistake
 
 
 def a_queue(db: te.Database) -> te.Queue:
