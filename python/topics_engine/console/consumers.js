@@ -3,7 +3,7 @@
 import { call, get, post, topicPath } from "./api.js";
 import { count, duration } from "./format.js";
 import { useAction, usePoll } from "./hooks.js";
-import { Act, Badge, Counters, Field, Form, Loading, Notice, Table } from "./parts.js";
+import { Act, Badge, Counters, Field, Form, Loading, Stale, Table } from "./parts.js";
 import { Pager, topicLink } from "./topics.js";
 import { html, useState } from "./vendor-preact.js";
 
@@ -42,7 +42,7 @@ export function ConsumersView() {
         <${Act} needs="admin" onClick=${() => setDialog({ kind: "router" })}>Add router<//>
       </span>
     </div>
-    <${Notice} error=${loaded.error} />
+    <${Stale} of=${loaded} />
     <${Counters} of=${[
       ["consumers", count(consumers.consumers.length)],
       ["largest lag", most(consumers.consumers)],
