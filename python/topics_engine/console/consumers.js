@@ -101,7 +101,7 @@ function SeekForm({ of: consumer, onClose }) {
   return html`
     <${Form} title="Seek ${consumer.consumer}" onClose=${onClose} action=${action} submit="Set cursor" ready=${ready}
       onSubmit=${() => post(consumerPath(consumer, "/seek"), body())}>
-      <p>The cursor is ${count(consumer.cursor)}, ${count(consumer.lag)} records behind the head of ${consumer.topic}.
+      <p>The cursor is ${count(consumer.cursor)}; after it ${consumer.topic} has ${count(consumer.lag)} records.
         Going back has the consumer read records again.</p>
       <${Field} label="To" options=${["start", "end", "seq", "time"]} value=${to} onInput=${setTo} />
       ${to === "seq" && html`<${Field} label="After seq" type="number" min="0" value=${seq} onInput=${setSeq} />`}
