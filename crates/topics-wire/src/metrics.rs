@@ -5,7 +5,7 @@ mod remote;
 use std::fmt::Write;
 
 use topics_engine::{
-    BUCKETS, Durability, Engine, HistogramSnapshot, MetricsSnapshot, Survey, Surveyed,
+    BUCKETS, ConsumerInfo, Durability, Engine, HistogramSnapshot, MetricsSnapshot, Survey, Surveyed,
 };
 
 use topics_env::LoopPanics;
@@ -176,11 +176,6 @@ fn gauges(sample: &Sample) -> [Row; 30] {
     ]
 }
 
-fn consumers(survey: &Survey) -> impl Iterator<Item = (&str, &str, u64)> {
-    let all = survey.topics.iter().flat_map(|t| t.lags.iter().map(|l| (&*t.summary.topic, l)));
-    all.map(|(topic, (name, lag))| (topic, &**name, *lag))
-}
-
 fn histograms(m: &MetricsSnapshot) -> [(&'static str, &'static str, &HistogramSnapshot); 5] {
     [
         ("append", "Time of a write from call to answer", &m.append),
@@ -282,11 +277,35 @@ fn per_topic(out: &mut String, survey: &Survey) -> std::fmt::Result {
             }
         }
     }
-    head(out, "consumer_lag", "Records between a consumer's cursor and the head", "gauge")?;
-    for (topic, name, lag) in consumers(survey) {
-        writeln!(out, "topics_consumer_lag{{topic=\"{topic}\",consumer=\"{name}\"}} {lag}")?;
+    let help = "Time since the oldest ready job of a queue was written, became due or was released";
+    head(out, "queue_oldest_ready_seconds", help, "gauge")?;
+    for t in survey.topics.iter().filter(|t| t.queue.is_some()) {
+        let (topic, age) = (&t.summary.topic, seconds(t.oldest_ready_ms));
+        writeln!(out, "topics_queue_oldest_ready_seconds{{topic=\"{topic}\"}} {age}")?;
+    }
+    head(out, "consumer_lag", "Records that a consumer has not read", "gauge")?;
+    for c in consumers(survey) {
+        writeln!(out, "topics_consumer_lag{} {}", labels(c), c.lag)?;
+    }
+    let help = "Time since the first record that a consumer has not read was committed";
+    head(out, "consumer_lag_seconds", help, "gauge")?;
+    for c in consumers(survey) {
+        writeln!(out, "topics_consumer_lag_seconds{} {}", labels(c), seconds(c.lag_ms))?;
     }
     Ok(())
+}
+
+fn consumers(survey: &Survey) -> impl Iterator<Item = &ConsumerInfo> {
+    survey.topics.iter().flat_map(|t| &t.consumers)
+}
+
+/// The labels of a consumer, whose name, as a topic's, needs no escapes.
+fn labels(c: &ConsumerInfo) -> String {
+    format!("{{topic=\"{}\",consumer=\"{}\"}}", c.topic, c.name)
+}
+
+fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1e3
 }
 
 /// The same metrics as one JSON object.
@@ -340,14 +359,13 @@ fn topic(t: &Surveyed) -> Vec<u8> {
     if let Some(q) = t.queue {
         o.int("ready", q.ready).int("in_flight", q.in_flight);
         o.int("delayed", q.delayed).int("dead", q.dead);
+        o.raw("oldest_ready_seconds", seconds(t.oldest_ready_ms).to_string().as_bytes());
     }
-    if !t.lags.is_empty() {
-        let lag = |(name, lag): &(std::sync::Arc<str>, u64)| {
-            let mut text = Vec::new();
-            crate::json::push_u64(&mut text, *lag);
-            (name.to_string(), text)
-        };
-        named(o.key("consumer_lag"), t.lags.iter().map(lag));
+    if !t.consumers.is_empty() {
+        let records = |c: &ConsumerInfo| (c.name.clone(), c.lag.to_string().into_bytes());
+        named(o.key("consumer_lag"), t.consumers.iter().map(records));
+        let age = |c: &ConsumerInfo| (c.name.clone(), seconds(c.lag_ms).to_string().into_bytes());
+        named(o.key("consumer_lag_seconds"), t.consumers.iter().map(age));
     }
     o.finish()
 }
@@ -381,7 +399,9 @@ fn quantile(h: &HistogramSnapshot, percent: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use topics_engine::{QueueState, RemoteSnapshot, RemoteState, TopicSummary, TopicType};
+    use topics_engine::{
+        ConsumerMode, QueueState, RemoteSnapshot, RemoteState, TopicSummary, TopicType,
+    };
 
     use super::*;
 
@@ -403,7 +423,16 @@ mod tests {
             effective_priority: 0,
         };
         let queue = Some(QueueState { ready: 5, in_flight: 3, ..QueueState::default() });
-        let topic = Surveyed { summary, queue, lags: vec![("c".into(), 4)] };
+        let consumer = ConsumerInfo {
+            topic: "a.b".into(),
+            name: "c".into(),
+            mode: ConsumerMode::AtLeastOnce,
+            cursor: 3,
+            lag: 4,
+            lag_ms: 1500,
+        };
+        let consumers = vec![consumer];
+        let topic = Surveyed { summary, queue, oldest_ready_ms: 90_000, consumers };
         let survey = Survey {
             by_class: [0, 0, 0, 1],
             topics: vec![topic],
@@ -456,7 +485,9 @@ mod tests {
             "topics_topic_head_seq{topic=\"a.b\"} 9",
             "topics_queue_ready{topic=\"a.b\"} 5",
             "topics_queue_in_flight{topic=\"a.b\"} 3",
+            "topics_queue_oldest_ready_seconds{topic=\"a.b\"} 90",
             "topics_consumer_lag{topic=\"a.b\",consumer=\"c\"} 4",
+            "topics_consumer_lag_seconds{topic=\"a.b\",consumer=\"c\"} 1.5",
             "topics_topics_by_class{durability=\"fsync\"} 1",
             "topics_topics_truncated 1",
             "topics_remote_requests_total{op=\"create\",outcome=\"ambiguous\"} 4",
@@ -498,7 +529,9 @@ mod tests {
             assert_eq!(value[name].as_u64(), Some(wanted), "{name}");
         }
         assert_eq!(value["per_topic"]["a.b"]["in_flight"], 3);
+        assert_eq!(value["per_topic"]["a.b"]["oldest_ready_seconds"], 90);
         assert_eq!(value["per_topic"]["a.b"]["consumer_lag"]["c"], 4);
+        assert_eq!(value["per_topic"]["a.b"]["consumer_lag_seconds"]["c"], 1.5);
         assert_eq!(value["topics_by_class"]["fsync"], 1);
         assert_eq!(value["loop_panics"]["sweep"], 2);
         assert_eq!(value["append"]["p99_ns"], 1 << 13);

@@ -33,9 +33,9 @@ class Batch(Frozen, Sequence[Item]):
     head_seq: int
     """The head of the topic at the read."""
     lag: int
-    """Records between the cursor and the head."""
+    """Records after the cursor that are there: not deleted, evicted, lost or expired."""
     lag_seconds: float
-    """Seconds since the next unread record was committed; 0 when caught up."""
+    """Seconds since the first of these records was committed; 0 without one."""
     _of: Any
     """The consumer that it was read from."""
 
@@ -87,9 +87,9 @@ class ConsumerInfo(Frozen):
     cursor: int
     """The stored cursor: everything up to this seq is done."""
     lag: int
-    """Records between the cursor and the head."""
+    """Records after the cursor that are there: not deleted, evicted, lost or expired."""
     lag_seconds: float
-    """Seconds since the next unread record was committed; 0 when caught up."""
+    """Seconds since the first of these records was committed; 0 without one."""
 
 
 class Consumer(Handle):

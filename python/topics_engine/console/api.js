@@ -26,14 +26,18 @@ export const whenUnauthorized = (callback) => (onUnauthorized = callback);
 
 const headers = (more) => ({ ...(key.get() && { authorization: `Bearer ${key.get()}` }), ...more });
 
-async function send(path, options) {
-  let response;
+/** Awaits a part of an exchange. If it fails, or its time is over, the server cannot be reached. */
+async function reached(part) {
   try {
-    response = await fetch(new URL(path, ROOT), { cache: "no-store", ...options });
+    return await part;
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "unreachable", "the server does not answer: is it running?");
   }
+}
+
+async function send(path, options) {
+  const response = await reached(fetch(new URL(path, ROOT), { cache: "no-store", ...options }));
   if (response.ok) return response;
   const { error } = await response.json().catch(() => ({}));
   if (response.status === 401) onUnauthorized();
@@ -49,7 +53,7 @@ export async function call(method, path, body, signal) {
     headers: headers({ accept: "application/json", ...json }),
     body: body === undefined ? undefined : stringify(body),
   });
-  return parse(await response.text());
+  return parse(await reached(response.text()));
 }
 
 export const get = (path, signal) => call("GET", path, undefined, signal);
@@ -58,20 +62,22 @@ export const post = (path, body, signal) => call("POST", path, body, signal);
 /** Returns an answer as text. */
 export async function text(path, accept, signal) {
   const response = await send(path, { signal, headers: headers({ accept }) });
-  return response.text();
+  return reached(response.text());
 }
 
 /** The path of a topic, or of something below it. */
 export const topicPath = (name, below = "") =>
   `v0/topics/${encodeURIComponent(name)}${below && `/${below}`}`;
 
-/** Follows an event stream: yields `{event, data}` until the signal aborts it or the server ends it. */
+/** Follows an event stream: yields `{event, data}` until the signal aborts it or the server ends it. The first
+ *  event is `open`, when the server has answered; a heartbeat is the event `heartbeat`. */
 export async function* events(path, signal) {
   const response = await send(path, { signal, headers: headers({ accept: "text/event-stream" }) });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
+  yield { event: "open" };
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reached(reader.read());
     if (done) return;
     const frames = (rest + value).split("\n\n");
     rest = frames.pop();
@@ -79,7 +85,7 @@ export async function* events(path, signal) {
       const lines = frame.split("\n");
       const event = lines.find((line) => line.startsWith("event: "))?.slice(7);
       const data = lines.find((line) => line.startsWith("data: "))?.slice(6);
-      if (event) yield { event, data: parse(data) };
+      yield event ? { event, data: parse(data) } : { event: "heartbeat" };
     }
   }
 }

@@ -3,7 +3,7 @@
 import { call, get, post, topicPath } from "./api.js";
 import { count, duration } from "./format.js";
 import { useAction, usePoll } from "./hooks.js";
-import { Act, Badge, Counters, Field, Form, Loading, Notice, Table } from "./parts.js";
+import { Act, Badge, Counters, Field, Form, Loading, Stale, Table } from "./parts.js";
 import { Pager, topicLink } from "./topics.js";
 import { html, useState } from "./vendor-preact.js";
 
@@ -42,7 +42,7 @@ export function ConsumersView() {
         <${Act} needs="admin" onClick=${() => setDialog({ kind: "router" })}>Add router<//>
       </span>
     </div>
-    <${Notice} error=${loaded.error} />
+    <${Stale} of=${loaded} />
     <${Counters} of=${[
       ["consumers", count(consumers.consumers.length)],
       ["largest lag", most(consumers.consumers)],
@@ -101,7 +101,7 @@ function SeekForm({ of: consumer, onClose }) {
   return html`
     <${Form} title="Seek ${consumer.consumer}" onClose=${onClose} action=${action} submit="Set cursor" ready=${ready}
       onSubmit=${() => post(consumerPath(consumer, "/seek"), body())}>
-      <p>The cursor is ${count(consumer.cursor)}, ${count(consumer.lag)} records behind the head of ${consumer.topic}.
+      <p>The cursor is ${count(consumer.cursor)}; after it ${consumer.topic} has ${count(consumer.lag)} records.
         Going back has the consumer read records again.</p>
       <${Field} label="To" options=${["start", "end", "seq", "time"]} value=${to} onInput=${setTo} />
       ${to === "seq" && html`<${Field} label="After seq" type="number" min="0" value=${seq} onInput=${setSeq} />`}

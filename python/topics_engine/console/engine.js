@@ -6,7 +6,7 @@ import { bytes, count, dollars, duration, percent, rate } from "./format.js";
 import { health } from "./health.js";
 import { useAction, usePoll, useRates } from "./hooks.js";
 import { loadMetrics, quantile } from "./metrics.js";
-import { Act, Badge, Counters, Facts, Loading, Notice, Table } from "./parts.js";
+import { Act, Badge, Counters, Facts, Loading, Notice, Stale, Table } from "./parts.js";
 import { html } from "./vendor-preact.js";
 
 const HISTOGRAMS = [
@@ -59,9 +59,10 @@ export function EngineView() {
         <${Act} needs="admin" disabled=${action.busy} onClick=${checkpoint}>Checkpoint now<//>
       </span>
     </div>
-    <${Notice} error=${action.error ?? loaded.error} />
+    <${Notice} error=${action.error} />
+    <${Stale} of=${loaded} />
     <${Counters} of=${[
-      ["health", checks.some((c) => c.isBad) ? "look below" : "good", checks.some((c) => c.isBad) ? "bad" : "good"],
+      ["health", ...verdict(checks, loaded.error)],
       ["appended", rate(last("topics_append_records_total"))],
       ["read", rate(last("topics_read_records_total"))],
       ["pressure", percent(metrics.value("topics_pressure_ratio"))],
@@ -91,6 +92,12 @@ export function EngineView() {
     ${HISTOGRAMS.map((h) => html`<${Histogram} key=${h[0]} of=${h} metrics=${metrics} />`)}
     <h2>Log, checkpoints and memory</h2>
     <${Facts} of=${facts(metrics)} />`;
+}
+
+/** The health in a word, with its colour. */
+function verdict(checks, error) {
+  if (error) return ["unknown", "bad"];
+  return checks.some((c) => c.isBad) ? ["look below", "bad"] : ["good", "good"];
 }
 
 /** The object store, as soon as one is in use. */

@@ -50,5 +50,34 @@ export const ago = (ms) => (ms ? `${duration(Math.max(0, Date.now() - ms))} ago`
 /** $1.25, and more digits below a dollar */
 export const dollars = (n) => `$${n < 1 && n > 0 ? n.toPrecision(2) : n.toFixed(2)}`;
 
+/** Units of the fields of a config, by the ending of the field: a number without a unit has the first. */
+const FIELD_UNITS = {
+  _ms: { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 },
+  _bytes: { B: 1, KB: 1e3, KiB: 2 ** 10, MB: 1e6, MiB: 2 ** 20, GB: 1e9, GiB: 2 ** 30, TB: 1e12, TiB: 2 ** 40 },
+};
+const unitsOf = (field) => FIELD_UNITS[Object.keys(FIELD_UNITS).find((ending) => field.endsWith(ending))];
+
+/** What a field of a config accepts besides a number. */
+export const unitHint = (field) =>
+  ({ _ms: "30s, 15m, 12h, 7d; a number is ms", _bytes: "500MB, 64MiB, 10GiB; a number is bytes" })[
+    Object.keys(FIELD_UNITS).find((ending) => field.endsWith(ending))];
+
+/** The value of a field of a config, in the largest unit in which it is whole: 7d, 64MiB. Empty for null. */
+export function withUnit(field, value) {
+  if (value === null || value === undefined) return "";
+  const units = value > 0 ? Object.entries(unitsOf(field) ?? {}) : [];
+  const fitting = units.filter(([, size]) => value % size === 0);
+  const [unit, size] = fitting.at(-1) ?? ["", 1];
+  return `${typeof value === "number" ? value / size : value}${unit}`;
+}
+
+/** The number that text with a unit, or without one, stands for; `undefined` if it is no such text. */
+export function fromUnit(field, text) {
+  const [, number, unit] = /^(\d+(?:\.\d+)?)\s*([a-z]*)$/i.exec(text.trim()) ?? [];
+  const units = Object.entries(unitsOf(field) ?? { "": 1 });
+  const found = unit ? units.find(([name]) => name.toLowerCase() === unit.toLowerCase()) : units[0];
+  return number && found && Math.round(number * found[1]);
+}
+
 /** A ratio as 12.5 % */
 export const percent = (ratio) => `${(100 * ratio).toFixed(ratio && ratio < 0.1 ? 1 : 0)} %`;

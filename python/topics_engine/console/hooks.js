@@ -3,9 +3,10 @@
 import { useCallback, useEffect, useRef, useState } from "./vendor-preact.js";
 
 const REPAINT_MS = 1000;
+const TIMEOUT_MS = 10_000;
 
-/** Calls `load(signal)` once a second while the page is visible. Returns `{data, error, reload}`; what
- *  was loaded last stays while a request fails. */
+/** Calls `load(signal)` once a second while the page is visible. Returns `{data, at, error, reload}`; what
+ *  was loaded last, at `at`, stays while a request fails or gets no answer. */
 export function usePoll(load, dependencies) {
   const [result, setResult] = useState({});
   const reload = useRef(() => {});
@@ -18,7 +19,7 @@ export function usePoll(load, dependencies) {
       if (running || controller.signal.aborted) return;
       running = true;
       try {
-        const data = await load(controller.signal);
+        const data = await load(AbortSignal.any([controller.signal, AbortSignal.timeout(TIMEOUT_MS)]));
         if (!controller.signal.aborted) setResult({ data, at: Date.now() });
       } catch (error) {
         if (!controller.signal.aborted) setResult((before) => ({ ...before, error }));

@@ -1,5 +1,6 @@
 // Components that several views use: tables, dialogs, fields, notices, sparklines.
 
+import { clock } from "./format.js";
 import { html, useContext, useEffect, useRef, createContext } from "./vendor-preact.js";
 
 /** What the key may do: `{scopes, prefixes}`. */
@@ -110,6 +111,13 @@ export function Field({ label, hint, value, onInput, options, rows, ...rest }) {
 export function Notice({ error }) {
   if (!error) return null;
   return html`<p class="notice bad" role="alert"><b>${error.code ?? "error"}</b> ${error.message}</p>`;
+}
+
+/** Why the last poll of a view failed, and how old its figures are; nothing while polls succeed. */
+export function Stale({ of: { error, at } }) {
+  if (!error) return null;
+  return html`<p class="notice bad" role="alert"><b>${error.code ?? "error"}</b> ${error.message}${" "}
+    Figures on this page are of ${clock(at)}.</p>`;
 }
 
 /** The last rates as a small line; its numbers are in the cell beside it. */

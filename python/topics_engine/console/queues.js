@@ -4,7 +4,7 @@ import { call, get, post, topicPath } from "./api.js";
 import { count, duration, rate, time } from "./format.js";
 import { useAction, usePoll, useRates } from "./hooks.js";
 import { Payload, preview } from "./json.js";
-import { Act, Badge, Counters, Dialog, Facts, Field, Form, Loading, Notice, Table } from "./parts.js";
+import { Act, Badge, Counters, Dialog, Facts, Field, Form, Loading, Notice, Stale, Table } from "./parts.js";
 import { Pager, loadTopics, topicLink } from "./topics.js";
 import { html, useState } from "./vendor-preact.js";
 
@@ -27,7 +27,7 @@ export function QueuesView() {
   };
   return html`
     <div class="title"><h1>Queues</h1></div>
-    <${Notice} error=${loaded.error} />
+    <${Stale} of=${loaded} />
     <${Counters} of=${Object.entries(STATES).map(([state, title]) => [title.toLowerCase(), sum(state)])} />
     <search class="tools">
       <${Field} label="Name begins with" type="search" value=${prefix} onInput=${search} data-shortcut="search"
@@ -83,7 +83,8 @@ export function QueueView({ name }) {
         <${Act} needs="admin" onClick=${() => setRedriving(true)}>Redrive<//>
       </span>
     </div>
-    <${Notice} error=${action.error ?? loaded.error} />
+    <${Notice} error=${action.error} />
+    <${Stale} of=${loaded} />
     <${Counters} of=${[
       ...Object.entries(STATES).map(([state, title]) =>
         [title.toLowerCase(), count(countOf(queue, state)), alarm(queue, state)]),
@@ -106,18 +107,17 @@ const WHEN = {
   ready: ["Group", (job) => job.group ?? ""],
   leased: ["Holder", (job) => job.node],
   delayed: ["Ready in", (job) => duration(Math.max(0, job.visible_at - Date.now()))],
-  dead: ["Error", (job) => job.error ?? ""],
 };
 
 function JobTable({ state, title, jobs, onOpen }) {
-  const [heading, of] = WHEN[state];
-  const hasSecond = state !== "ready" || jobs.some((job) => job.group);
+  const [heading, of] = WHEN[state] ?? [];
+  const hasSecond = of && (state !== "ready" || jobs.some((job) => job.group));
   return html`<${Table} label="${title} jobs" rows=${jobs} id=${(j) => j.$seq} empty="none" columns=${[
     { title: "Job", of: (j) => html`
       <button type="button" class="link" aria-label="Job ${j.$seq}" onClick=${() => onOpen(j)}>${j.$seq}</button>` },
     { title: html`<abbr title="deliveries">Tries</abbr>`, number: true, of: (j) => j.deliveries },
     ...(hasSecond ? [{ title: heading, kind: "data", of }] : []),
-    { title: "Data", kind: "data", of: (j) => preview(j) },
+    { title: "Data", kind: "data", of: (j) => html`${preview(j)}${j.error && html`<p class="error">${j.error}</p>`}` },
   ]} />`;
 }
 

@@ -3,7 +3,7 @@
 import { get, topicPath } from "./api.js";
 import { bytes, count, time } from "./format.js";
 import { usePoll } from "./hooks.js";
-import { Badge, Legend, Loading, Notice, Table } from "./parts.js";
+import { Badge, Legend, Loading, Stale, Table } from "./parts.js";
 import { html } from "./vendor-preact.js";
 
 /** Tiers in the order in which records move through them. */
@@ -18,7 +18,7 @@ export function Segments({ name, topic }) {
     gaps.unshift({ from: 1, to: topic.evict_floor - 1, reason: "evicted by a cap or a TTL" });
   }
   return html`
-    <${Notice} error=${loaded.error} />
+    <${Stale} of=${loaded} />
     <h2>Segments</h2>
     <${Map} segments=${segments} />
     <${Table} label="Segments" rows=${segments} id=${(s) => s.first_seq} empty="The topic has no records." columns=${[

@@ -1,6 +1,7 @@
 // Creates a topic, or edits its config: fields from the server's OpenAPI document, and a diff.
 
 import { call, get, topicPath } from "./api.js";
+import { fromUnit, unitHint, withUnit } from "./format.js";
 import { useAction } from "./hooks.js";
 import { Field, Form, Loading } from "./parts.js";
 import { html, useEffect, useState } from "./vendor-preact.js";
@@ -12,6 +13,8 @@ const CHOICES = {
 };
 // `durability` says the same.
 const LEFT_OUT = ["durable"];
+// Chosen when the topic is created.
+const FIXED = ["type"];
 
 let schema;
 
@@ -21,15 +24,28 @@ async function configSchema() {
   return Object.entries(schema).filter(([name]) => !LEFT_OUT.includes(name));
 }
 
-/** The value of a field from what was typed; `undefined` if it is empty. */
-function typed(kind, text) {
-  const kinds = [kind.type].flat();
+/** The value of a field from what was typed; `undefined` if it is empty. A number that cannot be read stays text. */
+function typed(field, text) {
+  const kinds = [schema[field].type].flat();
   if (text === "") return kinds.includes("null") ? null : undefined;
-  if (kinds.includes("integer")) return /^-?\d+$/.test(text) ? Number(text) : text;
+  if (kinds.includes("integer")) return /^-\d+$/.test(text) ? Number(text) : (fromUnit(field, text) ?? text);
   return kinds.includes("boolean") ? text === "true" : text;
 }
 
-const shown = (value) => (value === null || value === undefined ? "" : String(value));
+/** The fields to send; an error if the number of one cannot be read. */
+function patch(changes) {
+  for (const { field, to } of changes) {
+    if (typeof to !== "string" || ![schema[field].type].flat().includes("integer")) continue;
+    throw new Error(`${field}: ${to} is not a number${unitHint(field) ? ` with a unit, as in ${unitHint(field)}` : ""}`);
+  }
+  return Object.fromEntries(changes.map(({ field, to }) => [field, to]));
+}
+
+/** What a field means and accepts. */
+function hintOf(field, kind, topic) {
+  if (topic && FIXED.includes(field)) return `${kind.description}; it cannot be changed`;
+  return unitHint(field) ? `${kind.description} (${unitHint(field)})` : kind.description;
+}
 
 export function ConfigForm({ topic, onClose }) {
   const [name, setName] = useState(topic?.topic ?? "");
@@ -42,9 +58,9 @@ export function ConfigForm({ topic, onClose }) {
   }, []);
   const before = topic?.config ?? {};
   const changes = Object.entries(values)
-    .map(([field, text]) => ({ field, from: before[field], to: typed(schema[field], text) }))
-    .filter(({ from, to }) => to !== undefined && shown(to) !== shown(from));
-  const save = () => call("PUT", topicPath(name), Object.fromEntries(changes.map((c) => [c.field, c.to])));
+    .map(([field, text]) => ({ field, from: before[field], to: typed(field, text) }))
+    .filter(({ field, from, to }) => to !== undefined && withUnit(field, to) !== withUnit(field, from));
+  const save = async () => call("PUT", topicPath(name), patch(changes));
   const isQueue = (values.type ?? before.type) === "queue";
   const visible = fields?.filter(([, kind]) => isQueue || !kind.description.startsWith("queue:"));
   return html`
@@ -53,8 +69,9 @@ export function ConfigForm({ topic, onClose }) {
       ${!topic && html`<${Field} label="Name" value=${name} onInput=${setName} required
         hint="letters, digits and . _ : - ; the first is a letter or a digit" />`}
       ${visible ? html`<div class="columns">${visible.map(([field, kind]) => html`
-          <${Field} key=${field} label=${field} hint=${kind.description} options=${optionsOf(field, kind, topic)}
-            placeholder="default" value=${values[field] ?? shown(before[field])}
+          <${Field} key=${field} label=${field} hint=${hintOf(field, kind, topic)}
+            options=${optionsOf(field, kind, topic)} disabled=${Boolean(topic) && FIXED.includes(field)}
+            placeholder="default" value=${values[field] ?? withUnit(field, before[field])}
             onInput=${(value) => setValues({ ...values, [field]: value })} />`)}</div>`
         : html`<${Loading} of=${{ error: failure }} />`}
       ${topic && html`<${Diff} changes=${changes} />`}
@@ -73,6 +90,7 @@ function Diff({ changes }) {
       <caption>Changes</caption>
       <thead><tr><th scope="col">Field</th><th scope="col">Now</th><th scope="col">After</th></tr></thead>
       <tbody>${changes.map((c) => html`<tr key=${c.field}><th scope="row">${c.field}</th>
-        <td><del>${shown(c.from) || "none"}</del></td><td><ins>${shown(c.to) || "none"}</ins></td></tr>`)}</tbody>
+        <td><del>${withUnit(c.field, c.from) || "none"}</del></td>
+        <td><ins>${withUnit(c.field, c.to) || "none"}</ins></td></tr>`)}</tbody>
     </table>`;
 }

@@ -2,13 +2,13 @@
 
 import { get, parse, post, topicPath } from "./api.js";
 import { Browser } from "./browse.js";
-import { bytes, count, rate, time } from "./format.js";
+import { bytes, count, rate, time, withUnit } from "./format.js";
 import { useAction, usePoll, useRates } from "./hooks.js";
-import { Act, Badge, Counters, Facts, Field, Form, Loading, Notice } from "./parts.js";
+import { Act, Counters, Facts, Field, Form, Loading, Stale } from "./parts.js";
 import { Segments } from "./segments.js";
 import { Tail } from "./tail.js";
 import { ConfigForm } from "./topic-config.js";
-import { ClassBadge, DropForm, lost } from "./topics.js";
+import { ClassBadge, DropForm, evicted, gone } from "./topics.js";
 import { html, useState } from "./vendor-preact.js";
 
 const TABS = { live: "Live tail", browse: "Browse", segments: "Segments and gaps", config: "Config" };
@@ -41,15 +41,15 @@ export function TopicView({ name }) {
         <${Act} needs="delete" onClick=${() => setDialog("drop")}>Drop<//>
       </span>
     </div>
-    <${Notice} error=${loaded.error} />
+    <${Stale} of=${loaded} />
     <${Counters} of=${[
       ["records", count(topic.count)],
       ["payload", bytes(topic.bytes)],
       ["written", rate(rates(name).at(-1))],
       ["first seq", count(topic.earliest_seq)],
       ["head", count(topic.head_seq)],
-      ["evicted", count(topic.evict_floor - 1)],
-      ["lost", count(lost(topic.gaps)), lost(topic.gaps) ? "bad" : ""],
+      ["lost by limits", count(evicted(topic))],
+      ["lost in gaps", count(gone(topic)), gone(topic) ? "bad" : ""],
     ]} />
     <${Tabs} tabs=${TABS} current=${tab} onSelect=${setTab} />
     <section role="tabpanel" id="panel" aria-labelledby="tab-${tab}">
@@ -68,7 +68,7 @@ const facts = (topic) => [
   ["last write", time(topic.last_write_ts)],
   ["last read", time(topic.last_read_ts)],
   ["effective priority", topic.effective_priority],
-  ...Object.entries(topic.config).map(([name, value]) => [name, value === null ? "none" : String(value)]),
+  ...Object.entries(topic.config).map(([name, value]) => [name, withUnit(name, value) || "none"]),
 ];
 
 /** Tabs by the ARIA pattern: one tab stop, arrows move. */
@@ -86,7 +86,7 @@ export function Tabs({ tabs, current, onSelect }) {
       ${names.map((name) => html`
         <button type="button" role="tab" id="tab-${name}" key=${name} aria-selected=${String(name === current)}
           aria-controls="panel" tabindex=${name === current ? 0 : -1} onClick=${() => onSelect(name)}>
-          ${tabs[name]}${name === "live" && html` <${Badge} kind="live">live<//>`}</button>`)}
+          ${tabs[name]}</button>`)}
     </div>`;
 }
 

@@ -3,7 +3,7 @@
 import { call, get, post, topicPath } from "./api.js";
 import { ago, bytes, count, rate } from "./format.js";
 import { useAction, usePoll, useRates } from "./hooks.js";
-import { Act, Badge, Counters, Field, Form, Loading, Notice, Sparkline, Table } from "./parts.js";
+import { Act, Badge, Counters, Field, Form, Loading, Sparkline, Stale, Table } from "./parts.js";
 import { ConfigForm } from "./topic-config.js";
 import { html, useState } from "./vendor-preact.js";
 
@@ -31,8 +31,9 @@ export async function loadTopics({ prefix, cursor }, signal) {
 export const topicLink = (name, view = "topics") =>
   html`<a href="#/${view}/${encodeURIComponent(name)}">${name}</a>`;
 
-/** How many seqs are lost in a topic's gaps. */
-export const lost = (gaps = []) => gaps.reduce((sum, [from, to]) => sum + to - from + 1, 0);
+/** How many seqs a topic's limits evicted, and how many are lost in its gaps. */
+export const evicted = (topic) => topic.evict_floor - 1;
+export const gone = (topic) => topic.gaps.reduce((sum, [from, to]) => sum + to - from + 1, 0);
 
 /** The class of a topic; the classes that a crash can take records from stand out. */
 export const ClassBadge = ({ of }) =>
@@ -63,7 +64,7 @@ export function TopicsView() {
       <h1>Topics</h1>
       <${Act} needs="admin" kind="primary" onClick=${() => setDialog({ kind: "create" })}>Create topic<//>
     </div>
-    <${Notice} error=${loaded.error} />
+    <${Stale} of=${loaded} />
     <${Counters} of=${[
       [loaded.data.next || cursor ? "topics of this page" : "topics", count(topics.length)],
       ["records", count(sum("count"))],
@@ -92,8 +93,9 @@ const columns = (rates, open) => [
   { title: "Payload", number: true, of: (t) => bytes(t.bytes) },
   { title: "Class", of: (t) => html`<${ClassBadge} of=${t.durability} />` },
   { title: "Head", number: true, of: (t) => count(t.head_seq) },
-  { title: "Lost", number: true, of: (t) => html`
-    <span class=${lost(t.gaps) ? "bad" : ""}>${count(lost(t.gaps))}</span>` },
+  { title: "Lost", number: true, of: (t) => t.gaps && html`
+    <span class=${gone(t) ? "bad" : ""}>${count(evicted(t) + gone(t))}</span>
+    ${evicted(t) > 0 && html`<small>${count(evicted(t))} by limits</small>`}` },
   { title: "Lag", number: true, of: (t) => count(t.lag) },
   { title: "Last write", of: (t) => ago(t.last_write_ts) },
   { title: html`<span class="hidden">Actions</span>`, kind: "actions", of: (t) => html`

@@ -173,6 +173,18 @@ GOOD: dict[str, Case] = {
     "consumer put": good(201, "PUT", C, {"start": "end"}, THREE, created=True, cursor=3),
     "consumer put again": good(200, "PUT", C, None, THREE, CONSUMER, created=False),
     "consumer": good(200, "GET", C, None, THREE, CONSUMER, cursor=0, lag=3),
+    "consumer of a topic with deletes": good(
+        200, "GET", C, None, THREE, CONSUMER, ("POST", T + "/delete", {"seqs": [1, 3]}),
+        cursor=0, lag=1,
+    ),
+    "consumer with nothing left": good(
+        200, "GET", C, None, THREE, CONSUMER, ("POST", T + "/delete", {"before_seq": 4}),
+        cursor=0, lag=0, lag_ms=0,
+    ),
+    "diff of what deletes left": good(
+        200, "POST", T + "/diff", {"from_seq": 0, "limit": 1}, THREE,
+        ("POST", T + "/delete", {"seqs": [2]}), next_from_seq=2, lag=1,
+    ),
     "consumer drop": good(200, "DELETE", C, None, THREE, CONSUMER, deleted=True),
     "consumer read": good(200, "POST", C + "/read", {"max_records": 2}, THREE, CONSUMER,
                           next_from_seq=2, lag=1),

@@ -352,6 +352,10 @@ def test_consumers_and_lag(cli: Run, topic: str) -> None:
     (listed,) = cli("consumer", "ls", topic)[1]
     assert listed | {"lag_seconds": 0} == row | {"lag_seconds": 0}
     assert cli("consumer", "seek", topic, "c", "--to", "earliest")[1][0]["cursor"] == 0
+    assert cli("delete", topic, "--before", "3")[1][0]["deleted"] == 2
+    assert [(r["cursor"], r["lag"]) for r in cli("lag", topic)[1]] == [(0, 1)]
+    assert cli("delete", topic, "--before", "4")[1][0]["deleted"] == 1
+    assert [(r["lag"], r["lag_seconds"]) for r in cli("lag", topic)[1]] == [(0, 0)]
     assert cli("consumer", "seek", topic, "none", "--to", "earliest")[0] == 3
     assert cli("consumer", "drop", topic, "c")[1][0]["deleted"] is True
     assert cli("lag", topic) == (0, [])

@@ -66,7 +66,7 @@ def take(browser: Any, server: Server, scheme: str, into: Path) -> None:
     page.goto(f"{server.url}/console#/topics/orders")
     page.get_by_role("button", name="Edit config").click()
     page.get_by_label("cap_records").fill("1000000")
-    page.get_by_label("ttl_ms").fill("86400000")
+    page.get_by_label("ttl_ms").fill("7d")
     page.screenshot(path=into / f"edit-{scheme}.png")
     page.goto(f"{server.url}/console#/topics/sensors")
     page.get_by_role("tab", name="Browse").click()

@@ -12,7 +12,7 @@ from support.server import Server, opened
 from support.waiting import until
 
 from .conftest import Open
-from .dataset import ADMIN, ERROR, REMOTE, archive
+from .dataset import ADMIN, ERROR, REMOTE, VIEWS, archive
 
 LARGE = 12345678901234567890
 """An integer that a double cannot hold."""
@@ -50,6 +50,9 @@ def test_the_topics_are_listed_and_searched(visit: Open) -> None:
     page.keyboard.type("orders.")
     row(page, "Topics", "clicks").wait_for(state="detached")
     assert line.count() == 1
+    page.get_by_label("Name begins with").fill("sensors")
+    lost = row(page, "Topics", "sensors").get_by_role("cell").filter(has_text="by limits")
+    assert lost.inner_text().split() == ["80", "80", "by", "limits"]
     # Lag: the consumer that begins at the start has read nothing.
     page.get_by_label("Name begins with").fill("orders")
     assert "400" in row(page, "Topics", "fsync").inner_text().split("\t")
@@ -91,6 +94,50 @@ def test_a_topic_is_created_edited_and_dropped_by_keyboard(visit: Open, db: te.D
     page.keyboard.press("Enter")
     row(page, "Topics", "made.here").wait_for(state="detached")
     assert "made.here" not in db
+
+
+def test_limits_are_typed_and_shown_with_their_units(visit: Open, db: te.Database) -> None:
+    topic = db.topic("limited")
+    topic.create()
+    page = visit("#/topics/limited")
+
+    def edit(field: str, text: str) -> None:
+        page.get_by_label(field, exact=True).fill(text)
+
+    page.get_by_role("button", name="Edit config").click()
+    assert page.get_by_label("type", exact=True).is_disabled()
+    edit("ttl_ms", "soon")
+    page.get_by_role("button", name="Save changes").click()
+    page.get_by_role("alert").get_by_text("ttl_ms: soon is not a number with a unit").wait_for()
+    edit("ttl_ms", "7d")
+    edit("cap_bytes", "1.5 gib")
+    edit("idempotency_window_ms", "90000")
+    changes = page.get_by_role("table", name="Changes").get_by_role("row")
+    assert [line.split("\t") for line in changes.all_inner_texts()[1:]] == [
+        ["ttl_ms", "0", "7d"],
+        ["cap_bytes", "0", "1536MiB"],
+        ["idempotency_window_ms", "2m", "90s"],
+    ]
+    page.get_by_role("button", name="Save changes").click()
+    page.get_by_role("dialog").wait_for(state="detached")
+    config = topic.state().config
+    assert (config["ttl"], config["cap_bytes"]) == (604_800, 1536 << 20)
+    assert config["idempotency_window"] == 90
+    page.get_by_role("button", name="Edit config").click()
+    page.get_by_role("dialog").get_by_label("cap_bytes").wait_for()
+    assert page.get_by_label("ttl_ms").input_value() == "7d"
+    assert page.get_by_label("cap_bytes").input_value() == "1536MiB"
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_narrow_page_has_its_menu_in_one_line(visit: Open, view: str) -> None:
+    page = visit(VIEWS[view])
+    page.locator("main .counters").wait_for()
+    page.set_viewport_size({"width": 320, "height": 640})
+    assert page.evaluate("document.documentElement.scrollWidth") == 320
+    tops = page.locator("nav a").evaluate_all("all => all.map(a => a.getBoundingClientRect().top)")
+    assert len(tops) == 4
+    assert len(set(tops)) == 1
 
 
 def test_the_focus_stays_while_the_page_repaints(visit: Open, db: te.Database) -> None:
@@ -264,6 +311,21 @@ def test_a_queue_is_a_board_of_jobs(visit: Open, db: te.Database) -> None:
     assert queue.state().queue["dead"] == 0
 
 
+def test_the_board_shows_errors_whole(visit: Open, db: te.Database) -> None:
+    error = "Traceback (most recent call last):\n" + "  no such mailbox " * 40 + "at the end"
+    queue = db.queue("failing", max_deliveries=2)
+    queue.append([1])
+    for state in ("Delayed", "Dead"):
+        (job,) = queue.claim("worker-0")
+        job.nack(delay=600 if state == "Delayed" else 0, error=error)
+        page = visit("#/queues/failing")
+        shown = page.get_by_role("region", name=f"{state} jobs").get_by_text("at the end")
+        shown.wait_for()
+        assert shown.evaluate("e => e.textContent") == error
+        assert shown.evaluate("e => e.scrollWidth <= e.clientWidth")
+        db.queue("failing").promote([job.seq])
+
+
 def test_consumers_and_routers_are_made_moved_and_removed(visit: Open, db: te.Database) -> None:
     db.topic("source").append([1, 2, 3])
     page = visit("#/consumers")
@@ -382,3 +444,34 @@ def test_a_server_that_goes_away_and_comes_back(visit: Open, own_server: Server)
     own_server.start()
     page.get_by_role("alert").wait_for(state="detached")
     assert own_server.stop() == 0
+
+
+def test_a_tail_is_live_only_while_it_is_connected(visit: Open, own_server: Server) -> None:
+    own_server.start()
+    with te.connect(own_server.url) as db:
+        db.topic("t").append([1])
+        page = visit("#/topics/t", key="", url=own_server.url)
+        status = page.locator("#tail-status")
+        status.get_by_text("live", exact=True).wait_for()
+    assert own_server.stop() == 0
+    status.get_by_text("not connected", exact=True).wait_for()
+    assert page.get_by_text("live", exact=True).count() == 0
+    page.get_by_text("Figures on this page are of").wait_for()
+    own_server.start()
+    status.get_by_text("live", exact=True).wait_for()
+    page.get_by_role("alert").first.wait_for(state="detached")
+    page.get_by_role("button", name="Pause").click()
+    status.get_by_text("paused", exact=True).wait_for()
+    assert own_server.stop() == 0
+
+
+def test_a_server_that_accepts_and_does_not_answer_is_not_healthy(visit: Open) -> None:
+    page = visit("#/engine")
+    health = page.locator("div:has(> dt:text-is('health')) > dd")
+    health.wait_for()
+    page.route("**/v0/metrics", lambda route: None)
+    page.get_by_role("alert").get_by_text("does not answer").wait_for()
+    assert health.inner_text() == "unknown"
+    page.unroute_all(behavior="ignoreErrors")
+    page.get_by_role("alert").wait_for(state="detached")
+    assert health.inner_text() != "unknown"

@@ -116,6 +116,62 @@ async def test_seeks(db: Any) -> None:
         await c.seek(6)
 
 
+async def test_lag_counts_the_records_that_are_there(db: Any) -> None:
+    t = db.topic("t")
+    await t.append(list(range(90)), tag="old:1")
+    await t.append(list(range(10)), tag="new:1")
+    start, middle = await t.consumer("start"), await t.consumer("middle")
+    await middle.commit(95)
+
+    async def lags() -> list[tuple[str, int]]:
+        listed = await t.consumers()
+        gauges = (await db.metrics())["per_topic"]["t"]
+        assert gauges["consumer_lag"] == {c.name: c.lag for c in listed}
+        for c in listed:
+            assert (gauges["consumer_lag_seconds"][c.name] > 0) <= (c.lag > 0)
+            assert (c.lag_seconds > 0) <= (c.lag > 0)
+        return [(c.name, c.lag) for c in listed]
+
+    assert await lags() == [("middle", 5), ("start", 100)]
+    await t.delete(tag="old:1")
+    assert await lags() == [("middle", 5), ("start", 10)]
+    batch = await start.read(max_records=4)
+    assert (batch.cursor, batch.lag) == (94, 6)
+    await t.delete(seqs=[96, 98])
+    assert await lags() == [("middle", 3), ("start", 10 - 2)]
+    await t.delete(before=101)
+    assert await lags() == [("middle", 0), ("start", 0)]
+    batch = await start.read()
+    assert (datas(batch), batch.lag, batch.lag_seconds) == ([], 0, 0)
+
+
+async def test_evicted_records_are_no_lag(db: Any) -> None:
+    t = db.topic("t", cap_records=3)
+    await t.append([1])
+    c = await t.consumer("c")
+    await t.append([2, 3, 4, 5])
+    assert [(i.cursor, i.lag) for i in await t.consumers()] == [(0, 3)]
+    assert (await c.read(max_records=1)).lag == 2
+
+
+async def test_the_oldest_ready_job_has_an_age(db: Any) -> None:
+    q = await db.queue("q", lease="10m")
+    await q.append([1])
+
+    async def age() -> float:
+        return float((await db.metrics())["per_topic"]["q"]["oldest_ready_seconds"])
+
+    while not await age():
+        await asyncio.sleep(0.005)
+    (job,) = await q.claim("w")
+    assert await age() == 0
+    await job.nack(delay="10m")
+    assert await age() == 0
+    await q.promote([1])
+    while not await age():
+        await asyncio.sleep(0.005)
+
+
 async def test_consumers_are_listed_and_dropped(db: Any) -> None:
     t = db.topic("t")
     await t.append([1, 2, 3])

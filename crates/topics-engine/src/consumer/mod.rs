@@ -20,7 +20,7 @@ pub(crate) use self::stored::{check_cursor, plan_cursors, unplan_cursors};
 use crate::ctx::Wait;
 use crate::topic::cursors::{Consumers, Stored, stored};
 use crate::topic::events::Ctx;
-use crate::topic::{Life, Topic, read, seek};
+use crate::topic::{Life, Topic, lag, read, seek};
 use crate::types::api::{Owner, ReadFrom, ReadRequest};
 use crate::types::batch::ReadBatch;
 use crate::types::consumer::MAX_RECORDS;
@@ -427,16 +427,14 @@ impl Topic {
     }
 
     fn consumer_info(&self, core: &Ctx, name: &str, s: &Stored) -> Result<ConsumerInfo> {
-        let from = ReadFrom::After(s.cursor);
-        let look = ReadRequest { from, limit: 0, touch: false, ..ReadRequest::default() };
-        let b = read(core, self, &look)?;
+        let lag = lag(core, self, s.cursor)?;
         Ok(ConsumerInfo {
             topic: self.name.to_string(),
             name: name.to_owned(),
             mode: s.mode,
             cursor: s.cursor,
-            lag: b.lag,
-            lag_ms: b.lag_ms,
+            lag: lag.records,
+            lag_ms: lag.ms,
         })
     }
 }

@@ -8,7 +8,7 @@ use topics_env::sim::{CallKind, FaultKind};
 
 use super::*;
 use crate::topic::tests::*;
-use crate::types::api::Durability;
+use crate::types::api::{Durability, TopicMatch};
 use crate::types::config::ConfigPatch;
 
 const ONCE: Option<ConsumerMode> = Some(ConsumerMode::AtMostOnce);
@@ -196,6 +196,80 @@ fn lag_in_records_and_in_time() {
     let got: Vec<_> = all.iter().map(|i| (&*i.name, i.mode, i.cursor, i.lag, i.lag_ms)).collect();
     use ConsumerMode::*;
     assert_eq!(got, [("c", AtLeastOnce, 4, 2, 70), ("end", AtMostOnce, 6, 0, 0)]);
+}
+
+/// Every consumer and every read is behind by the live records after its cursor.
+fn check_lags(w: &World, live: &[u64], what: &str) {
+    let all = w.engine().consumers("t").unwrap();
+    assert!(!all.is_empty());
+    for c in all {
+        let left = live.iter().filter(|seq| **seq > c.cursor).count() as u64;
+        assert_eq!((c.lag, c.lag_ms > 0), (left, left > 0), "{what}, listed: {c:?}");
+        let req = ReadRequest { from: ReadFrom::After(c.cursor), limit: 0, ..Default::default() };
+        let b = w.engine().read("t", &req).unwrap();
+        assert_eq!((b.lag, b.lag_ms > 0), (left, left > 0), "{what}, read: {c:?}");
+    }
+}
+
+#[test]
+fn lag_counts_the_records_that_are_there() {
+    for stage in 0..3 {
+        let mut w = World::new();
+        w.tagged("t", &["a", "b", "a", "b", "b", "a", "a", "b"]);
+        for at in 0..=8 {
+            open(&w, &format!("c{at}"), None).commit(at).unwrap();
+        }
+        w.clock.advance_ms(70);
+        type Step = (Option<u64>, Option<TopicMatch>, &'static [u64]);
+        let steps: [Step; 4] = [
+            (None, eq("none"), &[1, 2, 3, 4, 5, 6, 7, 8]),
+            (None, eq("b"), &[1, 3, 6, 7]),
+            (Some(7), None, &[7]),
+            (Some(9), None, &[]),
+        ];
+        for (before, matching, live) in steps {
+            w.delete("t", before, matching);
+            check_lags(&w, live, &format!("stage {stage}"));
+            if stage > 0 {
+                w.checkpoint();
+                check_lags(&w, live, &format!("stage {stage}, in a segment"));
+            }
+            if stage > 1 {
+                w.reopen();
+                check_lags(&w, live, &format!("stage {stage}, opened again"));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_evicted_or_has_expired_is_no_lag() {
+    let w = World::new();
+    w.create("t", ConfigPatch { ttl_ms: Some(1000), cap_records: Some(4), ..Default::default() });
+    open(&w, "c", None);
+    w.put("t", &["1", "2", "3"]);
+    w.clock.advance_ms(600);
+    w.put("t", &["4", "5"]);
+    w.clock.advance_ms(100);
+    check_lags(&w, &[2, 3, 4, 5], "a cap");
+    w.clock.advance_ms(400);
+    check_lags(&w, &[4, 5], "a ttl");
+    w.checkpoint();
+    check_lags(&w, &[4, 5], "a ttl, in a segment");
+    w.clock.advance_ms(600);
+    check_lags(&w, &[], "a ttl of all");
+}
+
+#[test]
+fn a_look_at_lags_counts_no_read() {
+    let w = world();
+    w.create("capped", ConfigPatch { cap_records: Some(1), ..Default::default() });
+    w.engine().consumer("capped", "c", None, ConsumerStart::Start, false).unwrap();
+    w.put("capped", &["1", "2", "3"]);
+    let before = w.engine().metrics();
+    assert_eq!(w.engine().consumers("capped").unwrap()[0].lag, 1);
+    let after = w.engine().metrics();
+    assert_eq!((after.reads, after.tombstones), (before.reads, before.tombstones));
 }
 
 #[test]

@@ -8,11 +8,13 @@ use crate::queue;
 use crate::topic::Topic;
 use crate::types::api::TopicSummary;
 use crate::types::config::{TopicConfig, TopicType};
+use crate::types::consumer::ConsumerInfo;
 use crate::types::error::Result;
 use crate::types::queue::QueueState;
 
-/// Sums over all topics. The survey reads no file and wakes no waiter: its counts include expired records
-/// that were not swept yet.
+/// Sums over all topics. The survey wakes no waiter, and its counts include expired records that were not
+/// swept yet. Of a listed topic it reads what lags and ages need: the commit time of a record in a
+/// segment, and once the deletes of the segment. It waits for no object store.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
     /// Topics by durability class, in the order of [`crate::Durability`].
@@ -40,8 +42,10 @@ pub struct Surveyed {
     pub summary: TopicSummary,
     /// Its jobs, if it is a queue.
     pub queue: Option<QueueState>,
-    /// Its consumers: name, and records between the stored cursor and the head.
-    pub lags: Vec<(Arc<str>, u64)>,
+    /// Milliseconds since its oldest ready job was written, became due or was released, 0 without one.
+    pub oldest_ready_ms: u64,
+    /// Its consumers.
+    pub consumers: Vec<ConsumerInfo>,
 }
 
 /// Looks at every topic; at most `limit` of those whose names begin with one of `prefixes` are
@@ -52,12 +56,11 @@ pub(crate) fn survey(core: &Core, prefixes: &[String], limit: usize) -> Result<S
     let mut known: (Vec<u8>, usize) = (Vec::new(), 0);
     let mut lags_left = limit;
     core.every(|found| {
-        let listed = prefixes.iter().any(|p| found.text().starts_with(p.as_str()));
-        let room = all.topics.len() < limit;
-        all.truncated |= listed && !room;
-        let wanted = if listed && room { lags_left } else { 0 };
-        let (queue, consumers, lags) = match found {
-            CatalogEntry::Loaded(topic) => add_loaded(core, &mut all, topic, wanted),
+        let matches = prefixes.iter().any(|p| found.text().starts_with(p.as_str()));
+        let listed = matches && all.topics.len() < limit;
+        all.truncated |= matches && !listed;
+        let (queue, consumers) = match found {
+            CatalogEntry::Loaded(topic) => add_loaded(core, &mut all, topic),
             CatalogEntry::Unloaded(unloaded) => {
                 // What sleeps has neither jobs nor consumers.
                 let topic_header = unloaded.topic_header()?;
@@ -67,38 +70,44 @@ pub(crate) fn survey(core: &Core, prefixes: &[String], limit: usize) -> Result<S
                 }
                 all.by_class[known.1] += 1;
                 all.records += topic_header.live_count;
-                (None, 0, Vec::new())
+                (None, 0)
             }
         };
-        if listed && room {
-            all.lags_truncated |= consumers > lags_left;
-            lags_left -= lags.len();
-            let summary = summary(core, found)?;
-            all.topics.push(Surveyed { summary, queue, lags });
+        if listed {
+            let mut surveyed = Surveyed {
+                summary: summary(core, found)?,
+                queue,
+                oldest_ready_ms: 0,
+                consumers: Vec::new(),
+            };
+            if let CatalogEntry::Loaded(topic) = found {
+                all.lags_truncated |= consumers > lags_left;
+                // What cannot be read at the moment is not known.
+                surveyed.consumers = topic.consumers(core, "", None, lags_left).unwrap_or_default();
+                lags_left -= surveyed.consumers.len();
+                if queue.is_some_and(|q| q.ready > 0) {
+                    let oldest = queue::oldest_ready_ms(&core.queues, topic);
+                    surveyed.oldest_ready_ms = oldest.unwrap_or_default();
+                }
+            }
+            all.topics.push(surveyed);
         }
         Ok(())
     })?;
     Ok(all)
 }
 
-/// A consumer's name, and how many records it is behind.
-type ConsumerLag = (Arc<str>, u64);
-
-fn add_loaded(
-    core: &Core,
-    all: &mut Survey,
-    topic: &Arc<Topic>,
-    lags: usize,
-) -> (Option<QueueState>, usize, Vec<ConsumerLag>) {
-    let (kind, (consumers, lags)) = {
+/// Adds a loaded topic to the sums; returns its jobs, if it is a queue, and the number of its consumers.
+fn add_loaded(core: &Core, all: &mut Survey, topic: &Arc<Topic>) -> (Option<QueueState>, usize) {
+    let (kind, consumers) = {
         let state = topic.state.read();
         all.by_class[state.config.durability as usize] += 1;
         all.records += state.count;
-        (state.config.kind, state.lags(topic.gate.head(), lags))
+        (state.config.kind, state.consumers.as_ref().map_or(0, |c| c.0.len()))
     };
     all.consumers += consumers as u64;
     if kind == TopicType::Log {
-        return (None, consumers, lags);
+        return (None, consumers);
     }
     let queue = queue::queue_counts(&core.queues, topic, core.time.now());
     let sum = &mut all.jobs;
@@ -109,7 +118,7 @@ fn add_loaded(
     sum.dead += queue.dead;
     sum.dead_lettered += queue.dead_lettered;
     sum.expired += queue.expired;
-    (Some(queue), consumers, lags)
+    (Some(queue), consumers)
 }
 
 #[cfg(test)]
@@ -179,7 +188,8 @@ mod tests {
         let s = e.survey(&[String::new()], 10).unwrap();
         assert_eq!((s.jobs.ready, s.jobs.in_flight, s.queues, s.consumers), (2, 1, 1, 1));
         assert_eq!(s.topics[0].queue, Some(s.jobs));
-        assert_eq!(s.topics[1].lags, [("c".into(), 2)]);
+        let behind: Vec<_> = s.topics[1].consumers.iter().map(|c| (&*c.name, c.lag)).collect();
+        assert_eq!(behind, [("c", 2)]);
         // The lease of 3 runs out; 2 and 3 are delivered once more, then dead.
         w.clock.advance_ms(1000);
         assert_eq!(claim(&w, 9), [2, 3, 4]);
@@ -200,6 +210,40 @@ mod tests {
         e.remove_jobs("q", &[5, 6, 99], false).unwrap();
         let m = e.metrics();
         assert_eq!((m.promoted_jobs, m.removed_jobs), (1, 2), "others were skipped");
+    }
+
+    #[test]
+    fn the_oldest_ready_job_has_an_age() {
+        let mut w = World::new();
+        w.create("q", queue("dead"));
+        w.put("q", &["1"]);
+        let age = |w: &World| {
+            let s = w.engine().survey(&["q".into()], 10).unwrap();
+            s.topics[0].oldest_ready_ms
+        };
+        let held = |seqs| LeasedJobs { node: b"n", seqs, lease_ids: None };
+        w.clock.advance_ms(700);
+        w.put("q", &["2"]);
+        assert_eq!(age(&w), 700);
+        w.checkpoint();
+        assert_eq!(age(&w), 700, "in a segment");
+        assert_eq!(claim(&w, 1), [1]);
+        w.clock.advance_ms(300);
+        assert_eq!(age(&w), 300, "the next one");
+        assert_eq!(claim(&w, 1), [2]);
+        assert_eq!(age(&w), 0, "none is ready");
+        w.engine().nack("q", &held(&[1]), Some(400)).unwrap();
+        w.engine().ack("q", &held(&[2])).unwrap();
+        assert_eq!(age(&w), 0, "it is delayed");
+        w.clock.advance_ms(450);
+        assert_eq!(age(&w), 50, "since its delay has ended");
+        assert_eq!(claim(&w, 1), [1]);
+        w.clock.advance_ms(1200);
+        assert!(age(&w) <= 200, "since its lease has ended, if it is not dead");
+        w.reopen();
+        w.put("q", &["3"]);
+        w.clock.advance_ms(10);
+        assert!(age(&w) >= 10, "opened again");
     }
 
     #[test]

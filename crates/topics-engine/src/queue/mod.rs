@@ -46,7 +46,7 @@ pub(crate) use self::dead_letter::{expire_jobs, finish, redrive};
 use self::deadlines::announce;
 pub(crate) use self::deadlines::announce_again;
 pub(crate) use self::manage::{promote, remove};
-pub(crate) use self::stats::{counts as queue_counts, peek, queue_state};
+pub(crate) use self::stats::{counts as queue_counts, oldest_ready_ms, peek, queue_state};
 pub(crate) use self::waiters::ClaimWaiters;
 pub use self::work::Work;
 

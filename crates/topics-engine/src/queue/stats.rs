@@ -9,6 +9,7 @@ use super::claim::{SWEEPS, sweep_expired};
 use super::config_of;
 use super::records::{fetch, load};
 use crate::topic::Topic;
+use crate::topic::read::age;
 use crate::topic::retention::{self, Need};
 use crate::topic::state::State;
 use crate::topic::state::index::Unknown;
@@ -42,6 +43,32 @@ pub(crate) fn queue_state(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<Queu
     topic.check_sound()?;
     load(core, topic)?;
     Ok(counts(core, topic, core.time.now()))
+}
+
+/// Milliseconds since the oldest ready job was written, became due or was released: of the next job of
+/// each lane, the one that waits longest. 0 without a ready job.
+pub(crate) fn oldest_ready_ms(core: &Queues, topic: &Topic) -> Result<u64> {
+    load(core, topic)?;
+    let now = core.time.now();
+    let (written, again) = loop {
+        let found = {
+            let head = topic.gate.head();
+            let mut state = topic.state.write();
+            let State { queue, index, floor, .. } = &mut *state;
+            let queue = queue.get_or_insert_default();
+            core.metrics.lease_expiries.add(queue.sweep(now));
+            queue.oldest_ready(|from| {
+                let found = index.next_live(from.max(*floor))?;
+                Ok::<_, Unknown>(found.filter(|seq| *seq <= head))
+            })
+        };
+        match found {
+            Ok(found) => break found,
+            Err(unknown) => retention::provide(core, topic, &unknown.into())?,
+        }
+    };
+    let written = written.map_or(Ok(0), |seq| age(core, topic, seq))?;
+    Ok(written.max(again.map_or(0, |since| now.wall.saturating_sub(since))))
 }
 
 /// What claims would get next, and jobs by state: at most `max` of each state asked for.

@@ -145,16 +145,6 @@ impl State {
     }
 }
 
-impl State {
-    /// The number of consumers, and the lag of at most `limit` of them: records between the stored
-    /// cursor and the head.
-    pub(crate) fn lags(&self, head: u64, limit: usize) -> (usize, Vec<(Arc<str>, u64)>) {
-        let all = self.consumers.iter().flat_map(|c| &c.0).take(limit);
-        let lags = all.map(|(name, s)| (name.clone(), head.saturating_sub(s.cursor))).collect();
-        (self.consumers.as_ref().map_or(0, |c| c.0.len()), lags)
-    }
-}
-
 impl Consumers {
     /// Sets the planned cursors after replay, when no frame is staged.
     pub(crate) fn recovered(&mut self) {

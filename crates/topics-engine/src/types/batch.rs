@@ -60,9 +60,9 @@ pub struct ReadBatch {
     pub earliest_seq: u64,
     /// Whether `next_from_seq` is the head.
     pub caught_up: bool,
-    /// Records between the cursor and the head.
+    /// The records after `next_from_seq` up to `head_seq` that are there, whether or not they match.
     pub lag: u64,
-    /// Milliseconds since the next unread record was committed, 0 when caught up.
+    /// Milliseconds since the first of them was committed, 0 without one.
     pub lag_ms: u64,
     /// Records that were scanned, including skipped ones.
     pub records_scanned: u64,

@@ -96,8 +96,9 @@ pub struct ConsumerInfo {
     pub mode: ConsumerMode,
     /// The stored cursor.
     pub cursor: u64,
-    /// Records between the cursor and the head.
+    /// The records after the cursor that a read could still return: those that were deleted, evicted,
+    /// lost or have expired do not count.
     pub lag: u64,
-    /// Milliseconds since the next unread record was committed, 0 when caught up.
+    /// Milliseconds since the first of them was committed, 0 without one.
     pub lag_ms: u64,
 }

@@ -8,16 +8,17 @@
 //! with [`Error::ColdPending`] if it begins there. Only [`read_waiting`] waits, without any lock.
 
 mod fetch;
+mod lag;
 mod plan;
 mod position;
 
 use topics_env::sync::atomic::Ordering;
 use topics_storage::StorageError;
 
+pub(crate) use self::lag::{age, lag};
 use self::plan::Piece;
 use self::position::position;
 pub(crate) use self::position::{seek, synced_seq};
-use super::load::Loader;
 use super::retention::{self, Expired, Need, with_expired};
 use super::{Topic, delete};
 use crate::topic::events::Ctx;
@@ -67,7 +68,7 @@ pub(crate) fn read_waiting(
     }
 }
 
-/// Reads jobs, without `lag_ms`; with `expired`, also expired ones that were not removed yet.
+/// Reads jobs, without their lag; with `expired`, also expired ones that were not removed yet.
 pub(crate) fn read_jobs(
     core: &Ctx,
     topic: &Topic,
@@ -260,35 +261,20 @@ impl<'a> Reader<'a> {
         let out = &mut self.out;
         out.next_from_seq = self.at;
         out.caught_up = self.at >= out.head_seq;
-        out.lag = out.head_seq.saturating_sub(self.at);
         self.core.metrics.read_records.add(out.slots.len() as u64);
         self.core.metrics.read_bytes.add(self.bytes as u64);
-        if !self.out.caught_up && self.reads == Reads::ForClient && !self.req.only_seqs {
-            let next = self.next_ts()?;
-            self.out.lag_ms = next.map_or(0, |ts| self.core.time.steady().saturating_sub(ts));
+        let next = (self.at + 1).max(self.expired.map_or(0, |e| e.below));
+        if !self.out.caught_up
+            && self.reads == Reads::ForClient
+            && let Some((records, first)) =
+                lag::unread(self.core, self.topic, next, self.out.head_seq)?
+        {
+            self.out.lag = records;
+            if !self.req.only_seqs {
+                self.out.lag_ms = age(self.core, self.topic, first)?;
+            }
         }
         Ok(self.out)
-    }
-
-    /// The commit time of the next unread record.
-    fn next_ts(&self) -> Result<Option<u64>> {
-        let (seq, meta) = {
-            let state = self.topic.state.read();
-            match state.index.next_live(self.at + 1) {
-                Ok(Some(seq)) => match state.index.entry(seq) {
-                    Some(e) => return Ok(Some(e.ts)),
-                    None => (seq, state.index.seg_of(seq).map(|s| s.meta)),
-                },
-                _ => return Ok(None),
-            }
-        };
-        let Some(meta) = meta else { return Ok(None) };
-        let loader = Loader::without_hints(&self.core.segments, self.topic.key);
-        match loader.segment(&meta).entries(seq, seq) {
-            Ok(entries) => Ok(entries.first().map(|e| e.ts)),
-            Err(StorageError::Missing { .. } | StorageError::Fetching(_)) => Ok(None),
-            Err(e) => Err(e.into()),
-        }
     }
 }
 

@@ -9,7 +9,6 @@ mod seg;
 
 use std::collections::VecDeque;
 
-use self::run::Entries;
 pub(crate) use self::run::{Entry, Place, Run, payload_of};
 pub(crate) use self::seg::{Dead, Dirty, Seg, Unknown};
 
@@ -33,6 +32,13 @@ impl IndexSpan<'_> {
         match self {
             Self::Seg(s) => s.next_live(seq),
             Self::Run(r) => Ok(r.from(seq).find(|(_, e)| !e.dead()).map(|(s, _)| s)),
+        }
+    }
+
+    fn live_in(&self, from: u64, to: u64) -> Result<u64, Unknown> {
+        match self {
+            Self::Seg(s) => s.live_in(from, to),
+            Self::Run(r) => Ok(r.live_in(from, to)),
         }
     }
 
@@ -61,21 +67,14 @@ pub(crate) struct Index {
 impl Index {
     /// Appends a resident record above all others.
     #[inline]
-    pub(crate) fn push(&mut self, seq: u64, place: &Place, lsn: u64, mut entry: Entry) {
+    pub(crate) fn push(&mut self, seq: u64, place: &Place, lsn: u64, entry: Entry) {
         if let Some(run) = self.runs.back_mut()
-            && seq == run.first + run.entries.len() as u64
-            && run.entries.len() < Run::MOST
-            && run.place.same(place)
-            && let Ok(delta) = u32::try_from(lsn.wrapping_sub(run.lsn))
+            && run.push(seq, place, lsn, entry)
         {
-            entry.lsn = delta;
-            run.entries.make_mut().push_back(entry);
             return;
         }
         debug_assert!(self.runs.back().is_none_or(|r| r.last() < seq));
-        entry.lsn = 0;
-        let entries = Entries::one(entry);
-        self.runs.push_back(Run { first: seq, lsn, place: place.clone(), entries });
+        self.runs.push_back(Run::one(seq, lsn, place, entry));
     }
 
     /// Moves a record from memory to the file that it was written to. Returns false if the record is
@@ -85,27 +84,15 @@ impl Index {
         if self.runs[i].in_file() || self.runs[i].first != seq {
             return false;
         }
-        let Some(mut entry) = self.runs[i].entries.make_mut().pop_front() else { return false };
+        let Some(&entry) = self.runs[i].entries.front() else { return false };
+        self.runs[i].drop_front(1);
         if self.runs[i].entries.is_empty() {
             self.runs.remove(i);
-        } else {
-            self.runs[i].first += 1;
         }
-        entry.off = off;
-        let joins = i
-            .checked_sub(1)
-            .and_then(|p| self.runs.get_mut(p))
-            .filter(|r| r.first + r.entries.len() as u64 == seq && r.place.same(place))
-            .filter(|r| r.entries.len() < Run::MOST);
-        if let Some(run) = joins
-            && let Ok(delta) = u32::try_from(lsn.wrapping_sub(run.lsn))
-        {
-            entry.lsn = delta;
-            run.entries.make_mut().push_back(entry);
-        } else {
-            entry.lsn = 0;
-            let entries = Entries::one(entry);
-            self.runs.insert(i, Run { first: seq, lsn, place: place.clone(), entries });
+        let entry = Entry { off, ..entry };
+        let before = i.checked_sub(1).and_then(|p| self.runs.get_mut(p));
+        if !before.is_some_and(|run| run.push(seq, place, lsn, entry)) {
+            self.runs.insert(i, Run::one(seq, lsn, place, entry));
         }
         true
     }
@@ -146,6 +133,7 @@ impl Index {
             return None;
         }
         run.entries.make_mut().get_mut(at)?.flags |= Entry::DEAD;
+        run.dead += 1;
         Some(was)
     }
 
@@ -159,8 +147,7 @@ impl Index {
             }
             if taken < run.entries.len() {
                 if taken > 0 {
-                    run.entries.make_mut().drain(..taken);
-                    run.first += n;
+                    run.drop_front(taken);
                 }
                 return;
             }
@@ -231,6 +218,12 @@ impl Index {
         Ok(None)
     }
 
+    /// The number of live records in `from..=to`; `from` is at or above the floor.
+    pub(crate) fn live_in(&self, from: u64, to: u64) -> Result<u64, Unknown> {
+        let parts = self.parts_from(from).take_while(|part| part.first() <= to);
+        parts.map(|part| part.live_in(from, to)).sum()
+    }
+
     /// The last live record in `floor..=seq`.
     pub(crate) fn prev_live(&self, seq: u64, floor: u64) -> Result<Option<u64>, Unknown> {
         for part in self.parts_to(seq) {
@@ -248,9 +241,7 @@ impl Index {
     pub(crate) fn installed(&mut self, upto: u64) {
         self.runs.retain(|r| !r.in_file() || r.last() > upto);
         for run in self.runs.iter_mut().filter(|r| r.in_file() && r.first <= upto) {
-            let n = upto + 1 - run.first;
-            run.entries.make_mut().drain(..n as usize);
-            run.first += n;
+            run.drop_front((upto + 1 - run.first) as usize);
         }
         if self.runs.is_empty() {
             // An idle topic keeps no capacity for later records.

@@ -196,6 +196,19 @@ impl State {
         entries.fold((0, 0), |(n, bytes), (_, e)| (n + 1, bytes + e.payload()))
     }
 
+    /// The number of live records in `from..=to`; `from` is at or above `earliest`. `Err`: the dead
+    /// records of this segment must be loaded first.
+    pub(crate) fn live_in(&self, from: u64, to: u64) -> Result<u64, Unknown> {
+        if from > to {
+            return Ok(0);
+        }
+        // Without holes no span is looked at: each seq is a record.
+        if self.count + self.earliest == self.indexed_to + 1 {
+            return Ok(to + 1 - from);
+        }
+        self.index.live_in(from, to)
+    }
+
     /// Whether a record below this seq is in the log, or will be.
     pub(crate) fn logged_below(&self, floor: u64) -> bool {
         let segment = self.index.segs.first().is_some_and(|s| s.meta.first_seq < floor);

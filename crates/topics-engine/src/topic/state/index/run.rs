@@ -145,12 +145,57 @@ pub(crate) struct Run {
     pub place: Place,
     /// The records.
     pub entries: Entries,
+    /// How many of them are dead.
+    pub dead: u32,
 }
 
 impl Run {
     /// Maximum records of a run. Its 96 KiB are below the size that allocators return to the system,
     /// and cheap to copy for a change beside a checkpoint.
     pub(crate) const MOST: usize = 4096;
+
+    /// A run of one record.
+    pub(crate) fn one(first: u64, lsn: u64, place: &Place, mut entry: Entry) -> Self {
+        entry.lsn = 0;
+        let (place, dead) = (place.clone(), u32::from(entry.dead()));
+        Self { first, lsn, place, entries: Entries::one(entry), dead }
+    }
+
+    /// Appends the record `seq`. Returns false if it belongs into another run.
+    #[inline]
+    pub(crate) fn push(&mut self, seq: u64, place: &Place, lsn: u64, mut entry: Entry) -> bool {
+        if seq != self.first + self.entries.len() as u64
+            || self.entries.len() >= Self::MOST
+            || !self.place.same(place)
+        {
+            return false;
+        }
+        let Ok(delta) = u32::try_from(lsn.wrapping_sub(self.lsn)) else { return false };
+        entry.lsn = delta;
+        self.dead += u32::from(entry.dead());
+        self.entries.make_mut().push_back(entry);
+        true
+    }
+
+    /// Drops the first `n` records.
+    pub(crate) fn drop_front(&mut self, n: usize) {
+        let gone = self.entries.make_mut().drain(..n).filter(Entry::dead).count();
+        self.dead -= gone as u32;
+        self.first += n as u64;
+    }
+
+    /// The number of live records in `from..=to`.
+    pub(crate) fn live_in(&self, from: u64, to: u64) -> u64 {
+        let (from, to) = (from.max(self.first), to.min(self.last()));
+        let span = (to + 1).saturating_sub(from);
+        if self.dead == 0 || span == 0 {
+            return span;
+        }
+        if span == self.entries.len() as u64 {
+            return span - u64::from(self.dead);
+        }
+        self.from(from).take(span as usize).filter(|(_, e)| !e.dead()).count() as u64
+    }
 
     /// The last seq.
     pub(crate) fn last(&self) -> u64 {

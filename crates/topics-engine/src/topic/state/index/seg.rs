@@ -124,6 +124,22 @@ impl Seg {
         }
     }
 
+    /// The number of live records in `from..=to`; `from` is at or above the floor.
+    pub(crate) fn live_in(&self, from: u64, to: u64) -> Result<u64, Unknown> {
+        let (from, to) = (from.max(self.meta.first_seq), to.min(self.meta.last_seq));
+        let span = (to + 1).saturating_sub(from);
+        if span == self.meta.span() || span == 0 || self.live_count == 0 {
+            return Ok(span.min(self.live_count));
+        }
+        match &self.dead {
+            Dead::Unknown => Err(Unknown(self.meta.file_no)),
+            Dead::None => Ok(span),
+            Dead::Some(dead) => {
+                Ok(span - dead.range_cardinality(self.offset(from)..=self.offset(to)))
+            }
+        }
+    }
+
     /// The last live seq up to `seq`.
     pub(crate) fn prev_live(&self, seq: u64, floor: u64) -> Result<Option<u64>, Unknown> {
         let mut at = seq.min(self.meta.last_seq);

@@ -51,6 +51,43 @@ fn runs_break_at_files_and_holes() {
     assert_eq!(x.resident(), 5);
 }
 
+/// `live_in` agrees with `next_live` for every range.
+fn check_counts(x: &Index, to: u64) {
+    for from in 1..=to {
+        for upto in 1..=to {
+            let (mut n, mut at) = (0, from);
+            while let Some(seq) = x.next_live(at).unwrap().filter(|seq| *seq <= upto) {
+                (n, at) = (n + 1, seq + 1);
+            }
+            assert_eq!(x.live_in(from, upto), Ok(n), "{from}..={upto} of {x:?}");
+        }
+    }
+}
+
+#[test]
+fn live_records_of_a_range_are_counted() {
+    let shared = held();
+    let seqs = [1, 2, 3, 4, 6, 7].map(|seq| (seq, file(0)));
+    let mut x = index(&seqs);
+    for seq in 8..=11 {
+        x.push(seq, &shared, 100 + seq, entry(50));
+    }
+    check_counts(&x, 12);
+    for seq in [2, 3, 6, 8, 9] {
+        assert!(x.kill(seq).is_some());
+        check_counts(&x, 12);
+    }
+    // Dead records that move to a file stay dead.
+    for seq in 8..=10 {
+        assert!(x.relocate_to_file(seq, &file(0), 100 + seq, 0));
+        check_counts(&x, 12);
+    }
+    x.drop_below(3, |_, _| {});
+    check_counts(&x, 12);
+    x.installed(6);
+    check_counts(&x, 12);
+}
+
 #[test]
 fn a_run_has_an_end() {
     let n = Run::MOST as u64;

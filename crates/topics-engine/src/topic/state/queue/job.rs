@@ -62,6 +62,8 @@ pub(crate) struct Job {
     pub last: u64,
     /// Claimable before the due time of its record, which counts no more.
     pub promoted: bool,
+    /// Since when it is ready again, or due, wall ms; 0: since it was written.
+    pub ready_since: u64,
     /// Why a worker released it, the latest that said so.
     pub error: Option<Arc<str>>,
 }
@@ -81,6 +83,7 @@ impl Job {
             expiry_suspended,
             last,
             promoted,
+            ready_since: 0,
             error,
         }
     }

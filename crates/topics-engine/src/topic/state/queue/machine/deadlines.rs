@@ -53,12 +53,20 @@ impl Queue {
         let leased = self.leased;
         while let Some(&(at, seq)) = self.due.first().filter(|d| d.0 <= now.mono) {
             self.due.remove(&(at, seq));
-            self.set(seq, Phase::Waiting);
+            self.set_ready(seq, now.wall.saturating_sub(now.mono - at));
         }
         while let Some(&(at, seq)) = self.scheduled.first().filter(|d| d.0 <= now.wall) {
             self.scheduled.remove(&(at, seq));
-            self.set(seq, Phase::Waiting);
+            self.set_ready(seq, at);
         }
         (leased - self.leased) as u64
+    }
+
+    /// A known job may be claimed again, since this wall time.
+    pub(super) fn set_ready(&mut self, seq: u64, since: u64) {
+        self.set(seq, Phase::Waiting);
+        if let Some(job) = self.jobs.get_mut(&seq) {
+            job.ready_since = since;
+        }
     }
 }

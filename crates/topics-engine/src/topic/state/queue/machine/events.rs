@@ -19,13 +19,15 @@ impl Queue {
             match body.event {
                 LeaseEvent::Claim => self.leased(seq, id, deliveries, body, until),
                 LeaseEvent::Extend => self.extended(seq, id, body.lease_ms, until),
-                LeaseEvent::Nack if id == 0 => self.revive(seq),
+                LeaseEvent::Nack if id == 0 => self.revive(seq, now.wall),
                 LeaseEvent::Nack => {
-                    let now = body.lease_ms == 0;
+                    let is_immediate = body.lease_ms == 0;
                     let ends = match self.jobs.get(&seq) {
                         Some(Job { phase: Phase::Leased(l), .. }) => l.id == id,
                         // The delay after that lease has run out.
-                        Some(Job { phase: Phase::Delayed(_), last, .. }) => now && *last == id,
+                        Some(Job { phase: Phase::Delayed(_), last, .. }) => {
+                            is_immediate && *last == id
+                        }
                         Some(Job { phase: Phase::Waiting, .. }) => {
                             self.superseded.remove(&(seq, id))
                         }
@@ -35,7 +37,10 @@ impl Queue {
                         if let (Some(error), Some(job)) = (&error, self.jobs.get_mut(&seq)) {
                             job.error = Some(error.clone());
                         }
-                        self.set(seq, if now { Phase::Waiting } else { Phase::Delayed(until) });
+                        match is_immediate {
+                            true => self.set_ready(seq, now.wall),
+                            false => self.set(seq, Phase::Delayed(until)),
+                        }
                     }
                 }
             }
@@ -72,9 +77,9 @@ impl Queue {
         }
     }
 
-    /// A dead job, or one that waits for its due time, becomes claimable as one that was never
-    /// delivered.
-    pub fn revive(&mut self, seq: u64) {
+    /// A dead job, or one that waits for its due time, becomes claimable at this wall time as one that was
+    /// never delivered.
+    pub fn revive(&mut self, seq: u64, now: u64) {
         use Phase::{Dead, Scheduled, Waiting};
         let phase = self.jobs.get(&seq).map(|j| &j.phase);
         if !matches!(phase, None | Some(Dead | Waiting | Scheduled(_))) {
@@ -82,7 +87,7 @@ impl Queue {
         }
         // In a recovery the options of a job may not be loaded yet.
         let promoted = matches!(phase, None | Some(Scheduled(_)));
-        self.set(seq, Waiting);
+        self.set_ready(seq, now);
         self.set_deliveries(seq, 0);
         if let Some(job) = self.jobs.get_mut(&seq) {
             job.promoted |= promoted;

@@ -2,6 +2,7 @@
 
 use super::{COUNTER_BITS, Queue};
 use crate::topic::state::queue::job::{Fence, Holder, Job, LANE, Lease, NextJob, Phase};
+use crate::topic::state::queue::order::LANES;
 use crate::types::clock::Now;
 
 impl Queue {
@@ -13,15 +14,7 @@ impl Queue {
         now: Now,
         mut fresh: impl FnMut(u64) -> Result<Option<u64>, E>,
     ) -> Result<Option<NextJob>, E> {
-        while !self.at_cursor {
-            let Some(seq) = fresh(self.cursor)? else { break };
-            self.cursor = seq;
-            if self.jobs.contains_key(&seq) {
-                self.cursor = seq + 1;
-            } else {
-                self.at_cursor = true;
-            }
-        }
+        self.find_fresh(&mut fresh)?;
         let more = |lane: u8| lane == LANE && self.at_cursor;
         let Some(lane) = self.lanes.next_lane(now.mono, more) else { return Ok(None) };
         let first = self.lanes.first(lane);
@@ -31,6 +24,42 @@ impl Queue {
         };
         let deliveries = self.jobs.get(&seq).map_or(0, |j| j.deliveries);
         Ok(Some(NextJob { seq, deliveries }))
+    }
+
+    /// Moves the cursor to the first fresh job without options, if there is one.
+    fn find_fresh<E>(
+        &mut self,
+        fresh: &mut impl FnMut(u64) -> Result<Option<u64>, E>,
+    ) -> Result<(), E> {
+        while !self.at_cursor {
+            let Some(seq) = fresh(self.cursor)? else { break };
+            self.cursor = seq;
+            if self.jobs.contains_key(&seq) {
+                self.cursor = seq + 1;
+            } else {
+                self.at_cursor = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Since when jobs may be claimed, by the next job of each lane: the first of those that are ready
+    /// since they were written, and the earliest time since which one is ready again, or due. `fresh`
+    /// as for [`Self::next`].
+    pub fn oldest_ready<E>(
+        &mut self,
+        mut fresh: impl FnMut(u64) -> Result<Option<u64>, E>,
+    ) -> Result<(Option<u64>, Option<u64>), E> {
+        self.find_fresh(&mut fresh)?;
+        let mut written = self.at_cursor.then_some(self.cursor);
+        let mut again: Option<u64> = None;
+        for seq in (0..LANES as u8).filter_map(|lane| self.lanes.first(lane)) {
+            match self.jobs.get(&seq).map_or(0, |j| j.ready_since) {
+                0 => written = Some(written.map_or(seq, |w| w.min(seq))),
+                since => again = Some(again.map_or(since, |a| a.min(since))),
+            }
+        }
+        Ok((written, again))
     }
 
     /// Leases a job that [`Self::next`] gave; the lease counts when [`Self::apply`] says so. `None`
