@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypedDict
 if TYPE_CHECKING:
     from .client.arguments import Duration, Since, Start
     from .client.schema import Schema
+    from .client.transaction import Named
 '''
 
 TYPES = {
@@ -41,7 +42,7 @@ TYPES = {
     "count": "int",
     "duration": "Duration",
     "integer?": "int | None",
-    "name?": "str | None",
+    "name?": "str | Named | None",
     "string": "str",
     "integer": "int",
     "boolean": "bool",
@@ -106,6 +107,16 @@ def kinds() -> str:
         lines.append(f"    {quoted(option_name(field))}: ({parts}),")
     return "\n".join(
         [*lines, "}", '"""The kind of each option of a topic, and the words of `words`."""']
+    )
+
+
+def synonyms() -> str:
+    """What other systems call the options of a topic, for hints at what was meant."""
+    lines = ["SYNONYMS: Final[Mapping[str, str]] = {"]
+    known = {other: option_name(field) for other, field in _core.config_synonyms()}
+    lines += [f"    {quoted(other)}: {quoted(option)}," for other, option in sorted(known.items())]
+    return "\n".join(
+        [*lines, "}", '"""What other systems call an option of a topic, and the option."""']
     )
 
 
@@ -174,6 +185,7 @@ def generated() -> str:
             body_rows("/v0/topics/:t/split"),
         ),
         kinds(),
+        synonyms(),
     ]
     return "\n\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 

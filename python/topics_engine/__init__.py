@@ -55,12 +55,15 @@ from .client import (
 )
 from .client import open_database as open
 from .errors import (
+    AlreadyExists,
     Closed,
     Conflict,
     Corrupt,
     DataLoss,
     Forbidden,
     Full,
+    HeadMismatch,
+    IdempotencyMismatch,
     InvalidRequest,
     Locked,
     NotFound,
@@ -88,6 +91,7 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "Ack",
+    "AlreadyExists",
     "Backup",
     "CaughtUp",
     "Closed",
@@ -103,6 +107,8 @@ __all__ = [
     "Forbidden",
     "Full",
     "Gap",
+    "HeadMismatch",
+    "IdempotencyMismatch",
     "InvalidRequest",
     "Job",
     "Locked",

@@ -83,7 +83,7 @@ class HttpBackend(RemoteBackend):
             create=create,
             disable_backpressure=disable_backpressure,
         )
-        raw = b'"strict_config":true,"config":%b,' % config if config is not None else b""
+        raw = b'"config":%b,' % config if config is not None else b""
         body = body_of_rows(records, (encode_json(fields) or b"{}")[1:-1] + b"," + raw)
         path = with_query(topic_path(topic), return_seqs=False)
         answer = self.caller.call("POST", path, body, hot=True, retry_refusals=disable_backpressure)
@@ -225,8 +225,10 @@ class HttpBackend(RemoteBackend):
         body = encode_json({"seqs": list(seqs)})
         return self.caller.call("POST", topic_path(topic, "delete"), body)
 
-    def create(self, topic: str, config: bytes | None = None) -> bytes:
-        return self.caller.call("PUT", topic_path(topic), config or b"{}")
+    def create(self, topic: str, config: bytes | None = None, create: bool | None = None) -> bytes:
+        path = with_query(topic_path(topic), create=create)
+        # A repeat of a creation whose answer was lost finds the topic that it has created.
+        return self.caller.call("PUT", path, config or b"{}", repeatable=not create)
 
     def delete_topic(self, topic: str, if_empty: bool = False) -> bytes:
         path = with_query(topic_path(topic), if_empty=if_empty or None)

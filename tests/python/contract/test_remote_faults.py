@@ -314,8 +314,10 @@ async def test_a_queue_that_is_there_needs_no_administrator(tmp_path: Path, conn
         async with connect(live.url, api_key="worker") as db:
             (job,) = await (await db.queue("q")).claim("w")
             assert await job.ack()
-            with pytest.raises(te.Forbidden):
+            with pytest.raises(te.Conflict):
                 await db.queue("log")
+            with pytest.raises(te.Forbidden):
+                await db.queue("new")
     finally:
         await asyncio.to_thread(live.ensure_dead)
 
