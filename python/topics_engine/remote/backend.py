@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 from ..client.backend import RemoteBackend
 from ..client.encoding import matcher, written
 from ..client.read import PAGE_RECORDS
-from .caller import ARROW, Caller, WaitBudget, encode_json, topic_path, with_query, without_none
+from ..errors import AlreadyExists
+from .caller import (
+    ARROW,
+    Caller,
+    CallStatus,
+    WaitBudget,
+    encode_json,
+    topic_path,
+    with_query,
+    without_none,
+)
 from .consumer import RemoteConsumer
 from .page import Page, Prefetcher, body_of_rows
 from .queue import LONGEST, RemoteQueue
@@ -226,9 +236,16 @@ class HttpBackend(RemoteBackend):
         return self.caller.call("POST", topic_path(topic, "delete"), body)
 
     def create(self, topic: str, config: bytes | None = None, create: bool | None = None) -> bytes:
-        path = with_query(topic_path(topic), create=create)
-        # A repeat of a creation whose answer was lost finds the topic that it has created.
-        return self.caller.call("PUT", path, config or b"{}", repeatable=not create)
+        path, status = with_query(topic_path(topic), create=create), CallStatus()
+        try:
+            return self.caller.call("PUT", path, config or b"{}", status=status)
+        except AlreadyExists as error:
+            if not status.outcome_unknown:
+                raise
+            message = (
+                f"{error}; an attempt of this call, whose answer was lost, may have created it"
+            )
+            raise AlreadyExists(message, detail={**error.detail, "outcome": "unknown"}) from error
 
     def delete_topic(self, topic: str, if_empty: bool = False) -> bytes:
         path = with_query(topic_path(topic), if_empty=if_empty or None)
