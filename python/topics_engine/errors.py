@@ -103,7 +103,7 @@ class AlreadyExists(Conflict):
 
 
 class HeadMismatch(Conflict):
-    """`expect_head` is not the head: read the records that came meanwhile, and decide again."""
+    """`expect_head` is not the head: read up to it, and decide again."""
 
     default_code = "head_mismatch"
 

@@ -67,8 +67,7 @@ pub enum Error {
     },
     /// `expect_head` differs from the head.
     #[error(
-        "topic {topic:?}: head_seq is {actual}, not {expected}: read the records after {expected}, and \
-         decide again"
+        "topic {topic:?}: head_seq is {actual}, not {expected}: read up to {actual}, and decide again"
     )]
     HeadMismatch {
         /// The topic.
