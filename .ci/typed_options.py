@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypedDict
 if TYPE_CHECKING:
     from .client.arguments import Duration, Since, Size, Start
     from .client.schema import Schema
+    from .client.transaction import Named
 '''
 
 TYPES = {
@@ -42,7 +43,7 @@ TYPES = {
     "size": "Size",
     "duration": "Duration",
     "integer?": "int | None",
-    "name?": "str | None",
+    "name?": "str | Named | None",
     "string": "str",
     "integer": "int",
     "boolean": "bool",
@@ -111,6 +112,16 @@ def kinds() -> str:
     )
 
 
+def synonyms() -> str:
+    """What other systems call the options of a topic, for hints at what was meant."""
+    lines = ["SYNONYMS: Final[Mapping[str, str]] = {"]
+    known = {other: option_name(field) for other, field in _core.config_synonyms()}
+    lines += [f"    {quoted(other)}: {quoted(option)}," for other, option in sorted(known.items())]
+    return "\n".join(
+        [*lines, "}", '"""What other systems call an option of a topic, and the option."""']
+    )
+
+
 def body_rows(path: str) -> list[tuple[str, str, str]]:
     """The fields of the body of a route."""
     (route,) = (route for route in ROUTES if route.path == path and route.method == "POST")
@@ -176,6 +187,7 @@ def generated() -> str:
             body_rows("/v0/topics/:t/split"),
         ),
         kinds(),
+        synonyms(),
     ]
     return "\n\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 

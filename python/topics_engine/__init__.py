@@ -56,12 +56,15 @@ from .client import (
 )
 from .client import open_database as open
 from .errors import (
+    AlreadyExists,
     Closed,
     Conflict,
     Corrupt,
     DataLoss,
     Forbidden,
     Full,
+    HeadMismatch,
+    IdempotencyMismatch,
     InvalidRequest,
     Locked,
     NotFound,
@@ -89,6 +92,7 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "Ack",
+    "AlreadyExists",
     "Backup",
     "CaughtUp",
     "Closed",
@@ -104,6 +108,8 @@ __all__ = [
     "Forbidden",
     "Full",
     "Gap",
+    "HeadMismatch",
+    "IdempotencyMismatch",
     "InvalidRequest",
     "Job",
     "Locked",

@@ -39,8 +39,10 @@ __all__ = [
     "__version__",
     "clone_directory",
     "config_fields",
+    "config_synonyms",
     "defaults",
     "error_body",
+    "error_status",
     "make_directory",
     "parse_answer",
     "payload_of_line",
@@ -136,6 +138,12 @@ def config_fields() -> list[tuple[str, str, list[str]]]:
     """The fields of a topic's config: name; kind: `words`, `flag`, `count`, `size`,
     `duration`, `integer?` or `name?`; and the words of `words`.
     """
+
+def config_synonyms() -> list[tuple[str, str]]:
+    """What other systems call a field of a topic's config: their name, and the field."""
+
+def error_status(code: str) -> int:
+    """The HTTP status of an error code; 500 of an unknown one."""
 
 def error_body(code: str, message: str, detail: bytes | None = None) -> tuple[int, bytes]:
     """The status and the body of an error; `detail` is a JSON object or empty."""
@@ -327,8 +335,10 @@ class _Verbs(Protocol):
     def delete_seqs(self, topic: str, seqs: Sequence[int]) -> bytes:
         """Deletes single records, at most 1000; JSON as of `delete`."""
 
-    def create(self, topic: str, config: bytes | None = None) -> bytes:
-        """Creates a topic or updates the named fields; JSON `{"topic", "created", "config"}`."""
+    def create(self, topic: str, config: bytes | None = None, create: bool | None = None) -> bytes:
+        """Creates a topic or updates the named fields; JSON `{"topic", "created", "config"}`. With
+        `create`, refuses a topic that exists (true), or one that does not (false).
+        """
 
     def delete_topic(self, topic: str, if_empty: bool = False) -> bytes:
         """JSON `{"topic", "deleted", "routers_removed"}`."""

@@ -4,6 +4,9 @@
     ├── InvalidRequest     an argument is wrong
     ├── NotFound           the topic, consumer, router, … does not exist
     ├── Conflict           the state does not allow the call
+    │   ├── AlreadyExists        `create` of a topic that exists
+    │   ├── HeadMismatch         `expect_head` is not the head
+    │   └── IdempotencyMismatch  the key was used for other records
     ├── Full               a cap with discard="reject"          retryable
     ├── Throttled          overload: .retry_after seconds       retryable
     ├── Unavailable        the disk or the network refuses      retryable
@@ -16,7 +19,8 @@
     ├── Closed             the engine is closed
     └── DataLoss           records were lost: .gap
 
-Each has `.code` (stable, the same as over HTTP), `.detail` (facts for programs) and `.retryable`.
+Each has `.code` (stable, the same as over HTTP), `.status` (of the HTTP answer), `.detail` (facts
+for programs) and `.retryable`.
 `InvalidRequest` is also a `ValueError`, `NotFound` a `LookupError`, `Unreachable` a
 `ConnectionError` and `TimedOut` a `TimeoutError`.
 """
@@ -28,16 +32,21 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from . import _core
+
 if TYPE_CHECKING:
     from .client.values import Gap
 
 __all__ = [
+    "AlreadyExists",
     "Closed",
     "Conflict",
     "Corrupt",
     "DataLoss",
     "Forbidden",
     "Full",
+    "HeadMismatch",
+    "IdempotencyMismatch",
     "InvalidRequest",
     "Locked",
     "NotFound",
@@ -63,9 +72,11 @@ class TopicsError(Exception):
         super().__init__(message)
         self.code = self.default_code if code is None else code
         self.detail: dict[str, Any] = dict(detail or {})
+        self.status = _core.error_status(self.code)
+        """The HTTP status: that of the server's answer, or that with which a server answers."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.code, self.detail)
+        return type(self), (str(self), self.code, self.detail), {"status": self.status}
 
 
 class InvalidRequest(TopicsError, ValueError):
@@ -81,9 +92,27 @@ class NotFound(TopicsError, LookupError):
 
 
 class Conflict(TopicsError):
-    """The state does not allow the call: `head_mismatch`, `topic_not_empty`, …."""
+    """The state does not allow the call: `topic_exists_incompatible`, `topic_not_empty`, …."""
 
     default_code = "conflict"
+
+
+class AlreadyExists(Conflict):
+    """`create` of a topic that exists: `ensure` accepts it, if it has the same options."""
+
+    default_code = "already_exists"
+
+
+class HeadMismatch(Conflict):
+    """`expect_head` is not the head: read up to it, and decide again."""
+
+    default_code = "head_mismatch"
+
+
+class IdempotencyMismatch(Conflict):
+    """The idempotency key was used for other records within the window: use another key."""
+
+    default_code = "idempotency_mismatch"
 
 
 class Full(TopicsError):
@@ -202,7 +231,8 @@ class DataLoss(TopicsError):
         self.gap = gap
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.code, self.detail, self.gap)
+        args = (str(self), self.code, self.detail, self.gap)
+        return type(self), args, {"status": self.status}
 
 
 _CLASSES: dict[str, type[TopicsError]] = {
@@ -235,8 +265,6 @@ _CLASSES: dict[str, type[TopicsError]] = {
         (
             "topic_exists_incompatible",
             "topic_not_empty",
-            "head_mismatch",
-            "idempotency_mismatch",
             "txn_incomplete",
             "stale_epoch",
             "router_cycle",
@@ -246,6 +274,9 @@ _CLASSES: dict[str, type[TopicsError]] = {
         ),
         Conflict,
     ),
+    "already_exists": AlreadyExists,
+    "head_mismatch": HeadMismatch,
+    "idempotency_mismatch": IdempotencyMismatch,
     "topic_full": Full,
     "throttled": Throttled,
     "storage_unavailable": Unavailable,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypedDict
 if TYPE_CHECKING:
     from .client.arguments import Duration, Since, Size, Start
     from .client.schema import Schema
+    from .client.transaction import Named
 
 
 class QueueConfig(TypedDict, total=False):
@@ -44,7 +45,7 @@ class QueueConfig(TypedDict, total=False):
     """Of a queue: claims within this share what there is."""
     max_deliveries: int
     """Of a queue: deliveries before a job is dead; 0 is no limit."""
-    dead_letter: str | None
+    dead_letter: str | Named | None
     """Of a queue: where dead jobs go, or None."""
     retry_backoff: Duration
     """Of a queue: delay of a nack without one."""
@@ -68,6 +69,7 @@ class Settings(TypedDict, total=False):
     checkpoint_interval_ms: int
     cold_memory_bytes: Size
     cold_timeout_ms: int
+    default_durability: str
     delete_grace_ms: int
     ephemeral_bytes: Size
     hot_retain_bytes: Size
@@ -216,3 +218,27 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "type": ("words", "log", "queue"),
 }
 """The kind of each option of a topic, and the words of `words`."""
+
+
+SYNONYMS: Final[Mapping[str, str]] = {
+    "ack_timeout": "lease",
+    "dedup_window": "idempotency_window",
+    "dlq": "dead_letter",
+    "expire": "ttl",
+    "max_age": "ttl",
+    "max_age_ms": "ttl",
+    "max_attempts": "max_deliveries",
+    "max_bytes": "cap_bytes",
+    "max_len": "cap_records",
+    "max_messages": "cap_records",
+    "max_records": "cap_records",
+    "max_retries": "max_deliveries",
+    "max_size": "cap_bytes",
+    "maxlen": "cap_records",
+    "retention": "ttl",
+    "retention_bytes": "cap_bytes",
+    "retention_ms": "ttl",
+    "retry_delay": "retry_backoff",
+    "visibility_timeout": "lease",
+}
+"""What other systems call an option of a topic, and the option."""

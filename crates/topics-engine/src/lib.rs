@@ -64,3 +64,4 @@ pub use types::requests::{
     REMOTE_OPS, REMOTE_OUTCOMES, RemoteSnapshot, RemoteState, RequestsSnapshot,
 };
 pub use types::wait::{on_blocking, while_blocked};
+pub use verbs::Existing;

@@ -62,7 +62,6 @@ impl AppendArgs<'_> {
             sync: self.sync,
             create: self.create,
             config: config.as_ref(),
-            lenient_config: false,
             disable_backpressure: self.disable_backpressure,
         }))
     }

@@ -270,16 +270,18 @@ impl Engine {
         Ok(PyBytes::new(py, &body))
     }
 
-    #[pyo3(signature = (topic, config=None))]
+    #[pyo3(signature = (topic, config=None, create=None))]
     fn create<'py>(
         &self,
         py: Python<'py>,
         topic: &str,
         config: Option<&[u8]>,
+        create: Option<bool>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let body = self.shared.run(py, |e| {
             let patch = config_of(config)?.unwrap_or_default();
-            Ok(topics_wire::topics::created(topic, &e.create_topic(topic, &patch)?).1)
+            let created = e.create_topic_if(topic, &patch, create.into())?;
+            Ok(topics_wire::topics::created(topic, &created).1)
         })?;
         Ok(PyBytes::new(py, &body))
     }

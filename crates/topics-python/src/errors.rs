@@ -40,6 +40,12 @@ pub(crate) fn catch_panics<T>(work: impl FnOnce() -> Result<T, Failure>) -> Resu
     }
 }
 
+/// The HTTP status of an error code.
+#[pyfunction]
+pub(crate) fn error_status(code: &str) -> u16 {
+    topics_wire::status(code)
+}
+
 /// The status and the body of an error.
 #[pyfunction]
 #[pyo3(signature = (code, message, detail=None))]

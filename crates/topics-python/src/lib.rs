@@ -50,7 +50,7 @@ mod _core {
     #[pymodule_export]
     use crate::engine::Engine;
     #[pymodule_export]
-    use crate::errors::{error_body, retry_after};
+    use crate::errors::{error_body, error_status, retry_after};
     #[pymodule_export]
     use crate::hot::{Connection, HotDispatcher, StreamWriter};
     #[pymodule_export]
@@ -64,7 +64,7 @@ mod _core {
     #[pymodule_export]
     use crate::remote::{probe_remote, remote_status, restore, verify_remote};
     #[pymodule_export]
-    use crate::settings::{config_fields, defaults};
+    use crate::settings::{config_fields, config_synonyms, defaults};
     #[pymodule_export]
     use crate::shared::close_locks_in_child;
     #[pymodule_export]

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
-use topics_engine::{AutoCreate, Options, RecoveryMode, RemoteLimits, RemoteMode, RemoteOptions};
+use topics_engine::{
+    AutoCreate, Durability, Options, RecoveryMode, RemoteLimits, RemoteMode, RemoteOptions,
+};
 use topics_env::Env;
 use topics_env::objects::ObjectStore;
 use topics_env::real::{Backend, real_env};
 use topics_remote::store::{self, url::RemoteUrl};
-use topics_wire::config::{FIELDS, FieldKind};
+use topics_wire::config::{FIELDS, FieldKind, SYNONYMS};
 use topics_wire::{Failure, Limits, unknown_name};
 
 use crate::errors::raise;
@@ -88,6 +90,7 @@ enum SettingSlot<'a> {
     Recovery(&'a mut RecoveryMode),
     Purpose(&'a mut Purpose),
     AutoCreate(&'a mut AutoCreate),
+    Durability(&'a mut Durability),
 }
 
 /// Every setting with its slot. A limit that holds for HTTP requests and embedded calls has one name;
@@ -99,6 +102,7 @@ fn slots_of(all: &mut AllSettings) -> Vec<(&'static str, SettingSlot<'_>)> {
         ("io_backend", SettingSlot::Text(backend)),
         ("recovery", SettingSlot::Recovery(&mut o.recovery)),
         ("auto_create", SettingSlot::AutoCreate(&mut o.auto_create)),
+        ("default_durability", SettingSlot::Durability(&mut o.default_durability)),
         ("wal_shards", SettingSlot::U32(&mut o.wal_shards)),
         ("wal_file_min", SettingSlot::U64(&mut o.wal_file_min)),
         ("wal_file_max", SettingSlot::U64(&mut o.wal_file_max)),
@@ -177,6 +181,7 @@ impl SettingSlot<'_> {
                 }
                 .into(),
             ),
+            Self::Durability(class) => Value::Text(class.as_str().into()),
             Self::AutoCreate(AutoCreate::On) => Value::Text("true".into()),
             Self::AutoCreate(AutoCreate::Off) => Value::Text("false".into()),
             Self::AutoCreate(AutoCreate::Patterns(list)) => Value::Text(list.join(",")),
@@ -212,12 +217,16 @@ impl SettingSlot<'_> {
                     _ => return Err("must be off, tier, ship or all"),
                 };
             }
+            (Self::Durability(to), Value::Text(text)) => {
+                let class = Durability::ALL.into_iter().find(|class| class.as_str() == text);
+                **to = class.ok_or("must be ephemeral, memory, disk or fsync")?;
+            }
             (Self::AutoCreate(to), Value::Flag(on)) => {
                 **to = if on { AutoCreate::On } else { AutoCreate::Off };
             }
             (Self::AutoCreate(to), Value::Text(text)) => **to = auto_create(&text),
             (Self::Flag(_), _) => return Err("must be true or false"),
-            (Self::Text(_) | Self::Recovery(_) | Self::Purpose(_), _) => {
+            (Self::Text(_) | Self::Recovery(_) | Self::Purpose(_) | Self::Durability(_), _) => {
                 return Err("must be a string");
             }
             (Self::AutoCreate(_), _) => {
@@ -317,6 +326,12 @@ pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         out.set_item(name, slot.get())?;
     }
     Ok(out)
+}
+
+/// What other systems call a field of a topic's config: their name, and the field.
+#[pyfunction]
+pub(crate) fn config_synonyms() -> Vec<(&'static str, &'static str)> {
+    SYNONYMS.to_vec()
 }
 
 /// The fields of a topic's config: name, kind, and the words of a kind `words`.

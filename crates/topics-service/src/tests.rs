@@ -284,7 +284,7 @@ fn a_grant_binds_names_in_paths_and_bodies() {
     };
     let refused = [
         ("write", "b.1", json!({"records": [{"data": 1}]})),
-        ("write", "a.1", json!({"records": [{"data": 1}], "config": {"ttl_ms": 1}})),
+        ("write", "a.4", json!({"records": [{"data": 1}], "config": {"ttl_ms": 1}})),
         ("diff", "b.1", json!({})),
         ("create", "a.3", json!({"dead_letter": "b.dead"})),
         ("states", "", json!({"topics": ["a.1", "b.1"]})),
@@ -297,6 +297,8 @@ fn a_grant_binds_names_in_paths_and_bodies() {
         let answer = ask(verb, name, body);
         assert_eq!(answer["error"]["code"], "forbidden", "{verb} {name}: {answer}");
     }
+    let config = json!({"records": [{"data": 1}], "config": {"ttl_ms": 1}});
+    assert_eq!(ask("write", "a.1", config)["created"], false);
     let listed = ask("list", "", json!(null));
     assert_eq!(listed["topics"].as_array().unwrap().len(), 2);
     let states = ask("states", "", json!({"patterns": ["*"]}));

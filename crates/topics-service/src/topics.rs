@@ -8,7 +8,7 @@ use topics_engine::{Appended, Error, TopicState, TopicSummary};
 use topics_wire::object::Object;
 use topics_wire::query::Query;
 use topics_wire::topics::RecordsToDelete;
-use topics_wire::write::{Body, Table};
+use topics_wire::write::{Body, Table, Write};
 use topics_wire::{Failure, Grant, config, limits, metrics, page, report, topics, write};
 
 use super::dispatch::Answer;
@@ -30,8 +30,10 @@ impl Service {
     pub(super) fn create(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let patch = if r.body.is_empty() { Default::default() } else { config::parse(r.body)? };
         r.grant.check_names(&patch)?;
+        let existing = Query::new(r.query).flag("create")?.into();
         self.on_worker(r, move |s, topic| {
-            let (status, body) = topics::created(topic, &s.engine.create_topic(topic, &patch)?);
+            let created = s.engine.create_topic_if(topic, &patch, existing)?;
+            let (status, body) = topics::created(topic, &created);
             Ok(Reply { status, body: s.with_timing(body, start_ns) })
         })
     }
@@ -74,23 +76,22 @@ impl Service {
             }
             kind => write::parse(kind, r.body, &query, r.key, &self.limits)?,
         };
-        if let Some(config) = &w.config {
-            r.grant.check_config(config)?;
-        }
+        w.restrict(r.grant)?;
         if let Some(trace) = r.trace {
             w.add_trace_context(trace, &self.limits);
         }
         if w.disable_backpressure {
             return self.write_on_worker(r, start_ns);
         }
-        let (return_seqs, topic, service) = (w.return_seqs, r.name.to_owned(), self.clone());
+        let (return_seqs, is_restricted) = (w.return_seqs, w.is_restricted);
+        let (topic, service) = (r.name.to_owned(), self.clone());
         let reply = move |outcome: topics_engine::Result<Appended>| match outcome {
             Ok(a) => {
                 let ns = service.elapsed(start_ns);
                 let (status, body) = write::answer(&topic, &a, return_seqs, ns);
                 Reply { status, body }
             }
-            Err(e) => Failure::from(e).into(),
+            Err(e) => Write::failure(is_restricted, e).into(),
         };
         let answer = self.stage_verb(r.token, |done| {
             w.with_append(|append| {
@@ -105,14 +106,16 @@ impl Service {
     /// request.
     fn write_on_worker(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (body, query, key) = (r.body.to_vec(), r.query.to_vec(), r.key.to_vec());
-        let (kind, trace) = (r.kind, r.trace.cloned());
+        let (kind, trace, grant) = (r.kind, r.trace.cloned(), r.grant.clone());
         self.on_worker(r, move |s, topic| {
             let query = Query::new(&query);
             let mut w = write::parse(kind, &body, &query, &key, &s.limits)?;
+            w.restrict(&grant)?;
             if let Some(trace) = &trace {
                 w.add_trace_context(trace, &s.limits);
             }
-            let a = w.with_append(|append| s.engine.append(topic, append))?;
+            let a = w.with_append(|append| s.engine.append(topic, append));
+            let a = a.map_err(|e| Write::failure(w.is_restricted, e))?;
             let (status, body) = write::answer(topic, &a, w.return_seqs, s.elapsed(start_ns));
             Ok(Reply { status, body })
         })

@@ -108,6 +108,7 @@ impl Verb {
         match self {
             Self::List => &["prefix", "page_size", "cursor", "touch"],
             Self::State => &["touch"],
+            Self::Create => &["create"],
             Self::Drop => &["if_empty"],
             Self::Write => &["return_seqs", "tag", "node", "key"],
             Self::Stage => &["part", "topic"],

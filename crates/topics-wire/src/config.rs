@@ -119,8 +119,34 @@ const KNOWN: [&str; FIELDS.len()] = {
     names
 };
 
+/// What other systems call a field. Such a name is refused with a hint.
+pub const SYNONYMS: [(&str, &str); 19] = [
+    ("retention", "ttl_ms"),
+    ("retention_ms", "ttl_ms"),
+    ("max_age", "ttl_ms"),
+    ("max_age_ms", "ttl_ms"),
+    ("expire", "ttl_ms"),
+    ("retention_bytes", "cap_bytes"),
+    ("max_bytes", "cap_bytes"),
+    ("max_size", "cap_bytes"),
+    ("maxlen", "cap_records"),
+    ("max_len", "cap_records"),
+    ("max_records", "cap_records"),
+    ("max_messages", "cap_records"),
+    ("visibility_timeout", "lease_ms"),
+    ("ack_timeout", "lease_ms"),
+    ("max_attempts", "max_deliveries"),
+    ("max_retries", "max_deliveries"),
+    ("retry_delay", "retry_backoff_ms"),
+    ("dlq", "dead_letter"),
+    ("dedup_window", "idempotency_window_ms"),
+];
+
 fn unknown(path: FieldPath, name: Option<&str>) -> Failure {
-    nearest::unknown_name("config field", path.within, None, name.unwrap_or("\u{fffd}"), &KNOWN)
+    let name = name.unwrap_or("\u{fffd}");
+    let meant = SYNONYMS.iter().find(|(other, _)| *other == name).map(|(_, field)| *field);
+    let meant = meant.or_else(|| nearest::nearest(name, &KNOWN));
+    nearest::refusal("config field", path.within, None, name, &KNOWN, meant)
 }
 
 /// An integer or null. The engine clamps it.
@@ -287,6 +313,16 @@ mod tests {
                     assert!(parse(format!(r#"{{"{name}":"{word}"}}"#).as_bytes()).is_ok());
                 }
             }
+        }
+    }
+
+    #[test]
+    fn names_of_other_systems_are_refused_with_the_field() {
+        for (other, field) in SYNONYMS {
+            assert!(KNOWN.contains(&field) && !KNOWN.contains(&other), "{other}");
+            let failure = parse(format!(r#"{{"{other}":1}}"#).as_bytes()).unwrap_err();
+            let wanted = format!("unknown config field `{other}`; did you mean `{field}`?");
+            assert_eq!(failure.message, wanted);
         }
     }
 

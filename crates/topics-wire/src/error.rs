@@ -94,7 +94,8 @@ pub fn status(code: &str) -> u16 {
         "method_not_allowed" => 405,
         "not_acceptable" => 406,
         "request_timeout" => 408,
-        "topic_exists_incompatible"
+        "already_exists"
+        | "topic_exists_incompatible"
         | "topic_not_empty"
         | "head_mismatch"
         | "idempotency_mismatch"
@@ -142,7 +143,9 @@ fn detail(e: &Error) -> Option<String> {
         Error::WriteOverCap { topic, what, got, max, .. } => {
             d.text("topic", topic).text("limit", what).int("got", *got).int("max", *max)
         }
-        Error::TopicNotFound(topic) | Error::NotAQueue(topic) => d.text("topic", topic),
+        Error::TopicNotFound(topic) | Error::AlreadyExists(topic) | Error::NotAQueue(topic) => {
+            d.text("topic", topic)
+        }
         Error::TopicExistsIncompatible { topic, field, actual, wanted } => d
             .text("topic", topic)
             .text("field", field)
@@ -298,6 +301,7 @@ mod tests {
             (Error::BatchTooLarge { got: 2, max: 1, unit: "records" }, 400),
             (Error::RecordTooLarge { index: 0, what: "tag", got: 2, max: 1 }, 400),
             (Error::TopicNotFound(text()), 404),
+            (Error::AlreadyExists(text()), 409),
             (Error::TopicNotEmpty { topic: text(), count: 1 }, 409),
             (Error::IdempotencyMismatch { topic: text() }, 409),
             (Error::NotAQueue(text()), 409),

@@ -52,8 +52,20 @@ pub fn unknown_name(
     name: &str,
     known: &[&str],
 ) -> Failure {
+    refusal(what, path, index, name, known, nearest(name, known))
+}
+
+/// The refusal of a name where the one that was meant is known.
+#[must_use]
+pub(crate) fn refusal(
+    what: &str,
+    path: &str,
+    index: Option<usize>,
+    name: &str,
+    known: &[&str],
+    near: Option<&str>,
+) -> Failure {
     let shown: String = name.chars().take(SHOWN).collect();
-    let near = nearest(name, known);
     let hint = match (near, known) {
         (Some(near), _) => format!("did you mean `{near}`?"),
         (None, []) => "none is expected here".to_owned(),

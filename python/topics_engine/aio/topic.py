@@ -10,6 +10,7 @@ from .. import _core
 from ..client import arguments
 from ..client import topic as plain
 from ..client.arguments import EARLIEST
+from ..client.closing import Handle
 from ..client.encoding import rows
 from ..client.topic import ack_of, raw_records, write_options
 from ..client.values import Ack, Record
@@ -46,6 +47,8 @@ class TopicHandle(ReprMixin[T]):
             raise TypeError(f"a {self._sync._kind} is not iterable: {self._sync._iterated_by}")
 
     create = async_method(plain.Topic.create)
+    ensure = async_method(plain.Topic.ensure)
+    configure = async_method(plain.Topic.configure)
     append_arrow = async_method(plain.Topic.append_arrow)
     tail = async_method(plain.Topic.tail)
     lazy = async_method(plain.Topic.lazy)
@@ -141,7 +144,10 @@ class TopicHandle(ReprMixin[T]):
         token = bridge.token()
         try:
             acked = stage(bridge.calls, token)
-            return ack_of(await bridge.answer(token) if acked is None else acked)
+            ack = ack_of(await bridge.answer(token) if acked is None else acked)
+            if ack.created and isinstance(self._sync._options.get("dead_letter"), Handle):
+                await bridge.run(self._sync._written, ack)
+            return ack
         except Throttled as error:
             if error.detail.get("limit") not in WAITABLE_LIMITS:
                 raise
@@ -165,10 +171,9 @@ class TopicHandle(ReprMixin[T]):
 class Topic(TopicHandle[plain.Topic]):
     """A topic by name, usable from several event loops.
 
-    The topic is created by `create` or by the first write, with the options that the handle was
-    made with. If the topic exists and differs in one of them, that call raises `Conflict`. A
-    cancelled write may be stored or not; with an
-    `idempotency_key` it is safe to repeat.
+    The options that the handle was made with apply when the topic is created; see
+    `topics_engine.Topic`. A cancelled write may be stored or not; with an `idempotency_key` it is
+    safe to repeat.
     """
 
     __slots__ = ()

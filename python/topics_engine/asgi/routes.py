@@ -52,7 +52,6 @@ WRITE = fields(
     "create: boolean: create the topic when it is missing",
     "config: config: config at creation; a topic that exists may differ, but for `type` and "
     "`durability`",
-    "strict_config: boolean: a topic that exists may not differ in any field of `config`",
     "disable_backpressure: boolean: wait for room instead of being refused",
     records=RECORD,
 )
@@ -181,7 +180,11 @@ TOPICS: tuple[Route, ...] = (
     ),
     Route(
         "PUT", "/v0/topics/:t", "create", ("admin",), "create a topic or update its config",
-        body=CONFIG, statuses=(200, 201), codes=("topic_exists_incompatible",),
+        query=fields(
+            "create: boolean: true refuses a topic that exists, false one that does not"
+        ),
+        body=CONFIG, statuses=(200, 201),
+        codes=("already_exists", "topic_not_found", "topic_exists_incompatible"),
         answer="topic topic_id created config",
     ),
     Route(

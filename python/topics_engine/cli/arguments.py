@@ -98,16 +98,21 @@ def _server_arguments(verb: Add) -> None:
 
 def _topic_arguments(verb: Add) -> None:
     verb("ls", "list topics").add_argument("prefix", nargs="?", default="")
-    create = verb("create", "create a topic, or update its config", "topic")
-    create.add_argument("--durability", choices=["ephemeral", "memory", "disk", "fsync"])
-    create.add_argument(
-        "--set",
-        action="append",
-        dest="config",
-        metavar="NAME=VALUE",
-        type=config_item,
-        help="an option, such as ttl=7d; may be repeated",
-    )
+    for name, summary in (
+        ("create", "create a topic; refuse one that exists"),
+        ("ensure", "create a topic, or check that an existing one has these options"),
+        ("configure", "change options of a topic"),
+    ):
+        command = verb(name, summary, "topic")
+        command.add_argument("--durability", choices=["ephemeral", "memory", "disk", "fsync"])
+        command.add_argument(
+            "--set",
+            action="append",
+            dest="config",
+            metavar="NAME=VALUE",
+            type=config_item,
+            help="an option, such as ttl=7d; may be repeated",
+        )
     verb("describe", "print the state and config of a topic", "topic")
     edit = verb("edit", "edit the config of a topic in $EDITOR", "topic")
     edit.add_argument("--yes", action="store_true", help="apply the changes without a question")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from ..client import LATEST, Database, Gap, Record
-from ..client.config import fields
 from ..client.read import all_of
 from ..errors import InvalidRequest, NotFound
 from .exits import Exit
@@ -31,11 +29,12 @@ def ls(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 
 def create(db: Database, args: argparse.Namespace, out: Output) -> int:
-    config = dict(args.config or [])
+    """`create`, `ensure` or `configure`, as of a handle."""
+    options = dict(args.config or [])
     if args.durability:
-        config["durability"] = args.durability
-    made = json.loads(db._backend.create(args.topic, json.dumps(fields(config)).encode()))
-    out.fields({name: made[name] for name in ("topic", "created", "config")})
+        options["durability"] = args.durability
+    state = getattr(db.topic(args.topic), args.command)(**options)
+    out.fields({"topic": state.topic, "config": dict(state.config)})
     return Exit.OK
 
 
@@ -153,6 +152,8 @@ def _show(items: Any, out: Output, *, named: bool = False) -> None:
 COMMANDS: dict[str, Command] = {
     "ls": ls,
     "create": create,
+    "ensure": create,
+    "configure": create,
     "describe": describe,
     "drop": drop,
     "delete": delete,

@@ -38,7 +38,7 @@ def edit(db: Database, args: argparse.Namespace, out: Output) -> int:
         out.line("nothing was changed")
         return Exit.OK
     if changed:
-        topic.create(**changed)
+        topic.configure(**changed)
     out.fields({"topic": args.topic, "changed": changed})
     return Exit.OK
 

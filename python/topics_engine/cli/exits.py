@@ -35,8 +35,9 @@ _HINTS = {
     "unauthorized": "set TOPICS_API_KEY to a key that the server knows",
     "forbidden": "set TOPICS_API_KEY to a key that may do this",
     "corrupt": "`topics verify` names the damage, `topics repair` what giving it up would lose",
+    "already_exists": "`topics configure` changes it, `topics ensure` compares its options",
     "topic_exists_incompatible": "`topics describe` shows its config",
-    "topic_full": "a consumer has to catch up, or `topics create --set` has to raise its cap",
+    "topic_full": "a consumer has to catch up, or `topics configure --set` has to raise its cap",
     "not_a_queue": "`topics create NAME --set type=queue` makes one",
 }
 

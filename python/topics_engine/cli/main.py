@@ -153,7 +153,7 @@ def _setting_arguments(args: argparse.Namespace) -> dict[str, Any]:
 ARGUMENTS = ("data_dir", "host", "port", "tls_cert", "tls_key")
 """Settings that are arguments of commands."""
 
-CREATES = {"create", "append", "import", "bench"}
+CREATES = {"create", "ensure", "append", "import", "bench"}
 """Commands that may create the data directory; for others a missing one is an error."""
 
 DEADLINE = 10.0

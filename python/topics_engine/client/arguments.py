@@ -321,6 +321,16 @@ def seconds(name: str, value: object, least: float = 0.0) -> float:
     return found
 
 
+def duration_text(seconds: float) -> str:
+    """Seconds as text, in the largest unit of which they are a whole number."""
+    ms = round(seconds * 1000)
+    for unit in ("d", "h", "m", "s"):
+        number, rest = divmod(ms, round(UNITS[unit] * 1000))
+        if number and not rest:
+            return f"{number}{unit}"
+    return f"{ms}ms"
+
+
 def optional_seconds(name: str, value: object) -> float | None:
     """A duration in seconds, or `None`."""
     return None if value is None else seconds(name, value)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from .. import _core, settings
-from ..errors import Forbidden, InvalidRequest, NotFound
+from ..errors import InvalidRequest, NotFound
 from . import arguments, show
 from .backend import every_consumer, transactions_of
 from .closing import Closing
@@ -20,7 +20,7 @@ from .queue import Queue
 from .ranges import scan_request, split_request, splits_of
 from .read import with_lost_range
 from .router import Router
-from .topic import Topic
+from .topic import Topic, declare
 from .transaction import Transaction
 from .values import Backup, Record, Restored, RouterInfo, Split, TopicInfo, Verification
 from .watch import Watch
@@ -47,13 +47,10 @@ class Database(Closing):
         self,
         backend: Backend,
         resolved: settings.Resolved | None = None,
-        temporary: bool = False,
     ) -> None:
         self._backend = backend
-        self._temporary = temporary
         self.settings = resolved or settings.Resolved({}, {})
         """Its settings, each with its source; empty for a connection, whose server has its own."""
-        """Its settings, each with its source; `None` for a connection."""
         _open.add(backend)
 
     @property
@@ -72,44 +69,35 @@ class Database(Closing):
         Args:
             name: the name of the topic.
             options: topic options, for example `durability="fsync"`. They apply when the topic is
-                created, by `create` or by the first write.
+                created, by the first write, by `create` or by `ensure`, and change nothing later.
 
         Example:
             ```python
             orders = db.topic("orders", durability="fsync", ttl="1d")
             ```
         """
-        return Topic(self._backend, name, self._created_with(options))
+        return Topic(self._backend, name, options)
 
     def queue(self, /, name: str, **options: Unpack[QueueConfig]) -> Queue:
-        """Returns a handle of a queue, and creates the queue if it does not exist.
+        """Returns a handle of a queue, and creates the queue if it does not exist. An existing one
+        stays as it is: `ensure` compares its options, `configure` changes them.
 
         Args:
             name: the name of the queue.
-            options: topic options, for example `max_deliveries=5, dead_letter="jobs.dead"`.
+            options: topic options, for example `max_deliveries=5, dead_letter="jobs.dead"`. They
+                apply when the queue is created.
 
         Raises:
-            Conflict: a topic of this name exists and differs in a named option.
+            Conflict: a topic of this name exists that is no queue, or has another `durability`.
 
         Example:
             ```python
             jobs = db.queue("jobs", lease="30s")
             ```
         """
-        queue = Queue(self._backend, name, self._created_with(options))
-        try:
-            queue.create()
-        except Forbidden:
-            # Creating a queue needs scope `admin`; other keys use an existing one.
-            if Topic.state(queue).type != "queue":
-                raise
+        queue = Queue(self._backend, name, options)
+        queue._declare()
         return queue
-
-    def _created_with(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The options of a handle, with the class of a database that is in memory."""
-        if not self._temporary or "durability" in options or "durable" in options:
-            return options
-        return {"durability": "memory", **options}
 
     def queues(self, prefix: str = "") -> Iterator[TopicInfo]:
         """The queues whose names begin with `prefix`, in name order.
@@ -289,8 +277,9 @@ class Database(Closing):
 
         Args:
             name: the name of the router.
-            source: the name or a handle of the topic that is copied from.
-            dest: the name or a handle of the topic that is copied to.
+            source: the name or a handle of the topic that is copied from. A topic that does not
+                exist is created, with the options of the handle.
+            dest: the name or a handle of the topic that is copied to; created like the source.
             preserve_origin: copy the origin of each record (default: True).
             preserve_tag: copy the tag of each record (default: True).
             tag: copy only records with this tag; `"eu:*"` selects tags by prefix.
@@ -314,17 +303,19 @@ class Database(Closing):
                 "a router needs both source and dest: give both, or neither for a handle"
             )
         if source is not None and dest is not None:
-            self._backend.create_router(
-                name,
-                arguments.name("source", source),
-                arguments.name("dest", dest),
-                preserve_node=arguments.flag("preserve_origin", preserve_origin),
-                preserve_tag=arguments.flag("preserve_tag", preserve_tag),
-                match=arguments.tag_filter(tag),
-                create_dest=arguments.flag("create_dest", create_dest),
-                allow_cycle=arguments.flag("allow_cycle", allow_cycle),
-                exactly_once=guarantee == "exactly_once",
-            )
+            options: dict[str, Any] = {
+                "preserve_node": arguments.flag("preserve_origin", preserve_origin),
+                "preserve_tag": arguments.flag("preserve_tag", preserve_tag),
+                "create_dest": arguments.flag("create_dest", create_dest),
+                "allow_cycle": arguments.flag("allow_cycle", allow_cycle),
+                "exactly_once": guarantee == "exactly_once",
+                "match": arguments.tag_filter(tag),
+            }
+            names = (arguments.name("source", source), arguments.name("dest", dest))
+            declare(self._backend, source)
+            if create_dest:
+                declare(self._backend, dest)
+            self._backend.create_router(name, *names, **options)
         return router
 
     def routers(self, prefix: str = "") -> list[RouterInfo]:
@@ -365,7 +356,7 @@ class Database(Closing):
                 tx.ack(job)
             ```
         """
-        return Transaction(transactions_of(self._backend), writer, epoch, idempotency_key)
+        return Transaction(self._backend, writer, epoch, idempotency_key)
 
     def forget_writer(self, writer: str) -> bool:
         """Forgets a transaction writer, so that its next commit may have any epoch.
@@ -561,12 +552,13 @@ def open_in_memory(given: Settings) -> Database:
 
     directory = tempfile.mkdtemp(prefix="topics-")
     try:
-        resolved = settings.resolve({**given, "data_dir": directory})
+        memory = {"default_durability": "memory", **given, "data_dir": directory}
+        resolved = settings.resolve(memory)
         engine = _core.Engine.open(directory, resolved.native(), temporary=True)
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    return Database(engine, resolved, temporary=True)
+    return Database(engine, resolved)
 
 
 def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Backup:

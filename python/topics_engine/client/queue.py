@@ -12,7 +12,6 @@ from ..frozen import Frozen, frozen
 from . import arguments, show
 from .backend import queue_of
 from .closing import Closing
-from .encoding import dump
 from .read import records_of
 from .renewal import renewer_of
 from .topic import Topic
@@ -389,11 +388,11 @@ class Queue(Topic):
 
         Leased jobs can be acked, nacked and renewed, and jobs can be appended.
         """
-        self._backend.create(self.name, dump({"type": "queue", "paused": True}))
+        self.configure(paused=True)
 
     def resume(self) -> None:
         """Ends `pause`. Waiting claims get jobs immediately."""
-        self._backend.create(self.name, dump({"type": "queue", "paused": False}))
+        self.configure(paused=False)
 
     def peek(self, max: int = 100, *, state: JobState | None = None) -> list[PeekedJob]:
         """Returns jobs without leasing them, those that a claim would get next first.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, cast, overload
 
-from ..errors import InvalidRequest
+from ..errors import AlreadyExists, Forbidden, InvalidRequest, NotFound
 from . import arguments, config, show
 from .arguments import EARLIEST
 from .backend import append_table, consumer_of, every_consumer
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .arguments import Duration, Position, Since, Start, Time
     from .backend import Acked, Backend, NewRow
     from .schema import Schema
+    from .transaction import Named
 
 
 class WriteOptions(TypedDict):
@@ -39,17 +41,19 @@ class WriteOptions(TypedDict):
 class Topic(Handle):
     """A topic by name. Thread-safe.
 
-    The topic is created by `create` or by the first write, with the options that the handle was
-    made with. If the topic exists and differs in one of them, that call raises `Conflict`.
+    The options that the handle was made with apply when the topic is created: by the first write,
+    by `create` or by `ensure`. A topic that exists keeps its own; `configure` changes them. Only if
+    it has another `type` or `durability`, a write with options raises `Conflict`.
     """
 
-    __slots__ = ("_backend", "_config", "name")
+    __slots__ = ("_backend", "_config", "_options", "name")
     _kind: ClassVar[str] = "topic"
     _iterated_by: ClassVar[str] = "read() ends at its head, db.watch(name) follows it"
 
     def __init__(self, backend: Backend, name: str, options: Mapping[str, Any]) -> None:
         self._backend = backend
         self.name = arguments.name(self._kind, name)
+        self._options = options
         self._config = dump(config.fields(options)) if options else None
 
     if not TYPE_CHECKING:
@@ -71,22 +75,92 @@ class Topic(Handle):
             return True
 
     def create(self, /, **options: Unpack[TopicConfig]) -> TopicState:
-        """Creates the topic, or updates the named options of an existing one.
+        """Creates the topic.
 
         Args:
             options: topic options, over those of the handle.
 
         Raises:
-            Conflict: an option cannot be changed.
+            AlreadyExists: the topic exists. `ensure` accepts it, and `configure` changes it.
 
         Example:
             ```python
-            db.topic("orders").create(durability="fsync", cap_records=1_000_000)
+            db.topic("payments").create(durability="fsync", cap_records=1_000_000)
             ```
         """
-        named = {} if self._config is None else json.loads(self._config)
-        self._backend.create(self.name, dump(named | config.fields(options)))
+        return self._create({**self._options, **options})
+
+    def ensure(self, /, **options: Unpack[TopicConfig]) -> TopicState:
+        """Creates the topic if it does not exist; changes nothing if it does.
+
+        Args:
+            options: topic options, over those of the handle.
+
+        Raises:
+            Conflict: the topic exists with other values; the message has each difference.
+
+        Example:
+            ```python
+            db.topic("payments").ensure(durability="fsync", ttl="7d")
+            ```
+        """
+        return self._ensure({**self._options, **options})
+
+    def configure(self, /, **options: Unpack[TopicConfig]) -> TopicState:
+        """Changes the named options of the topic. The others, and the handle's own, stay.
+
+        Args:
+            options: the topic options to change.
+
+        Returns:
+            The state of the topic, with its whole config.
+
+        Raises:
+            NotFound: the topic does not exist.
+            Conflict: the type cannot be changed.
+
+        Example:
+            ```python
+            db.topic("orders").configure(ttl="30d")
+            ```
+        """
+        self._backend.create(self.name, dump(config.fields(options)), create=False)
+        self._declare_dead_letter(options)
         return self.state()
+
+    def _create(self, options: Mapping[str, Any]) -> TopicState:
+        self._backend.create(self.name, dump(config.fields(options)), create=True)
+        self._declare_dead_letter(options)
+        return self.state()
+
+    def _ensure(
+        self, options: Mapping[str, Any], names: Collection[str] | None = None
+    ) -> TopicState:
+        """Creates the topic, or compares its options; with `names`, only these."""
+        while True:
+            try:
+                state = self.state()
+            except NotFound:
+                # Another client may create it meanwhile.
+                with contextlib.suppress(AlreadyExists):
+                    return self._create(options)
+            else:
+                config.compare(self.name, state.config, options, names)
+                return state
+
+    def _declare(self) -> None:
+        """Creates the topic with the options of the handle if it does not exist. Like a write,
+        raises `Conflict` if it has another type or class.
+        """
+        try:
+            self._ensure(self._options, config.FIXED)
+        except Forbidden as error:
+            # A key that may only write leaves the check to its writes.
+            if error.detail.get("missing") != ["read"]:
+                raise
+
+    def _declare_dead_letter(self, options: Mapping[str, Any]) -> None:
+        declare(self._backend, options.get("dead_letter"))
 
     def append(
         self,
@@ -146,7 +220,13 @@ class Topic(Handle):
         return self._append(records, options)
 
     def _append(self, records: list[NewRow], options: WriteOptions) -> Ack:
-        return ack_of(self._backend.append(self.name, records, config=self._config, **options))
+        acked = self._backend.append(self.name, records, config=self._config, **options)
+        return self._written(ack_of(acked))
+
+    def _written(self, ack: Ack) -> Ack:
+        if ack.created:
+            self._declare_dead_letter(self._options)
+        return ack
 
     def append_batch(
         self,
@@ -191,7 +271,7 @@ class Topic(Handle):
         acked = self._backend.append_batch(
             self.name, payloads, tag=tag, config=self._config, **options
         )
-        return ack_of(acked)
+        return self._written(ack_of(acked))
 
     def append_arrow(
         self,
@@ -222,7 +302,8 @@ class Topic(Handle):
         tag = arguments.optional_text("tag", tag)
         node = arguments.optional_text("origin", origin)
         key = arguments.idempotency_key(idempotency_key)
-        return ack_of(append_table(self._backend, self.name, self._config, table, tag, node, key))
+        acked = append_table(self._backend, self.name, self._config, table, tag, node, key)
+        return self._written(ack_of(acked))
 
     @overload
     def read(
@@ -515,6 +596,15 @@ class Topic(Handle):
 
     def _repr_html_(self) -> str:
         return show.topic_html(self)
+
+
+def declare(backend: Backend, topic: str | Named | None) -> None:
+    """Creates the topic of a handle with the options of the handle, if it does not exist. A name,
+    or a handle without options, is left to the engine.
+    """
+    handle = getattr(topic, "_sync", topic)
+    if isinstance(handle, Topic) and handle._options:
+        Topic(backend, handle.name, handle._options)._declare()
 
 
 def write_options(

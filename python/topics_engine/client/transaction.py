@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..errors import Conflict, InvalidRequest
 from ..frozen import Frozen, frozen
 from . import arguments
+from .backend import transactions_of
 from .closing import Handle
 from .encoding import rows
+from .topic import declare
 
 if TYPE_CHECKING:
     from .arguments import Duration
-    from .backend import NewRow, TransactionBackend
+    from .backend import Backend, NewRow
     from .queue import LeasedJob
 
 
@@ -52,8 +54,10 @@ class Transaction(Handle):
 
     __slots__ = (
         "_acks",
+        "_backend",
         "_commits",
         "_ended",
+        "_handles",
         "_heads",
         "_jobs",
         "_native",
@@ -64,17 +68,19 @@ class Transaction(Handle):
 
     def __init__(
         self,
-        native: TransactionBackend,
+        backend: Backend,
         writer: str | None,
         epoch: int | None,
         idempotency_key: str | None,
     ) -> None:
         if writer is not None:
             arguments.name("writer", writer)
-        self._native = native
+        self._backend = backend
+        self._native = transactions_of(backend)
         epoch = arguments.optional_seq("epoch", epoch)
         self._options = (writer, epoch, arguments.idempotency_key(idempotency_key))
         self._rows: list[tuple[str, list[NewRow], str | None]] = []
+        self._handles: dict[str, Named] = {}
         self._heads: dict[str, int] = {}
         self._commits: list[tuple[str, str, int]] = []
         self._acks: list[tuple[str, str, list[int], list[int] | None]] = []
@@ -109,7 +115,8 @@ class Transaction(Handle):
         """Adds rows: a list is a batch, any other value is one record.
 
         Args:
-            topic: the name or a handle of the topic, which is created if it does not exist.
+            topic: the name or a handle of the topic. A topic that does not exist is created, with
+                the options of the handle, before the transaction begins.
             data: the rows, as in `Topic.append`.
             tag: the tag of rows without one.
             origin: the node that the rows come from.
@@ -132,6 +139,8 @@ class Transaction(Handle):
         encoded = rows(data, tag, meta, ttl)
         if encoded:
             self._rows.append((name, encoded, node))
+            if not isinstance(topic, str):
+                self._handles[name] = topic
 
     def commit(self, consumer: OfTopic, seq: int) -> None:
         """Moves the stored cursor of a consumer forwards; a cursor that is further on stays.
@@ -180,6 +189,8 @@ class Transaction(Handle):
     def _send(self) -> None:
         self._check_open()
         self._ended = True
+        for handle in self._handles.values():
+            declare(self._backend, handle)
         writer, epoch, key = self._options
         epoch, deduped, topics = self._native.transact(
             self._rows,

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, TypedDict, cast
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypedDict, cast
 
 from ..errors import Closed
 from . import arguments
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .transaction import Named
 
     T = TypeVar("T", bound=Event, default=Event, covariant=True)
-    Watched = str | Named | Sequence[str | Named] | Mapping[str, Position]
+    Watched: TypeAlias = str | Named | Sequence[str | Named] | Mapping[str, Position]
 else:
     from typing import TypeVar
 

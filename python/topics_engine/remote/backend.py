@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 from ..client.backend import RemoteBackend
 from ..client.encoding import matcher, written
 from ..client.read import PAGE_RECORDS
-from .caller import ARROW, Caller, WaitBudget, encode_json, topic_path, with_query, without_none
+from ..errors import AlreadyExists
+from .caller import (
+    ARROW,
+    Caller,
+    CallStatus,
+    WaitBudget,
+    encode_json,
+    topic_path,
+    with_query,
+    without_none,
+)
 from .consumer import RemoteConsumer
 from .page import Page, Prefetcher, body_of_rows
 from .queue import LONGEST, RemoteQueue
@@ -83,7 +93,7 @@ class HttpBackend(RemoteBackend):
             create=create,
             disable_backpressure=disable_backpressure,
         )
-        raw = b'"strict_config":true,"config":%b,' % config if config is not None else b""
+        raw = b'"config":%b,' % config if config is not None else b""
         body = body_of_rows(records, (encode_json(fields) or b"{}")[1:-1] + b"," + raw)
         path = with_query(topic_path(topic), return_seqs=False)
         answer = self.caller.call("POST", path, body, hot=True, retry_refusals=disable_backpressure)
@@ -225,8 +235,17 @@ class HttpBackend(RemoteBackend):
         body = encode_json({"seqs": list(seqs)})
         return self.caller.call("POST", topic_path(topic, "delete"), body)
 
-    def create(self, topic: str, config: bytes | None = None) -> bytes:
-        return self.caller.call("PUT", topic_path(topic), config or b"{}")
+    def create(self, topic: str, config: bytes | None = None, create: bool | None = None) -> bytes:
+        path, status = with_query(topic_path(topic), create=create), CallStatus()
+        try:
+            return self.caller.call("PUT", path, config or b"{}", status=status)
+        except AlreadyExists as error:
+            if not status.outcome_unknown:
+                raise
+            message = (
+                f"{error}; an attempt of this call, whose answer was lost, may have created it"
+            )
+            raise AlreadyExists(message, detail={**error.detail, "outcome": "unknown"}) from error
 
     def delete_topic(self, topic: str, if_empty: bool = False) -> bytes:
         path = with_query(topic_path(topic), if_empty=if_empty or None)

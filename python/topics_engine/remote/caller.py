@@ -232,6 +232,7 @@ def failure(answer: Answer) -> tuple[TopicsError, float]:
         error: TopicsError = kind(message, code, detail)
     else:
         error = errors.make(code, message, detail)
+    error.status = answer.status
     return error, float(detail.get("retry_after_ms", 0)) / 1000
 
 

@@ -439,14 +439,11 @@ REFUSALS: dict[str, Case] = {
     "type differs": Case(
         409, "topic_exists_incompatible", "PUT", T, {"type": "queue"}, before=(("PUT", T, {}),)
     ),
-    "named config differs": Case(
-        409,
-        "topic_exists_incompatible",
-        "POST",
-        T,
-        one(config={"ttl_ms": 5000}, strict_config=True),
-        before=(("PUT", T, {"ttl_ms": 9000}),),
-        says="9000",
+    "create what exists": Case(
+        409, "already_exists", "PUT", T + "?create=true", {"ttl_ms": 1}, before=(("PUT", T, {}),)
+    ),
+    "update what does not exist": Case(
+        404, "topic_not_found", "PUT", T + "?create=false", {"ttl_ms": 1}
     ),
     "not empty": Case(
         409, "topic_not_empty", "DELETE", T + "?if_empty=true", before=(("POST", T, one()),)

@@ -63,7 +63,7 @@ CONTRACT: dict[str, Case] = {
         201, "POST", T,
         {"records": [{"data": None, "tag": None, "node": None, "meta": None, "ttl_ms": None}],
          "node": None, "idempotency_key": None, "expect_head": None, "sync": None, "create": None,
-         "config": None, "strict_config": None, "disable_backpressure": None}, count=1,
+         "config": None, "disable_backpressure": None}, count=1,
     ),
     "config that differs": good(200, "POST", T, one(config={"cap_records": 5, "ttl_ms": 1}),
                                 ("PUT", T, {"cap_records": 9}), created=False),
@@ -75,7 +75,7 @@ CONTRACT: dict[str, Case] = {
     "config of another durability": differs("durability", {"durability": "fsync"}),
     "config of another class": differs("durability", {"durable": True, "cap_records": 5}),
     "config that agrees": good(
-        200, "POST", T, one(config={"cap_records": 9}, strict_config=True),
+        200, "POST", T, one(config={"cap_records": 9}),
         ("PUT", T, {"cap_records": 9}), created=False,
     ),
     # Reads.

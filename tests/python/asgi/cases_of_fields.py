@@ -94,6 +94,13 @@ MORE_GOOD: dict[str, Case] = {
         {"lease_ms": 10**12, "priority": 5000, "claim_jitter_ms": 9999},
         lease_ms=86_400_000, priority=1000, claim_jitter_ms=5000,
     ),
+    "create once": good(
+        201, "PUT", T + "?create=true", {"ttl_ms": 7}, created=True, **{"config.ttl_ms": 7}
+    ),
+    "update only": good(
+        200, "PUT", T + "?create=false", {"ttl_ms": 7}, ("PUT", T, {"cap_records": 9}),
+        created=False, **{"config.ttl_ms": 7, "config.cap_records": 9},
+    ),
     "state that counts": good(200, "GET", T + "?touch=true", None, THREE, next_seq=4, gaps=[]),
     "drop with a router": good(200, "DELETE", T, None, *ROUTES_OF,
                                routers_removed=["{t}-1", "{t}-2"]),

@@ -258,7 +258,7 @@ def test_names_are_bound_by_prefixes(alone: dict[str, Client]) -> None:
         ("POST", "/v0/topics/other", one),
         ("POST", "/v0/topics/orders", one),
         ("GET", "/v0/topics/none-such", None),
-        ("POST", "/v0/topics/orders.eu", one | {"config": {"ttl_ms": 5}}),
+        ("POST", "/v0/topics/orders.none", one | {"config": {"ttl_ms": 5}}),
         ("POST", "/v0/state", {"topics": ["other"]}),
         ("POST", "/v0/watch", {"topics": {"orders.eu": {}, "other": {}}}),
         ("POST", "/v0/watch", {"patterns": ["*"]}),
@@ -270,6 +270,14 @@ def test_names_are_bound_by_prefixes(alone: dict[str, Client]) -> None:
         reply = orders(method, path, body)
         assert (reply.status, reply.code) == (403, "forbidden"), (method, path, reply.body)
         assert reply.json["error"]["message"]
+    # A topic that exists keeps its config, so that a write with one needs no administrator.
+    kept = one | {"config": {"ttl_ms": 5, "dead_letter": "other"}}
+    assert orders("POST", "/v0/topics/orders.eu", kept).status == 200
+    assert root("GET", "/v0/topics/orders.eu").json["config"]["ttl_ms"] == 0
+    for how in ({"create": True}, {"disable_backpressure": True}):
+        reply = orders("POST", "/v0/topics/orders.none", kept | how)
+        assert (reply.status, reply.code) == (403, "forbidden")
+    assert orders("POST", "/v0/topics/orders.none", kept | {"create": False}).status == 404
     listed = orders("GET", "/v0/topics").json["topics"]
     assert [t["topic"] for t in listed] == ["jobs", "orders.eu", "orders.new"]
     states = orders("POST", "/v0/state", {"patterns": ["*"]}).json["topics"]

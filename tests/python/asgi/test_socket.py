@@ -315,7 +315,13 @@ def test_keys_of_sockets(tmp_path: Path) -> None:
         one = {"records": [{"data": 1}]}
         assert writer.ask("publish", "ack", topic="a.t", **one)["last_seq"] == 1
         assert writer.refused({"op": "publish", "topic": "b", **one}) == "forbidden"
-        assert writer.refused({"op": "publish", "topic": "a.t", "config": {}, **one}) == "forbidden"
+        new = {"op": "publish", "topic": "a.new", "config": {"ttl_ms": 9}, **one}
+        for how in ({}, {"disable_backpressure": True}):
+            assert writer.refused(new | how) == "forbidden"
+        assert writer.refused(new | {"create": False}) == "topic_not_found"
+        assert (
+            writer.ask("publish", "ack", topic="a.t", config={"ttl_ms": 9}, **one)["last_seq"] == 2
+        )
         assert writer.refused({"op": "subscribe", "topic": "a.t"}) == "forbidden"
         chief = opened("chief")
         for name, answer in (("a.dead", "ack"), ("b", "error")):

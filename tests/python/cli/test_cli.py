@@ -66,9 +66,16 @@ def test_raw_lines_are_bytes(cli: Run, topic: str) -> None:
 
 def test_create_describe_and_ls(cli: Run, topic: str) -> None:
     code, (said,) = cli("create", topic, "--durability", "fsync", "--set", "ttl=60")
-    assert (code, said["created"]) == (0, True)
+    assert (code, said["topic"], said["config"]["ttl"]) == (0, topic, 60.0)
     code, (state,) = cli("describe", topic)
     assert (code, state["config"]["ttl"], state["config"]["durability"]) == (0, 60.0, "fsync")
+    assert cli("create", topic) == (1, [])
+    assert cli("ensure", topic, "--set", "ttl=1m", "--durability", "fsync")[0] == 0
+    assert cli("ensure", topic, "--set", "ttl=2m") == (1, [])
+    code, (said,) = cli("configure", topic, "--set", "ttl=2m")
+    assert (code, said["config"]["ttl"], said["config"]["durability"]) == (0, 120.0, "fsync")
+    assert cli("ensure", topic, "--set", "ttl=2m")[0] == 0
+    assert cli("configure", topic + "-absent")[0] == 3
     code, rows = cli("ls", topic)
     assert (code, [r["topic"] for r in rows]) == (0, [topic])
 
@@ -78,7 +85,7 @@ def test_exit_codes(cli: Run, topic: str) -> None:
     assert cli("describe", topic + "-absent")[0] == 3
     assert cli("read", topic + "-absent")[0] == 3
     assert cli("create", topic, "--set", "durability=perhaps")[0] == 2
-    assert cli("create", topic, "--set", "type=queue")[0] == 1
+    assert cli("configure", topic, "--set", "type=queue")[0] == 1
     assert cli("append", topic, stdin=b"{\n")[0] == 2
     with pytest.raises(SystemExit) as usage:
         cli("frobnicate")

@@ -192,8 +192,9 @@ def test_json_and_bytes_do_not_share_a_column(tmp_path: Path, capsys: Any) -> No
 
 
 def test_every_command_of_the_list_is_there() -> None:
-    listed = "serve ls create describe edit drop append read tail delete lag queue router consumer "
-    listed += (
+    listed = (
+        "serve ls create ensure configure describe edit drop append read tail delete lag queue "
+        "router consumer "
         "txn export import verify repair bench doctor config completion console reload context "
         "remote backup restore clone version"
     )
@@ -219,7 +220,7 @@ def test_exit_codes_of_every_kind(cli: Run, topic: str) -> None:
         assert cli(*absent)[0] == 3, absent
     for refused in (
         ("queue", "peek", topic),
-        ("create", topic, "--set", "type=queue"),
+        ("create", topic),
     ):
         assert cli(*refused)[0] == 1, refused
     for wrong in (

@@ -39,7 +39,10 @@ class Row:
 
 ROWS = (
     Row("ls {t}", "head_seq", "topic type head_seq earliest_seq count bytes durability"),
-    Row("create {t}-new --durability fsync --set ttl=60", "created", "topic created config"),
+    Row("create {t}-new --durability fsync --set ttl=60", "fsync", "topic config"),
+    Row("create {t}", "", "", 1),
+    Row("ensure {t} --set ttl=0s", "0.0", "topic config"),
+    Row("configure {t} --set ttl=2w", "1209600.0", "topic config"),
     Row("describe {t}", "head_seq", "topic head_seq config"),
     Row("drop {q} --yes", "deleted", "topic deleted"),
     Row("drop {t} --if-empty", "", "", 1),

@@ -171,7 +171,7 @@ def test_creation(db: te.Database) -> None:
     with pytest.raises(te.Conflict) as conflict:
         db.topic("t", durability="memory").append(1)
     assert conflict.value.code == "topic_exists_incompatible"
-    assert db.topic("t").create(cap_records=0).config["durability"] == "fsync"
+    assert db.topic("t").configure(cap_records=0).config["durability"] == "fsync"
     with pytest.raises(te.InvalidRequest, match="cap_records must be an integer"):
         db.topic("t").create(cap_records="many")
 

@@ -313,7 +313,10 @@ def test_every_code_has_its_class() -> None:
         ("invalid_request", te.InvalidRequest),
         ("invalid_directory", te.InvalidRequest),
         ("topic_not_found", te.NotFound),
-        ("head_mismatch", te.Conflict),
+        ("already_exists", te.AlreadyExists),
+        ("head_mismatch", te.HeadMismatch),
+        ("idempotency_mismatch", te.IdempotencyMismatch),
+        ("topic_not_empty", te.Conflict),
         ("topic_full", te.Full),
         ("throttled", te.Throttled),
         ("storage_unavailable", te.Unavailable),
@@ -331,6 +334,12 @@ def test_every_code_has_its_class() -> None:
         assert error.retryable is (kind in (te.Full, te.Throttled, te.Unavailable))
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), copy.code, copy.detail) == (kind, code, error.detail)
+    statuses = {"head_mismatch": 409, "topic_not_found": 404, "shutting_down": 503, "unheard": 500}
+    for code, status in statuses.items():
+        error = errors.make(code, "said")
+        assert error.status == status
+        error.status = 418
+        assert pickle.loads(pickle.dumps(error)).status == 418
     throttled = errors.make("throttled", "x", {"retry_after_ms": 1500})
     assert isinstance(throttled, te.Throttled)
     assert throttled.retry_after == 1.5

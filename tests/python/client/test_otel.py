@@ -176,7 +176,6 @@ def test_a_trace_through_a_router_a_queue_and_a_dead_letter(
     recorded: Recorded, url: str, db: te.Database, topic: str, guarantee: Any
 ) -> None:
     queue = db.queue(f"{topic}.jobs", max_deliveries=1, dead_letter=f"{topic}.dead")
-    queue.create()
     source, dead = db.topic(topic), db.topic(f"{topic}.dead")
     source.create()
     dead.create()
@@ -209,7 +208,6 @@ def test_the_same_under_asyncio(recorded: Recorded, url: str, data_dir: Path, to
         opened = te.aio.connect(url) if url else await te.aio.open(data_dir)
         async with opened as db:
             queue = await db.queue(f"{topic}.jobs", max_deliveries=1, dead_letter=f"{topic}.dead")
-            await queue.create()
             source, dead = db.topic(topic), db.topic(f"{topic}.dead")
             await source.create()
             await dead.create()
@@ -335,7 +333,7 @@ def test_what_fails_says_so(recorded: Recorded, db: te.Database, topic: str) -> 
         log.append(2, expect_head=7)
     sent = recorded.one(f"send {topic}")
     assert sent.status.status_code is StatusCode.ERROR
-    assert said(sent)["error.type"] == "Conflict"
+    assert said(sent)["error.type"] == "HeadMismatch"
     queue = db.queue(f"{topic}.jobs")
     queue.append(1)
     assert queue.drop()

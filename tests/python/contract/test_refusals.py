@@ -254,12 +254,15 @@ STATES: list[tuple[Call, type[te.TopicsError], str]] = [
     (lambda h: h.db.topic("none").consumer("c"), te.NotFound, "topic_not_found"),
     (lambda h: h.db.topic("none").seek(ts=0), te.NotFound, "topic_not_found"),
     (lambda h: h.none.state(), te.NotFound, "router_not_found"),
-    (lambda h: h.t.append(9, expect_head=7), te.Conflict, "head_mismatch"),
+    (lambda h: h.t.append(9, expect_head=7), te.HeadMismatch, "head_mismatch"),
     (lambda h: h.t.append(1, lane=3), te.Conflict, "not_a_queue"),
     (lambda h: h.c.commit(99), te.InvalidRequest, "invalid_request"),
     (lambda h: h.c.seek(99), te.InvalidRequest, "invalid_request"),
     (lambda h: h.t.drop(if_empty=True), te.Conflict, "topic_not_empty"),
-    (lambda h: h.t.create(type="queue"), te.Conflict, "topic_exists_incompatible"),
+    (lambda h: h.t.create(), te.AlreadyExists, "already_exists"),
+    (lambda h: h.t.ensure(ttl="7d"), te.Conflict, "topic_exists_incompatible"),
+    (lambda h: h.t.configure(type="queue"), te.Conflict, "topic_exists_incompatible"),
+    (lambda h: h.db.topic("none").configure(ttl="7d"), te.NotFound, "topic_not_found"),
 ]
 """What the state of the database refuses."""
 

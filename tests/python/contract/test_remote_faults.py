@@ -41,6 +41,27 @@ async def test_what_was_carried_out_is_not_done_twice(
         assert datas(await all_of(db.topic(name).read())) == [1, 2]
 
 
+async def test_a_creation_whose_answer_was_lost(faulty: Faulty, connect: Any, name: str) -> None:
+    async with connect(faulty.url) as db:
+        # The repeat finds the topic, which may be that of another client.
+        faulty.fail(Lose(), matching="create=true")
+        with pytest.raises(
+            te.AlreadyExists, match="answer was lost, may have created it"
+        ) as caught:
+            await db.topic(name).create(ttl="7d")
+        assert caught.value.detail == {"topic": name, "outcome": "unknown"}
+        with pytest.raises(te.AlreadyExists) as caught:
+            await db.topic(name).create()
+        assert caught.value.detail == {"topic": name}
+        # Whoever created it, its options are those that were asked for.
+        faulty.fail(Lose(), Break(), matching="create=true")
+        assert (await db.topic(f"{name}-e", ttl="7d").ensure()).config["ttl"] == 7 * 86400.0
+        faulty.fail(Lose(), matching="create=true")
+        await (await db.queue(f"{name}-q", lease="1m")).append(1)
+        faulty.fail(Lose(), matching="create=false")
+        assert (await db.topic(name).configure(ttl=5)).config["ttl"] == 5.0
+
+
 async def test_a_loss_that_a_sync_reports_once_is_raised(
     faulty: Faulty, connect: Any, name: str
 ) -> None:
@@ -314,8 +335,10 @@ async def test_a_queue_that_is_there_needs_no_administrator(tmp_path: Path, conn
         async with connect(live.url, api_key="worker") as db:
             (job,) = await (await db.queue("q")).claim("w")
             assert await job.ack()
-            with pytest.raises(te.Forbidden):
+            with pytest.raises(te.Conflict):
                 await db.queue("log")
+            with pytest.raises(te.Forbidden):
+                await db.queue("new")
     finally:
         await asyncio.to_thread(live.ensure_dead)
 

@@ -55,7 +55,7 @@ async def test_a_pattern_of_many_topics_goes_on_behind_a_restart(
         db.topic("p.100").drop()
         db.topic("p.200").drop()
         db.topic("p.200").append(["g", "h"])
-        db.topic("p.250", cap_records=1).create()
+        db.topic("p.250").configure(cap_records=1)
         for n in range(3):
             db.topic("p.250").append(f"i{n}")
 

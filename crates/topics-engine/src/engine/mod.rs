@@ -42,7 +42,7 @@ use crate::types::metrics::MetricsSnapshot;
 use crate::types::name;
 use crate::types::options::Options;
 use crate::types::requests::RemoteState;
-use crate::verbs;
+use crate::verbs::{self, Existing};
 
 /// An open engine; cheap to clone.
 #[derive(Clone, Debug)]
@@ -77,7 +77,17 @@ impl Engine {
 
     /// Creates a topic or updates the named fields of its config.
     pub fn create_topic(&self, topic: &str, config: &ConfigPatch) -> Result<CreatedTopic> {
-        let created = verbs::create(&self.core, topic, config)?;
+        self.create_topic_if(topic, config, Existing::Any)
+    }
+
+    /// Like [`Self::create_topic`], for a topic that must be missing, or must exist.
+    pub fn create_topic_if(
+        &self,
+        topic: &str,
+        config: &ConfigPatch,
+        existing: Existing,
+    ) -> Result<CreatedTopic> {
+        let created = verbs::create(&self.core, topic, config, existing)?;
         if let Some(topic) = self.core.table.loaded.by_id(created.topic_id)
             && !created.created
         {

@@ -16,7 +16,7 @@ use crate::topic::{Applied, Topic};
 use crate::types::config::ConfigPatch;
 use crate::types::error::{Error, Result};
 use crate::types::name;
-use crate::verbs;
+use crate::verbs::{self, Existing};
 
 /// Creates a router, or updates one between the same topics; returns whether it was created.
 pub(crate) fn create(
@@ -119,7 +119,7 @@ fn live_or_create(core: &Arc<Store>, name: &str) -> Result<Arc<Topic>> {
         if let Some(topic) = core.live(name)? {
             return Ok(topic);
         }
-        verbs::create(core, name, &ConfigPatch::default())?;
+        verbs::create(core, name, &ConfigPatch::default(), Existing::Any)?;
     }
 }
 

@@ -122,7 +122,6 @@ fn prepared(core: &Transactions, topic: &Topic, rows: PartRows) -> Prepared {
         sync: true,
         create: false,
         config: None,
-        lenient_config: false,
         jobs: rows.jobs,
         is_pinned: false,
         patient: true,

@@ -13,7 +13,7 @@ use crate::types::config::ConfigPatch;
 use crate::types::error::{Error, Result};
 use crate::types::name;
 use crate::types::queue::LeasedJobs;
-use crate::verbs;
+use crate::verbs::{self, Existing};
 
 /// The work of a transaction in one topic.
 #[derive(Default)]
@@ -118,6 +118,6 @@ pub(super) fn find(
         return Ok(topic);
     }
     may_create(core, name, work)?;
-    verbs::create(core, name, &ConfigPatch::default())?;
+    verbs::create(core, name, &ConfigPatch::default(), Existing::Any)?;
     core.live(name)?.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
 }

@@ -19,6 +19,9 @@ pub enum Durability {
 }
 
 impl Durability {
+    /// Every class, the weakest first.
+    pub const ALL: [Self; 4] = [Self::Ephemeral, Self::Memory, Self::Disk, Self::Fsync];
+
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -80,10 +83,8 @@ pub struct Append<'a> {
     pub sync: bool,
     /// Whether to create a missing topic; `None`: as the engine's `auto_create` says.
     pub create: Option<bool>,
-    /// Config at creation. If the topic exists, a named field that differs is an error.
+    /// Config at creation. If the topic exists, only another `type` or `durability` is an error.
     pub config: Option<&'a ConfigPatch>,
-    /// Only `type` and `durability` of `config` conflict with a topic that exists.
-    pub lenient_config: bool,
     /// Whether to wait for a staging permit without limit, instead of being refused.
     pub disable_backpressure: bool,
 }

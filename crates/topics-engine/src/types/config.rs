@@ -135,9 +135,9 @@ pub struct ConfigPatch {
 const VERSION: u8 = 1;
 
 impl TopicConfig {
-    /// The config that a creation with these fields makes.
-    pub(crate) fn created(patch: &ConfigPatch) -> Self {
-        let mut config = Self::default();
+    /// The config that a creation with these fields makes; `class` is that of a patch without one.
+    pub(crate) fn created(patch: &ConfigPatch, class: Durability) -> Self {
+        let mut config = Self { durability: class, ..Self::default() };
         if patch.kind == Some(TopicType::Queue) {
             config.kind = TopicType::Queue;
             config.discard = Discard::Reject;
@@ -325,50 +325,17 @@ impl ConfigPatch {
         Ok(p)
     }
 
-    /// The first named field that differs from `config`: name, its value there, the value here.
-    /// `lenient`: only of `type` and `durability`.
+    /// Of the type and the durability class, which a write never changes: the first that is named and
+    /// differs from `config`, as its name, its value there and its value here.
     pub(crate) fn conflict(
         &self,
         config: &TopicConfig,
-        lenient: bool,
-    ) -> Option<(&'static str, String, String)> {
-        macro_rules! differs {
-            ($field:ident, $name:literal, $show:expr) => {
-                if let Some(v) = &self.$field
-                    && *v != config.$field
-                {
-                    return Some(($name, $show(&config.$field), $show(v)));
-                }
-            };
+    ) -> Option<(&'static str, &'static str, &'static str)> {
+        if let Some(kind) = self.kind.filter(|kind| *kind != config.kind) {
+            return Some(("type", config.kind.as_str(), kind.as_str()));
         }
-        fn text<T: ToString>(v: &T) -> String {
-            v.to_string()
-        }
-        fn maybe<T: ToString>(v: &Option<T>) -> String {
-            v.as_ref().map_or_else(|| "null".into(), ToString::to_string)
-        }
-        differs!(kind, "type", |v: &TopicType| v.as_str().to_owned());
-        differs!(durability, "durability", |v: &Durability| v.as_str().to_owned());
-        if lenient {
-            return None;
-        }
-        differs!(ttl_ms, "ttl_ms", text);
-        differs!(cap_records, "cap_records", text);
-        differs!(cap_bytes, "cap_bytes", text);
-        differs!(discard, "discard", |v: &Discard| v.as_str().to_owned());
-        differs!(priority, "priority", maybe);
-        differs!(auto_priority, "auto_priority", text);
-        differs!(auto_create, "auto_create", text);
-        differs!(idempotency_window_ms, "idempotency_window_ms", text);
-        differs!(dedupe_node, "dedupe_node", text);
-        differs!(lease_ms, "lease_ms", text);
-        differs!(claim_jitter_ms, "claim_jitter_ms", text);
-        differs!(max_deliveries, "max_deliveries", text);
-        differs!(dead_letter, "dead_letter", maybe);
-        differs!(retry_backoff_ms, "retry_backoff_ms", text);
-        differs!(paused, "paused", text);
-        differs!(leases_durable, "leases_durable", text);
-        None
+        let class = self.durability.filter(|class| *class != config.durability)?;
+        Some(("durability", config.durability.as_str(), class.as_str()))
     }
 }
 

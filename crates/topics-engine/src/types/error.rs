@@ -43,7 +43,7 @@ pub enum Error {
     #[error("topic {0:?} does not exist: create it, or write to it with auto-create on")]
     TopicNotFound(String),
     /// The topic exists with a config that differs in a named field.
-    #[error("topic {topic:?} exists with {field}={actual}, not {wanted}")]
+    #[error("topic {topic:?} exists with {field} {actual}, not {wanted}: {}", keeps(field))]
     TopicExistsIncompatible {
         /// The topic.
         topic: String,
@@ -54,6 +54,9 @@ pub enum Error {
         /// The value asked for.
         wanted: String,
     },
+    /// A creation of a topic that exists.
+    #[error("topic {0:?} already exists: configure changes its options, ensure compares them")]
+    AlreadyExists(String),
     /// `if_empty` on a topic with live records.
     #[error("topic {topic:?} has {count} live records")]
     TopicNotEmpty {
@@ -63,7 +66,9 @@ pub enum Error {
         count: u64,
     },
     /// `expect_head` differs from the head.
-    #[error("topic {topic:?}: head_seq is {actual}, not {expected}")]
+    #[error(
+        "topic {topic:?}: head_seq is {actual}, not {expected}: read up to {actual}, and decide again"
+    )]
     HeadMismatch {
         /// The topic.
         topic: String,
@@ -73,7 +78,10 @@ pub enum Error {
         actual: u64,
     },
     /// An idempotency key was used before with another body.
-    #[error("topic {topic:?}: this idempotency key was used for another request within the window")]
+    #[error(
+        "topic {topic:?}: this idempotency key was used for other records within the window: use \
+         another key"
+    )]
     IdempotencyMismatch {
         /// The topic.
         topic: String,
@@ -299,6 +307,15 @@ fn holder(pid: u32) -> String {
     }
 }
 
+/// What to do about an option with which a topic, or a consumer, exists.
+fn keeps(field: &str) -> &'static str {
+    match field {
+        "durability" => "leave durability out, or configure the topic first",
+        "type" => "a topic keeps its type; use another name",
+        _ => "a consumer keeps its mode; leave mode out, or use another name",
+    }
+}
+
 /// Why a router is refused, and what to do.
 fn router_conflict(reason: &str, source: &str, dest: &str) -> String {
     match reason {
@@ -342,6 +359,7 @@ impl Error {
             Self::TopicExistsIncompatible { .. } | Self::RouterConflict { .. } => {
                 "topic_exists_incompatible"
             }
+            Self::AlreadyExists(_) => "already_exists",
             Self::TopicNotEmpty { .. } => "topic_not_empty",
             Self::HeadMismatch { .. } => "head_mismatch",
             Self::IdempotencyMismatch { .. } => "idempotency_mismatch",

@@ -6,6 +6,7 @@ use std::time::Duration;
 use topics_env::objects::ObjectStore;
 use topics_storage::format::frame::MAX_FRAME_LEN;
 
+use super::api::Durability;
 use super::error::{Error, Result};
 use super::name;
 
@@ -161,6 +162,8 @@ pub struct Options {
     pub recovery: RecoveryMode,
     /// Which topics a write may create; default `On`.
     pub auto_create: AutoCreate,
+    /// Class of a topic that is created without one; default `Disk`.
+    pub default_durability: Durability,
 
     /// Threads that deliver to watchers, started with the first watcher; default 0: the number of cpus.
     pub delivery_workers: u32,
@@ -249,6 +252,7 @@ impl Default for Options {
             background: true,
             recovery: RecoveryMode::Strict,
             auto_create: AutoCreate::On,
+            default_durability: Durability::Disk,
             delivery_workers: 0,
             wal_shards: 1,
             wal_file_min: 1 << 20,

@@ -13,8 +13,36 @@ use crate::types::config::{ConfigPatch, TopicConfig};
 use crate::types::error::{Error, Result};
 use crate::types::name;
 
+/// What [`create`] does about a topic that exists, or is missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// Creates a missing topic, updates an existing one.
+    #[default]
+    Any,
+    /// Creates a missing topic, refuses an existing one.
+    Refused,
+    /// Updates an existing topic, refuses a missing one.
+    Required,
+}
+
+impl From<Option<bool>> for Existing {
+    /// `create`: true creates and never updates, false updates and never creates.
+    fn from(create: Option<bool>) -> Self {
+        match create {
+            None => Self::Any,
+            Some(true) => Self::Refused,
+            Some(false) => Self::Required,
+        }
+    }
+}
+
 /// Creates a topic, or updates the named fields of an existing one.
-pub(crate) fn create(core: &Arc<Store>, topic: &str, patch: &ConfigPatch) -> Result<CreatedTopic> {
+pub(crate) fn create(
+    core: &Arc<Store>,
+    topic: &str,
+    patch: &ConfigPatch,
+    existing: Existing,
+) -> Result<CreatedTopic> {
     name::check(topic)?;
     let patch = patch.checked(topic)?;
     let name: Arc<str> = topic.into();
@@ -22,6 +50,9 @@ pub(crate) fn create(core: &Arc<Store>, topic: &str, patch: &ConfigPatch) -> Res
         core.check_open()?;
         let topic = match core.named(&name)? {
             Some(topic) => topic,
+            None if existing == Existing::Required => {
+                return Err(Error::TopicNotFound(name.to_string()));
+            }
             None => match make(core, &name)? {
                 Ok(topic) => topic,
                 Err(ticket) => {
@@ -45,12 +76,18 @@ pub(crate) fn create(core: &Arc<Store>, topic: &str, patch: &ConfigPatch) -> Res
         if closed {
             continue;
         }
+        match (logged, existing) {
+            (true, Existing::Refused) => return Err(Error::AlreadyExists(name.to_string())),
+            // Another call is about to create it.
+            (false, Existing::Required) => return Err(Error::TopicNotFound(name.to_string())),
+            _ => {}
+        }
         if logged {
             let config = update(core, &topic, &patch, &exclusive)?;
             drop(exclusive);
             return Ok(CreatedTopic { topic_id: topic.id(), created: false, config });
         }
-        let config = TopicConfig::created(&patch);
+        let config = TopicConfig::created(&patch, core.options.default_durability);
         let logged = log_creation(core, &topic, config.clone(), &exclusive);
         drop(exclusive);
         logged?;

@@ -12,5 +12,6 @@ pub(crate) mod lifecycle;
 pub(crate) mod load;
 
 pub(crate) use self::append::{append, append_async, forward, perform, submit};
+pub use self::lifecycle::Existing;
 pub(crate) use self::lifecycle::{create, delete};
 pub(crate) use self::load::check_load;

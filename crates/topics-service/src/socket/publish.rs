@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use topics_engine::{Appended, Error};
 use topics_wire::json::FieldPath;
 use topics_wire::object::Performance;
-use topics_wire::{Failure, write};
+use topics_wire::write::Write;
+use topics_wire::{Failure, Grant, write};
 
 use super::{MessageHead, Outbox, Service, Socket, message, refusal};
 
@@ -40,6 +41,7 @@ struct PublishContext {
     outbox: Outbox,
     token: u64,
     topic: String,
+    grant: Grant,
     request_id: Option<String>,
     return_seqs: bool,
     start_ns: u64,
@@ -73,8 +75,11 @@ impl Publish {
     fn run(self) {
         let Self { text, context } = self;
         let append = || {
-            let w = write::parse_publish(&text, &context.service.limits)?;
-            Ok(w.with_append(|append| context.service.engine.append(&context.topic, append))?)
+            let mut w = write::parse_publish(&text, &context.service.limits)?;
+            w.restrict(&context.grant)?;
+            let engine = &context.service.engine;
+            let appended = w.with_append(|append| engine.append(&context.topic, append));
+            appended.map_err(|e| Write::failure(w.is_restricted, e))
         };
         let outcome = catch_unwind(AssertUnwindSafe(append));
         let panicked = |_| Err(Error::Internal("a publish panicked".into()).into());
@@ -134,15 +139,14 @@ impl Service {
             return Err(FieldPath::field("topic").invalid("must name exactly one topic"));
         };
         socket.grant.check(topic)?;
-        let write = write::parse_publish(text, &self.limits)?;
-        if let Some(config) = &write.config {
-            socket.grant.check_config(config)?;
-        }
+        let mut write = write::parse_publish(text, &self.limits)?;
+        write.restrict(&socket.grant)?;
         let context = PublishContext {
             service: self.clone(),
             outbox: socket.outbox.clone(),
             token,
             topic: topic.clone(),
+            grant: socket.grant.clone(),
             request_id: h.request_id.clone(),
             return_seqs: write.return_seqs,
             start_ns: self.clock.mono_ns(),
@@ -151,8 +155,9 @@ impl Service {
             socket.publishes.push(Publish { text: text.to_vec(), context });
             return Ok(());
         }
+        let is_restricted = write.is_restricted;
         let done = Box::new(move |outcome: topics_engine::Result<Appended>| {
-            context.answer(outcome.map_err(Failure::from));
+            context.answer(outcome.map_err(|e| Write::failure(is_restricted, e)));
         });
         write.with_append(|append| self.engine.append_async(topic, append, done));
         self.staged.store(true, Ordering::Relaxed);

@@ -11,6 +11,7 @@ use topics_engine::{Append, Appended, ConfigPatch, Error, NewRecord};
 
 use crate::config;
 use crate::error::Failure;
+use crate::grant::Grant;
 use crate::json::{
     DATA_DEPTH, FieldPath, Fields, Reader, Scanner, SyntaxError, Text, decode_base64, read_body,
 };
@@ -46,8 +47,8 @@ pub struct Write<'a> {
     create: Option<bool>,
     /// The config of a topic that the write creates.
     pub config: Option<ConfigPatch>,
-    /// Whether any field of `config` conflicts with a topic that exists; else `type` and `durability`.
-    strict_config: bool,
+    /// Whether [`Self::restrict`] took the right to create the topic.
+    pub is_restricted: bool,
     /// Whether to wait for a staging permit instead of being refused.
     pub disable_backpressure: bool,
     /// Whether the answer lists every seq.
@@ -63,7 +64,6 @@ const WRITE: Fields = Fields::of(&[
     "sync",
     "create",
     "config",
-    "strict_config",
     "disable_backpressure",
 ]);
 /// The fields of a publish message.
@@ -172,7 +172,6 @@ fn json<'a>(
             "sync" => w.sync = s.bool(FieldPath::field("sync"))?,
             "create" => w.create = Some(s.bool(FieldPath::field("create"))?),
             "config" => w.config = Some(config::read(s, "config")?),
-            "strict_config" => w.strict_config = s.bool(FieldPath::field("strict_config"))?,
             "disable_backpressure" => {
                 w.disable_backpressure = s.bool(FieldPath::field("disable_backpressure"))?;
             }
@@ -374,6 +373,29 @@ impl Record<'_> {
 }
 
 impl Write<'_> {
+    /// Takes the right to create the topic from a write with a config, unless the client is an
+    /// administrator and may use the topics in the config. An existing topic keeps its config, so that
+    /// writing to it needs no such right.
+    pub fn restrict(&mut self, grant: &Grant) -> Result<(), Failure> {
+        match &self.config {
+            Some(config) if grant.admin => grant.check_names(config),
+            Some(_) if self.create != Some(false) => {
+                (self.create, self.is_restricted) = (Some(false), true);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The failure of the write.
+    #[must_use]
+    pub fn failure(is_restricted: bool, e: Error) -> Failure {
+        match e {
+            Error::TopicNotFound(topic) if is_restricted => Grant::creates_no(&topic),
+            e => e.into(),
+        }
+    }
+
     /// Calls `run` with the write as an engine request.
     pub fn with_append<R>(&self, run: impl FnOnce(&Append<'_>) -> R) -> R {
         let records: Vec<NewRecord<'_>> = self.records.iter().map(Record::as_new).collect();
@@ -385,7 +407,6 @@ impl Write<'_> {
             sync: self.sync,
             create: self.create,
             config: self.config.as_ref(),
-            lenient_config: !self.strict_config,
             disable_backpressure: self.disable_backpressure,
         })
     }

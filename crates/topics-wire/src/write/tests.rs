@@ -14,7 +14,7 @@ fn every_field() {
     let w = parse_json(
         r#" {"records":[{"data": {"a": [1, 2.50]} ,"tag":"t","node":"n","meta":{"k":"v"},"ttl_ms":5},
             {"data_b64":"/wA="}],"node":"N","idempotency_key":"k","expect_head":7,
-            "sync":true,"create":false,"config":{"cap_records":9},"strict_config":true,
+            "sync":true,"create":false,"config":{"cap_records":9},
             "disable_backpressure":true} "#,
     )
     .unwrap();
@@ -28,7 +28,7 @@ fn every_field() {
         assert_eq!((second.data, second.binary), (&b"\xff\x00"[..], true));
         assert_eq!((a.node, a.key, a.expect_head), (&b"N"[..], &b"k"[..], Some(7)));
         assert_eq!((a.sync, a.create, a.disable_backpressure), (true, Some(false), true));
-        assert_eq!((a.config.unwrap().cap_records, a.lenient_config), (Some(9), false));
+        assert_eq!(a.config.unwrap().cap_records, Some(9));
     });
 }
 
@@ -39,7 +39,6 @@ fn defaults() {
         assert_eq!(a.records[0].data, b"null");
         assert!(a.key.is_empty() && a.node.is_empty() && a.expect_head.is_none());
         assert!(!a.sync && a.create.is_none() && a.config.is_none() && !a.disable_backpressure);
-        assert!(a.lenient_config);
     });
 }
 
@@ -76,7 +75,7 @@ fn null_is_as_if_the_field_were_absent() {
         r#"{"records":[{"data":1,"data_b64":null,"tag":null,"node":null,"meta":null,"ttl_ms":null,
             "lane":null,"group":null,"delay_ms":null,"deliver_at":null}],"node":null,
             "idempotency_key":null,"expect_head":null,"sync":null,"create":null,"config":null,
-            "strict_config":null,"disable_backpressure":null}"#,
+            "disable_backpressure":null}"#,
     )
     .unwrap();
     w.with_append(|a| {
@@ -178,7 +177,6 @@ fn a_wrong_type_names_the_field_and_the_record() {
         ("sync", "1"),
         ("create", "0"),
         ("config", "[]"),
-        ("strict_config", "1"),
         ("disable_backpressure", "\"true\""),
         ("records", "{}"),
     ] {

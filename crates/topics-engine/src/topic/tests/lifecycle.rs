@@ -13,6 +13,7 @@ use topics_env::sim::{CallFilter, CallKind, FaultKind, Survival};
 use super::*;
 use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::Error;
+use crate::verbs::Existing;
 
 #[test]
 fn creating_twice_is_a_no_op_or_an_update() {
@@ -40,6 +41,34 @@ fn creating_twice_is_a_no_op_or_an_update() {
         e => panic!("{e}"),
     }
     assert!(w.engine().create_topic("a/b", &p).is_err());
+}
+
+#[test]
+fn a_creation_may_refuse_what_exists_and_an_update_what_does_not() {
+    let w = World::new();
+    let put = |ttl_ms, existing| {
+        let patch = ConfigPatch { ttl_ms: Some(ttl_ms), ..ConfigPatch::default() };
+        w.engine().create_topic_if("t", &patch, existing).map(|c| (c.created, c.config.ttl_ms))
+    };
+    assert_eq!(put(1, Existing::Required).unwrap_err().code(), "topic_not_found");
+    assert_eq!(w.engine().state("t", false).unwrap_err().code(), "topic_not_found");
+    assert_eq!(put(2, Existing::Refused).unwrap(), (true, 2));
+    assert_eq!(put(3, Existing::Refused).unwrap_err().code(), "already_exists");
+    assert_eq!(w.state("t").config.ttl_ms, 2);
+    assert_eq!(put(4, Existing::Required).unwrap(), (false, 4));
+    assert_eq!(put(5, Existing::Any).unwrap(), (false, 5));
+}
+
+#[test]
+fn a_topic_without_a_class_gets_that_of_the_engine() {
+    let fsync = Options { default_durability: Durability::Fsync, ..Options::default() };
+    let w = World::with(fsync);
+    w.put("written", &["1"]);
+    w.engine().create_topic("created", &ConfigPatch::default()).unwrap();
+    let disk = ConfigPatch { durability: Some(Durability::Disk), ..ConfigPatch::default() };
+    w.engine().create_topic("named", &disk).unwrap();
+    let classes = ["written", "created", "named"].map(|name| w.state(name).config.durability);
+    assert_eq!(classes, [Durability::Fsync, Durability::Fsync, Durability::Disk]);
 }
 
 #[test]

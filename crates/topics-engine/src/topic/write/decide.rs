@@ -129,11 +129,12 @@ impl Decision<'_> {
         let config = match &p.config {
             _ if creation => {
                 let patch = p.config.as_deref().cloned().unwrap_or_default();
-                self.core.config(TopicConfig::created(&patch))
+                self.core.config(TopicConfig::created(&patch, self.core.options.default_durability))
             }
             Some(patch) => {
-                if let Some((field, actual, wanted)) = patch.conflict(&a.config, p.lenient_config) {
-                    let topic = p.topic.to_string();
+                if let Some((field, actual, wanted)) = patch.conflict(&a.config) {
+                    let (topic, actual, wanted) =
+                        (p.topic.to_string(), actual.into(), wanted.into());
                     return Err(Error::TopicExistsIncompatible { topic, field, actual, wanted });
                 }
                 a.config.clone()

@@ -32,8 +32,6 @@ pub(crate) struct Prepared {
     /// Whether the topic may be created.
     pub create: bool,
     pub config: Option<Box<ConfigPatch>>,
-    /// Only `type` and `durability` of `config` conflict with a topic that exists.
-    pub lenient_config: bool,
     /// Whether a record has options that only jobs have.
     pub jobs: bool,
     /// Whether the key is kept until it is released, regardless of the window.
@@ -103,7 +101,6 @@ impl Prepared {
             sync: req.sync,
             create: req.create.unwrap_or_else(|| options.auto_create.allows(topic)),
             config,
-            lenient_config: req.lenient_config,
             jobs: req.records.iter().any(NewRecord::is_job),
             is_pinned: false,
             patient: req.disable_backpressure,

@@ -76,10 +76,11 @@ fn a_bad_enum_is_an_error() {
 #[test]
 fn queues_reject_unless_asked() {
     let queue = ConfigPatch { kind: Some(TopicType::Queue), ..ConfigPatch::default() };
-    assert_eq!(TopicConfig::created(&queue).discard, Discard::Reject);
+    let created = |patch: &ConfigPatch| TopicConfig::created(patch, Durability::Disk);
+    assert_eq!(created(&queue).discard, Discard::Reject);
     let old = ConfigPatch { discard: Some(Discard::Old), ..queue };
-    assert_eq!(TopicConfig::created(&old).discard, Discard::Old);
-    assert_eq!(TopicConfig::created(&ConfigPatch::default()), TopicConfig::default());
+    assert_eq!(created(&old).discard, Discard::Old);
+    assert_eq!(created(&ConfigPatch::default()), TopicConfig::default());
 }
 
 #[test]
@@ -108,16 +109,16 @@ fn dead_letter_is_another_valid_topic() {
 }
 
 #[test]
-fn conflicts_name_both_values() {
+fn only_the_type_and_the_class_conflict() {
     let config = TopicConfig { cap_records: 5, ..TopicConfig::default() };
-    let none = ConfigPatch { cap_records: Some(5), ..ConfigPatch::default() };
-    assert_eq!(none.conflict(&config, false), None);
-    let one = ConfigPatch {
-        cap_records: Some(5),
-        durability: Some(Durability::Fsync),
+    let other = ConfigPatch {
+        cap_records: Some(6),
+        durability: Some(Durability::Disk),
         ..ConfigPatch::default()
     };
-    assert_eq!(one.conflict(&config, false), Some(("durability", "disk".into(), "fsync".into())));
-    let two = ConfigPatch { dead_letter: Some(Some("d".into())), ..ConfigPatch::default() };
-    assert_eq!(two.conflict(&config, false), Some(("dead_letter", "null".into(), "d".into())));
+    assert_eq!(other.conflict(&config), None);
+    let class = ConfigPatch { durability: Some(Durability::Fsync), ..other };
+    assert_eq!(class.conflict(&config), Some(("durability", "disk", "fsync")));
+    let kind = ConfigPatch { kind: Some(TopicType::Queue), ..class };
+    assert_eq!(kind.conflict(&config), Some(("type", "log", "queue")));
 }
