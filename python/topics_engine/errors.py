@@ -4,6 +4,7 @@
     ├── InvalidRequest     an argument is wrong
     ├── NotFound           the topic, consumer, router, … does not exist
     ├── Conflict           the state does not allow the call
+    │   └── LeaseLost      the lease of a job is over: .reason
     ├── Full               a cap with discard="reject"          retryable
     ├── Throttled          overload: .retry_after seconds       retryable
     ├── Unavailable        the disk or the network refuses      retryable
@@ -38,6 +39,7 @@ __all__ = [
     "Forbidden",
     "Full",
     "InvalidRequest",
+    "LeaseLost",
     "Locked",
     "NotFound",
     "Throttled",
@@ -83,6 +85,31 @@ class Conflict(TopicsError):
     """The state does not allow the call: `head_mismatch`, `topic_not_empty`, …."""
 
     default_code = "conflict"
+
+
+class LeaseLost(Conflict):
+    """The lease of a job is over: its work does not count, and another worker gets the job.
+
+    `.reason` is `restarted`, `ended`, `gone`, `finished` or `overdue`; the message says what each
+    means, and what helps.
+    """
+
+    default_code = "lease_lost"
+
+    @property
+    def reason(self) -> str:
+        """Why it is over."""
+        return str(self.detail.get("reason", "ended"))
+
+
+LEASE_ENDS = {
+    "restarted": "the server has started anew since the claim; leases_durable=True keeps leases",
+    "ended": "it ran out, or its stream broke or was closed; another worker may have the job",
+    "gone": "the job was acked or deleted",
+    "finished": "the job was acked, nacked or released before",
+    "overdue": "it could not be renewed in time",
+}
+"""What the reasons of `LeaseLost` mean."""
 
 
 class Full(TopicsError):
@@ -241,10 +268,10 @@ _CLASSES: dict[str, type[TopicsError]] = {
             "router_cycle",
             "not_a_queue",
             "consumer_busy",
-            "lease_lost",
         ),
         Conflict,
     ),
+    "lease_lost": LeaseLost,
     "topic_full": Full,
     "throttled": Throttled,
     "storage_unavailable": Unavailable,

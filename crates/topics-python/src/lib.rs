@@ -15,6 +15,7 @@ mod engine;
 mod errors;
 mod hot;
 mod http;
+mod leases;
 mod logging;
 mod queue;
 mod remote;
@@ -54,6 +55,8 @@ mod _core {
     use crate::hot::{Connection, HotDispatcher, StreamWriter};
     #[pymodule_export]
     use crate::http::Http;
+    #[pymodule_export]
+    use crate::leases::{HeldLease, LeaseSchedule};
     #[pymodule_export]
     use crate::queue::{Queue, Work};
     #[pymodule_export]

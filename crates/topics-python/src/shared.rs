@@ -12,6 +12,7 @@ use topics_env::Env;
 use topics_wire::Failure;
 
 use crate::errors::{catch_panics, raise};
+use crate::leases::LeaseSchedule;
 
 /// Maximum delay of a signal by a wait.
 pub(crate) const SIGNAL_SLICE: Duration = Duration::from_millis(100);
@@ -74,12 +75,15 @@ pub(crate) struct Shared {
     pub path: String,
     pid: u32,
     closed: AtomicBool,
+    /// The leases of jobs that were claimed through this engine.
+    pub leases: LeaseSchedule,
 }
 
 impl Shared {
     pub fn new(engine: Engine, env: Env, path: String) -> Arc<Self> {
         let pid = std::process::id();
-        Arc::new(Self { engine: Some(engine), env, path, pid, closed: AtomicBool::new(false) })
+        let (closed, leases) = (AtomicBool::new(false), LeaseSchedule::new());
+        Arc::new(Self { engine: Some(engine), env, path, pid, closed, leases })
     }
 
     /// Whether this process is a forked child of the one that opened the engine. A child has none of
@@ -94,6 +98,7 @@ impl Shared {
 
     pub fn set_closed(&self) {
         self.closed.store(true, Ordering::Release);
+        self.leases.close();
     }
 
     /// The engine, if this process may use it.

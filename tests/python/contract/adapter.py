@@ -22,6 +22,13 @@ AT_ONCE = {"topic", "topics", "queues", "read", "watch", "work", "batches", "tra
 KINDS = (te.Database, te.Topic, te.Consumer, te.Router, te.Read, te.Watch, te.Job, te.Transaction)
 HANDLES = (*KINDS, Iterator)
 END = object()
+
+
+def abandon(job: Any) -> None:
+    """Stops renewing the lease of a job, as if the process that has it had died."""
+    plain(job)._status.held.discard()
+
+
 SERVERS: set[int] = set()
 """The processes of the servers that clients of this module are connected to."""
 
@@ -68,6 +75,8 @@ class Awaited:
 
 
 def plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [plain(item) for item in value]
     return value._handle if isinstance(value, Awaited) else value
 
 

@@ -47,7 +47,9 @@ struct MovedRecord {
 /// moved waits again: then this is false.
 pub(crate) fn move_exhausted(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> bool {
     if let Err(e) = dead_letter(core, topic, seqs, Reason::MaxDeliveries) {
-        log::warn!("topic {:?}: dead letters stay where they are: {e}", topic.name);
+        // A move that a close interrupts is made after the next open.
+        let level = if matches!(e, Error::Closed) { log::Level::Debug } else { log::Level::Warn };
+        log::log!(level, "topic {:?}: dead letters stay where they are: {e}", topic.name);
         let gone = matches!(e, Error::TopicNotFound(_));
         let now = core.time.now();
         // Without a dead-letter topic they are dead here.

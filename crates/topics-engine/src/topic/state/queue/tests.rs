@@ -1012,11 +1012,11 @@ fn streams_know_their_load() {
         let id = b.q.reserve(t.seq, &h, b.now).unwrap();
         b.apply(LeaseEvent::Claim, b"w", 100, vec![(t.seq, id, 1)]);
     }
-    assert_eq!((b.q.stream_load(4), b.q.of_stream(4)), (2, vec![1, 2]));
+    assert_eq!((b.q.stream_capacity(4, 9), b.q.of_stream(4)), (7, vec![1, 2]));
     b.ack(1);
     b.pass(100);
     b.q.sweep(b.now);
-    assert_eq!(b.q.stream_load(4), 0);
+    assert_eq!(b.q.stream_capacity(4, 9), 9);
 }
 
 /// The snapshot has a delayed job, and a later lease of its group. The events before both are replayed.

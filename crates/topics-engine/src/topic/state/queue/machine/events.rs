@@ -36,6 +36,8 @@ impl Queue {
                             job.error = Some(error.clone());
                         }
                         self.set(seq, if now { Phase::Waiting } else { Phase::Delayed(until) });
+                        // Fewer than before when the job was released before its work began.
+                        self.set_deliveries(seq, deliveries);
                     }
                 }
             }
