@@ -775,9 +775,7 @@ class Queue:
         delay_ms: int | None = None,
         error: str = "",
     ) -> _Outcome: ...
-    def release(
-        self, node: str, seqs: list[int], lease_ids: list[int] | None = None
-    ) -> _Outcome:
+    def release(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome:
         """Gives back jobs that were not begun."""
 
     def remove(self, seqs: list[int], force: bool = False) -> _Outcome:
@@ -831,7 +829,7 @@ class LeaseSchedule:
         """
 
     def failed(self, claim: int) -> None:
-        """A renewal has failed: it is due again before its leases end."""
+        """A renewal has failed: it is due again soon."""
 
 @final
 class HeldLease:

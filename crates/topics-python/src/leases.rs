@@ -2,7 +2,7 @@
 //!
 //! Every job is in the schedule from its claim on, whether its block has begun or not, until its
 //! [`HeldLease`] is dropped or discarded. A lease is renewed at a third of its time; a renewal that fails
-//! is tried again until the lease ends. A thread of this module renews the leases of an embedded engine
+//! is tried again soon. A thread of this module renews the leases of an embedded engine
 //! without the interpreter, so a job that holds the GIL or blocks the event loop keeps its lease. The
 //! leases of a server are renewed by a Python thread (`client/renewal.py`), which asks the schedule what
 //! is due.
@@ -121,14 +121,13 @@ impl Inner {
         state.set_due(claim, (!is_over).then_some(at));
     }
 
-    /// A renewal has failed. Its leases may still be valid: it is tried again before they end.
+    /// A renewal has failed. It is tried again before its leases end, and after that too: durable
+    /// leases begin anew when their server does.
     fn failed(&self, claim: u64, now: Instant) {
         let mut state = self.state.lock();
         let Some(c) = state.claims.get(&claim) else { return };
         let at = now + (c.lease / 10).max(MIN_PAUSE);
-        // The jobs of a stream whose connection breaks are not its jobs any more.
-        let is_over = at >= c.deadline;
-        state.set_due(claim, (!is_over).then_some(at));
+        state.set_due(claim, Some(at));
     }
 
     /// Stops renewing a job, or a stream (`None`).
@@ -252,7 +251,7 @@ impl LeaseSchedule {
         self.inner.renewed(claim, before(elapsed), ended.into_iter());
     }
 
-    /// A renewal has failed; it is due again soon, unless the leases end before.
+    /// A renewal has failed; it is due again soon.
     fn failed(&self, claim: u64) {
         self.inner.failed(claim, Instant::now());
     }

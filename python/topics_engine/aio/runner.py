@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..client.backend import call_timeout
@@ -24,11 +24,17 @@ from ..client.runner import (
     log_given_up,
     log_lost,
     report,
+    stopping_signals,
 )
 from ..errors import LeaseLost, NotFound, TopicsError
 
 if TYPE_CHECKING:
     from .queue import Job, Queue
+
+
+def _stop_soon(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    """Stops a run of a loop from a signal handler."""
+    loop.call_soon_threadsafe(stop)
 
 
 class TaskRun:
@@ -48,13 +54,16 @@ class TaskRun:
         self._is_stopping = True
         self._changed.set()
 
+    def _must_stop(self) -> bool:
+        return self._is_stopping
+
     async def run(self) -> None:
         """Works until it is stopped."""
-        plain = self._queue._sync
+        plain, loop = self._queue._sync, asyncio.get_running_loop()
         ending = asyncio.create_task(self._end_jobs(), name="topics-acks")
         plain._runs.add(self)
         try:
-            with self._stopping_signals():
+            with stopping_signals(partial(_stop_soon, loop, self.stop)):
                 await self._claim()
                 while self._tasks:
                     await asyncio.wait(self._tasks)
@@ -66,34 +75,10 @@ class TaskRun:
             self._ended.put_nowait(None)
             await ending
 
-    @contextlib.contextmanager
-    def _stopping_signals(self) -> Iterator[None]:
-        """As `client.runner.stopping_signals`, with the handlers of the loop."""
-        loop, numbers = asyncio.get_running_loop(), [signal.SIGTERM, signal.SIGINT]
-
-        def restore() -> None:
-            while numbers:
-                loop.remove_signal_handler(numbers.pop())
-
-        def handle() -> None:
-            restore()
-            self.stop()
-
-        try:
-            for number in numbers:
-                loop.add_signal_handler(number, handle)
-        except (NotImplementedError, RuntimeError, ValueError):
-            # Only the main thread can have handlers.
-            numbers.clear()
-        try:
-            yield
-        finally:
-            restore()
-
     async def _claim(self) -> None:
         queue, (worker, concurrency, lease, _) = self._queue, self._options
         call_timeout.set(CALL_SECONDS)
-        while not self._is_stopping:
+        while not self._must_stop():
             self._changed.clear()
             idle = concurrency - len(self._tasks)
             if not idle:
@@ -112,7 +97,7 @@ class TaskRun:
                 await self._pause()
                 continue
             for job in jobs:
-                if self._is_stopping:
+                if self._must_stop():
                     self._ended.put_nowait(EndedJob(job, "release"))
                 else:
                     task = asyncio.create_task(self._handle(job), name="topics-worker")

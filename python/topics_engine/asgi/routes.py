@@ -277,7 +277,8 @@ QUEUES: tuple[Route, ...] = (
     ),
     Route(
         "POST", "/v0/topics/:q/ack", "ack", ("write",), "delete jobs that are done",
-        body=HELD, codes=(*QUEUE, "batch_too_large"), answer="topic acked skipped reasons? ready in_flight",
+        body=HELD, codes=(*QUEUE, "batch_too_large"),
+        answer="topic acked skipped reasons? ready in_flight",
     ),
     Route(
         "POST", "/v0/topics/:q/nack", "nack", ("write",), "give jobs back",

@@ -117,32 +117,47 @@ def log_given_up(queue: Queue, verb: str, jobs: list[LeasedJob], error: TopicsEr
     )  # fmt: skip
 
 
+class Stop(NamedTuple):
+    """How a run of this process is stopped, and whether the main thread runs it."""
+
+    call: Callable[[], None]
+    is_main: bool
+
+
+_stops: dict[object, Stop] = {}
+_handlers_before: dict[int, Any] = {}
+
+
+def _handle_signal(number: int, frame: FrameType | None) -> None:
+    _restore_handlers()
+    for stop in list(_stops.values()):
+        stop.call()
+
+
+def _restore_handlers() -> None:
+    while _handlers_before:
+        number, handler = _handlers_before.popitem()
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
 @contextlib.contextmanager
 def stopping_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Calls `stop` at the first SIGTERM or SIGINT of the block; a second one has its usual effect.
+    """Calls `stop` at the first SIGTERM or SIGINT of the block, and those of all other runs of the
+    process; a second signal has its usual effect. `stop` must take no lock.
 
-    The handler takes no lock. Only the main thread can have handlers; elsewhere this does nothing.
+    Only the main thread can have handlers: without a run there, signals do nothing to the others.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before: dict[int, Any] = {}
-
-    def restore() -> None:
-        while before:
-            number, handler = before.popitem()
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        restore()
-        stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before[number] = signal.signal(number, handle)
+    is_main = threading.current_thread() is threading.main_thread()
+    _stops[key := object()] = Stop(stop, is_main)
+    if is_main and not _handlers_before:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            _handlers_before[number] = signal.signal(number, _handle_signal)
     try:
         yield
     finally:
-        restore()
+        del _stops[key]
+        if is_main and not any(other.is_main for other in _stops.values()):
+            _restore_handlers()
 
 
 class ThreadRun:
@@ -151,9 +166,7 @@ class ThreadRun:
     The caller's thread claims as many jobs as there are idle threads; one more thread acks.
     """
 
-    def __init__(
-        self, queue: Queue, handler: Callable[[Job], object], options: RunOptions
-    ) -> None:
+    def __init__(self, queue: Queue, handler: Callable[[Job], object], options: RunOptions) -> None:
         self._queue, self._handler, self._options = queue, handler, options
         self._is_stopping = False
         # A handler was ended by an exception that is not an `Exception`.
@@ -168,6 +181,9 @@ class ThreadRun:
         """Ends it after the jobs in hand."""
         self._is_stopping = True
         self._freed.put(0)
+
+    def _must_stop(self) -> bool:
+        return self._is_stopping
 
     def run(self) -> None:
         """Works until it is stopped."""
@@ -202,7 +218,7 @@ class ThreadRun:
         queue, (worker, _, lease, _) = self._queue, self._options
         token = call_timeout.set(CALL_SECONDS)
         try:
-            while not self._is_stopping:
+            while not self._must_stop():
                 self._wait(0 if self._idle else None)
                 if not self._idle:
                     continue
@@ -219,7 +235,7 @@ class ThreadRun:
                     self._wait(PAUSE_SECONDS)
                     continue
                 for job in jobs:
-                    if self._is_stopping:
+                    if self._must_stop():
                         self._ended.put(EndedJob(job, "release"))
                     else:
                         self._idle -= 1

@@ -16,7 +16,15 @@ from ..client.backend import RemoteBackend
 from ..client.closing import CancelScope
 from ..client.encoding import matcher
 from ..errors import Closed, TopicsError
-from .caller import Caller, CallStatus, WaitBudget, encode_json, topic_path, with_query, without_none
+from .caller import (
+    Caller,
+    CallStatus,
+    WaitBudget,
+    encode_json,
+    topic_path,
+    with_query,
+    without_none,
+)
 from .events import Event, SseConnection
 from .page import Page, jobs_of
 from .transport import Stream
@@ -54,9 +62,7 @@ class RemoteQueue(RemoteBackend):
             if found[0] or budget.is_spent:
                 return found
 
-    def _held(
-        self, node: str, claimed: tuple[list[Any], int, Page], elapsed: float = 0.0
-    ) -> _Jobs:
+    def _held(self, node: str, claimed: tuple[list[Any], int, Page], elapsed: float = 0.0) -> _Jobs:
         """The jobs of a claim, whose leases are renewed from now on."""
         found, lease_ms, page = claimed
         jobs = [(seq, lease_id) for seq, lease_id, _, _ in found]
@@ -93,9 +99,7 @@ class RemoteQueue(RemoteBackend):
         outcome = self._resolve("nack", "nacked", node, seqs, lease_ids, status, how)
         return _given_back(outcome, status)
 
-    def release(
-        self, node: str, seqs: list[int], lease_ids: list[int] | None = None
-    ) -> _Outcome:
+    def release(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome:
         status = CallStatus()
         outcome = self._resolve("release", "released", node, seqs, lease_ids, status)
         return _given_back(outcome, status)

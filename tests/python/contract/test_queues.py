@@ -66,10 +66,8 @@ async def test_a_job_that_was_ended_inside_its_block_is_left_alone(db: Any) -> N
         assert await acked.ack()
     async with nacked:
         assert await nacked.nack(0, error="why")
-    with pytest.raises(ZeroDivisionError):
-        async with released:
-            assert await released.release()
-            _ = 1 / 0
+    async with released:
+        assert await released.release()
     left = [(p.data, p.deliveries, p.error) for p in await jobs.peek(state="ready")]
     assert left == [("nacked", 1, "why"), ("released", 0, None)]
 

@@ -78,9 +78,7 @@ async def test_a_job_that_a_closed_stream_had_returned_was_delivered(db: Any) ->
             pass
 
 
-async def test_a_run_works_until_it_is_stopped(
-    db: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_run_works_until_it_is_stopped(db: Any, caplog: pytest.LogCaptureFixture) -> None:
     jobs = await db.queue("jobs", max_deliveries=2, dead_letter="dead", retry_backoff=0)
     done: Counter[int] = Counter()
     failed: list[tuple[int, str]] = []
@@ -96,9 +94,7 @@ async def test_a_run_works_until_it_is_stopped(
         failed.append((job.data, str(error)))
 
     given = handler(jobs, work)
-    run = asyncio.ensure_future(
-        jobs.run(given, worker="w", concurrency=4, on_error=on_error)
-    )
+    run = asyncio.ensure_future(jobs.run(given, worker="w", concurrency=4, on_error=on_error))
     await jobs.append(list(range(30)))
 
     async def all_done() -> bool:
