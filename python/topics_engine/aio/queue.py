@@ -56,7 +56,9 @@ class Job(LeasedJob):
         return self._finish_alone(await runner_of(native).run(native.nack, *self._lease(), *how))
 
     async def release(self) -> bool:
-        """Gives the job back, because its work was not begun: this was no delivery."""
+        """Gives the job back, because its work was not begun: this was no delivery. Returns False
+        if the lease is over.
+        """
         native = self._queue._native
         return self._finish_alone(await runner_of(native).run(native.release, *self._lease()))
 
@@ -225,11 +227,15 @@ class Queue(TopicHandle[plain.Queue]):
 
         Example:
             ```python
-            async def send(job):
-                await mail(job.data["to"])
+            async with te.aio.open("./topics-data") as db:
+                mails = await db.queue("mails")
+                await mails.append({"to": "a@example.org"})
 
-            jobs = await db.queue("mails")
-            await jobs.run(send, worker="worker-1")
+                async def send(job):
+                    print("sent to", job.data["to"])
+                    mails.stop()  # a worker waits for SIGTERM instead
+
+                await mails.run(send, worker="worker-1")
             ```
         """
         await TaskRun(self, handler, run_options(worker, concurrency, lease, on_error)).run()

@@ -442,9 +442,10 @@ class Queue(Topic):
         Example:
             ```python
             def send(job):
-                mail(job.data["to"])
+                print("sent to", job.data["to"])
+                jobs.stop()  # a worker waits for SIGTERM instead
 
-            db.queue("mails").run(send, worker="worker-1")
+            jobs.run(send, worker="worker-1")
             ```
         """
         ThreadRun(self, handler, run_options(worker, concurrency, lease, on_error)).run()

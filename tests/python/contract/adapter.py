@@ -47,7 +47,7 @@ class Awaited:
             return lambda *args, **named: awaited(value(*map(plain, args), **named))
 
         async def verb(*args: Any, **named: Any) -> Any:
-            return awaited(await asyncio.to_thread(value, *args, **named))
+            return awaited(await asyncio.to_thread(value, *map(plain, args), **named))
 
         return verb
 
