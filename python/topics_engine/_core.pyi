@@ -25,8 +25,10 @@ __all__ = [
     "Connection",
     "Consumer",
     "Engine",
+    "HeldLease",
     "HotDispatcher",
     "Http",
+    "LeaseSchedule",
     "PendingBatch",
     "PendingJobs",
     "Queue",
@@ -714,7 +716,7 @@ class Http:
         object. The engine stays open. Idempotent.
         """
 
-_Jobs = tuple[list[tuple[int, int, int, int]], int, Batch]
+_Jobs = tuple[list[tuple[int, int, int, int]], int, Batch, list[HeldLease]]
 """`(seq, lease_id, deadline, deliveries)` of each job, how long the leases last (ms), and the
 records in the same order.
 """
@@ -731,8 +733,10 @@ _TxnRows = tuple[str, Sequence[_NewRow], str | None]
 _Acks = tuple[str, str, list[int], list[int] | None]
 _Committed = tuple[int, bool, list[tuple[str, int, int, int]]]
 
-_Outcome = tuple[list[int], list[int], int | None]
-"""Seqs that were done, seqs that were skipped, deadline of extended leases (epoch ms)."""
+_Outcome = tuple[list[int], list[int], int | None, list[str]]
+"""Seqs that were done, seqs that were skipped, deadline of extended leases (epoch ms), why each seq
+was skipped: `restarted`, `ended` or `gone`; nothing for `remove` and `promote`.
+"""
 
 @final
 class Transactions:
@@ -805,6 +809,9 @@ class Queue:
         delay_ms: int | None = None,
         error: str = "",
     ) -> _Outcome: ...
+    def release(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome:
+        """Gives back jobs that were not begun."""
+
     def remove(self, seqs: list[int], force: bool = False) -> _Outcome:
         """Deletes jobs in any state; leased ones are skipped without `force`."""
 
@@ -828,6 +835,54 @@ class Queue:
     ) -> int: ...
     def work(self, node: str, max: int = 1, lease_ms: int | None = None) -> Work: ...
 
+_Renewal = tuple[int, str, str, int, list[int], list[int], int | None]
+"""`(claim, queue, node, lease_ms, seqs, lease_ids, stream)` of leases to renew in one call."""
+
+@final
+class LeaseSchedule:
+    """The leases of jobs that were claimed from a server, and when each is to be renewed."""
+
+    def __new__(cls) -> LeaseSchedule: ...
+    def hold(
+        self, queue: str, node: str, lease_ms: int, jobs: list[tuple[int, int]], elapsed: float
+    ) -> list[HeldLease]:
+        """Adds jobs `(seq, lease_id)` of a claim that was sent `elapsed` seconds ago."""
+
+    def hold_stream(self, queue: str, node: str, lease_ms: int, stream: int) -> HeldLease:
+        """Adds every job of a stream."""
+
+    def next_due(self) -> float | None:
+        """Seconds until a renewal is due; `None` while nothing is held."""
+
+    def take_due(self) -> list[_Renewal]:
+        """The renewals that are due."""
+
+    def renewed(self, claim: int, elapsed: float, ended: list[tuple[int, str]]) -> None:
+        """A renewal that was sent `elapsed` seconds ago has succeeded, except for some leases:
+        `(seq, reason)`.
+        """
+
+    def failed(self, claim: int) -> None:
+        """A renewal has failed: it is due again soon."""
+
+@final
+class HeldLease:
+    """A lease that is renewed until this is dropped."""
+
+    @property
+    def ended(self) -> str | None:
+        """Why it ended, if a renewal found that it has."""
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether it was not renewed in time."""
+
+    def set_lease(self, lease_ms: int) -> None:
+        """It was renewed for another time, which later renewals keep."""
+
+    def discard(self) -> None:
+        """Ends the renewals. Idempotent."""
+
 @final
 class Work:
     """A stream of jobs: at most `max` are leased to it at a time."""
@@ -839,7 +894,7 @@ class Work:
         """Resolves the call with a `PendingJobs`; `wait` is at most 30 s."""
 
     def close(self) -> None:
-        """Releases its leases. Idempotent."""
+        """Gives its jobs back; they do not count as delivered. Idempotent."""
 
 @final
 class Consumer:

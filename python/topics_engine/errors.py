@@ -6,7 +6,8 @@
     ├── Conflict           the state does not allow the call
     │   ├── AlreadyExists        `create` of a topic that exists
     │   ├── HeadMismatch         `expect_head` is not the head
-    │   └── IdempotencyMismatch  the key was used for other records
+    │   ├── IdempotencyMismatch  the key was used for other records
+    │   └── LeaseLost            the lease of a job is over: .reason
     ├── Full               a cap with discard="reject"          retryable
     ├── Throttled          overload: .retry_after seconds       retryable
     ├── Unavailable        the disk or the network refuses      retryable
@@ -48,6 +49,7 @@ __all__ = [
     "HeadMismatch",
     "IdempotencyMismatch",
     "InvalidRequest",
+    "LeaseLost",
     "Locked",
     "NotFound",
     "Throttled",
@@ -113,6 +115,31 @@ class IdempotencyMismatch(Conflict):
     """The idempotency key was used for other records within the window: use another key."""
 
     default_code = "idempotency_mismatch"
+
+
+class LeaseLost(Conflict):
+    """The lease of a job is over: its work does not count, and another worker gets the job.
+
+    `.reason` is `restarted`, `ended`, `gone`, `finished` or `overdue`; the message says what each
+    means, and what helps.
+    """
+
+    default_code = "lease_lost"
+
+    @property
+    def reason(self) -> str:
+        """Why it is over."""
+        return str(self.detail.get("reason", "ended"))
+
+
+LEASE_ENDS = {
+    "restarted": "the server has started anew since the claim; leases_durable=True keeps leases",
+    "ended": "it ran out, or its stream broke or was closed; another worker may have the job",
+    "gone": "the job was acked or deleted",
+    "finished": "the job was acked, nacked or released before",
+    "overdue": "it could not be renewed in time",
+}
+"""What the reasons of `LeaseLost` mean."""
 
 
 class Full(TopicsError):
@@ -270,13 +297,13 @@ _CLASSES: dict[str, type[TopicsError]] = {
             "router_cycle",
             "not_a_queue",
             "consumer_busy",
-            "lease_lost",
         ),
         Conflict,
     ),
     "already_exists": AlreadyExists,
     "head_mismatch": HeadMismatch,
     "idempotency_mismatch": IdempotencyMismatch,
+    "lease_lost": LeaseLost,
     "topic_full": Full,
     "throttled": Throttled,
     "storage_unavailable": Unavailable,

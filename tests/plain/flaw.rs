@@ -15,6 +15,8 @@ pub enum Flaw {
     KeepsAcked,
     /// The delay of a nack is ignored.
     ForgetsBackoff,
+    /// A released job counts as delivered.
+    CountsReleased,
     /// A claim's leases have the queue's duration instead of their own.
     ForgetsLease,
     /// A stale fence is accepted.
@@ -43,7 +45,7 @@ pub enum Flaw {
 
 impl Flaw {
     /// All flaws.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::LosesJob,
         Self::ForgetsDelay,
         Self::ForgetsLane,
@@ -51,6 +53,7 @@ impl Flaw {
         Self::ForgetsOptions,
         Self::KeepsAcked,
         Self::ForgetsBackoff,
+        Self::CountsReleased,
         Self::ForgetsLease,
         Self::AcceptsStale,
         Self::DoublesCopy,

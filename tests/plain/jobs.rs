@@ -39,9 +39,10 @@ impl Driver {
             Step::Claim { node, max, lease_ms } => self.claim(*node, *max, *lease_ms)?,
             Step::WorkOpen { node, max } => self.open_work(*node, *max)?,
             Step::WorkNext => self.work_next()?,
-            Step::WorkClose => self.close_work()?,
+            Step::WorkClose { release } => self.close_work(*release)?,
             Step::Ack { pick, n, fenced } => self.ack(*pick, *n, *fenced)?,
             Step::Nack { pick, delay } => self.nack(*pick, *delay)?,
+            Step::Release { pick } => self.release(*pick)?,
             Step::Extend { pick, ms } => self.extend(*pick, *ms)?,
             Step::Stale { pick } => self.stale_fences(*pick)?,
             Step::UseUp { node } => self.use_up(*node)?,
@@ -178,7 +179,7 @@ impl Driver {
     }
 
     fn open_work(&mut self, node: usize, max: usize) -> Outcome {
-        self.close_work()?;
+        self.close_work(false)?;
         let work = ok(self.engine().work("q", NODES[node], max, None))?;
         self.work = Some((work, node, max, Vec::new()));
         Ok(())
@@ -201,14 +202,41 @@ impl Driver {
         Ok(())
     }
 
-    /// A stream ends: its jobs can be claimed immediately.
-    pub fn close_work(&mut self) -> Outcome {
+    /// A stream ends: its jobs can be claimed immediately. Jobs that it released were not delivered.
+    pub fn close_work(&mut self, release: bool) -> Outcome {
         let Some((work, node, _, ids)) = self.work.take() else { return Ok(()) };
+        let seqs = self.load(&ids);
+        if release {
+            let released = ok(self.engine().release_stream("q", NODES[node], work.stream()))?;
+            must!(released.done == seqs, "a stream releases {:?}, not {seqs:?}", released.done);
+        }
         drop(work);
-        for seq in self.load(&ids) {
+        for seq in seqs {
             if let Phase::Leased { id, .. } = self.model.queue.jobs[&seq].phase {
                 self.over((node, seq, id), Phase::Waiting);
+                self.undeliver(seq, release);
             }
+        }
+        Ok(())
+    }
+
+    /// The last delivery of a job was none.
+    fn undeliver(&mut self, seq: u64, released: bool) {
+        if let Some(job) = self.model.queue.jobs.get_mut(&seq).filter(|_| released) {
+            job.deliveries -= 1;
+        }
+    }
+
+    fn release(&mut self, pick: u64) -> Outcome {
+        let leases = self.pick(pick, 2);
+        let counts = !leases.is_empty() && self.flawed(Flaw::CountsReleased);
+        self.update_leases(&leases, true, |e, h| match counts {
+            true => e.nack("q", h, Some(0)),
+            false => e.release("q", h),
+        })?;
+        for l in leases {
+            self.over(l, Phase::Waiting);
+            self.undeliver(l.1, true);
         }
         Ok(())
     }
@@ -331,7 +359,12 @@ impl Driver {
             let ids = [id];
             let held = LeasedJobs { node: NODES[node], seqs: &seqs, lease_ids: Some(&ids) };
             let e = self.engine();
-            let all = [e.ack("q", &held), e.nack("q", &held, None), e.extend("q", &held, None)];
+            let all = [
+                e.ack("q", &held),
+                e.nack("q", &held, None),
+                e.release("q", &held),
+                e.extend("q", &held, None),
+            ];
             for s in all {
                 let s = ok(s)?;
                 must!(s.done.is_empty(), "I6: the stale lease {id} of {seq} counts");

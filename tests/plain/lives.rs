@@ -14,7 +14,7 @@ impl Driver {
     /// Closes cleanly and opens again.
     pub fn reopen(&mut self) -> Outcome {
         self.close_handles()?;
-        self.close_work()?;
+        self.close_work(false)?;
         self.watch = None;
         self.model.watch = None;
         ok(self.engine().close())?;

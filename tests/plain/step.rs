@@ -54,6 +54,9 @@ pub enum Step {
         pick: u64,
         delay: Option<u64>,
     },
+    Release {
+        pick: u64,
+    },
     Extend {
         pick: u64,
         ms: u64,
@@ -298,7 +301,7 @@ fn job(d: &mut Dice) -> Step {
         47 => Step::Redrive { letters: true, limit: None },
         40..42 => Step::WorkNext,
         42 => Step::WorkOpen { node: d.below(3) as usize, max: 1 + d.below(3) as usize },
-        43 => Step::WorkClose,
+        43 => Step::WorkClose { release: d.below(2) == 0 },
         0..9 => Step::Put {
             n: 1 + d.below(4) as usize,
             lane: some(d, 10).map(|l| l as u8),
@@ -312,7 +315,8 @@ fn job(d: &mut Dice) -> Step {
             lease_ms: some(d, 20_000),
         },
         18..23 => Step::Ack { pick: d.roll(), n: 1 + d.below(3) as usize, fenced: d.below(2) == 0 },
-        23..27 => Step::Nack { pick: d.roll(), delay: some(d, 4_000) },
+        23..26 => Step::Nack { pick: d.roll(), delay: some(d, 4_000) },
+        26 => Step::Release { pick: d.roll() },
         27..29 => Step::Extend { pick: d.roll(), ms: 100 + d.below(30_000) },
         29..31 => Step::Stale { pick: d.roll() },
         31..33 => Step::Redrive { letters: d.below(3) > 0, limit: some(d, 4).map(|n| n as usize) },

@@ -203,10 +203,10 @@ impl Client {
         let name = queue.to_owned();
         let op = self.journal.begin(|| Call::Ack { queue: name, seq });
         let held = LeasedJobs { node: b"worker", seqs: &[seq], lease_ids: Some(&[lease]) };
-        let outcome = self.engine.ack(queue, &held).and_then(|s| match s.skipped[..] {
+        let outcome = self.engine.ack(queue, &held).and_then(|s| match s.reasons[..] {
             [] => Ok(()),
             // The lease had expired: the call certainly had no effect.
-            _ => Err(Error::LeaseLost { queue: queue.to_owned(), seq }),
+            [reason, ..] => Err(Error::LeaseLost { queue: queue.to_owned(), seq, reason }),
         });
         self.journal.end(op, &outcome, |()| Vec::new());
         outcome

@@ -57,8 +57,8 @@ pub use types::options::{
     AutoCreate, Options, RecoveryMode, RemoteLimits, RemoteMode, RemoteOptions,
 };
 pub use types::queue::{
-    Claim, Claimed, JobState, Lease, LeaseOutcome, LeasedJobs, Peeked, PeekedJob, QueueState,
-    Redrive, Redriven,
+    Claim, Claimed, JobState, Lease, LeaseEnd, LeaseOutcome, LeasedJobs, Peeked, PeekedJob,
+    QueueState, Redrive, Redriven,
 };
 pub use types::requests::{
     REMOTE_OPS, REMOTE_OUTCOMES, RemoteSnapshot, RemoteState, RequestsSnapshot,

@@ -15,6 +15,7 @@ mod engine;
 mod errors;
 mod hot;
 mod http;
+mod leases;
 mod lines;
 mod logging;
 mod queue;
@@ -55,6 +56,8 @@ mod _core {
     use crate::hot::{Connection, HotDispatcher, StreamWriter};
     #[pymodule_export]
     use crate::http::Http;
+    #[pymodule_export]
+    use crate::leases::{HeldLease, LeaseSchedule};
     #[pymodule_export]
     use crate::lines::{payload_of_line, record_of_line};
     #[pymodule_export]

@@ -12,11 +12,13 @@ use crate::batch::Batch;
 use crate::calls::Calls;
 use crate::engine::Engine;
 use crate::errors::raise;
+use crate::leases::HeldLease;
 use crate::shared::{ProcessOwned, Shared, seconds, wait_in_slices};
 use crate::wait_handle::{Claimant, WaitHandle, complete_claim};
 
-/// `(seq, lease_id, deadline, deliveries)` of each job, the length of the leases (ms), the records.
-pub(crate) type Jobs = (Vec<(u64, u64, u64, u32)>, u64, Batch);
+/// `(seq, lease_id, deadline, deliveries)` of each job, the length of the leases (ms), the records, the
+/// leases as the schedule renews them.
+pub(crate) type Jobs = (Vec<(u64, u64, u64, u32)>, u64, Batch, Vec<HeldLease>);
 
 /// `(state, deliveries, node, lease_id, deadline, visible_at, lane, group, error)` of each job, and
 /// their records.
@@ -32,8 +34,9 @@ type PeekedJob = (
     Option<String>,
     Option<String>,
 );
-/// Seqs that were done, seqs that were skipped, the deadline of extended leases.
-type Outcome = (Vec<u64>, Vec<u64>, Option<u64>);
+/// Seqs that were done, seqs that were skipped, the deadline of extended leases, why each seq was
+/// skipped.
+type Outcome = (Vec<u64>, Vec<u64>, Option<u64>, Vec<&'static str>);
 
 /// A queue by name.
 #[pyclass(frozen)]
@@ -42,13 +45,14 @@ pub(crate) struct Queue {
     topic: String,
 }
 
-pub(crate) fn jobs(c: &Claimed) -> Jobs {
+pub(crate) fn jobs(c: &Claimed, held: Vec<HeldLease>) -> Jobs {
     let leases = c.iter().map(|(l, _)| (l.seq, l.lease_id, l.deadline, l.deliveries)).collect();
-    (leases, c.lease_ms, Batch(c.records().clone()))
+    (leases, c.lease_ms, Batch(c.records().clone()), held)
 }
 
 fn outcome(s: LeaseOutcome) -> Outcome {
-    (s.done, s.skipped, s.deadline)
+    let reasons = s.reasons.iter().map(|reason| reason.as_str()).collect();
+    (s.done, s.skipped, s.deadline, reasons)
 }
 
 #[pymethods]
@@ -71,7 +75,8 @@ impl Queue {
             let req = Claim { node: node.as_bytes(), max, lease_ms, wait };
             self.shared.run(py, |e| Ok(e.claim(&self.topic, &req)?))
         })?;
-        Ok(jobs(&found))
+        let held = self.shared.leases.hold_claimed(&self.shared, &self.topic, node, &found);
+        Ok(jobs(&found, held))
     }
 
     /// Resolves the call with a `PendingJobs`, after at most 30 s.
@@ -155,6 +160,19 @@ impl Queue {
         self.shared.run(py, |e| Ok(nack(e)?))
     }
 
+    #[pyo3(signature = (node, seqs, lease_ids=None))]
+    fn release(
+        &self,
+        py: Python<'_>,
+        node: &str,
+        seqs: Vec<u64>,
+        lease_ids: Option<Vec<u64>>,
+    ) -> PyResult<Outcome> {
+        let held =
+            LeasedJobs { node: node.as_bytes(), seqs: &seqs, lease_ids: lease_ids.as_deref() };
+        self.shared.run(py, |e| Ok(outcome(e.release(&self.topic, &held)?)))
+    }
+
     #[pyo3(signature = (seqs, force=false))]
     fn remove(&self, py: Python<'_>, seqs: Vec<u64>, force: bool) -> PyResult<Outcome> {
         self.shared.run(py, |e| Ok(outcome(e.remove_jobs(&self.topic, &seqs, force)?)))
@@ -211,7 +229,7 @@ impl Queue {
 
 fn claimant(shared: &Arc<Shared>, topic: &str, node: &str) -> Result<Claimant, Failure> {
     let (engine, shared) = (shared.engine()?.clone(), shared.clone());
-    Ok(Claimant { engine, shared, topic: topic.to_owned(), node: node.as_bytes().to_vec() })
+    Ok(Claimant { engine, shared, topic: topic.to_owned(), node: node.to_owned() })
 }
 
 /// A stream of jobs.
@@ -235,7 +253,7 @@ impl Work {
                 work.run(py, move |work| Ok(Some(work.next(slice)?)))
             },
         )?;
-        Ok(found.as_ref().map(jobs))
+        Ok(found.map(|found| jobs(&found, self.by.hold(&found))))
     }
 
     /// Resolves the call with a `PendingJobs`, after at most 30 s; `None` when the stream is closed.
@@ -256,10 +274,19 @@ impl Work {
         Ok(Some(WaitHandle::new(self.by.shared.clone(), cancel)))
     }
 
-    /// Releases its leases.
+    /// Gives its jobs back: they do not count as delivered.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let work = self.work.lock().take();
-        py.detach(move || drop(work));
+        let Some(work) = self.work.lock().take() else { return Ok(()) };
+        let by = &self.by;
+        py.detach(move || {
+            let released = work.call(|work| {
+                Ok(by.engine.release_stream(&by.topic, by.node.as_bytes(), work.stream())?)
+            });
+            if let Err(e) = released {
+                log::debug!("queue {:?}: leases end with their stream: {}", by.topic, e.message);
+            }
+            drop(work);
+        });
         Ok(())
     }
 }

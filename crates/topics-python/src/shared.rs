@@ -12,6 +12,7 @@ use topics_env::Env;
 use topics_wire::Failure;
 
 use crate::errors::{catch_panics, raise};
+use crate::leases::LeaseSchedule;
 
 /// Maximum delay of a signal by a wait.
 pub(crate) const SIGNAL_SLICE: Duration = Duration::from_millis(100);
@@ -112,19 +113,22 @@ pub(crate) struct Shared {
     temporary: bool,
     pid: u32,
     closed: AtomicBool,
+    /// The leases of jobs that were claimed through this engine.
+    pub leases: LeaseSchedule,
 }
 
 impl Shared {
     pub fn new(engine: Engine, env: Env, path: String, temporary: bool) -> Arc<Self> {
         let pid = std::process::id();
-        let closed = AtomicBool::new(false);
-        Arc::new(Self { engine: Some(engine), env, path, temporary, pid, closed })
+        let (closed, leases) = (AtomicBool::new(false), LeaseSchedule::new());
+        Arc::new(Self { engine: Some(engine), env, path, temporary, pid, closed, leases })
     }
 
     /// Closes the engine, and removes its directory if that is temporary.
     pub fn close(&self) -> Result<(), Failure> {
         let outcome = self.engine()?.close();
         self.closed.store(true, Ordering::Release);
+        self.leases.close();
         self.remove_temporary();
         Ok(outcome?)
     }

@@ -10,6 +10,7 @@ use topics_wire::Failure;
 
 use crate::batch::Batch;
 use crate::calls::{Call, Inner};
+use crate::leases::HeldLease;
 use crate::queue::{Jobs, jobs};
 use crate::shared::{ProcessOwned, Shared};
 
@@ -49,29 +50,37 @@ pub(crate) struct Claimant {
     pub engine: Engine,
     pub shared: Arc<Shared>,
     pub topic: String,
-    pub node: Vec<u8>,
+    pub node: String,
+}
+
+impl Claimant {
+    /// Renews the leases of its jobs from now on.
+    pub fn hold(&self, found: &Claimed) -> Vec<HeldLease> {
+        self.shared.leases.hold_claimed(&self.shared, &self.topic, &self.node, found)
+    }
 }
 
 /// Claimed jobs before `take`; dropping them releases them.
 struct Unclaimed {
-    found: Option<Claimed>,
+    found: Option<(Claimed, Vec<HeldLease>)>,
     by: Claimant,
     calls: Weak<Inner>,
 }
 
 impl Drop for Unclaimed {
     fn drop(&mut self) {
-        let Some(found) = self.found.take().filter(|f| !f.is_empty()) else { return };
+        let Some((found, held)) = self.found.take().filter(|f| !f.0.is_empty()) else { return };
         if self.by.shared.forked() {
-            std::mem::forget(found);
+            std::mem::forget((found, held));
             return;
         }
+        drop(held);
         let by = self.by.clone();
         let release = move || {
             let (seqs, ids): (Vec<u64>, Vec<u64>) =
                 found.iter().map(|(lease, _)| (lease.seq, lease.lease_id)).unzip();
-            let held = LeasedJobs { node: &by.node, seqs: &seqs, lease_ids: Some(&ids) };
-            if let Err(e) = by.engine.nack(&by.topic, &held, Some(0)) {
+            let held = LeasedJobs { node: by.node.as_bytes(), seqs: &seqs, lease_ids: Some(&ids) };
+            if let Err(e) = by.engine.release(&by.topic, &held) {
                 log::debug!("queue {:?}: leases run out by themselves: {e}", by.topic);
             }
         };
@@ -91,7 +100,7 @@ pub(crate) struct PendingJobs(Mutex<Unclaimed>);
 impl PendingJobs {
     /// Returns the jobs; the caller acks or releases them.
     fn take(&self) -> Option<Jobs> {
-        self.0.lock().found.take().as_ref().map(jobs)
+        self.0.lock().found.take().map(|(found, held)| jobs(&found, held))
     }
 }
 
@@ -99,7 +108,10 @@ impl PendingJobs {
 pub(crate) fn complete_claim(call: Call, by: Claimant) -> Completion<Claimed> {
     let calls = call.calls();
     Box::new(move |outcome| {
-        let found = outcome.map(|found| Unclaimed { found: Some(found), by, calls });
+        let found = outcome.map(|found| {
+            let held = by.hold(&found);
+            Unclaimed { found: Some((found, held)), by, calls }
+        });
         call.complete(found.map_err(Failure::from), |py, found| {
             Ok(Py::new(py, PendingJobs(Mutex::new(found)))?.into_any())
         });

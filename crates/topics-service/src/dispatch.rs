@@ -41,6 +41,7 @@ impl Service {
             Verb::Claim => self.claim(r, start_ns),
             Verb::Ack => self.ack(r, start_ns),
             Verb::Nack => self.nack(r, start_ns),
+            Verb::Release => self.release(r, start_ns),
             Verb::Extend => self.extend(r, start_ns),
             Verb::Jobs => self.jobs(r, start_ns),
             Verb::RemoveJobs => self.remove_jobs(r, start_ns),

@@ -63,7 +63,7 @@ impl Service {
             if let Ok(claimed) = outcome
                 && !claimed.is_empty()
             {
-                self.release_jobs(topic.to_owned(), node.to_owned(), &claimed);
+                self.release_jobs(topic.to_owned(), node.to_owned(), claimed);
             }
             return None;
         };
@@ -74,16 +74,19 @@ impl Service {
         })
     }
 
-    fn release_jobs(self: &Arc<Self>, topic: String, node: String, claimed: &Claimed) {
+    fn release_jobs(self: &Arc<Self>, topic: String, node: String, claimed: Claimed) {
+        let service = self.clone();
+        self.pool.run(Box::new(move || service.release_unsent(&topic, &node, &claimed)));
+    }
+
+    /// Gives back jobs that were not sent to their worker.
+    pub(super) fn release_unsent(&self, topic: &str, node: &str, claimed: &Claimed) {
         let (seqs, ids): (Vec<u64>, Vec<u64>) =
             claimed.iter().map(|(lease, _)| (lease.seq, lease.lease_id)).unzip();
-        let service = self.clone();
-        self.pool.run(Box::new(move || {
-            let held = LeasedJobs { node: node.as_bytes(), seqs: &seqs, lease_ids: Some(&ids) };
-            if let Err(e) = service.engine.nack(&topic, &held, Some(0)) {
-                log::debug!("queue {topic:?}: unwanted leases run out by themselves: {e}");
-            }
-        }));
+        let held = LeasedJobs { node: node.as_bytes(), seqs: &seqs, lease_ids: Some(&ids) };
+        if let Err(e) = self.engine.release(topic, &held) {
+            log::debug!("queue {topic:?}: unwanted leases run out by themselves: {e}");
+        }
     }
 
     pub(super) fn cancel_claim(&self, token: u64) -> bool {
@@ -132,9 +135,22 @@ impl Service {
         })
     }
 
+    pub(super) fn release(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        self.update_leases(r, start_ns, queue::release(r.body), "released", |s, queue, asked| {
+            match asked.stream {
+                Some(stream) => s.engine.release_stream(queue, asked.node.as_bytes(), stream),
+                None => s.engine.release(queue, &asked.jobs()),
+            }
+        })
+    }
+
     pub(super) fn extend(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         self.update_leases(r, start_ns, queue::extend(r.body), "extended", |s, queue, asked| {
-            s.engine.extend(queue, &asked.jobs(), asked.lease_ms)
+            let (node, lease_ms) = (asked.node.as_bytes(), asked.lease_ms);
+            match asked.stream {
+                Some(stream) => s.engine.extend_stream(queue, node, stream, lease_ms),
+                None => s.engine.extend(queue, &asked.jobs(), lease_ms),
+            }
         })
     }
 

@@ -154,13 +154,17 @@ impl WatchStream {
     }
 }
 
-type Outcomes = VecDeque<topics_engine::Result<Claimed>>;
-
-/// The jobs of one worker.
-pub(super) struct JobStream {
+/// The jobs of one worker, and claims that were not sent to it yet.
+struct JobSource {
     queue: String,
-    work: Arc<Work>,
-    outcomes: Arc<Mutex<Outcomes>>,
+    node: String,
+    work: Work,
+    outcomes: Mutex<VecDeque<topics_engine::Result<Claimed>>>,
+}
+
+/// The stream of one worker.
+pub(super) struct JobStream {
+    source: Arc<JobSource>,
     /// The id of the open claim.
     claim: Option<u64>,
     wait: Duration,
@@ -174,7 +178,7 @@ impl JobStream {
         out: &mut Vec<u8>,
     ) -> Result<NextAction, Failure> {
         loop {
-            let Some(outcome) = self.outcomes.lock().pop_front() else {
+            let Some(outcome) = self.source.outcomes.lock().pop_front() else {
                 if self.claim.is_none() {
                     self.request_jobs(service, token);
                     continue;
@@ -188,7 +192,7 @@ impl JobStream {
                 }
                 Ok(claimed) => {
                     for i in 0..claimed.len() {
-                        frames::push_job_event(out, &self.queue, &claimed, i);
+                        frames::push_job_event(out, &self.source.queue, &claimed, i);
                     }
                 }
                 Err(Error::TopicNotFound(topic)) => {
@@ -204,32 +208,40 @@ impl JobStream {
         }
     }
 
-    /// Claims the next jobs. The callback holds the work until it has run, so that dropping the work
-    /// also releases jobs that were leased to a stream which has gone.
+    /// Claims the next jobs. The callback holds the source until it has run, so that the end of the
+    /// source also gives back jobs that were leased to a stream which has gone.
     fn request_jobs(&mut self, service: &Arc<Service>, token: u64) {
-        let (outcomes, sink) = (self.outcomes.clone(), service.sink.clone());
-        let work_guard = WorkGuard { work: Some(self.work.clone()), service: service.clone() };
+        let sink = service.sink.clone();
+        let guard = SourceGuard { source: Some(self.source.clone()), service: service.clone() };
         let done = Box::new(move |outcome| {
-            outcomes.lock().push_back(outcome);
-            drop(work_guard);
+            if let Some(source) = &guard.source {
+                source.outcomes.lock().push_back(outcome);
+            }
+            drop(guard);
             sink.wake(token);
         });
-        self.claim = Some(self.work.next_async(self.wait, done));
+        self.claim = Some(self.source.work.next_async(self.wait, done));
     }
 }
 
-/// Drops a work on a worker thread, because releasing its leases may wait for a sync.
-struct WorkGuard {
-    work: Option<Arc<Work>>,
+/// Ends a source on a worker thread, because ending its leases may wait for a sync.
+struct SourceGuard {
+    source: Option<Arc<JobSource>>,
     service: Arc<Service>,
 }
 
-impl Drop for WorkGuard {
+impl Drop for SourceGuard {
     fn drop(&mut self) {
-        if let Some(work) = self.work.take()
-            && let Some(work) = Arc::into_inner(work)
-        {
-            self.service.pool.run(Box::new(move || drop(work)));
+        if let Some(source) = self.source.take().and_then(Arc::into_inner) {
+            let service = self.service.clone();
+            self.service.pool.run(Box::new(move || {
+                // What was not sent is no delivery; what was sent counts as one.
+                let unsent = source.outcomes.into_inner().into_iter().flatten();
+                for claimed in unsent.filter(|claimed| !claimed.is_empty()) {
+                    service.release_unsent(&source.queue, &source.node, &claimed);
+                }
+                drop(source.work);
+            }));
         }
     }
 }
@@ -253,16 +265,18 @@ impl Service {
 
     pub(super) fn open_work(self: &Arc<Self>, r: &Request<'_>) -> Answer {
         let asked = queue::work(&Query::new(r.query), &self.limits)?;
-        let node = asked.node.as_bytes();
-        let work = self.engine.work(r.name, node, asked.max, asked.lease_ms)?;
-        let jobs = JobStream {
+        let work = self.engine.work(r.name, asked.node.as_bytes(), asked.max, asked.lease_ms)?;
+        let mut opening = frames::OPEN.to_vec();
+        frames::push_stream_event(&mut opening, r.name, work.stream());
+        let source = JobSource {
             queue: r.name.to_owned(),
-            work: Arc::new(work),
-            outcomes: Arc::default(),
-            claim: None,
-            wait: Duration::from_millis(asked.wait_ms),
+            node: asked.node,
+            work,
+            outcomes: Mutex::default(),
         };
-        self.open(r.token, Source::JobStream(jobs), frames::OPEN.to_vec())
+        let wait = Duration::from_millis(asked.wait_ms);
+        let jobs = JobStream { source: Arc::new(source), claim: None, wait };
+        self.open(r.token, Source::JobStream(jobs), opening)
     }
 
     /// The output of a stream. `None`: no such stream, or it has ended.
@@ -346,9 +360,8 @@ impl Service {
         }
         if let Source::JobStream(w) = &mut s.source {
             if let Some(id) = w.claim.take() {
-                self.engine.cancel_claim(&w.queue, id);
+                self.engine.cancel_claim(&w.source.queue, id);
             }
-            w.outcomes.lock().clear();
         }
         drop(s);
         // The last holder of the stream drops its source.
@@ -360,8 +373,8 @@ impl Service {
 
     fn release_source(self: &Arc<Self>, source: Source) {
         match source {
-            Source::JobStream(JobStream { work, .. }) => {
-                drop(WorkGuard { work: Some(work), service: self.clone() });
+            Source::JobStream(JobStream { source, .. }) => {
+                drop(SourceGuard { source: Some(source), service: self.clone() });
             }
             Source::WatchStream(_) | Source::Socket(_) | Source::ScanStream(_) => drop(source),
         }

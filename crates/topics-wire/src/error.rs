@@ -173,7 +173,9 @@ fn detail(e: &Error) -> Option<String> {
             .text("committed_by", committed_by)
             .text("query", query),
         Error::TxnNotFound(writer) => d.text("writer", writer),
-        Error::LeaseLost { queue, seq } => d.text("queue", queue).int("seq", *seq),
+        Error::LeaseLost { queue, seq, reason } => {
+            d.text("queue", queue).int("seq", *seq).text("reason", reason.as_str())
+        }
         Error::IdempotencyMismatch { topic } => d.text("topic", topic),
         Error::TopicFull { topic, what, max } => {
             d.text("topic", topic).text("limit", what).int("max", *max)

@@ -9,12 +9,13 @@ use std::io::Write;
 pub const MAX_HEAD: usize = 4096;
 
 /// The verbs by the suffix after the topic's name in the path.
-const VERBS: [(&[u8], &str); 6] = [
+const VERBS: [(&[u8], &str); 7] = [
     (b"", "write"),
     (b"/diff", "diff"),
     (b"/claim", "claim"),
     (b"/ack", "ack"),
     (b"/nack", "nack"),
+    (b"/release", "release"),
     (b"/extend", "extend"),
 ];
 

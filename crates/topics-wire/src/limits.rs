@@ -57,7 +57,7 @@ pub const MAX_WAIT_MS: u64 = 30_000;
 pub const PAGE_SIZE: (usize, usize) = (100, 1000);
 /// Maximum number of topics in one answer of `states`.
 pub const MAX_STATES: usize = 10_000;
-/// Maximum number of jobs in one ack, nack or extend.
+/// Maximum number of jobs in one ack, nack, release or extend.
 pub const MAX_SEQS: usize = 1000;
 /// Milliseconds between two heartbeats when the request names none.
 pub const HEARTBEAT_MS: u64 = 15_000;

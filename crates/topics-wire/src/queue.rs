@@ -1,4 +1,4 @@
-//! Queues: claims; ack, nack and extend; peek, remove, promote and redrive.
+//! Queues: claims; ack, nack, release and extend; peek, remove, promote and redrive.
 
 use topics_engine::{Claimed, Error, JobState, LeaseOutcome, Peeked, Redrive};
 
@@ -72,7 +72,7 @@ fn bounded(n: u64, field: &'static str, limit: usize) -> Result<usize, Failure> 
     }
 }
 
-/// The body of an ack, nack or extend.
+/// The body of an ack, nack, release or extend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseRequest {
     /// The worker that claimed them.
@@ -87,6 +87,8 @@ pub struct LeaseRequest {
     pub error: String,
     /// Extend: the new length of the leases, from now.
     pub lease_ms: Option<u64>,
+    /// Release and extend: all jobs of this stream of the worker, in place of `seqs`.
+    pub stream: Option<u64>,
 }
 
 impl LeaseRequest {
@@ -109,9 +111,14 @@ pub fn nack(bytes: &[u8]) -> Result<LeaseRequest, Failure> {
     lease_request(bytes, fields.nullable(&["delay_ms"]))
 }
 
-/// The body of an extend: also `lease_ms?`.
+/// The body of a release: that of an ack, or `{node, stream}`.
+pub fn release(bytes: &[u8]) -> Result<LeaseRequest, Failure> {
+    lease_request(bytes, Fields::of(&["node", "seqs", "lease_ids", "stream"]))
+}
+
+/// The body of an extend: that of a release, and `lease_ms?`.
 pub fn extend(bytes: &[u8]) -> Result<LeaseRequest, Failure> {
-    lease_request(bytes, Fields::of(&["node", "seqs", "lease_ids", "lease_ms"]))
+    lease_request(bytes, Fields::of(&["node", "seqs", "lease_ids", "stream", "lease_ms"]))
 }
 
 fn lease_request(bytes: &[u8], fields: Fields) -> Result<LeaseRequest, Failure> {
@@ -122,6 +129,12 @@ fn lease_request(bytes: &[u8], fields: Fields) -> Result<LeaseRequest, Failure> 
             "node" => node = Some(s.text(FieldPath::field("node"))?.into_owned()),
             "seqs" => seqs = Some(numbers(s, "seqs")?),
             "lease_ids" => h.lease_ids = Some(lease_ids(s, FieldPath::field("lease_ids"))?),
+            "stream" => {
+                let (path, text) =
+                    (FieldPath::field("stream"), s.text(FieldPath::field("stream"))?);
+                let problem = || format!("must be the id of a job stream, not {text:?}");
+                h.stream = Some(text.parse().map_err(|_| path.invalid(problem()))?);
+            }
             "error" => h.error = s.text(FieldPath::field("error"))?.into_owned(),
             "delay_ms" => {
                 h.delay_ms =
@@ -133,7 +146,14 @@ fn lease_request(bytes: &[u8], fields: Fields) -> Result<LeaseRequest, Failure> 
         Ok(())
     })?;
     h.node = worker(node)?;
-    h.seqs = seqs.ok_or_else(|| FieldPath::field("seqs").invalid("is missing"))?;
+    h.seqs = match (seqs, h.stream) {
+        (Some(seqs), None) => seqs,
+        (None, Some(_)) if h.lease_ids.is_none() => Vec::new(),
+        (None, None) => return Err(FieldPath::field("seqs").invalid("is missing")),
+        (_, Some(_)) => {
+            return Err(FieldPath::field("stream").invalid("cannot be given beside seqs"));
+        }
+    };
     h.lease_ids = h.lease_ids.filter(|ids| !ids.is_empty());
     if h.lease_ids.as_ref().is_some_and(|ids| ids.len() != h.seqs.len()) {
         let problem = format!("must have one entry for each of the {} seqs", h.seqs.len());
@@ -153,7 +173,7 @@ fn numbers(s: &mut Scanner<'_>, within: &'static str) -> Result<Vec<u64>, Failur
     Ok(out)
 }
 
-/// The lease ids of an ack, nack or extend: the strings of a claim, or the numbers in them.
+/// The lease ids of an ack, nack, release or extend: the strings of a claim, or the numbers in them.
 pub(crate) fn lease_ids(s: &mut Scanner<'_>, path: FieldPath) -> Result<Vec<u64>, Failure> {
     s.expect_type(path, "an array of lease ids", |b| b == b'[')?;
     let mut out = Vec::new();
@@ -288,12 +308,21 @@ fn push_lease_id(out: &mut Vec<u8>, id: u64) {
 }
 
 /// The answer to a verb over named jobs; `done` is its field with their number: `acked`, `nacked`,
-/// `extended`, `removed`, `promoted`.
+/// `released`, `extended`, `removed`, `promoted`.
 #[must_use]
 pub fn counted(topic: &str, done: &str, s: &LeaseOutcome) -> Vec<u8> {
     let mut o = Object::new(160 + 12 * s.skipped.len() + 40 * s.done.len());
     o.name("topic", topic).int(done, s.done.len() as u64);
     list(o.key("skipped"), s.skipped.iter().copied());
+    if !s.reasons.is_empty() {
+        let out = o.key("reasons");
+        for (i, reason) in s.reasons.iter().enumerate() {
+            out.extend_from_slice(if i > 0 { b",\"" } else { b"[\"" });
+            out.extend_from_slice(reason.as_str().as_bytes());
+            out.push(b'"');
+        }
+        out.push(b']');
+    }
     if let Some(deadline) = s.deadline {
         let mut seqs = s.done.clone();
         seqs.sort_unstable();
@@ -360,6 +389,8 @@ pub fn peeked(topic: &str, p: &Peeked) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use topics_engine::LeaseEnd;
+
     use super::*;
 
     #[test]
@@ -386,6 +417,18 @@ mod tests {
         }
         let extended = extend(br#"{"node":"w","seqs":[1],"lease_ms":5,"lease_ids":null}"#).unwrap();
         assert_eq!((extended.lease_ms, extended.lease_ids), (Some(5), None));
+        let all = extend(br#"{"node":"w","stream":"7","lease_ms":5}"#).unwrap();
+        assert_eq!((all.stream, all.seqs, all.lease_ms), (Some(7), vec![], Some(5)));
+        assert_eq!(release(br#"{"node":"w","stream":"7"}"#).unwrap().stream, Some(7));
+        for both in [
+            r#"{"node":"w","stream":"7","seqs":[1]}"#,
+            r#"{"node":"w","stream":"7","lease_ids":["1"]}"#,
+            r#"{"node":"w","stream":"x"}"#,
+        ] {
+            let failure = release(both.as_bytes()).unwrap_err();
+            assert!(failure.message.starts_with("stream "), "{}", failure.message);
+        }
+        assert!(ack(br#"{"node":"w","stream":"7"}"#).is_err());
         let ids = |ids: &str| {
             let body = format!(r#"{{"node":"w","seqs":[1,2],"lease_ids":{ids}}}"#);
             ack(body.as_bytes()).map(|h| h.lease_ids)
@@ -433,6 +476,7 @@ mod tests {
         let s = LeaseOutcome {
             done: vec![9, 3, 9],
             skipped: vec![4],
+            reasons: vec![LeaseEnd::Restarted],
             deadline: Some(77),
             ..LeaseOutcome::default()
         };
@@ -440,9 +484,11 @@ mod tests {
             serde_json::from_slice(&counted("q", "extended", &s)).unwrap();
         assert_eq!((json["extended"].as_u64(), json["skipped"][0].as_u64()), (Some(3), Some(4)));
         assert_eq!(json["deadlines"], serde_json::json!({"3": 77, "9": 77}));
+        assert_eq!(json["reasons"], serde_json::json!(["restarted"]));
         let none = counted("q", "acked", &LeaseOutcome::default());
         let json: serde_json::Value = serde_json::from_slice(&none).unwrap();
         assert_eq!((json["acked"].as_u64(), json.get("deadlines")), (Some(0), None));
+        assert_eq!(json.get("reasons"), None);
     }
 
     #[test]

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from .. import _core
 from ..client import arguments
 from ..client import queue as plain
-from ..client.queue import LeasedJob, claim_options, error_text, jobs_of, nack_options
+from ..client.queue import (
+    LeasedJob,
+    claim_options,
+    end_jobs,
+    error_text,
+    jobs_of,
+    nack_options,
+    unfinished,
+)
+from ..client.runner import run_options
 from ..client.watch import seconds_left
 from ..errors import TopicsError
 from .bridge import Bridge, current_bridge
-from .handle import Closing, async_method, runner_of, same_signature
+from .handle import Closing, async_method, passthrough, runner_of, same_signature
+from .runner import TaskRun
 from .topic import TopicHandle
 
 if TYPE_CHECKING:
@@ -27,67 +37,71 @@ LONGEST = 30.0
 
 
 class Job(LeasedJob):
-    """A job that is leased to a worker. `async with job:` acks it, or nacks it on an exception or
-    cancellation.
+    """A job that is leased to a worker. `async with job:` acks it, or nacks it on an exception.
 
-    Inside the block a task renews the lease at a third of its time. A job that a transaction acked
-    inside the block is not acked again.
+    As `topics_engine.Job`. A block that is cancelled was stopped, and has not failed: the job is
+    released.
     """
 
     __slots__ = ()
 
     async def ack(self) -> bool:
-        """Acks the job: it is done, and deleted. Returns False if the lease has expired."""
-        done, _, _ = await runner_of(self._queue._native).run(
-            self._queue._native.ack, *self._lease()
-        )
-        return bool(done)
+        """Acks the job: it is done, and deleted. Returns False if the lease is over."""
+        native = self._queue._native
+        return self._finish_alone(await runner_of(native).run(native.ack, *self._lease()))
 
     async def nack(self, delay: Duration | None = None, *, error: str | None = None) -> bool:
-        """Gives the job back; see `topics_engine.Job.nack`."""
+        """Gives the job back, because it failed; see `topics_engine.Job.nack`."""
         native, how = self._queue._native, nack_options(delay, error)
-        done, _, _ = await runner_of(native).run(native.nack, *self._lease(), *how)
-        return bool(done)
+        return self._finish_alone(await runner_of(native).run(native.nack, *self._lease(), *how))
+
+    async def release(self) -> bool:
+        """Gives the job back, because its work was not begun: this was no delivery. Returns False
+        if the lease is over.
+        """
+        native = self._queue._native
+        return self._finish_alone(await runner_of(native).run(native.release, *self._lease()))
 
     async def extend(self, lease: Duration | None = None) -> bool:
         """Renews the lease; see `topics_engine.Job.extend`."""
-        lease_ms = arguments.optional_milliseconds("lease", lease)
-        done, _, _ = await runner_of(self._queue._native).run(
-            self._queue._native.extend, *self._lease(), lease_ms
-        )
-        return bool(done)
+        native, lease_ms = self._queue._native, arguments.optional_milliseconds("lease", lease)
+        how = round(self.lease * 1000) if lease_ms is None else lease_ms
+        outcome = await runner_of(native).run(native.extend, *self._lease(), how)
+        return self._extended(outcome, lease_ms)
 
     async def __aenter__(self) -> Job:
-        self._status.renewal = asyncio.create_task(self._renew(), name="topics-renew")
+        if self._must_extend():
+            try:
+                is_held = await self.extend()
+            except TopicsError as error:
+                raise self._overdue(error) from error
+            if not is_held:
+                raise self._lease_lost()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, *_: object
     ) -> None:
-        self._status.renewal.cancel()
-        if self._status.acked_by_transaction:
+        if self._status.is_finished or self._status.is_deferred:
             return
-        if kind is not None:
+        if kind is None:
+            if not await self.ack():
+                raise self._lease_lost()
+        elif issubclass(kind, Exception):
             await self.nack(error=error_text(error))
-        elif not await self.ack():
-            raise self._lease_lost()
-
-    async def _renew(self) -> None:
-        try:
-            while True:
-                await asyncio.sleep(self.lease / 3)
-                if not await self.extend(self.lease):
-                    return
-        except TopicsError:
-            return
+        else:
+            await self.release()
 
 
 class Work(Closing, AsyncIterator[Job]):
-    """Follows a queue: the iterator waits for jobs. Closing it gives unacked jobs back."""
+    """Follows a queue: the iterator waits for jobs. Closing it gives unacked jobs back; those that
+    the iterator has not returned are released, and do not count as delivered.
+    """
 
     def __init__(self, queue: plain.Queue, worker: str, native: JobStream) -> None:
         self._queue, self._worker, self._native = queue, worker, native
         self._jobs: deque[Job] = deque()
+        self._returned: list[Job] = []
         self._waits: tuple[Bridge, int] | None = None
         self._closed = False
 
@@ -99,7 +113,9 @@ class Work(Closing, AsyncIterator[Job]):
             await self._fetch()
         if self._closed:
             raise StopAsyncIteration
-        return self._jobs.popleft()
+        job = self._jobs.popleft()
+        self._returned = [*unfinished(self._returned), job]
+        return job
 
     async def _fetch(self) -> None:
         native = self._native
@@ -133,7 +149,14 @@ class Work(Closing, AsyncIterator[Job]):
             if self._waits is not None:
                 bridge, token = self._waits
                 bridge.wake(token)
-            await runner_of(self._native).run(self._native.close)
+            await runner_of(self._native).run(self._end)
+
+    def _end(self) -> None:
+        returned = unfinished(self._returned)
+        if returned:
+            with contextlib.suppress(TopicsError):
+                end_jobs(returned, self._queue._native.nack, 0, "")
+        self._native.close()
 
 
 class Queue(TopicHandle[plain.Queue]):
@@ -142,6 +165,10 @@ class Queue(TopicHandle[plain.Queue]):
     __slots__ = ()
 
     state = async_method(plain.Queue.state)
+    ack = async_method(plain.Queue.ack)
+    nack = async_method(plain.Queue.nack)
+    release = async_method(plain.Queue.release)
+    stop = passthrough(plain.Queue.stop)
     peek = async_method(plain.Queue.peek)
     redrive = async_method(plain.Queue.redrive)
     remove = async_method(plain.Queue.remove)
@@ -173,3 +200,43 @@ class Queue(TopicHandle[plain.Queue]):
         """Follows the queue: returns an iterator over jobs; see `topics_engine.Queue.work`."""
         native = self._sync._native.work(*claim_options(worker, max, lease))
         return Work(self._sync, worker, native)
+
+    async def run(
+        self,
+        handler: Callable[[Job], Awaitable[object]],
+        *,
+        worker: str,
+        concurrency: int = 8,
+        lease: Duration | None = None,
+        on_error: Callable[[Job, Exception], object] | None = None,
+    ) -> None:
+        """Works on the queue until it is stopped: awaits `handler(job)` in tasks.
+
+        As `topics_engine.Queue.run`. A run that is cancelled cancels its handlers; their jobs are
+        released.
+
+        Args:
+            handler: does the work of one job. It may ack, nack or release the job itself.
+            worker: the name of the worker.
+            concurrency: jobs that are worked on at the same time (default: 8). No more are claimed.
+            lease: how long a lease lasts (default: the queue's `lease`).
+            on_error: called with the job and the exception before a failed job is nacked
+                (default: the exception is logged).
+
+        Raises:
+            Conflict: the topic is not a queue.
+
+        Example:
+            ```python
+            async with te.aio.open("./topics-data") as db:
+                mails = await db.queue("mails")
+                await mails.append({"to": "a@example.org"})
+
+                async def send(job):
+                    print("sent to", job.data["to"])
+                    mails.stop()  # a worker waits for SIGTERM instead
+
+                await mails.run(send, worker="worker-1")
+            ```
+        """
+        await TaskRun(self, handler, run_options(worker, concurrency, lease, on_error)).run()

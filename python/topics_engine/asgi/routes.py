@@ -92,11 +92,21 @@ COLUMNS = fields(
     "`columns` they replace `data`",
     'data_type: string: as Arrow: "string" or "binary"; as the first record is unless given',
 )
+HELD_IDS = (
+    "lease_ids: array of strings or integers: their leases, as the claim named them: a stale one "
+    "is skipped; none, or an empty array, is no fence"
+)
 HELD = fields(
     "node!: string: the worker that claimed the jobs",
     "seqs!: array of integers: the jobs, at most 1000",
-    "lease_ids: array of strings or integers: their leases, as the claim named them: a stale one "
-    "is skipped; none, or an empty array, is no fence",
+    HELD_IDS,
+)
+OF_STREAM = fields(
+    "node!: string: the worker that claimed the jobs",
+    "seqs: array of integers: the jobs, at most 1000",
+    HELD_IDS,
+    "stream: string: instead of `seqs`: every job of a stream of this worker, by the id in its "
+    "`stream` event",
 )
 CLAIM = fields(
     "node!: string: the worker",
@@ -270,7 +280,8 @@ QUEUES: tuple[Route, ...] = (
     ),
     Route(
         "POST", "/v0/topics/:q/ack", "ack", ("write",), "delete jobs that are done",
-        body=HELD, codes=(*QUEUE, "batch_too_large"), answer="topic acked skipped ready in_flight",
+        body=HELD, codes=(*QUEUE, "batch_too_large"),
+        answer="topic acked skipped reasons? ready in_flight",
     ),
     Route(
         "POST", "/v0/topics/:q/nack", "nack", ("write",), "give jobs back",
@@ -279,13 +290,19 @@ QUEUES: tuple[Route, ...] = (
             "backoff",
             "error: string: why; the first KiB is kept with the jobs and goes to the dead letter",
         ),
-        codes=(*QUEUE, "batch_too_large"), answer="topic nacked skipped ready in_flight",
+        codes=(*QUEUE, "batch_too_large"), answer="topic nacked skipped reasons? ready in_flight",
+    ),
+    Route(
+        "POST", "/v0/topics/:q/release", "release", ("write",),
+        "give back jobs that were not begun; this was no delivery",
+        body=OF_STREAM, codes=(*QUEUE, "batch_too_large"),
+        answer="topic released skipped reasons? ready in_flight",
     ),
     Route(
         "POST", "/v0/topics/:q/extend", "extend", ("write",), "renew leases",
-        body=HELD + fields("lease_ms: integer: from now, the queue's unless given"),
+        body=OF_STREAM + fields("lease_ms: integer: from now, the queue's unless given"),
         codes=(*QUEUE, "batch_too_large"),
-        answer="topic extended skipped deadlines ready in_flight",
+        answer="topic extended skipped reasons? deadlines ready in_flight",
     ),
     Route(
         "GET", "/v0/topics/:q/jobs", "jobs", ("read",), "look at jobs without claiming them",

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from ..errors import Conflict
+from ..errors import LEASE_ENDS, LeaseLost, TopicsError
 from ..frozen import Frozen, frozen
 from . import arguments, show
 from .backend import queue_of
 from .closing import Closing
 from .read import records_of
-from .renewal import renewer_of
+from .runner import ThreadRun, run_options
 from .topic import Topic
 from .values import QueueState, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .._core import _Jobs
+    from .. import _core
+    from .._core import _Jobs, _Outcome
     from .arguments import Duration
     from .backend import Backend, JobStream
+    from .runner import Runs
 
 
 # Seconds of one wait for jobs; the iterator repeats it.
 LONGEST = 3600.0
 # What is kept of the error of a job, in bytes; the engine cuts it between characters.
 MAX_ERROR = 1024
+# Jobs of one call, as a server takes them.
+MAX_JOBS = 1000
 
 JobState = Literal["ready", "leased", "delayed", "dead"]
 JOB_STATES = ("ready", "leased", "delayed", "dead")
@@ -97,26 +102,31 @@ class PeekedJob(QueueItem):
 class JobStatus:
     """What happened to a leased job in this process."""
 
-    __slots__ = ("acked_by_transaction", "renewal", "span")
+    __slots__ = ("held", "is_deferred", "is_finished", "reason", "span")
     span: Any
     """The span of its block, set only while `otel` traces it."""
 
-    def __init__(self) -> None:
-        self.acked_by_transaction = False
-        self.renewal: Any = None
-        """Under asyncio: the task that renews the lease."""
+    def __init__(self, held: _core.HeldLease) -> None:
+        self.held = held
+        """Its place in the schedule of renewals, until this is dropped."""
+        self.is_finished = False
+        """It was acked, nacked or released."""
+        self.is_deferred = False
+        """Its block leaves that to the runner."""
+        self.reason: str | None = None
+        """Why a verb skipped it, as in `LeaseLost.reason`."""
 
 
 @frozen(eq=False, hidden=("_queue", "_status"))
 class LeasedJob(QueueItem):
-    """A job that is leased to a worker."""
+    """A job that is leased to a worker. Its lease is renewed for as long as the program has it."""
 
     lease_id: str
     """The id of the lease, opaque text: an ack with the id of an ended lease has no effect."""
     deadline: datetime
-    """When the lease of the claim expires; `extend` and a `with` block move it."""
+    """When the lease of the claim expires; renewals move it."""
     deliveries: int
-    """How often it was leased, this time included."""
+    """How often it was handed to a worker, this time included."""
     worker: str
     """The worker that it is leased to."""
     lease: float
@@ -127,15 +137,54 @@ class LeasedJob(QueueItem):
     def _lease(self) -> tuple[str, list[int], list[int]]:
         return self.worker, [self.record.seq], [int(self.lease_id)]
 
-    def _lease_lost(self) -> Conflict:
-        return Conflict(f"job {self.seq}: the lease expired before the ack: use a longer lease")
+    def _finish(self, skipped: Mapping[int, str]) -> bool:
+        """Notes what a verb that ends leases did; `skipped` has the reason of each skipped job."""
+        reason = skipped.get(self.record.seq)
+        self._status.held.discard()
+        if reason is None:
+            self._status.is_finished = True
+        else:
+            self._status.reason = self._status.reason or reason
+        return reason is None
+
+    def _finish_alone(self, outcome: _Outcome) -> bool:
+        return self._finish(skipped_in(outcome))
+
+    def _extended(self, outcome: _Outcome, lease_ms: int | None) -> bool:
+        if outcome[0]:
+            self._status.held.set_lease(round(self.lease * 1000) if lease_ms is None else lease_ms)
+        else:
+            self._finish_alone(outcome)
+        return bool(outcome[0])
+
+    def _lease_lost(self, cause: TopicsError | None = None) -> LeaseLost:
+        status = self._status
+        reason = "finished" if status.is_finished else status.reason or "ended"
+        why = LEASE_ENDS[reason] + (f": {cause}" if cause is not None else "")
+        detail = {"queue": self.record.topic, "seq": self.seq, "reason": reason}
+        return LeaseLost(f"job {self.seq}: its lease is lost: {why}", detail=detail)
+
+    def _must_extend(self) -> bool:
+        """Whether the lease has to be renewed before the job can begin. Raises if it is over."""
+        status = self._status
+        status.reason = status.reason or status.held.ended
+        if status.is_finished or status.reason is not None:
+            raise self._lease_lost()
+        return status.held.is_overdue
+
+    def _overdue(self, error: TopicsError) -> LeaseLost:
+        self._status.reason = "overdue"
+        return self._lease_lost(error)
 
 
 class Job(LeasedJob):
     """A job that is leased to a worker. `with job:` acks it, or nacks it on an exception.
 
-    Inside the block the database's renewal thread renews the lease at a third of its time. A job
-    that a transaction acked inside the block is not acked again.
+    The lease is renewed from the claim on, by a thread of the database, for as long as the program
+    has the job. The block raises `LeaseLost` before its body if the lease is over, and after it if
+    the lease ended meanwhile. A block that ends with `KeyboardInterrupt`, `SystemExit` or another
+    exception that is not an `Exception` was stopped, and has not failed: the job is released. A job
+    that was acked, nacked or released inside the block, or acked by a transaction, is left alone.
 
     Example:
         ```python
@@ -151,20 +200,19 @@ class Job(LeasedJob):
         """Acks the job: it is done, and deleted.
 
         Returns:
-            False if the lease has expired; another worker may have the job.
+            False if the lease is over; another worker may have the job.
         """
-        done, _, _ = self._queue._native.ack(*self._lease())
-        return bool(done)
+        return self._finish_alone(self._queue._native.ack(*self._lease()))
 
     def nack(self, delay: Duration | None = None, *, error: str | None = None) -> bool:
-        """Gives the job back.
+        """Gives the job back, because it failed.
 
         Args:
             delay: how long no claim gets it (default: the queue's backoff).
             error: why; the first KiB is kept with the job and goes to the dead letter.
 
         Returns:
-            False if the lease has expired.
+            False if the lease is over.
 
         Example:
             ```python
@@ -172,49 +220,65 @@ class Job(LeasedJob):
             ```
         """
         how = nack_options(delay, error)
-        done, _, _ = self._queue._native.nack(*self._lease(), *how)
-        return bool(done)
+        return self._finish_alone(self._queue._native.nack(*self._lease(), *how))
 
-    def extend(self, lease: Duration | None = None) -> bool:
-        """Renews the lease.
-
-        Args:
-            lease: how long from now (default: the queue's lease).
+    def release(self) -> bool:
+        """Gives the job back, because its work was not begun: this was no delivery.
 
         Returns:
-            False if the lease has expired.
+            False if the lease is over.
         """
-        done, _, _ = self._queue._native.extend(
-            *self._lease(), arguments.optional_milliseconds("lease", lease)
-        )
-        return bool(done)
+        return self._finish_alone(self._queue._native.release(*self._lease()))
+
+    def extend(self, lease: Duration | None = None) -> bool:
+        """Renews the lease, which later renewals keep as long as this one.
+
+        Args:
+            lease: how long from now (default: the lease of the claim).
+
+        Returns:
+            False if the lease is over.
+        """
+        lease_ms = arguments.optional_milliseconds("lease", lease)
+        how = round(self.lease * 1000) if lease_ms is None else lease_ms
+        return self._extended(self._queue._native.extend(*self._lease(), how), lease_ms)
 
     def __enter__(self) -> Job:
-        self._queue._renewer.add(self)
+        if self._must_extend():
+            try:
+                is_held = self.extend()
+            except TopicsError as error:
+                raise self._overdue(error) from error
+            if not is_held:
+                raise self._lease_lost()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, *_: object
     ) -> None:
-        self._queue._renewer.discard(self)
-        if self._status.acked_by_transaction:
+        if self._status.is_finished or self._status.is_deferred:
             return
-        if kind is not None:
+        if kind is None:
+            if not self.ack():
+                raise self._lease_lost()
+        elif issubclass(kind, Exception):
             self.nack(error=error_text(error))
-        elif not self.ack():
-            raise self._lease_lost()
+        else:
+            self.release()
 
 
 class Work(Closing, Iterator[Job]):
     """Follows a queue: the iterator waits for jobs. Closing it gives unacked jobs back.
 
-    Waiting is interrupted by Ctrl-C. Not thread-safe, but `close` may be called from any thread and
-    ends the iteration.
+    Jobs that the iterator has not returned are released, and do not count as delivered. Waiting is
+    interrupted by Ctrl-C. Not thread-safe, but `close` may be called from any thread and ends the
+    iteration.
     """
 
     def __init__(self, queue: Queue, worker: str, stream: JobStream) -> None:
         self._queue, self._worker, self._stream = queue, worker, stream
         self._jobs: deque[Job] = deque()
+        self._returned: list[Job] = []
         self._closed = False
 
     def __iter__(self) -> Work:
@@ -229,11 +293,18 @@ class Work(Closing, Iterator[Job]):
                 self._jobs.extend(jobs_of(Job, self._queue, self._worker, found))
         if self._closed:
             raise StopIteration
-        return self._jobs.popleft()
+        job = self._jobs.popleft()
+        self._returned = [*unfinished(self._returned), job]
+        return job
 
     def close(self) -> None:
         """Ends the iteration and gives unacked jobs back. Idempotent."""
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            returned = unfinished(self._returned)
+            if returned:
+                with contextlib.suppress(TopicsError):
+                    self._queue.nack(returned, delay=0)
         self._stream.close()
 
     def __repr__(self) -> str:
@@ -243,19 +314,21 @@ class Work(Closing, Iterator[Job]):
 class Queue(Topic):
     """A queue by name. Thread-safe. It has the methods of a topic, too."""
 
-    __slots__ = ("_native", "_renewer")
+    __slots__ = ("_native", "_runs")
     _kind = "queue"
     _iterated_by = "work(worker) follows it, claim(worker) leases jobs, read() ends at its head"
 
     def __init__(self, backend: Backend, name: str, options: Mapping[str, Any]) -> None:
         super().__init__(backend, name, {"type": "queue", **options})
         self._native = queue_of(backend, name)
-        self._renewer = renewer_of(backend)
+        self._runs: set[Runs] = set()
 
     def claim(
         self, worker: str, max: int = 1, *, lease: Duration | None = None, wait: Duration = 0
     ) -> list[Job]:
         """Claims up to `max` jobs for a worker, each under a lease.
+
+        The leases are renewed for as long as the program has the jobs.
 
         Args:
             worker: the name of the worker.
@@ -295,6 +368,91 @@ class Queue(Topic):
             ```
         """
         return Work(self, worker, self._native.work(*claim_options(worker, max, lease)))
+
+    def ack(self, jobs: Sequence[J]) -> list[J]:
+        """Acks jobs in one call: they are done, and deleted.
+
+        Args:
+            jobs: jobs of this queue.
+
+        Returns:
+            The jobs whose lease is over: they were not acked.
+
+        Example:
+            ```python
+            lost = jobs.ack(jobs.claim("worker-1", max=100))
+            ```
+        """
+        return end_jobs(jobs, self._native.ack)
+
+    def nack(
+        self, jobs: Sequence[J], delay: Duration | None = None, *, error: str | None = None
+    ) -> list[J]:
+        """Gives jobs back in one call, because they failed.
+
+        Args:
+            jobs: jobs of this queue.
+            delay: how long no claim gets them (default: the queue's backoff).
+            error: why; the first KiB is kept with the jobs and goes to their dead letters.
+
+        Returns:
+            The jobs whose lease is over.
+        """
+        return end_jobs(jobs, self._native.nack, *nack_options(delay, error))
+
+    def release(self, jobs: Sequence[J]) -> list[J]:
+        """Gives jobs back in one call, because their work was not begun: they were not delivered.
+
+        Args:
+            jobs: jobs of this queue.
+
+        Returns:
+            The jobs whose lease is over.
+        """
+        return end_jobs(jobs, self._native.release)
+
+    def run(
+        self,
+        handler: Callable[[Job], object],
+        *,
+        worker: str,
+        concurrency: int = 8,
+        lease: Duration | None = None,
+        on_error: Callable[[Job, Exception], object] | None = None,
+    ) -> None:
+        """Works on the queue until it is stopped: calls `handler(job)` in threads.
+
+        A job whose handler returns is acked, in batches; one whose handler raises is nacked with
+        the text of the exception. A job whose lease is lost is logged and left to others. While
+        the server cannot be reached, or the queue does not exist, the run waits. SIGTERM, SIGINT
+        and `stop` end it after the jobs in hand; a second signal has its usual effect.
+
+        Args:
+            handler: does the work of one job. It may ack, nack or release the job itself.
+            worker: the name of the worker.
+            concurrency: jobs that are worked on at the same time (default: 8). No more are claimed.
+            lease: how long a lease lasts (default: the queue's `lease`).
+            on_error: called with the job and the exception before a failed job is nacked
+                (default: the exception is logged).
+
+        Raises:
+            Conflict: the topic is not a queue.
+
+        Example:
+            ```python
+            def send(job):
+                print("sent to", job.data["to"])
+                jobs.stop()  # a worker waits for SIGTERM instead
+
+            jobs.run(send, worker="worker-1")
+            ```
+        """
+        ThreadRun(self, handler, run_options(worker, concurrency, lease, on_error)).run()
+
+    def stop(self) -> None:
+        """Ends every `run` of this handle after its jobs in hand. Callable from a handler too."""
+        for run in list(self._runs):
+            run.stop()
 
     def redrive(
         self,
@@ -346,8 +504,7 @@ class Queue(Topic):
             ```
         """
         wanted = arguments.one_or_more_seqs("seqs", seqs)
-        done, _, _ = self._native.remove(wanted, arguments.flag("force", force))
-        return len(done)
+        return len(self._native.remove(wanted, arguments.flag("force", force))[0])
 
     def promote(self, seqs: int | Sequence[int]) -> int:
         """Makes delayed jobs ready now. Other jobs are left alone.
@@ -363,8 +520,7 @@ class Queue(Topic):
             jobs.promote([p.seq for p in jobs.peek(state="delayed")])
             ```
         """
-        done, _, _ = self._native.promote(arguments.one_or_more_seqs("seqs", seqs))
-        return len(done)
+        return len(self._native.promote(arguments.one_or_more_seqs("seqs", seqs))[0])
 
     def state(self) -> QueueState:
         """Returns the state and the config of the queue.
@@ -470,9 +626,40 @@ J = TypeVar("J", bound=LeasedJob)
 
 def jobs_of(kind: type[J], queue: Queue, worker: str, found: _Jobs) -> list[J]:
     """The jobs of a claim."""
-    leases, lease_ms, page = found
+    leases, lease_ms, page, holds = found
     records, lease, time_of = records_of(queue.name, page), lease_ms / 1000, arguments.time_of
     return [
-        kind(record, str(id), time_of(until), deliveries, worker, lease, queue, JobStatus())
-        for record, (_, id, until, deliveries) in zip(records, leases, strict=True)
+        kind(record, str(id), time_of(until), deliveries, worker, lease, queue, JobStatus(held))
+        for record, (_, id, until, deliveries), held in zip(records, leases, holds, strict=True)
     ]
+
+
+def unfinished(jobs: Iterable[J]) -> list[J]:
+    """The jobs that were not acked, nacked or released."""
+    return [job for job in jobs if not job._status.is_finished]
+
+
+def skipped_in(outcome: _Outcome) -> dict[int, str]:
+    """Why a verb skipped jobs, by seq."""
+    _, skipped, _, reasons = outcome
+    return dict(zip(skipped, reasons, strict=True))
+
+
+def batches_of(jobs: Sequence[J]) -> Iterator[tuple[list[J], tuple[str, list[int], list[int]]]]:
+    """The jobs of each worker, in batches of one call, with their leases."""
+    if not isinstance(jobs, Sequence):
+        arguments.refuse("jobs", "a sequence of jobs", jobs)
+    for worker in dict.fromkeys(job.worker for job in jobs):
+        mine = [job for job in jobs if job.worker == worker]
+        for i in range(0, len(mine), MAX_JOBS):
+            part = mine[i : i + MAX_JOBS]
+            yield part, (worker, [j.seq for j in part], [int(j.lease_id) for j in part])
+
+
+def end_jobs(jobs: Sequence[J], verb: Callable[..., _Outcome], *how: Any) -> list[J]:
+    """Runs a verb that ends leases; returns the jobs whose lease was over before."""
+    lost: list[J] = []
+    for part, leases in batches_of(jobs):
+        skipped = skipped_in(verb(*leases, *how))
+        lost += [job for job in part if not job._finish(skipped)]
+    return lost

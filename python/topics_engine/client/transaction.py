@@ -203,4 +203,4 @@ class Transaction(Handle):
         )
         self._result = Committed(epoch, deduped, {name: (a, b) for name, _, a, b in topics})
         for job in self._jobs:
-            job._status.acked_by_transaction = True
+            job._finish({})

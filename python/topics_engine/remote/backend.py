@@ -25,13 +25,14 @@ from .caller import (
 )
 from .consumer import RemoteConsumer
 from .page import Page, Prefetcher, body_of_rows
-from .queue import LONGEST, RemoteQueue
+from .queue import LONGEST, RemoteQueue, extend_renewed
+from .renewal import LeaseRenewer
 from .transaction import RemoteTransactions
 from .transport import Options, Transport, closed, forked
 from .watch import RemoteWatch, WatchOptions
 
 if TYPE_CHECKING:
-    from .._core import _Acked, _NewRow, _Stream, _WatchStart
+    from .._core import _Acked, _NewRow, _Outcome, _Renewal, _Stream, _WatchStart
 
 
 _How = tuple[int, int, tuple[str, ...], str | None, bool]
@@ -52,6 +53,8 @@ class HttpBackend(RemoteBackend):
         self._prefetcher: Prefetcher[Page] = Prefetcher()
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
         self.cursors: weakref.WeakSet[RemoteConsumer] = weakref.WeakSet()
+        self._renewing: Caller | None = None
+        self.leases = LeaseRenewer(self._renew)
 
     @property
     def path(self) -> str:
@@ -70,7 +73,20 @@ class HttpBackend(RemoteBackend):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self.leases.close()
+            if self._renewing is not None:
+                self._renewing.transport.close()
             self.caller.transport.close()
+
+    def _renew(self, renewal: _Renewal) -> _Outcome:
+        """Renews leases, from the thread of the renewer: an event loop may be busy."""
+        from .sync_transport import SyncTransport
+
+        if self._renewing is None:
+            self._renewing = Caller(SyncTransport(self.options), self.options)
+            if self._closed:
+                self._renewing.transport.close()
+        return extend_renewed(self._renewing, renewal)
 
     def append(
         self,

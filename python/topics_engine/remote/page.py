@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from .. import _core
 
 if TYPE_CHECKING:
-    from .._core import _GapRow, _Jobs, _NewRow, _Row
+    from .._core import _GapRow, _NewRow, _Row
 
 
 class Page:
@@ -104,8 +104,8 @@ def gap_row_of(lost: dict[str, Any]) -> _GapRow:
     )
 
 
-def jobs_of(body: bytes, member: str) -> _Jobs:
-    """The jobs of a claim."""
+def jobs_of(body: bytes, member: str) -> tuple[list[tuple[int, int, int, int]], int, Page]:
+    """The jobs of a claim, without their leases."""
     page = Page(body, member)
     leases = [json.loads(more) for more in page.more]
     found = [
@@ -113,7 +113,7 @@ def jobs_of(body: bytes, member: str) -> _Jobs:
         for row, lease in zip(page.rows(), leases, strict=True)
     ]
     lease_ms = leases[0]["lease_ms"] if leases else 0
-    return found, lease_ms, page  # type: ignore[return-value]
+    return found, lease_ms, page
 
 
 def lease_number(lease_id: str) -> int:

@@ -6,6 +6,7 @@ expire. An ack with an expired lease changes nothing, so acks are safe to repeat
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import Counter, deque
@@ -15,13 +16,21 @@ from ..client.backend import RemoteBackend
 from ..client.closing import CancelScope
 from ..client.encoding import matcher
 from ..errors import Closed, TopicsError
-from .caller import CallStatus, WaitBudget, encode_json, topic_path, with_query, without_none
+from .caller import (
+    Caller,
+    CallStatus,
+    WaitBudget,
+    encode_json,
+    topic_path,
+    with_query,
+    without_none,
+)
 from .events import Event, SseConnection
 from .page import Page, jobs_of, lease_number
 from .transport import Stream
 
 if TYPE_CHECKING:
-    from .._core import _Jobs, _Outcome, _PeekedJobs
+    from .._core import HeldLease, _Jobs, _Outcome, _PeekedJobs, _Renewal
     from .backend import HttpBackend
 
 # Seconds that one claim waits at most; a longer wait is several claims.
@@ -42,15 +51,23 @@ class RemoteQueue(RemoteBackend):
         budget = WaitBudget(wait)
         while True:
             this = budget.next_wait(LONGEST)
-            body = without_none(
+            asked = without_none(
                 node=node, max=max, lease_ms=lease_ms, wait_ms=round(this * 1000) or None
             )
-            path = topic_path(self._topic, "claim")
-            found = jobs_of(
-                self._caller.call("POST", path, encode_json(body), wait=this), "claimed"
-            )
+            path, start = topic_path(self._topic, "claim"), time.monotonic()
+            body = self._caller.call("POST", path, encode_json(asked), wait=this)
+            # The leases of a claim that waited begin at an unknown time before the answer.
+            elapsed = 0.0 if this else time.monotonic() - start
+            found = self._held(node, jobs_of(body, "claimed"), elapsed)
             if found[0] or budget.is_spent:
                 return found
+
+    def _held(self, node: str, claimed: tuple[list[Any], int, Page], elapsed: float = 0.0) -> _Jobs:
+        """The jobs of a claim, whose leases are renewed from now on."""
+        found, lease_ms, page = claimed
+        jobs = [(seq, lease_id) for seq, lease_id, _, _ in found]
+        held = self._remote.leases.hold(self._topic, node, lease_ms, jobs, elapsed)
+        return found, lease_ms, page, held  # type: ignore[return-value]
 
     def peek(self, state: str | None = None, max: int = 100) -> _PeekedJobs:
         path = with_query(topic_path(self._topic, "jobs"), state=state, max=max)
@@ -60,12 +77,14 @@ class RemoteQueue(RemoteBackend):
 
     def ack(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome:
         status = CallStatus()
-        done, skipped, until = self._resolve("ack", "acked", node, seqs, lease_ids, status)
-        if status.outcome_unknown and skipped:
+        outcome = self._resolve("ack", "acked", node, seqs, lease_ids, status)
+        if status.outcome_unknown and outcome[1]:
             # The lost ack may have been executed: then the job is gone.
+            done, skipped, until, reasons = outcome
             gone = [seq for seq in skipped if not self._exists(seq)]
-            done, skipped = done + gone, [seq for seq in skipped if seq not in gone]
-        return done, skipped, until
+            left = [pair for pair in zip(skipped, reasons, strict=True) if pair[0] not in gone]
+            return done + gone, [seq for seq, _ in left], until, [why for _, why in left]
+        return outcome
 
     def nack(
         self,
@@ -77,11 +96,13 @@ class RemoteQueue(RemoteBackend):
     ) -> _Outcome:
         status = CallStatus()
         how = {"delay_ms": delay_ms} | without_none(error=error or None)
-        done, skipped, until = self._resolve("nack", "nacked", node, seqs, lease_ids, status, how)
-        if status.outcome_unknown:
-            # In both cases this worker no longer has the leases.
-            done, skipped = done + skipped, []
-        return done, skipped, until
+        outcome = self._resolve("nack", "nacked", node, seqs, lease_ids, status, how)
+        return _given_back(outcome, status)
+
+    def release(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome:
+        status = CallStatus()
+        outcome = self._resolve("release", "released", node, seqs, lease_ids, status)
+        return _given_back(outcome, status)
 
     def extend(
         self,
@@ -106,14 +127,13 @@ class RemoteQueue(RemoteBackend):
         body = without_none(node=node, seqs=seqs, lease_ids=lease_ids) | (how or {})
         path = topic_path(self._topic, verb)
         answer = json.loads(self._caller.call("POST", path, encode_json(body), status=status))
-        deadlines = answer.get("deadlines") or {}
         done = _without(seqs, answer["skipped"])
         if len(done) != answer[member]:
             raise TopicsError(
                 f"{verb} of {len(seqs)} jobs: the server counts {answer[member]} {member} and "
                 f"names {len(answer['skipped'])} as skipped"
             )
-        return done, answer["skipped"], next(iter(deadlines.values()), None)
+        return _outcome(done, answer)
 
     def remove(self, seqs: list[int], force: bool = False) -> _Outcome:
         return self._manage("remove", "removed", seqs, force=force or None)
@@ -126,7 +146,7 @@ class RemoteQueue(RemoteBackend):
         body = without_none(seqs=seqs, **how)
         # A repeat whose first answer was lost would name as skipped what the first one did.
         answer = self._caller.json("POST", path, body, repeatable=False)
-        return _without(seqs, answer["skipped"]), answer["skipped"], None
+        return _outcome(_without(seqs, answer["skipped"]), answer)
 
     def _exists(self, seq: int) -> bool:
         page = self._remote.read(self._topic, after=seq - 1, limit=1)
@@ -156,12 +176,16 @@ class RemoteJobStream(RemoteBackend):
     """A stream of jobs. If it breaks, the server gives its jobs back, and a new one is opened."""
 
     def __init__(self, leases: RemoteQueue, node: str, max: int, lease_ms: int | None) -> None:
+        self._queue, self._node = leases, node
         self._caller = leases._caller
         beat = min(60_000, 1000 if (ms := self._caller.options.heartbeat * 1000) < 1000 else ms)
         path = topic_path(leases._topic, "work")
         how = {"node": node, "max": max, "lease_ms": lease_ms, "heartbeat_ms": round(beat)}
         self._path = with_query(path, **how)
         self._connection = SseConnection(self._open, self._caller.options.heartbeat)
+        # The id of the open stream, and its place among the leases that are renewed.
+        self._stream: str | None = None
+        self._held: HeldLease | None = None
         self._closed = False
         self._scope = CancelScope()
 
@@ -183,7 +207,7 @@ class RemoteJobStream(RemoteBackend):
     def _next(self, until: float) -> _Jobs | None:
         while not self._closed:
             if not self._connection.wait(until):
-                return [], 0, Page(b'{"jobs":[]}', "jobs")  # type: ignore[return-value]
+                return [], 0, Page(b'{"jobs":[]}', "jobs"), []  # type: ignore[return-value]
             found = self._jobs(self._connection.events)
             if found is not None:
                 return found
@@ -191,9 +215,18 @@ class RemoteJobStream(RemoteBackend):
 
     def _jobs(self, events: deque[Event]) -> _Jobs | None:
         event = events.popleft()
-        if event.kind == "job":
-            return jobs_of(b'{"jobs":[%b]}' % event.data, "jobs")
-        if event.kind == "error":
+        if event.kind == "stream":
+            self._stream, self._held = json.loads(event.data)["stream"], None
+        elif event.kind == "job":
+            if any(later.kind == "stream" for later in events):
+                # The server has given back the jobs of a stream that has ended.
+                return None
+            claimed = jobs_of(b'{"jobs":[%b]}' % event.data, "jobs")
+            if self._held is None and self._stream is not None:
+                hold = self._queue._remote.leases.hold_stream
+                self._held = hold(self._queue._topic, self._node, claimed[1], int(self._stream))
+            return self._queue._held(self._node, claimed)
+        elif event.kind == "error":
             self._connection.drop()
             told = json.loads(event.data)
             self._caller.transport.sleep(min(2.0, told.get("retry_after_ms", 100) / 1000))
@@ -201,9 +234,38 @@ class RemoteJobStream(RemoteBackend):
 
     def close(self) -> None:
         """Ends it; the server gives unacked jobs back. Idempotent."""
-        self._closed = True
+        is_first, self._closed = not self._closed, True
+        self._held = None
+        if is_first and self._stream is not None:
+            # Those that arrive no more, or were not returned by `next`, were not delivered.
+            path = topic_path(self._queue._topic, "release")
+            with contextlib.suppress(TopicsError):
+                self._caller.json("POST", path, {"node": self._node, "stream": self._stream})
         self._scope.cancel()
         self._connection.close()
+
+
+def extend_renewed(caller: Caller, renewal: _Renewal) -> _Outcome:
+    """Renews leases as a schedule asks for it."""
+    _, queue, node, lease_ms, seqs, ids, stream = renewal
+    named = {"seqs": seqs, "lease_ids": ids} if stream is None else {"stream": str(stream)}
+    body = {"node": node, "lease_ms": lease_ms, **named}
+    answer = caller.json("POST", topic_path(queue, "extend"), body)
+    return _outcome(_without(seqs, answer["skipped"]), answer)
+
+
+def _outcome(done: list[int], answer: dict[str, Any]) -> _Outcome:
+    deadlines = answer.get("deadlines") or {}
+    until = next(iter(deadlines.values()), None)
+    return done, answer["skipped"], until, answer.get("reasons", [])
+
+
+def _given_back(outcome: _Outcome, status: CallStatus) -> _Outcome:
+    """Counts as done what an attempt without a response may have done: in both cases this worker no
+    longer has the leases.
+    """
+    done, skipped, until, _ = outcome
+    return (done + skipped, [], until, []) if status.outcome_unknown else outcome
 
 
 def _peeked(job: dict[str, Any]) -> Any:

@@ -219,6 +219,14 @@ MORE_GOOD: dict[str, Case] = {
     "nack with the queue's delay": good(200, "POST", T + "/nack",
                                         {"node": "w", "seqs": [1], "delay_ms": None}, *LEASED,
                                         nacked=1, ready=1, in_flight=1),
+    "release under a stale lease": good(
+        200, "POST", T + "/release", {"node": "w", "seqs": [1], "lease_ids": [1]}, *LEASED,
+        released=0, skipped=[1], reasons=["restarted"],
+    ),
+    "release of a stream": good(200, "POST", T + "/release", {"node": "w", "stream": "9999"},
+                                *LEASED, released=0, skipped=[]),
+    "extend of a stream": good(200, "POST", T + "/extend", {"node": "w", "stream": "9999"},
+                               *LEASED, extended=0, deadlines={}),
     "extend for a time": good(
         200, "POST", T + "/extend",
         {"node": "w", "seqs": [1], "lease_ids": [1], "lease_ms": 60_000}, *LEASED,
@@ -271,8 +279,8 @@ MORE_GOOD: dict[str, Case] = {
         "include_tags=false&include_meta=false&include_data=false&heartbeat_ms=999999",
         "record caught-up",
     ),
-    "work for a time": stream(T + "/work?node=w&max=2&lease_ms=5000&heartbeat_ms=1", "job job",
-                              QUEUE, THREE),
+    "work for a time": stream(T + "/work?node=w&max=2&lease_ms=5000&heartbeat_ms=1",
+                              "stream job job", QUEUE, THREE),
     "consumers behind a cursor": good(
         200, "GET", "/v0/consumers?topic={t}&prefix=c&page_size=1&cursor={next_cursor}", None,
         THREE, CONSUMER, ("PUT", C + "2", {}),

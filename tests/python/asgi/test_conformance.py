@@ -61,6 +61,7 @@ VARIES = (
      rb'"\1":0'),
     (rb'"deadlines":\{[^}]*\}', b'"deadlines":{}'),
     (rb"wid_[A-Za-z0-9_-]{22}", b"WID"),
+    (rb'"stream":"\d+"', b'"stream":"ID"'),
     (rb"id: \S+", b"id: ID"),
     (rb'"records":\d{2,}', b'"records":0'),
     # Of the whole server: some tests use one of the three only.

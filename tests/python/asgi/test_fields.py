@@ -52,7 +52,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "write": {"records": [{"data": 1}]},
     "seek": {"ts": 1},
     "claim": {"node": "w"},
-    **{verb: {"node": "w", "seqs": [1]} for verb in ("ack", "nack", "extend")},
+    **{verb: {"node": "w", "seqs": [1]} for verb in ("ack", "nack", "release", "extend")},
     **{verb: {"seqs": [1]} for verb in ("jobs_remove", "jobs_promote")},
     "router_put": {"source": "x", "dest": "y"},
     "consumer_commit": {"seq": 1},

@@ -217,7 +217,7 @@ BODIES: dict[str, st.SearchStrategy[Any]] = {
         {"node": short},
         optional={"max": edge_numbers, "lease_ms": edge_numbers, "wait_ms": st.just(1)},
     ),
-    **dict.fromkeys(("ack", "nack", "extend"), held),
+    **dict.fromkeys(("ack", "nack", "release", "extend"), held),
     "jobs_remove": st.fixed_dictionaries(
         {"seqs": st.lists(edge_numbers, max_size=3)}, optional={"force": st.booleans()}
     ),

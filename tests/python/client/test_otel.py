@@ -357,9 +357,9 @@ def test_the_end_of_a_lease_is_an_error_of_its_span(
     queue = db.queue(topic)
     queue.append(1)
     (job,) = queue.claim("w")
-    with pytest.raises(te.Conflict, match="lease expired"), job:
+    with pytest.raises(te.LeaseLost, match="acked or deleted"), job:
         assert queue.remove(job.seq, force=True) == 1
-    assert said(recorded.one(f"process {topic}"))["error.type"] == "Conflict"
+    assert said(recorded.one(f"process {topic}"))["error.type"] == "LeaseLost"
 
 
 def test_empty_receives_and_peeks_are_no_spans(

@@ -83,7 +83,9 @@ def test_nothing_happens_unless_everything_can(db: te.Database) -> None:
     job.nack(0)
     with pytest.raises(te.Conflict) as e:
         attempt(db, ("out", 2, None), ack=job)
-    assert (e.value.code, e.value.detail) == ("lease_lost", {"queue": "jobs", "seq": 1})
+    lost = {"queue": "jobs", "seq": 1, "reason": "ended"}
+    assert (e.value.code, e.value.detail) == ("lease_lost", lost)
+    assert isinstance(e.value, te.LeaseLost)
     assert (data(db, "out"), data(db, "jobs")) == ([1], ["a"])
     with pytest.raises(te.Conflict):
         attempt(db, ("out", 1, 1), ("out", 1, 2))

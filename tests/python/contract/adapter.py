@@ -22,6 +22,13 @@ AT_ONCE = {"topic", "topics", "queues", "read", "watch", "work", "batches", "tra
 KINDS = (te.Database, te.Topic, te.Consumer, te.Router, te.Read, te.Watch, te.Job, te.Transaction)
 HANDLES = (*KINDS, Iterator)
 END = object()
+
+
+def abandon(job: Any) -> None:
+    """Stops renewing the lease of a job, as if the process that has it had died."""
+    plain(job)._status.held.discard()
+
+
 SERVERS: set[int] = set()
 """The processes of the servers that clients of this module are connected to."""
 
@@ -40,7 +47,7 @@ class Awaited:
             return lambda *args, **named: awaited(value(*map(plain, args), **named))
 
         async def verb(*args: Any, **named: Any) -> Any:
-            return awaited(await asyncio.to_thread(value, *args, **named))
+            return awaited(await asyncio.to_thread(value, *map(plain, args), **named))
 
         return verb
 
@@ -68,6 +75,8 @@ class Awaited:
 
 
 def plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [plain(item) for item in value]
     return value._handle if isinstance(value, Awaited) else value
 
 

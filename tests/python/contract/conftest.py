@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +16,6 @@ import pytest
 import topics_engine as te
 from support.faulty_server import Faulty, in_front_of
 from support.server import Server
-from topics_engine.aio import queue as aio_queue
-from topics_engine.client import renewal
 
 from .adapter import CLIENTS, SHARED, Awaited, Open
 
@@ -107,18 +103,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(tmp_path_factory.mktemp("served") / "data") as live:
         yield live
         assert live.stop() == 0
-
-
-@pytest.fixture
-def frequent_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases are renewed long before a third of their time has passed."""
-    hurried = SimpleNamespace(monotonic=lambda: time.monotonic() * 100)
-    monkeypatch.setattr(renewal, "time", hurried)
-    loops = SimpleNamespace(
-        create_task=asyncio.create_task,
-        sleep=lambda seconds: asyncio.sleep(seconds / 100),  # sleep: the product sleeps
-    )
-    monkeypatch.setattr(aio_queue, "asyncio", loops)
 
 
 @pytest.fixture

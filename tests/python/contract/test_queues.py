@@ -10,7 +10,7 @@ import pytest
 
 import topics_engine as te
 
-from .adapter import Open, all_of, eventually, plain, until_calls_wait
+from .adapter import Open, abandon, all_of, eventually, plain, until_calls_wait
 
 
 async def test_a_job_is_done_or_given_back(db: Any) -> None:
@@ -37,36 +37,80 @@ async def test_a_job_is_done_or_given_back(db: Any) -> None:
     assert state.type == "queue"
 
 
-async def test_a_block_whose_lease_ran_out_says_so(db: Any) -> None:
+async def test_a_block_whose_lease_is_over_says_so(db: Any) -> None:
     jobs = await db.queue("jobs", retry_backoff=0)
-    await jobs.append("x")
-    (job,) = await jobs.claim("w")
-    others = []
+    await jobs.append(["acked by another", "deleted", "finished"])
+    lost, deleted, finished = await jobs.claim("w", 3, lease=0.3)
+    abandon(lost)
+    (other,) = await jobs.claim("v", wait=60)
+    with pytest.raises(te.LeaseLost, match="it ran out") as caught:
+        async with lost:
+            pytest.fail("a block begins without a lease")
+    assert (caught.value.reason, caught.value.code) == ("ended", "lease_lost")
+    assert caught.value.detail == {"queue": jobs.name, "seq": 1, "reason": "ended"}
+    with pytest.raises(te.LeaseLost, match="acked or deleted") as caught:
+        async with deleted:
+            await jobs.remove(2, force=True)
+    assert caught.value.reason == "gone"
+    assert await finished.ack()
+    with pytest.raises(te.LeaseLost, match="before"):
+        await finished.__aenter__()
+    assert await other.ack()
 
-    async def work() -> None:
-        async with job:
-            assert await job.nack(0)
-            others.extend(await jobs.claim("v"))
 
-    with pytest.raises(te.Conflict):
-        await work()
-    assert await others[0].ack()
+async def test_a_job_that_was_ended_inside_its_block_is_left_alone(db: Any) -> None:
+    jobs = await db.queue("jobs", retry_backoff=0)
+    await jobs.append(["acked", "nacked", "released"])
+    acked, nacked, released = await jobs.claim("w", 3)
+    async with acked:
+        assert await acked.ack()
+    async with nacked:
+        assert await nacked.nack(0, error="why")
+    async with released:
+        assert await released.release()
+    left = [(p.data, p.deliveries, p.error) for p in await jobs.peek(state="ready")]
+    assert left == [("nacked", 1, "why"), ("released", 0, None)]
 
 
-async def test_a_lease_is_renewed_while_the_block_runs(db: Any, frequent_renewals: None) -> None:
+async def test_a_lease_is_renewed_from_the_claim_on(db: Any) -> None:
     jobs = await db.queue("jobs")
-    await jobs.append([1])
-    (job,) = await jobs.claim("w", lease=60)
-    assert job.lease == 60
+    await jobs.append([1, 2])
+    job, waiting = await jobs.claim("w", 2, lease=3)
+    assert job.lease == 3
 
     async def renewed() -> bool:
-        (seen,) = await jobs.peek()
-        return bool(seen.deadline > job.deadline)
+        return all(seen.deadline > job.deadline for seen in await jobs.peek())
 
     async with job:
         await eventually(renewed)
         assert await jobs.claim("v") == []
+    async with waiting:
+        pass
     assert (await jobs.state()).count == 0
+
+
+async def test_jobs_of_a_stream_are_renewed_before_they_are_returned(db: Any) -> None:
+    jobs = await db.queue("jobs", lease=3)
+    await jobs.append([1, 2, 3])
+    work = jobs.work("w", max=2)
+    job = await anext(work)
+    async with job:
+        pass
+
+    async def filled() -> list[Any]:
+        # The stream has the place of the first job for the third.
+        return [p for p in await jobs.peek(state="leased") if p.seq > 1]
+
+    await eventually(filled)
+    before = max(p.deadline for p in await filled())
+
+    async def renewed() -> bool:
+        seen = await filled()
+        return bool(seen) and all(p.deadline > before for p in seen)
+
+    await eventually(renewed)
+    await work.close()
+    assert [p.deliveries for p in await jobs.peek(state="ready")] == [0, 0]
 
 
 async def test_a_lease_runs_out_and_can_be_extended(db: Any) -> None:
@@ -77,6 +121,7 @@ async def test_a_lease_runs_out_and_can_be_extended(db: Any) -> None:
     (seen,) = await jobs.peek(state="leased")
     assert seen.deadline - kept.deadline > timedelta(minutes=30)
     (lost,) = await jobs.claim("w", lease=0.1)
+    abandon(lost)
     (again,) = await jobs.claim("v", 2, wait=60)
     assert (again.data, again.deliveries) == ("lost", 2)
     assert not await lost.ack()

@@ -113,6 +113,8 @@ EXCHANGES: dict[str, bytes] = {
     "ack of nothing": request("nobody/ack", {"node": "a", "seqs": [1]}),
     "extend": request("q/extend", {"node": "a", "seqs": [2, 3], "lease_ms": 60_000}),
     "nack": request("q/nack", {"node": "a", "seqs": [2], "delay_ms": 0}),
+    "release": request("q/release", {"node": "a", "seqs": [3, 9]}),
+    "release of a log": request("t/release", {"node": "a", "seqs": [2]}),
     "nack of a log": request("t/nack", {"node": "a", "seqs": [2]}),
     "claimed again": request("q/claim", {"node": "b", "max": 1}),
     "claimed, acked, claimed": request("q/claim", {"node": "c", "max": 9})

@@ -65,7 +65,7 @@ impl Engine {
         }
     }
 
-    /// Whether [`Engine::nack`] and [`Engine::extend`] of this queue wait for nothing.
+    /// Whether [`Engine::nack`], [`Engine::release`] and [`Engine::extend`] of this queue wait for nothing.
     pub fn leases_at_once(&self, queue: &str) -> Result<bool> {
         self.find(queue).map(|topic| queue::at_once(&topic))
     }
@@ -92,6 +92,12 @@ impl Engine {
         queue::nack(&self.core.queues, &self.find(queue)?, held, delay_ms, error)
     }
 
+    /// Gives back jobs that their worker has not begun: they can be claimed again, and their claim does
+    /// not count as a delivery.
+    pub fn release(&self, queue: &str, held: &LeasedJobs<'_>) -> Result<LeaseOutcome> {
+        queue::release(&self.core.queues, &self.find(queue)?, held)
+    }
+
     /// Deletes jobs, whatever state they are in. Leased ones are skipped unless `force` is set: their
     /// workers find out when they ack.
     pub fn remove_jobs(&self, queue: &str, seqs: &[u64], force: bool) -> Result<LeaseOutcome> {
@@ -113,7 +119,24 @@ impl Engine {
         queue::extend(&self.core.queues, &self.find(queue)?, held, lease_ms)
     }
 
-    /// A stream of jobs: at most `max` are leased to it at a time; dropping it releases them.
+    /// [`Engine::extend`] for every job of a [`Work`], by its number.
+    pub fn extend_stream(
+        &self,
+        queue: &str,
+        node: &[u8],
+        stream: u64,
+        lease_ms: Option<u64>,
+    ) -> Result<LeaseOutcome> {
+        let topic = self.find(queue)?;
+        queue::extend_stream(&self.core.queues, &topic, (node, stream), lease_ms)
+    }
+
+    /// [`Engine::release`] for every job of a [`Work`], which gets no more.
+    pub fn release_stream(&self, queue: &str, node: &[u8], stream: u64) -> Result<LeaseOutcome> {
+        queue::release_stream(&self.core.queues, &self.find(queue)?, (node, stream))
+    }
+
+    /// A stream of jobs: at most `max` are leased to it at a time; dropping it ends their leases.
     pub fn work(
         &self,
         queue: &str,

@@ -11,7 +11,7 @@ use crate::topic::{Topic, delete};
 use crate::types::api::Completion;
 use crate::types::config::TopicConfig;
 use crate::types::error::{Error, Result};
-use crate::types::queue::{LeaseOutcome, LeasedJobs};
+use crate::types::queue::{LeaseEnd, LeaseOutcome, LeasedJobs};
 
 /// Seqs in one call, at most.
 pub(crate) const MAX_SEQS: usize = 10_000;
@@ -24,12 +24,29 @@ const MAX_ERROR_BYTES: usize = 1024;
 /// The limits of a lease, ms.
 const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
 
+/// The jobs of a request: those that its worker holds, and the others.
+#[derive(Debug, Default)]
+struct SortedJobs {
+    held: Vec<u64>,
+    skipped: Vec<u64>,
+    /// Why, for each of `skipped`.
+    reasons: Vec<LeaseEnd>,
+}
+
+impl SortedJobs {
+    fn outcome(self, core: &Queues, topic: &Topic) -> LeaseOutcome {
+        let Self { held, skipped, reasons } = self;
+        LeaseOutcome { reasons, ..lease_outcome(core, topic, held, skipped) }
+    }
+}
+
 /// Sorts the request into leases that this node holds and the rest; `f` sees each that it holds.
 fn sort(
+    generation: u64,
     topic: &Topic,
     held: &LeasedJobs<'_>,
     mut f: impl FnMut(&mut Queue, u64),
-) -> Result<(Vec<u64>, Vec<u64>)> {
+) -> Result<SortedJobs> {
     if held.seqs.len() > MAX_SEQS {
         let (got, max) = (held.seqs.len() as u64, MAX_SEQS as u64);
         return Err(Error::BatchTooLarge { got, max, unit: "seqs" });
@@ -37,19 +54,22 @@ fn sort(
     if held.lease_ids.is_some_and(|ids| ids.len() != held.seqs.len()) {
         return Err(Error::InvalidRequest("lease_ids must be as many as seqs".into()));
     }
-    let (mut done, mut skipped) = (Vec::new(), Vec::new());
-    with(topic, |queue| {
-        for (i, &seq) in held.seqs.iter().enumerate() {
-            let id = held.lease_ids.and_then(|ids| ids.get(i).copied());
-            if queue.holds(Fence { node: held.node, seq, id }) {
-                f(queue, seq);
-                done.push(seq);
-            } else {
-                skipped.push(seq);
-            }
+    let mut sorted = SortedJobs::default();
+    let mut state = topic.state.write();
+    let durable = state.config.leases_durable;
+    let queue = state.queue.get_or_insert_default();
+    queue.begin(generation);
+    for (i, &seq) in held.seqs.iter().enumerate() {
+        let id = held.lease_ids.and_then(|ids| ids.get(i).copied());
+        if queue.holds(Fence { node: held.node, seq, id }) {
+            f(queue, seq);
+            sorted.held.push(seq);
+        } else {
+            sorted.skipped.push(seq);
+            sorted.reasons.push(queue.lease_end(seq, id, durable));
         }
-    });
-    Ok((done, skipped))
+    }
+    Ok(sorted)
 }
 
 pub(crate) fn lease_outcome(
@@ -62,6 +82,7 @@ pub(crate) fn lease_outcome(
     LeaseOutcome {
         done,
         skipped,
+        reasons: Vec::new(),
         deadline: None,
         queue: stats::counts(core, topic, core.time.now()),
     }
@@ -74,14 +95,14 @@ pub(crate) fn ack(
     held: &LeasedJobs<'_>,
 ) -> Result<LeaseOutcome> {
     config_of(topic)?;
-    let (mut done, skipped) = sort(topic, held, |q, seq| q.suspend_expiry(seq))?;
-    if !done.is_empty() {
-        done.sort_unstable();
-        delete::delete_seqs(core, topic, &done, RemovalReason::REQUESTED)
-            .inspect_err(|_| release_acks(topic, &done))?;
-        core.metrics.acked_jobs.add(done.len() as u64);
+    let mut jobs = sort(core.generation, topic, held, |q, seq| q.suspend_expiry(seq))?;
+    if !jobs.held.is_empty() {
+        jobs.held.sort_unstable();
+        delete::delete_seqs(core, topic, &jobs.held, RemovalReason::REQUESTED)
+            .inspect_err(|_| release_acks(topic, &jobs.held))?;
+        core.metrics.acked_jobs.add(jobs.held.len() as u64);
     }
-    Ok(lease_outcome(core, topic, done, skipped))
+    Ok(jobs.outcome(core, topic))
 }
 
 /// The same for event loops: `done` is called once, from here or when the class is reached. Gives
@@ -92,10 +113,10 @@ pub(crate) fn ack_async(
     held: &LeasedJobs<'_>,
     done: Completion<LeaseOutcome>,
 ) -> std::result::Result<(), Completion<LeaseOutcome>> {
-    let (staged, acked, skipped) = match stage_ack(core, topic, held) {
-        Ok(Some((Some(staged), acked, skipped))) => (staged, acked, skipped),
-        Ok(Some((None, acked, skipped))) => {
-            done(Ok(lease_outcome(core, topic, acked, skipped)));
+    let (staged, jobs) = match stage_ack(core, topic, held) {
+        Ok(Some((Some(staged), jobs))) => (staged, jobs),
+        Ok(Some((None, jobs))) => {
+            done(Ok(jobs.outcome(core, topic)));
             return Ok(());
         }
         Ok(None) => return Err(done),
@@ -107,11 +128,11 @@ pub(crate) fn ack_async(
     let (at, queue) = (core.clone(), topic.clone());
     let finish = move |outcome: topics_storage::Result<()>| match outcome {
         Ok(()) => {
-            at.metrics.acked_jobs.add(acked.len() as u64);
-            done(Ok(lease_outcome(&at, &queue, acked, skipped)));
+            at.metrics.acked_jobs.add(jobs.held.len() as u64);
+            done(Ok(jobs.outcome(&at, &queue)));
         }
         Err(e) => {
-            release_acks(&queue, &acked);
+            release_acks(&queue, &jobs.held);
             done(Err(e.into()));
         }
     };
@@ -119,8 +140,8 @@ pub(crate) fn ack_async(
     Ok(())
 }
 
-/// What an ack deletes, if anything, with the seqs that it does and those that it passes over.
-type StagedAck = (Option<delete::Staged>, Vec<u64>, Vec<u64>);
+/// What an ack deletes, if anything, and its jobs.
+type StagedAck = (Option<delete::Staged>, SortedJobs);
 
 /// Stages an ack; `None`, and nothing has changed, when something has to be waited for first.
 fn stage_ack(
@@ -131,16 +152,16 @@ fn stage_ack(
     config_of(topic)?;
     core.check_open()?;
     topic.check_sound()?;
-    let (mut acked, skipped) = sort(topic, held, |q, seq| q.suspend_expiry(seq))?;
-    if acked.is_empty() {
-        return Ok(Some((None, acked, skipped)));
+    let mut jobs = sort(core.generation, topic, held, |q, seq| q.suspend_expiry(seq))?;
+    if jobs.held.is_empty() {
+        return Ok(Some((None, jobs)));
     }
-    acked.sort_unstable();
-    let staged = delete::stage_seqs(core, topic, &acked);
+    jobs.held.sort_unstable();
+    let staged = delete::stage_seqs(core, topic, &jobs.held);
     if !matches!(staged, Ok(Some(_))) {
-        release_acks(topic, &acked);
+        release_acks(topic, &jobs.held);
     }
-    Ok(staged?.map(|staged| (Some(staged), acked, skipped)))
+    Ok(staged?.map(|staged| (Some(staged), jobs)))
 }
 
 /// Whether a nack or an extension of this queue waits for nothing.
@@ -149,16 +170,20 @@ pub(crate) fn at_once(topic: &Topic) -> bool {
 }
 
 /// Takes the jobs that a transaction acks: all of them are held, or none is taken.
-pub(crate) fn take_acks(topic: &Topic, acks: &[LeasedJobs<'_>]) -> Result<Vec<u64>> {
+pub(crate) fn take_acks(
+    generation: u64,
+    topic: &Topic,
+    acks: &[LeasedJobs<'_>],
+) -> Result<Vec<u64>> {
     let mut taken = Vec::new();
     for held in acks {
         config_of(topic)?;
-        let lost = match sort(topic, held, |q, seq| q.suspend_expiry(seq)) {
-            Ok((done, skipped)) => {
-                taken.extend(done);
-                skipped
-                    .first()
-                    .map(|seq| Error::LeaseLost { queue: topic.name.to_string(), seq: *seq })
+        let lost = match sort(generation, topic, held, |q, seq| q.suspend_expiry(seq)) {
+            Ok(jobs) => {
+                taken.extend(jobs.held);
+                let queue = || topic.name.to_string();
+                let first = jobs.skipped.first().zip(jobs.reasons.first());
+                first.map(|(&seq, &reason)| Error::LeaseLost { queue: queue(), seq, reason })
             }
             Err(e) => Some(e),
         };
@@ -177,7 +202,26 @@ pub(crate) fn release_acks(topic: &Topic, seqs: &[u64]) {
     }
 }
 
-/// Releases jobs, now or after a delay; without one the queue's backoff, doubled with each delivery.
+/// Gives jobs back that their worker has not begun, without a delay. What was not begun is no delivery:
+/// the count is that of before the claim.
+pub(crate) fn release(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    held: &LeasedJobs<'_>,
+) -> Result<LeaseOutcome> {
+    config_of(topic)?;
+    let mut event = record::Lease::new(LeaseEvent::Nack, held.node, 0, Vec::new());
+    let jobs = sort(core.generation, topic, held, |q, seq| {
+        let Some((id, deliveries)) = q.lease(seq) else { return };
+        q.suspend_expiry(seq);
+        event.jobs.push((seq, id, deliveries.saturating_sub(1)));
+    })?;
+    commit(core, topic, core.time.now(), &[event])
+        .inspect_err(|_| release_acks(topic, &jobs.held))?;
+    Ok(jobs.outcome(core, topic))
+}
+
+/// Gives jobs back, now or after a delay; without one the queue's backoff, doubled with each delivery.
 /// The beginning of `error` is kept with them.
 pub(crate) fn nack(
     core: &Arc<Queues>,
@@ -189,16 +233,17 @@ pub(crate) fn nack(
     let config = config_of(topic)?;
     let error = clipped(error);
     let mut events: Vec<record::Lease> = Vec::new();
-    let (done, skipped) = sort(topic, held, |q, seq| {
+    let jobs = sort(core.generation, topic, held, |q, seq| {
         let Some((id, deliveries)) = q.lease(seq) else { return };
         let delay = delay_ms.unwrap_or_else(|| backoff(&config, deliveries)).min(MAX_DELAY_MS);
         q.suspend_expiry(seq);
         add(&mut events, LeaseEvent::Nack, held.node, delay, (seq, id, deliveries));
     })?;
     events.iter_mut().for_each(|e| e.error = error.to_owned());
-    commit(core, topic, core.time.now(), &events).inspect_err(|_| release_acks(topic, &done))?;
-    core.metrics.nacked_jobs.add(done.len() as u64);
-    Ok(lease_outcome(core, topic, done, skipped))
+    commit(core, topic, core.time.now(), &events)
+        .inspect_err(|_| release_acks(topic, &jobs.held))?;
+    core.metrics.nacked_jobs.add(jobs.held.len() as u64);
+    Ok(jobs.outcome(core, topic))
 }
 
 /// As much of an error as is kept, in whole characters.
@@ -239,20 +284,47 @@ pub(crate) fn extend(
     let config = config_of(topic)?;
     let lease_ms = lease_ms.unwrap_or(config.lease_ms).clamp(*LEASE_MS.start(), *LEASE_MS.end());
     let mut events = Vec::new();
-    let (done, skipped) = sort(topic, held, |q, seq| {
+    let jobs = sort(core.generation, topic, held, |q, seq| {
         if let Some((id, deliveries)) = q.lease(seq) {
             add(&mut events, LeaseEvent::Extend, held.node, lease_ms, (seq, id, deliveries));
         }
     })?;
     let now = core.time.now();
     commit(core, topic, now, &events)?;
-    core.metrics.extended_jobs.add(done.len() as u64);
+    core.metrics.extended_jobs.add(jobs.held.len() as u64);
     let deadline = now.wall.saturating_add(lease_ms);
-    Ok(LeaseOutcome { deadline: Some(deadline), ..lease_outcome(core, topic, done, skipped) })
+    Ok(LeaseOutcome { deadline: Some(deadline), ..jobs.outcome(core, topic) })
 }
 
-/// Releases everything that a stream has, without a delay.
-pub(crate) fn release(core: &Arc<Queues>, topic: &Arc<Topic>, node: &[u8], stream: u64) {
+/// Renews every lease of a stream.
+pub(crate) fn extend_stream(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    (node, stream): (&[u8], u64),
+    lease_ms: Option<u64>,
+) -> Result<LeaseOutcome> {
+    config_of(topic)?;
+    let seqs = with(topic, |q| q.of_stream(stream));
+    extend(core, topic, &LeasedJobs { node, seqs: &seqs, lease_ids: None }, lease_ms)
+}
+
+/// Gives back every job of a stream, as [`release`] does; the stream gets no more.
+pub(crate) fn release_stream(
+    core: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    (node, stream): (&[u8], u64),
+) -> Result<LeaseOutcome> {
+    config_of(topic)?;
+    let seqs = with(topic, |q| {
+        q.release_stream(stream);
+        q.of_stream(stream)
+    });
+    release(core, topic, &LeasedJobs { node, seqs: &seqs, lease_ids: None })
+}
+
+/// Ends the leases of a stream: its jobs can be claimed again, without a delay. They were handed to the
+/// worker, which may have begun them, so they count as delivered.
+pub(crate) fn end_stream(core: &Arc<Queues>, topic: &Arc<Topic>, node: &[u8], stream: u64) {
     let seqs = with(topic, |q| q.of_stream(stream));
     for seqs in seqs.chunks(MAX_SEQS) {
         let held = LeasedJobs { node, seqs, lease_ids: None };
@@ -260,6 +332,7 @@ pub(crate) fn release(core: &Arc<Queues>, topic: &Arc<Topic>, node: &[u8], strea
             log::debug!("topic {:?}: a stream's leases run out by themselves: {e}", topic.name);
         }
     }
+    with(topic, |q| q.end_stream(stream));
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Which claims may still be cancelled, and what a pass does with one that was.
 //!
-//! A cancelled claim holds no job. Until its lease is decided, its reservation is undone and was no
-//! delivery. After that (a durable lease is being logged, or others of the pass are answered first)
+//! A cancelled claim holds no job, and none of its jobs was delivered. Until its lease is decided, its
+//! reservation is undone. After that (a durable lease is being logged, or others of the pass are answered first)
 //! the pass releases the lease again, and the claim is not answered.
 
 use std::sync::Arc;
@@ -69,7 +69,7 @@ pub(crate) fn release(core: &Arc<Queues>, topic: &Arc<Topic>, node: &[u8], claim
     let (seqs, ids): (Vec<u64>, Vec<u64>) =
         claimed.leases.iter().map(|l| (l.seq, l.lease_id)).unzip();
     let held = LeasedJobs { node, seqs: &seqs, lease_ids: Some(&ids) };
-    if let Err(e) = ack::nack(core, topic, &held, Some(0), "") {
+    if let Err(e) = ack::release(core, topic, &held) {
         log::debug!("topic {:?}: leases of a cancelled claim end by themselves: {e}", topic.name);
     }
 }

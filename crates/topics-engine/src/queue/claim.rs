@@ -65,7 +65,7 @@ impl ClaimRequest {
     pub(crate) fn capacity(&self, topic: &Topic) -> usize {
         match self.stream {
             0 => self.max,
-            s => self.max.saturating_sub(with(topic, |q| q.stream_load(s))),
+            s => with(topic, |q| q.stream_capacity(s, self.max)),
         }
     }
 }
@@ -286,11 +286,11 @@ fn drop_gone(topic: &Topic, pass: &mut Pass, slots: &[Option<usize>]) -> Vec<u64
     if !gone.is_empty() {
         with(topic, |q| {
             for p in &gone {
-                pass.end(q, p.lease.seq);
                 pass.order.push_front(p.request);
                 // The deletion of a record removes its job.
                 if q.lease(p.lease.seq).is_some() {
                     q.undo(p.lease.seq);
+                    pass.end(q, p.lease.seq);
                     q.take_exhausted(p.lease.seq, false);
                 }
             }

@@ -47,9 +47,10 @@ struct MovedRecord {
 /// moved waits again: then this is false.
 pub(crate) fn move_exhausted(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> bool {
     if let Err(e) = dead_letter(core, topic, seqs, Reason::MaxDeliveries) {
-        // Nobody has to do anything about a topic that is busy: the next claim tries again.
-        let busy = matches!(e, Error::Throttled { .. });
-        let level = if busy { log::Level::Debug } else { log::Level::Warn };
+        // Nobody has to do anything about a topic that is busy, or about a close: the next claim, or the
+        // next open, makes the move.
+        let transient = matches!(e, Error::Throttled { .. } | Error::Closed);
+        let level = if transient { log::Level::Debug } else { log::Level::Warn };
         log::log!(level, "topic {:?}: dead letters stay where they are: {e}", topic.name);
         let gone = matches!(e, Error::TopicNotFound(_));
         let now = core.time.now();

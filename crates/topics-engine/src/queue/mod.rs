@@ -3,7 +3,7 @@
 //! | part | does |
 //! |---|---|
 //! | `claim` | claims: picks, reads, logs, leases |
-//! | `ack` | ack, nack, extend |
+//! | `ack` | ack, nack, release, extend |
 //! | `manage` | remove, promote |
 //! | `dead_letter` | dead letters and redrive: a record goes from one topic to another, once |
 //! | `waiters` | claims that wait, and the thread that serves them |
@@ -39,8 +39,8 @@ use std::sync::Arc;
 use topics_storage::format::record::{self, Body};
 use topics_storage::wal::{Level, Ticket};
 
-pub(crate) use self::ack::{ack, ack_async, at_once, extend, nack};
-pub(crate) use self::ack::{release_acks, take_acks};
+pub(crate) use self::ack::{ack, ack_async, at_once, extend, extend_stream, nack, release};
+pub(crate) use self::ack::{release_acks, release_stream, take_acks};
 pub(crate) use self::claim::{claim, claim_async};
 pub(crate) use self::dead_letter::{expire_jobs, finish, redrive};
 use self::deadlines::announce;

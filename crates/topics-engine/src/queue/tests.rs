@@ -12,7 +12,7 @@ use crate::types::api::{Append, Durability, NewRecord};
 use crate::types::config::{ConfigPatch, TopicType};
 use crate::types::error::{Error, Result};
 use crate::types::queue::{
-    Claim, Claimed, JobState, LeaseOutcome, LeasedJobs, QueueState, Redrive,
+    Claim, Claimed, JobState, LeaseEnd, LeaseOutcome, LeasedJobs, QueueState, Redrive,
 };
 
 pub(crate) fn queue() -> ConfigPatch {
@@ -870,4 +870,82 @@ fn threads_share_a_queue() {
     all.sort_unstable();
     // I6: each job was one worker's, and none was lost.
     assert_eq!(all, (1..=n).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_job_that_is_released_was_not_delivered() {
+    for config in [queue(), durable()] {
+        let mut w = World::new();
+        w.create("q", ConfigPatch { max_deliveries: Some(2), ..config });
+        w.jobs(2);
+        w.claim("a", 1);
+        w.nack("a", &[1], Some(0));
+        for _ in 0..5 {
+            let c = w.claim("a", 2);
+            let deliveries: Vec<u32> = c.iter().map(|(lease, _)| lease.deliveries).collect();
+            assert_eq!((seqs(&c), deliveries), (vec![1, 2], vec![2, 1]));
+            let held = LeasedJobs { node: b"a", seqs: &[1, 2, 3], lease_ids: None };
+            let released = w.engine().release("q", &held).unwrap();
+            assert_eq!((released.done, released.skipped), (vec![1, 2], vec![3]));
+            assert_eq!((released.queue.ready, released.queue.dead), (2, 0));
+        }
+        if w.state("q").config.leases_durable {
+            w.checkpoint();
+            w.claim("a", 2);
+            let held = LeasedJobs { node: b"a", seqs: &[1, 2], lease_ids: None };
+            w.engine().release("q", &held).unwrap();
+            w.kill();
+            let deliveries = |w: &World| -> Vec<u32> {
+                w.engine().peek("q", None, 9).unwrap().iter().map(|(j, _)| j.deliveries).collect()
+            };
+            assert_eq!(deliveries(&w), [1, 0], "as the log says");
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_released_its_jobs_gets_no_more() {
+    let w = World::new();
+    w.create("q", queue());
+    w.jobs(3);
+    let work = w.engine().work("q", b"a", 2, None).unwrap();
+    assert_eq!(seqs(&work.next(Duration::ZERO).unwrap()), [1, 2]);
+    let longer = w.engine().extend_stream("q", b"a", work.stream(), Some(60_000)).unwrap();
+    assert_eq!(longer.done, [1, 2]);
+    w.clock.advance_ms(59_000);
+    let released = w.engine().release_stream("q", b"a", work.stream()).unwrap();
+    assert_eq!((released.done, released.queue.ready), (vec![1, 2], 3));
+    assert!(work.next(Duration::ZERO).unwrap().is_empty());
+    drop(work);
+    let next = w.engine().work("q", b"a", 2, None).unwrap();
+    let c = next.next(Duration::ZERO).unwrap();
+    assert!(c.iter().all(|(lease, _)| lease.deliveries == 1));
+    // A stream that breaks may have begun its jobs.
+    drop(next);
+    assert!(w.claim("a", 2).iter().all(|(lease, _)| lease.deliveries == 2));
+}
+
+#[test]
+fn a_skipped_job_has_a_reason() {
+    for config in [queue(), durable()] {
+        let mut w = World::new();
+        w.create("q", ConfigPatch { lease_ms: Some(1_000), ..config });
+        w.jobs(3);
+        let c = w.claim("a", 3);
+        w.ack("a", &[1], None);
+        w.nack("a", &[2], Some(0));
+        let reasons = |w: &World| w.ack("b", &seqs(&c), Some(&ids(&c))).reasons;
+        assert_eq!(reasons(&w), [LeaseEnd::Gone, LeaseEnd::Ended, LeaseEnd::Ended]);
+        let is_durable = w.state("q").config.leases_durable;
+        w.kill();
+        let after = match is_durable {
+            true => [LeaseEnd::Gone, LeaseEnd::Ended, LeaseEnd::Ended],
+            false => [LeaseEnd::Restarted; 3],
+        };
+        assert_eq!(reasons(&w), after);
+        assert_eq!(
+            w.ack("a", &[3], None).reasons,
+            if is_durable { vec![] } else { vec![LeaseEnd::Ended] }
+        );
+    }
 }

@@ -14,8 +14,9 @@ use crate::types::queue::{Claim, Claimed};
 /// Streams of this process; each has a number.
 static STREAMS: AtomicU64 = AtomicU64::new(1);
 
-/// A worker's stream of jobs: at most `max` are leased to it at a time. Dropping it releases
-/// what it holds at once.
+/// A worker's stream of jobs: at most `max` are leased to it at a time. Dropping it makes them
+/// claimable again. They count as delivered, unless [`crate::engine::Engine::release_stream`] gave them
+/// back before.
 pub struct Work {
     core: Arc<Queues>,
     topic: Arc<Topic>,
@@ -50,6 +51,12 @@ impl Work {
         Ok(Self { core, topic, node, max, lease_ms, stream, _owner: owner })
     }
 
+    /// Its number, which is unique in this process.
+    #[must_use]
+    pub fn stream(&self) -> u64 {
+        self.stream
+    }
+
     fn claim(&self, wait: Duration) -> Claim<'_> {
         Claim { node: &self.node, max: self.max, lease_ms: self.lease_ms, wait }
     }
@@ -68,6 +75,6 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        ack::release(&self.core, &self.topic, &self.node, self.stream);
+        ack::end_stream(&self.core, &self.topic, &self.node, self.stream);
     }
 }

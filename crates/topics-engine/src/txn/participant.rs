@@ -174,7 +174,7 @@ pub(crate) fn check_part(
             return Err(Error::HeadMismatch { topic, expected, actual });
         }
     }
-    queue::take_acks(topic, c.acks)
+    queue::take_acks(core.generation, topic, c.acks)
 }
 
 /// Checks whether a write would be accepted now.

@@ -7,6 +7,8 @@ use topics_remote::RemoteError;
 use topics_storage::StorageError;
 use topics_storage::segment::Fetch;
 
+use super::queue::LeaseEnd;
+
 /// The result of a verb.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -281,12 +283,14 @@ pub enum Error {
     #[error("transaction writer {0:?} has committed nothing and staged nothing")]
     TxnNotFound(String),
     /// A transaction acks a job that its worker does not hold.
-    #[error("queue {queue:?}: the lease of job {seq} is lost")]
+    #[error("queue {queue:?}: the lease of job {seq} is lost ({})", reason.as_str())]
     LeaseLost {
         /// The queue.
         queue: String,
         /// The job.
         seq: u64,
+        /// Why.
+        reason: LeaseEnd,
     },
     /// The watch session was ended, or collected after five minutes without a stream.
     #[error("the watch session is gone: create one")]

@@ -81,7 +81,7 @@ impl Claimed {
     }
 }
 
-/// The leases that an ack, nack or extend names.
+/// The leases that an ack, nack, release or extend names.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeasedJobs<'a> {
     /// The worker that claimed them.
@@ -92,13 +92,39 @@ pub struct LeasedJobs<'a> {
     pub lease_ids: Option<&'a [u64]>,
 }
 
-/// The answer to an ack, nack or extend.
+/// Why a job is not leased to the worker that says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseEnd {
+    /// The engine was opened anew since the claim, and the queue does not keep leases
+    /// (`leases_durable`).
+    Restarted,
+    /// The lease expired or was given back; another worker may have the job.
+    Ended,
+    /// The job was acked or deleted.
+    Gone,
+}
+
+impl LeaseEnd {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Restarted => "restarted",
+            Self::Ended => "ended",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+/// The answer to an ack, nack, release or extend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseOutcome {
     /// The jobs that were acked, released or extended.
     pub done: Vec<u64>,
     /// The other jobs: not leased by this node, or under a stale id.
     pub skipped: Vec<u64>,
+    /// Why, for each of `skipped`; empty for verbs that need no lease.
+    pub reasons: Vec<LeaseEnd>,
     /// When the extended leases expire, wall clock, ms.
     pub deadline: Option<u64>,
     /// The queue's counts afterwards.

@@ -204,6 +204,13 @@ pub fn throttled(retry_after_ms: u64) -> Failure {
     Failure::from(Error::Throttled { limit: "delivery", max: 0, retry_after_ms })
 }
 
+/// Appends the first event of a job stream: its id, for `extend` and `release`.
+pub fn push_stream_event(out: &mut Vec<u8>, topic: &str, stream: u64) {
+    let mut o = Object::new(64);
+    o.name("topic", topic).name("stream", &stream.to_string());
+    out.extend_from_slice(&event("stream", &o.finish()));
+}
+
 /// Appends the event of the `i`-th job of a claim. Its id is the job's seq.
 pub fn push_job_event(out: &mut Vec<u8>, topic: &str, c: &Claimed, i: usize) {
     let Some((lease, _)) = c.get(i) else { return };

@@ -56,6 +56,8 @@ pub(crate) struct Queue {
     leased: usize,
     delayed: usize,
     streams: BTreeMap<u64, usize>,
+    /// Streams that get no more jobs: their worker has given all of them back.
+    released_streams: BTreeSet<u64>,
     /// Whether jobs with options that were in segments when the engine opened are known.
     pub loaded: bool,
     pub tally: Tally,

@@ -118,7 +118,8 @@ impl Bench {
     }
 
     fn fail(&mut self, seq: u64, id: u64, delay: u64, error: &str) {
-        let event = Lease::new(LeaseEvent::Nack, b"n", delay, vec![(seq, id, 1)]);
+        let deliveries = self.q.deliveries(seq);
+        let event = Lease::new(LeaseEvent::Nack, b"n", delay, vec![(seq, id, deliveries)]);
         let event = Lease { error: error.into(), ..event };
         self.q.apply(&event, self.now);
         self.events.push(event);
@@ -643,6 +644,7 @@ enum Op {
     Ack(usize),
     Stale(usize),
     Nack(usize, u64),
+    Release(usize),
     Extend(usize, u64),
     Floor(usize),
     Revive(usize),
@@ -671,6 +673,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (0usize..50).prop_map(Op::Ack),
         1 => (0usize..50).prop_map(Op::Stale),
         3 => (0usize..50, prop_oneof![Just(0u64), 1u64..1_000]).prop_map(|(i, d)| Op::Nack(i, d)),
+        2 => (0usize..50).prop_map(Op::Release),
         2 => (0usize..50, 1u64..3_000).prop_map(|(i, d)| Op::Extend(i, d)),
         1 => (0usize..50).prop_map(Op::Floor),
         1 => (0usize..50).prop_map(Op::Revive),
@@ -778,6 +781,15 @@ impl Duel {
                     if !error.is_empty() {
                         job.error = Some(error);
                     }
+                    self.stale.push((seq, id, node));
+                }
+            }
+            Op::Release(i) => {
+                if let Some((seq, id, node)) = self.leased(i) {
+                    let job = self.m.jobs.get_mut(&seq).unwrap();
+                    (job.phase, job.deliveries) = (Phase::Waiting, job.deliveries - 1);
+                    let jobs = vec![(seq, id, job.deliveries)];
+                    self.b.apply(LeaseEvent::Nack, &[node], 0, jobs);
                     self.stale.push((seq, id, node));
                 }
             }
@@ -1012,11 +1024,11 @@ fn streams_know_their_load() {
         let id = b.q.reserve(t.seq, &h, b.now).unwrap();
         b.apply(LeaseEvent::Claim, b"w", 100, vec![(t.seq, id, 1)]);
     }
-    assert_eq!((b.q.stream_load(4), b.q.of_stream(4)), (2, vec![1, 2]));
+    assert_eq!((b.q.stream_capacity(4, 9), b.q.of_stream(4)), (7, vec![1, 2]));
     b.ack(1);
     b.pass(100);
     b.q.sweep(b.now);
-    assert_eq!(b.q.stream_load(4), 0);
+    assert_eq!(b.q.stream_capacity(4, 9), 9);
 }
 
 /// The snapshot has a delayed job, and a later lease of its group. The events before both are replayed.

@@ -41,6 +41,8 @@ impl Queue {
                             true => self.set_ready(seq, now.wall),
                             false => self.set(seq, Phase::Delayed(until)),
                         }
+                        // Fewer than before when the job was released before its work began.
+                        self.set_deliveries(seq, deliveries);
                     }
                 }
             }

@@ -4,6 +4,7 @@ use super::{COUNTER_BITS, Queue};
 use crate::topic::state::queue::job::{Fence, Holder, Job, LANE, Lease, NextJob, Phase};
 use crate::topic::state::queue::order::LANES;
 use crate::types::clock::Now;
+use crate::types::queue::LeaseEnd;
 
 impl Queue {
     /// The next job for a claim, if there is one. `fresh` finds the first record from a seq on;
@@ -132,6 +133,16 @@ impl Queue {
         self.lanes.record_take(lane, now.mono, |l| l == LANE && more);
     }
 
+    /// A stream gets no more jobs, until [`Self::end_stream`].
+    pub fn release_stream(&mut self, stream: u64) {
+        self.released_streams.insert(stream);
+    }
+
+    /// A stream has ended.
+    pub fn end_stream(&mut self, stream: u64) {
+        self.released_streams.remove(&stream);
+    }
+
     /// A reservation came to nothing.
     pub fn undo(&mut self, seq: u64) {
         let before = match self.jobs.get(&seq).map(|j| &j.phase) {
@@ -150,6 +161,17 @@ impl Queue {
                 !l.reserved && *l.node == *f.node && f.id.is_none_or(|id| id == l.id)
             }
             _ => false,
+        }
+    }
+
+    /// Why [`Self::holds`] denies a lease.
+    pub fn lease_end(&self, seq: u64, id: Option<u64>, durable: bool) -> LeaseEnd {
+        let is_earlier = |id: u64| id >> COUNTER_BITS != self.generation;
+        match id {
+            Some(id) if is_earlier(id) && !durable => LeaseEnd::Restarted,
+            // A job that was leased is known until its record is gone.
+            Some(_) if !self.jobs.contains_key(&seq) => LeaseEnd::Gone,
+            _ => LeaseEnd::Ended,
         }
     }
 

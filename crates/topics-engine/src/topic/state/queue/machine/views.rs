@@ -10,9 +10,12 @@ impl Queue {
         (self.leased as u64, self.delayed as u64, self.dead.len() as u64)
     }
 
-    /// How many leases a stream has.
-    pub fn stream_load(&self, stream: u64) -> usize {
-        self.streams.get(&stream).copied().unwrap_or(0)
+    /// How many jobs a stream of at most `max` can take now.
+    pub fn stream_capacity(&self, stream: u64, max: usize) -> usize {
+        match self.released_streams.contains(&stream) {
+            true => 0,
+            false => max.saturating_sub(self.streams.get(&stream).copied().unwrap_or(0)),
+        }
     }
 
     /// The seqs that a stream has leased.
