@@ -97,8 +97,11 @@ impl Verb {
     /// Whether the topic in the path must be a queue.
     #[must_use]
     pub(super) const fn needs_queue(self) -> bool {
-        use Verb::{Ack, Claim, Extend, Jobs, Nack, PromoteJobs, RemoveJobs, Work};
-        matches!(self, Claim | Ack | Nack | Extend | Jobs | RemoveJobs | PromoteJobs | Work)
+        use Verb::{Ack, Claim, Extend, Jobs, Nack, PromoteJobs, Release, RemoveJobs, Work};
+        matches!(
+            self,
+            Claim | Ack | Nack | Release | Extend | Jobs | RemoveJobs | PromoteJobs | Work
+        )
     }
 
     /// The parameters that the query may have. `has_topic`: the path names a topic.

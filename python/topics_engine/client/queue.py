@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from ..errors import LEASE_ENDS, LeaseLost, TopicsError
+from ..errors import LEASE_ENDS, Conflict, LeaseLost, TopicsError
 from ..frozen import Frozen, frozen
 from . import arguments, show
 from .backend import queue_of
@@ -16,7 +16,7 @@ from .closing import Closing
 from .read import records_of
 from .runner import ThreadRun, run_options
 from .topic import Topic
-from .values import QueueState, Record
+from .values import QueueState, Record, lease_number, lease_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -135,7 +135,7 @@ class LeasedJob(QueueItem):
     _status: JobStatus
 
     def _lease(self) -> tuple[str, list[int], list[int]]:
-        return self.worker, [self.record.seq], [int(self.lease_id)]
+        return self.worker, [self.record.seq], [lease_number(self.lease_id)]
 
     def _finish(self, skipped: Mapping[int, str]) -> bool:
         """Notes what a verb that ends leases did; `skipped` has the reason of each skipped job."""
@@ -586,7 +586,7 @@ def _peeked(
         cast("JobState", state),
         deliveries,
         worker,
-        None if lease_id is None else str(lease_id),
+        None if lease_id is None else lease_text(lease_id),
         arguments.optional_time_of(deadline),
         arguments.optional_time_of(visible_at),
         *rest,
@@ -629,7 +629,16 @@ def jobs_of(kind: type[J], queue: Queue, worker: str, found: _Jobs) -> list[J]:
     leases, lease_ms, page, holds = found
     records, lease, time_of = records_of(queue.name, page), lease_ms / 1000, arguments.time_of
     return [
-        kind(record, str(id), time_of(until), deliveries, worker, lease, queue, JobStatus(held))
+        kind(
+            record,
+            lease_text(id),
+            time_of(until),
+            deliveries,
+            worker,
+            lease,
+            queue,
+            JobStatus(held),
+        )
         for record, (_, id, until, deliveries), held in zip(records, leases, holds, strict=True)
     ]
 
@@ -653,7 +662,7 @@ def batches_of(jobs: Sequence[J]) -> Iterator[tuple[list[J], tuple[str, list[int
         mine = [job for job in jobs if job.worker == worker]
         for i in range(0, len(mine), MAX_JOBS):
             part = mine[i : i + MAX_JOBS]
-            yield part, (worker, [j.seq for j in part], [int(j.lease_id) for j in part])
+            yield part, (worker, [j.seq for j in part], [lease_number(j.lease_id) for j in part])
 
 
 def end_jobs(jobs: Sequence[J], verb: Callable[..., _Outcome], *how: Any) -> list[J]:

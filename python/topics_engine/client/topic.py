@@ -139,7 +139,7 @@ class Topic(Handle):
         """Creates the topic, or compares its options; with `names`, only these."""
         while True:
             try:
-                state = self.state()
+                state = Topic.state(self)
             except NotFound:
                 # Another client may create it meanwhile.
                 with contextlib.suppress(AlreadyExists):

@@ -12,6 +12,7 @@ from .backend import transactions_of
 from .closing import Handle
 from .encoding import rows
 from .topic import declare
+from .values import lease_number
 
 if TYPE_CHECKING:
     from .arguments import Duration
@@ -160,7 +161,9 @@ class Transaction(Handle):
         """
         self._check_open()
         for job in jobs:
-            self._acks.append((job.record.topic, job.worker, [job.seq], [int(job.lease_id)]))
+            self._acks.append(
+                (job.record.topic, job.worker, [job.seq], [lease_number(job.lease_id)])
+            )
             self._jobs.append(job)
 
     def __repr__(self) -> str:

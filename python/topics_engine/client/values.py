@@ -469,3 +469,13 @@ class Verification(Frozen):
         }
         title = "Verification: ok" if self.ok else "Verification: damaged"
         return fields_html(title, {**fields, "problems": problems or "none"})
+
+
+def lease_text(lease: int) -> str:
+    """The id of a lease, as a server has it."""
+    return f"lease_{lease}"
+
+
+def lease_number(lease_id: str) -> int:
+    """The number in the id of a lease."""
+    return int(lease_id.removeprefix("lease_"))

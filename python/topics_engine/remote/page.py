@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from .. import _core
+from ..client.values import lease_number
 
 if TYPE_CHECKING:
     from .._core import _GapRow, _NewRow, _Row
@@ -114,11 +115,6 @@ def jobs_of(body: bytes, member: str) -> tuple[list[tuple[int, int, int, int]], 
     ]
     lease_ms = leases[0]["lease_ms"] if leases else 0
     return found, lease_ms, page
-
-
-def lease_number(lease_id: str) -> int:
-    """The number in a lease id of the server."""
-    return int(lease_id.removeprefix("lease_"))
 
 
 def body_of_rows(rows: Sequence[_NewRow], fields: bytes = b"") -> bytes:

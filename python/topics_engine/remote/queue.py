@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..client.backend import RemoteBackend
 from ..client.closing import CancelScope
 from ..client.encoding import matcher
+from ..client.values import lease_number
 from ..errors import Closed, TopicsError
 from .caller import (
     Caller,
@@ -26,7 +27,7 @@ from .caller import (
     without_none,
 )
 from .events import Event, SseConnection
-from .page import Page, jobs_of, lease_number
+from .page import Page, jobs_of
 from .transport import Stream
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ impl Engine {
     /// Fails with [`Error::NotAQueue`](crate::Error::NotAQueue) if the topic is a log, and with
     /// [`Error::TopicNotFound`](crate::Error::TopicNotFound) if it does not exist.
     pub fn check_queue(&self, queue: &str) -> Result<()> {
-        queue::config_of(&self.find(queue)?).map(drop)
+        let topic = self.find(queue)?;
+        queue::config_of(&topic).map(drop)
     }
 
     /// Claims jobs, waiting as long as the request says when nothing is available.
