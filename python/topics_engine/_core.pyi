@@ -40,6 +40,7 @@ __all__ = [
     "Work",
     "__version__",
     "clone_directory",
+    "close_locks_in_child",
     "config_fields",
     "config_synonyms",
     "defaults",
@@ -54,6 +55,7 @@ __all__ = [
     "repair",
     "restore",
     "retry_after",
+    "stop_logging",
     "verify",
     "verify_remote",
 ]

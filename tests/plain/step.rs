@@ -89,7 +89,10 @@ pub enum Step {
         max: usize,
     },
     WorkNext,
-    WorkClose,
+    /// `release`: jobs that were not taken are given back.
+    WorkClose {
+        release: bool,
+    },
     CreateRouter {
         router: usize,
     },

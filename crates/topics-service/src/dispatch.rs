@@ -22,8 +22,10 @@ impl Service {
         }
         Query::new(r.query).reject_unknown(r.verb.query_parameters(!r.name.is_empty()))?;
         // A topic of the wrong type is refused before the fields are read.
-        if r.verb.needs_queue() {
-            self.engine.check_queue(r.name)?;
+        if r.verb.needs_queue()
+            && let Err(e @ Error::NotAQueue(_)) = self.engine.check_queue(r.name)
+        {
+            return Err(e.into());
         }
         match r.verb {
             Verb::Write => self.write(r, start_ns),

@@ -358,10 +358,10 @@ impl Service {
         if let Some(at) = s.timer_ns {
             self.timer.unset(at, token);
         }
-        if let Source::JobStream(w) = &mut s.source {
-            if let Some(id) = w.claim.take() {
-                self.engine.cancel_claim(&w.source.queue, id);
-            }
+        if let Source::JobStream(w) = &mut s.source
+            && let Some(id) = w.claim.take()
+        {
+            self.engine.cancel_claim(&w.source.queue, id);
         }
         drop(s);
         // The last holder of the stream drops its source.

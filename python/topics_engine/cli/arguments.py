@@ -410,7 +410,7 @@ def positive_seconds(text: str) -> float:
 
 def leased_job(text: str) -> tuple[int, int]:
     """Parses a leased job, `SEQ:LEASE`, as `claim` prints it."""
-    parts = text.split(":")
+    parts = text.replace(":lease_", ":").split(":")
     if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is not a job as `claim` prints it: SEQ:LEASE")
     seq, lease = map(int, parts)

@@ -14,7 +14,6 @@ from . import arguments, show
 from .backend import queue_of
 from .closing import Closing
 from .read import records_of
-from .runner import ThreadRun, run_options
 from .topic import Topic
 from .values import QueueState, Record, lease_number, lease_text
 
@@ -447,6 +446,9 @@ class Queue(Topic):
             jobs.run(send, worker="worker-1")
             ```
         """
+        # Imported here: it needs modules that other programs do not.
+        from .runner import ThreadRun, run_options
+
         ThreadRun(self, handler, run_options(worker, concurrency, lease, on_error)).run()
 
     def stop(self) -> None:

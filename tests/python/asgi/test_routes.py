@@ -35,7 +35,8 @@ def test_what_counts_as_consumption(api: Http, topic: str) -> None:
     for quiet in (f"/v0/topics/{topic}?touch=false", f"/v0/topics?prefix={topic}",
                   f"/v0/topics?prefix={topic}&touch=false"):  # fmt: skip
         assert read_at(quiet) is None, quiet
-    assert api("POST", "/v0/state", {"topics": [topic]}).json["topics"][0]["last_read_ts"] is None
+    state = api("POST", "/v0/state", {"topics": [topic]}).json["topics"][topic]
+    assert state["last_read_ts"] is None
     assert read_at(f"/v0/topics/{topic}?touch=false") is None
     assert read_at(f"/v0/topics?prefix={topic}&touch=true") is not None
     other = f"{topic}-other"

@@ -218,6 +218,8 @@ def test_events_have_these_fields_and_no_others(server: Server, api: Http, topic
     api("PUT", path, {"type": "queue"})
     api("POST", path, {"records": [{"data": 1, "tag": "t", "meta": {"k": "v"}, "node": "n"}]})
     with Events(server.port, f"{path}/work?node=w&lease_ms=5000") as events:
+        opened = next(events)
+        assert (opened.kind, set(opened.data)) == ("stream", {"topic", "stream"})
         job = next(events)
         assert set(job.data) == {
             "topic", "$seq", "$ts", "$node", "$tag", "meta", "data", "lease_id", "deadline",
@@ -371,6 +373,7 @@ def test_work_is_pushed_and_given_back(server: Server, api: Http, topic: str) ->
     api("PUT", queue, {"type": "queue", "lease_ms": 60_000})
     write(api, topic, "a", "b", "c")
     with Events(server.port, f"{queue}/work?node=w1&max=2") as events:
+        assert next(events).kind == "stream"
         jobs = [next(events), next(events)]
         assert [(e.kind, e.data["topic"]) for e in jobs] == [("job", topic)] * 2
         assert [(e.id, e.data["data"]) for e in jobs] == [("1", "a"), ("2", "b")]
@@ -384,6 +387,7 @@ def test_work_is_pushed_and_given_back(server: Server, api: Http, topic: str) ->
     # A browser sends the id of the last event again: it means nothing here.
     headers = {"Last-Event-ID": "2"}
     with Events(server.port, f"{queue}/work?node=w2&max=9", headers) as events:
+        assert next(events).kind == "stream"
         again = [next(events).data for _ in range(2)]
         assert [j["deliveries"] for j in again] == [2, 2]
         api("DELETE", queue)

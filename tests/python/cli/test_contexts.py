@@ -171,7 +171,17 @@ def test_no_home_is_needed(
             monkeypatch.setenv("HOME", home)
         assert main(["ls"]) == 3
         assert "./topics-data is not a directory" in capsys.readouterr().err
-        assert main(["--data-dir", str(tmp_path / "data"), "create", f"t{len(home or '')}"]) == 0
+        assert (
+            main(
+                [
+                    "--data-dir",
+                    str(tmp_path / "data"),
+                    "create",
+                    f"t{home is None}{len(home or '')}",
+                ]
+            )
+            == 0
+        )
         capsys.readouterr()
         assert main(["context", "ls"]) == 0
         assert lines(capsys) == []

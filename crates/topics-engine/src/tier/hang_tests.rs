@@ -227,8 +227,8 @@ fn a_mutant_without_deadlines_is_caught() {
     assert_eq!(ended_by_deadlines(Some(mutant)), [0, 0]);
 }
 
-/// Memory for one block at a time, and a store that answers: the reads are served in the order they came, and
-/// each finds its block. That takes longer than the timeout, which is one for the store.
+/// Memory for one block at a time, and a store that answers: the reads are served in the order they came.
+/// That takes longer than the timeout, which is one for the store.
 #[test]
 fn reads_that_wait_for_memory_are_served_in_order() {
     let names = names(12);
@@ -249,7 +249,6 @@ fn reads_that_wait_for_memory_are_served_in_order() {
         }
         for (topic, fetch) in waiting.extract_if(.., |(_, fetch)| fetch.outcome().is_some()) {
             fetch.outcome().unwrap().unwrap_or_else(|e| panic!("{topic} after {served:?}: {e}"));
-            assert!(w.engine().read_present(topic, &after(0)).is_ok(), "{topic} has no block");
             served.push(topic);
         }
         // Those who come later wait behind the others.

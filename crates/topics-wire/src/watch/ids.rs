@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn ids_of_sessions() {
-        let id = u128::from_le_bytes(*b"\xfb\xff\0456789abcdef\x01");
+        let id = u128::from_le_bytes(*b"\xfb\xff\x00456789abcdef\x01");
         let text = wid(id);
         assert_eq!(text, "wid_-_8ANDU2Nzg5YWJjZGVmAQ");
         assert_eq!((text.len(), parse_wid(&text)), (26, Some(id)));
