@@ -292,7 +292,7 @@ def test_gaps_are_the_same_however_a_query_is_pushed() -> None:
     with te.open(":memory:") as db:
         t = db.topic("flights")
         t.append([{"n": n} for n in range(1, 201)])
-        t.create(cap_records=50)
+        t.configure(cap_records=50)
         t.append([{"n": n} for n in range(201, 211)])
         lazy = t.lazy()
         seqs = [row["seq"] for row in t.read().to_arrow().to_pylist()]
