@@ -17,9 +17,11 @@ from __future__ import annotations
 import http.client
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
@@ -44,7 +46,7 @@ class Server:
 
     Args:
         data_dir: the data directory; it is created if it does not exist.
-        port: the port to listen on; 0 picks a free one, which a restart keeps.
+        port: the port to listen on; 0 picks a free one, which a restart finds free, too (on Linux).
         env: environment variables of the process, over those of this one.
         settings: settings of the server by name, for example `max_topics=10`.
 
@@ -110,6 +112,8 @@ class Server:
             RuntimeError: the process ended, or was not ready within 60 s.
         """
         started = time.monotonic()
+        if self.port == 0 and sys.platform == "linux":
+            self.port = self._reserve_port()
         command = [sys.executable, *self.program, "serve", "--port", str(self.port)]
         self._process = subprocess.Popen(
             [*command, "--data-dir", str(self.data_dir)],
@@ -129,6 +133,20 @@ class Server:
                 raise RuntimeError(f"the server was not ready within {READY_SECONDS:g} s")
             time.sleep(0.005)
         return time.monotonic() - started
+
+    def _reserve_port(self) -> int:
+        """Picks a port that no other program is given while this object lives.
+
+        A socket that is bound and does not listen leaves the port to a server with SO_REUSEADDR.
+        Linux gives it neither to connections nor to sockets that ask for any port. The BSDs would
+        refuse the server.
+        """
+        with socket.socket() as reserved:
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(("127.0.0.1", 0))
+            port: int = reserved.getsockname()[1]
+            weakref.finalize(self, os.close, reserved.detach())
+        return port
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:
