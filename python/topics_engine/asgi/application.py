@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import time
+from asyncio import FIRST_COMPLETED
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
@@ -50,6 +51,9 @@ from .socket import deny, serve_socket
 from .streaming import send_stream
 
 log = logging.getLogger("topics_engine.asgi")
+
+# Seconds that a new stream waits for recovery: less than the time limit of common proxies.
+STREAM_WAIT = 20.0
 
 BODIES = {
     JSON: 0,
@@ -214,8 +218,10 @@ class App:
         if found.route.verb != "ready":
             await self.lifespan.opened_on_demand()
         if found.route.endless:
-            with self._streams.acquire(client.label), self.lifespan.using() as bridge:
-                return await self._stream(bridge, found, client, request, send, offer)
+            with self._streams.acquire(client.label):
+                await self._recovered(request)
+                with self.lifespan.using() as bridge:
+                    return await self._stream(bridge, found, client, request, send, offer)
         with self.in_flight.acquire(client.label):
             if offer != ARROW:
                 return await self._verb(found, client, request, offer)
@@ -225,6 +231,19 @@ class App:
                     return await self._stream(bridge, found, client, request, send, offer, body)
             finally:
                 body.release()
+
+    async def _recovered(self, request: Request) -> None:
+        """Waits while the engine recovers, at most `STREAM_WAIT`: after a refusal a browser's
+        EventSource does not connect again."""
+        if (opening := self.lifespan.opening) is None:
+            return
+        gone = asyncio.ensure_future(request.disconnected())
+        try:
+            await asyncio.wait((opening, gone), timeout=STREAM_WAIT, return_when=FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+        if gone.done():
+            raise Disconnected
 
     async def _verb(self, found: Found, client: Client, request: Request, offer: bytes) -> Response:
         route = found.route
@@ -398,7 +417,7 @@ async def _answer_to(
             return await future
         gone = asyncio.ensure_future(request.disconnected())
         try:
-            await asyncio.wait((future, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((future, gone), return_when=FIRST_COMPLETED)
         finally:
             gone.cancel()
         if not future.done():

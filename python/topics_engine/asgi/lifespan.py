@@ -81,6 +81,11 @@ class EngineLifespan:
         if self._on_demand and self.phase == "opening":
             await self._opened()
 
+    @property
+    def opening(self) -> asyncio.Task[None] | None:
+        """What ends when the engine is open or has failed to open; `None` if it is not opening."""
+        return self._opening if self.phase == "opening" else None
+
     async def _opened(self) -> None:
         if self._opening is not None:
             # A client that disconnects does not cancel it.

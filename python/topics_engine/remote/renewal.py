@@ -7,6 +7,8 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from .. import _core
@@ -31,7 +33,8 @@ class LeaseRenewer:
         self._extend = extend
         self.schedule = _core.LeaseSchedule()
         self._lock = threading.Lock()
-        self._changed = threading.Event()
+        # Unlike `set` of an event, `put` may be called by a signal handler that interrupts it.
+        self._changes: SimpleQueue[None] = SimpleQueue()
         self._has_thread = self._is_closed = False
         # When the thread looks at the schedule next, if nothing wakes it before.
         self._wakes_at = math.inf
@@ -54,7 +57,7 @@ class LeaseRenewer:
     def close(self) -> None:
         """Ends the thread. Idempotent."""
         self._is_closed = True
-        self._changed.set()
+        self._changes.put(None)
 
     def _wake(self, due: float) -> None:
         with self._lock:
@@ -62,15 +65,19 @@ class LeaseRenewer:
                 self._has_thread = True
                 threading.Thread(target=self._run, name="topics-leases", daemon=True).start()
         if time.monotonic() + due < self._wakes_at:
-            self._changed.set()
+            self._changes.put(None)
 
     def _run(self) -> None:
         idle_since = time.monotonic()
-        while not self._is_closed:
-            self._changed.clear()
+        while True:
+            with suppress(Empty):
+                while True:
+                    self._changes.get_nowait()
+            if self._is_closed:
+                return
             for renewal in self.schedule.take_due():
                 self._renew(renewal)
-            # From here on a new lease sets the event, or is seen by `next_due`.
+            # From here on a new lease is a change, or is seen by `next_due`.
             self._wakes_at = math.inf
             due, now = self.schedule.next_due(), time.monotonic()
             if due is not None:
@@ -82,7 +89,8 @@ class LeaseRenewer:
                         return
             wait = IDLE_SECONDS if due is None else due
             self._wakes_at = now + wait
-            self._changed.wait(wait)
+            with suppress(Empty):
+                self._changes.get(timeout=wait)
 
     def _renew(self, renewal: _Renewal) -> None:
         claim, queue, _, lease_ms, seqs, _, _ = renewal

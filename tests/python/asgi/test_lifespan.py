@@ -81,6 +81,45 @@ def test_not_ready_while_recovering_then_ready_then_closed() -> None:
     run(go())
 
 
+def test_a_stream_waits_for_recovery() -> None:
+    driver, recovered = recovering()
+
+    async def go() -> None:
+        lifespan = Lifespan(driver)
+        await lifespan.start()
+        left = asyncio.Event()
+        stays, leaves = (
+            asyncio.ensure_future(driver.request("GET", "/v0/watch", query=b"topic=a", leave=leave))
+            for leave in (None, left)
+        )
+        assert await code_of(driver) == (503, "not_ready")
+        left.set()
+        assert (await leaves).status == 0
+        assert (driver.app.streams, driver.http.calls, stays.done()) == (1, [], False)
+        recovered.set()
+        assert (await stays).status == 200
+        assert [call.route for call in driver.http.calls] == ["watch_query"]
+        await lifespan.stop()
+
+    run(go())
+
+
+def test_a_stream_waits_for_recovery_so_long_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("topics_engine.asgi.application.STREAM_WAIT", 0.0)
+    driver, recovered = recovering()
+
+    async def go() -> None:
+        lifespan = Lifespan(driver)
+        await lifespan.start()
+        assert await code_of(driver, "/v0/watch") == (503, "not_ready")
+        recovered.set()
+        await lifespan.stop()
+
+    run(go())
+
+
 def test_an_engine_that_cannot_open_says_why() -> None:
     class Corrupt(Exception):
         code = "corrupt"

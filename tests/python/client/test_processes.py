@@ -205,6 +205,45 @@ def test_a_signal_handler_closes_while_the_pool_is_locked(server: Server) -> Non
     assert run(program, server.url, "goes on") == "closed, and calls say so"
 
 
+def test_a_signal_handler_closes_while_the_thread_of_renewals_is_woken(server: Server) -> None:
+    """At each line of it."""
+    program = """
+        import os, signal, sys, topics_engine as te
+        from topics_engine.remote.renewal import LeaseRenewer
+        db = te.connect(sys.argv[1])
+        queue = db.queue("renewed")
+        queue.append([1, 2])
+        jobs = queue.claim("w", lease="60s")
+        def close(*_):
+            db.close()
+            os.write(1, b"closed")
+            os._exit(0)
+        signal.signal(signal.SIGTERM, close)
+        left = int(sys.argv[2])
+        def trace(*_):
+            global left
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGTERM)
+            return trace
+        wake = LeaseRenewer._wake
+        def traced(*arguments):
+            sys.settrace(trace)
+            wake(*arguments)
+            sys.settrace(None)
+        LeaseRenewer._wake = traced
+        jobs += queue.claim("w", lease="1s")
+        os.write(1, b"claimed %d" % len(jobs))
+        os._exit(0)
+        """
+    outputs = []
+    while outputs[-1:] in ([], ["closed"]):
+        outputs.append(run(program, server.url, len(outputs) + 1))
+    assert outputs[-1] == "claimed 2"
+    assert len(outputs) > 5
+
+
 def test_a_logger_may_write_to_a_topic_of_a_server(server: Server) -> None:
     """At the level DEBUG of the root logger: what the client's transport does is not logged."""
     program = """

@@ -159,7 +159,6 @@ def test_a_server_that_recovers_says_so_whatever_it_is_asked(own_server: Server)
             ("GET", "/v0/topics/t", None),
             ("POST", "/v0/topics/t", {"records": [{"data": 2}]}),
             ("POST", "/v0/topics/t/diff", {"from_seq": 0, "wait_ms": 1000}),
-            ("GET", "/v0/watch?topic=t", None),
         ):
             reply = once(own_server.port, method, path, body)
             assert (reply.status, reply.code) == (503, "not_ready"), path
