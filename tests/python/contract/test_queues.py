@@ -250,6 +250,11 @@ async def test_dead_letters_and_back(open_db: Open) -> None:
         (job,) = await jobs.claim("w")
         await job.nack()
         assert await jobs.claim("w") == []
+
+        async def has_moved() -> bool:
+            return (await jobs.state()).queue["dead_lettered"] == 1
+
+        await eventually(has_moved)
         (dead,) = await all_of(db.topic("dead").read())
         assert dead.meta["$dead_letter_from"] == "jobs"
         assert dead.meta["$dead_letter_reason"] == "max_deliveries"
