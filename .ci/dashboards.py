@@ -116,6 +116,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             per_second("topics_claims_total", "claims"),
             per_second("topics_acked_jobs_total", "acked"),
             per_second("topics_nacked_jobs_total", "failed"),
+            per_second("topics_released_jobs_total", "released"),
             per_second("topics_lease_expiries_total", "leases expired"),
             per_second("topics_dead_letters_total", "dead letters"),
         )),

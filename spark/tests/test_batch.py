@@ -7,12 +7,16 @@ import re
 import time
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 from pyspark_topics import DefaultSource
+
+import topics_engine as te
+from support.payloads import PAYLOADS
 
 COLUMNS = ["topic", "seq", "ts", "node", "tag", "meta", "data"]
 
@@ -72,6 +76,15 @@ def test_binary(topics, topic, read):
     assert raw in [bytes(row.data) for row in rows]
     with pytest.raises(PySparkException, match="binary"):
         read().collect()
+
+
+def test_payloads_come_back_byte_for_byte(topics, topic, read):
+    texts = list(PAYLOADS.values())
+    with te.connect(topics.url) as db:
+        db.topic(topic).append_arrow(pa.table({"data": texts}))
+    assert [row.data for row in read().orderBy("seq").collect()] == texts
+    rows = read(dataType="binary").orderBy("seq").collect()
+    assert [bytes(row.data) for row in rows] == [text.encode() for text in texts]
 
 
 @pytest.mark.parametrize("partitions", [1, 7])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,10 @@ def running(
 
 opened = contextlib.contextmanager(running)
 """The same as a block."""
+
+
+UNFINISHED = shutil.ignore_patterns("*.tmp")
+"""For `shutil.copytree`: what a running engine may rename while its directory is copied."""
 
 
 def bytes_on_disk(folder: Path) -> int:

@@ -89,7 +89,22 @@ fn sync_fd(fd: &OwnedFd) -> io::Result<()> {
 
 #[cfg(not(target_vendor = "apple"))]
 fn sync_dir_fd(fd: &OwnedFd) -> io::Result<()> {
-    Ok(rustix::fs::fsync(fd)?)
+    rustix::fs::fsync(fd).map_err(dir_sync_error)
+}
+
+/// What some network and user-space file systems answer to the sync of a directory gets a message that
+/// says what it means.
+#[cfg(not(target_vendor = "apple"))]
+fn dir_sync_error(errno: Errno) -> io::Error {
+    if !matches!(errno, Errno::INVAL | Errno::NOTSUP | Errno::NOSYS) {
+        return errno.into();
+    }
+    let message = format!(
+        "this file system cannot sync a directory, so a power cut could lose the names of new files; \
+         use a local file system such as ext4 or XFS ({})",
+        io::Error::from(errno)
+    );
+    io::Error::new(io::ErrorKind::Unsupported, message)
 }
 
 #[cfg(target_vendor = "apple")]
@@ -402,5 +417,22 @@ pub fn lower_priority() {
     #[cfg(all(target_os = "linux", not(feature = "shuttle")))]
     if let Err(e) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 10) {
         log::debug!("the thread keeps its priority: {e}");
+    }
+}
+
+#[cfg(all(test, not(target_vendor = "apple")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_cannot_sync_directories_is_named() {
+        for errno in [Errno::INVAL, Errno::NOTSUP, Errno::NOSYS] {
+            let error = dir_sync_error(errno);
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+            let text = error.to_string();
+            assert!(text.contains("cannot sync a directory") && text.contains("local file system"));
+            assert!(text.contains(&io::Error::from(errno).to_string()), "{text}");
+        }
+        assert_eq!(dir_sync_error(Errno::IO).raw_os_error(), Some(Errno::IO.raw_os_error()));
     }
 }

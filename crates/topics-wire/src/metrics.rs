@@ -102,11 +102,12 @@ fn records(m: &MetricsSnapshot) -> [Row; 16] {
 }
 
 /// Counters of queues and transactions.
-fn jobs(m: &MetricsSnapshot) -> [Row; 15] {
+fn jobs(m: &MetricsSnapshot) -> [Row; 16] {
     [
         ("claims", "Jobs claimed by workers", m.claims),
         ("acked_jobs", "Jobs acked", m.acked_jobs),
-        ("nacked_jobs", "Jobs released by their workers", m.nacked_jobs),
+        ("nacked_jobs", "Jobs nacked by their workers", m.nacked_jobs),
+        ("released_jobs", "Jobs given back without a delivery", m.released_jobs),
         ("extended_jobs", "Leases extended", m.extended_jobs),
         ("lease_expiries", "Leases that ran out", m.lease_expiries),
         ("expired_jobs", "Jobs that expired before they were done", m.expired_jobs),

@@ -14,6 +14,7 @@ from asyncio import FIRST_COMPLETED
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from typing import Any
 
 from .. import _core
 from ..errors import InvalidRequest
@@ -237,13 +238,7 @@ class App:
         EventSource does not connect again."""
         if (opening := self.lifespan.opening) is None:
             return
-        gone = asyncio.ensure_future(request.disconnected())
-        try:
-            await asyncio.wait((opening, gone), timeout=STREAM_WAIT, return_when=FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-        if gone.done():
-            raise Disconnected
+        await _wait_for(opening, request, timeout=STREAM_WAIT)
 
     async def _verb(self, found: Found, client: Client, request: Request, offer: bytes) -> Response:
         route = found.route
@@ -413,18 +408,25 @@ async def _answer_to(
         return answer
     future = bridge.answer_of(token)
     try:
-        if not waits:
-            return await future
-        gone = asyncio.ensure_future(request.disconnected())
-        try:
-            await asyncio.wait((future, gone), return_when=FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-        if not future.done():
-            raise Disconnected
-        return future.result()
+        if waits:
+            await _wait_for(future, request)
+        return await future
     finally:
         bridge.cancel_call(token)
+
+
+async def _wait_for(
+    future: asyncio.Future[Any], request: Request, timeout: float | None = None
+) -> None:
+    """Waits until the future is done or the seconds are over; `Disconnected` if the client is gone
+    before."""
+    gone = asyncio.ensure_future(request.disconnected())
+    try:
+        await asyncio.wait((future, gone), timeout=timeout, return_when=FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+    if gone.done() and not future.done():
+        raise Disconnected
 
 
 def core_response(status: int, answer: bytes, offer: bytes) -> Response:

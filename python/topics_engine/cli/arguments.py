@@ -205,8 +205,9 @@ def _queue_arguments(add: Add) -> None:
     claim.add_argument("--lease", help="how long: 90s, 5m (default: the queue's)")
     claim.add_argument("--wait", default="0s", help="for the first job: 5s (none)")
     ack = add("ack", "finish leased jobs", "queue")
-    nack = add("nack", "give leased jobs back", "queue")
-    for command in (ack, nack):
+    nack = add("nack", "give failed jobs back", "queue")
+    release = add("release", "give jobs back that were never begun: no delivery counts", "queue")
+    for command in (ack, nack, release):
         command.add_argument(
             "jobs", nargs="+", metavar="job", type=leased_job, help="as `claim` prints it"
         )

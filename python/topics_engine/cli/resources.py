@@ -76,7 +76,7 @@ def queue_peek(db: Database, args: argparse.Namespace, out: Output) -> int:
 
 
 def queue_claim(db: Database, args: argparse.Namespace, out: Output) -> int:
-    """Leases jobs, and prints each with the name that `ack` and `nack` take."""
+    """Leases jobs, and prints each with the name that `ack`, `nack` and `release` take."""
     queue = _queue(db, args.queue)
     _require_lasting_leases(queue, args)
     for job in queue.claim(args.worker, args.max, lease=args.lease, wait=args.wait):
@@ -107,6 +107,11 @@ def queue_nack(db: Database, args: argparse.Namespace, out: Output) -> int:
     delay = optional_milliseconds("--delay", args.delay)
     done = _queue(db, args.queue)._native.nack(*_leases(args), delay, args.error or "")
     return _finished(args, "nacked", done, out)
+
+
+def queue_release(db: Database, args: argparse.Namespace, out: Output) -> int:
+    done = _queue(db, args.queue)._native.release(*_leases(args))
+    return _finished(args, "released", done, out)
 
 
 def _leases(args: argparse.Namespace) -> tuple[str, list[int], list[int]]:
@@ -253,6 +258,7 @@ RESOURCE_COMMANDS: dict[str, Command] = {
     "queue claim": queue_claim,
     "queue ack": queue_ack,
     "queue nack": queue_nack,
+    "queue release": queue_release,
     "queue remove": queue_remove,
     "queue promote": queue_promote,
     "queue redrive": queue_redrive,

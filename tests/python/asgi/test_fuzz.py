@@ -35,6 +35,7 @@ STATUS = {
     "not_acceptable": {406},
     "topic_exists_incompatible": {409},
     "topic_not_empty": {409},
+    "already_exists": {409},
     "head_mismatch": {409},
     "idempotency_mismatch": {409},
     "not_a_queue": {409},

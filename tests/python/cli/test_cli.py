@@ -18,7 +18,7 @@ import pytest
 import topics_engine as te
 from support.processes import child
 from support.pty import terminal
-from support.server import Server
+from support.server import UNFINISHED, Server
 from support.terminal import Run, Terminal
 from support.waiting import DEADLINE
 from topics_engine.cli import main
@@ -127,7 +127,7 @@ def test_a_repair_says_first_what_is_lost_and_keeps_the_bytes(tmp_path: Path, ca
         t = db.topic("t", durability="fsync")
         for i in range(30):
             t.append({"text": f"record number {i:03}"})
-        shutil.copytree(live, data)
+        shutil.copytree(live, data, ignore=UNFINISHED)
         assert main(["--data-dir", str(live), "verify"]) == 0
     (log,) = [p for p in data.rglob("*.log") if b"record number 010" in p.read_bytes()]
     raw = bytearray(log.read_bytes())
@@ -428,6 +428,16 @@ def test_a_job_is_claimed_and_finished_by_its_name(hot_server: Server, topic: st
     assert cli("ack", topic, first, third, "--worker", "w")[1][0]["lost"] == 1
     assert cli("promote", topic, "2", "9")[1] == [{"queue": topic, "promoted": 1, "skipped": 1}]
     assert cli("claim", topic, "--worker", "w")[1][0]["data"] == "b"
+    assert cli("release", topic, first, "--worker", "w")[0] == 1
+    with te.connect(hot_server.url) as db:
+        db.queue(topic).append(["d"])
+    (fresh,) = cli("claim", topic, "--worker", "w")[1]
+    assert (fresh["data"], fresh["deliveries"]) == ("d", 1)
+    released = cli("release", topic, fresh["job"], "--worker", "w")
+    assert released == (0, [{"queue": topic, "released": 1, "lost": 0}])
+    (again,) = cli("claim", topic, "--worker", "w")[1]
+    assert (again["data"], again["deliveries"]) == ("d", 1), "it was never begun"
+    assert cli("ack", topic, again["job"], "--worker", "w")[0] == 0
     assert cli("remove", topic, "2")[1] == [{"queue": topic, "removed": 0, "skipped": 1}]
     assert cli("remove", topic, "2", "--force")[1][0]["removed"] == 1
     (stats,) = cli("stats", topic)[1]

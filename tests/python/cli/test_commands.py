@@ -77,6 +77,8 @@ ROWS = (
     Row("queue ack {q} one", "", "", 2),
     Row("queue nack {q} 1:1 --delay 5s", "nacked", "queue nacked lost", 1),
     Row("queue nack {q} 1:1 --error why", "nacked", "queue nacked lost", 1),
+    Row("queue release {q} 1:1", "released", "queue released lost", 1),
+    Row("queue release {q} one", "", "", 2),
     Row("queue remove {q} 1 9", "removed", "queue removed skipped"),
     Row("queue promote {q} 1", "promoted", "queue promoted skipped"),
     Row("queue remove {t} 1", "", "", 1),

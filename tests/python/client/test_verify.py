@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 import topics_engine as te
+from support.server import UNFINISHED
 from topics_engine import _core
-
-UNFINISHED = shutil.ignore_patterns("*.tmp")
-"""What a running engine may rename while its directory is copied."""
 
 
 def build(path: Path) -> None:

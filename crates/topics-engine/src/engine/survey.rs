@@ -210,6 +210,11 @@ mod tests {
         e.remove_jobs("q", &[5, 6, 99], false).unwrap();
         let m = e.metrics();
         assert_eq!((m.promoted_jobs, m.removed_jobs), (1, 2), "others were skipped");
+        w.put("q", &["7"]);
+        assert_eq!(claim(&w, 1), [7]);
+        e.release("q", &held(&[7])).unwrap();
+        let m = e.metrics();
+        assert_eq!((m.released_jobs, m.nacked_jobs), (1, 2));
     }
 
     #[test]

@@ -218,6 +218,7 @@ pub(crate) fn release(
     })?;
     commit(core, topic, core.time.now(), &[event])
         .inspect_err(|_| release_acks(topic, &jobs.held))?;
+    core.metrics.released_jobs.add(jobs.held.len() as u64);
     Ok(jobs.outcome(core, topic))
 }
 

@@ -222,8 +222,10 @@ metrics! {
     claims,
     /// Jobs acked.
     acked_jobs,
-    /// Jobs released by their workers.
+    /// Jobs that their workers nacked.
     nacked_jobs,
+    /// Jobs that their workers released: given back without a delivery.
+    released_jobs,
     /// Leases extended.
     extended_jobs,
     /// Leases that expired.
