@@ -17,7 +17,8 @@ class Socket:
     def __init__(self, port: int, query: str = "", **kwargs: Any) -> None:
         self._open = connect(f"ws://127.0.0.1:{port}/v0/ws{query}", **kwargs)
         self.connection: ClientConnection = self._open.__enter__()
-        register(self)
+        # Its thread keeps it open when nobody refers to this object any more.
+        register(self.connection)
 
     def close(self) -> None:
         self._open.__exit__(None, None, None)

@@ -635,6 +635,9 @@ def restore(
 
 os.register_at_fork(after_in_child=_core.close_locks_in_child)
 
+# What is registered later runs earlier.
+atexit.register(_core.stop_logging)
+
 
 @atexit.register
 def close_all() -> None:
@@ -643,4 +646,3 @@ def close_all() -> None:
         # Nothing can handle an error at exit; acked records are in the log.
         with contextlib.suppress(Exception):
             backend.close()
-    _core.stop_logging()

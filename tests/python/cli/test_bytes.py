@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,8 @@ def test_messages_of_a_socket(hot_server: Server, topic: str, kind: str) -> None
     text = PAYLOADS[kind]
     with te.connect(hot_server.url) as db:
         db.topic(topic).append_arrow(pa.table({"data": [text]}))
-    socket = Socket(hot_server.port)
-    socket.ask("subscribe", "subscribed", topic=topic, from_seq=0)
-    message = socket.connection.recv()
+    with closing(Socket(hot_server.port)) as socket:
+        socket.ask("subscribe", "subscribed", topic=topic, from_seq=0)
+        message = socket.connection.recv()
     assert isinstance(message, str)
     assert f'"data":{text}' in message
