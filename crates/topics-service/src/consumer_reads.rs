@@ -10,7 +10,7 @@ use topics_engine::{Consumer, ConsumerRead, Error, Fetch, ReadBatch};
 use topics_wire::limits::MAX_WAIT_MS;
 use topics_wire::{Failure, consumers};
 
-use super::consumers::Key;
+use super::consumers::Handles;
 use super::dispatch::Answer;
 use super::{Reply, Request, Service};
 
@@ -34,7 +34,7 @@ struct Parked {
 #[derive(Default)]
 pub(super) struct ConsumerReads {
     waiting: Mutex<HashMap<u64, WaitingRead>>,
-    pub(super) handles: Mutex<HashMap<Key, Arc<Consumer>>>,
+    pub(super) handles: Handles,
 }
 
 impl ConsumerReads {

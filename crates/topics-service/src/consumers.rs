@@ -1,7 +1,9 @@
 //! Consumers: all requests share one handle for each.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use topics_engine::{Consumer, ConsumerInfo, ConsumerStart};
 use topics_wire::object::Object;
 use topics_wire::query::Query;
@@ -13,8 +15,65 @@ use super::{Reply, Request, Service};
 /// Maximum number of handles. Above it an idle handle is dropped, and its consumer continues from the
 /// stored cursor.
 const HANDLES: usize = 65_536;
+/// Handles from which on those of deleted topics and consumers are looked for.
+const SWEEP: usize = 256;
 /// Topic and consumer name.
-pub(super) type Key = (String, String);
+type Key = (String, String);
+
+/// The consumer handles that requests share.
+#[derive(Default)]
+pub(super) struct Handles(Mutex<KeptHandles>);
+
+#[derive(Default)]
+struct KeptHandles {
+    all: HashMap<Key, Arc<Consumer>>,
+    /// Handles that were kept after the last sweep.
+    swept: usize,
+}
+
+// Dropping a handle stores its position: no method does it under the lock.
+impl Handles {
+    fn get(&self, key: &Key) -> Option<Arc<Consumer>> {
+        self.0.lock().all.get(key).cloned()
+    }
+
+    fn insert(&self, key: Key, handle: Arc<Consumer>) {
+        let mut kept = self.0.lock();
+        let dropped = kept.make_room();
+        let old = kept.all.insert(key, handle);
+        drop(kept);
+        drop((dropped, old));
+    }
+
+    fn remove(&self, key: &Key) {
+        let old = self.0.lock().all.remove(key);
+        drop(old);
+    }
+
+    #[cfg(test)]
+    pub(super) fn names(&self) -> Vec<Key> {
+        self.0.lock().all.keys().cloned().collect()
+    }
+}
+
+impl KeptHandles {
+    /// Takes out the handles of deleted topics and consumers, which would keep their memory, whenever
+    /// the handles have doubled; an idle one, if there are [`HANDLES`] of them.
+    fn make_room(&mut self) -> Vec<Arc<Consumer>> {
+        let mut dropped = Vec::new();
+        if self.all.len() >= SWEEP.max(2 * self.swept) {
+            let gone = self.all.extract_if(|_, handle| handle.cursor().is_err());
+            dropped.extend(gone.map(|(_, handle)| handle));
+            self.swept = self.all.len();
+        }
+        if self.all.len() >= HANDLES {
+            let idle = self.all.iter().find(|(_, handle)| Arc::strong_count(handle) == 1);
+            let key = idle.map(|(key, _)| key.clone());
+            dropped.extend(key.and_then(|key| self.all.remove(&key)));
+        }
+        dropped
+    }
+}
 
 impl Service {
     /// Creates or reopens a consumer; its reads continue from the stored cursor.
@@ -44,7 +103,7 @@ impl Service {
     pub(super) fn drop_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let name = r.subresource.to_owned();
         self.on_worker(r, move |s, topic| {
-            s.consumer_reads.handles.lock().remove(&(topic.to_owned(), name.clone()));
+            s.consumer_reads.handles.remove(&(topic.to_owned(), name.clone()));
             let deleted = s.engine.delete_consumer(topic, &name)?;
             let mut o = Object::new(96);
             o.name("topic", topic).name("consumer", &name).flag("deleted", deleted);
@@ -145,29 +204,18 @@ impl Service {
 
     fn keep(&self, key: Key, handle: Consumer) -> Arc<Consumer> {
         let handle = Arc::new(handle);
-        let mut handles = self.consumer_reads.handles.lock();
-        if handles.len() >= HANDLES {
-            let idle = handles.iter().find(|(_, h)| Arc::strong_count(h) == 1);
-            if let Some(key) = idle.map(|(key, _)| key.clone()) {
-                handles.remove(&key);
-            }
-        }
-        let old = handles.insert(key, handle.clone());
-        // Dropping a handle stores its position; the lock must not be held for that.
-        drop(handles);
-        drop(old);
+        self.consumer_reads.handles.insert(key, handle.clone());
         handle
     }
 
     /// The handle of an existing consumer.
     pub(super) fn handle(&self, topic: &str, name: &str) -> Result<Arc<Consumer>, Failure> {
         let key = (topic.to_owned(), name.to_owned());
-        let kept = self.consumer_reads.handles.lock().get(&key).cloned();
-        if let Some(handle) = kept {
+        if let Some(handle) = self.consumer_reads.handles.get(&key) {
             match handle.cursor() {
                 Ok(_) => return Ok(handle),
                 // The topic or the consumer was deleted, and may have been created again.
-                Err(_) => drop(self.consumer_reads.handles.lock().remove(&key)),
+                Err(_) => self.consumer_reads.handles.remove(&key),
             }
         }
         let mode = self.consumer_info(topic, name)?.mode;

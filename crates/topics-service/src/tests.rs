@@ -227,6 +227,22 @@ fn a_consumer_that_waits_is_woken_or_forgotten() {
 }
 
 #[test]
+fn consumers_of_deleted_topics_are_not_kept() {
+    let mut w = World::new();
+    w.ask("create", "kept", json!(null));
+    w.send("consumer_put", "kept", "c", json!({}));
+    for n in 0..2000 {
+        let topic = format!("t{n}");
+        w.ask("create", &topic, json!(null));
+        w.send("consumer_put", &topic, "c", json!({}));
+        w.ask("drop", &topic, json!(null));
+    }
+    let handles = w.service.consumer_reads.handles.names();
+    assert!(handles.len() <= 256, "{} handles", handles.len());
+    assert!(handles.contains(&("kept".to_owned(), "c".to_owned())));
+}
+
+#[test]
 fn what_did_not_reach_its_reader_is_for_the_next_one() {
     let mut w = World::new();
     w.put("log", json!(1));

@@ -184,7 +184,7 @@ pub struct Options {
     pub staging_wait: Duration,
     /// Maximum time that records of class `disk` stay unsynced; default 50 ms.
     pub sync_interval: Duration,
-    /// Bytes of newest WAL groups kept in memory, all shards together; default 16 MiB.
+    /// Memory for the newest WAL groups, all shards together, bytes; default 16 MiB.
     pub tail_cache_bytes: usize,
     /// WAL bytes after which a checkpoint is due; default 64 MiB.
     pub checkpoint_bytes: u64,

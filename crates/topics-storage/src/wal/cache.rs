@@ -12,11 +12,21 @@ struct Entry {
     bytes: Arc<Vec<u8>>,
 }
 
-/// Bounded; entries are in file and offset order because groups are written in that order.
+/// What an entry takes beside its bytes: itself, the shared vector, and the allocator's part of both.
+const ENTRY_BYTES: usize = size_of::<Entry>() + 96;
+
+impl Entry {
+    fn memory(&self) -> usize {
+        self.bytes.capacity() + ENTRY_BYTES
+    }
+}
+
+/// Bounded by the memory that it takes, not by the bytes of the log in it: groups may be small. Entries
+/// are in file and offset order because groups are written in that order.
 #[derive(Debug, Default)]
 pub(super) struct TailCache {
     entries: VecDeque<Entry>,
-    bytes: usize,
+    memory: usize,
     limit: usize,
 }
 
@@ -26,11 +36,12 @@ impl TailCache {
     }
 
     pub fn push(&mut self, file: FileKey, offset: u32, bytes: Arc<Vec<u8>>) {
-        self.bytes += bytes.len();
-        self.entries.push_back(Entry { file, offset, bytes });
-        while self.bytes > self.limit {
+        let entry = Entry { file, offset, bytes };
+        self.memory += entry.memory();
+        self.entries.push_back(entry);
+        while self.memory > self.limit {
             let Some(old) = self.entries.pop_front() else { break };
-            self.bytes -= old.bytes.len();
+            self.memory -= old.memory();
         }
     }
 
@@ -57,5 +68,25 @@ impl TailCache {
         }
         out.truncate(begin);
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_groups_take_no_more_memory_than_large_ones() {
+        const LIMIT: usize = 64 << 10;
+        for len in [1, 100, 10_000] {
+            let mut cache = TailCache::new(LIMIT);
+            for n in 0..10_000 {
+                cache.push(FileKey(1), n * 10_000, Arc::new(Vec::with_capacity(len)));
+            }
+            let vectors: usize = cache.entries.iter().map(|e| e.bytes.capacity()).sum();
+            let fixed = size_of::<Entry>() + size_of::<Vec<u8>>() + 2 * size_of::<usize>();
+            let held = vectors + cache.entries.len() * fixed;
+            assert!(held <= LIMIT && held > LIMIT / 4, "{held} bytes in groups of {len}");
+        }
     }
 }
