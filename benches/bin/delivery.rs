@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use topics_benches::{
-    Goal, Row, Samples, Table, backend, closed_loop, device_sync, retried, rss_anon, scaled,
-    scaled_seconds, scratch, sync_all,
+    Goal, Row, Samples, Table, backend, device_sync, retried, rss_anon, scaled, scaled_seconds,
+    scratch, sync_all,
 };
 use topics_engine::{
     Append, ConfigPatch, Durability, Engine, Event, NewRecord, Options, RouterRequest, Watch,
@@ -292,30 +292,6 @@ fn subscriptions(table: &mut Table, db: &Engine) {
     drop(all);
 }
 
-/// The gain and the cost of the commit delay of an engine under pressure.
-fn windows(table: &mut Table, dir: &std::path::Path) {
-    // An engine without threads does not measure the pressure: the delay stays as it is set.
-    let options = Options { background: false, ..Options::default() };
-    let env = real_env(backend()).unwrap();
-    let db = Engine::open(env, &dir.join("windows"), options).unwrap();
-    topic(&db, "fsync", Durability::Fsync);
-    sync_all();
-    for (ms, label) in [(0.0, "none"), (0.5, "0.5 ms"), (10.0, "10 ms")] {
-        for threads in [1, 16] {
-            db.hold_syncs(Duration::from_secs_f64(ms / 1000.0));
-            let before = db.metrics().wal_fsyncs;
-            let secs = scaled_seconds(0.7);
-            let time = Duration::from_secs_f64(secs);
-            let rate = closed_loop(threads, time, |_, _| one(&db, "fsync"));
-            let syncs = (db.metrics().wal_fsyncs - before) as f64 / secs;
-            let notes = format!("{:.1} writes a sync", rate / syncs);
-            let work = format!("commit window {label}, {threads} synced writers");
-            table.row(&work, rate, "/s", Goal::None, &notes);
-        }
-    }
-    db.close().unwrap();
-}
-
 fn main() {
     let dir = scratch("delivery");
     let db = Engine::open(real_env(backend()).unwrap(), &dir, Options::default()).unwrap();
@@ -341,7 +317,6 @@ fn main() {
     chain(&mut table, &db, direct);
     spread(&mut table, &db);
     many(&mut table, &db);
-    windows(&mut table, &dir);
     table.finish();
     // Not closed: a checkpoint would make files for 50 000 topics.
     drop(db);

@@ -54,7 +54,6 @@ pub(crate) struct Base<H: ?Sized> {
     pub ephemeral: Arc<Quota>,
     /// Quotas of asynchronous writes that wait without a staging permit: bytes, and number.
     waiting: (Arc<Quota>, Arc<Quota>),
-    /// Quota of consumers.
     pub consumers: Arc<Quota>,
     /// Ids of topics with losses that no sync has logged or reported (`topic::write::losses`).
     pub losses: Mutex<BTreeSet<u64>>,

@@ -11,7 +11,6 @@ use std::time::Duration;
 /// A loop that has panicked since the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopPanics {
-    /// The loop.
     pub name: &'static str,
     /// How often.
     pub count: u64,

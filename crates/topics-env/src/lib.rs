@@ -11,7 +11,6 @@
 //! * [`FdReclaimer`]: closes cached files when no descriptor is left.
 //! * `sim` (feature `sim`): a disk that keeps pending and durable bytes and names apart.
 //! * [`sync`]: locks, atomics and threads, which a concurrency model checker can replace.
-#![deny(missing_docs)]
 
 use std::fmt::Debug;
 use std::io;

@@ -45,11 +45,8 @@ impl ByteRange {
 /// What a store knows of an object without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectInfo {
-    /// Its key.
     pub key: String,
-    /// Its length.
     pub len: u64,
-    /// Its ETag.
     pub etag: ETag,
     /// When it was written, by the clock of the store, in milliseconds since the Unix epoch.
     pub modified_ms: u64,
@@ -70,16 +67,10 @@ pub struct ObjectBytes {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectError {
     /// No object has this key.
-    NotFound {
-        /// The key.
-        key: String,
-    },
+    NotFound { key: String },
     /// The condition of the request does not hold. Nothing changed by this request; an earlier
     /// request of the same caller may be the reason.
-    Precondition {
-        /// The key.
-        key: String,
-    },
+    Precondition { key: String },
     /// The store refused the request, and will refuse it again. Nothing changed.
     Refused {
         /// What the store said.

@@ -9,7 +9,6 @@ use topics_service::{Reply, Service, Sink};
 use crate::hot::{PendingReplies, StreamWriters};
 use crate::signal_queue::SignalQueue;
 
-/// An event for the loop.
 pub(crate) enum LoopEvent {
     /// The reply of a call.
     Reply(u64, Reply),

@@ -22,9 +22,7 @@ pub trait KeepRecord: fmt::Debug + Send + Sync {
 /// The record in a data directory.
 #[derive(Clone, Debug)]
 pub struct DirectoryRecord {
-    /// Its environment.
     pub env: Env,
-    /// Its paths.
     pub paths: Paths,
 }
 
@@ -41,7 +39,6 @@ impl KeepRecord for DirectoryRecord {
 /// A data directory that is to write to a prefix.
 #[derive(Clone, Debug)]
 pub struct Claimant {
-    /// Its id.
     pub store_id: [u8; 16],
     /// Its process, described for a person.
     pub holder: String,
@@ -73,7 +70,6 @@ pub enum Refusal {
     Copied {
         /// The last writer, as it describes itself.
         holder: String,
-        /// Its epoch.
         epoch: u64,
     },
 }

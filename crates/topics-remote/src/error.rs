@@ -5,7 +5,6 @@ use topics_storage::StorageError;
 
 use crate::claim::Refusal;
 
-/// An error of the remote.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
@@ -18,7 +17,6 @@ pub enum RemoteError {
     /// An object's bytes differ from those written.
     #[error("object {key} is damaged: {detail}")]
     Damaged {
-        /// The object.
         key: String,
         /// Which check failed.
         detail: String,
@@ -26,9 +24,7 @@ pub enum RemoteError {
     /// An object from a newer program.
     #[error("object {key} has format version {found}; this program reads version {supported}")]
     Version {
-        /// The object.
         key: String,
-        /// Its version.
         found: u32,
         /// The version that this program reads.
         supported: u32,
@@ -41,7 +37,6 @@ pub enum RemoteError {
     Fenced {
         /// The new owner, as it describes itself.
         holder: String,
-        /// Its epoch.
         epoch: u64,
     },
     /// The directory may not write to the prefix.
@@ -65,10 +60,7 @@ pub enum RemoteError {
     },
     /// A caller broke a rule of this crate.
     #[error("invalid use of the remote: {detail}")]
-    Usage {
-        /// The rule.
-        detail: String,
-    },
+    Usage { detail: String },
 }
 
 /// A result of the remote.

@@ -13,9 +13,7 @@ use crate::{RemoteError, Result, Retry, read};
 pub struct RestoreBase {
     /// HEAD when the catalog was chosen.
     pub head: Head,
-    /// The catalog.
     pub catalog: Catalog,
-    /// Its object.
     pub object: ObjectRef,
     /// The time of the newest catalog.
     pub newest_ms: u64,

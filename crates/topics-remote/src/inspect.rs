@@ -15,7 +15,6 @@ use crate::{RemoteError, Result, Retry, read};
 /// The published state of a prefix.
 #[derive(Clone, Debug)]
 pub struct PrefixStatus {
-    /// HEAD.
     pub head: Head,
     /// When HEAD was written, by the clock of the store, in milliseconds since the Unix epoch.
     pub head_ms: u64,
@@ -26,7 +25,6 @@ pub struct PrefixStatus {
 }
 
 impl PrefixStatus {
-    /// Bytes of the packs.
     #[must_use]
     pub fn pack_bytes(&self) -> u64 {
         self.packs().iter().map(|p| p.len).sum()
@@ -96,7 +94,6 @@ pub struct VerifyDepth {
 /// What is wrong with an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectProblem {
-    /// Its key.
     pub key: String,
     /// What is wrong.
     pub detail: String,
@@ -109,7 +106,6 @@ pub struct PrefixReport {
     pub objects: u64,
     /// Those that were read as a whole.
     pub read: u64,
-    /// Their bytes.
     pub bytes: u64,
     /// Damaged and missing objects.
     pub problems: Vec<ObjectProblem>,

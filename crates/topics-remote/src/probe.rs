@@ -46,7 +46,6 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

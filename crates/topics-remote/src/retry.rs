@@ -49,7 +49,6 @@ impl Retry {
         Attempts { retry: self, began_ns: self.env.clock.mono_ns(), pauses: 0 }
     }
 
-    /// The environment.
     #[must_use]
     pub fn env(&self) -> &Env {
         &self.env

@@ -10,7 +10,7 @@ use topics_engine::{Consumer, ConsumerRead, Error, Fetch, ReadBatch};
 use topics_wire::limits::MAX_WAIT_MS;
 use topics_wire::{Failure, consumers};
 
-use super::consumers::Handles;
+use super::consumers::{Handles, Key};
 use super::dispatch::Answer;
 use super::{Reply, Request, Service};
 

@@ -18,7 +18,7 @@ const HANDLES: usize = 65_536;
 /// Handles from which on those of deleted topics and consumers are looked for.
 const SWEEP: usize = 256;
 /// Topic and consumer name.
-type Key = (String, String);
+pub(super) type Key = (String, String);
 
 /// The consumer handles that requests share.
 #[derive(Default)]

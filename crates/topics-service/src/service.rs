@@ -26,7 +26,6 @@ use super::worker_pool::WorkerPool;
 pub struct Reply {
     /// The HTTP status; 0 from [`Service::resume`] for a stream that has output.
     pub status: u16,
-    /// The body.
     pub body: Vec<u8>,
 }
 
@@ -66,7 +65,6 @@ pub struct Request<'a> {
     pub subresource: &'a str,
     /// The query string.
     pub query: &'a [u8],
-    /// The body.
     pub body: &'a [u8],
     /// The `Idempotency-Key` header, or the `Last-Event-ID` of a stream.
     pub key: &'a [u8],

@@ -24,13 +24,11 @@ use crate::snapshot::{
 use crate::wal::Wal;
 use crate::{Result, StorageError};
 
-/// A snapshot that is kept.
 #[derive(Debug)]
 struct KeptSnapshot {
     n: u64,
     /// Replay position per shard; `None` until the snapshot was read.
     replay: Option<BTreeMap<u32, u64>>,
-    /// Bytes of its segments.
     segments: SegmentBytes,
 }
 
@@ -111,7 +109,6 @@ pub struct Pinned<'a> {
     checkpoints: &'a Checkpoints,
     /// The number of the snapshot.
     pub n: u64,
-    /// The snapshot.
     pub snapshot: Arc<Snapshot>,
 }
 

@@ -79,7 +79,6 @@ impl Paths {
         self.root.join("meta")
     }
 
-    /// A snapshot.
     pub fn snapshot(&self, n: u64) -> PathBuf {
         self.meta().join(format!("snapshot.{n}.bin"))
     }

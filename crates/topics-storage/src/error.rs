@@ -14,7 +14,6 @@ pub enum StorageError {
     Io {
         /// The failed operation, with the file's name.
         what: String,
-        /// The kind of error.
         kind: io::ErrorKind,
         /// The operating system's error number, if known.
         raw: Option<i32>,
@@ -80,7 +79,6 @@ pub enum StorageError {
     Version {
         /// The object that carries the version.
         what: String,
-        /// Its version.
         found: u32,
         /// The newest version that this program reads.
         supported: u32,

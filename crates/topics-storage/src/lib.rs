@@ -1,6 +1,5 @@
 //! The bytes on disk: write-ahead log, group commit, segments, snapshot. Payloads are opaque to
 //! this crate.
-#![deny(missing_docs)]
 
 pub mod backup;
 pub mod checkpoint;

@@ -33,7 +33,6 @@ pub(crate) const HEADER: usize = 32;
 /// lsn within the topic's shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
 pub struct ReplayPos {
-    /// The layout.
     pub layout: u64,
     /// The highest lsn that needs no replay.
     pub lsn: u64,
@@ -42,9 +41,7 @@ pub struct ReplayPos {
 /// The state of a shard that the snapshot covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct ShardSnap {
-    /// The shard.
     pub shard: u32,
-    /// Its layout.
     pub layout: u64,
     /// The highest lsn of the shard that needs no replay.
     pub replay_lsn: u64,
@@ -61,7 +58,6 @@ pub struct Section {
     pub kind: u16,
     /// The version of its encoding.
     pub version: u16,
-    /// The state.
     pub bytes: Vec<u8>,
 }
 
@@ -72,7 +68,6 @@ pub struct GapSnap {
     pub from: u64,
     /// Its last seq.
     pub to: u64,
-    /// The reason.
     pub reason: u8,
 }
 
@@ -91,14 +86,10 @@ pub struct IdempotencySnap {
     pub expires_at: u64,
 }
 
-/// A topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct TopicSnap {
-    /// Its id.
     pub topic_id: u64,
-    /// Its epoch.
     pub epoch: u64,
-    /// Its name.
     pub name: String,
     /// Its config, encoded and versioned by the engine.
     pub config: Vec<u8>,
@@ -147,15 +138,12 @@ pub struct SnapshotBody {
     pub shards: Vec<ShardSnap>,
     /// Shards outside the layout, whose directories may be removed.
     pub retired: Vec<ShardSnap>,
-    /// The next topic id.
     pub next_topic_id: u64,
     /// Topic ids are reserved up to here.
     pub reserved_topic_id: u64,
-    /// The next epoch.
     pub next_epoch: u64,
     /// Epochs are reserved up to here.
     pub reserved_epoch: u64,
-    /// The topics.
     pub topics: Vec<TopicSnap>,
     /// Routers, open transactions, last epochs of transaction writers.
     pub sections: Vec<Section>,

@@ -44,7 +44,6 @@ const HEADER_MAX: u64 = (FIXED + 2 * 0xFFFF + 8) as u64;
 pub struct Rows {
     /// The topic's name.
     pub topic: String,
-    /// The frames.
     pub frames: Vec<u8>,
     /// The number of frames.
     pub count: u64,
@@ -57,7 +56,6 @@ pub struct StageHeader {
     pub number: u64,
     /// The writer that staged it.
     pub writer: String,
-    /// The stage.
     pub stage: String,
     /// The part of the stage.
     pub part: u32,

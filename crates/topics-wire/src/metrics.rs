@@ -54,7 +54,6 @@ fn counters(m: &MetricsSnapshot) -> Vec<Row> {
         ("wal_frames", "Frames written to the log", m.wal_frames),
         ("wal_bytes", "Bytes written to the log", m.wal_bytes),
         ("wal_fsyncs", "Syncs of log files", m.wal_fsyncs),
-        ("wal_gathered", "Syncs delayed under pressure to cover more writes", m.wal_gathered),
         ("wal_rotations", "Log files begun", m.wal_rotations),
         ("checkpoints", "Checkpoints that succeeded", m.checkpoints),
         ("checkpoint_failures", "Checkpoints that failed", m.checkpoint_failures),

@@ -12,7 +12,6 @@ use crate::read::{matching, push_record};
 /// The body of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The worker.
     pub node: String,
     /// Maximum number of jobs.
     pub max: usize,
@@ -77,9 +76,7 @@ fn bounded(n: u64, field: &'static str, limit: usize) -> Result<usize, Failure> 
 pub struct LeaseRequest {
     /// The worker that claimed them.
     pub node: String,
-    /// The jobs.
     pub seqs: Vec<u64>,
-    /// Their lease ids.
     pub lease_ids: Option<Vec<u64>>,
     /// Nack: the delay before the next claim; `None`: the queue's backoff.
     pub delay_ms: Option<u64>,

@@ -6,7 +6,6 @@ use crate::Failure;
 use crate::json::{FieldPath, Fields, Reader, push_str, read_body};
 use crate::object::{Object, push_array};
 
-/// The report of a verification.
 #[must_use]
 pub fn verification(r: &Report) -> Vec<u8> {
     let mut o = Object::new(128 + r.problems.len() * 128);

@@ -106,7 +106,6 @@ pub fn page(all: &[RouterInfo], next: Option<&str>) -> Vec<u8> {
 /// The filter of a list of routers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouterFilter {
-    /// The page.
     pub page: Page,
     /// Only routers from this topic.
     pub source: Option<String>,

@@ -135,7 +135,6 @@ pub fn segments(topic: &str, map: &SegmentMap) -> Vec<u8> {
     o.finish()
 }
 
-/// The state of a topic.
 #[must_use]
 pub fn state(s: &TopicState) -> Vec<u8> {
     let mut o = Object::new(900);

@@ -24,11 +24,9 @@ use crate::types::error::{Error, Result};
 /// What the catalog in `HEAD` names.
 #[derive(Debug, Default)]
 pub(super) struct Published {
-    /// Its packs.
     pub packs: PackIdentities,
     /// By file number of the segment and number of the `.del`.
     deletes: BTreeMap<(u64, u64), CatalogDeletes>,
-    /// The catalog.
     catalog: Option<ObjectRef>,
     /// The keys of the objects that it names, and its own.
     named: BTreeSet<String>,

@@ -48,7 +48,6 @@ struct Needed {
 }
 
 impl Archiver {
-    /// One sweep.
     pub(crate) fn sweep(&self) -> Result<Swept> {
         let state = &mut self.pass.lock();
         self.check_usable()?;

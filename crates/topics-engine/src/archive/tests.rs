@@ -562,7 +562,6 @@ fn a_scheduled_pass_waits_for_a_full_pack_or_for_its_time() {
     assert_archived(&w, &bucket);
 }
 
-/// A close ends the thread.
 #[test]
 fn a_close_ends_the_thread() {
     let mut w = World::unopened(Options { background: true, ..small() });

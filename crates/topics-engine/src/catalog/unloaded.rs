@@ -43,7 +43,6 @@ pub(crate) struct UnloadedTopics {
     served: AtomicBool,
 }
 
-/// An unloaded topic.
 #[derive(Clone, Debug)]
 pub(crate) struct UnloadedTopic {
     all: Arc<SnapshotTopics>,
@@ -61,7 +60,6 @@ impl UnloadedTopic {
         Ok(self.all.table.topic_header(self.i)?)
     }
 
-    /// Its id.
     pub(crate) fn id(&self) -> u64 {
         self.all.table.id(self.i)
     }

@@ -419,7 +419,6 @@ impl Topic {
         page.iter().map(|(name, s)| self.consumer_info(core, name, s)).collect()
     }
 
-    /// One consumer.
     pub(crate) fn consumer(&self, core: &Ctx, name: &str) -> Result<ConsumerInfo> {
         self.check_sound()?;
         let s = stored(self, name).ok_or_else(|| no_consumer(self, name))?;

@@ -27,7 +27,6 @@ struct Kept {
     idle_since: u64,
 }
 
-/// A session.
 pub(super) struct Session {
     req: WatchRequest,
     kept: Mutex<Kept>,

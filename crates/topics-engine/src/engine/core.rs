@@ -114,7 +114,6 @@ impl Core {
             wal_frames: wal.frames,
             wal_bytes: wal.bytes,
             wal_fsyncs: wal.syncs.count,
-            wal_gathered: wal.delayed_syncs,
             wal_rotations: wal.rotations,
             wal_disk_bytes: self.wal.bytes_on_disk(),
             staged_batches: wal.staged,

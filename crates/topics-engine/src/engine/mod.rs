@@ -307,13 +307,6 @@ impl Engine {
         self::survey::survey(&self.core, prefixes, limit)
     }
 
-    /// Sets the commit window as the governor does under pressure, until it says otherwise: for
-    /// measurements.
-    #[doc(hidden)]
-    pub fn hold_syncs(&self, window: Duration) {
-        self.core.wal.set_commit_delay(window.as_nanos() as u64);
-    }
-
     /// What segments have met since the open: records that failed their checksum, and uses of a
     /// derived file that was damaged or missing and was made anew.
     #[must_use]

@@ -68,7 +68,6 @@ pub(crate) fn metas<'a>(
     records.filter_map(|r| meta(d, &r).map(|m| (r, m))).collect()
 }
 
-/// The copies.
 pub(crate) fn copies<'a>(
     d: &Definition,
     records: &'a [(RecordView<'a>, Vec<u8>)],

@@ -17,7 +17,6 @@ use crate::types::section::is_of;
 
 /// The section of a snapshot that holds the routers.
 pub(crate) const SECTION: u16 = 1;
-/// Its version.
 const VERSION: u16 = 1;
 
 /// The routers of an engine.

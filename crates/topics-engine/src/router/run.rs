@@ -26,7 +26,6 @@ const BACKOFF_MS: (u64, u64) = (10, 1000);
 /// The copies follow the Forward frame in its batch.
 pub(crate) const COPIES_LOGGED: u32 = 1;
 
-/// A router.
 pub(crate) struct Router {
     definition: RwLock<Arc<Definition>>,
     work: Mutex<Work>,

@@ -84,7 +84,6 @@ pub(crate) fn delete(core: &Arc<Store>, routers: &Routers, name: &str) -> Result
     Ok(true)
 }
 
-/// A router.
 pub(crate) fn info(core: &Store, routers: &Routers, name: &str) -> Result<RouterInfo> {
     core.check_open()?;
     let router = routers.get(name);

@@ -54,7 +54,6 @@ pub(super) struct BlockRead {
 }
 
 impl BlockRead {
-    /// Their bytes.
     fn len(&self) -> u64 {
         ((self.blocks.end() + 1) * BLOCK).min(self.pack.len) - self.blocks.start() * BLOCK
     }

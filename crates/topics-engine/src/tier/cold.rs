@@ -27,7 +27,6 @@ pub(super) type Result<T> = std::result::Result<T, StorageError>;
 pub(crate) struct ColdCounters {
     /// Requests.
     pub fetches: Counter,
-    /// Their bytes.
     pub bytes: Counter,
     /// Requests that failed.
     pub failures: Counter,

@@ -34,7 +34,7 @@ use crate::types::section::is_of;
 
 /// The section of a snapshot that lists the packs.
 pub(crate) const SECTION: u16 = 4;
-const VERSION: u16 = 2;
+const VERSION: u16 = 1;
 /// The bytes of a pack before its segments, and of a segment.
 const PACK: usize = 8 + 8 + 8 + 16 + 4;
 const SEGMENT: usize = (6 + PARTS.len()) * 8;
@@ -116,7 +116,6 @@ impl ArchivedPack {
         CatalogPack { file_no: number, epoch, len, hash, ranges }
     }
 
-    /// The object.
     pub(crate) fn object(&self) -> ObjectRef {
         self.for_catalog().object()
     }
@@ -186,7 +185,6 @@ pub(crate) struct PackTable {
 }
 
 impl PackTable {
-    /// Adds a pack.
     pub(crate) fn add(&self, pack: ArchivedPack) {
         let mut packs = self.packs.lock();
         for s in &pack.segments {
@@ -236,7 +234,6 @@ impl PackTable {
         self.packs.lock().by_number.len()
     }
 
-    /// Their bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.packs.lock().by_number.values().map(|p| p.len).sum()
     }

@@ -28,7 +28,6 @@ use crate::types::error::{Error, Result};
 /// The directory of the view, in memory.
 pub(crate) const ROOT: &str = "/prefix";
 
-/// The view of a prefix.
 pub(crate) struct PrefixView {
     /// An env whose file system has the directory [`ROOT`]. What is written to it stays in memory.
     pub env: Env,

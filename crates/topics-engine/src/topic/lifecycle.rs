@@ -218,7 +218,7 @@ pub(crate) fn update(
     ConfigUpdate { config: new.encode() }.encode_frame(&mut frames.head, topic.id(), 0, 0);
     if let Some((floor, hints)) = hints {
         let reason = Evicted::CAP.code();
-        EvictWatermark { evict_floor: floor, earliest_seq: floor, reason }.encode_frame(
+        EvictWatermark { evict_floor: floor, reason }.encode_frame(
             &mut frames.head,
             topic.id(),
             0,

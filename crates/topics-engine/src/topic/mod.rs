@@ -79,7 +79,6 @@ pub(crate) enum Life {
     Dead,
 }
 
-/// A topic.
 pub(crate) struct Topic {
     pub key: TopicKey,
     pub name: Arc<str>,

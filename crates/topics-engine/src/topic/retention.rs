@@ -262,8 +262,12 @@ pub(crate) fn log_expired(
         }
         let mut body = Vec::new();
         let reason = Evicted::TTL.code();
-        EvictWatermark { evict_floor: found.floor, earliest_seq: found.floor, reason }
-            .encode_frame(&mut body, topic.id(), 0, 0);
+        EvictWatermark { evict_floor: found.floor, reason }.encode_frame(
+            &mut body,
+            topic.id(),
+            0,
+            0,
+        );
         let mut a = match exclusive {
             Some(exclusive) => topic.admit_exclusive(core, body.len(), Wait::Bounded, exclusive)?,
             None => topic.admit(core, body.len(), Wait::Bounded)?,

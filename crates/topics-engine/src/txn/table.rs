@@ -16,7 +16,6 @@ use crate::types::quota::{Charge, Quota};
 
 /// The section of a snapshot that holds transactions.
 pub(crate) const SECTION: u16 = 2;
-/// Its version.
 const VERSION: u16 = 1;
 /// Prefixes of the generated names of writers: with an idempotency key, and without. A caller's name
 /// has neither.

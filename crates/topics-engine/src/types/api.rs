@@ -112,8 +112,7 @@ pub struct Appended {
     pub wal_append_ns: u64,
     /// Nanoseconds spent waiting for a sync.
     pub fsync_ns: u64,
-    /// Nanoseconds that pressure made the write wait: for a staging permit, for memory, or for a delayed
-    /// sync (which is a part of `fsync_ns`).
+    /// Nanoseconds that pressure made the write wait: for a staging permit or for memory.
     pub throttle_ns: u64,
 }
 

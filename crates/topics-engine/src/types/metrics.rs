@@ -112,8 +112,6 @@ macro_rules! metrics {
             pub wal_bytes: u64,
             /// Syncs of log files.
             pub wal_fsyncs: u64,
-            /// Syncs that were delayed under pressure so that they cover more batches.
-            pub wal_gathered: u64,
             /// Log files that were begun.
             pub wal_rotations: u64,
             /// Bytes of all log files, including preallocated parts.

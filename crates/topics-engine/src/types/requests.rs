@@ -19,7 +19,6 @@ pub(crate) struct Requests {
     pub seconds: Histogram,
 }
 
-/// The counters of requests.
 #[derive(Debug, Default)]
 pub(crate) struct RequestCounters {
     pub ops: [Requests; REMOTE_OPS.len()],
@@ -62,7 +61,6 @@ impl RequestCounters {
     }
 }
 
-/// The gauges of the archive.
 #[derive(Debug, Default)]
 pub(crate) struct ArchiveGauges {
     /// Bytes of the sealed segments that no pack holds.

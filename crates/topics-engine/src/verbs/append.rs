@@ -177,7 +177,6 @@ fn answer(core: &Store, topic: &Topic, d: Decided, began: u64, staged: u64) -> A
     if d.level == Level::Synced {
         topic.reservation_synced(d.reserved);
         a.fsync_ns = now.saturating_sub(staged);
-        a.throttle_ns += core.wal.delayed_since(core.shard(topic.id()), staged).min(a.fsync_ns);
         core.metrics.sync_wait.record(a.fsync_ns);
     } else {
         a.wal_append_ns = now.saturating_sub(staged);

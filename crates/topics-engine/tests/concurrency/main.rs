@@ -31,8 +31,6 @@ const MODELS: &[Model] = &[
     Model::new("failed-sync", wal::failed_sync),
     Model::new("close", wal::close),
     Model::new("room", wal::room),
-    Model::new("gathered", wal::gathered),
-    Model::new("held-back", wal::held_back),
     Model::new("unwaited", wal::unwaited),
     Model::new("ordered", publish::ordered),
     Model::new("contended", publish::contended),

@@ -266,10 +266,6 @@ pub fn failed_sync() {
 /// Callbacks and blocked writers while the log closes: each is told exactly once.
 pub fn close() {
     let log = Log::open(|o| o.background = flip());
-    if flip() {
-        // Whoever holds a sync back for company is not helped by time.
-        log.wal.set_commit_delay(LONG.as_nanos() as u64);
-    }
     let calls = Arc::new(Mutex::new(Vec::new()));
     let staged = Arc::new(Mutex::new(Vec::new()));
     let one = |w: u64| {
@@ -329,71 +325,6 @@ pub fn room() {
     log.settled(&all());
     log.wal.close(true).unwrap();
     log.sized();
-}
-
-/// Syncs that are held back for company, for an hour: somebody who needs one now ends it.
-pub fn gathered() {
-    let log = Log::open(|o| o.background = flip());
-    log.wal.set_commit_delay(LONG.as_nanos() as u64);
-    let left = Arc::new(AtomicU64::new(WRITERS * EACH));
-    let one = |w: u64| {
-        let (log, left) = (log.clone(), left.clone());
-        thread::spawn(move || {
-            for seq in [1 + w * EACH, 2 + w * EACH] {
-                let ticket = log.stage(seq, Level::Synced, 40).unwrap();
-                log.wal.wait(ticket, Level::Synced).unwrap();
-                log.acked(seq, Level::Synced);
-                left.fetch_sub(1, Ordering::SeqCst);
-            }
-        })
-    };
-    let threads: Vec<_> = (0..WRITERS).map(one).collect();
-    while left.load(Ordering::SeqCst) > 0 {
-        log.wal.sync(0).unwrap();
-        thread::yield_now();
-    }
-    join(threads);
-    log.settled(&all());
-    log.wal.close(true).unwrap();
-}
-
-/// The log fails while syncs are delayed for more batches: each waiter gets the error.
-pub fn held_back() {
-    let log = Log::open(|o| o.background = flip());
-    log.wal.set_commit_delay(LONG.as_nanos() as u64);
-    let left = Arc::new(AtomicU64::new(WRITERS));
-    let one = |seq: u64| {
-        let (log, left) = (log.clone(), left.clone());
-        thread::spawn(move || {
-            let told = match log.stage(seq, Level::Synced, 40) {
-                Ok(ticket) => log.wal.wait(ticket, Level::Synced),
-                Err(e) => {
-                    log.told.failed.lock().push(seq);
-                    Err(e)
-                }
-            };
-            match told {
-                Ok(()) => log.acked(seq, Level::Synced),
-                Err(_) => log.refused(seq, Level::Synced),
-            }
-            left.fetch_sub(1, Ordering::SeqCst);
-        })
-    };
-    let threads: Vec<_> = (1..=WRITERS).map(one).collect();
-    let last = WRITERS + 1;
-    log.fs.fail_nth(CallKind::Write, 1, FaultKind::Errno(5));
-    let outcome = log.stage(last, Level::Written, 40).map(|t| log.wal.wait(t, Level::Written));
-    if outcome.is_err() {
-        log.told.failed.lock().push(last);
-    }
-    // The write that failed may have been one that no batch waits for.
-    while log.wal.poisoned(0).is_none() && left.load(Ordering::SeqCst) > 0 {
-        let _ = log.wal.sync(0);
-        thread::yield_now();
-    }
-    join(threads);
-    log.settled(&(1..=last).collect::<Vec<_>>());
-    let _ = log.wal.close(true);
 }
 
 /// Batches that nobody waits for: the shard's thread writes and syncs them as time passes.

@@ -56,7 +56,6 @@ fn real_fs(backend: Backend) -> io::Result<Arc<dyn Fs>> {
     }
 }
 
-/// The clocks of the system.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock;
 

@@ -54,7 +54,6 @@ pub struct SimRng {
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl SimRng {
-    /// A generator.
     pub fn new(seed: u64) -> Self {
         Self { state: AtomicU64::new(mix(seed)) }
     }

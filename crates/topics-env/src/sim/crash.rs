@@ -70,7 +70,6 @@ pub enum Survival {
         /// What happens to the bytes.
         data: DataFate,
     },
-    /// Random names.
     RandomNames {
         /// Seed of the choice of each name.
         seed: u64,
@@ -104,7 +103,6 @@ pub struct CrashState {
     pub survival: Survival,
     /// Whether the survival is a random sample; other survivals are enumerated.
     pub sampled: bool,
-    /// The disk.
     pub image: DiskImage,
 }
 

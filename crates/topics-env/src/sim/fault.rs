@@ -7,46 +7,29 @@ use rustix::io::Errno;
 
 use super::journal::PageFate;
 
-/// A kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CallKind {
     /// An open of an existing file.
     Open,
     /// An open that creates its file.
     Create,
-    /// A read.
     Read,
-    /// A mapping.
     Map,
-    /// A write.
     Write,
-    /// `set_len`.
     SetLen,
-    /// `allocate`.
     Allocate,
-    /// `sync_data`.
     SyncData,
     /// `len`, `links` or `exists`.
     Stat,
-    /// `create_dir`.
     CreateDir,
-    /// `rename`.
     Rename,
-    /// `hard_link`.
     Link,
-    /// `remove_file`.
     RemoveFile,
-    /// `remove_dir`.
     RemoveDir,
-    /// `list`.
     List,
-    /// `sync_dir`.
     SyncDir,
-    /// `sync_fs`.
     SyncFs,
-    /// `lock`.
     Lock,
-    /// `free_space`.
     FreeSpace,
 }
 

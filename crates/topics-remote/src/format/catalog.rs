@@ -21,11 +21,8 @@ pub const MAX_EARLIER: usize = 4096;
 /// Contiguous seqs of a topic in a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackRange {
-    /// The topic.
     pub topic: TopicKey,
-    /// The first seq.
     pub first_seq: u64,
-    /// The last seq.
     pub last_seq: u64,
 }
 
@@ -36,9 +33,7 @@ pub struct CatalogPack {
     pub file_no: u64,
     /// The epoch of its writer.
     pub epoch: u64,
-    /// Its length.
     pub len: u64,
-    /// Its hash.
     pub hash: u128,
     /// What it holds, by topic and seq.
     pub ranges: Vec<PackRange>,
@@ -65,7 +60,6 @@ impl CatalogPack {
         Self { file_no, epoch, len: object.len, hash: object.hash, ranges }
     }
 
-    /// The object.
     #[must_use]
     pub fn object(&self) -> ObjectRef {
         let first = self.ranges.first();
@@ -81,7 +75,6 @@ impl CatalogPack {
 /// A bitmap of deleted records that the catalog names. The object is the `.del` file, verbatim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CatalogDeletes {
-    /// The topic.
     pub topic: TopicKey,
     /// The first seq of the segment.
     pub first_seq: u64,
@@ -91,14 +84,12 @@ pub struct CatalogDeletes {
     pub del_no: u64,
     /// The epoch of its writer.
     pub epoch: u64,
-    /// Its length.
     pub len: u64,
     /// The XXH3-128 of its bytes.
     pub hash: u128,
 }
 
 impl CatalogDeletes {
-    /// The object.
     #[must_use]
     pub fn object(&self) -> ObjectRef {
         let key = keys::deletes(self.topic, self.first_seq, self.del_no, self.epoch);
@@ -110,7 +101,6 @@ impl CatalogDeletes {
 /// prefix, and are not part of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainEnd {
-    /// The epoch.
     pub epoch: u64,
     /// The number of its last round; 0: none.
     pub last_round: u64,
@@ -119,7 +109,6 @@ pub struct ChainEnd {
 /// An object that no catalog after this one names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condemned {
-    /// Its key.
     pub key: String,
     /// The epoch of the first catalog without it.
     pub epoch: u64,
@@ -132,18 +121,14 @@ pub struct Condemned {
 pub struct EarlierCatalog {
     /// The epoch of its writer.
     pub epoch: u64,
-    /// Its number.
     pub number: u64,
     /// The time of its state, in milliseconds since the Unix epoch.
     pub made_ms: u64,
-    /// Its length.
     pub len: u64,
-    /// Its hash.
     pub hash: u128,
 }
 
 impl EarlierCatalog {
-    /// The object.
     #[must_use]
     pub fn object(&self) -> ObjectRef {
         let key = keys::catalog(self.epoch, self.number);
@@ -165,7 +150,6 @@ pub struct Catalog {
     pub chain_ends: Vec<ChainEnd>,
     /// The packs, by file number.
     pub packs: Vec<CatalogPack>,
-    /// The bitmaps.
     pub deletes: Vec<CatalogDeletes>,
     /// Objects that can be deleted after the grace.
     pub condemned: Vec<Condemned>,

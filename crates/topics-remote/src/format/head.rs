@@ -24,7 +24,6 @@ const SUM: &str = ",\"sum\":\"";
 /// An earlier epoch that no catalog names yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PriorEpoch {
-    /// The epoch.
     pub epoch: u64,
     /// Its last round, 0: none.
     pub last_round: u64,
@@ -57,7 +56,6 @@ pub struct Head {
 }
 
 impl Head {
-    /// The bytes.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let holder: String = self.holder.chars().take(MAX_HOLDER / 4).collect();

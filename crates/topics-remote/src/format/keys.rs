@@ -20,13 +20,11 @@ pub const PINS: &str = "pins/";
 /// Objects of the conformance probe.
 pub const PROBES: &str = "probe/";
 
-/// A catalog.
 #[must_use]
 pub fn catalog(epoch: u64, n: u64) -> String {
     format!("{CATALOGS}{epoch:016x}-{n:016x}.cat")
 }
 
-/// A round.
 #[must_use]
 pub fn round(epoch: u64, n: u64) -> String {
     format!("{ROUNDS}{epoch:016x}/{n:016x}.round")
@@ -64,17 +62,13 @@ pub fn deletes(topic: TopicKey, first_seq: u64, del_no: u64, epoch: u64) -> Stri
 /// The kind of an object, by its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
-    /// A catalog.
     Catalog,
-    /// A round.
     Round,
-    /// A pack.
     Pack,
     /// A bitmap of deleted records.
     Deletes,
 }
 
-/// The numbers in a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyNumbers {
     /// The kind of the object.

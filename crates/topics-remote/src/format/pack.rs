@@ -39,7 +39,6 @@ pub struct PackPart {
 pub struct SparseRow {
     /// The offset of a frame in `.data`.
     pub offset: u32,
-    /// Its seq.
     pub seq: u64,
     /// Its commit time.
     pub ts: u64,
@@ -48,11 +47,8 @@ pub struct SparseRow {
 /// A segment in a pack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackEntry {
-    /// The topic.
     pub topic: TopicKey,
-    /// The first seq.
     pub first_seq: u64,
-    /// The last seq.
     pub last_seq: u64,
     /// The file number of its files.
     pub file_no: u64,
@@ -162,7 +158,6 @@ impl PackEntry {
     }
 }
 
-/// The directory of a pack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackDirectory {
     /// Who wrote the pack.
@@ -232,7 +227,6 @@ fn follows(last: &PackEntry, next: &PackEntry) -> bool {
 /// The files of a segment to pack.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentFiles<'a> {
-    /// The topic.
     pub topic: TopicKey,
     /// The segment's entry in the snapshot.
     pub meta: &'a SegmentMeta,

@@ -11,7 +11,6 @@ use crate::{RemoteError, Result};
 /// The version of a pin.
 pub const VERSION: u32 = 1;
 
-/// A pin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pin {
     /// The catalog: one that HEAD names, or named since less than the grace.
@@ -21,7 +20,6 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// The bytes.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let c = &self.catalog;

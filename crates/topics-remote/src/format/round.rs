@@ -27,13 +27,11 @@ pub struct RoundPart {
     pub synced_lsn: u64,
     /// The offset in the round.
     pub offset: u64,
-    /// The length.
     pub len: u64,
     /// The XXH3-64 of the bytes.
     pub hash: u64,
 }
 
-/// The directory of a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoundDirectory {
     /// Who wrote it.

@@ -42,11 +42,9 @@ impl ObjectKind {
 /// header, so that no two have the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectHeader {
-    /// The kind.
     pub kind: ObjectKind,
     /// The data directory's id.
     pub store_id: [u8; 16],
-    /// The id of the prefix.
     pub prefix_id: [u8; 16],
     /// The writer's epoch.
     pub epoch: u64,
@@ -55,7 +53,6 @@ pub struct ObjectHeader {
 }
 
 impl ObjectHeader {
-    /// The bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER] {
         let mut out = [0; HEADER];
@@ -99,9 +96,7 @@ impl ObjectHeader {
 /// What names the content of an immutable object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectRef {
-    /// Its key.
     pub key: String,
-    /// Its length.
     pub len: u64,
     /// The XXH3-128 of everything before its footer.
     pub hash: u128,
@@ -112,7 +107,6 @@ pub struct ObjectRef {
 pub struct Footer {
     /// Where the directory is.
     pub dir_at: u64,
-    /// Its length.
     pub dir_len: u64,
     /// Its XXH3-64.
     pub dir_hash: u64,
@@ -173,9 +167,7 @@ impl Footer {
 /// An object in memory.
 #[derive(Clone, Debug)]
 pub struct SealedObject {
-    /// Its content.
     pub object: ObjectRef,
-    /// Its bytes.
     pub bytes: Bytes,
 }
 

@@ -24,7 +24,6 @@ const TEMP: &str = ".tmp";
 /// replaced are shorter; all others end with a checksum of everything.
 const ETAG_BYTES: u64 = 4096;
 
-/// A store in a folder.
 #[derive(Debug)]
 pub struct FolderStore {
     env: Env,

@@ -20,7 +20,6 @@ pub enum RemoteUrl {
 /// A prefix of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Its name.
     pub name: String,
     /// What precedes every key, without slashes at its ends; empty: nothing.
     pub prefix: String,

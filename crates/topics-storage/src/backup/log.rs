@@ -15,9 +15,7 @@ use crate::{Result, StorageError};
 /// A log file, and how much of it belongs to a copy.
 #[derive(Clone, Debug)]
 pub struct LogCopy {
-    /// Its name.
     pub name: String,
-    /// Its header.
     pub header: WalFileHeader,
     /// The open file, which stays readable when the log removes its name.
     pub file: Arc<dyn File>,

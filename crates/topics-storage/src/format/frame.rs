@@ -27,11 +27,9 @@ pub const FRAME_TRAILER: usize = 8;
 /// The maximum `frame_len`: enough for a record of 16 MiB with every optional part.
 pub const MAX_FRAME_LEN: u32 = 1 << 25;
 
-/// The type of a frame.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FrameType {
-    /// A record.
     Append = 1,
     /// A topic's creation.
     TopicCreate = 2,
@@ -154,7 +152,6 @@ impl Flags {
 /// A decoded frame that borrows its bytes. Absent parts are empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Its type.
     pub kind: FrameType,
     /// Its flags; `encode` derives the `HAS_` flags from the parts.
     pub flags: Flags,
@@ -166,7 +163,6 @@ pub struct Frame<'a> {
     pub ts: u64,
     /// Origin label.
     pub node: &'a [u8],
-    /// Tag.
     pub tag: &'a [u8],
     /// Encoded attributes (see [`super::attrs`]), without their length.
     pub attrs: &'a [u8],

@@ -33,18 +33,15 @@ pub const WAL_HEADER: usize = 104;
 const MAGIC: [u8; 4] = *b"TWAL";
 const CURRENT: &str = "CURRENT";
 
-/// The header of a WAL file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WalFileHeader {
     /// The directory's id.
     pub store_id: [u8; 16],
-    /// The shard.
     pub shard: u32,
     /// Shard count of the layout.
     pub shards: u32,
     /// The generation that began with this shard count.
     pub layout: u64,
-    /// The generation.
     pub generation: u64,
     /// The file's number within the generation, from 1.
     pub ordinal: u64,

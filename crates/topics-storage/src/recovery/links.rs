@@ -18,7 +18,6 @@ pub(crate) struct Link {
     pub file: usize,
     /// The lsn of its first frame.
     pub first: u64,
-    /// Its offset.
     pub offset: u64,
     /// Frames from this lsn on are void: a later file begins with it.
     pub until: Option<u64>,

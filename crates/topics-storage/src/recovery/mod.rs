@@ -57,7 +57,6 @@ pub enum Mode {
 /// A range of lsns that was lost to damage, inclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// The shard.
     pub shard: u32,
     /// The first and the last layout in which the lost frames may have been logged. They determine
     /// the topics of the shard and how to compare a position with the range.
@@ -80,7 +79,6 @@ pub struct Loss {
 /// The state of one shard after its log was read.
 #[derive(Clone, Copy, Debug)]
 pub struct ShardReport {
-    /// The shard.
     pub shard: u32,
     /// The last kept lsn.
     pub end_lsn: u64,

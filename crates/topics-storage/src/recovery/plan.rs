@@ -11,7 +11,6 @@ pub(crate) struct Extent {
     pub file: usize,
     /// Offset of the first frame.
     pub offset: u64,
-    /// Its lsn.
     pub first_lsn: u64,
     /// The last lsn, inclusive.
     pub last_lsn: u64,

@@ -21,7 +21,6 @@ use crate::{Result, StorageError};
 pub struct Opened {
     /// Held while open.
     pub lock: DirLock,
-    /// The log.
     pub wal: Wal,
     /// The directory's identity.
     pub store: Store,

@@ -28,7 +28,6 @@ pub const DEFAULT_LANE: u8 = 5;
 /// The attributes of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttrRow {
-    /// The record.
     pub seq: u64,
     /// When it becomes claimable; 0: immediately.
     pub visible_at: u64,

@@ -49,7 +49,6 @@ impl Fetch {
         Self { due: Some((Instant::now() + wait, late)), ..Self::default() }
     }
 
-    /// Ends it if it is due.
     fn end_if_due(&self) {
         if let Some((due, late)) = &self.due
             && Instant::now() >= *due
@@ -146,7 +145,6 @@ impl ColdFile {
         Ok(Self(bytes))
     }
 
-    /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }

@@ -16,7 +16,6 @@ pub struct DataFrame {
     pub ts: u64,
     /// Its offset in `.data`.
     pub offset: u32,
-    /// Its length.
     pub len: u32,
 }
 

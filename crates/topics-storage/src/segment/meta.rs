@@ -15,7 +15,6 @@ pub struct TopicKey {
 /// A file of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileKind {
-    /// The records.
     Data,
     /// The position of each record.
     Idx,
@@ -57,7 +56,6 @@ impl FileKind {
 /// The name that the files of a segment share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SegmentName {
-    /// The topic.
     pub topic_id: u64,
     /// The first seq of the segment.
     pub first_seq: u64,
@@ -139,7 +137,6 @@ impl SegmentMeta {
         SegmentName { topic_id, first_seq: self.first_seq, file_no: self.file_no }
     }
 
-    /// The name of its `.data`.
     pub fn data_name(&self, topic_id: u64) -> SegmentName {
         SegmentName { file_no: self.data_no, ..self.name(topic_id) }
     }

@@ -45,7 +45,6 @@ impl Segment {
         &self.meta
     }
 
-    /// Its topic.
     pub fn topic(&self) -> TopicKey {
         self.topic
     }

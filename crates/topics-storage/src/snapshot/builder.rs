@@ -12,7 +12,6 @@ pub struct SnapshotBuilder {
     /// The offset of the topics.
     topics_at: usize,
     topics: u64,
-    /// Bytes of its segments.
     segments: SegmentBytes,
 }
 

@@ -20,9 +20,7 @@ const IDEMPOTENCY: usize = 48;
 pub struct Snapshot {
     /// All fields except the topics.
     pub body: SnapshotBody,
-    /// The topics.
     pub topics: Table,
-    /// Bytes of its segments.
     pub segments: SegmentBytes,
 }
 
@@ -38,13 +36,9 @@ impl Snapshot {
 /// A topic's entry, decoded in place: it borrows its text and bytes.
 #[derive(Clone, Debug, PartialEq, Eq, BorrowDecode)]
 pub struct TopicHeader<'a> {
-    /// Its id.
     pub topic_id: u64,
-    /// Its epoch.
     pub epoch: u64,
-    /// Its name.
     pub name: &'a str,
-    /// Its config.
     pub config: &'a [u8],
     /// The position up to which the snapshot covers its frames.
     pub replay: ReplayPos,
@@ -231,7 +225,6 @@ const IDX_ENTRY: u64 = 20;
 /// Bytes of segments on the local disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentBytes {
-    /// Of the largest one.
     pub largest: u64,
     /// Of all.
     pub total: u64,

@@ -23,7 +23,6 @@ pub struct FileKey(pub u32);
 /// A staged batch: its place in the shard's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// The shard.
     pub shard: u32,
     /// Ordinal in the shard, from 1.
     pub n: u64,
@@ -100,15 +99,12 @@ impl Batch {
 /// Where finished frames lie.
 #[derive(Clone, Copy, Debug)]
 pub struct PlacedBatch<'a> {
-    /// The shard.
     pub shard: usize,
-    /// The file.
     pub file: FileKey,
     /// Offset of the first frame.
     pub offset: u32,
     /// Lsn of the first frame.
     pub first_lsn: u64,
-    /// First lsn of the file.
     pub file_first_lsn: u64,
     /// The frames, contiguous, sealed.
     pub bytes: &'a [u8],

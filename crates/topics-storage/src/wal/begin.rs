@@ -27,7 +27,6 @@ impl fmt::Debug for BeginLog {
 pub struct FirstFile {
     /// Its name in the shard's folder.
     pub name: String,
-    /// Its header.
     pub header: WalFileHeader,
     /// Lsn of its first frame.
     pub first_lsn: u64,

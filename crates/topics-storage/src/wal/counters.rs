@@ -15,8 +15,6 @@ pub struct Counters {
     pub bytes: u64,
     /// Durations of the syncs that returned.
     pub syncs: HistogramSnapshot,
-    /// Syncs that were delayed so that they cover more batches.
-    pub delayed_syncs: u64,
     /// Files begun.
     pub rotations: u64,
     /// Batches staged now.
@@ -37,7 +35,6 @@ impl Counters {
             frames: self.frames + o.frames,
             bytes: self.bytes + o.bytes,
             syncs: self.syncs.plus(&o.syncs),
-            delayed_syncs: self.delayed_syncs + o.delayed_syncs,
             rotations: self.rotations + o.rotations,
             staged: self.staged + o.staged,
             staged_bytes: self.staged_bytes + o.staged_bytes,

@@ -155,7 +155,6 @@ impl State {
     pub fn on_synced(&mut self, ticket: u64, lsn: u64) {
         self.synced_lsn = self.synced_lsn.max(lsn);
         self.synced_ticket = self.synced_ticket.max(ticket);
-        self.last_covered = 0;
         while let Some(front) = self.unsynced.pop_front() {
             match front {
                 Unsynced::Batch(p) if p.last_lsn > lsn => {
@@ -163,7 +162,6 @@ impl State {
                     break;
                 }
                 Unsynced::Batch(p) => {
-                    self.last_covered += 1;
                     self.release_reserved(p.reserved);
                     self.effects.push_back(Effect::Apply(p));
                 }

@@ -42,7 +42,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use topics_env::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use topics_env::sync::atomic::AtomicU32;
 use topics_env::sync::thread;
 use topics_env::sync::{Mutex, RwLock};
 use topics_env::{Env, File};
@@ -75,7 +75,6 @@ pub struct Positions {
 /// A file that holds frames.
 #[derive(Debug)]
 pub struct WalFile {
-    /// Its key.
     pub key: FileKey,
     /// Its name in the shard's folder.
     pub name: String,
@@ -152,9 +151,6 @@ struct Shared {
     linked: bool,
     /// The next key: files of all shards share one sequence.
     next_key: AtomicU32,
-    /// Minimum time from the start of one sync to the start of the next while more than one caller
-    /// waits, in ns.
-    commit_delay: AtomicU64,
     /// The size of the reserve: it grows before the log does.
     reserve: ReserveSize,
     /// The lock of the directory. It is checked after each sync, before anything is acked.
@@ -191,10 +187,9 @@ impl Wal {
         let linked = env.fs.backend() != "posix";
         let known = starts.iter().flat_map(|s| &s.files).chain(&outside_files);
         let next_key = AtomicU32::new(known.map(|f| f.key.0 + 1).max().unwrap_or(0));
-        let commit_delay = AtomicU64::new(0);
         let lock = std::sync::OnceLock::new();
         let reserve = ReserveSize::default();
-        let shared = Shared { env, paths, options, linked, next_key, commit_delay, reserve, lock };
+        let shared = Shared { env, paths, options, linked, next_key, reserve, lock };
         let shared = Arc::new(shared);
         let outside_files: BTreeMap<_, _> =
             outside_files.into_iter().map(|f| (f.key, Arc::new(f))).collect();
@@ -315,21 +310,6 @@ impl Wal {
     #[must_use]
     pub fn full(&self, shard: usize) -> bool {
         self.shards[shard].full()
-    }
-
-    /// Sets the commit delay: the minimum time, in ns, from the start of one sync to the start of the
-    /// next while more than one caller waits, so that a sync covers more batches under load. A
-    /// single caller and [`Self::sync`] are never delayed. 0 turns it off.
-    pub fn set_commit_delay(&self, ns: u64) {
-        if let Some(shard) = self.shards.first() {
-            shard.shared.commit_delay.store(ns, Ordering::Relaxed);
-        }
-    }
-
-    /// How long the last delayed sync of the shard was delayed after `since` (monotonic ns).
-    #[must_use]
-    pub fn delayed_since(&self, shard: usize, since: u64) -> u64 {
-        self.shards[shard].delayed_since(since)
     }
 
     /// Appends `len` bytes at a place to `out`; `shard` is where the topic lies now, which need not

@@ -136,14 +136,6 @@ impl Outcomes {
         self.callbacks[1].first_key_value().map(|(n, _)| *n)
     }
 
-    /// Whether more than one caller waits for a sync. `own` of them are neither in the waiter list nor
-    /// callbacks.
-    pub fn has_several_syncs(&self, own: usize) -> bool {
-        let blocked = self.waiters.iter().filter(|w| w.level == Level::Synced);
-        let calls = self.callbacks[1].values().flatten().map(|_| ());
-        blocked.map(|_| ()).chain(calls).nth(1usize.saturating_sub(own)).is_some()
-    }
-
     /// Removes and returns the callbacks whose outcome is known.
     pub fn due(&mut self) -> Vec<(Callback, Result<()>)> {
         let mut due = Vec::new();

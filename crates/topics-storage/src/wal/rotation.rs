@@ -280,7 +280,6 @@ impl Shard {
     pub fn finish_file<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         loop {
             if st.syncing || st.preparing {
-                self.cancel_delay(&mut st);
                 self.flags.wait(&mut st);
             } else if st.dirty() || (st.alive() && !st.unsynced.is_empty()) {
                 st = self.run_sync(st);

@@ -14,13 +14,10 @@ const BLOCK: usize = 256 << 10;
 /// A verified frame and its place.
 #[derive(Clone, Copy, Debug)]
 pub struct ScannedFrame<'a> {
-    /// Its lsn.
     pub lsn: u64,
     /// Its offset in the file.
     pub offset: u64,
-    /// The frame.
     pub frame: Frame<'a>,
-    /// Its bytes.
     pub raw: &'a [u8],
 }
 
@@ -29,7 +26,6 @@ pub struct ScannedFrame<'a> {
 pub struct ScanEnd {
     /// The lsn that a frame here would have.
     pub lsn: u64,
-    /// The offset.
     pub offset: u64,
     /// Why no frame is there.
     pub why: FrameError,
@@ -219,9 +215,7 @@ fn start_of(
 /// A valid Group found by search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundGroup {
-    /// Its lsn.
     pub lsn: u64,
-    /// Its offset.
     pub offset: u64,
     /// The highest `synced_lsn` that it or any valid Group behind it names.
     pub synced_lsn_max: u64,

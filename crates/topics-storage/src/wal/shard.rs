@@ -34,7 +34,6 @@ thread_local! {
     static WAKE: Arc<Condvar> = Arc::new(Condvar::new());
 }
 
-/// One shard.
 #[derive(Debug)]
 pub(super) struct Shard {
     pub shared: Arc<Shared>,
@@ -47,14 +46,10 @@ pub(super) struct Shard {
     pub wake: Condvar,
     /// Wakes the prefault thread.
     pub prefault_wake: Condvar,
-    /// Wakes a caller that delays its sync.
-    pub delay_wake: Condvar,
     pub files: RwLock<BTreeMap<FileKey, Arc<WalFile>>>,
     pub cache: RwLock<TailCache>,
     /// Bytes of all files, the preallocated part included.
     pub disk_bytes: AtomicU64,
-    /// When the last delayed sync began (monotonic ns).
-    pub last_delay_end: AtomicU64,
     /// A trim removes no file with a frame above this lsn.
     pub hold: AtomicU64,
     /// Whether the last trim left a file because of that.
@@ -97,11 +92,9 @@ impl Shard {
             flags: Condvar::new(),
             wake: Condvar::new(),
             prefault_wake: Condvar::new(),
-            delay_wake: Condvar::new(),
             files: RwLock::new(files),
             cache: RwLock::new(cache),
             disk_bytes: AtomicU64::new(bytes),
-            last_delay_end: AtomicU64::new(0),
             hold: AtomicU64::new(NO_HOLD),
             is_held: AtomicBool::new(false),
             own_thread: std::sync::OnceLock::new(),
@@ -247,7 +240,7 @@ impl Shard {
             return self.lead(st, Some((n, level)));
         }
         if st.alive() && st.needs_sync(n, level) && !st.syncing {
-            return self.sync_with_delay(st);
+            return self.run_sync(st);
         }
         WAKE.with(|wake| {
             st.outcomes.waiters.push(Waiter { n, level, wake: wake.clone() });
@@ -270,9 +263,6 @@ impl Shard {
                 return self.poison(st, Vec::new(), &StorageError::Poisoned { detail });
             }
             spent.append(&mut effects);
-        }
-        if st.delaying && (!st.alive() || st.sync_wanted) {
-            self.delay_wake.notify_all();
         }
         let woken = st.take_woken();
         let due = st.outcomes.due();
@@ -382,7 +372,6 @@ impl Shard {
                 return Ok(st.synced_lsn);
             }
             if synced || st.syncing {
-                self.cancel_delay(&mut st);
                 self.flags.wait(&mut st);
             } else {
                 st = self.run_sync(st);
@@ -393,16 +382,6 @@ impl Shard {
     pub fn positions(&self) -> Positions {
         let st = self.state.lock();
         Positions { written: st.written_lsn(), synced: st.synced_lsn, applied: st.applied_lsn() }
-    }
-
-    /// How long the last delayed sync was delayed after `since` (monotonic ns).
-    pub fn delayed_since(&self, since: u64) -> u64 {
-        // Few syncs are delayed: this check needs no lock.
-        if self.last_delay_end.load(Ordering::Relaxed) <= since {
-            return 0;
-        }
-        let (from, to) = self.state.lock().last_delay;
-        to.saturating_sub(from.max(since))
     }
 
     pub fn poisoned(&self) -> Option<StorageError> {

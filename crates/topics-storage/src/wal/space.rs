@@ -41,9 +41,7 @@ impl Drop for AllocationPause {
 /// A file of the log that is complete: the log writes a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedFile {
-    /// Its key.
     pub key: FileKey,
-    /// The last lsn in it.
     pub last_lsn: u64,
     /// Bytes that its removal frees.
     pub bytes: u64,

@@ -6,7 +6,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use topics_env::sync::Condvar;
 
@@ -104,19 +103,6 @@ pub(super) struct State {
     pub closed: bool,
     pub thread: Thread,
     pub sync_wanted: bool,
-    /// When the last sync began, monotonic.
-    pub sync_began: u64,
-    /// When the delay of the next sync began (monotonic ns).
-    pub delay_from: Option<u64>,
-    /// Begin and end of the last delay (monotonic ns).
-    pub last_delay: (u64, u64),
-    /// Batches that the last sync covered. If there were several, the first caller that comes again
-    /// expects the others.
-    pub last_covered: usize,
-    /// A caller has set the syncing flag and delays its sync.
-    pub delaying: bool,
-    /// Ends the delay immediately.
-    pub cancel_delay: bool,
     pub lead_wanted: bool,
     pub counters: Counters,
 }
@@ -298,16 +284,6 @@ impl State {
         first.is_some_and(|n| n <= self.written_ticket) && self.dirty()
     }
 
-    /// How long to delay the next sync: until `ns` after the start of the last one. Only if other
-    /// callers wait, or the last sync covered several batches.
-    pub fn remaining_delay(&self, ns: u64, now: u64, others_wait: bool) -> Option<Duration> {
-        let others_wait = others_wait || self.last_covered > 1;
-        let delays =
-            ns > 0 && others_wait && !self.cancel_delay && !self.sync_wanted && !self.closing;
-        let rest = (self.sync_began + ns).saturating_sub(now);
-        (delays && rest > 0).then(|| Duration::from_nanos(rest.min(ns)))
-    }
-
     /// Removes and returns the waiters to wake: those whose outcome is known, one to lead and one to
     /// sync. If no waiter can lead although a queued batch needs it, requests it from the thread.
     pub fn take_woken(&mut self) -> Vec<Arc<Condvar>> {
@@ -339,7 +315,6 @@ impl State {
     /// Clears all flags after a panic, because the thread that set them is gone.
     pub fn release_flags(&mut self) {
         (self.leading, self.syncing, self.draining, self.preparing) = (false, false, false, false);
-        self.delaying = false;
         self.applying_from = None;
     }
 }

@@ -22,7 +22,6 @@ impl Shard {
     /// above the last successful one is ever acked (I10).
     pub fn sync_written<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         st.sync_wanted = false;
-        st.cancel_delay = false;
         let (ticket, lsn) = (st.written_ticket, st.written_lsn());
         let needed = lsn > st.synced_lsn || st.start_unsynced;
         let Some(file) = st.file.clone().filter(|_| needed) else {
@@ -32,11 +31,6 @@ impl Shard {
         st.syncing = true;
         st.sync_offset = st.offset;
         let env = &self.shared.env;
-        st.sync_began = env.clock.mono_ns();
-        if let Some(from) = st.delay_from.take() {
-            st.last_delay = (from, st.sync_began);
-            self.last_delay_end.store(st.sync_began, Ordering::Relaxed);
-        }
         let (outcome, took) = self.unlocked(&mut st, || {
             let started = env.clock.mono_ns();
             let synced = env.sync("wal.group", &*file.file);
@@ -59,56 +53,6 @@ impl Shard {
         self.drain_effects(st)
     }
 
-    /// [`Self::sync_written`] for a caller who waits for it. If other callers wait too and a commit
-    /// delay is set, the sync is delayed so that it covers more batches.
-    pub fn sync_with_delay<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
-        if let Some(mut rest) = self.commit_delay(&st, 1) {
-            (st.syncing, st.delaying) = (true, true);
-            self.start_delay(&mut st);
-            let until = Instant::now() + rest;
-            while rest > Duration::ZERO
-                && st.alive()
-                && !(st.cancel_delay || st.sync_wanted || st.closing)
-            {
-                self.delay_wake.wait_for(&mut st, rest);
-                rest = until.saturating_duration_since(Instant::now());
-            }
-            (st.syncing, st.delaying) = (false, false);
-            if !st.alive() {
-                return self.drain_effects(st);
-            }
-        }
-        self.run_sync(st)
-    }
-
-    /// How long to delay the next sync. `own` counts callers who are not in the waiter list.
-    fn commit_delay(&self, st: &State, own: usize) -> Option<Duration> {
-        match self.shared.commit_delay.load(Ordering::Relaxed) {
-            0 => None,
-            ns => st.remaining_delay(
-                ns,
-                self.shared.env.clock.mono_ns(),
-                st.outcomes.has_several_syncs(own),
-            ),
-        }
-    }
-
-    /// Records the start of the delay, unless one is in progress.
-    fn start_delay(&self, st: &mut State) {
-        if st.delay_from.is_none() {
-            st.delay_from = Some(self.shared.env.clock.mono_ns());
-            st.counters.delayed_syncs += 1;
-        }
-    }
-
-    /// Ends the delay: a caller needs the next sync now.
-    pub fn cancel_delay(&self, st: &mut State) {
-        if st.delaying && !st.cancel_delay {
-            st.cancel_delay = true;
-            self.delay_wake.notify_all();
-        }
-    }
-
     /// The shard's thread: runs syncs that no caller runs, syncs idle tails, writes batches without a
     /// waiting caller, prepares the next file. It parks while it has no work.
     pub fn run(&self) {
@@ -117,13 +61,7 @@ impl Shard {
         let mut timers = Timers::default();
         let mut st = self.state.lock();
         while !st.closed {
-            timers.observe(&st, interval, self.commit_delay(&st, 0));
-            if timers.delay.is_some() {
-                self.start_delay(&mut st);
-            } else if st.delay_from.is_some() && !st.delaying && !st.callback_needs_sync() {
-                // The callers for whom the sync was delayed no longer wait.
-                st.delay_from = None;
-            }
+            timers.observe(&st, interval);
             if st.wants_file() {
                 st = self.prepare(st);
             } else if timers.lead_due(&st) {
@@ -154,7 +92,6 @@ impl Shard {
                 return Ok(());
             }
             st.closing = true;
-            this.delay_wake.notify_all();
         }
         let result = if clean { this.close_clean() } else { Ok(()) };
         // A commit or callback that the shard's thread ran may drop the log. That thread cannot wait
@@ -225,14 +162,10 @@ struct Timers {
     tail: Option<Instant>,
     /// Ticket of the first queued batch and the deadline of its write.
     front: Option<(u64, Instant)>,
-    /// End of the delay of a sync that callbacks wait for.
-    delay: Option<Instant>,
 }
 
 impl Timers {
-    fn observe(&mut self, st: &State, interval: Duration, delay: Option<Duration>) {
-        let delay = delay.filter(|_| !st.syncing && st.callback_needs_sync());
-        self.delay = delay.map(|rest| self.delay.unwrap_or_else(|| Instant::now() + rest));
+    fn observe(&mut self, st: &State, interval: Duration) {
         self.tail = st.dirty().then(|| self.tail.unwrap_or_else(|| Instant::now() + interval));
         let front = st.queue.front().filter(|_| st.alive()).map(|q| q.n);
         self.front = match (front, self.front) {
@@ -252,8 +185,7 @@ impl Timers {
             return false;
         }
         let late = |at| Instant::now() >= at;
-        let called = st.callback_needs_sync() && self.delay.is_none_or(late);
-        st.sync_wanted || called || self.tail.is_some_and(late)
+        st.sync_wanted || st.callback_needs_sync() || self.tail.is_some_and(late)
     }
 
     /// The next deadline. A deadline that passed while another thread leads or syncs is checked again
@@ -263,7 +195,7 @@ impl Timers {
         let later = |at: Instant, step| if at > now { at } else { now + step };
         let tail = self.tail.map(|at| later(at, interval));
         let front = self.front.map(|(_, at)| later(at, STAGED_DELAY));
-        tail.into_iter().chain(front).chain(self.delay).min()
+        tail.into_iter().chain(front).min()
     }
 }
 

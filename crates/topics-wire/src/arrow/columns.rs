@@ -152,7 +152,6 @@ pub(super) struct RowBuffers {
     layout: Layout,
 }
 
-/// The finished columns.
 pub(super) struct FinishedColumns {
     pub seqs: ScalarBuffer<i64>,
     pub times: ScalarBuffer<i64>,

@@ -13,13 +13,11 @@ use crate::read::{self, DiffRequest};
 /// The range of a scan and its options.
 #[derive(Clone, Debug)]
 pub struct ScanRequest {
-    /// The start.
     pub from: ReadFrom,
     /// Inclusive end; `None`: the head when the scan begins.
     pub upto: Option<u64>,
     /// Maximum records: the end is moved so that the range cannot have more.
     pub limit: Option<usize>,
-    /// Nodes to skip.
     pub skip_nodes: NodeFilter,
     /// Only records of these nodes; empty: of all.
     pub only_nodes: NodeFilter,
@@ -35,7 +33,6 @@ pub struct ScanRequest {
     pub topic_id: Option<u64>,
     /// Whether `data` is binary; `None`: as in the first record.
     pub binary: Option<bool>,
-    /// The columns.
     pub columns: Columns,
     /// Typed columns.
     pub fields: Option<Arc<TypedFields>>,

@@ -65,7 +65,6 @@ impl fmt::Display for FieldPath {
 /// The fields that an object may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields {
-    /// Their names.
     pub known: &'static [&'static str],
     /// Further names.
     pub more: &'static [&'static str],
@@ -145,9 +144,7 @@ pub trait Reader<'a> {
     fn u64(&mut self, path: FieldPath) -> Result<u64, Failure>;
     /// An integer of 32 bits.
     fn i32(&mut self, path: FieldPath) -> Result<i32, Failure>;
-    /// A boolean.
     fn bool(&mut self, path: FieldPath) -> Result<bool, Failure>;
-    /// A string.
     fn text(&mut self, path: FieldPath) -> Result<Cow<'a, str>, Failure>;
     /// Takes `null`, if it is next.
     fn null(&mut self) -> Result<bool, Failure>;

@@ -184,7 +184,6 @@ impl<'a, S: Source + ?Sized> Scanner<'a, S> {
         Ok(key)
     }
 
-    /// A string.
     pub fn string(&mut self) -> Scanned<Text<'a, S>> {
         self.expect(b'"', "expected a string")?;
         let from = self.at;

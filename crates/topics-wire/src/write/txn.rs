@@ -14,7 +14,6 @@ use crate::limits::{KEY_BYTES, Limits};
 use crate::queue::lease_ids;
 use crate::trace::TraceContext;
 
-/// Rows of one topic.
 #[derive(Debug, Default)]
 struct TopicRows<'a> {
     topic: Cow<'a, str>,
@@ -67,7 +66,6 @@ impl Request {
         }
     }
 
-    /// The fields of one of its appends.
     fn append_fields(self) -> Fields {
         Fields::of(match self {
             Self::Transact => &["topic", "records", "node", "expect_head"],
@@ -331,7 +329,6 @@ impl Txn<'_> {
         rows.chain(heads).chain(commits).chain(self.acks.iter().map(|a| &*a.queue))
     }
 
-    /// The writer.
     #[must_use]
     pub fn writer(&self) -> Option<&str> {
         self.writer.as_deref()

@@ -27,7 +27,6 @@ pub fn committed(c: &Committed) -> Vec<u8> {
     o.finish()
 }
 
-/// The state of a writer.
 #[must_use]
 pub fn writer(name: &str, s: &WriterState) -> Vec<u8> {
     let mut o = Object::new(64 + 64 * s.staged.len());

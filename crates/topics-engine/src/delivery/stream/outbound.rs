@@ -20,7 +20,6 @@ pub(super) enum Mode {
     Gone,
 }
 
-/// A topic of the stream.
 pub(super) struct StreamTopic {
     pub topic: Arc<Topic>,
     pub mode: Mode,

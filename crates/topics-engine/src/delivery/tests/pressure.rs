@@ -13,8 +13,8 @@ use crate::delivery::governor::Verdict;
 use crate::engine::Engine;
 use crate::engine::core::Core;
 use crate::router::RouterRequest;
-use crate::topic::tests::{class, rec, small};
-use crate::types::api::{Append, Appended, Durability, NewRecord};
+use crate::topic::tests::{rec, small};
+use crate::types::api::{Append, Appended, NewRecord};
 use crate::types::config::ConfigPatch;
 use crate::types::error::Error;
 use crate::types::options::Options;
@@ -186,34 +186,6 @@ fn the_governor_is_fed_with_what_waits_and_how_late_it_is_served() {
     seen.extend(drain(&mut watch));
     let records = seen.iter().filter(|t| matches!(t, Record(..))).count();
     assert_eq!(records, 200 * 31, "throttling costs no record");
-}
-
-#[test]
-fn a_write_says_for_how_long_its_sync_was_held_back() {
-    let w = World::new();
-    w.create("t", class(Durability::Fsync));
-    w.put("t", &["0"]);
-    w.engine().hold_syncs(LONG);
-    let (tx, rx) = channel();
-    let records = [rec("1")];
-    let req = Append { records: &records, ..Append::default() };
-    for _ in 0..2 {
-        let tx = tx.clone();
-        w.engine().append_async("t", &req, Box::new(move |a| tx.send(a.unwrap()).unwrap()));
-    }
-    std::thread::scope(|s| {
-        s.spawn(|| tx.send(write(w.engine(), false).unwrap()).unwrap());
-        while w.engine().metrics().wal_gathered == 0 {
-            std::thread::yield_now();
-        }
-        w.clock.advance_ms(7);
-        // A caller that needs a sync immediately ends the delay.
-        w.engine().sync().unwrap();
-    });
-    for _ in 0..3 {
-        let a = rx.recv_timeout(LONG).unwrap();
-        assert_eq!((a.throttle_ns, a.fsync_ns), (7_000_000, 7_000_000));
-    }
 }
 
 /// An engine whose staging is full, and what fills it.

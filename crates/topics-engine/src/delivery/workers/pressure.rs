@@ -45,12 +45,11 @@ impl Shared {
         self.apply_verdict(core, verdict);
     }
 
-    /// Applies a verdict: pressure, coalescing, commit delay, strain.
+    /// Applies a verdict: pressure, coalescing, strain.
     pub(crate) fn apply_verdict(&self, core: &Deliverer, verdict: Verdict) {
-        let Verdict { pressure, coalesce_ns, commit_ns, strained } = verdict;
+        let Verdict { pressure, coalesce_ns, strained } = verdict;
         self.pressure.set((pressure * 1e6) as u64);
         self.coalesce_ns.store(coalesce_ns, Ordering::Relaxed);
-        core.wal.set_commit_delay(commit_ns);
         if self.strained.swap(strained, Ordering::Relaxed) != strained {
             core.metrics.strains.add(u64::from(strained));
             log::info!("delivery is {}under strain", if strained { "" } else { "no longer " });

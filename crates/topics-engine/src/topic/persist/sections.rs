@@ -19,7 +19,7 @@ impl State {
     pub(crate) fn sections(&self, mono: u64, layout: u64) -> Vec<Section> {
         let (durable, lsn) = (self.config.leases_durable, self.applied_in(layout));
         let queue = self.queue.as_ref().and_then(|q| codec::encode(q, durable, mono, lsn));
-        let queue = queue.map(|(version, bytes)| Section { kind: QUEUE, version, bytes });
+        let queue = queue.map(|bytes| Section { kind: QUEUE, version: codec::VERSION, bytes });
         let consumers = self.consumers.as_ref().and_then(|c| cursors::encode(c));
         let consumers =
             consumers.map(|bytes| Section { kind: CONSUMERS, version: cursors::VERSION, bytes });
@@ -36,8 +36,8 @@ impl State {
         let mono = base.time.mono_ms();
         for s in sections {
             match (s.kind, s.version) {
-                (QUEUE, 1..=codec::VERSION) => {
-                    let queue = codec::decode(s.version, &s.bytes, mono, layout)?;
+                (QUEUE, codec::VERSION) => {
+                    let queue = codec::decode(&s.bytes, mono, layout)?;
                     self.queue = Some(Box::new(queue));
                 }
                 (CONSUMERS, cursors::VERSION) => {

@@ -220,8 +220,7 @@ impl State {
     pub(crate) fn encode_floor(&self, out: &mut Vec<u8>, topic_id: u64) {
         if self.evict_floor > self.floor_logged {
             let (evict_floor, reason) = (self.evict_floor, self.evicted.code());
-            EvictWatermark { evict_floor, earliest_seq: evict_floor, reason }
-                .encode_frame(out, topic_id, 0, 0);
+            EvictWatermark { evict_floor, reason }.encode_frame(out, topic_id, 0, 0);
         }
     }
 

@@ -41,7 +41,6 @@ pub(crate) enum Undo {
         /// Lost ranges that the batch was to log.
         gaps: Vec<Gap>,
     },
-    /// A delete.
     Delete,
     /// The stored cursor of a consumer.
     Cursor(PlannedCursor),

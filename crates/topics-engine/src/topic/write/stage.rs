@@ -162,12 +162,7 @@ impl Decision<'_> {
             if self.topic.state.read().logged_below(floor) {
                 // I11: records that were logged under an earlier class must not come back.
                 let (evict_floor, reason) = (floor, Evicted::CAP.code());
-                EvictWatermark { evict_floor, earliest_seq: evict_floor, reason }.encode_frame(
-                    &mut f.head,
-                    id,
-                    0,
-                    0,
-                );
+                EvictWatermark { evict_floor, reason }.encode_frame(&mut f.head, id, 0, 0);
             }
             return f;
         }
@@ -183,12 +178,7 @@ impl Decision<'_> {
         }
         if let Some(e) = &plan.eviction {
             let (evict_floor, reason) = (e.floor, Evicted::CAP.code());
-            EvictWatermark { evict_floor, earliest_seq: evict_floor, reason }.encode_frame(
-                &mut f.tail,
-                id,
-                0,
-                0,
-            );
+            EvictWatermark { evict_floor, reason }.encode_frame(&mut f.tail, id, 0, 0);
         }
         f
     }

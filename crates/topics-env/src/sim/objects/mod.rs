@@ -13,17 +13,12 @@ pub use client::{RequestGate, SimStore};
 /// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectOp {
-    /// `create`.
     Create,
-    /// `replace`.
     Replace,
     /// `get` and `get_if_changed`.
     Get,
-    /// `head`.
     Head,
-    /// `list`.
     List,
-    /// `delete`.
     Delete,
 }
 
@@ -96,7 +91,6 @@ pub enum ServerFlaw {
     LastBytesIgnored,
     /// `get` ignores `if_match`, `get_if_changed` returns the object always.
     ReadConditionIgnored,
-    /// `list` ignores `after`.
     ListIgnoresAfter,
     /// `list` is not sorted.
     ListUnsorted,
@@ -112,22 +106,9 @@ pub enum ServerFlaw {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectViolation {
     /// A key was created a second time with other bytes, after a delete or on a flawed server.
-    KeyReused {
-        /// The key.
-        key: String,
-        /// The client.
-        client: u32,
-    },
+    KeyReused { key: String, client: u32 },
     /// A key was replaced that is not one of the [`Bucket::set_mutable`] ones.
-    ImmutableReplaced {
-        /// The key.
-        key: String,
-        /// The client.
-        client: u32,
-    },
+    ImmutableReplaced { key: String, client: u32 },
     /// A key of the wrong form.
-    InvalidKey {
-        /// The key.
-        key: String,
-    },
+    InvalidKey { key: String },
 }

@@ -18,7 +18,6 @@ macro_rules! atomic {
                 Self(real::$name::new(value))
             }
 
-            /// The value.
             pub fn load(&self, order: Ordering) -> $t {
                 self.0.load(order)
             }
@@ -89,7 +88,6 @@ macro_rules! atomic {
                 self.0.get_mut()
             }
 
-            /// The value.
             #[must_use]
             pub fn into_inner(self) -> $t {
                 self.0.into_inner()
@@ -143,11 +141,9 @@ macro_rules! integer {
 }
 
 atomic! {
-    /// A flag.
     AtomicBool, bool
 }
 integer! {
-    /// A byte.
     AtomicU8, u8
 }
 integer! {

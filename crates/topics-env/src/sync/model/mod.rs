@@ -19,7 +19,6 @@ pub(super) mod lock;
 pub(super) mod time;
 
 pub use self::time::time_passes;
-/// The scheduler.
 pub use shuttle;
 
 /// The kind of a site.
@@ -40,9 +39,7 @@ pub enum SyncOp {
 pub struct Site {
     /// The file, from the root of the workspace.
     pub file: &'static str,
-    /// The line.
     pub line: u32,
-    /// Its kind.
     pub op: SyncOp,
 }
 

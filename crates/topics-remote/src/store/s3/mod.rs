@@ -42,7 +42,6 @@ const NO_CREDENTIALS: &str = "No credentials were found: set AWS_ACCESS_KEY_ID a
 /// Where a bucket is, and how long requests may take.
 #[derive(Clone)]
 pub struct S3Options {
-    /// The bucket.
     pub bucket: String,
     /// What precedes every key, without slashes at its ends; empty: nothing.
     pub prefix: String,
@@ -110,7 +109,6 @@ impl Drop for Runtime {
     }
 }
 
-/// A bucket.
 #[derive(Debug)]
 pub struct S3Store {
     runtime: Runtime,

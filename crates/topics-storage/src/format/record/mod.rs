@@ -8,8 +8,6 @@ mod log;
 mod topic;
 mod verbs;
 
-use std::borrow::Cow;
-
 pub use self::log::{CheckpointMark, CleanClose, Gap, Group, Start};
 pub use self::topic::{
     ConfigUpdate, Delete, EvictWatermark, HeadWatermark, Idempotency, MatchKind, TopicCreate,
@@ -24,25 +22,18 @@ use super::codec::{Decode, Encode, decode_varint, encode_varint};
 use super::frame::{self, Frame, FrameType};
 use crate::StorageError;
 
+/// The version of the encoding of every body.
+const VERSION: u8 = 1;
+
 /// A control body.
 pub trait Body: Encode + Decode<()> {
     /// The frame type that carries it.
     const KIND: FrameType;
-    /// The newest version of its encoding. A body is written in the lowest version that can express
-    /// it.
-    const VERSION: u8 = 1;
-    /// The number of trailing zero bytes that version 1 omits: fields that were added later.
-    const SINCE_1: usize = 0;
 
     /// Appends a whole control frame (not sealed).
     fn encode_frame(&self, out: &mut Vec<u8>, topic_id: u64, seq: u64, ts: u64) {
-        let mut body = vec![Self::VERSION];
+        let mut body = vec![VERSION];
         encode_varint(self, &mut body);
-        let first = body.len().saturating_sub(Self::SINCE_1).max(1);
-        if Self::VERSION > 1 && body[first..].iter().all(|b| *b == 0) {
-            body.truncate(first);
-            body[0] = 1;
-        }
         frame::encode(out, &Frame::control(Self::KIND, topic_id, seq, ts, &body));
     }
 
@@ -56,23 +47,18 @@ pub trait Body: Encode + Decode<()> {
         if f.kind != Self::KIND {
             return Err(corrupt(format!("found a {:?} frame", f.kind)));
         }
-        if ![1, Self::VERSION].contains(version) {
+        if *version != VERSION {
             return Err(StorageError::Version {
                 what: what(),
                 found: u32::from(*version),
-                supported: u32::from(Self::VERSION),
+                supported: u32::from(VERSION),
             });
         }
-        let since = if *version == 1 { Self::SINCE_1 } else { 0 };
-        let whole = match since {
-            0 => Cow::Borrowed(body),
-            n => Cow::Owned([body, &vec![0; n]].concat()),
-        };
-        let (body, used): (Self, usize) = decode_varint(&whole).map_err(corrupt)?;
-        if used != whole.len() {
-            return Err(corrupt(format!("{} bytes after the body", whole.len() - used)));
+        let (decoded, used): (Self, usize) = decode_varint(body).map_err(corrupt)?;
+        if used != body.len() {
+            return Err(corrupt(format!("{} bytes after the body", body.len() - used)));
         }
-        Ok(body)
+        Ok(decoded)
     }
 }
 

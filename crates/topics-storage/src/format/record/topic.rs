@@ -7,9 +7,7 @@ use crate::format::frame::FrameType;
 /// A topic's creation.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct TopicCreate {
-    /// Its name.
     pub name: String,
-    /// Its epoch.
     pub epoch: u64,
     /// Its config, encoded and versioned by the engine.
     pub config: Vec<u8>,
@@ -24,7 +22,6 @@ impl Body for TopicCreate {
 /// A topic's deletion.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct TopicDelete {
-    /// Its epoch.
     pub epoch: u64,
 }
 
@@ -48,7 +45,6 @@ impl Body for ConfigUpdate {
 pub enum MatchKind {
     /// The whole tag.
     Eq,
-    /// A prefix.
     Glob,
 }
 
@@ -70,8 +66,6 @@ pub struct Delete {
 
 impl Body for Delete {
     const KIND: FrameType = FrameType::Delete;
-    const VERSION: u8 = 2;
-    const SINCE_1: usize = 1;
 }
 
 /// Eviction or expiry moved a floor.
@@ -79,8 +73,6 @@ impl Body for Delete {
 pub struct EvictWatermark {
     /// The highest involuntarily lost seq at the front + 1.
     pub evict_floor: u64,
-    /// First live record.
-    pub earliest_seq: u64,
     /// The reason; the engine defines the numbers.
     pub reason: u8,
 }

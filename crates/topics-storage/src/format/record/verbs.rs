@@ -7,11 +7,8 @@ use crate::format::frame::FrameType;
 /// A router's creation or update.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct RouterCreate {
-    /// Its name.
     pub name: String,
-    /// Its id.
     pub router_id: u64,
-    /// Its epoch.
     pub epoch: u64,
     /// Its options, encoded and versioned by the engine.
     pub options: Vec<u8>,
@@ -24,9 +21,7 @@ impl Body for RouterCreate {
 /// A router's deletion.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct RouterDelete {
-    /// Its id.
     pub router_id: u64,
-    /// Its epoch.
     pub epoch: u64,
 }
 
@@ -48,15 +43,13 @@ pub enum LeaseEvent {
 /// A lease event of a queue with durable leases.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Lease {
-    /// The kind.
     pub event: LeaseEvent,
-    /// The worker.
     pub node: Vec<u8>,
     /// The duration, ms.
     pub lease_ms: u64,
     /// The jobs: seq, lease id, deliveries.
     pub jobs: Vec<(u64, u64, u32)>,
-    /// Why the worker released them; empty: it did not say, as in version 1.
+    /// Why the worker gave them back; empty: it did not say.
     pub error: String,
 }
 
@@ -70,14 +63,11 @@ impl Lease {
 
 impl Body for Lease {
     const KIND: FrameType = FrameType::Lease;
-    const VERSION: u8 = 2;
-    const SINCE_1: usize = 1;
 }
 
 /// A consumer's stored cursor.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Consumer {
-    /// Its name.
     pub name: String,
     /// `at_most_once` or `at_least_once`; the engine defines the numbers.
     pub mode: u8,
@@ -92,11 +82,9 @@ impl Body for Consumer {
 /// A run of copies that a router made, in the shard of the destination.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Forward {
-    /// The router.
     pub router_id: u64,
     /// The source topic.
     pub source_id: u64,
-    /// Its epoch.
     pub source_epoch: u64,
     /// The first source seq that the router examined.
     pub source_from: u64,
@@ -119,7 +107,6 @@ impl Body for Forward {
 pub struct TxnFile {
     /// Its name in `txn/`.
     pub name: String,
-    /// Its length.
     pub len: u64,
     /// XXH3-64 of the file.
     pub checksum: u64,
@@ -128,9 +115,7 @@ pub struct TxnFile {
 /// The rows that a transaction appends to one topic.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct TxnTopic {
-    /// The topic.
     pub topic_id: u64,
-    /// Its epoch.
     pub epoch: u64,
     /// The number of appended rows.
     pub rows: u64,
@@ -139,9 +124,7 @@ pub struct TxnTopic {
 /// A transaction's commit decision.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct TxnCommit {
-    /// The writer.
     pub writer: String,
-    /// Its epoch.
     pub epoch: u64,
     /// The staged rows.
     pub files: Vec<TxnFile>,
@@ -151,25 +134,21 @@ pub struct TxnCommit {
     pub commits: Vec<(u64, String, u64)>,
     /// Queue acks: topic id, seqs.
     pub acks: Vec<(u64, Vec<u64>)>,
-    /// The API key that commits; empty: none, as in version 1.
+    /// The API key that commits; empty: none.
     pub owner: String,
-    /// The query that commits; empty: none, as in version 1.
+    /// The query that commits; empty: none.
     pub query: String,
 }
 
 impl Body for TxnCommit {
     const KIND: FrameType = FrameType::TxnCommit;
-    const VERSION: u8 = 3;
-    const SINCE_1: usize = 2;
 }
 
 /// The rows of a transaction in one topic. The frame's seq is the seq of the first row, 0 without
 /// rows.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct TxnPart {
-    /// The writer.
     pub writer: String,
-    /// Its epoch.
     pub epoch: u64,
 }
 
@@ -180,22 +159,18 @@ impl Body for TxnPart {
 /// A transaction's completion, with the answer to the commit.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct TxnDone {
-    /// The writer.
     pub writer: String,
-    /// Its epoch.
     pub epoch: u64,
     /// The topics that received rows: id, name, first seq, last seq.
     pub topics: Vec<(u64, String, u64, u64)>,
-    /// The API key that owns the writer; empty: none, as in version 1.
+    /// The API key that owns the writer; empty: none.
     pub owner: String,
-    /// Whether the frame only removes the writer; not in version 1.
+    /// Whether the frame only removes the writer.
     pub forgets: bool,
-    /// The query that committed; empty: none, as in version 1.
+    /// The query that committed; empty: none.
     pub query: String,
 }
 
 impl Body for TxnDone {
     const KIND: FrameType = FrameType::TxnDone;
-    const VERSION: u8 = 3;
-    const SINCE_1: usize = 3;
 }

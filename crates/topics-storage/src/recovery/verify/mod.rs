@@ -36,7 +36,6 @@ pub struct Problem {
 pub struct Report {
     /// Files read.
     pub files: u64,
-    /// Their bytes.
     pub bytes: u64,
     /// Records and log frames whose checksum holds.
     pub records: u64,
@@ -51,7 +50,6 @@ pub struct Report {
 pub struct Progress {
     /// Files read.
     pub files: u64,
-    /// Their bytes.
     pub bytes: u64,
     /// The bytes of all files that are known so far.
     pub total_bytes: u64,

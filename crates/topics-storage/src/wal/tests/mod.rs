@@ -12,7 +12,6 @@ use topics_env::sync::Mutex as PlMutex;
 use super::scan::Scan;
 use super::*;
 
-mod commit_delay;
 mod faults;
 mod format;
 mod lead;

@@ -243,12 +243,12 @@ fn a_sync_covers_what_was_written_before_it_and_no_more() {
     }
     assert_eq!((st.written_lsn(), st.applied_lsn()), (9, 1));
     st.on_synced(2, 6);
-    assert_eq!((st.synced_lsn, st.synced_ticket, st.last_covered), (6, 2, 2));
+    assert_eq!((st.synced_lsn, st.synced_ticket), (6, 2));
     assert_eq!((st.reserved_bytes, st.reserved_batches), (1 + 11, 2));
     assert_eq!((st.unsynced.len(), st.effects.len()), (1, 3));
     // One that returns late takes nothing back.
     st.on_synced(1, 3);
-    assert_eq!((st.synced_lsn, st.synced_ticket, st.last_covered), (6, 2, 0));
+    assert_eq!((st.synced_lsn, st.synced_ticket), (6, 2));
     assert_eq!(st.unsynced.len(), 1);
     // What is covered is applied when it was told, and until then nothing from there on is.
     assert_eq!(st.applied_lsn(), 1, "what is to be told");
@@ -304,33 +304,6 @@ fn the_next_file_is_made_ready_as_soon_as_this_one_is_used() {
     }
     let again = State { prepare_error: Some(full()), retry_space: true, ..usual() };
     assert!(again.wants_file());
-}
-
-#[test]
-fn a_sync_is_delayed_only_while_others_wait_and_its_delay_lasts() {
-    let usual = || State { sync_began: 100, ..State::default() };
-    let ns = |st: &State, now, others_wait| {
-        st.remaining_delay(50, now, others_wait).map(|d| d.as_nanos())
-    };
-    assert_eq!(ns(&usual(), 110, true), Some(40));
-    assert_eq!(ns(&usual(), 149, true), Some(1));
-    assert_eq!(ns(&usual(), 150, true), None);
-    // A clock that is behind never makes it longer than it is.
-    assert_eq!(ns(&usual(), 10, true), Some(50));
-    assert_eq!(ns(&usual(), 110, false), None);
-    let mut st = usual();
-    st.last_covered = 1;
-    assert_eq!(ns(&st, 110, false), None);
-    st.last_covered = 2;
-    assert_eq!(ns(&st, 110, false), Some(40));
-    assert!(usual().remaining_delay(0, 90, true).is_none());
-    let unless: [fn(&mut State); 3] =
-        [|st| st.cancel_delay = true, |st| st.sync_wanted = true, |st| st.closing = true];
-    for (i, change) in unless.iter().enumerate() {
-        let mut st = usual();
-        change(&mut st);
-        assert_eq!(ns(&st, 110, true), None, "{i}");
-    }
 }
 
 #[test]
@@ -411,11 +384,11 @@ fn a_callback_calls_for_a_sync_of_what_is_written() {
 fn after_a_panic_no_flag_is_left() {
     let mut st = with(vec![]);
     (st.leading, st.syncing, st.draining) = (true, true, true);
-    (st.preparing, st.delaying, st.next_lsn) = (true, true, 10);
+    (st.preparing, st.next_lsn) = (true, 10);
     st.effects.push_back(Effect::Apply(placed(1, 2, 3, None)));
     drop(st.begin_drain());
     assert_eq!(st.applied_lsn(), 1);
     st.release_flags();
-    let flags = [st.leading, st.syncing, st.draining, st.preparing, st.delaying];
-    assert_eq!((flags, st.applied_lsn()), ([false; 5], 9));
+    let flags = [st.leading, st.syncing, st.draining, st.preparing];
+    assert_eq!((flags, st.applied_lsn()), ([false; 4], 9));
 }

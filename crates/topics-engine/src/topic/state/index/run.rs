@@ -53,7 +53,6 @@ pub(crate) fn payload_of(len: u32, flags: u8) -> u64 {
 pub(crate) enum Place {
     /// A WAL file.
     File {
-        /// Its shard.
         shard: u32,
         /// Its key in the shard.
         file: FileKey,
@@ -61,7 +60,6 @@ pub(crate) enum Place {
     /// Memory: the encoded frames of one write, with inner hashes. `ephemeral` records have a charge;
     /// records of class `memory` move to a file when they are written.
     Memory {
-        /// The frames.
         bytes: Arc<Vec<u8>>,
         /// Their charge on the budget of `ephemeral` topics.
         charge: Option<Arc<Charge>>,
@@ -143,7 +141,6 @@ pub(crate) struct Run {
     pub lsn: u64,
     /// What holds the bytes.
     pub place: Place,
-    /// The records.
     pub entries: Entries,
     /// How many of them are dead.
     pub dead: u32,

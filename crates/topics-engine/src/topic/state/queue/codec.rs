@@ -1,17 +1,16 @@
 //! A queue's section of its topic's snapshot.
 //!
 //! ```text
-//! dead_lettered u64, expired u64, counted u64 (not in version 1), number of jobs u32
+//! dead_lettered u64, expired u64, counted u64, number of jobs u32
 //! job: seq u64, kind u8 (0 waiting, 1 leased, 2 delayed; 4 more: promoted), deliveries u32, ms u64,
-//!      lease id u64, node_len u16, node, error_len u16, error (neither in versions 1 and 2)
+//!      lease id u64, node_len u16, node, error_len u16, error
 //! ```
 //!
 //! `ms` is the whole time of a lease (it begins anew at open) and the rest of a delay; a delayed job
 //! has the id of its latest lease. A promoted job does not wait for the due time of its record. When
 //! leases are durable the jobs are those that are leased, were delivered, wait after a nack, or are
 //! promoted; otherwise the promoted ones, as if they had never been delivered.
-//! `counted` is the lsn up to which the counts reflect the log. The version is the lowest that says
-//! all of it: 3 with an error or a promoted job, 2 with a count that is not 0.
+//! `counted` is the lsn up to which the counts reflect the log.
 
 use topics_storage::snapshot::ReplayPos;
 
@@ -20,19 +19,17 @@ use super::machine::Queue;
 use super::tally::Tally;
 use crate::types::error::{Error, Result};
 
-/// The newest version of the encoding.
-pub(crate) const VERSION: u16 = 3;
+/// The version of the encoding.
+pub(crate) const VERSION: u16 = 1;
 /// Added to the kind of a promoted job.
 const PROMOTED: u8 = 4;
 
-/// The section of a queue that reflects the log up to `lsn`, with its version; `None` when it would
-/// say nothing.
-pub(crate) fn encode(queue: &Queue, durable: bool, mono: u64, lsn: u64) -> Option<(u16, Vec<u8>)> {
+/// The section of a queue that reflects the log up to `lsn`; `None` when it would say nothing.
+pub(crate) fn encode(queue: &Queue, durable: bool, mono: u64, lsn: u64) -> Option<Vec<u8>> {
     let mut jobs = Vec::new();
     let mut n = 0u32;
     let tally = queue.tally;
     let is_written = |j: &Job| durable || j.promoted;
-    let is_3 = queue.jobs().any(|(_, j)| j.promoted || (durable && j.error.is_some()));
     for (seq, job) in queue.jobs().filter(|(_, j)| is_written(j)) {
         let (shown, deliveries, promoted) = (job.view(), job.deliveries, job.promoted);
         let (kind, deliveries, ms, id, node) = match &shown {
@@ -59,28 +56,19 @@ pub(crate) fn encode(queue: &Queue, durable: bool, mono: u64, lsn: u64) -> Optio
         jobs.extend_from_slice(&ms.to_le_bytes());
         jobs.extend_from_slice(&id.to_le_bytes());
         push_bytes(&mut jobs, node);
-        if is_3 {
-            let error = job.error.as_deref().filter(|_| durable);
-            push_bytes(&mut jobs, error.unwrap_or_default().as_bytes());
-        }
+        let error = job.error.as_deref().filter(|_| durable);
+        push_bytes(&mut jobs, error.unwrap_or_default().as_bytes());
     }
     if n == 0 && tally.is_zero() {
         return None;
     }
-    let version = match is_3 {
-        true => VERSION,
-        false if tally.is_zero() => 1,
-        false => 2,
-    };
     let mut out = Vec::with_capacity(28 + jobs.len());
     out.extend_from_slice(&tally.dead_lettered.to_le_bytes());
     out.extend_from_slice(&tally.expired.to_le_bytes());
-    if version > 1 {
-        out.extend_from_slice(&lsn.to_le_bytes());
-    }
+    out.extend_from_slice(&lsn.to_le_bytes());
     out.extend_from_slice(&n.to_le_bytes());
     out.extend_from_slice(&jobs);
-    Some((version, out))
+    Some(out)
 }
 
 /// Appends a node or an error, neither of which is longer than its length says.
@@ -89,11 +77,11 @@ fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Reads what [`encode`] wrote in a version up to [`VERSION`], at monotonic time `mono`, for a log of
-/// this layout. Anything else is an error.
-pub(crate) fn decode(version: u16, bytes: &[u8], mono: u64, layout: u64) -> Result<Queue> {
+/// Reads what [`encode`] wrote, at monotonic time `mono`, for a log of this layout. Anything else is an
+/// error.
+pub(crate) fn decode(bytes: &[u8], mono: u64, layout: u64) -> Result<Queue> {
     let mut r = bytes;
-    let queue = read(version, &mut r, mono, layout).filter(|_| r.is_empty());
+    let queue = read(&mut r, mono, layout).filter(|_| r.is_empty());
     queue.ok_or_else(|| Error::Corrupt {
         file: "a queue's section of the snapshot".into(),
         offset: 0,
@@ -107,36 +95,24 @@ fn take<const N: usize>(r: &mut &[u8]) -> Option<[u8; N]> {
     Some(*head)
 }
 
-fn read_tally(version: u16, r: &mut &[u8], layout: u64) -> Option<Tally> {
+fn read_tally(r: &mut &[u8], layout: u64) -> Option<Tally> {
     let [dead_lettered, expired] = [u64::from_le_bytes(take(r)?), u64::from_le_bytes(take(r)?)];
-    let mut tally = Tally { dead_lettered, expired, ..Tally::default() };
-    if version > 1 {
-        tally.counted = ReplayPos { layout, lsn: u64::from_le_bytes(take(r)?) };
-    } else if !tally.is_zero() {
-        // It does not say what it counted: nothing that is replayed over it is counted.
-        tally.counted = ReplayPos { layout: u64::MAX, lsn: u64::MAX };
-    }
-    Some(tally)
+    let counted = ReplayPos { layout, lsn: u64::from_le_bytes(take(r)?) };
+    Some(Tally { dead_lettered, expired, counted })
 }
 
-fn read(version: u16, r: &mut &[u8], mono: u64, layout: u64) -> Option<Queue> {
+fn read(r: &mut &[u8], mono: u64, layout: u64) -> Option<Queue> {
     let mut queue = Queue::default();
-    queue.tally = read_tally(version, r, layout)?;
+    queue.tally = read_tally(r, layout)?;
     for _ in 0..u32::from_le_bytes(take(r)?) {
         let seq = u64::from_le_bytes(take(r)?);
         let [kind] = take(r)?;
         let promoted = kind & PROMOTED != 0;
-        if promoted && version < 3 {
-            return None;
-        }
         let deliveries = u32::from_le_bytes(take(r)?);
         let ms = u64::from_le_bytes(take(r)?);
         let id = u64::from_le_bytes(take(r)?);
         let node = take_bytes(r)?;
-        let error = match version {
-            1 | 2 => "",
-            _ => std::str::from_utf8(take_bytes(r)?).ok()?,
-        };
+        let error = std::str::from_utf8(take_bytes(r)?).ok()?;
         let until = mono.saturating_add(ms);
         let shown = match kind & !PROMOTED {
             0 => JobView::Ready,

@@ -27,7 +27,6 @@ const COUNTER_BITS: u32 = 32;
 /// Bits of the generation in a lease id: ids stay below 2⁵³.
 const GENERATION_BITS: u32 = 21;
 
-/// A queue.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     generation: u64,

@@ -94,7 +94,7 @@ impl Bench {
     /// which it reflects. Options are read before them or, where `late`, after the replay.
     fn replayed(&self, from: usize, late: bool) -> Queue {
         let mut q = match codec::encode(&self.q, true, self.now.mono, 0) {
-            Some((version, bytes)) => codec::decode(version, &bytes, self.now.mono, 0).unwrap(),
+            Some(bytes) => codec::decode(&bytes, self.now.mono, 0).unwrap(),
             None => Queue::default(),
         };
         let options = |q: &mut Queue| self.log.values().for_each(|row| q.add_options(row));
@@ -402,53 +402,45 @@ fn a_section_reads_back() {
     b.nack(2, id, 400);
     let (id, _) = b.q.lease(3).unwrap();
     b.nack(3, id, 0);
-    let (version, first) = codec::encode(&b.q, true, b.now.mono, 70).unwrap();
-    assert_eq!(version, 1, "while nothing is counted it is what it always was");
-    let back = codec::decode(version, &first, b.now.mono, 3).unwrap();
-    assert_eq!((back.tally, back.views().count()), (Tally::default(), 3));
     (b.q.tally.dead_lettered, b.q.tally.expired) = (9, 4);
-    let (version, bytes) = codec::encode(&b.q, true, b.now.mono, 70).unwrap();
-    let back = codec::decode(version, &bytes, b.now.mono, 3).unwrap();
+    let bytes = codec::encode(&b.q, true, b.now.mono, 70).unwrap();
+    let back = codec::decode(&bytes, b.now.mono, 3).unwrap();
     assert_eq!(back.views().collect::<Vec<_>>(), b.q.views().collect::<Vec<_>>());
     let counted = ReplayPos { layout: 3, lsn: 70 };
-    assert_eq!((version, back.tally), (2, Tally { dead_lettered: 9, expired: 4, counted }));
+    assert_eq!(back.tally, Tally { dead_lettered: 9, expired: 4, counted });
     for cut in 0..bytes.len() {
-        assert!(codec::decode(version, &bytes[..cut], 0, 3).is_err());
+        assert!(codec::decode(&bytes[..cut], 0, 3).is_err());
     }
-    assert!(codec::decode(3, &bytes, 0, 3).is_err(), "a version 3 has errors");
     // Without durable leases only the counts are kept.
-    let (version, bytes) = codec::encode(&b.q, false, 0, 70).unwrap();
-    assert_eq!(codec::decode(version, &bytes, 0, 3).unwrap().views().count(), 0);
+    let bytes = codec::encode(&b.q, false, 0, 70).unwrap();
+    assert_eq!(codec::decode(&bytes, 0, 3).unwrap().views().count(), 0);
 }
 
 #[test]
-fn a_section_of_version_3_has_errors_and_promoted_jobs() {
+fn a_section_has_errors_and_promoted_jobs() {
     let mut b = Bench::new();
     let due = b.now.wall + 9_000;
     let (promoted, scheduled, failed) = (b.put(5, 0, due), b.put(5, 0, due), b.put(5, 0, 0));
     b.apply(LeaseEvent::Nack, b"", 0, vec![(promoted, 0, 0)]);
-    assert_eq!(codec::encode(&b.q, false, 0, 0).unwrap().0, 3);
     assert_eq!(b.order(2), [promoted, failed]);
     for (seq, error) in [(promoted, "pröblem"), (failed, "")] {
         let (id, _) = b.q.lease(seq).unwrap();
         b.fail(seq, id, 400, error);
     }
-    let (version, bytes) = codec::encode(&b.q, true, b.now.mono, 70).unwrap();
-    let mut back = codec::decode(version, &bytes, b.now.mono, 3).unwrap();
+    let bytes = codec::encode(&b.q, true, b.now.mono, 70).unwrap();
+    let mut back = codec::decode(&bytes, b.now.mono, 3).unwrap();
     b.log.values().for_each(|row| back.add_options(row));
-    assert_eq!(version, 3);
     assert_eq!(back.views().collect::<Vec<_>>(), b.q.views().collect::<Vec<_>>());
     for seq in [promoted, scheduled, failed] {
         assert_eq!(back.history(seq), b.q.history(seq));
     }
     assert_eq!(back.error(promoted), Some("pröblem"));
     for cut in 0..bytes.len() {
-        assert!(codec::decode(version, &bytes[..cut], 0, 3).is_err());
+        assert!(codec::decode(&bytes[..cut], 0, 3).is_err());
     }
-    assert!(codec::decode(2, &bytes, 0, 3).is_err(), "no version 2 says that");
     // Without durable leases: promoted for good, and nothing else.
-    let (version, bytes) = codec::encode(&b.q, false, 0, 70).unwrap();
-    let mut back = codec::decode(version, &bytes, 0, 3).unwrap();
+    let bytes = codec::encode(&b.q, false, 0, 70).unwrap();
+    let mut back = codec::decode(&bytes, 0, 3).unwrap();
     back.recovered(b.now, false);
     b.log.values().for_each(|row| back.add_options(row));
     let history = JobHistory { promoted: true, ..JobHistory::default() };
@@ -474,7 +466,7 @@ fn a_frame_counts_once() {
         // A snapshot, and a replay that begins before it.
         for from in 0..=taken {
             let mut back = match codec::encode(&q, false, 0, taken as u64) {
-                Some((version, bytes)) => codec::decode(version, &bytes, 0, 1).unwrap(),
+                Some(bytes) => codec::decode(&bytes, 0, 1).unwrap(),
                 None => Queue::default(),
             };
             replay(&mut back.tally, from, log.len());
@@ -484,29 +476,14 @@ fn a_frame_counts_once() {
 }
 
 #[test]
-fn a_count_of_version_1_stands_until_replay_is_over() {
-    let mut bytes = [7u64.to_le_bytes(), 3u64.to_le_bytes()].concat();
-    bytes.extend_from_slice(&0u32.to_le_bytes());
-    let mut q = codec::decode(1, &bytes, 0, 1).unwrap();
-    let count = |q: &mut Queue, layout, lsn| {
-        q.tally.count(1, RemovalReason::EXPIRED_DEAD_LETTER, ReplayPos { layout, lsn });
-        (q.tally.dead_lettered, q.tally.expired)
-    };
-    assert_eq!(count(&mut q, 1, 900), (7, 3));
-    q.recovered(Now::default(), false);
-    assert_eq!(count(&mut q, u64::MAX, 901), (8, 4));
-    assert!(codec::decode(2, &bytes, 0, 1).is_err());
-}
-
-#[test]
 fn a_new_life() {
     let mut b = Bench::new();
     let special = b.put(3, 0, 0);
     b.plains(3);
     assert_eq!(b.order(2), [special, 2]);
     let mut durable = {
-        let (version, bytes) = codec::encode(&b.q, true, b.now.mono, 0).unwrap();
-        codec::decode(version, &bytes, 0, 0).unwrap()
+        let bytes = codec::encode(&b.q, true, b.now.mono, 0).unwrap();
+        codec::decode(&bytes, 0, 0).unwrap()
     };
     let mut open = Now { mono: 50, wall: b.now.wall };
     durable.add_options(&b.log[&special]);
@@ -896,7 +873,7 @@ impl Duel {
     fn reopen(&mut self, durable: bool) {
         let now = self.b.now;
         let mut q = match codec::encode(&self.b.q, durable, now.mono, 0) {
-            Some((version, bytes)) => codec::decode(version, &bytes, now.mono, 0).unwrap(),
+            Some(bytes) => codec::decode(&bytes, now.mono, 0).unwrap(),
             None => Queue::default(),
         };
         self.b.log.values().for_each(|row| q.add_options(row));
