@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use topics_benches::{
-    Goal, Row, Samples, Table, backend, device_sync, retried, rss_anon, scaled, scaled_seconds,
-    scratch, sync_all,
+    Goal, Row, Samples, Table, backend, device_sync, retried, rss_anon, scaled, scratch, sync_all,
 };
 use topics_engine::{
     Append, ConfigPatch, Durability, Engine, Event, NewRecord, Options, RouterRequest, Watch,
