@@ -150,16 +150,6 @@ impl Engine {
         topic::read_waiting(&self.core, &*self.find(topic)?, req, buffers)
     }
 
-    /// [`Engine::read_present`] in memory of earlier reads.
-    pub fn read_present_with(
-        &self,
-        topic: &str,
-        req: &ReadRequest,
-        buffers: &mut ReadBuffers,
-    ) -> Result<ReadBatch> {
-        topic::read_with(&self.core, &*self.find(topic)?, req, buffers)
-    }
-
     /// Waits until the topic's head is above `seq`, it is deleted, or `timeout` passed; true when
     /// there is something to read.
     pub fn wait(&self, topic: &str, seq: u64, timeout: Duration) -> Result<bool> {

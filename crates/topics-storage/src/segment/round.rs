@@ -138,22 +138,7 @@ impl Round {
     /// the offset from the segment's first seq of every deleted record, not only of the new ones.
     pub fn write_del(&mut self, segment: &Segment, dead: &RoaringBitmap) -> Result<u64> {
         let salt = segment.salt()?;
-        self.write_del_for(segment.topic().topic_id, segment.meta().first_seq, salt, dead)
-    }
-
-    /// [`Self::write_del`] for a segment whose writer was not added yet.
-    pub fn write_del_of(&mut self, writer: &SegmentWriter, dead: &RoaringBitmap) -> Result<u64> {
-        let first_seq = writer.meta().first_seq;
-        self.write_del_for(writer.topic().topic_id, first_seq, writer.salt(), dead)
-    }
-
-    fn write_del_for(
-        &mut self,
-        topic_id: u64,
-        first_seq: u64,
-        salt: u64,
-        dead: &RoaringBitmap,
-    ) -> Result<u64> {
+        let (topic_id, first_seq) = (segment.topic().topic_id, segment.meta().first_seq);
         let del_no = self.segs.next_file_no();
         let name = SegmentName { topic_id, first_seq, file_no: del_no };
         let path = self.segs.paths.segment(&name, FileKind::Del);
