@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 import topics_engine as te
-from support.asgi_server import free_port
 from support.gate import GATE
+from support.ports import free_port
 from support.server import Server
 
 from .test_dashboards import PANELS, ROOT, RULES

@@ -17,11 +17,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
-import itertools
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -32,6 +30,7 @@ from typing import Any
 import pytest
 
 import topics_engine as te
+from support.ports import free_port
 from support.snippets import DOCS, Snippet, snippets
 from support.waiting import until
 from topics_engine.client.database import close_all
@@ -49,21 +48,6 @@ PAGES = sorted(
 )
 SERVES = re.compile(r"(\w+=\S+ )*(topics serve|uvicorn) ")
 PORT = re.compile(r"\b(4000|8000|8001)\b")
-
-
-def free_port() -> int:
-    """A port that no process listens on. It is below those that the system gives to clients, which
-    could take it before the server does, and other processes look for theirs elsewhere.
-    """
-    for offset in _offsets:
-        port = 10_000 + (os.getpid() * 101 + offset) % 20_000
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError
-
-
-_offsets = itertools.count()
 
 
 def status(port: int) -> int | None:

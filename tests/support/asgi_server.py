@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from .http_client import once
+from .ports import free_port
 from .waiting import until
 
 APP = "topics_engine.asgi:app"
@@ -137,10 +138,3 @@ def serving(
         yield made
     finally:
         made.ensure_dead()
-
-
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-        return port

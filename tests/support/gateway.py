@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from .gate import GATE
+from .ports import free_port
 from .waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,13 +31,6 @@ def go_tool(name: str) -> str:
             pytest.fail(why)
         pytest.skip(why)
     return built.stdout.strip()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class Gateway:

@@ -13,7 +13,8 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-from .gateway import free_port, go_tool
+from .gateway import go_tool
+from .ports import free_port
 from .waiting import until
 
 

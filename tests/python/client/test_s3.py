@@ -10,7 +10,8 @@ import pytest
 import topics_engine as te
 from support import cold
 from support.cold import RECORDS, numbers
-from support.gateway import CREDENTIALS, Gateway, free_port
+from support.gateway import CREDENTIALS, Gateway
+from support.ports import free_port
 from topics_engine import testing
 
 
