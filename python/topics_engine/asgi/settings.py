@@ -155,7 +155,7 @@ def _rank(source: str) -> int:
     return 2 if source.startswith("environment ") else 1
 
 
-OTHER_VARIABLES = ("TOPICS_API_KEY", "TOPICS_CONFIG", "TOPICS_URL")
+OTHER_VARIABLES = ("TOPICS_API_KEY", "TOPICS_CONFIG", "TOPICS_CONTEXT", "TOPICS_URL")
 """Variables that are not settings: of clients, and of the settings file."""
 
 

@@ -82,7 +82,8 @@ def test_every_origin_without_keys_is_warned_of(
 
 
 def test_variables_that_nothing_reads() -> None:
-    known = {"TOPICS_HOST": "", "TOPICS_URL": "", "TOPICS_CONFIG": "", "TOPICS_MAX_TOPICS": "1"}
+    known = dict.fromkeys(("TOPICS_HOST", "TOPICS_URL", "TOPICS_CONFIG", "TOPICS_CONTEXT"), "")
+    known["TOPICS_MAX_TOPICS"] = "1"
     assert unknown_variables(known | {"OTHER": "", "PATH": ""}) == []
     near, far = unknown_variables(known | {"TOPICS_MAX_TOPIC": "1", "TOPICS_ZZZ": ""})
     assert "TOPICS_MAX_TOPIC is unknown" in near
