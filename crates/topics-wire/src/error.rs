@@ -8,6 +8,9 @@ use crate::object::push_array_with;
 /// When to read cold records again that could not be fetched.
 const COLD_RETRY_MS: u64 = 5000;
 
+/// Maximum length of a message, bytes: it may quote what a client sent.
+const MAX_MESSAGE: usize = 2048;
+
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -20,9 +23,15 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure without details.
+    /// A failure without details. A message that is too long is cut.
     pub fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), detail: None }
+        let mut message = message.into();
+        if message.len() > MAX_MESSAGE {
+            let end = (0..=MAX_MESSAGE).rev().find(|n| message.is_char_boundary(*n));
+            message.truncate(end.unwrap_or(0));
+            message.push('…');
+        }
+        Self { code, message, detail: None }
     }
 
     /// An `invalid_request`.
@@ -253,6 +262,14 @@ mod tests {
         assert_eq!(body["error"]["code"], "head_mismatch");
         assert_eq!(body["error"]["detail"]["head_seq"], 5);
         assert_eq!(body["error"]["detail"]["expected"], 3);
+    }
+
+    #[test]
+    fn a_message_that_quotes_too_much_is_cut() {
+        let failure = Failure::invalid(format!("no topic named x{}", "ö".repeat(1 << 20)));
+        assert!((2000..2100).contains(&failure.message.len()) && failure.message.ends_with('…'));
+        let short = "ö".repeat(MAX_MESSAGE / 2);
+        assert_eq!(Failure::invalid(short.clone()).message, short);
     }
 
     #[test]

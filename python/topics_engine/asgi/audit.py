@@ -147,7 +147,7 @@ def _log(
         "status": status,
     }
     if reason:
-        fields["reason"] = reason
+        fields["reason"] = reason[:_PATH]
     outcome = "refused" if status in _REFUSED else "done" if status < 400 else "failed"
     message = "%s %s %r: %d, key %s, from %s" + (": %s" if reason else "")
     shown = (outcome, method, path, status, key or "none", client or "unknown")

@@ -555,6 +555,8 @@ class Queue(Topic):
     def peek(self, max: int = 100, *, state: JobState | None = None) -> list[PeekedJob]:
         """Returns jobs without leasing them, those that a claim would get next first.
 
+        No further job is returned after 8 MiB of payload.
+
         Args:
             max: most jobs of each state (default: 100).
             state: only jobs of this state, `"ready"`, `"leased"`, `"delayed"` or `"dead"` (default:

@@ -148,7 +148,8 @@ impl Engine {
         Work::open(&self.core.queues, self.core.owner(), &self.find(queue)?, node, max, lease_ms)
     }
 
-    /// What claims would get next, and jobs by state; at most `max` of each.
+    /// What claims would get next, and jobs by state; at most `max` of each, and no more after 8 MiB of
+    /// payload.
     pub fn peek(&self, queue: &str, state: Option<JobState>, max: usize) -> Result<Peeked> {
         queue::peek(&self.core.queues, &self.find(queue)?, state, max)
     }

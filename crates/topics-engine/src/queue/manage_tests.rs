@@ -48,6 +48,22 @@ fn metas(w: &World, topic: &str) -> Vec<Vec<u8>> {
 }
 
 #[test]
+fn a_peek_shows_no_further_job_after_its_bytes() {
+    let w = World::new();
+    w.create("q", queue("dead"));
+    let large = "x".repeat(1 << 20);
+    for _ in 0..30 {
+        w.put("q", &[&large]);
+    }
+    w.put("q", &["small"]);
+    assert_eq!(jobs(&w).iter().map(|j| j.0).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7, 8]);
+    let held = LeasedJobs { node: b"a", seqs: &(1..=30).collect::<Vec<_>>(), lease_ids: None };
+    assert_eq!(w.claim("a", 30).len(), 30);
+    w.engine().ack("q", &held).unwrap();
+    assert_eq!(jobs(&w).len(), 1, "what is small is shown whole");
+}
+
+#[test]
 fn the_latest_error_is_kept_with_a_job() {
     let text = |s: &str| Some(s.to_owned());
     for (name, end) in ENDS {

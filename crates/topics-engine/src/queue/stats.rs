@@ -14,7 +14,7 @@ use crate::topic::retention::{self, Need};
 use crate::topic::state::State;
 use crate::topic::state::index::Unknown;
 use crate::topic::state::queue::{JobView, Queue};
-use crate::types::batch::ReadBatch;
+use crate::types::batch::RecordSlot;
 use crate::types::clock::Now;
 use crate::types::error::Result;
 use crate::types::queue::{JobState, Peeked, PeekedJob, QueueState};
@@ -71,7 +71,13 @@ pub(crate) fn oldest_ready_ms(core: &Queues, topic: &Topic) -> Result<u64> {
     Ok(written.max(again.map_or(0, |since| now.wall.saturating_sub(since))))
 }
 
-/// What claims would get next, and jobs by state: at most `max` of each state asked for.
+/// Jobs whose records are read at once.
+const PEEK_CHUNK: usize = 16;
+/// Payload bytes after which a peek shows no further job.
+const PEEK_BYTES: usize = 8 << 20;
+
+/// What claims would get next, and jobs by state: at most `max` of each state asked for, and no more
+/// after [`PEEK_BYTES`].
 pub(crate) fn peek(
     core: &Arc<Queues>,
     topic: &Arc<Topic>,
@@ -82,29 +88,44 @@ pub(crate) fn peek(
     topic.check_sound()?;
     load(core, topic)?;
     let mut sweeps = 0;
-    let (jobs, batch, slots) = loop {
+    loop {
         let jobs = list(core, topic, state, max)?;
-        let seqs: Vec<u64> = jobs.iter().map(|j| j.seq).collect();
-        let (batch, slots) = fetch(core, topic, &seqs, false)?;
-        if slots.iter().all(Option::is_some) || sweeps == SWEEPS {
-            break (jobs, batch, slots);
+        let (shown, has_all) = with_records(core, topic, jobs)?;
+        if has_all || sweeps == SWEEPS {
+            return Ok(shown);
         }
         // What has expired hides others from a claim no more than from here.
         sweeps += 1;
         if let Err(e) = sweep_expired(core, topic) {
             log::debug!("topic {:?}: what has expired stays for now: {e}", topic.name);
         }
-    };
+    }
+}
+
+/// The jobs with their records, and whether each that was looked at has one.
+fn with_records(core: &Queues, topic: &Topic, mut jobs: Vec<PeekedJob>) -> Result<(Peeked, bool)> {
     let mut out = Peeked { topic_id: topic.id(), ..Peeked::default() };
-    out.records = ReadBatch { chunks: batch.chunks.clone(), ..ReadBatch::default() };
-    for (mut job, slot) in jobs.into_iter().zip(slots) {
-        if let Some((i, slot)) = slot.and_then(|s| Some((s, batch.slots.get(s)?))) {
+    let (mut has_all, mut bytes) = (true, 0);
+    for some in jobs.chunks_mut(PEEK_CHUNK) {
+        let seqs: Vec<u64> = some.iter().map(|j| j.seq).collect();
+        let (batch, slots) = fetch(core, topic, &seqs, false)?;
+        let chunks = out.records.chunks.len() as u32;
+        out.records.chunks.extend(batch.chunks.iter().cloned());
+        for (job, slot) in some.iter_mut().zip(slots) {
+            let Some((i, slot)) = slot.and_then(|s| Some((s, batch.slots.get(s)?))) else {
+                has_all = false;
+                continue;
+            };
             job.group = group_of(batch.attrs(i));
-            out.jobs.push(job);
-            out.records.slots.push(*slot);
+            out.jobs.push(job.clone());
+            out.records.slots.push(RecordSlot { chunk: slot.chunk + chunks, ..*slot });
+            bytes += slot.data_len as usize;
+            if bytes >= PEEK_BYTES {
+                return Ok((out, has_all));
+            }
         }
     }
-    Ok(out)
+    Ok((out, has_all))
 }
 
 /// The group that a record's attributes name.
