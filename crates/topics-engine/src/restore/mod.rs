@@ -32,9 +32,6 @@ use crate::ship::owner::remote_error;
 use crate::tier;
 use crate::types::error::{Error, Result};
 
-/// Seqs that each topic skips if records may lie beyond what was shipped.
-const SKIP: u64 = 1 << 32;
-
 /// What to restore.
 #[derive(Clone, Debug, Default)]
 pub struct RestoreRequest {
@@ -104,7 +101,7 @@ impl Restore<'_> {
         let mut body = snapshot.whole()?;
         // Until the log is restored, whether anything lies beyond it is unknown.
         create_dir(env, "dir.names", &paths.meta())?;
-        Lineage { skip: SKIP }.write(env, paths)?;
+        Lineage::ORIGIN_WENT_ON.write(env, paths)?;
         for dir in [paths.wal(), paths.topics(), paths.txn()] {
             create_dir(env, "dir.names", &dir)?;
         }
@@ -127,7 +124,7 @@ impl Restore<'_> {
             .map_err(|e| topics_storage::StorageError::io("restore", e))?;
         out.skips = !self.base.head.closed || out.has_later || log.is_open_ended(&self.base);
         if !out.skips {
-            Lineage { skip: 0 }.write(env, paths)?;
+            Lineage::NO_SKIP.write(env, paths)?;
         }
         Store::create(env, paths, catalog.header.store_id)?;
         Ok(out)
