@@ -50,7 +50,7 @@ pub struct Restored {
     pub has_later: bool,
     /// Whether records may have been acked after the state, so that each topic skips seqs.
     pub skips: bool,
-    /// Topics in the catalog's snapshot.
+    /// Topics of the state.
     pub topics: u64,
     /// Rounds that were applied.
     pub rounds: u64,
@@ -110,7 +110,7 @@ impl Restore<'_> {
             state_ms: log.cut_ms,
             newest_ms: self.base.newest_ms.max(log.newest_ms),
             has_later: log.has_later || self.base.newest_ms > log.cut_ms,
-            topics: body.topics.len() as u64,
+            topics: log.topic_count(),
             rounds: log.rounds,
             log_bytes: log.bytes,
             ..Restored::default()
@@ -118,6 +118,8 @@ impl Restore<'_> {
         self.stages(&log)?;
         self.segments(&mut body, &mut out)?;
         body.sections.retain(|s| s.kind != tier::SECTION);
+        // The log may say that a later snapshot took effect, which the restored directory does not have.
+        let n = n.max(log.last_snapshot);
         let snapshot = encode(n, &body)?;
         write_file(env, "restore.file", &paths.snapshot(n), &snapshot)?;
         env.sync_dir("restore.dir", &paths.meta())
