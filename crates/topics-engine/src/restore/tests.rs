@@ -159,6 +159,34 @@ fn a_restored_directory_passes_verify_before_its_first_open() {
 }
 
 #[test]
+fn a_short_run_is_in_the_store_when_it_is_closed() {
+    let (mut w, bucket) = shipping(RemoteLimits::default());
+    // No round and no catalog was published before the close.
+    w.put("a", &["1"]);
+    let before = state(&w);
+    w.close();
+    let (r, done) = restored(&w, &bucket, None);
+    assert!(!done.skips, "{done:?}");
+    assert_eq!(state(&r), before);
+}
+
+#[test]
+fn a_close_tries_once_more_after_a_round_that_failed() {
+    let (mut w, bucket) = shipping(RemoteLimits::default());
+    w.put("a", &["1"]);
+    publish(&w);
+    w.put("a", &["2"]);
+    bucket.fail_all(None, None, ObjectFault::Unavailable);
+    w.engine().ship().unwrap_err();
+    bucket.clear_faults();
+    let before = state(&w);
+    w.close();
+    let (r, done) = restored(&w, &bucket, None);
+    assert!(!done.skips, "{done:?}");
+    assert_eq!(state(&r), before);
+}
+
+#[test]
 fn a_directory_that_is_in_use_or_a_prefix_without_a_state_is_refused() {
     let (w, bucket) = shipping(RemoteLimits::default());
     let e = try_restored(&w, &bucket, None).err().unwrap();
