@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use topics_engine::{
-    Append, ConfigPatch, DeleteRequest, Durability, Engine, NewRecord, Options, ReadFrom,
-    ReadRequest, TopicMatch, TxnRequest, TxnRows, verify,
+    Append, ConfigPatch, DeleteRequest, Durability, Engine, GapReason, NewRecord, Options,
+    ReadFrom, ReadRequest, TopicMatch, TxnRequest, TxnRows, verify,
 };
 use topics_env::real::{Backend, real_env};
 use topics_env::sim::{CallFilter, CallKind, FaultKind, SimClock, SimFs, env_on};
@@ -197,6 +197,51 @@ fn a_backup_beside_writers_has_every_earlier_ack() {
     });
     engine.close().unwrap();
     assert_sound(&temp.0.join("db"));
+}
+
+#[test]
+fn a_backup_that_takes_over_gives_no_seq_to_a_second_record() {
+    let temp = TempDir::new(&std::env::temp_dir());
+    for (i, durability) in
+        [Durability::Memory, Durability::Disk, Durability::Fsync].into_iter().enumerate()
+    {
+        let [db, copy, twin] = ["db", "copy", "twin"].map(|name| temp.0.join(format!("{name}{i}")));
+        let class = class(durability);
+        let engine = open(&db);
+        put(&engine, "t", "both", &class);
+        engine.backup(&copy).unwrap();
+        // The source goes on, further than any reservation of seqs.
+        let records = vec![NewRecord { data: b"1", ..NewRecord::default() }; 5000];
+        let append = Append { records: &records, ..Append::default() };
+        let cursor = engine.append("t", &append).unwrap().last_seq;
+        engine.close().unwrap();
+        // A reader of the backup, its check and its clone change nothing.
+        let before = files(&copy);
+        let reader = Engine::open_read_only(real(), &copy, options()).unwrap();
+        assert!(reader.state("t", false).unwrap().head_seq < 5000);
+        drop(reader);
+        assert_sound(&copy);
+        Engine::clone_directory(&real(), &copy, &twin).unwrap();
+        for (path, (bytes, _)) in files(&copy) {
+            assert_eq!(bytes, before[&path].0, "{} was written", path.display());
+        }
+        for dir in [&copy, &twin] {
+            let taken_over = open(dir);
+            let next = put(&taken_over, "t", "new", &class);
+            assert!(next > 1 << 32, "{durability:?}: {next}");
+            let request = ReadRequest { from: ReadFrom::After(cursor), ..ReadRequest::default() };
+            let page = taken_over.read("t", &request).unwrap();
+            assert_eq!(page.iter().map(|r| r.seq).collect::<Vec<_>>(), [next]);
+            let gap = taken_over.state("t", false).unwrap().gaps.last().copied().unwrap();
+            assert_eq!((gap.from, gap.to, gap.reason), (2, next - 1, GapReason::Crash));
+            taken_over.close().unwrap();
+            // Only the first open skips.
+            let again = open(dir);
+            assert_eq!(put(&again, "t", "newer", &class), next + 1);
+            again.close().unwrap();
+            assert_sound(dir);
+        }
+    }
 }
 
 #[test]

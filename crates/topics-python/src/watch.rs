@@ -163,7 +163,7 @@ fn watch_event(py: Python<'_>, event: Event) -> PyResult<WatchEvent> {
         }
         Event::Tombstone { topic, topic_id, tombstone: t, reason } => {
             let gap = (t.gap_from, t.gap_to, reason, t.missed_estimate, t.earliest_seq, t.head_seq);
-            ("gap", topic.to_string(), topic_id, None, Some(gap), Some(t.gap_to))
+            ("gap", topic.to_string(), topic_id, None, Some(gap), Some(t.cursor()))
         }
         Event::CaughtUp { topic, topic_id, seq } => plain("caught-up", &topic, topic_id, Some(seq)),
         Event::TopicDeleted { topic, topic_id } => plain("topic-deleted", &topic, topic_id, None),

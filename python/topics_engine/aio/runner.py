@@ -127,13 +127,17 @@ class TaskRun:
                 log_lost(self._queue._sync, lost)
         except Exception as error:
             self._failed(job, error)
-        except BaseException:
+        except BaseException as error:
+            # A run that stops has given the signals back: then a signal handler may have raised it.
+            if isinstance(error, SystemExit) and not self._is_stopping:
+                self._failed(job, error)
+                return
             self._ended.put_nowait(EndedJob(job, "release"))
             raise
         else:
             self._ended.put_nowait(EndedJob(job, "ack"))
 
-    def _failed(self, job: Job, error: Exception) -> None:
+    def _failed(self, job: Job, error: Exception | SystemExit) -> None:
         report(self._queue._sync, self._options, job, error)
         self._ended.put_nowait(EndedJob(job, "nack", error_text(error)))
 

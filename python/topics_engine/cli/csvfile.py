@@ -93,7 +93,9 @@ def rows_of_csv(
     except ValueError as error:
         raise InvalidRequest(f"line {reader.line_num}: {error}") from None
     finally:
-        text.detach()
+        # An import that was interrupted closes the file before this generator.
+        if not source.closed:
+            text.detach()
 
 
 def _exported(row: dict[str, Any], args: argparse.Namespace) -> NewRow:

@@ -248,6 +248,11 @@ def _rows(parts: Iterator[Any], args: argparse.Namespace, skipped: list[int]) ->
         try:
             rows = rows_of(table, args.tag)
         except InvalidRequest as error:
+            if "index" not in error.detail:
+                message = (
+                    f"{error}: `import` reads records, each in a row, with the payload in `data`"
+                )
+                raise InvalidRequest(message) from None
             number = numbers[error.detail["index"]]
             raise InvalidRequest(f"row {number}: {error}") from None
         yield from zip(numbers, rows, strict=True)

@@ -358,9 +358,12 @@ def optional_time_of(ms: int | None) -> datetime | None:
     return None if ms is None else time_of(ms)
 
 
-def epoch_ms(name: str, value: object) -> int:
+TIME: Final = "a time (an aware datetime, ISO text with an offset, or epoch milliseconds)"
+TIME_OR_AGE: Final = f"{TIME} or an age (90s, 5m, 1h, 7d)"
+
+
+def epoch_ms(name: str, value: object, allowed: str = TIME) -> int:
     """A time in milliseconds since the Unix epoch."""
-    allowed = "a time (an aware datetime, ISO text with an offset, or epoch milliseconds)"
     found = value
     if isinstance(found, str):
         try:
@@ -370,7 +373,10 @@ def epoch_ms(name: str, value: object) -> int:
     if not isinstance(found, datetime):
         return integer(name, found, allowed)
     if found.utcoffset() is None:
-        allowed += ": give the datetime a tzinfo, for example datetime.UTC"
+        if isinstance(value, str):
+            allowed += f": add the offset, for example {found.isoformat()}+00:00 for UTC"
+        else:
+            allowed += ": give the datetime a tzinfo, for example datetime.UTC"
         refuse(name, allowed, value)
     return integer(name, (found - EPOCH) // timedelta(milliseconds=1), allowed)
 
@@ -387,4 +393,4 @@ def since_ms(name: str, value: object) -> int:
     )
     if is_age:
         return max(0, int(time.time() * 1000) - milliseconds(name, value))
-    return epoch_ms(name, value)
+    return epoch_ms(name, value, TIME_OR_AGE)

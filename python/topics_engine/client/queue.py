@@ -422,9 +422,10 @@ class Queue(Topic):
         """Works on the queue until it is stopped: calls `handler(job)` in threads.
 
         A job whose handler returns is acked, in batches; one whose handler raises is nacked with
-        the text of the exception. A job whose lease is lost is logged and left to others. While
-        the server cannot be reached, or the queue does not exist, the run waits. SIGTERM, SIGINT
-        and `stop` end it after the jobs in hand; a second signal has its usual effect.
+        the text of the exception, also if that is `SystemExit`. A job whose lease is lost is logged
+        and left to others. While the server cannot be reached, or the queue does not exist, the run
+        waits. SIGTERM, SIGINT and `stop` end it after the jobs in hand; a second signal has its
+        usual effect. Signals need a run on the main thread; without one, handle them and `stop`.
 
         Args:
             handler: does the work of one job. It may ack, nack or release the job itself.

@@ -16,7 +16,7 @@ from .backend import scan_of
 from .closing import CancelScope, Closing
 from .encoding import matcher
 from .schema import MISFITS, count_misfits, fields
-from .values import Gap, Record
+from .values import Gap, Record, cursor_behind
 
 Item = Record | Gap
 OnGap = Literal["yield", "raise", "skip"]
@@ -205,7 +205,10 @@ class Read(Closing, Iterator[T], Generic[T]):
         if isinstance(item, Gap) and self._on_gap == "raise":
             # The cursor stays before the gap, so that storing it hides no loss.
             raise loss(item)
-        self._cursor = item.seq if isinstance(item, Record) else item.last
+        if isinstance(item, Record):
+            self._cursor = item.seq
+        else:
+            self._cursor = cursor_behind(item.first, item.last, item.reason)
         if not self._items:
             # Records behind the last one may have been filtered out.
             self._cursor = max(self._cursor, self._page_end)

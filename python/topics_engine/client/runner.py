@@ -84,15 +84,25 @@ def log_lost(queue: Queue, lost: LeaseLost) -> None:
     log.warning("queue %r: %s", queue.name, lost)
 
 
-def report(queue: Queue, options: RunOptions, job: Any, error: Exception) -> None:
+def report(queue: Queue, options: RunOptions, job: Any, error: Exception | SystemExit) -> None:
     """Says that a handler has failed: to `on_error`, or to the log."""
     if options.on_error is None:
         log.warning("queue %r: job %d failed", queue.name, job.seq, exc_info=error)
         return
+    if isinstance(error, SystemExit):
+        # `on_error` may raise what it gets, which must not end the run.
+        error = exit_as_failure(error)
     try:
         options.on_error(job, error)
     except Exception:
         log.exception("queue %r: on_error failed for job %d", queue.name, job.seq)
+
+
+def exit_as_failure(error: SystemExit) -> RuntimeError:
+    """An exception that says that a handler has called `sys.exit`."""
+    failure = RuntimeError(f"the handler ended with SystemExit: {error}")
+    failure.__cause__ = error
+    return failure
 
 
 def batches(ended: list[EndedJob]) -> dict[tuple[str, str], list[Any]]:
@@ -270,7 +280,8 @@ class ThreadRun:
                 log_lost(self._queue, lost)
                 return None
             return self._failed(job, lost)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            # A signal handler that calls `sys.exit` ends the main thread, which runs no handler.
             return self._failed(job, error)
         except BaseException as error:
             self._stopped_by = error
@@ -278,7 +289,7 @@ class ThreadRun:
             return EndedJob(job, "release")
         return EndedJob(job, "ack")
 
-    def _failed(self, job: Job, error: Exception) -> EndedJob:
+    def _failed(self, job: Job, error: Exception | SystemExit) -> EndedJob:
         from .queue import error_text
 
         report(self._queue, self._options, job, error)

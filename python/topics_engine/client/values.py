@@ -120,7 +120,11 @@ class Record(_Decoded):
 
 @frozen()
 class Gap(Frozen):
-    """Records `first` to `last` of a topic were lost. The range is exact."""
+    """Records `first` to `last` of a topic were lost. The range is exact.
+
+    With the reason `recreated` the records of a topic that is gone were lost. The range is that of
+    the new topic, whose records follow.
+    """
 
     topic: str
     """The name of the topic."""
@@ -132,6 +136,13 @@ class Gap(Frozen):
     """Why, for diagnosis: `cap`, `ttl`, `crash`, `restart`, `recreated`, `corrupt`, …."""
     missed_estimate: int = 0
     """Most records that the range had; deleted ones are not lost."""
+
+
+def cursor_behind(first: int, last: int, reason: str) -> int:
+    """The cursor of a reader that has got a gap. One of a topic that is gone (`recreated`) covers
+    seqs that the new topic has too, of which the reader has got none.
+    """
+    return first - 1 if reason == "recreated" else last
 
 
 @frozen()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..client.backend import RemoteBackend, call_timeout
 from ..client.closing import CancelScope
 from ..client.encoding import matcher
+from ..client.values import cursor_behind
 from ..errors import Closed, NotFound, TopicsError, Unavailable
 from .caller import encode_json, failure, with_query, without_none
 from .events import Event, SseConnection
@@ -244,7 +245,7 @@ class RemoteWatch(RemoteBackend):
             self._backfills.popleft()
             return
         if (lost := page.tombstone) is not None:
-            self._buffered.append((topic, ("gap", topic, 0, None, lost, lost[1])))
+            self._buffered.append((topic, ("gap", topic, 0, None, lost, cursor_behind(*lost[:3]))))
         cursor.id, cursor.seen = topic_id, page.next_from_seq
         if len(page):
             self._buffered.append((topic, ("records", topic, 0, page, None, cursor.seen)))
@@ -316,7 +317,7 @@ class RemoteWatch(RemoteBackend):
         match event.kind:
             case "tombstone":
                 lost = gap_row_of(fields)
-                return "gap", fields["topic"], 0, None, lost, lost[1]
+                return "gap", fields["topic"], 0, None, lost, cursor_behind(*lost[:3])
             case "caught-up":
                 return "caught-up", fields["topic"], 0, None, None, fields["head_seq"]
             case "topic-deleted":

@@ -186,6 +186,10 @@ def test_an_id_of_a_topic_that_was_created_again_is_a_loss(
         lost = next(events)
         assert (lost.kind, lost.data["reason"]) == ("tombstone", "recreated")
         assert (lost.data["gap_from"], lost.data["gap_to"]) == (1, 2)
+        behind_the_gap = lost.id
+        assert events.values(2) == ["new", "newer"]
+    # A connection that broke right behind the gap has got none of the new records.
+    with Events(server.port, path, {"Last-Event-ID": behind_the_gap}) as events:
         assert events.values(2) == ["new", "newer"]
     read = api("POST", f"/v0/topics/{topic}/diff", {"from_seq": 9}).json
     assert read["tombstone"]["reason"] == "recreated"

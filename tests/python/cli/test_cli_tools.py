@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import itertools
 import json
@@ -16,6 +17,7 @@ from support.server import Server
 from support.terminal import Run, Terminal
 from support.waiting import DEADLINE, until
 from topics_engine.cli import main, transfer
+from topics_engine.cli.csvfile import rows_of_csv
 from topics_engine.cli.exits import advice_for
 from topics_engine.cli.main import COMMANDS, LOCAL_COMMANDS
 from topics_engine.cli.measure import advice_on_server
@@ -100,6 +102,30 @@ def test_ranges_filters_losses_and_pipes(
     assert cli("import", f"{copy}-n", str(none), "--format", kind)[1] == [
         {"topic": f"{copy}-n", "count": 0, "gaps_passed_over": 0}
     ]
+
+
+def test_a_csv_file_may_be_closed_before_its_rows_are_read() -> None:
+    source = io.BytesIO(b"n\n1\n2\n")
+    rows = rows_of_csv(source, argparse.Namespace(tag=None, skip_lines=0), [0])
+    assert next(rows)[1][0] == b'{"n": "1"}'
+    # As an import that is interrupted ends.
+    source.close()
+    rows.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_a_table_without_payloads_is_refused(
+    cli: Run, topic: str, tmp_path: Path, capsys: Any, ending: str
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    feather = pytest.importorskip("pyarrow.feather")
+    file = tmp_path / f"own.{ending}"
+    write = {"parquet": parquet.write_table, "arrow": feather.write_feather}[ending]
+    write(pa.table({"id": [1, 2]}), file)
+    assert cli("import", topic, str(file))[0] == 2
+    said = capsys.readouterr().err
+    assert "the table has no column 'data', only ['id']: `import` reads records" in said
+    assert "Traceback" not in said
 
 
 def test_any_csv_becomes_objects(cli: Run, topic: str, tmp_path: Path, capsys: Any) -> None:

@@ -102,7 +102,12 @@ WRONG: list[tuple[Call, str]] = [
         f"ts {TIME}: give the datetime a tzinfo, for example datetime.UTC, not {NAIVE!r}",
     ),
     (lambda h: h.t.seek(ts="yesterday"), f"ts {TIME}, not 'yesterday'"),
-    (lambda h: h.t.read(since=1.5), f"since {TIME}, not 1.5"),
+    (lambda h: h.t.read(since=1.5), f"since {TIME} or an age (90s, 5m, 1h, 7d), not 1.5"),
+    (
+        lambda h: h.t.read(since="2026-01-01"),
+        f"since {TIME} or an age (90s, 5m, 1h, 7d): add the offset, for example"
+        " 2026-01-01T00:00:00+00:00 for UTC, not '2026-01-01'",
+    ),
     (
         lambda h: h.q.append(1, deliver_at=NAIVE),
         f"deliver_at {TIME}: give the datetime a tzinfo, for example datetime.UTC, not {NAIVE!r}",

@@ -44,6 +44,25 @@ async def test_starts(db: Any) -> None:
             await watch.next(wait=0)
 
 
+async def test_a_cursor_behind_a_recreated_gap_skips_no_record(db: Any) -> None:
+    orders = db.topic("orders")
+    await orders.append([1, 2, 3, 4, 5])
+    await orders.drop()
+    await orders.append(["new", "newer"])
+    gap = te.Gap("orders", 1, 2, "recreated", 2)
+    async with db.watch({"orders": 5}) as watch:
+        assert await take(watch, 1) == [gap]
+        stored = watch.cursor
+    read = orders.read(after=5)
+    assert await anext(read) == gap
+    assert (stored, read.cursor) == ({"orders": 0}, 0)
+    async with db.watch(stored) as watch:
+        assert datas(await take(watch, 2)) == ["new", "newer"]
+    # The record behind the gap moves the cursor as any other.
+    assert (await anext(read)).data == "new"
+    assert read.cursor == 1
+
+
 async def test_a_stored_cursor_resumes_without_a_gap_or_a_repeat(open_db: Open) -> None:
     async with open_db() as db:
         await db.topic("a").append([1, 2, 3, 4])

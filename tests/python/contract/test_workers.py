@@ -112,6 +112,39 @@ async def test_a_run_works_until_it_is_stopped(db: Any, caplog: pytest.LogCaptur
     assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
 
 
+async def test_a_handler_that_exits_has_failed(db: Any) -> None:
+    jobs = await db.queue("jobs", max_deliveries=2, dead_letter="dead", retry_backoff=0)
+    plain = jobs._handle if isinstance(jobs, Awaited) else jobs
+    done: list[str] = []
+    failed: list[tuple[str, str]] = []
+
+    def work(job: Any) -> None:
+        if job.data == "poison":
+            raise SystemExit("bad option")
+        done.append(job.data)
+
+    def on_error(job: Any, error: Exception) -> None:
+        assert isinstance(error.__cause__, SystemExit)
+        failed.append((job.data, str(error)))
+        raise error
+
+    given = handler(jobs, work)
+    run = asyncio.ensure_future(jobs.run(given, worker="w", concurrency=1, on_error=on_error))
+    await jobs.append(["poison", "after it"])
+
+    async def all_done() -> bool:
+        counts = (await jobs.state()).queue
+        return bool(counts["dead_lettered"]) and not (counts["ready"] or counts["in_flight"])
+
+    await eventually(all_done)
+    plain.stop()
+    await run
+    assert done == ["after it"]
+    assert failed == [("poison", "the handler ended with SystemExit: bad option")] * 2
+    (dead,) = [record async for record in db.topic("dead").read()]
+    assert dead.meta["$dead_letter_error"] == "SystemExit: bad option"
+
+
 async def test_a_run_raises_what_will_not_pass(db: Any) -> None:
     jobs = await db.queue("jobs")
     given = handler(jobs, lambda job: None)

@@ -227,7 +227,7 @@ impl Stream {
             let reason = if old { "from_seq_too_old" } else { t.reason.as_str() };
             let topic_id = p.topic.id();
             let event = Event::Tombstone { topic: name.clone(), topic_id, tombstone: t, reason };
-            out.queue(slot, event, t.gap_to.min(next), 0);
+            out.queue(slot, event, t.cursor().min(next), 0);
         }
         let (cursor, options) = (out.topics[slot as usize].pushed, self.options.clone());
         let frame = (!batch.is_empty()).then(|| Frame::new(name, options, cursor, batch));

@@ -7,7 +7,8 @@
 //!
 //! Writers never wait for it. Checkpoints wait while the cut is taken; segment files that they supersede
 //! stay until the copy has them. What lies above the cut in the log is not part of the copy, whose
-//! first open is a recovery like that after a power cut at the cut.
+//! first open is a recovery like that after a power cut at the cut. The source goes on and gives away
+//! seqs above the cut, so the first writing open of the copy makes each topic skip seqs, see [`Lineage`].
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use topics_storage::backup::{
     CopyReport, CopyTarget, LogCopy, clone_closed, consistent_cut, log_upto,
 };
 use topics_storage::checkpoint::Pinned;
-use topics_storage::dir::{Paths, Store};
+use topics_storage::dir::{Lineage, Paths, Store};
 use topics_storage::segment::{ColdFiles, DataFrames, FileKind, SegmentMeta, TopicKey};
 
 use super::core::Core;
@@ -72,6 +73,7 @@ pub(crate) fn backup(core: &Arc<Core>, dir: &Path) -> Result<BackupSummary> {
         done => done.map(drop)?,
     }
     let mut copy = CopyTarget::create(&core.env, &source, &store, &absolute(dir)?)?;
+    copy.set_lineage(Lineage::ORIGIN_WENT_ON)?;
     let kept = core.transactions.staging.keep_files();
     let (pinned, logs) = cut(core)?;
     copy.add_stages()?;

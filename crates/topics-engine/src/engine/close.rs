@@ -8,12 +8,14 @@ use super::core::Core;
 use crate::checkpoint::round::checkpoint;
 use crate::types::error::{Error, Result};
 
-/// How long a close waits for requests to the object store, and again for those of the last round.
+/// How long a close waits for requests to the object store, those of a base included, and again for those
+/// of the last round.
 const REMOTE_WAIT: Duration = Duration::from_secs(2);
 
 /// Closes an engine: refuses further batches and wakes every waiter. When it returns no file is open and
 /// no thread runs, even if the caller still has handles of the engine.
 pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
+    publish_base(core);
     if !core.begin_close() {
         return Ok(());
     }
@@ -47,6 +49,28 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
     core.env.fs.release();
     outcome?;
     shortage_is_no_failure(closed, "the log is not marked as closed")
+}
+
+/// Publishes a base of continuous backup, unless there is one since the open: without it nothing that a
+/// short run has written could be restored. One attempt. Other callers may still write: the last round
+/// has that.
+fn publish_base(core: &Core) {
+    let (Some(archiver), Some(shipper)) = (&core.archiver, &core.shipper) else { return };
+    if !shipper.needs_base() || core.check_writable().is_err() || core.check_open().is_err() {
+        return;
+    }
+    if let Some(remote) = &core.options.remote {
+        remote.store.end_within(REMOTE_WAIT);
+    }
+    let published = shipper.ship().and_then(|_| archiver.archive_if_due());
+    if let Err(e) = published
+        && !shipper.is_refused()
+    {
+        log::warn!(
+            "closing: what was written since the open is not in the object store; the next open ships \
+             it: {e}"
+        );
+    }
 }
 
 /// Lowers the reservations, syncs, and writes two snapshots, so that the next open reads only the newest

@@ -56,7 +56,9 @@ fn recover(
     let mut opening = Opening::begin(env.clone(), paths.clone(), pid, wal_options(&options), mode)
         .map_err(|e| at(dir, e))?;
     // The files of unloaded topics are checked later; `salvage` checks all of them.
-    let skip = opening.lineage().map_or(0, |l| l.skip);
+    // An open that only reads gives nothing away.
+    let lineage = opening.lineage().filter(|_| !env.is_read_only());
+    let skip = lineage.map_or(0, |l| l.skip);
     let closed = opening.closed() && mode == Mode::Strict && skip == 0;
     let topics = opening.take_topics();
     let segments = Segments::new(
@@ -80,7 +82,7 @@ fn recover(
     let core = start((base, host), paths.clone(), segments, opened, closed)?;
     if skip > 0 {
         // The gaps are durable in the log.
-        Lineage { skip: 0 }.write(&env, &paths)?;
+        Lineage::NO_SKIP.write(&env, &paths)?;
     }
     core.ids.recovered();
     // Before the first write the newest snapshot must be one of the current layout, whatever was

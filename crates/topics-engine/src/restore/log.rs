@@ -1,6 +1,6 @@
 //! The rounds after a catalog, as the log files that they are from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use topics_env::{File, OpenMode};
@@ -8,7 +8,7 @@ use topics_remote::format::round::RoundPart;
 use topics_remote::history::{self, RestoreBase, Round};
 use topics_storage::StorageError;
 use topics_storage::format::frame::{self, FrameType};
-use topics_storage::format::record::{Body, TxnCommit, TxnDone};
+use topics_storage::format::record::{Body, CheckpointMark, TxnCommit, TxnDone};
 use topics_storage::format::wal_file::{self, WAL_HEADER, WalFileHeader};
 use topics_storage::snapshot::SnapshotBody;
 use topics_storage::wal::FIRST_FRAME;
@@ -34,9 +34,13 @@ pub(super) struct LogFiles {
     shards: BTreeMap<u32, Vec<LogFile>>,
     /// The last lsns that the snapshot reflects.
     needed: BTreeMap<u32, u64>,
-    /// Decisions and ends since the last cut.
-    pending: Vec<Decided>,
+    /// What the frames since the last cut say.
+    pending: Vec<Change>,
     decisions: Decisions,
+    /// The ids of the topics.
+    topics: BTreeSet<u64>,
+    /// The highest snapshot that took effect, 0: the log names none.
+    pub last_snapshot: u64,
     /// The time of the last cut, 0: none.
     pub cut_ms: u64,
     pub newest_ms: u64,
@@ -46,9 +50,13 @@ pub(super) struct LogFiles {
     last_round: u64,
 }
 
-enum Decided {
-    Open(TxnCommit),
+/// What a frame says of the state to restore.
+enum Change {
+    Decided(TxnCommit),
     Ended(String, u64),
+    Created(u64),
+    Deleted(u64),
+    Snapshot(u64),
 }
 
 impl LogFiles {
@@ -59,6 +67,8 @@ impl LogFiles {
             needed: body.shards.iter().map(|s| (s.shard, s.last_lsn)).collect(),
             pending: Vec::new(),
             decisions: Decisions::of(&body.sections)?,
+            topics: body.topics.iter().map(|t| t.topic_id).collect(),
+            last_snapshot: 0,
             cut_ms: 0,
             newest_ms: 0,
             has_later: false,
@@ -106,10 +116,13 @@ impl LogFiles {
             self.cut_ms = cut_ms;
             self.last_round = round.number;
             self.shards.values_mut().flatten().for_each(|f| f.cut_len = f.len);
-            for decided in self.pending.drain(..) {
-                match decided {
-                    Decided::Open(body) => self.decisions.open(body),
-                    Decided::Ended(writer, epoch) => self.decisions.ended(&writer, epoch),
+            for change in self.pending.drain(..) {
+                match change {
+                    Change::Decided(body) => self.decisions.open(body),
+                    Change::Ended(writer, epoch) => self.decisions.ended(&writer, epoch),
+                    Change::Created(id) => _ = self.topics.insert(id),
+                    Change::Deleted(id) => _ = self.topics.remove(&id),
+                    Change::Snapshot(n) => self.last_snapshot = self.last_snapshot.max(n),
                 }
             }
         }
@@ -153,16 +166,21 @@ impl LogFiles {
         self.scan(frames.unwrap_or_default())
     }
 
-    /// Notes the decisions of transactions and their ends.
+    /// Notes the decisions of transactions and their ends, topics and snapshots.
     fn scan(&mut self, mut frames: &[u8]) -> Result<bool> {
         while let Ok((f, len)) = frame::parse(frames) {
             match f.kind {
                 FrameType::TxnCommit => {
-                    self.pending.push(Decided::Open(TxnCommit::decode(&f)?));
+                    self.pending.push(Change::Decided(TxnCommit::decode(&f)?));
                 }
                 FrameType::TxnDone => {
                     let done = TxnDone::decode(&f)?;
-                    self.pending.push(Decided::Ended(done.writer, done.epoch));
+                    self.pending.push(Change::Ended(done.writer, done.epoch));
+                }
+                FrameType::TopicCreate => self.pending.push(Change::Created(f.topic_id)),
+                FrameType::TopicDelete => self.pending.push(Change::Deleted(f.topic_id)),
+                FrameType::CheckpointMark => {
+                    self.pending.push(Change::Snapshot(CheckpointMark::decode(&f)?.snapshot));
                 }
                 _ => {}
             }
@@ -194,6 +212,11 @@ impl LogFiles {
             }
         }
         Ok(())
+    }
+
+    /// The number of topics.
+    pub fn topic_count(&self) -> u64 {
+        self.topics.len() as u64
     }
 
     /// The files of staged rows that open decisions need.

@@ -32,9 +32,6 @@ use crate::ship::owner::remote_error;
 use crate::tier;
 use crate::types::error::{Error, Result};
 
-/// Seqs that each topic skips if records may lie beyond what was shipped.
-const SKIP: u64 = 1 << 32;
-
 /// What to restore.
 #[derive(Clone, Debug, Default)]
 pub struct RestoreRequest {
@@ -53,7 +50,7 @@ pub struct Restored {
     pub has_later: bool,
     /// Whether records may have been acked after the state, so that each topic skips seqs.
     pub skips: bool,
-    /// Topics in the catalog's snapshot.
+    /// Topics of the state.
     pub topics: u64,
     /// Rounds that were applied.
     pub rounds: u64,
@@ -104,7 +101,7 @@ impl Restore<'_> {
         let mut body = snapshot.whole()?;
         // Until the log is restored, whether anything lies beyond it is unknown.
         create_dir(env, "dir.names", &paths.meta())?;
-        Lineage { skip: SKIP }.write(env, paths)?;
+        Lineage::ORIGIN_WENT_ON.write(env, paths)?;
         for dir in [paths.wal(), paths.topics(), paths.txn()] {
             create_dir(env, "dir.names", &dir)?;
         }
@@ -113,7 +110,7 @@ impl Restore<'_> {
             state_ms: log.cut_ms,
             newest_ms: self.base.newest_ms.max(log.newest_ms),
             has_later: log.has_later || self.base.newest_ms > log.cut_ms,
-            topics: body.topics.len() as u64,
+            topics: log.topic_count(),
             rounds: log.rounds,
             log_bytes: log.bytes,
             ..Restored::default()
@@ -121,13 +118,15 @@ impl Restore<'_> {
         self.stages(&log)?;
         self.segments(&mut body, &mut out)?;
         body.sections.retain(|s| s.kind != tier::SECTION);
+        // The log may say that a later snapshot took effect, which the restored directory does not have.
+        let n = n.max(log.last_snapshot);
         let snapshot = encode(n, &body)?;
         write_file(env, "restore.file", &paths.snapshot(n), &snapshot)?;
         env.sync_dir("restore.dir", &paths.meta())
             .map_err(|e| topics_storage::StorageError::io("restore", e))?;
         out.skips = !self.base.head.closed || out.has_later || log.is_open_ended(&self.base);
         if !out.skips {
-            Lineage { skip: 0 }.write(env, paths)?;
+            Lineage::NO_SKIP.write(env, paths)?;
         }
         Store::create(env, paths, catalog.header.store_id)?;
         Ok(out)

@@ -10,6 +10,7 @@ use topics_env::{Hook, Site};
 use topics_remote::Retry;
 
 use super::{RestoreRequest, Restored, restore};
+use crate::engine::verify::verify;
 use crate::router::RouterRequest;
 use crate::ship::tests::{shipping, shipping_with};
 use crate::topic::tests::{DIR, World, eq, rec, small};
@@ -28,6 +29,8 @@ fn try_restored(w: &World, bucket: &Arc<Bucket>, at_ms: Option<u64>) -> Result<(
     let store = Arc::new(bucket.client(7));
     let retry = Retry::once(out.env());
     let done = restore(&out.env(), store, &retry, Path::new(DIR), &RestoreRequest { at_ms })?;
+    let report = verify(&out.env(), Path::new(DIR), &mut |_| ())?;
+    assert!(done.missing_segments > 0 || report.problems.is_empty(), "{:?}", report.problems);
     out.try_open()?;
     Ok((out, done))
 }
@@ -134,6 +137,53 @@ fn a_clean_close_leaves_nothing_beyond_and_no_seq_is_skipped() {
     assert!(!done.skips, "{done:?}");
     assert_eq!(state(&r), before);
     assert_eq!(r.put("a", &["3"]).last_seq, 3);
+}
+
+#[test]
+fn a_restored_directory_passes_verify_before_its_first_open() {
+    let (w, bucket) = shipping(RemoteLimits::default());
+    w.put("a", &["1"]);
+    w.put("gone", &["1"]);
+    publish(&w);
+    // Later snapshots of the lost directory, topics that its catalog does not have.
+    for topic in ["b", "c", "brief"] {
+        w.put(topic, &["1"]);
+        w.checkpoint();
+    }
+    w.engine().delete_topic("gone", false).unwrap();
+    w.engine().delete_topic("brief", false).unwrap();
+    w.engine().ship().unwrap();
+    // The helper runs `verify`.
+    let (_, done) = restored(&w, &bucket, None);
+    assert_eq!(done.topics, 3, "{done:?}");
+}
+
+#[test]
+fn a_short_run_is_in_the_store_when_it_is_closed() {
+    let (mut w, bucket) = shipping(RemoteLimits::default());
+    // No round and no catalog was published before the close.
+    w.put("a", &["1"]);
+    let before = state(&w);
+    w.close();
+    let (r, done) = restored(&w, &bucket, None);
+    assert!(!done.skips, "{done:?}");
+    assert_eq!(state(&r), before);
+}
+
+#[test]
+fn a_close_tries_once_more_after_a_round_that_failed() {
+    let (mut w, bucket) = shipping(RemoteLimits::default());
+    w.put("a", &["1"]);
+    publish(&w);
+    w.put("a", &["2"]);
+    bucket.fail_all(None, None, ObjectFault::Unavailable);
+    w.engine().ship().unwrap_err();
+    bucket.clear_faults();
+    let before = state(&w);
+    w.close();
+    let (r, done) = restored(&w, &bucket, None);
+    assert!(!done.skips, "{done:?}");
+    assert_eq!(state(&r), before);
 }
 
 #[test]

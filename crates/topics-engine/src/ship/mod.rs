@@ -118,6 +118,11 @@ impl Shipper {
         Some(Arc::new(Self { core: core.clone(), owner, state, progress, thread }))
     }
 
+    /// Whether the prefix refuses the directory, which is logged already.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.owner.is_refused()
+    }
+
     /// Ships everything that was logged before the call.
     pub(crate) fn ship(&self) -> Result<Shipped> {
         self.owner.check_usable()?;

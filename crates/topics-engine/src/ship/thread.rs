@@ -96,17 +96,26 @@ impl Shipper {
         }
     }
 
-    /// Ships what a clean close has logged, and says in `HEAD` that nothing is left. One attempt, and
-    /// none if the last one failed. It takes at most `wait`.
+    /// Whether nothing that was logged since the open can be restored, because the rounds have no base.
+    pub(crate) fn needs_base(&self) -> bool {
+        let status = self.status();
+        self.core.wal.has_begun() && !status.has_base && !status.is_fenced
+    }
+
+    /// Ships what a clean close has logged, and says in `HEAD` that nothing is left. One attempt, also
+    /// if the last one failed, and none without a base. It takes at most `wait`.
     pub(crate) fn ship_last(&self, wait: Duration) {
         let status = self.status();
-        if status.has_failed || !status.has_base {
+        if status.is_fenced || !status.has_base {
             return;
         }
         self.owner.remote.store.end_within(wait);
         let shipped = self.ship_now(&mut self.state.lock());
         if let Err(e) = shipped.and_then(|_| self.owner.close()) {
-            log::warn!("closing: the last round is not shipped: {e}");
+            log::warn!(
+                "closing: what was written since the last round is not in the object store; the next \
+                 open ships it: {e}"
+            );
         }
     }
 }

@@ -294,6 +294,18 @@ pub struct Tombstone {
     pub head_seq: u64,
 }
 
+impl Tombstone {
+    /// The cursor of a reader that has the tombstone. The range of [`GapReason::Recreated`] is of a topic
+    /// that is gone: the reader has none of the records of the new one, whose seqs are the same.
+    #[must_use]
+    pub fn cursor(&self) -> u64 {
+        match self.reason {
+            GapReason::Recreated => self.gap_from - 1,
+            _ => self.gap_to,
+        }
+    }
+}
+
 /// The answer to a seek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sought {

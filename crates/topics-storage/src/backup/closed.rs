@@ -37,8 +37,8 @@ pub fn clone_closed(
     }
     let mut copy = CopyTarget::create(env, &paths, &store, target)?;
     if let Some(lineage) = Lineage::read(env, &paths)?.filter(|l| l.skip > 0) {
-        // The source was restored and never opened: its topics skip seqs at the first open.
-        lineage.write(env, &copy.paths)?;
+        // The source is a backup, or was restored, and was never opened for writing.
+        copy.set_lineage(lineage)?;
     }
     copy.add_stages()?;
     for entry in list_dir(env, &paths.wal())? {

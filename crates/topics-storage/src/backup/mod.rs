@@ -26,7 +26,7 @@ use topics_env::{Env, File, LockError, LockGuard, OpenMode};
 pub use self::closed::clone_closed;
 pub use self::log::{LogCopy, consistent_cut, log_upto};
 pub use self::view::write_view;
-use crate::dir::{INCOMPLETE, Paths, Store, create_dir, list_dir, show};
+use crate::dir::{INCOMPLETE, Lineage, Paths, Store, create_dir, list_dir, show};
 use crate::format::wal_file::{self, WAL_HEADER, WalFileHeader};
 use crate::segment::{FileKind, SegmentMeta, SegmentName};
 use crate::snapshot::{self, EncodedSnapshot, Snapshot, SnapshotBuilder};
@@ -116,6 +116,11 @@ impl CopyTarget {
             done: false,
             _marker: marker,
         })
+    }
+
+    /// Makes the first writing open of the copy skip seqs as `lineage` says.
+    pub fn set_lineage(&self, lineage: Lineage) -> Result<()> {
+        lineage.write(&self.env, &self.paths)
     }
 
     /// Takes over the files of a segment. `.idx`, `.tags` and `.attrs` may be missing: an engine makes

@@ -1,4 +1,4 @@
-//! `meta/LINEAGE`: how a restored directory differs from the one that its files are from.
+//! `meta/LINEAGE`: how a restored directory or a backup differs from the one that its files are from.
 //!
 //! ```text
 //! off size  field
@@ -19,7 +19,7 @@ const VERSION: u32 = 1;
 const LEN: usize = 24;
 const NAME: &str = "LINEAGE";
 
-/// What a restored directory has of its own. A directory that was not restored has no such file.
+/// What a restored directory or a backup has of its own. Other directories have no such file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lineage {
     /// Seqs that each topic skips at the next open: the directory that the files are from may have
@@ -28,7 +28,13 @@ pub struct Lineage {
 }
 
 impl Lineage {
-    /// That of a directory; `None`: it was not restored.
+    /// That of a directory whose origin may have gone on: each topic skips seqs, more than the origin can
+    /// have given away.
+    pub const ORIGIN_WENT_ON: Self = Self { skip: 1 << 32 };
+    /// That of a directory whose topics skip nothing, or have done so.
+    pub const NO_SKIP: Self = Self { skip: 0 };
+
+    /// That of a directory; `None`: it is neither restored nor a backup.
     pub fn read(env: &Env, paths: &Paths) -> Result<Option<Self>> {
         let path = paths.meta().join(NAME);
         let Some(b) = read_file(env, &path, LEN as u64)? else { return Ok(None) };

@@ -114,7 +114,7 @@ impl Outbound {
             let p = &self.topics[slot as usize];
             let (topic, topic_id) = (p.topic.name.clone(), p.topic.id());
             let reason = tombstone.reason.as_str();
-            let to = if frame.is_some() { tombstone.gap_to.min(next) } else { next };
+            let to = if frame.is_some() { tombstone.cursor().min(next) } else { next };
             self.queue(slot, Event::Tombstone { topic, topic_id, tombstone, reason }, to, 0);
         }
         if let Some(frame) = frame {

@@ -225,6 +225,11 @@ fn a_cursor_of_an_earlier_topic_is_recreated() {
     let seen = drain(&mut w.watch(&on(&[("t", start)])));
     assert_eq!(seen[0], Gap("t".into(), 1, 2, "recreated"));
     assert_eq!(seen[1..3], [record("t", 1, "new"), record("t", 2, "newer")]);
+    // A reader that has only the gap has none of the records of the new topic.
+    let mut watch = w.watch(&on(&[("t", start)]));
+    let gap = watch.try_next().unwrap().unwrap();
+    assert!(matches!(gap, Event::Tombstone { .. }), "{gap:?}");
+    assert_eq!(watch.cursors()[0].2, 0);
 }
 
 #[test]
