@@ -50,7 +50,7 @@ fn metas(w: &World, topic: &str) -> Vec<Vec<u8>> {
 #[test]
 fn a_peek_shows_no_further_job_after_its_bytes() {
     let w = World::new();
-    w.create("q", queue("dead"));
+    w.create("q", queue());
     let large = "x".repeat(1 << 20);
     for _ in 0..30 {
         w.put("q", &[&large]);

@@ -169,10 +169,6 @@ impl SegmentWriter {
         Ok(())
     }
 
-    pub(super) fn salt(&self) -> u64 {
-        self.salt
-    }
-
     /// The topic that it writes for.
     pub fn topic(&self) -> TopicKey {
         self.topic

@@ -43,16 +43,6 @@ pub(crate) fn read(core: &Ctx, topic: &Topic, req: &ReadRequest) -> Result<ReadB
     read_from(core, topic, req, Reads::ForClient, &mut ReadBuffers::default())
 }
 
-/// Reads records into the buffers of earlier reads.
-pub(crate) fn read_with(
-    core: &Ctx,
-    topic: &Topic,
-    req: &ReadRequest,
-    buffers: &mut ReadBuffers,
-) -> Result<ReadBatch> {
-    read_from(core, topic, req, Reads::ForClient, buffers)
-}
-
 /// Reads records, and waits for cold ones.
 pub(crate) fn read_waiting(
     core: &Ctx,
@@ -61,7 +51,7 @@ pub(crate) fn read_waiting(
     buffers: &mut ReadBuffers,
 ) -> Result<ReadBatch> {
     loop {
-        match read_with(core, topic, req, buffers) {
+        match read_from(core, topic, req, Reads::ForClient, buffers) {
             Err(Error::ColdPending(fetch)) => core.wait_fetch(&fetch)?,
             done => return done,
         }
