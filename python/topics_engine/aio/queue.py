@@ -213,7 +213,8 @@ class Queue(TopicHandle[plain.Queue]):
         """Works on the queue until it is stopped: awaits `handler(job)` in tasks.
 
         As `topics_engine.Queue.run`. A run that is cancelled cancels its handlers; their jobs are
-        released.
+        released. A signal handler that ends a run of another thread's loop calls `stop` there, with
+        `loop.call_soon_threadsafe`.
 
         Args:
             handler: does the work of one job. It may ack, nack or release the job itself.

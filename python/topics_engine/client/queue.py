@@ -427,6 +427,9 @@ class Queue(Topic):
         waits. SIGTERM, SIGINT and `stop` end it after the jobs in hand; a second signal has its
         usual effect. Signals need a run on the main thread; without one, handle them and `stop`.
 
+        A signal ends all runs of the process, if one of them is in the main thread: Python hands
+        signals to no other. Without one there, call `stop` from a signal handler of your own.
+
         Args:
             handler: does the work of one job. It may ack, nack or release the job itself.
             worker: the name of the worker.
@@ -453,7 +456,9 @@ class Queue(Topic):
         ThreadRun(self, handler, run_options(worker, concurrency, lease, on_error)).run()
 
     def stop(self) -> None:
-        """Ends every `run` of this handle after its jobs in hand. Callable from a handler too."""
+        """Ends every `run` of this handle after its jobs in hand. Callable from the handler of a
+        job, and from that of a signal.
+        """
         for run in list(self._runs):
             run.stop()
 

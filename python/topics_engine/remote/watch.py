@@ -165,7 +165,7 @@ class RemoteWatch(RemoteBackend):
                 if not self._connection.wait(until):
                     return False
             while self._connection.events:
-                self._handle(self._connection.events.popleft())
+                self._handle(self._connection.events[0])
         return True
 
     def cursors(self) -> list[tuple[str, int, int]]:
@@ -279,15 +279,21 @@ class RemoteWatch(RemoteBackend):
                     raise
 
     def _handle(self, event: Event) -> None:
+        """Takes the first event of the connection. What waits comes before it is taken: a wait that
+        is cancelled has changed nothing.
+        """
         if event.kind == "error":
+            self._connection.events.popleft()
             self._failed(json.loads(event.data))
             return
+        item = self._decode(event)
+        topic_id = None if item is None else self._id_of(event, item)
+        self._connection.events.popleft()
         if event.id is not None:
             self._last_id = event.id
-        item = self._decode(event)
         if item is None:
             return
-        topic, seq = item[1], item[5]
+        topic = item[1]
         cursor = self._cursors.get(topic)
         if item[0] == "topic-deleted":
             if cursor is not None:
@@ -295,15 +301,22 @@ class RemoteWatch(RemoteBackend):
         else:
             if cursor is None:
                 cursor = self._cursors[topic] = TopicCursor(None, 0)
-            cursor.seen = seq or 0
-            if item[4] is not None and item[4][2] == "recreated":
-                cursor.id_now = None
-            cursor.id = _topic_id(event.id, topic) or cursor.id_now or self._id_of(topic)
-            cursor.id_now = cursor.id
+            cursor.seen = item[5] or 0
+            cursor.id = cursor.id_now = topic_id
         self._buffered.append((topic, item))
 
-    def _id_of(self, topic: str) -> int | None:
-        """The id of a topic that joined a large session, whose events do not have it."""
+    def _id_of(self, event: Event, item: _WatchEvent) -> int | None:
+        """The id of an event's topic. The events of a large session do not have it: the server is
+        asked for that of a topic that joined it.
+        """
+        kind, topic, _, _, lost, _ = item
+        if kind == "topic-deleted":
+            return None
+        cursor = self._cursors.get(topic)
+        is_anew = lost is not None and lost[2] == "recreated"
+        known = None if cursor is None or is_anew else cursor.id_now
+        if (found := _topic_id(event.id, topic) or known) is not None:
+            return found
         with contextlib.suppress(TopicsError):
             return int(json.loads(self._remote.state(topic))["topic_id"])
         return None

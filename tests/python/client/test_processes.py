@@ -205,6 +205,59 @@ def test_a_signal_handler_closes_while_the_pool_is_locked(server: Server) -> Non
     assert run(program, server.url, "goes on") == "closed, and calls say so"
 
 
+@pytest.mark.parametrize("kind", ["sync", "aio"])
+def test_a_signal_handler_stops_a_run_of_another_thread(kind: str, data_dir: Path) -> None:
+    """As the guide for workers has it; a run of the main thread needs none."""
+    code = """
+        import asyncio, os, signal, sys, threading, topics_engine as te
+
+        begun, told = threading.Event(), threading.Event()
+
+        def work():
+            jobs = te.open(sys.argv[2]).queue("jobs")
+            jobs.append([1, 2])
+
+            def handle(job):
+                begun.set()
+                assert told.wait(60)
+                print("did", job.data)
+
+            stops.append(jobs.stop)
+            jobs.run(handle, worker="w", concurrency=1)
+            print("ready", jobs.state().queue["ready"])
+
+        async def aio_work():
+            async with te.aio.open(sys.argv[2]) as db:
+                jobs, loop = await db.queue("jobs"), asyncio.get_running_loop()
+                await jobs.append([1, 2])
+
+                async def handle(job):
+                    begun.set()
+                    while not told.is_set():
+                        await asyncio.sleep(0.001)
+                    print("did", job.data)
+
+                stops.append(lambda: loop.call_soon_threadsafe(jobs.stop))
+                await jobs.run(handle, worker="w", concurrency=1)
+                print("ready", (await jobs.state()).queue["ready"])
+
+        def stop(*_):
+            stops[0]()
+            told.set()
+
+        stops = []
+        target = work if sys.argv[1] == "sync" else lambda: asyncio.run(aio_work())
+        worker = threading.Thread(target=target)
+        signal.signal(signal.SIGTERM, stop)
+        worker.start()
+        assert begun.wait(60)
+        os.kill(os.getpid(), signal.SIGTERM)
+        while worker.is_alive():
+            worker.join(1)
+    """
+    assert run(code, kind, data_dir) == "did 1\nready 1\n"
+
+
 def test_a_signal_handler_closes_while_the_thread_of_renewals_is_woken(server: Server) -> None:
     """At each line of it."""
     program = """

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Any
 
 import pytest
+
+import topics_engine as te
+from support.faulty_server import Faulty
+from topics_engine.remote import async_transport
+from topics_engine.remote.greenlets import wait
+from topics_engine.remote.transport import Answer
 
 from .adapter import CANCELLABLE, Open, all_of, datas, eventually, take, until_calls_wait
 
@@ -184,3 +192,148 @@ async def test_waits_that_time_out_leave_nothing(open_db: Open) -> None:
         await jobs.append(3)
         assert [j.data for j in await jobs.claim("w", wait=60)] == [3]
         assert datas(await c.read()) == [2]
+
+
+class Cancellation:
+    """Cancels one wait of the asyncio client: at its beginning, or when its answer is there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at_answers: bool) -> None:
+        self._at_answers = at_answers
+        # How many more waits there are up to the cancelled one; `None` if none is cancelled.
+        self._left: int | None = None
+        monkeypatch.setattr(async_transport, "wait", self._wait)
+
+    def _is_due(self) -> bool:
+        if self._left is None:
+            return False
+        self._left -= 1
+        return self._left == 0
+
+    def _wait(self, awaitable: Any) -> Any:
+        if not self._at_answers and self._is_due():
+            awaitable.close()
+            raise asyncio.CancelledError
+        answer = wait(awaitable)
+        # What a stream has received when its reader is cancelled stays there.
+        if self._at_answers and isinstance(answer, Answer) and self._is_due():
+            raise asyncio.CancelledError
+        return answer
+
+    async def at_each(self, one: Callable[[int], Awaitable[Callable[[], Awaitable[bool]]]]) -> None:
+        """Repeats what `one` prepares, until it is done, with the first wait cancelled, then with
+        the second, and so on.
+        """
+        for n in count(1):
+            is_done = await one(n)
+            self._left = n
+            while True:
+                try:
+                    if await is_done():
+                        break
+                except asyncio.CancelledError:
+                    assert self._left == 0, "the test itself was cancelled"
+            left, self._left = self._left, None
+            if left > 0:
+                return
+
+
+at_every_wait = pytest.mark.parametrize("at_answers", [False, True])
+
+
+@at_every_wait
+@pytest.mark.parametrize("is_broken", [False, True])
+async def test_a_watch_of_many_topics_may_be_cancelled_at_every_wait(
+    faulty: Faulty, monkeypatch: pytest.MonkeyPatch, name: str, at_answers: bool, is_broken: bool
+) -> None:
+    """The events of more than 64 topics do not have the ids of those that join."""
+    cancellation, seen = Cancellation(monkeypatch, at_answers), list[Any]()
+    name += f"{at_answers}{is_broken}".lower()
+    async with te.aio.connect(faulty.url) as db:
+        for n in range(65):
+            await db.topic(f"{name}.{n}").append("old")
+        async with db.watch({f"{name}.*": te.LATEST}, gaps="raise") as watch:
+
+            async def one(n: int) -> Callable[[], Awaitable[bool]]:
+                if is_broken:
+                    faulty.break_streams()
+                await db.topic(f"{name}.new{n}").append([n, -n])
+
+                async def is_done() -> bool:
+                    item = await watch.next(wait=60)
+                    assert item is not None, f"the records of topic {n} are lost"
+                    seen.append(item.data)
+                    return bool(item.data == -n)
+
+                return is_done
+
+            await cancellation.at_each(one)
+            assert seen == [data for n in range(1, len(seen) // 2 + 1) for data in (n, -n)]
+            assert watch.cursor[f"{name}.new1"] == 2
+    assert len(seen) > 2
+
+
+@at_every_wait
+async def test_a_read_may_be_cancelled_at_every_wait(
+    faulty: Faulty, monkeypatch: pytest.MonkeyPatch, name: str, at_answers: bool
+) -> None:
+    cancellation = Cancellation(monkeypatch, at_answers)
+    async with te.aio.connect(faulty.url) as db:
+        t = db.topic(f"{name}{at_answers}".lower())
+        await t.append(list(range(2500)))
+
+        async def one(n: int) -> Callable[[], Awaitable[bool]]:
+            read, seen = t.read(), list[Any]()
+
+            async def is_done() -> bool:
+                async for record in read:
+                    seen.append(record.data)
+                assert seen == list(range(2500))
+                return True
+
+            return is_done
+
+        await cancellation.at_each(one)
+
+
+@at_every_wait
+async def test_a_consumer_may_be_cancelled_at_every_wait(
+    faulty: Faulty, monkeypatch: pytest.MonkeyPatch, name: str, at_answers: bool
+) -> None:
+    cancellation, seen = Cancellation(monkeypatch, at_answers), list[Any]()
+    async with te.aio.connect(faulty.url) as db:
+        t = db.topic(f"{name}{at_answers}".lower())
+        await t.create()
+        c = await t.consumer("c", auto_commit=True)
+
+        async def one(n: int) -> Callable[[], Awaitable[bool]]:
+            await t.append([n, -n])
+
+            async def is_done() -> bool:
+                seen.extend(datas(await c.read(max_records=1, wait=60)))
+                return bool(seen and seen[-1] == -n)
+
+            return is_done
+
+        await cancellation.at_each(one)
+    assert seen == [data for n in range(1, len(seen) // 2 + 1) for data in (n, -n)]
+
+
+async def test_work_may_be_cancelled_at_every_wait(
+    faulty: Faulty, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    cancellation, seen = Cancellation(monkeypatch, at_answers=False), list[Any]()
+    async with te.aio.connect(faulty.url) as db:
+        jobs = await db.queue(name)
+        async with jobs.work("w", max=100) as stream:
+
+            async def one(n: int) -> Callable[[], Awaitable[bool]]:
+                await jobs.append([n, -n])
+
+                async def is_done() -> bool:
+                    seen.append((await anext(stream)).data)
+                    return bool(seen[-1] == -n)
+
+                return is_done
+
+            await cancellation.at_each(one)
+    assert seen == [data for n in range(1, len(seen) // 2 + 1) for data in (n, -n)]

@@ -9,7 +9,7 @@ import pytest
 
 import topics_engine as te
 
-from .adapter import Open, datas, until_calls_wait
+from .adapter import Open, datas, eventually, until_calls_wait
 
 
 async def test_a_consumer_goes_on_where_it_was(open_db: Open) -> None:
@@ -72,6 +72,21 @@ async def test_auto_commit_stores_what_came_before(open_db: Open) -> None:
     async with open_db() as db:
         c = await db.topic("t").consumer("c")
         assert c.cursor in (0, 2), "never what the last read handed out"
+
+
+async def test_auto_commit_stores_at_each_read(db: Any) -> None:
+    t = db.topic("t")
+    await t.append(list(range(200)))
+    c = await t.consumer("c", auto_commit=True)
+    for n in range(1, 6):
+        assert (await c.read(max_records=10)).cursor == 10 * n
+
+        async def is_stored(cursor: int = 10 * (n - 1)) -> bool:
+            (info,) = await t.consumers()
+            return bool(info.cursor == cursor)
+
+        await eventually(is_stored)
+    assert datas(await (await t.consumer("c")).read(max_records=2)) == [40, 41]
 
 
 async def test_a_read_waits_for_a_record(db: Any) -> None:

@@ -133,6 +133,18 @@ async def test_loss_is_told(db: Any, gaps: str) -> None:
         assert [g.last for g in watch.gaps] == [3]
 
 
+async def test_a_deletion_before_the_first_item_is_told(db: Any) -> None:
+    await db.topic("a").append([1, 2])
+    async with db.watch({"a": 0}, events=True) as watch:
+        await db.topic("a").drop()
+        seen: list[Any] = []
+        while te.TopicDeleted("a") not in seen:
+            seen += await take(watch, 1)
+        assert await watch.next(wait=0.01) is None
+        await db.topic("a").append("anew")
+        assert datas(await take(watch, 1)) == ["anew"]
+
+
 async def test_deleted_and_made_anew(db: Any) -> None:
     await db.topic("a").append(1)
     async with db.watch("a", events=True) as watch:

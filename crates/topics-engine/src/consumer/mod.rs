@@ -29,10 +29,6 @@ use crate::types::error::{Error, Result};
 use crate::types::name;
 use crate::types::wait::{OneShot, ReaderGuard, ReaderLock};
 
-/// Number of reads after which an automatic commit is logged.
-const EVERY: u32 = 100;
-/// Time after which an automatic commit is logged, ms.
-const AFTER_MS: u64 = 1_000;
 /// Maximum wait of a read.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
@@ -43,9 +39,8 @@ struct Delivered {
     at: u64,
     /// With automatic commits: the last processed seq that is not stored yet.
     done: Option<u64>,
-    /// Reads since the last logged commit, and its time (monotonic ms).
-    reads: u32,
-    logged_at: u64,
+    /// Whether the last read moved `at`: the next one stores it.
+    moved: bool,
 }
 
 /// A reader with a stored cursor. A new one begins where the cursor is stored.
@@ -120,8 +115,7 @@ impl Consumer {
                 wanted: wanted.as_str().into(),
             });
         }
-        let logged_at = core.time.mono_ms();
-        let delivered = Delivered { at: s.cursor, done: None, reads: 0, logged_at };
+        let delivered = Delivered { at: s.cursor, done: None, moved: false };
         Ok(Self {
             core: core.clone(),
             topic: topic.clone(),
@@ -256,29 +250,28 @@ impl Consumer {
     fn read_again(&self, req: &ConsumerRead) -> Result<ReadBatch> {
         let mut d = self.delivered.lock();
         if req.checkpoint && self.auto_commit {
-            // The reader has processed the records of the read before.
-            d.done = Some(d.at);
-            self.commit_due(&mut d)?;
+            self.commit_done(&mut d)?;
         }
         let batch = self.fetch(d.at, req)?;
         if req.checkpoint {
+            d.moved |= batch.next_from_seq > d.at;
             d.at = batch.next_from_seq;
-            d.reads += 1;
         }
         Ok(batch)
     }
 
-    fn commit_due(&self, d: &mut Delivered) -> Result<()> {
-        let now = self.core.time.mono_ms();
-        let due = d.reads >= EVERY || now.saturating_sub(d.logged_at) >= AFTER_MS;
-        if let Some(done) = d.done.filter(|_| due) {
-            match self.store(done, None) {
-                // One of the next reads stores it, when it can do so without waiting.
-                Err(Error::Throttled { .. }) => return Ok(()),
-                stored => stored?,
-            }
-            (d.done, d.reads, d.logged_at) = (None, 0, now);
+    /// Stores where the read before ended: the reader has processed its records.
+    fn commit_done(&self, d: &mut Delivered) -> Result<()> {
+        if std::mem::take(&mut d.moved) {
+            d.done = Some(d.at);
         }
+        let Some(done) = d.done else { return Ok(()) };
+        match self.store(done, None) {
+            // One of the next reads stores it, when it can do so without waiting.
+            Err(Error::Throttled { .. }) => return Ok(()),
+            stored => stored?,
+        }
+        d.done = None;
         Ok(())
     }
 

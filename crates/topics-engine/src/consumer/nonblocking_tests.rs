@@ -143,7 +143,6 @@ fn nothing_of_a_handle_waits_while_a_verb_has_the_topic_alone() {
     let auto = w.engine().consumer("t", "auto", None, ConsumerStart::Start, true).unwrap();
     let once = open(&w, ONCE, false);
     assert_eq!(auto.read(&some(2)).unwrap().len(), 2);
-    w.clock.advance_ms(2 * AFTER_MS);
     let topic = core.table.loaded.named("t").unwrap();
     let exclusive = topic.exclusive(&core).unwrap();
     // Were one of these to wait, it would wait for this thread.
@@ -158,8 +157,8 @@ fn nothing_of_a_handle_waits_while_a_verb_has_the_topic_alone() {
     assert_eq!(taken(&got), [Ok(vec![5, 6])]);
     w.engine().sync().unwrap();
     assert_eq!(auto.cursor().unwrap(), 4);
-    auto.read_async(&some(1), into(&got));
     let exclusive = topic.exclusive(&core).unwrap();
+    auto.read_async(&some(1), into(&got));
     drop(auto);
     drop(once);
     drop(exclusive);

@@ -9,7 +9,7 @@ use topics_env::sync::atomic::{AtomicU64, Ordering};
 
 use super::Deliverer;
 use super::stream::Stream;
-use super::watch::{Watch, WatchRequest, WatchStart};
+use super::watch::{Known, Watch, WatchRequest, WatchStart};
 use crate::types::api::ReadFrom;
 use crate::types::error::{Error, Result};
 
@@ -18,10 +18,18 @@ const TTL_NS: u64 = 300_000_000_000;
 /// Interval between two collections, ns.
 const COLLECT_NS: u64 = 1_000_000_000;
 
-type Cursors = HashMap<Arc<str>, (u64, u64)>;
+type Cursors = HashMap<Arc<str>, Place>;
+
+/// The place of a session in a topic.
+#[derive(Clone, Copy)]
+struct Place {
+    topic_id: u64,
+    cursor: u64,
+    /// Whether a stream has told that the topic was deleted.
+    told: bool,
+}
 
 struct Kept {
-    /// Name → topic id and cursor.
     cursors: Cursors,
     streams: Vec<Weak<Stream>>,
     idle_since: u64,
@@ -60,6 +68,14 @@ impl Session {
         kept.cursors.clone()
     }
 
+    /// A stream has told that a topic was deleted.
+    pub(super) fn told(&self, name: &str, topic_id: u64) {
+        let mut kept = self.kept.lock();
+        if let Some(at) = kept.cursors.get_mut(name).filter(|at| at.topic_id == topic_id) {
+            at.told = true;
+        }
+    }
+
     fn spent(&self, now: u64) -> bool {
         let kept = self.kept.lock();
         kept.streams.is_empty() && now.saturating_sub(kept.idle_since) >= TTL_NS
@@ -68,9 +84,10 @@ impl Session {
 
 impl Kept {
     fn take(&mut self, cursors: Vec<(Arc<str>, u64, u64)>) {
-        for (name, id, seq) in cursors {
-            let at = self.cursors.entry(name).or_insert((id, 0));
-            *at = if at.0 == id { (id, at.1.max(seq)) } else { (id, seq) };
+        for (name, topic_id, cursor) in cursors {
+            let new = Place { topic_id, cursor, told: false };
+            let at = self.cursors.entry(name).or_insert(new);
+            *at = if at.topic_id == topic_id && at.cursor > cursor { *at } else { new };
         }
     }
 }
@@ -131,7 +148,7 @@ pub(crate) fn create(core: &Arc<Deliverer>, req: &WatchRequest) -> Result<Sessio
 }
 
 /// Opens a stream of a session where its last stream stopped. `rewind` moves cursors back; it never
-/// moves them forward.
+/// moves them forward. A topic that was deleted between two streams is told by the next one.
 pub(crate) fn attach(
     core: &Arc<Deliverer>,
     id: u128,
@@ -141,15 +158,18 @@ pub(crate) fn attach(
     let session = found.ok_or_else(gone)?;
     let mut cursors = session.cursors();
     for (name, topic_id, seq) in rewind {
-        if let Some(at) = cursors.get_mut(name.as_str()).filter(|at| at.0 == *topic_id) {
-            at.1 = at.1.min(*seq);
+        if let Some(at) = cursors.get_mut(name.as_str()).filter(|at| at.topic_id == *topic_id) {
+            // The client has not seen what was told after this.
+            (at.cursor, at.told) = (at.cursor.min(*seq), false);
         }
     }
     let mut req = session.req.clone();
     // Topics that joined by a pattern, or were created since, continue by name.
-    let named = cursors.iter().map(|(name, (id, seq))| {
-        let start = WatchStart { from: ReadFrom::After(*seq), topic_id: Some(*id) };
-        (name.to_string(), start)
+    let named = cursors.iter().map(|(name, at)| Known {
+        name: name.to_string(),
+        topic_id: at.topic_id,
+        cursor: at.cursor,
+        must_exist: !at.told,
     });
     let known: Vec<_> = named.collect();
     req.topics.retain(|(name, _)| !cursors.contains_key(name.as_str()));

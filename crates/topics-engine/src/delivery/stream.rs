@@ -241,6 +241,11 @@ impl Stream {
         out.backlog.push_back(slot);
     }
 
+    /// Has the stream tell that a topic was deleted before it was added.
+    pub(super) fn gone(&self, topic: Arc<str>, topic_id: u64, cursor: u64) {
+        self.out.lock().gone.push_back((topic, topic_id, cursor));
+    }
+
     /// Has the watcher's end read the records of a live topic.
     pub(super) fn fall_behind(&self, slot: u32, topic_id: u64) {
         let mut out = self.out.lock();
@@ -312,6 +317,10 @@ impl Stream {
         if let Some(e) = &out.ended {
             return Err(e.clone());
         }
+        if let Some((topic, topic_id, _)) = out.gone.pop_front() {
+            (out.taken_at, out.event_at) = (now, now);
+            return Ok(Next::Event(Event::TopicDeleted { topic, topic_id }));
+        }
         if let Some(item) = out.queue.pop_front() {
             out.usage -= item.usage;
             let p = &mut out.topics[item.slot as usize];
@@ -347,7 +356,11 @@ impl Stream {
     /// Waits until there is an event or a backlog, a heartbeat is due, or the deadline passes.
     pub(super) fn wait(&self, until: Option<Instant>, now: u64) {
         let mut out = self.out.lock();
-        if !out.queue.is_empty() || !out.backlog.is_empty() || out.ended.is_some() {
+        if !out.gone.is_empty()
+            || !out.queue.is_empty()
+            || !out.backlog.is_empty()
+            || out.ended.is_some()
+        {
             return;
         }
         let beat = self.bounds.heartbeat_ns.and_then(|ns| {
@@ -373,7 +386,8 @@ impl Stream {
     pub(super) fn cursors(&self) -> Vec<(Arc<str>, u64, u64)> {
         let out = self.out.lock();
         let topics = out.topics.iter().filter(|p| p.mode != Mode::Gone);
-        topics.map(|p| (p.topic.name.clone(), p.topic.id(), p.cursor)).collect()
+        let topics = topics.map(|p| (p.topic.name.clone(), p.topic.id(), p.cursor));
+        out.gone.iter().cloned().chain(topics).collect()
     }
 
     /// The topics of all slots, ended ones included.

@@ -45,6 +45,16 @@ pub struct WatchStart {
     pub topic_id: Option<u64>,
 }
 
+/// A position of a session.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub name: String,
+    pub topic_id: u64,
+    pub cursor: u64,
+    /// Whether the client is told if the topic does not exist.
+    pub must_exist: bool,
+}
+
 impl Default for WatchStart {
     fn default() -> Self {
         Self { from: ReadFrom::Tail(0), topic_id: None }
@@ -165,12 +175,12 @@ impl Watch {
         self
     }
 
-    /// Opens a subscription at these known positions. A known topic that does not exist joins when it
-    /// is created.
+    /// Opens a subscription at these known positions. A known topic that does not exist was deleted;
+    /// it joins when it is created.
     pub(super) fn resume(
         core: &Arc<Deliverer>,
         req: &WatchRequest,
-        known: &[(String, WatchStart)],
+        known: &[Known],
     ) -> Result<Self> {
         let ns = |ms: u64| ms.saturating_mul(1_000_000);
         let bounds = Bounds {
@@ -183,8 +193,9 @@ impl Watch {
         let shared = core.delivery.shared();
         let patterns: Vec<String> = req.patterns.iter().map(|(p, _)| p.clone()).collect();
         // Names whose topics may come later.
-        let later = req.topics.iter().filter(|_| req.lenient).chain(known);
-        let names: HashSet<Arc<str>> = later.map(|(t, _)| t.as_str().into()).collect();
+        let later = req.topics.iter().filter(|_| req.lenient).map(|(t, _)| t);
+        let later = later.chain(known.iter().map(|k| &k.name));
+        let names: HashSet<Arc<str>> = later.map(|t| t.as_str().into()).collect();
         let expects = !patterns.is_empty() || !names.is_empty();
         let (now, id) = (core.time.mono_ns(), shared.stream_id());
         let stream = Stream::new(id, req.options.clone(), patterns, names, bounds, now);
@@ -195,7 +206,19 @@ impl Watch {
         if expects {
             shared.expect(&watch.stream);
         }
-        for (topic, start) in known.iter().chain(&req.topics) {
+        for k in known {
+            match core.live(&k.name)? {
+                Some(topic) => {
+                    let from = ReadFrom::After(k.cursor);
+                    watch.begin(&topic, WatchStart { from, topic_id: Some(k.topic_id) })?;
+                }
+                None if k.must_exist => {
+                    watch.stream.gone(k.name.as_str().into(), k.topic_id, k.cursor);
+                }
+                None => {}
+            }
+        }
+        for (topic, start) in &req.topics {
             match core.live(topic)? {
                 Some(topic) => watch.begin(&topic, *start)?,
                 None if req.lenient || !known.is_empty() => {}
@@ -268,8 +291,14 @@ impl Watch {
         loop {
             match self.stream.next(self.core.time.mono_ns())? {
                 Next::Event(event) => {
-                    if let Event::Records(frame) = &event {
-                        self.core.metrics.watch_records.add(frame.batch().len() as u64);
+                    match (&event, &self.session) {
+                        (Event::Records(frame), _) => {
+                            self.core.metrics.watch_records.add(frame.batch().len() as u64);
+                        }
+                        (Event::TopicDeleted { topic, topic_id }, Some(session)) => {
+                            session.told(topic, *topic_id);
+                        }
+                        _ => {}
                     }
                     return Ok(Some(event));
                 }

@@ -50,6 +50,8 @@ pub(super) struct Outbound {
     pub topics: Vec<StreamTopic>,
     pub by_topic: HashMap<u64, u32>,
     pub backlog: VecDeque<u32>,
+    /// Name, id and cursor of topics whose deletion comes before the other events.
+    pub gone: VecDeque<(Arc<str>, u64, u64)>,
     /// Names without a topic: a new topic of such a name joins.
     pub missing: HashSet<Arc<str>>,
     pub ended: Option<Error>,
