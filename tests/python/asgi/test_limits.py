@@ -261,6 +261,23 @@ def _opens(port: int) -> bool:
         return events.status == 200
 
 
+def test_what_is_refused_for_too_many_topics_creates_none(tmp_path: Path) -> None:
+    with Server(tmp_path / "data", env={"TOPICS_MAX_TOPICS": "2"}) as server:
+        api = Http(server.port)
+        assert api("POST", "/v0/topics/a", one()).status == 201
+        both = [{"topic": name, "records": [{"data": 1}]} for name in ("n1", "n2")]
+        refused = [
+            api("POST", "/v0/txn", {"appends": both}),
+            api("PUT", "/v0/routers/r", {"source": "s", "dest": "d"}),
+        ]
+        for reply in refused:
+            assert (reply.status, reply.json["error"]["detail"]["limit"]) == (429, "max_topics")
+        assert [t["topic"] for t in api("GET", "/v0/topics").json["topics"]] == ["a"]
+        # There is room for one.
+        assert api("POST", "/v0/txn", {"appends": both[:1]}).status == 200
+        api.close()
+
+
 def test_all_bytes_at_their_limit_and_beyond(tmp_path: Path) -> None:
     server = start(tmp_path / "data", {"max_total_bytes": 4000})
     try:
