@@ -15,9 +15,11 @@ from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.exceptions import InvalidMessage
+from websockets.http11 import Request
 from websockets.protocol import State
 
 from ..asgi.messages import HttpError
+from ..asgi.socket import WRITABLE
 from .limits import Limits, WriteTimeout, headers_too_slow
 from .protocol import error_response
 
@@ -46,7 +48,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
-        self._write_timeout = WriteTimeout(self.loop, self.transport, self._limits.stall)
+        self._write_timeout = WriteTimeout(
+            self.loop, self.transport, self._limits.stall, unsent=self._limits.unsent
+        )
         self._handshake = self.loop.call_later(self._limits.header, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -117,6 +121,11 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def _pause_reading_if_full(self) -> None:
         if not self.writable.is_set() and not self.transport.is_closing():
             self.transport.pause_reading()
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if not self.close_sent:
+            self.scope["extensions"] |= {WRITABLE: {"wait": self.writable.wait}}
 
     async def send(self, message: ASGISendEvent) -> None:
         await super().send(message)

@@ -55,6 +55,7 @@ ELSEWHERE = {
     "max_sse_connections_per_key": ".test_keys:test_slots_are_taken_and_given_back",
     "max_inflight_per_key": ".test_keys:test_requests_of_a_key_are_counted_while_they_run",
     "max_receiving_bytes": ".test_receiving:test_all_bodies_together_are_bounded",
+    "max_unsent_bytes": "..server.test_unsent:test_pages_that_are_not_read_are_bounded",
     "max_open_files": "..client.test_descriptors:test_the_setting_bounds_what_stays_open",
     "max_txn_writers_per_key": ".test_txn:test_writers_and_keys_are_of_an_api_key",
     "max_streams_per_connection": (
