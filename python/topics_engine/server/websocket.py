@@ -12,9 +12,10 @@ from typing import Any
 
 import uvicorn
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
-from websockets.exceptions import InvalidMessage
+from websockets.exceptions import InvalidHandshake, SecurityError
 from websockets.http11 import Request
 from websockets.protocol import State
 
@@ -123,11 +124,22 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self.transport.pause_reading()
 
     def handle_connect(self, event: Request) -> None:
+        # uvicorn answers a handshake that it refuses with plain text.
+        response = self.conn.accept(event)
+        if response.status_code != 101:
+            self.handshake_initiated = True
+            self._refuse(
+                _refusal(self.conn.handshake_exc or InvalidHandshake(response.reason_phrase))
+            )
+            return
         super().handle_connect(event)
-        if not self.close_sent:
-            self.scope["extensions"] |= {WRITABLE: {"wait": self.writable.wait}}
+        self.scope["extensions"] |= {WRITABLE: {"wait": self.writable.wait}}
 
     async def send(self, message: ASGISendEvent) -> None:
+        await self.writable.wait()
+        if self.close_sent and self.initial_response is None:
+            # The connection was closed meanwhile, which the application does not know yet.
+            raise ClientDisconnected
         await super().send(message)
         if self.handshake_complete:
             self._cancel_handshake_timer()
@@ -168,7 +180,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
 
 def _refusal(failure: Exception) -> HttpError:
-    if isinstance(failure, InvalidMessage):
+    if isinstance(failure, InvalidHandshake) and not isinstance(failure, SecurityError):
         message = f"this is not a WebSocket handshake: {failure.__cause__ or failure}"
         return HttpError(400, "invalid_request", message)
     return HttpError(

@@ -163,3 +163,15 @@ def test_event_streams_that_are_not_read_are_bounded(server: Server, api: Http) 
             assert b" 200 " in sock.recv(15)
             assert held(api) <= MOST + ONE
     until(lambda: held(api) == 0, DEADLINE)
+
+
+def test_a_refused_handshake_is_json(server: Server) -> None:
+    wrong = HANDSHAKE.replace(b"Version: 13", b"Version: 12")
+    with silent(server.port) as sock:
+        sock.sendall(wrong)
+        received = b""
+        while piece := sock.recv(4096):
+            received += piece
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["code"] == "invalid_request"
