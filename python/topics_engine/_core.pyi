@@ -35,6 +35,7 @@ __all__ = [
     "Recovery",
     "StreamWriter",
     "Transactions",
+    "UnsentBytes",
     "WaitHandle",
     "Watch",
     "Work",
@@ -545,17 +546,39 @@ class _Budget(Protocol):
     def give(self, size: int) -> None: ...
 
 @final
+class UnsentBytes:
+    """A limit on the bytes of answers and events that are built and that their clients have not
+    taken yet; 0 is no limit. While it is full, large answers are refused and streams wait.
+    """
+
+    def __new__(cls, most: int = 0) -> UnsentBytes: ...
+    @property
+    def held(self) -> int:
+        """The bytes that are counted now."""
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room."""
+
+    def take(self, size: int) -> None:
+        """Counts bytes, over the limit too."""
+
+    def give(self, size: int) -> None:
+        """Counts bytes less; wakes the streams that wait for room."""
+
+@final
 class HotDispatcher:
     """Answers the hot requests of a loop's connections. Disabled at first.
 
     `timeouts` are counted in calls of `check_timeouts`: for a body, for the first request, for the
     next request, and for a client that has every byte and does not close. `drain` is the number of
     calls that a closing client has for its unacknowledged bytes, and the number of bytes that add
-    one call each. `unacked_bytes` returns the bytes of a transport that its client has not
-    acknowledged. `keys` admits the holder of an `Authorization` header to a verb, as the number of
-    a grant and a label, counts the waiting requests by label, and is told of requests that were
-    answered with 403: verb, name, label, request id, transport. `bounds_ns` are the upper bounds of
-    the buckets of durations.
+    one call each. `room`, for when `unsent` is full: in so many calls a client must have read so
+    many bytes, or its connection ends. `unacked_bytes` returns the bytes of a transport that its
+    client has not acknowledged. `keys` admits the holder of an `Authorization` header to a verb, as
+    the number of a grant and a label, counts the waiting requests by label, and is told of requests
+    that were answered with 403: verb, name, label, request id, transport. `bounds_ns` are the upper
+    bounds of the buckets of durations.
     """
 
     def __new__(
@@ -565,8 +588,10 @@ class HotDispatcher:
         loopback: bool,
         max_body: int,
         receiving: _Budget,
+        unsent: UnsentBytes,
         timeouts: tuple[int, int, int, int],
         drain: tuple[int, int],
+        room: tuple[int, int],
         unacked_bytes: Callable[[Any], int],
         too_slow_head: bytes,
         too_slow_body: bytes,
@@ -643,11 +668,13 @@ class Http:
         grants: list[tuple[str, list[str], bool]] | None = None,
         trace_context: bool = True,
         backup_dir: str | os.PathLike[str] | None = None,
+        unsent: UnsentBytes | None = None,
     ) -> Http:
         """`grants` are the rights of clients: the name of the key, its name prefixes (none: every
         name), whether it may change configs. A server without keys has one grant. With
         `trace_context` records get the trace context of their request. Backups go below
-        `backup_dir`; without it they are refused.
+        `backup_dir`; without it they are refused. `unsent` bounds what is built for clients that
+        do not read.
         """
 
     def extend_grants(self, all: list[tuple[str, list[str], bool]]) -> None:

@@ -145,6 +145,7 @@ class ServerSettings(Settings, total=False):
     max_sse_connections: int
     max_sse_connections_per_key: int
     max_streams_per_connection: int
+    max_unsent_bytes: Size
     probe_auth: bool
     shutdown_timeout_ms: int
     stall_timeout_ms: int

@@ -47,6 +47,7 @@ SERVER = frozenset(
         "max_sse_connections",
         "max_sse_connections_per_key",
         "max_streams_per_connection",
+        "max_unsent_bytes",
         "port",
         "probe_auth",
         "shutdown_timeout_ms",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from topics_engine import _core
 from topics_engine.asgi.access import Guard, LoopbackGuard
 from topics_engine.asgi.application import App
 from topics_engine.asgi.lifespan import EngineLifespan
@@ -149,7 +150,9 @@ class Driver:
             version="test",
             progress=progress,
         )
-        self.app = App(self.lifespan, guard or LoopbackGuard(), Settings(**settings))
+        self.app = App(
+            self.lifespan, guard or LoopbackGuard(), Settings(**settings), _core.UnsentBytes()
+        )
 
     async def ready(self) -> None:
         self.lifespan.start()

@@ -184,7 +184,15 @@ impl Fs for RealFs {
     }
 
     fn lock(&self, path: &Path, content: &[u8]) -> Result<Box<dyn LockGuard>, LockError> {
-        let fd = open_fd(path, OFlags::RDWR | OFlags::CREATE).map_err(LockError::Io)?;
+        // The content of the file is replaced, so a link must not lead to another file.
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW;
+        let fd = open_fd(path, flags).map_err(|e| match e.raw_os_error() {
+            Some(code) if code == Errno::LOOP.raw_os_error() => {
+                let text = "the lock file is a symbolic link; remove the link";
+                LockError::Io(io::Error::new(io::ErrorKind::InvalidInput, text))
+            }
+            _ => LockError::Io(e),
+        })?;
         let file = LockedFile::lock(RealFile { fd }, FlockOperation::NonBlockingLockExclusive)?;
         let guard = RealLock { file, path: path.to_owned() };
         guard.describe(content).map_err(LockError::Io)?;

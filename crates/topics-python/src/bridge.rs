@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use topics_service::{Reply, Service, Sink};
+use topics_service::{Reply, Service, Sink, UnsentBytes};
 
 use crate::hot::{PendingReplies, StreamWriters};
 use crate::signal_queue::SignalQueue;
@@ -18,6 +18,8 @@ pub(crate) enum LoopEvent {
 
 /// The events of one loop, and the connections that they go to.
 pub(crate) struct LoopQueue {
+    /// Counts the replies from when they are built until their connection has them.
+    pub unsent: Arc<UnsentBytes>,
     pub events: SignalQueue<LoopEvent>,
     /// The hot connections that wait for a reply.
     pub hot: PendingReplies,
@@ -26,8 +28,9 @@ pub(crate) struct LoopQueue {
 }
 
 impl LoopQueue {
-    pub fn new() -> std::io::Result<Arc<Self>> {
+    pub fn new(unsent: Arc<UnsentBytes>) -> std::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
+            unsent,
             events: SignalQueue::new()?,
             hot: PendingReplies::default(),
             writers: StreamWriters::default(),
@@ -37,6 +40,7 @@ impl LoopQueue {
 
 impl Sink for LoopQueue {
     fn reply(&self, token: u64, reply: Reply) {
+        self.unsent.add(reply.body.len() as u64);
         self.events.push(LoopEvent::Reply(token, reply));
     }
 
@@ -58,7 +62,10 @@ impl Bridge {
         self.queue.events.drain(|done| match done {
             LoopEvent::Reply(token, reply) => out.push((token, reply)),
             LoopEvent::Wake(token) => {
-                out.extend(self.service.resume(token).map(|reply| (token, reply)));
+                if let Some(reply) = self.service.resume(token) {
+                    self.queue.unsent.add(reply.body.len() as u64);
+                    out.push((token, reply));
+                }
             }
         });
         out
@@ -78,11 +85,13 @@ impl Bridge {
         let done = py.detach(|| self.replies());
         let (mut items, mut streams) = (Vec::new(), Vec::new());
         for (token, reply) in done {
+            let size = reply.body.len() as u64;
             if reply.status == 0 {
                 streams.push(token);
             } else if let Some(reply) = self.queue.hot.deliver(py, token, reply) {
                 items.push((token, reply.status, PyBytes::new(py, &reply.body)));
             }
+            self.queue.unsent.remove(size);
         }
         self.queue.writers.run(py, &mut streams);
         items.extend(streams.into_iter().map(|token| (token, 0, PyBytes::new(py, b""))));

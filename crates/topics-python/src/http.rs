@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::errors::{catch_panics, raise};
 use crate::settings::{self, Settings};
 use crate::shared::Shared;
+use crate::unsent::UnsentBytes;
 
 /// The body is `application/x-ndjson`.
 pub(crate) const BODY_NDJSON: u32 = 1;
@@ -107,7 +108,7 @@ impl Http {
 #[pymethods]
 impl Http {
     #[new]
-    #[pyo3(signature = (engine, settings=None, grants=None, trace_context=true, backup_dir=None))]
+    #[pyo3(signature = (engine, settings=None, grants=None, trace_context=true, backup_dir=None, unsent=None))]
     fn new(
         py: Python<'_>,
         engine: &Engine,
@@ -115,6 +116,7 @@ impl Http {
         grants: Option<Vec<GrantArgs>>,
         trace_context: bool,
         backup_dir: Option<PathBuf>,
+        unsent: Option<&UnsentBytes>,
     ) -> PyResult<Self> {
         let grants = match grants {
             Some(grants) => grants.into_iter().map(new_grant).collect(),
@@ -123,8 +125,9 @@ impl Http {
         let limits = settings::limits(py, settings)?;
         let shared = engine.shared.clone();
         let inner = shared.engine().map_err(|e| raise(py, &e))?.clone();
-        let queue = LoopQueue::new()?;
-        let service = Service::new(inner, shared.env.clock.clone(), limits, queue.clone());
+        let unsent = unsent.map(|unsent| unsent.0.clone()).unwrap_or_default();
+        let queue = LoopQueue::new(unsent.clone())?;
+        let service = Service::new(inner, shared.env.clock.clone(), limits, queue.clone(), unsent);
         backup_dir.into_iter().for_each(|dir| service.allow_backups(dir));
         Ok(Self { shared, queue, service, grants: RwLock::new(grants), trace_context })
     }
@@ -194,7 +197,8 @@ impl Http {
         reply.map(|r| (r.status, PyBytes::new(py, &r.body)))
     }
 
-    /// Pulls a stream: its pieces, and 0 to pull again, 1 to wait, 2 at the end, 3 if it failed.
+    /// Pulls a stream: its pieces, and 0 to pull again, 1 to wait, 2 at the end, 3 if it failed, 4 to
+    /// wait because there is no room for its output.
     fn pull<'py>(&self, py: Python<'py>, token: u64) -> Option<(Vec<Bound<'py, PyBytes>>, u8)> {
         let pulled = py.detach(|| self.pull_stream(token))?;
         let next = match pulled.next {
@@ -202,6 +206,7 @@ impl Http {
             NextAction::Wait => 1,
             NextAction::End => 2,
             NextAction::Fail => 3,
+            NextAction::Full => 4,
         };
         Some((pulled.pieces.iter().map(|piece| PyBytes::new(py, piece)).collect(), next))
     }

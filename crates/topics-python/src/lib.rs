@@ -24,6 +24,7 @@ mod settings;
 mod shared;
 mod signal_queue;
 mod txn;
+mod unsent;
 mod wait_handle;
 mod watch;
 
@@ -72,6 +73,8 @@ mod _core {
     use crate::shared::close_locks_in_child;
     #[pymodule_export]
     use crate::txn::Transactions;
+    #[pymodule_export]
+    use crate::unsent::UnsentBytes;
     #[pymodule_export]
     use crate::wait_handle::{PendingBatch, PendingJobs, WaitHandle};
     #[pymodule_export]

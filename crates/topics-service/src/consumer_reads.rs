@@ -159,6 +159,15 @@ impl Service {
             (NextStep::Answer, outcome) => {
                 let r = all.remove(&token)?;
                 drop(all);
+                let full = match &outcome {
+                    Ok(batch) => self.unsent.check(batch.payload_bytes() as u64).err(),
+                    Err(_) => None,
+                };
+                if let Some(failure) = full {
+                    self.pending.fetch_sub(1, Ordering::Relaxed);
+                    self.sink.reply(token, failure.into());
+                    return outcome.ok();
+                }
                 let reply = match outcome {
                     Ok(batch) => {
                         let ns = self.elapsed(r.start_ns);

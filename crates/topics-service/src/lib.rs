@@ -22,6 +22,7 @@ mod streams;
 mod timer;
 mod topics;
 mod txns;
+mod unsent;
 mod verb;
 mod worker_pool;
 
@@ -31,6 +32,7 @@ pub use request_counts::{RequestCount, RequestCounts};
 pub use scan::{FFI_ArrowArrayStream, FFI_ArrowSchema, IpcStream, Scan};
 pub use service::{Reply, Request, Service, Sink};
 pub use streams::{NextAction, StreamOutput};
+pub use unsent::UnsentBytes;
 pub use verb::Verb;
 pub use worker_pool::WorkerPool;
 

@@ -204,6 +204,7 @@ impl Service {
             let (from, topic_id) = (diff.request.from, diff.request.topic_id);
             return self.begin_scan(token, &topic, ScanRequest { from, topic_id, ..columns });
         }
+        self.unsent.check(page.payload_bytes() as u64)?;
         let ns = self.elapsed(start_ns);
         Ok(Some(Reply::ok(read::answer(&topic, page, &diff, ns))))
     }

@@ -195,7 +195,9 @@ impl Service {
     pub(super) fn jobs(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (state, max) = queue::jobs(&Query::new(r.query), &self.limits)?;
         self.on_worker(r, move |s, topic| {
-            let body = queue::peeked(topic, &s.engine.peek(topic, state, max)?);
+            let found = s.engine.peek(topic, state, max)?;
+            s.unsent.check(found.records().payload_bytes() as u64)?;
+            let body = queue::peeked(topic, &found);
             Ok(Reply::ok(s.with_timing(body, start_ns)))
         })
     }

@@ -18,6 +18,7 @@ use super::sessions::Sessions;
 use super::streams::Streams;
 use super::timer::Timer;
 use super::txns::WriterOwners;
+use super::unsent::UnsentBytes;
 use super::verb::Verb;
 use super::worker_pool::WorkerPool;
 
@@ -102,16 +103,18 @@ pub struct Service {
     pub(super) staged: AtomicBool,
     pub(super) pending: Arc<AtomicUsize>,
     pub(super) backup_dir: OnceLock<PathBuf>,
+    pub(super) unsent: Arc<UnsentBytes>,
 }
 
 impl Service {
-    /// A service over an open engine.
+    /// A service over an open engine; `unsent` is shared by all that send to the same clients.
     #[must_use]
     pub fn new(
         engine: Engine,
         clock: Arc<dyn Clock>,
         limits: Limits,
         sink: Arc<dyn Sink>,
+        unsent: Arc<UnsentBytes>,
     ) -> Arc<Self> {
         let timer = Timer::new(clock.clone(), sink.clone(), engine.guards());
         let pool = WorkerPool::new(engine.guards());
@@ -134,6 +137,7 @@ impl Service {
             staged: AtomicBool::new(false),
             pending: Arc::new(AtomicUsize::new(0)),
             backup_dir: OnceLock::new(),
+            unsent,
         })
     }
 

@@ -30,6 +30,8 @@ pub enum NextAction {
     More,
     /// Wait for [`super::Sink::wake`].
     Wait,
+    /// Wait for it too: there may be output, but no room for it.
+    Full,
     /// The stream has ended.
     End,
     /// The stream failed: the client must not take its output so far for complete.
@@ -43,6 +45,14 @@ pub struct StreamOutput {
     pub pieces: Vec<Bytes>,
     /// What the connection does next.
     pub next: NextAction,
+}
+
+impl StreamOutput {
+    /// The bytes of the pieces.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.len() as u64).sum()
+    }
 }
 
 pub(super) enum Source {
@@ -289,6 +299,10 @@ impl Service {
         }
         let mut pieces = Vec::new();
         let closing = !self.is_ready();
+        if !closing && self.unsent.is_full() {
+            self.unsent.wake_later(token, &self.sink);
+            return Some(StreamOutput { pieces, next: NextAction::Full });
+        }
         let mut out = Vec::new();
         let outcome = match &mut s.source {
             _ if closing => Err(Error::Closed.into()),
@@ -325,7 +339,7 @@ impl Service {
         }
         match next {
             NextAction::Wait => self.schedule_heartbeat(s, token),
-            NextAction::More => {}
+            NextAction::More | NextAction::Full => {}
             NextAction::End | NextAction::Fail => s.ended = true,
         }
         Some(StreamOutput { pieces, next })
@@ -353,6 +367,7 @@ impl Service {
     /// Ends a stream whose connection has gone or has taken all output.
     pub(super) fn cancel_stream(self: &Arc<Self>, token: u64) -> bool {
         let Some(stream) = self.streams.0.lock().remove(&token) else { return false };
+        self.unsent.forget(token);
         let mut s = stream.lock();
         s.ended = true;
         if let Some(at) = s.timer_ns {

@@ -52,7 +52,8 @@ impl World {
         let env = env_on(&Arc::new(SimFs::new()), &clock, 1);
         let engine = Engine::open(env, Path::new("/data"), options).unwrap();
         let inbox = Arc::new(Inbox::default());
-        let service = Service::new(engine, clock.clone(), Limits::default(), inbox.clone());
+        let service =
+            Service::new(engine, clock.clone(), Limits::default(), inbox.clone(), Arc::default());
         Self { service, clock, inbox, token: 0 }
     }
 

@@ -250,6 +250,11 @@ impl Service {
     }
 }
 
+/// The longest name of a directory, bytes.
+const MAX_DIR_NAME: usize = 255;
+/// The longest path of a directory, bytes: the paths of its files are longer.
+const MAX_DIR_PATH: usize = 3000;
+
 /// The path of a directory below another one. A client must not choose any other.
 fn below_directory(below: &Path, dir: &str) -> Result<PathBuf, Failure> {
     let inside = |part| matches!(part, Component::Normal(_));
@@ -258,7 +263,18 @@ fn below_directory(below: &Path, dir: &str) -> Result<PathBuf, Failure> {
             "dir is {dir:?}; it must be a path below the server's backup_dir, without .."
         )));
     }
-    Ok(below.join(dir))
+    if dir.contains('\0') {
+        return Err(Failure::invalid(format!("dir is {dir:?}; a path has no NUL character")));
+    }
+    let path = below.join(dir);
+    let longest = Path::new(dir).components().map(|c| c.as_os_str().len()).max().unwrap_or(0);
+    if longest > MAX_DIR_NAME || path.as_os_str().len() > MAX_DIR_PATH {
+        return Err(Failure::invalid(format!(
+            "dir is too long: a name in it has at most {MAX_DIR_NAME} bytes, and with the server's \
+             backup_dir it has at most {MAX_DIR_PATH}; shorten it"
+        )));
+    }
+    Ok(path)
 }
 
 fn done(what: &str) -> Vec<u8> {

@@ -48,7 +48,7 @@ from .openapi import document
 from .proxies import TrustedProxies
 from .route import Route
 from .settings import Settings
-from .socket import deny, serve_socket
+from .socket import Output, deny, serve_socket
 from .streaming import send_stream
 
 log = logging.getLogger("topics_engine.asgi")
@@ -72,7 +72,13 @@ class App:
     with `running()` in that application's lifespan.
     """
 
-    def __init__(self, lifespan: EngineLifespan, guard: Guard, settings: Settings) -> None:
+    def __init__(
+        self,
+        lifespan: EngineLifespan,
+        guard: Guard,
+        settings: Settings,
+        unsent: _core.UnsentBytes,
+    ) -> None:
         self.lifespan = lifespan
         self.guard = guard
         self._settings = settings
@@ -89,7 +95,10 @@ class App:
         self._inflater = Inflater(settings.max_body_bytes)
         self.in_flight = Limiter("max_inflight", 0, settings.max_inflight_per_key)
         self.receiving = ByteBudget("max_receiving_bytes", settings.max_receiving_bytes)
-        self.metrics = ServerMetrics(_core.__version__, lambda: self._streams.total)
+        self.unsent = unsent
+        self.metrics = ServerMetrics(
+            _core.__version__, lambda: self._streams.total, lambda: unsent.held
+        )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[App]:
@@ -182,9 +191,14 @@ class App:
         if response is None:
             return
         response.headers += self._cors.headers(request) + audit.headers(request)
-        # A client that disconnected meanwhile is not a server error.
-        with contextlib.suppress(Disconnected, OSError):
-            await respond(request, await compressed(request, response), send)
+        size = len(response.body)
+        self.unsent.take(size)
+        try:
+            # A client that disconnected meanwhile is not a server error.
+            with contextlib.suppress(Disconnected, OSError):
+                await respond(request, await compressed(request, response), send)
+        finally:
+            self.unsent.give(size)
 
     async def _answer(self, request: Request, send: Send) -> Response | None:
         """The response; `None` if it was a stream and has been sent."""
@@ -298,7 +312,13 @@ class App:
                 with contextlib.suppress(Disconnected, OSError), self._revocable(client) as revoked:
                     refused = partial(self.audit.record_message, request)
                     await serve_socket(
-                        bridge, token, client, receive, send, self._stall, revoked, refused
+                        bridge,
+                        token,
+                        client,
+                        receive,
+                        Output(send, self._stall, self.unsent, (scope.get("extensions") or {})),
+                        revoked,
+                        refused,
                     )
         except HttpError as error:
             request.status = error.status
@@ -337,7 +357,16 @@ class App:
         extra = self._cors.headers(request) + audit.headers(request)
         with contextlib.suppress(Disconnected, OSError), self._revocable(client) as revoked:
             await send_stream(
-                bridge, token, opening, request, send, kind, extra, self._stall, revoked
+                bridge,
+                token,
+                opening,
+                request,
+                send,
+                kind,
+                extra,
+                self._stall,
+                revoked,
+                self.unsent,
             )
         return None
 

@@ -91,7 +91,9 @@ def build(settings: Settings | None = None, *, engine: Any = None, url: str = ""
             "machine opens can read, write and delete; name the origins, or set TOPICS_API_KEYS"
         )
     settings = replace(settings, api_keys="")
-    return App(make_lifespan(settings, engine, url, keys), make_guard(settings, keys), settings)
+    unsent = _core.UnsentBytes(settings.max_unsent_bytes)
+    lifespan = make_lifespan(settings, engine, url, keys, unsent)
+    return App(lifespan, make_guard(settings, keys), settings, unsent)
 
 
 def warn_of_unknown_variables() -> None:
@@ -111,7 +113,9 @@ def make_guard(settings: Settings, keys: Keys) -> Guard:
     )
 
 
-def make_lifespan(settings: Settings, engine: Any, url: str, keys: Keys) -> EngineLifespan:
+def make_lifespan(
+    settings: Settings, engine: Any, url: str, keys: Keys, unsent: _core.UnsentBytes
+) -> EngineLifespan:
     """The object that opens and closes the engine of an application."""
 
     recovery = _core.Recovery()
@@ -127,6 +131,7 @@ def make_lifespan(settings: Settings, engine: Any, url: str, keys: Keys) -> Engi
             keys.grants(),
             settings.trace_context,
             settings.backup_dir or None,
+            unsent,
         )
         return core, http
 

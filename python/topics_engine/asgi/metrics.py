@@ -44,6 +44,8 @@ FAMILIES = (
            "Time from the headers of a request to its answer, without streams", "http_request",
            ("method", "route")),
     Family("topics_http_streams", "gauge", "Open event streams and sockets", "http_streams"),
+    Family("topics_http_unsent_bytes", "gauge",
+           "Bytes of answers and events that clients have not taken yet", "http_unsent_bytes"),
     Family("topics_disk_size_bytes", "gauge", "Size of the data directory's file system",
            "disk_size_bytes"),
     Family("topics_disk_free_bytes", "gauge", "Free bytes of the data directory's file system",
@@ -83,11 +85,13 @@ class ServerMetrics:
     Args:
         version: of the package.
         streams: the number of open streams.
+        unsent: bytes that clients have not taken yet.
     """
 
-    def __init__(self, version: str, streams: Callable[[], int]) -> None:
+    def __init__(self, version: str, streams: Callable[[], int], unsent: Callable[[], int]) -> None:
         self._version = version
         self._streams = streams
+        self._unsent = unsent
         self._requests: dict[tuple[str, str], _Requests] = {}
         self.native: NativeCounts = tuple
         """The counts of the native protocol, which answers without the application."""
@@ -122,6 +126,7 @@ class ServerMetrics:
         used = resource.getrusage(resource.RUSAGE_SELF)
         values: dict[str, float] = {
             "topics_http_streams": self._streams(),
+            "topics_http_unsent_bytes": self._unsent(),
             "process_cpu_seconds_total": used.ru_utime + used.ru_stime,
             "process_start_time_seconds": _STARTED,
         }

@@ -55,6 +55,9 @@ class Settings:
     max_sse_connections_per_key: int = _setting(1000, "the same for one key")
     max_inflight_per_key: int = _setting(1000, "open requests of one key")
     max_receiving_bytes: int = _setting(256 << 20, "bytes of all bodies that are being received")
+    max_unsent_bytes: int = _setting(
+        256 << 20, "bytes of answers and events that clients must read"
+    )
     data_dir: str = engine_settings.DATA_DIR
     engine: Mapping[str, Any] = field(default_factory=dict)
 

@@ -5,16 +5,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from .. import _core
 from .bridge import LoopBridge
 from .keys import Client
 from .messages import PRIVATE, HttpError, Receive, Scope, Send
-from .streaming import END, MORE
+from .streaming import END, FULL, MORE, send_pieces
 
 DENIED_SECONDS = 0.2
 REVOKED = '{"op":"error","code":"unauthorized","message":"the key of this socket was revoked"}'
 GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION = 1001, 1003, 1008
+WRITABLE = "topics.writable"
+"""ASGI extension: `wait` returns when the connection takes a message without keeping another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How a socket sends: each message within `stall` seconds."""
+
+    send: Send
+    stall: float
+    unsent: _core.UnsentBytes
+    extensions: dict[str, Any]
+
+    async def message(self, text: bytes) -> None:
+        """Sends a text message."""
+        async with asyncio.timeout(self.stall):
+            await self.send({"type": "websocket.send", "text": text.decode()})
+
+    async def writable(self) -> None:
+        """Waits until the client has taken enough of the messages before."""
+        if (extension := self.extensions.get(WRITABLE)) is not None:
+            async with asyncio.timeout(self.stall):
+                await extension["wait"]()
 
 
 async def deny(scope: Scope, receive: Receive, send: Send, error: HttpError) -> None:
@@ -40,8 +65,7 @@ async def serve_socket(
     token: int,
     client: Client,
     receive: Receive,
-    send: Send,
-    stall: float,
+    output: Output,
     revoked: asyncio.Future[None],
     sending: Callable[[bytes], None],
 ) -> None:
@@ -51,14 +75,14 @@ async def serve_socket(
     A message is received only when all pending output was sent, so a client that does not read is
     not read from.
     """
+    send = output.send
     wake = bridge.wake_of(token)
     revoked.add_done_callback(lambda _: wake.set())
     incoming = _next(receive, wake.set)
     try:
         while True:
             if revoked.done():
-                async with asyncio.timeout(stall):
-                    await send({"type": "websocket.send", "text": REVOKED})
+                await output.message(REVOKED.encode())
                 close = {
                     "type": "websocket.close",
                     "code": POLICY_VIOLATION,
@@ -66,15 +90,16 @@ async def serve_socket(
                 }
                 await send(close)
                 return
-            if not await _send_all(bridge, token, send, stall, sending):
+            after = await _send_all(bridge, token, output, sending)
+            if after == END:
                 await send({"type": "websocket.close", "code": GOING_AWAY})
                 return
-            if not incoming.done():
+            if incoming.done() and incoming.result()["type"] == "websocket.disconnect":
+                return
+            if after == FULL or not incoming.done():
                 await wake.wait()
                 continue
             message = incoming.result()
-            if message["type"] == "websocket.disconnect":
-                return
             text = message.get("text")
             if text is None:
                 await send(
@@ -100,17 +125,23 @@ def _next(receive: Receive, wake: Any) -> asyncio.Future[Any]:
 
 
 async def _send_all(
-    bridge: LoopBridge, token: int, send: Send, stall: float, sending: Callable[[bytes], None]
-) -> bool:
-    """Sends pending output; returns False after the last message."""
+    bridge: LoopBridge, token: int, output: Output, sending: Callable[[bytes], None]
+) -> int:
+    """Sends pending output; returns `END` after the last message, `FULL` when there is no room for
+    more, `WAIT` when there is no more.
+    """
+
+    async def send(piece: bytes) -> None:
+        sending(piece)
+        await output.message(piece)
+
     after = MORE
     while after == MORE:
+        # The client's events stay in the engine until it reads; here they would be copies.
+        await output.writable()
         pulled = bridge.pull(token)
         if pulled is None:
-            return False
+            return END
         pieces, after = pulled
-        for piece in pieces:
-            sending(piece)
-            async with asyncio.timeout(stall):
-                await send({"type": "websocket.send", "text": piece.decode()})
-    return after != END
+        await send_pieces(pieces, output.unsent, send)
+    return after

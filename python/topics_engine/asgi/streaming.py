@@ -7,9 +7,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol
 
+from .. import _core
 from .bridge import LoopBridge, Wake
 from .messages import ARROW, EVENTS, PRIVATE, Header, Request, Send
 
@@ -30,7 +31,7 @@ ABORT = "topics.abort"
 STALL_LIMIT = "topics.stall_limit"
 """ASGI extension: sets the server's stall timeout, as a multiple of the default."""
 PUMP = "topics.pump"
-MORE, WAIT, END, FAIL = 0, 1, 2, 3
+MORE, WAIT, END, FAIL, FULL = 0, 1, 2, 3, 4
 
 
 REVOKED = (
@@ -69,6 +70,7 @@ async def send_stream(
     extra: list[Header],
     stall: float,
     revoked: asyncio.Future[None],
+    unsent: _core.UnsentBytes,
 ) -> None:
     """Sends a stream until it ends, the client disconnects, its key is revoked, or the client reads
     nothing for `stall` seconds.
@@ -97,7 +99,7 @@ async def send_stream(
             await _send(send, opening, stall)
         pump = (request.scope.get("extensions") or {}).get(PUMP)
         if pump is None:
-            whole = await _pull(bridge, token, send, over, wake, stall)
+            whole = await _pull(bridge, token, send, over, wake, stall, unsent)
         else:
             whole = await _pumped(bridge, token, pump["begin"], over)
         if revoked.done() and kind == EVENTS and not gone.done():
@@ -133,6 +135,7 @@ async def _pull(
     over: asyncio.Future[None],
     wake: Wake,
     stall: float,
+    unsent: _core.UnsentBytes,
 ) -> bool:
     """Pulls and sends a stream; returns whether it is complete."""
     while not over.done():
@@ -140,13 +143,31 @@ async def _pull(
         if pulled is None:
             break
         pieces, after = pulled
-        for piece in pieces:
-            await _send(send, piece, stall)
+        del pulled
+        await send_pieces(pieces, unsent, lambda piece: _send(send, piece, stall))
         if after in (END, FAIL):
             return after == END
-        if after == WAIT:
+        if after in (WAIT, FULL):
             await wake.wait()
     return False
+
+
+async def send_pieces(
+    pieces: list[bytes], unsent: _core.UnsentBytes, send: Callable[[bytes], Awaitable[None]]
+) -> None:
+    """Sends pieces one after the other, and counts those that are not sent yet. The list is empty
+    afterwards.
+    """
+    left = sum(map(len, pieces))
+    unsent.take(left)
+    try:
+        while pieces:
+            size = len(pieces[0])
+            await send(pieces.pop(0))
+            unsent.give(size)
+            left -= size
+    finally:
+        unsent.give(left)
 
 
 async def _pumped(

@@ -28,6 +28,8 @@ from ..asgi.streaming import PUMP
 from .limits import (
     CLOSE_LINGER,
     MIN_BYTES_PER_SECOND,
+    ROOM_BYTES,
+    ROOM_SECONDS,
     Limits,
     headers_too_slow,
     unacked_bytes,
@@ -42,7 +44,7 @@ class HotProtocols:
     """Creates the protocol of each connection; one dispatcher decides which requests are hot."""
 
     def __init__(self, app: App, settings: Settings) -> None:
-        limits = self._limits = Limits.of(settings)
+        limits = self._limits = Limits.of(settings, app.unsent)
         body_seconds = settings.body_timeout_ms / 1000
         # Timeouts are counted in ticks of one timer, so that requests need no timers.
         ticks = (body_seconds, limits.header, limits.idle)
@@ -52,6 +54,7 @@ class HotProtocols:
             loopback=isinstance(app.guard, LoopbackGuard),
             max_body=settings.max_body_bytes or sys.maxsize,
             receiving=app.receiving,
+            unsent=app.unsent,
             timeouts=tuple(  # type: ignore[arg-type]
                 round(seconds / self._tick) for seconds in (*ticks, CLOSE_LINGER)
             ),
@@ -59,6 +62,7 @@ class HotProtocols:
                 round(limits.stall / self._tick),
                 max(1, round(MIN_BYTES_PER_SECOND * self._tick)),
             ),
+            room=(max(1, round(ROOM_SECONDS / self._tick)), ROOM_BYTES),
             unacked_bytes=unacked_bytes,
             too_slow_head=error_response(headers_too_slow(limits.header)),
             too_slow_body=body_too_slow(body_seconds).response().body,

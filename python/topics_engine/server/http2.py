@@ -87,7 +87,9 @@ class Http2Protocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
-        self._write_timeout = WriteTimeout(self.loop, transport, self._limits.stall)
+        self._write_timeout = WriteTimeout(
+            self.loop, transport, self._limits.stall, unsent=self._limits.unsent
+        )
         self._state.connections.add(self)  # type: ignore[arg-type]
         self._h2.local_settings = _settings(self._limits.streams)
         self._h2.initiate_connection()

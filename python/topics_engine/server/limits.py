@@ -8,30 +8,35 @@ import socket
 import sys
 import termios
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from .. import _core
 from ..asgi.messages import HttpError
 from ..asgi.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Timeouts in seconds, and the open requests of one HTTP/2 connection."""
+    """Timeouts in seconds, the open requests of one HTTP/2 connection, and the unsent bytes of all
+    connections.
+    """
 
     header: float = 30.0
     idle: float = 75.0
     stall: float = 30.0
     streams: int = 100
+    unsent: _core.UnsentBytes = field(default_factory=_core.UnsentBytes)
 
     @classmethod
-    def of(cls, settings: Settings) -> Limits:
+    def of(cls, settings: Settings, unsent: _core.UnsentBytes | None = None) -> Limits:
         """The limits of these settings."""
         return cls(
             settings.header_timeout_ms / 1000,
             settings.idle_timeout_ms / 1000,
             settings.stall_timeout_ms / 1000,
             max(1, settings.max_streams_per_connection),
+            unsent or _core.UnsentBytes(),
         )
 
 
@@ -48,6 +53,13 @@ CLOSE_LINGER = 1.0
 MIN_BYTES_PER_SECOND = 8 << 10
 """The lowest average rate at which a client must read. TCP_USER_TIMEOUT alone would let a client
 that reads single bytes hold a response for days."""
+
+
+ROOM_SECONDS = 5.0
+"""How often the progress of a client is checked that has not read what was sent to it."""
+
+ROOM_BYTES = int(ROOM_SECONDS) * (64 << 10)
+"""Bytes that it must have read since, when there is no room for other answers."""
 
 
 def set_user_timeout(sock: Any, seconds: float) -> None:
@@ -88,15 +100,20 @@ class WriteTimeout:
         transport: asyncio.Transport,
         seconds: float,
         *,
+        unsent: _core.UnsentBytes | None = None,
         abort: Callable[[], None] | None = None,
     ) -> None:
         self._loop = loop
         self._transport = transport
         self._abort = abort or transport.abort
         self._seconds = self._default_seconds = seconds
+        self._unsent = unsent or _core.UnsentBytes()
         self._timer: asyncio.TimerHandle | None = None
         # Set while the transport's buffer is full.
         self._full: asyncio.TimerHandle | None = None
+        self._room: asyncio.TimerHandle | None = None
+        # The bytes that are counted as unsent, and those that were left at the last check.
+        self._held = self._left = 0
         self._close_by = 0.0
         self._over = False
 
@@ -113,13 +130,37 @@ class WriteTimeout:
         """
         if self._full is None and not self._over:
             size = self._transport.get_write_buffer_size()
-            self._full = self._loop.call_later(self._seconds + transfer_seconds(size), self._abort)
+            self._full = self._loop.call_later(self._seconds + transfer_seconds(size), self._end)
+            self._unsent.take(size)
+            self._held = self._left = size
+            self._room = self._loop.call_later(ROOM_SECONDS, self._make_room)
 
     def resume_writing(self) -> None:
         """The buffer has drained."""
         if self._full is not None:
             self._full.cancel()
             self._full = None
+        if self._room is not None:
+            self._room.cancel()
+            self._room = None
+        self._unsent.give(self._held)
+        self._held = 0
+
+    def _make_room(self) -> None:
+        """Ends the connection of a client that reads too slowly while there is no room for other
+        answers.
+        """
+        left = self._transport.get_write_buffer_size()
+        if self._unsent.full and self._left - left < ROOM_BYTES:
+            self._end()
+        else:
+            self._left = left
+            self._room = self._loop.call_later(ROOM_SECONDS, self._make_room)
+
+    def _end(self) -> None:
+        # Before the transport reports the loss: others may send meanwhile.
+        self.resume_writing()
+        self._abort()
 
     def transport_closing(self) -> None:
         """The transport is closing: aborts it once the client has everything, or when its time is

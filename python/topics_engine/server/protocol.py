@@ -61,7 +61,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._write_timeout = WriteTimeout(
-            self.loop, transport, self._limits.stall, abort=self._abort
+            self.loop,
+            transport,
+            self._limits.stall,
+            unsent=self._limits.unsent,
+            abort=self._abort,
         )
         self._start_header_timer()
 

@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -219,6 +220,7 @@ def serve(
 
     limit = most - engine_descriptors(settings, most)
     app = build(settings, url=url)
+    limits = replace(limits, unsent=app.unsent)
     # Only uvicorn's own protocol writes the access log.
     hot = settings.hot_protocol and not access_log
     plain = partial(BoundedProtocol, limits=limits)

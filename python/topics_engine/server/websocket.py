@@ -12,12 +12,15 @@ from typing import Any
 
 import uvicorn
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
-from websockets.exceptions import InvalidMessage
+from websockets.exceptions import InvalidHandshake, SecurityError
+from websockets.http11 import Request
 from websockets.protocol import State
 
 from ..asgi.messages import HttpError
+from ..asgi.socket import WRITABLE
 from .limits import Limits, WriteTimeout, headers_too_slow
 from .protocol import error_response
 
@@ -46,7 +49,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
-        self._write_timeout = WriteTimeout(self.loop, self.transport, self._limits.stall)
+        self._write_timeout = WriteTimeout(
+            self.loop, self.transport, self._limits.stall, unsent=self._limits.unsent
+        )
         self._handshake = self.loop.call_later(self._limits.header, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -118,7 +123,23 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if not self.writable.is_set() and not self.transport.is_closing():
             self.transport.pause_reading()
 
+    def handle_connect(self, event: Request) -> None:
+        # uvicorn answers a handshake that it refuses with plain text.
+        response = self.conn.accept(event)
+        if response.status_code != 101:
+            self.handshake_initiated = True
+            self._refuse(
+                _refusal(self.conn.handshake_exc or InvalidHandshake(response.reason_phrase))
+            )
+            return
+        super().handle_connect(event)
+        self.scope["extensions"] |= {WRITABLE: {"wait": self.writable.wait}}
+
     async def send(self, message: ASGISendEvent) -> None:
+        await self.writable.wait()
+        if self.close_sent and self.initial_response is None:
+            # The connection was closed meanwhile, which the application does not know yet.
+            raise ClientDisconnected
         await super().send(message)
         if self.handshake_complete:
             self._cancel_handshake_timer()
@@ -159,7 +180,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
 
 def _refusal(failure: Exception) -> HttpError:
-    if isinstance(failure, InvalidMessage):
+    if isinstance(failure, InvalidHandshake) and not isinstance(failure, SecurityError):
         message = f"this is not a WebSocket handshake: {failure.__cause__ or failure}"
         return HttpError(400, "invalid_request", message)
     return HttpError(

@@ -252,6 +252,15 @@ MORE_REFUSALS: dict[str, Case] = {
     "backup elsewhere": Case(
         400, "invalid_request", "POST", "/v0/admin/backup", {"dir": "../x"}, says="backup_dir"
     ),
+    "backup into a name with NUL": Case(
+        400, "invalid_request", "POST", "/v0/admin/backup", {"dir": "a\0b"}, says="NUL"
+    ),
+    "backup into a long name": Case(
+        400, "invalid_request", "POST", "/v0/admin/backup", {"dir": "a" * 300}, says="too long"
+    ),
+    "backup into a long path": Case(
+        400, "invalid_request", "POST", "/v0/admin/backup", {"dir": "a/" * 2000}, says="too long"
+    ),
     "scan unknown": unknown("POST", T + "/scan", {}),
     "split unknown": unknown("POST", T + "/split", {}),
     "segments unknown": unknown("GET", T + "/segments"),

@@ -55,6 +55,7 @@ ELSEWHERE = {
     "max_sse_connections_per_key": ".test_keys:test_slots_are_taken_and_given_back",
     "max_inflight_per_key": ".test_keys:test_requests_of_a_key_are_counted_while_they_run",
     "max_receiving_bytes": ".test_receiving:test_all_bodies_together_are_bounded",
+    "max_unsent_bytes": "..server.test_unsent:test_pages_that_are_not_read_are_bounded",
     "max_open_files": "..client.test_descriptors:test_the_setting_bounds_what_stays_open",
     "max_txn_writers_per_key": ".test_txn:test_writers_and_keys_are_of_an_api_key",
     "max_streams_per_connection": (
@@ -259,6 +260,23 @@ def test_counts_at_their_limit_and_beyond(tmp_path: Path) -> None:
 def _opens(port: int) -> bool:
     with Events(port, "/v0/watch?topic=t0") as events:
         return events.status == 200
+
+
+def test_what_is_refused_for_too_many_topics_creates_none(tmp_path: Path) -> None:
+    with Server(tmp_path / "data", env={"TOPICS_MAX_TOPICS": "2"}) as server:
+        api = Http(server.port)
+        assert api("POST", "/v0/topics/a", one()).status == 201
+        both = [{"topic": name, "records": [{"data": 1}]} for name in ("n1", "n2")]
+        refused = [
+            api("POST", "/v0/txn", {"appends": both}),
+            api("PUT", "/v0/routers/r", {"source": "s", "dest": "d"}),
+        ]
+        for reply in refused:
+            assert (reply.status, reply.json["error"]["detail"]["limit"]) == (429, "max_topics")
+        assert [t["topic"] for t in api("GET", "/v0/topics").json["topics"]] == ["a"]
+        # There is room for one.
+        assert api("POST", "/v0/txn", {"appends": both[:1]}).status == 200
+        api.close()
 
 
 def test_all_bytes_at_their_limit_and_beyond(tmp_path: Path) -> None:

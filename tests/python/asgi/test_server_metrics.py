@@ -120,7 +120,7 @@ def test_the_same_at_metrics_and_as_json(api: Http) -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, *BOUNDS, 11.0])
 def test_a_bound_belongs_to_its_bucket(seconds: float) -> None:
-    metrics = ServerMetrics("1", lambda: 0)
+    metrics = ServerMetrics("1", lambda: 0, lambda: 0)
     metrics.count(ROUTES[0], "GET", 200, seconds)
     text = metrics.text(None).decode()
     for bound, count in re.findall(r'_bucket\{.*le="([^"]+)"\} (\d+)', text):
@@ -128,6 +128,6 @@ def test_a_bound_belongs_to_its_bucket(seconds: float) -> None:
 
 
 def test_what_a_client_invents_makes_no_label() -> None:
-    metrics = ServerMetrics("1", lambda: 0)
+    metrics = ServerMetrics("1", lambda: 0, lambda: 0)
     metrics.count(None, 'X"\n', 405, 0.1)
     assert 'method="other",route="none"' in metrics.text(None).decode()

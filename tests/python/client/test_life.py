@@ -408,6 +408,16 @@ def test_no_ack_after_the_lock_file_went_is_lost(data_dir: Path, durability: str
         assert held >= acked[-1], f"{len(acked)} acked, {held} there"
 
 
+def test_a_lock_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("of somebody else")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / ".topics.lock").symlink_to(other)
+    with pytest.raises(te.TopicsError, match="symbolic link"):
+        te.open(tmp_path / "data")
+    assert other.read_text() == "of somebody else"
+
+
 def test_a_relative_path_is_that_of_the_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

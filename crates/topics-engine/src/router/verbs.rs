@@ -51,8 +51,9 @@ pub(crate) fn create(
     }
     fits(routers, name, req)?;
     // A refusal creates neither.
-    may_create(core, &req.source, true)?;
-    may_create(core, &req.dest, req.create_dest)?;
+    let further = u64::from(may_create(core, &req.source, true)?)
+        + u64::from(may_create(core, &req.dest, req.create_dest)?);
+    verbs::check_topics(core, further)?;
     let source = live_or_create(core, &req.source)?;
     let dest = live_or_create(core, &req.dest)?;
     let end = |t: &Topic| End { topic_id: t.id(), epoch: t.key.epoch };
@@ -104,12 +105,13 @@ fn of(core: &Store, router: &Router) -> RouterInfo {
     RouterInfo { router, request, forwarded_total, lag, stopped_by }
 }
 
-/// Refuses a missing topic that may not be created: the rule is that of writes.
-fn may_create(core: &Store, name: &str, wanted: bool) -> Result<()> {
-    if core.live(name)?.is_none() && !(wanted && core.options.auto_create.allows(name)) {
+/// Whether a topic is missing; refuses one that may not be created: the rule is that of writes.
+fn may_create(core: &Store, name: &str, wanted: bool) -> Result<bool> {
+    let missing = core.live(name)?.is_none();
+    if missing && !(wanted && core.options.auto_create.allows(name)) {
         return Err(Error::TopicNotFound(name.to_owned()));
     }
-    Ok(())
+    Ok(missing)
 }
 
 /// The topic; created with the default config when it is missing.

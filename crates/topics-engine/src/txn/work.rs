@@ -86,6 +86,7 @@ pub(super) fn check_existing(
     if existing.len() == all {
         return Ok(());
     }
+    verbs::check_topics(core, (all - existing.len()) as u64)?;
     existing.sort_by_key(|(topic, _)| topic.id());
     let guards = take_exclusive(core, existing.iter().map(|(topic, _)| topic))?;
     for ((topic, work), exclusive) in existing.into_iter().zip(guards) {

@@ -231,17 +231,24 @@ fn attempt(core: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> {
     }
 }
 
+/// Refuses so many further topics over `max_topics`. Who creates several checks this for all of them
+/// before the first.
+pub(crate) fn check_topics(core: &Store, further: u64) -> Result<()> {
+    let max = core.options.max_topics;
+    if max > 0 && further > 0 && core.topics() as u64 + further > max {
+        core.metrics.throttled.add(1);
+        return Err(Error::Throttled { limit: "max_topics", max, retry_after_ms: 1000 });
+    }
+    Ok(())
+}
+
 /// A topic of this name that is not logged yet. The inner `Err`: an id must be reserved first, which
 /// this ticket's sync does.
 pub(crate) fn make(
     core: &Arc<Store>,
     name: &Arc<str>,
 ) -> Result<std::result::Result<Arc<Topic>, Ticket>> {
-    let max = core.options.max_topics;
-    if max > 0 && core.topics() as u64 >= max {
-        core.metrics.throttled.add(1);
-        return Err(Error::Throttled { limit: "max_topics", max, retry_after_ms: 1000 });
-    }
+    check_topics(core, 1)?;
     let id = match core.ids.take(core)? {
         Id::Taken(id) => id,
         Id::After(ticket) => return Ok(Err(ticket)),

@@ -11,7 +11,7 @@ pub(crate) mod append;
 pub(crate) mod lifecycle;
 pub(crate) mod load;
 
-pub(crate) use self::append::{append, append_async, forward, perform, submit};
+pub(crate) use self::append::{append, append_async, check_topics, forward, perform, submit};
 pub use self::lifecycle::Existing;
 pub(crate) use self::lifecycle::{create, delete};
 pub(crate) use self::load::check_load;

@@ -48,6 +48,8 @@ impl Connection {
             since: 0,
             close_by: 0,
             paused: false,
+            unsent: 0,
+            unsent_checked: (0, 0),
             closes_after_reply: false,
         };
         let writable = AtomicBool::new(true);
@@ -78,6 +80,7 @@ impl Connection {
             http.service.cancel(token);
         }
         me.release_request(py);
+        me.release_unsent();
         if transport.is_none() {
             return Ok(());
         }
@@ -127,12 +130,19 @@ impl Connection {
 
     fn eof_received(&self) {}
 
-    fn pause_writing(&self) {
+    fn pause_writing(&self, py: Python<'_>) {
         self.writable.store(false, Ordering::Relaxed);
+        let dispatcher = self.dispatcher.get();
+        let size = self.buffered_bytes(py);
+        dispatcher.unsent().add(size);
+        let mut io = self.io.lock();
+        io.unsent += size;
+        io.unsent_checked = (size, dispatcher.now());
     }
 
     fn resume_writing(slf: &Bound<'_, Self>) -> PyResult<()> {
         slf.get().writable.store(true, Ordering::Relaxed);
+        slf.get().release_unsent();
         Self::serve_buffered(slf)
     }
 
@@ -161,6 +171,38 @@ impl Connection {
         if let Some(transport) = self.transport_ref(py) {
             let _ = transport.call_method0(py, method);
         }
+    }
+
+    /// Bytes in the buffer of the transport.
+    fn buffered_bytes(&self, py: Python<'_>) -> u64 {
+        let size = |transport: Py<PyAny>| {
+            transport.call_method0(py, intern!(py, "get_write_buffer_size"))?.extract(py)
+        };
+        self.transport_ref(py).map_or(Ok(0), size).unwrap_or(0)
+    }
+
+    /// Releases the bytes of the transport, which has passed them on or drops them.
+    fn release_unsent(&self) {
+        let unsent = std::mem::take(&mut self.io.lock().unsent);
+        if unsent > 0 {
+            self.dispatcher.get().unsent().remove(unsent);
+        }
+    }
+
+    /// Whether the connection must make room: its client reads too slowly while there is none.
+    fn must_make_room(&self, py: Python<'_>, dispatcher: &HotDispatcher, now: u64) -> bool {
+        let (unsent, (before, checked)) = {
+            let io = self.io.lock();
+            (io.unsent, io.unsent_checked)
+        };
+        let room = dispatcher.timeouts().room;
+        if unsent == 0 || now - checked < room {
+            return false;
+        }
+        let size = self.buffered_bytes(py);
+        self.io.lock().unsent_checked = (size, now);
+        dispatcher.unsent().is_full()
+            && before.saturating_sub(size) < dispatcher.timeouts().progress
     }
 
     /// The transport, for a call without the lock.
@@ -371,6 +413,7 @@ impl Connection {
             (io.transport.take(), std::mem::take(&mut io.paused), io.closes_after_reply, fresh)
         };
         let Some(transport) = transport else { return Ok(()) };
+        me.release_unsent();
         Self::unregister(slf)?;
         let protocol = me.complete.call1(py, (fresh,))?;
         transport.call_method1(py, intern!(py, "set_protocol"), (&protocol,))?;
@@ -391,6 +434,10 @@ impl Connection {
             let io = self.io.lock();
             (io.phase, now - io.since)
         };
+        if self.must_make_room(py, dispatcher, now) {
+            self.release_unsent();
+            return self.call_transport(py, "abort");
+        }
         let timeouts = dispatcher.timeouts();
         let most = match phase {
             Phase::First => timeouts.first,

@@ -1,6 +1,7 @@
 //! The state that the hot connections of a loop share.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -9,13 +10,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use topics_env::Clock;
 use topics_env::real::SystemClock;
-use topics_service::{Reply, Request, RequestCount, RequestCounts, Verb};
+use topics_service::{Reply, Request, RequestCount, RequestCounts, UnsentBytes, Verb};
 use topics_wire::Failure;
 use topics_wire::hot::{ExtraHeaders, Head, response_head};
 
 use super::Connection;
 use crate::errors::retry_after;
 use crate::http::Http;
+use crate::unsent;
 
 /// Tokens of hot requests have this bit; those of the application do not.
 const HOT: u64 = 1 << 63;
@@ -60,6 +62,7 @@ pub(crate) struct HotDispatcher {
     keys: Option<Keys>,
     /// The byte budget of all bodies: `take(size)` and `give(size)`.
     receiving: Py<PyAny>,
+    unsent: Arc<UnsentBytes>,
     max_body: usize,
     /// Timeouts of each phase, in calls of `check_timeouts`.
     timeouts: Timeouts,
@@ -85,6 +88,10 @@ pub(super) struct Timeouts {
     pub stall: u64,
     /// Unacknowledged bytes that add one tick.
     pub bytes: u64,
+    /// How often the progress of a client is checked that has not read what was sent to it.
+    pub room: u64,
+    /// Bytes that it must have read since, when there is no room for other answers.
+    pub progress: u64,
 }
 
 impl Timeouts {
@@ -98,14 +105,16 @@ impl Timeouts {
 impl HotDispatcher {
     #[new]
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (*, status_lines, loopback, max_body, receiving, timeouts, drain, unacked_bytes, too_slow_head, too_slow_body, bounds_ns, keys=None))]
+    #[pyo3(signature = (*, status_lines, loopback, max_body, receiving, unsent, timeouts, drain, room, unacked_bytes, too_slow_head, too_slow_body, bounds_ns, keys=None))]
     fn new(
         status_lines: &Bound<'_, PyDict>,
         loopback: bool,
         max_body: usize,
         receiving: Py<PyAny>,
+        unsent: &unsent::UnsentBytes,
         timeouts: (u64, u64, u64, u64),
         drain: (u64, u64),
+        room: (u64, u64),
         unacked_bytes: Py<PyAny>,
         too_slow_head: Py<PyBytes>,
         too_slow_body: Py<PyBytes>,
@@ -114,14 +123,16 @@ impl HotDispatcher {
     ) -> PyResult<Self> {
         let (body, first, next, close_linger) = timeouts;
         let (stall, bytes) = drain;
+        let (room, progress) = room;
         Ok(Self {
             target: Mutex::default(),
             status_lines: status_lines.extract()?,
             loopback,
             keys: keys.map(|(admit, slots, refused)| Keys { admit, slots, refused }),
             receiving,
+            unsent: unsent.0.clone(),
             max_body,
-            timeouts: Timeouts { body, first, next, close_linger, stall, bytes },
+            timeouts: Timeouts { body, first, next, close_linger, stall, bytes, room, progress },
             unacked_bytes,
             too_slow_head,
             too_slow_body,
@@ -187,6 +198,11 @@ impl HotDispatcher {
     pub(super) fn unacked_bytes(&self, py: Python<'_>, transport: &Py<PyAny>) -> usize {
         let size = self.unacked_bytes.call1(py, (transport,));
         size.and_then(|size| size.extract(py)).unwrap_or(0)
+    }
+
+    /// The bytes of answers that their clients have not taken.
+    pub(super) fn unsent(&self) -> &UnsentBytes {
+        &self.unsent
     }
 
     pub(super) fn timeouts(&self) -> Timeouts {

@@ -74,6 +74,10 @@ pub(super) struct Io {
     /// The tick at which a closing connection is aborted.
     pub close_by: u64,
     pub paused: bool,
+    /// Bytes of the transport that count as unsent.
+    pub unsent: u64,
+    /// Its bytes at the last check for progress, and the tick of that.
+    pub unsent_checked: (u64, u64),
     /// The connection closes after the current reply.
     pub closes_after_reply: bool,
 }

@@ -47,14 +47,24 @@ impl StreamWriters {
         ready.retain(|writer| writer.get().may_write());
         for some in ready.chunks(PULLED_TOGETHER) {
             let writers: Vec<&StreamWriter> = some.iter().map(Py::get).collect();
-            let pull = |writer: &StreamWriter| writer.http.get().pull_stream(writer.token);
-            let pulled = py.detach(|| writers.into_iter().map(pull).collect::<Vec<_>>());
-            for (writer, pulled) in some.iter().zip(pulled) {
+            let pulled = py.detach(|| {
+                let pull = |writer: &StreamWriter| {
+                    let http = writer.http.get();
+                    let pulled = http.pull_stream(writer.token);
+                    // Counted here, because the transport counts it only when it is written.
+                    let size = pulled.as_ref().map_or(0, StreamOutput::size);
+                    http.queue.unsent.add(size);
+                    (pulled, size)
+                };
+                writers.into_iter().map(pull).collect::<Vec<_>>()
+            });
+            for (writer, (pulled, size)) in some.iter().zip(pulled) {
                 // An error must not lose the events of the other streams.
                 if let Err(e) = writer.get().write(py, pulled) {
                     e.write_unraisable(py, None);
                     writer.get().end(py, false);
                 }
+                writer.get().http.get().queue.unsent.remove(size);
             }
         }
     }
@@ -152,7 +162,7 @@ impl StreamWriter {
         }
         match next {
             NextAction::More if self.may_write() => self.schedule_pull(),
-            NextAction::More | NextAction::Wait => {}
+            NextAction::More | NextAction::Wait | NextAction::Full => {}
             NextAction::End => self.end(py, true),
             NextAction::Fail => self.end(py, false),
         }
