@@ -425,7 +425,7 @@ class Queue(Topic):
         the text of the exception, also if that is `SystemExit`. A job whose lease is lost is logged
         and left to others. While the server cannot be reached, or the queue does not exist, the run
         waits. SIGTERM, SIGINT and `stop` end it after the jobs in hand; a second signal has its
-        usual effect. Signals need a run on the main thread; without one, handle them and `stop`.
+        usual effect.
 
         A signal ends all runs of the process, if one of them is in the main thread: Python hands
         signals to no other. Without one there, call `stop` from a signal handler of your own.
