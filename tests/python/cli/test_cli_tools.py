@@ -122,7 +122,8 @@ def test_a_table_without_payloads_is_refused(
     file = tmp_path / f"own.{ending}"
     write = {"parquet": parquet.write_table, "arrow": feather.write_feather}[ending]
     write(pa.table({"id": [1, 2]}), file)
-    assert cli("import", topic, str(file))[0] == 2
+    where: list[str] = cli.where  # type: ignore[attr-defined]
+    assert main([*where, "import", topic, str(file)]) == 2
     said = capsys.readouterr().err
     assert "the table has no column 'data', only ['id']: `import` reads records" in said
     assert "Traceback" not in said
