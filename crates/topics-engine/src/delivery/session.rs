@@ -25,8 +25,8 @@ type Cursors = HashMap<Arc<str>, Place>;
 struct Place {
     topic_id: u64,
     cursor: u64,
-    /// Whether a stream has told that the topic was deleted.
-    told: bool,
+    /// Whether a stream has said that the topic was deleted.
+    notified: bool,
 }
 
 struct Kept {
@@ -68,11 +68,11 @@ impl Session {
         kept.cursors.clone()
     }
 
-    /// A stream has told that a topic was deleted.
-    pub(super) fn told(&self, name: &str, topic_id: u64) {
+    /// Notes that a stream has said that a topic was deleted.
+    pub(super) fn notified(&self, name: &str, topic_id: u64) {
         let mut kept = self.kept.lock();
         if let Some(at) = kept.cursors.get_mut(name).filter(|at| at.topic_id == topic_id) {
-            at.told = true;
+            at.notified = true;
         }
     }
 
@@ -85,7 +85,7 @@ impl Session {
 impl Kept {
     fn take(&mut self, cursors: Vec<(Arc<str>, u64, u64)>) {
         for (name, topic_id, cursor) in cursors {
-            let new = Place { topic_id, cursor, told: false };
+            let new = Place { topic_id, cursor, notified: false };
             let at = self.cursors.entry(name).or_insert(new);
             *at = if at.topic_id == topic_id && at.cursor > cursor { *at } else { new };
         }
@@ -148,7 +148,7 @@ pub(crate) fn create(core: &Arc<Deliverer>, req: &WatchRequest) -> Result<Sessio
 }
 
 /// Opens a stream of a session where its last stream stopped. `rewind` moves cursors back; it never
-/// moves them forward. A topic that was deleted between two streams is told by the next one.
+/// moves them forward. A topic that was deleted between two streams is an event of the next one.
 pub(crate) fn attach(
     core: &Arc<Deliverer>,
     id: u128,
@@ -159,8 +159,8 @@ pub(crate) fn attach(
     let mut cursors = session.cursors();
     for (name, topic_id, seq) in rewind {
         if let Some(at) = cursors.get_mut(name.as_str()).filter(|at| at.topic_id == *topic_id) {
-            // The client has not seen what was told after this.
-            (at.cursor, at.told) = (at.cursor.min(*seq), false);
+            // The client has not seen what was said after this.
+            (at.cursor, at.notified) = (at.cursor.min(*seq), false);
         }
     }
     let mut req = session.req.clone();
@@ -169,7 +169,7 @@ pub(crate) fn attach(
         name: name.to_string(),
         topic_id: at.topic_id,
         cursor: at.cursor,
-        must_exist: !at.told,
+        must_exist: !at.notified,
     });
     let known: Vec<_> = named.collect();
     req.topics.retain(|(name, _)| !cursors.contains_key(name.as_str()));

@@ -296,7 +296,7 @@ impl Watch {
                             self.core.metrics.watch_records.add(frame.batch().len() as u64);
                         }
                         (Event::TopicDeleted { topic, topic_id }, Some(session)) => {
-                            session.told(topic, *topic_id);
+                            session.notified(topic, *topic_id);
                         }
                         _ => {}
                     }

@@ -107,7 +107,7 @@ fn a_topic_that_is_deleted_while_there_is_no_stream_is_told_once() {
     req.patterns = vec![("p.*".into(), start())];
     let info = w.engine().create_session(&req).unwrap();
     let deleted = |name: &str| Deleted(name.to_owned());
-    let told = |watch: &mut Watch| {
+    let deletions = |watch: &mut Watch| {
         let mut seen = drain(watch);
         seen.retain(|t| matches!(t, Deleted(..)));
         seen
@@ -116,19 +116,19 @@ fn a_topic_that_is_deleted_while_there_is_no_stream_is_told_once() {
     delete("a");
     let mut stream = w.engine().attach(info.id, &[]).unwrap();
     assert!(stream.cursors().iter().any(|(name, _, at)| (&**name, *at) == ("a", 0)));
-    assert_eq!(told(&mut stream), [deleted("a")]);
+    assert_eq!(deletions(&mut stream), [deleted("a")]);
     assert!(stream.cursors().iter().all(|(name, ..)| &**name != "a"));
     drop(stream);
     delete("b");
     delete("p.c");
     let mut stream = w.engine().attach(info.id, &[]).unwrap();
-    let mut both = told(&mut stream);
+    let mut both = deletions(&mut stream);
     both.sort_by_key(|t| format!("{t:?}"));
     assert_eq!(both, [deleted("b"), deleted("p.c")], "once each");
     drop(stream);
     // A client that has not seen it is told again.
     let mut stream = w.engine().attach(info.id, &[("b".into(), id, 1)]).unwrap();
-    assert_eq!(told(&mut stream), [deleted("b")]);
+    assert_eq!(deletions(&mut stream), [deleted("b")]);
     // One that was created anew joins.
     w.say("a", "2");
     assert_eq!(drain(&mut stream), [record("a", 1, "2"), caught("a", 1)]);
