@@ -41,7 +41,7 @@ pub struct ConsumerReadRequest {
 /// Checks the id of a reader.
 pub(crate) fn reader_id(id: Cow<'_, str>, path: FieldPath) -> Result<String, Failure> {
     if id.is_empty() || id.len() > MAX_READER {
-        return Err(path.invalid(&format!("has {} bytes; it needs 1 to {MAX_READER}", id.len())));
+        return Err(path.invalid(format!("has {} bytes; it needs 1 to {MAX_READER}", id.len())));
     }
     Ok(id.into_owned())
 }
