@@ -771,8 +771,8 @@ was skipped: `restarted`, `ended` or `gone`; nothing for `remove` and `promote`.
 class Transactions:
     """The transactions of an engine.
 
-    Rows are `(topic, records, node)`, heads `(topic, head)`, commits `(topic, consumer, seq)`, acks
-    `(queue, node, seqs, lease_ids)`.
+    Rows are `(topic, records, node)`, heads `(topic, head)`, commits `(topic, consumer, seq,
+    reader)`, acks `(queue, node, seqs, lease_ids)`.
     """
 
     def __new__(cls, engine: Engine) -> Transactions: ...
@@ -784,7 +784,7 @@ class Transactions:
         epoch: int | None = None,
         key: str | None = None,
         heads: list[tuple[str, int]] = ...,
-        commits: list[tuple[str, str, int]] = ...,
+        commits: list[tuple[str, str, int, int | None]] = ...,
         acks: list[_Acks] = ...,
     ) -> _Committed: ...
     def stage(
@@ -799,7 +799,7 @@ class Transactions:
         stages: list[tuple[str, int, int | None]],
         *,
         heads: list[tuple[str, int]] = ...,
-        commits: list[tuple[str, str, int]] = ...,
+        commits: list[tuple[str, str, int, int | None]] = ...,
         acks: list[_Acks] = ...,
     ) -> _Committed:
         """Publishes stages `(stage, parts, records)`."""
@@ -942,6 +942,10 @@ class Consumer:
     def mode(self) -> str: ...
     @property
     def cursor(self) -> int: ...
+    @property
+    def reader(self) -> int | None:
+        """What identifies the handle in the commits of a transaction."""
+
     def read(
         self,
         max_bytes: int = ...,

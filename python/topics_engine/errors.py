@@ -5,6 +5,7 @@
     ├── NotFound           the topic, consumer, router, … does not exist
     ├── Conflict           the state does not allow the call
     │   ├── AlreadyExists        `create` of a topic that exists
+    │   ├── ConsumerFenced       another reader took the consumer over
     │   ├── HeadMismatch         `expect_head` is not the head
     │   ├── IdempotencyMismatch  the key was used for other records
     │   └── LeaseLost            the lease of a job is over: .reason
@@ -42,6 +43,7 @@ __all__ = [
     "AlreadyExists",
     "Closed",
     "Conflict",
+    "ConsumerFenced",
     "Corrupt",
     "DataLoss",
     "Forbidden",
@@ -103,6 +105,16 @@ class AlreadyExists(Conflict):
     """`create` of a topic that exists: `ensure` accepts it, if it has the same options."""
 
     default_code = "already_exists"
+
+
+class ConsumerFenced(Conflict):
+    """Another reader took the consumer over: this handle reads and commits no more.
+
+    It continues from the stored cursor. A new handle takes the consumer back; use a queue to share
+    work.
+    """
+
+    default_code = "consumer_fenced"
 
 
 class HeadMismatch(Conflict):
@@ -301,6 +313,7 @@ _CLASSES: dict[str, type[TopicsError]] = {
         Conflict,
     ),
     "already_exists": AlreadyExists,
+    "consumer_fenced": ConsumerFenced,
     "head_mismatch": HeadMismatch,
     "idempotency_mismatch": IdempotencyMismatch,
     "lease_lost": LeaseLost,

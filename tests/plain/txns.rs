@@ -124,10 +124,10 @@ fn with_work<R>(ask: &Ask, f: impl FnOnce(&TxnWork<'_>) -> R) -> R {
     let mut commits: Vec<TxnCursor<'_>> = Vec::new();
     for (which, seq) in &ask.cursors {
         let (consumer, topic, ..) = CONSUMERS[*which];
-        commits.push(TxnCursor { topic: LOGS[topic], consumer, seq: *seq });
+        commits.push(TxnCursor { topic: LOGS[topic], consumer, seq: *seq, fence: None });
     }
     if ask.wrong == Wrong::Consumer {
-        commits.push(TxnCursor { topic: LOGS[0], consumer: "nobody", seq: 0 });
+        commits.push(TxnCursor { topic: LOGS[0], consumer: "nobody", seq: 0, fence: None });
     }
     let seqs: Vec<[u64; 1]> = ask.acks.iter().map(|l| [l.1]).collect();
     let ids: Vec<[u64; 1]> = ask.acks.iter().map(|l| [l.2]).collect();

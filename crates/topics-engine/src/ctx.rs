@@ -55,6 +55,8 @@ pub(crate) struct Base<H: ?Sized> {
     /// Quotas of asynchronous writes that wait without a staging permit: bytes, and number.
     waiting: (Arc<Quota>, Arc<Quota>),
     pub consumers: Arc<Quota>,
+    /// The last fence of a reader of a consumer.
+    pub reader_fence: AtomicU64,
     /// Ids of topics with losses that no sync has logged or reported (`topic::write::losses`).
     pub losses: Mutex<BTreeSet<u64>>,
     /// The delivery's pressure: at its full value writes do not wait for a staging permit.
@@ -104,6 +106,7 @@ impl<H: ?Sized> Base<H> {
                 Quota::new("waiting_writes", options.staging_frames.max(1) as u64),
             ),
             consumers: Quota::new("max_consumers", options.max_consumers),
+            reader_fence: AtomicU64::new(0),
             losses: Mutex::default(),
             pressure,
             default_config: Arc::default(),

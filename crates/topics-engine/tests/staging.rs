@@ -301,7 +301,7 @@ fn everything_beside_large_transactions() {
         };
         let verbs = vec![
             verb(|e| {
-                let work = [TxnCursor { topic: "t", consumer: "c", seq: 1 }];
+                let work = [TxnCursor { topic: "t", consumer: "c", seq: 1, fence: None }];
                 let work = TxnWork { commits: &work, ..TxnWork::default() };
                 e.transact(&TxnRequest { work, ..TxnRequest::default() }).map(drop)
             }),

@@ -100,7 +100,7 @@ impl Consumer {
         };
         let shared = engine.shared.clone();
         let open = |e: &topics_engine::Engine| e.consumer(topic, name, mode, start, auto_commit);
-        let consumer = shared.run(py, |e| Ok(open(e)?))?;
+        let consumer = shared.run(py, |e| Ok(open(e)?.into_reader()))?;
         let mode = consumer.mode();
         let (topic, name) = (topic.to_owned(), name.to_owned());
         Ok(Self { topic, name, mode, consumer: Arc::new(ProcessOwned::new(shared, consumer)) })
@@ -114,6 +114,12 @@ impl Consumer {
     #[getter]
     fn cursor(&self, py: Python<'_>) -> PyResult<u64> {
         self.consumer.run(py, |c| Ok(c.cursor()?))
+    }
+
+    /// The fence of the handle, for its commits in transactions; `None` with `at_most_once`.
+    #[getter]
+    fn reader(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        self.consumer.run(py, |c| Ok(c.fence()))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -132,8 +138,15 @@ impl Consumer {
         let matching = match_of(py, r#match)?;
         let read = |wait| {
             let matching = matching.clone();
-            let req =
-                ConsumerRead { max_bytes, max_records, checkpoint, wait, matching, fail_if_busy };
+            let req = ConsumerRead {
+                max_bytes,
+                max_records,
+                checkpoint,
+                wait,
+                matching,
+                fail_if_busy,
+                after: None,
+            };
             read_fetching(py, || self.consumer.run(py, |c| or_fetch(c.read_present(&req))))
         };
         let nothing = |b: &ReadBatch| b.is_empty() && b.tombstone.is_none();
@@ -154,7 +167,15 @@ impl Consumer {
     ) -> PyResult<()> {
         let matching = match_of(py, r#match)?;
         let (wait, fail_if_busy) = (Duration::ZERO, true);
-        let req = ConsumerRead { max_bytes, max_records, checkpoint, wait, matching, fail_if_busy };
+        let req = ConsumerRead {
+            max_bytes,
+            max_records,
+            checkpoint,
+            wait,
+            matching,
+            fail_if_busy,
+            after: None,
+        };
         let consumer = self.consumer.clone();
         let done = complete_read(calls.call(token), checkpoint.then(|| consumer.clone()));
         let inner = calls.inner.clone();

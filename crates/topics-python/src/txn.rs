@@ -18,8 +18,8 @@ use crate::shared::Shared;
 type Outcome = (u64, bool, Vec<(String, u64, u64, u64)>);
 /// `(queue, node, seqs, lease_ids)`.
 type Ack = (String, String, Vec<u64>, Option<Vec<u64>>);
-/// `(topic, consumer, seq)`.
-type Cursor = (String, String, u64);
+/// `(topic, consumer, seq, reader)`.
+type Cursor = (String, String, u64, Option<u64>);
 /// `(stage, parts, records, bytes)`.
 type Stage = (String, u32, u64, u64);
 
@@ -60,7 +60,12 @@ impl CommitParts {
         let heads: Vec<_> = self.heads.iter().map(|(t, h)| (t.as_str(), *h)).collect();
         let commits = self.commits.iter();
         let commits: Vec<_> = commits
-            .map(|(topic, consumer, seq)| TxnCursor { topic, consumer, seq: *seq })
+            .map(|(topic, consumer, seq, fence)| TxnCursor {
+                topic,
+                consumer,
+                seq: *seq,
+                fence: *fence,
+            })
             .collect();
         let acks = self.acks.iter().map(|(queue, node, seqs, ids)| TxnAck {
             queue,

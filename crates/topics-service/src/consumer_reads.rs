@@ -57,9 +57,10 @@ enum NextStep {
 
 impl Service {
     pub(super) fn read_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let (asked, wait_ms) = consumers::read(r.body)?;
-        let consumer = (r.name.to_owned(), r.subresource.to_owned());
-        let deadline_ns = start_ns + wait_ms * 1_000_000;
+        let asked = consumers::read(r.body)?;
+        let reader = asked.reader.unwrap_or_default();
+        let consumer = (r.name.to_owned(), r.subresource.to_owned(), reader);
+        let (asked, deadline_ns) = (asked.read, start_ns + asked.wait_ms * 1_000_000);
         let waiting = WaitingRead { consumer, asked, start_ns, deadline_ns, parked: None };
         self.consumer_reads.waiting.lock().insert(r.token, waiting);
         self.pending.fetch_add(1, Ordering::Relaxed);
@@ -84,7 +85,8 @@ impl Service {
             (r.consumer.clone(), asked)
         });
         let Some((consumer, asked)) = waiting else { return };
-        match self.handle(&consumer.0, &consumer.1) {
+        let reader = Some(consumer.2.as_str()).filter(|r| !r.is_empty());
+        match self.handle(&consumer.0, &consumer.1, reader) {
             Ok(handle) => {
                 let (service, held) = (self.clone(), handle.clone());
                 let moves = asked.checkpoint;
@@ -124,7 +126,7 @@ impl Service {
         outcome: Result<ReadBatch, Failure>,
     ) -> Option<ReadBatch> {
         let mut all = self.consumer_reads.waiting.lock();
-        let Some(r) = all.get(&token) else { return outcome.ok() };
+        let Some(r) = all.get_mut(&token) else { return outcome.ok() };
         let (open, now) = (self.is_ready(), self.clock.mono_ns());
         let next = match &outcome {
             Ok(b) if b.is_empty() && b.tombstone.is_none() && open && now < r.deadline_ns => {
@@ -143,6 +145,9 @@ impl Service {
             }
             _ => NextStep::Answer,
         };
+        if let (NextStep::Wait(_) | NextStep::Again, Ok(batch)) = (&next, &outcome) {
+            r.asked.after = r.asked.after.map(|_| batch.next_from_seq);
+        }
         match (next, outcome) {
             (NextStep::Wait(seq), _) => {
                 drop(all);

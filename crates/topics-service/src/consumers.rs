@@ -1,10 +1,10 @@
-//! Consumers: all requests share one handle for each.
+//! Consumers: the requests of each reader share one handle, and so do all requests that name no reader.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use topics_engine::{Consumer, ConsumerInfo, ConsumerStart};
+use topics_engine::{Consumer, ConsumerInfo, ConsumerMode, ConsumerStart};
 use topics_wire::object::Object;
 use topics_wire::query::Query;
 use topics_wire::{Failure, consumers, page};
@@ -17,8 +17,8 @@ use super::{Reply, Request, Service};
 const HANDLES: usize = 65_536;
 /// Handles from which on those of deleted topics and consumers are looked for.
 const SWEEP: usize = 256;
-/// Topic and consumer name.
-pub(super) type Key = (String, String);
+/// Topic, consumer and reader; an empty reader stands for the requests that name none.
+pub(super) type Key = (String, String, String);
 
 /// The consumer handles that requests share.
 #[derive(Default)]
@@ -84,7 +84,7 @@ impl Service {
             let created = s.consumer_info(topic, &name).is_err();
             let (mode, start) = (asked.mode, asked.start);
             let handle = s.engine.consumer(topic, &name, mode, start, asked.auto_commit)?;
-            s.keep((topic.to_owned(), name.clone()), handle);
+            s.keep(topic, &name, asked.reader.as_deref(), handle);
             let mut o = Object::reopen(consumers::info(&s.consumer_info(topic, &name)?));
             o.flag("auto_commit", asked.auto_commit).flag("created", created);
             let body = s.with_timing(o.finish(), start_ns);
@@ -103,7 +103,7 @@ impl Service {
     pub(super) fn drop_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let name = r.subresource.to_owned();
         self.on_worker(r, move |s, topic| {
-            s.consumer_reads.handles.remove(&(topic.to_owned(), name.clone()));
+            s.consumer_reads.handles.remove(&key(topic, &name, None));
             let deleted = s.engine.delete_consumer(topic, &name)?;
             let mut o = Object::new(96);
             o.name("topic", topic).name("consumer", &name).flag("deleted", deleted);
@@ -112,10 +112,10 @@ impl Service {
     }
 
     pub(super) fn commit_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let seq = consumers::commit(r.body)?;
+        let (seq, reader) = consumers::commit(r.body)?;
         let name = r.subresource.to_owned();
         self.on_worker(r, move |s, topic| {
-            let handle = s.handle(topic, &name)?;
+            let handle = s.handle(topic, &name, reader.as_deref())?;
             handle.commit(seq)?;
             let body = consumers::position(topic, &name, handle.cursor()?);
             Ok(Reply::ok(s.with_timing(body, start_ns)))
@@ -123,10 +123,11 @@ impl Service {
     }
 
     pub(super) fn seek_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let to = consumers::seek(r.body)?;
+        let (to, reader) = consumers::seek(r.body)?;
         let name = r.subresource.to_owned();
         self.on_worker(r, move |s, topic| {
-            let body = consumers::position(topic, &name, s.handle(topic, &name)?.seek(to)?);
+            let handle = s.handle(topic, &name, reader.as_deref())?;
+            let body = consumers::position(topic, &name, handle.seek(to)?);
             Ok(Reply::ok(s.with_timing(body, start_ns)))
         })
     }
@@ -202,15 +203,35 @@ impl Service {
         Ok(self.engine.consumer_info(topic, name)?)
     }
 
-    fn keep(&self, key: Key, handle: Consumer) -> Arc<Consumer> {
-        let handle = Arc::new(handle);
-        self.consumer_reads.handles.insert(key, handle.clone());
+    /// Keeps a handle for the requests of a reader. All readers of `at_most_once` share one, which has the
+    /// batches that did not reach a client.
+    fn keep(
+        &self,
+        topic: &str,
+        name: &str,
+        reader: Option<&str>,
+        handle: Consumer,
+    ) -> Arc<Consumer> {
+        let reader = reader.filter(|_| handle.mode() == ConsumerMode::AtLeastOnce);
+        let handle = Arc::new(if reader.is_some() { handle.into_reader() } else { handle });
+        self.consumer_reads.handles.insert(key(topic, name, reader), handle.clone());
         handle
     }
 
+    /// What a transaction needs to know of a reader; `None` for one that has sent no request since the
+    /// start of the server.
+    pub(super) fn reader_fence(&self, topic: &str, name: &str, reader: &str) -> Option<u64> {
+        self.consumer_reads.handles.get(&key(topic, name, Some(reader)))?.fence()
+    }
+
     /// The handle of an existing consumer.
-    pub(super) fn handle(&self, topic: &str, name: &str) -> Result<Arc<Consumer>, Failure> {
-        let key = (topic.to_owned(), name.to_owned());
+    pub(super) fn handle(
+        &self,
+        topic: &str,
+        name: &str,
+        reader: Option<&str>,
+    ) -> Result<Arc<Consumer>, Failure> {
+        let key = key(topic, name, reader);
         if let Some(handle) = self.consumer_reads.handles.get(&key) {
             match handle.cursor() {
                 Ok(_) => return Ok(handle),
@@ -219,9 +240,16 @@ impl Service {
             }
         }
         let mode = self.consumer_info(topic, name)?.mode;
+        if reader.is_some() && mode == ConsumerMode::AtMostOnce {
+            return self.handle(topic, name, None);
+        }
         let opened = self.engine.consumer(topic, name, Some(mode), ConsumerStart::Start, false)?;
-        Ok(self.keep(key, opened))
+        Ok(self.keep(topic, name, reader, opened))
     }
+}
+
+fn key(topic: &str, name: &str, reader: Option<&str>) -> Key {
+    (topic.to_owned(), name.to_owned(), reader.unwrap_or_default().to_owned())
 }
 
 /// Treats a topic that was deleted meanwhile as one without consumers.

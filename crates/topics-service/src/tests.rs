@@ -240,7 +240,34 @@ fn consumers_of_deleted_topics_are_not_kept() {
     }
     let handles = w.service.consumer_reads.handles.names();
     assert!(handles.len() <= 256, "{} handles", handles.len());
-    assert!(handles.contains(&("kept".to_owned(), "c".to_owned())));
+    assert!(handles.contains(&("kept".to_owned(), "c".to_owned(), String::new())));
+}
+
+#[test]
+fn a_reader_is_fenced_by_the_read_of_another() {
+    let mut w = World::new();
+    for n in 1..=4 {
+        w.put("log", json!(n));
+    }
+    w.send("consumer_put", "log", "c", json!({"reader": "old"}));
+    let mut read = |body| {
+        let token = w.send("consumer_read", "log", "c", body);
+        let reply = w.reply(token).unwrap();
+        match reply["records"].as_array() {
+            Some(records) => json!(records.iter().map(|r| &r["data"]).collect::<Vec<_>>()),
+            None => reply["error"]["code"].clone(),
+        }
+    };
+    let by = |reader: &str| json!({"reader": reader, "max_records": 2});
+    assert_eq!(read(by("old")), json!([1, 2]));
+    assert_eq!(read(by("old")), json!([3, 4]));
+    assert_eq!(read(by("new")), json!([1, 2]));
+    assert_eq!(read(by("old")), json!("consumer_fenced"));
+    assert_eq!(read(json!({"max_records": 2})), json!([1, 2]), "it names no reader");
+    // A filter that matches nothing moves the position of a reader that keeps it itself.
+    let none = json!({"reader": "new", "after": 2, "match": "none", "wait_ms": 0});
+    assert_eq!(read(none), json!([]));
+    assert_eq!(read(json!({"reader": "new", "after": 2})), json!([3, 4]));
 }
 
 #[test]

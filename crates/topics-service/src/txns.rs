@@ -151,8 +151,9 @@ impl Service {
     pub(super) fn commit(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let (writer, body, grant) = (r.subresource.to_owned(), r.body.to_vec(), r.grant.clone());
         self.on_worker(r, move |s, _| {
-            let t = txn::commit(&body, &s.limits)?;
+            let mut t = txn::commit(&body, &s.limits)?;
             t.topics().try_for_each(|topic| grant.check(topic))?;
+            t.set_fences(|topic, consumer, reader| s.reader_fence(topic, consumer, reader));
             let mut committed = s.as_writer(&writer, &grant, || {
                 t.with_commit(|request| {
                     s.check_staged(&writer, request.stages, &grant)?;
@@ -249,6 +250,7 @@ impl Service {
                 t.add_trace_context(trace, &s.limits);
             }
             t.topics().try_for_each(|topic| grant.check(topic))?;
+            t.set_fences(|topic, consumer, reader| s.reader_fence(topic, consumer, reader));
             let run = || {
                 Ok(t.with_transact(|request| {
                     s.engine.transact(&TxnRequest { owner: &grant.owner, ..*request })

@@ -1,5 +1,6 @@
 //! Consumers: requests and answers.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use topics_engine::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, ReadBatch, SeekTo};
@@ -10,8 +11,11 @@ use crate::limits::{MAX_READ_BYTES, MAX_WAIT_MS};
 use crate::object::Object;
 use crate::read::{begin_page, finish_page, matching, push_records};
 
+/// The longest id of a reader, bytes.
+const MAX_READER: usize = 64;
+
 /// The body of a consumer PUT.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConsumerRequest {
     /// The mode; `None`: unchanged.
     pub mode: Option<ConsumerMode>,
@@ -19,11 +23,32 @@ pub struct ConsumerRequest {
     pub start: ConsumerStart,
     /// Whether a read commits the end of the previous one.
     pub auto_commit: bool,
+    /// The reader that opens it.
+    pub reader: Option<String>,
 }
 
-/// `{mode?, start?, auto_commit?}`; an empty body has no fields.
+/// The body of a consumer read.
+#[derive(Clone, Debug)]
+pub struct ConsumerReadRequest {
+    /// The read, which never waits itself.
+    pub read: ConsumerRead,
+    /// How long the request waits for a record.
+    pub wait_ms: u64,
+    /// The reader that reads.
+    pub reader: Option<String>,
+}
+
+/// Checks the id of a reader.
+pub(crate) fn reader_id(id: Cow<'_, str>, path: FieldPath) -> Result<String, Failure> {
+    if id.is_empty() || id.len() > MAX_READER {
+        return Err(path.invalid(format!("has {} bytes; it needs 1 to {MAX_READER}", id.len())));
+    }
+    Ok(id.into_owned())
+}
+
+/// `{mode?, start?, auto_commit?, reader?}`; an empty body has no fields.
 pub fn put(bytes: &[u8]) -> Result<ConsumerRequest, Failure> {
-    const FIELDS: Fields = Fields::of(&["mode", "start", "auto_commit"]);
+    const FIELDS: Fields = Fields::of(&["mode", "start", "auto_commit", "reader"]);
     let mut p = ConsumerRequest::default();
     if bytes.is_empty() {
         return Ok(p);
@@ -49,6 +74,10 @@ pub fn put(bytes: &[u8]) -> Result<ConsumerRequest, Failure> {
                 };
             }
             "auto_commit" => p.auto_commit = s.bool(FieldPath::field("auto_commit"))?,
+            "reader" => {
+                let path = FieldPath::field("reader");
+                p.reader = Some(reader_id(s.text(path)?, path)?);
+            }
             _ => s.skip()?,
         }
         Ok(())
@@ -56,15 +85,23 @@ pub fn put(bytes: &[u8]) -> Result<ConsumerRequest, Failure> {
     Ok(p)
 }
 
-/// `{max_bytes?, max_records?, checkpoint?, wait_ms?, match?, fail_if_busy?}`; an empty body has no
-/// fields. Returns the read, which never waits itself, and `wait_ms`.
-pub fn read(bytes: &[u8]) -> Result<(ConsumerRead, u64), Failure> {
-    const FIELDS: Fields =
-        Fields::of(&["max_bytes", "max_records", "checkpoint", "wait_ms", "match", "fail_if_busy"]);
+/// `{max_bytes?, max_records?, checkpoint?, wait_ms?, match?, fail_if_busy?, reader?, after?}`; an empty
+/// body has no fields.
+pub fn read(bytes: &[u8]) -> Result<ConsumerReadRequest, Failure> {
+    const FIELDS: Fields = Fields::of(&[
+        "max_bytes",
+        "max_records",
+        "checkpoint",
+        "wait_ms",
+        "match",
+        "fail_if_busy",
+        "reader",
+        "after",
+    ]);
     let mut r = ConsumerRead { wait: Duration::ZERO, ..ConsumerRead::default() };
-    let mut wait_ms = 0;
+    let (mut wait_ms, mut reader) = (0, None);
     if bytes.is_empty() {
-        return Ok((r, wait_ms));
+        return Ok(ConsumerReadRequest { read: r, wait_ms, reader });
     }
     let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
     read_body(bytes, FIELDS, |s, key| {
@@ -77,28 +114,45 @@ pub fn read(bytes: &[u8]) -> Result<(ConsumerRead, u64), Failure> {
             "wait_ms" => wait_ms = s.u64(FieldPath::field("wait_ms"))?.min(MAX_WAIT_MS),
             "match" => r.matching = Some(matching(s)?),
             "fail_if_busy" => r.fail_if_busy = s.bool(FieldPath::field("fail_if_busy"))?,
+            "reader" => {
+                let path = FieldPath::field("reader");
+                reader = Some(reader_id(s.text(path)?, path)?);
+            }
+            "after" => r.after = Some(s.u64(FieldPath::field("after"))?),
             _ => s.skip()?,
         }
         Ok(())
     })?;
-    Ok((r, wait_ms))
+    if r.after.is_some() && reader.is_none() {
+        return Err(FieldPath::field("after").invalid("needs `reader`, whose position it is"));
+    }
+    Ok(ConsumerReadRequest { read: r, wait_ms, reader })
 }
 
-/// `{seq}`.
-pub fn commit(bytes: &[u8]) -> Result<u64, Failure> {
-    let mut seq = None;
-    read_body(bytes, Fields::of(&["seq"]), |s, key| {
-        seq = Some(s.u64(FieldPath::field(key))?);
+/// `{seq, reader?}`.
+pub fn commit(bytes: &[u8]) -> Result<(u64, Option<String>), Failure> {
+    let (mut seq, mut reader) = (None, None);
+    read_body(bytes, Fields::of(&["seq", "reader"]), |s, key| {
+        let path = FieldPath::field(key);
+        match key {
+            "seq" => seq = Some(s.u64(path)?),
+            _ => reader = Some(reader_id(s.text(path)?, path)?),
+        }
         Ok(())
     })?;
-    seq.ok_or_else(|| FieldPath::field("seq").invalid("is missing"))
+    let seq = seq.ok_or_else(|| FieldPath::field("seq").invalid("is missing"))?;
+    Ok((seq, reader))
 }
 
-/// One of `{seq}`, `{ts}`, `{to: "start"}`, `{to: "end"}`.
-pub fn seek(bytes: &[u8]) -> Result<SeekTo, Failure> {
-    let mut to = Vec::new();
-    read_body(bytes, Fields::of(&["seq", "ts", "to"]), |s, key| {
+/// One of `{seq}`, `{ts}`, `{to: "start"}`, `{to: "end"}`, and `reader?`.
+pub fn seek(bytes: &[u8]) -> Result<(SeekTo, Option<String>), Failure> {
+    let (mut to, mut reader) = (Vec::new(), None);
+    read_body(bytes, Fields::of(&["seq", "ts", "to", "reader"]), |s, key| {
         match key {
+            "reader" => {
+                let path = FieldPath::field("reader");
+                reader = Some(reader_id(s.text(path)?, path)?);
+            }
             "seq" => to.push(SeekTo::Seq(s.u64(FieldPath::field("seq"))?)),
             "ts" => to.push(SeekTo::Ts(s.u64(FieldPath::field("ts"))?)),
             "to" => {
@@ -114,7 +168,7 @@ pub fn seek(bytes: &[u8]) -> Result<SeekTo, Failure> {
         Ok(())
     })?;
     match to.as_slice() {
-        [one] => Ok(*one),
+        [one] => Ok((*one, reader)),
         _ => Err(Failure::invalid(
             r#"a seek needs exactly one of seq, ts, "to": "start" and "to": "end""#,
         )),
@@ -172,12 +226,16 @@ mod tests {
         let p = put(br#"{"mode":"at_most_once","start":"end","auto_commit":true}"#).unwrap();
         assert_eq!((p.mode, p.start), (Some(ConsumerMode::AtMostOnce), ConsumerStart::End));
         assert!(p.auto_commit && put(b"").unwrap() == ConsumerRequest::default());
-        let (r, wait) =
-            read(br#"{"max_bytes":99999999,"wait_ms":99999,"checkpoint":false}"#).unwrap();
-        assert_eq!((r.max_bytes, wait, r.checkpoint), (8 << 20, 30_000, false));
-        assert_eq!(commit(br#"{"seq":5}"#).unwrap(), 5);
-        assert_eq!(seek(br#"{"to":"end"}"#).unwrap(), SeekTo::End);
-        assert_eq!(seek(br#"{"ts":5}"#).unwrap(), SeekTo::Ts(5));
+        let r = read(br#"{"max_bytes":99999999,"wait_ms":99999,"checkpoint":false}"#).unwrap();
+        assert_eq!((r.read.max_bytes, r.wait_ms, r.read.checkpoint), (8 << 20, 30_000, false));
+        let r = read(br#"{"reader":"a","after":7}"#).unwrap();
+        assert_eq!((r.reader.as_deref(), r.read.after), (Some("a"), Some(7)));
+        assert_eq!(put(br#"{"reader":"a"}"#).unwrap().reader.as_deref(), Some("a"));
+        assert_eq!(commit(br#"{"seq":5}"#).unwrap(), (5, None));
+        assert_eq!(commit(br#"{"seq":5,"reader":"a"}"#).unwrap(), (5, Some("a".into())));
+        assert_eq!(seek(br#"{"to":"end"}"#).unwrap(), (SeekTo::End, None));
+        let to = seek(br#"{"ts":5,"reader":"a"}"#).unwrap();
+        assert_eq!(to, (SeekTo::Ts(5), Some("a".into())));
     }
 
     #[test]
@@ -192,5 +250,9 @@ mod tests {
             assert_eq!(seek(bad.as_bytes()).unwrap_err().code, "invalid_request", "{bad}");
         }
         assert!(commit(b"{}").is_err());
+        let long = format!(r#"{{"reader":"{}"}}"#, "x".repeat(65));
+        for bad in [r#"{"after":1}"#, r#"{"reader":""}"#, r#"{"reader":5}"#, &long] {
+            assert_eq!(read(bad.as_bytes()).unwrap_err().code, "invalid_request", "{bad}");
+        }
     }
 }

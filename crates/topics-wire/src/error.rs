@@ -113,7 +113,8 @@ pub fn status(code: &str) -> u16 {
         | "router_cycle"
         | "not_a_queue"
         | "lease_lost"
-        | "consumer_busy" => 409,
+        | "consumer_busy"
+        | "consumer_fenced" => 409,
         "session_gone" => 410,
         "payload_too_large" => 413,
         "unsupported_media_type" => 415,
@@ -184,6 +185,9 @@ fn detail(e: &Error) -> Option<String> {
         Error::TxnNotFound(writer) => d.text("writer", writer),
         Error::LeaseLost { queue, seq, reason } => {
             d.text("queue", queue).int("seq", *seq).text("reason", reason.as_str())
+        }
+        Error::ConsumerFenced { topic, consumer, taken_at } => {
+            d.text("topic", topic).text("consumer", consumer).int("taken_at", *taken_at)
         }
         Error::IdempotencyMismatch { topic } => d.text("topic", topic),
         Error::TopicFull { topic, what, max } => {

@@ -30,7 +30,8 @@ class ConsumerBatch(Batch):
 
 
 class Consumer(AsyncHandle[plain.Consumer]):
-    """A reader of a topic with a stored cursor. A new handle begins at that cursor.
+    """A reader of a topic with a stored cursor. A new handle begins at that cursor, and its first
+    read takes an `at_least_once` consumer over; see `topics_engine.Consumer`.
 
     If a read is cancelled after it got a batch, the next read of this handle returns that batch.
     """
@@ -56,6 +57,11 @@ class Consumer(AsyncHandle[plain.Consumer]):
     def cursor(self) -> int:
         """The stored cursor, as this handle knows it."""
         return self._sync.cursor
+
+    @property
+    def _reader(self) -> Any:
+        """What identifies this handle in the commits of a transaction."""
+        return self._sync._reader
 
     async def read(
         self,

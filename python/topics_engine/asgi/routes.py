@@ -132,12 +132,13 @@ SCAN = RANGE + fields(
 )
 WORK = fields(
     "expect_heads: object: topic to the head that it must have",
-    "commits: array of objects: `topic`, `consumer`, `seq`",
+    "commits: array of objects: `topic`, `consumer`, `seq`, `reader`",
     "acks: array of objects: `queue`, `node`, `seqs`, `lease_ids`",
     commits=fields(
         "topic!: string: what was read",
         "consumer!: string: by whom",
         "seq!: integer: everything up to it is dealt with",
+        "reader: string: who read it; refused if another reader took the consumer over",
     ),
     acks=fields("queue!: string: of the jobs") + HELD,
 )
@@ -148,8 +149,8 @@ APPEND = fields(
     records=RECORD,
 )
 TXN = (
-    *"txn_incomplete stale_epoch topic_not_found consumer_not_found topic_full".split(),
-    *"head_mismatch lease_lost not_a_queue batch_too_large record_too_large".split(),
+    *"txn_incomplete stale_epoch topic_not_found consumer_not_found consumer_fenced".split(),
+    *"topic_full head_mismatch lease_lost not_a_queue batch_too_large record_too_large".split(),
 )
 ROUTER = fields(
     "source!: string: the topic that is copied from; created when it is missing, as by a write",
@@ -171,6 +172,7 @@ WATCH = fields(
         "topic_id: integer: the id that the cursor was made with",
     ),
 )
+READER = "reader: string: who reads, 1 to 64 bytes; another one takes at_least_once over by a read"
 READ = fields(
     "max_bytes: integer: payload bytes, 1 MiB unless given, at most 8 MiB",
     "max_records: integer: records, at most 2000",
@@ -178,6 +180,8 @@ READ = fields(
     "wait_ms: integer: wait for records, at most 30000",
     "match: match: only records with this tag",
     "fail_if_busy: boolean: at_most_once: do not wait for the reader before",
+    READER,
+    "after: integer: the position of a reader that keeps it itself: records after this seq",
 )
 
 
@@ -426,6 +430,7 @@ CONSUMERS: tuple[Route, ...] = (
             'mode: string: "at_least_once" or "at_most_once"; a consumer keeps the one it has',
             'start: string: where a new one begins, "start" or "end"',
             "auto_commit: boolean: a read stores where the one before ended",
+            "reader: string: who will read, 1 to 64 bytes; its first read takes at_least_once over",
         ),
         statuses=(200, 201), codes=(*TOPIC, "topic_exists_incompatible"),
         answer=f"{_CONSUMER} auto_commit created",
@@ -440,15 +445,16 @@ CONSUMERS: tuple[Route, ...] = (
     ),
     Route(
         "POST", "/v0/topics/:t/consumers/:c/read", "consumer_read", ("read", "write"),
-        "records from the consumer's cursor", body=READ, codes=(*CONSUMER, "consumer_busy"),
-        waits=True,
+        "records from the consumer's cursor", body=READ,
+        codes=(*CONSUMER, "consumer_busy", "consumer_fenced"), waits=True,
         answer="topic topic_id consumer records tombstone next_from_seq head_seq caught_up lag "
         "lag_ms",
     ),
     Route(
         "POST", "/v0/topics/:t/consumers/:c/commit", "consumer_commit", ("read", "write"),
         "store a cursor that is further on",
-        body=fields("seq!: integer: everything up to it is dealt with"), codes=CONSUMER,
+        body=fields("seq!: integer: everything up to it is dealt with", READER),
+        codes=(*CONSUMER, "consumer_fenced"),
         answer="topic consumer cursor",
     ),
     Route(
@@ -458,8 +464,9 @@ CONSUMERS: tuple[Route, ...] = (
             "seq: integer: behind this seq",
             "ts: integer: before the first record at or after this time",
             'to: string: "start" or "end"',
+            READER,
         ),
-        codes=CONSUMER, answer="topic consumer cursor",
+        codes=(*CONSUMER, "consumer_fenced"), answer="topic consumer cursor",
     ),
 )
 

@@ -78,6 +78,8 @@ if TYPE_CHECKING:
         def mode(self) -> str: ...
         @property
         def cursor(self) -> int: ...
+        @property
+        def reader(self) -> Any: ...
         def read(
             self,
             max_bytes: int = ...,
@@ -104,7 +106,7 @@ if TYPE_CHECKING:
             epoch: int | None = None,
             key: str | None = None,
             heads: list[tuple[str, int]] = ...,
-            commits: list[tuple[str, str, int]] = ...,
+            commits: list[tuple[str, str, int, Any]] = ...,
             acks: list[_Acks] = ...,
         ) -> _Committed: ...
         def forget(self, writer: str) -> bool: ...

@@ -93,7 +93,12 @@ class ConsumerInfo(Frozen):
 
 
 class Consumer(Handle):
-    """A reader of a topic with a stored cursor. A new handle begins at that cursor."""
+    """A reader of a topic with a stored cursor. A new handle begins at that cursor.
+
+    An `at_least_once` consumer has one reader at a time: the first read of another handle, in this
+    process or elsewhere, takes it over and begins at the stored cursor. After that the reads,
+    commits and seeks of the handle before raise `ConsumerFenced`, and have no effect.
+    """
 
     __slots__ = ("_backend", "_native", "name", "topic")
 
@@ -112,6 +117,11 @@ class Consumer(Handle):
     def cursor(self) -> int:
         """The stored cursor, as this handle knows it."""
         return self._native.cursor
+
+    @property
+    def _reader(self) -> Any:
+        """What identifies this handle in the commits of a transaction."""
+        return self._native.reader
 
     def read(
         self,
@@ -141,6 +151,7 @@ class Consumer(Handle):
         Raises:
             NotFound: the consumer was deleted.
             Conflict: the consumer is busy, and `fail_if_busy` is True.
+            ConsumerFenced: another handle took the consumer over.
 
         Example:
             ```python
@@ -191,7 +202,7 @@ class Consumer(Handle):
     def peek(
         self, *, max_bytes: Size = 1 << 20, max_records: int = 2000, tag: str | None = None
     ) -> ConsumerBatch:
-        """Returns what `read` would return now, and keeps the position.
+        """Returns what `read` would return now, and keeps the position. It takes nothing over.
 
         Args:
             max_bytes: most bytes of payloads, also as text like `"8MiB"` (default: 1 MiB); at
@@ -210,11 +221,15 @@ class Consumer(Handle):
         Raises:
             InvalidRequest: the seq is above the head.
             NotFound: the consumer was deleted.
+            ConsumerFenced: another handle took the consumer over since this one was made.
         """
         self._native.commit(arguments.seq("seq", seq))
 
     def seek(self, position: Position | None = None, *, ts: Time | None = None) -> int:
         """Sets the cursor, forwards or back. Give exactly one argument.
+
+        It takes nothing over: another handle that reads continues where it is, and its next commit
+        may move the cursor on. End that reader first.
 
         Args:
             position: the new cursor, `EARLIEST` or `LATEST`.
@@ -223,6 +238,9 @@ class Consumer(Handle):
 
         Returns:
             The new cursor.
+
+        Raises:
+            ConsumerFenced: another handle took the consumer over since this one was made.
 
         Example:
             ```python

@@ -32,6 +32,8 @@ class OfTopic(Named, Protocol):
 
     @property
     def topic(self) -> str: ...
+    @property
+    def _reader(self) -> Any: ...
 
 
 @frozen(unhashed=("topics",))
@@ -83,7 +85,7 @@ class Transaction(Handle):
         self._rows: list[tuple[str, list[NewRow], str | None]] = []
         self._handles: dict[str, Named] = {}
         self._heads: dict[str, int] = {}
-        self._commits: list[tuple[str, str, int]] = []
+        self._commits: list[tuple[str, str, int, Any]] = []
         self._acks: list[tuple[str, str, list[int], list[int] | None]] = []
         self._jobs: list[LeasedJob] = []
         self._ended = False
@@ -146,12 +148,16 @@ class Transaction(Handle):
     def commit(self, consumer: OfTopic, seq: int) -> None:
         """Moves the stored cursor of a consumer forwards; a cursor that is further on stays.
 
+        If another handle took the consumer over, the end of the block raises `ConsumerFenced` and
+        nothing is committed.
+
         Args:
             consumer: the consumer's handle.
             seq: everything up to and with it is done.
         """
         self._check_open()
-        self._commits.append((consumer.topic, consumer.name, arguments.seq("seq", seq)))
+        seq = arguments.seq("seq", seq)
+        self._commits.append((consumer.topic, consumer.name, seq, consumer._reader))
 
     def ack(self, *jobs: LeasedJob) -> None:
         """Acks jobs. The transaction commits only if every lease is still valid.

@@ -1,12 +1,14 @@
 """A consumer of a server, which stores the cursor.
 
-An `at_least_once` handle keeps its read position, like an embedded one: a read whose response was
-lost is repeated and returns the same records. For `at_most_once` the server stores the cursor
-before it returns records: the records of a lost response are lost, and this is logged.
+An `at_least_once` handle keeps its read position, like an embedded one, and sends it in each read:
+a read whose response was lost is repeated and returns the same records. For `at_most_once` the
+server stores the cursor before it returns records: the records of a lost response are lost, and
+this is logged.
 """
 
 from __future__ import annotations
 
+import secrets
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -37,14 +39,18 @@ class RemoteConsumer(RemoteBackend):
         self.topic = topic
         self.name = name
         self._path = topic_path(topic, "consumers", name)
-        body = without_none(mode=mode, start=start, auto_commit=auto_commit or None)
+        reader = secrets.token_hex(8)
+        body = without_none(mode=mode, start=start, auto_commit=auto_commit or None, reader=reader)
         made = remote.caller.json("PUT", self._path, body)
         self.mode: str = made["mode"]
+        self.reader: str | None = reader if self.mode == "at_least_once" else None
+        """The id of this handle: the server lets one reader read at a time."""
         self.cursor: int = made["cursor"]
         """The stored cursor, as far as this handle knows."""
         self._auto_commit = auto_commit
         self._lock = threading.Lock()
-        self._position = self.cursor
+        # The server raises it to the cursor at which the first read takes the consumer over.
+        self._position = 0
         self._topic_id: int | None = None
         self._dropped = False
 
@@ -77,17 +83,21 @@ class RemoteConsumer(RemoteBackend):
         if checkpoint and self._auto_commit and self._position > self.cursor:
             self.commit(self._position)
         position = self._position
-        page = self._remote.read(
-            self.topic,
-            after=position,
-            limit=max_records,
+        body = without_none(
             max_bytes=max_bytes,
-            match=match,
-            topic_id=self._topic_id,
-            wait=wait,
+            max_records=max_records,
+            match=matcher(match),
+            checkpoint=None if checkpoint else False,
+            reader=self.reader,
+            after=None if self.reader is None else position,
+            wait_ms=round(wait * 1000) or None,
         )
-        page.cut(max_bytes)
+        raw = self._remote.caller.call("POST", f"{self._path}/read", encode_json(body), wait=wait)
+        page = Page(raw)
         with self._lock:
+            if self._topic_id not in (None, page.topic_id):
+                message = f"topic {self.topic!r} was deleted and created again: open a new handle"
+                raise NotFound(message, "topic_not_found")
             self._topic_id = page.topic_id
             # If another thread has moved the position meanwhile, its value stays.
             if checkpoint and self._position == position:
@@ -114,11 +124,12 @@ class RemoteConsumer(RemoteBackend):
         return page
 
     def commit(self, seq: int) -> None:
-        answer = self._remote.caller.json("POST", f"{self._path}/commit", {"seq": seq})
+        body = without_none(seq=seq, reader=self.reader)
+        answer = self._remote.caller.json("POST", f"{self._path}/commit", body)
         self.cursor = answer["cursor"]
 
     def seek(self, *, seq: int | None = None, ts: int | None = None, to: str | None = None) -> int:
-        body: dict[str, Any] = without_none(seq=seq, ts=ts, to=to)
+        body: dict[str, Any] = without_none(seq=seq, ts=ts, to=to, reader=self.reader)
         answer = self._remote.caller.json("POST", f"{self._path}/seek", body)
         with self._lock:
             self.cursor = self._position = answer["cursor"]

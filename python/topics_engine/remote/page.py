@@ -29,18 +29,6 @@ class Page:
             self._rows = [row for row in rows if row[0] <= upto]
             self.next_from_seq = upto
 
-    def cut(self, max_bytes: int) -> None:
-        """Drops the records beyond `max_bytes` of payload, but keeps the first."""
-        size = 0
-        for n, row in enumerate(self._rows):
-            size += len(row[5])
-            if n and size > max_bytes:
-                self._fields["lag"] = self.lag + len(self._rows) - n
-                self._fields["caught_up"] = False
-                self._rows = self._rows[:n]
-                self.next_from_seq = self._rows[-1][0]
-                return
-
     def __getattr__(self, name: str) -> Any:
         try:
             return self._fields[name]

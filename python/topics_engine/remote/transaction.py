@@ -36,7 +36,7 @@ class RemoteTransactions(RemoteBackend):
         epoch: int | None = None,
         key: str | None = None,
         heads: Sequence[tuple[str, int]] = (),
-        commits: Sequence[tuple[str, str, int]] = (),
+        commits: Sequence[tuple[str, str, int, Any]] = (),
         acks: Sequence[_Acks] = (),
     ) -> _Committed:
         if writer is not None and epoch is None:
@@ -45,7 +45,10 @@ class RemoteTransactions(RemoteBackend):
         named = key if writer is not None or key is not None else self._caller.key()
         fields: dict[str, Any] = without_none(writer=writer, epoch=epoch, idempotency_key=named)
         fields["expect_heads"] = dict(heads)
-        fields["commits"] = [without_none(topic=t, consumer=c, seq=seq) for t, c, seq in commits]
+        fields["commits"] = [
+            without_none(topic=topic, consumer=consumer, seq=seq, reader=reader)
+            for topic, consumer, seq, reader in commits
+        ]
         fields["acks"] = [
             without_none(queue=queue, node=node, seqs=seqs, lease_ids=ids)
             for queue, node, seqs, ids in acks
@@ -56,7 +59,7 @@ class RemoteTransactions(RemoteBackend):
         )
         answer = json.loads(self._caller.call("POST", "/v0/txn", body))
         for cursor in list(self._remote.cursors):
-            for topic, consumer, seq in commits:
+            for topic, consumer, seq, _ in commits:
                 if (cursor.topic, cursor.name) == (topic, consumer):
                     cursor.cursor = max(cursor.cursor, seq)
         topics = [

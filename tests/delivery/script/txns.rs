@@ -49,7 +49,8 @@ pub fn call(engine: &topics_engine::Engine, unit: &Unit) -> Result<Committed> {
     let acks = (0..seqs.len()).map(|i| TxnAck { queue: "q", jobs: held(i) });
     let acks: Vec<TxnAck<'_>> = acks.collect();
     let moves = unit.moves.iter();
-    let moves = moves.map(|m| TxnCursor { topic: &m.topic, consumer: m.consumer, seq: m.seq });
+    let moves =
+        moves.map(|m| TxnCursor { topic: &m.topic, consumer: m.consumer, seq: m.seq, fence: None });
     let commits: Vec<TxnCursor<'_>> = moves.collect();
     let work = TxnWork { expect_heads: &unit.heads, commits: &commits, acks: &acks };
     if !unit.stages.is_empty() {

@@ -54,6 +54,10 @@ R = "/v0/routers/{t}"
 THREE = ("POST", T, {"records": [{"data": n, "tag": f"t:{n}"} for n in range(3)]})
 QUEUE = ("PUT", T, {"type": "queue", "lease_ms": 60_000})
 CONSUMER = ("PUT", C, {})
+TAKEN_OVER = (
+    ("POST", C + "/read", {"reader": "old"}),
+    ("POST", C + "/read", {"reader": "new", "max_records": 1}),
+)
 HELD = {"node": "w", "seqs": [1]}
 CLAIMED = (QUEUE, THREE, ("POST", T + "/claim", {"node": "w", "max": 2}))
 ROUTER = ("PUT", R, {"source": "{t}", "dest": "{t}-d"})
@@ -223,16 +227,29 @@ def no_consumer(method: str, path: str, body: Any = None) -> Case:
     return Case(404, "consumer_not_found", method, path, body, before=(THREE,))
 
 
+def fenced(verb: str, body: dict[str, Any]) -> Case:
+    """A call of the reader from which another one took the consumer over."""
+    before = (THREE, CONSUMER, *TAKEN_OVER)
+    return Case(409, "consumer_fenced", "POST", f"{C}/{verb}", {"reader": "old", **body},
+                before=before, says="open a new handle")  # fmt: skip
+
+
 def refusals_of_work(path: str, body: dict[str, Any], *before: Request) -> dict[str, Case]:
     """What both ways of a transaction are refused for."""
     held = {"queue": "{t}", "node": "w", "seqs": [1], "lease_ids": [1]}
     cursor = {"topic": "{t}-in", "consumer": "c", "seq": 1}
     queue = ("PUT", "/v0/topics/{t}-q", {"type": "queue"})
     log = ("POST", "/v0/topics/{t}-in", one())
+    consumer = "/v0/topics/{t}-in/consumers/c"
+    taken_over = (
+        ("PUT", consumer, {}),
+        *(("POST", consumer + "/read", {"reader": reader}) for reader in ("old", "new")),
+    )
     made = {
         "head_mismatch": (409, {"expect_heads": {"{t}": 9}}, ()),
         "topic_not_found": (404, {"commits": [cursor]}, ()),
         "consumer_not_found": (404, {"commits": [cursor]}, (log,)),
+        "consumer_fenced": (409, {"commits": [cursor | {"reader": "old"}]}, (log, *taken_over)),
         "not_a_queue": (409, {"acks": [held | {"queue": "{t}-in"}]}, (log,)),
         "lease_lost": (409, {"acks": [held | {"queue": "{t}-q"}]}, (queue,)),
     }
@@ -329,6 +346,9 @@ MORE_REFUSALS: dict[str, Case] = {
     "read of no consumer": no_consumer("POST", C + "/read", {}),
     "commit of no consumer": no_consumer("POST", C + "/commit", {"seq": 1}),
     "seek of no consumer": no_consumer("POST", C + "/seek", {"seq": 1}),
+    "read of a fenced reader": fenced("read", {}),
+    "commit of a fenced reader": fenced("commit", {"seq": 1}),
+    "seek of a fenced reader": fenced("seek", {"to": "start"}),
     "mode of a consumer": Case(
         409, "topic_exists_incompatible", "PUT", C, {"mode": "at_most_once"},
         before=(THREE, CONSUMER),

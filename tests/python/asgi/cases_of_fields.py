@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from .cases import CONSUMER, QUEUE, THREE, C, Case, R, Request, T, X, good, one, rows, stream
+from .cases import (
+    CONSUMER,
+    QUEUE,
+    TAKEN_OVER,
+    THREE,
+    C,
+    Case,
+    R,
+    Request,
+    T,
+    X,
+    good,
+    one,
+    rows,
+    stream,
+)
 
 NODES: Request = (
     "POST", T,
@@ -62,7 +77,7 @@ WORKED: tuple[Request, ...] = (
 )
 WORK = {
     "expect_heads": {"{t}-in": 1},
-    "commits": [{"topic": "{t}-in", "consumer": "c", "seq": 1}],
+    "commits": [{"topic": "{t}-in", "consumer": "c", "seq": 1, "reader": "r"}],
     "acks": [{"queue": "{t}-q", "node": "w", "seqs": [1]}],
 }
 
@@ -301,6 +316,17 @@ MORE_GOOD: dict[str, Case] = {
     "consumer peek": good(200, "POST", C + "/read", {"max_records": 1, "wait_ms": 1}, NODES,
                           CONSUMER, ("POST", C + "/read", {"checkpoint": False}), next_from_seq=1),
     "consumer peek again": read({"checkpoint": False}, next_from_seq=3),
+    "consumer put of a reader": good(200, "PUT", C, {"reader": "old"}, THREE, CONSUMER,
+                                     *TAKEN_OVER, cursor=0),
+    "consumer read of a reader": read({"reader": "r", "max_records": 1}, next_from_seq=1),
+    "consumer read of a reader's position": good(
+        200, "POST", C + "/read", {"reader": "new", "after": 2}, THREE, CONSUMER, *TAKEN_OVER,
+        next_from_seq=3, **{"records.0.data": 2},
+    ),
+    "consumer commit of a reader": good(200, "POST", C + "/commit", {"seq": 1, "reader": "new"},
+                                        THREE, CONSUMER, *TAKEN_OVER, cursor=1),
+    "consumer seek of a reader": good(200, "POST", C + "/seek", {"seq": 1, "reader": "new"},
+                                      THREE, CONSUMER, *TAKEN_OVER, cursor=1),
     "consumer seek of a seq": good(200, "POST", C + "/seek", {"seq": 2}, THREE, CONSUMER, cursor=2),
     "consumer seek of a time": good(200, "POST", C + "/seek", {"ts": 2**42}, THREE, CONSUMER,
                                     cursor=3),
@@ -385,6 +411,10 @@ MORE_REFUSED: dict[str, Case] = {
     "a long node of all": Case(400, "invalid_request", "POST", T, one(node="x" * 129), says="node"),
     "a long node": Case(400, "record_too_large", "POST", T,
                         {"records": [{"data": 1, "node": "x" * 129}]}),
+    "a position of no reader": Case(400, "invalid_request", "POST", C + "/read", {"after": 1},
+                                    before=(THREE, CONSUMER), says="reader"),
+    "a long reader": Case(400, "invalid_request", "PUT", C, {"reader": "x" * 65}, before=(THREE,),
+                          says="1 to 64"),
     "a consumer's bad name": Case(400, "invalid_request", "PUT", T + "/consumers/a%20b",
                                   before=(THREE,)),
     "a consumer's long name": Case(400, "invalid_request", "PUT", T + "/consumers/" + "x" * 256,

@@ -57,9 +57,10 @@ VARIES = (
     (rb'"performance":\{[^}]*\}', b'"performance":{}'),
     (rb'"lease_id":"lease_\d+"', b'"lease_id":"lease_0"'),
     (rb'"(topic_id|epoch|\$ts|lag_ms|uptime_ms|deadline|visible_at|bytes|files|'
-     rb'last_write_ts|last_read_ts|effective_priority|linked|copied|copied_bytes)":-?\d+',
+     rb'taken_at|last_write_ts|last_read_ts|effective_priority|linked|copied|copied_bytes)":-?\d+',
      rb'"\1":0'),
     (rb'"deadlines":\{[^}]*\}', b'"deadlines":{}'),
+    (rb"took it over at \d+", b"took it over at 0"),
     (rb"wid_[A-Za-z0-9_-]{22}", b"WID"),
     (rb'"stream":"\d+"', b'"stream":"ID"'),
     (rb"id: \S+", b"id: ID"),

@@ -47,6 +47,7 @@ STATUS = {
     "consumer_not_found": {404},
     "router_cycle": {409},
     "consumer_busy": {409},
+    "consumer_fenced": {409},
     "payload_too_large": {413},
     "unsupported_media_type": {415},
     "topic_full": {422},
@@ -130,7 +131,10 @@ appends = st.lists(
 work = {
     "expect_heads": st.dictionaries(names, edge_numbers, max_size=2),
     "commits": st.lists(
-        st.fixed_dictionaries({"topic": names, "consumer": short, "seq": edge_numbers}), max_size=2
+        st.fixed_dictionaries(
+            {"topic": names, "consumer": short, "seq": edge_numbers}, optional={"reader": short}
+        ),
+        max_size=2,
     ),
     "acks": st.lists(
         st.fixed_dictionaries({"queue": names, "node": short, "seqs": st.just([1])}), max_size=2
@@ -249,6 +253,7 @@ BODIES: dict[str, st.SearchStrategy[Any]] = {
             "mode": st.sampled_from(["at_least_once", "at_most_once", "x"]),
             "start": st.sampled_from(["start", "end", 1]),
             "auto_commit": st.booleans(),
+            "reader": short,
         },
     ),
     "consumer_read": st.fixed_dictionaries(
@@ -260,6 +265,8 @@ BODIES: dict[str, st.SearchStrategy[Any]] = {
             "wait_ms": st.sampled_from([0, 1]),
             "match": matches,
             "fail_if_busy": st.booleans(),
+            "reader": short,
+            "after": edge_numbers,
         },
     ),
     "watch_create": st.fixed_dictionaries(
@@ -291,9 +298,15 @@ BODIES: dict[str, st.SearchStrategy[Any]] = {
             "consistency": st.sampled_from(["strong", "x"]),
         },
     ),
-    "consumer_commit": st.fixed_dictionaries({"seq": edge_numbers}),
+    "consumer_commit": st.fixed_dictionaries({"seq": edge_numbers}, optional={"reader": short}),
     "consumer_seek": st.fixed_dictionaries(
-        {}, optional={"seq": edge_numbers, "ts": edge_numbers, "to": st.sampled_from(["end", ""])}
+        {},
+        optional={
+            "seq": edge_numbers,
+            "ts": edge_numbers,
+            "to": st.sampled_from(["end", ""]),
+            "reader": short,
+        },
     ),
 }
 

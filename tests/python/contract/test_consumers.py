@@ -207,3 +207,62 @@ async def test_consumers_are_listed_and_dropped(db: Any) -> None:
     with pytest.raises(te.NotFound) as caught:
         await a.read()
     assert caught.value.code == "consumer_not_found"
+
+
+async def test_a_second_reader_takes_over_at_what_is_stored(db: Any) -> None:
+    t = db.topic("t")
+    await t.append(list(range(6)))
+    old, new = await t.consumer("c"), await t.consumer("c")
+    assert datas(await old.read(max_records=2)) == [0, 1]
+    await old.commit(2)
+    batch = await old.read(max_records=2)
+    assert datas(batch) == [2, 3]
+    assert datas(await new.peek(max_records=1)) == [2], "a peek takes nothing over"
+    assert (await t.consumers())[0].cursor == 2
+    assert datas(await old.read(max_records=1)) == [4]
+    assert datas(await new.read(max_records=3)) == [2, 3, 4]
+    for call in (old.read, old.peek, batch.commit, lambda: old.commit(5), lambda: old.seek(0)):
+        with pytest.raises(te.ConsumerFenced, match="open a new handle") as caught:
+            await call()
+        error = caught.value
+        assert (error.code, error.status, error.retryable) == ("consumer_fenced", 409, False)
+        assert error.detail["consumer"] == "c"
+    assert (await t.consumers())[0].cursor == 2, "none of it had an effect"
+    await new.commit(5)
+    assert datas(await new.read()) == [5]
+    back = await t.consumer("c")
+    assert datas(await back.read()) == [5]
+    with pytest.raises(te.ConsumerFenced):
+        await new.commit(6)
+
+
+async def test_a_seek_takes_nothing_over(db: Any) -> None:
+    t = db.topic("t")
+    await t.append(list(range(4)))
+    reader = await t.consumer("c")
+    assert datas(await reader.read(max_records=2)) == [0, 1]
+    tool = await t.consumer("c")
+    await tool.commit(1)
+    assert await tool.seek(te.EARLIEST) == 0
+    assert datas(await reader.read(max_records=1)) == [2]
+    await reader.commit(2)
+    # It reads from what is stored when it takes over, wherever it was opened or sought to.
+    late = await t.consumer("c")
+    await reader.seek(1)
+    assert datas(await late.read(max_records=1)) == [1]
+    with pytest.raises(te.ConsumerFenced):
+        await tool.commit(3)
+
+
+async def test_automatic_commits_end_with_a_takeover(db: Any) -> None:
+    t = db.topic("t")
+    await t.append(list(range(6)))
+    old = await t.consumer("c", auto_commit=True)
+    await old.read(max_records=1)
+    cursor = (await t.consumers())[0].cursor
+    new = await t.consumer("c")
+    assert datas(await new.read(max_records=1)) == [cursor]
+    with pytest.raises(te.ConsumerFenced):
+        await old.read()
+    del old
+    assert (await t.consumers())[0].cursor == cursor

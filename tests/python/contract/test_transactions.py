@@ -61,3 +61,24 @@ async def test_all_or_nothing(db: Any, name: str) -> None:
     assert (first.deduped, again.deduped) == (False, True)
     assert (await attempt(2, writer=name)).epoch == 1
     assert (await db.topic("b").state()).head_seq == 3
+
+
+async def test_two_relays_that_overlap_double_no_row(db: Any) -> None:
+    out = db.topic("outbox")
+    await out.append(list(range(5)))
+    old, new = await out.consumer("relay"), await out.consumer("relay")
+
+    async def relay(consumer: Any, batch: Any) -> None:
+        async with db.transaction() as tx:
+            tx.append("ledger", [r.seq for r in batch])
+            tx.commit(consumer, batch.cursor)
+
+    batches = [(consumer, await consumer.read()) for consumer in (old, new)]
+    with pytest.raises(te.ConsumerFenced):
+        await relay(*batches[0])
+    assert [i.topic for i in await all_of(db.topics())] == ["outbox"], "it has no effect"
+    await relay(*batches[1])
+    with pytest.raises(te.ConsumerFenced):
+        await relay(*batches[0])
+    assert datas(await all_of(db.topic("ledger").read())) == [1, 2, 3, 4, 5]
+    assert (await out.consumers())[0].cursor == 5

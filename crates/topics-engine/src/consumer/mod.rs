@@ -3,6 +3,7 @@
 //! A `Consumer` frame sets a stored cursor. `at_most_once` makes it durable before it returns the
 //! records; `at_least_once` stores it after the reader has processed them.
 
+mod fence;
 mod nonblocking;
 mod stored;
 
@@ -15,6 +16,8 @@ use topics_env::sync::{Instant, Mutex};
 use topics_storage::format::record;
 use topics_storage::wal::{Level, Ticket};
 
+use self::fence::Reader;
+pub(crate) use self::fence::check_fence;
 use self::stored::{Staged, log, no_consumer, stage_cursor};
 pub(crate) use self::stored::{check_cursor, plan_cursors, unplan_cursors};
 use crate::ctx::Wait;
@@ -37,10 +40,14 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 struct Delivered {
     /// Where the next read begins.
     at: u64,
+    /// The first position of a reader: where it took the consumer over, or its last seek.
+    begin: u64,
     /// With automatic commits: the last processed seq that is not stored yet.
     done: Option<u64>,
-    /// Whether the last read moved `at`: the next one stores it.
-    moved: bool,
+    /// With automatic commits: the position up to which there is nothing to store.
+    saved: u64,
+    /// `None`: a handle that shares the consumer with others.
+    reader: Option<Reader>,
 }
 
 /// A reader with a stored cursor. A new one begins where the cursor is stored.
@@ -51,6 +58,8 @@ pub struct Consumer {
     mode: ConsumerMode,
     auto_commit: bool,
     delivered: Mutex<Delivered>,
+    /// Held by the read that takes the consumer over.
+    taking_over: Mutex<()>,
     /// Batches that were read and did not reach the reader: the next reads return them.
     kept: Mutex<VecDeque<ReadBatch>>,
     _owner: Owner,
@@ -115,7 +124,8 @@ impl Consumer {
                 wanted: wanted.as_str().into(),
             });
         }
-        let delivered = Delivered { at: s.cursor, done: None, moved: false };
+        let (at, begin, saved) = (s.cursor, s.cursor, s.cursor);
+        let delivered = Delivered { at, begin, done: None, saved, reader: None };
         Ok(Self {
             core: core.clone(),
             topic: topic.clone(),
@@ -123,6 +133,7 @@ impl Consumer {
             mode: s.mode,
             auto_commit,
             delivered: Mutex::new(delivered),
+            taking_over: Mutex::new(()),
             kept: Mutex::default(),
             _owner: owner,
         })
@@ -172,9 +183,11 @@ impl Consumer {
 
     fn read_until(&self, req: &ConsumerRead, until: Instant) -> Result<ReadBatch> {
         let s = self.stored()?;
+        self.begin_read(req, &s)?;
         if let Some(batch) = self.kept(req) {
             return Ok(batch);
         }
+        let mut after = req.after;
         let _reader = match self.mode {
             ConsumerMode::AtMostOnce => Some(self.lock_reader(&s.reader, req, until)?),
             ConsumerMode::AtLeastOnce => None,
@@ -182,13 +195,14 @@ impl Consumer {
         loop {
             let batch = match self.mode {
                 ConsumerMode::AtMostOnce => self.read_once(req)?,
-                ConsumerMode::AtLeastOnce => self.read_again(req)?,
+                ConsumerMode::AtLeastOnce => self.read_again(req, after)?,
             };
             let rest = until.saturating_duration_since(Instant::now());
             let something = !batch.is_empty() || batch.tombstone.is_some();
             if something || rest.is_zero() {
                 return Ok(batch);
             }
+            after = after.map(|_| batch.next_from_seq);
             if batch.caught_up {
                 wait_head(&self.core, &self.topic, batch.next_from_seq, rest)?;
             }
@@ -247,31 +261,33 @@ impl Consumer {
         Error::ConsumerBusy { topic, consumer }
     }
 
-    fn read_again(&self, req: &ConsumerRead) -> Result<ReadBatch> {
+    fn read_again(&self, req: &ConsumerRead, after: Option<u64>) -> Result<ReadBatch> {
+        // Another reader may have taken over while this one waited.
+        self.has_consumer(&self.stored()?)?;
         let mut d = self.delivered.lock();
+        let from = after.map_or(d.at, |after| after.max(d.begin));
         if req.checkpoint && self.auto_commit {
-            self.commit_done(&mut d)?;
+            self.commit_done(&mut d, from)?;
         }
-        let batch = self.fetch(d.at, req)?;
+        let batch = self.fetch(from, req)?;
         if req.checkpoint {
-            d.moved |= batch.next_from_seq > d.at;
             d.at = batch.next_from_seq;
         }
         Ok(batch)
     }
 
-    /// Stores where the read before ended: the reader has processed its records.
-    fn commit_done(&self, d: &mut Delivered) -> Result<()> {
-        if std::mem::take(&mut d.moved) {
-            d.done = Some(d.at);
+    /// Stores where the read before ended, at `from`: the reader has processed its records.
+    fn commit_done(&self, d: &mut Delivered, from: u64) -> Result<()> {
+        if from > d.saved {
+            d.done = Some(from);
         }
         let Some(done) = d.done else { return Ok(()) };
-        match self.store(done, None) {
+        match self.store(done, None, d.reader) {
             // One of the next reads stores it, when it can do so without waiting.
             Err(Error::Throttled { .. }) => return Ok(()),
             stored => stored?,
         }
-        d.done = None;
+        (d.done, d.saved) = (None, done);
         Ok(())
     }
 
@@ -299,15 +315,17 @@ impl Consumer {
             let text = format!("commit of seq {seq} is above the head {head}");
             return Err(Error::InvalidRequest(text));
         }
-        self.store(seq, Some(self.mode == ConsumerMode::AtMostOnce))
+        let reader = self.delivered.lock().reader;
+        self.store(seq, Some(self.mode == ConsumerMode::AtMostOnce), reader)
     }
 
-    fn store(&self, seq: u64, wait: Option<bool>) -> Result<()> {
+    fn store(&self, seq: u64, wait: Option<bool>, reader: Option<Reader>) -> Result<()> {
         let mode = self.mode as u8;
         log(&self.core, &self.topic, &self.name, wait, |all| {
             let Some(s) = all.0.get(&self.name) else {
                 return Err(no_consumer(&self.topic, &self.name));
             };
+            self.check_takeover(s, reader)?;
             // I8: only a seek moves a cursor back.
             Ok((seq > s.planned).then(|| record::Consumer {
                 name: self.name.to_string(),
@@ -317,9 +335,10 @@ impl Consumer {
         })
     }
 
-    /// Sets the cursor, forwards or back; this handle continues there.
+    /// Sets the cursor, forwards or back; this handle continues there. It takes nothing over: another
+    /// reader continues where it is, and its next commit may move the cursor on.
     pub fn seek(&self, to: SeekTo) -> Result<u64> {
-        self.stored()?;
+        self.check_reader()?;
         let head = self.topic.gate.head();
         let cursor = match to {
             SeekTo::Seq(seq) if seq > head => {
@@ -333,24 +352,25 @@ impl Consumer {
         };
         // The handle moves first: no automatic commit of what it handed out before follows. Nothing
         // of it is locked while the log is waited for.
-        let before = {
+        let (before, reader) = {
             let mut d = self.delivered.lock();
-            let before = (d.at, d.done);
-            (d.at, d.done) = (cursor, None);
-            before
+            let before = (d.at, d.begin, d.done, d.saved);
+            (d.at, d.begin, d.done, d.saved) = (cursor, cursor, None, cursor);
+            (before, d.reader)
         };
         let durable = self.mode == ConsumerMode::AtMostOnce;
         let logged = log(&self.core, &self.topic, &self.name, Some(durable), |all| {
-            if !all.0.contains_key(&self.name) {
+            let Some(s) = all.0.get(&self.name) else {
                 return Err(no_consumer(&self.topic, &self.name));
-            }
+            };
+            self.check_takeover(s, reader)?;
             let (name, mode) = (self.name.to_string(), self.mode as u8);
             Ok(Some(record::Consumer { name, mode, cursor: Some(cursor) }))
         });
         if let Err(e) = logged {
             let mut d = self.delivered.lock();
-            if (d.at, d.done) == (cursor, None) {
-                (d.at, d.done) = before;
+            if (d.at, d.begin, d.done, d.saved) == (cursor, cursor, None, cursor) {
+                (d.at, d.begin, d.done, d.saved) = before;
             }
             return Err(e);
         }
@@ -364,11 +384,12 @@ impl Drop for Consumer {
     /// the reader may not have processed it.
     fn drop(&mut self) {
         self.release_kept();
-        let done = self.delivered.get_mut().done.take();
+        let d = self.delivered.get_mut();
+        let (done, reader) = (d.done.take(), d.reader);
         if let Some(done) = done
             && self.core.check_open().is_ok()
             && self.topic.life() == Life::Live
-            && let Err(e) = self.store(done, None)
+            && let Err(e) = self.store(done, None, reader)
         {
             log::debug!("consumer {:?}: its last position is not stored: {e}", self.name);
         }

@@ -12,10 +12,11 @@ use crate::types::consumer::{ConsumerMode, ConsumerRead};
 use crate::types::error::{Error, Result};
 
 impl Consumer {
-    /// Reads without waiting. Calls `done` once: in this call or, with `at_most_once`, when the cursor behind
-    /// the records is synced. Returns `ConsumerBusy` while another reader has the cursor, `ColdPending` while
-    /// the records are being fetched from the object store, and `Throttled` while the cursor cannot be
-    /// staged, because no staging permit is free or a verb has exclusive access to the topic.
+    /// Reads without waiting for records; the first read of a reader waits until it has taken the consumer
+    /// over. Calls `done` once: in this call or, with `at_most_once`, when the cursor behind the records is
+    /// synced. Returns `ConsumerBusy` while another reader has the cursor, `ColdPending` while the records
+    /// are being fetched from the object store, and `Throttled` while the cursor cannot be staged, because no
+    /// staging permit is free or a verb has exclusive access to the topic.
     pub fn read_async(&self, req: &ConsumerRead, done: Completion<ReadBatch>) {
         if self.mode == ConsumerMode::AtLeastOnce {
             return done(self.read_until(req, Instant::now()));

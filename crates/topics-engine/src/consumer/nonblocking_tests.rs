@@ -286,7 +286,7 @@ fn a_commit_that_another_one_covers_waits_for_it() {
     // At most once: durable, whatever the class.
     let mut w = w;
     let once = w.engine().consumer("t", "once", ONCE, ConsumerStart::Start, false).unwrap();
-    once.store(5, Some(false)).unwrap();
+    once.store(5, Some(false), None).unwrap();
     once.commit(5).unwrap();
     drop(once);
     drop(c);

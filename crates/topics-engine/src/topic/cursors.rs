@@ -30,11 +30,29 @@ pub(crate) struct Stored {
     round: u32,
     /// Held by the one reader of `at_most_once` that reads now.
     pub reader: Arc<ReaderLock>,
+    /// The last takeover by a reader of `at_least_once`; in memory only.
+    pub takeover: Takeover,
+}
+
+/// When a reader took a consumer over.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Takeover {
+    /// Its number, which rises over all consumers; 0: no reader has the consumer.
+    pub fence: u64,
+    /// Its time, ms since the Unix epoch.
+    pub at: u64,
 }
 
 impl Stored {
     pub fn new(mode: ConsumerMode, cursor: u64) -> Self {
-        Self { mode, cursor, planned: cursor, round: 0, reader: Arc::default() }
+        Self {
+            mode,
+            cursor,
+            planned: cursor,
+            round: 0,
+            reader: Arc::default(),
+            takeover: Takeover::default(),
+        }
     }
 }
 

@@ -56,6 +56,9 @@ pub struct TxnCursor<'a> {
     pub consumer: &'a str,
     /// The last processed seq. A cursor that is already further on stays.
     pub seq: u64,
+    /// The fence of the reader that commits; the transaction is refused if another reader took the
+    /// consumer over. `None`: there is no such check.
+    pub fence: Option<u64>,
 }
 
 /// Jobs that are acked with a commit. The commit is refused unless all leases are valid.

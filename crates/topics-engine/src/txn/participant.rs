@@ -141,6 +141,8 @@ pub(crate) struct Conditions<'a> {
     pub expect_head: Option<u64>,
     /// Consumers and their new cursors.
     pub cursors: &'a [(String, u64)],
+    /// Consumers, and the fences of the readers that commit.
+    pub fences: &'a [(String, u64)],
     pub acks: &'a [LeasedJobs<'a>],
 }
 
@@ -159,6 +161,9 @@ pub(crate) fn check_part(
     }
     for (name, seq) in c.cursors {
         consumer::check_cursor(topic, name, *seq)?;
+    }
+    for (name, fence) in c.fences {
+        consumer::check_fence(topic, name, *fence)?;
     }
     if rows.count > 0 {
         check_limits(core, rows)?;

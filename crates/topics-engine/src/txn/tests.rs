@@ -123,7 +123,7 @@ fn whole<'a>(commits: &'a [TxnCursor<'a>], acks: &'a [TxnAck<'a>]) -> TxnWork<'a
     TxnWork { commits, acks, ..TxnWork::default() }
 }
 
-const IN: [TxnCursor<'static>; 1] = [TxnCursor { topic: "in", consumer: "c", seq: 2 }];
+const IN: [TxnCursor<'static>; 1] = [TxnCursor { topic: "in", consumer: "c", seq: 2, fence: None }];
 
 fn stage_all(w: &World) {
     w.stage("a", 0, &[("disk", &["d1", "d2"]), ("fsync", &["f1"]), ("new", &["n1"])]).unwrap();
@@ -706,7 +706,7 @@ fn cursors_of_a_part_that_has_to_read_first_move_with_it() {
     w.engine().sync().unwrap();
     // Decided, and not published before the process is killed.
     w.fs.fail_from(CallFilter::on_path(CallKind::Write, "shard-01"), 1, FaultKind::ENOSPC);
-    let commits = [TxnCursor { topic, consumer: "c", seq: 2 }];
+    let commits = [TxnCursor { topic, consumer: "c", seq: 2, fence: None }];
     let e = w.commit(FIRST, &[("a", 1)], whole(&commits, &[])).unwrap_err();
     assert_eq!(e.code(), "storage_unavailable");
     w.kill();

@@ -21,6 +21,8 @@ pub(super) struct TopicWork<'a> {
     pub rows: PartRows,
     pub expect_head: Option<u64>,
     pub cursors: Vec<(String, u64)>,
+    /// Consumers, and the fences of the readers that commit.
+    pub fences: Vec<(String, u64)>,
     pub acks: Vec<LeasedJobs<'a>>,
 }
 
@@ -32,8 +34,8 @@ impl TopicWork<'_> {
         topic: &Arc<Topic>,
         exclusive: &ExclusiveGuard,
     ) -> Result<Vec<u64>> {
-        let (cursors, acks) = (&self.cursors[..], &self.acks[..]);
-        let conditions = Conditions { expect_head: self.expect_head, cursors, acks };
+        let (cursors, fences, acks) = (&self.cursors[..], &self.fences[..], &self.acks[..]);
+        let conditions = Conditions { expect_head: self.expect_head, cursors, fences, acks };
         participant::check_part(core, topic, exclusive, &mut self.rows, &conditions)
     }
 }
@@ -58,7 +60,9 @@ pub(super) fn work_by_topic<'a>(
         }
     }
     for c in work.commits {
-        let cursors = &mut all.entry(c.topic.to_owned()).or_default().cursors;
+        let work = all.entry(c.topic.to_owned()).or_default();
+        work.fences.extend(c.fence.map(|fence| (c.consumer.to_owned(), fence)));
+        let cursors = &mut work.cursors;
         match cursors.iter_mut().find(|(name, _)| name == c.consumer) {
             Some((_, seq)) => *seq = c.seq.max(*seq),
             None => cursors.push((c.consumer.to_owned(), c.seq)),

@@ -70,6 +70,9 @@ pub struct ConsumerRead {
     pub matching: Option<TopicMatch>,
     /// `at_most_once`: whether to fail with `consumer_busy` instead of waiting for the current reader.
     pub fail_if_busy: bool,
+    /// A reader of `at_least_once` that keeps its own position: the read begins after this seq, and not
+    /// before the position at which the reader took the consumer over.
+    pub after: Option<u64>,
 }
 
 impl Default for ConsumerRead {
@@ -81,6 +84,7 @@ impl Default for ConsumerRead {
             wait: Duration::ZERO,
             matching: None,
             fail_if_busy: false,
+            after: None,
         }
     }
 }

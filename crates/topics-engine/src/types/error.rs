@@ -107,6 +107,20 @@ pub enum Error {
         /// The consumer.
         consumer: String,
     },
+    /// Another reader took the consumer over.
+    #[error(
+        "consumer {consumer:?} of topic {topic:?}: another reader took it over at {taken_at} (ms since \
+         the Unix epoch), and continues from the stored cursor; open a new handle to take it back, or \
+         use a queue to share work"
+    )]
+    ConsumerFenced {
+        /// The topic.
+        topic: String,
+        /// The consumer.
+        consumer: String,
+        /// When it was taken over, ms since the Unix epoch.
+        taken_at: u64,
+    },
     /// A write is larger than a cap with `discard=reject`, so that it can never fit.
     #[error(
         "topic {topic:?} takes {max} {unit} in all ({what}, discard=reject) and the write has \
@@ -370,6 +384,7 @@ impl Error {
             Self::NotAQueue(_) => "not_a_queue",
             Self::ConsumerNotFound { .. } => "consumer_not_found",
             Self::ConsumerBusy { .. } => "consumer_busy",
+            Self::ConsumerFenced { .. } => "consumer_fenced",
             Self::TopicFull { .. } => "topic_full",
             Self::Throttled { .. } => "throttled",
             Self::StorageUnavailable { .. } => "storage_unavailable",

@@ -6,7 +6,7 @@ use crate::world::{World, choose, flip, join, spawn};
 
 /// One transaction of one writer: it sets a cursor.
 fn advance(w: &World, seq: u64) {
-    let commits = [TxnCursor { topic: "t", consumer: "a", seq }];
+    let commits = [TxnCursor { topic: "t", consumer: "a", seq, fence: None }];
     let work = TxnWork { commits: &commits, ..TxnWork::default() };
     w.engine.transact(&TxnRequest { writer: Some("w"), work, ..TxnRequest::default() }).unwrap();
 }

@@ -8,6 +8,7 @@ use topics_engine::{
 };
 
 use super::{Record, Table, Write, body_key, check_record, check_size, records};
+use crate::consumers::reader_id;
 use crate::error::Failure;
 use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{KEY_BYTES, Limits};
@@ -29,13 +30,22 @@ struct Ack<'a> {
     lease_ids: Option<Vec<u64>>,
 }
 
+/// A cursor to move.
+#[derive(Debug)]
+struct Cursor<'a> {
+    topic: Cow<'a, str>,
+    consumer: Cow<'a, str>,
+    seq: u64,
+    reader: Option<String>,
+    fence: Option<u64>,
+}
+
 /// The body of a stage, a commit or a whole transaction.
 #[derive(Debug, Default)]
 pub struct Txn<'a> {
     rows: Vec<TopicRows<'a>>,
     heads: Vec<(Cow<'a, str>, u64)>,
-    /// Topic, consumer, seq.
-    commits: Vec<(Cow<'a, str>, Cow<'a, str>, u64)>,
+    commits: Vec<Cursor<'a>>,
     acks: Vec<Ack<'a>>,
     /// Stage, parts, rows.
     stages: Vec<(Cow<'a, str>, u32, Option<u64>)>,
@@ -260,22 +270,25 @@ fn one_stage<'a>(
     Ok((id, parts, records))
 }
 
-fn cursor<'a>(
-    s: &mut Scanner<'a>,
-    path: FieldPath,
-) -> Result<(Cow<'a, str>, Cow<'a, str>, u64), Failure> {
-    let (mut topic, mut consumer, mut seq) = (None, None, None);
-    Fields::of(&["topic", "consumer", "seq"]).read(s, path, |s, key| {
+fn cursor<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<Cursor<'a>, Failure> {
+    let (mut topic, mut consumer, mut seq, mut reader) = (None, None, None, None);
+    Fields::of(&["topic", "consumer", "seq", "reader"]).read(s, path, |s, key| {
         match key {
             "topic" => topic = Some(s.text(path.at("topic"))?),
             "consumer" => consumer = Some(s.text(path.at("consumer"))?),
             "seq" => seq = Some(s.u64(path.at("seq"))?),
+            "reader" => {
+                let path = path.at("reader");
+                reader = Some(reader_id(s.text(path)?, path)?);
+            }
             _ => s.skip()?,
         }
         Ok(())
     })?;
     match (topic, consumer, seq) {
-        (Some(topic), Some(consumer), Some(seq)) => Ok((topic, consumer, seq)),
+        (Some(topic), Some(consumer), Some(seq)) => {
+            Ok(Cursor { topic, consumer, seq, reader, fence: None })
+        }
         _ => Err(path.invalid("needs topic, consumer and seq")),
     }
 }
@@ -325,8 +338,15 @@ impl Txn<'_> {
     pub fn topics(&self) -> impl Iterator<Item = &str> {
         let rows = self.rows.iter().map(|r| &*r.topic);
         let heads = self.heads.iter().map(|(topic, _)| &**topic);
-        let commits = self.commits.iter().map(|(topic, _, _)| &**topic);
+        let commits = self.commits.iter().map(|c| &*c.topic);
         rows.chain(heads).chain(commits).chain(self.acks.iter().map(|a| &*a.queue))
+    }
+
+    /// Sets the fence of each reader that commits a cursor: `fence` gets topic, consumer and reader.
+    pub fn set_fences(&mut self, fence: impl Fn(&str, &str, &str) -> Option<u64>) {
+        for c in &mut self.commits {
+            c.fence = c.reader.as_ref().and_then(|r| fence(&c.topic, &c.consumer, r));
+        }
     }
 
     #[must_use]
@@ -351,7 +371,10 @@ impl Txn<'_> {
         let heads: Vec<_> = self.heads.iter().map(|(topic, head)| (&**topic, *head)).collect();
         let commits = self.commits.iter();
         let commits: Vec<_> = commits
-            .map(|(topic, consumer, seq)| TxnCursor { topic, consumer, seq: *seq })
+            .map(|c| {
+                let (topic, consumer) = (&*c.topic, &*c.consumer);
+                TxnCursor { topic, consumer, seq: c.seq, fence: c.fence }
+            })
             .collect();
         let acks = self.acks.iter().map(|a| TxnAck {
             queue: &a.queue,
@@ -410,10 +433,14 @@ mod tests {
         let body = br#"{"appends":[{"topic":"a","node":"n","expect_head":4,
             "records":[{"data":1,"tag":"t"},{"data_b64":"AAE="}]},
             {"records":[{"data":"x"}],"topic":"b"}],
-            "commits":[{"topic":"in","consumer":"c","seq":7}],"expect_heads":{"z":0},
+            "commits":[{"topic":"in","consumer":"c","seq":7,"reader":"r"}],"expect_heads":{"z":0},
             "acks":[{"queue":"q","node":"w","seqs":[1,2],"lease_ids":[8,"9"]}],
             "writer":"w","epoch":12,"idempotency_key":"k"}"#;
-        let t = transact(body, b"header", &limits()).unwrap();
+        let mut t = transact(body, b"header", &limits()).unwrap();
+        t.set_fences(|topic, consumer, reader| {
+            assert_eq!((topic, consumer, reader), ("in", "c", "r"));
+            Some(3)
+        });
         assert_eq!(t.topics().collect::<Vec<_>>(), ["a", "b", "a", "z", "in", "q"]);
         t.with_transact(|r| {
             assert_eq!((r.writer, r.epoch, r.key), (Some("w"), Some(12), &b"k"[..]));
@@ -423,7 +450,7 @@ mod tests {
             assert_eq!((records[1].data, records[1].binary), (&b"\x00\x01"[..], true));
             assert_eq!(r.work.expect_heads, [("a", 4), ("z", 0)]);
             let c = r.work.commits[0];
-            assert_eq!((c.topic, c.consumer, c.seq), ("in", "c", 7));
+            assert_eq!((c.topic, c.consumer, c.seq, c.fence), ("in", "c", 7, Some(3)));
             let h = r.work.acks[0].jobs;
             assert_eq!((h.node, h.seqs, h.lease_ids), (&b"w"[..], &[1, 2][..], Some(&[8, 9][..])));
         });

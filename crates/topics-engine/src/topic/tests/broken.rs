@@ -57,7 +57,7 @@ fn every_verb_of_a_closed_topic_is_refused() {
         let rows = [TxnRows { topic, records: &records, node: b"" }];
         said(e.transact(&TxnRequest { rows: &rows, work, ..TxnRequest::default() }))
     };
-    let cursor = [TxnCursor { topic: "t", consumer: "c", seq: 1 }];
+    let cursor = [TxnCursor { topic: "t", consumer: "c", seq: 1, fence: None }];
     let ack = [TxnAck { queue: "q", jobs: held }];
     let read = ConsumerRead::default();
     let claim = Claim { node: b"n", ..Claim::default() };
