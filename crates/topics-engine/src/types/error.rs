@@ -110,8 +110,8 @@ pub enum Error {
     /// Another reader took the consumer over.
     #[error(
         "consumer {consumer:?} of topic {topic:?}: another reader took it over at {taken_at} (ms since \
-         the Unix epoch), and continues from the stored cursor; open a new handle to take it back, or \
-         use a queue to share work"
+         the Unix epoch), and continues from the stored cursor; open a new handle to take it back, or share \
+         the work by a queue"
     )]
     ConsumerFenced {
         /// The topic.
