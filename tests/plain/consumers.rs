@@ -42,9 +42,7 @@ impl Driver {
         let opened = self.engine().consumer(LOGS[topic], name, Some(mode), start, auto);
         self.handles.insert(which, ok(opened)?);
         let cursor = self.model.cursors.entry(which).or_insert(Cursor { topic, stored: at });
-        let next = cursor.stored;
-        let handle = Handle { next, done: None, reads: 0, logged_at: self.mono() };
-        self.model.handles.insert(which, handle);
+        self.model.handles.insert(which, Handle { next: cursor.stored });
         Ok(())
     }
 
@@ -52,7 +50,6 @@ impl Driver {
         let Some(handle) = self.handles.get(&which) else { return Ok(()) };
         let (_, topic, mode, auto) = CONSUMERS[which];
         let once = mode == ConsumerMode::AtMostOnce;
-        let now = self.mono();
         let from = match once {
             true => self.model.cursors[&which].stored,
             false => self.model.handles[&which].next,
@@ -88,14 +85,10 @@ impl Driver {
             return Ok(());
         }
         if auto {
-            h.done = Some(h.next);
-            if h.reads >= 100 || now - h.logged_at >= 1_000 {
-                cursor.stored = cursor.stored.max(h.next);
-                (h.done, h.reads, h.logged_at) = (None, 0, now);
-            }
+            // The reader has processed what the read before returned.
+            cursor.stored = cursor.stored.max(h.next);
         }
         h.next = next;
-        h.reads += 1;
         // An automatic commit is visible when it is logged.
         if auto { self.sync() } else { Ok(()) }
     }
@@ -127,8 +120,7 @@ impl Driver {
             must!((rec.ts < at) == (seq <= got), "sought to {got} by {at}: {seq} is of {}", rec.ts);
         }
         self.model.cursors.get_mut(&which).unwrap().stored = got;
-        let h = self.model.handles.get_mut(&which).unwrap();
-        (h.next, h.done) = (got, None);
+        self.model.handles.get_mut(&which).unwrap().next = got;
         Ok(())
     }
 
@@ -143,17 +135,15 @@ impl Driver {
         let got = ok(handle.seek(to))?;
         must!(got == at, "sought to {got}, not {at}");
         self.model.cursors.get_mut(&which).unwrap().stored = at;
-        let h = self.model.handles.get_mut(&which).unwrap();
-        (h.next, h.done) = (at, None);
+        self.model.handles.get_mut(&which).unwrap().next = at;
         Ok(())
     }
 
     fn close_handle(&mut self, which: usize) -> Outcome {
-        let Some(h) = self.model.handles.remove(&which) else { return Ok(()) };
-        self.handles.remove(&which);
-        if let (Some(done), Some(c)) = (h.done, self.model.cursors.get_mut(&which)) {
-            c.stored = c.stored.max(done);
+        if self.model.handles.remove(&which).is_none() {
+            return Ok(());
         }
+        self.handles.remove(&which);
         self.sync()
     }
 

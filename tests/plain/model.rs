@@ -60,13 +60,10 @@ pub struct Cursor {
     pub stored: u64,
 }
 
-/// A handle: the position of its next read, and the position that an automatic commit would store.
+/// A handle: the position of its next read.
 #[derive(Clone, Debug)]
 pub struct Handle {
     pub next: u64,
-    pub done: Option<u64>,
-    pub reads: u32,
-    pub logged_at: u64,
 }
 
 /// A router.
