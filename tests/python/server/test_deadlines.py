@@ -123,10 +123,10 @@ HTTP1: dict[str, Dripper] = {
     "an upgrade": Dripper(asked("/v0/topics/abuse", LONG, *UPGRADE), b"x"),
     "an upgrade's headers": Dripper(get("/v0/health", *UPGRADE)[:-2] + b"X: ", b"y"),
     "a socket's message": Dripper(
-        OPENING, b"x", b"\x81\xfe" + (60_000).to_bytes(2, "big") + bytes(4)
+        OPENING + b"\x81\xfe" + (60_000).to_bytes(2, "big") + bytes(4) + b"x", b"x"
     ),
     "a socket's message in fragments": Dripper(
-        OPENING, b"\x00\x81" + bytes(4) + b"x", b"\x01\x81" + bytes(4) + b"x"
+        OPENING + b"\x01\x81" + bytes(4) + b"x", b"\x00\x81" + bytes(4) + b"x"
     ),
     "a socket's headers": Dripper(OPENING[:-2] + b"X: ", b"y"),
     "a socket with a body": Dripper(opening(LONG), b"x"),
