@@ -12,21 +12,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import _core
+from ..asgi.limiter import ByteBudget
 from ..asgi.messages import HttpError
 from ..asgi.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Timeouts in seconds, the open requests of one HTTP/2 connection, and the unsent bytes of all
-    connections.
+    """Timeouts in seconds, the open requests of one HTTP/2 connection, and the bytes of all
+    connections that are unsent or being received.
     """
 
     header: float = 30.0
     idle: float = 75.0
     stall: float = 30.0
+    body: float = 30.0
     streams: int = 100
     unsent: _core.UnsentBytes = field(default_factory=_core.UnsentBytes)
+    receiving: ByteBudget = field(default_factory=lambda: ByteBudget("max_receiving_bytes", 0))
 
     @classmethod
     def of(cls, settings: Settings, unsent: _core.UnsentBytes | None = None) -> Limits:
@@ -35,6 +38,7 @@ class Limits:
             settings.header_timeout_ms / 1000,
             settings.idle_timeout_ms / 1000,
             settings.stall_timeout_ms / 1000,
+            settings.body_timeout_ms / 1000,
             max(1, settings.max_streams_per_connection),
             unsent or _core.UnsentBytes(),
         )

@@ -220,7 +220,7 @@ def serve(
 
     limit = most - engine_descriptors(settings, most)
     app = build(settings, url=url)
-    limits = replace(limits, unsent=app.unsent)
+    limits = replace(limits, unsent=app.unsent, receiving=app.receiving)
     # Only uvicorn's own protocol writes the access log.
     hot = settings.hot_protocol and not access_log
     plain = partial(BoundedProtocol, limits=limits)

@@ -25,12 +25,15 @@ from .limits import Limits, WriteTimeout, headers_too_slow
 from .protocol import error_response
 
 INVALID_TEXT = 1007
+TOO_SLOW = 1008
+TRY_AGAIN_LATER = 1013
 CLOSE_SECONDS = 10.0
 """Seconds to answer a close frame, unless the header timeout is shorter."""
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
-    """Limits the handshake, the output to a client that does not read, and the close."""
+    """Limits the handshake, messages in arrival, the output to a client that does not read, and the
+    close."""
 
     def __init__(
         self,
@@ -46,6 +49,10 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.close_timeout = min(CLOSE_SECONDS, limits.header)
         self._write_timeout: WriteTimeout = None  # type: ignore[assignment]
         self._handshake: asyncio.TimerHandle | None = None
+        # Bytes of a message in arrival, and its frames that are counted in them.
+        self._received = 0
+        self._counted = (0, 0)
+        self._message: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
@@ -57,6 +64,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_handshake_timer()
         self._write_timeout.connection_lost()
+        self._drop_received()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -66,7 +74,50 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         failure = self.conn.handshake_exc
         if failure is not None and not self.handshake_initiated:
             self._refuse(_refusal(failure))
+        self._count_received()
         self._closing()
+
+    def _count_received(self) -> None:
+        """Counts what has arrived of a message that is not complete, as the body of a request."""
+        frames, size = self._counted
+        if len(self.frames) < frames:
+            frames, size = 0, 0
+        size += sum(map(len, self.frames[frames:]))
+        self._counted = len(self.frames), size
+        held = size + len(self.conn.reader.buffer)
+        if held > self._received and not self._limits.receiving.take(held - self._received):
+            self._drop_message(TRY_AGAIN_LATER, "throttled: max_receiving_bytes; send it again")
+            return
+        if held < self._received:
+            self._limits.receiving.give(self._received - held)
+        self._received = held
+        if not held:
+            self._cancel_message_timer()
+        elif self._message is None:
+            self._message = self.loop.call_later(self._limits.body, self._message_too_slow)
+
+    def _message_too_slow(self) -> None:
+        reason = f"the message did not arrive within {self._limits.body:g} s"
+        self._drop_message(TOO_SLOW, reason)
+
+    def _drop_message(self, code: int, reason: str) -> None:
+        self._drop_received()
+        if not self.close_sent and self.conn.state is State.OPEN:
+            self.conn.send_close(code, reason)
+            self.handle_parser_exception()
+
+    def _drop_received(self) -> None:
+        """Releases what has arrived; the connection has ended, or is ended by the caller."""
+        self._cancel_message_timer()
+        self._limits.receiving.give(self._received)
+        self._received, self._counted, self.frames = 0, (0, 0), []
+        # The parser is part of a cycle, which would keep it for long.
+        self.conn.reader.buffer.clear()
+
+    def _cancel_message_timer(self) -> None:
+        if self._message is not None:
+            self._message.cancel()
+            self._message = None
 
     def send_receive_event_to_app(self) -> None:
         # uvicorn logs a traceback for each text that is not UTF-8.

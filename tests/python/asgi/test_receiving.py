@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import select
 import socket
 import statistics
 import time
@@ -182,6 +183,42 @@ def check_bounded(server: Server, protocol: str, bodies: list[Body], before: int
     # system comes on top.
     figure("memory", grown / 2**20, below=32, unit="MiB")
     figure("third slowest /healthz", third * 1000, below=100, unit="ms")
+
+
+@pytest.mark.parametrize("kind", ["plain", "hot"])
+def test_messages_of_sockets_count_as_bodies(servers: dict[str, Server], kind: str) -> None:
+    server = servers[kind]
+    is_free(server)
+    handshake = (
+        "GET /v0/ws HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer key\r\n"
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    with contextlib.ExitStack() as stack:
+        socks = []
+        for _ in range(6):
+            sock = socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE)
+            socks.append(stack.enter_context(sock))
+            sock.sendall(handshake.encode())
+            assert b" 101 " in sock.recv(4096)
+            # A third of a message.
+            sock.sendall(b"\x81\xff" + (3 * PIECE).to_bytes(8, "big") + bytes(4))
+            with contextlib.suppress(ConnectionError):
+                sock.sendall(b" " * PIECE)
+        codes: dict[socket.socket, int] = {}
+
+        def refused() -> int:
+            for sock in select.select(socks, [], [], 0)[0]:
+                with contextlib.suppress(ConnectionError):
+                    received = sock.recv(4096)
+                    if received[:1] == b"\x88":
+                        codes[sock] = int.from_bytes(received[2:4], "big")
+            return len(codes)
+
+        until(lambda: refused() >= 2, DEADLINE)
+        assert set(codes.values()) == {1013}
+        assert status(server, 3 * PIECE) in (0, 429), "they hold what there is"
+    is_free(server)
 
 
 @pytest.mark.parametrize("how", ["gone", "whole", "refused", "slow", "reset"])

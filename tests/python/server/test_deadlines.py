@@ -122,6 +122,12 @@ HTTP1: dict[str, Dripper] = {
     "behind the last answer": Dripper(get("/v0/health", "Connection: close"), b"x"),
     "an upgrade": Dripper(asked("/v0/topics/abuse", LONG, *UPGRADE), b"x"),
     "an upgrade's headers": Dripper(get("/v0/health", *UPGRADE)[:-2] + b"X: ", b"y"),
+    "a socket's message": Dripper(
+        OPENING + b"\x81\xfe" + (60_000).to_bytes(2, "big") + bytes(4) + b"x", b"x"
+    ),
+    "a socket's message in fragments": Dripper(
+        OPENING + b"\x01\x81" + bytes(4) + b"x", b"\x00\x81" + bytes(4) + b"x"
+    ),
     "a socket's headers": Dripper(OPENING[:-2] + b"X: ", b"y"),
     "a socket with a body": Dripper(opening(LONG), b"x"),
     "a socket with chunks": Dripper(opening(CHUNKS), b"1\r\n{\r\n"),
