@@ -142,7 +142,11 @@ async def test_a_deletion_before_the_first_item_is_told(db: Any) -> None:
             seen += await take(watch, 1)
         assert await watch.next(wait=0.01) is None
         await db.topic("a").append("anew")
-        assert datas(await take(watch, 1)) == ["anew"]
+        (item,) = await take(watch, 1)
+        if item == te.CaughtUp("a", 0):
+            # The topic was there before its first record.
+            (item,) = await take(watch, 1)
+        assert item.data == "anew"
 
 
 async def test_deleted_and_made_anew(db: Any) -> None:
