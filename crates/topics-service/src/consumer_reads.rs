@@ -169,9 +169,13 @@ impl Service {
                     Err(_) => None,
                 };
                 if let Some(failure) = full {
+                    if let (Ok(batch), Some(handle), true) = (outcome, handle, r.asked.checkpoint) {
+                        // Before the reply: a client that reads again at once gets this batch.
+                        handle.release(batch);
+                    }
                     self.pending.fetch_sub(1, Ordering::Relaxed);
                     self.sink.reply(token, failure.into());
-                    return outcome.ok();
+                    return None;
                 }
                 let reply = match outcome {
                     Ok(batch) => {
