@@ -50,7 +50,7 @@ pub use types::api::{
 };
 pub use types::config::{ConfigPatch, Discard, TopicConfig, TopicType};
 pub use types::consumer::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, SeekTo};
-pub use types::error::{Error, Result};
+pub use types::error::{Error, Result, clipped};
 pub use types::metrics::MetricsSnapshot;
 pub use types::name;
 pub use types::options::{

@@ -1,12 +1,11 @@
 //! Consumers: requests and answers.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use topics_engine::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, ReadBatch, SeekTo};
 
 use crate::error::Failure;
-use crate::json::{FieldPath, Fields, Reader, read_body};
+use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{MAX_READ_BYTES, MAX_WAIT_MS};
 use crate::object::Object;
 use crate::read::{begin_page, finish_page, matching, push_records};
@@ -38,8 +37,9 @@ pub struct ConsumerReadRequest {
     pub reader: Option<String>,
 }
 
-/// Checks the id of a reader.
-pub(crate) fn reader_id(id: Cow<'_, str>, path: FieldPath) -> Result<String, Failure> {
+/// Reads the id of a reader.
+pub(crate) fn reader_id(s: &mut Scanner<'_>, path: FieldPath) -> Result<String, Failure> {
+    let id = s.text(path)?;
     if id.is_empty() || id.len() > MAX_READER {
         return Err(path.invalid(format!("has {} bytes; it needs 1 to {MAX_READER}", id.len())));
     }
@@ -76,7 +76,7 @@ pub fn put(bytes: &[u8]) -> Result<ConsumerRequest, Failure> {
             "auto_commit" => p.auto_commit = s.bool(FieldPath::field("auto_commit"))?,
             "reader" => {
                 let path = FieldPath::field("reader");
-                p.reader = Some(reader_id(s.text(path)?, path)?);
+                p.reader = Some(reader_id(s, path)?);
             }
             _ => s.skip()?,
         }
@@ -116,7 +116,7 @@ pub fn read(bytes: &[u8]) -> Result<ConsumerReadRequest, Failure> {
             "fail_if_busy" => r.fail_if_busy = s.bool(FieldPath::field("fail_if_busy"))?,
             "reader" => {
                 let path = FieldPath::field("reader");
-                reader = Some(reader_id(s.text(path)?, path)?);
+                reader = Some(reader_id(s, path)?);
             }
             "after" => r.after = Some(s.u64(FieldPath::field("after"))?),
             _ => s.skip()?,
@@ -136,7 +136,7 @@ pub fn commit(bytes: &[u8]) -> Result<(u64, Option<String>), Failure> {
         let path = FieldPath::field(key);
         match key {
             "seq" => seq = Some(s.u64(path)?),
-            _ => reader = Some(reader_id(s.text(path)?, path)?),
+            _ => reader = Some(reader_id(s, path)?),
         }
         Ok(())
     })?;
@@ -151,7 +151,7 @@ pub fn seek(bytes: &[u8]) -> Result<(SeekTo, Option<String>), Failure> {
         match key {
             "reader" => {
                 let path = FieldPath::field("reader");
-                reader = Some(reader_id(s.text(path)?, path)?);
+                reader = Some(reader_id(s, path)?);
             }
             "seq" => to.push(SeekTo::Seq(s.u64(FieldPath::field("seq"))?)),
             "ts" => to.push(SeekTo::Ts(s.u64(FieldPath::field("ts"))?)),

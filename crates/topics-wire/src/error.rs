@@ -1,6 +1,6 @@
 //! Failures as clients see them: a stable code, a message, details and the HTTP status.
 
-use topics_engine::Error;
+use topics_engine::{Error, clipped};
 
 use crate::json::{FieldPath, Reader, Scanner, SyntaxError, push_str, push_u64};
 use crate::object::push_array_with;
@@ -27,8 +27,7 @@ impl Failure {
     pub fn new(code: &'static str, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if message.len() > MAX_MESSAGE {
-            let end = (0..=MAX_MESSAGE).rev().find(|n| message.is_char_boundary(*n));
-            message.truncate(end.unwrap_or(0));
+            message.truncate(clipped(&message, MAX_MESSAGE).len());
             message.push('…');
         }
         Self { code, message, detail: None }
@@ -136,9 +135,8 @@ impl From<SyntaxError> for Failure {
 
 impl From<Error> for Failure {
     fn from(e: Error) -> Self {
-        let detail = detail(&e);
         // The message may name files: the log and embedded callers need it.
-        Self { code: e.code(), message: e.to_string(), detail }
+        Self { detail: detail(&e), ..Self::new(e.code(), e.to_string()) }
     }
 }
 
@@ -306,6 +304,14 @@ mod tests {
         assert_eq!(Failure::retry_after_ms(&Failure::from(e).body()), Some(1500));
         assert_eq!(Failure::retry_after_ms(&Failure::from(Error::Closed).body()), None);
         assert_eq!(Failure::retry_after_ms(b"{"), None);
+    }
+
+    #[test]
+    fn long_messages_are_cut_between_characters() {
+        let topic = "ü".repeat(MAX_MESSAGE);
+        let message = Failure::from(Error::TopicNotFound(topic)).message;
+        assert!(message.ends_with("ü…"), "{message}");
+        assert!(message.len() <= MAX_MESSAGE + "…".len());
     }
 
     #[test]

@@ -27,7 +27,8 @@ current_request: ContextVar[str] = ContextVar("topics_request_id", default="")
 _ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _ADMINISTRATIVE = {"admin", "delete"}
 _REFUSED = (401, 403)
-_PATH = 300
+_MOST_TEXT = 300
+"""Characters of a path, and of a reason, in a line."""
 
 UNAUTHORIZED_LINES = 100
 """Requests without a valid key that are recorded one by one in each window; the rest is counted."""
@@ -136,7 +137,7 @@ def _log(
     status: int,
     reason: str = "",
 ) -> None:
-    path = path[:_PATH]
+    path = path[:_MOST_TEXT]
     fields: dict[str, Any] = {
         "request_id": request_id,
         "key": key,
@@ -147,7 +148,7 @@ def _log(
         "status": status,
     }
     if reason:
-        fields["reason"] = reason[:_PATH]
+        fields["reason"] = reason[:_MOST_TEXT]
     outcome = "refused" if status in _REFUSED else "done" if status < 400 else "failed"
     message = "%s %s %r: %d, key %s, from %s" + (": %s" if reason else "")
     shown = (outcome, method, path, status, key or "none", client or "unknown")

@@ -32,8 +32,6 @@ class OfTopic(Named, Protocol):
 
     @property
     def topic(self) -> str: ...
-    @property
-    def _reader(self) -> Any: ...
 
 
 @frozen(unhashed=("topics",))
@@ -149,15 +147,18 @@ class Transaction(Handle):
         """Moves the stored cursor of a consumer forwards; a cursor that is further on stays.
 
         If another handle took the consumer over, the end of the block raises `ConsumerFenced` and
-        nothing is committed.
+        nothing is committed. An item of a list of consumers has read nothing, and is never fenced.
 
         Args:
-            consumer: the consumer's handle.
+            consumer: the consumer's handle, or an item of `topic.consumers()`.
             seq: everything up to and with it is done.
         """
         self._check_open()
         seq = arguments.seq("seq", seq)
-        self._commits.append((consumer.topic, consumer.name, seq, consumer._reader))
+        if not isinstance(getattr(consumer, "topic", None), str):
+            arguments.refuse("consumer", "the handle of a consumer", consumer)
+        reader = getattr(consumer, "_reader", None)
+        self._commits.append((consumer.topic, consumer.name, seq, reader))
 
     def ack(self, *jobs: LeasedJob) -> None:
         """Acks jobs. The transaction commits only if every lease is still valid.

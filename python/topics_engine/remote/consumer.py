@@ -83,17 +83,16 @@ class RemoteConsumer(RemoteBackend):
         if checkpoint and self._auto_commit and self._position > self.cursor:
             self.commit(self._position)
         position = self._position
-        body = without_none(
+        page = self._page(
+            CallStatus(),
+            wait,
             max_bytes=max_bytes,
             max_records=max_records,
             match=matcher(match),
             checkpoint=None if checkpoint else False,
             reader=self.reader,
             after=None if self.reader is None else position,
-            wait_ms=round(wait * 1000) or None,
         )
-        raw = self._remote.caller.call("POST", f"{self._path}/read", encode_json(body), wait=wait)
-        page = Page(raw)
         with self._lock:
             if self._topic_id not in (None, page.topic_id):
                 message = f"topic {self.topic!r} was deleted and created again: open a new handle"
@@ -107,21 +106,24 @@ class RemoteConsumer(RemoteBackend):
     def _hand_out(
         self, max_bytes: int, max_records: int, wait: float, match: str | None, busy: bool
     ) -> Page:
-        body = without_none(
+        status = CallStatus()
+        page = self._page(
+            status,
+            wait,
             max_bytes=max_bytes,
             max_records=max_records,
             match=matcher(match),
             fail_if_busy=busy or None,
-            wait_ms=round(wait * 1000) or None,
         )
-        status = CallStatus()
-        caller = self._remote.caller
-        raw = caller.call("POST", f"{self._path}/read", encode_json(body), wait=wait, status=status)
-        page = Page(raw)
         if status.outcome_unknown:
             log.warning("consumer %s of %s: a batch may be lost", self.name, self.topic)
         self.cursor = max(self.cursor, page.next_from_seq)
         return page
+
+    def _page(self, status: CallStatus, wait: float, **fields: Any) -> Page:
+        body = encode_json(without_none(wait_ms=round(wait * 1000) or None, **fields))
+        call = self._remote.caller.call
+        return Page(call("POST", f"{self._path}/read", body, wait=wait, status=status))
 
     def commit(self, seq: int) -> None:
         body = without_none(seq=seq, reader=self.reader)

@@ -43,11 +43,10 @@ Refused = Callable[[str, str, str, bytes, asyncio.Transport], None]
 class HotProtocols:
     """Creates the protocol of each connection; one dispatcher decides which requests are hot."""
 
-    def __init__(self, app: App, settings: Settings) -> None:
-        limits = self._limits = Limits.of(settings, app.unsent)
-        body_seconds = settings.body_timeout_ms / 1000
+    def __init__(self, app: App, settings: Settings, limits: Limits) -> None:
+        self._limits = limits
         # Timeouts are counted in ticks of one timer, so that requests need no timers.
-        ticks = (body_seconds, limits.header, limits.idle)
+        ticks = (limits.body, limits.header, limits.idle)
         self._tick = max(0.01, min(1.0, min(ticks) / 4))
         self._dispatcher = _core.HotDispatcher(
             status_lines=STATUS_LINE,
@@ -65,7 +64,7 @@ class HotProtocols:
             room=(max(1, round(ROOM_SECONDS / self._tick)), ROOM_BYTES),
             unacked_bytes=unacked_bytes,
             too_slow_head=error_response(headers_too_slow(limits.header)),
-            too_slow_body=body_too_slow(body_seconds).response().body,
+            too_slow_body=body_too_slow(limits.body).response().body,
             bounds_ns=BOUNDS_NS,
             keys=self._keys(app),
         )

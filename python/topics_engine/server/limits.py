@@ -32,7 +32,7 @@ class Limits:
     receiving: ByteBudget = field(default_factory=lambda: ByteBudget("max_receiving_bytes", 0))
 
     @classmethod
-    def of(cls, settings: Settings, unsent: _core.UnsentBytes | None = None) -> Limits:
+    def of(cls, settings: Settings) -> Limits:
         """The limits of these settings."""
         return cls(
             settings.header_timeout_ms / 1000,
@@ -40,7 +40,6 @@ class Limits:
             settings.stall_timeout_ms / 1000,
             settings.body_timeout_ms / 1000,
             max(1, settings.max_streams_per_connection),
-            unsent or _core.UnsentBytes(),
         )
 
 

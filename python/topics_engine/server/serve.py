@@ -228,7 +228,7 @@ def serve(
         app,
         tls=tls.listener if tls else None,
         limits=limits,
-        http=with_reserve(HotProtocols(app, settings) if hot else plain, limit),
+        http=with_reserve(HotProtocols(app, settings, limits) if hot else plain, limit),
         ws=partial(BoundedWebSocket, limits=limits),
         # A compressed message would be decompressed before its size is checked.
         ws_per_message_deflate=False,

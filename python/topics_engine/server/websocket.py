@@ -79,6 +79,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     def _count_received(self) -> None:
         """Counts what has arrived of a message that is not complete, as the body of a request."""
+        if not self.handshake_initiated:
+            return
         frames, size = self._counted
         if len(self.frames) < frames:
             frames, size = 0, 0
@@ -102,7 +104,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     def _drop_message(self, code: int, reason: str) -> None:
         self._drop_received()
-        if not self.close_sent and self.conn.state is State.OPEN:
+        if self.close_sent or self.conn.state is not State.OPEN:
+            self._close()
+        else:
             self.conn.send_close(code, reason)
             self.handle_parser_exception()
 
@@ -120,6 +124,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self._message = None
 
     def send_receive_event_to_app(self) -> None:
+        # What is left of this read begins another message, which has the whole time again.
+        self._cancel_message_timer()
         # uvicorn logs a traceback for each text that is not UTF-8.
         data = b"".join(self.frames)
         self.frames = []

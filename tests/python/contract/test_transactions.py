@@ -31,6 +31,19 @@ async def test_consume_process_produce(db: Any) -> None:
     assert datas(await all_of(jobs.read())) == ["b"]
 
 
+async def test_the_cursor_of_a_listed_consumer_is_moved(db: Any) -> None:
+    source = db.topic("in")
+    await source.append([1, 2, 3])
+    await source.consumer("c")
+    (listed,) = await all_of(source.consumers())
+    async with db.transaction() as tx:
+        tx.append("out", 1)
+        tx.commit(listed, 2)
+        with pytest.raises(te.InvalidRequest, match="consumer must be the handle of a consumer"):
+            tx.commit("c", 2)
+    assert (await source.consumer("c")).cursor == 2
+
+
 async def test_an_exception_aborts(db: Any) -> None:
     async def fail() -> None:
         async with db.transaction() as tx:

@@ -287,7 +287,7 @@ class Hot:
         body_timeout_ms = int(BODY_SECONDS * 1000)
         settings = Settings(data_dir=str(directory), body_timeout_ms=body_timeout_ms, **more)
         self.app = build(settings)
-        self.protocols = HotProtocols(self.app, settings)
+        self.protocols = HotProtocols(self.app, settings, Limits.of(settings))
         self.dispatcher = self.protocols._dispatcher
         self.state = MagicMock(connections=set(), default_headers=[(b"date", b"today")])
         self.handed_over: list[MagicMock] = []

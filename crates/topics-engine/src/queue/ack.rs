@@ -10,7 +10,7 @@ use crate::topic::state::queue::{Fence, Queue, RemovalReason};
 use crate::topic::{Topic, delete};
 use crate::types::api::Completion;
 use crate::types::config::TopicConfig;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, Result, clipped};
 use crate::types::queue::{LeaseEnd, LeaseOutcome, LeasedJobs};
 
 /// Seqs in one call, at most.
@@ -232,7 +232,7 @@ pub(crate) fn nack(
     error: &str,
 ) -> Result<LeaseOutcome> {
     let config = config_of(topic)?;
-    let error = clipped(error);
+    let error = clipped(error, MAX_ERROR_BYTES);
     let mut events: Vec<record::Lease> = Vec::new();
     let jobs = sort(core.generation, topic, held, |q, seq| {
         let Some((id, deliveries)) = q.lease(seq) else { return };
@@ -245,15 +245,6 @@ pub(crate) fn nack(
         .inspect_err(|_| release_acks(topic, &jobs.held))?;
     core.metrics.nacked_jobs.add(jobs.held.len() as u64);
     Ok(jobs.outcome(core, topic))
-}
-
-/// As much of an error as is kept, in whole characters.
-fn clipped(error: &str) -> &str {
-    let mut end = error.len().min(MAX_ERROR_BYTES);
-    while !error.is_char_boundary(end) {
-        end -= 1;
-    }
-    &error[..end]
 }
 
 /// The delay after so many deliveries.

@@ -437,6 +437,13 @@ impl Error {
     }
 }
 
+/// The beginning of a text, in whole characters, of at most `max` bytes.
+#[must_use]
+pub fn clipped(text: &str, max: usize) -> &str {
+    let end = (0..=max.min(text.len())).rev().find(|n| text.is_char_boundary(*n));
+    &text[..end.unwrap_or(0)]
+}
+
 impl From<RemoteError> for Error {
     fn from(e: RemoteError) -> Self {
         match e {

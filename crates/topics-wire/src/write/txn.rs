@@ -279,7 +279,7 @@ fn cursor<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<Cursor<'a>, Failur
             "seq" => seq = Some(s.u64(path.at("seq"))?),
             "reader" => {
                 let path = path.at("reader");
-                reader = Some(reader_id(s.text(path)?, path)?);
+                reader = Some(reader_id(s, path)?);
             }
             _ => s.skip()?,
         }
