@@ -28,6 +28,9 @@ class ScriptedBridge:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK)
         self.queue: list[Completion] = []
 
+    def __del__(self) -> None:
+        os.close(self.fd)
+
     def complete(self, token: int, status: int, body: bytes) -> None:
         self.queue.append((token, status, body))
         os.eventfd_write(self.fd, 1)

@@ -35,7 +35,7 @@ async def test_the_cursor_of_a_listed_consumer_is_moved(db: Any) -> None:
     source = db.topic("in")
     await source.append([1, 2, 3])
     await source.consumer("c")
-    (listed,) = await all_of(source.consumers())
+    (listed,) = await source.consumers()
     async with db.transaction() as tx:
         tx.append("out", 1)
         tx.commit(listed, 2)

@@ -202,11 +202,13 @@ def dripped(sock: socket.socket, piece: bytes, seconds: float) -> float | None:
     """How long a client could go on; `None`: longer than that."""
     started = time.monotonic()
     sock.setblocking(False)
+    # `select` takes no descriptor above 1023.
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
     with contextlib.suppress(ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
         while (took := time.monotonic() - started) < seconds:
             sock.sendall(piece)
-            readable, _, _ = select.select([sock], [], [], PAUSE)
-            if not readable:
+            if not poll.poll(1000 * PAUSE):
                 continue
             with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
                 if not sock.recv(65536):
