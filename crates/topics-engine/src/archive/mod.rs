@@ -67,7 +67,7 @@ pub struct Archived {
 
 /// Archives the segments of a store.
 pub(crate) struct Archiver {
-    core: Arc<Store>,
+    store: Arc<Store>,
     remote: RemoteOptions,
     retry: Retry,
     prefix: Arc<PrefixOwner>,
@@ -107,9 +107,9 @@ struct Owner {
 }
 
 /// Forgets the prefix of a directory whose records are all in its files.
-pub(crate) fn forget(core: &Arc<Store>) -> Result<()> {
+pub(crate) fn forget(store: &Arc<Store>) -> Result<()> {
     let mut cold = 0;
-    core.every(|entry| {
+    store.every(|entry| {
         cold += match entry {
             CatalogEntry::Loaded(topic) => {
                 topic.state.read().index.segs.iter().filter(|s| s.meta.cold).count()
@@ -126,14 +126,14 @@ pub(crate) fn forget(core: &Arc<Store>) -> Result<()> {
              remote set, makes a copy of the directory that has them"
         )));
     }
-    core.packs.remove(&core.packs.numbers());
-    core.replaced.store(true, Ordering::Relaxed);
+    store.packs.remove(&store.packs.numbers());
+    store.replaced.store(true, Ordering::Relaxed);
     // Neither kept snapshot names a pack.
     for _ in 0..2 {
-        round::checkpoint(core)?;
-        core.replaced.store(true, Ordering::Relaxed);
+        round::checkpoint(store)?;
+        store.replaced.store(true, Ordering::Relaxed);
     }
-    Ok(RemoteRecord::remove(&core.env, &Paths::new(&core.dir))?)
+    Ok(RemoteRecord::remove(&store.env, &Paths::new(&store.dir))?)
 }
 
 impl fmt::Debug for Archiver {
@@ -145,15 +145,15 @@ impl fmt::Debug for Archiver {
 impl Archiver {
     /// The archiver of a store with a remote in its options.
     pub(crate) fn new(
-        core: &Arc<Store>,
+        store: &Arc<Store>,
         prefix: Option<&Arc<PrefixOwner>>,
         shipper: Option<&Arc<Shipper>>,
     ) -> Option<Arc<Self>> {
         let (prefix, shipper) = (prefix?.clone(), shipper.cloned());
         let (remote, retry) = (prefix.remote.clone(), prefix.retry.clone());
         let (pass, thread) = (Mutex::default(), ArchiveThread::default());
-        let (core, gauges) = (core.clone(), ArchiveGauges::default());
-        Some(Arc::new(Self { core, remote, retry, prefix, shipper, pass, gauges, thread }))
+        let (store, gauges) = (store.clone(), ArchiveGauges::default());
+        Some(Arc::new(Self { store, remote, retry, prefix, shipper, pass, gauges, thread }))
     }
 
     /// The state of the remote.
@@ -178,7 +178,7 @@ impl Archiver {
         step: impl FnOnce(&mut PassState) -> Result<T>,
     ) -> Result<T> {
         let done = step(state);
-        let now = self.core.time.mono_ms();
+        let now = self.store.time.mono_ms();
         let waited = state.pending_since.map_or(0, |since| now.saturating_sub(since));
         self.gauges.lag_bytes.store(state.pending_bytes, Ordering::Relaxed);
         self.gauges.lag_ms.store(waited, Ordering::Relaxed);
@@ -188,9 +188,9 @@ impl Archiver {
     fn pass(&self, state: &mut PassState, now: bool) -> Result<Archived> {
         self.check_usable()?;
         let mut out = Archived::default();
-        let now_ms = self.core.time.mono_ms();
+        let now_ms = self.store.time.mono_ms();
         state.skipped.retain(|_, until| *until > now_ms);
-        let pending = plan::pending(&self.core, &state.skipped)?;
+        let pending = plan::pending(&self.store, &state.skipped)?;
         state.pending_bytes = pending.iter().map(|p| p.meta.data_len).sum();
         if !now && !self.is_due(state, &pending) {
             return Ok(out);
@@ -227,7 +227,7 @@ impl Archiver {
     }
 
     fn is_due(&self, state: &mut PassState, pending: &[PendingSegment]) -> bool {
-        let now = self.core.time.mono_ms();
+        let now = self.store.time.mono_ms();
         let since = match pending.is_empty() {
             true => state.pending_since.take(),
             false => Some(*state.pending_since.get_or_insert(now)),
@@ -242,14 +242,14 @@ impl Archiver {
     /// Whether a catalog is due: the published one names other packs than the table, or it is to be the
     /// base of later rounds.
     fn is_unpublished(&self, state: &PassState) -> bool {
-        let packs = self.core.packs.identities();
+        let packs = self.store.packs.identities();
         let owner = state.owner.as_ref();
         owner.map_or(!packs.is_empty(), |o| o.published.packs != packs) || self.is_base_due()
     }
 
     /// Whether `.data` of cold segments waits for a look at its objects.
     fn has_local(&self) -> bool {
-        let local = self.core.disk.checkpoints.local_cold(false);
+        let local = self.store.disk.checkpoints.local_cold(false);
         self.remote.mode.tiers() && local.is_ok_and(|local| !local.is_empty())
     }
 
@@ -264,7 +264,7 @@ impl Archiver {
         }
         let head = self.prefix.with(|writer| Ok(writer.head().clone()))?;
         let published = self.read_published(&head)?;
-        let next_sweep = sweep::first_sweep(self.core.time.mono_ms());
+        let next_sweep = sweep::first_sweep(self.store.time.mono_ms());
         state.owner = Some(Owner { head, published, next_sweep, is_searched: false });
         Ok(())
     }
@@ -272,6 +272,6 @@ impl Archiver {
     /// A snapshot that names every pack of the table.
     fn name_packs(&self) -> Result<()> {
         self.check_usable()?;
-        round::checkpoint(&self.core).map(drop)
+        round::checkpoint(&self.store).map(drop)
     }
 }

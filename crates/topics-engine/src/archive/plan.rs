@@ -20,7 +20,7 @@ pub(super) struct PendingSegment {
 /// The sealed segments with live records that no pack holds, by topic and seq, without those that
 /// are left out. A segment that is half dead is left to reclaim, which gives it a new file number.
 pub(super) fn pending(
-    core: &Arc<Store>,
+    store: &Arc<Store>,
     skipped: &HashMap<u64, u64>,
 ) -> Result<Vec<PendingSegment>> {
     let mut out = Vec::new();
@@ -29,11 +29,11 @@ pub(super) fn pending(
             && !meta.cold
             && meta.span() > 0
             && meta.live_count > 0
-            && !core.packs.has_segment(meta.file_no)
-            && !core.segments.is_suspect(meta.file_no)
+            && !store.packs.has_segment(meta.file_no)
+            && !store.segments.is_suspect(meta.file_no)
             && !skipped.contains_key(&meta.file_no)
     };
-    core.every(|entry| {
+    store.every(|entry| {
         match entry {
             CatalogEntry::Loaded(topic) => {
                 if topic.is_broken() || topic.files_unverified.load(Ordering::Acquire) {

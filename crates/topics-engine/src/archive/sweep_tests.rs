@@ -530,7 +530,7 @@ fn a_late_upload_of_a_deleted_orphan_is_an_orphan_again() {
 #[test]
 fn a_sweep_is_made_once_a_day() {
     let (w, bucket, gone) = condemned(None);
-    let archiver = || w.engine().core().archiver.clone().unwrap();
+    let archiver = || w.engine().open_engine().archiver.clone().unwrap();
     let before = bucket.requests();
     archiver().sweep_if_due().unwrap();
     assert_eq!(bucket.requests(), before, "the first one is an hour after the open");

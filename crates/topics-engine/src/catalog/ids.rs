@@ -88,7 +88,7 @@ impl Ids {
     }
 
     /// The next id, if it is below a synced reservation. Reserves ahead when half is used.
-    pub(crate) fn take(&self, core: &Arc<Catalog>) -> Result<Id> {
+    pub(crate) fn take(&self, catalog: &Arc<Catalog>) -> Result<Id> {
         loop {
             let (low, pending) = {
                 let mut s = self.0.lock();
@@ -100,7 +100,7 @@ impl Ids {
                     drop(s);
                     if low && !pending {
                         // Reserved ahead of need; a failure matters only when the ids are used up.
-                        let _ = self.reserve(core);
+                        let _ = self.reserve(catalog);
                     }
                     return Ok(Id::Taken(id));
                 }
@@ -110,23 +110,23 @@ impl Ids {
             if let Some((ticket, _)) = pending {
                 return Ok(Id::After(ticket));
             }
-            self.reserve(core)?;
+            self.reserve(catalog)?;
         }
     }
 
     /// Stages a reservation and asks for its sync.
-    fn reserve(&self, core: &Arc<Catalog>) -> Result<()> {
+    fn reserve(&self, catalog: &Arc<Catalog>) -> Result<()> {
         let mut s = self.0.lock();
         if s.pending.is_some() {
             return Ok(());
         }
         let to = s.next.max(s.logged) + CHUNK;
-        let ticket = stage(core, to, false, Wait::No)?;
+        let ticket = stage(catalog, to, false, Wait::No)?;
         s.pending = Some((ticket, to));
         drop(s);
-        let ids = core.ids.clone();
+        let ids = catalog.ids.clone();
         let done = move |outcome| ids.synced(ticket, to, outcome);
-        core.wal.notify(ticket, Level::Synced, Box::new(done));
+        catalog.wal.notify(ticket, Level::Synced, Box::new(done));
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl Ids {
     }
 
     /// Releases reserved ids that were not used, at a clean close.
-    pub(crate) fn lower(&self, core: &Arc<Catalog>) -> Result<()> {
+    pub(crate) fn lower(&self, catalog: &Arc<Catalog>) -> Result<()> {
         let next = {
             let mut s = self.0.lock();
             if s.logged <= s.next {
@@ -160,17 +160,17 @@ impl Ids {
             s.synced = s.next;
             s.next
         };
-        stage(core, next, true, Wait::Bounded)?;
+        stage(catalog, next, true, Wait::Bounded)?;
         Ok(())
     }
 }
 
-fn stage(core: &Arc<Catalog>, to: u64, lowered: bool, wait: Wait) -> Result<Ticket> {
+fn stage(catalog: &Arc<Catalog>, to: u64, lowered: bool, wait: Wait) -> Result<Ticket> {
     let mut head = Vec::new();
     HeadWatermark { reserved_to: to, lowered }.encode_frame(&mut head, 0, 0, 0);
-    let commit = Arc::new(Applied::new(core, "a reservation of topic ids"));
-    let control = Batch::control(head, core.time.steady(), Level::Written, commit);
+    let commit = Arc::new(Applied::new(catalog, "a reservation of topic ids"));
+    let control = Batch::control(head, catalog.time.steady(), Level::Written, commit);
     // Lowering belongs to a close, which a full disk must not prevent.
     let batch = Batch { frees_space: lowered, ..control };
-    core.stage_control(0, batch, wait)
+    catalog.stage_control(0, batch, wait)
 }

@@ -63,40 +63,40 @@ struct CopyRange {
 /// Copies the log; on a full disk only files whose removal frees more than their copy takes. Returns
 /// whether it copied any on a full disk: then another round removes them.
 pub(crate) fn copy_what_fits(
-    core: &Arc<Store>,
+    store: &Arc<Store>,
     poisoned: &PoisonedShards,
     pause: &mut Option<AllocationPause>,
 ) -> Result<bool> {
-    if !core.short_of_space() {
-        match copy(core, poisoned, Copied::Synced) {
+    if !store.short_of_space() {
+        match copy(store, poisoned, Copied::Synced) {
             Err((e, _)) if e.is_full() => log::warn!("no space to copy records from the log: {e}"),
             outcome => return outcome.map(|()| false).map_err(|(e, _)| e),
         }
     }
-    *pause = Some(core.wal.pause_allocation());
-    let mut written = copy(core, poisoned, Copied::Deletes);
+    *pause = Some(store.wal.pause_allocation());
+    let mut written = copy(store, poisoned, Copied::Deletes);
     if let Err((e, bytes)) = &written
         && e.is_full()
     {
-        core.disk.checkpoints.release_reserve(*bytes)?;
-        written = copy(core, poisoned, Copied::Deletes);
+        store.disk.checkpoints.release_reserve(*bytes)?;
+        written = copy(store, poisoned, Copied::Deletes);
     }
     match written {
         // A snapshot may still free something.
         Err((e, _)) if e.is_full() => log::warn!("no space to write down what was deleted: {e}"),
         outcome => outcome.map_err(|(e, _)| e)?,
     }
-    move_what_fits(core, poisoned)
+    move_what_fits(store, poisoned)
 }
 
 /// Moves records from the log to segments, with a part of the reserve. Returns whether it moved any.
-fn move_what_fits(core: &Arc<Store>, poisoned: &PoisonedShards) -> Result<bool> {
-    let moves = LogMoves::find(core, poisoned);
-    let mut room = core.disk.checkpoints.free_with_reserve()?;
+fn move_what_fits(store: &Arc<Store>, poisoned: &PoisonedShards) -> Result<bool> {
+    let moves = LogMoves::find(store, poisoned);
+    let mut room = store.disk.checkpoints.free_with_reserve()?;
     // Deletes are logged in the unused space: it is taken only if that makes a step possible.
-    if moves.best(room).takes == 0 && moves.best(room + core.wal.unused()).takes > 0 {
-        core.wal.truncate_unused();
-        room = core.disk.checkpoints.free_with_reserve()?;
+    if moves.best(room).takes == 0 && moves.best(room + store.wal.unused()).takes > 0 {
+        store.wal.truncate_unused();
+        room = store.disk.checkpoints.free_with_reserve()?;
     }
     // What files take is an estimate: where it is too low a smaller step is made.
     for part in [1, 2, 4, 8] {
@@ -104,10 +104,10 @@ fn move_what_fits(core: &Arc<Store>, poisoned: &PoisonedShards) -> Result<bool> 
         if range.takes == 0 {
             return Ok(false);
         }
-        if core.disk.checkpoints.free() < range.takes {
-            core.disk.checkpoints.release_spare_reserve(range.takes)?;
+        if store.disk.checkpoints.free() < range.takes {
+            store.disk.checkpoints.release_spare_reserve(range.takes)?;
         }
-        match copy(core, poisoned, Copied::Upto(&range.upto)) {
+        match copy(store, poisoned, Copied::Upto(&range.upto)) {
             Err((e, _)) if e.is_full() => log::warn!("no space to move what the log holds: {e}"),
             outcome => return outcome.map(|()| true).map_err(|(e, _)| e),
         }
@@ -126,19 +126,19 @@ struct LogMoves {
 }
 
 impl LogMoves {
-    fn find(core: &Store, poisoned: &PoisonedShards) -> Self {
+    fn find(store: &Store, poisoned: &PoisonedShards) -> Self {
         let (mut live, mut ends) = (HashMap::new(), 0);
-        core.table.loaded.each(|topic| {
-            let shard = core.shard(topic.id());
+        store.table.loaded.each(|topic| {
+            let shard = store.shard(topic.id());
             if !poisoned.has(shard) {
-                let suspect = |m: &SegmentMeta| core.segments.is_suspect(m.file_no);
+                let suspect = |m: &SegmentMeta| store.segments.is_suspect(m.file_no);
                 let state = topic.state.read();
-                let events = core.options.segment_max_events.max(1);
+                let events = store.options.segment_max_events.max(1);
                 ends += state.moving(shard as u32, events, suspect, &mut live);
             }
         });
-        let of = |s| if poisoned.has(s) { Vec::new() } else { core.wal.ended_files(s) };
-        Self { files: (0..core.wal.shards()).map(of).collect(), live, ends }
+        let of = |s| if poisoned.has(s) { Vec::new() } else { store.wal.ended_files(s) };
+        Self { files: (0..store.wal.shards()).map(of).collect(), live, ends }
     }
 
     /// Per shard, the oldest files whose removal frees most, if their copies fit into `room` bytes.
@@ -191,24 +191,24 @@ fn best(files: &[EndedFile], live: &HashMap<FileKey, u64>, room: u64) -> Option<
 
 /// Rewrites a candidate; on a full disk with the part of the reserve that no snapshot needs.
 pub(crate) fn rewrite_with_reserve(
-    core: &Arc<Store>,
+    store: &Arc<Store>,
     topic: &Arc<Topic>,
     candidate: &Candidate,
 ) -> Result<()> {
-    let outcome = rewrite(core, topic, candidate);
-    if !outcome.as_ref().is_err_and(Error::is_full) || !core.short_of_space() {
+    let outcome = rewrite(store, topic, candidate);
+    if !outcome.as_ref().is_err_and(Error::is_full) || !store.short_of_space() {
         return outcome;
     }
-    let _pause = core.wal.pause_allocation();
-    if candidate.takes > core.disk.checkpoints.free_with_reserve()? {
-        core.wal.truncate_unused();
-        if candidate.takes > core.disk.checkpoints.free_with_reserve()? {
+    let _pause = store.wal.pause_allocation();
+    if candidate.takes > store.disk.checkpoints.free_with_reserve()? {
+        store.wal.truncate_unused();
+        if candidate.takes > store.disk.checkpoints.free_with_reserve()? {
             return outcome;
         }
     }
-    core.disk.checkpoints.release_spare_reserve(candidate.takes)?;
-    let outcome = rewrite(core, topic, candidate);
-    core.disk.checkpoints.refill(&core.wal);
+    store.disk.checkpoints.release_spare_reserve(candidate.takes)?;
+    let outcome = rewrite(store, topic, candidate);
+    store.disk.checkpoints.refill(&store.wal);
     outcome
 }
 

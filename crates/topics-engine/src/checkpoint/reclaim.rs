@@ -33,18 +33,18 @@ impl Candidate {
 }
 
 /// One pass over all topics.
-pub(crate) fn reclaim(core: &Arc<Store>) -> Result<()> {
+pub(crate) fn reclaim(store: &Arc<Store>) -> Result<()> {
     // A round would remove the new files, which no snapshot names yet.
-    let _round = core.disk.round.lock();
+    let _round = store.disk.round.lock();
     let mut left = PASS_BYTES;
     let mut outcome = Ok(());
-    core.table.loaded.each(|topic| {
+    store.table.loaded.each(|topic| {
         let seen = !topic.files_unverified.load(Ordering::Acquire);
         while seen && left > 0 && outcome.as_ref().err().is_none_or(Error::is_full) {
-            match next(core, topic) {
+            match next(store, topic) {
                 Ok(Some(candidate)) => {
                     left = left.saturating_sub(candidate.bytes().max(1));
-                    if let Err(e) = full_disk::rewrite_with_reserve(core, topic, &candidate) {
+                    if let Err(e) = full_disk::rewrite_with_reserve(store, topic, &candidate) {
                         // The candidate of another topic may be smaller.
                         outcome = Err(e);
                         return;
@@ -59,15 +59,15 @@ pub(crate) fn reclaim(core: &Arc<Store>) -> Result<()> {
 }
 
 /// The next candidate of a topic. Loads the dead records of a segment that may be one.
-fn next(core: &Arc<Store>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
+fn next(store: &Arc<Store>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
     loop {
         let unknown = {
             let state = topic.state.read();
-            let o = &core.options;
-            let found = if core.short_of_space() {
-                let room = core.disk.checkpoints.free_with_reserve()?;
+            let o = &store.options;
+            let found = if store.short_of_space() {
+                let room = store.disk.checkpoints.free_with_reserve()?;
                 match state.worth_most(room) {
-                    Ok(None) => state.worth_most(room + core.wal.unused()),
+                    Ok(None) => state.worth_most(room + store.wal.unused()),
                     found => found,
                 }
             } else {
@@ -78,17 +78,17 @@ fn next(core: &Arc<Store>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
                 Err(file_no) => file_no,
             }
         };
-        topic.load_dead(core, unknown)?;
+        topic.load_dead(store, unknown)?;
     }
 }
 
-pub(crate) fn rewrite(core: &Arc<Store>, topic: &Arc<Topic>, candidate: &Candidate) -> Result<()> {
+pub(crate) fn rewrite(store: &Arc<Store>, topic: &Arc<Topic>, candidate: &Candidate) -> Result<()> {
     let parts: Vec<(Segment, Arc<RoaringBitmap>)> = candidate
         .parts
         .iter()
-        .map(|(meta, dead)| (core.segments.segment(topic.key, *meta), dead.clone()))
+        .map(|(meta, dead)| (store.segments.segment(topic.key, *meta), dead.clone()))
         .collect();
-    let mut round = Round::new(&core.segments);
+    let mut round = Round::new(&store.segments);
     let new = round.merge(&parts)?;
     round.sync()?;
     let mut holes = RoaringBitmap::new();
@@ -97,10 +97,10 @@ pub(crate) fn rewrite(core: &Arc<Store>, topic: &Arc<Topic>, candidate: &Candida
         holes.extend(dead.iter().map(|o| o + shift));
     }
     let old: Vec<u64> = candidate.parts.iter().map(|(m, _)| m.file_no).collect();
-    if topic.replace(core, &old, new, &holes)? {
-        core.replaced.store(true, Ordering::Relaxed);
-        core.owed_rounds.store(ROUNDS_TO_FREE, Ordering::Relaxed);
-        core.metrics.segments_rewritten.add(old.len() as u64);
+    if topic.replace(store, &old, new, &holes)? {
+        store.replaced.store(true, Ordering::Relaxed);
+        store.owed_rounds.store(ROUNDS_TO_FREE, Ordering::Relaxed);
+        store.metrics.segments_rewritten.add(old.len() as u64);
     }
     Ok(())
 }

@@ -32,42 +32,42 @@ const READ: usize = 256 << 10;
 const SKIP: u32 = 4 << 10;
 
 /// Runs one round; returns the number of its snapshot.
-pub(crate) fn checkpoint(core: &Arc<Store>) -> Result<u64> {
-    run(core, false)
+pub(crate) fn checkpoint(store: &Arc<Store>) -> Result<u64> {
+    run(store, false)
 }
 
 /// Runs the round that ends a change of the shard count: before the first write it copies the records
 /// of every shard from the files of the layout before.
-pub(crate) fn checkpoint_everything(core: &Arc<Store>) -> Result<u64> {
-    run(core, true)
+pub(crate) fn checkpoint_everything(store: &Arc<Store>) -> Result<u64> {
+    run(store, true)
 }
 
-fn run(core: &Arc<Store>, everything: bool) -> Result<u64> {
-    let mut rounds = core.disk.round.lock();
+fn run(store: &Arc<Store>, everything: bool) -> Result<u64> {
+    let mut rounds = store.disk.round.lock();
     if rounds.failed >= MAX_FAILED {
         return Err(Error::StorageUnavailable {
             reason: "io",
             detail: "checkpoints have failed repeatedly and stopped until the next open".into(),
         });
     }
-    core.check_lock()?;
-    if !core.wal.has_begun() {
+    store.check_lock()?;
+    if !store.wal.has_begun() {
         // The first log file takes the space that is left. Nothing has changed since the open.
-        return Err(core.wal.not_begun().into());
+        return Err(store.wal.not_begun().into());
     }
-    let logged = core.wal.counters().bytes;
-    let changed = core.replaced.load(Ordering::Relaxed)
-        || logged != core.disk.logged_at_round.load(Ordering::Relaxed);
+    let logged = store.wal.counters().bytes;
+    let changed = store.replaced.load(Ordering::Relaxed)
+        || logged != store.disk.logged_at_round.load(Ordering::Relaxed);
     // The log may not take what the round releases of the reserve, until the reserve is whole again.
     let mut pause = None;
-    let owed = core.owed_rounds.swap(0, Ordering::Relaxed);
-    let written = write(core, everything, &mut pause);
+    let owed = store.owed_rounds.swap(0, Ordering::Relaxed);
+    let written = write(store, everything, &mut pause);
     match &written {
         Ok((_, mark, moved)) => {
-            core.metrics.checkpoints.add(1);
+            store.metrics.checkpoints.add(1);
             rounds.failed = 0;
-            core.disk.logged_at_round.store(logged + mark, Ordering::Relaxed);
-            let settled = &core.disk.settled_rounds;
+            store.disk.logged_at_round.store(logged + mark, Ordering::Relaxed);
+            let settled = &store.disk.settled_rounds;
             let before = if changed || *moved { 0 } else { settled.load(Ordering::Relaxed) };
             settled.store(before.saturating_add(1), Ordering::Relaxed);
         }
@@ -77,16 +77,16 @@ fn run(core: &Arc<Store>, everything: bool) -> Result<u64> {
         Err(_) => rounds.failed += 1,
     }
     let still = owed.saturating_sub(u64::from(written.is_ok()));
-    core.owed_rounds.fetch_max(still, Ordering::Relaxed);
-    core.metrics.checkpoint_failures.add(u64::from(written.is_err()));
+    store.owed_rounds.fetch_max(still, Ordering::Relaxed);
+    store.metrics.checkpoint_failures.add(u64::from(written.is_err()));
     let trimmed = written.and_then(|(n, ..)| {
-        core.disk.checkpoints.trim(&core.wal)?;
+        store.disk.checkpoints.trim(&store.wal)?;
         Ok(n)
     });
     let put_off = trimmed.as_ref().is_err_and(Error::is_out_of_descriptors);
-    core.disk.put_off.store(put_off, Ordering::Relaxed);
+    store.disk.put_off.store(put_off, Ordering::Relaxed);
     if trimmed.is_err() && pause.is_some() {
-        core.disk.checkpoints.refill(&core.wal);
+        store.disk.checkpoints.refill(&store.wal);
     }
     trimmed
 }
@@ -98,19 +98,19 @@ fn poisoned(e: &Error) -> bool {
 /// Copies, then writes the snapshot. Returns its number, the bytes of its mark, and whether records
 /// were moved on a full disk.
 fn write(
-    core: &Arc<Store>,
+    store: &Arc<Store>,
     everything: bool,
     pause: &mut Option<AllocationPause>,
 ) -> Result<(u64, u64, bool)> {
-    let poisoned = PoisonedShards::find(core)?;
+    let poisoned = PoisonedShards::find(store)?;
     let mut moved = false;
     if everything {
-        copy(core, &poisoned, Copied::Everything).map_err(|(e, _)| e)?;
+        copy(store, &poisoned, Copied::Everything).map_err(|(e, _)| e)?;
     } else {
-        moved = full_disk::copy_what_fits(core, &poisoned, pause)?;
+        moved = full_disk::copy_what_fits(store, &poisoned, pause)?;
     }
-    core.replaced.store(false, Ordering::Relaxed);
-    let (n, mark) = snapshot(core, &poisoned, pause)?;
+    store.replaced.store(false, Ordering::Relaxed);
+    let (n, mark) = snapshot(store, &poisoned, pause)?;
     Ok((n, mark, moved))
 }
 
@@ -130,27 +130,27 @@ pub(crate) enum Copied<'a> {
 /// Copies records, makes the copies durable, points the topics to them. An error comes with the bytes of
 /// deletes that were to be written.
 pub(crate) fn copy(
-    core: &Arc<Store>,
+    store: &Arc<Store>,
     poisoned: &PoisonedShards,
     what: Copied<'_>,
 ) -> std::result::Result<(), (Error, u64)> {
     let everything = what == Copied::Everything;
-    let synced: Vec<u64> = (0..core.wal.shards())
+    let synced: Vec<u64> = (0..store.wal.shards())
         .map(|s| match what {
             Copied::Everything => u64::MAX,
-            Copied::Upto(lsns) => core.wal.positions(s).synced.min(lsns[s]),
-            _ => core.wal.positions(s).synced,
+            Copied::Upto(lsns) => store.wal.positions(s).synced.min(lsns[s]),
+            _ => store.wal.positions(s).synced,
         })
         .collect();
-    let mut part = CopyPart::new(core);
+    let mut part = CopyPart::new(store);
     let (mut failed, mut bytes) = (None, 0);
-    let old = match core.options.segment_max_age.as_millis() as u64 {
+    let old = match store.options.segment_max_age.as_millis() as u64 {
         _ if matches!(what, Copied::Upto(_)) => 0,
         0 => 0,
-        age => core.time.steady().saturating_sub(age),
+        age => store.time.steady().saturating_sub(age),
     };
-    core.table.loaded.each(|topic| {
-        let shard = core.shard(topic.id());
+    store.table.loaded.each(|topic| {
+        let shard = store.shard(topic.id());
         // The memory of a broken topic may be wrong: it is written to no file.
         let over = failed.is_some() && what != Copied::Deletes || topic.is_broken();
         let ends = matches!(what, Copied::Upto(_)) && topic.state.read().active_is_worth();
@@ -171,12 +171,12 @@ pub(crate) fn copy(
         if plan.is_empty() || failed.is_some() {
             return;
         }
-        let copy = || copy_topic(core, topic, plan, &mut part.round);
-        let copied = core.guarded("copy", topic, copy).and_then(|install| {
+        let copy = || copy_topic(store, topic, plan, &mut part.round);
+        let copied = store.guarded("copy", topic, copy).and_then(|install| {
             part.done.push((topic.clone(), install));
             match part.done.len() < PART {
                 true => Ok(()),
-                false => std::mem::replace(&mut part, CopyPart::new(core)).end(core),
+                false => std::mem::replace(&mut part, CopyPart::new(store)).end(store),
             }
         });
         failed = copied.err();
@@ -188,7 +188,7 @@ pub(crate) fn copy(
             }
             Err(e)
         }
-        None => part.end(core),
+        None => part.end(store),
     };
     ended.map_err(|e| (e, bytes))
 }
@@ -204,35 +204,35 @@ struct CopyPart {
 }
 
 impl CopyPart {
-    fn new(core: &Store) -> Self {
-        Self { round: Round::new(&core.segments), done: Vec::new() }
+    fn new(store: &Store) -> Self {
+        Self { round: Round::new(&store.segments), done: Vec::new() }
     }
 
     /// Makes the copies durable and points the topics to them.
-    fn end(self, core: &Store) -> Result<()> {
+    fn end(self, store: &Store) -> Result<()> {
         self.round.sync()?;
         self.done.iter().try_for_each(|(topic, install)| {
-            core.guarded("install", topic, || topic.install(core, install))
+            store.guarded("install", topic, || topic.install(store, install))
         })
     }
 }
 
 fn copy_topic(
-    core: &Arc<Store>,
+    store: &Arc<Store>,
     topic: &Arc<Topic>,
     plan: CopyPlan,
     round: &mut Round,
 ) -> Result<Install> {
     let mut install = Install { segments: Vec::new(), deletes: Vec::new(), plan };
     for (meta, dead) in &install.plan.deletes {
-        let segment = core.segments.segment(topic.key, *meta);
+        let segment = store.segments.segment(topic.key, *meta);
         install.deletes.push((meta.file_no, round.write_del(&segment, dead)?));
     }
     let (segments, lost, buf) = (Vec::new(), Vec::new(), Vec::new());
-    let mut copier = Copier { core, topic, round, writer: None, segments, lost, buf };
+    let mut copier = Copier { store, topic, round, writer: None, segments, lost, buf };
     let goes_on = !install.plan.runs.is_empty() || install.plan.seal;
     if let Some(active) = install.plan.active.filter(|_| goes_on) {
-        copier.writer = Some(SegmentWriter::reopen(&core.segments, topic.key, &active)?);
+        copier.writer = Some(SegmentWriter::reopen(&store.segments, topic.key, &active)?);
     }
     if install.plan.seal {
         copier.end(true)?;
@@ -244,14 +244,14 @@ fn copy_topic(
     install.segments = segments;
     for seq in lost {
         // Before the install, which takes it for a record that was deleted after the copy.
-        topic.damaged(core, Gap { from: seq, to: seq, reason: GapReason::Corrupt });
-        core.metrics.corrupt_records.add(1);
+        topic.damaged(store, Gap { from: seq, to: seq, reason: GapReason::Corrupt });
+        store.metrics.corrupt_records.add(1);
     }
     Ok(install)
 }
 
 struct Copier<'a> {
-    core: &'a Store,
+    store: &'a Store,
     topic: &'a Topic,
     round: &'a mut Round,
     writer: Option<SegmentWriter>,
@@ -263,7 +263,7 @@ struct Copier<'a> {
 
 impl Copier<'_> {
     fn run(&mut self, run: &CopyRun) -> Result<()> {
-        let core = self.core;
+        let store = self.store;
         let mut buf = std::mem::take(&mut self.buf);
         let mut i = 0;
         while i < run.count {
@@ -271,8 +271,8 @@ impl Copier<'_> {
             let (first, last) = (&run.entries[i], &run.entries[i + n - 1]);
             let len = (last.off + last.len - first.off) as usize;
             buf.clear();
-            core.wal.read(run.shard as usize, run.file, first.off, len, &mut buf)?;
-            let file = core.wal.file(run.shard as usize, run.file);
+            store.wal.read(run.shard as usize, run.file, first.off, len, &mut buf)?;
+            let file = store.wal.file(run.shard as usize, run.file);
             let salt = file.map_or(0, |f| f.header.salt);
             for (k, entry) in run.entries.range(i..i + n).enumerate() {
                 let seq = run.first + (i + k) as u64;
@@ -283,7 +283,7 @@ impl Copier<'_> {
                     let at = (entry.off - first.off) as usize;
                     let lsn = run.lsn + u64::from(entry.lsn);
                     let bytes = &buf[at..at + entry.len as usize];
-                    match verified(core, bytes, salt, lsn, seq) {
+                    match verified(store, bytes, salt, lsn, seq) {
                         Ok((f, inner)) => writer.append(&f, inner)?,
                         Err(why) => {
                             writer.hole_at(entry.ts)?;
@@ -305,7 +305,7 @@ impl Copier<'_> {
             self.end(true)?;
         }
         if self.writer.is_none() {
-            self.writer = Some(SegmentWriter::create(&self.core.segments, self.topic.key, seq)?);
+            self.writer = Some(SegmentWriter::create(&self.store.segments, self.topic.key, seq)?);
         }
         self.writer.as_mut().ok_or_else(|| Error::Internal("no segment writer".into()))
     }
@@ -342,18 +342,18 @@ impl Copier<'_> {
         );
         self.lost.push(seq);
         let name = format!("topic-{}.seq-{seq}.frame", self.topic.id());
-        if let Err(e) = quarantine(self.core, &name, bytes) {
+        if let Err(e) = quarantine(self.store, &name, bytes) {
             log::warn!("its bytes are not kept: {e}");
         }
     }
 }
 
-fn quarantine(core: &Store, name: &str, bytes: &[u8]) -> topics_storage::Result<()> {
-    topics_storage::dir::quarantine(&core.env, &Paths::new(&core.dir), name, bytes)
+fn quarantine(store: &Store, name: &str, bytes: &[u8]) -> topics_storage::Result<()> {
+    topics_storage::dir::quarantine(&store.env, &Paths::new(&store.dir), name, bytes)
 }
 
 fn verified<'a>(
-    core: &Store,
+    store: &Store,
     bytes: &'a [u8],
     salt: u64,
     lsn: u64,
@@ -362,7 +362,7 @@ fn verified<'a>(
     match frame::verify_inner(bytes, salt, lsn) {
         Ok((f, _, inner)) if f.seq == seq => Ok((f, inner)),
         Ok(_) => Err(FrameError::Layout),
-        Err(why) if core.env.check("checkpoint.frame", false) => {
+        Err(why) if store.env.check("checkpoint.frame", false) => {
             let (f, _) = frame::parse(bytes).map_err(|_| why)?;
             Ok((f, frame::inner_hash(bytes)))
         }

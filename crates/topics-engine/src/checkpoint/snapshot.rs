@@ -22,11 +22,11 @@ pub(crate) struct PoisonedShards {
 
 impl PoisonedShards {
     /// Finds them. An error if every shard is poisoned, or if no snapshot has the sections to keep.
-    pub(crate) fn find(core: &Store) -> Result<Self> {
+    pub(crate) fn find(store: &Store) -> Result<Self> {
         let mut poisoned = Self::default();
         let mut last = None;
-        for shard in 0..core.wal.shards() {
-            match core.wal.poisoned(shard) {
+        for shard in 0..store.wal.shards() {
+            match store.wal.poisoned(shard) {
                 None => {}
                 Some(e @ StorageError::Poisoned { .. }) => {
                     poisoned.shards.push(shard);
@@ -36,13 +36,13 @@ impl PoisonedShards {
             }
         }
         let Some(error) = last else { return Ok(poisoned) };
-        if poisoned.shards.len() == core.wal.shards() {
+        if poisoned.shards.len() == store.wal.shards() {
             return Err(error.into());
         }
-        match core.disk.checkpoints.load_newest()? {
+        match store.disk.checkpoints.load_newest()? {
             Some(before)
-                if before.layout == core.layout
-                    && core.host.holds_without(&poisoned.shards, &before.sections) =>
+                if before.layout == store.layout
+                    && store.host.holds_without(&poisoned.shards, &before.sections) =>
             {
                 poisoned.before = before;
             }
@@ -69,34 +69,34 @@ impl PoisonedShards {
 /// Captures every topic and writes the snapshot. Returns its number and the bytes of its mark in the
 /// log.
 pub(crate) fn snapshot(
-    core: &Arc<Store>,
+    store: &Arc<Store>,
     poisoned: &PoisonedShards,
     pause: &mut Option<AllocationPause>,
 ) -> Result<(u64, u64)> {
-    let shards = core.wal.shards();
+    let shards = store.wal.shards();
     let mut body = SnapshotBody {
-        store_id: core.disk.store_id,
-        generation: core.generation,
-        layout: core.layout,
-        retired: core.disk.outside.clone(),
+        store_id: store.disk.store_id,
+        generation: store.generation,
+        layout: store.layout,
+        retired: store.disk.outside.clone(),
         shards: vec![ShardSnap::default(); shards],
         ..SnapshotBody::default()
     };
-    let mut draft = SnapshotBuilder::begin(&body, core.disk.checkpoints.bytes())?;
+    let mut draft = SnapshotBuilder::begin(&body, store.disk.checkpoints.bytes())?;
     // First the positions, then the states: each state reflects at least its position.
-    let mut replay: Vec<u64> = (0..shards).map(|s| core.wal.positions(s).applied).collect();
+    let mut replay: Vec<u64> = (0..shards).map(|s| store.wal.positions(s).applied).collect();
     let mut broken = Vec::new();
-    core.every(|found| {
+    store.every(|found| {
         let topic = match found {
             CatalogEntry::Loaded(topic) => topic,
             CatalogEntry::Unloaded(unloaded) => {
-                if !poisoned.has(core.shard(unloaded.id())) {
+                if !poisoned.has(store.shard(unloaded.id())) {
                     draft.entry(unloaded.entry());
                 }
                 return Ok(());
             }
         };
-        let shard = core.shard(topic.id());
+        let shard = store.shard(topic.id());
         if poisoned.has(shard) {
             return Ok(());
         }
@@ -104,26 +104,26 @@ pub(crate) fn snapshot(
             broken.push(topic.id());
             return Ok(());
         }
-        let (snap, outstanding) = topic.capture(core.layout, core.time.mono_ms());
+        let (snap, outstanding) = topic.capture(store.layout, store.time.mono_ms());
         if let Some(lsn) = outstanding {
             replay[shard] = replay[shard].min(lsn - 1);
         }
         Ok(draft.topic(&snap)?)
     })?;
-    let kept = poisoned.before.topics.iter().filter(|t| poisoned.has(core.shard(t.topic_id)));
+    let kept = poisoned.before.topics.iter().filter(|t| poisoned.has(store.shard(t.topic_id)));
     kept.into_iter().try_for_each(|t| draft.topic(t))?;
-    keep_closed(core, &broken, &mut draft, &mut replay)?;
-    body.sections = core.host.capture();
-    body.sections.push(core.time.capture());
-    body.sections.extend(core.packs.capture());
-    let (next, reserved) = core.ids.positions();
+    keep_closed(store, &broken, &mut draft, &mut replay)?;
+    body.sections = store.host.capture();
+    body.sections.push(store.time.capture());
+    body.sections.extend(store.packs.capture());
+    let (next, reserved) = store.ids.positions();
     body.next_topic_id = next.max(poisoned.before.next_topic_id);
     body.reserved_topic_id = reserved.max(poisoned.before.reserved_topic_id);
     (body.next_epoch, body.reserved_epoch) = (body.next_topic_id, body.reserved_topic_id);
-    let written: Vec<u64> = (0..shards).map(|s| core.wal.positions(s).written).collect();
+    let written: Vec<u64> = (0..shards).map(|s| store.wal.positions(s).written).collect();
     for (s, replay_lsn) in replay.into_iter().enumerate() {
         let last_lsn = written[s];
-        let (shard, layout) = (s as u32, core.layout);
+        let (shard, layout) = (s as u32, store.layout);
         let now = ShardSnap { shard, layout, replay_lsn, last_lsn, synced_lsn: last_lsn };
         let section = if poisoned.has(s) { poisoned.section(s) } else { Some(now) };
         let none = || Error::Internal(format!("shard {s} is in no snapshot"));
@@ -132,30 +132,30 @@ pub(crate) fn snapshot(
     let encoded = draft.finish(&body)?;
     let wait = || {
         for (s, lsn) in written.iter().enumerate().filter(|(s, _)| !poisoned.has(*s)) {
-            let synced = core.wal.positions(s).synced >= *lsn;
-            if !core.env.check("checkpoint.synced", synced) {
-                core.wal.sync(s)?;
+            let synced = store.wal.positions(s).synced >= *lsn;
+            if !store.env.check("checkpoint.synced", synced) {
+                store.wal.sync(s)?;
             }
         }
         Ok(())
     };
     let on_full = || {
-        pause.get_or_insert_with(|| core.wal.pause_allocation());
+        pause.get_or_insert_with(|| store.wal.pause_allocation());
     };
-    let n = core.disk.checkpoints.write(&body, encoded, wait, on_full)?;
+    let n = store.disk.checkpoints.write(&body, encoded, wait, on_full)?;
     if !poisoned.is_empty() {
         log::warn!(
             "snapshot {n} keeps the sections of the shards {:?} from the one before",
             poisoned.shards
         );
     }
-    Ok((n, mark(core, n)))
+    Ok((n, mark(store, n)))
 }
 
 /// Keeps the entries of broken topics from the snapshot before, because their memory may differ from the
 /// log, and moves the replay positions of their shards back to that snapshot.
 fn keep_closed(
-    core: &Store,
+    store: &Store,
     ids: &[u64],
     draft: &mut SnapshotBuilder,
     replay: &mut [u64],
@@ -163,16 +163,16 @@ fn keep_closed(
     if ids.is_empty() {
         return Ok(());
     }
-    let before = core.disk.checkpoints.load_newest()?;
+    let before = store.disk.checkpoints.load_newest()?;
     for id in ids {
-        let shard = core.shard(*id);
+        let shard = store.shard(*id);
         let Some(before) = &before else {
             // No part of the log has been removed.
             replay[shard] = 0;
             continue;
         };
         let section = before.shards.iter().find(|s| s.shard as usize == shard);
-        let Some(section) = section.filter(|s| s.layout == core.layout) else {
+        let Some(section) = section.filter(|s| s.layout == store.layout) else {
             let detail = format!("no snapshot says how topic id {id} was before it was closed");
             return Err(Error::StorageUnavailable { reason: "io", detail });
         };
@@ -186,14 +186,14 @@ fn keep_closed(
 
 /// Logs that a snapshot took effect: `verify` reads this mark, recovery does not need it. Returns its
 /// bytes.
-fn mark(core: &Arc<Store>, snapshot: u64) -> u64 {
+fn mark(store: &Arc<Store>, snapshot: u64) -> u64 {
     let mut head = Vec::new();
     CheckpointMark { snapshot }.encode_frame(&mut head, 0, 0, 0);
-    let batch = Batch::control(head, core.time.steady(), Level::Written, Arc::new(Mark));
+    let batch = Batch::control(head, store.time.steady(), Level::Written, Arc::new(Mark));
     let bytes = (batch.bytes() + Group::FRAME_LEN) as u64;
-    match core.stage_control(0, batch, Wait::No) {
+    match store.stage_control(0, batch, Wait::No) {
         Ok(_) => {
-            core.wal.drive(0);
+            store.wal.drive(0);
             bytes
         }
         Err(e) => {

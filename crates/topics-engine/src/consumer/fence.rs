@@ -20,8 +20,8 @@ pub(super) struct Reader {
     has_read: bool,
 }
 
-fn next_fence(core: &Ctx) -> u64 {
-    core.reader_fence.fetch_add(1, Ordering::Relaxed) + 1
+fn next_fence(ctx: &Ctx) -> u64 {
+    ctx.reader_fence.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 fn check(topic: &Topic, name: &str, takeover: Takeover, fence: u64) -> Result<()> {
@@ -45,7 +45,7 @@ impl Consumer {
     #[must_use]
     pub fn into_reader(mut self) -> Self {
         if self.mode == ConsumerMode::AtLeastOnce {
-            let fence = next_fence(&self.core);
+            let fence = next_fence(&self.ctx);
             self.delivered.get_mut().reader = Some(Reader { fence, has_read: false });
         }
         self
@@ -89,12 +89,12 @@ impl Consumer {
         }
         let fence = Cell::new(0);
         // Commits of the reader before are applied first: this one begins behind them.
-        let taken = log(&self.core, &self.topic, &self.name, Some(false), |all| {
+        let taken = log(&self.ctx, &self.topic, &self.name, Some(false), |all| {
             let Some(s) = all.0.get_mut(&self.name) else {
                 return Err(no_consumer(&self.topic, &self.name));
             };
-            fence.set(next_fence(&self.core));
-            s.takeover = Takeover { fence: fence.get(), at: self.core.time.steady() };
+            fence.set(next_fence(&self.ctx));
+            s.takeover = Takeover { fence: fence.get(), at: self.ctx.time.steady() };
             Ok(None)
         });
         let begin = taken.and_then(|()| Ok(self.stored()?.cursor));

@@ -176,7 +176,7 @@ fn a_takeover_begins_behind_commits_that_are_pending() {
         let (name, mode) = ("c".to_owned(), ConsumerMode::AtLeastOnce as u8);
         Ok(Some(record::Consumer { name, mode, cursor: Some(4) }))
     };
-    let staged = stage_cursor(&old.core, &old.topic, "c", Wait::No, commit).unwrap();
+    let staged = stage_cursor(&old.ctx, &old.topic, "c", Wait::No, commit).unwrap();
     assert!(matches!(staged, Staged::Frame(..)));
     assert_eq!(old.cursor().unwrap(), 0);
     assert_eq!(read(&new, 9), [5, 6]);

@@ -52,7 +52,7 @@ struct Delivered {
 
 /// A reader with a stored cursor. A new one begins where the cursor is stored.
 pub struct Consumer {
-    core: Arc<Ctx>,
+    ctx: Arc<Ctx>,
     topic: Arc<Topic>,
     name: Arc<str>,
     mode: ConsumerMode,
@@ -72,10 +72,10 @@ impl fmt::Debug for Consumer {
 }
 
 /// The seq before the first record.
-fn first(core: &Ctx, topic: &Topic) -> Result<u64> {
+fn first(ctx: &Ctx, topic: &Topic) -> Result<u64> {
     let look =
         ReadRequest { from: ReadFrom::Earliest, limit: 0, touch: false, ..ReadRequest::default() };
-    Ok(read(core, topic, &look)?.earliest_seq - 1)
+    Ok(read(ctx, topic, &look)?.earliest_seq - 1)
 }
 
 /// The creation of a consumer, unless it is known.
@@ -94,7 +94,7 @@ fn creation(
 impl Consumer {
     /// Opens a handle of a consumer and creates the consumer if it does not exist.
     pub(crate) fn open(
-        core: &Arc<Ctx>,
+        ctx: &Arc<Ctx>,
         owner: Owner,
         topic: &Arc<Topic>,
         consumer: &str,
@@ -105,15 +105,15 @@ impl Consumer {
         name::check(consumer)?;
         topic.check_sound()?;
         let begin = match start {
-            ConsumerStart::Start => first(core, topic)?,
+            ConsumerStart::Start => first(ctx, topic)?,
             ConsumerStart::End => topic.gate.head(),
         };
         // Released after the frame is applied, which counts the consumer.
         let reserved = match stored(topic, consumer) {
             Some(_) => None,
-            None => Some(core.consumers.take(1).inspect_err(|_| core.metrics.throttled.add(1))?),
+            None => Some(ctx.consumers.take(1).inspect_err(|_| ctx.metrics.throttled.add(1))?),
         };
-        log(core, topic, consumer, Some(false), creation(consumer, mode, begin))?;
+        log(ctx, topic, consumer, Some(false), creation(consumer, mode, begin))?;
         drop(reserved);
         let s = stored(topic, consumer).ok_or_else(|| no_consumer(topic, consumer))?;
         if let Some(wanted) = mode.filter(|m| *m != s.mode) {
@@ -127,7 +127,7 @@ impl Consumer {
         let (at, begin, saved) = (s.cursor, s.cursor, s.cursor);
         let delivered = Delivered { at, begin, done: None, saved, reader: None };
         Ok(Self {
-            core: core.clone(),
+            ctx: ctx.clone(),
             topic: topic.clone(),
             name: consumer.into(),
             mode: s.mode,
@@ -157,7 +157,7 @@ impl Consumer {
     }
 
     fn stored(&self) -> Result<Stored> {
-        self.core.check_open()?;
+        self.ctx.check_open()?;
         if self.topic.life() != Life::Live {
             return Err(Error::TopicNotFound(self.topic.name.to_string()));
         }
@@ -170,7 +170,7 @@ impl Consumer {
         let until = Instant::now() + req.wait.min(MAX_WAIT);
         loop {
             match self.read_until(req, until) {
-                Err(Error::ColdPending(fetch)) => self.core.wait_fetch(&fetch)?,
+                Err(Error::ColdPending(fetch)) => self.ctx.wait_fetch(&fetch)?,
                 done => return done,
             }
         }
@@ -204,7 +204,7 @@ impl Consumer {
             }
             after = after.map(|_| batch.next_from_seq);
             if batch.caught_up {
-                wait_head(&self.core, &self.topic, batch.next_from_seq, rest)?;
+                wait_head(&self.ctx, &self.topic, batch.next_from_seq, rest)?;
             }
         }
     }
@@ -224,7 +224,7 @@ impl Consumer {
     fn read_once(&self, req: &ConsumerRead) -> Result<ReadBatch> {
         let (batch, staged) = self.take(req, Wait::Bounded)?;
         if let Some(ticket) = staged {
-            self.core.wait(ticket, Level::Synced)?;
+            self.ctx.wait(ticket, Level::Synced)?;
         }
         Ok(batch)
     }
@@ -238,7 +238,7 @@ impl Consumer {
             return Ok((batch, None));
         }
         let (to, mode) = (batch.next_from_seq, self.mode as u8);
-        let staged = stage_cursor(&self.core, &self.topic, &self.name, wait, |all| {
+        let staged = stage_cursor(&self.ctx, &self.topic, &self.name, wait, |all| {
             let Some(s) = all.0.get(&self.name) else {
                 return Err(no_consumer(&self.topic, &self.name));
             };
@@ -299,7 +299,7 @@ impl Consumer {
             matching: req.matching.clone(),
             ..ReadRequest::default()
         };
-        let batch = read(&self.core, &self.topic, &look)?;
+        let batch = read(&self.ctx, &self.topic, &look)?;
         let next = batch.next_from_seq;
         if next < from {
             return Err(Error::Internal(format!("I8: a read from {from} ends at {next}")));
@@ -321,7 +321,7 @@ impl Consumer {
 
     fn store(&self, seq: u64, wait: Option<bool>, reader: Option<Reader>) -> Result<()> {
         let mode = self.mode as u8;
-        log(&self.core, &self.topic, &self.name, wait, |all| {
+        log(&self.ctx, &self.topic, &self.name, wait, |all| {
             let Some(s) = all.0.get(&self.name) else {
                 return Err(no_consumer(&self.topic, &self.name));
             };
@@ -346,8 +346,8 @@ impl Consumer {
                 return Err(Error::InvalidRequest(text));
             }
             SeekTo::Seq(seq) => seq,
-            SeekTo::Ts(ts) => seek(&self.core, &self.topic, ts)?.seq,
-            SeekTo::Start => first(&self.core, &self.topic)?,
+            SeekTo::Ts(ts) => seek(&self.ctx, &self.topic, ts)?.seq,
+            SeekTo::Start => first(&self.ctx, &self.topic)?,
             SeekTo::End => head,
         };
         // The handle moves first: no automatic commit of what it handed out before follows. Nothing
@@ -359,7 +359,7 @@ impl Consumer {
             (before, d.reader)
         };
         let durable = self.mode == ConsumerMode::AtMostOnce;
-        let logged = log(&self.core, &self.topic, &self.name, Some(durable), |all| {
+        let logged = log(&self.ctx, &self.topic, &self.name, Some(durable), |all| {
             let Some(s) = all.0.get(&self.name) else {
                 return Err(no_consumer(&self.topic, &self.name));
             };
@@ -387,7 +387,7 @@ impl Drop for Consumer {
         let d = self.delivered.get_mut();
         let (done, reader) = (d.done.take(), d.reader);
         if let Some(done) = done
-            && self.core.check_open().is_ok()
+            && self.ctx.check_open().is_ok()
             && self.topic.life() == Life::Live
             && let Err(e) = self.store(done, None, reader)
         {
@@ -397,17 +397,17 @@ impl Drop for Consumer {
 }
 
 /// Waits until the topic's head is above `seq`, it is deleted, or `timeout` has passed.
-pub(crate) fn wait_head(core: &Ctx, topic: &Topic, seq: u64, timeout: Duration) -> Result<bool> {
+pub(crate) fn wait_head(ctx: &Ctx, topic: &Topic, seq: u64, timeout: Duration) -> Result<bool> {
     let woken = OneShot::new();
     let wake = woken.clone();
     let id = topic.gate.on_head(seq, Box::new(move || wake.set(())));
     let deadline = Instant::now().checked_add(timeout);
     // A deletion or a close after this check releases the gate.
-    if core.check_open().is_ok() && topic.life() == Life::Live {
+    if ctx.check_open().is_ok() && topic.life() == Life::Live {
         woken.wait(deadline);
     }
     topic.gate.cancel(id);
-    core.check_open()?;
+    ctx.check_open()?;
     if topic.life() == Life::Dead {
         return Err(Error::TopicNotFound(topic.name.to_string()));
     }
@@ -419,7 +419,7 @@ impl Topic {
     /// `prefix` and come after `after`.
     pub(crate) fn consumers(
         &self,
-        core: &Ctx,
+        ctx: &Ctx,
         prefix: &str,
         after: Option<&str>,
         limit: usize,
@@ -430,17 +430,17 @@ impl Topic {
             let all = state.consumers.iter().flat_map(|c| c.page(prefix, after));
             all.take(limit).map(|(n, s)| (n.clone(), s.clone())).collect()
         };
-        page.iter().map(|(name, s)| self.consumer_info(core, name, s)).collect()
+        page.iter().map(|(name, s)| self.consumer_info(ctx, name, s)).collect()
     }
 
-    pub(crate) fn consumer(&self, core: &Ctx, name: &str) -> Result<ConsumerInfo> {
+    pub(crate) fn consumer(&self, ctx: &Ctx, name: &str) -> Result<ConsumerInfo> {
         self.check_sound()?;
         let s = stored(self, name).ok_or_else(|| no_consumer(self, name))?;
-        self.consumer_info(core, name, &s)
+        self.consumer_info(ctx, name, &s)
     }
 
-    fn consumer_info(&self, core: &Ctx, name: &str, s: &Stored) -> Result<ConsumerInfo> {
-        let lag = lag(core, self, s.cursor)?;
+    fn consumer_info(&self, ctx: &Ctx, name: &str, s: &Stored) -> Result<ConsumerInfo> {
+        let lag = lag(ctx, self, s.cursor)?;
         Ok(ConsumerInfo {
             topic: self.name.to_string(),
             name: name.to_owned(),
@@ -453,10 +453,10 @@ impl Topic {
 }
 
 /// Deletes a consumer; returns false if there was none.
-pub(crate) fn delete_consumer(core: &Arc<Ctx>, topic: &Arc<Topic>, consumer: &str) -> Result<bool> {
+pub(crate) fn delete_consumer(ctx: &Arc<Ctx>, topic: &Arc<Topic>, consumer: &str) -> Result<bool> {
     topic.check_sound()?;
     let Some(s) = stored(topic, consumer) else { return Ok(false) };
-    log(core, topic, consumer, Some(false), |_| {
+    log(ctx, topic, consumer, Some(false), |_| {
         let (name, mode) = (consumer.to_owned(), s.mode as u8);
         Ok(Some(record::Consumer { name, mode, cursor: None }))
     })?;

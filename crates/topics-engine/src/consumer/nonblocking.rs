@@ -39,7 +39,7 @@ impl Consumer {
             drop(reader);
             done(outcome.map(|()| batch).map_err(Error::from));
         };
-        self.core.wal.notify(ticket, Level::Synced, Box::new(synced));
+        self.ctx.wal.notify(ticket, Level::Synced, Box::new(synced));
     }
 
     /// Calls `call` once, when no reader of `at_most_once` holds the cursor. Another reader may take it
@@ -54,7 +54,7 @@ impl Consumer {
     pub fn on_more(&self, seq: u64, call: impl FnOnce() + Send + 'static) -> u64 {
         let id = self.topic.gate.on_head(seq, Box::new(call));
         // A delete or a close before the registration has woken no waiter.
-        if self.topic.life() == Life::Dead || self.core.check_open().is_err() {
+        if self.topic.life() == Life::Dead || self.ctx.check_open().is_err() {
             self.topic.gate.release();
         }
         id

@@ -24,7 +24,7 @@ pub(crate) enum Staged {
 
 /// Stages a `Consumer` frame that `decide` makes under the locks of the topic.
 pub(crate) fn stage_cursor(
-    core: &Arc<Ctx>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     name: &str,
     wait: Wait,
@@ -32,7 +32,7 @@ pub(crate) fn stage_cursor(
 ) -> Result<Staged> {
     let mut planned = None;
     let mut covered = None;
-    let staged = stage_with(core, topic, 512, wait, |a| {
+    let staged = stage_with(ctx, topic, 512, wait, |a| {
         let mut state = topic.state.write();
         let all = state.consumers.get_or_insert_default();
         let Some(body) = decide(all)? else {
@@ -66,17 +66,17 @@ pub(crate) fn stage_cursor(
 /// Stages a frame and waits: with `Some(true)` until it is durable, with `Some(false)` as the topic's
 /// class requires. `None` never waits, neither for the topic nor for a staging permit nor for a write.
 pub(crate) fn log(
-    core: &Arc<Ctx>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     name: &str,
     wait: Option<bool>,
     decide: impl Fn(&mut Consumers) -> Result<Option<record::Consumer>>,
 ) -> Result<()> {
     let permit_wait = if wait.is_some() { Wait::Bounded } else { Wait::No };
-    let staged = stage_cursor(core, topic, name, permit_wait, decide)?;
+    let staged = stage_cursor(ctx, topic, name, permit_wait, decide)?;
     let Some(durable) = wait else {
         if let Staged::Frame(ticket, _) = staged {
-            core.wal.lead_later(ticket.shard as usize);
+            ctx.wal.lead_later(ticket.shard as usize);
         }
         return Ok(());
     };
@@ -85,12 +85,12 @@ pub(crate) fn log(
         Staged::Frame(ticket, level) | Staged::Nothing(Some((ticket, level))) => (ticket, level),
         Staged::Nothing(None) => {
             if durable {
-                core.wal.sync(core.shard(topic.id()))?;
+                ctx.wal.sync(ctx.shard(topic.id()))?;
             }
             return Ok(());
         }
     };
-    core.wait(ticket, if durable { Level::Synced } else { level })
+    ctx.wait(ticket, if durable { Level::Synced } else { level })
 }
 
 /// Refuses a commit for an unknown consumer or above the head.

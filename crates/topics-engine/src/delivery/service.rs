@@ -19,10 +19,10 @@ use crate::types::error::{Error, Result};
 const AGAIN_NS: u64 = 100_000_000;
 
 /// Serves a topic up to its current head. Returns true if the head has risen meanwhile.
-pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bool {
+pub(super) fn serve(delivery: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bool {
     let Some(topic) = subscribers.topic() else { return false };
     if subscribers.is_new.swap(false, Ordering::SeqCst) && topic.life() == Life::Live {
-        core.delivery.shared().offer(&topic);
+        delivery.delivery.shared().offer(&topic);
     }
     subscribers.set_priority(&topic.state.read().config.clone());
     if topic.life() == Life::Dead {
@@ -30,13 +30,13 @@ pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bo
             s.end_topic(slot, topic.id(), None);
         };
         for stream in subscribers.remove_members(over) {
-            missed(core, &stream, &topic);
+            missed(delivery, &stream, &topic);
         }
         return false;
     }
     let target = topic.gate.head();
     for (options, at) in subscribers.views() {
-        if let Err(error) = group(core, subscribers, &topic, &options, at, target) {
+        if let Err(error) = group(delivery, subscribers, &topic, &options, at, target) {
             if matches!(error, Error::Closed) {
                 return false;
             }
@@ -46,7 +46,7 @@ pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bo
                 break;
             }
             if error.is_out_of_descriptors() {
-                core.delivery.schedule(subscribers, core.time.mono_ns() + AGAIN_NS);
+                delivery.delivery.schedule(subscribers, delivery.time.mono_ns() + AGAIN_NS);
                 continue;
             }
             log::warn!("topic {:?} cannot be delivered: {error}", topic.name);
@@ -58,8 +58,9 @@ pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bo
     }
     for router in subscribers.routers() {
         let at = || format!("router {:?}", router.definition().name);
-        let again = run_again(core, subscribers, &topic);
-        let run = core.env.guards.run("router", at, || router::run(core, &router, &topic, again));
+        let again = run_again(delivery, subscribers, &topic);
+        let run =
+            delivery.env.guards.run("router", at, || router::run(delivery, &router, &topic, again));
         if let Err(panicked) = run {
             router.fail(Error::Internal(format!("stopped until the next open: {panicked}")));
         }
@@ -69,15 +70,15 @@ pub(super) fn serve(core: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bo
 
 /// The callback by which a router of this topic asks for its next run.
 fn run_again(
-    core: &Arc<Deliverer>,
+    delivery: &Arc<Deliverer>,
     subscribers: &Arc<Subscribers>,
     topic: &Arc<Topic>,
 ) -> Arc<dyn Fn(RunAgain) + Send + Sync> {
-    let (core, subscribers, topic) = (core.clone(), subscribers.clone(), topic.clone());
+    let (delivery, subscribers, topic) = (delivery.clone(), subscribers.clone(), topic.clone());
     Arc::new(move |when| match when {
         RunAgain::Now => subscribers.mark(),
-        RunAgain::At(at) => core.delivery.schedule(&subscribers, at),
-        RunAgain::WhenSynced => subscribers.mark_when_synced(&core, &topic),
+        RunAgain::At(at) => delivery.delivery.schedule(&subscribers, at),
+        RunAgain::WhenSynced => subscribers.mark_when_synced(&delivery, &topic),
     })
 }
 
@@ -94,9 +95,9 @@ pub(super) fn fail(subscribers: &Arc<Subscribers>, panicked: &Panicked) {
 
 /// Makes a stream expect a new topic of a deleted topic's name. A topic that was created before the
 /// stream expected it joins immediately.
-pub(super) fn missed(core: &Deliverer, stream: &Arc<Stream>, old: &Topic) {
-    core.delivery.shared().expect(stream);
-    let new = core.table.loaded.named(&old.name);
+pub(super) fn missed(delivery: &Deliverer, stream: &Arc<Stream>, old: &Topic) {
+    delivery.delivery.shared().expect(stream);
+    let new = delivery.table.loaded.named(&old.name);
     if let Some(new) = new.filter(|t| t.life() == Life::Live && t.id() != old.id())
         && stream.add(&new, 0, None)
     {
@@ -105,7 +106,7 @@ pub(super) fn missed(core: &Deliverer, stream: &Arc<Stream>, old: &Topic) {
 }
 
 fn group(
-    core: &Arc<Deliverer>,
+    delivery: &Arc<Deliverer>,
     subscribers: &Arc<Subscribers>,
     topic: &Arc<Topic>,
     options: &Arc<WatchOptions>,
@@ -115,21 +116,28 @@ fn group(
     // A read that begins where records were just evicted makes no progress; the next one does.
     let mut idle = 0;
     while at < target && idle < 2 {
-        core.check_open()?;
-        let batch = topic::read(core, topic, &options.request(ReadFrom::After(at)))?;
+        delivery.check_open()?;
+        let batch = topic::read(delivery, topic, &options.request(ReadFrom::After(at)))?;
         if batch.next_from_seq == at && batch.tombstone.is_none() {
             idle += 1;
             continue;
         }
         idle = 0;
         let next = batch.next_from_seq;
-        if !subscribers.fan_out(topic, options, at, batch, core.time.mono_ns(), &core.metrics) {
+        if !subscribers.fan_out(
+            topic,
+            options,
+            at,
+            batch,
+            delivery.time.mono_ns(),
+            &delivery.metrics,
+        ) {
             return Ok(());
         }
         at = next;
     }
     if at < target && options.strong {
-        subscribers.mark_when_synced(core, topic);
+        subscribers.mark_when_synced(delivery, topic);
     }
     Ok(())
 }

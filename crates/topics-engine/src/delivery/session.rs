@@ -127,21 +127,21 @@ pub struct SessionInfo {
 }
 
 /// Creates a session. Its tails count back from the current heads.
-pub(crate) fn create(core: &Arc<Deliverer>, req: &WatchRequest) -> Result<SessionInfo> {
-    let sessions = &core.delivery.shared().sessions;
-    let max = core.options.max_watch_sessions;
+pub(crate) fn create(delivery: &Arc<Deliverer>, req: &WatchRequest) -> Result<SessionInfo> {
+    let sessions = &delivery.delivery.shared().sessions;
+    let max = delivery.options.max_watch_sessions;
     if max > 0 && sessions.len() as u64 >= max {
-        core.metrics.throttled.add(1);
+        delivery.metrics.throttled.add(1);
         return Err(Error::Throttled { limit: "max_watch_sessions", max, retry_after_ms: 1000 });
     }
-    let first = Watch::open(core, req)?;
+    let first = Watch::open(delivery, req)?;
     let kept =
-        Kept { cursors: HashMap::new(), streams: Vec::new(), idle_since: core.time.mono_ns() };
+        Kept { cursors: HashMap::new(), streams: Vec::new(), idle_since: delivery.time.mono_ns() };
     let session = Session { req: req.clone(), kept: Mutex::new(kept) };
     let cursors = first.cursors();
     session.kept.lock().take(cursors.clone());
     let mut id = [0; 16];
-    core.env.rng.fill(&mut id);
+    delivery.env.rng.fill(&mut id);
     let id = u128::from_le_bytes(id);
     sessions.open.lock().insert(id, Arc::new(session));
     Ok(SessionInfo { id, ttl_ms: TTL_NS / 1_000_000, cursors })
@@ -150,11 +150,11 @@ pub(crate) fn create(core: &Arc<Deliverer>, req: &WatchRequest) -> Result<Sessio
 /// Opens a stream of a session where its last stream stopped. `rewind` moves cursors back; it never
 /// moves them forward. A topic that was deleted between two streams is an event of the next one.
 pub(crate) fn attach(
-    core: &Arc<Deliverer>,
+    delivery: &Arc<Deliverer>,
     id: u128,
     rewind: &[(String, u64, u64)],
 ) -> Result<Watch> {
-    let found = core.delivery.shared().sessions.open.lock().get(&id).cloned();
+    let found = delivery.delivery.shared().sessions.open.lock().get(&id).cloned();
     let session = found.ok_or_else(gone)?;
     let mut cursors = session.cursors();
     for (name, topic_id, seq) in rewind {
@@ -177,14 +177,14 @@ pub(crate) fn attach(
     for (_, start) in req.topics.iter_mut().chain(&mut req.patterns) {
         *start = WatchStart { from: ReadFrom::After(0), topic_id: None };
     }
-    let mut watch = Watch::resume(core, &req, &known)?;
+    let mut watch = Watch::resume(delivery, &req, &known)?;
     watch.attach(session);
     Ok(watch)
 }
 
 /// Ends a session and its streams.
-pub(crate) fn end(core: &Deliverer, id: u128) -> bool {
-    let Some(session) = core.delivery.shared().sessions.open.lock().remove(&id) else {
+pub(crate) fn end(delivery: &Deliverer, id: u128) -> bool {
+    let Some(session) = delivery.delivery.shared().sessions.open.lock().remove(&id) else {
         return false;
     };
     let streams: Vec<_> = session.kept.lock().streams.iter().filter_map(Weak::upgrade).collect();

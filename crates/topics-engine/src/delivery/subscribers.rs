@@ -340,7 +340,7 @@ impl Subscribers {
 
     /// Marks the topic when its newest batch is synced: records that are visible and not synced are
     /// delivered then.
-    pub(crate) fn mark_when_synced(self: &Arc<Self>, core: &Deliverer, topic: &Topic) {
+    pub(crate) fn mark_when_synced(self: &Arc<Self>, delivery: &Deliverer, topic: &Topic) {
         let last = topic.append.lock().last;
         let Some((ticket, _)) = last.filter(|(t, _)| self.is_first_notice(*t)) else { return };
         let subscribers = Arc::downgrade(self);
@@ -349,7 +349,7 @@ impl Subscribers {
                 subscribers.mark();
             }
         };
-        core.wal.notify(ticket, Level::Synced, Box::new(done));
+        delivery.wal.notify(ticket, Level::Synced, Box::new(done));
     }
 
     /// Whether the sync of this batch does not mark the topic yet; it does from now on.

@@ -149,7 +149,7 @@ impl WatchRequest {
 /// Threads wait in [`Watch::next`]; an event loop calls [`Watch::try_next`] until it returns
 /// `None`, and again when the callback of [`Watch::on_ready`] was called.
 pub struct Watch {
-    core: Arc<Deliverer>,
+    delivery: Arc<Deliverer>,
     stream: Arc<Stream>,
     session: Option<Arc<Session>>,
     owner: Option<Owner>,
@@ -163,10 +163,10 @@ impl fmt::Debug for Watch {
 
 impl Watch {
     /// Opens a subscription.
-    pub(crate) fn open(core: &Arc<Deliverer>, req: &WatchRequest) -> Result<Self> {
-        core.check_open()?;
+    pub(crate) fn open(delivery: &Arc<Deliverer>, req: &WatchRequest) -> Result<Self> {
+        delivery.check_open()?;
         req.check()?;
-        Self::resume(core, req, &[])
+        Self::resume(delivery, req, &[])
     }
 
     /// Keeps the engine alive.
@@ -178,7 +178,7 @@ impl Watch {
     /// Opens a subscription at these known positions. A known topic that does not exist was deleted;
     /// it joins when it is created.
     pub(super) fn resume(
-        core: &Arc<Deliverer>,
+        delivery: &Arc<Deliverer>,
         req: &WatchRequest,
         known: &[Known],
     ) -> Result<Self> {
@@ -190,24 +190,24 @@ impl Watch {
             stall_ns: req.stall_ms.map(ns),
             wants_throttled: req.paced,
         };
-        let shared = core.delivery.shared();
+        let shared = delivery.delivery.shared();
         let patterns: Vec<String> = req.patterns.iter().map(|(p, _)| p.clone()).collect();
         // Names whose topics may come later.
         let later = req.topics.iter().filter(|_| req.lenient).map(|(t, _)| t);
         let later = later.chain(known.iter().map(|k| &k.name));
         let names: HashSet<Arc<str>> = later.map(|t| t.as_str().into()).collect();
         let expects = !patterns.is_empty() || !names.is_empty();
-        let (now, id) = (core.time.mono_ns(), shared.stream_id());
+        let (now, id) = (delivery.time.mono_ns(), shared.stream_id());
         let stream = Stream::new(id, req.options.clone(), patterns, names, bounds, now);
         // From here on a drop of the watch undoes the registration.
-        let watch = Self { core: core.clone(), stream, session: None, owner: None };
+        let watch = Self { delivery: delivery.clone(), stream, session: None, owner: None };
         shared.streams.lock().insert(watch.stream.id(), Arc::downgrade(&watch.stream));
         // New topics are expected before the existing ones are listed, so that none is missed.
         if expects {
             shared.expect(&watch.stream);
         }
         for k in known {
-            match core.live(&k.name)? {
+            match delivery.live(&k.name)? {
                 Some(topic) => {
                     let from = ReadFrom::After(k.cursor);
                     watch.begin(&topic, WatchStart { from, topic_id: Some(k.topic_id) })?;
@@ -219,7 +219,7 @@ impl Watch {
             }
         }
         for (topic, start) in &req.topics {
-            match core.live(topic)? {
+            match delivery.live(topic)? {
                 Some(topic) => watch.begin(&topic, *start)?,
                 None if req.lenient || !known.is_empty() => {}
                 None => return Err(Error::TopicNotFound(topic.clone())),
@@ -231,9 +231,9 @@ impl Watch {
         if expects {
             shared.expect_no_more(&watch.stream);
         }
-        core.delivery.start(core)?;
+        delivery.delivery.start(delivery)?;
         // A close that ended all streams before this one was registered did not end it.
-        core.check_open()?;
+        delivery.check_open()?;
         Ok(watch)
     }
 
@@ -241,14 +241,14 @@ impl Watch {
         let prefix = pattern.strip_suffix('*').unwrap_or(pattern);
         let mut after: Option<String> = None;
         loop {
-            let page = self.core.list(prefix, after.as_deref(), 256);
+            let page = self.delivery.list(prefix, after.as_deref(), 256);
             let Some(last) = page.last() else { return Ok(()) };
             after = Some(last.text().to_owned());
             for found in page.iter().filter(|t| name::matches_pattern(pattern, t.text())) {
                 match found {
                     CatalogEntry::Loaded(topic) => self.begin(topic, start)?,
                     CatalogEntry::Unloaded(_) => {
-                        if let Some(topic) = self.core.named(found.text())? {
+                        if let Some(topic) = self.delivery.named(found.text())? {
                             self.begin(&topic, start)?;
                         }
                     }
@@ -263,10 +263,10 @@ impl Watch {
             ReadFrom::Tail(0) => topic.gate.head(),
             from => {
                 let position = ReadRequest { from, limit: 0, ..ReadRequest::default() };
-                topic::read(&self.core, topic, &position)?.next_from_seq
+                topic::read(&self.delivery, topic, &position)?.next_from_seq
             }
         };
-        topic.touch(self.core.time.steady());
+        topic.touch(self.delivery.time.steady());
         self.stream.add(topic, cursor, start.topic_id);
         Ok(())
     }
@@ -282,18 +282,18 @@ impl Watch {
             if until.is_some_and(|at| Instant::now() >= at) {
                 return Ok(None);
             }
-            self.stream.wait(until, self.core.time.mono_ns());
+            self.stream.wait(until, self.delivery.time.mono_ns());
         }
     }
 
     /// The next event, or `None` when there is none now. May read files; never waits for a writer.
     pub fn try_next(&mut self) -> Result<Option<Event>> {
         loop {
-            match self.stream.next(self.core.time.mono_ns())? {
+            match self.stream.next(self.delivery.time.mono_ns())? {
                 Next::Event(event) => {
                     match (&event, &self.session) {
                         (Event::Records(frame), _) => {
-                            self.core.metrics.watch_records.add(frame.batch().len() as u64);
+                            self.delivery.metrics.watch_records.add(frame.batch().len() as u64);
                         }
                         (Event::TopicDeleted { topic, topic_id }, Some(session)) => {
                             session.notified(topic, *topic_id);
@@ -310,8 +310,8 @@ impl Watch {
 
     /// Reads the backlog of one topic, or makes the topic live.
     fn read(&mut self, b: &Backlog) -> Result<()> {
-        self.core.check_open()?;
-        let (core, topic, slot) = (&self.core, &b.topic, b.slot);
+        self.delivery.check_open()?;
+        let (delivery, topic, slot) = (&self.delivery, &b.topic, b.slot);
         if topic.life() == Life::Dead {
             self.gone(b);
             return Ok(());
@@ -321,7 +321,7 @@ impl Watch {
             for _ in 0..2 {
                 let mut req = self.stream.options().request(ReadFrom::After(b.cursor));
                 req.topic_id = b.id;
-                match topic::read(core, topic, &req) {
+                match topic::read(delivery, topic, &req) {
                     Ok(batch) if batch.next_from_seq != b.cursor || batch.tombstone.is_some() => {
                         self.stream.deliver(slot, batch);
                         return Ok(());
@@ -339,7 +339,7 @@ impl Watch {
                 }
             }
         }
-        match core.delivery.subscribers(topic).join(&self.stream, slot, topic, b.cursor) {
+        match delivery.delivery.subscribers(topic).join(&self.stream, slot, topic, b.cursor) {
             Join::Live => {}
             Join::Behind => self.stream.requeue(slot),
             Join::Dead => self.gone(b),
@@ -362,7 +362,7 @@ impl Watch {
 
     fn gone(&self, b: &Backlog) {
         if self.stream.end_topic(b.slot, b.topic.id(), None) {
-            service::missed(&self.core, &self.stream, &b.topic);
+            service::missed(&self.delivery, &self.stream, &b.topic);
         }
     }
 
@@ -412,9 +412,9 @@ impl Closer {
 impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
-            session.closed(&self.stream, self.core.time.mono_ns());
+            session.closed(&self.stream, self.delivery.time.mono_ns());
         }
-        self.core.delivery.shared().forget(&self.stream);
+        self.delivery.delivery.shared().forget(&self.stream);
         self.stream.end(Error::Closed);
         for topic in self.stream.topics() {
             if let Some(subscribers) = Subscribers::of(&topic) {

@@ -152,21 +152,21 @@ impl Shared {
         )
     }
 
-    fn serve(&self, core: &Arc<Deliverer>, w: Waiting<Arc<Subscribers>>) {
+    fn serve(&self, delivery: &Arc<Deliverer>, w: Waiting<Arc<Subscribers>>) {
         let now = self.now();
         let late = now.saturating_sub(w.since).saturating_sub(w.coalesced_ns);
-        core.metrics.scheduling.record(late);
+        delivery.metrics.scheduling.record(late);
         self.latency.0.fetch_add(late, Ordering::Relaxed);
         self.latency.1.fetch_add(1, Ordering::Relaxed);
         w.item.begin(now);
         let at = || w.item.topic().map_or_else(String::new, |t| format!("topic {:?}", t.name));
-        let served = core.env.guards.run("delivery", at, || service::serve(core, &w.item));
+        let served = delivery.env.guards.run("delivery", at, || service::serve(delivery, &w.item));
         let more = served.unwrap_or_else(|panicked| {
             service::fail(&w.item, &panicked);
             false
         });
         let now = self.now();
-        core.metrics.delivery.record(now.saturating_sub(w.since));
+        delivery.metrics.delivery.record(now.saturating_sub(w.since));
         if w.item.end(more) {
             self.queue(w.item, now, now);
         }
@@ -284,21 +284,21 @@ impl Delivery {
     }
 
     /// Starts the workers if recovery has marked topics.
-    pub(crate) fn resume(&self, core: &Arc<Deliverer>) -> Result<()> {
-        if self.shared.depth() > 0 { self.start(core) } else { Ok(()) }
+    pub(crate) fn resume(&self, delivery: &Arc<Deliverer>) -> Result<()> {
+        if self.shared.depth() > 0 { self.start(delivery) } else { Ok(()) }
     }
 
     /// Starts the workers, once.
-    pub(crate) fn start(&self, core: &Arc<Deliverer>) -> Result<()> {
+    pub(crate) fn start(&self, delivery: &Arc<Deliverer>) -> Result<()> {
         let mut threads = self.threads.lock();
-        if !core.options.background || !threads.is_empty() || self.stopped() {
+        if !delivery.options.background || !threads.is_empty() || self.stopped() {
             return Ok(());
         }
         for i in 0..self.shared.shards.len() {
-            let (shared, core) = (self.shared.clone(), Arc::downgrade(core));
+            let (shared, delivery) = (self.shared.clone(), Arc::downgrade(delivery));
             let name = format!("topics-deliver-{i}");
             let run = move |guards: Arc<Guards>| {
-                guards.run_loop("delivery-worker", || run(&shared, i, &core));
+                guards.run_loop("delivery-worker", || run(&shared, i, &delivery));
             };
             let guards = self.guards.clone();
             let thread = thread::Builder::new().name(name).spawn(move || run(guards));
@@ -314,30 +314,30 @@ impl Delivery {
     }
 
     /// Serves every waiting topic on the caller's thread: for engines without threads.
-    pub(crate) fn serve_all(&self, core: &Arc<Deliverer>) {
-        if !core.options.background {
-            self.serve_some(core, usize::MAX);
+    pub(crate) fn serve_all(&self, delivery: &Arc<Deliverer>) {
+        if !delivery.options.background {
+            self.serve_some(delivery, usize::MAX);
         }
     }
 
     /// Serves at most `n` topics.
-    pub(super) fn serve_some(&self, core: &Arc<Deliverer>, mut n: usize) {
+    pub(super) fn serve_some(&self, delivery: &Arc<Deliverer>, mut n: usize) {
         let shared = &self.shared;
         for shard in &shared.shards {
             while n > 0 && !self.stopped() {
                 let next = shared.next_action(&mut shard.inner.lock(), shared.now());
                 let NextAction::Serve(w) = next else { break };
-                shared.serve(core, w);
+                shared.serve(delivery, w);
                 n -= 1;
             }
         }
     }
 
     /// Ends stalled streams and removes expired sessions.
-    pub(crate) fn tick(&self, core: &Arc<Deliverer>) {
-        self.serve_all(core);
-        if core.options.background {
-            self.shared.sample(core);
+    pub(crate) fn tick(&self, delivery: &Arc<Deliverer>) {
+        self.serve_all(delivery);
+        if delivery.options.background {
+            self.shared.sample(delivery);
         }
         let now = self.shared.now();
         self.shared.lagging.lock().retain(|s| s.end_if_stalled(now));
@@ -380,7 +380,7 @@ impl Drop for Delivery {
     }
 }
 
-fn run(shared: &Arc<Shared>, i: usize, core: &Weak<Deliverer>) {
+fn run(shared: &Arc<Shared>, i: usize, delivery: &Weak<Deliverer>) {
     let shard = &shared.shards[i];
     loop {
         let w = {
@@ -403,10 +403,10 @@ fn run(shared: &Arc<Shared>, i: usize, core: &Weak<Deliverer>) {
                 }
             }
         };
-        let Some(core) = core.upgrade() else { return };
+        let Some(delivery) = delivery.upgrade() else { return };
         if let Some(w) = w {
-            shared.serve(&core, w);
+            shared.serve(&delivery, w);
         }
-        shared.sample(&core);
+        shared.sample(&delivery);
     }
 }

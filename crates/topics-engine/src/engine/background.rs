@@ -8,7 +8,7 @@ use topics_env::sync::thread::{self, JoinHandle};
 use topics_env::sync::{Condvar, Mutex};
 use topics_storage::StorageError;
 
-use super::core::Core;
+use super::open_engine::OpenEngine;
 use crate::checkpoint::reclaim;
 use crate::checkpoint::round;
 use crate::queue;
@@ -22,45 +22,45 @@ const SWEEP_MS: u64 = 5_000;
 const IDLE_MS: u64 = 60_000;
 
 /// One pass of maintenance: cheap if nothing is due.
-pub(crate) fn tick(core: &Arc<Core>) -> Result<()> {
-    core.check_open()?;
-    if !core.options.background {
-        core.queues.claim_waiters.pass(&core.queues);
+pub(crate) fn tick(engine: &Arc<OpenEngine>) -> Result<()> {
+    engine.check_open()?;
+    if !engine.options.background {
+        engine.queues.claim_waiters.pass(&engine.queues);
     }
-    if let Some(shipper) = &core.shipper {
+    if let Some(shipper) = &engine.shipper {
         shipper.check_limits();
     }
-    core.refresh_load();
+    engine.refresh_load();
     // Detects a step of the wall clock even if no caller asks for the time.
-    core.time.steady();
-    core.deliverer.delivery.tick(&core.deliverer);
-    if let Some(cold) = &core.cold {
+    engine.time.steady();
+    engine.deliverer.delivery.tick(&engine.deliverer);
+    if let Some(cold) = &engine.cold {
         cold.run();
         cold.expire();
     }
-    let now = core.time.mono_ms();
-    let last = core.last_sweep.load(Ordering::Relaxed);
+    let now = engine.time.mono_ms();
+    let last = engine.last_sweep.load(Ordering::Relaxed);
     if last != 0 && now.saturating_sub(last) < SWEEP_MS {
         return Ok(());
     }
-    core.last_sweep.store(now.max(1), Ordering::Relaxed);
-    let swept = sweep(core);
-    let passed = core.guarded_turn("transactions", || txn::pass(&core.transactions));
-    let reclaimed = core.guarded_turn("reclaim", || reclaim::reclaim(core));
+    engine.last_sweep.store(now.max(1), Ordering::Relaxed);
+    let swept = sweep(engine);
+    let passed = engine.guarded_turn("transactions", || txn::pass(&engine.transactions));
+    let reclaimed = engine.guarded_turn("reclaim", || reclaim::reclaim(engine));
     swept.and(passed).and(reclaimed)
 }
 
 /// Sweeps every topic, also after an error of one.
-fn sweep(core: &Arc<Core>) -> Result<()> {
+fn sweep(engine: &Arc<OpenEngine>) -> Result<()> {
     let mut first = Ok(());
-    core.table.loaded.each(|t| {
-        if core.check_open().is_err() {
+    engine.table.loaded.each(|t| {
+        if engine.check_open().is_err() {
             return;
         }
         if t.is_broken() {
             return;
         }
-        if let Err(e) = core.guarded("sweep", t, || one(core, t))
+        if let Err(e) = engine.guarded("sweep", t, || one(engine, t))
             && first.is_ok()
             && !matches!(e, Error::TopicNotFound(_))
         {
@@ -70,19 +70,19 @@ fn sweep(core: &Arc<Core>) -> Result<()> {
     first
 }
 
-fn one(core: &Arc<Core>, t: &Arc<Topic>) -> Result<()> {
-    core.verify_files_once(t)?;
-    topic::expire(core, t)?;
-    topic::sweep_records(core, t)?;
-    queue::announce_again(&core.queues, t);
-    t.rest(core);
-    topic::lower(core, t, IDLE_MS)?;
+fn one(engine: &Arc<OpenEngine>, t: &Arc<Topic>) -> Result<()> {
+    engine.verify_files_once(t)?;
+    topic::expire(engine, t)?;
+    topic::sweep_records(engine, t)?;
+    queue::announce_again(&engine.queues, t);
+    t.rest(engine);
+    topic::lower(engine, t, IDLE_MS)?;
     Ok(())
 }
 
 impl Topic {
     /// Frees the memory that an idle topic does not need.
-    fn rest(&self, core: &Core) {
+    fn rest(&self, engine: &OpenEngine) {
         let keys = {
             let state = self.state.read();
             !state.windows.is_empty() || state.dedupe.is_some()
@@ -91,7 +91,7 @@ impl Topic {
             let mut state = self.state.write();
             state.windows = Vec::new();
             if let Some(dedupe) = &mut state.dedupe {
-                dedupe.expire(core.time.steady());
+                dedupe.expire(engine.time.steady());
                 if dedupe.is_empty() {
                     state.dedupe = None;
                 }
@@ -101,13 +101,13 @@ impl Topic {
 }
 
 /// Lowers every reservation, logs what was lost, and releases unused ids, for a clean close.
-pub(crate) fn lower_all(core: &Arc<Core>) -> Result<()> {
+pub(crate) fn lower_all(engine: &Arc<OpenEngine>) -> Result<()> {
     let mut first = Ok(());
-    core.table.loaded.each(|t| {
+    engine.table.loaded.each(|t| {
         if t.is_broken() {
             return;
         }
-        if let Err(e) = topic::lower(core, t, 0)
+        if let Err(e) = topic::lower(engine, t, 0)
             && first.is_ok()
         {
             first = Err(e);
@@ -116,7 +116,7 @@ pub(crate) fn lower_all(core: &Arc<Core>) -> Result<()> {
             log::warn!("closing: {lost}");
         }
     });
-    first.and_then(|()| core.ids.lower(core))
+    first.and_then(|()| engine.ids.lower(engine))
 }
 
 /// Time between two passes.
@@ -129,23 +129,23 @@ pub(crate) struct Background {
     stop: Arc<(Mutex<bool>, Condvar)>,
 }
 
-impl Core {
+impl OpenEngine {
     /// Starts the thread that sweeps and checkpoints.
     pub(crate) fn start_background(self: &Arc<Self>) -> Result<()> {
         if !self.options.background {
             return Ok(());
         }
         self.round_begins();
-        let (core, stop) = (Arc::downgrade(self), self.background.stop.clone());
+        let (engine, stop) = (Arc::downgrade(self), self.background.stop.clone());
         let guards = self.env.guards.clone();
         let turns = move || {
             let mut stopped = stop.0.lock();
             while !*stopped {
                 let _ = stop.1.wait_for(&mut stopped, PASS);
-                let Some(core) = core.upgrade().filter(|_| !*stopped) else { return };
+                let Some(engine) = engine.upgrade().filter(|_| !*stopped) else { return };
                 drop(stopped);
-                pass(&core);
-                drop(core);
+                pass(&engine);
+                drop(engine);
                 stopped = stop.0.lock();
             }
         };
@@ -172,15 +172,15 @@ impl Core {
     }
 }
 
-pub(crate) fn pass(core: &Arc<Core>) {
-    if let Err(e) = core.guarded_turn("maintenance", || tick(core))
+pub(crate) fn pass(engine: &Arc<OpenEngine>) {
+    if let Err(e) = engine.guarded_turn("maintenance", || tick(engine))
         && !matches!(e, Error::Closed)
     {
         log::warn!("maintenance: {e}");
     }
-    if core.checkpoint_due() {
-        core.round_begins();
-        if let Err(e) = core.guarded_turn("checkpoint", || round::checkpoint(core))
+    if engine.checkpoint_due() {
+        engine.round_begins();
+        if let Err(e) = engine.guarded_turn("checkpoint", || round::checkpoint(engine))
             && !matches!(e, Error::Closed)
         {
             log::warn!("checkpoint: {e}");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::background;
-use super::core::Core;
+use super::open_engine::OpenEngine;
 use crate::checkpoint::round::checkpoint;
 use crate::types::error::{Error, Result};
 
@@ -14,39 +14,39 @@ const REMOTE_WAIT: Duration = Duration::from_secs(2);
 
 /// Closes an engine: refuses further batches and wakes every waiter. When it returns no file is open and
 /// no thread runs, even if the caller still has handles of the engine.
-pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
-    publish_base(core);
-    if !core.begin_close() {
+pub(crate) fn close(engine: &Arc<OpenEngine>) -> Result<()> {
+    publish_base(engine);
+    if !engine.begin_close() {
         return Ok(());
     }
     // Callers that wait for the store are answered, and its requests end within this time.
-    if let Some(remote) = &core.options.remote {
+    if let Some(remote) = &engine.options.remote {
         remote.store.end_within(REMOTE_WAIT);
     }
-    if let Some(cold) = &core.cold {
+    if let Some(cold) = &engine.cold {
         cold.close();
     }
-    core.stop_background();
-    if let Some(archiver) = &core.archiver {
+    engine.stop_background();
+    if let Some(archiver) = &engine.archiver {
         archiver.stop();
     }
-    if let Some(shipper) = &core.shipper {
+    if let Some(shipper) = &engine.shipper {
         shipper.stop();
     }
-    core.deliverer.delivery.close();
-    core.queues.claim_waiters.close();
-    let outcome = if core.frozen() { Ok(true) } else { close_clean(core) };
+    engine.deliverer.delivery.close();
+    engine.queues.claim_waiters.close();
+    let outcome = if engine.frozen() { Ok(true) } else { close_clean(engine) };
     let is_clean = *outcome.as_ref().unwrap_or(&false);
-    if let Some(shipper) = core.shipper.as_ref().filter(|_| outcome.is_ok() && !core.frozen()) {
+    if let Some(shipper) = engine.shipper.as_ref().filter(|_| outcome.is_ok() && !engine.frozen()) {
         shipper.ship_last(REMOTE_WAIT);
     }
-    core.table.loaded.each(|t| t.gate.release());
-    let closed = core.wal.close(is_clean).map_err(Error::from);
-    core.wal.release_files();
-    core.segments.close();
+    engine.table.loaded.each(|t| t.gate.release());
+    let closed = engine.wal.close(is_clean).map_err(Error::from);
+    engine.wal.release_files();
+    engine.segments.close();
     // From here on no handle can write.
-    drop(core.lock.lock().take());
-    core.env.fs.release();
+    drop(engine.lock.lock().take());
+    engine.env.fs.release();
     outcome?;
     shortage_is_no_failure(closed, "the log is not marked as closed")
 }
@@ -54,12 +54,12 @@ pub(crate) fn close(core: &Arc<Core>) -> Result<()> {
 /// Publishes a base of continuous backup, unless there is one since the open: without it nothing that a
 /// short run has written could be restored. One attempt. Other callers may still write: the last round
 /// has that.
-fn publish_base(core: &Core) {
-    let (Some(archiver), Some(shipper)) = (&core.archiver, &core.shipper) else { return };
-    if !shipper.needs_base() || core.check_writable().is_err() || core.check_open().is_err() {
+fn publish_base(engine: &OpenEngine) {
+    let (Some(archiver), Some(shipper)) = (&engine.archiver, &engine.shipper) else { return };
+    if !shipper.needs_base() || engine.check_writable().is_err() || engine.check_open().is_err() {
         return;
     }
-    if let Some(remote) = &core.options.remote {
+    if let Some(remote) = &engine.options.remote {
         remote.store.end_within(REMOTE_WAIT);
     }
     let published = shipper.ship().and_then(|_| archiver.archive_if_due());
@@ -77,23 +77,23 @@ fn publish_base(core: &Core) {
 /// log file. Without space or descriptors for these the next open reads more of the log. Returns whether
 /// that open may skip its sweep: no file and no folder is left that these snapshots do not name, and no
 /// power cut brings one back.
-fn close_clean(core: &Arc<Core>) -> Result<bool> {
-    shortage_is_no_failure(background::lower_all(core), "reserved seqs are not given back")?;
-    for shard in 0..core.wal.shards() {
-        core.wal.sync(shard)?;
-        if let Err(e) = core.wal.shrink_before_close(shard) {
+fn close_clean(engine: &Arc<OpenEngine>) -> Result<bool> {
+    shortage_is_no_failure(background::lower_all(engine), "reserved seqs are not given back")?;
+    for shard in 0..engine.wal.shards() {
+        engine.wal.sync(shard)?;
+        if let Err(e) = engine.wal.shrink_before_close(shard) {
             log::warn!("the next open reads more of the log than it needs: {e}");
         }
     }
     for _ in 0..2 {
-        shortage_is_no_failure(checkpoint(core).map(drop), "no snapshot is written at the end")?;
+        shortage_is_no_failure(checkpoint(engine).map(drop), "no snapshot is written at the end")?;
     }
-    match core.segments.sync_removals().map_err(Error::from) {
+    match engine.segments.sync_removals().map_err(Error::from) {
         Err(e) if e.is_shortage() => {
             log::warn!("closing: the next open looks for removed files: {e}");
             Ok(false)
         }
-        synced => synced.map(|()| core.disk.checkpoints.is_trimmed()),
+        synced => synced.map(|()| engine.disk.checkpoints.is_trimmed()),
     }
 }
 

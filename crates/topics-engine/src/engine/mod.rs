@@ -3,9 +3,9 @@
 pub(crate) mod background;
 pub(crate) mod backup;
 mod close;
-pub(crate) mod core;
 mod host;
 mod open;
+pub(crate) mod open_engine;
 mod queues;
 pub(crate) mod survey;
 mod transactions;
@@ -20,7 +20,7 @@ use topics_env::{Env, Guards, LoopPanics};
 use topics_storage::recovery::RecoveryProgress;
 
 use self::backup::BackupSummary;
-use self::core::Core;
+use self::open_engine::OpenEngine;
 use self::survey::Survey;
 use crate::archive::{self, Archived, Archiver, Swept};
 use crate::catalog::unloaded::summary;
@@ -47,31 +47,31 @@ use crate::verbs::{self, Existing};
 /// An open engine; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    pub(crate) core: Arc<Core>,
+    pub(crate) open: Arc<OpenEngine>,
 }
 
 impl Engine {
     /// An engine over what recovery made.
-    pub(crate) fn over(core: Arc<Core>) -> Self {
-        Self { core }
+    pub(crate) fn over(engine: Arc<OpenEngine>) -> Self {
+        Self { open: engine }
     }
 
     /// Appends a batch and waits for the topic's class.
     pub fn append(&self, topic: &str, req: &Append<'_>) -> Result<Appended> {
-        verbs::append(&self.core, topic, req)
+        verbs::append(&self.open, topic, req)
     }
 
     /// Decides and stages; `done` is called when the class is reached, by whoever reaches it.
     /// Never blocks, never syncs. Follow a tick's calls by one [`Engine::drive`]; true: that is
     /// what the class waits for, not a sync.
     pub fn append_async(&self, topic: &str, req: &Append<'_>, done: Completion<Appended>) -> bool {
-        verbs::append_async(&self.core, topic, req, done)
+        verbs::append_async(&self.open, topic, req, done)
     }
 
     /// Leads one group on every idle shard with staged batches; writes, never syncs.
     pub fn drive(&self) {
-        for shard in 0..self.core.wal.shards() {
-            self.core.wal.drive(shard);
+        for shard in 0..self.open.wal.shards() {
+            self.open.wal.drive(shard);
         }
     }
 
@@ -87,29 +87,29 @@ impl Engine {
         config: &ConfigPatch,
         existing: Existing,
     ) -> Result<CreatedTopic> {
-        let created = verbs::create(&self.core, topic, config, existing)?;
-        if let Some(topic) = self.core.table.loaded.by_id(created.topic_id)
+        let created = verbs::create(&self.open, topic, config, existing)?;
+        if let Some(topic) = self.open.table.loaded.by_id(created.topic_id)
             && !created.created
         {
             // A limit of deliveries may be lower than it was.
-            queue::announce_again(&self.core.queues, &topic);
+            queue::announce_again(&self.open.queues, &topic);
         }
         // A queue that goes on may have something for claims that wait.
-        self.core.queues.claim_waiters.notify(created.topic_id);
+        self.open.queues.claim_waiters.notify(created.topic_id);
         Ok(created)
     }
 
     /// Deletes a topic and all that belongs to it.
     pub fn delete_topic(&self, topic: &str, if_empty: bool) -> Result<DeletedTopic> {
-        let core = &self.core;
-        verbs::delete(core, topic, if_empty, |id| {
+        let engine = &self.open;
+        verbs::delete(engine, topic, if_empty, |id| {
             // The end of a transaction that wrote to it is durable first: without it the next open
             // would finish the transaction again, and answer its repeat without a topic that the
             // answer named.
-            if core.transactions.txns.ended_behind(core.wal.positions(0).synced) {
-                core.wal.sync(0)?;
+            if engine.transactions.txns.ended_behind(engine.wal.positions(0).synced) {
+                engine.wal.sync(0)?;
             }
-            Ok(core.host.routers.of(id))
+            Ok(engine.host.routers.of(id))
         })
     }
 
@@ -117,16 +117,16 @@ impl Engine {
     pub fn state(&self, topic: &str, touch: bool) -> Result<TopicState> {
         let topic = self.find(topic)?;
         if touch {
-            topic.touch(self.core.time.steady());
+            topic.touch(self.open.time.steady());
         }
         self.state_of(&topic)
     }
 
     /// Topics in name order after `after`, with `prefix`; at most `limit`.
     pub fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicSummary> {
-        let topics = self.core.list(prefix, after, limit);
+        let topics = self.open.list(prefix, after, limit);
         // The entry of an unloaded topic was decoded before: it cannot fail now.
-        topics.iter().filter_map(|t| summary(&self.core, t).ok()).collect()
+        topics.iter().filter_map(|t| summary(&self.open, t).ok()).collect()
     }
 
     /// Reads records. Waits for records that are only in the object store, at most
@@ -137,7 +137,7 @@ impl Engine {
 
     /// The same without a wait: [`Error::ColdPending`] while the next records are being fetched.
     pub fn read_present(&self, topic: &str, req: &ReadRequest) -> Result<ReadBatch> {
-        topic::read(&self.core, &*self.find(topic)?, req)
+        topic::read(&self.open, &*self.find(topic)?, req)
     }
 
     /// The same, in memory of earlier reads: give the batch back with [`ReadBuffers::recycle`].
@@ -147,14 +147,14 @@ impl Engine {
         req: &ReadRequest,
         buffers: &mut ReadBuffers,
     ) -> Result<ReadBatch> {
-        topic::read_waiting(&self.core, &*self.find(topic)?, req, buffers)
+        topic::read_waiting(&self.open, &*self.find(topic)?, req, buffers)
     }
 
     /// Waits until the topic's head is above `seq`, it is deleted, or `timeout` passed; true when
     /// there is something to read.
     pub fn wait(&self, topic: &str, seq: u64, timeout: Duration) -> Result<bool> {
         let topic = self.find(topic)?;
-        consumer::wait_head(&self.core, &topic, seq, timeout)
+        consumer::wait_head(&self.open, &topic, seq, timeout)
     }
 
     /// The same without blocking: `done` is called once, when the head is above `seq`, when the
@@ -163,7 +163,7 @@ impl Engine {
         let topic = self.find(topic)?;
         let id = topic.gate.on_head(seq, done);
         // A delete or a close before the registration has woken no waiter.
-        if topic.life() == Life::Dead || self.core.check_open().is_err() {
+        if topic.life() == Life::Dead || self.open.check_open().is_err() {
             topic.gate.release();
         }
         Ok(id)
@@ -178,73 +178,73 @@ impl Engine {
 
     /// Opens a subscription.
     pub fn watch(&self, req: &WatchRequest) -> Result<Watch> {
-        Ok(Watch::open(&self.core.deliverer, req)?.owned_by(self.core.owner()))
+        Ok(Watch::open(&self.open.deliverer, req)?.owned_by(self.open.owner()))
     }
 
     /// Creates a watch session, which keeps its cursors between streams.
     pub fn create_session(&self, req: &WatchRequest) -> Result<SessionInfo> {
-        delivery::create(&self.core.deliverer, req)
+        delivery::create(&self.open.deliverer, req)
     }
 
     /// Opens a stream of a session where the last one stopped. `rewind` (topic, id, cursor) may
     /// only lead back.
     pub fn attach(&self, session: u128, rewind: &[(String, u64, u64)]) -> Result<Watch> {
-        self.core.check_open()?;
-        let watch = delivery::attach(&self.core.deliverer, session, rewind)?;
-        Ok(watch.owned_by(self.core.owner()))
+        self.open.check_open()?;
+        let watch = delivery::attach(&self.open.deliverer, session, rewind)?;
+        Ok(watch.owned_by(self.open.owner()))
     }
 
     /// Ends a session and its streams; false when there is none.
     pub fn end_session(&self, session: u128) -> bool {
-        delivery::end(&self.core.deliverer, session)
+        delivery::end(&self.open.deliverer, session)
     }
 
     /// Creates a router, or updates one between the same topics; whether it was created. It
     /// copies what is written to its source from now on.
     pub fn create_router(&self, router: &str, req: &RouterRequest) -> Result<bool> {
-        let created = router::create(&self.core, &self.core.host.routers, router, req)?;
-        self.core.deliverer.delivery.start(&self.core.deliverer)?;
+        let created = router::create(&self.open, &self.open.host.routers, router, req)?;
+        self.open.deliverer.delivery.start(&self.open.deliverer)?;
         Ok(created)
     }
 
     /// Deletes a router; what it copied stays. False when there is none.
     pub fn delete_router(&self, router: &str) -> Result<bool> {
-        router::delete(&self.core, &self.core.host.routers, router)
+        router::delete(&self.open, &self.open.host.routers, router)
     }
 
     /// A router.
     pub fn router(&self, router: &str) -> Result<RouterInfo> {
-        router::info(&self.core, &self.core.host.routers, router)
+        router::info(&self.open, &self.open.host.routers, router)
     }
 
     /// The routers whose names begin with `prefix`, in name order.
     #[must_use]
     pub fn routers(&self, prefix: &str) -> Vec<RouterInfo> {
-        router::list(&self.core, &self.core.host.routers, prefix)
+        router::list(&self.open, &self.open.host.routers, prefix)
     }
 
     /// Deletes records.
     pub fn delete(&self, topic: &str, req: &DeleteRequest) -> Result<Deleted> {
         let topic = self.find(topic)?;
-        let (deleted, records_scanned) = topic::delete_records(&self.core, &topic, req)?;
+        let (deleted, records_scanned) = topic::delete_records(&self.open, &topic, req)?;
         Ok(Deleted { deleted, records_scanned, state: self.state_of(&topic)? })
     }
 
     /// Deletes single records; seqs that are not there are passed over.
     pub fn delete_seqs(&self, topic: &str, seqs: &[u64]) -> Result<Deleted> {
         let topic = self.find(topic)?;
-        let deleted = topic::delete_single(&self.core, &topic, seqs)?;
+        let deleted = topic::delete_single(&self.open, &topic, seqs)?;
         Ok(Deleted { deleted, records_scanned: 0, state: self.state_of(&topic)? })
     }
 
     /// The cursor just before the first record at or after `ts` (ms).
     pub fn seek(&self, topic: &str, ts: u64) -> Result<Sought> {
-        topic::seek(&self.core, &*self.find(topic)?, ts)
+        topic::seek(&self.open, &*self.find(topic)?, ts)
     }
 
     /// The last seq of a topic up to which everything is durable.
     pub fn synced_seq(&self, topic: &str) -> Result<u64> {
-        topic::synced_seq(&self.core, &*self.find(topic)?)
+        topic::synced_seq(&self.open, &*self.find(topic)?)
     }
 
     /// Where the records of a topic lie, from the index alone.
@@ -255,53 +255,53 @@ impl Engine {
     /// Returns when everything acked before is durable. An error if acked records were lost since the last
     /// sync: the write of a batch of class `memory` failed after its ack.
     pub fn sync(&self) -> Result<()> {
-        self.core.check_open()?;
-        for shard in 0..self.core.wal.shards() {
-            self.core.wal.sync(shard)?;
+        self.open.check_open()?;
+        for shard in 0..self.open.wal.shards() {
+            self.open.wal.sync(shard)?;
         }
-        let ids: Vec<u64> = self.core.losses.lock().iter().copied().collect();
-        topic::report_losses(&self.core, |id| self.core.table.loaded.by_id(id), &ids)
+        let ids: Vec<u64> = self.open.losses.lock().iter().copied().collect();
+        topic::report_losses(&self.open, |id| self.open.table.loaded.by_id(id), &ids)
     }
 
     /// The same for one topic.
     pub fn sync_topic(&self, topic: &str) -> Result<()> {
         let topic = self.find(topic)?;
-        self.core.wal.sync(self.core.shard(topic.id()))?;
-        let lost = self.core.losses.lock().contains(&topic.id());
+        self.open.wal.sync(self.open.shard(topic.id()))?;
+        let lost = self.open.losses.lock().contains(&topic.id());
         let ids = if lost { vec![topic.id()] } else { Vec::new() };
-        topic::report_losses(&self.core, |_| Some(topic.clone()), &ids)
+        topic::report_losses(&self.open, |_| Some(topic.clone()), &ids)
     }
 
     /// What the engine counts.
     #[must_use]
     pub fn metrics(&self) -> MetricsSnapshot {
-        self.core.metrics_snapshot()
+        self.open.metrics_snapshot()
     }
 
     /// The background loops that have panicked since the open. Each went on; a topic at fault is
     /// closed until the next open.
     #[must_use]
     pub fn loop_panics(&self) -> Vec<LoopPanics> {
-        self.core.env.guards.panics()
+        self.open.env.guards.panics()
     }
 
     /// The unwind guards of this engine, for loops that serve it.
     #[must_use]
     pub fn guards(&self) -> Arc<Guards> {
-        self.core.env.guards.clone()
+        self.open.env.guards.clone()
     }
 
     /// Looks at every topic: sums, and the gauges of at most `limit` topics whose names begin with
     /// one of `prefixes`. Takes about 100 ns for each topic.
     pub fn survey(&self, prefixes: &[String], limit: usize) -> Result<Survey> {
-        self::survey::survey(&self.core, prefixes, limit)
+        self::survey::survey(&self.open, prefixes, limit)
     }
 
     /// What segments have met since the open: records that failed their checksum, and uses of a
     /// derived file that was damaged or missing and was made anew.
     #[must_use]
     pub fn damage_counts(&self) -> (u64, u64) {
-        self.core.segments.damage_counts()
+        self.open.segments.damage_counts()
     }
 
     /// The engine's time, ms since the Unix epoch: that of commits, time to live, delays and
@@ -309,27 +309,27 @@ impl Engine {
     /// persist.
     #[must_use]
     pub fn time_ms(&self) -> u64 {
-        self.core.time.steady()
+        self.open.time.steady()
     }
 
     /// The settings it was opened with.
     #[must_use]
     pub fn options(&self) -> &Options {
-        &self.core.options
+        &self.open.options
     }
 
     #[cfg(test)]
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
+    pub(crate) fn open_engine(&self) -> &Arc<OpenEngine> {
+        &self.open
     }
 
     fn state_of(&self, topic: &Arc<Topic>) -> Result<TopicState> {
-        topic::state(&self.core, topic, || queue::queue_state(&self.core.queues, topic))
+        topic::state(&self.open, topic, || queue::queue_state(&self.open.queues, topic))
     }
 
     pub(crate) fn find(&self, topic: &str) -> Result<Arc<Topic>> {
-        self.core.check_open()?;
-        self.core.live(topic)?.ok_or_else(|| match name::check(topic) {
+        self.open.check_open()?;
+        self.open.live(topic)?.ok_or_else(|| match name::check(topic) {
             Ok(()) => Error::TopicNotFound(topic.to_owned()),
             Err(e) => e,
         })
@@ -368,13 +368,13 @@ impl Engine {
 
     /// Stages nothing more, syncs, snapshots, wakes every waiter with `Closed`. Idempotent.
     pub fn close(&self) -> Result<()> {
-        close::close(&self.core)
+        close::close(&self.open)
     }
 
     /// Says in the lock file where this engine is served.
     pub fn set_url(&self, url: &str) -> Result<()> {
-        self.core.check_open()?;
-        match &*self.core.lock.lock() {
+        self.open.check_open()?;
+        match &*self.open.lock.lock() {
             Some(lock) => Ok(lock.set_url(url)?),
             None => Err(Error::Closed),
         }
@@ -382,17 +382,17 @@ impl Engine {
 
     /// One checkpoint round.
     pub fn checkpoint(&self) -> Result<()> {
-        self.core.check_open()?;
-        self.core.check_writable()?;
-        round::checkpoint(&self.core).map(|_| ())
+        self.open.check_open()?;
+        self.open.check_writable()?;
+        round::checkpoint(&self.open).map(|_| ())
     }
 
     /// Copies the directory to `dir`, which must be missing or empty, while others go on writing. The copy
     /// has everything that was acked before the call, and opens like a directory after a power cut.
     pub fn backup(&self, dir: &Path) -> Result<BackupSummary> {
-        self.core.check_writable()?;
+        self.open.check_writable()?;
         self.sync()?;
-        backup::backup(&self.core, dir)
+        backup::backup(&self.open, dir)
     }
 
     /// Copies a directory that is not open to `target`, which must be missing or empty. Files that never
@@ -415,29 +415,29 @@ impl Engine {
     /// The state of the remote; `None`: none is configured.
     #[must_use]
     pub fn remote_state(&self) -> Option<RemoteState> {
-        self.core.archiver.as_ref().map(|archiver| archiver.state())
+        self.open.archiver.as_ref().map(|archiver| archiver.state())
     }
 
     /// Forgets the prefix that the directory has written to, so that it can write to another one. Its
     /// objects stay. The engine must have no remote. Refused while records are only in the prefix.
     pub fn forget_remote(&self) -> Result<()> {
-        self.core.check_writable()?;
-        if self.core.archiver.is_some() {
+        self.open.check_writable()?;
+        if self.open.archiver.is_some() {
             let detail = "the remote is in use: open the directory without a remote to forget it";
             return Err(Error::InvalidRequest(detail.to_owned()));
         }
-        archive::forget(&self.core)
+        archive::forget(&self.open)
     }
 
     fn archiver(&self) -> Result<&Arc<Archiver>> {
-        self.core.archiver.as_ref().ok_or_else(|| {
+        self.open.archiver.as_ref().ok_or_else(|| {
             Error::InvalidRequest("no remote is configured: set remote_url".to_owned())
         })
     }
 
     /// Ships what was logged before the call. It blocks on requests, on the thread of the caller.
     pub fn ship(&self) -> Result<Shipped> {
-        match &self.core.shipper {
+        match &self.open.shipper {
             Some(shipper) => shipper.ship(),
             None => Err(Error::InvalidRequest(
                 "no remote that ships is configured: set `Options::remote`".to_owned(),
@@ -448,12 +448,12 @@ impl Engine {
     /// The state of continuous backup; `None`: the log is not shipped.
     #[must_use]
     pub fn ship_status(&self) -> Option<ShipStatus> {
-        self.core.shipper.as_ref().map(|shipper| shipper.status())
+        self.open.shipper.as_ref().map(|shipper| shipper.status())
     }
 
     /// One pass of what the background threads do: sync tails, sweep TTL, lower idle
     /// reservations, checkpoint when due, rewrite, merge.
     pub fn tick(&self) -> Result<()> {
-        background::tick(&self.core)
+        background::tick(&self.open)
     }
 }

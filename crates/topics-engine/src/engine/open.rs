@@ -11,8 +11,8 @@ use topics_storage::dir::{Lineage, Paths};
 use topics_storage::recovery::{Loss, Mode, Opened, Opening, Problem, RecoveryProgress};
 use topics_storage::segment::Segments;
 
-use super::core::Core;
 use super::host::Host;
+use super::open_engine::OpenEngine;
 use crate::catalog::Catalog;
 use crate::checkpoint::{Store, round};
 use crate::ctx::Pressure;
@@ -33,7 +33,7 @@ pub(crate) fn open(
     dir: &Path,
     options: Options,
     progress: Arc<RecoveryProgress>,
-) -> Result<Arc<Core>> {
+) -> Result<Arc<OpenEngine>> {
     options.check()?;
     let strict = !options.recovery.gives_up();
     let opened = recover(env, dir, options, progress);
@@ -45,7 +45,7 @@ fn recover(
     dir: &Path,
     options: Options,
     progress: Arc<RecoveryProgress>,
-) -> Result<Arc<Core>> {
+) -> Result<Arc<OpenEngine>> {
     let dir = &absolute(dir)?;
     let paths = Paths::new(dir);
     let mode = match options.recovery {
@@ -79,60 +79,60 @@ fn recover(
             || !opening.snapshots().rejected.is_empty()
             || !replay.segments.is_empty());
     let opened = opening.finish(&lost)?;
-    let core = start((base, host), paths.clone(), segments, opened, closed)?;
+    let engine = start((base, host), paths.clone(), segments, opened, closed)?;
     if skip > 0 {
         // The gaps are durable in the log.
         Lineage::NO_SKIP.write(&env, &paths)?;
     }
-    core.ids.recovered();
+    engine.ids.recovered();
     // Before the first write the newest snapshot must be one of the current layout, whatever was
     // replayed, and even if an earlier open changed the layout and was killed.
     let mut layouts = snapshot_layout.into_iter().chain(replay.oldest_layout);
-    if layouts.any(|l| l != core.layout) {
-        let moved = round::checkpoint_everything(&core);
+    if layouts.any(|l| l != engine.layout) {
+        let moved = round::checkpoint_everything(&engine);
         if let Err(Error::StorageUnavailable { reason: "io", detail }) = moved {
             // A reopened segment may report a write error of the time before this open; the second
             // attempt writes a new one.
             log::warn!("the change of the number of shards is tried again: {detail}");
-            round::checkpoint_everything(&core)?;
+            round::checkpoint_everything(&engine)?;
         } else {
             moved?;
         }
     }
-    for topic in core.table.loaded.shadowed() {
-        topic::delete_superseded(&core, &topic);
+    for topic in engine.table.loaded.shadowed() {
+        topic::delete_superseded(&engine, &topic);
     }
-    core.table.loaded.each(|t| t.recovered(&core));
-    core.table.serve();
-    core.host.wire(core.host.routers.recovered(&core)?);
-    txn::recovered(&core.transactions)?;
-    core.deliverer.delivery.resume(&core.deliverer)?;
-    queue::finish(&core.queues);
-    core.table.loaded.each(|t| queue::announce_again(&core.queues, t));
-    if core.wal.has_begun() {
-        core.disk.checkpoints.refill(&core.wal);
+    engine.table.loaded.each(|t| t.recovered(&engine));
+    engine.table.serve();
+    engine.host.wire(engine.host.routers.recovered(&engine)?);
+    txn::recovered(&engine.transactions)?;
+    engine.deliverer.delivery.resume(&engine.deliverer)?;
+    queue::finish(&engine.queues);
+    engine.table.loaded.each(|t| queue::announce_again(&engine.queues, t));
+    if engine.wal.has_begun() {
+        engine.disk.checkpoints.refill(&engine.wal);
     }
     if repaired {
-        checkpoint_repair(&core)?;
+        checkpoint_repair(&engine)?;
     }
-    if let Some(cold) = &core.cold {
+    if let Some(cold) = &engine.cold {
         cold.opened();
     }
-    core.start_background()?;
-    if let Some(archiver) = core.archiver.as_ref().filter(|_| core.options.background) {
+    engine.start_background()?;
+    if let Some(archiver) = engine.archiver.as_ref().filter(|_| engine.options.background) {
         archiver.start()?;
     }
-    if let Some(shipper) = core.shipper.as_ref().filter(|_| core.options.background) {
+    if let Some(shipper) = engine.shipper.as_ref().filter(|_| engine.options.background) {
         shipper.start()?;
     }
-    Ok(core)
+    Ok(engine)
 }
 
 /// Ends a recovery that declared data lost: writes snapshots that no longer name it, so that the next
 /// open succeeds in strict mode too.
-fn checkpoint_repair(core: &Arc<Core>) -> Result<()> {
+fn checkpoint_repair(engine: &Arc<OpenEngine>) -> Result<()> {
     for _ in 0..2 {
-        match round::checkpoint(core) {
+        match round::checkpoint(engine) {
             Err(e) if e.is_shortage() => {
                 log::warn!("the next open must be one with salvage again: {e}");
                 return Ok(());
@@ -144,19 +144,19 @@ fn checkpoint_repair(core: &Arc<Core>) -> Result<()> {
 }
 
 /// Opens a directory without changing its files: recovery writes to memory only.
-pub(crate) fn open_read_only(env: Env, dir: &Path, options: Options) -> Result<Arc<Core>> {
+pub(crate) fn open_read_only(env: Env, dir: &Path, options: Options) -> Result<Arc<OpenEngine>> {
     if topics_storage::dir::Store::read(&env, &Paths::new(dir))?.is_none() {
         let text = format!("{} is no data directory", dir.display());
         return Err(Error::InvalidRequest(text));
     }
     let has_threads = options.background;
     let options = Options { background: false, ..options };
-    let core = open(env.read_only(), dir, options, Arc::default())?;
-    core.freeze();
-    if let Some(cold) = core.cold.as_ref().filter(|_| has_threads) {
+    let engine = open(env.read_only(), dir, options, Arc::default())?;
+    engine.freeze();
+    if let Some(cold) = engine.cold.as_ref().filter(|_| has_threads) {
         cold.use_threads();
     }
-    Ok(core)
+    Ok(engine)
 }
 
 /// Opens what a prefix of an object store has of a directory, to read it.
@@ -164,7 +164,7 @@ pub(crate) fn open_prefix(
     env: &Env,
     store: Arc<dyn ObjectStore>,
     options: Options,
-) -> Result<Arc<Core>> {
+) -> Result<Arc<OpenEngine>> {
     let limits = options.remote.map(|remote| remote.limits).unwrap_or_default();
     let view = PrefixView::read(env, &store, limits.cold_timeout)?;
     let remote = Some(RemoteOptions { store, mode: RemoteMode::Tier, limits });
@@ -201,7 +201,7 @@ fn start(
     segments: Arc<Segments>,
     opened: Opened,
     closed: bool,
-) -> Result<Arc<Core>> {
+) -> Result<Arc<OpenEngine>> {
     let checkpoints =
         Checkpoints::new(base.env.clone(), paths, opened.store.id, segments, &opened.snapshots);
     // A clean close leaves no file and no folder that no snapshot names, and makes their removal durable.
@@ -211,7 +211,7 @@ fn start(
     let Opened { wal, lock, store, generation, layout, outside, .. } = opened;
     let ctx = Ctx::new(base, wal, lock, (generation, layout));
     let catalog = Catalog::new(ctx, host.table.clone(), host.ids.clone());
-    Ok(Core::new(Store::new(catalog, checkpoints, store.id, outside), host))
+    Ok(OpenEngine::new(Store::new(catalog, checkpoints, store.id, outside), host))
 }
 
 /// The data that `salvage` would declare lost.

@@ -21,7 +21,7 @@ impl Engine {
 
     /// Claims jobs, waiting as long as the request says when nothing is available.
     pub fn claim(&self, queue: &str, req: &Claim<'_>) -> Result<Claimed> {
-        queue::claim(&self.core.queues, &self.find(queue)?, req)
+        queue::claim(&self.open.queues, &self.find(queue)?, req)
     }
 
     /// The same without blocking: `done` is called once, from here when jobs are there at once, else
@@ -29,7 +29,7 @@ impl Engine {
     /// returned id withdraws it.
     pub fn claim_async(&self, queue: &str, req: &Claim<'_>, done: Completion<Claimed>) -> u64 {
         match self.find(queue) {
-            Ok(topic) => queue::claim_async(&self.core.queues, &topic, req, 0, done),
+            Ok(topic) => queue::claim_async(&self.open.queues, &topic, req, 0, done),
             Err(e) => {
                 done(Err(e));
                 0
@@ -40,12 +40,12 @@ impl Engine {
     /// Cancels a [`Engine::claim_async`]: it will not be answered, and holds no job. False when it
     /// was answered before.
     pub fn cancel_claim(&self, queue: &str, id: u64) -> bool {
-        self.find(queue).is_ok_and(|topic| self.core.queues.claim_waiters.cancel(topic.id(), id))
+        self.find(queue).is_ok_and(|topic| self.open.queues.claim_waiters.cancel(topic.id(), id))
     }
 
     /// Acks jobs: they are deleted.
     pub fn ack(&self, queue: &str, held: &LeasedJobs<'_>) -> Result<LeaseOutcome> {
-        queue::ack(&self.core.queues, &self.find(queue)?, held)
+        queue::ack(&self.open.queues, &self.find(queue)?, held)
     }
 
     /// The same for event loops: `done` is called once, from here or when the class is reached; a
@@ -58,7 +58,7 @@ impl Engine {
         done: Completion<LeaseOutcome>,
     ) -> std::result::Result<(), Completion<LeaseOutcome>> {
         match self.find(queue) {
-            Ok(topic) => queue::ack_async(&self.core.queues, &topic, held, done),
+            Ok(topic) => queue::ack_async(&self.open.queues, &topic, held, done),
             Err(e) => {
                 done(Err(e));
                 Ok(())
@@ -90,24 +90,24 @@ impl Engine {
         delay_ms: Option<u64>,
         error: &str,
     ) -> Result<LeaseOutcome> {
-        queue::nack(&self.core.queues, &self.find(queue)?, held, delay_ms, error)
+        queue::nack(&self.open.queues, &self.find(queue)?, held, delay_ms, error)
     }
 
     /// Gives back jobs that their worker has not begun: they can be claimed again, and their claim does
     /// not count as a delivery.
     pub fn release(&self, queue: &str, held: &LeasedJobs<'_>) -> Result<LeaseOutcome> {
-        queue::release(&self.core.queues, &self.find(queue)?, held)
+        queue::release(&self.open.queues, &self.find(queue)?, held)
     }
 
     /// Deletes jobs, whatever state they are in. Leased ones are skipped unless `force` is set: their
     /// workers find out when they ack.
     pub fn remove_jobs(&self, queue: &str, seqs: &[u64], force: bool) -> Result<LeaseOutcome> {
-        queue::remove(&self.core.queues, &self.find(queue)?, seqs, force)
+        queue::remove(&self.open.queues, &self.find(queue)?, seqs, force)
     }
 
     /// Makes delayed jobs claimable now. Others are skipped.
     pub fn promote_jobs(&self, queue: &str, seqs: &[u64]) -> Result<LeaseOutcome> {
-        queue::promote(&self.core.queues, &self.find(queue)?, seqs)
+        queue::promote(&self.open.queues, &self.find(queue)?, seqs)
     }
 
     /// Leases run out `lease_ms` from now (`None`: the queue's).
@@ -117,7 +117,7 @@ impl Engine {
         held: &LeasedJobs<'_>,
         lease_ms: Option<u64>,
     ) -> Result<LeaseOutcome> {
-        queue::extend(&self.core.queues, &self.find(queue)?, held, lease_ms)
+        queue::extend(&self.open.queues, &self.find(queue)?, held, lease_ms)
     }
 
     /// [`Engine::extend`] for every job of a [`Work`], by its number.
@@ -129,12 +129,12 @@ impl Engine {
         lease_ms: Option<u64>,
     ) -> Result<LeaseOutcome> {
         let topic = self.find(queue)?;
-        queue::extend_stream(&self.core.queues, &topic, (node, stream), lease_ms)
+        queue::extend_stream(&self.open.queues, &topic, (node, stream), lease_ms)
     }
 
     /// [`Engine::release`] for every job of a [`Work`], which gets no more.
     pub fn release_stream(&self, queue: &str, node: &[u8], stream: u64) -> Result<LeaseOutcome> {
-        queue::release_stream(&self.core.queues, &self.find(queue)?, (node, stream))
+        queue::release_stream(&self.open.queues, &self.find(queue)?, (node, stream))
     }
 
     /// A stream of jobs: at most `max` are leased to it at a time; dropping it ends their leases.
@@ -145,23 +145,23 @@ impl Engine {
         max: usize,
         lease_ms: Option<u64>,
     ) -> Result<Work> {
-        Work::open(&self.core.queues, self.core.owner(), &self.find(queue)?, node, max, lease_ms)
+        Work::open(&self.open.queues, self.open.owner(), &self.find(queue)?, node, max, lease_ms)
     }
 
     /// What claims would get next, and jobs by state; at most `max` of each, and no more after 8 MiB of
     /// payload.
     pub fn peek(&self, queue: &str, state: Option<JobState>, max: usize) -> Result<Peeked> {
-        queue::peek(&self.core.queues, &self.find(queue)?, state, max)
+        queue::peek(&self.open.queues, &self.find(queue)?, state, max)
     }
 
     /// Moves dead letters back, or revives the dead jobs of a queue.
     pub fn redrive(&self, topic: &str, req: &Redrive) -> Result<Redriven> {
-        queue::redrive(&self.core.queues, &self.find(topic)?, req)
+        queue::redrive(&self.open.queues, &self.find(topic)?, req)
     }
 
     /// Counts of a queue.
     pub fn queue_state(&self, queue: &str) -> Result<QueueState> {
-        queue::queue_state(&self.core.queues, &self.find(queue)?)
+        queue::queue_state(&self.open.queues, &self.find(queue)?)
     }
 
     /// A consumer of a topic, created when it is new. `mode` is `at_least_once` unless said
@@ -176,8 +176,8 @@ impl Engine {
         auto_commit: bool,
     ) -> Result<Consumer> {
         Consumer::open(
-            &self.core,
-            self.core.owner(),
+            &self.open,
+            self.open.owner(),
             &self.find(topic)?,
             name,
             mode,
@@ -200,16 +200,16 @@ impl Engine {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<ConsumerInfo>> {
-        self.find(topic)?.consumers(&self.core, prefix, after, limit)
+        self.find(topic)?.consumers(&self.open, prefix, after, limit)
     }
 
     /// A consumer as lists show it.
     pub fn consumer_info(&self, topic: &str, name: &str) -> Result<ConsumerInfo> {
-        self.find(topic)?.consumer(&self.core, name)
+        self.find(topic)?.consumer(&self.open, name)
     }
 
     /// Deletes a consumer; false when there was none.
     pub fn delete_consumer(&self, topic: &str, name: &str) -> Result<bool> {
-        consumer::delete_consumer(&self.core, &self.find(topic)?, name)
+        consumer::delete_consumer(&self.open, &self.find(topic)?, name)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::core::Core;
+use super::open_engine::OpenEngine;
 use crate::catalog::unloaded::{CatalogEntry, summary};
 use crate::queue;
 use crate::topic::Topic;
@@ -50,17 +50,17 @@ pub struct Surveyed {
 
 /// Looks at every topic; at most `limit` of those whose names begin with one of `prefixes` are
 /// listed.
-pub(crate) fn survey(core: &Core, prefixes: &[String], limit: usize) -> Result<Survey> {
+pub(crate) fn survey(engine: &OpenEngine, prefixes: &[String], limit: usize) -> Result<Survey> {
     let mut all = Survey::default();
     // Configs repeat: one is decoded once.
     let mut known: (Vec<u8>, usize) = (Vec::new(), 0);
     let mut lags_left = limit;
-    core.every(|found| {
+    engine.every(|found| {
         let matches = prefixes.iter().any(|p| found.text().starts_with(p.as_str()));
         let listed = matches && all.topics.len() < limit;
         all.truncated |= matches && !listed;
         let (queue, consumers) = match found {
-            CatalogEntry::Loaded(topic) => add_loaded(core, &mut all, topic),
+            CatalogEntry::Loaded(topic) => add_loaded(engine, &mut all, topic),
             CatalogEntry::Unloaded(unloaded) => {
                 // What sleeps has neither jobs nor consumers.
                 let topic_header = unloaded.topic_header()?;
@@ -75,7 +75,7 @@ pub(crate) fn survey(core: &Core, prefixes: &[String], limit: usize) -> Result<S
         };
         if listed {
             let mut surveyed = Surveyed {
-                summary: summary(core, found)?,
+                summary: summary(engine, found)?,
                 queue,
                 oldest_ready_ms: 0,
                 consumers: Vec::new(),
@@ -83,10 +83,11 @@ pub(crate) fn survey(core: &Core, prefixes: &[String], limit: usize) -> Result<S
             if let CatalogEntry::Loaded(topic) = found {
                 all.lags_truncated |= consumers > lags_left;
                 // What cannot be read at the moment is not known.
-                surveyed.consumers = topic.consumers(core, "", None, lags_left).unwrap_or_default();
+                surveyed.consumers =
+                    topic.consumers(engine, "", None, lags_left).unwrap_or_default();
                 lags_left -= surveyed.consumers.len();
                 if queue.is_some_and(|q| q.ready > 0) {
-                    let oldest = queue::oldest_ready_ms(&core.queues, topic);
+                    let oldest = queue::oldest_ready_ms(&engine.queues, topic);
                     surveyed.oldest_ready_ms = oldest.unwrap_or_default();
                 }
             }
@@ -98,7 +99,11 @@ pub(crate) fn survey(core: &Core, prefixes: &[String], limit: usize) -> Result<S
 }
 
 /// Adds a loaded topic to the sums; returns its jobs, if it is a queue, and the number of its consumers.
-fn add_loaded(core: &Core, all: &mut Survey, topic: &Arc<Topic>) -> (Option<QueueState>, usize) {
+fn add_loaded(
+    engine: &OpenEngine,
+    all: &mut Survey,
+    topic: &Arc<Topic>,
+) -> (Option<QueueState>, usize) {
     let (kind, consumers) = {
         let state = topic.state.read();
         all.by_class[state.config.durability as usize] += 1;
@@ -109,7 +114,7 @@ fn add_loaded(core: &Core, all: &mut Survey, topic: &Arc<Topic>) -> (Option<Queu
     if kind == TopicType::Log {
         return (None, consumers);
     }
-    let queue = queue::queue_counts(&core.queues, topic, core.time.now());
+    let queue = queue::queue_counts(&engine.queues, topic, engine.time.now());
     let sum = &mut all.jobs;
     all.queues += 1;
     sum.ready += queue.ready;

@@ -15,33 +15,33 @@ impl Engine {
     /// Stages rows of a writer, invisible, until a commit lists them, they are aborted, or their
     /// time is over. When this returns they are durable.
     pub fn stage(&self, writer: &str, req: &StageRequest<'_>) -> Result<Staged> {
-        staging::stage(&self.core.transactions, writer, req)
+        staging::stage(&self.open.transactions, writer, req)
     }
 
     /// Publishes stages of a writer, moves cursors and acks jobs: all of it, durably, or nothing.
     /// The writer's last epoch again is answered as the first time, an older one refused. An error
     /// that is not `storage_unavailable` means that nothing happened; after that one, repeat.
     pub fn commit(&self, writer: &str, req: &CommitRequest<'_>) -> Result<Committed> {
-        commit::commit(&self.core.transactions, writer, req)
+        commit::commit(&self.open.transactions, writer, req)
     }
 
     /// A transaction in one call.
     pub fn transact(&self, req: &TxnRequest<'_>) -> Result<Committed> {
-        commit::transact(&self.core.transactions, req)
+        commit::transact(&self.open.transactions, req)
     }
 
     /// Gives a stage up; what is published stays. False when there is none.
     pub fn abort_stage(&self, writer: &str, stage: &str) -> Result<bool> {
-        staging::abort(&self.core.transactions, writer, stage)
+        staging::abort(&self.open.transactions, writer, stage)
     }
 
     /// A writer's last epoch and what it has staged.
     pub fn writer_state(&self, writer: &str) -> Result<WriterState> {
         name::check(writer)?;
-        let core = &self.core.transactions;
-        core.check_open()?;
-        let last = core.txns.last(writer, core.time.steady());
-        let staged = core.staging.state(writer);
+        let txns = &self.open.transactions;
+        txns.check_open()?;
+        let last = txns.txns.last(writer, txns.time.steady());
+        let staged = txns.staging.state(writer);
         if last.is_none() && staged.is_empty() {
             return Err(Error::TxnNotFound(writer.to_owned()));
         }
@@ -51,35 +51,35 @@ impl Engine {
     /// Forgets a writer by hand: its next commit may have any epoch. What it has staged is given up,
     /// what it published stays. False when there is none.
     pub fn forget_writer(&self, writer: &str) -> Result<bool> {
-        writers::forget(&self.core.transactions, writer)
+        writers::forget(&self.open.transactions, writer)
     }
 
     /// Makes a writer belong to another API key, and to no other. Returns false if the writer has no
     /// commit, with which the key would be stored.
     pub fn hand_over_writer(&self, writer: &str, owner: &str) -> Result<bool> {
-        writers::hand_over(&self.core.transactions, writer, owner)
+        writers::hand_over(&self.open.transactions, writer, owner)
     }
 
     /// Names the API key whose a writer is, if it has committed under one.
     #[must_use]
     pub fn writer_owner(&self, writer: &str) -> Option<String> {
-        self.core.transactions.txns.owner(writer)
+        self.open.transactions.txns.owner(writer)
     }
 
     /// The topics of the rows that stages of a writer hold: of those parts that are there.
     pub fn staged_topics(&self, writer: &str, stages: &[TxnStage<'_>]) -> Result<BTreeSet<String>> {
-        gather::topics(&self.core.transactions, writer, stages)
+        gather::topics(&self.open.transactions, writer, stages)
     }
 
     /// The writers whose names begin with `prefix` and come after `after`, by name.
     #[must_use]
     pub fn writers(&self, prefix: &str, after: Option<&str>) -> Vec<WriterSummary> {
-        let core = &self.core.transactions;
+        let txns = &self.open.transactions;
         let mut all: BTreeMap<String, WriterSummary> = BTreeMap::new();
-        for (writer, epoch) in core.txns.epochs() {
+        for (writer, epoch) in txns.txns.epochs() {
             all.entry(writer).or_default().last_epoch = Some(epoch);
         }
-        for (writer, records, bytes) in core.staging.sizes() {
+        for (writer, records, bytes) in txns.staging.sizes() {
             let one = all.entry(writer).or_default();
             one.records += records;
             one.bytes += bytes;

@@ -91,8 +91,8 @@ fn kept(env: &Env, dir: &Path) -> Result<Vec<String>> {
 impl Engine {
     /// Checks every byte of its directory like [`verify`], and that every live record can be read.
     pub fn verify(&self) -> Result<Report> {
-        let core = &self.core;
-        let mut report = verify(&core.env, &core.dir, &mut |_| {})?;
+        let engine = &self.open;
+        let mut report = verify(&engine.env, &engine.dir, &mut |_| {})?;
         let mut after: Option<String> = None;
         loop {
             let page = self.list("", after.as_deref(), 1000);

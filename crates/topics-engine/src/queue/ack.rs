@@ -34,9 +34,9 @@ struct SortedJobs {
 }
 
 impl SortedJobs {
-    fn outcome(self, core: &Queues, topic: &Topic) -> LeaseOutcome {
+    fn outcome(self, queues: &Queues, topic: &Topic) -> LeaseOutcome {
         let Self { held, skipped, reasons } = self;
-        LeaseOutcome { reasons, ..lease_outcome(core, topic, held, skipped) }
+        LeaseOutcome { reasons, ..lease_outcome(queues, topic, held, skipped) }
     }
 }
 
@@ -73,50 +73,50 @@ fn sort(
 }
 
 pub(crate) fn lease_outcome(
-    core: &Queues,
+    queues: &Queues,
     topic: &Topic,
     done: Vec<u64>,
     skipped: Vec<u64>,
 ) -> LeaseOutcome {
-    core.claim_waiters.notify(topic.id());
+    queues.claim_waiters.notify(topic.id());
     LeaseOutcome {
         done,
         skipped,
         reasons: Vec::new(),
         deadline: None,
-        queue: stats::counts(core, topic, core.time.now()),
+        queue: stats::counts(queues, topic, queues.time.now()),
     }
 }
 
 /// Acks: the jobs are deleted.
 pub(crate) fn ack(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     held: &LeasedJobs<'_>,
 ) -> Result<LeaseOutcome> {
     config_of(topic)?;
-    let mut jobs = sort(core.generation, topic, held, |q, seq| q.suspend_expiry(seq))?;
+    let mut jobs = sort(queues.generation, topic, held, |q, seq| q.suspend_expiry(seq))?;
     if !jobs.held.is_empty() {
         jobs.held.sort_unstable();
-        delete::delete_seqs(core, topic, &jobs.held, RemovalReason::REQUESTED)
+        delete::delete_seqs(queues, topic, &jobs.held, RemovalReason::REQUESTED)
             .inspect_err(|_| release_acks(topic, &jobs.held))?;
-        core.metrics.acked_jobs.add(jobs.held.len() as u64);
+        queues.metrics.acked_jobs.add(jobs.held.len() as u64);
     }
-    Ok(jobs.outcome(core, topic))
+    Ok(jobs.outcome(queues, topic))
 }
 
 /// The same for event loops: `done` is called once, from here or when the class is reached. Gives
 /// `done` back, and changes nothing, when something has to be waited for first.
 pub(crate) fn ack_async(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     held: &LeasedJobs<'_>,
     done: Completion<LeaseOutcome>,
 ) -> std::result::Result<(), Completion<LeaseOutcome>> {
-    let (staged, jobs) = match stage_ack(core, topic, held) {
+    let (staged, jobs) = match stage_ack(queues, topic, held) {
         Ok(Some((Some(staged), jobs))) => (staged, jobs),
         Ok(Some((None, jobs))) => {
-            done(Ok(jobs.outcome(core, topic)));
+            done(Ok(jobs.outcome(queues, topic)));
             return Ok(());
         }
         Ok(None) => return Err(done),
@@ -125,7 +125,7 @@ pub(crate) fn ack_async(
             return Ok(());
         }
     };
-    let (at, queue) = (core.clone(), topic.clone());
+    let (at, queue) = (queues.clone(), topic.clone());
     let finish = move |outcome: topics_storage::Result<()>| match outcome {
         Ok(()) => {
             at.metrics.acked_jobs.add(jobs.held.len() as u64);
@@ -136,7 +136,7 @@ pub(crate) fn ack_async(
             done(Err(e.into()));
         }
     };
-    core.wal.notify(staged.ticket, staged.level, Box::new(finish));
+    queues.wal.notify(staged.ticket, staged.level, Box::new(finish));
     Ok(())
 }
 
@@ -145,19 +145,19 @@ type StagedAck = (Option<delete::Staged>, SortedJobs);
 
 /// Stages an ack; `None`, and nothing has changed, when something has to be waited for first.
 fn stage_ack(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     held: &LeasedJobs<'_>,
 ) -> Result<Option<StagedAck>> {
     config_of(topic)?;
-    core.check_open()?;
+    queues.check_open()?;
     topic.check_sound()?;
-    let mut jobs = sort(core.generation, topic, held, |q, seq| q.suspend_expiry(seq))?;
+    let mut jobs = sort(queues.generation, topic, held, |q, seq| q.suspend_expiry(seq))?;
     if jobs.held.is_empty() {
         return Ok(Some((None, jobs)));
     }
     jobs.held.sort_unstable();
-    let staged = delete::stage_seqs(core, topic, &jobs.held);
+    let staged = delete::stage_seqs(queues, topic, &jobs.held);
     if !matches!(staged, Ok(Some(_))) {
         release_acks(topic, &jobs.held);
     }
@@ -205,27 +205,27 @@ pub(crate) fn release_acks(topic: &Topic, seqs: &[u64]) {
 /// Gives jobs back that their worker has not begun, without a delay. What was not begun is no delivery:
 /// the count is that of before the claim.
 pub(crate) fn release(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     held: &LeasedJobs<'_>,
 ) -> Result<LeaseOutcome> {
     config_of(topic)?;
     let mut event = record::Lease::new(LeaseEvent::Nack, held.node, 0, Vec::new());
-    let jobs = sort(core.generation, topic, held, |q, seq| {
+    let jobs = sort(queues.generation, topic, held, |q, seq| {
         let Some((id, deliveries)) = q.lease(seq) else { return };
         q.suspend_expiry(seq);
         event.jobs.push((seq, id, deliveries.saturating_sub(1)));
     })?;
-    commit(core, topic, core.time.now(), &[event])
+    commit(queues, topic, queues.time.now(), &[event])
         .inspect_err(|_| release_acks(topic, &jobs.held))?;
-    core.metrics.released_jobs.add(jobs.held.len() as u64);
-    Ok(jobs.outcome(core, topic))
+    queues.metrics.released_jobs.add(jobs.held.len() as u64);
+    Ok(jobs.outcome(queues, topic))
 }
 
 /// Gives jobs back, now or after a delay; without one the queue's backoff, doubled with each delivery.
 /// The beginning of `error` is kept with them.
 pub(crate) fn nack(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     held: &LeasedJobs<'_>,
     delay_ms: Option<u64>,
@@ -234,17 +234,17 @@ pub(crate) fn nack(
     let config = config_of(topic)?;
     let error = clipped(error, MAX_ERROR_BYTES);
     let mut events: Vec<record::Lease> = Vec::new();
-    let jobs = sort(core.generation, topic, held, |q, seq| {
+    let jobs = sort(queues.generation, topic, held, |q, seq| {
         let Some((id, deliveries)) = q.lease(seq) else { return };
         let delay = delay_ms.unwrap_or_else(|| backoff(&config, deliveries)).min(MAX_DELAY_MS);
         q.suspend_expiry(seq);
         add(&mut events, LeaseEvent::Nack, held.node, delay, (seq, id, deliveries));
     })?;
     events.iter_mut().for_each(|e| e.error = error.to_owned());
-    commit(core, topic, core.time.now(), &events)
+    commit(queues, topic, queues.time.now(), &events)
         .inspect_err(|_| release_acks(topic, &jobs.held))?;
-    core.metrics.nacked_jobs.add(jobs.held.len() as u64);
-    Ok(jobs.outcome(core, topic))
+    queues.metrics.nacked_jobs.add(jobs.held.len() as u64);
+    Ok(jobs.outcome(queues, topic))
 }
 
 /// The delay after so many deliveries.
@@ -268,7 +268,7 @@ fn add(
 
 /// The leases run out `lease_ms` from now.
 pub(crate) fn extend(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     held: &LeasedJobs<'_>,
     lease_ms: Option<u64>,
@@ -276,33 +276,33 @@ pub(crate) fn extend(
     let config = config_of(topic)?;
     let lease_ms = lease_ms.unwrap_or(config.lease_ms).clamp(*LEASE_MS.start(), *LEASE_MS.end());
     let mut events = Vec::new();
-    let jobs = sort(core.generation, topic, held, |q, seq| {
+    let jobs = sort(queues.generation, topic, held, |q, seq| {
         if let Some((id, deliveries)) = q.lease(seq) {
             add(&mut events, LeaseEvent::Extend, held.node, lease_ms, (seq, id, deliveries));
         }
     })?;
-    let now = core.time.now();
-    commit(core, topic, now, &events)?;
-    core.metrics.extended_jobs.add(jobs.held.len() as u64);
+    let now = queues.time.now();
+    commit(queues, topic, now, &events)?;
+    queues.metrics.extended_jobs.add(jobs.held.len() as u64);
     let deadline = now.wall.saturating_add(lease_ms);
-    Ok(LeaseOutcome { deadline: Some(deadline), ..jobs.outcome(core, topic) })
+    Ok(LeaseOutcome { deadline: Some(deadline), ..jobs.outcome(queues, topic) })
 }
 
 /// Renews every lease of a stream.
 pub(crate) fn extend_stream(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     (node, stream): (&[u8], u64),
     lease_ms: Option<u64>,
 ) -> Result<LeaseOutcome> {
     config_of(topic)?;
     let seqs = with(topic, |q| q.of_stream(stream));
-    extend(core, topic, &LeasedJobs { node, seqs: &seqs, lease_ids: None }, lease_ms)
+    extend(queues, topic, &LeasedJobs { node, seqs: &seqs, lease_ids: None }, lease_ms)
 }
 
 /// Gives back every job of a stream, as [`release`] does; the stream gets no more.
 pub(crate) fn release_stream(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     (node, stream): (&[u8], u64),
 ) -> Result<LeaseOutcome> {
@@ -311,16 +311,16 @@ pub(crate) fn release_stream(
         q.release_stream(stream);
         q.of_stream(stream)
     });
-    release(core, topic, &LeasedJobs { node, seqs: &seqs, lease_ids: None })
+    release(queues, topic, &LeasedJobs { node, seqs: &seqs, lease_ids: None })
 }
 
 /// Ends the leases of a stream: its jobs can be claimed again, without a delay. They were handed to the
 /// worker, which may have begun them, so they count as delivered.
-pub(crate) fn end_stream(core: &Arc<Queues>, topic: &Arc<Topic>, node: &[u8], stream: u64) {
+pub(crate) fn end_stream(queues: &Arc<Queues>, topic: &Arc<Topic>, node: &[u8], stream: u64) {
     let seqs = with(topic, |q| q.of_stream(stream));
     for seqs in seqs.chunks(MAX_SEQS) {
         let held = LeasedJobs { node, seqs, lease_ids: None };
-        if let Err(e) = nack(core, topic, &held, Some(0), "") {
+        if let Err(e) = nack(queues, topic, &held, Some(0), "") {
             log::debug!("topic {:?}: a stream's leases run out by themselves: {e}", topic.name);
         }
     }

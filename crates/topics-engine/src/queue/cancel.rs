@@ -65,11 +65,11 @@ pub(crate) struct PinnedClaim<'a> {
 }
 
 /// Releases what a cancelled claim was leased.
-pub(crate) fn release(core: &Arc<Queues>, topic: &Arc<Topic>, node: &[u8], claimed: &Claimed) {
+pub(crate) fn release(queues: &Arc<Queues>, topic: &Arc<Topic>, node: &[u8], claimed: &Claimed) {
     let (seqs, ids): (Vec<u64>, Vec<u64>) =
         claimed.leases.iter().map(|l| (l.seq, l.lease_id)).unzip();
     let held = LeasedJobs { node, seqs: &seqs, lease_ids: Some(&ids) };
-    if let Err(e) = ack::release(core, topic, &held) {
+    if let Err(e) = ack::release(queues, topic, &held) {
         log::debug!("topic {:?}: leases of a cancelled claim end by themselves: {e}", topic.name);
     }
 }

@@ -46,8 +46,8 @@ pub(crate) struct ClaimRequest {
 }
 
 impl ClaimRequest {
-    pub(crate) fn new(core: &Queues, req: &Claim<'_>, stream: u64) -> Result<Self> {
-        let max = core.options.max_node_bytes;
+    pub(crate) fn new(queues: &Queues, req: &Claim<'_>, stream: u64) -> Result<Self> {
+        let max = queues.options.max_node_bytes;
         if req.node.is_empty() || req.node.len() > max {
             let n = req.node.len();
             let text = format!("a claim names its node in 1 to {max} bytes, not {n}");
@@ -71,23 +71,23 @@ impl ClaimRequest {
 }
 
 /// Claims, waiting as long as the request says when nothing is available.
-pub(crate) fn claim(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Claim<'_>) -> Result<Claimed> {
-    claim_for(core, topic, req, 0)
+pub(crate) fn claim(queues: &Arc<Queues>, topic: &Arc<Topic>, req: &Claim<'_>) -> Result<Claimed> {
+    claim_for(queues, topic, req, 0)
 }
 
 /// A claim of a stream.
 pub(crate) fn claim_for(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     req: &Claim<'_>,
     stream: u64,
 ) -> Result<Claimed> {
     let config = config_of(topic)?;
-    let request = ClaimRequest::new(core, req, stream)?;
+    let request = ClaimRequest::new(queues, req, stream)?;
     if config.claim_jitter_ms == 0 {
         let order = vec![0; request.capacity(topic)];
         let mut given =
-            claim_pass(core, topic, std::slice::from_ref(&request), &order, ExhaustedJobs::Move)?;
+            claim_pass(queues, topic, std::slice::from_ref(&request), &order, ExhaustedJobs::Move)?;
         if let Some(c) = given.pop().filter(|c| !c.is_empty() || req.wait.is_zero()) {
             return Ok(c);
         }
@@ -95,18 +95,18 @@ pub(crate) fn claim_for(
     let answer = OneShot::new();
     let answered = answer.clone();
     let done: Completion<Claimed> = Box::new(move |outcome| answered.set(outcome));
-    let waiter = Waiter::new(core, request, req.wait.min(max_wait()), done);
-    let id = core.claim_waiters.wait(core, topic, waiter);
+    let waiter = Waiter::new(queues, request, req.wait.min(max_wait()), done);
+    let id = queues.claim_waiters.wait(queues, topic, waiter);
     // The claim-waiter thread answers at the timeout; an engine without threads is driven by its
     // owner.
     let call_timeout = max_wait() + max_wait();
     let time_out =
-        Instant::now().checked_add(if core.options.background { call_timeout } else { req.wait });
+        Instant::now().checked_add(if queues.options.background { call_timeout } else { req.wait });
     if let Some(outcome) = answer.wait(time_out) {
         return outcome;
     }
-    if core.claim_waiters.cancel(topic.id(), id) {
-        return Ok(empty(core, topic));
+    if queues.claim_waiters.cancel(topic.id(), id) {
+        return Ok(empty(queues, topic));
     }
     // The claim was answered before it could be withdrawn: the answer is set, or will be.
     answer.wait(None).unwrap_or(Err(Error::Closed))
@@ -119,22 +119,23 @@ fn max_wait() -> std::time::Duration {
 /// The same without blocking: `done` is called once, from the claim-waiter thread or the caller
 /// of `tick`. The returned id withdraws it, 0: it was answered.
 pub(crate) fn claim_async(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     req: &Claim<'_>,
     stream: u64,
     done: Completion<Claimed>,
 ) -> u64 {
-    match config_of(topic).and_then(|config| Ok((config, ClaimRequest::new(core, req, stream)?))) {
+    match config_of(topic).and_then(|config| Ok((config, ClaimRequest::new(queues, req, stream)?)))
+    {
         Ok((config, request)) => {
             // Logging a lease would block, and claims that wait are served first.
             let here = config.claim_jitter_ms == 0
                 && !config.leases_durable
-                && !core.claim_waiters.serves(topic.id());
+                && !queues.claim_waiters.serves(topic.id());
             if here {
                 let order = vec![0; request.capacity(topic)];
                 let given = claim_pass(
-                    core,
+                    queues,
                     topic,
                     std::slice::from_ref(&request),
                     &order,
@@ -152,8 +153,8 @@ pub(crate) fn claim_async(
                     }
                 }
             }
-            let waiter = Waiter::new(core, request, req.wait.min(max_wait()), done);
-            core.claim_waiters.wait(core, topic, waiter)
+            let waiter = Waiter::new(queues, request, req.wait.min(max_wait()), done);
+            queues.claim_waiters.wait(queues, topic, waiter)
         }
         Err(e) => {
             done(Err(e));
@@ -163,8 +164,8 @@ pub(crate) fn claim_async(
 }
 
 /// The answer of a claim that got nothing.
-pub(crate) fn empty(core: &Queues, topic: &Topic) -> Claimed {
-    let ready = super::stats::counts(core, topic, core.time.now()).ready;
+pub(crate) fn empty(queues: &Queues, topic: &Topic) -> Claimed {
+    let ready = super::stats::counts(queues, topic, queues.time.now()).ready;
     Claimed { topic_id: topic.id(), ready, ..Claimed::default() }
 }
 
@@ -212,20 +213,20 @@ pub(crate) enum ExhaustedJobs {
 
 /// One pass for all of the requests: the `i`-th job goes to the request that `order` names.
 pub(crate) fn claim_pass(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     requests: &[ClaimRequest],
     order: &[usize],
     dead: ExhaustedJobs,
 ) -> Result<Vec<Claimed>> {
-    core.check_open()?;
+    queues.check_open()?;
     topic.check_sound()?;
-    load(core, topic)?;
-    let now = core.time.now();
+    load(queues, topic)?;
+    let now = queues.time.now();
     topic.touch(now.wall);
     let mut pass = Pass { order: order.iter().copied().collect(), ..Pass::default() };
-    let outcome = reserve_and_read(core, topic, (requests, dead), now, &mut pass)
-        .and_then(|records| lease(core, topic, requests, &mut pass, records));
+    let outcome = reserve_and_read(queues, topic, (requests, dead), now, &mut pass)
+        .and_then(|records| lease(queues, topic, requests, &mut pass, records));
     if outcome.is_err() {
         with(topic, |q| pass.jobs.iter().for_each(|p| q.undo(p.lease.seq)));
     }
@@ -238,36 +239,36 @@ type Records = (ReadBatch, Vec<usize>);
 /// Reserves jobs and reads their records. Expired records hide no job: a pass that may
 /// wait sweeps them and goes on.
 fn reserve_and_read(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     asked: (&[ClaimRequest], ExhaustedJobs),
     mut now: Now,
     pass: &mut Pass,
 ) -> Result<Records> {
     for round in 0.. {
-        let picked = reserve_jobs(core, topic, asked, now, pass);
+        let picked = reserve_jobs(queues, topic, asked, now, pass);
         if !pass.over.is_empty() {
-            dead_letter::move_exhausted(core, topic, &std::mem::take(&mut pass.over));
+            dead_letter::move_exhausted(queues, topic, &std::mem::take(&mut pass.over));
         }
         picked?;
         let seqs: Vec<u64> = pass.jobs.iter().map(|p| p.lease.seq).collect();
-        let (batch, slots) = fetch(core, topic, &seqs, false)?;
+        let (batch, slots) = fetch(queues, topic, &seqs, false)?;
         let gone = drop_gone(topic, pass, &slots);
         if gone.is_empty() || round == SWEEPS || asked.1 == ExhaustedJobs::Leave {
             return Ok((batch, slots.into_iter().flatten().collect()));
         }
-        let swept = sweep_expired(core, topic);
+        let swept = sweep_expired(queues, topic);
         with(topic, |q| gone.iter().for_each(|seq| q.undo(*seq)));
         swept?;
-        now = core.time.now();
+        now = queues.time.now();
     }
     Err(Error::Internal("a claim has no end".into()))
 }
 
 /// What has expired goes now, not with the next sweep of all topics.
-pub(crate) fn sweep_expired(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<()> {
-    retention::expire(core, topic)?;
-    retention::sweep_records(core, topic)?;
+pub(crate) fn sweep_expired(queues: &Arc<Queues>, topic: &Arc<Topic>) -> Result<()> {
+    retention::expire(queues, topic)?;
+    retention::sweep_records(queues, topic)?;
     Ok(())
 }
 
@@ -301,7 +302,7 @@ fn drop_gone(topic: &Topic, pass: &mut Pass, slots: &[Option<usize>]) -> Vec<u64
 
 /// Reserves jobs for the requests in `pass.order`.
 fn reserve_jobs(
-    core: &Queues,
+    queues: &Queues,
     topic: &Topic,
     asked: (&[ClaimRequest], ExhaustedJobs),
     mut now: Now,
@@ -311,18 +312,18 @@ fn reserve_jobs(
         let head = topic.gate.head();
         let unknown = {
             let mut state = topic.state.write();
-            match reserve_known(core, &mut state, asked, now, head, pass) {
+            match reserve_known(queues, &mut state, asked, now, head, pass) {
                 Ok(()) => return Ok(()),
                 Err(Unknown(file_no)) => file_no,
             }
         };
-        retention::provide(core, topic, &Need::Dead(unknown))?;
-        now = core.time.now();
+        retention::provide(queues, topic, &Need::Dead(unknown))?;
+        now = queues.time.now();
     }
 }
 
 fn reserve_known(
-    core: &Queues,
+    queues: &Queues,
     state: &mut State,
     (requests, dead): (&[ClaimRequest], ExhaustedJobs),
     now: Now,
@@ -331,8 +332,8 @@ fn reserve_known(
 ) -> std::result::Result<(), Unknown> {
     let State { queue, index, config, floor, .. } = state;
     let queue = queue.get_or_insert_default();
-    queue.begin(core.generation);
-    core.metrics.lease_expiries.add(queue.sweep(now));
+    queue.begin(queues.generation);
+    queues.metrics.lease_expiries.add(queue.sweep(now));
     if config.paused {
         return Ok(());
     }
@@ -399,7 +400,7 @@ fn pin<'a>(
 
 /// Logs and applies the leases, makes the answers.
 fn lease(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     requests: &[ClaimRequest],
     pass: &mut Pass,
@@ -424,17 +425,17 @@ fn lease(
         events.push(record::Lease::new(LeaseEvent::Claim, &request.node, lease_ms, jobs));
         out.push(c);
     }
-    let now = core.time.now();
+    let now = queues.time.now();
     if topic.state.read().config.leases_durable {
         // A claim that is cancelled while its lease is logged gives it back after that.
         drop(pinned);
-        commit(core, topic, now, &events)?;
+        commit(queues, topic, now, &events)?;
     } else {
-        commit(core, topic, now, &events)?;
+        commit(queues, topic, now, &events)?;
         drop(pinned);
     }
-    core.metrics.claims.add(pass.jobs.len() as u64);
-    let ready = super::stats::counts(core, topic, now).ready;
+    queues.metrics.claims.add(pass.jobs.len() as u64);
+    let ready = super::stats::counts(queues, topic, now).ready;
     out.iter_mut().for_each(|c| c.ready = ready);
     Ok(out)
 }

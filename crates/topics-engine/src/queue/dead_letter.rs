@@ -45,15 +45,15 @@ struct MovedRecord {
 
 /// Jobs over their deliveries, taken out of the queue, go to the dead-letter topic. What cannot be
 /// moved waits again: then this is false.
-pub(crate) fn move_exhausted(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> bool {
-    if let Err(e) = dead_letter(core, topic, seqs, Reason::MaxDeliveries) {
+pub(crate) fn move_exhausted(queues: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> bool {
+    if let Err(e) = dead_letter(queues, topic, seqs, Reason::MaxDeliveries) {
         // Nobody has to do anything about a topic that is busy, or about a close: the next claim, or the
         // next open, makes the move.
         let transient = matches!(e, Error::Throttled { .. } | Error::Closed);
         let level = if transient { log::Level::Debug } else { log::Level::Warn };
         log::log!(level, "topic {:?}: dead letters stay where they are: {e}", topic.name);
         let gone = matches!(e, Error::TopicNotFound(_));
-        let now = core.time.now();
+        let now = queues.time.now();
         // Without a dead-letter topic they are dead here.
         with(topic, |q| {
             seqs.iter().for_each(|seq| if gone { q.mark_dead(*seq, now) } else { q.undo(*seq) });
@@ -65,7 +65,7 @@ pub(crate) fn move_exhausted(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64
 
 /// Moves jobs to the dead-letter topic of their queue.
 fn dead_letter(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     seqs: &[u64],
     reason: Reason,
@@ -79,7 +79,7 @@ fn dead_letter(
     let mut sorted = seqs.to_vec();
     sorted.sort_unstable();
     for seqs in sorted.chunks(CHUNK) {
-        let (batch, slots) = fetch(core, topic, seqs, true)?;
+        let (batch, slots) = fetch(queues, topic, seqs, true)?;
         let mut items = Vec::new();
         for (&seq, slot) in seqs.iter().zip(slots) {
             let record = slot.and_then(|s| batch.get(s));
@@ -96,16 +96,16 @@ fn dead_letter(
             items.push(MovedRecord { seq, slot, dest: dest.clone(), meta, options });
         }
         let how = MoveOptions { create: config.auto_create, why: reason.why() };
-        moved += move_records(core, topic, &batch, &items, how)?;
+        moved += move_records(queues, topic, &batch, &items, how)?;
     }
-    core.metrics.dead_letters.add(moved);
+    queues.metrics.dead_letters.add(moved);
     Ok(moved)
 }
 
 /// What has expired of a queue is a dead letter where that is set: called before records go by
 /// expiry. Why the rest go.
 pub(crate) fn expire_jobs(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     seqs: &[u64],
 ) -> Result<RemovalReason> {
@@ -114,9 +114,9 @@ pub(crate) fn expire_jobs(
         return Ok(RemovalReason::REQUESTED);
     }
     if config.dead_letter.is_some() {
-        dead_letter(core, topic, seqs, Reason::Expired)?;
+        dead_letter(queues, topic, seqs, Reason::Expired)?;
     }
-    core.metrics.expired_jobs.add(seqs.len() as u64);
+    queues.metrics.expired_jobs.add(seqs.len() as u64);
     Ok(RemovalReason::EXPIRED)
 }
 
@@ -136,7 +136,7 @@ impl MoveOptions {
 
 /// Copies, syncs, deletes, releases the keys. Returns how many were moved.
 fn move_records(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     source: &Arc<Topic>,
     batch: &ReadBatch,
     items: &[MovedRecord],
@@ -148,7 +148,7 @@ fn move_records(
     while done < items.len() && failed.is_none() {
         let dest = &items[done].dest;
         let n = items[done..].iter().take_while(|i| i.dest == *dest).count();
-        let copied = copies(core, source, batch, &items[done..done + n], how.create);
+        let copied = copies(queues, source, batch, &items[done..done + n], how.create);
         failed = copied.1;
         moved.extend(copied.0.into_iter().map(|(seq, a)| (seq, dest.clone(), a)));
         done += n;
@@ -158,9 +158,9 @@ fn move_records(
     }
     moved.sort_unstable_by_key(|m| m.0);
     let seqs: Vec<u64> = moved.iter().map(|m| m.0).collect();
-    let (_, ticket) = delete::delete_seqs(core, source, &seqs, how.why)?;
-    release_when_synced(core, source.id(), ticket, moved);
-    core.claim_waiters.notify(source.id());
+    let (_, ticket) = delete::delete_seqs(queues, source, &seqs, how.why)?;
+    release_when_synced(queues, source.id(), ticket, moved);
+    queues.claim_waiters.notify(source.id());
     match failed {
         Some(e) => Err(e),
         None => Ok(seqs.len() as u64),
@@ -169,7 +169,7 @@ fn move_records(
 
 /// Appends copies to one topic and syncs them, whatever its class.
 fn copies(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     source: &Arc<Topic>,
     batch: &ReadBatch,
     items: &[MovedRecord],
@@ -177,17 +177,17 @@ fn copies(
 ) -> (Vec<(u64, Appended)>, Option<Error>) {
     let mut done = Vec::new();
     let Some((first, rest)) = items.split_first() else { return (done, None) };
-    let queue = match core.named(&first.dest) {
+    let queue = match queues.named(&first.dest) {
         Ok(dest) => dest.is_some_and(|t| t.state.read().config.kind == TopicType::Queue),
         Err(e) => return (done, Some(e)),
     };
-    let prepared = |item| prepared(core, source, batch, item, (create, queue));
+    let prepared = |item| prepared(queues, source, batch, item, (create, queue));
     // The first alone: it may create the topic.
-    match prepared(first).and_then(|p| perform(core, p)) {
+    match prepared(first).and_then(|p| perform(queues, p)) {
         Ok(a) => done.push((first.seq, a)),
         Err(e) => return (done, Some(e)),
     }
-    let Some(dest) = core.table.loaded.named(&first.dest) else { return (done, None) };
+    let Some(dest) = queues.table.loaded.named(&first.dest) else { return (done, None) };
     let answers = Arc::new(Mutex::new((done, None)));
     for item in rest {
         let (slot, seq) = (answers.clone(), item.seq);
@@ -197,12 +197,12 @@ fn copies(
                     Ok(a) => slot.lock().0.push((seq, a)),
                     Err(e) => slot.lock().1 = Some(e),
                 };
-                submit(core, p, Box::new(done));
+                submit(queues, p, Box::new(done));
             }
             Err(e) => slot.lock().1 = Some(e),
         }
     }
-    if let Err(e) = core.wal.sync(core.shard(dest.id())) {
+    if let Err(e) = queues.wal.sync(queues.shard(dest.id())) {
         answers.lock().1 = Some(e.into());
     }
     // What has no answer yet counts as not copied: its key keeps a repeat from copying it twice.
@@ -215,7 +215,7 @@ fn copies(
 }
 
 fn prepared(
-    core: &Queues,
+    queues: &Queues,
     source: &Topic,
     batch: &ReadBatch,
     item: &MovedRecord,
@@ -223,7 +223,7 @@ fn prepared(
 ) -> Result<Prepared> {
     let record = batch.get(item.slot);
     let r = record.ok_or_else(|| Error::Internal("a record to move is not there".into()))?;
-    let now = core.time.steady();
+    let now = queues.time.steady();
     let mut record = NewRecord {
         data: r.data,
         binary: r.binary,
@@ -234,16 +234,16 @@ fn prepared(
     };
     item.options.give(&mut record, job, now);
     let req = Append { records: &[record], sync: true, create: Some(create), ..Append::default() };
-    let began = core.time.mono_ns();
-    let mut p = Prepared::of_copies(&core.options, &item.dest, &req, now, began)?;
+    let began = queues.time.mono_ns();
+    let mut p = Prepared::of_copies(&queues.options, &item.dest, &req, now, began)?;
     p.key = Some(Key { hash: key_of(source.id(), item.seq), request: REQUEST });
     p.is_pinned = true;
     Ok(p)
 }
 
 /// Moves dead letters to where they came from, or elsewhere; revives the dead jobs of a queue.
-pub(crate) fn redrive(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
-    core.check_open()?;
+pub(crate) fn redrive(queues: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
+    queues.check_open()?;
     topic.check_sound()?;
     if let Some(to) = &req.to {
         crate::types::name::check(to)?;
@@ -253,15 +253,15 @@ pub(crate) fn redrive(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> 
     }
     let queue = topic.state.read().config.kind == TopicType::Queue;
     let done =
-        if queue { revive(core, topic, req) } else { redrive_dead_letters(core, topic, req) }?;
+        if queue { revive(queues, topic, req) } else { redrive_dead_letters(queues, topic, req) }?;
     if !req.dry_run {
-        core.metrics.redriven_jobs.add(done.moved);
+        queues.metrics.redriven_jobs.add(done.moved);
     }
     Ok(done)
 }
 
 /// Dead jobs of a queue.
-fn revive(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
+fn revive(queues: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
     let mut seqs: Vec<u64> = with(topic, |q| q.dead().collect());
     if let Some(only) = &req.seqs {
         seqs.retain(|s| only.contains(s));
@@ -269,7 +269,7 @@ fn revive(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redri
     let limit = req.limit.unwrap_or(usize::MAX);
     let (mut moved, mut records_scanned) = (0, 0);
     for seqs in seqs.chunks(CHUNK) {
-        let (batch, slots) = fetch(core, topic, seqs, false)?;
+        let (batch, slots) = fetch(queues, topic, seqs, false)?;
         records_scanned += batch.len() as u64;
         let found = seqs.iter().zip(slots).filter_map(|(s, slot)| Some((*s, slot?)));
         let fits = |slot: usize| batch.get(slot).is_some_and(|r| selects(req, &r));
@@ -285,24 +285,28 @@ fn revive(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redri
                 MovedRecord { seq: *seq, slot: *slot, dest: dest.clone(), meta, options }
             };
             let items: Vec<MovedRecord> = found.iter().map(item).collect();
-            moved += move_records(core, topic, &batch, &items, MoveOptions::REQUESTED)?;
+            moved += move_records(queues, topic, &batch, &items, MoveOptions::REQUESTED)?;
         } else {
             let jobs = found.iter().map(|(seq, _)| (*seq, 0, 0)).collect();
             commit(
-                core,
+                queues,
                 topic,
-                core.time.now(),
+                queues.time.now(),
                 &[record::Lease::new(LeaseEvent::Nack, b"", 0, jobs)],
             )?;
             moved += found.len() as u64;
         }
     }
-    core.claim_waiters.notify(topic.id());
+    queues.claim_waiters.notify(topic.id());
     Ok(Redriven { moved, records_scanned })
 }
 
 /// Records of a dead-letter topic.
-fn redrive_dead_letters(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
+fn redrive_dead_letters(
+    queues: &Arc<Queues>,
+    topic: &Arc<Topic>,
+    req: &Redrive,
+) -> Result<Redriven> {
     let limit = req.limit.unwrap_or(usize::MAX);
     let (mut at, mut moved, upto) = (0, 0, topic.gate.head());
     let mut records_scanned = 0;
@@ -316,7 +320,7 @@ fn redrive_dead_letters(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -
             touch: false,
             ..ReadRequest::default()
         };
-        let batch = read(core, topic, &page)?;
+        let batch = read(queues, topic, &page)?;
         records_scanned += batch.records_scanned;
         if batch.next_from_seq <= at {
             break;
@@ -336,7 +340,7 @@ fn redrive_dead_letters(core: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -
         }
         moved += match req.dry_run {
             true => items.len() as u64,
-            false => move_records(core, topic, &batch, &items, MoveOptions::REQUESTED)?,
+            false => move_records(queues, topic, &batch, &items, MoveOptions::REQUESTED)?,
         };
     }
     Ok(Redriven { moved, records_scanned })

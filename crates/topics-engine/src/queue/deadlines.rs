@@ -69,21 +69,21 @@ pub(crate) fn earlier(state: &mut State) -> Option<u64> {
 }
 
 /// Sets the timer of a queue to what [`earlier`] said.
-pub(crate) fn set(core: &Arc<Queues>, topic: &Arc<Topic>, earlier: Option<u64>) {
+pub(crate) fn set(queues: &Arc<Queues>, topic: &Arc<Topic>, earlier: Option<u64>) {
     if let Some(at) = earlier {
-        core.claim_waiters.set_deadline(core, topic, at);
+        queues.claim_waiters.set_deadline(queues, topic, at);
     }
 }
 
 /// Both.
-pub(crate) fn announce(core: &Arc<Queues>, topic: &Arc<Topic>) {
+pub(crate) fn announce(queues: &Arc<Queues>, topic: &Arc<Topic>) {
     let earlier = earlier(&mut topic.state.write());
-    set(core, topic, earlier);
+    set(queues, topic, earlier);
 }
 
 /// The same for a queue whose timer may not stand any more: after an open, and in the sweep of all
 /// topics.
-pub(crate) fn announce_again(core: &Arc<Queues>, topic: &Arc<Topic>) {
+pub(crate) fn announce_again(queues: &Arc<Queues>, topic: &Arc<Topic>) {
     let (is_queue, needs_load) = {
         let state = topic.state.read();
         let is_queue = state.config.kind == TopicType::Queue;
@@ -91,42 +91,42 @@ pub(crate) fn announce_again(core: &Arc<Queues>, topic: &Arc<Topic>) {
     };
     if needs_load {
         // Its counts are right only when the options of all jobs are known.
-        core.claim_waiters.set_deadline(core, topic, core.time.mono_ms());
+        queues.claim_waiters.set_deadline(queues, topic, queues.time.mono_ms());
     } else if is_queue {
         if let Some(queue) = &mut topic.state.write().queue {
             queue.deadline_passed();
         }
-        announce(core, topic);
+        announce(queues, topic);
     }
 }
 
 /// One step of what a queue does when its deadline has passed: leases and delays end, jobs without
 /// deliveries left become dead letters, or are dead here.
-pub(crate) fn sweep(core: &Arc<Queues>, topic: &Arc<Topic>) {
-    let outcome = core.guarded("deadlines", topic, || step(core, topic));
+pub(crate) fn sweep(queues: &Arc<Queues>, topic: &Arc<Topic>) {
+    let outcome = queues.guarded("deadlines", topic, || step(queues, topic));
     if let Err(e) = &outcome {
         log::debug!("topic {:?}: jobs without deliveries left stay for now: {e}", topic.name);
     }
     if !matches!(outcome, Ok(true)) {
-        let at = core.time.mono_ms().saturating_add(RETRY_MS);
+        let at = queues.time.mono_ms().saturating_add(RETRY_MS);
         super::with(topic, |q| q.retry_exhausted_at(at));
     }
-    announce(core, topic);
+    announce(queues, topic);
 }
 
 /// False when jobs could not be moved.
-fn step(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<bool> {
-    core.check_open()?;
+fn step(queues: &Arc<Queues>, topic: &Arc<Topic>) -> Result<bool> {
+    queues.check_open()?;
     topic.check_sound()?;
-    records::load(core, topic)?;
-    let now = core.time.now();
+    records::load(queues, topic)?;
+    let now = queues.time.now();
     let (mut ended, mut moving) = (Vec::new(), Vec::new());
     {
         let mut state = topic.state.write();
         let config = state.config.clone();
         let Some(queue) = &mut state.queue else { return Ok(true) };
         queue.deadline_passed();
-        core.metrics.lease_expiries.add(queue.sweep(now));
+        queues.metrics.lease_expiries.add(queue.sweep(now));
         for seq in queue.exhausted(config.max_deliveries, STEP, now) {
             let dead = config.dead_letter.is_none();
             if dead {
@@ -137,6 +137,6 @@ fn step(core: &Arc<Queues>, topic: &Arc<Topic>) -> Result<bool> {
             queue.take_exhausted(seq, dead);
         }
     }
-    commit(core, topic, now, &[record::Lease::new(LeaseEvent::Nack, b"", 0, ended)])?;
-    Ok(moving.is_empty() || dead_letter::move_exhausted(core, topic, &moving))
+    commit(queues, topic, now, &[record::Lease::new(LeaseEvent::Nack, b"", 0, ended)])?;
+    Ok(moving.is_empty() || dead_letter::move_exhausted(queues, topic, &moving))
 }

@@ -20,27 +20,27 @@ use crate::types::queue::LeaseOutcome;
 
 /// Deletes jobs, whatever state they are in; leased ones only with `force`.
 pub(crate) fn remove(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     seqs: &[u64],
     force: bool,
 ) -> Result<LeaseOutcome> {
-    check(core, topic, seqs)?;
+    check(queues, topic, seqs)?;
     let (mut removed, skipped) = loop {
-        let (now, head) = (core.time.now(), topic.gate.head());
+        let (now, head) = (queues.time.now(), topic.gate.head());
         let reserved = reserve(&mut topic.state.write(), (now, head), seqs, force);
         match reserved {
             Ok(sorted) => break sorted,
-            Err(Unknown(file_no)) => retention::provide(core, topic, &Need::Dead(file_no))?,
+            Err(Unknown(file_no)) => retention::provide(queues, topic, &Need::Dead(file_no))?,
         }
     };
     if !removed.is_empty() {
         removed.sort_unstable();
-        delete::delete_seqs(core, topic, &removed, RemovalReason::REQUESTED)
+        delete::delete_seqs(queues, topic, &removed, RemovalReason::REQUESTED)
             .inspect_err(|_| with(topic, |q| removed.iter().for_each(|seq| q.undo(*seq))))?;
-        core.metrics.removed_jobs.add(removed.len() as u64);
+        queues.metrics.removed_jobs.add(removed.len() as u64);
     }
-    Ok(lease_outcome(core, topic, removed, skipped))
+    Ok(lease_outcome(queues, topic, removed, skipped))
 }
 
 /// Reserves the jobs that a removal deletes, so that no claim gets them meanwhile; returns them, and
@@ -71,17 +71,17 @@ fn reserve(
 /// Makes delayed jobs claimable now. For one that waits for the due time of its record that is in the
 /// log, whether or not leases are durable: the record says otherwise.
 pub(crate) fn promote(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     seqs: &[u64],
 ) -> Result<LeaseOutcome> {
-    check(core, topic, seqs)?;
+    check(queues, topic, seqs)?;
     let durable = topic.state.read().config.leases_durable;
     let (mut released, mut due) = (Vec::new(), Vec::new());
     let (mut promoted, mut skipped, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
-    let now = core.time.now();
+    let now = queues.time.now();
     with(topic, |queue| {
-        core.metrics.lease_expiries.add(queue.sweep(now));
+        queues.metrics.lease_expiries.add(queue.sweep(now));
         for &seq in seqs {
             match queue.promotion(seq).filter(|_| seen.insert(seq)) {
                 Some((id, deliveries)) => {
@@ -94,21 +94,21 @@ pub(crate) fn promote(
         }
     });
     let event = |jobs| [record::Lease::new(LeaseEvent::Nack, b"", 0, jobs)];
-    commit(core, topic, now, &event(released))?;
+    commit(queues, topic, now, &event(released))?;
     if !due.is_empty() {
-        log(core, topic, &event(due))?;
-        announce(core, topic);
+        log(queues, topic, &event(due))?;
+        announce(queues, topic);
     }
-    core.metrics.promoted_jobs.add(promoted.len() as u64);
-    Ok(lease_outcome(core, topic, promoted, skipped))
+    queues.metrics.promoted_jobs.add(promoted.len() as u64);
+    Ok(lease_outcome(queues, topic, promoted, skipped))
 }
 
-fn check(core: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<()> {
+fn check(queues: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<()> {
     config_of(topic)?;
-    core.check_open()?;
+    queues.check_open()?;
     if seqs.len() > MAX_SEQS {
         let (got, max) = (seqs.len() as u64, MAX_SEQS as u64);
         return Err(Error::BatchTooLarge { got, max, unit: "seqs" });
     }
-    load(core, topic)
+    load(queues, topic)
 }

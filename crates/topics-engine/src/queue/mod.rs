@@ -104,7 +104,7 @@ fn with<R>(topic: &Topic, f: impl FnOnce(&mut Queue) -> R) -> R {
 /// Makes lease events take effect: by the log where leases are durable. When this returns an
 /// error, nothing of it counts and the caller takes its reservations back.
 fn commit(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     now: Now,
     events: &[record::Lease],
@@ -118,32 +118,32 @@ fn commit(
             events.iter().filter(|e| !e.jobs.is_empty()).for_each(|e| state.apply_lease(now, e));
             deadlines::earlier(&mut state)
         };
-        deadlines::set(core, topic, earlier);
+        deadlines::set(queues, topic, earlier);
         return Ok(());
     }
-    let outcome = log(core, topic, events);
-    announce(core, topic);
+    let outcome = log(queues, topic, events);
+    announce(queues, topic);
     outcome
 }
 
 /// Logs lease events, which take effect when they are applied.
-fn log(core: &Arc<Queues>, topic: &Arc<Topic>, events: &[record::Lease]) -> Result<()> {
+fn log(queues: &Arc<Queues>, topic: &Arc<Topic>, events: &[record::Lease]) -> Result<()> {
     let mut frames = Frames::default();
     for e in events.iter().filter(|e| !e.jobs.is_empty()) {
         e.encode_frame(&mut frames.head, topic.id(), 0, 0);
     }
-    let (ticket, level) = stage(core, topic, frames, Wait::Bounded)?;
-    core.wait(ticket, level)
+    let (ticket, level) = stage(queues, topic, frames, Wait::Bounded)?;
+    queues.wait(ticket, level)
 }
 
 /// Stages control frames of a topic, to be waited for as its class demands.
 fn stage(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     frames: Frames,
     wait: Wait,
 ) -> Result<(Ticket, Level)> {
     let bytes = frames.head.len();
-    let staged = stage_with(core, topic, bytes, wait, |_| Ok(Some((frames, Undo::None))))?;
+    let staged = stage_with(queues, topic, bytes, wait, |_| Ok(Some((frames, Undo::None))))?;
     staged.ok_or_else(|| Error::Internal("nothing was staged".into()))
 }

@@ -13,7 +13,7 @@ use crate::types::error::Result;
 /// The records of these seqs: a batch, and for each seq its slot in there. `expired` ones are
 /// found only when asked for.
 pub(crate) fn fetch(
-    core: &Queues,
+    queues: &Queues,
     topic: &Topic,
     seqs: &[u64],
     expired: bool,
@@ -29,7 +29,7 @@ pub(crate) fn fetch(
         rest = others;
         let (mut at, last) = (first - 1, first + run.len() as u64 - 1);
         while at < last {
-            let b = read_jobs(core, topic, &exactly(at, last), expired)?;
+            let b = read_jobs(queues, topic, &exactly(at, last), expired)?;
             let next = b.next_from_seq;
             all.absorb(b);
             if next <= at {
@@ -77,7 +77,7 @@ fn has_options(segment: &Seg) -> bool {
 }
 
 /// Makes jobs with options known that were in segments when the engine opened.
-pub(crate) fn load(core: &Queues, topic: &Topic) -> Result<()> {
+pub(crate) fn load(queues: &Queues, topic: &Topic) -> Result<()> {
     while topic.life() == Life::Live {
         let (structure, metas) = {
             let state = topic.state.read();
@@ -91,9 +91,9 @@ pub(crate) fn load(core: &Queues, topic: &Topic) -> Result<()> {
         let mut rows = Vec::new();
         for meta in metas {
             if topic.state.read().unknown_dead(meta.file_no) {
-                retention::provide(core, topic, &Need::Dead(meta.file_no))?;
+                retention::provide(queues, topic, &Need::Dead(meta.file_no))?;
             }
-            let table = core.segments.segment(topic.key, meta).attrs();
+            let table = queues.segments.segment(topic.key, meta).attrs();
             let Some(table) = topic.unless_gone(&meta, table)? else { continue };
             rows.extend_from_slice(table.rows());
         }

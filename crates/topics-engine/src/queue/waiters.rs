@@ -36,12 +36,12 @@ pub(crate) struct Waiter {
 
 impl Waiter {
     pub(crate) fn new(
-        core: &Queues,
+        queues: &Queues,
         request: ClaimRequest,
         wait: Duration,
         done: Completion<Claimed>,
     ) -> Self {
-        let since = core.time.mono_ms();
+        let since = queues.time.mono_ms();
         Self { request, since, until: since.saturating_add(wait.as_millis() as u64), done }
     }
 }
@@ -143,7 +143,7 @@ impl ClaimWaiters {
     }
 
     /// Adds a claim to the wait queue of its topic.
-    pub(crate) fn wait(&self, core: &Arc<Queues>, topic: &Arc<Topic>, waiter: Waiter) -> u64 {
+    pub(crate) fn wait(&self, queues: &Arc<Queues>, topic: &Arc<Topic>, waiter: Waiter) -> u64 {
         let mut inner = self.inner.0.lock();
         if inner.closed {
             drop(inner);
@@ -163,13 +163,13 @@ impl ClaimWaiters {
         });
         queue.waiting.push((id, waiter));
         inner.notify(topic.id());
-        if inner.thread.is_none() && core.options.background {
-            inner.thread = self.start(core);
+        if inner.thread.is_none() && queues.options.background {
+            inner.thread = self.start(queues);
         }
         drop(inner);
         self.inner.1.notify_one();
-        if !core.options.background {
-            self.pass(core);
+        if !queues.options.background {
+            self.pass(queues);
         }
         id
     }
@@ -194,14 +194,14 @@ impl ClaimWaiters {
     }
 
     /// Sets the timer of a queue: at this time `deadlines::sweep` is due.
-    pub(crate) fn set_deadline(&self, core: &Arc<Queues>, topic: &Arc<Topic>, at: u64) {
+    pub(crate) fn set_deadline(&self, queues: &Arc<Queues>, topic: &Arc<Topic>, at: u64) {
         let mut inner = self.inner.0.lock();
         if inner.closed {
             return;
         }
         let earliest = inner.deadlines.set(topic, at);
-        if inner.thread.is_none() && core.options.background {
-            inner.thread = self.start(core);
+        if inner.thread.is_none() && queues.options.background {
+            inner.thread = self.start(queues);
         }
         drop(inner);
         if earliest {
@@ -209,16 +209,16 @@ impl ClaimWaiters {
         }
     }
 
-    fn start(&self, core: &Arc<Queues>) -> Option<JoinHandle<()>> {
-        let guards = core.env.guards.clone();
-        let (core, inner) = (Arc::downgrade(core), self.inner.clone());
+    fn start(&self, queues: &Arc<Queues>) -> Option<JoinHandle<()>> {
+        let guards = queues.env.guards.clone();
+        let (queues, inner) = (Arc::downgrade(queues), self.inner.clone());
         let serve = move || {
             loop {
-                let Some(core) = core.upgrade() else { return };
-                core.claim_waiters.pass(&core);
-                let now = core.time.mono_ms();
+                let Some(queues) = queues.upgrade() else { return };
+                queues.claim_waiters.pass(&queues);
+                let now = queues.time.mono_ms();
                 // Before the lock: the end of the engine takes it.
-                drop(core);
+                drop(queues);
                 let mut guard = inner.0.lock();
                 if guard.closed {
                     return;
@@ -239,17 +239,17 @@ impl ClaimWaiters {
 
     /// Serves every wait queue that is due, then every queue whose deadline has passed: a step of one,
     /// and the wait queues again.
-    pub(crate) fn pass(&self, core: &Arc<Queues>) {
-        let now = core.time.mono_ms();
+    pub(crate) fn pass(&self, queues: &Arc<Queues>) {
+        let now = queues.time.mono_ms();
         loop {
-            self.serve_queues(core, now);
+            self.serve_queues(queues, now);
             let due = self.inner.0.lock().deadlines.take_due(now);
             let Some(topic) = due else { return };
-            deadlines::sweep(core, &topic);
+            deadlines::sweep(queues, &topic);
         }
     }
 
-    fn serve_queues(&self, core: &Arc<Queues>, now: u64) {
+    fn serve_queues(&self, queues: &Arc<Queues>, now: u64) {
         loop {
             let (id, topic, waiting) = {
                 let mut inner = self.inner.0.lock();
@@ -258,15 +258,15 @@ impl ClaimWaiters {
                 (id, queue.topic.clone(), std::mem::take(&mut queue.waiting))
             };
             let head = topic.gate.head();
-            let (left, at) = serve(core, &topic, waiting);
-            self.put_back(core, id, &topic, left, (at, head));
+            let (left, at) = serve(queues, &topic, waiting);
+            self.put_back(queues, id, &topic, left, (at, head));
         }
     }
 
     /// Those that were not answered wait on, before those that came meanwhile.
     fn put_back(
         &self,
-        core: &Arc<Queues>,
+        queues: &Arc<Queues>,
         id: u64,
         topic: &Arc<Topic>,
         mut left: Vec<(u64, Waiter)>,
@@ -275,7 +275,7 @@ impl ClaimWaiters {
         let mut inner = self.inner.0.lock();
         let Some(queue) = inner.queues.get_mut(&id) else {
             drop(inner);
-            left.into_iter().for_each(|w| drop(finish(core, w, Err(Error::Closed))));
+            left.into_iter().for_each(|w| drop(finish(queues, w, Err(Error::Closed))));
             return;
         };
         left.append(&mut queue.waiting);
@@ -294,27 +294,27 @@ impl ClaimWaiters {
         inner.set_timer(id, at);
         drop(inner);
         if !watched {
-            self.watch(core, topic, head);
+            self.watch(queues, topic, head);
         }
     }
 
     /// Notifies when there is a record above `head`, or the topic goes.
-    fn watch(&self, core: &Arc<Queues>, topic: &Arc<Topic>, head: u64) {
-        let (weak, id) = (Arc::downgrade(core), topic.id());
+    fn watch(&self, queues: &Arc<Queues>, topic: &Arc<Topic>, head: u64) {
+        let (weak, id) = (Arc::downgrade(queues), topic.id());
         // Noted first: the entry may fire before it is known by its number.
         if let Some(queue) = self.inner.0.lock().queues.get_mut(&id) {
             queue.watch = Some(0);
         }
         let wake = move || {
-            if let Some(core) = weak.upgrade() {
-                let mut inner = core.claim_waiters.inner.0.lock();
+            if let Some(queues) = weak.upgrade() {
+                let mut inner = queues.claim_waiters.inner.0.lock();
                 if let Some(queue) = inner.queues.get_mut(&id) {
                     queue.watch = None;
                 }
                 let notified = inner.notify(id);
                 drop(inner);
                 if notified {
-                    core.claim_waiters.inner.1.notify_one();
+                    queues.claim_waiters.inner.1.notify_one();
                 }
             }
         };
@@ -364,18 +364,18 @@ impl Drop for ClaimWaiters {
 
 /// One pass over a wait queue: the claims that still wait, and when it is due again.
 fn serve(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     topic: &Arc<Topic>,
     mut waiting: Vec<(u64, Waiter)>,
 ) -> (Vec<(u64, Waiter)>, Option<u64>) {
-    let at = core.time.mono_ms();
+    let at = queues.time.mono_ms();
     let cancelled = waiting.extract_if(.., |w| w.1.request.state.is_cancelled());
-    core.claim_waiters.waiting.fetch_sub(cancelled.count(), Ordering::SeqCst);
+    queues.claim_waiters.waiting.fetch_sub(cancelled.count(), Ordering::SeqCst);
     let config = match config_of(topic) {
         Ok(config) if topic.life() == Life::Live => config,
         _ => {
             let gone = Error::TopicNotFound(topic.name.to_string());
-            waiting.into_iter().for_each(|w| drop(finish(core, w, Err(gone.clone()))));
+            waiting.into_iter().for_each(|w| drop(finish(queues, w, Err(gone.clone()))));
             return (Vec::new(), None);
         }
     };
@@ -386,11 +386,11 @@ fn serve(
     }
     let order = claim_order(topic, &waiting, config.claim_jitter_ms > 0);
     let requests: Vec<ClaimRequest> = waiting.iter().map(|w| w.1.request.clone()).collect();
-    let run = || claim::claim_pass(core, topic, &requests, &order, ExhaustedJobs::Move);
-    let given = match core.guarded("claims", topic, run) {
+    let run = || claim::claim_pass(queues, topic, &requests, &order, ExhaustedJobs::Move);
+    let given = match queues.guarded("claims", topic, run) {
         Ok(given) => given,
         Err(e) => {
-            waiting.into_iter().for_each(|w| drop(finish(core, w, Err(e.clone()))));
+            waiting.into_iter().for_each(|w| drop(finish(queues, w, Err(e.clone()))));
             return (Vec::new(), None);
         }
     };
@@ -404,21 +404,21 @@ fn serve(
     }
     for (w, claimed) in answered {
         let node = w.1.request.node.clone();
-        if let Some(unwanted) = finish(core, w, Ok(claimed)) {
-            cancel::release(core, topic, &node, &unwanted);
+        if let Some(unwanted) = finish(queues, w, Ok(claimed)) {
+            cancel::release(queues, topic, &node, &unwanted);
             // Jobs for those that wait on.
-            core.claim_waiters.notify(topic.id());
+            queues.claim_waiters.notify(topic.id());
         }
     }
     let timeout = left.iter().map(|w| w.1.until).min();
-    let at = timeout.into_iter().chain(next_due(core, topic)).min();
+    let at = timeout.into_iter().chain(next_due(queues, topic)).min();
     (left, at)
 }
 
 /// Answers a claim, unless it was cancelled: then what it would have got is returned.
-fn finish(core: &Queues, (id, w): (u64, Waiter), outcome: Result<Claimed>) -> Option<Claimed> {
-    core.claim_waiters.waiting.fetch_sub(1, Ordering::SeqCst);
-    core.claim_waiters.inner.0.lock().claims.remove(&id);
+fn finish(queues: &Queues, (id, w): (u64, Waiter), outcome: Result<Claimed>) -> Option<Claimed> {
+    queues.claim_waiters.waiting.fetch_sub(1, Ordering::SeqCst);
+    queues.claim_waiters.inner.0.lock().claims.remove(&id);
     if w.request.state.answer() {
         (w.done)(outcome);
         return None;
@@ -436,8 +436,8 @@ fn claim_order(topic: &Topic, waiting: &[(u64, Waiter)], together: bool) -> Vec<
 }
 
 /// When a job of the queue becomes claimable by itself, monotonic ms.
-fn next_due(core: &Queues, topic: &Topic) -> Option<u64> {
-    let now = core.time.now();
+fn next_due(queues: &Queues, topic: &Topic) -> Option<u64> {
+    let now = queues.time.now();
     let state = topic.state.read();
     let (mono, wall) = state.queue.as_ref()?.next_due();
     let wall = wall.map(|at| now.mono.saturating_add(at.saturating_sub(now.wall)));

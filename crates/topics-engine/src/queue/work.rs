@@ -18,7 +18,7 @@ static STREAMS: AtomicU64 = AtomicU64::new(1);
 /// claimable again. They count as delivered, unless [`crate::engine::Engine::release_stream`] gave them
 /// back before.
 pub struct Work {
-    core: Arc<Queues>,
+    queues: Arc<Queues>,
     topic: Arc<Topic>,
     node: Vec<u8>,
     max: usize,
@@ -36,7 +36,7 @@ impl std::fmt::Debug for Work {
 impl Work {
     /// A stream for a node.
     pub(crate) fn open(
-        core: &Arc<Queues>,
+        queues: &Arc<Queues>,
         owner: Owner,
         topic: &Arc<Topic>,
         node: &[u8],
@@ -45,10 +45,10 @@ impl Work {
     ) -> Result<Self> {
         config_of(topic)?;
         let claim = Claim { node, max, lease_ms, ..Claim::default() };
-        claim::ClaimRequest::new(core, &claim, 0)?;
+        claim::ClaimRequest::new(queues, &claim, 0)?;
         let stream = STREAMS.fetch_add(1, Ordering::Relaxed);
-        let (core, topic, node) = (core.clone(), topic.clone(), node.to_vec());
-        Ok(Self { core, topic, node, max, lease_ms, stream, _owner: owner })
+        let (queues, topic, node) = (queues.clone(), topic.clone(), node.to_vec());
+        Ok(Self { queues, topic, node, max, lease_ms, stream, _owner: owner })
     }
 
     /// Its number, which is unique in this process.
@@ -64,17 +64,17 @@ impl Work {
     /// The next jobs: as many as are available and the stream has room for. Waits up to `wait`
     /// for the first.
     pub fn next(&self, wait: Duration) -> Result<Claimed> {
-        claim::claim_for(&self.core, &self.topic, &self.claim(wait), self.stream)
+        claim::claim_for(&self.queues, &self.topic, &self.claim(wait), self.stream)
     }
 
     /// The same without blocking; the returned id is for [`crate::engine::Engine::cancel_claim`].
     pub fn next_async(&self, wait: Duration, done: Completion<Claimed>) -> u64 {
-        claim::claim_async(&self.core, &self.topic, &self.claim(wait), self.stream, done)
+        claim::claim_async(&self.queues, &self.topic, &self.claim(wait), self.stream, done)
     }
 }
 
 impl Drop for Work {
     fn drop(&mut self) {
-        ack::end_stream(&self.core, &self.topic, &self.node, self.stream);
+        ack::end_stream(&self.queues, &self.topic, &self.node, self.stream);
     }
 }

@@ -170,25 +170,25 @@ pub(crate) type Schedule = Arc<dyn Fn(RunAgain) + Send + Sync>;
 /// One run of a router.
 #[derive(Clone)]
 struct Run {
-    core: Arc<Store>,
+    store: Arc<Store>,
     router: Arc<Router>,
     source: Arc<Topic>,
     again: Schedule,
 }
 
 /// Copies the records of the source up to its current head.
-pub(crate) fn run(core: &Arc<Store>, router: &Arc<Router>, source: &Arc<Topic>, again: Schedule) {
-    let (core, router, source) = (core.clone(), router.clone(), source.clone());
-    Run { core, router, source, again }.run();
+pub(crate) fn run(store: &Arc<Store>, router: &Arc<Router>, source: &Arc<Topic>, again: Schedule) {
+    let (store, router, source) = (store.clone(), router.clone(), source.clone());
+    Run { store, router, source, again }.run();
 }
 
 impl Run {
     fn run(&self) {
-        let Self { core, router, source, .. } = self;
+        let Self { store, router, source, .. } = self;
         let target = source.gate.head();
         let mut idle = 0;
         loop {
-            let Some((at, batch)) = router.begin(core.time.mono_ns()) else { return };
+            let Some((at, batch)) = router.begin(store.time.mono_ns()) else { return };
             if at >= target || idle > 1 {
                 self.finish(Ok((at, 0)));
                 return;
@@ -209,9 +209,9 @@ impl Run {
 
     /// Processes one batch. Returns false if there was none.
     fn step(&self, at: u64, batch: usize) -> Result<bool> {
-        let Self { core, router, source, .. } = self;
+        let Self { store, router, source, .. } = self;
         let d = router.definition();
-        let Some(dest) = core.table.loaded.by_id(d.dest.topic_id) else {
+        let Some(dest) = store.table.loaded.by_id(d.dest.topic_id) else {
             return Err(Error::TopicNotFound(d.request.dest.clone()));
         };
         let class = |t: &Topic| t.state.read().config.durability;
@@ -228,7 +228,7 @@ impl Run {
             touch: false,
             ..ReadRequest::default()
         };
-        let found = match topic::read(core, source, &req) {
+        let found = match topic::read(store, source, &req) {
             Err(Error::ColdPending(fetch)) => {
                 // The batch stays pending until the records are here.
                 let run = self.clone();
@@ -260,7 +260,7 @@ impl Run {
 
     /// Writes the copies of the records that were read.
     fn forward(&self, dest: &Arc<Topic>, d: &Arc<Definition>, found: &ReadBatch, at: u64) {
-        let core = &self.core;
+        let store = &self.store;
         // Records far apart go into several frames; seqs before the first one need no bit.
         let first = found.get(0).map_or(at + 1, |r| r.seq);
         let near = found.iter().take_while(|r| r.seq < first + SPAN);
@@ -296,17 +296,17 @@ impl Run {
         let run = self.clone();
         let done = Box::new(move |outcome: Result<_>| {
             if outcome.is_ok() {
-                run.core.metrics.router_copies.add(copies);
+                run.store.metrics.router_copies.add(copies);
             }
             run.finish(outcome.map(|_| (to, copies)));
         });
-        verbs::forward(core, dest, &append, Forwarding { dest: dest.id(), body }, done);
-        core.wal.drive(core.shard(dest.id()));
+        verbs::forward(store, dest, &append, Forwarding { dest: dest.id(), body }, done);
+        store.wal.drive(store.shard(dest.id()));
     }
 
     /// Logs a gap in the destination for records that the source lost before they were copied.
     fn lost(&self, dest: &Arc<Topic>, d: &Arc<Definition>, t: Tombstone) -> Result<()> {
-        let core = &self.core;
+        let store = &self.store;
         let body = Forward {
             router_id: d.id,
             source_id: d.source.topic_id,
@@ -321,17 +321,17 @@ impl Run {
         let done = Box::new(move |outcome: Result<()>| {
             run.finish(outcome.map(|()| (t.gap_to, 0)));
         });
-        topic::forward_gap(core, dest, t.gap_to + 1 - t.gap_from, body, done)?;
-        core.wal.drive(core.shard(dest.id()));
+        topic::forward_gap(store, dest, t.gap_to + 1 - t.gap_from, body, done)?;
+        store.wal.drive(store.shard(dest.id()));
         Ok(())
     }
 
     fn finish(&self, outcome: std::result::Result<(u64, u64), Error>) {
-        let Self { core, router, again, .. } = self;
+        let Self { store, router, again, .. } = self;
         if let Err(e) = &outcome {
             log::debug!("router {:?}: {e}", router.definition().name);
         }
-        let (left, at) = router.done(outcome, core.time.mono_ns());
+        let (left, at) = router.done(outcome, store.time.mono_ns());
         if let Some(at) = at {
             again(RunAgain::At(at));
         }

@@ -20,7 +20,7 @@ use crate::verbs::{self, Existing};
 
 /// Creates a router, or updates one between the same topics; returns whether it was created.
 pub(crate) fn create(
-    core: &Arc<Store>,
+    store: &Arc<Store>,
     routers: &Routers,
     name: &str,
     req: &RouterRequest,
@@ -35,15 +35,15 @@ pub(crate) fn create(
         );
         return Err(Error::InvalidRequest(text));
     }
-    core.check_open()?;
+    store.check_open()?;
     let _one = routers.deciding.lock();
     let old = routers.get(name).map(|r| r.definition());
     if old.as_ref().is_some_and(|d| d.request == *req) {
         return Ok(false);
     }
-    let max = core.options.max_routers;
+    let max = store.options.max_routers;
     if old.is_none() && max > 0 && routers.len() as u64 >= max {
-        core.metrics.throttled.add(1);
+        store.metrics.throttled.add(1);
         return Err(Error::Throttled { limit: "max_routers", max, retry_after_ms: 1000 });
     }
     if let Some(d) = &old {
@@ -51,15 +51,15 @@ pub(crate) fn create(
     }
     fits(routers, name, req)?;
     // A refusal creates neither.
-    let further = u64::from(may_create(core, &req.source, true)?)
-        + u64::from(may_create(core, &req.dest, req.create_dest)?);
-    verbs::check_topics(core, further)?;
-    let source = live_or_create(core, &req.source)?;
-    let dest = live_or_create(core, &req.dest)?;
+    let further = u64::from(may_create(store, &req.source, true)?)
+        + u64::from(may_create(store, &req.dest, req.create_dest)?);
+    verbs::check_topics(store, further)?;
+    let source = live_or_create(store, &req.source)?;
+    let dest = live_or_create(store, &req.dest)?;
     let end = |t: &Topic| End { topic_id: t.id(), epoch: t.key.epoch };
     let definition = Definition {
         name: name.into(),
-        id: old.as_ref().map_or_else(|| new_id(core), |d| Ok(d.id))?,
+        id: old.as_ref().map_or_else(|| new_id(store), |d| Ok(d.id))?,
         source: end(&source),
         dest: end(&dest),
         request: req.clone(),
@@ -71,56 +71,56 @@ pub(crate) fn create(
         epoch: definition.id,
         options: definition.encode(),
     };
-    log(core, &body)?;
+    log(store, &body)?;
     Ok(old.is_none())
 }
 
 /// Deletes a router; its copies stay. Returns false if there is none.
-pub(crate) fn delete(core: &Arc<Store>, routers: &Routers, name: &str) -> Result<bool> {
+pub(crate) fn delete(store: &Arc<Store>, routers: &Routers, name: &str) -> Result<bool> {
     name::check_router(name)?;
-    core.check_open()?;
+    store.check_open()?;
     let _one = routers.deciding.lock();
     let Some(d) = routers.get(name).map(|r| r.definition()) else { return Ok(false) };
-    log(core, &RouterDelete { router_id: d.id, epoch: d.id })?;
+    log(store, &RouterDelete { router_id: d.id, epoch: d.id })?;
     Ok(true)
 }
 
-pub(crate) fn info(core: &Store, routers: &Routers, name: &str) -> Result<RouterInfo> {
-    core.check_open()?;
+pub(crate) fn info(store: &Store, routers: &Routers, name: &str) -> Result<RouterInfo> {
+    store.check_open()?;
     let router = routers.get(name);
-    router.map(|r| of(core, &r)).ok_or_else(|| Error::RouterNotFound(name.to_owned()))
+    router.map(|r| of(store, &r)).ok_or_else(|| Error::RouterNotFound(name.to_owned()))
 }
 
 /// The routers whose names begin with `prefix`, in name order.
-pub(crate) fn list(core: &Store, routers: &Routers, prefix: &str) -> Vec<RouterInfo> {
+pub(crate) fn list(store: &Store, routers: &Routers, prefix: &str) -> Vec<RouterInfo> {
     let all = routers.all().into_iter();
-    all.filter(|r| r.definition().name.starts_with(prefix)).map(|r| of(core, &r)).collect()
+    all.filter(|r| r.definition().name.starts_with(prefix)).map(|r| of(store, &r)).collect()
 }
 
-fn of(core: &Store, router: &Router) -> RouterInfo {
+fn of(store: &Store, router: &Router) -> RouterInfo {
     let d = router.definition();
-    let head = core.table.loaded.by_id(d.source.topic_id).map_or(0, |t| t.gate.head());
+    let head = store.table.loaded.by_id(d.source.topic_id).map_or(0, |t| t.gate.head());
     let (forwarded_total, lag, stopped_by) = router.progress(head);
     let (router, request) = (d.name.to_string(), d.request.clone());
     RouterInfo { router, request, forwarded_total, lag, stopped_by }
 }
 
 /// Whether a topic is missing; refuses one that may not be created: the rule is that of writes.
-fn may_create(core: &Store, name: &str, wanted: bool) -> Result<bool> {
-    let missing = core.live(name)?.is_none();
-    if missing && !(wanted && core.options.auto_create.allows(name)) {
+fn may_create(store: &Store, name: &str, wanted: bool) -> Result<bool> {
+    let missing = store.live(name)?.is_none();
+    if missing && !(wanted && store.options.auto_create.allows(name)) {
         return Err(Error::TopicNotFound(name.to_owned()));
     }
     Ok(missing)
 }
 
 /// The topic; created with the default config when it is missing.
-fn live_or_create(core: &Arc<Store>, name: &str) -> Result<Arc<Topic>> {
+fn live_or_create(store: &Arc<Store>, name: &str) -> Result<Arc<Topic>> {
     loop {
-        if let Some(topic) = core.live(name)? {
+        if let Some(topic) = store.live(name)? {
             return Ok(topic);
         }
-        verbs::create(core, name, &ConfigPatch::default(), Existing::Any)?;
+        verbs::create(store, name, &ConfigPatch::default(), Existing::Any)?;
     }
 }
 
@@ -177,24 +177,24 @@ fn fits(routers: &Routers, name: &str, req: &RouterRequest) -> Result<()> {
 }
 
 /// A new id, from the counter of topic ids.
-fn new_id(core: &Arc<Store>) -> Result<u64> {
+fn new_id(store: &Arc<Store>) -> Result<u64> {
     loop {
-        match core.ids.take(core)? {
+        match store.ids.take(store)? {
             Id::Taken(id) => return Ok(id),
             Id::After(ticket) => {
-                core.wait(ticket, Level::Synced)?;
-                core.ids.on_synced(ticket);
+                store.wait(ticket, Level::Synced)?;
+                store.ids.on_synced(ticket);
             }
         }
     }
 }
 
 /// Logs a definition on the first shard, durably.
-fn log(core: &Arc<Store>, body: &impl Body) -> Result<()> {
+fn log(store: &Arc<Store>, body: &impl Body) -> Result<()> {
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
-    let commit = Arc::new(Applied::new(core, "a router's definition"));
-    let batch = Batch::control(head, core.time.steady(), Level::Synced, commit);
-    let ticket = core.stage_control(0, batch, Wait::Bounded)?;
-    core.wait(ticket, Level::Synced)
+    let commit = Arc::new(Applied::new(store, "a router's definition"));
+    let batch = Batch::control(head, store.time.steady(), Level::Synced, commit);
+    let ticket = store.stage_control(0, batch, Wait::Bounded)?;
+    store.wait(ticket, Level::Synced)
 }

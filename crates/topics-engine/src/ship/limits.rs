@@ -19,7 +19,7 @@ impl Shipper {
         if !self.progress.is_holding.load(Ordering::Acquire) {
             return;
         }
-        let (core, lag) = (&self.core, self.lag_bytes());
+        let (store, lag) = (&self.store, self.lag_bytes());
         if lag >= ROUND_DUE {
             self.thread.wake();
         }
@@ -28,15 +28,15 @@ impl Shipper {
             let why = format!("{lag} bytes are not shipped, ship_max_lag_bytes is {max_lag}");
             return self.break_chain(&why);
         }
-        if !core.wal.is_held() {
+        if !store.wal.is_held() {
             return;
         }
-        let (log, max_log) = (core.wal.bytes_on_disk(), core.options.wal_max_bytes);
-        let spare = SPARE_FILES * core.options.largest_wal_file() * core.wal.shards() as u64;
-        let free = core.disk.checkpoints.free();
+        let (log, max_log) = (store.wal.bytes_on_disk(), store.options.wal_max_bytes);
+        let spare = SPARE_FILES * store.options.largest_wal_file() * store.wal.shards() as u64;
+        let free = store.disk.checkpoints.free();
         if log > max_log / LOG_PART.1 * LOG_PART.0 {
             self.break_chain(&format!("the log has {log} bytes, wal_max_bytes is {max_log}"));
-        } else if core.short_of_space() || free < spare {
+        } else if store.short_of_space() || free < spare {
             self.break_chain(&format!("the disk has {free} bytes left"));
         }
     }
@@ -45,23 +45,23 @@ impl Shipper {
     pub(super) fn break_chain(&self, why: &str) {
         self.progress.is_broken.store(true, Ordering::Release);
         self.release_hold();
-        self.core.metrics.ship_chain_broken.add(1);
+        self.store.metrics.ship_chain_broken.add(1);
         log::warn!(
             "continuous backup: the chain of rounds is broken: {why}; until the next base is \
              published, the newest state that can be restored is an older one"
         );
-        let core = &self.core;
+        let store = &self.store;
         // The next checkpoint is due soon; what older ones have freed is removed now.
-        core.disk.put_off.store(true, Ordering::Relaxed);
-        let _round = core.disk.round.lock();
-        if let Err(e) = core.disk.checkpoints.trim(&core.wal) {
+        store.disk.put_off.store(true, Ordering::Relaxed);
+        let _round = store.disk.round.lock();
+        if let Err(e) = store.disk.checkpoints.trim(&store.wal) {
             log::warn!("log files are not removed: {e}");
         }
     }
 
     pub(super) fn release_hold(&self) {
         self.progress.is_holding.store(false, Ordering::Release);
-        self.core.wal.release_holds();
+        self.store.wal.release_holds();
     }
 
     /// Holds only what is above `lsn`, unless the chain was broken meanwhile.
@@ -69,9 +69,9 @@ impl Shipper {
         if !self.progress.is_holding.load(Ordering::Acquire) {
             return;
         }
-        self.core.wal.hold(shard, lsn);
+        self.store.wal.hold(shard, lsn);
         if !self.progress.is_holding.load(Ordering::Acquire) {
-            self.core.wal.release_holds();
+            self.store.wal.release_holds();
         }
     }
 }

@@ -95,7 +95,7 @@ struct Progress {
 
 /// Ships the log of a store.
 pub(crate) struct Shipper {
-    core: Arc<Store>,
+    store: Arc<Store>,
     owner: Arc<PrefixOwner>,
     state: Mutex<ShipState>,
     progress: Progress,
@@ -110,12 +110,12 @@ impl fmt::Debug for Shipper {
 
 impl Shipper {
     /// The shipper of a store whose remote ships.
-    pub(crate) fn new(core: &Arc<Store>, owner: Option<&Arc<PrefixOwner>>) -> Option<Arc<Self>> {
+    pub(crate) fn new(store: &Arc<Store>, owner: Option<&Arc<PrefixOwner>>) -> Option<Arc<Self>> {
         let owner = owner.filter(|o| o.remote.mode.ships())?.clone();
         let progress = Progress::default();
-        progress.opened_ms.store(core.time.steady(), Ordering::Relaxed);
+        progress.opened_ms.store(store.time.steady(), Ordering::Relaxed);
         let (state, thread) = (Mutex::default(), ShipThread::default());
-        Some(Arc::new(Self { core: core.clone(), owner, state, progress, thread }))
+        Some(Arc::new(Self { store: store.clone(), owner, state, progress, thread }))
     }
 
     /// Whether the prefix refuses the directory, which is logged already.
@@ -144,7 +144,7 @@ impl Shipper {
     fn rounds(&self, state: &mut ShipState) -> Result<Shipped> {
         let mut out = Shipped::default();
         self.resolve_sent(state, &mut out)?;
-        let wanted = self.core.wal.cut();
+        let wanted = self.store.wal.cut();
         loop {
             if self.progress.is_broken.swap(false, Ordering::AcqRel) {
                 state.chain = None;
@@ -156,7 +156,7 @@ impl Shipper {
             if chain.covers(&wanted) && chain.target.is_none() && chain.is_whole {
                 return Ok(out);
             }
-            let target = chain.target.get_or_insert_with(|| Target::now(&self.core)).clone();
+            let target = chain.target.get_or_insert_with(|| Target::now(&self.store)).clone();
             self.sync(&target)?;
             if let Err(e) = self.round(state, target) {
                 self.forget_unreadable(state, &e);
@@ -168,26 +168,26 @@ impl Shipper {
 
     /// Begins a chain with the log that the newest snapshot needs.
     fn begin(&self, state: &mut ShipState) -> Result<()> {
-        let (core, progress) = (&self.core, &self.progress);
-        if !core.wal.has_begun() {
-            return Err(core.wal.not_begun().into());
+        let (store, progress) = (&self.store, &self.progress);
+        if !store.wal.has_begun() {
+            return Err(store.wal.not_begun().into());
         }
         // The prefix answers before anything is held for it.
         self.send(|writer| writer.confirm().map(|()| 0))?;
-        (0..core.wal.shards()).for_each(|s| core.wal.hold(s, 0));
-        let replay = core.disk.checkpoints.newest_replay();
-        for shard in 0..core.wal.shards() {
-            core.wal.hold(shard, replay.get(&(shard as u32)).copied().unwrap_or(0));
+        (0..store.wal.shards()).for_each(|s| store.wal.hold(s, 0));
+        let replay = store.disk.checkpoints.newest_replay();
+        for shard in 0..store.wal.shards() {
+            store.wal.hold(shard, replay.get(&(shard as u32)).copied().unwrap_or(0));
         }
         state.last_chain += 1;
-        match Chain::begin(core, &replay, state.last_chain) {
+        match Chain::begin(store, &replay, state.last_chain) {
             Ok(chain) => state.chain = Some(chain),
             Err(e) => {
-                core.wal.release_holds();
+                store.wal.release_holds();
                 return Err(e);
             }
         }
-        progress.logged.store(core.wal.counters().bytes, Ordering::Relaxed);
+        progress.logged.store(store.wal.counters().bytes, Ordering::Relaxed);
         progress.chain.store(state.last_chain, Ordering::Relaxed);
         progress.is_holding.store(true, Ordering::Release);
         Ok(())
@@ -197,9 +197,9 @@ impl Shipper {
     /// rounds would hold records that the directory lost.
     fn sync(&self, target: &Target) -> Result<()> {
         for (shard, last) in target.cut.iter().enumerate() {
-            let is_synced = self.core.wal.positions(shard).synced >= *last;
-            if !self.core.env.check("ship.synced", is_synced) {
-                self.core.wal.sync(shard)?;
+            let is_synced = self.store.wal.positions(shard).synced >= *last;
+            if !self.store.env.check("ship.synced", is_synced) {
+                self.store.wal.sync(shard)?;
             }
         }
         Ok(())
@@ -207,10 +207,10 @@ impl Shipper {
 
     /// Builds the next round and sends it.
     fn round(&self, state: &mut ShipState, target: Target) -> Result<()> {
-        let core = &self.core;
+        let store = &self.store;
         let Some(chain) = &mut state.chain else { return Ok(()) };
         let header = self.owner.with(|w| Ok(w.header(ObjectKind::Round, 0)))?;
-        let mut built = chain.build(core, header, &target)?;
+        let mut built = chain.build(store, header, &target)?;
         if !self.put_stages(&mut state.stages, &built.stages)? {
             // The end of the decision is logged, maybe above this cut: the next cut has it.
             built.complete = false;
@@ -249,8 +249,8 @@ impl Shipper {
         out.rounds += 1;
         out.bytes += sent.built.bytes;
         let progress = &self.progress;
-        self.core.metrics.ship_rounds.add(1);
-        self.core.metrics.ship_bytes.add(sent.built.bytes);
+        self.store.metrics.ship_rounds.add(1);
+        self.store.metrics.ship_bytes.add(sent.built.bytes);
         progress.since_base.fetch_add(sent.built.bytes, Ordering::Relaxed);
         if let Some(chain) = state.chain.as_mut().filter(|c| c.id == sent.chain) {
             let shipped = chain.advance(&sent.built, number);
@@ -272,12 +272,12 @@ impl Shipper {
     /// Puts files of staged rows that the store does not have. Returns false if one is gone, because its
     /// transaction has ended.
     fn put_stages(&self, known: &mut BTreeSet<String>, names: &[String]) -> Result<bool> {
-        let (paths, mut all) = (Paths::new(&self.core.dir), true);
+        let (paths, mut all) = (Paths::new(&self.store.dir), true);
         for name in names {
             if known.contains(name) {
                 continue;
             }
-            let Some(rows) = read_file(&self.core.env, &paths.txn().join(name), u64::MAX)? else {
+            let Some(rows) = read_file(&self.store.env, &paths.txn().join(name), u64::MAX)? else {
                 all = false;
                 continue;
             };

@@ -55,7 +55,7 @@ impl TopicMatch {
 
 /// Deletes records by request. Returns how many were removed, and how many its match found.
 pub(crate) fn delete(
-    core: &Arc<Ctx>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     req: &DeleteRequest,
 ) -> Result<(u64, u64)> {
@@ -63,7 +63,7 @@ pub(crate) fn delete(
         return Err(Error::InvalidRequest("a delete needs before_seq, match, or both".into()));
     }
     if let Some(m) = &req.matching {
-        check_match(m, core.options.max_tag_bytes)?;
+        check_match(m, ctx.options.max_tag_bytes)?;
     }
     if req.before_seq == Some(0) {
         return Ok((0, 0));
@@ -73,7 +73,7 @@ pub(crate) fn delete(
         matching: req.matching.as_ref().map(TopicMatch::to_record),
         ..record::Delete::default()
     };
-    let (pending, _) = run(core, topic, body)?;
+    let (pending, _) = run(ctx, topic, body)?;
     Ok((pending.gone(), pending.removed.scanned.load(Ordering::Acquire)))
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn delete(
 const MAX_SEQS: usize = 1000;
 
 /// Deletes single records, in any order; returns how many went.
-pub(crate) fn delete_single(core: &Arc<Ctx>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<u64> {
+pub(crate) fn delete_single(ctx: &Arc<Ctx>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<u64> {
     if seqs.len() > MAX_SEQS {
         let (got, max) = (seqs.len() as u64, MAX_SEQS as u64);
         return Err(Error::BatchTooLarge { got, max, unit: "seqs" });
@@ -90,16 +90,16 @@ pub(crate) fn delete_single(core: &Arc<Ctx>, topic: &Arc<Topic>, seqs: &[u64]) -
     seqs.sort_unstable();
     seqs.dedup();
     if seqs.is_empty() {
-        core.check_open()?;
+        ctx.check_open()?;
         return Ok(0);
     }
-    delete_seqs(core, topic, &seqs, RemovalReason::REQUESTED).map(|(gone, _)| gone)
+    delete_seqs(ctx, topic, &seqs, RemovalReason::REQUESTED).map(|(gone, _)| gone)
 }
 
 /// Deletes exactly these ascending seqs. Returns how many were removed, and the ticket whose sync makes
 /// that durable.
 pub(crate) fn delete_seqs(
-    core: &Arc<Ctx>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     seqs: &[u64],
     why: RemovalReason,
@@ -110,7 +110,7 @@ pub(crate) fn delete_seqs(
     }
     let (seqs, why) = (ranges_of(seqs.iter().copied()), why.code());
     let body = record::Delete { seqs, why, ..record::Delete::default() };
-    run(core, topic, body).map(|(pending, ticket)| (pending.gone(), ticket))
+    run(ctx, topic, body).map(|(pending, ticket)| (pending.gone(), ticket))
 }
 
 fn check_match(m: &TopicMatch, max: usize) -> Result<()> {
@@ -137,7 +137,7 @@ pub(crate) struct Staged {
 
 /// Stages a delete of these seqs without waiting: `None` when the caller would have to wait.
 pub(crate) fn stage_seqs(
-    core: &Arc<Ctx>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     seqs: &[u64],
 ) -> Result<Option<Staged>> {
@@ -146,7 +146,7 @@ pub(crate) fn stage_seqs(
     }
     let mut body =
         record::Delete { seqs: ranges_of(seqs.iter().copied()), ..record::Delete::default() };
-    match stage(core, topic, &mut body, Wait::No, None) {
+    match stage(ctx, topic, &mut body, Wait::No, None) {
         Err(Error::Throttled { limit: "staging_bytes", .. }) => Ok(None),
         outcome => outcome,
     }
@@ -164,56 +164,56 @@ impl PendingBatch {
 }
 
 fn run(
-    core: &Arc<Ctx>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     mut body: record::Delete,
 ) -> Result<(Arc<PendingBatch>, Ticket)> {
-    core.check_open()?;
+    ctx.check_open()?;
     topic.check_sound()?;
     // Writes of a topic with a cap must see exactly the live records, so the delete is exclusive.
     if !capped(topic) {
-        match run_once(core, topic, &mut body, None) {
+        match run_once(ctx, topic, &mut body, None) {
             // The delete may have failed only with an earlier write of its topic, which needed more
             // space. It is decided again with no write of its topic before it.
             Err(e) if e.is_shortage() => {}
             outcome => return outcome,
         }
     }
-    let exclusive = topic.exclusive(core)?;
-    run_once(core, topic, &mut body, Some(&exclusive))
+    let exclusive = topic.exclusive(ctx)?;
+    run_once(ctx, topic, &mut body, Some(&exclusive))
 }
 
 /// Stages a delete and waits for its outcome.
 fn run_once(
-    core: &Arc<Ctx>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     body: &mut record::Delete,
     exclusive: Option<&ExclusiveGuard>,
 ) -> Result<(Arc<PendingBatch>, Ticket)> {
-    let staged = stage(core, topic, body, Wait::Bounded, exclusive)?;
+    let staged = stage(ctx, topic, body, Wait::Bounded, exclusive)?;
     let Staged { ticket, level, pending } =
         staged.ok_or_else(|| Error::Internal("a delete that waits was not staged".into()))?;
-    core.wait(ticket, level)?;
+    ctx.wait(ticket, level)?;
     Ok((pending, ticket))
 }
 
 fn stage(
-    core: &Arc<Ctx>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     body: &mut record::Delete,
     wait: Wait,
     exclusive: Option<&ExclusiveGuard>,
 ) -> Result<Option<Staged>> {
     loop {
-        let (hints, structure) = plan(core, topic, body)?;
+        let (hints, structure) = plan(ctx, topic, body)?;
         let bytes = 4096 + body.seqs.len() * 20;
         let mut a = match exclusive {
-            Some(exclusive) => topic.admit_exclusive(core, bytes, wait, exclusive)?,
-            None if wait == Wait::No => match topic.try_admit(core, bytes, wait)? {
+            Some(exclusive) => topic.admit_exclusive(ctx, bytes, wait, exclusive)?,
+            None if wait == Wait::No => match topic.try_admit(ctx, bytes, wait)? {
                 Some(a) => a,
                 None => return Ok(None),
             },
-            None => topic.admit(core, bytes, wait)?,
+            None => topic.admit(ctx, bytes, wait)?,
         };
         if a.closed || topic.life() != Life::Live {
             return Err(Error::TopicNotFound(topic.name.to_string()));
@@ -230,9 +230,9 @@ fn stage(
         body.bound = a.head();
         body.encode_frame(&mut frames.head, topic.id(), 0, 0);
         let level = apply_level(a.config.durability);
-        let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: true };
+        let order = Order { ts: a.last_ts.max(ctx.time.steady()), level, frees_space: true };
         topic.deletes.fetch_add(1, Ordering::AcqRel);
-        let staged = a.stage(PendingBatch::plain(core, topic, hints, Undo::Delete), frames, order);
+        let staged = a.stage(PendingBatch::plain(ctx, topic, hints, Undo::Delete), frames, order);
         drop(a);
         let (ticket, pending) = staged.inspect_err(|_| {
             topic.deletes.fetch_sub(1, Ordering::AcqRel);
@@ -243,20 +243,20 @@ fn stage(
 
 /// Reads the data of segments that apply needs for the delete. Valid while the topic has the same
 /// segments (`structure`).
-pub(crate) fn plan(core: &Ctx, topic: &Topic, body: &record::Delete) -> Result<(Hints, u64)> {
+pub(crate) fn plan(ctx: &Ctx, topic: &Topic, body: &record::Delete) -> Result<(Hints, u64)> {
     loop {
-        if let Some(planned) = try_plan(core, topic, body)? {
+        if let Some(planned) = try_plan(ctx, topic, body)? {
             return Ok(planned);
         }
     }
 }
 
 /// The same; `None` if a segment was removed while it was read.
-fn try_plan(core: &Ctx, topic: &Topic, body: &record::Delete) -> Result<Option<(Hints, u64)>> {
-    let loader = Loader::without_hints(&core.segments, topic.key);
+fn try_plan(ctx: &Ctx, topic: &Topic, body: &record::Delete) -> Result<Option<(Hints, u64)>> {
+    let loader = Loader::without_hints(&ctx.segments, topic.key);
     let below = body.before_seq.unwrap_or(u64::MAX);
     if body.matching.is_some() {
-        load_active_tags(core, topic)?;
+        load_active_tags(ctx, topic)?;
     }
     let (structure, floor, segs, tags_from) = {
         let state = topic.state.read();
@@ -302,7 +302,7 @@ fn try_plan(core: &Ctx, topic: &Topic, body: &record::Delete) -> Result<Option<(
             (*first, *last)
         };
         if topic.state.read().unknown_dead(meta.file_no) {
-            retention::provide(core, topic, &Need::Dead(meta.file_no))?;
+            retention::provide(ctx, topic, &Need::Dead(meta.file_no))?;
         }
         let window = topic.unless_gone(&meta, loader.window(&meta, from, to))?;
         let Some(window) = window else { return Ok(None) };
@@ -320,7 +320,7 @@ fn listed(ranges: &[(u64, u64)], meta: &SegmentMeta) -> Vec<u64> {
 }
 
 /// Loads the tags of the active segment, as it was when the engine opened, into memory.
-pub(crate) fn load_active_tags(core: &Ctx, topic: &Topic) -> Result<()> {
+pub(crate) fn load_active_tags(ctx: &Ctx, topic: &Topic) -> Result<()> {
     let (meta, tags) = loop {
         let active = {
             let state = topic.state.read();
@@ -329,7 +329,7 @@ pub(crate) fn load_active_tags(core: &Ctx, topic: &Topic) -> Result<()> {
                 .map(|s| s.meta)
         };
         let Some(meta) = active else { return Ok(()) };
-        let tags = core.segments.segment(topic.key, meta).scan_side();
+        let tags = ctx.segments.segment(topic.key, meta).scan_side();
         if let Some((tags, _)) = topic.unless_gone(&meta, tags)? {
             break (meta, tags);
         }

@@ -66,7 +66,7 @@ impl Topic {
     }
 
     /// Takes the topic exclusively and waits until no batch of it is pending.
-    pub(crate) fn exclusive(self: &Arc<Self>, core: &Arc<Ctx>) -> Result<ExclusiveGuard> {
+    pub(crate) fn exclusive(self: &Arc<Self>, ctx: &Arc<Ctx>) -> Result<ExclusiveGuard> {
         let last = {
             let mut a = self.append.lock();
             while a.is_exclusive {
@@ -76,13 +76,13 @@ impl Topic {
             a.last
         };
         let exclusive = ExclusiveGuard { topic: self.clone() };
-        self.wait_idle(core, last)?;
+        self.wait_idle(ctx, last)?;
         Ok(exclusive)
     }
 
     /// Waits until the newest batch, and so every batch before it, has finished.
-    pub(crate) fn wait_idle(&self, core: &Ctx, last: Option<(Ticket, Level)>) -> Result<()> {
-        let outcome = last.map_or(Ok(()), |(ticket, level)| core.wait(ticket, level));
+    pub(crate) fn wait_idle(&self, ctx: &Ctx, last: Option<(Ticket, Level)>) -> Result<()> {
+        let outcome = last.map_or(Ok(()), |(ticket, level)| ctx.wait(ticket, level));
         if let Err(Error::Closed) = outcome {
             return outcome;
         }
@@ -109,14 +109,14 @@ impl Topic {
     /// Stages control frames. The ticket is of their batch.
     fn log(
         self: &Arc<Self>,
-        core: &Arc<Ctx>,
+        ctx: &Arc<Ctx>,
         a: &mut Admission<'_>,
         frames: Frames,
         staging: Staging,
     ) -> Result<Ticket> {
-        let mut pending = PendingBatch::plain(core, self, staging.hints, staging.undo);
+        let mut pending = PendingBatch::plain(ctx, self, staging.hints, staging.undo);
         pending.creation = staging.creation;
-        let ts = a.last_ts.max(core.time.steady());
+        let ts = a.last_ts.max(ctx.time.steady());
         let order = Order { ts, level: staging.level, frees_space: staging.frees_space };
         Ok(a.stage(pending, frames, order)?.0)
     }
@@ -138,21 +138,21 @@ impl Staging {
 }
 
 /// Admits a few control frames of a topic that the caller has exclusively.
-fn admit<'t>(core: &Ctx, topic: &'t Topic, exclusive: &ExclusiveGuard) -> Result<Admission<'t>> {
-    topic.admit_exclusive(core, 2048, Wait::Bounded, exclusive)
+fn admit<'t>(ctx: &Ctx, topic: &'t Topic, exclusive: &ExclusiveGuard) -> Result<Admission<'t>> {
+    topic.admit_exclusive(ctx, 2048, Wait::Bounded, exclusive)
 }
 
 /// Logs the creation of a topic that the caller has exclusively.
 pub(crate) fn log_creation(
-    core: &Arc<Ctx>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     config: TopicConfig,
     exclusive: &ExclusiveGuard,
 ) -> Result<()> {
     let class = config.durability;
-    let staged = admit(core, topic, exclusive).and_then(|mut a| {
+    let staged = admit(ctx, topic, exclusive).and_then(|mut a| {
         let staging = Staging { creation: true, ..Staging::new(apply_level(class), false) };
-        let reserve = Reserve::first(class, 1, core.time.mono_ms());
+        let reserve = Reserve::first(class, 1, ctx.time.mono_ms());
         let mut frames = Frames::default();
         TopicCreate {
             name: topic.name.to_string(),
@@ -161,18 +161,18 @@ pub(crate) fn log_creation(
             reserved_to: reserve.to,
         }
         .encode_frame(&mut frames.head, topic.id(), 0, 0);
-        let ticket = topic.log(core, &mut a, frames, staging)?;
-        a.config = core.config(config);
+        let ticket = topic.log(ctx, &mut a, frames, staging)?;
+        a.config = ctx.config(config);
         a.logged = true;
         a.reserve = reserve;
         a.synced_to = reserve.to;
         Ok(ticket)
     });
     match staged {
-        Ok(ticket) => core.wait(ticket, apply_level(class)),
+        Ok(ticket) => ctx.wait(ticket, apply_level(class)),
         Err(e) => {
             topic.append.lock().closed = true;
-            topic.retire(core);
+            topic.retire(ctx);
             Err(e)
         }
     }
@@ -180,7 +180,7 @@ pub(crate) fn log_creation(
 
 /// Updates the named fields; the caller has the topic exclusively.
 pub(crate) fn update(
-    core: &Arc<Ctx>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     patch: &ConfigPatch,
     exclusive: &ExclusiveGuard,
@@ -200,12 +200,12 @@ pub(crate) fn update(
         return Ok(new);
     }
     // I11: an expired record stays expired, whatever the new time to live is.
-    retention::log_expired(core, topic, Some(exclusive), u64::MAX)?;
+    retention::log_expired(ctx, topic, Some(exclusive), u64::MAX)?;
     let (from, to) = (old.durability, new.durability);
     if from == Durability::Fsync && to != Durability::Fsync {
-        reserve_first(core, topic, exclusive)?;
+        reserve_first(ctx, topic, exclusive)?;
     }
-    let hints = fit(core, topic, &new)?;
+    let hints = fit(ctx, topic, &new)?;
     // A topic that enters class `fsync` must have every earlier record durable. Leaving the class must
     // be durable, because recovery assumes that an `fsync` topic has lost nothing (I2).
     let level = match Durability::Fsync {
@@ -227,7 +227,7 @@ pub(crate) fn update(
         staging.hints = hints;
     }
     let ticket = {
-        let mut a = admit(core, topic, exclusive)?;
+        let mut a = admit(ctx, topic, exclusive)?;
         if to == Durability::Fsync && from != to {
             HeadWatermark { reserved_to: a.head(), lowered: true }.encode_frame(
                 &mut frames.head,
@@ -236,9 +236,9 @@ pub(crate) fn update(
                 0,
             );
         }
-        topic.log(core, &mut a, frames, staging)?
+        topic.log(ctx, &mut a, frames, staging)?
     };
-    core.wait(ticket, level)?;
+    ctx.wait(ticket, level)?;
     let mut a = topic.append.lock();
     a.config = Arc::new(new.clone());
     change_class(&mut a, from, to);
@@ -258,11 +258,11 @@ fn change_class(a: &mut AppendState, from: Durability, to: Durability) {
 }
 
 /// Reserves seqs durably for a topic that leaves class `fsync`, before one is assigned.
-fn reserve_first(core: &Arc<Ctx>, topic: &Arc<Topic>, exclusive: &ExclusiveGuard) -> Result<()> {
+fn reserve_first(ctx: &Arc<Ctx>, topic: &Arc<Topic>, exclusive: &ExclusiveGuard) -> Result<()> {
     let staging = Staging::new(Level::Synced, false);
     let (ticket, reserve) = {
-        let mut a = admit(core, topic, exclusive)?;
-        let now = core.time.mono_ms();
+        let mut a = admit(ctx, topic, exclusive)?;
+        let now = ctx.time.mono_ms();
         let reserve = Reserve::found(a.head() + super::write::reserve::MIN, a.head(), now);
         let mut frames = Frames::default();
         HeadWatermark { reserved_to: reserve.to, lowered: false }.encode_frame(
@@ -271,9 +271,9 @@ fn reserve_first(core: &Arc<Ctx>, topic: &Arc<Topic>, exclusive: &ExclusiveGuard
             0,
             0,
         );
-        (topic.log(core, &mut a, frames, staging)?, reserve)
+        (topic.log(ctx, &mut a, frames, staging)?, reserve)
     };
-    core.wait(ticket, Level::Synced)?;
+    ctx.wait(ticket, Level::Synced)?;
     topic.append.lock().reserve = reserve;
     let mut state = topic.state.write();
     state.reserved_synced = state.reserved_synced.max(reserve.to);
@@ -284,7 +284,7 @@ fn reserve_first(core: &Arc<Ctx>, topic: &Arc<Topic>, exclusive: &ExclusiveGuard
 
 /// The floor that new caps require for the stored records, with the hints that apply needs. A topic
 /// that rejects writes at a cap evicts nothing: it refuses writes until records are deleted.
-fn fit(core: &Arc<Ctx>, topic: &Topic, config: &TopicConfig) -> Result<Option<(u64, Hints)>> {
+fn fit(ctx: &Arc<Ctx>, topic: &Topic, config: &TopicConfig) -> Result<Option<(u64, Hints)>> {
     if config.discard == Discard::Reject {
         return Ok(None);
     }
@@ -300,56 +300,56 @@ fn fit(core: &Arc<Ctx>, topic: &Topic, config: &TopicConfig) -> Result<Option<(u
         };
         match found {
             Ok(found) => return Ok(found),
-            Err(need) => retention::provide(core, topic, &need)?,
+            Err(need) => retention::provide(ctx, topic, &need)?,
         }
     }
 }
 
 /// Logs the deletion of a topic that the caller has exclusively.
 pub(crate) fn log_deletion(
-    core: &Arc<Ctx>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     exclusive: &ExclusiveGuard,
 ) -> Result<()> {
     let level = apply_level(topic.append.lock().config.durability);
     let staging = Staging::new(level, true);
     let ticket = {
-        let mut a = admit(core, topic, exclusive)?;
+        let mut a = admit(ctx, topic, exclusive)?;
         let mut frames = Frames::default();
         TopicDelete { epoch: topic.key.epoch }.encode_frame(&mut frames.head, topic.id(), 0, 0);
-        topic.log(core, &mut a, frames, staging)?
+        topic.log(ctx, &mut a, frames, staging)?
     };
-    core.wait(ticket, level)?;
+    ctx.wait(ticket, level)?;
     topic.append.lock().closed = true;
     Ok(())
 }
 
 /// Deletes, durably, a topic whose name a later topic has. Its own deletion was lost; without this
 /// one, a deletion of the later topic would make the earlier one reappear.
-pub(crate) fn delete_superseded(core: &Arc<Ctx>, topic: &Arc<Topic>) {
+pub(crate) fn delete_superseded(ctx: &Arc<Ctx>, topic: &Arc<Topic>) {
     let (name, id) = (&topic.name, topic.id());
     log::warn!("topic {name:?} (id {id}) is another now: its records are gone");
-    let deleted = topic.admit(core, 2048, Wait::Bounded).and_then(|mut a| {
+    let deleted = topic.admit(ctx, 2048, Wait::Bounded).and_then(|mut a| {
         let staging = Staging::new(Level::Synced, true);
         let mut frames = Frames::default();
         TopicDelete { epoch: topic.key.epoch }.encode_frame(&mut frames.head, id, 0, 0);
-        let ticket = topic.log(core, &mut a, frames, staging)?;
+        let ticket = topic.log(ctx, &mut a, frames, staging)?;
         drop(a);
-        core.wait(ticket, Level::Synced)
+        ctx.wait(ticket, Level::Synced)
     });
     if let Err(e) = deleted {
         log::error!("topic {name:?} (id {id}) is gone until the next open only: {e}");
-        topic.retire(core);
+        topic.retire(ctx);
     }
 }
 
 /// Lowers the reservation of a topic to its head, if it is above the head and nothing was reserved for
 /// `idle_ms`, and logs the topic's losses with it. At a close (`idle_ms` 0) losses alone suffice. Returns
 /// whether it logged something.
-pub(crate) fn lower(core: &Arc<Ctx>, topic: &Arc<Topic>, idle_ms: u64) -> Result<bool> {
+pub(crate) fn lower(ctx: &Arc<Ctx>, topic: &Arc<Topic>, idle_ms: u64) -> Result<bool> {
     let closes = idle_ms == 0;
     let due = |a: &AppendState| {
-        let idle = a.reserve.idle(a.head(), core.time.mono_ms(), idle_ms);
+        let idle = a.reserve.idle(a.head(), ctx.time.mono_ms(), idle_ms);
         !a.is_exclusive && !a.closed && (idle || closes && !a.unlogged.is_empty())
     };
     // The head of a broken topic in memory may be too low.
@@ -357,19 +357,19 @@ pub(crate) fn lower(core: &Arc<Ctx>, topic: &Arc<Topic>, idle_ms: u64) -> Result
         return Ok(false);
     }
     // At a close the frames may use reserved space: no write comes after them.
-    log_end(core, topic, true, Staging::new(Level::Written, closes))
+    log_end(ctx, topic, true, Staging::new(Level::Written, closes))
 }
 
 /// Logs the lost ranges and the floor of a topic that readers have seen and the log lacks.
-pub(crate) fn log_losses(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<()> {
-    log_end(core, topic, false, Staging::new(Level::Written, false)).map(drop)
+pub(crate) fn log_losses(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<()> {
+    log_end(ctx, topic, false, Staging::new(Level::Written, false)).map(drop)
 }
 
 /// Logs the losses of a topic, and a lowered reservation if `lowers`.
-fn log_end(core: &Arc<Ctx>, topic: &Arc<Topic>, lowers: bool, staging: Staging) -> Result<bool> {
-    let exclusive = topic.exclusive(core)?;
+fn log_end(ctx: &Arc<Ctx>, topic: &Arc<Topic>, lowers: bool, staging: Staging) -> Result<bool> {
+    let exclusive = topic.exclusive(ctx)?;
     let ticket = {
-        let mut a = admit(core, topic, &exclusive)?;
+        let mut a = admit(ctx, topic, &exclusive)?;
         let head = a.head();
         let lowers = lowers && a.reserve.to > head;
         if a.closed || !lowers && a.unlogged.is_empty() {
@@ -387,19 +387,19 @@ fn log_end(core: &Arc<Ctx>, topic: &Arc<Topic>, lowers: bool, staging: Staging) 
             );
         }
         let undo = Undo::Unlogged(unlogged.gaps.clone());
-        let staged = topic.log(core, &mut a, frames, Staging { undo, ..staging });
+        let staged = topic.log(ctx, &mut a, frames, Staging { undo, ..staging });
         if staged.is_err() {
             a.unlogged = unlogged;
         }
         let ticket = staged?;
         if lowers {
             // From here on a write needs a new reservation, even if this frame fails.
-            a.reserve = Reserve::found(head, head, core.time.mono_ms());
+            a.reserve = Reserve::found(head, head, ctx.time.mono_ms());
             a.synced_to = a.synced_to.min(head);
         }
         ticket
     };
-    core.wait(ticket, Level::Written)?;
+    ctx.wait(ticket, Level::Written)?;
     drop(exclusive);
     Ok(true)
 }

@@ -45,15 +45,15 @@ impl From<Unknown> for Need {
 
 impl Topic {
     /// Loads the dead records of a segment.
-    pub(crate) fn load_dead(&self, core: &Ctx, file_no: u64) -> Result<()> {
-        provide(core, self, &Need::Dead(file_no))
+    pub(crate) fn load_dead(&self, ctx: &Ctx, file_no: u64) -> Result<()> {
+        provide(ctx, self, &Need::Dead(file_no))
     }
 }
 
 /// Reads what a decision needs into the topic's state. A removed segment is skipped: the next decision
 /// sees the index without it.
-pub(crate) fn provide(core: &Ctx, topic: &Topic, need: &Need) -> Result<()> {
-    let loader = Loader::without_hints(&core.segments, topic.key);
+pub(crate) fn provide(ctx: &Ctx, topic: &Topic, need: &Need) -> Result<()> {
+    let loader = Loader::without_hints(&ctx.segments, topic.key);
     match *need {
         Need::Sizes(meta, from, to) => {
             let window = loader.window(&meta, from, to);
@@ -142,16 +142,16 @@ fn first_fresh(
 }
 
 /// The commit time before which records of this topic have expired; `None` without a TTL.
-pub(crate) fn cutoff(core: &Ctx, config: &TopicConfig) -> Option<u64> {
+pub(crate) fn cutoff(ctx: &Ctx, config: &TopicConfig) -> Option<u64> {
     match config.ttl_ms {
         0 => None,
-        ttl => core.time.steady().checked_sub(ttl),
+        ttl => ctx.time.steady().checked_sub(ttl),
     }
 }
 
 /// Calls `f` under the state lock with the expired records. Reads what that needs without the lock.
 pub(crate) fn with_expired<T>(
-    core: &Ctx,
+    ctx: &Ctx,
     topic: &Topic,
     mut f: impl FnMut(&State, Option<Expired>) -> T,
 ) -> Result<T> {
@@ -159,15 +159,15 @@ pub(crate) fn with_expired<T>(
     loop {
         let lookup = {
             let state = topic.state.read();
-            let Some(cutoff) = cutoff(core, &state.config) else { return Ok(f(&state, None)) };
+            let Some(cutoff) = cutoff(ctx, &state.config) else { return Ok(f(&state, None)) };
             match expired(&state, cutoff, seek) {
                 Ok(found) => return Ok(f(&state, found)),
                 Err(lookup) => (lookup, cutoff),
             }
         };
-        let loader = Loader::without_hints(&core.segments, topic.key);
+        let loader = Loader::without_hints(&ctx.segments, topic.key);
         match lookup {
-            (Lookup::Dead(file_no), _) => provide(core, topic, &Need::Dead(file_no))?,
+            (Lookup::Dead(file_no), _) => provide(ctx, topic, &Need::Dead(file_no))?,
             (Lookup::Seek(meta), cutoff) => {
                 let segment = loader.segment(&meta);
                 let found = segment.seek_ts(cutoff).and_then(|(seq, _)| {
@@ -183,40 +183,40 @@ pub(crate) fn with_expired<T>(
 
 /// Removes expired records before a write to a topic with a cap, so that they do not count. A caller
 /// that must not wait skips this while batches are pending.
-pub(crate) fn expire_before_write(core: &Arc<Ctx>, topic: &Arc<Topic>, wait: Wait) -> Result<()> {
+pub(crate) fn expire_before_write(ctx: &Arc<Ctx>, topic: &Arc<Topic>, wait: Wait) -> Result<()> {
     let capped = {
         let a = topic.append.lock();
         a.config.ttl_ms > 0 && (a.config.cap_records > 0 || a.config.cap_bytes > 0)
     };
     if capped && (wait != Wait::No || topic.quiet()) {
-        expire(core, topic)?;
+        expire(ctx, topic)?;
     }
     Ok(())
 }
 
 /// Logs the floor of expired records; returns whether there were any. On return the topic's counts are
 /// exact.
-pub(crate) fn expire(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<bool> {
-    if topic.life() != Life::Live || !with_expired(core, topic, |_, found| found.is_some())? {
+pub(crate) fn expire(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<bool> {
+    if topic.life() != Life::Live || !with_expired(ctx, topic, |_, found| found.is_some())? {
         return Ok(false);
     }
     let config = topic.state.read().config.clone();
     let mut upto = u64::MAX;
     if config.kind == TopicType::Queue {
-        let jobs = expired_jobs(core, topic)?;
-        core.host.jobs_expire(topic, &jobs)?;
+        let jobs = expired_jobs(ctx, topic)?;
+        ctx.host.jobs_expire(topic, &jobs)?;
         // Jobs that expired since were not moved to the dead-letter topic yet.
         upto = jobs.last().map_or(0, |seq| seq + 1);
     }
     let capped = config.cap_records > 0 || config.cap_bytes > 0;
-    let exclusive = if capped { Some(topic.exclusive(core)?) } else { None };
-    log_expired(core, topic, exclusive.as_ref(), upto)
+    let exclusive = if capped { Some(topic.exclusive(ctx)?) } else { None };
+    log_expired(ctx, topic, exclusive.as_ref(), upto)
 }
 
 /// The expired live records.
-fn expired_jobs(core: &Ctx, topic: &Topic) -> Result<Vec<u64>> {
+fn expired_jobs(ctx: &Ctx, topic: &Topic) -> Result<Vec<u64>> {
     loop {
-        let found = with_expired(core, topic, |state, found| {
+        let found = with_expired(ctx, topic, |state, found| {
             let mut seqs = Vec::new();
             let (mut at, below) = (state.earliest, found.map_or(0, |e| e.below));
             while at < below {
@@ -230,20 +230,20 @@ fn expired_jobs(core: &Ctx, topic: &Topic) -> Result<Vec<u64>> {
         })?;
         match found {
             Ok(seqs) => return Ok(seqs),
-            Err(unknown) => provide(core, topic, &unknown.into())?,
+            Err(unknown) => provide(ctx, topic, &unknown.into())?,
         }
     }
 }
 
 /// Logs the floor of expired records below `upto`; `exclusive` if the caller has the topic exclusively.
 pub(crate) fn log_expired(
-    core: &Arc<Ctx>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     exclusive: Option<&ExclusiveGuard>,
     upto: u64,
 ) -> Result<bool> {
     loop {
-        let (found, structure, cut) = with_expired(core, topic, |state, found| {
+        let (found, structure, cut) = with_expired(ctx, topic, |state, found| {
             let found = found.map(|e| Expired { floor: e.floor.min(upto), ..e });
             let found = found.filter(|e| e.floor > state.earliest);
             let cut = found.and_then(|e| state.cut_by(e.floor));
@@ -253,9 +253,9 @@ pub(crate) fn log_expired(
         let mut hints = Hints::default();
         if let Some((meta, from)) = cut {
             if topic.state.read().unknown_dead(meta.file_no) {
-                provide(core, topic, &Need::Dead(meta.file_no))?;
+                provide(ctx, topic, &Need::Dead(meta.file_no))?;
             }
-            let loader = Loader::without_hints(&core.segments, topic.key);
+            let loader = Loader::without_hints(&ctx.segments, topic.key);
             let window = loader.window(&meta, from, found.floor - 1);
             let Some(window) = topic.unless_gone(&meta, window)? else { continue };
             hints.windows.push(window);
@@ -269,8 +269,8 @@ pub(crate) fn log_expired(
             0,
         );
         let mut a = match exclusive {
-            Some(exclusive) => topic.admit_exclusive(core, body.len(), Wait::Bounded, exclusive)?,
-            None => topic.admit(core, body.len(), Wait::Bounded)?,
+            Some(exclusive) => topic.admit_exclusive(ctx, body.len(), Wait::Bounded, exclusive)?,
+            None => topic.admit(ctx, body.len(), Wait::Bounded)?,
         };
         if a.closed {
             return Ok(false);
@@ -278,7 +278,7 @@ pub(crate) fn log_expired(
         if topic.state.read().structure != structure {
             continue;
         }
-        let pending = PendingBatch::plain(core, topic, hints, Undo::None);
+        let pending = PendingBatch::plain(ctx, topic, hints, Undo::None);
         let frames = Frames { head: body, ..Frames::default() };
         // The frame concerns applied records only, so it need not wait for a sync. After a pending
         // batch that does, it waits like that batch (I1): a topic applies its frames in log order,
@@ -287,32 +287,32 @@ pub(crate) fn log_expired(
             0 => Level::Written,
             _ => apply_level(a.config.durability),
         };
-        let order = Order { ts: core.time.steady(), level, frees_space: true };
+        let order = Order { ts: ctx.time.steady(), level, frees_space: true };
         let (ticket, _) = a.stage(pending, frames, order)?;
         drop(a);
-        core.wait(ticket, level)?;
+        ctx.wait(ticket, level)?;
         return Ok(true);
     }
 }
 
 /// Logs the deletion of records whose own time to live has passed. Returns how many were removed.
-pub(crate) fn sweep_records(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<u64> {
-    let now = core.time.steady();
-    let due = due_records(core, topic, now)?;
+pub(crate) fn sweep_records(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<u64> {
+    let now = ctx.time.steady();
+    let due = due_records(ctx, topic, now)?;
     let mut gone = 0;
     for seqs in due.chunks(10_000) {
         let why = match topic.state.read().config.kind {
             TopicType::Queue => None,
             TopicType::Log => Some(RemovalReason::REQUESTED),
         };
-        let why = why.map_or_else(|| core.host.jobs_expire(topic, seqs), Ok)?;
-        gone += super::delete::delete_seqs(core, topic, seqs, why)?.0;
+        let why = why.map_or_else(|| ctx.host.jobs_expire(topic, seqs), Ok)?;
+        gone += super::delete::delete_seqs(ctx, topic, seqs, why)?.0;
     }
     Ok(gone)
 }
 
 /// The ascending seqs of live records whose own time to live has passed.
-fn due_records(core: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
+fn due_records(ctx: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
     let (mut due, segs) = {
         let mut guard = topic.state.write();
         let state = &mut *guard;
@@ -339,7 +339,7 @@ fn due_records(core: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
         (due, segs)
     };
     for meta in segs {
-        let loader = Loader::without_hints(&core.segments, topic.key);
+        let loader = Loader::without_hints(&ctx.segments, topic.key);
         let table = loader.segment(&meta).attrs();
         // The next sweep checks the segment that replaced it.
         let Some(table) = topic.unless_gone(&meta, table)? else { continue };
@@ -354,7 +354,7 @@ fn due_records(core: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
             hits.push(row.seq);
         }
         if topic.state.read().unknown_dead(meta.file_no) {
-            provide(core, topic, &Need::Dead(meta.file_no))?;
+            provide(ctx, topic, &Need::Dead(meta.file_no))?;
         }
         let mut state = topic.state.write();
         let floor = state.floor;
@@ -382,9 +382,9 @@ impl State {
 
 impl PendingBatch {
     /// A batch of control frames.
-    pub(crate) fn plain(core: &Arc<Ctx>, topic: &Arc<Topic>, hints: Hints, undo: Undo) -> Self {
+    pub(crate) fn plain(ctx: &Arc<Ctx>, topic: &Arc<Topic>, hints: Hints, undo: Undo) -> Self {
         Self {
-            core: core.clone(),
+            ctx: ctx.clone(),
             topic: topic.clone(),
             hints,
             undo,

@@ -29,13 +29,13 @@ impl Topic {
 /// follow the clock all the same, and `count` and `bytes` include expired records. `queue_state`
 /// returns the counts of a queue.
 pub(crate) fn state(
-    core: &Arc<Ctx>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     queue_state: impl Fn() -> Result<QueueState>,
 ) -> Result<TopicState> {
     topic.check_sound()?;
     loop {
-        let logged = expire(core, topic);
+        let logged = expire(ctx, topic);
         if let Err(e) = &logged {
             log::debug!("{}: what has expired is not logged: {e}", topic.name);
         }
@@ -46,16 +46,16 @@ pub(crate) fn state(
             TopicType::Queue => Some(queue_state()?),
             TopicType::Log => None,
         };
-        let shown = retention::with_expired(core, topic, |state, expired| {
+        let shown = retention::with_expired(ctx, topic, |state, expired| {
             // A batch that was written meanwhile may have expired too.
             match expired {
                 Some(_) if exact => Err(None),
-                _ => describe(core, topic, state, expired, next_seq, queue),
+                _ => describe(ctx, topic, state, expired, next_seq, queue),
             }
         })?;
         match shown {
             Ok(shown) => return Ok(shown),
-            Err(Some(file_no)) => retention::provide(core, topic, &Need::Dead(file_no))?,
+            Err(Some(file_no)) => retention::provide(ctx, topic, &Need::Dead(file_no))?,
             Err(None) => topic.state.write().move_earliest(),
         }
     }
@@ -64,7 +64,7 @@ pub(crate) fn state(
 /// Reads the state under its lock. `Err` has the file number of a segment whose dead records must be
 /// loaded first, or `None` if only `earliest` must be moved.
 fn describe(
-    core: &Ctx,
+    ctx: &Ctx,
     topic: &Topic,
     state: &State,
     expired: Option<Expired>,
@@ -96,7 +96,7 @@ fn describe(
         bytes: state.bytes - hidden.1,
         gaps: state.gaps.clone(),
         config: (*state.config).clone(),
-        effective_priority: topic.priority(&state.config, core.time.steady()),
+        effective_priority: topic.priority(&state.config, ctx.time.steady()),
         last_write_ts: some(state.last_write_ts),
         last_read_ts: some(topic.last_read.load(Ordering::Relaxed)),
         queue,

@@ -32,21 +32,21 @@ const MAX_DECISION: usize = 16 << 20;
 
 /// Publishes stages of a writer.
 pub(crate) fn commit(
-    core: &Arc<Transactions>,
+    txns: &Arc<Transactions>,
     writer: &str,
     req: &CommitRequest<'_>,
 ) -> Result<Committed> {
     name::check(writer)?;
-    core.check_open()?;
+    txns.check_open()?;
     check_query(req.query)?;
-    let _lock = core.txns.lock_writer(writer);
-    if let Some(answer) = earlier(core, writer, Some(req.epoch), req.query)? {
+    let _lock = txns.txns.lock_writer(writer);
+    if let Some(answer) = earlier(txns, writer, Some(req.epoch), req.query)? {
         return Ok(answer);
     }
     check_epoch(writer, req.epoch)?;
-    let gathered = gather::stages(core, writer, req.stages)?;
+    let gathered = gather::stages(txns, writer, req.stages)?;
     let author = Author { writer, epoch: req.epoch, owner: req.owner, query: req.query };
-    decide(core, &author, gathered, &req.work)
+    decide(txns, &author, gathered, &req.work)
 }
 
 /// Who commits, and as which epoch.
@@ -81,44 +81,44 @@ fn check_query(query: &str) -> Result<()> {
 }
 
 /// A transaction in one call.
-pub(crate) fn transact(core: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result<Committed> {
-    core.check_open()?;
-    let (mut writer, epoch) = identity(core, req)?;
-    let _lock = core.txns.lock_writer(&writer);
+pub(crate) fn transact(txns: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result<Committed> {
+    txns.check_open()?;
+    let (mut writer, epoch) = identity(txns, req)?;
+    let _lock = txns.txns.lock_writer(&writer);
     let named = req.writer.is_some();
     let shown = |c: Committed| Committed { epoch: if named { c.epoch } else { 0 }, ..c };
-    if let Some(answer) = earlier(core, &writer, epoch, "")? {
+    if let Some(answer) = earlier(txns, &writer, epoch, "")? {
         return Ok(shown(answer));
     }
-    let now = core.time.steady();
+    let now = txns.time.steady();
     let epoch = match epoch {
         Some(epoch) => epoch,
-        None => core.txns.last(&writer, now).map_or(1, |last| last.epoch.saturating_add(1)),
+        None => txns.txns.last(&writer, now).map_or(1, |last| last.epoch.saturating_add(1)),
     };
     if named {
         check_epoch(&writer, epoch)?;
     }
     if !req.key.is_empty() {
         // The same request after the key's window is a new transaction.
-        writer = format!("{writer}.{:016x}", core.env.rng.next_u64());
+        writer = format!("{writer}.{:016x}", txns.env.rng.next_u64());
     }
-    let rows = gather::rows_of(core, req.rows)?;
+    let rows = gather::rows_of(txns, req.rows)?;
     let mut gathered = Gathered::default();
     let mut charge = None;
     if !rows.is_empty() {
-        let (_, file, taken) = core.staging.write(&writer, OWN, 0, &rows, now)?;
+        let (_, file, taken) = txns.staging.write(&writer, OWN, 0, &rows, now)?;
         gathered.files.push(file);
         gather::add(&mut gathered.rows, rows);
         charge = Some(taken);
     }
     let author = Author { writer: &writer, epoch, owner: req.owner, query: "" };
-    let outcome = decide(core, &author, gathered, &req.work);
+    let outcome = decide(txns, &author, gathered, &req.work);
     drop(charge);
     outcome.map(shown)
 }
 
 /// The writer and epoch of a transaction in one call.
-fn identity(core: &Transactions, req: &TxnRequest<'_>) -> Result<(String, Option<u64>)> {
+fn identity(txns: &Transactions, req: &TxnRequest<'_>) -> Result<(String, Option<u64>)> {
     if req.key.len() > MAX_KEY {
         let text =
             format!("the idempotency key is {} bytes, the limit is {MAX_KEY}", req.key.len());
@@ -137,7 +137,7 @@ fn identity(core: &Transactions, req: &TxnRequest<'_>) -> Result<(String, Option
             Err(Error::InvalidRequest("an epoch is of a writer: name it".into()))
         }
         None if req.key.is_empty() => {
-            Ok((format!("{NAMELESS}{:016x}", core.env.rng.next_u64()), Some(1)))
+            Ok((format!("{NAMELESS}{:016x}", txns.env.rng.next_u64()), Some(1)))
         }
         None => Ok((format!("{KEYED}{:032x}", key_hash(req)), Some(request_hash(req)))),
     }
@@ -188,26 +188,26 @@ fn request_hash(req: &TxnRequest<'_>) -> u64 {
 /// The earlier answer to an epoch, if there is one. Finishes earlier decisions of the writer first. The
 /// caller has the writer's lock.
 fn earlier(
-    core: &Arc<Transactions>,
+    txns: &Arc<Transactions>,
     writer: &str,
     epoch: Option<u64>,
     query: &str,
 ) -> Result<Option<Committed>> {
-    for (writer, epoch) in core.txns.all_open(Some(writer)) {
-        publish::finish(core, &writer, epoch)?;
+    for (writer, epoch) in txns.txns.all_open(Some(writer)) {
+        publish::finish(txns, &writer, epoch)?;
     }
-    let last = core.txns.last(writer, core.time.steady());
-    let (Some(last), Some(epoch)) = (last, epoch) else { return undecided(core) };
+    let last = txns.txns.last(writer, txns.time.steady());
+    let (Some(last), Some(epoch)) = (last, epoch) else { return undecided(txns) };
     if writer.starts_with(KEYED) && last.epoch != epoch {
         return Err(Error::IdempotencyMismatch { topic: "(a transaction)".into() });
     }
     if epoch > last.epoch {
-        return undecided(core);
+        return undecided(txns);
     }
     let (writer, last_epoch) = (writer.to_owned(), last.epoch);
     // Another query's epoch is no repeat of this one: its rows are other rows.
-    let committed_by = core.txns.query_of(&writer);
-    if !core.env.check("txn.query", committed_by == query) {
+    let committed_by = txns.txns.query_of(&writer);
+    if !txns.env.check("txn.query", committed_by == query) {
         let query = query.to_owned();
         return Err(Error::EpochOfOtherQuery {
             writer,
@@ -224,13 +224,13 @@ fn earlier(
 }
 
 /// No earlier answer; an error if the shard of the decisions has failed, because it may have one.
-fn undecided(core: &Transactions) -> Result<Option<Committed>> {
-    core.wal.poisoned(0).map_or(Ok(None), |e| Err(e.into()))
+fn undecided(txns: &Transactions) -> Result<Option<Committed>> {
+    txns.wal.poisoned(0).map_or(Ok(None), |e| Err(e.into()))
 }
 
 /// Checks, decides and publishes. The caller has the writer's lock.
 fn decide(
-    core: &Arc<Transactions>,
+    txns: &Arc<Transactions>,
     author: &Author<'_>,
     gathered: Gathered,
     work: &TxnWork<'_>,
@@ -239,16 +239,16 @@ fn decide(
     let who = (author.writer, author.epoch);
     let mut tried = false;
     // Kept until the end frame is applied, which counts the remembered writer or key.
-    let admission = writers::admit(core, author.writer, author.owner);
+    let admission = writers::admit(txns, author.writer, author.owner);
     let admitted = admission.as_ref().map_err(Clone::clone);
-    let decided = admitted.and_then(|_| check(core, rows, work)).and_then(|ready| {
+    let decided = admitted.and_then(|_| check(txns, rows, work)).and_then(|ready| {
         tried = true;
         let (owner, query) = (author.owner.to_owned(), author.query.to_owned());
         let decision = TxnCommit { files: files.clone(), owner, query, ..body(who, &ready) };
-        log(core, &decision).inspect_err(|_| {
+        log(txns, &decision).inspect_err(|_| {
             // A failed shard may have the decision after a restart, which acks these jobs: their
             // leases stay, so that no other worker gets them.
-            if core.wal.poisoned(0).is_none() {
+            if txns.wal.poisoned(0).is_none() {
                 ready.iter().for_each(|h| participant::release_acks(&h.topic, &h.part.acks));
             }
         })?;
@@ -258,25 +258,25 @@ fn decide(
         Ok(ready) => ready,
         Err(e) => {
             // The log may have a failed decision all the same, until a later frame is written.
-            core.metrics.txn_refused.add(1);
-            let lsn = if tried { core.wal.positions(0).written + 1 } else { 0 };
+            txns.metrics.txn_refused.add(1);
+            let lsn = if tried { txns.wal.positions(0).written + 1 } else { 0 };
             if staged {
-                core.staging.doubt(who.0, &files, lsn);
+                txns.staging.doubt(who.0, &files, lsn);
             } else {
-                files.into_iter().for_each(|f| core.txns.spend(f.name, lsn));
+                files.into_iter().for_each(|f| txns.txns.spend(f.name, lsn));
             }
             return Err(e);
         }
     };
-    core.metrics.txn_commits.add(1);
-    core.staging.decided(who.0, &files);
-    publish::publish(core, who, ready)?;
-    publish::end(core, who.0, who.1)
+    txns.metrics.txn_commits.add(1);
+    txns.staging.decided(who.0, &files);
+    publish::publish(txns, who, ready)?;
+    publish::end(txns, who.0, who.1)
 }
 
 /// Takes every topic exclusively and checks everything. After that only the disk can fail.
 fn check(
-    core: &Arc<Transactions>,
+    txns: &Arc<Transactions>,
     rows: gather::ByTopic,
     work: &TxnWork<'_>,
 ) -> Result<Vec<Ready>> {
@@ -285,20 +285,20 @@ fn check(
         return Ok(Vec::new());
     }
     let bytes = by_topic.values().map(|w| w.rows.len() as u64).sum();
-    verbs::check_load(core, bytes, Wait::Bounded)?;
-    check_existing(core, &mut by_topic)?;
+    verbs::check_load(txns, bytes, Wait::Bounded)?;
+    check_existing(txns, &mut by_topic)?;
     let mut topics = Vec::new();
     for (name, work) in &by_topic {
-        let topic = find(core, name, work)?;
-        topic::expire_before_write(core, &topic, Wait::Bounded)?;
+        let topic = find(txns, name, work)?;
+        topic::expire_before_write(txns, &topic, Wait::Bounded)?;
         topics.push(topic);
     }
     let mut order: Vec<_> = topics.into_iter().zip(by_topic.into_values()).collect();
     order.sort_by_key(|(topic, _)| topic.id());
-    let guards = take_exclusive(core, order.iter().map(|(topic, _)| topic))?;
+    let guards = take_exclusive(txns, order.iter().map(|(topic, _)| topic))?;
     let mut ready: Vec<Ready> = Vec::new();
     for ((topic, mut work), exclusive) in order.into_iter().zip(guards) {
-        match work.check(core, &topic, &exclusive) {
+        match work.check(txns, &topic, &exclusive) {
             Ok(acks) => {
                 let part = TxnParticipant { rows: work.rows, acks, cursors: work.cursors };
                 ready.push(Ready { topic, exclusive, part });
@@ -309,7 +309,7 @@ fn check(
             }
         }
     }
-    sync_dependencies(core, &ready).inspect_err(|_| {
+    sync_dependencies(txns, &ready).inspect_err(|_| {
         ready.iter().for_each(|r| participant::release_acks(&r.topic, &r.part.acks));
     })?;
     Ok(ready)
@@ -317,20 +317,20 @@ fn check(
 
 /// Takes topics exclusively, in the given order, which is ascending by id.
 pub(crate) fn take_exclusive<'a>(
-    core: &Arc<Transactions>,
+    txns: &Arc<Transactions>,
     topics: impl Iterator<Item = &'a Arc<Topic>>,
 ) -> Result<Vec<ExclusiveGuard>> {
-    topics.map(|topic| topic.exclusive(core)).collect()
+    topics.map(|topic| topic.exclusive(txns)).collect()
 }
 
 /// Syncs the shards that the decision depends on, with creations, consumers and jobs. The decision's own
 /// sync covers shard 0.
-fn sync_dependencies(core: &Arc<Transactions>, ready: &[Ready]) -> Result<()> {
-    let shards: BTreeSet<usize> = ready.iter().map(|r| core.shard(r.topic.id())).collect();
+fn sync_dependencies(txns: &Arc<Transactions>, ready: &[Ready]) -> Result<()> {
+    let shards: BTreeSet<usize> = ready.iter().map(|r| txns.shard(r.topic.id())).collect();
     for shard in shards.into_iter().filter(|s| *s > 0) {
-        let at = core.wal.positions(shard);
-        if !core.env.check("txn.settled", at.synced >= at.written) {
-            core.wal.sync(shard)?;
+        let at = txns.wal.positions(shard);
+        if !txns.env.check("txn.settled", at.synced >= at.written) {
+            txns.wal.sync(shard)?;
         }
     }
     Ok(())
@@ -352,7 +352,7 @@ fn body(who: (&str, u64), ready: &[Ready]) -> TxnCommit {
 }
 
 /// Logs the decision, durably.
-fn log(core: &Arc<Transactions>, body: &TxnCommit) -> Result<()> {
+fn log(txns: &Arc<Transactions>, body: &TxnCommit) -> Result<()> {
     let names: usize = body.commits.iter().map(|c| c.1.len() + 24).sum();
     let acks: usize = body.acks.iter().map(|a| a.1.len() * 9 + 24).sum();
     let size = names + acks + body.files.len() * 64 + body.topics.len() * 27 + 512;
@@ -362,8 +362,8 @@ fn log(core: &Arc<Transactions>, body: &TxnCommit) -> Result<()> {
     }
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
-    let commit = Arc::new(Applied::new(core, "a transaction's decision"));
-    let batch = Batch::control(head, core.time.steady(), Level::Synced, commit);
-    let ticket = core.stage_control(0, batch, Wait::Bounded)?;
-    core.wait(ticket, Level::Synced)
+    let commit = Arc::new(Applied::new(txns, "a transaction's decision"));
+    let batch = Batch::control(head, txns.time.steady(), Level::Synced, commit);
+    let ticket = txns.stage_control(0, batch, Wait::Bounded)?;
+    txns.wait(ticket, Level::Synced)
 }

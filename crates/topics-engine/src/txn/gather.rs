@@ -31,10 +31,10 @@ pub(crate) struct Gathered {
 }
 
 /// Checks and encodes the rows of a request, by topic.
-pub(crate) fn rows_of(core: &Transactions, rows: &[TxnRows<'_>]) -> Result<Vec<Rows>> {
+pub(crate) fn rows_of(txns: &Transactions, rows: &[TxnRows<'_>]) -> Result<Vec<Rows>> {
     let mut out: Vec<Rows> = Vec::new();
     for r in rows {
-        let (frames, count) = participant::encode_rows(core, r.topic, r.records, r.node)?;
+        let (frames, count) = participant::encode_rows(txns, r.topic, r.records, r.node)?;
         match out.iter_mut().find(|o| o.topic == r.topic) {
             Some(o) => {
                 o.frames.extend_from_slice(&frames);
@@ -56,13 +56,13 @@ pub(crate) fn add(all: &mut ByTopic, rows: Vec<Rows>) {
 /// Appends the rows of a file to those of their topics, so that memory has the rows once, beside one
 /// file. This file and the next ones have `left` bytes: capacity is reserved if one topic may get all.
 fn add_file(
-    core: &Transactions,
+    txns: &Transactions,
     all: &mut ByTopic,
     number: u64,
     left: u64,
     buffer: &mut Vec<u8>,
 ) -> topics_storage::Result<(StageHeader, u64)> {
-    core.staging.files.read_with(number, MAX_FILE, buffer, |topic, frame| {
+    txns.staging.files.read_with(number, MAX_FILE, buffer, |topic, frame| {
         match all.get_mut(topic) {
             Some(rows) => rows.add(frame, 1),
             None => {
@@ -77,16 +77,16 @@ fn add_file(
 
 /// Checks all stages that a commit lists, then reads and verifies them.
 pub(crate) fn stages(
-    core: &Arc<Transactions>,
+    txns: &Arc<Transactions>,
     writer: &str,
     list: &[TxnStage<'_>],
 ) -> Result<Gathered> {
     let mut out = Gathered { staged: true, ..Gathered::default() };
-    let files = check_stages(core, writer, list)?;
+    let files = check_stages(txns, writer, list)?;
     let mut left: u64 = files.iter().map(|f| f.len).sum();
     let mut buffer = Vec::new();
     for StagedPart { stage, n, number, len } in files {
-        let found = add_file(core, &mut out.rows, number, left, &mut buffer);
+        let found = add_file(txns, &mut out.rows, number, left, &mut buffer);
         left -= len;
         let (head, checksum) = found.map_err(|e| match e {
             StorageError::Missing { .. } | StorageError::Corrupt { .. } => {
@@ -115,7 +115,7 @@ struct StagedPart<'a> {
 /// The parts of all stages that a commit lists, in order. Refuses missing parts, other numbers of rows
 /// than the commit says, and too many files or bytes.
 fn check_stages<'a>(
-    core: &Transactions,
+    txns: &Transactions,
     writer: &str,
     list: &[TxnStage<'a>],
 ) -> Result<Vec<StagedPart<'a>>> {
@@ -125,7 +125,7 @@ fn check_stages<'a>(
         if !seen.insert(s.stage) {
             return Err(Error::InvalidRequest(format!("stage {:?} is listed twice", s.stage)));
         }
-        let parts = core.staging.parts(writer, s.stage);
+        let parts = txns.staging.parts(writer, s.stage);
         if let Some(n) = (0..s.parts).find(|n| !parts.iter().any(|p| p.0 == *n)) {
             let text = format!("part {n} of {} is not staged, or was swept", s.parts);
             return Err(incomplete(writer, s.stage, text));
@@ -146,14 +146,14 @@ fn check_stages<'a>(
 
 /// The topics of staged rows. Missing or lost files are skipped: the commit reports them.
 pub(crate) fn topics(
-    core: &Transactions,
+    txns: &Transactions,
     writer: &str,
     list: &[TxnStage<'_>],
 ) -> Result<BTreeSet<String>> {
     let (mut out, mut buffer) = (BTreeSet::new(), Vec::new());
     for s in list {
-        for (_, _, number, _) in core.staging.parts(writer, s.stage) {
-            let read = core.staging.files.read_with(number, MAX_FILE, &mut buffer, |topic, _| {
+        for (_, _, number, _) in txns.staging.parts(writer, s.stage) {
+            let read = txns.staging.files.read_with(number, MAX_FILE, &mut buffer, |topic, _| {
                 if !out.contains(topic) {
                     out.insert(topic.to_owned());
                 }
@@ -169,7 +169,7 @@ pub(crate) fn topics(
 }
 
 /// Reads the files that a decision names. Any difference to the decision is damage.
-pub(crate) fn decided(core: &Transactions, files: &[TxnFile]) -> Result<ByTopic> {
+pub(crate) fn decided(txns: &Transactions, files: &[TxnFile]) -> Result<ByTopic> {
     let mut out = ByTopic::new();
     let mut left: u64 = files.iter().map(|f| f.len).sum();
     let mut buffer = Vec::new();
@@ -180,11 +180,11 @@ pub(crate) fn decided(core: &Transactions, files: &[TxnFile]) -> Result<ByTopic>
             detail: format!("{detail}, and a transaction is decided on it: run verify"),
         };
         let number = txn::number(&f.name).ok_or_else(|| damage("it is no name of staged rows"))?;
-        let (head, sum) = match add_file(core, &mut out, number, left, &mut buffer) {
+        let (head, sum) = match add_file(txns, &mut out, number, left, &mut buffer) {
             Err(StorageError::Missing { .. }) => return Err(damage("it is missing")),
             other => other?,
         };
-        if !core.env.check("txn.checksum", head.len == f.len && sum == f.checksum) {
+        if !txns.env.check("txn.checksum", head.len == f.len && sum == f.checksum) {
             return Err(damage("it is not what was staged"));
         }
         left -= f.len;

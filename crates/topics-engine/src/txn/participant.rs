@@ -97,20 +97,20 @@ pub(crate) struct TxnParticipant {
 
 /// Checks and encodes rows for a topic.
 pub(crate) fn encode_rows(
-    core: &Transactions,
+    txns: &Transactions,
     topic: &str,
     records: &[NewRecord<'_>],
     node: &[u8],
 ) -> Result<(Vec<u8>, u64)> {
     let req = Append { records, node, ..Append::default() };
-    let p = Prepared::new(&core.options, topic, &req, core.time.steady(), core.time.mono_ns())?;
+    let p = Prepared::new(&txns.options, topic, &req, txns.time.steady(), txns.time.mono_ns())?;
     let mut frames = p.records;
     frames.drain(..GROUP_HEADROOM);
     Ok((frames, p.count))
 }
 
 /// The write of encoded rows.
-fn prepared(core: &Transactions, topic: &Topic, rows: PartRows) -> Prepared {
+fn prepared(txns: &Transactions, topic: &Topic, rows: PartRows) -> Prepared {
     Prepared {
         topic: topic.name.clone(),
         records: rows.records,
@@ -125,7 +125,7 @@ fn prepared(core: &Transactions, topic: &Topic, rows: PartRows) -> Prepared {
         jobs: rows.jobs,
         is_pinned: false,
         patient: true,
-        began: core.time.mono_ns(),
+        began: txns.time.mono_ns(),
         throttled_ns: 0,
         forward: None,
         part: None,
@@ -149,7 +149,7 @@ pub(crate) struct Conditions<'a> {
 /// Checks every condition of a part. Returns the jobs that it acks: their leases do not expire until the
 /// part is applied or [`release_acks`] is called.
 pub(crate) fn check_part(
-    core: &Arc<Transactions>,
+    txns: &Arc<Transactions>,
     topic: &Arc<Topic>,
     _alone: &ExclusiveGuard,
     rows: &mut PartRows,
@@ -166,10 +166,10 @@ pub(crate) fn check_part(
         consumer::check_fence(topic, name, *fence)?;
     }
     if rows.count > 0 {
-        check_limits(core, rows)?;
-        let mut p = prepared(core, topic, std::mem::take(rows));
+        check_limits(txns, rows)?;
+        let mut p = prepared(txns, topic, std::mem::take(rows));
         p.expect_head = c.expect_head;
-        let fits = check_write(core, topic, &mut p);
+        let fits = check_write(txns, topic, &mut p);
         *rows = PartRows { records: p.records, count: p.count, bytes: p.bytes, jobs: p.jobs };
         fits?;
     } else if let Some(expected) = c.expect_head {
@@ -179,25 +179,25 @@ pub(crate) fn check_part(
             return Err(Error::HeadMismatch { topic, expected, actual });
         }
     }
-    queue::take_acks(core.generation, topic, c.acks)
+    queue::take_acks(txns.generation, topic, c.acks)
 }
 
 /// Checks whether a write would be accepted now.
-fn check_write(core: &Arc<Transactions>, topic: &Arc<Topic>, p: &mut Prepared) -> Result<()> {
+fn check_write(txns: &Arc<Transactions>, topic: &Arc<Topic>, p: &mut Prepared) -> Result<()> {
     loop {
         let planned = {
             let mut a = topic.append.lock();
-            Decision { core, topic, p }.plan(&mut a)?.map(drop)
+            Decision { ctx: txns, topic, p }.plan(&mut a)?.map(drop)
         };
         match planned {
             Ok(()) => return Ok(()),
-            Err(need) => retention::provide(core, topic, &need)?,
+            Err(need) => retention::provide(txns, topic, &need)?,
         }
     }
 }
 
-fn check_limits(core: &Transactions, rows: &PartRows) -> Result<()> {
-    let o = &core.options;
+fn check_limits(txns: &Transactions, rows: &PartRows) -> Result<()> {
+    let o = &txns.options;
     let bounds = [
         (rows.count, o.max_batch_records as u64, "records"),
         (rows.len() as u64, o.max_batch_bytes.saturating_mul(2), "bytes"),
@@ -241,14 +241,14 @@ pub(crate) struct Sent {
 
 /// Stages a part without checks. `None`: the topic was deleted.
 pub(crate) fn publish_part(
-    core: &Arc<Transactions>,
+    txns: &Arc<Transactions>,
     topic: &Arc<Topic>,
     exclusive: &ExclusiveGuard,
     writer: (&str, u64),
     part: TxnParticipant,
 ) -> Result<Option<Sent>> {
     let cursors = part.cursors.clone();
-    let sent = stage_part(core, topic, exclusive, writer, part);
+    let sent = stage_part(txns, topic, exclusive, writer, part);
     if !matches!(sent, Ok(Some(_))) {
         consumer::unplan_cursors(topic, &cursors);
     }
@@ -256,7 +256,7 @@ pub(crate) fn publish_part(
 }
 
 fn stage_part(
-    core: &Arc<Transactions>,
+    txns: &Arc<Transactions>,
     topic: &Arc<Topic>,
     exclusive: &ExclusiveGuard,
     writer: (&str, u64),
@@ -270,17 +270,17 @@ fn stage_part(
         record::Delete { seqs, ..record::Delete::default() }
     });
     let rows = std::mem::take(&mut part.rows);
-    let mut p = (rows.count > 0).then(|| prepared(core, topic, rows));
+    let mut p = (rows.count > 0).then(|| prepared(txns, topic, rows));
     loop {
         let (hints, structure) = match &delete {
-            Some(body) => delete::plan(core, topic, body)?,
+            Some(body) => delete::plan(txns, topic, body)?,
             None => (Hints::default(), topic.state.read().structure),
         };
         let size = p.as_ref().map_or(0, |p| p.frames().len())
             + 4096
             + part.acks.len() * 20
             + part.cursors.len() * 320;
-        let mut a = topic.admit_exclusive(core, size, Wait::Exclusive, exclusive)?;
+        let mut a = topic.admit_exclusive(txns, size, Wait::Exclusive, exclusive)?;
         if a.closed || topic.life() != Life::Live {
             return Ok(None);
         }
@@ -295,15 +295,15 @@ fn stage_part(
             hints,
         };
         let (ticket, reserved) = match &mut p {
-            None => (exclusive_frames(core, topic, &mut a, frames)?, 0),
+            None => (exclusive_frames(txns, topic, &mut a, frames)?, 0),
             Some(p) => {
                 p.part = Some(Box::new(frames));
-                match (Decision { core, topic, p }).run(&mut a)? {
+                match (Decision { ctx: txns, topic, p }).run(&mut a)? {
                     Ok(d) => (d.ticket.ok_or_else(|| gone(topic))?, d.reserved),
                     Err(Halt::Read(need)) => {
                         drop(a);
                         drop(deleting);
-                        retention::provide(core, topic, &need)?;
+                        retention::provide(txns, topic, &need)?;
                         continue;
                     }
                     // An exclusive topic has no pending batch to wait for.
@@ -318,24 +318,24 @@ fn stage_part(
 
 /// Stages a part without rows.
 fn exclusive_frames(
-    core: &Arc<Transactions>,
+    txns: &Arc<Transactions>,
     topic: &Arc<Topic>,
     a: &mut Admission<'_>,
     part: PartFrames,
 ) -> Result<Ticket> {
     let mut frames = Frames::default();
     part.encode(&mut frames.head, topic, 0, a.head());
-    let ts = a.last_ts.max(core.time.steady());
+    let ts = a.last_ts.max(txns.time.steady());
     let order = Order { ts, level: Level::Synced, frees_space: true };
-    let pending = PendingBatch::plain(core, topic, part.hints, Undo::None);
+    let pending = PendingBatch::plain(txns, topic, part.hints, Undo::None);
     Ok(a.stage(pending, frames, order)?.0)
 }
 
 impl Sent {
     /// Waits until the part is durable and visible.
-    pub(crate) fn wait(self, core: &Arc<Transactions>) -> Result<()> {
+    pub(crate) fn wait(self, txns: &Arc<Transactions>) -> Result<()> {
         let topic = &self.topic;
-        if let Err(e) = core.wait(self.ticket, Level::Synced) {
+        if let Err(e) = txns.wait(self.ticket, Level::Synced) {
             consumer::unplan_cursors(topic, &self.part.cursors);
             return Err(e);
         }
@@ -343,9 +343,9 @@ impl Sent {
             topic.reservation_synced(self.reserved);
         }
         if !self.part.acks.is_empty() {
-            core.metrics.acked_jobs.add(self.part.acks.len() as u64);
+            txns.metrics.acked_jobs.add(self.part.acks.len() as u64);
         }
-        core.host.queue_changed(topic.id());
+        txns.host.queue_changed(topic.id());
         Ok(())
     }
 }

@@ -25,60 +25,60 @@ pub(crate) struct Ready {
 }
 
 /// Stages all parts, then waits for them. A part that fails is published later.
-pub(crate) fn publish(core: &Arc<Transactions>, who: (&str, u64), ready: Vec<Ready>) -> Result<()> {
+pub(crate) fn publish(txns: &Arc<Transactions>, who: (&str, u64), ready: Vec<Ready>) -> Result<()> {
     let mut outcome = Ok(());
     let mut sent = Vec::new();
     for r in ready {
-        match participant::publish_part(core, &r.topic, &r.exclusive, who, r.part) {
+        match participant::publish_part(txns, &r.topic, &r.exclusive, who, r.part) {
             Ok(Some(part)) => sent.push((part, r.exclusive)),
             Ok(None) => {}
             Err(e) => outcome = outcome.and(Err(e)),
         }
     }
     for (part, exclusive) in sent {
-        outcome = outcome.and(part.wait(core));
+        outcome = outcome.and(part.wait(txns));
         drop(exclusive);
     }
     outcome
 }
 
 /// The topic of a part, if it still exists.
-fn alive(core: &Transactions, topic_id: u64, epoch: u64) -> Result<Option<Arc<Topic>>> {
-    let topic = core.by_id(topic_id)?;
+fn alive(txns: &Transactions, topic_id: u64, epoch: u64) -> Result<Option<Arc<Topic>>> {
+    let topic = txns.by_id(topic_id)?;
     Ok(topic.filter(|topic| topic.key.epoch == epoch && topic.life() == Life::Live))
 }
 
 /// The existing topics of a decision whose parts are not logged.
-fn missing(core: &Transactions, open: &Open) -> Result<Vec<Arc<Topic>>> {
+fn missing(txns: &Transactions, open: &Open) -> Result<Vec<Arc<Topic>>> {
     let todo = open.body.topics.iter().filter(|t| !open.parts.contains_key(&t.topic_id));
-    let found = todo.filter_map(|t| alive(core, t.topic_id, t.epoch).transpose());
+    let found = todo.filter_map(|t| alive(txns, t.topic_id, t.epoch).transpose());
     let mut topics = found.collect::<Result<Vec<_>>>()?;
     topics.sort_by_key(|t| t.id());
     Ok(topics)
 }
 
 /// Publishes the remaining parts of a decision. The caller has the writer's lock, or is recovery.
-pub(crate) fn finish(core: &Arc<Transactions>, writer: &str, epoch: u64) -> Result<Committed> {
-    let Some(open) = core.txns.open(writer, epoch) else {
+pub(crate) fn finish(txns: &Arc<Transactions>, writer: &str, epoch: u64) -> Result<Committed> {
+    let Some(open) = txns.txns.open(writer, epoch) else {
         return Err(Error::Internal(format!("writer {writer:?}: epoch {epoch} is not open")));
     };
-    let topics = missing(core, &open)?;
+    let topics = missing(txns, &open)?;
     let rows_in = |t: &&Arc<Topic>| {
         let row = |w: &&topics_storage::format::record::TxnTopic| w.topic_id == t.id();
         open.body.topics.iter().find(row).is_some_and(|w| w.rows > 0)
     };
     let mut rows = match topics.iter().any(|t| rows_in(&t)) {
-        true => gather::decided(core, &open.body.files)?,
+        true => gather::decided(txns, &open.body.files)?,
         false => gather::ByTopic::new(),
     };
-    let guards = take_exclusive(core, topics.iter())?;
+    let guards = take_exclusive(txns, topics.iter())?;
     let ready = topics.into_iter().zip(guards).map(|(topic, exclusive)| {
         let rows = rows.remove(&*topic.name).unwrap_or_default();
         let part = part_of(&open.body, topic.id(), rows);
         Ready { topic, exclusive, part }
     });
-    publish(core, (writer, epoch), ready.collect())?;
-    end(core, writer, epoch)
+    publish(txns, (writer, epoch), ready.collect())?;
+    end(txns, writer, epoch)
 }
 
 fn part_of(body: &TxnCommit, id: u64, rows: PartRows) -> TxnParticipant {
@@ -88,11 +88,11 @@ fn part_of(body: &TxnCommit, id: u64, rows: PartRows) -> TxnParticipant {
 }
 
 /// Logs the end of a transaction whose parts are durable, and returns its answer.
-pub(crate) fn end(core: &Arc<Transactions>, writer: &str, epoch: u64) -> Result<Committed> {
-    let Some(open) = core.txns.open(writer, epoch) else {
+pub(crate) fn end(txns: &Arc<Transactions>, writer: &str, epoch: u64) -> Result<Committed> {
+    let Some(open) = txns.txns.open(writer, epoch) else {
         return Err(Error::Internal(format!("writer {writer:?}: epoch {epoch} is not open")));
     };
-    if let Some(topic) = missing(core, &open)?.first() {
+    if let Some(topic) = missing(txns, &open)?.first() {
         // The log has the part and memory does not: the next open finishes the transaction.
         let detail = format!("topic {:?} could not be brought up to its log", topic.name);
         return Err(Error::StorageUnavailable { reason: "io", detail });
@@ -100,7 +100,7 @@ pub(crate) fn end(core: &Arc<Transactions>, writer: &str, epoch: u64) -> Result<
     let mut topics = Vec::new();
     for t in open.body.topics.iter().filter(|t| t.rows > 0) {
         let first = open.parts.get(&t.topic_id).copied().unwrap_or(0);
-        if let Some(topic) = alive(core, t.topic_id, t.epoch)?.filter(|_| first > 0) {
+        if let Some(topic) = alive(txns, t.topic_id, t.epoch)?.filter(|_| first > 0) {
             topics.push((t.topic_id, topic.name.to_string(), first, first + t.rows - 1));
         }
     }
@@ -112,7 +112,7 @@ pub(crate) fn end(core: &Arc<Transactions>, writer: &str, epoch: u64) -> Result<
         last_seq: *last_seq,
     });
     let answer = Committed { epoch, deduped: false, topics: answer.collect() };
-    log_end(core, &done(&open.body, topics), Level::Written)?;
+    log_end(txns, &done(&open.body, topics), Level::Written)?;
     Ok(answer)
 }
 
@@ -128,28 +128,28 @@ fn done(decision: &TxnCommit, topics: Vec<(u64, String, u64, u64)>) -> TxnDone {
     }
 }
 
-pub(crate) fn log_end(core: &Arc<Transactions>, body: &TxnDone, level: Level) -> Result<()> {
+pub(crate) fn log_end(txns: &Arc<Transactions>, body: &TxnDone, level: Level) -> Result<()> {
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
-    let commit = Arc::new(Applied::new(core, "a transaction's end"));
-    let batch = Batch::control(head, core.time.steady(), Level::Written, commit);
+    let commit = Arc::new(Applied::new(txns, "a transaction's end"));
+    let batch = Batch::control(head, txns.time.steady(), Level::Written, commit);
     let batch = Batch { frees_space: true, ..batch };
-    let ticket = core.stage_control(0, batch, Wait::Exclusive)?;
-    core.wait(ticket, level)
+    let ticket = txns.stage_control(0, batch, Wait::Exclusive)?;
+    txns.wait(ticket, level)
 }
 
 /// Finishes open decisions after recovery has replayed every shard, before other writes.
-pub(crate) fn recovered(core: &Arc<Transactions>) -> Result<()> {
-    core.txns.replayed();
-    core.staging.load(&core.txns)?;
-    for (writer, epoch) in core.txns.all_open(None) {
-        match finish(core, &writer, epoch) {
+pub(crate) fn recovered(txns: &Arc<Transactions>) -> Result<()> {
+    txns.txns.replayed();
+    txns.staging.load(&txns.txns)?;
+    for (writer, epoch) in txns.txns.all_open(None) {
+        match finish(txns, &writer, epoch) {
             Ok(_) => {}
-            Err(e @ Error::Corrupt { .. }) if core.options.recovery.gives_up() => {
+            Err(e @ Error::Corrupt { .. }) if txns.options.recovery.gives_up() => {
                 log::error!("what is left of epoch {epoch} of writer {writer:?} is given up: {e}");
                 // The published parts stay; the others are never published.
-                if let Some(open) = core.txns.open(&writer, epoch) {
-                    log_end(core, &done(&open.body, Vec::new()), Level::Written)?;
+                if let Some(open) = txns.txns.open(&writer, epoch) {
+                    log_end(txns, &done(&open.body, Vec::new()), Level::Written)?;
                 }
             }
             Err(e @ (Error::StorageUnavailable { .. } | Error::Throttled { .. })) => {
@@ -164,18 +164,18 @@ pub(crate) fn recovered(core: &Arc<Transactions>) -> Result<()> {
 
 /// A background pass: removes old stages and spent files, and finishes decisions that a full disk
 /// stopped. Cheap when nothing is due.
-pub(crate) fn pass(core: &Arc<Transactions>) -> Result<()> {
-    let now = core.time.steady();
-    core.txns.expire(now);
-    let ttl = core.options.txn_ttl.max(Duration::from_millis(1)).as_millis() as u64;
-    core.metrics.txn_expired.add(core.staging.expire(&core.txns, now.saturating_sub(ttl)));
-    if core.wal.poisoned(0).is_none() {
-        core.staging.sweep(&core.txns, core.wal.positions(0).synced)?;
+pub(crate) fn pass(txns: &Arc<Transactions>) -> Result<()> {
+    let now = txns.time.steady();
+    txns.txns.expire(now);
+    let ttl = txns.options.txn_ttl.max(Duration::from_millis(1)).as_millis() as u64;
+    txns.metrics.txn_expired.add(txns.staging.expire(&txns.txns, now.saturating_sub(ttl)));
+    if txns.wal.poisoned(0).is_none() {
+        txns.staging.sweep(&txns.txns, txns.wal.positions(0).synced)?;
     }
-    for (writer, epoch) in core.txns.all_open(None) {
-        let Some(_lock) = core.txns.try_lock_writer(base(&writer)) else { continue };
-        if core.txns.open(&writer, epoch).is_some()
-            && let Err(e) = finish(core, &writer, epoch)
+    for (writer, epoch) in txns.txns.all_open(None) {
+        let Some(_lock) = txns.txns.try_lock_writer(base(&writer)) else { continue };
+        if txns.txns.open(&writer, epoch).is_some()
+            && let Err(e) = finish(txns, &writer, epoch)
         {
             log::debug!("epoch {epoch} of writer {writer:?} is not published yet: {e}");
         }

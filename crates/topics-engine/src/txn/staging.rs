@@ -281,42 +281,42 @@ fn check_stage(stage: &str) -> Result<()> {
 
 /// Stages a part, durably.
 pub(crate) fn stage(
-    core: &Arc<Transactions>,
+    txns: &Arc<Transactions>,
     writer: &str,
     req: &StageRequest<'_>,
 ) -> Result<Staged> {
     name::check(writer)?;
     check_stage(req.stage)?;
-    core.check_open()?;
-    core.check_writable()?;
-    let staging = &core.staging;
+    txns.check_open()?;
+    txns.check_writable()?;
+    let staging = &txns.staging;
     // A part is staged by one caller at a time; no writer's name has a slash.
-    let _lock = core.txns.lock_writer(&format!("{writer}/{}/{}", req.part, req.stage));
+    let _lock = txns.txns.lock_writer(&format!("{writer}/{}/{}", req.part, req.stage));
     let key = (writer.to_owned(), req.stage.to_owned());
     if let Some(p) = staging.table.lock().get(&key).and_then(|parts| parts.get(&req.part)) {
         return Ok(Staged { records: p.rows, bytes: p.len, repeated: true });
     }
-    let rows = gather::rows_of(core, req.rows)?;
+    let rows = gather::rows_of(txns, req.rows)?;
     if rows.is_empty() {
         return Err(Error::InvalidRequest("a stage needs at least one row".into()));
     }
-    let now = core.time.steady();
+    let now = txns.time.steady();
     let (head, _, charge) = staging.write(writer, req.stage, req.part, &rows, now)?;
     staging.keep(&head, head.len, now, charge);
-    core.metrics.txn_stages.add(1);
+    txns.metrics.txn_stages.add(1);
     Ok(Staged { records: head.rows, bytes: head.len, repeated: false })
 }
 
 /// Aborts a stage. Returns false if there is none.
-pub(crate) fn abort(core: &Arc<Transactions>, writer: &str, stage: &str) -> Result<bool> {
+pub(crate) fn abort(txns: &Arc<Transactions>, writer: &str, stage: &str) -> Result<bool> {
     name::check(writer)?;
     check_stage(stage)?;
-    core.check_open()?;
-    let _lock = core.txns.lock_writer(writer);
-    let found = core.staging.abort(&core.txns, writer, stage);
-    core.metrics.txn_aborts.add(u64::from(found));
-    if found && core.wal.poisoned(0).is_none() {
-        core.staging.sweep(&core.txns, core.wal.positions(0).synced)?;
+    txns.check_open()?;
+    let _lock = txns.txns.lock_writer(writer);
+    let found = txns.staging.abort(&txns.txns, writer, stage);
+    txns.metrics.txn_aborts.add(u64::from(found));
+    if found && txns.wal.poisoned(0).is_none() {
+        txns.staging.sweep(&txns.txns, txns.wal.positions(0).synced)?;
     }
     Ok(found)
 }

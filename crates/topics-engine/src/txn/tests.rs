@@ -600,8 +600,8 @@ fn a_deleted_topic_drops_its_rows() {
     w.furnish_all();
     stage_all(&w);
     // The log of some shard fails after the decision: its parts stay undone.
-    let core = w.engine().core().clone();
-    let shard_of = |t: &str| core.shard(core.table.loaded.named(t).unwrap().id());
+    let engine = w.engine().open_engine().clone();
+    let shard_of = |t: &str| engine.shard(engine.table.loaded.named(t).unwrap().id());
     let victim = ["disk", "fsync", "memory", "ephemeral"]
         .into_iter()
         .find(|t| shard_of(t) > 0)
@@ -620,7 +620,7 @@ fn a_deleted_topic_drops_its_rows() {
     assert!(done.topics.iter().all(|t| t.topic != victim), "{done:?}");
     assert_eq!(done.topics.len(), 4);
     assert_eq!(w.data(victim), ["another"], "a later topic of the name is another");
-    drop(core);
+    drop(engine);
     w.kill();
     assert_eq!(w.data(victim), ["another"]);
 }
@@ -631,8 +631,8 @@ fn a_repeat_answers_for_a_topic_that_was_deleted_since_also_after_a_power_cut() 
         let mut w = World::with(Options { wal_shards: 3, ..small() });
         let names = ["a", "b", "c", "d"];
         names.iter().for_each(|name| w.create(name, class(durability)));
-        let core = w.engine().core().clone();
-        let shard = |t: &str| core.shard(core.table.loaded.named(t).unwrap().id());
+        let engine = w.engine().open_engine().clone();
+        let shard = |t: &str| engine.shard(engine.table.loaded.named(t).unwrap().id());
         // On another shard than the end of the transaction.
         let gone = *names.iter().find(|t| shard(t) > 0).unwrap();
         let of = shard(gone);
@@ -645,8 +645,8 @@ fn a_repeat_answers_for_a_topic_that_was_deleted_since_also_after_a_power_cut() 
         assert_eq!(done.topics.len(), 4);
         w.engine().delete_topic(gone, false).unwrap();
         // As the timer would.
-        core.wal.sync(of).unwrap();
-        drop(core);
+        engine.wal.sync(of).unwrap();
+        drop(engine);
         w.power_cut();
         assert!(w.engine().state(gone, false).is_err());
         let again = w.commit(FIRST, &stages, TxnWork::default()).unwrap();
@@ -663,11 +663,11 @@ fn a_full_disk_delays_what_was_decided() {
         let (job, id) = w.claim_one();
         stage_all(&w);
         w.engine().sync().unwrap();
-        let core = w.engine().core();
+        let engine = w.engine().open_engine();
         let other = [1, 2].into_iter().find(|s| {
             ["disk", "fsync", "memory", "ephemeral", "q", "in"]
                 .iter()
-                .any(|t| core.shard(core.table.loaded.named(t).unwrap().id()) == *s)
+                .any(|t| engine.shard(engine.table.loaded.named(t).unwrap().id()) == *s)
         });
         let dir = format!("shard-{:02}", other.unwrap());
         w.fs.fail_nth(CallFilter::on_path(CallKind::Write, &dir), 1, FaultKind::ENOSPC);
@@ -691,8 +691,8 @@ fn cursors_of_a_part_that_has_to_read_first_move_with_it() {
     let mut w = World::with(Options { wal_shards: 2, ..small() });
     let names = ["in", "in2", "in3", "in4"];
     names.iter().for_each(|name| w.create(name, class(Durability::Disk)));
-    let core = w.engine().core();
-    let shard = |t: &str| core.shard(core.table.loaded.named(t).unwrap().id());
+    let engine = w.engine().open_engine();
+    let shard = |t: &str| engine.shard(engine.table.loaded.named(t).unwrap().id());
     let topic = *names.iter().find(|t| shard(t) == 1).unwrap();
     // Full, and with deletes in its segments: a write has to read them to know what it evicts.
     w.create(topic, ConfigPatch { cap_records: Some(20), ..ConfigPatch::default() });

@@ -30,13 +30,13 @@ impl TopicWork<'_> {
     /// Checks every condition. Returns the jobs that it acks.
     pub fn check(
         &mut self,
-        core: &Arc<Transactions>,
+        txns: &Arc<Transactions>,
         topic: &Arc<Topic>,
         exclusive: &ExclusiveGuard,
     ) -> Result<Vec<u64>> {
         let (cursors, fences, acks) = (&self.cursors[..], &self.fences[..], &self.acks[..]);
         let conditions = Conditions { expect_head: self.expect_head, cursors, fences, acks };
-        participant::check_part(core, topic, exclusive, &mut self.rows, &conditions)
+        participant::check_part(txns, topic, exclusive, &mut self.rows, &conditions)
     }
 }
 
@@ -77,34 +77,34 @@ pub(super) fn work_by_topic<'a>(
 /// Checks the work on existing topics before missing ones are created, so that a refused transaction
 /// creates none.
 pub(super) fn check_existing(
-    core: &Arc<Transactions>,
+    txns: &Arc<Transactions>,
     by_topic: &mut WorkByTopic<'_>,
 ) -> Result<()> {
     let (mut existing, all) = (Vec::new(), by_topic.len());
     for (name, work) in by_topic {
-        match core.live(name)? {
+        match txns.live(name)? {
             Some(topic) => existing.push((topic, work)),
-            None => may_create(core, name, work)?,
+            None => may_create(txns, name, work)?,
         }
     }
     if existing.len() == all {
         return Ok(());
     }
-    verbs::check_topics(core, (all - existing.len()) as u64)?;
+    verbs::check_topics(txns, (all - existing.len()) as u64)?;
     existing.sort_by_key(|(topic, _)| topic.id());
-    let guards = take_exclusive(core, existing.iter().map(|(topic, _)| topic))?;
+    let guards = take_exclusive(txns, existing.iter().map(|(topic, _)| topic))?;
     for ((topic, work), exclusive) in existing.into_iter().zip(guards) {
-        let acks = work.check(core, &topic, &exclusive)?;
+        let acks = work.check(txns, &topic, &exclusive)?;
         participant::release_acks(&topic, &acks);
     }
     Ok(())
 }
 
 /// Whether a missing topic may be created for this work.
-fn may_create(core: &Transactions, name: &str, work: &TopicWork<'_>) -> Result<()> {
+fn may_create(txns: &Transactions, name: &str, work: &TopicWork<'_>) -> Result<()> {
     name::check(name)?;
     let only_rows = work.rows.count() > 0 && work.cursors.is_empty() && work.acks.is_empty();
-    if !only_rows || !core.options.auto_create.allows(name) {
+    if !only_rows || !txns.options.auto_create.allows(name) {
         return Err(Error::TopicNotFound(name.to_owned()));
     }
     if let Some(expected) = work.expect_head.filter(|head| *head > 0) {
@@ -115,14 +115,14 @@ fn may_create(core: &Transactions, name: &str, work: &TopicWork<'_>) -> Result<(
 
 /// The topic of a name; created for rows if that is allowed.
 pub(super) fn find(
-    core: &Arc<Transactions>,
+    txns: &Arc<Transactions>,
     name: &str,
     work: &TopicWork<'_>,
 ) -> Result<Arc<Topic>> {
-    if let Some(topic) = core.live(name)? {
+    if let Some(topic) = txns.live(name)? {
         return Ok(topic);
     }
-    may_create(core, name, work)?;
-    verbs::create(core, name, &ConfigPatch::default(), Existing::Any)?;
-    core.live(name)?.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
+    may_create(txns, name, work)?;
+    verbs::create(txns, name, &ConfigPatch::default(), Existing::Any)?;
+    txns.live(name)?.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
 }

@@ -26,21 +26,21 @@ pub(crate) struct Admission<'a> {
 
 /// Reserves the entry of a transaction's writer or key, or refuses it. The caller has the writer's lock.
 pub(crate) fn admit<'a>(
-    core: &'a Arc<Transactions>,
+    txns: &'a Arc<Transactions>,
     writer: &str,
     owner: &str,
 ) -> Result<Admission<'a>> {
-    let refused = |_: &Error| core.metrics.throttled.add(1);
-    let key = writer.starts_with(KEYED).then(|| core.keys.take(1)).transpose();
+    let refused = |_: &Error| txns.metrics.throttled.add(1);
+    let key = writer.starts_with(KEYED).then(|| txns.keys.take(1)).transpose();
     let key = key.inspect_err(refused)?;
-    let o = &core.options;
+    let o = &txns.options;
     let limits = WriterLimits { all: o.max_txn_writers, per_key: o.max_txn_writers_per_key };
     loop {
-        let full = match core.txns.reserve(writer, owner, limits) {
+        let full = match txns.txns.reserve(writer, owner, limits) {
             Ok(writer) => return Ok(Admission { _writer: writer, _key: key }),
             Err(full) => full,
         };
-        if !forget_idle(core, full.per_key.then_some(owner))? {
+        if !forget_idle(txns, full.per_key.then_some(owner))? {
             let (limit, max) = match full.per_key {
                 true => ("max_txn_writers_per_key", limits.per_key),
                 false => ("max_txn_writers", limits.all),
@@ -52,21 +52,21 @@ pub(crate) fn admit<'a>(
 
 /// Forgets the writer, of one owner or of all, that is idle for longest. Returns false if there is none
 /// to forget.
-fn forget_idle(core: &Arc<Transactions>, owner: Option<&str>) -> Result<bool> {
-    let ttl = u64::try_from(core.options.txn_writer_ttl.as_millis()).unwrap_or(u64::MAX);
-    let Some(before) = core.time.steady().checked_sub(ttl) else { return Ok(false) };
+fn forget_idle(txns: &Arc<Transactions>, owner: Option<&str>) -> Result<bool> {
+    let ttl = u64::try_from(txns.options.txn_writer_ttl.as_millis()).unwrap_or(u64::MAX);
+    let Some(before) = txns.time.steady().checked_sub(ttl) else { return Ok(false) };
     let mut busy: Vec<String> = Vec::new();
     loop {
-        let kept = |w: &str| core.staging.has_rows(w) || busy.iter().any(|b| b == w);
-        let Some(writer) = core.txns.oldest_idle(owner, before, kept) else { return Ok(false) };
-        match core.txns.try_lock_writer(&writer) {
+        let kept = |w: &str| txns.staging.has_rows(w) || busy.iter().any(|b| b == w);
+        let Some(writer) = txns.txns.oldest_idle(owner, before, kept) else { return Ok(false) };
+        match txns.txns.try_lock_writer(&writer) {
             // The writer may have committed or staged since.
             Some(_lock)
-                if core.txns.idle_since(&writer).is_some_and(|at| at <= before)
-                    && !core.staging.has_rows(&writer) =>
+                if txns.txns.idle_since(&writer).is_some_and(|at| at <= before)
+                    && !txns.staging.has_rows(&writer) =>
             {
                 log::info!("transaction writer {writer:?} is forgotten: it was idle for longest");
-                log_forgotten(core, &writer, Level::Written)?;
+                log_forgotten(txns, &writer, Level::Written)?;
                 return Ok(true);
             }
             _ => busy.push(writer),
@@ -75,41 +75,41 @@ fn forget_idle(core: &Arc<Transactions>, owner: Option<&str>) -> Result<bool> {
 }
 
 /// Locks a writer, with its decided transactions finished.
-fn lock_finished<'c>(core: &'c Arc<Transactions>, writer: &str) -> Result<WriterLock<'c>> {
+fn lock_finished<'c>(txns: &'c Arc<Transactions>, writer: &str) -> Result<WriterLock<'c>> {
     name::check(writer)?;
-    core.check_open()?;
-    core.check_writable()?;
-    let lock = core.txns.lock_writer(writer);
-    for (writer, epoch) in core.txns.all_open(Some(writer)) {
-        publish::finish(core, &writer, epoch)?;
+    txns.check_open()?;
+    txns.check_writable()?;
+    let lock = txns.txns.lock_writer(writer);
+    for (writer, epoch) in txns.txns.all_open(Some(writer)) {
+        publish::finish(txns, &writer, epoch)?;
     }
     Ok(lock)
 }
 
 /// Forgets a writer and aborts its stages. Returns false if there is none.
-pub(crate) fn forget(core: &Arc<Transactions>, writer: &str) -> Result<bool> {
-    let _lock = lock_finished(core, writer)?;
-    let staged = core.staging.abort_all(&core.txns, writer);
-    if staged && core.wal.poisoned(0).is_none() {
-        core.staging.sweep(&core.txns, core.wal.positions(0).synced)?;
+pub(crate) fn forget(txns: &Arc<Transactions>, writer: &str) -> Result<bool> {
+    let _lock = lock_finished(txns, writer)?;
+    let staged = txns.staging.abort_all(&txns.txns, writer);
+    if staged && txns.wal.poisoned(0).is_none() {
+        txns.staging.sweep(&txns.txns, txns.wal.positions(0).synced)?;
     }
-    let known = core.txns.idle_since(writer).is_some();
+    let known = txns.txns.idle_since(writer).is_some();
     if known {
-        log_forgotten(core, writer, Level::Synced)?;
+        log_forgotten(txns, writer, Level::Synced)?;
     }
     Ok(known || staged)
 }
 
 /// Makes a writer belong to another owner. Returns false if it has no last epoch, which has the owner.
-pub(crate) fn hand_over(core: &Arc<Transactions>, writer: &str, owner: &str) -> Result<bool> {
-    let _lock = lock_finished(core, writer)?;
+pub(crate) fn hand_over(txns: &Arc<Transactions>, writer: &str, owner: &str) -> Result<bool> {
+    let _lock = lock_finished(txns, writer)?;
     // The end of the last transaction is logged again, with the new owner.
-    let Some(body) = core.txns.last_end(writer, owner) else { return Ok(false) };
-    publish::log_end(core, &body, Level::Synced)?;
+    let Some(body) = txns.txns.last_end(writer, owner) else { return Ok(false) };
+    publish::log_end(txns, &body, Level::Synced)?;
     Ok(true)
 }
 
-fn log_forgotten(core: &Arc<Transactions>, writer: &str, level: Level) -> Result<()> {
+fn log_forgotten(txns: &Arc<Transactions>, writer: &str, level: Level) -> Result<()> {
     let (writer, owner) = (writer.to_owned(), String::new());
     let body = TxnDone {
         writer,
@@ -119,5 +119,5 @@ fn log_forgotten(core: &Arc<Transactions>, writer: &str, level: Level) -> Result
         forgets: true,
         query: String::new(),
     };
-    publish::log_end(core, &body, level)
+    publish::log_end(txns, &body, level)
 }

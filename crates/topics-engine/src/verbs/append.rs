@@ -37,32 +37,32 @@ enum Attempt {
 }
 
 /// Appends, and waits until the write has reached its class.
-pub(crate) fn append(core: &Arc<Store>, topic: &str, req: &Append<'_>) -> Result<Appended> {
-    let began = core.time.mono_ns();
-    perform(core, Prepared::new(&core.options, topic, req, core.time.steady(), began)?)
+pub(crate) fn append(store: &Arc<Store>, topic: &str, req: &Append<'_>) -> Result<Appended> {
+    let began = store.time.mono_ns();
+    perform(store, Prepared::new(&store.options, topic, req, store.time.steady(), began)?)
 }
 
 /// Appends a prepared write, and waits until it has reached its class.
-pub(crate) fn perform(core: &Arc<Store>, mut p: Prepared) -> Result<Appended> {
+pub(crate) fn perform(store: &Arc<Store>, mut p: Prepared) -> Result<Appended> {
     let wait = if p.patient { Wait::Patient } else { Wait::Bounded };
     loop {
-        match attempt(core, &mut p, wait)? {
+        match attempt(store, &mut p, wait)? {
             Attempt::Gone => {}
             Attempt::Exclusive(topic) => topic.wait_not_exclusive(),
             Attempt::Id(ticket) => {
-                core.wait(ticket, Level::Synced)?;
-                core.ids.on_synced(ticket);
+                store.wait(ticket, Level::Synced)?;
+                store.ids.on_synced(ticket);
             }
             // If that write fails, the expected head is right again, or the next attempt fails too.
-            Attempt::Contended(ticket, level) => drop(core.wait(ticket, level)),
+            Attempt::Contended(ticket, level) => drop(store.wait(ticket, level)),
             Attempt::Decided(topic, d) => {
-                start_sync(core, &topic, &d);
-                let staged = core.time.mono_ns();
+                start_sync(store, &topic, &d);
+                let staged = store.time.mono_ns();
                 if let Some(ticket) = d.ticket.filter(|_| d.level > Level::Staged) {
-                    core.wait(ticket, d.level)?;
+                    store.wait(ticket, d.level)?;
                     topic.check_sound()?;
                 }
-                return Ok(answer(core, &topic, d, p.began, staged));
+                return Ok(answer(store, &topic, d, p.began, staged));
             }
         }
     }
@@ -71,14 +71,14 @@ pub(crate) fn perform(core: &Arc<Store>, mut p: Prepared) -> Result<Appended> {
 /// Decides and stages a write; `done` is called when it has reached its class. Never blocks, never
 /// syncs. Returns whether leading a group suffices for that, without a sync.
 pub(crate) fn append_async(
-    core: &Arc<Store>,
+    store: &Arc<Store>,
     topic: &str,
     req: &Append<'_>,
     done: Completion<Appended>,
 ) -> bool {
-    let began = core.time.mono_ns();
-    match Prepared::new(&core.options, topic, req, core.time.steady(), began) {
-        Ok(p) => submit(core, p, done),
+    let began = store.time.mono_ns();
+    match Prepared::new(&store.options, topic, req, store.time.steady(), began) {
+        Ok(p) => submit(store, p, done),
         Err(e) => {
             done(Err(e));
             false
@@ -87,13 +87,13 @@ pub(crate) fn append_async(
 }
 
 /// Attempts an asynchronous write until it is staged or parked.
-pub(crate) fn submit(core: &Arc<Store>, mut p: Prepared, mut done: Completion<Appended>) -> bool {
+pub(crate) fn submit(store: &Arc<Store>, mut p: Prepared, mut done: Completion<Appended>) -> bool {
     loop {
-        let next = attempt(core, &mut p, Wait::No).and_then(|next| {
+        let next = attempt(store, &mut p, Wait::No).and_then(|next| {
             // A write that waits has released its staging permit.
             let waits =
                 matches!(next, Attempt::Exclusive(_) | Attempt::Id(_) | Attempt::Contended(..));
-            let charge = waits.then(|| core.charge_wait(p.staging_bytes())).transpose()?;
+            let charge = waits.then(|| store.charge_wait(p.staging_bytes())).transpose()?;
             Ok((next, charge))
         });
         let (next, charge) = match next {
@@ -106,7 +106,7 @@ pub(crate) fn submit(core: &Arc<Store>, mut p: Prepared, mut done: Completion<Ap
         match next {
             Attempt::Gone => {}
             Attempt::Exclusive(topic) => {
-                let at = core.clone();
+                let at = store.clone();
                 let resume = move |(p, done, charge)| {
                     drop(charge);
                     submit(&at, p, done);
@@ -117,7 +117,7 @@ pub(crate) fn submit(core: &Arc<Store>, mut p: Prepared, mut done: Completion<Ap
                 }
             }
             Attempt::Id(ticket) => {
-                let at = core.clone();
+                let at = store.clone();
                 let resume = move |outcome: topics_storage::Result<()>| match outcome {
                     Ok(()) => {
                         at.ids.on_synced(ticket);
@@ -126,32 +126,32 @@ pub(crate) fn submit(core: &Arc<Store>, mut p: Prepared, mut done: Completion<Ap
                     }
                     Err(e) => done(Err(e.into())),
                 };
-                core.wal.notify(ticket, Level::Synced, Box::new(resume));
+                store.wal.notify(ticket, Level::Synced, Box::new(resume));
                 return false;
             }
             Attempt::Contended(ticket, level) => {
-                let at = core.clone();
+                let at = store.clone();
                 let resume = move |_: topics_storage::Result<()>| {
                     drop(charge);
                     submit(&at, p, done);
                 };
-                core.wal.notify(ticket, level, Box::new(resume));
+                store.wal.notify(ticket, level, Box::new(resume));
                 return level < Level::Synced;
             }
             Attempt::Decided(topic, d) => {
-                start_sync(core, &topic, &d);
-                let staged = core.time.mono_ns();
+                start_sync(store, &topic, &d);
+                let staged = store.time.mono_ns();
                 let began = p.began;
                 let Some(ticket) = d.ticket.filter(|_| d.level > Level::Staged) else {
-                    done(Ok(answer(core, &topic, d, began, staged)));
+                    done(Ok(answer(store, &topic, d, began, staged)));
                     return false;
                 };
-                let (at, level) = (core.clone(), d.level);
+                let (at, level) = (store.clone(), d.level);
                 let finish = move |outcome: topics_storage::Result<()>| {
                     let sound = outcome.map_err(Error::from).and_then(|()| topic.check_sound());
                     done(sound.map(|()| answer(&at, &topic, d, began, staged)));
                 };
-                core.wal.notify(ticket, level, Box::new(finish));
+                store.wal.notify(ticket, level, Box::new(finish));
                 return level < Level::Synced;
             }
         }
@@ -159,7 +159,7 @@ pub(crate) fn submit(core: &Arc<Store>, mut p: Prepared, mut done: Completion<Ap
 }
 
 /// Starts the sync of a reservation that the write logged, so that no later write waits for it.
-fn start_sync(core: &Arc<Store>, topic: &Arc<Topic>, d: &Decided) {
+fn start_sync(store: &Arc<Store>, topic: &Arc<Topic>, d: &Decided) {
     let Some(ticket) = d.ticket.filter(|_| d.renewed) else { return };
     let (topic, to) = (topic.clone(), d.reserved);
     let done = move |outcome: topics_storage::Result<()>| {
@@ -167,31 +167,31 @@ fn start_sync(core: &Arc<Store>, topic: &Arc<Topic>, d: &Decided) {
             topic.reservation_synced(to);
         }
     };
-    core.wal.notify(ticket, Level::Synced, Box::new(done));
+    store.wal.notify(ticket, Level::Synced, Box::new(done));
 }
 
 /// The answer to a write that has reached its class.
-fn answer(core: &Store, topic: &Topic, d: Decided, began: u64, staged: u64) -> Appended {
-    let now = core.time.mono_ns();
+fn answer(store: &Store, topic: &Topic, d: Decided, began: u64, staged: u64) -> Appended {
+    let now = store.time.mono_ns();
     let mut a = d.answer;
     if d.level == Level::Synced {
         topic.reservation_synced(d.reserved);
         a.fsync_ns = now.saturating_sub(staged);
-        core.metrics.sync_wait.record(a.fsync_ns);
+        store.metrics.sync_wait.record(a.fsync_ns);
     } else {
         a.wal_append_ns = now.saturating_sub(staged);
     }
-    core.metrics.append.record(now.saturating_sub(began));
+    store.metrics.append.record(now.saturating_sub(began));
     a
 }
 
 /// One attempt: finds the topic, takes a permit, decides.
-fn attempt(core: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> {
-    core.check_open()?;
-    let topic = match core.named(&p.topic)? {
+fn attempt(store: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> {
+    store.check_open()?;
+    let topic = match store.named(&p.topic)? {
         Some(topic) => topic,
         None if !p.create => return Err(Error::TopicNotFound(p.topic.to_string())),
-        None => match make(core, &p.topic)? {
+        None => match make(store, &p.topic)? {
             Ok(topic) => topic,
             Err(ticket) => return Ok(Attempt::Id(ticket)),
         },
@@ -200,20 +200,20 @@ fn attempt(core: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> {
         return Err(Error::TopicNotFound(p.topic.to_string()));
     }
     topic.check_sound()?;
-    p.throttled_ns += check_load(core, p.bytes, wait)?;
-    retention::expire_before_write(core, &topic, wait)?;
+    p.throttled_ns += check_load(store, p.bytes, wait)?;
+    retention::expire_before_write(store, &topic, wait)?;
     // Under full pressure a wait for a permit only makes the queue longer.
-    let refuse = wait == Wait::Bounded && core.pressure.is_full();
+    let refuse = wait == Wait::Bounded && store.pressure.is_full();
     let wait = if refuse { Wait::No } else { wait };
     loop {
-        let Some(mut a) = topic.try_admit(core, p.staging_bytes(), wait)? else {
+        let Some(mut a) = topic.try_admit(store, p.staging_bytes(), wait)? else {
             return Ok(Attempt::Exclusive(topic.clone()));
         };
         p.throttled_ns += a.waited().as_nanos() as u64;
         if a.closed {
             return Ok(Attempt::Gone);
         }
-        let decided = Decision { core, topic: &topic, p }.run(&mut a);
+        let decided = Decision { ctx: store, topic: &topic, p }.run(&mut a);
         let unlogged = !a.logged;
         if unlogged {
             // The write that was to create the topic was refused, so the topic does not exist.
@@ -221,11 +221,11 @@ fn attempt(core: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> {
         }
         drop(a);
         if unlogged {
-            topic.retire(core);
+            topic.retire(store);
         }
         match decided? {
             Ok(d) => return Ok(Attempt::Decided(topic, d)),
-            Err(Halt::Read(need)) => retention::provide(core, &topic, &need)?,
+            Err(Halt::Read(need)) => retention::provide(store, &topic, &need)?,
             Err(Halt::Until(ticket, level)) => return Ok(Attempt::Contended(ticket, level)),
         }
     }
@@ -233,10 +233,10 @@ fn attempt(core: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> {
 
 /// Refuses so many further topics over `max_topics`. Who creates several checks this for all of them
 /// before the first.
-pub(crate) fn check_topics(core: &Store, further: u64) -> Result<()> {
-    let max = core.options.max_topics;
-    if max > 0 && further > 0 && core.topics() as u64 + further > max {
-        core.metrics.throttled.add(1);
+pub(crate) fn check_topics(store: &Store, further: u64) -> Result<()> {
+    let max = store.options.max_topics;
+    if max > 0 && further > 0 && store.topics() as u64 + further > max {
+        store.metrics.throttled.add(1);
         return Err(Error::Throttled { limit: "max_topics", max, retry_after_ms: 1000 });
     }
     Ok(())
@@ -245,17 +245,17 @@ pub(crate) fn check_topics(core: &Store, further: u64) -> Result<()> {
 /// A topic of this name that is not logged yet. The inner `Err`: an id must be reserved first, which
 /// this ticket's sync does.
 pub(crate) fn make(
-    core: &Arc<Store>,
+    store: &Arc<Store>,
     name: &Arc<str>,
 ) -> Result<std::result::Result<Arc<Topic>, Ticket>> {
-    check_topics(core, 1)?;
-    let id = match core.ids.take(core)? {
+    check_topics(store, 1)?;
+    let id = match store.ids.take(store)? {
         Id::Taken(id) => id,
         Id::After(ticket) => return Ok(Err(ticket)),
     };
-    let topic = core.table.loaded.claim(name, || {
+    let topic = store.table.loaded.claim(name, || {
         let key = TopicKey { topic_id: id, epoch: id };
-        Ok(Arc::new(Topic::new(key, name.clone(), core.config(TopicConfig::default()))))
+        Ok(Arc::new(Topic::new(key, name.clone(), store.config(TopicConfig::default()))))
     })?;
     Ok(Ok(topic))
 }
@@ -263,17 +263,17 @@ pub(crate) fn make(
 /// Appends copies of a router; `done` is called when they have reached the destination's class. Never
 /// blocks.
 pub(crate) fn forward(
-    core: &Arc<Store>,
+    store: &Arc<Store>,
     dest: &Topic,
     req: &Append<'_>,
     forwarding: Forwarding,
     done: Completion<Appended>,
 ) {
-    let began = core.time.mono_ns();
-    match Prepared::of_copies(&core.options, &dest.name, req, core.time.steady(), began) {
+    let began = store.time.mono_ns();
+    match Prepared::of_copies(&store.options, &dest.name, req, store.time.steady(), began) {
         Ok(mut p) => {
             p.forward = Some(Box::new(forwarding));
-            submit(core, p, done);
+            submit(store, p, done);
         }
         Err(e) => done(Err(e)),
     }

@@ -38,7 +38,7 @@ impl From<Option<bool>> for Existing {
 
 /// Creates a topic, or updates the named fields of an existing one.
 pub(crate) fn create(
-    core: &Arc<Store>,
+    store: &Arc<Store>,
     topic: &str,
     patch: &ConfigPatch,
     existing: Existing,
@@ -47,17 +47,17 @@ pub(crate) fn create(
     let patch = patch.checked(topic)?;
     let name: Arc<str> = topic.into();
     loop {
-        core.check_open()?;
-        let topic = match core.named(&name)? {
+        store.check_open()?;
+        let topic = match store.named(&name)? {
             Some(topic) => topic,
             None if existing == Existing::Required => {
                 return Err(Error::TopicNotFound(name.to_string()));
             }
-            None => match make(core, &name)? {
+            None => match make(store, &name)? {
                 Ok(topic) => topic,
                 Err(ticket) => {
-                    core.wait(ticket, Level::Synced)?;
-                    core.ids.on_synced(ticket);
+                    store.wait(ticket, Level::Synced)?;
+                    store.ids.on_synced(ticket);
                     continue;
                 }
             },
@@ -65,10 +65,10 @@ pub(crate) fn create(
         topic.check_sound()?;
         // Jobs that have expired become dead letters by the old config, before it changes.
         let has_dead_letter = topic.state.read().config.dead_letter.is_some();
-        if has_dead_letter && let Err(e) = retention::expire(core, &topic) {
+        if has_dead_letter && let Err(e) = retention::expire(store, &topic) {
             log::warn!("topic {name:?}: what has expired goes without a dead letter: {e}");
         }
-        let exclusive = topic.exclusive(core)?;
+        let exclusive = topic.exclusive(store)?;
         let (closed, logged) = {
             let a = topic.append.lock();
             (a.closed, a.logged)
@@ -83,12 +83,12 @@ pub(crate) fn create(
             _ => {}
         }
         if logged {
-            let config = update(core, &topic, &patch, &exclusive)?;
+            let config = update(store, &topic, &patch, &exclusive)?;
             drop(exclusive);
             return Ok(CreatedTopic { topic_id: topic.id(), created: false, config });
         }
-        let config = TopicConfig::created(&patch, core.options.default_durability);
-        let logged = log_creation(core, &topic, config.clone(), &exclusive);
+        let config = TopicConfig::created(&patch, store.options.default_durability);
+        let logged = log_creation(store, &topic, config.clone(), &exclusive);
         drop(exclusive);
         logged?;
         return Ok(CreatedTopic { topic_id: topic.id(), created: true, config });
@@ -98,21 +98,21 @@ pub(crate) fn create(
 /// Deletes a topic. `before` makes durable what the deletion depends on, and returns the names of the
 /// routers that are deleted with the topic.
 pub(crate) fn delete(
-    core: &Arc<Store>,
+    store: &Arc<Store>,
     name: &str,
     if_empty: bool,
     before: impl FnOnce(u64) -> Result<Vec<String>>,
 ) -> Result<DeletedTopic> {
     name::check(name)?;
-    core.check_open()?;
-    let Some(topic) = core.live(name)? else {
+    store.check_open()?;
+    let Some(topic) = store.live(name)? else {
         return Ok(DeletedTopic::default());
     };
     topic.check_sound()?;
     if if_empty {
-        retention::expire(core, &topic)?;
+        retention::expire(store, &topic)?;
     }
-    let exclusive = topic.exclusive(core)?;
+    let exclusive = topic.exclusive(store)?;
     if topic.append.lock().closed {
         return Ok(DeletedTopic::default());
     }
@@ -121,6 +121,6 @@ pub(crate) fn delete(
         return Err(Error::TopicNotEmpty { topic: name.to_owned(), count });
     }
     let routers_removed = before(topic.id())?;
-    log_deletion(core, &topic, &exclusive)?;
+    log_deletion(store, &topic, &exclusive)?;
     Ok(DeletedTopic { deleted: true, routers_removed })
 }

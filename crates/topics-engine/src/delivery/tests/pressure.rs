@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 use super::*;
 use crate::delivery::governor::Verdict;
 use crate::engine::Engine;
-use crate::engine::core::Core;
+use crate::engine::open_engine::OpenEngine;
 use crate::router::RouterRequest;
 use crate::topic::tests::{rec, small};
 use crate::types::api::{Append, Appended, NewRecord};
@@ -19,13 +19,13 @@ use crate::types::config::ConfigPatch;
 use crate::types::error::Error;
 use crate::types::options::Options;
 
-fn core(w: &World) -> Arc<Core> {
-    w.engine().core().clone()
+fn open_engine(w: &World) -> Arc<OpenEngine> {
+    w.engine().open_engine().clone()
 }
 
 pub(super) fn say(w: &World, verdict: Verdict) {
-    let core = core(w);
-    core.deliverer.delivery.shared().apply_verdict(&core.deliverer, verdict);
+    let engine = open_engine(w);
+    engine.deliverer.delivery.shared().apply_verdict(&engine.deliverer, verdict);
 }
 
 pub(super) fn strain() -> Verdict {
@@ -131,10 +131,10 @@ fn under_strain_routers_come_after_watchers_of_the_same_priority() {
     for (verdict, routed, watched) in [(Verdict::default(), 3, 2), (strain(), 2, 1)] {
         say(&w, verdict);
         w.put("routed", &["1"]);
-        let core = core(&w);
-        assert_eq!(core.deliverer.delivery.shared().bands()[routed], 1, "{verdict:?}");
+        let engine = open_engine(&w);
+        assert_eq!(engine.deliverer.delivery.shared().bands()[routed], 1, "{verdict:?}");
         w.put("watched", &["1"]);
-        assert_eq!(core.deliverer.delivery.shared().bands()[3], watched, "{verdict:?}");
+        assert_eq!(engine.deliverer.delivery.shared().bands()[3], watched, "{verdict:?}");
         calm(&w);
         w.engine().tick().unwrap();
         drain(&mut watch);
@@ -155,10 +155,10 @@ fn the_governor_is_fed_with_what_waits_and_how_late_it_is_served() {
     let topics = names.iter().map(|n| (n.clone(), tail())).collect();
     let mut watch = w.watch(&WatchRequest { topics, ..WatchRequest::default() });
     drain(&mut watch);
-    let core = core(&w);
+    let engine = open_engine(&w);
     let sample = || {
         w.clock.advance_ms(100);
-        core.deliverer.delivery.shared().sample(&core.deliverer);
+        engine.deliverer.delivery.shared().sample(&engine.deliverer);
         w.engine().metrics().pressure_ppm
     };
     assert_eq!(sample(), 0, "idle");
@@ -196,7 +196,7 @@ fn crowded() -> (World, topics_storage::wal::StagingPermit) {
         ..small()
     });
     w.put("t", &["0"]);
-    let room = core(&w).wal.reserve(0, 4096, None).unwrap();
+    let room = open_engine(&w).wal.reserve(0, 4096, None).unwrap();
     (w, room)
 }
 
@@ -231,7 +231,7 @@ fn with_backpressure_disabled_a_write_waits_and_so_do_all_below_full_pressure() 
             let engine = w.engine().clone();
             s.spawn(move || tx.send(write(&engine, patient)).unwrap());
             // A free permit of no bytes is refused as soon as the write waits for its own.
-            while core(&w).wal.reserve(0, 0, None).is_ok() {
+            while open_engine(&w).wal.reserve(0, 0, None).is_ok() {
                 assert!(rx.try_recv().is_err(), "it did not wait");
                 std::thread::yield_now();
             }

@@ -35,12 +35,12 @@ fn origin_of(key: u128) -> (u64, u64) {
 
 /// The keys need be held no longer when the deletion is durable.
 pub(crate) fn release_when_synced(
-    core: &Arc<Queues>,
+    queues: &Arc<Queues>,
     source: u64,
     ticket: Ticket,
     moved: Vec<(u64, Arc<str>, Appended)>,
 ) {
-    let at = core.clone();
+    let at = queues.clone();
     let done = move |outcome: topics_storage::Result<()>| {
         if outcome.is_err() {
             return;
@@ -56,55 +56,60 @@ pub(crate) fn release_when_synced(
             }
         }
     };
-    core.wal.notify(ticket, Level::Synced, Box::new(done));
+    queues.wal.notify(ticket, Level::Synced, Box::new(done));
 }
 
 /// Logs that held keys are remembered for the window only.
-fn release(core: &Arc<Queues>, dest: &Arc<Topic>, keys: &[(u128, u64)], wait: Wait) -> Result<()> {
+fn release(
+    queues: &Arc<Queues>,
+    dest: &Arc<Topic>,
+    keys: &[(u128, u64)],
+    wait: Wait,
+) -> Result<()> {
     let window = dest.state.read().config.idempotency_window_ms;
-    let expires_at = core.time.steady().saturating_add(window);
+    let expires_at = queues.time.steady().saturating_add(window);
     let mut frames = Frames::default();
     for &(key, seq) in keys {
         Idempotency { key, request: REQUEST, first_seq: seq, last_seq: seq, expires_at }
             .encode_frame(&mut frames.head, dest.id(), 0, 0);
     }
-    stage(core, dest, frames, wait).map(|_| ())
+    stage(queues, dest, frames, wait).map(|_| ())
 }
 
 /// Finishes moves that a crash interrupted: the copy is there, so the original goes.
-pub(crate) fn finish(core: &Arc<Queues>) {
+pub(crate) fn finish(queues: &Arc<Queues>) {
     let mut held: Vec<(Arc<Topic>, Keys)> = Vec::new();
-    core.table.loaded.each(|t| {
+    queues.table.loaded.each(|t| {
         let keys = t.state.read().dedupe.as_ref().map(|d| d.pinned()).unwrap_or_default();
         if !keys.is_empty() {
             held.push((t.clone(), keys));
         }
     });
     for (dest, keys) in held {
-        if let Err(e) = finish_into(core, &dest, &keys) {
+        if let Err(e) = finish_into(queues, &dest, &keys) {
             log::warn!("topic {:?}: interrupted moves into it stay unfinished: {e}", dest.name);
         }
     }
 }
 
-fn finish_into(core: &Arc<Queues>, dest: &Arc<Topic>, keys: &[(u128, Remembered)]) -> Result<()> {
+fn finish_into(queues: &Arc<Queues>, dest: &Arc<Topic>, keys: &[(u128, Remembered)]) -> Result<()> {
     let copies: Vec<u64> = keys.iter().map(|(_, r)| r.first_seq).collect();
-    let (batch, slots) = fetch(core, dest, &copies, true)?;
+    let (batch, slots) = fetch(queues, dest, &copies, true)?;
     for ((key, _), slot) in keys.iter().zip(slots) {
         let (id, seq) = origin_of(*key);
-        let Some(source) = core.by_id(id)?.filter(|t| t.life() == Life::Live) else {
+        let Some(source) = queues.by_id(id)?.filter(|t| t.life() == Life::Live) else {
             continue;
         };
         if source.state.read().may_live(seq) {
             let copy = slot.and_then(|slot| batch.get(slot));
             let why =
                 copy.map_or(RemovalReason::REQUESTED, |c| job_meta::why(c.meta, &source.name, seq));
-            delete::delete_seqs(core, &source, &[seq], why)?;
+            delete::delete_seqs(queues, &source, &[seq], why)?;
         }
-        core.wal.sync(core.shard(id))?;
+        queues.wal.sync(queues.shard(id))?;
     }
     let keys: Vec<(u128, u64)> = keys.iter().map(|(k, r)| (*k, r.first_seq)).collect();
-    release(core, dest, &keys, Wait::Bounded)?;
-    core.wal.drive(core.shard(dest.id()));
+    release(queues, dest, &keys, Wait::Bounded)?;
+    queues.wal.drive(queues.shard(dest.id()));
     Ok(())
 }

@@ -131,21 +131,21 @@ impl Topic {
 
     /// Installs the written segments in the topic's index. Deletes that were made meanwhile stay
     /// marked as not written.
-    pub(crate) fn install(&self, core: &Ctx, done: &Install) -> Result<()> {
+    pub(crate) fn install(&self, ctx: &Ctx, done: &Install) -> Result<()> {
         loop {
             let last = {
                 let a = self.append.lock();
                 if self.deletes.load(Ordering::Acquire) == 0 {
-                    core.change(self, |state| state.install(done));
+                    ctx.change(self, |state| state.install(done));
                     return Ok(());
                 }
                 a.last
             };
             // A pending delete has hints for the segments as they are: it is applied first.
             if let Some((ticket, level)) = last {
-                let _ = core.wal.wait(ticket, level);
+                let _ = ctx.wal.wait(ticket, level);
             }
-            core.check_sound_wait()?;
+            ctx.check_sound_wait()?;
         }
     }
 
@@ -153,7 +153,7 @@ impl Topic {
     /// `holes` are offsets from its first seq.
     pub(crate) fn replace(
         &self,
-        core: &Ctx,
+        ctx: &Ctx,
         old: &[u64],
         new: SegmentMeta,
         holes: &RoaringBitmap,
@@ -162,14 +162,14 @@ impl Topic {
             let last = {
                 let a = self.append.lock();
                 if self.deletes.load(Ordering::Acquire) == 0 {
-                    return Ok(core.change(self, |state| state.replace(old, new, holes)));
+                    return Ok(ctx.change(self, |state| state.replace(old, new, holes)));
                 }
                 a.last
             };
             if let Some((ticket, level)) = last {
-                let _ = core.wal.wait(ticket, level);
+                let _ = ctx.wal.wait(ticket, level);
             }
-            core.check_sound_wait()?;
+            ctx.check_sound_wait()?;
         }
     }
 

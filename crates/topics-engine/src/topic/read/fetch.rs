@@ -30,7 +30,7 @@ impl Reader<'_> {
             Place::File { shard, file } => {
                 let len = (tail.off - head.off) as usize + tail.len as usize;
                 let mut buf = Vec::with_capacity(len);
-                let wal = &self.core.wal;
+                let wal = &self.ctx.wal;
                 let shard = *shard as usize;
                 let open = wal.file(shard, *file).ok_or_else(|| missing("a log file"))?;
                 wal.read(shard, *file, head.off, len, &mut buf).map_err(gone)?;
@@ -47,7 +47,7 @@ impl Reader<'_> {
                 Some(salt) => {
                     let lsn = lsn + u64::from(e.lsn);
                     match frame::verify(bytes, salt, lsn) {
-                        Err(_) if self.core.env.check("read.frame", false) => frame::parse(bytes),
+                        Err(_) if self.ctx.env.check("read.frame", false) => frame::parse(bytes),
                         other => other,
                     }
                 }
@@ -189,9 +189,9 @@ impl Reader<'_> {
             Attrs::decode(f.attrs).and_then(|a| a.expires_at)
         };
         let skipped = |n: &Vec<u8>| !f.node.is_empty() && n == f.node;
-        let core = self.core;
+        let ctx = self.ctx;
         let passed = expires
-            .is_some_and(|at| at < *self.now.get_or_insert_with(|| core.time.steady()))
+            .is_some_and(|at| at < *self.now.get_or_insert_with(|| ctx.time.steady()))
             || (self.skip_nodes && self.req.skip_nodes.0.iter().any(skipped));
         let bytes = self.bytes + f.data.len() + f.meta.len();
         if !passed && bytes > self.req.max_bytes && !self.out.slots.is_empty() {
@@ -229,7 +229,7 @@ impl Reader<'_> {
     /// Handles a record that fails its checksum (I12). A read that starts there announces it; any other
     /// read ends before it.
     fn damaged(&mut self, seq: u64) -> bool {
-        self.core.metrics.corrupt_records.add(1);
+        self.ctx.metrics.corrupt_records.add(1);
         if let Some(t) = self.out.tombstone.as_mut()
             && t.reason == GapReason::Corrupt
             && t.gap_to + 1 == seq
@@ -244,7 +244,7 @@ impl Reader<'_> {
             return false;
         }
         log::error!("topic {:?}: record {seq} is damaged: run verify", self.topic.name);
-        self.core.metrics.tombstones[GapReason::Corrupt as usize].add(1);
+        self.ctx.metrics.tombstones[GapReason::Corrupt as usize].add(1);
         self.out.tombstone = Some(Tombstone {
             gap_from: seq,
             gap_to: seq,

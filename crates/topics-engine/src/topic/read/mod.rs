@@ -39,20 +39,20 @@ const BRIDGE: u64 = 8 << 10;
 const RETRIES: usize = 64;
 
 /// Reads records.
-pub(crate) fn read(core: &Ctx, topic: &Topic, req: &ReadRequest) -> Result<ReadBatch> {
-    read_from(core, topic, req, Reads::ForClient, &mut ReadBuffers::default())
+pub(crate) fn read(ctx: &Ctx, topic: &Topic, req: &ReadRequest) -> Result<ReadBatch> {
+    read_from(ctx, topic, req, Reads::ForClient, &mut ReadBuffers::default())
 }
 
 /// Reads records, and waits for cold ones.
 pub(crate) fn read_waiting(
-    core: &Ctx,
+    ctx: &Ctx,
     topic: &Topic,
     req: &ReadRequest,
     buffers: &mut ReadBuffers,
 ) -> Result<ReadBatch> {
     loop {
-        match read_from(core, topic, req, Reads::ForClient, buffers) {
-            Err(Error::ColdPending(fetch)) => core.wait_fetch(&fetch)?,
+        match read_from(ctx, topic, req, Reads::ForClient, buffers) {
+            Err(Error::ColdPending(fetch)) => ctx.wait_fetch(&fetch)?,
             done => return done,
         }
     }
@@ -60,12 +60,12 @@ pub(crate) fn read_waiting(
 
 /// Reads jobs, without their lag; with `expired`, also expired ones that were not removed yet.
 pub(crate) fn read_jobs(
-    core: &Ctx,
+    ctx: &Ctx,
     topic: &Topic,
     req: &ReadRequest,
     expired: bool,
 ) -> Result<ReadBatch> {
-    read_from(core, topic, req, Reads::Jobs { expired }, &mut ReadBuffers::default())
+    read_from(ctx, topic, req, Reads::Jobs { expired }, &mut ReadBuffers::default())
 }
 
 /// What is read.
@@ -78,28 +78,28 @@ enum Reads {
 }
 
 fn read_from(
-    core: &Ctx,
+    ctx: &Ctx,
     topic: &Topic,
     req: &ReadRequest,
     reads: Reads,
     buffers: &mut ReadBuffers,
 ) -> Result<ReadBatch> {
     topic.check_sound()?;
-    core.metrics.reads.add(1);
+    ctx.metrics.reads.add(1);
     if req.touch {
-        topic.last_read.store(core.time.steady(), Ordering::Relaxed);
+        topic.last_read.store(ctx.time.steady(), Ordering::Relaxed);
     }
     if req.matching.is_some() {
-        delete::load_active_tags(core, topic)?;
+        delete::load_active_tags(ctx, topic)?;
     }
-    let mut r = Reader::new(core, topic, req, reads, buffers)?;
+    let mut r = Reader::new(ctx, topic, req, reads, buffers)?;
     r.run()?;
     r.finish()
 }
 
 /// A read in progress.
 struct Reader<'a> {
-    core: &'a Ctx,
+    ctx: &'a Ctx,
     topic: &'a Topic,
     req: &'a ReadRequest,
     /// Whether node filtering applies.
@@ -124,22 +124,22 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(
-        core: &'a Ctx,
+        ctx: &'a Ctx,
         topic: &'a Topic,
         req: &'a ReadRequest,
         reads: Reads,
         buffers: &'a mut ReadBuffers,
     ) -> Result<Self> {
         let also_expired = reads == Reads::Jobs { expired: true };
-        let synced = req.strong.then(|| core.wal.positions(core.shard(topic.id())).synced);
+        let synced = req.strong.then(|| ctx.wal.positions(ctx.shard(topic.id())).synced);
         let p = loop {
-            let p = with_expired(core, topic, |state, expired| {
+            let p = with_expired(ctx, topic, |state, expired| {
                 let expired = expired.filter(|_| !also_expired);
                 position(topic, state, expired, req, synced)
             })?;
             match p {
                 Ok(p) => break p,
-                Err(unknown) => retention::provide(core, topic, &Need::Dead(unknown))?,
+                Err(unknown) => retention::provide(ctx, topic, &Need::Dead(unknown))?,
             }
         };
         let mut out = ReadBatch {
@@ -150,7 +150,7 @@ impl<'a> Reader<'a> {
             ..ReadBatch::default()
         };
         if let Some((gap_from, gap_to, reason)) = p.tombstone {
-            core.metrics.tombstones[reason as usize].add(1);
+            ctx.metrics.tombstones[reason as usize].add(1);
             out.tombstone = Some(Tombstone {
                 gap_from,
                 gap_to,
@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
             });
         }
         Ok(Self {
-            core,
+            ctx,
             topic,
             req,
             skip_nodes: p.skip_nodes && !req.skip_nodes.0.is_empty(),
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
                     Ok(true)
                 }
                 Piece::Unknown(file_no) => {
-                    retention::provide(self.core, self.topic, &Need::Dead(file_no))?;
+                    retention::provide(self.ctx, self.topic, &Need::Dead(file_no))?;
                     Ok(true)
                 }
                 Piece::Run { place, lsn, records, upto } => {
@@ -251,17 +251,17 @@ impl<'a> Reader<'a> {
         let out = &mut self.out;
         out.next_from_seq = self.at;
         out.caught_up = self.at >= out.head_seq;
-        self.core.metrics.read_records.add(out.slots.len() as u64);
-        self.core.metrics.read_bytes.add(self.bytes as u64);
+        self.ctx.metrics.read_records.add(out.slots.len() as u64);
+        self.ctx.metrics.read_bytes.add(self.bytes as u64);
         let next = (self.at + 1).max(self.expired.map_or(0, |e| e.below));
         if !self.out.caught_up
             && self.reads == Reads::ForClient
             && let Some((records, first)) =
-                lag::unread(self.core, self.topic, next, self.out.head_seq)?
+                lag::unread(self.ctx, self.topic, next, self.out.head_seq)?
         {
             self.out.lag = records;
             if !self.req.only_seqs {
-                self.out.lag_ms = age(self.core, self.topic, first)?;
+                self.out.lag_ms = age(self.ctx, self.topic, first)?;
             }
         }
         Ok(self.out)

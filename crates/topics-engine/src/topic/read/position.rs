@@ -110,15 +110,15 @@ impl State {
 }
 
 /// The last seq up to which every record is durable.
-pub(crate) fn synced_seq(core: &Ctx, topic: &Topic) -> Result<u64> {
+pub(crate) fn synced_seq(ctx: &Ctx, topic: &Topic) -> Result<u64> {
     topic.check_sound()?;
-    let synced = core.wal.positions(core.shard(topic.id())).synced;
+    let synced = ctx.wal.positions(ctx.shard(topic.id())).synced;
     let head = topic.gate.head();
     Ok(topic.state.read().synced_to(synced).min(head))
 }
 
 /// The cursor just before the first record at or after `ts`.
-pub(crate) fn seek(core: &Ctx, topic: &Topic, ts: u64) -> Result<Sought> {
+pub(crate) fn seek(ctx: &Ctx, topic: &Topic, ts: u64) -> Result<Sought> {
     topic.check_sound()?;
     let head = topic.gate.head();
     let mut looked = 0;
@@ -141,7 +141,7 @@ pub(crate) fn seek(core: &Ctx, topic: &Topic, ts: u64) -> Result<Sought> {
     };
     let (seq, records_scanned) = match found {
         Ok(seq) => (seq, looked),
-        Err(meta) => core.segments.segment(topic.key, meta).seek_ts(ts)?,
+        Err(meta) => ctx.segments.segment(topic.key, meta).seek_ts(ts)?,
     };
     let earliest = topic.state.read().earliest;
     Ok(Sought { seq: seq.max(earliest).saturating_sub(1).min(head), records_scanned })

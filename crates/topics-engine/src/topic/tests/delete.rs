@@ -113,11 +113,11 @@ fn deletes_made_while_a_checkpoint_runs_are_kept() {
     w.delete("t", None, eq("c"));
     w.engine().sync().unwrap();
     {
-        let core = w.engine().core().clone();
-        let topic = core.table.loaded.named("t").unwrap();
+        let engine = w.engine().open_engine().clone();
+        let topic = engine.table.loaded.named("t").unwrap();
         let plan = topic.checkpoint_plan(None, u64::MAX, 0);
-        let mut round = Round::new(&core.segments);
-        let mut writer = SegmentWriter::create(&core.segments, topic.key, 1).unwrap();
+        let mut round = Round::new(&engine.segments);
+        let mut writer = SegmentWriter::create(&engine.segments, topic.key, 1).unwrap();
         for run in &plan.runs {
             for e in run.entries.range(0..run.count) {
                 if e.dead() {
@@ -126,7 +126,7 @@ fn deletes_made_while_a_checkpoint_runs_are_kept() {
                 }
                 let mut buf = Vec::new();
                 let shard = run.shard as usize;
-                core.wal.read(shard, run.file, e.off, e.len as usize, &mut buf).unwrap();
+                engine.wal.read(shard, run.file, e.off, e.len as usize, &mut buf).unwrap();
                 let (f, _) = frame::parse(&buf).unwrap();
                 writer.append(&f, frame::inner_hash(&buf)).unwrap();
             }
@@ -137,7 +137,7 @@ fn deletes_made_while_a_checkpoint_runs_are_kept() {
         let meta = round.add(writer).unwrap();
         round.sync().unwrap();
         let segments = vec![InstallSegment { meta }];
-        topic.install(&core, &Install { plan, segments, deletes: Vec::new() }).unwrap();
+        topic.install(&engine, &Install { plan, segments, deletes: Vec::new() }).unwrap();
         let state = topic.state.read();
         assert_eq!(state.index.resident(), 0);
         let dirty = state.index.segs[0].dirty.as_ref().map(|d| d.sizes.len());
@@ -176,10 +176,10 @@ fn records_by_seq() {
     let mut w = World::new();
     w.put("t", &["x"; 9]);
     for round in 0..2 {
-        let core = w.engine().core().clone();
-        let topic = core.table.loaded.named("t").unwrap();
+        let engine = w.engine().open_engine().clone();
+        let topic = engine.table.loaded.named("t").unwrap();
         let seqs: &[u64] = if round == 0 { &[2, 3, 7] } else { &[1, 3, 9] };
-        let n = crate::topic::delete::delete_seqs(&core, &topic, seqs, RemovalReason::REQUESTED)
+        let n = crate::topic::delete::delete_seqs(&engine, &topic, seqs, RemovalReason::REQUESTED)
             .unwrap()
             .0;
         assert_eq!(n, if round == 0 { 3 } else { 2 });

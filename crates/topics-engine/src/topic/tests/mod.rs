@@ -154,12 +154,12 @@ impl World {
     /// Drops the engine without a close. Nothing of it may stay, unless the test holds it too.
     fn drop_engine(&mut self) {
         let Some(engine) = self.engine.take() else { return };
-        let ctx: &Arc<Ctx> = engine.core();
-        let (core, log) = (Arc::downgrade(engine.core()), Arc::downgrade(ctx));
+        let ctx: &Arc<Ctx> = engine.open_engine();
+        let (open, log) = (Arc::downgrade(engine.open_engine()), Arc::downgrade(ctx));
         // A thread of the engine may hold it for as long as a pass takes.
-        let held = Arc::strong_count(engine.core()) > 1 || self.options.background;
+        let held = Arc::strong_count(engine.open_engine()) > 1 || self.options.background;
         drop(engine);
-        assert!(held || core.strong_count() == 0, "an engine that is dropped stays in memory");
+        assert!(held || open.strong_count() == 0, "an engine that is dropped stays in memory");
         assert!(held || log.strong_count() == 0, "the log of an engine that is dropped stays open");
     }
 

@@ -13,9 +13,9 @@ fn two_shards() -> (World, [String; 2]) {
     for i in 0.. {
         let name = format!("t{i}");
         w.create(&name, class(Durability::Fsync));
-        let core = w.engine().core();
-        let id = core.table.loaded.named(&name).unwrap().id();
-        names[core.shard(id)] = name;
+        let engine = w.engine().open_engine();
+        let id = engine.table.loaded.named(&name).unwrap().id();
+        names[engine.shard(id)] = name;
         if names.iter().all(|n| !n.is_empty()) {
             return (w, names);
         }
@@ -24,7 +24,7 @@ fn two_shards() -> (World, [String; 2]) {
 }
 
 fn newest(w: &World) -> SnapshotBody {
-    let disk = &w.engine().core().disk;
+    let disk = &w.engine().open_engine().disk;
     disk.checkpoints.load_newest().unwrap().unwrap()
 }
 
@@ -66,8 +66,8 @@ fn i1_later_snapshots_keep_the_section_of_a_failed_shard() {
     assert_eq!(after.shards[1], before.shards[1]);
     assert!(after.shards[0].replay_lsn > before.shards[0].replay_lsn);
     let of_broken = |b: &SnapshotBody| {
-        let core = w.engine().core();
-        b.topics.iter().filter(|t| core.shard(t.topic_id) == 1).cloned().collect::<Vec<_>>()
+        let engine = w.engine().open_engine();
+        b.topics.iter().filter(|t| engine.shard(t.topic_id) == 1).cloned().collect::<Vec<_>>()
     };
     assert_eq!(of_broken(&after), of_broken(&before));
     assert!(logs_of(&w, "shard-00") <= 3, "the others' logs are trimmed");

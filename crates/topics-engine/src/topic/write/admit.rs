@@ -70,10 +70,10 @@ impl Admission<'_> {
 
 impl Topic {
     /// Admits a batch of about `bytes` bytes. Waits while another verb has the topic exclusively.
-    pub(crate) fn admit(&self, core: &Ctx, bytes: usize, wait: Wait) -> Result<Admission<'_>> {
+    pub(crate) fn admit(&self, ctx: &Ctx, bytes: usize, wait: Wait) -> Result<Admission<'_>> {
         loop {
             self.wait_not_exclusive();
-            let permit = core.reserve(core.shard(self.id()), bytes, wait)?;
+            let permit = ctx.reserve(ctx.shard(self.id()), bytes, wait)?;
             let state = self.append.lock();
             if !state.is_exclusive {
                 return Ok(Admission::new(state, permit));
@@ -89,11 +89,11 @@ impl Topic {
     /// Admits a batch without waiting for the topic: `None` while another verb has it exclusively.
     pub(crate) fn try_admit(
         &self,
-        core: &Ctx,
+        ctx: &Ctx,
         bytes: usize,
         wait: Wait,
     ) -> Result<Option<Admission<'_>>> {
-        let permit = core.reserve(core.shard(self.id()), bytes, wait)?;
+        let permit = ctx.reserve(ctx.shard(self.id()), bytes, wait)?;
         let state = self.append.lock();
         Ok(if state.is_exclusive { None } else { Some(Admission::new(state, permit)) })
     }
@@ -101,12 +101,12 @@ impl Topic {
     /// Admits a batch of the verb that has the topic exclusively.
     pub(crate) fn admit_exclusive(
         &self,
-        core: &Ctx,
+        ctx: &Ctx,
         bytes: usize,
         wait: Wait,
         _alone: &ExclusiveGuard,
     ) -> Result<Admission<'_>> {
-        let permit = core.reserve(core.shard(self.id()), bytes, wait)?;
+        let permit = ctx.reserve(ctx.shard(self.id()), bytes, wait)?;
         Ok(Admission::new(self.append.lock(), permit))
     }
 

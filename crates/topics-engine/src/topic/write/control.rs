@@ -15,15 +15,15 @@ use crate::types::error::{Error, Result};
 /// Stages control frames of a topic. `decide` makes them, of about `bytes` bytes, under the append
 /// lock, and returns what their failure must undo; `None`: there is nothing to log.
 pub(crate) fn stage_with(
-    core: &Arc<Ctx>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     bytes: usize,
     wait: Wait,
     decide: impl FnOnce(&AppendState) -> Result<Option<(Frames, Undo)>>,
 ) -> Result<Option<(Ticket, Level)>> {
     let admitted = match wait {
-        Wait::No => topic.try_admit(core, bytes, wait)?,
-        _ => Some(topic.admit(core, bytes, wait)?),
+        Wait::No => topic.try_admit(ctx, bytes, wait)?,
+        _ => Some(topic.admit(ctx, bytes, wait)?),
     };
     let Some(mut a) = admitted else {
         let (limit, max) = ("topic_busy", 0);
@@ -34,8 +34,8 @@ pub(crate) fn stage_with(
     }
     let Some((frames, undo)) = decide(&a)? else { return Ok(None) };
     let level = apply_level(a.config.durability);
-    let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: true };
-    let pending = PendingBatch::plain(core, topic, Hints::default(), undo);
+    let order = Order { ts: a.last_ts.max(ctx.time.steady()), level, frees_space: true };
+    let pending = PendingBatch::plain(ctx, topic, Hints::default(), undo);
     let (ticket, _) = a.stage(pending, frames, order)?;
     Ok(Some((ticket, level)))
 }

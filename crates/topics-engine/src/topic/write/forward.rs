@@ -34,15 +34,15 @@ impl Forwarding {
 
 /// Logs a gap of `n` seqs in the destination, for records that the source has lost.
 pub(crate) fn forward_gap(
-    core: &Arc<Ctx>,
+    ctx: &Arc<Ctx>,
     dest: &Arc<Topic>,
     n: u64,
     body: Forward,
     done: Completion<()>,
 ) -> Result<()> {
     dest.check_sound()?;
-    core.check_open()?;
-    let Some(mut a) = dest.try_admit(core, 1024, Wait::No)? else {
+    ctx.check_open()?;
+    let Some(mut a) = dest.try_admit(ctx, 1024, Wait::No)? else {
         return Err(Error::Throttled { limit: "topic_held", max: 1, retry_after_ms: 10 });
     };
     if a.closed || dest.life() != Life::Live {
@@ -51,7 +51,7 @@ pub(crate) fn forward_gap(
     let class = a.config.durability;
     let (first, last) = (a.next_seq, a.next_seq + n - 1);
     let mut frames = Frames::default();
-    let reserve = a.reserve.next(class, last, core.time.mono_ms());
+    let reserve = a.reserve.next(class, last, ctx.time.mono_ms());
     if let Some(reserve) = reserve {
         HeadWatermark { reserved_to: reserve.to, lowered: false }.encode_frame(
             &mut frames.head,
@@ -68,8 +68,8 @@ pub(crate) fn forward_gap(
         0,
     );
     let level = apply_level(class);
-    let order = Order { ts: a.last_ts.max(core.time.steady()), level, frees_space: false };
-    let pending = PendingBatch::plain(core, dest, Hints::default(), Undo::None);
+    let order = Order { ts: a.last_ts.max(ctx.time.steady()), level, frees_space: false };
+    let pending = PendingBatch::plain(ctx, dest, Hints::default(), Undo::None);
     let (ticket, _) = a.stage(pending, frames, order)?;
     // These seqs stay assigned even if the batch fails: a later write makes them a gap.
     a.next_seq = last + 1;
@@ -84,9 +84,9 @@ pub(crate) fn forward_gap(
                 topic.reservation_synced(reserve.to);
             }
         };
-        core.wal.notify(ticket, Level::Synced, Box::new(synced));
+        ctx.wal.notify(ticket, Level::Synced, Box::new(synced));
     }
     let done = move |outcome: topics_storage::Result<()>| done(outcome.map_err(Error::from));
-    core.wal.notify(ticket, level, Box::new(done));
+    ctx.wal.notify(ticket, level, Box::new(done));
     Ok(())
 }

@@ -81,16 +81,16 @@ impl Topic {
 /// Makes the losses of some topics durable, for a sync, and reports acked records that were lost: each topic
 /// once, and one topic in each error, so that a caller who repeats the sync learns of all.
 pub(crate) fn report_losses(
-    core: &Arc<Ctx>,
+    ctx: &Arc<Ctx>,
     find: impl Fn(u64) -> Option<Arc<Topic>>,
     ids: &[u64],
 ) -> Result<()> {
     for id in ids {
         match find(*id).filter(|t| t.life() == Life::Live && !t.is_broken()) {
-            Some(topic) => take_lost(core, &topic)?,
+            Some(topic) => take_lost(ctx, &topic)?,
             // It was deleted, or it is closed until the next open, and each call on it fails.
             None => {
-                core.losses.lock().remove(id);
+                ctx.losses.lock().remove(id);
             }
         }
     }
@@ -98,17 +98,17 @@ pub(crate) fn report_losses(
 }
 
 /// Logs the losses of a topic and makes them durable. Fails if acked records are among them.
-fn take_lost(core: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<()> {
+fn take_lost(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<()> {
     if !topic.append.lock().unlogged.is_empty() {
-        log_losses(core, topic)?;
+        log_losses(ctx, topic)?;
     }
     // Also if another batch has logged them: its sync may not have begun.
-    core.wal.sync(core.shard(topic.id()))?;
+    ctx.wal.sync(ctx.shard(topic.id()))?;
     let mut a = topic.append.lock();
     // The next sync logs what was lost meanwhile. It is reported with the rest: a sync during which more
     // is lost must not succeed.
     if a.unlogged.is_empty() {
-        core.losses.lock().remove(&topic.id());
+        ctx.losses.lock().remove(&topic.id());
     }
     a.lost_acks.take().map_or(Ok(()), |lost| Err(lost.error(topic)))
 }

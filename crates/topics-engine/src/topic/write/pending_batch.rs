@@ -51,7 +51,7 @@ pub(crate) enum Undo {
 /// A batch of one topic. Exactly one of apply and failed is called, once.
 #[derive(Debug)]
 pub(crate) struct PendingBatch {
-    pub core: Arc<Ctx>,
+    pub ctx: Arc<Ctx>,
     pub topic: Arc<Topic>,
     pub hints: Hints,
     pub undo: Undo,
@@ -76,21 +76,21 @@ impl Commit for PendingBatch {
     fn apply(&self, placed: &PlacedBatch<'_>) {
         let _finish = FinishOnDrop(self);
         let live = Live { topic: &self.topic, hints: &self.hints, removed: &self.removed };
-        let at = Placement::new(self.core.layout, placed);
-        let apply = || apply(&self.core, &at, Some(&live));
-        if let Err(e) = self.core.guarded("apply", &self.topic, apply) {
+        let at = Placement::new(self.ctx.layout, placed);
+        let apply = || apply(&self.ctx, &at, Some(&live));
+        if let Err(e) = self.ctx.guarded("apply", &self.topic, apply) {
             // The log has frames that memory lacks, so the topic is closed until recovery replays it.
             self.topic.close_broken(&e);
         }
         if let Undo::Write { .. } = self.undo {
-            self.core.metrics.appends.add(1);
+            self.ctx.metrics.appends.add(1);
         }
     }
 
     fn failed(&self, error: &StorageError) {
         let _finish = FinishOnDrop(self);
         log::debug!("a batch of topic {:?} failed: {error}", self.topic.name);
-        self.core.metrics.failed_batches.add(1);
+        self.ctx.metrics.failed_batches.add(1);
         let undo = || {
             let undone = {
                 let mut a = self.topic.append.lock();
@@ -98,12 +98,12 @@ impl Commit for PendingBatch {
                 self.undo(&mut a, error)
             };
             if self.creation {
-                self.topic.retire(&self.core);
+                self.topic.retire(&self.ctx);
             }
             undone
         };
         // A topic that a panic left half undone is closed too.
-        if let Err(e) = self.core.guarded("undo", &self.topic, undo) {
+        if let Err(e) = self.ctx.guarded("undo", &self.topic, undo) {
             self.topic.close_broken(&e);
         }
     }
@@ -145,7 +145,7 @@ impl PendingBatch {
         // Records that are shown before they are written raise the floor before the log has it.
         a.unlogged.floor |= state.evict_floor > state.floor_logged;
         if !a.unlogged.is_empty() {
-            self.core.losses.lock().insert(self.topic.id());
+            self.ctx.losses.lock().insert(self.topic.id());
         }
         let Undo::Write { first, last, key, round, shown, acked, logged, .. } = &self.undo else {
             return Ok(());
@@ -162,12 +162,12 @@ impl PendingBatch {
             if from <= *last {
                 let before = state.usage();
                 state.lose(from, *last, GapReason::Crash);
-                self.core.account(before, state.usage());
+                self.ctx.account(before, state.usage());
                 a.unlogged.add(Gap { from, to: *last, reason: GapReason::Crash });
                 if *acked {
                     a.add_lost_acks(from, *last, error);
                 }
-                self.core.losses.lock().insert(self.topic.id());
+                self.ctx.losses.lock().insert(self.topic.id());
             }
             let head = state.visible();
             drop(state);
@@ -189,28 +189,28 @@ impl PendingBatch {
 
 /// A batch of frames that belong to no topic; they are applied as recovery applies them.
 pub(crate) struct Applied {
-    core: Arc<Ctx>,
+    ctx: Arc<Ctx>,
     what: &'static str,
 }
 
 impl Applied {
     /// `what` names the frames in messages about a failure.
-    pub(crate) fn new(core: &Arc<Ctx>, what: &'static str) -> Self {
-        Self { core: core.clone(), what }
+    pub(crate) fn new(ctx: &Arc<Ctx>, what: &'static str) -> Self {
+        Self { ctx: ctx.clone(), what }
     }
 }
 
 impl Commit for Applied {
     fn apply(&self, placed: &PlacedBatch<'_>) {
-        let at = Placement::new(self.core.layout, placed);
-        if let Err(e) = apply(&self.core, &at, None) {
+        let at = Placement::new(self.ctx.layout, placed);
+        if let Err(e) = apply(&self.ctx, &at, None) {
             log::error!("{} cannot be applied: {e}", self.what);
         }
     }
 
     fn failed(&self, error: &StorageError) {
         log::warn!("{} was not logged: {error}", self.what);
-        self.core.metrics.failed_batches.add(1);
+        self.ctx.metrics.failed_batches.add(1);
     }
 }
 
@@ -251,7 +251,7 @@ impl PendingBatch {
         };
         pending.topic.pending_batches.fetch_add(1, Ordering::SeqCst);
         pending.is_pending.store(true, Ordering::Release);
-        match pending.core.wal.stage(batch, permit) {
+        match pending.ctx.wal.stage(batch, permit) {
             Ok(ticket) => {
                 a.last = Some((ticket, order.level.max(Level::Written)));
                 a.last_ts = a.last_ts.max(order.ts);

@@ -21,7 +21,7 @@ use crate::types::metrics::{Counter, MetricsSnapshot};
 use crate::types::requests::RemoteSnapshot;
 
 /// An open engine.
-pub(crate) struct Core {
+pub(crate) struct OpenEngine {
     store: Arc<Store>,
     pub queues: Arc<Queues>,
     pub transactions: Arc<Transactions>,
@@ -37,23 +37,23 @@ pub(crate) struct Core {
 }
 
 /// Gives access to the layer below.
-impl Deref for Core {
+impl Deref for OpenEngine {
     type Target = Arc<Store>;
     fn deref(&self) -> &Arc<Store> {
         &self.store
     }
 }
 
-impl fmt::Debug for Core {
+impl fmt::Debug for OpenEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Core").field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("OpenEngine").field("dir", &self.dir).finish_non_exhaustive()
     }
 }
 
 /// Fails the staged batches of an engine without threads that is dropped without a close, with
 /// [`crate::types::error::Error::Closed`]: no thread would write them, and they and their callbacks
 /// keep the log open. With threads, the log's threads write the last batch and then end.
-impl Drop for Core {
+impl Drop for OpenEngine {
     fn drop(&mut self) {
         if !self.options.background && self.begin_close() {
             // It fails only if it is clean.
@@ -62,7 +62,7 @@ impl Drop for Core {
     }
 }
 
-impl Core {
+impl OpenEngine {
     /// The subsystems over a store; recovery has applied frames to `host`.
     pub(crate) fn new(store: Arc<Store>, host: Arc<Host>) -> Arc<Self> {
         let queues = Queues::new(store.clone(), host.claim_waiters.clone());
