@@ -7,7 +7,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -180,13 +179,6 @@ pub(crate) struct Ctx<H: ?Sized> {
     read_only: AtomicBool,
 }
 
-impl<H: ?Sized> Deref for Ctx<H> {
-    type Target = Base<H>;
-    fn deref(&self) -> &Base<H> {
-        &self.base
-    }
-}
-
 impl<H: ?Sized> fmt::Debug for Ctx<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ctx").field("dir", &self.base.dir).finish_non_exhaustive()
@@ -194,6 +186,11 @@ impl<H: ?Sized> fmt::Debug for Ctx<H> {
 }
 
 impl<H: ?Sized> Ctx<H> {
+    /// What is there without the log.
+    pub(crate) fn base(&self) -> &Base<H> {
+        &self.base
+    }
+
     /// The context of an open engine from that of its recovery.
     pub(crate) fn new(
         base: Base<H>,
@@ -216,7 +213,7 @@ impl<H: ?Sized> Ctx<H> {
     /// engine's.
     pub(crate) fn check_lock(&self) -> Result<()> {
         let watch = self.lock.lock().as_ref().map(DirLock::watch);
-        watch.map_or(Ok(()), |watch| Ok(watch.check(&self.env)?))
+        watch.map_or(Ok(()), |watch| Ok(watch.check(&self.base().env)?))
     }
 
     /// Refuses when the engine is closing or closed.
@@ -259,10 +256,10 @@ impl<H: ?Sized> Ctx<H> {
         let (most, writes) = &self.base.waiting;
         let charge = writes.take(1).and_then(|one| {
             // A write larger than the whole quota waits alone.
-            let bytes = (bytes as u64).min(self.options.staging_bytes.max(1) as u64);
+            let bytes = (bytes as u64).min(self.base().options.staging_bytes.max(1) as u64);
             Ok(WaitCharge(one, most.take(bytes)?))
         });
-        charge.inspect_err(|_| self.metrics.throttled.add(1))
+        charge.inspect_err(|_| self.base().metrics.throttled.add(1))
     }
 
     /// Waits for a staged batch.

@@ -23,7 +23,7 @@ impl Archiver {
         let Some(owner) = &state.owner else { return Ok(0) };
         let published = &owner.published.packs;
         let mut names = Vec::new();
-        self.store.every(|entry| {
+        self.store.catalog().every(|entry| {
             let is_above = match entry {
                 CatalogEntry::Loaded(topic) => {
                     let state = topic.state.read();
@@ -41,7 +41,7 @@ impl Archiver {
         let mut cooled = 0;
         for name in names {
             self.check_usable()?;
-            let topic = match self.store.live(&name) {
+            let topic = match self.store.catalog().live(&name) {
                 Err(e) if !e.is_shortage() => {
                     log::warn!("segments of topic {name:?} do not become cold: {e}");
                     continue;
@@ -65,7 +65,7 @@ impl Archiver {
         if !is_usable || topic.files_unverified.load(Ordering::Acquire) {
             return 0;
         }
-        self.store.change(topic, |state| {
+        self.store.base().change(topic, |state| {
             let mut file_nos = self.above_bound(state, published);
             file_nos.retain(|no| self.is_seen(*no));
             state.cool(&file_nos);
@@ -87,14 +87,14 @@ impl Archiver {
     }
 
     fn is_seen(&self, file_no: u64) -> bool {
-        self.store.env.check("cold.seen", self.store.packs.is_segment_seen(file_no))
+        self.store.base().env.check("cold.seen", self.store.base().packs.is_segment_seen(file_no))
     }
 
     /// Looks at the packs of these segments, unless that was done.
     fn look_for(&self, file_nos: &[u64]) -> Result<()> {
         for no in file_nos {
-            let Some((pack, _)) = self.store.packs.find(*no) else { continue };
-            if self.store.packs.is_segment_seen(*no) {
+            let Some((pack, _)) = self.store.base().packs.find(*no) else { continue };
+            if self.store.base().packs.is_segment_seen(*no) {
                 continue;
             }
             self.check_usable()?;
@@ -125,7 +125,7 @@ impl Archiver {
             (count, bytes) = (count + 1, bytes + seg.meta.data_len);
             let is_above = self.exceeds(count, bytes);
             let is_archived = || {
-                let pack = self.store.packs.find(seg.meta.file_no);
+                let pack = self.store.base().packs.find(seg.meta.file_no);
                 pack.is_some_and(|(pack, _)| {
                     published.get(&pack.number) == Some(&(pack.epoch, pack.hash))
                 })

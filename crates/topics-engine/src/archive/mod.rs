@@ -109,7 +109,7 @@ struct Owner {
 /// Forgets the prefix of a directory whose records are all in its files.
 pub(crate) fn forget(store: &Arc<Store>) -> Result<()> {
     let mut cold = 0;
-    store.every(|entry| {
+    store.catalog().every(|entry| {
         cold += match entry {
             CatalogEntry::Loaded(topic) => {
                 topic.state.read().index.segs.iter().filter(|s| s.meta.cold).count()
@@ -126,14 +126,14 @@ pub(crate) fn forget(store: &Arc<Store>) -> Result<()> {
              remote set, makes a copy of the directory that has them"
         )));
     }
-    store.packs.remove(&store.packs.numbers());
+    store.base().packs.remove(&store.base().packs.numbers());
     store.replaced.store(true, Ordering::Relaxed);
     // Neither kept snapshot names a pack.
     for _ in 0..2 {
         round::checkpoint(store)?;
         store.replaced.store(true, Ordering::Relaxed);
     }
-    Ok(RemoteRecord::remove(&store.env, &Paths::new(&store.dir))?)
+    Ok(RemoteRecord::remove(&store.base().env, &Paths::new(&store.base().dir))?)
 }
 
 impl fmt::Debug for Archiver {
@@ -178,7 +178,7 @@ impl Archiver {
         step: impl FnOnce(&mut PassState) -> Result<T>,
     ) -> Result<T> {
         let done = step(state);
-        let now = self.store.time.mono_ms();
+        let now = self.store.base().time.mono_ms();
         let waited = state.pending_since.map_or(0, |since| now.saturating_sub(since));
         self.gauges.lag_bytes.store(state.pending_bytes, Ordering::Relaxed);
         self.gauges.lag_ms.store(waited, Ordering::Relaxed);
@@ -188,7 +188,7 @@ impl Archiver {
     fn pass(&self, state: &mut PassState, now: bool) -> Result<Archived> {
         self.check_usable()?;
         let mut out = Archived::default();
-        let now_ms = self.store.time.mono_ms();
+        let now_ms = self.store.base().time.mono_ms();
         state.skipped.retain(|_, until| *until > now_ms);
         let pending = plan::pending(&self.store, &state.skipped)?;
         state.pending_bytes = pending.iter().map(|p| p.meta.data_len).sum();
@@ -227,7 +227,7 @@ impl Archiver {
     }
 
     fn is_due(&self, state: &mut PassState, pending: &[PendingSegment]) -> bool {
-        let now = self.store.time.mono_ms();
+        let now = self.store.base().time.mono_ms();
         let since = match pending.is_empty() {
             true => state.pending_since.take(),
             false => Some(*state.pending_since.get_or_insert(now)),
@@ -242,7 +242,7 @@ impl Archiver {
     /// Whether a catalog is due: the published one names other packs than the table, or it is to be the
     /// base of later rounds.
     fn is_unpublished(&self, state: &PassState) -> bool {
-        let packs = self.store.packs.identities();
+        let packs = self.store.base().packs.identities();
         let owner = state.owner.as_ref();
         owner.map_or(!packs.is_empty(), |o| o.published.packs != packs) || self.is_base_due()
     }
@@ -264,7 +264,7 @@ impl Archiver {
         }
         let head = self.prefix.with(|writer| Ok(writer.head().clone()))?;
         let published = self.read_published(&head)?;
-        let next_sweep = sweep::first_sweep(self.store.time.mono_ms());
+        let next_sweep = sweep::first_sweep(self.store.base().time.mono_ms());
         state.owner = Some(Owner { head, published, next_sweep, is_searched: false });
         Ok(())
     }

@@ -36,7 +36,7 @@ impl Archiver {
         pending: &[PendingSegment],
         out: &mut Archived,
     ) -> Result<usize> {
-        let number = self.store.segments.next_file_no();
+        let number = self.store.base().segments.next_file_no();
         let writer = self.prefix.objects()?;
         let header = writer.header(number);
         let first_len = pending.first().map_or(0, |p| p.meta.data_len);
@@ -68,8 +68,8 @@ impl Archiver {
         state.read_back += 1;
         let pack = ArchivedPack::of(&object.object, &directory);
         let number = pack.number;
-        self.store.packs.add(pack);
-        self.store.packs.saw(number);
+        self.store.base().packs.add(pack);
+        self.store.base().packs.saw(number);
         // The next snapshot names it.
         self.store.replaced.store(true, Ordering::Relaxed);
         out.packs += 1;
@@ -82,7 +82,7 @@ impl Archiver {
     fn skip_segment(&self, state: &mut PassState, segment: &PendingSegment, e: &Error) {
         let until = match e {
             Error::Corrupt { .. } => u64::MAX,
-            _ => self.store.time.mono_ms() + UNREADABLE_MS,
+            _ => self.store.base().time.mono_ms() + UNREADABLE_MS,
         };
         state.skipped.insert(segment.meta.file_no, until);
     }
@@ -90,20 +90,20 @@ impl Archiver {
     /// Adds a segment after verifying each of its frames. Returns false if a file of it is gone.
     pub(super) fn add(&self, pack: &mut PackWriter, segment: &PendingSegment) -> Result<bool> {
         let PendingSegment { topic, meta } = segment;
-        let paths = Paths::new(&self.store.dir);
+        let paths = Paths::new(&self.store.base().dir);
         let named = meta.files(topic.topic_id);
         let mut files: [Vec<u8>; PARTS.len()] = Default::default();
         for (file, kind) in files.iter_mut().zip(PARTS) {
             let Some((name, _)) = named.iter().find(|(_, k)| *k == kind) else { continue };
             let path = paths.segment(name, kind);
             let is_side = meta.sealed && kind != FileKind::Data;
-            if is_side && !self.store.env.check("archive.side-file", false) {
+            if is_side && !self.store.base().env.check("archive.side-file", false) {
                 // Checked, and made again from `.data` if it fails.
-                let side = self.store.segments.segment(*topic, *meta).side_file(kind)?;
+                let side = self.store.base().segments.segment(*topic, *meta).side_file(kind)?;
                 *file = side.unwrap_or_default();
                 continue;
             }
-            match read_file(&self.store.env, &path, u64::MAX)? {
+            match read_file(&self.store.base().env, &path, u64::MAX)? {
                 Some(found) => *file = found,
                 None => return Ok(false),
             }
@@ -113,7 +113,7 @@ impl Archiver {
             }
         }
         let files = files.each_ref().map(Vec::as_slice);
-        let added = pack.push(&self.store.env, &SegmentFiles { topic: *topic, meta, files });
+        let added = pack.push(&self.store.base().env, &SegmentFiles { topic: *topic, meta, files });
         added.map(|()| true).map_err(remote_error)
     }
 
@@ -143,7 +143,7 @@ impl Archiver {
             read::pack_directory(store, retry, whole, read::FIRST_FETCH)
         };
         let is_same = found.as_ref().is_ok_and(|found| found == written);
-        if self.store.env.check("archive.read-back", is_same) {
+        if self.store.base().env.check("archive.read-back", is_same) {
             return Ok(());
         }
         found.map_err(remote_error)?;

@@ -29,11 +29,11 @@ pub(super) fn pending(
             && !meta.cold
             && meta.span() > 0
             && meta.live_count > 0
-            && !store.packs.has_segment(meta.file_no)
-            && !store.segments.is_suspect(meta.file_no)
+            && !store.base().packs.has_segment(meta.file_no)
+            && !store.base().segments.is_suspect(meta.file_no)
             && !skipped.contains_key(&meta.file_no)
     };
-    store.every(|entry| {
+    store.catalog().every(|entry| {
         match entry {
             CatalogEntry::Loaded(topic) => {
                 if topic.is_broken() || topic.files_unverified.load(Ordering::Acquire) {

@@ -114,7 +114,7 @@ impl Archiver {
         let Some(object) = &head.catalog else { return Ok(Published::default()) };
         let catalog = read::catalog(&*self.remote.store, &self.retry, object);
         let catalog = catalog.map_err(remote_error)?;
-        let snapshot = read::snapshot(&self.store.env, &object.key, &catalog);
+        let snapshot = read::snapshot(&self.store.base().env, &object.key, &catalog);
         let sections = snapshot.map_err(remote_error)?.body.sections;
         let archived = tier::published(&catalog, &sections)?;
         Ok(Published::of(&catalog, object.clone(), &archived))
@@ -149,7 +149,7 @@ impl Archiver {
             let end = |p: &PriorEpoch| ChainEnd { epoch: p.epoch, last_round: p.last_round };
             let catalog = Catalog {
                 header: writer.header(ObjectKind::Catalog, 0),
-                made_ms: cover.map_or_else(|| self.store.time.steady(), |c| c.made_ms),
+                made_ms: cover.map_or_else(|| self.store.base().time.steady(), |c| c.made_ms),
                 first_round: cover.map_or_else(|| writer.shipped() + 1, |c| c.first_round),
                 chain_ends: writer.head().priors.iter().map(end).collect(),
                 packs,
@@ -167,7 +167,7 @@ impl Archiver {
         owner.published = Published::of(&catalog, object, &named.needed);
         // A later snapshot needs none of these: an archived segment that is in no snapshot does not
         // come back. A pack that was added since the snapshot is not among them.
-        self.store.packs.remove(&named.unneeded);
+        self.store.base().packs.remove(&named.unneeded);
         Ok(true)
     }
 
@@ -204,7 +204,8 @@ impl Archiver {
         let packs = tier::named(&snapshot.body.sections)?;
         let archived: HashSet<u64> =
             packs.iter().flat_map(|p| &p.segments).map(|s| s.file_no).collect();
-        let (paths, mut live, mut deletes) = (Paths::new(&self.store.dir), HashSet::new(), vec![]);
+        let (paths, mut live, mut deletes) =
+            (Paths::new(&self.store.base().dir), HashSet::new(), vec![]);
         let (is_base, mut unarchived) = (self.shipper.is_some(), vec![]);
         for i in 0..snapshot.topics.len() {
             let header = snapshot.topics.topic_header(i)?;
@@ -222,7 +223,7 @@ impl Archiver {
                 let mut bytes = None;
                 if !is_known {
                     let path = paths.segment(&name, FileKind::Del);
-                    bytes = read_file(&self.store.env, &path, u64::MAX)?;
+                    bytes = read_file(&self.store.base().env, &path, u64::MAX)?;
                     let what = path.display().to_string();
                     bytes.as_ref().ok_or(StorageError::Missing { what })?;
                 }

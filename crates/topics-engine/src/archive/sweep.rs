@@ -58,7 +58,7 @@ impl Archiver {
     /// The same once a day. An engine that has archived nothing since its open makes no request.
     pub(super) fn sweep_if_due(&self) -> Result<Swept> {
         let state = &mut self.pass.lock();
-        let now = self.store.time.mono_ms();
+        let now = self.store.base().time.mono_ms();
         match &mut state.owner {
             Some(owner) if now >= owner.next_sweep => owner.next_sweep = now + RETRY_MS,
             _ => return Ok(Swept::default()),
@@ -87,13 +87,13 @@ impl Archiver {
         let mut out = Swept::default();
         owner.published.date_condemned(&*self.remote.store, &self.retry);
         // Below every number that a later object of this epoch has.
-        let bound = self.store.segments.next_file_no();
+        let bound = self.store.base().segments.next_file_no();
         let now = self.prefix.with(|w| w.store_time().map_err(remote_error))?;
         let needed = self.needed(owner, now)?;
         let due = |since: u64| since > 0 && now >= self.due_ms(since);
         let condemned = owner.published.condemned.clone();
         for c in condemned {
-            let is_due = self.store.env.check("sweep.age", due(c.since_ms));
+            let is_due = self.store.base().env.check("sweep.age", due(c.since_ms));
             if is_due && !needed.keys.contains(&c.key) {
                 self.delete(&c.key)?;
                 out.condemned += 1;
@@ -169,11 +169,11 @@ impl Archiver {
                     let Some(found) = keys::parse(&info.key) else { continue };
                     let is_named = needed.keys.contains(&info.key) || condemned.contains(&info.key);
                     let is_below = is_below(&found, owner, needed, current, bound);
-                    if !self.store.env.check("sweep.number", !is_named && is_below) {
+                    if !self.store.base().env.check("sweep.number", !is_named && is_below) {
                         continue;
                     }
                     let is_old = now >= self.due_ms(info.modified_ms);
-                    let is_old = self.store.env.check("sweep.orphan-age", is_old);
+                    let is_old = self.store.base().env.check("sweep.orphan-age", is_old);
                     if !is_old || !self.is_own(owner, &mut owners, &info.key, &found)? {
                         out.left += u64::from(found.kind != KeyKind::Round);
                         continue;
@@ -210,7 +210,7 @@ impl Archiver {
         found: &KeyNumbers,
     ) -> Result<bool> {
         if let Some(is_own) = owners.get(&found.epoch) {
-            return Ok(self.store.env.check("sweep.own", *is_own));
+            return Ok(self.store.base().env.check("sweep.own", *is_own));
         }
         let kind = match found.kind {
             KeyKind::Catalog => ObjectKind::Catalog,
@@ -226,7 +226,7 @@ impl Archiver {
         let head = &owner.head;
         let is_own = (header.store_id, header.prefix_id) == (head.store_id, head.prefix_id);
         owners.insert(found.epoch, is_own);
-        Ok(self.store.env.check("sweep.own", is_own))
+        Ok(self.store.base().env.check("sweep.own", is_own))
     }
 }
 

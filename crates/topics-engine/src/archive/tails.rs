@@ -53,7 +53,7 @@ impl Archiver {
 
     /// Puts the first of these segments in one pack. Returns how many were processed.
     fn put_tail(&self, tails: &mut Tails, pending: &[PendingSegment]) -> Result<usize> {
-        let number = self.store.segments.next_file_no();
+        let number = self.store.base().segments.next_file_no();
         let writer = self.prefix.objects()?;
         let mut pack = PackWriter::new(writer.header(number), 0);
         let (mut tried, mut added) = (0, Vec::new());

@@ -78,7 +78,9 @@ pub(super) fn catalog(w: &World, bucket: &Arc<Bucket>) -> Option<Catalog> {
 /// The sealed segments of a world's newest snapshot.
 fn sealed(w: &World) -> Vec<(TopicKey, SegmentMeta)> {
     let engine = w.engine().open_engine();
-    let Some((_, snapshot)) = engine.disk.checkpoints.read_newest().unwrap() else { return vec![] };
+    let Some((_, snapshot)) = engine.store().disk.checkpoints.read_newest().unwrap() else {
+        return vec![];
+    };
     let mut out = Vec::new();
     for i in 0..snapshot.topics.len() {
         let h = snapshot.topics.topic_header(i).unwrap();
@@ -128,7 +130,7 @@ pub(super) fn assert_archived(w: &World, bucket: &Arc<Bucket>) {
         }
     }
     // The catalog's snapshot names its packs itself.
-    let id = w.engine().open_engine().disk.store_id;
+    let id = w.engine().open_engine().store().disk.store_id;
     let n = u64::from_le_bytes(catalog.snapshot[8..16].try_into().unwrap());
     let snapshot =
         topics_storage::snapshot::decode(&w.env(), "s", n, id, catalog.snapshot.clone()).unwrap();
@@ -172,7 +174,7 @@ fn segments_of_unloaded_topics_are_archived() {
     let (mut w, bucket) = archiving();
     fill(&w, "a", 12);
     w.reopen();
-    assert_eq!(w.engine().open_engine().table.loaded.len(), 0, "no topic is loaded");
+    assert_eq!(w.engine().open_engine().catalog().table.loaded.len(), 0, "no topic is loaded");
     assert!(w.engine().archive().unwrap().segments > 0);
     assert_archived(&w, &bucket);
 }
@@ -272,7 +274,8 @@ fn without_a_remote_there_is_no_section_and_no_verb() {
     let w = World::new();
     filled(&w);
     assert_eq!(w.engine().archive().unwrap_err().code(), "invalid_request");
-    let (_, snapshot) = w.engine().open_engine().disk.checkpoints.read_newest().unwrap().unwrap();
+    let (_, snapshot) =
+        w.engine().open_engine().store().disk.checkpoints.read_newest().unwrap().unwrap();
     assert_eq!(tier::named(&snapshot.body.sections).unwrap(), []);
     assert!(w.engine().open_engine().archiver.is_none());
 }
@@ -282,13 +285,13 @@ fn an_engine_without_its_remote_keeps_the_list_of_packs() {
     let (mut w, bucket) = archiving();
     filled(&w);
     w.engine().archive().unwrap();
-    let packs = w.engine().open_engine().packs.numbers();
+    let packs = w.engine().open_engine().base().packs.numbers();
     let remote = w.options.remote.take();
     for _ in 0..3 {
         w.reopen();
         fill(&w, "c", 1);
     }
-    assert_eq!(w.engine().open_engine().packs.numbers(), packs);
+    assert_eq!(w.engine().open_engine().base().packs.numbers(), packs);
     w.options.remote = remote;
     w.reopen();
     assert_eq!(w.engine().archive().unwrap().packs, 0);
@@ -307,7 +310,7 @@ fn a_damaged_segment_is_left_out_and_the_others_are_archived() {
     data.write_all_at(b"?", meta.data_len / 2).unwrap();
     let done = w.engine().archive().unwrap();
     assert_eq!((done.damaged, done.segments), (1, sealed(&w).len() as u64 - 1));
-    assert!(!w.engine().open_engine().packs.has_segment(meta.file_no));
+    assert!(!w.engine().open_engine().base().packs.has_segment(meta.file_no));
     assert_eq!(w.engine().archive().unwrap().damaged, 0, "it is not read again");
     env.sync("test.damage", &*data).unwrap();
     assert_eq!(bucket.violations(), []);
@@ -331,7 +334,7 @@ fn a_missing_file_stops_neither_archive_nor_base() {
     assert!(second.is_ok_and(|done| done.published), "{first:?}");
     assert!(catalog(&w, &bucket).is_some());
     assert!(first.is_err() || archived == others, "{archived} of {others}");
-    assert!(!w.engine().open_engine().packs.has_segment(meta.file_no));
+    assert!(!w.engine().open_engine().base().packs.has_segment(meta.file_no));
 }
 
 /// A server that stores less than it was sent.
@@ -341,7 +344,7 @@ fn a_pack_that_reads_back_damaged_is_not_named() {
     filled(&w);
     bucket.set_flaw(Some(ServerFlaw::SizeLimit(900)));
     w.engine().archive().unwrap_err();
-    assert!(w.engine().open_engine().packs.numbers().is_empty());
+    assert!(w.engine().open_engine().base().packs.numbers().is_empty());
     assert!(catalog(&w, &bucket).is_none_or(|c| c.packs.is_empty()));
     bucket.set_flaw(None);
     w.engine().archive().unwrap();
@@ -418,7 +421,7 @@ fn without_the_read_back_a_damaged_pack_is_named() {
     filled(&w);
     bucket.set_flaw(Some(ServerFlaw::SizeLimit(900)));
     let _ = w.engine().archive();
-    assert!(!w.engine().open_engine().packs.numbers().is_empty(), "the check has no effect");
+    assert!(!w.engine().open_engine().base().packs.numbers().is_empty(), "the check has no effect");
 }
 
 /// Segments that were rewritten or dropped: their packs leave the list.
@@ -427,19 +430,19 @@ fn packs_without_a_live_segment_leave_the_list() {
     let (mut w, bucket) = archiving();
     filled(&w);
     w.engine().archive().unwrap();
-    let first = w.engine().open_engine().packs.numbers();
+    let first = w.engine().open_engine().base().packs.numbers();
     w.delete("a", Some(28), None);
     w.delete("b", Some(17), None);
     for _ in 0..3 {
         fill(&w, "c", 5);
     }
     w.engine().archive().unwrap();
-    let now = w.engine().open_engine().packs.numbers();
+    let now = w.engine().open_engine().base().packs.numbers();
     assert!(now.is_disjoint(&first), "{first:?} → {now:?}");
     assert_archived(&w, &bucket);
     w.checkpoint();
     w.kill();
-    assert_eq!(w.engine().open_engine().packs.numbers(), now);
+    assert_eq!(w.engine().open_engine().base().packs.numbers(), now);
     assert_archived(&w, &bucket);
 }
 

@@ -30,7 +30,7 @@ impl Archiver {
     /// Starts the thread.
     pub(crate) fn start(self: &Arc<Self>) -> Result<()> {
         let (archiver, stop) = (Arc::downgrade(self), self.thread.stop.clone());
-        let guards = self.store.env.guards.clone();
+        let guards = self.store.base().env.guards.clone();
         let (usual, mut interval) = (self.interval(), self.interval());
         let mut waited = Duration::ZERO;
         let passes = move || {
@@ -67,7 +67,7 @@ impl Archiver {
     /// One pass of the thread. Returns the time until the next one, which doubles with each failure.
     fn scheduled_pass(&self, interval: Duration) -> Duration {
         let pass = || self.archive_if_due().and_then(|_| self.sweep_if_due());
-        match self.store.guarded_turn("archive", pass) {
+        match self.store.base().guarded_turn("archive", pass) {
             Ok(_) | Err(Error::Closed) => self.interval(),
             Err(e) => {
                 if !self.prefix.is_refused() {

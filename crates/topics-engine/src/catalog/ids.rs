@@ -126,7 +126,7 @@ impl Ids {
         drop(s);
         let ids = catalog.ids.clone();
         let done = move |outcome| ids.synced(ticket, to, outcome);
-        catalog.wal.notify(ticket, Level::Synced, Box::new(done));
+        catalog.ctx().wal.notify(ticket, Level::Synced, Box::new(done));
         Ok(())
     }
 
@@ -168,9 +168,9 @@ impl Ids {
 fn stage(catalog: &Arc<Catalog>, to: u64, lowered: bool, wait: Wait) -> Result<Ticket> {
     let mut head = Vec::new();
     HeadWatermark { reserved_to: to, lowered }.encode_frame(&mut head, 0, 0, 0);
-    let commit = Arc::new(Applied::new(catalog, "a reservation of topic ids"));
-    let control = Batch::control(head, catalog.time.steady(), Level::Written, commit);
+    let commit = Arc::new(Applied::new(catalog.ctx(), "a reservation of topic ids"));
+    let control = Batch::control(head, catalog.base().time.steady(), Level::Written, commit);
     // Lowering belongs to a close, which a full disk must not prevent.
     let batch = Batch { frees_space: lowered, ..control };
-    catalog.stage_control(0, batch, wait)
+    catalog.ctx().stage_control(0, batch, wait)
 }

@@ -13,7 +13,6 @@ pub(crate) mod ids;
 pub(crate) mod loaded;
 pub(crate) mod unloaded;
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use topics_storage::format::record::{Body, TopicCreate};
@@ -43,15 +42,17 @@ pub(crate) struct Catalog {
     pub ids: Arc<Ids>,
 }
 
-/// Gives access to the layer below.
-impl Deref for Catalog {
-    type Target = Arc<Ctx>;
-    fn deref(&self) -> &Arc<Ctx> {
+impl Catalog {
+    /// The log, and what is around it.
+    pub(crate) fn ctx(&self) -> &Arc<Ctx> {
         &self.ctx
     }
-}
 
-impl Catalog {
+    /// What is there without the log.
+    pub(crate) fn base(&self) -> &Base {
+        self.ctx.base()
+    }
+
     pub(crate) fn new(ctx: Arc<Ctx>, table: Arc<TopicTable>, ids: Arc<Ids>) -> Arc<Self> {
         Arc::new(Self { ctx, table, ids })
     }
@@ -63,7 +64,7 @@ impl Catalog {
 
     /// See [`TopicTable::named`].
     pub(crate) fn named(&self, name: &str) -> Result<Option<Arc<Topic>>> {
-        self.table.named(self, name)
+        self.table.named(self.base(), name)
     }
 
     /// The topic of a name, if readers may see it.
@@ -73,12 +74,12 @@ impl Catalog {
 
     /// See [`TopicTable::by_id`].
     pub(crate) fn by_id(&self, id: u64) -> Result<Option<Arc<Topic>>> {
-        self.table.by_id(self, id)
+        self.table.by_id(self.base(), id)
     }
 
     /// See [`TopicTable::verify_files_once`].
     pub(crate) fn verify_files_once(&self, topic: &Topic) -> Result<()> {
-        self.table.verify_files_once(self, topic)
+        self.table.verify_files_once(self.base(), topic)
     }
 
     /// See [`TopicTable::list`].

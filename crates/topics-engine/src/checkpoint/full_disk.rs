@@ -34,7 +34,7 @@ use crate::types::error::{Error, Result};
 impl Store {
     /// Checks whether every shard has its next log file.
     pub(crate) fn refresh_space(&self) {
-        let short = (0..self.wal.shards()).filter(|s| self.wal.full(*s)).count() > 0;
+        let short = (0..self.ctx().wal.shards()).filter(|s| self.ctx().wal.full(*s)).count() > 0;
         self.short_of_space.store(short, Ordering::Relaxed);
     }
 
@@ -73,7 +73,7 @@ pub(crate) fn copy_what_fits(
             outcome => return outcome.map(|()| false).map_err(|(e, _)| e),
         }
     }
-    *pause = Some(store.wal.pause_allocation());
+    *pause = Some(store.ctx().wal.pause_allocation());
     let mut written = copy(store, poisoned, Copied::Deletes);
     if let Err((e, bytes)) = &written
         && e.is_full()
@@ -94,8 +94,8 @@ fn move_what_fits(store: &Arc<Store>, poisoned: &PoisonedShards) -> Result<bool>
     let moves = LogMoves::find(store, poisoned);
     let mut room = store.disk.checkpoints.free_with_reserve()?;
     // Deletes are logged in the unused space: it is taken only if that makes a step possible.
-    if moves.best(room).takes == 0 && moves.best(room + store.wal.unused()).takes > 0 {
-        store.wal.truncate_unused();
+    if moves.best(room).takes == 0 && moves.best(room + store.ctx().wal.unused()).takes > 0 {
+        store.ctx().wal.truncate_unused();
         room = store.disk.checkpoints.free_with_reserve()?;
     }
     // What files take is an estimate: where it is too low a smaller step is made.
@@ -128,17 +128,17 @@ struct LogMoves {
 impl LogMoves {
     fn find(store: &Store, poisoned: &PoisonedShards) -> Self {
         let (mut live, mut ends) = (HashMap::new(), 0);
-        store.table.loaded.each(|topic| {
-            let shard = store.shard(topic.id());
+        store.catalog().table.loaded.each(|topic| {
+            let shard = store.ctx().shard(topic.id());
             if !poisoned.has(shard) {
-                let suspect = |m: &SegmentMeta| store.segments.is_suspect(m.file_no);
+                let suspect = |m: &SegmentMeta| store.base().segments.is_suspect(m.file_no);
                 let state = topic.state.read();
-                let events = store.options.segment_max_events.max(1);
+                let events = store.base().options.segment_max_events.max(1);
                 ends += state.moving(shard as u32, events, suspect, &mut live);
             }
         });
-        let of = |s| if poisoned.has(s) { Vec::new() } else { store.wal.ended_files(s) };
-        Self { files: (0..store.wal.shards()).map(of).collect(), live, ends }
+        let of = |s| if poisoned.has(s) { Vec::new() } else { store.ctx().wal.ended_files(s) };
+        Self { files: (0..store.ctx().wal.shards()).map(of).collect(), live, ends }
     }
 
     /// Per shard, the oldest files whose removal frees most, if their copies fit into `room` bytes.
@@ -199,16 +199,16 @@ pub(crate) fn rewrite_with_reserve(
     if !outcome.as_ref().is_err_and(Error::is_full) || !store.short_of_space() {
         return outcome;
     }
-    let _pause = store.wal.pause_allocation();
+    let _pause = store.ctx().wal.pause_allocation();
     if candidate.takes > store.disk.checkpoints.free_with_reserve()? {
-        store.wal.truncate_unused();
+        store.ctx().wal.truncate_unused();
         if candidate.takes > store.disk.checkpoints.free_with_reserve()? {
             return outcome;
         }
     }
     store.disk.checkpoints.release_spare_reserve(candidate.takes)?;
     let outcome = rewrite(store, topic, candidate);
-    store.disk.checkpoints.refill(&store.wal);
+    store.disk.checkpoints.refill(&store.ctx().wal);
     outcome
 }
 

@@ -15,7 +15,6 @@ pub(crate) mod schedule;
 pub(crate) mod snapshot;
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use topics_env::sync::Mutex;
@@ -25,6 +24,7 @@ use topics_storage::snapshot::ShardSnap;
 
 use self::round::CheckpointState;
 use crate::catalog::Catalog;
+use crate::topic::events::{Base, Ctx};
 
 /// The topics of an open engine, and the snapshots and segments that make them durable outside of the
 /// log.
@@ -59,21 +59,28 @@ pub(crate) struct Disk {
     pub put_off: AtomicBool,
 }
 
-/// Gives access to the layer below.
-impl Deref for Store {
-    type Target = Arc<Catalog>;
-    fn deref(&self) -> &Arc<Catalog> {
-        &self.catalog
-    }
-}
-
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("Store").field("dir", &self.base().dir).finish_non_exhaustive()
     }
 }
 
 impl Store {
+    /// The names and ids of topics.
+    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    /// The log, and what is around it.
+    pub(crate) fn ctx(&self) -> &Arc<Ctx> {
+        self.catalog.ctx()
+    }
+
+    /// What is there without the log.
+    pub(crate) fn base(&self) -> &Base {
+        self.catalog.base()
+    }
+
     /// `checkpoints` are those of the directory with this id, `outside` are the shards outside of the
     /// layout.
     pub(crate) fn new(

@@ -38,7 +38,7 @@ pub(crate) fn reclaim(store: &Arc<Store>) -> Result<()> {
     let _round = store.disk.round.lock();
     let mut left = PASS_BYTES;
     let mut outcome = Ok(());
-    store.table.loaded.each(|topic| {
+    store.catalog().table.loaded.each(|topic| {
         let seen = !topic.files_unverified.load(Ordering::Acquire);
         while seen && left > 0 && outcome.as_ref().err().is_none_or(Error::is_full) {
             match next(store, topic) {
@@ -63,11 +63,11 @@ fn next(store: &Arc<Store>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
     loop {
         let unknown = {
             let state = topic.state.read();
-            let o = &store.options;
+            let o = &store.base().options;
             let found = if store.short_of_space() {
                 let room = store.disk.checkpoints.free_with_reserve()?;
                 match state.worth_most(room) {
-                    Ok(None) => state.worth_most(room + store.wal.unused()),
+                    Ok(None) => state.worth_most(room + store.ctx().wal.unused()),
                     found => found,
                 }
             } else {
@@ -78,7 +78,7 @@ fn next(store: &Arc<Store>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
                 Err(file_no) => file_no,
             }
         };
-        topic.load_dead(store, unknown)?;
+        topic.load_dead(store.ctx(), unknown)?;
     }
 }
 
@@ -86,9 +86,9 @@ pub(crate) fn rewrite(store: &Arc<Store>, topic: &Arc<Topic>, candidate: &Candid
     let parts: Vec<(Segment, Arc<RoaringBitmap>)> = candidate
         .parts
         .iter()
-        .map(|(meta, dead)| (store.segments.segment(topic.key, *meta), dead.clone()))
+        .map(|(meta, dead)| (store.base().segments.segment(topic.key, *meta), dead.clone()))
         .collect();
-    let mut round = Round::new(&store.segments);
+    let mut round = Round::new(&store.base().segments);
     let new = round.merge(&parts)?;
     round.sync()?;
     let mut holes = RoaringBitmap::new();
@@ -97,10 +97,10 @@ pub(crate) fn rewrite(store: &Arc<Store>, topic: &Arc<Topic>, candidate: &Candid
         holes.extend(dead.iter().map(|o| o + shift));
     }
     let old: Vec<u64> = candidate.parts.iter().map(|(m, _)| m.file_no).collect();
-    if topic.replace(store, &old, new, &holes)? {
+    if topic.replace(store.ctx(), &old, new, &holes)? {
         store.replaced.store(true, Ordering::Relaxed);
-        store.owed_rounds.store(ROUNDS_TO_FREE, Ordering::Relaxed);
-        store.metrics.segments_rewritten.add(old.len() as u64);
+        store.base().owed_rounds.store(ROUNDS_TO_FREE, Ordering::Relaxed);
+        store.base().metrics.segments_rewritten.add(old.len() as u64);
     }
     Ok(())
 }

@@ -50,21 +50,21 @@ fn run(store: &Arc<Store>, everything: bool) -> Result<u64> {
             detail: "checkpoints have failed repeatedly and stopped until the next open".into(),
         });
     }
-    store.check_lock()?;
-    if !store.wal.has_begun() {
+    store.ctx().check_lock()?;
+    if !store.ctx().wal.has_begun() {
         // The first log file takes the space that is left. Nothing has changed since the open.
-        return Err(store.wal.not_begun().into());
+        return Err(store.ctx().wal.not_begun().into());
     }
-    let logged = store.wal.counters().bytes;
+    let logged = store.ctx().wal.counters().bytes;
     let changed = store.replaced.load(Ordering::Relaxed)
         || logged != store.disk.logged_at_round.load(Ordering::Relaxed);
     // The log may not take what the round releases of the reserve, until the reserve is whole again.
     let mut pause = None;
-    let owed = store.owed_rounds.swap(0, Ordering::Relaxed);
+    let owed = store.base().owed_rounds.swap(0, Ordering::Relaxed);
     let written = write(store, everything, &mut pause);
     match &written {
         Ok((_, mark, moved)) => {
-            store.metrics.checkpoints.add(1);
+            store.base().metrics.checkpoints.add(1);
             rounds.failed = 0;
             store.disk.logged_at_round.store(logged + mark, Ordering::Relaxed);
             let settled = &store.disk.settled_rounds;
@@ -77,16 +77,16 @@ fn run(store: &Arc<Store>, everything: bool) -> Result<u64> {
         Err(_) => rounds.failed += 1,
     }
     let still = owed.saturating_sub(u64::from(written.is_ok()));
-    store.owed_rounds.fetch_max(still, Ordering::Relaxed);
-    store.metrics.checkpoint_failures.add(u64::from(written.is_err()));
+    store.base().owed_rounds.fetch_max(still, Ordering::Relaxed);
+    store.base().metrics.checkpoint_failures.add(u64::from(written.is_err()));
     let trimmed = written.and_then(|(n, ..)| {
-        store.disk.checkpoints.trim(&store.wal)?;
+        store.disk.checkpoints.trim(&store.ctx().wal)?;
         Ok(n)
     });
     let put_off = trimmed.as_ref().is_err_and(Error::is_out_of_descriptors);
     store.disk.put_off.store(put_off, Ordering::Relaxed);
     if trimmed.is_err() && pause.is_some() {
-        store.disk.checkpoints.refill(&store.wal);
+        store.disk.checkpoints.refill(&store.ctx().wal);
     }
     trimmed
 }
@@ -135,22 +135,22 @@ pub(crate) fn copy(
     what: Copied<'_>,
 ) -> std::result::Result<(), (Error, u64)> {
     let everything = what == Copied::Everything;
-    let synced: Vec<u64> = (0..store.wal.shards())
+    let synced: Vec<u64> = (0..store.ctx().wal.shards())
         .map(|s| match what {
             Copied::Everything => u64::MAX,
-            Copied::Upto(lsns) => store.wal.positions(s).synced.min(lsns[s]),
-            _ => store.wal.positions(s).synced,
+            Copied::Upto(lsns) => store.ctx().wal.positions(s).synced.min(lsns[s]),
+            _ => store.ctx().wal.positions(s).synced,
         })
         .collect();
     let mut part = CopyPart::new(store);
     let (mut failed, mut bytes) = (None, 0);
-    let old = match store.options.segment_max_age.as_millis() as u64 {
+    let old = match store.base().options.segment_max_age.as_millis() as u64 {
         _ if matches!(what, Copied::Upto(_)) => 0,
         0 => 0,
-        age => store.time.steady().saturating_sub(age),
+        age => store.base().time.steady().saturating_sub(age),
     };
-    store.table.loaded.each(|topic| {
-        let shard = store.shard(topic.id());
+    store.catalog().table.loaded.each(|topic| {
+        let shard = store.ctx().shard(topic.id());
         // The memory of a broken topic may be wrong: it is written to no file.
         let over = failed.is_some() && what != Copied::Deletes || topic.is_broken();
         let ends = matches!(what, Copied::Upto(_)) && topic.state.read().active_is_worth();
@@ -172,7 +172,7 @@ pub(crate) fn copy(
             return;
         }
         let copy = || copy_topic(store, topic, plan, &mut part.round);
-        let copied = store.guarded("copy", topic, copy).and_then(|install| {
+        let copied = store.base().guarded("copy", topic, copy).and_then(|install| {
             part.done.push((topic.clone(), install));
             match part.done.len() < PART {
                 true => Ok(()),
@@ -205,14 +205,14 @@ struct CopyPart {
 
 impl CopyPart {
     fn new(store: &Store) -> Self {
-        Self { round: Round::new(&store.segments), done: Vec::new() }
+        Self { round: Round::new(&store.base().segments), done: Vec::new() }
     }
 
     /// Makes the copies durable and points the topics to them.
     fn end(self, store: &Store) -> Result<()> {
         self.round.sync()?;
         self.done.iter().try_for_each(|(topic, install)| {
-            store.guarded("install", topic, || topic.install(store, install))
+            store.base().guarded("install", topic, || topic.install(store.ctx(), install))
         })
     }
 }
@@ -225,14 +225,14 @@ fn copy_topic(
 ) -> Result<Install> {
     let mut install = Install { segments: Vec::new(), deletes: Vec::new(), plan };
     for (meta, dead) in &install.plan.deletes {
-        let segment = store.segments.segment(topic.key, *meta);
+        let segment = store.base().segments.segment(topic.key, *meta);
         install.deletes.push((meta.file_no, round.write_del(&segment, dead)?));
     }
     let (segments, lost, buf) = (Vec::new(), Vec::new(), Vec::new());
     let mut copier = Copier { store, topic, round, writer: None, segments, lost, buf };
     let goes_on = !install.plan.runs.is_empty() || install.plan.seal;
     if let Some(active) = install.plan.active.filter(|_| goes_on) {
-        copier.writer = Some(SegmentWriter::reopen(&store.segments, topic.key, &active)?);
+        copier.writer = Some(SegmentWriter::reopen(&store.base().segments, topic.key, &active)?);
     }
     if install.plan.seal {
         copier.end(true)?;
@@ -244,8 +244,8 @@ fn copy_topic(
     install.segments = segments;
     for seq in lost {
         // Before the install, which takes it for a record that was deleted after the copy.
-        topic.damaged(store, Gap { from: seq, to: seq, reason: GapReason::Corrupt });
-        store.metrics.corrupt_records.add(1);
+        topic.damaged(store.base(), Gap { from: seq, to: seq, reason: GapReason::Corrupt });
+        store.base().metrics.corrupt_records.add(1);
     }
     Ok(install)
 }
@@ -271,8 +271,8 @@ impl Copier<'_> {
             let (first, last) = (&run.entries[i], &run.entries[i + n - 1]);
             let len = (last.off + last.len - first.off) as usize;
             buf.clear();
-            store.wal.read(run.shard as usize, run.file, first.off, len, &mut buf)?;
-            let file = store.wal.file(run.shard as usize, run.file);
+            store.ctx().wal.read(run.shard as usize, run.file, first.off, len, &mut buf)?;
+            let file = store.ctx().wal.file(run.shard as usize, run.file);
             let salt = file.map_or(0, |f| f.header.salt);
             for (k, entry) in run.entries.range(i..i + n).enumerate() {
                 let seq = run.first + (i + k) as u64;
@@ -305,7 +305,8 @@ impl Copier<'_> {
             self.end(true)?;
         }
         if self.writer.is_none() {
-            self.writer = Some(SegmentWriter::create(&self.store.segments, self.topic.key, seq)?);
+            self.writer =
+                Some(SegmentWriter::create(&self.store.base().segments, self.topic.key, seq)?);
         }
         self.writer.as_mut().ok_or_else(|| Error::Internal("no segment writer".into()))
     }
@@ -349,7 +350,7 @@ impl Copier<'_> {
 }
 
 fn quarantine(store: &Store, name: &str, bytes: &[u8]) -> topics_storage::Result<()> {
-    topics_storage::dir::quarantine(&store.env, &Paths::new(&store.dir), name, bytes)
+    topics_storage::dir::quarantine(&store.base().env, &Paths::new(&store.base().dir), name, bytes)
 }
 
 fn verified<'a>(
@@ -362,7 +363,7 @@ fn verified<'a>(
     match frame::verify_inner(bytes, salt, lsn) {
         Ok((f, _, inner)) if f.seq == seq => Ok((f, inner)),
         Ok(_) => Err(FrameError::Layout),
-        Err(why) if store.env.check("checkpoint.frame", false) => {
+        Err(why) if store.base().env.check("checkpoint.frame", false) => {
             let (f, _) = frame::parse(bytes).map_err(|_| why)?;
             Ok((f, frame::inner_hash(bytes)))
         }

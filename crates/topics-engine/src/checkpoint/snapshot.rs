@@ -25,8 +25,8 @@ impl PoisonedShards {
     pub(crate) fn find(store: &Store) -> Result<Self> {
         let mut poisoned = Self::default();
         let mut last = None;
-        for shard in 0..store.wal.shards() {
-            match store.wal.poisoned(shard) {
+        for shard in 0..store.ctx().wal.shards() {
+            match store.ctx().wal.poisoned(shard) {
                 None => {}
                 Some(e @ StorageError::Poisoned { .. }) => {
                     poisoned.shards.push(shard);
@@ -36,13 +36,13 @@ impl PoisonedShards {
             }
         }
         let Some(error) = last else { return Ok(poisoned) };
-        if poisoned.shards.len() == store.wal.shards() {
+        if poisoned.shards.len() == store.ctx().wal.shards() {
             return Err(error.into());
         }
         match store.disk.checkpoints.load_newest()? {
             Some(before)
-                if before.layout == store.layout
-                    && store.host.holds_without(&poisoned.shards, &before.sections) =>
+                if before.layout == store.ctx().layout
+                    && store.base().host.holds_without(&poisoned.shards, &before.sections) =>
             {
                 poisoned.before = before;
             }
@@ -73,30 +73,30 @@ pub(crate) fn snapshot(
     poisoned: &PoisonedShards,
     pause: &mut Option<AllocationPause>,
 ) -> Result<(u64, u64)> {
-    let shards = store.wal.shards();
+    let shards = store.ctx().wal.shards();
     let mut body = SnapshotBody {
         store_id: store.disk.store_id,
-        generation: store.generation,
-        layout: store.layout,
+        generation: store.ctx().generation,
+        layout: store.ctx().layout,
         retired: store.disk.outside.clone(),
         shards: vec![ShardSnap::default(); shards],
         ..SnapshotBody::default()
     };
     let mut draft = SnapshotBuilder::begin(&body, store.disk.checkpoints.bytes())?;
     // First the positions, then the states: each state reflects at least its position.
-    let mut replay: Vec<u64> = (0..shards).map(|s| store.wal.positions(s).applied).collect();
+    let mut replay: Vec<u64> = (0..shards).map(|s| store.ctx().wal.positions(s).applied).collect();
     let mut broken = Vec::new();
-    store.every(|found| {
+    store.catalog().every(|found| {
         let topic = match found {
             CatalogEntry::Loaded(topic) => topic,
             CatalogEntry::Unloaded(unloaded) => {
-                if !poisoned.has(store.shard(unloaded.id())) {
+                if !poisoned.has(store.ctx().shard(unloaded.id())) {
                     draft.entry(unloaded.entry());
                 }
                 return Ok(());
             }
         };
-        let shard = store.shard(topic.id());
+        let shard = store.ctx().shard(topic.id());
         if poisoned.has(shard) {
             return Ok(());
         }
@@ -104,26 +104,27 @@ pub(crate) fn snapshot(
             broken.push(topic.id());
             return Ok(());
         }
-        let (snap, outstanding) = topic.capture(store.layout, store.time.mono_ms());
+        let (snap, outstanding) = topic.capture(store.ctx().layout, store.base().time.mono_ms());
         if let Some(lsn) = outstanding {
             replay[shard] = replay[shard].min(lsn - 1);
         }
         Ok(draft.topic(&snap)?)
     })?;
-    let kept = poisoned.before.topics.iter().filter(|t| poisoned.has(store.shard(t.topic_id)));
+    let kept =
+        poisoned.before.topics.iter().filter(|t| poisoned.has(store.ctx().shard(t.topic_id)));
     kept.into_iter().try_for_each(|t| draft.topic(t))?;
     keep_closed(store, &broken, &mut draft, &mut replay)?;
-    body.sections = store.host.capture();
-    body.sections.push(store.time.capture());
-    body.sections.extend(store.packs.capture());
-    let (next, reserved) = store.ids.positions();
+    body.sections = store.base().host.capture();
+    body.sections.push(store.base().time.capture());
+    body.sections.extend(store.base().packs.capture());
+    let (next, reserved) = store.catalog().ids.positions();
     body.next_topic_id = next.max(poisoned.before.next_topic_id);
     body.reserved_topic_id = reserved.max(poisoned.before.reserved_topic_id);
     (body.next_epoch, body.reserved_epoch) = (body.next_topic_id, body.reserved_topic_id);
-    let written: Vec<u64> = (0..shards).map(|s| store.wal.positions(s).written).collect();
+    let written: Vec<u64> = (0..shards).map(|s| store.ctx().wal.positions(s).written).collect();
     for (s, replay_lsn) in replay.into_iter().enumerate() {
         let last_lsn = written[s];
-        let (shard, layout) = (s as u32, store.layout);
+        let (shard, layout) = (s as u32, store.ctx().layout);
         let now = ShardSnap { shard, layout, replay_lsn, last_lsn, synced_lsn: last_lsn };
         let section = if poisoned.has(s) { poisoned.section(s) } else { Some(now) };
         let none = || Error::Internal(format!("shard {s} is in no snapshot"));
@@ -132,15 +133,15 @@ pub(crate) fn snapshot(
     let encoded = draft.finish(&body)?;
     let wait = || {
         for (s, lsn) in written.iter().enumerate().filter(|(s, _)| !poisoned.has(*s)) {
-            let synced = store.wal.positions(s).synced >= *lsn;
-            if !store.env.check("checkpoint.synced", synced) {
-                store.wal.sync(s)?;
+            let synced = store.ctx().wal.positions(s).synced >= *lsn;
+            if !store.base().env.check("checkpoint.synced", synced) {
+                store.ctx().wal.sync(s)?;
             }
         }
         Ok(())
     };
     let on_full = || {
-        pause.get_or_insert_with(|| store.wal.pause_allocation());
+        pause.get_or_insert_with(|| store.ctx().wal.pause_allocation());
     };
     let n = store.disk.checkpoints.write(&body, encoded, wait, on_full)?;
     if !poisoned.is_empty() {
@@ -165,14 +166,14 @@ fn keep_closed(
     }
     let before = store.disk.checkpoints.load_newest()?;
     for id in ids {
-        let shard = store.shard(*id);
+        let shard = store.ctx().shard(*id);
         let Some(before) = &before else {
             // No part of the log has been removed.
             replay[shard] = 0;
             continue;
         };
         let section = before.shards.iter().find(|s| s.shard as usize == shard);
-        let Some(section) = section.filter(|s| s.layout == store.layout) else {
+        let Some(section) = section.filter(|s| s.layout == store.ctx().layout) else {
             let detail = format!("no snapshot says how topic id {id} was before it was closed");
             return Err(Error::StorageUnavailable { reason: "io", detail });
         };
@@ -189,11 +190,11 @@ fn keep_closed(
 fn mark(store: &Arc<Store>, snapshot: u64) -> u64 {
     let mut head = Vec::new();
     CheckpointMark { snapshot }.encode_frame(&mut head, 0, 0, 0);
-    let batch = Batch::control(head, store.time.steady(), Level::Written, Arc::new(Mark));
+    let batch = Batch::control(head, store.base().time.steady(), Level::Written, Arc::new(Mark));
     let bytes = (batch.bytes() + Group::FRAME_LEN) as u64;
-    match store.stage_control(0, batch, Wait::No) {
+    match store.ctx().stage_control(0, batch, Wait::No) {
         Ok(_) => {
-            store.wal.drive(0);
+            store.ctx().wal.drive(0);
             bytes
         }
         Err(e) => {

@@ -21,7 +21,7 @@ pub(super) struct Reader {
 }
 
 fn next_fence(ctx: &Ctx) -> u64 {
-    ctx.reader_fence.fetch_add(1, Ordering::Relaxed) + 1
+    ctx.base().reader_fence.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 fn check(topic: &Topic, name: &str, takeover: Takeover, fence: u64) -> Result<()> {
@@ -94,7 +94,7 @@ impl Consumer {
                 return Err(no_consumer(&self.topic, &self.name));
             };
             fence.set(next_fence(&self.ctx));
-            s.takeover = Takeover { fence: fence.get(), at: self.ctx.time.steady() };
+            s.takeover = Takeover { fence: fence.get(), at: self.ctx.base().time.steady() };
             Ok(None)
         });
         let begin = taken.and_then(|()| Ok(self.stored()?.cursor));

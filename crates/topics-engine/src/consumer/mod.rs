@@ -111,7 +111,12 @@ impl Consumer {
         // Released after the frame is applied, which counts the consumer.
         let reserved = match stored(topic, consumer) {
             Some(_) => None,
-            None => Some(ctx.consumers.take(1).inspect_err(|_| ctx.metrics.throttled.add(1))?),
+            None => Some(
+                ctx.base()
+                    .consumers
+                    .take(1)
+                    .inspect_err(|_| ctx.base().metrics.throttled.add(1))?,
+            ),
         };
         log(ctx, topic, consumer, Some(false), creation(consumer, mode, begin))?;
         drop(reserved);
@@ -170,7 +175,7 @@ impl Consumer {
         let until = Instant::now() + req.wait.min(MAX_WAIT);
         loop {
             match self.read_until(req, until) {
-                Err(Error::ColdPending(fetch)) => self.ctx.wait_fetch(&fetch)?,
+                Err(Error::ColdPending(fetch)) => self.ctx.base().wait_fetch(&fetch)?,
                 done => return done,
             }
         }

@@ -143,8 +143,8 @@ fn nothing_of_a_handle_waits_while_a_verb_has_the_topic_alone() {
     let auto = w.engine().consumer("t", "auto", None, ConsumerStart::Start, true).unwrap();
     let once = open(&w, ONCE, false);
     assert_eq!(auto.read(&some(2)).unwrap().len(), 2);
-    let topic = engine.table.loaded.named("t").unwrap();
-    let exclusive = topic.exclusive(&engine).unwrap();
+    let topic = engine.catalog().table.loaded.named("t").unwrap();
+    let exclusive = topic.exclusive(engine.ctx()).unwrap();
     // Were one of these to wait, it would wait for this thread.
     once.read_async(&some(2), into(&got));
     assert_eq!(taken(&got), [Err("throttled")]);
@@ -157,7 +157,7 @@ fn nothing_of_a_handle_waits_while_a_verb_has_the_topic_alone() {
     assert_eq!(taken(&got), [Ok(vec![5, 6])]);
     w.engine().sync().unwrap();
     assert_eq!(auto.cursor().unwrap(), 4);
-    let exclusive = topic.exclusive(&engine).unwrap();
+    let exclusive = topic.exclusive(engine.ctx()).unwrap();
     auto.read_async(&some(1), into(&got));
     drop(auto);
     drop(once);
@@ -171,7 +171,7 @@ fn i8_a_commit_that_is_refused_leaves_the_one_before_on_its_way() {
     let w = world();
     let auto = w.engine().consumer("t", "auto", None, ConsumerStart::Start, true).unwrap();
     let engine = w.engine().open_engine().clone();
-    let topic = engine.table.loaded.named("t").unwrap();
+    let topic = engine.catalog().table.loaded.named("t").unwrap();
     let body = |seq| {
         move |all: &mut Consumers| {
             let s = all.0.get("auto").unwrap();
@@ -179,7 +179,7 @@ fn i8_a_commit_that_is_refused_leaves_the_one_before_on_its_way() {
             Ok((seq > s.planned).then_some(record::Consumer { name, mode, cursor: Some(seq) }))
         }
     };
-    let stage = |seq| stage_cursor(&engine, &topic, "auto", Wait::No, body(seq));
+    let stage = |seq| stage_cursor(engine.ctx(), &topic, "auto", Wait::No, body(seq));
     assert!(matches!(stage(5), Ok(Staged::Frame(..))));
     topic.append.lock().is_exclusive = true;
     assert!(stage(6).is_err());
@@ -192,8 +192,8 @@ fn i8_a_commit_that_is_refused_leaves_the_one_before_on_its_way() {
 /// A cursor is staged and not waited for; whether there was something to do.
 fn stage_to(w: &World, seq: u64) -> Option<Ticket> {
     let engine = w.engine().open_engine();
-    let topic = engine.table.loaded.named("t").unwrap();
-    let staged = stage_cursor(engine, &topic, "c", Wait::Bounded, |all| {
+    let topic = engine.catalog().table.loaded.named("t").unwrap();
+    let staged = stage_cursor(engine.ctx(), &topic, "c", Wait::Bounded, |all| {
         let s = all.0.get("c").unwrap();
         let (name, mode) = ("c".to_owned(), 0);
         Ok((seq > s.planned).then_some(record::Consumer { name, mode, cursor: Some(seq) }))
@@ -205,7 +205,7 @@ fn stage_to(w: &World, seq: u64) -> Option<Ticket> {
 }
 
 fn fails(w: &World, ticket: Ticket) {
-    let e = w.engine().open_engine().wait(ticket, Level::Written).unwrap_err();
+    let e = w.engine().open_engine().ctx().wait(ticket, Level::Written).unwrap_err();
     assert_eq!(e.code(), "storage_unavailable");
 }
 

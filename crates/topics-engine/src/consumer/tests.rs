@@ -345,7 +345,7 @@ fn a_read_waits_for_a_record() {
         c
     });
     // The record comes only after the read waits for it.
-    let topic = w.engine().open_engine().table.loaded.named("t").unwrap();
+    let topic = w.engine().open_engine().catalog().table.loaded.named("t").unwrap();
     while topic.gate.waiting() == 0 {
         assert!(rx.try_recv().is_err(), "there is nothing to read yet");
         std::thread::yield_now();
@@ -438,8 +438,14 @@ fn concurrent_opens_of_a_new_consumer_log_one_creation() {
     let w = world();
     let topic = w.engine().find("t").unwrap();
     let stage = |name, mode| {
-        stage_cursor(w.engine().open_engine(), &topic, name, Wait::No, creation(name, mode, 0))
-            .unwrap()
+        stage_cursor(
+            w.engine().open_engine().ctx(),
+            &topic,
+            name,
+            Wait::No,
+            creation(name, mode, 0),
+        )
+        .unwrap()
     };
     assert!(matches!(stage("c", None), Staged::Frame(..)));
     assert!(matches!(stage("c", ONCE), Staged::Nothing(Some(_))), "it waits for the first");

@@ -27,7 +27,6 @@ mod tests;
 mod watch;
 mod workers;
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 pub use self::frame::{Event, Frame, WatchOptions};
@@ -36,7 +35,9 @@ pub(crate) use self::session::{attach, create, end};
 pub use self::watch::{Closer, Watch, WatchRequest, WatchStart, watch_names};
 
 pub(crate) use self::workers::Delivery;
+use crate::catalog::Catalog;
 use crate::checkpoint::Store;
+use crate::topic::events::{Base, Ctx};
 
 /// The delivery of an open engine.
 #[derive(Debug)]
@@ -45,15 +46,27 @@ pub(crate) struct Deliverer {
     pub delivery: Arc<Delivery>,
 }
 
-/// Gives access to the layer below.
-impl Deref for Deliverer {
-    type Target = Arc<Store>;
-    fn deref(&self) -> &Arc<Store> {
+impl Deliverer {
+    /// The topics with their snapshots and segments.
+    pub(crate) fn store(&self) -> &Arc<Store> {
         &self.store
     }
-}
 
-impl Deliverer {
+    /// The names and ids of topics.
+    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
+        self.store.catalog()
+    }
+
+    /// The log, and what is around it.
+    pub(crate) fn ctx(&self) -> &Arc<Ctx> {
+        self.store.ctx()
+    }
+
+    /// What is there without the log.
+    pub(crate) fn base(&self) -> &Base {
+        self.store.base()
+    }
+
     pub(crate) fn new(store: Arc<Store>, delivery: Arc<Delivery>) -> Arc<Self> {
         Arc::new(Self { store, delivery })
     }

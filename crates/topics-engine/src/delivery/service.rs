@@ -46,7 +46,7 @@ pub(super) fn serve(delivery: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -
                 break;
             }
             if error.is_out_of_descriptors() {
-                delivery.delivery.schedule(subscribers, delivery.time.mono_ns() + AGAIN_NS);
+                delivery.delivery.schedule(subscribers, delivery.base().time.mono_ns() + AGAIN_NS);
                 continue;
             }
             log::warn!("topic {:?} cannot be delivered: {error}", topic.name);
@@ -59,8 +59,11 @@ pub(super) fn serve(delivery: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -
     for router in subscribers.routers() {
         let at = || format!("router {:?}", router.definition().name);
         let again = run_again(delivery, subscribers, &topic);
-        let run =
-            delivery.env.guards.run("router", at, || router::run(delivery, &router, &topic, again));
+        let run = delivery
+            .base()
+            .env
+            .guards
+            .run("router", at, || router::run(delivery.store(), &router, &topic, again));
         if let Err(panicked) = run {
             router.fail(Error::Internal(format!("stopped until the next open: {panicked}")));
         }
@@ -97,7 +100,7 @@ pub(super) fn fail(subscribers: &Arc<Subscribers>, panicked: &Panicked) {
 /// stream expected it joins immediately.
 pub(super) fn missed(delivery: &Deliverer, stream: &Arc<Stream>, old: &Topic) {
     delivery.delivery.shared().expect(stream);
-    let new = delivery.table.loaded.named(&old.name);
+    let new = delivery.catalog().table.loaded.named(&old.name);
     if let Some(new) = new.filter(|t| t.life() == Life::Live && t.id() != old.id())
         && stream.add(&new, 0, None)
     {
@@ -116,8 +119,8 @@ fn group(
     // A read that begins where records were just evicted makes no progress; the next one does.
     let mut idle = 0;
     while at < target && idle < 2 {
-        delivery.check_open()?;
-        let batch = topic::read(delivery, topic, &options.request(ReadFrom::After(at)))?;
+        delivery.ctx().check_open()?;
+        let batch = topic::read(delivery.ctx(), topic, &options.request(ReadFrom::After(at)))?;
         if batch.next_from_seq == at && batch.tombstone.is_none() {
             idle += 1;
             continue;
@@ -129,8 +132,8 @@ fn group(
             options,
             at,
             batch,
-            delivery.time.mono_ns(),
-            &delivery.metrics,
+            delivery.base().time.mono_ns(),
+            &delivery.base().metrics,
         ) {
             return Ok(());
         }

@@ -129,19 +129,22 @@ pub struct SessionInfo {
 /// Creates a session. Its tails count back from the current heads.
 pub(crate) fn create(delivery: &Arc<Deliverer>, req: &WatchRequest) -> Result<SessionInfo> {
     let sessions = &delivery.delivery.shared().sessions;
-    let max = delivery.options.max_watch_sessions;
+    let max = delivery.base().options.max_watch_sessions;
     if max > 0 && sessions.len() as u64 >= max {
-        delivery.metrics.throttled.add(1);
+        delivery.base().metrics.throttled.add(1);
         return Err(Error::Throttled { limit: "max_watch_sessions", max, retry_after_ms: 1000 });
     }
     let first = Watch::open(delivery, req)?;
-    let kept =
-        Kept { cursors: HashMap::new(), streams: Vec::new(), idle_since: delivery.time.mono_ns() };
+    let kept = Kept {
+        cursors: HashMap::new(),
+        streams: Vec::new(),
+        idle_since: delivery.base().time.mono_ns(),
+    };
     let session = Session { req: req.clone(), kept: Mutex::new(kept) };
     let cursors = first.cursors();
     session.kept.lock().take(cursors.clone());
     let mut id = [0; 16];
-    delivery.env.rng.fill(&mut id);
+    delivery.base().env.rng.fill(&mut id);
     let id = u128::from_le_bytes(id);
     sessions.open.lock().insert(id, Arc::new(session));
     Ok(SessionInfo { id, ttl_ms: TTL_NS / 1_000_000, cursors })

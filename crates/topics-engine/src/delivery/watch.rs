@@ -164,7 +164,7 @@ impl fmt::Debug for Watch {
 impl Watch {
     /// Opens a subscription.
     pub(crate) fn open(delivery: &Arc<Deliverer>, req: &WatchRequest) -> Result<Self> {
-        delivery.check_open()?;
+        delivery.ctx().check_open()?;
         req.check()?;
         Self::resume(delivery, req, &[])
     }
@@ -197,7 +197,7 @@ impl Watch {
         let later = later.chain(known.iter().map(|k| &k.name));
         let names: HashSet<Arc<str>> = later.map(|t| t.as_str().into()).collect();
         let expects = !patterns.is_empty() || !names.is_empty();
-        let (now, id) = (delivery.time.mono_ns(), shared.stream_id());
+        let (now, id) = (delivery.base().time.mono_ns(), shared.stream_id());
         let stream = Stream::new(id, req.options.clone(), patterns, names, bounds, now);
         // From here on a drop of the watch undoes the registration.
         let watch = Self { delivery: delivery.clone(), stream, session: None, owner: None };
@@ -207,7 +207,7 @@ impl Watch {
             shared.expect(&watch.stream);
         }
         for k in known {
-            match delivery.live(&k.name)? {
+            match delivery.catalog().live(&k.name)? {
                 Some(topic) => {
                     let from = ReadFrom::After(k.cursor);
                     watch.begin(&topic, WatchStart { from, topic_id: Some(k.topic_id) })?;
@@ -219,7 +219,7 @@ impl Watch {
             }
         }
         for (topic, start) in &req.topics {
-            match delivery.live(topic)? {
+            match delivery.catalog().live(topic)? {
                 Some(topic) => watch.begin(&topic, *start)?,
                 None if req.lenient || !known.is_empty() => {}
                 None => return Err(Error::TopicNotFound(topic.clone())),
@@ -233,7 +233,7 @@ impl Watch {
         }
         delivery.delivery.start(delivery)?;
         // A close that ended all streams before this one was registered did not end it.
-        delivery.check_open()?;
+        delivery.ctx().check_open()?;
         Ok(watch)
     }
 
@@ -241,14 +241,14 @@ impl Watch {
         let prefix = pattern.strip_suffix('*').unwrap_or(pattern);
         let mut after: Option<String> = None;
         loop {
-            let page = self.delivery.list(prefix, after.as_deref(), 256);
+            let page = self.delivery.catalog().list(prefix, after.as_deref(), 256);
             let Some(last) = page.last() else { return Ok(()) };
             after = Some(last.text().to_owned());
             for found in page.iter().filter(|t| name::matches_pattern(pattern, t.text())) {
                 match found {
                     CatalogEntry::Loaded(topic) => self.begin(topic, start)?,
                     CatalogEntry::Unloaded(_) => {
-                        if let Some(topic) = self.delivery.named(found.text())? {
+                        if let Some(topic) = self.delivery.catalog().named(found.text())? {
                             self.begin(&topic, start)?;
                         }
                     }
@@ -263,10 +263,10 @@ impl Watch {
             ReadFrom::Tail(0) => topic.gate.head(),
             from => {
                 let position = ReadRequest { from, limit: 0, ..ReadRequest::default() };
-                topic::read(&self.delivery, topic, &position)?.next_from_seq
+                topic::read(self.delivery.ctx(), topic, &position)?.next_from_seq
             }
         };
-        topic.touch(self.delivery.time.steady());
+        topic.touch(self.delivery.base().time.steady());
         self.stream.add(topic, cursor, start.topic_id);
         Ok(())
     }
@@ -282,18 +282,22 @@ impl Watch {
             if until.is_some_and(|at| Instant::now() >= at) {
                 return Ok(None);
             }
-            self.stream.wait(until, self.delivery.time.mono_ns());
+            self.stream.wait(until, self.delivery.base().time.mono_ns());
         }
     }
 
     /// The next event, or `None` when there is none now. May read files; never waits for a writer.
     pub fn try_next(&mut self) -> Result<Option<Event>> {
         loop {
-            match self.stream.next(self.delivery.time.mono_ns())? {
+            match self.stream.next(self.delivery.base().time.mono_ns())? {
                 Next::Event(event) => {
                     match (&event, &self.session) {
                         (Event::Records(frame), _) => {
-                            self.delivery.metrics.watch_records.add(frame.batch().len() as u64);
+                            self.delivery
+                                .base()
+                                .metrics
+                                .watch_records
+                                .add(frame.batch().len() as u64);
                         }
                         (Event::TopicDeleted { topic, topic_id }, Some(session)) => {
                             session.notified(topic, *topic_id);
@@ -310,7 +314,7 @@ impl Watch {
 
     /// Reads the backlog of one topic, or makes the topic live.
     fn read(&mut self, b: &Backlog) -> Result<()> {
-        self.delivery.check_open()?;
+        self.delivery.ctx().check_open()?;
         let (delivery, topic, slot) = (&self.delivery, &b.topic, b.slot);
         if topic.life() == Life::Dead {
             self.gone(b);
@@ -321,7 +325,7 @@ impl Watch {
             for _ in 0..2 {
                 let mut req = self.stream.options().request(ReadFrom::After(b.cursor));
                 req.topic_id = b.id;
-                match topic::read(delivery, topic, &req) {
+                match topic::read(delivery.ctx(), topic, &req) {
                     Ok(batch) if batch.next_from_seq != b.cursor || batch.tombstone.is_some() => {
                         self.stream.deliver(slot, batch);
                         return Ok(());
@@ -412,7 +416,7 @@ impl Closer {
 impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
-            session.closed(&self.stream, self.delivery.time.mono_ns());
+            session.closed(&self.stream, self.delivery.base().time.mono_ns());
         }
         self.delivery.delivery.shared().forget(&self.stream);
         self.stream.end(Error::Closed);

@@ -155,18 +155,19 @@ impl Shared {
     fn serve(&self, delivery: &Arc<Deliverer>, w: Waiting<Arc<Subscribers>>) {
         let now = self.now();
         let late = now.saturating_sub(w.since).saturating_sub(w.coalesced_ns);
-        delivery.metrics.scheduling.record(late);
+        delivery.base().metrics.scheduling.record(late);
         self.latency.0.fetch_add(late, Ordering::Relaxed);
         self.latency.1.fetch_add(1, Ordering::Relaxed);
         w.item.begin(now);
         let at = || w.item.topic().map_or_else(String::new, |t| format!("topic {:?}", t.name));
-        let served = delivery.env.guards.run("delivery", at, || service::serve(delivery, &w.item));
+        let served =
+            delivery.base().env.guards.run("delivery", at, || service::serve(delivery, &w.item));
         let more = served.unwrap_or_else(|panicked| {
             service::fail(&w.item, &panicked);
             false
         });
         let now = self.now();
-        delivery.metrics.delivery.record(now.saturating_sub(w.since));
+        delivery.base().metrics.delivery.record(now.saturating_sub(w.since));
         if w.item.end(more) {
             self.queue(w.item, now, now);
         }
@@ -291,7 +292,7 @@ impl Delivery {
     /// Starts the workers, once.
     pub(crate) fn start(&self, delivery: &Arc<Deliverer>) -> Result<()> {
         let mut threads = self.threads.lock();
-        if !delivery.options.background || !threads.is_empty() || self.stopped() {
+        if !delivery.base().options.background || !threads.is_empty() || self.stopped() {
             return Ok(());
         }
         for i in 0..self.shared.shards.len() {
@@ -315,7 +316,7 @@ impl Delivery {
 
     /// Serves every waiting topic on the caller's thread: for engines without threads.
     pub(crate) fn serve_all(&self, delivery: &Arc<Deliverer>) {
-        if !delivery.options.background {
+        if !delivery.base().options.background {
             self.serve_some(delivery, usize::MAX);
         }
     }
@@ -336,7 +337,7 @@ impl Delivery {
     /// Ends stalled streams and removes expired sessions.
     pub(crate) fn tick(&self, delivery: &Arc<Deliverer>) {
         self.serve_all(delivery);
-        if delivery.options.background {
+        if delivery.base().options.background {
             self.shared.sample(delivery);
         }
         let now = self.shared.now();

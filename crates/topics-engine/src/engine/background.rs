@@ -23,44 +23,44 @@ const IDLE_MS: u64 = 60_000;
 
 /// One pass of maintenance: cheap if nothing is due.
 pub(crate) fn tick(engine: &Arc<OpenEngine>) -> Result<()> {
-    engine.check_open()?;
-    if !engine.options.background {
+    engine.ctx().check_open()?;
+    if !engine.base().options.background {
         engine.queues.claim_waiters.pass(&engine.queues);
     }
     if let Some(shipper) = &engine.shipper {
         shipper.check_limits();
     }
-    engine.refresh_load();
+    engine.store().refresh_load();
     // Detects a step of the wall clock even if no caller asks for the time.
-    engine.time.steady();
+    engine.base().time.steady();
     engine.deliverer.delivery.tick(&engine.deliverer);
-    if let Some(cold) = &engine.cold {
+    if let Some(cold) = &engine.base().cold {
         cold.run();
         cold.expire();
     }
-    let now = engine.time.mono_ms();
+    let now = engine.base().time.mono_ms();
     let last = engine.last_sweep.load(Ordering::Relaxed);
     if last != 0 && now.saturating_sub(last) < SWEEP_MS {
         return Ok(());
     }
     engine.last_sweep.store(now.max(1), Ordering::Relaxed);
     let swept = sweep(engine);
-    let passed = engine.guarded_turn("transactions", || txn::pass(&engine.transactions));
-    let reclaimed = engine.guarded_turn("reclaim", || reclaim::reclaim(engine));
+    let passed = engine.base().guarded_turn("transactions", || txn::pass(&engine.transactions));
+    let reclaimed = engine.base().guarded_turn("reclaim", || reclaim::reclaim(engine.store()));
     swept.and(passed).and(reclaimed)
 }
 
 /// Sweeps every topic, also after an error of one.
 fn sweep(engine: &Arc<OpenEngine>) -> Result<()> {
     let mut first = Ok(());
-    engine.table.loaded.each(|t| {
-        if engine.check_open().is_err() {
+    engine.catalog().table.loaded.each(|t| {
+        if engine.ctx().check_open().is_err() {
             return;
         }
         if t.is_broken() {
             return;
         }
-        if let Err(e) = engine.guarded("sweep", t, || one(engine, t))
+        if let Err(e) = engine.base().guarded("sweep", t, || one(engine, t))
             && first.is_ok()
             && !matches!(e, Error::TopicNotFound(_))
         {
@@ -71,12 +71,12 @@ fn sweep(engine: &Arc<OpenEngine>) -> Result<()> {
 }
 
 fn one(engine: &Arc<OpenEngine>, t: &Arc<Topic>) -> Result<()> {
-    engine.verify_files_once(t)?;
-    topic::expire(engine, t)?;
-    topic::sweep_records(engine, t)?;
+    engine.catalog().verify_files_once(t)?;
+    topic::expire(engine.ctx(), t)?;
+    topic::sweep_records(engine.ctx(), t)?;
     queue::announce_again(&engine.queues, t);
     t.rest(engine);
-    topic::lower(engine, t, IDLE_MS)?;
+    topic::lower(engine.ctx(), t, IDLE_MS)?;
     Ok(())
 }
 
@@ -91,7 +91,7 @@ impl Topic {
             let mut state = self.state.write();
             state.windows = Vec::new();
             if let Some(dedupe) = &mut state.dedupe {
-                dedupe.expire(engine.time.steady());
+                dedupe.expire(engine.base().time.steady());
                 if dedupe.is_empty() {
                     state.dedupe = None;
                 }
@@ -103,11 +103,11 @@ impl Topic {
 /// Lowers every reservation, logs what was lost, and releases unused ids, for a clean close.
 pub(crate) fn lower_all(engine: &Arc<OpenEngine>) -> Result<()> {
     let mut first = Ok(());
-    engine.table.loaded.each(|t| {
+    engine.catalog().table.loaded.each(|t| {
         if t.is_broken() {
             return;
         }
-        if let Err(e) = topic::lower(engine, t, 0)
+        if let Err(e) = topic::lower(engine.ctx(), t, 0)
             && first.is_ok()
         {
             first = Err(e);
@@ -116,7 +116,7 @@ pub(crate) fn lower_all(engine: &Arc<OpenEngine>) -> Result<()> {
             log::warn!("closing: {lost}");
         }
     });
-    first.and_then(|()| engine.ids.lower(engine))
+    first.and_then(|()| engine.catalog().ids.lower(engine.catalog()))
 }
 
 /// Time between two passes.
@@ -132,12 +132,12 @@ pub(crate) struct Background {
 impl OpenEngine {
     /// Starts the thread that sweeps and checkpoints.
     pub(crate) fn start_background(self: &Arc<Self>) -> Result<()> {
-        if !self.options.background {
+        if !self.base().options.background {
             return Ok(());
         }
-        self.round_begins();
+        self.store().round_begins();
         let (engine, stop) = (Arc::downgrade(self), self.background.stop.clone());
-        let guards = self.env.guards.clone();
+        let guards = self.base().env.guards.clone();
         let turns = move || {
             let mut stopped = stop.0.lock();
             while !*stopped {
@@ -173,14 +173,15 @@ impl OpenEngine {
 }
 
 pub(crate) fn pass(engine: &Arc<OpenEngine>) {
-    if let Err(e) = engine.guarded_turn("maintenance", || tick(engine))
+    if let Err(e) = engine.base().guarded_turn("maintenance", || tick(engine))
         && !matches!(e, Error::Closed)
     {
         log::warn!("maintenance: {e}");
     }
-    if engine.checkpoint_due() {
-        engine.round_begins();
-        if let Err(e) = engine.guarded_turn("checkpoint", || round::checkpoint(engine))
+    if engine.store().checkpoint_due() {
+        engine.store().round_begins();
+        if let Err(e) =
+            engine.base().guarded_turn("checkpoint", || round::checkpoint(engine.store()))
             && !matches!(e, Error::Closed)
         {
             log::warn!("checkpoint: {e}");

@@ -60,19 +60,19 @@ fn stays_behind(section: u16) -> bool {
 
 /// Copies the engine to `dir`, which must be missing or empty. The caller has synced.
 pub(crate) fn backup(engine: &Arc<OpenEngine>, dir: &Path) -> Result<BackupSummary> {
-    engine.check_open()?;
-    engine.check_writable()?;
-    engine.check_lock()?;
-    let source = Paths::new(&engine.dir);
-    let store = Store::read(&engine.env, &source)?.ok_or(Error::Closed)?;
-    match round::checkpoint(engine) {
+    engine.ctx().check_open()?;
+    engine.ctx().check_writable()?;
+    engine.ctx().check_lock()?;
+    let source = Paths::new(&engine.base().dir);
+    let store = Store::read(&engine.base().env, &source)?.ok_or(Error::Closed)?;
+    match round::checkpoint(engine.store()) {
         // Without space for a new snapshot the copy has an older one, and more of the log.
-        Err(e) if e.is_shortage() && engine.disk.checkpoints.newest() > 0 => {
+        Err(e) if e.is_shortage() && engine.store().disk.checkpoints.newest() > 0 => {
             log::warn!("a backup begins without a checkpoint: {e}");
         }
         done => done.map(drop)?,
     }
-    let mut copy = CopyTarget::create(&engine.env, &source, &store, &absolute(dir)?)?;
+    let mut copy = CopyTarget::create(&engine.base().env, &source, &store, &absolute(dir)?)?;
     copy.set_lineage(Lineage::ORIGIN_WENT_ON)?;
     let kept = engine.transactions.staging.keep_files();
     let (pinned, logs) = cut(engine)?;
@@ -84,7 +84,7 @@ pub(crate) fn backup(engine: &Arc<OpenEngine>, dir: &Path) -> Result<BackupSumma
     let mut fetched = 0;
     let topics = &pinned.snapshot.topics;
     for i in 0..topics.len() {
-        engine.check_open()?;
+        engine.ctx().check_open()?;
         let topic = topics.topic_header(i)?;
         let key = TopicKey { topic_id: topic.topic_id, epoch: topic.epoch };
         for meta in &topic.segments {
@@ -109,21 +109,22 @@ pub(crate) fn clone_directory(env: &Env, source: &Path, target: &Path) -> Result
 /// Pins the newest snapshot and takes the cut; the log files of each shard that lie between them.
 fn cut(engine: &OpenEngine) -> Result<(Pinned<'_>, Vec<Vec<LogCopy>>)> {
     // A round would trim the log above the snapshot that is read here.
-    let round = engine.disk.round.lock();
+    let round = engine.store().disk.round.lock();
     let none = || Error::Internal("a backup finds no snapshot".into());
-    let pinned = engine.disk.checkpoints.pin_newest()?.ok_or_else(none)?;
-    let cut = consistent_cut(&engine.wal);
-    let files: Vec<_> = (0..engine.wal.shards()).map(|s| engine.wal.files(s)).collect();
+    let pinned = engine.store().disk.checkpoints.pin_newest()?.ok_or_else(none)?;
+    let cut = consistent_cut(&engine.ctx().wal);
+    let files: Vec<_> = (0..engine.ctx().wal.shards()).map(|s| engine.ctx().wal.files(s)).collect();
     drop(round);
     let body = &pinned.snapshot.body;
-    if body.layout != engine.layout || body.retired.iter().any(|s| s.replay_lsn < s.last_lsn) {
+    if body.layout != engine.ctx().layout || body.retired.iter().any(|s| s.replay_lsn < s.last_lsn)
+    {
         let detail = "the change of the number of shards is not finished".into();
         return Err(Error::StorageUnavailable { reason: "io", detail });
     }
     let mut logs = Vec::with_capacity(files.len());
     for (files, shard) in files.iter().zip(&body.shards) {
         let lsn = cut[shard.shard as usize];
-        logs.push(log_upto(&engine.env, files, shard.replay_lsn, lsn)?);
+        logs.push(log_upto(&engine.base().env, files, shard.replay_lsn, lsn)?);
     }
     Ok((pinned, logs))
 }
@@ -131,7 +132,7 @@ fn cut(engine: &OpenEngine) -> Result<(Pinned<'_>, Vec<Vec<LogCopy>>)> {
 /// Fetches the records of a cold segment from the object store, and verifies each.
 fn fetch(engine: &OpenEngine, topic: TopicKey, meta: &SegmentMeta) -> Result<Vec<u8>> {
     let name = meta.data_name(topic.topic_id).file(FileKind::Data);
-    let Some(tier) = &engine.cold else {
+    let Some(tier) = &engine.base().cold else {
         let detail = format!("{name} is in an object store: open the directory with its remote");
         return Err(Error::ColdUnavailable { detail });
     };
@@ -141,12 +142,19 @@ fn fetch(engine: &OpenEngine, topic: TopicKey, meta: &SegmentMeta) -> Result<Vec
         for (at, part) in (0u64..).step_by(BLOCK).zip(data.chunks_mut(BLOCK)) {
             loop {
                 match cold.read(meta.file_no, FileKind::Data, at, part) {
-                    Err(StorageError::Fetching(fetch)) => engine.wait_fetch(&fetch)?,
+                    Err(StorageError::Fetching(fetch)) => engine.base().wait_fetch(&fetch)?,
                     read => break read?,
                 }
             }
         }
-        let frames = DataFrames::new(&engine.env, &name, engine.disk.store_id, topic, meta, &data);
+        let frames = DataFrames::new(
+            &engine.base().env,
+            &name,
+            engine.store().disk.store_id,
+            topic,
+            meta,
+            &data,
+        );
         match frames.and_then(|mut frames| frames.try_for_each(|f| f.map(drop))) {
             Err(e @ StorageError::Corrupt { .. })
                 if !cold.distrust(meta.file_no, FileKind::Data, 0, meta.data_len) =>

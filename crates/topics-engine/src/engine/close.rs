@@ -16,14 +16,14 @@ const REMOTE_WAIT: Duration = Duration::from_secs(2);
 /// no thread runs, even if the caller still has handles of the engine.
 pub(crate) fn close(engine: &Arc<OpenEngine>) -> Result<()> {
     publish_base(engine);
-    if !engine.begin_close() {
+    if !engine.ctx().begin_close() {
         return Ok(());
     }
     // Callers that wait for the store are answered, and its requests end within this time.
-    if let Some(remote) = &engine.options.remote {
+    if let Some(remote) = &engine.base().options.remote {
         remote.store.end_within(REMOTE_WAIT);
     }
-    if let Some(cold) = &engine.cold {
+    if let Some(cold) = &engine.base().cold {
         cold.close();
     }
     engine.stop_background();
@@ -35,18 +35,20 @@ pub(crate) fn close(engine: &Arc<OpenEngine>) -> Result<()> {
     }
     engine.deliverer.delivery.close();
     engine.queues.claim_waiters.close();
-    let outcome = if engine.frozen() { Ok(true) } else { close_clean(engine) };
+    let outcome = if engine.ctx().frozen() { Ok(true) } else { close_clean(engine) };
     let is_clean = *outcome.as_ref().unwrap_or(&false);
-    if let Some(shipper) = engine.shipper.as_ref().filter(|_| outcome.is_ok() && !engine.frozen()) {
+    if let Some(shipper) =
+        engine.shipper.as_ref().filter(|_| outcome.is_ok() && !engine.ctx().frozen())
+    {
         shipper.ship_last(REMOTE_WAIT);
     }
-    engine.table.loaded.each(|t| t.gate.release());
-    let closed = engine.wal.close(is_clean).map_err(Error::from);
-    engine.wal.release_files();
-    engine.segments.close();
+    engine.catalog().table.loaded.each(|t| t.gate.release());
+    let closed = engine.ctx().wal.close(is_clean).map_err(Error::from);
+    engine.ctx().wal.release_files();
+    engine.base().segments.close();
     // From here on no handle can write.
-    drop(engine.lock.lock().take());
-    engine.env.fs.release();
+    drop(engine.ctx().lock.lock().take());
+    engine.base().env.fs.release();
     outcome?;
     shortage_is_no_failure(closed, "the log is not marked as closed")
 }
@@ -56,10 +58,13 @@ pub(crate) fn close(engine: &Arc<OpenEngine>) -> Result<()> {
 /// has that.
 fn publish_base(engine: &OpenEngine) {
     let (Some(archiver), Some(shipper)) = (&engine.archiver, &engine.shipper) else { return };
-    if !shipper.needs_base() || engine.check_writable().is_err() || engine.check_open().is_err() {
+    if !shipper.needs_base()
+        || engine.ctx().check_writable().is_err()
+        || engine.ctx().check_open().is_err()
+    {
         return;
     }
-    if let Some(remote) = &engine.options.remote {
+    if let Some(remote) = &engine.base().options.remote {
         remote.store.end_within(REMOTE_WAIT);
     }
     let published = shipper.ship().and_then(|_| archiver.archive_if_due());
@@ -79,21 +84,24 @@ fn publish_base(engine: &OpenEngine) {
 /// power cut brings one back.
 fn close_clean(engine: &Arc<OpenEngine>) -> Result<bool> {
     shortage_is_no_failure(background::lower_all(engine), "reserved seqs are not given back")?;
-    for shard in 0..engine.wal.shards() {
-        engine.wal.sync(shard)?;
-        if let Err(e) = engine.wal.shrink_before_close(shard) {
+    for shard in 0..engine.ctx().wal.shards() {
+        engine.ctx().wal.sync(shard)?;
+        if let Err(e) = engine.ctx().wal.shrink_before_close(shard) {
             log::warn!("the next open reads more of the log than it needs: {e}");
         }
     }
     for _ in 0..2 {
-        shortage_is_no_failure(checkpoint(engine).map(drop), "no snapshot is written at the end")?;
+        shortage_is_no_failure(
+            checkpoint(engine.store()).map(drop),
+            "no snapshot is written at the end",
+        )?;
     }
-    match engine.segments.sync_removals().map_err(Error::from) {
+    match engine.base().segments.sync_removals().map_err(Error::from) {
         Err(e) if e.is_shortage() => {
             log::warn!("closing: the next open looks for removed files: {e}");
             Ok(false)
         }
-        synced => synced.map(|()| engine.disk.checkpoints.is_trimmed()),
+        synced => synced.map(|()| engine.store().disk.checkpoints.is_trimmed()),
     }
 }
 

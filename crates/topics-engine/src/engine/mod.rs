@@ -58,20 +58,20 @@ impl Engine {
 
     /// Appends a batch and waits for the topic's class.
     pub fn append(&self, topic: &str, req: &Append<'_>) -> Result<Appended> {
-        verbs::append(&self.open, topic, req)
+        verbs::append(self.open.store(), topic, req)
     }
 
     /// Decides and stages; `done` is called when the class is reached, by whoever reaches it.
     /// Never blocks, never syncs. Follow a tick's calls by one [`Engine::drive`]; true: that is
     /// what the class waits for, not a sync.
     pub fn append_async(&self, topic: &str, req: &Append<'_>, done: Completion<Appended>) -> bool {
-        verbs::append_async(&self.open, topic, req, done)
+        verbs::append_async(self.open.store(), topic, req, done)
     }
 
     /// Leads one group on every idle shard with staged batches; writes, never syncs.
     pub fn drive(&self) {
-        for shard in 0..self.open.wal.shards() {
-            self.open.wal.drive(shard);
+        for shard in 0..self.open.ctx().wal.shards() {
+            self.open.ctx().wal.drive(shard);
         }
     }
 
@@ -87,8 +87,8 @@ impl Engine {
         config: &ConfigPatch,
         existing: Existing,
     ) -> Result<CreatedTopic> {
-        let created = verbs::create(&self.open, topic, config, existing)?;
-        if let Some(topic) = self.open.table.loaded.by_id(created.topic_id)
+        let created = verbs::create(self.open.store(), topic, config, existing)?;
+        if let Some(topic) = self.open.catalog().table.loaded.by_id(created.topic_id)
             && !created.created
         {
             // A limit of deliveries may be lower than it was.
@@ -102,12 +102,12 @@ impl Engine {
     /// Deletes a topic and all that belongs to it.
     pub fn delete_topic(&self, topic: &str, if_empty: bool) -> Result<DeletedTopic> {
         let engine = &self.open;
-        verbs::delete(engine, topic, if_empty, |id| {
+        verbs::delete(engine.store(), topic, if_empty, |id| {
             // The end of a transaction that wrote to it is durable first: without it the next open
             // would finish the transaction again, and answer its repeat without a topic that the
             // answer named.
-            if engine.transactions.txns.ended_behind(engine.wal.positions(0).synced) {
-                engine.wal.sync(0)?;
+            if engine.transactions.txns.ended_behind(engine.ctx().wal.positions(0).synced) {
+                engine.ctx().wal.sync(0)?;
             }
             Ok(engine.host.routers.of(id))
         })
@@ -117,16 +117,16 @@ impl Engine {
     pub fn state(&self, topic: &str, touch: bool) -> Result<TopicState> {
         let topic = self.find(topic)?;
         if touch {
-            topic.touch(self.open.time.steady());
+            topic.touch(self.open.base().time.steady());
         }
         self.state_of(&topic)
     }
 
     /// Topics in name order after `after`, with `prefix`; at most `limit`.
     pub fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicSummary> {
-        let topics = self.open.list(prefix, after, limit);
+        let topics = self.open.catalog().list(prefix, after, limit);
         // The entry of an unloaded topic was decoded before: it cannot fail now.
-        topics.iter().filter_map(|t| summary(&self.open, t).ok()).collect()
+        topics.iter().filter_map(|t| summary(self.open.base(), t).ok()).collect()
     }
 
     /// Reads records. Waits for records that are only in the object store, at most
@@ -137,7 +137,7 @@ impl Engine {
 
     /// The same without a wait: [`Error::ColdPending`] while the next records are being fetched.
     pub fn read_present(&self, topic: &str, req: &ReadRequest) -> Result<ReadBatch> {
-        topic::read(&self.open, &*self.find(topic)?, req)
+        topic::read(self.open.ctx(), &*self.find(topic)?, req)
     }
 
     /// The same, in memory of earlier reads: give the batch back with [`ReadBuffers::recycle`].
@@ -147,14 +147,14 @@ impl Engine {
         req: &ReadRequest,
         buffers: &mut ReadBuffers,
     ) -> Result<ReadBatch> {
-        topic::read_waiting(&self.open, &*self.find(topic)?, req, buffers)
+        topic::read_waiting(self.open.ctx(), &*self.find(topic)?, req, buffers)
     }
 
     /// Waits until the topic's head is above `seq`, it is deleted, or `timeout` passed; true when
     /// there is something to read.
     pub fn wait(&self, topic: &str, seq: u64, timeout: Duration) -> Result<bool> {
         let topic = self.find(topic)?;
-        consumer::wait_head(&self.open, &topic, seq, timeout)
+        consumer::wait_head(self.open.ctx(), &topic, seq, timeout)
     }
 
     /// The same without blocking: `done` is called once, when the head is above `seq`, when the
@@ -163,7 +163,7 @@ impl Engine {
         let topic = self.find(topic)?;
         let id = topic.gate.on_head(seq, done);
         // A delete or a close before the registration has woken no waiter.
-        if topic.life() == Life::Dead || self.open.check_open().is_err() {
+        if topic.life() == Life::Dead || self.open.ctx().check_open().is_err() {
             topic.gate.release();
         }
         Ok(id)
@@ -189,7 +189,7 @@ impl Engine {
     /// Opens a stream of a session where the last one stopped. `rewind` (topic, id, cursor) may
     /// only lead back.
     pub fn attach(&self, session: u128, rewind: &[(String, u64, u64)]) -> Result<Watch> {
-        self.open.check_open()?;
+        self.open.ctx().check_open()?;
         let watch = delivery::attach(&self.open.deliverer, session, rewind)?;
         Ok(watch.owned_by(self.open.owner()))
     }
@@ -202,49 +202,49 @@ impl Engine {
     /// Creates a router, or updates one between the same topics; whether it was created. It
     /// copies what is written to its source from now on.
     pub fn create_router(&self, router: &str, req: &RouterRequest) -> Result<bool> {
-        let created = router::create(&self.open, &self.open.host.routers, router, req)?;
+        let created = router::create(self.open.store(), &self.open.host.routers, router, req)?;
         self.open.deliverer.delivery.start(&self.open.deliverer)?;
         Ok(created)
     }
 
     /// Deletes a router; what it copied stays. False when there is none.
     pub fn delete_router(&self, router: &str) -> Result<bool> {
-        router::delete(&self.open, &self.open.host.routers, router)
+        router::delete(self.open.store(), &self.open.host.routers, router)
     }
 
     /// A router.
     pub fn router(&self, router: &str) -> Result<RouterInfo> {
-        router::info(&self.open, &self.open.host.routers, router)
+        router::info(self.open.store(), &self.open.host.routers, router)
     }
 
     /// The routers whose names begin with `prefix`, in name order.
     #[must_use]
     pub fn routers(&self, prefix: &str) -> Vec<RouterInfo> {
-        router::list(&self.open, &self.open.host.routers, prefix)
+        router::list(self.open.store(), &self.open.host.routers, prefix)
     }
 
     /// Deletes records.
     pub fn delete(&self, topic: &str, req: &DeleteRequest) -> Result<Deleted> {
         let topic = self.find(topic)?;
-        let (deleted, records_scanned) = topic::delete_records(&self.open, &topic, req)?;
+        let (deleted, records_scanned) = topic::delete_records(self.open.ctx(), &topic, req)?;
         Ok(Deleted { deleted, records_scanned, state: self.state_of(&topic)? })
     }
 
     /// Deletes single records; seqs that are not there are passed over.
     pub fn delete_seqs(&self, topic: &str, seqs: &[u64]) -> Result<Deleted> {
         let topic = self.find(topic)?;
-        let deleted = topic::delete_single(&self.open, &topic, seqs)?;
+        let deleted = topic::delete_single(self.open.ctx(), &topic, seqs)?;
         Ok(Deleted { deleted, records_scanned: 0, state: self.state_of(&topic)? })
     }
 
     /// The cursor just before the first record at or after `ts` (ms).
     pub fn seek(&self, topic: &str, ts: u64) -> Result<Sought> {
-        topic::seek(&self.open, &*self.find(topic)?, ts)
+        topic::seek(self.open.ctx(), &*self.find(topic)?, ts)
     }
 
     /// The last seq of a topic up to which everything is durable.
     pub fn synced_seq(&self, topic: &str) -> Result<u64> {
-        topic::synced_seq(&self.open, &*self.find(topic)?)
+        topic::synced_seq(self.open.ctx(), &*self.find(topic)?)
     }
 
     /// Where the records of a topic lie, from the index alone.
@@ -255,21 +255,21 @@ impl Engine {
     /// Returns when everything acked before is durable. An error if acked records were lost since the last
     /// sync: the write of a batch of class `memory` failed after its ack.
     pub fn sync(&self) -> Result<()> {
-        self.open.check_open()?;
-        for shard in 0..self.open.wal.shards() {
-            self.open.wal.sync(shard)?;
+        self.open.ctx().check_open()?;
+        for shard in 0..self.open.ctx().wal.shards() {
+            self.open.ctx().wal.sync(shard)?;
         }
-        let ids: Vec<u64> = self.open.losses.lock().iter().copied().collect();
-        topic::report_losses(&self.open, |id| self.open.table.loaded.by_id(id), &ids)
+        let ids: Vec<u64> = self.open.base().losses.lock().iter().copied().collect();
+        topic::report_losses(self.open.ctx(), |id| self.open.catalog().table.loaded.by_id(id), &ids)
     }
 
     /// The same for one topic.
     pub fn sync_topic(&self, topic: &str) -> Result<()> {
         let topic = self.find(topic)?;
-        self.open.wal.sync(self.open.shard(topic.id()))?;
-        let lost = self.open.losses.lock().contains(&topic.id());
+        self.open.ctx().wal.sync(self.open.ctx().shard(topic.id()))?;
+        let lost = self.open.base().losses.lock().contains(&topic.id());
         let ids = if lost { vec![topic.id()] } else { Vec::new() };
-        topic::report_losses(&self.open, |_| Some(topic.clone()), &ids)
+        topic::report_losses(self.open.ctx(), |_| Some(topic.clone()), &ids)
     }
 
     /// What the engine counts.
@@ -282,13 +282,13 @@ impl Engine {
     /// closed until the next open.
     #[must_use]
     pub fn loop_panics(&self) -> Vec<LoopPanics> {
-        self.open.env.guards.panics()
+        self.open.base().env.guards.panics()
     }
 
     /// The unwind guards of this engine, for loops that serve it.
     #[must_use]
     pub fn guards(&self) -> Arc<Guards> {
-        self.open.env.guards.clone()
+        self.open.base().env.guards.clone()
     }
 
     /// Looks at every topic: sums, and the gauges of at most `limit` topics whose names begin with
@@ -301,7 +301,7 @@ impl Engine {
     /// derived file that was damaged or missing and was made anew.
     #[must_use]
     pub fn damage_counts(&self) -> (u64, u64) {
-        self.open.segments.damage_counts()
+        self.open.base().segments.damage_counts()
     }
 
     /// The engine's time, ms since the Unix epoch: that of commits, time to live, delays and
@@ -309,13 +309,13 @@ impl Engine {
     /// persist.
     #[must_use]
     pub fn time_ms(&self) -> u64 {
-        self.open.time.steady()
+        self.open.base().time.steady()
     }
 
     /// The settings it was opened with.
     #[must_use]
     pub fn options(&self) -> &Options {
-        &self.open.options
+        &self.open.base().options
     }
 
     #[cfg(test)]
@@ -324,12 +324,12 @@ impl Engine {
     }
 
     fn state_of(&self, topic: &Arc<Topic>) -> Result<TopicState> {
-        topic::state(&self.open, topic, || queue::queue_state(&self.open.queues, topic))
+        topic::state(self.open.ctx(), topic, || queue::queue_state(&self.open.queues, topic))
     }
 
     pub(crate) fn find(&self, topic: &str) -> Result<Arc<Topic>> {
-        self.open.check_open()?;
-        self.open.live(topic)?.ok_or_else(|| match name::check(topic) {
+        self.open.ctx().check_open()?;
+        self.open.catalog().live(topic)?.ok_or_else(|| match name::check(topic) {
             Ok(()) => Error::TopicNotFound(topic.to_owned()),
             Err(e) => e,
         })
@@ -373,8 +373,8 @@ impl Engine {
 
     /// Says in the lock file where this engine is served.
     pub fn set_url(&self, url: &str) -> Result<()> {
-        self.open.check_open()?;
-        match &*self.open.lock.lock() {
+        self.open.ctx().check_open()?;
+        match &*self.open.ctx().lock.lock() {
             Some(lock) => Ok(lock.set_url(url)?),
             None => Err(Error::Closed),
         }
@@ -382,15 +382,15 @@ impl Engine {
 
     /// One checkpoint round.
     pub fn checkpoint(&self) -> Result<()> {
-        self.open.check_open()?;
-        self.open.check_writable()?;
-        round::checkpoint(&self.open).map(|_| ())
+        self.open.ctx().check_open()?;
+        self.open.ctx().check_writable()?;
+        round::checkpoint(self.open.store()).map(|_| ())
     }
 
     /// Copies the directory to `dir`, which must be missing or empty, while others go on writing. The copy
     /// has everything that was acked before the call, and opens like a directory after a power cut.
     pub fn backup(&self, dir: &Path) -> Result<BackupSummary> {
-        self.open.check_writable()?;
+        self.open.ctx().check_writable()?;
         self.sync()?;
         backup::backup(&self.open, dir)
     }
@@ -421,12 +421,12 @@ impl Engine {
     /// Forgets the prefix that the directory has written to, so that it can write to another one. Its
     /// objects stay. The engine must have no remote. Refused while records are only in the prefix.
     pub fn forget_remote(&self) -> Result<()> {
-        self.open.check_writable()?;
+        self.open.ctx().check_writable()?;
         if self.open.archiver.is_some() {
             let detail = "the remote is in use: open the directory without a remote to forget it";
             return Err(Error::InvalidRequest(detail.to_owned()));
         }
-        archive::forget(&self.open)
+        archive::forget(self.open.store())
     }
 
     fn archiver(&self) -> Result<&Arc<Archiver>> {

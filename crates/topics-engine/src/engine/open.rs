@@ -84,45 +84,45 @@ fn recover(
         // The gaps are durable in the log.
         Lineage::NO_SKIP.write(&env, &paths)?;
     }
-    engine.ids.recovered();
+    engine.catalog().ids.recovered();
     // Before the first write the newest snapshot must be one of the current layout, whatever was
     // replayed, and even if an earlier open changed the layout and was killed.
     let mut layouts = snapshot_layout.into_iter().chain(replay.oldest_layout);
-    if layouts.any(|l| l != engine.layout) {
-        let moved = round::checkpoint_everything(&engine);
+    if layouts.any(|l| l != engine.ctx().layout) {
+        let moved = round::checkpoint_everything(engine.store());
         if let Err(Error::StorageUnavailable { reason: "io", detail }) = moved {
             // A reopened segment may report a write error of the time before this open; the second
             // attempt writes a new one.
             log::warn!("the change of the number of shards is tried again: {detail}");
-            round::checkpoint_everything(&engine)?;
+            round::checkpoint_everything(engine.store())?;
         } else {
             moved?;
         }
     }
-    for topic in engine.table.loaded.shadowed() {
-        topic::delete_superseded(&engine, &topic);
+    for topic in engine.catalog().table.loaded.shadowed() {
+        topic::delete_superseded(engine.ctx(), &topic);
     }
-    engine.table.loaded.each(|t| t.recovered(&engine));
-    engine.table.serve();
-    engine.host.wire(engine.host.routers.recovered(&engine)?);
+    engine.catalog().table.loaded.each(|t| t.recovered(engine.base()));
+    engine.catalog().table.serve();
+    engine.host.wire(engine.host.routers.recovered(engine.catalog())?);
     txn::recovered(&engine.transactions)?;
     engine.deliverer.delivery.resume(&engine.deliverer)?;
     queue::finish(&engine.queues);
-    engine.table.loaded.each(|t| queue::announce_again(&engine.queues, t));
-    if engine.wal.has_begun() {
-        engine.disk.checkpoints.refill(&engine.wal);
+    engine.catalog().table.loaded.each(|t| queue::announce_again(&engine.queues, t));
+    if engine.ctx().wal.has_begun() {
+        engine.store().disk.checkpoints.refill(&engine.ctx().wal);
     }
     if repaired {
         checkpoint_repair(&engine)?;
     }
-    if let Some(cold) = &engine.cold {
+    if let Some(cold) = &engine.base().cold {
         cold.opened();
     }
     engine.start_background()?;
-    if let Some(archiver) = engine.archiver.as_ref().filter(|_| engine.options.background) {
+    if let Some(archiver) = engine.archiver.as_ref().filter(|_| engine.base().options.background) {
         archiver.start()?;
     }
-    if let Some(shipper) = engine.shipper.as_ref().filter(|_| engine.options.background) {
+    if let Some(shipper) = engine.shipper.as_ref().filter(|_| engine.base().options.background) {
         shipper.start()?;
     }
     Ok(engine)
@@ -132,7 +132,7 @@ fn recover(
 /// open succeeds in strict mode too.
 fn checkpoint_repair(engine: &Arc<OpenEngine>) -> Result<()> {
     for _ in 0..2 {
-        match round::checkpoint(engine) {
+        match round::checkpoint(engine.store()) {
             Err(e) if e.is_shortage() => {
                 log::warn!("the next open must be one with salvage again: {e}");
                 return Ok(());
@@ -152,8 +152,8 @@ pub(crate) fn open_read_only(env: Env, dir: &Path, options: Options) -> Result<A
     let has_threads = options.background;
     let options = Options { background: false, ..options };
     let engine = open(env.read_only(), dir, options, Arc::default())?;
-    engine.freeze();
-    if let Some(cold) = engine.cold.as_ref().filter(|_| has_threads) {
+    engine.ctx().freeze();
+    if let Some(cold) = engine.base().cold.as_ref().filter(|_| has_threads) {
         cold.use_threads();
     }
     Ok(engine)

@@ -1,7 +1,6 @@
 //! An open engine: its subsystems and its metrics.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use topics_env::sync::atomic::AtomicU64;
@@ -9,12 +8,14 @@ use topics_env::sync::atomic::AtomicU64;
 use super::background::Background;
 use super::host::Host;
 use crate::archive::Archiver;
+use crate::catalog::Catalog;
 use crate::checkpoint::Store;
 use crate::delivery::Deliverer;
 use crate::queue::Queues;
 use crate::ship::Shipper;
 use crate::ship::owner::PrefixOwner;
 use crate::tier::cold::ColdCounters;
+use crate::topic::events::{Base, Ctx};
 use crate::txn::Transactions;
 use crate::types::api::Owner;
 use crate::types::metrics::{Counter, MetricsSnapshot};
@@ -36,17 +37,9 @@ pub(crate) struct OpenEngine {
     pub shipper: Option<Arc<Shipper>>,
 }
 
-/// Gives access to the layer below.
-impl Deref for OpenEngine {
-    type Target = Arc<Store>;
-    fn deref(&self) -> &Arc<Store> {
-        &self.store
-    }
-}
-
 impl fmt::Debug for OpenEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenEngine").field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("OpenEngine").field("dir", &self.base().dir).finish_non_exhaustive()
     }
 }
 
@@ -55,14 +48,34 @@ impl fmt::Debug for OpenEngine {
 /// keep the log open. With threads, the log's threads write the last batch and then end.
 impl Drop for OpenEngine {
     fn drop(&mut self) {
-        if !self.options.background && self.begin_close() {
+        if !self.base().options.background && self.ctx().begin_close() {
             // It fails only if it is clean.
-            let _ = self.wal.close(false);
+            let _ = self.ctx().wal.close(false);
         }
     }
 }
 
 impl OpenEngine {
+    /// The topics with their snapshots and segments.
+    pub(crate) fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The names and ids of topics.
+    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
+        self.store.catalog()
+    }
+
+    /// The log, and what is around it.
+    pub(crate) fn ctx(&self) -> &Arc<Ctx> {
+        self.store.ctx()
+    }
+
+    /// What is there without the log.
+    pub(crate) fn base(&self) -> &Base {
+        self.store.base()
+    }
+
     /// The subsystems over a store; recovery has applied frames to `host`.
     pub(crate) fn new(store: Arc<Store>, host: Arc<Host>) -> Arc<Self> {
         let queues = Queues::new(store.clone(), host.claim_waiters.clone());
@@ -92,9 +105,9 @@ impl OpenEngine {
         let (watch_streams, watch_sessions, ready_topics, pressure_ppm) =
             self.deliverer.delivery.gauges();
         let (wal, (txn_parts, txn_bytes)) =
-            (self.wal.counters(), self.transactions.staging.usage());
+            (self.ctx().wal.counters(), self.transactions.staging.usage());
         let cold = |of: fn(&ColdCounters) -> &Counter| {
-            self.cold.as_ref().map_or(0, |cold| of(&cold.counters).get())
+            self.base().cold.as_ref().map_or(0, |cold| of(&cold.counters).get())
         };
         let ship = self.shipper.as_ref().map(|s| s.status()).unwrap_or_default();
         MetricsSnapshot {
@@ -103,9 +116,9 @@ impl OpenEngine {
             ship_restorable_ms: ship.restorable_ms,
             fsync: wal.syncs,
             routers: self.host.routers.len() as u64,
-            ready: u64::from(self.check_open().is_ok()),
-            recovery_ppm: self.recovery.ppm(),
-            recovery_frames: self.recovery.replayed(),
+            ready: u64::from(self.ctx().check_open().is_ok()),
+            recovery_ppm: self.base().recovery.ppm(),
+            recovery_frames: self.base().recovery.replayed(),
             txns_open: self.transactions.txns.pending(),
             txn_parts,
             txn_bytes,
@@ -115,7 +128,7 @@ impl OpenEngine {
             wal_bytes: wal.bytes,
             wal_fsyncs: wal.syncs.count,
             wal_rotations: wal.rotations,
-            wal_disk_bytes: self.wal.bytes_on_disk(),
+            wal_disk_bytes: self.ctx().wal.bytes_on_disk(),
             staged_batches: wal.staged,
             staged_bytes: wal.staged_bytes,
             read_only_shards: wal.read_only,
@@ -124,22 +137,27 @@ impl OpenEngine {
             cold_read_failures: cold(|c| &c.failures),
             cold_block_hits: cold(|c| &c.hits),
             cold_block_misses: cold(|c| &c.misses),
-            packs: self.packs.len() as u64,
+            packs: self.base().packs.len() as u64,
             remote: self.archiver.as_ref().map(|archiver| {
                 let state = archiver.state();
-                RemoteSnapshot::of(&self.requests, &archiver.gauges, self.packs.bytes(), state)
+                RemoteSnapshot::of(
+                    &self.base().requests,
+                    &archiver.gauges,
+                    self.base().packs.bytes(),
+                    state,
+                )
             }),
             watch_streams,
             watch_sessions,
             ready_topics,
             pressure_ppm,
-            topics: self.topics() as u64,
-            idempotency_keys: self.keys.used(),
-            ephemeral_bytes: self.ephemeral.used(),
-            resident_records: self.resident(),
-            live_bytes: self.live_bytes(),
-            clock_steps: self.time.steps(),
-            ..self.metrics.snapshot()
+            topics: self.catalog().topics() as u64,
+            idempotency_keys: self.base().keys.used(),
+            ephemeral_bytes: self.base().ephemeral.used(),
+            resident_records: self.base().resident(),
+            live_bytes: self.base().live_bytes(),
+            clock_steps: self.base().time.steps(),
+            ..self.base().metrics.snapshot()
         }
     }
 }

@@ -176,7 +176,7 @@ impl Engine {
         auto_commit: bool,
     ) -> Result<Consumer> {
         Consumer::open(
-            &self.open,
+            self.open.ctx(),
             self.open.owner(),
             &self.find(topic)?,
             name,
@@ -200,16 +200,16 @@ impl Engine {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<ConsumerInfo>> {
-        self.find(topic)?.consumers(&self.open, prefix, after, limit)
+        self.find(topic)?.consumers(self.open.ctx(), prefix, after, limit)
     }
 
     /// A consumer as lists show it.
     pub fn consumer_info(&self, topic: &str, name: &str) -> Result<ConsumerInfo> {
-        self.find(topic)?.consumer(&self.open, name)
+        self.find(topic)?.consumer(self.open.ctx(), name)
     }
 
     /// Deletes a consumer; false when there was none.
     pub fn delete_consumer(&self, topic: &str, name: &str) -> Result<bool> {
-        consumer::delete_consumer(&self.open, &self.find(topic)?, name)
+        consumer::delete_consumer(self.open.ctx(), &self.find(topic)?, name)
     }
 }

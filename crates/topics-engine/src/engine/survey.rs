@@ -55,7 +55,7 @@ pub(crate) fn survey(engine: &OpenEngine, prefixes: &[String], limit: usize) -> 
     // Configs repeat: one is decoded once.
     let mut known: (Vec<u8>, usize) = (Vec::new(), 0);
     let mut lags_left = limit;
-    engine.every(|found| {
+    engine.catalog().every(|found| {
         let matches = prefixes.iter().any(|p| found.text().starts_with(p.as_str()));
         let listed = matches && all.topics.len() < limit;
         all.truncated |= matches && !listed;
@@ -75,7 +75,7 @@ pub(crate) fn survey(engine: &OpenEngine, prefixes: &[String], limit: usize) -> 
         };
         if listed {
             let mut surveyed = Surveyed {
-                summary: summary(engine, found)?,
+                summary: summary(engine.base(), found)?,
                 queue,
                 oldest_ready_ms: 0,
                 consumers: Vec::new(),
@@ -84,7 +84,7 @@ pub(crate) fn survey(engine: &OpenEngine, prefixes: &[String], limit: usize) -> 
                 all.lags_truncated |= consumers > lags_left;
                 // What cannot be read at the moment is not known.
                 surveyed.consumers =
-                    topic.consumers(engine, "", None, lags_left).unwrap_or_default();
+                    topic.consumers(engine.ctx(), "", None, lags_left).unwrap_or_default();
                 lags_left -= surveyed.consumers.len();
                 if queue.is_some_and(|q| q.ready > 0) {
                     let oldest = queue::oldest_ready_ms(&engine.queues, topic);
@@ -114,7 +114,7 @@ fn add_loaded(
     if kind == TopicType::Log {
         return (None, consumers);
     }
-    let queue = queue::queue_counts(&engine.queues, topic, engine.time.now());
+    let queue = queue::queue_counts(&engine.queues, topic, engine.base().time.now());
     let sum = &mut all.jobs;
     all.queues += 1;
     sum.ready += queue.ready;

@@ -39,8 +39,8 @@ impl Engine {
     pub fn writer_state(&self, writer: &str) -> Result<WriterState> {
         name::check(writer)?;
         let txns = &self.open.transactions;
-        txns.check_open()?;
-        let last = txns.txns.last(writer, txns.time.steady());
+        txns.ctx().check_open()?;
+        let last = txns.txns.last(writer, txns.base().time.steady());
         let staged = txns.staging.state(writer);
         if last.is_none() && staged.is_empty() {
             return Err(Error::TxnNotFound(writer.to_owned()));

@@ -92,7 +92,7 @@ impl Engine {
     /// Checks every byte of its directory like [`verify`], and that every live record can be read.
     pub fn verify(&self) -> Result<Report> {
         let engine = &self.open;
-        let mut report = verify(&engine.env, &engine.dir, &mut |_| {})?;
+        let mut report = verify(&engine.base().env, &engine.base().dir, &mut |_| {})?;
         let mut after: Option<String> = None;
         loop {
             let page = self.list("", after.as_deref(), 1000);

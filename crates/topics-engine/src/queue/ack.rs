@@ -84,7 +84,7 @@ pub(crate) fn lease_outcome(
         skipped,
         reasons: Vec::new(),
         deadline: None,
-        queue: stats::counts(queues, topic, queues.time.now()),
+        queue: stats::counts(queues, topic, queues.base().time.now()),
     }
 }
 
@@ -95,12 +95,12 @@ pub(crate) fn ack(
     held: &LeasedJobs<'_>,
 ) -> Result<LeaseOutcome> {
     config_of(topic)?;
-    let mut jobs = sort(queues.generation, topic, held, |q, seq| q.suspend_expiry(seq))?;
+    let mut jobs = sort(queues.ctx().generation, topic, held, |q, seq| q.suspend_expiry(seq))?;
     if !jobs.held.is_empty() {
         jobs.held.sort_unstable();
-        delete::delete_seqs(queues, topic, &jobs.held, RemovalReason::REQUESTED)
+        delete::delete_seqs(queues.ctx(), topic, &jobs.held, RemovalReason::REQUESTED)
             .inspect_err(|_| release_acks(topic, &jobs.held))?;
-        queues.metrics.acked_jobs.add(jobs.held.len() as u64);
+        queues.base().metrics.acked_jobs.add(jobs.held.len() as u64);
     }
     Ok(jobs.outcome(queues, topic))
 }
@@ -128,7 +128,7 @@ pub(crate) fn ack_async(
     let (at, queue) = (queues.clone(), topic.clone());
     let finish = move |outcome: topics_storage::Result<()>| match outcome {
         Ok(()) => {
-            at.metrics.acked_jobs.add(jobs.held.len() as u64);
+            at.base().metrics.acked_jobs.add(jobs.held.len() as u64);
             done(Ok(jobs.outcome(&at, &queue)));
         }
         Err(e) => {
@@ -136,7 +136,7 @@ pub(crate) fn ack_async(
             done(Err(e.into()));
         }
     };
-    queues.wal.notify(staged.ticket, staged.level, Box::new(finish));
+    queues.ctx().wal.notify(staged.ticket, staged.level, Box::new(finish));
     Ok(())
 }
 
@@ -150,14 +150,14 @@ fn stage_ack(
     held: &LeasedJobs<'_>,
 ) -> Result<Option<StagedAck>> {
     config_of(topic)?;
-    queues.check_open()?;
+    queues.ctx().check_open()?;
     topic.check_sound()?;
-    let mut jobs = sort(queues.generation, topic, held, |q, seq| q.suspend_expiry(seq))?;
+    let mut jobs = sort(queues.ctx().generation, topic, held, |q, seq| q.suspend_expiry(seq))?;
     if jobs.held.is_empty() {
         return Ok(Some((None, jobs)));
     }
     jobs.held.sort_unstable();
-    let staged = delete::stage_seqs(queues, topic, &jobs.held);
+    let staged = delete::stage_seqs(queues.ctx(), topic, &jobs.held);
     if !matches!(staged, Ok(Some(_))) {
         release_acks(topic, &jobs.held);
     }
@@ -211,14 +211,14 @@ pub(crate) fn release(
 ) -> Result<LeaseOutcome> {
     config_of(topic)?;
     let mut event = record::Lease::new(LeaseEvent::Nack, held.node, 0, Vec::new());
-    let jobs = sort(queues.generation, topic, held, |q, seq| {
+    let jobs = sort(queues.ctx().generation, topic, held, |q, seq| {
         let Some((id, deliveries)) = q.lease(seq) else { return };
         q.suspend_expiry(seq);
         event.jobs.push((seq, id, deliveries.saturating_sub(1)));
     })?;
-    commit(queues, topic, queues.time.now(), &[event])
+    commit(queues, topic, queues.base().time.now(), &[event])
         .inspect_err(|_| release_acks(topic, &jobs.held))?;
-    queues.metrics.released_jobs.add(jobs.held.len() as u64);
+    queues.base().metrics.released_jobs.add(jobs.held.len() as u64);
     Ok(jobs.outcome(queues, topic))
 }
 
@@ -234,16 +234,16 @@ pub(crate) fn nack(
     let config = config_of(topic)?;
     let error = clipped(error, MAX_ERROR_BYTES);
     let mut events: Vec<record::Lease> = Vec::new();
-    let jobs = sort(queues.generation, topic, held, |q, seq| {
+    let jobs = sort(queues.ctx().generation, topic, held, |q, seq| {
         let Some((id, deliveries)) = q.lease(seq) else { return };
         let delay = delay_ms.unwrap_or_else(|| backoff(&config, deliveries)).min(MAX_DELAY_MS);
         q.suspend_expiry(seq);
         add(&mut events, LeaseEvent::Nack, held.node, delay, (seq, id, deliveries));
     })?;
     events.iter_mut().for_each(|e| e.error = error.to_owned());
-    commit(queues, topic, queues.time.now(), &events)
+    commit(queues, topic, queues.base().time.now(), &events)
         .inspect_err(|_| release_acks(topic, &jobs.held))?;
-    queues.metrics.nacked_jobs.add(jobs.held.len() as u64);
+    queues.base().metrics.nacked_jobs.add(jobs.held.len() as u64);
     Ok(jobs.outcome(queues, topic))
 }
 
@@ -276,14 +276,14 @@ pub(crate) fn extend(
     let config = config_of(topic)?;
     let lease_ms = lease_ms.unwrap_or(config.lease_ms).clamp(*LEASE_MS.start(), *LEASE_MS.end());
     let mut events = Vec::new();
-    let jobs = sort(queues.generation, topic, held, |q, seq| {
+    let jobs = sort(queues.ctx().generation, topic, held, |q, seq| {
         if let Some((id, deliveries)) = q.lease(seq) {
             add(&mut events, LeaseEvent::Extend, held.node, lease_ms, (seq, id, deliveries));
         }
     })?;
-    let now = queues.time.now();
+    let now = queues.base().time.now();
     commit(queues, topic, now, &events)?;
-    queues.metrics.extended_jobs.add(jobs.held.len() as u64);
+    queues.base().metrics.extended_jobs.add(jobs.held.len() as u64);
     let deadline = now.wall.saturating_add(lease_ms);
     Ok(LeaseOutcome { deadline: Some(deadline), ..jobs.outcome(queues, topic) })
 }

@@ -47,7 +47,7 @@ pub(crate) struct ClaimRequest {
 
 impl ClaimRequest {
     pub(crate) fn new(queues: &Queues, req: &Claim<'_>, stream: u64) -> Result<Self> {
-        let max = queues.options.max_node_bytes;
+        let max = queues.base().options.max_node_bytes;
         if req.node.is_empty() || req.node.len() > max {
             let n = req.node.len();
             let text = format!("a claim names its node in 1 to {max} bytes, not {n}");
@@ -100,8 +100,11 @@ pub(crate) fn claim_for(
     // The claim-waiter thread answers at the timeout; an engine without threads is driven by its
     // owner.
     let call_timeout = max_wait() + max_wait();
-    let time_out =
-        Instant::now().checked_add(if queues.options.background { call_timeout } else { req.wait });
+    let time_out = Instant::now().checked_add(if queues.base().options.background {
+        call_timeout
+    } else {
+        req.wait
+    });
     if let Some(outcome) = answer.wait(time_out) {
         return outcome;
     }
@@ -165,7 +168,7 @@ pub(crate) fn claim_async(
 
 /// The answer of a claim that got nothing.
 pub(crate) fn empty(queues: &Queues, topic: &Topic) -> Claimed {
-    let ready = super::stats::counts(queues, topic, queues.time.now()).ready;
+    let ready = super::stats::counts(queues, topic, queues.base().time.now()).ready;
     Claimed { topic_id: topic.id(), ready, ..Claimed::default() }
 }
 
@@ -219,10 +222,10 @@ pub(crate) fn claim_pass(
     order: &[usize],
     dead: ExhaustedJobs,
 ) -> Result<Vec<Claimed>> {
-    queues.check_open()?;
+    queues.ctx().check_open()?;
     topic.check_sound()?;
     load(queues, topic)?;
-    let now = queues.time.now();
+    let now = queues.base().time.now();
     topic.touch(now.wall);
     let mut pass = Pass { order: order.iter().copied().collect(), ..Pass::default() };
     let outcome = reserve_and_read(queues, topic, (requests, dead), now, &mut pass)
@@ -260,15 +263,15 @@ fn reserve_and_read(
         let swept = sweep_expired(queues, topic);
         with(topic, |q| gone.iter().for_each(|seq| q.undo(*seq)));
         swept?;
-        now = queues.time.now();
+        now = queues.base().time.now();
     }
     Err(Error::Internal("a claim has no end".into()))
 }
 
 /// What has expired goes now, not with the next sweep of all topics.
 pub(crate) fn sweep_expired(queues: &Arc<Queues>, topic: &Arc<Topic>) -> Result<()> {
-    retention::expire(queues, topic)?;
-    retention::sweep_records(queues, topic)?;
+    retention::expire(queues.ctx(), topic)?;
+    retention::sweep_records(queues.ctx(), topic)?;
     Ok(())
 }
 
@@ -317,8 +320,8 @@ fn reserve_jobs(
                 Err(Unknown(file_no)) => file_no,
             }
         };
-        retention::provide(queues, topic, &Need::Dead(unknown))?;
-        now = queues.time.now();
+        retention::provide(queues.ctx(), topic, &Need::Dead(unknown))?;
+        now = queues.base().time.now();
     }
 }
 
@@ -332,8 +335,8 @@ fn reserve_known(
 ) -> std::result::Result<(), Unknown> {
     let State { queue, index, config, floor, .. } = state;
     let queue = queue.get_or_insert_default();
-    queue.begin(queues.generation);
-    queues.metrics.lease_expiries.add(queue.sweep(now));
+    queue.begin(queues.ctx().generation);
+    queues.base().metrics.lease_expiries.add(queue.sweep(now));
     if config.paused {
         return Ok(());
     }
@@ -425,7 +428,7 @@ fn lease(
         events.push(record::Lease::new(LeaseEvent::Claim, &request.node, lease_ms, jobs));
         out.push(c);
     }
-    let now = queues.time.now();
+    let now = queues.base().time.now();
     if topic.state.read().config.leases_durable {
         // A claim that is cancelled while its lease is logged gives it back after that.
         drop(pinned);
@@ -434,7 +437,7 @@ fn lease(
         commit(queues, topic, now, &events)?;
         drop(pinned);
     }
-    queues.metrics.claims.add(pass.jobs.len() as u64);
+    queues.base().metrics.claims.add(pass.jobs.len() as u64);
     let ready = super::stats::counts(queues, topic, now).ready;
     out.iter_mut().for_each(|c| c.ready = ready);
     Ok(out)

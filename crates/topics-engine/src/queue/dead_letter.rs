@@ -53,7 +53,7 @@ pub(crate) fn move_exhausted(queues: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u
         let level = if transient { log::Level::Debug } else { log::Level::Warn };
         log::log!(level, "topic {:?}: dead letters stay where they are: {e}", topic.name);
         let gone = matches!(e, Error::TopicNotFound(_));
-        let now = queues.time.now();
+        let now = queues.base().time.now();
         // Without a dead-letter topic they are dead here.
         with(topic, |q| {
             seqs.iter().for_each(|seq| if gone { q.mark_dead(*seq, now) } else { q.undo(*seq) });
@@ -98,7 +98,7 @@ fn dead_letter(
         let how = MoveOptions { create: config.auto_create, why: reason.why() };
         moved += move_records(queues, topic, &batch, &items, how)?;
     }
-    queues.metrics.dead_letters.add(moved);
+    queues.base().metrics.dead_letters.add(moved);
     Ok(moved)
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn expire_jobs(
     if config.dead_letter.is_some() {
         dead_letter(queues, topic, seqs, Reason::Expired)?;
     }
-    queues.metrics.expired_jobs.add(seqs.len() as u64);
+    queues.base().metrics.expired_jobs.add(seqs.len() as u64);
     Ok(RemovalReason::EXPIRED)
 }
 
@@ -158,7 +158,7 @@ fn move_records(
     }
     moved.sort_unstable_by_key(|m| m.0);
     let seqs: Vec<u64> = moved.iter().map(|m| m.0).collect();
-    let (_, ticket) = delete::delete_seqs(queues, source, &seqs, how.why)?;
+    let (_, ticket) = delete::delete_seqs(queues.ctx(), source, &seqs, how.why)?;
     release_when_synced(queues, source.id(), ticket, moved);
     queues.claim_waiters.notify(source.id());
     match failed {
@@ -177,17 +177,17 @@ fn copies(
 ) -> (Vec<(u64, Appended)>, Option<Error>) {
     let mut done = Vec::new();
     let Some((first, rest)) = items.split_first() else { return (done, None) };
-    let queue = match queues.named(&first.dest) {
+    let queue = match queues.catalog().named(&first.dest) {
         Ok(dest) => dest.is_some_and(|t| t.state.read().config.kind == TopicType::Queue),
         Err(e) => return (done, Some(e)),
     };
     let prepared = |item| prepared(queues, source, batch, item, (create, queue));
     // The first alone: it may create the topic.
-    match prepared(first).and_then(|p| perform(queues, p)) {
+    match prepared(first).and_then(|p| perform(queues.store(), p)) {
         Ok(a) => done.push((first.seq, a)),
         Err(e) => return (done, Some(e)),
     }
-    let Some(dest) = queues.table.loaded.named(&first.dest) else { return (done, None) };
+    let Some(dest) = queues.catalog().table.loaded.named(&first.dest) else { return (done, None) };
     let answers = Arc::new(Mutex::new((done, None)));
     for item in rest {
         let (slot, seq) = (answers.clone(), item.seq);
@@ -197,12 +197,12 @@ fn copies(
                     Ok(a) => slot.lock().0.push((seq, a)),
                     Err(e) => slot.lock().1 = Some(e),
                 };
-                submit(queues, p, Box::new(done));
+                submit(queues.store(), p, Box::new(done));
             }
             Err(e) => slot.lock().1 = Some(e),
         }
     }
-    if let Err(e) = queues.wal.sync(queues.shard(dest.id())) {
+    if let Err(e) = queues.ctx().wal.sync(queues.ctx().shard(dest.id())) {
         answers.lock().1 = Some(e.into());
     }
     // What has no answer yet counts as not copied: its key keeps a repeat from copying it twice.
@@ -223,7 +223,7 @@ fn prepared(
 ) -> Result<Prepared> {
     let record = batch.get(item.slot);
     let r = record.ok_or_else(|| Error::Internal("a record to move is not there".into()))?;
-    let now = queues.time.steady();
+    let now = queues.base().time.steady();
     let mut record = NewRecord {
         data: r.data,
         binary: r.binary,
@@ -234,8 +234,8 @@ fn prepared(
     };
     item.options.give(&mut record, job, now);
     let req = Append { records: &[record], sync: true, create: Some(create), ..Append::default() };
-    let began = queues.time.mono_ns();
-    let mut p = Prepared::of_copies(&queues.options, &item.dest, &req, now, began)?;
+    let began = queues.base().time.mono_ns();
+    let mut p = Prepared::of_copies(&queues.base().options, &item.dest, &req, now, began)?;
     p.key = Some(Key { hash: key_of(source.id(), item.seq), request: REQUEST });
     p.is_pinned = true;
     Ok(p)
@@ -243,7 +243,7 @@ fn prepared(
 
 /// Moves dead letters to where they came from, or elsewhere; revives the dead jobs of a queue.
 pub(crate) fn redrive(queues: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Redriven> {
-    queues.check_open()?;
+    queues.ctx().check_open()?;
     topic.check_sound()?;
     if let Some(to) = &req.to {
         crate::types::name::check(to)?;
@@ -255,7 +255,7 @@ pub(crate) fn redrive(queues: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -
     let done =
         if queue { revive(queues, topic, req) } else { redrive_dead_letters(queues, topic, req) }?;
     if !req.dry_run {
-        queues.metrics.redriven_jobs.add(done.moved);
+        queues.base().metrics.redriven_jobs.add(done.moved);
     }
     Ok(done)
 }
@@ -291,7 +291,7 @@ fn revive(queues: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Red
             commit(
                 queues,
                 topic,
-                queues.time.now(),
+                queues.base().time.now(),
                 &[record::Lease::new(LeaseEvent::Nack, b"", 0, jobs)],
             )?;
             moved += found.len() as u64;
@@ -320,7 +320,7 @@ fn redrive_dead_letters(
             touch: false,
             ..ReadRequest::default()
         };
-        let batch = read(queues, topic, &page)?;
+        let batch = read(queues.ctx(), topic, &page)?;
         records_scanned += batch.records_scanned;
         if batch.next_from_seq <= at {
             break;

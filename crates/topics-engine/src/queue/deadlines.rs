@@ -91,7 +91,7 @@ pub(crate) fn announce_again(queues: &Arc<Queues>, topic: &Arc<Topic>) {
     };
     if needs_load {
         // Its counts are right only when the options of all jobs are known.
-        queues.claim_waiters.set_deadline(queues, topic, queues.time.mono_ms());
+        queues.claim_waiters.set_deadline(queues, topic, queues.base().time.mono_ms());
     } else if is_queue {
         if let Some(queue) = &mut topic.state.write().queue {
             queue.deadline_passed();
@@ -103,12 +103,12 @@ pub(crate) fn announce_again(queues: &Arc<Queues>, topic: &Arc<Topic>) {
 /// One step of what a queue does when its deadline has passed: leases and delays end, jobs without
 /// deliveries left become dead letters, or are dead here.
 pub(crate) fn sweep(queues: &Arc<Queues>, topic: &Arc<Topic>) {
-    let outcome = queues.guarded("deadlines", topic, || step(queues, topic));
+    let outcome = queues.base().guarded("deadlines", topic, || step(queues, topic));
     if let Err(e) = &outcome {
         log::debug!("topic {:?}: jobs without deliveries left stay for now: {e}", topic.name);
     }
     if !matches!(outcome, Ok(true)) {
-        let at = queues.time.mono_ms().saturating_add(RETRY_MS);
+        let at = queues.base().time.mono_ms().saturating_add(RETRY_MS);
         super::with(topic, |q| q.retry_exhausted_at(at));
     }
     announce(queues, topic);
@@ -116,17 +116,17 @@ pub(crate) fn sweep(queues: &Arc<Queues>, topic: &Arc<Topic>) {
 
 /// False when jobs could not be moved.
 fn step(queues: &Arc<Queues>, topic: &Arc<Topic>) -> Result<bool> {
-    queues.check_open()?;
+    queues.ctx().check_open()?;
     topic.check_sound()?;
     records::load(queues, topic)?;
-    let now = queues.time.now();
+    let now = queues.base().time.now();
     let (mut ended, mut moving) = (Vec::new(), Vec::new());
     {
         let mut state = topic.state.write();
         let config = state.config.clone();
         let Some(queue) = &mut state.queue else { return Ok(true) };
         queue.deadline_passed();
-        queues.metrics.lease_expiries.add(queue.sweep(now));
+        queues.base().metrics.lease_expiries.add(queue.sweep(now));
         for seq in queue.exhausted(config.max_deliveries, STEP, now) {
             let dead = config.dead_letter.is_none();
             if dead {

@@ -27,18 +27,18 @@ pub(crate) fn remove(
 ) -> Result<LeaseOutcome> {
     check(queues, topic, seqs)?;
     let (mut removed, skipped) = loop {
-        let (now, head) = (queues.time.now(), topic.gate.head());
+        let (now, head) = (queues.base().time.now(), topic.gate.head());
         let reserved = reserve(&mut topic.state.write(), (now, head), seqs, force);
         match reserved {
             Ok(sorted) => break sorted,
-            Err(Unknown(file_no)) => retention::provide(queues, topic, &Need::Dead(file_no))?,
+            Err(Unknown(file_no)) => retention::provide(queues.ctx(), topic, &Need::Dead(file_no))?,
         }
     };
     if !removed.is_empty() {
         removed.sort_unstable();
-        delete::delete_seqs(queues, topic, &removed, RemovalReason::REQUESTED)
+        delete::delete_seqs(queues.ctx(), topic, &removed, RemovalReason::REQUESTED)
             .inspect_err(|_| with(topic, |q| removed.iter().for_each(|seq| q.undo(*seq))))?;
-        queues.metrics.removed_jobs.add(removed.len() as u64);
+        queues.base().metrics.removed_jobs.add(removed.len() as u64);
     }
     Ok(lease_outcome(queues, topic, removed, skipped))
 }
@@ -79,9 +79,9 @@ pub(crate) fn promote(
     let durable = topic.state.read().config.leases_durable;
     let (mut released, mut due) = (Vec::new(), Vec::new());
     let (mut promoted, mut skipped, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
-    let now = queues.time.now();
+    let now = queues.base().time.now();
     with(topic, |queue| {
-        queues.metrics.lease_expiries.add(queue.sweep(now));
+        queues.base().metrics.lease_expiries.add(queue.sweep(now));
         for &seq in seqs {
             match queue.promotion(seq).filter(|_| seen.insert(seq)) {
                 Some((id, deliveries)) => {
@@ -99,13 +99,13 @@ pub(crate) fn promote(
         log(queues, topic, &event(due))?;
         announce(queues, topic);
     }
-    queues.metrics.promoted_jobs.add(promoted.len() as u64);
+    queues.base().metrics.promoted_jobs.add(promoted.len() as u64);
     Ok(lease_outcome(queues, topic, promoted, skipped))
 }
 
 fn check(queues: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<()> {
     config_of(topic)?;
-    queues.check_open()?;
+    queues.ctx().check_open()?;
     if seqs.len() > MAX_SEQS {
         let (got, max) = (seqs.len() as u64, MAX_SEQS as u64);
         return Err(Error::BatchTooLarge { got, max, unit: "seqs" });

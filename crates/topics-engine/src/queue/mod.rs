@@ -33,7 +33,6 @@ mod tests;
 mod waiters;
 mod work;
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use topics_storage::format::record::{self, Body};
@@ -50,8 +49,10 @@ pub(crate) use self::stats::{counts as queue_counts, oldest_ready_ms, peek, queu
 pub(crate) use self::waiters::ClaimWaiters;
 pub use self::work::Work;
 
+use crate::catalog::Catalog;
 use crate::checkpoint::Store;
 use crate::ctx::Wait;
+use crate::topic::events::{Base, Ctx};
 use crate::topic::state::queue::Queue;
 use crate::topic::write::control::stage_with;
 use crate::topic::write::pending_batch::{Frames, Undo};
@@ -68,15 +69,27 @@ pub(crate) struct Queues {
     pub claim_waiters: Arc<ClaimWaiters>,
 }
 
-/// A layer has what the layer below has.
-impl Deref for Queues {
-    type Target = Arc<Store>;
-    fn deref(&self) -> &Arc<Store> {
+impl Queues {
+    /// The topics with their snapshots and segments.
+    pub(crate) fn store(&self) -> &Arc<Store> {
         &self.store
     }
-}
 
-impl Queues {
+    /// The names and ids of topics.
+    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
+        self.store.catalog()
+    }
+
+    /// The log, and what is around it.
+    pub(crate) fn ctx(&self) -> &Arc<Ctx> {
+        self.store.ctx()
+    }
+
+    /// What is there without the log.
+    pub(crate) fn base(&self) -> &Base {
+        self.store.base()
+    }
+
     pub(crate) fn new(store: Arc<Store>, claim_waiters: Arc<ClaimWaiters>) -> Arc<Self> {
         Arc::new(Self { store, claim_waiters })
     }
@@ -133,7 +146,7 @@ fn log(queues: &Arc<Queues>, topic: &Arc<Topic>, events: &[record::Lease]) -> Re
         e.encode_frame(&mut frames.head, topic.id(), 0, 0);
     }
     let (ticket, level) = stage(queues, topic, frames, Wait::Bounded)?;
-    queues.wait(ticket, level)
+    queues.ctx().wait(ticket, level)
 }
 
 /// Stages control frames of a topic, to be waited for as its class demands.
@@ -144,6 +157,6 @@ fn stage(
     wait: Wait,
 ) -> Result<(Ticket, Level)> {
     let bytes = frames.head.len();
-    let staged = stage_with(queues, topic, bytes, wait, |_| Ok(Some((frames, Undo::None))))?;
+    let staged = stage_with(queues.ctx(), topic, bytes, wait, |_| Ok(Some((frames, Undo::None))))?;
     staged.ok_or_else(|| Error::Internal("nothing was staged".into()))
 }

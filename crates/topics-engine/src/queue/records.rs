@@ -29,7 +29,7 @@ pub(crate) fn fetch(
         rest = others;
         let (mut at, last) = (first - 1, first + run.len() as u64 - 1);
         while at < last {
-            let b = read_jobs(queues, topic, &exactly(at, last), expired)?;
+            let b = read_jobs(queues.ctx(), topic, &exactly(at, last), expired)?;
             let next = b.next_from_seq;
             all.absorb(b);
             if next <= at {
@@ -91,9 +91,9 @@ pub(crate) fn load(queues: &Queues, topic: &Topic) -> Result<()> {
         let mut rows = Vec::new();
         for meta in metas {
             if topic.state.read().unknown_dead(meta.file_no) {
-                retention::provide(queues, topic, &Need::Dead(meta.file_no))?;
+                retention::provide(queues.ctx(), topic, &Need::Dead(meta.file_no))?;
             }
-            let table = queues.segments.segment(topic.key, meta).attrs();
+            let table = queues.base().segments.segment(topic.key, meta).attrs();
             let Some(table) = topic.unless_gone(&meta, table)? else { continue };
             rows.extend_from_slice(table.rows());
         }

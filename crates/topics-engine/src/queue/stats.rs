@@ -26,7 +26,7 @@ pub(crate) fn counts(queues: &Queues, topic: &Topic, now: Now) -> QueueState {
     let hidden = state.hidden(head).0;
     let live = state.count.saturating_sub(hidden);
     let queue = state.queue.get_or_insert_default();
-    queues.metrics.lease_expiries.add(queue.sweep(now));
+    queues.base().metrics.lease_expiries.add(queue.sweep(now));
     let (in_flight, delayed, dead) = queue.counts();
     QueueState {
         ready: live.saturating_sub(in_flight + delayed + dead),
@@ -42,21 +42,21 @@ pub(crate) fn counts(queues: &Queues, topic: &Topic, now: Now) -> QueueState {
 pub(crate) fn queue_state(queues: &Arc<Queues>, topic: &Arc<Topic>) -> Result<QueueState> {
     topic.check_sound()?;
     load(queues, topic)?;
-    Ok(counts(queues, topic, queues.time.now()))
+    Ok(counts(queues, topic, queues.base().time.now()))
 }
 
 /// Milliseconds since the oldest ready job was written, became due or was released: of the next job of
 /// each lane, the one that waits longest. 0 without a ready job.
 pub(crate) fn oldest_ready_ms(queues: &Queues, topic: &Topic) -> Result<u64> {
     load(queues, topic)?;
-    let now = queues.time.now();
+    let now = queues.base().time.now();
     let (written, again) = loop {
         let found = {
             let head = topic.gate.head();
             let mut state = topic.state.write();
             let State { queue, index, floor, .. } = &mut *state;
             let queue = queue.get_or_insert_default();
-            queues.metrics.lease_expiries.add(queue.sweep(now));
+            queues.base().metrics.lease_expiries.add(queue.sweep(now));
             queue.oldest_ready(|from| {
                 let found = index.next_live(from.max(*floor))?;
                 Ok::<_, Unknown>(found.filter(|seq| *seq <= head))
@@ -64,10 +64,10 @@ pub(crate) fn oldest_ready_ms(queues: &Queues, topic: &Topic) -> Result<u64> {
         };
         match found {
             Ok(found) => break found,
-            Err(unknown) => retention::provide(queues, topic, &unknown.into())?,
+            Err(unknown) => retention::provide(queues.ctx(), topic, &unknown.into())?,
         }
     };
-    let written = written.map_or(Ok(0), |seq| age(queues, topic, seq))?;
+    let written = written.map_or(Ok(0), |seq| age(queues.ctx(), topic, seq))?;
     Ok(written.max(again.map_or(0, |since| now.wall.saturating_sub(since))))
 }
 
@@ -151,7 +151,7 @@ fn list(
                 Err(Unknown(file_no)) => file_no,
             }
         };
-        retention::provide(queues, topic, &Need::Dead(unknown))?;
+        retention::provide(queues.ctx(), topic, &Need::Dead(unknown))?;
     }
 }
 
@@ -164,8 +164,8 @@ fn listed(
 ) -> std::result::Result<Vec<PeekedJob>, Unknown> {
     let State { queue, index, floor, .. } = state;
     let queue = queue.get_or_insert_default();
-    let now = queues.time.now();
-    queues.metrics.lease_expiries.add(queue.sweep(now));
+    let now = queues.base().time.now();
+    queues.base().metrics.lease_expiries.add(queue.sweep(now));
     let mut out = Vec::new();
     if want.is_none_or(|w| w == JobState::Ready) {
         let fresh = |from: u64| {

@@ -41,7 +41,7 @@ impl Waiter {
         wait: Duration,
         done: Completion<Claimed>,
     ) -> Self {
-        let since = queues.time.mono_ms();
+        let since = queues.base().time.mono_ms();
         Self { request, since, until: since.saturating_add(wait.as_millis() as u64), done }
     }
 }
@@ -163,12 +163,12 @@ impl ClaimWaiters {
         });
         queue.waiting.push((id, waiter));
         inner.notify(topic.id());
-        if inner.thread.is_none() && queues.options.background {
+        if inner.thread.is_none() && queues.base().options.background {
             inner.thread = self.start(queues);
         }
         drop(inner);
         self.inner.1.notify_one();
-        if !queues.options.background {
+        if !queues.base().options.background {
             self.pass(queues);
         }
         id
@@ -200,7 +200,7 @@ impl ClaimWaiters {
             return;
         }
         let earliest = inner.deadlines.set(topic, at);
-        if inner.thread.is_none() && queues.options.background {
+        if inner.thread.is_none() && queues.base().options.background {
             inner.thread = self.start(queues);
         }
         drop(inner);
@@ -210,13 +210,13 @@ impl ClaimWaiters {
     }
 
     fn start(&self, queues: &Arc<Queues>) -> Option<JoinHandle<()>> {
-        let guards = queues.env.guards.clone();
+        let guards = queues.base().env.guards.clone();
         let (queues, inner) = (Arc::downgrade(queues), self.inner.clone());
         let serve = move || {
             loop {
                 let Some(queues) = queues.upgrade() else { return };
                 queues.claim_waiters.pass(&queues);
-                let now = queues.time.mono_ms();
+                let now = queues.base().time.mono_ms();
                 // Before the lock: the end of the engine takes it.
                 drop(queues);
                 let mut guard = inner.0.lock();
@@ -240,7 +240,7 @@ impl ClaimWaiters {
     /// Serves every wait queue that is due, then every queue whose deadline has passed: a step of one,
     /// and the wait queues again.
     pub(crate) fn pass(&self, queues: &Arc<Queues>) {
-        let now = queues.time.mono_ms();
+        let now = queues.base().time.mono_ms();
         loop {
             self.serve_queues(queues, now);
             let due = self.inner.0.lock().deadlines.take_due(now);
@@ -368,7 +368,7 @@ fn serve(
     topic: &Arc<Topic>,
     mut waiting: Vec<(u64, Waiter)>,
 ) -> (Vec<(u64, Waiter)>, Option<u64>) {
-    let at = queues.time.mono_ms();
+    let at = queues.base().time.mono_ms();
     let cancelled = waiting.extract_if(.., |w| w.1.request.state.is_cancelled());
     queues.claim_waiters.waiting.fetch_sub(cancelled.count(), Ordering::SeqCst);
     let config = match config_of(topic) {
@@ -387,7 +387,7 @@ fn serve(
     let order = claim_order(topic, &waiting, config.claim_jitter_ms > 0);
     let requests: Vec<ClaimRequest> = waiting.iter().map(|w| w.1.request.clone()).collect();
     let run = || claim::claim_pass(queues, topic, &requests, &order, ExhaustedJobs::Move);
-    let given = match queues.guarded("claims", topic, run) {
+    let given = match queues.base().guarded("claims", topic, run) {
         Ok(given) => given,
         Err(e) => {
             waiting.into_iter().for_each(|w| drop(finish(queues, w, Err(e.clone()))));
@@ -437,7 +437,7 @@ fn claim_order(topic: &Topic, waiting: &[(u64, Waiter)], together: bool) -> Vec<
 
 /// When a job of the queue becomes claimable by itself, monotonic ms.
 fn next_due(queues: &Queues, topic: &Topic) -> Option<u64> {
-    let now = queues.time.now();
+    let now = queues.base().time.now();
     let state = topic.state.read();
     let (mono, wall) = state.queue.as_ref()?.next_due();
     let wall = wall.map(|at| now.mono.saturating_add(at.saturating_sub(now.wall)));

@@ -188,7 +188,7 @@ impl Run {
         let target = source.gate.head();
         let mut idle = 0;
         loop {
-            let Some((at, batch)) = router.begin(store.time.mono_ns()) else { return };
+            let Some((at, batch)) = router.begin(store.base().time.mono_ns()) else { return };
             if at >= target || idle > 1 {
                 self.finish(Ok((at, 0)));
                 return;
@@ -211,7 +211,7 @@ impl Run {
     fn step(&self, at: u64, batch: usize) -> Result<bool> {
         let Self { store, router, source, .. } = self;
         let d = router.definition();
-        let Some(dest) = store.table.loaded.by_id(d.dest.topic_id) else {
+        let Some(dest) = store.catalog().table.loaded.by_id(d.dest.topic_id) else {
             return Err(Error::TopicNotFound(d.request.dest.clone()));
         };
         let class = |t: &Topic| t.state.read().config.durability;
@@ -228,7 +228,7 @@ impl Run {
             touch: false,
             ..ReadRequest::default()
         };
-        let found = match topic::read(store, source, &req) {
+        let found = match topic::read(store.ctx(), source, &req) {
             Err(Error::ColdPending(fetch)) => {
                 // The batch stays pending until the records are here.
                 let run = self.clone();
@@ -296,12 +296,12 @@ impl Run {
         let run = self.clone();
         let done = Box::new(move |outcome: Result<_>| {
             if outcome.is_ok() {
-                run.store.metrics.router_copies.add(copies);
+                run.store.base().metrics.router_copies.add(copies);
             }
             run.finish(outcome.map(|_| (to, copies)));
         });
         verbs::forward(store, dest, &append, Forwarding { dest: dest.id(), body }, done);
-        store.wal.drive(store.shard(dest.id()));
+        store.ctx().wal.drive(store.ctx().shard(dest.id()));
     }
 
     /// Logs a gap in the destination for records that the source lost before they were copied.
@@ -321,8 +321,8 @@ impl Run {
         let done = Box::new(move |outcome: Result<()>| {
             run.finish(outcome.map(|()| (t.gap_to, 0)));
         });
-        topic::forward_gap(store, dest, t.gap_to + 1 - t.gap_from, body, done)?;
-        store.wal.drive(store.shard(dest.id()));
+        topic::forward_gap(store.ctx(), dest, t.gap_to + 1 - t.gap_from, body, done)?;
+        store.ctx().wal.drive(store.ctx().shard(dest.id()));
         Ok(())
     }
 
@@ -331,7 +331,7 @@ impl Run {
         if let Err(e) = &outcome {
             log::debug!("router {:?}: {e}", router.definition().name);
         }
-        let (left, at) = router.done(outcome, store.time.mono_ns());
+        let (left, at) = router.done(outcome, store.base().time.mono_ns());
         if let Some(at) = at {
             again(RunAgain::At(at));
         }

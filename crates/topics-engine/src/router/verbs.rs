@@ -35,15 +35,15 @@ pub(crate) fn create(
         );
         return Err(Error::InvalidRequest(text));
     }
-    store.check_open()?;
+    store.ctx().check_open()?;
     let _one = routers.deciding.lock();
     let old = routers.get(name).map(|r| r.definition());
     if old.as_ref().is_some_and(|d| d.request == *req) {
         return Ok(false);
     }
-    let max = store.options.max_routers;
+    let max = store.base().options.max_routers;
     if old.is_none() && max > 0 && routers.len() as u64 >= max {
-        store.metrics.throttled.add(1);
+        store.base().metrics.throttled.add(1);
         return Err(Error::Throttled { limit: "max_routers", max, retry_after_ms: 1000 });
     }
     if let Some(d) = &old {
@@ -78,7 +78,7 @@ pub(crate) fn create(
 /// Deletes a router; its copies stay. Returns false if there is none.
 pub(crate) fn delete(store: &Arc<Store>, routers: &Routers, name: &str) -> Result<bool> {
     name::check_router(name)?;
-    store.check_open()?;
+    store.ctx().check_open()?;
     let _one = routers.deciding.lock();
     let Some(d) = routers.get(name).map(|r| r.definition()) else { return Ok(false) };
     log(store, &RouterDelete { router_id: d.id, epoch: d.id })?;
@@ -86,7 +86,7 @@ pub(crate) fn delete(store: &Arc<Store>, routers: &Routers, name: &str) -> Resul
 }
 
 pub(crate) fn info(store: &Store, routers: &Routers, name: &str) -> Result<RouterInfo> {
-    store.check_open()?;
+    store.ctx().check_open()?;
     let router = routers.get(name);
     router.map(|r| of(store, &r)).ok_or_else(|| Error::RouterNotFound(name.to_owned()))
 }
@@ -99,7 +99,7 @@ pub(crate) fn list(store: &Store, routers: &Routers, prefix: &str) -> Vec<Router
 
 fn of(store: &Store, router: &Router) -> RouterInfo {
     let d = router.definition();
-    let head = store.table.loaded.by_id(d.source.topic_id).map_or(0, |t| t.gate.head());
+    let head = store.catalog().table.loaded.by_id(d.source.topic_id).map_or(0, |t| t.gate.head());
     let (forwarded_total, lag, stopped_by) = router.progress(head);
     let (router, request) = (d.name.to_string(), d.request.clone());
     RouterInfo { router, request, forwarded_total, lag, stopped_by }
@@ -107,8 +107,8 @@ fn of(store: &Store, router: &Router) -> RouterInfo {
 
 /// Whether a topic is missing; refuses one that may not be created: the rule is that of writes.
 fn may_create(store: &Store, name: &str, wanted: bool) -> Result<bool> {
-    let missing = store.live(name)?.is_none();
-    if missing && !(wanted && store.options.auto_create.allows(name)) {
+    let missing = store.catalog().live(name)?.is_none();
+    if missing && !(wanted && store.base().options.auto_create.allows(name)) {
         return Err(Error::TopicNotFound(name.to_owned()));
     }
     Ok(missing)
@@ -117,7 +117,7 @@ fn may_create(store: &Store, name: &str, wanted: bool) -> Result<bool> {
 /// The topic; created with the default config when it is missing.
 fn live_or_create(store: &Arc<Store>, name: &str) -> Result<Arc<Topic>> {
     loop {
-        if let Some(topic) = store.live(name)? {
+        if let Some(topic) = store.catalog().live(name)? {
             return Ok(topic);
         }
         verbs::create(store, name, &ConfigPatch::default(), Existing::Any)?;
@@ -179,11 +179,11 @@ fn fits(routers: &Routers, name: &str, req: &RouterRequest) -> Result<()> {
 /// A new id, from the counter of topic ids.
 fn new_id(store: &Arc<Store>) -> Result<u64> {
     loop {
-        match store.ids.take(store)? {
+        match store.catalog().ids.take(store.catalog())? {
             Id::Taken(id) => return Ok(id),
             Id::After(ticket) => {
-                store.wait(ticket, Level::Synced)?;
-                store.ids.on_synced(ticket);
+                store.ctx().wait(ticket, Level::Synced)?;
+                store.catalog().ids.on_synced(ticket);
             }
         }
     }
@@ -193,8 +193,8 @@ fn new_id(store: &Arc<Store>) -> Result<u64> {
 fn log(store: &Arc<Store>, body: &impl Body) -> Result<()> {
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
-    let commit = Arc::new(Applied::new(store, "a router's definition"));
-    let batch = Batch::control(head, store.time.steady(), Level::Synced, commit);
-    let ticket = store.stage_control(0, batch, Wait::Bounded)?;
-    store.wait(ticket, Level::Synced)
+    let commit = Arc::new(Applied::new(store.ctx(), "a router's definition"));
+    let batch = Batch::control(head, store.base().time.steady(), Level::Synced, commit);
+    let ticket = store.ctx().stage_control(0, batch, Wait::Bounded)?;
+    store.ctx().wait(ticket, Level::Synced)
 }

@@ -45,7 +45,7 @@ impl Shipper {
     /// Bytes that are not in a round that counts.
     pub(super) fn lag_bytes(&self) -> u64 {
         let shipped = self.progress.logged.load(Ordering::Relaxed);
-        self.store.wal.counters().bytes.saturating_sub(shipped)
+        self.store.ctx().wal.counters().bytes.saturating_sub(shipped)
     }
 
     /// Whether the rounds since the open have a base.
@@ -65,7 +65,7 @@ impl Shipper {
         let since = restorable_ms.max(progress.opened_ms.load(Ordering::Relaxed));
         let lag_ms = match has_base && lag_bytes == 0 {
             true => 0,
-            false => self.store.time.steady().saturating_sub(since),
+            false => self.store.base().time.steady().saturating_sub(since),
         };
         ShipStatus {
             lag_bytes,
@@ -84,7 +84,7 @@ impl Shipper {
         let has_rounds = progress.chain.load(Ordering::Relaxed) != 0 && !is_fenced;
         let since = progress.since_base.load(Ordering::Relaxed);
         let base_at = progress.base_at.load(Ordering::Relaxed);
-        let waited = self.store.time.mono_ms().saturating_sub(base_at);
+        let waited = self.store.base().time.mono_ms().saturating_sub(base_at);
         has_rounds && (!self.has_base() || since >= BASE_BYTES || (since > 0 && waited >= BASE_MS))
     }
 
@@ -98,7 +98,7 @@ impl Shipper {
         self.put_stages(&mut state.stages, &names)?;
         self.ship_now(&mut state)?;
         let replay = replay(snapshot);
-        let made_ms = self.store.time.steady();
+        let made_ms = self.store.base().time.steady();
         let chain = state.chain.as_mut().filter(|c| c.covers(&last_lsns(snapshot)));
         let first = chain.and_then(|chain| Some((chain.first_round(&replay)?, chain)));
         let Some((first_round, chain)) = first else {
@@ -113,7 +113,7 @@ impl Shipper {
     pub(crate) fn base_published(&self, cover: &Cover) {
         let progress = &self.progress;
         progress.base.store(cover.chain, Ordering::Relaxed);
-        progress.base_at.store(self.store.time.mono_ms(), Ordering::Relaxed);
+        progress.base_at.store(self.store.base().time.mono_ms(), Ordering::Relaxed);
         progress.since_base.store(0, Ordering::Relaxed);
         progress.restorable_ms.fetch_max(cover.made_ms, Ordering::Relaxed);
     }

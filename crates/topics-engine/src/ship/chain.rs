@@ -50,9 +50,9 @@ impl Target {
     /// The cut at this moment.
     pub fn now(store: &Store) -> Self {
         // Before the cut: what is logged meanwhile counts as not shipped.
-        let logged = store.wal.counters().bytes;
-        let cut = store.wal.cut();
-        Self { cut, at_ms: store.time.steady(), logged }
+        let logged = store.ctx().wal.counters().bytes;
+        let cut = store.ctx().wal.cut();
+        Self { cut, at_ms: store.base().time.steady(), logged }
     }
 }
 
@@ -88,9 +88,9 @@ impl Chain {
     /// are held.
     pub fn begin(store: &Store, replay: &BTreeMap<u32, u64>, id: u64) -> Result<Self> {
         let mut cursors = Vec::new();
-        for shard in 0..store.wal.shards() {
+        for shard in 0..store.ctx().wal.shards() {
             let needed = replay.get(&(shard as u32)).copied().unwrap_or(0) + 1;
-            let files = store.wal.files(shard);
+            let files = store.ctx().wal.files(shard);
             let first = files.iter().rfind(|f| f.first_lsn <= needed);
             let Some(f) = first else { return Err(gone(shard)) };
             cursors.push(Cursor { file: f.key, offset: 0, next_lsn: f.first_lsn });
@@ -166,7 +166,7 @@ impl Built {
     /// Adds frames of one file, up to the lsn `last`. Returns whether the shard needs no further call.
     fn add(&mut self, store: &Store, shard: usize, last: u64) -> Result<bool> {
         let cursor = self.cursors[shard];
-        let files = store.wal.files(shard);
+        let files = store.ctx().wal.files(shard);
         let at = files.iter().position(|f| f.key == cursor.file).ok_or_else(|| gone(shard))?;
         let (file, next) = (&files[at], files.get(at + 1));
         // Frames at or above the first lsn of the next file are void.
@@ -206,7 +206,7 @@ impl Built {
             self.starts.push((shard, file.first_lsn));
         }
         let mut scan =
-            Scan::new(&store.env, file.file.clone(), &file.header, &shown, cursor.next_lsn)?;
+            Scan::new(&store.base().env, file.file.clone(), &file.header, &shown, cursor.next_lsn)?;
         scan.seek(offset, cursor.next_lsn);
         while scan.next_lsn() < end && self.round.len() + bytes.len() < ROUND_BYTES {
             let Some(f) = scan.next_frame()? else {
@@ -229,7 +229,7 @@ impl Built {
                 file_offset: cursor.offset,
                 first_lsn: cursor.next_lsn,
                 end_lsn: next_lsn,
-                synced_lsn: store.wal.positions(shard).synced,
+                synced_lsn: store.ctx().wal.positions(shard).synced,
                 offset: 0,
                 len: 0,
                 hash: 0,

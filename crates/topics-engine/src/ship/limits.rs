@@ -28,11 +28,12 @@ impl Shipper {
             let why = format!("{lag} bytes are not shipped, ship_max_lag_bytes is {max_lag}");
             return self.break_chain(&why);
         }
-        if !store.wal.is_held() {
+        if !store.ctx().wal.is_held() {
             return;
         }
-        let (log, max_log) = (store.wal.bytes_on_disk(), store.options.wal_max_bytes);
-        let spare = SPARE_FILES * store.options.largest_wal_file() * store.wal.shards() as u64;
+        let (log, max_log) = (store.ctx().wal.bytes_on_disk(), store.base().options.wal_max_bytes);
+        let spare =
+            SPARE_FILES * store.base().options.largest_wal_file() * store.ctx().wal.shards() as u64;
         let free = store.disk.checkpoints.free();
         if log > max_log / LOG_PART.1 * LOG_PART.0 {
             self.break_chain(&format!("the log has {log} bytes, wal_max_bytes is {max_log}"));
@@ -45,7 +46,7 @@ impl Shipper {
     pub(super) fn break_chain(&self, why: &str) {
         self.progress.is_broken.store(true, Ordering::Release);
         self.release_hold();
-        self.store.metrics.ship_chain_broken.add(1);
+        self.store.base().metrics.ship_chain_broken.add(1);
         log::warn!(
             "continuous backup: the chain of rounds is broken: {why}; until the next base is \
              published, the newest state that can be restored is an older one"
@@ -54,14 +55,14 @@ impl Shipper {
         // The next checkpoint is due soon; what older ones have freed is removed now.
         store.disk.put_off.store(true, Ordering::Relaxed);
         let _round = store.disk.round.lock();
-        if let Err(e) = store.disk.checkpoints.trim(&store.wal) {
+        if let Err(e) = store.disk.checkpoints.trim(&store.ctx().wal) {
             log::warn!("log files are not removed: {e}");
         }
     }
 
     pub(super) fn release_hold(&self) {
         self.progress.is_holding.store(false, Ordering::Release);
-        self.store.wal.release_holds();
+        self.store.ctx().wal.release_holds();
     }
 
     /// Holds only what is above `lsn`, unless the chain was broken meanwhile.
@@ -69,9 +70,9 @@ impl Shipper {
         if !self.progress.is_holding.load(Ordering::Acquire) {
             return;
         }
-        self.store.wal.hold(shard, lsn);
+        self.store.ctx().wal.hold(shard, lsn);
         if !self.progress.is_holding.load(Ordering::Acquire) {
-            self.store.wal.release_holds();
+            self.store.ctx().wal.release_holds();
         }
     }
 }

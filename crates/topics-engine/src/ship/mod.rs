@@ -113,7 +113,7 @@ impl Shipper {
     pub(crate) fn new(store: &Arc<Store>, owner: Option<&Arc<PrefixOwner>>) -> Option<Arc<Self>> {
         let owner = owner.filter(|o| o.remote.mode.ships())?.clone();
         let progress = Progress::default();
-        progress.opened_ms.store(store.time.steady(), Ordering::Relaxed);
+        progress.opened_ms.store(store.base().time.steady(), Ordering::Relaxed);
         let (state, thread) = (Mutex::default(), ShipThread::default());
         Some(Arc::new(Self { store: store.clone(), owner, state, progress, thread }))
     }
@@ -144,7 +144,7 @@ impl Shipper {
     fn rounds(&self, state: &mut ShipState) -> Result<Shipped> {
         let mut out = Shipped::default();
         self.resolve_sent(state, &mut out)?;
-        let wanted = self.store.wal.cut();
+        let wanted = self.store.ctx().wal.cut();
         loop {
             if self.progress.is_broken.swap(false, Ordering::AcqRel) {
                 state.chain = None;
@@ -169,25 +169,25 @@ impl Shipper {
     /// Begins a chain with the log that the newest snapshot needs.
     fn begin(&self, state: &mut ShipState) -> Result<()> {
         let (store, progress) = (&self.store, &self.progress);
-        if !store.wal.has_begun() {
-            return Err(store.wal.not_begun().into());
+        if !store.ctx().wal.has_begun() {
+            return Err(store.ctx().wal.not_begun().into());
         }
         // The prefix answers before anything is held for it.
         self.send(|writer| writer.confirm().map(|()| 0))?;
-        (0..store.wal.shards()).for_each(|s| store.wal.hold(s, 0));
+        (0..store.ctx().wal.shards()).for_each(|s| store.ctx().wal.hold(s, 0));
         let replay = store.disk.checkpoints.newest_replay();
-        for shard in 0..store.wal.shards() {
-            store.wal.hold(shard, replay.get(&(shard as u32)).copied().unwrap_or(0));
+        for shard in 0..store.ctx().wal.shards() {
+            store.ctx().wal.hold(shard, replay.get(&(shard as u32)).copied().unwrap_or(0));
         }
         state.last_chain += 1;
         match Chain::begin(store, &replay, state.last_chain) {
             Ok(chain) => state.chain = Some(chain),
             Err(e) => {
-                store.wal.release_holds();
+                store.ctx().wal.release_holds();
                 return Err(e);
             }
         }
-        progress.logged.store(store.wal.counters().bytes, Ordering::Relaxed);
+        progress.logged.store(store.ctx().wal.counters().bytes, Ordering::Relaxed);
         progress.chain.store(state.last_chain, Ordering::Relaxed);
         progress.is_holding.store(true, Ordering::Release);
         Ok(())
@@ -197,9 +197,9 @@ impl Shipper {
     /// rounds would hold records that the directory lost.
     fn sync(&self, target: &Target) -> Result<()> {
         for (shard, last) in target.cut.iter().enumerate() {
-            let is_synced = self.store.wal.positions(shard).synced >= *last;
-            if !self.store.env.check("ship.synced", is_synced) {
-                self.store.wal.sync(shard)?;
+            let is_synced = self.store.ctx().wal.positions(shard).synced >= *last;
+            if !self.store.base().env.check("ship.synced", is_synced) {
+                self.store.ctx().wal.sync(shard)?;
             }
         }
         Ok(())
@@ -249,8 +249,8 @@ impl Shipper {
         out.rounds += 1;
         out.bytes += sent.built.bytes;
         let progress = &self.progress;
-        self.store.metrics.ship_rounds.add(1);
-        self.store.metrics.ship_bytes.add(sent.built.bytes);
+        self.store.base().metrics.ship_rounds.add(1);
+        self.store.base().metrics.ship_bytes.add(sent.built.bytes);
         progress.since_base.fetch_add(sent.built.bytes, Ordering::Relaxed);
         if let Some(chain) = state.chain.as_mut().filter(|c| c.id == sent.chain) {
             let shipped = chain.advance(&sent.built, number);
@@ -272,12 +272,13 @@ impl Shipper {
     /// Puts files of staged rows that the store does not have. Returns false if one is gone, because its
     /// transaction has ended.
     fn put_stages(&self, known: &mut BTreeSet<String>, names: &[String]) -> Result<bool> {
-        let (paths, mut all) = (Paths::new(&self.store.dir), true);
+        let (paths, mut all) = (Paths::new(&self.store.base().dir), true);
         for name in names {
             if known.contains(name) {
                 continue;
             }
-            let Some(rows) = read_file(&self.store.env, &paths.txn().join(name), u64::MAX)? else {
+            let Some(rows) = read_file(&self.store.base().env, &paths.txn().join(name), u64::MAX)?
+            else {
                 all = false;
                 continue;
             };

@@ -71,8 +71,8 @@ pub(crate) fn remote_error(e: RemoteError) -> Error {
 impl PrefixOwner {
     /// The owner for a store with a remote in its options.
     pub(crate) fn new(store: &Arc<Store>) -> Option<Arc<Self>> {
-        let remote = store.options.remote.clone()?;
-        let retry = Retry::once(store.env.clone());
+        let remote = store.base().options.remote.clone()?;
+        let retry = Retry::once(store.base().env.clone());
         let (store, state, status) = (store.clone(), Mutex::default(), Mutex::default());
         Some(Arc::new(Self { store, remote, retry, state, status }))
     }
@@ -109,7 +109,7 @@ impl PrefixOwner {
     }
 
     fn open(&self, state: &mut OwnerState) -> Result<RemoteWriter> {
-        let now = self.store.time.mono_ms();
+        let now = self.store.base().time.mono_ms();
         if let Some((e, since)) = &state.refused
             && now < since + REFUSED_MS
         {
@@ -121,15 +121,15 @@ impl PrefixOwner {
         let pid = std::process::id();
         let claimant = Claimant {
             store_id: self.store.disk.store_id,
-            holder: format!("process {pid} with {}", self.store.dir.display()),
-            has_packs: self.store.packs.len() > 0,
+            holder: format!("process {pid} with {}", self.store.base().dir.display()),
+            has_packs: self.store.base().packs.len() > 0,
             record: Arc::new(DirectoryRecord {
-                env: self.store.env.clone(),
-                paths: Paths::new(&self.store.dir),
+                env: self.store.base().env.clone(),
+                paths: Paths::new(&self.store.base().dir),
             }),
         };
         // What an earlier look at the prefix showed may have been another one.
-        self.store.packs.forget_seen();
+        self.store.base().packs.forget_seen();
         let (store, retry) = (self.remote.store.clone(), self.retry.clone());
         let opened = RemoteWriter::open(store, retry, &claimant, &|| self.check_server());
         opened.map_err(|e| {
@@ -162,7 +162,7 @@ impl PrefixOwner {
     fn check_server(&self) -> topics_remote::Result<()> {
         match self.remote.limits.single_writer {
             true => Ok(()),
-            false => probe(&*self.remote.store, &self.store.env, 0).require_suitable(),
+            false => probe(&*self.remote.store, &self.store.base().env, 0).require_suitable(),
         }
     }
 
@@ -171,8 +171,8 @@ impl PrefixOwner {
     pub(crate) fn look_at(&self, pack: &ArchivedPack) -> Result<()> {
         let (store, retry) = (&*self.remote.store, &self.retry);
         match lost(store, retry, pack)? {
-            None => self.store.packs.saw(pack.number),
-            Some(why) if self.store.packs.missed(pack.number) => {
+            None => self.store.base().packs.saw(pack.number),
+            Some(why) if self.store.base().packs.missed(pack.number) => {
                 log::error!("the local copies of archived segments stay: {why}");
             }
             Some(_) => {}
@@ -195,8 +195,8 @@ impl PrefixOwner {
 
     /// Whether the engine may write, here and to the prefix.
     pub(crate) fn check_usable(&self) -> Result<()> {
-        self.store.check_open()?;
-        self.store.check_writable()?;
-        self.store.check_lock()
+        self.store.ctx().check_open()?;
+        self.store.ctx().check_writable()?;
+        self.store.ctx().check_lock()
     }
 }

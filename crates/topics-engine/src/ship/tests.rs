@@ -96,7 +96,7 @@ fn held(mutant: Option<&'static str>) -> (World, Arc<Bucket>, u64) {
     w.engine().ship().unwrap();
     bucket.fail_all(None, None, ObjectFault::Unavailable);
     fill_log(&w, 100);
-    let held = w.engine().open_engine().wal.bytes_on_disk();
+    let held = w.engine().open_engine().ctx().wal.bytes_on_disk();
     (w, bucket, held)
 }
 
@@ -141,7 +141,7 @@ fn log_files_stay_until_they_are_shipped() {
     w.put("a", &["2"]);
     w.checkpoint();
     w.checkpoint();
-    let after = w.engine().open_engine().wal.bytes_on_disk();
+    let after = w.engine().open_engine().ctx().wal.bytes_on_disk();
     assert!(after < held / 2, "{after} of {held} bytes stay");
 }
 
@@ -161,7 +161,7 @@ fn a_dead_store_breaks_the_chain_at_the_limit_and_writes_go_on() {
     w.checkpoint();
     w.checkpoint();
     assert_eq!(w.engine().metrics().ship_chain_broken, 1);
-    let log = w.engine().open_engine().wal.bytes_on_disk();
+    let log = w.engine().open_engine().ctx().wal.bytes_on_disk();
     assert!(log < 700 << 10, "the log is trimmed again: {log}");
     assert!(!w.engine().ship_status().unwrap().has_base);
 
@@ -214,7 +214,7 @@ fn a_writer_that_lost_the_prefix_ships_nothing_that_counts_and_says_so() {
     fill_log(&w, 100);
     w.checkpoint();
     w.checkpoint();
-    assert!(w.engine().open_engine().wal.bytes_on_disk() < 700 << 10);
+    assert!(w.engine().open_engine().ctx().wal.bytes_on_disk() < 700 << 10);
     w.engine().ship().unwrap_err();
     assert_eq!(bucket.violations(), []);
 }

@@ -69,13 +69,13 @@ pub(super) fn cool(w: &World) -> u64 {
 }
 
 fn tier(w: &World) -> Arc<ColdTier> {
-    w.engine().open_engine().cold.clone().unwrap()
+    w.engine().open_engine().base().cold.clone().unwrap()
 }
 
 /// The number of `.data` files of a topic in the directory.
 fn data_files(w: &World, topic: &str) -> usize {
     let id = w.state(topic).topic_id;
-    let files = w.engine().open_engine().segments.list_files(id).unwrap();
+    let files = w.engine().open_engine().base().segments.list_files(id).unwrap();
     files.iter().filter(|(_, kind)| *kind == FileKind::Data).count()
 }
 
@@ -252,7 +252,7 @@ fn a_segment_that_is_not_archived_stays_hot() {
     let map = w.engine().segments("a").unwrap();
     let damaged = map.ranges[1];
     let id = w.state("a").topic_id;
-    let files = w.engine().open_engine().segments.list_files(id).unwrap();
+    let files = w.engine().open_engine().base().segments.list_files(id).unwrap();
     let is_it =
         |f: &&(SegmentName, FileKind)| f.0.first_seq == damaged.first_seq && f.1 == FileKind::Data;
     let (name, kind) = files.iter().find(is_it).unwrap();
@@ -387,7 +387,7 @@ fn a_segment_whose_object_is_not_the_one_that_was_written_stays_hot() {
 /// The path of a file of the first sealed segment of a topic.
 pub(super) fn first_file(w: &World, topic: &str, kind: FileKind) -> std::path::PathBuf {
     let id = w.state(topic).topic_id;
-    let mut files = w.engine().open_engine().segments.list_files(id).unwrap();
+    let mut files = w.engine().open_engine().base().segments.list_files(id).unwrap();
     files.sort_unstable();
     let (name, _) = files.into_iter().find(|(_, k)| *k == kind).unwrap();
     Paths::new(DIR).segment(&name, kind)
@@ -450,7 +450,7 @@ fn is_packed_whole(kind: FileKind, hook: Option<Arc<dyn Hook>>) -> bool {
     let written = read_file(&w.env(), &path, u64::MAX).unwrap().unwrap();
     flip(&w, &path);
     w.engine().archive().unwrap();
-    let (pack, segment) = w.engine().open_engine().packs.find(name.file_no).unwrap();
+    let (pack, segment) = w.engine().open_engine().base().packs.find(name.file_no).unwrap();
     let (offset, len) = segment.part(kind);
     let bytes = bucket.objects()[&pack.object().key].clone();
     bytes[offset as usize..(offset + len) as usize] == written
@@ -479,7 +479,7 @@ fn a_damaged_side_file_in_a_pack_is_made_again_from_its_data() {
         );
         let (name, _): (SegmentName, FileKind) = name.unwrap();
         cool(&w);
-        let (pack, segment) = w.engine().open_engine().packs.find(name.file_no).unwrap();
+        let (pack, segment) = w.engine().open_engine().base().packs.find(name.file_no).unwrap();
         let (offset, len) = segment.part(kind);
         let key = pack.object().key;
         for at in [offset + 8, offset + len / 2, offset + len - 1] {
@@ -663,7 +663,7 @@ fn side_files_of_a_cold_segment_come_from_its_pack() {
     cool(&w);
     let id = w.state("a").topic_id;
     for kind in [FileKind::Idx, FileKind::Tags] {
-        let files = w.engine().open_engine().segments.list_files(id).unwrap();
+        let files = w.engine().open_engine().base().segments.list_files(id).unwrap();
         let (name, _) = *files.iter().filter(|(_, k)| *k == kind).min().unwrap();
         let path = Paths::new(std::path::Path::new(DIR)).segment(&name, kind);
         w.close();

@@ -156,7 +156,7 @@ fn what_nobody_takes_stays_below_the_memory_limit() {
     let bound = 20_000;
     let limits = RemoteLimits { cold_memory_bytes: bound, cold_timeout: WATCHDOG, ..limits() };
     let (w, _) = threaded_with(&topics, (limits, true), 100);
-    let cold = w.engine().open_engine().cold.clone().unwrap();
+    let cold = w.engine().open_engine().base().cold.clone().unwrap();
     let mut fetches = Vec::new();
     for topic in &topics {
         if let Err(Error::ColdPending(fetch)) = w.engine().read_present(topic, &after(0)) {
@@ -198,7 +198,7 @@ fn ended_by_deadlines(hook: Option<Arc<dyn Hook>>) -> [usize; 2] {
     w.hook = hook;
     w.options.remote = Some(RemoteOptions { limits, ..remote(&bucket) });
     w.open();
-    let cold = w.engine().open_engine().cold.clone().unwrap();
+    let cold = w.engine().open_engine().base().cold.clone().unwrap();
     let timeout_ms = WATCHDOG.as_millis() as u64;
     bucket.hang(".pack");
     let mut fetches: Vec<_> = topics[..11].iter().map(|t| begin(&w, t)).collect();
@@ -236,7 +236,7 @@ fn reads_that_wait_for_memory_are_served_in_order() {
     let limits = RemoteLimits { cold_memory_bytes: 0, cold_timeout: WATCHDOG, ..limits() };
     let timeout_ms = WATCHDOG.as_millis() as u64;
     let (w, bucket) = threaded_with(&topics, (limits, false), 1);
-    let cold = w.engine().open_engine().cold.clone().unwrap();
+    let cold = w.engine().open_engine().base().cold.clone().unwrap();
     bucket.hang(".pack");
     let mut waiting: Vec<_> = topics[..10].iter().map(|t| (*t, begin(&w, t))).collect();
     bucket.release();
@@ -278,7 +278,7 @@ fn readers_that_take_turns_do_not_fetch_blocks_again() {
         ..limits()
     };
     let (w, _) = threaded_with(&topics, (limits, false), 200_000);
-    let cold = w.engine().open_engine().cold.clone().unwrap();
+    let cold = w.engine().open_engine().base().cold.clone().unwrap();
     let mut at = [0; 4];
     let mut bytes = 0;
     while at.iter().any(|at| *at < 30) {
@@ -321,7 +321,7 @@ fn a_watch_over_many_cold_topics_goes_on_with_little_memory() {
             other => panic!("{other:?} after {records} records"),
         }
     }
-    let cold = w.engine().open_engine().cold.clone().unwrap();
+    let cold = w.engine().open_engine().base().cold.clone().unwrap();
     println!("{} bytes fetched for {bytes}", cold.counters.bytes.get());
     assert!(cold.memory() <= 4 << 20);
 }

@@ -63,7 +63,7 @@ pub(crate) fn delete(
         return Err(Error::InvalidRequest("a delete needs before_seq, match, or both".into()));
     }
     if let Some(m) = &req.matching {
-        check_match(m, ctx.options.max_tag_bytes)?;
+        check_match(m, ctx.base().options.max_tag_bytes)?;
     }
     if req.before_seq == Some(0) {
         return Ok((0, 0));
@@ -230,7 +230,7 @@ fn stage(
         body.bound = a.head();
         body.encode_frame(&mut frames.head, topic.id(), 0, 0);
         let level = apply_level(a.config.durability);
-        let order = Order { ts: a.last_ts.max(ctx.time.steady()), level, frees_space: true };
+        let order = Order { ts: a.last_ts.max(ctx.base().time.steady()), level, frees_space: true };
         topic.deletes.fetch_add(1, Ordering::AcqRel);
         let staged = a.stage(PendingBatch::plain(ctx, topic, hints, Undo::Delete), frames, order);
         drop(a);
@@ -253,7 +253,7 @@ pub(crate) fn plan(ctx: &Ctx, topic: &Topic, body: &record::Delete) -> Result<(H
 
 /// The same; `None` if a segment was removed while it was read.
 fn try_plan(ctx: &Ctx, topic: &Topic, body: &record::Delete) -> Result<Option<(Hints, u64)>> {
-    let loader = Loader::without_hints(&ctx.segments, topic.key);
+    let loader = Loader::without_hints(&ctx.base().segments, topic.key);
     let below = body.before_seq.unwrap_or(u64::MAX);
     if body.matching.is_some() {
         load_active_tags(ctx, topic)?;
@@ -329,7 +329,7 @@ pub(crate) fn load_active_tags(ctx: &Ctx, topic: &Topic) -> Result<()> {
                 .map(|s| s.meta)
         };
         let Some(meta) = active else { return Ok(()) };
-        let tags = ctx.segments.segment(topic.key, meta).scan_side();
+        let tags = ctx.base().segments.segment(topic.key, meta).scan_side();
         if let Some((tags, _)) = topic.unless_gone(&meta, tags)? {
             break (meta, tags);
         }

@@ -116,7 +116,7 @@ impl Topic {
     ) -> Result<Ticket> {
         let mut pending = PendingBatch::plain(ctx, self, staging.hints, staging.undo);
         pending.creation = staging.creation;
-        let ts = a.last_ts.max(ctx.time.steady());
+        let ts = a.last_ts.max(ctx.base().time.steady());
         let order = Order { ts, level: staging.level, frees_space: staging.frees_space };
         Ok(a.stage(pending, frames, order)?.0)
     }
@@ -152,7 +152,7 @@ pub(crate) fn log_creation(
     let class = config.durability;
     let staged = admit(ctx, topic, exclusive).and_then(|mut a| {
         let staging = Staging { creation: true, ..Staging::new(apply_level(class), false) };
-        let reserve = Reserve::first(class, 1, ctx.time.mono_ms());
+        let reserve = Reserve::first(class, 1, ctx.base().time.mono_ms());
         let mut frames = Frames::default();
         TopicCreate {
             name: topic.name.to_string(),
@@ -162,7 +162,7 @@ pub(crate) fn log_creation(
         }
         .encode_frame(&mut frames.head, topic.id(), 0, 0);
         let ticket = topic.log(ctx, &mut a, frames, staging)?;
-        a.config = ctx.config(config);
+        a.config = ctx.base().config(config);
         a.logged = true;
         a.reserve = reserve;
         a.synced_to = reserve.to;
@@ -172,7 +172,7 @@ pub(crate) fn log_creation(
         Ok(ticket) => ctx.wait(ticket, apply_level(class)),
         Err(e) => {
             topic.append.lock().closed = true;
-            topic.retire(ctx);
+            topic.retire(ctx.base());
             Err(e)
         }
     }
@@ -262,7 +262,7 @@ fn reserve_first(ctx: &Arc<Ctx>, topic: &Arc<Topic>, exclusive: &ExclusiveGuard)
     let staging = Staging::new(Level::Synced, false);
     let (ticket, reserve) = {
         let mut a = admit(ctx, topic, exclusive)?;
-        let now = ctx.time.mono_ms();
+        let now = ctx.base().time.mono_ms();
         let reserve = Reserve::found(a.head() + super::write::reserve::MIN, a.head(), now);
         let mut frames = Frames::default();
         HeadWatermark { reserved_to: reserve.to, lowered: false }.encode_frame(
@@ -339,7 +339,7 @@ pub(crate) fn delete_superseded(ctx: &Arc<Ctx>, topic: &Arc<Topic>) {
     });
     if let Err(e) = deleted {
         log::error!("topic {name:?} (id {id}) is gone until the next open only: {e}");
-        topic.retire(ctx);
+        topic.retire(ctx.base());
     }
 }
 
@@ -349,7 +349,7 @@ pub(crate) fn delete_superseded(ctx: &Arc<Ctx>, topic: &Arc<Topic>) {
 pub(crate) fn lower(ctx: &Arc<Ctx>, topic: &Arc<Topic>, idle_ms: u64) -> Result<bool> {
     let closes = idle_ms == 0;
     let due = |a: &AppendState| {
-        let idle = a.reserve.idle(a.head(), ctx.time.mono_ms(), idle_ms);
+        let idle = a.reserve.idle(a.head(), ctx.base().time.mono_ms(), idle_ms);
         !a.is_exclusive && !a.closed && (idle || closes && !a.unlogged.is_empty())
     };
     // The head of a broken topic in memory may be too low.
@@ -394,7 +394,7 @@ fn log_end(ctx: &Arc<Ctx>, topic: &Arc<Topic>, lowers: bool, staging: Staging) -
         let ticket = staged?;
         if lowers {
             // From here on a write needs a new reservation, even if this frame fails.
-            a.reserve = Reserve::found(head, head, ctx.time.mono_ms());
+            a.reserve = Reserve::found(head, head, ctx.base().time.mono_ms());
             a.synced_to = a.synced_to.min(head);
         }
         ticket

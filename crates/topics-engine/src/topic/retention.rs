@@ -53,7 +53,7 @@ impl Topic {
 /// Reads what a decision needs into the topic's state. A removed segment is skipped: the next decision
 /// sees the index without it.
 pub(crate) fn provide(ctx: &Ctx, topic: &Topic, need: &Need) -> Result<()> {
-    let loader = Loader::without_hints(&ctx.segments, topic.key);
+    let loader = Loader::without_hints(&ctx.base().segments, topic.key);
     match *need {
         Need::Sizes(meta, from, to) => {
             let window = loader.window(&meta, from, to);
@@ -145,7 +145,7 @@ fn first_fresh(
 pub(crate) fn cutoff(ctx: &Ctx, config: &TopicConfig) -> Option<u64> {
     match config.ttl_ms {
         0 => None,
-        ttl => ctx.time.steady().checked_sub(ttl),
+        ttl => ctx.base().time.steady().checked_sub(ttl),
     }
 }
 
@@ -165,7 +165,7 @@ pub(crate) fn with_expired<T>(
                 Err(lookup) => (lookup, cutoff),
             }
         };
-        let loader = Loader::without_hints(&ctx.segments, topic.key);
+        let loader = Loader::without_hints(&ctx.base().segments, topic.key);
         match lookup {
             (Lookup::Dead(file_no), _) => provide(ctx, topic, &Need::Dead(file_no))?,
             (Lookup::Seek(meta), cutoff) => {
@@ -204,7 +204,7 @@ pub(crate) fn expire(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<bool> {
     let mut upto = u64::MAX;
     if config.kind == TopicType::Queue {
         let jobs = expired_jobs(ctx, topic)?;
-        ctx.host.jobs_expire(topic, &jobs)?;
+        ctx.base().host.jobs_expire(topic, &jobs)?;
         // Jobs that expired since were not moved to the dead-letter topic yet.
         upto = jobs.last().map_or(0, |seq| seq + 1);
     }
@@ -255,7 +255,7 @@ pub(crate) fn log_expired(
             if topic.state.read().unknown_dead(meta.file_no) {
                 provide(ctx, topic, &Need::Dead(meta.file_no))?;
             }
-            let loader = Loader::without_hints(&ctx.segments, topic.key);
+            let loader = Loader::without_hints(&ctx.base().segments, topic.key);
             let window = loader.window(&meta, from, found.floor - 1);
             let Some(window) = topic.unless_gone(&meta, window)? else { continue };
             hints.windows.push(window);
@@ -287,7 +287,7 @@ pub(crate) fn log_expired(
             0 => Level::Written,
             _ => apply_level(a.config.durability),
         };
-        let order = Order { ts: ctx.time.steady(), level, frees_space: true };
+        let order = Order { ts: ctx.base().time.steady(), level, frees_space: true };
         let (ticket, _) = a.stage(pending, frames, order)?;
         drop(a);
         ctx.wait(ticket, level)?;
@@ -297,7 +297,7 @@ pub(crate) fn log_expired(
 
 /// Logs the deletion of records whose own time to live has passed. Returns how many were removed.
 pub(crate) fn sweep_records(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<u64> {
-    let now = ctx.time.steady();
+    let now = ctx.base().time.steady();
     let due = due_records(ctx, topic, now)?;
     let mut gone = 0;
     for seqs in due.chunks(10_000) {
@@ -305,7 +305,7 @@ pub(crate) fn sweep_records(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<u64> {
             TopicType::Queue => None,
             TopicType::Log => Some(RemovalReason::REQUESTED),
         };
-        let why = why.map_or_else(|| ctx.host.jobs_expire(topic, seqs), Ok)?;
+        let why = why.map_or_else(|| ctx.base().host.jobs_expire(topic, seqs), Ok)?;
         gone += super::delete::delete_seqs(ctx, topic, seqs, why)?.0;
     }
     Ok(gone)
@@ -339,7 +339,7 @@ fn due_records(ctx: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
         (due, segs)
     };
     for meta in segs {
-        let loader = Loader::without_hints(&ctx.segments, topic.key);
+        let loader = Loader::without_hints(&ctx.base().segments, topic.key);
         let table = loader.segment(&meta).attrs();
         // The next sweep checks the segment that replaced it.
         let Some(table) = topic.unless_gone(&meta, table)? else { continue };

@@ -96,7 +96,7 @@ fn describe(
         bytes: state.bytes - hidden.1,
         gaps: state.gaps.clone(),
         config: (*state.config).clone(),
-        effective_priority: topic.priority(&state.config, ctx.time.steady()),
+        effective_priority: topic.priority(&state.config, ctx.base().time.steady()),
         last_write_ts: some(state.last_write_ts),
         last_read_ts: some(topic.last_read.load(Ordering::Relaxed)),
         queue,

@@ -37,7 +37,7 @@ pub(crate) fn commit(
     req: &CommitRequest<'_>,
 ) -> Result<Committed> {
     name::check(writer)?;
-    txns.check_open()?;
+    txns.ctx().check_open()?;
     check_query(req.query)?;
     let _lock = txns.txns.lock_writer(writer);
     if let Some(answer) = earlier(txns, writer, Some(req.epoch), req.query)? {
@@ -82,7 +82,7 @@ fn check_query(query: &str) -> Result<()> {
 
 /// A transaction in one call.
 pub(crate) fn transact(txns: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result<Committed> {
-    txns.check_open()?;
+    txns.ctx().check_open()?;
     let (mut writer, epoch) = identity(txns, req)?;
     let _lock = txns.txns.lock_writer(&writer);
     let named = req.writer.is_some();
@@ -90,7 +90,7 @@ pub(crate) fn transact(txns: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result
     if let Some(answer) = earlier(txns, &writer, epoch, "")? {
         return Ok(shown(answer));
     }
-    let now = txns.time.steady();
+    let now = txns.base().time.steady();
     let epoch = match epoch {
         Some(epoch) => epoch,
         None => txns.txns.last(&writer, now).map_or(1, |last| last.epoch.saturating_add(1)),
@@ -100,7 +100,7 @@ pub(crate) fn transact(txns: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result
     }
     if !req.key.is_empty() {
         // The same request after the key's window is a new transaction.
-        writer = format!("{writer}.{:016x}", txns.env.rng.next_u64());
+        writer = format!("{writer}.{:016x}", txns.base().env.rng.next_u64());
     }
     let rows = gather::rows_of(txns, req.rows)?;
     let mut gathered = Gathered::default();
@@ -137,7 +137,7 @@ fn identity(txns: &Transactions, req: &TxnRequest<'_>) -> Result<(String, Option
             Err(Error::InvalidRequest("an epoch is of a writer: name it".into()))
         }
         None if req.key.is_empty() => {
-            Ok((format!("{NAMELESS}{:016x}", txns.env.rng.next_u64()), Some(1)))
+            Ok((format!("{NAMELESS}{:016x}", txns.base().env.rng.next_u64()), Some(1)))
         }
         None => Ok((format!("{KEYED}{:032x}", key_hash(req)), Some(request_hash(req)))),
     }
@@ -196,7 +196,7 @@ fn earlier(
     for (writer, epoch) in txns.txns.all_open(Some(writer)) {
         publish::finish(txns, &writer, epoch)?;
     }
-    let last = txns.txns.last(writer, txns.time.steady());
+    let last = txns.txns.last(writer, txns.base().time.steady());
     let (Some(last), Some(epoch)) = (last, epoch) else { return undecided(txns) };
     if writer.starts_with(KEYED) && last.epoch != epoch {
         return Err(Error::IdempotencyMismatch { topic: "(a transaction)".into() });
@@ -207,7 +207,7 @@ fn earlier(
     let (writer, last_epoch) = (writer.to_owned(), last.epoch);
     // Another query's epoch is no repeat of this one: its rows are other rows.
     let committed_by = txns.txns.query_of(&writer);
-    if !txns.env.check("txn.query", committed_by == query) {
+    if !txns.base().env.check("txn.query", committed_by == query) {
         let query = query.to_owned();
         return Err(Error::EpochOfOtherQuery {
             writer,
@@ -225,7 +225,7 @@ fn earlier(
 
 /// No earlier answer; an error if the shard of the decisions has failed, because it may have one.
 fn undecided(txns: &Transactions) -> Result<Option<Committed>> {
-    txns.wal.poisoned(0).map_or(Ok(None), |e| Err(e.into()))
+    txns.ctx().wal.poisoned(0).map_or(Ok(None), |e| Err(e.into()))
 }
 
 /// Checks, decides and publishes. The caller has the writer's lock.
@@ -248,7 +248,7 @@ fn decide(
         log(txns, &decision).inspect_err(|_| {
             // A failed shard may have the decision after a restart, which acks these jobs: their
             // leases stay, so that no other worker gets them.
-            if txns.wal.poisoned(0).is_none() {
+            if txns.ctx().wal.poisoned(0).is_none() {
                 ready.iter().for_each(|h| participant::release_acks(&h.topic, &h.part.acks));
             }
         })?;
@@ -258,8 +258,8 @@ fn decide(
         Ok(ready) => ready,
         Err(e) => {
             // The log may have a failed decision all the same, until a later frame is written.
-            txns.metrics.txn_refused.add(1);
-            let lsn = if tried { txns.wal.positions(0).written + 1 } else { 0 };
+            txns.base().metrics.txn_refused.add(1);
+            let lsn = if tried { txns.ctx().wal.positions(0).written + 1 } else { 0 };
             if staged {
                 txns.staging.doubt(who.0, &files, lsn);
             } else {
@@ -268,7 +268,7 @@ fn decide(
             return Err(e);
         }
     };
-    txns.metrics.txn_commits.add(1);
+    txns.base().metrics.txn_commits.add(1);
     txns.staging.decided(who.0, &files);
     publish::publish(txns, who, ready)?;
     publish::end(txns, who.0, who.1)
@@ -285,12 +285,12 @@ fn check(
         return Ok(Vec::new());
     }
     let bytes = by_topic.values().map(|w| w.rows.len() as u64).sum();
-    verbs::check_load(txns, bytes, Wait::Bounded)?;
+    verbs::check_load(txns.store(), bytes, Wait::Bounded)?;
     check_existing(txns, &mut by_topic)?;
     let mut topics = Vec::new();
     for (name, work) in &by_topic {
         let topic = find(txns, name, work)?;
-        topic::expire_before_write(txns, &topic, Wait::Bounded)?;
+        topic::expire_before_write(txns.ctx(), &topic, Wait::Bounded)?;
         topics.push(topic);
     }
     let mut order: Vec<_> = topics.into_iter().zip(by_topic.into_values()).collect();
@@ -320,17 +320,17 @@ pub(crate) fn take_exclusive<'a>(
     txns: &Arc<Transactions>,
     topics: impl Iterator<Item = &'a Arc<Topic>>,
 ) -> Result<Vec<ExclusiveGuard>> {
-    topics.map(|topic| topic.exclusive(txns)).collect()
+    topics.map(|topic| topic.exclusive(txns.ctx())).collect()
 }
 
 /// Syncs the shards that the decision depends on, with creations, consumers and jobs. The decision's own
 /// sync covers shard 0.
 fn sync_dependencies(txns: &Arc<Transactions>, ready: &[Ready]) -> Result<()> {
-    let shards: BTreeSet<usize> = ready.iter().map(|r| txns.shard(r.topic.id())).collect();
+    let shards: BTreeSet<usize> = ready.iter().map(|r| txns.ctx().shard(r.topic.id())).collect();
     for shard in shards.into_iter().filter(|s| *s > 0) {
-        let at = txns.wal.positions(shard);
-        if !txns.env.check("txn.settled", at.synced >= at.written) {
-            txns.wal.sync(shard)?;
+        let at = txns.ctx().wal.positions(shard);
+        if !txns.base().env.check("txn.settled", at.synced >= at.written) {
+            txns.ctx().wal.sync(shard)?;
         }
     }
     Ok(())
@@ -362,8 +362,8 @@ fn log(txns: &Arc<Transactions>, body: &TxnCommit) -> Result<()> {
     }
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
-    let commit = Arc::new(Applied::new(txns, "a transaction's decision"));
-    let batch = Batch::control(head, txns.time.steady(), Level::Synced, commit);
-    let ticket = txns.stage_control(0, batch, Wait::Bounded)?;
-    txns.wait(ticket, Level::Synced)
+    let commit = Arc::new(Applied::new(txns.ctx(), "a transaction's decision"));
+    let batch = Batch::control(head, txns.base().time.steady(), Level::Synced, commit);
+    let ticket = txns.ctx().stage_control(0, batch, Wait::Bounded)?;
+    txns.ctx().wait(ticket, Level::Synced)
 }

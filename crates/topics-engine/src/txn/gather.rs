@@ -184,7 +184,7 @@ pub(crate) fn decided(txns: &Transactions, files: &[TxnFile]) -> Result<ByTopic>
             Err(StorageError::Missing { .. }) => return Err(damage("it is missing")),
             other => other?,
         };
-        if !txns.env.check("txn.checksum", head.len == f.len && sum == f.checksum) {
+        if !txns.base().env.check("txn.checksum", head.len == f.len && sum == f.checksum) {
             return Err(damage("it is not what was staged"));
         }
         left -= f.len;

@@ -26,7 +26,6 @@ mod tests;
 mod work;
 pub(crate) mod writers;
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use topics_storage::dir::Paths;
@@ -40,7 +39,9 @@ pub(crate) use self::publish::{pass, recovered};
 pub(crate) use self::staging::Staging;
 pub(crate) use self::table::{SECTION, Txns};
 
+use crate::catalog::Catalog;
 use crate::checkpoint::Store;
+use crate::topic::events::{Base, Ctx};
 
 /// The transactions of an open engine.
 #[derive(Debug)]
@@ -52,18 +53,34 @@ pub(crate) struct Transactions {
     pub staging: Staging,
 }
 
-/// Gives access to the layer below.
-impl Deref for Transactions {
-    type Target = Arc<Store>;
-    fn deref(&self) -> &Arc<Store> {
+impl Transactions {
+    /// The topics with their snapshots and segments.
+    pub(crate) fn store(&self) -> &Arc<Store> {
         &self.store
     }
-}
 
-impl Transactions {
+    /// The names and ids of topics.
+    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
+        self.store.catalog()
+    }
+
+    /// The log, and what is around it.
+    pub(crate) fn ctx(&self) -> &Arc<Ctx> {
+        self.store.ctx()
+    }
+
+    /// What is there without the log.
+    pub(crate) fn base(&self) -> &Base {
+        self.store.base()
+    }
+
     pub(crate) fn new(store: Arc<Store>, txns: Arc<Txns>) -> Arc<Self> {
-        let files = Stages::new(store.env.clone(), Paths::new(&store.dir), store.disk.store_id);
-        let staging = Staging::new(files, &store.options, store.generation);
+        let files = Stages::new(
+            store.base().env.clone(),
+            Paths::new(&store.base().dir),
+            store.disk.store_id,
+        );
+        let staging = Staging::new(files, &store.base().options, store.ctx().generation);
         Arc::new(Self { store, txns, staging })
     }
 }

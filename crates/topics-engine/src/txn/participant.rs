@@ -103,7 +103,13 @@ pub(crate) fn encode_rows(
     node: &[u8],
 ) -> Result<(Vec<u8>, u64)> {
     let req = Append { records, node, ..Append::default() };
-    let p = Prepared::new(&txns.options, topic, &req, txns.time.steady(), txns.time.mono_ns())?;
+    let p = Prepared::new(
+        &txns.base().options,
+        topic,
+        &req,
+        txns.base().time.steady(),
+        txns.base().time.mono_ns(),
+    )?;
     let mut frames = p.records;
     frames.drain(..GROUP_HEADROOM);
     Ok((frames, p.count))
@@ -125,7 +131,7 @@ fn prepared(txns: &Transactions, topic: &Topic, rows: PartRows) -> Prepared {
         jobs: rows.jobs,
         is_pinned: false,
         patient: true,
-        began: txns.time.mono_ns(),
+        began: txns.base().time.mono_ns(),
         throttled_ns: 0,
         forward: None,
         part: None,
@@ -179,7 +185,7 @@ pub(crate) fn check_part(
             return Err(Error::HeadMismatch { topic, expected, actual });
         }
     }
-    queue::take_acks(txns.generation, topic, c.acks)
+    queue::take_acks(txns.ctx().generation, topic, c.acks)
 }
 
 /// Checks whether a write would be accepted now.
@@ -187,17 +193,17 @@ fn check_write(txns: &Arc<Transactions>, topic: &Arc<Topic>, p: &mut Prepared) -
     loop {
         let planned = {
             let mut a = topic.append.lock();
-            Decision { ctx: txns, topic, p }.plan(&mut a)?.map(drop)
+            Decision { ctx: txns.ctx(), topic, p }.plan(&mut a)?.map(drop)
         };
         match planned {
             Ok(()) => return Ok(()),
-            Err(need) => retention::provide(txns, topic, &need)?,
+            Err(need) => retention::provide(txns.ctx(), topic, &need)?,
         }
     }
 }
 
 fn check_limits(txns: &Transactions, rows: &PartRows) -> Result<()> {
-    let o = &txns.options;
+    let o = &txns.base().options;
     let bounds = [
         (rows.count, o.max_batch_records as u64, "records"),
         (rows.len() as u64, o.max_batch_bytes.saturating_mul(2), "bytes"),
@@ -273,14 +279,14 @@ fn stage_part(
     let mut p = (rows.count > 0).then(|| prepared(txns, topic, rows));
     loop {
         let (hints, structure) = match &delete {
-            Some(body) => delete::plan(txns, topic, body)?,
+            Some(body) => delete::plan(txns.ctx(), topic, body)?,
             None => (Hints::default(), topic.state.read().structure),
         };
         let size = p.as_ref().map_or(0, |p| p.frames().len())
             + 4096
             + part.acks.len() * 20
             + part.cursors.len() * 320;
-        let mut a = topic.admit_exclusive(txns, size, Wait::Exclusive, exclusive)?;
+        let mut a = topic.admit_exclusive(txns.ctx(), size, Wait::Exclusive, exclusive)?;
         if a.closed || topic.life() != Life::Live {
             return Ok(None);
         }
@@ -298,12 +304,12 @@ fn stage_part(
             None => (exclusive_frames(txns, topic, &mut a, frames)?, 0),
             Some(p) => {
                 p.part = Some(Box::new(frames));
-                match (Decision { ctx: txns, topic, p }).run(&mut a)? {
+                match (Decision { ctx: txns.ctx(), topic, p }).run(&mut a)? {
                     Ok(d) => (d.ticket.ok_or_else(|| gone(topic))?, d.reserved),
                     Err(Halt::Read(need)) => {
                         drop(a);
                         drop(deleting);
-                        retention::provide(txns, topic, &need)?;
+                        retention::provide(txns.ctx(), topic, &need)?;
                         continue;
                     }
                     // An exclusive topic has no pending batch to wait for.
@@ -325,9 +331,9 @@ fn exclusive_frames(
 ) -> Result<Ticket> {
     let mut frames = Frames::default();
     part.encode(&mut frames.head, topic, 0, a.head());
-    let ts = a.last_ts.max(txns.time.steady());
+    let ts = a.last_ts.max(txns.base().time.steady());
     let order = Order { ts, level: Level::Synced, frees_space: true };
-    let pending = PendingBatch::plain(txns, topic, part.hints, Undo::None);
+    let pending = PendingBatch::plain(txns.ctx(), topic, part.hints, Undo::None);
     Ok(a.stage(pending, frames, order)?.0)
 }
 
@@ -335,7 +341,7 @@ impl Sent {
     /// Waits until the part is durable and visible.
     pub(crate) fn wait(self, txns: &Arc<Transactions>) -> Result<()> {
         let topic = &self.topic;
-        if let Err(e) = txns.wait(self.ticket, Level::Synced) {
+        if let Err(e) = txns.ctx().wait(self.ticket, Level::Synced) {
             consumer::unplan_cursors(topic, &self.part.cursors);
             return Err(e);
         }
@@ -343,9 +349,9 @@ impl Sent {
             topic.reservation_synced(self.reserved);
         }
         if !self.part.acks.is_empty() {
-            txns.metrics.acked_jobs.add(self.part.acks.len() as u64);
+            txns.base().metrics.acked_jobs.add(self.part.acks.len() as u64);
         }
-        txns.host.queue_changed(topic.id());
+        txns.base().host.queue_changed(topic.id());
         Ok(())
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn publish(txns: &Arc<Transactions>, who: (&str, u64), ready: Vec<Rea
 
 /// The topic of a part, if it still exists.
 fn alive(txns: &Transactions, topic_id: u64, epoch: u64) -> Result<Option<Arc<Topic>>> {
-    let topic = txns.by_id(topic_id)?;
+    let topic = txns.catalog().by_id(topic_id)?;
     Ok(topic.filter(|topic| topic.key.epoch == epoch && topic.life() == Life::Live))
 }
 
@@ -131,11 +131,11 @@ fn done(decision: &TxnCommit, topics: Vec<(u64, String, u64, u64)>) -> TxnDone {
 pub(crate) fn log_end(txns: &Arc<Transactions>, body: &TxnDone, level: Level) -> Result<()> {
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
-    let commit = Arc::new(Applied::new(txns, "a transaction's end"));
-    let batch = Batch::control(head, txns.time.steady(), Level::Written, commit);
+    let commit = Arc::new(Applied::new(txns.ctx(), "a transaction's end"));
+    let batch = Batch::control(head, txns.base().time.steady(), Level::Written, commit);
     let batch = Batch { frees_space: true, ..batch };
-    let ticket = txns.stage_control(0, batch, Wait::Exclusive)?;
-    txns.wait(ticket, level)
+    let ticket = txns.ctx().stage_control(0, batch, Wait::Exclusive)?;
+    txns.ctx().wait(ticket, level)
 }
 
 /// Finishes open decisions after recovery has replayed every shard, before other writes.
@@ -145,7 +145,7 @@ pub(crate) fn recovered(txns: &Arc<Transactions>) -> Result<()> {
     for (writer, epoch) in txns.txns.all_open(None) {
         match finish(txns, &writer, epoch) {
             Ok(_) => {}
-            Err(e @ Error::Corrupt { .. }) if txns.options.recovery.gives_up() => {
+            Err(e @ Error::Corrupt { .. }) if txns.base().options.recovery.gives_up() => {
                 log::error!("what is left of epoch {epoch} of writer {writer:?} is given up: {e}");
                 // The published parts stay; the others are never published.
                 if let Some(open) = txns.txns.open(&writer, epoch) {
@@ -165,12 +165,12 @@ pub(crate) fn recovered(txns: &Arc<Transactions>) -> Result<()> {
 /// A background pass: removes old stages and spent files, and finishes decisions that a full disk
 /// stopped. Cheap when nothing is due.
 pub(crate) fn pass(txns: &Arc<Transactions>) -> Result<()> {
-    let now = txns.time.steady();
+    let now = txns.base().time.steady();
     txns.txns.expire(now);
-    let ttl = txns.options.txn_ttl.max(Duration::from_millis(1)).as_millis() as u64;
-    txns.metrics.txn_expired.add(txns.staging.expire(&txns.txns, now.saturating_sub(ttl)));
-    if txns.wal.poisoned(0).is_none() {
-        txns.staging.sweep(&txns.txns, txns.wal.positions(0).synced)?;
+    let ttl = txns.base().options.txn_ttl.max(Duration::from_millis(1)).as_millis() as u64;
+    txns.base().metrics.txn_expired.add(txns.staging.expire(&txns.txns, now.saturating_sub(ttl)));
+    if txns.ctx().wal.poisoned(0).is_none() {
+        txns.staging.sweep(&txns.txns, txns.ctx().wal.positions(0).synced)?;
     }
     for (writer, epoch) in txns.txns.all_open(None) {
         let Some(_lock) = txns.txns.try_lock_writer(base(&writer)) else { continue };

@@ -287,8 +287,8 @@ pub(crate) fn stage(
 ) -> Result<Staged> {
     name::check(writer)?;
     check_stage(req.stage)?;
-    txns.check_open()?;
-    txns.check_writable()?;
+    txns.ctx().check_open()?;
+    txns.ctx().check_writable()?;
     let staging = &txns.staging;
     // A part is staged by one caller at a time; no writer's name has a slash.
     let _lock = txns.txns.lock_writer(&format!("{writer}/{}/{}", req.part, req.stage));
@@ -300,10 +300,10 @@ pub(crate) fn stage(
     if rows.is_empty() {
         return Err(Error::InvalidRequest("a stage needs at least one row".into()));
     }
-    let now = txns.time.steady();
+    let now = txns.base().time.steady();
     let (head, _, charge) = staging.write(writer, req.stage, req.part, &rows, now)?;
     staging.keep(&head, head.len, now, charge);
-    txns.metrics.txn_stages.add(1);
+    txns.base().metrics.txn_stages.add(1);
     Ok(Staged { records: head.rows, bytes: head.len, repeated: false })
 }
 
@@ -311,12 +311,12 @@ pub(crate) fn stage(
 pub(crate) fn abort(txns: &Arc<Transactions>, writer: &str, stage: &str) -> Result<bool> {
     name::check(writer)?;
     check_stage(stage)?;
-    txns.check_open()?;
+    txns.ctx().check_open()?;
     let _lock = txns.txns.lock_writer(writer);
     let found = txns.staging.abort(&txns.txns, writer, stage);
-    txns.metrics.txn_aborts.add(u64::from(found));
-    if found && txns.wal.poisoned(0).is_none() {
-        txns.staging.sweep(&txns.txns, txns.wal.positions(0).synced)?;
+    txns.base().metrics.txn_aborts.add(u64::from(found));
+    if found && txns.ctx().wal.poisoned(0).is_none() {
+        txns.staging.sweep(&txns.txns, txns.ctx().wal.positions(0).synced)?;
     }
     Ok(found)
 }

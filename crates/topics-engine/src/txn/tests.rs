@@ -601,7 +601,8 @@ fn a_deleted_topic_drops_its_rows() {
     stage_all(&w);
     // The log of some shard fails after the decision: its parts stay undone.
     let engine = w.engine().open_engine().clone();
-    let shard_of = |t: &str| engine.shard(engine.table.loaded.named(t).unwrap().id());
+    let shard_of =
+        |t: &str| engine.ctx().shard(engine.catalog().table.loaded.named(t).unwrap().id());
     let victim = ["disk", "fsync", "memory", "ephemeral"]
         .into_iter()
         .find(|t| shard_of(t) > 0)
@@ -632,7 +633,8 @@ fn a_repeat_answers_for_a_topic_that_was_deleted_since_also_after_a_power_cut() 
         let names = ["a", "b", "c", "d"];
         names.iter().for_each(|name| w.create(name, class(durability)));
         let engine = w.engine().open_engine().clone();
-        let shard = |t: &str| engine.shard(engine.table.loaded.named(t).unwrap().id());
+        let shard =
+            |t: &str| engine.ctx().shard(engine.catalog().table.loaded.named(t).unwrap().id());
         // On another shard than the end of the transaction.
         let gone = *names.iter().find(|t| shard(t) > 0).unwrap();
         let of = shard(gone);
@@ -645,7 +647,7 @@ fn a_repeat_answers_for_a_topic_that_was_deleted_since_also_after_a_power_cut() 
         assert_eq!(done.topics.len(), 4);
         w.engine().delete_topic(gone, false).unwrap();
         // As the timer would.
-        engine.wal.sync(of).unwrap();
+        engine.ctx().wal.sync(of).unwrap();
         drop(engine);
         w.power_cut();
         assert!(w.engine().state(gone, false).is_err());
@@ -665,9 +667,9 @@ fn a_full_disk_delays_what_was_decided() {
         w.engine().sync().unwrap();
         let engine = w.engine().open_engine();
         let other = [1, 2].into_iter().find(|s| {
-            ["disk", "fsync", "memory", "ephemeral", "q", "in"]
-                .iter()
-                .any(|t| engine.shard(engine.table.loaded.named(t).unwrap().id()) == *s)
+            ["disk", "fsync", "memory", "ephemeral", "q", "in"].iter().any(|t| {
+                engine.ctx().shard(engine.catalog().table.loaded.named(t).unwrap().id()) == *s
+            })
         });
         let dir = format!("shard-{:02}", other.unwrap());
         w.fs.fail_nth(CallFilter::on_path(CallKind::Write, &dir), 1, FaultKind::ENOSPC);
@@ -692,7 +694,7 @@ fn cursors_of_a_part_that_has_to_read_first_move_with_it() {
     let names = ["in", "in2", "in3", "in4"];
     names.iter().for_each(|name| w.create(name, class(Durability::Disk)));
     let engine = w.engine().open_engine();
-    let shard = |t: &str| engine.shard(engine.table.loaded.named(t).unwrap().id());
+    let shard = |t: &str| engine.ctx().shard(engine.catalog().table.loaded.named(t).unwrap().id());
     let topic = *names.iter().find(|t| shard(t) == 1).unwrap();
     // Full, and with deletes in its segments: a write has to read them to know what it evicts.
     w.create(topic, ConfigPatch { cap_records: Some(20), ..ConfigPatch::default() });

@@ -82,7 +82,7 @@ pub(super) fn check_existing(
 ) -> Result<()> {
     let (mut existing, all) = (Vec::new(), by_topic.len());
     for (name, work) in by_topic {
-        match txns.live(name)? {
+        match txns.catalog().live(name)? {
             Some(topic) => existing.push((topic, work)),
             None => may_create(txns, name, work)?,
         }
@@ -90,7 +90,7 @@ pub(super) fn check_existing(
     if existing.len() == all {
         return Ok(());
     }
-    verbs::check_topics(txns, (all - existing.len()) as u64)?;
+    verbs::check_topics(txns.store(), (all - existing.len()) as u64)?;
     existing.sort_by_key(|(topic, _)| topic.id());
     let guards = take_exclusive(txns, existing.iter().map(|(topic, _)| topic))?;
     for ((topic, work), exclusive) in existing.into_iter().zip(guards) {
@@ -104,7 +104,7 @@ pub(super) fn check_existing(
 fn may_create(txns: &Transactions, name: &str, work: &TopicWork<'_>) -> Result<()> {
     name::check(name)?;
     let only_rows = work.rows.count() > 0 && work.cursors.is_empty() && work.acks.is_empty();
-    if !only_rows || !txns.options.auto_create.allows(name) {
+    if !only_rows || !txns.base().options.auto_create.allows(name) {
         return Err(Error::TopicNotFound(name.to_owned()));
     }
     if let Some(expected) = work.expect_head.filter(|head| *head > 0) {
@@ -119,10 +119,10 @@ pub(super) fn find(
     name: &str,
     work: &TopicWork<'_>,
 ) -> Result<Arc<Topic>> {
-    if let Some(topic) = txns.live(name)? {
+    if let Some(topic) = txns.catalog().live(name)? {
         return Ok(topic);
     }
     may_create(txns, name, work)?;
-    verbs::create(txns, name, &ConfigPatch::default(), Existing::Any)?;
-    txns.live(name)?.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
+    verbs::create(txns.store(), name, &ConfigPatch::default(), Existing::Any)?;
+    txns.catalog().live(name)?.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
 }

@@ -30,10 +30,10 @@ pub(crate) fn admit<'a>(
     writer: &str,
     owner: &str,
 ) -> Result<Admission<'a>> {
-    let refused = |_: &Error| txns.metrics.throttled.add(1);
-    let key = writer.starts_with(KEYED).then(|| txns.keys.take(1)).transpose();
+    let refused = |_: &Error| txns.base().metrics.throttled.add(1);
+    let key = writer.starts_with(KEYED).then(|| txns.base().keys.take(1)).transpose();
     let key = key.inspect_err(refused)?;
-    let o = &txns.options;
+    let o = &txns.base().options;
     let limits = WriterLimits { all: o.max_txn_writers, per_key: o.max_txn_writers_per_key };
     loop {
         let full = match txns.txns.reserve(writer, owner, limits) {
@@ -53,8 +53,8 @@ pub(crate) fn admit<'a>(
 /// Forgets the writer, of one owner or of all, that is idle for longest. Returns false if there is none
 /// to forget.
 fn forget_idle(txns: &Arc<Transactions>, owner: Option<&str>) -> Result<bool> {
-    let ttl = u64::try_from(txns.options.txn_writer_ttl.as_millis()).unwrap_or(u64::MAX);
-    let Some(before) = txns.time.steady().checked_sub(ttl) else { return Ok(false) };
+    let ttl = u64::try_from(txns.base().options.txn_writer_ttl.as_millis()).unwrap_or(u64::MAX);
+    let Some(before) = txns.base().time.steady().checked_sub(ttl) else { return Ok(false) };
     let mut busy: Vec<String> = Vec::new();
     loop {
         let kept = |w: &str| txns.staging.has_rows(w) || busy.iter().any(|b| b == w);
@@ -77,8 +77,8 @@ fn forget_idle(txns: &Arc<Transactions>, owner: Option<&str>) -> Result<bool> {
 /// Locks a writer, with its decided transactions finished.
 fn lock_finished<'c>(txns: &'c Arc<Transactions>, writer: &str) -> Result<WriterLock<'c>> {
     name::check(writer)?;
-    txns.check_open()?;
-    txns.check_writable()?;
+    txns.ctx().check_open()?;
+    txns.ctx().check_writable()?;
     let lock = txns.txns.lock_writer(writer);
     for (writer, epoch) in txns.txns.all_open(Some(writer)) {
         publish::finish(txns, &writer, epoch)?;
@@ -90,8 +90,8 @@ fn lock_finished<'c>(txns: &'c Arc<Transactions>, writer: &str) -> Result<Writer
 pub(crate) fn forget(txns: &Arc<Transactions>, writer: &str) -> Result<bool> {
     let _lock = lock_finished(txns, writer)?;
     let staged = txns.staging.abort_all(&txns.txns, writer);
-    if staged && txns.wal.poisoned(0).is_none() {
-        txns.staging.sweep(&txns.txns, txns.wal.positions(0).synced)?;
+    if staged && txns.ctx().wal.poisoned(0).is_none() {
+        txns.staging.sweep(&txns.txns, txns.ctx().wal.positions(0).synced)?;
     }
     let known = txns.txns.idle_since(writer).is_some();
     if known {

@@ -38,8 +38,11 @@ enum Attempt {
 
 /// Appends, and waits until the write has reached its class.
 pub(crate) fn append(store: &Arc<Store>, topic: &str, req: &Append<'_>) -> Result<Appended> {
-    let began = store.time.mono_ns();
-    perform(store, Prepared::new(&store.options, topic, req, store.time.steady(), began)?)
+    let began = store.base().time.mono_ns();
+    perform(
+        store,
+        Prepared::new(&store.base().options, topic, req, store.base().time.steady(), began)?,
+    )
 }
 
 /// Appends a prepared write, and waits until it has reached its class.
@@ -50,16 +53,16 @@ pub(crate) fn perform(store: &Arc<Store>, mut p: Prepared) -> Result<Appended> {
             Attempt::Gone => {}
             Attempt::Exclusive(topic) => topic.wait_not_exclusive(),
             Attempt::Id(ticket) => {
-                store.wait(ticket, Level::Synced)?;
-                store.ids.on_synced(ticket);
+                store.ctx().wait(ticket, Level::Synced)?;
+                store.catalog().ids.on_synced(ticket);
             }
             // If that write fails, the expected head is right again, or the next attempt fails too.
-            Attempt::Contended(ticket, level) => drop(store.wait(ticket, level)),
+            Attempt::Contended(ticket, level) => drop(store.ctx().wait(ticket, level)),
             Attempt::Decided(topic, d) => {
                 start_sync(store, &topic, &d);
-                let staged = store.time.mono_ns();
+                let staged = store.base().time.mono_ns();
                 if let Some(ticket) = d.ticket.filter(|_| d.level > Level::Staged) {
-                    store.wait(ticket, d.level)?;
+                    store.ctx().wait(ticket, d.level)?;
                     topic.check_sound()?;
                 }
                 return Ok(answer(store, &topic, d, p.began, staged));
@@ -76,8 +79,8 @@ pub(crate) fn append_async(
     req: &Append<'_>,
     done: Completion<Appended>,
 ) -> bool {
-    let began = store.time.mono_ns();
-    match Prepared::new(&store.options, topic, req, store.time.steady(), began) {
+    let began = store.base().time.mono_ns();
+    match Prepared::new(&store.base().options, topic, req, store.base().time.steady(), began) {
         Ok(p) => submit(store, p, done),
         Err(e) => {
             done(Err(e));
@@ -93,7 +96,7 @@ pub(crate) fn submit(store: &Arc<Store>, mut p: Prepared, mut done: Completion<A
             // A write that waits has released its staging permit.
             let waits =
                 matches!(next, Attempt::Exclusive(_) | Attempt::Id(_) | Attempt::Contended(..));
-            let charge = waits.then(|| store.charge_wait(p.staging_bytes())).transpose()?;
+            let charge = waits.then(|| store.ctx().charge_wait(p.staging_bytes())).transpose()?;
             Ok((next, charge))
         });
         let (next, charge) = match next {
@@ -120,13 +123,13 @@ pub(crate) fn submit(store: &Arc<Store>, mut p: Prepared, mut done: Completion<A
                 let at = store.clone();
                 let resume = move |outcome: topics_storage::Result<()>| match outcome {
                     Ok(()) => {
-                        at.ids.on_synced(ticket);
+                        at.catalog().ids.on_synced(ticket);
                         drop(charge);
                         submit(&at, p, done);
                     }
                     Err(e) => done(Err(e.into())),
                 };
-                store.wal.notify(ticket, Level::Synced, Box::new(resume));
+                store.ctx().wal.notify(ticket, Level::Synced, Box::new(resume));
                 return false;
             }
             Attempt::Contended(ticket, level) => {
@@ -135,12 +138,12 @@ pub(crate) fn submit(store: &Arc<Store>, mut p: Prepared, mut done: Completion<A
                     drop(charge);
                     submit(&at, p, done);
                 };
-                store.wal.notify(ticket, level, Box::new(resume));
+                store.ctx().wal.notify(ticket, level, Box::new(resume));
                 return level < Level::Synced;
             }
             Attempt::Decided(topic, d) => {
                 start_sync(store, &topic, &d);
-                let staged = store.time.mono_ns();
+                let staged = store.base().time.mono_ns();
                 let began = p.began;
                 let Some(ticket) = d.ticket.filter(|_| d.level > Level::Staged) else {
                     done(Ok(answer(store, &topic, d, began, staged)));
@@ -151,7 +154,7 @@ pub(crate) fn submit(store: &Arc<Store>, mut p: Prepared, mut done: Completion<A
                     let sound = outcome.map_err(Error::from).and_then(|()| topic.check_sound());
                     done(sound.map(|()| answer(&at, &topic, d, began, staged)));
                 };
-                store.wal.notify(ticket, level, Box::new(finish));
+                store.ctx().wal.notify(ticket, level, Box::new(finish));
                 return level < Level::Synced;
             }
         }
@@ -167,28 +170,28 @@ fn start_sync(store: &Arc<Store>, topic: &Arc<Topic>, d: &Decided) {
             topic.reservation_synced(to);
         }
     };
-    store.wal.notify(ticket, Level::Synced, Box::new(done));
+    store.ctx().wal.notify(ticket, Level::Synced, Box::new(done));
 }
 
 /// The answer to a write that has reached its class.
 fn answer(store: &Store, topic: &Topic, d: Decided, began: u64, staged: u64) -> Appended {
-    let now = store.time.mono_ns();
+    let now = store.base().time.mono_ns();
     let mut a = d.answer;
     if d.level == Level::Synced {
         topic.reservation_synced(d.reserved);
         a.fsync_ns = now.saturating_sub(staged);
-        store.metrics.sync_wait.record(a.fsync_ns);
+        store.base().metrics.sync_wait.record(a.fsync_ns);
     } else {
         a.wal_append_ns = now.saturating_sub(staged);
     }
-    store.metrics.append.record(now.saturating_sub(began));
+    store.base().metrics.append.record(now.saturating_sub(began));
     a
 }
 
 /// One attempt: finds the topic, takes a permit, decides.
 fn attempt(store: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> {
-    store.check_open()?;
-    let topic = match store.named(&p.topic)? {
+    store.ctx().check_open()?;
+    let topic = match store.catalog().named(&p.topic)? {
         Some(topic) => topic,
         None if !p.create => return Err(Error::TopicNotFound(p.topic.to_string())),
         None => match make(store, &p.topic)? {
@@ -201,19 +204,19 @@ fn attempt(store: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> 
     }
     topic.check_sound()?;
     p.throttled_ns += check_load(store, p.bytes, wait)?;
-    retention::expire_before_write(store, &topic, wait)?;
+    retention::expire_before_write(store.ctx(), &topic, wait)?;
     // Under full pressure a wait for a permit only makes the queue longer.
-    let refuse = wait == Wait::Bounded && store.pressure.is_full();
+    let refuse = wait == Wait::Bounded && store.base().pressure.is_full();
     let wait = if refuse { Wait::No } else { wait };
     loop {
-        let Some(mut a) = topic.try_admit(store, p.staging_bytes(), wait)? else {
+        let Some(mut a) = topic.try_admit(store.ctx(), p.staging_bytes(), wait)? else {
             return Ok(Attempt::Exclusive(topic.clone()));
         };
         p.throttled_ns += a.waited().as_nanos() as u64;
         if a.closed {
             return Ok(Attempt::Gone);
         }
-        let decided = Decision { ctx: store, topic: &topic, p }.run(&mut a);
+        let decided = Decision { ctx: store.ctx(), topic: &topic, p }.run(&mut a);
         let unlogged = !a.logged;
         if unlogged {
             // The write that was to create the topic was refused, so the topic does not exist.
@@ -221,11 +224,11 @@ fn attempt(store: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> 
         }
         drop(a);
         if unlogged {
-            topic.retire(store);
+            topic.retire(store.base());
         }
         match decided? {
             Ok(d) => return Ok(Attempt::Decided(topic, d)),
-            Err(Halt::Read(need)) => retention::provide(store, &topic, &need)?,
+            Err(Halt::Read(need)) => retention::provide(store.ctx(), &topic, &need)?,
             Err(Halt::Until(ticket, level)) => return Ok(Attempt::Contended(ticket, level)),
         }
     }
@@ -234,9 +237,9 @@ fn attempt(store: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> 
 /// Refuses so many further topics over `max_topics`. Who creates several checks this for all of them
 /// before the first.
 pub(crate) fn check_topics(store: &Store, further: u64) -> Result<()> {
-    let max = store.options.max_topics;
-    if max > 0 && further > 0 && store.topics() as u64 + further > max {
-        store.metrics.throttled.add(1);
+    let max = store.base().options.max_topics;
+    if max > 0 && further > 0 && store.catalog().topics() as u64 + further > max {
+        store.base().metrics.throttled.add(1);
         return Err(Error::Throttled { limit: "max_topics", max, retry_after_ms: 1000 });
     }
     Ok(())
@@ -249,13 +252,13 @@ pub(crate) fn make(
     name: &Arc<str>,
 ) -> Result<std::result::Result<Arc<Topic>, Ticket>> {
     check_topics(store, 1)?;
-    let id = match store.ids.take(store)? {
+    let id = match store.catalog().ids.take(store.catalog())? {
         Id::Taken(id) => id,
         Id::After(ticket) => return Ok(Err(ticket)),
     };
-    let topic = store.table.loaded.claim(name, || {
+    let topic = store.catalog().table.loaded.claim(name, || {
         let key = TopicKey { topic_id: id, epoch: id };
-        Ok(Arc::new(Topic::new(key, name.clone(), store.config(TopicConfig::default()))))
+        Ok(Arc::new(Topic::new(key, name.clone(), store.base().config(TopicConfig::default()))))
     })?;
     Ok(Ok(topic))
 }
@@ -269,8 +272,14 @@ pub(crate) fn forward(
     forwarding: Forwarding,
     done: Completion<Appended>,
 ) {
-    let began = store.time.mono_ns();
-    match Prepared::of_copies(&store.options, &dest.name, req, store.time.steady(), began) {
+    let began = store.base().time.mono_ns();
+    match Prepared::of_copies(
+        &store.base().options,
+        &dest.name,
+        req,
+        store.base().time.steady(),
+        began,
+    ) {
         Ok(mut p) => {
             p.forward = Some(Box::new(forwarding));
             submit(store, p, done);

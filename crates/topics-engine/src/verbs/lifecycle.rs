@@ -47,8 +47,8 @@ pub(crate) fn create(
     let patch = patch.checked(topic)?;
     let name: Arc<str> = topic.into();
     loop {
-        store.check_open()?;
-        let topic = match store.named(&name)? {
+        store.ctx().check_open()?;
+        let topic = match store.catalog().named(&name)? {
             Some(topic) => topic,
             None if existing == Existing::Required => {
                 return Err(Error::TopicNotFound(name.to_string()));
@@ -56,8 +56,8 @@ pub(crate) fn create(
             None => match make(store, &name)? {
                 Ok(topic) => topic,
                 Err(ticket) => {
-                    store.wait(ticket, Level::Synced)?;
-                    store.ids.on_synced(ticket);
+                    store.ctx().wait(ticket, Level::Synced)?;
+                    store.catalog().ids.on_synced(ticket);
                     continue;
                 }
             },
@@ -65,10 +65,10 @@ pub(crate) fn create(
         topic.check_sound()?;
         // Jobs that have expired become dead letters by the old config, before it changes.
         let has_dead_letter = topic.state.read().config.dead_letter.is_some();
-        if has_dead_letter && let Err(e) = retention::expire(store, &topic) {
+        if has_dead_letter && let Err(e) = retention::expire(store.ctx(), &topic) {
             log::warn!("topic {name:?}: what has expired goes without a dead letter: {e}");
         }
-        let exclusive = topic.exclusive(store)?;
+        let exclusive = topic.exclusive(store.ctx())?;
         let (closed, logged) = {
             let a = topic.append.lock();
             (a.closed, a.logged)
@@ -83,12 +83,12 @@ pub(crate) fn create(
             _ => {}
         }
         if logged {
-            let config = update(store, &topic, &patch, &exclusive)?;
+            let config = update(store.ctx(), &topic, &patch, &exclusive)?;
             drop(exclusive);
             return Ok(CreatedTopic { topic_id: topic.id(), created: false, config });
         }
-        let config = TopicConfig::created(&patch, store.options.default_durability);
-        let logged = log_creation(store, &topic, config.clone(), &exclusive);
+        let config = TopicConfig::created(&patch, store.base().options.default_durability);
+        let logged = log_creation(store.ctx(), &topic, config.clone(), &exclusive);
         drop(exclusive);
         logged?;
         return Ok(CreatedTopic { topic_id: topic.id(), created: true, config });
@@ -104,15 +104,15 @@ pub(crate) fn delete(
     before: impl FnOnce(u64) -> Result<Vec<String>>,
 ) -> Result<DeletedTopic> {
     name::check(name)?;
-    store.check_open()?;
-    let Some(topic) = store.live(name)? else {
+    store.ctx().check_open()?;
+    let Some(topic) = store.catalog().live(name)? else {
         return Ok(DeletedTopic::default());
     };
     topic.check_sound()?;
     if if_empty {
-        retention::expire(store, &topic)?;
+        retention::expire(store.ctx(), &topic)?;
     }
-    let exclusive = topic.exclusive(store)?;
+    let exclusive = topic.exclusive(store.ctx())?;
     if topic.append.lock().closed {
         return Ok(DeletedTopic::default());
     }
@@ -121,6 +121,6 @@ pub(crate) fn delete(
         return Err(Error::TopicNotEmpty { topic: name.to_owned(), count });
     }
     let routers_removed = before(topic.id())?;
-    log_deletion(store, &topic, &exclusive)?;
+    log_deletion(store.ctx(), &topic, &exclusive)?;
     Ok(DeletedTopic { deleted: true, routers_removed })
 }

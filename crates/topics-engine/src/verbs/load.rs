@@ -9,33 +9,34 @@ use crate::types::error::{Error, Result};
 /// Refuses a write above the limits of the engine. A caller that may wait runs a checkpoint first.
 /// Returns the time that this took, ns.
 pub(crate) fn check_load(store: &Arc<Store>, bytes: u64, wait: Wait) -> Result<u64> {
-    store.check_writable()?;
-    let o = &store.options;
+    store.ctx().check_writable()?;
+    let o = &store.base().options;
     let refuse = |limit, max, retry_after_ms| {
-        store.metrics.throttled.add(1);
+        store.base().metrics.throttled.add(1);
         Err(Error::Throttled { limit, max, retry_after_ms })
     };
-    if o.max_total_bytes > 0 && store.live_bytes().saturating_add(bytes) > o.max_total_bytes {
+    if o.max_total_bytes > 0 && store.base().live_bytes().saturating_add(bytes) > o.max_total_bytes
+    {
         return refuse("max_total_bytes", o.max_total_bytes, 1000);
     }
     if store.wal_is_full() {
         return refuse("wal_bytes", o.wal_max_bytes, 1000);
     }
     let most = o.memory_bytes.saturating_mul(2);
-    if store.resident_bytes() <= most {
+    if store.base().resident_bytes() <= most {
         return Ok(0);
     }
-    let began = store.time.mono_ns();
+    let began = store.base().time.mono_ns();
     if wait != Wait::No {
-        for shard in 0..store.wal.shards() {
-            if store.wal.poisoned(shard).is_none() {
-                store.wal.sync(shard)?;
+        for shard in 0..store.ctx().wal.shards() {
+            if store.ctx().wal.poisoned(shard).is_none() {
+                store.ctx().wal.sync(shard)?;
             }
         }
         round::checkpoint(store)?;
     }
-    if store.resident_bytes() > most {
+    if store.base().resident_bytes() > most {
         return refuse("memory_bytes", o.memory_bytes, 100);
     }
-    Ok(store.time.mono_ns().saturating_sub(began))
+    Ok(store.base().time.mono_ns().saturating_sub(began))
 }

@@ -196,7 +196,7 @@ fn crowded() -> (World, topics_storage::wal::StagingPermit) {
         ..small()
     });
     w.put("t", &["0"]);
-    let room = open_engine(&w).wal.reserve(0, 4096, None).unwrap();
+    let room = open_engine(&w).ctx().wal.reserve(0, 4096, None).unwrap();
     (w, room)
 }
 
@@ -231,7 +231,7 @@ fn with_backpressure_disabled_a_write_waits_and_so_do_all_below_full_pressure() 
             let engine = w.engine().clone();
             s.spawn(move || tx.send(write(&engine, patient)).unwrap());
             // A free permit of no bytes is refused as soon as the write waits for its own.
-            while open_engine(&w).wal.reserve(0, 0, None).is_ok() {
+            while open_engine(&w).ctx().wal.reserve(0, 0, None).is_ok() {
                 assert!(rx.try_recv().is_err(), "it did not wait");
                 std::thread::yield_now();
             }

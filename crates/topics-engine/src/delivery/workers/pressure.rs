@@ -26,7 +26,7 @@ impl Shared {
         let Some(mut governor) = self.governor.try_lock() else { return };
         self.sampled.store(now, Ordering::Relaxed);
         let (at, synced) = (governor.1, governor.2);
-        let sync_ns = delivery.wal.counters().syncs.sum_ns;
+        let sync_ns = delivery.ctx().wal.counters().syncs.sum_ns;
         let n = self.latency.1.swap(0, Ordering::Relaxed);
         let sum = self.latency.0.swap(0, Ordering::Relaxed);
         let spent = sync_ns.saturating_sub(synced) as f64;
@@ -36,7 +36,11 @@ impl Shared {
             latency_ns: sum.checked_div(n),
             storage: match at {
                 0 => 0.0,
-                at => spent / (now.saturating_sub(at).max(1) as f64 * delivery.wal.shards() as f64),
+                at => {
+                    spent
+                        / (now.saturating_sub(at).max(1) as f64
+                            * delivery.ctx().wal.shards() as f64)
+                }
             },
         };
         (governor.1, governor.2) = (now, sync_ns);
@@ -51,7 +55,7 @@ impl Shared {
         self.pressure.set((pressure * 1e6) as u64);
         self.coalesce_ns.store(coalesce_ns, Ordering::Relaxed);
         if self.strained.swap(strained, Ordering::Relaxed) != strained {
-            delivery.metrics.strains.add(u64::from(strained));
+            delivery.base().metrics.strains.add(u64::from(strained));
             log::info!("delivery is {}under strain", if strained { "" } else { "no longer " });
         }
         if strained {

@@ -46,7 +46,9 @@ pub(crate) fn release_when_synced(
             return;
         }
         for (seq, dest, a) in moved {
-            let Some(dest) = at.table.loaded.named(&dest).filter(|t| t.id() == a.topic_id) else {
+            let Some(dest) =
+                at.catalog().table.loaded.named(&dest).filter(|t| t.id() == a.topic_id)
+            else {
                 continue;
             };
             // If this fails the key is held until the next open releases it.
@@ -56,7 +58,7 @@ pub(crate) fn release_when_synced(
             }
         }
     };
-    queues.wal.notify(ticket, Level::Synced, Box::new(done));
+    queues.ctx().wal.notify(ticket, Level::Synced, Box::new(done));
 }
 
 /// Logs that held keys are remembered for the window only.
@@ -67,7 +69,7 @@ fn release(
     wait: Wait,
 ) -> Result<()> {
     let window = dest.state.read().config.idempotency_window_ms;
-    let expires_at = queues.time.steady().saturating_add(window);
+    let expires_at = queues.base().time.steady().saturating_add(window);
     let mut frames = Frames::default();
     for &(key, seq) in keys {
         Idempotency { key, request: REQUEST, first_seq: seq, last_seq: seq, expires_at }
@@ -79,7 +81,7 @@ fn release(
 /// Finishes moves that a crash interrupted: the copy is there, so the original goes.
 pub(crate) fn finish(queues: &Arc<Queues>) {
     let mut held: Vec<(Arc<Topic>, Keys)> = Vec::new();
-    queues.table.loaded.each(|t| {
+    queues.catalog().table.loaded.each(|t| {
         let keys = t.state.read().dedupe.as_ref().map(|d| d.pinned()).unwrap_or_default();
         if !keys.is_empty() {
             held.push((t.clone(), keys));
@@ -97,19 +99,19 @@ fn finish_into(queues: &Arc<Queues>, dest: &Arc<Topic>, keys: &[(u128, Remembere
     let (batch, slots) = fetch(queues, dest, &copies, true)?;
     for ((key, _), slot) in keys.iter().zip(slots) {
         let (id, seq) = origin_of(*key);
-        let Some(source) = queues.by_id(id)?.filter(|t| t.life() == Life::Live) else {
+        let Some(source) = queues.catalog().by_id(id)?.filter(|t| t.life() == Life::Live) else {
             continue;
         };
         if source.state.read().may_live(seq) {
             let copy = slot.and_then(|slot| batch.get(slot));
             let why =
                 copy.map_or(RemovalReason::REQUESTED, |c| job_meta::why(c.meta, &source.name, seq));
-            delete::delete_seqs(queues, &source, &[seq], why)?;
+            delete::delete_seqs(queues.ctx(), &source, &[seq], why)?;
         }
-        queues.wal.sync(queues.shard(id))?;
+        queues.ctx().wal.sync(queues.ctx().shard(id))?;
     }
     let keys: Vec<(u128, u64)> = keys.iter().map(|(k, r)| (*k, r.first_seq)).collect();
     release(queues, dest, &keys, Wait::Bounded)?;
-    queues.wal.drive(queues.shard(dest.id()));
+    queues.ctx().wal.drive(queues.ctx().shard(dest.id()));
     Ok(())
 }

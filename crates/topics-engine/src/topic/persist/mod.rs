@@ -136,7 +136,7 @@ impl Topic {
             let last = {
                 let a = self.append.lock();
                 if self.deletes.load(Ordering::Acquire) == 0 {
-                    ctx.change(self, |state| state.install(done));
+                    ctx.base().change(self, |state| state.install(done));
                     return Ok(());
                 }
                 a.last
@@ -162,7 +162,7 @@ impl Topic {
             let last = {
                 let a = self.append.lock();
                 if self.deletes.load(Ordering::Acquire) == 0 {
-                    return Ok(ctx.change(self, |state| state.replace(old, new, holes)));
+                    return Ok(ctx.base().change(self, |state| state.replace(old, new, holes)));
                 }
                 a.last
             };

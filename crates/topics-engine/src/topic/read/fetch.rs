@@ -47,7 +47,9 @@ impl Reader<'_> {
                 Some(salt) => {
                     let lsn = lsn + u64::from(e.lsn);
                     match frame::verify(bytes, salt, lsn) {
-                        Err(_) if self.ctx.env.check("read.frame", false) => frame::parse(bytes),
+                        Err(_) if self.ctx.base().env.check("read.frame", false) => {
+                            frame::parse(bytes)
+                        }
                         other => other,
                     }
                 }
@@ -191,7 +193,7 @@ impl Reader<'_> {
         let skipped = |n: &Vec<u8>| !f.node.is_empty() && n == f.node;
         let ctx = self.ctx;
         let passed = expires
-            .is_some_and(|at| at < *self.now.get_or_insert_with(|| ctx.time.steady()))
+            .is_some_and(|at| at < *self.now.get_or_insert_with(|| ctx.base().time.steady()))
             || (self.skip_nodes && self.req.skip_nodes.0.iter().any(skipped));
         let bytes = self.bytes + f.data.len() + f.meta.len();
         if !passed && bytes > self.req.max_bytes && !self.out.slots.is_empty() {
@@ -229,7 +231,7 @@ impl Reader<'_> {
     /// Handles a record that fails its checksum (I12). A read that starts there announces it; any other
     /// read ends before it.
     fn damaged(&mut self, seq: u64) -> bool {
-        self.ctx.metrics.corrupt_records.add(1);
+        self.ctx.base().metrics.corrupt_records.add(1);
         if let Some(t) = self.out.tombstone.as_mut()
             && t.reason == GapReason::Corrupt
             && t.gap_to + 1 == seq
@@ -244,7 +246,7 @@ impl Reader<'_> {
             return false;
         }
         log::error!("topic {:?}: record {seq} is damaged: run verify", self.topic.name);
-        self.ctx.metrics.tombstones[GapReason::Corrupt as usize].add(1);
+        self.ctx.base().metrics.tombstones[GapReason::Corrupt as usize].add(1);
         self.out.tombstone = Some(Tombstone {
             gap_from: seq,
             gap_to: seq,

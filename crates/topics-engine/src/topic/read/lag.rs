@@ -71,7 +71,7 @@ fn counted(
 /// counts as old as the first of its segment.
 pub(crate) fn age(ctx: &Ctx, topic: &Topic, seq: u64) -> Result<u64> {
     let ts = committed_at(ctx, topic, seq)?;
-    Ok(ts.map_or(0, |ts| ctx.time.steady().saturating_sub(ts)))
+    Ok(ts.map_or(0, |ts| ctx.base().time.steady().saturating_sub(ts)))
 }
 
 fn committed_at(ctx: &Ctx, topic: &Topic, seq: u64) -> Result<Option<u64>> {
@@ -83,7 +83,7 @@ fn committed_at(ctx: &Ctx, topic: &Topic, seq: u64) -> Result<Option<u64>> {
             (None, None) => return Ok(None),
         }
     };
-    match Loader::without_hints(&ctx.segments, topic.key).segment(&meta).entries(seq, seq) {
+    match Loader::without_hints(&ctx.base().segments, topic.key).segment(&meta).entries(seq, seq) {
         Ok(entries) => Ok(entries.first().map(|e| e.ts)),
         Err(StorageError::Fetching(_)) => Ok(Some(meta.first_ts)),
         Err(StorageError::Missing { .. }) => Ok(None),

@@ -52,7 +52,7 @@ pub(crate) fn read_waiting(
 ) -> Result<ReadBatch> {
     loop {
         match read_from(ctx, topic, req, Reads::ForClient, buffers) {
-            Err(Error::ColdPending(fetch)) => ctx.wait_fetch(&fetch)?,
+            Err(Error::ColdPending(fetch)) => ctx.base().wait_fetch(&fetch)?,
             done => return done,
         }
     }
@@ -85,9 +85,9 @@ fn read_from(
     buffers: &mut ReadBuffers,
 ) -> Result<ReadBatch> {
     topic.check_sound()?;
-    ctx.metrics.reads.add(1);
+    ctx.base().metrics.reads.add(1);
     if req.touch {
-        topic.last_read.store(ctx.time.steady(), Ordering::Relaxed);
+        topic.last_read.store(ctx.base().time.steady(), Ordering::Relaxed);
     }
     if req.matching.is_some() {
         delete::load_active_tags(ctx, topic)?;
@@ -150,7 +150,7 @@ impl<'a> Reader<'a> {
             ..ReadBatch::default()
         };
         if let Some((gap_from, gap_to, reason)) = p.tombstone {
-            ctx.metrics.tombstones[reason as usize].add(1);
+            ctx.base().metrics.tombstones[reason as usize].add(1);
             out.tombstone = Some(Tombstone {
                 gap_from,
                 gap_to,
@@ -251,8 +251,8 @@ impl<'a> Reader<'a> {
         let out = &mut self.out;
         out.next_from_seq = self.at;
         out.caught_up = self.at >= out.head_seq;
-        self.ctx.metrics.read_records.add(out.slots.len() as u64);
-        self.ctx.metrics.read_bytes.add(self.bytes as u64);
+        self.ctx.base().metrics.read_records.add(out.slots.len() as u64);
+        self.ctx.base().metrics.read_bytes.add(self.bytes as u64);
         let next = (self.at + 1).max(self.expired.map_or(0, |e| e.below));
         if !self.out.caught_up
             && self.reads == Reads::ForClient

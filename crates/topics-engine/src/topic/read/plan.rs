@@ -59,7 +59,7 @@ impl Reader<'_> {
                 if !seg.dead.known() {
                     return Piece::Unknown(seg.meta.file_no);
                 }
-                let segment = self.ctx.segments.segment(self.topic.key, seg.meta);
+                let segment = self.ctx.base().segments.segment(self.topic.key, seg.meta);
                 Piece::Segment { segment, dead: seg.dead.clone(), from, to }
             }
         }

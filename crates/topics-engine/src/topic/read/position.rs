@@ -141,7 +141,7 @@ pub(crate) fn seek(ctx: &Ctx, topic: &Topic, ts: u64) -> Result<Sought> {
     };
     let (seq, records_scanned) = match found {
         Ok(seq) => (seq, looked),
-        Err(meta) => ctx.segments.segment(topic.key, meta).seek_ts(ts)?,
+        Err(meta) => ctx.base().segments.segment(topic.key, meta).seek_ts(ts)?,
     };
     let earliest = topic.state.read().earliest;
     Ok(Sought { seq: seq.max(earliest).saturating_sub(1).min(head), records_scanned })

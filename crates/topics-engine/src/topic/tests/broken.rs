@@ -48,7 +48,7 @@ fn every_verb_of_a_closed_topic_is_refused() {
     c.read(&ConsumerRead { max_records: 1, ..ConsumerRead::default() }).unwrap();
     let work = e.work("q", b"w", 1, None).unwrap();
     for name in ["t", "q"] {
-        e.open_engine().table.loaded.named(name).unwrap().close_broken(&"a test");
+        e.open_engine().catalog().table.loaded.named(name).unwrap().close_broken(&"a test");
     }
     let records = [rec("x")];
     let append = Append { records: &records, ..Append::default() };

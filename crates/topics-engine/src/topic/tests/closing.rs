@@ -43,10 +43,10 @@ fn a_close_without_space_closes_and_says_so() {
 }
 
 fn pending(w: &World) -> PendingBatch {
-    let topic = w.engine().open_engine().table.loaded.named("t").unwrap();
+    let topic = w.engine().open_engine().catalog().table.loaded.named("t").unwrap();
     topic.pending_batches.fetch_add(1, Ordering::SeqCst);
     let pending =
-        PendingBatch::plain(w.engine().open_engine(), &topic, Default::default(), Undo::None);
+        PendingBatch::plain(w.engine().open_engine().ctx(), &topic, Default::default(), Undo::None);
     pending.is_pending.store(true, Ordering::SeqCst);
     pending
 }
@@ -55,7 +55,7 @@ fn pending(w: &World) -> PendingBatch {
 fn a_verb_that_waits_for_the_last_batch_is_woken_however_it_ends() {
     let w = World::new();
     w.put("t", &["1"]);
-    let topic = w.engine().open_engine().table.loaded.named("t").unwrap();
+    let topic = w.engine().open_engine().catalog().table.loaded.named("t").unwrap();
     let dropped: fn(PendingBatch) = drop;
     let panics: fn(PendingBatch) = |f| {
         std::thread::scope(|s| {
@@ -72,7 +72,7 @@ fn a_verb_that_waits_for_the_last_batch_is_woken_however_it_ends() {
         let f = pending(&w);
         let (finish, outcome) = channel();
         let (engine, waiting) = (w.engine().open_engine().clone(), topic.clone());
-        std::thread::spawn(move || finish.send(waiting.exclusive(&engine).is_ok()));
+        std::thread::spawn(move || finish.send(waiting.exclusive(engine.ctx()).is_ok()));
         while topic.idle_waiters.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
         }
@@ -89,8 +89,8 @@ fn asynchronous_writes_that_wait_are_under_a_quota() {
     let w = World::with(options);
     w.put("t", &["1"]);
     let engine = w.engine().open_engine().clone();
-    let topic = engine.table.loaded.named("t").unwrap();
-    let exclusive = topic.exclusive(&engine).unwrap();
+    let topic = engine.catalog().table.loaded.named("t").unwrap();
+    let exclusive = topic.exclusive(engine.ctx()).unwrap();
     let got: Arc<Mutex<Vec<Result<Appended>>>> = Arc::default();
     let body = "x".repeat(5_000);
     for _ in 0..40 {
@@ -112,7 +112,7 @@ fn asynchronous_writes_that_wait_are_under_a_quota() {
     let all: Vec<u64> = (2..2 + waited as u64).collect();
     assert_eq!(acked, all, "what waited is written, in its order");
     // All of it was given back.
-    let _alone = topic.exclusive(&engine).unwrap();
+    let _alone = topic.exclusive(engine.ctx()).unwrap();
     let records = [rec(&body)];
     let req = Append { records: &records, ..Append::default() };
     let got = Arc::new(Mutex::new(0));

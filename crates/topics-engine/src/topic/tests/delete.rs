@@ -114,10 +114,10 @@ fn deletes_made_while_a_checkpoint_runs_are_kept() {
     w.engine().sync().unwrap();
     {
         let engine = w.engine().open_engine().clone();
-        let topic = engine.table.loaded.named("t").unwrap();
+        let topic = engine.catalog().table.loaded.named("t").unwrap();
         let plan = topic.checkpoint_plan(None, u64::MAX, 0);
-        let mut round = Round::new(&engine.segments);
-        let mut writer = SegmentWriter::create(&engine.segments, topic.key, 1).unwrap();
+        let mut round = Round::new(&engine.base().segments);
+        let mut writer = SegmentWriter::create(&engine.base().segments, topic.key, 1).unwrap();
         for run in &plan.runs {
             for e in run.entries.range(0..run.count) {
                 if e.dead() {
@@ -126,7 +126,7 @@ fn deletes_made_while_a_checkpoint_runs_are_kept() {
                 }
                 let mut buf = Vec::new();
                 let shard = run.shard as usize;
-                engine.wal.read(shard, run.file, e.off, e.len as usize, &mut buf).unwrap();
+                engine.ctx().wal.read(shard, run.file, e.off, e.len as usize, &mut buf).unwrap();
                 let (f, _) = frame::parse(&buf).unwrap();
                 writer.append(&f, frame::inner_hash(&buf)).unwrap();
             }
@@ -137,7 +137,7 @@ fn deletes_made_while_a_checkpoint_runs_are_kept() {
         let meta = round.add(writer).unwrap();
         round.sync().unwrap();
         let segments = vec![InstallSegment { meta }];
-        topic.install(&engine, &Install { plan, segments, deletes: Vec::new() }).unwrap();
+        topic.install(engine.ctx(), &Install { plan, segments, deletes: Vec::new() }).unwrap();
         let state = topic.state.read();
         assert_eq!(state.index.resident(), 0);
         let dirty = state.index.segs[0].dirty.as_ref().map(|d| d.sizes.len());
@@ -177,11 +177,12 @@ fn records_by_seq() {
     w.put("t", &["x"; 9]);
     for round in 0..2 {
         let engine = w.engine().open_engine().clone();
-        let topic = engine.table.loaded.named("t").unwrap();
+        let topic = engine.catalog().table.loaded.named("t").unwrap();
         let seqs: &[u64] = if round == 0 { &[2, 3, 7] } else { &[1, 3, 9] };
-        let n = crate::topic::delete::delete_seqs(&engine, &topic, seqs, RemovalReason::REQUESTED)
-            .unwrap()
-            .0;
+        let n =
+            crate::topic::delete::delete_seqs(engine.ctx(), &topic, seqs, RemovalReason::REQUESTED)
+                .unwrap()
+                .0;
         assert_eq!(n, if round == 0 { 3 } else { 2 });
         w.checkpoint();
         w.kill();

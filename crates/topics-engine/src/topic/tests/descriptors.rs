@@ -171,7 +171,7 @@ fn live_watchers_and_routers_wait_for_a_descriptor() {
         w.put("t", &["two", "more"]);
         // They are in a segment before anybody has read them.
         w.checkpoint();
-        w.engine().open_engine().segments.reclaim_fds();
+        w.engine().open_engine().base().segments.reclaim_fds();
         w.fs.set_fd_limit(Some(0));
         assert_eq!(work(&w, &mut watch), [0_u64; 0], "{round}");
         w.fs.set_fd_limit(None);

@@ -64,8 +64,9 @@ fn i1_i2_what_is_acked_in_a_new_layout_is_there_after_a_crash() {
             let mut w = world(before);
             end.then_open(&mut w, after);
             assert_eq!(w.engine().metrics().recovery_frames, 0, "{what}");
-            let newest = w.engine().open_engine().disk.checkpoints.load_newest().unwrap().unwrap();
-            assert_eq!(newest.layout, w.engine().open_engine().layout, "{what}");
+            let newest =
+                w.engine().open_engine().store().disk.checkpoints.load_newest().unwrap().unwrap();
+            assert_eq!(newest.layout, w.engine().open_engine().ctx().layout, "{what}");
             // Positions of the layout before say nothing in a snapshot of this one.
             assert!(newest.topics.iter().all(|t| t.replay.lsn == 0), "{what}");
             w.checkpoint();

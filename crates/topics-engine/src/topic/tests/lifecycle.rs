@@ -266,7 +266,7 @@ fn i2_an_earlier_topic_of_the_name_never_comes_back() {
         let first = w.put("t", &["1"]).topic_id;
         w.engine().sync().unwrap();
         assert!(w.engine().delete_topic("t", false).unwrap().deleted);
-        let shard = |w: &World, id| w.engine().open_engine().shard(id);
+        let shard = |w: &World, id| w.engine().open_engine().ctx().shard(id);
         while shard(&w, w.state("other").topic_id + 1) == shard(&w, first) {
             w.engine().delete_topic("other", false).unwrap();
             w.put("other", &["x"]);
@@ -421,7 +421,7 @@ fn frames_that_may_be_passed_over_are() {
 
     let mut w = World::new();
     w.put("t", &["a"]);
-    for topic_id in [0, w.engine().open_engine().table.loaded.named("t").unwrap().id()] {
+    for topic_id in [0, w.engine().open_engine().catalog().table.loaded.named("t").unwrap().id()] {
         let mut head = Vec::new();
         frame::encode(&mut head, &Frame::control(FrameType::Skippable, topic_id, 0, 0, b"later"));
         let engine = w.engine().open_engine().clone();
@@ -437,9 +437,9 @@ fn frames_that_may_be_passed_over_are() {
             frees_space: false,
             commit: Arc::new(Quiet),
         };
-        let permit = engine.wal.reserve(0, batch.bytes(), None).unwrap();
-        let ticket = engine.wal.stage(batch, permit).unwrap();
-        engine.wal.wait(ticket, Level::Synced).unwrap();
+        let permit = engine.ctx().wal.reserve(0, batch.bytes(), None).unwrap();
+        let ticket = engine.ctx().wal.stage(batch, permit).unwrap();
+        engine.ctx().wal.wait(ticket, Level::Synced).unwrap();
     }
     w.put("t", &["b"]);
     w.kill();

@@ -39,7 +39,7 @@ fn fill_disk(fs: &SimFs) {
 fn heal(w: &World) {
     w.fs.clear_faults();
     if let Some(engine) = &w.engine {
-        engine.open_engine().refresh_load();
+        engine.open_engine().store().refresh_load();
     }
 }
 
@@ -65,7 +65,7 @@ fn lose_two(w: &World, config: ConfigPatch) {
     full(w);
     assert_eq!(w.put("t", &["2", "3"]).last_seq, 3);
     // The thread of the log comes by.
-    w.engine().open_engine().wal.sync(0).unwrap();
+    w.engine().open_engine().ctx().wal.sync(0).unwrap();
 }
 
 /// The error of a sync over the records 2 and 3.
@@ -159,7 +159,7 @@ fn each_topic_that_lost_acked_records_is_reported() {
     full(&w);
     for name in ["a", "b"] {
         w.put(name, &["lost"]);
-        w.engine().open_engine().wal.sync(0).unwrap();
+        w.engine().open_engine().ctx().wal.sync(0).unwrap();
     }
     heal(&w);
     let mut reported = vec![];
@@ -237,9 +237,12 @@ fn a_sync_does_not_report_a_write_that_was_refused() {
 fn a_sync_passes_over_topics_that_were_deleted_after_their_loss() {
     let w = lost_two(class(Durability::Memory));
     heal(&w);
-    assert_eq!(w.engine().open_engine().losses.lock().len(), 1);
+    assert_eq!(w.engine().open_engine().base().losses.lock().len(), 1);
     w.engine().delete_topic("t", false).unwrap();
-    assert!(w.engine().open_engine().losses.lock().is_empty(), "deleted topics are not kept");
+    assert!(
+        w.engine().open_engine().base().losses.lock().is_empty(),
+        "deleted topics are not kept"
+    );
     w.engine().sync().unwrap();
 }
 
@@ -258,7 +261,7 @@ fn i11_the_floor_of_a_failed_batch_is_kept_by_a_sync_and_by_a_close() {
             full(&w);
             // Evicts 1 and 2.
             w.put("t", &["lost", "lost"]);
-            w.engine().open_engine().wal.sync(0).unwrap();
+            w.engine().open_engine().ctx().wal.sync(0).unwrap();
             let floor = w.state("t").evict_floor;
             assert_eq!((floor, w.seqs("t")), (3, vec![3]), "{end}");
             if end == "closed on the full disk" {

@@ -154,7 +154,7 @@ impl World {
     /// Drops the engine without a close. Nothing of it may stay, unless the test holds it too.
     fn drop_engine(&mut self) {
         let Some(engine) = self.engine.take() else { return };
-        let ctx: &Arc<Ctx> = engine.open_engine();
+        let ctx: &Arc<Ctx> = engine.open_engine().ctx();
         let (open, log) = (Arc::downgrade(engine.open_engine()), Arc::downgrade(ctx));
         // A thread of the engine may hold it for as long as a pass takes.
         let held = Arc::strong_count(engine.open_engine()) > 1 || self.options.background;

@@ -14,8 +14,8 @@ fn two_shards() -> (World, [String; 2]) {
         let name = format!("t{i}");
         w.create(&name, class(Durability::Fsync));
         let engine = w.engine().open_engine();
-        let id = engine.table.loaded.named(&name).unwrap().id();
-        names[engine.shard(id)] = name;
+        let id = engine.catalog().table.loaded.named(&name).unwrap().id();
+        names[engine.ctx().shard(id)] = name;
         if names.iter().all(|n| !n.is_empty()) {
             return (w, names);
         }
@@ -24,7 +24,7 @@ fn two_shards() -> (World, [String; 2]) {
 }
 
 fn newest(w: &World) -> SnapshotBody {
-    let disk = &w.engine().open_engine().disk;
+    let disk = &w.engine().open_engine().store().disk;
     disk.checkpoints.load_newest().unwrap().unwrap()
 }
 
@@ -67,7 +67,7 @@ fn i1_later_snapshots_keep_the_section_of_a_failed_shard() {
     assert!(after.shards[0].replay_lsn > before.shards[0].replay_lsn);
     let of_broken = |b: &SnapshotBody| {
         let engine = w.engine().open_engine();
-        b.topics.iter().filter(|t| engine.shard(t.topic_id) == 1).cloned().collect::<Vec<_>>()
+        b.topics.iter().filter(|t| engine.ctx().shard(t.topic_id) == 1).cloned().collect::<Vec<_>>()
     };
     assert_eq!(of_broken(&after), of_broken(&before));
     assert!(logs_of(&w, "shard-00") <= 3, "the others' logs are trimmed");

@@ -85,7 +85,7 @@ fn a_cursor_of_another_topic_of_that_name_is_told() {
 fn with_gaps() -> World {
     let w = World::new();
     w.put("t", &["1", "2", "3"]);
-    let topic = w.engine().open_engine().table.loaded.named("t").unwrap();
+    let topic = w.engine().open_engine().catalog().table.loaded.named("t").unwrap();
     let lose = |from, to| {
         topic.state.write().add_gap(Gap { from, to, reason: GapReason::Crash });
         topic.append.lock().next_seq = to + 1;

@@ -90,9 +90,13 @@ fn what_is_gone_before_its_round_ends_leaves_no_files() {
     }
     w.engine().sync().unwrap();
     let engine = w.engine().open_engine().clone();
-    let poisoned = crate::checkpoint::snapshot::PoisonedShards::find(&engine).unwrap();
-    crate::checkpoint::round::copy(&engine, &poisoned, crate::checkpoint::round::Copied::Synced)
-        .unwrap();
+    let poisoned = crate::checkpoint::snapshot::PoisonedShards::find(engine.store()).unwrap();
+    crate::checkpoint::round::copy(
+        engine.store(),
+        &poisoned,
+        crate::checkpoint::round::Copied::Synced,
+    )
+    .unwrap();
     assert_eq!(found(&w).1, 3, "copied, and in no snapshot");
     w.engine().delete_topic("gone", false).unwrap();
     w.delete("emptied", Some(3), None);
@@ -120,7 +124,7 @@ fn old_active_segments_end_and_small_neighbours_merge() {
     checkpoint_often(&w);
     for _ in 0..2 {
         assert_eq!(w.seqs("t"), (1..=10).collect::<Vec<_>>());
-        let state = w.engine().open_engine().table.loaded.named("t").unwrap();
+        let state = w.engine().open_engine().catalog().table.loaded.named("t").unwrap();
         let segs: Vec<_> = state
             .state
             .read()
@@ -145,15 +149,18 @@ fn deletes_made_while_a_segment_is_rewritten_are_kept() {
     w.delete("t", None, eq("a"));
     {
         let engine = w.engine().open_engine().clone();
-        let topic = engine.table.loaded.named("t").unwrap();
+        let topic = engine.catalog().table.loaded.named("t").unwrap();
         let meta = topic.state.read().index.segs[0].meta;
         let holes: RoaringBitmap = [0].into_iter().collect();
-        let mut round = Round::new(&engine.segments);
-        let new = round.rewrite(&engine.segments.segment(topic.key, meta), &holes).unwrap();
+        let mut round = Round::new(&engine.base().segments);
+        let new = round.rewrite(&engine.base().segments.segment(topic.key, meta), &holes).unwrap();
         assert_eq!(w.delete("t", None, eq("b")), 1);
         round.sync().unwrap();
-        assert!(topic.replace(&engine, &[meta.file_no], new, &holes).unwrap());
-        assert!(!topic.replace(&engine, &[meta.file_no], new, &holes).unwrap(), "it is not there");
+        assert!(topic.replace(engine.ctx(), &[meta.file_no], new, &holes).unwrap());
+        assert!(
+            !topic.replace(engine.ctx(), &[meta.file_no], new, &holes).unwrap(),
+            "it is not there"
+        );
         let (snap, outstanding) = topic.capture(0, 0);
         assert_eq!(snap.segments[0].live_count, 4, "without what will be replayed");
         assert!(outstanding.is_some());

@@ -308,7 +308,7 @@ fn idle_reservations_are_lowered() {
     let mut w = World::new();
     w.put("t", &["1"]);
     let reserved = |w: &World| {
-        let topic = w.engine().open_engine().table.loaded.named("t").unwrap();
+        let topic = w.engine().open_engine().catalog().table.loaded.named("t").unwrap();
         topic.state.read().reserved_to
     };
     assert_eq!(reserved(&w), 1024);
@@ -360,9 +360,12 @@ fn what_left_the_index_before_it_was_read_is_no_damage() {
     }
     let engine = &w.engine().open;
     assert!(!topic.state.read().index.has(first.file_no));
-    assert!(engine.segments.segment(topic.key, first).entries(1, 1).is_err(), "its files are gone");
+    assert!(
+        engine.base().segments.segment(topic.key, first).entries(1, 1).is_err(),
+        "its files are gone"
+    );
     for need in [Need::Sizes(first, 1, 1), Need::Dead(first.file_no)] {
-        provide(engine, &topic, &need).unwrap();
+        provide(engine.ctx(), &topic, &need).unwrap();
     }
     let there = topic.state.read().index.segs[0].meta;
     let lost = Err::<(), _>(StorageError::Missing { what: "a file".into() });

@@ -11,7 +11,7 @@ use crate::types::options::RecoveryMode;
 fn on_shard(w: &World, shard: usize) -> String {
     let here = |i: &usize| {
         let name = format!("t{i}");
-        w.engine().open_engine().shard(w.state(&name).topic_id) == shard
+        w.engine().open_engine().ctx().shard(w.state(&name).topic_id) == shard
     };
     format!("t{}", (0..8).find(here).unwrap())
 }
@@ -92,7 +92,7 @@ fn i4_a_position_of_an_earlier_layout_settles_no_loss_in_a_later_one() {
     }
     w.engine().sync().unwrap();
     // The older snapshot, of the layout before, is the one that recovery finds.
-    let newest = w.engine().open_engine().disk.checkpoints.newest();
+    let newest = w.engine().open_engine().store().disk.checkpoints.newest();
     let mut image = w.fs.kill_image();
     flip(&mut image, "/wal/", b"the victim");
     flip(&mut image, &format!("snapshot.{newest}."), b"t0");

@@ -53,7 +53,7 @@ fn shown(w: &World, topic: &str) -> Vec<(u64, String)> {
 fn heal(w: &World) {
     w.fs.clear_faults();
     w.fs.set_fd_limit(None);
-    w.engine().open_engine().refresh_load();
+    w.engine().open_engine().store().refresh_load();
 }
 
 const FULL: std::result::Result<u64, &'static str> = Err("no_space");
@@ -246,7 +246,7 @@ fn i1_without_descriptors_what_does_not_fit_takes_the_rest_along() {
         });
         let calls = calls(&w, &big);
         w.engine().drive();
-        w.engine().open_engine().wal.sync(0).unwrap();
+        w.engine().open_engine().ctx().wal.sync(0).unwrap();
         let none = Err("no_descriptors");
         assert_eq!(answers(&calls), [none, none, Ok(last + 1)], "{c:?}");
         heal(&w);
@@ -371,7 +371,7 @@ fn i5_the_parts_of_a_transaction_on_a_full_disk_are_all_there_later() {
         // While a part is missing.
         let direct = submit(&w, "b", &["t"]);
         w.engine().drive();
-        w.engine().open_engine().wal.sync(0).unwrap();
+        w.engine().open_engine().ctx().wal.sync(0).unwrap();
         heal(&w);
         let again = w.engine().transact(&req).unwrap();
         let direct = answers(&[direct])[0];
@@ -400,7 +400,7 @@ fn i2_a_live_write_at_a_seq_that_is_taken_closes_the_topic() {
         }
         w.engine().sync().unwrap();
         // What no path of the code may do: seqs that are taken are planned again.
-        let topic = w.engine().open_engine().named("t").unwrap().unwrap();
+        let topic = w.engine().open_engine().catalog().named("t").unwrap().unwrap();
         topic.append.lock().next_seq = 2;
         let refused = w.try_put("t", &["again"]).and_then(|a| {
             // Class `memory` is acked before its batch is written.

@@ -322,7 +322,7 @@ fn the_reserve_grows_with_the_log_and_is_as_large_again_after_each_use() {
                 let file = w.fs.open(&Path::new(DIR).join(name), OpenMode::Read).unwrap();
                 file.len().unwrap()
             };
-            let largest = w.engine().open_engine().wal.largest_file();
+            let largest = w.engine().open_engine().ctx().wal.largest_file();
             assert!(round > 0 || largest > 2 << 20, "the log is small: {largest}");
             // An eighth of the disk, which is the largest part that the reserve may take for copies.
             let want = (1 << 20) + largest.min(24 << 17);

@@ -26,14 +26,14 @@ fn with_unloaded() -> (World, Vec<TopicSummary>) {
 }
 
 fn loaded_topics(w: &World) -> usize {
-    w.engine().open_engine().table.loaded.len()
+    w.engine().open_engine().catalog().table.loaded.len()
 }
 
 #[test]
 fn only_named_topics_are_loaded() {
     let (mut w, before) = with_unloaded();
     let all = before.len();
-    assert_eq!((loaded_topics(&w), w.engine().open_engine().topics()), (3, all));
+    assert_eq!((loaded_topics(&w), w.engine().open_engine().catalog().topics()), (3, all));
     assert_eq!(w.engine().list("", None, 100), before);
     assert_eq!(w.engine().metrics().topics, all as u64);
     assert_eq!(w.engine().metrics().live_bytes, before.iter().map(|t| t.bytes).sum::<u64>());

@@ -136,7 +136,7 @@ impl Ctx {
     fn reserve(&self, shard: usize, bytes: usize, wait: Wait) -> Result<StagingPermit> {
         let bound = match wait {
             Wait::No => None,
-            Wait::Bounded => Some(self.options.staging_wait),
+            Wait::Bounded => Some(self.base().options.staging_wait),
             Wait::Patient => Some(PATIENCE),
             Wait::Exclusive => Some(EXCLUSIVE_WAIT),
         };
@@ -147,11 +147,11 @@ impl Ctx {
                 Error::StorageUnavailable { reason: "io", detail }
             }
             StorageError::Staging => {
-                self.metrics.throttled.add(1);
+                self.base().metrics.throttled.add(1);
                 Error::Throttled {
                     limit: "staging_bytes",
-                    max: self.options.staging_bytes as u64,
-                    retry_after_ms: if self.pressure.is_full() { 1000 } else { 100 },
+                    max: self.base().options.staging_bytes as u64,
+                    retry_after_ms: if self.base().pressure.is_full() { 1000 } else { 100 },
                 }
             }
             e => e.into(),

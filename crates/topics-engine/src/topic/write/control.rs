@@ -34,7 +34,7 @@ pub(crate) fn stage_with(
     }
     let Some((frames, undo)) = decide(&a)? else { return Ok(None) };
     let level = apply_level(a.config.durability);
-    let order = Order { ts: a.last_ts.max(ctx.time.steady()), level, frees_space: true };
+    let order = Order { ts: a.last_ts.max(ctx.base().time.steady()), level, frees_space: true };
     let pending = PendingBatch::plain(ctx, topic, Hints::default(), undo);
     let (ticket, _) = a.stage(pending, frames, order)?;
     Ok(Some((ticket, level)))

@@ -63,13 +63,13 @@ impl Decision<'_> {
         let Some(key) = self.p.key else { return Ok(None) };
         let mut state = self.topic.state.write();
         let Some(dedupe) = &mut state.dedupe else { return Ok(None) };
-        dedupe.expire(self.ctx.time.steady());
+        dedupe.expire(self.ctx.base().time.steady());
         let Some(r) = dedupe.get(key.hash).copied() else { return Ok(None) };
         drop(state);
         if r.request != key.request {
             return Err(Error::IdempotencyMismatch { topic: self.p.topic.to_string() });
         }
-        self.ctx.metrics.dedupe_hits.add(1);
+        self.ctx.base().metrics.dedupe_hits.add(1);
         let level = self.wait_level(a, r.last_seq, false);
         // With `sync`, every record acked before must be durable: the newest batch covers them.
         let ticket = if self.p.sync { a.last.map(|(t, _)| t) } else { r.ticket };
@@ -129,7 +129,10 @@ impl Decision<'_> {
         let config = match &p.config {
             _ if creation => {
                 let patch = p.config.as_deref().cloned().unwrap_or_default();
-                self.ctx.config(TopicConfig::created(&patch, self.ctx.options.default_durability))
+                self.ctx.base().config(TopicConfig::created(
+                    &patch,
+                    self.ctx.base().options.default_durability,
+                ))
             }
             Some(patch) => {
                 if let Some((field, actual, wanted)) = patch.conflict(&a.config) {
@@ -153,14 +156,14 @@ impl Decision<'_> {
             creation,
             first,
             last,
-            ts: a.last_ts.max(self.ctx.time.steady()),
+            ts: a.last_ts.max(self.ctx.base().time.steady()),
             reserve: None,
             eviction: None,
             sizes: None,
             hints: p.part.as_ref().map_or_else(Hints::default, |part| part.hints.clone()),
             config,
         };
-        let now = self.ctx.time.mono_ms();
+        let now = self.ctx.base().time.mono_ms();
         let class = plan.config.durability;
         plan.reserve = if creation {
             Some(Reserve::first(class, p.count, now))

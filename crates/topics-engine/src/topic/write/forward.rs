@@ -51,7 +51,7 @@ pub(crate) fn forward_gap(
     let class = a.config.durability;
     let (first, last) = (a.next_seq, a.next_seq + n - 1);
     let mut frames = Frames::default();
-    let reserve = a.reserve.next(class, last, ctx.time.mono_ms());
+    let reserve = a.reserve.next(class, last, ctx.base().time.mono_ms());
     if let Some(reserve) = reserve {
         HeadWatermark { reserved_to: reserve.to, lowered: false }.encode_frame(
             &mut frames.head,
@@ -68,7 +68,7 @@ pub(crate) fn forward_gap(
         0,
     );
     let level = apply_level(class);
-    let order = Order { ts: a.last_ts.max(ctx.time.steady()), level, frees_space: false };
+    let order = Order { ts: a.last_ts.max(ctx.base().time.steady()), level, frees_space: false };
     let pending = PendingBatch::plain(ctx, dest, Hints::default(), Undo::None);
     let (ticket, _) = a.stage(pending, frames, order)?;
     // These seqs stay assigned even if the batch fails: a later write makes them a gap.

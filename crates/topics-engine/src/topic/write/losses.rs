@@ -90,7 +90,7 @@ pub(crate) fn report_losses(
             Some(topic) => take_lost(ctx, &topic)?,
             // It was deleted, or it is closed until the next open, and each call on it fails.
             None => {
-                ctx.losses.lock().remove(id);
+                ctx.base().losses.lock().remove(id);
             }
         }
     }
@@ -108,7 +108,7 @@ fn take_lost(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<()> {
     // The next sync logs what was lost meanwhile. It is reported with the rest: a sync during which more
     // is lost must not succeed.
     if a.unlogged.is_empty() {
-        ctx.losses.lock().remove(&topic.id());
+        ctx.base().losses.lock().remove(&topic.id());
     }
     a.lost_acks.take().map_or(Ok(()), |lost| Err(lost.error(topic)))
 }

@@ -77,20 +77,20 @@ impl Commit for PendingBatch {
         let _finish = FinishOnDrop(self);
         let live = Live { topic: &self.topic, hints: &self.hints, removed: &self.removed };
         let at = Placement::new(self.ctx.layout, placed);
-        let apply = || apply(&self.ctx, &at, Some(&live));
-        if let Err(e) = self.ctx.guarded("apply", &self.topic, apply) {
+        let apply = || apply(self.ctx.base(), &at, Some(&live));
+        if let Err(e) = self.ctx.base().guarded("apply", &self.topic, apply) {
             // The log has frames that memory lacks, so the topic is closed until recovery replays it.
             self.topic.close_broken(&e);
         }
         if let Undo::Write { .. } = self.undo {
-            self.ctx.metrics.appends.add(1);
+            self.ctx.base().metrics.appends.add(1);
         }
     }
 
     fn failed(&self, error: &StorageError) {
         let _finish = FinishOnDrop(self);
         log::debug!("a batch of topic {:?} failed: {error}", self.topic.name);
-        self.ctx.metrics.failed_batches.add(1);
+        self.ctx.base().metrics.failed_batches.add(1);
         let undo = || {
             let undone = {
                 let mut a = self.topic.append.lock();
@@ -98,12 +98,12 @@ impl Commit for PendingBatch {
                 self.undo(&mut a, error)
             };
             if self.creation {
-                self.topic.retire(&self.ctx);
+                self.topic.retire(self.ctx.base());
             }
             undone
         };
         // A topic that a panic left half undone is closed too.
-        if let Err(e) = self.ctx.guarded("undo", &self.topic, undo) {
+        if let Err(e) = self.ctx.base().guarded("undo", &self.topic, undo) {
             self.topic.close_broken(&e);
         }
     }
@@ -145,7 +145,7 @@ impl PendingBatch {
         // Records that are shown before they are written raise the floor before the log has it.
         a.unlogged.floor |= state.evict_floor > state.floor_logged;
         if !a.unlogged.is_empty() {
-            self.ctx.losses.lock().insert(self.topic.id());
+            self.ctx.base().losses.lock().insert(self.topic.id());
         }
         let Undo::Write { first, last, key, round, shown, acked, logged, .. } = &self.undo else {
             return Ok(());
@@ -162,12 +162,12 @@ impl PendingBatch {
             if from <= *last {
                 let before = state.usage();
                 state.lose(from, *last, GapReason::Crash);
-                self.ctx.account(before, state.usage());
+                self.ctx.base().account(before, state.usage());
                 a.unlogged.add(Gap { from, to: *last, reason: GapReason::Crash });
                 if *acked {
                     a.add_lost_acks(from, *last, error);
                 }
-                self.ctx.losses.lock().insert(self.topic.id());
+                self.ctx.base().losses.lock().insert(self.topic.id());
             }
             let head = state.visible();
             drop(state);
@@ -203,14 +203,14 @@ impl Applied {
 impl Commit for Applied {
     fn apply(&self, placed: &PlacedBatch<'_>) {
         let at = Placement::new(self.ctx.layout, placed);
-        if let Err(e) = apply(&self.ctx, &at, None) {
+        if let Err(e) = apply(self.ctx.base(), &at, None) {
             log::error!("{} cannot be applied: {e}", self.what);
         }
     }
 
     fn failed(&self, error: &StorageError) {
         log::warn!("{} was not logged: {error}", self.what);
-        self.ctx.metrics.failed_batches.add(1);
+        self.ctx.base().metrics.failed_batches.add(1);
     }
 }
 

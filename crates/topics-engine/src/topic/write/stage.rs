@@ -25,7 +25,9 @@ impl Decision<'_> {
     pub(crate) fn stage(&mut self, a: &mut Admission<'_>, plan: Plan) -> Result<Decided> {
         let class = self.class(&plan);
         let charge = match class {
-            Durability::Ephemeral => Some(self.ctx.ephemeral.take(self.p.frames().len() as u64)?),
+            Durability::Ephemeral => {
+                Some(self.ctx.base().ephemeral.take(self.p.frames().len() as u64)?)
+            }
             _ => None,
         };
         self.remember(&plan)?;
@@ -102,8 +104,9 @@ impl Decision<'_> {
     fn remember(&self, plan: &Plan) -> Result<()> {
         let Some(key) = self.p.key else { return Ok(()) };
         let mut state = self.topic.state.write();
-        let dedupe = state.dedupe.get_or_insert_with(|| Box::new(Dedupe::new(&self.ctx.keys)));
-        dedupe.reserve().inspect_err(|_| self.ctx.metrics.throttled.add(1))?;
+        let dedupe =
+            state.dedupe.get_or_insert_with(|| Box::new(Dedupe::new(&self.ctx.base().keys)));
+        dedupe.reserve().inspect_err(|_| self.ctx.base().metrics.throttled.add(1))?;
         dedupe.insert(
             key.hash,
             Remembered {
@@ -131,7 +134,7 @@ impl Decision<'_> {
         if self.p.is_pinned {
             return PINNED;
         }
-        self.ctx.time.steady().saturating_add(plan.config.idempotency_window_ms)
+        self.ctx.base().time.steady().saturating_add(plan.config.idempotency_window_ms)
     }
 
     /// The control frames of the write. An `ephemeral` write logs only frames that outlive its records.
@@ -216,24 +219,24 @@ impl Decision<'_> {
                 // The creation is applied later, but its records are shown under its config now.
                 state.config = plan.config.clone();
                 let loader = Loader {
-                    segs: &self.ctx.segments,
+                    segs: &self.ctx.base().segments,
                     key: self.topic.key,
                     hints: Some(&plan.hints),
-                    reads: Some(&self.ctx.metrics.apply_reads),
+                    reads: Some(&self.ctx.base().metrics.apply_reads),
                 };
                 let floor = eviction.floor;
                 let shown = Shown { records, first: plan.first, ts: plan.ts, charge, floor };
                 let before = state.usage();
                 let gone = state.show(shown, &loader)?;
-                self.ctx.account(before, state.usage());
-                self.ctx.metrics.append_records.add(self.p.count);
-                self.ctx.metrics.evicted_records.add(gone);
+                self.ctx.base().account(before, state.usage());
+                self.ctx.base().metrics.append_records.add(self.p.count);
+                self.ctx.base().metrics.evicted_records.add(gone);
                 let head = state.visible();
                 drop(state);
                 self.topic.gate.publish(head);
             }
         }
-        self.ctx.metrics.append_bytes.add(self.p.bytes);
+        self.ctx.base().metrics.append_bytes.add(self.p.bytes);
         let level = self.wait_level(a, plan.last, plan.creation);
         let mut answer = self.answer(a, plan.first, plan.last);
         answer.created = plan.creation;
