@@ -190,7 +190,7 @@ impl Archiver {
         let mut out = Archived::default();
         let now_ms = self.store.base().time.mono_ms();
         state.skipped.retain(|_, until| *until > now_ms);
-        let pending = plan::pending(&self.store, &state.skipped)?;
+        let pending = plan::pending(self.store.catalog(), &state.skipped)?;
         state.pending_bytes = pending.iter().map(|p| p.meta.data_len).sum();
         if !now && !self.is_due(state, &pending) {
             return Ok(out);

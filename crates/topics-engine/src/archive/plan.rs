@@ -1,13 +1,12 @@
 //! Which segments are to be archived.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use topics_env::sync::atomic::Ordering;
 use topics_storage::segment::{SegmentMeta, TopicKey};
 
+use crate::catalog::Catalog;
 use crate::catalog::unloaded::CatalogEntry;
-use crate::checkpoint::Store;
 use crate::types::error::Result;
 
 /// A segment that no pack holds.
@@ -20,7 +19,7 @@ pub(super) struct PendingSegment {
 /// The sealed segments with live records that no pack holds, by topic and seq, without those that
 /// are left out. A segment that is half dead is left to reclaim, which gives it a new file number.
 pub(super) fn pending(
-    store: &Arc<Store>,
+    catalog: &Catalog,
     skipped: &HashMap<u64, u64>,
 ) -> Result<Vec<PendingSegment>> {
     let mut out = Vec::new();
@@ -29,11 +28,11 @@ pub(super) fn pending(
             && !meta.cold
             && meta.span() > 0
             && meta.live_count > 0
-            && !store.base().packs.has_segment(meta.file_no)
-            && !store.base().segments.is_suspect(meta.file_no)
+            && !catalog.base().packs.has_segment(meta.file_no)
+            && !catalog.base().segments.is_suspect(meta.file_no)
             && !skipped.contains_key(&meta.file_no)
     };
-    store.catalog().every(|entry| {
+    catalog.every(|entry| {
         match entry {
             CatalogEntry::Loaded(topic) => {
                 if topic.is_broken() || topic.files_unverified.load(Ordering::Acquire) {

@@ -12,6 +12,7 @@ use topics_storage::wal::{Batch, Level, Ticket};
 use super::Catalog;
 use crate::ctx::Wait;
 use crate::topic::Applied;
+use crate::topic::events::Ctx;
 use crate::types::error::Result;
 
 /// Number of ids in a reservation.
@@ -121,7 +122,7 @@ impl Ids {
             return Ok(());
         }
         let to = s.next.max(s.logged) + CHUNK;
-        let ticket = stage(catalog, to, false, Wait::No)?;
+        let ticket = stage(catalog.ctx(), to, false, Wait::No)?;
         s.pending = Some((ticket, to));
         drop(s);
         let ids = catalog.ids.clone();
@@ -151,7 +152,7 @@ impl Ids {
     }
 
     /// Releases reserved ids that were not used, at a clean close.
-    pub(crate) fn lower(&self, catalog: &Arc<Catalog>) -> Result<()> {
+    pub(crate) fn lower(&self, ctx: &Arc<Ctx>) -> Result<()> {
         let next = {
             let mut s = self.0.lock();
             if s.logged <= s.next {
@@ -160,17 +161,17 @@ impl Ids {
             s.synced = s.next;
             s.next
         };
-        stage(catalog, next, true, Wait::Bounded)?;
+        stage(ctx, next, true, Wait::Bounded)?;
         Ok(())
     }
 }
 
-fn stage(catalog: &Arc<Catalog>, to: u64, lowered: bool, wait: Wait) -> Result<Ticket> {
+fn stage(ctx: &Arc<Ctx>, to: u64, lowered: bool, wait: Wait) -> Result<Ticket> {
     let mut head = Vec::new();
     HeadWatermark { reserved_to: to, lowered }.encode_frame(&mut head, 0, 0, 0);
-    let commit = Arc::new(Applied::new(catalog.ctx(), "a reservation of topic ids"));
-    let control = Batch::control(head, catalog.base().time.steady(), Level::Written, commit);
+    let commit = Arc::new(Applied::new(ctx, "a reservation of topic ids"));
+    let control = Batch::control(head, ctx.base().time.steady(), Level::Written, commit);
     // Lowering belongs to a close, which a full disk must not prevent.
     let batch = Batch { frees_space: lowered, ..control };
-    catalog.ctx().stage_control(0, batch, wait)
+    ctx.stage_control(0, batch, wait)
 }

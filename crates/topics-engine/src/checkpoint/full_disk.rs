@@ -28,6 +28,7 @@ use super::Store;
 use super::reclaim::{Candidate, rewrite};
 use super::round::{Copied, copy};
 use super::snapshot::PoisonedShards;
+use crate::catalog::Catalog;
 use crate::topic::{Seg, State, Topic};
 use crate::types::error::{Error, Result};
 
@@ -91,7 +92,7 @@ pub(crate) fn copy_what_fits(
 
 /// Moves records from the log to segments, with a part of the reserve. Returns whether it moved any.
 fn move_what_fits(store: &Arc<Store>, poisoned: &PoisonedShards) -> Result<bool> {
-    let moves = LogMoves::find(store, poisoned);
+    let moves = LogMoves::find(store.catalog(), poisoned);
     let mut room = store.disk.checkpoints.free_with_reserve()?;
     // Deletes are logged in the unused space: it is taken only if that makes a step possible.
     if moves.best(room).takes == 0 && moves.best(room + store.ctx().wal.unused()).takes > 0 {
@@ -126,19 +127,19 @@ struct LogMoves {
 }
 
 impl LogMoves {
-    fn find(store: &Store, poisoned: &PoisonedShards) -> Self {
+    fn find(catalog: &Catalog, poisoned: &PoisonedShards) -> Self {
         let (mut live, mut ends) = (HashMap::new(), 0);
-        store.catalog().table.loaded.each(|topic| {
-            let shard = store.ctx().shard(topic.id());
+        catalog.table.loaded.each(|topic| {
+            let shard = catalog.ctx().shard(topic.id());
             if !poisoned.has(shard) {
-                let suspect = |m: &SegmentMeta| store.base().segments.is_suspect(m.file_no);
+                let suspect = |m: &SegmentMeta| catalog.base().segments.is_suspect(m.file_no);
                 let state = topic.state.read();
-                let events = store.base().options.segment_max_events.max(1);
+                let events = catalog.base().options.segment_max_events.max(1);
                 ends += state.moving(shard as u32, events, suspect, &mut live);
             }
         });
-        let of = |s| if poisoned.has(s) { Vec::new() } else { store.ctx().wal.ended_files(s) };
-        Self { files: (0..store.ctx().wal.shards()).map(of).collect(), live, ends }
+        let of = |s| if poisoned.has(s) { Vec::new() } else { catalog.ctx().wal.ended_files(s) };
+        Self { files: (0..catalog.ctx().wal.shards()).map(of).collect(), live, ends }
     }
 
     /// Per shard, the oldest files whose removal frees most, if their copies fit into `room` bytes.

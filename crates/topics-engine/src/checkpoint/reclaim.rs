@@ -78,7 +78,7 @@ fn next(store: &Arc<Store>, topic: &Arc<Topic>) -> Result<Option<Candidate>> {
                 Err(file_no) => file_no,
             }
         };
-        topic.load_dead(store.ctx(), unknown)?;
+        topic.load_dead(store.base(), unknown)?;
     }
 }
 

@@ -13,6 +13,7 @@ use topics_storage::wal::AllocationPause;
 use super::Store;
 use super::full_disk;
 use super::snapshot::{PoisonedShards, snapshot};
+use crate::topic::events::{Base, Ctx};
 use crate::topic::{CopyPlan, CopyRun, Install, InstallSegment, Topic};
 use crate::types::api::{Gap, GapReason};
 use crate::types::error::{Error, Result};
@@ -142,7 +143,7 @@ pub(crate) fn copy(
             _ => store.ctx().wal.positions(s).synced,
         })
         .collect();
-    let mut part = CopyPart::new(store);
+    let mut part = CopyPart::new(store.base());
     let (mut failed, mut bytes) = (None, 0);
     let old = match store.base().options.segment_max_age.as_millis() as u64 {
         _ if matches!(what, Copied::Upto(_)) => 0,
@@ -176,7 +177,7 @@ pub(crate) fn copy(
             part.done.push((topic.clone(), install));
             match part.done.len() < PART {
                 true => Ok(()),
-                false => std::mem::replace(&mut part, CopyPart::new(store)).end(store),
+                false => std::mem::replace(&mut part, CopyPart::new(store.base())).end(store.ctx()),
             }
         });
         failed = copied.err();
@@ -188,7 +189,7 @@ pub(crate) fn copy(
             }
             Err(e)
         }
-        None => part.end(store),
+        None => part.end(store.ctx()),
     };
     ended.map_err(|e| (e, bytes))
 }
@@ -204,15 +205,15 @@ struct CopyPart {
 }
 
 impl CopyPart {
-    fn new(store: &Store) -> Self {
-        Self { round: Round::new(&store.base().segments), done: Vec::new() }
+    fn new(base: &Base) -> Self {
+        Self { round: Round::new(&base.segments), done: Vec::new() }
     }
 
     /// Makes the copies durable and points the topics to them.
-    fn end(self, store: &Store) -> Result<()> {
+    fn end(self, ctx: &Ctx) -> Result<()> {
         self.round.sync()?;
         self.done.iter().try_for_each(|(topic, install)| {
-            store.base().guarded("install", topic, || topic.install(store.ctx(), install))
+            ctx.base().guarded("install", topic, || topic.install(ctx, install))
         })
     }
 }
@@ -283,7 +284,7 @@ impl Copier<'_> {
                     let at = (entry.off - first.off) as usize;
                     let lsn = run.lsn + u64::from(entry.lsn);
                     let bytes = &buf[at..at + entry.len as usize];
-                    match verified(store, bytes, salt, lsn, seq) {
+                    match verified(store.base(), bytes, salt, lsn, seq) {
                         Ok((f, inner)) => writer.append(&f, inner)?,
                         Err(why) => {
                             writer.hole_at(entry.ts)?;
@@ -343,18 +344,18 @@ impl Copier<'_> {
         );
         self.lost.push(seq);
         let name = format!("topic-{}.seq-{seq}.frame", self.topic.id());
-        if let Err(e) = quarantine(self.store, &name, bytes) {
+        if let Err(e) = quarantine(self.store.base(), &name, bytes) {
             log::warn!("its bytes are not kept: {e}");
         }
     }
 }
 
-fn quarantine(store: &Store, name: &str, bytes: &[u8]) -> topics_storage::Result<()> {
-    topics_storage::dir::quarantine(&store.base().env, &Paths::new(&store.base().dir), name, bytes)
+fn quarantine(base: &Base, name: &str, bytes: &[u8]) -> topics_storage::Result<()> {
+    topics_storage::dir::quarantine(&base.env, &Paths::new(&base.dir), name, bytes)
 }
 
 fn verified<'a>(
-    store: &Store,
+    base: &Base,
     bytes: &'a [u8],
     salt: u64,
     lsn: u64,
@@ -363,7 +364,7 @@ fn verified<'a>(
     match frame::verify_inner(bytes, salt, lsn) {
         Ok((f, _, inner)) if f.seq == seq => Ok((f, inner)),
         Ok(_) => Err(FrameError::Layout),
-        Err(why) if store.base().env.check("checkpoint.frame", false) => {
+        Err(why) if base.env.check("checkpoint.frame", false) => {
             let (f, _) = frame::parse(bytes).map_err(|_| why)?;
             Ok((f, frame::inner_hash(bytes)))
         }

@@ -10,6 +10,7 @@ use topics_storage::wal::{AllocationPause, Batch, Commit, Level, PlacedBatch};
 use super::Store;
 use crate::catalog::unloaded::CatalogEntry;
 use crate::ctx::Wait;
+use crate::topic::events::Ctx;
 use crate::types::error::{Error, Result};
 
 /// The shards whose log has failed, and the newest snapshot. Their state in memory may never have become
@@ -150,7 +151,7 @@ pub(crate) fn snapshot(
             poisoned.shards
         );
     }
-    Ok((n, mark(store, n)))
+    Ok((n, mark(store.ctx(), n)))
 }
 
 /// Keeps the entries of broken topics from the snapshot before, because their memory may differ from the
@@ -187,14 +188,14 @@ fn keep_closed(
 
 /// Logs that a snapshot took effect: `verify` reads this mark, recovery does not need it. Returns its
 /// bytes.
-fn mark(store: &Arc<Store>, snapshot: u64) -> u64 {
+fn mark(ctx: &Ctx, snapshot: u64) -> u64 {
     let mut head = Vec::new();
     CheckpointMark { snapshot }.encode_frame(&mut head, 0, 0, 0);
-    let batch = Batch::control(head, store.base().time.steady(), Level::Written, Arc::new(Mark));
+    let batch = Batch::control(head, ctx.base().time.steady(), Level::Written, Arc::new(Mark));
     let bytes = (batch.bytes() + Group::FRAME_LEN) as u64;
-    match store.ctx().stage_control(0, batch, Wait::No) {
+    match ctx.stage_control(0, batch, Wait::No) {
         Ok(_) => {
-            store.ctx().wal.drive(0);
+            ctx.wal.drive(0);
             bytes
         }
         Err(e) => {

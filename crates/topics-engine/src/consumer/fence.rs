@@ -9,7 +9,7 @@ use super::stored::{log, no_consumer};
 use super::{Consumer, ConsumerMode, ConsumerRead};
 use crate::topic::Topic;
 use crate::topic::cursors::{Stored, Takeover, stored};
-use crate::topic::events::Ctx;
+use crate::topic::events::Base;
 use crate::types::error::{Error, Result};
 
 /// A handle that does not share its consumer.
@@ -20,8 +20,8 @@ pub(super) struct Reader {
     has_read: bool,
 }
 
-fn next_fence(ctx: &Ctx) -> u64 {
-    ctx.base().reader_fence.fetch_add(1, Ordering::Relaxed) + 1
+fn next_fence(base: &Base) -> u64 {
+    base.reader_fence.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 fn check(topic: &Topic, name: &str, takeover: Takeover, fence: u64) -> Result<()> {
@@ -45,7 +45,7 @@ impl Consumer {
     #[must_use]
     pub fn into_reader(mut self) -> Self {
         if self.mode == ConsumerMode::AtLeastOnce {
-            let fence = next_fence(&self.ctx);
+            let fence = next_fence(self.ctx.base());
             self.delivered.get_mut().reader = Some(Reader { fence, has_read: false });
         }
         self
@@ -93,7 +93,7 @@ impl Consumer {
             let Some(s) = all.0.get_mut(&self.name) else {
                 return Err(no_consumer(&self.topic, &self.name));
             };
-            fence.set(next_fence(&self.ctx));
+            fence.set(next_fence(self.ctx.base()));
             s.takeover = Takeover { fence: fence.get(), at: self.ctx.base().time.steady() };
             Ok(None)
         });

@@ -22,7 +22,7 @@ use self::stored::{Staged, log, no_consumer, stage_cursor};
 pub(crate) use self::stored::{check_cursor, plan_cursors, unplan_cursors};
 use crate::ctx::Wait;
 use crate::topic::cursors::{Consumers, Stored, stored};
-use crate::topic::events::Ctx;
+use crate::topic::events::{Base, Ctx};
 use crate::topic::{Life, Topic, lag, read, seek};
 use crate::types::api::{Owner, ReadFrom, ReadRequest};
 use crate::types::batch::ReadBatch;
@@ -351,7 +351,7 @@ impl Consumer {
                 return Err(Error::InvalidRequest(text));
             }
             SeekTo::Seq(seq) => seq,
-            SeekTo::Ts(ts) => seek(&self.ctx, &self.topic, ts)?.seq,
+            SeekTo::Ts(ts) => seek(self.ctx.base(), &self.topic, ts)?.seq,
             SeekTo::Start => first(&self.ctx, &self.topic)?,
             SeekTo::End => head,
         };
@@ -424,7 +424,7 @@ impl Topic {
     /// `prefix` and come after `after`.
     pub(crate) fn consumers(
         &self,
-        ctx: &Ctx,
+        base: &Base,
         prefix: &str,
         after: Option<&str>,
         limit: usize,
@@ -435,17 +435,17 @@ impl Topic {
             let all = state.consumers.iter().flat_map(|c| c.page(prefix, after));
             all.take(limit).map(|(n, s)| (n.clone(), s.clone())).collect()
         };
-        page.iter().map(|(name, s)| self.consumer_info(ctx, name, s)).collect()
+        page.iter().map(|(name, s)| self.consumer_info(base, name, s)).collect()
     }
 
-    pub(crate) fn consumer(&self, ctx: &Ctx, name: &str) -> Result<ConsumerInfo> {
+    pub(crate) fn consumer(&self, base: &Base, name: &str) -> Result<ConsumerInfo> {
         self.check_sound()?;
         let s = stored(self, name).ok_or_else(|| no_consumer(self, name))?;
-        self.consumer_info(ctx, name, &s)
+        self.consumer_info(base, name, &s)
     }
 
-    fn consumer_info(&self, ctx: &Ctx, name: &str, s: &Stored) -> Result<ConsumerInfo> {
-        let lag = lag(ctx, self, s.cursor)?;
+    fn consumer_info(&self, base: &Base, name: &str, s: &Stored) -> Result<ConsumerInfo> {
+        let lag = lag(base, self, s.cursor)?;
         Ok(ConsumerInfo {
             topic: self.name.to_string(),
             name: name.to_owned(),

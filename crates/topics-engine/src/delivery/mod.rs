@@ -34,7 +34,7 @@ pub use self::session::SessionInfo;
 pub(crate) use self::session::{attach, create, end};
 pub use self::watch::{Closer, Watch, WatchRequest, WatchStart, watch_names};
 
-pub(crate) use self::workers::Delivery;
+pub(crate) use self::workers::DeliveryWorkers;
 use crate::catalog::Catalog;
 use crate::checkpoint::Store;
 use crate::topic::events::{Base, Ctx};
@@ -43,7 +43,7 @@ use crate::topic::events::{Base, Ctx};
 #[derive(Debug)]
 pub(crate) struct Deliverer {
     store: Arc<Store>,
-    pub delivery: Arc<Delivery>,
+    pub workers: Arc<DeliveryWorkers>,
 }
 
 impl Deliverer {
@@ -67,7 +67,7 @@ impl Deliverer {
         self.store.base()
     }
 
-    pub(crate) fn new(store: Arc<Store>, delivery: Arc<Delivery>) -> Arc<Self> {
-        Arc::new(Self { store, delivery })
+    pub(crate) fn new(store: Arc<Store>, workers: Arc<DeliveryWorkers>) -> Arc<Self> {
+        Arc::new(Self { store, workers })
     }
 }

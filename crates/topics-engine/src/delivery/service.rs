@@ -11,6 +11,7 @@ use super::frame::WatchOptions;
 use super::stream::Stream;
 use super::subscribers::Subscribers;
 use crate::router::{self, RunAgain};
+use crate::topic::events::Ctx;
 use crate::topic::{self, Life, Topic};
 use crate::types::api::ReadFrom;
 use crate::types::error::{Error, Result};
@@ -22,7 +23,7 @@ const AGAIN_NS: u64 = 100_000_000;
 pub(super) fn serve(delivery: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -> bool {
     let Some(topic) = subscribers.topic() else { return false };
     if subscribers.is_new.swap(false, Ordering::SeqCst) && topic.life() == Life::Live {
-        delivery.delivery.shared().offer(&topic);
+        delivery.workers.shared().offer(&topic);
     }
     subscribers.set_priority(&topic.state.read().config.clone());
     if topic.life() == Life::Dead {
@@ -36,7 +37,7 @@ pub(super) fn serve(delivery: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -
     }
     let target = topic.gate.head();
     for (options, at) in subscribers.views() {
-        if let Err(error) = group(delivery, subscribers, &topic, &options, at, target) {
+        if let Err(error) = group(delivery.ctx(), subscribers, &topic, &options, at, target) {
             if matches!(error, Error::Closed) {
                 return false;
             }
@@ -46,7 +47,7 @@ pub(super) fn serve(delivery: &Arc<Deliverer>, subscribers: &Arc<Subscribers>) -
                 break;
             }
             if error.is_out_of_descriptors() {
-                delivery.delivery.schedule(subscribers, delivery.base().time.mono_ns() + AGAIN_NS);
+                delivery.workers.schedule(subscribers, delivery.base().time.mono_ns() + AGAIN_NS);
                 continue;
             }
             log::warn!("topic {:?} cannot be delivered: {error}", topic.name);
@@ -80,8 +81,8 @@ fn run_again(
     let (delivery, subscribers, topic) = (delivery.clone(), subscribers.clone(), topic.clone());
     Arc::new(move |when| match when {
         RunAgain::Now => subscribers.mark(),
-        RunAgain::At(at) => delivery.delivery.schedule(&subscribers, at),
-        RunAgain::WhenSynced => subscribers.mark_when_synced(&delivery, &topic),
+        RunAgain::At(at) => delivery.workers.schedule(&subscribers, at),
+        RunAgain::WhenSynced => subscribers.mark_when_synced(delivery.ctx(), &topic),
     })
 }
 
@@ -99,7 +100,7 @@ pub(super) fn fail(subscribers: &Arc<Subscribers>, panicked: &Panicked) {
 /// Makes a stream expect a new topic of a deleted topic's name. A topic that was created before the
 /// stream expected it joins immediately.
 pub(super) fn missed(delivery: &Deliverer, stream: &Arc<Stream>, old: &Topic) {
-    delivery.delivery.shared().expect(stream);
+    delivery.workers.shared().expect(stream);
     let new = delivery.catalog().table.loaded.named(&old.name);
     if let Some(new) = new.filter(|t| t.life() == Life::Live && t.id() != old.id())
         && stream.add(&new, 0, None)
@@ -109,7 +110,7 @@ pub(super) fn missed(delivery: &Deliverer, stream: &Arc<Stream>, old: &Topic) {
 }
 
 fn group(
-    delivery: &Arc<Deliverer>,
+    ctx: &Arc<Ctx>,
     subscribers: &Arc<Subscribers>,
     topic: &Arc<Topic>,
     options: &Arc<WatchOptions>,
@@ -119,8 +120,8 @@ fn group(
     // A read that begins where records were just evicted makes no progress; the next one does.
     let mut idle = 0;
     while at < target && idle < 2 {
-        delivery.ctx().check_open()?;
-        let batch = topic::read(delivery.ctx(), topic, &options.request(ReadFrom::After(at)))?;
+        ctx.check_open()?;
+        let batch = topic::read(ctx, topic, &options.request(ReadFrom::After(at)))?;
         if batch.next_from_seq == at && batch.tombstone.is_none() {
             idle += 1;
             continue;
@@ -132,15 +133,15 @@ fn group(
             options,
             at,
             batch,
-            delivery.base().time.mono_ns(),
-            &delivery.base().metrics,
+            ctx.base().time.mono_ns(),
+            &ctx.base().metrics,
         ) {
             return Ok(());
         }
         at = next;
     }
     if at < target && options.strong {
-        subscribers.mark_when_synced(delivery, topic);
+        subscribers.mark_when_synced(ctx, topic);
     }
     Ok(())
 }

@@ -128,7 +128,7 @@ pub struct SessionInfo {
 
 /// Creates a session. Its tails count back from the current heads.
 pub(crate) fn create(delivery: &Arc<Deliverer>, req: &WatchRequest) -> Result<SessionInfo> {
-    let sessions = &delivery.delivery.shared().sessions;
+    let sessions = &delivery.workers.shared().sessions;
     let max = delivery.base().options.max_watch_sessions;
     if max > 0 && sessions.len() as u64 >= max {
         delivery.base().metrics.throttled.add(1);
@@ -157,7 +157,7 @@ pub(crate) fn attach(
     id: u128,
     rewind: &[(String, u64, u64)],
 ) -> Result<Watch> {
-    let found = delivery.delivery.shared().sessions.open.lock().get(&id).cloned();
+    let found = delivery.workers.shared().sessions.open.lock().get(&id).cloned();
     let session = found.ok_or_else(gone)?;
     let mut cursors = session.cursors();
     for (name, topic_id, seq) in rewind {
@@ -187,7 +187,7 @@ pub(crate) fn attach(
 
 /// Ends a session and its streams.
 pub(crate) fn end(delivery: &Deliverer, id: u128) -> bool {
-    let Some(session) = delivery.delivery.shared().sessions.open.lock().remove(&id) else {
+    let Some(session) = delivery.workers.shared().sessions.open.lock().remove(&id) else {
         return false;
     };
     let streams: Vec<_> = session.kept.lock().streams.iter().filter_map(Weak::upgrade).collect();

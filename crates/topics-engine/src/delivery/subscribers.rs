@@ -9,12 +9,12 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use topics_storage::wal::{Level, Ticket};
 
-use super::Deliverer;
 use super::frame::{Frame, WatchOptions};
 use super::ready::Schedule;
 use super::stream::{Outcome, Stream};
 use super::workers::Shared;
 use crate::router::Router;
+use crate::topic::events::Ctx;
 use crate::topic::{Life, Topic, TopicObserver};
 use crate::types::batch::ReadBatch;
 use crate::types::config::TopicConfig;
@@ -340,7 +340,7 @@ impl Subscribers {
 
     /// Marks the topic when its newest batch is synced: records that are visible and not synced are
     /// delivered then.
-    pub(crate) fn mark_when_synced(self: &Arc<Self>, delivery: &Deliverer, topic: &Topic) {
+    pub(crate) fn mark_when_synced(self: &Arc<Self>, ctx: &Ctx, topic: &Topic) {
         let last = topic.append.lock().last;
         let Some((ticket, _)) = last.filter(|(t, _)| self.is_first_notice(*t)) else { return };
         let subscribers = Arc::downgrade(self);
@@ -349,7 +349,7 @@ impl Subscribers {
                 subscribers.mark();
             }
         };
-        delivery.ctx().wal.notify(ticket, Level::Synced, Box::new(done));
+        ctx.wal.notify(ticket, Level::Synced, Box::new(done));
     }
 
     /// Whether the sync of this batch does not mark the topic yet; it does from now on.

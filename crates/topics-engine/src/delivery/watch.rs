@@ -190,7 +190,7 @@ impl Watch {
             stall_ns: req.stall_ms.map(ns),
             wants_throttled: req.paced,
         };
-        let shared = delivery.delivery.shared();
+        let shared = delivery.workers.shared();
         let patterns: Vec<String> = req.patterns.iter().map(|(p, _)| p.clone()).collect();
         // Names whose topics may come later.
         let later = req.topics.iter().filter(|_| req.lenient).map(|(t, _)| t);
@@ -231,7 +231,7 @@ impl Watch {
         if expects {
             shared.expect_no_more(&watch.stream);
         }
-        delivery.delivery.start(delivery)?;
+        delivery.workers.start(delivery)?;
         // A close that ended all streams before this one was registered did not end it.
         delivery.ctx().check_open()?;
         Ok(watch)
@@ -343,7 +343,7 @@ impl Watch {
                 }
             }
         }
-        match delivery.delivery.subscribers(topic).join(&self.stream, slot, topic, b.cursor) {
+        match delivery.workers.subscribers(topic).join(&self.stream, slot, topic, b.cursor) {
             Join::Live => {}
             Join::Behind => self.stream.requeue(slot),
             Join::Dead => self.gone(b),
@@ -418,7 +418,7 @@ impl Drop for Watch {
         if let Some(session) = self.session.take() {
             session.closed(&self.stream, self.delivery.base().time.mono_ns());
         }
-        self.delivery.delivery.shared().forget(&self.stream);
+        self.delivery.workers.shared().forget(&self.stream);
         self.stream.end(Error::Closed);
         for topic in self.stream.topics() {
             if let Some(subscribers) = Subscribers::of(&topic) {

@@ -74,15 +74,15 @@ pub(crate) struct Shared {
 }
 
 /// [`Shared`] and its threads.
-pub(crate) struct Delivery {
+pub(crate) struct DeliveryWorkers {
     shared: Arc<Shared>,
     guards: Arc<Guards>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl fmt::Debug for Delivery {
+impl fmt::Debug for DeliveryWorkers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Delivery").finish_non_exhaustive()
+        f.debug_struct("DeliveryWorkers").finish_non_exhaustive()
     }
 }
 
@@ -221,7 +221,7 @@ impl Shared {
     }
 }
 
-impl Delivery {
+impl DeliveryWorkers {
     /// A delivery without threads; they start with the first watcher.
     pub(crate) fn new(
         clock: Arc<dyn Clock>,
@@ -338,7 +338,7 @@ impl Delivery {
     pub(crate) fn tick(&self, delivery: &Arc<Deliverer>) {
         self.serve_all(delivery);
         if delivery.base().options.background {
-            self.shared.sample(delivery);
+            self.shared.sample(delivery.ctx());
         }
         let now = self.shared.now();
         self.shared.lagging.lock().retain(|s| s.end_if_stalled(now));
@@ -375,7 +375,7 @@ impl Delivery {
     }
 }
 
-impl Drop for Delivery {
+impl Drop for DeliveryWorkers {
     fn drop(&mut self) {
         self.halt();
     }
@@ -408,6 +408,6 @@ fn run(shared: &Arc<Shared>, i: usize, delivery: &Weak<Deliverer>) {
         if let Some(w) = w {
             shared.serve(&delivery, w);
         }
-        shared.sample(&delivery);
+        shared.sample(delivery.ctx());
     }
 }

@@ -9,9 +9,11 @@ use topics_env::sync::{Condvar, Mutex};
 use topics_storage::StorageError;
 
 use super::open_engine::OpenEngine;
+use crate::catalog::Catalog;
 use crate::checkpoint::reclaim;
 use crate::checkpoint::round;
 use crate::queue;
+use crate::topic::events::Base;
 use crate::topic::{self, Topic};
 use crate::txn;
 use crate::types::error::{Error, Result};
@@ -33,7 +35,7 @@ pub(crate) fn tick(engine: &Arc<OpenEngine>) -> Result<()> {
     engine.store().refresh_load();
     // Detects a step of the wall clock even if no caller asks for the time.
     engine.base().time.steady();
-    engine.deliverer.delivery.tick(&engine.deliverer);
+    engine.deliverer.workers.tick(&engine.deliverer);
     if let Some(cold) = &engine.base().cold {
         cold.run();
         cold.expire();
@@ -75,14 +77,14 @@ fn one(engine: &Arc<OpenEngine>, t: &Arc<Topic>) -> Result<()> {
     topic::expire(engine.ctx(), t)?;
     topic::sweep_records(engine.ctx(), t)?;
     queue::announce_again(&engine.queues, t);
-    t.rest(engine);
+    t.rest(engine.base());
     topic::lower(engine.ctx(), t, IDLE_MS)?;
     Ok(())
 }
 
 impl Topic {
     /// Frees the memory that an idle topic does not need.
-    fn rest(&self, engine: &OpenEngine) {
+    fn rest(&self, base: &Base) {
         let keys = {
             let state = self.state.read();
             !state.windows.is_empty() || state.dedupe.is_some()
@@ -91,7 +93,7 @@ impl Topic {
             let mut state = self.state.write();
             state.windows = Vec::new();
             if let Some(dedupe) = &mut state.dedupe {
-                dedupe.expire(engine.base().time.steady());
+                dedupe.expire(base.time.steady());
                 if dedupe.is_empty() {
                     state.dedupe = None;
                 }
@@ -101,13 +103,13 @@ impl Topic {
 }
 
 /// Lowers every reservation, logs what was lost, and releases unused ids, for a clean close.
-pub(crate) fn lower_all(engine: &Arc<OpenEngine>) -> Result<()> {
+pub(crate) fn lower_all(catalog: &Arc<Catalog>) -> Result<()> {
     let mut first = Ok(());
-    engine.catalog().table.loaded.each(|t| {
+    catalog.table.loaded.each(|t| {
         if t.is_broken() {
             return;
         }
-        if let Err(e) = topic::lower(engine.ctx(), t, 0)
+        if let Err(e) = topic::lower(catalog.ctx(), t, 0)
             && first.is_ok()
         {
             first = Err(e);
@@ -116,7 +118,7 @@ pub(crate) fn lower_all(engine: &Arc<OpenEngine>) -> Result<()> {
             log::warn!("closing: {lost}");
         }
     });
-    first.and_then(|()| engine.catalog().ids.lower(engine.catalog()))
+    first.and_then(|()| catalog.ids.lower(catalog.ctx()))
 }
 
 /// Time between two passes.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::background;
 use super::open_engine::OpenEngine;
+use crate::checkpoint::Store;
 use crate::checkpoint::round::checkpoint;
 use crate::types::error::{Error, Result};
 
@@ -33,9 +34,9 @@ pub(crate) fn close(engine: &Arc<OpenEngine>) -> Result<()> {
     if let Some(shipper) = &engine.shipper {
         shipper.stop();
     }
-    engine.deliverer.delivery.close();
+    engine.deliverer.workers.close();
     engine.queues.claim_waiters.close();
-    let outcome = if engine.ctx().frozen() { Ok(true) } else { close_clean(engine) };
+    let outcome = if engine.ctx().frozen() { Ok(true) } else { close_clean(engine.store()) };
     let is_clean = *outcome.as_ref().unwrap_or(&false);
     if let Some(shipper) =
         engine.shipper.as_ref().filter(|_| outcome.is_ok() && !engine.ctx().frozen())
@@ -82,26 +83,26 @@ fn publish_base(engine: &OpenEngine) {
 /// log file. Without space or descriptors for these the next open reads more of the log. Returns whether
 /// that open may skip its sweep: no file and no folder is left that these snapshots do not name, and no
 /// power cut brings one back.
-fn close_clean(engine: &Arc<OpenEngine>) -> Result<bool> {
-    shortage_is_no_failure(background::lower_all(engine), "reserved seqs are not given back")?;
-    for shard in 0..engine.ctx().wal.shards() {
-        engine.ctx().wal.sync(shard)?;
-        if let Err(e) = engine.ctx().wal.shrink_before_close(shard) {
+fn close_clean(store: &Arc<Store>) -> Result<bool> {
+    shortage_is_no_failure(
+        background::lower_all(store.catalog()),
+        "reserved seqs are not given back",
+    )?;
+    for shard in 0..store.ctx().wal.shards() {
+        store.ctx().wal.sync(shard)?;
+        if let Err(e) = store.ctx().wal.shrink_before_close(shard) {
             log::warn!("the next open reads more of the log than it needs: {e}");
         }
     }
     for _ in 0..2 {
-        shortage_is_no_failure(
-            checkpoint(engine.store()).map(drop),
-            "no snapshot is written at the end",
-        )?;
+        shortage_is_no_failure(checkpoint(store).map(drop), "no snapshot is written at the end")?;
     }
-    match engine.base().segments.sync_removals().map_err(Error::from) {
+    match store.base().segments.sync_removals().map_err(Error::from) {
         Err(e) if e.is_shortage() => {
             log::warn!("closing: the next open looks for removed files: {e}");
             Ok(false)
         }
-        synced => synced.map(|()| engine.store().disk.checkpoints.is_trimmed()),
+        synced => synced.map(|()| store.disk.checkpoints.is_trimmed()),
     }
 }
 

@@ -11,13 +11,13 @@ use topics_storage::snapshot::{ReplayPos, Section};
 use crate::catalog::TopicTable;
 use crate::catalog::ids::Ids;
 use crate::ctx::Pressure;
-use crate::delivery::Delivery;
+use crate::delivery::DeliveryWorkers;
 use crate::queue::{self, ClaimWaiters, Queues};
 use crate::router::{self, COPIES_LOGGED, Definition, Routers};
 use crate::topic::Topic;
 use crate::topic::events::{ApplySink, Base, FrameTopic, LoggedFrame, TopicObserver};
 use crate::topic::state::queue::RemovalReason;
-use crate::txn::{self, Txns};
+use crate::txn::{self, TxnTable};
 use crate::types::error::{Error, Result};
 use crate::types::options::Options;
 use crate::types::quota::Quota;
@@ -28,8 +28,8 @@ pub(crate) struct Host {
     pub table: Arc<TopicTable>,
     pub ids: Arc<Ids>,
     pub routers: Routers,
-    pub txns: Arc<Txns>,
-    pub delivery: Arc<Delivery>,
+    pub txn_table: Arc<TxnTable>,
+    pub delivery_workers: Arc<DeliveryWorkers>,
     pub claim_waiters: Arc<ClaimWaiters>,
     queues: OnceLock<Weak<Queues>>,
 }
@@ -47,8 +47,13 @@ impl Host {
             table: Arc::default(),
             ids: Arc::default(),
             routers: Routers::default(),
-            txns: Arc::new(Txns::new(keys)),
-            delivery: Arc::new(Delivery::new(clock, guards, pressure, options.workers())),
+            txn_table: Arc::new(TxnTable::new(keys)),
+            delivery_workers: Arc::new(DeliveryWorkers::new(
+                clock,
+                guards,
+                pressure,
+                options.workers(),
+            )),
             claim_waiters: Arc::default(),
             queues: OnceLock::new(),
         })
@@ -65,7 +70,7 @@ impl Host {
         for source in sources {
             let Some(routers) = self.routers.copying_from(source) else { return };
             if let Some(topic) = self.table.loaded.by_id(source) {
-                self.delivery.subscribers(&topic).set_routers(routers);
+                self.delivery_workers.subscribers(&topic).set_routers(routers);
             }
         }
     }
@@ -73,7 +78,7 @@ impl Host {
 
 impl TopicObserver for Host {
     fn created(&self, topic: &Arc<Topic>) {
-        self.delivery.topic_created(topic);
+        self.delivery_workers.topic_created(topic);
     }
 
     fn deleted(&self, topic: &Topic) {
@@ -123,10 +128,10 @@ impl ApplySink for Host {
                 self.wire(self.routers.take(record::RouterDelete::decode(f)?.router_id));
             }
             FrameType::Forward => self.forwarded(record::Forward::decode(f)?, at.lsn)?,
-            FrameType::TxnCommit => self.txns.committed(record::TxnCommit::decode(f)?),
-            FrameType::TxnDone => self.txns.done(record::TxnDone::decode(f)?, f.ts, at.lsn),
+            FrameType::TxnCommit => self.txn_table.committed(record::TxnCommit::decode(f)?),
+            FrameType::TxnDone => self.txn_table.done(record::TxnDone::decode(f)?, f.ts, at.lsn),
             FrameType::TxnPart => {
-                self.txns.part(record::TxnPart::decode(f)?, f.topic_id, f.seq);
+                self.txn_table.part(record::TxnPart::decode(f)?, f.topic_id, f.seq);
             }
             FrameType::CheckpointMark
             | FrameType::Group
@@ -147,19 +152,19 @@ impl ApplySink for Host {
 
     fn capture(&self) -> Vec<Section> {
         let mut sections = self.routers.capture();
-        sections.extend(self.txns.capture());
+        sections.extend(self.txn_table.capture());
         sections
     }
 
     fn restore(&self, _base: &Base, section: &Section) -> Result<bool> {
-        Ok(self.routers.restore(&self.ids, section)? || self.txns.restore(section)?)
+        Ok(self.routers.restore(&self.ids, section)? || self.txn_table.restore(section)?)
     }
 
     /// A router's cursor spans shards, and cannot be kept apart. Of transactions only decisions and
     /// ends, on shard 0, can be lost: a part is marked when it is durable, wherever it lies.
     fn holds_without(&self, shards: &[usize], before: &[Section]) -> bool {
         let has = |kind| before.iter().any(|s| s.kind == kind);
-        let decided = self.txns.capture().is_some() || has(txn::SECTION);
+        let decided = self.txn_table.capture().is_some() || has(txn::SECTION);
         !has(router::SECTION)
             && self.routers.capture().is_empty()
             && !(decided && shards.contains(&0))

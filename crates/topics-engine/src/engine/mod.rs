@@ -87,7 +87,7 @@ impl Engine {
         config: &ConfigPatch,
         existing: Existing,
     ) -> Result<CreatedTopic> {
-        let created = verbs::create(self.open.store(), topic, config, existing)?;
+        let created = verbs::create(self.open.catalog(), topic, config, existing)?;
         if let Some(topic) = self.open.catalog().table.loaded.by_id(created.topic_id)
             && !created.created
         {
@@ -102,11 +102,11 @@ impl Engine {
     /// Deletes a topic and all that belongs to it.
     pub fn delete_topic(&self, topic: &str, if_empty: bool) -> Result<DeletedTopic> {
         let engine = &self.open;
-        verbs::delete(engine.store(), topic, if_empty, |id| {
+        verbs::delete(engine.catalog(), topic, if_empty, |id| {
             // The end of a transaction that wrote to it is durable first: without it the next open
             // would finish the transaction again, and answer its repeat without a topic that the
             // answer named.
-            if engine.transactions.txns.ended_behind(engine.ctx().wal.positions(0).synced) {
+            if engine.transactions.table.ended_behind(engine.ctx().wal.positions(0).synced) {
                 engine.ctx().wal.sync(0)?;
             }
             Ok(engine.host.routers.of(id))
@@ -202,25 +202,25 @@ impl Engine {
     /// Creates a router, or updates one between the same topics; whether it was created. It
     /// copies what is written to its source from now on.
     pub fn create_router(&self, router: &str, req: &RouterRequest) -> Result<bool> {
-        let created = router::create(self.open.store(), &self.open.host.routers, router, req)?;
-        self.open.deliverer.delivery.start(&self.open.deliverer)?;
+        let created = router::create(self.open.catalog(), &self.open.host.routers, router, req)?;
+        self.open.deliverer.workers.start(&self.open.deliverer)?;
         Ok(created)
     }
 
     /// Deletes a router; what it copied stays. False when there is none.
     pub fn delete_router(&self, router: &str) -> Result<bool> {
-        router::delete(self.open.store(), &self.open.host.routers, router)
+        router::delete(self.open.ctx(), &self.open.host.routers, router)
     }
 
     /// A router.
     pub fn router(&self, router: &str) -> Result<RouterInfo> {
-        router::info(self.open.store(), &self.open.host.routers, router)
+        router::info(self.open.catalog(), &self.open.host.routers, router)
     }
 
     /// The routers whose names begin with `prefix`, in name order.
     #[must_use]
     pub fn routers(&self, prefix: &str) -> Vec<RouterInfo> {
-        router::list(self.open.store(), &self.open.host.routers, prefix)
+        router::list(self.open.catalog(), &self.open.host.routers, prefix)
     }
 
     /// Deletes records.
@@ -239,7 +239,7 @@ impl Engine {
 
     /// The cursor just before the first record at or after `ts` (ms).
     pub fn seek(&self, topic: &str, ts: u64) -> Result<Sought> {
-        topic::seek(self.open.ctx(), &*self.find(topic)?, ts)
+        topic::seek(self.open.base(), &*self.find(topic)?, ts)
     }
 
     /// The last seq of a topic up to which everything is durable.
@@ -324,7 +324,7 @@ impl Engine {
     }
 
     fn state_of(&self, topic: &Arc<Topic>) -> Result<TopicState> {
-        topic::state(self.open.ctx(), topic, || queue::queue_state(&self.open.queues, topic))
+        topic::state(self.open.ctx(), topic, || queue::queue_state(self.open.queues.base(), topic))
     }
 
     pub(crate) fn find(&self, topic: &str) -> Result<Arc<Topic>> {

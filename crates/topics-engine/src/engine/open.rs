@@ -106,14 +106,14 @@ fn recover(
     engine.catalog().table.serve();
     engine.host.wire(engine.host.routers.recovered(engine.catalog())?);
     txn::recovered(&engine.transactions)?;
-    engine.deliverer.delivery.resume(&engine.deliverer)?;
-    queue::finish(&engine.queues);
+    engine.deliverer.workers.resume(&engine.deliverer)?;
+    queue::finish(engine.queues.catalog());
     engine.catalog().table.loaded.each(|t| queue::announce_again(&engine.queues, t));
     if engine.ctx().wal.has_begun() {
         engine.store().disk.checkpoints.refill(&engine.ctx().wal);
     }
     if repaired {
-        checkpoint_repair(&engine)?;
+        checkpoint_repair(engine.store())?;
     }
     if let Some(cold) = &engine.base().cold {
         cold.opened();
@@ -130,9 +130,9 @@ fn recover(
 
 /// Ends a recovery that declared data lost: writes snapshots that no longer name it, so that the next
 /// open succeeds in strict mode too.
-fn checkpoint_repair(engine: &Arc<OpenEngine>) -> Result<()> {
+fn checkpoint_repair(store: &Arc<Store>) -> Result<()> {
     for _ in 0..2 {
-        match round::checkpoint(engine.store()) {
+        match round::checkpoint(store) {
             Err(e) if e.is_shortage() => {
                 log::warn!("the next open must be one with salvage again: {e}");
                 return Ok(());

@@ -84,8 +84,8 @@ impl OpenEngine {
         let shipper = Shipper::new(&store, owner.as_ref());
         Arc::new(Self {
             queues,
-            transactions: Transactions::new(store.clone(), host.txns.clone()),
-            deliverer: Deliverer::new(store.clone(), host.delivery.clone()),
+            transactions: Transactions::new(store.clone(), host.txn_table.clone()),
+            deliverer: Deliverer::new(store.clone(), host.delivery_workers.clone()),
             archiver: Archiver::new(&store, owner.as_ref(), shipper.as_ref()),
             shipper,
             store,
@@ -103,7 +103,7 @@ impl OpenEngine {
     /// A snapshot of all metrics.
     pub(crate) fn metrics_snapshot(&self) -> MetricsSnapshot {
         let (watch_streams, watch_sessions, ready_topics, pressure_ppm) =
-            self.deliverer.delivery.gauges();
+            self.deliverer.workers.gauges();
         let (wal, (txn_parts, txn_bytes)) =
             (self.ctx().wal.counters(), self.transactions.staging.usage());
         let cold = |of: fn(&ColdCounters) -> &Counter| {
@@ -119,7 +119,7 @@ impl OpenEngine {
             ready: u64::from(self.ctx().check_open().is_ok()),
             recovery_ppm: self.base().recovery.ppm(),
             recovery_frames: self.base().recovery.replayed(),
-            txns_open: self.transactions.txns.pending(),
+            txns_open: self.transactions.table.pending(),
             txn_parts,
             txn_bytes,
             wal_groups: wal.groups,

@@ -151,7 +151,7 @@ impl Engine {
     /// What claims would get next, and jobs by state; at most `max` of each, and no more after 8 MiB of
     /// payload.
     pub fn peek(&self, queue: &str, state: Option<JobState>, max: usize) -> Result<Peeked> {
-        queue::peek(&self.open.queues, &self.find(queue)?, state, max)
+        queue::peek(self.open.queues.ctx(), &self.find(queue)?, state, max)
     }
 
     /// Moves dead letters back, or revives the dead jobs of a queue.
@@ -161,7 +161,7 @@ impl Engine {
 
     /// Counts of a queue.
     pub fn queue_state(&self, queue: &str) -> Result<QueueState> {
-        queue::queue_state(&self.open.queues, &self.find(queue)?)
+        queue::queue_state(self.open.queues.base(), &self.find(queue)?)
     }
 
     /// A consumer of a topic, created when it is new. `mode` is `at_least_once` unless said
@@ -200,12 +200,12 @@ impl Engine {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<ConsumerInfo>> {
-        self.find(topic)?.consumers(self.open.ctx(), prefix, after, limit)
+        self.find(topic)?.consumers(self.open.base(), prefix, after, limit)
     }
 
     /// A consumer as lists show it.
     pub fn consumer_info(&self, topic: &str, name: &str) -> Result<ConsumerInfo> {
-        self.find(topic)?.consumer(self.open.ctx(), name)
+        self.find(topic)?.consumer(self.open.base(), name)
     }
 
     /// Deletes a consumer; false when there was none.

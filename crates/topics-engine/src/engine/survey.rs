@@ -84,10 +84,10 @@ pub(crate) fn survey(engine: &OpenEngine, prefixes: &[String], limit: usize) -> 
                 all.lags_truncated |= consumers > lags_left;
                 // What cannot be read at the moment is not known.
                 surveyed.consumers =
-                    topic.consumers(engine.ctx(), "", None, lags_left).unwrap_or_default();
+                    topic.consumers(engine.base(), "", None, lags_left).unwrap_or_default();
                 lags_left -= surveyed.consumers.len();
                 if queue.is_some_and(|q| q.ready > 0) {
-                    let oldest = queue::oldest_ready_ms(&engine.queues, topic);
+                    let oldest = queue::oldest_ready_ms(engine.queues.base(), topic);
                     surveyed.oldest_ready_ms = oldest.unwrap_or_default();
                 }
             }
@@ -114,7 +114,7 @@ fn add_loaded(
     if kind == TopicType::Log {
         return (None, consumers);
     }
-    let queue = queue::queue_counts(&engine.queues, topic, engine.base().time.now());
+    let queue = queue::queue_counts(engine.queues.base(), topic, engine.base().time.now());
     let sum = &mut all.jobs;
     all.queues += 1;
     sum.ready += queue.ready;

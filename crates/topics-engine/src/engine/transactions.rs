@@ -40,7 +40,7 @@ impl Engine {
         name::check(writer)?;
         let txns = &self.open.transactions;
         txns.ctx().check_open()?;
-        let last = txns.txns.last(writer, txns.base().time.steady());
+        let last = txns.table.last(writer, txns.base().time.steady());
         let staged = txns.staging.state(writer);
         if last.is_none() && staged.is_empty() {
             return Err(Error::TxnNotFound(writer.to_owned()));
@@ -63,7 +63,7 @@ impl Engine {
     /// Names the API key whose a writer is, if it has committed under one.
     #[must_use]
     pub fn writer_owner(&self, writer: &str) -> Option<String> {
-        self.open.transactions.txns.owner(writer)
+        self.open.transactions.table.owner(writer)
     }
 
     /// The topics of the rows that stages of a writer hold: of those parts that are there.
@@ -76,7 +76,7 @@ impl Engine {
     pub fn writers(&self, prefix: &str, after: Option<&str>) -> Vec<WriterSummary> {
         let txns = &self.open.transactions;
         let mut all: BTreeMap<String, WriterSummary> = BTreeMap::new();
-        for (writer, epoch) in txns.txns.epochs() {
+        for (writer, epoch) in txns.table.epochs() {
             all.entry(writer).or_default().last_epoch = Some(epoch);
         }
         for (writer, records, bytes) in txns.staging.sizes() {

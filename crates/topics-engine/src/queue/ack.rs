@@ -6,6 +6,7 @@ use topics_storage::format::record::{self, LeaseEvent};
 
 use super::Queues;
 use super::{commit, config_of, stats, with};
+use crate::topic::events::Ctx;
 use crate::topic::state::queue::{Fence, Queue, RemovalReason};
 use crate::topic::{Topic, delete};
 use crate::types::api::Completion;
@@ -84,7 +85,7 @@ pub(crate) fn lease_outcome(
         skipped,
         reasons: Vec::new(),
         deadline: None,
-        queue: stats::counts(queues, topic, queues.base().time.now()),
+        queue: stats::counts(queues.base(), topic, queues.base().time.now()),
     }
 }
 
@@ -113,7 +114,7 @@ pub(crate) fn ack_async(
     held: &LeasedJobs<'_>,
     done: Completion<LeaseOutcome>,
 ) -> std::result::Result<(), Completion<LeaseOutcome>> {
-    let (staged, jobs) = match stage_ack(queues, topic, held) {
+    let (staged, jobs) = match stage_ack(queues.ctx(), topic, held) {
         Ok(Some((Some(staged), jobs))) => (staged, jobs),
         Ok(Some((None, jobs))) => {
             done(Ok(jobs.outcome(queues, topic)));
@@ -145,19 +146,19 @@ type StagedAck = (Option<delete::Staged>, SortedJobs);
 
 /// Stages an ack; `None`, and nothing has changed, when something has to be waited for first.
 fn stage_ack(
-    queues: &Arc<Queues>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     held: &LeasedJobs<'_>,
 ) -> Result<Option<StagedAck>> {
     config_of(topic)?;
-    queues.ctx().check_open()?;
+    ctx.check_open()?;
     topic.check_sound()?;
-    let mut jobs = sort(queues.ctx().generation, topic, held, |q, seq| q.suspend_expiry(seq))?;
+    let mut jobs = sort(ctx.generation, topic, held, |q, seq| q.suspend_expiry(seq))?;
     if jobs.held.is_empty() {
         return Ok(Some((None, jobs)));
     }
     jobs.held.sort_unstable();
-    let staged = delete::stage_seqs(queues.ctx(), topic, &jobs.held);
+    let staged = delete::stage_seqs(ctx, topic, &jobs.held);
     if !matches!(staged, Ok(Some(_))) {
         release_acks(topic, &jobs.held);
     }

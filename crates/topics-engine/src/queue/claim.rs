@@ -12,6 +12,7 @@ use super::records::{fetch, load};
 use super::waiters::Waiter;
 use super::{commit, config_of, dead_letter, with};
 use crate::topic::Topic;
+use crate::topic::events::{Base, Ctx};
 use crate::topic::retention::{self, Need};
 use crate::topic::state::State;
 use crate::topic::state::index::Unknown;
@@ -46,8 +47,8 @@ pub(crate) struct ClaimRequest {
 }
 
 impl ClaimRequest {
-    pub(crate) fn new(queues: &Queues, req: &Claim<'_>, stream: u64) -> Result<Self> {
-        let max = queues.base().options.max_node_bytes;
+    pub(crate) fn new(base: &Base, req: &Claim<'_>, stream: u64) -> Result<Self> {
+        let max = base.options.max_node_bytes;
         if req.node.is_empty() || req.node.len() > max {
             let n = req.node.len();
             let text = format!("a claim names its node in 1 to {max} bytes, not {n}");
@@ -83,7 +84,7 @@ pub(crate) fn claim_for(
     stream: u64,
 ) -> Result<Claimed> {
     let config = config_of(topic)?;
-    let request = ClaimRequest::new(queues, req, stream)?;
+    let request = ClaimRequest::new(queues.base(), req, stream)?;
     if config.claim_jitter_ms == 0 {
         let order = vec![0; request.capacity(topic)];
         let mut given =
@@ -95,7 +96,7 @@ pub(crate) fn claim_for(
     let answer = OneShot::new();
     let answered = answer.clone();
     let done: Completion<Claimed> = Box::new(move |outcome| answered.set(outcome));
-    let waiter = Waiter::new(queues, request, req.wait.min(max_wait()), done);
+    let waiter = Waiter::new(queues.base(), request, req.wait.min(max_wait()), done);
     let id = queues.claim_waiters.wait(queues, topic, waiter);
     // The claim-waiter thread answers at the timeout; an engine without threads is driven by its
     // owner.
@@ -109,7 +110,7 @@ pub(crate) fn claim_for(
         return outcome;
     }
     if queues.claim_waiters.cancel(topic.id(), id) {
-        return Ok(empty(queues, topic));
+        return Ok(empty(queues.base(), topic));
     }
     // The claim was answered before it could be withdrawn: the answer is set, or will be.
     answer.wait(None).unwrap_or(Err(Error::Closed))
@@ -128,7 +129,8 @@ pub(crate) fn claim_async(
     stream: u64,
     done: Completion<Claimed>,
 ) -> u64 {
-    match config_of(topic).and_then(|config| Ok((config, ClaimRequest::new(queues, req, stream)?)))
+    match config_of(topic)
+        .and_then(|config| Ok((config, ClaimRequest::new(queues.base(), req, stream)?)))
     {
         Ok((config, request)) => {
             // Logging a lease would block, and claims that wait are served first.
@@ -156,7 +158,7 @@ pub(crate) fn claim_async(
                     }
                 }
             }
-            let waiter = Waiter::new(queues, request, req.wait.min(max_wait()), done);
+            let waiter = Waiter::new(queues.base(), request, req.wait.min(max_wait()), done);
             queues.claim_waiters.wait(queues, topic, waiter)
         }
         Err(e) => {
@@ -167,8 +169,8 @@ pub(crate) fn claim_async(
 }
 
 /// The answer of a claim that got nothing.
-pub(crate) fn empty(queues: &Queues, topic: &Topic) -> Claimed {
-    let ready = super::stats::counts(queues, topic, queues.base().time.now()).ready;
+pub(crate) fn empty(base: &Base, topic: &Topic) -> Claimed {
+    let ready = super::stats::counts(base, topic, base.time.now()).ready;
     Claimed { topic_id: topic.id(), ready, ..Claimed::default() }
 }
 
@@ -224,7 +226,7 @@ pub(crate) fn claim_pass(
 ) -> Result<Vec<Claimed>> {
     queues.ctx().check_open()?;
     topic.check_sound()?;
-    load(queues, topic)?;
+    load(queues.base(), topic)?;
     let now = queues.base().time.now();
     topic.touch(now.wall);
     let mut pass = Pass { order: order.iter().copied().collect(), ..Pass::default() };
@@ -249,18 +251,18 @@ fn reserve_and_read(
     pass: &mut Pass,
 ) -> Result<Records> {
     for round in 0.. {
-        let picked = reserve_jobs(queues, topic, asked, now, pass);
+        let picked = reserve_jobs(queues.ctx(), topic, asked, now, pass);
         if !pass.over.is_empty() {
             dead_letter::move_exhausted(queues, topic, &std::mem::take(&mut pass.over));
         }
         picked?;
         let seqs: Vec<u64> = pass.jobs.iter().map(|p| p.lease.seq).collect();
-        let (batch, slots) = fetch(queues, topic, &seqs, false)?;
+        let (batch, slots) = fetch(queues.ctx(), topic, &seqs, false)?;
         let gone = drop_gone(topic, pass, &slots);
         if gone.is_empty() || round == SWEEPS || asked.1 == ExhaustedJobs::Leave {
             return Ok((batch, slots.into_iter().flatten().collect()));
         }
-        let swept = sweep_expired(queues, topic);
+        let swept = sweep_expired(queues.ctx(), topic);
         with(topic, |q| gone.iter().for_each(|seq| q.undo(*seq)));
         swept?;
         now = queues.base().time.now();
@@ -269,9 +271,9 @@ fn reserve_and_read(
 }
 
 /// What has expired goes now, not with the next sweep of all topics.
-pub(crate) fn sweep_expired(queues: &Arc<Queues>, topic: &Arc<Topic>) -> Result<()> {
-    retention::expire(queues.ctx(), topic)?;
-    retention::sweep_records(queues.ctx(), topic)?;
+pub(crate) fn sweep_expired(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<()> {
+    retention::expire(ctx, topic)?;
+    retention::sweep_records(ctx, topic)?;
     Ok(())
 }
 
@@ -305,7 +307,7 @@ fn drop_gone(topic: &Topic, pass: &mut Pass, slots: &[Option<usize>]) -> Vec<u64
 
 /// Reserves jobs for the requests in `pass.order`.
 fn reserve_jobs(
-    queues: &Queues,
+    ctx: &Ctx,
     topic: &Topic,
     asked: (&[ClaimRequest], ExhaustedJobs),
     mut now: Now,
@@ -315,18 +317,18 @@ fn reserve_jobs(
         let head = topic.gate.head();
         let unknown = {
             let mut state = topic.state.write();
-            match reserve_known(queues, &mut state, asked, now, head, pass) {
+            match reserve_known(ctx, &mut state, asked, now, head, pass) {
                 Ok(()) => return Ok(()),
                 Err(Unknown(file_no)) => file_no,
             }
         };
-        retention::provide(queues.ctx(), topic, &Need::Dead(unknown))?;
-        now = queues.base().time.now();
+        retention::provide(ctx.base(), topic, &Need::Dead(unknown))?;
+        now = ctx.base().time.now();
     }
 }
 
 fn reserve_known(
-    queues: &Queues,
+    ctx: &Ctx,
     state: &mut State,
     (requests, dead): (&[ClaimRequest], ExhaustedJobs),
     now: Now,
@@ -335,8 +337,8 @@ fn reserve_known(
 ) -> std::result::Result<(), Unknown> {
     let State { queue, index, config, floor, .. } = state;
     let queue = queue.get_or_insert_default();
-    queue.begin(queues.ctx().generation);
-    queues.base().metrics.lease_expiries.add(queue.sweep(now));
+    queue.begin(ctx.generation);
+    ctx.base().metrics.lease_expiries.add(queue.sweep(now));
     if config.paused {
         return Ok(());
     }
@@ -438,7 +440,7 @@ fn lease(
         drop(pinned);
     }
     queues.base().metrics.claims.add(pass.jobs.len() as u64);
-    let ready = super::stats::counts(queues, topic, now).ready;
+    let ready = super::stats::counts(queues.base(), topic, now).ready;
     out.iter_mut().for_each(|c| c.ready = ready);
     Ok(out)
 }

@@ -18,6 +18,8 @@ use self::keys::{REQUEST, key_of, release_when_synced};
 use super::Queues;
 use super::records::fetch;
 use super::{commit, config_of, with};
+use crate::checkpoint::Store;
+use crate::topic::events::Base;
 use crate::topic::state::dedupe::Key;
 use crate::topic::state::queue::RemovalReason;
 use crate::topic::write::prepare::Prepared;
@@ -79,7 +81,7 @@ fn dead_letter(
     let mut sorted = seqs.to_vec();
     sorted.sort_unstable();
     for seqs in sorted.chunks(CHUNK) {
-        let (batch, slots) = fetch(queues, topic, seqs, true)?;
+        let (batch, slots) = fetch(queues.ctx(), topic, seqs, true)?;
         let mut items = Vec::new();
         for (&seq, slot) in seqs.iter().zip(slots) {
             let record = slot.and_then(|s| batch.get(s));
@@ -148,7 +150,7 @@ fn move_records(
     while done < items.len() && failed.is_none() {
         let dest = &items[done].dest;
         let n = items[done..].iter().take_while(|i| i.dest == *dest).count();
-        let copied = copies(queues, source, batch, &items[done..done + n], how.create);
+        let copied = copies(queues.store(), source, batch, &items[done..done + n], how.create);
         failed = copied.1;
         moved.extend(copied.0.into_iter().map(|(seq, a)| (seq, dest.clone(), a)));
         done += n;
@@ -169,7 +171,7 @@ fn move_records(
 
 /// Appends copies to one topic and syncs them, whatever its class.
 fn copies(
-    queues: &Arc<Queues>,
+    store: &Arc<Store>,
     source: &Arc<Topic>,
     batch: &ReadBatch,
     items: &[MovedRecord],
@@ -177,17 +179,17 @@ fn copies(
 ) -> (Vec<(u64, Appended)>, Option<Error>) {
     let mut done = Vec::new();
     let Some((first, rest)) = items.split_first() else { return (done, None) };
-    let queue = match queues.catalog().named(&first.dest) {
+    let queue = match store.catalog().named(&first.dest) {
         Ok(dest) => dest.is_some_and(|t| t.state.read().config.kind == TopicType::Queue),
         Err(e) => return (done, Some(e)),
     };
-    let prepared = |item| prepared(queues, source, batch, item, (create, queue));
+    let prepared = |item| prepared(store.base(), source, batch, item, (create, queue));
     // The first alone: it may create the topic.
-    match prepared(first).and_then(|p| perform(queues.store(), p)) {
+    match prepared(first).and_then(|p| perform(store, p)) {
         Ok(a) => done.push((first.seq, a)),
         Err(e) => return (done, Some(e)),
     }
-    let Some(dest) = queues.catalog().table.loaded.named(&first.dest) else { return (done, None) };
+    let Some(dest) = store.catalog().table.loaded.named(&first.dest) else { return (done, None) };
     let answers = Arc::new(Mutex::new((done, None)));
     for item in rest {
         let (slot, seq) = (answers.clone(), item.seq);
@@ -197,12 +199,12 @@ fn copies(
                     Ok(a) => slot.lock().0.push((seq, a)),
                     Err(e) => slot.lock().1 = Some(e),
                 };
-                submit(queues.store(), p, Box::new(done));
+                submit(store, p, Box::new(done));
             }
             Err(e) => slot.lock().1 = Some(e),
         }
     }
-    if let Err(e) = queues.ctx().wal.sync(queues.ctx().shard(dest.id())) {
+    if let Err(e) = store.ctx().wal.sync(store.ctx().shard(dest.id())) {
         answers.lock().1 = Some(e.into());
     }
     // What has no answer yet counts as not copied: its key keeps a repeat from copying it twice.
@@ -215,7 +217,7 @@ fn copies(
 }
 
 fn prepared(
-    queues: &Queues,
+    base: &Base,
     source: &Topic,
     batch: &ReadBatch,
     item: &MovedRecord,
@@ -223,7 +225,7 @@ fn prepared(
 ) -> Result<Prepared> {
     let record = batch.get(item.slot);
     let r = record.ok_or_else(|| Error::Internal("a record to move is not there".into()))?;
-    let now = queues.base().time.steady();
+    let now = base.time.steady();
     let mut record = NewRecord {
         data: r.data,
         binary: r.binary,
@@ -234,8 +236,8 @@ fn prepared(
     };
     item.options.give(&mut record, job, now);
     let req = Append { records: &[record], sync: true, create: Some(create), ..Append::default() };
-    let began = queues.base().time.mono_ns();
-    let mut p = Prepared::of_copies(&queues.base().options, &item.dest, &req, now, began)?;
+    let began = base.time.mono_ns();
+    let mut p = Prepared::of_copies(&base.options, &item.dest, &req, now, began)?;
     p.key = Some(Key { hash: key_of(source.id(), item.seq), request: REQUEST });
     p.is_pinned = true;
     Ok(p)
@@ -269,7 +271,7 @@ fn revive(queues: &Arc<Queues>, topic: &Arc<Topic>, req: &Redrive) -> Result<Red
     let limit = req.limit.unwrap_or(usize::MAX);
     let (mut moved, mut records_scanned) = (0, 0);
     for seqs in seqs.chunks(CHUNK) {
-        let (batch, slots) = fetch(queues, topic, seqs, false)?;
+        let (batch, slots) = fetch(queues.ctx(), topic, seqs, false)?;
         records_scanned += batch.len() as u64;
         let found = seqs.iter().zip(slots).filter_map(|(s, slot)| Some((*s, slot?)));
         let fits = |slot: usize| batch.get(slot).is_some_and(|r| selects(req, &r));

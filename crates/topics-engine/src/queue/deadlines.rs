@@ -118,7 +118,7 @@ pub(crate) fn sweep(queues: &Arc<Queues>, topic: &Arc<Topic>) {
 fn step(queues: &Arc<Queues>, topic: &Arc<Topic>) -> Result<bool> {
     queues.ctx().check_open()?;
     topic.check_sound()?;
-    records::load(queues, topic)?;
+    records::load(queues.base(), topic)?;
     let now = queues.base().time.now();
     let (mut ended, mut moving) = (Vec::new(), Vec::new());
     {

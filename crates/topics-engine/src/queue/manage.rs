@@ -9,6 +9,7 @@ use super::Queues;
 use super::ack::{MAX_SEQS, lease_outcome};
 use super::records::load;
 use super::{announce, commit, config_of, log, with};
+use crate::topic::events::Ctx;
 use crate::topic::retention::{self, Need};
 use crate::topic::state::State;
 use crate::topic::state::index::Unknown;
@@ -25,13 +26,15 @@ pub(crate) fn remove(
     seqs: &[u64],
     force: bool,
 ) -> Result<LeaseOutcome> {
-    check(queues, topic, seqs)?;
+    check(queues.ctx(), topic, seqs)?;
     let (mut removed, skipped) = loop {
         let (now, head) = (queues.base().time.now(), topic.gate.head());
         let reserved = reserve(&mut topic.state.write(), (now, head), seqs, force);
         match reserved {
             Ok(sorted) => break sorted,
-            Err(Unknown(file_no)) => retention::provide(queues.ctx(), topic, &Need::Dead(file_no))?,
+            Err(Unknown(file_no)) => {
+                retention::provide(queues.base(), topic, &Need::Dead(file_no))?
+            }
         }
     };
     if !removed.is_empty() {
@@ -75,7 +78,7 @@ pub(crate) fn promote(
     topic: &Arc<Topic>,
     seqs: &[u64],
 ) -> Result<LeaseOutcome> {
-    check(queues, topic, seqs)?;
+    check(queues.ctx(), topic, seqs)?;
     let durable = topic.state.read().config.leases_durable;
     let (mut released, mut due) = (Vec::new(), Vec::new());
     let (mut promoted, mut skipped, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
@@ -96,19 +99,19 @@ pub(crate) fn promote(
     let event = |jobs| [record::Lease::new(LeaseEvent::Nack, b"", 0, jobs)];
     commit(queues, topic, now, &event(released))?;
     if !due.is_empty() {
-        log(queues, topic, &event(due))?;
+        log(queues.ctx(), topic, &event(due))?;
         announce(queues, topic);
     }
     queues.base().metrics.promoted_jobs.add(promoted.len() as u64);
     Ok(lease_outcome(queues, topic, promoted, skipped))
 }
 
-fn check(queues: &Arc<Queues>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<()> {
+fn check(ctx: &Arc<Ctx>, topic: &Arc<Topic>, seqs: &[u64]) -> Result<()> {
     config_of(topic)?;
-    queues.ctx().check_open()?;
+    ctx.check_open()?;
     if seqs.len() > MAX_SEQS {
         let (got, max) = (seqs.len() as u64, MAX_SEQS as u64);
         return Err(Error::BatchTooLarge { got, max, unit: "seqs" });
     }
-    load(queues, topic)
+    load(ctx.base(), topic)
 }

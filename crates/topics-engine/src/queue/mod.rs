@@ -134,29 +134,29 @@ fn commit(
         deadlines::set(queues, topic, earlier);
         return Ok(());
     }
-    let outcome = log(queues, topic, events);
+    let outcome = log(queues.ctx(), topic, events);
     announce(queues, topic);
     outcome
 }
 
 /// Logs lease events, which take effect when they are applied.
-fn log(queues: &Arc<Queues>, topic: &Arc<Topic>, events: &[record::Lease]) -> Result<()> {
+fn log(ctx: &Arc<Ctx>, topic: &Arc<Topic>, events: &[record::Lease]) -> Result<()> {
     let mut frames = Frames::default();
     for e in events.iter().filter(|e| !e.jobs.is_empty()) {
         e.encode_frame(&mut frames.head, topic.id(), 0, 0);
     }
-    let (ticket, level) = stage(queues, topic, frames, Wait::Bounded)?;
-    queues.ctx().wait(ticket, level)
+    let (ticket, level) = stage(ctx, topic, frames, Wait::Bounded)?;
+    ctx.wait(ticket, level)
 }
 
 /// Stages control frames of a topic, to be waited for as its class demands.
 fn stage(
-    queues: &Arc<Queues>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     frames: Frames,
     wait: Wait,
 ) -> Result<(Ticket, Level)> {
     let bytes = frames.head.len();
-    let staged = stage_with(queues.ctx(), topic, bytes, wait, |_| Ok(Some((frames, Undo::None))))?;
+    let staged = stage_with(ctx, topic, bytes, wait, |_| Ok(Some((frames, Undo::None))))?;
     staged.ok_or_else(|| Error::Internal("nothing was staged".into()))
 }

@@ -1,6 +1,6 @@
 //! The records of jobs: reading them by their seqs, and loading the options of those in segments.
 
-use super::Queues;
+use crate::topic::events::{Base, Ctx};
 use crate::topic::read::read_jobs;
 use crate::topic::retention::{self, Need};
 use crate::topic::state::State;
@@ -13,7 +13,7 @@ use crate::types::error::Result;
 /// The records of these seqs: a batch, and for each seq its slot in there. `expired` ones are
 /// found only when asked for.
 pub(crate) fn fetch(
-    queues: &Queues,
+    ctx: &Ctx,
     topic: &Topic,
     seqs: &[u64],
     expired: bool,
@@ -29,7 +29,7 @@ pub(crate) fn fetch(
         rest = others;
         let (mut at, last) = (first - 1, first + run.len() as u64 - 1);
         while at < last {
-            let b = read_jobs(queues.ctx(), topic, &exactly(at, last), expired)?;
+            let b = read_jobs(ctx, topic, &exactly(at, last), expired)?;
             let next = b.next_from_seq;
             all.absorb(b);
             if next <= at {
@@ -77,7 +77,7 @@ fn has_options(segment: &Seg) -> bool {
 }
 
 /// Makes jobs with options known that were in segments when the engine opened.
-pub(crate) fn load(queues: &Queues, topic: &Topic) -> Result<()> {
+pub(crate) fn load(base: &Base, topic: &Topic) -> Result<()> {
     while topic.life() == Life::Live {
         let (structure, metas) = {
             let state = topic.state.read();
@@ -91,9 +91,9 @@ pub(crate) fn load(queues: &Queues, topic: &Topic) -> Result<()> {
         let mut rows = Vec::new();
         for meta in metas {
             if topic.state.read().unknown_dead(meta.file_no) {
-                retention::provide(queues.ctx(), topic, &Need::Dead(meta.file_no))?;
+                retention::provide(base, topic, &Need::Dead(meta.file_no))?;
             }
-            let table = queues.base().segments.segment(topic.key, meta).attrs();
+            let table = base.segments.segment(topic.key, meta).attrs();
             let Some(table) = topic.unless_gone(&meta, table)? else { continue };
             rows.extend_from_slice(table.rows());
         }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use topics_storage::format::attrs::Attrs;
 
-use super::Queues;
 use super::claim::{SWEEPS, sweep_expired};
 use super::config_of;
 use super::records::{fetch, load};
 use crate::topic::Topic;
+use crate::topic::events::{Base, Ctx};
 use crate::topic::read::age;
 use crate::topic::retention::{self, Need};
 use crate::topic::state::State;
@@ -20,13 +20,13 @@ use crate::types::error::Result;
 use crate::types::queue::{JobState, Peeked, PeekedJob, QueueState};
 
 /// Counts of a queue, as far as its jobs are known (see `load`).
-pub(crate) fn counts(queues: &Queues, topic: &Topic, now: Now) -> QueueState {
+pub(crate) fn counts(base: &Base, topic: &Topic, now: Now) -> QueueState {
     let head = topic.gate.head();
     let mut state = topic.state.write();
     let hidden = state.hidden(head).0;
     let live = state.count.saturating_sub(hidden);
     let queue = state.queue.get_or_insert_default();
-    queues.base().metrics.lease_expiries.add(queue.sweep(now));
+    base.metrics.lease_expiries.add(queue.sweep(now));
     let (in_flight, delayed, dead) = queue.counts();
     QueueState {
         ready: live.saturating_sub(in_flight + delayed + dead),
@@ -39,24 +39,24 @@ pub(crate) fn counts(queues: &Queues, topic: &Topic, now: Now) -> QueueState {
 }
 
 /// The exact counts.
-pub(crate) fn queue_state(queues: &Arc<Queues>, topic: &Arc<Topic>) -> Result<QueueState> {
+pub(crate) fn queue_state(base: &Base, topic: &Arc<Topic>) -> Result<QueueState> {
     topic.check_sound()?;
-    load(queues, topic)?;
-    Ok(counts(queues, topic, queues.base().time.now()))
+    load(base, topic)?;
+    Ok(counts(base, topic, base.time.now()))
 }
 
 /// Milliseconds since the oldest ready job was written, became due or was released: of the next job of
 /// each lane, the one that waits longest. 0 without a ready job.
-pub(crate) fn oldest_ready_ms(queues: &Queues, topic: &Topic) -> Result<u64> {
-    load(queues, topic)?;
-    let now = queues.base().time.now();
+pub(crate) fn oldest_ready_ms(base: &Base, topic: &Topic) -> Result<u64> {
+    load(base, topic)?;
+    let now = base.time.now();
     let (written, again) = loop {
         let found = {
             let head = topic.gate.head();
             let mut state = topic.state.write();
             let State { queue, index, floor, .. } = &mut *state;
             let queue = queue.get_or_insert_default();
-            queues.base().metrics.lease_expiries.add(queue.sweep(now));
+            base.metrics.lease_expiries.add(queue.sweep(now));
             queue.oldest_ready(|from| {
                 let found = index.next_live(from.max(*floor))?;
                 Ok::<_, Unknown>(found.filter(|seq| *seq <= head))
@@ -64,10 +64,10 @@ pub(crate) fn oldest_ready_ms(queues: &Queues, topic: &Topic) -> Result<u64> {
         };
         match found {
             Ok(found) => break found,
-            Err(unknown) => retention::provide(queues.ctx(), topic, &unknown.into())?,
+            Err(unknown) => retention::provide(base, topic, &unknown.into())?,
         }
     };
-    let written = written.map_or(Ok(0), |seq| age(queues.ctx(), topic, seq))?;
+    let written = written.map_or(Ok(0), |seq| age(base, topic, seq))?;
     Ok(written.max(again.map_or(0, |since| now.wall.saturating_sub(since))))
 }
 
@@ -79,40 +79,36 @@ const PEEK_BYTES: usize = 8 << 20;
 /// What claims would get next, and jobs by state: at most `max` of each state asked for, and no more
 /// after [`PEEK_BYTES`].
 pub(crate) fn peek(
-    queues: &Arc<Queues>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     state: Option<JobState>,
     max: usize,
 ) -> Result<Peeked> {
     config_of(topic)?;
     topic.check_sound()?;
-    load(queues, topic)?;
+    load(ctx.base(), topic)?;
     let mut sweeps = 0;
     loop {
-        let jobs = list(queues, topic, state, max)?;
-        let (shown, has_all) = with_records(queues, topic, jobs)?;
+        let jobs = list(ctx.base(), topic, state, max)?;
+        let (shown, has_all) = with_records(ctx, topic, jobs)?;
         if has_all || sweeps == SWEEPS {
             return Ok(shown);
         }
         // What has expired hides others from a claim no more than from here.
         sweeps += 1;
-        if let Err(e) = sweep_expired(queues, topic) {
+        if let Err(e) = sweep_expired(ctx, topic) {
             log::debug!("topic {:?}: what has expired stays for now: {e}", topic.name);
         }
     }
 }
 
 /// The jobs with their records, and whether each that was looked at has one.
-fn with_records(
-    queues: &Queues,
-    topic: &Topic,
-    mut jobs: Vec<PeekedJob>,
-) -> Result<(Peeked, bool)> {
+fn with_records(ctx: &Ctx, topic: &Topic, mut jobs: Vec<PeekedJob>) -> Result<(Peeked, bool)> {
     let mut out = Peeked { topic_id: topic.id(), ..Peeked::default() };
     let (mut has_all, mut bytes) = (true, 0);
     for some in jobs.chunks_mut(PEEK_CHUNK) {
         let seqs: Vec<u64> = some.iter().map(|j| j.seq).collect();
-        let (batch, slots) = fetch(queues, topic, &seqs, false)?;
+        let (batch, slots) = fetch(ctx, topic, &seqs, false)?;
         let chunks = out.records.chunks.len() as u32;
         out.records.chunks.extend(batch.chunks.iter().cloned());
         for (job, slot) in some.iter_mut().zip(slots) {
@@ -137,26 +133,21 @@ fn group_of(attrs: &[u8]) -> Option<Vec<u8>> {
     Attrs::decode(attrs)?.group.map(<[u8]>::to_vec)
 }
 
-fn list(
-    queues: &Queues,
-    topic: &Topic,
-    state: Option<JobState>,
-    max: usize,
-) -> Result<Vec<PeekedJob>> {
+fn list(base: &Base, topic: &Topic, state: Option<JobState>, max: usize) -> Result<Vec<PeekedJob>> {
     loop {
         let unknown = {
             let mut s = topic.state.write();
-            match listed(queues, &mut s, topic.gate.head(), state, max) {
+            match listed(base, &mut s, topic.gate.head(), state, max) {
                 Ok(jobs) => return Ok(jobs),
                 Err(Unknown(file_no)) => file_no,
             }
         };
-        retention::provide(queues.ctx(), topic, &Need::Dead(unknown))?;
+        retention::provide(base, topic, &Need::Dead(unknown))?;
     }
 }
 
 fn listed(
-    queues: &Queues,
+    base: &Base,
     state: &mut State,
     head: u64,
     want: Option<JobState>,
@@ -164,8 +155,8 @@ fn listed(
 ) -> std::result::Result<Vec<PeekedJob>, Unknown> {
     let State { queue, index, floor, .. } = state;
     let queue = queue.get_or_insert_default();
-    let now = queues.base().time.now();
-    queues.base().metrics.lease_expiries.add(queue.sweep(now));
+    let now = base.time.now();
+    base.metrics.lease_expiries.add(queue.sweep(now));
     let mut out = Vec::new();
     if want.is_none_or(|w| w == JobState::Ready) {
         let fresh = |from: u64| {

@@ -20,6 +20,7 @@ use super::claim::{self, ClaimRequest, ExhaustedJobs};
 use super::cohort;
 use super::config_of;
 use super::deadlines::{self, Deadlines};
+use crate::topic::events::Base;
 use crate::topic::{Life, Topic};
 use crate::types::api::Completion;
 use crate::types::error::{Error, Result};
@@ -36,12 +37,12 @@ pub(crate) struct Waiter {
 
 impl Waiter {
     pub(crate) fn new(
-        queues: &Queues,
+        base: &Base,
         request: ClaimRequest,
         wait: Duration,
         done: Completion<Claimed>,
     ) -> Self {
-        let since = queues.base().time.mono_ms();
+        let since = base.time.mono_ms();
         Self { request, since, until: since.saturating_add(wait.as_millis() as u64), done }
     }
 }
@@ -411,7 +412,7 @@ fn serve(
         }
     }
     let timeout = left.iter().map(|w| w.1.until).min();
-    let at = timeout.into_iter().chain(next_due(queues, topic)).min();
+    let at = timeout.into_iter().chain(next_due(queues.base(), topic)).min();
     (left, at)
 }
 
@@ -436,8 +437,8 @@ fn claim_order(topic: &Topic, waiting: &[(u64, Waiter)], together: bool) -> Vec<
 }
 
 /// When a job of the queue becomes claimable by itself, monotonic ms.
-fn next_due(queues: &Queues, topic: &Topic) -> Option<u64> {
-    let now = queues.base().time.now();
+fn next_due(base: &Base, topic: &Topic) -> Option<u64> {
+    let now = base.time.now();
     let state = topic.state.read();
     let (mono, wall) = state.queue.as_ref()?.next_due();
     let wall = wall.map(|at| now.mono.saturating_add(at.saturating_sub(now.wall)));

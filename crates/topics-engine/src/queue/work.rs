@@ -45,7 +45,7 @@ impl Work {
     ) -> Result<Self> {
         config_of(topic)?;
         let claim = Claim { node, max, lease_ms, ..Claim::default() };
-        claim::ClaimRequest::new(queues, &claim, 0)?;
+        claim::ClaimRequest::new(queues.base(), &claim, 0)?;
         let stream = STREAMS.fetch_add(1, Ordering::Relaxed);
         let (queues, topic, node) = (queues.clone(), topic.clone(), node.to_vec());
         Ok(Self { queues, topic, node, max, lease_ms, stream, _owner: owner })

@@ -9,9 +9,10 @@ use topics_storage::wal::{Batch, Level};
 use super::define::{Definition, End, RouterInfo, RouterRequest};
 use super::registry::Routers;
 use super::run::Router;
+use crate::catalog::Catalog;
 use crate::catalog::ids::Id;
-use crate::checkpoint::Store;
 use crate::ctx::Wait;
+use crate::topic::events::Ctx;
 use crate::topic::{Applied, Topic};
 use crate::types::config::ConfigPatch;
 use crate::types::error::{Error, Result};
@@ -20,7 +21,7 @@ use crate::verbs::{self, Existing};
 
 /// Creates a router, or updates one between the same topics; returns whether it was created.
 pub(crate) fn create(
-    store: &Arc<Store>,
+    catalog: &Arc<Catalog>,
     routers: &Routers,
     name: &str,
     req: &RouterRequest,
@@ -35,15 +36,15 @@ pub(crate) fn create(
         );
         return Err(Error::InvalidRequest(text));
     }
-    store.ctx().check_open()?;
+    catalog.ctx().check_open()?;
     let _one = routers.deciding.lock();
     let old = routers.get(name).map(|r| r.definition());
     if old.as_ref().is_some_and(|d| d.request == *req) {
         return Ok(false);
     }
-    let max = store.base().options.max_routers;
+    let max = catalog.base().options.max_routers;
     if old.is_none() && max > 0 && routers.len() as u64 >= max {
-        store.base().metrics.throttled.add(1);
+        catalog.base().metrics.throttled.add(1);
         return Err(Error::Throttled { limit: "max_routers", max, retry_after_ms: 1000 });
     }
     if let Some(d) = &old {
@@ -51,15 +52,15 @@ pub(crate) fn create(
     }
     fits(routers, name, req)?;
     // A refusal creates neither.
-    let further = u64::from(may_create(store, &req.source, true)?)
-        + u64::from(may_create(store, &req.dest, req.create_dest)?);
-    verbs::check_topics(store, further)?;
-    let source = live_or_create(store, &req.source)?;
-    let dest = live_or_create(store, &req.dest)?;
+    let further = u64::from(may_create(catalog, &req.source, true)?)
+        + u64::from(may_create(catalog, &req.dest, req.create_dest)?);
+    verbs::check_topics(catalog, further)?;
+    let source = live_or_create(catalog, &req.source)?;
+    let dest = live_or_create(catalog, &req.dest)?;
     let end = |t: &Topic| End { topic_id: t.id(), epoch: t.key.epoch };
     let definition = Definition {
         name: name.into(),
-        id: old.as_ref().map_or_else(|| new_id(store), |d| Ok(d.id))?,
+        id: old.as_ref().map_or_else(|| new_id(catalog), |d| Ok(d.id))?,
         source: end(&source),
         dest: end(&dest),
         request: req.clone(),
@@ -71,56 +72,56 @@ pub(crate) fn create(
         epoch: definition.id,
         options: definition.encode(),
     };
-    log(store, &body)?;
+    log(catalog.ctx(), &body)?;
     Ok(old.is_none())
 }
 
 /// Deletes a router; its copies stay. Returns false if there is none.
-pub(crate) fn delete(store: &Arc<Store>, routers: &Routers, name: &str) -> Result<bool> {
+pub(crate) fn delete(ctx: &Arc<Ctx>, routers: &Routers, name: &str) -> Result<bool> {
     name::check_router(name)?;
-    store.ctx().check_open()?;
+    ctx.check_open()?;
     let _one = routers.deciding.lock();
     let Some(d) = routers.get(name).map(|r| r.definition()) else { return Ok(false) };
-    log(store, &RouterDelete { router_id: d.id, epoch: d.id })?;
+    log(ctx, &RouterDelete { router_id: d.id, epoch: d.id })?;
     Ok(true)
 }
 
-pub(crate) fn info(store: &Store, routers: &Routers, name: &str) -> Result<RouterInfo> {
-    store.ctx().check_open()?;
+pub(crate) fn info(catalog: &Catalog, routers: &Routers, name: &str) -> Result<RouterInfo> {
+    catalog.ctx().check_open()?;
     let router = routers.get(name);
-    router.map(|r| of(store, &r)).ok_or_else(|| Error::RouterNotFound(name.to_owned()))
+    router.map(|r| of(catalog, &r)).ok_or_else(|| Error::RouterNotFound(name.to_owned()))
 }
 
 /// The routers whose names begin with `prefix`, in name order.
-pub(crate) fn list(store: &Store, routers: &Routers, prefix: &str) -> Vec<RouterInfo> {
+pub(crate) fn list(catalog: &Catalog, routers: &Routers, prefix: &str) -> Vec<RouterInfo> {
     let all = routers.all().into_iter();
-    all.filter(|r| r.definition().name.starts_with(prefix)).map(|r| of(store, &r)).collect()
+    all.filter(|r| r.definition().name.starts_with(prefix)).map(|r| of(catalog, &r)).collect()
 }
 
-fn of(store: &Store, router: &Router) -> RouterInfo {
+fn of(catalog: &Catalog, router: &Router) -> RouterInfo {
     let d = router.definition();
-    let head = store.catalog().table.loaded.by_id(d.source.topic_id).map_or(0, |t| t.gate.head());
+    let head = catalog.table.loaded.by_id(d.source.topic_id).map_or(0, |t| t.gate.head());
     let (forwarded_total, lag, stopped_by) = router.progress(head);
     let (router, request) = (d.name.to_string(), d.request.clone());
     RouterInfo { router, request, forwarded_total, lag, stopped_by }
 }
 
 /// Whether a topic is missing; refuses one that may not be created: the rule is that of writes.
-fn may_create(store: &Store, name: &str, wanted: bool) -> Result<bool> {
-    let missing = store.catalog().live(name)?.is_none();
-    if missing && !(wanted && store.base().options.auto_create.allows(name)) {
+fn may_create(catalog: &Catalog, name: &str, wanted: bool) -> Result<bool> {
+    let missing = catalog.live(name)?.is_none();
+    if missing && !(wanted && catalog.base().options.auto_create.allows(name)) {
         return Err(Error::TopicNotFound(name.to_owned()));
     }
     Ok(missing)
 }
 
 /// The topic; created with the default config when it is missing.
-fn live_or_create(store: &Arc<Store>, name: &str) -> Result<Arc<Topic>> {
+fn live_or_create(catalog: &Arc<Catalog>, name: &str) -> Result<Arc<Topic>> {
     loop {
-        if let Some(topic) = store.catalog().live(name)? {
+        if let Some(topic) = catalog.live(name)? {
             return Ok(topic);
         }
-        verbs::create(store, name, &ConfigPatch::default(), Existing::Any)?;
+        verbs::create(catalog, name, &ConfigPatch::default(), Existing::Any)?;
     }
 }
 
@@ -177,24 +178,24 @@ fn fits(routers: &Routers, name: &str, req: &RouterRequest) -> Result<()> {
 }
 
 /// A new id, from the counter of topic ids.
-fn new_id(store: &Arc<Store>) -> Result<u64> {
+fn new_id(catalog: &Arc<Catalog>) -> Result<u64> {
     loop {
-        match store.catalog().ids.take(store.catalog())? {
+        match catalog.ids.take(catalog)? {
             Id::Taken(id) => return Ok(id),
             Id::After(ticket) => {
-                store.ctx().wait(ticket, Level::Synced)?;
-                store.catalog().ids.on_synced(ticket);
+                catalog.ctx().wait(ticket, Level::Synced)?;
+                catalog.ids.on_synced(ticket);
             }
         }
     }
 }
 
 /// Logs a definition on the first shard, durably.
-fn log(store: &Arc<Store>, body: &impl Body) -> Result<()> {
+fn log(ctx: &Arc<Ctx>, body: &impl Body) -> Result<()> {
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
-    let commit = Arc::new(Applied::new(store.ctx(), "a router's definition"));
-    let batch = Batch::control(head, store.base().time.steady(), Level::Synced, commit);
-    let ticket = store.ctx().stage_control(0, batch, Wait::Bounded)?;
-    store.ctx().wait(ticket, Level::Synced)
+    let commit = Arc::new(Applied::new(ctx, "a router's definition"));
+    let batch = Batch::control(head, ctx.base().time.steady(), Level::Synced, commit);
+    let ticket = ctx.stage_control(0, batch, Wait::Bounded)?;
+    ctx.wait(ticket, Level::Synced)
 }

@@ -13,7 +13,7 @@ use topics_storage::format::record::{Body, TxnCommit};
 use topics_storage::wal::scan::Scan;
 use topics_storage::wal::{FIRST_FRAME, FileKey, WalFile};
 
-use crate::checkpoint::Store;
+use crate::topic::events::Ctx;
 use crate::types::error::{Error, Result};
 
 /// Bytes of the log in a round, about.
@@ -48,11 +48,11 @@ pub(super) struct Target {
 
 impl Target {
     /// The cut at this moment.
-    pub fn now(store: &Store) -> Self {
+    pub fn now(ctx: &Ctx) -> Self {
         // Before the cut: what is logged meanwhile counts as not shipped.
-        let logged = store.ctx().wal.counters().bytes;
-        let cut = store.ctx().wal.cut();
-        Self { cut, at_ms: store.base().time.steady(), logged }
+        let logged = ctx.wal.counters().bytes;
+        let cut = ctx.wal.cut();
+        Self { cut, at_ms: ctx.base().time.steady(), logged }
     }
 }
 
@@ -86,11 +86,11 @@ pub(super) struct Built {
 impl Chain {
     /// A chain that begins with the files that a snapshot with these replay positions needs. The files
     /// are held.
-    pub fn begin(store: &Store, replay: &BTreeMap<u32, u64>, id: u64) -> Result<Self> {
+    pub fn begin(ctx: &Ctx, replay: &BTreeMap<u32, u64>, id: u64) -> Result<Self> {
         let mut cursors = Vec::new();
-        for shard in 0..store.ctx().wal.shards() {
+        for shard in 0..ctx.wal.shards() {
             let needed = replay.get(&(shard as u32)).copied().unwrap_or(0) + 1;
-            let files = store.ctx().wal.files(shard);
+            let files = ctx.wal.files(shard);
             let first = files.iter().rfind(|f| f.first_lsn <= needed);
             let Some(f) = first else { return Err(gone(shard)) };
             cursors.push(Cursor { file: f.key, offset: 0, next_lsn: f.first_lsn });
@@ -105,7 +105,7 @@ impl Chain {
     }
 
     /// The next round up to the target, or as much of it as a round holds.
-    pub fn build(&self, store: &Store, header: ObjectHeader, target: &Target) -> Result<Built> {
+    pub fn build(&self, ctx: &Ctx, header: ObjectHeader, target: &Target) -> Result<Built> {
         let mut built = Built {
             round: RoundWriter::new(header, 0),
             bytes: 0,
@@ -115,7 +115,7 @@ impl Chain {
             starts: Vec::new(),
         };
         for (shard, last) in target.cut.iter().enumerate() {
-            while !built.add(store, shard, *last)? {}
+            while !built.add(ctx, shard, *last)? {}
         }
         built.bytes = built.round.len() as u64;
         Ok(built)
@@ -164,14 +164,14 @@ fn gone(shard: usize) -> Error {
 
 impl Built {
     /// Adds frames of one file, up to the lsn `last`. Returns whether the shard needs no further call.
-    fn add(&mut self, store: &Store, shard: usize, last: u64) -> Result<bool> {
+    fn add(&mut self, ctx: &Ctx, shard: usize, last: u64) -> Result<bool> {
         let cursor = self.cursors[shard];
-        let files = store.ctx().wal.files(shard);
+        let files = ctx.wal.files(shard);
         let at = files.iter().position(|f| f.key == cursor.file).ok_or_else(|| gone(shard))?;
         let (file, next) = (&files[at], files.get(at + 1));
         // Frames at or above the first lsn of the next file are void.
         let end = next.map_or(last + 1, |n| n.first_lsn.min(last + 1));
-        let moved = self.add_frames(store, shard, (file, cursor), end)?;
+        let moved = self.add_frames(ctx, shard, (file, cursor), end)?;
         self.cursors[shard] = moved;
         if moved.next_lsn < end {
             self.complete = false;
@@ -190,7 +190,7 @@ impl Built {
     /// the position after them.
     fn add_frames(
         &mut self,
-        store: &Store,
+        ctx: &Ctx,
         shard: usize,
         (file, cursor): (&WalFile, Cursor),
         end: u64,
@@ -206,7 +206,7 @@ impl Built {
             self.starts.push((shard, file.first_lsn));
         }
         let mut scan =
-            Scan::new(&store.base().env, file.file.clone(), &file.header, &shown, cursor.next_lsn)?;
+            Scan::new(&ctx.base().env, file.file.clone(), &file.header, &shown, cursor.next_lsn)?;
         scan.seek(offset, cursor.next_lsn);
         while scan.next_lsn() < end && self.round.len() + bytes.len() < ROUND_BYTES {
             let Some(f) = scan.next_frame()? else {
@@ -229,7 +229,7 @@ impl Built {
                 file_offset: cursor.offset,
                 first_lsn: cursor.next_lsn,
                 end_lsn: next_lsn,
-                synced_lsn: store.ctx().wal.positions(shard).synced,
+                synced_lsn: ctx.wal.positions(shard).synced,
                 offset: 0,
                 len: 0,
                 hash: 0,

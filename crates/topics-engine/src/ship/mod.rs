@@ -156,7 +156,7 @@ impl Shipper {
             if chain.covers(&wanted) && chain.target.is_none() && chain.is_whole {
                 return Ok(out);
             }
-            let target = chain.target.get_or_insert_with(|| Target::now(&self.store)).clone();
+            let target = chain.target.get_or_insert_with(|| Target::now(self.store.ctx())).clone();
             self.sync(&target)?;
             if let Err(e) = self.round(state, target) {
                 self.forget_unreadable(state, &e);
@@ -180,7 +180,7 @@ impl Shipper {
             store.ctx().wal.hold(shard, replay.get(&(shard as u32)).copied().unwrap_or(0));
         }
         state.last_chain += 1;
-        match Chain::begin(store, &replay, state.last_chain) {
+        match Chain::begin(store.ctx(), &replay, state.last_chain) {
             Ok(chain) => state.chain = Some(chain),
             Err(e) => {
                 store.ctx().wal.release_holds();
@@ -210,7 +210,7 @@ impl Shipper {
         let store = &self.store;
         let Some(chain) = &mut state.chain else { return Ok(()) };
         let header = self.owner.with(|w| Ok(w.header(ObjectKind::Round, 0)))?;
-        let mut built = chain.build(store, header, &target)?;
+        let mut built = chain.build(store.ctx(), header, &target)?;
         if !self.put_stages(&mut state.stages, &built.stages)? {
             // The end of the decision is logged, maybe above this cut: the next cut has it.
             built.complete = false;

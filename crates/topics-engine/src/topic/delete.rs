@@ -16,7 +16,7 @@ use super::write::append::apply_level;
 use super::write::pending_batch::{Frames, Order, PendingBatch, Undo};
 use super::{Life, Topic};
 use crate::ctx::Wait;
-use crate::topic::events::Ctx;
+use crate::topic::events::{Base, Ctx};
 use crate::types::api::{DeleteRequest, TopicMatch};
 use crate::types::error::{Error, Result};
 
@@ -205,7 +205,7 @@ fn stage(
     exclusive: Option<&ExclusiveGuard>,
 ) -> Result<Option<Staged>> {
     loop {
-        let (hints, structure) = plan(ctx, topic, body)?;
+        let (hints, structure) = plan(ctx.base(), topic, body)?;
         let bytes = 4096 + body.seqs.len() * 20;
         let mut a = match exclusive {
             Some(exclusive) => topic.admit_exclusive(ctx, bytes, wait, exclusive)?,
@@ -243,20 +243,20 @@ fn stage(
 
 /// Reads the data of segments that apply needs for the delete. Valid while the topic has the same
 /// segments (`structure`).
-pub(crate) fn plan(ctx: &Ctx, topic: &Topic, body: &record::Delete) -> Result<(Hints, u64)> {
+pub(crate) fn plan(base: &Base, topic: &Topic, body: &record::Delete) -> Result<(Hints, u64)> {
     loop {
-        if let Some(planned) = try_plan(ctx, topic, body)? {
+        if let Some(planned) = try_plan(base, topic, body)? {
             return Ok(planned);
         }
     }
 }
 
 /// The same; `None` if a segment was removed while it was read.
-fn try_plan(ctx: &Ctx, topic: &Topic, body: &record::Delete) -> Result<Option<(Hints, u64)>> {
-    let loader = Loader::without_hints(&ctx.base().segments, topic.key);
+fn try_plan(base: &Base, topic: &Topic, body: &record::Delete) -> Result<Option<(Hints, u64)>> {
+    let loader = Loader::without_hints(&base.segments, topic.key);
     let below = body.before_seq.unwrap_or(u64::MAX);
     if body.matching.is_some() {
-        load_active_tags(ctx, topic)?;
+        load_active_tags(base, topic)?;
     }
     let (structure, floor, segs, tags_from) = {
         let state = topic.state.read();
@@ -302,7 +302,7 @@ fn try_plan(ctx: &Ctx, topic: &Topic, body: &record::Delete) -> Result<Option<(H
             (*first, *last)
         };
         if topic.state.read().unknown_dead(meta.file_no) {
-            retention::provide(ctx, topic, &Need::Dead(meta.file_no))?;
+            retention::provide(base, topic, &Need::Dead(meta.file_no))?;
         }
         let window = topic.unless_gone(&meta, loader.window(&meta, from, to))?;
         let Some(window) = window else { return Ok(None) };
@@ -320,7 +320,7 @@ fn listed(ranges: &[(u64, u64)], meta: &SegmentMeta) -> Vec<u64> {
 }
 
 /// Loads the tags of the active segment, as it was when the engine opened, into memory.
-pub(crate) fn load_active_tags(ctx: &Ctx, topic: &Topic) -> Result<()> {
+pub(crate) fn load_active_tags(base: &Base, topic: &Topic) -> Result<()> {
     let (meta, tags) = loop {
         let active = {
             let state = topic.state.read();
@@ -329,7 +329,7 @@ pub(crate) fn load_active_tags(ctx: &Ctx, topic: &Topic) -> Result<()> {
                 .map(|s| s.meta)
         };
         let Some(meta) = active else { return Ok(()) };
-        let tags = ctx.base().segments.segment(topic.key, meta).scan_side();
+        let tags = base.segments.segment(topic.key, meta).scan_side();
         if let Some((tags, _)) = topic.unless_gone(&meta, tags)? {
             break (meta, tags);
         }

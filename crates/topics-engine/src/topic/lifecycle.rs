@@ -21,7 +21,7 @@ use super::write::pending_writes::PendingWrites;
 use super::write::reserve::Reserve;
 use super::{Life, Topic};
 use crate::ctx::Wait;
-use crate::topic::events::Ctx;
+use crate::topic::events::{Base, Ctx};
 use crate::types::api::Durability;
 use crate::types::config::{ConfigPatch, Discard, TopicConfig};
 use crate::types::error::{Error, Result};
@@ -205,7 +205,7 @@ pub(crate) fn update(
     if from == Durability::Fsync && to != Durability::Fsync {
         reserve_first(ctx, topic, exclusive)?;
     }
-    let hints = fit(ctx, topic, &new)?;
+    let hints = fit(ctx.base(), topic, &new)?;
     // A topic that enters class `fsync` must have every earlier record durable. Leaving the class must
     // be durable, because recovery assumes that an `fsync` topic has lost nothing (I2).
     let level = match Durability::Fsync {
@@ -284,7 +284,7 @@ fn reserve_first(ctx: &Arc<Ctx>, topic: &Arc<Topic>, exclusive: &ExclusiveGuard)
 
 /// The floor that new caps require for the stored records, with the hints that apply needs. A topic
 /// that rejects writes at a cap evicts nothing: it refuses writes until records are deleted.
-fn fit(ctx: &Arc<Ctx>, topic: &Topic, config: &TopicConfig) -> Result<Option<(u64, Hints)>> {
+fn fit(base: &Base, topic: &Topic, config: &TopicConfig) -> Result<Option<(u64, Hints)>> {
     if config.discard == Discard::Reject {
         return Ok(None);
     }
@@ -300,7 +300,7 @@ fn fit(ctx: &Arc<Ctx>, topic: &Topic, config: &TopicConfig) -> Result<Option<(u6
         };
         match found {
             Ok(found) => return Ok(found),
-            Err(need) => retention::provide(ctx, topic, &need)?,
+            Err(need) => retention::provide(base, topic, &need)?,
         }
     }
 }

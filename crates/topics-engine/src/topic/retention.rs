@@ -24,7 +24,7 @@ use super::write::append::apply_level;
 use super::write::pending_batch::{Frames, Order, PendingBatch, Undo};
 use super::{Life, Topic};
 use crate::ctx::Wait;
-use crate::topic::events::Ctx;
+use crate::topic::events::{Base, Ctx};
 use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::Result;
 
@@ -45,15 +45,15 @@ impl From<Unknown> for Need {
 
 impl Topic {
     /// Loads the dead records of a segment.
-    pub(crate) fn load_dead(&self, ctx: &Ctx, file_no: u64) -> Result<()> {
-        provide(ctx, self, &Need::Dead(file_no))
+    pub(crate) fn load_dead(&self, base: &Base, file_no: u64) -> Result<()> {
+        provide(base, self, &Need::Dead(file_no))
     }
 }
 
 /// Reads what a decision needs into the topic's state. A removed segment is skipped: the next decision
 /// sees the index without it.
-pub(crate) fn provide(ctx: &Ctx, topic: &Topic, need: &Need) -> Result<()> {
-    let loader = Loader::without_hints(&ctx.base().segments, topic.key);
+pub(crate) fn provide(base: &Base, topic: &Topic, need: &Need) -> Result<()> {
+    let loader = Loader::without_hints(&base.segments, topic.key);
     match *need {
         Need::Sizes(meta, from, to) => {
             let window = loader.window(&meta, from, to);
@@ -142,16 +142,16 @@ fn first_fresh(
 }
 
 /// The commit time before which records of this topic have expired; `None` without a TTL.
-pub(crate) fn cutoff(ctx: &Ctx, config: &TopicConfig) -> Option<u64> {
+pub(crate) fn cutoff(base: &Base, config: &TopicConfig) -> Option<u64> {
     match config.ttl_ms {
         0 => None,
-        ttl => ctx.base().time.steady().checked_sub(ttl),
+        ttl => base.time.steady().checked_sub(ttl),
     }
 }
 
 /// Calls `f` under the state lock with the expired records. Reads what that needs without the lock.
 pub(crate) fn with_expired<T>(
-    ctx: &Ctx,
+    base: &Base,
     topic: &Topic,
     mut f: impl FnMut(&State, Option<Expired>) -> T,
 ) -> Result<T> {
@@ -159,15 +159,15 @@ pub(crate) fn with_expired<T>(
     loop {
         let lookup = {
             let state = topic.state.read();
-            let Some(cutoff) = cutoff(ctx, &state.config) else { return Ok(f(&state, None)) };
+            let Some(cutoff) = cutoff(base, &state.config) else { return Ok(f(&state, None)) };
             match expired(&state, cutoff, seek) {
                 Ok(found) => return Ok(f(&state, found)),
                 Err(lookup) => (lookup, cutoff),
             }
         };
-        let loader = Loader::without_hints(&ctx.base().segments, topic.key);
+        let loader = Loader::without_hints(&base.segments, topic.key);
         match lookup {
-            (Lookup::Dead(file_no), _) => provide(ctx, topic, &Need::Dead(file_no))?,
+            (Lookup::Dead(file_no), _) => provide(base, topic, &Need::Dead(file_no))?,
             (Lookup::Seek(meta), cutoff) => {
                 let segment = loader.segment(&meta);
                 let found = segment.seek_ts(cutoff).and_then(|(seq, _)| {
@@ -197,13 +197,13 @@ pub(crate) fn expire_before_write(ctx: &Arc<Ctx>, topic: &Arc<Topic>, wait: Wait
 /// Logs the floor of expired records; returns whether there were any. On return the topic's counts are
 /// exact.
 pub(crate) fn expire(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<bool> {
-    if topic.life() != Life::Live || !with_expired(ctx, topic, |_, found| found.is_some())? {
+    if topic.life() != Life::Live || !with_expired(ctx.base(), topic, |_, found| found.is_some())? {
         return Ok(false);
     }
     let config = topic.state.read().config.clone();
     let mut upto = u64::MAX;
     if config.kind == TopicType::Queue {
-        let jobs = expired_jobs(ctx, topic)?;
+        let jobs = expired_jobs(ctx.base(), topic)?;
         ctx.base().host.jobs_expire(topic, &jobs)?;
         // Jobs that expired since were not moved to the dead-letter topic yet.
         upto = jobs.last().map_or(0, |seq| seq + 1);
@@ -214,9 +214,9 @@ pub(crate) fn expire(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<bool> {
 }
 
 /// The expired live records.
-fn expired_jobs(ctx: &Ctx, topic: &Topic) -> Result<Vec<u64>> {
+fn expired_jobs(base: &Base, topic: &Topic) -> Result<Vec<u64>> {
     loop {
-        let found = with_expired(ctx, topic, |state, found| {
+        let found = with_expired(base, topic, |state, found| {
             let mut seqs = Vec::new();
             let (mut at, below) = (state.earliest, found.map_or(0, |e| e.below));
             while at < below {
@@ -230,7 +230,7 @@ fn expired_jobs(ctx: &Ctx, topic: &Topic) -> Result<Vec<u64>> {
         })?;
         match found {
             Ok(seqs) => return Ok(seqs),
-            Err(unknown) => provide(ctx, topic, &unknown.into())?,
+            Err(unknown) => provide(base, topic, &unknown.into())?,
         }
     }
 }
@@ -243,7 +243,7 @@ pub(crate) fn log_expired(
     upto: u64,
 ) -> Result<bool> {
     loop {
-        let (found, structure, cut) = with_expired(ctx, topic, |state, found| {
+        let (found, structure, cut) = with_expired(ctx.base(), topic, |state, found| {
             let found = found.map(|e| Expired { floor: e.floor.min(upto), ..e });
             let found = found.filter(|e| e.floor > state.earliest);
             let cut = found.and_then(|e| state.cut_by(e.floor));
@@ -253,7 +253,7 @@ pub(crate) fn log_expired(
         let mut hints = Hints::default();
         if let Some((meta, from)) = cut {
             if topic.state.read().unknown_dead(meta.file_no) {
-                provide(ctx, topic, &Need::Dead(meta.file_no))?;
+                provide(ctx.base(), topic, &Need::Dead(meta.file_no))?;
             }
             let loader = Loader::without_hints(&ctx.base().segments, topic.key);
             let window = loader.window(&meta, from, found.floor - 1);
@@ -298,7 +298,7 @@ pub(crate) fn log_expired(
 /// Logs the deletion of records whose own time to live has passed. Returns how many were removed.
 pub(crate) fn sweep_records(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<u64> {
     let now = ctx.base().time.steady();
-    let due = due_records(ctx, topic, now)?;
+    let due = due_records(ctx.base(), topic, now)?;
     let mut gone = 0;
     for seqs in due.chunks(10_000) {
         let why = match topic.state.read().config.kind {
@@ -312,7 +312,7 @@ pub(crate) fn sweep_records(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<u64> {
 }
 
 /// The ascending seqs of live records whose own time to live has passed.
-fn due_records(ctx: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
+fn due_records(base: &Base, topic: &Topic, now: u64) -> Result<Vec<u64>> {
     let (mut due, segs) = {
         let mut guard = topic.state.write();
         let state = &mut *guard;
@@ -339,7 +339,7 @@ fn due_records(ctx: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
         (due, segs)
     };
     for meta in segs {
-        let loader = Loader::without_hints(&ctx.base().segments, topic.key);
+        let loader = Loader::without_hints(&base.segments, topic.key);
         let table = loader.segment(&meta).attrs();
         // The next sweep checks the segment that replaced it.
         let Some(table) = topic.unless_gone(&meta, table)? else { continue };
@@ -354,7 +354,7 @@ fn due_records(ctx: &Ctx, topic: &Topic, now: u64) -> Result<Vec<u64>> {
             hits.push(row.seq);
         }
         if topic.state.read().unknown_dead(meta.file_no) {
-            provide(ctx, topic, &Need::Dead(meta.file_no))?;
+            provide(base, topic, &Need::Dead(meta.file_no))?;
         }
         let mut state = topic.state.write();
         let floor = state.floor;

@@ -7,7 +7,7 @@ use topics_env::sync::atomic::Ordering;
 use super::retention::{self, Expired, Need};
 use super::state::State;
 use super::{Life, Topic, expire};
-use crate::topic::events::Ctx;
+use crate::topic::events::{Base, Ctx};
 use crate::types::api::{TopicState, TopicSummary};
 use crate::types::config::TopicType;
 use crate::types::error::Result;
@@ -46,16 +46,16 @@ pub(crate) fn state(
             TopicType::Queue => Some(queue_state()?),
             TopicType::Log => None,
         };
-        let shown = retention::with_expired(ctx, topic, |state, expired| {
+        let shown = retention::with_expired(ctx.base(), topic, |state, expired| {
             // A batch that was written meanwhile may have expired too.
             match expired {
                 Some(_) if exact => Err(None),
-                _ => describe(ctx, topic, state, expired, next_seq, queue),
+                _ => describe(ctx.base(), topic, state, expired, next_seq, queue),
             }
         })?;
         match shown {
             Ok(shown) => return Ok(shown),
-            Err(Some(file_no)) => retention::provide(ctx, topic, &Need::Dead(file_no))?,
+            Err(Some(file_no)) => retention::provide(ctx.base(), topic, &Need::Dead(file_no))?,
             Err(None) => topic.state.write().move_earliest(),
         }
     }
@@ -64,7 +64,7 @@ pub(crate) fn state(
 /// Reads the state under its lock. `Err` has the file number of a segment whose dead records must be
 /// loaded first, or `None` if only `earliest` must be moved.
 fn describe(
-    ctx: &Ctx,
+    base: &Base,
     topic: &Topic,
     state: &State,
     expired: Option<Expired>,
@@ -96,7 +96,7 @@ fn describe(
         bytes: state.bytes - hidden.1,
         gaps: state.gaps.clone(),
         config: (*state.config).clone(),
-        effective_priority: topic.priority(&state.config, ctx.base().time.steady()),
+        effective_priority: topic.priority(&state.config, base.time.steady()),
         last_write_ts: some(state.last_write_ts),
         last_read_ts: some(topic.last_read.load(Ordering::Relaxed)),
         queue,

@@ -17,6 +17,7 @@ use super::table::{KEYED, NAMELESS, empty_commit};
 use super::work::{check_existing, find, work_by_topic};
 use super::writers;
 use crate::ctx::Wait;
+use crate::topic::events::{Base, Ctx};
 use crate::topic::{self, Applied, ExclusiveGuard, Key, Topic};
 use crate::types::api::Append;
 use crate::types::error::{Error, Result};
@@ -39,7 +40,7 @@ pub(crate) fn commit(
     name::check(writer)?;
     txns.ctx().check_open()?;
     check_query(req.query)?;
-    let _lock = txns.txns.lock_writer(writer);
+    let _lock = txns.table.lock_writer(writer);
     if let Some(answer) = earlier(txns, writer, Some(req.epoch), req.query)? {
         return Ok(answer);
     }
@@ -83,8 +84,8 @@ fn check_query(query: &str) -> Result<()> {
 /// A transaction in one call.
 pub(crate) fn transact(txns: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result<Committed> {
     txns.ctx().check_open()?;
-    let (mut writer, epoch) = identity(txns, req)?;
-    let _lock = txns.txns.lock_writer(&writer);
+    let (mut writer, epoch) = identity(txns.base(), req)?;
+    let _lock = txns.table.lock_writer(&writer);
     let named = req.writer.is_some();
     let shown = |c: Committed| Committed { epoch: if named { c.epoch } else { 0 }, ..c };
     if let Some(answer) = earlier(txns, &writer, epoch, "")? {
@@ -93,7 +94,7 @@ pub(crate) fn transact(txns: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result
     let now = txns.base().time.steady();
     let epoch = match epoch {
         Some(epoch) => epoch,
-        None => txns.txns.last(&writer, now).map_or(1, |last| last.epoch.saturating_add(1)),
+        None => txns.table.last(&writer, now).map_or(1, |last| last.epoch.saturating_add(1)),
     };
     if named {
         check_epoch(&writer, epoch)?;
@@ -102,7 +103,7 @@ pub(crate) fn transact(txns: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result
         // The same request after the key's window is a new transaction.
         writer = format!("{writer}.{:016x}", txns.base().env.rng.next_u64());
     }
-    let rows = gather::rows_of(txns, req.rows)?;
+    let rows = gather::rows_of(txns.base(), req.rows)?;
     let mut gathered = Gathered::default();
     let mut charge = None;
     if !rows.is_empty() {
@@ -118,7 +119,7 @@ pub(crate) fn transact(txns: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result
 }
 
 /// The writer and epoch of a transaction in one call.
-fn identity(txns: &Transactions, req: &TxnRequest<'_>) -> Result<(String, Option<u64>)> {
+fn identity(base: &Base, req: &TxnRequest<'_>) -> Result<(String, Option<u64>)> {
     if req.key.len() > MAX_KEY {
         let text =
             format!("the idempotency key is {} bytes, the limit is {MAX_KEY}", req.key.len());
@@ -137,7 +138,7 @@ fn identity(txns: &Transactions, req: &TxnRequest<'_>) -> Result<(String, Option
             Err(Error::InvalidRequest("an epoch is of a writer: name it".into()))
         }
         None if req.key.is_empty() => {
-            Ok((format!("{NAMELESS}{:016x}", txns.base().env.rng.next_u64()), Some(1)))
+            Ok((format!("{NAMELESS}{:016x}", base.env.rng.next_u64()), Some(1)))
         }
         None => Ok((format!("{KEYED}{:032x}", key_hash(req)), Some(request_hash(req)))),
     }
@@ -193,20 +194,20 @@ fn earlier(
     epoch: Option<u64>,
     query: &str,
 ) -> Result<Option<Committed>> {
-    for (writer, epoch) in txns.txns.all_open(Some(writer)) {
+    for (writer, epoch) in txns.table.all_open(Some(writer)) {
         publish::finish(txns, &writer, epoch)?;
     }
-    let last = txns.txns.last(writer, txns.base().time.steady());
-    let (Some(last), Some(epoch)) = (last, epoch) else { return undecided(txns) };
+    let last = txns.table.last(writer, txns.base().time.steady());
+    let (Some(last), Some(epoch)) = (last, epoch) else { return undecided(txns.ctx()) };
     if writer.starts_with(KEYED) && last.epoch != epoch {
         return Err(Error::IdempotencyMismatch { topic: "(a transaction)".into() });
     }
     if epoch > last.epoch {
-        return undecided(txns);
+        return undecided(txns.ctx());
     }
     let (writer, last_epoch) = (writer.to_owned(), last.epoch);
     // Another query's epoch is no repeat of this one: its rows are other rows.
-    let committed_by = txns.txns.query_of(&writer);
+    let committed_by = txns.table.query_of(&writer);
     if !txns.base().env.check("txn.query", committed_by == query) {
         let query = query.to_owned();
         return Err(Error::EpochOfOtherQuery {
@@ -224,8 +225,8 @@ fn earlier(
 }
 
 /// No earlier answer; an error if the shard of the decisions has failed, because it may have one.
-fn undecided(txns: &Transactions) -> Result<Option<Committed>> {
-    txns.ctx().wal.poisoned(0).map_or(Ok(None), |e| Err(e.into()))
+fn undecided(ctx: &Ctx) -> Result<Option<Committed>> {
+    ctx.wal.poisoned(0).map_or(Ok(None), |e| Err(e.into()))
 }
 
 /// Checks, decides and publishes. The caller has the writer's lock.
@@ -245,7 +246,7 @@ fn decide(
         tried = true;
         let (owner, query) = (author.owner.to_owned(), author.query.to_owned());
         let decision = TxnCommit { files: files.clone(), owner, query, ..body(who, &ready) };
-        log(txns, &decision).inspect_err(|_| {
+        log(txns.ctx(), &decision).inspect_err(|_| {
             // A failed shard may have the decision after a restart, which acks these jobs: their
             // leases stay, so that no other worker gets them.
             if txns.ctx().wal.poisoned(0).is_none() {
@@ -263,7 +264,7 @@ fn decide(
             if staged {
                 txns.staging.doubt(who.0, &files, lsn);
             } else {
-                files.into_iter().for_each(|f| txns.txns.spend(f.name, lsn));
+                files.into_iter().for_each(|f| txns.table.spend(f.name, lsn));
             }
             return Err(e);
         }
@@ -289,13 +290,13 @@ fn check(
     check_existing(txns, &mut by_topic)?;
     let mut topics = Vec::new();
     for (name, work) in &by_topic {
-        let topic = find(txns, name, work)?;
+        let topic = find(txns.catalog(), name, work)?;
         topic::expire_before_write(txns.ctx(), &topic, Wait::Bounded)?;
         topics.push(topic);
     }
     let mut order: Vec<_> = topics.into_iter().zip(by_topic.into_values()).collect();
     order.sort_by_key(|(topic, _)| topic.id());
-    let guards = take_exclusive(txns, order.iter().map(|(topic, _)| topic))?;
+    let guards = take_exclusive(txns.ctx(), order.iter().map(|(topic, _)| topic))?;
     let mut ready: Vec<Ready> = Vec::new();
     for ((topic, mut work), exclusive) in order.into_iter().zip(guards) {
         match work.check(txns, &topic, &exclusive) {
@@ -309,7 +310,7 @@ fn check(
             }
         }
     }
-    sync_dependencies(txns, &ready).inspect_err(|_| {
+    sync_dependencies(txns.ctx(), &ready).inspect_err(|_| {
         ready.iter().for_each(|r| participant::release_acks(&r.topic, &r.part.acks));
     })?;
     Ok(ready)
@@ -317,20 +318,20 @@ fn check(
 
 /// Takes topics exclusively, in the given order, which is ascending by id.
 pub(crate) fn take_exclusive<'a>(
-    txns: &Arc<Transactions>,
+    ctx: &Arc<Ctx>,
     topics: impl Iterator<Item = &'a Arc<Topic>>,
 ) -> Result<Vec<ExclusiveGuard>> {
-    topics.map(|topic| topic.exclusive(txns.ctx())).collect()
+    topics.map(|topic| topic.exclusive(ctx)).collect()
 }
 
 /// Syncs the shards that the decision depends on, with creations, consumers and jobs. The decision's own
 /// sync covers shard 0.
-fn sync_dependencies(txns: &Arc<Transactions>, ready: &[Ready]) -> Result<()> {
-    let shards: BTreeSet<usize> = ready.iter().map(|r| txns.ctx().shard(r.topic.id())).collect();
+fn sync_dependencies(ctx: &Ctx, ready: &[Ready]) -> Result<()> {
+    let shards: BTreeSet<usize> = ready.iter().map(|r| ctx.shard(r.topic.id())).collect();
     for shard in shards.into_iter().filter(|s| *s > 0) {
-        let at = txns.ctx().wal.positions(shard);
-        if !txns.base().env.check("txn.settled", at.synced >= at.written) {
-            txns.ctx().wal.sync(shard)?;
+        let at = ctx.wal.positions(shard);
+        if !ctx.base().env.check("txn.settled", at.synced >= at.written) {
+            ctx.wal.sync(shard)?;
         }
     }
     Ok(())
@@ -352,7 +353,7 @@ fn body(who: (&str, u64), ready: &[Ready]) -> TxnCommit {
 }
 
 /// Logs the decision, durably.
-fn log(txns: &Arc<Transactions>, body: &TxnCommit) -> Result<()> {
+fn log(ctx: &Arc<Ctx>, body: &TxnCommit) -> Result<()> {
     let names: usize = body.commits.iter().map(|c| c.1.len() + 24).sum();
     let acks: usize = body.acks.iter().map(|a| a.1.len() * 9 + 24).sum();
     let size = names + acks + body.files.len() * 64 + body.topics.len() * 27 + 512;
@@ -362,8 +363,8 @@ fn log(txns: &Arc<Transactions>, body: &TxnCommit) -> Result<()> {
     }
     let mut head = Vec::new();
     body.encode_frame(&mut head, 0, 0, 0);
-    let commit = Arc::new(Applied::new(txns.ctx(), "a transaction's decision"));
-    let batch = Batch::control(head, txns.base().time.steady(), Level::Synced, commit);
-    let ticket = txns.ctx().stage_control(0, batch, Wait::Bounded)?;
-    txns.ctx().wait(ticket, Level::Synced)
+    let commit = Arc::new(Applied::new(ctx, "a transaction's decision"));
+    let batch = Batch::control(head, ctx.base().time.steady(), Level::Synced, commit);
+    let ticket = ctx.stage_control(0, batch, Wait::Bounded)?;
+    ctx.wait(ticket, Level::Synced)
 }

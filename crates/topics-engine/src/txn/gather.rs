@@ -10,6 +10,7 @@ use topics_storage::txn::{self, Rows, StageHeader};
 use super::Transactions;
 use super::api::{TxnRows, TxnStage};
 use super::participant::PartRows;
+use crate::topic::events::Base;
 use crate::txn::participant;
 use crate::types::error::{Error, Result};
 
@@ -31,10 +32,10 @@ pub(crate) struct Gathered {
 }
 
 /// Checks and encodes the rows of a request, by topic.
-pub(crate) fn rows_of(txns: &Transactions, rows: &[TxnRows<'_>]) -> Result<Vec<Rows>> {
+pub(crate) fn rows_of(base: &Base, rows: &[TxnRows<'_>]) -> Result<Vec<Rows>> {
     let mut out: Vec<Rows> = Vec::new();
     for r in rows {
-        let (frames, count) = participant::encode_rows(txns, r.topic, r.records, r.node)?;
+        let (frames, count) = participant::encode_rows(base, r.topic, r.records, r.node)?;
         match out.iter_mut().find(|o| o.topic == r.topic) {
             Some(o) => {
                 o.frames.extend_from_slice(&frames);

@@ -37,7 +37,7 @@ pub use self::api::{
 };
 pub(crate) use self::publish::{pass, recovered};
 pub(crate) use self::staging::Staging;
-pub(crate) use self::table::{SECTION, Txns};
+pub(crate) use self::table::{SECTION, TxnTable};
 
 use crate::catalog::Catalog;
 use crate::checkpoint::Store;
@@ -48,7 +48,7 @@ use crate::topic::events::{Base, Ctx};
 pub(crate) struct Transactions {
     store: Arc<Store>,
     /// The applied state of transactions.
-    pub txns: Arc<Txns>,
+    pub table: Arc<TxnTable>,
     /// Rows that wait for a commit.
     pub staging: Staging,
 }
@@ -74,13 +74,13 @@ impl Transactions {
         self.store.base()
     }
 
-    pub(crate) fn new(store: Arc<Store>, txns: Arc<Txns>) -> Arc<Self> {
+    pub(crate) fn new(store: Arc<Store>, table: Arc<TxnTable>) -> Arc<Self> {
         let files = Stages::new(
             store.base().env.clone(),
             Paths::new(&store.base().dir),
             store.disk.store_id,
         );
         let staging = Staging::new(files, &store.base().options, store.ctx().generation);
-        Arc::new(Self { store, txns, staging })
+        Arc::new(Self { store, table, staging })
     }
 }

@@ -14,6 +14,7 @@ use topics_storage::wal::{GROUP_HEADROOM, Level, Ticket};
 
 use super::Transactions;
 use crate::ctx::Wait;
+use crate::topic::events::{Base, Ctx};
 use crate::topic::lifecycle::ExclusiveGuard;
 use crate::topic::load::Hints;
 use crate::topic::write::admit::Admission;
@@ -97,26 +98,20 @@ pub(crate) struct TxnParticipant {
 
 /// Checks and encodes rows for a topic.
 pub(crate) fn encode_rows(
-    txns: &Transactions,
+    base: &Base,
     topic: &str,
     records: &[NewRecord<'_>],
     node: &[u8],
 ) -> Result<(Vec<u8>, u64)> {
     let req = Append { records, node, ..Append::default() };
-    let p = Prepared::new(
-        &txns.base().options,
-        topic,
-        &req,
-        txns.base().time.steady(),
-        txns.base().time.mono_ns(),
-    )?;
+    let p = Prepared::new(&base.options, topic, &req, base.time.steady(), base.time.mono_ns())?;
     let mut frames = p.records;
     frames.drain(..GROUP_HEADROOM);
     Ok((frames, p.count))
 }
 
 /// The write of encoded rows.
-fn prepared(txns: &Transactions, topic: &Topic, rows: PartRows) -> Prepared {
+fn prepared(base: &Base, topic: &Topic, rows: PartRows) -> Prepared {
     Prepared {
         topic: topic.name.clone(),
         records: rows.records,
@@ -131,7 +126,7 @@ fn prepared(txns: &Transactions, topic: &Topic, rows: PartRows) -> Prepared {
         jobs: rows.jobs,
         is_pinned: false,
         patient: true,
-        began: txns.base().time.mono_ns(),
+        began: base.time.mono_ns(),
         throttled_ns: 0,
         forward: None,
         part: None,
@@ -172,8 +167,8 @@ pub(crate) fn check_part(
         consumer::check_fence(topic, name, *fence)?;
     }
     if rows.count > 0 {
-        check_limits(txns, rows)?;
-        let mut p = prepared(txns, topic, std::mem::take(rows));
+        check_limits(txns.base(), rows)?;
+        let mut p = prepared(txns.base(), topic, std::mem::take(rows));
         p.expect_head = c.expect_head;
         let fits = check_write(txns, topic, &mut p);
         *rows = PartRows { records: p.records, count: p.count, bytes: p.bytes, jobs: p.jobs };
@@ -197,13 +192,13 @@ fn check_write(txns: &Arc<Transactions>, topic: &Arc<Topic>, p: &mut Prepared) -
         };
         match planned {
             Ok(()) => return Ok(()),
-            Err(need) => retention::provide(txns.ctx(), topic, &need)?,
+            Err(need) => retention::provide(txns.base(), topic, &need)?,
         }
     }
 }
 
-fn check_limits(txns: &Transactions, rows: &PartRows) -> Result<()> {
-    let o = &txns.base().options;
+fn check_limits(base: &Base, rows: &PartRows) -> Result<()> {
+    let o = &base.options;
     let bounds = [
         (rows.count, o.max_batch_records as u64, "records"),
         (rows.len() as u64, o.max_batch_bytes.saturating_mul(2), "bytes"),
@@ -276,10 +271,10 @@ fn stage_part(
         record::Delete { seqs, ..record::Delete::default() }
     });
     let rows = std::mem::take(&mut part.rows);
-    let mut p = (rows.count > 0).then(|| prepared(txns, topic, rows));
+    let mut p = (rows.count > 0).then(|| prepared(txns.base(), topic, rows));
     loop {
         let (hints, structure) = match &delete {
-            Some(body) => delete::plan(txns.ctx(), topic, body)?,
+            Some(body) => delete::plan(txns.base(), topic, body)?,
             None => (Hints::default(), topic.state.read().structure),
         };
         let size = p.as_ref().map_or(0, |p| p.frames().len())
@@ -301,7 +296,7 @@ fn stage_part(
             hints,
         };
         let (ticket, reserved) = match &mut p {
-            None => (exclusive_frames(txns, topic, &mut a, frames)?, 0),
+            None => (exclusive_frames(txns.ctx(), topic, &mut a, frames)?, 0),
             Some(p) => {
                 p.part = Some(Box::new(frames));
                 match (Decision { ctx: txns.ctx(), topic, p }).run(&mut a)? {
@@ -309,7 +304,7 @@ fn stage_part(
                     Err(Halt::Read(need)) => {
                         drop(a);
                         drop(deleting);
-                        retention::provide(txns.ctx(), topic, &need)?;
+                        retention::provide(txns.base(), topic, &need)?;
                         continue;
                     }
                     // An exclusive topic has no pending batch to wait for.
@@ -324,24 +319,24 @@ fn stage_part(
 
 /// Stages a part without rows.
 fn exclusive_frames(
-    txns: &Arc<Transactions>,
+    ctx: &Arc<Ctx>,
     topic: &Arc<Topic>,
     a: &mut Admission<'_>,
     part: PartFrames,
 ) -> Result<Ticket> {
     let mut frames = Frames::default();
     part.encode(&mut frames.head, topic, 0, a.head());
-    let ts = a.last_ts.max(txns.base().time.steady());
+    let ts = a.last_ts.max(ctx.base().time.steady());
     let order = Order { ts, level: Level::Synced, frees_space: true };
-    let pending = PendingBatch::plain(txns.ctx(), topic, part.hints, Undo::None);
+    let pending = PendingBatch::plain(ctx, topic, part.hints, Undo::None);
     Ok(a.stage(pending, frames, order)?.0)
 }
 
 impl Sent {
     /// Waits until the part is durable and visible.
-    pub(crate) fn wait(self, txns: &Arc<Transactions>) -> Result<()> {
+    pub(crate) fn wait(self, ctx: &Ctx) -> Result<()> {
         let topic = &self.topic;
-        if let Err(e) = txns.ctx().wait(self.ticket, Level::Synced) {
+        if let Err(e) = ctx.wait(self.ticket, Level::Synced) {
             consumer::unplan_cursors(topic, &self.part.cursors);
             return Err(e);
         }
@@ -349,9 +344,9 @@ impl Sent {
             topic.reservation_synced(self.reserved);
         }
         if !self.part.acks.is_empty() {
-            txns.base().metrics.acked_jobs.add(self.part.acks.len() as u64);
+            ctx.base().metrics.acked_jobs.add(self.part.acks.len() as u64);
         }
-        txns.base().host.queue_changed(topic.id());
+        ctx.base().host.queue_changed(topic.id());
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use topics_storage::txn::{self, Rows, StageHeader, Stages};
 use super::Transactions;
 use super::api::{StageRequest, Staged, StagedState};
 use super::gather;
-use super::table::Txns;
+use super::table::TxnTable;
 use crate::types::error::{Error, Result};
 use crate::types::name;
 use crate::types::options::Options;
@@ -48,7 +48,7 @@ pub(crate) struct Staging {
     quota: Arc<Quota>,
     /// The last file number.
     number: AtomicU64,
-    table: Mutex<Table>,
+    stages: Mutex<Table>,
     /// The number of backups that take the files over.
     keepers: Mutex<usize>,
 }
@@ -70,16 +70,16 @@ impl Staging {
             files,
             quota: Quota::new("txn_bytes", options.txn_bytes),
             number: AtomicU64::new(generation << 32),
-            table: Mutex::default(),
+            stages: Mutex::default(),
             keepers: Mutex::default(),
         }
     }
 
     /// Adds the files that were staged before the open. Removes spent files, unreadable files, and files
     /// of calls that ended without a decision.
-    pub(crate) fn load(&self, txns: &Txns) -> Result<()> {
-        let named = txns.named();
-        let spent = txns.spent(u64::MAX);
+    pub(crate) fn load(&self, table: &TxnTable) -> Result<()> {
+        let named = table.named();
+        let spent = table.spent(u64::MAX);
         for (number, head) in self.files.list()? {
             let file = txn::name(number);
             let head = match head {
@@ -90,7 +90,7 @@ impl Staging {
                 }
                 Err(e @ StorageError::Corrupt { .. }) => {
                     log::error!("staged rows are lost, their commit will say so: {e}");
-                    txns.spend(file, 0);
+                    table.spend(file, 0);
                     continue;
                 }
                 Err(e) => {
@@ -99,7 +99,7 @@ impl Staging {
                 }
             };
             if head.stage == OWN || spent.contains(&file) {
-                txns.spend(file, 0);
+                table.spend(file, 0);
                 continue;
             }
             let charge = self.quota.force(head.len.max(PAGE));
@@ -112,7 +112,7 @@ impl Staging {
         let (number, rows) = (head.number, head.rows);
         let part = StagedFile { number, rows, len, at, doubt: 0, _charge: charge };
         let key = (head.writer.clone(), head.stage.clone());
-        self.table.lock().entry(key).or_default().insert(head.part, part);
+        self.stages.lock().entry(key).or_default().insert(head.part, part);
     }
 
     /// Writes rows to a file that no table has yet.
@@ -143,28 +143,28 @@ impl Staging {
 
     /// Number, rows, file number and length of each part of a stage, ascending.
     pub(crate) fn parts(&self, writer: &str, stage: &str) -> Vec<(u32, u64, u64, u64)> {
-        let table = self.table.lock();
-        let parts = table.get(&(writer.to_owned(), stage.to_owned()));
+        let stages = self.stages.lock();
+        let parts = stages.get(&(writer.to_owned(), stage.to_owned()));
         parts.into_iter().flatten().map(|(n, p)| (*n, p.rows, p.number, p.len)).collect()
     }
 
     /// Whether a writer has staged anything.
     pub(crate) fn has_rows(&self, writer: &str) -> bool {
-        let table = self.table.lock();
-        let mut from = table.range((writer.to_owned(), String::new())..);
+        let stages = self.stages.lock();
+        let mut from = stages.range((writer.to_owned(), String::new())..);
         from.next().is_some_and(|((w, _), _)| w == writer)
     }
 
     /// Aborts all stages of a writer; returns whether there were any.
-    pub(crate) fn abort_all(&self, txns: &Txns, writer: &str) -> bool {
+    pub(crate) fn abort_all(&self, table: &TxnTable, writer: &str) -> bool {
         let stages = self.state(writer);
-        stages.iter().filter(|s| self.abort(txns, writer, &s.stage)).count() > 0
+        stages.iter().filter(|s| self.abort(table, writer, &s.stage)).count() > 0
     }
 
     /// The stages of a writer.
     pub(crate) fn state(&self, writer: &str) -> Vec<StagedState> {
-        let table = self.table.lock();
-        let mine = table.iter().filter(|((w, _), _)| w == writer);
+        let stages = self.stages.lock();
+        let mine = stages.iter().filter(|((w, _), _)| w == writer);
         mine.map(|((_, stage), parts)| StagedState {
             stage: stage.clone(),
             parts: parts.len() as u32,
@@ -176,8 +176,8 @@ impl Staging {
 
     /// Rows and bytes of each stage, with its writer.
     pub(crate) fn sizes(&self) -> Vec<(String, u64, u64)> {
-        let table = self.table.lock();
-        let sizes = table.iter().map(|((writer, _), parts)| {
+        let stages = self.stages.lock();
+        let sizes = stages.iter().map(|((writer, _), parts)| {
             let parts = parts.values();
             let (rows, bytes) = parts.fold((0, 0), |(n, b), p| (n + p.rows, b + p.len));
             (writer.clone(), rows, bytes)
@@ -201,7 +201,7 @@ impl Staging {
     }
 
     fn each(&self, writer: &str, mut keep: impl FnMut(&mut StagedFile) -> bool) {
-        self.table.lock().retain(|(w, _), parts| {
+        self.stages.lock().retain(|(w, _), parts| {
             if w == writer {
                 parts.retain(|_, p| keep(p));
             }
@@ -210,28 +210,28 @@ impl Staging {
     }
 
     /// Aborts a stage; its files are spent. Returns false if there is none.
-    fn abort(&self, txns: &Txns, writer: &str, stage: &str) -> bool {
+    fn abort(&self, table: &TxnTable, writer: &str, stage: &str) -> bool {
         let key = (writer.to_owned(), stage.to_owned());
-        let Some(parts) = self.table.lock().remove(&key) else { return false };
+        let Some(parts) = self.stages.lock().remove(&key) else { return false };
         for p in parts.values() {
-            txns.spend(txn::name(p.number), p.doubt);
+            table.spend(txn::name(p.number), p.doubt);
         }
         true
     }
 
     /// Aborts the stages without a new part since `before`, except those of writers whose lock is taken.
     /// Returns how many.
-    pub(crate) fn expire(&self, txns: &Txns, before: u64) -> u64 {
+    pub(crate) fn expire(&self, table: &TxnTable, before: u64) -> u64 {
         let mut given_up = 0;
         let old: Vec<_> = {
-            let table = self.table.lock();
-            let old = table.iter().filter(|(_, parts)| parts.values().all(|p| p.at < before));
+            let stages = self.stages.lock();
+            let old = stages.iter().filter(|(_, parts)| parts.values().all(|p| p.at < before));
             old.map(|(key, _)| key.clone()).collect()
         };
         for (writer, stage) in old {
-            if let Some(_lock) = txns.try_lock_writer(&writer) {
+            if let Some(_lock) = table.try_lock_writer(&writer) {
                 log::info!("stage {stage:?} of writer {writer:?} was not committed in time");
-                given_up += u64::from(self.abort(txns, &writer, &stage));
+                given_up += u64::from(self.abort(table, &writer, &stage));
             }
         }
         given_up
@@ -239,8 +239,8 @@ impl Staging {
 
     /// Number of parts that wait for a commit, and their bytes on disk.
     pub(crate) fn usage(&self) -> (u64, u64) {
-        let table = self.table.lock();
-        let parts = table.values().flat_map(BTreeMap::values);
+        let stages = self.stages.lock();
+        let parts = stages.values().flat_map(BTreeMap::values);
         parts.fold((0, 0), |(n, bytes), p| (n + 1, bytes + p.len))
     }
 
@@ -251,13 +251,13 @@ impl Staging {
     }
 
     /// Removes spent files; shard 0 is synced up to `lsn`. A later pass does what a backup prevents.
-    pub(crate) fn sweep(&self, txns: &Txns, lsn: u64) -> Result<()> {
+    pub(crate) fn sweep(&self, table: &TxnTable, lsn: u64) -> Result<()> {
         let keepers = self.keepers.lock();
         if *keepers > 0 {
             return Ok(());
         }
-        let mut spent = txns.spent(lsn);
-        let named = txns.named();
+        let mut spent = table.spent(lsn);
+        let named = table.named();
         spent.retain(|f| !named.contains(f));
         if spent.is_empty() {
             return Ok(());
@@ -266,7 +266,7 @@ impl Staging {
             self.files.unlink(file)?;
         }
         self.files.sync()?;
-        txns.forget(&spent);
+        table.forget(&spent);
         Ok(())
     }
 }
@@ -291,12 +291,12 @@ pub(crate) fn stage(
     txns.ctx().check_writable()?;
     let staging = &txns.staging;
     // A part is staged by one caller at a time; no writer's name has a slash.
-    let _lock = txns.txns.lock_writer(&format!("{writer}/{}/{}", req.part, req.stage));
+    let _lock = txns.table.lock_writer(&format!("{writer}/{}/{}", req.part, req.stage));
     let key = (writer.to_owned(), req.stage.to_owned());
-    if let Some(p) = staging.table.lock().get(&key).and_then(|parts| parts.get(&req.part)) {
+    if let Some(p) = staging.stages.lock().get(&key).and_then(|parts| parts.get(&req.part)) {
         return Ok(Staged { records: p.rows, bytes: p.len, repeated: true });
     }
-    let rows = gather::rows_of(txns, req.rows)?;
+    let rows = gather::rows_of(txns.base(), req.rows)?;
     if rows.is_empty() {
         return Err(Error::InvalidRequest("a stage needs at least one row".into()));
     }
@@ -312,11 +312,11 @@ pub(crate) fn abort(txns: &Arc<Transactions>, writer: &str, stage: &str) -> Resu
     name::check(writer)?;
     check_stage(stage)?;
     txns.ctx().check_open()?;
-    let _lock = txns.txns.lock_writer(writer);
-    let found = txns.staging.abort(&txns.txns, writer, stage);
+    let _lock = txns.table.lock_writer(writer);
+    let found = txns.staging.abort(&txns.table, writer, stage);
     txns.base().metrics.txn_aborts.add(u64::from(found));
     if found && txns.ctx().wal.poisoned(0).is_none() {
-        txns.staging.sweep(&txns.txns, txns.ctx().wal.positions(0).synced)?;
+        txns.staging.sweep(&txns.table, txns.ctx().wal.positions(0).synced)?;
     }
     Ok(found)
 }

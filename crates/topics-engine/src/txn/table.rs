@@ -63,7 +63,7 @@ pub(crate) struct Full {
 /// Reserves the entry of a writer that commits for the first time, until it is remembered.
 #[derive(Debug)]
 pub(crate) struct NewWriter<'a> {
-    all: &'a Txns,
+    all: &'a TxnTable,
     writer: String,
 }
 
@@ -104,7 +104,7 @@ struct Inner {
 
 /// The transactions of an engine.
 #[derive(Debug)]
-pub(crate) struct Txns {
+pub(crate) struct TxnTable {
     /// The quota of idempotency keys, shared with topics.
     keys: Arc<Quota>,
     inner: Mutex<Inner>,
@@ -141,7 +141,7 @@ fn is_named(writer: &str) -> bool {
 /// The lock of a writer; released when dropped.
 #[derive(Debug)]
 pub(crate) struct WriterLock<'a> {
-    all: &'a Txns,
+    all: &'a TxnTable,
     of: String,
 }
 
@@ -152,7 +152,7 @@ impl Drop for WriterLock<'_> {
     }
 }
 
-impl Txns {
+impl TxnTable {
     /// An empty table; `keys` limits the remembered idempotency keys.
     pub(crate) fn new(keys: Arc<Quota>) -> Self {
         let inner = Inner { early: Some(BTreeMap::new()), ..Inner::default() };
@@ -402,8 +402,8 @@ mod tests {
 
     use super::*;
 
-    fn txns() -> Txns {
-        Txns::new(Quota::new("max_idempotency_keys", 0))
+    fn txns() -> TxnTable {
+        TxnTable::new(Quota::new("max_idempotency_keys", 0))
     }
 
     fn commit(writer: &str, epoch: u64) -> TxnCommit {
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn frames_over_a_state_that_reflects_them_end_in_the_same_state() {
-        let frames: [&dyn Fn(&Txns); 8] = [
+        let frames: [&dyn Fn(&TxnTable); 8] = [
             &|t| t.committed(commit("w", 1)),
             &|t| t.part(part("w", 1), 7, 1),
             &|t| t.done(done("w", 1), 10, 3),

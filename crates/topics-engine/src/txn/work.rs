@@ -8,6 +8,8 @@ use super::api::TxnWork;
 use super::commit::take_exclusive;
 use super::gather;
 use super::participant::{self, Conditions, PartRows};
+use crate::catalog::Catalog;
+use crate::topic::events::Base;
 use crate::topic::{ExclusiveGuard, Topic};
 use crate::types::config::ConfigPatch;
 use crate::types::error::{Error, Result};
@@ -84,15 +86,15 @@ pub(super) fn check_existing(
     for (name, work) in by_topic {
         match txns.catalog().live(name)? {
             Some(topic) => existing.push((topic, work)),
-            None => may_create(txns, name, work)?,
+            None => may_create(txns.base(), name, work)?,
         }
     }
     if existing.len() == all {
         return Ok(());
     }
-    verbs::check_topics(txns.store(), (all - existing.len()) as u64)?;
+    verbs::check_topics(txns.catalog(), (all - existing.len()) as u64)?;
     existing.sort_by_key(|(topic, _)| topic.id());
-    let guards = take_exclusive(txns, existing.iter().map(|(topic, _)| topic))?;
+    let guards = take_exclusive(txns.ctx(), existing.iter().map(|(topic, _)| topic))?;
     for ((topic, work), exclusive) in existing.into_iter().zip(guards) {
         let acks = work.check(txns, &topic, &exclusive)?;
         participant::release_acks(&topic, &acks);
@@ -101,10 +103,10 @@ pub(super) fn check_existing(
 }
 
 /// Whether a missing topic may be created for this work.
-fn may_create(txns: &Transactions, name: &str, work: &TopicWork<'_>) -> Result<()> {
+fn may_create(base: &Base, name: &str, work: &TopicWork<'_>) -> Result<()> {
     name::check(name)?;
     let only_rows = work.rows.count() > 0 && work.cursors.is_empty() && work.acks.is_empty();
-    if !only_rows || !txns.base().options.auto_create.allows(name) {
+    if !only_rows || !base.options.auto_create.allows(name) {
         return Err(Error::TopicNotFound(name.to_owned()));
     }
     if let Some(expected) = work.expect_head.filter(|head| *head > 0) {
@@ -114,15 +116,11 @@ fn may_create(txns: &Transactions, name: &str, work: &TopicWork<'_>) -> Result<(
 }
 
 /// The topic of a name; created for rows if that is allowed.
-pub(super) fn find(
-    txns: &Arc<Transactions>,
-    name: &str,
-    work: &TopicWork<'_>,
-) -> Result<Arc<Topic>> {
-    if let Some(topic) = txns.catalog().live(name)? {
+pub(super) fn find(catalog: &Arc<Catalog>, name: &str, work: &TopicWork<'_>) -> Result<Arc<Topic>> {
+    if let Some(topic) = catalog.live(name)? {
         return Ok(topic);
     }
-    may_create(txns, name, work)?;
-    verbs::create(txns.store(), name, &ConfigPatch::default(), Existing::Any)?;
-    txns.catalog().live(name)?.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
+    may_create(catalog.base(), name, work)?;
+    verbs::create(catalog, name, &ConfigPatch::default(), Existing::Any)?;
+    catalog.live(name)?.ok_or_else(|| Error::TopicNotFound(name.to_owned()))
 }

@@ -13,6 +13,7 @@ use topics_storage::wal::Level;
 use super::Transactions;
 use super::publish;
 use super::table::{KEYED, NewWriter, WriterLimits, WriterLock};
+use crate::topic::events::Ctx;
 use crate::types::error::{Error, Result};
 use crate::types::name;
 use crate::types::quota::Charge;
@@ -36,7 +37,7 @@ pub(crate) fn admit<'a>(
     let o = &txns.base().options;
     let limits = WriterLimits { all: o.max_txn_writers, per_key: o.max_txn_writers_per_key };
     loop {
-        let full = match txns.txns.reserve(writer, owner, limits) {
+        let full = match txns.table.reserve(writer, owner, limits) {
             Ok(writer) => return Ok(Admission { _writer: writer, _key: key }),
             Err(full) => full,
         };
@@ -58,15 +59,15 @@ fn forget_idle(txns: &Arc<Transactions>, owner: Option<&str>) -> Result<bool> {
     let mut busy: Vec<String> = Vec::new();
     loop {
         let kept = |w: &str| txns.staging.has_rows(w) || busy.iter().any(|b| b == w);
-        let Some(writer) = txns.txns.oldest_idle(owner, before, kept) else { return Ok(false) };
-        match txns.txns.try_lock_writer(&writer) {
+        let Some(writer) = txns.table.oldest_idle(owner, before, kept) else { return Ok(false) };
+        match txns.table.try_lock_writer(&writer) {
             // The writer may have committed or staged since.
             Some(_lock)
-                if txns.txns.idle_since(&writer).is_some_and(|at| at <= before)
+                if txns.table.idle_since(&writer).is_some_and(|at| at <= before)
                     && !txns.staging.has_rows(&writer) =>
             {
                 log::info!("transaction writer {writer:?} is forgotten: it was idle for longest");
-                log_forgotten(txns, &writer, Level::Written)?;
+                log_forgotten(txns.ctx(), &writer, Level::Written)?;
                 return Ok(true);
             }
             _ => busy.push(writer),
@@ -79,8 +80,8 @@ fn lock_finished<'c>(txns: &'c Arc<Transactions>, writer: &str) -> Result<Writer
     name::check(writer)?;
     txns.ctx().check_open()?;
     txns.ctx().check_writable()?;
-    let lock = txns.txns.lock_writer(writer);
-    for (writer, epoch) in txns.txns.all_open(Some(writer)) {
+    let lock = txns.table.lock_writer(writer);
+    for (writer, epoch) in txns.table.all_open(Some(writer)) {
         publish::finish(txns, &writer, epoch)?;
     }
     Ok(lock)
@@ -89,13 +90,13 @@ fn lock_finished<'c>(txns: &'c Arc<Transactions>, writer: &str) -> Result<Writer
 /// Forgets a writer and aborts its stages. Returns false if there is none.
 pub(crate) fn forget(txns: &Arc<Transactions>, writer: &str) -> Result<bool> {
     let _lock = lock_finished(txns, writer)?;
-    let staged = txns.staging.abort_all(&txns.txns, writer);
+    let staged = txns.staging.abort_all(&txns.table, writer);
     if staged && txns.ctx().wal.poisoned(0).is_none() {
-        txns.staging.sweep(&txns.txns, txns.ctx().wal.positions(0).synced)?;
+        txns.staging.sweep(&txns.table, txns.ctx().wal.positions(0).synced)?;
     }
-    let known = txns.txns.idle_since(writer).is_some();
+    let known = txns.table.idle_since(writer).is_some();
     if known {
-        log_forgotten(txns, writer, Level::Synced)?;
+        log_forgotten(txns.ctx(), writer, Level::Synced)?;
     }
     Ok(known || staged)
 }
@@ -104,12 +105,12 @@ pub(crate) fn forget(txns: &Arc<Transactions>, writer: &str) -> Result<bool> {
 pub(crate) fn hand_over(txns: &Arc<Transactions>, writer: &str, owner: &str) -> Result<bool> {
     let _lock = lock_finished(txns, writer)?;
     // The end of the last transaction is logged again, with the new owner.
-    let Some(body) = txns.txns.last_end(writer, owner) else { return Ok(false) };
-    publish::log_end(txns, &body, Level::Synced)?;
+    let Some(body) = txns.table.last_end(writer, owner) else { return Ok(false) };
+    publish::log_end(txns.ctx(), &body, Level::Synced)?;
     Ok(true)
 }
 
-fn log_forgotten(txns: &Arc<Transactions>, writer: &str, level: Level) -> Result<()> {
+fn log_forgotten(ctx: &Arc<Ctx>, writer: &str, level: Level) -> Result<()> {
     let (writer, owner) = (writer.to_owned(), String::new());
     let body = TxnDone {
         writer,
@@ -119,5 +120,5 @@ fn log_forgotten(txns: &Arc<Transactions>, writer: &str, level: Level) -> Result
         forgets: true,
         query: String::new(),
     };
-    publish::log_end(txns, &body, level)
+    publish::log_end(ctx, &body, level)
 }

@@ -9,10 +9,12 @@ use topics_storage::segment::TopicKey;
 use topics_storage::wal::{Level, Ticket};
 
 use super::load::check_load;
+use crate::catalog::Catalog;
 use crate::catalog::ids::Id;
 use crate::checkpoint::Store;
 use crate::ctx::Wait;
 use crate::topic::Topic;
+use crate::topic::events::{Base, Ctx};
 use crate::topic::retention;
 use crate::topic::write::append::{Decided, Halt};
 use crate::topic::write::decide::Decision;
@@ -59,13 +61,13 @@ pub(crate) fn perform(store: &Arc<Store>, mut p: Prepared) -> Result<Appended> {
             // If that write fails, the expected head is right again, or the next attempt fails too.
             Attempt::Contended(ticket, level) => drop(store.ctx().wait(ticket, level)),
             Attempt::Decided(topic, d) => {
-                start_sync(store, &topic, &d);
+                start_sync(store.ctx(), &topic, &d);
                 let staged = store.base().time.mono_ns();
                 if let Some(ticket) = d.ticket.filter(|_| d.level > Level::Staged) {
                     store.ctx().wait(ticket, d.level)?;
                     topic.check_sound()?;
                 }
-                return Ok(answer(store, &topic, d, p.began, staged));
+                return Ok(answer(store.base(), &topic, d, p.began, staged));
             }
         }
     }
@@ -142,17 +144,17 @@ pub(crate) fn submit(store: &Arc<Store>, mut p: Prepared, mut done: Completion<A
                 return level < Level::Synced;
             }
             Attempt::Decided(topic, d) => {
-                start_sync(store, &topic, &d);
+                start_sync(store.ctx(), &topic, &d);
                 let staged = store.base().time.mono_ns();
                 let began = p.began;
                 let Some(ticket) = d.ticket.filter(|_| d.level > Level::Staged) else {
-                    done(Ok(answer(store, &topic, d, began, staged)));
+                    done(Ok(answer(store.base(), &topic, d, began, staged)));
                     return false;
                 };
                 let (at, level) = (store.clone(), d.level);
                 let finish = move |outcome: topics_storage::Result<()>| {
                     let sound = outcome.map_err(Error::from).and_then(|()| topic.check_sound());
-                    done(sound.map(|()| answer(&at, &topic, d, began, staged)));
+                    done(sound.map(|()| answer(at.base(), &topic, d, began, staged)));
                 };
                 store.ctx().wal.notify(ticket, level, Box::new(finish));
                 return level < Level::Synced;
@@ -162,7 +164,7 @@ pub(crate) fn submit(store: &Arc<Store>, mut p: Prepared, mut done: Completion<A
 }
 
 /// Starts the sync of a reservation that the write logged, so that no later write waits for it.
-fn start_sync(store: &Arc<Store>, topic: &Arc<Topic>, d: &Decided) {
+fn start_sync(ctx: &Ctx, topic: &Arc<Topic>, d: &Decided) {
     let Some(ticket) = d.ticket.filter(|_| d.renewed) else { return };
     let (topic, to) = (topic.clone(), d.reserved);
     let done = move |outcome: topics_storage::Result<()>| {
@@ -170,21 +172,21 @@ fn start_sync(store: &Arc<Store>, topic: &Arc<Topic>, d: &Decided) {
             topic.reservation_synced(to);
         }
     };
-    store.ctx().wal.notify(ticket, Level::Synced, Box::new(done));
+    ctx.wal.notify(ticket, Level::Synced, Box::new(done));
 }
 
 /// The answer to a write that has reached its class.
-fn answer(store: &Store, topic: &Topic, d: Decided, began: u64, staged: u64) -> Appended {
-    let now = store.base().time.mono_ns();
+fn answer(base: &Base, topic: &Topic, d: Decided, began: u64, staged: u64) -> Appended {
+    let now = base.time.mono_ns();
     let mut a = d.answer;
     if d.level == Level::Synced {
         topic.reservation_synced(d.reserved);
         a.fsync_ns = now.saturating_sub(staged);
-        store.base().metrics.sync_wait.record(a.fsync_ns);
+        base.metrics.sync_wait.record(a.fsync_ns);
     } else {
         a.wal_append_ns = now.saturating_sub(staged);
     }
-    store.base().metrics.append.record(now.saturating_sub(began));
+    base.metrics.append.record(now.saturating_sub(began));
     a
 }
 
@@ -194,7 +196,7 @@ fn attempt(store: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> 
     let topic = match store.catalog().named(&p.topic)? {
         Some(topic) => topic,
         None if !p.create => return Err(Error::TopicNotFound(p.topic.to_string())),
-        None => match make(store, &p.topic)? {
+        None => match make(store.catalog(), &p.topic)? {
             Ok(topic) => topic,
             Err(ticket) => return Ok(Attempt::Id(ticket)),
         },
@@ -228,7 +230,7 @@ fn attempt(store: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> 
         }
         match decided? {
             Ok(d) => return Ok(Attempt::Decided(topic, d)),
-            Err(Halt::Read(need)) => retention::provide(store.ctx(), &topic, &need)?,
+            Err(Halt::Read(need)) => retention::provide(store.base(), &topic, &need)?,
             Err(Halt::Until(ticket, level)) => return Ok(Attempt::Contended(ticket, level)),
         }
     }
@@ -236,10 +238,10 @@ fn attempt(store: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> 
 
 /// Refuses so many further topics over `max_topics`. Who creates several checks this for all of them
 /// before the first.
-pub(crate) fn check_topics(store: &Store, further: u64) -> Result<()> {
-    let max = store.base().options.max_topics;
-    if max > 0 && further > 0 && store.catalog().topics() as u64 + further > max {
-        store.base().metrics.throttled.add(1);
+pub(crate) fn check_topics(catalog: &Catalog, further: u64) -> Result<()> {
+    let max = catalog.base().options.max_topics;
+    if max > 0 && further > 0 && catalog.topics() as u64 + further > max {
+        catalog.base().metrics.throttled.add(1);
         return Err(Error::Throttled { limit: "max_topics", max, retry_after_ms: 1000 });
     }
     Ok(())
@@ -248,17 +250,17 @@ pub(crate) fn check_topics(store: &Store, further: u64) -> Result<()> {
 /// A topic of this name that is not logged yet. The inner `Err`: an id must be reserved first, which
 /// this ticket's sync does.
 pub(crate) fn make(
-    store: &Arc<Store>,
+    catalog: &Arc<Catalog>,
     name: &Arc<str>,
 ) -> Result<std::result::Result<Arc<Topic>, Ticket>> {
-    check_topics(store, 1)?;
-    let id = match store.catalog().ids.take(store.catalog())? {
+    check_topics(catalog, 1)?;
+    let id = match catalog.ids.take(catalog)? {
         Id::Taken(id) => id,
         Id::After(ticket) => return Ok(Err(ticket)),
     };
-    let topic = store.catalog().table.loaded.claim(name, || {
+    let topic = catalog.table.loaded.claim(name, || {
         let key = TopicKey { topic_id: id, epoch: id };
-        Ok(Arc::new(Topic::new(key, name.clone(), store.base().config(TopicConfig::default()))))
+        Ok(Arc::new(Topic::new(key, name.clone(), catalog.base().config(TopicConfig::default()))))
     })?;
     Ok(Ok(topic))
 }

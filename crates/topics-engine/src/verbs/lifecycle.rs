@@ -5,7 +5,7 @@ use std::sync::Arc;
 use topics_storage::wal::Level;
 
 use super::append::make;
-use crate::checkpoint::Store;
+use crate::catalog::Catalog;
 use crate::topic::lifecycle::{log_creation, log_deletion, update};
 use crate::topic::retention;
 use crate::types::api::{CreatedTopic, DeletedTopic};
@@ -38,7 +38,7 @@ impl From<Option<bool>> for Existing {
 
 /// Creates a topic, or updates the named fields of an existing one.
 pub(crate) fn create(
-    store: &Arc<Store>,
+    catalog: &Arc<Catalog>,
     topic: &str,
     patch: &ConfigPatch,
     existing: Existing,
@@ -47,17 +47,17 @@ pub(crate) fn create(
     let patch = patch.checked(topic)?;
     let name: Arc<str> = topic.into();
     loop {
-        store.ctx().check_open()?;
-        let topic = match store.catalog().named(&name)? {
+        catalog.ctx().check_open()?;
+        let topic = match catalog.named(&name)? {
             Some(topic) => topic,
             None if existing == Existing::Required => {
                 return Err(Error::TopicNotFound(name.to_string()));
             }
-            None => match make(store, &name)? {
+            None => match make(catalog, &name)? {
                 Ok(topic) => topic,
                 Err(ticket) => {
-                    store.ctx().wait(ticket, Level::Synced)?;
-                    store.catalog().ids.on_synced(ticket);
+                    catalog.ctx().wait(ticket, Level::Synced)?;
+                    catalog.ids.on_synced(ticket);
                     continue;
                 }
             },
@@ -65,10 +65,10 @@ pub(crate) fn create(
         topic.check_sound()?;
         // Jobs that have expired become dead letters by the old config, before it changes.
         let has_dead_letter = topic.state.read().config.dead_letter.is_some();
-        if has_dead_letter && let Err(e) = retention::expire(store.ctx(), &topic) {
+        if has_dead_letter && let Err(e) = retention::expire(catalog.ctx(), &topic) {
             log::warn!("topic {name:?}: what has expired goes without a dead letter: {e}");
         }
-        let exclusive = topic.exclusive(store.ctx())?;
+        let exclusive = topic.exclusive(catalog.ctx())?;
         let (closed, logged) = {
             let a = topic.append.lock();
             (a.closed, a.logged)
@@ -83,12 +83,12 @@ pub(crate) fn create(
             _ => {}
         }
         if logged {
-            let config = update(store.ctx(), &topic, &patch, &exclusive)?;
+            let config = update(catalog.ctx(), &topic, &patch, &exclusive)?;
             drop(exclusive);
             return Ok(CreatedTopic { topic_id: topic.id(), created: false, config });
         }
-        let config = TopicConfig::created(&patch, store.base().options.default_durability);
-        let logged = log_creation(store.ctx(), &topic, config.clone(), &exclusive);
+        let config = TopicConfig::created(&patch, catalog.base().options.default_durability);
+        let logged = log_creation(catalog.ctx(), &topic, config.clone(), &exclusive);
         drop(exclusive);
         logged?;
         return Ok(CreatedTopic { topic_id: topic.id(), created: true, config });
@@ -98,21 +98,21 @@ pub(crate) fn create(
 /// Deletes a topic. `before` makes durable what the deletion depends on, and returns the names of the
 /// routers that are deleted with the topic.
 pub(crate) fn delete(
-    store: &Arc<Store>,
+    catalog: &Catalog,
     name: &str,
     if_empty: bool,
     before: impl FnOnce(u64) -> Result<Vec<String>>,
 ) -> Result<DeletedTopic> {
     name::check(name)?;
-    store.ctx().check_open()?;
-    let Some(topic) = store.catalog().live(name)? else {
+    catalog.ctx().check_open()?;
+    let Some(topic) = catalog.live(name)? else {
         return Ok(DeletedTopic::default());
     };
     topic.check_sound()?;
     if if_empty {
-        retention::expire(store.ctx(), &topic)?;
+        retention::expire(catalog.ctx(), &topic)?;
     }
-    let exclusive = topic.exclusive(store.ctx())?;
+    let exclusive = topic.exclusive(catalog.ctx())?;
     if topic.append.lock().closed {
         return Ok(DeletedTopic::default());
     }
@@ -121,6 +121,6 @@ pub(crate) fn delete(
         return Err(Error::TopicNotEmpty { topic: name.to_owned(), count });
     }
     let routers_removed = before(topic.id())?;
-    log_deletion(store.ctx(), &topic, &exclusive)?;
+    log_deletion(catalog.ctx(), &topic, &exclusive)?;
     Ok(DeletedTopic { deleted: true, routers_removed })
 }

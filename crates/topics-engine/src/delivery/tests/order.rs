@@ -29,7 +29,7 @@ fn bands(each: usize) -> (World, Vec<Watch>) {
 /// Serves `n` topics and says how many of each band got something.
 fn served(w: &World, watches: &mut [Watch], n: usize) -> Vec<usize> {
     let engine = w.engine().open_engine().clone();
-    engine.deliverer.delivery.serve_some(&engine.deliverer, n);
+    engine.deliverer.workers.serve_some(&engine.deliverer, n);
     let frames = |s: &mut Watch| std::iter::from_fn(|| s.try_next().unwrap()).count();
     watches.iter_mut().map(frames).collect()
 }
@@ -70,7 +70,7 @@ fn after_ten_seconds_nobody_waits_in_the_lowest_band_whatever_the_pressure() {
         w.put(&format!("4.{i}"), &["x"]);
     }
     assert_eq!(served(&w, &mut watches, 1), [0, 0, 0, 0, 0, 0, 1], "−250: the oldest of the top");
-    let waiting = w.engine().open_engine().deliverer.delivery.shared().bands();
+    let waiting = w.engine().open_engine().deliverer.workers.shared().bands();
     assert_eq!(waiting, [0, 1, 0, 0, 20], "−1000: in the first band that always has credit");
     assert_eq!(served(&w, &mut watches, 15)[5], 1, "within a round");
 }

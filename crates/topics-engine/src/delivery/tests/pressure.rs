@@ -25,7 +25,7 @@ fn open_engine(w: &World) -> Arc<OpenEngine> {
 
 pub(super) fn say(w: &World, verdict: Verdict) {
     let engine = open_engine(w);
-    engine.deliverer.delivery.shared().apply_verdict(&engine.deliverer, verdict);
+    engine.deliverer.workers.shared().apply_verdict(engine.deliverer.base(), verdict);
 }
 
 pub(super) fn strain() -> Verdict {
@@ -132,9 +132,9 @@ fn under_strain_routers_come_after_watchers_of_the_same_priority() {
         say(&w, verdict);
         w.put("routed", &["1"]);
         let engine = open_engine(&w);
-        assert_eq!(engine.deliverer.delivery.shared().bands()[routed], 1, "{verdict:?}");
+        assert_eq!(engine.deliverer.workers.shared().bands()[routed], 1, "{verdict:?}");
         w.put("watched", &["1"]);
-        assert_eq!(engine.deliverer.delivery.shared().bands()[3], watched, "{verdict:?}");
+        assert_eq!(engine.deliverer.workers.shared().bands()[3], watched, "{verdict:?}");
         calm(&w);
         w.engine().tick().unwrap();
         drain(&mut watch);
@@ -158,7 +158,7 @@ fn the_governor_is_fed_with_what_waits_and_how_late_it_is_served() {
     let engine = open_engine(&w);
     let sample = || {
         w.clock.advance_ms(100);
-        engine.deliverer.delivery.shared().sample(&engine.deliverer);
+        engine.deliverer.workers.shared().sample(engine.deliverer.ctx());
         w.engine().metrics().pressure_ppm
     };
     assert_eq!(sample(), 0, "idle");

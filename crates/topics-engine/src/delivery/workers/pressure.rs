@@ -2,10 +2,10 @@
 
 use topics_env::sync::atomic::Ordering;
 
-use super::Deliverer;
 use super::Shared;
 use crate::delivery::governor::{SAMPLE_NS, Sample, Verdict};
 use crate::delivery::ready::Schedule;
+use crate::topic::events::{Base, Ctx};
 use crate::types::priority;
 
 impl Shared {
@@ -17,7 +17,7 @@ impl Shared {
     }
 
     /// Takes a sample when [`SAMPLE_NS`] have passed since the last one.
-    pub(crate) fn sample(&self, delivery: &Deliverer) {
+    pub(crate) fn sample(&self, ctx: &Ctx) {
         let now = self.now();
         let last = self.sampled.load(Ordering::Relaxed);
         if now.saturating_sub(last) < SAMPLE_NS {
@@ -26,7 +26,7 @@ impl Shared {
         let Some(mut governor) = self.governor.try_lock() else { return };
         self.sampled.store(now, Ordering::Relaxed);
         let (at, synced) = (governor.1, governor.2);
-        let sync_ns = delivery.ctx().wal.counters().syncs.sum_ns;
+        let sync_ns = ctx.wal.counters().syncs.sum_ns;
         let n = self.latency.1.swap(0, Ordering::Relaxed);
         let sum = self.latency.0.swap(0, Ordering::Relaxed);
         let spent = sync_ns.saturating_sub(synced) as f64;
@@ -36,26 +36,22 @@ impl Shared {
             latency_ns: sum.checked_div(n),
             storage: match at {
                 0 => 0.0,
-                at => {
-                    spent
-                        / (now.saturating_sub(at).max(1) as f64
-                            * delivery.ctx().wal.shards() as f64)
-                }
+                at => spent / (now.saturating_sub(at).max(1) as f64 * ctx.wal.shards() as f64),
             },
         };
         (governor.1, governor.2) = (now, sync_ns);
         let verdict = governor.0.observe(sample);
         drop(governor);
-        self.apply_verdict(delivery, verdict);
+        self.apply_verdict(ctx.base(), verdict);
     }
 
     /// Applies a verdict: pressure, coalescing, strain.
-    pub(crate) fn apply_verdict(&self, delivery: &Deliverer, verdict: Verdict) {
+    pub(crate) fn apply_verdict(&self, base: &Base, verdict: Verdict) {
         let Verdict { pressure, coalesce_ns, strained } = verdict;
         self.pressure.set((pressure * 1e6) as u64);
         self.coalesce_ns.store(coalesce_ns, Ordering::Relaxed);
         if self.strained.swap(strained, Ordering::Relaxed) != strained {
-            delivery.base().metrics.strains.add(u64::from(strained));
+            base.metrics.strains.add(u64::from(strained));
             log::info!("delivery is {}under strain", if strained { "" } else { "no longer " });
         }
         if strained {

@@ -8,9 +8,11 @@ use topics_storage::wal::{Level, Ticket};
 
 use super::Queues;
 use super::job_meta;
+use crate::catalog::Catalog;
 use crate::ctx::Wait;
 use crate::queue::records::fetch;
 use crate::queue::stage;
+use crate::topic::events::Ctx;
 use crate::topic::state::dedupe::Remembered;
 use crate::topic::state::queue::RemovalReason;
 use crate::topic::write::pending_batch::Frames;
@@ -53,7 +55,7 @@ pub(crate) fn release_when_synced(
             };
             // If this fails the key is held until the next open releases it.
             let key = (key_of(source, seq), a.first_seq);
-            if let Err(e) = release(&at, &dest, &[key], Wait::No) {
+            if let Err(e) = release(at.ctx(), &dest, &[key], Wait::No) {
                 log::debug!("topic {:?}: a key stays: {e}", dest.name);
             }
         }
@@ -62,56 +64,51 @@ pub(crate) fn release_when_synced(
 }
 
 /// Logs that held keys are remembered for the window only.
-fn release(
-    queues: &Arc<Queues>,
-    dest: &Arc<Topic>,
-    keys: &[(u128, u64)],
-    wait: Wait,
-) -> Result<()> {
+fn release(ctx: &Arc<Ctx>, dest: &Arc<Topic>, keys: &[(u128, u64)], wait: Wait) -> Result<()> {
     let window = dest.state.read().config.idempotency_window_ms;
-    let expires_at = queues.base().time.steady().saturating_add(window);
+    let expires_at = ctx.base().time.steady().saturating_add(window);
     let mut frames = Frames::default();
     for &(key, seq) in keys {
         Idempotency { key, request: REQUEST, first_seq: seq, last_seq: seq, expires_at }
             .encode_frame(&mut frames.head, dest.id(), 0, 0);
     }
-    stage(queues, dest, frames, wait).map(|_| ())
+    stage(ctx, dest, frames, wait).map(|_| ())
 }
 
 /// Finishes moves that a crash interrupted: the copy is there, so the original goes.
-pub(crate) fn finish(queues: &Arc<Queues>) {
+pub(crate) fn finish(catalog: &Arc<Catalog>) {
     let mut held: Vec<(Arc<Topic>, Keys)> = Vec::new();
-    queues.catalog().table.loaded.each(|t| {
+    catalog.table.loaded.each(|t| {
         let keys = t.state.read().dedupe.as_ref().map(|d| d.pinned()).unwrap_or_default();
         if !keys.is_empty() {
             held.push((t.clone(), keys));
         }
     });
     for (dest, keys) in held {
-        if let Err(e) = finish_into(queues, &dest, &keys) {
+        if let Err(e) = finish_into(catalog, &dest, &keys) {
             log::warn!("topic {:?}: interrupted moves into it stay unfinished: {e}", dest.name);
         }
     }
 }
 
-fn finish_into(queues: &Arc<Queues>, dest: &Arc<Topic>, keys: &[(u128, Remembered)]) -> Result<()> {
+fn finish_into(catalog: &Catalog, dest: &Arc<Topic>, keys: &[(u128, Remembered)]) -> Result<()> {
     let copies: Vec<u64> = keys.iter().map(|(_, r)| r.first_seq).collect();
-    let (batch, slots) = fetch(queues, dest, &copies, true)?;
+    let (batch, slots) = fetch(catalog.ctx(), dest, &copies, true)?;
     for ((key, _), slot) in keys.iter().zip(slots) {
         let (id, seq) = origin_of(*key);
-        let Some(source) = queues.catalog().by_id(id)?.filter(|t| t.life() == Life::Live) else {
+        let Some(source) = catalog.by_id(id)?.filter(|t| t.life() == Life::Live) else {
             continue;
         };
         if source.state.read().may_live(seq) {
             let copy = slot.and_then(|slot| batch.get(slot));
             let why =
                 copy.map_or(RemovalReason::REQUESTED, |c| job_meta::why(c.meta, &source.name, seq));
-            delete::delete_seqs(queues.ctx(), &source, &[seq], why)?;
+            delete::delete_seqs(catalog.ctx(), &source, &[seq], why)?;
         }
-        queues.ctx().wal.sync(queues.ctx().shard(id))?;
+        catalog.ctx().wal.sync(catalog.ctx().shard(id))?;
     }
     let keys: Vec<(u128, u64)> = keys.iter().map(|(k, r)| (*k, r.first_seq)).collect();
-    release(queues, dest, &keys, Wait::Bounded)?;
-    queues.ctx().wal.drive(queues.ctx().shard(dest.id()));
+    release(catalog.ctx(), dest, &keys, Wait::Bounded)?;
+    catalog.ctx().wal.drive(catalog.ctx().shard(dest.id()));
     Ok(())
 }

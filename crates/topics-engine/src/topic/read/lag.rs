@@ -3,7 +3,7 @@
 use topics_storage::StorageError;
 
 use crate::topic::Topic;
-use crate::topic::events::Ctx;
+use crate::topic::events::Base;
 use crate::topic::load::Loader;
 use crate::topic::retention::{provide, with_expired};
 use crate::topic::state::State;
@@ -20,23 +20,28 @@ pub(crate) struct Lag {
 }
 
 /// How far a reader with this cursor is behind. Deleted, evicted, lost and expired records do not count.
-pub(crate) fn lag(ctx: &Ctx, topic: &Topic, cursor: u64) -> Result<Lag> {
+pub(crate) fn lag(base: &Base, topic: &Topic, cursor: u64) -> Result<Lag> {
     topic.check_sound()?;
-    let (from, head) = with_expired(ctx, topic, |_, expired| {
+    let (from, head) = with_expired(base, topic, |_, expired| {
         let head = topic.gate.head();
         // A cursor of an earlier life of the topic: its reader begins at the first record.
         let next = if cursor > head { 1 } else { cursor + 1 };
         (next.max(expired.map_or(0, |e| e.below)), head)
     })?;
-    match unread(ctx, topic, from, head)? {
-        Some((records, first)) => Ok(Lag { records, ms: age(ctx, topic, first)? }),
+    match unread(base, topic, from, head)? {
+        Some((records, first)) => Ok(Lag { records, ms: age(base, topic, first)? }),
         None => Ok(Lag::default()),
     }
 }
 
 /// The number of live records in `from..=head`, and the first of them; `None` without one. Where only
 /// the object store knows which records of a segment are dead: at most as many.
-pub(crate) fn unread(ctx: &Ctx, topic: &Topic, from: u64, head: u64) -> Result<Option<(u64, u64)>> {
+pub(crate) fn unread(
+    base: &Base,
+    topic: &Topic,
+    from: u64,
+    head: u64,
+) -> Result<Option<(u64, u64)>> {
     loop {
         let unknown = {
             let state = topic.state.read();
@@ -45,7 +50,7 @@ pub(crate) fn unread(ctx: &Ctx, topic: &Topic, from: u64, head: u64) -> Result<O
                 Err(unknown) => unknown,
             }
         };
-        if let Err(e) = provide(ctx, topic, &unknown.into()) {
+        if let Err(e) = provide(base, topic, &unknown.into()) {
             let Error::ColdPending(_) = e else { return Err(e) };
             let state = topic.state.read();
             let from = from.max(state.earliest);
@@ -69,12 +74,12 @@ fn counted(
 
 /// Milliseconds since a record was committed; 0 if it is gone. If only the object store knows, the record
 /// counts as old as the first of its segment.
-pub(crate) fn age(ctx: &Ctx, topic: &Topic, seq: u64) -> Result<u64> {
-    let ts = committed_at(ctx, topic, seq)?;
-    Ok(ts.map_or(0, |ts| ctx.base().time.steady().saturating_sub(ts)))
+pub(crate) fn age(base: &Base, topic: &Topic, seq: u64) -> Result<u64> {
+    let ts = committed_at(base, topic, seq)?;
+    Ok(ts.map_or(0, |ts| base.time.steady().saturating_sub(ts)))
 }
 
-fn committed_at(ctx: &Ctx, topic: &Topic, seq: u64) -> Result<Option<u64>> {
+fn committed_at(base: &Base, topic: &Topic, seq: u64) -> Result<Option<u64>> {
     let meta = {
         let state = topic.state.read();
         match (state.index.entry(seq), state.index.seg_of(seq)) {
@@ -83,7 +88,7 @@ fn committed_at(ctx: &Ctx, topic: &Topic, seq: u64) -> Result<Option<u64>> {
             (None, None) => return Ok(None),
         }
     };
-    match Loader::without_hints(&ctx.base().segments, topic.key).segment(&meta).entries(seq, seq) {
+    match Loader::without_hints(&base.segments, topic.key).segment(&meta).entries(seq, seq) {
         Ok(entries) => Ok(entries.first().map(|e| e.ts)),
         Err(StorageError::Fetching(_)) => Ok(Some(meta.first_ts)),
         Err(StorageError::Missing { .. }) => Ok(None),

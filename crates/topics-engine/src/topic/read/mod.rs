@@ -90,7 +90,7 @@ fn read_from(
         topic.last_read.store(ctx.base().time.steady(), Ordering::Relaxed);
     }
     if req.matching.is_some() {
-        delete::load_active_tags(ctx, topic)?;
+        delete::load_active_tags(ctx.base(), topic)?;
     }
     let mut r = Reader::new(ctx, topic, req, reads, buffers)?;
     r.run()?;
@@ -133,13 +133,13 @@ impl<'a> Reader<'a> {
         let also_expired = reads == Reads::Jobs { expired: true };
         let synced = req.strong.then(|| ctx.wal.positions(ctx.shard(topic.id())).synced);
         let p = loop {
-            let p = with_expired(ctx, topic, |state, expired| {
+            let p = with_expired(ctx.base(), topic, |state, expired| {
                 let expired = expired.filter(|_| !also_expired);
                 position(topic, state, expired, req, synced)
             })?;
             match p {
                 Ok(p) => break p,
-                Err(unknown) => retention::provide(ctx, topic, &Need::Dead(unknown))?,
+                Err(unknown) => retention::provide(ctx.base(), topic, &Need::Dead(unknown))?,
             }
         };
         let mut out = ReadBatch {
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
                     Ok(true)
                 }
                 Piece::Unknown(file_no) => {
-                    retention::provide(self.ctx, self.topic, &Need::Dead(file_no))?;
+                    retention::provide(self.ctx.base(), self.topic, &Need::Dead(file_no))?;
                     Ok(true)
                 }
                 Piece::Run { place, lsn, records, upto } => {
@@ -257,11 +257,11 @@ impl<'a> Reader<'a> {
         if !self.out.caught_up
             && self.reads == Reads::ForClient
             && let Some((records, first)) =
-                lag::unread(self.ctx, self.topic, next, self.out.head_seq)?
+                lag::unread(self.ctx.base(), self.topic, next, self.out.head_seq)?
         {
             self.out.lag = records;
             if !self.req.only_seqs {
-                self.out.lag_ms = age(self.ctx, self.topic, first)?;
+                self.out.lag_ms = age(self.ctx.base(), self.topic, first)?;
             }
         }
         Ok(self.out)

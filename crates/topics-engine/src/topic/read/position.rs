@@ -1,7 +1,7 @@
 //! The position where a read begins: cursor, tombstone and bound; cursors by seq and by time.
 
 use crate::topic::Topic;
-use crate::topic::events::Ctx;
+use crate::topic::events::{Base, Ctx};
 use crate::topic::retention::Expired;
 use crate::topic::state::index::{Entry, Place, Unknown};
 use crate::topic::state::{Evicted, State};
@@ -118,7 +118,7 @@ pub(crate) fn synced_seq(ctx: &Ctx, topic: &Topic) -> Result<u64> {
 }
 
 /// The cursor just before the first record at or after `ts`.
-pub(crate) fn seek(ctx: &Ctx, topic: &Topic, ts: u64) -> Result<Sought> {
+pub(crate) fn seek(base: &Base, topic: &Topic, ts: u64) -> Result<Sought> {
     topic.check_sound()?;
     let head = topic.gate.head();
     let mut looked = 0;
@@ -141,7 +141,7 @@ pub(crate) fn seek(ctx: &Ctx, topic: &Topic, ts: u64) -> Result<Sought> {
     };
     let (seq, records_scanned) = match found {
         Ok(seq) => (seq, looked),
-        Err(meta) => ctx.base().segments.segment(topic.key, meta).seek_ts(ts)?,
+        Err(meta) => base.segments.segment(topic.key, meta).seek_ts(ts)?,
     };
     let earliest = topic.state.read().earliest;
     Ok(Sought { seq: seq.max(earliest).saturating_sub(1).min(head), records_scanned })

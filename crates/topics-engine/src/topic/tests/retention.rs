@@ -365,7 +365,7 @@ fn what_left_the_index_before_it_was_read_is_no_damage() {
         "its files are gone"
     );
     for need in [Need::Sizes(first, 1, 1), Need::Dead(first.file_no)] {
-        provide(engine.ctx(), &topic, &need).unwrap();
+        provide(engine.base(), &topic, &need).unwrap();
     }
     let there = topic.state.read().index.segs[0].meta;
     let lost = Err::<(), _>(StorageError::Missing { what: "a file".into() });

@@ -4,11 +4,11 @@ use topics_storage::format::frame::{self, FrameType};
 use topics_storage::format::record::{Body, TxnCommit, TxnDone, TxnFile, TxnPart};
 use topics_storage::snapshot::Section;
 
-use super::{SECTION, Txns, VERSION, empty_commit};
+use super::{SECTION, TxnTable, VERSION, empty_commit};
 use crate::types::error::{Error, Result};
 use crate::types::section::is_of;
 
-impl Txns {
+impl TxnTable {
     /// The section of a snapshot, as frames. Captured after the topics, so it may have a part that the
     /// topic's state lacks (the part is replayed then), but never the reverse.
     pub(crate) fn capture(&self) -> Option<Section> {
