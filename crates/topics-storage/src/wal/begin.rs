@@ -56,30 +56,32 @@ impl Shard {
     /// Creates the first file of a log that has none. The caller has checked that nothing else prepares
     /// a file.
     pub fn begin_log<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
-        let Some(begin) = st.begin.take() else { return st };
-        st.preparing = true;
+        let Some(begin) = st.next.begin.take() else { return st };
+        st.flags.preparing = true;
         let made = self.unlocked(&mut st, || (begin.0)());
-        st.preparing = false;
+        st.flags.preparing = false;
         match made {
             Ok(first) => {
                 let FirstFile { name, header, first_lsn, file, offset, capacity, .. } = first;
                 let key = FileKey(self.new_key());
-                st.last_ordinal = header.ordinal;
+                st.next.last_ordinal = header.ordinal;
                 let file = Arc::new(WalFile { key, name, header, first_lsn, file });
                 self.add_bytes(capacity);
                 self.files.write().insert(key, file.clone());
-                st.file = Some(file);
-                (st.offset, st.sync_offset, st.capacity) = (offset, offset, capacity);
-                (st.next_lsn, st.synced_lsn) = (first.next_lsn, first.next_lsn - 1);
+                st.current.file = Some(file);
+                (st.current.offset, st.current.sync_offset, st.current.capacity) =
+                    (offset, offset, capacity);
+                (st.progress.next_lsn, st.progress.synced_lsn) =
+                    (first.next_lsn, first.next_lsn - 1);
                 st.health = first.health;
-                st.no_space = false;
-                st.prepare_error = None;
+                st.next.no_space = false;
+                st.next.error = None;
                 log::info!("shard {} accepts writes: its log has begun", self.id);
             }
             Err(e) => {
-                st.begin = Some(begin);
-                st.no_space = matches!(e, StorageError::Full { .. });
-                st.prepare_error = Some(if st.no_space { not_begun() } else { e });
+                st.next.begin = Some(begin);
+                st.next.no_space = matches!(e, StorageError::Full { .. });
+                st.next.error = Some(if st.next.no_space { not_begun() } else { e });
             }
         }
         self.drain_effects(st)

@@ -86,10 +86,10 @@ impl State {
         let topic = |q: &QueuedBatch| Some(q.batch.topic_id).filter(|t| *t != 0);
         let mut topics: HashSet<u64> = taken.iter().filter_map(topic).collect();
         let mut failed = taken;
-        let mut rest = VecDeque::with_capacity(self.queue.len());
+        let mut rest = VecDeque::with_capacity(self.staged.batches.len());
         // A batch behind a writable one of its topic stays queued: commits of a topic run in order.
         let mut going_on = HashSet::new();
-        for q in self.queue.drain(..) {
+        for q in self.staged.batches.drain(..) {
             let of = topic(&q);
             let lost = unwritable(&q) && of.is_none_or(|t| !going_on.contains(&t));
             if lost || of.is_some_and(|t| topics.contains(&t)) {
@@ -100,13 +100,13 @@ impl State {
                 rest.push_back(q);
             }
         }
-        self.queue = rest;
-        self.written_ticket = self.before_queue();
+        self.staged.batches = rest;
+        self.progress.written_ticket = self.staged.before_queue();
         if failed.is_empty() {
             return;
         }
-        self.release(&failed);
-        self.undelivered.extend(topics.iter().map(|t| (*t, error.clone())));
+        self.staged.release(&failed);
+        self.progress.undelivered.extend(topics.iter().map(|t| (*t, error.clone())));
         let failure = Failure {
             tickets: ranges_of(failed.iter().map(|q| q.n)),
             error: error.clone(),
@@ -114,11 +114,11 @@ impl State {
             topics,
             last: false,
         };
-        if self.unsynced.is_empty() {
-            self.effects.push_back(Effect::Fail(failure));
+        if self.progress.unsynced.is_empty() {
+            self.progress.effects.push_back(Effect::Fail(failure));
         } else {
-            self.unsynced.push_back(Unsynced::Failure(failure));
-            self.sync_wanted = true;
+            self.progress.unsynced.push_back(Unsynced::Failure(failure));
+            self.worker.sync_wanted = true;
         }
     }
 
@@ -127,74 +127,74 @@ impl State {
     /// itself.
     pub fn fail_all(&mut self, from: u64, taken: Vec<QueuedBatch>, error: &StorageError) {
         let mut commits = Vec::new();
-        for u in std::mem::take(&mut self.unsynced) {
+        for u in std::mem::take(&mut self.progress.unsynced) {
             match u {
                 Unsynced::Batch(p) => {
-                    self.release_reserved(p.reserved);
+                    p.reserved.into_iter().for_each(|bytes| self.staged.release_reserved(bytes));
                     commits.push(p.commit);
                 }
                 Unsynced::Failure(f) => commits.extend(f.commits),
             }
         }
-        let last = !self.leading;
+        let last = !self.flags.leading;
         if last {
             let mut failed = taken;
-            failed.extend(self.queue.drain(..));
-            self.release(&failed);
+            failed.extend(self.staged.batches.drain(..));
+            self.staged.release(&failed);
             commits.extend(failed.into_iter().map(|q| q.batch.commit));
-            self.written_ticket = self.last_ticket;
+            self.progress.written_ticket = self.staged.last_ticket;
         }
-        let tickets = vec![(from, self.written_ticket)];
+        let tickets = vec![(from, self.progress.written_ticket)];
         let topics = HashSet::new();
         let failure = Failure { tickets, error: error.clone(), commits, topics, last };
-        self.effects.push_back(Effect::Fail(failure));
+        self.progress.effects.push_back(Effect::Fail(failure));
     }
 
     /// Records a successful sync that began when tickets up to `ticket` and frames up to `lsn` were
     /// written.
     pub fn on_synced(&mut self, ticket: u64, lsn: u64) {
-        self.synced_lsn = self.synced_lsn.max(lsn);
-        self.synced_ticket = self.synced_ticket.max(ticket);
-        while let Some(front) = self.unsynced.pop_front() {
+        self.progress.synced_lsn = self.progress.synced_lsn.max(lsn);
+        self.progress.synced_ticket = self.progress.synced_ticket.max(ticket);
+        while let Some(front) = self.progress.unsynced.pop_front() {
             match front {
                 Unsynced::Batch(p) if p.last_lsn > lsn => {
-                    self.unsynced.push_front(Unsynced::Batch(p));
+                    self.progress.unsynced.push_front(Unsynced::Batch(p));
                     break;
                 }
                 Unsynced::Batch(p) => {
-                    self.release_reserved(p.reserved);
-                    self.effects.push_back(Effect::Apply(p));
+                    p.reserved.into_iter().for_each(|bytes| self.staged.release_reserved(bytes));
+                    self.progress.effects.push_back(Effect::Apply(p));
                 }
-                Unsynced::Failure(f) => self.effects.push_back(Effect::Fail(f)),
+                Unsynced::Failure(f) => self.progress.effects.push_back(Effect::Fail(f)),
             }
         }
-        self.effects.push_back(Effect::Synced(self.synced_ticket));
+        self.progress.effects.push_back(Effect::Synced(self.progress.synced_ticket));
     }
 
     /// Takes the queued effects and marks the drain as running.
     pub fn begin_drain(&mut self) -> VecDeque<Effect> {
-        self.draining = true;
-        let effects = std::mem::take(&mut self.effects);
-        self.applying_from = lowest_lsn(&effects);
+        self.flags.draining = true;
+        let effects = std::mem::take(&mut self.progress.effects);
+        self.progress.applying_from = lowest_lsn(&effects);
         effects
     }
 
     /// Makes the progress of effects that have run visible to waiters.
     pub fn end_drain(&mut self, effects: &VecDeque<Effect>) {
-        self.applying_from = None;
-        self.draining = false;
+        self.progress.applying_from = None;
+        self.flags.draining = false;
         for effect in effects {
             match effect {
                 Effect::Apply(_) => {}
-                Effect::Written(n) => self.outcomes.reached(*n, Level::Written),
-                Effect::Synced(n) => self.outcomes.reached(*n, Level::Synced),
+                Effect::Written(n) => self.progress.outcomes.reached(*n, Level::Written),
+                Effect::Synced(n) => self.progress.outcomes.reached(*n, Level::Synced),
                 Effect::Fail(f) => {
-                    f.topics.iter().for_each(|t| drop(self.undelivered.remove(t)));
+                    f.topics.iter().for_each(|t| drop(self.progress.undelivered.remove(t)));
                     for (from, to) in &f.tickets {
-                        self.outcomes.fail(*from, *to, &f.error);
+                        self.progress.outcomes.fail(*from, *to, &f.error);
                     }
                     if f.last {
-                        self.outcomes.end(&f.error);
+                        self.progress.outcomes.end(&f.error);
                     }
                 }
             }

@@ -18,7 +18,7 @@ impl Wal {
     #[must_use]
     pub fn cut(&self) -> Vec<u64> {
         let states: Vec<_> = self.shards.iter().map(|s| s.state.lock()).collect();
-        states.iter().map(|st| st.written_lsn()).collect()
+        states.iter().map(|st| st.progress.written_lsn()).collect()
     }
 
     /// From now on no trim removes a file with a frame above `lsn`.

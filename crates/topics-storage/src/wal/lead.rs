@@ -51,9 +51,9 @@ impl Shard {
     /// Leads one group. `own` is the ticket and level that the caller itself waits for: if it needs a
     /// sync and none is in flight, the write may be linked to one.
     pub fn lead_group<'a>(&'a self, mut st: Guard<'a>, own: Option<(u64, Level)>) -> Guard<'a> {
-        st.leading = true;
-        st.lead_wanted = false;
-        if st.failure_waits() {
+        st.flags.leading = true;
+        st.worker.lead_wanted = false;
+        if st.progress.failure_waits() {
             st = self.finish_file(st);
         }
         while st.needs_rotation() {
@@ -66,13 +66,13 @@ impl Shard {
             }
         }
         let taken = st.take(GROUP_BYTES);
-        let (Some(file), false) = (st.file.clone(), taken.is_empty()) else {
-            st.leading = false;
+        let (Some(file), false) = (st.current.file.clone(), taken.is_empty()) else {
+            st.flags.leading = false;
             return self.drain_effects(st);
         };
         let linked = self.should_link_sync(&st, &taken, own);
-        st.syncing |= linked;
-        let mut write = GroupWrite { taken, file, offset: st.offset, linked };
+        st.flags.syncing |= linked;
+        let mut write = GroupWrite { taken, file, offset: st.current.offset, linked };
         st = self.write(st, &mut write);
         if !self.background() && st.wants_file() {
             st = self.prepare(st);
@@ -90,7 +90,9 @@ impl Shard {
         own: Option<(u64, Level)>,
     ) -> bool {
         let Some((n, Level::Synced)) = own else { return false };
-        let alone = !st.syncing && st.outcomes.waiters.is_empty() && st.queue.is_empty();
+        let alone = !st.flags.syncing
+            && st.progress.outcomes.waiters.is_empty()
+            && st.staged.batches.is_empty();
         self.shared.linked && alone && taken.len() == 1 && taken.last().is_some_and(|q| n <= q.n)
     }
 
@@ -103,12 +105,12 @@ impl Shard {
         error: &StorageError,
     ) -> Guard<'a> {
         if st.poisoned.is_some() {
-            st.leading = false;
+            st.flags.leading = false;
             st = self.poison(st, Vec::new(), error);
-            st.leading = true;
+            st.flags.leading = true;
             return st;
         }
-        let first: Vec<QueuedBatch> = st.queue.pop_front().into_iter().collect();
+        let first: Vec<QueuedBatch> = st.staged.batches.pop_front().into_iter().collect();
         let [ordinary, freeing] = [false, true].map(|frees| st.largest_writable(frees));
         let largest = |q: &QueuedBatch| if q.batch.frees_space { freeing } else { ordinary };
         st.fail(first, |q| q.bytes > largest(q), error);
@@ -116,12 +118,12 @@ impl Shard {
     }
 
     fn write<'a>(&'a self, mut st: Guard<'a>, w: &mut GroupWrite) -> Guard<'a> {
-        let (lsn, synced) = (st.next_lsn, st.synced_lsn);
+        let (lsn, synced) = (st.progress.next_lsn, st.progress.synced_lsn);
         let outcome = self.unlocked(&mut st, || self.write_group(w, lsn, synced));
         if w.linked {
-            st.syncing = false;
+            st.flags.syncing = false;
         }
-        st.leading = false;
+        st.flags.leading = false;
         if let Some(error) = st.poisoned.clone() {
             // A sync failed meanwhile: nothing of this group is acked, and this leader fails the
             // queue.
@@ -140,7 +142,7 @@ impl Shard {
             }
             Err(GroupError::Write(e @ StorageError::Full { .. })) => {
                 // The file may hold a part of the group: the next group goes to the next file.
-                st.broken = true;
+                st.current.broken = true;
                 st.fail(std::mem::take(&mut w.taken), |_| false, &e);
                 self.drain_effects(st)
             }
@@ -209,30 +211,31 @@ fn publish(st: &mut State, w: &mut GroupWrite, written: WrittenGroup) {
             range: (span.from, span.to),
             reserved: (q.batch.level == Level::Synced).then_some(q.reserved),
         };
-        st.queued_bytes -= q.bytes;
+        st.staged.bytes -= q.bytes;
         if p.reserved.is_none() {
-            st.release_reserved(Some(q.reserved));
+            st.staged.release_reserved(q.reserved);
         }
         match q.batch.level {
-            Level::Synced => st.unsynced.push_back(Unsynced::Batch(p)),
-            Level::Staged | Level::Written => st.effects.push_back(Effect::Apply(p)),
+            Level::Synced => st.progress.unsynced.push_back(Unsynced::Batch(p)),
+            Level::Staged | Level::Written => st.progress.effects.push_back(Effect::Apply(p)),
         }
     }
-    st.sync_used.0 |= !st.unsynced.is_empty() || w.linked;
-    st.offset = w.offset + group.len() as u64;
+    st.current.sync_used.0 |= !st.progress.unsynced.is_empty() || w.linked;
+    st.current.offset = w.offset + group.len() as u64;
     // A batch that waits for a sync has a caller who runs it; without one the thread must.
-    st.sync_wanted |= st.unsynced.is_empty() && st.offset - st.sync_offset >= SYNC_AHEAD;
-    st.next_lsn = built.next_lsn;
-    st.written_ticket = st.before_queue();
-    st.effects.push_back(Effect::Written(st.written_ticket));
+    st.worker.sync_wanted |=
+        st.progress.unsynced.is_empty() && st.current.offset - st.current.sync_offset >= SYNC_AHEAD;
+    st.progress.next_lsn = built.next_lsn;
+    st.progress.written_ticket = st.staged.before_queue();
+    st.progress.effects.push_back(Effect::Written(st.progress.written_ticket));
     st.counters.groups += 1;
     st.counters.frames += built.frames;
     st.counters.bytes += group.len() as u64;
     if w.linked {
         st.counters.syncs.record(took);
-        st.sync_offset = st.offset;
-        st.start_unsynced = false;
-        let (ticket, lsn) = (st.written_ticket, st.written_lsn());
+        st.current.sync_offset = st.current.offset;
+        st.current.start_unsynced = false;
+        let (ticket, lsn) = (st.progress.written_ticket, st.progress.written_lsn());
         st.on_synced(ticket, lsn);
     }
 }

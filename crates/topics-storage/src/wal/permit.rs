@@ -39,9 +39,8 @@ impl Drop for StagingPermit {
             return;
         }
         let mut st = self.shard.state.lock();
-        st.reserved_bytes -= self.bytes;
-        st.reserved_batches -= 1;
-        st.wake_permit_waiter();
+        st.staged.release_reserved(self.bytes);
+        st.staged.wake_permit_waiter();
     }
 }
 
@@ -55,9 +54,8 @@ impl Shard {
         let mut st = this.state.lock();
         this.refusal(&st, true)?;
         let mut waited = Duration::ZERO;
-        if st.permit_waiters.is_empty() && this.has_capacity(&st, bytes) {
-            st.reserved_bytes += bytes;
-            st.reserved_batches += 1;
+        if st.staged.permit_waiters.is_empty() && this.has_capacity(&st, bytes) {
+            st.staged.reserve(bytes);
         } else {
             let began = Instant::now();
             let deadline = began + wait.ok_or(StorageError::Staging)?;
@@ -67,12 +65,9 @@ impl Shard {
         Ok(StagingPermit { shard: this.clone(), bytes, staged: false, waited })
     }
 
-    /// Whether a batch of this many bytes may be staged now. A batch larger than the bound is admitted
-    /// when nothing else is staged.
     fn has_capacity(&self, st: &State, bytes: usize) -> bool {
         let options = &self.shared.options;
-        let fits = st.reserved_bytes + bytes <= options.staging_bytes || st.reserved_batches == 0;
-        fits && st.reserved_batches < options.staging_batches
+        st.staged.has_capacity(bytes, options.staging_bytes, options.staging_batches)
     }
 
     /// Waits at the end of the queue for permits. Only the first waiter is admitted, so that smaller
@@ -84,37 +79,36 @@ impl Shard {
         deadline: Instant,
     ) -> Result<()> {
         let wake = Arc::new(Condvar::new());
-        st.permit_waiters.push_back(wake.clone());
+        st.staged.permit_waiters.push_back(wake.clone());
         let mut late = false;
         let outcome = loop {
             if let Err(e) = self.refusal(&st, true) {
                 break Err(e);
             }
-            let first = st.permit_waiters.front().is_some_and(|w| Arc::ptr_eq(w, &wake));
+            let first = st.staged.permit_waiters.front().is_some_and(|w| Arc::ptr_eq(w, &wake));
             if first && self.has_capacity(&st, bytes) {
                 break Ok(());
             }
             if late {
                 break Err(StorageError::Staging);
             }
-            if !st.queue.is_empty() && !st.leading {
+            if !st.staged.batches.is_empty() && !st.flags.leading {
                 st = self.lead(st, None);
                 continue;
             }
-            if !st.unsynced.is_empty() && !st.syncing && st.alive() {
+            if !st.progress.unsynced.is_empty() && !st.flags.syncing && st.alive() {
                 // A written batch keeps its reservation until it is synced.
                 st = self.run_sync(st);
                 continue;
             }
             late = wake.wait_until(&mut st, deadline).timed_out();
         };
-        st.permit_waiters.retain(|w| !Arc::ptr_eq(w, &wake));
+        st.staged.permit_waiters.retain(|w| !Arc::ptr_eq(w, &wake));
         if outcome.is_ok() {
-            st.reserved_bytes += bytes;
-            st.reserved_batches += 1;
+            st.staged.reserve(bytes);
         }
         // The next waiter may fit too, or must get the error.
-        st.wake_permit_waiter();
+        st.staged.wake_permit_waiter();
         outcome
     }
 
@@ -126,8 +120,8 @@ impl Shard {
         if st.closing {
             return Err(StorageError::Closed);
         }
-        if st.no_space && !frees_space {
-            return Err(match &st.begin {
+        if st.next.no_space && !frees_space {
+            return Err(match &st.next.begin {
                 Some(_) => begin::not_begun(),
                 None => StorageError::Full { detail: "no space for the next log file".into() },
             });

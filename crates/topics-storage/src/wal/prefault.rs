@@ -35,14 +35,15 @@ pub(super) struct Chunk {
 impl State {
     /// Whether the log is written fast and pages are missing within `reach` bytes ahead of it.
     pub fn needs_prefault(&self, reach: u64) -> bool {
-        let fast = self.alive() && self.offset.saturating_sub(self.sync_offset) >= FAST_BYTES;
-        let end = self.offset + reach;
+        let fast = self.alive()
+            && self.current.offset.saturating_sub(self.current.sync_offset) >= FAST_BYTES;
+        let end = self.current.offset + reach;
         // The range may continue in the next file.
         let next = || {
-            let rest = end.saturating_sub(self.capacity);
-            self.prepared.as_ref().is_some_and(|p| p.prefaulted_to < rest.min(p.capacity))
+            let rest = end.saturating_sub(self.current.capacity);
+            self.next.prepared.as_ref().is_some_and(|p| p.prefaulted_to < rest.min(p.capacity))
         };
-        fast && (self.prefaulted_to < end.min(self.capacity) || next())
+        fast && (self.current.prefaulted_to < end.min(self.current.capacity) || next())
     }
 
     /// Takes the next chunk to read.
@@ -50,14 +51,14 @@ impl State {
         if !self.needs_prefault(MAX_DISTANCE) {
             return None;
         }
-        let here = (self.offset + MAX_DISTANCE).min(self.capacity);
-        let (file, prefaulted_to) = if self.prefaulted_to < here {
-            if self.prefaulted_to < self.offset {
-                self.prefaulted_to = self.offset + SKIP;
+        let here = (self.current.offset + MAX_DISTANCE).min(self.current.capacity);
+        let (file, prefaulted_to) = if self.current.prefaulted_to < here {
+            if self.current.prefaulted_to < self.current.offset {
+                self.current.prefaulted_to = self.current.offset + SKIP;
             }
-            (self.file.as_ref()?.file.clone(), &mut self.prefaulted_to)
+            (self.current.file.as_ref()?.file.clone(), &mut self.current.prefaulted_to)
         } else {
-            let next = self.prepared.as_mut()?;
+            let next = self.next.prepared.as_mut()?;
             (next.file.clone(), &mut next.prefaulted_to)
         };
         let at = *prefaulted_to - *prefaulted_to % CHUNK as u64;

@@ -58,46 +58,49 @@ impl Shard {
     /// sets `no_space`. After another error the previous state stays valid and the next attempt starts
     /// from the beginning.
     pub fn prepare<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
-        let current = st.file.clone();
-        if current.is_none() && st.begin.is_none() {
+        let current = st.current.file.clone();
+        if current.is_none() && st.next.begin.is_none() {
             return st;
         }
-        st.retry_space = false;
-        if st.allocation_pauses > 0 {
-            st.no_space = true;
-            st.prepare_error.get_or_insert_with(space::allocation_paused);
+        st.next.retry = false;
+        if st.next.allocation_pauses > 0 {
+            st.next.no_space = true;
+            st.next.error.get_or_insert_with(space::allocation_paused);
             return self.drain_effects(st);
         }
         let Some(current) = current else { return self.begin_log(st) };
-        st.preparing = true;
+        st.flags.preparing = true;
         let least = self.shared.options.file_initial;
         // Space that the log allocates ahead is missing for a checkpoint, which must copy live records
         // before it can free a log file.
         let free = self.shared.env.fs.free_space(&self.dir).unwrap_or(u64::MAX);
         let max = self.shared.options.file_max.min(free / FREE_FRACTION).max(least);
         // On a disk that was full, ask for the minimum: checkpoints need the space too.
-        let mut size =
-            if st.no_space { least } else { st.capacity.saturating_mul(2).clamp(least, max) };
+        let mut size = if st.next.no_space {
+            least
+        } else {
+            st.current.capacity.saturating_mul(2).clamp(least, max)
+        };
         let mut made = self.try_prepare(&mut st, &current.header, size);
         while matches!(made, Err(StorageError::Full { .. })) && size > least && st.alive() {
             size = (size / 2).max(least);
             made = self.try_prepare(&mut st, &current.header, size);
         }
-        st.preparing = false;
+        st.flags.preparing = false;
         match made {
             Ok(prepared) => {
                 self.disk_bytes.fetch_add(prepared.capacity, Ordering::Relaxed);
-                st.prepared = Some(prepared);
-                st.no_space = false;
-                st.prepare_error = None;
+                st.next.prepared = Some(prepared);
+                st.next.no_space = false;
+                st.next.error = None;
                 self.request_prefault(&st);
             }
             Err(e) => {
-                if st.prepare_error.is_none() {
+                if st.next.error.is_none() {
                     log::warn!("shard {} has no next log file: {e}", self.id);
                 }
-                st.no_space = matches!(e, StorageError::Full { .. });
-                st.prepare_error = Some(e);
+                st.next.no_space = matches!(e, StorageError::Full { .. });
+                st.next.error = Some(e);
             }
         }
         self.drain_effects(st)
@@ -111,14 +114,14 @@ impl Shard {
         size: u64,
     ) -> Result<PreparedFile> {
         // A number is never used twice: an abandoned file keeps its number.
-        st.last_ordinal += 1;
-        let (ordinal, prior) = (st.last_ordinal, current.ordinal);
+        st.next.last_ordinal += 1;
+        let (ordinal, prior) = (st.next.last_ordinal, current.ordinal);
         let header = WalFileHeader { ordinal, prior, ..current.clone() };
         let name = wal_file::name(header.generation, ordinal);
-        let mut orphans = std::mem::take(&mut st.orphans);
+        let mut orphans = std::mem::take(&mut st.next.orphans);
         // Writing zeros now makes every later sync cheaper. It is wasted time for a log without
         // syncs.
-        let written = st.sync_used.0 || st.sync_used.1;
+        let written = st.current.sync_used.0 || st.current.sync_used.1;
         let made = self.unlocked(st, || {
             let shared = &self.shared;
             if let Err(error) = shared.reserve.cover(&shared.env, &shared.paths, size) {
@@ -137,7 +140,7 @@ impl Shard {
             if named {
                 orphans.push(name);
             }
-            st.orphans.append(&mut orphans);
+            st.next.orphans.append(&mut orphans);
             error
         })
     }
@@ -145,10 +148,10 @@ impl Shard {
     /// Whether ordinary writes are refused for want of space; tries to make the next file.
     pub fn full(&self) -> bool {
         let mut st = self.state.lock();
-        if st.no_space && !st.preparing && st.alive() {
+        if st.next.no_space && !st.flags.preparing && st.alive() {
             st = self.prepare(st);
         }
-        st.no_space
+        st.next.no_space
     }
 
     fn make_file(
@@ -202,31 +205,35 @@ impl Shard {
     /// only gets its first one, which may be smaller. The leading flag is set. An error that leaves the end of the old file in doubt poisons the shard.
     pub fn rotate<'a>(&'a self, mut st: Guard<'a>, need: u64) -> (Guard<'a>, Result<()>) {
         st = self.finish_file(st);
-        let begun = st.file.is_some();
-        if st.alive() && st.prepared.is_none() {
+        let begun = st.current.file.is_some();
+        if st.alive() && st.next.prepared.is_none() {
             st = self.prepare(st);
         }
-        if !begun && st.file.is_some() {
+        if !begun && st.current.file.is_some() {
             return (st, Ok(()));
         }
         let stopped = || StorageError::Full { detail: format!("shard {}: no next file", self.id) };
-        let next = match st.prepared.take() {
+        let next = match st.next.prepared.take() {
             Some(next) if st.alive() => next,
             _ => {
                 let poisoned = st.poisoned.clone();
-                let error = poisoned.or_else(|| st.prepare_error.clone()).unwrap_or_else(stopped);
+                let error = poisoned.or_else(|| st.next.error.clone()).unwrap_or_else(stopped);
                 return (st, Err(error));
             }
         };
-        if st.allocation_pauses > 0 && next.capacity < FIRST_GROUP + need {
-            st.prepared = Some(next);
+        if st.next.allocation_pauses > 0 && next.capacity < FIRST_GROUP + need {
+            st.next.prepared = Some(next);
             return (st, Err(space::allocation_paused()));
         }
-        let (first_lsn, broken) = (st.next_lsn, st.broken);
+        let (first_lsn, broken) = (st.progress.next_lsn, st.current.broken);
         // The next file is neither in use nor prepared now. No other file may be prepared meanwhile,
         // because a prepared file names the file before it.
-        st.preparing = true;
-        let ended = st.file.as_ref().and_then(|f| Unused::new(&f.file, st.offset, st.capacity));
+        st.flags.preparing = true;
+        let ended = st
+            .current
+            .file
+            .as_ref()
+            .and_then(|f| Unused::new(&f.file, st.current.offset, st.current.capacity));
         let begun = self.unlocked(&mut st, || {
             let capacity = self.write_start(&next, first_lsn, need, broken)?;
             // Nothing is written to the old file any more.
@@ -235,18 +242,18 @@ impl Shard {
             }
             Ok(capacity)
         });
-        st.preparing = false;
+        st.flags.preparing = false;
         match begun {
             Ok(capacity) => self.switch_file(&mut st, next, first_lsn, capacity),
             Err(RotateError::Grow(e)) => {
-                st.prepared = Some(next);
+                st.next.prepared = Some(next);
                 return (st, Err(e));
             }
             Err(RotateError::Write(e @ StorageError::Full { .. })) => {
                 // If the Start is on disk after all, it ends the old file: write to that one no more.
-                st.broken = true;
+                st.current.broken = true;
                 self.disk_bytes.fetch_sub(next.capacity, Ordering::Relaxed);
-                st.orphans.push(next.name);
+                st.next.orphans.push(next.name);
                 return (st, Err(e));
             }
             Err(RotateError::Write(e) | RotateError::Sync(e)) => {
@@ -262,16 +269,16 @@ impl Shard {
     /// that trimming can remove all that was logged.
     pub fn shrink_before_close(&self) -> Result<()> {
         let mut st = self.state.lock();
-        st.shrinking = true;
-        while st.leading && st.alive() {
+        st.next.shrinking = true;
+        while st.flags.leading && st.alive() {
             self.flags.wait(&mut st);
         }
-        if !st.alive() || st.offset <= self.shared.options.file_initial {
+        if !st.alive() || st.current.offset <= self.shared.options.file_initial {
             return Ok(());
         }
-        st.leading = true;
+        st.flags.leading = true;
         let (mut st, moved) = self.rotate(st, 0);
-        st.leading = false;
+        st.flags.leading = false;
         drop(self.drain_effects(st));
         moved
     }
@@ -279,9 +286,9 @@ impl Shard {
     /// Syncs the file in use and completes everything that waits for the sync.
     pub fn finish_file<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         loop {
-            if st.syncing || st.preparing {
+            if st.flags.syncing || st.flags.preparing {
                 self.flags.wait(&mut st);
-            } else if st.dirty() || (st.alive() && !st.unsynced.is_empty()) {
+            } else if st.dirty() || (st.alive() && !st.progress.unsynced.is_empty()) {
                 st = self.run_sync(st);
             } else {
                 return st;
@@ -296,15 +303,15 @@ impl Shard {
         let PreparedFile { name, header, file, prefaulted_to, .. } = next;
         let file = Arc::new(WalFile { key, name, header, first_lsn, file });
         self.files.write().insert(key, file.clone());
-        st.file = Some(file);
-        st.offset = FIRST_GROUP;
-        st.sync_offset = FIRST_GROUP;
-        st.sync_used = (false, st.sync_used.0);
-        st.capacity = capacity;
-        st.prefaulted_to = prefaulted_to;
+        st.current.file = Some(file);
+        st.current.offset = FIRST_GROUP;
+        st.current.sync_offset = FIRST_GROUP;
+        st.current.sync_used = (false, st.current.sync_used.0);
+        st.current.capacity = capacity;
+        st.current.prefaulted_to = prefaulted_to;
         // See `write_start`.
-        st.start_unsynced = !st.broken;
-        st.broken = false;
+        st.current.start_unsynced = !st.current.broken;
+        st.current.broken = false;
         st.counters.rotations += 1;
     }
 
@@ -340,14 +347,15 @@ impl Shard {
     /// a power cut would leave a file without a Start whose prior file is missing, which is damage.
     pub fn trim(&self, lsn: u64) -> Result<Vec<String>> {
         let proven = |st: &State| {
-            let ok = !st.start_unsynced || st.file.as_ref().is_none_or(|f| f.first_lsn > lsn + 1);
+            let ok = !st.current.start_unsynced
+                || st.current.file.as_ref().is_none_or(|f| f.first_lsn > lsn + 1);
             self.shared.env.check("wal.trim", ok)
         };
         let mut st = self.state.lock();
         if !proven(&st) {
             st = self.finish_file(st);
         }
-        let unproven = st.file.as_ref().filter(|_| !proven(&st)).map(|f| f.key);
+        let unproven = st.current.file.as_ref().filter(|_| !proven(&st)).map(|f| f.key);
         let upto = self.held_below(lsn);
         let mut is_held = false;
         let mut gone: Vec<Arc<WalFile>> = Vec::new();
@@ -386,10 +394,10 @@ impl Shard {
     /// Prepares the next file again if the last attempt found the disk full.
     pub fn retry_prepare(&self) {
         let mut st = self.state.lock();
-        if !st.no_space {
+        if !st.next.no_space {
             return;
         }
-        st.retry_space = true;
+        st.next.retry = true;
         if self.background() {
             self.wake_thread(&mut st);
         } else if st.wants_file() {

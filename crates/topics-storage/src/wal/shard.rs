@@ -113,7 +113,7 @@ impl Shard {
 
     /// Whether the log has a file in use.
     pub fn has_begun(&self) -> bool {
-        self.state.lock().begin.is_none()
+        self.state.lock().next.begin.is_none()
     }
 
     pub fn background(&self) -> bool {
@@ -177,15 +177,15 @@ impl Shard {
         }
         let mut st = self.state.lock();
         if let Err(e) = self.refusal(&st, batch.frees_space) {
-            if st.no_space {
-                st.retry_space = true;
+            if st.next.no_space {
+                st.next.retry = true;
                 self.wake_thread(&mut st);
             }
             // The permit is released without the lock.
             drop(st);
             return Err(e);
         }
-        if let Some(e) = st.undelivered.get(&batch.topic_id) {
+        if let Some(e) = st.progress.undelivered.get(&batch.topic_id) {
             let e = e.clone();
             drop(st);
             return Err(e);
@@ -196,30 +196,28 @@ impl Shard {
 
     /// Queues a batch whose reservation was taken before.
     pub fn enqueue(&self, st: &mut State, batch: Batch, reserved: usize) -> Ticket {
-        st.last_ticket += 1;
-        let n = st.last_ticket;
-        let bytes = batch.bytes();
-        st.queued_bytes += bytes;
         let unwaited = batch.level == Level::Staged;
-        st.queue.push_back(QueuedBatch { n, batch, bytes, reserved });
-        let crowded = st.queued_bytes > self.shared.options.staging_bytes / 8;
-        st.lead_wanted |= crowded;
+        let n = st.staged.push(batch, reserved);
+        let crowded = st.staged.bytes > self.shared.options.staging_bytes / 8;
+        st.worker.lead_wanted |= crowded;
         // No caller waits for a batch of level `Staged`, so the thread must write it. It also writes
         // other batches whose owners neither wait nor drive.
-        if st.thread == Thread::Idle || (st.thread == Thread::Waiting && (unwaited || crowded)) {
+        if st.worker.state == Thread::Idle
+            || (st.worker.state == Thread::Waiting && (unwaited || crowded))
+        {
             self.wake_thread(st);
         }
         if !self.background() {
             // Without a thread, a caller that waits for a permit may have to write it.
-            st.wake_permit_waiter();
+            st.staged.wake_permit_waiter();
         }
         Ticket { shard: self.id as u32, n }
     }
 
     /// Wakes the shard's thread.
     pub fn wake_thread(&self, st: &mut State) {
-        if self.background() && st.thread != Thread::Busy {
-            st.thread = Thread::Busy;
+        if self.background() && st.worker.state != Thread::Busy {
+            st.worker.state = Thread::Busy;
             self.wake.notify_one();
         }
     }
@@ -227,7 +225,7 @@ impl Shard {
     pub fn wait(&self, n: u64, level: Level) -> Result<()> {
         let mut st = self.state.lock();
         loop {
-            if let Some(outcome) = st.outcomes.of(n, level) {
+            if let Some(outcome) = st.progress.outcomes.of(n, level) {
                 return outcome;
             }
             st = self.help(st, n, level);
@@ -236,16 +234,16 @@ impl Shard {
 
     /// Makes one step towards the outcome of a ticket: leads, syncs, or blocks until woken.
     fn help<'a>(&'a self, mut st: Guard<'a>, n: u64, level: Level) -> Guard<'a> {
-        if st.alive() && st.is_queued(n) && !st.leading {
+        if st.alive() && st.staged.is_queued(n) && !st.flags.leading {
             return self.lead(st, Some((n, level)));
         }
-        if st.alive() && st.needs_sync(n, level) && !st.syncing {
+        if st.alive() && st.progress.needs_sync(n, level) && !st.flags.syncing {
             return self.run_sync(st);
         }
         WAKE.with(|wake| {
-            st.outcomes.waiters.push(Waiter { n, level, wake: wake.clone() });
+            st.progress.outcomes.waiters.push(Waiter { n, level, wake: wake.clone() });
             wake.wait(&mut st);
-            st.outcomes.unpark(wake);
+            st.progress.outcomes.unpark(wake);
         });
         st
     }
@@ -253,7 +251,7 @@ impl Shard {
     /// Runs the queued effects in order, without the lock, then wakes the threads that wait for them.
     pub fn drain_effects<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
         let mut spent = VecDeque::new();
-        while !st.draining && !st.effects.is_empty() {
+        while !st.flags.draining && !st.progress.effects.is_empty() {
             let mut effects = st.begin_drain();
             let panicked = self.unlocked(&mut st, || self.run_effects(&effects));
             st.end_drain(&effects);
@@ -265,15 +263,16 @@ impl Shard {
             spent.append(&mut effects);
         }
         let woken = st.take_woken();
-        let due = st.outcomes.due();
-        let wanted =
-            st.lead_wanted || (!st.syncing && (st.sync_wanted || st.callback_needs_sync()));
-        let unwatched = st.thread == Thread::Idle && (st.dirty() || !st.queue.is_empty());
-        if wanted || unwatched || (st.wants_file() && st.thread == Thread::Idle) {
+        let due = st.progress.outcomes.due();
+        let wanted = st.worker.lead_wanted
+            || (!st.flags.syncing && (st.worker.sync_wanted || st.callback_needs_sync()));
+        let unwatched =
+            st.worker.state == Thread::Idle && (st.dirty() || !st.staged.batches.is_empty());
+        if wanted || unwatched || (st.wants_file() && st.worker.state == Thread::Idle) {
             self.wake_thread(&mut st);
         }
         self.flags.notify_all();
-        st.wake_permit_waiter();
+        st.staged.wake_permit_waiter();
         if !woken.is_empty() || !due.is_empty() || !spent.is_empty() {
             self.unlocked(&mut st, || {
                 for w in woken {
@@ -313,25 +312,25 @@ impl Shard {
 
     pub fn notify(&self, n: u64, level: Level, done: Callback) {
         let mut st = self.state.lock();
-        if let Some(outcome) = st.outcomes.of(n, level) {
+        if let Some(outcome) = st.progress.outcomes.of(n, level) {
             drop(st);
             return done(outcome);
         }
-        st.outcomes.call(n, level, done);
+        st.progress.outcomes.call(n, level, done);
         if level == Level::Synced {
-            st.lead_wanted = true;
+            st.worker.lead_wanted = true;
             self.wake_thread(&mut st);
         }
     }
 
     pub fn drive(&self) {
         let mut st = self.state.lock();
-        let n = st.last_ticket;
-        while st.is_queued(n) && !st.leading && st.alive() {
-            if self.background() && (st.needs_rotation() || st.failure_waits()) {
+        let n = st.staged.last_ticket;
+        while st.staged.is_queued(n) && !st.flags.leading && st.alive() {
+            if self.background() && (st.needs_rotation() || st.progress.failure_waits()) {
                 // A rotation, or a group behind a failure, needs a sync, which must not run on the
                 // caller's thread.
-                st.lead_wanted = true;
+                st.worker.lead_wanted = true;
                 self.wake_thread(&mut st);
                 return;
             }
@@ -344,22 +343,22 @@ impl Shard {
             return self.drive();
         }
         let mut st = self.state.lock();
-        st.lead_wanted = true;
+        st.worker.lead_wanted = true;
         self.wake_thread(&mut st);
     }
 
     pub fn sync_all(&self) -> Result<u64> {
         let mut st = self.state.lock();
-        let n = st.last_ticket;
+        let n = st.staged.last_ticket;
         // Neither loop waits for running commits, so that the sync begins immediately.
-        while st.alive() && n > st.written_ticket {
-            if st.is_queued(n) && !st.leading {
+        while st.alive() && n > st.progress.written_ticket {
+            if st.staged.is_queued(n) && !st.flags.leading {
                 st = self.lead(st, None);
             } else {
                 self.flags.wait(&mut st);
             }
         }
-        let lsn = st.written_lsn();
+        let lsn = st.progress.written_lsn();
         loop {
             if let Some(e) = &st.poisoned {
                 return Err(e.clone());
@@ -367,11 +366,11 @@ impl Shard {
             if st.closed {
                 return Err(StorageError::Closed);
             }
-            let synced = st.synced_lsn >= lsn && st.synced_ticket >= n;
-            if synced && st.outcomes.of(n, Level::Synced).is_some() {
-                return Ok(st.synced_lsn);
+            let synced = st.progress.synced_lsn >= lsn && st.progress.synced_ticket >= n;
+            if synced && st.progress.outcomes.of(n, Level::Synced).is_some() {
+                return Ok(st.progress.synced_lsn);
             }
-            if synced || st.syncing {
+            if synced || st.flags.syncing {
                 self.flags.wait(&mut st);
             } else {
                 st = self.run_sync(st);
@@ -381,7 +380,11 @@ impl Shard {
 
     pub fn positions(&self) -> Positions {
         let st = self.state.lock();
-        Positions { written: st.written_lsn(), synced: st.synced_lsn, applied: st.applied_lsn() }
+        Positions {
+            written: st.progress.written_lsn(),
+            synced: st.progress.synced_lsn,
+            applied: st.progress.applied_lsn(),
+        }
     }
 
     pub fn poisoned(&self) -> Option<StorageError> {
@@ -391,8 +394,8 @@ impl Shard {
     pub fn counters(&self) -> Counters {
         let st = self.state.lock();
         let poisoned = u64::from(st.poisoned.is_some());
-        let (staged, staged_bytes) = (st.queue.len() as u64, st.queued_bytes as u64);
-        let read_only = u64::from(st.no_space || st.poisoned.is_some());
+        let (staged, staged_bytes) = (st.staged.batches.len() as u64, st.staged.bytes as u64);
+        let read_only = u64::from(st.next.no_space || st.poisoned.is_some());
         Counters { staged, staged_bytes, poisoned, read_only, ..st.counters }
     }
 
@@ -410,7 +413,7 @@ impl Shard {
             e => StorageError::Poisoned { detail: e.to_string() },
         };
         let error = st.poisoned.get_or_insert(error).clone();
-        let from = st.synced_ticket + 1;
+        let from = st.progress.synced_ticket + 1;
         st.fail_all(from, taken, &error);
         if first {
             log::error!("shard {} refuses writes until the next open: {error}", self.id);
@@ -435,7 +438,7 @@ impl Shard {
         let (file, prepared) = {
             let mut st = self.state.lock();
             drop(st.health.take());
-            (st.file.take(), st.prepared.take())
+            (st.current.file.take(), st.next.prepared.take())
         };
         drop((files, file, prepared));
     }

@@ -32,7 +32,7 @@ pub struct AllocationPause(Vec<Arc<Shard>>);
 impl Drop for AllocationPause {
     fn drop(&mut self) {
         for shard in &self.0 {
-            shard.state.lock().allocation_pauses -= 1;
+            shard.state.lock().next.allocation_pauses -= 1;
             shard.retry_prepare();
         }
     }
@@ -53,9 +53,9 @@ impl Wal {
     pub fn pause_allocation(&self) -> AllocationPause {
         for shard in &self.shards {
             let mut st = shard.state.lock();
-            st.allocation_pauses += 1;
+            st.next.allocation_pauses += 1;
             // A preparation that began before the pause still takes space: wait for its end.
-            while st.preparing {
+            while st.flags.preparing {
                 shard.flags.wait(&mut st);
             }
         }
@@ -132,10 +132,11 @@ impl State {
     /// The unused ends of the file in use and of the prepared one, beyond what batches that free space
     /// and the next file need.
     fn unused(&self, file_initial: u64) -> [Option<Unused>; 2] {
-        let place = if self.broken { 0 } else { self.reserve as u64 };
-        let in_use = self.file.as_ref();
-        let in_use = in_use.and_then(|f| Unused::new(&f.file, self.offset + place, self.capacity));
-        let next = self.prepared.as_ref();
+        let place = if self.current.broken { 0 } else { self.reserve as u64 };
+        let in_use = self.current.file.as_ref();
+        let in_use = in_use
+            .and_then(|f| Unused::new(&f.file, self.current.offset + place, self.current.capacity));
+        let next = self.next.prepared.as_ref();
         let next = next.and_then(|p| Unused::new(&p.file, file_initial, p.capacity));
         [in_use, next]
     }
@@ -144,7 +145,7 @@ impl State {
 impl Shard {
     fn unused(&self) -> Vec<Unused> {
         let st = self.state.lock();
-        if !st.alive() || st.preparing {
+        if !st.alive() || st.flags.preparing {
             return Vec::new();
         }
         st.unused(self.shared.options.file_initial).into_iter().flatten().collect()
@@ -162,22 +163,22 @@ impl Shard {
     fn truncate_unused(&self) {
         let mut st = self.state.lock();
         // No group is written, and no file is switched to, while the ends change.
-        while (st.leading || st.preparing) && st.alive() {
+        while (st.flags.leading || st.flags.preparing) && st.alive() {
             self.flags.wait(&mut st);
         }
         if !st.alive() {
             return;
         }
-        (st.leading, st.preparing) = (true, true);
+        (st.flags.leading, st.flags.preparing) = (true, true);
         let [in_use, next] = st.unused(self.shared.options.file_initial);
         let [in_use, next] = self.unlocked(&mut st, || {
             [in_use, next].map(|u| u.filter(|u| self.truncate(u)).map(|u| u.from))
         });
-        (st.leading, st.preparing) = (false, false);
+        (st.flags.leading, st.flags.preparing) = (false, false);
         if let Some(len) = in_use {
-            st.capacity = len;
+            st.current.capacity = len;
         }
-        if let (Some(next), Some(len)) = (&mut st.prepared, next) {
+        if let (Some(next), Some(len)) = (&mut st.next.prepared, next) {
             next.capacity = len;
             next.prefaulted_to = next.prefaulted_to.min(len);
         }

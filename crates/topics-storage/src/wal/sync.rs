@@ -21,15 +21,15 @@ impl Shard {
     /// Syncs everything written before it begins. At most one sync is in flight; if it fails, nothing
     /// above the last successful one is ever acked (I10).
     pub fn sync_written<'a>(&'a self, mut st: Guard<'a>) -> Guard<'a> {
-        st.sync_wanted = false;
-        let (ticket, lsn) = (st.written_ticket, st.written_lsn());
-        let needed = lsn > st.synced_lsn || st.start_unsynced;
-        let Some(file) = st.file.clone().filter(|_| needed) else {
+        st.worker.sync_wanted = false;
+        let (ticket, lsn) = (st.progress.written_ticket, st.progress.written_lsn());
+        let needed = lsn > st.progress.synced_lsn || st.current.start_unsynced;
+        let Some(file) = st.current.file.clone().filter(|_| needed) else {
             st.on_synced(ticket, lsn);
             return self.drain_effects(st);
         };
-        st.syncing = true;
-        st.sync_offset = st.offset;
+        st.flags.syncing = true;
+        st.current.sync_offset = st.current.offset;
         let env = &self.shared.env;
         let (outcome, took) = self.unlocked(&mut st, || {
             let started = env.clock.mono_ns();
@@ -39,7 +39,7 @@ impl Shard {
             let took = env.clock.mono_ns().saturating_sub(started);
             (synced.and_then(|()| self.shared.check_lock()), took)
         });
-        st.syncing = false;
+        st.flags.syncing = false;
         if let Err(error) = outcome {
             return self.poison(st, Vec::new(), &error);
         }
@@ -48,7 +48,7 @@ impl Shard {
             return self.poison(st, Vec::new(), &e);
         }
         st.counters.syncs.record(took);
-        st.start_unsynced &= st.file.as_ref().is_some_and(|f| f.key != file.key);
+        st.current.start_unsynced &= st.current.file.as_ref().is_some_and(|f| f.key != file.key);
         st.on_synced(ticket, lsn);
         self.drain_effects(st)
     }
@@ -71,15 +71,15 @@ impl Shard {
             } else {
                 match timers.next(interval) {
                     Some(at) => {
-                        st.thread = Thread::Waiting;
+                        st.worker.state = Thread::Waiting;
                         self.wake.wait_until(&mut st, at);
                     }
                     None => {
-                        st.thread = Thread::Idle;
+                        st.worker.state = Thread::Idle;
                         self.wake.wait(&mut st);
                     }
                 }
-                st.thread = Thread::Busy;
+                st.worker.state = Thread::Busy;
             }
         }
     }
@@ -99,10 +99,12 @@ impl Shard {
         let own = this.own_thread.get() == Some(&thread::current().id());
         let mut st = this.state.lock();
         st.closed = true;
-        while !own && (st.leading || st.syncing || st.preparing || st.draining) {
+        while !own
+            && (st.flags.leading || st.flags.syncing || st.flags.preparing || st.flags.draining)
+        {
             this.flags.wait(&mut st);
         }
-        let from = st.written_ticket + 1;
+        let from = st.progress.written_ticket + 1;
         st.fail_all(from, Vec::new(), &StorageError::Closed);
         st = this.drain_effects(st);
         this.wake_thread(&mut st);
@@ -127,7 +129,7 @@ impl Shard {
         let control = Batch::control(head, ts, Level::Written, Arc::new(Nothing));
         let batch = Batch { frees_space: true, ..control };
         let mut st = self.state.lock();
-        st.reserved_batches += 1;
+        st.staged.reserve(0);
         let ticket = self.enqueue(&mut st, batch, 0);
         drop(st);
         self.wait(ticket.n, Level::Synced)
@@ -138,10 +140,14 @@ impl Shard {
     fn truncate_preallocation(&self) {
         let mut st = self.state.lock();
         let health = st.health.clone();
-        let used = st.file.clone().map(|f| (f.file.clone(), st.offset, st.capacity));
+        let used = st
+            .current
+            .file
+            .clone()
+            .map(|f| (f.file.clone(), st.current.offset, st.current.capacity));
         let initial = self.shared.options.file_initial.max(WAL_HEADER as u64);
-        let next = st.prepared.as_ref().map(|p| (p.file.clone(), initial, p.capacity));
-        st.capacity = st.offset;
+        let next = st.next.prepared.as_ref().map(|p| (p.file.clone(), initial, p.capacity));
+        st.current.capacity = st.current.offset;
         drop(st);
         if let Some(Err(e)) = health.map(|h| h.set(Health::Closed)) {
             log::warn!("shard {} cannot say that it is closed: {e}", self.id);
@@ -167,7 +173,7 @@ struct Timers {
 impl Timers {
     fn observe(&mut self, st: &State, interval: Duration) {
         self.tail = st.dirty().then(|| self.tail.unwrap_or_else(|| Instant::now() + interval));
-        let front = st.queue.front().filter(|_| st.alive()).map(|q| q.n);
+        let front = st.staged.batches.front().filter(|_| st.alive()).map(|q| q.n);
         self.front = match (front, self.front) {
             (Some(n), Some((m, at))) if n == m => Some((n, at)),
             (Some(n), _) => Some((n, Instant::now() + STAGED_DELAY)),
@@ -176,16 +182,16 @@ impl Timers {
     }
 
     fn lead_due(&self, st: &State) -> bool {
-        let due = |(_, at)| st.lead_wanted || Instant::now() >= at;
-        !st.leading && self.front.is_some_and(due)
+        let due = |(_, at)| st.worker.lead_wanted || Instant::now() >= at;
+        !st.flags.leading && self.front.is_some_and(due)
     }
 
     fn sync_due(&self, st: &State) -> bool {
-        if st.syncing || !st.alive() {
+        if st.flags.syncing || !st.alive() {
             return false;
         }
         let late = |at| Instant::now() >= at;
-        st.sync_wanted || st.callback_needs_sync() || self.tail.is_some_and(late)
+        st.worker.sync_wanted || st.callback_needs_sync() || self.tail.is_some_and(late)
     }
 
     /// The next deadline. A deadline that passed while another thread leads or syncs is checked again

@@ -264,7 +264,7 @@ fn a_group_larger_than_a_file_gets_its_own_and_fails_with_what_builds_on_it() {
     let want: Vec<u64> = [1].into_iter().chain(2002..=3003).collect();
     assert_eq!(seqs(&read_back(&env, &wal)), want);
     let sizes: u64 = wal.shards[0].files.read().values().map(|f| f.file.len().unwrap()).sum();
-    let next = wal.shards[0].state.lock().prepared.as_ref().map_or(0, |p| p.capacity);
+    let next = wal.shards[0].state.lock().next.prepared.as_ref().map_or(0, |p| p.capacity);
     assert_eq!(wal.bytes_on_disk(), sizes + next);
 }
 
@@ -326,7 +326,7 @@ fn what_frees_space_of_other_topics_goes_on_behind_what_does_not_fit() {
     wal.wait(t, Level::Written).unwrap();
     // The file in use is full to its end; the next is ready, and can not be made larger.
     let one = batch(&log, 1, 1, Level::Written).bytes();
-    while wal.shards[0].state.lock().free_bytes() >= one {
+    while wal.shards[0].state.lock().current.free_bytes() >= one {
         let t = put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
         wal.wait(t, Level::Written).unwrap();
     }
@@ -506,7 +506,7 @@ fn a_leader_that_panics_leaves_nobody_waiting() {
     let first = put(&wal, batch(&log, 1, 1, Level::Synced)).unwrap();
     wal.drive(0);
     let second = put(&wal, batch(&log, 2, 1, Level::Written)).unwrap();
-    wal.shards[0].state.lock().queued_bytes = 0;
+    wal.shards[0].state.lock().staged.bytes = 0;
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     // Arithmetic that overflows stands for any mistake under the lock.
@@ -531,7 +531,7 @@ fn i1_readers_keep_what_was_acked_when_a_failed_sync_takes_its_pages() {
         wal.wait(t, Level::Written).unwrap();
     }
     let file = wal.file(0, FileKey(0)).unwrap().file.clone();
-    let end = wal.shards[0].state.lock().offset as usize;
+    let end = wal.shards[0].state.lock().current.offset as usize;
     let mut written = vec![0; end];
     file.read_exact_at(&mut written, 0).unwrap();
     fs.fail_nth(CallKind::SyncData, 1, FaultKind::SyncFails { then: PageFate::Reverted });
@@ -561,7 +561,7 @@ fn the_next_file_is_as_large_as_there_is_room_for() {
     };
     let sizes = || {
         let st = wal.shards[0].state.lock();
-        (st.capacity, st.prepared.as_ref().map(|p| p.capacity))
+        (st.current.capacity, st.next.prepared.as_ref().map(|p| p.capacity))
     };
     while sizes() != (16 << 10, Some(32 << 10)) {
         put_wait().unwrap();
@@ -581,7 +581,7 @@ fn the_next_file_is_as_large_as_there_is_room_for() {
     assert!(matches!(put_wait(), Err(StorageError::Full { .. })));
     assert!(wal.full(0) && wal.full(0));
     // A file that is made and not named by `CURRENT` takes the last page.
-    assert!(wal.shards[0].state.lock().orphans.len() <= 1);
+    assert!(wal.shards[0].state.lock().next.orphans.len() <= 1);
     fs.set_free_space(None);
     assert!(!wal.full(0));
     assert_eq!(sizes(), (8 << 10, Some(4 << 10)), "others need the space too");
@@ -597,7 +597,7 @@ fn the_next_file_leaves_most_of_the_free_space_to_others() {
     let mut seq = 0;
     loop {
         let before = env.fs.free_space(Path::new("/")).unwrap();
-        let next = wal.shards[0].state.lock().prepared.as_ref().map_or(0, |p| p.capacity);
+        let next = wal.shards[0].state.lock().next.prepared.as_ref().map_or(0, |p| p.capacity);
         assert!(next <= (4 << 10).max((before + next) / 8 + 4096), "{next} of {before}");
         seq += 1;
         let staged = put(&wal, batch(&log, seq, 1, Level::Written));
@@ -657,6 +657,6 @@ fn i1_a_log_that_finds_no_descriptor_goes_on_when_there_is_one() {
         let (refused, acked) = put_wait(100);
         assert_eq!(refused, 0, "{nth}");
         assert_eq!(seqs(&read_back(&env, &wal)), acked, "{nth}");
-        assert!(wal.shards[0].state.lock().orphans.len() <= 1, "{nth}");
+        assert!(wal.shards[0].state.lock().next.orphans.len() <= 1, "{nth}");
     }
 }

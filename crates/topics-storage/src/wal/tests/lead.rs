@@ -21,17 +21,17 @@ fn a_sync_is_linked_to_the_write_of_a_lone_caller_that_needs_it() {
     assert!(!link(vec![queued(2, 1, 10), queued(3, 1, 10)], Some((3, Level::Synced))));
     assert!(!link(Vec::new(), Some((3, Level::Synced))));
     let alone = || link(one(), Some((3, Level::Synced)));
-    shard.state.lock().syncing = true;
+    shard.state.lock().flags.syncing = true;
     assert!(!alone(), "a sync is in flight");
-    shard.state.lock().syncing = false;
-    shard.state.lock().queue.push_back(queued(4, 1, 10));
+    shard.state.lock().flags.syncing = false;
+    shard.state.lock().staged.batches.push_back(queued(4, 1, 10));
     assert!(!alone(), "the next group would wait");
-    shard.state.lock().queue.clear();
+    shard.state.lock().staged.batches.clear();
     let wake = Arc::new(Condvar::new());
     let waiter = Waiter { n: 1, level: Level::Synced, wake: wake.clone() };
-    shard.state.lock().outcomes.waiters.push(waiter);
+    shard.state.lock().progress.outcomes.waiters.push(waiter);
     assert!(!alone(), "another caller waits");
-    shard.state.lock().outcomes.unpark(&wake);
+    shard.state.lock().progress.outcomes.unpark(&wake);
     assert!(alone());
 }
 
@@ -56,10 +56,10 @@ fn without_a_next_file_exactly_what_fits_nowhere_fails() {
     let wal = wal(&env, small());
     let shard = &wal.shards[0];
     let mut st = shard.state.lock();
-    (st.offset, st.reserve) = (200, 30);
-    st.capacity = 200 + Group::FRAME_LEN as u64 + 100 + 30;
+    (st.current.offset, st.reserve) = (200, 30);
+    st.current.capacity = 200 + Group::FRAME_LEN as u64 + 100 + 30;
     assert_eq!([false, true].map(|frees| st.largest_writable(frees)), [100, 130]);
-    st.queue = [
+    st.staged.batches = [
         queued(1, 1, 9_999),
         queued(2, 2, 100),
         freeing(3, 130),
@@ -69,10 +69,10 @@ fn without_a_next_file_exactly_what_fits_nowhere_fails() {
         queued(7, 4, 99),
     ]
     .into();
-    st.last_ticket = 7;
-    (st.queued_bytes, st.reserved_bytes, st.reserved_batches) = (1 << 20, 1 << 20, 7);
+    st.staged.last_ticket = 7;
+    (st.staged.bytes, st.staged.reserved_bytes, st.staged.reserved_batches) = (1 << 20, 1 << 20, 7);
     let st = shard.fail_unwritable(st, &full());
-    assert_eq!(numbers(&st.queue), [2, 3, 7]);
+    assert_eq!(numbers(&st.staged.batches), [2, 3, 7]);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_group_is_counted_with_its_batches_frames_and_bytes() {
     let c = wal.counters();
     assert_eq!((c.groups, c.batches), (3, 6));
     assert_eq!(c.frames, seqs(&read_back(&env, &wal)).len() as u64);
-    let written = wal.shards[0].state.lock().offset - WAL_START as u64;
+    let written = wal.shards[0].state.lock().current.offset - WAL_START as u64;
     assert_eq!(c.bytes, written);
 }
 
@@ -101,7 +101,7 @@ fn a_batch_that_waits_for_a_sync_marks_its_file_as_synced() {
     let (env, ..) = sim_env(1);
     let wal = wal(&env, small());
     let log = Arc::new(Log::default());
-    let used = || wal.shards[0].state.lock().sync_used.0;
+    let used = || wal.shards[0].state.lock().current.sync_used.0;
     put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
     wal.drive(0);
     assert!(!used());
@@ -124,7 +124,7 @@ fn four_mib_without_a_sync_ask_for_one() {
         frame::encode(&mut b.records, &f);
         put(&wal, b).unwrap();
         wal.drive(0);
-        wal.shards[0].state.lock().sync_wanted
+        wal.shards[0].state.lock().worker.sync_wanted
     };
     for round in 0..2 {
         for n in 1..=4 {
@@ -132,7 +132,7 @@ fn four_mib_without_a_sync_ask_for_one() {
         }
         assert!(wanted(10 * round + 5, Level::Written));
         wal.sync(0).unwrap();
-        assert!(!wal.shards[0].state.lock().sync_wanted);
+        assert!(!wal.shards[0].state.lock().worker.sync_wanted);
     }
     // The caller of a batch that waits for a sync runs it.
     for n in 1..=6 {

@@ -386,7 +386,7 @@ fn space_ahead_is_written_where_it_is_synced() {
     let (env, ..) = sim_env(3);
     let wal = wal(&env, WalOptions { file_max: 4096, ..small() });
     let log = Arc::new(Log::default());
-    let used = || wal.shards[0].state.lock().sync_used;
+    let used = || wal.shards[0].state.lock().current.sync_used;
     let mut seq = 1;
     let mut fill = |level| {
         let before = wal.counters().rotations;

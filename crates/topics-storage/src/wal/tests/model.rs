@@ -119,8 +119,9 @@ fn run(steps: &[Step]) {
         assert!(p.applied <= p.written && p.synced <= p.written, "{p:?}");
         assert!(fs.violations().is_empty());
         let st = wal.shards[0].state.lock();
-        let free = st.free_bytes() + Group::FRAME_LEN;
-        let has_place = st.prepared.is_some() || st.broken || free + freeing >= st.reserve;
+        let free = st.current.free_bytes() + Group::FRAME_LEN;
+        let has_place =
+            st.next.prepared.is_some() || st.current.broken || free + freeing >= st.reserve;
         assert!(has_place || st.poisoned.is_some(), "a place for what frees space");
     }
     fs.clear_faults();

@@ -12,7 +12,7 @@ fn state(env: &Env, offset: u64, unsynced: u64, capacity: u64) -> State {
     let start =
         ShardStart { files: vec![], offset, capacity, next_lsn: 1, health: None, begin: None };
     let mut st = State::new(start, file, &small());
-    st.sync_offset = offset - unsynced;
+    st.current.sync_offset = offset - unsynced;
     st
 }
 
@@ -25,15 +25,15 @@ fn a_log_that_is_written_fast_wants_the_next_pages_in_order() {
     let (env, ..) = sim_env(1);
     let mut st = state(&env, 3 * MIB, FAST_BYTES - 1, 64 * MIB);
     assert!(!st.needs_prefault(MAX_DISTANCE), "not for what a timer syncs");
-    st.sync_offset -= 1;
+    st.current.sync_offset -= 1;
     let found = chunks(&mut st);
     assert_eq!(found.first(), Some(&(3 * MIB + SKIP)), "nearer ones are written by then");
     assert!(found.windows(2).all(|w| w[1] == w[0] + CHUNK as u64));
-    assert_eq!(st.prefaulted_to, 3 * MIB + MAX_DISTANCE);
-    st.offset += CHUNK as u64;
+    assert_eq!(st.current.prefaulted_to, 3 * MIB + MAX_DISTANCE);
+    st.current.offset += CHUNK as u64;
     assert_eq!(chunks(&mut st), [3 * MIB + MAX_DISTANCE], "as much as was written");
     st.closed = true;
-    st.offset += MIB;
+    st.current.offset += MIB;
     assert!(chunks(&mut st).is_empty());
 }
 
@@ -44,7 +44,7 @@ fn no_page_is_wanted_beyond_a_file_or_of_one_that_was_filled() {
     assert_eq!(chunks(&mut st).last(), Some(&(4 * MIB - CHUNK as u64)));
     assert!(!st.needs_prefault(MAX_DISTANCE), "there is no next file yet");
     let mut filled = state(&sim_env(1).0, 3 * MIB, FAST_BYTES, 4 * MIB);
-    filled.prefaulted_to = filled.capacity;
+    filled.current.prefaulted_to = filled.current.capacity;
     assert!(chunks(&mut filled).is_empty());
 }
 
@@ -69,8 +69,9 @@ fn the_thread_reads_ahead_into_the_next_file_and_changes_nothing() {
     write(0..50);
     let there = || {
         let st = wal.shards[0].state.lock();
-        assert!(st.offset > 2 * MIB && st.sync_offset < MIB, "{st:?}");
-        st.prefaulted_to == size && st.prepared.as_ref().is_some_and(|p| p.prefaulted_to == size)
+        assert!(st.current.offset > 2 * MIB && st.current.sync_offset < MIB, "{st:?}");
+        st.current.prefaulted_to == size
+            && st.next.prepared.as_ref().is_some_and(|p| p.prefaulted_to == size)
     };
     while !there() {
         std::thread::yield_now();

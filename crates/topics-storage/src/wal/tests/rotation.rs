@@ -63,9 +63,9 @@ fn the_space_ahead_is_written_where_this_file_or_the_one_before_was_synced() {
         let wal = wal(&env, small());
         let shard = &wal.shards[0];
         let mut st = shard.state.lock();
-        st.sync_used = used;
+        st.current.sync_used = used;
         let st = shard.prepare(st);
-        let next = st.prepared.as_ref().unwrap();
+        let next = st.next.prepared.as_ref().unwrap();
         let written = if used.0 || used.1 { next.capacity } else { 0 };
         assert_eq!(next.prefaulted_to, written, "{used:?}");
     }
@@ -75,16 +75,16 @@ fn the_space_ahead_is_written_where_this_file_or_the_one_before_was_synced() {
 fn asking_whether_the_disk_is_full_prepares_only_where_it_was() {
     let (env, fs, _) = sim_env(1);
     let wal = wal(&env, small());
-    let prepared = || wal.shards[0].state.lock().prepared.is_some();
+    let prepared = || wal.shards[0].state.lock().next.prepared.is_some();
     assert!(!wal.full(0) && !prepared());
     fs.set_free_space(Some(0));
     drop(wal.shards[0].prepare(wal.shards[0].state.lock()));
     assert!(wal.full(0) && !prepared());
     // While another thread prepares, the answer is the last one.
     fs.set_free_space(None);
-    wal.shards[0].state.lock().preparing = true;
+    wal.shards[0].state.lock().flags.preparing = true;
     assert!(wal.full(0) && !prepared());
-    wal.shards[0].state.lock().preparing = false;
+    wal.shards[0].state.lock().flags.preparing = false;
     assert!(!wal.full(0) && prepared());
     fs.set_free_space(Some(0));
     assert!(!wal.full(0), "the next file is there");
@@ -94,7 +94,7 @@ fn asking_whether_the_disk_is_full_prepares_only_where_it_was() {
 fn while_allocation_is_paused_no_file_is_prepared() {
     let (env, ..) = sim_env(1);
     let wal = wal(&env, small());
-    let prepared = || wal.shards[0].state.lock().prepared.is_some();
+    let prepared = || wal.shards[0].state.lock().next.prepared.is_some();
     let pause = [wal.pause_allocation(), wal.pause_allocation()];
     let log = Arc::new(Log::default());
     let t = put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
@@ -119,14 +119,17 @@ fn while_allocation_is_paused_no_file_grows() {
         let wal = wal(&env, small());
         let shard = &wal.shards[0];
         let mut st = shard.prepare(shard.state.lock());
-        let capacity = st.prepared.as_ref().unwrap().capacity;
-        st.allocation_pauses = u32::from(paused);
+        let capacity = st.next.prepared.as_ref().unwrap().capacity;
+        st.next.allocation_pauses = u32::from(paused);
         let (st, moved) = shard.rotate(st, place(capacity) + more);
         assert_eq!(moved.is_ok(), rotates, "{more} more, paused: {paused}: {moved:?}");
         // A file that did not begin stays the next one.
-        assert_eq!((st.counters.rotations, st.prepared.is_none()), (u64::from(rotates), rotates));
+        assert_eq!(
+            (st.counters.rotations, st.next.prepared.is_none()),
+            (u64::from(rotates), rotates)
+        );
         let grown = if rotates { more } else { 0 };
-        let next = st.prepared.as_ref().map_or(st.capacity, |p| p.capacity);
+        let next = st.next.prepared.as_ref().map_or(st.current.capacity, |p| p.capacity);
         assert_eq!(next, capacity + grown);
     }
 }
@@ -138,12 +141,12 @@ fn no_group_ends_above_what_a_position_in_a_file_can_say() {
     let shard = &wal.shards[0];
     let mut st = shard.prepare(shard.state.lock());
     // As a process with larger files left it.
-    st.capacity = 6 << 30;
+    st.current.capacity = 6 << 30;
     for (offset, least, most) in
         [(1 << 20, 4095 << 20, 4096 << 20), (4 << 30, 0, 0), (5 << 30, 0, 0)]
     {
-        st.offset = offset;
-        let free = st.free_bytes() as u64;
+        st.current.offset = offset;
+        let free = st.current.free_bytes() as u64;
         assert!((least..=most).contains(&(free.next_multiple_of(1 << 20))), "{offset}: {free}");
         assert!(free == 0 || offset + free <= u64::from(u32::MAX));
     }
@@ -173,7 +176,7 @@ fn a_file_ends_when_no_sync_and_no_preparation_is_under_way() {
         let (other, end) = (shard.clone(), ended.clone());
         let caller = std::thread::spawn(move || {
             let mut st = other.state.lock();
-            (st.syncing, st.preparing) = (syncing, preparing);
+            (st.flags.syncing, st.flags.preparing) = (syncing, preparing);
             begun.send(()).unwrap();
             let st = other.finish_file(st);
             end.store(1, Ordering::SeqCst);
@@ -183,7 +186,7 @@ fn a_file_ends_when_no_sync_and_no_preparation_is_under_way() {
         // The caller has the lock until it waits, or has returned.
         let mut st = shard.state.lock();
         assert_eq!(ended.load(Ordering::SeqCst), 0, "syncing {syncing}, preparing {preparing}");
-        (st.syncing, st.preparing) = (false, false);
+        (st.flags.syncing, st.flags.preparing) = (false, false);
         drop(shard.drain_effects(st));
         shard.flags.notify_all();
         caller.join().unwrap();
@@ -319,8 +322,8 @@ fn what_a_trim_frees_is_for_the_next_file() {
     let (env, fs, _) = sim_env(1);
     let wal = wal(&env, small());
     rotate(&wal, &Arc::default(), 1);
-    let prepared = || wal.shards[0].state.lock().prepared.is_some();
-    wal.shards[0].state.lock().prepared = None;
+    let prepared = || wal.shards[0].state.lock().next.prepared.is_some();
+    wal.shards[0].state.lock().next.prepared = None;
     fs.set_free_space(Some(0));
     drop(wal.shards[0].prepare(wal.shards[0].state.lock()));
     assert!(!prepared());

@@ -243,7 +243,7 @@ fn closing_tells_every_waiter() {
 }
 
 fn until_waiting(wal: &Wal, n: usize) {
-    while wal.shards[0].state.lock().permit_waiters.len() < n {
+    while wal.shards[0].state.lock().staged.permit_waiters.len() < n {
         std::thread::yield_now();
     }
 }
@@ -488,7 +488,7 @@ fn i10_a_group_that_cannot_be_built_while_a_sync_fails_wakes_who_waits_behind_it
     wal.drive(0);
     let shard = wal.shards[0].clone();
     // A leader that is about to build its group: it takes the first of the two.
-    shard.state.lock().leading = true;
+    shard.state.lock().flags.leading = true;
     let mut bad = batch(&log, 3, 50, Level::Written);
     bad.records.pop();
     put(&wal, bad).unwrap();
@@ -496,7 +496,7 @@ fn i10_a_group_that_cannot_be_built_while_a_sync_fails_wakes_who_waits_behind_it
     let (woken, outcome) = channel();
     let waiting = wal.clone();
     std::thread::spawn(move || woken.send(waiting.wait(behind, Level::Written)));
-    while shard.state.lock().outcomes.waiters.is_empty() {
+    while shard.state.lock().progress.outcomes.waiters.is_empty() {
         std::thread::yield_now();
     }
     fs.fail_nth(topics_env::sim::CallKind::SyncData, 1, FaultKind::Errno(5));
@@ -504,7 +504,7 @@ fn i10_a_group_that_cannot_be_built_while_a_sync_fails_wakes_who_waits_behind_it
     drop(shard.lead(shard.state.lock(), None));
     let outcome = outcome.recv_timeout(LONG).expect("the waiter is woken");
     assert!(matches!(outcome, Err(StorageError::Poisoned { .. })));
-    assert!(shard.state.lock().queue.is_empty());
+    assert!(shard.state.lock().staged.batches.is_empty());
     assert_eq!(log.failed.load(Ordering::Relaxed), 3);
 }
 
@@ -526,5 +526,5 @@ fn what_is_written_and_not_synced_keeps_its_staging_room() {
     assert_eq!(*log.told.lock(), [(1, true), (2, true)]);
     wal.sync(0).unwrap();
     let st = wal.shards[0].state.lock();
-    assert_eq!((st.reserved_bytes, st.reserved_batches, st.queued_bytes), (0, 0, 0));
+    assert_eq!((st.staged.reserved_bytes, st.staged.reserved_batches, st.staged.bytes), (0, 0, 0));
 }
