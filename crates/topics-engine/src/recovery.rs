@@ -275,7 +275,7 @@ impl Replay {
     /// Applies records, and notes the gap that they make.
     fn noting(&mut self, target: Target<'_>, at: &Placement<'_>, topic_id: u64) -> Result<()> {
         let topic = target.table.loaded.by_id(topic_id);
-        let before = topic.as_ref().map(|t| t.state.read().indexed_to);
+        let before = topic.as_ref().map(|t| t.state.read().range.indexed_to);
         topic::apply(target.base, at, None)?;
         if let (Some(topic), Some(before)) = (topic, before)
             && let Some(gap) = topic.state.read().gaps.last().filter(|g| g.to > before)
@@ -343,7 +343,7 @@ impl Replay {
         if settled {
             return None;
         }
-        let head = topic.state.read().indexed_to;
+        let head = topic.state.read().range.indexed_to;
         let to = head + (loss.to_lsn + 1 - loss.from_lsn);
         Some(Gap { from: head + 1, to, reason: GapReason::Corrupt })
     }

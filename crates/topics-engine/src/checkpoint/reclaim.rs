@@ -155,7 +155,7 @@ impl crate::topic::State {
             crate::topic::Dead::None => RoaringBitmap::new(),
             crate::topic::Dead::Some(dead) => (**dead).clone(),
         };
-        let below = self.floor.min(seg.meta.last_seq + 1).saturating_sub(seg.meta.first_seq);
+        let below = self.range.floor.min(seg.meta.last_seq + 1).saturating_sub(seg.meta.first_seq);
         dead.insert_range(0..below as u32);
         Ok((seg.meta, Arc::new(dead)))
     }

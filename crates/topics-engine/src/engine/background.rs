@@ -87,11 +87,11 @@ impl Topic {
     fn rest(&self, base: &Base) {
         let keys = {
             let state = self.state.read();
-            !state.windows.is_empty() || state.dedupe.is_some()
+            !state.retention.windows.is_empty() || state.dedupe.is_some()
         };
         if keys {
             let mut state = self.state.write();
-            state.windows = Vec::new();
+            state.retention.windows = Vec::new();
             if let Some(dedupe) = &mut state.dedupe {
                 dedupe.expire(base.time.steady());
                 if dedupe.is_empty() {

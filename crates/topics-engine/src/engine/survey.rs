@@ -107,7 +107,7 @@ fn add_loaded(
     let (kind, consumers) = {
         let state = topic.state.read();
         all.by_class[state.config.durability as usize] += 1;
-        all.records += state.count;
+        all.records += state.live.count;
         (state.config.kind, state.consumers.as_ref().map_or(0, |c| c.0.len()))
     };
     all.consumers += consumers as u64;

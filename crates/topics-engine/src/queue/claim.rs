@@ -335,7 +335,7 @@ fn reserve_known(
     head: u64,
     pass: &mut Pass,
 ) -> std::result::Result<(), Unknown> {
-    let State { queue, index, config, floor, .. } = state;
+    let State { queue, index, config, range, .. } = state;
     let queue = queue.get_or_insert_default();
     queue.begin(ctx.generation);
     ctx.base().metrics.lease_expiries.add(queue.sweep(now));
@@ -345,7 +345,7 @@ fn reserve_known(
     let mut exhausted = 0;
     while let Some(&request_no) = pass.order.front() {
         let fresh = |from: u64| {
-            let found = index.next_live(from.max(*floor))?;
+            let found = index.next_live(from.max(range.floor))?;
             Ok(found.filter(|seq| *seq <= head))
         };
         let Some(t) = queue.next(now, fresh)? else { return Ok(()) };

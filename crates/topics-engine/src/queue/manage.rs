@@ -54,10 +54,10 @@ fn reserve(
     seqs: &[u64],
     force: bool,
 ) -> std::result::Result<(Vec<u64>, Vec<u64>), Unknown> {
-    let State { queue, index, floor, .. } = state;
+    let State { queue, index, range, .. } = state;
     let mut live = Vec::with_capacity(seqs.len());
     for &seq in seqs {
-        live.push(seq <= head && index.next_live(seq.max(*floor))? == Some(seq));
+        live.push(seq <= head && index.next_live(seq.max(range.floor))? == Some(seq));
     }
     let queue = queue.get_or_insert_default();
     queue.sweep(now);

@@ -86,7 +86,7 @@ pub(crate) fn load(base: &Base, topic: &Topic) -> Result<()> {
             }
             let segments = state.index.segs.iter().filter(|s| has_options(s));
             let metas: Vec<_> = segments.map(|s| s.meta).collect();
-            (state.structure, metas)
+            (state.checkpoint.structure, metas)
         };
         let mut rows = Vec::new();
         for meta in metas {
@@ -98,7 +98,7 @@ pub(crate) fn load(base: &Base, topic: &Topic) -> Result<()> {
             rows.extend_from_slice(table.rows());
         }
         let mut state = topic.state.write();
-        if state.structure != structure {
+        if state.checkpoint.structure != structure {
             continue;
         }
         rows.retain(|r| state.may_live(r.seq));

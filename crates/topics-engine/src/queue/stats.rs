@@ -24,7 +24,7 @@ pub(crate) fn counts(base: &Base, topic: &Topic, now: Now) -> QueueState {
     let head = topic.gate.head();
     let mut state = topic.state.write();
     let hidden = state.hidden(head).0;
-    let live = state.count.saturating_sub(hidden);
+    let live = state.live.count.saturating_sub(hidden);
     let queue = state.queue.get_or_insert_default();
     base.metrics.lease_expiries.add(queue.sweep(now));
     let (in_flight, delayed, dead) = queue.counts();
@@ -54,11 +54,11 @@ pub(crate) fn oldest_ready_ms(base: &Base, topic: &Topic) -> Result<u64> {
         let found = {
             let head = topic.gate.head();
             let mut state = topic.state.write();
-            let State { queue, index, floor, .. } = &mut *state;
+            let State { queue, index, range, .. } = &mut *state;
             let queue = queue.get_or_insert_default();
             base.metrics.lease_expiries.add(queue.sweep(now));
             queue.oldest_ready(|from| {
-                let found = index.next_live(from.max(*floor))?;
+                let found = index.next_live(from.max(range.floor))?;
                 Ok::<_, Unknown>(found.filter(|seq| *seq <= head))
             })
         };
@@ -153,14 +153,14 @@ fn listed(
     want: Option<JobState>,
     max: usize,
 ) -> std::result::Result<Vec<PeekedJob>, Unknown> {
-    let State { queue, index, floor, .. } = state;
+    let State { queue, index, range, .. } = state;
     let queue = queue.get_or_insert_default();
     let now = base.time.now();
     base.metrics.lease_expiries.add(queue.sweep(now));
     let mut out = Vec::new();
     if want.is_none_or(|w| w == JobState::Ready) {
         let fresh = |from: u64| {
-            let found = index.next_live(from.max(*floor))?;
+            let found = index.next_live(from.max(range.floor))?;
             Ok(found.filter(|seq| *seq <= head))
         };
         let seqs = queue.preview(max, fresh)?;

@@ -161,11 +161,11 @@ pub(crate) fn apply(base: &Base, at: &Placement<'_>, live: Option<&Live<'_>>) ->
                 break;
             }
             let here = ReplayPos { layout: at.layout, lsn: next.lsn };
-            if here <= state.reflected {
+            if here <= state.checkpoint.reflected {
                 cursor.pass(next.len);
             } else if next.frame.kind == FrameType::Append {
                 let n = state.apply_appends(next, &mut cursor, &place, live.is_some())?;
-                state.applied = ReplayPos { layout: at.layout, lsn: cursor.lsn - 1 };
+                state.checkpoint.applied = ReplayPos { layout: at.layout, lsn: cursor.lsn - 1 };
                 base.metrics.append_records.add(n);
             } else {
                 let (gone, seen) = state.apply(base, &next, &loader, here)?;
@@ -201,10 +201,10 @@ impl Topic {
     ) -> u64 {
         let mut state = self.state.write();
         state.config = config;
-        state.reserved_to = reserved_to;
+        state.reservation.to = reserved_to;
         // The reservation counts as synced: it is lost only with the topic's creation.
-        state.reserved_synced = reserved_to;
-        state.applied = ReplayPos { layout: at.layout, lsn: at.lsn };
+        state.reservation.synced = reserved_to;
+        state.checkpoint.applied = ReplayPos { layout: at.layout, lsn: at.lsn };
         state.visible()
     }
 }
@@ -220,7 +220,7 @@ impl State {
         here: ReplayPos,
     ) -> Result<(u64, u64)> {
         let f = &at.frame;
-        self.applied = here;
+        self.checkpoint.applied = here;
         match f.kind {
             FrameType::Delete => {
                 let body = record::Delete::decode(f)?;
@@ -240,7 +240,7 @@ impl State {
                 })?;
                 let n = self.apply_floor(body.evict_floor, loader)?;
                 self.raise_evict_floor(body.evict_floor, why);
-                self.floor_logged = self.floor_logged.max(body.evict_floor);
+                self.range.floor_logged = self.range.floor_logged.max(body.evict_floor);
                 if why == Evicted::TTL {
                     self.tally(n, RemovalReason::EXPIRED, here);
                 }
@@ -255,9 +255,9 @@ impl State {
             }
             FrameType::HeadWatermark => {
                 let body = record::HeadWatermark::decode(f)?;
-                self.reserved_to = body.reserved_to;
+                self.reservation.to = body.reserved_to;
                 if body.lowered {
-                    self.reserved_synced = self.reserved_synced.min(body.reserved_to);
+                    self.reservation.synced = self.reservation.synced.min(body.reserved_to);
                 }
             }
             FrameType::Idempotency => {
@@ -273,7 +273,7 @@ impl State {
             }
             FrameType::TxnPart => {
                 // The batch is applied when it is synced, so all of it becomes visible in one step (I5).
-                self.reserved_synced = self.reserved_synced.max(self.reserved_to);
+                self.reservation.synced = self.reservation.synced.max(self.reservation.to);
                 base.host.apply(base, at, None)?;
             }
             FrameType::Lease => self.apply_lease(base.time.now(), &record::Lease::decode(f)?),
@@ -331,10 +331,10 @@ impl State {
     #[inline]
     fn apply_append(&mut self, at: &LoggedFrame<'_>, place: &Place, live: bool) -> Result<bool> {
         let f = &at.frame;
-        if f.seq <= self.indexed_to {
+        if f.seq <= self.range.indexed_to {
             // The record was shown when it was staged, was evicted since, or is in the snapshot.
             let shown = self.index.relocate_to_file(f.seq, place, at.lsn, at.offset);
-            if live && !shown && f.seq >= self.floor {
+            if live && !shown && f.seq >= self.range.floor {
                 let text = format!("I2: seq {} is written again (lsn {})", f.seq, at.lsn);
                 return Err(Error::Internal(text));
             }
@@ -349,7 +349,7 @@ impl State {
     /// or their frames are lost.
     #[inline]
     fn skip_to(&mut self, seq: u64) {
-        let from = (self.indexed_to + 1).max(self.floor);
+        let from = (self.range.indexed_to + 1).max(self.range.floor);
         if from >= seq {
             return;
         }
@@ -368,27 +368,27 @@ impl State {
     pub(crate) fn admit(&mut self, f: &Frame<'_>, entry: Entry, place: &Place, lsn: u64) {
         let seq = f.seq;
         self.skip_to(seq);
-        assert!(seq > self.indexed_to, "I2: seq {seq} given twice");
-        self.indexed_to = seq;
+        assert!(seq > self.range.indexed_to, "I2: seq {seq} given twice");
+        self.range.indexed_to = seq;
         self.last_ts = self.last_ts.max(f.ts);
         self.last_write_ts = f.ts;
         self.volatile = self.config.durability <= Durability::Memory;
-        if seq < self.floor {
+        if seq < self.range.floor {
             return;
         }
-        if self.count == 0 {
-            (self.earliest, self.earliest_exact) = (seq.max(self.earliest), true);
+        if self.live.count == 0 {
+            (self.range.earliest, self.range.earliest_exact) = (seq.max(self.range.earliest), true);
         }
-        self.count += 1;
-        self.bytes += entry.payload();
+        self.live.count += 1;
+        self.live.bytes += entry.payload();
         self.index.push(seq, place, lsn, entry);
         if !f.tag.is_empty() {
-            self.tags.get_or_insert_default().push(f.tag, seq);
+            self.tag_index.tags.get_or_insert_default().push(f.tag, seq);
         }
         if !f.attrs.is_empty() {
             let row = AttrRow::parse(seq, f.attrs);
             if row.expires_at != 0 {
-                self.expiries.get_or_insert_default().insert((row.expires_at, seq));
+                self.retention.expiries.get_or_insert_default().insert((row.expires_at, seq));
             }
             if self.config.kind == TopicType::Queue {
                 self.queue.get_or_insert_default().add_options(&row);

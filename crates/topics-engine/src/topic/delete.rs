@@ -221,11 +221,11 @@ fn stage(
         let mut frames = Frames::default();
         {
             let state = topic.state.read();
-            if state.structure != structure {
+            if state.checkpoint.structure != structure {
                 continue;
             }
             // Evicted records must not turn into deleted ones, which readers are not told of.
-            state.encode_floor(&mut frames.head, topic.id());
+            state.range.encode_floor(&mut frames.head, topic.id());
         }
         body.bound = a.head();
         body.encode_frame(&mut frames.head, topic.id(), 0, 0);
@@ -268,7 +268,7 @@ fn try_plan(base: &Base, topic: &Topic, body: &record::Delete) -> Result<Option<
             .filter(|s| body.seqs.is_empty() || !listed(&body.seqs, &s.meta).is_empty())
             .map(|s| s.meta)
             .collect();
-        (state.structure, state.floor, segs, state.tags_from)
+        (state.checkpoint.structure, state.range.floor, segs, state.tag_index.from)
     };
     let mut hints = Hints::default();
     let floor_only = body.matching.is_none() && body.seqs.is_empty();
@@ -292,7 +292,7 @@ fn try_plan(base: &Base, topic: &Topic, body: &record::Delete) -> Result<Option<
                     let want = TopicMatch::from_record(*kind, pattern);
                     let state = topic.state.read();
                     let upto = meta.last_seq.min(below - 1);
-                    let tags = state.tags.as_ref();
+                    let tags = state.tag_index.tags.as_ref();
                     tags.map(|t| t.find(want.as_tags(), meta.first_seq, upto)).unwrap_or_default()
                 }
                 None => listed(&body.seqs, &meta),
@@ -325,8 +325,10 @@ pub(crate) fn load_active_tags(base: &Base, topic: &Topic) -> Result<()> {
         let active = {
             let state = topic.state.read();
             let last = state.index.segs.last();
-            last.filter(|s| !s.meta.sealed && s.meta.first_seq < state.tags_from && s.meta.has_tags)
-                .map(|s| s.meta)
+            last.filter(|s| {
+                !s.meta.sealed && s.meta.first_seq < state.tag_index.from && s.meta.has_tags
+            })
+            .map(|s| s.meta)
         };
         let Some(meta) = active else { return Ok(()) };
         let tags = base.segments.segment(topic.key, meta).scan_side();
@@ -335,15 +337,15 @@ pub(crate) fn load_active_tags(base: &Base, topic: &Topic) -> Result<()> {
         }
     };
     let mut state = topic.state.write();
-    if meta.first_seq >= state.tags_from {
+    if meta.first_seq >= state.tag_index.from {
         return Ok(());
     }
-    let below = state.tags_from;
-    let map = state.tags.get_or_insert_default();
+    let below = state.tag_index.from;
+    let map = state.tag_index.tags.get_or_insert_default();
     for (tag, offsets) in tags {
         let seqs = offsets.into_iter().map(|o| meta.first_seq + u64::from(o));
         map.load(&tag, seqs.filter(|s| *s < below).collect());
     }
-    state.tags_from = meta.first_seq;
+    state.tag_index.from = meta.first_seq;
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::types::clock::Now;
 impl State {
     /// Whether a record may be live. A segment whose dead are not loaded counts as live.
     pub(crate) fn may_live(&self, seq: u64) -> bool {
-        seq >= self.floor
+        seq >= self.range.floor
             && match self.index.entry(seq) {
                 Some(e) => !e.dead(),
                 None => self.index.seg_of(seq).is_some_and(|s| s.live_count > 0 && !s.is_dead(seq)),

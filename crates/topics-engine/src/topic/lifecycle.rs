@@ -214,7 +214,7 @@ pub(crate) fn update(
     };
     let mut staging = Staging::new(level, true);
     let mut frames = Frames::default();
-    topic.state.read().encode_floor(&mut frames.head, topic.id());
+    topic.state.read().range.encode_floor(&mut frames.head, topic.id());
     ConfigUpdate { config: new.encode() }.encode_frame(&mut frames.head, topic.id(), 0, 0);
     if let Some((floor, hints)) = hints {
         let reason = Evicted::CAP.code();
@@ -276,7 +276,7 @@ fn reserve_first(ctx: &Arc<Ctx>, topic: &Arc<Topic>, exclusive: &ExclusiveGuard)
     ctx.wait(ticket, Level::Synced)?;
     topic.append.lock().reserve = reserve;
     let mut state = topic.state.write();
-    state.reserved_synced = state.reserved_synced.max(reserve.to);
+    state.reservation.synced = state.reservation.synced.max(reserve.to);
     drop(state);
     topic.append.lock().synced_to = reserve.to;
     Ok(())
@@ -295,7 +295,7 @@ fn fit(base: &Base, topic: &Topic, config: &TopicConfig) -> Result<Option<(u64, 
             let mut none = PendingWrites::default();
             let projected_usage = none.projected_usage(&state);
             let eviction = retention::evict_to_fit(&state, &none, projected_usage, (0, &[]), &caps);
-            let windows = state.windows.clone();
+            let windows = state.retention.windows.clone();
             eviction.map(|e| e.map(|e| (e.floor, Hints { windows, ..Hints::default() })))
         };
         match found {

@@ -75,7 +75,7 @@ pub(crate) fn segment_map(topic: &Topic) -> Result<SegmentMap> {
     let state = topic.state.read();
     let head_seq = topic.gate.head();
     let mut ranges: Vec<SeqRange> = Vec::new();
-    for part in state.index.parts_from(state.earliest) {
+    for part in state.index.parts_from(state.range.earliest) {
         let Some(one) = seq_range(&part) else { continue };
         match ranges.last_mut() {
             // Adjacent runs of one tier are one range, because each write may be a run.
@@ -89,7 +89,7 @@ pub(crate) fn segment_map(topic: &Topic) -> Result<SegmentMap> {
         }
     }
     ranges.retain(|s| s.first_seq <= head_seq);
-    let earliest_seq = state.earliest.min(head_seq + 1);
+    let earliest_seq = state.range.earliest.min(head_seq + 1);
     Ok(SegmentMap { topic_id: topic.id(), head_seq, earliest_seq, ranges })
 }
 

@@ -61,9 +61,9 @@ pub(crate) fn provide(base: &Base, topic: &Topic, need: &Need) -> Result<()> {
             let mut state = topic.state.write();
             // An eviction may pass through several segments record by record, and then needs the
             // sizes of all of them together.
-            let floor = state.floor;
-            state.windows.retain(|w| w.file_no != meta.file_no && w.end() > floor);
-            state.windows.push(window);
+            let floor = state.range.floor;
+            state.retention.windows.retain(|w| w.file_no != meta.file_no && w.end() > floor);
+            state.retention.windows.push(window);
         }
         Need::Dead(file_no) => {
             let meta = {
@@ -104,8 +104,10 @@ pub(crate) fn expired(
     cutoff: u64,
     seek: Option<(u64, u64)>,
 ) -> std::result::Result<Option<Expired>, Lookup> {
-    let from = state.earliest;
-    if state.count == 0 || (state.oldest.0 == from && state.oldest.1 >= cutoff) {
+    let from = state.range.earliest;
+    if state.live.count == 0
+        || (state.retention.oldest.0 == from && state.retention.oldest.1 >= cutoff)
+    {
         return Ok(None);
     }
     let below = first_fresh(state, from, cutoff, seek)?;
@@ -138,7 +140,7 @@ fn first_fresh(
             IndexSpan::Run(_) => {}
         }
     }
-    Ok(state.indexed_to + 1)
+    Ok(state.range.indexed_to + 1)
 }
 
 /// The commit time before which records of this topic have expired; `None` without a TTL.
@@ -175,7 +177,7 @@ pub(crate) fn with_expired<T>(
                 });
                 let Some((seq, oldest)) = topic.unless_gone(&meta, found)? else { continue };
                 seek = Some((meta.file_no, seq));
-                topic.state.write().oldest = (seq, oldest);
+                topic.state.write().retention.oldest = (seq, oldest);
             }
         }
     }
@@ -218,7 +220,7 @@ fn expired_jobs(base: &Base, topic: &Topic) -> Result<Vec<u64>> {
     loop {
         let found = with_expired(base, topic, |state, found| {
             let mut seqs = Vec::new();
-            let (mut at, below) = (state.earliest, found.map_or(0, |e| e.below));
+            let (mut at, below) = (state.range.earliest, found.map_or(0, |e| e.below));
             while at < below {
                 match state.index.next_live(at)?.filter(|s| *s < below) {
                     Some(seq) => seqs.push(seq),
@@ -245,9 +247,9 @@ pub(crate) fn log_expired(
     loop {
         let (found, structure, cut) = with_expired(ctx.base(), topic, |state, found| {
             let found = found.map(|e| Expired { floor: e.floor.min(upto), ..e });
-            let found = found.filter(|e| e.floor > state.earliest);
+            let found = found.filter(|e| e.floor > state.range.earliest);
             let cut = found.and_then(|e| state.cut_by(e.floor));
-            (found, state.structure, cut)
+            (found, state.checkpoint.structure, cut)
         })?;
         let Some(found) = found else { return Ok(false) };
         let mut hints = Hints::default();
@@ -275,7 +277,7 @@ pub(crate) fn log_expired(
         if a.closed {
             return Ok(false);
         }
-        if topic.state.read().structure != structure {
+        if topic.state.read().checkpoint.structure != structure {
             continue;
         }
         let pending = PendingBatch::plain(ctx, topic, hints, Undo::None);
@@ -317,7 +319,7 @@ fn due_records(base: &Base, topic: &Topic, now: u64) -> Result<Vec<u64>> {
         let mut guard = topic.state.write();
         let state = &mut *guard;
         let mut due = Vec::new();
-        if let Some(expiries) = &mut state.expiries {
+        if let Some(expiries) = &mut state.retention.expiries {
             let later = expiries.split_off(&(now, 0));
             let past = std::mem::replace(expiries, later);
             for (at, seq) in past {
@@ -357,7 +359,7 @@ fn due_records(base: &Base, topic: &Topic, now: u64) -> Result<Vec<u64>> {
             provide(base, topic, &Need::Dead(meta.file_no))?;
         }
         let mut state = topic.state.write();
-        let floor = state.floor;
+        let floor = state.range.floor;
         if let Some(seg) = state.index.seg_numbered(meta.file_no) {
             hits.retain(|s| *s >= floor && !seg.is_dead(*s));
             if hits.is_empty() {
@@ -376,7 +378,7 @@ impl State {
     pub(crate) fn cut_by(&self, floor: u64) -> Option<(SegmentMeta, u64)> {
         let seg = self.index.seg_of(floor)?;
         (seg.meta.first_seq < floor && seg.live_count > 0)
-            .then(|| (seg.meta, seg.meta.first_seq.max(self.floor)))
+            .then(|| (seg.meta, seg.meta.first_seq.max(self.range.floor)))
     }
 }
 

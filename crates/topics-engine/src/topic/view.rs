@@ -71,14 +71,15 @@ fn describe(
     next_seq: u64,
     queue: Option<QueueState>,
 ) -> std::result::Result<TopicState, Option<u64>> {
-    if !state.earliest_exact {
-        return Err(state.index.seg_of(state.earliest).map(|s| s.meta.file_no));
+    if !state.range.earliest_exact {
+        return Err(state.index.seg_of(state.range.earliest).map(|s| s.meta.file_no));
     }
     let head = topic.gate.head();
     let earliest = match expired {
-        None => state.earliest,
+        None => state.range.earliest,
         Some(e) => {
-            let live = state.index.next_live(e.below.max(state.earliest)).map_err(|u| Some(u.0))?;
+            let live =
+                state.index.next_live(e.below.max(state.range.earliest)).map_err(|u| Some(u.0))?;
             live.unwrap_or(head + 1)
         }
     };
@@ -90,10 +91,10 @@ fn describe(
         epoch: topic.key.epoch,
         head_seq: head,
         earliest_seq: earliest.min(head + 1),
-        evict_floor: state.evict_floor.max(expired.map_or(0, |e| e.floor)).min(head + 1),
+        evict_floor: state.range.evict_floor.max(expired.map_or(0, |e| e.floor)).min(head + 1),
         next_seq,
-        count: state.count - hidden.0,
-        bytes: state.bytes - hidden.1,
+        count: state.live.count - hidden.0,
+        bytes: state.live.bytes - hidden.1,
         gaps: state.gaps.clone(),
         config: (*state.config).clone(),
         effective_priority: topic.priority(&state.config, base.time.steady()),
@@ -113,9 +114,9 @@ pub(crate) fn summary(topic: &Topic, now: u64) -> TopicSummary {
         topic: topic.name.to_string(),
         kind: state.config.kind,
         head_seq: head,
-        earliest_seq: state.earliest.min(head + 1),
-        count: state.count - hidden.0,
-        bytes: state.bytes - hidden.1,
+        earliest_seq: state.range.earliest.min(head + 1),
+        count: state.live.count - hidden.0,
+        bytes: state.live.bytes - hidden.1,
         durability: state.config.durability,
         effective_priority: topic.priority(&state.config, now),
     }

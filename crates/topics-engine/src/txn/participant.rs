@@ -275,7 +275,7 @@ fn stage_part(
     loop {
         let (hints, structure) = match &delete {
             Some(body) => delete::plan(txns.base(), topic, body)?,
-            None => (Hints::default(), topic.state.read().structure),
+            None => (Hints::default(), topic.state.read().checkpoint.structure),
         };
         let size = p.as_ref().map_or(0, |p| p.frames().len())
             + 4096
@@ -285,7 +285,7 @@ fn stage_part(
         if a.closed || topic.life() != Life::Live {
             return Ok(None);
         }
-        if topic.state.read().structure != structure {
+        if topic.state.read().checkpoint.structure != structure {
             continue;
         }
         let deleting = delete.is_some().then(|| Deleting::begin(topic));

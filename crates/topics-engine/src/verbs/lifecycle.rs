@@ -116,7 +116,7 @@ pub(crate) fn delete(
     if topic.append.lock().closed {
         return Ok(DeletedTopic::default());
     }
-    let count = topic.state.read().count;
+    let count = topic.state.read().live.count;
     if if_empty && count > 0 {
         return Err(Error::TopicNotEmpty { topic: name.to_owned(), count });
     }

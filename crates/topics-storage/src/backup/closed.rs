@@ -7,7 +7,7 @@ use topics_env::{Env, File, LockError, OpenMode};
 use super::{CopyReport, CopyTarget, LogCopy};
 use crate::dir::{Lineage, Paths, STORE_NAME, Store, list_dir, show};
 use crate::format::wal_file::{self, WAL_HEADER, WalFileHeader};
-use crate::recovery::chain::folder_name;
+use crate::recovery::folder::folder_name;
 use crate::recovery::survey::shard_id;
 use crate::segment::FileKind;
 use crate::snapshot;

@@ -7,7 +7,7 @@ use topics_env::{Env, File};
 use crate::format::frame::FrameError;
 use crate::format::record::Start;
 use crate::format::wal_file::{WAL_HEADER, WalFileHeader};
-use crate::recovery::chain::folder_name;
+use crate::recovery::folder::folder_name;
 use crate::wal::scan::{self, FileStart, Scan};
 use crate::wal::{Wal, WalFile};
 use crate::{Result, StorageError};

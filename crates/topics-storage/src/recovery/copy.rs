@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use topics_env::{Env, File, OpenMode};
 
-use super::chain::Folder;
-use super::plan::{Extent, ShardPlan};
+use super::folder::Folder;
+use super::shard_plan::{Extent, ShardPlan};
 use crate::dir::{Paths, create_temp, reserve};
 use crate::format::frame;
 use crate::format::health::{HEALTH, HealthFile};

@@ -10,9 +10,9 @@ use std::collections::VecDeque;
 use topics_env::Env;
 
 use super::Mode;
-use super::chain::{Folder, folder_name};
-use super::links::{FIRST, Link, is_declared_lost, links};
-use super::plan::{Extent, Reflected, ScanObserver, ShardPlan};
+use super::file_ranges::{FIRST, FileRange, file_ranges, is_declared_lost};
+use super::folder::{Folder, folder_name};
+use super::shard_plan::{Extent, Reflected, ScanObserver, ShardPlan};
 use crate::format::frame::FrameType;
 use crate::format::record::Group;
 use crate::format::wal_file::WAL_HEADER;
@@ -40,17 +40,17 @@ pub(crate) fn decide(
     mode: Mode,
     observer: &mut dyn ScanObserver,
 ) -> Result<ShardPlan> {
-    let links = links(folder, reflected.durable_lsn);
-    check_unreadable(folder, &links, reflected, mode)?;
+    let file_ranges = file_ranges(folder, reflected.durable_lsn);
+    check_unreadable(folder, &file_ranges, reflected, mode)?;
     let mut proven = reflected.durable_lsn;
-    for link in links.iter().skip(1) {
-        proven = proven.max(link.first.saturating_sub(1));
+    for file_range in file_ranges.iter().skip(1) {
+        proven = proven.max(file_range.first.saturating_sub(1));
     }
     // A file without a Start may hold no frames of the log, but its groups prove what was durable.
     let found = folder.files.iter().filter_map(|f| f.found);
     proven = found.map(|g| g.synced_lsn_max).fold(proven, u64::max);
     let mut lost_end = folder.lost_end.clone();
-    if let (true, Some(last)) = (links.is_empty(), folder.files.last()) {
+    if let (true, Some(last)) = (file_ranges.is_empty(), folder.files.last()) {
         // `CURRENT` never names a shard's first file before its Start is durable.
         let no_start = StorageError::Corrupt {
             file: folder.shown(last),
@@ -73,19 +73,19 @@ pub(crate) fn decide(
         complete: reflected.replay_lsn,
         complete_at: 0,
         last_kind: None,
-        plan: ShardPlan { links: links.clone(), ..ShardPlan::default() },
+        plan: ShardPlan { file_ranges: file_ranges.clone(), ..ShardPlan::default() },
     };
     let mut entered = false;
-    for (n, link) in links.iter().enumerate() {
-        if link.until.is_some_and(|u| u <= reflected.replay_lsn + 1) {
+    for (n, file_range) in file_ranges.iter().enumerate() {
+        if file_range.until.is_some_and(|u| u <= reflected.replay_lsn + 1) {
             continue;
         }
         if !std::mem::replace(&mut entered, true) {
-            log_scan.enter(n, link)?;
+            log_scan.enter(n, file_range)?;
         }
-        log_scan.file(n, link)?;
+        log_scan.file(n, file_range)?;
     }
-    let after = links.last().map_or(0, |l| l.file + 1);
+    let after = file_ranges.last().map_or(0, |l| l.file + 1);
     let unreadable = folder.unreadable.iter().find(|u| u.at >= after);
     if let Some(e) = unreadable.map(|u| u.error.clone()).or(lost_end) {
         log_scan.lost_end(&e);
@@ -97,12 +97,12 @@ pub(crate) fn decide(
 /// position.
 fn check_unreadable(
     folder: &Folder,
-    links: &[Link],
+    file_ranges: &[FileRange],
     reflected: Reflected,
     mode: Mode,
 ) -> Result<()> {
     for u in &folder.unreadable {
-        let next = links.iter().find(|l| l.file >= u.at);
+        let next = file_ranges.iter().find(|l| l.file >= u.at);
         match next {
             Some(l) if l.first <= reflected.replay_lsn + 1 => log::warn!("{}; not needed", u.error),
             _ if mode == Mode::Salvage => log::error!("{}", u.error),
@@ -130,43 +130,44 @@ pub(super) struct LogScan<'a> {
 
 impl LogScan<'_> {
     /// The first file must hold the replay position, or nothing below it.
-    fn enter(&mut self, n: usize, link: &Link) -> Result<()> {
+    fn enter(&mut self, n: usize, file_range: &FileRange) -> Result<()> {
         let expected = self.reflected.replay_lsn + 1;
-        if self.env.check("recovery.chain", link.first <= expected) {
+        if self.env.check("recovery.chain", file_range.first <= expected) {
             return Ok(());
         }
         let what = format!(
             "{}: the file with lsn {expected} (the next one begins at {})",
             folder_name(self.folder.shard, ""),
-            link.first
+            file_range.first
         );
         let missing = StorageError::Missing { what };
-        let before = self.folder.unreadable.iter().rfind(|u| u.at <= link.file);
+        let before = self.folder.unreadable.iter().rfind(|u| u.at <= file_range.file);
         let missing = before.map_or(missing, |u| u.error.clone());
-        let cut = self.cut_short(0, link.file)?.unwrap_or(missing);
-        let missing = if link.lost_start { self.no_start(link) } else { cut };
-        let range = (expected, link.first - 1);
-        let later = self.plan.links.get(n..).unwrap_or_default();
+        let cut = self.cut_short(0, file_range.file)?.unwrap_or(missing);
+        let missing = if file_range.lost_start { self.no_start(file_range) } else { cut };
+        let range = (expected, file_range.first - 1);
+        let later = self.plan.file_ranges.get(n..).unwrap_or_default();
         if !self.reflected.known && !is_declared_lost(self.env, self.folder, later, range)? {
             // The log was trimmed, and there is no snapshot of what it said.
             return Err(missing);
         }
         let stop =
             ScanEnd { lsn: expected, offset: 0, why: crate::format::frame::FrameError::Zero };
-        self.declare_lost((n, link), &stop, link.first - 1, (0, 0), Some(missing))
+        self.declare_lost((n, file_range), &stop, file_range.first - 1, (0, 0), Some(missing))
     }
 
     /// Scans one file until the lsn at which its successor begins, or to its end.
-    fn file(&mut self, n: usize, link: &Link) -> Result<()> {
-        let log = &self.folder.files[link.file];
-        let (shown, until) = (self.folder.shown(log), link.until);
-        let mut scan = Scan::new(self.env, log.file.clone(), &log.header, &shown, link.first)?;
-        scan.seek(link.offset, link.first);
-        self.complete_at = link.offset;
-        if link.lost_start {
-            self.lost_start(link, &shown)?;
+    fn file(&mut self, n: usize, file_range: &FileRange) -> Result<()> {
+        let log = &self.folder.files[file_range.file];
+        let (shown, until) = (self.folder.shown(log), file_range.until);
+        let mut scan =
+            Scan::new(self.env, log.file.clone(), &log.header, &shown, file_range.first)?;
+        scan.seek(file_range.offset, file_range.first);
+        self.complete_at = file_range.offset;
+        if file_range.lost_start {
+            self.lost_start(file_range, &shown)?;
         }
-        let mut at = self.frames(link.file, &mut scan, until)?;
+        let mut at = self.frames(file_range.file, &mut scan, until)?;
         loop {
             if let Some(u) = until.filter(|u| at.lsn >= *u) {
                 // A batch is in one group, and a group in one file (I5).
@@ -174,7 +175,7 @@ impl LogScan<'_> {
                 return match self.env.check("recovery.batch", whole) {
                     true => Ok(()),
                     false => self.declare_lost(
-                        (n, link),
+                        (n, file_range),
                         &at,
                         u - 1,
                         (self.complete_at, at.offset),
@@ -187,13 +188,13 @@ impl LogScan<'_> {
             let named = resume.as_ref().map_or(0, |g| g.synced_lsn_max);
             let known = self.proven.max(named);
             if until.is_none() && !self.damage(at.lsn, known) {
-                self.plan.tail = Some((link.file, at));
+                self.plan.tail = Some((file_range.file, at));
                 return Ok(());
             }
             // A running log may have written the proof of durability after this scan read the frame:
             // read the frame again.
             scan.seek(at.offset, at.lsn);
-            let again = self.frames(link.file, &mut scan, until)?;
+            let again = self.frames(file_range.file, &mut scan, until)?;
             if again.lsn > at.lsn {
                 at = again;
                 continue;
@@ -205,13 +206,13 @@ impl LogScan<'_> {
             };
             let len = log.file.len().map_err(|e| StorageError::io(format!("read {shown}"), e))?;
             let end = resume.as_ref().map_or(len, |g| g.offset);
-            self.declare_lost((n, link), &at, to, (self.complete_at, end), None)?;
+            self.declare_lost((n, file_range), &at, to, (self.complete_at, end), None)?;
             self.complete = to;
             match resume {
                 Some(g) => {
                     scan.seek(g.offset, g.lsn);
                     self.complete_at = g.offset;
-                    at = self.frames(link.file, &mut scan, until)?;
+                    at = self.frames(file_range.file, &mut scan, until)?;
                 }
                 None => return Ok(()),
             }
@@ -220,24 +221,24 @@ impl LogScan<'_> {
 
     /// Accepts a damaged Start if the first group follows directly, because the frames repeat all that
     /// it says.
-    fn lost_start(&self, link: &Link, shown: &str) -> Result<()> {
-        if link.offset == FIRST || self.mode == Mode::Salvage {
+    fn lost_start(&self, file_range: &FileRange, shown: &str) -> Result<()> {
+        if file_range.offset == FIRST || self.mode == Mode::Salvage {
             log::error!(
                 "{shown}: the Start frame is damaged; the first valid group has lsn {}",
-                link.first
+                file_range.first
             );
             return Ok(());
         }
-        Err(self.no_start(link))
+        Err(self.no_start(file_range))
     }
 
-    pub(super) fn no_start(&self, link: &Link) -> StorageError {
+    pub(super) fn no_start(&self, file_range: &FileRange) -> StorageError {
         StorageError::Corrupt {
-            file: self.folder.shown(&self.folder.files[link.file]),
+            file: self.folder.shown(&self.folder.files[file_range.file]),
             offset: WAL_HEADER as u64,
             detail: format!(
                 "the Start frame is damaged, and nothing valid precedes lsn {}",
-                link.first
+                file_range.first
             ),
         }
     }

@@ -1,7 +1,7 @@
 //! What a scan of a shard's log declares lost, and the error that is the cause.
 
 use super::decide::{LogScan, UNKNOWN_EXTENT};
-use super::links::{FIRST, Link, is_declared_lost};
+use super::file_ranges::{FIRST, FileRange, is_declared_lost};
 use super::{Loss, Mode};
 use crate::wal::scan::ScanEnd;
 use crate::{Result, StorageError};
@@ -18,7 +18,7 @@ impl LogScan<'_> {
         let from_lsn = self.complete.max(self.reflected.replay_lsn) + 1;
         let to_lsn = from_lsn + UNKNOWN_EXTENT - 1;
         let shard = self.folder.shard;
-        let before = self.plan.links.last().map(|l| self.folder.files[l.file].header.layout);
+        let before = self.plan.file_ranges.last().map(|l| self.folder.files[l.file].header.layout);
         let layouts = (before.unwrap_or(0), u64::MAX);
         let bytes = (0, u64::MAX);
         self.take(Loss { shard, layouts, file, offset, bytes, from_lsn, to_lsn, announced: false });
@@ -56,35 +56,40 @@ impl LogScan<'_> {
         Ok(None)
     }
 
-    /// The error of the unreadable file between link `n` and the next one, if the log breaks off there.
+    /// The error of the unreadable file between file range `n` and the next one, if the log breaks off there.
     fn root_cause(&self, n: usize, until: Option<u64>) -> Result<Option<StorageError>> {
-        let Some(link) = self.plan.links.get(n) else { return Ok(None) };
-        let next = self.plan.links.get(n + 1).filter(|l| until == Some(l.first));
+        let Some(file_range) = self.plan.file_ranges.get(n) else { return Ok(None) };
+        let next = self.plan.file_ranges.get(n + 1).filter(|l| until == Some(l.first));
         let Some(next) = next else { return Ok(None) };
         let mut unreadable = self.folder.unreadable.iter();
-        if let Some(u) = unreadable.find(|u| u.at > link.file && u.at <= next.file) {
+        if let Some(u) = unreadable.find(|u| u.at > file_range.file && u.at <= next.file) {
             return Ok(Some(u.error.clone()));
         }
         if next.lost_start {
             return Ok(Some(self.no_start(next)));
         }
-        self.cut_short(link.file + 1, next.file)
+        self.cut_short(file_range.file + 1, next.file)
     }
 
     /// The first and the last layout in which the frames of a lost range may have been logged.
-    fn layouts_of(&self, (n, link): (usize, &Link), at: &ScanEnd, to: u64) -> (u64, u64) {
-        let layout = |l: &Link| self.folder.files[l.file].header.layout;
-        let next = self.plan.links.get(n + 1).filter(|l| l.first <= to + 1);
+    fn layouts_of(
+        &self,
+        (n, file_range): (usize, &FileRange),
+        at: &ScanEnd,
+        to: u64,
+    ) -> (u64, u64) {
+        let layout = |l: &FileRange| self.folder.files[l.file].header.layout;
+        let next = self.plan.file_ranges.get(n + 1).filter(|l| l.first <= to + 1);
         // No file precedes the first one.
-        let first = if at.lsn < link.first { 0 } else { layout(link) };
-        (first, next.map_or(layout(link), layout))
+        let first = if at.lsn < file_range.first { 0 } else { layout(file_range) };
+        (first, next.map_or(layout(file_range), layout))
     }
 
     /// Declares the lsns up to `to` lost. A damaged batch is dropped whole, including its frames before
     /// the damage. `bytes` is the range of the lost frames in the file.
     pub(super) fn declare_lost(
         &mut self,
-        (n, link): (usize, &Link),
+        (n, file_range): (usize, &FileRange),
         at: &ScanEnd,
         to: u64,
         bytes: (u64, u64),
@@ -93,8 +98,8 @@ impl LogScan<'_> {
         let range = (self.complete.max(self.reflected.replay_lsn) + 1, to);
         let mut loss = Loss {
             shard: self.folder.shard,
-            layouts: self.layouts_of((n, link), at, to),
-            file: self.folder.shown(&self.folder.files[link.file]),
+            layouts: self.layouts_of((n, file_range), at, to),
+            file: self.folder.shown(&self.folder.files[file_range.file]),
             offset: at.offset,
             bytes,
             from_lsn: range.0,
@@ -109,10 +114,10 @@ impl LogScan<'_> {
             self.passed(Loss { from_lsn: at.lsn.min(to), ..loss });
             return Ok(());
         }
-        let later = self.plan.links.get(n..).unwrap_or_default();
+        let later = self.plan.file_ranges.get(n..).unwrap_or_default();
         loss.announced = is_declared_lost(self.env, self.folder, later, range)?;
-        let reached_end = link.until == Some(to + 1);
-        let root_cause = if reached_end { self.root_cause(n, link.until)? } else { None };
+        let reached_end = file_range.until == Some(to + 1);
+        let root_cause = if reached_end { self.root_cause(n, file_range.until)? } else { None };
         let root_cause = error.or(root_cause);
         if self.mode == Mode::Strict && !loss.announced {
             return Err(root_cause.unwrap_or_else(|| StorageError::Corrupt {

@@ -10,20 +10,20 @@
 //! Recovery changes no old WAL file, so a crash during it leaves the same input, and recovering again
 //! gives the same state.
 
-pub(crate) mod chain;
 mod copy;
 pub(crate) mod decide;
+pub(crate) mod file_ranges;
+pub(crate) mod folder;
 pub(crate) mod identity;
-pub(crate) mod links;
 mod losses;
-pub(crate) mod plan;
+mod new_generation;
 mod progress;
 pub mod quarantine;
 mod read;
 mod replay;
+pub(crate) mod shard_plan;
 pub(crate) mod survey;
-mod tail;
-mod tails;
+mod tail_proof;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -32,11 +32,11 @@ use std::collections::BTreeSet;
 
 use topics_env::Env;
 
-use self::chain::Folder;
 use self::copy::NewFile;
-use self::plan::ShardPlan;
+use self::folder::Folder;
 pub use self::progress::RecoveryProgress;
 pub use self::replay::Opened;
+use self::shard_plan::ShardPlan;
 pub use self::verify::{Problem, Progress, Report, verify};
 use crate::dir::{DirLock, Lineage, Paths, Store, create_dir, show};
 use crate::format::wal_file::WalFileHeader;
@@ -388,7 +388,8 @@ impl Shard {
         ShardReport {
             shard: self.folder.shard,
             end_lsn: self.plan.end_lsn,
-            clean: self.plan.links.is_empty() && self.folder.lost_end.is_none() || self.plan.clean,
+            clean: self.plan.file_ranges.is_empty() && self.folder.lost_end.is_none()
+                || self.plan.clean,
             tail_intact: self.tail_intact,
         }
     }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use topics_env::{Env, File, OpenMode};
 
-use super::chain::{Folder, folder_name};
-use super::plan::ShardPlan;
+use super::folder::{Folder, folder_name};
+use super::shard_plan::ShardPlan;
 use crate::dir::{Paths, create_dir, read_file};
 use crate::{Result, StorageError};
 
@@ -140,6 +140,6 @@ pub(super) fn quarantine_losses(
     if folder.bad_current {
         copy("CURRENT", (0, u64::MAX));
     }
-    let whole = |u: &&super::chain::Unreadable| copy(&u.name, (0, u64::MAX));
+    let whole = |u: &&super::folder::Unreadable| copy(&u.name, (0, u64::MAX));
     folder.unreadable.iter().filter(whole).map(|u| u.name.clone()).collect()
 }

@@ -1,9 +1,9 @@
 //! Reading the shards of a directory: which must be there, and what of each is kept.
 
-use super::chain::Folder;
 use super::decide::decide;
-use super::plan::{NoObserver, Reflected};
-use super::{Mode, Opening, Shard, quarantine, survey, tail};
+use super::folder::Folder;
+use super::shard_plan::{NoObserver, Reflected};
+use super::{Mode, Opening, Shard, quarantine, survey, tail_proof};
 use crate::dir::{list_dir, show};
 use crate::snapshot::{self, SnapshotBody};
 use crate::{Result, StorageError};
@@ -13,7 +13,7 @@ impl Opening {
         let mut found: Vec<(Folder, Reflected)> = Vec::new();
         let (env, paths) = (self.env.clone(), self.paths.clone());
         let (boot, read_only) = (self.boot, self.read_only || env.is_read_only());
-        let mut proof = tail::TailProof { env, paths, boot, read_only, fs_synced: None };
+        let mut proof = tail_proof::TailProof { env, paths, boot, read_only, fs_synced: None };
         for wanted in survey::shards(&self.env, &self.paths, self.snapshot())? {
             if self.retire(wanted.shard)? {
                 continue;
@@ -83,7 +83,7 @@ impl Opening {
     /// Fails if neither a snapshot nor a log tells which topics exist: the open would serve an empty
     /// directory and remove the segments of the topics.
     fn check_topics_known(&self) -> Result<()> {
-        let logged = self.shards.iter().any(|s| !s.plan.links.is_empty());
+        let logged = self.shards.iter().any(|s| !s.plan.file_ranges.is_empty());
         if logged || self.loaded.newest.is_some() {
             return Ok(());
         }

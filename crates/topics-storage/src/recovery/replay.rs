@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use topics_env::{Env, File};
 
-use super::chain::Folder;
 use super::copy::NewFile;
-use super::plan::{Extent, ShardPlan};
+use super::folder::Folder;
+use super::shard_plan::{Extent, ShardPlan};
 use super::{Opening, RecoveryProgress, Shard};
 use crate::dir::{DirLock, Paths, Store};
 use crate::format::frame::FrameType;
@@ -51,7 +51,7 @@ struct ReplaySpan {
 impl Shard {
     /// The lsn with which a file begins.
     fn first_lsn(&self, file: usize) -> u64 {
-        self.plan.links.iter().find(|l| l.file == file).map_or(0, |l| l.first)
+        self.plan.file_ranges.iter().find(|l| l.file == file).map_or(0, |l| l.first)
     }
 
     fn replay_spans(&self) -> Vec<ReplaySpan> {
@@ -273,7 +273,7 @@ impl Opening {
             let mut names: Vec<&str> = shard.folder.orphans.iter().map(String::as_str).collect();
             // `CURRENT` of a shard that got no new file names one of these.
             if shard.new.is_some() {
-                let holds = |i: usize| shard.plan.links.iter().any(|l| l.file == i);
+                let holds = |i: usize| shard.plan.file_ranges.iter().any(|l| l.file == i);
                 let files = shard.folder.files.iter().enumerate();
                 names.extend(files.filter(|(i, _)| !holds(*i)).map(|(_, f)| f.name.as_str()));
                 names.extend(shard.quarantined.iter().map(String::as_str));
@@ -297,10 +297,10 @@ impl Shard {
     fn start(self) -> ShardStart {
         let next_lsn = self.last_lsn() + 1;
         let mut files: Vec<WalFile> = Vec::new();
-        let links = self.plan.links;
+        let file_ranges = self.plan.file_ranges;
         for (i, (log, key)) in self.folder.files.into_iter().zip(self.keys).enumerate() {
             let (name, header, file) = (log.name, log.header, log.file);
-            if let Some(first_lsn) = links.iter().find(|l| l.file == i).map(|l| l.first) {
+            if let Some(first_lsn) = file_ranges.iter().find(|l| l.file == i).map(|l| l.first) {
                 files.push(WalFile { key, name, header, first_lsn, file });
             }
         }

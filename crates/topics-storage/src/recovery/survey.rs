@@ -2,8 +2,8 @@
 
 use topics_env::Env;
 
-use super::chain::{Folder, folder_name};
-use super::plan::Reflected;
+use super::folder::{Folder, folder_name};
+use super::shard_plan::Reflected;
 use crate::dir::{Paths, list_dir, show};
 use crate::format::wal_file;
 use crate::segment::parse_file_name;

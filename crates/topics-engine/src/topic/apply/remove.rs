@@ -25,7 +25,7 @@ impl State {
         if let Some(queue) = &mut self.queue {
             queue.forget_below(floor);
         }
-        if floor > self.floor
+        if floor > self.range.floor
             && let Some(seg) = self.index.seg_of(floor)
             && seg.meta.first_seq < floor
             && !seg.dead.known()
@@ -54,7 +54,7 @@ impl State {
         }
         let scanned = hits.len() as u64;
         for (from, to) in &body.seqs {
-            hits.extend((*from).max(self.floor)..=(*to).min(below - 1));
+            hits.extend((*from).max(self.range.floor)..=(*to).min(below - 1));
         }
         hits.sort_unstable();
         hits.dedup();
@@ -73,26 +73,26 @@ impl State {
     ) -> Result<Vec<u64>> {
         let mut hits = Vec::new();
         for seg in &self.index.segs {
-            if seg.meta.first_seq >= self.tags_from || seg.meta.first_seq > upto {
+            if seg.meta.first_seq >= self.tag_index.from || seg.meta.first_seq > upto {
                 break;
             }
             if seg.live_count > 0 {
                 hits.extend(loader.tag_seqs(&seg.meta, want, upto)?);
             }
         }
-        if let Some(tags) = &self.tags {
-            hits.extend(tags.find(want, self.floor, upto));
+        if let Some(tags) = &self.tag_index.tags {
+            hits.extend(tags.find(want, self.range.floor, upto));
         }
         hits.sort_unstable();
         hits.dedup();
-        let live = hits.partition_point(|s| *s < self.floor);
+        let live = hits.partition_point(|s| *s < self.range.floor);
         hits.drain(..live);
         Ok(hits)
     }
 
     /// Marks these ascending seqs dead; returns how many were live.
     fn kill_all(&mut self, hits: &[u64], lsn: u64, loader: &Loader<'_>) -> Result<u64> {
-        let before = self.count;
+        let before = self.live.count;
         let mut rest = hits;
         while let Some(first) = rest.first() {
             let Some(seg) = self.index.seg_of(*first) else {
@@ -119,15 +119,15 @@ impl State {
             }
         }
         self.move_earliest();
-        Ok(before - self.count)
+        Ok(before - self.live.count)
     }
 
     /// Removes the live records of a failed write from the index; their seqs become a gap.
     pub(crate) fn lose(&mut self, from: u64, to: u64, reason: GapReason) {
-        if self.indexed_to < from {
+        if self.range.indexed_to < from {
             return;
         }
-        for seq in from.max(self.floor)..=to.min(self.indexed_to) {
+        for seq in from.max(self.range.floor)..=to.min(self.range.indexed_to) {
             self.kill(seq, 0, || 0);
             if let Some(queue) = &mut self.queue {
                 queue.forget(seq);

@@ -9,7 +9,7 @@ use crate::topic::state::{SincePlan, State};
 
 impl State {
     pub(crate) fn install(&mut self, done: &Install) {
-        let since = self.since_plan.take().unwrap_or_default();
+        let since = self.checkpoint.since_plan.take().unwrap_or_default();
         let upto = done.segments.iter().map(|s| s.meta.last_seq).max().unwrap_or(0);
         for (file_no, del_no) in &done.deletes {
             let written = done.plan.deletes.iter().find(|(m, _)| m.file_no == *file_no);
@@ -25,7 +25,7 @@ impl State {
             if old {
                 self.index.segs.remove(at);
             }
-            if s.meta.last_seq >= self.floor {
+            if s.meta.last_seq >= self.range.floor {
                 // Most topics have one segment for a long time.
                 if self.index.segs.is_empty() {
                     self.index.segs.reserve_exact(1);
@@ -34,13 +34,13 @@ impl State {
             }
         }
         self.index.installed(upto);
-        if let Some(expiries) = &mut self.expiries {
+        if let Some(expiries) = &mut self.retention.expiries {
             expiries.retain(|(_, seq)| *seq > upto);
         }
         self.cut_tags();
-        self.structure += 1;
-        self.windows = Vec::new();
-        self.earliest_exact = false;
+        self.checkpoint.structure += 1;
+        self.retention.windows = Vec::new();
+        self.range.earliest_exact = false;
         self.move_earliest();
     }
 
@@ -65,8 +65,11 @@ impl State {
             let mine = run.entries.range(skip as usize..end.max(skip) as usize);
             for (seq, then) in (run.first + skip..).zip(mine) {
                 let offset = seg.offset(seq);
-                let now =
-                    if seq < self.floor { None } else { self.index.entry_from(seq, &mut near) };
+                let now = if seq < self.range.floor {
+                    None
+                } else {
+                    self.index.entry_from(seq, &mut near)
+                };
                 if now.is_some_and(|e| !e.dead()) {
                     seg.live_count += 1;
                     seg.live_bytes += then.payload();
@@ -75,7 +78,7 @@ impl State {
                 dead.push(offset);
                 if !then.dead() && now.is_some() {
                     // The record was deleted after it was copied.
-                    let first_lsn = since.first_delete.unwrap_or(self.applied.lsn);
+                    let first_lsn = since.first_delete.unwrap_or(self.checkpoint.applied.lsn);
                     let dirty = seg
                         .dirty
                         .get_or_insert_with(|| Box::new(Dirty { first_lsn, ..Dirty::default() }));
@@ -94,8 +97,8 @@ impl State {
         let Some(sealed) = sealed.map(|s| s.meta.last_seq) else { return };
         let first_resident = self.index.runs.front().map_or(u64::MAX, |r| r.first);
         let keep = (sealed + 1).min(first_resident);
-        self.tags_from = self.tags_from.max(sealed + 1);
-        if let Some(tags) = &mut self.tags {
+        self.tag_index.from = self.tag_index.from.max(sealed + 1);
+        if let Some(tags) = &mut self.tag_index.tags {
             tags.cut(keep);
         }
     }
@@ -137,8 +140,8 @@ impl State {
             }
         }
         self.index.segs.splice(at..at + old.len(), [seg]);
-        self.structure += 1;
-        self.windows = Vec::new();
+        self.checkpoint.structure += 1;
+        self.retention.windows = Vec::new();
         true
     }
 }
@@ -152,7 +155,7 @@ impl State {
             }
         }
         if !file_nos.is_empty() {
-            self.structure += 1;
+            self.checkpoint.structure += 1;
         }
     }
 }

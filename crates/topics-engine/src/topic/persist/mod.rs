@@ -125,7 +125,7 @@ impl Topic {
                 plan.deletes.push((seg.meta, dead.clone()));
             }
         }
-        state.since_plan = Some(Box::default());
+        state.checkpoint.since_plan = Some(Box::default());
         plan
     }
 
@@ -178,19 +178,19 @@ impl Topic {
     pub(crate) fn capture(&self, layout: u64, mono: u64) -> (TopicSnap, Option<u64>) {
         let state = self.state.read();
         let outstanding = state.outstanding();
-        let lsn = outstanding.map_or_else(|| state.applied_in(layout), |lsn| lsn - 1);
+        let lsn = outstanding.map_or_else(|| state.checkpoint.applied_in(layout), |lsn| lsn - 1);
         let mut snap = TopicSnap {
             topic_id: self.key.topic_id,
             epoch: self.key.epoch,
             name: self.name.to_string(),
             config: state.config.encode(),
             replay: ReplayPos { layout, lsn },
-            head: state.indexed_to,
-            reserved_to: state.reserved_to,
-            earliest_seq: state.earliest,
-            evict_floor: state.evict_floor,
-            evict_reason: state.evicted.code(),
-            delete_below: state.floor,
+            head: state.range.indexed_to,
+            reserved_to: state.reservation.to,
+            earliest_seq: state.range.earliest,
+            evict_floor: state.range.evict_floor,
+            evict_reason: state.range.evicted.code(),
+            delete_below: state.range.floor,
             last_ts: state.last_ts,
             last_write_ts: state.last_write_ts,
             ..TopicSnap::default()
@@ -251,11 +251,11 @@ impl State {
     /// Raises the floor to the first live record. The records below are all dead, and need no log,
     /// segment or `.del` any more.
     fn trim_front(&mut self) {
-        if self.earliest_exact && self.earliest > self.floor {
+        if self.range.earliest_exact && self.range.earliest > self.range.floor {
             let none = |_: &SegmentMeta, from: u64, to: u64| -> std::result::Result<_, Never> {
                 Ok(vec![0; (to + 1).saturating_sub(from) as usize])
             };
-            let gone = self.raise_floor(self.earliest, none);
+            let gone = self.raise_floor(self.range.earliest, none);
             debug_assert!(matches!(gone, Ok(0)));
         }
     }

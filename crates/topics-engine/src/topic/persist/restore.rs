@@ -33,12 +33,12 @@ impl Topic {
         let mut state = self.state.write();
         state.pass_gaps();
         state.move_earliest();
-        let head = state.indexed_to;
-        let lost = state.state_lost(head, state.reserved_to, tail_intact && skip == 0);
+        let head = state.range.indexed_to;
+        let lost = state.state_lost(head, state.reservation.to, tail_intact && skip == 0);
         if skip == 0 {
             return lost;
         }
-        let to = head.max(state.reserved_to).saturating_add(skip);
+        let to = head.max(state.reservation.to).saturating_add(skip);
         Some(Gap { from: head + 1, to, reason: GapReason::Crash })
     }
 
@@ -46,17 +46,17 @@ impl Topic {
     pub(crate) fn recovered(&self, base: &Base) {
         let mut a = self.append.lock();
         let mut state = self.state.write();
-        state.reserved_synced = state.reserved_to.max(state.indexed_to);
-        state.reflected = ReplayPos::default();
+        state.reservation.synced = state.reservation.to.max(state.range.indexed_to);
+        state.checkpoint.reflected = ReplayPos::default();
         state.sections_recovered(base);
         a.config = state.config.clone();
-        a.next_seq = state.indexed_to + 1;
+        a.next_seq = state.range.indexed_to + 1;
         a.last_ts = state.last_ts;
         a.logged = true;
         if state.config.durability != Durability::Fsync {
             let now = base.time.mono_ms();
-            a.reserve = Reserve::found(state.reserved_to, state.indexed_to, now);
-            a.synced_to = state.reserved_to;
+            a.reserve = Reserve::found(state.reservation.to, state.range.indexed_to, now);
+            a.synced_to = state.reservation.to;
         }
         let head = state.visible();
         drop(state);
@@ -66,25 +66,25 @@ impl Topic {
 
 impl State {
     fn restore(&mut self, base: &Base, snap: &TopicSnap, lost: &[Gap]) -> Result<()> {
-        self.floor = snap.delete_below.max(snap.evict_floor).max(1);
-        self.evict_floor = snap.evict_floor.max(1);
-        self.floor_logged = self.evict_floor;
-        self.evicted = Evicted::from_code(snap.evict_reason)
+        self.range.floor = snap.delete_below.max(snap.evict_floor).max(1);
+        self.range.evict_floor = snap.evict_floor.max(1);
+        self.range.floor_logged = self.range.evict_floor;
+        self.range.evicted = Evicted::from_code(snap.evict_reason)
             .ok_or_else(|| Error::Internal(format!("evict reason {}", snap.evict_reason)))?;
-        self.earliest = snap.earliest_seq.max(self.floor);
-        self.indexed_to = self.floor - 1;
+        self.range.earliest = snap.earliest_seq.max(self.range.floor);
+        self.range.indexed_to = self.range.floor - 1;
         self.last_ts = snap.last_ts;
         self.last_write_ts = snap.last_write_ts;
-        self.reserved_to = snap.reserved_to;
-        self.reflected = snap.replay;
-        self.applied = snap.replay;
+        self.reservation.to = snap.reserved_to;
+        self.checkpoint.reflected = snap.replay;
+        self.checkpoint.applied = snap.replay;
         for g in &snap.gaps {
             let reason = GapReason::from_code(g.reason)
                 .ok_or_else(|| Error::Internal(format!("gap reason {}", g.reason)))?;
             self.gaps.push(Gap { from: g.from, to: g.to, reason });
         }
         lost.iter().for_each(|gap| self.list_gap(*gap));
-        let mut next = self.floor;
+        let mut next = self.range.floor;
         for meta in &snap.segments {
             if meta.first_seq > next {
                 // The seqs between were of records that were never logged.
@@ -92,8 +92,8 @@ impl State {
                 self.list_gap(gap);
             }
             next = next.max(meta.last_seq + 1);
-            self.count += meta.live_count;
-            self.bytes += meta.live_bytes;
+            self.live.count += meta.live_count;
+            self.live.bytes += meta.live_bytes;
             if self.index.segs.is_empty() {
                 self.index.segs.reserve_exact(snap.segments.len());
             }
@@ -101,9 +101,9 @@ impl State {
         }
         // The snapshot reflects gaps directly after the last segment. Gaps after replayed records come
         // from their frames, which are replayed too.
-        self.indexed_to = next - 1;
+        self.range.indexed_to = next - 1;
         self.pass_gaps();
-        self.tags_from = self.index.segments_to() + 1;
+        self.tag_index.from = self.index.segments_to() + 1;
         if !snap.idempotency.is_empty() {
             let now = base.time.steady();
             let mut dedupe = Dedupe::new(&base.keys);
@@ -129,8 +129,8 @@ impl State {
         }
         // The dead records of the first segment may not be loaded; `earliest` was exact in the snapshot
         // and stays a lower bound.
-        self.earliest = self.earliest.min(self.indexed_to + 1);
-        self.earliest_exact = false;
+        self.range.earliest = self.range.earliest.min(self.range.indexed_to + 1);
+        self.range.earliest_exact = false;
         self.move_earliest();
         Ok(())
     }

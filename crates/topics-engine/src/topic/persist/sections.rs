@@ -17,7 +17,7 @@ const CONSUMERS: u16 = 2;
 impl State {
     /// The sections at monotonic time `mono`, for a snapshot of this layout.
     pub(crate) fn sections(&self, mono: u64, layout: u64) -> Vec<Section> {
-        let (durable, lsn) = (self.config.leases_durable, self.applied_in(layout));
+        let (durable, lsn) = (self.config.leases_durable, self.checkpoint.applied_in(layout));
         let queue = self.queue.as_ref().and_then(|q| codec::encode(q, durable, mono, lsn));
         let queue = queue.map(|bytes| Section { kind: QUEUE, version: codec::VERSION, bytes });
         let consumers = self.consumers.as_ref().and_then(|c| cursors::encode(c));

@@ -169,8 +169,8 @@ impl Reader<'_> {
         let meta = segment.meta();
         {
             let state = self.topic.state.read();
-            if meta.first_seq >= state.tags_from {
-                let tags = state.tags.as_ref();
+            if meta.first_seq >= state.tag_index.from {
+                let tags = state.tag_index.tags.as_ref();
                 return Ok(tags.map(|t| t.find(m.as_tags(), from, to)).unwrap_or_default());
             }
         }

@@ -45,7 +45,7 @@ pub(crate) fn unread(
     loop {
         let unknown = {
             let state = topic.state.read();
-            match counted(&state, from.max(state.earliest), head) {
+            match counted(&state, from.max(state.range.earliest), head) {
                 Ok(found) => return Ok(found),
                 Err(unknown) => unknown,
             }
@@ -53,8 +53,8 @@ pub(crate) fn unread(
         if let Err(e) = provide(base, topic, &unknown.into()) {
             let Error::ColdPending(_) = e else { return Err(e) };
             let state = topic.state.read();
-            let from = from.max(state.earliest);
-            let records = state.count.min((head + 1).saturating_sub(from));
+            let from = from.max(state.range.earliest);
+            let records = state.live.count.min((head + 1).saturating_sub(from));
             return Ok((records > 0).then_some((records, from)));
         }
     }

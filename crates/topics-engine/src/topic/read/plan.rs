@@ -29,7 +29,7 @@ impl Reader<'_> {
     pub(crate) fn plan(&self) -> Piece {
         let state = self.topic.state.read();
         let next = self.at + 1;
-        if state.evict_floor > next {
+        if state.range.evict_floor > next {
             // Records were evicted meanwhile: the next read announces that.
             return Piece::End;
         }
@@ -44,7 +44,7 @@ impl Reader<'_> {
             return Piece::End;
         }
         let fresh = self.expired.map_or(0, |e| e.below);
-        let from = next.max(state.floor).max(fresh);
+        let from = next.max(state.range.floor).max(fresh);
         if from > bound {
             return Piece::Skip(bound);
         }
@@ -69,13 +69,13 @@ impl Reader<'_> {
         let to = bound.min(run.last());
         let want = self.req.limit - self.out.slots.len();
         let wanted = self.req.matching.as_ref().map(|m| {
-            state.tags.as_ref().map(|t| t.find(m.as_tags(), from, to)).unwrap_or_default()
+            state.tag_index.tags.as_ref().map(|t| t.find(m.as_tags(), from, to)).unwrap_or_default()
         });
         let live = |&(seq, e): &(u64, &Entry)| {
             !e.dead() && wanted.as_ref().is_none_or(|w| w.binary_search(&seq).is_ok())
         };
         // A resident record that expires by itself says so in its attributes.
-        if self.only_seqs() && state.expiries.as_ref().is_none_or(BTreeSet::is_empty) {
+        if self.only_seqs() && state.retention.expiries.as_ref().is_none_or(BTreeSet::is_empty) {
             let all = run.from(from).take_while(|(seq, _)| *seq <= to).filter(live);
             return Piece::Seqs { seqs: all.map(|(seq, _)| seq).collect(), upto: to };
         }

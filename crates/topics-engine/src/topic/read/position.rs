@@ -30,16 +30,16 @@ pub(crate) fn position(
     let head = topic.gate.head();
     let unknown = |u: Unknown| u.0;
     let fresh = expired.map_or(0, |e| e.below);
-    let earliest = match state.index.next_live(state.earliest.max(fresh)).map_err(unknown)? {
+    let earliest = match state.index.next_live(state.range.earliest.max(fresh)).map_err(unknown)? {
         Some(seq) => seq.min(head + 1),
         None => head + 1,
     };
     // Records above the head may have been evicted; that is announced when the head has passed them.
-    let evict_floor = state.evict_floor.max(expired.map_or(0, |e| e.floor)).min(head + 1);
+    let evict_floor = state.range.evict_floor.max(expired.map_or(0, |e| e.floor)).min(head + 1);
     let evicted = match expired {
-        Some(_) if state.evict_floor > 1 => state.evicted.and(Evicted::TTL),
+        Some(_) if state.range.evict_floor > 1 => state.range.evicted.and(Evicted::TTL),
         Some(_) => Evicted::TTL,
-        None => state.evicted,
+        None => state.range.evicted,
     };
     let mut bound = head.min(synced.map_or(u64::MAX, |lsn| state.synced_to(lsn)));
     let mut announce = true;
@@ -134,7 +134,7 @@ pub(crate) fn seek(base: &Base, topic: &Topic, ts: u64) -> Result<Sought> {
             None => Ok(runs
                 .iter()
                 .find(|r| r.entries.back().is_some_and(|e| !before(e)))
-                .map_or(state.indexed_to + 1, |r| {
+                .map_or(state.range.indexed_to + 1, |r| {
                     r.first + r.entries.partition_point(&mut before) as u64
                 })),
         }
@@ -143,6 +143,6 @@ pub(crate) fn seek(base: &Base, topic: &Topic, ts: u64) -> Result<Sought> {
         Ok(seq) => (seq, looked),
         Err(meta) => base.segments.segment(topic.key, meta).seek_ts(ts)?,
     };
-    let earliest = topic.state.read().earliest;
+    let earliest = topic.state.read().range.earliest;
     Ok(Sought { seq: seq.max(earliest).saturating_sub(1).min(head), records_scanned })
 }

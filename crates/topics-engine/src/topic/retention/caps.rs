@@ -61,7 +61,7 @@ pub(crate) fn evict_to_fit(
         return Ok(None);
     }
     scan.stored(state, projected_usage.floor)?;
-    let staged = pending_writes.records(state.indexed_to);
+    let staged = pending_writes.records(state.range.indexed_to);
     let fresh = (new.0..).zip(new.1.iter().copied());
     for (seq, size) in staged.chain(fresh).filter(|(seq, _)| *seq >= projected_usage.floor) {
         if scan.fits() {
@@ -118,7 +118,7 @@ impl EvictionScan {
             return Ok(());
         }
         // The segment's counts begin at the applied floor.
-        let whole = at <= seg.meta.first_seq.max(state.floor);
+        let whole = at <= seg.meta.first_seq.max(state.range.floor);
         // Pending evictions may have counted off some of it already; then it goes record by record.
         let rest =
             self.count.checked_sub(seg.live_count).zip(self.bytes.checked_sub(seg.live_bytes));
@@ -136,7 +136,7 @@ impl EvictionScan {
             if self.fits() {
                 return Ok(());
             }
-            let mut windows = state.windows.iter();
+            let mut windows = state.retention.windows.iter();
             let sizes = windows.find_map(|w| w.get(seg.meta.file_no, from, seq));
             let Some(size) = sizes.and_then(<[u32]>::last) else {
                 // As many again as were used so far, at least `AHEAD`.

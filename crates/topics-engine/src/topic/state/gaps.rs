@@ -6,21 +6,21 @@ use crate::types::api::{Gap, GapReason};
 impl State {
     /// Adds a gap and marks its seqs as indexed.
     pub(crate) fn add_gap(&mut self, gap: Gap) {
-        self.indexed_to = self.indexed_to.max(gap.to);
+        self.range.indexed_to = self.range.indexed_to.max(gap.to);
         self.list_gap(gap);
         self.move_earliest();
     }
 
     /// Adds a gap to the list, except the part below the evict floor, which announces it.
     pub(crate) fn list_gap(&mut self, gap: Gap) {
-        list(&mut self.gaps, self.evict_floor, gap);
+        list(&mut self.gaps, self.range.evict_floor, gap);
     }
 
     /// Marks gaps directly after the last record as indexed, so that their seqs are not assigned again.
     pub(crate) fn pass_gaps(&mut self) {
         for g in &self.gaps {
-            if g.from <= self.indexed_to + 1 {
-                self.indexed_to = self.indexed_to.max(g.to);
+            if g.from <= self.range.indexed_to + 1 {
+                self.range.indexed_to = self.range.indexed_to.max(g.to);
             }
         }
     }
@@ -30,7 +30,7 @@ impl State {
         let mut gaps = self.gaps.clone();
         for run in self.index.runs.iter().filter(|r| r.place.ephemeral()) {
             let gap = Gap { from: run.first, to: run.last(), reason: GapReason::Restart };
-            list(&mut gaps, self.evict_floor.max(self.floor), gap);
+            list(&mut gaps, self.range.evict_floor.max(self.range.floor), gap);
         }
         gaps
     }

@@ -1,6 +1,7 @@
 //! Gaps and floors.
 
 use super::*;
+use crate::types::api::GapReason;
 
 fn gap(from: u64, to: u64, reason: GapReason) -> Gap {
     Gap { from, to, reason }
@@ -28,7 +29,7 @@ fn a_gap_is_announced_once() {
             gap(20, 30, GapReason::Corrupt),
         ]
     );
-    assert_eq!((s.indexed_to, s.earliest), (30, 31));
+    assert_eq!((s.range.indexed_to, s.range.earliest), (30, 31));
 }
 
 #[test]
@@ -38,11 +39,11 @@ fn the_evict_floor_takes_gaps_with_it() {
     s.add_gap(gap(15, 20, GapReason::Crash));
     s.raise_evict_floor(16, Evicted::TTL);
     assert_eq!(s.gaps, [gap(16, 20, GapReason::Crash)]);
-    assert_eq!(s.evicted.reason(), GapReason::Ttl);
+    assert_eq!(s.range.evicted.reason(), GapReason::Ttl);
     s.raise_evict_floor(12, Evicted::CAP);
-    assert_eq!((s.evict_floor, s.evicted.reason()), (16, GapReason::Ttl), "I11");
+    assert_eq!((s.range.evict_floor, s.range.evicted.reason()), (16, GapReason::Ttl), "I11");
     s.raise_evict_floor(21, Evicted::CAP);
-    assert_eq!((s.gaps.len(), s.evicted.reason()), (0, GapReason::Mixed));
+    assert_eq!((s.gaps.len(), s.range.evicted.reason()), (0, GapReason::Mixed));
     s.add_gap(gap(1, 20, GapReason::Crash));
     assert!(s.gaps.is_empty(), "below the evict floor everything is announced by that");
 }

@@ -309,7 +309,7 @@ fn idle_reservations_are_lowered() {
     w.put("t", &["1"]);
     let reserved = |w: &World| {
         let topic = w.engine().open_engine().catalog().table.loaded.named("t").unwrap();
-        topic.state.read().reserved_to
+        topic.state.read().reservation.to
     };
     assert_eq!(reserved(&w), 1024);
     w.clock.advance_ms(59_999);

@@ -122,7 +122,7 @@ impl Topic {
         }
         let head = {
             let mut state = self.state.write();
-            state.reserved_synced = state.reserved_synced.max(to);
+            state.reservation.synced = state.reservation.synced.max(to);
             state.visible()
         };
         if self.life() != Life::Dead {

@@ -209,7 +209,7 @@ impl Decision<'_> {
                 Ok(eviction) => plan.eviction = eviction,
                 Err(need) => return Ok(Err(need)),
             }
-            plan.hints.windows.extend(state.windows.iter().cloned());
+            plan.hints.windows.extend(state.retention.windows.iter().cloned());
         }
         plan.sizes = Some(sizes);
         Ok(Ok(plan))

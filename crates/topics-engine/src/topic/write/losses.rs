@@ -56,7 +56,7 @@ impl Unlogged {
         }
         if self.floor {
             // I11: evicted records must not come back, nor count beside the new ones.
-            topic.state.read().encode_floor(out, topic.id());
+            topic.state.read().range.encode_floor(out, topic.id());
         }
     }
 }

@@ -21,7 +21,7 @@ impl PartFrames {
         self.part.encode_frame(out, id, first, 0);
         if let Some(delete) = &self.delete {
             // Evicted records must not turn into deleted ones, which readers are not told of.
-            topic.state.read().encode_floor(out, id);
+            topic.state.read().range.encode_floor(out, id);
             record::Delete { bound: head, ..delete.clone() }.encode_frame(out, id, 0, 0);
         }
         for c in &self.consumers {

@@ -133,7 +133,7 @@ impl PendingBatch {
 
     fn undo(&self, a: &mut AppendState, error: &StorageError) -> Result<()> {
         let mut state = self.topic.state.write();
-        a.reserve.lost(state.reserved_to.max(a.synced_to));
+        a.reserve.lost(state.reservation.to.max(a.synced_to));
         if let (Undo::Cursor(planned), Some(consumers)) = (&self.undo, &mut state.consumers) {
             consumers.undo(planned);
         }
@@ -143,7 +143,7 @@ impl PendingBatch {
         };
         gaps.iter().for_each(|gap| a.unlogged.add(*gap));
         // Records that are shown before they are written raise the floor before the log has it.
-        a.unlogged.floor |= state.evict_floor > state.floor_logged;
+        a.unlogged.floor |= state.range.evict_floor > state.range.floor_logged;
         if !a.unlogged.is_empty() {
             self.ctx.base().losses.lock().insert(self.topic.id());
         }
@@ -175,9 +175,9 @@ impl PendingBatch {
         } else if *round == a.round {
             // This is the first failure of a series: the log fails every later batch of the topic too,
             // and takes no new one before this is undone.
-            if *first <= state.indexed_to {
+            if *first <= state.range.indexed_to {
                 let text =
-                    format!("I2: seq {first} is given back, {} is applied", state.indexed_to);
+                    format!("I2: seq {first} is given back, {} is applied", state.range.indexed_to);
                 return Err(Error::Internal(text));
             }
             a.next_seq = *first;

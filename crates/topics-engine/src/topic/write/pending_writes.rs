@@ -41,19 +41,23 @@ impl PendingWrites {
     /// Removes applied writes, and adds up the others.
     pub(crate) fn projected_usage(&mut self, state: &State) -> ProjectedUsage {
         while let Some(s) = self.writes.front() {
-            if s.first + s.count > state.indexed_to + 1 || s.floor > state.evict_floor {
+            if s.first + s.count > state.range.indexed_to + 1 || s.floor > state.range.evict_floor {
                 break;
             }
             self.writes.pop_front();
         }
-        let mut out = ProjectedUsage { count: state.count, bytes: state.bytes, floor: state.floor };
+        let mut out = ProjectedUsage {
+            count: state.live.count,
+            bytes: state.live.bytes,
+            floor: state.range.floor,
+        };
         for s in &self.writes {
             // A record shown before it is written (class `memory`) is in the state already.
-            if s.first + s.count > state.indexed_to + 1 {
+            if s.first + s.count > state.range.indexed_to + 1 {
                 out.count += s.count;
                 out.bytes += s.bytes;
             }
-            if s.floor > state.evict_floor {
+            if s.floor > state.range.evict_floor {
                 out.count = out.count.saturating_sub(s.gone.0);
                 out.bytes = out.bytes.saturating_sub(s.gone.1);
             }

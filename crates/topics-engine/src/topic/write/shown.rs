@@ -33,7 +33,7 @@ impl State {
             let (mut f, len) = frame::parse(&bytes[at..])
                 .map_err(|e| Error::Internal(format!("a record does not parse: {e}")))?;
             (f.seq, f.ts) = (seq, ts);
-            if seq > self.indexed_to {
+            if seq > self.range.indexed_to {
                 let entry = Entry::new(ts, at as u32, len as u32, 0, f.flags);
                 self.admit(&f, entry, &place, 0);
             }

@@ -1,6 +1,6 @@
 //! What a hostile disk does to an open.
 
-use super::links::FIRST;
+use super::file_ranges::FIRST;
 use super::*;
 use crate::snapshot::ShardSnap;
 

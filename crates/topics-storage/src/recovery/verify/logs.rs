@@ -5,9 +5,9 @@ use crate::dir::show;
 use crate::format::frame::FrameType;
 use crate::format::record::{Body, CheckpointMark};
 use crate::format::wal_file::WAL_HEADER;
-use crate::recovery::chain::Folder;
 use crate::recovery::decide::{UNKNOWN_EXTENT, decide};
-use crate::recovery::plan::ScanObserver;
+use crate::recovery::folder::Folder;
+use crate::recovery::shard_plan::ScanObserver;
 use crate::recovery::survey::{self, Wanted};
 use crate::recovery::{Loss, Mode};
 use crate::snapshot::SnapshotBody;
@@ -86,8 +86,8 @@ impl Check<'_> {
             self.record(&dir, Err(file.error.clone()))?;
         }
         let plan = decide(env, &folder, wanted.reflected, Mode::Salvage, seen)?;
-        for link in plan.links.iter().filter(|l| l.lost_start) {
-            let file = folder.shown(&folder.files[link.file]);
+        for file_range in plan.file_ranges.iter().filter(|l| l.lost_start) {
+            let file = folder.shown(&folder.files[file_range.file]);
             self.add_problem(file, WAL_HEADER as u64, "the Start frame is damaged".into());
         }
         // Of a file that cannot be read, or is missing: reported above.

@@ -1,6 +1,6 @@
 //! Determines which files of a shard's folder form its log, and where each of them ends.
 
-use super::chain::Folder;
+use super::folder::Folder;
 use crate::Result;
 use crate::format::frame::FrameType;
 use crate::format::record::{Gap, Start};
@@ -13,7 +13,7 @@ pub(crate) const FIRST: u64 = (WAL_HEADER + Start::FRAME_LEN) as u64;
 
 /// A file that holds frames of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct FileRange {
     /// Index in [`Folder::files`].
     pub file: usize,
     /// The lsn of its first frame.
@@ -21,18 +21,18 @@ pub(crate) struct Link {
     pub offset: u64,
     /// Frames from this lsn on are void: a later file begins with it.
     pub until: Option<u64>,
-    /// Its Start is damaged: the link begins at its first valid group.
+    /// Its Start is damaged: the range begins at its first valid group.
     pub lost_start: bool,
 }
 
 /// The files that hold frames, in order. A valid Start voids all frames at or above its lsn in earlier
 /// files. A file without a Start holds no frames, unless its groups are proven durable. `durable` is
 /// the durable lsn of the snapshot.
-pub(crate) fn links(folder: &Folder, durable: u64) -> Vec<Link> {
+pub(crate) fn file_ranges(folder: &Folder, durable: u64) -> Vec<FileRange> {
     let found = || folder.files.iter().filter_map(|f| f.found);
     let durable = found().map(|g| g.synced_lsn_max).fold(durable, u64::max);
     let no_start = folder.files.iter().all(|f| f.first_lsn.is_none());
-    let mut out: Vec<Link> = Vec::new();
+    let mut out: Vec<FileRange> = Vec::new();
     for (file, log) in folder.files.iter().enumerate().rev() {
         let until = out.last().map(|l| l.first);
         let (first, offset) = match (log.first_lsn, log.found) {
@@ -43,7 +43,7 @@ pub(crate) fn links(folder: &Folder, durable: u64) -> Vec<Link> {
             _ => continue,
         };
         if until.is_none_or(|u| first < u) {
-            out.push(Link { file, first, offset, until, lost_start: log.first_lsn.is_none() });
+            out.push(FileRange { file, first, offset, until, lost_start: log.first_lsn.is_none() });
         }
     }
     out.reverse();
@@ -54,16 +54,16 @@ pub(crate) fn links(folder: &Folder, durable: u64) -> Vec<Link> {
 pub(crate) fn is_declared_lost(
     env: &Env,
     folder: &Folder,
-    links: &[Link],
+    file_ranges: &[FileRange],
     range: (u64, u64),
 ) -> Result<bool> {
-    for link in links {
-        let log = &folder.files[link.file];
+    for file_range in file_ranges {
+        let log = &folder.files[file_range.file];
         let shown = folder.shown(log);
-        let mut scan = Scan::new(env, log.file.clone(), &log.header, &shown, link.first)?;
-        scan.seek(link.offset, link.first);
+        let mut scan = Scan::new(env, log.file.clone(), &log.header, &shown, file_range.first)?;
+        scan.seek(file_range.offset, file_range.first);
         loop {
-            while link.until.is_none_or(|u| scan.next_lsn() < u)
+            while file_range.until.is_none_or(|u| scan.next_lsn() < u)
                 && let Some(f) = scan.next_frame()?
             {
                 if f.frame.kind == FrameType::Gap
@@ -74,7 +74,7 @@ pub(crate) fn is_declared_lost(
             }
             let stop = scan.stop();
             match scan::find_group(&log.file, &log.header, &shown, stop.offset, stop.lsn)? {
-                Some(g) if link.until.is_none_or(|u| g.lsn < u) => scan.seek(g.offset, g.lsn),
+                Some(g) if file_range.until.is_none_or(|u| g.lsn < u) => scan.seek(g.offset, g.lsn),
                 _ => break,
             }
         }

@@ -9,7 +9,7 @@ use std::io;
 
 use topics_env::Env;
 
-use super::chain::{Folder, folder_name};
+use super::folder::{Folder, folder_name};
 use crate::dir::Paths;
 use crate::format::health::{HEALTH, Health, HealthFile};
 

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use topics_env::OpenMode;
 
-use super::chain::Folder;
 use super::copy::{self, NewFile};
-use super::plan::ShardPlan;
+use super::folder::Folder;
+use super::shard_plan::ShardPlan;
 use super::{Opening, Shard, survey};
 use crate::checkpoint::Checkpoints;
 use crate::dir::{create_dir, reserve};
@@ -100,7 +100,7 @@ impl Opening {
     fn release_space(&self) {
         let header = WAL_HEADER as u64;
         for Shard { folder, plan, .. } in &self.shards {
-            let holds = |i: usize| plan.links.iter().any(|l| l.file == i);
+            let holds = |i: usize| plan.file_ranges.iter().any(|l| l.file == i);
             let files = folder.files.iter().enumerate();
             let unused = files.filter(|(i, log)| !holds(*i) && log.found.is_none());
             let unused = unused.map(|(_, log)| (&log.name, header));

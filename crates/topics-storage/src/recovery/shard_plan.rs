@@ -1,7 +1,7 @@
 //! The recovery plan of a shard, and its inputs.
 
 use super::Loss;
-use super::links::Link;
+use super::file_ranges::FileRange;
 use crate::wal::scan::{ScanEnd, ScannedFrame};
 
 /// Valid, contiguous frames of one file.
@@ -27,7 +27,7 @@ impl Extent {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShardPlan {
     /// The files that hold frames.
-    pub links: Vec<Link>,
+    pub file_ranges: Vec<FileRange>,
     /// Frames to replay from their old files, in lsn order.
     pub extents: Vec<Extent>,
     /// Frames to copy into the new file: the groups above the proven lsn.
