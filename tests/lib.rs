@@ -26,8 +26,6 @@ pub mod harness;
 mod invariants;
 pub mod model;
 pub mod mutants;
-#[cfg(test)]
-mod names;
 pub mod oracle;
 pub mod plain;
 pub mod realfs;
