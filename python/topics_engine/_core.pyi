@@ -962,15 +962,11 @@ class Consumer:
         max_bytes: int,
         max_records: int,
         checkpoint: bool,
+        wait: float,
         match: str | None,
-    ) -> None:
-        """One attempt: resolves with a `PendingBatch`, or `Conflict` (`consumer_busy`)."""
-
-    def reader_lock(self, calls: Calls, token: int) -> None:
-        """Resolves the call when the reader lock of `at_most_once` is free."""
-
-    def more(self, calls: Calls, token: int, seq: int) -> WaitHandle:
-        """Resolves the call when a record after `seq` exists."""
+        fail_if_busy: bool,
+    ) -> WaitHandle:
+        """As `read`; resolves with a `PendingBatch`."""
 
     def commit(self, seq: int) -> None: ...
     def seek(

@@ -26,6 +26,7 @@ use crate::types::config::TopicConfig;
 use crate::types::error::{Error, Result};
 use crate::types::metrics::Metrics;
 use crate::types::options::Options;
+use crate::types::pending_calls::PendingCalls;
 use crate::types::quota::{Charge, Quota};
 use crate::types::requests::RequestCounters;
 use crate::types::wait::while_blocked;
@@ -171,6 +172,8 @@ pub(crate) struct Ctx<H: ?Sized> {
     pub wal: Wal,
     pub generation: u64,
     pub layout: u64,
+    /// Calls that wait.
+    pub calls: PendingCalls,
     /// The directory lock, released by a close. Dropped after the log, so that it is held while the log
     /// may be written.
     pub lock: Mutex<Option<DirLock>>,
@@ -198,7 +201,9 @@ impl<H: ?Sized> Ctx<H> {
         lock: DirLock,
         (generation, layout): (u64, u64),
     ) -> Arc<Self> {
+        let (clock, guards) = (base.env.clock.clone(), base.env.guards.clone());
         Arc::new(Self {
+            calls: PendingCalls::new(clock, guards, base.options.background),
             base,
             wal,
             generation,

@@ -56,6 +56,7 @@ pub use types::name;
 pub use types::options::{
     AutoCreate, Options, RecoveryMode, RemoteLimits, RemoteMode, RemoteOptions,
 };
+pub use types::pending_calls::WaitId;
 pub use types::queue::{
     Claim, Claimed, JobState, Lease, LeaseEnd, LeaseOutcome, LeasedJobs, Peeked, PeekedJob,
     QueueState, Redrive, Redriven,

@@ -56,22 +56,6 @@ pub(crate) struct Bridge {
     pub service: Arc<Service>,
 }
 
-impl Bridge {
-    fn replies(&self) -> Vec<(u64, Reply)> {
-        let mut out = Vec::new();
-        self.queue.events.drain(|done| match done {
-            LoopEvent::Reply(token, reply) => out.push((token, reply)),
-            LoopEvent::Wake(token) => {
-                if let Some(reply) = self.service.resume(token) {
-                    self.queue.unsent.add(reply.body.len() as u64);
-                    out.push((token, reply));
-                }
-            }
-        });
-        out
-    }
-}
-
 #[pymethods]
 impl Bridge {
     #[getter]
@@ -80,15 +64,16 @@ impl Bridge {
     }
 
     fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        // Waiting reads run here. Releasing the GIL does not pay for few small replies, but their
-        // number is not known beforehand.
-        let done = py.detach(|| self.replies());
-        let (mut items, mut streams) = (Vec::new(), Vec::new());
-        for (token, reply) in done {
+        let (mut replies, mut items, mut streams) = (Vec::new(), Vec::new(), Vec::new());
+        self.queue.events.drain(|event| match event {
+            LoopEvent::Reply(token, reply) => replies.push((token, reply)),
+            LoopEvent::Wake(token) => {
+                streams.extend(self.service.has_stream(token).then_some(token))
+            }
+        });
+        for (token, reply) in replies {
             let size = reply.body.len() as u64;
-            if reply.status == 0 {
-                streams.push(token);
-            } else if let Some(reply) = self.queue.hot.deliver(py, token, reply) {
+            if let Some(reply) = self.queue.hot.deliver(py, token, reply) {
                 items.push((token, reply.status, PyBytes::new(py, &reply.body)));
             }
             self.queue.unsent.remove(size);

@@ -1,21 +1,18 @@
 //! Consumers of an embedded engine.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use topics_engine::{
-    Completion, ConsumerMode, ConsumerRead, ConsumerStart, Error, ReadBatch, SeekTo,
-};
+use topics_engine::{ConsumerMode, ConsumerRead, ConsumerStart, Error, ReadBatch, SeekTo, WaitId};
 use topics_wire::Failure;
 
 use crate::args::match_of;
 use crate::batch::Batch;
-use crate::calls::{Calls, Inner};
+use crate::calls::Calls;
 use crate::engine::Engine;
-use crate::errors::{catch_panics, raise};
-use crate::shared::{ProcessOwned, or_fetch, read_fetching, wait_in_slices};
+use crate::errors::raise;
+use crate::shared::{ProcessOwned, or_fetch, read_fetching, seconds, wait_in_slices};
 use crate::wait_handle::{WaitHandle, complete_read};
 
 /// A reader with a stored cursor.
@@ -24,49 +21,20 @@ pub(crate) struct Consumer {
     topic: String,
     name: String,
     mode: ConsumerMode,
-    consumer: Arc<ProcessOwned<topics_engine::Consumer>>,
+    consumer: Arc<ProcessOwned<Arc<topics_engine::Consumer>>>,
 }
 
 fn invalid<T>(py: Python<'_>, text: String) -> PyResult<T> {
     Err(raise(py, &Failure::invalid(text)))
 }
 
-/// Reads once. Attempts it again on a worker thread when a fetch of cold records has ended.
-fn attempt_read(
-    calls: &Arc<Inner>,
-    consumer: &Arc<ProcessOwned<topics_engine::Consumer>>,
-    req: ConsumerRead,
-    done: Completion<ReadBatch>,
-) {
-    // A waiting read does not keep the threads of its calls.
-    let (calls, again, asked) = (Arc::downgrade(calls), consumer.clone(), req.clone());
-    let on_read = Arc::new(Mutex::new(Some(done)));
-    let done = on_read.clone();
-    let completed = move |outcome: topics_engine::Result<ReadBatch>| {
-        let Some(done) = done.lock().take() else { return };
-        let Err(Error::ColdPending(fetch)) = outcome else { return done(outcome) };
-        fetch.on_end(Box::new(move |ended| match (ended, calls.upgrade()) {
-            (Ok(()), Some(calls)) => {
-                let pool = calls.clone();
-                let attempt = move || attempt_read(&calls, &again, asked, done);
-                pool.pool.run(Box::new(attempt));
-            }
-            (Ok(()), None) => done(Err(Error::Closed)),
-            (Err(e), _) => done(Err(e.into())),
-        }));
-    };
-    let mut completed = Some(Box::new(completed));
-    let attempt = catch_panics(|| {
-        consumer.call(|c| {
-            completed.take().into_iter().for_each(|completed| c.read_async(&req, completed));
-            Ok(())
-        })
-    });
-    if attempt.is_err()
-        && let Some(done) = on_read.lock().take()
-    {
-        done(Err(Error::Closed));
-    }
+/// A read that a worker thread begins, and its cancellation.
+#[derive(Default)]
+enum PendingRead {
+    #[default]
+    New,
+    Begun(WaitId),
+    Cancelled,
 }
 
 #[pymethods]
@@ -100,7 +68,7 @@ impl Consumer {
         };
         let shared = engine.shared.clone();
         let open = |e: &topics_engine::Engine| e.consumer(topic, name, mode, start, auto_commit);
-        let consumer = shared.run(py, |e| Ok(open(e)?.into_reader()))?;
+        let consumer = shared.run(py, |e| Ok(Arc::new(open(e)?.into_reader())))?;
         let mode = consumer.mode();
         let (topic, name) = (topic.to_owned(), name.to_owned());
         Ok(Self { topic, name, mode, consumer: Arc::new(ProcessOwned::new(shared, consumer)) })
@@ -145,7 +113,7 @@ impl Consumer {
                 wait,
                 matching,
                 fail_if_busy,
-                after: None,
+                ..ConsumerRead::default()
             };
             read_fetching(py, || self.consumer.run(py, |c| or_fetch(c.read_present(&req))))
         };
@@ -153,7 +121,8 @@ impl Consumer {
         wait_in_slices(py, Some(wait), nothing, read).map(Batch)
     }
 
-    /// Reads once without waiting, on a worker thread; resolves the call with a `PendingBatch`.
+    /// Reads as `read` does; resolves the call with a `PendingBatch`. A worker thread begins it, because the
+    /// first read may wait for the disk.
     #[allow(clippy::too_many_arguments)]
     fn read_later(
         &self,
@@ -163,10 +132,12 @@ impl Consumer {
         max_bytes: usize,
         max_records: usize,
         checkpoint: bool,
+        wait: f64,
         r#match: Option<&str>,
-    ) -> PyResult<()> {
+        fail_if_busy: bool,
+    ) -> PyResult<WaitHandle> {
         let matching = match_of(py, r#match)?;
-        let (wait, fail_if_busy) = (Duration::ZERO, true);
+        let wait = seconds(wait);
         let req = ConsumerRead {
             max_bytes,
             max_records,
@@ -174,29 +145,39 @@ impl Consumer {
             wait,
             matching,
             fail_if_busy,
-            after: None,
+            ..ConsumerRead::default()
         };
         let consumer = self.consumer.clone();
         let done = complete_read(calls.call(token), checkpoint.then(|| consumer.clone()));
-        let inner = calls.inner.clone();
-        calls.inner.pool.run(Box::new(move || attempt_read(&inner, &consumer, req, done)));
-        Ok(())
-    }
-
-    /// Resolves the call when the reader lock of `at_most_once` is free.
-    fn reader_lock(&self, py: Python<'_>, calls: &Calls, token: u64) -> PyResult<()> {
-        let wake = calls.waker(token);
-        self.consumer.run(py, |c| Ok(c.on_reader_lock(wake)?))
-    }
-
-    /// Resolves the call when a record after `seq` exists, or when the topic is deleted or the engine
-    /// closed.
-    fn more(&self, py: Python<'_>, calls: &Calls, token: u64, seq: u64) -> PyResult<WaitHandle> {
-        let wake = calls.waker(token);
-        let id = self.consumer.run(py, |c| Ok(c.on_more(seq, wake)))?;
-        let consumer = self.consumer.clone();
-        let cancel = move || consumer.get().into_iter().for_each(|c| c.cancel_more(id));
-        Ok(WaitHandle::new(self.consumer.shared().clone(), cancel))
+        let state = Arc::new(Mutex::new(PendingRead::New));
+        let (begun, shared) = (state.clone(), self.consumer.shared().clone());
+        let cancel_begun = {
+            let shared = shared.clone();
+            move |id| {
+                if let Ok(engine) = shared.engine() {
+                    engine.cancel_wait(id);
+                }
+            }
+        };
+        let cancel_late = cancel_begun.clone();
+        calls.inner.pool.run(Box::new(move || {
+            let Ok(reader) = consumer.call(|c| Ok(c.clone())) else {
+                return done(Err(Error::Closed));
+            };
+            let id = reader.read_async(req, done);
+            let before = std::mem::replace(&mut *begun.lock(), PendingRead::Begun(id));
+            if matches!(before, PendingRead::Cancelled) {
+                cancel_late(id);
+            }
+        }));
+        let cancel = move || {
+            if let PendingRead::Begun(id) =
+                std::mem::replace(&mut *state.lock(), PendingRead::Cancelled)
+            {
+                cancel_begun(id);
+            }
+        };
+        Ok(WaitHandle::new(shared, cancel))
     }
 
     fn commit(&self, py: Python<'_>, seq: u64) -> PyResult<()> {

@@ -122,7 +122,7 @@ pub(crate) fn complete_claim(call: Call, by: Claimant) -> Completion<Claimed> {
 struct Unread {
     batch: Option<ReadBatch>,
     /// `None` for a read that does not move the cursor.
-    consumer: Option<Arc<ProcessOwned<topics_engine::Consumer>>>,
+    consumer: Option<Arc<ProcessOwned<Arc<topics_engine::Consumer>>>>,
 }
 
 impl Drop for Unread {
@@ -150,7 +150,7 @@ impl PendingBatch {
 /// The completion of a read: resolves `call` with a [`PendingBatch`].
 pub(crate) fn complete_read(
     call: Call,
-    consumer: Option<Arc<ProcessOwned<topics_engine::Consumer>>>,
+    consumer: Option<Arc<ProcessOwned<Arc<topics_engine::Consumer>>>>,
 ) -> Completion<ReadBatch> {
     Box::new(move |outcome| {
         let unread = outcome.map(|batch| Unread { batch: Some(batch), consumer });

@@ -103,7 +103,7 @@ impl Service {
     pub(super) fn drop_consumer(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let name = r.subresource.to_owned();
         self.on_worker(r, move |s, topic| {
-            s.consumer_reads.handles.remove(&key(topic, &name, None));
+            s.consumers.remove(&key(topic, &name, None));
             let deleted = s.engine.delete_consumer(topic, &name)?;
             let mut o = Object::new(96);
             o.name("topic", topic).name("consumer", &name).flag("deleted", deleted);
@@ -214,14 +214,14 @@ impl Service {
     ) -> Arc<Consumer> {
         let reader = reader.filter(|_| handle.mode() == ConsumerMode::AtLeastOnce);
         let handle = Arc::new(if reader.is_some() { handle.into_reader() } else { handle });
-        self.consumer_reads.handles.insert(key(topic, name, reader), handle.clone());
+        self.consumers.insert(key(topic, name, reader), handle.clone());
         handle
     }
 
     /// What a transaction needs to know of a reader; `None` for one that has sent no request since the
     /// start of the server.
     pub(super) fn reader_fence(&self, topic: &str, name: &str, reader: &str) -> Option<u64> {
-        self.consumer_reads.handles.get(&key(topic, name, Some(reader)))?.fence()
+        self.consumers.get(&key(topic, name, Some(reader)))?.fence()
     }
 
     /// The handle of an existing consumer.
@@ -232,11 +232,11 @@ impl Service {
         reader: Option<&str>,
     ) -> Result<Arc<Consumer>, Failure> {
         let key = key(topic, name, reader);
-        if let Some(handle) = self.consumer_reads.handles.get(&key) {
+        if let Some(handle) = self.consumers.get(&key) {
             match handle.cursor() {
                 Ok(_) => return Ok(handle),
                 // The topic or the consumer was deleted, and may have been created again.
-                Err(_) => self.consumer_reads.handles.remove(&key),
+                Err(_) => self.consumers.remove(&key),
             }
         }
         let mode = self.consumer_info(topic, name)?.mode;

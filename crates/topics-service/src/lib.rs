@@ -1,15 +1,14 @@
 //! The routes of `/v0` without sockets: a request in, a reply out, in the call or later.
 //!
 //! A [`Service`] belongs to one event loop. [`Service::call`] never blocks: a verb that waits for
-//! the disk runs on a worker thread, and a read that waits for records is an entry in a table with a
-//! waiter in the engine. Replies that come later go to the [`Sink`].
+//! the disk runs on a worker thread, and a call that waits for records or jobs waits in the engine.
+//! Replies that come later go to the [`Sink`].
 
 mod completion;
 mod consumer_reads;
 mod consumers;
 mod dispatch;
 mod large_bodies;
-mod long_poll;
 mod queues;
 mod request_counts;
 mod routers;
@@ -20,10 +19,12 @@ mod sessions;
 mod socket;
 mod streams;
 mod timer;
+mod topic_reads;
 mod topics;
 mod txns;
 mod unsent;
 mod verb;
+mod waiting_calls;
 mod worker_pool;
 
 pub use completion::completion_pair;

@@ -1,12 +1,9 @@
 //! Queues. A claim waits in the engine; a verb that waits for the disk runs on a worker thread; any
 //! other is answered in the call.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use topics_engine::{Claim, Claimed, LeaseOutcome, LeasedJobs, TopicType};
 use topics_wire::object::Object;
 use topics_wire::query::Query;
@@ -14,62 +11,46 @@ use topics_wire::{Failure, queue};
 
 use super::completion::completion_pair;
 use super::dispatch::Answer;
+use super::waiting_calls::Wait;
 use super::{Reply, Request, Service};
-
-/// A claim without an answer yet.
-struct WaitingClaim {
-    topic: String,
-    /// Cancels the claim in the engine; 0 until the engine has returned it.
-    id: u64,
-    start_ns: u64,
-}
-
-/// The open claims, by token.
-#[derive(Default)]
-pub(super) struct WaitingClaims(Mutex<HashMap<u64, WaitingClaim>>);
 
 impl Service {
     pub(super) fn claim(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let c = queue::claim(r.body, &self.limits)?;
         let (token, topic) = (r.token, r.name.to_owned());
         let wait = if self.is_ready() { Duration::from_millis(c.wait_ms) } else { Duration::ZERO };
-        let waiting = WaitingClaim { topic: topic.clone(), id: 0, start_ns };
-        self.claims.0.lock().insert(token, waiting);
-        self.pending.fetch_add(1, Ordering::Relaxed);
+        self.begin_wait(token);
         let (service, sink, node) = (self.clone(), self.clone(), c.node.clone());
         let (done, left) = completion_pair(move |reply| sink.sink.reply(token, reply));
         let answered = Box::new(move |outcome: topics_engine::Result<Claimed>| {
-            if let Some(reply) = service.on_claimed(token, &topic, &node, outcome) {
+            if let Some(reply) = service.on_claimed((token, start_ns), &topic, &node, outcome) {
                 done(reply);
             }
         });
         let ask = Claim { node: c.node.as_bytes(), max: c.max, lease_ms: c.lease_ms, wait };
         let id = self.engine.claim_async(r.name, &ask, answered);
-        if let Some(waiting) = self.claims.0.lock().get_mut(&token) {
-            waiting.id = id;
-        }
+        self.set_wait(token, Wait::Claim { queue: r.name.to_owned(), id, start_ns });
         Ok(left())
     }
 
     /// The reply to a claim. `None` for a client that has gone: its jobs are released.
     pub(super) fn on_claimed(
         self: &Arc<Self>,
-        token: u64,
+        (token, start_ns): (u64, u64),
         topic: &str,
         node: &str,
         outcome: topics_engine::Result<Claimed>,
     ) -> Option<Reply> {
-        let Some(waiting) = self.claims.0.lock().remove(&token) else {
+        if !self.finish_wait(token) {
             if let Ok(claimed) = outcome
                 && !claimed.is_empty()
             {
                 self.release_jobs(topic.to_owned(), node.to_owned(), claimed);
             }
             return None;
-        };
-        self.pending.fetch_sub(1, Ordering::Relaxed);
+        }
         Some(match outcome {
-            Ok(c) => Reply::ok(self.with_timing(queue::claimed(topic, &c), waiting.start_ns)),
+            Ok(c) => Reply::ok(self.with_timing(queue::claimed(topic, &c), start_ns)),
             Err(e) => Failure::from(e).into(),
         })
     }
@@ -89,24 +70,11 @@ impl Service {
         }
     }
 
-    pub(super) fn cancel_claim(&self, token: u64) -> bool {
-        let Some(waiting) = self.claims.0.lock().remove(&token) else { return false };
-        self.engine.cancel_claim(&waiting.topic, waiting.id);
-        true
-    }
-
-    /// Answers every open claim without jobs.
-    pub(super) fn close_claims(&self) {
-        let all = std::mem::take(&mut *self.claims.0.lock());
-        for (token, waiting) in all {
-            self.engine.cancel_claim(&waiting.topic, waiting.id);
-            let ready = self.engine.queue_state(&waiting.topic).map_or(0, |state| state.ready);
-            let mut none = Claimed::default();
-            none.ready = ready;
-            let body = queue::claimed(&waiting.topic, &none);
-            self.pending.fetch_sub(1, Ordering::Relaxed);
-            self.sink.reply(token, Reply::ok(self.with_timing(body, waiting.start_ns)));
-        }
+    /// The reply to a claim that gets no job.
+    pub(super) fn no_jobs(&self, queue: &str, start_ns: u64) -> Reply {
+        let mut none = Claimed::default();
+        none.ready = self.engine.queue_state(queue).map_or(0, |state| state.ready);
+        Reply::ok(self.with_timing(queue::claimed(queue, &none), start_ns))
     }
 
     pub(super) fn ack(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {

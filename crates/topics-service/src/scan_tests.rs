@@ -213,7 +213,7 @@ fn columns_are_waited_for() {
     // No record came: a stream without rows, and the same cursor.
     let token = w.send_for(true, "diff", "t", "", json!({"from_seq": 2, "wait_ms": 5000}));
     w.clock.advance_ms(5001);
-    w.service.resume(token);
+    w.service.engine.attempt_waits();
     let (bytes, next, _) = begun(&w, token);
     assert_eq!((seqs(&bytes), next, number(&bytes, "to_seq")), (vec![], NextAction::End, 2));
     // A client that leaves while it waits leaves nothing open.

@@ -10,22 +10,21 @@ use topics_env::Clock;
 use topics_wire::write::Body;
 use topics_wire::{Failure, Grant, Limits, TraceContext};
 
-use super::consumer_reads::ConsumerReads;
+use super::consumers::Handles;
 use super::large_bodies::{LARGE_BODY, LargeCalls, OwnedRequest};
-use super::long_poll::LongPolls;
-use super::queues::WaitingClaims;
 use super::sessions::Sessions;
 use super::streams::Streams;
 use super::timer::Timer;
 use super::txns::WriterOwners;
 use super::unsent::UnsentBytes;
 use super::verb::Verb;
+use super::waiting_calls::WaitingCalls;
 use super::worker_pool::WorkerPool;
 
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// The HTTP status; 0 from [`Service::resume`] for a stream that has output.
+    /// The HTTP status.
     pub status: u16,
     pub body: Vec<u8>,
 }
@@ -50,8 +49,7 @@ impl Reply {
 pub trait Sink: Send + Sync + 'static {
     /// Delivers the reply to the call with this token.
     fn reply(&self, token: u64, reply: Reply);
-    /// Wakes the waiting call or stream with this token: the loop calls [`Service::resume`], and for
-    /// a stream (status 0) [`Service::pull`].
+    /// The stream with this token has output, or its time has come: the loop calls [`Service::pull`].
     fn wake(&self, token: u64);
 }
 
@@ -89,9 +87,8 @@ pub struct Service {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) limits: Limits,
     pub(super) sink: Arc<dyn Sink>,
-    pub(super) long_polls: LongPolls,
-    pub(super) claims: WaitingClaims,
-    pub(super) consumer_reads: ConsumerReads,
+    pub(super) waiting: WaitingCalls,
+    pub(super) consumers: Handles,
     pub(super) streams: Streams,
     pub(super) sessions: Sessions,
     pub(super) writers: WriterOwners,
@@ -124,9 +121,8 @@ impl Service {
             clock,
             limits,
             sink,
-            long_polls: LongPolls::default(),
-            claims: WaitingClaims::default(),
-            consumer_reads: ConsumerReads::default(),
+            waiting: WaitingCalls::default(),
+            consumers: Handles::default(),
             streams: Streams::default(),
             sessions: Sessions::default(),
             writers: WriterOwners::default(),
@@ -193,15 +189,14 @@ impl Service {
         self.ready.store(ready, Ordering::Relaxed);
     }
 
-    /// Answers every waiting call with what is available, and stops the threads. The engine stays
+    /// Has every waiting call answered with what is available, and stops the threads. The engine stays
     /// open.
     pub fn close(self: &Arc<Self>) {
         self.set_ready(false);
-        let waiting = self.long_polls.close().into_iter().chain(self.consumer_reads.close());
-        for token in waiting.chain(self.streams.all()) {
+        for token in self.streams.all() {
             self.sink.wake(token);
         }
-        self.close_claims();
+        self.close_waits();
         self.timer.stop();
         self.pool.stop();
     }

@@ -11,11 +11,10 @@ use topics_wire::{Grant, Limits};
 
 use super::{Reply, Request, Service, Sink, Verb};
 
-/// Replies and wakes, in order.
+/// Replies, in order.
 #[derive(Default)]
 struct Inbox {
     replies: Mutex<Vec<(u64, Reply)>>,
-    due: Mutex<Vec<u64>>,
 }
 
 impl Sink for Inbox {
@@ -23,9 +22,7 @@ impl Sink for Inbox {
         self.replies.lock().push((token, reply));
     }
 
-    fn wake(&self, token: u64) {
-        self.due.lock().push(token);
-    }
+    fn wake(&self, _: u64) {}
 }
 
 pub(super) struct World {
@@ -108,13 +105,9 @@ impl World {
         token
     }
 
+    /// Attempts what waits, in an engine without threads.
     fn pump(&self) {
-        let due = std::mem::take(&mut *self.inbox.due.lock());
-        for token in due {
-            if let Some(reply) = self.service.resume(token) {
-                self.inbox.reply(token, reply);
-            }
-        }
+        self.service.engine.attempt_waits();
     }
 
     pub(super) fn raw_reply(&self, token: u64) -> Option<Reply> {
@@ -187,7 +180,7 @@ fn jobs_for_a_client_that_has_gone_are_given_back() {
         &topics_engine::Claim { node: b"gone", ..Default::default() },
         Box::new({
             let service = w.service.clone();
-            move |outcome| assert!(service.on_claimed(77, "q", "gone", outcome).is_none())
+            move |outcome| assert!(service.on_claimed((77, 0), "q", "gone", outcome).is_none())
         }),
     );
     let claimed = w.ask("claim", "q", json!({"node": "here"}));
@@ -208,7 +201,9 @@ fn a_close_answers_whoever_waits() {
     }
     assert_eq!(w.service.pending(), 3);
     w.service.close();
-    assert_eq!(w.reply(claim).unwrap()["claimed"], json!([]));
+    let claimed = w.reply(claim).unwrap();
+    assert_eq!(claimed["claimed"], json!([]));
+    assert!(claimed["performance"].is_object(), "{claimed}");
     assert_eq!(w.reply(diff).unwrap()["records"], json!([]));
     assert_eq!(w.reply(read).unwrap()["records"], json!([]));
     assert_eq!(w.service.pending(), 0);
@@ -238,7 +233,7 @@ fn consumers_of_deleted_topics_are_not_kept() {
         w.send("consumer_put", &topic, "c", json!({}));
         w.ask("drop", &topic, json!(null));
     }
-    let handles = w.service.consumer_reads.handles.names();
+    let handles = w.service.consumers.names();
     assert!(handles.len() <= 256, "{} handles", handles.len());
     assert!(handles.contains(&("kept".to_owned(), "c".to_owned(), String::new())));
 }
@@ -434,7 +429,7 @@ fn a_large_body_is_parsed_on_another_thread() {
     // A read with such a body waits like any other, and is not answered before its records come.
     let padded = format!("{}{}", " ".repeat(300 << 10), r#"{"from_seq":2,"wait_ms":9000}"#);
     let poll = w.send_text("diff", "t", &padded);
-    while w.service.long_polls.len() == 0 {
+    while w.service.waiting.len() == 0 {
         std::thread::yield_now();
     }
     assert!(w.reply(poll).is_none());
@@ -458,15 +453,15 @@ fn a_client_that_leaves_while_its_large_body_is_parsed_does_not_wait() {
         w.service.call_with_body(&request, body.into())
     };
     assert!(owned(&w, 1001).is_none());
-    assert_eq!(w.service.long_polls.len(), 1);
+    assert_eq!(w.service.waiting.len(), 1);
     w.service.cancel(1001);
-    assert_eq!((w.service.long_polls.len(), w.service.pending()), (0, 0));
+    assert_eq!((w.service.waiting.len(), w.service.pending()), (0, 0));
     w.service.large_calls.enter(1002);
     assert!(w.service.leave_large_call(1002));
     let poll = w.send("diff", "zero", "", json!({"wait_ms": 9000}));
     w.service.large_calls.enter(poll);
     w.service.cancel(poll);
-    assert_eq!(w.service.long_polls.len(), 1, "the call is not finished");
+    assert_eq!(w.service.waiting.len(), 1, "the call is not finished");
     w.service.finish_large_call(poll, None);
-    assert_eq!((w.service.long_polls.len(), w.service.pending()), (0, 0));
+    assert_eq!((w.service.waiting.len(), w.service.pending()), (0, 0));
 }

@@ -1,4 +1,4 @@
-//! Deadlines of waiting calls and heartbeats of streams: one thread that wakes tokens.
+//! Heartbeats and deadlines of streams: one thread that wakes tokens.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, cast
 
 from ..client import arguments
 from ..client import consumer as plain
 from ..client.consumer import LONGEST_WAIT, Batch, Mode, parts_of, read_options
-from ..client.watch import seconds_left
-from ..errors import Conflict
-from .bridge import Bridge
 from .handle import AsyncHandle, async_method
 
 if TYPE_CHECKING:
@@ -79,33 +75,9 @@ class Consumer(AsyncHandle[plain.Consumer]):
             fetched = await self._runner().run(self._sync._native.read, *how)
             return ConsumerBatch(*parts_of(self.topic, fetched), self)
         native = cast("_core.Consumer", self._sync._native)
-        max_bytes, max_records, checkpoint, seconds, match, _ = how
-        deadline = time.monotonic() + seconds
-        while True:
-            bridge = self._bridge()
-            token = bridge.token()
-            native.read_later(bridge.calls, token, max_bytes, max_records, checkpoint, match)
-            try:
-                # No await between the answer and `take`: a page that is not taken goes back.
-                page: Any = (await bridge.answer(token)).take()
-            except Conflict as busy:
-                if fail_if_busy or busy.code != "consumer_busy":
-                    raise
-                page = None
-            if page is None:
-                await self._wait_until_free(bridge)
-                continue
-            rest = seconds_left(deadline)
-            if len(page) or page.tombstone is not None or not rest:
-                return ConsumerBatch(*parts_of(self.topic, page), self)
-            if page.caught_up:
-                await bridge.wait(rest, native.more, page.next_from_seq)
-
-    async def _wait_until_free(self, bridge: Bridge) -> None:
-        """Waits until no other reader reads from an `at_most_once` consumer."""
-        token = bridge.token()
-        cast("_core.Consumer", self._sync._native).reader_lock(bridge.calls, token)
-        await bridge.answer(token)
+        # No await between the answer and `take`: a page that is not taken goes back.
+        page: Any = (await self._bridge().wait(None, native.read_later, *how)).take()
+        return ConsumerBatch(*parts_of(self.topic, page), self)
 
     async def batches(
         self,

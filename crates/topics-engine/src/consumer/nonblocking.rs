@@ -1,68 +1,132 @@
-//! Reads for event loops: they never block, and batches that do not reach the reader are kept.
+//! Reads for event loops: they wait without a thread, and batches that do not reach the reader are kept.
 
-use topics_env::sync::Instant;
+use std::sync::{Arc, Weak};
+
+use topics_storage::segment::Fetch;
 use topics_storage::wal::Level;
 
-use super::Consumer;
+use super::{Consumer, MAX_WAIT};
 use crate::ctx::Wait;
-use crate::topic::Life;
+use crate::topic::{on_fetched, on_head, until};
 use crate::types::api::Completion;
 use crate::types::batch::ReadBatch;
 use crate::types::consumer::{ConsumerMode, ConsumerRead};
 use crate::types::error::{Error, Result};
+use crate::types::pending_calls::{Next, Register, Turn, WaitId};
+use crate::types::wait::ReaderLock;
+
+/// A read that waits for a record, a fetch or the reader lock.
+struct WaitingRead {
+    consumer: Weak<Consumer>,
+    req: ConsumerRead,
+    /// Until when it waits for the reader lock, monotonic ns.
+    busy_until: u64,
+    /// The fetch of cold records that it waited for.
+    fetch: Option<Arc<Fetch>>,
+    done: Option<Completion<ReadBatch>>,
+}
+
+impl WaitingRead {
+    fn attempt(&mut self, turn: Turn) -> Result<Next> {
+        let consumer = self.consumer.upgrade().ok_or(Error::Closed)?;
+        if let Some(Err(e)) = self.fetch.take().and_then(|fetch| fetch.outcome()) {
+            return Err(e.into());
+        }
+        let base = consumer.ctx.base();
+        match base.guarded_turn("read", || self.read(&consumer, turn)) {
+            Err(Error::ColdPending(fetch)) => {
+                self.fetch = Some(fetch.clone());
+                Ok(Next::WaitForSure(on_fetched(fetch)))
+            }
+            next => next,
+        }
+    }
+
+    fn read(&mut self, consumer: &Arc<Consumer>, turn: Turn) -> Result<Next> {
+        let s = consumer.stored()?;
+        consumer.begin_read(&self.req, &s)?;
+        if let Some(batch) = consumer.kept(&self.req) {
+            return Ok(self.complete(Ok(batch)));
+        }
+        let batch = match consumer.mode {
+            ConsumerMode::AtLeastOnce => consumer.read_again(&self.req, self.req.after)?,
+            ConsumerMode::AtMostOnce => {
+                let Some(reader) = s.reader.lock(None) else {
+                    return self.wait_for_reader(consumer, s.reader, turn);
+                };
+                let (batch, staged) = consumer.take(&self.req, Wait::No)?;
+                if let Some(ticket) = staged
+                    && let Some(done) = self.done.take()
+                {
+                    let synced = move |outcome: topics_storage::Result<()>| {
+                        // The next reader begins behind these records.
+                        drop(reader);
+                        done(outcome.map(|()| batch).map_err(Error::from));
+                    };
+                    consumer.ctx.wal.notify(ticket, Level::Synced, Box::new(synced));
+                    return Ok(Next::Done);
+                }
+                batch
+            }
+        };
+        if !batch.is_empty() || batch.tombstone.is_some() || turn != Turn::InTime {
+            return Ok(self.complete(Ok(batch)));
+        }
+        let seq = batch.next_from_seq;
+        self.req.after = self.req.after.map(|_| seq);
+        Ok(Next::Wait(match batch.caught_up || !self.req.checkpoint {
+            true => on_head(&consumer.ctx, consumer.topic.clone(), seq),
+            // The filter dropped every record of the page. Other calls have their turn first.
+            false => Box::new(|wake| {
+                wake();
+                Box::new(|| {})
+            }),
+        }))
+    }
+
+    /// Waits for the reader lock for as long as its holder may keep it.
+    fn wait_for_reader(
+        &self,
+        consumer: &Consumer,
+        lock: Arc<ReaderLock>,
+        turn: Turn,
+    ) -> Result<Next> {
+        let is_late = consumer.ctx.base().time.mono_ns() >= self.busy_until;
+        if self.req.fail_if_busy || turn == Turn::Ended || is_late {
+            return Err(consumer.busy());
+        }
+        let register: Register = Box::new(move |wake| {
+            lock.on_release(wake);
+            Box::new(|| {})
+        });
+        Ok(Next::WaitUntil(register, self.busy_until))
+    }
+
+    fn complete(&mut self, outcome: Result<ReadBatch>) -> Next {
+        if let Some(done) = self.done.take() {
+            done(outcome);
+        }
+        Next::Done
+    }
+}
 
 impl Consumer {
-    /// Reads without waiting for records; the first read of a reader waits until it has taken the consumer
-    /// over. Calls `done` once: in this call or, with `at_most_once`, when the cursor behind the records is
-    /// synced. Returns `ConsumerBusy` while another reader has the cursor, `ColdPending` while the records
-    /// are being fetched from the object store, and `Throttled` while the cursor cannot be staged, because no
-    /// staging permit is free or a verb has exclusive access to the topic.
-    pub fn read_async(&self, req: &ConsumerRead, done: Completion<ReadBatch>) {
-        if self.mode == ConsumerMode::AtLeastOnce {
-            return done(self.read_until(req, Instant::now()));
-        }
-        let begun = self.stored().and_then(|s| match self.kept(req) {
-            Some(batch) => Ok((batch, None)),
-            None => {
-                let reader = s.reader.lock(None).ok_or_else(|| self.busy())?;
-                let (batch, staged) = self.take(req, Wait::No)?;
-                Ok((batch, staged.map(|ticket| (ticket, reader))))
-            }
-        });
-        let (batch, ticket, reader) = match begun {
-            Err(e) => return done(Err(e)),
-            Ok((batch, None)) => return done(Ok(batch)),
-            Ok((batch, Some((ticket, reader)))) => (batch, ticket, reader),
+    /// Reads like [`Self::read`], and waits without a thread, however long; but the first read of a reader
+    /// waits until it has taken the consumer over. Calls `done` once: in this call, when there is a record,
+    /// when the cursor of `at_most_once` behind the records is synced, or when the time is over. Returns
+    /// `Throttled` while the cursor cannot be staged, because no staging permit is free or a verb has
+    /// exclusive access to the topic. The returned id cancels the wait ([`crate::Engine::cancel_wait`]);
+    /// `done` keeps the handle.
+    pub fn read_async(self: &Arc<Self>, req: ConsumerRead, done: Completion<ReadBatch>) -> WaitId {
+        let ends = until(&self.ctx, req.wait);
+        let busy_until = ends.max(until(&self.ctx, MAX_WAIT));
+        let consumer = Arc::downgrade(self);
+        let mut read = WaitingRead { consumer, req, busy_until, fetch: None, done: Some(done) };
+        let attempt = move |turn| match read.attempt(turn) {
+            Ok(next) => next,
+            Err(e) => read.complete(Err(e)),
         };
-        let synced = move |outcome: topics_storage::Result<()>| {
-            // The next reader begins behind these records.
-            drop(reader);
-            done(outcome.map(|()| batch).map_err(Error::from));
-        };
-        self.ctx.wal.notify(ticket, Level::Synced, Box::new(synced));
-    }
-
-    /// Calls `call` once, when no reader of `at_most_once` holds the cursor. Another reader may take it
-    /// first.
-    pub fn on_reader_lock(&self, call: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.stored()?.reader.on_release(Box::new(call));
-        Ok(())
-    }
-
-    /// Calls `call` once, when the head is above `seq`, the topic is deleted or the engine is closed. The
-    /// returned id cancels it.
-    pub fn on_more(&self, seq: u64, call: impl FnOnce() + Send + 'static) -> u64 {
-        let id = self.topic.gate.on_head(seq, Box::new(call));
-        // A delete or a close before the registration has woken no waiter.
-        if self.topic.life() == Life::Dead || self.ctx.check_open().is_err() {
-            self.topic.gate.release();
-        }
-        id
-    }
-
-    /// Cancels an [`Self::on_more`] that has not fired.
-    pub fn cancel_more(&self, id: u64) {
-        self.topic.gate.cancel(id);
+        self.ctx.calls.start(Box::new(attempt), ends)
     }
 
     /// Keeps a batch that did not reach the reader: the next read of this handle returns it first. A seek

@@ -3,6 +3,8 @@
 use crate::topic::cursors::Consumers;
 use topics_env::sim::{CallFilter, CallKind, FaultKind};
 
+use std::time::Duration;
+
 use crate::consumer::*;
 use crate::topic::tests::*;
 use crate::types::api::Completion;
@@ -19,8 +21,8 @@ fn world() -> World {
     w
 }
 
-fn open(w: &World, mode: Option<ConsumerMode>, auto: bool) -> Consumer {
-    w.engine().consumer("t", "c", mode, ConsumerStart::Start, auto).unwrap()
+fn open(w: &World, mode: Option<ConsumerMode>, auto: bool) -> Arc<Consumer> {
+    Arc::new(w.engine().consumer("t", "c", mode, ConsumerStart::Start, auto).unwrap())
 }
 
 fn some(max_records: usize) -> ConsumerRead {
@@ -37,36 +39,52 @@ fn taken(got: &Got) -> Vec<std::result::Result<Vec<u64>, &'static str>> {
     got.lock().drain(..).map(|o| o.map(seqs).map_err(|e| e.code())).collect()
 }
 
-fn wakes(c: &Consumer) -> Arc<Mutex<u32>> {
-    let n = Arc::new(Mutex::new(0));
-    let count = n.clone();
-    c.on_reader_lock(move || *count.lock() += 1).unwrap();
-    n
+/// A read that waits a minute.
+fn waiting(max_records: usize) -> ConsumerRead {
+    ConsumerRead { wait: Duration::from_secs(60), ..some(max_records) }
+}
+
+fn busy(max_records: usize) -> ConsumerRead {
+    ConsumerRead { fail_if_busy: true, ..some(max_records) }
 }
 
 #[test]
 fn at_most_once_answers_when_the_cursor_is_synced_and_not_before() {
     let mut w = world();
     let (c, got) = (open(&w, ONCE, false), Got::default());
-    assert_eq!(*wakes(&c).lock(), 1, "the turn is free");
-    c.read_async(&some(2), into(&got));
+    c.read_async(some(2), into(&got));
     assert_eq!(taken(&got), []);
-    // One reader at a time; who waits is told.
+    // One reader at a time; another one waits.
     let other = open(&w, ONCE, false);
-    other.read_async(&some(1), into(&got));
+    other.read_async(busy(1), into(&got));
     assert_eq!(taken(&got), [Err("consumer_busy")]);
-    let free = wakes(&other);
-    assert_eq!(*free.lock(), 0);
+    let next = Got::default();
+    other.read_async(some(1), into(&next));
+    let late = Got::default();
+    other.read_async(some(1), into(&late));
+    w.engine().attempt_waits();
+    assert_eq!((taken(&next), taken(&late)), (vec![], vec![]));
     w.engine().sync().unwrap();
     assert_eq!(taken(&got), [Ok(vec![1, 2])]);
-    assert_eq!((c.cursor().unwrap(), *free.lock()), (2, 1));
+    w.engine().attempt_waits();
+    w.engine().sync().unwrap();
+    assert_eq!((taken(&next), taken(&late)), (vec![Ok(vec![3])], vec![]));
+    // It waits for as long as a reader may keep the lock, whatever its own wait is.
+    w.engine().attempt_waits();
+    w.engine().sync().unwrap();
+    assert_eq!((taken(&late), c.cursor().unwrap()), (vec![Ok(vec![4])], 4));
+    c.read_async(some(1), into(&got));
+    other.read_async(some(1), into(&late));
+    w.clock.advance_ms(30_000);
+    w.engine().attempt_waits();
+    assert_eq!(taken(&late), [Err("consumer_busy")]);
     // A cursor that is not synced at a crash: nothing was handed out.
-    c.read_async(&some(2), into(&got));
+    assert_eq!(taken(&got), []);
     drop((c, other));
     w.power_cut();
     assert!(taken(&got).iter().all(|o| o.is_err()));
     let c = open(&w, ONCE, false);
-    assert_eq!(c.cursor().unwrap(), 2);
+    assert_eq!(c.cursor().unwrap(), 4);
 }
 
 #[test]
@@ -80,7 +98,7 @@ fn what_did_not_reach_its_reader_is_handed_out_next() {
         let seqs = |b: &ReadBatch| b.iter().map(|r| r.seq).collect::<Vec<_>>();
         assert_eq!(seqs(&c.read(&peek).unwrap()), [1, 2]);
         let got = Got::default();
-        c.read_async(&some(1), into(&got));
+        c.read_async(some(1), into(&got));
         assert_eq!(taken(&got), [Ok(vec![1, 2])], "{mode:?}");
         assert_eq!(seqs(&c.read(&some(1)).unwrap()), [3]);
         // A seek asks for something else.
@@ -102,28 +120,49 @@ fn an_automatic_commit_does_not_pass_a_batch_that_was_given_back() {
 }
 
 #[test]
-fn more_is_told_once_and_when_the_topic_goes() {
+fn a_read_waits_for_a_record_and_for_the_end_of_its_topic_or_handle() {
+    for mode in [None, ONCE] {
+        let w = world();
+        let (c, got) = (open(&w, mode, false), Got::default());
+        c.read_async(waiting(6), into(&got));
+        w.engine().sync().unwrap();
+        assert_eq!(taken(&got), [Ok((1..=6).collect())]);
+        let id = c.read_async(waiting(6), into(&got));
+        c.read_async(waiting(6), into(&got));
+        assert!(w.engine().cancel_wait(id));
+        w.put("t", &["7"]);
+        w.engine().attempt_waits();
+        w.engine().sync().unwrap();
+        assert_eq!(taken(&got), [Ok(vec![7])], "one reads, the other was cancelled");
+        c.read_async(waiting(6), into(&got));
+        w.clock.advance_ms(60_000);
+        w.engine().attempt_waits();
+        assert_eq!(taken(&got), [Ok(vec![])]);
+        let other =
+            Arc::new(w.engine().consumer("t", "other", None, ConsumerStart::End, false).unwrap());
+        other.read_async(waiting(6), into(&got));
+        drop(other);
+        w.put("t", &["8"]);
+        w.engine().attempt_waits();
+        assert_eq!(taken(&got), [Err("shutting_down")]);
+        c.seek(SeekTo::End).unwrap();
+        c.read_async(waiting(6), into(&got));
+        w.engine().delete_topic("t", false).unwrap();
+        w.engine().attempt_waits();
+        assert_eq!(taken(&got), [Err("topic_not_found")]);
+    }
+}
+
+/// A filter that drops every record of a page does not end the read.
+#[test]
+fn a_filter_without_matches_reads_to_the_end() {
     let w = world();
-    let c = open(&w, None, false);
-    let n = Arc::new(Mutex::new(0));
-    let on = |seq| {
-        let n = n.clone();
-        c.on_more(seq, move || *n.lock() += 1)
-    };
-    on(5);
-    assert_eq!(*n.lock(), 1);
-    on(6);
-    c.cancel_more(on(6));
-    w.put("t", &["7"]);
-    assert_eq!(*n.lock(), 2);
-    on(7);
-    w.engine().delete_topic("t", false).unwrap();
-    assert_eq!(*n.lock(), 3);
-    on(7);
-    assert_eq!(*n.lock(), 4, "it is gone already");
-    let got = Got::default();
-    c.read_async(&some(1), into(&got));
-    assert_eq!(taken(&got), [Err("topic_not_found")]);
+    let (c, got) = (open(&w, None, false), Got::default());
+    c.read_async(ConsumerRead { matching: eq("none"), ..waiting(2) }, into(&got));
+    w.clock.advance_ms(60_000);
+    w.engine().attempt_waits();
+    let batch = got.lock().pop().unwrap().unwrap();
+    assert_eq!((batch.len(), batch.next_from_seq), (0, 6));
 }
 
 #[test]
@@ -131,9 +170,10 @@ fn a_fresh_topic_has_nothing_to_hand_out() {
     let w = World::new();
     w.create("t", ConfigPatch::default());
     let (c, got) = (open(&w, ONCE, false), Got::default());
-    c.read_async(&some(2), into(&got));
+    c.read_async(some(2), into(&got));
     assert_eq!(taken(&got), [Ok(vec![])]);
-    assert_eq!(*wakes(&c).lock(), 1, "nothing was staged: the turn is free");
+    c.read_async(busy(2), into(&got));
+    assert_eq!(taken(&got), [Ok(vec![])], "nothing was staged: the lock is free");
 }
 
 #[test]
@@ -141,24 +181,26 @@ fn nothing_of_a_handle_waits_while_a_verb_has_the_topic_alone() {
     let (w, got) = (world(), Got::default());
     let engine = w.engine().open_engine().clone();
     let auto = w.engine().consumer("t", "auto", None, ConsumerStart::Start, true).unwrap();
+    let auto = Arc::new(auto);
     let once = open(&w, ONCE, false);
     assert_eq!(auto.read(&some(2)).unwrap().len(), 2);
     let topic = engine.catalog().table.loaded.named("t").unwrap();
     let exclusive = topic.exclusive(engine.ctx()).unwrap();
     // Were one of these to wait, it would wait for this thread.
-    once.read_async(&some(2), into(&got));
+    once.read_async(some(2), into(&got));
     assert_eq!(taken(&got), [Err("throttled")]);
-    assert_eq!(*wakes(&once).lock(), 1, "it keeps no turn");
-    auto.read_async(&some(2), into(&got));
+    once.read_async(busy(2), into(&got));
+    assert_eq!(taken(&got), [Err("throttled")], "it does not keep the lock");
+    auto.read_async(some(2), into(&got));
     assert_eq!(taken(&got), [Ok(vec![3, 4])], "the automatic commit comes later");
     assert_eq!(auto.cursor().unwrap(), 0);
     drop(exclusive);
-    auto.read_async(&some(2), into(&got));
+    auto.read_async(some(2), into(&got));
     assert_eq!(taken(&got), [Ok(vec![5, 6])]);
     w.engine().sync().unwrap();
     assert_eq!(auto.cursor().unwrap(), 4);
     let exclusive = topic.exclusive(engine.ctx()).unwrap();
-    auto.read_async(&some(1), into(&got));
+    auto.read_async(some(1), into(&got));
     drop(auto);
     drop(once);
     drop(exclusive);

@@ -28,6 +28,7 @@ pub(crate) fn tick(engine: &Arc<OpenEngine>) -> Result<()> {
     engine.ctx().check_open()?;
     if !engine.base().options.background {
         engine.queues.claim_waiters.pass(&engine.queues);
+        engine.ctx().calls.pass_without_thread();
     }
     if let Some(shipper) = &engine.shipper {
         shipper.check_limits();

@@ -36,6 +36,7 @@ pub(crate) fn close(engine: &Arc<OpenEngine>) -> Result<()> {
     }
     engine.deliverer.workers.close();
     engine.queues.claim_waiters.close();
+    engine.ctx().calls.close();
     let outcome = if engine.ctx().frozen() { Ok(true) } else { close_clean(engine.store()) };
     let is_clean = *outcome.as_ref().unwrap_or(&false);
     if let Some(shipper) =

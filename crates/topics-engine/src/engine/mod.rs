@@ -41,6 +41,7 @@ use crate::types::error::{Error, Result};
 use crate::types::metrics::MetricsSnapshot;
 use crate::types::name;
 use crate::types::options::Options;
+use crate::types::pending_calls::WaitId;
 use crate::types::requests::RemoteState;
 use crate::verbs::{self, Existing};
 
@@ -148,6 +149,37 @@ impl Engine {
         buffers: &mut ReadBuffers,
     ) -> Result<ReadBatch> {
         topic::read_waiting(self.open.ctx(), &*self.find(topic)?, req, buffers)
+    }
+
+    /// Reads records, and waits at most `wait` for the first, without blocking: `done` is called once, in
+    /// this call or later, with the batch and the request from where it began. The returned id cancels the
+    /// wait.
+    pub fn read_async(
+        &self,
+        topic: &str,
+        req: ReadRequest,
+        wait: Duration,
+        done: Completion<(ReadRequest, ReadBatch)>,
+    ) -> WaitId {
+        let (open, topic) = (Arc::downgrade(&self.open), topic.to_owned());
+        let find = move || Self { open: open.upgrade().ok_or(Error::Closed)? }.find(&topic);
+        topic::read_async(self.open.ctx(), find, req, wait, done)
+    }
+
+    /// Cancels a call that waits. False if it has ended, or is being attempted: then `done` may still be
+    /// called.
+    pub fn cancel_wait(&self, id: WaitId) -> bool {
+        self.open.ctx().calls.cancel(id)
+    }
+
+    /// Attempts the waiting calls that are due, in an engine without threads; [`Self::tick`] does that, too.
+    pub fn attempt_waits(&self) {
+        self.open.ctx().calls.pass_without_thread();
+    }
+
+    /// Ends the wait of a call: it completes with what is there now.
+    pub fn end_wait(&self, id: WaitId) {
+        self.open.ctx().calls.end(id);
     }
 
     /// Waits until the topic's head is above `seq`, it is deleted, or `timeout` passed; true when

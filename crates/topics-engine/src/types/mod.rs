@@ -11,6 +11,7 @@ pub(crate) mod meta;
 pub(crate) mod metrics;
 pub mod name;
 pub(crate) mod options;
+pub(crate) mod pending_calls;
 pub(crate) mod priority;
 pub(crate) mod queue;
 pub(crate) mod quota;

@@ -265,6 +265,12 @@ impl Wal {
         self.shards[ticket.shard as usize].notify(ticket.n, level, done);
     }
 
+    /// Calls `done` once, when what is written now is durable, or cannot become so any more. Requests no
+    /// sync; `done` runs like that of [`Self::notify`].
+    pub fn observe_sync(&self, shard: usize, done: Box<dyn FnOnce(Result<()>) + Send>) {
+        self.shards[shard].observe_sync(done);
+    }
+
     /// Leads one group if the shard is idle; writes, never syncs.
     pub fn drive(&self, shard: usize) {
         self.shards[shard].drive();

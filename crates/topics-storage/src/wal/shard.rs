@@ -323,6 +323,16 @@ impl Shard {
         }
     }
 
+    pub fn observe_sync(&self, done: Callback) {
+        let mut st = self.state.lock();
+        let n = st.progress.written_ticket;
+        if let Some(outcome) = st.progress.outcomes.of(n, Level::Synced) {
+            drop(st);
+            return done(outcome);
+        }
+        st.progress.outcomes.observe_sync(n, done);
+    }
+
     pub fn drive(&self) {
         let mut st = self.state.lock();
         let n = st.staged.last_ticket;

@@ -44,7 +44,7 @@ fn every_verb_of_a_closed_topic_is_refused() {
     let seqs = [claimed.get(0).unwrap().0.seq];
     let held = LeasedJobs { node: b"n", seqs: &seqs, lease_ids: None };
     let consumer = |topic| e.consumer(topic, "c", None, ConsumerStart::Start, false).unwrap();
-    let (c, elsewhere) = (consumer("t"), consumer("other"));
+    let (c, elsewhere) = (Arc::new(consumer("t")), consumer("other"));
     c.read(&ConsumerRead { max_records: 1, ..ConsumerRead::default() }).unwrap();
     let work = e.work("q", b"w", 1, None).unwrap();
     for name in ["t", "q"] {
@@ -94,7 +94,7 @@ fn every_verb_of_a_closed_topic_is_refused() {
         ("next of work", said(work.next(Duration::ZERO))),
         ("consumer", said(e.consumer("t", "new", None, ConsumerStart::Start, false))),
         ("read of a consumer", said(c.read(&read))),
-        ("read_async of a consumer", answer(&w, |done| c.read_async(&read, done))),
+        ("read_async of a consumer", answer(&w, |done| _ = c.read_async(read.clone(), done))),
         ("commit of a consumer", said(c.commit(1))),
         ("seek of a consumer", said(c.seek(SeekTo::Start))),
         ("cursor of a consumer", said(c.cursor())),

@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use topics_env::sync::Mutex;
+
 use super::*;
+use crate::WaitId;
 use crate::types::api::NodeFilter;
 use crate::types::api::{Gap, GapReason};
 
@@ -241,6 +244,82 @@ fn strong_reads_see_what_is_synced() {
     assert_eq!((seqs(&b), b.next_from_seq, b.head_seq, b.caught_up), (vec![1], 1, 2, false));
     w.engine().sync_topic("t").unwrap();
     assert_eq!(w.engine().read("t", &strong).unwrap().len(), 2);
+}
+
+/// The outcome of an asynchronous read, once it is there.
+type Outcome = Arc<Mutex<Option<Result<(ReadRequest, ReadBatch)>>>>;
+
+fn read_async(w: &World, request: ReadRequest, wait_ms: u64) -> (Outcome, WaitId) {
+    let outcome = Outcome::default();
+    let set = outcome.clone();
+    let done = Box::new(move |o| *set.lock() = Some(o));
+    let id = w.engine().read_async("t", request, Duration::from_millis(wait_ms), done);
+    (outcome, id)
+}
+
+fn seqs_of(outcome: &Outcome) -> Option<Vec<u64>> {
+    outcome.lock().as_ref().map(|o| seqs(&o.as_ref().unwrap().1))
+}
+
+#[test]
+fn a_read_waits_for_a_record_its_deadline_or_the_end_of_the_topic() {
+    let w = World::new();
+    w.put("t", &["1"]);
+    let reads = || w.engine().metrics().reads;
+    let (there, id) = read_async(&w, after(0), 60_000);
+    assert_eq!((seqs_of(&there), id), (Some(vec![1]), 0));
+    let (late, _) = read_async(&w, after(1), 500);
+    let (next, _) = read_async(&w, ReadRequest { from: ReadFrom::Tail(0), ..after(0) }, 60_000);
+    let (ended, id) = read_async(&w, after(1), 60_000);
+    let (gone, cancelled) = read_async(&w, after(1), 60_000);
+    assert!(w.engine().cancel_wait(cancelled));
+    w.engine().end_wait(id);
+    assert_eq!(seqs_of(&ended), Some(vec![]));
+    let before = reads();
+    w.clock.advance_ms(499);
+    w.engine().attempt_waits();
+    assert_eq!((seqs_of(&late), reads()), (None, before), "nothing has changed");
+    w.clock.advance_ms(1);
+    w.engine().attempt_waits();
+    assert_eq!(seqs_of(&late), Some(vec![]));
+    w.put("t", &["2"]);
+    w.engine().attempt_waits();
+    assert_eq!((seqs_of(&next), seqs_of(&gone)), (Some(vec![2]), None));
+    let request = next.lock().take().unwrap().unwrap().0;
+    assert_eq!(request.from, ReadFrom::After(1), "where the batch begins");
+    let (dropped, _) = read_async(&w, after(2), 60_000);
+    let (closed, _) = read_async(&w, after(2), 60_000);
+    w.engine().delete_topic("t", false).unwrap();
+    w.engine().attempt_waits();
+    for outcome in [dropped, closed] {
+        let e = outcome.lock().take().unwrap().unwrap_err();
+        assert_eq!(e.code(), "topic_not_found");
+    }
+    w.put("t", &["again"]);
+    let (closed, _) = read_async(&w, after(1), 60_000);
+    w.engine().close().unwrap();
+    assert_eq!(closed.lock().take().unwrap().unwrap_err().code(), "shutting_down");
+}
+
+/// The wait of a strong read for a sync requests none, and is not ended by records that are not synced.
+#[test]
+fn a_strong_read_waits_for_a_sync() {
+    let w = World::new();
+    w.create("t", class(Durability::Disk));
+    w.engine().sync().unwrap();
+    let strong = ReadRequest { strong: true, ..after(0) };
+    let (waiting, _) = read_async(&w, strong, 60_000);
+    w.put("t", &["1"]);
+    w.engine().attempt_waits();
+    let reads = w.engine().metrics().reads;
+    for i in 0..9 {
+        w.put("t", &[&i.to_string()]);
+        w.engine().attempt_waits();
+    }
+    assert_eq!((seqs_of(&waiting), w.engine().metrics().reads), (None, reads));
+    w.engine().sync_topic("t").unwrap();
+    w.engine().attempt_waits();
+    assert_eq!(seqs_of(&waiting), Some((1..=10).collect()));
 }
 
 #[test]
