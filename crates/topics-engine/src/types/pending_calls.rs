@@ -208,7 +208,7 @@ impl PendingCalls {
     }
 
     /// Cancels a call: it is not attempted again. False if it has ended, or is being attempted: then its
-    /// completion may still be called.
+    /// completion may still be called, or not.
     pub(crate) fn cancel(&self, id: WaitId) -> bool {
         let mut inner = self.inner.0.lock();
         let Some(mut call) = inner.calls.remove(&id) else { return false };

@@ -15,6 +15,7 @@
 mod breaking;
 mod jobs;
 mod publish;
+mod reads;
 mod runner;
 mod txns;
 mod wal;
@@ -41,6 +42,8 @@ const MODELS: &[Model] = &[
     Model::new("called", watch::called),
     Model::new("born", watch::topic_created),
     Model::new("ended", watch::ended),
+    Model::new("awaited", reads::awaited),
+    Model::new("let-go", reads::dismissed),
     Model::new("staged", txns::staged),
     Model::new("produced", jobs::produced),
     Model::new("leased", jobs::leased),

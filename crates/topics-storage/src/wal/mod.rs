@@ -265,10 +265,11 @@ impl Wal {
         self.shards[ticket.shard as usize].notify(ticket.n, level, done);
     }
 
-    /// Calls `done` once, when what is written now is durable, or cannot become so any more. Requests no
-    /// sync; `done` runs like that of [`Self::notify`].
-    pub fn observe_sync(&self, shard: usize, done: Box<dyn FnOnce(Result<()>) + Send>) {
-        self.shards[shard].observe_sync(done);
+    /// Calls `done` once, when a frame above the lsn `after` is durable and applied, or none can become so
+    /// any more.
+    /// Requests no sync; `done` runs like that of [`Self::notify`].
+    pub fn observe_sync(&self, shard: usize, after: u64, done: Box<dyn FnOnce(Result<()>) + Send>) {
+        self.shards[shard].observe_sync(after, done);
     }
 
     /// Leads one group if the shard is idle; writes, never syncs.

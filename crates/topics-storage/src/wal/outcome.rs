@@ -31,8 +31,7 @@ pub(super) struct Outcomes {
     /// Maximum number of remembered ranges; more than the tickets that can be pending at one time.
     most_failed: usize,
     pub waiters: Vec<Waiter>,
-    /// By level; the third are called at `Synced`, too, but request no sync.
-    callbacks: [BTreeMap<u64, Vec<Callback>>; 3],
+    callbacks: [BTreeMap<u64, Vec<Callback>>; 2],
 }
 
 impl Outcomes {
@@ -132,11 +131,6 @@ impl Outcomes {
         self.callbacks[usize::from(level == Level::Synced)].entry(n).or_default().push(done);
     }
 
-    /// The same for a sync that something else requests.
-    pub fn observe_sync(&mut self, n: u64, done: Callback) {
-        self.callbacks[2].entry(n).or_default().push(done);
-    }
-
     /// The lowest ticket whose sync a callback waits for.
     pub fn first_synced_call(&self) -> Option<u64> {
         self.callbacks[1].first_key_value().map(|(n, _)| *n)
@@ -145,7 +139,7 @@ impl Outcomes {
     /// Removes and returns the callbacks whose outcome is known.
     pub fn due(&mut self) -> Vec<(Callback, Result<()>)> {
         let mut due = Vec::new();
-        for (i, level) in [Level::Written, Level::Synced, Level::Synced].into_iter().enumerate() {
+        for (i, level) in [Level::Written, Level::Synced].into_iter().enumerate() {
             // A recorded failure is the outcome at both levels.
             while let Some((&n, _)) = self.callbacks[i].first_key_value() {
                 let Some(outcome) = self.of(n, level) else { break };

@@ -263,7 +263,8 @@ impl Shard {
             spent.append(&mut effects);
         }
         let woken = st.take_woken();
-        let due = st.progress.outcomes.due();
+        let mut due = st.progress.outcomes.due();
+        due.extend(st.take_sync_observers());
         let wanted = st.worker.lead_wanted
             || (!st.flags.syncing && (st.worker.sync_wanted || st.callback_needs_sync()));
         let unwatched =
@@ -323,14 +324,12 @@ impl Shard {
         }
     }
 
-    pub fn observe_sync(&self, done: Callback) {
+    pub fn observe_sync(&self, after: u64, done: Callback) {
         let mut st = self.state.lock();
-        let n = st.progress.written_ticket;
-        if let Some(outcome) = st.progress.outcomes.of(n, Level::Synced) {
-            drop(st);
-            return done(outcome);
-        }
-        st.progress.outcomes.observe_sync(n, done);
+        st.progress.sync_observers.push((after, done));
+        let due = st.take_sync_observers();
+        drop(st);
+        due.into_iter().for_each(|(done, outcome)| done(outcome));
     }
 
     pub fn drive(&self) {

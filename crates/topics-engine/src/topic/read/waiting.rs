@@ -70,6 +70,10 @@ impl<F: Fn() -> Result<Arc<Topic>>> WaitingRead<F> {
             return Err(e.into());
         }
         let topic = (self.find)()?;
+        // Before the read: a sync that comes during it is not missed. A record may be shown before it is
+        // applied, and is durable after that.
+        let positions = ctx.wal.positions(ctx.shard(topic.id()));
+        let synced = positions.synced.min(positions.applied);
         let outcome = ctx.base().guarded_turn("read", || read(ctx, &topic, &self.request));
         let batch = match outcome {
             Err(Error::ColdPending(fetch)) => {
@@ -90,7 +94,7 @@ impl<F: Fn() -> Result<Arc<Topic>>> WaitingRead<F> {
         self.request.from = ReadFrom::After(seq);
         self.request.topic_id = Some(batch.topic_id);
         let register = match is_unsynced {
-            true => on_synced(ctx, topic, batch.head_seq),
+            true => on_synced(ctx, topic, synced),
             false => on_head(ctx, topic, seq),
         };
         Ok(Attempted::Waits(Next::Wait(register)))
@@ -111,9 +115,9 @@ pub(crate) fn on_head(ctx: &Arc<Ctx>, topic: Arc<Topic>, seq: u64) -> Register {
     })
 }
 
-/// For a sync of what the topic's shard has written; if that fails, for a head above `head`. The callback
+/// For a sync of frames above the lsn `synced`; if there will be none, for the end of the topic. The callback
 /// stays until then.
-fn on_synced(ctx: &Arc<Ctx>, topic: Arc<Topic>, head: u64) -> Register {
+fn on_synced(ctx: &Arc<Ctx>, topic: Arc<Topic>, synced: u64) -> Register {
     let (weak, shard) = (Arc::downgrade(ctx), ctx.shard(topic.id()));
     Box::new(move |wake| {
         let Some(ctx) = weak.upgrade() else {
@@ -122,9 +126,9 @@ fn on_synced(ctx: &Arc<Ctx>, topic: Arc<Topic>, head: u64) -> Register {
         };
         let observed = move |outcome: topics_storage::Result<()>| match outcome {
             Ok(()) => wake(),
-            Err(_) => drop(topic.gate.on_head(head, wake)),
+            Err(_) => drop(topic.gate.on_head(u64::MAX - 1, wake)),
         };
-        ctx.wal.observe_sync(shard, Box::new(observed));
+        ctx.wal.observe_sync(shard, synced, Box::new(observed));
         Box::new(|| {})
     })
 }

@@ -322,6 +322,25 @@ fn a_strong_read_waits_for_a_sync() {
     assert_eq!(seqs_of(&waiting), Some((1..=10).collect()));
 }
 
+/// Records of class `ephemeral` never become durable: a strong read does not try again and again.
+#[test]
+fn a_strong_read_of_what_is_never_durable_waits_for_others() {
+    let w = World::new();
+    w.create("t", class(Durability::Ephemeral));
+    w.engine().sync().unwrap();
+    w.put("t", &["1"]);
+    let (waiting, _) = read_async(&w, ReadRequest { strong: true, ..after(0) }, 60_000);
+    let before = w.engine().metrics().reads;
+    (0..9).for_each(|_| w.engine().attempt_waits());
+    assert_eq!((seqs_of(&waiting), w.engine().metrics().reads), (None, before));
+    w.put("t", &["2"]);
+    w.engine().attempt_waits();
+    assert!(w.engine().metrics().reads <= before + 2);
+    w.clock.advance_ms(60_000);
+    w.engine().attempt_waits();
+    assert_eq!(seqs_of(&waiting), Some(vec![]));
+}
+
 #[test]
 fn seek_finds_the_cursor_before_a_time() {
     let w = World::new();

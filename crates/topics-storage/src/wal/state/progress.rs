@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use crate::StorageError;
 use crate::wal::Level;
 use crate::wal::effects::{Effect, Unsynced};
-use crate::wal::outcome::Outcomes;
+use crate::wal::outcome::{Callback, Outcomes};
 
 /// Positions and outcomes. A batch moves from `unsynced`, if its level is a sync, to `effects`, and is
 /// applied by the thread that drains them; its waiters see the outcome after that.
@@ -21,6 +21,8 @@ pub(in crate::wal) struct Progress {
     pub unsynced: VecDeque<Unsynced>,
     pub effects: VecDeque<Effect>,
     pub outcomes: Outcomes,
+    /// Called when a frame above the lsn beside them is synced and applied.
+    pub sync_observers: Vec<(u64, Callback)>,
     /// Topics with a failure that their commits have not received yet, and the error. Batches of such
     /// a topic are refused, because they were decided on seqs that the failure will release.
     pub undelivered: HashMap<u64, StorageError>,

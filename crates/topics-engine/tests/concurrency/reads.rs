@@ -1,0 +1,150 @@
+//! Reads that wait without a thread: of topics, and of consumers.
+
+use std::sync::Arc;
+
+use topics_engine::{
+    Consumer, ConsumerMode, ConsumerRead, ConsumerStart, Durability, Error, ReadFrom, ReadRequest,
+    Result,
+};
+use topics_env::sync::{Condvar, Mutex};
+
+use crate::world::{LONG, World, class, flip, join, spawn};
+
+/// The outcome of a read: how many records, once it is there.
+#[derive(Clone, Default)]
+struct Outcome(Arc<(Mutex<Option<Result<usize>>>, Condvar)>);
+
+impl Outcome {
+    fn set(&self, outcome: Result<usize>) {
+        let before = self.0.0.lock().replace(outcome);
+        assert!(before.is_none(), "a read is completed twice");
+        self.0.1.notify_all();
+    }
+
+    fn wait(&self) -> Result<usize> {
+        let mut outcome = self.0.0.lock();
+        loop {
+            match outcome.take() {
+                Some(outcome) => return outcome,
+                None => self.0.1.wait(&mut outcome),
+            }
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        self.0.0.lock().is_some()
+    }
+}
+
+fn consumer(w: &World, mode: ConsumerMode) -> Arc<Consumer> {
+    let opened = w.engine.consumer("t", "c", Some(mode), ConsumerStart::Start, false);
+    Arc::new(opened.unwrap())
+}
+
+fn read(w: &World, strong: bool) -> (Outcome, u64) {
+    let outcome = Outcome::default();
+    let set = outcome.clone();
+    let request = ReadRequest { from: ReadFrom::After(0), strong, ..ReadRequest::default() };
+    let done =
+        move |o: Result<(ReadRequest, topics_engine::ReadBatch)>| set.set(o.map(|r| r.1.len()));
+    let id = w.engine.read_async("t", request, LONG, Box::new(done));
+    (outcome, id)
+}
+
+fn read_consumer(consumer: &Arc<Consumer>) -> (Outcome, u64) {
+    let outcome = Outcome::default();
+    let set = outcome.clone();
+    let req = ConsumerRead { wait: LONG, max_records: 1, ..ConsumerRead::default() };
+    let done = move |o: Result<topics_engine::ReadBatch>| set.set(o.map(|batch| batch.len()));
+    let id = consumer.read_async(req, Box::new(done));
+    (outcome, id)
+}
+
+/// Records end the reads that wait for them, whatever comes first. No time passes, so that nobody is
+/// helped by a deadline.
+pub fn awaited() {
+    let w = World::open(true);
+    let class = class();
+    w.create("t", class);
+    // What is never durable ends no strong read.
+    let strong = class > Durability::Ephemeral && flip();
+    let mode = if flip() { ConsumerMode::AtMostOnce } else { ConsumerMode::AtLeastOnce };
+    let of_topic = spawn(&w, move |w| {
+        let (outcome, _) = read(w, strong);
+        assert!(outcome.wait().unwrap() > 0, "a wait ended before its time");
+    });
+    let of_consumer = |n: usize| {
+        spawn(&w, move |w| {
+            let c = consumer(w, mode);
+            for _ in 0..n {
+                let (outcome, _) = read_consumer(&c);
+                assert_eq!(outcome.wait().unwrap(), 1, "a wait ended before its time");
+            }
+        })
+    };
+    let mut threads = vec![of_topic, of_consumer(1)];
+    if mode == ConsumerMode::AtMostOnce {
+        // Two readers share the records: one waits for the other's lock.
+        threads.push(of_consumer(1));
+    }
+    let write = |name: &'static str| {
+        spawn(&w, move |w| {
+            w.put("t", name, 1);
+            if strong {
+                w.engine.sync().unwrap();
+            }
+        })
+    };
+    join([write("1"), write("2")]);
+    join(threads);
+    w.engine.close().unwrap();
+}
+
+/// Reads that wait while a record comes, the topic is deleted, the wait is ended or cancelled, or the
+/// engine is closed: each is completed once, unless it was cancelled before.
+pub fn dismissed() {
+    let w = World::open(true);
+    w.create("t", class());
+    let c = consumer(&w, if flip() { ConsumerMode::AtMostOnce } else { ConsumerMode::AtLeastOnce });
+    let reads = [read(&w, flip()), read_consumer(&c)];
+    let writer = spawn(&w, |w| {
+        // The engine may be closed, the topic gone.
+        let _ = w.append("t", "1", 1);
+    });
+    let by_handle = |end: bool, ids: [u64; 2]| {
+        spawn(&w, move |w| {
+            ids.map(|id| match end {
+                true => {
+                    w.engine.end_wait(id);
+                    None
+                }
+                false => Some(w.engine.cancel_wait(id)),
+            })
+        })
+    };
+    let ids = [reads[0].1, reads[1].1];
+    let handle = flip().then(|| by_handle(flip(), ids));
+    if flip() {
+        let _ = w.engine.delete_topic("t", false);
+    }
+    // A call that is being attempted when it is cancelled may be completed, or not.
+    let was_cancelled = handle.map_or([None; 2], |handle| handle.join().unwrap());
+    w.engine.close().unwrap();
+    join([writer]);
+    for ((outcome, _), cancelled) in reads.into_iter().zip(was_cancelled) {
+        if let Some(cancelled) = cancelled {
+            assert!(!cancelled || !outcome.is_there(), "a cancelled read is completed");
+            continue;
+        }
+        match outcome.wait() {
+            Ok(_) | Err(Error::Closed | Error::TopicNotFound(_)) => {}
+            // A cursor that a close or a delete kept from the log.
+            Err(
+                Error::ConsumerNotFound { .. }
+                | Error::Throttled { .. }
+                | Error::StorageUnavailable { .. },
+            ) => {}
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
