@@ -59,6 +59,32 @@ pub(crate) struct Disk {
     pub put_off: AtomicBool,
 }
 
+/// The methods of a context with a field `store` that name that store and the layers below it.
+macro_rules! layers_below {
+    () => {
+        /// The topics with their snapshots and segments.
+        pub(crate) fn store(&self) -> &std::sync::Arc<$crate::checkpoint::Store> {
+            &self.store
+        }
+
+        /// The names and ids of topics.
+        pub(crate) fn catalog(&self) -> &std::sync::Arc<$crate::catalog::Catalog> {
+            self.store.catalog()
+        }
+
+        /// The log, and what is around it.
+        pub(crate) fn ctx(&self) -> &std::sync::Arc<$crate::topic::events::Ctx> {
+            self.store.ctx()
+        }
+
+        /// What is there without the log.
+        pub(crate) fn base(&self) -> &$crate::topic::events::Base {
+            self.store.base()
+        }
+    };
+}
+pub(crate) use layers_below;
+
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store").field("dir", &self.base().dir).finish_non_exhaustive()

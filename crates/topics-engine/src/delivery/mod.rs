@@ -35,9 +35,7 @@ pub(crate) use self::session::{attach, create, end};
 pub use self::watch::{Closer, Watch, WatchRequest, WatchStart, watch_names};
 
 pub(crate) use self::workers::DeliveryWorkers;
-use crate::catalog::Catalog;
-use crate::checkpoint::Store;
-use crate::topic::events::{Base, Ctx};
+use crate::checkpoint::{Store, layers_below};
 
 /// The delivery of an open engine.
 #[derive(Debug)]
@@ -47,25 +45,7 @@ pub(crate) struct Deliverer {
 }
 
 impl Deliverer {
-    /// The topics with their snapshots and segments.
-    pub(crate) fn store(&self) -> &Arc<Store> {
-        &self.store
-    }
-
-    /// The names and ids of topics.
-    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
-        self.store.catalog()
-    }
-
-    /// The log, and what is around it.
-    pub(crate) fn ctx(&self) -> &Arc<Ctx> {
-        self.store.ctx()
-    }
-
-    /// What is there without the log.
-    pub(crate) fn base(&self) -> &Base {
-        self.store.base()
-    }
+    layers_below!();
 
     pub(crate) fn new(store: Arc<Store>, workers: Arc<DeliveryWorkers>) -> Arc<Self> {
         Arc::new(Self { store, workers })

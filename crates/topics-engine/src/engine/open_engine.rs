@@ -8,14 +8,12 @@ use topics_env::sync::atomic::AtomicU64;
 use super::background::Background;
 use super::host::Host;
 use crate::archive::Archiver;
-use crate::catalog::Catalog;
-use crate::checkpoint::Store;
+use crate::checkpoint::{Store, layers_below};
 use crate::delivery::Deliverer;
 use crate::queue::Queues;
 use crate::ship::Shipper;
 use crate::ship::owner::PrefixOwner;
 use crate::tier::cold::ColdCounters;
-use crate::topic::events::{Base, Ctx};
 use crate::txn::Transactions;
 use crate::types::api::Owner;
 use crate::types::metrics::{Counter, MetricsSnapshot};
@@ -56,25 +54,7 @@ impl Drop for OpenEngine {
 }
 
 impl OpenEngine {
-    /// The topics with their snapshots and segments.
-    pub(crate) fn store(&self) -> &Arc<Store> {
-        &self.store
-    }
-
-    /// The names and ids of topics.
-    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
-        self.store.catalog()
-    }
-
-    /// The log, and what is around it.
-    pub(crate) fn ctx(&self) -> &Arc<Ctx> {
-        self.store.ctx()
-    }
-
-    /// What is there without the log.
-    pub(crate) fn base(&self) -> &Base {
-        self.store.base()
-    }
+    layers_below!();
 
     /// The subsystems over a store; recovery has applied frames to `host`.
     pub(crate) fn new(store: Arc<Store>, host: Arc<Host>) -> Arc<Self> {

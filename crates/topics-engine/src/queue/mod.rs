@@ -49,10 +49,9 @@ pub(crate) use self::stats::{counts as queue_counts, oldest_ready_ms, peek, queu
 pub(crate) use self::waiters::ClaimWaiters;
 pub use self::work::Work;
 
-use crate::catalog::Catalog;
-use crate::checkpoint::Store;
+use crate::checkpoint::{Store, layers_below};
 use crate::ctx::Wait;
-use crate::topic::events::{Base, Ctx};
+use crate::topic::events::Ctx;
 use crate::topic::state::queue::Queue;
 use crate::topic::write::control::stage_with;
 use crate::topic::write::pending_batch::{Frames, Undo};
@@ -70,25 +69,7 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// The topics with their snapshots and segments.
-    pub(crate) fn store(&self) -> &Arc<Store> {
-        &self.store
-    }
-
-    /// The names and ids of topics.
-    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
-        self.store.catalog()
-    }
-
-    /// The log, and what is around it.
-    pub(crate) fn ctx(&self) -> &Arc<Ctx> {
-        self.store.ctx()
-    }
-
-    /// What is there without the log.
-    pub(crate) fn base(&self) -> &Base {
-        self.store.base()
-    }
+    layers_below!();
 
     pub(crate) fn new(store: Arc<Store>, claim_waiters: Arc<ClaimWaiters>) -> Arc<Self> {
         Arc::new(Self { store, claim_waiters })

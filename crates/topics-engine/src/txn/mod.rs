@@ -39,9 +39,7 @@ pub(crate) use self::publish::{pass, recovered};
 pub(crate) use self::staging::Staging;
 pub(crate) use self::table::{SECTION, TxnTable};
 
-use crate::catalog::Catalog;
-use crate::checkpoint::Store;
-use crate::topic::events::{Base, Ctx};
+use crate::checkpoint::{Store, layers_below};
 
 /// The transactions of an open engine.
 #[derive(Debug)]
@@ -54,25 +52,7 @@ pub(crate) struct Transactions {
 }
 
 impl Transactions {
-    /// The topics with their snapshots and segments.
-    pub(crate) fn store(&self) -> &Arc<Store> {
-        &self.store
-    }
-
-    /// The names and ids of topics.
-    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
-        self.store.catalog()
-    }
-
-    /// The log, and what is around it.
-    pub(crate) fn ctx(&self) -> &Arc<Ctx> {
-        self.store.ctx()
-    }
-
-    /// What is there without the log.
-    pub(crate) fn base(&self) -> &Base {
-        self.store.base()
-    }
+    layers_below!();
 
     pub(crate) fn new(store: Arc<Store>, table: Arc<TxnTable>) -> Arc<Self> {
         let files = Stages::new(
