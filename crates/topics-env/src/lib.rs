@@ -32,12 +32,14 @@ pub mod sync;
 mod tests;
 #[cfg(target_os = "linux")]
 pub mod uring;
+mod waiters;
 
 pub use descriptors::{FdReclaimer, is_fd_exhausted};
 pub use guard::{Guards, LoopPanics, Panicked};
 pub use hook::{Hook, Site, Verdict};
 pub use overlay::Overlay;
 pub use pages::Pages;
+pub use waiters::{Callback, Waiters};
 
 use descriptors::FdRetryFs;
 

@@ -29,9 +29,7 @@ fn invalid<T>(py: Python<'_>, text: String) -> PyResult<T> {
 }
 
 /// A read that a worker thread begins, and its cancellation.
-#[derive(Default)]
 enum PendingRead {
-    #[default]
     New,
     Begun(WaitId),
     Cancelled,
@@ -161,6 +159,9 @@ impl Consumer {
         };
         let cancel_late = cancel_begun.clone();
         calls.inner.pool.run(Box::new(move || {
+            if matches!(*begun.lock(), PendingRead::Cancelled) {
+                return;
+            }
             let Ok(reader) = consumer.call(|c| Ok(c.clone())) else {
                 return done(Err(Error::Closed));
             };

@@ -1,13 +1,12 @@
 //! Reads for event loops: they wait without a thread, and batches that do not reach the reader are kept.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use topics_storage::segment::Fetch;
 use topics_storage::wal::Level;
 
 use super::{Consumer, MAX_WAIT};
 use crate::ctx::Wait;
-use crate::topic::{on_fetched, on_head, until};
+use crate::topic::{PendingFetch, on_head, until};
 use crate::types::api::Completion;
 use crate::types::batch::ReadBatch;
 use crate::types::consumer::{ConsumerMode, ConsumerRead};
@@ -15,34 +14,16 @@ use crate::types::error::{Error, Result};
 use crate::types::pending_calls::{Next, Register, Turn, WaitId};
 use crate::types::wait::ReaderLock;
 
-/// A read that waits for a record, a fetch or the reader lock.
+/// A read that waits for a record or the reader lock.
 struct WaitingRead {
-    consumer: Weak<Consumer>,
     req: ConsumerRead,
     /// Until when it waits for the reader lock, monotonic ns.
     busy_until: u64,
-    /// The fetch of cold records that it waited for.
-    fetch: Option<Arc<Fetch>>,
     done: Option<Completion<ReadBatch>>,
 }
 
 impl WaitingRead {
-    fn attempt(&mut self, turn: Turn) -> Result<Next> {
-        let consumer = self.consumer.upgrade().ok_or(Error::Closed)?;
-        if let Some(Err(e)) = self.fetch.take().and_then(|fetch| fetch.outcome()) {
-            return Err(e.into());
-        }
-        let base = consumer.ctx.base();
-        match base.guarded_turn("read", || self.read(&consumer, turn)) {
-            Err(Error::ColdPending(fetch)) => {
-                self.fetch = Some(fetch.clone());
-                Ok(Next::WaitForSure(on_fetched(fetch)))
-            }
-            next => next,
-        }
-    }
-
-    fn read(&mut self, consumer: &Arc<Consumer>, turn: Turn) -> Result<Next> {
+    fn attempt(&mut self, consumer: &Arc<Consumer>, turn: Turn) -> Result<Next> {
         let s = consumer.stored()?;
         consumer.begin_read(&self.req, &s)?;
         if let Some(batch) = consumer.kept(&self.req) {
@@ -96,8 +77,8 @@ impl WaitingRead {
             return Err(consumer.busy());
         }
         let register: Register = Box::new(move |wake| {
-            lock.on_release(wake);
-            Box::new(|| {})
+            let id = lock.on_release(wake);
+            Box::new(move || lock.cancel(id))
         });
         Ok(Next::WaitUntil(register, self.busy_until))
     }
@@ -120,11 +101,16 @@ impl Consumer {
     pub fn read_async(self: &Arc<Self>, req: ConsumerRead, done: Completion<ReadBatch>) -> WaitId {
         let ends = until(&self.ctx, req.wait);
         let busy_until = ends.max(until(&self.ctx, MAX_WAIT));
-        let consumer = Arc::downgrade(self);
-        let mut read = WaitingRead { consumer, req, busy_until, fetch: None, done: Some(done) };
-        let attempt = move |turn| match read.attempt(turn) {
-            Ok(next) => next,
-            Err(e) => read.complete(Err(e)),
+        let weak = Arc::downgrade(self);
+        let mut read = WaitingRead { req, busy_until, done: Some(done) };
+        let mut fetch = PendingFetch::default();
+        let attempt = move |turn| {
+            let consumer = weak.upgrade().ok_or(Error::Closed);
+            let next = consumer.and_then(|c| {
+                let base = c.ctx.base();
+                fetch.attempt(|| base.guarded_turn("read", || read.attempt(&c, turn)))
+            });
+            next.unwrap_or_else(|e| read.complete(Err(e)))
         };
         self.ctx.calls.start(Box::new(attempt), ends)
     }

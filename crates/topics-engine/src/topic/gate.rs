@@ -8,7 +8,7 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::events::TopicObserver;
-use crate::types::wait::{Callback, Waiters};
+use topics_env::{Callback, Waiters};
 
 #[derive(Default)]
 struct List {

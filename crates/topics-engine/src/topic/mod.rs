@@ -53,7 +53,7 @@ pub(crate) use self::map::segment_map;
 pub use self::map::{SegmentMap, SeqRange, Tier};
 pub(crate) use self::persist::{CopyPlan, CopyRun, Install, InstallSegment};
 pub(crate) use self::read::{
-    lag, on_fetched, on_head, read, read_async, read_waiting, seek, synced_seq, until,
+    PendingFetch, lag, on_head, read, read_async, read_waiting, seek, synced_seq, until,
 };
 pub(crate) use self::retention::{expire, expire_before_write, sweep_records};
 pub(crate) use self::state::State;

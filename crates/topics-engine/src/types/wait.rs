@@ -1,13 +1,11 @@
 //! Waiting for a change: by callback, by a blocked thread, in turn.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::sync::Arc;
 
+pub(crate) use topics_env::Callback;
+use topics_env::Waiters;
 use topics_env::sync::{Condvar, Instant, Mutex};
-
-/// A callback that is called once.
-pub(crate) type Callback = Box<dyn FnOnce() + Send>;
 
 /// Called with `true` before a wait for the object store, and with `false` after it.
 type OnBlocking = Box<dyn Fn(bool)>;
@@ -29,53 +27,6 @@ pub fn while_blocked<R>(wait: impl FnOnce() -> R) -> R {
     let out = wait();
     notify(false);
     out
-}
-
-/// Callbacks that wait for a change, oldest first. `K` says what each of them waits for.
-///
-/// The owner's lock guards the list. The owner calls what [`Self::take`] returns, and drops what
-/// [`Self::cancel`] returns, without that lock, because a callback may call back into the owner.
-pub(crate) struct Waiters<K = ()> {
-    last_id: u64,
-    entries: Vec<(u64, K, Callback)>,
-}
-
-impl<K> Default for Waiters<K> {
-    fn default() -> Self {
-        Self { last_id: 0, entries: Vec::new() }
-    }
-}
-
-impl<K> fmt::Debug for Waiters<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiters").field("waiting", &self.len()).finish_non_exhaustive()
-    }
-}
-
-impl<K> Waiters<K> {
-    /// Adds a callback. Returns an id for [`Self::cancel`], never 0.
-    pub(crate) fn add(&mut self, key: K, call: Callback) -> u64 {
-        self.last_id += 1;
-        self.entries.push((self.last_id, key, call));
-        self.last_id
-    }
-
-    /// Removes and returns a callback that still waits.
-    pub(crate) fn cancel(&mut self, id: u64) -> Option<Callback> {
-        // Ids ascend: entries are only added at the end.
-        let at = self.entries.binary_search_by_key(&id, |e| e.0).ok()?;
-        Some(self.entries.remove(at).2)
-    }
-
-    /// Removes and returns the callbacks whose change has come, oldest first.
-    pub(crate) fn take(&mut self, is_due: impl Fn(&K) -> bool) -> Vec<Callback> {
-        let due = self.entries.extract_if(.., |(_, key, _)| is_due(key));
-        due.map(|(_, _, call)| call).collect()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
 }
 
 /// A value that one thread sets, once, and another one waits for.
@@ -154,14 +105,22 @@ impl ReaderLock {
         Some(ReaderGuard(self.clone()))
     }
 
-    /// Has `call` called once when the lock is free: immediately if it is free now.
-    pub(crate) fn on_release(&self, call: Callback) {
-        let due = {
+    /// Has `call` called once when the lock is free: immediately if it is free now. Returns an id for
+    /// [`Self::cancel`].
+    pub(crate) fn on_release(&self, call: Callback) -> u64 {
+        let (id, due) = {
             let mut state = self.state.lock();
-            state.waiters.add((), call);
-            if state.is_locked { Vec::new() } else { state.waiters.take(|()| true) }
+            let id = state.waiters.add((), call);
+            (id, if state.is_locked { Vec::new() } else { state.waiters.take(|()| true) })
         };
         due.into_iter().for_each(|call| call());
+        id
+    }
+
+    /// Removes a callback that still waits.
+    pub(crate) fn cancel(&self, id: u64) {
+        let gone = self.state.lock().waiters.cancel(id);
+        drop(gone);
     }
 }
 
@@ -185,19 +144,6 @@ mod tests {
     }
 
     #[test]
-    fn waiters_are_taken_oldest_first_and_cancelled_ones_never() {
-        let (calls, call) = digits();
-        let mut waiters = Waiters::default();
-        let ids: Vec<u64> = (1..=5).map(|n| waiters.add(n % 2, call(n))).collect();
-        assert!(waiters.cancel(ids[2]).is_some() && waiters.cancel(ids[2]).is_none());
-        assert!(waiters.cancel(0).is_none() && waiters.cancel(6).is_none());
-        waiters.take(|odd| *odd == 1).into_iter().for_each(|call| call());
-        assert_eq!((calls.load(Ordering::SeqCst), waiters.len()), (15, 2));
-        waiters.take(|_| true).into_iter().for_each(|call| call());
-        assert_eq!((calls.load(Ordering::SeqCst), waiters.len()), (1524, 0));
-    }
-
-    #[test]
     fn a_value_is_taken_once_and_a_deadline_ends_the_wait() {
         let slot = OneShot::new();
         assert_eq!(slot.wait(Some(Instant::now())), None);
@@ -213,7 +159,9 @@ mod tests {
         let guard = lock.lock(None).unwrap();
         assert!(lock.lock(None).is_none() && lock.lock(Some(Instant::now())).is_none());
         lock.on_release(call(1));
+        let id = lock.on_release(call(4));
         lock.on_release(call(2));
+        lock.cancel(id);
         assert_eq!(calls.load(Ordering::SeqCst), 0);
         drop(guard);
         assert_eq!(calls.load(Ordering::SeqCst), 12);

@@ -60,8 +60,8 @@ fn read_consumer(consumer: &Arc<Consumer>) -> (Outcome, u64) {
     (outcome, id)
 }
 
-/// Records end the reads that wait for them, whatever comes first. No time passes, so that nobody is
-/// helped by a deadline.
+/// Records end the reads that wait for them, in every order of reads and writes. No time passes, so that
+/// no read is ended by a deadline.
 pub fn awaited() {
     let w = World::open(true);
     let class = class();

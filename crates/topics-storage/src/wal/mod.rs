@@ -45,7 +45,7 @@ use std::time::Duration;
 use topics_env::sync::atomic::AtomicU32;
 use topics_env::sync::thread;
 use topics_env::sync::{Mutex, RwLock};
-use topics_env::{Env, File};
+use topics_env::{Callback, Env, File};
 use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::batch::{Batch, Commit, FileKey, GROUP_HEADROOM, Level, PlacedBatch, Ticket};
@@ -265,11 +265,15 @@ impl Wal {
         self.shards[ticket.shard as usize].notify(ticket.n, level, done);
     }
 
-    /// Calls `done` once, when a frame above the lsn `after` is durable and applied, or none can become so
-    /// any more.
-    /// Requests no sync; `done` runs like that of [`Self::notify`].
-    pub fn observe_sync(&self, shard: usize, after: u64, done: Box<dyn FnOnce(Result<()>) + Send>) {
-        self.shards[shard].observe_sync(after, done);
+    /// Calls `call` once, when a frame above the lsn `after` is durable and applied: in this call if one is.
+    /// Requests no sync. Returns an id for [`Self::cancel_observer`].
+    pub fn observe_sync(&self, shard: usize, after: u64, call: Callback) -> u64 {
+        self.shards[shard].observe_sync(after, call)
+    }
+
+    /// Removes an observer that has not been called.
+    pub fn cancel_observer(&self, shard: usize, id: u64) {
+        self.shards[shard].cancel_observer(id);
     }
 
     /// Leads one group if the shard is idle; writes, never syncs.

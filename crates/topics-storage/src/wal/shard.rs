@@ -263,8 +263,8 @@ impl Shard {
             spent.append(&mut effects);
         }
         let woken = st.take_woken();
-        let mut due = st.progress.outcomes.due();
-        due.extend(st.take_sync_observers());
+        let due = st.progress.outcomes.due();
+        let observers = st.take_sync_observers();
         let wanted = st.worker.lead_wanted
             || (!st.flags.syncing && (st.worker.sync_wanted || st.callback_needs_sync()));
         let unwatched =
@@ -274,13 +274,16 @@ impl Shard {
         }
         self.flags.notify_all();
         st.staged.wake_permit_waiter();
-        if !woken.is_empty() || !due.is_empty() || !spent.is_empty() {
+        if !(woken.is_empty() && due.is_empty() && observers.is_empty() && spent.is_empty()) {
             self.unlocked(&mut st, || {
                 for w in woken {
                     w.notify_one();
                 }
                 for (done, outcome) in due {
                     self.run_guarded("callback", || done(outcome));
+                }
+                for call in observers {
+                    self.run_guarded("callback", call);
                 }
                 // A commit may hold the last reference to the log, whose drop takes the lock.
                 drop(spent);
@@ -324,12 +327,19 @@ impl Shard {
         }
     }
 
-    pub fn observe_sync(&self, after: u64, done: Callback) {
-        let mut st = self.state.lock();
-        st.progress.sync_observers.push((after, done));
-        let due = st.take_sync_observers();
-        drop(st);
-        due.into_iter().for_each(|(done, outcome)| done(outcome));
+    pub fn observe_sync(&self, after: u64, call: topics_env::Callback) -> u64 {
+        let (id, due) = {
+            let mut st = self.state.lock();
+            let id = st.progress.sync_observers.add(after, call);
+            (id, st.take_sync_observers())
+        };
+        due.into_iter().for_each(|call| call());
+        id
+    }
+
+    pub fn cancel_observer(&self, id: u64) {
+        let gone = self.state.lock().progress.sync_observers.cancel(id);
+        drop(gone);
     }
 
     pub fn drive(&self) {

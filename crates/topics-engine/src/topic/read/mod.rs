@@ -20,7 +20,7 @@ pub(crate) use self::lag::{age, lag};
 use self::plan::Piece;
 use self::position::position;
 pub(crate) use self::position::{seek, synced_seq};
-pub(crate) use self::waiting::{on_fetched, on_head, read_async, until};
+pub(crate) use self::waiting::{PendingFetch, on_head, read_async, until};
 use super::retention::{self, Expired, Need, with_expired};
 use super::{Topic, delete};
 use crate::topic::events::Ctx;

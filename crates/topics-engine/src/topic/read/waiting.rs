@@ -13,12 +13,31 @@ use crate::types::batch::ReadBatch;
 use crate::types::error::{Error, Result};
 use crate::types::pending_calls::{Next, Register, Turn, WaitId};
 
-/// A read that waits for a record, a gap or cold records.
+/// The fetch of cold records that a read waits for.
+#[derive(Default)]
+pub(crate) struct PendingFetch(Option<Arc<Fetch>>);
+
+impl PendingFetch {
+    /// Attempts a read; waits if its records are being fetched. Fails if the last fetch has failed.
+    pub(crate) fn attempt(&mut self, read: impl FnOnce() -> Result<Next>) -> Result<Next> {
+        if let Some(Err(e)) = self.0.take().and_then(|fetch| fetch.outcome()) {
+            return Err(e.into());
+        }
+        match read() {
+            Err(Error::ColdPending(fetch)) => {
+                self.0 = Some(fetch.clone());
+                Ok(Next::WaitForSure(on_fetched(fetch)))
+            }
+            next => next,
+        }
+    }
+}
+
+/// A read that waits for a record or a gap.
 struct WaitingRead<F> {
     find: F,
     request: ReadRequest,
-    /// The fetch of cold records that it waited for.
-    fetch: Option<Arc<Fetch>>,
+    done: Option<Completion<(ReadRequest, ReadBatch)>>,
 }
 
 /// Reads records, and waits at most `wait` for the first. `find` finds the topic at each attempt, because it
@@ -33,22 +52,12 @@ pub(crate) fn read_async(
     done: Completion<(ReadRequest, ReadBatch)>,
 ) -> WaitId {
     let weak = Arc::downgrade(ctx);
-    let mut read = WaitingRead { find, request, fetch: None };
-    let mut done = Some(done);
+    let mut read = WaitingRead { find, request, done: Some(done) };
+    let mut fetch = PendingFetch::default();
     let attempt = move |turn| {
-        let outcome = match weak.upgrade() {
-            Some(ctx) => read.attempt(&ctx, turn),
-            None => Err(Error::Closed),
-        };
-        let outcome = match outcome {
-            Ok(Attempted::Waits(next)) => return next,
-            Ok(Attempted::Read(batch)) => Ok((read.request.clone(), batch)),
-            Err(e) => Err(e),
-        };
-        if let Some(done) = done.take() {
-            done(outcome);
-        }
-        Next::Done
+        let ctx = weak.upgrade().ok_or(Error::Closed);
+        let next = ctx.and_then(|ctx| fetch.attempt(|| read.attempt(&ctx, turn)));
+        next.unwrap_or_else(|e| read.complete(Err(e)))
     };
     ctx.calls.start(Box::new(attempt), until(ctx, wait))
 }
@@ -59,29 +68,15 @@ pub(crate) fn until(ctx: &Ctx, wait: Duration) -> u64 {
     ctx.base().time.mono_ns().saturating_add(ns)
 }
 
-enum Attempted {
-    Read(ReadBatch),
-    Waits(Next),
-}
-
 impl<F: Fn() -> Result<Arc<Topic>>> WaitingRead<F> {
-    fn attempt(&mut self, ctx: &Arc<Ctx>, turn: Turn) -> Result<Attempted> {
-        if let Some(Err(e)) = self.fetch.take().and_then(|fetch| fetch.outcome()) {
-            return Err(e.into());
-        }
+    fn attempt(&mut self, ctx: &Arc<Ctx>, turn: Turn) -> Result<Next> {
         let topic = (self.find)()?;
         // Before the read: a sync that comes during it is not missed. A record may be shown before it is
         // applied, and is durable after that.
-        let positions = ctx.wal.positions(ctx.shard(topic.id()));
+        let shard = ctx.shard(topic.id());
+        let positions = ctx.wal.positions(shard);
         let synced = positions.synced.min(positions.applied);
-        let outcome = ctx.base().guarded_turn("read", || read(ctx, &topic, &self.request));
-        let batch = match outcome {
-            Err(Error::ColdPending(fetch)) => {
-                self.fetch = Some(fetch.clone());
-                return Ok(Attempted::Waits(Next::WaitForSure(on_fetched(fetch))));
-            }
-            batch => batch?,
-        };
+        let batch = ctx.base().guarded_turn("read", || read(ctx, &topic, &self.request))?;
         let seq = batch.next_from_seq;
         let is_unmoved = self.request.from == ReadFrom::After(seq);
         // An empty page, and no visible record after it.
@@ -89,15 +84,21 @@ impl<F: Fn() -> Result<Arc<Topic>>> WaitingRead<F> {
         // Written records that a strong read does not see yet.
         let is_unsynced = self.request.strong && !batch.caught_up && is_unmoved;
         if turn != Turn::InTime || !is_idle || !(batch.caught_up || is_unsynced) {
-            return Ok(Attempted::Read(batch));
+            return Ok(self.complete(Ok((self.request.clone(), batch))));
         }
         self.request.from = ReadFrom::After(seq);
         self.request.topic_id = Some(batch.topic_id);
-        let register = match is_unsynced {
-            true => on_synced(ctx, topic, synced),
+        Ok(Next::Wait(match is_unsynced {
+            true => on_synced(ctx, shard, synced),
             false => on_head(ctx, topic, seq),
-        };
-        Ok(Attempted::Waits(Next::Wait(register)))
+        }))
+    }
+
+    fn complete(&mut self, outcome: Result<(ReadRequest, ReadBatch)>) -> Next {
+        if let Some(done) = self.done.take() {
+            done(outcome);
+        }
+        Next::Done
     }
 }
 
@@ -115,26 +116,21 @@ pub(crate) fn on_head(ctx: &Arc<Ctx>, topic: Arc<Topic>, seq: u64) -> Register {
     })
 }
 
-/// For a sync of frames above the lsn `synced`; if there will be none, for the end of the topic. The callback
-/// stays until then.
-fn on_synced(ctx: &Arc<Ctx>, topic: Arc<Topic>, synced: u64) -> Register {
-    let (weak, shard) = (Arc::downgrade(ctx), ctx.shard(topic.id()));
+/// For a sync of frames above the lsn `synced`.
+fn on_synced(ctx: &Arc<Ctx>, shard: usize, synced: u64) -> Register {
+    let weak = Arc::downgrade(ctx);
     Box::new(move |wake| {
-        let Some(ctx) = weak.upgrade() else {
-            wake();
-            return Box::new(|| {});
-        };
-        let observed = move |outcome: topics_storage::Result<()>| match outcome {
-            Ok(()) => wake(),
-            Err(_) => drop(topic.gate.on_head(u64::MAX - 1, wake)),
-        };
-        ctx.wal.observe_sync(shard, synced, Box::new(observed));
-        Box::new(|| {})
+        let id = weak.upgrade().map(|ctx| ctx.wal.observe_sync(shard, synced, wake));
+        Box::new(move || {
+            if let (Some(id), Some(ctx)) = (id, weak.upgrade()) {
+                ctx.wal.cancel_observer(shard, id);
+            }
+        })
     })
 }
 
 /// For the end of a fetch.
-pub(crate) fn on_fetched(fetch: Arc<Fetch>) -> Register {
+fn on_fetched(fetch: Arc<Fetch>) -> Register {
     Box::new(move |wake| {
         fetch.on_end(Box::new(move |_| wake()));
         Box::new(|| {})

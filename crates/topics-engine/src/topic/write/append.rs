@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use topics_env::Waiters;
 use topics_storage::wal::{Level, Ticket};
 
 use super::losses::{LostAcks, Unlogged};
@@ -12,7 +13,6 @@ use crate::topic::retention::Need;
 use crate::topic::{Life, Topic};
 use crate::types::api::{Appended, Durability};
 use crate::types::config::TopicConfig;
-use crate::types::wait::Waiters;
 
 /// The state that a topic's writes are decided on, in their order.
 #[derive(Debug)]

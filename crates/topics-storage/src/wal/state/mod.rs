@@ -16,6 +16,7 @@ mod staged;
 
 use std::sync::Arc;
 
+use topics_env::Callback;
 use topics_env::sync::Condvar;
 
 use self::files::{CurrentFile, NextFile};
@@ -23,13 +24,13 @@ use self::progress::Progress;
 pub(super) use self::progress::lowest_lsn;
 pub(super) use self::staged::StagedBatches;
 use super::effects::QueuedBatch;
-use super::outcome::{Callback, Outcomes, Waiter};
+use super::outcome::{Outcomes, Waiter};
 use super::rotation::FIRST_GROUP;
 use super::{Counters, Level, ShardStart, WalFile, WalOptions, begin};
+use crate::StorageError;
 use crate::format::health::HealthFile;
 use crate::format::record::{Group, Start};
 use crate::format::wal_file::WAL_HEADER;
-use crate::{Result, StorageError};
 
 /// Maximum bytes that a file reserves for batches that free space: hundreds of deletes.
 const RESERVE: u64 = 64 << 10;
@@ -195,20 +196,13 @@ impl State {
             && again
     }
 
-    /// Removes and returns the observers whose sync has come, or will not come.
-    pub fn take_sync_observers(&mut self) -> Vec<(Callback, Result<()>)> {
+    /// Removes and returns the observers whose sync has come.
+    pub fn take_sync_observers(&mut self) -> Vec<Callback> {
         if self.progress.sync_observers.is_empty() {
             return Vec::new();
         }
-        let outcome = match (self.alive(), &self.poisoned) {
-            (true, _) => Ok(()),
-            (false, Some(e)) => Err(e.clone()),
-            (false, None) => Err(StorageError::Closed),
-        };
         let reached = self.progress.synced_lsn.min(self.progress.applied_lsn());
-        let observers = &mut self.progress.sync_observers;
-        let due = observers.extract_if(.., |(after, _)| *after < reached || outcome.is_err());
-        due.map(|(_, done)| (done, outcome.clone())).collect()
+        self.progress.sync_observers.take(|after| *after < reached)
     }
 
     /// Whether a callback waits for a sync of what is written.

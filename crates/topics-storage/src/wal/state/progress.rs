@@ -2,10 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use topics_env::Waiters;
+
 use crate::StorageError;
 use crate::wal::Level;
 use crate::wal::effects::{Effect, Unsynced};
-use crate::wal::outcome::{Callback, Outcomes};
+use crate::wal::outcome::Outcomes;
 
 /// Positions and outcomes. A batch moves from `unsynced`, if its level is a sync, to `effects`, and is
 /// applied by the thread that drains them; its waiters see the outcome after that.
@@ -22,7 +24,7 @@ pub(in crate::wal) struct Progress {
     pub effects: VecDeque<Effect>,
     pub outcomes: Outcomes,
     /// Called when a frame above the lsn beside them is synced and applied.
-    pub sync_observers: Vec<(u64, Callback)>,
+    pub sync_observers: Waiters<u64>,
     /// Topics with a failure that their commits have not received yet, and the error. Batches of such
     /// a topic are refused, because they were decided on seqs that the failure will release.
     pub undelivered: HashMap<u64, StorageError>,

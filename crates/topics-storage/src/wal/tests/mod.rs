@@ -189,6 +189,34 @@ fn synced_batches_are_applied_only_when_durable() {
 }
 
 #[test]
+fn an_observer_is_called_by_a_sync_of_others_and_a_cancelled_one_is_gone() {
+    let (env, ..) = sim_env(1);
+    let wal = wal(&env, small());
+    let log = Arc::new(Log::default());
+    let called = Arc::new(PlMutex::new(Vec::new()));
+    let observe = |n: u64, after: u64| {
+        let called = called.clone();
+        wal.observe_sync(0, after, Box::new(move || called.lock().push(n)))
+    };
+    let observers = || wal.shards[0].state.lock().progress.sync_observers.len();
+    put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
+    wal.drive(0);
+    let before = wal.positions(0);
+    assert!(before.synced < before.written);
+    observe(1, before.synced);
+    // One that is cancelled leaves nothing, though no sync comes.
+    let gone = observe(2, before.synced);
+    wal.cancel_observer(0, gone);
+    assert_eq!((called.lock().len(), observers()), (0, 1), "it requests no sync");
+    wal.sync(0).unwrap();
+    assert_eq!((called.lock().clone(), observers()), (vec![1], 0));
+    observe(3, before.synced);
+    assert_eq!(*called.lock(), [1, 3], "a frame above is durable");
+    observe(4, wal.positions(0).synced);
+    assert_eq!((called.lock().len(), observers()), (2, 1));
+}
+
+#[test]
 fn files_follow_each_other_and_are_trimmed() {
     let (env, fs, _) = sim_env(1);
     let wal = wal(&env, small());
