@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use topics_engine::{
-    Append, ConfigPatch, Durability, Engine, Event, NewRecord, Options, ReadFrom, Watch,
+    Append, ConfigPatch, Durability, Engine, Event, NewRecord, Options, ReadFrom, Received, Watch,
     WatchRequest, WatchStart,
 };
 use topics_env::real::{Backend, real_env};
@@ -118,7 +118,7 @@ fn a_thousand_sessions_of_256_topics_take_little_memory() {
     let mut all: Vec<Watch> = (0..SESSIONS)
         .map(|_| {
             let session = db.engine.create_session(&on(&names)).unwrap();
-            let mut watch = db.engine.attach(session.id, &[]).unwrap();
+            let mut watch = db.engine.attach(session.id, &Received::All).unwrap();
             assert_eq!(drain(&mut watch), (0, 256));
             watch
         })

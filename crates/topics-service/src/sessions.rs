@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use topics_engine::{ReadFrom, WatchStart};
+use topics_engine::{ReadFrom, Received, WatchStart};
 use topics_wire::Failure;
 use topics_wire::limits::HEARTBEAT_MS;
 use topics_wire::object::Object;
@@ -98,13 +98,16 @@ impl Service {
     /// Opens a stream of a session.
     pub(super) fn open_session(self: &Arc<Self>, r: &Request<'_>) -> Answer {
         let (id, heartbeat_ms, history) = self.session_of(r)?;
-        let back = match ids::parse(r.key) {
-            Ok(LastId::Map(cursors)) => cursors,
-            Ok(LastId::Event(event)) => rewind(&history.lock(), event)?,
+        // The last stream sends nothing between the rewind and its end.
+        let sent = history.lock();
+        let received = match ids::parse(r.key) {
+            Ok(LastId::Map(cursors)) => Received::Only(cursors),
+            Ok(LastId::Event(event)) => Received::Behind(rewind(&sent, event)?),
             // An id that no stream has sent: the session knows its cursors.
-            Err(_) => Vec::new(),
+            Err(_) => Received::All,
         };
-        let watch = self.engine.attach(id, &back)?;
+        let watch = self.engine.attach(id, &received)?;
+        drop(sent);
         let stream = WatchStream::new(watch, Some(history), heartbeat_ms);
         self.open(r.token, Source::WatchStream(Box::new(stream)), frames::OPEN.to_vec())
     }

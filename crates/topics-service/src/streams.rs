@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use topics_engine::{Claimed, Error, Event, Watch, Work};
 use topics_wire::query::Query;
 use topics_wire::watch::frames;
-use topics_wire::watch::ids::{ClientCursors, Cursor};
+use topics_wire::watch::ids::{ClientCursors, Cursor, EventHistory};
 use topics_wire::{Failure, queue};
 
 use super::dispatch::Answer;
@@ -117,31 +117,35 @@ impl WatchStream {
 
     /// Appends events to `out`, up to about [`PULL_BYTES`].
     fn pull(&mut self, out: &mut Vec<u8>, wall_ms: u64) -> Result<NextAction, Failure> {
+        let history = self.history.clone();
         while out.len() < PULL_BYTES {
+            // What moves a cursor of the session is in its history before a later stream begins.
+            let mut history = history.as_ref().map(|h| h.lock());
+            let sent = history.as_deref_mut();
             let Some(event) = self.watch.try_next()? else { return Ok(NextAction::Wait) };
             match event {
                 Event::Records(frame) => {
-                    self.push_id(out, frame.topic(), frame.batch().topic_id);
+                    self.push_id(out, frame.topic(), frame.batch().topic_id, sent);
                     out.extend_from_slice(&frames::records(&frame));
                 }
                 Event::Tombstone { topic, topic_id, tombstone, reason } => {
-                    self.push_id(out, &topic, topic_id);
+                    self.push_id(out, &topic, topic_id, sent);
                     let data = frames::tombstone(&topic, &tombstone, reason);
                     out.extend_from_slice(&frames::event("tombstone", &data));
                 }
                 Event::CaughtUp { topic, topic_id, seq } => {
-                    self.push_id(out, &topic, topic_id);
+                    self.push_id(out, &topic, topic_id, sent);
                     let data = frames::topic_head(&topic, seq, None);
                     out.extend_from_slice(&frames::event("caught-up", &data));
                 }
                 Event::TopicDeleted { topic, topic_id } => {
                     let head = self.known.cursor(topic_id);
-                    self.push_id(out, &topic, topic_id);
+                    self.push_id(out, &topic, topic_id, sent);
                     let data = frames::topic_head(&topic, head, Some("deleted"));
                     out.extend_from_slice(&frames::event("topic-deleted", &data));
                 }
                 Event::Failed { topic, topic_id, error } => {
-                    self.push_id(out, &topic, topic_id);
+                    self.push_id(out, &topic, topic_id, sent);
                     let data = frames::error(&Failure::from(error), Some(&topic));
                     out.extend_from_slice(&frames::event("error", &data));
                 }
@@ -155,11 +159,16 @@ impl WatchStream {
         Ok(NextAction::More)
     }
 
-    fn push_id(&mut self, out: &mut Vec<u8>, topic: &Arc<str>, topic_id: u64) {
+    fn push_id(
+        &mut self,
+        out: &mut Vec<u8>,
+        topic: &Arc<str>,
+        topic_id: u64,
+        sent: Option<&mut EventHistory>,
+    ) {
         let cursors: Vec<Cursor> = self.watch.cursors();
         out.extend_from_slice(b"id: ");
-        let mut history = self.history.as_ref().map(|t| t.lock());
-        self.known.push_id(out, &cursors, topic, topic_id, history.as_deref_mut());
+        self.known.push_id(out, &cursors, topic, topic_id, sent);
         out.push(b'\n');
     }
 }

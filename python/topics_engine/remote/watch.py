@@ -317,7 +317,7 @@ class RemoteWatch(RemoteBackend):
         known = None if cursor is None or is_anew else cursor.id_now
         if (found := _topic_id(event.id, topic) or known) is not None:
             return found
-        with contextlib.suppress(TopicsError):
+        with contextlib.suppress(NotFound):
             return int(json.loads(self._remote.state(topic))["topic_id"])
         return None
 

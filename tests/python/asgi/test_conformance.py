@@ -576,6 +576,50 @@ def test_an_event_that_is_no_longer_kept(protocols: dict[str, Server]) -> None:
     api.close()
 
 
+@pytest.mark.parametrize("size", [2, 65])
+@pytest.mark.parametrize("name", ["plain", "hot"])
+def test_a_stream_goes_on_behind_what_its_client_received(
+    protocols: dict[str, Server], topic: str, name: str, size: int
+) -> None:
+    """The server learns late that a connection is gone, and goes on sending to it meanwhile. Above
+    64 topics the ids of events are numbers.
+    """
+    port = protocols[name].port
+    api = Http(port)
+    for n in range(size):
+        assert api("POST", f"/v0/topics/{topic}.{n}", {"records": [{"data": 0}]}).status == 201
+    made = api("POST", "/v0/watch", {"topics": {}, "patterns": [f"{topic}.*"]}).json
+
+    def records(events: Events, wanted: int) -> list[Any]:
+        found: list[Any] = []
+        while len(found) < wanted:
+            if (event := next(events)).kind == "record":
+                found += [record["data"] for record in event.data["records"]]
+        return found
+
+    def write(n: int) -> None:
+        path = f"/v0/topics/{topic}.new{n}"
+        assert api("POST", path, {"records": [{"data": n}]}).status == 201
+
+    with Events(port, made["stream_url"]) as lost:
+        write(1)
+        assert records(lost, 1) == [1]
+        received = {"Last-Event-ID": lost.last_id}
+        write(2)
+        assert records(lost, 1) == [2], "sent, but let the client not have received it"
+        with Events(port, made["stream_url"], received) as events:
+            assert records(events, 1) == [2]
+            last = [event for event in lost if event.kind == "error"][-1].data
+            assert (last["code"], last["error"]) == (410, "session_gone")
+            write(3)
+            assert records(events, 1) == [3]
+            received = {"Last-Event-ID": events.last_id}
+        with Events(port, made["stream_url"], received) as events:
+            write(4)
+            assert records(events, 1) == [4]
+    api.close()
+
+
 def test_a_socket_opens(protocols: dict[str, Server]) -> None:
     for name in ("plain", "hot"):
         socket = Socket(protocols[name].port)

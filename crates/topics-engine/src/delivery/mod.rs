@@ -30,7 +30,7 @@ mod workers;
 use std::sync::Arc;
 
 pub use self::frame::{Event, Frame, WatchOptions};
-pub use self::session::SessionInfo;
+pub use self::session::{Received, SessionInfo};
 pub(crate) use self::session::{attach, create, end};
 pub use self::watch::{Closer, Watch, WatchRequest, WatchStart, watch_names};
 

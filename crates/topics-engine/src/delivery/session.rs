@@ -1,11 +1,12 @@
 //! Sessions: the request and the cursors of a subscription, kept between two streams.
 
-use std::collections::HashMap;
+use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Weak};
 
 use topics_env::sync::Mutex;
-use topics_env::sync::atomic::{AtomicU64, Ordering};
+use topics_env::sync::atomic::{self, AtomicU64};
 
 use super::Deliverer;
 use super::stream::Stream;
@@ -30,9 +31,25 @@ struct Place {
 }
 
 struct Kept {
+    /// Where the current stream began, or the last one stopped.
     cursors: Cursors,
-    streams: Vec<Weak<Stream>>,
+    /// The current stream. There is one at most: what two streams have sent has no order, so that no
+    /// event of one would say what the client of the other has.
+    stream: Weak<Stream>,
     idle_since: u64,
+}
+
+/// What the client of a session has received; it only ever leads back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Received {
+    /// What the session has sent.
+    #[default]
+    All,
+    /// These topics (name, id, cursor) were ahead of the client.
+    Behind(Vec<(String, u64, u64)>),
+    /// Nothing but this. A topic of the session that is not named here joined later. Ignored if it names a topic
+    /// that the session does not have.
+    Only(Vec<(String, u64, u64)>),
 }
 
 pub(super) struct Session {
@@ -47,25 +64,37 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    pub(super) fn opened(&self, stream: &Arc<Stream>) {
-        self.kept.lock().streams.push(Arc::downgrade(stream));
+    /// Ends the current stream; returns the cursors where the next one begins.
+    fn take_over(&self, received: &Received) -> Cursors {
+        let last = std::mem::take(&mut self.kept.lock().stream).upgrade();
+        if let Some(stream) = &last {
+            // From here on its cursors stay as they are.
+            stream.end(gone());
+        }
+        let mut kept = self.kept.lock();
+        if let Some(stream) = last {
+            kept.take(stream.cursors());
+        }
+        kept.rewind(received);
+        kept.cursors.clone()
     }
 
-    pub(super) fn closed(&self, stream: &Stream, now: u64) {
+    fn opened(&self, stream: &Arc<Stream>) {
+        let other = std::mem::replace(&mut self.kept.lock().stream, Arc::downgrade(stream));
+        if let Some(other) = other.upgrade() {
+            other.end(gone());
+        }
+    }
+
+    /// Keeps the cursors of the current stream, which closes. One that another has replaced is not
+    /// asked any more.
+    pub(super) fn closed(&self, stream: &Arc<Stream>, now: u64) {
         let cursors = stream.cursors();
         let mut kept = self.kept.lock();
-        kept.streams.retain(|s| s.upgrade().is_some_and(|s| s.id() != stream.id()));
-        kept.take(cursors);
-        kept.idle_since = now;
-    }
-
-    /// The cursors, those of open streams included.
-    fn cursors(&self) -> Cursors {
-        let streams: Vec<_> = self.kept.lock().streams.iter().filter_map(Weak::upgrade).collect();
-        let open: Vec<_> = streams.iter().map(|s| s.cursors()).collect();
-        let mut kept = self.kept.lock();
-        open.into_iter().for_each(|c| kept.take(c));
-        kept.cursors.clone()
+        if std::ptr::eq(kept.stream.as_ptr(), Arc::as_ptr(stream)) {
+            kept.take(cursors);
+            (kept.stream, kept.idle_since) = (Weak::new(), now);
+        }
     }
 
     /// Notes that a stream has said that a topic was deleted.
@@ -78,16 +107,45 @@ impl Session {
 
     fn spent(&self, now: u64) -> bool {
         let kept = self.kept.lock();
-        kept.streams.is_empty() && now.saturating_sub(kept.idle_since) >= TTL_NS
+        kept.stream.strong_count() == 0 && now.saturating_sub(kept.idle_since) >= TTL_NS
     }
 }
 
 impl Kept {
     fn take(&mut self, cursors: Vec<(Arc<str>, u64, u64)>) {
         for (name, topic_id, cursor) in cursors {
-            let new = Place { topic_id, cursor, notified: false };
-            let at = self.cursors.entry(name).or_insert(new);
-            *at = if at.topic_id == topic_id && at.cursor > cursor { *at } else { new };
+            self.cursors.insert(name, Place { topic_id, cursor, notified: false });
+        }
+    }
+
+    fn rewind(&mut self, received: &Received) {
+        let cursors = match received {
+            Received::All => return,
+            Received::Behind(cursors) => cursors,
+            Received::Only(cursors) => {
+                if cursors.is_empty()
+                    || !cursors.iter().all(|c| self.cursors.contains_key(c.0.as_str()))
+                {
+                    return;
+                }
+                let named: HashSet<&str> = cursors.iter().map(|c| c.0.as_str()).collect();
+                for (name, at) in &mut self.cursors {
+                    if !named.contains(&**name) {
+                        at.cursor = 0;
+                    }
+                }
+                cursors
+            }
+        };
+        for (name, topic_id, seq) in cursors {
+            let Some(at) = self.cursors.get_mut(name.as_str()) else { continue };
+            // What was said after this has not arrived, the end of an earlier topic of the name
+            // included: ids of topics rise.
+            match topic_id.cmp(&at.topic_id) {
+                Ordering::Less => (at.topic_id, at.cursor, at.notified) = (*topic_id, *seq, false),
+                Ordering::Equal => (at.cursor, at.notified) = (at.cursor.min(*seq), false),
+                Ordering::Greater => {}
+            }
         }
     }
 }
@@ -106,11 +164,11 @@ impl Sessions {
 
     /// Removes sessions that have had no stream for [`TTL_NS`].
     pub(super) fn collect(&self, now: u64) {
-        let last = self.collected.load(Ordering::Relaxed);
+        let last = self.collected.load(atomic::Ordering::Relaxed);
         if now.saturating_sub(last) < COLLECT_NS {
             return;
         }
-        self.collected.store(now, Ordering::Relaxed);
+        self.collected.store(now, atomic::Ordering::Relaxed);
         self.open.lock().retain(|_, s| !s.spent(now));
     }
 }
@@ -137,7 +195,7 @@ pub(crate) fn create(delivery: &Arc<Deliverer>, req: &WatchRequest) -> Result<Se
     let first = Watch::open(delivery, req)?;
     let kept = Kept {
         cursors: HashMap::new(),
-        streams: Vec::new(),
+        stream: Weak::new(),
         idle_since: delivery.base().time.mono_ns(),
     };
     let session = Session { req: req.clone(), kept: Mutex::new(kept) };
@@ -150,22 +208,12 @@ pub(crate) fn create(delivery: &Arc<Deliverer>, req: &WatchRequest) -> Result<Se
     Ok(SessionInfo { id, ttl_ms: TTL_NS / 1_000_000, cursors })
 }
 
-/// Opens a stream of a session where its last stream stopped. `rewind` moves cursors back; it never
-/// moves them forward. A topic that was deleted between two streams is an event of the next one.
-pub(crate) fn attach(
-    delivery: &Arc<Deliverer>,
-    id: u128,
-    rewind: &[(String, u64, u64)],
-) -> Result<Watch> {
+/// Opens a stream of a session where its last stream stopped, or behind what its client has received.
+/// The last stream ends. A topic that was deleted between two streams is an event of the next one.
+pub(crate) fn attach(delivery: &Arc<Deliverer>, id: u128, received: &Received) -> Result<Watch> {
     let found = delivery.workers.shared().sessions.open.lock().get(&id).cloned();
     let session = found.ok_or_else(gone)?;
-    let mut cursors = session.cursors();
-    for (name, topic_id, seq) in rewind {
-        if let Some(at) = cursors.get_mut(name.as_str()).filter(|at| at.topic_id == *topic_id) {
-            // The client has not seen what was said after this.
-            (at.cursor, at.notified) = (at.cursor.min(*seq), false);
-        }
-    }
+    let cursors = session.take_over(received);
     let mut req = session.req.clone();
     // Topics that joined by a pattern, or were created since, continue by name.
     let named = cursors.iter().map(|(name, at)| Known {
@@ -181,17 +229,20 @@ pub(crate) fn attach(
         *start = WatchStart { from: ReadFrom::After(0), topic_id: None };
     }
     let mut watch = Watch::resume(delivery, &req, &known)?;
+    session.opened(watch.stream());
     watch.attach(session);
     Ok(watch)
 }
 
-/// Ends a session and its streams.
+/// Ends a session and its stream.
 pub(crate) fn end(delivery: &Deliverer, id: u128) -> bool {
     let Some(session) = delivery.workers.shared().sessions.open.lock().remove(&id) else {
         return false;
     };
-    let streams: Vec<_> = session.kept.lock().streams.iter().filter_map(Weak::upgrade).collect();
-    streams.iter().for_each(|s| s.end(gone()));
+    let stream = session.kept.lock().stream.upgrade();
+    if let Some(stream) = stream {
+        stream.end(gone());
+    }
     true
 }
 

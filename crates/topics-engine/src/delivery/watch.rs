@@ -394,8 +394,11 @@ impl Watch {
         Closer(Arc::downgrade(&self.stream))
     }
 
+    pub(super) fn stream(&self) -> &Arc<Stream> {
+        &self.stream
+    }
+
     pub(super) fn attach(&mut self, session: Arc<Session>) {
-        session.opened(&self.stream);
         self.session = Some(session);
     }
 }

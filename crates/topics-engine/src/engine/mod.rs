@@ -26,7 +26,7 @@ use crate::archive::{self, Archived, Archiver, Swept};
 use crate::catalog::unloaded::summary;
 use crate::checkpoint::round;
 use crate::consumer;
-use crate::delivery::{self, SessionInfo, Watch, WatchRequest};
+use crate::delivery::{self, Received, SessionInfo, Watch, WatchRequest};
 use crate::queue;
 use crate::router::{self, RouterInfo, RouterRequest};
 use crate::ship::{ShipStatus, Shipped};
@@ -218,15 +218,15 @@ impl Engine {
         delivery::create(&self.open.deliverer, req)
     }
 
-    /// Opens a stream of a session where the last one stopped. `rewind` (topic, id, cursor) may
-    /// only lead back.
-    pub fn attach(&self, session: u128, rewind: &[(String, u64, u64)]) -> Result<Watch> {
+    /// Opens a stream of a session where the last one stopped, or behind what its client has
+    /// `received`. The last stream ends with [`Error::SessionGone`].
+    pub fn attach(&self, session: u128, received: &Received) -> Result<Watch> {
         self.open.ctx().check_open()?;
-        let watch = delivery::attach(&self.open.deliverer, session, rewind)?;
+        let watch = delivery::attach(&self.open.deliverer, session, received)?;
         Ok(watch.owned_by(self.open.owner()))
     }
 
-    /// Ends a session and its streams; false when there is none.
+    /// Ends a session and its stream; false when there is none.
     pub fn end_session(&self, session: u128) -> bool {
         delivery::end(&self.open.deliverer, session)
     }

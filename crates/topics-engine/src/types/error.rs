@@ -306,8 +306,9 @@ pub enum Error {
         /// Why.
         reason: LeaseEnd,
     },
-    /// The watch session was ended, or collected after five minutes without a stream.
-    #[error("the watch session is gone: create one")]
+    /// The watch session was ended, or collected after five minutes without a stream; or this stream
+    /// of it was replaced by a later one.
+    #[error("the watch session is gone, or another stream of it was opened: create one")]
     SessionGone,
     /// The engine is closed, or closing.
     #[error("the engine is closed")]

@@ -133,19 +133,20 @@ impl EventHistory {
         self.last
     }
 
-    /// The cursors after `event`, for the topics that later events moved. `None` for an event that is
-    /// unknown or no longer kept.
+    /// The cursors after `event`, for the topics that later events moved; for a topic that was created
+    /// anew meanwhile, that of the earlier topic. `None` for an event that is unknown or no longer
+    /// kept.
     #[must_use]
     pub fn rewind_to(&self, event: u64) -> Option<Vec<(String, u64, u64)>> {
         if event > self.last || event + 1 < self.events.front().map_or(self.last + 1, |s| s.0) {
             return None;
         }
-        let mut earliest: HashMap<(&str, u64), u64> = HashMap::new();
+        let mut earliest: HashMap<&str, (u64, u64)> = HashMap::new();
         for (_, topic, id, before) in self.events.iter().filter(|s| s.0 > event) {
-            let at = earliest.entry((topic.as_ref(), *id)).or_insert(*before);
-            *at = (*at).min(*before);
+            let at = earliest.entry(topic).or_insert((*id, *before));
+            *at = (*at).min((*id, *before));
         }
-        Some(earliest.into_iter().map(|((t, id), seq)| (t.to_owned(), id, seq)).collect())
+        Some(earliest.into_iter().map(|(t, (id, seq))| (t.to_owned(), id, seq)).collect())
     }
 }
 
