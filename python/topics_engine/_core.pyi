@@ -250,7 +250,7 @@ class _Stream(Protocol):
     def __arrow_c_schema__(self) -> CapsuleType: ...
 
 class _Verbs(Protocol):
-    """The backend of the client's handles: an embedded or a remote engine."""
+    """The verbs that a backend of the client's handles has apart from those over bytes."""
 
     @property
     def path(self) -> str: ...
@@ -331,67 +331,11 @@ class _Verbs(Protocol):
         queue_bytes: int = 16777216,
         stall_ms: int | None = None,
     ) -> _Source: ...
-    def seek(self, topic: str, ts: int) -> int:
-        """The cursor just before the first record at or after `ts`."""
+    def scan_range(self, topic: str, request: bytes) -> _Stream:
+        """A range; `request` is the body of `POST /v0/topics/:t/scan`."""
 
-    def delete(self, topic: str, before_seq: int | None = None, match: str | None = None) -> bytes:
-        """Deletes records; JSON `{"deleted", "earliest_seq", "head_seq", "count", "bytes"}`."""
-
-    def delete_seqs(self, topic: str, seqs: Sequence[int]) -> bytes:
-        """Deletes single records, at most 1000; JSON as of `delete`."""
-
-    def create(self, topic: str, config: bytes | None = None, create: bool | None = None) -> bytes:
-        """Creates a topic or updates the named fields; JSON `{"topic", "created", "config"}`. With
-        `create`, refuses a topic that exists (true), or one that does not (false).
-        """
-
-    def delete_topic(self, topic: str, if_empty: bool = False) -> bytes:
-        """JSON `{"topic", "deleted", "routers_removed"}`."""
-
-    def create_router(
-        self,
-        router: str,
-        source: str,
-        dest: str,
-        *,
-        preserve_node: bool = True,
-        preserve_tag: bool = True,
-        match: str | None = None,
-        create_dest: bool = True,
-        allow_cycle: bool = False,
-        exactly_once: bool = False,
-    ) -> bool:
-        """Creates or updates a router; whether it was created."""
-
-    def delete_router(self, router: str) -> bool:
-        """Whether there was one."""
-
-    def router(self, router: str) -> bytes:
-        """JSON as `GET /v0/routers/:r`."""
-
-    def routers(self, prefix: str = "") -> bytes:
-        """JSON `{"routers": [...]}` in name order."""
-
-    def state(self, topic: str, touch: bool = False) -> bytes:
-        """JSON as `GET /v0/topics/:t`."""
-
-    def list(self, prefix: str = "", after: str | None = None, limit: int = 100) -> bytes:
-        """JSON `{"topics": [...]}` in name order after `after`."""
-
-    def sync(self, topic: str | None = None) -> None:
-        """Returns when everything acked before (of one topic) is durable."""
-
-    def checkpoint(self) -> None: ...
-    def backup(self, dir: str | os.PathLike[str]) -> bytes:
-        """Copies the engine to a directory that is missing or empty. JSON `{"dir", "linked",
-        "copied", "copied_bytes", "fetched"}`.
-        """
-
-    def verify(self) -> bytes:
-        """Reads and checks every live record; a report like that of the function `verify`."""
-
-    def metrics(self, json: bool = False) -> bytes:
-        """Prometheus text, or JSON."""
+    def check(self) -> None:
+        """Raises `Closed` if the engine is closed."""
 
 @final
 class Recovery:
@@ -419,23 +363,22 @@ class Engine(_Verbs):
         `temporary`: the directory is removed when the engine is closed or dropped.
         """
 
-    def scan_range(self, topic: str, request: bytes) -> _Stream:
-        """A range; `request` is the body of `POST /v0/topics/:t/scan`."""
-
-    def split(self, topic: str, request: bytes) -> bytes:
-        """Splits of a range; request and answer are those of `POST /v0/topics/:t/split`."""
-
-    def check(self) -> None:
-        """Raises `Closed` if the engine is closed."""
+    def call(
+        self,
+        verb: str,
+        name: str = "",
+        subresource: str = "",
+        query: bytes | None = None,
+        body: bytes | None = None,
+        json: bool = False,
+        long: bool = False,
+    ) -> bytes:
+        """Runs a verb with the query and the body of its request; returns the body of the answer.
+        Signals are handled while a `long` one runs.
+        """
 
     def forget_remote(self) -> None:
         """Forgets the prefix that the directory has written to. The engine must have no remote."""
-
-    def consumers(self, topic: str) -> list[tuple[str, str, int, int, int]]:
-        """`(name, mode, cursor, lag, lag_ms)` in name order."""
-
-    def delete_consumer(self, topic: str, name: str) -> bool:
-        """Whether there was one."""
 
 @final
 class Batch(_Page): ...

@@ -16,7 +16,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from .client.arguments import EPOCH
-from .client.backend import scan_of
 from .client.database import Database
 from .client.pushdown import Condition, Operator, scanned
 from .client.schema import Schema, fields
@@ -99,7 +98,7 @@ def _dataset_class() -> Any:
             request: dict[str, Any] = {"from_seq": "earliest"}
             if self._typed:
                 request |= {"to_seq": 0, "fields": self._typed}
-            stream = scan_of(backend, topic, request, None if self._typed else 1)
+            stream = backend.scan(topic, request, None if self._typed else 1)
             self._schema = pyarrow.RecordBatchReader.from_stream(stream).schema.remove_metadata()
             if not self._typed:
                 # The type of `data` is that of the first record; every later scan keeps it.

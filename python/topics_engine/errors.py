@@ -351,6 +351,12 @@ def from_native(code: str, message: str, detail: str) -> TopicsError:
     return make(code, message, json.loads(detail))
 
 
+def from_body(body: bytes) -> TopicsError:
+    """The exception of the body of an answer."""
+    told = json.loads(body)["error"]
+    return make(told["code"], told["message"], told.get("detail"))
+
+
 def _advice_about_lock(detail: Mapping[str, Any]) -> str:
     """What to do about a directory that is locked."""
     pid, url = detail.get("pid", 0), detail.get("url")

@@ -31,9 +31,14 @@ class Directory(Splits):
         path = to.path if is_prefix(to.path) else to.path.removeprefix("file://")
         try:
             from topics_engine import _core
+            from topics_engine.client.embedded import EmbeddedBackend
         except ImportError as e:
             raise InvalidOption(f"reading a directory needs the package topics_engine: {e}") from e
-        self._opens: Callable[[], Any] = partial(_core.Engine.open, path, {}, read_only=True)
+
+        def opened() -> EmbeddedBackend:
+            return EmbeddedBackend(_core.Engine.open(path, {}, read_only=True))
+
+        self._opens: Callable[[], Any] = opened
         self._engine: Any = None
         self._uses = 0
 
@@ -111,10 +116,8 @@ class LocalScan:
 
 
 def _names(engine: Any, topics: Subscription) -> Iterator[str]:
-    after = None
-    while page := json.loads(engine.list(topics.prefix, after, 1000))["topics"]:
-        yield from (one["topic"] for one in page if topics.matches(one["topic"]))
-        after = page[-1]["topic"]
+    names = (one["topic"] for one in engine.topics(topics.prefix))
+    yield from filter(topics.matches, names)
 
 
 def _as_topics_error(call: Callable[[], T]) -> T:

@@ -1,34 +1,29 @@
 //! The verbs of an embedded engine.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence};
-use topics_engine::{
-    Appended, ConsumerInfo, DeleteRequest, Guarantee, NewRecord, ReadFrom, ReadRequest,
-    RouterRequest,
-};
-use topics_service::Scan;
+use topics_engine::{Appended, NewRecord, ReadFrom, ReadRequest};
+use topics_service::{Scan, Verb};
 use topics_wire::arrow::ScanRequest;
-use topics_wire::{Failure, config, metrics, split};
+use topics_wire::{Failure, config};
 
 use crate::args::{
-    AppendArgs, check_all, config_of, match_of, nodes_of, py_records, raw, raw_records, records_of,
+    AppendArgs, check_all, match_of, nodes_of, py_records, raw, raw_records, records_of,
 };
 use crate::arrow::ArrowStream;
 use crate::batch::Batch;
 use crate::directory::Recovery;
-use crate::errors::raise;
+use crate::errors::{catch_panics, raise, raise_body};
+use crate::local::LocalRequest;
 use crate::settings::{self, Settings};
 use crate::shared::{Shared, opening, or_fetch, read_fetching, run_interruptible, wait_in_slices};
 use crate::watch::{Start, Watch, WatchArgs};
 
 /// `(topic_id, first_seq, last_seq, head_seq, count, created, deduped, durability)`.
 pub(crate) type Ack = (u64, u64, u64, u64, u64, bool, bool, &'static str);
-
-/// `(name, mode, cursor, lag, lag_ms)`.
-type ConsumerRow = (String, &'static str, u64, u64, u64);
 
 /// Target payload bytes of a batch of a scan.
 const SCAN_BATCH_BYTES: usize = 4 << 20;
@@ -87,6 +82,42 @@ impl Engine {
     /// Raises `Closed` if the engine is closed.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.engine().map(|_| ()).map_err(|e| raise(py, &e))
+    }
+
+    /// Runs a verb with the query and the body of its request; returns the body of the answer. A
+    /// `long` one runs on a thread of its own, so that this thread handles signals.
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (verb, name="", subresource="", query=None, body=None, json=false, long=false))]
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        verb: &str,
+        name: &str,
+        subresource: &str,
+        query: Option<&[u8]>,
+        body: Option<&[u8]>,
+        json: bool,
+        long: bool,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let request = LocalRequest {
+            verb: Verb::from_name(verb),
+            name: name.to_owned(),
+            subresource: subresource.to_owned(),
+            query: query.unwrap_or_default().to_owned(),
+            body: body.unwrap_or_default().to_owned(),
+            json,
+        };
+        let reply = if long {
+            let shared = self.shared.clone();
+            run_interruptible(py, move || Ok(shared.local()?.call(&request)))?
+        } else {
+            let call = || catch_panics(|| Ok(self.shared.local()?.call(&request)));
+            py.detach(call).map_err(|e| raise(py, &e))?
+        };
+        if reply.status >= 400 {
+            return Err(raise_body(py, &reply.body));
+        }
+        Ok(PyBytes::new(py, &reply.body))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
@@ -236,187 +267,8 @@ impl Engine {
         )
     }
 
-    fn seek(&self, py: Python<'_>, topic: &str, ts: u64) -> PyResult<u64> {
-        self.shared.run(py, |e| Ok(e.seek(topic, ts)?.seq))
-    }
-
-    #[pyo3(signature = (topic, before_seq=None, r#match=None))]
-    fn delete<'py>(
-        &self,
-        py: Python<'py>,
-        topic: &str,
-        before_seq: Option<u64>,
-        r#match: Option<&str>,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let request = DeleteRequest { before_seq, matching: match_of(py, r#match)? };
-        if request.before_seq.is_none() && request.matching.is_none() {
-            return Err(raise(py, &Failure::invalid("a delete needs before, match or both")));
-        }
-        let body = self
-            .shared
-            .run(py, |e| Ok(topics_wire::topics::deleted(topic, &e.delete(topic, &request)?)))?;
-        Ok(PyBytes::new(py, &body))
-    }
-
-    fn delete_seqs<'py>(
-        &self,
-        py: Python<'py>,
-        topic: &str,
-        seqs: Vec<u64>,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self
-            .shared
-            .run(py, |e| Ok(topics_wire::topics::deleted(topic, &e.delete_seqs(topic, &seqs)?)))?;
-        Ok(PyBytes::new(py, &body))
-    }
-
-    #[pyo3(signature = (topic, config=None, create=None))]
-    fn create<'py>(
-        &self,
-        py: Python<'py>,
-        topic: &str,
-        config: Option<&[u8]>,
-        create: Option<bool>,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self.shared.run(py, |e| {
-            let patch = config_of(config)?.unwrap_or_default();
-            let created = e.create_topic_if(topic, &patch, create.into())?;
-            Ok(topics_wire::topics::created(topic, &created).1)
-        })?;
-        Ok(PyBytes::new(py, &body))
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (router, source, dest, *, preserve_node=true, preserve_tag=true,
-        r#match=None, create_dest=true, allow_cycle=false, exactly_once=false))]
-    fn create_router(
-        &self,
-        py: Python<'_>,
-        router: &str,
-        source: String,
-        dest: String,
-        preserve_node: bool,
-        preserve_tag: bool,
-        r#match: Option<&str>,
-        create_dest: bool,
-        allow_cycle: bool,
-        exactly_once: bool,
-    ) -> PyResult<bool> {
-        let filter = match_of(py, r#match)?;
-        let guarantee = if exactly_once { Guarantee::ExactlyOnce } else { Guarantee::AtLeastOnce };
-        let request = RouterRequest {
-            source,
-            dest,
-            preserve_node,
-            preserve_tag,
-            filter,
-            create_dest,
-            allow_cycle,
-            guarantee,
-        };
-        self.shared.run(py, |e| Ok(e.create_router(router, &request)?))
-    }
-
-    fn delete_router(&self, py: Python<'_>, router: &str) -> PyResult<bool> {
-        self.shared.run(py, |e| Ok(e.delete_router(router)?))
-    }
-
-    fn router<'py>(&self, py: Python<'py>, router: &str) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self.shared.run(py, |e| Ok(topics_wire::routers::router(&e.router(router)?)))?;
-        Ok(PyBytes::new(py, &body))
-    }
-
-    #[pyo3(signature = (prefix=""))]
-    fn routers<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyBytes>> {
-        let body =
-            self.shared.run(py, |e| Ok(topics_wire::routers::page(&e.routers(prefix), None)))?;
-        Ok(PyBytes::new(py, &body))
-    }
-
-    fn consumers(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<ConsumerRow>> {
-        let found = self.shared.run(py, |e| Ok(e.consumers(topic)?))?;
-        let line = |c: ConsumerInfo| (c.name, c.mode.as_str(), c.cursor, c.lag, c.lag_ms);
-        Ok(found.into_iter().map(line).collect())
-    }
-
-    fn delete_consumer(&self, py: Python<'_>, topic: &str, name: &str) -> PyResult<bool> {
-        self.shared.run(py, |e| Ok(e.delete_consumer(topic, name)?))
-    }
-
-    #[pyo3(signature = (topic, if_empty=false))]
-    fn delete_topic<'py>(
-        &self,
-        py: Python<'py>,
-        topic: &str,
-        if_empty: bool,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self.shared.run(py, |e| {
-            Ok(topics_wire::topics::dropped(topic, &e.delete_topic(topic, if_empty)?))
-        })?;
-        Ok(PyBytes::new(py, &body))
-    }
-
-    #[pyo3(signature = (topic, touch=false))]
-    fn state<'py>(
-        &self,
-        py: Python<'py>,
-        topic: &str,
-        touch: bool,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let body =
-            self.shared.run(py, |e| Ok(topics_wire::topics::state(&e.state(topic, touch)?)))?;
-        Ok(PyBytes::new(py, &body))
-    }
-
-    #[pyo3(signature = (prefix="", after=None, limit=100))]
-    fn list<'py>(
-        &self,
-        py: Python<'py>,
-        prefix: &str,
-        after: Option<&str>,
-        limit: usize,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self
-            .shared
-            .run(py, |e| Ok(topics_wire::topics::list(&e.list(prefix, after, limit), None)))?;
-        Ok(PyBytes::new(py, &body))
-    }
-
-    #[pyo3(signature = (topic=None))]
-    fn sync(&self, py: Python<'_>, topic: Option<String>) -> PyResult<()> {
-        self.shared.run_long(py, move |e| {
-            Ok(match topic {
-                Some(topic) => e.sync_topic(&topic),
-                None => e.sync(),
-            }?)
-        })
-    }
-
-    fn checkpoint(&self, py: Python<'_>) -> PyResult<()> {
-        self.shared.run_long(py, |e| Ok(e.checkpoint()?))
-    }
-
     fn forget_remote(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.run_long(py, |e| Ok(e.forget_remote()?))
-    }
-
-    /// JSON, like the answer of `POST /v0/admin/backup`.
-    fn backup<'py>(&self, py: Python<'py>, dir: PathBuf) -> PyResult<Bound<'py, PyBytes>> {
-        let shown = dir.display().to_string();
-        let made = self.shared.run_long(py, move |e| Ok(e.backup(&dir)?))?;
-        Ok(PyBytes::new(py, &topics_wire::report::backup(&shown, &made)))
-    }
-
-    fn verify<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let report = self.shared.run_long(py, |e| Ok(e.verify()?))?;
-        Ok(PyBytes::new(py, &topics_wire::report::verification(&report)))
-    }
-
-    #[pyo3(signature = (json=false))]
-    fn metrics<'py>(&self, py: Python<'py>, json: bool) -> PyResult<Bound<'py, PyBytes>> {
-        let text = if json { metrics::json } else { metrics::prometheus };
-        let body = self.shared.run(py, |e| Ok(text(e, &topics_wire::Grant::all())))?;
-        Ok(PyBytes::new(py, &body))
     }
 
     /// Scans a range; `request` is the body of the HTTP request.
@@ -427,20 +279,6 @@ impl Engine {
             Scan::begin(e.clone(), topic, asked)
         })?;
         Ok(ArrowStream::new(scan))
-    }
-
-    /// Splits a range; request and answer are those of HTTP.
-    fn split<'py>(
-        &self,
-        py: Python<'py>,
-        topic: &str,
-        request: &[u8],
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let body = self.shared.run(py, |e| {
-            let asked = split::parse(request)?;
-            Ok(split::answer(topic, &asked, &e.segments(topic)?))
-        })?;
-        Ok(PyBytes::new(py, &body))
     }
 }
 

@@ -2,23 +2,32 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 use topics_engine::Error;
 use topics_wire::Failure;
 
-static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static MODULE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// The exception of a failure.
 pub(crate) fn raise(py: Python<'_>, failure: &Failure) -> PyErr {
-    let make = MAKE.get_or_try_init(py, || {
-        let module = py.import("topics_engine.errors")?;
-        Ok::<_, PyErr>(module.getattr("from_native")?.unbind())
-    });
     let detail = failure.detail.as_deref().unwrap_or("{}");
-    let made = make.and_then(|make| make.call1(py, (failure.code, &failure.message, detail)));
-    match made {
+    made_by(py, "from_native", (failure.code, &failure.message, detail))
+}
+
+/// The exception of the body of an answer.
+pub(crate) fn raise_body(py: Python<'_>, body: &[u8]) -> PyErr {
+    made_by(py, "from_body", (PyBytes::new(py, body),))
+}
+
+/// The exception that a function of the module of errors makes.
+fn made_by<'py>(py: Python<'py>, function: &str, args: impl PyCallArgs<'py>) -> PyErr {
+    let module = MODULE.get_or_try_init(py, || {
+        Ok::<_, PyErr>(py.import("topics_engine.errors")?.into_any().unbind())
+    });
+    match module.and_then(|module| module.getattr(py, function)?.call1(py, args)) {
         Ok(exception) => PyErr::from_value(exception.into_bound(py)),
         Err(e) => e,
     }

@@ -17,6 +17,7 @@ mod hot;
 mod http;
 mod leases;
 mod lines;
+mod local;
 mod logging;
 mod queue;
 mod remote;

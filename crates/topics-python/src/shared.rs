@@ -1,9 +1,9 @@
 //! The engine that Python objects share: closed once, unusable in a forked child; its waits react to
 //! signals.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
@@ -13,6 +13,7 @@ use topics_wire::Failure;
 
 use crate::errors::{catch_panics, raise};
 use crate::leases::LeaseSchedule;
+use crate::local::LocalService;
 
 /// Maximum delay of a signal by a wait.
 pub(crate) const SIGNAL_SLICE: Duration = Duration::from_millis(100);
@@ -107,6 +108,8 @@ pub(crate) fn opening<T>(open: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
 /// The engine, the process that opened it, and whether it was closed here.
 pub(crate) struct Shared {
     engine: Option<Engine>,
+    /// Begun by the first verb that needs it.
+    local: OnceLock<LocalService>,
     pub env: Env,
     pub path: String,
     /// Whether the directory goes with the engine.
@@ -121,7 +124,14 @@ impl Shared {
     pub fn new(engine: Engine, env: Env, path: String, temporary: bool) -> Arc<Self> {
         let pid = std::process::id();
         let (closed, leases) = (AtomicBool::new(false), LeaseSchedule::new());
-        Arc::new(Self { engine: Some(engine), env, path, temporary, pid, closed, leases })
+        let local = OnceLock::new();
+        Arc::new(Self { engine: Some(engine), local, env, path, temporary, pid, closed, leases })
+    }
+
+    /// The verbs over bytes.
+    pub fn local(&self) -> Result<&LocalService, Failure> {
+        let engine = self.engine()?;
+        Ok(self.local.get_or_init(|| LocalService::new(engine.clone(), self.env.clock.clone())))
     }
 
     /// Closes the engine, and removes its directory if that is temporary.
@@ -191,9 +201,9 @@ impl Drop for Shared {
     fn drop(&mut self) {
         if self.forked() {
             // Dropping it would touch locks and files of the parent.
-            std::mem::forget(self.engine.take());
+            std::mem::forget((self.local.take(), self.engine.take()));
         } else {
-            drop(self.engine.take());
+            drop((self.local.take(), self.engine.take()));
             self.remove_temporary();
         }
     }

@@ -81,6 +81,15 @@ pub struct Request<'a> {
     pub token: u64,
 }
 
+/// Where backups may be written.
+#[derive(Debug)]
+pub(super) enum BackupDir {
+    /// Below a directory.
+    Below(PathBuf),
+    /// Wherever the process may write.
+    Anywhere,
+}
+
 /// The verbs over one engine.
 pub struct Service {
     pub(super) engine: Engine,
@@ -99,7 +108,7 @@ pub struct Service {
     pub(super) ready: AtomicBool,
     pub(super) staged: AtomicBool,
     pub(super) pending: Arc<AtomicUsize>,
-    pub(super) backup_dir: OnceLock<PathBuf>,
+    pub(super) backup_dir: OnceLock<BackupDir>,
     pub(super) unsent: Arc<UnsentBytes>,
 }
 
@@ -135,6 +144,21 @@ impl Service {
             backup_dir: OnceLock::new(),
             unsent,
         })
+    }
+
+    /// The service of the process that has the engine open: verbs that wait for the disk run in their
+    /// call, and backups may be written anywhere.
+    #[must_use]
+    pub fn local(
+        engine: Engine,
+        clock: Arc<dyn Clock>,
+        limits: Limits,
+        sink: Arc<dyn Sink>,
+    ) -> Arc<Self> {
+        let service = Self::new(engine, clock, limits, sink, Arc::default());
+        service.pool.stop();
+        let _ = service.backup_dir.set(BackupDir::Anywhere);
+        service
     }
 
     /// Runs a request. `None`: the reply goes to the sink later, once.
@@ -181,7 +205,7 @@ impl Service {
 
     /// Allows backups into directories below this one, once. Without it the verb is refused.
     pub fn allow_backups(&self, below: PathBuf) {
-        let _ = self.backup_dir.set(below);
+        let _ = self.backup_dir.set(BackupDir::Below(below));
     }
 
     /// Sets the answer of the verb `ready`.

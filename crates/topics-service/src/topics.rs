@@ -12,6 +12,7 @@ use topics_wire::write::{Body, Table, Write};
 use topics_wire::{Failure, Grant, config, limits, metrics, page, report, topics, write};
 
 use super::dispatch::Answer;
+use super::service::BackupDir;
 use super::{Reply, Request, Service};
 
 impl Service {
@@ -181,8 +182,15 @@ impl Service {
     }
 
     pub(super) fn sync(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        self.on_worker_without_body(r, move |s, _| {
-            s.engine.sync()?;
+        let topic = topics::parse_sync(r.body)?;
+        if let Some(topic) = &topic {
+            r.grant.check(topic)?;
+        }
+        self.on_worker(r, move |s, _| {
+            match &topic {
+                Some(topic) => s.engine.sync_topic(topic),
+                None => s.engine.sync(),
+            }?;
             Ok(Reply::ok(s.with_timing(done("synced"), start_ns)))
         })
     }
@@ -197,13 +205,16 @@ impl Service {
     /// Backs the engine up into a directory below the one that was allowed.
     pub(super) fn backup(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let dir = report::parse_backup(r.body)?;
-        let Some(below) = self.backup_dir.get() else {
-            return Err(Failure::invalid(
-                "this server makes no backups: set backup_dir (TOPICS_BACKUP_DIR) to the directory \
-                 that is to have them, or run `topics backup` on its machine",
-            ));
+        let path = match self.backup_dir.get() {
+            Some(BackupDir::Below(below)) => below_directory(below, &dir)?,
+            Some(BackupDir::Anywhere) => PathBuf::from(&dir),
+            None => {
+                return Err(Failure::invalid(
+                    "this server makes no backups: set backup_dir (TOPICS_BACKUP_DIR) to the \
+                     directory that is to have them, or run `topics backup` on its machine",
+                ));
+            }
         };
-        let path = below_directory(below, &dir)?;
         self.on_worker(r, move |s, _| {
             let made = s.engine.backup(&path)?;
             Ok(Reply::ok(s.with_timing(report::backup(&dir, &made), start_ns)))

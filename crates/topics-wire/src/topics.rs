@@ -67,6 +67,19 @@ pub fn parse_seek(bytes: &[u8]) -> Result<u64, Failure> {
     ts.ok_or_else(|| FieldPath::field("ts").invalid("is missing"))
 }
 
+/// `{topic?}`: the only topic to sync.
+pub fn parse_sync(bytes: &[u8]) -> Result<Option<String>, Failure> {
+    let mut topic = None;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    read_body(bytes, Fields::of(&["topic"]), |s, field| {
+        topic = Some(s.text(FieldPath::field(field))?.into_owned());
+        Ok(())
+    })?;
+    Ok(topic)
+}
+
 /// The topics of a `states` request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatesRequest {
@@ -290,6 +303,16 @@ mod tests {
         assert_eq!(parse_seek(br#"{"ts":17}"#).unwrap(), 17);
         for body in ["{}", r#"{"ts":null}"#, r#"{"ts":-1}"#, r#"{"ts":1e3}"#] {
             assert_eq!(parse_seek(body.as_bytes()).unwrap_err().code, "invalid_request");
+        }
+    }
+
+    #[test]
+    fn a_sync_of_one_topic_or_of_all() {
+        assert_eq!(parse_sync(b"").unwrap(), None);
+        assert_eq!(parse_sync(b"{}").unwrap(), None);
+        assert_eq!(parse_sync(br#"{"topic":"a"}"#).unwrap(), Some("a".into()));
+        for body in ["[]", r#"{"topic":1}"#, r#"{"topic":null}"#, r#"{"topics":["a"]}"#] {
+            assert_eq!(parse_sync(body.as_bytes()).unwrap_err().code, "invalid_request", "{body}");
         }
     }
 

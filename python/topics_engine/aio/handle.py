@@ -23,6 +23,8 @@ from .bridge import Bridge, current_bridge
 
 if TYPE_CHECKING:
     from .. import _core
+    from ..client.backend import Backend
+    from ..client.embedded import EmbeddedBackend
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,22 +43,27 @@ class AsyncHandle(Handle, Generic[S]):
         self._sync = sync
 
     @property
+    def _backend(self) -> Backend:
+        return self._sync._backend  # type: ignore[attr-defined, no-any-return]
+
+    @property
     def _engine(self) -> _core.Engine:
-        return cast("_core.Engine", self._sync._backend)  # type: ignore[attr-defined]
+        """The engine of this process."""
+        return cast("EmbeddedBackend", self._backend).engine
 
     @property
     def _is_remote(self) -> bool:
         """Whether methods wait for a server; they run in greenlets then, not on threads."""
-        return isinstance(self._sync._backend, RemoteBackend)  # type: ignore[attr-defined]
+        return self._backend.is_remote
 
     def _runner(self) -> Runner:
         """The runner of sync methods on the running loop. Raises if the backend is closed."""
-        self._engine.check()
+        self._backend.check()
         return GREENLET_RUNNER if self._is_remote else current_bridge()
 
     def _bridge(self) -> Bridge:
         """The bridge of the running loop. Raises if the engine is closed."""
-        self._engine.check()
+        self._backend.check()
         return current_bridge()
 
     def __repr__(self) -> str:
@@ -75,7 +82,7 @@ class ReprMixin(AsyncHandle[S]):
             return super().__repr__()
         name = getattr(self._sync, "name", None)
         named = "" if name is None else f" {name!r} of"
-        return f"<aio {type(self).__name__}{named} {self._engine.path!r}>"
+        return f"<aio {type(self).__name__}{named} {self._backend.path!r}>"
 
     def _repr_html_(self) -> str:
         if self._is_remote:

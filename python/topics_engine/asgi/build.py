@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from .. import _core
 from ..client import Database
+from ..client.embedded import EmbeddedBackend
 from ..errors import TopicsError
 from .access import Cors, Guard, KeyGuard, LoopbackGuard, OpenGuard
 from .application import App
@@ -121,7 +122,9 @@ def make_lifespan(
     recovery = _core.Recovery()
 
     def open_engine() -> Opened:
-        core: Any = engine._backend if isinstance(engine, Database) else engine
+        core: Any = engine
+        if isinstance(engine, Database):
+            core = cast("EmbeddedBackend", engine._backend).engine
         if core is None:
             given = {**settings.engine, "url": url}
             core = _core.Engine.open(settings.data_dir, given, recovery=recovery)

@@ -540,7 +540,8 @@ _READY = "status wal_replay_complete topics loop_panics remote_state?"
 SERVER: tuple[Route, ...] = (
     Route(
         "POST", "/v0/sync", "sync", ("write",), "return when all acked before is durable",
-        body=(), answer="synced", codes=("data_loss",),
+        body=fields("topic: string: only what was acked of this topic"),
+        answer="synced", codes=("data_loss", "topic_not_found"),
     ),
     Route(
         "POST", "/v0/admin/checkpoint", "checkpoint", ("admin",), "one checkpoint round",

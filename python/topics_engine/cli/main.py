@@ -18,6 +18,7 @@ from ..asgi.settings import Resolved, Settings, resolve
 from ..client import Backup, Database
 from ..client import clone as clone_directory
 from ..client.database import is_prefix
+from ..client.embedded import EmbeddedBackend
 from ..errors import InvalidRequest, Locked, NotFound
 from ..extras import extra
 from ..lockfile import holder_of
@@ -182,11 +183,12 @@ def connect(
         key = key or os.environ.get("TOPICS_API_KEY")
         return connect_to(where, key, deadline=DEADLINE if deadline is None else deadline)
     if is_prefix(settings.data_dir):
-        return Database(_core.Engine.open(settings.data_dir, settings.engine, True))
+        engine = _core.Engine.open(settings.data_dir, settings.engine, True)
+        return Database(EmbeddedBackend(engine))
     if not create and not Path(settings.data_dir).is_dir():
         message = f"{settings.data_dir} is not a directory: give --data-dir or --url"
         raise NotFound(message)
-    return Database(_core.Engine.open(settings.data_dir, settings.engine))
+    return Database(EmbeddedBackend(_core.Engine.open(settings.data_dir, settings.engine)))
 
 
 def serve(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:

@@ -126,13 +126,13 @@ def advice(p50: float, p99: float) -> str:
 
 def of_server(db: Database, rounds: int = 200) -> dict[str, Any]:
     """Facts about a server, its round-trip time, and its sync latency."""
-    caller = db._backend.caller  # type: ignore[attr-defined]
-    health = caller.json("GET", "/v0/health")
-    ready = caller.json("GET", "/v0/ready")
+    backend = db._backend
+    health = backend.answer("health")
+    ready = backend.answer("ready")
     progress = Progress("doctor", rounds)
     trips = []
     for done in range(rounds):
-        trips.append(_seconds_of(lambda: caller.call("GET", "/v0/health")))
+        trips.append(_seconds_of(lambda: backend.caller.call("health")))
         progress.show(done)
     progress.end()
     p50, p99 = percentile(trips, 0.5), percentile(trips, 0.99)

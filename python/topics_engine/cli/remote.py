@@ -10,6 +10,7 @@ from typing import Any
 from .. import _core
 from ..asgi.settings import Resolved
 from ..client import Database
+from ..client.embedded import EmbeddedBackend
 from ..errors import InvalidRequest, NotFound
 from .exits import Exit
 from .output import GREEN, RED, YELLOW, ElapsedTime, Output, Progress, Styled, confirmed
@@ -117,7 +118,7 @@ def forget(args: argparse.Namespace, resolved: Resolved, out: Output) -> int:
         return Exit.OK
     options = {name: value for name, value in settings.engine.items() if name != "remote_url"}
     engine = _core.Engine.open(settings.data_dir, options)
-    with Database(engine):
+    with Database(EmbeddedBackend(engine)):
         engine.forget_remote()
     out.fields({"data_dir": settings.data_dir, "remote": None})
     return Exit.OK

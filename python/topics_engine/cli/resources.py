@@ -9,7 +9,7 @@ from typing import Any
 
 from ..client import Database, Gap, Queue, Record
 from ..client.arguments import optional_milliseconds
-from ..client.backend import every_consumer
+from ..client.consumer import infos_of
 from ..errors import Conflict, InvalidRequest, NotFound
 from .commands import Command
 from .exits import Exit
@@ -36,7 +36,7 @@ def lag(db: Database, args: argparse.Namespace, out: Output) -> int:
     """Prints the consumers of one topic, or of all, with their lag; with --watch, until Ctrl-C."""
     every: float | None = getattr(args, "watch", None)
     while True:
-        rows = [_consumer(*found) for found in every_consumer(db._backend, args.topic)]
+        rows = [_consumer(found) for found in db._backend.consumers(args.topic or "")]
         if every is None:
             out.rows(LAG_COLUMNS, rows)
             return Exit.OK
@@ -47,8 +47,9 @@ def lag(db: Database, args: argparse.Namespace, out: Output) -> int:
         time.sleep(every)
 
 
-def _consumer(topic: str, name: str, mode: str, cursor: int, lag: int, ms: int) -> dict[str, Any]:
-    fields = (topic, name, mode, cursor, lag, ms / 1000)
+def _consumer(found: dict[str, Any]) -> dict[str, Any]:
+    at = infos_of([found])[0]
+    fields = (at.topic, at.name, at.mode, at.cursor, at.lag, at.lag_seconds)
     return dict(zip(LAG_COLUMNS, fields, strict=True))
 
 

@@ -1,19 +1,21 @@
-"""The backend protocol that the handles call: verbs over bytes, as `_core.pyi` states them.
+"""The backend that the handles call: verbs over a transport.
 
-`_core.Engine` is one backend; `remote.backend.HttpBackend` is the other. The functions here create
-the parts that are classes of their own in the native module, so that no handle checks the backend's
-type.
+A verb is a request, which the engine of this process and a server answer with the same bytes.
+Writes, reads, claims, watches and scans are apart: `client/embedded.py` has them of the native
+module, `remote/` those of HTTP.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from .. import _core
+from .encoding import matcher
+from .request import JSON, TEXT, Caller, encode_json, without_none
 
 if TYPE_CHECKING:
     from .._core import _Acked as Acked
@@ -111,14 +113,167 @@ if TYPE_CHECKING:
         ) -> _Committed: ...
         def forget(self, writer: str) -> bool: ...
 
-    class Backend(_Verbs, Protocol):
-        """The verbs of an embedded engine or of a server."""
+else:
+    # A class that names its methods here would hide the native ones of an instance.
+    _Verbs = object
 
-        def check(self) -> None: ...
-        def scan_range(self, topic: str, request: bytes) -> Stream: ...
-        def split(self, topic: str, request: bytes) -> bytes: ...
-        def consumers(self, topic: str) -> list[tuple[str, str, int, int, int]]: ...
-        def delete_consumer(self, topic: str, name: str) -> bool: ...
+PAGE_SIZE = 1000
+"""Entries of a page of a list."""
+
+
+class Backend(_Verbs):
+    """The verbs of an embedded engine or of a server."""
+
+    caller: Caller
+    is_remote: ClassVar[bool]
+    """Whether verbs wait for a server instead of the local disk."""
+
+    def answer(self, verb: str, name: str = "", body: Any = None, **how: Any) -> dict[str, Any]:
+        """The answer to a request with a JSON body."""
+        raw = None if body is None else encode_json(body)
+        found: dict[str, Any] = json.loads(self.caller.call(verb, name, raw, **how))
+        return found
+
+    def _pages(
+        self, verb: str, member: str, name: str = "", prefix: str | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The entries of a list, fetched a page at a time."""
+        query = {"prefix": prefix or None, "page_size": PAGE_SIZE}
+        while True:
+            page = self.answer(verb, name, query=query)
+            yield from page[member]
+            if (cursor := page.get("next_cursor")) is None:
+                return
+            query["cursor"] = cursor
+
+    def create(self, topic: str, config: bytes | None = None, create: bool | None = None) -> bytes:
+        """Creates a topic or updates the named fields. With `create`, refuses a topic that exists
+        (true), or one that does not (false).
+        """
+        return self.caller.call("create", topic, config or b"{}", query={"create": create})
+
+    def state(self, topic: str) -> bytes:
+        """State and config of a topic."""
+        return self.caller.call("state", topic, query={"touch": False})
+
+    def topics(self, prefix: str = "") -> Iterator[dict[str, Any]]:
+        """Topics in name order."""
+        return self._pages("list", "topics", prefix=prefix)
+
+    def delete_topic(self, topic: str, if_empty: bool = False) -> bool:
+        """Whether there was one."""
+        answer = self.answer("drop", topic, query={"if_empty": if_empty or None})
+        return bool(answer["deleted"])
+
+    def seek(self, topic: str, ts: int) -> int:
+        """The cursor just before the first record at or after `ts` (epoch ms)."""
+        return int(self.answer("seek", topic, {"ts": ts})["seq"])
+
+    def delete(
+        self,
+        topic: str,
+        before_seq: int | None = None,
+        match: str | None = None,
+        seqs: Sequence[int] | None = None,
+    ) -> dict[str, Any]:
+        """Deletes a range, or single records."""
+        fields = without_none(before_seq=before_seq, match=matcher(match), seqs=seqs)
+        return self.answer("delete", topic, fields)
+
+    def split(self, topic: str, request: bytes) -> bytes:
+        """Splits of a range; request and answer are those of `POST /v0/topics/:t/split`."""
+        return self.caller.call("split", topic, request)
+
+    def create_router(
+        self,
+        router: str,
+        source: str,
+        dest: str,
+        *,
+        match: str | None = None,
+        exactly_once: bool = False,
+        **options: bool,
+    ) -> bool:
+        """Creates or updates a router; whether it was created."""
+        guarantee = "exactly_once" if exactly_once else "at_least_once"
+        fields = without_none(source=source, dest=dest, filter=matcher(match), guarantee=guarantee)
+        return bool(self.answer("router_put", router, fields | options)["created"])
+
+    def router(self, router: str) -> dict[str, Any]:
+        """The state of a router."""
+        return self.answer("router", router)
+
+    def routers(self, prefix: str = "") -> Iterator[dict[str, Any]]:
+        """Routers in name order."""
+        return self._pages("routers", "routers", prefix=prefix)
+
+    def delete_router(self, router: str) -> bool:
+        """Whether there was one."""
+        return bool(self.answer("router_drop", router)["deleted"])
+
+    def consumers(self, topic: str = "") -> Iterator[dict[str, Any]]:
+        """The consumers of one topic, or of all, in name order."""
+        return self._pages("consumers", "consumers", topic)
+
+    def delete_consumer(self, topic: str, name: str) -> bool:
+        """Whether there was one."""
+        return bool(self.answer("consumer_drop", topic, part=name)["deleted"])
+
+    def sync(self, topic: str | None = None) -> None:
+        """Returns when everything acked before (of one topic) is durable."""
+        # A lost answer may have reported a loss, which is reported once: a repeat would hide it.
+        self.answer("sync", body=without_none(topic=topic), long=True, repeatable=False)
+
+    def checkpoint(self) -> None:
+        """Copies the records of the log into segments."""
+        self.answer("checkpoint", long=True)
+
+    def backup(self, dir: str | os.PathLike[str]) -> bytes:
+        """Copies the engine to a directory that is missing or empty."""
+        # A repeat of a backup that was made finds its directory in use.
+        body = encode_json({"dir": os.fspath(dir)})
+        return self.caller.call("backup", body=body, long=True, repeatable=False)
+
+    def verify(self) -> bytes:
+        """Reads and checks every live record."""
+        return self.caller.call("verify", long=True)
+
+    def metrics(self, json: bool = False) -> bytes:
+        """Prometheus text, or JSON."""
+        return self.caller.call("metrics", accept=JSON if json else TEXT)
+
+    def append_table(
+        self,
+        topic: str,
+        config: bytes | None,
+        table: Any,
+        tag: str | None,
+        node: str | None,
+        key: str | None,
+    ) -> Acked:
+        """Appends the rows of an Arrow table."""
+        raise NotImplementedError
+
+    def scan(self, topic: str, request: Mapping[str, Any], limit: int | None = None) -> Stream:
+        """A range as an Arrow stream; `request` is the body of `POST /v0/topics/:t/scan`. No more
+        than `limit` records are used.
+        """
+        # A native stream reads what is taken of it.
+        return self.scan_range(topic, json.dumps(request).encode())
+
+    def queue(self, name: str) -> QueueBackend:
+        """The jobs of a queue."""
+        raise NotImplementedError
+
+    def consumer(
+        self, topic: str, name: str, mode: str | None, start: str, auto_commit: bool
+    ) -> ConsumerBackend:
+        """A consumer, which is created if it does not exist."""
+        raise NotImplementedError
+
+    def transactions(self) -> TransactionBackend:
+        """The transactions."""
+        raise NotImplementedError
 
 
 call_timeout: ContextVar[float] = ContextVar("call_timeout", default=math.inf)
@@ -128,94 +283,9 @@ handle does not block on an unreachable server.
 
 
 class RemoteBackend:
-    """Marks a backend, or a part of one, whose verbs wait for a server instead of the local disk.
-
-    It creates its own queues, consumers and transactions.
-    """
+    """Marks a backend, or a part of one, whose verbs wait for a server."""
 
     __slots__ = ()
-
-
-def append_table(
-    backend: Backend,
-    topic: str,
-    config: bytes | None,
-    table: Any,
-    tag: str | None,
-    node: str | None,
-    key: str | None,
-) -> Acked:
-    """Appends the rows of an Arrow table; a remote append without config sends columns."""
-    from .encoding import rows_of
-
-    if isinstance(backend, _core.Engine) or config is not None:
-        rows = rows_of(table, tag)
-        return backend.append(topic, rows, node=node, key=key, config=config)
-    acked: Acked = _remote(backend).append_table(topic, table, tag, node, key)
-    return acked
-
-
-def scan_of(
-    backend: Backend, topic: str, request: Mapping[str, Any], limit: int | None = None
-) -> Stream:
-    """A range as an Arrow stream; `request` is the body of `POST /v0/topics/:t/scan`. The native
-    stream is lazy; a remote one is fetched whole, so the server is told the limit.
-    """
-    if limit is None or isinstance(backend, _core.Engine):
-        return backend.scan_range(topic, json.dumps(request).encode())
-    found: Stream = _remote(backend).scan_first(topic, request, limit)
-    return found
-
-
-def queue_of(backend: Backend, name: str) -> QueueBackend:
-    """The jobs of a queue."""
-    if isinstance(backend, _core.Engine):
-        return _core.Queue(backend, name)
-    made: QueueBackend = _remote(backend).queue(name)
-    return made
-
-
-def consumer_of(
-    backend: Backend, topic: str, name: str, mode: str | None, start: str, auto_commit: bool
-) -> ConsumerBackend:
-    """A consumer, which is created if it does not exist."""
-    if isinstance(backend, _core.Engine):
-        return _core.Consumer(backend, topic, name, mode, start, auto_commit)
-    made: ConsumerBackend = _remote(backend).consumer(topic, name, mode, start, auto_commit)
-    return made
-
-
-def transactions_of(backend: Backend) -> TransactionBackend:
-    """The transactions of the backend."""
-    if isinstance(backend, _core.Engine):
-        return _core.Transactions(backend)
-    made: TransactionBackend = _remote(backend).transactions()
-    return made
-
-
-def every_consumer(
-    backend: Backend, topic: str | None = None
-) -> list[tuple[str, str, str, int, int, int]]:
-    """The consumers of one topic, or of all: topic, name, mode, cursor, lag, lag in ms."""
-    if topic is None and not isinstance(backend, _core.Engine):
-        found: list[tuple[str, str, str, int, int, int]] = _remote(backend).every_consumer()
-        return found
-    names = [topic] if topic is not None else _topics(backend)
-    return [(name, *found) for name in names for found in backend.consumers(name)]
-
-
-def _topics(backend: Backend) -> list[str]:
-    names: list[str] = []
-    while True:
-        page = json.loads(backend.list("", names[-1] if names else None, 1000))["topics"]
-        names += [found["topic"] for found in page]
-        if len(page) < 1000:
-            return names
-
-
-def _remote(backend: Backend) -> Any:
-    assert isinstance(backend, RemoteBackend)
-    return backend
 
 
 __all__ = [
@@ -232,11 +302,5 @@ __all__ = [
     "TransactionBackend",
     "WatchEvent",
     "WatchStart",
-    "append_table",
     "call_timeout",
-    "consumer_of",
-    "every_consumer",
-    "queue_of",
-    "scan_of",
-    "transactions_of",
 ]

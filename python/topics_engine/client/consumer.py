@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from ..errors import InvalidRequest, TopicsError
@@ -293,11 +293,13 @@ def parts_of(topic: str, page: Page) -> tuple[list[Item], int, int, int, float]:
     return all_of(topic, page), page.next_from_seq, page.head_seq, page.lag, lag_seconds
 
 
-def infos_of(found: Iterable[tuple[str, str, str, int, int, int]]) -> list[ConsumerInfo]:
+def infos_of(found: Iterable[Mapping[str, Any]]) -> list[ConsumerInfo]:
     """Consumers as a backend lists them."""
     return [
-        ConsumerInfo(topic, name, cast("Mode", mode), cursor, lag, lag_ms / 1000)
-        for topic, name, mode, cursor, lag, lag_ms in found
+        ConsumerInfo(
+            c["topic"], c["consumer"], c["mode"], c["cursor"], c["lag"], c["lag_ms"] / 1000
+        )
+        for c in found
     ]
 
 

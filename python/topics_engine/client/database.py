@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from .. import _core, settings
 from ..errors import InvalidRequest, NotFound
 from . import arguments, show
-from .backend import every_consumer, transactions_of
 from .closing import Closing
 from .consumer import ConsumerInfo, infos_of
+from .embedded import EmbeddedBackend
 from .queue import Queue
 from .ranges import scan_request, split_request, splits_of
 from .read import with_lost_range
@@ -169,7 +169,7 @@ class Database(Closing):
 
     def consumers(self) -> list[ConsumerInfo]:
         """The consumers of all topics, in the order of topics and names."""
-        return infos_of(every_consumer(self._backend))
+        return infos_of(self._backend.consumers())
 
     def topics(self, prefix: str = "") -> Iterator[TopicInfo]:
         """The topics whose names begin with `prefix`, in name order, fetched in pages of 1000.
@@ -182,13 +182,7 @@ class Database(Closing):
             names = [info.topic for info in db.topics("orders.")]
             ```
         """
-        after: str | None = None
-        while True:
-            page = json.loads(self._backend.list(prefix, after, 1000))["topics"]
-            yield from map(TopicInfo.from_fields, page)
-            if len(page) < 1000:
-                return
-            after = page[-1]["topic"]
+        yield from map(TopicInfo.from_fields, self._backend.topics(prefix))
 
     @overload
     def watch(
@@ -324,8 +318,7 @@ class Database(Closing):
         Args:
             prefix: only names that begin with it (default: all).
         """
-        found = json.loads(self._backend.routers(prefix))["routers"]
-        return [RouterInfo.from_fields(fields) for fields in found]
+        return [RouterInfo.from_fields(fields) for fields in self._backend.routers(prefix)]
 
     def transaction(
         self,
@@ -369,7 +362,7 @@ class Database(Closing):
         Returns:
             False if there is no such writer.
         """
-        return transactions_of(self._backend).forget(arguments.name("writer", writer))
+        return self._backend.transactions().forget(arguments.name("writer", writer))
 
     def sync(self) -> None:
         """Waits until everything that was acked before is durable.
@@ -521,7 +514,7 @@ def open_database(
         named["data_dir"] = arguments.path("path", path)
     resolved = settings.resolve(named)
     engine = _core.Engine.open(str(resolved["data_dir"]), resolved.native(), read_only)
-    return Database(engine, resolved)
+    return Database(EmbeddedBackend(engine), resolved)
 
 
 PREFIXES = ("file://", "s3://")
@@ -539,7 +532,8 @@ def open_prefix(url: str, given: Settings, *, read_only: bool) -> Database:
         message = f"{url} is a prefix of an object store: use te.open({url!r}, read_only=True)"
         raise InvalidRequest(message, detail={"field": "path"})
     resolved = settings.resolve({**given})
-    return Database(_core.Engine.open(url, resolved.native(), True), resolved)
+    engine = _core.Engine.open(url, resolved.native(), True)
+    return Database(EmbeddedBackend(engine), resolved)
 
 
 MEMORY = ":memory:"
@@ -558,7 +552,7 @@ def open_in_memory(given: Settings) -> Database:
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    return Database(engine, resolved)
+    return Database(EmbeddedBackend(engine), resolved)
 
 
 def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Backup:

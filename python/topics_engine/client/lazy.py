@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ..extras import extra
-from .backend import scan_of
 from .pushdown import Condition, Operator, scanned
 from .schema import Schema, fields
 
@@ -30,10 +29,10 @@ def lazy(backend: Backend, topic: str, schema: Schema | None) -> Any:
     shape: dict[str, Any] = {}
     if typed:
         none = {"from_seq": "earliest", "to_seq": 0, "fields": typed}
-        first = polars.DataFrame(scan_of(backend, topic, none))
+        first = polars.DataFrame(backend.scan(topic, none))
     else:
         # The type of `data` is that of the first record; every later scan keeps it.
-        first = polars.DataFrame(scan_of(backend, topic, {"from_seq": "earliest"}, 1))
+        first = polars.DataFrame(backend.scan(topic, {"from_seq": "earliest"}, 1))
         shape["data_type"] = "binary" if first.schema["data"] == polars.Binary else "string"
 
     def source(

@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
-from .backend import scan_of
 from .schema import COLUMNS, MISFITS, RAW
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def scanned(
         # A cursor beyond the head would be one of an earlier topic with the same name.
         head = json.loads(backend.state(topic))["head_seq"]
         request["from_seq"] = min(request["from_seq"], head)
-    return scan_of(backend, topic, request, limit)
+    return backend.scan(topic, request, limit)
 
 
 def projection(needed: set[str], typed: Mapping[str, Any]) -> dict[str, Any]:

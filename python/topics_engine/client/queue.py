@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from ..errors import LEASE_ENDS, Conflict, LeaseLost, TopicsError
 from ..frozen import Frozen, frozen
 from . import arguments, show
-from .backend import queue_of
 from .closing import Closing
 from .read import records_of
 from .topic import Topic
@@ -319,7 +318,7 @@ class Queue(Topic):
 
     def __init__(self, backend: Backend, name: str, options: Mapping[str, Any]) -> None:
         super().__init__(backend, name, {"type": "queue", **options})
-        self._native = queue_of(backend, name)
+        self._native = backend.queue(name)
         self._runs: set[Runs] = set()
 
     def claim(

@@ -12,7 +12,6 @@ from ..errors import Closed, DataLoss, InvalidRequest
 from ..extras import extra
 from . import arguments
 from .arguments import Start
-from .backend import scan_of
 from .closing import CancelScope, Closing
 from .encoding import matcher
 from .schema import MISFITS, count_misfits, fields
@@ -428,4 +427,4 @@ class Read(Closing, Iterator[T], Generic[T]):
         }
         request = {name: value for name, value in asked.items() if value is not None}
         with self._scope.activate():
-            return scan_of(self._backend, self.topic, request, self._left)
+            return self._backend.scan(self.topic, request, self._left)

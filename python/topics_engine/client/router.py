@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from . import arguments
@@ -28,7 +27,7 @@ class Router(Handle):
         Raises:
             NotFound: the router does not exist.
         """
-        return RouterInfo.from_fields(json.loads(self._backend.router(self.name)))
+        return RouterInfo.from_fields(self._backend.router(self.name))
 
     def drop(self) -> bool:
         """Deletes the router; copied records stay. Returns False if it does not exist."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, cast, overload
 
 from ..errors import AlreadyExists, Forbidden, InvalidRequest, NotFound
 from . import arguments, config, show
 from .arguments import EARLIEST
-from .backend import append_table, consumer_of, every_consumer
 from .closing import Handle
 from .consumer import Consumer, ConsumerInfo, Mode, infos_of
 from .encoding import dump, rows
@@ -302,7 +300,7 @@ class Topic(Handle):
         tag = arguments.optional_text("tag", tag)
         node = arguments.optional_text("origin", origin)
         key = arguments.idempotency_key(idempotency_key)
-        acked = append_table(self._backend, self.name, self._config, table, tag, node, key)
+        acked = self._backend.append_table(self.name, self._config, table, tag, node, key)
         return self._written(ack_of(acked))
 
     @overload
@@ -489,12 +487,12 @@ class Topic(Handle):
             arguments.choice("mode", mode, ("at_least_once", "at_most_once"))
         begin = "start" if arguments.end("start", start) is EARLIEST else "end"
         flag = arguments.flag("auto_commit", auto_commit)
-        native = consumer_of(self._backend, self.name, name, mode, begin, flag)
+        native = self._backend.consumer(self.name, name, mode, begin, flag)
         return Consumer(self._backend, native, self.name, name)
 
     def consumers(self) -> list[ConsumerInfo]:
         """The consumers of the topic, in name order."""
-        return infos_of(every_consumer(self._backend, self.name))
+        return infos_of(self._backend.consumers(self.name))
 
     def drop_consumer(self, name: str) -> bool:
         """Deletes a consumer and its cursor; returns False if it does not exist.
@@ -552,14 +550,14 @@ class Topic(Handle):
             if before is not None or tag is not None:
                 raise InvalidRequest("delete takes seqs, or before and tag, not both")
             listed = arguments.seqs("seqs", seqs)
-            fields = json.loads(self._backend.delete_seqs(self.name, listed))
+            fields = self._backend.delete(self.name, seqs=listed)
             return Deleted(**{name: fields[name] for name in Deleted.__match_args__})
         if before is None and tag is None:
             raise InvalidRequest(
                 "delete needs before, tag or seqs: to delete all records, use drop"
             )
         seq = arguments.optional_seq("before", before)
-        fields = json.loads(self._backend.delete(self.name, seq, arguments.tag_filter(tag)))
+        fields = self._backend.delete(self.name, seq, arguments.tag_filter(tag))
         return Deleted(**{name: fields[name] for name in Deleted.__match_args__})
 
     def state(self) -> TopicState:
@@ -589,7 +587,7 @@ class Topic(Handle):
         Returns:
             False if the topic does not exist.
         """
-        return bool(json.loads(self._backend.delete_topic(self.name, if_empty))["deleted"])
+        return self._backend.delete_topic(self.name, if_empty)
 
     def __repr__(self) -> str:
         return show.topic_text(self)

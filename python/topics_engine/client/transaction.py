@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..errors import Conflict, InvalidRequest
 from ..frozen import Frozen, frozen
 from . import arguments
-from .backend import transactions_of
 from .closing import Handle
 from .encoding import rows
 from .topic import declare
@@ -77,7 +76,7 @@ class Transaction(Handle):
         if writer is not None:
             arguments.name("writer", writer)
         self._backend = backend
-        self._native = transactions_of(backend)
+        self._native = backend.transactions()
         epoch = arguments.optional_seq("epoch", epoch)
         self._options = (writer, epoch, arguments.idempotency_key(idempotency_key))
         self._rows: list[tuple[str, list[NewRow], str | None]] = []

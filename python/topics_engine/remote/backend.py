@@ -9,20 +9,12 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..client.backend import RemoteBackend
-from ..client.encoding import matcher, written
+from ..client.backend import Backend, RemoteBackend
+from ..client.encoding import matcher, rows_of, written
 from ..client.read import PAGE_RECORDS
+from ..client.request import encode_json, without_none
 from ..errors import AlreadyExists
-from .caller import (
-    ARROW,
-    Caller,
-    CallStatus,
-    WaitBudget,
-    encode_json,
-    topic_path,
-    with_query,
-    without_none,
-)
+from .caller import ARROW, Caller, CallStatus, WaitBudget
 from .consumer import RemoteConsumer
 from .page import Page, Prefetcher, body_of_rows
 from .queue import LONGEST, RemoteQueue, extend_renewed
@@ -39,8 +31,11 @@ _How = tuple[int, int, tuple[str, ...], str | None, bool]
 """Limit, bytes, skipped nodes, match, strong."""
 
 
-class HttpBackend(RemoteBackend):
+class HttpBackend(Backend, RemoteBackend):
     """A server. Thread-safe if its transport is."""
+
+    caller: Caller
+    is_remote = True
 
     def __init__(self, transport: Transport, options: Options, *, may_block: bool) -> None:
         self.caller = Caller(transport, options)
@@ -110,9 +105,11 @@ class HttpBackend(RemoteBackend):
             disable_backpressure=disable_backpressure,
         )
         raw = b'"config":%b,' % config if config is not None else b""
-        body = body_of_rows(records, (encode_json(fields) or b"{}")[1:-1] + b"," + raw)
-        path = with_query(topic_path(topic), return_seqs=False)
-        answer = self.caller.call("POST", path, body, hot=True, retry_refusals=disable_backpressure)
+        body = body_of_rows(records, encode_json(fields)[1:-1] + b"," + raw)
+        query = {"return_seqs": False}
+        answer = self.caller.call(
+            "write", topic, body, query=query, hot=True, retry_refusals=disable_backpressure
+        )
         return _acked(json.loads(answer), named=key is not None)
 
     def append_batch(
@@ -122,8 +119,16 @@ class HttpBackend(RemoteBackend):
         return self.append(topic, rows, **how)
 
     def append_table(
-        self, topic: str, table: Any, tag: str | None, node: str | None, key: str | None
+        self,
+        topic: str,
+        config: bytes | None,
+        table: Any,
+        tag: str | None,
+        node: str | None,
+        key: str | None,
     ) -> _Acked:
+        if config is not None:
+            return self.append(topic, rows_of(table, tag), node=node, key=key, config=config)
         # Says which extra is missing.
         rows = written(table)
         import pyarrow
@@ -131,11 +136,10 @@ class HttpBackend(RemoteBackend):
         sink = pyarrow.BufferOutputStream()
         with pyarrow.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows)
-        query = {"tag": tag, "node": node, "key": key or self.caller.key()}
-        path = with_query(topic_path(topic), **query, return_seqs=False)
+        query = {"tag": tag, "node": node, "key": key or self.caller.key(), "return_seqs": False}
         body = sink.getvalue().to_pybytes()
-        answer = json.loads(self.caller.call("POST", path, body, content=ARROW))
-        return _acked(answer, named=key is not None)
+        answer = self.caller.call("write", topic, body, query=query, content=ARROW)
+        return _acked(json.loads(answer), named=key is not None)
 
     def read(
         self,
@@ -205,9 +209,8 @@ class HttpBackend(RemoteBackend):
             include_tags=True,
             wait_ms=round(wait * 1000) or None,
         )
-        path = topic_path(topic, "diff")
         raw = encode_json(start | body)
-        return Page(self.caller.call("POST", path, raw, hot=not wait, wait=wait), upto=upto)
+        return Page(self.caller.call("diff", topic, raw, hot=not wait, wait=wait), upto=upto)
 
     def wait(self, topic: str, seq: int, timeout: float | None = None) -> bool:
         budget = WaitBudget(timeout)
@@ -240,21 +243,10 @@ class HttpBackend(RemoteBackend):
             source.begin()
         return source
 
-    def seek(self, topic: str, ts: int) -> int:
-        return int(self.caller.json("POST", topic_path(topic, "seek"), {"ts": ts})["seq"])
-
-    def delete(self, topic: str, before_seq: int | None = None, match: str | None = None) -> bytes:
-        body = encode_json(without_none(before_seq=before_seq, match=matcher(match)))
-        return self.caller.call("POST", topic_path(topic, "delete"), body)
-
-    def delete_seqs(self, topic: str, seqs: Sequence[int]) -> bytes:
-        body = encode_json({"seqs": list(seqs)})
-        return self.caller.call("POST", topic_path(topic, "delete"), body)
-
     def create(self, topic: str, config: bytes | None = None, create: bool | None = None) -> bytes:
-        path, status = with_query(topic_path(topic), create=create), CallStatus()
+        query, status = {"create": create}, CallStatus()
         try:
-            return self.caller.call("PUT", path, config or b"{}", status=status)
+            return self.caller.call("create", topic, config or b"{}", query=query, status=status)
         except AlreadyExists as error:
             if not status.outcome_unknown:
                 raise
@@ -263,88 +255,18 @@ class HttpBackend(RemoteBackend):
             )
             raise AlreadyExists(message, detail={**error.detail, "outcome": "unknown"}) from error
 
-    def delete_topic(self, topic: str, if_empty: bool = False) -> bytes:
-        path = with_query(topic_path(topic), if_empty=if_empty or None)
-        return self.caller.call("DELETE", path)
-
-    def create_router(
-        self,
-        router: str,
-        source: str,
-        dest: str,
-        *,
-        match: str | None = None,
-        exactly_once: bool = False,
-        **options: bool,
-    ) -> bool:
-        body: dict[str, Any] = {"source": source, "dest": dest, **options}
-        if match is not None:
-            body["filter"] = matcher(match)
-        body["guarantee"] = "exactly_once" if exactly_once else "at_least_once"
-        return bool(self.caller.json("PUT", _of_router(router), body)["created"])
-
-    def delete_router(self, router: str) -> bool:
-        return bool(self.caller.json("DELETE", _of_router(router))["deleted"])
-
-    def router(self, router: str) -> bytes:
-        return self.caller.call("GET", _of_router(router))
-
-    def routers(self, prefix: str = "") -> bytes:
-        return json.dumps({"routers": self._pages("/v0/routers", "routers", prefix)}).encode()
-
-    def state(self, topic: str, touch: bool = False) -> bytes:
-        return self.caller.call("GET", with_query(topic_path(topic), touch=touch))
-
-    def list(self, prefix: str = "", after: str | None = None, limit: int = 100) -> bytes:
-        # Handles page by the last name, the server by a token; so the first page has everything.
-        if after is not None:
-            return b'{"topics":[]}'
-        return json.dumps({"topics": self._pages("/v0/topics", "topics", prefix)}).encode()
-
-    def _pages(self, path: str, member: str, prefix: str | None) -> Any:
-        found: list[dict[str, Any]] = []
-        cursor = None
-        while True:
-            query = with_query(path, prefix=prefix, page_size=1000, cursor=cursor)
-            page = self.caller.json("GET", query)
-            found += page[member]
-            cursor = page.get("next_cursor")
-            if cursor is None:
-                return found
-
-    def sync(self, topic: str | None = None) -> None:
-        if topic is not None:
-            self.state(topic)
-        # A lost answer may have reported a loss, which is reported once: a repeat would hide it.
-        self.caller.call("POST", "/v0/sync", b"{}", long=True, repeatable=False)
-
-    def checkpoint(self) -> None:
-        self.caller.call("POST", "/v0/admin/checkpoint", b"{}", long=True)
-
-    def backup(self, dir: str | os.PathLike[str]) -> bytes:
-        body = json.dumps({"dir": os.fspath(dir)}).encode()
-        # A repeat of a backup that was made finds its directory in use.
-        return self.caller.call("POST", "/v0/admin/backup", body, long=True, repeatable=False)
-
-    def verify(self) -> bytes:
-        return self.caller.call("POST", "/v0/admin/verify", b"{}", long=True)
-
-    def metrics(self, json: bool = False) -> bytes:
-        accept = "application/json" if json else "text/plain"
-        return self.caller.call("GET", "/v0/metrics", accept=accept)
-
-    def scan_first(self, topic: str, request: Mapping[str, Any], limit: int) -> _Stream:
+    def scan(self, topic: str, request: Mapping[str, Any], limit: int | None = None) -> _Stream:
+        if limit is None:
+            return super().scan(topic, request)
         from .scan import scan_first
 
+        # A stream is fetched whole, so the server is told the limit.
         return scan_first(self.caller, topic, request, limit)
 
     def scan_range(self, topic: str, request: bytes) -> _Stream:
         from .scan import scan_range
 
         return scan_range(self.caller, topic, request)
-
-    def split(self, topic: str, request: bytes) -> bytes:
-        return self.caller.call("POST", topic_path(topic, "split"), request)
 
     def queue(self, name: str) -> RemoteQueue:
         return RemoteQueue(self, name)
@@ -356,19 +278,6 @@ class HttpBackend(RemoteBackend):
         with self._lock:
             self.cursors.add(cursor)
         return cursor
-
-    def consumers(self, topic: str) -> Any:
-        found = self._pages(topic_path(topic, "consumers"), "consumers", None)
-        return [(c["consumer"], c["mode"], c["cursor"], c["lag"], c["lag_ms"]) for c in found]
-
-    def every_consumer(self) -> Any:
-        found = self._pages("/v0/consumers", "consumers", None)
-        names = ("topic", "consumer", "mode", "cursor", "lag", "lag_ms")
-        return [tuple(c[name] for name in names) for c in found]
-
-    def delete_consumer(self, topic: str, name: str) -> bool:
-        path = topic_path(topic, "consumers", name)
-        return bool(self.caller.json("DELETE", path)["deleted"])
 
     def transactions(self) -> RemoteTransactions:
         return RemoteTransactions(self)
@@ -386,7 +295,3 @@ def _acked(answer: dict[str, Any], *, named: bool) -> _Acked:
         named and answer["deduped"],
         answer["durability"],
     )
-
-
-def _of_router(name: str) -> str:
-    return topic_path(name).replace("/v0/topics/", "/v0/routers/", 1)

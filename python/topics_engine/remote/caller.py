@@ -19,10 +19,10 @@ import time
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
-from urllib.parse import quote, urlencode
 
 from .. import errors
 from ..client.backend import call_timeout
+from ..client.request import JSON, encode_json, encode_query, path_of
 from ..errors import TimedOut, TopicsError, Unavailable, Unreachable
 from .transport import Answer, NoAnswer, Options, PoolKind, Stream, Transport
 
@@ -32,7 +32,6 @@ CAPS = frozenset(
     "max_topics max_routers max_total_bytes ephemeral_bytes max_watch_topics max_watch_sessions"
     " max_consumers max_txn_writers max_txn_writers_per_key".split()
 )
-JSON = "application/json"
 ARROW = "application/vnd.apache.arrow.stream"
 EVENTS = "text/event-stream"
 
@@ -82,17 +81,20 @@ class Caller:
         """A unique idempotency key."""
         return f"{self._run}.{next(self._writes):x}"
 
-    def json(self, method: str, path: str, body: Any = None, **how: Any) -> dict[str, Any]:
+    def json(self, verb: str, name: str = "", body: Any = None, **how: Any) -> dict[str, Any]:
         """Encodes a JSON body, sends the request and decodes the response."""
-        found: dict[str, Any] = json.loads(self.call(method, path, encode_json(body), **how))
+        raw = None if body is None else encode_json(body)
+        found: dict[str, Any] = json.loads(self.call(verb, name, raw, **how))
         return found
 
     def call(
         self,
-        method: str,
-        path: str,
+        verb: str,
+        name: str = "",
         body: bytes | None = None,
         *,
+        part: str = "",
+        query: Mapping[str, Any] | None = None,
         hot: bool = False,
         wait: float = 0.0,
         long: bool = False,
@@ -102,16 +104,16 @@ class Caller:
         accept: str = JSON,
         status: CallStatus | None = None,
     ) -> bytes:
-        """Sends a request and returns the body of the response.
+        """See `client.request.Caller.call`.
 
         Args:
             hot: use the connections for short reads and writes.
             wait: seconds that the server may wait before it responds.
-            long: the call may take as long as it needs.
             repeatable: retry an attempt whose outcome is unknown.
             retry_refusals: retry 429 and 503.
             status: is told whether an attempt's outcome is unknown.
         """
+        method, path = target(verb, name, part, query)
         kind = PoolKind.WAIT if wait or long else PoolKind.HOT if hot else PoolKind.PLAIN
         headers = {"Accept": accept}
         if body is not None:
@@ -125,15 +127,16 @@ class Caller:
 
         return self._until(until, once, repeatable, retry_refusals, status).body
 
-    def partly(self, path: str, body: bytes, take: Callable[[Answer], bool]) -> None:
+    def partly(self, verb: str, topic: str, body: bytes, take: Callable[[Answer], bool]) -> None:
         """Fetches columns, passes them to `take`, and retries while `take` returns False."""
         headers = {"Accept": ARROW, "Content-Type": JSON}
+        method, path = target(verb, topic)
         until = time.monotonic() + self.options.deadline
 
         def once(left: float) -> Answer:
             timeout = max(0.001, min(self.options.timeout, left))
             request = self.transport.request
-            answer = request(PoolKind.PLAIN, "POST", path, headers, body, timeout, partly=True)
+            answer = request(PoolKind.PLAIN, method, path, headers, body, timeout, partly=True)
             if answer.status < 400 and not take(answer):
                 raise NoAnswer("the stream broke off", sent=True)
             return answer
@@ -236,29 +239,13 @@ def failure(answer: Answer) -> tuple[TopicsError, float]:
     return error, float(detail.get("retry_after_ms", 0)) / 1000
 
 
-def encode_json(body: Any) -> bytes | None:
-    """Encodes a JSON body."""
-    return None if body is None else json.dumps(body, separators=(",", ":")).encode()
-
-
-def topic_path(topic: str, *rest: str) -> str:
-    """A path below a topic."""
-    return "/".join(("/v0/topics", *(quote(part, safe="") for part in (topic, *rest))))
-
-
-def with_query(path: str, **query: Any) -> str:
-    """Appends those parameters to a path that are not `None`."""
-    given = {name: _word(value) for name, value in query.items() if value is not None}
-    return f"{path}?{urlencode(given)}" if given else path
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def without_none(**fields: Any) -> dict[str, Any]:
-    """The fields that are not `None`."""
-    return {name: value for name, value in fields.items() if value is not None}
+def target(
+    verb: str, name: str = "", part: str = "", query: Mapping[str, Any] | None = None
+) -> tuple[str, str]:
+    """Method, path and query of a request."""
+    method, path = path_of(verb, name, part)
+    asked = encode_query(query)
+    return method, f"{path}?{asked}" if asked else path
 
 
 class WaitBudget:

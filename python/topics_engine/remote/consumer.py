@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..client.backend import RemoteBackend
 from ..client.encoding import matcher
+from ..client.request import encode_json, without_none
 from ..errors import NotFound
-from .caller import CallStatus, WaitBudget, encode_json, log, topic_path, without_none
+from .caller import CallStatus, WaitBudget, log
 from .page import Page
 from .queue import LONGEST
 
@@ -38,10 +39,9 @@ class RemoteConsumer(RemoteBackend):
         self._remote = remote
         self.topic = topic
         self.name = name
-        self._path = topic_path(topic, "consumers", name)
         reader = secrets.token_hex(8)
         body = without_none(mode=mode, start=start, auto_commit=auto_commit or None, reader=reader)
-        made = remote.caller.json("PUT", self._path, body)
+        made = remote.caller.json("consumer_put", topic, body, part=name)
         self.mode: str = made["mode"]
         self.reader: str | None = reader if self.mode == "at_least_once" else None
         """The id of this handle: the server lets one reader read at a time."""
@@ -123,16 +123,17 @@ class RemoteConsumer(RemoteBackend):
     def _page(self, status: CallStatus, wait: float, **fields: Any) -> Page:
         body = encode_json(without_none(wait_ms=round(wait * 1000) or None, **fields))
         call = self._remote.caller.call
-        return Page(call("POST", f"{self._path}/read", body, wait=wait, status=status))
+        how: dict[str, Any] = {"part": self.name, "wait": wait, "status": status}
+        return Page(call("consumer_read", self.topic, body, **how))
 
     def commit(self, seq: int) -> None:
         body = without_none(seq=seq, reader=self.reader)
-        answer = self._remote.caller.json("POST", f"{self._path}/commit", body)
+        answer = self._remote.caller.json("consumer_commit", self.topic, body, part=self.name)
         self.cursor = answer["cursor"]
 
     def seek(self, *, seq: int | None = None, ts: int | None = None, to: str | None = None) -> int:
         body: dict[str, Any] = without_none(seq=seq, ts=ts, to=to, reader=self.reader)
-        answer = self._remote.caller.json("POST", f"{self._path}/seek", body)
+        answer = self._remote.caller.json("consumer_seek", self.topic, body, part=self.name)
         with self._lock:
             self.cursor = self._position = answer["cursor"]
         return self.cursor

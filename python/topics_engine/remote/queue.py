@@ -15,17 +15,10 @@ from typing import TYPE_CHECKING, Any
 from ..client.backend import RemoteBackend
 from ..client.closing import CancelScope
 from ..client.encoding import matcher
+from ..client.request import encode_json, without_none
 from ..client.values import lease_number
 from ..errors import Closed, TopicsError
-from .caller import (
-    Caller,
-    CallStatus,
-    WaitBudget,
-    encode_json,
-    topic_path,
-    with_query,
-    without_none,
-)
+from .caller import Caller, CallStatus, WaitBudget, target
 from .events import Event, SseConnection
 from .page import Page, jobs_of
 from .transport import Stream
@@ -55,8 +48,8 @@ class RemoteQueue(RemoteBackend):
             asked = without_none(
                 node=node, max=max, lease_ms=lease_ms, wait_ms=round(this * 1000) or None
             )
-            path, start = topic_path(self._topic, "claim"), time.monotonic()
-            body = self._caller.call("POST", path, encode_json(asked), wait=this)
+            start = time.monotonic()
+            body = self._caller.call("claim", self._topic, encode_json(asked), wait=this)
             # The leases of a claim that waited begin at an unknown time before the answer.
             elapsed = 0.0 if this else time.monotonic() - start
             found = self._held(node, jobs_of(body, "claimed"), elapsed)
@@ -71,8 +64,8 @@ class RemoteQueue(RemoteBackend):
         return found, lease_ms, page, held  # type: ignore[return-value]
 
     def peek(self, state: str | None = None, max: int = 100) -> _PeekedJobs:
-        path = with_query(topic_path(self._topic, "jobs"), state=state, max=max)
-        page = Page(self._caller.call("GET", path), "jobs")
+        query = {"state": state, "max": max}
+        page = Page(self._caller.call("jobs", self._topic, query=query), "jobs")
         seen = [_peeked(json.loads(more)) for more in page.more]
         return seen, page  # type: ignore[return-value]
 
@@ -126,8 +119,8 @@ class RemoteQueue(RemoteBackend):
         how: dict[str, Any] | None = None,
     ) -> _Outcome:
         body = without_none(node=node, seqs=seqs, lease_ids=lease_ids) | (how or {})
-        path = topic_path(self._topic, verb)
-        answer = json.loads(self._caller.call("POST", path, encode_json(body), status=status))
+        raw = encode_json(body)
+        answer = json.loads(self._caller.call(verb, self._topic, raw, status=status))
         done = _without(seqs, answer["skipped"])
         if len(done) != answer[member]:
             raise TopicsError(
@@ -137,16 +130,15 @@ class RemoteQueue(RemoteBackend):
         return _outcome(done, answer)
 
     def remove(self, seqs: list[int], force: bool = False) -> _Outcome:
-        return self._manage("remove", "removed", seqs, force=force or None)
+        return self._manage("jobs_remove", seqs, force=force or None)
 
     def promote(self, seqs: list[int]) -> _Outcome:
-        return self._manage("promote", "promoted", seqs)
+        return self._manage("jobs_promote", seqs)
 
-    def _manage(self, verb: str, member: str, seqs: list[int], **how: Any) -> _Outcome:
-        path = topic_path(self._topic, verb)
+    def _manage(self, verb: str, seqs: list[int], **how: Any) -> _Outcome:
         body = without_none(seqs=seqs, **how)
         # A repeat whose first answer was lost would name as skipped what the first one did.
-        answer = self._caller.json("POST", path, body, repeatable=False)
+        answer = self._caller.json(verb, self._topic, body, repeatable=False)
         return _outcome(_without(seqs, answer["skipped"]), answer)
 
     def _exists(self, seq: int) -> bool:
@@ -164,9 +156,8 @@ class RemoteQueue(RemoteBackend):
         body = without_none(
             to=to, match=matcher(match), seqs=seqs, limit=limit, dry_run=dry_run or None
         )
-        path = topic_path(self._topic, "redrive")
         # A repeat with a limit would move as many jobs again.
-        answer = self._caller.json("POST", path, body, repeatable=limit is None)
+        answer = self._caller.json("redrive", self._topic, body, repeatable=limit is None)
         return int(answer["moved"])
 
     def work(self, node: str, max: int = 1, lease_ms: int | None = None) -> RemoteJobStream:
@@ -180,9 +171,8 @@ class RemoteJobStream(RemoteBackend):
         self._queue, self._node = leases, node
         self._caller = leases._caller
         beat = min(60_000, 1000 if (ms := self._caller.options.heartbeat * 1000) < 1000 else ms)
-        path = topic_path(leases._topic, "work")
         how = {"node": node, "max": max, "lease_ms": lease_ms, "heartbeat_ms": round(beat)}
-        self._path = with_query(path, **how)
+        self._path = target("work", leases._topic, query=how)[1]
         self._connection = SseConnection(self._open, self._caller.options.heartbeat)
         # The id of the open stream, and its place among the leases that are renewed.
         self._stream: str | None = None
@@ -239,9 +229,9 @@ class RemoteJobStream(RemoteBackend):
         self._held = None
         if is_first and self._stream is not None:
             # Those that arrive no more, or were not returned by `next`, were not delivered.
-            path = topic_path(self._queue._topic, "release")
+            body = {"node": self._node, "stream": self._stream}
             with contextlib.suppress(TopicsError):
-                self._caller.json("POST", path, {"node": self._node, "stream": self._stream})
+                self._caller.json("release", self._queue._topic, body)
         self._scope.cancel()
         self._connection.close()
 
@@ -251,7 +241,7 @@ def extend_renewed(caller: Caller, renewal: _Renewal) -> _Outcome:
     _, queue, node, lease_ms, seqs, ids, stream = renewal
     named = {"seqs": seqs, "lease_ids": ids} if stream is None else {"stream": str(stream)}
     body = {"node": node, "lease_ms": lease_ms, **named}
-    answer = caller.json("POST", topic_path(queue, "extend"), body)
+    answer = caller.json("extend", queue, body)
     return _outcome(_without(seqs, answer["skipped"]), answer)
 
 

@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..client.request import encode_json
 from ..extras import extra
-from .caller import Caller, encode_json, topic_path
+from .caller import Caller
 from .transport import Answer
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Range:
 
     @property
     def request(self) -> bytes:
-        return encode_json(self._asked) or b"{}"
+        return encode_json(self._asked)
 
     def take(self, answer: Answer) -> bool:
         """Keeps the batches of a response; returns whether it had any, or ended the stream."""
@@ -134,7 +135,6 @@ def whole(caller: Caller, topic: str, verb: str, asked: dict[str, Any]) -> Any:
     with extra("arrow", "scan of a server"):
         import pyarrow  # noqa: F401
     found = Range(asked)
-    path = topic_path(topic, verb)
     while not found.whole:
-        caller.partly(path, found.request, found.take)
+        caller.partly(verb, topic, found.request, found.take)
     return found.shown(asked)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from ..client.backend import RemoteBackend
+from ..client.request import encode_json, without_none
 from ..errors import NotFound
-from .caller import encode_json, without_none
 from .page import body_of_rows
 
 if TYPE_CHECKING:
@@ -55,9 +54,9 @@ class RemoteTransactions(RemoteBackend):
         ]
         body = b'{"appends":[%b],%b' % (
             b",".join(_append(*group) for group in rows),
-            (encode_json(fields) or b"")[1:],
+            encode_json(fields)[1:],
         )
-        answer = json.loads(self._caller.call("POST", "/v0/txn", body))
+        answer = json.loads(self._caller.call("txn", body=body))
         for cursor in list(self._remote.cursors):
             for topic, consumer, seq, _ in commits:
                 if (cursor.topic, cursor.name) == (topic, consumer):
@@ -70,17 +69,17 @@ class RemoteTransactions(RemoteBackend):
         return epoch or 0, deduped, topics
 
     def forget(self, writer: str) -> bool:
-        answer = self._caller.json("DELETE", f"/v0/txn/{quote(writer, safe='')}")
+        answer = self._caller.json("txn_forget", part=writer)
         return bool(answer["forgotten"])
 
     def _last_epoch(self, writer: str) -> int:
         try:
-            state = self._caller.json("GET", f"/v0/txn/{quote(writer, safe='')}")
+            state = self._caller.json("txn_writer", part=writer)
         except NotFound:
             return 0
         return int(state.get("last_epoch") or 0)
 
 
 def _append(topic: str, rows: Sequence[Any], node: str | None) -> bytes:
-    fields = (encode_json(without_none(topic=topic, node=node)) or b"")[1:-1] + b","
+    fields = encode_json(without_none(topic=topic, node=node))[1:-1] + b","
     return body_of_rows(rows, fields)

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..client.backend import RemoteBackend, call_timeout
 from ..client.closing import CancelScope
 from ..client.encoding import matcher
+from ..client.request import encode_json, without_none
 from ..client.values import cursor_behind
 from ..errors import Closed, NotFound, TopicsError, Unavailable
-from .caller import encode_json, failure, with_query, without_none
+from .caller import failure, target
 from .events import Event, SseConnection
 from .page import Page, gap_row_of
 from .transport import Answer, Stream, closed
@@ -183,9 +184,8 @@ class RemoteWatch(RemoteBackend):
         body |= self._options.fields()
         if self._patterns:
             body["patterns"] = [name for name, *_ in self._patterns]
-        path = with_query("/v0/watch", lenient=lenient or None)
-        made = self._caller.json("POST", path, body)
-        self._session, self._last_id, self._asked = made["stream_url"], None, False
+        made = self._caller.json("watch_create", "", body, query={"lenient": lenient or None})
+        self._session, self._last_id, self._asked = made["wid"], None, False
         self._backfills.clear()
         found: dict[str, dict[str, Any]] = made["topics"]
         return found
@@ -271,7 +271,8 @@ class RemoteWatch(RemoteBackend):
             self._asked = True
             leads_back = self._last_id is not None
             try:
-                return self._caller.stream(self._session, headers, idle, until, leads_back)
+                path = target("watch", part=self._session)[1]
+                return self._caller.stream(path, headers, idle, until, leads_back)
             except NotFound:
                 self._session = None
             except Unavailable:
@@ -348,7 +349,7 @@ class RemoteWatch(RemoteBackend):
             self._caller.transport.sleep(min(2.0, item.get("retry_after_ms", 100) / 1000))
         else:
             body = {"error": {"code": item.get("error"), "message": item.get("message", "")}}
-            raise failure(Answer(status, {}, encode_json(body) or b""))[0]
+            raise failure(Answer(status, {}, encode_json(body)))[0]
 
     def close(self) -> None:
         """Ends the watch and its session. Idempotent."""
@@ -368,7 +369,7 @@ class RemoteWatch(RemoteBackend):
         if session is not None:
             # An unreachable server drops the session by itself after a while.
             with contextlib.suppress(TopicsError, Closed):
-                self._caller.call("DELETE", session, repeatable=False, retry_refusals=False)
+                self._caller.call("watch_end", part=session, repeatable=False, retry_refusals=False)
 
 
 def _start(after: int | None, tail: int | None, topic_id: int | None) -> dict[str, Any]:

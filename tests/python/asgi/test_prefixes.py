@@ -132,6 +132,7 @@ def test_states_and_metrics_show_nothing_of_others(clients: tuple[Client, Client
     for patterns in (["*"], ["m*"], ["mine*", "a*"]):
         nothing_of_others(mine("POST", "/v0/state", {"patterns": patterns}).body)
     assert mine("POST", "/v0/state", {"topics": ["a-secret"]}).code == "forbidden"
+    assert mine("POST", "/v0/sync", {"topic": "a-secret"}).code == "forbidden"
     # A writer that is another key's, and one that nobody has used since the start.
     for theirs in THEIRS:
         assert mine("GET", f"/v0/txn/w-{theirs}").code == "txn_not_found"

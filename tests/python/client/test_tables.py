@@ -13,7 +13,6 @@ import pytest
 
 import topics_engine as te
 from support.server import Server
-from topics_engine import _core
 from topics_engine.duckdb import conditions
 
 pa = pytest.importorskip("pyarrow")
@@ -377,4 +376,3 @@ def test_the_schema_of_a_view_is_checked() -> None:
         with pytest.raises(te.InvalidRequest, match="did you mean `int64`"):
             db.topic("t").lazy({"a": "int46"})
         assert json.loads(db._backend.state("t"))["count"] == 1
-        assert isinstance(db._backend, _core.Engine)

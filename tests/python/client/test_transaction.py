@@ -9,6 +9,7 @@ import pytest
 
 import topics_engine as te
 from topics_engine import _core
+from topics_engine.client.embedded import EmbeddedBackend
 
 
 def data(db: te.Database, topic: str) -> list[object]:
@@ -16,9 +17,9 @@ def data(db: te.Database, topic: str) -> list[object]:
 
 
 def native(db: te.Database) -> _core.Transactions:
-    engine = db._backend
-    assert isinstance(engine, _core.Engine)
-    return _core.Transactions(engine)
+    backend = db._backend
+    assert isinstance(backend, EmbeddedBackend)
+    return _core.Transactions(backend.engine)
 
 
 def test_consume_process_produce(db: te.Database) -> None:

@@ -1,0 +1,85 @@
+"""The backend of an engine in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .. import _core
+from .backend import Backend
+from .encoding import rows_of
+from .request import JSON, encode_query
+
+if TYPE_CHECKING:
+    from .backend import Acked, ConsumerBackend, QueueBackend, TransactionBackend
+
+NATIVE = ("append", "append_batch", "read", "wait", "watch", "scan_range", "check")
+"""The verbs of the native module that the handles call without a frame between."""
+
+
+class LocalCaller:
+    """The transport to the engine of this process."""
+
+    def __init__(self, engine: _core.Engine) -> None:
+        self._engine = engine
+
+    def call(
+        self,
+        verb: str,
+        name: str = "",
+        body: bytes | None = None,
+        *,
+        part: str = "",
+        query: Mapping[str, Any] | None = None,
+        accept: str = JSON,
+        long: bool = False,
+        repeatable: bool = True,
+    ) -> bytes:
+        """See `Caller.call`. Nothing is repeated."""
+        asked = encode_query(query).encode()
+        return self._engine.call(verb, name, part, asked, body, accept == JSON, long)
+
+
+class EmbeddedBackend(Backend):
+    """An open data directory."""
+
+    is_remote = False
+
+    def __init__(self, engine: _core.Engine) -> None:
+        self.engine = engine
+        self.caller = LocalCaller(engine)
+        for verb in NATIVE:
+            setattr(self, verb, getattr(engine, verb))
+
+    @property
+    def path(self) -> str:
+        return self.engine.path
+
+    @property
+    def closed(self) -> bool:
+        return self.engine.closed
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def append_table(
+        self,
+        topic: str,
+        config: bytes | None,
+        table: Any,
+        tag: str | None,
+        node: str | None,
+        key: str | None,
+    ) -> Acked:
+        return self.append(topic, rows_of(table, tag), node=node, key=key, config=config)
+
+    def queue(self, name: str) -> QueueBackend:
+        return _core.Queue(self.engine, name)
+
+    def consumer(
+        self, topic: str, name: str, mode: str | None, start: str, auto_commit: bool
+    ) -> ConsumerBackend:
+        return _core.Consumer(self.engine, topic, name, mode, start, auto_commit)
+
+    def transactions(self) -> TransactionBackend:
+        return _core.Transactions(self.engine)
