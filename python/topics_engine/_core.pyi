@@ -31,7 +31,6 @@ __all__ = [
     "LeaseSchedule",
     "PendingBatch",
     "PendingJobs",
-    "Queue",
     "Recovery",
     "StreamWriter",
     "Transactions",
@@ -377,6 +376,21 @@ class Engine(_Verbs):
         Signals are handled while a `long` one runs.
         """
 
+    def claim(
+        self,
+        queue: str,
+        node: str,
+        max: int = 1,
+        lease_ms: int | None = None,
+        wait: float = 0.0,
+    ) -> _Jobs:
+        """Leases jobs to a worker, waiting for the first one."""
+
+    def ack(
+        self, queue: str, node: str, seqs: list[int], lease_ids: list[int] | None = None
+    ) -> _Outcome:
+        """Completes jobs."""
+
     def forget_remote(self) -> None:
         """Forgets the prefix that the directory has written to. The engine must have no remote."""
 
@@ -445,6 +459,18 @@ class Calls:
         tag: str | None,
         options: _WriteOptions,
     ) -> _Acked | None: ...
+    def claim(
+        self,
+        token: int,
+        engine: Engine,
+        queue: str,
+        node: str,
+        max: int,
+        lease_ms: int | None,
+        wait: float,
+    ) -> WaitHandle:
+        """Claims jobs; resolves the call with a `PendingJobs`; `wait` is at most 30 s."""
+
     def head(self, token: int, engine: Engine, topic: str, seq: int) -> WaitHandle:
         """Resolves when a record after `seq` exists, the topic is deleted or the engine closed."""
 
@@ -754,59 +780,6 @@ class Transactions:
     def state(self, writer: str) -> tuple[int | None, list[tuple[str, int, int, int]]]:
         """`(last_epoch, [(stage, parts, records, bytes)])`."""
 
-@final
-class Queue:
-    """A queue by name."""
-
-    def __new__(cls, engine: Engine, topic: str) -> Queue: ...
-    def claim(
-        self, node: str, max: int = 1, lease_ms: int | None = None, wait: float = 0.0
-    ) -> _Jobs:
-        """Leases jobs, waiting up to `wait` seconds for the first."""
-
-    def claim_later(
-        self, calls: Calls, token: int, node: str, max: int, lease_ms: int | None, wait: float
-    ) -> WaitHandle:
-        """Resolves the call with a `PendingJobs`; `wait` is at most 30 s."""
-
-    def peek(self, state: str | None = None, max: int = 100) -> _PeekedJobs:
-        """Jobs by state, or what claims would get next."""
-
-    def ack(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome: ...
-    def nack(
-        self,
-        node: str,
-        seqs: list[int],
-        lease_ids: list[int] | None = None,
-        delay_ms: int | None = None,
-        error: str = "",
-    ) -> _Outcome: ...
-    def release(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome:
-        """Gives back jobs that were not begun."""
-
-    def remove(self, seqs: list[int], force: bool = False) -> _Outcome:
-        """Deletes jobs in any state; leased ones are skipped without `force`."""
-
-    def promote(self, seqs: list[int]) -> _Outcome:
-        """Makes delayed jobs ready; others are skipped."""
-
-    def extend(
-        self,
-        node: str,
-        seqs: list[int],
-        lease_ids: list[int] | None = None,
-        lease_ms: int | None = None,
-    ) -> _Outcome: ...
-    def redrive(
-        self,
-        to: str | None = None,
-        match: str | None = None,
-        seqs: list[int] | None = None,
-        limit: int | None = None,
-        dry_run: bool = False,
-    ) -> int: ...
-    def work(self, node: str, max: int = 1, lease_ms: int | None = None) -> Work: ...
-
 _Renewal = tuple[int, str, str, int, list[int], list[int], int | None]
 """`(claim, queue, node, lease_ms, seqs, lease_ids, stream)` of leases to renew in one call."""
 
@@ -859,6 +832,9 @@ class HeldLease:
 class Work:
     """A stream of jobs: at most `max` are leased to it at a time."""
 
+    def __new__(
+        cls, engine: Engine, queue: str, node: str, max: int = 1, lease_ms: int | None = None
+    ) -> Work: ...
     def next(self, wait: float = 0.0) -> _Jobs | None:
         """The next jobs; `None` when the stream was closed."""
 

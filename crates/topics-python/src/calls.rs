@@ -16,6 +16,7 @@ use topics_wire::Failure;
 use crate::args::{AppendArgs, WriteOptions, check_all, py_records, raw, raw_records, records_of};
 use crate::engine::{Ack, Engine, ack};
 use crate::errors::{catch_panics, raise};
+use crate::queue;
 use crate::shared::Shared;
 use crate::signal_queue::SignalQueue;
 use crate::wait_handle::WaitHandle;
@@ -266,6 +267,23 @@ impl Calls {
         let records = raw_records(&held, tag);
         let args = AppendArgs::from(&options);
         self.stage(py, token, (&engine.shared, topic), |stage| args.with_append(&records, stage)?)
+    }
+
+    /// Claims jobs; resolves the token with a `PendingJobs`, after at most 30 s.
+    #[allow(clippy::too_many_arguments)]
+    fn claim(
+        &self,
+        py: Python<'_>,
+        token: u64,
+        engine: &Engine,
+        queue: &str,
+        node: &str,
+        max: usize,
+        lease_ms: Option<u64>,
+        wait: f64,
+    ) -> PyResult<WaitHandle> {
+        let how = (max, lease_ms, wait);
+        queue::claim_later(py, self.call(token), &engine.shared, queue, node, how)
     }
 
     /// Resolves the token when a record after `seq` exists, or when the topic is deleted or the engine

@@ -18,6 +18,7 @@ use crate::batch::Batch;
 use crate::directory::Recovery;
 use crate::errors::{catch_panics, raise, raise_body};
 use crate::local::LocalRequest;
+use crate::queue::{self, Jobs, Outcome};
 use crate::settings::{self, Settings};
 use crate::shared::{Shared, opening, or_fetch, read_fetching, run_interruptible, wait_in_slices};
 use crate::watch::{Start, Watch, WatchArgs};
@@ -265,6 +266,31 @@ impl Engine {
             |above| !above,
             |slice| self.shared.run(py, |e| Ok(e.wait(topic, seq, slice)?)),
         )
+    }
+
+    #[pyo3(signature = (queue, node, max=1, lease_ms=None, wait=0.0))]
+    fn claim(
+        &self,
+        py: Python<'_>,
+        queue: &str,
+        node: &str,
+        max: usize,
+        lease_ms: Option<u64>,
+        wait: f64,
+    ) -> PyResult<Jobs> {
+        queue::claim(py, &self.shared, queue, node, (max, lease_ms, wait))
+    }
+
+    #[pyo3(signature = (queue, node, seqs, lease_ids=None))]
+    fn ack(
+        &self,
+        py: Python<'_>,
+        queue: &str,
+        node: &str,
+        seqs: Vec<u64>,
+        lease_ids: Option<Vec<u64>>,
+    ) -> PyResult<Outcome> {
+        queue::ack(py, &self.shared, queue, node, &seqs, lease_ids.as_deref())
     }
 
     fn forget_remote(&self, py: Python<'_>) -> PyResult<()> {

@@ -65,7 +65,7 @@ mod _core {
     #[pymodule_export]
     use crate::logging::stop_logging;
     #[pymodule_export]
-    use crate::queue::{Queue, Work};
+    use crate::queue::Work;
     #[pymodule_export]
     use crate::remote::{probe_remote, remote_status, restore, verify_remote};
     #[pymodule_export]

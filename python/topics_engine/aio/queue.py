@@ -6,11 +6,12 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from .. import _core
 from ..client import arguments
 from ..client import queue as plain
+from ..client.backend import RemoteBackend
 from ..client.queue import (
     LeasedJob,
     claim_options,
@@ -118,8 +119,7 @@ class Work(Closing, AsyncIterator[Job]):
         return job
 
     async def _fetch(self) -> None:
-        native = self._native
-        if not isinstance(native, _core.Work):
+        if isinstance(native := self._native, RemoteBackend):
             found = await runner_of(native).run(native.next, LONGEST)
             self._closed = found is None
             if found is not None:
@@ -129,7 +129,7 @@ class Work(Closing, AsyncIterator[Job]):
 
         def begin(calls: _core.Calls, token: int) -> _core.WaitHandle | None:
             self._waits = bridge, token
-            return native.next_later(calls, token, LONGEST)
+            return cast("_core.Work", native).next_later(calls, token, LONGEST)
 
         try:
             answer = await bridge.wait(None, begin)
@@ -183,7 +183,7 @@ class Queue(TopicHandle[plain.Queue]):
         native = self._sync._native
         how = claim_options(worker, max, lease)
         seconds = arguments.seconds("wait", wait)
-        if not isinstance(native, _core.Queue):
+        if self._is_remote:
             got = await self._runner().run(native.claim, *how, seconds)
             return jobs_of(Job, self._sync, worker, got)
         deadline = time.monotonic() + seconds
@@ -191,7 +191,9 @@ class Queue(TopicHandle[plain.Queue]):
             rest = seconds_left(deadline) or 0.0
             this = min(rest, LONGEST)
             # No await between the answer and `take`: jobs that are not taken are given back.
-            answer = self._bridge().wait(None, native.claim_later, *how, this)
+            answer = self._bridge().wait(
+                None, _core.Calls.claim, self._engine, self._sync.name, *how, this
+            )
             found = (await answer).take()
             if found[0] or rest <= this:
                 return jobs_of(Job, self._sync, worker, found)

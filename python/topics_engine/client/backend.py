@@ -19,59 +19,20 @@ from .request import JSON, TEXT, Caller, encode_json, without_none
 
 if TYPE_CHECKING:
     from .._core import _Acked as Acked
-    from .._core import _Acks, _Committed, _Jobs, _Outcome, _PeekedJobs, _TxnRows, _Verbs
+    from .._core import _Acks, _Committed, _Jobs, _TxnRows, _Verbs
     from .._core import _NewRow as NewRow
     from .._core import _Page as Page
     from .._core import _Source as Source
     from .._core import _Stream as Stream
     from .._core import _WatchEvent as WatchEvent
     from .._core import _WatchStart as WatchStart
+    from .jobs import QueueVerbs
 
     class JobStream(Protocol):
         """A stream of jobs, like `_core.Work`."""
 
         def next(self, wait: float = 0.0) -> _Jobs | None: ...
         def close(self) -> None: ...
-
-    class QueueBackend(Protocol):
-        """The jobs of a queue, like `_core.Queue`."""
-
-        def claim(
-            self, node: str, max: int = 1, lease_ms: int | None = None, wait: float = 0.0
-        ) -> _Jobs: ...
-        def peek(self, state: str | None = None, max: int = 100) -> _PeekedJobs: ...
-        def ack(
-            self, node: str, seqs: list[int], lease_ids: list[int] | None = None
-        ) -> _Outcome: ...
-        def nack(
-            self,
-            node: str,
-            seqs: list[int],
-            lease_ids: list[int] | None = None,
-            delay_ms: int | None = None,
-            error: str = "",
-        ) -> _Outcome: ...
-        def release(
-            self, node: str, seqs: list[int], lease_ids: list[int] | None = None
-        ) -> _Outcome: ...
-        def remove(self, seqs: list[int], force: bool = False) -> _Outcome: ...
-        def promote(self, seqs: list[int]) -> _Outcome: ...
-        def extend(
-            self,
-            node: str,
-            seqs: list[int],
-            lease_ids: list[int] | None = None,
-            lease_ms: int | None = None,
-        ) -> _Outcome: ...
-        def redrive(
-            self,
-            to: str | None = None,
-            match: str | None = None,
-            seqs: list[int] | None = None,
-            limit: int | None = None,
-            dry_run: bool = False,
-        ) -> int: ...
-        def work(self, node: str, max: int = 1, lease_ms: int | None = None) -> JobStream: ...
 
     class ConsumerBackend(Protocol):
         """A consumer, like `_core.Consumer`."""
@@ -261,7 +222,7 @@ class Backend(_Verbs):
         # A native stream reads what is taken of it.
         return self.scan_range(topic, json.dumps(request).encode())
 
-    def queue(self, name: str) -> QueueBackend:
+    def queue(self, name: str) -> QueueVerbs:
         """The jobs of a queue."""
         raise NotImplementedError
 
@@ -295,7 +256,6 @@ __all__ = [
     "JobStream",
     "NewRow",
     "Page",
-    "QueueBackend",
     "RemoteBackend",
     "Source",
     "Stream",

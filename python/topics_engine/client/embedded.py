@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from .. import _core
 from .backend import Backend
 from .encoding import rows_of
+from .jobs import QueueVerbs
 from .request import JSON, encode_query
 
 if TYPE_CHECKING:
-    from .backend import Acked, ConsumerBackend, QueueBackend, TransactionBackend
+    from .._core import _Jobs, _Outcome
+    from .backend import Acked, ConsumerBackend, TransactionBackend
 
 NATIVE = ("append", "append_batch", "read", "wait", "watch", "scan_range", "check")
 """The verbs of the native module that the handles call without a frame between."""
@@ -38,6 +40,25 @@ class LocalCaller:
         """See `Caller.call`. Nothing is repeated."""
         asked = encode_query(query).encode()
         return self._engine.call(verb, name, part, asked, body, accept == JSON, long)
+
+
+class EmbeddedQueue(QueueVerbs):
+    """A queue of this process; its leases are renewed by a thread of the native module."""
+
+    def __init__(self, backend: EmbeddedBackend, name: str) -> None:
+        super().__init__(backend, name)
+        self._engine = backend.engine
+
+    def claim(
+        self, node: str, max: int = 1, lease_ms: int | None = None, wait: float = 0.0
+    ) -> _Jobs:
+        return self._engine.claim(self._name, node, max, lease_ms, wait)
+
+    def ack(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome:
+        return self._engine.ack(self._name, node, seqs, lease_ids)
+
+    def work(self, node: str, max: int = 1, lease_ms: int | None = None) -> _core.Work:
+        return _core.Work(self._engine, self._name, node, max, lease_ms)
 
 
 class EmbeddedBackend(Backend):
@@ -73,8 +94,8 @@ class EmbeddedBackend(Backend):
     ) -> Acked:
         return self.append(topic, rows_of(table, tag), node=node, key=key, config=config)
 
-    def queue(self, name: str) -> QueueBackend:
-        return _core.Queue(self.engine, name)
+    def queue(self, name: str) -> EmbeddedQueue:
+        return EmbeddedQueue(self, name)
 
     def consumer(
         self, topic: str, name: str, mode: str | None, start: str, auto_commit: bool

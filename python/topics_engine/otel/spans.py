@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, get_current_span
 
-from ..client.backend import RemoteBackend
 from ..client.consumer import Batch
 from ..client.queue import LeasedJob, QueueItem
 from ..client.values import Ack, Record
@@ -41,7 +40,7 @@ def attributes_of(operation: str, destination: str, more: Mapping[str, Any]) -> 
 def server_of(backend: Any) -> Attributes:
     """The address of a server; nothing for an embedded engine."""
     url: str = backend.path
-    return _address(url) if isinstance(backend, RemoteBackend) else {}
+    return _address(url) if backend.is_remote else {}
 
 
 @lru_cache(maxsize=64)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..client.backend import Backend, RemoteBackend
 from ..client.encoding import matcher, rows_of, written
+from ..client.page import Page, body_of_rows
 from ..client.read import PAGE_RECORDS
 from ..client.request import encode_json, without_none
 from ..errors import AlreadyExists
 from .caller import ARROW, Caller, CallStatus, WaitBudget
 from .consumer import RemoteConsumer
-from .page import Page, Prefetcher, body_of_rows
+from .prefetch import Prefetcher
 from .queue import LONGEST, RemoteQueue, extend_renewed
 from .renewal import LeaseRenewer
 from .transaction import RemoteTransactions

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..client.backend import RemoteBackend
 from ..client.encoding import matcher
+from ..client.page import Page
 from ..client.request import encode_json, without_none
 from ..errors import NotFound
 from .caller import CallStatus, WaitBudget, log
-from .page import Page
 from .queue import LONGEST
 
 if TYPE_CHECKING:

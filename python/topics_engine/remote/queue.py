@@ -9,35 +9,34 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections import Counter, deque
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ..client.backend import RemoteBackend
 from ..client.closing import CancelScope
-from ..client.encoding import matcher
+from ..client.jobs import QueueVerbs, done_of, outcome_of
+from ..client.page import Page, jobs_of
 from ..client.request import encode_json, without_none
-from ..client.values import lease_number
 from ..errors import Closed, TopicsError
 from .caller import Caller, CallStatus, WaitBudget, target
 from .events import Event, SseConnection
-from .page import Page, jobs_of
 from .transport import Stream
 
 if TYPE_CHECKING:
-    from .._core import HeldLease, _Jobs, _Outcome, _PeekedJobs, _Renewal
+    from .._core import HeldLease, _Jobs, _Outcome, _Renewal
     from .backend import HttpBackend
 
 # Seconds that one claim waits at most; a longer wait is several claims.
 LONGEST = 20.0
 
 
-class RemoteQueue(RemoteBackend):
+class RemoteQueue(QueueVerbs, RemoteBackend):
     """A queue by name."""
 
-    def __init__(self, remote: HttpBackend, topic: str) -> None:
+    def __init__(self, remote: HttpBackend, name: str) -> None:
+        super().__init__(remote, name)
         self._remote = remote
         self._caller = remote.caller
-        self._topic = topic
 
     def claim(
         self, node: str, max: int = 1, lease_ms: int | None = None, wait: float = 0.0
@@ -49,7 +48,7 @@ class RemoteQueue(RemoteBackend):
                 node=node, max=max, lease_ms=lease_ms, wait_ms=round(this * 1000) or None
             )
             start = time.monotonic()
-            body = self._caller.call("claim", self._topic, encode_json(asked), wait=this)
+            body = self._caller.call("claim", self._name, encode_json(asked), wait=this)
             # The leases of a claim that waited begin at an unknown time before the answer.
             elapsed = 0.0 if this else time.monotonic() - start
             found = self._held(node, jobs_of(body, "claimed"), elapsed)
@@ -60,18 +59,13 @@ class RemoteQueue(RemoteBackend):
         """The jobs of a claim, whose leases are renewed from now on."""
         found, lease_ms, page = claimed
         jobs = [(seq, lease_id) for seq, lease_id, _, _ in found]
-        held = self._remote.leases.hold(self._topic, node, lease_ms, jobs, elapsed)
+        held = self._remote.leases.hold(self._name, node, lease_ms, jobs, elapsed)
         return found, lease_ms, page, held  # type: ignore[return-value]
-
-    def peek(self, state: str | None = None, max: int = 100) -> _PeekedJobs:
-        query = {"state": state, "max": max}
-        page = Page(self._caller.call("jobs", self._topic, query=query), "jobs")
-        seen = [_peeked(json.loads(more)) for more in page.more]
-        return seen, page  # type: ignore[return-value]
 
     def ack(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome:
         status = CallStatus()
-        outcome = self._resolve("ack", "acked", node, seqs, lease_ids, status)
+        body = without_none(node=node, seqs=seqs, lease_ids=lease_ids)
+        outcome = self._outcome("ack", seqs, body, status=status)
         if status.outcome_unknown and outcome[1]:
             # The lost ack may have been executed: then the job is gone.
             done, skipped, until, reasons = outcome
@@ -80,85 +74,21 @@ class RemoteQueue(RemoteBackend):
             return done + gone, [seq for seq, _ in left], until, [why for _, why in left]
         return outcome
 
-    def nack(
-        self,
-        node: str,
-        seqs: list[int],
-        lease_ids: list[int] | None = None,
-        delay_ms: int | None = None,
-        error: str = "",
+    def _end(
+        self, verb: str, node: str, seqs: list[int], lease_ids: list[int] | None, **fields: Any
     ) -> _Outcome:
         status = CallStatus()
-        how = {"delay_ms": delay_ms} | without_none(error=error or None)
-        outcome = self._resolve("nack", "nacked", node, seqs, lease_ids, status, how)
-        return _given_back(outcome, status)
-
-    def release(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome:
-        status = CallStatus()
-        outcome = self._resolve("release", "released", node, seqs, lease_ids, status)
-        return _given_back(outcome, status)
-
-    def extend(
-        self,
-        node: str,
-        seqs: list[int],
-        lease_ids: list[int] | None = None,
-        lease_ms: int | None = None,
-    ) -> _Outcome:
-        how = without_none(lease_ms=lease_ms)
-        return self._resolve("extend", "extended", node, seqs, lease_ids, CallStatus(), how)
-
-    def _resolve(
-        self,
-        verb: str,
-        member: str,
-        node: str,
-        seqs: list[int],
-        lease_ids: list[int] | None,
-        status: CallStatus,
-        how: dict[str, Any] | None = None,
-    ) -> _Outcome:
-        body = without_none(node=node, seqs=seqs, lease_ids=lease_ids) | (how or {})
-        raw = encode_json(body)
-        answer = json.loads(self._caller.call(verb, self._topic, raw, status=status))
-        done = _without(seqs, answer["skipped"])
-        if len(done) != answer[member]:
-            raise TopicsError(
-                f"{verb} of {len(seqs)} jobs: the server counts {answer[member]} {member} and "
-                f"names {len(answer['skipped'])} as skipped"
-            )
-        return _outcome(done, answer)
-
-    def remove(self, seqs: list[int], force: bool = False) -> _Outcome:
-        return self._manage("jobs_remove", seqs, force=force or None)
-
-    def promote(self, seqs: list[int]) -> _Outcome:
-        return self._manage("jobs_promote", seqs)
-
-    def _manage(self, verb: str, seqs: list[int], **how: Any) -> _Outcome:
-        body = without_none(seqs=seqs, **how)
-        # A repeat whose first answer was lost would name as skipped what the first one did.
-        answer = self._caller.json(verb, self._topic, body, repeatable=False)
-        return _outcome(_without(seqs, answer["skipped"]), answer)
+        body = without_none(node=node, seqs=seqs, lease_ids=lease_ids, **fields)
+        done, skipped, until, reasons = self._outcome(verb, seqs, body, status=status)
+        if status.outcome_unknown and verb != "extend":
+            # Counts as done what an attempt without a response may have done: in both cases this
+            # worker no longer has the leases.
+            return done + skipped, [], until, []
+        return done, skipped, until, reasons
 
     def _exists(self, seq: int) -> bool:
-        page = self._remote.read(self._topic, after=seq - 1, limit=1)
+        page = self._remote.read(self._name, after=seq - 1, limit=1)
         return len(page) > 0 and page[0][0] == seq
-
-    def redrive(
-        self,
-        to: str | None = None,
-        match: str | None = None,
-        seqs: list[int] | None = None,
-        limit: int | None = None,
-        dry_run: bool = False,
-    ) -> int:
-        body = without_none(
-            to=to, match=matcher(match), seqs=seqs, limit=limit, dry_run=dry_run or None
-        )
-        # A repeat with a limit would move as many jobs again.
-        answer = self._caller.json("redrive", self._topic, body, repeatable=limit is None)
-        return int(answer["moved"])
 
     def work(self, node: str, max: int = 1, lease_ms: int | None = None) -> RemoteJobStream:
         return RemoteJobStream(self, node, max, lease_ms)
@@ -172,7 +102,7 @@ class RemoteJobStream(RemoteBackend):
         self._caller = leases._caller
         beat = min(60_000, 1000 if (ms := self._caller.options.heartbeat * 1000) < 1000 else ms)
         how = {"node": node, "max": max, "lease_ms": lease_ms, "heartbeat_ms": round(beat)}
-        self._path = target("work", leases._topic, query=how)[1]
+        self._path = target("work", leases._name, query=how)[1]
         self._connection = SseConnection(self._open, self._caller.options.heartbeat)
         # The id of the open stream, and its place among the leases that are renewed.
         self._stream: str | None = None
@@ -215,7 +145,7 @@ class RemoteJobStream(RemoteBackend):
             claimed = jobs_of(b'{"jobs":[%b]}' % event.data, "jobs")
             if self._held is None and self._stream is not None:
                 hold = self._queue._remote.leases.hold_stream
-                self._held = hold(self._queue._topic, self._node, claimed[1], int(self._stream))
+                self._held = hold(self._queue._name, self._node, claimed[1], int(self._stream))
             return self._queue._held(self._node, claimed)
         elif event.kind == "error":
             self._connection.drop()
@@ -231,7 +161,7 @@ class RemoteJobStream(RemoteBackend):
             # Those that arrive no more, or were not returned by `next`, were not delivered.
             body = {"node": self._node, "stream": self._stream}
             with contextlib.suppress(TopicsError):
-                self._caller.json("release", self._queue._topic, body)
+                self._caller.json("release", self._queue._name, body)
         self._scope.cancel()
         self._connection.close()
 
@@ -242,45 +172,4 @@ def extend_renewed(caller: Caller, renewal: _Renewal) -> _Outcome:
     named = {"seqs": seqs, "lease_ids": ids} if stream is None else {"stream": str(stream)}
     body = {"node": node, "lease_ms": lease_ms, **named}
     answer = caller.json("extend", queue, body)
-    return _outcome(_without(seqs, answer["skipped"]), answer)
-
-
-def _outcome(done: list[int], answer: dict[str, Any]) -> _Outcome:
-    deadlines = answer.get("deadlines") or {}
-    until = next(iter(deadlines.values()), None)
-    return done, answer["skipped"], until, answer.get("reasons", [])
-
-
-def _given_back(outcome: _Outcome, status: CallStatus) -> _Outcome:
-    """Counts as done what an attempt without a response may have done: in both cases this worker no
-    longer has the leases.
-    """
-    done, skipped, until, _ = outcome
-    return (done + skipped, [], until, []) if status.outcome_unknown else outcome
-
-
-def _peeked(job: dict[str, Any]) -> Any:
-    lease_id = job.get("lease_id")
-    return (
-        job["state"],
-        job["deliveries"],
-        job.get("node"),
-        None if lease_id is None else lease_number(lease_id),
-        job.get("deadline"),
-        job.get("visible_at"),
-        job["lane"],
-        job.get("group"),
-        job.get("error"),
-    )
-
-
-def _without(seqs: list[int], skipped: list[int]) -> list[int]:
-    """The seqs that were not skipped; of one named twice, the server may skip the second."""
-    left = Counter(skipped)
-    done = []
-    for seq in reversed(seqs):
-        if left[seq]:
-            left[seq] -= 1
-        else:
-            done.append(seq)
-    return done[::-1]
+    return outcome_of(done_of(seqs, answer["skipped"]), answer)

@@ -22,7 +22,7 @@ from .transport import Answer, NoAnswer, Options, PoolKind, closed, forked, is_c
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
-    from .page import PendingCall
+    from .prefetch import PendingCall
 
 PIECE = 1 << 16
 # Pieces that are buffered; then the thread stops reading, and the server has to wait.

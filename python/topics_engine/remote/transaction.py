@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..client.backend import RemoteBackend
+from ..client.page import body_of_rows
 from ..client.request import encode_json, without_none
 from ..errors import NotFound
-from .page import body_of_rows
 
 if TYPE_CHECKING:
     from .._core import _Acks, _Committed, _TxnRows

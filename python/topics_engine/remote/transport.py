@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from ..client import arguments
 from ..client.closing import CancelScope, current_scope
 from ..errors import Closed, InvalidRequest
-from .page import PendingCall
+from .prefetch import PendingCall
 
 T = TypeVar("T")
 

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..client.backend import RemoteBackend, call_timeout
 from ..client.closing import CancelScope
 from ..client.encoding import matcher
+from ..client.page import Page, gap_row_of
 from ..client.request import encode_json, without_none
 from ..client.values import cursor_behind
 from ..errors import Closed, NotFound, TopicsError, Unavailable
 from .caller import failure, target
 from .events import Event, SseConnection
-from .page import Page, gap_row_of
 from .transport import Answer, Stream, closed
 
 if TYPE_CHECKING:

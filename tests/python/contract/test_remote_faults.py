@@ -245,23 +245,23 @@ async def test_a_long_read_asks_for_each_page_once(faulty: Faulty, connect: Any,
 
 
 def test_what_was_fetched_ahead_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    from topics_engine.remote import page
+    from topics_engine.remote import prefetch
 
     class Done:
         def result(self) -> str:
             return "page"
 
     now = [100.0]
-    monkeypatch.setattr(page.time, "monotonic", lambda: now[0])
-    pages: page.Prefetcher[str] = page.Prefetcher()
+    monkeypatch.setattr(prefetch.time, "monotonic", lambda: now[0])
+    pages: prefetch.Prefetcher[str] = prefetch.Prefetcher()
     pages.begin("a", Done)
     assert (pages.take("a"), pages.take("a")) == ("page", None)
     pages.begin("a", Done)
-    now[0] += page.FRESH_SECONDS + 0.1
+    now[0] += prefetch.FRESH_SECONDS + 0.1
     assert pages.take("a") is None
     for i in range(20):
         pages.begin(i, Done)
-    assert [pages.take(i) for i in range(20)].count("page") == page.MAX_CALLS
+    assert [pages.take(i) for i in range(20)].count("page") == prefetch.MAX_CALLS
 
 
 async def test_connections_are_kept(faulty: Faulty, connect: Any, name: str) -> None:
