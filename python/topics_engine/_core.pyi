@@ -23,7 +23,6 @@ __all__ = [
     "Bridge",
     "Calls",
     "Connection",
-    "Consumer",
     "Engine",
     "HeldLease",
     "HotDispatcher",
@@ -33,7 +32,6 @@ __all__ = [
     "PendingJobs",
     "Recovery",
     "StreamWriter",
-    "Transactions",
     "UnsentBytes",
     "WaitHandle",
     "Watch",
@@ -391,6 +389,12 @@ class Engine(_Verbs):
     ) -> _Outcome:
         """Completes jobs."""
 
+    def consumer_read(self, topic: str, consumer: str, reader: str | None, how: _ReadArgs) -> Batch:
+        """Reads with a consumer."""
+
+    def forget_reader(self, topic: str, consumer: str, reader: str) -> None:
+        """Forgets a reader of a consumer, which reads no more. Never raises."""
+
     def forget_remote(self) -> None:
         """Forgets the prefix that the directory has written to. The engine must have no remote."""
 
@@ -409,6 +413,9 @@ _WriteOptions: TypeAlias = tuple[
     str | None, str | None, int | None, bool, bool | None, bytes | None, bool
 ]
 """`(node, key, expect_head, sync, create, config, disable_backpressure)`."""
+
+_ReadArgs = tuple[int, int, bool, float, str | None, bool]
+"""`(max_bytes, max_records, checkpoint, wait, match, fail_if_busy)` of a consumer's read."""
 
 @final
 class Calls:
@@ -470,6 +477,17 @@ class Calls:
         wait: float,
     ) -> WaitHandle:
         """Claims jobs; resolves the call with a `PendingJobs`; `wait` is at most 30 s."""
+
+    def consumer_read(
+        self,
+        token: int,
+        engine: Engine,
+        topic: str,
+        consumer: str,
+        reader: str | None,
+        how: _ReadArgs,
+    ) -> WaitHandle:
+        """Reads with a consumer; resolves the call with a `PendingBatch`."""
 
     def head(self, token: int, engine: Engine, topic: str, seq: int) -> WaitHandle:
         """Resolves when a record after `seq` exists, the topic is deleted or the engine closed."""
@@ -736,50 +754,6 @@ _Outcome = tuple[list[int], list[int], int | None, list[str]]
 was skipped: `restarted`, `ended` or `gone`; nothing for `remove` and `promote`.
 """
 
-@final
-class Transactions:
-    """The transactions of an engine.
-
-    Rows are `(topic, records, node)`, heads `(topic, head)`, commits `(topic, consumer, seq,
-    reader)`, acks `(queue, node, seqs, lease_ids)`.
-    """
-
-    def __new__(cls, engine: Engine) -> Transactions: ...
-    def transact(
-        self,
-        rows: Sequence[_TxnRows],
-        *,
-        writer: str | None = None,
-        epoch: int | None = None,
-        key: str | None = None,
-        heads: list[tuple[str, int]] = ...,
-        commits: list[tuple[str, str, int, int | None]] = ...,
-        acks: list[_Acks] = ...,
-    ) -> _Committed: ...
-    def stage(
-        self, writer: str, stage: str, part: int, rows: Sequence[_TxnRows]
-    ) -> tuple[int, int, bool]:
-        """Makes rows durable, invisible until a commit: `(records, bytes, repeated)`."""
-
-    def commit(
-        self,
-        writer: str,
-        epoch: int,
-        stages: list[tuple[str, int, int | None]],
-        *,
-        heads: list[tuple[str, int]] = ...,
-        commits: list[tuple[str, str, int, int | None]] = ...,
-        acks: list[_Acks] = ...,
-    ) -> _Committed:
-        """Publishes stages `(stage, parts, records)`."""
-
-    def abort(self, writer: str, stage: str) -> bool: ...
-    def forget(self, writer: str) -> bool:
-        """Deletes the state of a writer; its next commit may have any epoch. False without it."""
-
-    def state(self, writer: str) -> tuple[int | None, list[tuple[str, int, int, int]]]:
-        """`(last_epoch, [(stage, parts, records, bytes)])`."""
-
 _Renewal = tuple[int, str, str, int, list[int], list[int], int | None]
 """`(claim, queue, node, lease_ms, seqs, lease_ids, stream)` of leases to renew in one call."""
 
@@ -843,53 +817,3 @@ class Work:
 
     def close(self) -> None:
         """Gives its jobs back; they do not count as delivered. Idempotent."""
-
-@final
-class Consumer:
-    """A reader with a stored cursor."""
-
-    def __new__(
-        cls,
-        engine: Engine,
-        topic: str,
-        name: str,
-        mode: str | None = None,
-        start: str = "start",
-        auto_commit: bool = False,
-    ) -> Consumer: ...
-    @property
-    def mode(self) -> str: ...
-    @property
-    def cursor(self) -> int: ...
-    @property
-    def reader(self) -> int | None:
-        """What identifies the handle in the commits of a transaction."""
-
-    def read(
-        self,
-        max_bytes: int = ...,
-        max_records: int = 2000,
-        checkpoint: bool = True,
-        wait: float = 0.0,
-        match: str | None = None,
-        fail_if_busy: bool = False,
-    ) -> Batch: ...
-    def read_later(
-        self,
-        calls: Calls,
-        token: int,
-        max_bytes: int,
-        max_records: int,
-        checkpoint: bool,
-        wait: float,
-        match: str | None,
-        fail_if_busy: bool,
-    ) -> WaitHandle:
-        """As `read`; resolves with a `PendingBatch`."""
-
-    def commit(self, seq: int) -> None: ...
-    def seek(
-        self, *, seq: int | None = None, ts: int | None = None, to: str | None = None
-    ) -> int: ...
-    def drop(self) -> bool:
-        """Whether there was one."""

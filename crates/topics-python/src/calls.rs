@@ -14,6 +14,7 @@ use topics_service::{WorkerPool, completion_pair};
 use topics_wire::Failure;
 
 use crate::args::{AppendArgs, WriteOptions, check_all, py_records, raw, raw_records, records_of};
+use crate::consumer;
 use crate::engine::{Ack, Engine, ack};
 use crate::errors::{catch_panics, raise};
 use crate::queue;
@@ -284,6 +285,22 @@ impl Calls {
     ) -> PyResult<WaitHandle> {
         let how = (max, lease_ms, wait);
         queue::claim_later(py, self.call(token), &engine.shared, queue, node, how)
+    }
+
+    /// Reads with a consumer; resolves the token with a `PendingBatch`.
+    #[allow(clippy::too_many_arguments)]
+    fn consumer_read(
+        &self,
+        py: Python<'_>,
+        token: u64,
+        engine: &Engine,
+        topic: &str,
+        consumer: &str,
+        reader: Option<&str>,
+        how: consumer::ReadArgs,
+    ) -> PyResult<WaitHandle> {
+        let of = (topic, consumer, reader);
+        consumer::read_later(py, (self, token), &engine.shared, of, &how)
     }
 
     /// Resolves the token when a record after `seq` exists, or when the topic is deleted or the engine

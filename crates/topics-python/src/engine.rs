@@ -15,6 +15,7 @@ use crate::args::{
 };
 use crate::arrow::ArrowStream;
 use crate::batch::Batch;
+use crate::consumer;
 use crate::directory::Recovery;
 use crate::errors::{catch_panics, raise, raise_body};
 use crate::local::LocalRequest;
@@ -291,6 +292,31 @@ impl Engine {
         lease_ids: Option<Vec<u64>>,
     ) -> PyResult<Outcome> {
         queue::ack(py, &self.shared, queue, node, &seqs, lease_ids.as_deref())
+    }
+
+    /// Reads with a consumer.
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (topic, consumer, reader, how))]
+    fn consumer_read(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        consumer: &str,
+        reader: Option<&str>,
+        how: consumer::ReadArgs,
+    ) -> PyResult<Batch> {
+        consumer::read(py, &self.shared, (topic, consumer, reader), &how)
+    }
+
+    /// Forgets a reader of a consumer, which reads no more.
+    fn forget_reader(&self, py: Python<'_>, topic: &str, consumer: &str, reader: &str) {
+        py.detach(|| {
+            // A closed engine, or one of the parent process, has no readers.
+            let _ = catch_panics(|| {
+                self.shared.local()?.forget_reader(topic, consumer, reader);
+                Ok(())
+            });
+        });
     }
 
     fn forget_remote(&self, py: Python<'_>) -> PyResult<()> {

@@ -24,7 +24,6 @@ mod remote;
 mod settings;
 mod shared;
 mod signal_queue;
-mod txn;
 mod unsent;
 mod wait_handle;
 mod watch;
@@ -46,8 +45,6 @@ mod _core {
     use crate::bridge::Bridge;
     #[pymodule_export]
     use crate::calls::Calls;
-    #[pymodule_export]
-    use crate::consumer::Consumer;
     #[pymodule_export]
     use crate::directory::{Recovery, clone_directory, make_directory, repair, verify};
     #[pymodule_export]
@@ -72,8 +69,6 @@ mod _core {
     use crate::settings::{config_fields, config_synonyms, defaults};
     #[pymodule_export]
     use crate::shared::close_locks_in_child;
-    #[pymodule_export]
-    use crate::txn::Transactions;
     #[pymodule_export]
     use crate::unsent::UnsentBytes;
     #[pymodule_export]

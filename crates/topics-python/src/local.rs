@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
-use topics_engine::Engine;
+use topics_engine::{Consumer, Engine};
 use topics_env::Clock;
 use topics_service::{Reply, Request, Service, Sink, Verb};
-use topics_wire::{Grant, Limits};
+use topics_wire::{Failure, Grant, Limits};
 
 /// The replies that came after their call, by token.
 #[derive(Default)]
@@ -61,8 +61,30 @@ pub(crate) struct LocalService {
 impl LocalService {
     pub fn new(engine: Engine, clock: Arc<dyn Clock>) -> Self {
         let replies = Arc::new(Replies::default());
-        let service = Service::local(engine, clock, Limits::default(), replies.clone());
+        // A caller of this process has the bounds of the engine only.
+        let limits = Limits {
+            batch_records: usize::MAX,
+            record_bytes: usize::MAX,
+            meta_bytes: usize::MAX,
+            ..Limits::default()
+        };
+        let service = Service::local(engine, clock, limits, replies.clone());
         Self { service, replies, last: AtomicU64::new(0), grant: Grant::all() }
+    }
+
+    /// The handle of a consumer for a reader, or for those that name none.
+    pub fn consumer(
+        &self,
+        topic: &str,
+        name: &str,
+        reader: Option<&str>,
+    ) -> Result<Arc<Consumer>, Failure> {
+        self.service.consumer_handle(topic, name, reader)
+    }
+
+    /// Forgets a reader, which reads no more.
+    pub fn forget_reader(&self, topic: &str, name: &str, reader: &str) {
+        self.service.forget_reader(topic, name, reader);
     }
 
     /// Runs a request in the calling thread, which waits for its reply.

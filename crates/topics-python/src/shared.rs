@@ -221,10 +221,6 @@ impl<T> ProcessOwned<T> {
         Self { value: Some(value), shared }
     }
 
-    pub fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-
     /// The value, unless this is a forked child.
     pub fn get(&self) -> Option<&T> {
         self.value.as_ref().filter(|_| !self.shared.forked())

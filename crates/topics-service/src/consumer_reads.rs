@@ -45,8 +45,8 @@ impl Service {
 
     fn begin_read(self: &Arc<Self>, read: WaitingRead, req: ConsumerRead) {
         let (topic, name, reader) = &read.consumer;
-        let handle = match self.handle(topic, name, Some(reader.as_str()).filter(|r| !r.is_empty()))
-        {
+        let reader = Some(reader.as_str()).filter(|r| !r.is_empty());
+        let handle = match self.consumer_handle(topic, name, reader) {
             Ok(handle) => handle,
             Err(failure) => return self.fail_read(read.token, failure),
         };

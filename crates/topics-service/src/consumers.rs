@@ -115,7 +115,7 @@ impl Service {
         let (seq, reader) = consumers::commit(r.body)?;
         let name = r.subresource.to_owned();
         self.on_worker(r, move |s, topic| {
-            let handle = s.handle(topic, &name, reader.as_deref())?;
+            let handle = s.consumer_handle(topic, &name, reader.as_deref())?;
             handle.commit(seq)?;
             let body = consumers::position(topic, &name, handle.cursor()?);
             Ok(Reply::ok(s.with_timing(body, start_ns)))
@@ -126,7 +126,7 @@ impl Service {
         let (to, reader) = consumers::seek(r.body)?;
         let name = r.subresource.to_owned();
         self.on_worker(r, move |s, topic| {
-            let handle = s.handle(topic, &name, reader.as_deref())?;
+            let handle = s.consumer_handle(topic, &name, reader.as_deref())?;
             let body = consumers::position(topic, &name, handle.seek(to)?);
             Ok(Reply::ok(s.with_timing(body, start_ns)))
         })
@@ -218,14 +218,19 @@ impl Service {
         handle
     }
 
+    /// Forgets the handle of a reader that sends no more requests.
+    pub fn forget_reader(&self, topic: &str, name: &str, reader: &str) {
+        self.consumers.remove(&key(topic, name, Some(reader)));
+    }
+
     /// What a transaction needs to know of a reader; `None` for one that has sent no request since the
     /// start of the server.
     pub(super) fn reader_fence(&self, topic: &str, name: &str, reader: &str) -> Option<u64> {
         self.consumers.get(&key(topic, name, Some(reader)))?.fence()
     }
 
-    /// The handle of an existing consumer.
-    pub(super) fn handle(
+    /// The handle of an existing consumer for the requests of a reader, or of those that name none.
+    pub fn consumer_handle(
         &self,
         topic: &str,
         name: &str,
@@ -241,7 +246,7 @@ impl Service {
         }
         let mode = self.consumer_info(topic, name)?.mode;
         if reader.is_some() && mode == ConsumerMode::AtMostOnce {
-            return self.handle(topic, name, None);
+            return self.consumer_handle(topic, name, None);
         }
         let opened = self.engine.consumer(topic, name, Some(mode), ConsumerStart::Start, false)?;
         Ok(self.keep(topic, name, reader, opened))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from .. import _core
 from ..client import arguments
 from ..client import consumer as plain
 from ..client.consumer import LONGEST_WAIT, Batch, Mode, parts_of, read_options
 from .handle import AsyncHandle, async_method
 
 if TYPE_CHECKING:
-    from .. import _core
     from ..client.arguments import Duration, Size
 
 
@@ -74,9 +74,11 @@ class Consumer(AsyncHandle[plain.Consumer]):
         if self._is_remote:
             fetched = await self._runner().run(self._sync._native.read, *how)
             return ConsumerBatch(*parts_of(self.topic, fetched), self)
-        native = cast("_core.Consumer", self._sync._native)
+        native = self._sync._native
+        of = (self._engine, native.topic, native.name, native.reader)
         # No await between the answer and `take`: a page that is not taken goes back.
-        page: Any = (await self._bridge().wait(None, native.read_later, *how)).take()
+        page: Any = (await self._bridge().wait(None, _core.Calls.consumer_read, *of, how)).take()
+        native.check(page)
         return ConsumerBatch(*parts_of(self.topic, page), self)
 
     async def batches(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..client import transaction as plain
 from ..client.transaction import Committed
-from .handle import AsyncHandle, passthrough, runner_of
+from .handle import AsyncHandle, passthrough
 
 
 class Transaction(AsyncHandle[plain.Transaction]):
@@ -31,5 +31,5 @@ class Transaction(AsyncHandle[plain.Transaction]):
 
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
-            await runner_of(self._sync._native).run(self._sync._send)
+            await self._runner().run(self._sync._send)
         self._sync._ended = True

@@ -480,7 +480,7 @@ TXNS: tuple[Route, ...] = (
             "epoch: integer: of the writer, rising; the one after its last unless given",
             appends=APPEND + fields("expect_head: integer: refuse unless this is the head"),
         ) + WORK,
-        codes=(*TXN[1:], "idempotency_mismatch"), answer="committed deduped topics",
+        codes=(*TXN[1:], "idempotency_mismatch"), answer="committed deduped topics epoch?",
     ),
     Route(
         "GET", "/v0/txn", "txns", ("write",), "writers in name order, a page at a time",
@@ -530,7 +530,7 @@ TXNS: tuple[Route, ...] = (
                 "records: integer: rows in all of them",
             ),
         ) + WORK,
-        codes=TXN, answer="committed deduped topics",
+        codes=TXN, answer="committed deduped topics epoch?",
     ),
 )
 

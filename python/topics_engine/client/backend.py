@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from .encoding import matcher
+from .page import body_of_rows
 from .request import JSON, TEXT, Caller, encode_json, without_none
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from .._core import _Stream as Stream
     from .._core import _WatchEvent as WatchEvent
     from .._core import _WatchStart as WatchStart
+    from .consumer_verbs import ConsumerVerbs
     from .jobs import QueueVerbs
 
     class JobStream(Protocol):
@@ -33,46 +35,6 @@ if TYPE_CHECKING:
 
         def next(self, wait: float = 0.0) -> _Jobs | None: ...
         def close(self) -> None: ...
-
-    class ConsumerBackend(Protocol):
-        """A consumer, like `_core.Consumer`."""
-
-        @property
-        def mode(self) -> str: ...
-        @property
-        def cursor(self) -> int: ...
-        @property
-        def reader(self) -> Any: ...
-        def read(
-            self,
-            max_bytes: int = ...,
-            max_records: int = 2000,
-            checkpoint: bool = True,
-            wait: float = 0.0,
-            match: str | None = None,
-            fail_if_busy: bool = False,
-        ) -> Page: ...
-        def commit(self, seq: int) -> None: ...
-        def seek(
-            self, *, seq: int | None = None, ts: int | None = None, to: str | None = None
-        ) -> int: ...
-        def drop(self) -> bool: ...
-
-    class TransactionBackend(Protocol):
-        """Transactions, like `_core.Transactions`."""
-
-        def transact(
-            self,
-            rows: Sequence[_TxnRows],
-            *,
-            writer: str | None = None,
-            epoch: int | None = None,
-            key: str | None = None,
-            heads: list[tuple[str, int]] = ...,
-            commits: list[tuple[str, str, int, Any]] = ...,
-            acks: list[_Acks] = ...,
-        ) -> _Committed: ...
-        def forget(self, writer: str) -> bool: ...
 
 else:
     # A class that names its methods here would hide the native ones of an instance.
@@ -228,13 +190,49 @@ class Backend(_Verbs):
 
     def consumer(
         self, topic: str, name: str, mode: str | None, start: str, auto_commit: bool
-    ) -> ConsumerBackend:
+    ) -> ConsumerVerbs:
         """A consumer, which is created if it does not exist."""
         raise NotImplementedError
 
-    def transactions(self) -> TransactionBackend:
-        """The transactions."""
-        raise NotImplementedError
+    def transact(
+        self,
+        rows: Sequence[_TxnRows],
+        *,
+        writer: str | None = None,
+        epoch: int | None = None,
+        key: str | None = None,
+        heads: Mapping[str, int],
+        commits: Sequence[tuple[str, str, int, str | None]] = (),
+        acks: Sequence[_Acks] = (),
+    ) -> _Committed:
+        """Commits rows, cursors and acks together, if the heads are these."""
+        fields: dict[str, Any] = without_none(writer=writer, epoch=epoch, idempotency_key=key)
+        fields["expect_heads"] = dict(heads)
+        fields["commits"] = [
+            without_none(topic=topic, consumer=consumer, seq=seq, reader=reader)
+            for topic, consumer, seq, reader in commits
+        ]
+        fields["acks"] = [
+            without_none(queue=queue, node=node, seqs=seqs, lease_ids=ids)
+            for queue, node, seqs, ids in acks
+        ]
+        appends = b",".join(_append(*group) for group in rows)
+        body = b'{"appends":[%b],%b' % (appends, encode_json(fields)[1:])
+        answer = json.loads(self.caller.call("txn", body=body))
+        topics = [
+            (name, at["topic_id"], at["first_seq"], at["last_seq"])
+            for name, at in answer["topics"].items()
+        ]
+        return answer.get("epoch", 0), answer["deduped"], topics
+
+    def forget_writer(self, writer: str) -> bool:
+        """Deletes the state of a writer; whether there was one."""
+        return bool(self.answer("txn_forget", part=writer)["forgotten"])
+
+
+def _append(topic: str, rows: Sequence[NewRow], node: str | None) -> bytes:
+    fields = encode_json(without_none(topic=topic, node=node))[1:-1] + b","
+    return body_of_rows(rows, fields)
 
 
 call_timeout: ContextVar[float] = ContextVar("call_timeout", default=math.inf)
@@ -252,14 +250,12 @@ class RemoteBackend:
 __all__ = [
     "Acked",
     "Backend",
-    "ConsumerBackend",
     "JobStream",
     "NewRow",
     "Page",
     "RemoteBackend",
     "Source",
     "Stream",
-    "TransactionBackend",
     "WatchEvent",
     "WatchStart",
     "call_timeout",

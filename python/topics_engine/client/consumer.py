@@ -14,7 +14,8 @@ from .read import Item, all_of
 
 if TYPE_CHECKING:
     from .arguments import Duration, Position, Size, Time
-    from .backend import Backend, ConsumerBackend, Page
+    from .backend import Backend, Page
+    from .consumer_verbs import ConsumerVerbs
 
 Mode = Literal["at_least_once", "at_most_once"]
 MAX_RECORDS = 2000
@@ -102,7 +103,7 @@ class Consumer(Handle):
 
     __slots__ = ("_backend", "_native", "name", "topic")
 
-    def __init__(self, backend: Backend, native: ConsumerBackend, topic: str, name: str) -> None:
+    def __init__(self, backend: Backend, native: ConsumerVerbs, topic: str, name: str) -> None:
         self._backend = backend
         self._native = native
         self.topic = topic

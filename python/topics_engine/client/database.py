@@ -362,7 +362,7 @@ class Database(Closing):
         Returns:
             False if there is no such writer.
         """
-        return self._backend.transactions().forget(arguments.name("writer", writer))
+        return self._backend.forget_writer(arguments.name("writer", writer))
 
     def sync(self) -> None:
         """Waits until everything that was acked before is durable.

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from .backend import Backend
+from .consumer_verbs import ConsumerVerbs
 from .encoding import rows_of
 from .jobs import QueueVerbs
 from .request import JSON, encode_query
 
 if TYPE_CHECKING:
-    from .._core import _Jobs, _Outcome
-    from .backend import Acked, ConsumerBackend, TransactionBackend
+    from .._core import _Jobs, _Outcome, _Page
+    from .backend import Acked
 
 NATIVE = ("append", "append_batch", "read", "wait", "watch", "scan_range", "check")
 """The verbs of the native module that the handles call without a frame between."""
@@ -61,6 +62,45 @@ class EmbeddedQueue(QueueVerbs):
         return _core.Work(self._engine, self._name, node, max, lease_ms)
 
 
+class EmbeddedConsumer(ConsumerVerbs):
+    """A consumer of this process. The native handle of its reader has the position."""
+
+    def __init__(
+        self,
+        backend: EmbeddedBackend,
+        topic: str,
+        name: str,
+        mode: str | None,
+        start: str,
+        auto_commit: bool,
+    ) -> None:
+        self.reader = None
+        self._engine = backend.engine
+        super().__init__(backend, topic, name, mode, start, auto_commit)
+
+    @property
+    def cursor(self) -> int:
+        return int(self._answer("consumer")["cursor"])
+
+    def read(
+        self,
+        max_bytes: int,
+        max_records: int,
+        checkpoint: bool,
+        wait: float,
+        match: str | None,
+        fail_if_busy: bool,
+    ) -> _Page:
+        how = (max_bytes, max_records, checkpoint, wait, match, fail_if_busy)
+        page = self._engine.consumer_read(self.topic, self.name, self.reader, how)
+        self.check(page)
+        return page
+
+    def __del__(self) -> None:
+        if self.reader is not None:
+            self._engine.forget_reader(self.topic, self.name, self.reader)
+
+
 class EmbeddedBackend(Backend):
     """An open data directory."""
 
@@ -99,8 +139,5 @@ class EmbeddedBackend(Backend):
 
     def consumer(
         self, topic: str, name: str, mode: str | None, start: str, auto_commit: bool
-    ) -> ConsumerBackend:
-        return _core.Consumer(self.engine, topic, name, mode, start, auto_commit)
-
-    def transactions(self) -> TransactionBackend:
-        return _core.Transactions(self.engine)
+    ) -> EmbeddedConsumer:
+        return EmbeddedConsumer(self, topic, name, mode, start, auto_commit)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
+from binascii import b2a_base64
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +111,7 @@ def body_of_rows(rows: Sequence[_NewRow], fields: bytes = b"") -> bytes:
 
 def _record(row: _NewRow) -> bytes:
     data, binary, tag, node, meta, ttl_ms, *of_job = row
-    packed = [b'{"data_b64":"', base64.b64encode(data), b'"'] if binary else None
+    packed = [b'{"data_b64":"', b2a_base64(data, newline=False), b'"'] if binary else None
     parts = packed or [b'{"data":', data]
     named: list[tuple[str, Any]] = [("tag", tag), ("node", node), ("ttl_ms", ttl_ms or None)]
     if of_job:

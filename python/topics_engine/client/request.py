@@ -14,6 +14,7 @@ PATHS = {
     "backup": ("POST", "/v0/admin/backup"),
     "checkpoint": ("POST", "/v0/admin/checkpoint"),
     "claim": ("POST", "/v0/topics/{name}/claim"),
+    "consumer": ("GET", "/v0/topics/{name}/consumers/{part}"),
     "consumer_commit": ("POST", "/v0/topics/{name}/consumers/{part}/commit"),
     "consumer_drop": ("DELETE", "/v0/topics/{name}/consumers/{part}"),
     "consumer_put": ("PUT", "/v0/topics/{name}/consumers/{part}"),
@@ -101,8 +102,9 @@ def path_of(verb: str, name: str = "", part: str = "") -> tuple[str, str]:
 def encode_query(query: Mapping[str, Any] | None) -> str:
     """The parameters of a request that are not `None`."""
     given = {name: _word(value) for name, value in (query or {}).items() if value is not None}
-    if not given:
-        return ""
+    if all(word.isascii() and word.isalnum() for word in given.values()):
+        # What most requests have; a program that has no others does not load `urllib`.
+        return "&".join(f"{name}={word}" for name, word in given.items())
     from urllib.parse import urlencode
 
     return urlencode(given)

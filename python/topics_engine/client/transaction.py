@@ -60,7 +60,6 @@ class Transaction(Handle):
         "_handles",
         "_heads",
         "_jobs",
-        "_native",
         "_options",
         "_result",
         "_rows",
@@ -76,7 +75,6 @@ class Transaction(Handle):
         if writer is not None:
             arguments.name("writer", writer)
         self._backend = backend
-        self._native = backend.transactions()
         epoch = arguments.optional_seq("epoch", epoch)
         self._options = (writer, epoch, arguments.idempotency_key(idempotency_key))
         self._rows: list[tuple[str, list[NewRow], str | None]] = []
@@ -201,12 +199,12 @@ class Transaction(Handle):
         for handle in self._handles.values():
             declare(self._backend, handle)
         writer, epoch, key = self._options
-        epoch, deduped, topics = self._native.transact(
+        epoch, deduped, topics = self._backend.transact(
             self._rows,
             writer=writer,
             epoch=epoch,
             key=key,
-            heads=list(self._heads.items()),
+            heads=self._heads,
             commits=self._commits,
             acks=self._acks,
         )

@@ -14,18 +14,27 @@ from ..client.encoding import matcher, rows_of, written
 from ..client.page import Page, body_of_rows
 from ..client.read import PAGE_RECORDS
 from ..client.request import encode_json, without_none
-from ..errors import AlreadyExists
+from ..errors import AlreadyExists, NotFound
 from .caller import ARROW, Caller, CallStatus, WaitBudget
 from .consumer import RemoteConsumer
 from .prefetch import Prefetcher
 from .queue import LONGEST, RemoteQueue, extend_renewed
 from .renewal import LeaseRenewer
-from .transaction import RemoteTransactions
 from .transport import Options, Transport, closed, forked
 from .watch import RemoteWatch, WatchOptions
 
 if TYPE_CHECKING:
-    from .._core import _Acked, _NewRow, _Outcome, _Renewal, _Stream, _WatchStart
+    from .._core import (
+        _Acked,
+        _Acks,
+        _Committed,
+        _NewRow,
+        _Outcome,
+        _Renewal,
+        _Stream,
+        _TxnRows,
+        _WatchStart,
+    )
 
 
 _How = tuple[int, int, tuple[str, ...], str | None, bool]
@@ -48,7 +57,7 @@ class HttpBackend(Backend, RemoteBackend):
         self._lock = threading.Lock()
         self._prefetcher: Prefetcher[Page] = Prefetcher()
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.cursors: weakref.WeakSet[RemoteConsumer] = weakref.WeakSet()
+        self._consumers: weakref.WeakSet[RemoteConsumer] = weakref.WeakSet()
         self._renewing: Caller | None = None
         self.leases = LeaseRenewer(self._renew)
 
@@ -275,13 +284,50 @@ class HttpBackend(Backend, RemoteBackend):
     def consumer(
         self, topic: str, name: str, mode: str | None, start: str, auto_commit: bool
     ) -> RemoteConsumer:
-        cursor = RemoteConsumer(self, topic, name, mode, start, auto_commit)
+        consumer = RemoteConsumer(self, topic, name, mode, start, auto_commit)
         with self._lock:
-            self.cursors.add(cursor)
-        return cursor
+            self._consumers.add(consumer)
+        return consumer
 
-    def transactions(self) -> RemoteTransactions:
-        return RemoteTransactions(self)
+    def transact(
+        self,
+        rows: Sequence[_TxnRows],
+        *,
+        writer: str | None = None,
+        epoch: int | None = None,
+        key: str | None = None,
+        heads: Mapping[str, int],
+        commits: Sequence[tuple[str, str, int, str | None]] = (),
+        acks: Sequence[_Acks] = (),
+    ) -> _Committed:
+        """As `Backend.transact`, in one request that is safe to repeat: the epoch of the writer
+        identifies it, or without a writer an idempotency key.
+        """
+        is_named = writer is not None or key is not None
+        if writer is not None and epoch is None:
+            # Without an epoch the server would assign a new one to each repeat.
+            epoch = self._last_epoch(writer) + 1
+        epoch_now, deduped, topics = super().transact(
+            rows,
+            writer=writer,
+            epoch=epoch,
+            key=key if is_named else self.caller.key(),
+            heads=heads,
+            commits=commits,
+            acks=acks,
+        )
+        for consumer in list(self._consumers):
+            for topic, name, seq, _ in commits:
+                if (consumer.topic, consumer.name) == (topic, name):
+                    consumer.committed(seq)
+        return epoch_now, deduped and is_named, topics
+
+    def _last_epoch(self, writer: str) -> int:
+        try:
+            state = self.caller.json("txn_writer", part=writer)
+        except NotFound:
+            return 0
+        return int(state.get("last_epoch") or 0)
 
 
 def _acked(answer: dict[str, Any], *, named: bool) -> _Acked:

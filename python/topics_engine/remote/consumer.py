@@ -8,11 +8,11 @@ this is logged.
 
 from __future__ import annotations
 
-import secrets
 import threading
 from typing import TYPE_CHECKING, Any
 
 from ..client.backend import RemoteBackend
+from ..client.consumer_verbs import ConsumerVerbs
 from ..client.encoding import matcher
 from ..client.page import Page
 from ..client.request import encode_json, without_none
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .backend import HttpBackend
 
 
-class RemoteConsumer(RemoteBackend):
+class RemoteConsumer(ConsumerVerbs, RemoteBackend):
     """A reader with a stored cursor."""
 
     def __init__(
@@ -36,32 +36,22 @@ class RemoteConsumer(RemoteBackend):
         start: str,
         auto_commit: bool,
     ) -> None:
+        super().__init__(remote, topic, name, mode, start, auto_commit)
         self._remote = remote
-        self.topic = topic
-        self.name = name
-        reader = secrets.token_hex(8)
-        body = without_none(mode=mode, start=start, auto_commit=auto_commit or None, reader=reader)
-        made = remote.caller.json("consumer_put", topic, body, part=name)
-        self.mode: str = made["mode"]
-        self.reader: str | None = reader if self.mode == "at_least_once" else None
-        """The id of this handle: the server lets one reader read at a time."""
-        self.cursor: int = made["cursor"]
-        """The stored cursor, as far as this handle knows."""
         self._auto_commit = auto_commit
         self._lock = threading.Lock()
         # The server raises it to the cursor at which the first read takes the consumer over.
         self._position = 0
-        self._topic_id: int | None = None
         self._dropped = False
 
     def read(
         self,
-        max_bytes: int = 1 << 20,
-        max_records: int = 2000,
-        checkpoint: bool = True,
-        wait: float = 0.0,
-        match: str | None = None,
-        fail_if_busy: bool = False,
+        max_bytes: int,
+        max_records: int,
+        checkpoint: bool,
+        wait: float,
+        match: str | None,
+        fail_if_busy: bool,
     ) -> Page:
         once = self.mode == "at_most_once" and checkpoint
         budget = WaitBudget(wait)
@@ -94,10 +84,7 @@ class RemoteConsumer(RemoteBackend):
             after=None if self.reader is None else position,
         )
         with self._lock:
-            if self._topic_id not in (None, page.topic_id):
-                message = f"topic {self.topic!r} was deleted and created again: open a new handle"
-                raise NotFound(message, "topic_not_found")
-            self._topic_id = page.topic_id
+            self.check(page)
             # If another thread has moved the position meanwhile, its value stays.
             if checkpoint and self._position == position:
                 self._position = page.next_from_seq
@@ -117,7 +104,7 @@ class RemoteConsumer(RemoteBackend):
         )
         if status.outcome_unknown:
             log.warning("consumer %s of %s: a batch may be lost", self.name, self.topic)
-        self.cursor = max(self.cursor, page.next_from_seq)
+        self._cursor = max(self._cursor, page.next_from_seq)
         return page
 
     def _page(self, status: CallStatus, wait: float, **fields: Any) -> Page:
@@ -126,18 +113,15 @@ class RemoteConsumer(RemoteBackend):
         how: dict[str, Any] = {"part": self.name, "wait": wait, "status": status}
         return Page(call("consumer_read", self.topic, body, **how))
 
-    def commit(self, seq: int) -> None:
-        body = without_none(seq=seq, reader=self.reader)
-        answer = self._remote.caller.json("consumer_commit", self.topic, body, part=self.name)
-        self.cursor = answer["cursor"]
+    def committed(self, seq: int) -> None:
+        """A transaction has stored the cursor."""
+        self._cursor = max(self._cursor, seq)
 
     def seek(self, *, seq: int | None = None, ts: int | None = None, to: str | None = None) -> int:
-        body: dict[str, Any] = without_none(seq=seq, ts=ts, to=to, reader=self.reader)
-        answer = self._remote.caller.json("consumer_seek", self.topic, body, part=self.name)
         with self._lock:
-            self.cursor = self._position = answer["cursor"]
-        return self.cursor
+            self._position = super().seek(seq=seq, ts=ts, to=to)
+        return self._position
 
     def drop(self) -> bool:
         self._dropped = True
-        return self._remote.delete_consumer(self.topic, self.name)
+        return super().drop()

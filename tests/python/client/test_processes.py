@@ -73,9 +73,12 @@ def test_a_forked_child_opens_nothing_and_is_told_of_spawn(tmp_path: Path) -> No
 OWNER = """
     import os, signal, sys, topics_engine as te
     db = te.open(sys.argv[1])
+    ready, told = os.pipe()
     child = os.fork()
     if child == 0:
+        os.write(told, b"-")
         signal.pause()
+    os.read(ready, 1)
     print(child, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
     """

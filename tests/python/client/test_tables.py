@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,10 @@ import pytest
 
 import topics_engine as te
 from support.server import Server
+from topics_engine.client import pushdown
+from topics_engine.client.embedded import EmbeddedBackend
 from topics_engine.duckdb import conditions
+from topics_engine.remote.backend import HttpBackend
 
 pa = pytest.importorskip("pyarrow")
 pl = pytest.importorskip("polars")
@@ -104,14 +108,17 @@ class Scans:
 @pytest.fixture
 def scans(monkeypatch: pytest.MonkeyPatch) -> Scans:
     seen = Scans()
-    from topics_engine.client import pushdown
+    for backend in (EmbeddedBackend, HttpBackend):
+        real: Any = backend.scan
 
-    real = pushdown.scan_of
+        def scan(
+            self: Any, topic: str, request: Any, limit: int | None = None, real: Any = real
+        ) -> Any:
+            found = real(self, topic, request, limit)
+            is_query = sys._getframe(1).f_globals["__name__"] == pushdown.__name__
+            return seen.counted(topic, request, found) if is_query else found
 
-    def scan_of(backend: Any, topic: str, request: Any, limit: int | None = None) -> Any:
-        return seen.counted(topic, request, real(backend, topic, request, limit))
-
-    monkeypatch.setattr(pushdown, "scan_of", scan_of)
+        monkeypatch.setattr(backend, "scan", scan)
     return seen
 
 

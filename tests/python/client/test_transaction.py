@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import topics_engine as te
-from topics_engine import _core
 from topics_engine.client.embedded import EmbeddedBackend
 
 
@@ -16,10 +17,14 @@ def data(db: te.Database, topic: str) -> list[object]:
     return [r.data for r in db.topic(topic).read() if isinstance(r, te.Record)]
 
 
-def native(db: te.Database) -> _core.Transactions:
+def request(
+    db: te.Database, verb: str, part: str, body: Any = None, query: str = ""
+) -> dict[str, Any]:
     backend = db._backend
     assert isinstance(backend, EmbeddedBackend)
-    return _core.Transactions(backend.engine)
+    raw = None if body is None else json.dumps(body).encode()
+    found: dict[str, Any] = json.loads(backend.engine.call(verb, "", part, query.encode(), raw))
+    return found
 
 
 def test_consume_process_produce(db: te.Database) -> None:
@@ -126,39 +131,43 @@ def test_writers_and_keys(data_dir: Path) -> None:
 
 
 def test_stages_outlive_the_process(data_dir: Path) -> None:
-    row = (b"1", False, "tag", None, None, 0)
+    rows = {"appends": [{"topic": "t", "records": [{"data": 1, "tag": "tag"}] * 2}]}
+    publish: dict[str, Any] = {"epoch": 1, "stages": [{"id": "a", "parts": 1, "records": 2}]}
     with te.open(data_dir) as db:
-        txn = native(db)
-        records, size, repeated = txn.stage("w", "a", 0, [("t", [row, row], None)])
-        assert (records, repeated) == (2, False)
-        assert txn.stage("w", "a", 0, []) == (2, size, True)
+        staged = request(db, "txn_stage", "w/a", rows, "part=0")
+        size = staged["bytes"]
+        assert (staged["staged"], staged["deduped"]) == (2, False)
+        again = request(db, "txn_stage", "w/a", rows, "part=0")
+        assert (again["staged"], again["bytes"], again["deduped"]) == (2, size, True)
         assert list(db.topics()) == []
+        wrong = {"appends": [{"topic": "t", "records": [{"dat": 1}]}]}
         with pytest.raises(te.InvalidRequest, match=r"records\[0\]"):
-            txn.stage("w", "a", 1, [("t", [(b"{", False, None, None, None, 0)], None)])
+            request(db, "txn_stage", "w/a", wrong, "part=1")
     with te.open(data_dir) as db:
-        txn = native(db)
-        assert txn.state("w") == (None, [("a", 1, 2, size)])
+        state = request(db, "txn_writer", "w")
+        assert state["last_epoch"] is None
+        assert state["staged"] == [{"id": "a", "parts": 1, "records": 2, "bytes": size}]
+        short = {"epoch": 1, "stages": [{"id": "a", "parts": 2}]}
         with pytest.raises(te.Conflict) as e:
-            txn.commit("w", 1, [("a", 2, None)])
+            request(db, "txn_commit", "w", short)
         assert e.value.code == "txn_incomplete"
-        epoch, deduped, topics = txn.commit("w", 1, [("a", 1, 2)], heads=[("t", 0)])
-        assert (epoch, deduped, [t[0] for t in topics]) == (1, False, ["t"])
-        assert txn.commit("w", 1, [("a", 1, 2)])[1]
-        assert not txn.abort("w", "a")
+        done = request(db, "txn_commit", "w", publish | {"expect_heads": {"t": 0}})
+        assert (done["epoch"], done["deduped"], list(done["topics"])) == (1, False, ["t"])
+        assert request(db, "txn_commit", "w", publish)["deduped"]
+        assert not request(db, "txn_abort", "w/a")["aborted"]
         assert data(db, "t") == [1, 1]
         with pytest.raises(te.NotFound):
-            txn.state("nobody")
+            request(db, "txn_writer", "nobody")
 
 
 def test_staged_bytes_are_bounded(data_dir: Path) -> None:
     with te.open(data_dir, txn_bytes=16384) as db:
-        txn = native(db)
-        row = (b"x" * 6000, True, None, None, None, 0)
-        txn.stage("w", "a", 0, [("t", [row], None)])
+        rows = {"appends": [{"topic": "t", "records": [{"data": "x" * 6000}]}]}
+        request(db, "txn_stage", "w/a", rows, "part=0")
         with pytest.raises(te.Throttled):
-            txn.stage("w", "b", 0, [("t", [row], None)])
-        assert txn.abort("w", "a")
-        txn.stage("w", "b", 0, [("t", [row], None)])
+            request(db, "txn_stage", "w/b", rows, "part=0")
+        assert request(db, "txn_abort", "w/a")["aborted"]
+        request(db, "txn_stage", "w/b", rows, "part=0")
 
 
 def test_a_transaction_that_ended_refuses_everything(tmp_path: Path) -> None:

@@ -24,6 +24,9 @@ pub fn committed(c: &Committed) -> Vec<u8> {
     }
     let mut o = Object::new(128);
     o.flag("committed", true).flag("deduped", c.deduped).raw("topics", &topics.finish());
+    if c.epoch > 0 {
+        o.int("epoch", c.epoch);
+    }
     o.finish()
 }
 
