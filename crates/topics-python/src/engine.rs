@@ -111,9 +111,9 @@ impl Engine {
         };
         let reply = if long {
             let shared = self.shared.clone();
-            run_interruptible(py, move || Ok(shared.local()?.call(&request)))?
+            run_interruptible(py, move || Ok(shared.local()?.call(request)))?
         } else {
-            let call = || catch_panics(|| Ok(self.shared.local()?.call(&request)));
+            let call = || catch_panics(|| Ok(self.shared.local()?.call(request)));
             py.detach(call).map_err(|e| raise(py, &e))?
         };
         if reply.status >= 400 {

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use topics_engine::{Consumer, Engine};
 use topics_env::Clock;
-use topics_service::{Reply, Request, Service, Sink, Verb};
+use topics_service::{LARGE_BODY, Reply, Request, Service, Sink, Verb};
 use topics_wire::{Failure, Grant, Limits};
 
 /// The replies that came after their call, by token.
@@ -88,20 +89,24 @@ impl LocalService {
     }
 
     /// Runs a request in the calling thread, which waits for its reply.
-    pub fn call(&self, request: &LocalRequest) -> Reply {
+    pub fn call(&self, request: LocalRequest) -> Reply {
         let token = self.last.fetch_add(1, Ordering::Relaxed);
         let r = Request {
             verb: request.verb,
             name: &request.name,
             subresource: &request.subresource,
             query: &request.query,
-            body: &request.body,
             grant: &self.grant,
             json: request.json,
             token,
             ..Request::default()
         };
-        let Some(reply) = self.service.call(&r) else {
+        let reply = if request.body.len() > LARGE_BODY {
+            self.service.call_with_body(&r, Bytes::from(request.body))
+        } else {
+            self.service.call(&Request { body: &request.body, ..r })
+        };
+        let Some(reply) = reply else {
             if self.service.staged() {
                 self.service.flush();
             }

@@ -21,18 +21,32 @@ const SWEEP: usize = 256;
 pub(super) type Key = (String, String, String);
 
 /// The consumer handles that requests share.
-#[derive(Default)]
 pub(super) struct Handles(Mutex<KeptHandles>);
 
-#[derive(Default)]
 struct KeptHandles {
     all: HashMap<Key, Arc<Consumer>>,
+    /// Handles from which on an idle one is dropped.
+    most: usize,
     /// Handles that were kept after the last sweep.
     swept: usize,
 }
 
 // Dropping a handle stores its position: no method does it under the lock.
 impl Handles {
+    /// Handles of clients, which do not say when they read no more.
+    pub(super) fn of_clients() -> Self {
+        Self::up_to(HANDLES)
+    }
+
+    /// Handles of readers that are forgotten when they read no more.
+    pub(super) fn of_process() -> Self {
+        Self::up_to(usize::MAX)
+    }
+
+    fn up_to(most: usize) -> Self {
+        Self(Mutex::new(KeptHandles { all: HashMap::new(), most, swept: 0 }))
+    }
+
     fn get(&self, key: &Key) -> Option<Arc<Consumer>> {
         self.0.lock().all.get(key).cloned()
     }
@@ -58,7 +72,7 @@ impl Handles {
 
 impl KeptHandles {
     /// Takes out the handles of deleted topics and consumers, which would keep their memory, whenever
-    /// the handles have doubled; an idle one, if there are [`HANDLES`] of them.
+    /// the handles have doubled; an idle one, if there are too many.
     fn make_room(&mut self) -> Vec<Arc<Consumer>> {
         let mut dropped = Vec::new();
         if self.all.len() >= SWEEP.max(2 * self.swept) {
@@ -66,7 +80,7 @@ impl KeptHandles {
             dropped.extend(gone.map(|(_, handle)| handle));
             self.swept = self.all.len();
         }
-        if self.all.len() >= HANDLES {
+        if self.all.len() >= self.most {
             let idle = self.all.iter().find(|(_, handle)| Arc::strong_count(handle) == 1);
             let key = idle.map(|(key, _)| key.clone());
             dropped.extend(key.and_then(|key| self.all.remove(&key)));
@@ -212,6 +226,12 @@ impl Service {
         reader: Option<&str>,
         handle: Consumer,
     ) -> Arc<Consumer> {
+        if handle.mode() == ConsumerMode::AtMostOnce
+            && let Some(kept) = self.consumers.get(&key(topic, name, None))
+            && kept.cursor().is_ok()
+        {
+            return kept;
+        }
         let reader = reader.filter(|_| handle.mode() == ConsumerMode::AtLeastOnce);
         let handle = Arc::new(if reader.is_some() { handle.into_reader() } else { handle });
         self.consumers.insert(key(topic, name, reader), handle.clone());

@@ -122,16 +122,27 @@ impl Service {
         sink: Arc<dyn Sink>,
         unsent: Arc<UnsentBytes>,
     ) -> Arc<Self> {
+        Arc::new(Self::of(engine, clock, limits, sink, unsent, Handles::of_clients()))
+    }
+
+    fn of(
+        engine: Engine,
+        clock: Arc<dyn Clock>,
+        limits: Limits,
+        sink: Arc<dyn Sink>,
+        unsent: Arc<UnsentBytes>,
+        consumers: Handles,
+    ) -> Self {
         let timer = Timer::new(clock.clone(), sink.clone(), engine.guards());
         let pool = WorkerPool::new(engine.guards());
-        Arc::new(Self {
+        Self {
             started_ns: clock.mono_ns(),
             engine,
             clock,
             limits,
             sink,
             waiting: WaitingCalls::default(),
-            consumers: Handles::default(),
+            consumers,
             streams: Streams::default(),
             sessions: Sessions::default(),
             writers: WriterOwners::default(),
@@ -143,7 +154,7 @@ impl Service {
             pending: Arc::new(AtomicUsize::new(0)),
             backup_dir: OnceLock::new(),
             unsent,
-        })
+        }
     }
 
     /// The service of the process that has the engine open: verbs that wait for the disk run in their
@@ -155,10 +166,11 @@ impl Service {
         limits: Limits,
         sink: Arc<dyn Sink>,
     ) -> Arc<Self> {
-        let service = Self::new(engine, clock, limits, sink, Arc::default());
+        let consumers = Handles::of_process();
+        let service = Self::of(engine, clock, limits, sink, Arc::default(), consumers);
         service.pool.stop();
         let _ = service.backup_dir.set(BackupDir::Anywhere);
-        service
+        Arc::new(service)
     }
 
     /// Runs a request. `None`: the reply goes to the sink later, once.

@@ -283,6 +283,22 @@ fn what_did_not_reach_its_reader_is_for_the_next_one() {
 }
 
 #[test]
+fn what_did_not_reach_its_reader_outlives_another_put() {
+    let mut w = World::new();
+    w.put("log", json!(1));
+    let put = json!({"mode": "at_most_once"});
+    w.send("consumer_put", "log", "c", put.clone());
+    let gone = w.send("consumer_read", "log", "c", json!({"wait_ms": 1000}));
+    w.service.cancel(gone);
+    w.service.engine.sync().unwrap();
+    assert_eq!(w.reply(gone), None);
+    let again = w.send("consumer_put", "log", "c", put);
+    assert_eq!(w.reply(again).unwrap()["created"], false);
+    let next = w.send("consumer_read", "log", "c", json!({"wait_ms": 1000}));
+    assert_eq!(w.reply(next).unwrap()["records"][0]["data"], 1);
+}
+
+#[test]
 fn a_handle_follows_its_topic() {
     let mut w = World::new();
     w.put("log", json!(1));
