@@ -33,7 +33,6 @@ __all__ = [
     "Recovery",
     "StreamWriter",
     "UnsentBytes",
-    "WaitHandle",
     "Watch",
     "Work",
     "__version__",
@@ -475,7 +474,7 @@ class Calls:
         max: int,
         lease_ms: int | None,
         wait: float,
-    ) -> WaitHandle:
+    ) -> None:
         """Claims jobs; resolves the call with a `PendingJobs`; `wait` is at most 30 s."""
 
     def consumer_read(
@@ -486,18 +485,14 @@ class Calls:
         consumer: str,
         reader: str | None,
         how: _ReadArgs,
-    ) -> WaitHandle:
+    ) -> None:
         """Reads with a consumer; resolves the call with a `PendingBatch`."""
 
-    def head(self, token: int, engine: Engine, topic: str, seq: int) -> WaitHandle:
+    def cancel(self, token: int) -> None:
+        """Ends the wait of a token. Idempotent; callable for a call that does not wait."""
+
+    def head(self, token: int, engine: Engine, topic: str, seq: int) -> None:
         """Resolves when a record after `seq` exists, the topic is deleted or the engine closed."""
-
-@final
-class WaitHandle:
-    """A wait; dropping it cancels it."""
-
-    def cancel(self) -> None:
-        """Cancels the wait. Idempotent."""
 
 @final
 class PendingJobs:
@@ -812,8 +807,8 @@ class Work:
     def next(self, wait: float = 0.0) -> _Jobs | None:
         """The next jobs; `None` when the stream was closed."""
 
-    def next_later(self, calls: Calls, token: int, wait: float) -> WaitHandle | None:
-        """Resolves the call with a `PendingJobs`; `wait` is at most 30 s."""
+    def next_later(self, calls: Calls, token: int, wait: float) -> bool:
+        """Resolves the call with a `PendingJobs`; `wait` is at most 30 s. False if it is closed."""
 
     def close(self) -> None:
         """Gives its jobs back; they do not count as delivered. Idempotent."""

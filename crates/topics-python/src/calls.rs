@@ -2,11 +2,13 @@
 //!
 //! A call has a token. The loop drains its outcome and sets the result or the exception of its
 //! future. If the future was cancelled, the loop drops the value; values that must not be lost undo
-//! their effect when they are dropped (`wait_handle`).
+//! their effect when they are dropped (`pending`).
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySequence, PyTuple};
 use topics_engine::{Append, Appended, Completion, Error};
@@ -18,9 +20,8 @@ use crate::consumer;
 use crate::engine::{Ack, Engine, ack};
 use crate::errors::{catch_panics, raise};
 use crate::queue;
-use crate::shared::Shared;
+use crate::shared::{ProcessOwned, Shared};
 use crate::signal_queue::SignalQueue;
-use crate::wait_handle::WaitHandle;
 
 /// Builds the Python value of an outcome.
 pub(crate) type ToPython = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
@@ -31,6 +32,8 @@ struct Outcome {
     make: ToPython,
 }
 
+type CancelFn = Box<dyn FnOnce() + Send>;
+
 /// The part of [`Calls`] that engine threads share.
 pub(crate) struct Inner {
     outcomes: SignalQueue<Outcome>,
@@ -38,6 +41,8 @@ pub(crate) struct Inner {
     pub pool: WorkerPool,
     /// Verbs that are running or queued.
     running: AtomicUsize,
+    /// What cancels each wait, by token.
+    waits: Mutex<HashMap<u64, ProcessOwned<CancelFn>>>,
     pid: u32,
 }
 
@@ -135,6 +140,17 @@ impl Calls {
         move || Call::new(&inner, token).wake()
     }
 
+    /// Keeps what cancels the wait of this token, until the loop calls `cancel`.
+    pub fn set_wait(
+        &self,
+        token: u64,
+        shared: &Arc<Shared>,
+        cancel: impl FnOnce() + Send + 'static,
+    ) {
+        let cancel: CancelFn = Box::new(cancel);
+        self.inner.waits.lock().insert(token, ProcessOwned::new(shared.clone(), cancel));
+    }
+
     /// Stages an append. Returns its answer if the append completes in this call.
     fn stage(
         &self,
@@ -176,6 +192,7 @@ impl Calls {
             // pyo3 turns the panics of these jobs into exceptions.
             pool: WorkerPool::new(Arc::default()),
             running: AtomicUsize::new(0),
+            waits: Mutex::default(),
             pid: std::process::id(),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -282,9 +299,9 @@ impl Calls {
         max: usize,
         lease_ms: Option<u64>,
         wait: f64,
-    ) -> PyResult<WaitHandle> {
+    ) -> PyResult<()> {
         let how = (max, lease_ms, wait);
-        queue::claim_later(py, self.call(token), &engine.shared, queue, node, how)
+        queue::claim_later(py, (self, token), &engine.shared, queue, node, how)
     }
 
     /// Reads with a consumer; resolves the token with a `PendingBatch`.
@@ -298,9 +315,20 @@ impl Calls {
         consumer: &str,
         reader: Option<&str>,
         how: consumer::ReadArgs,
-    ) -> PyResult<WaitHandle> {
+    ) -> PyResult<()> {
         let of = (topic, consumer, reader);
         consumer::read_later(py, (self, token), &engine.shared, of, &how)
+    }
+
+    /// Ends the wait of a token, and forgets it. Idempotent.
+    fn cancel(&self, py: Python<'_>, token: u64) {
+        if self.inner.forked() {
+            return;
+        }
+        let wait = self.inner.waits.lock().remove(&token);
+        if let Some(cancel) = wait.and_then(ProcessOwned::take) {
+            py.detach(cancel);
+        }
     }
 
     /// Resolves the token when a record after `seq` exists, or when the topic is deleted or the engine
@@ -312,12 +340,13 @@ impl Calls {
         engine: &Engine,
         topic: String,
         seq: u64,
-    ) -> PyResult<WaitHandle> {
+    ) -> PyResult<()> {
         let wake = self.waker(token);
         let shared = engine.shared.clone();
         let e = shared.engine().map_err(|e| raise(py, &e))?.clone();
         let entry = py.detach(|| e.on_head(&topic, seq, Box::new(wake)));
         let id = entry.map_err(|e| raise(py, &e.into()))?;
-        Ok(WaitHandle::new(shared, move || e.cancel_on_head(&topic, id)))
+        self.set_wait(token, &shared, move || e.cancel_on_head(&topic, id));
+        Ok(())
     }
 }

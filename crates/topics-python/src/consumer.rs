@@ -9,8 +9,8 @@ use topics_engine::{ConsumerRead, ReadBatch, WaitId};
 use crate::args::match_of;
 use crate::batch::Batch;
 use crate::calls::Calls;
+use crate::pending::complete_read;
 use crate::shared::{ProcessOwned, Shared, or_fetch, read_fetching, seconds, wait_in_slices};
-use crate::wait_handle::{WaitHandle, complete_read};
 
 /// Topic, consumer, and the reader of `at_least_once`.
 pub(crate) type ReaderOf<'a> = (&'a str, &'a str, Option<&'a str>);
@@ -63,7 +63,7 @@ pub(crate) fn read_later(
     shared: &Arc<Shared>,
     (topic, name, reader): ReaderOf<'_>,
     args: &ReadArgs,
-) -> PyResult<WaitHandle> {
+) -> PyResult<()> {
     let req = request(py, args)?;
     let consumer = shared.run(py, |_| shared.local()?.consumer(topic, name, reader))?;
     let consumer = Arc::new(ProcessOwned::new(shared.clone(), consumer));
@@ -100,5 +100,6 @@ pub(crate) fn read_later(
             cancel_begun(id);
         }
     };
-    Ok(WaitHandle::new(shared, cancel))
+    calls.set_wait(token, &shared, cancel);
+    Ok(())
 }

@@ -19,13 +19,13 @@ mod leases;
 mod lines;
 mod local;
 mod logging;
+mod pending;
 mod queue;
 mod remote;
 mod settings;
 mod shared;
 mod signal_queue;
 mod unsent;
-mod wait_handle;
 mod watch;
 
 use pyo3::prelude::*;
@@ -62,6 +62,8 @@ mod _core {
     #[pymodule_export]
     use crate::logging::stop_logging;
     #[pymodule_export]
+    use crate::pending::{PendingBatch, PendingJobs};
+    #[pymodule_export]
     use crate::queue::Work;
     #[pymodule_export]
     use crate::remote::{probe_remote, remote_status, restore, verify_remote};
@@ -71,8 +73,6 @@ mod _core {
     use crate::shared::close_locks_in_child;
     #[pymodule_export]
     use crate::unsent::UnsentBytes;
-    #[pymodule_export]
-    use crate::wait_handle::{PendingBatch, PendingJobs, WaitHandle};
     #[pymodule_export]
     use crate::watch::Watch;
 

@@ -8,12 +8,12 @@ use topics_engine::{Claim, Claimed, LeaseOutcome, LeasedJobs};
 use topics_wire::Failure;
 
 use crate::batch::Batch;
-use crate::calls::{Call, Calls};
+use crate::calls::Calls;
 use crate::engine::Engine;
 use crate::errors::raise;
 use crate::leases::HeldLease;
+use crate::pending::{Claimant, complete_claim};
 use crate::shared::{ProcessOwned, Shared, seconds, wait_in_slices};
-use crate::wait_handle::{Claimant, WaitHandle, complete_claim};
 
 /// `(seq, lease_id, deadline, deliveries)` of each job, the length of the leases (ms), the records, the
 /// leases as the schedule renews them.
@@ -52,23 +52,24 @@ pub(crate) fn claim(
 /// Resolves the call with a `PendingJobs`, after at most 30 s.
 pub(crate) fn claim_later(
     py: Python<'_>,
-    call: Call,
+    (calls, token): (&Calls, u64),
     shared: &Arc<Shared>,
     queue: &str,
     node: &str,
     (max, lease_ms, wait): (usize, Option<u64>, f64),
-) -> PyResult<WaitHandle> {
+) -> PyResult<()> {
     let by = claimant(shared, queue, node).map_err(|e| raise(py, &e))?;
     let engine = by.engine.clone();
-    let done = complete_claim(call, by);
+    let done = complete_claim(calls.call(token), by);
     let id = py.detach(|| {
         let req = Claim { node: node.as_bytes(), max, lease_ms, wait: seconds(wait) };
         engine.claim_async(queue, &req, done)
     });
     let queue = queue.to_owned();
-    Ok(WaitHandle::new(shared.clone(), move || {
+    calls.set_wait(token, shared, move || {
         engine.cancel_claim(&queue, id);
-    }))
+    });
+    Ok(())
 }
 
 /// Completes jobs.
@@ -131,22 +132,17 @@ impl Work {
         Ok(found.map(|found| jobs(&found, self.by.hold(&found))))
     }
 
-    /// Resolves the call with a `PendingJobs`, after at most 30 s; `None` when the stream is closed.
-    fn next_later(
-        &self,
-        py: Python<'_>,
-        calls: &Calls,
-        token: u64,
-        wait: f64,
-    ) -> PyResult<Option<WaitHandle>> {
-        let Some(work) = self.work.lock().clone() else { return Ok(None) };
+    /// Resolves the call with a `PendingJobs`, after at most 30 s; false when the stream is closed.
+    fn next_later(&self, py: Python<'_>, calls: &Calls, token: u64, wait: f64) -> PyResult<bool> {
+        let Some(work) = self.work.lock().clone() else { return Ok(false) };
         let done = complete_claim(calls.call(token), self.by.clone());
         let id = work.run(py, move |work| Ok(work.next_async(seconds(wait), done)))?;
         let (engine, topic) = (self.by.engine.clone(), self.by.topic.clone());
         let cancel = move || {
             engine.cancel_claim(&topic, id);
         };
-        Ok(Some(WaitHandle::new(self.by.shared.clone(), cancel)))
+        calls.set_wait(token, &self.by.shared, cancel);
+        Ok(true)
     }
 
     /// Gives its jobs back: they do not count as delivered.

@@ -70,21 +70,20 @@ class Bridge:
     async def wait(
         self,
         timeout: float | None,
-        begin: Callable[Concatenate[_core.Calls, int, P], _core.WaitHandle | None],
+        begin: Callable[Concatenate[_core.Calls, int, P], bool | None],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Any:
-        """Awaits what `begin` starts; returns `None` if there is nothing to wait for, or the
-        timeout has passed.
+        """Awaits what `begin` starts; returns `None` if it returns false, because there is nothing
+        to wait for, or if the timeout has passed.
         """
         token = self.token()
-        waiting = begin(self.calls, token, *args, **kwargs)
-        if waiting is None:
+        if begin(self.calls, token, *args, **kwargs) is False:
             return None
         try:
             return await self.woken(token, timeout)
         finally:
-            waiting.cancel()
+            self.calls.cancel(token)
 
     async def woken(self, token: int, timeout: float | None = None) -> Any:
         """Awaits the answer to a call; returns `None` when the timeout has passed."""

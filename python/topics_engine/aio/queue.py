@@ -127,7 +127,7 @@ class Work(Closing, AsyncIterator[Job]):
             return
         bridge = current_bridge()
 
-        def begin(calls: _core.Calls, token: int) -> _core.WaitHandle | None:
+        def begin(calls: _core.Calls, token: int) -> bool:
             self._waits = bridge, token
             return cast("_core.Work", native).next_later(calls, token, LONGEST)
 

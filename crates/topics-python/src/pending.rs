@@ -1,5 +1,5 @@
-//! Waits of an event loop, and their results. A result that is dropped before `take` undoes itself:
-//! jobs are released, a batch goes back to its consumer.
+//! Results of waits of an event loop. A result that is dropped before `take` undoes itself: jobs are
+//! released, a batch goes back to its consumer.
 
 use std::sync::{Arc, Weak};
 
@@ -13,36 +13,6 @@ use crate::calls::{Call, Inner};
 use crate::leases::HeldLease;
 use crate::queue::{Jobs, jobs};
 use crate::shared::{ProcessOwned, Shared};
-
-/// A wait that can be cancelled; dropping it cancels it.
-#[pyclass(frozen)]
-pub(crate) struct WaitHandle(Mutex<Option<ProcessOwned<CancelFn>>>);
-
-type CancelFn = Box<dyn FnOnce() + Send>;
-
-impl WaitHandle {
-    pub fn new(shared: Arc<Shared>, cancel: impl FnOnce() + Send + 'static) -> Self {
-        Self(Mutex::new(Some(ProcessOwned::new(shared, Box::new(cancel)))))
-    }
-}
-
-#[pymethods]
-impl WaitHandle {
-    /// Cancels the wait. Idempotent.
-    fn cancel(&self, py: Python<'_>) {
-        if let Some(cancel) = self.0.lock().take().and_then(ProcessOwned::take) {
-            py.detach(cancel);
-        }
-    }
-}
-
-impl Drop for WaitHandle {
-    fn drop(&mut self) {
-        if let Some(cancel) = self.0.get_mut().take().and_then(ProcessOwned::take) {
-            cancel();
-        }
-    }
-}
 
 /// The queue and worker of a claim.
 #[derive(Clone)]
