@@ -76,7 +76,7 @@ mod tests {
         let c = Committed { epoch: 9, deduped: true, topics };
         assert_eq!(
             committed(&c),
-            br#"{"committed":true,"deduped":true,"topics":{"a.b":{"topic_id":3,"first_seq":1,"last_seq":2}}}"#
+            br#"{"committed":true,"deduped":true,"topics":{"a.b":{"topic_id":3,"first_seq":1,"last_seq":2}},"epoch":9}"#
         );
         assert_eq!(
             writer("w", &WriterState::default()),
