@@ -45,6 +45,7 @@ __all__ = [
     "error_status",
     "make_directory",
     "parse_answer",
+    "paths",
     "payload_of_line",
     "probe_remote",
     "record_of_line",
@@ -52,6 +53,7 @@ __all__ = [
     "repair",
     "restore",
     "retry_after",
+    "routes",
     "stop_logging",
     "verify",
     "verify_remote",
@@ -131,6 +133,24 @@ def make_directory(path: str) -> None:
     """Creates a data directory if it is missing; the `InvalidRequest` of a failure says what is in
     the way.
     """
+
+_FieldRow = tuple[str, str, str, bool, tuple[Any, ...]]
+"""`(name, kind, summary, required, fields of nested objects)`"""
+_RouteRow = tuple[
+    tuple[str, str, str, list[Any], str, tuple[_FieldRow, ...], tuple[_FieldRow, ...] | None],
+    tuple[str, list[int], list[str], bool, bool],
+    list[str],
+    list[str],
+]
+"""`(method, path, verb, needs, summary, query, body)`, `(answer, statuses, codes, waits, streams)`,
+the content types of the answer, those of the body.
+"""
+
+def routes() -> list[_RouteRow]:
+    """The table of routes."""
+
+def paths() -> list[tuple[str, str, str]]:
+    """Verb, method and path of each route."""
 
 def defaults() -> dict[str, str | int | bool]:
     """The settings of `Engine.open` and `Http`, with their defaults."""

@@ -22,6 +22,7 @@ mod logging;
 mod pending;
 mod queue;
 mod remote;
+mod routes;
 mod settings;
 mod shared;
 mod signal_queue;
@@ -67,6 +68,8 @@ mod _core {
     use crate::queue::Work;
     #[pymodule_export]
     use crate::remote::{probe_remote, remote_status, restore, verify_remote};
+    #[pymodule_export]
+    use crate::routes::{paths, routes};
     #[pymodule_export]
     use crate::settings::{config_fields, config_synonyms, defaults};
     #[pymodule_export]

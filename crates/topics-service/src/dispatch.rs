@@ -10,6 +10,7 @@ use topics_wire::Failure;
 use topics_wire::json::expect_no_fields;
 use topics_wire::object::{Object, Performance};
 use topics_wire::query::Query;
+use topics_wire::routes;
 
 use super::{Reply, Request, Service, Verb, completion_pair};
 
@@ -20,7 +21,11 @@ impl Service {
         if !r.name.is_empty() {
             r.grant.check(r.name)?;
         }
-        Query::new(r.query).reject_unknown(r.verb.query_parameters(!r.name.is_empty()))?;
+        if !r.query.is_empty() {
+            let known = routes::query_of(r.verb.name(), !r.name.is_empty());
+            let token: &[&str] = if r.verb.takes_token() { &["token"] } else { &[] };
+            Query::new(r.query).reject_unknown(known, token)?;
+        }
         // A topic of the wrong type is refused before the fields are read.
         if r.verb.needs_queue()
             && let Err(e @ Error::NotAQueue(_)) = self.engine.check_queue(r.name)

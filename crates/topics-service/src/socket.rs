@@ -216,10 +216,10 @@ impl Service {
                     "subscribe" => self.subscribe(token, socket, text).map(Some),
                     "unsubscribe" => {
                         let known = &["op", "request_id", "topic", "topics"];
-                        only(text, Fields::of(known)).map(|()| Some(unsubscribe(socket, &h)))
+                        only(text, Fields::named(known)).map(|()| Some(unsubscribe(socket, &h)))
                     }
                     "publish" => self.publish(token, socket, &h, text).map(|()| None),
-                    "ping" => only(text, Fields::of(&["op", "request_id"]))
+                    "ping" => only(text, Fields::named(&["op", "request_id"]))
                         .map(|()| Some(message("pong", h.request_id.as_deref()).finish())),
                     _ => {
                         let ops = ["subscribe", "unsubscribe", "publish", "ping"];

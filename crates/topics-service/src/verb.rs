@@ -104,28 +104,10 @@ impl Verb {
         )
     }
 
-    /// The parameters that the query may have. `has_topic`: the path names a topic.
-    ///
-    /// `token` is the API key of a stream; a server without keys ignores it.
-    #[must_use]
-    pub fn query_parameters(self, has_topic: bool) -> &'static [&'static str] {
-        match self {
-            Self::List => &["prefix", "page_size", "cursor", "touch"],
-            Self::State => &["touch"],
-            Self::Create => &["create"],
-            Self::Drop => &["if_empty"],
-            Self::Write => &["return_seqs", "tag", "node", "key"],
-            Self::Stage => &["part", "topic"],
-            Self::Jobs => &["state", "max"],
-            Self::Work => &["node", "max", "lease_ms", "heartbeat_ms", "token"],
-            Self::CreateSession => &["lenient"],
-            Self::Watch => &["token"],
-            Self::WatchQuery => topics_wire::watch::PARAMETERS,
-            Self::Routers => &["prefix", "page_size", "cursor", "source", "dest"],
-            Self::Consumers if !has_topic => &["prefix", "page_size", "cursor", "topic"],
-            Self::Consumers | Self::Writers => &["prefix", "page_size", "cursor"],
-            _ => &[],
-        }
+    /// Whether the verb streams events to a browser, which has no header for an API key: the query
+    /// may have it. A server without keys ignores it.
+    pub(super) const fn takes_token(self) -> bool {
+        matches!(self, Self::Watch | Self::WatchQuery | Self::Work)
     }
 }
 
@@ -139,6 +121,18 @@ mod tests {
             assert_eq!(Verb::from_name(verb.name()), *verb);
         }
         assert_eq!(Verb::from_name("nonsense"), Verb::Unknown);
+    }
+
+    #[test]
+    fn routes_name_verbs() {
+        for route in topics_wire::routes::ROUTES {
+            let by_server = ["openapi", "key", "console"].contains(&route.verb);
+            assert_eq!(Verb::from_name(route.verb) == Verb::Unknown, by_server, "{}", route.verb);
+        }
+        for verb in Verb::ALL {
+            let mut routes = topics_wire::routes::ROUTES.iter();
+            assert!(routes.any(|route| route.verb == verb.name()), "{}", verb.name());
+        }
     }
 
     #[test]

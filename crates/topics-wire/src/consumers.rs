@@ -9,6 +9,7 @@ use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{MAX_READ_BYTES, MAX_WAIT_MS};
 use crate::object::Object;
 use crate::read::{begin_page, finish_page, matching, push_records};
+use crate::routes::bodies;
 
 /// The longest id of a reader, bytes.
 const MAX_READER: usize = 64;
@@ -48,7 +49,7 @@ pub(crate) fn reader_id(s: &mut Scanner<'_>, path: FieldPath) -> Result<String, 
 
 /// `{mode?, start?, auto_commit?, reader?}`; an empty body has no fields.
 pub fn put(bytes: &[u8]) -> Result<ConsumerRequest, Failure> {
-    const FIELDS: Fields = Fields::of(&["mode", "start", "auto_commit", "reader"]);
+    const FIELDS: Fields = Fields::of(bodies::CONSUMER_PUT);
     let mut p = ConsumerRequest::default();
     if bytes.is_empty() {
         return Ok(p);
@@ -88,16 +89,7 @@ pub fn put(bytes: &[u8]) -> Result<ConsumerRequest, Failure> {
 /// `{max_bytes?, max_records?, checkpoint?, wait_ms?, match?, fail_if_busy?, reader?, after?}`; an empty
 /// body has no fields.
 pub fn read(bytes: &[u8]) -> Result<ConsumerReadRequest, Failure> {
-    const FIELDS: Fields = Fields::of(&[
-        "max_bytes",
-        "max_records",
-        "checkpoint",
-        "wait_ms",
-        "match",
-        "fail_if_busy",
-        "reader",
-        "after",
-    ]);
+    const FIELDS: Fields = Fields::of(bodies::CONSUMER_READ);
     let mut r = ConsumerRead { wait: Duration::ZERO, ..ConsumerRead::default() };
     let (mut wait_ms, mut reader) = (0, None);
     if bytes.is_empty() {
@@ -132,7 +124,7 @@ pub fn read(bytes: &[u8]) -> Result<ConsumerReadRequest, Failure> {
 /// `{seq, reader?}`.
 pub fn commit(bytes: &[u8]) -> Result<(u64, Option<String>), Failure> {
     let (mut seq, mut reader) = (None, None);
-    read_body(bytes, Fields::of(&["seq", "reader"]), |s, key| {
+    read_body(bytes, Fields::of(bodies::CONSUMER_COMMIT), |s, key| {
         let path = FieldPath::field(key);
         match key {
             "seq" => seq = Some(s.u64(path)?),
@@ -147,7 +139,7 @@ pub fn commit(bytes: &[u8]) -> Result<(u64, Option<String>), Failure> {
 /// One of `{seq}`, `{ts}`, `{to: "start"}`, `{to: "end"}`, and `reader?`.
 pub fn seek(bytes: &[u8]) -> Result<(SeekTo, Option<String>), Failure> {
     let (mut to, mut reader) = (Vec::new(), None);
-    read_body(bytes, Fields::of(&["seq", "ts", "to", "reader"]), |s, key| {
+    read_body(bytes, Fields::of(bodies::CONSUMER_SEEK), |s, key| {
         match key {
             "reader" => {
                 let path = FieldPath::field("reader");

@@ -21,6 +21,7 @@ pub mod read;
 pub mod remote;
 pub mod report;
 pub mod routers;
+pub mod routes;
 pub mod split;
 pub mod topics;
 mod trace;

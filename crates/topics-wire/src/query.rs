@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use crate::error::Failure;
 use crate::nearest::unknown_name;
+use crate::routes::Field;
 
 /// The parameters of a query string.
 pub struct Query<'a>(&'a [u8]);
@@ -16,12 +17,19 @@ impl<'a> Query<'a> {
     }
 
     /// Refuses a parameter that is none of `known`.
-    pub fn reject_unknown(&self, known: &[&str]) -> Result<(), Failure> {
+    pub fn reject_unknown(&self, known: &[&[Field]], more: &[&str]) -> Result<(), Failure> {
+        let known = || known.iter().copied().flatten().map(|f| f.name).chain(more.iter().copied());
         for pair in self.0.split(|&b| b == b'&').filter(|pair| !pair.is_empty()) {
             let name = decode(pair.split(|&b| b == b'=').next().unwrap_or(b""));
-            if !name.as_deref().is_some_and(|name| known.contains(&name)) {
+            if !name.as_deref().is_some_and(|name| known().any(|known| known == name)) {
                 let given = name.as_deref().unwrap_or("\u{fffd}");
-                return Err(unknown_name("query parameter", "", None, given, known));
+                return Err(unknown_name(
+                    "query parameter",
+                    "",
+                    None,
+                    given,
+                    &known().collect::<Vec<_>>(),
+                ));
             }
         }
         Ok(())
@@ -117,10 +125,10 @@ mod tests {
 
     #[test]
     fn unknown_parameters() {
-        assert!(Query::new(b"a=1&&flag&%61b=c&").reject_unknown(&["a", "ab", "flag"]).is_ok());
-        assert!(Query::new(b"").reject_unknown(&[]).is_ok());
+        assert!(Query::new(b"a=1&&flag&%61b=c&").reject_unknown(&[], &["a", "ab", "flag"]).is_ok());
+        assert!(Query::new(b"").reject_unknown(&[], &[]).is_ok());
         for (raw, name) in [(&b"pagesize=1"[..], "pagesize"), (b"=1", ""), (b"%ff=1", "\u{fffd}")] {
-            let failure = Query::new(raw).reject_unknown(&["page_size"]).unwrap_err();
+            let failure = Query::new(raw).reject_unknown(&[], &["page_size"]).unwrap_err();
             let wanted = format!("unknown query parameter `{name}`; ");
             assert!(failure.message.starts_with(&wanted), "{}", failure.message);
         }

@@ -8,6 +8,7 @@ use crate::limits::{Limits, MAX_SEQS, MAX_WAIT_MS};
 use crate::object::Object;
 use crate::query::Query;
 use crate::read::{matching, push_record};
+use crate::routes::bodies;
 
 /// The body of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct Claim {
 
 /// `{node, max?, lease_ms?, wait_ms?}`.
 pub fn claim(bytes: &[u8], limits: &Limits) -> Result<Claim, Failure> {
-    const FIELDS: Fields = Fields::of(&["node", "max", "lease_ms", "wait_ms"]);
+    const FIELDS: Fields = Fields::of(bodies::CLAIM);
     let mut c = Claim { node: String::new(), max: 1, lease_ms: None, wait_ms: 0 };
     let mut node = None;
     read_body(bytes, FIELDS, |s, key| {
@@ -99,23 +100,23 @@ impl LeaseRequest {
 
 /// The body of an ack: `{node, seqs, lease_ids?}`.
 pub fn ack(bytes: &[u8]) -> Result<LeaseRequest, Failure> {
-    lease_request(bytes, Fields::of(&["node", "seqs", "lease_ids"]))
+    lease_request(bytes, Fields::of(bodies::ACK))
 }
 
 /// The body of a nack: also `error?`, and `delay_ms?`, where `null` is the queue's backoff.
 pub fn nack(bytes: &[u8]) -> Result<LeaseRequest, Failure> {
-    let fields = Fields::of(&["node", "seqs", "lease_ids", "delay_ms", "error"]);
+    let fields = Fields::of(bodies::NACK);
     lease_request(bytes, fields.nullable(&["delay_ms"]))
 }
 
 /// The body of a release: that of an ack, or `{node, stream}`.
 pub fn release(bytes: &[u8]) -> Result<LeaseRequest, Failure> {
-    lease_request(bytes, Fields::of(&["node", "seqs", "lease_ids", "stream"]))
+    lease_request(bytes, Fields::of(bodies::RELEASE))
 }
 
 /// The body of an extend: that of a release, and `lease_ms?`.
 pub fn extend(bytes: &[u8]) -> Result<LeaseRequest, Failure> {
-    lease_request(bytes, Fields::of(&["node", "seqs", "lease_ids", "stream", "lease_ms"]))
+    lease_request(bytes, Fields::of(bodies::EXTEND))
 }
 
 fn lease_request(bytes: &[u8], fields: Fields) -> Result<LeaseRequest, Failure> {
@@ -205,12 +206,12 @@ fn check_count(index: usize) -> Result<(), Failure> {
 
 /// The body of a removal: `{seqs, force?}`.
 pub fn remove(bytes: &[u8]) -> Result<(Vec<u64>, bool), Failure> {
-    jobs_named(bytes, Fields::of(&["seqs", "force"]))
+    jobs_named(bytes, Fields::of(bodies::JOBS_REMOVE))
 }
 
 /// The body of a promotion: `{seqs}`.
 pub fn promote(bytes: &[u8]) -> Result<Vec<u64>, Failure> {
-    jobs_named(bytes, Fields::of(&["seqs"])).map(|(seqs, _)| seqs)
+    jobs_named(bytes, Fields::of(bodies::JOBS_PROMOTE)).map(|(seqs, _)| seqs)
 }
 
 fn jobs_named(bytes: &[u8], fields: Fields) -> Result<(Vec<u64>, bool), Failure> {
@@ -229,7 +230,7 @@ fn jobs_named(bytes: &[u8], fields: Fields) -> Result<(Vec<u64>, bool), Failure>
 
 /// `{to?, match?, seqs?, limit?, dry_run?}`; an empty body has no fields.
 pub fn redrive(bytes: &[u8]) -> Result<Redrive, Failure> {
-    const FIELDS: Fields = Fields::of(&["to", "match", "seqs", "limit", "dry_run"]);
+    const FIELDS: Fields = Fields::of(bodies::REDRIVE);
     let mut r = Redrive::default();
     if bytes.is_empty() {
         return Ok(r);

@@ -12,6 +12,7 @@ use crate::limits::{
     MAX_WAIT_MS,
 };
 use crate::object::{Object, Performance};
+use crate::routes::bodies;
 
 /// The body of a read.
 #[derive(Clone, Debug)]
@@ -35,23 +36,7 @@ struct Start {
 }
 
 /// The fields of a read.
-const FIELDS: Fields = Fields::of(&[
-    "from_seq",
-    "tail",
-    "before_seq",
-    "limit",
-    "max_batch_bytes",
-    "wait_ms",
-    "topic_id",
-    "include_tags",
-    "include_meta",
-    "node",
-    "match",
-    "consistency",
-    "columns",
-    "fields",
-    "data_type",
-]);
+const FIELDS: Fields = Fields::of(bodies::DIFF);
 
 /// The fields of an Arrow read.
 pub(crate) const ARROW_FIELDS: Fields = FIELDS.and(&["to_seq", "nodes", "ts_from", "ts_to"]);

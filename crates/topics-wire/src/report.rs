@@ -5,6 +5,7 @@ use topics_engine::{BackupSummary, Repair, Report, Restored};
 use crate::Failure;
 use crate::json::{FieldPath, Fields, Reader, push_str, read_body};
 use crate::object::{Object, push_array};
+use crate::routes::bodies;
 
 #[must_use]
 pub fn verification(r: &Report) -> Vec<u8> {
@@ -46,7 +47,7 @@ pub fn backup(dir: &str, b: &BackupSummary) -> Vec<u8> {
 /// `{dir}`: the directory of a backup, below the one that the server is configured with.
 pub fn parse_backup(bytes: &[u8]) -> Result<String, Failure> {
     let mut dir = None;
-    read_body(bytes, Fields::of(&["dir"]), |s, field| {
+    read_body(bytes, Fields::of(bodies::BACKUP), |s, field| {
         dir = Some(s.text(FieldPath::field(field))?.into_owned());
         Ok(())
     })?;

@@ -8,20 +8,12 @@ use crate::object::{Object, push_array};
 use crate::page::{self, Page};
 use crate::query::Query;
 use crate::read::matching_at;
+use crate::routes::bodies;
 
 /// `{source, dest, preserve_node?, preserve_tag?, filter?, create_dest?, allow_cycle?,
 /// guarantee?}`.
 pub fn parse(bytes: &[u8]) -> Result<RouterRequest, Failure> {
-    const FIELDS: Fields = Fields::of(&[
-        "source",
-        "dest",
-        "preserve_node",
-        "preserve_tag",
-        "filter",
-        "create_dest",
-        "allow_cycle",
-        "guarantee",
-    ]);
+    const FIELDS: Fields = Fields::of(bodies::ROUTER_PUT);
     let mut r = RouterRequest::default();
     let (mut source, mut dest) = (None, None);
     read_body(bytes, FIELDS, |s, key| {

@@ -5,6 +5,7 @@ use topics_engine::{SegmentMap, SeqRange};
 use crate::error::Failure;
 use crate::json::{FieldPath, Fields, Reader, read_body};
 use crate::object::Object;
+use crate::routes::bodies;
 
 /// Default maximum records of a split.
 const RECORDS: u64 = 1_000_000;
@@ -37,7 +38,7 @@ struct Split {
 
 /// `{from_seq?, to_seq?, max_records?, max_bytes?}`.
 pub fn parse(bytes: &[u8]) -> Result<SplitRequest, Failure> {
-    const FIELDS: Fields = Fields::of(&["from_seq", "to_seq", "max_records", "max_bytes"]);
+    const FIELDS: Fields = Fields::of(bodies::SPLIT);
     let mut a = SplitRequest { from_seq: 0, to_seq: None, max_records: RECORDS, max_bytes: BYTES };
     if bytes.is_empty() {
         return Ok(a);

@@ -10,6 +10,7 @@ use crate::json::{FieldPath, Fields, Reader, Scanner, push_i64, push_str, push_u
 use crate::limits::{MAX_SEQS, MAX_STATES};
 use crate::object::Object;
 use crate::read::matching;
+use crate::routes::bodies;
 
 /// The records that a delete names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub enum RecordsToDelete {
 
 /// `{before_seq?, match?}`, at least one; or `{seqs}`.
 pub fn parse_delete(bytes: &[u8]) -> Result<RecordsToDelete, Failure> {
-    const FIELDS: Fields = Fields::of(&["before_seq", "match", "seqs"]);
+    const FIELDS: Fields = Fields::of(bodies::DELETE);
     let mut request = DeleteRequest::default();
     let mut seqs = None;
     read_body(bytes, FIELDS, |s, key| {
@@ -60,7 +61,7 @@ fn single_seqs(s: &mut Scanner<'_>) -> Result<Vec<u64>, Failure> {
 /// `{ts}`.
 pub fn parse_seek(bytes: &[u8]) -> Result<u64, Failure> {
     let mut ts = None;
-    read_body(bytes, Fields::of(&["ts"]), |s, key| {
+    read_body(bytes, Fields::of(bodies::SEEK), |s, key| {
         ts = Some(s.u64(FieldPath::field(key))?);
         Ok(())
     })?;
@@ -73,7 +74,7 @@ pub fn parse_sync(bytes: &[u8]) -> Result<Option<String>, Failure> {
     if bytes.is_empty() {
         return Ok(None);
     }
-    read_body(bytes, Fields::of(&["topic"]), |s, field| {
+    read_body(bytes, Fields::of(bodies::SYNC), |s, field| {
         topic = Some(s.text(FieldPath::field(field))?.into_owned());
         Ok(())
     })?;
@@ -93,7 +94,7 @@ pub struct StatesRequest {
 pub fn parse_states(bytes: &[u8]) -> Result<StatesRequest, Failure> {
     let mut wanted = StatesRequest::default();
     let mut named = false;
-    read_body(bytes, Fields::of(&["topics", "patterns"]), |s, field| {
+    read_body(bytes, Fields::of(bodies::STATES), |s, field| {
         named = true;
         s.expect_type(FieldPath::field(field), "an array of strings", |b| b == b'[')?;
         s.array(|s, index| {

@@ -38,20 +38,6 @@ class Field:
     """The fields of nested objects."""
 
 
-def fields(*lines: str, **of: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Parses fields, one per line: `name!: kind: summary`; `!` marks a required one. `of` has, by
-    name, the fields of nested objects.
-    """
-    made = []
-    for line in lines:
-        name, kind, summary = (part.strip() for part in line.split(":", 2))
-        plain = name.rstrip("!")
-        inner = of.pop(plain, ())
-        made.append(Field(plain, kind, summary, name.endswith("!"), inner))  # type: ignore[arg-type]
-    assert not of, of
-    return tuple(made)
-
-
 @dataclass(frozen=True, slots=True)
 class Route:
     """One row of the table.

@@ -3,61 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Protocol
+
+from .. import _core
 
 JSON = "application/json"
 TEXT = "text/plain"
-
-PATHS = {
-    "ack": ("POST", "/v0/topics/{name}/ack"),
-    "backup": ("POST", "/v0/admin/backup"),
-    "checkpoint": ("POST", "/v0/admin/checkpoint"),
-    "claim": ("POST", "/v0/topics/{name}/claim"),
-    "consumer": ("GET", "/v0/topics/{name}/consumers/{part}"),
-    "consumer_commit": ("POST", "/v0/topics/{name}/consumers/{part}/commit"),
-    "consumer_drop": ("DELETE", "/v0/topics/{name}/consumers/{part}"),
-    "consumer_put": ("PUT", "/v0/topics/{name}/consumers/{part}"),
-    "consumer_read": ("POST", "/v0/topics/{name}/consumers/{part}/read"),
-    "consumer_seek": ("POST", "/v0/topics/{name}/consumers/{part}/seek"),
-    "consumers": ("GET", "/v0/topics/{name}/consumers"),
-    "create": ("PUT", "/v0/topics/{name}"),
-    "delete": ("POST", "/v0/topics/{name}/delete"),
-    "diff": ("POST", "/v0/topics/{name}/diff"),
-    "drop": ("DELETE", "/v0/topics/{name}"),
-    "extend": ("POST", "/v0/topics/{name}/extend"),
-    "health": ("GET", "/v0/health"),
-    "jobs": ("GET", "/v0/topics/{name}/jobs"),
-    "jobs_promote": ("POST", "/v0/topics/{name}/promote"),
-    "jobs_remove": ("POST", "/v0/topics/{name}/remove"),
-    "list": ("GET", "/v0/topics"),
-    "metrics": ("GET", "/v0/metrics"),
-    "nack": ("POST", "/v0/topics/{name}/nack"),
-    "ready": ("GET", "/v0/ready"),
-    "redrive": ("POST", "/v0/topics/{name}/redrive"),
-    "release": ("POST", "/v0/topics/{name}/release"),
-    "router": ("GET", "/v0/routers/{name}"),
-    "router_drop": ("DELETE", "/v0/routers/{name}"),
-    "router_put": ("PUT", "/v0/routers/{name}"),
-    "routers": ("GET", "/v0/routers"),
-    "scan": ("POST", "/v0/topics/{name}/scan"),
-    "seek": ("POST", "/v0/topics/{name}/seek"),
-    "split": ("POST", "/v0/topics/{name}/split"),
-    "state": ("GET", "/v0/topics/{name}"),
-    "sync": ("POST", "/v0/sync"),
-    "txn": ("POST", "/v0/txn"),
-    "txn_forget": ("DELETE", "/v0/txn/{part}"),
-    "txn_writer": ("GET", "/v0/txn/{part}"),
-    "verify": ("POST", "/v0/admin/verify"),
-    "watch": ("GET", "/v0/watch/{part}"),
-    "watch_create": ("POST", "/v0/watch"),
-    "watch_end": ("DELETE", "/v0/watch/{part}"),
-    "work": ("GET", "/v0/topics/{name}/work"),
-    "write": ("POST", "/v0/topics/{name}"),
-}
-"""Method and path of the verbs that clients call: `name` is a topic or a router, `part` a consumer,
-a watch session or a writer.
-"""
 
 
 class Caller(Protocol):
@@ -78,7 +32,7 @@ class Caller(Protocol):
         """Sends a request and returns the body of the answer; raises its error.
 
         Args:
-            verb: a key of `PATHS`.
+            verb: its name in the table of routes.
             name: the topic or the router.
             body: the body, JSON unless the verb says otherwise.
             part: the consumer, the watch session or the writer.
@@ -93,10 +47,19 @@ def path_of(verb: str, name: str = "", part: str = "") -> tuple[str, str]:
     """Method and path of a verb. A list without a name is of all topics."""
     from urllib.parse import quote
 
-    method, path = PATHS[verb]
-    if not name:
-        path = path.replace("/topics/{name}", "")
+    method, path = _template(verb, bool(name))
     return method, path.format(name=quote(name, safe=""), part=quote(part, safe=""))
+
+
+@cache
+def _template(verb: str, is_named: bool) -> tuple[str, str]:
+    """The route of a verb whose path names a topic, or does not."""
+    found = [
+        (method, re.sub(r":\w+", "{part}", re.sub(r":[tqr]\b", "{name}", path)))
+        for each, method, path in _core.paths()
+        if each == verb
+    ]
+    return next((route for route in found if ("{name}" in route[1]) == is_named), found[0])
 
 
 def encode_query(query: Mapping[str, Any] | None) -> str:

@@ -346,7 +346,7 @@ MORE_GOOD: dict[str, Case] = {
     ),
     "stage for a topic": good(200, "POST", X + "/stage/s?part=3&topic={t}", rows(1, 2), staged=2),
     "commit with all": good(200, "POST", X + "/commit",
-                            {"epoch": 1, "stages": [{"id": "s", "parts": 1}], **WORK},
+                            {"epoch": 1, "stages": [{"id": "s", "parts": 1}], "query": "q", **WORK},
                             *STAGES, *WORKED, **{"topics.{t}.last_seq": 2}),
 }  # fmt: skip
 

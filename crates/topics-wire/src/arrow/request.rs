@@ -9,6 +9,7 @@ use crate::error::Failure;
 use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::BATCH_BYTES;
 use crate::read::{self, DiffRequest};
+use crate::routes::bodies;
 
 /// The range of a scan and its options.
 #[derive(Clone, Debug)]
@@ -89,20 +90,7 @@ impl ScanRequest {
     }
 }
 
-const FIELDS: Fields = Fields::of(&[
-    "from_seq",
-    "to_seq",
-    "columns",
-    "fields",
-    "node",
-    "nodes",
-    "match",
-    "ts_from",
-    "ts_to",
-    "consistency",
-    "topic_id",
-    "data_type",
-]);
+const FIELDS: Fields = Fields::of(bodies::SCAN);
 
 /// `{from_seq?, to_seq?, columns?, fields?, node?, nodes?, match?, ts_from?, ts_to?, consistency?,
 /// topic_id?, data_type?}`.

@@ -7,6 +7,7 @@ use super::scan::Scanner;
 use super::source::Text;
 use crate::error::Failure;
 use crate::nearest::unknown_name;
+use crate::routes::Field;
 
 /// The path of a value in a request, for refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +66,8 @@ impl fmt::Display for FieldPath {
 /// The fields that an object may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields {
-    pub known: &'static [&'static str],
+    /// Those of the table of routes.
+    pub known: &'static [&'static [Field]],
     /// Further names.
     pub more: &'static [&'static str],
     /// Fields with `null` as a value. `null` in any other field means that the field is absent.
@@ -75,8 +77,19 @@ pub struct Fields {
 impl Fields {
     /// Fields that do not take `null`.
     #[must_use]
-    pub const fn of(known: &'static [&'static str]) -> Self {
+    pub const fn of(known: &'static [&'static [Field]]) -> Self {
         Self { known, more: &[], nullable: &[] }
+    }
+
+    /// Fields of messages, which are in no table.
+    #[must_use]
+    pub const fn named(more: &'static [&'static str]) -> Self {
+        Self { known: &[], more, nullable: &[] }
+    }
+
+    fn names(self) -> impl Iterator<Item = &'static str> {
+        let known = self.known.iter().copied().flatten().map(|field| field.name);
+        known.chain(self.more.iter().copied())
     }
 
     /// Adds fields that do not take `null`.
@@ -100,13 +113,12 @@ impl Fields {
     ) -> Result<(), Failure> {
         s.object(|s, key| {
             let name = key.decode();
-            let mut all = self.known.iter().chain(self.more);
-            let Some(known) = all.find(|known| name.as_deref() == Some(**known)) else {
+            let Some(known) = self.names().find(|known| name.as_deref() == Some(*known)) else {
                 let given = name.as_deref().unwrap_or("\u{fffd}");
-                let all = [self.known, self.more].concat();
+                let all: Vec<_> = self.names().collect();
                 return Err(unknown_name("field", &path.to_string(), path.index, given, &all));
             };
-            if s.peek() == Some(b'n') && !self.nullable.contains(known) {
+            if s.peek() == Some(b'n') && !self.nullable.contains(&known) {
                 return Ok(s.skip()?);
             }
             each(s, known)

@@ -4,7 +4,7 @@ pub mod frames;
 pub mod ids;
 mod request;
 
-pub use request::{PARAMETERS, WatchSpec, query, session, subscribe};
+pub use request::{WatchSpec, query, session, subscribe};
 
 use topics_engine::{Engine, ReadFrom, ReadRequest, SessionInfo};
 

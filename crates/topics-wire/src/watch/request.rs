@@ -8,6 +8,7 @@ use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{EVENT_LIMIT, HEARTBEAT_MS, Limits, QUERY_TOPICS};
 use crate::query::Query;
 use crate::read::{WRONG_MATCH, bare_match, from_seq, matching, skipped_nodes, strong};
+use crate::routes::{bodies, fields};
 
 /// Maximum payload bytes of an event.
 const MAX_FRAME: usize = 8 << 20;
@@ -21,17 +22,7 @@ pub struct WatchSpec {
     pub request_id: Option<String>,
 }
 
-const OPTIONS: Fields = Fields::of(&[
-    "node",
-    "match",
-    "limit",
-    "max_batch_bytes",
-    "heartbeat_ms",
-    "include_tags",
-    "include_meta",
-    "include_data",
-    "consistency",
-]);
+const OPTIONS: Fields = Fields::of(&[fields::FRAMES, fields::SHOWN, fields::FILTER]);
 
 /// The body of a new session.
 pub fn session(
@@ -42,7 +33,7 @@ pub fn session(
 ) -> Result<WatchSpec, Failure> {
     let mut a = begin(lenient);
     let mut named = Vec::new();
-    read_body(bytes, OPTIONS.and(&["topics", "patterns"]), |s, key| {
+    read_body(bytes, Fields::of(bodies::WATCH_CREATE), |s, key| {
         match key {
             "topics" => topics(s, &mut named, l)?,
             "patterns" => patterns(s, &mut a.watch.patterns, l)?,
@@ -82,24 +73,6 @@ pub fn subscribe(bytes: &[u8], l: &Limits, grant: &Grant) -> Result<WatchSpec, F
     a.watch.topics = resolve_all(named, start)?;
     check(a, l, grant)
 }
-
-/// The query parameters of a stream without a session.
-pub const PARAMETERS: &[&str] = &[
-    "topic",
-    "from_seq",
-    "tail",
-    "lenient",
-    "limit",
-    "max_batch_bytes",
-    "heartbeat_ms",
-    "include_tags",
-    "include_meta",
-    "include_data",
-    "node",
-    "match",
-    "consistency",
-    "token",
-];
 
 /// `?topic=a&topic=b&from_seq=…`: a stream without a session.
 pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<WatchSpec, Failure> {
@@ -279,7 +252,7 @@ fn check_count(len: usize, l: &Limits) -> Result<(), Failure> {
     if full { Err(Failure::invalid(watch_names(l.watch_topics))) } else { Ok(()) }
 }
 
-const START: Fields = Fields::of(&["from_seq", "tail", "topic_id"]);
+const START: Fields = Fields::of(fields::START);
 
 /// `{topic: {from_seq?, tail?, topic_id?}}`, or an array of names.
 fn topics(s: &mut Scanner<'_>, out: &mut Named, l: &Limits) -> Result<(), Failure> {

@@ -18,6 +18,7 @@ use crate::json::{
 use crate::limits::{KEY_BYTES, Limits, META_KEYS};
 use crate::object::{Object, Performance};
 use crate::query::Query;
+use crate::routes::{bodies, fields};
 
 pub use table::Table;
 
@@ -56,23 +57,11 @@ pub struct Write<'a> {
 }
 
 /// The fields of a JSON body.
-const WRITE: Fields = Fields::of(&[
-    "records",
-    "node",
-    "idempotency_key",
-    "expect_head",
-    "sync",
-    "create",
-    "config",
-    "disable_backpressure",
-]);
+const WRITE: Fields = Fields::of(bodies::WRITE);
 /// The fields of a publish message.
 const PUBLISH: Fields = WRITE.and(&["op", "request_id", "topic", "return_seqs"]);
 /// The fields of a record; `data` may be `null`.
-const RECORD: Fields =
-    Fields::of(&["data", "data_b64", "tag", "node", "meta", "ttl_ms", "lane", "group"])
-        .and(&["delay_ms", "deliver_at"])
-        .nullable(&["data"]);
+const RECORD: Fields = Fields::of(&[fields::RECORD]).nullable(&["data"]);
 
 /// The format of the body of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

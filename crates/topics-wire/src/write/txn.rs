@@ -13,6 +13,7 @@ use crate::error::Failure;
 use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{KEY_BYTES, Limits};
 use crate::queue::lease_ids;
+use crate::routes::{bodies, fields};
 use crate::trace::TraceContext;
 
 #[derive(Debug, Default)]
@@ -65,22 +66,18 @@ enum Request {
 
 impl Request {
     fn fields(self) -> Fields {
-        let own = Fields::of(match self {
-            Self::Stage => &["appends"],
-            Self::Commit => &["epoch", "stages", "query"],
-            Self::Transact => &["appends", "idempotency_key", "writer", "epoch"],
-        });
-        match self {
-            Self::Stage => own,
-            Self::Commit | Self::Transact => own.and(&["expect_heads", "commits", "acks"]),
-        }
+        Fields::of(match self {
+            Self::Stage => bodies::TXN_STAGE,
+            Self::Commit => bodies::TXN_COMMIT,
+            Self::Transact => bodies::TXN,
+        })
     }
 
     fn append_fields(self) -> Fields {
-        Fields::of(match self {
-            Self::Transact => &["topic", "records", "node", "expect_head"],
-            Self::Stage | Self::Commit => &["topic", "records", "node"],
-        })
+        match self {
+            Self::Transact => Fields::of(bodies::TXN_APPEND),
+            Self::Stage | Self::Commit => Fields::of(&[fields::APPEND]),
+        }
     }
 }
 
@@ -151,7 +148,7 @@ pub fn transact<'a>(
 pub fn owner(body: &[u8]) -> Result<String, Failure> {
     let path = FieldPath::field("owner");
     let mut owner = String::new();
-    read_body(body, Fields::of(&["owner"]), |s, _| {
+    read_body(body, Fields::of(bodies::TXN_OWNER), |s, _| {
         owner = s.text(path)?.into_owned();
         Ok(())
     })?;
@@ -253,7 +250,7 @@ fn one_stage<'a>(
     path: FieldPath,
 ) -> Result<(Cow<'a, str>, u32, Option<u64>), Failure> {
     let (mut id, mut parts, mut records) = (None, None, None);
-    Fields::of(&["id", "parts", "records"]).read(s, path, |s, key| {
+    Fields::of(bodies::TXN_STAGES).read(s, path, |s, key| {
         match key {
             "id" => id = Some(s.text(path.at("id"))?),
             "parts" => parts = Some(s.u64(path.at("parts"))?),
@@ -272,7 +269,7 @@ fn one_stage<'a>(
 
 fn cursor<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<Cursor<'a>, Failure> {
     let (mut topic, mut consumer, mut seq, mut reader) = (None, None, None, None);
-    Fields::of(&["topic", "consumer", "seq", "reader"]).read(s, path, |s, key| {
+    Fields::of(fields::COMMITS).read(s, path, |s, key| {
         match key {
             "topic" => topic = Some(s.text(path.at("topic"))?),
             "consumer" => consumer = Some(s.text(path.at("consumer"))?),
@@ -295,7 +292,7 @@ fn cursor<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<Cursor<'a>, Failur
 
 fn ack<'a>(s: &mut Scanner<'a>, path: FieldPath) -> Result<Ack<'a>, Failure> {
     let mut a = Ack::default();
-    Fields::of(&["queue", "node", "seqs", "lease_ids"]).read(s, path, |s, key| {
+    Fields::of(fields::ACKS).read(s, path, |s, key| {
         match key {
             "queue" => a.queue = s.text(path.at("queue"))?,
             "node" => a.node = s.text(path.at("node"))?,
