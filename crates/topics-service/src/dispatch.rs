@@ -42,6 +42,7 @@ impl Service {
             Verb::Create => self.create(r, start_ns),
             Verb::Drop => self.drop_topic(r, start_ns),
             Verb::Delete => self.delete(r, start_ns),
+            Verb::Trim => self.trim(r, start_ns),
             Verb::Scan => self.open_scan(r),
             Verb::Split => self.reply(self.split(r)?, start_ns),
             Verb::Segments => self.reply(self.segments(r)?, start_ns),

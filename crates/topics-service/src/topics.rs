@@ -67,6 +67,14 @@ impl Service {
         })
     }
 
+    pub(super) fn trim(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
+        let count = topics::parse_trim(r.body)?;
+        self.on_worker(r, move |s, topic| {
+            let body = topics::deleted(topic, &s.engine.trim(topic, count)?);
+            Ok(Reply::ok(s.with_timing(body, start_ns)))
+        })
+    }
+
     pub(super) fn write(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let query = Query::new(r.query);
         let table;

@@ -47,6 +47,7 @@ verbs! {
     Create "create" "Creates a topic or updates its config."
     Drop "drop" "Deletes a topic."
     Delete "delete" "Deletes records."
+    Trim "trim" "Deletes all but the newest records."
     Scan "scan" "Streams a range as Arrow."
     Split "split" "Divides a range into splits of similar size."
     Segments "segments" "The segments of a topic."

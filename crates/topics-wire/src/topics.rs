@@ -68,6 +68,16 @@ pub fn parse_seek(bytes: &[u8]) -> Result<u64, Failure> {
     ts.ok_or_else(|| FieldPath::field("ts").invalid("is missing"))
 }
 
+/// `{to_count}`.
+pub fn parse_trim(bytes: &[u8]) -> Result<u64, Failure> {
+    let mut count = None;
+    read_body(bytes, Fields::of(bodies::TRIM), |s, key| {
+        count = Some(s.u64(FieldPath::field(key))?);
+        Ok(())
+    })?;
+    count.ok_or_else(|| FieldPath::field("to_count").invalid("is missing"))
+}
+
 /// `{topic?}`: the only topic to sync.
 pub fn parse_sync(bytes: &[u8]) -> Result<Option<String>, Failure> {
     let mut topic = None;
@@ -304,6 +314,14 @@ mod tests {
         assert_eq!(parse_seek(br#"{"ts":17}"#).unwrap(), 17);
         for body in ["{}", r#"{"ts":null}"#, r#"{"ts":-1}"#, r#"{"ts":1e3}"#] {
             assert_eq!(parse_seek(body.as_bytes()).unwrap_err().code, "invalid_request");
+        }
+    }
+
+    #[test]
+    fn trims() {
+        assert_eq!(parse_trim(br#"{"to_count":0}"#).unwrap(), 0);
+        for body in ["{}", r#"{"to_count":null}"#, r#"{"to_count":-1}"#, r#"{"count":1}"#] {
+            assert_eq!(parse_trim(body.as_bytes()).unwrap_err().code, "invalid_request");
         }
     }
 

@@ -58,6 +58,7 @@ class TopicHandle(ReprMixin[T]):
     drop_consumer = async_method(plain.Topic.drop_consumer)
     seek = async_method(plain.Topic.seek)
     delete = async_method(plain.Topic.delete)
+    trim = async_method(plain.Topic.trim)
     state = async_method(plain.Topic.state)
     sync = long_async_method(plain.Topic.sync)
     drop = async_method(plain.Topic.drop)

@@ -170,6 +170,7 @@ FIELDS: dict[str, Schema] = {
 
 EXCEPTIONS: dict[tuple[str, str], Schema] = {
     ("delete", "deleted"): INTEGER,
+    ("trim", "deleted"): INTEGER,
     ("split", "records"): INTEGER,
     ("verify", "records"): INTEGER,
     ("ready", "topics"): INTEGER,

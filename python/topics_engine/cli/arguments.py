@@ -127,6 +127,9 @@ def _topic_arguments(verb: Add) -> None:
         "--seqs", nargs="+", type=int, metavar="SEQ", help="these records, at most 1000"
     )
     delete.add_argument("--yes", action="store_true", help="without a question")
+    trim = verb("trim", "delete all but the newest records of a topic", "topic")
+    trim.add_argument("count", type=int, help="how many records stay")
+    trim.add_argument("--yes", action="store_true", help="without a question")
 
 
 def _record_arguments(verb: Add) -> None:

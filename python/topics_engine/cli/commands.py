@@ -77,6 +77,15 @@ def delete(db: Database, args: argparse.Namespace, out: Output) -> int:
     return Exit.OK
 
 
+def trim(db: Database, args: argparse.Namespace, out: Output) -> int:
+    """Deletes all but the newest records; asks first, on a terminal."""
+    if not confirmed(f"delete all records of {args.topic} but the newest {args.count}?", args):
+        out.line("nothing was deleted")
+        return Exit.OK
+    out.fields({"topic": args.topic, **asdict(db.topic(args.topic).trim(args.count))})
+    return Exit.OK
+
+
 def append(db: Database, args: argparse.Namespace, out: Output) -> int:
     """Appends standard input, one record per line, in batches with idempotency keys."""
     records = (raw_records if args.raw else payload_records)(sys.stdin.buffer, args)
@@ -157,6 +166,7 @@ COMMANDS: dict[str, Command] = {
     "describe": describe,
     "drop": drop,
     "delete": delete,
+    "trim": trim,
     "append": append,
     "read": read,
     "tail": tail,

@@ -103,6 +103,10 @@ class Backend(_Verbs):
         fields = without_none(before_seq=before_seq, match=matcher(match), seqs=seqs)
         return self.answer("delete", topic, fields)
 
+    def trim(self, topic: str, count: int) -> dict[str, Any]:
+        """Deletes all but the newest records."""
+        return self.answer("trim", topic, {"to_count": count})
+
     def split(self, topic: str, request: bytes) -> bytes:
         """Splits of a range; request and answer are those of `POST /v0/topics/:t/split`."""
         return self.caller.call("split", topic, request)

@@ -560,6 +560,26 @@ class Topic(Handle):
         fields = self._backend.delete(self.name, seq, arguments.tag_filter(tag))
         return Deleted(**{name: fields[name] for name in Deleted.__match_args__})
 
+    def trim(self, count: int) -> Deleted:
+        """Deletes all but the newest records. What is written meanwhile stays, too.
+
+        Args:
+            count: how many records stay.
+
+        Returns:
+            How many records were deleted, and the topic afterwards.
+
+        Raises:
+            NotFound: the topic does not exist.
+
+        Example:
+            ```python
+            orders.trim(10_000)
+            ```
+        """
+        fields = self._backend.trim(self.name, arguments.count("count", count, 0))
+        return Deleted(**{name: fields[name] for name in Deleted.__match_args__})
+
     def state(self) -> TopicState:
         """Returns the state and the config of the topic.
 

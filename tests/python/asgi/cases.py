@@ -128,6 +128,7 @@ GOOD: dict[str, Case] = {
     "forget": good(200, "DELETE", X, None, STAGED, forgotten=True),
     "hand over": good(200, "PUT", X + "/owner", OWNER, STAGED, writer="{t}", **OWNER),
     "forget of none": good(200, "DELETE", X, None, forgotten=False),
+    "trim": good(200, "POST", T + "/trim", {"to_count": 1}, THREE, deleted=2, count=1, head_seq=3),
     "seek": good(200, "POST", T + "/seek", {"ts": 1}, THREE, seq=0),
     "states": good(200, "POST", "/v0/state", {"topics": ["{t}", "{t}-none"]}, THREE,
                    missing=["{t}-none"]),
@@ -446,6 +447,10 @@ REFUSALS: dict[str, Case] = {
         T + "/delete",
         {"match": ["tag", "Glob", "a*b*"]},
         before=(("POST", T, one()),),
+    ),
+    "trim unknown": Case(404, "topic_not_found", "POST", T + "/trim", {"to_count": 1}),
+    "trim without a count": Case(
+        400, "invalid_request", "POST", T + "/trim", {}, before=(("POST", T, one()),)
     ),
     "seek without ts": Case(
         400, "invalid_request", "POST", T + "/seek", {}, before=(("POST", T, one()),)

@@ -220,8 +220,8 @@ def test_json_and_bytes_do_not_share_a_column(tmp_path: Path, capsys: Any) -> No
 
 def test_every_command_of_the_list_is_there() -> None:
     listed = (
-        "serve ls create ensure configure describe edit drop append read tail delete lag queue "
-        "router consumer "
+        "serve ls create ensure configure describe edit drop append read tail delete trim lag "
+        "queue router consumer "
         "txn export import verify repair bench doctor config completion console reload context "
         "remote backup restore clone version"
     )

@@ -51,6 +51,8 @@ ROWS = (
     Row("delete {t} --seqs 1 --tag a --yes", "", "", 2),
     Row("delete {t} --seqs one", "", "", 2),
     Row("delete {t}", "", "", 2),
+    Row("trim {t} 1 --yes", "deleted", "topic deleted earliest_seq head_seq count"),
+    Row("trim {t}", "", "", 2),
     Row("append {t}", "last_seq", "topic first_seq last_seq count", stdin=b"1\n2\n"),
     Row("append {t}", "", "", 2, stdin=b"{\n"),
     Row("read {t} --limit 1", '{"n":1}', "$seq $ts $tag data"),

@@ -147,6 +147,21 @@ async def test_deletes(db: Any) -> None:
         await t.delete()
 
 
+async def test_trims(db: Any) -> None:
+    t = db.topic("t")
+    await t.append(list(range(10)))
+    await t.delete(seqs=[9])
+    trimmed = await t.trim(3)
+    assert (trimmed.deleted, trimmed.head_seq, trimmed.count) == (6, 10, 3)
+    assert datas(await all_of(t.read(after=0))) == [6, 7, 9]
+    assert (await t.trim(3)).deleted == 0
+    assert (await t.trim(0)).count == 0
+    with pytest.raises(te.NotFound):
+        await db.topic("none").trim(1)
+    with pytest.raises(te.InvalidRequest, match="count"):
+        await t.trim(-1)
+
+
 async def test_expiry_of_a_record_was_asked_for_and_is_silent(db: Any) -> None:
     t = db.topic("t")
     await t.append([te.NewRecord("short", ttl=0.001), "long"])

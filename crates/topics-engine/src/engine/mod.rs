@@ -32,8 +32,8 @@ use crate::router::{self, RouterInfo, RouterRequest};
 use crate::ship::{ShipStatus, Shipped};
 use crate::topic::{self, Life, SegmentMap, Topic};
 use crate::types::api::{
-    Append, Appended, Completion, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, ReadRequest,
-    Sought, TopicState, TopicSummary,
+    Append, Appended, Completion, CreatedTopic, DeleteRequest, Deleted, DeletedTopic, ReadFrom,
+    ReadRequest, Sought, TopicState, TopicSummary,
 };
 use crate::types::batch::{ReadBatch, ReadBuffers};
 use crate::types::config::ConfigPatch;
@@ -260,6 +260,14 @@ impl Engine {
         let topic = self.find(topic)?;
         let (deleted, records_scanned) = topic::delete_records(self.open.ctx(), &topic, req)?;
         Ok(Deleted { deleted, records_scanned, state: self.state_of(&topic)? })
+    }
+
+    /// Deletes all but the newest `count` records. What is written meanwhile stays, too.
+    pub fn trim(&self, topic: &str, count: u64) -> Result<Deleted> {
+        let found = self.find(topic)?;
+        let begin = ReadRequest { from: ReadFrom::Tail(count), limit: 0, ..ReadRequest::default() };
+        let cursor = topic::read(self.open.ctx(), &found, &begin)?.next_from_seq;
+        self.delete(topic, &DeleteRequest { before_seq: Some(cursor + 1), matching: None })
     }
 
     /// Deletes single records; seqs that are not there are passed over.

@@ -11,6 +11,8 @@ pub const DELETE: &[&[Field]] = &[&[
     Field::new("match", "match", "records with this tag"),
     Field::new("seqs", "array of integers", "single records instead, at most 1000"),
 ]];
+pub const TRIM: &[&[Field]] =
+    &[&[Field::new("to_count", "integer", "how many of the newest records stay").required()]];
 pub const SEEK: &[&[Field]] =
     &[&[Field::new("ts", "integer", "milliseconds since 1970").required()]];
 pub const SCAN: &[&[Field]] = &[fields::RANGE, fields::SCAN];

@@ -129,6 +129,17 @@ pub static ROUTES: &[Route] = &[
     },
     Route {
         method: "POST",
+        path: "/v0/topics/:t/trim",
+        verb: "trim",
+        needs: &["delete"],
+        summary: "delete all but the newest records",
+        body: Some(bodies::TRIM),
+        answer: "topic deleted earliest_seq head_seq count bytes",
+        codes: TOPIC,
+        ..Route::DEFAULT
+    },
+    Route {
+        method: "POST",
         path: "/v0/topics/:t/seek",
         verb: "seek",
         needs: &["read"],
