@@ -2,7 +2,8 @@
 //!
 //! A [`Service`] belongs to one event loop. [`Service::call`] never blocks: a verb that waits for
 //! the disk runs on a worker thread, and a call that waits for records or jobs waits in the engine.
-//! Replies that come later go to the [`Sink`].
+//! Replies that come later go to the [`Sink`]. A [`Service::local`] answers the threads of the process that
+//! has the engine open, which may block.
 
 mod completion;
 mod consumer_reads;

@@ -1,4 +1,5 @@
-//! One [`Service`] for each event loop: its state, and the calls that the loop makes.
+//! One [`Service`] for each event loop, and one for the threads of a process: its state, and the calls
+//! that it answers.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -396,7 +396,7 @@ class Database(Closing):
             db.backup("backup-monday")
             ```
         """
-        return Backup.from_json(self._backend.backup(dir))
+        return Backup.from_json(self._backend.backup(arguments.path("dir", dir)))
 
     def verify(self) -> Verification:
         """Checks every byte of the directory, and that every live record can be read."""

@@ -44,6 +44,8 @@ def test_a_backup_opens_and_goes_on(tmp_path: Path) -> None:
             db.backup(copy)
         with pytest.raises(te.InvalidRequest, match="inside of its source"):
             db.backup(tmp_path / "db" / "copy")
+        with pytest.raises(te.InvalidRequest, match="dir must be a path"):
+            db.backup(5)  # type: ignore[arg-type]
     assert te.verify(copy)
     assert payloads(copy) == THIRTY
     with te.open(copy) as db:

@@ -13,7 +13,8 @@ use super::waiters::Waiter;
 use super::{commit, config_of, dead_letter, with};
 use crate::topic::Topic;
 use crate::topic::events::{Base, Ctx};
-use crate::topic::retention::{self, Need};
+use crate::topic::load::{self, Need};
+use crate::topic::retention;
 use crate::topic::state::State;
 use crate::topic::state::index::Unknown;
 use crate::topic::state::queue::{Holder, Queue};
@@ -322,7 +323,7 @@ fn reserve_jobs(
                 Err(Unknown(file_no)) => file_no,
             }
         };
-        retention::provide(ctx.base(), topic, &Need::Dead(unknown))?;
+        load::provide(ctx.base(), topic, &Need::Dead(unknown))?;
         now = ctx.base().time.now();
     }
 }

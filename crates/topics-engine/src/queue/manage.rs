@@ -10,7 +10,7 @@ use super::ack::{MAX_SEQS, lease_outcome};
 use super::records::load;
 use super::{announce, commit, config_of, log, with};
 use crate::topic::events::Ctx;
-use crate::topic::retention::{self, Need};
+use crate::topic::load::{self, Need};
 use crate::topic::state::State;
 use crate::topic::state::index::Unknown;
 use crate::topic::state::queue::RemovalReason;
@@ -32,9 +32,7 @@ pub(crate) fn remove(
         let reserved = reserve(&mut topic.state.write(), (now, head), seqs, force);
         match reserved {
             Ok(sorted) => break sorted,
-            Err(Unknown(file_no)) => {
-                retention::provide(queues.base(), topic, &Need::Dead(file_no))?
-            }
+            Err(Unknown(file_no)) => load::provide(queues.base(), topic, &Need::Dead(file_no))?,
         }
     };
     if !removed.is_empty() {

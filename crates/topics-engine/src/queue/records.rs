@@ -1,8 +1,8 @@
 //! The records of jobs: reading them by their seqs, and loading the options of those in segments.
 
 use crate::topic::events::{Base, Ctx};
+use crate::topic::load::{self, Need};
 use crate::topic::read::read_jobs;
-use crate::topic::retention::{self, Need};
 use crate::topic::state::State;
 use crate::topic::state::index::Seg;
 use crate::topic::{Life, Topic};
@@ -91,7 +91,7 @@ pub(crate) fn load(base: &Base, topic: &Topic) -> Result<()> {
         let mut rows = Vec::new();
         for meta in metas {
             if topic.state.read().unknown_dead(meta.file_no) {
-                retention::provide(base, topic, &Need::Dead(meta.file_no))?;
+                load::provide(base, topic, &Need::Dead(meta.file_no))?;
             }
             let table = base.segments.segment(topic.key, meta).attrs();
             let Some(table) = topic.unless_gone(&meta, table)? else { continue };

@@ -9,8 +9,8 @@ use super::config_of;
 use super::records::{fetch, load};
 use crate::topic::Topic;
 use crate::topic::events::{Base, Ctx};
+use crate::topic::load::{self, Need};
 use crate::topic::read::age;
-use crate::topic::retention::{self, Need};
 use crate::topic::state::State;
 use crate::topic::state::index::Unknown;
 use crate::topic::state::queue::{JobView, Queue};
@@ -64,7 +64,7 @@ pub(crate) fn oldest_ready_ms(base: &Base, topic: &Topic) -> Result<u64> {
         };
         match found {
             Ok(found) => break found,
-            Err(unknown) => retention::provide(base, topic, &unknown.into())?,
+            Err(unknown) => load::provide(base, topic, &unknown.into())?,
         }
     };
     let written = written.map_or(Ok(0), |seq| age(base, topic, seq))?;
@@ -142,7 +142,7 @@ fn list(base: &Base, topic: &Topic, state: Option<JobState>, max: usize) -> Resu
                 Err(Unknown(file_no)) => file_no,
             }
         };
-        retention::provide(base, topic, &Need::Dead(unknown))?;
+        load::provide(base, topic, &Need::Dead(unknown))?;
     }
 }
 

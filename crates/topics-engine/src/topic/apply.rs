@@ -277,7 +277,9 @@ impl State {
                 base.host.apply(base, at, None)?;
             }
             FrameType::Lease => self.apply_lease(base.time.now(), &record::Lease::decode(f)?),
-            FrameType::Consumer => self.apply_consumer(base, record::Consumer::decode(f)?)?,
+            FrameType::Consumer => {
+                self.consumers.get_or_insert_default().apply(base, record::Consumer::decode(f)?)?
+            }
             _ => {}
         }
         Ok((0, 0))

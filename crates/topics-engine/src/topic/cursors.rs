@@ -9,7 +9,6 @@ use topics_storage::format::record;
 
 use super::Topic;
 use super::events::Base;
-use super::state::State;
 use crate::types::consumer::ConsumerMode;
 use crate::types::error::{Error, Result};
 use crate::types::quota::Charge;
@@ -138,32 +137,29 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Consumers> {
     })
 }
 
-impl State {
+impl Consumers {
     /// Sets or removes a cursor. The last frame wins, because the log has them in order.
-    pub(crate) fn apply_consumer(&mut self, base: &Base, body: record::Consumer) -> Result<()> {
+    pub(crate) fn apply(&mut self, base: &Base, body: record::Consumer) -> Result<()> {
         let mode = ConsumerMode::from_code(body.mode)
             .ok_or_else(|| Error::Internal(format!("consumer mode {}", body.mode)))?;
-        let all = self.consumers.get_or_insert_default();
         match body.cursor {
             None => {
-                if all.0.remove(body.name.as_str()).is_some() {
-                    all.charge(base).shrink(1);
+                if self.0.remove(body.name.as_str()).is_some() {
+                    self.charge(base).shrink(1);
                 }
             }
-            Some(cursor) => match all.0.get_mut(body.name.as_str()) {
+            Some(cursor) => match self.0.get_mut(body.name.as_str()) {
                 Some(s) => (s.mode, s.cursor) = (mode, cursor),
                 None => {
-                    all.2.remove(&body.name);
-                    all.0.insert(body.name.into(), Stored::new(mode, cursor));
-                    all.charge(base).force(1);
+                    self.2.remove(&body.name);
+                    self.0.insert(body.name.into(), Stored::new(mode, cursor));
+                    self.charge(base).force(1);
                 }
             },
         }
         Ok(())
     }
-}
 
-impl Consumers {
     /// Sets the planned cursors after replay, when no frame is staged.
     pub(crate) fn recovered(&mut self) {
         self.0.values_mut().for_each(|s| s.planned = s.cursor);

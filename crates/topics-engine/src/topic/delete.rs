@@ -8,9 +8,9 @@ use topics_storage::ranges_of;
 use topics_storage::segment::{SegmentMeta, TagMatch};
 use topics_storage::wal::{Level, Ticket};
 
-use super::lifecycle::ExclusiveGuard;
+use super::exclusive::ExclusiveGuard;
+use super::load::{self, Need};
 use super::load::{Hints, Loader};
-use super::retention::{self, Need};
 use super::state::queue::RemovalReason;
 use super::write::append::apply_level;
 use super::write::pending_batch::{Frames, Order, PendingBatch, Undo};
@@ -302,7 +302,7 @@ fn try_plan(base: &Base, topic: &Topic, body: &record::Delete) -> Result<Option<
             (*first, *last)
         };
         if topic.state.read().unknown_dead(meta.file_no) {
-            retention::provide(base, topic, &Need::Dead(meta.file_no))?;
+            load::provide(base, topic, &Need::Dead(meta.file_no))?;
         }
         let window = topic.unless_gone(&meta, loader.window(&meta, from, to))?;
         let Some(window) = window else { return Ok(None) };

@@ -1,17 +1,14 @@
-//! The creation, update and deletion of a topic in the log, and exclusive access to it.
-//!
-//! A verb takes a topic *exclusively*: it waits until no batch of the topic is pending, and keeps other
-//! writes out. Blocking writes wait; asynchronous ones are parked and resumed in their order.
+//! The creation, update and deletion of a topic in the log.
 
 use std::sync::Arc;
 
-use topics_env::sync::atomic::Ordering;
 use topics_storage::format::record::{
     Body, ConfigUpdate, EvictWatermark, HeadWatermark, TopicCreate, TopicDelete,
 };
 use topics_storage::wal::{Level, Ticket};
 
-use super::load::Hints;
+use super::exclusive::ExclusiveGuard;
+use super::load::{self, Hints};
 use super::retention::{self, Caps};
 use super::state::Evicted;
 use super::write::admit::Admission;
@@ -26,86 +23,7 @@ use crate::types::api::Durability;
 use crate::types::config::{ConfigPatch, Discard, TopicConfig};
 use crate::types::error::{Error, Result};
 
-/// Exclusive access to a topic; released when dropped.
-pub(crate) struct ExclusiveGuard {
-    topic: Arc<Topic>,
-}
-
-impl Drop for ExclusiveGuard {
-    fn drop(&mut self) {
-        let parked = {
-            let mut a = self.topic.append.lock();
-            a.is_exclusive = false;
-            a.parked.take(|()| true)
-        };
-        self.topic.exclusive_released.notify_all();
-        parked.into_iter().for_each(|resume| resume());
-    }
-}
-
 impl Topic {
-    /// Parks a write while a verb has the topic exclusively, and has it resumed afterwards. Returns the
-    /// write when no verb has the topic.
-    pub(crate) fn park<W: Send + 'static>(
-        &self,
-        waiting: W,
-        resume: impl FnOnce(W) + Send + 'static,
-    ) -> Option<W> {
-        let mut a = self.append.lock();
-        if a.is_exclusive {
-            a.parked.add((), Box::new(move || resume(waiting)));
-            None
-        } else {
-            Some(waiting)
-        }
-    }
-
-    /// Whether no batch of the topic is pending and no verb has it exclusively.
-    pub(crate) fn quiet(&self) -> bool {
-        self.pending_batches.load(Ordering::Acquire) == 0 && !self.append.lock().is_exclusive
-    }
-
-    /// Takes the topic exclusively and waits until no batch of it is pending.
-    pub(crate) fn exclusive(self: &Arc<Self>, ctx: &Arc<Ctx>) -> Result<ExclusiveGuard> {
-        let last = {
-            let mut a = self.append.lock();
-            while a.is_exclusive {
-                self.exclusive_released.wait(&mut a);
-            }
-            a.is_exclusive = true;
-            a.last
-        };
-        let exclusive = ExclusiveGuard { topic: self.clone() };
-        self.wait_idle(ctx, last)?;
-        Ok(exclusive)
-    }
-
-    /// Waits until the newest batch, and so every batch before it, has finished.
-    pub(crate) fn wait_idle(&self, ctx: &Ctx, last: Option<(Ticket, Level)>) -> Result<()> {
-        let outcome = last.map_or(Ok(()), |(ticket, level)| ctx.wait(ticket, level));
-        if let Err(Error::Closed) = outcome {
-            return outcome;
-        }
-        // The count rises before the check: either the last batch sees it, or this sees that batch finished.
-        self.idle_waiters.fetch_add(1, Ordering::SeqCst);
-        let mut a = self.append.lock();
-        while self.pending_batches.load(Ordering::SeqCst) > 0 {
-            self.exclusive_released.wait(&mut a);
-        }
-        drop(a);
-        self.idle_waiters.fetch_sub(1, Ordering::SeqCst);
-        Ok(())
-    }
-
-    /// Counts off a batch that was applied, has failed, or was dropped by a failed log.
-    pub(crate) fn batch_finished(&self) {
-        let last = self.pending_batches.fetch_sub(1, Ordering::SeqCst) == 1;
-        if last && self.idle_waiters.load(Ordering::SeqCst) > 0 {
-            let _locked = self.append.lock();
-            self.exclusive_released.notify_all();
-        }
-    }
-
     /// Stages control frames. The ticket is of their batch.
     fn log(
         self: &Arc<Self>,
@@ -300,7 +218,7 @@ fn fit(base: &Base, topic: &Topic, config: &TopicConfig) -> Result<Option<(u64, 
         };
         match found {
             Ok(found) => return Ok(found),
-            Err(need) => retention::provide(base, topic, &need)?,
+            Err(need) => load::provide(base, topic, &need)?,
         }
     }
 }
@@ -360,8 +278,43 @@ pub(crate) fn lower(ctx: &Arc<Ctx>, topic: &Arc<Topic>, idle_ms: u64) -> Result<
     log_end(ctx, topic, true, Staging::new(Level::Written, closes))
 }
 
+/// Makes the losses of some topics durable, for a sync, and reports acked records that were lost: each topic
+/// once, and one topic in each error, so that a caller who repeats the sync learns of all.
+pub(crate) fn report_losses(
+    ctx: &Arc<Ctx>,
+    find: impl Fn(u64) -> Option<Arc<Topic>>,
+    ids: &[u64],
+) -> Result<()> {
+    for id in ids {
+        match find(*id).filter(|t| t.life() == Life::Live && !t.is_broken()) {
+            Some(topic) => take_lost(ctx, &topic)?,
+            // It was deleted, or it is closed until the next open, and each call on it fails.
+            None => {
+                ctx.base().losses.lock().remove(id);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Logs the losses of a topic and makes them durable. Fails if acked records are among them.
+fn take_lost(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<()> {
+    if !topic.append.lock().unlogged.is_empty() {
+        log_losses(ctx, topic)?;
+    }
+    // Also if another batch has logged them: its sync may not have begun.
+    ctx.wal.sync(ctx.shard(topic.id()))?;
+    let mut a = topic.append.lock();
+    // The next sync logs what was lost meanwhile. It is reported with the rest: a sync during which more
+    // is lost must not succeed.
+    if a.unlogged.is_empty() {
+        ctx.base().losses.lock().remove(&topic.id());
+    }
+    a.lost_acks.take().map_or(Ok(()), |lost| Err(lost.error(topic)))
+}
+
 /// Logs the lost ranges and the floor of a topic that readers have seen and the log lacks.
-pub(crate) fn log_losses(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<()> {
+fn log_losses(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<()> {
     log_end(ctx, topic, false, Staging::new(Level::Written, false)).map(drop)
 }
 

@@ -10,7 +10,9 @@ use topics_storage::segment::{Segment, SegmentMeta, Segments, TagMatch, TopicKey
 use topics_storage::{Result, StorageError};
 
 use super::Topic;
-use super::state::index::Dead;
+use super::state::index::{Dead, Unknown};
+use crate::topic::events::Base;
+use crate::types::error;
 use crate::types::metrics::Counter;
 
 /// Payload bytes of consecutive records of a segment; 0 for a hole.
@@ -135,4 +137,56 @@ impl<'a> Loader<'a> {
         }
         Ok(if dead.is_empty() { Dead::None } else { Dead::Some(Arc::new(dead)) })
     }
+}
+
+/// What must be read before a decision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Need {
+    /// Sizes of these records of a segment.
+    Sizes(SegmentMeta, u64, u64),
+    /// The dead records of the segment with this file number.
+    Dead(u64),
+}
+
+impl From<Unknown> for Need {
+    fn from(u: Unknown) -> Self {
+        Self::Dead(u.0)
+    }
+}
+
+impl Topic {
+    /// Loads the dead records of a segment.
+    pub(crate) fn load_dead(&self, base: &Base, file_no: u64) -> error::Result<()> {
+        provide(base, self, &Need::Dead(file_no))
+    }
+}
+
+/// Reads what a decision needs into the topic's state. A removed segment is skipped: the next decision
+/// sees the index without it.
+pub(crate) fn provide(base: &Base, topic: &Topic, need: &Need) -> error::Result<()> {
+    let loader = Loader::without_hints(&base.segments, topic.key);
+    match *need {
+        Need::Sizes(meta, from, to) => {
+            let window = loader.window(&meta, from, to);
+            let Some(window) = topic.unless_gone(&meta, window)? else { return Ok(()) };
+            let mut state = topic.state.write();
+            // An eviction may pass through several segments record by record, and then needs the
+            // sizes of all of them together.
+            let floor = state.range.floor;
+            state.retention.windows.retain(|w| w.file_no != meta.file_no && w.end() > floor);
+            state.retention.windows.push(window);
+        }
+        Need::Dead(file_no) => {
+            let meta = {
+                let mut state = topic.state.write();
+                state.index.seg_numbered(file_no).map(|s| s.meta)
+            };
+            if let Some(meta) = meta
+                && let Some(dead) = topic.unless_gone(&meta, loader.dead(&meta))?
+            {
+                topic.state.write().set_dead(file_no, dead);
+            }
+        }
+    }
+    Ok(())
 }

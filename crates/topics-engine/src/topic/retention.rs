@@ -15,8 +15,8 @@ use topics_storage::wal::Level;
 
 pub(crate) use self::caps::{Caps, Eviction, evict_to_fit};
 use super::apply::Removed;
-use super::lifecycle::ExclusiveGuard;
-use super::load::{Hints, Loader};
+use super::exclusive::ExclusiveGuard;
+use super::load::{self, Hints, Loader, Need};
 use super::state::index::{IndexSpan, Unknown};
 use super::state::queue::RemovalReason;
 use super::state::{Evicted, State};
@@ -27,58 +27,6 @@ use crate::ctx::Wait;
 use crate::topic::events::{Base, Ctx};
 use crate::types::config::{TopicConfig, TopicType};
 use crate::types::error::Result;
-
-/// What must be read before a decision.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Need {
-    /// Sizes of these records of a segment.
-    Sizes(SegmentMeta, u64, u64),
-    /// The dead records of the segment with this file number.
-    Dead(u64),
-}
-
-impl From<Unknown> for Need {
-    fn from(u: Unknown) -> Self {
-        Self::Dead(u.0)
-    }
-}
-
-impl Topic {
-    /// Loads the dead records of a segment.
-    pub(crate) fn load_dead(&self, base: &Base, file_no: u64) -> Result<()> {
-        provide(base, self, &Need::Dead(file_no))
-    }
-}
-
-/// Reads what a decision needs into the topic's state. A removed segment is skipped: the next decision
-/// sees the index without it.
-pub(crate) fn provide(base: &Base, topic: &Topic, need: &Need) -> Result<()> {
-    let loader = Loader::without_hints(&base.segments, topic.key);
-    match *need {
-        Need::Sizes(meta, from, to) => {
-            let window = loader.window(&meta, from, to);
-            let Some(window) = topic.unless_gone(&meta, window)? else { return Ok(()) };
-            let mut state = topic.state.write();
-            // An eviction may pass through several segments record by record, and then needs the
-            // sizes of all of them together.
-            let floor = state.range.floor;
-            state.retention.windows.retain(|w| w.file_no != meta.file_no && w.end() > floor);
-            state.retention.windows.push(window);
-        }
-        Need::Dead(file_no) => {
-            let meta = {
-                let mut state = topic.state.write();
-                state.index.seg_numbered(file_no).map(|s| s.meta)
-            };
-            if let Some(meta) = meta
-                && let Some(dead) = topic.unless_gone(&meta, loader.dead(&meta))?
-            {
-                topic.state.write().set_dead(file_no, dead);
-            }
-        }
-    }
-    Ok(())
-}
 
 /// The expired records of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +117,7 @@ pub(crate) fn with_expired<T>(
         };
         let loader = Loader::without_hints(&base.segments, topic.key);
         match lookup {
-            (Lookup::Dead(file_no), _) => provide(base, topic, &Need::Dead(file_no))?,
+            (Lookup::Dead(file_no), _) => load::provide(base, topic, &Need::Dead(file_no))?,
             (Lookup::Seek(meta), cutoff) => {
                 let segment = loader.segment(&meta);
                 let found = segment.seek_ts(cutoff).and_then(|(seq, _)| {
@@ -232,7 +180,7 @@ fn expired_jobs(base: &Base, topic: &Topic) -> Result<Vec<u64>> {
         })?;
         match found {
             Ok(seqs) => return Ok(seqs),
-            Err(unknown) => provide(base, topic, &unknown.into())?,
+            Err(unknown) => load::provide(base, topic, &unknown.into())?,
         }
     }
 }
@@ -255,7 +203,7 @@ pub(crate) fn log_expired(
         let mut hints = Hints::default();
         if let Some((meta, from)) = cut {
             if topic.state.read().unknown_dead(meta.file_no) {
-                provide(ctx.base(), topic, &Need::Dead(meta.file_no))?;
+                load::provide(ctx.base(), topic, &Need::Dead(meta.file_no))?;
             }
             let loader = Loader::without_hints(&ctx.base().segments, topic.key);
             let window = loader.window(&meta, from, found.floor - 1);
@@ -356,7 +304,7 @@ fn due_records(base: &Base, topic: &Topic, now: u64) -> Result<Vec<u64>> {
             hits.push(row.seq);
         }
         if topic.state.read().unknown_dead(meta.file_no) {
-            provide(base, topic, &Need::Dead(meta.file_no))?;
+            load::provide(base, topic, &Need::Dead(meta.file_no))?;
         }
         let mut state = topic.state.write();
         let floor = state.range.floor;

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use topics_env::sync::atomic::Ordering;
 
-use super::retention::{self, Expired, Need};
+use super::load::Need;
+use super::retention::{self, Expired};
 use super::state::State;
 use super::{Life, Topic, expire};
 use crate::topic::events::{Base, Ctx};
+use crate::topic::load;
 use crate::types::api::{TopicState, TopicSummary};
 use crate::types::config::TopicType;
 use crate::types::error::Result;
@@ -55,7 +57,7 @@ pub(crate) fn state(
         })?;
         match shown {
             Ok(shown) => return Ok(shown),
-            Err(Some(file_no)) => retention::provide(ctx.base(), topic, &Need::Dead(file_no))?,
+            Err(Some(file_no)) => load::provide(ctx.base(), topic, &Need::Dead(file_no))?,
             Err(None) => topic.state.write().move_earliest(),
         }
     }

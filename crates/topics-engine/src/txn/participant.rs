@@ -15,7 +15,8 @@ use topics_storage::wal::{GROUP_HEADROOM, Level, Ticket};
 use super::Transactions;
 use crate::ctx::Wait;
 use crate::topic::events::{Base, Ctx};
-use crate::topic::lifecycle::ExclusiveGuard;
+use crate::topic::exclusive::ExclusiveGuard;
+use crate::topic::load;
 use crate::topic::load::Hints;
 use crate::topic::write::admit::Admission;
 use crate::topic::write::append::Halt;
@@ -23,7 +24,7 @@ use crate::topic::write::decide::Decision;
 use crate::topic::write::part::PartFrames;
 use crate::topic::write::pending_batch::{Frames, Order, PendingBatch, Undo};
 use crate::topic::write::prepare::{self, Prepared};
-use crate::topic::{Life, Topic, delete, retention};
+use crate::topic::{Life, Topic, delete};
 use crate::types::api::{Append, NewRecord};
 use crate::types::error::{Error, Result};
 use crate::types::queue::LeasedJobs;
@@ -192,7 +193,7 @@ fn check_write(txns: &Arc<Transactions>, topic: &Arc<Topic>, p: &mut Prepared) -
         };
         match planned {
             Ok(()) => return Ok(()),
-            Err(need) => retention::provide(txns.base(), topic, &need)?,
+            Err(need) => load::provide(txns.base(), topic, &need)?,
         }
     }
 }
@@ -304,7 +305,7 @@ fn stage_part(
                     Err(Halt::Read(need)) => {
                         drop(a);
                         drop(deleting);
-                        retention::provide(txns.base(), topic, &need)?;
+                        load::provide(txns.base(), topic, &need)?;
                         continue;
                     }
                     // An exclusive topic has no pending batch to wait for.

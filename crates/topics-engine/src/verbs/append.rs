@@ -15,6 +15,7 @@ use crate::checkpoint::Store;
 use crate::ctx::Wait;
 use crate::topic::Topic;
 use crate::topic::events::{Base, Ctx};
+use crate::topic::load;
 use crate::topic::retention;
 use crate::topic::write::append::{Decided, Halt};
 use crate::topic::write::decide::Decision;
@@ -230,7 +231,7 @@ fn attempt(store: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> 
         }
         match decided? {
             Ok(d) => return Ok(Attempt::Decided(topic, d)),
-            Err(Halt::Read(need)) => retention::provide(store.base(), &topic, &need)?,
+            Err(Halt::Read(need)) => load::provide(store.base(), &topic, &need)?,
             Err(Halt::Until(ticket, level)) => return Ok(Attempt::Contended(ticket, level)),
         }
     }

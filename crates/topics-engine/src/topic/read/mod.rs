@@ -21,9 +21,11 @@ use self::plan::Piece;
 use self::position::position;
 pub(crate) use self::position::{seek, synced_seq};
 pub(crate) use self::waiting::{PendingFetch, on_head, read_async, until};
-use super::retention::{self, Expired, Need, with_expired};
+use super::load::Need;
+use super::retention::{Expired, with_expired};
 use super::{Topic, delete};
 use crate::topic::events::Ctx;
+use crate::topic::load;
 use crate::types::api::{ReadRequest, Tombstone};
 use crate::types::batch::{ReadBatch, ReadBuffers};
 use crate::types::error::{Error, Result};
@@ -141,7 +143,7 @@ impl<'a> Reader<'a> {
             })?;
             match p {
                 Ok(p) => break p,
-                Err(unknown) => retention::provide(ctx.base(), topic, &Need::Dead(unknown))?,
+                Err(unknown) => load::provide(ctx.base(), topic, &Need::Dead(unknown))?,
             }
         };
         let mut out = ReadBatch {
@@ -196,7 +198,7 @@ impl<'a> Reader<'a> {
                     Ok(true)
                 }
                 Piece::Unknown(file_no) => {
-                    retention::provide(self.ctx.base(), self.topic, &Need::Dead(file_no))?;
+                    load::provide(self.ctx.base(), self.topic, &Need::Dead(file_no))?;
                     Ok(true)
                 }
                 Piece::Run { place, lsn, records, upto } => {

@@ -345,7 +345,7 @@ fn an_eviction_through_several_segments_record_by_record_ends() {
 
 #[test]
 fn what_left_the_index_before_it_was_read_is_no_damage() {
-    use crate::topic::retention::{Need, provide};
+    use crate::topic::load::{Need, provide};
     let w = World::new();
     w.create("t", caps(5, 0));
     w.put("t", &["x"; 5]);

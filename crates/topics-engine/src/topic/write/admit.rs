@@ -18,7 +18,7 @@ use super::pending_batch::{Frames, Order, PendingBatch};
 use crate::ctx::Wait;
 use crate::topic::Topic;
 use crate::topic::events::Ctx;
-use crate::topic::lifecycle::ExclusiveGuard;
+use crate::topic::exclusive::ExclusiveGuard;
 use crate::types::error::{Error, Result};
 
 /// Time that a transaction with exclusive topics waits for a permit. The log writes every batch staged

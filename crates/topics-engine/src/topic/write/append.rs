@@ -7,9 +7,8 @@ use topics_storage::wal::{Level, Ticket};
 
 use super::losses::{LostAcks, Unlogged};
 use super::pending_writes::PendingWrites;
-use super::prepare::Prepared;
 use super::reserve::Reserve;
-use crate::topic::retention::Need;
+use crate::topic::load::Need;
 use crate::topic::{Life, Topic};
 use crate::types::api::{Appended, Durability};
 use crate::types::config::TopicConfig;
@@ -65,16 +64,6 @@ impl AppendState {
 
     pub(crate) fn head(&self) -> u64 {
         self.next_seq - 1
-    }
-}
-
-/// Bytes for the control frames of a write, beside its name and config.
-const CONTROL: usize = 1024;
-
-impl Prepared {
-    /// Maximum bytes of the write in a queue.
-    pub(crate) fn staging_bytes(&self) -> usize {
-        self.frames().len() + CONTROL + self.topic.len()
     }
 }
 

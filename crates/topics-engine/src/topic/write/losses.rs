@@ -5,17 +5,12 @@
 //! immediately, and the next batch of the topic logs that gap. A sync or a close that comes first logs it
 //! too; a sync also reports the records, because their caller has an ack and expects them to be durable.
 
-use std::sync::Arc;
-
 use topics_storage::StorageError;
 use topics_storage::format::record::{Body, Gap as GapBody};
 
-use super::append::AppendState;
-use crate::topic::events::Ctx;
-use crate::topic::lifecycle::log_losses;
-use crate::topic::{Life, Topic};
+use crate::topic::Topic;
 use crate::types::api::Gap;
-use crate::types::error::{Error, Result};
+use crate::types::error::Error;
 
 /// Acked records that failed batches lost.
 #[derive(Debug)]
@@ -61,16 +56,6 @@ impl Unlogged {
     }
 }
 
-impl AppendState {
-    /// Records the loss of acked records for the next sync.
-    pub(crate) fn add_lost_acks(&mut self, first: u64, last: u64, error: &StorageError) {
-        match &mut self.lost_acks {
-            Some(lost) => (lost.first, lost.last) = (lost.first.min(first), lost.last.max(last)),
-            none => *none = Some(LostAcks { first, last, error: error.clone() }),
-        }
-    }
-}
-
 impl Topic {
     /// The error that the next sync would report, for a close, which fails for no shortage.
     pub(crate) fn take_lost_acks(&self) -> Option<Error> {
@@ -78,43 +63,17 @@ impl Topic {
     }
 }
 
-/// Makes the losses of some topics durable, for a sync, and reports acked records that were lost: each topic
-/// once, and one topic in each error, so that a caller who repeats the sync learns of all.
-pub(crate) fn report_losses(
-    ctx: &Arc<Ctx>,
-    find: impl Fn(u64) -> Option<Arc<Topic>>,
-    ids: &[u64],
-) -> Result<()> {
-    for id in ids {
-        match find(*id).filter(|t| t.life() == Life::Live && !t.is_broken()) {
-            Some(topic) => take_lost(ctx, &topic)?,
-            // It was deleted, or it is closed until the next open, and each call on it fails.
-            None => {
-                ctx.base().losses.lock().remove(id);
-            }
+impl LostAcks {
+    /// Records the loss of acked records for the next sync.
+    pub(crate) fn add(kept: &mut Option<Self>, first: u64, last: u64, error: &StorageError) {
+        match kept {
+            Some(lost) => (lost.first, lost.last) = (lost.first.min(first), lost.last.max(last)),
+            none => *none = Some(Self { first, last, error: error.clone() }),
         }
     }
-    Ok(())
-}
 
-/// Logs the losses of a topic and makes them durable. Fails if acked records are among them.
-fn take_lost(ctx: &Arc<Ctx>, topic: &Arc<Topic>) -> Result<()> {
-    if !topic.append.lock().unlogged.is_empty() {
-        log_losses(ctx, topic)?;
-    }
-    // Also if another batch has logged them: its sync may not have begun.
-    ctx.wal.sync(ctx.shard(topic.id()))?;
-    let mut a = topic.append.lock();
-    // The next sync logs what was lost meanwhile. It is reported with the rest: a sync during which more
-    // is lost must not succeed.
-    if a.unlogged.is_empty() {
-        ctx.base().losses.lock().remove(&topic.id());
-    }
-    a.lost_acks.take().map_or(Ok(()), |lost| Err(lost.error(topic)))
-}
-
-impl LostAcks {
-    fn error(self, topic: &Topic) -> Error {
+    /// The error of a sync that reports them.
+    pub(crate) fn error(self, topic: &Topic) -> Error {
         let Self { first: from, last: to, error } = self;
         Error::DataLoss { topic: topic.name.to_string(), from, to, detail: error.to_string() }
     }

@@ -11,6 +11,7 @@ use topics_storage::wal::{
 };
 
 use super::append::AppendState;
+use super::losses::LostAcks;
 use crate::topic::apply::{Live, Placement, Removed, apply};
 use crate::topic::cursors::PlannedCursor;
 use crate::topic::events::{Base, Ctx};
@@ -165,7 +166,7 @@ impl PendingBatch {
                 self.ctx.base().account(before, state.usage());
                 a.unlogged.add(Gap { from, to: *last, reason: GapReason::Crash });
                 if *acked {
-                    a.add_lost_acks(from, *last, error);
+                    LostAcks::add(&mut a.lost_acks, from, *last, error);
                 }
                 self.ctx.base().losses.lock().insert(self.topic.id());
             }

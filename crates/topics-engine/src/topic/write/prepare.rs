@@ -242,6 +242,16 @@ fn check(options: &Options, req: &Append<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Bytes for the control frames of a write, beside its name and config.
+const CONTROL: usize = 1024;
+
+impl Prepared {
+    /// Maximum bytes of the write in a queue.
+    pub(crate) fn staging_bytes(&self) -> usize {
+        self.frames().len() + CONTROL + self.topic.len()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
