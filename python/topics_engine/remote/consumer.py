@@ -118,9 +118,11 @@ class RemoteConsumer(ConsumerVerbs, RemoteBackend):
         self._cursor = max(self._cursor, seq)
 
     def seek(self, *, seq: int | None = None, ts: int | None = None, to: str | None = None) -> int:
+        cursor = super().seek(seq=seq, ts=ts, to=to)
+        # Not while it waits for the server: a task of the same loop may need the lock.
         with self._lock:
-            self._position = super().seek(seq=seq, ts=ts, to=to)
-        return self._position
+            self._position = cursor
+        return cursor
 
     def drop(self) -> bool:
         self._dropped = True

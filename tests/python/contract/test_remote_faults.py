@@ -244,6 +244,20 @@ async def test_a_long_read_asks_for_each_page_once(faulty: Faulty, connect: Any,
         assert rest == list(range(4000, 5000))
 
 
+async def test_a_seek_that_waits_for_the_server_holds_up_no_read(faulty: Faulty, name: str) -> None:
+    async with te.aio.connect(faulty.url) as db:
+        t = db.topic(name)
+        await t.append([1, 2])
+        c = await t.consumer("c")
+        faulty.fail(Hang(FOREVER), matching="/seek")
+        seek = asyncio.ensure_future(c.seek(te.EARLIEST))
+        await asyncio.sleep(0)
+        assert datas(await c.read()) == [1, 2]
+        seek.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await seek
+
+
 def test_what_was_fetched_ahead_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     from topics_engine.remote import prefetch
 
