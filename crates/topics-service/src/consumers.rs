@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use topics_engine::{Consumer, ConsumerInfo, ConsumerMode, ConsumerStart};
+use topics_engine::{Consumer, ConsumerInfo, ConsumerMode, ConsumerStart, Error};
 use topics_wire::object::Object;
 use topics_wire::query::Query;
 use topics_wire::{Failure, consumers, page};
@@ -21,66 +21,60 @@ const SWEEP: usize = 256;
 pub(super) type Key = (String, String, String);
 
 /// The consumer handles that requests share.
-pub(super) struct Handles(Mutex<KeptHandles>);
+pub(super) struct Handles {
+    kept: Mutex<KeptHandles>,
+    /// Whether the readers are those of this process: each is forgotten when it reads no more, and
+    /// belongs to the topic that it was opened for.
+    of_process: bool,
+}
 
+#[derive(Default)]
 struct KeptHandles {
     all: HashMap<Key, Arc<Consumer>>,
-    /// Handles from which on an idle one is dropped.
-    most: usize,
     /// Handles that were kept after the last sweep.
     swept: usize,
 }
 
 // Dropping a handle stores its position: no method does it under the lock.
 impl Handles {
-    /// Handles of clients, which do not say when they read no more.
-    pub(super) fn of_clients() -> Self {
-        Self::up_to(HANDLES)
-    }
-
-    /// Handles of readers that are forgotten when they read no more.
-    pub(super) fn of_process() -> Self {
-        Self::up_to(usize::MAX)
-    }
-
-    fn up_to(most: usize) -> Self {
-        Self(Mutex::new(KeptHandles { all: HashMap::new(), most, swept: 0 }))
+    pub(super) fn new(of_process: bool) -> Self {
+        Self { kept: Mutex::default(), of_process }
     }
 
     fn get(&self, key: &Key) -> Option<Arc<Consumer>> {
-        self.0.lock().all.get(key).cloned()
+        self.kept.lock().all.get(key).cloned()
     }
 
     fn insert(&self, key: Key, handle: Arc<Consumer>) {
-        let mut kept = self.0.lock();
-        let dropped = kept.make_room();
+        let mut kept = self.kept.lock();
+        let dropped = kept.make_room(if self.of_process { usize::MAX } else { HANDLES });
         let old = kept.all.insert(key, handle);
         drop(kept);
         drop((dropped, old));
     }
 
     fn remove(&self, key: &Key) {
-        let old = self.0.lock().all.remove(key);
+        let old = self.kept.lock().all.remove(key);
         drop(old);
     }
 
     #[cfg(test)]
     pub(super) fn names(&self) -> Vec<Key> {
-        self.0.lock().all.keys().cloned().collect()
+        self.kept.lock().all.keys().cloned().collect()
     }
 }
 
 impl KeptHandles {
     /// Takes out the handles of deleted topics and consumers, which would keep their memory, whenever
-    /// the handles have doubled; an idle one, if there are too many.
-    fn make_room(&mut self) -> Vec<Arc<Consumer>> {
+    /// the handles have doubled; an idle one, if there are `most` of them.
+    fn make_room(&mut self, most: usize) -> Vec<Arc<Consumer>> {
         let mut dropped = Vec::new();
         if self.all.len() >= SWEEP.max(2 * self.swept) {
             let gone = self.all.extract_if(|_, handle| handle.cursor().is_err());
             dropped.extend(gone.map(|(_, handle)| handle));
             self.swept = self.all.len();
         }
-        if self.all.len() >= self.most {
+        if self.all.len() >= most {
             let idle = self.all.iter().find(|(_, handle)| Arc::strong_count(handle) == 1);
             let key = idle.map(|(key, _)| key.clone());
             dropped.extend(key.and_then(|key| self.all.remove(&key)));
@@ -249,6 +243,11 @@ impl Service {
         self.consumers.get(&key(topic, name, Some(reader)))?.fence()
     }
 
+    /// Whether a reader has one handle for good: another topic of the name is none of its.
+    fn is_of_process(&self, reader: Option<&str>) -> bool {
+        reader.is_some() && self.consumers.of_process
+    }
+
     /// The handle of an existing consumer for the requests of a reader, or of those that name none.
     pub fn consumer_handle(
         &self,
@@ -260,9 +259,14 @@ impl Service {
         if let Some(handle) = self.consumers.get(&key) {
             match handle.cursor() {
                 Ok(_) => return Ok(handle),
+                Err(e) if self.is_of_process(reader) => return Err(e.into()),
                 // The topic or the consumer was deleted, and may have been created again.
                 Err(_) => self.consumers.remove(&key),
             }
+        }
+        if self.is_of_process(reader) {
+            let (topic, consumer) = (topic.to_owned(), name.to_owned());
+            return Err(Error::ConsumerNotFound { topic, consumer }.into());
         }
         let mode = self.consumer_info(topic, name)?.mode;
         if reader.is_some() && mode == ConsumerMode::AtMostOnce {

@@ -123,7 +123,7 @@ impl Service {
         sink: Arc<dyn Sink>,
         unsent: Arc<UnsentBytes>,
     ) -> Arc<Self> {
-        Arc::new(Self::of(engine, clock, limits, sink, unsent, Handles::of_clients()))
+        Arc::new(Self::of(engine, clock, limits, sink, unsent, Handles::new(false)))
     }
 
     fn of(
@@ -167,7 +167,7 @@ impl Service {
         limits: Limits,
         sink: Arc<dyn Sink>,
     ) -> Arc<Self> {
-        let consumers = Handles::of_process();
+        let consumers = Handles::new(true);
         let service = Self::of(engine, clock, limits, sink, Arc::default(), consumers);
         service.pool.stop();
         let _ = service.backup_dir.set(BackupDir::Anywhere);
