@@ -182,7 +182,8 @@ class Database(Closing):
             names = [info.topic for info in db.topics("orders.")]
             ```
         """
-        yield from map(TopicInfo.from_fields, self._backend.topics(prefix))
+        found = self._backend.topics(arguments.text("prefix", prefix))
+        yield from map(TopicInfo.from_fields, found)
 
     @overload
     def watch(
@@ -318,7 +319,8 @@ class Database(Closing):
         Args:
             prefix: only names that begin with it (default: all).
         """
-        return [RouterInfo.from_fields(fields) for fields in self._backend.routers(prefix)]
+        found = self._backend.routers(arguments.text("prefix", prefix))
+        return [RouterInfo.from_fields(fields) for fields in found]
 
     def transaction(
         self,

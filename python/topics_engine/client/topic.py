@@ -577,7 +577,8 @@ class Topic(Handle):
             orders.trim(10_000)
             ```
         """
-        fields = self._backend.trim(self.name, arguments.count("count", count, 0))
+        most = arguments.MAX_INT
+        fields = self._backend.trim(self.name, arguments.count("count", count, 0, most))
         return Deleted(**{name: fields[name] for name in Deleted.__match_args__})
 
     def state(self) -> TopicState:
@@ -607,7 +608,7 @@ class Topic(Handle):
         Returns:
             False if the topic does not exist.
         """
-        return self._backend.delete_topic(self.name, if_empty)
+        return self._backend.delete_topic(self.name, arguments.flag("if_empty", if_empty))
 
     def __repr__(self) -> str:
         return show.topic_text(self)

@@ -155,6 +155,7 @@ async def test_trims(db: Any) -> None:
     assert (trimmed.deleted, trimmed.head_seq, trimmed.count) == (6, 10, 3)
     assert datas(await all_of(t.read(after=0))) == [6, 7, 9]
     assert (await t.trim(3)).deleted == 0
+    assert (await t.trim(2**40)).deleted == 0
     assert (await t.trim(0)).count == 0
     with pytest.raises(te.NotFound):
         await db.topic("none").trim(1)

@@ -65,7 +65,7 @@ impl fmt::Debug for Session {
 
 impl Session {
     /// Ends the current stream; returns the cursors where the next one begins.
-    fn take_over(&self, received: &Received) -> Cursors {
+    fn take_over(&self, received: &Received, now: u64) -> Cursors {
         let last = std::mem::take(&mut self.kept.lock().stream).upgrade();
         if let Some(stream) = &last {
             // From here on its cursors stay as they are.
@@ -76,6 +76,7 @@ impl Session {
             kept.take(stream.cursors());
         }
         kept.rewind(received);
+        kept.idle_since = now;
         kept.cursors.clone()
     }
 
@@ -213,7 +214,7 @@ pub(crate) fn create(delivery: &Arc<Deliverer>, req: &WatchRequest) -> Result<Se
 pub(crate) fn attach(delivery: &Arc<Deliverer>, id: u128, received: &Received) -> Result<Watch> {
     let found = delivery.workers.shared().sessions.open.lock().get(&id).cloned();
     let session = found.ok_or_else(gone)?;
-    let cursors = session.take_over(received);
+    let cursors = session.take_over(received, delivery.base().time.mono_ns());
     let mut req = session.req.clone();
     // Topics that joined by a pattern, or were created since, continue by name.
     let named = cursors.iter().map(|(name, at)| Known {

@@ -257,17 +257,20 @@ impl Engine {
 
     /// Deletes records.
     pub fn delete(&self, topic: &str, req: &DeleteRequest) -> Result<Deleted> {
-        let topic = self.find(topic)?;
-        let (deleted, records_scanned) = topic::delete_records(self.open.ctx(), &topic, req)?;
-        Ok(Deleted { deleted, records_scanned, state: self.state_of(&topic)? })
+        self.delete_of(&self.find(topic)?, req)
+    }
+
+    fn delete_of(&self, topic: &Arc<Topic>, req: &DeleteRequest) -> Result<Deleted> {
+        let (deleted, records_scanned) = topic::delete_records(self.open.ctx(), topic, req)?;
+        Ok(Deleted { deleted, records_scanned, state: self.state_of(topic)? })
     }
 
     /// Deletes all but the newest `count` records. What is written meanwhile stays, too.
     pub fn trim(&self, topic: &str, count: u64) -> Result<Deleted> {
-        let found = self.find(topic)?;
+        let topic = self.find(topic)?;
         let begin = ReadRequest { from: ReadFrom::Tail(count), limit: 0, ..ReadRequest::default() };
-        let cursor = topic::read(self.open.ctx(), &found, &begin)?.next_from_seq;
-        self.delete(topic, &DeleteRequest { before_seq: Some(cursor + 1), matching: None })
+        let cursor = topic::read(self.open.ctx(), &topic, &begin)?.next_from_seq;
+        self.delete_of(&topic, &DeleteRequest { before_seq: Some(cursor + 1), matching: None })
     }
 
     /// Deletes single records; seqs that are not there are passed over.

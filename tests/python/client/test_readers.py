@@ -1,0 +1,58 @@
+"""Handles of consumers in process, and arguments of verbs that are requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import topics_engine as te
+from support.waiting import DEADLINE, until
+
+
+def test_a_handle_is_of_the_topic_that_it_was_opened_for(db: te.Database) -> None:
+    topic = db.topic("t")
+    topic.append([1, 2])
+    old = topic.consumer("c", auto_commit=True)
+    topic.drop()
+    topic.append([3, 4, 5])
+    new = topic.consumer("c")
+    calls: list[Callable[[], Any]] = [old.read, lambda: old.commit(2), lambda: old.seek(te.LATEST)]
+    for call in calls * 2:
+        with pytest.raises(te.NotFound):
+            call()
+    assert new.cursor == 0
+    assert [r.data for r in new.read() if isinstance(r, te.Record)] == [3, 4, 5]
+
+
+def test_a_handle_outlives_its_consumer(db: te.Database) -> None:
+    topic = db.topic("t")
+    topic.append([1, 2])
+    c = topic.consumer("c", auto_commit=True)
+    assert topic.drop_consumer("c")
+    with pytest.raises(te.NotFound):
+        c.read()
+    topic.consumer("c")
+    assert len(c.read(max_records=1)) == 1
+    assert len(c.read(max_records=1)) == 1
+    # It commits by itself, still; the frame is written a little later.
+    until(lambda: c.cursor == 1, DEADLINE)
+
+
+def test_arguments_of_another_type(db: te.Database) -> None:
+    topic: Any = db.topic("t")
+    topic.append(1)
+    anything: Any = db
+    calls: list[Callable[[], Any]] = [
+        lambda: list(anything.topics(5)),
+        lambda: list(anything.queues(5)),
+        lambda: anything.routers(5),
+        lambda: topic.drop(if_empty="yes"),
+        lambda: topic.trim("1"),
+        lambda: topic.trim(True),
+    ]
+    for call in calls:
+        with pytest.raises(te.InvalidRequest):
+            call()
+    assert topic.state().count == 1
