@@ -50,7 +50,9 @@ class QueueVerbs:
         error: str = "",
     ) -> _Outcome:
         """Gives failed jobs back."""
-        return self._end("nack", node, seqs, lease_ids, delay_ms=delay_ms, error=error or None)
+        # No delay is null, the backoff of the queue; an absent one would be 0.
+        more = without_none(error=error or None)
+        return self._end("nack", node, seqs, lease_ids, delay_ms=delay_ms, **more)
 
     def release(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome:
         """Gives back jobs that were not begun."""
@@ -64,12 +66,12 @@ class QueueVerbs:
         lease_ms: int | None = None,
     ) -> _Outcome:
         """Renews leases."""
-        return self._end("extend", node, seqs, lease_ids, lease_ms=lease_ms)
+        return self._end("extend", node, seqs, lease_ids, **without_none(lease_ms=lease_ms))
 
     def _end(
         self, verb: str, node: str, seqs: list[int], lease_ids: list[int] | None, **fields: Any
     ) -> _Outcome:
-        body = without_none(node=node, seqs=seqs, lease_ids=lease_ids, **fields)
+        body = without_none(node=node, seqs=seqs, lease_ids=lease_ids) | fields
         return self._outcome(verb, seqs, body)
 
     def _outcome(self, verb: str, seqs: list[int], body: dict[str, Any], **how: Any) -> _Outcome:

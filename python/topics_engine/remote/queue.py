@@ -62,29 +62,20 @@ class RemoteQueue(QueueVerbs, RemoteBackend):
         held = self._remote.leases.hold(self._name, node, lease_ms, jobs, elapsed)
         return found, lease_ms, page, held  # type: ignore[return-value]
 
-    def ack(self, node: str, seqs: list[int], lease_ids: list[int] | None = None) -> _Outcome:
+    def _outcome(self, verb: str, seqs: list[int], body: dict[str, Any], **how: Any) -> _Outcome:
         status = CallStatus()
-        body = without_none(node=node, seqs=seqs, lease_ids=lease_ids)
-        outcome = self._outcome("ack", seqs, body, status=status)
-        if status.outcome_unknown and outcome[1]:
+        outcome = super()._outcome(verb, seqs, body, status=status, **how)
+        done, skipped, until, reasons = outcome
+        if not status.outcome_unknown or not skipped or verb == "extend":
+            return outcome
+        if verb == "ack":
             # The lost ack may have been executed: then the job is gone.
-            done, skipped, until, reasons = outcome
             gone = [seq for seq in skipped if not self._exists(seq)]
             left = [pair for pair in zip(skipped, reasons, strict=True) if pair[0] not in gone]
             return done + gone, [seq for seq, _ in left], until, [why for _, why in left]
-        return outcome
-
-    def _end(
-        self, verb: str, node: str, seqs: list[int], lease_ids: list[int] | None, **fields: Any
-    ) -> _Outcome:
-        status = CallStatus()
-        body = without_none(node=node, seqs=seqs, lease_ids=lease_ids, **fields)
-        done, skipped, until, reasons = self._outcome(verb, seqs, body, status=status)
-        if status.outcome_unknown and verb != "extend":
-            # Counts as done what an attempt without a response may have done: in both cases this
-            # worker no longer has the leases.
-            return done + skipped, [], until, []
-        return done, skipped, until, reasons
+        # Counts as done what an attempt without a response may have done: in both cases this worker
+        # no longer has the leases.
+        return done + skipped, [], until, []
 
     def _exists(self, seq: int) -> bool:
         page = self._remote.read(self._name, after=seq - 1, limit=1)

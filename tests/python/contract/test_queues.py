@@ -13,6 +13,18 @@ import topics_engine as te
 from .adapter import Open, abandon, all_of, eventually, plain, until_calls_wait
 
 
+async def test_a_nack_without_a_delay_waits_for_the_backoff(db: Any) -> None:
+    jobs = await db.queue("jobs", retry_backoff="60s")
+    await jobs.append([1, 2, 3, 4])
+    first, second, third, fourth = await jobs.claim("w", max=4)
+    await first.nack()
+    assert await jobs.nack([second], error="no") == []
+    await third.nack(delay=0)
+    assert await jobs.nack([fourth], delay=0) == []
+    assert [job.data for job in await jobs.claim("w", max=4)] == [3, 4]
+    assert (await jobs.state()).queue["delayed"] == 2
+
+
 async def test_a_job_is_done_or_given_back(db: Any) -> None:
     jobs = await db.queue("jobs", retry_backoff=0)
     await jobs.append([{"n": 1}, {"n": 2}])
