@@ -67,7 +67,11 @@ impl LocalService {
             batch_records: usize::MAX,
             record_bytes: usize::MAX,
             meta_bytes: usize::MAX,
-            ..Limits::default()
+            tag_bytes: usize::MAX,
+            node_bytes: usize::MAX,
+            limit: usize::MAX,
+            claim: usize::MAX,
+            watch_topics: usize::MAX,
         };
         let service = Service::local(engine, clock, limits, replies.clone());
         Self { service, replies, last: AtomicU64::new(0), grant: Grant::all() }

@@ -1,8 +1,9 @@
-"""Handles of consumers in process, and arguments of verbs that are requests."""
+"""Verbs of this process that are requests: their handles, arguments and bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,3 +57,18 @@ def test_arguments_of_another_type(db: te.Database) -> None:
         with pytest.raises(te.InvalidRequest):
             call()
     assert topic.state().count == 1
+
+
+def test_the_bounds_are_those_of_the_engine(tmp_path: Path) -> None:
+    """A server has further ones, for its clients."""
+    with te.open(tmp_path / "data", max_tag_bytes=1000, max_node_bytes=1000) as db:
+        tag, node = "t" * 1000, "n" * 1000
+        db.topic("t").append(1, tag=tag, origin=node)
+        with db.transaction() as tx:
+            tx.append("t", [2] * 20_000, tag=tag, origin=node)
+        assert db.topic("t").state().head_seq == 20_001
+        with pytest.raises(te.InvalidRequest, match="tag"), db.transaction() as tx:
+            tx.append("t", 3, tag=tag + "t")
+        jobs = db.queue("jobs")
+        jobs.append([1] * 1500)
+        assert len(jobs.peek(1500)) == 1500
