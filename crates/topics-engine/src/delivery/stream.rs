@@ -260,10 +260,10 @@ impl Stream {
     pub(super) fn end_topic(&self, slot: u32, topic_id: u64, error: Option<Error>) -> bool {
         let mut out = self.out.lock();
         let p = &mut out.topics[slot as usize];
-        if p.mode == Mode::Gone || p.topic.id() != topic_id {
+        if matches!(p.mode, Mode::Gone | Mode::Failed) || p.topic.id() != topic_id {
             return false;
         }
-        p.mode = Mode::Gone;
+        p.mode = if error.is_none() { Mode::Gone } else { Mode::Failed };
         let (topic, next) = (p.topic.name.clone(), p.pushed);
         let deleted = error.is_none();
         let event = match error {

@@ -16,8 +16,10 @@ pub(super) enum Mode {
     Backlog,
     /// The topic's worker pushes them.
     Live,
-    /// The topic has ended; its slot is free when no event of it is queued.
+    /// The topic was deleted; its slot is free when no event of it is queued.
     Gone,
+    /// The topic cannot be read. Its cursor stays, for a later stream.
+    Failed,
 }
 
 pub(super) struct StreamTopic {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::delivery::Received;
+use crate::types::error::Error;
 
 #[test]
 fn a_session_goes_on_where_its_last_stream_stopped() {
@@ -177,6 +178,24 @@ fn a_topic_that_the_client_does_not_know_is_read_from_its_start() {
     let foreign = [first, vec![("q".to_owned(), 9, 1)]].concat();
     assert_eq!(records(Received::Only(foreign)), []);
     assert_eq!(records(Received::Only(Vec::new())), []);
+}
+
+#[test]
+fn a_topic_that_could_not_be_read_keeps_its_cursor() {
+    let w = World::new();
+    w.put("a", &["1"]);
+    w.put("b", &["2"]);
+    let info = w.engine().create_session(&on(&[("a", start()), ("b", start())])).unwrap();
+    let mut stream = w.engine().attach(info.id, &Received::All).unwrap();
+    assert_eq!(drain(&mut stream).len(), 4);
+    let id = w.state("b").topic_id;
+    let error = || Some(Error::Internal("a bad disk".into()));
+    let ended: Vec<_> = (0..2).map(|slot| stream.stream().end_topic(slot, id, error())).collect();
+    assert_eq!(ended.iter().filter(|ended| **ended).count(), 1);
+    assert_eq!(drain(&mut stream), [Failed("b".into(), "internal")]);
+    let known = stream.cursors().iter().map(|(t, id, at)| (t.to_string(), *id, *at)).collect();
+    let mut stream = w.engine().attach(info.id, &Received::Only(known)).unwrap();
+    assert!(drain(&mut stream).iter().all(|t| !matches!(t, Record(..))), "they were sent before");
 }
 
 #[test]
