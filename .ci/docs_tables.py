@@ -14,9 +14,8 @@ import re
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import topics_engine as te
 from topics_engine import errors, settings
@@ -27,6 +26,7 @@ from topics_engine.asgi.routes import CONFIG, ROUTES
 from topics_engine.asgi.settings import SERVER
 from topics_engine.cli.main import parser
 from topics_engine.client.config import DURATIONS, option_name
+from topics_engine.settings import Setting
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -143,40 +143,38 @@ def options() -> str:
     return table(["option", "over HTTP", "kind", "default", "meaning"], rows)
 
 
-def meanings(columns: int, name: int) -> dict[str, str]:
-    """The descriptions of the settings in the tables of the operations page, by name."""
-    found = {}
-    for line in (DOCS / "operations.md").read_text().splitlines():
-        cells = [c.strip() for c in line.strip("|").split(" | ")]
-        if line.startswith("| `") and len(cells) == columns:
-            text = cells[-1].strip("| ").replace("](#", "](operations.md#")
-            text = re.sub(r"\]\((?!\w+:)", "](../", text)
-            found[cells[name].strip("|` ")] = text
-    return found
+MORE = {
+    "api_keys": "../http.md#keys",
+    "backup_dir": "../guides/backup.md",
+    "cors_origins": "../http.md#keys",
+    "log_format": "../operations.md#logs",
+    "max_open_files": "../operations.md#file-descriptors",
+    "max_unsent_bytes": "../http.md#limits",
+    "remote_url": "../guides/object-storage.md",
+    "trace_context": "../guides/tracing.md#over-http",
+    "trusted_proxies": "../operations.md#logs",
+}
+"""Where the pages say more about a setting."""
 
 
-def setting_rows(known: dict[str, Any], said: dict[str, str]) -> str:
+def setting_rows(known: Iterable[Setting]) -> str:
     """A table of settings."""
-    missing = known.keys() - said.keys()
-    if missing:
-        raise ValueError(f"operations.md does not describe {', '.join(sorted(missing))}")
-    rows = [
-        [code(name), code(settings.variable(name)), code(shown(value)) or "none", said[name]]
-        for name, value in known.items()
-    ]
+    rows = []
+    for setting in known:
+        more = f" ([more]({MORE[setting.name]}))" if setting.name in MORE else ""
+        default = code(shown(setting.default)) or "none"
+        rows.append([code(setting.name), code(setting.variable), default, setting.summary + more])
     return table(["setting", "variable", "default", "meaning"], rows)
 
 
 def server_settings() -> str:
     """The settings of a server."""
-    return setting_rows(dict(SERVER) | {"data_dir": settings.DATA_DIR}, meanings(4, 0))
+    return setting_rows([*SERVER.values(), settings.DATA_DIR])
 
 
 def engine_settings() -> str:
     """The settings of an engine."""
-    known = settings.defaults()
-    del known["data_dir"]
-    return setting_rows(known, meanings(3, 0))
+    return setting_rows(s for s in settings.engine_settings().values() if s.name != "data_dir")
 
 
 def metrics() -> str:

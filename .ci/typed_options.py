@@ -1,12 +1,13 @@
 """Writes `python/topics_engine/options.py`: the options of topics, engines and scans as types.
 
-Names and kinds come from the tables of the engine, texts and the fields of scans from those of the
-HTTP routes. With `--check`, fails if the file is not current.
+Options of topics and scans come from the table of routes, settings from those of the engine and of
+the server. With `--check`, fails if the file is not current.
 """
 
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from topics_engine.asgi.routes import CONFIG, ROUTES
 from topics_engine.asgi.settings import SERVER
 from topics_engine.client.config import option_name
 from topics_engine.client.ranges import NAMES
-from topics_engine.settings import defaults, is_size
+from topics_engine.settings import Setting, engine_settings
 
 TARGET = Path(__file__).parent.parent / "python" / "topics_engine" / "options.py"
 
@@ -44,6 +45,8 @@ TYPES = {
     "duration": "Duration",
     "integer?": "int | None",
     "name?": "str | Named | None",
+    "text": "str",
+    "names": "bool | str | list[str]",
     "string": "str",
     "integer": "int",
     "boolean": "bool",
@@ -54,7 +57,7 @@ TYPES = {
     "object": "Mapping[str, object]",
     "string or array of strings": "str | list[str]",
 }
-"""Python's types of kinds: those of the engine's table, and those of the routes."""
+"""Python's types of kinds: those of options and settings, and those of the routes."""
 
 
 RENAMED = {
@@ -85,28 +88,53 @@ def typed_dict(name: str, base: str, summary: str, rows: Iterable[tuple[str, str
     for option, kind, text in rows:
         lines.append(f"    {option}: {kind}")
         if text:
-            lines.append(f'    """{text[0].upper()}{text[1:]}."""')
+            lines += docstring(f"{text[0].upper()}{text[1:]}.")
     return "\n".join(lines)
+
+
+def docstring(text: str) -> list[str]:
+    """The lines of a docstring in a class."""
+    if len(text) <= 90:
+        return [f'    """{text}"""']
+    wrapped = textwrap.wrap(text, 93, initial_indent='    """', subsequent_indent="    ")
+    return [*wrapped, '    """']
+
+
+def kind_of(option: Field) -> str:
+    """What an option of a topic is, in Python."""
+    if option.words:
+        return "words"
+    if option.or_null:
+        return "integer?" if option.kind == "integer" else "name?"
+    if option.kind == "boolean":
+        return "flag"
+    units = {"ms": "duration", "bytes": "size"}
+    return units.get(option.name.rpartition("_")[2], "count")
 
 
 def config_rows() -> list[tuple[str, str, str]]:
     """The options of a topic."""
-    texts = {field.name: field.summary for field in CONFIG}
     rows = []
-    for field, kind, words in _core.config_fields():
-        shown = f"Literal[{', '.join(map(quoted, words))}]" if words else TYPES[kind]
-        text = "" if field in ("type", "durability") else texts[field]
+    for field in CONFIG:
+        text = "" if field.name in ("type", "durability") else field.summary
         text = text.replace("queue: ", "of a queue: ").replace("null", "None")
-        rows.append((option_name(field), shown, text))
+        rows.append((option_name(field.name), shown(kind_of(field), field.words), text))
     return rows
+
+
+def shown(kind: str, words: tuple[str, ...]) -> str:
+    """The type of a kind."""
+    return f"Literal[{', '.join(map(quoted, words))}]" if words else TYPES[kind]
 
 
 def kinds() -> str:
     """The kinds of the options of a topic, for the checks of values."""
     lines = ["KINDS: Final[Mapping[str, tuple[str, ...]]] = {"]
-    for field, kind, words in sorted(_core.config_fields()):
-        parts = ", ".join(map(quoted, [kind, *words])) + ("" if words else ",")
-        lines.append(f"    {quoted(option_name(field))}: ({parts}),")
+    for field in sorted(CONFIG, key=lambda field: field.name):
+        parts = ", ".join(map(quoted, [kind_of(field), *field.words]))
+        lines.append(
+            f"    {quoted(option_name(field.name))}: ({parts}{'' if field.words else ','}),"
+        )
     return "\n".join(
         [*lines, "}", '"""The kind of each option of a topic, and the words of `words`."""']
     )
@@ -134,13 +162,27 @@ def row(field: Field) -> tuple[str, str, str]:
     return name, kind, text
 
 
-def setting_rows(known: dict[str, object]) -> list[tuple[str, str, str]]:
-    """Settings with the types of their defaults."""
-    rows = []
-    for name, default in sorted(known.items()):
-        kind = "Size" if is_size(name) else type(default).__name__
-        rows.append((name, "bool | str | list[str]" if name == "auto_create" else kind, ""))
-    return rows
+def setting_rows(known: Iterable[Setting]) -> list[tuple[str, str, str]]:
+    """Settings with their types. Milliseconds are integers, as the names say."""
+    return [
+        (s.name, "int" if s.kind == "duration" else shown(s.kind, s.words), s.summary)
+        for s in sorted(known, key=lambda setting: setting.name)
+    ]
+
+
+def server_names() -> str:
+    """The names of the settings of a server."""
+    lines = [f"        {quoted(name)}," for name in sorted(SERVER)]
+    return "\n".join(
+        [
+            "SERVER: Final = frozenset(",
+            "    {",
+            *lines,
+            "    }",
+            ")",
+            '"""The names of the settings of a server."""',
+        ]
+    )
 
 
 def quoted(word: str) -> str:
@@ -166,13 +208,13 @@ def generated() -> str:
             "Settings",
             "TypedDict",
             "The settings of an engine: of `te.open`. Each is also a variable `TOPICS_…`.",
-            setting_rows({k: v for k, v in defaults().items() if k != "data_dir"}),
+            setting_rows(s for s in engine_settings().values() if s.name != "data_dir"),
         ),
         typed_dict(
             "ServerSettings",
             "Settings",
             "The settings of a server: of `topics_engine.testing.Server`.",
-            setting_rows({k: v for k, v in SERVER.items() if k != "port" and k not in defaults()}),
+            setting_rows(s for s in SERVER.values() if s.name != "port"),
         ),
         typed_dict(
             "ScanOptions",
@@ -188,6 +230,7 @@ def generated() -> str:
         ),
         kinds(),
         synonyms(),
+        server_names(),
     ]
     return "\n\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 

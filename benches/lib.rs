@@ -255,7 +255,9 @@ pub fn scratch(name: &str) -> PathBuf {
 /// The I/O backend: `TOPICS_IO_BACKEND`, as the engine reads it.
 pub fn backend() -> topics_env::real::Backend {
     let name = std::env::var("TOPICS_IO_BACKEND").unwrap_or_else(|_| "auto".into());
-    name.parse().expect("TOPICS_IO_BACKEND is auto, posix or uring")
+    let mut known = topics_env::real::Backend::NAMES.into_iter();
+    let found = known.find(|(known, _)| *known == name);
+    found.expect("TOPICS_IO_BACKEND is auto, posix or uring").1
 }
 
 /// Runs `threads` closures concurrently for about `time` and returns operations per second.

@@ -38,9 +38,7 @@ __all__ = [
     "__version__",
     "clone_directory",
     "close_locks_in_child",
-    "config_fields",
     "config_synonyms",
-    "defaults",
     "error_body",
     "error_status",
     "make_directory",
@@ -54,6 +52,7 @@ __all__ = [
     "restore",
     "retry_after",
     "routes",
+    "settings",
     "stop_logging",
     "verify",
     "verify_remote",
@@ -134,8 +133,8 @@ def make_directory(path: str) -> None:
     the way.
     """
 
-_FieldRow = tuple[str, str, str, bool, tuple[Any, ...]]
-"""`(name, kind, summary, required, fields of nested objects)`"""
+_FieldRow = tuple[str, str, str, bool, bool, list[str], tuple[Any, ...]]
+"""`(name, kind, summary, required, or null, words, fields of nested objects)`"""
 _RouteRow = tuple[
     tuple[str, str, str, list[Any], str, tuple[_FieldRow, ...], tuple[_FieldRow, ...] | None],
     tuple[str, list[int], list[str], bool, bool],
@@ -152,12 +151,9 @@ def routes() -> list[_RouteRow]:
 def paths() -> list[tuple[str, str, str]]:
     """Verb, method and path of each route."""
 
-def defaults() -> dict[str, str | int | bool]:
-    """The settings of `Engine.open` and `Http`, with their defaults."""
-
-def config_fields() -> list[tuple[str, str, list[str]]]:
-    """The fields of a topic's config: name; kind: `words`, `flag`, `count`, `size`,
-    `duration`, `integer?` or `name?`; and the words of `words`.
+def settings() -> list[tuple[str, Any, list[str], str | int | bool, str]]:
+    """The settings of `Engine.open` and `Http`: name; kind: `count`, `size`, `duration`, `flag`,
+    `text`, `words` or `names`; the words of `words`; default; what it is for.
     """
 
 def config_synonyms() -> list[tuple[str, str]]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final, Literal
 
 from . import _core
 from .errors import InvalidRequest
 from .frozen import Frozen, frozen
 from .names import nearest
 from .options import KINDS as TOPIC_OPTIONS
+from .options import SERVER
 from .sizes import parse_size
 
 Value = str | int | bool
@@ -21,44 +22,37 @@ Value = str | int | bool
 FILE = "topics.toml"
 """The settings file in the working directory, unless `TOPICS_CONFIG` names another one."""
 
-DATA_DIR = "./topics-data"
-
 REMOTE_SECONDS = 2.0
 """How long the file system of an object store may take to resolve its path."""
 
-SERVER = frozenset(
-    {
-        "allow_insecure_no_auth",
-        "api_keys",
-        "api_keys_file",
-        "backup_dir",
-        "body_timeout_ms",
-        "cors_origins",
-        "header_timeout_ms",
-        "hot_protocol",
-        "host",
-        "idle_timeout_ms",
-        "log_level",
-        "log_format",
-        "audit_log",
-        "max_body_bytes",
-        "max_inflight_per_key",
-        "max_receiving_bytes",
-        "max_sse_connections",
-        "max_sse_connections_per_key",
-        "max_streams_per_connection",
-        "max_unsent_bytes",
-        "port",
-        "probe_auth",
-        "shutdown_timeout_ms",
-        "stall_timeout_ms",
-        "tls_cert",
-        "tls_key",
-        "trace_context",
-        "trusted_proxies",
-    }
-)
-"""The names of server settings, which are in the same file."""
+Kind = Literal["count", "size", "duration", "flag", "text", "words", "names"]
+"""What a setting is: a number, bytes, milliseconds, true or false, text, one of several words; or
+true, false, or a list of names and prefixes.
+"""
+
+
+@frozen()
+class Setting(Frozen):
+    """A setting: its default, and what it is for; `words` are the values of a kind `words`."""
+
+    name: str
+    kind: Kind
+    default: Value
+    summary: str
+    words: tuple[str, ...] = ()
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return variable(self.name)
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return f"TOPICS_{name.upper()}"
+
+
+DATA_DIR = Setting("data_dir", "text", "./topics-data", "the data directory")
 
 
 @frozen(unhashed=("values_by_name", "sources"))
@@ -86,19 +80,13 @@ class Resolved(Frozen, Mapping[str, Value]):
         }
 
 
-def defaults() -> dict[str, Value]:
-    """Every setting with its default."""
-    return {"data_dir": DATA_DIR, **_core.defaults()}
-
-
-def is_size(name: str) -> bool:
-    """Whether a setting is a number of bytes, which may be given with a unit."""
-    return name.endswith("_bytes") or name in ("wal_file_min", "wal_file_max")
-
-
-def variable(name: str) -> str:
-    """The environment variable of a setting."""
-    return f"TOPICS_{name.upper()}"
+def engine_settings() -> dict[str, Setting]:
+    """The settings of an engine, by name."""
+    found = [
+        Setting(name, kind, default, summary, tuple(words))
+        for name, kind, words, default, summary in _core.settings()
+    ]
+    return {setting.name: setting for setting in (DATA_DIR, *found)}
 
 
 def resolve(
@@ -106,7 +94,7 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     file: str | os.PathLike[str] | None = None,
     *,
-    known: Mapping[str, Value] | None = None,
+    known: Mapping[str, Setting] | None = None,
     others: Collection[str] = SERVER,
 ) -> Resolved:
     """Resolves settings from all four sources. `None` among the arguments means "not given".
@@ -115,14 +103,14 @@ def resolve(
         arguments: settings by name.
         environ: environment variables (default: those of the process).
         file: the settings file (default: `TOPICS_CONFIG`, or `topics.toml` if it exists).
-        known: names and defaults (default: those of the engine).
+        known: the settings (default: those of the engine).
         others: names in the file that another component reads.
 
     Raises:
         InvalidRequest: a name is unknown or a value is wrong.
     """
     environ = os.environ if environ is None else environ
-    known = defaults() if known is None else known
+    known = engine_settings() if known is None else known
     given = {name: value for name, value in (arguments or {}).items() if value is not None}
     _refuse_unknown(given, known, (), "arguments")
     path = os.fspath(environ.get("TOPICS_CONFIG", FILE) if file is None else file)
@@ -130,16 +118,16 @@ def resolve(
     _refuse_unknown(from_file, known, others, path)
     values: dict[str, Value] = {}
     sources: dict[str, str] = {}
-    for name, default in known.items():
+    for name, setting in known.items():
         if name in given:
             raw, source = given[name], "argument"
-        elif variable(name) in environ:
-            raw, source = environ[variable(name)], f"environment {variable(name)}"
+        elif setting.variable in environ:
+            raw, source = environ[setting.variable], f"environment {setting.variable}"
         elif name in from_file:
             raw, source = from_file[name], path
         else:
-            raw, source = default, "default"
-        values[name] = _convert(raw, default, name, source)
+            raw, source = setting.default, "default"
+        values[name] = _convert(raw, setting, source)
         sources[name] = source
     resolved = Resolved(values, sources)
     if "remote_url" in known:
@@ -177,7 +165,7 @@ def _real_path(folder: str) -> str:
 
 
 def _refuse_unknown(
-    given: Mapping[str, Any], known: Mapping[str, Value], others: Collection[str], where: str
+    given: Mapping[str, Any], known: Collection[str], others: Collection[str], where: str
 ) -> None:
     for name in given:
         if name not in known and name not in others:
@@ -209,28 +197,37 @@ def _read(path: str, required: bool) -> dict[str, Any]:
         raise InvalidRequest(f"{path}: {error}") from error
 
 
-def _convert(raw: Any, default: Value, name: str, source: str) -> Value:
-    kind = type(default)
-    if kind is bool:
+def _convert(raw: Any, setting: Setting, source: str) -> Value:
+    kind = setting.kind
+    if kind == "flag":
         words = {"1": True, "true": True, "0": False, "false": False}
         if isinstance(raw, bool):
             return raw
         if isinstance(raw, str) and raw.lower() in words:
             return words[raw.lower()]
-    elif kind is int:
+    elif kind in ("count", "size", "duration"):
         if isinstance(raw, str) and raw.isascii() and raw.isdigit():
             return int(raw)
-        if isinstance(raw, str) and is_size(name):
-            if (size := parse_size(raw)) is not None:
-                return size
-            message = f"{name} ({source}): {raw!r} is not a size: bytes, or text like 64MiB or 1GB"
-            raise InvalidRequest(message)
         if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
             return raw
-    elif name == "auto_create" and isinstance(raw, bool):
+        if kind == "size" and isinstance(raw, str) and (size := parse_size(raw)) is not None:
+            return size
+    elif kind == "names" and isinstance(raw, bool):
         return "true" if raw else "false"
-    elif name == "auto_create" and isinstance(raw, list | tuple):
+    elif kind == "names" and isinstance(raw, list | tuple):
         return ",".join(map(str, raw))
-    elif isinstance(raw, str):
+    elif isinstance(raw, str) and (kind != "words" or raw in setting.words):
         return raw
-    raise InvalidRequest(f"{name} ({source}): {raw!r} is not a valid {kind.__name__}")
+    allowed = f"one of {', '.join(setting.words)}" if kind == "words" else ALLOWED[kind]
+    raise InvalidRequest(f"{setting.name} ({source}): {raw!r} is not {allowed}")
+
+
+ALLOWED: Final[Mapping[Kind, str]] = {
+    "count": "a valid int: at least 0",
+    "size": "a size: bytes, or text like 64MiB or 1GB",
+    "duration": "a valid int: milliseconds, at least 0",
+    "flag": "a valid bool: true or false",
+    "text": "a valid str",
+    "names": "true, false, or a list of names and of prefixes with *",
+}
+"""What the values of a kind are."""

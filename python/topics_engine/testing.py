@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from .errors import InvalidRequest
 from .names import nearest
-from .settings import SERVER, defaults, variable
+from .options import SERVER
+from .settings import engine_settings, variable
 
 if TYPE_CHECKING:
     from .client import Database
@@ -71,7 +72,7 @@ class Server:
     ) -> None:
         self.data_dir = Path(data_dir)
         self.port = port
-        known = {*defaults(), *SERVER}
+        known = {*engine_settings(), *SERVER}
         for name in settings:
             if name not in known:
                 message = f"unknown setting `{name}`{nearest(name, known)}"

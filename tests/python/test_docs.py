@@ -13,8 +13,7 @@ from support.server import Server
 from topics_engine.asgi.openapi import status_of
 from topics_engine.asgi.routes import ROUTES
 from topics_engine.asgi.settings import SERVER
-from topics_engine.settings import SERVER as KNOWN
-from topics_engine.settings import defaults, variable
+from topics_engine.settings import engine_settings
 
 from .asgi.test_fuzz import STATUS
 
@@ -51,27 +50,17 @@ def test_every_code_is_in_the_table_with_its_status() -> None:
             assert status_of(code) in documented[code], code
 
 
-def test_every_setting_is_in_the_table() -> None:
-    documented = {
-        (row[0].strip("`"), row[1].strip("`"))
-        for row in rows("operations.md")
-        if len(row) == 4 and row[1].startswith("`TOPICS_")
-    }
-    assert documented == {(name, variable(name)) for name in [*SERVER, "data_dir"]}
-    assert set(SERVER) == KNOWN
-
-
-def test_every_setting_of_the_engine_is_in_its_table() -> None:
-    table = rows("operations.md")
-    head = table.index(["of the engine", "default", "meaning"])
-    known = defaults()
-    del known["data_dir"]
-    found = {row[0].strip("`"): row[1] for row in table[head + 2 : head + 2 + len(known)]}
-    shown = {True: "true", False: "false"}
+def test_every_setting_is_in_the_tables() -> None:
+    table = [row for row in rows("reference/settings.md") if row[1].startswith("`TOPICS_")]
+    found = {row[0].strip("`"): (row[1].strip("`"), row[2].strip("`")) for row in table}
+    shown = {"True": "true", "False": "false", "": "none"}
+    known = engine_settings() | SERVER
     assert found == {
-        name: shown[value] if isinstance(value, bool) else str(value) or "none"
-        for name, value in known.items()
+        name: (f"TOPICS_{name.upper()}", shown.get(str(setting.default), str(setting.default)))
+        for name, setting in known.items()
     }
+    assert len(table) == len(found)
+    assert all(row[3] for row in table)
 
 
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -86,9 +75,9 @@ def test_every_limit_is_there_with_its_default() -> None:
             r"`(?:TOPICS_MAX)?_([A-Z_]+)`\s+(\d+)(?:\s+([KMG]iB))?", section
         )
     }
-    known = {**defaults(), **SERVER}
+    known = {name: s.default for name, s in (engine_settings() | SERVER).items()}
     # That of HTTP/2 stands where HTTP/2 does.
-    assert f"100 requests open (`{variable('max_streams_per_connection')}`)" in page
+    assert f"100 requests open (`{SERVER['max_streams_per_connection'].variable}`)" in page
     limits = {n: v for n, v in known.items() if n.startswith("max_")}
     del limits["max_streams_per_connection"]
     assert documented == limits

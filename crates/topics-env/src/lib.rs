@@ -262,6 +262,7 @@ pub struct Env {
     /// Unwind guards of background loops.
     pub guards: Arc<Guards>,
     hook: Option<Arc<dyn Hook>>,
+    process_id: u32,
     read_only: bool,
     fd_retry: Arc<FdRetryFs>,
 }
@@ -271,7 +272,28 @@ impl Env {
     pub fn new(fs: Arc<dyn Fs>, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
         let fd_retry = Arc::new(FdRetryFs::new(fs));
         let guards = Arc::default();
-        Self { fs: fd_retry.clone(), clock, rng, guards, hook: None, read_only: false, fd_retry }
+        let process_id = std::process::id();
+        Self {
+            fs: fd_retry.clone(),
+            clock,
+            rng,
+            guards,
+            hook: None,
+            process_id,
+            read_only: false,
+            fd_retry,
+        }
+    }
+
+    /// The process that made this env, as lock files name it.
+    #[must_use]
+    pub fn process_id(&self) -> u32 {
+        self.process_id
+    }
+
+    #[cfg(feature = "sim")]
+    pub(crate) fn with_process_id(self, process_id: u32) -> Self {
+        Self { process_id, ..self }
     }
 
     /// Registers the cache that closes files when a call finds no descriptor; the call then runs once

@@ -71,7 +71,7 @@ mod _core {
     #[pymodule_export]
     use crate::routes::{paths, routes};
     #[pymodule_export]
-    use crate::settings::{config_fields, config_synonyms, defaults};
+    use crate::settings::{config_synonyms, settings};
     #[pymodule_export]
     use crate::shared::close_locks_in_child;
     #[pymodule_export]

@@ -6,12 +6,15 @@ use topics_wire::routes::{Field, ROUTES};
 
 type Parts = &'static [&'static [Field]];
 
-/// `(name, kind, summary, required, fields of nested objects)` of each field.
+/// `(name, kind, summary, required, or null, words, fields of nested objects)` of each field.
 fn fields(py: Python<'_>, parts: Parts) -> PyResult<Bound<'_, PyTuple>> {
     let mut found = Vec::new();
     for f in parts.iter().copied().flatten() {
         let of = fields(py, f.of)?;
-        found.push((f.name, f.kind, f.summary, f.required, of).into_pyobject(py)?);
+        found.push(
+            (f.name, f.kind, f.summary, f.required, f.or_null, f.words.to_vec(), of)
+                .into_pyobject(py)?,
+        );
     }
     PyTuple::new(py, found)
 }

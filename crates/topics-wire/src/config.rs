@@ -5,6 +5,7 @@ use topics_engine::{ConfigPatch, Discard, Durability, TopicConfig, TopicType};
 use crate::error::Failure;
 use crate::json::{FieldPath, Reader, Scanner, Text, push_i64, push_str, push_u64};
 use crate::nearest;
+use crate::routes::fields;
 
 /// Reads a config object. An unknown field is refused, so that a misspelt limit does not go unnoticed.
 pub fn read(s: &mut Scanner<'_>, within: &'static str) -> Result<ConfigPatch, Failure> {
@@ -67,58 +68,6 @@ fn field<'a>(
     Ok(())
 }
 
-/// What the value of a config field is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FieldKind {
-    /// One of some words.
-    Words(&'static [&'static str]),
-    /// True or false.
-    Bool,
-    /// An integer of at least 0.
-    Count,
-    /// A number of bytes.
-    Size,
-    /// A duration in milliseconds.
-    Millis,
-    /// A 32-bit integer, or null.
-    OptionalInteger,
-    /// The name of a topic, or null.
-    OptionalName,
-}
-
-/// Every config field. The typed options of the clients are generated from this table.
-pub const FIELDS: [(&str, FieldKind); 19] = [
-    ("type", FieldKind::Words(&["log", "queue"])),
-    ("durability", FieldKind::Words(&["ephemeral", "memory", "disk", "fsync"])),
-    ("durable", FieldKind::Bool),
-    ("ttl_ms", FieldKind::Millis),
-    ("cap_records", FieldKind::Count),
-    ("cap_bytes", FieldKind::Size),
-    ("discard", FieldKind::Words(&["old", "reject"])),
-    ("priority", FieldKind::OptionalInteger),
-    ("auto_priority", FieldKind::Bool),
-    ("auto_create", FieldKind::Bool),
-    ("dedupe_node", FieldKind::Bool),
-    ("idempotency_window_ms", FieldKind::Millis),
-    ("lease_ms", FieldKind::Millis),
-    ("claim_jitter_ms", FieldKind::Millis),
-    ("max_deliveries", FieldKind::Count),
-    ("dead_letter", FieldKind::OptionalName),
-    ("retry_backoff_ms", FieldKind::Millis),
-    ("leases_durable", FieldKind::Bool),
-    ("paused", FieldKind::Bool),
-];
-
-const KNOWN: [&str; FIELDS.len()] = {
-    let mut names = [""; FIELDS.len()];
-    let mut n = 0;
-    while n < names.len() {
-        names[n] = FIELDS[n].0;
-        n += 1;
-    }
-    names
-};
-
 /// What other systems call a field. Such a name is refused with a hint.
 pub const SYNONYMS: [(&str, &str); 19] = [
     ("retention", "ttl_ms"),
@@ -142,11 +91,16 @@ pub const SYNONYMS: [(&str, &str); 19] = [
     ("dedup_window", "idempotency_window_ms"),
 ];
 
+fn known() -> Vec<&'static str> {
+    fields::CONFIG.iter().map(|field| field.name).collect()
+}
+
 fn unknown(path: FieldPath, name: Option<&str>) -> Failure {
     let name = name.unwrap_or("\u{fffd}");
     let meant = SYNONYMS.iter().find(|(other, _)| *other == name).map(|(_, field)| *field);
-    let meant = meant.or_else(|| nearest::nearest(name, &KNOWN));
-    nearest::refusal("config field", path.within, None, name, &KNOWN, meant)
+    let known = known();
+    let meant = meant.or_else(|| nearest::nearest(name, &known));
+    nearest::refusal("config field", path.within, None, name, &known, meant)
 }
 
 /// An integer or null. The engine clamps it.
@@ -159,9 +113,12 @@ fn priority(s: &mut Scanner<'_>, path: FieldPath) -> Result<Option<i32>, Failure
 
 type Words<T> = [(&'static str, T)];
 
-const TYPES: [(&str, TopicType); 2] = [("log", TopicType::Log), ("queue", TopicType::Queue)];
-const DISCARDS: [(&str, Discard); 2] = [("old", Discard::Old), ("reject", Discard::Reject)];
-const DURABILITIES: [(&str, Durability); 4] = [
+/// The types of a topic.
+pub const TYPES: [(&str, TopicType); 2] = [("log", TopicType::Log), ("queue", TopicType::Queue)];
+/// What a full topic does.
+pub const DISCARDS: [(&str, Discard); 2] = [("old", Discard::Old), ("reject", Discard::Reject)];
+/// The durability classes.
+pub const DURABILITIES: [(&str, Durability); 4] = [
     ("ephemeral", Durability::Ephemeral),
     ("memory", Durability::Memory),
     ("disk", Durability::Disk),
@@ -169,11 +126,7 @@ const DURABILITIES: [(&str, Durability); 4] = [
 ];
 
 fn word<T: Copy>(s: &mut Scanner<'_>, path: FieldPath, words: &Words<T>) -> Result<T, Failure> {
-    let text = s.text(path)?;
-    words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value).ok_or_else(|| {
-        let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-        path.invalid_choice(&text, &known)
-    })
+    path.choose(&s.text(path)?, words)
 }
 
 /// The JSON word of a value.
@@ -287,7 +240,7 @@ mod tests {
 
     #[test]
     fn every_field_is_known_by_its_name() {
-        for name in KNOWN {
+        for name in known() {
             let failure = parse(format!(r#"{{"{name}":[]}}"#).as_bytes()).unwrap_err();
             assert!(failure.message.starts_with(&format!("{name} must be")), "{failure:?}");
         }
@@ -296,22 +249,21 @@ mod tests {
     #[test]
     fn every_field_takes_what_the_table_says_and_nothing_else() {
         let samples = ["true", "7", "-7", "null", r#""log""#, r#""disk""#, r#""old""#, r#""jobs""#];
-        for (name, kind) in FIELDS {
+        for field in fields::CONFIG {
+            let (name, words) = (field.name, field.words);
             for sample in samples {
-                let fits = match kind {
-                    FieldKind::Words(words) => words.contains(&sample.trim_matches('"')),
-                    FieldKind::Bool => sample == "true",
-                    FieldKind::Count | FieldKind::Size | FieldKind::Millis => sample == "7",
-                    FieldKind::OptionalInteger => ["7", "-7", "null"].contains(&sample),
-                    FieldKind::OptionalName => sample == "null" || sample.starts_with('"'),
+                let fits = match field.kind {
+                    _ if sample == "null" => field.or_null,
+                    "boolean" => sample == "true",
+                    "integer" => sample == "7" || (sample == "-7" && field.or_null),
+                    _ if words.is_empty() => sample.starts_with('"'),
+                    _ => words.contains(&sample.trim_matches('"')),
                 };
                 let taken = parse(format!(r#"{{"{name}":{sample}}}"#).as_bytes());
                 assert_eq!(taken.is_ok(), fits, "{name}: {sample}");
             }
-            if let FieldKind::Words(words) = kind {
-                for word in words {
-                    assert!(parse(format!(r#"{{"{name}":"{word}"}}"#).as_bytes()).is_ok());
-                }
+            for word in words {
+                assert!(parse(format!(r#"{{"{name}":"{word}"}}"#).as_bytes()).is_ok());
             }
         }
     }
@@ -319,7 +271,7 @@ mod tests {
     #[test]
     fn names_of_other_systems_are_refused_with_the_field() {
         for (other, field) in SYNONYMS {
-            assert!(KNOWN.contains(&field) && !KNOWN.contains(&other), "{other}");
+            assert!(known().contains(&field) && !known().contains(&other), "{other}");
             let failure = parse(format!(r#"{{"{other}":1}}"#).as_bytes()).unwrap_err();
             let wanted = format!("unknown config field `{other}`; did you mean `{field}`?");
             assert_eq!(failure.message, wanted);

@@ -47,6 +47,13 @@ pub(crate) fn reader_id(s: &mut Scanner<'_>, path: FieldPath) -> Result<String, 
     Ok(id.into_owned())
 }
 
+/// The modes of a consumer.
+pub const MODES: [(&str, ConsumerMode); 2] =
+    [("at_least_once", ConsumerMode::AtLeastOnce), ("at_most_once", ConsumerMode::AtMostOnce)];
+/// The ends of a topic.
+pub const ENDS: [(&str, ConsumerStart); 2] =
+    [("start", ConsumerStart::Start), ("end", ConsumerStart::End)];
+
 /// `{mode?, start?, auto_commit?, reader?}`; an empty body has no fields.
 pub fn put(bytes: &[u8]) -> Result<ConsumerRequest, Failure> {
     const FIELDS: Fields = Fields::of(bodies::CONSUMER_PUT);
@@ -58,21 +65,11 @@ pub fn put(bytes: &[u8]) -> Result<ConsumerRequest, Failure> {
         match key {
             "mode" => {
                 let path = FieldPath::field("mode");
-                p.mode = Some(match s.text(path)?.as_ref() {
-                    "at_least_once" => ConsumerMode::AtLeastOnce,
-                    "at_most_once" => ConsumerMode::AtMostOnce,
-                    word => {
-                        return Err(path.invalid_choice(word, &["at_least_once", "at_most_once"]));
-                    }
-                });
+                p.mode = Some(path.choose(&s.text(path)?, &MODES)?);
             }
             "start" => {
                 let path = FieldPath::field("start");
-                p.start = match s.text(path)?.as_ref() {
-                    "start" => ConsumerStart::Start,
-                    "end" => ConsumerStart::End,
-                    word => return Err(path.invalid_choice(word, &["start", "end"])),
-                };
+                p.start = path.choose(&s.text(path)?, &ENDS)?;
             }
             "auto_commit" => p.auto_commit = s.bool(FieldPath::field("auto_commit"))?,
             "reader" => {
@@ -149,10 +146,9 @@ pub fn seek(bytes: &[u8]) -> Result<(SeekTo, Option<String>), Failure> {
             "ts" => to.push(SeekTo::Ts(s.u64(FieldPath::field("ts"))?)),
             "to" => {
                 let path = FieldPath::field("to");
-                to.push(match s.text(path)?.as_ref() {
-                    "start" => SeekTo::Start,
-                    "end" => SeekTo::End,
-                    word => return Err(path.invalid_choice(word, &["start", "end"])),
+                to.push(match path.choose(&s.text(path)?, &ENDS)? {
+                    ConsumerStart::Start => SeekTo::Start,
+                    ConsumerStart::End => SeekTo::End,
                 });
             }
             _ => s.skip()?,

@@ -243,10 +243,23 @@ pub fn response_head(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::routes::{ROUTES, Route};
 
     const PLAIN: &str = "POST /v0/topics/a.b:c/diff?x=1 HTTP/1.1\r\nHost: localhost:1\r\n\
         content-type: application/json\r\nContent-Length: 12\r\nIdempotency-Key:  k\r\n\
         Accept: */*\r\n\r\n";
+
+    #[test]
+    fn the_verbs_are_those_of_the_table_of_routes() {
+        for (suffix, verb) in VERBS {
+            let suffix = std::str::from_utf8(suffix).unwrap();
+            let paths = [":t", ":q"].map(|name| format!("/v0/topics/{name}{suffix}"));
+            let is_it = |route: &&Route| paths.iter().any(|path| path == route.path);
+            let mut posts = ROUTES.iter().filter(|route| route.method == "POST");
+            assert_eq!(posts.find(is_it).unwrap().verb, verb);
+        }
+        assert_eq!(PREFIX, b"POST /v0/topics/");
+    }
 
     #[test]
     fn a_request_id_is_repeated_or_not_hot() {

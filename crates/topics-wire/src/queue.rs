@@ -105,8 +105,7 @@ pub fn ack(bytes: &[u8]) -> Result<LeaseRequest, Failure> {
 
 /// The body of a nack: also `error?`, and `delay_ms?`, where `null` is the queue's backoff.
 pub fn nack(bytes: &[u8]) -> Result<LeaseRequest, Failure> {
-    let fields = Fields::of(bodies::NACK);
-    lease_request(bytes, fields.nullable(&["delay_ms"]))
+    lease_request(bytes, Fields::of(bodies::NACK))
 }
 
 /// The body of a release: that of an ack, or `{node, stream}`.
@@ -249,16 +248,18 @@ pub fn redrive(bytes: &[u8]) -> Result<Redrive, Failure> {
     Ok(r)
 }
 
+/// The states of a job.
+pub const STATES: [(&str, JobState); 4] = [
+    ("ready", JobState::Ready),
+    ("leased", JobState::Leased),
+    ("delayed", JobState::Delayed),
+    ("dead", JobState::Dead),
+];
+
 /// `?state&max`.
 pub fn jobs(query: &Query<'_>, limits: &Limits) -> Result<(Option<JobState>, usize), Failure> {
-    const STATES: [JobState; 4] =
-        [JobState::Ready, JobState::Leased, JobState::Delayed, JobState::Dead];
-    let state = match query.get("state")? {
-        None => None,
-        Some(word) => Some(*STATES.iter().find(|s| s.as_str() == word).ok_or_else(|| {
-            FieldPath::field("state").invalid_choice(&word, &STATES.map(|s| s.as_str()))
-        })?),
-    };
+    let state = query.get("state")?;
+    let state = state.map(|word| FieldPath::field("state").choose(&word, &STATES)).transpose()?;
     let max = query.u64("max")?.map_or(Ok(100), |n| bounded(n, "max", limits.claim))?;
     Ok((state, max))
 }

@@ -97,13 +97,12 @@ fn field(
     Ok(())
 }
 
+/// Whether a read has synced records only.
+pub(crate) const CONSISTENCIES: [(&str, bool); 2] = [("eventual", false), ("strong", true)];
+
 /// Parses `consistency`: true for synced records only.
 pub(crate) fn strong(word: &str) -> Result<bool, Failure> {
-    match word {
-        "eventual" => Ok(false),
-        "strong" => Ok(true),
-        _ => Err(FieldPath::field("consistency").invalid_choice(word, &["eventual", "strong"])),
-    }
+    FieldPath::field("consistency").choose(word, &CONSISTENCIES)
 }
 
 /// Parses `from_seq`: a cursor, or the earliest record.

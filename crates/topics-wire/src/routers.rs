@@ -10,6 +10,10 @@ use crate::query::Query;
 use crate::read::matching_at;
 use crate::routes::bodies;
 
+/// The guarantees of a router.
+pub const GUARANTEES: [(&str, Guarantee); 2] =
+    [("at_least_once", Guarantee::AtLeastOnce), ("exactly_once", Guarantee::ExactlyOnce)];
+
 /// `{source, dest, preserve_node?, preserve_tag?, filter?, create_dest?, allow_cycle?,
 /// guarantee?}`.
 pub fn parse(bytes: &[u8]) -> Result<RouterRequest, Failure> {
@@ -29,13 +33,7 @@ pub fn parse(bytes: &[u8]) -> Result<RouterRequest, Failure> {
             "allow_cycle" => r.allow_cycle = s.bool(FieldPath::field("allow_cycle"))?,
             "guarantee" => {
                 let path = FieldPath::field("guarantee");
-                r.guarantee = match s.text(path)?.as_ref() {
-                    "at_least_once" => Guarantee::AtLeastOnce,
-                    "exactly_once" => Guarantee::ExactlyOnce,
-                    word => {
-                        return Err(path.invalid_choice(word, &["at_least_once", "exactly_once"]));
-                    }
-                };
+                r.guarantee = path.choose(&s.text(path)?, &GUARANTEES)?;
             }
             _ => s.skip()?,
         }

@@ -40,7 +40,6 @@ _KINDS: dict[str, dict[str, Any]] = {
     "string or array of strings": {"type": ["string", "array"], "items": {"type": "string"}},
     "string or integer": {"type": ["string", "integer"]},
 }
-_NULLABLE = ("priority", "dead_letter")
 PARAMETER = re.compile(r":(\w+)")
 
 
@@ -187,10 +186,12 @@ def schema(field: Field) -> dict[str, Any]:
         # By name; or an array of names.
         kind = {"type": ["object", "array"], "additionalProperties": schema_of(field.of)}
         kind["items"] = {"type": "string"}
-    if field.name in _NULLABLE:
-        kind["type"] = [kind["type"], "null"]
-    elif "integer" in kind.get("type", ()):
+    if field.words:
+        kind["enum"] = list(field.words)
+    if "integer" in kind.get("type", ()) and field.name != "priority":
         kind["minimum"] = 0
+    if field.or_null and "type" in kind:
+        kind["type"] = [kind["type"], "null"]
     return kind
 
 

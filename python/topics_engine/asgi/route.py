@@ -34,6 +34,10 @@ class Field:
     kind: Kind
     summary: str = ""
     required: bool = False
+    or_null: bool = False
+    """Whether `null` is a value. Any other field is absent then; a config refuses it."""
+    words: tuple[str, ...] = ()
+    """The values of a string that is one of some words."""
     of: tuple[Field, ...] = ()
     """The fields of nested objects."""
 

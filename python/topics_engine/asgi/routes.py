@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 def _fields(rows: tuple[_core._FieldRow, ...]) -> tuple[Field, ...]:
     return tuple(
-        Field(name, cast("Kind", kind), summary, required, _fields(of))
-        for name, kind, summary, required, of in rows
+        Field(name, cast("Kind", kind), summary, required, or_null, tuple(words), _fields(of))
+        for name, kind, summary, required, or_null, words, of in rows
     )
 
 
@@ -44,9 +44,20 @@ def _route(row: _core._RouteRow) -> Route:
 ROUTES: tuple[Route, ...] = tuple(map(_route, _core.routes()))
 
 
+def route_of(verb: str) -> Route:
+    """The first route of a verb."""
+    return next(route for route in ROUTES if route.verb == verb)
+
+
 def body_of(verb: str) -> tuple[Field, ...]:
     """The fields of the body of a verb."""
-    return next(route.body or () for route in ROUTES if route.verb == verb)
+    return route_of(verb).body or ()
+
+
+def field_of(verb: str, name: str) -> Field:
+    """A field of the body or of the query of a verb."""
+    route = route_of(verb)
+    return next(field for field in (*(route.body or ()), *route.query) if field.name == name)
 
 
 CONFIG = body_of("create")
@@ -54,4 +65,4 @@ CONFIG = body_of("create")
 RECORD = next(field.of for field in body_of("write") if field.name == "records")
 """The fields of a record."""
 
-__all__ = ["CONFIG", "RECORD", "ROUTES", "Field", "Route"]
+__all__ = ["CONFIG", "RECORD", "ROUTES", "Field", "Route", "body_of", "field_of", "route_of"]

@@ -10,60 +10,112 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 from .. import settings as engine_settings
 from ..errors import InvalidRequest
+from ..settings import DATA_DIR, Kind, Setting, Value
 from .proxies import TrustedProxies
 
-LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
-def _setting(default: Any, help_text: str, *, repr: bool = True) -> Any:
-    return field(default=default, repr=repr, metadata={"help": help_text})
+def _setting(default: Any, summary: str, *, words: tuple[str, ...] = (), repr: bool = True) -> Any:
+    """A field that is a setting. The name of one in bytes or milliseconds ends with the unit."""
+    return field(default=default, repr=repr, metadata={"summary": summary, "words": words})
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The server settings; each field has its default and its meaning."""
 
-    host: str = _setting("127.0.0.1", "address to listen on, or `host:port`")
+    host: str = _setting("127.0.0.1", "address to listen on, or `host:port` (`[::1]:4000`)")
     port: int = _setting(4000, "port to listen on; 0 picks one and prints it")
     max_body_bytes: int = _setting(64 << 20, "largest request body")
     body_timeout_ms: int = _setting(30_000, "how long a request body may take to arrive")
     header_timeout_ms: int = _setting(30_000, "how long request headers may take to arrive")
     idle_timeout_ms: int = _setting(75_000, "how long a connection is kept without a request")
-    stall_timeout_ms: int = _setting(30_000, "how long a client may take nothing that is sent")
-    max_streams_per_connection: int = _setting(100, "open requests of an HTTP/2 connection")
-    tls_cert: str = _setting("", "certificate file; the server speaks TLS")
-    tls_key: str = _setting("", "file of its key, where the certificate's does not hold it")
+    stall_timeout_ms: int = _setting(
+        30_000, "how long a client may read none of the data sent to it"
+    )
+    max_streams_per_connection: int = _setting(100, "most open requests of an HTTP/2 connection")
+    tls_cert: str = _setting("", "certificate file (PEM); the server then speaks TLS only")
+    tls_key: str = _setting(
+        "", "file of the certificate's key, where the certificate's file does not hold it"
+    )
     shutdown_timeout_ms: int = _setting(10_000, "how long a shutdown waits for open requests")
     hot_protocol: bool = _setting(True, "serve hot requests in the native protocol")
     allow_insecure_no_auth: bool = _setting(False, "serve others without keys")
-    trace_context: bool = _setting(True, "records keep the trace context of their request")
-    api_keys: str = _setting("", "keys, scopes and prefixes of clients", repr=False)
-    api_keys_file: str = _setting("", "file of further keys, an entry a line")
-    probe_auth: bool = _setting(False, "health and readiness need a key too")
-    cors_origins: str = _setting("", "origins of web pages that may read answers")
-    log_format: str = _setting("text", "text, or json: a JSON object a line")
-    audit_log: str = _setting("", "file of administrative requests and refused keys; - is the log")
-    trusted_proxies: str = _setting("", "addresses of proxies whose X-Forwarded-For is believed")
-    log_level: str = _setting("warning", "messages below this level are left out")
-    backup_dir: str = _setting("", "directory below which clients may have backups made")
-    max_sse_connections: int = _setting(10_000, "open event streams and sockets")
-    max_sse_connections_per_key: int = _setting(1000, "the same for one key")
-    max_inflight_per_key: int = _setting(1000, "open requests of one key")
-    max_receiving_bytes: int = _setting(256 << 20, "bytes of all bodies that are being received")
-    max_unsent_bytes: int = _setting(
-        256 << 20, "bytes of answers and events that clients must read"
+    trace_context: bool = _setting(
+        True, "records keep the trace context of the request that wrote them"
     )
-    data_dir: str = engine_settings.DATA_DIR
+    api_keys: str = _setting("", "keys, scopes and prefixes of clients", repr=False)
+    api_keys_file: str = _setting(
+        "", "regular file of further keys: an entry a line, `#` begins a comment"
+    )
+    probe_auth: bool = _setting(False, "health and readiness need a key too")
+    cors_origins: str = _setting(
+        "",
+        "origins of web pages that may send requests and read answers, separated by commas; "
+        "`*`: every one",
+    )
+    log_format: str = _setting(
+        "text", "`text`, or `json`: a JSON object a line", words=("text", "json")
+    )
+    audit_log: str = _setting(
+        "", "file of administrative requests and refused keys; `-` writes them into the log"
+    )
+    trusted_proxies: str = _setting(
+        "",
+        "addresses or networks of proxies whose `X-Forwarded-For` is believed, separated by commas",
+    )
+    log_level: str = _setting(
+        "warning",
+        "messages below it are left out: `debug`, `info`, `warning`, `error`, `critical`",
+        words=LOG_LEVELS,
+    )
+    backup_dir: str = _setting(
+        "", "directory below which clients with scope `admin` may have backups made"
+    )
+    max_sse_connections: int = _setting(10_000, "most open event streams and sockets; 0: no limit")
+    max_sse_connections_per_key: int = _setting(
+        1000, "most open event streams and sockets of one key; 0: no limit"
+    )
+    max_inflight_per_key: int = _setting(1000, "most open requests of one key; 0: no limit")
+    max_receiving_bytes: int = _setting(
+        256 << 20,
+        "most bytes of all request bodies that are being received, at least `max_body_bytes`;"
+        " 0: no limit",
+    )
+    max_unsent_bytes: int = _setting(
+        256 << 20,
+        "most bytes of all answers and events that clients have not taken yet; 0: no limit",
+    )
+    data_dir: str = str(DATA_DIR.default)
     engine: Mapping[str, Any] = field(default_factory=dict)
 
 
-SERVER: dict[str, Any] = {f.name: f.default for f in fields(Settings) if "help" in f.metadata}
-"""Server settings by name, with their defaults."""
+def _kind(name: str, default: object, words: tuple[str, ...]) -> Kind:
+    if isinstance(default, bool):
+        return "flag"
+    if isinstance(default, int):
+        units: dict[str, Kind] = {"bytes": "size", "ms": "duration"}
+        return units.get(name.rpartition("_")[2], "count")
+    return "words" if words else "text"
+
+
+SERVER: dict[str, Setting] = {
+    f.name: Setting(
+        f.name,
+        _kind(f.name, f.default, f.metadata["words"]),
+        cast("Value", f.default),
+        f.metadata["summary"],
+        f.metadata["words"],
+    )
+    for f in fields(Settings)
+    if "summary" in f.metadata
+}
+"""The settings of a server, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +150,8 @@ def resolve(
     others = {name: value for name, value in arguments.items() if name not in SERVER}
     engine = engine_settings.resolve(others, environ, file)
     server = engine_settings.resolve(
-        mine, environ, file, known=SERVER, others=engine_settings.defaults()
+        mine, environ, file, known=SERVER, others=engine_settings.engine_settings()
     )
-    if server["log_level"] not in LOG_LEVELS:
-        allowed = ", ".join(LOG_LEVELS)
-        source = server.sources["log_level"]
-        raise InvalidRequest(
-            f"log_level ({source}): {server['log_level']!r} is not one of {allowed}"
-        )
-    if server["log_format"] not in LOG_FORMATS:
-        raise InvalidRequest(
-            f"log_format ({server.sources['log_format']}): {server['log_format']!r} is not one of "
-            f"{', '.join(LOG_FORMATS)}"
-        )
     _check_sizes(server)
     TrustedProxies(str(server["trusted_proxies"]))
     values: dict[str, Any] = dict(server)
@@ -165,7 +206,8 @@ OTHER_VARIABLES = ("TOPICS_API_KEY", "TOPICS_CONFIG", "TOPICS_CONTEXT", "TOPICS_
 def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
     """A warning for each `TOPICS_*` variable that nothing reads."""
     environ = os.environ if environ is None else environ
-    known = {engine_settings.variable(name) for name in (*SERVER, *engine_settings.defaults())}
+    settings = SERVER | engine_settings.engine_settings()
+    known = {setting.variable for setting in settings.values()}
     known.update(OTHER_VARIABLES)
     warnings = []
     for name in sorted(n for n in environ if n.startswith("TOPICS_") and n not in known):

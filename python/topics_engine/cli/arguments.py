@@ -9,6 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _core
+from ..asgi.routes import field_of, route_of
+from ..asgi.settings import SERVER
+from ..options import KINDS as OPTIONS
+from ..settings import Setting
 from .completion import SHELLS
 from .transfer import FORMATS
 
@@ -20,6 +24,16 @@ MAX_PREFIX_BYTES = 200
 TAG = "only records with this tag, or a prefix and *"
 EXCLUDE = "skip records of this origin; may be repeated"
 TIME = "a time (2026-01-31T12:00Z, epoch ms) or an age (90s, 5m, 1h, 7d)"
+
+
+def summary_of(verb: str) -> str:
+    """What a command that is one verb does."""
+    return route_of(verb).summary
+
+
+def text_of(verb: str, name: str) -> str:
+    """What an argument that is a field of a verb is for."""
+    return field_of(verb, name).summary
 
 
 def parser() -> argparse.ArgumentParser:
@@ -82,18 +96,24 @@ def _common_arguments(to: argparse.ArgumentParser, *, after: bool) -> None:
 
 def _server_arguments(verb: Add) -> None:
     serve = verb("serve", "serve a data directory over HTTP")
-    serve.add_argument("--host", help="address to listen on (TOPICS_HOST, 127.0.0.1)")
-    serve.add_argument("--port", help="0 picks one and prints it (TOPICS_PORT, 4000)")
+    for name in ("host", "port", "tls_cert", "tls_key"):
+        _setting_argument(serve, SERVER[name])
     serve.add_argument(
         "--fd", type=int, help="listen on this inherited socket (systemd: 3), not on an address"
     )
-    serve.add_argument("--tls-cert", help="certificate file: serve over TLS (TOPICS_TLS_CERT)")
-    serve.add_argument("--tls-key", help="file of its key (TOPICS_TLS_KEY)")
     serve.add_argument("--hints", action="store_true", help="print commands to try")
     serve.add_argument("--access-log", action="store_true", help="log every request")
     console = verb("console", "open the web console of a server in a browser")
     console.add_argument("--no-browser", action="store_true", help="only print its address")
     verb("reload", "make the server of a directory reload keys, certificate and log level")
+
+
+def _setting_argument(command: argparse.ArgumentParser, setting: Setting) -> None:
+    default = f", {setting.default}" if setting.default else ""
+    command.add_argument(
+        f"--{setting.name.replace('_', '-')}",
+        help=f"{setting.summary} ({setting.variable}{default})",
+    )
 
 
 def _topic_arguments(verb: Add) -> None:
@@ -104,7 +124,7 @@ def _topic_arguments(verb: Add) -> None:
         ("configure", "change options of a topic"),
     ):
         command = verb(name, summary, "topic")
-        command.add_argument("--durability", choices=["ephemeral", "memory", "disk", "fsync"])
+        command.add_argument("--durability", choices=OPTIONS["durability"][1:])
         command.add_argument(
             "--set",
             action="append",
@@ -120,15 +140,15 @@ def _topic_arguments(verb: Add) -> None:
     drop.add_argument("topics", nargs="+", metavar="topic")
     drop.add_argument("--if-empty", action="store_true", help="only topics without records")
     drop.add_argument("--yes", action="store_true", help="without a question")
-    delete = verb("delete", "delete records of a topic", "topic")
+    delete = verb("delete", summary_of("delete"), "topic")
     delete.add_argument("--before", type=int, metavar="SEQ", help="those before this seq")
     delete.add_argument("--tag", help=TAG)
     delete.add_argument(
-        "--seqs", nargs="+", type=int, metavar="SEQ", help="these records, at most 1000"
+        "--seqs", nargs="+", type=int, metavar="SEQ", help=text_of("delete", "seqs")
     )
     delete.add_argument("--yes", action="store_true", help="without a question")
-    trim = verb("trim", "delete all but the newest records of a topic", "topic")
-    trim.add_argument("count", type=int, help="how many records stay")
+    trim = verb("trim", summary_of("trim"), "topic")
+    trim.add_argument("count", type=int, help=text_of("trim", "to_count"))
     trim.add_argument("--yes", action="store_true", help="without a question")
 
 
@@ -200,33 +220,33 @@ def _lag_arguments(verb: Add) -> None:
 def _queue_arguments(add: Add) -> None:
     add("stats", "counts by state").add_argument("queue", nargs="?")
     peek = add("peek", "jobs as they are; leases nothing", "queue")
-    peek.add_argument("--state", choices=["ready", "leased", "delayed", "dead"])
+    peek.add_argument("--state", choices=field_of("jobs", "state").words)
     peek.add_argument("--max", type=positive, default=20, help="of each state (20)")
-    claim = add("claim", "lease jobs to a worker, and print them", "queue")
+    claim = add("claim", summary_of("claim"), "queue")
     _worker_argument(claim)
     claim.add_argument("--max", type=positive, default=1, help="most jobs (1)")
     claim.add_argument("--lease", help="how long: 90s, 5m (default: the queue's)")
     claim.add_argument("--wait", default="0s", help="for the first job: 5s (none)")
-    ack = add("ack", "finish leased jobs", "queue")
-    nack = add("nack", "give failed jobs back", "queue")
-    release = add("release", "give jobs back that were never begun: no delivery counts", "queue")
+    ack = add("ack", summary_of("ack"), "queue")
+    nack = add("nack", summary_of("nack"), "queue")
+    release = add("release", summary_of("release"), "queue")
     for command in (ack, nack, release):
         command.add_argument(
             "jobs", nargs="+", metavar="job", type=leased_job, help="as `claim` prints it"
         )
         _worker_argument(command)
     nack.add_argument("--delay", help="until they can be claimed: 30s (default: the backoff)")
-    nack.add_argument("--error", help="why; kept with the job, and in the dead letter")
-    remove = add("remove", "delete jobs in any state", "queue")
-    promote = add("promote", "make delayed jobs ready now", "queue")
+    nack.add_argument("--error", help=text_of("nack", "error"))
+    remove = add("remove", summary_of("jobs_remove"), "queue")
+    promote = add("promote", summary_of("jobs_promote"), "queue")
     for command in (remove, promote):
         command.add_argument("seqs", nargs="+", metavar="seq", type=int)
-    remove.add_argument("--force", action="store_true", help="leased jobs, too")
-    redrive = add("redrive", "bring dead jobs, or dead letters, back", "queue")
-    redrive.add_argument("--to", help="another queue than where each came from")
+    remove.add_argument("--force", action="store_true", help=text_of("jobs_remove", "force"))
+    redrive = add("redrive", summary_of("redrive"), "queue")
+    redrive.add_argument("--to", help=text_of("redrive", "to"))
     redrive.add_argument("--tag", help="only jobs with this tag, or a prefix and *")
-    redrive.add_argument("--limit", type=positive, help="most jobs to move")
-    redrive.add_argument("--dry-run", action="store_true", help="only count")
+    redrive.add_argument("--limit", type=positive, help=text_of("redrive", "limit"))
+    redrive.add_argument("--dry-run", action="store_true", help=text_of("redrive", "dry_run"))
     add("pause", "let nothing be claimed; leased jobs go on", "queue")
     add("resume", "let jobs be claimed again", "queue")
 
@@ -238,28 +258,28 @@ def _worker_argument(command: argparse.ArgumentParser) -> None:
 def _consumer_arguments(add: Add) -> None:
     add("ls", "consumers with their lag").add_argument("topic", nargs="?")
     create = add("create", "create a consumer", "topic", "consumer")
-    create.add_argument("--mode", choices=["at_least_once", "at_most_once"])
+    create.add_argument("--mode", choices=field_of("consumer_put", "mode").words)
     create.add_argument("--start", choices=["earliest", "latest"], default="earliest")
     peek = add("peek", "what its next read would hand out", "topic", "consumer")
     peek.add_argument("--max", type=positive, default=20, help="records (20)")
-    seek = add("seek", "set its cursor", "topic", "consumer")
+    seek = add("seek", summary_of("consumer_seek"), "topic", "consumer")
     where = seek.add_mutually_exclusive_group(required=True)
     where.add_argument("--seq", type=int, help="after this seq")
     where.add_argument("--since", metavar="TIME", help=f"before what was written at {TIME}")
     where.add_argument("--to", choices=["earliest", "latest"])
-    commit = add("commit", "everything up to a seq is done", "topic", "consumer")
+    commit = add("commit", summary_of("consumer_commit"), "topic", "consumer")
     commit.add_argument("seq", type=int)
-    add("drop", "delete a consumer and its cursor", "topic", "consumer")
+    add("drop", summary_of("consumer_drop"), "topic", "consumer")
 
 
 def _router_arguments(add: Add) -> None:
     add("ls", "routers, and how far they are").add_argument("prefix", nargs="?", default="")
-    add("show", "one router", "router")
-    create = add("create", "create or update a router", "router", "source", "dest")
+    add("show", summary_of("router"), "router")
+    create = add("create", summary_of("router_put"), "router", "source", "dest")
     create.add_argument("--tag", help=TAG)
     create.add_argument("--exactly-once", action="store_true")
     create.add_argument("--allow-cycle", action="store_true")
-    add("drop", "delete a router; what it copied stays", "router")
+    add("drop", summary_of("router_drop"), "router")
 
 
 def _writer_arguments(add: Add) -> None:
@@ -283,7 +303,7 @@ def _transfer_arguments(verb: Add) -> None:
 
 
 def _tool_arguments(verb: Add) -> None:
-    verb("verify", "check every checksum and index")
+    verb("verify", summary_of("verify"))
     restore = verb("restore", "restore a data directory from an object store")
     restore.add_argument("remote", metavar="URL", help="the prefix that it was backed up to")
     restore.add_argument("directory", metavar="DIR", help="a directory that is missing or empty")

@@ -25,6 +25,7 @@ from ..asgi.keys import Keys
 from ..asgi.settings import Settings
 from ..errors import Locked, TopicsError
 from ..lockfile import holder_of
+from ..settings import engine_settings
 from .hot import HotProtocols
 from .limits import Limits, set_user_timeout
 from .logs import configure
@@ -130,7 +131,8 @@ class Refusal(asyncio.Protocol):
 
 def engine_descriptors(settings: Settings, most: int) -> int:
     """The descriptors that are reserved for the engine: at most half of `most`."""
-    files = int(settings.engine.get("max_open_files", _core.defaults()["max_open_files"]))
+    name = "max_open_files"
+    files = int(settings.engine.get(name, engine_settings()[name].default))
     return min(files + OTHER_DESCRIPTORS, most // 2) if files else most // 2
 
 

@@ -40,7 +40,8 @@ WRONG: dict[Kind, list[Any]] = {
 }  # fmt: skip
 # Words of which a string is one.
 WORDS = {
-    "type", "durability", "discard", "consistency", "data_type", "mode", "start", "to", "guarantee"
+    "type", "durability", "discard", "consistency", "data_type", "mode", "start", "to", "guarantee",
+    "state",
 }  # fmt: skip
 # What is a value although its kind says no.
 ALLOWED: dict[str, list[Any]] = {"dead_letter": [None], "priority": [-1, None]}
@@ -144,8 +145,17 @@ def wrong(field: Field, verb: str) -> Iterator[Any]:
     for value in WRONG[field.kind]:
         if not any(value is a or (value == a and type(value) is type(a)) for a in allowed):
             yield value
-    if field.name in WORDS and field.kind == "string" and "where to" not in field.summary:
+    if field.words:
         yield from ("", "other")
+
+
+def test_words_and_nulls_of_the_table() -> None:
+    words = {(r.verb, f.name): f.words for r in ROUTES for f in (*r.query, *(r.body or ()))}
+    known = {name for (_, name), of in words.items() if of}
+    assert known == WORDS
+    assert not any(of for (verb, name), of in words.items() if name == "to" and verb == "redrive")
+    nulls = {(r.verb, f.name) for r in ROUTES for f in r.body or () if f.or_null}
+    assert nulls == MEANT | {("create", name) for name in ALLOWED}
 
 
 BODIED = [route for route in ROUTES if route.body]
@@ -164,6 +174,9 @@ def test_a_field_of_another_kind_is_refused_by_its_name(
     for field in route.body or ():
         for value in wrong(field, route.verb):
             refused(clients, route.method, path, needed | {field.name: value}, field.name)
+        if field.words:
+            said = f'{field.name} must be one of {", ".join(field.words)}, not "other"'
+            refused(clients, route.method, path, needed | {field.name: "other"}, said)
         if field.required:
             rest = {name: v for name, v in needed.items() if name != field.name}
             refused(clients, route.method, path, rest, field.name)
@@ -198,7 +211,7 @@ def test_a_parameter_of_another_kind_is_refused_by_its_name(
     needed = ASKED.get(route.verb, "")
     body = NEEDED.get(route.verb)
     for field in route.query:
-        for text in WRONG_TEXT[field.kind]:
+        for text in (*WRONG_TEXT[field.kind], *(("other",) if field.words else ())):
             query = "&".join(filter(None, (needed, f"{field.name}={text}")))
             refused(clients, route.method, f"{place(route, 'x')}?{query}", body, field.name)
 

@@ -69,7 +69,7 @@ ELSEWHERE = {
 
 
 def test_every_limit_is_tried() -> None:
-    known = {name for name in {**engine.defaults(), **SERVER} if name.startswith("max_")}
+    known = {name for name in {**engine.engine_settings(), **SERVER} if name.startswith("max_")}
     assert known == {*SIZES, *COUNTS, *ELSEWHERE}
     for where in ELSEWHERE.values():
         module, _, test = where.partition(":")

@@ -10,11 +10,13 @@ import pytest
 
 import topics_engine as te
 from topics_engine import _core, settings
+from topics_engine.options import SERVER
 
 
 def test_defaults_are_the_engines() -> None:
     resolved = settings.resolve(environ={})
-    assert dict(resolved) == {"data_dir": "./topics-data", **_core.defaults()}
+    native = {name: default for name, _, _, default, _ in _core.settings()}
+    assert dict(resolved) == {"data_dir": "./topics-data", **native}
     assert set(resolved.sources.values()) == {"default"}
     assert resolved.native() == {}
 
@@ -98,6 +100,9 @@ def test_a_remote_beside_the_data_directory_is_taken(tmp_path: Path) -> None:
         ({"max_topics": -1}, "max_topics"),
         ({"max_topics": True}, "max_topics"),
         ({"recovery": 5}, "recovery"),
+        ({"recovery": "never"}, "recovery .argument.: 'never' is not one of strict, salvage"),
+        ({"remote": "some"}, "remote .argument.: 'some' is not one of off, tier, ship, all"),
+        ({"memory_bytes": -1}, "memory_bytes .argument.: -1 is not a size"),
         ({"no_such_setting": 1}, "unknown setting `no_such_setting`"),
     ],
 )
@@ -111,7 +116,7 @@ def test_unknown_names_in_the_file(tmp_path: Path) -> None:
     file.write_text("colour = 1\nport = 4000\n")
     with pytest.raises(te.InvalidRequest, match="unknown setting `colour`"):
         settings.resolve({}, {}, file)
-    resolved = settings.resolve({}, {}, file, others={"colour", *settings.SERVER})
+    resolved = settings.resolve({}, {}, file, others={"colour", *SERVER})
     assert "colour" not in resolved
     assert "port" not in resolved, "the server's settings share the file"
     file.write_text("port = ")
@@ -161,7 +166,9 @@ def test_sizes_with_units(text: str, size: int | None) -> None:
 
 
 def test_every_size_takes_a_unit_wherever_it_is_given(tmp_path: Path) -> None:
-    for name in filter(settings.is_size, settings.defaults()):
+    sizes = [name for name, found in settings.engine_settings().items() if found.kind == "size"]
+    assert {"memory_bytes", "wal_file_min", "max_tag_bytes"} <= set(sizes)
+    for name in sizes:
         for given in ("1MiB", str(1 << 20), 1 << 20):
             assert settings.resolve({name: given}, {})[name] == 1 << 20
         assert settings.resolve({}, {f"TOPICS_{name.upper()}": "1MB"})[name] == 10**6

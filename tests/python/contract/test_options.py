@@ -333,5 +333,7 @@ def test_the_class_of_a_topic_that_names_none_is_a_setting(tmp_path: Path) -> No
     with te.open(tmp_path / "data") as db:
         assert db.topic("t").append(1).durability == "fsync"
         assert db.topic("w").append(1).durability == "disk"
-    with pytest.raises(te.InvalidRequest, match="ephemeral, memory, disk or fsync"):
+    with pytest.raises(
+        te.InvalidRequest, match="'safe' is not one of ephemeral, memory, disk, fsync"
+    ):
         te.open(tmp_path / "data", default_durability="safe")

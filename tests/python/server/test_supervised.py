@@ -25,7 +25,7 @@ from support.waiting import DEADLINE
 from topics_engine.asgi.settings import SERVER
 from topics_engine.cli.main import parser
 from topics_engine.server.notify import notify
-from topics_engine.settings import defaults, variable
+from topics_engine.settings import engine_settings
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "docs/deploy"
@@ -143,7 +143,7 @@ def test_what_is_no_listening_socket_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_unit_and_the_compose_file_name_settings_that_there_are() -> None:
-    known = {variable(name) for name in (*SERVER, *defaults(), "data_dir")}
+    known = {setting.variable for setting in (SERVER | engine_settings()).values()}
     unit = (DEPLOY / "topics.service").read_text().splitlines()
     named = {line.split("=")[1] for line in unit if line.startswith("Environment=")}
     compose = yaml.safe_load((DEPLOY / "compose.yml").read_text())

@@ -52,7 +52,7 @@ fn recover(
         RecoveryMode::Strict => Mode::Strict,
         RecoveryMode::Salvage | RecoveryMode::Repair => Mode::Salvage,
     };
-    let pid = std::process::id();
+    let pid = env.process_id();
     let mut opening = Opening::begin(env.clone(), paths.clone(), pid, wal_options(&options), mode)
         .map_err(|e| at(dir, e))?;
     // The files of unloaded topics are checked later; `salvage` checks all of them.
@@ -230,7 +230,7 @@ pub(crate) struct Plan {
 /// Finds the data that `salvage` would declare lost.
 pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<Plan> {
     let (paths, wal) = (Paths::new(dir), wal_options(&options));
-    let mut opening = Opening::inspect(env.clone(), paths.clone(), std::process::id(), wal)
+    let mut opening = Opening::inspect(env.clone(), paths.clone(), env.process_id(), wal)
         .map_err(|e| at(dir, e))?;
     let topics = opening.take_topics();
     let (id, generation) = (opening.store().id, opening.generation());

@@ -118,7 +118,7 @@ impl PrefixOwner {
         if let Some(e) = &state.unsuitable {
             return Err(remote_error(e.clone()));
         }
-        let pid = std::process::id();
+        let pid = self.store.base().env.process_id();
         let claimant = Claimant {
             store_id: self.store.disk.store_id,
             holder: format!("process {pid} with {}", self.store.base().dir.display()),

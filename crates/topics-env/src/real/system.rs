@@ -1,7 +1,6 @@
 //! The env of the operating system: which backend, its clocks and its entropy.
 
 use std::io;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use super::RealFs;
@@ -19,20 +18,10 @@ pub enum Backend {
     Uring,
 }
 
-impl FromStr for Backend {
-    type Err = io::Error;
-
-    fn from_str(s: &str) -> io::Result<Self> {
-        match s {
-            "auto" => Ok(Self::Auto),
-            "posix" => Ok(Self::Posix),
-            "uring" => Ok(Self::Uring),
-            _ => Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("I/O backend {s:?} is none of auto, posix, uring"),
-            )),
-        }
-    }
+impl Backend {
+    /// Every backend by its name in settings.
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("auto", Self::Auto), ("posix", Self::Posix), ("uring", Self::Uring)];
 }
 
 /// The env of the operating system.

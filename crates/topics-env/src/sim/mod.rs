@@ -36,6 +36,10 @@ pub use objects::{
     Bucket, ObjectFault, ObjectOp, ObjectViolation, RequestGate, ServerFlaw, SimStore,
 };
 
+/// The process id of every simulated env: what lock files say, and how long they are, does not differ
+/// between two runs.
+const PROCESS_ID: u32 = 4321;
+
 /// An env over an empty disk, with its components. The wall clock starts at 2023-11-14T22:13:20Z.
 pub fn sim_env(seed: u64) -> (Env, Arc<SimFs>, Arc<SimClock>) {
     let fs = Arc::new(SimFs::new());
@@ -45,5 +49,6 @@ pub fn sim_env(seed: u64) -> (Env, Arc<SimFs>, Arc<SimClock>) {
 
 /// An env over these components, for a restart on the same disk or clock.
 pub fn env_on(fs: &Arc<SimFs>, clock: &Arc<SimClock>, seed: u64) -> Env {
-    Env::new(fs.clone(), clock.clone(), Arc::new(SimRng::new(seed)))
+    let env = Env::new(fs.clone(), clock.clone(), Arc::new(SimRng::new(seed)));
+    env.with_process_id(PROCESS_ID)
 }

@@ -159,13 +159,12 @@ fn only(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
     }
 }
 
+/// Whether `data` is binary.
+pub(crate) const DATA_TYPES: [(&str, bool); 2] = [("string", false), ("binary", true)];
+
 pub(crate) fn binary(s: &mut Scanner<'_>) -> Result<bool, Failure> {
     let path = FieldPath::field("data_type");
-    match s.text(path)?.as_ref() {
-        "string" => Ok(false),
-        "binary" => Ok(true),
-        word => Err(path.invalid_choice(word, &["string", "binary"])),
-    }
+    path.choose(&s.text(path)?, &DATA_TYPES)
 }
 
 #[cfg(test)]

@@ -70,38 +70,31 @@ pub struct Fields {
     pub known: &'static [&'static [Field]],
     /// Further names.
     pub more: &'static [&'static str],
-    /// Fields with `null` as a value. `null` in any other field means that the field is absent.
-    pub nullable: &'static [&'static str],
 }
 
 impl Fields {
-    /// Fields that do not take `null`.
+    /// Fields of the table.
     #[must_use]
     pub const fn of(known: &'static [&'static [Field]]) -> Self {
-        Self { known, more: &[], nullable: &[] }
+        Self { known, more: &[] }
     }
 
     /// Fields of messages, which are in no table.
     #[must_use]
     pub const fn named(more: &'static [&'static str]) -> Self {
-        Self { known: &[], more, nullable: &[] }
+        Self { known: &[], more }
     }
 
-    fn names(self) -> impl Iterator<Item = &'static str> {
-        let known = self.known.iter().copied().flatten().map(|field| field.name);
-        known.chain(self.more.iter().copied())
+    /// The names, each with whether `null` is a value of the field.
+    fn names(self) -> impl Iterator<Item = (&'static str, bool)> {
+        let known = self.known.iter().copied().flatten().map(|field| (field.name, field.or_null));
+        known.chain(self.more.iter().map(|name| (*name, false)))
     }
 
-    /// Adds fields that do not take `null`.
+    /// Adds fields that are in no table.
     #[must_use]
     pub const fn and(self, more: &'static [&'static str]) -> Self {
         Self { more, ..self }
-    }
-
-    /// Declares fields with `null` as a value.
-    #[must_use]
-    pub const fn nullable(self, nullable: &'static [&'static str]) -> Self {
-        Self { nullable, ..self }
     }
 
     /// Reads the next object. Refuses an unknown field; `each` reads the value of a known one.
@@ -113,12 +106,13 @@ impl Fields {
     ) -> Result<(), Failure> {
         s.object(|s, key| {
             let name = key.decode();
-            let Some(known) = self.names().find(|known| name.as_deref() == Some(*known)) else {
+            let is_it = |(known, _): &(&str, bool)| name.as_deref() == Some(*known);
+            let Some((known, or_null)) = self.names().find(is_it) else {
                 let given = name.as_deref().unwrap_or("\u{fffd}");
-                let all: Vec<_> = self.names().collect();
+                let all: Vec<_> = self.names().map(|(known, _)| known).collect();
                 return Err(unknown_name("field", &path.to_string(), path.index, given, &all));
             };
-            if s.peek() == Some(b'n') && !self.nullable.contains(&known) {
+            if s.peek() == Some(b'n') && !or_null {
                 return Ok(s.skip()?);
             }
             each(s, known)
@@ -220,11 +214,31 @@ impl<'a> Reader<'a> for Scanner<'a> {
 }
 
 impl FieldPath {
+    /// The value of a word.
+    pub fn choose<T: Copy>(self, word: &str, words: &[(&str, T)]) -> Result<T, Failure> {
+        words.iter().find(|(known, _)| *known == word).map(|(_, value)| *value).ok_or_else(|| {
+            let known: Vec<_> = words.iter().map(|(known, _)| *known).collect();
+            self.invalid_choice(word, &known)
+        })
+    }
+
     /// An `invalid_request` for a word that is none of `choices`.
     pub fn invalid_choice(self, word: &str, choices: &[&str]) -> Failure {
         let choices = choices.join(", ");
         self.invalid(format_args!("must be one of {choices}, not {:?}", brief(word)))
     }
+}
+
+/// The words of a table of words and values.
+pub(crate) const fn words<T: Copy, const N: usize>(
+    of: &[(&'static str, T); N],
+) -> [&'static str; N] {
+    let (mut found, mut n) = ([""; N], 0);
+    while n < N {
+        found[n] = of[n].0;
+        n += 1;
+    }
+    found
 }
 
 /// The beginning of a value, for a message.

@@ -77,7 +77,8 @@ pub const NACK: &[&[Field]] = &[
             "delay_ms",
             "integer",
             "claimable after this, immediately unless given; null: the queue's backoff",
-        ),
+        )
+        .or_null(),
         Field::new(
             "error",
             "string",
@@ -111,8 +112,10 @@ pub const CONSUMER_PUT: &[&[Field]] = &[&[
         "mode",
         "string",
         "\"at_least_once\" or \"at_most_once\"; a consumer keeps the one it has",
-    ),
-    Field::new("start", "string", "where a new one begins, \"start\" or \"end\""),
+    )
+    .words(&fields::MODES),
+    Field::new("start", "string", "where a new one begins, \"start\" or \"end\"")
+        .words(&fields::ENDS),
     Field::new("auto_commit", "boolean", "a read stores where the one before ended"),
     Field::new(
         "reader",
@@ -132,7 +135,7 @@ pub const CONSUMER_COMMIT: &[&[Field]] = &[&[
 pub const CONSUMER_SEEK: &[&[Field]] = &[&[
     Field::new("seq", "integer", "behind this seq"),
     Field::new("ts", "integer", "before the first record at or after this time"),
-    Field::new("to", "string", "\"start\" or \"end\""),
+    Field::new("to", "string", "\"start\" or \"end\"").words(&fields::ENDS),
     Field::new(
         "reader",
         "string",

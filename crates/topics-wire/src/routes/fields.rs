@@ -1,6 +1,18 @@
 //! Fields that several verbs have.
 
 use super::Field;
+use crate::json::words;
+use crate::{arrow, config, consumers, queue, read, routers};
+
+const TYPES: [&str; 2] = words(&config::TYPES);
+const DURABILITIES: [&str; 4] = words(&config::DURABILITIES);
+const DISCARDS: [&str; 2] = words(&config::DISCARDS);
+const CONSISTENCIES: [&str; 2] = words(&read::CONSISTENCIES);
+const GUARANTEES: [&str; 2] = words(&routers::GUARANTEES);
+const DATA_TYPES: [&str; 2] = words(&arrow::DATA_TYPES);
+pub const STATES: [&str; 4] = words(&queue::STATES);
+pub const MODES: [&str; 2] = words(&consumers::MODES);
+pub const ENDS: [&str; 2] = words(&consumers::ENDS);
 
 pub const PAGE: &[Field] = &[
     Field::new("prefix", "string", "names begin with this"),
@@ -15,7 +27,8 @@ pub const SHOWN: &[Field] = &[
 pub const FILTER: &[Field] = &[
     Field::new("node", "string or array of strings", "records of these nodes are skipped"),
     Field::new("match", "match", "only records with this tag"),
-    Field::new("consistency", "string", "\"eventual\", or \"strong\" for what has been synced"),
+    Field::new("consistency", "string", "\"eventual\", or \"strong\" for what has been synced")
+        .words(&CONSISTENCIES),
 ];
 pub const FRAMES: &[Field] = &[
     Field::new("limit", "integer", "records of an event, 256 unless given, at most 1000"),
@@ -31,7 +44,7 @@ pub const FRAMES: &[Field] = &[
     ),
 ];
 pub const RECORD: &[Field] = &[
-    Field::new("data", "any", "JSON, or else `data_b64`"),
+    Field::new("data", "any", "JSON, or else `data_b64`").or_null(),
     Field::new("data_b64", "string", "bytes as base64"),
     Field::new("tag", "string", "for filters"),
     Field::new("node", "string", "its origin"),
@@ -44,14 +57,16 @@ pub const RECORD: &[Field] = &[
 ];
 pub const WRITE: &[Field] = &[Field::new("records", "array of objects", "`data` or `data_b64`, `tag`, `node`, `meta`, `ttl_ms`; in a queue also `lane`, `group`, `delay_ms`, `deliver_at`").required().with(&[RECORD]), Field::new("node", "string", "origin of the records that name none"), Field::new("idempotency_key", "string", "a repeat returns the first answer"), Field::new("expect_head", "integer", "refuse unless this is the head"), Field::new("sync", "boolean", "answer when it is durable, whatever the class"), Field::new("create", "boolean", "create the topic when it is missing"), Field::new("config", "config", "config at creation; a topic that exists may differ, but for `type` and `durability`"), Field::new("disable_backpressure", "boolean", "wait for room instead of being refused")];
 pub const CONFIG: &[Field] = &[
-    Field::new("type", "string", "\"log\" or \"queue\""),
-    Field::new("durability", "string", "\"ephemeral\", \"memory\", \"disk\" or \"fsync\""),
+    Field::new("type", "string", "\"log\" or \"queue\"").words(&TYPES),
+    Field::new("durability", "string", "\"ephemeral\", \"memory\", \"disk\" or \"fsync\"")
+        .words(&DURABILITIES),
     Field::new("durable", "boolean", "true is fsync, false is disk"),
     Field::new("ttl_ms", "integer", "records expire after this; 0 is never"),
     Field::new("cap_records", "integer", "most records; 0 is no cap"),
     Field::new("cap_bytes", "integer", "most payload bytes; 0 is no cap"),
-    Field::new("discard", "string", "what a full topic does, \"old\" or \"reject\""),
-    Field::new("priority", "integer", "-1000 to 1000, or null"),
+    Field::new("discard", "string", "what a full topic does, \"old\" or \"reject\"")
+        .words(&DISCARDS),
+    Field::new("priority", "integer", "-1000 to 1000, or null").or_null(),
     Field::new("auto_priority", "boolean", "priority by how recently it was read"),
     Field::new("auto_create", "boolean", "queue: a dead letter may create the topic it goes to"),
     Field::new("dedupe_node", "boolean", "readers may skip records by node"),
@@ -63,7 +78,7 @@ pub const CONFIG: &[Field] = &[
         "integer",
         "queue: deliveries before a job is dead; 0 is no limit",
     ),
-    Field::new("dead_letter", "string", "queue: where dead jobs go, or null"),
+    Field::new("dead_letter", "string", "queue: where dead jobs go, or null").or_null(),
     Field::new("retry_backoff_ms", "integer", "queue: delay of a nack without one"),
     Field::new("leases_durable", "boolean", "queue: leases survive a restart"),
     Field::new("paused", "boolean", "queue: nothing is claimed"),
@@ -96,7 +111,8 @@ pub const COLUMNS: &[Field] = &[
         "data_type",
         "string",
         "as Arrow: \"string\" or \"binary\"; as the first record is unless given",
-    ),
+    )
+    .words(&DATA_TYPES),
 ];
 pub const HELD: &[Field] = &[
     Field::new("node", "string", "the worker that claimed the jobs").required(),
@@ -145,13 +161,15 @@ pub const SCAN: &[Field] = &[
         "data_type",
         "string",
         "\"string\" or \"binary\"; as the first record is unless given",
-    ),
+    )
+    .words(&DATA_TYPES),
     Field::new("node", "string or array of strings", "records of these nodes are skipped"),
     Field::new("nodes", "string or array of strings", "only records of these nodes"),
     Field::new("match", "match", "only records with this tag"),
     Field::new("ts_from", "integer", "only records committed at or after this time, ms"),
     Field::new("ts_to", "integer", "only records committed before this time, ms"),
-    Field::new("consistency", "string", "\"eventual\", or \"strong\" for what has been synced"),
+    Field::new("consistency", "string", "\"eventual\", or \"strong\" for what has been synced")
+        .words(&CONSISTENCIES),
     Field::new("topic_id", "integer", "the id that the cursor was made with"),
 ];
 pub const WORK: &[Field] = &[
@@ -182,7 +200,7 @@ pub const ROUTER: &[Field] = &[
     Field::new("filter", "match", "only records with this tag"),
     Field::new("create_dest", "boolean", "false refuses a destination that is missing"),
     Field::new("allow_cycle", "boolean", "allow a directed cycle"),
-    Field::new("guarantee", "string", "\"at_least_once\" or \"exactly_once\""),
+    Field::new("guarantee", "string", "\"at_least_once\" or \"exactly_once\"").words(&GUARANTEES),
 ];
 pub const WATCH: &[Field] = &[Field::new("topics", "object", "name to `{from_seq}`, `{tail}` or `{}`, which begins at 0; an array of names begins at the head").with(START), Field::new("patterns", "array of strings", "prefixes with a `*`, topics to come included")];
 pub const READ: &[Field] = &[

@@ -15,17 +15,30 @@ pub struct Field {
     pub kind: &'static str,
     pub summary: &'static str,
     pub required: bool,
+    /// Whether `null` is a value. In any other field it means that the field is absent; a config
+    /// refuses it.
+    pub or_null: bool,
+    /// The values of a string that is one of some words.
+    pub words: &'static [&'static str],
     /// The fields of nested objects.
     pub of: &'static [&'static [Self]],
 }
 
 impl Field {
     const fn new(name: &'static str, kind: &'static str, summary: &'static str) -> Self {
-        Self { name, kind, summary, required: false, of: &[] }
+        Self { name, kind, summary, required: false, or_null: false, words: &[], of: &[] }
     }
 
     const fn required(self) -> Self {
         Self { required: true, ..self }
+    }
+
+    const fn or_null(self) -> Self {
+        Self { or_null: true, ..self }
+    }
+
+    const fn words(self, words: &'static [&'static str]) -> Self {
+        Self { words, ..self }
     }
 
     const fn with(self, of: &'static [&'static [Self]]) -> Self {

@@ -61,7 +61,7 @@ const WRITE: Fields = Fields::of(bodies::WRITE);
 /// The fields of a publish message.
 const PUBLISH: Fields = WRITE.and(&["op", "request_id", "topic", "return_seqs"]);
 /// The fields of a record; `data` may be `null`.
-const RECORD: Fields = Fields::of(&[fields::RECORD]).nullable(&["data"]);
+const RECORD: Fields = Fields::of(&[fields::RECORD]);
 
 /// The format of the body of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
