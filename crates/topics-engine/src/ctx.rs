@@ -164,6 +164,29 @@ impl<H: ?Sized> Base<H> {
     pub(crate) fn live_bytes(&self) -> u64 {
         self.live_bytes.load(Ordering::Relaxed)
     }
+
+    /// Refuses `further` of something of which there are `used`, over a limit; 0 is no limit.
+    pub(crate) fn check_limit(
+        &self,
+        limit: &'static str,
+        max: u64,
+        used: u64,
+        further: u64,
+    ) -> Result<()> {
+        let fits = max == 0 || further == 0 || used.saturating_add(further) <= max;
+        if fits { Ok(()) } else { Err(self.throttled(limit, max, 1000)) }
+    }
+
+    /// The refusal of a limit, counted.
+    pub(crate) fn throttled(&self, limit: &'static str, max: u64, retry_after_ms: u64) -> Error {
+        self.metrics.throttled.add(1);
+        Error::Throttled { limit, max, retry_after_ms }
+    }
+
+    /// Counts the refusal of a quota.
+    pub(crate) fn counted<T>(&self, charged: Result<T>) -> Result<T> {
+        charged.inspect_err(|_| self.metrics.throttled.add(1))
+    }
 }
 
 /// The context of an open engine.
@@ -264,7 +287,7 @@ impl<H: ?Sized> Ctx<H> {
             let bytes = (bytes as u64).min(self.base().options.staging_bytes.max(1) as u64);
             Ok(WaitCharge(one, most.take(bytes)?))
         });
-        charge.inspect_err(|_| self.base().metrics.throttled.add(1))
+        self.base().counted(charge)
     }
 
     /// Waits for a staged batch.

@@ -24,8 +24,8 @@ mod verbs;
 pub use archive::{Archived, Swept};
 pub use consumer::Consumer;
 pub use delivery::{
-    Closer, Event, Frame, Received, SessionInfo, Watch, WatchOptions, WatchRequest, WatchStart,
-    watch_names,
+    Closer, Event, EventHistory, Frame, Received, Session, SessionInfo, Watch, WatchOptions,
+    WatchRequest, WatchStart, watch_names,
 };
 pub use engine::Engine;
 pub use engine::backup::BackupSummary;

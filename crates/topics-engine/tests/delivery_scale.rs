@@ -117,8 +117,11 @@ fn a_thousand_sessions_of_256_topics_take_little_memory() {
     let before = memory();
     let mut all: Vec<Watch> = (0..SESSIONS)
         .map(|_| {
-            let session = db.engine.create_session(&on(&names)).unwrap();
-            let mut watch = db.engine.attach(session.id, &Received::All).unwrap();
+            let session = db.engine.create_session(&on(&names), "").unwrap();
+            let mut watch = db
+                .engine
+                .attach(&db.engine.session(session.id, "").unwrap(), &Received::All)
+                .unwrap();
             assert_eq!(drain(&mut watch), (0, 256));
             watch
         })

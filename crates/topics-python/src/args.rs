@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyList, PySequence, PyString, PyTuple};
 use topics_engine::{Append, ConfigPatch, NewRecord, NodeFilter, TopicMatch};
-use topics_wire::{Failure, config, json, read, write};
+use topics_wire::{Failure, config, filter, json, write};
 
 use crate::errors::raise;
 
@@ -170,7 +170,7 @@ pub(crate) fn config_of(text: Option<&[u8]>) -> Result<Option<ConfigPatch>, Fail
 /// Parses a tag, or a prefix with one `*` at its end.
 pub(crate) fn match_of(py: Python<'_>, text: Option<&str>) -> PyResult<Option<TopicMatch>> {
     let Some(text) = text else { return Ok(None) };
-    let pattern = read::bare_match(text).ok_or_else(|| {
+    let pattern = filter::bare_match(text).ok_or_else(|| {
         let message =
             format!("match must be a tag or a prefix with one * at its end, not {text:?}");
         raise(py, &Failure::invalid(message))

@@ -66,7 +66,7 @@ impl Watch {
         args: WatchArgs,
     ) -> PyResult<Self> {
         let options = WatchOptions {
-            skip_nodes: args.skip_nodes.0,
+            skip_nodes: args.skip_nodes,
             matching: args.matching,
             limit: args.limit,
             max_batch_bytes: args.max_batch_bytes,

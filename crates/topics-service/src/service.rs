@@ -13,7 +13,6 @@ use topics_wire::{Failure, Grant, Limits, TraceContext};
 
 use super::consumers::Handles;
 use super::large_bodies::{LARGE_BODY, LargeCalls, OwnedRequest};
-use super::sessions::Sessions;
 use super::streams::Streams;
 use super::timer::Timer;
 use super::txns::WriterOwners;
@@ -100,7 +99,6 @@ pub struct Service {
     pub(super) waiting: WaitingCalls,
     pub(super) consumers: Handles,
     pub(super) streams: Streams,
-    pub(super) sessions: Sessions,
     pub(super) writers: WriterOwners,
     pub(super) large_calls: LargeCalls,
     pub(super) timer: Timer,
@@ -145,7 +143,6 @@ impl Service {
             waiting: WaitingCalls::default(),
             consumers,
             streams: Streams::default(),
-            sessions: Sessions::default(),
             writers: WriterOwners::default(),
             large_calls: LargeCalls::default(),
             timer,

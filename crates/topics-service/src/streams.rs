@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use topics_engine::{Claimed, Error, Event, Watch, Work};
+use topics_engine::{Claimed, Error, Event, EventHistory, Session, Watch, Work};
 use topics_wire::query::Query;
 use topics_wire::watch::frames;
-use topics_wire::watch::ids::{ClientCursors, Cursor, EventHistory};
+use topics_wire::watch::ids::{ClientCursors, Cursor};
 use topics_wire::{Failure, queue};
 
 use super::dispatch::Answer;
 use super::scan_stream::ScanStream;
-use super::sessions::SharedHistory;
 use super::socket::Socket;
 use super::{Reply, Request, Service};
 
@@ -105,22 +104,22 @@ impl Stream {
 pub(super) struct WatchStream {
     pub watch: Watch,
     known: ClientCursors,
-    history: Option<SharedHistory>,
+    session: Option<Arc<Session>>,
     heartbeat_ns: u64,
 }
 
 impl WatchStream {
-    pub(super) fn new(watch: Watch, history: Option<SharedHistory>, heartbeat_ms: u64) -> Self {
+    pub(super) fn new(watch: Watch, session: Option<Arc<Session>>, heartbeat_ms: u64) -> Self {
         let known = ClientCursors::new(&watch.cursors());
-        Self { watch, known, history, heartbeat_ns: heartbeat_ms * 1_000_000 }
+        Self { watch, known, session, heartbeat_ns: heartbeat_ms * 1_000_000 }
     }
 
     /// Appends events to `out`, up to about [`PULL_BYTES`].
     fn pull(&mut self, out: &mut Vec<u8>, wall_ms: u64) -> Result<NextAction, Failure> {
-        let history = self.history.clone();
+        let session = self.session.clone();
         while out.len() < PULL_BYTES {
             // What moves a cursor of the session is in its history before a later stream begins.
-            let mut history = history.as_ref().map(|h| h.lock());
+            let mut history = session.as_ref().map(|session| session.history.lock());
             let sent = history.as_deref_mut();
             let Some(event) = self.watch.try_next()? else { return Ok(NextAction::Wait) };
             match event {

@@ -5,10 +5,11 @@ use std::time::Duration;
 use topics_engine::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, ReadBatch, SeekTo};
 
 use crate::error::Failure;
+use crate::filter::matching;
 use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{MAX_READ_BYTES, MAX_WAIT_MS};
 use crate::object::Object;
-use crate::read::{begin_page, finish_page, matching, push_records};
+use crate::read::{begin_page, finish_page, push_records};
 use crate::routes::bodies;
 
 /// The longest id of a reader, bytes.

@@ -7,6 +7,7 @@ pub mod arrow;
 pub mod config;
 pub mod consumers;
 mod error;
+pub mod filter;
 mod grant;
 pub mod hot;
 pub mod json;

@@ -3,11 +3,12 @@
 use topics_engine::{Claimed, Error, JobState, LeaseOutcome, Peeked, Redrive};
 
 use crate::error::Failure;
+use crate::filter::matching;
 use crate::json::{FieldPath, Fields, Reader, Scanner, push_u64, read_body};
 use crate::limits::{Limits, MAX_SEQS, MAX_WAIT_MS};
 use crate::object::Object;
 use crate::query::Query;
-use crate::read::{matching, push_record};
+use crate::read::push_record;
 use crate::routes::bodies;
 
 /// The body of a claim.

@@ -1,11 +1,10 @@
 //! Reads (`diff`): the request, and the page of records, assembled from stored bytes.
 
-use topics_engine::{
-    NodeFilter, ReadBatch, ReadFrom, ReadRequest, RecordView, Tombstone, TopicMatch,
-};
+use topics_engine::{ReadBatch, ReadFrom, ReadRequest, RecordView, Tombstone};
 
 use crate::arrow;
 use crate::error::Failure;
+use crate::filter::Filter;
 use crate::json::{FieldPath, Fields, Reader, Scanner, push_base64, push_str, push_u64, read_body};
 use crate::limits::{
     ARROW_LIMIT, BATCH_BYTES, DEFAULT_LIMIT, DEFAULT_READ_BYTES, Limits, MAX_READ_BYTES,
@@ -27,12 +26,12 @@ pub struct DiffRequest {
     pub wait_ms: u64,
 }
 
-/// The fields that set the start of a read.
-#[derive(Default)]
-struct Start {
-    from: Option<ReadFrom>,
-    tail: Option<u64>,
-    before: Option<u64>,
+/// The fields that set the start of a read or a watch.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Start {
+    pub from: Option<ReadFrom>,
+    pub tail: Option<u64>,
+    pub before: Option<u64>,
 }
 
 /// The fields of a read.
@@ -54,7 +53,7 @@ pub fn parse(body: &[u8], limits: &Limits, arrow: bool) -> Result<DiffRequest, F
         let fields = if arrow { ARROW_FIELDS } else { FIELDS };
         read_body(body, fields, |s, key| field(s, key, &mut d, &mut start))?;
     }
-    d.request.from = start.resolve()?;
+    d.request.from = start.resolve(ReadFrom::After(0))?;
     let r = &mut d.request;
     let (default, maximum) = match limits.limit {
         _ if arrow => (ARROW_LIMIT, ARROW_LIMIT),
@@ -75,6 +74,11 @@ fn field(
 ) -> Result<(), Failure> {
     let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
     let r = &mut d.request;
+    let filter =
+        Filter { skip_nodes: &mut r.skip_nodes, matching: &mut r.matching, strong: &mut r.strong };
+    if filter.field(s, key)? {
+        return Ok(());
+    }
     match key {
         "from_seq" => start.from = Some(from_seq(s)?),
         "tail" => start.tail = Some(s.u64(FieldPath::field("tail"))?),
@@ -85,9 +89,6 @@ fn field(
         "topic_id" => r.topic_id = Some(s.u64(FieldPath::field("topic_id"))?),
         "include_tags" => d.include_tags = s.bool(FieldPath::field("include_tags"))?,
         "include_meta" => d.include_meta = s.bool(FieldPath::field("include_meta"))?,
-        "node" => r.skip_nodes = skipped_nodes(s)?,
-        "match" => r.matching = Some(matching(s)?),
-        "consistency" => r.strong = strong(&s.text(FieldPath::field("consistency"))?)?,
         // Only checked here: `arrow::parse_diff` reads the fields of an Arrow read.
         "columns" => _ = arrow::columns(s)?,
         "fields" => _ = arrow::TypedFields::parse(s)?,
@@ -95,14 +96,6 @@ fn field(
         _ => s.skip()?,
     }
     Ok(())
-}
-
-/// Whether a read has synced records only.
-pub(crate) const CONSISTENCIES: [(&str, bool); 2] = [("eventual", false), ("strong", true)];
-
-/// Parses `consistency`: true for synced records only.
-pub(crate) fn strong(word: &str) -> Result<bool, Failure> {
-    FieldPath::field("consistency").choose(word, &CONSISTENCIES)
 }
 
 /// Parses `from_seq`: a cursor, or the earliest record.
@@ -120,7 +113,8 @@ pub(crate) fn from_seq(s: &mut Scanner<'_>) -> Result<ReadFrom, Failure> {
 }
 
 impl Start {
-    fn resolve(self) -> Result<ReadFrom, Failure> {
+    /// The start that the fields name, else `default`.
+    pub fn resolve(self, default: ReadFrom) -> Result<ReadFrom, Failure> {
         match (self.from, self.tail, self.before) {
             (Some(_), Some(_), _) => {
                 Err(FieldPath::field("tail").invalid("cannot be combined with from_seq"))
@@ -128,78 +122,9 @@ impl Start {
             (_, None, Some(_)) => Err(FieldPath::field("before_seq").invalid("needs tail")),
             (_, Some(tail), Some(seq)) => Ok(ReadFrom::Before { seq, tail }),
             (None, Some(tail), None) => Ok(ReadFrom::Tail(tail)),
-            (from, None, None) => Ok(from.unwrap_or(ReadFrom::After(0))),
+            (from, None, None) => Ok(from.unwrap_or(default)),
         }
     }
-}
-
-/// Parses the nodes to skip: one or an array of them. An empty node is as if it were absent.
-pub(crate) fn skipped_nodes(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
-    let mut filter = nodes(s, "node")?;
-    filter.0.retain(|node| !node.is_empty());
-    Ok(filter)
-}
-
-/// Parses one node or an array of nodes.
-pub(crate) fn nodes(s: &mut Scanner<'_>, field: &'static str) -> Result<NodeFilter, Failure> {
-    let path = FieldPath::field(field);
-    let mut nodes = Vec::new();
-    if s.peek() == Some(b'[') {
-        s.array(|s, index| {
-            let path = FieldPath { within: field, index: Some(index), field: "" };
-            if index >= 64 {
-                return Err(path.invalid("is over the limit of 64 nodes"));
-            }
-            nodes.push(s.text(path)?.into_owned().into_bytes());
-            Ok(())
-        })?;
-    } else {
-        s.expect_type(path, "a string or an array of strings", |b| b == b'"')?;
-        nodes.push(s.text(path)?.into_owned().into_bytes());
-    }
-    Ok(NodeFilter(nodes))
-}
-
-/// Parses `match`: `["tag","Eq","x"]`, `["tag","Glob","x*"]`, or short for these `"x"` and `"x*"`.
-pub(crate) fn matching(s: &mut Scanner<'_>) -> Result<TopicMatch, Failure> {
-    matching_at(s, FieldPath::field("match"))
-}
-
-/// Parses a tag filter in a field of another name.
-pub(crate) fn matching_at(s: &mut Scanner<'_>, path: FieldPath) -> Result<TopicMatch, Failure> {
-    let wrong = || path.invalid(WRONG_MATCH);
-    if s.peek() == Some(b'"') {
-        return bare_match(&s.text(path)?).ok_or_else(wrong);
-    }
-    s.expect_type(path, "a string or an array", |b| b == b'[')?;
-    let mut parts = Vec::with_capacity(3);
-    s.array(|s, _| {
-        parts.push(s.text(path)?.into_owned());
-        if parts.len() > 3 { Err(wrong()) } else { Ok(()) }
-    })?;
-    match parts.as_slice() {
-        [field, op, tag] if field == "tag" && op == "Eq" => {
-            Ok(TopicMatch::Eq(tag.clone().into_bytes()))
-        }
-        [field, op, pattern] if field == "tag" && op == "Glob" => glob(pattern).ok_or_else(wrong),
-        _ => Err(wrong()),
-    }
-}
-
-/// What a tag filter must be.
-pub(crate) const WRONG_MATCH: &str =
-    r#"must be "x", "x*", ["tag","Eq","x"] or ["tag","Glob","x*"]"#;
-
-/// Parses a bare string: with a `*` at its end a pattern, else a tag.
-#[must_use]
-pub fn bare_match(text: &str) -> Option<TopicMatch> {
-    if text.ends_with('*') { glob(text) } else { Some(TopicMatch::Eq(text.as_bytes().to_vec())) }
-}
-
-/// Parses a pattern with exactly one `*`, at its end.
-fn glob(pattern: &str) -> Option<TopicMatch> {
-    let prefix = pattern.strip_suffix('*')?;
-    (!prefix.contains('*')).then(|| TopicMatch::Glob(prefix.as_bytes().to_vec()))
 }
 
 /// The JSON answer to a read.
@@ -285,6 +210,8 @@ pub(crate) fn push_tombstone(out: &mut Vec<u8>, t: &Tombstone) {
 
 #[cfg(test)]
 mod tests {
+    use topics_engine::TopicMatch;
+
     use super::*;
 
     fn ok(body: &str) -> DiffRequest {

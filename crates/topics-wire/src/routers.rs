@@ -3,11 +3,11 @@
 use topics_engine::{Guarantee, RouterInfo, RouterRequest, TopicMatch};
 
 use crate::error::Failure;
+use crate::filter::matching_at;
 use crate::json::{FieldPath, Fields, Reader, push_str, read_body};
 use crate::object::{Object, push_array};
 use crate::page::{self, Page};
 use crate::query::Query;
-use crate::read::matching_at;
 use crate::routes::bodies;
 
 /// The guarantees of a router.

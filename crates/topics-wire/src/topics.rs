@@ -6,10 +6,10 @@ use topics_engine::{
 
 use crate::config;
 use crate::error::Failure;
+use crate::filter::matching;
 use crate::json::{FieldPath, Fields, Reader, Scanner, push_i64, push_str, push_u64, read_body};
 use crate::limits::{MAX_SEQS, MAX_STATES};
 use crate::object::Object;
-use crate::read::matching;
 use crate::routes::bodies;
 
 /// The records that a delete names.

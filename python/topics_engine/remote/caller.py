@@ -165,6 +165,12 @@ class Caller:
         self._until(until, once, repeatable, True, None)
         return found[0]
 
+    def pause(self, told: Mapping[str, Any]) -> None:
+        """Waits before a stream that an error event ended is opened again: as long as the event
+        says, at most 2 s.
+        """
+        self.transport.sleep(min(2.0, told.get("retry_after_ms", 100) / 1000))
+
     def _until(
         self,
         until: float,

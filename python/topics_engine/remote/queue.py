@@ -140,8 +140,7 @@ class RemoteJobStream(RemoteBackend):
             return self._queue._held(self._node, claimed)
         elif event.kind == "error":
             self._connection.drop()
-            told = json.loads(event.data)
-            self._caller.transport.sleep(min(2.0, told.get("retry_after_ms", 100) / 1000))
+            self._caller.pause(json.loads(event.data))
         return None
 
     def close(self) -> None:

@@ -346,7 +346,7 @@ class RemoteWatch(RemoteBackend):
         if status in (404, 410):
             self._session = None
         elif status in (429, 503):
-            self._caller.transport.sleep(min(2.0, item.get("retry_after_ms", 100) / 1000))
+            self._caller.pause(item)
         else:
             body = {"error": {"code": item.get("error"), "message": item.get("message", "")}}
             raise failure(Answer(status, {}, encode_json(body)))[0]

@@ -111,12 +111,7 @@ impl Consumer {
         // Released after the frame is applied, which counts the consumer.
         let reserved = match stored(topic, consumer) {
             Some(_) => None,
-            None => Some(
-                ctx.base()
-                    .consumers
-                    .take(1)
-                    .inspect_err(|_| ctx.base().metrics.throttled.add(1))?,
-            ),
+            None => Some(ctx.base().counted(ctx.base().consumers.take(1))?),
         };
         log(ctx, topic, consumer, Some(false), creation(consumer, mode, begin))?;
         drop(reserved);

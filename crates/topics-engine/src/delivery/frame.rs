@@ -12,7 +12,7 @@ use crate::types::error::Error;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchOptions {
     /// Nodes whose records are skipped.
-    pub skip_nodes: Vec<Vec<u8>>,
+    pub skip_nodes: NodeFilter,
     /// Only records with these tags; others are skipped silently.
     pub matching: Option<TopicMatch>,
     /// Maximum number of records in a frame, 1 to 10 000; default 256.
@@ -32,7 +32,7 @@ pub struct WatchOptions {
 impl Default for WatchOptions {
     fn default() -> Self {
         Self {
-            skip_nodes: Vec::new(),
+            skip_nodes: NodeFilter::default(),
             matching: None,
             limit: 256,
             max_batch_bytes: 256 << 10,
@@ -51,7 +51,7 @@ impl WatchOptions {
             from,
             limit: self.limit,
             max_bytes: self.max_batch_bytes,
-            skip_nodes: NodeFilter(self.skip_nodes.clone()),
+            skip_nodes: self.skip_nodes.clone(),
             matching: self.matching.clone(),
             strong: self.strong,
             ..ReadRequest::default()

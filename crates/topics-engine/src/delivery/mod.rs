@@ -9,6 +9,7 @@
 //! | `service` | serves one dirty topic: one read for each group, a pointer for each watcher |
 //! | `stream` | a watcher's bounded queue and cursors |
 //! | `watch` | the watcher's end: reads the queue first, then the backlog by the read path |
+//! | `history` | numbers the events of a session, to go back to one |
 //! | `session` | keeps the cursors of a watcher between two streams |
 //! | `frame` | frames, events and watch options |
 //!
@@ -17,6 +18,7 @@
 
 mod frame;
 mod governor;
+mod history;
 mod ready;
 mod service;
 mod session;
@@ -30,8 +32,9 @@ mod workers;
 use std::sync::Arc;
 
 pub use self::frame::{Event, Frame, WatchOptions};
-pub use self::session::{Received, SessionInfo};
-pub(crate) use self::session::{attach, create, end};
+pub use self::history::EventHistory;
+pub use self::session::{Received, Session, SessionInfo};
+pub(crate) use self::session::{attach, create, end, find};
 pub use self::watch::{Closer, Watch, WatchRequest, WatchStart, watch_names};
 
 pub(crate) use self::workers::DeliveryWorkers;

@@ -9,6 +9,7 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{self, AtomicU64};
 
 use super::Deliverer;
+use super::history::EventHistory;
 use super::stream::Stream;
 use super::watch::{Known, Watch, WatchRequest, WatchStart};
 use crate::types::api::ReadFrom;
@@ -37,6 +38,8 @@ struct Kept {
     /// event of one would say what the client of the other has.
     stream: Weak<Stream>,
     idle_since: u64,
+    /// Whether it is in the table no more: no stream of it opens.
+    ended: bool,
 }
 
 /// What the client of a session has received; it only ever leads back.
@@ -52,8 +55,12 @@ pub enum Received {
     Only(Vec<(String, u64, u64)>),
 }
 
-pub(super) struct Session {
+/// A session: what its client asked for, and how far it is.
+pub struct Session {
     req: WatchRequest,
+    owner: String,
+    /// The events that its streams have sent. Who sends one, or goes back to one, holds it meanwhile.
+    pub history: Mutex<EventHistory>,
     kept: Mutex<Kept>,
 }
 
@@ -64,6 +71,12 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
+    /// The interval without an event after which its streams send a heartbeat, ms.
+    #[must_use]
+    pub fn heartbeat_ms(&self) -> Option<u64> {
+        self.req.heartbeat_ms
+    }
+
     /// Ends the current stream; returns the cursors where the next one begins.
     fn take_over(&self, received: &Received, now: u64) -> Cursors {
         let last = std::mem::take(&mut self.kept.lock().stream).upgrade();
@@ -80,10 +93,25 @@ impl Session {
         kept.cursors.clone()
     }
 
+    /// Makes a stream the current one; it ends at once if the session has.
     fn opened(&self, stream: &Arc<Stream>) {
-        let other = std::mem::replace(&mut self.kept.lock().stream, Arc::downgrade(stream));
-        if let Some(other) = other.upgrade() {
-            other.end(gone());
+        let mut kept = self.kept.lock();
+        let other = std::mem::replace(&mut kept.stream, Arc::downgrade(stream)).upgrade();
+        let ended = kept.ended.then(|| stream.clone());
+        drop(kept);
+        for stream in other.into_iter().chain(ended) {
+            stream.end(gone());
+        }
+    }
+
+    /// Ends it, with its stream.
+    fn end(&self) {
+        let mut kept = self.kept.lock();
+        kept.ended = true;
+        let stream = kept.stream.upgrade();
+        drop(kept);
+        if let Some(stream) = stream {
+            stream.end(gone());
         }
     }
 
@@ -106,9 +134,12 @@ impl Session {
         }
     }
 
-    fn spent(&self, now: u64) -> bool {
-        let kept = self.kept.lock();
-        kept.stream.strong_count() == 0 && now.saturating_sub(kept.idle_since) >= TTL_NS
+    /// Ends it if it has had no stream for [`TTL_NS`].
+    fn end_if_spent(&self, now: u64) -> bool {
+        let mut kept = self.kept.lock();
+        let is_idle = now.saturating_sub(kept.idle_since) >= TTL_NS;
+        kept.ended = is_idle && kept.stream.strong_count() == 0;
+        kept.ended
     }
 }
 
@@ -170,14 +201,14 @@ impl Sessions {
             return;
         }
         self.collected.store(now, atomic::Ordering::Relaxed);
-        self.open.lock().retain(|_, s| !s.spent(now));
+        self.open.lock().retain(|_, s| !s.end_if_spent(now));
     }
 }
 
 /// A session that was created.
 #[derive(Clone, Debug)]
 pub struct SessionInfo {
-    /// A random id. A caller that knows it may attach.
+    /// A random id.
     pub id: u128,
     /// Lifetime after the last stream closed, ms.
     pub ttl_ms: u64,
@@ -185,21 +216,28 @@ pub struct SessionInfo {
     pub cursors: Vec<(Arc<str>, u64, u64)>,
 }
 
-/// Creates a session. Its tails count back from the current heads.
-pub(crate) fn create(delivery: &Arc<Deliverer>, req: &WatchRequest) -> Result<SessionInfo> {
+/// Creates a session of a client. Its tails count back from the current heads.
+pub(crate) fn create(
+    delivery: &Arc<Deliverer>,
+    req: &WatchRequest,
+    owner: &str,
+) -> Result<SessionInfo> {
     let sessions = &delivery.workers.shared().sessions;
     let max = delivery.base().options.max_watch_sessions;
-    if max > 0 && sessions.len() as u64 >= max {
-        delivery.base().metrics.throttled.add(1);
-        return Err(Error::Throttled { limit: "max_watch_sessions", max, retry_after_ms: 1000 });
-    }
+    delivery.base().check_limit("max_watch_sessions", max, sessions.len() as u64, 1)?;
     let first = Watch::open(delivery, req)?;
     let kept = Kept {
         cursors: HashMap::new(),
         stream: Weak::new(),
         idle_since: delivery.base().time.mono_ns(),
+        ended: false,
     };
-    let session = Session { req: req.clone(), kept: Mutex::new(kept) };
+    let session = Session {
+        req: req.clone(),
+        owner: owner.to_owned(),
+        history: Mutex::default(),
+        kept: Mutex::new(kept),
+    };
     let cursors = first.cursors();
     session.kept.lock().take(cursors.clone());
     let mut id = [0; 16];
@@ -209,11 +247,19 @@ pub(crate) fn create(delivery: &Arc<Deliverer>, req: &WatchRequest) -> Result<Se
     Ok(SessionInfo { id, ttl_ms: TTL_NS / 1_000_000, cursors })
 }
 
+/// The session of a client by its id.
+pub(crate) fn find(delivery: &Deliverer, id: u128, owner: &str) -> Result<Arc<Session>> {
+    let found = delivery.workers.shared().sessions.open.lock().get(&id).cloned();
+    found.filter(|session| session.owner == owner).ok_or_else(gone)
+}
+
 /// Opens a stream of a session where its last stream stopped, or behind what its client has received.
 /// The last stream ends. A topic that was deleted between two streams is an event of the next one.
-pub(crate) fn attach(delivery: &Arc<Deliverer>, id: u128, received: &Received) -> Result<Watch> {
-    let found = delivery.workers.shared().sessions.open.lock().get(&id).cloned();
-    let session = found.ok_or_else(gone)?;
+pub(crate) fn attach(
+    delivery: &Arc<Deliverer>,
+    session: &Arc<Session>,
+    received: &Received,
+) -> Result<Watch> {
     let cursors = session.take_over(received, delivery.base().time.mono_ns());
     let mut req = session.req.clone();
     // Topics that joined by a pattern, or were created since, continue by name.
@@ -231,20 +277,14 @@ pub(crate) fn attach(delivery: &Arc<Deliverer>, id: u128, received: &Received) -
     }
     let mut watch = Watch::resume(delivery, &req, &known)?;
     session.opened(watch.stream());
-    watch.attach(session);
+    watch.attach(session.clone());
     Ok(watch)
 }
 
 /// Ends a session and its stream.
 pub(crate) fn end(delivery: &Deliverer, id: u128) -> bool {
-    let Some(session) = delivery.workers.shared().sessions.open.lock().remove(&id) else {
-        return false;
-    };
-    let stream = session.kept.lock().stream.upgrade();
-    if let Some(stream) = stream {
-        stream.end(gone());
-    }
-    true
+    let session = delivery.workers.shared().sessions.open.lock().remove(&id);
+    session.map(|session| session.end()).is_some()
 }
 
 fn gone() -> Error {

@@ -26,7 +26,7 @@ use crate::archive::{self, Archived, Archiver, Swept};
 use crate::catalog::unloaded::summary;
 use crate::checkpoint::round;
 use crate::consumer;
-use crate::delivery::{self, Received, SessionInfo, Watch, WatchRequest};
+use crate::delivery::{self, Received, Session, SessionInfo, Watch, WatchRequest};
 use crate::queue;
 use crate::router::{self, RouterInfo, RouterRequest};
 use crate::ship::{ShipStatus, Shipped};
@@ -213,14 +213,19 @@ impl Engine {
         Ok(Watch::open(&self.open.deliverer, req)?.owned_by(self.open.owner()))
     }
 
-    /// Creates a watch session, which keeps its cursors between streams.
-    pub fn create_session(&self, req: &WatchRequest) -> Result<SessionInfo> {
-        delivery::create(&self.open.deliverer, req)
+    /// Creates a watch session of a client, which keeps its cursors between streams.
+    pub fn create_session(&self, req: &WatchRequest, owner: &str) -> Result<SessionInfo> {
+        delivery::create(&self.open.deliverer, req, owner)
+    }
+
+    /// A session of a client; [`Error::SessionGone`] if the client has none of this id.
+    pub fn session(&self, id: u128, owner: &str) -> Result<Arc<Session>> {
+        delivery::find(&self.open.deliverer, id, owner)
     }
 
     /// Opens a stream of a session where the last one stopped, or behind what its client has
     /// `received`. The last stream ends with [`Error::SessionGone`].
-    pub fn attach(&self, session: u128, received: &Received) -> Result<Watch> {
+    pub fn attach(&self, session: &Arc<Session>, received: &Received) -> Result<Watch> {
         self.open.ctx().check_open()?;
         let watch = delivery::attach(&self.open.deliverer, session, received)?;
         Ok(watch.owned_by(self.open.owner()))

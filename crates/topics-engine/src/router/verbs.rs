@@ -43,10 +43,8 @@ pub(crate) fn create(
         return Ok(false);
     }
     let max = catalog.base().options.max_routers;
-    if old.is_none() && max > 0 && routers.len() as u64 >= max {
-        catalog.base().metrics.throttled.add(1);
-        return Err(Error::Throttled { limit: "max_routers", max, retry_after_ms: 1000 });
-    }
+    let further = u64::from(old.is_none());
+    catalog.base().check_limit("max_routers", max, routers.len() as u64, further)?;
     if let Some(d) = &old {
         check_ends(d, req)?;
     }

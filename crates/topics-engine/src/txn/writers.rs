@@ -14,7 +14,7 @@ use super::Transactions;
 use super::publish;
 use super::table::{KEYED, NewWriter, WriterLimits, WriterLock};
 use crate::topic::events::Ctx;
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 use crate::types::name;
 use crate::types::quota::Charge;
 
@@ -31,9 +31,8 @@ pub(crate) fn admit<'a>(
     writer: &str,
     owner: &str,
 ) -> Result<Admission<'a>> {
-    let refused = |_: &Error| txns.base().metrics.throttled.add(1);
     let key = writer.starts_with(KEYED).then(|| txns.base().keys.take(1)).transpose();
-    let key = key.inspect_err(refused)?;
+    let key = txns.base().counted(key)?;
     let o = &txns.base().options;
     let limits = WriterLimits { all: o.max_txn_writers, per_key: o.max_txn_writers_per_key };
     loop {
@@ -46,7 +45,7 @@ pub(crate) fn admit<'a>(
                 true => ("max_txn_writers_per_key", limits.per_key),
                 false => ("max_txn_writers", limits.all),
             };
-            return Err(Error::Throttled { limit, max, retry_after_ms: 1000 }).inspect_err(refused);
+            return Err(txns.base().throttled(limit, max, 1000));
         }
     }
 }

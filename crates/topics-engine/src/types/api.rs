@@ -155,7 +155,7 @@ pub enum ReadFrom {
 }
 
 /// Nodes whose records a reader skips.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFilter(pub Vec<Vec<u8>>);
 
 /// Which tags a delete or a filtered read selects.

@@ -241,11 +241,7 @@ fn attempt(store: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> 
 /// before the first.
 pub(crate) fn check_topics(catalog: &Catalog, further: u64) -> Result<()> {
     let max = catalog.base().options.max_topics;
-    if max > 0 && further > 0 && catalog.topics() as u64 + further > max {
-        catalog.base().metrics.throttled.add(1);
-        return Err(Error::Throttled { limit: "max_topics", max, retry_after_ms: 1000 });
-    }
-    Ok(())
+    catalog.base().check_limit("max_topics", max, catalog.topics() as u64, further)
 }
 
 /// A topic of this name that is not logged yet. The inner `Err`: an id must be reserved first, which

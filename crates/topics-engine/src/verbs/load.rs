@@ -4,17 +4,14 @@ use std::sync::Arc;
 
 use crate::checkpoint::{Store, round};
 use crate::ctx::Wait;
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 
 /// Refuses a write above the limits of the engine. A caller that may wait runs a checkpoint first.
 /// Returns the time that this took, ns.
 pub(crate) fn check_load(store: &Arc<Store>, bytes: u64, wait: Wait) -> Result<u64> {
     store.ctx().check_writable()?;
     let o = &store.base().options;
-    let refuse = |limit, max, retry_after_ms| {
-        store.base().metrics.throttled.add(1);
-        Err(Error::Throttled { limit, max, retry_after_ms })
-    };
+    let refuse = |limit, max, after_ms| Err(store.base().throttled(limit, max, after_ms));
     if o.max_total_bytes > 0 && store.base().live_bytes().saturating_add(bytes) > o.max_total_bytes
     {
         return refuse("max_total_bytes", o.max_total_bytes, 1000);

@@ -6,6 +6,7 @@ use topics_engine::{NodeFilter, ReadBatch, ReadFrom, RecordView, TopicMatch};
 
 use super::{Columns, TypedFields};
 use crate::error::Failure;
+use crate::filter::{self, Filter};
 use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::BATCH_BYTES;
 use crate::read::{self, DiffRequest};
@@ -106,17 +107,22 @@ fn parse_of(bytes: &[u8], fields: Fields) -> Result<ScanRequest, Failure> {
     }
     let mut shown = None;
     read_body(bytes, fields, |s, key| {
+        let filter = Filter {
+            skip_nodes: &mut r.skip_nodes,
+            matching: &mut r.matching,
+            strong: &mut r.strong,
+        };
+        if filter.field(s, key)? {
+            return Ok(());
+        }
         match key {
             "from_seq" => r.from = read::from_seq(s)?,
             "to_seq" => r.upto = Some(s.u64(FieldPath::field("to_seq"))?),
             "columns" => shown = Some(columns(s)?),
             "fields" => r.fields = Some(Arc::new(TypedFields::parse(s)?)),
-            "node" => r.skip_nodes = read::skipped_nodes(s)?,
             "nodes" => r.only_nodes = only(s)?,
-            "match" => r.matching = Some(read::matching(s)?),
             "ts_from" => r.ts_from = Some(s.u64(FieldPath::field("ts_from"))?),
             "ts_to" => r.ts_to = Some(s.u64(FieldPath::field("ts_to"))?),
-            "consistency" => r.strong = read::strong(&s.text(FieldPath::field("consistency"))?)?,
             "topic_id" => r.topic_id = Some(s.u64(FieldPath::field("topic_id"))?),
             "data_type" => r.binary = Some(binary(s)?),
             _ => s.skip()?,
@@ -152,7 +158,7 @@ pub(crate) fn columns(s: &mut Scanner<'_>) -> Result<Columns, Failure> {
 
 /// Parses `nodes`; an empty array is refused, because an empty filter passes all.
 fn only(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
-    let nodes = read::nodes(s, "nodes")?;
+    let nodes = filter::nodes(s, "nodes")?;
     match nodes.0.is_empty() {
         true => Err(FieldPath::field("nodes").invalid("must not be empty")),
         false => Ok(nodes),

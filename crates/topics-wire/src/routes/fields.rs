@@ -2,12 +2,12 @@
 
 use super::Field;
 use crate::json::words;
-use crate::{arrow, config, consumers, queue, read, routers};
+use crate::{arrow, config, consumers, filter, queue, routers};
 
 const TYPES: [&str; 2] = words(&config::TYPES);
 const DURABILITIES: [&str; 4] = words(&config::DURABILITIES);
 const DISCARDS: [&str; 2] = words(&config::DISCARDS);
-const CONSISTENCIES: [&str; 2] = words(&read::CONSISTENCIES);
+const CONSISTENCIES: [&str; 2] = words(&filter::CONSISTENCIES);
 const GUARANTEES: [&str; 2] = words(&routers::GUARANTEES);
 const DATA_TYPES: [&str; 2] = words(&arrow::DATA_TYPES);
 pub const STATES: [&str; 4] = words(&queue::STATES);

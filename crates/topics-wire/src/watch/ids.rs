@@ -4,18 +4,16 @@
 //! `{"topic":[topic_id,seq],…}` as base64url. A session with more
 //! than [`ID_TOPICS`] topics numbers its events instead, and keeps the cursor that each one moved.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use topics_engine::EventHistory;
 
 use crate::error::Failure;
 use crate::json::{FieldPath, Reader, Scanner, push_str, push_u64};
 use crate::limits::ID_TOPICS;
-
-/// Maximum number of events in a history.
-const MAX_EVENTS: usize = 16_384;
 
 /// Topic, topic id, cursor.
 pub type Cursor = (Arc<str>, u64, u64);
@@ -106,48 +104,6 @@ fn map(text: &[u8]) -> Result<Vec<(String, u64, u64)>, Failure> {
 
 fn unknown_id() -> Failure {
     Failure::invalid("Last-Event-ID does not come from a stream; send it back unchanged")
-}
-
-/// The numbered events of a session, to rewind its cursors.
-#[derive(Debug, Default)]
-pub struct EventHistory {
-    last: u64,
-    /// Number, topic, topic id, cursor before the event.
-    events: VecDeque<(u64, Arc<str>, u64, u64)>,
-}
-
-impl EventHistory {
-    /// Adds an event that moved a topic's cursor from `before`; returns its number.
-    pub fn push(&mut self, topic: Arc<str>, topic_id: u64, before: u64) -> u64 {
-        self.last += 1;
-        if self.events.len() == MAX_EVENTS {
-            self.events.pop_front();
-        }
-        self.events.push_back((self.last, topic, topic_id, before));
-        self.last
-    }
-
-    /// The number of the last event; 0 before the first.
-    #[must_use]
-    pub fn last_event(&self) -> u64 {
-        self.last
-    }
-
-    /// The cursors after `event`, for the topics that later events moved; for a topic that was created
-    /// anew meanwhile, that of the earlier topic. `None` for an event that is unknown or no longer
-    /// kept.
-    #[must_use]
-    pub fn rewind_to(&self, event: u64) -> Option<Vec<(String, u64, u64)>> {
-        if event > self.last || event + 1 < self.events.front().map_or(self.last + 1, |s| s.0) {
-            return None;
-        }
-        let mut earliest: HashMap<&str, (u64, u64)> = HashMap::new();
-        for (_, topic, id, before) in self.events.iter().filter(|s| s.0 > event) {
-            let at = earliest.entry(topic).or_insert((*id, *before));
-            *at = (*at).min((*id, *before));
-        }
-        Some(earliest.into_iter().map(|(t, (id, seq))| (t.to_owned(), id, seq)).collect())
-    }
 }
 
 /// The cursors that the client of a stream has received.
@@ -247,27 +203,6 @@ mod tests {
         ] {
             assert_eq!(parse(bad).unwrap_err().code, "invalid_request", "{bad:?}");
         }
-    }
-
-    #[test]
-    fn a_history_rewinds() {
-        let mut history = EventHistory::default();
-        let a: Arc<str> = "a".into();
-        let first = history.push(a.clone(), 1, 0);
-        history.push(a.clone(), 1, 10);
-        let third = history.push("b".into(), 2, 5);
-        history.push(a.clone(), 1, 20);
-        let mut back = history.rewind_to(first).unwrap();
-        back.sort();
-        assert_eq!(back, [("a".to_owned(), 1, 10), ("b".to_owned(), 2, 5)]);
-        assert_eq!(history.rewind_to(third).unwrap(), [("a".to_owned(), 1, 20)]);
-        assert_eq!(history.rewind_to(4).unwrap(), []);
-        assert_eq!(history.rewind_to(5), None, "an event that was not sent");
-        for seq in 0..MAX_EVENTS as u64 {
-            history.push(a.clone(), 1, seq);
-        }
-        assert_eq!(history.rewind_to(3), None, "forgotten");
-        assert!(history.rewind_to(4).is_some());
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Requests of watches: a body, a query, or a WebSocket message.
 
-use topics_engine::{ReadFrom, WatchRequest, WatchStart, watch_names};
+use topics_engine::{ReadFrom, WatchOptions, WatchRequest, WatchStart, watch_names};
 
 use crate::error::Failure;
+use crate::filter::Filter;
 use crate::grant::Grant;
 use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::{EVENT_LIMIT, HEARTBEAT_MS, Limits, QUERY_TOPICS};
 use crate::query::Query;
-use crate::read::{WRONG_MATCH, bare_match, from_seq, matching, skipped_nodes, strong};
+use crate::read::{Start, from_seq};
 use crate::routes::{bodies, fields};
 
 /// Maximum payload bytes of an event.
@@ -89,8 +90,9 @@ pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<WatchSpec, Fail
             Some("false") => None,
             _ => q.u64("tail")?,
         },
+        before: None,
     };
-    let start = start.resolve(HEAD)?;
+    let start = WatchStart { from: start.resolve(HEAD)?, topic_id: None };
     w.topics = q.all("topic")?.into_iter().map(|t| (t.into_owned(), start)).collect();
     if w.topics.is_empty() {
         return Err(Failure::invalid("the query names no topic; add ?topic=a&topic=b"));
@@ -101,13 +103,7 @@ pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<WatchSpec, Fail
         );
         return Err(Failure::invalid(message));
     }
-    for node in q.all("node")?.into_iter().filter(|node| !node.is_empty()) {
-        w.options.skip_nodes.push(node.into_owned().into_bytes());
-    }
-    if let Some(tag) = q.get("match")? {
-        let wrong = || Failure::invalid(format!("query parameter `match` {WRONG_MATCH}"));
-        w.options.matching = Some(bare_match(&tag).ok_or_else(wrong)?);
-    }
+    filter_of(&mut w.options).query(q)?;
     set_size(q.u64("limit")?, &mut w.options.limit, EVENT_LIMIT);
     set_size(q.u64("max_batch_bytes")?, &mut w.options.max_batch_bytes, MAX_FRAME);
     if let Some(ms) = q.u64("heartbeat_ms")? {
@@ -120,9 +116,6 @@ pub fn query(q: &Query<'_>, l: &Limits, grant: &Grant) -> Result<WatchSpec, Fail
     ];
     for (name, to) in flags {
         *to = q.flag(name)?.unwrap_or(*to);
-    }
-    if let Some(word) = q.get("consistency")? {
-        w.options.strong = strong(&word)?;
     }
     check(a, l, grant)
 }
@@ -153,12 +146,17 @@ fn check(mut a: WatchSpec, l: &Limits, grant: &Grant) -> Result<WatchSpec, Failu
     Ok(a)
 }
 
+fn filter_of(o: &mut WatchOptions) -> Filter<'_> {
+    Filter { skip_nodes: &mut o.skip_nodes, matching: &mut o.matching, strong: &mut o.strong }
+}
+
 fn option(s: &mut Scanner<'_>, key: &str, a: &mut WatchSpec) -> Result<(), Failure> {
     let w = &mut a.watch;
     let o = &mut w.options;
+    if filter_of(o).field(s, key)? {
+        return Ok(());
+    }
     match key {
-        "node" => o.skip_nodes = skipped_nodes(s)?.0,
-        "match" => o.matching = Some(matching(s)?),
         "limit" => set_size(Some(s.u64(FieldPath::field("limit"))?), &mut o.limit, EVENT_LIMIT),
         "max_batch_bytes" => {
             let n = s.u64(FieldPath::field("max_batch_bytes"))?;
@@ -171,7 +169,6 @@ fn option(s: &mut Scanner<'_>, key: &str, a: &mut WatchSpec) -> Result<(), Failu
         "include_tags" => o.include_tags = s.bool(FieldPath::field("include_tags"))?,
         "include_meta" => o.include_meta = s.bool(FieldPath::field("include_meta"))?,
         "include_data" => o.include_data = s.bool(FieldPath::field("include_data"))?,
-        "consistency" => o.strong = strong(&s.text(FieldPath::field("consistency"))?)?,
         _ => s.skip()?,
     }
     Ok(())
@@ -185,27 +182,6 @@ fn set_size(given: Option<u64>, to: &mut usize, most: usize) {
 }
 
 const HEAD: ReadFrom = ReadFrom::Tail(0);
-
-#[derive(Clone, Copy, Default)]
-struct Start {
-    from: Option<ReadFrom>,
-    tail: Option<u64>,
-}
-
-impl Start {
-    /// The start that the fields name, else `default`.
-    fn resolve(self, default: ReadFrom) -> Result<WatchStart, Failure> {
-        let from = match (self.from, self.tail) {
-            (Some(_), Some(_)) => {
-                return Err(FieldPath::field("tail").invalid("cannot be combined with from_seq"));
-            }
-            (Some(from), None) => from,
-            (None, Some(tail)) => ReadFrom::Tail(tail),
-            (None, None) => default,
-        };
-        Ok(WatchStart { from, topic_id: None })
-    }
-}
 
 /// Where a topic of a request starts.
 enum NamedStart {
@@ -222,11 +198,11 @@ fn resolve_all(
 ) -> Result<Vec<(String, WatchStart)>, Failure> {
     let resolved = named.into_iter().map(|(name, start)| {
         let start = match start {
-            NamedStart::Unset => shared.resolve(HEAD)?,
+            NamedStart::Unset => WatchStart { from: shared.resolve(HEAD)?, topic_id: None },
             NamedStart::Fields(own, topic_id) => {
                 let unset = own.from.is_none() && own.tail.is_none();
                 let start = if unset { shared } else { own };
-                WatchStart { topic_id, ..start.resolve(ReadFrom::After(0))? }
+                WatchStart { from: start.resolve(ReadFrom::After(0))?, topic_id }
             }
         };
         Ok((name, start))

@@ -8,7 +8,7 @@ use topics_env::sim::CallKind;
 
 use crate::delivery::{Frame, WatchOptions};
 use crate::topic::tests::{class, eq, rec};
-use crate::types::api::{Append, Durability, NewRecord, ReadFrom};
+use crate::types::api::{Append, Durability, NewRecord, NodeFilter, ReadFrom};
 use crate::types::config::ConfigPatch;
 
 #[test]
@@ -98,7 +98,7 @@ fn filters_skip_silently_and_move_the_cursor() {
     req.options.matching = eq("keep");
     let mut tags = w.watch(&req);
     let mut req = on(&[("t", tail())]);
-    req.options.skip_nodes = vec![b"me".to_vec()];
+    req.options.skip_nodes = NodeFilter(vec![b"me".to_vec()]);
     let mut nodes = w.watch(&req);
     drain(&mut tags);
     drain(&mut nodes);

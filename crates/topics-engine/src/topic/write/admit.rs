@@ -147,12 +147,9 @@ impl Ctx {
                 Error::StorageUnavailable { reason: "io", detail }
             }
             StorageError::Staging => {
-                self.base().metrics.throttled.add(1);
-                Error::Throttled {
-                    limit: "staging_bytes",
-                    max: self.base().options.staging_bytes as u64,
-                    retry_after_ms: if self.base().pressure.is_full() { 1000 } else { 100 },
-                }
+                let max = self.base().options.staging_bytes as u64;
+                let retry_after_ms = if self.base().pressure.is_full() { 1000 } else { 100 };
+                self.base().throttled("staging_bytes", max, retry_after_ms)
             }
             e => e.into(),
         })

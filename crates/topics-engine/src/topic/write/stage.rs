@@ -106,7 +106,7 @@ impl Decision<'_> {
         let mut state = self.topic.state.write();
         let dedupe =
             state.dedupe.get_or_insert_with(|| Box::new(Dedupe::new(&self.ctx.base().keys)));
-        dedupe.reserve().inspect_err(|_| self.ctx.base().metrics.throttled.add(1))?;
+        self.ctx.base().counted(dedupe.reserve())?;
         dedupe.insert(
             key.hash,
             Remembered {
