@@ -28,9 +28,6 @@ BENCH_SPARK_ARGS ?=
 # One profile and one target folder for the engine, the tests and the checks: the tree is compiled
 # once. The extension is left out of the cargo suites; it links against an interpreter.
 CARGO_ARGS := --release --workspace --exclude topics-python --exclude topics-benches
-# The features that the tests need, so that the crates below the extension are compiled once for both;
-# the linker leaves out what the extension does not call.
-SHARED := --features topics-env/sim
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 PY_DIRS := python tests/python tests/support benches .ci docs/examples spark
 
@@ -72,10 +69,9 @@ $(VENV)/.spark: $(VENV)/.deps
 $(VENV)/.engine: $(VENV)/.deps pyproject.toml $(RUST_SOURCES)
 	cargo fetch --locked --quiet
 	$(call building,engine,VIRTUAL_ENV=$(abspath $(VENV)) PATH="$(abspath $(BIN)):$$PATH" \
-		$(BIN)/maturin develop --release --locked --quiet $(SHARED))
+		$(BIN)/maturin develop --release --locked --quiet)
 	@touch $@
 
-# Without what only tests use, so that it is compiled anew.
 wheel: $(VENV)/.deps ## a wheel in dist/, tried in an empty environment
 	rm -f dist/topics_engine-*.whl
 	$(call building,wheel,$(BIN)/maturin build --release --locked --strip --quiet --out dist)
@@ -236,7 +232,7 @@ docs: build ## the documentation as a site, in target/site
 
 # At most 20 minutes and 8 GB of disk; BENCH_ARGS names the programs to run, `http` for one.
 bench: build ## figures beside the device's, a peer's and the goals, and a summary
-	cargo build --release --quiet -p topics-benches --features peers $(SHARED)
+	cargo build --release --quiet -p topics-benches --features peers
 	$(PIP) 'matplotlib>=3.10'
 	PYTHONPATH=. $(BIN)/python -m benches.run $(BENCH_ARGS)
 

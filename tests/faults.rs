@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use topics_env::sim::{CallKind, CrashOptions, FaultKind, PageFate, Survival};
+use topics_sim::{CallKind, CrashOptions, FaultKind, PageFate, Survival};
 
 use crate::crash::{Plan, Point, PointCursor, probe, verdict};
 use crate::oracle::Keep;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use topics_engine::{CommitRequest, Engine, Error, TopicType};
-use topics_env::sim::DiskImage;
+use topics_sim::DiskImage;
 
 use crate::damage::files;
 use crate::oracle::Observation;
@@ -39,7 +39,7 @@ pub fn names(version: u32) -> io::Result<Vec<String>> {
 /// A fixture's files on a simulated disk, and the state that it must serve.
 pub fn load(version: u32, name: &str) -> io::Result<(DiskImage, String)> {
     let home = home(version).join(name);
-    let fs = std::sync::Arc::new(topics_env::sim::SimFs::new());
+    let fs = std::sync::Arc::new(topics_sim::SimFs::new());
     let mut bytes = Vec::new();
     collect(&home.join(DIR.trim_start_matches('/')), Path::new(DIR), &*fs, &mut bytes)?;
     // The corpora ended in their second boot, which a killed process does not end.

@@ -2,7 +2,7 @@
 //! judged after every observation; failing runs are shrunk.
 
 use topics_engine::{ConfigPatch, Discard, TopicMatch};
-use topics_env::sim::{CallFilter, CallKind, CrashOptions, FaultKind};
+use topics_sim::{CallFilter, CallKind, CrashOptions, FaultKind};
 
 use crate::crash::panic_text;
 use crate::oracle::Event;

@@ -6,7 +6,7 @@ mod table;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use topics_env::Site;
-use topics_env::sim::CrashOptions;
+use topics_sim::CrashOptions;
 
 pub use self::table::{SITES, UNREACHED};
 use crate::crash::{Limits, Report, again, enumerate, panic_text, second, spread};

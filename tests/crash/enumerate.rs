@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use topics_env::sim::{CrashOptions, DiskImage, Survival};
+use topics_sim::{CrashOptions, DiskImage, Survival};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::points::{Point, PointCursor, points};

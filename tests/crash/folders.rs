@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use topics_env::Env;
-use topics_env::sim::{DiskImage, env_on};
+use topics_sim::{DiskImage, env_on};
 use topics_storage::dir::{Paths, Store, list_dir};
 use topics_storage::snapshot;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use topics_env::sim::{CrashCursor, DiskImage, Survival};
+use topics_sim::{CrashCursor, DiskImage, Survival};
 
 use super::probe::{Plan, Retry};
 use crate::oracle::{Body, Op, World};

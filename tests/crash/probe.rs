@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use topics_engine::{Append, Durability, Engine, NewRecord};
-use topics_env::sim::{DiskImage, SimClock, SimFs, env_on};
+use topics_sim::{DiskImage, SimClock, SimFs, env_on};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::folders;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
-use topics_env::sim::{DiskImage, Survival};
+use topics_sim::{DiskImage, Survival};
 
 use super::points::Point;
 use super::probe::{Plan, probe};

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use topics_env::sim::{CrashOptions, DiskImage};
+use topics_sim::{CrashOptions, DiskImage};
 
 use super::enumerate::verdict;
 use super::points::{Point, PointCursor, points};
@@ -45,7 +45,7 @@ pub fn second(rec: &Recording, limit: usize, hook: &HookSpec, first: bool) -> Re
 fn note(
     report: &mut Report,
     point: Point,
-    survival: topics_env::sim::Survival,
+    survival: topics_sim::Survival,
     disk: &Mounted,
     after_ops: usize,
     messages: Vec<String>,
@@ -77,7 +77,7 @@ pub fn again(rec: &Recording, limit: usize, hook: &HookSpec, first: bool) -> Rep
                 Ok(engine) => observe(&engine, plan.wall, 20).0,
                 Err(e) => {
                     let text = vec![format!("open {n} is refused: {e}")];
-                    let all = topics_env::sim::Survival::KeepAll;
+                    let all = topics_sim::Survival::KeepAll;
                     note(report, point, all, &disk, disk.fs.ops_len(), text, image);
                     return;
                 }
@@ -86,7 +86,7 @@ pub fn again(rec: &Recording, limit: usize, hook: &HookSpec, first: bool) -> Rep
                 Some(f) => differences(f, &seen),
                 None => Vec::new(),
             };
-            let all = topics_env::sim::Survival::KeepAll;
+            let all = topics_sim::Survival::KeepAll;
             note(report, point, all, &disk, disk.fs.ops_len(), messages, image);
             first.get_or_insert(seen);
             let left = if n == 0 {
@@ -94,7 +94,7 @@ pub fn again(rec: &Recording, limit: usize, hook: &HookSpec, first: bool) -> Rep
             } else {
                 let mut cursor = disk.fs.crash_cursor();
                 while cursor.advance() {}
-                cursor.image(topics_env::sim::Survival::DropAll)
+                cursor.image(topics_sim::Survival::DropAll)
             };
             disk = Mounted::new(&left, plan);
         }

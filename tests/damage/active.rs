@@ -2,7 +2,7 @@
 //! index entry that reads as a hole, and a file that can no longer be synced.
 
 use topics_engine::Durability;
-use topics_env::sim::{CallFilter, CallKind, FaultKind, PageFate, Survival};
+use topics_sim::{CallFilter, CallKind, FaultKind, PageFate, Survival};
 
 use super::corpus::files;
 use super::forged::{driver, plan, serves};

@@ -9,7 +9,7 @@ use topics_engine::{
 };
 use topics_engine::{Options, RecoveryMode, TopicMatch, TxnRows};
 use topics_env::Env;
-use topics_env::sim::{
+use topics_sim::{
     CallFilter, CallKind, CrashOptions, DiskImage, FaultKind, SimClock, SimFs, env_on,
 };
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use topics_engine::{ConfigPatch, Durability, TopicMatch};
-use topics_env::sim::DiskImage;
+use topics_sim::DiskImage;
 
 use crate::crash::{Mounted, Plan};
 use crate::oracle::{Observation, World, observe};
@@ -156,7 +156,7 @@ fn script(d: &mut Driver) -> DiskImage {
     // A power cut creates a Gap: it loses the tail of `disk`.
     let mut cursor = d.fs().crash_cursor();
     while cursor.advance() {}
-    let cut = cursor.image(topics_env::sim::Survival::DropAll);
+    let cut = cursor.image(topics_sim::Survival::DropAll);
     d.power(&cut);
     d.open();
     d.append("disk", &batch(2));

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use topics_env::sim::{DiskImage, env_on};
+use topics_sim::{DiskImage, env_on};
 use topics_storage::format::frame::seal;
 use topics_storage::format::record::{Group, Start};
 use topics_storage::format::wal_file::{WAL_HEADER, parse_name};

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use topics_engine::{Append, Engine, Error, NewRecord, ReadFrom, ReadRequest, verify};
-use topics_env::sim::{CallKind, FaultKind, env_on};
+use topics_sim::{CallKind, FaultKind, env_on};
 
 use super::corpus::{Corpus, TAIL, files};
 use super::kinds::Damage;

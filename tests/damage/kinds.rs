@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use topics_env::sim::DiskImage;
+use topics_sim::DiskImage;
 
 use super::corpus::{Corpus, files, is_filler};
 use crate::harness::{Gate, gate};

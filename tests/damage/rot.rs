@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use topics_engine::Durability;
-use topics_env::sim::{CrashOptions, DiskImage};
 use topics_env::{Fs, OpenMode};
+use topics_sim::{CrashOptions, DiskImage};
 
 use super::corpus::files;
 use super::{active, copies, forged, lock, staged};

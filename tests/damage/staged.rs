@@ -7,7 +7,7 @@ use topics_engine::{
     CommitRequest, Engine, NewRecord, Options, Result, StageRequest, StagedState, TxnRequest,
     TxnRows, TxnStage,
 };
-use topics_env::sim::{CallFilter, CallKind, DiskImage, FaultKind, SimClock, SimFs, env_on};
+use topics_sim::{CallFilter, CallKind, DiskImage, FaultKind, SimClock, SimFs, env_on};
 
 use super::corpus::files;
 use crate::delivery::options;

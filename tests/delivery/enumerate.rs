@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use topics_env::sim::{CrashCursor, CrashOptions, DiskImage, Survival};
+use topics_sim::{CrashCursor, CrashOptions, DiskImage, Survival};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::judge::judge;

@@ -13,7 +13,7 @@ use topics_engine::{
     SeekTo,
 };
 use topics_env::Clock;
-use topics_env::sim::{SimClock, SimFs, env_on};
+use topics_sim::{SimClock, SimFs, env_on};
 
 pub use self::txns::{TxnOutcome, call, stage};
 use super::note::{Facts, Leased, Note, Shown, Span, StagePart, Unit, Written, error_of};

@@ -11,7 +11,7 @@ use topics_engine::{
     Claim, ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStart, DeleteRequest, Discard, Engine,
     LeasedJobs, Options, PeekedJob, RouterInfo, TopicType,
 };
-use topics_env::sim::{DiskImage, SimClock, SimFs, env_on};
+use topics_sim::{DiskImage, SimClock, SimFs, env_on};
 use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::txns::TxnsSeen;

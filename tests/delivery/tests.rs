@@ -1,6 +1,6 @@
 //! Tests of the oracle: a correct state passes, and every mutated state is flagged.
 
-use topics_env::sim::Survival;
+use topics_sim::Survival;
 
 use super::enumerate::past;
 use super::see::{ClaimedJob, Probes, see};

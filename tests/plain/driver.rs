@@ -10,7 +10,7 @@ use topics_engine::{
     Options, RouterRequest, TopicMatch, TopicType, Watch, Work,
 };
 use topics_env::Clock;
-use topics_env::sim::{SimClock, SimFs, env_on};
+use topics_sim::{SimClock, SimFs, env_on};
 
 use super::flaw::Flaw;
 use super::model::{Log, Model};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use topics_engine::Durability;
-use topics_env::sim::{CrashOptions, DiskImage, SimFs};
+use topics_sim::{CrashOptions, DiskImage, SimFs};
 
 use super::driver::{Driver, LOGS, Outcome, must, ok};
 use super::flaw::Flaw;

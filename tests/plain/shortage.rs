@@ -2,7 +2,7 @@
 //! an unknown outcome takes effect once when it is repeated.
 
 use topics_engine::{Append, Error, NewRecord, TxnRequest};
-use topics_env::sim::{CallFilter, CallKind, FaultKind};
+use topics_sim::{CallFilter, CallKind, FaultKind};
 
 use super::consumers::CONSUMERS;
 use super::driver::{Driver, LOGS, Outcome, must, ok};

@@ -8,7 +8,7 @@ use topics_engine::{
     Append, Appended, ConfigPatch, DeleteRequest, Engine, Error, NewRecord, TopicMatch,
 };
 use topics_env::Clock;
-use topics_env::sim::{DiskImage, SimClock, SimFs, env_on};
+use topics_sim::{DiskImage, SimClock, SimFs, env_on};
 
 use super::batch::{Batch, Expect};
 use super::{DIR, HookSpec, Life, Recording, Tuning};

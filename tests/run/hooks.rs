@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use topics_env::sim::{Mutant, SimFs, SiteLog};
 use topics_env::{Env, Site};
+use topics_sim::{Mutant, SimFs, SiteLog};
 
 #[derive(Clone, Debug, Default)]
 pub enum HookSpec {

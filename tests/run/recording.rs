@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use topics_engine::{Options, RecoveryMode};
-use topics_env::sim::SimFs;
+use topics_sim::SimFs;
 
 use crate::oracle::Event;
 

@@ -6,7 +6,7 @@
 
 use std::process::ExitCode;
 
-use topics_env::sim::DiskImage;
+use topics_sim::DiskImage;
 use topics_tests::crash::{Mounted, Plan};
 use topics_tests::damage::corpora;
 use topics_tests::delivery::{FIXTURE, Script};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use topics_env::sim::CallKind;
+use topics_sim::CallKind;
 use topics_tests::crash::panic_text;
 use topics_tests::faults::{Fault, calls, kinds, run};
 use topics_tests::harness::{self, Outcome, random_seed, setting, sized, workload_seed};

@@ -134,7 +134,7 @@ pub fn crashes(d: &mut Driver) {
             d.kill();
         } else {
             let cursor = d.fs().crash_cursor();
-            let survival = topics_env::sim::Survival::DropAll;
+            let survival = topics_sim::Survival::DropAll;
             let mut end = cursor;
             while end.advance() {}
             d.power(&end.image(survival));

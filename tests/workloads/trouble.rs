@@ -2,7 +2,7 @@
 //! group.
 
 use topics_engine::Durability;
-use topics_env::sim::{CallFilter, CallKind, FaultKind};
+use topics_sim::{CallFilter, CallKind, FaultKind};
 
 use super::class;
 use crate::run::{Driver, batch};

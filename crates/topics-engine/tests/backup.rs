@@ -13,9 +13,9 @@ use topics_engine::{
     ReadFrom, ReadRequest, TopicMatch, TxnRequest, TxnRows, verify,
 };
 use topics_env::real::{Backend, real_env};
-use topics_env::sim::{CallFilter, CallKind, FaultKind, SimClock, SimFs, env_on};
 use topics_env::sync::Mutex;
 use topics_env::{Env, Fs, Hook, Site, Verdict};
+use topics_sim::{CallFilter, CallKind, FaultKind, SimClock, SimFs, env_on};
 
 /// A directory that is removed with its value.
 struct TempDir(PathBuf);

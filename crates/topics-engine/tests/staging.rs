@@ -17,7 +17,7 @@ use topics_engine::{
     Durability, Engine, Error, LeasedJobs, NewRecord, Options, Result, SeekTo, TopicType,
     TxnCursor, TxnRequest, TxnRows, TxnWork,
 };
-use topics_env::sim::{SimClock, SimFs, env_on};
+use topics_sim::{SimClock, SimFs, env_on};
 
 /// What a thread does again and again beside the transactions.
 type Verb = Box<dyn Fn(&Program) + Send>;

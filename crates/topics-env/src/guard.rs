@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
-#[cfg(feature = "sim")]
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -36,9 +35,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub struct Guards {
     caught: Mutex<BTreeMap<&'static str, (u64, String)>>,
-    #[cfg(feature = "sim")]
     injected: Mutex<BTreeMap<&'static str, usize>>,
-    #[cfg(feature = "sim")]
     armed: AtomicBool,
 }
 
@@ -55,7 +52,6 @@ impl Guards {
         f: impl FnOnce() -> R,
     ) -> Result<R, Panicked> {
         let body = || {
-            #[cfg(feature = "sim")]
             self.fail_if_injected(name);
             f()
         };
@@ -95,14 +91,12 @@ impl Guards {
         caught.iter().map(of).collect()
     }
 
-    /// Makes the next `iterations` iterations of a loop panic.
-    #[cfg(feature = "sim")]
+    /// Makes the next `iterations` iterations of a loop panic. Only tests do.
     pub fn inject(&self, name: &'static str, iterations: usize) {
         self.injected.lock().unwrap_or_else(|e| e.into_inner()).insert(name, iterations);
         self.armed.store(true, Ordering::Release);
     }
 
-    #[cfg(feature = "sim")]
     #[allow(clippy::panic, reason = "a test asked for it")]
     fn fail_if_injected(&self, name: &'static str) {
         if !self.armed.load(Ordering::Acquire) {
@@ -117,7 +111,7 @@ impl Guards {
     }
 }
 
-#[cfg(all(test, feature = "sim"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

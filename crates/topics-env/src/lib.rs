@@ -1,7 +1,8 @@
 //! File system, clock and randomness behind traits.
 //!
 //! Everything above this crate reaches files, time and entropy through an [`Env`], so that every
-//! run is deterministic given an env and a schedule, and every crash point can be tested.
+//! run is deterministic given an env and a schedule, and every crash point can be tested: `topics-sim`
+//! has a simulated disk, clock and object store.
 //!
 //! * [`real`]: the operating system, through rustix.
 //! * `uring`: the same files, a write linked to its datasync in one submission.
@@ -9,7 +10,6 @@
 //! * [`Overlay`]: a read-only view of any of them; writes stay in memory.
 //! * [`Guards`]: unwind guards of background loops.
 //! * [`FdReclaimer`]: closes cached files when no descriptor is left.
-//! * `sim` (feature `sim`): a disk that keeps pending and durable bytes and names apart.
 //! * [`sync`]: locks, atomics and threads, which a concurrency model checker can replace.
 
 use std::fmt::Debug;
@@ -25,11 +25,7 @@ pub mod objects;
 mod overlay;
 mod pages;
 pub mod real;
-#[cfg(feature = "sim")]
-pub mod sim;
 pub mod sync;
-#[cfg(test)]
-mod tests;
 #[cfg(target_os = "linux")]
 pub mod uring;
 mod waiters;
@@ -291,8 +287,9 @@ impl Env {
         self.process_id
     }
 
-    #[cfg(feature = "sim")]
-    pub(crate) fn with_process_id(self, process_id: u32) -> Self {
+    /// The same env as if another process had made it.
+    #[must_use]
+    pub fn with_process_id(self, process_id: u32) -> Self {
         Self { process_id, ..self }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
 use topics_engine::{Options, RemoteLimits, RemoteMode, RemoteOptions, Tier};
-use topics_env::sim::{Bucket, ObjectOp, SimClock};
+use topics_sim::{Bucket, ObjectOp, SimClock};
 
 use super::tests::World;
 use super::{NextAction, Reply};

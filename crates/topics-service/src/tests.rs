@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use topics_engine::{Engine, Options};
-use topics_env::sim::{SimClock, SimFs, env_on};
+use topics_sim::{SimClock, SimFs, env_on};
 use topics_wire::{Grant, Limits};
 
 use super::{Reply, Request, Service, Sink, Verb};

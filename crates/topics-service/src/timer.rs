@@ -100,7 +100,7 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
     use std::time::Duration;
 
-    use topics_env::sim::SimClock;
+    use topics_sim::SimClock;
 
     use super::*;
     use crate::Reply;

@@ -331,7 +331,7 @@ mod tests {
     use std::path::Path;
 
     use topics_env::OpenMode;
-    use topics_env::sim::sim_env;
+    use topics_sim::sim_env;
 
     use super::*;
     use crate::dir::create_dir;
@@ -358,7 +358,7 @@ mod tests {
         }
     }
 
-    fn open() -> (Stages, std::sync::Arc<topics_env::sim::SimFs>) {
+    fn open() -> (Stages, std::sync::Arc<topics_sim::SimFs>) {
         let (env, fs, _) = sim_env(1);
         for dir in ["/d", "/d/txn"] {
             create_dir(&env, "dir.names", Path::new(dir)).unwrap();
@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_failed_stage_leaves_no_file() {
-        use topics_env::sim::{CallKind, FaultKind};
+        use topics_sim::{CallKind, FaultKind};
         for kind in [CallKind::Write, CallKind::SyncData, CallKind::Rename, CallKind::SyncDir] {
             let (stages, fs) = open();
             fs.fail_nth(kind, 1, FaultKind::EIO);

@@ -6,7 +6,7 @@ use topics_engine::{
     Append, CommitRequest, Committed, Error, LeasedJobs, NewRecord, Result, StageRequest, TxnAck,
     TxnCursor, TxnRequest, TxnRows, TxnStage, TxnWork,
 };
-use topics_env::sim::{CallFilter, CallKind, FaultKind};
+use topics_sim::{CallFilter, CallKind, FaultKind};
 
 use super::super::note::{Leased, Moved, Note, Span, StagePart, Unit, Written};
 use super::{Script, new_record};

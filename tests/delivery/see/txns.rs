@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use topics_engine::{CommitRequest, Committed, Engine, Error};
-use topics_env::sim::{DiskImage, Survival};
+use topics_sim::{DiskImage, Survival};
 
 use super::super::note::{StagePart, Unit};
 use super::super::script::{call, shown, stage};

@@ -2,7 +2,7 @@
 //! swept; concurrent with direct writes and checkpoints; on full and failing disks.
 
 use topics_engine::{ConfigPatch, ConsumerMode, Durability, Guarantee, RouterRequest, TopicType};
-use topics_env::sim::{CallKind, FaultKind};
+use topics_sim::{CallKind, FaultKind};
 
 use super::super::note::Unit;
 use super::super::script::{Script, TxnOutcome};

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use topics_env::Site;
-use topics_env::sim::{Bucket, DiskImage, Mutant, ObjectFault, ObjectOp, SimClock, SimFs};
 use topics_env::sync::Mutex;
 use topics_remote::Retry;
 use topics_remote::format::keys::{self, HEAD};
 use topics_remote::format::pin::Pin;
 use topics_remote::format::sealed::ObjectRef;
 use topics_remote::read;
+use topics_sim::{Bucket, DiskImage, Mutant, ObjectFault, ObjectOp, SimClock, SimFs};
 
 use super::Swept;
 use super::tests::{ENDS, archiving, assert_archived, catalog, fill, filled, remote};

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use topics_env::objects::ObjectStore;
 use topics_env::real::{Backend, real_env};
-use topics_env::sim::{Bucket, Mutant, ObjectFault, ObjectOp, ServerFlaw, SimFs, SimStore};
 use topics_env::{Hook, OpenMode, Site, Verdict};
 use topics_remote::format::catalog::Catalog;
 use topics_remote::format::pack::PARTS;
 use topics_remote::store::folder::FolderStore;
 use topics_remote::{Retry, read};
+use topics_sim::{Bucket, Mutant, ObjectFault, ObjectOp, ServerFlaw, SimFs, SimStore};
 use topics_storage::dir::{Paths, read_file};
 use topics_storage::segment::{FileKind, SegmentMeta, TopicKey};
 

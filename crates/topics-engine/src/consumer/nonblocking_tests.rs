@@ -1,7 +1,7 @@
 //! Reads that wait for nothing, over the simulated disk.
 
 use crate::topic::cursors::Consumers;
-use topics_env::sim::{CallFilter, CallKind, FaultKind};
+use topics_sim::{CallFilter, CallKind, FaultKind};
 
 use std::time::Duration;
 

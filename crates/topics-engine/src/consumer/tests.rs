@@ -4,7 +4,7 @@ use crate::topic::cursors::{Consumers, decode, encode};
 use std::sync::Arc;
 use std::time::Duration;
 
-use topics_env::sim::{CallKind, FaultKind};
+use topics_sim::{CallKind, FaultKind};
 
 use super::*;
 use crate::topic::tests::*;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use topics_env::sim::SimClock;
 use topics_env::{Hook, Site, Verdict};
+use topics_sim::SimClock;
 
 use super::dead_letter::job_meta::{JobOptions, Reason, meta_of, why};
 use super::tests::{create_full, dead_letters, durable, queue, seqs};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use topics_env::sim::{CallFilter, CallKind, FaultKind};
+use topics_sim::{CallFilter, CallKind, FaultKind};
 
 use super::tests::{dead_letters, durable, got, queue, seqs, wait};
 use crate::topic::tests::*;

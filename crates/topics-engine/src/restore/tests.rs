@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use topics_env::sim::{Bucket, CrashOptions, DiskImage, Mutant, ObjectFault, SimFs};
 use topics_env::{Hook, Site};
 use topics_remote::Retry;
+use topics_sim::{Bucket, CrashOptions, DiskImage, Mutant, ObjectFault, SimFs};
 
 use super::{RestoreRequest, Restored, restore};
 use crate::engine::verify::verify;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use topics_env::Site;
-use topics_env::sim::{Bucket, Mutant, ObjectFault, ObjectOp};
+use topics_sim::{Bucket, Mutant, ObjectFault, ObjectOp};
 
 use crate::engine::Engine;
 use crate::topic::tests::{World, class, small};
@@ -200,7 +200,7 @@ fn a_writer_that_lost_the_prefix_ships_nothing_that_counts_and_says_so() {
     w.engine().ship().unwrap();
     // The same directory, copied, on another machine.
     let mut other = World::unopened(w.options.clone());
-    other.fs = Arc::new(topics_env::sim::SimFs::from_image(&w.fs.kill_image()));
+    other.fs = Arc::new(topics_sim::SimFs::from_image(&w.fs.kill_image()));
     let store = Arc::new(bucket.client(2));
     let remote = w.options.remote.clone().unwrap();
     other.options.remote = Some(RemoteOptions { store, ..remote });

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use topics_env::objects::ObjectStore;
-use topics_env::sim::{Bucket, Mutant, ObjectFault, ObjectOp, SimFs, SimStore};
 use topics_env::{Hook, OpenMode, Site};
+use topics_sim::{Bucket, Mutant, ObjectFault, ObjectOp, SimFs, SimStore};
 use topics_storage::dir::{Paths, read_file};
 use topics_storage::segment::{FileKind, SegmentName};
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use topics_env::sim::{Bucket, Mutant};
 use topics_env::{Hook, Site};
 use topics_remote::store::detached::DetachedStore;
+use topics_sim::{Bucket, Mutant};
 use topics_storage::segment::Fetch;
 
 use crate::delivery::{Event, WatchRequest, WatchStart};

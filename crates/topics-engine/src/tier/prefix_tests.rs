@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use topics_env::objects::ObjectStore;
-use topics_env::sim::Bucket;
+use topics_sim::Bucket;
 
 use crate::engine::Engine;
 use crate::topic::tests::World;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use topics_env::objects::{
     ByteRange, ETag, ObjectBytes, ObjectError, ObjectInfo, ObjectResult, ObjectStore,
 };
-use topics_env::sim::{Bucket, ObjectFault, SimStore};
+use topics_sim::{Bucket, ObjectFault, SimStore};
 use topics_storage::segment::FileKind;
 
 use super::cold_tests::{

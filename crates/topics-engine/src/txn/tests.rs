@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use topics_env::sim::{CallFilter, CallKind, CrashOptions, DiskImage, FaultKind, Mutant, SimFs};
 use topics_env::{Hook, Site};
+use topics_sim::{CallFilter, CallKind, CrashOptions, DiskImage, FaultKind, Mutant, SimFs};
 
 use super::*;
 use crate::topic::tests::{DIR, World, class, rec, small};

@@ -347,8 +347,8 @@ fn wait(inner: &Arc<(Mutex<Inner>, Condvar)>, id: WaitId, attempt: Attempt, next
 
 #[cfg(test)]
 mod tests {
-    use topics_env::sim::SimClock;
     use topics_env::sync::atomic::{AtomicUsize, Ordering};
+    use topics_sim::SimClock;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! Ordered publish: what several writers of several topics in one shard let readers see.
 
 use topics_engine::{DeleteRequest, Durability, Error, ReadFrom, ReadRequest};
-use topics_env::sim::{CallFilter, CallKind, FaultKind};
+use topics_sim::{CallFilter, CallKind, FaultKind};
 
 use crate::world::{LONG, World, choose, class, flip, join, spawn};
 

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use topics_env::sim::{CallKind, FaultKind, SimClock, SimFs};
 use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_env::sync::{Condvar, Mutex, thread};
 use topics_env::{Env, OpenMode};
+use topics_sim::{CallKind, FaultKind, SimClock, SimFs};
 use topics_storage::StorageError;
 use topics_storage::dir::Paths;
 use topics_storage::format::frame::{self, Flags, Frame, FrameType};

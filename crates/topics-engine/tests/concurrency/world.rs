@@ -9,12 +9,12 @@ use topics_engine::{
     Append, Appended, ConfigPatch, Durability, Engine, NewRecord, Options, Result,
 };
 
-use topics_env::sim::{Mutant, SimClock, SimFs, env_on};
 use topics_env::sync::atomic::{AtomicBool, Ordering};
 use topics_env::sync::model::shuttle::rand::{Rng, thread_rng};
 use topics_env::sync::model::time_passes;
 use topics_env::sync::thread;
 use topics_env::{Env, Site};
+use topics_sim::{Mutant, SimClock, SimFs, env_on};
 
 /// A number below `n`; part of the schedule.
 pub fn choose(n: u64) -> u64 {

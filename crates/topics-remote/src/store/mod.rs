@@ -1,4 +1,4 @@
-//! The stores, besides the simulated one of `topics-env/sim`.
+//! The stores, besides the simulated one of `topics-sim`.
 //!
 //! * [`url`]: where a store is.
 //! * [`detached`]: one whose requests end for their callers, whatever happens to them.

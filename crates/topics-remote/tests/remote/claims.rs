@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use topics_env::objects::ObjectStore;
-use topics_env::sim::{Mutant, ObjectFault, ObjectOp, SimFs, env_on};
 use topics_env::{Env, Site};
 use topics_remote::claim::{Claimant, KeepRecord, Refusal};
 use topics_remote::format::head::Head;
 use topics_remote::format::keys::HEAD;
 use topics_remote::writer::RemoteWriter;
 use topics_remote::{RemoteError, Retry};
+use topics_sim::{Mutant, ObjectFault, ObjectOp, SimFs, env_on};
 use topics_storage::dir::RemoteRecord;
 
 use crate::support::{Directory, World, sized};

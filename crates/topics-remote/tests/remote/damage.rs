@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use topics_env::objects::ObjectStore;
-use topics_env::sim::ObjectOp;
 use topics_remote::RemoteError;
 use topics_remote::format::catalog::{
     Catalog, CatalogDeletes, CatalogPack, ChainEnd, Condemned, EarlierCatalog,
@@ -11,6 +10,7 @@ use topics_remote::format::pack::{self, PackDirectory, PackWriter, SPARSE_STEP};
 use topics_remote::format::round::{self, RoundPart, RoundWriter, WAL_HEADER};
 use topics_remote::format::sealed::{HEADER, ObjectKind, SealedObject};
 use topics_remote::read;
+use topics_sim::ObjectOp;
 use topics_storage::segment::{FileKind, TopicKey};
 
 use crate::support::{BuiltSegment, World, header, segment, sized};

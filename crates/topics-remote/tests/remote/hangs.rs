@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use topics_env::objects::{ByteRange, ObjectError, ObjectStore};
-use topics_env::sim::{Bucket, ObjectOp};
 use topics_remote::store::detached::DetachedStore;
+use topics_sim::{Bucket, ObjectOp};
 
 use crate::support::World;
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use topics_env::objects::{ObjectError, ObjectStore};
-use topics_env::sim::{Mutant, ObjectFault, ObjectOp};
 use topics_env::{Env, Hook, Site};
 use topics_remote::format::catalog::{Catalog, ChainEnd};
 use topics_remote::format::head::Head;
@@ -15,6 +14,7 @@ use topics_remote::format::round::{RoundPart, RoundWriter, WAL_HEADER};
 use topics_remote::format::sealed::ObjectKind;
 use topics_remote::writer::RemoteWriter;
 use topics_remote::{RemoteError, Retry, read};
+use topics_sim::{Mutant, ObjectFault, ObjectOp};
 
 use crate::support::{Directory, World, random_seed, sized};
 use crate::turns::Turns;
@@ -180,8 +180,8 @@ fn run(plan: &Plan) -> Run {
             let directory = &directory;
             let steps = plan.deaths.map_or(usize::MAX, |d| d[client as usize]);
             scope.spawn(move || {
-                let fs = Arc::new(topics_env::sim::SimFs::new());
-                let env = topics_env::sim::env_on(&fs, &world.clock, 100 + u64::from(client));
+                let fs = Arc::new(topics_sim::SimFs::new());
+                let env = topics_sim::env_on(&fs, &world.clock, 100 + u64::from(client));
                 let retry = world.retry_on(mutated(env, mutant));
                 let events = live(store, &retry, directory, client, steps);
                 turns.finish(client);

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use topics_env::objects::{ETag, ObjectBytes, ObjectError, ObjectStore};
-use topics_env::sim::{ObjectFault, ObjectOp};
 use topics_remote::resolve::{Created, ReadBack, Replaced, create_resolved, replace_resolved};
+use topics_sim::{ObjectFault, ObjectOp};
 
 use crate::support::{World, random_seed, sized};
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use topics_env::objects::{ByteRange, ObjectError, ObjectStore};
-use topics_env::sim::{CallKind, ObjectOp};
-use topics_env::sim::{CrashOptions, FaultKind, ObjectFault, ServerFlaw, SimClock, SimFs, env_on};
 use topics_env::{Env, OpenMode};
 use topics_remote::probe::{Feature, Finding, probe};
 use topics_remote::resolve::{Created, ReadBack, create_resolved, replace_resolved};
 use topics_remote::store::folder::FolderStore;
+use topics_sim::{CallKind, ObjectOp};
+use topics_sim::{CrashOptions, FaultKind, ObjectFault, ServerFlaw, SimClock, SimFs, env_on};
 
 use crate::support::World;
 

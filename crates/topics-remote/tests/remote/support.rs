@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use topics_env::Env;
-use topics_env::sim::{Bucket, SimClock, SimFs, env_on};
 use topics_remote::Retry;
 use topics_remote::claim::{Claimant, KeepRecord};
 use topics_remote::format::pack::{PARTS, SegmentFiles};
 use topics_remote::format::sealed::{ObjectHeader, ObjectKind};
+use topics_sim::{Bucket, SimClock, SimFs, env_on};
 use topics_storage::StorageError;
 use topics_storage::dir::{Paths, RemoteRecord, create_dir};
 use topics_storage::format::frame::{Flags, Frame, FrameType};

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Condvar, Mutex};
 
-use topics_env::sim::RequestGate;
+use topics_sim::RequestGate;
 
 #[derive(Debug, Default)]
 struct State {

@@ -8,7 +8,7 @@ use topics_engine::{
     Append, ConfigPatch, DeleteRequest, Engine, NewRecord, NodeFilter, Options, ReadFrom,
     TopicMatch,
 };
-use topics_env::sim::{CallFilter, CallKind, FaultKind, SimClock, SimFs, sim_env};
+use topics_sim::{CallFilter, CallKind, FaultKind, SimClock, SimFs, sim_env};
 use topics_wire::arrow::Columns;
 
 use super::prefetch::{Prefetcher, Range, RangeReader};

@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
-use topics_env::sim::{
+use topics_env::{Fs, Hook, Site};
+use topics_sim::{
     CallKind, CrashOptions, FaultKind, Mutant, PageFate, SimClock, SimFs, SiteLog, Survival,
     env_on, sim_env,
 };
-use topics_env::{Fs, Hook, Site};
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -25,7 +25,7 @@ fn world(hook: Option<Arc<dyn Hook>>) -> (Env, Arc<SimFs>) {
     (env, fs)
 }
 
-fn remount(image: &topics_env::sim::DiskImage) -> (Env, Arc<SimFs>) {
+fn remount(image: &topics_sim::DiskImage) -> (Env, Arc<SimFs>) {
     let fs = Arc::new(SimFs::from_image(image));
     (env_on(&fs, &Arc::new(SimClock::new(1)), 2), fs)
 }

@@ -192,7 +192,7 @@ fn slot(file: &dyn File, offset: u64) -> io::Result<[u8; SLOT]> {
 
 #[cfg(test)]
 mod tests {
-    use topics_env::sim::sim_env;
+    use topics_sim::sim_env;
 
     use super::*;
 
@@ -249,8 +249,8 @@ mod tests {
             bytes[bit / 8] ^= 1 << (bit % 8);
             let mut image = image.clone();
             assert!(image.put("/HEALTH", &bytes));
-            let fs = Arc::new(topics_env::sim::SimFs::from_image(&image));
-            let env = topics_env::sim::env_on(&fs, &sim_env(1).2, 1);
+            let fs = Arc::new(topics_sim::SimFs::from_image(&image));
+            let env = topics_sim::env_on(&fs, &sim_env(1).2, 1);
             assert_eq!(found(&env, 9), None, "bit {bit}");
         }
         for other in

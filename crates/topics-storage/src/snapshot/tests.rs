@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use topics_env::sim::{
+use topics_env::{Hook, Site};
+use topics_sim::{
     CallKind, CrashOptions, DiskImage, FaultKind, Mutant, PageFate, SimClock, SimFs, SiteLog,
     env_on, sim_env,
 };
-use topics_env::{Hook, Site};
 
 use super::*;
 

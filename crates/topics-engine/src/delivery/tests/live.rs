@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use topics_env::sim::CallKind;
+use topics_sim::CallKind;
 
 use crate::delivery::{Frame, WatchOptions};
 use crate::topic::tests::{class, eq, rec};

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use topics_env::sim::{CrashOptions, CrashState, SimFs};
+use topics_sim::{CrashOptions, CrashState, SimFs};
 
 use super::*;
 use crate::router::Guarantee;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use topics_env::sim::{CallFilter, CallKind, FaultKind};
+use topics_sim::{CallFilter, CallKind, FaultKind};
 
 use super::*;
 use crate::types::api::GapReason;

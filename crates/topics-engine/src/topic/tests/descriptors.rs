@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use topics_env::FdReclaimer as _;
-use topics_env::sim::{CallKind, FaultKind};
+use topics_sim::{CallKind, FaultKind};
 
 use super::space::{kept, tight_options, turns};
 use super::*;

@@ -1,7 +1,7 @@
 //! The number of shards changes, and no frame of the layout before is replayed: then nothing but
 //! the snapshot says what its positions mean.
 
-use topics_env::sim::{CallFilter, CallKind, FaultKind};
+use topics_sim::{CallFilter, CallKind, FaultKind};
 
 use super::*;
 

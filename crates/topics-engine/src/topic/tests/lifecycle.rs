@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use topics_env::Fs;
-use topics_env::sim::{CallFilter, CallKind, FaultKind, Survival};
+use topics_sim::{CallFilter, CallKind, FaultKind, Survival};
 
 use super::*;
 use crate::types::config::{TopicConfig, TopicType};

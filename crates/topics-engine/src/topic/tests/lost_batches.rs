@@ -1,9 +1,9 @@
 //! Class `memory` is acked before it is written: what readers and the callers of a sync learn of a batch
 //! that then fails.
 
-use topics_env::sim::{CallFilter, CallKind, FaultKind};
 use topics_env::sync::Mutex;
 use topics_env::{Hook, Site, Verdict};
+use topics_sim::{CallFilter, CallKind, FaultKind};
 
 use super::*;
 use crate::types::error::Error;

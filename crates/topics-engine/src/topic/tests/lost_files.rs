@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use topics_env::sim::DiskImage;
+use topics_sim::DiskImage;
 
 use super::*;
 use crate::engine::verify::{Progress, plan_repair, repair, verify};

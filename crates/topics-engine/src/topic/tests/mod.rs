@@ -33,8 +33,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use topics_env::real::SystemClock;
-use topics_env::sim::{Bucket, SimClock, SimFs, env_on};
 use topics_env::{Env, Hook};
+use topics_sim::{Bucket, SimClock, SimFs, env_on};
 
 use crate::engine::Engine;
 use crate::topic::events::Ctx;
@@ -179,7 +179,7 @@ impl World {
         let image = self.fs.crash_cursor();
         let mut cursor = image;
         while cursor.advance() {}
-        let image = cursor.image(topics_env::sim::Survival::DropAll).with_boot(self.seed);
+        let image = cursor.image(topics_sim::Survival::DropAll).with_boot(self.seed);
         self.fs = Arc::new(SimFs::from_image(&image));
         self.open();
     }

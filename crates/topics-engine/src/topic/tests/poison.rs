@@ -1,6 +1,6 @@
 //! A shard whose log has failed does not keep the others from their checkpoints.
 
-use topics_env::sim::{CallFilter, CallKind, FaultKind};
+use topics_sim::{CallFilter, CallKind, FaultKind};
 use topics_storage::snapshot::SnapshotBody;
 
 use super::*;

@@ -403,7 +403,7 @@ fn damage(w: &mut World, part: &str, needle: &[u8]) {
     bytes[at] ^= 1;
     assert!(image.put(&path, &bytes));
     w.close();
-    w.fs = Arc::new(topics_env::sim::SimFs::from_image(&image));
+    w.fs = Arc::new(topics_sim::SimFs::from_image(&image));
     w.open();
 }
 
@@ -448,7 +448,7 @@ fn i12_damage_in_the_tail_cache_or_log_is_not_served() {
 
 #[test]
 fn an_io_error_is_an_error() {
-    use topics_env::sim::{CallFilter, CallKind, FaultKind};
+    use topics_sim::{CallFilter, CallKind, FaultKind};
     let mut w = World::new();
     w.put("t", &["aa"; 7]);
     w.checkpoint();

@@ -1,6 +1,6 @@
 //! Caps, expiry, clock steps.
 
-use topics_env::sim::{CallKind, FaultKind};
+use topics_sim::{CallKind, FaultKind};
 use topics_storage::StorageError;
 
 use super::*;

@@ -1,7 +1,7 @@
 //! What `salvage` gives up is announced: of every topic that may have lost something, and of none else
 //! where that is known. A seq that damage took is not given again.
 
-use topics_env::sim::{CallFilter, CallKind, DiskImage, FaultKind};
+use topics_sim::{CallFilter, CallKind, DiskImage, FaultKind};
 
 use super::layout::world;
 use super::*;

@@ -1,6 +1,6 @@
 //! After a kill the tail of a `disk` topic is trusted only where it is proven.
 
-use topics_env::sim::{CallFilter, CallKind, FaultKind, PageFate};
+use topics_sim::{CallFilter, CallKind, FaultKind, PageFate};
 
 use super::*;
 

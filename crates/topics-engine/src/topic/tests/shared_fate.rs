@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use topics_env::sim::{CallFilter, CallKind, FaultKind};
+use topics_sim::{CallFilter, CallKind, FaultKind};
 
 use super::*;
 use crate::router::RouterRequest;

@@ -1,6 +1,6 @@
 //! Unloaded topics: no call has used them since a clean close.
 
-use topics_env::sim::DiskImage;
+use topics_sim::DiskImage;
 
 use super::*;
 use crate::types::api::TopicSummary;

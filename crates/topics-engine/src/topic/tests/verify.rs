@@ -1,6 +1,6 @@
 //! Verify and repair over damaged and running directories.
 
-use topics_env::sim::DiskImage;
+use topics_sim::DiskImage;
 
 use super::*;
 use crate::engine::verify::{Progress, plan_repair, repair, verify};

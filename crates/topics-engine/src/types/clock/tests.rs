@@ -1,4 +1,4 @@
-use topics_env::sim::{SimClock, sim_env};
+use topics_sim::{SimClock, sim_env};
 
 use super::*;
 

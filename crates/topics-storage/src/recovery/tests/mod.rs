@@ -10,8 +10,8 @@ mod space;
 use std::path::Path;
 use std::sync::Arc;
 
-use topics_env::sim::{CrashOptions, DiskImage, SimFs, env_on, sim_env};
 use topics_env::{Env, OpenMode};
+use topics_sim::{CrashOptions, DiskImage, SimFs, env_on, sim_env};
 
 use super::*;
 use crate::format::frame::{self, FrameType};

@@ -1,6 +1,6 @@
 //! An open on a full disk.
 
-use topics_env::sim::{CallKind, FaultKind, PageFate, Survival};
+use topics_sim::{CallKind, FaultKind, PageFate, Survival};
 
 use super::*;
 use crate::format::wal_file;

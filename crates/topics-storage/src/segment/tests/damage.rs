@@ -281,7 +281,7 @@ fn i12_no_frame_is_valid_at_another_position() {
 
 #[test]
 fn an_io_error_is_neither_missing_nor_corrupt() {
-    use topics_env::sim::{CallFilter, CallKind, FaultKind};
+    use topics_sim::{CallFilter, CallKind, FaultKind};
     let case = case(true);
     for (part, name) in
         [(FileKind::Data, ".data"), (FileKind::Idx, ".idx"), (FileKind::Del, ".del")]

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use roaring::RoaringBitmap;
-use topics_env::sim::{CallKind, FaultKind};
 use topics_env::{FdReclaimer as _, Hook, Site, Verdict};
+use topics_sim::{CallKind, FaultKind};
 
 use super::*;
 use crate::StorageError;
@@ -196,7 +196,7 @@ fn i9_a_round_without_descriptors_is_repeated_in_the_same_files() {
             held(&world);
             let mut cursor = world.fs.crash_cursor();
             cursor.seek(usize::MAX);
-            held(&World::next(&cursor.image(topics_env::sim::Survival::DropAll), 9));
+            held(&World::next(&cursor.image(topics_sim::Survival::DropAll), 9));
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use topics_env::sim::{
+use topics_env::{Hook, Site};
+use topics_sim::{
     CallFilter, CallKind, CrashOptions, FaultKind, Mutant, PageFate, SiteLog, Survival,
 };
-use topics_env::{Hook, Site};
 
 use super::*;
 

@@ -11,7 +11,7 @@ mod roundtrip;
 use std::sync::Arc;
 
 use topics_env::Env;
-use topics_env::sim::{DiskImage, SimClock, SimFs, env_on};
+use topics_sim::{DiskImage, SimClock, SimFs, env_on};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;

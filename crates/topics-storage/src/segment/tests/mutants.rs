@@ -2,8 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use topics_env::sim::{FaultKind, Mutant, PageFate, SiteLog};
 use topics_env::{Hook, Site};
+use topics_sim::{FaultKind, Mutant, PageFate, SiteLog};
 
 use super::*;
 use crate::StorageError;
@@ -164,7 +164,7 @@ fn named_after_failure(hook: &Option<Arc<dyn Hook>>) -> Outcome {
     let text = |e: StorageError| e.to_string();
     let meta = world.append(None, 1, &recs[..10], false).map_err(text)?;
     world.fs.fail_nth(
-        topics_env::sim::CallKind::SyncData,
+        topics_sim::CallKind::SyncData,
         1,
         FaultKind::SyncFails { then: PageFate::Lost },
     );

@@ -1,6 +1,6 @@
 //! What a shard does when the disk does not do its part.
 
-use topics_env::sim::{CallKind, PageFate};
+use topics_sim::{CallKind, PageFate};
 
 use super::*;
 
@@ -614,7 +614,7 @@ fn a_file_that_current_does_not_name_takes_no_space() {
     let wal = wal(&env, WalOptions { file_max: 64 << 10, ..small() });
     let log = Arc::new(Log::default());
     // The write of `CURRENT` fails, whatever the size.
-    let writes = topics_env::sim::CallFilter::on_path(CallKind::Write, "CURRENT");
+    let writes = topics_sim::CallFilter::on_path(CallKind::Write, "CURRENT");
     fs.fail_from(writes, 1, ENOSPC);
     let t = put(&wal, batch(&log, 1, 1, Level::Written)).unwrap();
     wal.wait(t, Level::Synced).unwrap();

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use topics_env::OpenMode;
-use topics_env::sim::{FaultKind, SimFs, sim_env};
 use topics_env::sync::Mutex as PlMutex;
+use topics_sim::{FaultKind, SimFs, sim_env};
 
 use super::scan::Scan;
 use super::*;
@@ -258,7 +258,7 @@ fn i10_after_a_failed_sync_nothing_is_acked() {
     wal.wait(kept, Level::Synced).unwrap();
     let shown = put(&wal, batch(&log, 2, 1, Level::Written)).unwrap();
     wal.wait(shown, Level::Written).unwrap();
-    fs.fail_nth(topics_env::sim::CallKind::SyncData, 1, FaultKind::Errno(5));
+    fs.fail_nth(topics_sim::CallKind::SyncData, 1, FaultKind::Errno(5));
     let lost = put(&wal, batch(&log, 3, 1, Level::Synced)).unwrap();
     assert!(matches!(wal.wait(lost, Level::Synced), Err(StorageError::Poisoned { .. })));
     assert!(matches!(wal.wait(shown, Level::Synced), Err(StorageError::Poisoned { .. })));

@@ -1,7 +1,7 @@
 //! Random calls and faults against a model of what a shard promises.
 
 use proptest::prelude::*;
-use topics_env::sim::CallKind;
+use topics_sim::CallKind;
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! What the files of a log are to each other, and how the next one is prepared.
 
-use topics_env::sim::{CallKind, CrashOptions, Mutant};
 use topics_env::{Fs, Hook, Rng, Site};
+use topics_sim::{CallKind, CrashOptions, Mutant};
 
 use super::*;
 use crate::wal::rotation::FIRST_GROUP;
@@ -200,7 +200,7 @@ fn a_file_that_cannot_be_removed_stays_and_one_that_is_gone_does_not() {
     rotate(&wal, &Arc::default(), 2);
     let written = wal.positions(0).written;
     let files = || wal.shards[0].files.read().len();
-    fs.fail_nth(topics_env::sim::CallKind::RemoveFile, 1, FaultKind::Errno(5));
+    fs.fail_nth(topics_sim::CallKind::RemoveFile, 1, FaultKind::Errno(5));
     assert!(matches!(wal.trim(0, written), Err(StorageError::Io { .. })));
     assert_eq!(files(), 3);
     let first = wal.shards[0].files.read().values().next().unwrap().name.clone();

@@ -84,7 +84,7 @@ fn i10_a_sync_that_fails_while_others_write_acks_nothing_above_the_last_success(
         let calls = Arc::new(PlMutex::new(Vec::new()));
         let noted = calls.clone();
         wal.notify(third, Level::Synced, Box::new(move |r| noted.lock().push(r.is_err())));
-        g.fs.fail_nth(topics_env::sim::CallKind::SyncData, 1, FaultKind::Errno(5));
+        g.fs.fail_nth(topics_sim::CallKind::SyncData, 1, FaultKind::Errno(5));
         g.resume.send(()).unwrap();
         let poisoned = |r| matches!(r, Err(StorageError::Poisoned { .. }));
         assert!(poisoned(waiter.join().unwrap()));
@@ -120,7 +120,7 @@ fn i10_a_group_written_while_a_sync_fails_is_not_applied() {
         applying.recv_timeout(LONG).unwrap();
         let second = put(&wal, batch(&log, 2, 1, Level::Synced)).unwrap();
         wal.drive(0);
-        fs.fail_nth(topics_env::sim::CallKind::SyncData, 1, FaultKind::Errno(5));
+        fs.fail_nth(topics_sim::CallKind::SyncData, 1, FaultKind::Errno(5));
         let syncer = s.spawn(|| wal.sync(0));
         while wal.poisoned(0).is_none() {
             std::thread::yield_now();
@@ -199,7 +199,7 @@ fn i10_a_sync_that_fails_while_a_group_is_written_fails_the_group() {
         let writing = s.spawn(move || wal.wait(second, Level::Written));
         arrived_rx.recv_timeout(LONG).unwrap();
         put(wal, batch(&log, 3, 1, Level::Written)).unwrap();
-        fs.fail_nth(topics_env::sim::CallKind::SyncData, 1, FaultKind::Errno(5));
+        fs.fail_nth(topics_sim::CallKind::SyncData, 1, FaultKind::Errno(5));
         assert!(matches!(wal.wait(first, Level::Synced), Err(StorageError::Poisoned { .. })));
         assert_eq!(*log.told.lock(), [(1, false)], "the others are left to their leader");
         resume.send(()).unwrap();
@@ -499,7 +499,7 @@ fn i10_a_group_that_cannot_be_built_while_a_sync_fails_wakes_who_waits_behind_it
     while shard.state.lock().progress.outcomes.waiters.is_empty() {
         std::thread::yield_now();
     }
-    fs.fail_nth(topics_env::sim::CallKind::SyncData, 1, FaultKind::Errno(5));
+    fs.fail_nth(topics_sim::CallKind::SyncData, 1, FaultKind::Errno(5));
     assert!(wal.wait(first, Level::Synced).is_err());
     drop(shard.lead(shard.state.lock(), None));
     let outcome = outcome.recv_timeout(LONG).expect("the waiter is woken");

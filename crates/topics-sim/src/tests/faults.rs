@@ -3,8 +3,8 @@
 use std::io::ErrorKind;
 
 use super::*;
-use crate::sim::DeferUntil;
-use crate::{Env, Hook, LockError, Site, Verdict, WriteSyncError};
+use crate::DeferUntil;
+use topics_env::{Env, Hook, LockError, Site, Verdict, WriteSyncError};
 
 #[test]
 fn the_nth_call_fails_once_and_changes_nothing() {
@@ -319,7 +319,7 @@ fn descriptors_run_out_and_come_back() {
     fs.set_fd_limit(Some(2));
     assert_eq!(fs.fd_limit(), Some(2));
     let ops = fs.ops_len();
-    let none = |e: &std::io::Error| crate::is_fd_exhausted(e);
+    let none = |e: &std::io::Error| topics_env::is_fd_exhausted(e);
     assert!(none(&fs.open(p("/f"), OpenMode::Read).unwrap_err()));
     assert!(none(&fs.open(p("/new"), OpenMode::CreateNew).unwrap_err()));
     assert!(none(&fs.open(p("/f"), OpenMode::Truncate).unwrap_err()));
@@ -339,9 +339,9 @@ fn descriptors_run_out_and_come_back() {
 
 /// Closes one file on each call.
 #[derive(Debug, Default)]
-struct Holder(crate::sync::Mutex<Vec<Arc<dyn File>>>, std::sync::atomic::AtomicUsize);
+struct Holder(topics_env::sync::Mutex<Vec<Arc<dyn File>>>, std::sync::atomic::AtomicUsize);
 
-impl crate::FdReclaimer for Holder {
+impl topics_env::FdReclaimer for Holder {
     fn reclaim_fds(&self) {
         self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.0.lock().pop();
@@ -366,14 +366,14 @@ fn a_call_without_a_descriptor_runs_once_more() {
     env.fs.sync_dir(p("/")).unwrap();
     let more = read().unwrap();
     assert_eq!(asked(), 2, "no reclaim while a descriptor is free");
-    assert!(crate::is_fd_exhausted(&read().unwrap_err()));
+    assert!(topics_env::is_fd_exhausted(&read().unwrap_err()));
     assert_eq!(asked(), 3);
     drop((held, more));
     // Another error is returned immediately, and so is the second of two fd errors.
     fs.fail_nth(CallKind::Open, 1, FaultKind::EIO);
-    assert!(!crate::is_fd_exhausted(&read().unwrap_err()));
+    assert!(!topics_env::is_fd_exhausted(&read().unwrap_err()));
     fs.fail_from(CallKind::NEEDS_FD.as_slice(), 1, FaultKind::ENFILE);
-    assert!(crate::is_fd_exhausted(&read().unwrap_err()));
+    assert!(topics_env::is_fd_exhausted(&read().unwrap_err()));
     assert_eq!(asked(), 4);
     fs.clear_faults();
     drop(holder);

@@ -8,11 +8,11 @@ use bytes::Bytes;
 
 use super::bucket::{Bucket, Effect, State, ambiguous};
 use super::{ObjectFault, ObjectOp, ObjectViolation, ServerFlaw};
-use crate::Clock;
-use crate::objects::{
+use crate::clock::mix;
+use topics_env::Clock;
+use topics_env::objects::{
     ByteRange, ETag, ObjectBytes, ObjectError, ObjectInfo, ObjectResult, ObjectStore, is_valid_key,
 };
-use crate::sim::clock::mix;
 
 /// How long the caller of a request that hangs waits, unless it says so itself.
 const HANG: Duration = Duration::from_secs(600);

@@ -1,11 +1,13 @@
 //! The file system contract, on every available backend.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use topics_env::real::{Backend, OsRng, RealFs, SystemClock, real_env};
+use topics_env::{Clock, DirEntry, LockError, Rng, WriteSyncError};
+
 use super::*;
-use crate::real::{Backend, OsRng, RealFs, SystemClock, real_env};
 
 struct TempDir(PathBuf);
 
@@ -30,19 +32,16 @@ fn each(test: impl Fn(&dyn Fs, &Path)) {
     let temp = TempDir::new();
     test(&RealFs::new(), &temp.0);
     #[cfg(target_os = "linux")]
-    match crate::uring::UringFs::new() {
+    match topics_env::uring::UringFs::new() {
         Ok(fs) => {
             let temp = TempDir::new();
             test(&fs, &temp.0);
         }
         Err(e) => println!("io_uring is not tested: {e}"),
     }
-    #[cfg(feature = "sim")]
-    {
-        let fs = crate::sim::SimFs::new();
-        fs.create_dir(Path::new("/d")).unwrap();
-        test(&fs, Path::new("/d"));
-    }
+    let fs = SimFs::new();
+    fs.create_dir(Path::new("/d")).unwrap();
+    test(&fs, Path::new("/d"));
 }
 
 fn kind<T>(result: io::Result<T>) -> ErrorKind {
@@ -244,11 +243,11 @@ fn lock_is_exclusive_and_names_its_holder() {
 
 #[test]
 fn descriptors_are_counted_by_the_system() {
-    let most = crate::real::RealFs::new().fd_limit();
+    let most = topics_env::real::RealFs::new().fd_limit();
     assert!(most.is_none_or(|n| n > 16), "{most:?}");
     for (code, none) in [(24, true), (23, true), (28, false), (5, false)] {
         assert_eq!(
-            crate::is_fd_exhausted(&std::io::Error::from_raw_os_error(code)),
+            topics_env::is_fd_exhausted(&std::io::Error::from_raw_os_error(code)),
             none,
             "{code}"
         );
@@ -324,7 +323,7 @@ fn clock_and_entropy() {
 #[test]
 fn write_sync_names_the_half_that_failed() {
     let mut backends: Vec<Arc<dyn Fs>> = vec![Arc::new(RealFs::new())];
-    backends.extend(crate::uring::UringFs::new().ok().map(|fs| Arc::new(fs) as Arc<dyn Fs>));
+    backends.extend(topics_env::uring::UringFs::new().ok().map(|fs| Arc::new(fs) as Arc<dyn Fs>));
     for fs in backends {
         let full = fs.open(Path::new("/dev/full"), OpenMode::Write).unwrap();
         let error = full.write_sync_at(b"bytes", 0).unwrap_err();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::Rng;
+use topics_env::Rng;
 
 const PATHS: [&str; 6] = ["/a", "/b", "/d/a", "/d/b", "/d/e/a", "/c"];
 const DIRS: [&str; 3] = ["/", "/d", "/d/e"];

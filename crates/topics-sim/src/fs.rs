@@ -14,7 +14,7 @@ use super::fault::CallKind;
 use super::file::{SimFile, SimLock, SimShared};
 use super::journal::{Op, Scope};
 use super::state::State;
-use crate::{DirEntry, File, Fs, LockError, LockGuard, OpenMode};
+use topics_env::{DirEntry, File, Fs, LockError, LockGuard, OpenMode};
 
 impl SimFs {
     fn handle(&self, state: &mut State, ino: Ino, path: Name, writable: bool) -> SimFile {

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::Env;
+use topics_env::Env;
 
 mod clock;
 mod control;

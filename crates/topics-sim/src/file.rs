@@ -9,8 +9,8 @@ use super::disk::{Ino, Name};
 use super::fault::{CallKind, FaultKind};
 use super::journal::{Op, Scope};
 use super::state::State;
-use crate::sync::Mutex;
-use crate::{File, LockGuard};
+use topics_env::sync::Mutex;
+use topics_env::{File, LockGuard};
 
 #[derive(Debug)]
 pub(super) struct SimLock {

@@ -9,10 +9,10 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::client::SimStore;
 use super::{ObjectFault, ObjectOp, ObjectViolation, ServerFlaw};
-use crate::Clock;
-use crate::objects::{ETag, ObjectError, ObjectResult};
-use crate::sim::clock::{SimClock, mix};
-use crate::sync::{Condvar, Mutex};
+use crate::clock::{SimClock, mix};
+use topics_env::Clock;
+use topics_env::objects::{ETag, ObjectError, ObjectResult};
+use topics_env::sync::{Condvar, Mutex};
 
 #[derive(Clone, Debug)]
 pub(super) struct StoredObject {

@@ -4,11 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::*;
-use crate::{File, Fs, OpenMode};
+use topics_env::{File, Fs, OpenMode};
 
+mod contract;
 mod crash;
 mod faults;
 mod model;
+mod overlay;
 
 fn p(path: &str) -> &Path {
     Path::new(path)
@@ -58,7 +60,7 @@ fn contents_of(file: &dyn File) -> Vec<u8> {
 
 #[test]
 fn a_test_controls_clock_and_randomness() {
-    use crate::{Clock, Rng};
+    use topics_env::{Clock, Rng};
     let clock = SimClock::new(5_000);
     let start = clock.mono_ns();
     clock.advance_ms(10);

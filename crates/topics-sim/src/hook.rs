@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{DeferUntil, SimFs};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::{Hook, Site, Verdict};
+use topics_env::sync::Mutex;
+use topics_env::sync::atomic::{AtomicUsize, Ordering};
+use topics_env::{Hook, Site, Verdict};
 
 /// Runs every step and counts the visits of each site.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use super::fault::{CallFilter, CallKind, FaultKind};
 use super::fs::normal;
 use super::journal::{Op, PageFate, Scope};
 use super::state::State;
-use crate::sync::Mutex;
+use topics_env::sync::Mutex;
 
 /// A violation of an ordering rule, detected by the monitor.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Clock, Rng};
+use topics_env::{Clock, Rng};
 
 /// A clock that advances only when a test advances it.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use super::control::{DeferUntil, Violation};
 use super::disk::{DiskImage, Ino, Name, Node, PAGE, ROOT, Tree};
 use super::fault::{CallKind, FaultKind, Faults};
 use super::journal::{DiskState, Fate, Op, PageFate, Scope};
-use crate::sync::thread::{self, ThreadId};
+use topics_env::sync::thread::{self, ThreadId};
 
 /// A mutating call and the path it was made on.
 #[derive(Clone, Debug)]
