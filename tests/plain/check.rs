@@ -4,8 +4,8 @@ use topics_engine::{Engine, JobState, PeekedJob, ReadFrom, ReadRequest};
 
 use super::driver::{DEAD, Driver, LOGS, Outcome, must, ok};
 use super::model::Log;
-use super::queue::Phase;
 use crate::run::meta_value;
+use topics_model::queue::Phase;
 
 /// Records and losses, front included.
 type Contents = (Vec<Shown>, Vec<(u64, u64)>);

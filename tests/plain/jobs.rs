@@ -9,8 +9,8 @@ use topics_engine::{
 
 use super::driver::{DEAD, Driver, Outcome, must, ok};
 use super::flaw::Flaw;
-use super::queue::{NewJob, Phase};
 use super::step::Step;
+use topics_model::queue::{Job, NewJob, Phase};
 
 pub const NODES: [&[u8]; 3] = [b"a", b"b", b"c"];
 pub const GROUPS: [&[u8]; 3] = [b"", b"g", b"h"];
@@ -213,18 +213,14 @@ impl Driver {
         drop(work);
         for seq in seqs {
             if let Phase::Leased { id, .. } = self.model.queue.jobs[&seq].phase {
-                self.over((node, seq, id), Phase::Waiting);
-                self.undeliver(seq, release);
+                self.stale.push((node, seq, id));
+                match release {
+                    true => self.model.queue.release(seq),
+                    false => self.model.queue.nack(seq, None, ""),
+                }
             }
         }
         Ok(())
-    }
-
-    /// The last delivery of a job was none.
-    fn undeliver(&mut self, seq: u64, released: bool) {
-        if let Some(job) = self.model.queue.jobs.get_mut(&seq).filter(|_| released) {
-            job.deliveries -= 1;
-        }
     }
 
     fn release(&mut self, pick: u64) -> Outcome {
@@ -235,8 +231,8 @@ impl Driver {
             false => e.release("q", h),
         })?;
         for l in leases {
-            self.over(l, Phase::Waiting);
-            self.undeliver(l.1, true);
+            self.stale.push(l);
+            self.model.queue.release(l.1);
         }
         Ok(())
     }
@@ -268,13 +264,6 @@ impl Driver {
         Ok(())
     }
 
-    fn over(&mut self, l: Lease, phase: Phase) {
-        self.stale.push(l);
-        if let Some(job) = self.model.queue.jobs.get_mut(&l.1) {
-            job.phase = phase;
-        }
-    }
-
     fn ack(&mut self, pick: u64, n: usize, fenced: bool) -> Outcome {
         let leases = self.pick(pick, n);
         if leases.is_empty() || !self.flawed(Flaw::KeepsAcked) {
@@ -294,13 +283,11 @@ impl Driver {
         let error = if pick.is_multiple_of(3) { String::new() } else { format!("error {pick}") };
         self.update_leases(&leases, true, |e, h| e.nack_with_error("q", h, asked, &error))?;
         for l in leases {
-            if let Some(job) = self.model.queue.jobs.get_mut(&l.1).filter(|_| !error.is_empty()) {
-                job.error = Some(error.clone());
-            }
             let n = self.model.queue.jobs[&l.1].deliveries;
             let delay = delay.unwrap_or_else(|| (1_000 << (n - 1)).min(300_000));
-            let until = self.mono() + delay;
-            self.over(l, if delay == 0 { Phase::Waiting } else { Phase::Delayed(until) });
+            let until = (delay > 0).then(|| self.mono() + delay);
+            self.stale.push(l);
+            self.model.queue.nack(l.1, until, &error);
         }
         Ok(())
     }
@@ -319,11 +306,8 @@ impl Driver {
             let mine: Vec<Lease> = mine.collect();
             self.update_leases(&mine, true, |e, h| e.nack_with_error("q", h, Some(0), &error))?;
             for l in mine {
-                if let Some(job) = self.model.queue.jobs.get_mut(&l.1).filter(|_| !error.is_empty())
-                {
-                    job.error = Some(error.clone());
-                }
-                self.over(l, Phase::Waiting);
+                self.stale.push(l);
+                self.model.queue.nack(l.1, None, &error);
             }
         }
         Ok(())
@@ -332,13 +316,9 @@ impl Driver {
     fn extend(&mut self, pick: u64, ms: u64) -> Outcome {
         let leases = self.pick(pick, 2);
         self.update_leases(&leases, true, |e, h| e.extend("q", h, Some(ms)))?;
-        let until = self.mono() + ms;
+        let now = self.mono();
         for (_, seq, _) in leases {
-            if let Some(job) = self.model.queue.jobs.get_mut(&seq)
-                && let Phase::Leased { lease_ms, deadline, .. } = &mut job.phase
-            {
-                (*lease_ms, *deadline) = (ms, until);
-            }
+            self.model.queue.extend(seq, ms, now);
         }
         Ok(())
     }
@@ -399,12 +379,11 @@ impl Driver {
             }
             seqs.len()
         } else {
-            let dead = q.jobs.values_mut().filter(|j| j.phase == Phase::Dead && !j.expired(wall));
-            let dead = dead.take(most);
-            dead.map(|job| {
-                (job.phase, job.deliveries, job.error) = (Phase::Waiting, 0, None);
-            })
-            .count()
+            let is_due = |job: &Job| job.phase == Phase::Dead && !job.expired(wall);
+            let dead = q.jobs.iter().filter(|(_, job)| is_due(job)).map(|(seq, _)| *seq);
+            let dead: Vec<u64> = dead.take(most).collect();
+            dead.iter().for_each(|seq| q.revive(*seq));
+            dead.len()
         };
         must!(moved == n as u64, "{moved} were moved, not {n}");
         Ok(())
@@ -465,7 +444,7 @@ impl Driver {
             seqs.iter().partition(|seq| q.jobs.get(seq).is_some_and(|j| force || !j.leased()));
         must!((&s.done, &s.skipped) == (&done, &skipped), "{s:?}, not {done:?} and {skipped:?}");
         for seq in done {
-            if let Some(Phase::Leased { id, node, .. }) = q.jobs.remove(&seq).map(|j| j.phase) {
+            if let Some(Phase::Leased { id, node, .. }) = q.remove(seq, force).map(|j| j.phase) {
                 self.stale.push((node, seq, id));
             }
         }
@@ -478,17 +457,8 @@ impl Driver {
         let seqs = self.some_jobs(pick, n);
         let s = ok(self.engine().promote_jobs("q", &seqs))?;
         let q = &mut self.model.queue;
-        let delayed = |p: &Phase| matches!(p, Phase::Scheduled(_) | Phase::Delayed(_));
-        let (done, skipped): (Vec<u64>, Vec<u64>) =
-            seqs.iter().partition(|seq| q.jobs.get(seq).is_some_and(|j| delayed(&j.phase)));
+        let (done, skipped): (Vec<u64>, Vec<u64>) = seqs.iter().partition(|seq| q.promote(**seq));
         must!((&s.done, &s.skipped) == (&done, &skipped), "{s:?}, not {done:?} and {skipped:?}");
-        for seq in done {
-            let Some(job) = q.jobs.get_mut(&seq) else { continue };
-            if matches!(job.phase, Phase::Scheduled(_)) {
-                job.new.visible_at = 0;
-            }
-            (job.phase, job.lapsed) = (Phase::Waiting, None);
-        }
         Ok(())
     }
 

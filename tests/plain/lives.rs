@@ -8,7 +8,7 @@ use topics_sim::{CrashOptions, DiskImage, SimFs};
 
 use super::driver::{Driver, LOGS, Outcome, must, ok};
 use super::flaw::Flaw;
-use super::queue::{Job, Phase};
+use topics_model::queue::{Job, Phase};
 
 impl Driver {
     /// Closes cleanly and opens again.

@@ -8,7 +8,7 @@
 //! * `driver`, `lives`: execute steps on both sides; restarts and crashes.
 //! * `jobs`, `readers`, `consumers`, `txns`: the steps of queues, of routers and watches, of
 //!   consumers, of transactions.
-//! * `model`, `queue`: the model; its queue.
+//! * `model`: the model; its queue is that of `topics-model`.
 //! * `shortage`: steps during a shortage.
 //! * `step`: the operations and their choice.
 
@@ -19,7 +19,6 @@ mod flaw;
 mod jobs;
 mod lives;
 mod model;
-mod queue;
 mod readers;
 mod shortage;
 mod step;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::queue::{NewJob, Queue};
+use topics_model::queue::{NewJob, Queue};
 
 /// A record of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]

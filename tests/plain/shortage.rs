@@ -6,9 +6,9 @@ use topics_sim::{CallFilter, CallKind, FaultKind};
 
 use super::consumers::CONSUMERS;
 use super::driver::{Driver, LOGS, Outcome, must, ok};
-use super::queue::NewJob;
 use super::step::Shortage;
 use super::txns::WRITERS;
+use topics_model::queue::NewJob;
 
 /// The work during a shortage.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -10,8 +10,8 @@ use super::driver::{Driver, LOGS, Outcome, TAGS, must, ok};
 use super::flaw::Flaw;
 use super::jobs::{GROUPS, Lease, NODES};
 use super::model::{Got, LastEpoch, Log, Row};
-use super::queue::NewJob;
 use super::step::{Epoch, Id, Step, With, Wrong};
+use topics_model::queue::NewJob;
 
 pub const WRITERS: [&str; 2] = ["v", "w"];
 const STAGES: [&str; 2] = ["one", "two"];

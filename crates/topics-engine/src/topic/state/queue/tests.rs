@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use topics_model::queue::{self as model, NewJob, Phase};
 use topics_storage::format::record::{Lease, LeaseEvent};
 use topics_storage::segment::AttrRow;
 use topics_storage::snapshot::ReplayPos;
@@ -511,98 +512,6 @@ fn ids_of_another_life_never_fit() {
     assert!(id(1) != id(2) && id(2) < 1 << 53 && id((1 << 21) - 1) < 1 << 53);
 }
 
-/// What a job is in the model.
-#[derive(Clone, Debug, PartialEq)]
-enum Phase {
-    Waiting,
-    Scheduled(u64),
-    Delayed(u64),
-    Leased { id: u64, deadline: u64, node: u8 },
-    Dead,
-}
-
-#[derive(Clone, Debug)]
-struct Naive {
-    row: AttrRow,
-    phase: Phase,
-    deliveries: u32,
-    error: Option<String>,
-}
-
-#[derive(Default)]
-struct Model {
-    jobs: BTreeMap<u64, Naive>,
-    passed: [Option<u64>; 10],
-}
-
-impl Model {
-    fn sweep(&mut self, now: Now) {
-        for j in self.jobs.values_mut() {
-            let over = match j.phase {
-                Phase::Scheduled(at) => at <= now.wall,
-                Phase::Delayed(at) | Phase::Leased { deadline: at, .. } => at <= now.mono,
-                _ => false,
-            };
-            if over {
-                j.phase = Phase::Waiting;
-            }
-        }
-    }
-
-    fn claimable(&self, seq: u64) -> bool {
-        let j = &self.jobs[&seq];
-        let group = |o: &&Naive| o.row.group == j.row.group && o.phase != Phase::Dead;
-        let free = j.row.group == 0
-            || (self.jobs.values().filter(group).map(|o| o.row.seq).min() == Some(seq)
-                && !self
-                    .jobs
-                    .values()
-                    .filter(group)
-                    .any(|o| matches!(o.phase, Phase::Leased { .. })));
-        j.phase == Phase::Waiting && free
-    }
-
-    fn next(&mut self, now: Now) -> Option<u64> {
-        let of = |m: &Self, lane: u8| {
-            m.jobs.keys().copied().find(|s| m.jobs[s].row.lane == lane && m.claimable(*s))
-        };
-        let lanes: Vec<u8> = (0..10).filter(|l| of(self, *l).is_some()).collect();
-        let waited = |l: &u8| self.passed[*l as usize].filter(|a| now.mono - a >= STARVATION_MS);
-        let starved = lanes.iter().filter_map(|l| waited(l).map(|a| (a, *l))).min();
-        let lane = starved.map(|s| s.1).or(lanes.first().copied())?;
-        of(self, lane)
-    }
-
-    /// Released jobs that were delivered at least so often.
-    fn exhausted(&self, max: u64) -> Vec<u64> {
-        let released = |p: &Phase| matches!(p, Phase::Waiting | Phase::Delayed(_));
-        let all = self.jobs.values().filter(|j| released(&j.phase));
-        all.filter(|j| u64::from(j.deliveries) >= max).map(|j| j.row.seq).collect()
-    }
-
-    /// When something changes by itself.
-    fn deadline(&self, max: u64) -> Option<u64> {
-        let ends = |j: &Naive| match j.phase {
-            Phase::Delayed(at) | Phase::Leased { deadline: at, .. } => Some(at),
-            _ => None,
-        };
-        let exhausted = self.exhausted(max).first().map(|_| 0);
-        self.jobs.values().filter_map(ends).chain(exhausted).min()
-    }
-
-    /// Before the job of `lane` is taken.
-    fn record_take(&mut self, lane: u8, now: Now) {
-        for l in 0..10u8 {
-            let any = self.jobs.keys().any(|s| self.jobs[s].row.lane == l && self.claimable(*s));
-            if l == lane || !any {
-                self.passed[l as usize] = None;
-            } else if l > lane {
-                self.passed[l as usize].get_or_insert(now.mono);
-            }
-        }
-    }
-}
-
 #[derive(Clone, Debug)]
 enum Op {
     Put {
@@ -665,7 +574,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 struct Duel {
     b: Bench,
-    m: Model,
+    m: model::Queue,
     stale: Vec<(u64, u64, u8)>,
     lives: u64,
 }
@@ -677,12 +586,16 @@ impl Duel {
     }
 
     fn leased(&self, i: usize) -> Option<(u64, u64, u8)> {
-        let of = |j: &Naive| match j.phase {
-            Phase::Leased { id, node, .. } => Some((j.row.seq, id, node)),
+        let all = self.m.leased();
+        let at = i.checked_rem(all.len())?;
+        self.lease(all[at])
+    }
+
+    fn lease(&self, seq: u64) -> Option<(u64, u64, u8)> {
+        match self.m.jobs[&seq].phase {
+            Phase::Leased { id, node, .. } => Some((seq, id, node as u8)),
             _ => None,
-        };
-        let all: Vec<_> = self.m.jobs.values().filter_map(of).collect();
-        (!all.is_empty()).then(|| all[i % all.len()])
+        }
     }
 
     fn run(&mut self, op: &Op) {
@@ -691,26 +604,25 @@ impl Duel {
             Op::Put { lane, group, delay } => {
                 let at = if delay == 0 { 0 } else { now.wall + delay };
                 let seq = self.b.put(lane, group, at);
-                let phase = if at == 0 { Phase::Waiting } else { Phase::Scheduled(at) };
-                let (row, deliveries, error) = (self.b.log[&seq], 0, None);
-                self.m.jobs.insert(seq, Naive { row, phase, deliveries, error });
+                let (name, group) = (String::new(), group as usize);
+                let new = NewJob { name, lane, group, visible_at: at, expires_at: 0 };
+                assert_eq!(self.m.put(new), seq);
             }
             Op::Claim { node, lease } => self.claim(node, lease),
             Op::Bury => {
                 if let Some(t) = self.expected() {
                     self.b.q.mark_dead(t.seq, now);
                     self.b.dead(t.seq);
-                    let lane = self.m.jobs[&t.seq].row.lane;
-                    self.m.record_take(lane, now);
+                    self.m.pass(t.seq, now.mono);
                     self.m.jobs.get_mut(&t.seq).unwrap().phase = Phase::Dead;
                 }
             }
             Op::Exhaust(max, dead) => {
                 self.b.q.sweep(now);
-                self.m.sweep(now);
+                self.m.sweep(now.mono, now.wall);
                 let mut taken = self.b.q.exhausted(max, 1_000, now);
                 taken.sort_unstable();
-                assert_eq!(taken, self.m.exhausted(max));
+                assert_eq!(taken, self.m.used_up(max));
                 for seq in taken {
                     self.b.q.take_exhausted(seq, dead);
                     match dead {
@@ -724,8 +636,7 @@ impl Duel {
             Op::Undo => {
                 if let Some(t) = self.expected() {
                     self.b.q.reserve(t.seq, &holder(b"u", 5), now).unwrap();
-                    let lane = self.m.jobs[&t.seq].row.lane;
-                    self.m.record_take(lane, now);
+                    self.m.pass(t.seq, now.mono);
                     self.b.q.undo(t.seq);
                 }
             }
@@ -733,7 +644,7 @@ impl Duel {
                 if let Some((seq, id, node)) = self.leased(i) {
                     assert!(self.b.q.holds(Fence { node: &[node], seq, id: Some(id) }));
                     self.b.ack(seq);
-                    self.m.jobs.remove(&seq);
+                    self.m.remove(seq, true);
                     self.stale.push((seq, id, node));
                 }
             }
@@ -751,21 +662,14 @@ impl Duel {
                 if let Some((seq, id, node)) = self.leased(i) {
                     let error = if id % 3 == 0 { String::new() } else { format!("e{id}") };
                     self.b.fail(seq, id, delay, &error);
-                    let phase =
-                        if delay == 0 { Phase::Waiting } else { Phase::Delayed(now.mono + delay) };
-                    let job = self.m.jobs.get_mut(&seq).unwrap();
-                    job.phase = phase;
-                    if !error.is_empty() {
-                        job.error = Some(error);
-                    }
+                    self.m.nack(seq, (delay > 0).then(|| now.mono + delay), &error);
                     self.stale.push((seq, id, node));
                 }
             }
             Op::Release(i) => {
                 if let Some((seq, id, node)) = self.leased(i) {
-                    let job = self.m.jobs.get_mut(&seq).unwrap();
-                    (job.phase, job.deliveries) = (Phase::Waiting, job.deliveries - 1);
-                    let jobs = vec![(seq, id, job.deliveries)];
+                    self.m.release(seq);
+                    let jobs = vec![(seq, id, self.m.jobs[&seq].deliveries)];
                     self.b.apply(LeaseEvent::Nack, &[node], 0, jobs);
                     self.stale.push((seq, id, node));
                 }
@@ -773,8 +677,7 @@ impl Duel {
             Op::Extend(i, ms) => {
                 if let Some((seq, id, node)) = self.leased(i) {
                     self.b.apply(LeaseEvent::Extend, &[node], ms, vec![(seq, id, 1)]);
-                    let phase = Phase::Leased { id, deadline: now.mono + ms, node };
-                    self.m.jobs.get_mut(&seq).unwrap().phase = phase;
+                    self.m.extend(seq, ms, now.mono);
                 }
             }
             Op::Floor(i) => {
@@ -787,8 +690,7 @@ impl Duel {
             Op::Revive(i) => {
                 if let Some(seq) = self.pick(i).filter(|s| self.m.jobs[s].phase == Phase::Dead) {
                     self.b.apply(LeaseEvent::Nack, b"", 0, vec![(seq, 0, 0)]);
-                    let j = self.m.jobs.get_mut(&seq).unwrap();
-                    (j.phase, j.deliveries, j.error) = (Phase::Waiting, 0, None);
+                    self.m.revive(seq);
                 }
             }
             Op::Promote(i) => self.promote(i),
@@ -801,26 +703,20 @@ impl Duel {
 
     fn promote(&mut self, i: usize) {
         self.b.q.sweep(self.b.now);
-        self.m.sweep(self.b.now);
+        self.sweep();
         let Some(seq) = self.pick(i) else { return };
-        let job = self.m.jobs.get_mut(&seq).unwrap();
-        let is_delayed = matches!(job.phase, Phase::Delayed(_) | Phase::Scheduled(_));
         let promotion = self.b.q.promotion(seq);
-        assert_eq!(promotion.is_some(), is_delayed, "{:?}", job.phase);
+        assert_eq!(promotion.is_some(), self.m.promote(seq), "{:?}", self.m.jobs[&seq].phase);
         if let Some((id, deliveries)) = promotion {
-            job.phase = Phase::Waiting;
             self.b.apply(LeaseEvent::Nack, b"", 0, vec![(seq, id, deliveries)]);
         }
     }
 
     fn remove(&mut self, pick: usize, force: bool, fails: bool) {
         self.b.q.sweep(self.b.now);
-        self.m.sweep(self.b.now);
+        self.sweep();
         let Some(seq) = self.pick(pick) else { return };
-        let lease = match self.m.jobs[&seq].phase {
-            Phase::Leased { id, node, .. } => Some((seq, id, node)),
-            _ => None,
-        };
+        let lease = self.lease(seq);
         let is_free = self.b.q.begin_removal(seq, force);
         assert_eq!(is_free, force || lease.is_none(), "{:?}", self.m.jobs[&seq].phase);
         if !is_free {
@@ -839,13 +735,17 @@ impl Duel {
             return;
         }
         self.b.ack(seq);
-        self.m.jobs.remove(&seq);
+        assert!(self.m.remove(seq, force).is_some());
         self.stale.extend(lease);
     }
 
+    fn sweep(&mut self) {
+        self.m.sweep(self.b.now.mono, self.b.now.wall);
+    }
+
     fn expected(&mut self) -> Option<NextJob> {
-        self.m.sweep(self.b.now);
-        let want = self.m.next(self.b.now);
+        self.sweep();
+        let want = self.m.next(self.b.now.mono);
         let got = self.b.next();
         assert_eq!(got.map(|t| t.seq), want);
         got.inspect(|t| assert_eq!(t.deliveries, self.m.jobs[&t.seq].deliveries))
@@ -853,21 +753,22 @@ impl Duel {
 
     fn claim(&mut self, node: u8, lease: u64) {
         let now = self.b.now;
-        for j in self.m.jobs.values() {
-            if let Phase::Leased { id, deadline, node } = j.phase
+        for (seq, job) in &self.m.jobs {
+            if let Phase::Leased { id, deadline, node, .. } = job.phase
                 && deadline <= now.mono
             {
-                self.stale.push((j.row.seq, id, node));
+                self.stale.push((*seq, id, node as u8));
             }
         }
         let Some(t) = self.expected() else { return };
         let id = self.b.q.reserve(t.seq, &holder(&[node], lease), now).unwrap();
         let jobs = vec![(t.seq, id, t.deliveries + 1)];
         self.b.apply(LeaseEvent::Claim, &[node], lease, jobs);
-        self.m.record_take(self.m.jobs[&t.seq].row.lane, now);
-        let j = self.m.jobs.get_mut(&t.seq).unwrap();
-        j.deliveries += 1;
-        j.phase = Phase::Leased { id, deadline: now.mono + lease, node };
+        let taken = self.m.take(usize::from(node), 1, lease, now.mono);
+        assert_eq!((taken.jobs, taken.over), (vec![t.seq], vec![]));
+        if let Phase::Leased { id: of, .. } = &mut self.m.jobs.get_mut(&t.seq).unwrap().phase {
+            *of = id;
+        }
     }
 
     fn reopen(&mut self, durable: bool) {
@@ -883,46 +784,40 @@ impl Duel {
         q.sweep(now);
         self.b.q = q;
         self.b.events.clear();
-        self.m.passed = Default::default();
-        for j in self.m.jobs.values_mut() {
-            let lease = self.b.q.views().find_map(|(s, _, shown)| match shown {
-                JobView::Leased { deadline, .. } if s == j.row.seq => Some(deadline),
-                _ => None,
-            });
-            j.phase = match j.phase.clone() {
-                Phase::Leased { id, node, .. } if durable => {
-                    Phase::Leased { id, deadline: lease.unwrap(), node }
-                }
-                Phase::Delayed(at) if durable => Phase::Delayed(at),
-                Phase::Scheduled(at) => Phase::Scheduled(at),
-                _ => Phase::Waiting,
-            };
-            if !durable {
-                (j.deliveries, j.error) = (0, None);
+        self.m.durable = durable;
+        self.m.restarted();
+        for (seq, _, shown) in self.b.q.views() {
+            let job = self.m.jobs.get_mut(&seq).map(|job| &mut job.phase);
+            if let (Some(Phase::Leased { deadline, .. }), JobView::Leased { deadline: at, .. }) =
+                (job, shown)
+            {
+                *deadline = at;
             }
         }
-        self.m.sweep(now);
+        self.sweep();
     }
 
     /// What ran out since the replay's first event begins anew; nothing else changes.
     fn replay(&mut self, n: usize, late: bool) {
         let now = self.b.now;
         self.b.q.sweep(now);
-        self.m.sweep(now);
+        self.sweep();
         let from = self.b.events.len().saturating_sub(n);
         let mut q = self.b.replayed(from, late);
         self.lives += 1;
         q.begin(7 + self.lives);
         q.sweep(now);
         self.b.q = q;
-        self.m.passed = Default::default();
+        self.m.durable = true;
+        self.m.restarted();
         let shown: BTreeMap<u64, JobView> =
             self.b.q.views().map(|(seq, _, shown)| (seq, shown)).collect();
         for (seq, job) in &mut self.m.jobs {
             let last = self.b.events.iter().rev().find(|e| e.jobs.iter().any(|j| j.0 == *seq));
             let phase = match shown.get(seq) {
                 Some(JobView::Leased { id, node, deadline, .. }) => {
-                    Phase::Leased { id: *id, deadline: *deadline, node: node[0] }
+                    let node = usize::from(node[0]);
+                    Phase::Leased { id: *id, node, lease_ms: 0, deadline: *deadline }
                 }
                 Some(JobView::Delayed(at)) => Phase::Delayed(*at),
                 Some(JobView::Scheduled(at)) => Phase::Scheduled(*at),
@@ -946,8 +841,8 @@ impl Duel {
         }
         // No later replay begins before this one.
         self.b.events.drain(..from);
-        let groups = self.m.jobs.values().filter(|j| matches!(j.phase, Phase::Leased { .. }));
-        let mut groups: Vec<u64> = groups.map(|j| j.row.group).filter(|g| *g > 0).collect();
+        let groups = self.m.jobs.values().filter(|job| job.leased());
+        let mut groups: Vec<usize> = groups.map(|job| job.new.group).filter(|g| *g > 0).collect();
         groups.sort_unstable();
         assert!(groups.windows(2).all(|g| g[0] < g[1]), "I6: leases in the groups {groups:?}");
         let valid = |l: &(u64, u64, u8)| self.b.q.lease(l.0).is_some_and(|(id, _)| id == l.1);
@@ -955,17 +850,11 @@ impl Duel {
     }
 
     fn agree(&mut self) {
-        let count = |f: fn(&Phase) -> bool| self.m.jobs.values().filter(|j| f(&j.phase)).count();
-        let leased = count(|p| matches!(p, Phase::Leased { .. }));
-        let delayed = count(|p| matches!(p, Phase::Delayed(_) | Phase::Scheduled(_)));
-        let dead = count(|p| matches!(p, Phase::Dead));
-        assert_eq!(self.b.q.counts(), (leased as u64, delayed as u64, dead as u64));
+        assert_eq!(self.b.q.counts(), self.m.counts());
         let log = &self.b.log;
         let fresh = |from: u64| Ok::<_, Infallible>(log.range(from..).next().map(|(s, _)| *s));
         let shown = self.b.q.preview(1_000, fresh).unwrap();
-        let mut want: Vec<u64> =
-            self.m.jobs.keys().copied().filter(|s| self.m.claimable(*s)).collect();
-        want.sort_by_key(|s| (self.m.jobs[s].row.lane, *s));
+        let want: Vec<u64> = self.m.ready().into_iter().map(|(_, seq)| seq).collect();
         assert_eq!(shown, want);
         for (seq, job) in &self.m.jobs {
             assert_eq!(self.b.q.error(*seq), job.error.as_deref(), "{seq}");
@@ -983,7 +872,7 @@ proptest! {
     /// The machine gives exactly the job that looking at all of them would give.
     #[test]
     fn as_the_model(ops in proptest::collection::vec(op(), 1..120)) {
-        let mut d = Duel { b: Bench::new(), m: Model::default(), stale: Vec::new(), lives: 0 };
+        let mut d = Duel { b: Bench::new(), m: model::Queue::default(), stale: Vec::new(), lives: 0 };
         for op in &ops {
             d.run(op);
             d.agree();
@@ -1013,7 +902,7 @@ fn streams_know_their_load() {
 fn a_replay_keeps_how_a_job_failed_though_its_group_was_leased_later() {
     let put = Op::Put { lane: 5, group: 1, delay: 0 };
     let claim = || Op::Claim { node: 0, lease: 1 };
-    let mut d = Duel { b: Bench::new(), m: Model::default(), stale: Vec::new(), lives: 0 };
+    let mut d = Duel { b: Bench::new(), m: model::Queue::default(), stale: Vec::new(), lives: 0 };
     // The first job is dead when the second one fails. The replay brings it back before that one.
     for op in [put.clone(), Op::Bury, put, claim(), Op::Nack(0, 1), Op::Replay(2, false), claim()] {
         d.run(&op);
@@ -1031,7 +920,7 @@ fn a_replay_keeps_how_a_job_failed_though_its_group_was_leased_later() {
 fn a_replay_keeps_an_error_though_its_group_was_leased_later() {
     let put = |delay| Op::Put { lane: 5, group: 1, delay };
     let claim = || Op::Claim { node: 0, lease: 1 };
-    let mut d = Duel { b: Bench::new(), m: Model::default(), stale: Vec::new(), lives: 0 };
+    let mut d = Duel { b: Bench::new(), m: model::Queue::default(), stale: Vec::new(), lives: 0 };
     let failed = [Op::Pass(1), put(1), Op::Promote(0), claim(), Op::Nack(0, 0)];
     for op in failed.into_iter().chain([put(0), Op::Bury, claim(), Op::Replay(4, false)]) {
         d.run(&op);

@@ -1,6 +1,9 @@
-//! The model of a queue; it examines every job on every call.
+//! A queue. Times are milliseconds: wall times of due times and expiry, monotonic ones of leases and delays.
 
 use std::collections::BTreeMap;
+
+/// How long a lane with jobs is skipped at most.
+pub const STARVATION_MS: u64 = 10_000;
 
 /// The state of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +52,10 @@ impl Job {
 
     pub fn leased(&self) -> bool {
         matches!(self.phase, Phase::Leased { .. })
+    }
+
+    pub fn delayed(&self) -> bool {
+        matches!(self.phase, Phase::Scheduled(_) | Phase::Delayed(_))
     }
 }
 
@@ -120,30 +127,37 @@ impl Queue {
         out
     }
 
-    /// The next job: of a lane that was skipped for 10 s, else of the lowest lane.
-    fn next_job(&mut self, now: u64) -> Option<u64> {
+    /// The next job: of a lane that was skipped for [`STARVATION_MS`], else of the lowest lane.
+    pub fn next(&self, now: u64) -> Option<u64> {
         let ready = self.ready();
         let has = |lane: u8| ready.iter().any(|r| r.0 == lane);
         let starved = (0..10u8).filter(|l| has(*l));
         let starved = starved.filter_map(|l| self.passed[l as usize].map(|at| (at, l)));
-        let starved = starved.filter(|(at, _)| now - at >= 10_000).min();
+        let starved = starved.filter(|(at, _)| now - at >= STARVATION_MS).min();
         let lane = starved.map(|s| s.1).or_else(|| (0..10).find(|l| has(*l)))?;
+        ready.iter().find(|r| r.0 == lane).map(|r| r.1)
+    }
+
+    /// A job that waits is about to be taken: lanes below its own are skipped.
+    pub fn pass(&mut self, seq: u64, now: u64) {
+        let ready = self.ready();
+        let Some(lane) = self.jobs.get(&seq).map(|job| job.new.lane) else { return };
         for other in 0..10u8 {
             let passed = &mut self.passed[other as usize];
-            if other == lane || !has(other) {
+            if other == lane || !ready.iter().any(|r| r.0 == other) {
                 *passed = None;
             } else if other > lane {
                 passed.get_or_insert(now);
             }
         }
-        ready.iter().find(|r| r.0 == lane).map(|r| r.1)
     }
 
     /// Claims up to `max` jobs; the answer assigns the lease ids.
     pub fn take(&mut self, node: usize, max: usize, lease_ms: u64, now: u64) -> ClaimedJobs {
         let mut claimed = ClaimedJobs::default();
         while !self.paused && claimed.jobs.len() < max {
-            let Some(seq) = self.next_job(now) else { break };
+            let Some(seq) = self.next(now) else { break };
+            self.pass(seq, now);
             let (limit, letters) = (self.max_deliveries, self.letters);
             let Some(job) = self.jobs.get_mut(&seq) else { break };
             let deadline = now + lease_ms;
@@ -165,28 +179,98 @@ impl Queue {
     /// Released jobs without deliveries left, claimed or not. Returns those that move to the dead
     /// letters; without a dead-letter topic they are dead.
     pub fn exhausted(&mut self) -> Vec<u64> {
-        let (limit, letters) = (self.max_deliveries, self.letters);
-        let mut over = Vec::new();
-        for (seq, job) in &mut self.jobs {
-            let released = matches!(job.phase, Phase::Waiting | Phase::Delayed(_));
-            if limit > 0 && released && u64::from(job.deliveries) >= limit {
-                over.push(*seq);
-                if !letters {
-                    (job.phase, job.lapsed) = (Phase::Dead, None);
-                }
-            }
+        let over = self.used_up(self.max_deliveries);
+        if self.letters {
+            return over;
         }
-        if letters { over } else { Vec::new() }
+        for seq in over {
+            let Some(job) = self.jobs.get_mut(&seq) else { continue };
+            (job.phase, job.lapsed) = (Phase::Dead, None);
+        }
+        Vec::new()
+    }
+
+    /// Released jobs that were delivered at least so often; 0: none.
+    pub fn used_up(&self, limit: u64) -> Vec<u64> {
+        let released = |job: &Job| matches!(job.phase, Phase::Waiting | Phase::Delayed(_));
+        let over = |job: &Job| limit > 0 && u64::from(job.deliveries) >= limit;
+        self.seqs(|job| released(job) && over(job))
+    }
+
+    /// When something changes by itself, if jobs are dead after `limit` deliveries; 0: at once.
+    pub fn deadline(&self, limit: u64) -> Option<u64> {
+        let ends = self.jobs.values().filter_map(|job| match job.phase {
+            Phase::Delayed(at) | Phase::Leased { deadline: at, .. } => Some(at),
+            _ => None,
+        });
+        let now = self.used_up(limit).first().map(|_| 0);
+        ends.chain(now).min()
+    }
+
+    /// Leased, waiting for a time, and dead.
+    pub fn counts(&self) -> (u64, u64, u64) {
+        let count = |is: fn(&Job) -> bool| self.seqs(is).len() as u64;
+        (count(Job::leased), count(Job::delayed), count(|job| job.phase == Phase::Dead))
+    }
+
+    fn seqs(&self, is: impl Fn(&Job) -> bool) -> Vec<u64> {
+        self.jobs.iter().filter(|(_, job)| is(job)).map(|(seq, _)| *seq).collect()
+    }
+
+    /// A leased job failed, and can be claimed again at `until`.
+    pub fn nack(&mut self, seq: u64, until: Option<u64>, error: &str) {
+        let Some(job) = self.jobs.get_mut(&seq) else { return };
+        job.phase = until.map_or(Phase::Waiting, Phase::Delayed);
+        if !error.is_empty() {
+            job.error = Some(error.to_owned());
+        }
+    }
+
+    /// A leased job was not begun: its last delivery was none.
+    pub fn release(&mut self, seq: u64) {
+        let Some(job) = self.jobs.get_mut(&seq) else { return };
+        (job.phase, job.deliveries) = (Phase::Waiting, job.deliveries - 1);
+    }
+
+    /// The lease of a job lasts `ms` from now on.
+    pub fn extend(&mut self, seq: u64, ms: u64, now: u64) {
+        if let Some(job) = self.jobs.get_mut(&seq)
+            && let Phase::Leased { lease_ms, deadline, .. } = &mut job.phase
+        {
+            (*lease_ms, *deadline) = (ms, now + ms);
+        }
+    }
+
+    /// A delayed job need not wait any longer; false if it is not delayed.
+    pub fn promote(&mut self, seq: u64) -> bool {
+        let Some(job) = self.jobs.get_mut(&seq).filter(|job| job.delayed()) else { return false };
+        if matches!(job.phase, Phase::Scheduled(_)) {
+            job.new.visible_at = 0;
+        }
+        (job.phase, job.lapsed) = (Phase::Waiting, None);
+        true
+    }
+
+    /// Deletes a job, a leased one only by force; returns what it was.
+    pub fn remove(&mut self, seq: u64, force: bool) -> Option<Job> {
+        let is_free = self.jobs.get(&seq).is_some_and(|job| force || !job.leased());
+        if is_free { self.jobs.remove(&seq) } else { None }
+    }
+
+    /// A dead job begins anew.
+    pub fn revive(&mut self, seq: u64) {
+        let Some(job) = self.jobs.get_mut(&seq) else { return };
+        (job.phase, job.deliveries, job.error) = (Phase::Waiting, 0, None);
     }
 
     /// The jobs that have expired.
     pub fn gone(&self, wall: u64) -> Vec<u64> {
-        self.jobs.iter().filter(|(_, j)| j.expired(wall)).map(|(s, _)| *s).collect()
+        self.seqs(|job| job.expired(wall))
     }
 
     /// The jobs that are leased.
     pub fn leased(&self) -> Vec<u64> {
-        self.jobs.iter().filter(|(_, j)| j.leased()).map(|(s, _)| *s).collect()
+        self.seqs(Job::leased)
     }
 
     /// A new process starts.
