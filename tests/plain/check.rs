@@ -1,11 +1,11 @@
 //! Compares the engine's state with the model's.
 
 use topics_engine::{Engine, JobState, PeekedJob, ReadFrom, ReadRequest};
+use topics_model::queue::Phase;
+use topics_model::topic::Topic;
 
 use super::driver::{DEAD, Driver, LOGS, Outcome, must, ok};
-use super::model::Log;
 use crate::run::meta_value;
-use topics_model::queue::Phase;
 
 /// Records and losses, front included.
 type Contents = (Vec<Shown>, Vec<(u64, u64)>);
@@ -31,20 +31,18 @@ pub fn read(engine: &Engine, topic: &str) -> Result<Contents, String> {
     Ok((out, gaps))
 }
 
-impl Log {
-    /// The commit times of new records: at or after the previous record's, and at or after the
-    /// write; later only if the clock was set back.
-    fn adopt_times(&mut self, got: &[Shown], latest: u64) -> Outcome {
-        let mut before = 0;
-        for (seq, _, _, ts) in got {
-            must!(*ts >= before, "{seq} is of {ts}, after {before}");
-            before = *ts;
-            let Some(rec) = self.records.get_mut(seq).filter(|r| r.ts == 0) else { continue };
-            must!((rec.wall..=latest).contains(ts), "{seq} is of {ts}, written at {}", rec.wall);
-            rec.ts = *ts;
-        }
-        Ok(())
+/// The commit times of new records: at or after the previous record's, and at or after the write; later
+/// only if the clock was set back.
+fn adopt_times(log: &mut Topic, got: &[Shown], latest: u64) -> Outcome {
+    let mut before = 0;
+    for (seq, _, _, ts) in got {
+        must!(*ts >= before, "{seq} is of {ts}, after {before}");
+        before = *ts;
+        let Some(rec) = log.records.get_mut(seq).filter(|r| r.ts == 0) else { continue };
+        must!((rec.wall..=latest).contains(ts), "{seq} is of {ts}, written at {}", rec.wall);
+        rec.ts = *ts;
     }
+    Ok(())
 }
 
 impl Driver {
@@ -59,7 +57,7 @@ impl Driver {
                 continue;
             };
             let (got, _) = read(&engine, name)?;
-            log.adopt_times(&got, self.latest).map_err(|e| format!("{name}: {e}"))?;
+            adopt_times(log, &got, self.latest).map_err(|e| format!("{name}: {e}"))?;
             let want = log.after(0);
             let want: Vec<Shown> =
                 want.map(|(s, r)| (s, r.name.clone(), r.tag.to_owned(), r.ts)).collect();

@@ -10,10 +10,11 @@ use topics_engine::{
     Options, RouterRequest, TopicMatch, TopicType, Watch, Work,
 };
 use topics_env::Clock;
+use topics_model::topic::{Matching, Topic};
 use topics_sim::{SimClock, SimFs, env_on};
 
 use super::flaw::Flaw;
-use super::model::{Log, Model};
+use super::model::{Model, written};
 use super::step::Step;
 use super::txns::{Keyed, STAGE_MS};
 use crate::run::{DIR, Dice};
@@ -187,7 +188,7 @@ impl Driver {
         if self.model.logs[topic].is_none() {
             let patch = self.log_config();
             let id = self.engine().create_topic(LOGS[topic], &patch).unwrap().topic_id;
-            self.model.logs[topic] = Some(Log { id, ..Log::default() });
+            self.model.logs[topic] = Some(Topic { id, ..Topic::default() });
         }
     }
 
@@ -264,15 +265,14 @@ impl Driver {
     fn append(&mut self, topic: usize, n: usize, tag: &'static str) -> Outcome {
         self.ensure(topic);
         let names: Vec<String> = (0..n).map(|_| self.name()).collect();
-        fn record<'a>(name: &'a String, tag: &'a str) -> NewRecord<'a> {
-            NewRecord { data: name.as_bytes(), tag: tag.as_bytes(), ..NewRecord::default() }
-        }
-        let records: Vec<NewRecord<'_>> = names.iter().map(|n| record(n, tag)).collect();
+        let tagged = NewRecord { tag: tag.as_bytes(), ..NewRecord::default() };
+        let records: Vec<NewRecord<'_>> =
+            names.iter().map(|name| NewRecord { data: name.as_bytes(), ..tagged }).collect();
         let req = Append { records: &records, ..Append::default() };
         let a = ok(self.engine().append(LOGS[topic], &req))?;
         let wall = self.wall();
         let log = self.model.logs[topic].as_mut().unwrap();
-        let first = names.iter().map(|n| log.push(n.clone(), tag, wall)).min();
+        let first = names.iter().map(|name| log.push(written(name, tag, wall))).min();
         must!(Some(a.first_seq) == first, "first_seq {} is not {first:?}", a.first_seq);
         Ok(())
     }
@@ -280,8 +280,7 @@ impl Driver {
     fn delete_records(&mut self, topic: usize, back: u64) -> Outcome {
         let Some(log) = &mut self.model.logs[topic] else { return Ok(()) };
         let before = (log.head + 1).saturating_sub(back);
-        let rest = log.records.split_off(&before);
-        let gone = std::mem::replace(&mut log.records, rest).len() as u64;
+        let gone = log.delete(Some(before), &Matching::All);
         let req = DeleteRequest { before_seq: Some(before), matching: None };
         let deleted = ok(self.engine().delete(LOGS[topic], &req))?.deleted;
         must!(deleted == gone, "{deleted} were deleted, not {gone}");

@@ -6,11 +6,12 @@ use topics_engine::{
     Append, Claim, Claimed, ConfigPatch, DeleteRequest, JobState, LeaseOutcome, LeasedJobs,
     NewRecord, ReadRequest, Redrive,
 };
+use topics_model::queue::{Job, NewJob, Phase};
 
 use super::driver::{DEAD, Driver, Outcome, must, ok};
 use super::flaw::Flaw;
+use super::model::written;
 use super::step::Step;
-use topics_model::queue::{Job, NewJob, Phase};
 
 pub const NODES: [&[u8]; 3] = [b"a", b"b", b"c"];
 pub const GROUPS: [&[u8]; 3] = [b"", b"g", b"h"];
@@ -88,7 +89,7 @@ impl Driver {
             if self.model.queue.letters {
                 self.model.queue.dead_lettered += 1;
                 let letters = self.model.logs[DEAD].as_mut().unwrap();
-                let seq = letters.push(job.new.name.clone(), "", wall);
+                let seq = letters.push(written(&job.new.name, "", wall));
                 self.model.letters.insert(seq, (job.new, job.error));
             }
         }
@@ -367,9 +368,9 @@ impl Driver {
         let q = &mut self.model.queue;
         let n = if letters {
             let log = self.model.logs[DEAD].as_mut().unwrap();
-            let seqs: Vec<u64> = log.records.keys().copied().take(most).collect();
+            let seqs: Vec<u64> = log.live().map(|(seq, _)| seq).take(most).collect();
             for seq in &seqs {
-                log.records.remove(seq);
+                log.remove(*seq);
                 // Lane and group stay; times in the past are dropped.
                 let (mut job, _) = self.model.letters.remove(seq).unwrap();
                 for at in [&mut job.visible_at, &mut job.expires_at] {

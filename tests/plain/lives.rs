@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use topics_engine::Durability;
+use topics_model::queue::{Job, Phase};
 use topics_sim::{CrashOptions, DiskImage, SimFs};
 
 use super::driver::{Driver, LOGS, Outcome, must, ok};
 use super::flaw::Flaw;
-use topics_model::queue::{Job, Phase};
 
 impl Driver {
     /// Closes cleanly and opens again.

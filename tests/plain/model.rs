@@ -1,56 +1,13 @@
-//! The model: logs, their readers and writers, in memory.
+//! The model: topics, their readers and writers, in memory.
 
 use std::collections::BTreeMap;
 
 use topics_model::queue::{NewJob, Queue};
+use topics_model::topic::{Record, Topic};
 
-/// A record of a log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rec {
-    pub name: String,
-    pub tag: &'static str,
-    /// The engine's time of the write.
-    pub wall: u64,
-    /// Its commit time; 0: not observed yet.
-    pub ts: u64,
-}
-
-/// A topic that is a log.
-#[derive(Clone, Debug, Default)]
-pub struct Log {
-    pub id: u64,
-    pub records: BTreeMap<u64, Rec>,
-    /// Every record that the log ever had.
-    pub ever: BTreeMap<u64, Rec>,
-    pub head: u64,
-    /// Seqs without a record: announced as lost.
-    pub gaps: Vec<(u64, u64)>,
-}
-
-impl Log {
-    /// Assigns the next seq to a record.
-    pub fn push(&mut self, name: String, tag: &'static str, wall: u64) -> u64 {
-        self.head += 1;
-        let rec = Rec { name, tag, wall, ts: 0 };
-        self.ever.insert(self.head, rec.clone());
-        self.records.insert(self.head, rec);
-        self.head
-    }
-
-    /// Live records after a cursor.
-    pub fn after(&self, cursor: u64) -> impl Iterator<Item = (u64, &Rec)> {
-        self.records.range(cursor + 1..).map(|(s, r)| (*s, r))
-    }
-
-    /// The cursor before the first record.
-    pub fn start(&self) -> u64 {
-        self.records.first_key_value().map_or(self.head, |(seq, _)| seq - 1)
-    }
-
-    /// Whether a seq in between is announced as lost.
-    pub fn gap_in(&self, from: u64, to: u64) -> bool {
-        self.gaps.iter().any(|(a, b)| *a <= to && *b >= from)
-    }
+/// A record of the model; the engine's commit time is not known yet.
+pub fn written(name: &str, tag: &str, wall: u64) -> Record {
+    Record { name: name.to_owned(), tag: tag.to_owned(), wall, ..Record::default() }
 }
 
 /// A stored cursor.
@@ -109,7 +66,7 @@ pub struct Writer {
 /// The whole model. Logs: source, destination, destination of the destination, dead letters.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
-    pub logs: [Option<Log>; 4],
+    pub logs: [Option<Topic>; 4],
     pub queue: Queue,
     /// The original jobs of dead letters and their last errors, by the seqs of the letters.
     pub letters: BTreeMap<u64, (NewJob, Option<String>)>,
@@ -120,7 +77,7 @@ pub struct Model {
     pub watch: Option<[(u64, u64); 2]>,
     pub writers: [Writer; 2],
     /// All records of deleted topics, by id.
-    pub graves: BTreeMap<u64, BTreeMap<u64, Rec>>,
+    pub graves: BTreeMap<u64, BTreeMap<u64, Record>>,
     /// The time of the engine's last complete sweep.
     pub swept_at: Option<u64>,
 }
@@ -128,7 +85,7 @@ pub struct Model {
 impl Model {
     /// Deletes a topic and everything that belongs to it.
     pub fn drop_log(&mut self, topic: usize) {
-        self.graves.extend(self.logs[topic].take().map(|log| (log.id, log.ever)));
+        self.graves.extend(self.logs[topic].take().map(|log| (log.id, log.records)));
         for (i, r) in self.routers.iter_mut().enumerate() {
             if i == topic || i + 1 == topic {
                 *r = None;
@@ -143,7 +100,7 @@ impl Model {
     }
 
     /// The records that a router has to copy, in order.
-    pub fn due(&self, router: usize, filter: Option<&str>) -> Vec<Rec> {
+    pub fn due(&self, router: usize, filter: Option<&str>) -> Vec<Record> {
         let (Some(r), Some(source)) = (&self.routers[router], &self.logs[router]) else {
             return Vec::new();
         };

@@ -4,7 +4,7 @@ use topics_engine::{Append, Event, NewRecord, ReadFrom, WatchRequest, WatchStart
 
 use super::driver::{Driver, LOGS, Outcome, must, ok};
 use super::flaw::Flaw;
-use super::model::Router;
+use super::model::{Router, written};
 use super::step::Step;
 
 const ROUTERS: [&str; 2] = ["sd", "de"];
@@ -90,7 +90,7 @@ impl Driver {
             // Losses that the source announces use seqs here.
             for ((seq, ..), rec) in new.iter().zip(due) {
                 dest.head = *seq - 1;
-                dest.push(rec.name, rec.tag, wall);
+                dest.push(written(&rec.name, &rec.tag, wall));
             }
             dest.head = head;
             dest.gaps = gaps;
@@ -207,7 +207,7 @@ impl Driver {
             for (seq, name) in &seen[i] {
                 must!(*seq > last, "I4: the watch shows {seq} after {last}");
                 last = *seq;
-                let was = log.ever.get(seq).map(|r| r.name.as_str());
+                let was = log.records.get(seq).map(|r| r.name.as_str());
                 must!(was == Some(name), "the watch shows {name} at {seq}, not {was:?}");
             }
             for (seq, rec) in log.after(cursors[i].1) {

@@ -2,13 +2,14 @@
 //! an unknown outcome takes effect once when it is repeated.
 
 use topics_engine::{Append, Error, NewRecord, TxnRequest};
+use topics_model::queue::NewJob;
 use topics_sim::{CallFilter, CallKind, FaultKind};
 
 use super::consumers::CONSUMERS;
 use super::driver::{Driver, LOGS, Outcome, must, ok};
+use super::model::written;
 use super::step::Shortage;
 use super::txns::WRITERS;
-use topics_model::queue::NewJob;
 
 /// The work during a shortage.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -82,7 +83,7 @@ impl Driver {
         let req = Append { records: &records, ..Append::default() };
         if let Some(a) = went(self.engine().append(LOGS[topic], &req))? {
             let wall = self.wall();
-            let seq = self.model.logs[topic].as_mut().unwrap().push(name, "", wall);
+            let seq = self.model.logs[topic].as_mut().unwrap().push(written(&name, "", wall));
             must!(a.first_seq == seq, "first_seq {} is not {seq}", a.first_seq);
         }
         Ok(())

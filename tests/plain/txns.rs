@@ -4,14 +4,15 @@ use topics_engine::{
     CommitRequest, Committed, Error, LeasedJobs, NewRecord, StageRequest, TxnAck, TxnCursor,
     TxnRequest, TxnRows, TxnStage, TxnWork,
 };
+use topics_model::queue::NewJob;
+use topics_model::topic::Topic;
 
 use super::consumers::CONSUMERS;
 use super::driver::{Driver, LOGS, Outcome, TAGS, must, ok};
 use super::flaw::Flaw;
 use super::jobs::{GROUPS, Lease, NODES};
-use super::model::{Got, LastEpoch, Log, Row};
+use super::model::{Got, LastEpoch, Row, written};
 use super::step::{Epoch, Id, Step, With, Wrong};
-use topics_model::queue::NewJob;
 
 pub const WRITERS: [&str; 2] = ["v", "w"];
 const STAGES: [&str; 2] = ["one", "two"];
@@ -455,7 +456,7 @@ impl Driver {
                 Row::Record { topic, name, tag } => {
                     self.adopt(*topic)?;
                     let log = self.model.logs[*topic].as_mut().unwrap();
-                    (log.id, log.push(name.clone(), tag, wall))
+                    (log.id, log.push(written(name, tag, wall)))
                 }
                 Row::Job(job) => (self.queue_id, self.model.queue.put(job.clone())),
             };
@@ -492,7 +493,7 @@ impl Driver {
     pub fn adopt(&mut self, topic: usize) -> Outcome {
         if self.model.logs[topic].is_none() {
             let id = ok(self.engine().state(LOGS[topic], false))?.topic_id;
-            self.model.logs[topic] = Some(Log { id, ..Log::default() });
+            self.model.logs[topic] = Some(Topic { id, ..Topic::default() });
             ok(self.engine().create_topic(LOGS[topic], &self.log_config()))?;
         }
         Ok(())

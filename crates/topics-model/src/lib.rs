@@ -4,3 +4,4 @@
 //! Tests of one structure and tests of the whole engine compare with the same model.
 
 pub mod queue;
+pub mod topic;

@@ -1,97 +1,16 @@
 //! Random operations against a model of what the pages promise, reopening included.
 
-use std::collections::BTreeMap;
+use topics_model::topic::{Matching, Read, Record, Refused, Topic as Model};
 
 use super::*;
-use crate::types::api::GapReason;
+use crate::types::api::{GapReason, NodeFilter};
 use crate::types::config::Discard;
 
-#[derive(Clone, Debug)]
-struct Rec {
-    ts: u64,
-    tag: String,
-    node: String,
-    bytes: u64,
-    expires: Option<u64>,
-    live: bool,
-    evicted: bool,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Model {
-    recs: BTreeMap<u64, Rec>,
-    head: u64,
-    last_ts: u64,
-    evict_floor: u64,
-    evicted: (bool, bool),
-    gaps: Vec<(u64, u64)>,
-    cap_records: u64,
-    cap_bytes: u64,
-    reject: bool,
-    ttl: u64,
-}
-
-impl Model {
-    fn live(&self) -> impl Iterator<Item = (&u64, &Rec)> {
-        self.recs.iter().filter(|(_, r)| r.live)
-    }
-
-    fn count(&self) -> u64 {
-        self.live().count() as u64
-    }
-
-    fn bytes(&self) -> u64 {
-        self.live().map(|(_, r)| r.bytes).sum()
-    }
-
-    fn earliest(&self) -> u64 {
-        self.live().next().map_or(self.head + 1, |(s, _)| *s)
-    }
-
-    fn over(&self, count: u64, bytes: u64) -> bool {
-        (self.cap_records > 0 && count > self.cap_records)
-            || (self.cap_bytes > 0 && bytes > self.cap_bytes)
-    }
-
-    fn evict(&mut self, seq: u64, ttl: bool) {
-        let r = self.recs.get_mut(&seq).unwrap();
-        (r.live, r.evicted) = (false, true);
-        self.evict_floor = seq + 1;
-        if ttl {
-            self.evicted.1 = true
-        } else {
-            self.evicted.0 = true
-        }
-        self.gaps.retain(|g| g.1 > seq);
-    }
-
-    fn expire(&mut self, now: u64) {
-        if self.ttl == 0 {
-            return;
-        }
-        let old: Vec<u64> = self
-            .live()
-            .filter(|(_, r)| now.saturating_sub(r.ts) > self.ttl)
-            .map(|(s, _)| *s)
-            .collect();
-        for seq in old {
-            self.evict(seq, true);
-        }
-    }
-
-    fn fit(&mut self) {
-        while !self.reject && self.over(self.count(), self.bytes()) {
-            let seq = *self.live().next().unwrap().0;
-            self.evict(seq, false);
-        }
-    }
-
-    fn reason(&self) -> &'static str {
-        match self.evicted {
-            (true, true) => "mixed",
-            (false, true) => "ttl",
-            _ => "cap",
-        }
+fn of_engine(matching: &Matching) -> Option<TopicMatch> {
+    match matching {
+        Matching::All => None,
+        Matching::Tag(tag) => eq(tag),
+        Matching::Prefix(prefix) => glob(prefix),
     }
 }
 
@@ -120,8 +39,7 @@ impl Run {
     fn new(seed: u64, class: Durability) -> Self {
         let w = World::new();
         w.create("t", super::class(class));
-        let m = Model { evict_floor: 1, ..Model::default() };
-        Self { w, m, rng: Lcg(seed), class, log: Vec::new() }
+        Self { w, m: Model::default(), rng: Lcg(seed), class, log: Vec::new() }
     }
 
     fn now(&self) -> u64 {
@@ -154,68 +72,36 @@ impl Run {
         let size = |r: &(Vec<u8>, &str, &str, u64)| {
             (r.0.len() + r.1.len() + r.2.len() + if r.3 > 0 { 10 } else { 0 }) as u64
         };
-        let bytes: u64 = new.iter().map(size).sum();
-        if self.m.cap_records > 0 || self.m.cap_bytes > 0 {
-            self.m.expire(now);
-        }
-        if self.m.reject && self.m.over(n, bytes) {
-            assert_eq!(got.unwrap_err().code(), "record_too_large");
-            return;
-        }
-        if self.m.reject && self.m.over(self.m.count() + n, self.m.bytes() + bytes) {
-            assert_eq!(got.unwrap_err().code(), "topic_full");
-            return;
-        }
-        let got = got.unwrap();
-        assert_eq!((got.first_seq, got.last_seq), (self.m.head + 1, self.m.head + n), "I2");
-        self.m.last_ts = self.m.last_ts.max(now);
-        for r in &new {
-            self.m.head += 1;
-            let rec = Rec {
-                ts: self.m.last_ts,
-                tag: r.1.into(),
-                node: r.2.into(),
-                bytes: size(r),
-                expires: (r.3 > 0).then(|| now + r.3),
-                live: true,
-                evicted: false,
-            };
-            self.m.recs.insert(self.m.head, rec);
-        }
-        self.m.fit();
+        let records = new.iter().map(|r| Record {
+            tag: r.1.into(),
+            node: r.2.into(),
+            bytes: size(r),
+            expires: (r.3 > 0).then(|| now + r.3),
+            ..Record::default()
+        });
+        let got = got.map(|a| (a.first_seq, a.last_seq)).map_err(|e| e.code());
+        let want = self.m.append(records.collect(), now).map_err(|refused| match refused {
+            Refused::TooLarge => "record_too_large",
+            Refused::Full => "topic_full",
+        });
+        assert_eq!(got, want, "I2");
     }
 
     fn delete(&mut self) {
         let before = (self.rng.below(2) == 0).then(|| self.rng.below(self.m.head + 3));
         let pattern = TAGS[1 + self.rng.below(4) as usize];
         let matching = match self.rng.below(3) {
-            0 => eq(pattern),
-            1 => glob(pattern),
-            _ => None,
+            0 => Matching::Tag(pattern.into()),
+            1 => Matching::Prefix(pattern.into()),
+            _ => Matching::All,
         };
-        if before.is_none() && matching.is_none() {
+        if before.is_none() && matching == Matching::All {
             return;
         }
-        let req = DeleteRequest { before_seq: before, matching: matching.clone() };
+        let req = DeleteRequest { before_seq: before, matching: of_engine(&matching) };
         self.log.push(format!("{req:?}"));
         let got = self.w.engine().delete("t", &req).unwrap();
-        let hit = |seq: u64, r: &Rec| {
-            before.is_none_or(|b| seq < b)
-                && match &matching {
-                    None => true,
-                    Some(TopicMatch::Eq(t)) => !r.tag.is_empty() && r.tag.as_bytes() == t,
-                    Some(TopicMatch::Glob(t)) => {
-                        !r.tag.is_empty() && r.tag.as_bytes().starts_with(t)
-                    }
-                }
-        };
-        let mut n = 0;
-        for (seq, r) in self.m.recs.iter_mut().filter(|(_, r)| r.live) {
-            if hit(*seq, r) {
-                r.live = false;
-                n += 1;
-            }
-        }
+        let n = self.m.delete(before, &matching);
         assert_eq!(got.deleted, n, "records that a delete removed");
     }
 
@@ -237,8 +123,8 @@ impl Run {
                 p.ttl_ms = Some(self.m.ttl);
             }
             _ => {
-                self.m.reject = self.rng.below(2) == 0;
-                p.discard = Some(if self.m.reject { Discard::Reject } else { Discard::Old });
+                self.m.rejects = self.rng.below(2) == 0;
+                p.discard = Some(if self.m.rejects { Discard::Reject } else { Discard::Old });
             }
         }
         self.log.push(format!("{p:?}"));
@@ -250,13 +136,7 @@ impl Run {
     fn sweep(&mut self) {
         self.w.clock.advance_ms(6_000);
         self.w.engine().tick().unwrap();
-        let now = self.now();
-        self.m.expire(now);
-        for r in self.m.recs.values_mut() {
-            if r.expires.is_some_and(|at| at < now) {
-                r.live = false;
-            }
-        }
+        self.m.sweep(self.now());
     }
 
     /// Checks after a restart that every missing record is in a gap.
@@ -277,13 +157,13 @@ impl Run {
         assert!(s.evict_floor <= self.m.evict_floor);
         let reported =
             |seq| seq < s.evict_floor || s.gaps.iter().any(|g| (g.from..=g.to).contains(&seq));
-        for (seq, r) in self.m.recs.range_mut(kept + 1..) {
+        for (seq, r) in self.m.records.range_mut(kept + 1..) {
             assert!(*seq <= s.head_seq, "I2");
             assert!(!r.live || reported(*seq), "I4: the loss of {seq} must be announced");
             (r.live, r.evicted) = (false, false);
         }
         // The eviction went with the write that made it: what it took is there again.
-        for (seq, r) in self.m.recs.range_mut(s.evict_floor..=kept.max(s.evict_floor)) {
+        for (seq, r) in self.m.records.range_mut(s.evict_floor..=kept.max(s.evict_floor)) {
             r.live |= r.evicted && *seq <= kept && self.class == Durability::Memory;
             r.evicted = false;
         }
@@ -315,88 +195,38 @@ impl Run {
         let node = NODES[self.rng.below(3) as usize];
         let tag = TAGS[self.rng.below(5) as usize];
         let upto = (self.rng.below(4) == 0).then(|| self.rng.below(self.m.head + 2));
+        let matching = match tag {
+            "" => Matching::All,
+            "ab" => Matching::Prefix(tag.into()),
+            _ => Matching::Tag(tag.into()),
+        };
+        let nodes = (!node.is_empty()).then(|| node.as_bytes().to_vec());
         let req = ReadRequest {
             from: ReadFrom::After(cursor),
             upto,
             limit,
-            skip_nodes: crate::types::api::NodeFilter(
-                (!node.is_empty()).then(|| node.as_bytes().to_vec()).into_iter().collect(),
-            ),
-            matching: if tag.is_empty() {
-                None
-            } else if tag == "ab" {
-                glob(tag)
-            } else {
-                eq(tag)
-            },
+            skip_nodes: NodeFilter(nodes.into_iter().collect()),
+            matching: of_engine(&matching),
             ..ReadRequest::default()
         };
         let got = self.w.engine().read("t", &req).unwrap();
-        let m = &self.m;
-        let gap_at = |seq: u64| m.gaps.iter().find(|g| (g.0..=g.1).contains(&seq));
-        let mut at = cursor;
-        let mut tombstone = None;
-        if cursor > m.head {
-            tombstone = Some((1, m.head, "recreated"));
-            at = m.earliest() - 1;
-        } else if cursor + 1 < m.evict_floor {
-            tombstone = Some((cursor + 1, m.evict_floor - 1, m.reason()));
-            at = m.evict_floor - 1;
-        } else if let Some(g) = gap_at(cursor + 1) {
-            tombstone = Some((cursor + 1, g.1, "restart"));
-            at = g.1;
-        }
-        let bound = upto.unwrap_or(u64::MAX).min(m.head);
-        let mut seqs = Vec::new();
-        let mut may = at;
-        for seq in at + 1..=bound {
-            if gap_at(seq).is_some() {
-                break;
-            }
-            let r = m.recs.get(&seq);
-            let hit = r.is_some_and(|r| {
-                r.live
-                    && r.expires.is_none_or(|e| e >= now)
-                    && (node.is_empty() || r.node != node)
-                    && match &req.matching {
-                        None => true,
-                        Some(TopicMatch::Eq(t)) => r.tag.as_bytes() == t,
-                        Some(TopicMatch::Glob(t)) => {
-                            !r.tag.is_empty() && r.tag.as_bytes().starts_with(t)
-                        }
-                    }
-            });
-            if hit {
-                if seqs.len() == limit {
-                    break;
-                }
-                seqs.push(seq);
-                at = seq;
-            }
-            may = seq;
-        }
-        if seqs.len() < limit {
-            at = at.max(may);
-        }
+        let ask = Read { after: cursor, upto, limit, skip_node: node.into(), matching };
+        let want = self.m.read(&ask, now);
         let reported = got.tombstone.map(|t| (t.gap_from, t.gap_to, t.reason.as_str()));
         // The reason is informative: what evicted before a loss may be forgotten with it.
         let range = |t: (u64, u64, &'static str)| match self.class >= Durability::Disk {
             true => t,
             false => (t.0, t.1, ""),
         };
-        assert_eq!(reported.map(range), tombstone.map(range), "tombstone of {req:?}");
+        assert_eq!(reported.map(range), want.tombstone.map(range), "tombstone of {req:?}");
         let found: Vec<u64> = got.iter().map(|r| r.seq).collect();
-        assert_eq!(found, seqs, "records of {req:?}");
-        assert!(
-            (at..=may.max(at)).contains(&got.next_from_seq),
-            "{} of {at}..={may}",
-            got.next_from_seq
-        );
+        assert_eq!(found, want.seqs, "records of {req:?}");
+        assert!(want.next.contains(&got.next_from_seq), "{} of {want:?}", got.next_from_seq);
         for r in got.iter() {
-            let want = &m.recs[&r.seq];
+            let want = &self.m.records[&r.seq];
             assert_eq!((r.ts, r.tag, r.node), (want.ts, want.tag.as_bytes(), want.node.as_bytes()));
         }
-        assert_eq!(got.caught_up, got.next_from_seq >= m.head);
+        assert_eq!(got.caught_up, got.next_from_seq >= self.m.head);
     }
 
     fn step(&mut self) {
