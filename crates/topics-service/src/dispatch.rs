@@ -155,10 +155,10 @@ impl Service {
         token: u64,
         begin: impl FnOnce(Box<dyn FnOnce(Reply) + Send>) -> bool,
     ) -> Option<Option<Reply>> {
-        let sink = self.clone();
+        let service = self.clone();
         let (done, left) = completion_pair(move |reply| {
-            sink.pending.fetch_sub(1, Ordering::Relaxed);
-            sink.sink.reply(token, reply);
+            service.pending.fetch_sub(1, Ordering::Relaxed);
+            service.sink.reply(token, reply);
         });
         self.pending.fetch_add(1, Ordering::Relaxed);
         let begun = begin(Box::new(done));

@@ -1,7 +1,8 @@
 //! The routes of `/v0` without sockets: a request in, a reply out, in the call or later.
 //!
 //! A [`Service`] belongs to one event loop. [`Service::call`] never blocks: a verb that waits for
-//! the disk runs on a worker thread, and a call that waits for records or jobs waits in the engine.
+//! the disk runs on a worker thread, and a call that waits for records or jobs, or a claim whose leases are
+//! logged, waits in the engine.
 //! Replies that come later go to the [`Sink`]. A [`Service::local`] answers the threads of the process that
 //! has the engine open, which may block.
 

@@ -20,8 +20,9 @@ impl Service {
         let (token, topic) = (r.token, r.name.to_owned());
         let wait = if self.is_ready() { Duration::from_millis(c.wait_ms) } else { Duration::ZERO };
         self.begin_wait(token);
-        let (service, sink, node) = (self.clone(), self.clone(), c.node.clone());
-        let (done, left) = completion_pair(move |reply| sink.sink.reply(token, reply));
+        let (service, node) = (self.clone(), c.node.clone());
+        let sink = self.sink.clone();
+        let (done, left) = completion_pair(move |reply| sink.reply(token, reply));
         let answered = Box::new(move |outcome: topics_engine::Result<Claimed>| {
             if let Some(reply) = service.on_claimed((token, start_ns), &topic, &node, outcome) {
                 done(reply);

@@ -127,7 +127,7 @@ impl Ids {
         drop(s);
         let ids = catalog.ids.clone();
         let done = move |outcome| ids.synced(ticket, to, outcome);
-        catalog.ctx().wal.notify(ticket, Level::Synced, Box::new(done));
+        catalog.ctx().wal.on_level(ticket, Level::Synced, Box::new(done));
         Ok(())
     }
 

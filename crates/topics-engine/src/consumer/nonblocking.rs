@@ -44,7 +44,7 @@ impl WaitingRead {
                         drop(reader);
                         done(outcome.map(|()| batch).map_err(Error::from));
                     };
-                    consumer.ctx.wal.notify(ticket, Level::Synced, Box::new(synced));
+                    consumer.ctx.wal.on_level(ticket, Level::Synced, Box::new(synced));
                     return Ok(Next::Done);
                 }
                 batch

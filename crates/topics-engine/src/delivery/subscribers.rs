@@ -349,7 +349,7 @@ impl Subscribers {
                 subscribers.mark();
             }
         };
-        ctx.wal.notify(ticket, Level::Synced, Box::new(done));
+        ctx.wal.on_level(ticket, Level::Synced, Box::new(done));
     }
 
     /// Whether the sync of this batch does not mark the topic yet; it does from now on.

@@ -137,7 +137,7 @@ pub(crate) fn ack_async(
             done(Err(e.into()));
         }
     };
-    queues.ctx().wal.notify(staged.ticket, staged.level, Box::new(finish));
+    queues.ctx().wal.on_level(staged.ticket, staged.level, Box::new(finish));
     Ok(())
 }
 

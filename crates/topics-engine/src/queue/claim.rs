@@ -98,8 +98,8 @@ pub(crate) fn claim_for(
     let answered = answer.clone();
     let done: Completion<Claimed> = Box::new(move |outcome| answered.set(outcome));
     let waiter = Waiter::new(queues.base(), request, req.wait.min(max_wait()), done);
-    let id = queues.claim_waiters.wait(queues, topic, waiter);
-    // The claim-waiter thread answers at the timeout; an engine without threads is driven by its
+    let id = queues.claim_waiters.enqueue(queues, topic, waiter);
+    // The thread of the queues answers at the timeout; an engine without threads is driven by its
     // owner.
     let call_timeout = max_wait() + max_wait();
     let time_out = Instant::now().checked_add(if queues.base().options.background {
@@ -121,8 +121,8 @@ fn max_wait() -> std::time::Duration {
     std::time::Duration::from_millis(MAX_WAIT_MS)
 }
 
-/// The same without blocking: `done` is called once, from the claim-waiter thread or the caller
-/// of `tick`. The returned id withdraws it, 0: it was answered.
+/// The same without blocking: `done` is called once: inside this call, by the thread of the queues, or by
+/// the caller of `tick`. The returned id withdraws it, 0: it was answered.
 pub(crate) fn claim_async(
     queues: &Arc<Queues>,
     topic: &Arc<Topic>,
@@ -160,7 +160,7 @@ pub(crate) fn claim_async(
                 }
             }
             let waiter = Waiter::new(queues.base(), request, req.wait.min(max_wait()), done);
-            queues.claim_waiters.wait(queues, topic, waiter)
+            queues.claim_waiters.enqueue(queues, topic, waiter)
         }
         Err(e) => {
             done(Err(e));

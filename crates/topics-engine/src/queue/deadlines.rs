@@ -1,6 +1,6 @@
 //! Leases and delays that end, and jobs without deliveries left, while no claim is made.
 //!
-//! The engine has one timer, set to the earliest deadline of any queue: the claim-waiter thread
+//! The engine has one timer, set to the earliest deadline of any queue: the thread of the queues
 //! waits for it, an engine without background threads looks at it in its `tick`. The sweep of all
 //! topics looks at every queue again, which bounds how late a deadline without a timer is met. The
 //! options of jobs that were in segments when the engine opened are loaded by the first step.

@@ -144,7 +144,7 @@ impl ClaimWaiters {
     }
 
     /// Adds a claim to the wait queue of its topic.
-    pub(crate) fn wait(&self, queues: &Arc<Queues>, topic: &Arc<Topic>, waiter: Waiter) -> u64 {
+    pub(crate) fn enqueue(&self, queues: &Arc<Queues>, topic: &Arc<Topic>, waiter: Waiter) -> u64 {
         let mut inner = self.inner.0.lock();
         if inner.closed {
             drop(inner);

@@ -12,7 +12,7 @@ use super::exclusive::ExclusiveGuard;
 use super::load::{self, Need};
 use super::load::{Hints, Loader};
 use super::state::queue::RemovalReason;
-use super::write::append::apply_level;
+use super::write::append_state::apply_level;
 use super::write::pending_batch::{Frames, Order, PendingBatch, Undo};
 use super::{Life, Topic};
 use crate::ctx::Wait;

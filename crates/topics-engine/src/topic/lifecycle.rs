@@ -10,9 +10,9 @@ use topics_storage::wal::{Level, Ticket};
 use super::exclusive::ExclusiveGuard;
 use super::load::{self, Hints};
 use super::retention::{self, Caps};
-use super::state::Evicted;
+use super::state::{Evicted, State};
 use super::write::admit::Admission;
-use super::write::append::{AppendState, apply_level};
+use super::write::append_state::{AppendState, apply_level};
 use super::write::pending_batch::{Frames, Order, PendingBatch, Undo};
 use super::write::pending_writes::PendingWrites;
 use super::write::reserve::Reserve;
@@ -24,6 +24,16 @@ use crate::types::config::{ConfigPatch, Discard, TopicConfig};
 use crate::types::error::{Error, Result};
 
 impl Topic {
+    /// Marks a topic dead that was deleted or whose creation failed: removes it from the catalog, frees
+    /// its records and wakes its waiters.
+    pub(crate) fn retire(&self, base: &Base) {
+        self.set_life(Life::Dead);
+        base.host.deleted(self);
+        base.change(self, State::empty);
+        base.losses.lock().remove(&self.id());
+        self.gate.release();
+    }
+
     /// Stages control frames. The ticket is of their batch.
     fn log(
         self: &Arc<Self>,

@@ -63,7 +63,7 @@ pub(crate) use self::state::dedupe::Key;
 pub(crate) use self::state::index::{Dead, Seg};
 pub(crate) use self::totals::ROUNDS_TO_FREE;
 pub(crate) use self::view::state;
-pub(crate) use self::write::append::AppendState;
+pub(crate) use self::write::append_state::AppendState;
 pub(crate) use self::write::forward::{Forwarding, forward_gap};
 pub(crate) use self::write::pending_batch::Applied;
 

@@ -6,7 +6,6 @@
 mod caps;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use topics_env::sync::atomic::Ordering;
 use topics_storage::format::record::{Body, EvictWatermark};
@@ -14,13 +13,12 @@ use topics_storage::segment::{AttrOrder, SegmentMeta};
 use topics_storage::wal::Level;
 
 pub(crate) use self::caps::{Caps, Eviction, evict_to_fit};
-use super::apply::Removed;
 use super::exclusive::ExclusiveGuard;
 use super::load::{self, Hints, Loader, Need};
 use super::state::index::{IndexSpan, Unknown};
 use super::state::queue::RemovalReason;
 use super::state::{Evicted, State};
-use super::write::append::apply_level;
+use super::write::append_state::apply_level;
 use super::write::pending_batch::{Frames, Order, PendingBatch, Undo};
 use super::{Life, Topic};
 use crate::ctx::Wait;
@@ -327,20 +325,5 @@ impl State {
         let seg = self.index.seg_of(floor)?;
         (seg.meta.first_seq < floor && seg.live_count > 0)
             .then(|| (seg.meta, seg.meta.first_seq.max(self.range.floor)))
-    }
-}
-
-impl PendingBatch {
-    /// A batch of control frames.
-    pub(crate) fn plain(ctx: &Arc<Ctx>, topic: &Arc<Topic>, hints: Hints, undo: Undo) -> Self {
-        Self {
-            ctx: ctx.clone(),
-            topic: topic.clone(),
-            hints,
-            undo,
-            creation: false,
-            removed: Removed::default(),
-            is_pending: AtomicBool::new(false),
-        }
     }
 }

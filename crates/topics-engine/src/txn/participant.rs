@@ -19,7 +19,7 @@ use crate::topic::exclusive::ExclusiveGuard;
 use crate::topic::load;
 use crate::topic::load::Hints;
 use crate::topic::write::admit::Admission;
-use crate::topic::write::append::Halt;
+use crate::topic::write::append_state::Halt;
 use crate::topic::write::decide::Decision;
 use crate::topic::write::part::PartFrames;
 use crate::topic::write::pending_batch::{Frames, Order, PendingBatch, Undo};

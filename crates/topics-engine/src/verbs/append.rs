@@ -17,7 +17,7 @@ use crate::topic::Topic;
 use crate::topic::events::{Base, Ctx};
 use crate::topic::load;
 use crate::topic::retention;
-use crate::topic::write::append::{Decided, Halt};
+use crate::topic::write::append_state::{Decided, Halt};
 use crate::topic::write::decide::Decision;
 use crate::topic::write::forward::Forwarding;
 use crate::topic::write::prepare::Prepared;
@@ -132,7 +132,7 @@ pub(crate) fn submit(store: &Arc<Store>, mut p: Prepared, mut done: Completion<A
                     }
                     Err(e) => done(Err(e.into())),
                 };
-                store.ctx().wal.notify(ticket, Level::Synced, Box::new(resume));
+                store.ctx().wal.on_level(ticket, Level::Synced, Box::new(resume));
                 return false;
             }
             Attempt::Contended(ticket, level) => {
@@ -141,7 +141,7 @@ pub(crate) fn submit(store: &Arc<Store>, mut p: Prepared, mut done: Completion<A
                     drop(charge);
                     submit(&at, p, done);
                 };
-                store.ctx().wal.notify(ticket, level, Box::new(resume));
+                store.ctx().wal.on_level(ticket, level, Box::new(resume));
                 return level < Level::Synced;
             }
             Attempt::Decided(topic, d) => {
@@ -157,7 +157,7 @@ pub(crate) fn submit(store: &Arc<Store>, mut p: Prepared, mut done: Completion<A
                     let sound = outcome.map_err(Error::from).and_then(|()| topic.check_sound());
                     done(sound.map(|()| answer(at.base(), &topic, d, began, staged)));
                 };
-                store.ctx().wal.notify(ticket, level, Box::new(finish));
+                store.ctx().wal.on_level(ticket, level, Box::new(finish));
                 return level < Level::Synced;
             }
         }
@@ -173,7 +173,7 @@ fn start_sync(ctx: &Ctx, topic: &Arc<Topic>, d: &Decided) {
             topic.reservation_synced(to);
         }
     };
-    ctx.wal.notify(ticket, Level::Synced, Box::new(done));
+    ctx.wal.on_level(ticket, Level::Synced, Box::new(done));
 }
 
 /// The answer to a write that has reached its class.

@@ -281,7 +281,7 @@ pub fn close() {
                         assert!(r.is_err() || told.place(seq).is_some(), "I3");
                         calls.lock().push(seq);
                     };
-                    log.wal.notify(ticket, level, Box::new(done));
+                    log.wal.on_level(ticket, level, Box::new(done));
                     log.wal.drive(0);
                 } else {
                     match log.wal.wait(ticket, level) {
@@ -345,7 +345,7 @@ pub fn unwaited() {
                     *left.0.lock() -= 1;
                     left.1.notify_all();
                 };
-                log.wal.notify(ticket, level, Box::new(done));
+                log.wal.on_level(ticket, level, Box::new(done));
             }
         })
     };

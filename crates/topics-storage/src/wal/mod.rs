@@ -261,8 +261,8 @@ impl Wal {
 
     /// Calls `done` once, when the level is reached or has become impossible; never blocks. `done`
     /// runs with no lock held on the thread that completes it, which may be the caller's.
-    pub fn notify(&self, ticket: Ticket, level: Level, done: Box<dyn FnOnce(Result<()>) + Send>) {
-        self.shards[ticket.shard as usize].notify(ticket.n, level, done);
+    pub fn on_level(&self, ticket: Ticket, level: Level, done: Box<dyn FnOnce(Result<()>) + Send>) {
+        self.shards[ticket.shard as usize].on_level(ticket.n, level, done);
     }
 
     /// Calls `call` once, when a frame above the lsn `after` is durable and applied: in this call if one is.

@@ -127,7 +127,7 @@ impl Outcomes {
     }
 
     /// Registers `done`, which is called once when the level is reached or has become impossible.
-    pub fn call(&mut self, n: u64, level: Level, done: Callback) {
+    pub fn on_level(&mut self, n: u64, level: Level, done: Callback) {
         self.callbacks[usize::from(level == Level::Synced)].entry(n).or_default().push(done);
     }
 

@@ -314,13 +314,13 @@ impl Shard {
         self.shared.env.guards.run(what, || format!("shard {}", self.id), f).err()
     }
 
-    pub fn notify(&self, n: u64, level: Level, done: Callback) {
+    pub fn on_level(&self, n: u64, level: Level, done: Callback) {
         let mut st = self.state.lock();
         if let Some(outcome) = st.progress.outcomes.of(n, level) {
             drop(st);
             return done(outcome);
         }
-        st.progress.outcomes.call(n, level, done);
+        st.progress.outcomes.on_level(n, level, done);
         if level == Level::Synced {
             st.worker.lead_wanted = true;
             self.wake_thread(&mut st);

@@ -60,7 +60,7 @@ pub(crate) fn release_when_synced(
             }
         }
     };
-    queues.ctx().wal.notify(ticket, Level::Synced, Box::new(done));
+    queues.ctx().wal.on_level(ticket, Level::Synced, Box::new(done));
 }
 
 /// Logs that held keys are remembered for the window only.

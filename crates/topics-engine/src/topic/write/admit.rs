@@ -13,7 +13,7 @@ use topics_env::sync::{self, MutexGuard};
 use topics_storage::StorageError;
 use topics_storage::wal::{Batch, StagingPermit, Ticket};
 
-use super::append::AppendState;
+use super::append_state::AppendState;
 use super::pending_batch::{Frames, Order, PendingBatch};
 use crate::ctx::Wait;
 use crate::topic::Topic;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use topics_storage::wal::{Level, Ticket};
 
-use super::append::{AppendState, apply_level};
+use super::append_state::{AppendState, apply_level};
 use super::pending_batch::{Frames, Order, PendingBatch, Undo};
 use crate::ctx::Wait;
 use crate::topic::events::Ctx;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use topics_storage::wal::Level;
 
 use super::admit::Admission;
-use super::append::{AppendState, Decided, Halt};
+use super::append_state::{AppendState, Decided, Halt};
 use super::prepare::Prepared;
 use super::reserve::Reserve;
 use crate::topic::events::Ctx;

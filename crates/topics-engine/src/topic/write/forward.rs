@@ -6,7 +6,7 @@ use std::sync::Arc;
 use topics_storage::format::record::{Body, Forward, Gap as GapBody, HeadWatermark};
 use topics_storage::wal::Level;
 
-use super::append::apply_level;
+use super::append_state::apply_level;
 use super::pending_batch::{Frames, Order, PendingBatch, Undo};
 use crate::ctx::Wait;
 use crate::topic::events::Ctx;
@@ -84,9 +84,9 @@ pub(crate) fn forward_gap(
                 topic.reservation_synced(reserve.to);
             }
         };
-        ctx.wal.notify(ticket, Level::Synced, Box::new(synced));
+        ctx.wal.on_level(ticket, Level::Synced, Box::new(synced));
     }
     let done = move |outcome: topics_storage::Result<()>| done(outcome.map_err(Error::from));
-    ctx.wal.notify(ticket, level, Box::new(done));
+    ctx.wal.on_level(ticket, level, Box::new(done));
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Writing to a topic: prepare → admit → decide → stage → a batch on its way.
 
 pub(crate) mod admit;
-pub(crate) mod append;
+pub(crate) mod append_state;
 pub(crate) mod control;
 pub(crate) mod decide;
 pub(crate) mod forward;

@@ -10,14 +10,13 @@ use topics_storage::wal::{
     Batch, Commit, GROUP_HEADROOM, Level, PlacedBatch, StagingPermit, Ticket,
 };
 
-use super::append::AppendState;
+use super::append_state::AppendState;
 use super::losses::LostAcks;
+use crate::topic::Topic;
 use crate::topic::apply::{Live, Placement, Removed, apply};
 use crate::topic::cursors::PlannedCursor;
-use crate::topic::events::{Base, Ctx};
+use crate::topic::events::Ctx;
 use crate::topic::load::Hints;
-use crate::topic::state::State;
-use crate::topic::{Life, Topic};
 use crate::types::api::{Gap, GapReason};
 use crate::types::error::{Error, Result};
 
@@ -121,6 +120,19 @@ impl Drop for PendingBatch {
 }
 
 impl PendingBatch {
+    /// A batch of control frames.
+    pub(crate) fn plain(ctx: &Arc<Ctx>, topic: &Arc<Topic>, hints: Hints, undo: Undo) -> Self {
+        Self {
+            ctx: ctx.clone(),
+            topic: topic.clone(),
+            hints,
+            undo,
+            creation: false,
+            removed: Removed::default(),
+            is_pending: AtomicBool::new(false),
+        }
+    }
+
     /// Counts the batch off; only the first call does.
     fn finish(&self) {
         if !self.is_pending.swap(false, Ordering::AcqRel) {
@@ -274,16 +286,4 @@ pub(crate) struct Order {
     pub ts: u64,
     pub level: Level,
     pub frees_space: bool,
-}
-
-impl Topic {
-    /// Marks a topic dead that was deleted or whose creation failed: removes it from the catalog, frees
-    /// its records and wakes its waiters.
-    pub(crate) fn retire(&self, base: &Base) {
-        self.set_life(Life::Dead);
-        base.host.deleted(self);
-        base.change(self, State::empty);
-        base.losses.lock().remove(&self.id());
-        self.gate.release();
-    }
 }

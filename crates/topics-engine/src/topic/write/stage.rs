@@ -8,7 +8,7 @@ use topics_storage::format::record::{
 use topics_storage::wal::{GROUP_HEADROOM, Level, Ticket};
 
 use super::admit::Admission;
-use super::append::{AppendState, Decided, apply_level};
+use super::append_state::{AppendState, Decided, apply_level};
 use super::decide::{Decision, Plan};
 use super::losses::Unlogged;
 use super::pending_batch::{Frames, Order, PendingBatch, Undo};

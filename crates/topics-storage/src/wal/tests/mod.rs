@@ -347,7 +347,7 @@ fn callbacks_come_once_and_idle_tails_are_synced_by_the_thread() {
     for seq in 1..=50 {
         let t = put(&wal, batch(&log, seq, 1, Level::Synced)).unwrap();
         let tx = tx.clone();
-        wal.notify(t, Level::Synced, Box::new(move |r| tx.send((seq, r.is_ok())).unwrap()));
+        wal.on_level(t, Level::Synced, Box::new(move |r| tx.send((seq, r.is_ok())).unwrap()));
     }
     wal.drive(0);
     for want in 1..=50 {

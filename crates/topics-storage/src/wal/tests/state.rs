@@ -387,9 +387,9 @@ fn a_callback_calls_for_a_sync_of_what_is_written() {
     let mut st = with(vec![synced(4, 1)]);
     (st.progress.written_ticket, st.progress.next_lsn, st.progress.synced_lsn) = (3, 10, 5);
     assert!(st.dirty() && !st.callback_needs_sync());
-    st.progress.outcomes.call(4, Level::Synced, Box::new(|_| ()));
+    st.progress.outcomes.on_level(4, Level::Synced, Box::new(|_| ()));
     assert!(!st.callback_needs_sync(), "it is in the queue");
-    st.progress.outcomes.call(3, Level::Synced, Box::new(|_| ()));
+    st.progress.outcomes.on_level(3, Level::Synced, Box::new(|_| ()));
     assert!(st.callback_needs_sync());
     st.progress.synced_lsn = 9;
     assert!(!st.dirty() && !st.callback_needs_sync());

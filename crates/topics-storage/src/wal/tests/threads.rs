@@ -83,7 +83,7 @@ fn i10_a_sync_that_fails_while_others_write_acks_nothing_above_the_last_success(
         let blocked = s.spawn(move || wal.wait(third, Level::Synced));
         let calls = Arc::new(PlMutex::new(Vec::new()));
         let noted = calls.clone();
-        wal.notify(third, Level::Synced, Box::new(move |r| noted.lock().push(r.is_err())));
+        wal.on_level(third, Level::Synced, Box::new(move |r| noted.lock().push(r.is_err())));
         g.fs.fail_nth(topics_sim::CallKind::SyncData, 1, FaultKind::Errno(5));
         g.resume.send(()).unwrap();
         let poisoned = |r| matches!(r, Err(StorageError::Poisoned { .. }));
@@ -223,7 +223,7 @@ fn closing_tells_every_waiter() {
         wal.drive(0);
         let waiting = s.spawn(move || wal.wait(second, Level::Synced));
         let (tx, called) = channel();
-        wal.notify(second, Level::Synced, Box::new(move |r| tx.send(r.is_err()).unwrap()));
+        wal.on_level(second, Level::Synced, Box::new(move |r| tx.send(r.is_err()).unwrap()));
         let closing = s.spawn(|| wal.close(false));
         while wal.reserve(0, 1, None).is_ok() {
             std::thread::yield_now();
@@ -409,7 +409,7 @@ fn stress(backend: topics_env::real::Backend, name: &str) {
                                 r.unwrap();
                                 calls.fetch_add(1, Ordering::SeqCst);
                             };
-                            wal.notify(ticket, Level::Synced, Box::new(count));
+                            wal.on_level(ticket, Level::Synced, Box::new(count));
                             wal.drive(0);
                         }
                         1 => wal.wait(ticket, Level::Synced).unwrap(),
