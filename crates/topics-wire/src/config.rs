@@ -1,11 +1,12 @@
 //! The config of a topic in requests and answers.
 
-use topics_engine::{ConfigPatch, Discard, Durability, TopicConfig, TopicType};
+use topics_engine::{ConfigPatch, Durability, TopicConfig, TopicType};
 
 use crate::error::Failure;
 use crate::json::{FieldPath, Reader, Scanner, Text, push_i64, push_str, push_u64};
 use crate::nearest;
 use crate::routes::fields;
+use crate::words::{DISCARDS, DURABILITIES, TYPES, Words, name_of};
 
 /// Reads a config object. An unknown field is refused, so that a misspelt limit does not go unnoticed.
 pub fn read(s: &mut Scanner<'_>, within: &'static str) -> Result<ConfigPatch, Failure> {
@@ -111,27 +112,8 @@ fn priority(s: &mut Scanner<'_>, path: FieldPath) -> Result<Option<i32>, Failure
     s.i32(path).map(Some)
 }
 
-type Words<T> = [(&'static str, T)];
-
-/// The types of a topic.
-pub const TYPES: [(&str, TopicType); 2] = [("log", TopicType::Log), ("queue", TopicType::Queue)];
-/// What a full topic does.
-pub const DISCARDS: [(&str, Discard); 2] = [("old", Discard::Old), ("reject", Discard::Reject)];
-/// The durability classes.
-pub const DURABILITIES: [(&str, Durability); 4] = [
-    ("ephemeral", Durability::Ephemeral),
-    ("memory", Durability::Memory),
-    ("disk", Durability::Disk),
-    ("fsync", Durability::Fsync),
-];
-
 fn word<T: Copy>(s: &mut Scanner<'_>, path: FieldPath, words: &Words<T>) -> Result<T, Failure> {
     path.choose(&s.text(path)?, words)
-}
-
-/// The JSON word of a value.
-pub(crate) fn name_of<T: Copy + PartialEq>(words: &Words<T>, value: T) -> &'static str {
-    words.iter().find(|(_, v)| *v == value).map_or("unknown", |(word, _)| word)
 }
 
 /// The JSON word of a durability class.

@@ -11,6 +11,7 @@ use crate::limits::{MAX_READ_BYTES, MAX_WAIT_MS};
 use crate::object::Object;
 use crate::read::{begin_page, finish_page, push_records};
 use crate::routes::bodies;
+use crate::words::{ENDS, MODES};
 
 /// The longest id of a reader, bytes.
 const MAX_READER: usize = 64;
@@ -47,13 +48,6 @@ pub(crate) fn reader_id(s: &mut Scanner<'_>, path: FieldPath) -> Result<String, 
     }
     Ok(id.into_owned())
 }
-
-/// The modes of a consumer.
-pub const MODES: [(&str, ConsumerMode); 2] =
-    [("at_least_once", ConsumerMode::AtLeastOnce), ("at_most_once", ConsumerMode::AtMostOnce)];
-/// The ends of a topic.
-pub const ENDS: [(&str, ConsumerStart); 2] =
-    [("start", ConsumerStart::Start), ("end", ConsumerStart::End)];
 
 /// `{mode?, start?, auto_commit?, reader?}`; an empty body has no fields.
 pub fn put(bytes: &[u8]) -> Result<ConsumerRequest, Failure> {

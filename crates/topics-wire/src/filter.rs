@@ -5,9 +5,7 @@ use topics_engine::{NodeFilter, TopicMatch};
 use crate::error::Failure;
 use crate::json::{FieldPath, Reader, Scanner};
 use crate::query::Query;
-
-/// Whether a request is about synced records only.
-pub(crate) const CONSISTENCIES: [(&str, bool); 2] = [("eventual", false), ("strong", true)];
+use crate::words::CONSISTENCIES;
 
 /// The filter of a read, a scan or a watch: `node`, `match` and `consistency`.
 pub(crate) struct Filter<'a> {

@@ -27,6 +27,7 @@ pub mod split;
 pub mod topics;
 mod trace;
 pub mod watch;
+pub mod words;
 pub mod write;
 
 pub use error::{Failure, status};

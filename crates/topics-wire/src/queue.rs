@@ -10,6 +10,7 @@ use crate::object::Object;
 use crate::query::Query;
 use crate::read::push_record;
 use crate::routes::bodies;
+use crate::words::JOB_STATES;
 
 /// The body of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -249,18 +250,11 @@ pub fn redrive(bytes: &[u8]) -> Result<Redrive, Failure> {
     Ok(r)
 }
 
-/// The states of a job.
-pub const STATES: [(&str, JobState); 4] = [
-    ("ready", JobState::Ready),
-    ("leased", JobState::Leased),
-    ("delayed", JobState::Delayed),
-    ("dead", JobState::Dead),
-];
-
 /// `?state&max`.
 pub fn jobs(query: &Query<'_>, limits: &Limits) -> Result<(Option<JobState>, usize), Failure> {
     let state = query.get("state")?;
-    let state = state.map(|word| FieldPath::field("state").choose(&word, &STATES)).transpose()?;
+    let state =
+        state.map(|word| FieldPath::field("state").choose(&word, &JOB_STATES)).transpose()?;
     let max = query.u64("max")?.map_or(Ok(100), |n| bounded(n, "max", limits.claim))?;
     Ok((state, max))
 }

@@ -9,10 +9,7 @@ use crate::object::{Object, push_array};
 use crate::page::{self, Page};
 use crate::query::Query;
 use crate::routes::bodies;
-
-/// The guarantees of a router.
-pub const GUARANTEES: [(&str, Guarantee); 2] =
-    [("at_least_once", Guarantee::AtLeastOnce), ("exactly_once", Guarantee::ExactlyOnce)];
+use crate::words::GUARANTEES;
 
 /// `{source, dest, preserve_node?, preserve_tag?, filter?, create_dest?, allow_cycle?,
 /// guarantee?}`.

@@ -133,7 +133,7 @@ impl Choice for RecoveryMode {
 }
 
 impl Choice for Durability {
-    const WORDS: &'static [(&'static str, Self)] = &topics_wire::config::DURABILITIES;
+    const WORDS: &'static [(&'static str, Self)] = &topics_wire::words::DURABILITIES;
 }
 
 impl Choice for Backend {

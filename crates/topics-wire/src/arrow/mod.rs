@@ -18,8 +18,8 @@ use topics_engine::Error;
 use crate::error::Failure;
 
 pub use format::{BatchFormat, Columns};
-pub(crate) use request::{DATA_TYPES, binary, columns};
 pub use request::{ScanRequest, parse, parse_diff};
+pub(crate) use request::{binary, columns};
 pub use rows::build_batch;
 pub use typed::TypedFields;
 

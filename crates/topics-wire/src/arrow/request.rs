@@ -11,6 +11,7 @@ use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::BATCH_BYTES;
 use crate::read::{self, DiffRequest};
 use crate::routes::bodies;
+use crate::words::DATA_TYPES;
 
 /// The range of a scan and its options.
 #[derive(Clone, Debug)]
@@ -164,9 +165,6 @@ fn only(s: &mut Scanner<'_>) -> Result<NodeFilter, Failure> {
         false => Ok(nodes),
     }
 }
-
-/// Whether `data` is binary.
-pub(crate) const DATA_TYPES: [(&str, bool); 2] = [("string", false), ("binary", true)];
 
 pub(crate) fn binary(s: &mut Scanner<'_>) -> Result<bool, Failure> {
     let path = FieldPath::field("data_type");

@@ -229,18 +229,6 @@ impl FieldPath {
     }
 }
 
-/// The words of a table of words and values.
-pub(crate) const fn words<T: Copy, const N: usize>(
-    of: &[(&'static str, T); N],
-) -> [&'static str; N] {
-    let (mut found, mut n) = ([""; N], 0);
-    while n < N {
-        found[n] = of[n].0;
-        n += 1;
-    }
-    found
-}
-
 /// The beginning of a value, for a message.
 fn brief(text: &str) -> &str {
     text.get(..40).unwrap_or(text)

@@ -12,7 +12,6 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use fields::words;
 pub use fields::{FieldPath, Fields, Reader, expect_no_fields, read_body};
 pub(crate) use layout::Layout;
 pub(crate) use scan::utf8;

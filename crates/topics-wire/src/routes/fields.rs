@@ -1,18 +1,17 @@
 //! Fields that several verbs have.
 
 use super::Field;
-use crate::json::words;
-use crate::{arrow, config, consumers, filter, queue, routers};
+use crate::words;
 
-const TYPES: [&str; 2] = words(&config::TYPES);
-const DURABILITIES: [&str; 4] = words(&config::DURABILITIES);
-const DISCARDS: [&str; 2] = words(&config::DISCARDS);
-const CONSISTENCIES: [&str; 2] = words(&filter::CONSISTENCIES);
-const GUARANTEES: [&str; 2] = words(&routers::GUARANTEES);
-const DATA_TYPES: [&str; 2] = words(&arrow::DATA_TYPES);
-pub const STATES: [&str; 4] = words(&queue::STATES);
-pub const MODES: [&str; 2] = words(&consumers::MODES);
-pub const ENDS: [&str; 2] = words(&consumers::ENDS);
+const TYPES: [&str; 2] = words::of(&words::TYPES);
+const DURABILITIES: [&str; 4] = words::of(&words::DURABILITIES);
+const DISCARDS: [&str; 2] = words::of(&words::DISCARDS);
+const CONSISTENCIES: [&str; 2] = words::of(&words::CONSISTENCIES);
+const GUARANTEES: [&str; 2] = words::of(&words::GUARANTEES);
+const DATA_TYPES: [&str; 2] = words::of(&words::DATA_TYPES);
+pub const STATES: [&str; 4] = words::of(&words::JOB_STATES);
+pub const MODES: [&str; 2] = words::of(&words::MODES);
+pub const ENDS: [&str; 2] = words::of(&words::ENDS);
 
 pub const PAGE: &[Field] = &[
     Field::new("prefix", "string", "names begin with this"),

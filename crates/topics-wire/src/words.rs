@@ -1,0 +1,65 @@
+//! The words of requests and answers, each with its value.
+
+use topics_engine::{
+    ConsumerMode, ConsumerStart, Discard, Durability, Guarantee, JobState, TopicType,
+};
+
+/// Words, each with its value.
+pub type Words<T> = [(&'static str, T)];
+
+/// The types of a topic.
+pub const TYPES: [(&str, TopicType); 2] = [("log", TopicType::Log), ("queue", TopicType::Queue)];
+
+/// What a full topic does.
+pub const DISCARDS: [(&str, Discard); 2] = [("old", Discard::Old), ("reject", Discard::Reject)];
+
+/// The durability classes.
+pub const DURABILITIES: [(&str, Durability); 4] = [
+    ("ephemeral", Durability::Ephemeral),
+    ("memory", Durability::Memory),
+    ("disk", Durability::Disk),
+    ("fsync", Durability::Fsync),
+];
+
+/// Whether a request is about synced records only.
+pub const CONSISTENCIES: [(&str, bool); 2] = [("eventual", false), ("strong", true)];
+
+/// Whether `data` is binary.
+pub const DATA_TYPES: [(&str, bool); 2] = [("string", false), ("binary", true)];
+
+/// The states of a job.
+pub const JOB_STATES: [(&str, JobState); 4] = [
+    ("ready", JobState::Ready),
+    ("leased", JobState::Leased),
+    ("delayed", JobState::Delayed),
+    ("dead", JobState::Dead),
+];
+
+/// The modes of a consumer.
+pub const MODES: [(&str, ConsumerMode); 2] =
+    [("at_least_once", ConsumerMode::AtLeastOnce), ("at_most_once", ConsumerMode::AtMostOnce)];
+
+/// The ends of a topic.
+pub const ENDS: [(&str, ConsumerStart); 2] =
+    [("start", ConsumerStart::Start), ("end", ConsumerStart::End)];
+
+/// The guarantees of a router.
+pub const GUARANTEES: [(&str, Guarantee); 2] =
+    [("at_least_once", Guarantee::AtLeastOnce), ("exactly_once", Guarantee::ExactlyOnce)];
+
+/// The words of a table.
+pub(crate) const fn of<T: Copy, const N: usize>(
+    table: &[(&'static str, T); N],
+) -> [&'static str; N] {
+    let (mut found, mut n) = ([""; N], 0);
+    while n < N {
+        found[n] = table[n].0;
+        n += 1;
+    }
+    found
+}
+
+/// The word of a value.
+pub(crate) fn name_of<T: Copy + PartialEq>(words: &Words<T>, value: T) -> &'static str {
+    words.iter().find(|(_, known)| *known == value).map_or("unknown", |(word, _)| word)
+}
