@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
-import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support import sync_filter
+from support.holding import QUIET, Holding
 from support.http_client import Http
 from support.marks import HTTP1
-from support.server import Server
 from support.sync_filter import NUMBERS
-from support.waiting import DEADLINE
 from support.websocket import Socket
 
 from .test_kill import read_all
@@ -31,41 +26,9 @@ BOUND = 1 << 20
 PART = BOUND // 8
 
 
-class Holding(Server):
-    """A server whose syncs can be held."""
-
-    program = (str(Path(sync_filter.__file__).with_name("hold_syncs.py")),)
-
-    def hold(self) -> None:
-        """From now on no sync ends."""
-        os.kill(self.pid, signal.SIGUSR1)
-        self._hear("syncs are held")
-
-    def until_held(self) -> None:
-        """Until somebody waits for a sync."""
-        self._hear("a sync is held")
-
-    def release(self) -> None:
-        os.kill(self.pid, signal.SIGUSR2)
-
-    def _hear(self, line: str) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        # A process that is killed closes its pipe, which ends the wait.
-        watchdog = threading.Timer(DEADLINE, self._process.kill)
-        watchdog.start()
-        try:
-            while (said := self._process.stdout.readline()).strip() != line:
-                assert said, "the server has ended, or says nothing"
-        finally:
-            watchdog.cancel()
-
-
 @pytest.fixture
 def holding(tmp_path: Path, protocol: str) -> Iterator[Holding]:
-    env = {"TOPICS_HOT_PROTOCOL": str(int(protocol == "hot")), "TOPICS_IO_BACKEND": "posix"}
-    # Of a log file that is full nothing waits for a sync but what is written here.
-    env |= {"TOPICS_WAL_FILE_MIN": str(64 << 20), "TOPICS_CHECKPOINT_INTERVAL_MS": "3600000"}
+    env = QUIET | {"TOPICS_HOT_PROTOCOL": str(int(protocol == "hot"))}
     with Holding(tmp_path / "data", env=env) as live:
         api = Http(live.port)
         assert api("PUT", "/v0/topics/safe", {"durability": "fsync"}).status == 201
