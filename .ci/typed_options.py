@@ -17,7 +17,7 @@ from topics_engine.asgi.routes import CONFIG, ROUTES
 from topics_engine.asgi.settings import SERVER
 from topics_engine.client.config import option_name
 from topics_engine.client.ranges import NAMES
-from topics_engine.settings import Setting, engine_settings
+from topics_engine.settings import Setting, engine_settings, kind_of_number
 
 TARGET = Path(__file__).parent.parent / "python" / "topics_engine" / "options.py"
 
@@ -108,8 +108,7 @@ def kind_of(option: Field) -> str:
         return "integer?" if option.kind == "integer" else "name?"
     if option.kind == "boolean":
         return "flag"
-    units = {"ms": "duration", "bytes": "size"}
-    return units.get(option.name.rpartition("_")[2], "count")
+    return kind_of_number(option.name)
 
 
 def config_rows() -> list[tuple[str, str, str]]:

@@ -47,6 +47,12 @@ class Setting(Frozen):
         return variable(self.name)
 
 
+def kind_of_number(name: str) -> Kind:
+    """What a number is whose name ends with its unit."""
+    units: dict[str, Kind] = {"bytes": "size", "ms": "duration"}
+    return units.get(name.rpartition("_")[2], "count")
+
+
 def variable(name: str) -> str:
     """The environment variable of a setting."""
     return f"TOPICS_{name.upper()}"

@@ -103,18 +103,13 @@ impl Driver {
             must!(j.error == job.error, "{}: error {:?}, not {:?}", j.seq, j.error, job.error);
             must!(fits(j, &job.phase, mono, wall), "{j:?} is {:?} at {wall}", job.phase);
         }
-        let hidden = q.jobs.values().filter(|j| j.phase == Phase::Waiting).count() - ready.len();
+        let waiting = q.jobs.values().filter(|j| j.phase == Phase::Waiting).count();
+        let hidden = waiting - ready.len();
         must!(peeked.iter().count() + hidden == q.jobs.len(), "jobs are missing in {peeked:?}");
-        let count =
-            |f: &dyn Fn(&Phase) -> bool| q.jobs.values().filter(|j| f(&j.phase)).count() as u64;
         let s = ok(self.engine().queue_state("q"))?;
         let told = (s.ready, s.in_flight, s.delayed, s.dead);
-        let want = (
-            count(&|p| *p == Phase::Waiting),
-            count(&|p| matches!(p, Phase::Leased { .. })),
-            count(&|p| matches!(p, Phase::Scheduled(_) | Phase::Delayed(_))),
-            count(&|p| *p == Phase::Dead),
-        );
+        let (leased, delayed, dead) = q.counts();
+        let want = (waiting as u64, leased, delayed, dead);
         must!(told == want, "(ready, in flight, delayed, dead) is {told:?}, not {want:?}");
         let (told, want) = ((s.dead_lettered, s.expired), (q.dead_lettered, q.expired));
         must!(told == want, "(dead-lettered, expired) is {told:?}, not {want:?}");

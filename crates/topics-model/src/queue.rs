@@ -197,7 +197,7 @@ impl Queue {
         self.seqs(|job| released(job) && over(job))
     }
 
-    /// When something changes by itself, if jobs are dead after `limit` deliveries; 0: at once.
+    /// When something changes by itself, if jobs are dead after `limit` deliveries; 0: immediately.
     pub fn deadline(&self, limit: u64) -> Option<u64> {
         let ends = self.jobs.values().filter_map(|job| match job.phase {
             Phase::Delayed(at) | Phase::Leased { deadline: at, .. } => Some(at),

@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence};
 use topics_engine::{Appended, NewRecord, ReadFrom, ReadRequest};
 use topics_service::{Scan, Verb};
+use topics_wire::Failure;
 use topics_wire::arrow::ScanRequest;
-use topics_wire::{Failure, config};
 
 use crate::args::{
     AppendArgs, check_all, match_of, nodes_of, py_records, raw, raw_records, records_of,
@@ -336,7 +336,7 @@ impl Engine {
 
 /// Converts the answer of an append.
 pub(crate) fn ack(a: &Appended) -> Ack {
-    let durability = config::durability(a.durability);
+    let durability = a.durability.as_str();
     let (created, deduped) = (a.created, a.deduped);
     (a.topic_id, a.first_seq, a.last_seq, a.head_seq, a.count, created, deduped, durability)
 }

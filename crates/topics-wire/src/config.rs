@@ -1,12 +1,12 @@
 //! The config of a topic in requests and answers.
 
-use topics_engine::{ConfigPatch, Durability, TopicConfig, TopicType};
+use topics_engine::{ConfigPatch, Durability, TopicConfig};
 
 use crate::error::Failure;
 use crate::json::{FieldPath, Reader, Scanner, Text, push_i64, push_str, push_u64};
 use crate::nearest;
 use crate::routes::fields;
-use crate::words::{DISCARDS, DURABILITIES, TYPES, Words, name_of};
+use crate::words::{DISCARDS, DURABILITIES, TYPES, Words};
 
 /// Reads a config object. An unknown field is refused, so that a misspelt limit does not go unnoticed.
 pub fn read(s: &mut Scanner<'_>, within: &'static str) -> Result<ConfigPatch, Failure> {
@@ -116,18 +116,6 @@ fn word<T: Copy>(s: &mut Scanner<'_>, path: FieldPath, words: &Words<T>) -> Resu
     path.choose(&s.text(path)?, words)
 }
 
-/// The JSON word of a durability class.
-#[must_use]
-pub fn durability(class: Durability) -> &'static str {
-    name_of(&DURABILITIES, class)
-}
-
-/// The JSON word of a topic type.
-#[must_use]
-pub fn topic_type(kind: TopicType) -> &'static str {
-    name_of(&TYPES, kind)
-}
-
 /// Appends the whole config.
 pub fn push(out: &mut Vec<u8>, c: &TopicConfig) {
     let text = |out: &mut Vec<u8>, key: &str, value: Option<&str>| {
@@ -145,12 +133,12 @@ pub fn push(out: &mut Vec<u8>, c: &TopicConfig) {
         out.extend_from_slice(key.as_bytes());
         out.extend_from_slice(if value { b"true" } else { b"false" });
     };
-    text(out, "{\"type\":", Some(topic_type(c.kind)));
+    text(out, "{\"type\":", Some(c.kind.as_str()));
     int(out, ",\"ttl_ms\":", c.ttl_ms);
     int(out, ",\"cap_records\":", c.cap_records);
     int(out, ",\"cap_bytes\":", c.cap_bytes);
-    text(out, ",\"discard\":", Some(name_of(&DISCARDS, c.discard)));
-    text(out, ",\"durability\":", Some(durability(c.durability)));
+    text(out, ",\"discard\":", Some(c.discard.as_str()));
+    text(out, ",\"durability\":", Some(c.durability.as_str()));
     flag(out, ",\"durable\":", c.durability == Durability::Fsync);
     out.extend_from_slice(b",\"priority\":");
     match c.priority {

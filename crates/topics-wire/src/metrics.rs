@@ -10,7 +10,6 @@ use topics_engine::{
 
 use topics_env::LoopPanics;
 
-use crate::config;
 use crate::grant::Grant;
 use crate::json::push_str;
 use crate::object::Object;
@@ -227,7 +226,7 @@ fn write_text(out: &mut String, sample: &Sample) -> std::fmt::Result {
     }
     head(out, "topics_by_class", "Topics by durability class", "gauge")?;
     for (class, count) in CLASSES.into_iter().zip(sample.survey.by_class) {
-        let word = config::durability(class);
+        let word = class.as_str();
         writeln!(out, "topics_topics_by_class{{durability=\"{word}\"}} {count}")?;
     }
     if let Some(remote) = &m.remote {
@@ -341,7 +340,7 @@ fn json_of(sample: &Sample) -> Vec<u8> {
     }
     let mut classes = Object::new(96);
     for (class, count) in CLASSES.into_iter().zip(sample.survey.by_class) {
-        classes.int(config::durability(class), count);
+        classes.int(class.as_str(), count);
     }
     o.raw("topics_by_class", &classes.finish());
     if let Some(remote) = &m.remote {

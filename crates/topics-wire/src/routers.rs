@@ -1,6 +1,6 @@
 //! Routers: requests and answers.
 
-use topics_engine::{Guarantee, RouterInfo, RouterRequest, TopicMatch};
+use topics_engine::{RouterInfo, RouterRequest, TopicMatch};
 
 use crate::error::Failure;
 use crate::filter::matching_at;
@@ -66,11 +66,7 @@ pub fn router(r: &RouterInfo) -> Vec<u8> {
         }
     };
     o.flag("create_dest", q.create_dest).flag("allow_cycle", q.allow_cycle);
-    let guarantee = match q.guarantee {
-        Guarantee::AtLeastOnce => "at_least_once",
-        Guarantee::ExactlyOnce => "exactly_once",
-    };
-    o.name("guarantee", guarantee);
+    o.name("guarantee", q.guarantee.as_str());
     o.int("forwarded_total", r.forwarded_total).int("lag", r.lag);
     match &r.stopped_by {
         None => o.raw("stopped_by", b"null"),
@@ -127,6 +123,8 @@ pub fn created(info: &RouterInfo, created: bool) -> (u16, Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use topics_engine::Guarantee;
+
     use super::*;
 
     #[test]

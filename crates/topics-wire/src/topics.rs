@@ -163,7 +163,7 @@ pub fn segments(topic: &str, map: &SegmentMap) -> Vec<u8> {
 pub fn state(s: &TopicState) -> Vec<u8> {
     let mut o = Object::new(900);
     o.name("topic", &s.topic).int("topic_id", s.topic_id).int("epoch", s.epoch);
-    o.name("type", config::topic_type(s.config.kind));
+    o.name("type", s.config.kind.as_str());
     o.int("head_seq", s.head_seq).int("earliest_seq", s.earliest_seq);
     o.int("evict_floor", s.evict_floor).int("next_seq", s.next_seq);
     o.int("count", s.count).int("bytes", s.bytes);
@@ -214,11 +214,11 @@ pub fn list(topics: &[TopicSummary], next: Option<&str>) -> Vec<u8> {
             items.push(b',');
         }
         let mut o = Object::new(160);
-        o.name("topic", &t.topic).name("type", config::topic_type(t.kind));
+        o.name("topic", &t.topic).name("type", t.kind.as_str());
         o.int("head_seq", t.head_seq).int("earliest_seq", t.earliest_seq);
         o.int("count", t.count).int("bytes", t.bytes);
         o.flag("durable", t.durability == topics_engine::Durability::Fsync);
-        o.name("durability", config::durability(t.durability));
+        o.name("durability", t.durability.as_str());
         push_i64(o.key("effective_priority"), i64::from(t.effective_priority));
         items.extend_from_slice(&o.finish());
     }

@@ -7,19 +7,22 @@ use topics_engine::{
 /// Words, each with its value.
 pub type Words<T> = [(&'static str, T)];
 
+/// The words of these values.
+macro_rules! words {
+    ($type:ident: $($value:ident),+) => {
+        [$(($type::$value.as_str(), $type::$value)),+]
+    };
+}
+
 /// The types of a topic.
-pub const TYPES: [(&str, TopicType); 2] = [("log", TopicType::Log), ("queue", TopicType::Queue)];
+pub const TYPES: [(&str, TopicType); 2] = words!(TopicType: Log, Queue);
 
 /// What a full topic does.
-pub const DISCARDS: [(&str, Discard); 2] = [("old", Discard::Old), ("reject", Discard::Reject)];
+pub const DISCARDS: [(&str, Discard); 2] = words!(Discard: Old, Reject);
 
 /// The durability classes.
-pub const DURABILITIES: [(&str, Durability); 4] = [
-    ("ephemeral", Durability::Ephemeral),
-    ("memory", Durability::Memory),
-    ("disk", Durability::Disk),
-    ("fsync", Durability::Fsync),
-];
+pub const DURABILITIES: [(&str, Durability); 4] =
+    words!(Durability: Ephemeral, Memory, Disk, Fsync);
 
 /// Whether a request is about synced records only.
 pub const CONSISTENCIES: [(&str, bool); 2] = [("eventual", false), ("strong", true)];
@@ -28,24 +31,17 @@ pub const CONSISTENCIES: [(&str, bool); 2] = [("eventual", false), ("strong", tr
 pub const DATA_TYPES: [(&str, bool); 2] = [("string", false), ("binary", true)];
 
 /// The states of a job.
-pub const JOB_STATES: [(&str, JobState); 4] = [
-    ("ready", JobState::Ready),
-    ("leased", JobState::Leased),
-    ("delayed", JobState::Delayed),
-    ("dead", JobState::Dead),
-];
+pub const JOB_STATES: [(&str, JobState); 4] = words!(JobState: Ready, Leased, Delayed, Dead);
 
 /// The modes of a consumer.
-pub const MODES: [(&str, ConsumerMode); 2] =
-    [("at_least_once", ConsumerMode::AtLeastOnce), ("at_most_once", ConsumerMode::AtMostOnce)];
+pub const MODES: [(&str, ConsumerMode); 2] = words!(ConsumerMode: AtLeastOnce, AtMostOnce);
 
 /// The ends of a topic.
 pub const ENDS: [(&str, ConsumerStart); 2] =
     [("start", ConsumerStart::Start), ("end", ConsumerStart::End)];
 
 /// The guarantees of a router.
-pub const GUARANTEES: [(&str, Guarantee); 2] =
-    [("at_least_once", Guarantee::AtLeastOnce), ("exactly_once", Guarantee::ExactlyOnce)];
+pub const GUARANTEES: [(&str, Guarantee); 2] = words!(Guarantee: AtLeastOnce, ExactlyOnce);
 
 /// The words of a table.
 pub(crate) const fn of<T: Copy, const N: usize>(
@@ -57,9 +53,4 @@ pub(crate) const fn of<T: Copy, const N: usize>(
         n += 1;
     }
     found
-}
-
-/// The word of a value.
-pub(crate) fn name_of<T: Copy + PartialEq>(words: &Words<T>, value: T) -> &'static str {
-    words.iter().find(|(_, known)| *known == value).map_or("unknown", |(word, _)| word)
 }

@@ -62,7 +62,7 @@ def field_of(verb: str, name: str) -> Field:
 
 CONFIG = body_of("create")
 """The fields of a topic's config."""
-RECORD = next(field.of for field in body_of("write") if field.name == "records")
+RECORD = field_of("write", "records").of
 """The fields of a record."""
 
 __all__ = ["CONFIG", "RECORD", "ROUTES", "Field", "Route", "body_of", "field_of", "route_of"]

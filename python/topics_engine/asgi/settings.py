@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from .. import settings as engine_settings
 from ..errors import InvalidRequest
-from ..settings import DATA_DIR, Kind, Setting, Value
+from ..settings import DATA_DIR, Kind, Setting, Value, kind_of_number
 from .proxies import TrustedProxies
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -99,8 +99,7 @@ def _kind(name: str, default: object, words: tuple[str, ...]) -> Kind:
     if isinstance(default, bool):
         return "flag"
     if isinstance(default, int):
-        units: dict[str, Kind] = {"bytes": "size", "ms": "duration"}
-        return units.get(name.rpartition("_")[2], "count")
+        return kind_of_number(name)
     return "words" if words else "text"
 
 

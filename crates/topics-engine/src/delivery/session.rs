@@ -93,7 +93,7 @@ impl Session {
         kept.cursors.clone()
     }
 
-    /// Makes a stream the current one; it ends at once if the session has.
+    /// Makes a stream the current one; it ends immediately if the session has ended.
     fn opened(&self, stream: &Arc<Stream>) {
         let mut kept = self.kept.lock();
         let other = std::mem::replace(&mut kept.stream, Arc::downgrade(stream)).upgrade();

@@ -18,6 +18,17 @@ pub enum Guarantee {
     ExactlyOnce,
 }
 
+impl Guarantee {
+    /// The word in requests and answers.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::AtLeastOnce => "at_least_once",
+            Self::ExactlyOnce => "exactly_once",
+        }
+    }
+}
+
 /// The requested definition of a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouterRequest {

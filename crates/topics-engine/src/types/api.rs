@@ -24,7 +24,7 @@ impl Durability {
 
     /// The word on the wire.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ephemeral => "ephemeral",
             Self::Memory => "memory",

@@ -342,7 +342,7 @@ impl ConfigPatch {
 impl TopicType {
     /// The word on the wire.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Log => "log",
             Self::Queue => "queue",
@@ -353,7 +353,7 @@ impl TopicType {
 impl Discard {
     /// The word on the wire.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Old => "old",
             Self::Reject => "reject",

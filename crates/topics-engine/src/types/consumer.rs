@@ -20,7 +20,7 @@ pub enum ConsumerMode {
 impl ConsumerMode {
     /// The word on the wire.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::AtLeastOnce => "at_least_once",
             Self::AtMostOnce => "at_most_once",

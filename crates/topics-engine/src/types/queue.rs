@@ -164,7 +164,7 @@ pub enum JobState {
 impl JobState {
     /// The word on the wire.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "ready",
             Self::Leased => "leased",

@@ -412,7 +412,7 @@ pub fn answer(topic: &str, a: &Appended, return_seqs: bool, total_ns: u64) -> (u
     }
     o.int("head_seq", a.head_seq).int("count", a.count);
     o.flag("created", a.created).flag("deduped", a.deduped);
-    o.name("durability", config::durability(a.durability));
+    o.name("durability", a.durability.as_str());
     o.performance(&Performance::of_write(a, total_ns));
     (if a.created { 201 } else { 200 }, o.finish())
 }
