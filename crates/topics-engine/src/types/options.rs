@@ -191,7 +191,7 @@ pub struct Options {
     /// Time after which a checkpoint is due if there is anything to do; default 60 s.
     pub checkpoint_interval: Duration,
 
-    /// Records per segment; default 10 000.
+    /// Records per segment; default 200 000.
     pub segment_max_events: u64,
     /// Bytes of `.data` per segment, at most 1 GiB; default 64 MiB.
     pub segment_max_bytes: u64,
@@ -265,7 +265,7 @@ impl Default for Options {
             tail_cache_bytes: 16 << 20,
             checkpoint_bytes: 64 << 20,
             checkpoint_interval: Duration::from_secs(60),
-            segment_max_events: 10_000,
+            segment_max_events: 200_000,
             segment_max_bytes: 64 << 20,
             segment_max_age: Duration::from_secs(3600),
             max_open_files: 2048,

@@ -35,7 +35,7 @@ impl SegmentOptions {
 
 impl Default for SegmentOptions {
     fn default() -> Self {
-        Self { max_events: 10_000, max_bytes: 64 << 20, max_open: 2048, max_unsynced: 64 }
+        Self { max_events: 200_000, max_bytes: 64 << 20, max_open: 2048, max_unsynced: 64 }
     }
 }
 
