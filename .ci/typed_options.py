@@ -59,6 +59,9 @@ TYPES = {
 }
 """Python's types of kinds: those of options and settings, and those of the routes."""
 
+SETTING_TYPES = {"duration": "int", "window": 'int | Literal["never"]'}
+"""Python's types of kinds of settings. Milliseconds are integers, as the names say."""
+
 
 RENAMED = {
     "after": ('int | Start | Literal["earliest"]', "a cursor: records after this seq; or EARLIEST"),
@@ -162,9 +165,9 @@ def row(field: Field) -> tuple[str, str, str]:
 
 
 def setting_rows(known: Iterable[Setting]) -> list[tuple[str, str, str]]:
-    """Settings with their types. Milliseconds are integers, as the names say."""
+    """Settings with their types."""
     return [
-        (s.name, "int" if s.kind == "duration" else shown(s.kind, s.words), s.summary)
+        (s.name, SETTING_TYPES.get(s.kind) or shown(s.kind, s.words), s.summary)
         for s in sorted(known, key=lambda setting: setting.name)
     ]
 

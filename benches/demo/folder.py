@@ -32,7 +32,7 @@ SETTINGS: te.ServerSettings = {
     "hot_retain_segments": 1,
     "segment_max_events": 250,
     "pack_bytes": 1 << 20,
-    "pack_max_wait_ms": 200,
+    "remote_base_interval_ms": 200,
     "checkpoint_interval_ms": 500,
     "cold_timeout_ms": 2000,
 }

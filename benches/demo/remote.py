@@ -41,7 +41,7 @@ SETTINGS: te.ServerSettings = {
     "hot_retain_segments": 4,
     "segment_max_events": 5000,
     "pack_bytes": 4 << 20,
-    "pack_max_wait_ms": 1000,
+    "remote_base_interval_ms": 1000,
 }
 """Segments and packs that a year of flights fills often enough."""
 
@@ -50,6 +50,8 @@ REQUESTS = re.compile(
 )
 RESTORABLE = re.compile(r"^topics_ship_last_success_timestamp_seconds (\S+)$", re.MULTILINE)
 BASE_SECONDS = 120.0
+KINDS = {"H": "HEAD", "p": "packs", "b": "bases", "r": "rounds"}
+"""Kinds of objects, by the first letter of their names."""
 SENT = re.compile(r'^topics_remote_bytes_total\{direction="sent"\} (\d+)$', re.MULTILINE)
 
 
@@ -275,7 +277,7 @@ def demo(args: argparse.Namespace, folder: Path) -> int:
     problems, found, first = compare(folder / "restored", loaders.journal, todo, boundary)
     for problem in problems:
         print(f"MISMATCH {problem}", file=sys.stderr)
-    kinds = Counter(key.split("/")[0] for key in objects)
+    kinds = Counter(KINDS[key.rpartition("/")[2][0]] for key in objects)
     puts = sum(n for what, n in counts.items() if what.split()[0] in ("create", "replace"))
     for name, value in [
         ("acked before the round", f"{found['acked before']:,} flights, all restored"),

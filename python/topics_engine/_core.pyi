@@ -102,7 +102,7 @@ def probe_remote(url: str, large: int) -> bytes:
     """
 
 def remote_status(url: str) -> bytes:
-    """What a prefix of an object store holds, by its newest catalog; JSON, `null` if it is new."""
+    """What a prefix of an object store holds, by its newest base; JSON, `null` if it is new."""
 
 def restore(url: str, path: str, at_ms: int | None = None) -> bytes:
     """Restores a prefix of an object store into a directory that is missing or empty: the state at
@@ -117,7 +117,7 @@ def verify_remote(
     read_data: float = 0.0,
     progress: Callable[[int, int], object] | None = None,
 ) -> bytes:
-    """Checks what the newest catalog of a prefix names: that it exists, its `footers`, and all
+    """Checks what the newest base of a prefix names: that it exists, its `footers`, and all
     bytes of the share `read_data`. JSON `{"ok", "objects", "read", "bytes", "problems":
     [{"object", "detail"}]}`, `null` if the prefix is new. `progress(done, total)` is called after
     each object.

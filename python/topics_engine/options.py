@@ -76,8 +76,6 @@ class Settings(TypedDict, total=False):
     """How long a read waits for the object store."""
     default_durability: Literal["ephemeral", "memory", "disk", "fsync"]
     """Class of topics that are created without one: `ephemeral`, `memory`, `disk` or `fsync`."""
-    delete_grace_ms: int
-    """How long an object that no state in the restore window needs stays in the object store."""
     ephemeral_bytes: Size
     """Bytes of all records of class `ephemeral`."""
     hot_retain_bytes: Size
@@ -134,32 +132,32 @@ class Settings(TypedDict, total=False):
     """
     pack_bytes: Size
     """Size of an object of the object store, which holds several segments."""
-    pack_max_wait_ms: int
-    """How long a segment waits for others to fill an object."""
     recovery: Literal["strict", "salvage"]
     """`strict` refuses a damaged directory; `salvage` opens it without the damaged parts and
     reports the losses.
     """
-    remote: Literal["off", "tier", "ship", "all"]
-    """What the object store is for: `tier`, `ship`, `all` or `off`."""
+    remote_base_interval_ms: int
+    """Time between two bases while something is written."""
+    remote_interval_ms: int
+    """Time between two rounds of the log; 0: bases only."""
     remote_single_writer: bool
     """No other process writes to the prefix: its server is not probed."""
     remote_url: str
     """The object store for old segments and backups, `s3://bucket/prefix` or
     `file:///directory`.
     """
-    restore_window_ms: int
-    """How far back a state can be restored: what it needs is not deleted from the object store."""
+    remote_wal_bytes: Size
+    """Log that waits to be shipped, above which it is given up and a new base begins."""
+    remote_window_ms: int | Literal["never"]
+    """How far back a state can be restored; 0: the newest base only; `never`: nothing is
+    deleted from the object store.
+    """
     segment_max_age_ms: int
     """Age at which a segment is sealed if that helps expiry; 0: never."""
     segment_max_bytes: Size
     """Most bytes of a segment."""
     segment_max_events: int
     """Most records of a segment."""
-    ship_interval_ms: int
-    """Time between two rounds of the log."""
-    ship_max_lag_bytes: Size
-    """Log that waits to be shipped, above which it is given up and a new base begins."""
     staging_bytes: Size
     """Bytes that each shard accepts before they are written."""
     staging_frames: int

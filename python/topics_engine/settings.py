@@ -25,9 +25,9 @@ FILE = "topics.toml"
 REMOTE_SECONDS = 2.0
 """How long the file system of an object store may take to resolve its path."""
 
-Kind = Literal["count", "size", "duration", "flag", "text", "words", "names"]
-"""What a setting is: a number, bytes, milliseconds, true or false, text, one of several words; or
-true, false, or a list of names and prefixes.
+Kind = Literal["count", "size", "duration", "window", "flag", "text", "words", "names"]
+"""What a setting is: a number, bytes, milliseconds, milliseconds or `never`, true or false, text,
+one of several words; or true, false, or a list of names and prefixes.
 """
 
 
@@ -45,6 +45,10 @@ class Setting(Frozen):
     def variable(self) -> str:
         """The environment variable."""
         return variable(self.name)
+
+
+NEVER = "never"
+"""The word for a window without an end."""
 
 
 def kind_of_number(name: str) -> Kind:
@@ -144,7 +148,7 @@ def resolve(
 def _check_remote(settings: Resolved) -> None:
     """Refuses an object store in the data directory: the engine's own files are there."""
     scheme, _, rest = str(settings["remote_url"]).partition("://")
-    if scheme != "file" or settings["remote"] == "off":
+    if scheme != "file":
         return
     from urllib.parse import unquote_to_bytes
 
@@ -211,7 +215,9 @@ def _convert(raw: Any, setting: Setting, source: str) -> Value:
             return raw
         if isinstance(raw, str) and raw.lower() in words:
             return words[raw.lower()]
-    elif kind in ("count", "size", "duration"):
+    elif kind == "window" and raw == NEVER:
+        return NEVER
+    elif kind in ("count", "size", "duration", "window"):
         if isinstance(raw, str) and raw.isascii() and raw.isdigit():
             return int(raw)
         if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
@@ -232,6 +238,7 @@ ALLOWED: Final[Mapping[Kind, str]] = {
     "count": "a valid int: at least 0",
     "size": "a size: bytes, or text like 64MiB or 1GB",
     "duration": "a valid int: milliseconds, at least 0",
+    "window": f"a valid int: milliseconds, at least 0; or {NEVER}",
     "flag": "a valid bool: true or false",
     "text": "a valid str",
     "names": "true, false, or a list of names and of prefixes with *",

@@ -119,7 +119,11 @@ def test_what_is_open_or_not_there_is_refused(spark, closed, tmp_path):
 def archived(tmp_path: Path) -> tuple[str, Path, te.Settings]:
     """The URL of a prefix, the directory that is archived to it, and the settings for that."""
     url = f"file://{tmp_path}/remote"
-    settings: te.Settings = {"remote_url": url, "pack_max_wait_ms": 0, "segment_max_events": 1000}
+    settings: te.Settings = {
+        "remote_url": url,
+        "remote_base_interval_ms": 100,
+        "segment_max_events": 1000,
+    }
     with te.open(tmp_path / "data", **settings) as db:
         orders = db.topic("orders", durability="fsync")
         orders.append([te.NewRecord({"n": n}, tag=f"t:{n % 3}") for n in range(3000)])

@@ -215,7 +215,7 @@ def names(db: te.Database, folder: Path) -> dict[str, Any]:
 def backed_up(folder: Path) -> str:
     """The URL of a prefix with the backup of a directory that was closed."""
     url = (folder / "prefix").as_uri()
-    with te.open(folder / "backed-up", remote_url=url, ship_interval_ms=10) as db:
+    with te.open(folder / "backed-up", remote_url=url, remote_interval_ms=10) as db:
         db.topic("orders").append(1)
         until(lambda: db.metrics()["ship_last_success_timestamp_seconds"] > 0, 60)
     return url

@@ -16,9 +16,14 @@ def settings(url: str) -> te.Settings:
         "remote_url": url,
         "hot_retain_segments": 1,
         "segment_max_events": 10,
-        "pack_max_wait_ms": 0,
+        "remote_base_interval_ms": 100,
         "pack_bytes": 2000,
     }
+
+
+def packs(archive: Path) -> list[Path]:
+    """The packs in a folder that stands for an object store."""
+    return sorted(archive.glob("*/p*"))
 
 
 def files(data_dir: Path) -> int:

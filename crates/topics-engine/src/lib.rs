@@ -21,7 +21,7 @@ mod txn;
 mod types;
 mod verbs;
 
-pub use archive::{Archived, Swept};
+pub use archive::Archived;
 pub use consumer::Consumer;
 pub use delivery::{
     Closer, Event, EventHistory, Frame, Received, Session, SessionInfo, Watch, WatchOptions,
@@ -54,9 +54,7 @@ pub use types::consumer::{ConsumerInfo, ConsumerMode, ConsumerRead, ConsumerStar
 pub use types::error::{Error, Result, clipped};
 pub use types::metrics::MetricsSnapshot;
 pub use types::name;
-pub use types::options::{
-    AutoCreate, Options, RecoveryMode, RemoteLimits, RemoteMode, RemoteOptions,
-};
+pub use types::options::{AutoCreate, Options, RecoveryMode, RemoteLimits, RemoteOptions};
 pub use types::pending_calls::WaitId;
 pub use types::queue::{
     Claim, Claimed, JobState, Lease, LeaseEnd, LeaseOutcome, LeasedJobs, Peeked, PeekedJob,

@@ -130,6 +130,10 @@ impl Fs for FdRetryFs {
         self.fs.mount_id(dir)
     }
 
+    fn modified_ms(&self, path: &Path) -> io::Result<u64> {
+        self.fs.modified_ms(path)
+    }
+
     fn fd_limit(&self) -> Option<u64> {
         self.fs.fd_limit()
     }

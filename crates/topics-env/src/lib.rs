@@ -216,6 +216,8 @@ pub trait Fs: Send + Sync + Debug {
     fn boot_id(&self) -> io::Result<[u8; 16]>;
     /// An id that changes when the file system of `dir` is mounted again.
     fn mount_id(&self, dir: &Path) -> io::Result<u64>;
+    /// When a file was last written, in milliseconds since the Unix epoch; 0: unknown.
+    fn modified_ms(&self, path: &Path) -> io::Result<u64>;
     /// The maximum of open files of this process; `None`: unlimited.
     fn fd_limit(&self) -> Option<u64>;
     /// Closes descriptors that belong to no open file, so that the file system can be unmounted. Called

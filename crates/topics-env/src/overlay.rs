@@ -197,6 +197,10 @@ impl Fs for Overlay {
         self.base.mount_id(dir)
     }
 
+    fn modified_ms(&self, path: &Path) -> io::Result<u64> {
+        self.base.modified_ms(path)
+    }
+
     fn fd_limit(&self) -> Option<u64> {
         self.base.fd_limit()
     }

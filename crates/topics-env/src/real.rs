@@ -241,6 +241,12 @@ impl Fs for RealFs {
         Ok(mount_number(dir)?.unwrap_or(device))
     }
 
+    fn modified_ms(&self, path: &Path) -> io::Result<u64> {
+        let modified = std::fs::metadata(path)?.modified()?;
+        let since = modified.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Ok(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+
     fn fd_limit(&self) -> Option<u64> {
         rustix::process::getrlimit(rustix::process::Resource::Nofile).current
     }

@@ -168,6 +168,10 @@ impl Fs for UringFs {
         self.real.mount_id(dir)
     }
 
+    fn modified_ms(&self, path: &Path) -> io::Result<u64> {
+        self.real.modified_ms(path)
+    }
+
     fn fd_limit(&self) -> Option<u64> {
         self.real.fd_limit()
     }

@@ -51,11 +51,12 @@ pub(crate) fn probe_remote(
 #[pyfunction]
 pub(crate) fn remote_status(py: Python<'_>, url: String) -> PyResult<Bound<'_, PyBytes>> {
     let (store, retry) = open(py, &url)?;
+    let now_ms = retry.env().clock.wall_ms();
     let found = run_interruptible(py, move || inspect::status(&*store, &retry).map_err(failed))?;
-    Ok(PyBytes::new(py, &topics_wire::remote::status(found.as_ref())))
+    Ok(PyBytes::new(py, &topics_wire::remote::status(found.as_ref(), now_ms)))
 }
 
-/// Verifies what the catalog of a prefix names. Calls `progress(done, total)` after each object.
+/// Verifies what the newest base of a prefix names. Calls `progress(done, total)` after each object.
 #[pyfunction]
 #[pyo3(signature = (url, *, footers=false, read_data=0.0, progress=None))]
 pub(crate) fn verify_remote(

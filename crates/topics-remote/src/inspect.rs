@@ -1,16 +1,18 @@
-//! A prefix seen from outside: its status, and a verification of what its catalog names.
+//! A prefix seen from outside: its status, and a verification of what its base names.
 //!
-//! Both read HEAD first and what it names after that, so they may run beside the owner. An object that
-//! the owner deletes meanwhile was condemned a grace before; no catalog of that time names it.
+//! Both read HEAD first and what it names after that, so they may run beside the owner, which deletes only
+//! what neither HEAD's base nor one that is kept names.
 
-use topics_env::objects::{ByteRange, ObjectError, ObjectStore};
-use xxhash_rust::xxh3::xxh3_128;
+use topics_env::objects::{ObjectError, ObjectStore};
 
-use crate::format::catalog::{Catalog, CatalogDeletes, CatalogPack};
+use crate::format::base::{Base, BasePack};
 use crate::format::head::Head;
 use crate::format::keys::{self, HEAD};
 use crate::format::sealed::ObjectRef;
 use crate::{RemoteError, Result, Retry, read};
+
+/// As many objects in a row are missing behind the last one of an epoch.
+pub const ABSENT_IN_A_ROW: usize = 8;
 
 /// The published state of a prefix.
 #[derive(Clone, Debug)]
@@ -18,9 +20,9 @@ pub struct PrefixStatus {
     pub head: Head,
     /// When HEAD was written, by the clock of the store, in milliseconds since the Unix epoch.
     pub head_ms: u64,
-    /// The catalog that it names.
-    pub catalog: Option<Catalog>,
-    /// The last round of the newest epoch, 0: none.
+    /// The base that it names.
+    pub base: Option<Base>,
+    /// The last round that a restore replays over it, 0: none.
     pub last_round: u64,
 }
 
@@ -30,24 +32,16 @@ impl PrefixStatus {
         self.packs().iter().map(|p| p.len).sum()
     }
 
-    /// The packs that the catalog names.
+    /// The packs that the base names.
     #[must_use]
-    pub fn packs(&self) -> &[CatalogPack] {
-        self.catalog.as_ref().map_or(&[], |c| &c.packs)
+    pub fn packs(&self) -> &[BasePack] {
+        self.base.as_ref().map_or(&[], |b| &b.packs)
     }
 
-    /// The bitmaps that the catalog names.
-    #[must_use]
-    pub fn deletes(&self) -> &[CatalogDeletes] {
-        self.catalog.as_ref().map_or(&[], |c| &c.deletes)
-    }
-
-    /// Bytes of the objects that the catalog names, and of itself.
+    /// Bytes of the objects that the base names, and of itself.
     #[must_use]
     pub fn named_bytes(&self) -> u64 {
-        let deletes: u64 = self.deletes().iter().map(|d| d.len).sum();
-        let catalog = self.head.catalog.as_ref().map_or(0, |c| c.len);
-        self.pack_bytes() + deletes + catalog
+        self.pack_bytes() + self.head.base.as_ref().map_or(0, |b| b.len)
     }
 }
 
@@ -55,21 +49,24 @@ impl PrefixStatus {
 pub fn status(store: &dyn ObjectStore, retry: &Retry) -> Result<Option<PrefixStatus>> {
     let Some((head, _)) = read::head(store, retry)? else { return Ok(None) };
     let head_ms = read::retrying(retry, || store.head(HEAD))?.modified_ms;
-    let catalog = match &head.catalog {
-        Some(object) => Some(read::catalog(store, retry, object)?),
+    let base = match &head.base {
+        Some(object) => Some(read::base(store, retry, object)?),
         None => None,
     };
-    let last_round = last_round(store, retry, head.epoch, head.last_round)?;
-    Ok(Some(PrefixStatus { head, head_ms, catalog, last_round }))
+    let last_round = match &base {
+        Some(b) => last_round(store, retry, b.header.epoch, b.first_round)?,
+        None => 0,
+    };
+    Ok(Some(PrefixStatus { head, head_ms, base, last_round }))
 }
 
-/// The last round of an epoch, beginning with one that exists.
-fn last_round(store: &dyn ObjectStore, retry: &Retry, epoch: u64, known: u64) -> Result<u64> {
-    let mut last = known;
-    while len_of(store, retry, &keys::round(epoch, last + 1))?.is_some() {
-        last += 1;
+/// The last round of an epoch from this one on; 0: there is none.
+fn last_round(store: &dyn ObjectStore, retry: &Retry, epoch: u64, first: u64) -> Result<u64> {
+    let mut next = first;
+    while len_of(store, retry, &keys::round(epoch, next))?.is_some() {
+        next += 1;
     }
-    Ok(last)
+    Ok(if next == first { 0 } else { next - 1 })
 }
 
 /// The length of an object; `None` if it does not exist.
@@ -86,8 +83,8 @@ fn len_of(store: &dyn ObjectStore, retry: &Retry, key: &str) -> Result<Option<u6
 pub struct VerifyDepth {
     /// The footer and directory of every pack.
     pub footers: bool,
-    /// The share of the packs that is read as a whole, from 0 to 1, at least one of them above 0. Bitmaps
-    /// and rounds are read with them.
+    /// The share of the packs that is read as a whole, from 0 to 1, at least one of them above 0. Rounds
+    /// are read with them.
     pub read_data: f64,
 }
 
@@ -120,7 +117,7 @@ struct Verifier<'a> {
     total: u64,
 }
 
-/// Verifies HEAD, the catalog, that every object that it names exists, and the chain of rounds after it.
+/// Verifies HEAD, the base, that every object that it names exists, and the rounds after it.
 /// A failed request is an error; damage is a problem in the report. Calls `progress(done, total)` after
 /// each object.
 pub fn verify(
@@ -144,21 +141,15 @@ impl Verifier<'_> {
         let found = read::head(self.store, self.retry);
         let Some(head) = self.judged(HEAD, found)? else { return Ok(true) };
         let Some((head, _)) = head else { return Ok(false) };
-        let Some(object) = &head.catalog else {
-            self.rounds(head.epoch, 1, head.last_round)?;
-            return Ok(true);
-        };
-        let found = read::catalog(self.store, self.retry, object);
-        let Some(catalog) = self.judged(&object.key, found)? else { return Ok(true) };
-        self.total += (catalog.packs.len() + catalog.deletes.len()) as u64;
-        let sampled = self.sampled(&catalog);
-        for (i, pack) in catalog.packs.iter().enumerate() {
+        let Some(object) = &head.base else { return Ok(true) };
+        let found = read::base(self.store, self.retry, object);
+        let Some(base) = self.judged(&object.key, found)? else { return Ok(true) };
+        self.total += base.packs.len() as u64;
+        let sampled = self.sampled(base.packs.len());
+        for (i, pack) in base.packs.iter().enumerate() {
             self.pack(pack, sampled.contains(&i))?;
         }
-        for deletes in &catalog.deletes {
-            self.deletes(deletes)?;
-        }
-        self.chain(&head, &catalog)?;
+        self.rounds(base.header.epoch, base.first_round)?;
         Ok(true)
     }
 
@@ -178,8 +169,7 @@ impl Verifier<'_> {
     }
 
     /// The indexes of the packs to read.
-    fn sampled(&self, catalog: &Catalog) -> std::collections::BTreeSet<usize> {
-        let n = catalog.packs.len();
+    fn sampled(&self, n: usize) -> std::collections::BTreeSet<usize> {
         let want = (self.depth.read_data.clamp(0.0, 1.0) * n as f64).ceil() as usize;
         let mut all: Vec<usize> = (0..n).collect();
         // The first `want` places of a shuffle.
@@ -190,28 +180,18 @@ impl Verifier<'_> {
         all.into_iter().take(want).collect()
     }
 
-    fn pack(&mut self, pack: &CatalogPack, whole: bool) -> Result<()> {
+    fn pack(&mut self, pack: &BasePack, whole: bool) -> Result<()> {
         let object = pack.object();
         let found = match whole {
-            true => read::pack(self.store, self.retry, &object).map(|(directory, _)| {
-                (self.report.read, self.report.bytes) =
-                    (self.report.read + 1, self.report.bytes + object.len);
-                Some(directory)
+            true => read::pack(self.store, self.retry, &object).map(|_| {
+                self.report.read += 1;
+                self.report.bytes += object.len;
             }),
             false if self.depth.footers => {
-                read::pack_directory(self.store, self.retry, &object, read::FIRST_FETCH).map(Some)
+                read::pack_directory(self.store, self.retry, &object, read::FIRST_FETCH).map(drop)
             }
-            false => self.present(&object).map(|()| None),
+            false => self.present(&object),
         };
-        let found = found.and_then(|directory| {
-            let is_same = |d| CatalogPack::of(&object, d) == *pack;
-            match directory.as_ref().is_none_or(is_same) {
-                true => Ok(()),
-                false => {
-                    Err(RemoteError::damaged(&object.key, "its directory differs from the catalog"))
-                }
-            }
-        });
         self.judged(&object.key, found).map(drop)
     }
 
@@ -221,66 +201,41 @@ impl Verifier<'_> {
         match len_of(self.store, self.retry, key)? {
             Some(len) if len == object.len => Ok(()),
             Some(len) => {
-                let detail = format!("it has {len} bytes, the catalog says {}", object.len);
+                let detail = format!("it has {len} bytes, the base says {}", object.len);
                 Err(RemoteError::damaged(key, detail))
             }
             None => Err(RemoteError::Object(ObjectError::NotFound { key: key.clone() })),
         }
     }
 
-    fn deletes(&mut self, d: &CatalogDeletes) -> Result<()> {
-        let object = d.object();
-        let found = match self.depth.read_data > 0.0 {
-            false => self.present(&object),
-            true => {
-                let get = || self.store.get(&object.key, ByteRange::Full, None);
-                read::retrying(self.retry, get).map_err(RemoteError::from).and_then(|found| {
-                    self.report.read += 1;
-                    self.report.bytes += found.len;
-                    match xxh3_128(&found.bytes) == object.hash {
-                        true => Ok(()),
-                        false => Err(RemoteError::damaged(&object.key, "its hash differs")),
-                    }
-                })
-            }
-        };
-        self.judged(&object.key, found).map(drop)
-    }
-
-    /// The rounds that a restore would replay over the catalog, without gaps.
-    fn chain(&mut self, head: &Head, catalog: &Catalog) -> Result<()> {
-        let of_catalog = catalog.header.epoch;
-        let end = |epoch: u64| head.priors.iter().find(|p| p.epoch == epoch).map(|p| p.last_round);
-        let mut epochs: Vec<u64> = head.priors.iter().map(|p| p.epoch).collect();
-        epochs.extend([of_catalog, head.epoch]);
-        epochs.sort_unstable();
-        epochs.dedup();
-        for epoch in epochs.into_iter().filter(|e| *e >= of_catalog) {
-            let first = if epoch == of_catalog { catalog.first_round } else { 1 };
-            let last = match epoch == head.epoch {
-                true => head.last_round,
-                false => end(epoch).unwrap_or(0),
-            };
-            self.rounds(epoch, first, last)?;
-        }
-        Ok(())
-    }
-
-    fn rounds(&mut self, epoch: u64, first: u64, last: u64) -> Result<()> {
-        self.total += (last + 1).saturating_sub(first);
-        for n in first..=last {
+    /// The rounds that a restore would replay, from this one on. One that is missing before later ones is a
+    /// problem.
+    fn rounds(&mut self, epoch: u64, first: u64) -> Result<()> {
+        let mut missing = Vec::new();
+        for n in first.. {
             let key = keys::round(epoch, n);
-            let missing = || ObjectError::NotFound { key: key.clone() }.into();
-            let found = match self.depth.read_data > 0.0 {
-                true => read::round(self.store, self.retry, epoch, n).map(|found| {
-                    let len = found.map(|(_, object)| object.len);
-                    self.report.read += u64::from(len.is_some());
-                    self.report.bytes += len.unwrap_or(0);
-                    len
-                }),
+            let is_read = self.depth.read_data > 0.0;
+            let found = match is_read {
+                true => read::round(self.store, self.retry, epoch, n)
+                    .map(|found| found.map(|(_, object)| object.len)),
                 false => len_of(self.store, self.retry, &key),
             };
-            let found = found.and_then(|len| len.map(drop).ok_or_else(missing));
+            if let Ok(None) = found {
+                missing.push(key);
+                if missing.len() == ABSENT_IN_A_ROW {
+                    break;
+                }
+                continue;
+            }
+            for key in missing.drain(..) {
+                let e = ObjectError::NotFound { key: key.clone() };
+                self.judged::<()>(&key, Err(e.into()))?;
+            }
+            self.total += 1;
+            if let (true, Ok(Some(len))) = (is_read, &found) {
+                self.report.read += 1;
+                self.report.bytes += len;
+            }
             self.judged(&key, found)?;
         }
         Ok(())

@@ -1,11 +1,11 @@
 //! Object storage: what is written to an object store, and how.
 //!
-//! * [`format`]: packs, rounds, catalogs, HEAD and their keys; `FORMAT.md` describes them byte by byte.
+//! * [`format`]: packs, bases, rounds, HEAD and their keys; `FORMAT.md` describes them byte by byte.
 //! * [`claim`]: whose a prefix is.
 //! * [`resolve`]: the only functions that write objects. They find out what became of a request
 //!   whose answer was lost.
-//! * [`writer`]: the owner of a prefix: fencing, rounds, catalogs.
-//! * [`history`]: a catalog and the rounds after it, for a restore.
+//! * [`writer`]: the owner of a prefix: fencing, rounds, bases.
+//! * [`history`]: a base and the rounds after it, for a restore.
 //! * [`read`]: objects read and verified.
 //! * [`probe`]: whether a server has the features that these need.
 //! * [`inspect`]: a prefix seen from outside: its status, its verification.

@@ -4,21 +4,17 @@ use bytes::Bytes;
 use topics_env::Env;
 use topics_env::objects::{ByteRange, ETag, ObjectBytes, ObjectError, ObjectResult, ObjectStore};
 use topics_storage::snapshot::{self, Snapshot};
-use xxhash_rust::xxh3::xxh3_128;
 
-use crate::format::catalog::{Catalog, CatalogDeletes};
+use crate::format::base::{Base, Place};
 use crate::format::head::Head;
 use crate::format::keys;
 use crate::format::pack::{self, PackDirectory};
-use crate::format::pin::Pin;
 use crate::format::round::{self, RoundDirectory};
-use crate::format::sealed::{self, FOOTER, Footer, HEADER, ObjectHeader, ObjectKind, ObjectRef};
+use crate::format::sealed::{self, FOOTER, Footer, ObjectRef};
 use crate::{RemoteError, Result, Retry};
 
 /// The bytes to fetch with a footer: the directory of a full pack fits.
 pub const FIRST_FETCH: u64 = 64 * 1024;
-/// Objects of one listing.
-pub const LIST_PAGE: usize = 1000;
 /// How often an object is fetched again whose bytes were damaged on the way.
 const FETCHES: usize = 3;
 
@@ -65,85 +61,25 @@ pub fn head(store: &dyn ObjectStore, retry: &Retry) -> Result<Option<(Head, ETag
     }
 }
 
-/// Reads a catalog.
-pub fn catalog(store: &dyn ObjectStore, retry: &Retry, object: &ObjectRef) -> Result<Catalog> {
+/// Reads a base.
+pub fn base(store: &dyn ObjectStore, retry: &Retry, object: &ObjectRef) -> Result<Base> {
     let fetch = || store.get(&object.key, ByteRange::Full, None);
-    let check = |found: &ObjectBytes| Catalog::verify(&object.key, Some(object.hash), &found.bytes);
-    checked(retry, &fetch, &check).map(|(catalog, _)| catalog)
+    let check = |found: &ObjectBytes| Base::verify(&object.key, Some(object.hash), &found.bytes);
+    checked(retry, &fetch, &check).map(|(base, _)| base)
 }
 
-/// Reads a file of staged rows by its name. The file has a checksum of its own.
-pub fn stage(store: &dyn ObjectStore, retry: &Retry, name: &str) -> Result<Bytes> {
-    let read = || store.get(&keys::stage(name), ByteRange::Full, None);
-    Ok(retrying(retry, read)?.bytes)
+/// Reads a part of a pack. It is not checked.
+pub fn place(store: &dyn ObjectStore, retry: &Retry, at: &Place) -> Result<Bytes> {
+    let (from, len) = (u64::from(at.offset), u64::from(at.len));
+    let range = ByteRange::Span(from..from + len);
+    Ok(retrying(retry, || store.get(&at.pack.object().key, range.clone(), None))?.bytes)
 }
 
-/// Reads a bitmap of deleted records that a catalog names; `None`: the catalog lacks it.
-pub fn deletes(
-    store: &dyn ObjectStore,
-    retry: &Retry,
-    deletes: Option<&CatalogDeletes>,
-) -> Result<Bytes> {
-    let Some(d) = deletes else {
-        return Err(RemoteError::damaged("the catalog", "it lacks a bitmap of deleted records"));
-    };
-    let key = keys::deletes(d.topic, d.first_seq, d.del_no, d.epoch);
-    let fetch = || store.get(&key, ByteRange::Full, None);
-    let check = |found: &ObjectBytes| match xxh3_128(&found.bytes) == d.hash {
-        true => Ok(()),
-        false => Err(RemoteError::damaged(&key, "it is another object than the catalog names")),
-    };
-    checked(retry, &fetch, &check).map(|(_, found)| found.bytes)
-}
-
-/// Decodes the snapshot of a catalog with this key.
-pub fn snapshot(env: &Env, key: &str, catalog: &Catalog) -> Result<Snapshot> {
-    let bytes = &catalog.snapshot;
+/// Decodes the snapshot of a base with this key.
+pub fn snapshot(env: &Env, key: &str, base: &Base) -> Result<Snapshot> {
+    let bytes = &base.snapshot;
     let n = bytes.get(8..16).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
-    Ok(snapshot::decode(env, key, n, catalog.header.store_id, bytes.clone())?)
-}
-
-/// Reads the catalog with this key, whatever it holds; `None` if there is none.
-pub fn catalog_at(store: &dyn ObjectStore, retry: &Retry, key: &str) -> Result<Option<Catalog>> {
-    let fetch = || store.get(key, ByteRange::Full, None);
-    match checked(retry, &fetch, &|found| Catalog::verify(key, None, &found.bytes)) {
-        Ok((catalog, _)) => Ok(Some(catalog)),
-        Err(RemoteError::Object(ObjectError::NotFound { .. })) => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
-/// Reads the header of a catalog, a round or a pack: whose it is.
-pub fn header(
-    store: &dyn ObjectStore,
-    retry: &Retry,
-    key: &str,
-    kind: ObjectKind,
-) -> Result<ObjectHeader> {
-    let fetch = || store.get(key, ByteRange::Span(0..HEADER as u64), None);
-    checked(retry, &fetch, &|found| ObjectHeader::decode(key, kind, &found.bytes))
-        .map(|(header, _)| header)
-}
-
-/// Reads every pin of a prefix, with its key. They are listed.
-pub fn pins(store: &dyn ObjectStore, retry: &Retry) -> Result<Vec<(String, Pin)>> {
-    let (mut out, mut after) = (Vec::new(), String::new());
-    loop {
-        let listed = retrying(retry, || store.list(keys::PINS, &after, LIST_PAGE))?;
-        for info in &listed {
-            let fetch = || store.get(&info.key, ByteRange::Full, None);
-            match checked(retry, &fetch, &|found| Pin::decode(&info.key, &found.bytes)) {
-                Ok((pin, _)) => out.push((info.key.clone(), pin)),
-                // Its reader has ended.
-                Err(RemoteError::Object(ObjectError::NotFound { .. })) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        match listed.last() {
-            Some(last) if listed.len() == LIST_PAGE => after.clone_from(&last.key),
-            _ => return Ok(out),
-        }
-    }
+    Ok(snapshot::decode(env, key, n, base.header.store_id, bytes.clone())?)
 }
 
 /// Reads a round; `None` if there is none of this number.
@@ -186,7 +122,7 @@ pub fn pack_directory(
         let footer = Footer::decode(key, &found.bytes, found.len)?;
         match (footer.len, footer.hash) == (object.len, object.hash) {
             true => Ok(footer),
-            false => Err(RemoteError::damaged(key, "it is another object than the catalog names")),
+            false => Err(RemoteError::damaged(key, "it is another object than the base names")),
         }
     };
     let check = |found: &ObjectBytes| {

@@ -1,4 +1,4 @@
-//! The owner of a prefix: HEAD, rounds, catalogs.
+//! The owner of a prefix: HEAD, rounds, bases.
 //!
 //! An owner that has lost the prefix to another one is *fenced*: every further call fails. Nothing
 //! counts that it wrote after its last successful check of HEAD.
@@ -9,15 +9,14 @@ use bytes::Bytes;
 use topics_env::Env;
 use topics_env::objects::{ETag, ObjectBytes, ObjectError, ObjectStore};
 use topics_storage::dir::RemoteRecord;
-use topics_storage::segment::{SegmentMeta, TopicKey};
 
 use crate::claim::{Claimant, KeepRecord, Verdict, judge};
-use crate::format::catalog::{Catalog, CatalogDeletes, ChainEnd};
-use crate::format::head::{Head, PriorEpoch};
+use crate::format::base::Base;
+use crate::format::head::Head;
 use crate::format::keys::{self, HEAD};
 use crate::format::sealed::{ObjectHeader, ObjectKind, ObjectRef, SealedObject};
+pub use crate::objects::PackStore;
 use crate::objects::create_sealed;
-pub use crate::objects::{ObjectWriter, Put};
 use crate::resolve::{Created, ReadBack, Replaced, create_resolved, replace_resolved};
 use crate::{RemoteError, Result, Retry, read};
 
@@ -36,6 +35,7 @@ struct PendingHead {
 pub struct RemoteWriter {
     store: Arc<dyn ObjectStore>,
     retry: Retry,
+    store_id: [u8; 16],
     record: Arc<dyn KeepRecord>,
     head: Head,
     etag: ETag,
@@ -43,7 +43,9 @@ pub struct RemoteWriter {
     /// A round whose outcome is not known: it is repeated before any other.
     pending_round: Option<SealedObject>,
     last_round: u64,
-    last_catalog: u64,
+    /// The highest numbers that were tried.
+    last_base: u64,
+    last_pack: u64,
     fenced: Option<RemoteError>,
 }
 
@@ -105,48 +107,24 @@ impl RemoteWriter {
                     let (seen, attempted) = (Some(head.nonce), Vec::new());
                     keep(&retry, &*claimant.record, &RemoteRecord { seen, attempted, ..record })?;
                 }
-                return Self::owner(store, retry, claimant.record.clone(), head, etag);
+                return Ok(Self {
+                    store,
+                    retry,
+                    store_id: claimant.store_id,
+                    record: claimant.record.clone(),
+                    head,
+                    etag,
+                    pending_head: None,
+                    pending_round: None,
+                    last_round: 0,
+                    last_base: 0,
+                    last_pack: 0,
+                    fenced: None,
+                });
             }
         }
         let detail = format!("{OPEN_RACES} other writers opened the prefix at the same time");
         Err(ObjectError::Unavailable { detail }.into())
-    }
-
-    /// The owner after its HEAD is written. Determines the ends of earlier epochs and writes them to
-    /// HEAD before this epoch ships anything: a later owner must not find other ones.
-    fn owner(
-        store: Arc<dyn ObjectStore>,
-        retry: Retry,
-        record: Arc<dyn KeepRecord>,
-        head: Head,
-        etag: ETag,
-    ) -> Result<Self> {
-        let mut out = Self {
-            store,
-            retry,
-            record,
-            head,
-            etag,
-            pending_head: None,
-            pending_round: None,
-            last_round: 0,
-            last_catalog: 0,
-            fenced: None,
-        };
-        let mut priors = out.head.priors.clone();
-        for prior in priors.iter_mut().filter(|p| !p.is_final) {
-            let round = |n| keys::round(prior.epoch, n);
-            while exists(&*out.store, &out.retry, &round(prior.last_round + 1))? {
-                prior.last_round += 1;
-            }
-            prior.is_final = true;
-        }
-        // The writer of an epoch without rounds had nothing that counts, nor will it.
-        priors.retain(|p| p.last_round > 0);
-        if priors != out.head.priors {
-            out.write_head(|head| head.priors = priors)?;
-        }
-        Ok(out)
     }
 
     /// HEAD as this owner last wrote it.
@@ -161,17 +139,30 @@ impl RemoteWriter {
         self.last_round
     }
 
-    /// The header of the next object of this kind. The number is that of the next round or catalog,
-    /// or `file_no` for a pack.
+    /// The header of the next round, or of the next base.
     #[must_use]
-    pub fn header(&self, kind: ObjectKind, file_no: u64) -> ObjectHeader {
+    pub fn header(&self, kind: ObjectKind) -> ObjectHeader {
         let number = match kind {
-            ObjectKind::Pack => file_no,
-            ObjectKind::Round => self.last_round + 1,
-            ObjectKind::Catalog => self.last_catalog + 1,
+            ObjectKind::Pack => self.last_pack,
+            ObjectKind::Round => self.last_round,
+            ObjectKind::Base => self.last_base,
         };
-        let Head { store_id, prefix_id, epoch, .. } = self.head;
-        ObjectHeader { kind, store_id, prefix_id, epoch, number }
+        let Head { prefix_id, epoch, .. } = self.head;
+        ObjectHeader { kind, store_id: self.store_id, prefix_id, epoch, number: number + 1 }
+    }
+
+    /// The header of the next pack, whose number is not given again.
+    pub fn next_pack(&mut self) -> Result<ObjectHeader> {
+        self.check_unfenced()?;
+        let header = self.header(ObjectKind::Pack);
+        self.last_pack = header.number;
+        Ok(header)
+    }
+
+    /// The highest number of a pack that was given.
+    #[must_use]
+    pub fn last_pack(&self) -> u64 {
+        self.last_pack
     }
 
     /// Whether a round must be repeated ([`Self::ship_pending`]) before the next one is made.
@@ -180,27 +171,10 @@ impl RemoteWriter {
         self.pending_round.is_some()
     }
 
-    /// The writer of packs and bitmaps.
-    pub fn objects(&self) -> Result<ObjectWriter> {
+    /// What puts packs.
+    pub fn packs(&self) -> Result<PackStore> {
         self.check_unfenced()?;
-        let Head { store_id, prefix_id, epoch, .. } = self.head;
-        let (store, retry) = (self.store.clone(), self.retry.clone());
-        Ok(ObjectWriter::new(store, retry, (store_id, prefix_id, epoch)))
-    }
-
-    /// [`ObjectWriter::put`].
-    pub fn put(&self, object: &SealedObject) -> Result<Put> {
-        self.objects()?.put(object)
-    }
-
-    /// [`ObjectWriter::put_deletes`].
-    pub fn put_deletes(
-        &self,
-        topic: TopicKey,
-        meta: &SegmentMeta,
-        del: Bytes,
-    ) -> Result<CatalogDeletes> {
-        self.objects()?.put_deletes(topic, meta, del)
+        Ok(PackStore::new(self.store.clone(), self.retry.clone()))
     }
 
     /// Ships a round made with [`Self::header`]. After an error other than `Fenced` its outcome is
@@ -230,33 +204,35 @@ impl RemoteWriter {
         Ok(self.last_round)
     }
 
-    /// Writes a catalog made with [`Self::header`], then names it in HEAD. Its `chain_ends` contain
-    /// those of HEAD. After an error the next catalog has a new number.
-    pub fn publish(&mut self, catalog: &Catalog) -> Result<ObjectRef> {
+    /// Writes a base made with [`Self::header`], reads it back, then names it in HEAD. After an error the
+    /// next base has a new number.
+    pub fn publish(&mut self, base: &Base) -> Result<ObjectRef> {
         self.check_unfenced()?;
         self.settle_head()?;
-        let end = |p: &PriorEpoch| ChainEnd { epoch: p.epoch, last_round: p.last_round };
-        let has_ends = self.head.priors.iter().all(|p| catalog.chain_ends.contains(&end(p)));
-        if catalog.header != self.header(ObjectKind::Catalog, 0) || !has_ends {
-            let detail = "a catalog has the next header and the ends of the epochs before";
-            return Err(RemoteError::Usage { detail: detail.to_owned() });
+        if base.header != self.header(ObjectKind::Base) {
+            let detail = "a base has the next header".to_owned();
+            return Err(RemoteError::Usage { detail });
         }
-        let sealed = catalog.seal();
-        self.last_catalog += 1;
+        let sealed = base.seal();
+        self.last_base += 1;
         if self.create(&sealed)? == Created::Taken {
             self.confirm()?;
             let holder = "another process with the same epoch".to_owned();
             return Err(self.fence(holder, self.head.epoch));
         }
         let object = sealed.object.clone();
-        self.write_head(|head| (head.catalog, head.priors) = (Some(object), Vec::new()))?;
+        if !self.retry.env().check("remote.base-read-back", false) {
+            read::base(&*self.store, &self.retry, &object)?;
+        }
+        self.write_head(|head| head.base = Some(object))?;
         Ok(sealed.object)
     }
 
     /// Says in HEAD that nothing is left to ship.
     pub fn close(mut self) -> Result<()> {
         self.ship_pending()?;
-        self.write_head(|head| head.closed = true)
+        let last_round = self.last_round;
+        self.write_head(|head| head.closed = Some(last_round))
     }
 
     /// Whether another writer has the prefix.
@@ -265,27 +241,14 @@ impl RemoteWriter {
         self.fenced.is_some()
     }
 
-    /// The time by the clock of the store, in milliseconds since the Unix epoch. Writes HEAD, so that it
-    /// succeeds only while this writer owns the prefix.
-    pub fn store_time(&mut self) -> Result<u64> {
-        self.check_unfenced()?;
-        self.write_head(|_| ())?;
-        let info = read::retrying(&self.retry, || self.store.head(HEAD))?;
-        match info.etag == self.etag {
-            true => Ok(info.modified_ms),
-            false => {
-                self.confirm()?;
-                let detail = "HEAD was answered with another ETag than it has".to_owned();
-                Err(ObjectError::Unavailable { detail }.into())
-            }
+    /// When the store got an object, by its clock, in milliseconds since the Unix epoch; `None`: there is no
+    /// such object.
+    pub fn stored_ms(&self, key: &str) -> Result<Option<u64>> {
+        match read::retrying(&self.retry, || self.store.head(key)) {
+            Ok(info) => Ok(Some(info.modified_ms)),
+            Err(ObjectError::NotFound { .. }) => Ok(None),
+            Err(e) => Err(e.into()),
         }
-    }
-
-    /// Deletes an object that nothing names, after a check of HEAD. A later owner names no object that
-    /// this one may delete, so a delete that arrives late does no harm.
-    pub fn delete(&mut self, key: &str) -> Result<()> {
-        self.confirm()?;
-        Ok(self.store.delete(key)?)
     }
 
     /// Checks that this writer still owns the prefix.
@@ -328,7 +291,7 @@ impl RemoteWriter {
     /// Replaces HEAD.
     fn write_head(&mut self, change: impl FnOnce(&mut Head)) -> Result<()> {
         self.settle_head()?;
-        let mut head = Head { last_round: self.last_round, ..self.head.clone() };
+        let mut head = self.head.clone();
         head.nonce = random(self.retry.env());
         change(&mut head);
         let record = RemoteRecord {
@@ -376,22 +339,13 @@ impl RemoteWriter {
 
 /// HEAD of a new owner.
 fn opened(env: &Env, claimant: &Claimant, prefix_id: [u8; 16], found: Option<&Head>) -> Head {
-    let mut priors = found.map_or_else(Vec::new, |h| h.priors.clone());
-    priors.extend(found.map(|h| PriorEpoch {
-        epoch: h.epoch,
-        last_round: h.last_round,
-        is_final: false,
-    }));
     Head {
-        store_id: claimant.store_id,
         prefix_id,
         epoch: found.map_or(1, |h| h.epoch + 1),
         holder: claimant.holder.clone(),
         nonce: random(env),
-        catalog: found.and_then(|h| h.catalog.clone()),
-        last_round: 0,
-        priors,
-        closed: false,
+        base: found.and_then(|h| h.base.clone()),
+        closed: None,
     }
 }
 
@@ -406,13 +360,5 @@ fn keep(retry: &Retry, to: &dyn KeepRecord, record: &RemoteRecord) -> Result<()>
     match retry.env().check("remote.record", false) {
         true => Ok(()),
         false => to.save(record),
-    }
-}
-
-fn exists(store: &dyn ObjectStore, retry: &Retry, key: &str) -> Result<bool> {
-    match read::retrying(retry, || store.head(key)) {
-        Ok(_) => Ok(true),
-        Err(ObjectError::NotFound { .. }) => Ok(false),
-        Err(e) => Err(e.into()),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
-use topics_engine::{Options, RemoteLimits, RemoteMode, RemoteOptions, Tier};
+use topics_engine::{Options, RemoteLimits, RemoteOptions, Tier};
 use topics_sim::{Bucket, ObjectOp, SimClock};
 
 use super::tests::World;
@@ -45,7 +45,7 @@ fn cold(background: bool) -> (World, Arc<Gate>) {
     };
     let store = Arc::new(bucket.client(1).with_gate(Arc::new(pass)));
     let limits = RemoteLimits { pack_bytes: 700, hot_segments: 1, ..RemoteLimits::default() };
-    let remote = RemoteOptions { store, mode: RemoteMode::Tier, limits };
+    let remote = RemoteOptions { store, limits };
     let options =
         Options { background, segment_max_events: 5, remote: Some(remote), ..Options::default() };
     let mut w = World::over(options, clock);

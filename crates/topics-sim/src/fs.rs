@@ -259,6 +259,10 @@ impl Fs for SimFs {
         Ok(self.state.lock().mount)
     }
 
+    fn modified_ms(&self, _path: &Path) -> io::Result<u64> {
+        Ok(0)
+    }
+
     fn fd_limit(&self) -> Option<u64> {
         self.state.lock().fd_limit.map(|n| n as u64)
     }

@@ -26,26 +26,40 @@ pub fn probe(r: &ProbeReport) -> Vec<u8> {
     o.finish()
 }
 
-/// The published state of a prefix; `null` if it is new.
+/// The published state of a prefix at a time; `null` if it is new.
 #[must_use]
-pub fn status(found: Option<&PrefixStatus>) -> Vec<u8> {
+pub fn status(found: Option<&PrefixStatus>, now_ms: u64) -> Vec<u8> {
     let Some(s) = found else { return b"null".to_vec() };
     let mut o = Object::new(512);
-    let hex = |id: &[u8; 16]| format!("{:032x}", u128::from_be_bytes(*id));
-    o.name("holder", &s.head.holder).int("epoch", s.head.epoch).flag("closed", s.head.closed);
-    o.name("store_id", &hex(&s.head.store_id)).name("prefix_id", &hex(&s.head.prefix_id));
-    o.int("head_ms", s.head_ms);
-    match (&s.head.catalog, &s.catalog) {
-        (Some(object), Some(c)) => o.name("catalog", &object.key).int("catalog_ms", c.made_ms),
-        _ => o.raw("catalog", b"null").raw("catalog_ms", b"null"),
-    };
-    o.int("packs", s.packs().len() as u64).int("pack_bytes", s.pack_bytes());
-    o.int("bitmaps", s.deletes().len() as u64);
-    o.int("condemned", s.catalog.as_ref().map_or(0, |c| c.condemned.len() as u64));
-    o.int("last_round", s.last_round).int("bytes", s.named_bytes());
+    o.name("holder", &s.head.holder).int("epoch", s.head.epoch);
+    o.flag("closed", s.head.closed.is_some());
+    o.name("prefix_id", &hex(&s.head.prefix_id)).int("head_ms", s.head_ms);
+    match (&s.head.base, &s.base) {
+        (Some(object), Some(base)) => {
+            let rounds = (s.last_round + 1).saturating_sub(base.first_round);
+            o.name("store_id", &hex(&base.header.store_id));
+            o.name("base", &object.key).int("base_ms", base.made_ms);
+            o.int("base_age_ms", now_ms.saturating_sub(base.made_ms)).int("rounds", rounds);
+            o.int("earlier_bases", base.kept.len() as u64);
+            o.int("dead_ranges", base.dead.len() as u64);
+        }
+        _ => {
+            for name in ["store_id", "base", "base_ms", "base_age_ms"] {
+                o.raw(name, b"null");
+            }
+            for name in ["rounds", "earlier_bases", "dead_ranges"] {
+                o.int(name, 0);
+            }
+        }
+    }
+    o.int("packs", s.packs().len() as u64).int("bytes", s.named_bytes());
     let dollars = format!("{:.6}", cost::storage_per_month(s.named_bytes()));
     o.raw("estimated_cost_dollars_per_month", dollars.as_bytes());
     o.finish()
+}
+
+fn hex(id: &[u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(*id))
 }
 
 /// The result of a verification.

@@ -343,7 +343,7 @@ def _tool_arguments(verb: Add) -> None:
 
 def _remote_arguments(add: Add) -> None:
     status = add("status", "what is archived, and who writes to it")
-    verify = add("verify", "check that everything is there that the newest catalog names")
+    verify = add("verify", "check that everything is there that the newest base names")
     verify.add_argument(
         "--footers", action="store_true", help="also read footer and directory of every pack"
     )
@@ -354,7 +354,7 @@ def _remote_arguments(add: Add) -> None:
         const=1.0,
         default=0.0,
         metavar="SHARE",
-        help="also read this share of the packs, 1%% for example, and all bitmaps and rounds",
+        help="also read this share of the packs, 1%% for example, and the rounds after the base",
     )
     forget = add("forget", "let a data directory write to another prefix than before")
     forget.add_argument("--yes", action="store_true", help="without a question")

@@ -65,21 +65,21 @@ def advice_on_remote(found: dict[str, Any]) -> str:
 
 
 def status(args: argparse.Namespace, resolved: Resolved, out: Output) -> int:
-    """Prints what a prefix holds, by its newest catalog."""
+    """Prints what a prefix holds, by its newest base."""
     url = url_of(args.remote, resolved)
     found = json.loads(_core.remote_status(url))
     if found is None:
         raise NotFound(f"{url} holds nothing yet: no directory has been archived to it")
     if not out.json_lines:
-        for name in ("head_ms", "catalog_ms"):
-            at = found[name]
-            found[name] = None if at is None else datetime.fromtimestamp(at / 1000, UTC)
+        # A folder does not say when HEAD was written: 0.
+        for name in ("head_ms", "base_ms"):
+            found[name] = datetime.fromtimestamp(at / 1000, UTC) if (at := found[name]) else None
     out.fields({"remote": url} | found)
     return Exit.OK
 
 
 def verify(args: argparse.Namespace, resolved: Resolved, out: Output) -> int:
-    """Checks that what the newest catalog names is there and, if asked to, whole."""
+    """Checks that what the newest base names is there and, if asked to, whole."""
     url = url_of(args.remote, resolved)
     bar: Progress | None = None
 

@@ -487,7 +487,7 @@ def open_database(
         given: settings by name, for example `max_open_files=256`.
 
     With the URL of a prefix of an object store as path, `"file:///directory"` or `"s3://…"`, and
-    `read_only` it reads the newest catalog of the prefix, without a data directory: topics, up to
+    `read_only` it reads the newest base of the prefix, without a data directory: topics, up to
     their last archived segment. What is archived later is not seen.
 
     With `":memory:"` as path it opens an empty database in a temporary directory, which `close`

@@ -411,7 +411,7 @@ class Restored(Frozen):
     """Whether records may have been acked after the state: each topic then has a gap `crash` of
     2^32 seqs, so that no seq is given twice."""
     topics: int
-    """Topics in the catalog that was the base."""
+    """Topics of the restored state."""
     rounds: int
     """Rounds of the log that were applied."""
     log_bytes: int

@@ -11,6 +11,7 @@ import pytest
 
 import topics_engine as te
 from support import cold
+from support.processes import LIMIT
 from support.waiting import until
 from topics_engine.cli import main
 from topics_engine.cli.exits import Exit
@@ -36,7 +37,7 @@ def printed(capsys: Any) -> dict[str, Any]:
 
 
 def packs(tmp_path: Path) -> list[Path]:
-    return sorted((tmp_path / "remote").glob("p/*/*/*.pack"))
+    return cold.packs(tmp_path / "remote")
 
 
 def named(archived: str, tmp_path: Path, capsys: Any) -> list[Path]:
@@ -107,7 +108,13 @@ def test_status_of_a_prefix(archived: str, tmp_path: Path, capsys: Any) -> None:
     assert found["packs"] <= len(named)
     assert found["packs"] > 0
     assert found["holder"].startswith(f"process {os.getpid()} with /")
-    assert found["pack_bytes"] < found["bytes"] < 1e6
+    assert found["base"].startswith(f"{found['epoch']:016x}/b")
+    assert 0 <= found["base_age_ms"] < 1000 * LIMIT
+    assert found["rounds"] > 0
+    assert found["earlier_bases"] >= 0
+    assert found["dead_ranges"] >= 0
+    assert found["closed"]
+    assert 0 < found["bytes"] < 1e6
     assert 0 <= found["estimated_cost_dollars_per_month"] < 0.01
 
 
@@ -152,7 +159,7 @@ def test_forget(archived: str, data_dir: Path, tmp_path: Path, capsys: Any) -> N
     assert "topics backup" in capsys.readouterr().err
 
     other, first, second = tmp_path / "other", tmp_path / "first", tmp_path / "second"
-    options: Any = {"segment_max_events": 10, "pack_max_wait_ms": 100}
+    options: Any = {"segment_max_events": 10, "remote_base_interval_ms": 100}
 
     def archive(to: Path, expected: str) -> None:
         with te.open(other, remote_url=to.as_uri(), hot_retain_segments=100, **options) as db:

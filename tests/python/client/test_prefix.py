@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import topics_engine as te
+from support import cold
 from support.waiting import until
 from topics_engine.cli import main
 
@@ -25,7 +26,7 @@ def filled(tmp_path: Path) -> str:
     settings: te.Settings = {
         "remote_url": url,
         "segment_max_events": 10,
-        "pack_max_wait_ms": 0,
+        "remote_base_interval_ms": 100,
         "pack_bytes": 4000,
     }
     with te.open(tmp_path / "db", **settings) as db:
@@ -36,12 +37,12 @@ def filled(tmp_path: Path) -> str:
         db.checkpoint()
         topic.append([te.NewRecord({"n": n}, tag="new") for n in range(RECORDS, RECORDS + 15)])
         db.checkpoint()
-        wait_for_catalog(url, db)
+        wait_for_base(url, db)
     return url
 
 
-def wait_for_catalog(url: str, db: te.Database) -> None:
-    """Waits until the catalog has every sealed segment of the topic."""
+def wait_for_base(url: str, db: te.Database) -> None:
+    """Waits until the newest base has every sealed segment of the topic."""
 
     def is_archived() -> bool:
         db.checkpoint()
@@ -136,7 +137,7 @@ def test_what_is_no_prefix_is_refused(tmp_path: Path) -> None:
 
 def test_an_object_that_is_gone_is_an_error(tmp_path: Path) -> None:
     url = filled(tmp_path)
-    for pack in (tmp_path / "remote").rglob("*.pack"):
+    for pack in cold.packs(tmp_path / "remote"):
         pack.unlink()
     with (
         te.open(url, read_only=True, cold_timeout_ms=500) as view,

@@ -9,6 +9,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,7 @@ from support.waiting import until
 def settings(tmp_path: Path) -> te.Settings:
     return {
         "remote_url": f"file://{tmp_path}/remote",
-        "remote": "ship",
-        "ship_interval_ms": 20,
+        "remote_interval_ms": 20,
     }
 
 
@@ -108,5 +108,45 @@ def test_what_cannot_be_restored_is_refused(tmp_path: Path) -> None:
         te.restore("ftp://x", tmp_path / "a")
     with pytest.raises(te.Unavailable, match="prefix is empty"):
         te.restore(f"file://{tmp_path}/nothing", tmp_path / "a")
-    with pytest.raises(te.InvalidRequest, match="remote"), te.open(tmp_path / "b", remote="both"):
-        pass
+
+
+def test_with_bases_only_a_close_ships_what_was_written(data_dir: Path, tmp_path: Path) -> None:
+    only = settings(tmp_path) | {"remote_interval_ms": 0}
+    for run in range(3):
+        with te.open(data_dir, **only) as db:
+            db.topic("t").append({"n": run})
+    done = te.restore(f"file://{tmp_path}/remote", tmp_path / "restored")
+    assert not done.skips
+    with te.open(tmp_path / "restored") as db:
+        assert numbers(db.topic("t")) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("window", "is_kept"), [(0, False), ("never", True), (3_600_000, True)])
+def test_the_window_says_what_is_deleted(
+    data_dir: Path, tmp_path: Path, window: Any, is_kept: bool
+) -> None:
+    bases = settings(tmp_path) | {"remote_window_ms": window}
+
+    def first() -> set[Path]:
+        return set((tmp_path / "remote").glob(f"{1:016x}/[bpr]*"))
+
+    with te.open(data_dir, **bases) as db:
+        db.topic("t").append({"n": 1})
+        wait_for_backup(db)
+    then, written = datetime.now(UTC), first()
+    assert written
+    with te.open(data_dir, **bases) as db:
+        db.topic("t").append({"n": 2})
+        wait_for_backup(db)
+        # Deletes follow the base.
+        until(lambda: is_kept or db.metrics()["remote_deleted"] > 0, 60)
+        assert db.metrics()["remote_last_base_timestamp_seconds"] > 0
+    if is_kept:
+        assert first() == written
+        te.restore(f"file://{tmp_path}/remote", tmp_path / "then", at=then)
+        with te.open(tmp_path / "then") as db:
+            assert numbers(db.topic("t")) == [1]
+    else:
+        assert len(first()) < len(written)
+        with pytest.raises(te.Unavailable, match="before the oldest state"):
+            te.restore(f"file://{tmp_path}/remote", tmp_path / "then", at=then)

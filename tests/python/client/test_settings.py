@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,9 +59,6 @@ def test_a_remote_in_the_data_directory_is_refused(tmp_path: Path, below: str) -
             te.open(tmp_path / "data", remote_url=url)
         assert refused.value.detail["field"] == "remote_url"
         assert not (tmp_path / "data").exists()
-        assert settings.resolve(
-            {"data_dir": str(tmp_path / "data"), "remote_url": url, "remote": "off"}, {}
-        )
 
 
 def test_a_remote_whose_file_system_hangs_is_compared_as_it_is_named(
@@ -101,7 +99,9 @@ def test_a_remote_beside_the_data_directory_is_taken(tmp_path: Path) -> None:
         ({"max_topics": True}, "max_topics"),
         ({"recovery": 5}, "recovery"),
         ({"recovery": "never"}, "recovery .argument.: 'never' is not one of strict, salvage"),
-        ({"remote": "some"}, "remote .argument.: 'some' is not one of off, tier, ship, all"),
+        ({"remote_window_ms": "ever"}, "remote_window_ms .argument.: 'ever' is not .* or never"),
+        ({"remote_window_ms": -1}, "remote_window_ms .argument.: -1 is not .* or never"),
+        ({"remote_interval_ms": "never"}, "remote_interval_ms .*'never' is not a valid int"),
         ({"memory_bytes": -1}, "memory_bytes .argument.: -1 is not a size"),
         ({"no_such_setting": 1}, "unknown setting `no_such_setting`"),
     ],
@@ -109,6 +109,16 @@ def test_a_remote_beside_the_data_directory_is_taken(tmp_path: Path) -> None:
 def test_refusals(given: dict[str, object], said: str) -> None:
     with pytest.raises(te.InvalidRequest, match=said):
         settings.resolve(given, {})
+
+
+@pytest.mark.parametrize(("said", "value"), [("never", "never"), ("0", 0), (5, 5)])
+def test_a_window_is_a_time_or_never(said: Any, value: Any, tmp_path: Path) -> None:
+    environ = {"TOPICS_REMOTE_WINDOW_MS": str(said)}
+    resolved = settings.resolve({}, environ)
+    assert resolved["remote_window_ms"] == value
+    assert settings.resolve({"remote_window_ms": said}, {})["remote_window_ms"] == value
+    url = (tmp_path / "remote").as_uri()
+    te.open(tmp_path / "data", remote_url=url, remote_window_ms=value).close()
 
 
 def test_unknown_names_in_the_file(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ ERROR = "SMTP 550: no such mailbox"
 REMOTE = {
     "TOPICS_HOT_RETAIN_SEGMENTS": "1",
     "TOPICS_SEGMENT_MAX_EVENTS": "10",
-    "TOPICS_PACK_MAX_WAIT_MS": "0",
+    "TOPICS_REMOTE_BASE_INTERVAL_MS": "100",
     "TOPICS_PACK_BYTES": "2000",
 }
 """Settings with which few records fill packs; besides the address of a store."""

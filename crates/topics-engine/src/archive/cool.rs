@@ -1,9 +1,9 @@
 //! Which archived segments become cold.
 //!
-//! A segment becomes cold when the published catalog names its pack and the hot bound is exceeded. Its
+//! A segment becomes cold when the base in `HEAD` names its pack and the hot bound is exceeded. Its
 //! `.data` stays until neither kept snapshot names it: the trim after the second checkpoint removes it.
 //! Before the mark, and again before the removal if another process made the mark, the object is looked
-//! at: the catalog says what was written, not what is there.
+//! at: the base says what was written, not what is there.
 
 use std::sync::Arc;
 
@@ -126,9 +126,7 @@ impl Archiver {
             let is_above = self.exceeds(count, bytes);
             let is_archived = || {
                 let pack = self.store.base().packs.find(seg.meta.file_no);
-                pack.is_some_and(|(pack, _)| {
-                    published.get(&pack.number) == Some(&(pack.epoch, pack.hash))
-                })
+                pack.is_some_and(|(pack, _)| published.get(&pack.serial) == Some(&pack.hash))
             };
             if is_above && seg.live_count > 0 && !seg.half_dead() && is_archived() {
                 out.push(seg.meta.file_no);

@@ -1,25 +1,24 @@
-//! The archive: sealed segments are copied into packs of an object store.
+//! The archive: what a snapshot names is copied into packs of an object store, and a base says where.
 //!
 //! | module | purpose |
 //! |---|---|
 //! | `plan` | which segments are to be archived |
 //! | `pack` | build → put → read back → name |
+//! | `tails` | packs of what is not an archived segment |
+//! | `base` | the base of the newest snapshot |
+//! | `garbage` | deletes objects that nothing needs any more |
 //! | `cool` | which archived segments become cold |
-//! | `publish` | the catalog of the newest snapshot; packs that nothing needs any more |
-//! | `tails` | packs of the segments that are not archived, for a catalog that is the base of a restore |
-//! | `sweep` | deletes objects that nothing needs any more |
 //! | `thread` | the thread that runs passes |
 //!
-//! A pass holds one lock that nothing else takes. It is the only user of the store, so that no other
-//! work waits for a request.
+//! A pass holds one lock that nothing else takes, so that no other work waits for its requests.
 
+mod base;
 mod cool;
+mod garbage;
+#[cfg(test)]
+mod garbage_tests;
 mod pack;
 mod plan;
-mod publish;
-mod sweep;
-#[cfg(test)]
-mod sweep_tests;
 mod tails;
 #[cfg(test)]
 mod tests;
@@ -30,20 +29,21 @@ use std::fmt;
 use std::sync::Arc;
 
 use topics_env::sync::Mutex;
-use topics_env::sync::atomic::Ordering;
+use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_remote::Retry;
 use topics_remote::format::head::Head;
+use topics_remote::format::keys::Serial;
+use topics_remote::format::sealed::ObjectKind;
 use topics_storage::dir::{Paths, RemoteRecord};
 
+use self::base::Published;
 use self::plan::PendingSegment;
-use self::publish::Published;
-pub use self::sweep::Swept;
-use self::tails::Tails;
+use self::tails::PutFiles;
 use self::thread::ArchiveThread;
 use crate::catalog::unloaded::CatalogEntry;
 use crate::checkpoint::{Store, round};
 use crate::ship::Shipper;
-use crate::ship::owner::{PrefixOwner, User, remote_error};
+use crate::ship::owner::{PrefixOwner, User};
 use crate::types::error::{Error, Result};
 use crate::types::options::RemoteOptions;
 use crate::types::requests::{ArchiveGauges, RemoteState};
@@ -51,15 +51,15 @@ use crate::types::requests::{ArchiveGauges, RemoteState};
 /// The outcome of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Archived {
-    /// Packs that were written.
+    /// Packs of sealed segments that were written.
     pub packs: u64,
     /// Segments in them.
     pub segments: u64,
-    /// Bytes of the packs.
+    /// Bytes of all packs that were written.
     pub bytes: u64,
-    /// Segments that were left out because they are damaged or cannot be read.
+    /// Files that were left out because they are damaged or cannot be read.
     pub damaged: u64,
-    /// Whether a catalog was published.
+    /// Whether a base was published.
     pub published: bool,
     /// Segments that became cold.
     pub cooled: u64,
@@ -71,12 +71,16 @@ pub(crate) struct Archiver {
     remote: RemoteOptions,
     retry: Retry,
     prefix: Arc<PrefixOwner>,
-    /// With continuous backup.
-    shipper: Option<Arc<Shipper>>,
+    shipper: Arc<Shipper>,
     pass: Mutex<PassState>,
+    /// Packs that were put.
+    read_back: AtomicU64,
     pub gauges: ArchiveGauges,
     thread: ArchiveThread,
 }
+
+/// Bytes of the log after which the next base is due.
+const BASE_BYTES: u64 = 256 << 20;
 
 /// The state between passes.
 #[derive(Debug, Default)]
@@ -84,24 +88,23 @@ struct PassState {
     owner: Option<Owner>,
     /// File numbers of segments that are damaged or cannot be read, and until when (monotonic ms).
     skipped: HashMap<u64, u64>,
-    /// Packs that were read back.
-    read_back: u64,
     /// When the oldest pending segment was first found (monotonic ms).
     pending_since: Option<u64>,
-    /// The packs of segments that are not archived.
-    tails: Tails,
     /// Bytes of the pending segments.
     pending_bytes: u64,
+    put: PutFiles,
+    /// When the last base of this process was published (monotonic ms), and the bytes logged before it.
+    based: Option<(u64, u64)>,
 }
 
-/// The owner of the prefix, and what the catalog in `HEAD` names.
+/// The owner of the prefix, and what the base in `HEAD` names.
 #[derive(Debug)]
 struct Owner {
     /// HEAD when the prefix was opened: its epoch is this engine's.
     head: Head,
     published: Published,
-    /// When the next sweep is due (monotonic ms).
-    next_sweep: u64,
+    /// What earlier epochs have put and no base knows of; `None`: nobody has looked.
+    leftover: Option<Vec<(ObjectKind, Serial)>>,
     /// Whether the folders were searched for `.data` of cold segments.
     is_searched: bool,
 }
@@ -126,7 +129,7 @@ pub(crate) fn forget(store: &Arc<Store>) -> Result<()> {
              remote set, makes a copy of the directory that has them"
         )));
     }
-    store.base().packs.remove(&store.base().packs.numbers());
+    store.base().packs.remove(&store.base().packs.serials());
     store.replaced.store(true, Ordering::Relaxed);
     // Neither kept snapshot names a pack.
     for _ in 0..2 {
@@ -149,11 +152,18 @@ impl Archiver {
         prefix: Option<&Arc<PrefixOwner>>,
         shipper: Option<&Arc<Shipper>>,
     ) -> Option<Arc<Self>> {
-        let (prefix, shipper) = (prefix?.clone(), shipper.cloned());
-        let (remote, retry) = (prefix.remote.clone(), prefix.retry.clone());
-        let (pass, thread) = (Mutex::default(), ArchiveThread::default());
-        let (store, gauges) = (store.clone(), ArchiveGauges::default());
-        Some(Arc::new(Self { store, remote, retry, prefix, shipper, pass, gauges, thread }))
+        let (prefix, shipper) = (prefix?, shipper?);
+        Some(Arc::new(Self {
+            store: store.clone(),
+            remote: prefix.remote.clone(),
+            retry: prefix.retry.clone(),
+            prefix: prefix.clone(),
+            shipper: shipper.clone(),
+            pass: Mutex::default(),
+            read_back: AtomicU64::new(0),
+            gauges: ArchiveGauges::default(),
+            thread: ArchiveThread::default(),
+        }))
     }
 
     /// The state of the remote.
@@ -161,12 +171,13 @@ impl Archiver {
         self.prefix.state()
     }
 
-    /// One pass: archives every sealed segment that no pack holds, then publishes the catalog.
+    /// One pass: archives every sealed segment that no pack holds, then publishes a base if anything has
+    /// changed since the last one.
     pub(crate) fn archive(&self) -> Result<Archived> {
         self.measured(&mut self.pass.lock(), |state| self.pass(state, true))
     }
 
-    /// The same if a pack is full, the oldest segment has waited long enough, or a catalog is due.
+    /// The same if a base is due. If segments fill a pack, they are archived.
     pub(crate) fn archive_if_due(&self) -> Result<Archived> {
         self.measured(&mut self.pass.lock(), |state| self.pass(state, false))
     }
@@ -188,35 +199,54 @@ impl Archiver {
     fn pass(&self, state: &mut PassState, now: bool) -> Result<Archived> {
         self.check_usable()?;
         let mut out = Archived::default();
-        let now_ms = self.store.base().time.mono_ms();
-        state.skipped.retain(|_, until| *until > now_ms);
-        let pending = plan::pending(self.store.catalog(), &state.skipped)?;
-        state.pending_bytes = pending.iter().map(|p| p.meta.data_len).sum();
-        if !now && !self.is_due(state, &pending) {
+        self.plan(state)?;
+        let is_base = if now { self.has_changed(state) } else { self.is_base_due(state) };
+        let is_full = state.pending_bytes >= self.remote.limits.pack_bytes;
+        if !(is_base || is_full || self.has_local()) {
             return Ok(out);
         }
-        let done = self.work(state, &pending, &mut out);
+        let done = self.work(state, is_base, &mut out);
         self.prefix.noted(User::Archive, done).map(|()| out)
     }
 
-    fn work(
-        &self,
-        state: &mut PassState,
-        pending: &[PendingSegment],
-        out: &mut Archived,
-    ) -> Result<()> {
+    fn work(&self, state: &mut PassState, is_base: bool, out: &mut Archived) -> Result<()> {
         self.claim(state)?;
-        let mut rest = pending;
-        while !rest.is_empty() {
+        let has_base = state.owner.as_ref().is_some_and(|o| o.published.base.is_some());
+        match is_base || !has_base {
+            true => self.publish(state, out)?,
+            false => self.pack_pending(state, self.remote.limits.pack_bytes, out)?,
+        }
+        self.drop_local(state)?;
+        out.cooled = self.cool(state)?;
+        Ok(())
+    }
+
+    /// The segments that are to be archived.
+    fn plan(&self, state: &mut PassState) -> Result<Vec<PendingSegment>> {
+        let now = self.store.base().time.mono_ms();
+        state.skipped.retain(|_, until| *until > now);
+        let pending = plan::pending(self.store.catalog(), &state.skipped)?;
+        state.pending_bytes = pending.iter().map(|p| p.meta.data_len).sum();
+        match pending.is_empty() {
+            true => state.pending_since = None,
+            false => _ = state.pending_since.get_or_insert(now),
+        }
+        Ok(pending)
+    }
+
+    /// Archives segments while at least `min` bytes of them are pending.
+    fn pack_pending(&self, state: &mut PassState, min: u64, out: &mut Archived) -> Result<()> {
+        let pending = self.plan(state)?;
+        let mut rest = &pending[..];
+        while !rest.is_empty() && state.pending_bytes >= min {
             self.check_usable()?;
             let tried = self.pack(state, rest, out)?;
-            rest = &rest[tried..];
+            let (done, left) = rest.split_at(tried);
+            state.pending_bytes -= done.iter().map(|p| p.meta.data_len).sum::<u64>();
+            rest = left;
         }
-        (state.pending_since, state.pending_bytes) = (None, 0);
-        out.published = self.publish(state)?;
-        if self.remote.mode.tiers() {
-            self.drop_local(state)?;
-            out.cooled = self.cool(state)?;
+        if rest.is_empty() {
+            state.pending_since = None;
         }
         Ok(())
     }
@@ -226,35 +256,34 @@ impl Archiver {
         self.prefix.check_usable()
     }
 
-    fn is_due(&self, state: &mut PassState, pending: &[PendingSegment]) -> bool {
-        let now = self.store.base().time.mono_ms();
-        let since = match pending.is_empty() {
-            true => state.pending_since.take(),
-            false => Some(*state.pending_since.get_or_insert(now)),
-        };
-        let waited = since.map_or(0, |since| now.saturating_sub(since));
-        let old =
-            !pending.is_empty() && waited >= self.remote.limits.pack_max_wait.as_millis() as u64;
-        let is_full = state.pending_bytes >= self.remote.limits.pack_bytes;
-        is_full || old || self.is_unpublished(state) || self.has_local()
+    /// Whether anything has changed since the last base of this process.
+    fn has_changed(&self, state: &PassState) -> bool {
+        let wal = &self.store.ctx().wal;
+        let Some((_, logged)) = state.based else { return true };
+        let packs = &state.owner.as_ref().map(|o| &o.published.packs);
+        wal.counters().bytes != logged || *packs != Some(&self.store.base().packs.identities())
     }
 
-    /// Whether a catalog is due: the published one names other packs than the table, or it is to be the
-    /// base of later rounds.
-    fn is_unpublished(&self, state: &PassState) -> bool {
-        let packs = self.store.base().packs.identities();
-        let owner = state.owner.as_ref();
-        owner.map_or(!packs.is_empty(), |o| o.published.packs != packs) || self.is_base_due()
+    /// Whether a base is due: the first one of a process immediately, because a process before it may have
+    /// ended without one; then from time to time, after many bytes, and when the rounds have none.
+    fn is_base_due(&self, state: &PassState) -> bool {
+        let wal = &self.store.ctx().wal;
+        let Some((at, logged)) = state.based else { return true };
+        let waited = self.store.base().time.mono_ms().saturating_sub(at);
+        let is_late = waited >= self.remote.limits.base_interval.as_millis() as u64;
+        let bytes = wal.counters().bytes.saturating_sub(logged);
+        self.shipper.is_base_due() || bytes >= BASE_BYTES || (is_late && self.has_changed(state))
+    }
+
+    /// The same, for the thread.
+    fn is_due(&self) -> bool {
+        self.is_base_due(&self.pass.lock())
     }
 
     /// Whether `.data` of cold segments waits for a look at its objects.
     fn has_local(&self) -> bool {
         let local = self.store.disk.checkpoints.local_cold(false);
-        self.remote.mode.tiers() && local.is_ok_and(|local| !local.is_empty())
-    }
-
-    fn is_base_due(&self) -> bool {
-        self.shipper.as_ref().is_some_and(|s| s.is_base_due())
+        local.is_ok_and(|local| !local.is_empty())
     }
 
     /// Makes this engine the owner of the prefix, once.
@@ -263,15 +292,9 @@ impl Archiver {
             return Ok(());
         }
         let head = self.prefix.with(|writer| Ok(writer.head().clone()))?;
-        let published = self.read_published(&head)?;
-        let next_sweep = sweep::first_sweep(self.store.base().time.mono_ms());
-        state.owner = Some(Owner { head, published, next_sweep, is_searched: false });
+        let published = self.read_published(&head, &mut state.put)?;
+        self.gauges.dead.store(published.dead.len() as u64, Ordering::Relaxed);
+        state.owner = Some(Owner { head, published, leftover: None, is_searched: false });
         Ok(())
-    }
-
-    /// A snapshot that names every pack of the table.
-    fn name_packs(&self) -> Result<()> {
-        self.check_usable()?;
-        round::checkpoint(&self.store).map(drop)
     }
 }

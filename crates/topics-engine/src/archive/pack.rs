@@ -1,32 +1,24 @@
 //! One pack: build → put → read back → name.
 
 use topics_env::sync::atomic::Ordering;
-use topics_remote::format::pack::{MAX_ENTRIES, PARTS, PackDirectory, PackWriter, SegmentFiles};
+use topics_remote::format::pack::{PARTS, PackDirectory, PackWriter, SegmentFiles};
 use topics_remote::format::sealed::SealedObject;
 use topics_remote::read;
-use topics_remote::writer::{ObjectWriter, Put};
 use topics_storage::dir::{Paths, read_file};
-use topics_storage::segment::{FileKind, SegmentMeta};
+use topics_storage::segment::FileKind;
 
 use super::plan::PendingSegment;
-use super::{Archived, Archiver, PassState, remote_error};
+use super::{Archived, Archiver, PassState};
+use crate::ship::owner::remote_error;
 use crate::tier::ArchivedPack;
 use crate::types::error::{Error, Result};
 
 /// The first packs of a process are read back as a whole, and every 256th of the later ones. Of the
 /// others only directory and footer are.
-pub(super) const READ_BACK_FIRST: u64 = 16;
+const READ_BACK_FIRST: u64 = 16;
 const READ_BACK_EACH: u64 = 256;
 /// How long a segment whose files cannot be read is left out, ms.
 const UNREADABLE_MS: u64 = 600_000;
-
-/// The length of a file of an active segment that a snapshot names.
-fn named_len(meta: &SegmentMeta, kind: FileKind) -> usize {
-    match kind {
-        FileKind::Data => meta.data_len as usize,
-        _ => meta.active_idx_len() as usize,
-    }
-}
 
 impl Archiver {
     /// Archives the first of these segments in one pack. Returns how many were processed.
@@ -36,16 +28,13 @@ impl Archiver {
         pending: &[PendingSegment],
         out: &mut Archived,
     ) -> Result<usize> {
-        let number = self.store.base().segments.next_file_no();
-        let writer = self.prefix.objects()?;
-        let header = writer.header(number);
         let first_len = pending.first().map_or(0, |p| p.meta.data_len);
         let capacity = self.remote.limits.pack_bytes.max(first_len) as usize;
-        let mut pack = PackWriter::new(header, capacity);
+        let mut pack = PackWriter::new(self.prefix.next_pack()?, capacity);
         let (mut tried, mut segments) = (0, 0);
         for segment in pending {
-            let is_full = pack.len() as u64 + segment.meta.data_len > self.remote.limits.pack_bytes;
-            if segments > 0 && (is_full || segments == MAX_ENTRIES) {
+            let is_long = pack.len() as u64 + segment.meta.data_len > self.remote.limits.pack_bytes;
+            if segments > 0 && (is_long || pack.is_full()) {
                 break;
             }
             tried += 1;
@@ -64,17 +53,14 @@ impl Archiver {
         if pack.is_empty() {
             return Ok(tried);
         }
-        let (object, directory) = self.put_pack(&writer, pack, state.read_back)?;
-        state.read_back += 1;
-        let pack = ArchivedPack::of(&object.object, &directory);
-        let number = pack.number;
+        let (pack, _) = self.put_pack(pack, out)?;
+        let serial = pack.serial;
         self.store.base().packs.add(pack);
-        self.store.base().packs.saw(number);
+        self.store.base().packs.saw(serial);
         // The next snapshot names it.
         self.store.replaced.store(true, Ordering::Relaxed);
         out.packs += 1;
-        out.segments += segments as u64;
-        out.bytes += object.object.len;
+        out.segments += segments;
         Ok(tried)
     }
 
@@ -87,50 +73,42 @@ impl Archiver {
         state.skipped.insert(segment.meta.file_no, until);
     }
 
-    /// Adds a segment after verifying each of its frames. Returns false if a file of it is gone.
-    pub(super) fn add(&self, pack: &mut PackWriter, segment: &PendingSegment) -> Result<bool> {
+    /// Adds a sealed segment after verifying each of its frames. Returns false if a file of it is gone.
+    fn add(&self, pack: &mut PackWriter, segment: &PendingSegment) -> Result<bool> {
         let PendingSegment { topic, meta } = segment;
-        let paths = Paths::new(&self.store.base().dir);
+        let base = self.store.base();
+        let paths = Paths::new(&base.dir);
         let named = meta.files(topic.topic_id);
         let mut files: [Vec<u8>; PARTS.len()] = Default::default();
         for (file, kind) in files.iter_mut().zip(PARTS) {
             let Some((name, _)) = named.iter().find(|(_, k)| *k == kind) else { continue };
-            let path = paths.segment(name, kind);
-            let is_side = meta.sealed && kind != FileKind::Data;
-            if is_side && !self.store.base().env.check("archive.side-file", false) {
+            if kind != FileKind::Data && !base.env.check("archive.side-file", false) {
                 // Checked, and made again from `.data` if it fails.
-                let side = self.store.base().segments.segment(*topic, *meta).side_file(kind)?;
-                *file = side.unwrap_or_default();
+                *file = base.segments.segment(*topic, *meta).side_file(kind)?.unwrap_or_default();
                 continue;
             }
-            match read_file(&self.store.base().env, &path, u64::MAX)? {
+            match read_file(&base.env, &paths.segment(name, kind), u64::MAX)? {
                 Some(found) => *file = found,
                 None => return Ok(false),
             }
-            if !meta.sealed {
-                // The files of an active segment may be longer than the snapshot says.
-                file.truncate(named_len(meta, kind));
-            }
         }
         let files = files.each_ref().map(Vec::as_slice);
-        let added = pack.push(&self.store.base().env, &SegmentFiles { topic: *topic, meta, files });
+        let added = pack.push_segment(&base.env, &SegmentFiles { topic: *topic, meta, files });
         added.map(|()| true).map_err(remote_error)
     }
 
-    /// Puts a pack and reads it back, as a whole if `n` says so.
+    /// Puts a pack and reads it back.
     pub(super) fn put_pack(
         &self,
-        writer: &ObjectWriter,
         pack: PackWriter,
-        n: u64,
-    ) -> Result<(SealedObject, PackDirectory)> {
+        out: &mut Archived,
+    ) -> Result<(ArchivedPack, PackDirectory)> {
         let (object, directory) = pack.finish().map_err(remote_error)?;
-        if writer.put(&object).map_err(remote_error)? == Put::Taken {
-            let detail = format!("object {} exists with other bytes", object.object.key);
-            return Err(Error::StorageUnavailable { reason: "remote", detail });
-        }
+        self.prefix.packs()?.put(&object).map_err(remote_error)?;
+        let n = self.read_back.fetch_add(1, Ordering::Relaxed);
         self.read_back(n, &object, &directory)?;
-        Ok((object, directory))
+        out.bytes += object.object.len;
+        Ok((ArchivedPack::of(&object.object, &directory), directory))
     }
 
     /// Compares the pack in the store with the one that was written.

@@ -1,97 +1,238 @@
-//! Packs of the segments that are not archived: active ones, and sealed ones that reclaim rewrites soon.
+//! What a base names beside sealed segments that are archived: the `.data` of other segments, and bitmaps of
+//! deleted records.
 //!
-//! A catalog that is the base of a restore names all that its snapshot names. These packs are in no
-//! snapshot: the next catalog names others for the segments that have grown.
+//! These packs are in no snapshot. Of a segment that has grown, the next base names one more part.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
-use topics_remote::format::catalog::CatalogPack;
-use topics_remote::format::pack::{MAX_ENTRIES, PackWriter};
+use topics_remote::format::base::Place;
+use topics_remote::format::keys::Serial;
+use topics_remote::format::pack::{PackDirectory, PackEntry, PackWriter};
+use topics_storage::dir::{Paths, read_file};
+use topics_storage::segment::{FileKind, SegmentMeta, TopicKey};
 
-use super::Archiver;
-use super::pack::READ_BACK_FIRST;
 use super::plan::PendingSegment;
+use super::{Archived, Archiver};
+use crate::ship::owner::remote_error;
+use crate::tier::ArchivedPack;
 use crate::types::error::{Error, Result};
 
-/// The packs that this process has put, for segments that have not changed since.
+/// The most parts of a segment: with more it is put as a whole again.
+const MAX_PARTS: usize = 16;
+/// A pack is put again when less than this part of it is needed.
+const NEEDED_PART: u64 = 4;
+
+/// What this process knows to be in packs.
 #[derive(Debug, Default)]
-pub(super) struct Tails {
-    /// File number of a segment → the length of its `.data` in a pack, and the number of the pack.
-    segments: HashMap<u64, (u64, u64)>,
-    packs: BTreeMap<u64, CatalogPack>,
-    /// Segments whose files were gone when they were to be packed.
-    missing: HashSet<u64>,
+pub(super) struct PutFiles {
+    /// By file number and number of the `.data`: its parts, without space between them.
+    tails: HashMap<(u64, u64), Vec<Place>>,
+    /// By file number.
+    deletes: HashMap<u64, Place>,
+    /// Files that were gone when they were to be packed.
+    missing: BTreeSet<u64>,
+}
+
+/// The files of a snapshot that are to be in packs, beside archived segments.
+#[derive(Debug, Default)]
+pub(super) struct OtherFiles {
+    /// Active segments, and sealed ones that are not archived.
+    pub tails: Vec<PendingSegment>,
+    /// Segments with a `.del`.
+    pub deletes: Vec<(TopicKey, SegmentMeta)>,
+}
+
+/// A file to put.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Tail(PendingSegment, u64),
+    Deletes(TopicKey, SegmentMeta),
+}
+
+/// The outcome of adding a file to a pack.
+enum Added {
+    Yes,
+    /// It is damaged or lost.
+    LeftOut,
+    /// A checkpoint replaced it.
+    Gone,
+}
+
+impl PutFiles {
+    /// Knows the bitmaps of an earlier base.
+    pub fn know_deletes(&mut self, deletes: HashMap<u64, Place>) {
+        self.deletes.extend(deletes);
+    }
+
+    /// The parts of a segment.
+    pub fn tail(&self, meta: &SegmentMeta) -> &[Place] {
+        self.tails.get(&(meta.file_no, meta.data_no)).map_or(&[], |parts| parts)
+    }
+
+    pub fn deletes(&self, del_no: u64) -> Option<Place> {
+        self.deletes.get(&del_no).copied()
+    }
+
+    fn len_of(&self, meta: &SegmentMeta) -> u64 {
+        self.tail(meta).iter().map(|p| u64::from(p.len)).sum()
+    }
+
+    /// Forgets what a snapshot does not need, and packs of which little is needed.
+    fn forget_unneeded(&mut self, files: &OtherFiles) {
+        let tails: BTreeSet<_> =
+            files.tails.iter().map(|p| (p.meta.file_no, p.meta.data_no)).collect();
+        let deletes: BTreeSet<_> = files.deletes.iter().map(|(_, meta)| meta.del_no).collect();
+        self.tails.retain(|key, parts| tails.contains(key) && parts.len() < MAX_PARTS);
+        self.deletes.retain(|no, _| deletes.contains(no));
+        self.missing.retain(|no| deletes.contains(no) || tails.iter().any(|t| t.0 == *no));
+        let mut needed: HashMap<Serial, (u64, u64)> = HashMap::new();
+        for place in self.tails.values().flatten().chain(self.deletes.values()) {
+            let (bytes, _) = needed.entry(place.pack.serial).or_insert((0, place.pack.len));
+            *bytes += u64::from(place.len);
+        }
+        let is_little = |place: &Place| {
+            needed.get(&place.pack.serial).is_some_and(|(bytes, len)| bytes * NEEDED_PART < *len)
+        };
+        self.tails.retain(|_, parts| !parts.iter().any(is_little));
+        self.deletes.retain(|_, place| !is_little(place));
+    }
+
+    /// Notes where the files of a pack are.
+    fn add(&mut self, pack: &ArchivedPack, directory: &PackDirectory, tried: &[Wanted]) {
+        let pack = pack.for_base();
+        for entry in &directory.entries {
+            let place = |part: &topics_remote::format::pack::PackPart| Place {
+                pack,
+                offset: part.offset as u32,
+                len: part.len as u32,
+            };
+            match entry {
+                PackEntry::Tail { file_no, part, .. } => {
+                    let of = tried.iter().find_map(|w| match w {
+                        Wanted::Tail(p, _) if p.meta.file_no == *file_no => Some(p.meta.data_no),
+                        _ => None,
+                    });
+                    let key = (*file_no, of.unwrap_or(*file_no));
+                    self.tails.entry(key).or_default().push(place(part));
+                }
+                PackEntry::Deletes { del_no, part } => {
+                    _ = self.deletes.insert(*del_no, place(part))
+                }
+                PackEntry::Segment(_) | PackEntry::Rows { .. } => {}
+            }
+        }
+    }
 }
 
 impl Archiver {
-    /// Puts what no pack has of these segments, which are sorted. Returns the packs that hold them. A
-    /// damaged segment is left out.
-    pub(super) fn put_tails(
+    /// Puts what no pack has of these files. Returns false if a checkpoint replaced one of them meanwhile:
+    /// then a newer snapshot names others. A damaged file is left out.
+    pub(super) fn put_files(
         &self,
-        tails: &mut Tails,
-        needed: Vec<PendingSegment>,
-    ) -> Result<Vec<CatalogPack>> {
-        let has = |tails: &Tails, p: &PendingSegment| {
-            tails.segments.get(&p.meta.file_no).is_some_and(|t| t.0 == p.meta.data_len)
-        };
-        let new: Vec<_> = needed.iter().filter(|p| !has(tails, p)).copied().collect();
-        let mut rest = &new[..];
+        put: &mut PutFiles,
+        files: &OtherFiles,
+        out: &mut Archived,
+    ) -> Result<bool> {
+        put.forget_unneeded(files);
+        let tails = files.tails.iter().filter_map(|p| {
+            let from = put.len_of(&p.meta);
+            (from < p.meta.data_len).then_some(Wanted::Tail(*p, from))
+        });
+        let deletes =
+            files.deletes.iter().filter(|(_, meta)| !put.deletes.contains_key(&meta.del_no));
+        let deletes = deletes.map(|(topic, meta)| Wanted::Deletes(*topic, *meta));
+        let wanted: Vec<Wanted> = tails.chain(deletes).collect();
+        let mut rest = &wanted[..];
         while !rest.is_empty() {
             self.check_usable()?;
-            let tried = self.put_tail(tails, rest)?;
+            let Some(tried) = self.put_some(put, rest, out)? else { return Ok(false) };
             rest = &rest[tried..];
         }
-        let live: HashMap<u64, (u64, u64)> = needed
-            .iter()
-            .filter_map(|p| Some((p.meta.file_no, *tails.segments.get(&p.meta.file_no)?)))
-            .collect();
-        tails.packs.retain(|number, _| live.values().any(|t| t.1 == *number));
-        tails.segments = live;
-        tails.missing.retain(|no| needed.iter().any(|p| p.meta.file_no == *no));
-        Ok(tails.packs.values().cloned().collect())
+        Ok(true)
     }
 
-    /// Puts the first of these segments in one pack. Returns how many were processed.
-    fn put_tail(&self, tails: &mut Tails, pending: &[PendingSegment]) -> Result<usize> {
-        let number = self.store.base().segments.next_file_no();
-        let writer = self.prefix.objects()?;
-        let mut pack = PackWriter::new(writer.header(number), 0);
-        let (mut tried, mut added) = (0, Vec::new());
-        for segment in pending {
-            let is_full = pack.len() as u64 + segment.meta.data_len > self.remote.limits.pack_bytes;
-            if !added.is_empty() && (is_full || added.len() == MAX_ENTRIES) {
+    /// Puts the first of these files in one pack. Returns how many were processed; `None`: one is gone.
+    fn put_some(
+        &self,
+        put: &mut PutFiles,
+        wanted: &[Wanted],
+        out: &mut Archived,
+    ) -> Result<Option<usize>> {
+        let header = self.prefix.next_pack()?;
+        let mut pack = PackWriter::new(header, 0);
+        let mut tried = 0;
+        for file in wanted {
+            let len = match file {
+                Wanted::Tail(p, from) => p.meta.data_len - from,
+                Wanted::Deletes(..) => 0,
+            };
+            let is_full = pack.len() as u64 + len > self.remote.limits.pack_bytes;
+            if !pack.is_empty() && (is_full || pack.is_full()) {
                 break;
             }
             tried += 1;
-            match self.add(&mut pack, segment) {
-                Ok(true) => added.push((segment.meta.file_no, segment.meta.data_len)),
-                // Twice in a row: it is lost, and not replaced.
-                Ok(false) if tails.missing.contains(&segment.meta.file_no) => {
-                    let no = segment.meta.file_no;
-                    log::error!("a file of segment {no:016x} is missing, also in the backup");
-                }
-                Ok(false) => {
-                    tails.missing.insert(segment.meta.file_no);
-                    let detail =
-                        "a checkpoint replaced a segment meanwhile: the next pass repeats it";
-                    return Err(Error::StorageUnavailable {
-                        reason: "remote",
-                        detail: detail.into(),
-                    });
-                }
-                Err(e) if e.is_shortage() => return Err(e),
-                Err(e) => log::error!("a segment is missing in the backup: {e}"),
+            match self.add_file(put, &mut pack, *file)? {
+                Added::Yes => {}
+                Added::LeftOut => out.damaged += 1,
+                Added::Gone => return Ok(None),
             }
         }
-        if pack.is_empty() {
-            return Ok(tried);
+        if !pack.is_empty() {
+            let (pack, directory) = self.put_pack(pack, out)?;
+            put.add(&pack, &directory, &wanted[..tried]);
         }
-        // Only directory and footer are read back.
-        let (object, directory) = self.put_pack(&writer, pack, 1 + READ_BACK_FIRST)?;
-        for (file_no, data_len) in added {
-            tails.segments.insert(file_no, (data_len, number));
+        Ok(Some(tried))
+    }
+
+    fn add_file(&self, put: &mut PutFiles, pack: &mut PackWriter, file: Wanted) -> Result<Added> {
+        let base = self.store.base();
+        let paths = Paths::new(&base.dir);
+        let (no, path, topic, meta) = match file {
+            Wanted::Tail(PendingSegment { topic, meta }, _) => {
+                let name = meta.data_name(topic.topic_id);
+                (meta.file_no, paths.segment(&name, FileKind::Data), topic, meta)
+            }
+            Wanted::Deletes(topic, meta) => match meta.del_name(topic.topic_id) {
+                Some(name) => (meta.del_no, paths.segment(&name, FileKind::Del), topic, meta),
+                None => return Ok(Added::Yes),
+            },
+        };
+        let found = match read_file(&base.env, &path, u64::MAX).map_err(Error::from) {
+            Err(e) if !e.is_shortage() => {
+                log::error!("a file is missing in the backup: {e}");
+                return Ok(Added::LeftOut);
+            }
+            found => found?,
+        };
+        let Some(mut bytes) = found else {
+            // Twice in a row: it is lost, and not replaced.
+            if put.missing.insert(no) {
+                return Ok(Added::Gone);
+            }
+            log::error!("{} is missing, also in the backup", path.display());
+            return Ok(Added::LeftOut);
+        };
+        let added = match file {
+            Wanted::Tail(_, from) => {
+                // The file of an active segment may be longer than the snapshot says.
+                bytes.truncate(meta.data_len as usize);
+                pack.push_tail(&base.env, topic, &meta, (&bytes, from as usize))
+                    .map_err(remote_error)
+            }
+            Wanted::Deletes(..) => base
+                .segments
+                .segment(topic, meta)
+                .check_deletes(&bytes)
+                .map_err(Error::from)
+                .and_then(|()| pack.push_deletes(no, &bytes).map_err(remote_error)),
+        };
+        match added {
+            Ok(()) => Ok(Added::Yes),
+            Err(e) if e.is_shortage() => Err(e),
+            Err(e) => {
+                log::error!("a file is missing in the backup: {e}");
+                Ok(Added::LeftOut)
+            }
         }
-        tails.packs.insert(number, CatalogPack::of(&object.object, &directory));
-        Ok(tried)
     }
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use topics_env::objects::ObjectStore;
 use topics_env::real::{Backend, real_env};
 use topics_env::{Hook, OpenMode, Site, Verdict};
-use topics_remote::format::catalog::Catalog;
+use topics_remote::format::base::{Base, Span};
 use topics_remote::format::pack::PARTS;
 use topics_remote::store::folder::FolderStore;
 use topics_remote::{Retry, read};
@@ -18,15 +19,16 @@ use topics_storage::segment::{FileKind, SegmentMeta, TopicKey};
 use super::Archived;
 use crate::tier;
 use crate::topic::tests::{DIR, World, eq, small};
-use crate::types::options::{Options, RemoteLimits, RemoteMode, RemoteOptions};
+use crate::types::options::{Options, RemoteLimits, RemoteOptions};
 use crate::types::requests::RemoteState;
 
 pub(super) const PACK_BYTES: u64 = 2000;
 
-/// All segments stay hot.
+/// All segments stay hot, and there are no rounds between bases.
 pub(super) fn limits() -> RemoteLimits {
     RemoteLimits {
         pack_bytes: PACK_BYTES,
+        interval: Duration::ZERO,
         hot_segments: u64::MAX,
         single_writer: true,
         ..RemoteLimits::default()
@@ -34,7 +36,7 @@ pub(super) fn limits() -> RemoteLimits {
 }
 
 pub(super) fn remote(store: SimStore) -> RemoteOptions {
-    RemoteOptions { store: Arc::new(store), mode: RemoteMode::Tier, limits: limits() }
+    RemoteOptions { store: Arc::new(store), limits: limits() }
 }
 
 /// A world whose engine archives to a bucket.
@@ -68,11 +70,11 @@ fn delete_red(seq: u64) -> crate::types::api::DeleteRequest {
     crate::types::api::DeleteRequest { before_seq: Some(seq), matching: eq("red") }
 }
 
-/// The catalog that `HEAD` names, read by another client.
-pub(super) fn catalog(w: &World, bucket: &Arc<Bucket>) -> Option<Catalog> {
+/// The base that `HEAD` names, read by another client.
+pub(super) fn base(w: &World, bucket: &Arc<Bucket>) -> Option<Base> {
     let (store, retry) = (bucket.client(9), Retry::once(w.env()));
     let (head, _) = read::head(&store, &retry).unwrap()?;
-    head.catalog.map(|object| read::catalog(&store, &retry, &object).unwrap())
+    head.base.map(|object| read::base(&store, &retry, &object).unwrap())
 }
 
 /// The sealed segments of a world's newest snapshot.
@@ -98,61 +100,75 @@ fn file(w: &World, topic: TopicKey, meta: &SegmentMeta, kind: FileKind) -> Vec<u
     read_file(&w.env(), &path, u64::MAX).unwrap().unwrap()
 }
 
-/// Everything that the catalog names is in the bucket, and every sealed segment is in exactly one
-/// pack, byte for byte, with its deletes.
+/// Every segment that the newest snapshot names.
+fn all(w: &World) -> Vec<(TopicKey, SegmentMeta)> {
+    let engine = w.engine().open_engine();
+    let (_, snapshot) = engine.store().disk.checkpoints.read_newest().unwrap().unwrap();
+    let body = snapshot.whole().unwrap();
+    let of = |t: &topics_storage::snapshot::TopicSnap| {
+        let topic = TopicKey { topic_id: t.topic_id, epoch: t.epoch };
+        t.segments.iter().map(|m| (topic, *m)).collect::<Vec<_>>()
+    };
+    body.topics.iter().flat_map(of).filter(|(_, m)| m.span() > 0 && m.live_count > 0).collect()
+}
+
+/// The base names exactly the bytes of every file that the newest snapshot names, and every sealed segment
+/// is in one pack.
 pub(super) fn assert_archived(w: &World, bucket: &Arc<Bucket>) {
     let (store, retry) = (bucket.client(9), Retry::once(w.env()));
-    let catalog = catalog(w, bucket).unwrap();
-    let objects = bucket.objects();
-    let mut found: BTreeMap<u64, Vec<[Vec<u8>; PARTS.len()]>> = BTreeMap::new();
-    for pack in &catalog.packs {
-        let (directory, object) = read::pack(&store, &retry, &pack.object()).unwrap();
-        for e in &directory.entries {
-            let part = |p: topics_remote::format::pack::PackPart| {
-                object.bytes[p.offset as usize..(p.offset + p.len) as usize].to_vec()
-            };
-            found.entry(e.file_no).or_default().push(e.parts.map(part));
-        }
+    let base = base(w, bucket).unwrap();
+    let packs: Vec<_> = base
+        .packs
+        .iter()
+        .map(|p| read::pack(&store, &retry, &p.object()).unwrap().1.bytes)
+        .collect();
+    let of = |at: &Span| {
+        packs[at.pack as usize][at.offset as usize..(at.offset + at.len) as usize].to_vec()
+    };
+    let deletes: BTreeMap<u64, Vec<u8>> =
+        base.deletes.iter().map(|d| (d.del_no, of(&d.at))).collect();
+    let mut tails: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+    for t in &base.tails {
+        tails.entry(t.file_no).or_default().extend(of(&t.at));
     }
-    let sealed = sealed(w);
-    assert!(!sealed.is_empty());
-    for (topic, meta) in &sealed {
-        let copies = found.get(&meta.file_no).map_or(&[][..], Vec::as_slice);
-        let files = PARTS.map(|kind| file(w, *topic, meta, kind));
-        assert_eq!(copies, [files], "segment {}…{}", meta.first_seq, meta.last_seq);
+    assert!(!sealed(w).is_empty());
+    let segments = all(w);
+    for (topic, meta) in &segments {
+        let place = base.segments.iter().find(|s| s.file_no == meta.file_no);
+        if meta.sealed {
+            let place = place.unwrap_or_else(|| panic!("{meta:?} is in no pack"));
+            let mut offset = place.offset;
+            for (kind, len) in PARTS.into_iter().zip(place.lens) {
+                let found = of(&Span { pack: place.pack, offset, len });
+                assert_eq!(found, file(w, *topic, meta, kind), "{kind:?} of {meta:?}");
+                offset += len;
+            }
+        } else {
+            let mut data = file(w, *topic, meta, FileKind::Data);
+            data.truncate(meta.data_len as usize);
+            assert_eq!(tails.remove(&meta.file_no), Some(data), "{meta:?}");
+        }
         if meta.del_no != 0 {
-            let of = |d: &&topics_remote::format::catalog::CatalogDeletes| {
-                (d.file_no, d.del_no) == (meta.file_no, meta.del_no)
-            };
-            let d = catalog.deletes.iter().find(of).expect("its .del is in the catalog");
-            let key = topics_remote::format::keys::deletes(d.topic, d.first_seq, d.del_no, d.epoch);
-            assert_eq!(objects[&key], file(w, *topic, meta, FileKind::Del));
+            assert_eq!(deletes[&meta.del_no], file(w, *topic, meta, FileKind::Del));
         }
     }
-    // The catalog's snapshot names its packs itself.
-    let id = w.engine().open_engine().store().disk.store_id;
-    let n = u64::from_le_bytes(catalog.snapshot[8..16].try_into().unwrap());
-    let snapshot =
-        topics_storage::snapshot::decode(&w.env(), "s", n, id, catalog.snapshot.clone()).unwrap();
-    let named = tier::named(&snapshot.body.sections).unwrap();
-    for pack in &catalog.packs {
-        assert!(named.iter().any(|p| p.number == pack.file_no), "pack {}", pack.file_no);
-    }
+    assert!(tails.is_empty(), "a base names no other segment");
+    assert_eq!(base.segments.len(), segments.iter().filter(|(_, m)| m.sealed).count());
     assert_eq!(bucket.violations(), []);
     assert_eq!(bucket.count(ObjectOp::List), 0, "a pass lists nothing");
 }
 
 #[test]
-fn every_sealed_segment_is_in_one_pack_of_the_published_catalog() {
+fn a_base_names_every_byte_of_its_snapshot() {
     let (mut w, bucket) = archiving();
     filled(&w);
     let done = w.engine().archive().unwrap();
     assert!(done.packs >= 2 && done.published, "{done:?}");
     assert_eq!((done.segments, done.damaged), (sealed(&w).len() as u64, 0));
     assert_archived(&w, &bucket);
-    let packs = catalog(&w, &bucket).unwrap().packs;
-    assert!(packs.iter().any(|p| p.ranges.len() > 1), "small topics share a pack");
-    assert!(packs.iter().all(|p| p.len < 2 * PACK_BYTES));
+    let found = base(&w, &bucket).unwrap();
+    assert!(found.packs.len() < found.segments.len(), "small topics share a pack");
+    assert!(found.packs.iter().all(|p| p.len < 2 * PACK_BYTES));
 
     let before = bucket.requests();
     assert_eq!(w.engine().archive().unwrap(), Archived::default());
@@ -172,7 +188,10 @@ fn every_sealed_segment_is_in_one_pack_of_the_published_catalog() {
 #[test]
 fn segments_of_unloaded_topics_are_archived() {
     let (mut w, bucket) = archiving();
+    let remote = w.options.remote.take();
+    w.reopen();
     fill(&w, "a", 12);
+    w.options.remote = remote;
     w.reopen();
     assert_eq!(w.engine().open_engine().catalog().table.loaded.len(), 0, "no topic is loaded");
     assert!(w.engine().archive().unwrap().segments > 0);
@@ -261,9 +280,10 @@ fn without_the_store_everything_else_goes_on() {
     let failed = bucket.requests();
     fill(&w, "a", 5);
     w.delete("a", Some(17), None);
+    assert_eq!(bucket.requests(), failed, "only a pass uses the store");
+    // The close tries once more.
     w.reopen();
     assert_eq!(w.seqs("a").first(), Some(&17));
-    assert_eq!(bucket.requests(), failed, "only a pass uses the store");
     bucket.clear_faults();
     w.engine().archive().unwrap();
     assert_archived(&w, &bucket);
@@ -285,13 +305,13 @@ fn an_engine_without_its_remote_keeps_the_list_of_packs() {
     let (mut w, bucket) = archiving();
     filled(&w);
     w.engine().archive().unwrap();
-    let packs = w.engine().open_engine().base().packs.numbers();
+    let packs = w.engine().open_engine().base().packs.serials();
     let remote = w.options.remote.take();
     for _ in 0..3 {
         w.reopen();
         fill(&w, "c", 1);
     }
-    assert_eq!(w.engine().open_engine().base().packs.numbers(), packs);
+    assert_eq!(w.engine().open_engine().base().packs.serials(), packs);
     w.options.remote = remote;
     w.reopen();
     assert_eq!(w.engine().archive().unwrap().packs, 0);
@@ -319,7 +339,7 @@ fn a_damaged_segment_is_left_out_and_the_others_are_archived() {
 #[test]
 fn a_missing_file_stops_neither_archive_nor_base() {
     let (mut w, bucket) = archiving();
-    w.options.remote.as_mut().unwrap().mode = RemoteMode::All;
+    w.options.remote.as_mut().unwrap().limits.interval = Duration::from_secs(1);
     w.reopen();
     filled(&w);
     let (topic, meta) = sealed(&w)[2];
@@ -331,8 +351,9 @@ fn a_missing_file_stops_neither_archive_nor_base() {
     let first = w.engine().archive();
     let second = w.engine().archive();
     let archived: u64 = [&first, &second].into_iter().flatten().map(|done| done.segments).sum();
-    assert!(second.is_ok_and(|done| done.published), "{first:?}");
-    assert!(catalog(&w, &bucket).is_some());
+    let published = [&first, &second].into_iter().flatten().any(|done| done.published);
+    assert!(published && second.is_ok(), "{first:?} {second:?}");
+    assert!(base(&w, &bucket).is_some());
     assert!(first.is_err() || archived == others, "{archived} of {others}");
     assert!(!w.engine().open_engine().base().packs.has_segment(meta.file_no));
 }
@@ -344,8 +365,8 @@ fn a_pack_that_reads_back_damaged_is_not_named() {
     filled(&w);
     bucket.set_flaw(Some(ServerFlaw::SizeLimit(900)));
     w.engine().archive().unwrap_err();
-    assert!(w.engine().open_engine().base().packs.numbers().is_empty());
-    assert!(catalog(&w, &bucket).is_none_or(|c| c.packs.is_empty()));
+    assert!(w.engine().open_engine().base().packs.serials().is_empty());
+    assert!(base(&w, &bucket).is_none());
     bucket.set_flaw(None);
     w.engine().archive().unwrap();
     assert_archived(&w, &bucket);
@@ -355,7 +376,7 @@ fn a_pack_that_reads_back_damaged_is_not_named() {
 #[test]
 fn the_state_of_the_remote_is_that_of_its_worse_user() {
     let (mut w, bucket) = archiving();
-    w.options.remote.as_mut().unwrap().mode = RemoteMode::All;
+    w.options.remote.as_mut().unwrap().limits.interval = Duration::from_secs(1);
     w.reopen();
     let state = |w: &World| w.engine().remote_state().unwrap();
     filled(&w);
@@ -421,7 +442,7 @@ fn without_the_read_back_a_damaged_pack_is_named() {
     filled(&w);
     bucket.set_flaw(Some(ServerFlaw::SizeLimit(900)));
     let _ = w.engine().archive();
-    assert!(!w.engine().open_engine().base().packs.numbers().is_empty(), "the check has no effect");
+    assert!(!w.engine().open_engine().base().packs.serials().is_empty(), "the check has no effect");
 }
 
 /// Segments that were rewritten or dropped: their packs leave the list.
@@ -430,19 +451,19 @@ fn packs_without_a_live_segment_leave_the_list() {
     let (mut w, bucket) = archiving();
     filled(&w);
     w.engine().archive().unwrap();
-    let first = w.engine().open_engine().base().packs.numbers();
+    let first = w.engine().open_engine().base().packs.serials();
     w.delete("a", Some(28), None);
     w.delete("b", Some(17), None);
     for _ in 0..3 {
         fill(&w, "c", 5);
     }
     w.engine().archive().unwrap();
-    let now = w.engine().open_engine().base().packs.numbers();
+    let now = w.engine().open_engine().base().packs.serials();
     assert!(now.is_disjoint(&first), "{first:?} → {now:?}");
     assert_archived(&w, &bucket);
     w.checkpoint();
     w.kill();
-    assert_eq!(w.engine().open_engine().base().packs.numbers(), now);
+    assert_eq!(w.engine().open_engine().base().packs.serials(), now);
     assert_archived(&w, &bucket);
 }
 
@@ -505,12 +526,13 @@ fn the_prefix_of_another_directory_is_refused() {
 
 #[test]
 fn a_new_prefix_on_a_server_without_conditional_writes_is_refused() {
-    let (mut w, bucket) = archiving();
+    let mut w = World::unopened(small());
+    let bucket = Bucket::new(&w.clock);
     bucket.set_mutable(&["HEAD", "probe/"]);
     bucket.set_flaw(Some(ServerFlaw::CreateReplaces));
     let probing = RemoteLimits { single_writer: false, ..limits() };
     w.options.remote = Some(RemoteOptions { limits: probing, ..remote(bucket.client(1)) });
-    w.reopen();
+    w.open();
     filled(&w);
     let e = w.engine().archive().unwrap_err().to_string();
     assert!(e.contains("create_if_absent (a create replaces an existing object)"), "{e}");
@@ -523,16 +545,17 @@ fn a_new_prefix_on_a_server_without_conditional_writes_is_refused() {
     w.options.remote = Some(remote(bucket.client(1)));
     w.reopen();
     w.engine().archive().unwrap();
-    assert!(catalog(&w, &bucket).is_some(), "a single writer does without");
+    assert!(base(&w, &bucket).is_some(), "a single writer does without");
 }
 
 #[test]
 fn a_prefix_is_probed_once() {
-    let (mut w, bucket) = archiving();
+    let mut w = World::unopened(small());
+    let bucket = Bucket::new(&w.clock);
     bucket.set_mutable(&["HEAD", "probe/"]);
     let probing = RemoteLimits { single_writer: false, ..limits() };
     w.options.remote = Some(RemoteOptions { limits: probing, ..remote(bucket.client(1)) });
-    w.reopen();
+    w.open();
     filled(&w);
     bucket.fail_nth(None, Some(ObjectOp::Delete), 1, ObjectFault::Unavailable);
     w.engine().archive().expect_err("a failed request: nothing is known");
@@ -546,18 +569,27 @@ fn a_prefix_is_probed_once() {
     assert_eq!(bucket.violations(), []);
 }
 
-/// The schedule: a full pack, the age of the oldest segment, and a catalog that could not be published.
+/// The schedule: the first base of a process that writes, a full pack, and the interval of bases.
 #[test]
 fn a_scheduled_pass_waits_for_a_full_pack_or_for_its_time() {
     let (w, bucket) = archiving();
     let archiver = || w.engine().open_engine().archiver.clone().unwrap();
-    archiver().archive_if_due().unwrap();
     fill(&w, "a", 6);
+    assert!(archiver().archive_if_due().unwrap().published, "the first base is due immediately");
+    let idle = bucket.requests();
     assert_eq!(archiver().archive_if_due().unwrap(), Archived::default());
-    assert_eq!(bucket.requests(), 0, "an idle engine makes no request");
     w.clock.advance_ms(600_000);
-    assert_eq!(archiver().archive_if_due().unwrap().packs, 1);
+    archiver().archive_if_due().unwrap();
+    w.clock.advance_ms(600_000);
+    assert_eq!(archiver().archive_if_due().unwrap(), Archived::default());
+    assert_eq!(bucket.requests(), idle, "without writes there is no request");
+
+    fill(&w, "a", 6);
+    assert!(archiver().archive_if_due().unwrap_or_default().published, "it is late");
     fill(&w, "a", 60);
+    let done = archiver().archive_if_due().unwrap();
+    assert!(done.packs > 0 && !done.published, "a full pack: {done:?}");
+    w.clock.advance_ms(600_000);
     bucket.fail_nth(None, Some(ObjectOp::Replace), 1, ObjectFault::Refused);
     archiver().archive_if_due().unwrap_err();
     let again = archiver().archive_if_due().unwrap();
@@ -587,8 +619,12 @@ fn an_engine_archives_to_a_folder() {
     std::fs::create_dir(&root).unwrap();
     let store = FolderStore::new(env.clone(), root.join("remote"));
     let store: Arc<dyn ObjectStore> = Arc::new(store);
-    let limits = RemoteLimits { pack_bytes: PACK_BYTES, ..RemoteLimits::default() };
-    let remote = RemoteOptions { store: store.clone(), mode: RemoteMode::Tier, limits };
+    let limits = RemoteLimits {
+        pack_bytes: PACK_BYTES,
+        interval: Duration::ZERO,
+        ..RemoteLimits::default()
+    };
+    let remote = RemoteOptions { store: store.clone(), limits };
     let open = || {
         let options = Options { remote: Some(remote.clone()), ..small() };
         crate::engine::Engine::open(env.clone(), &root.join("data"), options).unwrap()
@@ -606,17 +642,14 @@ fn an_engine_archives_to_a_folder() {
     assert_eq!((done.segments, done.damaged, done.published), (4, 0, true));
     engine.close().unwrap();
     let engine = open();
+    let again = engine.archive().unwrap();
+    assert_eq!((again.packs, again.published), (0, true), "the first base of a process");
     assert_eq!(engine.archive().unwrap(), Archived::default());
     engine.close().unwrap();
 
     let retry = Retry::once(env);
     let (head, _) = read::head(&*store, &retry).unwrap().unwrap();
-    let catalog = read::catalog(&*store, &retry, &head.catalog.unwrap()).unwrap();
-    let entries: usize = catalog
-        .packs
-        .iter()
-        .map(|p| read::pack(&*store, &retry, &p.object()).unwrap().0.entries.len())
-        .sum();
-    assert_eq!(entries, 4);
+    let base = read::base(&*store, &retry, &head.base.unwrap()).unwrap();
+    assert_eq!((base.segments.len(), base.tails.len()), (4, 1));
     std::fs::remove_dir_all(&root).unwrap();
 }

@@ -10,13 +10,12 @@ use topics_storage::StorageError;
 use super::Archiver;
 use crate::types::error::{Error, Result};
 
-/// Time between two passes, and after repeated failures. Shorter if segments wait less than that for a
-/// full pack.
+/// Time between two passes, and after repeated failures. Shorter if bases follow each other sooner.
 const INTERVAL: Duration = Duration::from_secs(10);
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(160);
 
-/// How often the thread looks whether a base of the backup is due.
+/// How often the thread looks whether a base is due.
 const BASE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The thread, and what stops it.
@@ -42,7 +41,7 @@ impl Archiver {
                 drop(stopped);
                 waited += step;
                 // After a failure only the interval counts.
-                let is_base_due = interval == usual && archiver.is_base_due();
+                let is_base_due = interval == usual && archiver.is_due();
                 if waited >= interval || is_base_due {
                     (interval, waited) = (archiver.scheduled_pass(interval), Duration::ZERO);
                 }
@@ -61,13 +60,12 @@ impl Archiver {
     }
 
     fn interval(&self) -> Duration {
-        INTERVAL.min(self.remote.limits.pack_max_wait).max(SHORTEST_INTERVAL)
+        INTERVAL.min(self.remote.limits.base_interval).max(SHORTEST_INTERVAL)
     }
 
     /// One pass of the thread. Returns the time until the next one, which doubles with each failure.
     fn scheduled_pass(&self, interval: Duration) -> Duration {
-        let pass = || self.archive_if_due().and_then(|_| self.sweep_if_due());
-        match self.store.base().guarded_turn("archive", pass) {
+        match self.store.base().guarded_turn("archive", || self.archive_if_due()) {
             Ok(_) | Err(Error::Closed) => self.interval(),
             Err(e) => {
                 if !self.prefix.is_refused() {

@@ -60,16 +60,14 @@ pub(crate) fn close(engine: &Arc<OpenEngine>) -> Result<()> {
 /// has that.
 fn publish_base(engine: &OpenEngine) {
     let (Some(archiver), Some(shipper)) = (&engine.archiver, &engine.shipper) else { return };
-    if !shipper.needs_base()
-        || engine.ctx().check_writable().is_err()
-        || engine.ctx().check_open().is_err()
-    {
+    let is_due = shipper.needs_base() || (!shipper.ships() && shipper.status().lag_bytes > 0);
+    if !is_due || engine.ctx().check_writable().is_err() || engine.ctx().check_open().is_err() {
         return;
     }
     if let Some(remote) = &engine.base().options.remote {
         remote.store.end_within(REMOTE_WAIT);
     }
-    let published = shipper.ship().and_then(|_| archiver.archive_if_due());
+    let published = archiver.archive();
     if let Err(e) = published
         && !shipper.is_refused()
     {

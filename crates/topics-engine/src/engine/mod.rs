@@ -22,7 +22,7 @@ use topics_storage::recovery::RecoveryProgress;
 use self::backup::BackupSummary;
 use self::open_engine::OpenEngine;
 use self::survey::Survey;
-use crate::archive::{self, Archived, Archiver, Swept};
+use crate::archive::{self, Archived, Archiver};
 use crate::catalog::unloaded::summary;
 use crate::checkpoint::round;
 use crate::consumer;
@@ -449,15 +449,10 @@ impl Engine {
         backup::clone_directory(env, source, target)
     }
 
-    /// Copies every sealed segment that no pack holds to the remote, and publishes the catalog. It
-    /// blocks on requests, on the thread of the caller.
+    /// Copies to the remote what it does not have, and publishes a base if anything has changed since the last
+    /// one of this process. It blocks on requests, on the thread of the caller.
     pub fn archive(&self) -> Result<Archived> {
         self.archiver()?.archive()
-    }
-
-    /// Deletes the objects of the prefix that nothing needs any more. It blocks on requests.
-    pub fn sweep_remote(&self) -> Result<Swept> {
-        self.archiver()?.sweep()
     }
 
     /// The state of the remote; `None`: none is configured.

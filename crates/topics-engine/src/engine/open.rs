@@ -24,7 +24,7 @@ use crate::topic::events::{Base, Ctx, TopicHost};
 use crate::txn;
 use crate::types::api::{Gap, GapReason};
 use crate::types::error::{Error, Result};
-use crate::types::options::{Options, RecoveryMode, RemoteMode, RemoteOptions};
+use crate::types::options::{Options, RecoveryMode, RemoteOptions};
 use crate::types::quota::Quota;
 
 /// Opens a directory and recovers what it holds.
@@ -122,7 +122,10 @@ fn recover(
     if let Some(archiver) = engine.archiver.as_ref().filter(|_| engine.base().options.background) {
         archiver.start()?;
     }
-    if let Some(shipper) = engine.shipper.as_ref().filter(|_| engine.base().options.background) {
+    if let Some(shipper) = &engine.shipper
+        && engine.base().options.background
+        && shipper.ships()
+    {
         shipper.start()?;
     }
     Ok(engine)
@@ -167,7 +170,7 @@ pub(crate) fn open_prefix(
 ) -> Result<Arc<OpenEngine>> {
     let limits = options.remote.map(|remote| remote.limits).unwrap_or_default();
     let view = PrefixView::read(env, &store, limits.cold_timeout)?;
-    let remote = Some(RemoteOptions { store, mode: RemoteMode::Tier, limits });
+    let remote = Some(RemoteOptions { store, limits });
     let options = Options { remote, wal_shards: view.shards, ..options };
     open_read_only(view.env, Path::new(ROOT), options)
 }

@@ -1,10 +1,11 @@
 //! What a repair takes from the object store: which packs are gone, and lists of deleted records.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use topics_remote::claim::{DirectoryRecord, head_of};
-use topics_remote::format::catalog::CatalogDeletes;
+use topics_remote::format::base::Place;
 use topics_remote::format::head::Head;
+use topics_remote::format::keys::Serial;
 use topics_remote::{Retry, read};
 use topics_storage::StorageError;
 use topics_storage::dir::Paths;
@@ -20,9 +21,10 @@ pub(super) struct OwnPrefix<'a> {
     base: &'a Base,
     remote: &'a RemoteOptions,
     retry: Retry,
-    deletes: Vec<CatalogDeletes>,
-    /// By the number of a pack that was looked at: why its records are lost.
-    packs: BTreeMap<u64, Option<String>>,
+    /// Where the `.del` files are, by their file numbers.
+    deletes: HashMap<u64, Place>,
+    /// By a pack that was looked at: why its records are lost.
+    packs: BTreeMap<Serial, Option<String>>,
     /// Whether a list of deleted records is gone.
     is_gone: bool,
 }
@@ -37,14 +39,14 @@ pub(super) struct Findings {
 }
 
 impl<'a> OwnPrefix<'a> {
-    /// Reads the catalog. The error says why the prefix cannot be looked at.
+    /// Reads the base. The error says why the prefix cannot be looked at.
     pub fn open(base: &'a Base) -> std::result::Result<Self, String> {
         let Some(remote) = &base.options.remote else {
             return Err("no remote_url is set".to_owned());
         };
         let mut retry = Retry::new(base.env.clone(), std::thread::sleep);
         retry.deadline = remote.limits.cold_timeout;
-        let (deletes, packs) = (Vec::new(), BTreeMap::new());
+        let (deletes, packs) = (HashMap::new(), BTreeMap::new());
         let mut out = Self { base, remote, retry, deletes, packs, is_gone: false };
         out.deletes = out.read_deletes().map_err(|e| e.to_string())?;
         Ok(out)
@@ -55,9 +57,9 @@ impl<'a> OwnPrefix<'a> {
         head_of(&*self.remote.store, &self.retry, &DirectoryRecord { env, paths })
     }
 
-    fn read_deletes(&self) -> topics_remote::Result<Vec<CatalogDeletes>> {
-        let Some(object) = self.head()?.catalog else { return Ok(Vec::new()) };
-        Ok(read::catalog(&*self.remote.store, &self.retry, &object)?.deletes)
+    fn read_deletes(&self) -> topics_remote::Result<HashMap<u64, Place>> {
+        let Some(object) = self.head()?.base else { return Ok(HashMap::new()) };
+        Ok(read::base(&*self.remote.store, &self.retry, &object)?.deletes_by_number())
     }
 
     /// Looks for what the directory lacks of a segment: its list of deleted records, its records. A cold
@@ -84,11 +86,11 @@ impl<'a> OwnPrefix<'a> {
             let what = format!("the pack of the segment with file number {}", meta.file_no);
             return Ok(Some(StorageError::Missing { what }));
         };
-        let why = match self.packs.get(&pack.number) {
+        let why = match self.packs.get(&pack.serial) {
             Some(why) => why.clone(),
             None => {
                 let why = lost(&*self.remote.store, &self.retry, &pack)?;
-                self.packs.insert(pack.number, why.clone());
+                self.packs.insert(pack.serial, why.clone());
                 why
             }
         };
@@ -107,10 +109,8 @@ impl<'a> OwnPrefix<'a> {
             Err(e @ (StorageError::Corrupt { .. } | StorageError::Missing { .. })) => e,
             _ => return Ok(None),
         };
-        let wanted = (topic, meta.first_seq, meta.del_no);
-        let named = self.deletes.iter().find(|d| (d.topic, d.first_seq, d.del_no) == wanted);
-        let Some(named) = named.copied() else { return Ok(None) };
-        let bytes = match read::deletes(&*self.remote.store, &self.retry, Some(&named)) {
+        let Some(place) = self.deletes.get(&meta.del_no) else { return Ok(None) };
+        let bytes = match read::place(&*self.remote.store, &self.retry, place) {
             Ok(bytes) => bytes,
             Err(e) if is_loss(&e) => {
                 log::warn!("{why}; the object store does not have it: {e}");
@@ -130,9 +130,9 @@ impl<'a> OwnPrefix<'a> {
 
     /// The packs that are gone. Fails if something is, and the prefix is not the directory's own any more, as
     /// when it was unmounted meanwhile: then nothing may be gone.
-    pub fn gone(&self) -> Result<BTreeSet<u64>> {
+    pub fn gone(&self) -> Result<BTreeSet<Serial>> {
         let gone = self.packs.iter().filter(|(_, why)| why.is_some());
-        let gone: BTreeSet<u64> = gone.map(|(number, _)| *number).collect();
+        let gone: BTreeSet<Serial> = gone.map(|(serial, _)| *serial).collect();
         if self.is_gone || !gone.is_empty() {
             self.head()?;
         }

@@ -1,9 +1,10 @@
-//! The rounds after a catalog, as the log files that they are from.
+//! The rounds after a base, as the log files that they are from.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use topics_env::{File, OpenMode};
+use topics_remote::format::base::Place;
 use topics_remote::format::round::RoundPart;
 use topics_remote::history::{self, RestoreBase, Round};
 use topics_storage::StorageError;
@@ -47,6 +48,8 @@ pub(super) struct LogFiles {
     pub has_later: bool,
     pub rounds: u64,
     pub bytes: u64,
+    /// Where the staged rows of decisions in the rounds are, by the names of their files.
+    pub rows: BTreeMap<String, Place>,
     last_round: u64,
 }
 
@@ -74,6 +77,7 @@ impl LogFiles {
             has_later: false,
             rounds: 0,
             bytes: 0,
+            rows: BTreeMap::new(),
             last_round: 0,
         };
         let mut failed = None;
@@ -90,7 +94,7 @@ impl LogFiles {
         walked.map_err(remote_error)?;
         if log.cut_ms == 0 {
             let detail = "nothing to restore: the rounds of the log do not complete the state of the \
-                          catalog; continuous backup has not run, or objects are missing";
+                          base: objects are missing";
             return Err(Error::StorageUnavailable { reason: "remote", detail: detail.into() });
         }
         log.finish(run)?;
@@ -105,9 +109,11 @@ impl LogFiles {
             self.has_later = true;
             return Ok(false);
         }
+        let rows = round.directory.rows.iter().map(|r| (r.name.clone(), r.place));
+        self.rows.extend(rows);
         for part in &round.directory.parts {
             if !self.part(run, part, round.part(part))? {
-                // The chain was broken here; a later catalog is the base of what follows.
+                // The chain was broken here; a later base is that of what follows.
                 self.has_later = true;
                 return Ok(false);
             }
@@ -227,8 +233,8 @@ impl LogFiles {
     /// Whether the writer may have shipped, or may still ship, rounds after the last one.
     pub fn is_open_ended(&self, base: &RestoreBase) -> bool {
         let head = &base.head;
-        let is_last = head.epoch == base.catalog.header.epoch && head.last_round == self.last_round;
-        !(head.closed && is_last)
+        let is_of_epoch = head.epoch == base.base.header.epoch;
+        !(is_of_epoch && head.closed == Some(self.last_round))
     }
 }
 

@@ -15,14 +15,17 @@ mod segments;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use topics_env::Env;
 use topics_env::objects::ObjectStore;
 use topics_remote::Retry;
+use topics_remote::format::base::Place;
 use topics_remote::history::{self, RestoreBase};
 use topics_remote::read;
+use topics_storage::StorageError;
 use topics_storage::dir::{Lineage, Paths, Store, create_dir, list_dir, make_root, write_file};
 use topics_storage::format::wal_file;
 use topics_storage::snapshot::encode;
@@ -46,7 +49,7 @@ pub struct Restored {
     pub state_ms: u64,
     /// The time of the newest state that is known to be in the prefix.
     pub newest_ms: u64,
-    /// Whether the prefix holds rounds or catalogs of a later time.
+    /// Whether the prefix holds rounds or bases of a later time.
     pub has_later: bool,
     /// Whether records may have been acked after the state, so that each topic skips seqs.
     pub skips: bool,
@@ -95,9 +98,9 @@ pub fn restore(
 
 impl Restore<'_> {
     fn run(&self, request: &RestoreRequest) -> Result<Restored> {
-        let (env, paths, catalog) = (self.env, &self.paths, &self.base.catalog);
-        let snapshot = read::snapshot(env, &self.base.object.key, catalog).map_err(remote_error)?;
-        let n = u64::from_le_bytes(catalog.snapshot[8..16].try_into().unwrap_or_default());
+        let (env, paths, base) = (self.env, &self.paths, &self.base.base);
+        let snapshot = read::snapshot(env, &self.base.object.key, base).map_err(remote_error)?;
+        let n = u64::from_le_bytes(base.snapshot[8..16].try_into().unwrap_or_default());
         let mut body = snapshot.whole()?;
         // Until the log is restored, whether anything lies beyond it is unknown.
         create_dir(env, "dir.names", &paths.meta())?;
@@ -122,26 +125,33 @@ impl Restore<'_> {
         let n = n.max(log.last_snapshot);
         let snapshot = encode(n, &body)?;
         write_file(env, "restore.file", &paths.snapshot(n), &snapshot)?;
-        env.sync_dir("restore.dir", &paths.meta())
-            .map_err(|e| topics_storage::StorageError::io("restore", e))?;
-        out.skips = !self.base.head.closed || out.has_later || log.is_open_ended(&self.base);
+        env.sync_dir("restore.dir", &paths.meta()).map_err(|e| StorageError::io("restore", e))?;
+        out.skips = out.has_later || log.is_open_ended(&self.base);
         if !out.skips {
             Lineage::NO_SKIP.write(env, paths)?;
         }
-        Store::create(env, paths, catalog.header.store_id)?;
+        Store::create(env, paths, base.header.store_id)?;
         Ok(out)
     }
 
     /// The files of staged rows that decisions without an end need.
     fn stages(&self, log: &LogFiles) -> Result<()> {
+        let rows = &self.base.base.rows;
+        let named = rows.iter().filter_map(|r| Some((&r.name, self.base.base.place(&r.at)?)));
+        let mut places: BTreeMap<&String, Place> = named.collect();
+        places.extend(log.rows.iter().map(|(name, place)| (name, *place)));
         for name in log.open_stages() {
-            let found = read::stage(&*self.store, &self.retry, &name).map_err(remote_error)?;
+            let Some(place) = places.get(&name) else {
+                let what = format!("the staged rows {name} in the backup");
+                return Err(StorageError::Missing { what }.into());
+            };
+            let found = read::place(&*self.store, &self.retry, place).map_err(remote_error)?;
             let path = self.paths.txn().join(&name);
             write_file(self.env, "restore.file", &path, &found)?;
         }
         self.env
             .sync_dir("restore.dir", &self.paths.txn())
-            .map_err(|e| topics_storage::StorageError::io("restore", e).into())
+            .map_err(|e| StorageError::io("restore", e).into())
     }
 }
 

@@ -1,13 +1,14 @@
-//! The files of the segments that the snapshot of a catalog names.
+//! The files of the segments that the snapshot of a base names.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use topics_remote::format::catalog::CatalogDeletes;
-use topics_remote::format::pack::{PARTS, PackEntry};
+use topics_env::OpenMode;
+use topics_remote::format::base::{BaseSegment, Span};
+use topics_remote::format::pack::PARTS;
 use topics_remote::read;
 use topics_storage::StorageError;
 use topics_storage::dir::{create_dir, write_file};
-use topics_storage::segment::{FileKind, SegmentMeta};
+use topics_storage::segment::{FileKind, SegmentMeta, SegmentOptions, Segments, TopicKey};
 use topics_storage::snapshot::{GapSnap, SnapshotBody, TopicSnap};
 
 use super::{Restore, Restored};
@@ -20,101 +21,155 @@ fn has_records(meta: &SegmentMeta) -> bool {
     meta.span() > 0 && meta.live_count > 0
 }
 
-/// Whether an entry of a pack is this segment, as the snapshot names it: another pack may have an
-/// earlier state of an active one.
-fn is_of(entry: &PackEntry, meta: &SegmentMeta) -> bool {
-    entry.parts[0].len == meta.data_len && entry.last_seq == meta.last_seq
+/// A file that a pack has, or a part of one.
+enum Wanted<'a> {
+    Segment(u64, SegmentMeta, &'a BaseSegment),
+    /// The offset in the file.
+    Tail(u64, SegmentMeta, u32, Span),
+    Deletes(u64, SegmentMeta, Span),
 }
 
 impl Restore<'_> {
     /// Writes the files of every segment, and makes the snapshot name exactly these.
     pub(super) fn segments(&self, body: &mut SnapshotBody, out: &mut Restored) -> Result<()> {
-        let catalog = &self.base.catalog;
-        let mut wanted: HashMap<u64, (u64, SegmentMeta)> = HashMap::new();
+        let base = &self.base.base;
+        let places: HashMap<u64, &BaseSegment> =
+            base.segments.iter().map(|s| (s.file_no, s)).collect();
+        let mut tails: HashMap<u64, Vec<(u32, Span)>> = HashMap::new();
+        for t in &base.tails {
+            tails.entry(t.file_no).or_default().push((t.from, t.at));
+        }
+        let deletes: HashMap<u64, Span> = base.deletes.iter().map(|d| (d.del_no, d.at)).collect();
+        let mut wanted: BTreeMap<u32, Vec<Wanted<'_>>> = BTreeMap::new();
+        let mut missing = BTreeSet::new();
         for topic in &mut body.topics {
             topic.segments.retain(has_records);
             for meta in &mut topic.segments {
                 meta.cold = false;
-                wanted.insert(meta.file_no, (topic.topic_id, *meta));
+                let (id, meta) = (topic.topic_id, *meta);
+                let parts = tails.get(&meta.file_no).map_or(&[][..], |parts| parts);
+                let end = parts.last().map_or(0, |(from, at)| u64::from(*from) + u64::from(at.len));
+                let place = places.get(&meta.file_no);
+                let del = deletes.get(&meta.del_no);
+                // Without its bitmap the records that were deleted would come back.
+                let is_whole = place.is_some() || end >= meta.data_len;
+                if !is_whole || (meta.del_no != 0 && del.is_none()) {
+                    missing.insert(meta.file_no);
+                    continue;
+                }
+                match place {
+                    Some(p) => wanted.entry(p.pack).or_default().push(Wanted::Segment(id, meta, p)),
+                    None => {
+                        for (from, at) in parts {
+                            let tail = Wanted::Tail(id, meta, *from, *at);
+                            wanted.entry(at.pack).or_default().push(tail);
+                        }
+                    }
+                }
+                if let Some(at) = del {
+                    wanted.entry(at.pack).or_default().push(Wanted::Deletes(id, meta, *at));
+                }
             }
         }
         let mut topics = BTreeSet::new();
-        for pack in &catalog.packs {
-            if wanted.is_empty() {
-                break;
-            }
+        for (pack, files) in wanted {
+            let Some(pack) = base.pack(pack) else { continue };
             let found = read::pack(&*self.store, &self.retry, &pack.object());
-            let (directory, object) = found.map_err(remote_error)?;
-            for entry in &directory.entries {
-                let Some((topic, meta)) = wanted.get(&entry.file_no) else { continue };
-                if !is_of(entry, meta) {
-                    continue;
-                }
+            let (_, object) = found.map_err(remote_error)?;
+            for file in files {
+                let (Wanted::Segment(topic, ..)
+                | Wanted::Tail(topic, ..)
+                | Wanted::Deletes(topic, ..)) = &file;
                 if topics.insert(*topic) {
                     create_dir(self.env, "dir.names", &self.paths.topic(*topic))?;
                 }
-                out.segment_bytes += self.segment(*topic, meta, entry, &object.bytes)?;
-                wanted.remove(&entry.file_no);
+                out.segment_bytes += self.write(&file, &object.bytes)?;
             }
         }
-        self.deletes(body, &wanted)?;
+        self.side_files(body, &tails, &missing)?;
         for topic in topics {
             let dir = self.paths.topic(topic);
             let synced = self.env.sync_dir("restore.dir", &dir);
             synced.map_err(|e| StorageError::io(dir.display().to_string(), e))?;
         }
         for topic in &mut body.topics {
-            out.missing_segments += declare_lost(topic, &wanted);
+            out.missing_segments += declare_lost(topic, &missing);
         }
         Ok(())
     }
 
-    fn segment(
-        &self,
-        topic: u64,
-        meta: &SegmentMeta,
-        entry: &PackEntry,
-        pack: &[u8],
-    ) -> Result<u64> {
-        let mut written = 0;
-        for (part, kind) in entry.parts.iter().zip(PARTS).filter(|(p, _)| p.len > 0) {
-            let name = match kind {
-                FileKind::Data => meta.data_name(topic),
-                _ => meta.name(topic),
-            };
-            let bytes = &pack[part.offset as usize..(part.offset + part.len) as usize];
-            write_file(self.env, "restore.file", &self.paths.segment(&name, kind), bytes)?;
-            written += part.len;
-        }
-        Ok(written)
-    }
-
-    /// Writes the bitmaps of deleted records of the segments that are there.
-    fn deletes(
+    /// Makes the `.idx`, `.tags` and `.attrs` of segments of which packs have only the `.data`.
+    fn side_files(
         &self,
         body: &SnapshotBody,
-        missing: &HashMap<u64, (u64, SegmentMeta)>,
+        tails: &HashMap<u64, Vec<(u32, Span)>>,
+        missing: &BTreeSet<u64>,
     ) -> Result<()> {
-        let of = |d: &CatalogDeletes| ((d.file_no, d.del_no), *d);
-        let known: HashMap<_, _> = self.base.catalog.deletes.iter().map(of).collect();
+        let (env, paths, id) = (self.env, &self.paths, self.base.base.header.store_id);
+        let options = SegmentOptions::default();
+        let segments = Segments::new(env.clone(), paths.clone(), id, 0, options);
         for topic in &body.topics {
-            let present = topic.segments.iter().filter(|m| !missing.contains_key(&m.file_no));
-            for meta in present {
-                let Some(name) = meta.del_name(topic.topic_id) else { continue };
-                let deletes = known.get(&(meta.file_no, meta.del_no));
-                let found = read::deletes(&*self.store, &self.retry, deletes);
-                let path = self.paths.segment(&name, FileKind::Del);
-                write_file(self.env, "restore.file", &path, &found.map_err(remote_error)?)?;
+            let key = TopicKey { topic_id: topic.topic_id, epoch: topic.epoch };
+            let is_tail =
+                |m: &&SegmentMeta| tails.contains_key(&m.file_no) && !missing.contains(&m.file_no);
+            for meta in topic.segments.iter().filter(is_tail) {
+                let segment = segments.segment(key, *meta);
+                let files = meta.files(key.topic_id).into_iter();
+                let sides = files.filter(|(_, kind)| PARTS[1..].contains(kind));
+                for (name, kind) in sides {
+                    let path = paths.segment(&name, kind);
+                    write_file(env, "restore.file", &path, &segment.make_side(kind)?)?;
+                }
             }
         }
+        segments.close();
         Ok(())
+    }
+
+    /// Writes files of a pack. Returns their length.
+    fn write(&self, file: &Wanted<'_>, pack: &[u8]) -> Result<u64> {
+        let of = |offset: u32, len: u32| &pack[offset as usize..(offset + len) as usize];
+        match file {
+            Wanted::Segment(topic, meta, place) => {
+                let (mut at, mut written) = (place.offset, 0);
+                for (kind, len) in PARTS.into_iter().zip(place.lens).filter(|(_, len)| *len > 0) {
+                    let name = match kind {
+                        FileKind::Data => meta.data_name(*topic),
+                        _ => meta.name(*topic),
+                    };
+                    let path = self.paths.segment(&name, kind);
+                    write_file(self.env, "restore.file", &path, of(at, len))?;
+                    at += len;
+                    written += u64::from(len);
+                }
+                Ok(written)
+            }
+            Wanted::Tail(topic, meta, from, at) => {
+                let path = self.paths.segment(&meta.data_name(*topic), FileKind::Data);
+                let io = |e| StorageError::io(path.display().to_string(), e);
+                let mode = if *from == 0 { OpenMode::CreateNew } else { OpenMode::Write };
+                let file = self.env.fs.open(&path, mode).map_err(io)?;
+                // The snapshot may name less of the file than was put.
+                let len = u64::from(at.len).min(meta.data_len.saturating_sub(u64::from(*from)));
+                file.write_all_at(of(at.offset, len as u32), u64::from(*from)).map_err(io)?;
+                self.env.sync("restore.file", &*file).map_err(io)?;
+                Ok(len)
+            }
+            Wanted::Deletes(topic, meta, at) => {
+                if let Some(name) = meta.del_name(*topic) {
+                    let path = self.paths.segment(&name, FileKind::Del);
+                    write_file(self.env, "restore.file", &path, of(at.offset, at.len))?;
+                }
+                Ok(0)
+            }
+        }
     }
 }
 
 /// Removes the segments of a topic that are missing; their seqs are gaps. Returns how many.
-fn declare_lost(topic: &mut TopicSnap, missing: &HashMap<u64, (u64, SegmentMeta)>) -> u64 {
+fn declare_lost(topic: &mut TopicSnap, missing: &BTreeSet<u64>) -> u64 {
     let (gone, kept): (Vec<_>, Vec<_>) =
-        topic.segments.drain(..).partition(|m| missing.contains_key(&m.file_no));
+        topic.segments.drain(..).partition(|m| missing.contains(&m.file_no));
     topic.segments = kept;
     let reason = GapReason::Corrupt.code();
     for meta in &gone {

@@ -18,7 +18,7 @@ use crate::txn::{CommitRequest, StageRequest, TxnRequest, TxnRows, TxnStage};
 use crate::types::api::{GapReason, NewRecord};
 use crate::types::config::{ConfigPatch, Discard, TopicType};
 use crate::types::error::{Error, Result};
-use crate::types::options::{Options, RemoteLimits, RemoteMode, RemoteOptions};
+use crate::types::options::{Options, RemoteLimits, RemoteOptions};
 use crate::types::queue::{Claim, LeasedJobs};
 
 /// A world on a disk of its own, restored from a bucket.
@@ -145,7 +145,7 @@ fn a_restored_directory_passes_verify_before_its_first_open() {
     w.put("a", &["1"]);
     w.put("gone", &["1"]);
     publish(&w);
-    // Later snapshots of the lost directory, topics that its catalog does not have.
+    // Later snapshots of the lost directory, topics that its base does not have.
     for topic in ["b", "c", "brief"] {
         w.put(topic, &["1"]);
         w.checkpoint();
@@ -161,7 +161,7 @@ fn a_restored_directory_passes_verify_before_its_first_open() {
 #[test]
 fn a_short_run_is_in_the_store_when_it_is_closed() {
     let (mut w, bucket) = shipping(RemoteLimits::default());
-    // No round and no catalog was published before the close.
+    // No round and no base was published before the close.
     w.put("a", &["1"]);
     let before = state(&w);
     w.close();
@@ -194,7 +194,7 @@ fn a_directory_that_is_in_use_or_a_prefix_without_a_state_is_refused() {
     w.put("a", &["1"]);
     w.engine().ship().unwrap();
     let e = try_restored(&w, &bucket, None).err().unwrap();
-    assert!(e.to_string().contains("no catalog"), "{e}");
+    assert!(e.to_string().contains("no base"), "{e}");
     w.clock.advance_ms(5000);
     publish(&w);
     let e = try_restored(&w, &bucket, Some(w.clock_wall() - 4000)).err().unwrap();
@@ -379,7 +379,7 @@ fn requests() -> usize {
 
 /// After any fault at any request, and any end of the process, the next rounds make the state whole.
 #[test]
-fn a_fault_at_any_request_of_rounds_and_catalogs_loses_nothing() {
+fn a_fault_at_any_request_of_rounds_and_bases_loses_nothing() {
     let (mut runs, mut failed) = (0, 0);
     let ends: [fn(&mut World); 3] = [|_| (), World::kill, World::power_cut];
     for nth in 1..=requests() {
@@ -568,7 +568,7 @@ fn restore_and_write_five_times() {
         let next = Bucket::new(&r.clock);
         next.set_mutable(&["HEAD"]);
         let store = Arc::new(next.client(1));
-        r.options.remote = Some(RemoteOptions { store, mode: RemoteMode::All, ..remote });
+        r.options.remote = Some(RemoteOptions { store, ..remote });
         r.open();
         let mut found = Vec::new();
         let mut at = 0;
@@ -588,7 +588,7 @@ fn restore_and_write_five_times() {
 /// A cut that is not complete, and a chain that was broken, are no targets.
 #[test]
 fn a_broken_chain_is_restored_up_to_the_break_and_from_the_next_base_on() {
-    let limits = RemoteLimits { ship_max_lag_bytes: 50 << 10, ..RemoteLimits::default() };
+    let limits = RemoteLimits { wal_bytes: 50 << 10, ..RemoteLimits::default() };
     let (w, bucket) = shipping(limits);
     w.put("a", &["1"]);
     publish(&w);

@@ -1,26 +1,25 @@
-//! What a catalog needs to be the base of a restore, and what is known of the last one.
+//! What a base needs of the rounds, and what is known of the last one.
 
 use std::collections::BTreeMap;
 
 use topics_env::sync::atomic::Ordering;
+use topics_remote::format::base::Place;
 use topics_storage::format::frame;
 use topics_storage::format::record::{Body, TxnCommit};
 use topics_storage::snapshot::{Section, SnapshotBody};
 
-use super::Shipper;
+use super::{Shipped, Shipper};
 use crate::types::error::{Error, Result};
 
-/// Bytes of rounds, and time, after which the next base is due.
-const BASE_BYTES: u64 = 256 << 20;
-const BASE_MS: u64 = 600_000;
-
 /// The rounds that complete the state of a snapshot.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Cover {
     /// The first round to replay.
     pub first_round: u64,
     /// The wall time of the cut that makes the state whole.
     pub made_ms: u64,
+    /// The staged rows that the snapshot and these rounds need, by the names of their files.
+    pub rows: BTreeMap<String, Place>,
     chain: u64,
 }
 
@@ -33,7 +32,7 @@ pub struct ShipStatus {
     pub lag_ms: u64,
     /// The time of that state, 0: none since the open.
     pub restorable_ms: u64,
-    /// Whether a published catalog is the base of the rounds.
+    /// Whether a published base belongs to the rounds.
     pub has_base: bool,
     /// Whether another writer has the prefix, so that nothing is shipped any more.
     pub is_fenced: bool,
@@ -77,26 +76,31 @@ impl Shipper {
         }
     }
 
-    /// Whether a catalog is to be published although its packs have not changed.
+    /// Whether a base is due because the rounds have none.
     pub(crate) fn is_base_due(&self) -> bool {
         let progress = &self.progress;
         let is_fenced = progress.is_fenced.load(Ordering::Relaxed);
-        let has_rounds = progress.chain.load(Ordering::Relaxed) != 0 && !is_fenced;
-        let since = progress.since_base.load(Ordering::Relaxed);
-        let base_at = progress.base_at.load(Ordering::Relaxed);
-        let waited = self.store.base().time.mono_ms().saturating_sub(base_at);
-        has_rounds && (!self.has_base() || since >= BASE_BYTES || (since > 0 && waited >= BASE_MS))
+        progress.chain.load(Ordering::Relaxed) != 0 && !is_fenced && !self.has_base()
     }
 
     /// Ships until a cut contains all that a snapshot reflects, and the staged rows that its open
     /// decisions need.
     pub(crate) fn cover(&self, snapshot: &SnapshotBody) -> Result<Cover> {
         self.owner.check_usable()?;
-        let mut state = self.state.lock();
+        let state = &mut *self.state.lock();
+        if !self.ships() {
+            // Log files are not held between bases: each begins a chain.
+            self.resolve_sent(state, &mut Shipped::default())?;
+            state.chain = None;
+        }
         let names = Decisions::of(&snapshot.sections)?.files();
         // What is gone belongs to a transaction whose end is logged: the cut has it.
-        self.put_stages(&mut state.stages, &names)?;
-        self.ship_now(&mut state)?;
+        self.put_rows(state, &names)?;
+        let shipped = self.ship_now(state);
+        if !self.ships() {
+            self.release_hold();
+        }
+        shipped?;
         let replay = replay(snapshot);
         let made_ms = self.store.base().time.steady();
         let chain = state.chain.as_mut().filter(|c| c.covers(&last_lsns(snapshot)));
@@ -106,15 +110,15 @@ impl Shipper {
             return Err(Error::StorageUnavailable { reason: "remote", detail: detail.into() });
         };
         chain.forget_below(&replay);
-        Ok(Cover { first_round, made_ms, chain: chain.id })
+        state.rows.retain(|name, rows| rows.last_round >= first_round || names.contains(name));
+        let rows = state.rows.iter().map(|(name, rows)| (name.clone(), rows.place)).collect();
+        Ok(Cover { first_round, made_ms, rows, chain: chain.id })
     }
 
-    /// Notes that a catalog with this cover was published.
+    /// Notes that a base with this cover was published.
     pub(crate) fn base_published(&self, cover: &Cover) {
         let progress = &self.progress;
         progress.base.store(cover.chain, Ordering::Relaxed);
-        progress.base_at.store(self.store.base().time.mono_ms(), Ordering::Relaxed);
-        progress.since_base.store(0, Ordering::Relaxed);
         progress.restorable_ms.fetch_max(cover.made_ms, Ordering::Relaxed);
     }
 }

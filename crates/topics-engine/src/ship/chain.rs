@@ -1,6 +1,6 @@
 //! A chain of rounds: where the next one begins, and what it holds.
 //!
-//! A chain ships each log file from its first byte on. A catalog whose snapshot needs the files of a
+//! A chain ships each log file from its first byte on. A base whose snapshot needs the files of a
 //! chain is restored from it and from the rounds since the first one with the start of such a file.
 
 use std::collections::BTreeMap;

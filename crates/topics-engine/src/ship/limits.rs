@@ -23,9 +23,9 @@ impl Shipper {
         if lag >= ROUND_DUE {
             self.thread.wake();
         }
-        let max_lag = self.owner.remote.limits.ship_max_lag_bytes;
-        if lag > max_lag {
-            let why = format!("{lag} bytes are not shipped, ship_max_lag_bytes is {max_lag}");
+        let max_held = self.owner.remote.limits.wal_bytes;
+        if lag > max_held {
+            let why = format!("{lag} bytes are not shipped, remote_wal_bytes is {max_held}");
             return self.break_chain(&why);
         }
         if !store.ctx().wal.is_held() {

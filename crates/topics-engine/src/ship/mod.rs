@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `owner` | the owner of the prefix, shared with the archive |
 //! | `chain` | where the next round begins, and what it holds |
-//! | `base` | what a catalog needs to be the base of a restore |
+//! | `base` | what a base needs of the rounds |
 //! | `limits` | when a chain is broken so that its log files can be removed |
 //! | `thread` | the thread that ships |
 //!
@@ -20,20 +20,22 @@ pub(crate) mod owner;
 pub(crate) mod tests;
 mod thread;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use topics_remote::RemoteError;
-use topics_remote::format::round::RoundWriter;
+use topics_remote::format::base::{BasePack, Place};
+use topics_remote::format::pack::PackWriter;
+use topics_remote::format::round::{RoundRows, RoundWriter};
 use topics_remote::format::sealed::ObjectKind;
 use topics_remote::writer::RemoteWriter;
+use topics_remote::{RemoteError, read};
 use topics_storage::dir::{Paths, read_file};
 
-pub(crate) use self::base::Decisions;
 pub use self::base::ShipStatus;
+pub(crate) use self::base::{Cover, Decisions};
 use self::chain::{Built, Chain, Target};
 use self::owner::{PrefixOwner, User, remote_error};
 use self::thread::ShipThread;
@@ -58,12 +60,20 @@ struct Sent {
     number: u64,
 }
 
+/// A file of staged rows in a pack.
+#[derive(Clone, Copy, Debug)]
+struct PutRows {
+    place: Place,
+    /// The last round whose decisions name it, 0: none.
+    last_round: u64,
+}
+
 #[derive(Default)]
 struct ShipState {
     chain: Option<Chain>,
     sent: Option<Sent>,
-    /// Files of staged rows in the store.
-    stages: BTreeSet<String>,
+    /// Files of staged rows in packs, by name.
+    rows: BTreeMap<String, PutRows>,
     last_chain: u64,
 }
 
@@ -80,13 +90,10 @@ struct Progress {
     has_failed: AtomicBool,
     /// Bytes logged before the last cut that counts.
     logged: AtomicU64,
-    /// The chain that a published catalog is the base of, 0: none.
+    /// The chain that a published base belongs to, 0: none.
     base: AtomicU64,
     /// The chain of the last round, 0: none.
     chain: AtomicU64,
-    /// When the base was published (monotonic ms), and bytes shipped since.
-    base_at: AtomicU64,
-    since_base: AtomicU64,
     /// The wall time of the last cut that can be restored, 0: none.
     restorable_ms: AtomicU64,
     /// When the engine was opened, wall time.
@@ -109,13 +116,18 @@ impl fmt::Debug for Shipper {
 }
 
 impl Shipper {
-    /// The shipper of a store whose remote ships.
+    /// The shipper of a store with a remote.
     pub(crate) fn new(store: &Arc<Store>, owner: Option<&Arc<PrefixOwner>>) -> Option<Arc<Self>> {
-        let owner = owner.filter(|o| o.remote.mode.ships())?.clone();
+        let owner = owner?.clone();
         let progress = Progress::default();
         progress.opened_ms.store(store.base().time.steady(), Ordering::Relaxed);
         let (state, thread) = (Mutex::default(), ShipThread::default());
         Some(Arc::new(Self { store: store.clone(), owner, state, progress, thread }))
+    }
+
+    /// Whether rounds are shipped between bases.
+    pub(crate) fn ships(&self) -> bool {
+        !self.owner.remote.limits.interval.is_zero()
     }
 
     /// Whether the prefix refuses the directory, which is logged already.
@@ -208,19 +220,26 @@ impl Shipper {
     /// Builds the next round and sends it.
     fn round(&self, state: &mut ShipState, target: Target) -> Result<()> {
         let store = &self.store;
-        let Some(chain) = &mut state.chain else { return Ok(()) };
-        let header = self.owner.with(|w| Ok(w.header(ObjectKind::Round, 0)))?;
+        let Some(chain) = &state.chain else { return Ok(()) };
+        let id = chain.id;
+        let header = self.owner.with(|w| Ok(w.header(ObjectKind::Round)))?;
         let mut built = chain.build(store.ctx(), header, &target)?;
-        if !self.put_stages(&mut state.stages, &built.stages)? {
+        if !self.put_rows(state, &built.stages)? {
             // The end of the decision is logged, maybe above this cut: the next cut has it.
             built.complete = false;
-            chain.target = None;
+            state.chain.iter_mut().for_each(|chain| chain.target = None);
+        }
+        for name in &built.stages {
+            if let Some(rows) = state.rows.get_mut(name) {
+                rows.last_round = header.number;
+                built.round.push_rows(RoundRows { name: name.clone(), place: rows.place });
+            }
         }
         if built.complete {
             built.round.complete(target.at_ms);
         }
         let round = std::mem::replace(&mut built.round, RoundWriter::new(header, 0));
-        state.sent = Some(Sent { built, target, chain: chain.id, number: header.number });
+        state.sent = Some(Sent { built, target, chain: id, number: header.number });
         self.send(|writer| writer.ship(round.finish()))
     }
 
@@ -251,7 +270,6 @@ impl Shipper {
         let progress = &self.progress;
         self.store.base().metrics.ship_rounds.add(1);
         self.store.base().metrics.ship_bytes.add(sent.built.bytes);
-        progress.since_base.fetch_add(sent.built.bytes, Ordering::Relaxed);
         if let Some(chain) = state.chain.as_mut().filter(|c| c.id == sent.chain) {
             let shipped = chain.advance(&sent.built, number);
             for (shard, lsn) in shipped.into_iter().enumerate() {
@@ -269,12 +287,12 @@ impl Shipper {
         Ok(())
     }
 
-    /// Puts files of staged rows that the store does not have. Returns false if one is gone, because its
-    /// transaction has ended.
-    fn put_stages(&self, known: &mut BTreeSet<String>, names: &[String]) -> Result<bool> {
+    /// Puts files of staged rows that no pack has. Returns false if one is gone, because its transaction has
+    /// ended.
+    fn put_rows(&self, state: &mut ShipState, names: &[String]) -> Result<bool> {
         let (paths, mut all) = (Paths::new(&self.store.base().dir), true);
         for name in names {
-            if known.contains(name) {
+            if state.rows.contains_key(name) {
                 continue;
             }
             let Some(rows) = read_file(&self.store.base().env, &paths.txn().join(name), u64::MAX)?
@@ -282,8 +300,17 @@ impl Shipper {
                 all = false;
                 continue;
             };
-            self.owner.objects()?.put_stage(name, &rows.into()).map_err(remote_error)?;
-            known.insert(name.clone());
+            let mut pack = PackWriter::new(self.owner.next_pack()?, rows.len());
+            pack.push_rows(name, &rows).map_err(remote_error)?;
+            let (object, directory) = pack.finish().map_err(remote_error)?;
+            self.owner.packs()?.put(&object).map_err(remote_error)?;
+            let (serial, object) = (directory.header.serial(), object.object);
+            read::pack(&*self.owner.remote.store, &self.owner.retry, &object)
+                .map_err(remote_error)?;
+            let pack = BasePack { serial, len: object.len, hash: object.hash };
+            let part = directory.entries.first().map(|e| e.parts()[0]).unwrap_or_default();
+            let place = Place { pack, offset: part.offset as u32, len: part.len as u32 };
+            state.rows.insert(name.clone(), PutRows { place, last_round: 0 });
         }
         Ok(all)
     }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use topics_env::sync::Mutex;
 use topics_remote::claim::{Claimant, DirectoryRecord};
+use topics_remote::format::sealed::ObjectHeader;
 use topics_remote::probe::probe;
-use topics_remote::writer::{ObjectWriter, RemoteWriter};
+use topics_remote::writer::{PackStore, RemoteWriter};
 use topics_remote::{RemoteError, Retry};
 use topics_storage::dir::Paths;
 
@@ -25,7 +26,7 @@ pub(crate) struct PrefixOwner {
     pub remote: RemoteOptions,
     /// One attempt at each request: the next pass or round is the retry.
     pub retry: Retry,
-    /// Locked during the requests of a round or of a catalog, never during those of a pack.
+    /// Locked during the requests of a round or of a base, never during those of a pack.
     state: Mutex<OwnerState>,
     /// Never locked during a request.
     status: Mutex<Status>,
@@ -171,8 +172,8 @@ impl PrefixOwner {
     pub(crate) fn look_at(&self, pack: &ArchivedPack) -> Result<()> {
         let (store, retry) = (&*self.remote.store, &self.retry);
         match lost(store, retry, pack)? {
-            None => self.store.base().packs.saw(pack.number),
-            Some(why) if self.store.base().packs.missed(pack.number) => {
+            None => self.store.base().packs.saw(pack.serial),
+            Some(why) if self.store.base().packs.missed(pack.serial) => {
                 log::error!("the local copies of archived segments stay: {why}");
             }
             Some(_) => {}
@@ -180,9 +181,14 @@ impl PrefixOwner {
         Ok(())
     }
 
-    /// The writer of packs, bitmaps and staged rows.
-    pub(crate) fn objects(&self) -> Result<ObjectWriter> {
-        self.with(|writer| writer.objects().map_err(remote_error))
+    /// What puts packs.
+    pub(crate) fn packs(&self) -> Result<PackStore> {
+        self.with(|writer| writer.packs().map_err(remote_error))
+    }
+
+    /// The header of the next pack.
+    pub(crate) fn next_pack(&self) -> Result<ObjectHeader> {
+        self.with(|writer| writer.next_pack().map_err(remote_error))
     }
 
     /// Says in `HEAD` that nothing is left to ship.

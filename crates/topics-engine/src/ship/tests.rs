@@ -9,7 +9,7 @@ use topics_sim::{Bucket, Mutant, ObjectFault, ObjectOp};
 use crate::engine::Engine;
 use crate::topic::tests::{World, class, small};
 use crate::types::api::Durability;
-use crate::types::options::{Options, RemoteLimits, RemoteMode, RemoteOptions};
+use crate::types::options::{Options, RemoteLimits, RemoteOptions};
 
 /// A world whose engine ships to a bucket.
 pub(crate) fn shipping(limits: RemoteLimits) -> (World, Arc<Bucket>) {
@@ -23,13 +23,13 @@ pub(crate) fn shipping_with(options: Options, limits: RemoteLimits) -> (World, A
     let store = Arc::new(bucket.client(1));
     // Without the probe of a new prefix, whose objects are not immutable.
     let limits = RemoteLimits { single_writer: true, ..limits };
-    w.options.remote = Some(RemoteOptions { store, mode: RemoteMode::Ship, limits });
+    w.options.remote = Some(RemoteOptions { store, limits });
     w.open();
     (w, bucket)
 }
 
 fn rounds(bucket: &Bucket) -> usize {
-    bucket.objects().keys().filter(|k| k.starts_with("w/")).count()
+    bucket.objects().keys().filter(|k| k.contains("/r")).count()
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn log_files_stay_until_they_are_shipped() {
 
 #[test]
 fn a_dead_store_breaks_the_chain_at_the_limit_and_writes_go_on() {
-    let limits = RemoteLimits { ship_max_lag_bytes: 300 << 10, ..RemoteLimits::default() };
+    let limits = RemoteLimits { wal_bytes: 300 << 10, ..RemoteLimits::default() };
     let (w, bucket) = shipping(limits);
     w.put("a", &["1"]);
     w.engine().ship().unwrap();
@@ -232,10 +232,9 @@ fn a_store_that_hangs_delays_nothing() {
         let _ = gate.0.send(());
         let _ = gate.1.recv();
     };
-    let remote = w.options.remote.clone().unwrap();
     let store = Arc::new(bucket.client(3).with_gate(Arc::new(gate)));
-    let limits = RemoteLimits { ship_max_lag_bytes: 100 << 10, ..RemoteLimits::default() };
-    w.options.remote = Some(RemoteOptions { store, limits, ..remote });
+    let limits = RemoteLimits { wal_bytes: 100 << 10, ..RemoteLimits::default() };
+    w.options.remote = Some(RemoteOptions { store, limits });
     w.open();
     w.put("a", &["1"]);
     let engine: Engine = w.engine().clone();
@@ -251,9 +250,22 @@ fn a_store_that_hangs_delays_nothing() {
 }
 
 #[test]
-fn without_a_remote_that_ships_there_is_no_verb_and_no_hold() {
-    let (w, _) = World::over_bucket(RemoteLimits::default());
+fn without_a_remote_there_is_no_verb_and_no_hold() {
+    let w = World::new();
     assert_eq!(w.engine().ship().unwrap_err().code(), "invalid_request");
     assert_eq!(w.engine().ship_status(), None);
     assert!(w.engine().open_engine().shipper.is_none());
+}
+
+/// Without rounds, a base ships the log that its snapshot needs, and holds no log file after it.
+#[test]
+fn bases_without_rounds_hold_no_log_file() {
+    let (w, bucket) = shipping(RemoteLimits { interval: Duration::ZERO, ..Default::default() });
+    for i in 1..=3 {
+        w.put("a", &["1", "2"]);
+        assert!(w.engine().archive().unwrap().published);
+        assert!(!w.engine().open_engine().ctx().wal.is_held());
+        assert_eq!(rounds(&bucket), i);
+        assert_eq!(w.engine().ship_status().unwrap().lag_bytes, 0);
+    }
 }

@@ -42,7 +42,7 @@ impl Shipper {
     pub(crate) fn start(self: &Arc<Self>) -> Result<()> {
         let (shipper, signal) = (Arc::downgrade(self), self.thread.signal.clone());
         let guards = self.store.base().env.guards.clone();
-        let mut pause = self.owner.remote.limits.ship_interval;
+        let mut pause = self.owner.remote.limits.interval;
         let rounds = move || {
             let mut state = signal.0.lock();
             while !state.stop {
@@ -69,7 +69,7 @@ impl Shipper {
 
     /// One attempt of the thread. Returns the pause before the next one.
     fn scheduled(&self, pause: Duration) -> Duration {
-        let interval = self.owner.remote.limits.ship_interval;
+        let interval = self.owner.remote.limits.interval;
         match self.store.base().guarded_turn("ship", || self.ship()) {
             Ok(_) | Err(Error::Closed) => interval,
             Err(e) => {
@@ -99,7 +99,7 @@ impl Shipper {
     /// Whether nothing that was logged since the open can be restored, because the rounds have no base.
     pub(crate) fn needs_base(&self) -> bool {
         let status = self.status();
-        self.store.ctx().wal.has_begun() && !status.has_base && !status.is_fenced
+        self.store.ctx().wal.counters().bytes > 0 && !status.has_base && !status.is_fenced
     }
 
     /// Ships what a clean close has logged, and says in `HEAD` that nothing is left. One attempt, also

@@ -66,7 +66,7 @@ impl ColdTier {
             fetch.end(Ok(()));
             return Some(fetch);
         };
-        let requested = state.requested(&(read.pack.number, first));
+        let requested = state.requested(&(read.pack.serial, first));
         // An engine without threads has one reader at a time.
         if requested.is_none() && self.has_threads() {
             let is_next = is_first || state.goes_on(read, now);
@@ -182,14 +182,14 @@ impl ColdTier {
     ) -> Option<Arc<Fetch>> {
         let (mut at, until, mut awaited) = (*blocks.start(), *blocks.end(), None);
         while at <= until {
-            match state.blocks.get(&(pack.number, at)) {
+            match state.blocks.get(&(pack.serial, at)) {
                 Some(Block::Requested(fetch)) => drop(awaited.get_or_insert(fetch.clone())),
                 Some(Block::Present(_)) => {}
                 None => {
                     if state.queue.len() >= MAX_QUEUED {
                         break;
                     }
-                    let is_missing = |b: u64| !state.blocks.contains_key(&(pack.number, b));
+                    let is_missing = |b: u64| !state.blocks.contains_key(&(pack.serial, b));
                     let n = (at..=until).take_while(|b| is_missing(*b)).count() as u64;
                     let last = at + n.min(REQUEST_BLOCKS) - 1;
                     let (first, pack, fetch) = (at, pack.clone(), self.new_fetch(self.late()));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use topics_env::sync::atomic::AtomicU64;
+use topics_remote::format::keys::Serial;
 use topics_storage::segment::Fetch;
 
 use super::ArchivedPack;
@@ -24,8 +25,8 @@ const AHEAD_NS: u64 = 10_000_000_000;
 /// Maximum number of segments whose sequential readers are remembered.
 pub(super) const MAX_SEQUENTIAL: usize = 1024;
 
-/// Number of the pack, and of the block in it.
-pub(super) type BlockKey = (u64, u64);
+/// The pack, and the number of the block in it.
+pub(super) type BlockKey = (Serial, u64);
 
 pub(super) enum Block {
     Requested(Arc<Fetch>),
@@ -92,7 +93,7 @@ pub(super) struct Job {
 
 impl Job {
     pub fn keys(&self) -> impl Iterator<Item = BlockKey> {
-        let number = self.pack.number;
+        let number = self.pack.serial;
         (self.first..=self.last).map(move |block| (number, block))
     }
 
@@ -144,7 +145,7 @@ impl State {
     /// end.
     pub fn take(
         &mut self,
-        pack: u64,
+        pack: Serial,
         blocks: RangeInclusive<u64>,
         (now_ns, is_end): (u64, bool),
     ) -> Option<Vec<Bytes>> {
@@ -176,7 +177,7 @@ impl State {
     /// The first block of a read that is not here.
     pub fn first_missing(&self, read: &BlockRead) -> Option<u64> {
         let is_present =
-            |at: &u64| matches!(self.blocks.get(&(read.pack.number, *at)), Some(Block::Present(_)));
+            |at: &u64| matches!(self.blocks.get(&(read.pack.serial, *at)), Some(Block::Present(_)));
         read.blocks.clone().find(|at| !is_present(at))
     }
 
@@ -187,12 +188,12 @@ impl State {
 
     /// Keeps the present blocks of a read that waits for the others.
     pub fn keep(&mut self, read: &BlockRead, until_ns: u64) {
-        self.for_present(read.pack.number, read.blocks.clone(), |b| b.kept_until_ns = until_ns);
+        self.for_present(read.pack.serial, read.blocks.clone(), |b| b.kept_until_ns = until_ns);
     }
 
     fn for_present(
         &mut self,
-        pack: u64,
+        pack: Serial,
         blocks: RangeInclusive<u64>,
         mut change: impl FnMut(&mut PresentBlock),
     ) {
@@ -231,7 +232,7 @@ impl State {
 
     /// Whether a read goes on in a block that its reader has begun, or behind one.
     pub fn goes_on(&self, read: &BlockRead, now_ns: u64) -> bool {
-        own_blocks(read).any(|at| match self.blocks.get(&(read.pack.number, at)) {
+        own_blocks(read).any(|at| match self.blocks.get(&(read.pack.serial, at)) {
             Some(Block::Present(b)) => {
                 b.kept_until_ns > now_ns || b.likely_until_ns > now_ns && b.is_used
             }
@@ -245,7 +246,7 @@ impl State {
     pub fn fits(&self, read: &BlockRead, most: u64, now_ns: u64) -> bool {
         let goes_on = self.goes_on(read, now_ns);
         let is_own =
-            |key: &BlockKey| key.0 == read.pack.number && own_blocks(read).contains(&key.1);
+            |key: &BlockKey| key.0 == read.pack.serial && own_blocks(read).contains(&key.1);
         let others = self.bytes_of(|key, b| {
             let is_likely = b.likely_until_ns > now_ns && (b.is_used || !goes_on);
             !is_own(key) && (b.kept_until_ns > now_ns || is_likely)

@@ -177,7 +177,7 @@ impl ColdReader {
         let mut state = self.0.state.lock();
         let now = self.0.env.clock.mono_ns();
         let is_end = is_data && at + n as u64 >= len;
-        let Some(found) = state.take(pack.number, first..=last, (now, is_end)) else {
+        let Some(found) = state.take(pack.serial, first..=last, (now, is_end)) else {
             let fetch = self.0.request(&mut state, BlockRead { pack, blocks: first..=last, ahead });
             drop(state);
             self.0.start_thread();
@@ -235,7 +235,7 @@ impl ColdFiles for ColdReader {
         let mut state = self.0.state.lock();
         let mut again = false;
         for block in begin / BLOCK..=(begin + len.max(1) - 1) / BLOCK {
-            let key = (pack.number, block);
+            let key = (pack.serial, block);
             match state.blocks.get(&key) {
                 Some(Block::Present(b)) if b.is_second => {}
                 Some(Block::Present(_)) => {

@@ -19,7 +19,7 @@ use crate::topic::tests::{DIR, World, after, eq};
 use crate::types::api::{GapReason, ReadFrom, ReadRequest};
 use crate::types::consumer::{ConsumerMode, ConsumerRead, ConsumerStart};
 use crate::types::error::Error;
-use crate::types::options::{RemoteLimits, RemoteMode, RemoteOptions};
+use crate::types::options::{RemoteLimits, RemoteOptions};
 use crate::types::requests::RemoteState;
 
 /// The records of a reader: seq and data.
@@ -35,7 +35,7 @@ pub(super) fn limits() -> RemoteLimits {
 }
 
 pub(super) fn remote(store: SimStore) -> RemoteOptions {
-    RemoteOptions { store: Arc::new(store), mode: RemoteMode::Tier, limits: limits() }
+    RemoteOptions { store: Arc::new(store), limits: limits() }
 }
 
 /// A world whose engine keeps one hot segment of each topic.
@@ -317,8 +317,8 @@ fn the_only_local_copy_stays_until_its_object_was_seen() {
                 w.put("other", &["a change"]);
                 w.checkpoint();
             }
-            bucket.put_aside();
             end(&mut w);
+            bucket.put_aside();
             let local = data_files(&w, "a");
             let cold = cold_segments(&w, "a");
             for i in 0..4 {
@@ -356,7 +356,7 @@ fn a_segment_whose_object_is_not_the_one_that_was_written_stays_hot() {
         let before = all(&w, "a");
         assert_eq!(w.engine().archive().unwrap().cooled, 0);
         let whole = bucket.objects();
-        let packs: Vec<_> = whole.keys().filter(|k| k.ends_with(".pack")).cloned().collect();
+        let packs: Vec<_> = whole.keys().filter(|k| k.contains("/p")).cloned().collect();
         for (key, other) in packs.iter().zip(packs.iter().cycle().skip(1)) {
             let bytes = whole[key].clone();
             let bytes = match damage {
@@ -374,7 +374,7 @@ fn a_segment_whose_object_is_not_the_one_that_was_written_stays_hot() {
         }
         assert_eq!(all(&w, "a"), before);
         for (key, bytes) in whole {
-            if key.ends_with(".pack") {
+            if key.contains("/p") {
                 bucket.tamper(&key, Some(bytes));
             }
         }
@@ -515,7 +515,7 @@ fn mutants_of_the_drop_are_caught() {
 }
 
 /// A directory that was put back to an older state gives file numbers again. What it packs then is not
-/// what the catalog in HEAD names.
+/// what the base in HEAD names.
 #[test]
 fn a_directory_that_was_put_back_is_refused_and_keeps_its_records() {
     let (mut w, bucket) = tiered();
@@ -628,12 +628,17 @@ fn damage_is_fetched_again_and_then_announced() {
         bucket.clear_faults();
     }
     tier(&w).forget();
-    bucket.fail_all(None, Some(ObjectOp::Get), ObjectFault::Wrong);
+    let whole = bucket.objects();
+    for (key, bytes) in whole.iter().filter(|(k, _)| k.contains("/p")) {
+        let mut wrong = bytes.to_vec();
+        wrong.iter_mut().skip(7).step_by(60).for_each(|b| *b ^= 1);
+        bucket.tamper(key, Some(wrong.into()));
+    }
     let (seen, lost) = records_and_gaps(&w, "a");
     assert!(!lost.is_empty() && lost.iter().all(|l| l.2 == GapReason::Corrupt), "{lost:?}");
     let missing: u64 = lost.iter().map(|l| l.1 + 1 - l.0).sum();
     assert_eq!(seen.len() as u64 + missing, before.len() as u64);
-    bucket.clear_faults();
+    whole.iter().for_each(|(key, bytes)| bucket.tamper(key, Some(bytes.clone())));
     tier(&w).forget();
     assert_eq!(all(&w, "a"), before);
 }
@@ -644,7 +649,7 @@ fn a_missing_pack_is_an_error() {
     let (w, bucket) = tiered();
     fill(&w, "a", 33);
     cool(&w);
-    let keys: Vec<String> = bucket.objects().into_keys().filter(|k| k.starts_with("p/")).collect();
+    let keys: Vec<String> = bucket.objects().into_keys().filter(|k| k.contains("/p")).collect();
     for key in &keys {
         bucket.client(9).delete(key).unwrap();
     }

@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::topic::tests::{DIR, World, after, rec};
 use crate::types::api::{Append, ReadFrom, ReadRequest};
 use crate::types::error::Error;
-use crate::types::options::{Options, RemoteLimits, RemoteMode, RemoteOptions};
+use crate::types::options::{Options, RemoteLimits, RemoteOptions};
 
 /// Longer than anything here takes on a busy machine: what is not over then never ends.
 const WATCHDOG: Duration = Duration::from_secs(120);
@@ -31,7 +31,7 @@ fn limits() -> RemoteLimits {
 
 fn remote(bucket: &Arc<Bucket>) -> RemoteOptions {
     let store = Arc::new(DetachedStore::new(Arc::new(bucket.client(1))));
-    RemoteOptions { store, mode: RemoteMode::Tier, limits: limits() }
+    RemoteOptions { store, limits: limits() }
 }
 
 /// A world with cold segments of these topics, whose engine has threads and the real clock.
@@ -83,9 +83,16 @@ fn is_cold_error(outcome: &Result<u64, Error>) -> bool {
 fn objects_that_hang_do_not_stop_the_reads_of_others() {
     let names: Vec<String> = (0..6).map(|i| format!("t{i}")).collect();
     let topics: Vec<&str> = names.iter().map(String::as_str).collect();
-    let (w, bucket) = threaded(&topics);
-    let id = |topic: &str| format!("/{:016x}/", w.state(topic).topic_id);
-    topics[..4].iter().for_each(|t| bucket.hang(&id(t)));
+    // Each segment is an object.
+    let (w, bucket) = threaded_with(&topics, (RemoteLimits { pack_bytes: 1, ..limits() }, true), 1);
+    for topic in &topics[..4] {
+        let id = w.state(topic).topic_id;
+        for pack in w.engine().open_engine().base().packs.all() {
+            if pack.segments.iter().any(|s| s.topic.topic_id == id) {
+                bucket.hang(&pack.object().key);
+            }
+        }
+    }
     for round in 0..3 {
         let reads = names[..4].iter().map(|topic| {
             let (engine, topic) = (w.engine().clone(), topic.clone());
@@ -136,7 +143,7 @@ fn a_close_answers_readers_and_leaves_what_hangs() {
 fn a_read_only_engine_has_the_same_deadline() {
     let (mut w, bucket) = threaded(&["a"]);
     w.close();
-    bucket.hang(".pack");
+    bucket.hang("/p");
     let options = Options { remote: Some(remote(&bucket)), ..w.options.clone() };
     let engine = Engine::open_read_only(w.env(), DIR.as_ref(), options).unwrap();
     let reading = engine.clone();
@@ -200,7 +207,7 @@ fn ended_by_deadlines(hook: Option<Arc<dyn Hook>>) -> [usize; 2] {
     w.open();
     let cold = w.engine().open_engine().base().cold.clone().unwrap();
     let timeout_ms = WATCHDOG.as_millis() as u64;
-    bucket.hang(".pack");
+    bucket.hang("/p");
     let mut fetches: Vec<_> = topics[..11].iter().map(|t| begin(&w, t)).collect();
     w.clock.advance_ms(timeout_ms - 1);
     cold.expire();
@@ -237,7 +244,7 @@ fn reads_that_wait_for_memory_are_served_in_order() {
     let timeout_ms = WATCHDOG.as_millis() as u64;
     let (w, bucket) = threaded_with(&topics, (limits, false), 1);
     let cold = w.engine().open_engine().base().cold.clone().unwrap();
-    bucket.hang(".pack");
+    bucket.hang("/p");
     let mut waiting: Vec<_> = topics[..10].iter().map(|t| (*t, begin(&w, t))).collect();
     bucket.release();
     let (mut served, began, until) = (Vec::new(), w.clock_wall(), Instant::now() + WATCHDOG);

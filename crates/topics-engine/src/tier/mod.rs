@@ -22,12 +22,13 @@ use std::sync::Arc;
 
 use topics_env::objects::{ObjectError, ObjectStore};
 use topics_env::sync::Mutex;
-use topics_remote::format::catalog::{Catalog, CatalogPack, PackRange};
+use topics_remote::format::base::{Base, BasePack, BaseSegment};
+use topics_remote::format::keys::Serial;
 use topics_remote::format::pack::{PARTS, PackDirectory};
 use topics_remote::format::sealed::ObjectRef;
 use topics_remote::{RemoteError, Retry, read};
 use topics_storage::segment::{FileKind, TopicKey};
-use topics_storage::snapshot::Section;
+use topics_storage::snapshot::{Section, TopicSnap};
 
 use crate::types::error::{Error, Result};
 use crate::types::section::is_of;
@@ -69,9 +70,7 @@ impl ArchivedSegment {
 /// A pack that was read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ArchivedPack {
-    pub number: u64,
-    /// The epoch of its writer.
-    pub epoch: u64,
+    pub serial: Serial,
     pub len: u64,
     pub hash: u128,
     /// By topic and seq.
@@ -81,7 +80,7 @@ pub(crate) struct ArchivedPack {
 impl ArchivedPack {
     /// The finished pack.
     pub(crate) fn of(object: &ObjectRef, directory: &PackDirectory) -> Self {
-        let segments = directory.entries.iter().map(|e| ArchivedSegment {
+        let segments = directory.segments().map(|e| ArchivedSegment {
             topic: e.topic,
             first_seq: e.first_seq,
             last_seq: e.last_seq,
@@ -89,45 +88,28 @@ impl ArchivedPack {
             offset: e.parts[0].offset,
             lens: e.parts.map(|p| p.len),
         });
-        Self {
-            number: directory.header.number,
-            epoch: directory.header.epoch,
-            len: object.len,
-            hash: object.hash,
-            segments: segments.collect(),
-        }
+        let (serial, segments) = (directory.header.serial(), segments.collect());
+        Self { serial, len: object.len, hash: object.hash, segments }
     }
 
-    /// Its entry in a catalog.
-    pub(crate) fn for_catalog(&self) -> CatalogPack {
-        let mut ranges: Vec<PackRange> = Vec::new();
-        for s in &self.segments {
-            match ranges.last_mut() {
-                Some(r) if r.topic == s.topic && r.last_seq + 1 == s.first_seq => {
-                    r.last_seq = s.last_seq;
-                }
-                _ => {
-                    let (topic, first_seq, last_seq) = (s.topic, s.first_seq, s.last_seq);
-                    ranges.push(PackRange { topic, first_seq, last_seq });
-                }
-            }
-        }
-        let Self { number, epoch, len, hash, .. } = *self;
-        CatalogPack { file_no: number, epoch, len, hash, ranges }
+    /// Its entry in a base.
+    pub(crate) fn for_base(&self) -> BasePack {
+        BasePack { serial: self.serial, len: self.len, hash: self.hash }
     }
 
     pub(crate) fn object(&self) -> ObjectRef {
-        self.for_catalog().object()
+        self.for_base().object()
     }
 
-    /// Whether a directory that was read from the store is that of this pack.
-    pub(crate) fn is(&self, directory: &PackDirectory) -> bool {
+    /// Whether a directory that was read from the store has these segments.
+    pub(crate) fn is_in(&self, directory: &PackDirectory) -> bool {
         let object = ObjectRef { len: self.len, hash: self.hash, key: String::new() };
-        *self == Self::of(&object, directory)
+        let found = Self::of(&object, directory).segments;
+        self.segments.iter().all(|s| found.contains(s))
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
-        let words = [self.number, self.epoch, self.len];
+        let words = [self.serial.epoch, self.serial.number, self.len];
         words.into_iter().for_each(|w| out.extend(w.to_le_bytes()));
         out.extend(self.hash.to_le_bytes());
         out.extend((self.segments.len() as u32).to_le_bytes());
@@ -156,7 +138,8 @@ impl ArchivedPack {
                 lens: [word(48)?, word(56)?, word(64)?, word(72)?],
             });
         }
-        Some(Self { number: word(0)?, epoch: word(8)?, len: word(16)?, hash, segments })
+        let serial = Serial { epoch: word(0)?, number: word(8)? };
+        Some(Self { serial, len: word(16)?, hash, segments })
     }
 }
 
@@ -169,13 +152,13 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
 
 #[derive(Debug, Default)]
 struct Packs {
-    by_number: BTreeMap<u64, Arc<ArchivedPack>>,
-    /// File number of a segment → number of its pack.
-    of_segment: HashMap<u64, u64>,
+    by_serial: BTreeMap<Serial, Arc<ArchivedPack>>,
+    /// File number of a segment → its pack.
+    of_segment: HashMap<u64, Serial>,
     /// The packs that were looked at in the store since the prefix was opened.
-    seen: BTreeSet<u64>,
+    seen: BTreeSet<Serial>,
     /// Those that were not there then, or were other ones.
-    missed: BTreeSet<u64>,
+    missed: BTreeSet<Serial>,
 }
 
 /// The packs that hold segments of this directory.
@@ -188,9 +171,9 @@ impl PackTable {
     pub(crate) fn add(&self, pack: ArchivedPack) {
         let mut packs = self.packs.lock();
         for s in &pack.segments {
-            packs.of_segment.insert(s.file_no, pack.number);
+            packs.of_segment.insert(s.file_no, pack.serial);
         }
-        packs.by_number.insert(pack.number, Arc::new(pack));
+        packs.by_serial.insert(pack.serial, Arc::new(pack));
     }
 
     /// Whether a pack holds the segment with this file number.
@@ -201,7 +184,7 @@ impl PackTable {
     /// The segment with this file number, and its pack.
     pub(crate) fn find(&self, file_no: u64) -> Option<(Arc<ArchivedPack>, ArchivedSegment)> {
         let packs = self.packs.lock();
-        let pack = packs.by_number.get(packs.of_segment.get(&file_no)?)?;
+        let pack = packs.by_serial.get(packs.of_segment.get(&file_no)?)?;
         let segment = pack.segments.iter().find(|s| s.file_no == file_no)?;
         Some((pack.clone(), *segment))
     }
@@ -209,19 +192,19 @@ impl PackTable {
     /// Whether the pack that holds this segment was looked at since the prefix was opened.
     pub(crate) fn is_segment_seen(&self, file_no: u64) -> bool {
         let packs = self.packs.lock();
-        packs.of_segment.get(&file_no).is_some_and(|number| packs.seen.contains(number))
+        packs.of_segment.get(&file_no).is_some_and(|serial| packs.seen.contains(serial))
     }
 
     /// Notes that this pack is in the store with its length, footer and directory.
-    pub(crate) fn saw(&self, number: u64) {
+    pub(crate) fn saw(&self, serial: Serial) {
         let mut packs = self.packs.lock();
-        packs.missed.remove(&number);
-        packs.seen.insert(number);
+        packs.missed.remove(&serial);
+        packs.seen.insert(serial);
     }
 
     /// Notes that this pack is not in the store as it was archived. Returns whether that is new.
-    pub(crate) fn missed(&self, number: u64) -> bool {
-        self.packs.lock().missed.insert(number)
+    pub(crate) fn missed(&self, serial: Serial) -> bool {
+        self.packs.lock().missed.insert(serial)
     }
 
     /// Forgets which packs were looked at.
@@ -231,37 +214,41 @@ impl PackTable {
 
     /// The number of packs.
     pub(crate) fn len(&self) -> usize {
-        self.packs.lock().by_number.len()
+        self.packs.lock().by_serial.len()
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.packs.lock().by_number.values().map(|p| p.len).sum()
+        self.packs.lock().by_serial.values().map(|p| p.len).sum()
     }
 
-    /// The numbers of the packs.
-    pub(crate) fn numbers(&self) -> BTreeSet<u64> {
-        self.packs.lock().by_number.keys().copied().collect()
+    /// Every pack.
+    pub(crate) fn all(&self) -> Vec<ArchivedPack> {
+        self.packs.lock().by_serial.values().map(|p| (**p).clone()).collect()
     }
 
-    /// The packs by number, each with its epoch and hash.
+    pub(crate) fn serials(&self) -> BTreeSet<Serial> {
+        self.packs.lock().by_serial.keys().copied().collect()
+    }
+
+    /// The packs, each with its hash.
     pub(crate) fn identities(&self) -> PackIdentities {
-        identities(self.packs.lock().by_number.values().map(|p| &**p))
+        self.packs.lock().by_serial.values().map(|p| (p.serial, p.hash)).collect()
     }
 
     /// Removes packs.
-    pub(crate) fn remove(&self, numbers: &BTreeSet<u64>) {
+    pub(crate) fn remove(&self, gone: &BTreeSet<Serial>) {
         let mut packs = self.packs.lock();
-        packs.by_number.retain(|number, _| !numbers.contains(number));
-        packs.of_segment.retain(|_, number| !numbers.contains(number));
-        packs.seen.retain(|number| !numbers.contains(number));
-        packs.missed.retain(|number| !numbers.contains(number));
+        packs.by_serial.retain(|serial, _| !gone.contains(serial));
+        packs.of_segment.retain(|_, serial| !gone.contains(serial));
+        packs.seen.retain(|serial| !gone.contains(serial));
+        packs.missed.retain(|serial| !gone.contains(serial));
     }
 
     /// The section of a snapshot; none without packs.
     pub(crate) fn capture(&self) -> Option<Section> {
         let packs = self.packs.lock();
         let mut bytes = Vec::new();
-        packs.by_number.values().for_each(|p| p.encode(&mut bytes));
+        packs.by_serial.values().for_each(|p| p.encode(&mut bytes));
         (!bytes.is_empty()).then_some(Section { kind: SECTION, version: VERSION, bytes })
     }
 
@@ -282,7 +269,7 @@ pub(crate) fn lost(
 ) -> Result<Option<String>> {
     let object = pack.object();
     match read::pack_directory(store, retry, &object, read::FIRST_FETCH) {
-        Ok(directory) if pack.is(&directory) => Ok(None),
+        Ok(directory) if pack.is_in(&directory) => Ok(None),
         Ok(_) => Ok(Some(format!("object {} is another one than was archived", object.key))),
         Err(e) if is_loss(&e) => Ok(Some(e.to_string())),
         Err(e) => Err(e.into()),
@@ -294,22 +281,40 @@ pub(crate) fn is_loss(e: &RemoteError) -> bool {
     matches!(e, RemoteError::Damaged { .. } | RemoteError::Object(ObjectError::NotFound { .. }))
 }
 
-/// Packs by number, each with its epoch and hash: a directory that was put back to an older state may give a
-/// number again.
-pub(crate) type PackIdentities = BTreeMap<u64, (u64, u128)>;
+/// Packs, each with its hash: a directory that was put back to an older state may give a serial again.
+pub(crate) type PackIdentities = BTreeMap<Serial, u128>;
 
-pub(crate) fn identities<'a>(packs: impl Iterator<Item = &'a ArchivedPack>) -> PackIdentities {
-    packs.map(|p| (p.number, (p.epoch, p.hash))).collect()
-}
-
-/// The packs of sealed segments that both a catalog and its snapshot, with these sections, name. The others
-/// of the catalog hold active segments, for a restore.
-pub(crate) fn published(catalog: &Catalog, sections: &[Section]) -> Result<Vec<ArchivedPack>> {
-    let in_catalog: BTreeSet<(u64, u64, u128)> =
-        catalog.packs.iter().map(|p| (p.file_no, p.epoch, p.hash)).collect();
-    let mut packs = named(sections)?;
-    packs.retain(|p| in_catalog.contains(&(p.number, p.epoch, p.hash)));
-    Ok(packs)
+/// The packs of sealed segments that a base names, as a table of packs has them. `topics` are those of its
+/// snapshot.
+pub(crate) fn of_base(base: &Base, topics: &[TopicSnap]) -> Result<Vec<ArchivedPack>> {
+    let damaged = |detail: &str| Error::Corrupt {
+        file: base.header.key(),
+        offset: 0,
+        detail: detail.to_owned(),
+    };
+    let places: HashMap<u64, &BaseSegment> = base.segments.iter().map(|s| (s.file_no, s)).collect();
+    let mut packs: BTreeMap<Serial, ArchivedPack> = BTreeMap::new();
+    for topic in topics {
+        let key = TopicKey { topic_id: topic.topic_id, epoch: topic.epoch };
+        for meta in &topic.segments {
+            let Some(place) = places.get(&meta.file_no) else { continue };
+            let pack = base.pack(place.pack).ok_or_else(|| damaged("a segment is in no pack"))?;
+            let BasePack { serial, len, hash } = *pack;
+            let new = || ArchivedPack { serial, len, hash, segments: Vec::new() };
+            packs.entry(serial).or_insert_with(new).segments.push(ArchivedSegment {
+                topic: key,
+                first_seq: meta.first_seq,
+                last_seq: meta.last_seq,
+                file_no: meta.file_no,
+                offset: u64::from(place.offset),
+                lens: place.lens.map(u64::from),
+            });
+        }
+    }
+    for pack in packs.values_mut() {
+        pack.segments.sort_unstable_by_key(|s| (s.topic, s.first_seq));
+    }
+    Ok(packs.into_values().collect())
 }
 
 /// The packs that a snapshot with these sections names.
@@ -351,7 +356,8 @@ mod tests {
             lens: [50, 30, 0, 20],
         };
         let segments = file_nos.iter().map(segment).collect();
-        ArchivedPack { number, epoch: 2, len: 1000 + number, hash: 5 << 90, segments }
+        let serial = Serial { epoch: 2, number };
+        ArchivedPack { serial, len: 1000 + number, hash: 5 << 90, segments }
     }
 
     #[test]
@@ -366,9 +372,10 @@ mod tests {
         assert_eq!(restored.capture(), Some(section.clone()));
         assert_eq!(named(std::slice::from_ref(&section)).unwrap()[1], pack(20, &[4, 5]));
         assert!(restored.has_segment(5) && !restored.has_segment(6));
-        restored.remove(&BTreeSet::from([20]));
+        let serial = |number| Serial { epoch: 2, number };
+        restored.remove(&BTreeSet::from([serial(20)]));
         assert!(restored.has_segment(1) && !restored.has_segment(5));
-        assert_eq!(restored.numbers(), BTreeSet::from([10]));
+        assert_eq!(restored.serials(), BTreeSet::from([serial(10)]));
     }
 
     #[test]
@@ -385,12 +392,5 @@ mod tests {
         assert_eq!(PackTable::default().restore(&newer).unwrap_err().code(), "version");
         let other = Section { kind: SECTION + 1, ..whole };
         assert!(!PackTable::default().restore(&other).unwrap());
-    }
-
-    #[test]
-    fn a_catalog_has_one_range_for_adjacent_segments() {
-        let ranges = pack(1, &[1, 2, 5]).for_catalog().ranges;
-        let seqs: Vec<_> = ranges.iter().map(|r| (r.first_seq, r.last_seq)).collect();
-        assert_eq!(seqs, [(10, 29), (50, 59)]);
     }
 }

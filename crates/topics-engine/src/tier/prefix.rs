@@ -1,27 +1,26 @@
 //! A prefix of an object store as a data directory in memory, for an engine that only reads.
 //!
-//! The directory consists of the snapshot in the published catalog, whose segments are all cold. So
+//! The directory consists of the snapshot in the newest base, whose segments are all cold. So
 //! topics are found, and records are read, by the code that serves a directory. What a snapshot names
 //! and no pack has, the segments that were still active and the log, is not part of the view.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use topics_env::objects::{ByteRange, ObjectError, ObjectStore};
 use topics_env::{DirEntry, Env, File, Fs, LockError, LockGuard, OpenMode};
-use topics_remote::format::catalog::{Catalog, CatalogDeletes};
-use topics_remote::format::keys;
+use topics_remote::format::base::{Base, Place};
 use topics_remote::{RemoteError, Retry, read};
 use topics_storage::backup::write_view;
 use topics_storage::dir::Paths;
 use topics_storage::segment::{FileKind, SegmentMeta, SegmentName, parse_file_name};
 use topics_storage::snapshot::{self, ShardSnap, SnapshotBody, TopicSnap};
-use xxhash_rust::xxh3::xxh3_128;
 
-use super::{PackTable, published};
+use super::{PackTable, of_base};
 use crate::types::clock;
 use crate::types::error::{Error, Result};
 
@@ -36,7 +35,7 @@ pub(crate) struct PrefixView {
 }
 
 impl PrefixView {
-    /// Reads the newest catalog of a prefix.
+    /// Reads the newest base of a prefix.
     pub(crate) fn read(
         env: &Env,
         store: &Arc<dyn ObjectStore>,
@@ -50,19 +49,23 @@ impl PrefixView {
                 "the prefix has no object HEAD: no engine has archived to it".into(),
             ));
         };
-        let Some(object) = &head.catalog else {
+        let Some(object) = &head.base else {
             return Err(Error::InvalidRequest(
-                "the prefix has no catalog yet: no engine has archived a segment to it".into(),
+                "the prefix has no base yet: no engine has published one".into(),
             ));
         };
-        let catalog = read::catalog(&**store, &retry, object).map_err(remote_error)?;
-        let body = body(env, &catalog)?;
+        let base = read::base(&**store, &retry, object).map_err(remote_error)?;
+        let body = body(env, &base)?;
         let shards = body.shards.len() as u32;
         let paths = Paths::new(ROOT);
         let packs = PackTable::default();
         body.sections.iter().try_for_each(|s| packs.restore(s).map(drop))?;
-        let key = |d: &CatalogDeletes| (d.topic.topic_id, d.first_seq, d.del_no);
-        let deletes = catalog.deletes.iter().map(|d| (key(d), *d)).collect();
+        let known = base.deletes_by_number();
+        let named = body.topics.iter().flat_map(|t| t.segments.iter().map(|m| (t.topic_id, m)));
+        let place = |(topic_id, m): (u64, &SegmentMeta)| {
+            Some(((topic_id, m.first_seq, m.del_no), *known.get(&m.del_no)?))
+        };
+        let deletes = named.filter_map(place).collect();
         let files = SegmentFiles { store: store.clone(), retry, packs, deletes };
         let view = Env::new(Arc::new(files), env.clock.clone(), env.rng.clone()).read_only();
         write_view(&view, &paths, &body)?;
@@ -77,11 +80,11 @@ fn remote_error(e: RemoteError) -> Error {
     }
 }
 
-/// The snapshot of a catalog, reduced to what the packs have.
-fn body(env: &Env, catalog: &Catalog) -> Result<SnapshotBody> {
-    let found = snapshot::decode_any(env, "the snapshot of the catalog", &catalog.snapshot)?;
+/// The snapshot of a base, reduced to the sealed segments that are archived.
+fn body(env: &Env, base: &Base) -> Result<SnapshotBody> {
+    let found = snapshot::decode_any(env, "the snapshot of the base", &base.snapshot)?;
     let mut body = found.whole()?;
-    let packs = published(catalog, &body.sections)?;
+    let packs = of_base(base, &body.topics)?;
     let archived: BTreeSet<u64> =
         packs.iter().flat_map(|p| &p.segments).map(|s| s.file_no).collect();
     body.topics.iter_mut().for_each(|topic| reduce(topic, &archived));
@@ -139,7 +142,7 @@ struct SegmentFiles {
     retry: Retry,
     packs: PackTable,
     /// By topic id, first seq and number of the `.del`.
-    deletes: BTreeMap<(u64, u64, u64), CatalogDeletes>,
+    deletes: BTreeMap<(u64, u64, u64), Place>,
 }
 
 /// The topic of a path of the view, and what is behind it.
@@ -155,38 +158,29 @@ fn named_file(path: &Path) -> Option<(SegmentName, FileKind)> {
 }
 
 impl SegmentFiles {
-    fn deletes(&self, name: &SegmentName) -> Option<&CatalogDeletes> {
-        self.deletes.get(&(name.topic_id, name.first_seq, name.file_no))
-    }
-
-    /// The object, the part of it, and its hash if it is the whole, that is a file; none: no object has
-    /// it.
-    fn locate(&self, path: &Path) -> Option<(String, ByteRange, Option<u128>)> {
+    /// The part of a pack that is a file; none: no pack has it.
+    fn locate(&self, path: &Path) -> Option<(String, Range<u64>)> {
         let (name, kind) = named_file(path)?;
         if kind == FileKind::Del {
-            let CatalogDeletes { topic, first_seq, del_no, epoch, hash, .. } =
-                *self.deletes(&name)?;
-            let key = keys::deletes(topic, first_seq, del_no, epoch);
-            return Some((key, ByteRange::Full, Some(hash)));
+            let place = self.deletes.get(&(name.topic_id, name.first_seq, name.file_no))?;
+            let from = u64::from(place.offset);
+            return Some((place.pack.object().key, from..from + u64::from(place.len)));
         }
         let (pack, segment) = self.packs.find(name.file_no)?;
         let (offset, len) = segment.part(kind);
         let is_small = kind != FileKind::Data && len > 0;
-        is_small.then(|| (pack.object().key, ByteRange::Span(offset..offset + len), None))
+        is_small.then(|| (pack.object().key, offset..offset + len))
     }
 
     fn fetch(&self, path: &Path) -> io::Result<Vec<u8>> {
-        let Some((key, range, hash)) = self.locate(path) else { return absent() };
-        let get = || self.store.get(&key, range.clone(), None);
+        let Some((key, range)) = self.locate(path) else { return absent() };
+        let get = || self.store.get(&key, ByteRange::Span(range.clone()), None);
         let found = read::retrying(&self.retry, get).map_err(|e| match e {
-            // Not `NotFound`: the catalog names it, so its absence is an error of the store.
+            // Not `NotFound`: the base names it, so its absence is an error of the store.
             e @ ObjectError::NotFound { .. } => io::Error::other(format!("it is missing: {e}")),
             e => io::Error::other(e.to_string()),
         })?;
-        match hash.is_none_or(|hash| xxh3_128(&found.bytes) == hash) {
-            true => Ok(found.bytes.to_vec()),
-            false => Err(io::Error::other(format!("{key} is not as it was written"))),
-        }
+        Ok(found.bytes.to_vec())
     }
 }
 
@@ -273,6 +267,10 @@ impl Fs for SegmentFiles {
     }
 
     fn mount_id(&self, _dir: &Path) -> io::Result<u64> {
+        Ok(0)
+    }
+
+    fn modified_ms(&self, _path: &Path) -> io::Result<u64> {
         Ok(0)
     }
 

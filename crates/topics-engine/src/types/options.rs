@@ -54,39 +54,11 @@ impl AutoCreate {
     }
 }
 
-/// What the object store is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RemoteMode {
-    /// Old segments are kept only there.
-    Tier,
-    /// Continuous backup: all segments also stay on the disk.
-    Ship,
-    /// Both.
-    #[default]
-    All,
-}
-
-impl RemoteMode {
-    /// Whether archived segments become cold.
-    #[must_use]
-    pub fn tiers(self) -> bool {
-        self != Self::Ship
-    }
-
-    /// Whether the log is shipped.
-    #[must_use]
-    pub fn ships(self) -> bool {
-        self != Self::Tier
-    }
-}
-
 /// The object store that sealed segments are archived in. The newest ones also stay on the disk.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
     /// The store: a prefix of its own for each data directory.
     pub store: Arc<dyn ObjectStore>,
-    /// What it is for.
-    pub mode: RemoteMode,
     /// What is archived when, and what stays local.
     pub limits: RemoteLimits,
 }
@@ -96,8 +68,6 @@ pub struct RemoteOptions {
 pub struct RemoteLimits {
     /// Length of a pack, bytes; default 32 MiB. A segment that is larger is a pack of its own.
     pub pack_bytes: u64,
-    /// How long a sealed segment waits for others to fill a pack; default 10 min.
-    pub pack_max_wait: Duration,
     /// Segments of a topic whose records stay on the disk, the newest ones; default 4.
     pub hot_segments: u64,
     /// Bytes of these segments; default 0: off. A segment above either limit becomes cold when it is
@@ -108,16 +78,19 @@ pub struct RemoteLimits {
     /// Bytes of memory for cold records, requests in progress included; default 64 MiB. What a read waits
     /// for is kept until it is read, whatever this limit.
     pub cold_memory_bytes: u64,
-    /// Time between two rounds of the log; default 1 s. A round is also due after 8 MiB.
-    pub ship_interval: Duration,
+    /// Time between two rounds of the log; default 1 s. A round is also due after 8 MiB. 0: no rounds, so that
+    /// what was written since the last base cannot be restored.
+    pub interval: Duration,
+    /// Time between two bases while something is written; default 10 min. A base is also due when a process
+    /// begins, after 256 MiB of the log, when rounds were given up, and at a close if without it something could
+    /// not be restored.
+    pub base_interval: Duration,
     /// Bytes of the log that are not shipped, above which they are given up and a new base begins;
-    /// default 4 GiB.
-    pub ship_max_lag_bytes: u64,
-    /// How far back the state of the directory can be restored: earlier catalogs and what they name are
-    /// kept so long; default 24 h.
-    pub restore_window: Duration,
-    /// How long an object stays that no catalog of that time names; default 24 h.
-    pub delete_grace: Duration,
+    /// default 1 GiB.
+    pub wal_bytes: u64,
+    /// How far back the state of the directory can be restored: earlier bases and what they name are kept
+    /// so long; default 7 d. 0: only the newest base. `None`: nothing is deleted.
+    pub window: Option<Duration>,
     /// Whether no other process ever writes to the prefix; default false. Then a new prefix is accepted on
     /// a server that cannot keep two writers apart: it is not probed.
     pub single_writer: bool,
@@ -127,15 +100,14 @@ impl Default for RemoteLimits {
     fn default() -> Self {
         Self {
             pack_bytes: 32 << 20,
-            pack_max_wait: Duration::from_secs(600),
             hot_segments: 4,
             hot_bytes: 0,
             cold_timeout: Duration::from_secs(30),
             cold_memory_bytes: 64 << 20,
-            ship_interval: Duration::from_secs(1),
-            ship_max_lag_bytes: 4 << 30,
-            restore_window: Duration::from_secs(86_400),
-            delete_grace: Duration::from_secs(86_400),
+            interval: Duration::from_secs(1),
+            base_interval: Duration::from_secs(600),
+            wal_bytes: 1 << 30,
+            window: Some(Duration::from_secs(7 * 86_400)),
             single_writer: false,
         }
     }
@@ -364,10 +336,9 @@ impl Options {
                     vec![("pack_bytes", l.pack_bytes, MAX_PACK)],
                     vec![
                         ("cold_timeout_ms", l.cold_timeout, MAX_TIMEOUT),
-                        ("pack_max_wait_ms", l.pack_max_wait, MAX_TIME),
-                        ("ship_interval_ms", l.ship_interval, MAX_TIME),
-                        ("restore_window_ms", l.restore_window, MAX_TIME),
-                        ("delete_grace_ms", l.delete_grace, MAX_TIME),
+                        ("remote_interval_ms", l.interval, MAX_TIME),
+                        ("remote_base_interval_ms", l.base_interval, MAX_TIME),
+                        ("remote_window_ms", l.window.unwrap_or_default(), MAX_TIME),
                     ],
                 )
             }

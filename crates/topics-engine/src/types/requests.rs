@@ -67,8 +67,12 @@ pub(crate) struct ArchiveGauges {
     pub lag_bytes: AtomicU64,
     /// How long the first of them has waited.
     pub lag_ms: AtomicU64,
-    /// Objects that the last orphan sweep left.
-    pub orphans: AtomicU64,
+    /// Ranges of objects that wait to be deleted.
+    pub dead: AtomicU64,
+    /// Objects that were deleted.
+    pub deleted: AtomicU64,
+    /// The time of the last base that was published, 0: none since the open.
+    pub last_base_ms: AtomicU64,
 }
 
 /// What an engine may do with its prefix, from the best to the worst.
@@ -119,8 +123,12 @@ pub struct RemoteSnapshot {
     pub archive_lag_bytes: u64,
     /// How long the first of them has waited, ms.
     pub archive_lag_ms: u64,
-    /// Objects that the last orphan sweep left: too young, or not certainly of the directory.
-    pub orphans: u64,
+    /// Ranges of objects that wait to be deleted.
+    pub dead: u64,
+    /// Objects that were deleted.
+    pub deleted: u64,
+    /// The time of the last base that was published, ms since the Unix epoch; 0: none since the open.
+    pub last_base_ms: u64,
     /// The state of the remote.
     pub state: RemoteState,
 }
@@ -137,7 +145,9 @@ impl RemoteSnapshot {
             pack_bytes,
             archive_lag_bytes: gauges.lag_bytes.load(Ordering::Relaxed),
             archive_lag_ms: gauges.lag_ms.load(Ordering::Relaxed),
-            orphans: gauges.orphans.load(Ordering::Relaxed),
+            dead: gauges.dead.load(Ordering::Relaxed),
+            deleted: gauges.deleted.load(Ordering::Relaxed),
+            last_base_ms: gauges.last_base_ms.load(Ordering::Relaxed),
             state,
         }
     }

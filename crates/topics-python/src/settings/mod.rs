@@ -86,11 +86,10 @@ pub(crate) fn options(
     let all = read(py, settings)?;
     let refuse = |e: std::io::Error| raise(py, &Failure::invalid(format!("io_backend: {e}")));
     let env = real_env(all.backend).map_err(refuse)?;
-    let Some(mode) = all.remote_mode.0 else { return Ok((env, all.options, all.url)) };
     let store = py.detach(|| open_store(&env, &all.remote_url));
     let store = store.map_err(|message| raise(py, &Failure::invalid(message)))?;
     let limits = all.remote;
-    let remote = store.map(|store| RemoteOptions { store, mode, limits });
+    let remote = store.map(|store| RemoteOptions { store, limits });
     Ok((env, Options { remote, ..all.options }, all.url))
 }
 

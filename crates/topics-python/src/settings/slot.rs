@@ -60,6 +60,8 @@ pub(super) enum Slot<'a> {
     Bytes64(&'a mut u64),
     Bytes(&'a mut usize),
     Millis(&'a mut Duration),
+    /// `None` is the word `never`.
+    Window(&'a mut Option<Duration>),
     Flag(&'a mut bool),
     Text(&'a mut String),
     Words(&'a mut dyn Word),
@@ -67,13 +69,15 @@ pub(super) enum Slot<'a> {
 }
 
 impl Slot<'_> {
-    /// The kind in words: `count`, `size` (bytes), `duration` (milliseconds), `flag`, `text`, `words`
-    /// (one of several) or `names` (true, false, or a list of names and prefixes).
+    /// The kind in words: `count`, `size` (bytes), `duration` (milliseconds), `window` (a
+    /// duration or `never`), `flag`, `text`, `words` (one of several) or `names` (true, false, or a list of
+    /// names and prefixes).
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Count32(_) | Self::Count64(_) | Self::Count(_) => "count",
             Self::Bytes64(_) | Self::Bytes(_) => "size",
             Self::Millis(_) => "duration",
+            Self::Window(_) => "window",
             Self::Flag(_) => "flag",
             Self::Text(_) => "text",
             Self::Words(_) => "words",
@@ -94,7 +98,9 @@ impl Slot<'_> {
             Self::Count32(n) => Value::Number(u64::from(**n)),
             Self::Count64(n) | Self::Bytes64(n) => Value::Number(**n),
             Self::Count(n) | Self::Bytes(n) => Value::Number(**n as u64),
-            Self::Millis(d) => Value::Number(u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
+            Self::Millis(d) => Value::Number(millis(**d)),
+            Self::Window(Some(d)) => Value::Number(millis(*d)),
+            Self::Window(None) => Value::Text(NEVER.into()),
             Self::Flag(on) => Value::Flag(**on),
             Self::Text(text) => Value::Text((*text).clone()),
             Self::Words(word) => Value::Text(word.get().into()),
@@ -115,6 +121,8 @@ impl Slot<'_> {
                 **to = usize::try_from(n).map_err(|_| "is too large")?;
             }
             (Self::Millis(to), Value::Number(n)) => **to = Duration::from_millis(n),
+            (Self::Window(to), Value::Number(n)) => **to = Some(Duration::from_millis(n)),
+            (Self::Window(to), Value::Text(text)) if text == NEVER => **to = None,
             (Self::Flag(to), Value::Flag(on)) => **to = on,
             (Self::Text(to), Value::Text(text)) => **to = text,
             (Self::Words(to), Value::Text(text)) => {
@@ -126,6 +134,9 @@ impl Slot<'_> {
                 **to = if on { AutoCreate::On } else { AutoCreate::Off };
             }
             (Self::AutoCreate(to), Value::Text(text)) => **to = auto_create(&text),
+            (Self::Window(_), _) => {
+                return Err(format!("must be an integer of at least 0, or {NEVER}"));
+            }
             (Self::Flag(_), _) => return Err("must be true or false".into()),
             (Self::Text(_), _) => return Err("must be a string".into()),
             (Self::Words(of), _) => return Err(one_of(&of.words())),
@@ -136,6 +147,13 @@ impl Slot<'_> {
         }
         Ok(())
     }
+}
+
+/// A window without an end.
+const NEVER: &str = "never";
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn one_of(words: &[&str]) -> String {

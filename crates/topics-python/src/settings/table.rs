@@ -1,16 +1,15 @@
 //! The one table of settings: what an engine is opened with, by name, each with what it is for. The
 //! defaults are those of the Rust types.
 
-use topics_engine::{Durability, Options, RecoveryMode, RemoteLimits, RemoteMode};
+use topics_engine::{Durability, Options, RecoveryMode, RemoteLimits};
 use topics_env::real::Backend;
 use topics_wire::Limits;
 
 use super::slot::{Choice, Slot};
 
 /// The values of all settings.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct AllSettings {
-    pub(super) remote_mode: RemoteUse,
     pub(super) remote_url: String,
     pub(super) remote: RemoteLimits,
     pub(super) options: Options,
@@ -18,20 +17,6 @@ pub(super) struct AllSettings {
     /// The address of the server that serves the directory.
     pub(super) url: String,
     pub(super) limits: Limits,
-}
-
-impl Default for AllSettings {
-    fn default() -> Self {
-        Self {
-            remote_mode: RemoteUse(Some(RemoteMode::All)),
-            remote_url: String::new(),
-            remote: RemoteLimits::default(),
-            options: Options::default(),
-            backend: Backend::default(),
-            url: String::new(),
-            limits: Limits::default(),
-        }
-    }
 }
 
 /// One row of the table.
@@ -75,17 +60,15 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting("segment_max_bytes", "most bytes of a segment", |all| Slot::Bytes64(&mut all.options.segment_max_bytes)),
     setting("segment_max_age_ms", "age at which a segment is sealed if that helps expiry; 0: never", |all| Slot::Millis(&mut all.options.segment_max_age)),
     setting("remote_url", "the object store for old segments and backups, `s3://bucket/prefix` or `file:///directory`", |all| Slot::Text(&mut all.remote_url)),
-    setting("remote", "what the object store is for: `tier`, `ship`, `all` or `off`", |all| Slot::Words(&mut all.remote_mode)),
-    setting("ship_interval_ms", "time between two rounds of the log", |all| Slot::Millis(&mut all.remote.ship_interval)),
-    setting("ship_max_lag_bytes", "log that waits to be shipped, above which it is given up and a new base begins", |all| Slot::Bytes64(&mut all.remote.ship_max_lag_bytes)),
+    setting("remote_interval_ms", "time between two rounds of the log; 0: bases only", |all| Slot::Millis(&mut all.remote.interval)),
+    setting("remote_base_interval_ms", "time between two bases while something is written", |all| Slot::Millis(&mut all.remote.base_interval)),
+    setting("remote_wal_bytes", "log that waits to be shipped, above which it is given up and a new base begins", |all| Slot::Bytes64(&mut all.remote.wal_bytes)),
+    setting("remote_window_ms", "how far back a state can be restored; 0: the newest base only; `never`: nothing is deleted from the object store", |all| Slot::Window(&mut all.remote.window)),
     setting("pack_bytes", "size of an object of the object store, which holds several segments", |all| Slot::Bytes64(&mut all.remote.pack_bytes)),
-    setting("pack_max_wait_ms", "how long a segment waits for others to fill an object", |all| Slot::Millis(&mut all.remote.pack_max_wait)),
     setting("hot_retain_segments", "newest segments of a topic whose records stay on the disk", |all| Slot::Count64(&mut all.remote.hot_segments)),
     setting("hot_retain_bytes", "bytes of the newest segments of a topic that stay on the disk; 0: no bound of bytes", |all| Slot::Bytes64(&mut all.remote.hot_bytes)),
     setting("cold_timeout_ms", "how long a read waits for the object store", |all| Slot::Millis(&mut all.remote.cold_timeout)),
     setting("cold_memory_bytes", "memory for records from the object store", |all| Slot::Bytes64(&mut all.remote.cold_memory_bytes)),
-    setting("restore_window_ms", "how far back a state can be restored: what it needs is not deleted from the object store", |all| Slot::Millis(&mut all.remote.restore_window)),
-    setting("delete_grace_ms", "how long an object that no state in the restore window needs stays in the object store", |all| Slot::Millis(&mut all.remote.delete_grace)),
     setting("remote_single_writer", "no other process writes to the prefix: its server is not probed", |all| Slot::Flag(&mut all.remote.single_writer)),
     setting("memory_bytes", "memory for the index of records that are in no segment: above it a checkpoint starts early, above twice as much writes wait", |all| Slot::Bytes64(&mut all.options.memory_bytes)),
     setting("ephemeral_bytes", "bytes of all records of class `ephemeral`", |all| Slot::Bytes64(&mut all.options.ephemeral_bytes)),
@@ -113,19 +96,6 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting("max_claim", "most jobs of a claim or a peek", |all| Slot::Count(&mut all.limits.claim)),
     setting("max_watch_topics", "most topics and patterns of a watch over HTTP", |all| Slot::Count(&mut all.limits.watch_topics)),
 ];
-
-/// What the object store is for; `None`: nothing, whatever the URL says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RemoteUse(pub(super) Option<RemoteMode>);
-
-impl Choice for RemoteUse {
-    const WORDS: &'static [(&'static str, Self)] = &[
-        ("off", Self(None)),
-        ("tier", Self(Some(RemoteMode::Tier))),
-        ("ship", Self(Some(RemoteMode::Ship))),
-        ("all", Self(Some(RemoteMode::All))),
-    ];
-}
 
 impl Choice for RecoveryMode {
     const WORDS: &'static [(&'static str, Self)] =

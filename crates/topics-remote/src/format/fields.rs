@@ -45,6 +45,15 @@ impl<'a> Fields<'a> {
         self.array().map(u128::from_le_bytes)
     }
 
+    /// A text: its length, then its bytes.
+    pub fn text(&mut self) -> Result<String> {
+        let len = self.count(1)?;
+        match std::str::from_utf8(self.bytes(len)?) {
+            Ok(text) => Ok(text.to_owned()),
+            Err(_) => Err(self.damaged("a name is not text")),
+        }
+    }
+
     /// A number of elements that take at least `size` bytes each: a number that the rest cannot
     /// hold is refused before anything is allocated.
     pub fn count(&mut self, size: usize) -> Result<usize> {

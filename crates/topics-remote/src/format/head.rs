@@ -1,4 +1,4 @@
-//! HEAD: who owns a prefix, and its newest catalog. JSON, so that a person can read it.
+//! HEAD: who owns a prefix, and its newest base. JSON, so that a person can read it.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -15,28 +15,12 @@ pub const VERSION: u32 = 1;
 pub const MAX_BYTES: usize = 4096;
 /// The most bytes of a holder's description.
 const MAX_HOLDER: usize = 256;
-/// The most earlier epochs that HEAD names. Of more, the oldest are dropped: what they shipped can
-/// then be restored only from a later catalog.
-pub const MAX_PRIORS: usize = 24;
 /// What precedes the checksum at the end of HEAD.
 const SUM: &str = ",\"sum\":\"";
-
-/// An earlier epoch that no catalog names yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PriorEpoch {
-    pub epoch: u64,
-    /// Its last round, 0: none.
-    pub last_round: u64,
-    /// Whether later rounds of it are not part of the history. If not, there may be later ones that
-    /// are.
-    pub is_final: bool,
-}
 
 /// The content of HEAD.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The id of the data directory.
-    pub store_id: [u8; 16],
     /// The id of the prefix: random, chosen by its first owner.
     pub prefix_id: [u8; 16],
     /// Raised by every open.
@@ -45,37 +29,26 @@ pub struct Head {
     pub holder: String,
     /// Random, new at each write: no two contents of HEAD are the same.
     pub nonce: [u8; 16],
-    /// The newest catalog.
-    pub catalog: Option<ObjectRef>,
-    /// The last round of this epoch when HEAD was written, 0: none. Later ones may exist.
-    pub last_round: u64,
-    /// The epochs since the one that wrote the catalog, ascending, without this one.
-    pub priors: Vec<PriorEpoch>,
-    /// Whether the owner closed it and has nothing left to ship.
-    pub closed: bool,
+    /// The newest base.
+    pub base: Option<ObjectRef>,
+    /// The last round of the epoch, 0: none, if the owner closed it and has nothing left to ship.
+    pub closed: Option<u64>,
 }
 
 impl Head {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let holder: String = self.holder.chars().take(MAX_HOLDER / 4).collect();
-        let catalog = self
-            .catalog
-            .as_ref()
-            .map(|c| json!({"key": c.key, "len": c.len, "hash": format!("{:032x}", c.hash)}));
-        let dropped = self.priors.len().saturating_sub(MAX_PRIORS);
-        let prior = |p: &PriorEpoch| json!({"epoch": p.epoch, "last_round": p.last_round, "final": p.is_final});
-        let priors: Vec<Value> = self.priors.iter().skip(dropped).map(prior).collect();
+        let object =
+            |o: &ObjectRef| json!({"key": o.key, "len": o.len, "hash": format!("{:032x}", o.hash)});
+        let base = self.base.as_ref().map(object);
         let fields = json!({
             "version": VERSION,
-            "store_id": hex(&self.store_id),
             "prefix_id": hex(&self.prefix_id),
             "epoch": self.epoch,
             "holder": holder,
             "nonce": hex(&self.nonce),
-            "catalog": catalog,
-            "last_round": self.last_round,
-            "priors": priors,
+            "base": base,
             "closed": self.closed,
         });
         let mut text = fields.to_string();
@@ -108,34 +81,25 @@ impl Head {
     }
 
     fn from_fields(fields: &Map<String, Value>) -> Option<Self> {
-        let object = |name| match fields.get(name)? {
-            Value::Null => Some(None),
-            Value::Object(inner) => Some(Some(inner)),
-            _ => None,
-        };
-        let catalog = match object("catalog")? {
-            None => None,
-            Some(c) => Some(ObjectRef {
-                key: c.get("key")?.as_str()?.to_owned(),
-                len: number(c, "len")?,
-                hash: u128::from_be_bytes(unhex(c.get("hash")?)?),
+        let base = match fields.get("base")? {
+            Value::Null => None,
+            Value::Object(base) => Some(ObjectRef {
+                key: base.get("key")?.as_str()?.to_owned(),
+                len: number(base, "len")?,
+                hash: u128::from_be_bytes(unhex(base.get("hash")?)?),
             }),
-        };
-        let prior = |value: &Value| {
-            let p = value.as_object()?;
-            let (epoch, last_round) = (number(p, "epoch")?, number(p, "last_round")?);
-            Some(PriorEpoch { epoch, last_round, is_final: p.get("final")?.as_bool()? })
+            _ => return None,
         };
         Some(Self {
-            store_id: unhex(fields.get("store_id")?)?,
             prefix_id: unhex(fields.get("prefix_id")?)?,
             epoch: number(fields, "epoch")?,
             holder: fields.get("holder")?.as_str()?.to_owned(),
             nonce: unhex(fields.get("nonce")?)?,
-            catalog,
-            last_round: number(fields, "last_round")?,
-            priors: fields.get("priors")?.as_array()?.iter().map(prior).collect::<Option<_>>()?,
-            closed: fields.get("closed")?.as_bool()?,
+            base,
+            closed: match fields.get("closed")? {
+                Value::Null => None,
+                round => Some(round.as_u64()?),
+            },
         })
     }
 
@@ -167,37 +131,32 @@ mod tests {
     fn head() -> Head {
         let hash = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
         Head {
-            store_id: [1; 16],
             prefix_id: [2; 16],
             epoch: u64::MAX,
             holder: "host \"a\", process 7: \u{e9}".to_owned(),
             nonce: [3; 16],
-            catalog: Some(ObjectRef { key: "c/1-2.cat".to_owned(), len: 77, hash }),
-            last_round: 9,
-            priors: vec![PriorEpoch { epoch: 3, last_round: 4, is_final: true }],
-            closed: false,
+            base: Some(ObjectRef { key: "1/b2".to_owned(), len: 77, hash }),
+            closed: None,
         }
-    }
-
-    fn prior(epoch: u64) -> PriorEpoch {
-        PriorEpoch { epoch, last_round: u64::MAX, is_final: false }
     }
 
     #[test]
     fn head_is_read_as_it_was_written() {
-        for h in [head(), Head { catalog: None, priors: Vec::new(), closed: true, ..head() }] {
+        for h in [head(), Head { base: None, closed: Some(9), ..head() }] {
             assert_eq!(Head::decode(&h.encode()).unwrap(), h);
         }
     }
 
     #[test]
     fn a_long_head_is_cut_and_fits() {
-        let priors = |n| (0..n).map(|i| u64::MAX - 1000 + i).map(prior).collect::<Vec<_>>();
         let holder = "\u{1}\u{10ffff}".repeat(5000);
-        let h = Head { holder, last_round: u64::MAX, priors: priors(100), ..head() };
-        assert!(h.encode().len() <= MAX_BYTES, "{}", h.encode().len());
-        let kept = Head::decode(&h.encode()).unwrap().priors;
-        assert_eq!(kept, priors(100)[100 - MAX_PRIORS..]);
+        let long = Head { holder, ..head() }.encode();
+        assert!(long.len() <= MAX_BYTES, "{}", long.len());
+        let kept = Head::decode(&long).unwrap();
+        assert_eq!(
+            Head { holder: String::new(), ..kept },
+            Head { holder: String::new(), ..head() }
+        );
     }
 
     #[test]

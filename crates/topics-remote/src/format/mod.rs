@@ -2,19 +2,18 @@
 //!
 //! * [`keys`]: the keys of all objects.
 //! * [`sealed`]: the header and the footer of every immutable object.
-//! * [`pack`]: segments, as they are in their files.
+//! * [`pack`]: files of the data directory, verbatim.
+//! * [`base`]: a snapshot, and where everything is that it names.
 //! * [`round`]: shipped parts of the log.
-//! * [`catalog`]: what a prefix holds.
 //! * [`head`]: HEAD, the only object that is replaced.
 
 #![doc = include_str!("../../FORMAT.md")]
 
 mod fields;
 
-pub mod catalog;
+pub mod base;
 pub mod head;
 pub mod keys;
 pub mod pack;
-pub mod pin;
 pub mod round;
 pub mod sealed;

@@ -1,29 +1,30 @@
-//! Packs: segments of one topic, or of several small ones, as one object.
+//! Packs: files of the data directory, verbatim.
 //!
-//! The files of a segment are in a pack verbatim. The directory at its end says where, and holds one
-//! row for each 64 KiB of records, so that a reader finds a record with two requests.
+//! | entry | bytes |
+//! |---|---|
+//! | segment | the files of a sealed segment |
+//! | tail | a part of the `.data` of an active segment |
+//! | deletes | a bitmap of deleted records (`.del`) |
+//! | rows | a file of staged rows of a transaction |
 
 use topics_env::Env;
 use topics_storage::segment::{DataFrames, FileKind, SegmentMeta, TopicKey};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::fields::{Fields, PutFields};
-use super::keys;
 use super::sealed::{self, HEADER, ObjectHeader, ObjectKind, SealedObject};
 use crate::{RemoteError, Result};
 
-/// The most segments in a pack.
-pub const MAX_ENTRIES: usize = 64;
-/// The bytes of `.data` for each row of the sparse index.
-pub const SPARSE_STEP: u32 = 64 * 1024;
+/// The most entries of a pack.
+pub const MAX_ENTRIES: usize = 16_384;
 /// The files of a segment that a pack holds, in the order of their bytes.
 pub const PARTS: [FileKind; 4] = [FileKind::Data, FileKind::Idx, FileKind::Tags, FileKind::Attrs];
 
-/// The bytes of an entry before its sparse index.
-const ENTRY: usize = 8 * 10 + 8 + PARTS.len() * 24;
-const SPARSE_ROW: usize = 20;
+const PART: usize = 24;
+/// The bytes of the shortest entry: its kind, a file number and a part.
+const ENTRY: usize = 4 + 8 + PART;
 
-/// Where a file of a segment is in a pack.
+/// Where a file is in a pack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PackPart {
     /// The offset in the pack.
@@ -34,127 +35,116 @@ pub struct PackPart {
     pub hash: u64,
 }
 
-/// A row of the sparse index of a segment.
+/// A sealed segment in a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SparseRow {
-    /// The offset of a frame in `.data`.
-    pub offset: u32,
-    pub seq: u64,
-    /// Its commit time.
-    pub ts: u64,
-}
-
-/// A segment in a pack.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PackEntry {
+pub struct SegmentEntry {
     pub topic: TopicKey,
     pub first_seq: u64,
     pub last_seq: u64,
     /// The file number of its files.
     pub file_no: u64,
-    /// Whether it was sealed. If not, the entry is the part of an active segment that a snapshot
-    /// named.
-    pub is_sealed: bool,
-    /// The commit time of its first record, 0: none.
-    pub first_ts: u64,
-    /// The commit time of its last record, 0: none.
-    pub last_ts: u64,
-    /// The earliest `expires_at` of its records, 0: none.
-    pub earliest_expires: u64,
-    /// Records that were neither holes nor deleted.
-    pub live_count: u64,
-    /// Their payload bytes.
-    pub live_bytes: u64,
     /// Its files, in the order of [`PARTS`].
     pub parts: [PackPart; PARTS.len()],
-    /// The first frame, and one for each [`SPARSE_STEP`] of `.data` after it.
-    pub sparse: Vec<SparseRow>,
+}
+
+impl SegmentEntry {
+    fn is_consistent(&self) -> bool {
+        let [data, idx, ..] = &self.parts;
+        self.first_seq <= self.last_seq && data.len > 0 && idx.len > 0
+    }
+}
+
+/// An entry of a pack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PackEntry {
+    /// The files of a sealed segment.
+    Segment(SegmentEntry),
+    /// Bytes of the `.data` of an active segment.
+    Tail {
+        /// The file number of the segment.
+        file_no: u64,
+        /// The offset of the bytes in the file.
+        from: u64,
+        part: PackPart,
+    },
+    /// A `.del`.
+    Deletes {
+        /// Its file number.
+        del_no: u64,
+        part: PackPart,
+    },
+    /// A file of staged rows.
+    Rows {
+        /// Its name.
+        name: String,
+        part: PackPart,
+    },
 }
 
 impl PackEntry {
-    /// Where this file is, if the segment has it.
+    /// Its files.
     #[must_use]
-    pub fn part(&self, kind: FileKind) -> Option<PackPart> {
-        let at = PARTS.iter().position(|p| *p == kind)?;
-        Some(self.parts[at]).filter(|p| p.len > 0)
+    pub fn parts(&self) -> &[PackPart] {
+        match self {
+            Self::Segment(s) => &s.parts,
+            Self::Tail { part, .. } | Self::Deletes { part, .. } | Self::Rows { part, .. } => {
+                std::slice::from_ref(part)
+            }
+        }
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
-        let words = [
-            self.topic.topic_id,
-            self.topic.epoch,
-            self.first_seq,
-            self.last_seq,
-            self.file_no,
-            self.first_ts,
-            self.last_ts,
-            self.earliest_expires,
-            self.live_count,
-            self.live_bytes,
-        ];
-        words.into_iter().for_each(|w| out.put_u64(w));
-        out.put_u32(u32::from(self.is_sealed));
-        out.put_u32(self.sparse.len() as u32);
-        for part in &self.parts {
-            out.put_u64(part.offset);
-            out.put_u64(part.len);
-            out.put_u64(part.hash);
+        match self {
+            Self::Segment(s) => {
+                out.put_u32(1);
+                let topic = s.topic;
+                let words = [topic.topic_id, topic.epoch, s.first_seq, s.last_seq, s.file_no];
+                words.into_iter().for_each(|w| out.put_u64(w));
+            }
+            Self::Tail { file_no, from, .. } => {
+                out.put_u32(2);
+                out.put_u64(*file_no);
+                out.put_u64(*from);
+            }
+            Self::Deletes { del_no, .. } => {
+                out.put_u32(3);
+                out.put_u64(*del_no);
+            }
+            Self::Rows { name, .. } => {
+                out.put_u32(4);
+                out.put_u32(name.len() as u32);
+                out.extend_from_slice(name.as_bytes());
+            }
         }
-        for row in &self.sparse {
-            out.put_u32(row.offset);
-            out.put_u64(row.seq);
-            out.put_u64(row.ts);
+        for part in self.parts() {
+            [part.offset, part.len, part.hash].into_iter().for_each(|w| out.put_u64(w));
         }
     }
 
     fn decode(f: &mut Fields<'_>) -> Result<Self> {
-        let topic = TopicKey { topic_id: f.u64()?, epoch: f.u64()? };
-        let (first_seq, last_seq, file_no) = (f.u64()?, f.u64()?, f.u64()?);
-        let (first_ts, last_ts, earliest_expires) = (f.u64()?, f.u64()?, f.u64()?);
-        let (live_count, live_bytes) = (f.u64()?, f.u64()?);
-        let is_sealed = match f.u32()? {
-            0 => false,
-            1 => true,
+        let part = |f: &mut Fields<'_>| {
+            Ok::<_, RemoteError>(PackPart { offset: f.u64()?, len: f.u64()?, hash: f.u64()? })
+        };
+        let entry = match f.u32()? {
+            1 => {
+                let topic = TopicKey { topic_id: f.u64()?, epoch: f.u64()? };
+                let (first_seq, last_seq, file_no) = (f.u64()?, f.u64()?, f.u64()?);
+                let parts = [part(f)?, part(f)?, part(f)?, part(f)?];
+                let segment = SegmentEntry { topic, first_seq, last_seq, file_no, parts };
+                if !segment.is_consistent() {
+                    return Err(f.damaged("an entry contradicts itself"));
+                }
+                return Ok(Self::Segment(segment));
+            }
+            2 => Self::Tail { file_no: f.u64()?, from: f.u64()?, part: part(f)? },
+            3 => Self::Deletes { del_no: f.u64()?, part: part(f)? },
+            4 => Self::Rows { name: f.text()?, part: part(f)? },
             _ => return Err(f.damaged("an entry is of an unknown kind")),
         };
-        let rows = f.count(SPARSE_ROW)?;
-        let mut parts = [PackPart::default(); PARTS.len()];
-        for part in &mut parts {
-            *part = PackPart { offset: f.u64()?, len: f.u64()?, hash: f.u64()? };
-        }
-        let mut sparse = Vec::new();
-        for _ in 0..rows {
-            sparse.push(SparseRow { offset: f.u32()?, seq: f.u64()?, ts: f.u64()? });
-        }
-        let entry = Self {
-            topic,
-            first_seq,
-            last_seq,
-            file_no,
-            is_sealed,
-            first_ts,
-            last_ts,
-            earliest_expires,
-            live_count,
-            live_bytes,
-            parts,
-            sparse,
-        };
-        match entry.is_consistent() {
+        match entry.parts().iter().all(|p| p.len > 0) {
             true => Ok(entry),
             false => Err(f.damaged("an entry contradicts itself")),
         }
-    }
-
-    fn is_consistent(&self) -> bool {
-        let [data, idx, ..] = &self.parts;
-        let rows = || self.sparse.iter();
-        self.first_seq <= self.last_seq
-            && data.len > 0
-            && idx.len > 0
-            && rows().all(|r| u64::from(r.offset) < data.len)
-            && rows().all(|r| (self.first_seq..=self.last_seq).contains(&r.seq))
-            && rows().zip(rows().skip(1)).all(|(a, b)| a.offset < b.offset && a.seq < b.seq)
     }
 }
 
@@ -162,7 +152,7 @@ impl PackEntry {
 pub struct PackDirectory {
     /// Who wrote the pack.
     pub header: ObjectHeader,
-    /// Its segments, by topic and seq.
+    /// The segments by topic and seq, then the other entries.
     pub entries: Vec<PackEntry>,
 }
 
@@ -184,7 +174,7 @@ impl PackDirectory {
         for _ in 0..n {
             let entry = PackEntry::decode(&mut f)?;
             // The parts follow each other without space: no byte of a pack is unaccounted for.
-            for part in &entry.parts {
+            for part in entry.parts() {
                 let end = part.offset.checked_add(part.len);
                 match end {
                     Some(end) if part.len > 0 && part.offset == at => at = end,
@@ -201,27 +191,29 @@ impl PackDirectory {
             return Err(f.damaged("its entries do not cover its bytes"));
         }
         f.finish()?;
-        let out = Self { header, entries };
-        match out.key() == key {
-            true => Ok(out),
+        match header.key() == key {
+            true => Ok(Self { header, entries }),
             false => Err(RemoteError::damaged(key, "it is the pack of another key")),
         }
     }
 
-    /// The key of the pack.
-    #[must_use]
-    pub fn key(&self) -> String {
-        let first = self.entries.first();
-        let topic = first.map(|e| e.topic.topic_id);
-        let is_mixed = self.entries.iter().any(|e| Some(e.topic.topic_id) != topic);
-        let topic = topic.filter(|_| !is_mixed);
-        let first_seq = first.map_or(0, |e| e.first_seq);
-        keys::pack(topic, first_seq, self.header.number, self.header.epoch)
+    /// Its sealed segments.
+    pub fn segments(&self) -> impl Iterator<Item = &SegmentEntry> {
+        self.entries.iter().filter_map(|e| match e {
+            PackEntry::Segment(s) => Some(s),
+            _ => None,
+        })
     }
 }
 
 fn follows(last: &PackEntry, next: &PackEntry) -> bool {
-    (last.topic, last.last_seq) < (next.topic, next.first_seq)
+    match (last, next) {
+        (PackEntry::Segment(a), PackEntry::Segment(b)) => {
+            (a.topic, a.last_seq) < (b.topic, b.first_seq)
+        }
+        (_, PackEntry::Segment(_)) => false,
+        _ => true,
+    }
 }
 
 /// The files of a segment to pack.
@@ -256,48 +248,93 @@ impl PackWriter {
         self.bytes.len()
     }
 
-    /// Whether it has no segment.
+    /// Whether it has no entry.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.directory.entries.is_empty()
     }
 
-    /// Appends a segment after verifying each of its frames. After an error the pack is as before,
-    /// and can be finished without this segment.
-    pub fn push(&mut self, env: &Env, segment: &SegmentFiles<'_>) -> Result<()> {
-        let usage = |detail: &str| Err(RemoteError::Usage { detail: detail.to_owned() });
+    /// Whether it has the most entries.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.directory.entries.len() == MAX_ENTRIES
+    }
+
+    /// Appends a sealed segment after verifying each of its frames. After an error the pack is as
+    /// before, and can be finished without this segment.
+    pub fn push_segment(&mut self, env: &Env, segment: &SegmentFiles<'_>) -> Result<()> {
         let SegmentFiles { topic, meta, files } = segment;
-        if self.directory.entries.len() == MAX_ENTRIES {
-            return usage("a pack has at most 64 segments");
-        }
         let [data, idx, ..] = files;
         if data.is_empty() || idx.is_empty() || meta.first_seq > meta.last_seq {
-            return usage("a segment in a pack has records, a .data and an .idx");
+            return Err(usage("a segment in a pack has records, a .data and an .idx"));
         }
-        let name = meta.data_name(topic.topic_id).file(FileKind::Data);
-        let sparse = sparse_index(env, &name, self.directory.header.store_id, segment)?;
+        self.check_frames(env, *topic, meta, data)?;
         let mut at = self.bytes.len() as u64;
         let parts = files.map(|bytes| {
             let part = PackPart { offset: at, len: bytes.len() as u64, hash: xxh3_64(bytes) };
             at += part.len;
             if bytes.is_empty() { PackPart::default() } else { part }
         });
-        let entry = PackEntry {
-            topic: *topic,
-            first_seq: meta.first_seq,
-            last_seq: meta.last_seq,
-            file_no: meta.file_no,
-            is_sealed: meta.sealed,
-            first_ts: meta.first_ts,
-            last_ts: meta.last_ts,
-            earliest_expires: meta.earliest_expires,
-            live_count: meta.live_count,
-            live_bytes: meta.live_bytes,
-            parts,
-            sparse,
-        };
+        let SegmentMeta { first_seq, last_seq, file_no, .. } = **meta;
+        let entry = SegmentEntry { topic: *topic, first_seq, last_seq, file_no, parts };
+        self.add(PackEntry::Segment(entry), files)
+    }
+
+    /// Appends what `data`, the `.data` of an active segment up to the length in `meta`, has from
+    /// `from` on. Verifies each frame of it.
+    pub fn push_tail(
+        &mut self,
+        env: &Env,
+        topic: TopicKey,
+        meta: &SegmentMeta,
+        (data, from): (&[u8], usize),
+    ) -> Result<()> {
+        self.check_frames(env, topic, meta, data)?;
+        let bytes = data.get(from..).unwrap_or_default();
+        let (file_no, from, part) = (meta.file_no, from as u64, self.part(bytes));
+        self.add(PackEntry::Tail { file_no, from, part }, &[bytes])
+    }
+
+    /// Appends a `.del`, which was verified.
+    pub fn push_deletes(&mut self, del_no: u64, bytes: &[u8]) -> Result<()> {
+        let part = self.part(bytes);
+        self.add(PackEntry::Deletes { del_no, part }, &[bytes])
+    }
+
+    /// Appends a file of staged rows, which was verified.
+    pub fn push_rows(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let part = self.part(bytes);
+        self.add(PackEntry::Rows { name: name.to_owned(), part }, &[bytes])
+    }
+
+    fn part(&self, bytes: &[u8]) -> PackPart {
+        PackPart { offset: self.bytes.len() as u64, len: bytes.len() as u64, hash: xxh3_64(bytes) }
+    }
+
+    fn check_frames(
+        &self,
+        env: &Env,
+        topic: TopicKey,
+        meta: &SegmentMeta,
+        data: &[u8],
+    ) -> Result<()> {
+        let name = meta.data_name(topic.topic_id).file(FileKind::Data);
+        let store_id = self.directory.header.store_id;
+        for frame in DataFrames::new(env, &name, store_id, topic, meta, data)? {
+            frame?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, entry: PackEntry, files: &[&[u8]]) -> Result<()> {
+        if self.is_full() {
+            return Err(usage("the pack has the most entries"));
+        }
+        if files.iter().all(|bytes| bytes.is_empty()) {
+            return Err(usage("an entry of a pack has bytes"));
+        }
         if self.directory.entries.last().is_some_and(|last| !follows(last, &entry)) {
-            return usage("the segments of a pack are sorted by topic and seq");
+            return Err(usage("the segments of a pack come first, by topic and seq"));
         }
         files.iter().for_each(|bytes| self.bytes.extend_from_slice(bytes));
         self.directory.entries.push(entry);
@@ -307,30 +344,16 @@ impl PackWriter {
     /// The finished pack.
     pub fn finish(self) -> Result<(SealedObject, PackDirectory)> {
         if self.is_empty() {
-            return Err(RemoteError::Usage { detail: "a pack has a segment".to_owned() });
+            return Err(usage("a pack has an entry"));
         }
         let directory = self.directory.encode();
-        Ok((sealed::seal(self.directory.key(), self.bytes, &directory), self.directory))
+        let key = self.directory.header.key();
+        Ok((sealed::seal(key, self.bytes, &directory), self.directory))
     }
 }
 
-/// Verifies every frame of a segment and returns the rows of its sparse index.
-fn sparse_index(
-    env: &Env,
-    name: &str,
-    store_id: [u8; 16],
-    segment: &SegmentFiles<'_>,
-) -> Result<Vec<SparseRow>> {
-    let SegmentFiles { topic, meta, files: [data, ..] } = segment;
-    let mut rows: Vec<SparseRow> = Vec::new();
-    for frame in DataFrames::new(env, name, store_id, *topic, meta, data)? {
-        let frame = frame?;
-        let due = rows.last().is_none_or(|r| frame.offset - r.offset >= SPARSE_STEP);
-        if due {
-            rows.push(SparseRow { offset: frame.offset, seq: frame.seq, ts: frame.ts });
-        }
-    }
-    Ok(rows)
+fn usage(detail: &str) -> RemoteError {
+    RemoteError::Usage { detail: detail.to_owned() }
 }
 
 /// Checks a whole pack: every byte, and its identity if `hash` names one.
@@ -340,7 +363,7 @@ pub fn verify(key: &str, hash: Option<u128>, bytes: &[u8]) -> Result<PackDirecto
     if directory.header != header {
         return Err(RemoteError::damaged(key, "its directory is of another pack"));
     }
-    for part in directory.entries.iter().flat_map(|e| e.parts) {
+    for part in directory.entries.iter().flat_map(PackEntry::parts) {
         let span = part.offset as usize..(part.offset + part.len) as usize;
         if part.len > 0 && xxh3_64(&bytes[span]) != part.hash {
             return Err(RemoteError::damaged(key, "the checksum of a file does not match"));
@@ -353,7 +376,7 @@ pub fn verify(key: &str, hash: Option<u128>, bytes: &[u8]) -> Result<PackDirecto
 mod tests {
     use super::*;
 
-    /// The header of a pack of two entries, and their directory.
+    /// The parts of a pack with an entry of each kind, and its directory.
     fn directory(parts: &mut Vec<u8>) -> PackDirectory {
         let (store_id, prefix_id) = ([1; 16], [2; 16]);
         let header =
@@ -364,25 +387,27 @@ mod tests {
             parts.extend_from_slice(bytes);
             PackPart { offset, len, hash: xxh3_64(bytes) }
         };
-        let mut entry = |first_seq| PackEntry {
-            topic: TopicKey { topic_id: 7, epoch: 1 },
-            first_seq,
-            last_seq: first_seq + 9,
-            file_no: first_seq,
-            is_sealed: true,
-            first_ts: 1,
-            last_ts: 2,
-            earliest_expires: 0,
-            live_count: 10,
-            live_bytes: 100,
-            parts: [part(b"data"), part(b"idx"), PackPart::default(), part(b"attrs")],
-            sparse: vec![
-                SparseRow { offset: 1, seq: first_seq, ts: 1 },
-                SparseRow { offset: 3, seq: first_seq + 1, ts: 1 },
-            ],
+        let mut segment = |first_seq| {
+            PackEntry::Segment(SegmentEntry {
+                topic: TopicKey { topic_id: 7, epoch: 1 },
+                first_seq,
+                last_seq: first_seq + 9,
+                file_no: first_seq,
+                parts: [part(b"data"), part(b"idx"), PackPart::default(), part(b"attrs")],
+            })
         };
-        let entries = vec![entry(1), entry(11)];
+        let mut entries = vec![segment(1), segment(11)];
+        entries.push(PackEntry::Tail { file_no: 30, from: 5, part: part(b"tail") });
+        entries.push(PackEntry::Deletes { del_no: 31, part: part(b"del") });
+        entries.push(PackEntry::Rows { name: "7.stage".to_owned(), part: part(b"rows") });
         PackDirectory { header, entries }
+    }
+
+    fn of_segment(d: &mut PackDirectory, i: usize) -> &mut SegmentEntry {
+        match &mut d.entries[i] {
+            PackEntry::Segment(s) => s,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// What a wrong writer could make: every checksum is right and the content is not.
@@ -393,33 +418,42 @@ mod tests {
             ("no entries", |d| d.entries.clear()),
             ("an entry missing", |d| drop(d.entries.pop())),
             ("entries exchanged", |d| d.entries.swap(0, 1)),
+            ("a segment after a tail", |d| d.entries.swap(1, 2)),
             ("an entry twice", |d| d.entries[1] = d.entries[0].clone()),
-            ("seqs that overlap", |d| d.entries[0].last_seq = 11),
-            ("seqs that end before they begin", |d| d.entries[1].last_seq = 10),
-            ("another topic", |d| d.entries[1].topic.topic_id = 8),
-            ("another first seq", |d| d.entries[0].first_seq = 0),
-            ("a part moved", |d| d.entries[0].parts[1].offset += 1),
+            ("seqs that overlap", |d| of_segment(d, 0).last_seq = 11),
+            ("seqs that end before they begin", |d| of_segment(d, 1).last_seq = 10),
+            ("a part moved", |d| of_segment(d, 0).parts[1].offset += 1),
             ("a byte between parts", |d| {
-                let part = &mut d.entries[0].parts[1];
+                let part = &mut of_segment(d, 0).parts[1];
                 *part = PackPart { offset: part.offset + 1, len: 2, hash: xxh3_64(b"dx") };
             }),
-            ("a part longer", |d| d.entries[0].parts[0].len += 1),
-            ("a part that is huge", |d| d.entries[1].parts[3].len = u64::MAX - 7),
-            ("no data", |d| d.entries[0].parts[0] = PackPart::default()),
-            ("a part of length 0 with a hash", |d| d.entries[0].parts[2].hash = 1),
-            ("a row beyond the data", |d| d.entries[0].sparse[1].offset = 4),
-            ("rows exchanged", |d| d.entries[0].sparse.swap(0, 1)),
-            ("the file number of another pack", |d| d.header.number = 5),
+            ("a part longer", |d| of_segment(d, 0).parts[0].len += 1),
+            ("a part that is huge", |d| of_segment(d, 1).parts[3].len = u64::MAX - 7),
+            ("no data", |d| of_segment(d, 0).parts[0] = PackPart::default()),
+            ("a part of length 0 with a hash", |d| of_segment(d, 0).parts[2].hash = 1),
+            ("a tail without bytes", |d| {
+                d.entries[2] = PackEntry::Tail { file_no: 30, from: 5, part: PackPart::default() };
+            }),
+            ("a bitmap elsewhere", |d| match &mut d.entries[3] {
+                PackEntry::Deletes { part, .. } => part.offset += 1,
+                other => panic!("{other:?}"),
+            }),
+            ("rows with another hash", |d| match &mut d.entries[4] {
+                PackEntry::Rows { part, .. } => part.hash ^= 1,
+                other => panic!("{other:?}"),
+            }),
+            ("the number of another pack", |d| d.header.number = 5),
         ];
         let mut bytes = Vec::new();
         let good = directory(&mut bytes);
-        let sealed = sealed::seal(good.key(), bytes.clone(), &good.encode());
-        assert_eq!(verify(&good.key(), None, &sealed.bytes).unwrap(), good);
+        let key = good.header.key();
+        let sealed = sealed::seal(key.clone(), bytes.clone(), &good.encode());
+        assert_eq!(verify(&key, None, &sealed.bytes).unwrap(), good);
         for (what, forge) in forgeries {
             let mut bad = good.clone();
             forge(&mut bad);
-            let sealed = sealed::seal(good.key(), bytes.clone(), &bad.encode());
-            let found = verify(&good.key(), None, &sealed.bytes);
+            let sealed = sealed::seal(key.clone(), bytes.clone(), &bad.encode());
+            let found = verify(&key, None, &sealed.bytes);
             assert!(matches!(found, Err(RemoteError::Damaged { .. })), "{what}: {found:?}");
         }
     }
@@ -429,12 +463,12 @@ mod tests {
         let mut bytes = Vec::new();
         let good = directory(&mut bytes);
         let encoded = good.encode();
-        // The number of entries, and the rows of the first entry.
-        for at in [HEADER, HEADER + 4 + 84] {
+        // The number of entries, and the length of the name.
+        for at in [HEADER, encoded.len() - PART - 7 - 4] {
             let mut directory = encoded.clone();
             directory[at..at + 4].fill(0xff);
-            let sealed = sealed::seal(good.key(), bytes.clone(), &directory);
-            assert!(verify(&good.key(), None, &sealed.bytes).is_err(), "{at}");
+            let sealed = sealed::seal(good.header.key(), bytes.clone(), &directory);
+            assert!(verify(&good.header.key(), None, &sealed.bytes).is_err(), "{at}");
         }
     }
 }

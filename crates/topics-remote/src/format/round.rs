@@ -2,8 +2,8 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::base::{Place, put_place, read_place};
 use super::fields::{Fields, PutFields};
-use super::keys;
 use super::sealed::{self, HEADER, ObjectHeader, ObjectKind, SealedObject};
 use crate::{RemoteError, Result};
 
@@ -11,6 +11,8 @@ use crate::{RemoteError, Result};
 pub const WAL_HEADER: usize = 104;
 /// The bytes of a part in the directory.
 const PART: usize = WAL_HEADER + 8 * 7;
+/// The bytes of the place of staged rows without their name.
+const ROWS: usize = 4 + super::base::PLACE;
 
 /// Where bytes of a log file are in a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +34,14 @@ pub struct RoundPart {
     pub hash: u64,
 }
 
+/// Where a file of staged rows is that a decision in a round names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoundRows {
+    /// Its name.
+    pub name: String,
+    pub place: Place,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoundDirectory {
     /// Who wrote it.
@@ -41,6 +51,8 @@ pub struct RoundDirectory {
     pub cut_ms: u64,
     /// Its parts, in the order of their bytes.
     pub parts: Vec<RoundPart>,
+    /// The staged rows of the decisions in it.
+    pub rows: Vec<RoundRows>,
 }
 
 /// Builds a round in memory.
@@ -55,7 +67,7 @@ impl RoundWriter {
     #[must_use]
     pub fn new(header: ObjectHeader, cut_ms: u64) -> Self {
         let bytes = header.encode().to_vec();
-        Self { bytes, directory: RoundDirectory { header, cut_ms, parts: Vec::new() } }
+        Self { bytes, directory: RoundDirectory { header, cut_ms, parts: vec![], rows: vec![] } }
     }
 
     /// Bytes so far.
@@ -83,6 +95,11 @@ impl RoundWriter {
         self.directory.parts.push(RoundPart { offset, len, hash, ..part });
     }
 
+    /// Says where staged rows are that a decision in the round names.
+    pub fn push_rows(&mut self, rows: RoundRows) {
+        self.directory.rows.push(rows);
+    }
+
     /// The finished round.
     #[must_use]
     pub fn finish(self) -> SealedObject {
@@ -96,7 +113,13 @@ impl RoundWriter {
                 [p.file_offset, p.first_lsn, p.end_lsn, p.synced_lsn, p.offset, p.len, p.hash];
             words.into_iter().for_each(|w| out.put_u64(w));
         }
-        sealed::seal(keys::round(d.header.epoch, d.header.number), self.bytes, &out)
+        out.put_u32(d.rows.len() as u32);
+        for r in &d.rows {
+            out.put_u32(r.name.len() as u32);
+            out.extend_from_slice(r.name.as_bytes());
+            put_place(&mut out, &r.place);
+        }
+        sealed::seal(d.header.key(), self.bytes, &out)
     }
 }
 
@@ -105,7 +128,7 @@ pub fn verify(key: &str, bytes: &[u8]) -> Result<RoundDirectory> {
     let (header, footer, directory) = sealed::open(key, ObjectKind::Round, None, bytes)?;
     let mut f = Fields::new(key, directory);
     let repeated = ObjectHeader::decode(key, ObjectKind::Round, f.bytes(HEADER)?)?;
-    if repeated != header || keys::round(header.epoch, header.number) != key {
+    if repeated != header || header.key() != key {
         return Err(RemoteError::damaged(key, "it is the round of another key"));
     }
     let cut_ms = f.u64()?;
@@ -136,6 +159,11 @@ pub fn verify(key: &str, bytes: &[u8]) -> Result<RoundDirectory> {
     if at != footer.dir_at {
         return Err(f.damaged("its parts do not cover its bytes"));
     }
+    let mut rows = Vec::new();
+    for _ in 0..f.count(ROWS)? {
+        let name = f.text()?;
+        rows.push(RoundRows { name, place: read_place(&mut f)? });
+    }
     f.finish()?;
-    Ok(RoundDirectory { header, cut_ms, parts })
+    Ok(RoundDirectory { header, cut_ms, parts, rows })
 }

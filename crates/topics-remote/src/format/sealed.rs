@@ -6,6 +6,7 @@ use topics_env::objects::ObjectBytes;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::fields::{Fields, PutFields};
+use super::keys::{self, Serial};
 use crate::{RemoteError, Result};
 
 /// The version of every object format.
@@ -18,14 +19,14 @@ pub const FOOTER: usize = 64;
 const FOOTER_MAGIC: [u8; 4] = *b"TEND";
 
 /// A kind of immutable object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ObjectKind {
-    /// Segments.
+    /// Files of the data directory.
     Pack,
+    /// A snapshot, and where everything is that it names.
+    Base,
     /// A part of the log.
     Round,
-    /// What a prefix holds.
-    Catalog,
 }
 
 impl ObjectKind {
@@ -33,7 +34,7 @@ impl ObjectKind {
         match self {
             Self::Pack => *b"TPCK",
             Self::Round => *b"TRND",
-            Self::Catalog => *b"TCAT",
+            Self::Base => *b"TBAS",
         }
     }
 }
@@ -48,11 +49,22 @@ pub struct ObjectHeader {
     pub prefix_id: [u8; 16],
     /// The writer's epoch.
     pub epoch: u64,
-    /// The number of the object, in its kind and epoch. Of a pack: its file number.
+    /// The number of the object, in its kind and epoch.
     pub number: u64,
 }
 
 impl ObjectHeader {
+    #[must_use]
+    pub fn serial(&self) -> Serial {
+        Serial { epoch: self.epoch, number: self.number }
+    }
+
+    /// The key of the object.
+    #[must_use]
+    pub fn key(&self) -> String {
+        keys::object(self.kind, self.serial())
+    }
+
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER] {
         let mut out = [0; HEADER];
@@ -195,7 +207,7 @@ pub(super) fn open<'a>(
         return Err(RemoteError::damaged(key, "the checksum of its bytes does not match"));
     }
     if hash.is_some_and(|h| h != footer.hash) {
-        return Err(RemoteError::damaged(key, "it is another object than the catalog names"));
+        return Err(RemoteError::damaged(key, "it is another object than the base names"));
     }
     let header = ObjectHeader::decode(key, kind, body)?;
     Ok((header, footer, directory(key, &footer, &body[footer.dir_at as usize..])?))

@@ -277,10 +277,11 @@ impl ObjectStore for FolderStore {
         Ok(Some(self.read(key, &ByteRange::Full)?).filter(|found| found.etag != *etag))
     }
 
-    /// The time of the last write is not known: 0.
     fn head(&self, key: &str) -> ObjectResult<ObjectInfo> {
         let found = self.read(key, &ByteRange::Last(0))?;
-        Ok(ObjectInfo { key: key.to_owned(), len: found.len, etag: found.etag, modified_ms: 0 })
+        let path = self.path(key)?;
+        let modified_ms = self.env.fs.modified_ms(&path).map_err(|e| unavailable(&path, e))?;
+        Ok(ObjectInfo { key: key.to_owned(), len: found.len, etag: found.etag, modified_ms })
     }
 
     fn list(&self, prefix: &str, after: &str, limit: usize) -> ObjectResult<Vec<ObjectInfo>> {

@@ -14,7 +14,7 @@ use topics_remote::{RemoteError, Retry};
 use topics_sim::{Mutant, ObjectFault, ObjectOp, SimFs, env_on};
 use topics_storage::dir::RemoteRecord;
 
-use crate::support::{Directory, World, sized};
+use crate::support::{Directory, World, empty_base, sized};
 
 /// A step. The number is that of a directory: 0 is the first one, 1 begins empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,7 +227,8 @@ impl Life {
         if let Some(fault) = fault {
             self.world.bucket.fail_nth(None, Some(ObjectOp::Replace), 1, fault);
         }
-        let written = writer.store_time();
+        let base = empty_base(writer, "");
+        let written = writer.publish(&base);
         self.world.bucket.clear_faults();
         if fault.is_some() && written.is_err() {
             self.count("hung");

@@ -3,15 +3,16 @@
 use bytes::Bytes;
 use topics_env::objects::ObjectStore;
 use topics_remote::RemoteError;
-use topics_remote::format::catalog::{
-    Catalog, CatalogDeletes, CatalogPack, ChainEnd, Condemned, EarlierCatalog,
+use topics_remote::format::base::{
+    Base, BaseDeletes, BasePack, BaseRows, BaseSegment, BaseTail, DeadObjects, EarlierBase, Place,
+    Span,
 };
-use topics_remote::format::pack::{self, PackDirectory, PackWriter, SPARSE_STEP};
-use topics_remote::format::round::{self, RoundPart, RoundWriter, WAL_HEADER};
+use topics_remote::format::keys::Serial;
+use topics_remote::format::pack::{self, PackDirectory, PackEntry, PackWriter};
+use topics_remote::format::round::{self, RoundPart, RoundRows, RoundWriter, WAL_HEADER};
 use topics_remote::format::sealed::{HEADER, ObjectKind, SealedObject};
 use topics_remote::read;
 use topics_sim::ObjectOp;
-use topics_storage::segment::{FileKind, TopicKey};
 
 use crate::support::{BuiltSegment, World, header, segment, sized};
 
@@ -19,13 +20,22 @@ fn pack_of(number: u64, segments: &[BuiltSegment]) -> (SealedObject, PackDirecto
     let world = World::new(1);
     let mut writer = PackWriter::new(header(ObjectKind::Pack, 3, number), 0);
     for s in segments {
-        writer.push(&world.env, &s.files()).unwrap();
+        writer.push_segment(&world.env, &s.files()).unwrap();
     }
     writer.finish().unwrap()
 }
 
+/// A pack with an entry of each kind.
 fn small_pack(number: u64) -> (SealedObject, PackDirectory) {
-    pack_of(number, &[segment(7, 1, 5, 20, true), segment(7, 6, 3, 10, false)])
+    let world = World::new(1);
+    let mut writer = PackWriter::new(header(ObjectKind::Pack, 3, number), 0);
+    writer.push_segment(&world.env, &segment(7, 1, 5, 20, true).files()).unwrap();
+    let active = segment(7, 6, 3, 10, false);
+    let from = active.files[0].len() / 2;
+    writer.push_tail(&world.env, active.topic, &active.meta, (&active.files[0], from)).unwrap();
+    writer.push_deletes(77, b"a bitmap").unwrap();
+    writer.push_rows("7.stage", b"staged rows").unwrap();
+    writer.finish().unwrap()
 }
 
 fn small_round() -> SealedObject {
@@ -42,29 +52,37 @@ fn small_round() -> SealedObject {
     let mut writer = RoundWriter::new(header(ObjectKind::Round, 3, 9), 1234);
     writer.push(part(10), b"frames of shard 0");
     writer.push(part(77), b"and of shard 1");
+    let pack = BasePack { serial: Serial { epoch: 3, number: 1 }, len: 900, hash: 1 << 77 };
+    let place = Place { pack, offset: 64, len: 99 };
+    writer.push_rows(RoundRows { name: "7.stage".to_owned(), place });
     writer.finish()
 }
 
-fn small_catalog() -> Catalog {
-    let (object, directory) = small_pack(5);
-    let topic = TopicKey { topic_id: 7, epoch: 1 };
-    Catalog {
-        header: header(ObjectKind::Catalog, 3, 2),
+fn small_base() -> Base {
+    let object = small_pack(5).0.object;
+    let serial = |epoch, number| Serial { epoch, number };
+    let pack = BasePack { serial: serial(3, 5), len: object.len, hash: object.hash };
+    let at = |offset| Span { pack: 0, offset, len: 3 };
+    let earlier = EarlierBase {
+        serial: serial(2, 7),
+        made_ms: 5,
+        stored_ms: 6,
+        first_round: 7,
+        len: 900,
+        hash: 1 << 70,
+    };
+    Base {
+        header: header(ObjectKind::Base, 3, 2),
         made_ms: 99,
         first_round: 4,
-        chain_ends: vec![ChainEnd { epoch: 2, last_round: 8 }],
-        packs: vec![CatalogPack::of(&object.object, &directory)],
-        deletes: vec![CatalogDeletes {
-            topic,
-            first_seq: 1,
-            file_no: 2,
-            del_no: 3,
-            epoch: 3,
-            len: 4,
-            hash: 5,
-        }],
-        condemned: vec![Condemned { key: "p/00/x".to_owned(), epoch: 3, since_ms: 17 }],
-        earlier: vec![EarlierCatalog { epoch: 2, number: 7, made_ms: 5, len: 900, hash: 1 << 70 }],
+        packs_settled: 5,
+        packs: vec![pack],
+        segments: vec![BaseSegment { file_no: 2, pack: 0, offset: 64, lens: [9, 8, 0, 7] }],
+        tails: vec![BaseTail { file_no: 3, from: 0, at: at(90) }],
+        deletes: vec![BaseDeletes { del_no: 4, at: at(93) }],
+        rows: vec![BaseRows { name: "7.stage".to_owned(), at: at(96) }],
+        kept: vec![earlier],
+        dead: vec![DeadObjects::one(ObjectKind::Pack, serial(3, 1), serial(3, 2))],
         snapshot: b"the snapshot".to_vec(),
     }
 }
@@ -114,31 +132,43 @@ fn damaged_forms(bytes: &Bytes, mut visit: impl FnMut(&str, usize, &[u8])) -> u6
 #[test]
 fn a_pack_is_read_as_it_was_written() {
     let segments =
-        [segment(7, 1, 300, 1000, true), segment(7, 301, 2, 10, true), segment(9, 1, 4, 5, false)];
+        [segment(7, 1, 300, 1000, true), segment(7, 301, 2, 10, true), segment(9, 1, 4, 5, true)];
     let (object, directory) = pack_of(5, &segments);
-    assert_eq!(
-        pack::verify(&object.object.key, Some(object.object.hash), &object.bytes).unwrap(),
-        directory
-    );
-    assert!(object.object.key.contains("/mix/"), "{}", object.object.key);
-    for (entry, built) in directory.entries.iter().zip(&segments) {
-        assert_eq!((entry.topic, entry.is_sealed), (built.topic, built.meta.sealed));
-        for (kind, bytes) in pack::PARTS.iter().zip(&built.files) {
-            let part = entry.part(*kind);
-            let found =
-                part.map_or(&[][..], |p| &object.bytes[p.offset as usize..][..p.len as usize]);
-            assert_eq!(found, &bytes[..], "{kind:?}");
+    let whole = &object.object;
+    assert_eq!(pack::verify(&whole.key, Some(whole.hash), &object.bytes).unwrap(), directory);
+    assert_eq!(directory.segments().count(), 3);
+    let of = |p: &pack::PackPart| &object.bytes[p.offset as usize..(p.offset + p.len) as usize];
+    for (entry, built) in directory.segments().zip(&segments) {
+        assert_eq!((entry.topic, entry.file_no), (built.topic, built.meta.file_no));
+        for (part, bytes) in entry.parts.iter().zip(&built.files) {
+            assert!(if part.len == 0 { bytes.is_empty() } else { of(part) == &bytes[..] });
         }
     }
-    assert!(directory.entries[0].part(FileKind::Tags).is_some());
-    assert!(directory.entries[2].part(FileKind::Tags).is_none(), "it is not sealed");
-    let sparse = &directory.entries[0].sparse;
-    assert_eq!((sparse[0].seq, sparse[0].offset), (1, 64), "the first frame");
-    assert_eq!(sparse.len(), 5, "one row for each {SPARSE_STEP} bytes of 300 kB");
-    let catalog_pack = CatalogPack::of(&object.object, &directory);
-    assert_eq!(catalog_pack.object(), object.object);
-    let ranges: Vec<_> = catalog_pack.ranges.iter().map(|r| (r.first_seq, r.last_seq)).collect();
-    assert_eq!(ranges, [(1, 302), (1, 4)]);
+}
+
+#[test]
+fn the_other_entries_of_a_pack_are_files_verbatim() {
+    let (object, directory) = small_pack(5);
+    let of = |p: &pack::PackPart| &object.bytes[p.offset as usize..(p.offset + p.len) as usize];
+    let active = segment(7, 6, 3, 10, false);
+    let at = active.files[0].len() / 2;
+    assert_eq!(directory.entries.len(), 4);
+    for entry in &directory.entries[1..] {
+        let part = of(&entry.parts()[0]);
+        match entry {
+            PackEntry::Tail { file_no, from, .. } => {
+                assert_eq!((*file_no, *from), (active.meta.file_no, at as u64));
+                assert_eq!(part, &active.files[0][at..]);
+            }
+            PackEntry::Deletes { del_no, .. } => {
+                assert_eq!((*del_no, part), (77, &b"a bitmap"[..]))
+            }
+            PackEntry::Rows { name, .. } => {
+                assert_eq!((&name[..], part), ("7.stage", &b"staged rows"[..]));
+            }
+            PackEntry::Segment(_) => panic!("{entry:?}"),
+        }
+    }
 }
 
 #[test]
@@ -169,7 +199,8 @@ fn no_damage_of_a_pack_is_believed() {
         }
     });
     // A reader of the directory alone: it fails, or finds the directory as it was written.
-    let dir_at = directory.entries.iter().flat_map(|e| e.parts).map(|p| p.offset + p.len).max();
+    let dir_at =
+        directory.entries.iter().flat_map(PackEntry::parts).map(|p| p.offset + p.len).max();
     let dir_at = dir_at.unwrap() as usize;
     let (mut refused, mut same) = (0, 0);
     let world = World::new(3);
@@ -190,12 +221,12 @@ fn no_damage_of_a_pack_is_believed() {
 }
 
 #[test]
-fn no_damage_of_a_round_or_a_catalog_is_believed() {
+fn no_damage_of_a_round_or_a_base_is_believed() {
     let round = small_round();
-    let catalog = small_catalog();
-    let sealed = catalog.seal();
+    let base = small_base();
+    let sealed = base.seal();
     let key = &sealed.object.key;
-    assert_eq!(Catalog::verify(key, Some(sealed.object.hash), &sealed.bytes).unwrap(), catalog);
+    assert_eq!(Base::verify(key, Some(sealed.object.hash), &sealed.bytes).unwrap(), base);
     let directory = round::verify(&round.object.key, &round.bytes).unwrap();
     let (first, second) = (&directory.parts[0], &directory.parts[1]);
     assert_eq!(round.bytes[first.offset as usize..second.offset as usize], *b"frames of shard 0");
@@ -203,11 +234,11 @@ fn no_damage_of_a_round_or_a_catalog_is_believed() {
         let found = round::verify(&round.object.key, form);
         assert!(found.is_err(), "{what} at {at} of {} was believed", round.bytes.len());
     });
-    let catalogs = damaged_forms(&sealed.bytes, |what, at, form| {
-        let found = Catalog::verify(key, None, form);
+    let bases = damaged_forms(&sealed.bytes, |what, at, form| {
+        let found = Base::verify(key, None, form);
         assert!(found.is_err(), "{what} at {at} of {} was believed", sealed.bytes.len());
     });
-    println!("{rounds} damaged rounds, {catalogs} damaged catalogs");
+    println!("{rounds} damaged rounds, {bases} damaged bases");
 }
 
 #[test]
@@ -218,11 +249,9 @@ fn a_valid_object_under_another_key_is_refused() {
     let round = small_round();
     let other = round.object.key.replace("0009", "0008");
     assert!(round::verify(&other, &round.bytes).is_err());
-    let sealed = small_catalog().seal();
-    assert!(
-        Catalog::verify(&sealed.object.key.replace("0002", "0001"), None, &sealed.bytes).is_err()
-    );
-    assert!(Catalog::verify(&round.object.key, None, &round.bytes).is_err());
+    let sealed = small_base().seal();
+    assert!(Base::verify(&sealed.object.key.replace("0002", "0001"), None, &sealed.bytes).is_err());
+    assert!(Base::verify(&round.object.key, None, &round.bytes).is_err());
     let world = World::new(4);
     let store = world.bucket.client(1);
     // Another key, and another content under the same key.
@@ -247,9 +276,9 @@ fn a_damaged_segment_is_not_packed() {
         let mut bad = segment(7, 6, 5, 20, true);
         bad.files[0][at] ^= 4;
         let mut writer = PackWriter::new(header(ObjectKind::Pack, 3, 5), 0);
-        writer.push(&world.env, &good.files()).unwrap();
+        writer.push_segment(&world.env, &good.files()).unwrap();
         let before = writer.len();
-        assert!(writer.push(&world.env, &bad.files()).is_err(), "byte {at}");
+        assert!(writer.push_segment(&world.env, &bad.files()).is_err(), "byte {at}");
         assert_eq!(writer.len(), before);
         let (object, directory) = writer.finish().unwrap();
         assert_eq!(directory.entries.len(), 1, "the pack ends before the damaged segment");

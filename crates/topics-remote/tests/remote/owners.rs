@@ -7,16 +7,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use topics_env::objects::{ObjectError, ObjectStore};
 use topics_env::{Env, Hook, Site};
-use topics_remote::format::catalog::{Catalog, ChainEnd};
+use topics_remote::format::base::Base;
 use topics_remote::format::head::Head;
 use topics_remote::format::keys;
 use topics_remote::format::round::{RoundPart, RoundWriter, WAL_HEADER};
 use topics_remote::format::sealed::ObjectKind;
 use topics_remote::writer::RemoteWriter;
-use topics_remote::{RemoteError, Retry, read};
-use topics_sim::{Mutant, ObjectFault, ObjectOp};
+use topics_remote::{RemoteError, Retry};
+use topics_sim::{Mutant, ObjectFault, ObjectOp, ServerFlaw};
 
-use crate::support::{Directory, World, random_seed, sized};
+use crate::support::{Directory, World, empty_base, random_seed, sized};
 use crate::turns::Turns;
 
 /// What an owner was told.
@@ -25,7 +25,7 @@ enum Event {
     Opened(u64),
     /// Round `n` of an epoch counts, with these bytes.
     Shipped(u64, u64, Bytes),
-    /// A catalog counts.
+    /// A base counts.
     Published(u64, String),
     Closed(u64),
     Fenced(u64, u64),
@@ -49,7 +49,7 @@ fn round(
     client: u32,
     k: u32,
 ) -> topics_remote::format::sealed::SealedObject {
-    let header = writer.header(ObjectKind::Round, 0);
+    let header = writer.header(ObjectKind::Round);
     let mut out = RoundWriter::new(header, u64::from(k));
     let part = RoundPart {
         wal_header: [0; WAL_HEADER],
@@ -65,21 +65,7 @@ fn round(
     out.finish()
 }
 
-/// The ends that a new catalog names: those of the newest catalog, its own epoch's, and HEAD's.
-fn ends(store: &dyn ObjectStore, retry: &Retry, head: &Head) -> Result<Vec<ChainEnd>, RemoteError> {
-    let mut out = match &head.catalog {
-        Some(object) => read::catalog(store, retry, object)?.chain_ends,
-        None => Vec::new(),
-    };
-    let prior = |p: &topics_remote::format::head::PriorEpoch| ChainEnd {
-        epoch: p.epoch,
-        last_round: p.last_round,
-    };
-    out.extend(head.priors.iter().map(prior));
-    Ok(out)
-}
-
-/// The life of an owner: two rounds, a catalog, a round, a close.
+/// The life of an owner: two rounds, a base, a round, a close.
 /// It dies after as many steps as `steps` says.
 fn live(
     store: Arc<dyn ObjectStore>,
@@ -117,19 +103,8 @@ fn try_live(
             return Ok(());
         }
         if k == 2 {
-            let head = writer.head().clone();
-            let catalog = Catalog {
-                header: writer.header(ObjectKind::Catalog, 0),
-                made_ms: u64::from(client),
-                first_round: writer.shipped() + 1,
-                chain_ends: ends(&*store, retry, &head)?,
-                packs: Vec::new(),
-                deletes: Vec::new(),
-                condemned: Vec::new(),
-                earlier: Vec::new(),
-                snapshot: format!("client {client}").into_bytes(),
-            };
-            events.push(Event::Published(epoch, writer.publish(&catalog)?.key));
+            let base = empty_base(&writer, &format!("client {client}"));
+            events.push(Event::Published(epoch, writer.publish(&base)?.key));
         }
         let round = round(&writer, client, k);
         let bytes = round.bytes.clone();
@@ -213,45 +188,31 @@ macro_rules! ensure {
     };
 }
 
-/// The ends that one HEAD, or the catalog that it names, states for earlier epochs.
-fn stated_ends(head: &Head, catalogs: &BTreeMap<String, Catalog>) -> BTreeMap<u64, u64> {
-    let catalog = head.catalog.as_ref().and_then(|c| catalogs.get(&c.key));
-    let mut out: BTreeMap<u64, u64> = catalog.map_or_else(BTreeMap::new, |c| {
-        c.chain_ends.iter().map(|e| (e.epoch, e.last_round)).collect()
-    });
-    out.extend(head.priors.iter().filter(|p| p.is_final).map(|p| (p.epoch, p.last_round)));
-    out
-}
-
 /// Judges a run: `Err` says which promise was broken.
 fn judge(run: &Run) -> Result<(), String> {
     let bucket = &run.world.bucket;
     bucket.deliver_delayed();
     ensure!(bucket.violations().is_empty(), "{:?}", bucket.violations());
     ensure!(bucket.count(ObjectOp::List) == 0, "a listing");
-    // A later owner, without faults, reads the history.
-    let store: Arc<dyn ObjectStore> = Arc::new(bucket.client(9));
-    let last = open(&store, &run.world.retry(), &run.directory, 9);
-    let last = last.map_err(|e| format!("a later owner fails: {e}"))?;
-    let objects = bucket.objects();
-    let mut catalogs = BTreeMap::new();
-    let (mut seen, mut heads) = (BTreeSet::new(), Vec::new());
+    let (mut bases, mut lost) = (BTreeSet::new(), BTreeMap::<u64, BTreeSet<String>>::new());
+    let (mut seen, mut heads) = (BTreeSet::new(), Vec::<Head>::new());
     for (key, bytes) in bucket.history() {
         if key == keys::HEAD {
             let head = Head::decode(&bytes).map_err(|e| e.to_string())?;
             ensure!(
-                head.catalog.as_ref().is_none_or(|c| seen.contains(&c.key)),
-                "HEAD names a catalog that does not exist yet"
+                head.base.as_ref().is_none_or(|b| seen.contains(&b.key)),
+                "HEAD names a base that does not exist yet"
             );
             heads.push(head);
-        } else if key.starts_with(keys::CATALOGS) {
-            let catalog = Catalog::verify(&key, None, &bytes).map_err(|e| e.to_string())?;
-            catalogs.insert(key.clone(), catalog);
+        } else if Base::verify(&key, None, &bytes).is_ok() {
+            bases.insert(key.clone());
+        } else if let Some(head) = heads.last() {
+            // What is written from now on does not count for the epochs before.
+            lost.entry(head.epoch).or_default().insert(key.clone());
         }
         seen.insert(key);
     }
     let mut holders: BTreeMap<u64, &str> = BTreeMap::new();
-    let mut ends: BTreeMap<u64, u64> = BTreeMap::new();
     for (head, next) in heads.iter().zip(heads.iter().skip(1)) {
         ensure!(head.epoch <= next.epoch, "epoch {} after {}", next.epoch, head.epoch);
         ensure!(head.nonce != next.nonce, "a nonce twice");
@@ -259,58 +220,61 @@ fn judge(run: &Run) -> Result<(), String> {
     for head in &heads {
         let holder = *holders.entry(head.epoch).or_insert(&head.holder);
         ensure!(holder == head.holder, "epoch {} has two owners", head.epoch);
-        for (epoch, end) in stated_ends(head, &catalogs) {
-            let first = *ends.entry(epoch).or_insert(end);
-            ensure!(first == end, "epoch {epoch} ended at {first}, later at {end}");
-        }
     }
-    let ends = stated_ends(last.head(), &catalogs);
-    for (epoch, end) in &ends {
-        for n in 1..=*end {
-            ensure!(objects.contains_key(&keys::round(*epoch, n)), "round {epoch}/{n} is missing");
-        }
-    }
+    let found = History { objects: bucket.objects(), heads, bases, lost };
     for event in run.events.iter().flatten() {
-        judge_event(event, &objects, &ends, &heads, &catalogs)?;
+        found.judge(event)?;
     }
-    Ok(())
+    // A later owner, without faults, takes the prefix.
+    let store: Arc<dyn ObjectStore> = Arc::new(bucket.client(9));
+    let last = open(&store, &run.world.retry(), &run.directory, 9);
+    last.map(drop).map_err(|e| format!("a later owner fails: {e}"))
 }
 
-fn judge_event(
-    event: &Event,
-    objects: &BTreeMap<String, Bytes>,
-    ends: &BTreeMap<u64, u64>,
-    heads: &[Head],
-    catalogs: &BTreeMap<String, Catalog>,
-) -> Result<(), String> {
-    match event {
-        Event::Shipped(epoch, n, bytes) => {
-            let found = objects.get(&keys::round(*epoch, *n));
-            ensure!(found == Some(bytes), "shipped round {epoch}/{n} has other bytes");
-            let end = ends.get(epoch).copied().unwrap_or(0);
-            ensure!(
-                *n <= end,
-                "shipped round {epoch}/{n} is not in the history, which ends at {end}"
-            );
+/// What was written, in its order.
+struct History {
+    objects: BTreeMap<String, Bytes>,
+    heads: Vec<Head>,
+    bases: BTreeSet<String>,
+    /// What was written while HEAD was of an epoch.
+    lost: BTreeMap<u64, BTreeSet<String>>,
+}
+
+impl History {
+    fn judge(&self, event: &Event) -> Result<(), String> {
+        match event {
+            Event::Shipped(epoch, n, bytes) => {
+                let key = keys::round(*epoch, *n);
+                let found = self.objects.get(&key);
+                ensure!(found == Some(bytes), "shipped round {epoch}/{n} has other bytes");
+                for before in 1..*n {
+                    let is_there = self.objects.contains_key(&keys::round(*epoch, before));
+                    ensure!(is_there, "round {epoch}/{before} is missing before {n}");
+                }
+                let is_late = self.lost.range(epoch + 1..).any(|(_, keys)| keys.contains(&key));
+                ensure!(!is_late, "round {epoch}/{n} counts, and a later owner had the prefix");
+            }
+            Event::Published(epoch, key) => {
+                ensure!(self.bases.contains(key), "published base {key} does not exist");
+                let named =
+                    |h: &Head| h.epoch == *epoch && h.base.as_ref().is_some_and(|b| b.key == *key);
+                ensure!(self.heads.iter().any(named), "no HEAD named {key}");
+            }
+            Event::Closed(epoch) => {
+                let closed = self.heads.iter().any(|h| h.epoch == *epoch && h.closed == Some(3));
+                ensure!(closed, "no HEAD says that epoch {epoch} was closed after 3 rounds");
+            }
+            Event::Fenced(epoch, by) => {
+                let later = self
+                    .heads
+                    .iter()
+                    .any(|h| h.epoch == *by && by > epoch && h.holder != "client 9");
+                ensure!(later, "epoch {epoch} was fenced by epoch {by}, which did not exist");
+            }
+            Event::Opened(_) | Event::Failed(_) => {}
         }
-        Event::Published(epoch, key) => {
-            ensure!(catalogs.contains_key(key), "published catalog {key} does not exist");
-            let named =
-                |h: &Head| h.epoch == *epoch && h.catalog.as_ref().is_some_and(|c| c.key == *key);
-            ensure!(heads.iter().any(named), "no HEAD named {key}");
-        }
-        Event::Closed(epoch) => {
-            let closed = heads.iter().any(|h| h.epoch == *epoch && h.closed);
-            ensure!(closed, "no HEAD says that epoch {epoch} was closed");
-        }
-        Event::Fenced(epoch, by) => {
-            let later =
-                heads.iter().any(|h| h.epoch == *by && by > epoch && h.holder != "client 9");
-            ensure!(later, "epoch {epoch} was fenced by epoch {by}, which did not exist");
-        }
-        Event::Opened(_) | Event::Failed(_) => {}
+        Ok(())
     }
-    Ok(())
 }
 
 /// Client 0 makes `a` requests, client 1 `b`, then both in turn to the end.
@@ -418,22 +382,6 @@ fn mutants_of_the_protocol_are_caught() {
 }
 
 #[test]
-fn ten_opens_without_a_catalog_keep_every_round() {
-    let (world, directory) = (World::new(13), Arc::<Directory>::default());
-    let store: Arc<dyn ObjectStore> = Arc::new(world.bucket.client(1));
-    for epoch in 1..=10 {
-        let mut writer = open(&store, &world.retry(), &directory, 1).unwrap();
-        let found: Vec<_> = writer.head().priors.iter().map(|p| (p.epoch, p.last_round)).collect();
-        let shipped = (1..epoch).filter(|e| e % 3 != 0).map(|e| (e, e % 3)).collect::<Vec<_>>();
-        assert_eq!(found, shipped, "epochs without rounds are left out");
-        for k in 0..epoch % 3 {
-            let round = round(&writer, 1, k as u32);
-            writer.ship(round).unwrap();
-        }
-    }
-}
-
-#[test]
 fn an_idle_owner_makes_no_request_and_a_round_makes_two() {
     let world = World::new(14);
     let store: Arc<dyn ObjectStore> = Arc::new(world.bucket.client(1));
@@ -448,47 +396,62 @@ fn an_idle_owner_makes_no_request_and_a_round_makes_two() {
 }
 
 #[test]
-fn the_end_of_an_epoch_is_final_before_the_next_ships() {
+fn a_round_of_an_owner_that_lost_the_prefix_does_not_count() {
     let (world, directory) = (World::new(15), Arc::<Directory>::default());
     let store: Arc<dyn ObjectStore> = Arc::new(world.bucket.client(1));
     let open = || open(&store, &world.retry(), &directory, 1).unwrap();
     let mut first = open();
     first.ship(round(&first, 1, 0)).unwrap();
     let late = round(&first, 1, 1);
-    // The second owner dies after one round. Only then a request of the first one arrives.
     let mut second = open();
     second.ship(round(&second, 2, 0)).unwrap();
-    drop(second);
     let e = first.ship(late).unwrap_err();
     assert!(matches!(e, RemoteError::Fenced { epoch: 2, .. }), "{e}");
     assert!(world.bucket.objects().contains_key(&keys::round(1, 2)), "it was written");
-    let third = open();
-    let ends: Vec<_> = third.head().priors.iter().map(|p| (p.epoch, p.last_round)).collect();
-    assert_eq!(ends, [(1, 1), (2, 1)]);
+    assert_eq!((first.shipped(), second.shipped()), (1, 1));
+}
+
+/// A number of a pack names one content, whatever came of the first.
+#[test]
+fn numbers_of_packs_are_given_once() {
+    let world = World::new(17);
+    let store: Arc<dyn ObjectStore> = Arc::new(world.bucket.client(1));
+    let mut writer = open(&store, &world.retry(), &Arc::default(), 1).unwrap();
+    let numbers: Vec<u64> = (0..3).map(|_| writer.next_pack().unwrap().number).collect();
+    assert_eq!((numbers, writer.last_pack()), (vec![1, 2, 3], 3));
+}
+
+/// A server that cuts what it stores: HEAD does not name a base that is not there as it was written.
+#[test]
+fn a_base_is_read_back_before_head_names_it() {
+    for mutant in [None, Some("remote.base-read-back")] {
+        let world = World::new(18);
+        let store: Arc<dyn ObjectStore> = Arc::new(world.bucket.client(1));
+        let retry = world.retry_on(mutated(world.env.clone(), mutant));
+        let mut writer = open(&store, &retry, &Arc::default(), 1).unwrap();
+        let base = empty_base(&writer, &"x".repeat(2000));
+        world.bucket.set_flaw(Some(ServerFlaw::SizeLimit(900)));
+        let published = writer.publish(&base);
+        assert_eq!(published.is_ok(), mutant.is_some(), "{published:?}");
+        assert_eq!(writer.head().base.is_some(), mutant.is_some());
+        world.bucket.set_flaw(None);
+        let again = writer.publish(&base).unwrap_err();
+        assert!(matches!(again, RemoteError::Usage { .. }), "its number was used: {again}");
+        writer.publish(&empty_base(&writer, "y")).unwrap();
+    }
 }
 
 #[test]
 fn a_write_whose_outcome_stayed_unknown_is_repeated_before_the_next() {
-    let catalog = |writer: &RemoteWriter| Catalog {
-        header: writer.header(ObjectKind::Catalog, 0),
-        made_ms: 1,
-        first_round: 1,
-        chain_ends: Vec::new(),
-        packs: Vec::new(),
-        deletes: Vec::new(),
-        condemned: Vec::new(),
-        earlier: Vec::new(),
-        snapshot: Vec::new(),
-    };
     for fault in [ObjectFault::AnswerLost, ObjectFault::Lost, ObjectFault::Delayed(5)] {
         let world = World::new(16);
         let store: Arc<dyn ObjectStore> = Arc::new(world.bucket.client(1));
         let mut writer = open(&store, &world.retry(), &Arc::default(), 1).unwrap();
-        let black_hole = |op| {
+        let black_hole = |op, nth_get| {
             world.bucket.fail_nth(None, Some(op), 1, fault);
-            world.bucket.fail_all(None, Some(ObjectOp::Get), ObjectFault::Unavailable);
+            world.bucket.fail_from(Some(ObjectOp::Get), nth_get, ObjectFault::Unavailable);
         };
-        black_hole(ObjectOp::Create);
+        black_hole(ObjectOp::Create, 1);
         let shipped = round(&writer, 1, 0);
         let e = writer.ship(shipped).unwrap_err();
         assert!(matches!(e, RemoteError::Object(ObjectError::Ambiguous { .. })), "{e}");
@@ -498,12 +461,13 @@ fn a_write_whose_outcome_stayed_unknown_is_repeated_before_the_next() {
         assert!(matches!(e, RemoteError::Usage { .. }), "{e}");
         world.bucket.clear_faults();
         assert_eq!(writer.ship_pending().unwrap(), 1, "{fault:?}");
-        black_hole(ObjectOp::Replace);
-        let e = writer.publish(&catalog(&writer)).unwrap_err();
+        // The base is read back, HEAD is not.
+        black_hole(ObjectOp::Replace, 2);
+        let e = writer.publish(&empty_base(&writer, "")).unwrap_err();
         assert!(matches!(e, RemoteError::Object(ObjectError::Ambiguous { .. })), "{e}");
         world.bucket.clear_faults();
-        let second = writer.publish(&catalog(&writer)).unwrap();
-        assert_eq!(writer.head().catalog, Some(second), "{fault:?}");
+        let second = writer.publish(&empty_base(&writer, "")).unwrap();
+        assert_eq!(writer.head().base, Some(second), "{fault:?}");
         writer.close().unwrap();
     }
 }

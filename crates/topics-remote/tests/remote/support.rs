@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use topics_env::Env;
 use topics_remote::Retry;
 use topics_remote::claim::{Claimant, KeepRecord};
+use topics_remote::format::base::Base;
 use topics_remote::format::pack::{PARTS, SegmentFiles};
 use topics_remote::format::sealed::{ObjectHeader, ObjectKind};
+use topics_remote::writer::RemoteWriter;
 use topics_sim::{Bucket, SimClock, SimFs, env_on};
 use topics_storage::StorageError;
 use topics_storage::dir::{Paths, RemoteRecord, create_dir};
@@ -203,4 +205,22 @@ pub fn segment(
         bytes
     });
     BuiltSegment { topic, meta, files }
+}
+
+/// The next base of a writer, which names nothing. Its snapshot are these bytes.
+pub fn empty_base(writer: &RemoteWriter, snapshot: &str) -> Base {
+    Base {
+        header: writer.header(ObjectKind::Base),
+        made_ms: 1,
+        first_round: 1,
+        packs_settled: 0,
+        packs: Vec::new(),
+        segments: Vec::new(),
+        tails: Vec::new(),
+        deletes: Vec::new(),
+        rows: Vec::new(),
+        kept: Vec::new(),
+        dead: Vec::new(),
+        snapshot: snapshot.as_bytes().to_vec(),
+    }
 }

@@ -120,6 +120,13 @@ impl Bucket {
         self.state.lock().plans.push(PlannedFault { client, op, pass: 0, forever: true, fault });
     }
 
+    /// Makes every request of a kind from the `nth` on fail (the next is 1), until [`Self::clear_faults`].
+    pub fn fail_from(&self, op: Option<ObjectOp>, nth: usize, fault: ObjectFault) {
+        let pass = nth.saturating_sub(1);
+        let plan = PlannedFault { client: None, op, pass, forever: true, fault };
+        self.state.lock().plans.push(plan);
+    }
+
     /// Makes a share of the requests, per mille, fail in ways that the seed chooses.
     pub fn set_chaos(&self, seed: u64, per_mille: u64) {
         self.state.lock().chaos = Some((seed, per_mille));

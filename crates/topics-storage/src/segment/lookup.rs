@@ -154,6 +154,14 @@ impl Segment {
         Ok((tags, attrs))
     }
 
+    /// Checks the content of its `.del`.
+    pub fn check_deletes(&self, bytes: &[u8]) -> Result<()> {
+        let m = self.meta();
+        let name = m.del_name(self.topic().topic_id).map(|n| n.file(FileKind::Del));
+        let (name, salt) = (name.unwrap_or_default(), self.salt()?);
+        deleted::decode(&self.segs.env, &name, bytes, m.first_seq, salt, m.del_no).map(drop)
+    }
+
     /// The deleted records as offsets from `first_seq`, from its `.del`. A missing or damaged file
     /// is an error, because deletions cannot be rebuilt.
     pub fn deleted(&self) -> Result<Arc<RoaringBitmap>> {

@@ -65,8 +65,8 @@ impl Segment {
         Ok(file)
     }
 
-    /// Makes a file from `.data`.
-    fn make_side(&self, kind: FileKind) -> Result<Vec<u8>> {
+    /// Makes an `.idx`, a `.tags` or an `.attrs` from `.data`.
+    pub fn make_side(&self, kind: FileKind) -> Result<Vec<u8>> {
         let m = self.meta();
         let (data, salt) = self.data()?;
         Ok(match kind {
@@ -74,8 +74,10 @@ impl Segment {
                 let mut out = side_header(IDX_MAGIC, salt, m.file_no).to_vec();
                 let entries = rebuild_entries(&data, salt, m)?;
                 entries.iter().for_each(|e| encode_entry(&mut out, e));
-                let footer = encode_footer(m, salt, whole_sum(salt, &[&out]));
-                out.extend_from_slice(&footer);
+                if m.sealed {
+                    let footer = encode_footer(m, salt, whole_sum(salt, &[&out]));
+                    out.extend_from_slice(&footer);
+                }
                 out
             }
             FileKind::Tags => tags::encode(&self.scan_side()?.0, m.first_seq, salt, m.file_no),

@@ -11,7 +11,7 @@ fn gauges(r: &RemoteSnapshot) -> [Row; 3] {
     [
         ("pack_bytes", "Bytes of the packs", r.pack_bytes),
         ("archive_lag_bytes", "Bytes of sealed segments that no pack holds", r.archive_lag_bytes),
-        ("remote_orphans", "Unnamed objects that the last orphan sweep left", r.orphans),
+        ("remote_dead_objects", "Ranges of objects that wait to be deleted", r.dead),
     ]
 }
 
@@ -19,11 +19,22 @@ fn seconds(r: &RemoteSnapshot) -> f64 {
     r.archive_lag_ms as f64 / 1e3
 }
 
+const DELETED: &str = "Objects that were deleted because nothing needs them any more";
+const LAST_BASE: &str = "remote_last_base_timestamp_seconds";
+
+fn base_seconds(r: &RemoteSnapshot) -> f64 {
+    r.last_base_ms as f64 / 1e3
+}
+
 pub(super) fn write_text(out: &mut String, r: &RemoteSnapshot) -> std::fmt::Result {
     for (name, help, value) in gauges(r) {
         head(out, name, help, "gauge")?;
         writeln!(out, "topics_{name} {value}")?;
     }
+    head(out, "remote_deleted_total", DELETED, "counter")?;
+    writeln!(out, "topics_remote_deleted_total {}", r.deleted)?;
+    head(out, LAST_BASE, "Time of the newest base, 0: none since the open", "gauge")?;
+    writeln!(out, "topics_{LAST_BASE} {}", base_seconds(r))?;
     head(out, "remote_state", "1 for the state of the remote, 0 for the others", "gauge")?;
     for state in RemoteState::ALL {
         let (name, is_it) = (state.name(), u8::from(state == r.state));
@@ -60,6 +71,8 @@ pub(super) fn write_json(o: &mut Object, r: &RemoteSnapshot) {
     for (name, _, value) in gauges(r) {
         o.int(name, value);
     }
+    o.int("remote_deleted", r.deleted);
+    o.raw(LAST_BASE, base_seconds(r).to_string().as_bytes());
     o.name("remote_state", r.state.name());
     o.raw("archive_lag_seconds", seconds(r).to_string().as_bytes());
     let cost = format!("{:.6}", r.estimated_cost());

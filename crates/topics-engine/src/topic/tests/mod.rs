@@ -45,7 +45,7 @@ use crate::types::api::{
 use crate::types::batch::ReadBatch;
 use crate::types::config::ConfigPatch;
 use crate::types::error::Result;
-use crate::types::options::{Options, RemoteLimits, RemoteMode, RemoteOptions};
+use crate::types::options::{Options, RemoteLimits, RemoteOptions};
 
 pub(crate) const DIR: &str = "/data";
 
@@ -97,11 +97,7 @@ impl World {
         let mut w = Self::unopened(small());
         let bucket = Bucket::new(&w.clock);
         bucket.set_mutable(&["HEAD"]);
-        w.options.remote = Some(RemoteOptions {
-            store: Arc::new(bucket.client(1)),
-            mode: RemoteMode::Tier,
-            limits,
-        });
+        w.options.remote = Some(RemoteOptions { store: Arc::new(bucket.client(1)), limits });
         w.open();
         (w, bucket)
     }
