@@ -44,7 +44,7 @@ fn main() {
         }
     };
     let mut setup = Conn::ready(addr);
-    for class in ["memory", "disk", "fsync"] {
+    for class in ["ephemeral", "memory", "disk", "fsync"] {
         let body = format!("{{\"durability\":\"{class}\"}}");
         setup.call(&request("PUT", &format!("/v0/topics/bench-{class}"), &body));
     }
@@ -78,6 +78,7 @@ fn singles(table: &mut Table, addr: &str, wanted: &impl Fn(&str) -> bool) {
         ("disk", 16, Goal::Min(60e3)),
         ("disk", 64, Goal::Min(60e3)),
         ("memory", 64, Goal::None),
+        ("ephemeral", 64, Goal::None),
         ("fsync", 16, Goal::Min(20e3)),
         ("fsync", 64, Goal::Min(35e3)),
     ];

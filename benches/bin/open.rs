@@ -265,13 +265,16 @@ impl Costs {
 /// Records of the topic that is measured in a directory with many topics.
 const LOG: u64 = 10_000;
 
+/// Records of the largest log of the growth rows.
+fn largest_log() -> u64 {
+    let given = std::env::var("TOPICS_BENCH_MAX").ok().and_then(|v| v.parse().ok());
+    given.unwrap_or(scaled(10_000_000, 10_000))
+}
+
 /// Costs from 10⁴ to 10⁷ records of one topic, and from 10 to 10 000 topics, [`topics`] has more; also
 /// as a table for `plot.py`.
 fn growth(table: &mut Table, csv: &mut String, records: bool) {
-    let max: u64 = std::env::var("TOPICS_BENCH_MAX")
-        .ok()
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(scaled(10_000_000, 10_000));
+    let max = largest_log();
     let mut n = 10_000;
     while records && n <= max {
         let dir = scratch("growth");
@@ -294,6 +297,88 @@ fn growth(table: &mut Table, csv: &mut String, records: bool) {
     }
 }
 
+/// The classes, with the maximum number of records in the growth rows: those of class `ephemeral` stay
+/// in memory.
+const CLASSES: [(&str, Durability, u64); 4] = [
+    ("ephemeral", Durability::Ephemeral, 1_000_000),
+    ("memory", Durability::Memory, u64::MAX),
+    ("disk", Durability::Disk, u64::MAX),
+    ("fsync", Durability::Fsync, u64::MAX),
+];
+
+/// An engine with `topics` topics of one class. `ephemeral` records have no limit.
+fn open_class(dir: &Path, topics: &[String], durability: Durability) -> Engine {
+    let options = Options { ephemeral_bytes: 0, ..Options::default() };
+    let db = Engine::open(real_env(backend()).unwrap(), dir, options).unwrap();
+    let patch = ConfigPatch { durability: Some(durability), ..ConfigPatch::default() };
+    for topic in topics {
+        db.create_topic(topic, &patch).unwrap();
+    }
+    db
+}
+
+/// The median cost of single appends, in turn to these topics, in microseconds.
+fn append_cost(db: &Engine, topics: &[String]) -> f64 {
+    let rec = [NewRecord { data: b"1", ..NewRecord::default() }];
+    let one = Append { records: &rec, ..Append::default() };
+    let mut samples = Samples::default();
+    for topic in topics.iter().cycle().take(2_000) {
+        samples.time(|| retried(|| db.append(topic, &one)));
+    }
+    samples.us(0.5)
+}
+
+/// Single appends of every class after 10⁴ to `max` records of one topic, the first million of them one
+/// by one, and beside 1 to 100 000 topics, with the engine that wrote them.
+fn classes(table: &mut Table, csv: &mut String, max: u64) {
+    use std::fmt::Write;
+    let mut add = |axis: &str, class: &str, n: u64, cost: f64| {
+        let work = format!("growth: append, {class}, {n} {axis}");
+        table.row(&work, cost, "µs", Goal::None, "p50");
+        writeln!(csv, "{axis},{n},\"append {class}, µs\",{cost}").unwrap();
+    };
+    for (class, durability, most) in CLASSES {
+        let (topic, dir) = (["log".to_owned()], scratch("growth"));
+        let db = open_class(&dir, &topic, durability);
+        let (mut written, mut n) = (0, 10_000);
+        while n <= max.min(most) {
+            // A write of class `fsync` takes as long as the device.
+            let singles = if durability == Durability::Fsync { 10_000 } else { 1_000_000 };
+            for (size, to) in [(1, singles.min(n)), (1000, n)] {
+                written += fill_topic(&db, &topic[0], to.saturating_sub(written), size);
+            }
+            add("records", class, n, append_cost(&db, &topic));
+            n *= 10;
+        }
+        db.close().unwrap();
+        drop(db);
+        let _ = std::fs::remove_dir_all(&dir);
+        let mut n = 1;
+        while n <= scaled(100_000, 1) {
+            let dir = scratch("growth");
+            let topics: Vec<_> = (0..n).map(|i| format!("topic-{i}")).collect();
+            let db = open_class(&dir, &topics, durability);
+            add("topics", class, n, append_cost(&db, &topics));
+            db.close().unwrap();
+            drop(db);
+            let _ = std::fs::remove_dir_all(&dir);
+            n *= 10;
+        }
+    }
+}
+
+/// Appends `n` records of one byte, in writes of `size`; returns `n`.
+fn fill_topic(db: &Engine, topic: &str, n: u64, size: usize) -> u64 {
+    let records = vec![NewRecord { data: b"1", ..NewRecord::default() }; size];
+    let mut left = n as usize;
+    while left > 0 {
+        let some = Append { records: &records[..size.min(left)], ..Append::default() };
+        retried(|| db.append(topic, &some));
+        left -= some.records.len();
+    }
+    n
+}
+
 /// The rows about many topics, with those about large logs if `all`.
 fn rows(title: &str, all: bool) {
     let mut table = Table::new("open", title);
@@ -305,6 +390,9 @@ fn rows(title: &str, all: bool) {
         opening(&mut table);
     }
     growth(&mut table, &mut csv, all);
+    if all {
+        classes(&mut table, &mut csv, largest_log());
+    }
     if let Ok(path) = std::env::var("TOPICS_BENCH_CSV") {
         std::fs::write(path, csv).unwrap();
     }
@@ -323,6 +411,12 @@ fn main() {
             db.close().unwrap();
         }
         ["topics"] => rows("Many topics", false),
+        ["classes"] => {
+            let mut table = Table::new("open", "Growth of every class");
+            let mut csv = String::new();
+            classes(&mut table, &mut csv, largest_log());
+            table.finish();
+        }
         _ => rows("Opening, memory, disk", true),
     }
 }

@@ -234,7 +234,7 @@ impl State {
         let again = active.filter(|s| suspect(&s.meta));
         let again = again.map_or(0, |s| s.meta.data_len + INDEX * s.meta.span());
         let (mut once, mut next) = (again + FILES, None);
-        for run in &self.index.runs {
+        for run in self.index.runs() {
             let Some((of, file)) = run.log_file() else {
                 if run.place.ephemeral() { continue } else { break }
             };

@@ -201,10 +201,10 @@ impl Shard {
         let crowded = st.staged.bytes > self.shared.options.staging_bytes / 8;
         st.worker.lead_wanted |= crowded;
         // No caller waits for a batch of level `Staged`, so the thread must write it. It also writes
-        // other batches whose owners neither wait nor drive.
-        if st.worker.state == Thread::Idle
-            || (st.worker.state == Thread::Waiting && (unwaited || crowded))
-        {
+        // other batches whose owners neither wait nor drive. A thread that checks the queue soon is
+        // not woken for each batch.
+        let wakes = crowded || (unwaited && !st.worker.checks_queue);
+        if st.worker.state == Thread::Idle || (st.worker.state == Thread::Waiting && wakes) {
             self.wake_thread(st);
         }
         if !self.background() {

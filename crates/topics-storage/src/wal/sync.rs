@@ -15,7 +15,7 @@ use crate::format::wal_file::WAL_HEADER;
 use crate::{Result, StorageError};
 
 /// How long a batch without a waiting caller may stay in the queue.
-const STAGED_DELAY: Duration = Duration::from_millis(1);
+pub(super) const STAGED_DELAY: Duration = Duration::from_millis(1);
 
 impl Shard {
     /// Syncs everything written before it begins. At most one sync is in flight; if it fails, nothing
@@ -66,12 +66,14 @@ impl Shard {
                 st = self.prepare(st);
             } else if timers.lead_due(&st) {
                 st = self.lead(st, None);
+                timers.check_queue_again();
             } else if timers.sync_due(&st) {
                 st = self.run_sync(st);
             } else {
                 match timers.next(interval) {
                     Some(at) => {
                         st.worker.state = Thread::Waiting;
+                        st.worker.checks_queue = timers.front.is_some();
                         self.wake.wait_until(&mut st, at);
                     }
                     None => {
@@ -166,23 +168,33 @@ impl Shard {
 struct Timers {
     /// Deadline of the sync of the tail.
     tail: Option<Instant>,
-    /// Ticket of the first queued batch and the deadline of its write.
+    /// Ticket of the first queued batch, or [`NO_BATCH`], and the deadline of its write.
     front: Option<(u64, Instant)>,
 }
+
+/// Stands for the ticket of the batch that may be staged next. Tickets begin at 1.
+const NO_BATCH: u64 = 0;
 
 impl Timers {
     fn observe(&mut self, st: &State, interval: Duration) {
         self.tail = st.dirty().then(|| self.tail.unwrap_or_else(|| Instant::now() + interval));
         let front = st.staged.batches.front().filter(|_| st.alive()).map(|q| q.n);
         self.front = match (front, self.front) {
-            (Some(n), Some((m, at))) if n == m => Some((n, at)),
+            (Some(n), Some((m, at))) if n == m || m == NO_BATCH => Some((n, at)),
             (Some(n), _) => Some((n, Instant::now() + STAGED_DELAY)),
+            (None, Some((NO_BATCH, at))) if Instant::now() < at => Some((NO_BATCH, at)),
             (None, _) => None,
         };
     }
 
+    /// Sets a deadline for the batch that is staged next, so that under load the thread finds each
+    /// group by its timer, without a wake-up.
+    fn check_queue_again(&mut self) {
+        self.front = Some((NO_BATCH, Instant::now() + STAGED_DELAY));
+    }
+
     fn lead_due(&self, st: &State) -> bool {
-        let due = |(_, at)| st.worker.lead_wanted || Instant::now() >= at;
+        let due = |(n, at)| n != NO_BATCH && (st.worker.lead_wanted || Instant::now() >= at);
         !st.flags.leading && self.front.is_some_and(due)
     }
 
@@ -211,4 +223,39 @@ struct Nothing;
 impl Commit for Nothing {
     fn apply(&self, _: &PlacedBatch<'_>) {}
     fn failed(&self, _: &StorageError) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::state::StagedBatches;
+    use super::*;
+
+    fn queue(st: &mut State) -> u64 {
+        let batch = Batch::control(vec![0; 8], 0, Level::Staged, Arc::new(Nothing));
+        st.staged.push(batch, 0)
+    }
+
+    #[test]
+    fn after_a_group_the_thread_checks_the_queue_once_more() {
+        let (interval, mut st) = (Duration::from_secs(3600), State::default());
+        st.progress.next_lsn = 1;
+        let mut timers = Timers::default();
+        timers.observe(&st, interval);
+        assert!(timers.front.is_none());
+        timers.check_queue_again();
+        timers.observe(&st, interval);
+        let (ticket, deadline) = timers.front.unwrap();
+        assert!(ticket == NO_BATCH && !timers.lead_due(&st), "there is no batch");
+        // The next batch gets the deadline that is set.
+        let n = queue(&mut st);
+        timers.observe(&st, interval);
+        assert_eq!(timers.front, Some((n, deadline)));
+        st.worker.lead_wanted = true;
+        assert!(timers.lead_due(&st));
+        // Without a batch by then the timer ends.
+        st.staged = StagedBatches::default();
+        timers.front = Some((NO_BATCH, Instant::now()));
+        timers.observe(&st, interval);
+        assert!(timers.front.is_none() && timers.next(interval).is_none());
+    }
 }

@@ -95,7 +95,7 @@ impl State {
     fn cut_tags(&mut self) {
         let sealed = self.index.segs.iter().rev().find(|s| s.meta.sealed);
         let Some(sealed) = sealed.map(|s| s.meta.last_seq) else { return };
-        let first_resident = self.index.runs.front().map_or(u64::MAX, |r| r.first);
+        let first_resident = self.index.runs().front().map_or(u64::MAX, |r| r.first);
         let keep = (sealed + 1).min(first_resident);
         self.tag_index.from = self.tag_index.from.max(sealed + 1);
         if let Some(tags) = &mut self.tag_index.tags {

@@ -96,7 +96,8 @@ impl Topic {
         let active = state.index.segs.last().map(|s| s.meta).filter(|m| !m.sealed);
         let mut plan =
             CopyPlan { active, runs: Vec::new(), deletes: Vec::new(), seal: state.outgrown(old) };
-        for run in &mut state.index.runs {
+        for at in 0..state.index.runs().len() {
+            let run = &state.index.runs()[at];
             match &run.place {
                 Place::Memory { charge: Some(_), .. } => {}
                 // The record is not written yet; nor is any record after it.
@@ -104,17 +105,13 @@ impl Topic {
                 Place::File { shard: s, .. } if shard.is_some_and(|want| want != *s) => break,
                 Place::File { file, shard } => {
                     let n = run.entries.partition_point(|e| run.lsn + u64::from(e.lsn) <= synced);
+                    let whole = n == run.entries.len();
                     if n > 0 {
-                        plan.runs.push(CopyRun {
-                            first: run.first,
-                            shard: *shard,
-                            file: *file,
-                            lsn: run.lsn,
-                            entries: run.entries.share(),
-                            count: n,
-                        });
+                        let (first, lsn, shard, file) = (run.first, run.lsn, *shard, *file);
+                        let entries = state.index.share_entries(at);
+                        plan.runs.push(CopyRun { first, shard, file, lsn, entries, count: n });
                     }
-                    if n < run.entries.len() {
+                    if !whole {
                         break;
                     }
                 }
@@ -232,7 +229,7 @@ impl Topic {
         }
         let state = self.state.read();
         state.outgrown(old)
-            || state.index.runs.iter().any(|r| r.in_file())
+            || state.index.first_in_file().is_some()
             || state.index.segs.iter().any(|s| s.dirty.is_some())
     }
 }
@@ -277,9 +274,7 @@ impl State {
     fn outstanding(&self) -> Option<u64> {
         let record = self
             .index
-            .runs
-            .iter()
-            .find(|r| r.in_file())
+            .first_in_file()
             .and_then(|r| r.entries.front().map(|e| r.lsn + u64::from(e.lsn)));
         let delete = self.index.segs.iter().filter_map(|s| s.dirty.as_ref()).map(|d| d.first_lsn);
         record.into_iter().chain(delete).min()

@@ -94,7 +94,7 @@ impl State {
 
     /// The last seq that is durable when `lsn` is.
     fn synced_to(&self, lsn: u64) -> u64 {
-        for run in &self.index.runs {
+        for run in self.index.runs() {
             match run.place {
                 Place::Memory { .. } => return run.first - 1,
                 Place::File { .. } => {
@@ -128,7 +128,7 @@ pub(crate) fn seek(base: &Base, topic: &Topic, ts: u64) -> Result<Sought> {
     };
     let found = {
         let state = topic.state.read();
-        let (segs, runs) = (&state.index.segs, &state.index.runs);
+        let (segs, runs) = (&state.index.segs, state.index.runs());
         match segs.get(segs.partition_point(|s| s.meta.last_ts < ts)) {
             Some(seg) => Err(seg.meta),
             None => Ok(runs

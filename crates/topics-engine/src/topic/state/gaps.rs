@@ -28,7 +28,7 @@ impl State {
     /// The gaps after a restart: with the `ephemeral` records, which end with the process.
     pub(crate) fn gaps_after_restart(&self) -> Vec<Gap> {
         let mut gaps = self.gaps.clone();
-        for run in self.index.runs.iter().filter(|r| r.place.ephemeral()) {
+        for run in self.index.runs().iter().filter(|r| r.place.ephemeral()) {
             let gap = Gap { from: run.first, to: run.last(), reason: GapReason::Restart };
             list(&mut gaps, self.range.evict_floor.max(self.range.floor), gap);
         }

@@ -8,6 +8,7 @@ mod run;
 mod seg;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 pub(crate) use self::run::{Entry, Place, Run, payload_of};
 pub(crate) use self::seg::{Dead, Dirty, Seg, Unknown};
@@ -61,13 +62,26 @@ pub(crate) struct Index {
     /// Segments.
     pub segs: Vec<Seg>,
     /// Resident records.
-    pub runs: VecDeque<Run>,
+    runs: VecDeque<Run>,
+    /// Number of entries in runs that are not `ephemeral`.
+    resident: u64,
 }
 
 impl Index {
+    /// The runs of resident records, in seq order.
+    pub(crate) fn runs(&self) -> &VecDeque<Run> {
+        &self.runs
+    }
+
+    /// Shares the entries of the run at this position with a checkpoint.
+    pub(crate) fn share_entries(&mut self, run: usize) -> Arc<VecDeque<Entry>> {
+        self.runs[run].entries.share()
+    }
+
     /// Appends a resident record above all others.
     #[inline]
     pub(crate) fn push(&mut self, seq: u64, place: &Place, lsn: u64, entry: Entry) {
+        self.resident += u64::from(!place.ephemeral());
         if let Some(run) = self.runs.back_mut()
             && run.push(seq, place, lsn, entry)
         {
@@ -85,6 +99,7 @@ impl Index {
             return false;
         }
         let Some(&entry) = self.runs[i].entries.front() else { return false };
+        self.resident += u64::from(self.runs[i].place.ephemeral());
         self.runs[i].drop_front(1);
         if self.runs[i].entries.is_empty() {
             self.runs.remove(i);
@@ -145,6 +160,9 @@ impl Index {
             for (seq, e) in (run.first..).zip(run.entries.range(..taken)) {
                 gone(seq, e);
             }
+            if !run.place.ephemeral() {
+                self.resident -= n;
+            }
             if taken < run.entries.len() {
                 if taken > 0 {
                     run.drop_front(taken);
@@ -157,7 +175,19 @@ impl Index {
 
     /// Drops the runs that lie within `from..=to`.
     pub(crate) fn cut_out(&mut self, from: u64, to: u64) {
-        self.runs.retain(|r| r.first < from || r.last() > to);
+        self.retain(|r| r.first < from || r.last() > to);
+    }
+
+    /// Drops the runs that `keep` returns false for.
+    fn retain(&mut self, mut keep: impl FnMut(&Run) -> bool) {
+        let resident = &mut self.resident;
+        self.runs.retain(|r| {
+            let kept = keep(r);
+            if !kept && !r.place.ephemeral() {
+                *resident -= r.entries.len() as u64;
+            }
+            kept
+        });
     }
 
     /// The first segment that ends at or above `seq`.
@@ -239,9 +269,11 @@ impl Index {
 
     /// Drops the entries up to `upto` of records in the WAL, which a segment has now.
     pub(crate) fn installed(&mut self, upto: u64) {
-        self.runs.retain(|r| !r.in_file() || r.last() > upto);
+        self.retain(|r| !r.in_file() || r.last() > upto);
         for run in self.runs.iter_mut().filter(|r| r.in_file() && r.first <= upto) {
-            run.drop_front((upto + 1 - run.first) as usize);
+            let n = upto + 1 - run.first;
+            run.drop_front(n as usize);
+            self.resident -= n;
         }
         if self.runs.is_empty() {
             // An idle topic keeps no capacity for later records.
@@ -249,10 +281,19 @@ impl Index {
         }
     }
 
-    /// Number of records that are resident until a checkpoint copies them.
+    /// Number of records that are resident until a checkpoint copies them. It is maintained: a topic
+    /// of class `ephemeral` has a run for each write, and each write asks for this number.
     pub(crate) fn resident(&self) -> u64 {
-        let all = self.runs.iter().filter(|r| !r.place.ephemeral());
-        all.map(|r| r.entries.len() as u64).sum()
+        self.resident
+    }
+
+    /// The first run whose records are in the log.
+    pub(crate) fn first_in_file(&self) -> Option<&Run> {
+        // Without a resident record all runs are `ephemeral`, and there may be a million of them.
+        if self.resident == 0 {
+            return None;
+        }
+        self.runs.iter().find(|r| r.in_file())
     }
 }
 

@@ -142,7 +142,7 @@ impl State {
         if self.range.indexed_to <= head {
             return (0, 0);
         }
-        let runs = self.index.runs.range(self.index.run_from(head + 1)..);
+        let runs = self.index.runs().range(self.index.run_from(head + 1)..);
         let entries = runs.flat_map(|r| r.from(head + 1)).filter(|(_, e)| !e.dead());
         entries.fold((0, 0), |(n, bytes), (_, e)| (n + 1, bytes + e.payload()))
     }
@@ -163,7 +163,7 @@ impl State {
     /// Whether a record below this seq is in the log, or will be.
     pub(crate) fn logged_below(&self, floor: u64) -> bool {
         let segment = self.index.segs.first().is_some_and(|s| s.meta.first_seq < floor);
-        let mut runs = self.index.runs.iter().take_while(|r| r.first < floor);
+        let mut runs = self.index.runs().iter().take_while(|r| r.first < floor);
         segment || runs.any(|r| !r.place.ephemeral())
     }
 

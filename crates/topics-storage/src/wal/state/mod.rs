@@ -65,6 +65,8 @@ pub(super) struct Worker {
     pub state: Thread,
     pub sync_wanted: bool,
     pub lead_wanted: bool,
+    /// Whether the deadline that the thread waits for is at most [`super::sync::STAGED_DELAY`] away.
+    pub checks_queue: bool,
 }
 
 #[derive(Default)]

@@ -5,6 +5,7 @@ use topics_env::sync::Condvar;
 use super::state::{freeing, full, numbers, queued};
 use super::*;
 use crate::wal::outcome::Waiter;
+use crate::wal::state::Thread;
 
 #[test]
 fn a_sync_is_linked_to_the_write_of_a_lone_caller_that_needs_it() {
@@ -138,4 +139,40 @@ fn four_mib_without_a_sync_ask_for_one() {
     for n in 1..=6 {
         assert!(!wanted(20 + n, Level::Synced));
     }
+}
+
+#[test]
+fn a_thread_that_checks_the_queue_soon_is_not_woken_for_a_batch() {
+    let (env, ..) = sim_env(1);
+    let paths = Paths::new(Path::new("/db"));
+    let start = first_file(&env, &paths, 1 << 20);
+    let options = WalOptions { background: true, ..small() };
+    let crowd = options.staging_bytes / 8;
+    let shared = Shared {
+        env,
+        paths,
+        options,
+        linked: false,
+        next_key: AtomicU32::new(1),
+        reserve: ReserveSize::default(),
+        lock: std::sync::OnceLock::new(),
+    };
+    // No thread runs: the state says what its thread would do.
+    let shard = Shard::new(Arc::new(shared), 0, start).unwrap();
+    let log = Arc::new(Log::default());
+    let wakes = |state: Thread, checks_queue: bool, level: Level| {
+        let mut st = shard.state.lock();
+        (st.worker.state, st.worker.checks_queue) = (state, checks_queue);
+        let seq = st.staged.last_ticket + 1;
+        shard.enqueue(&mut st, batch(&log, seq, 1, level), 0);
+        st.worker.state == Thread::Busy
+    };
+    for _ in 0..100 {
+        assert!(!wakes(Thread::Waiting, true, Level::Staged));
+    }
+    assert!(wakes(Thread::Waiting, false, Level::Staged), "its next deadline may be far away");
+    assert!(!wakes(Thread::Waiting, false, Level::Written), "its caller writes it");
+    assert!(wakes(Thread::Idle, true, Level::Written));
+    shard.state.lock().staged.bytes += crowd;
+    assert!(wakes(Thread::Waiting, true, Level::Staged), "the queue is long");
 }

@@ -8,6 +8,7 @@ use topics_storage::segment::SegmentMeta;
 use topics_storage::wal::FileKey;
 
 use super::*;
+use crate::types::quota::Quota;
 
 fn file(n: u32) -> Place {
     Place::File { shard: 0, file: FileKey(n) }
@@ -51,8 +52,17 @@ fn runs_break_at_files_and_holes() {
     assert_eq!(x.resident(), 5);
 }
 
+/// The maintained number of resident records is the sum over the runs.
+fn check_resident(x: &Index) {
+    let all = x.runs.iter().filter(|r| !r.place.ephemeral());
+    assert_eq!(x.resident(), all.map(|r| r.entries.len() as u64).sum::<u64>(), "{x:?}");
+    let in_file = x.runs.iter().find(|r| r.in_file()).map(|r| r.first);
+    assert_eq!(x.first_in_file().map(|r| r.first), in_file);
+}
+
 /// `live_in` agrees with `next_live` for every range.
 fn check_counts(x: &Index, to: u64) {
+    check_resident(x);
     for from in 1..=to {
         for upto in 1..=to {
             let (mut n, mut at) = (0, from);
@@ -86,6 +96,54 @@ fn live_records_of_a_range_are_counted() {
     check_counts(&x, 12);
     x.installed(6);
     check_counts(&x, 12);
+}
+
+/// A place of one `ephemeral` write.
+fn ephemeral(budget: &Arc<Quota>) -> Place {
+    let charge = budget.take(1).unwrap();
+    Place::Memory { bytes: Arc::new(Vec::new()), charge: Some(Arc::new(charge)) }
+}
+
+#[test]
+fn every_change_keeps_the_number_of_resident_records() {
+    let budget = Quota::new("ephemeral_bytes", 0);
+    for changes in 0..4_u64.pow(6) {
+        let (mut x, mut seq) = (Index::default(), 0);
+        let mut push = |x: &mut Index| {
+            seq += 1;
+            let place = match seq % 3 {
+                0 => file(0),
+                1 => held(),
+                _ => ephemeral(&budget),
+            };
+            x.push(seq, &place, 100 + seq, entry(50));
+            x.push(seq + 1, &place, 101 + seq, entry(50));
+            seq += 1;
+            seq
+        };
+        for step in 0..6 {
+            match changes / 4_u64.pow(step) % 4 {
+                0 => drop(push(&mut x)),
+                1 => {
+                    let last = push(&mut x);
+                    x.drop_below(last, |_, _| {});
+                }
+                2 => {
+                    let last = push(&mut x);
+                    for seq in last.saturating_sub(3)..=last {
+                        x.relocate_to_file(seq, &file(1), 100 + seq, 0);
+                    }
+                    x.installed(last.saturating_sub(2));
+                }
+                _ => {
+                    let last = push(&mut x);
+                    x.kill(last);
+                    x.cut_out(last.saturating_sub(3), last);
+                }
+            }
+            check_resident(&x);
+        }
+    }
 }
 
 #[test]
