@@ -424,14 +424,43 @@ impl File for RealFile {
     }
 }
 
+/// The `nice` value of a thread with lowered priority.
+#[cfg(all(target_os = "linux", not(feature = "shuttle")))]
+const LOWERED: i32 = 10;
+
+#[cfg(all(target_os = "linux", not(feature = "shuttle")))]
+std::thread_local! {
+    /// The `nice` value of this thread before its priority was lowered.
+    static NICE_BEFORE: std::cell::Cell<Option<i32>> = const { std::cell::Cell::new(None) };
+}
+
 /// Lowers the priority of the calling thread below the other threads of its process. No effect on
 /// systems without priorities per thread.
 pub fn lower_priority() {
     // A concurrency model runs all its threads on one thread of the system.
     #[cfg(all(target_os = "linux", not(feature = "shuttle")))]
-    if let Err(e) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 10) {
-        log::debug!("the thread keeps its priority: {e}");
+    {
+        let thread = Some(rustix::thread::gettid());
+        let before = rustix::process::getpriority_process(thread);
+        match rustix::process::setpriority_process(thread, LOWERED) {
+            Ok(()) => NICE_BEFORE.set(before.ok()),
+            Err(e) => log::debug!("the thread keeps its priority: {e}"),
+        }
     }
+}
+
+/// Gives the calling thread the priority that it had before [`lower_priority`]. Returns whether it did:
+/// the system allows it with `CAP_SYS_NICE`, or with a limit `RLIMIT_NICE` that includes that priority.
+pub fn restore_priority() -> bool {
+    #[cfg(all(target_os = "linux", not(feature = "shuttle")))]
+    if let Some(before) = NICE_BEFORE.get() {
+        let thread = Some(rustix::thread::gettid());
+        let restored = rustix::process::setpriority_process(thread, before).is_ok();
+        // A refused attempt is not repeated.
+        NICE_BEFORE.set(None);
+        return restored;
+    }
+    false
 }
 
 #[cfg(all(test, not(target_vendor = "apple")))]

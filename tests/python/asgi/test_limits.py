@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +296,33 @@ def test_all_bytes_at_their_limit_and_beyond(tmp_path: Path) -> None:
         assert clients[1]("POST", "/v0/topics/t", one(of(500))).status == 200
         for client in clients:
             client.close()
+        assert server.stop() == 0
+    finally:
+        server.ensure_dead()
+
+
+def test_writes_wait_for_memory(tmp_path: Path) -> None:
+    # Entries of 24 bytes: above 200 records in no segment, writes wait for a checkpoint.
+    server = start(tmp_path / "data", {"memory_bytes": 24 * 100})
+    try:
+        waits: list[float] = []
+
+        def write() -> None:
+            client = Http(server.port)
+            for _ in range(8):
+                reply = client("POST", "/v0/topics/t", records(*[{"data": 1}] * 20))
+                assert reply.status in (200, 201), reply
+                waits.append(reply.json["performance"].get("throttle_wait_ms", 0))
+            client.close()
+
+        with ThreadPoolExecutor(8) as pool:
+            for writer in [pool.submit(write) for _ in range(8)]:
+                writer.result(DEADLINE)
+        assert len(waits) == 64
+        assert max(waits) > 0
+        client = Http(server.port)
+        assert client("GET", "/v0/topics/t").json["head_seq"] == 1280
+        client.close()
         assert server.stop() == 0
     finally:
         server.ensure_dead()

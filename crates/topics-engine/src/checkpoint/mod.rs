@@ -7,8 +7,10 @@
 //! | `reclaim` | rewrites segments that are half dead, merges small neighbours |
 //! | `full_disk` | rounds and reclaim on a full disk |
 //! | `schedule` | when a round is due |
+//! | `memory` | writes that wait until a round has made memory free |
 
 pub(crate) mod full_disk;
+pub(crate) mod memory;
 pub(crate) mod reclaim;
 pub(crate) mod round;
 pub(crate) mod schedule;
@@ -22,6 +24,7 @@ use topics_env::sync::atomic::{AtomicBool, AtomicU64};
 use topics_storage::checkpoint::Checkpoints;
 use topics_storage::snapshot::ShardSnap;
 
+use self::memory::MemoryWaiters;
 use self::round::CheckpointState;
 use crate::catalog::Catalog;
 use crate::topic::events::{Base, Ctx};
@@ -40,6 +43,8 @@ pub(crate) struct Store {
     short_of_space: AtomicBool,
     /// When the last scheduled round began (monotonic ms).
     last_round: AtomicU64,
+    /// Writes that wait until a round has made memory free.
+    pub memory: Arc<MemoryWaiters>,
 }
 
 /// The directory that is open.
@@ -131,6 +136,7 @@ impl Store {
             wal_full: AtomicBool::new(false),
             short_of_space: AtomicBool::new(false),
             last_round: AtomicU64::new(0),
+            memory: Arc::default(),
         })
     }
 }

@@ -13,7 +13,7 @@ use topics_storage::wal::AllocationPause;
 use super::Store;
 use super::full_disk;
 use super::snapshot::{PoisonedShards, snapshot};
-use crate::topic::events::{Base, Ctx};
+use crate::topic::events::Base;
 use crate::topic::{CopyPlan, CopyRun, Install, InstallSegment, Topic};
 use crate::types::api::{Gap, GapReason};
 use crate::types::error::{Error, Result};
@@ -34,17 +34,36 @@ const SKIP: u32 = 4 << 10;
 
 /// Runs one round; returns the number of its snapshot.
 pub(crate) fn checkpoint(store: &Arc<Store>) -> Result<u64> {
-    run(store, false)
+    run(&mut store.disk.round.lock(), store, false)
+}
+
+/// Runs a round, unless one that another thread ran meanwhile has made memory free.
+pub(crate) fn free_memory(store: &Arc<Store>) -> Result<()> {
+    let mut rounds = store.disk.round.lock();
+    match store.is_memory_full() {
+        true => run(&mut rounds, store, false).map(drop),
+        false => Ok(()),
+    }
 }
 
 /// Runs the round that ends a change of the shard count: before the first write it copies the records
 /// of every shard from the files of the layout before.
 pub(crate) fn checkpoint_everything(store: &Arc<Store>) -> Result<u64> {
-    run(store, true)
+    run(&mut store.disk.round.lock(), store, true)
 }
 
-fn run(store: &Arc<Store>, everything: bool) -> Result<u64> {
-    let mut rounds = store.disk.round.lock();
+/// Runs a round and wakes the writes that wait for it.
+fn run(rounds: &mut CheckpointState, store: &Arc<Store>, everything: bool) -> Result<u64> {
+    let outcome = run_round(rounds, store, everything);
+    store.memory.lower_priority();
+    if outcome.is_err() {
+        store.memory.round_failed();
+    }
+    store.round_ended();
+    outcome
+}
+
+fn run_round(rounds: &mut CheckpointState, store: &Arc<Store>, everything: bool) -> Result<u64> {
     if rounds.failed >= MAX_FAILED {
         return Err(Error::StorageUnavailable {
             reason: "io",
@@ -177,7 +196,7 @@ pub(crate) fn copy(
             part.done.push((topic.clone(), install));
             match part.done.len() < PART {
                 true => Ok(()),
-                false => std::mem::replace(&mut part, CopyPart::new(store.base())).end(store.ctx()),
+                false => std::mem::replace(&mut part, CopyPart::new(store.base())).end(store),
             }
         });
         failed = copied.err();
@@ -189,7 +208,7 @@ pub(crate) fn copy(
             }
             Err(e)
         }
-        None => part.end(store.ctx()),
+        None => part.end(store),
     };
     ended.map_err(|e| (e, bytes))
 }
@@ -210,11 +229,13 @@ impl CopyPart {
     }
 
     /// Makes the copies durable and points the topics to them.
-    fn end(self, ctx: &Ctx) -> Result<()> {
+    fn end(self, store: &Store) -> Result<()> {
         self.round.sync()?;
-        self.done.iter().try_for_each(|(topic, install)| {
-            ctx.base().guarded("install", topic, || topic.install(ctx, install))
-        })
+        let installed = self.done.iter().try_for_each(|(topic, install)| {
+            store.base().guarded("install", topic, || topic.install(store.ctx(), install))
+        });
+        store.memory_freed();
+        installed
     }
 }
 
@@ -239,6 +260,7 @@ fn copy_topic(
         copier.end(true)?;
     }
     for run in &install.plan.runs {
+        store.memory.raise_priority();
         copier.run(run)?;
     }
     let (segments, lost) = copier.finish()?;

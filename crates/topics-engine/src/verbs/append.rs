@@ -8,15 +8,17 @@ use std::sync::Arc;
 use topics_storage::segment::TopicKey;
 use topics_storage::wal::{Level, Ticket};
 
-use super::load::check_load;
+use super::load::{check_limits, check_load, memory_full};
 use crate::catalog::Catalog;
 use crate::catalog::ids::Id;
 use crate::checkpoint::Store;
-use crate::ctx::Wait;
+use crate::checkpoint::memory::MEMORY_WAIT;
+use crate::ctx::{Wait, WaitCharge};
 use crate::topic::Topic;
 use crate::topic::events::{Base, Ctx};
 use crate::topic::load;
 use crate::topic::retention;
+use crate::topic::until;
 use crate::topic::write::append_state::{Decided, Halt};
 use crate::topic::write::decide::Decision;
 use crate::topic::write::forward::Forwarding;
@@ -24,6 +26,7 @@ use crate::topic::write::prepare::Prepared;
 use crate::types::api::{Append, Appended, Completion};
 use crate::types::config::TopicConfig;
 use crate::types::error::{Error, Result};
+use crate::types::pending_calls::{Next, Turn};
 
 /// The result of one attempt to write.
 enum Attempt {
@@ -37,6 +40,8 @@ enum Attempt {
     /// Readers see the expected head, but a staged write would raise it. Whether it does is known when
     /// this ticket has reached this level.
     Contended(Ticket, Level),
+    /// An asynchronous write must wait for a checkpoint.
+    MemoryFull,
 }
 
 /// Appends, and waits until the write has reached its class.
@@ -52,8 +57,9 @@ pub(crate) fn append(store: &Arc<Store>, topic: &str, req: &Append<'_>) -> Resul
 pub(crate) fn perform(store: &Arc<Store>, mut p: Prepared) -> Result<Appended> {
     let wait = if p.patient { Wait::Patient } else { Wait::Bounded };
     loop {
-        match attempt(store, &mut p, wait)? {
-            Attempt::Gone => {}
+        match attempt(store, &mut p, wait, Memory::Check)? {
+            // A caller that may wait has run the checkpoint.
+            Attempt::Gone | Attempt::MemoryFull => {}
             Attempt::Exclusive(topic) => topic.wait_not_exclusive(),
             Attempt::Id(ticket) => {
                 store.ctx().wait(ticket, Level::Synced)?;
@@ -93,14 +99,34 @@ pub(crate) fn append_async(
 }
 
 /// Attempts an asynchronous write until it is staged or parked.
-pub(crate) fn submit(store: &Arc<Store>, mut p: Prepared, mut done: Completion<Appended>) -> bool {
+pub(crate) fn submit(store: &Arc<Store>, p: Prepared, done: Completion<Appended>) -> bool {
+    submit_with(store, p, done, Memory::Check)
+}
+
+/// Whether a write checks that there is memory for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    Check,
+    /// The write has waited for it.
+    Waited,
+}
+
+fn submit_with(
+    store: &Arc<Store>,
+    mut p: Prepared,
+    mut done: Completion<Appended>,
+    memory: Memory,
+) -> bool {
     loop {
-        let next = attempt(store, &mut p, Wait::No).and_then(|next| {
+        let next = attempt(store, &mut p, Wait::No, memory).and_then(|next| {
             // A write that waits has released its staging permit.
-            let waits =
-                matches!(next, Attempt::Exclusive(_) | Attempt::Id(_) | Attempt::Contended(..));
-            let charge = waits.then(|| store.ctx().charge_wait(p.staging_bytes())).transpose()?;
-            Ok((next, charge))
+            let waits = !matches!(next, Attempt::Gone | Attempt::Decided(..));
+            let charge = waits.then(|| store.ctx().charge_wait(p.staging_bytes())).transpose();
+            let charge = match (&next, charge) {
+                (Attempt::MemoryFull, Err(Error::Throttled { .. })) => Err(memory_full(store)),
+                (_, charge) => charge,
+            };
+            Ok((next, charge?))
         });
         let (next, charge) = match next {
             Ok(next) => next,
@@ -111,6 +137,10 @@ pub(crate) fn submit(store: &Arc<Store>, mut p: Prepared, mut done: Completion<A
         };
         match next {
             Attempt::Gone => {}
+            Attempt::MemoryFull => {
+                wait_for_memory(store, p, done, charge);
+                return false;
+            }
             Attempt::Exclusive(topic) => {
                 let at = store.clone();
                 let resume = move |(p, done, charge)| {
@@ -164,6 +194,47 @@ pub(crate) fn submit(store: &Arc<Store>, mut p: Prepared, mut done: Completion<A
     }
 }
 
+/// Has a write wait until a checkpoint has made memory free, at most [`MEMORY_WAIT`].
+fn wait_for_memory(
+    store: &Arc<Store>,
+    p: Prepared,
+    done: Completion<Appended>,
+    charge: Option<WaitCharge>,
+) {
+    let began = store.base().time.mono_ns();
+    let failed_rounds = store.memory.failed_rounds();
+    let (waiting, mut behind_others) = store.memory.begin_wait();
+    // The table of calls belongs to the store.
+    let weak = Arc::downgrade(store);
+    let mut write = Some((p, done, charge, waiting));
+    let attempt = move |turn| {
+        let Some((mut p, done, charge, waiting)) = write.take() else { return Next::Done };
+        let Some(store) = weak.upgrade().filter(|store| store.ctx().check_open().is_ok()) else {
+            done(Err(Error::Closed));
+            return Next::Done;
+        };
+        // The others are woken first.
+        let full = store.is_memory_full() || std::mem::take(&mut behind_others);
+        if full && turn == Turn::InTime && store.memory.failed_rounds() == failed_rounds {
+            write = Some((p, done, charge, waiting));
+            return Next::Wait(store.on_memory());
+        }
+        if store.is_memory_full() {
+            done(Err(memory_full(&store)));
+            return Next::Done;
+        }
+        drop(charge);
+        p.throttled_ns += store.base().time.mono_ns().saturating_sub(began);
+        // No caller leads the group of a write that is resumed here.
+        if submit_with(&store, p, done, Memory::Waited) {
+            (0..store.ctx().wal.shards()).for_each(|shard| store.ctx().wal.drive(shard));
+        }
+        drop(waiting);
+        Next::Done
+    };
+    store.ctx().calls.start(Box::new(attempt), until(store.ctx(), MEMORY_WAIT));
+}
+
 /// Starts the sync of a reservation that the write logged, so that no later write waits for it.
 fn start_sync(ctx: &Ctx, topic: &Arc<Topic>, d: &Decided) {
     let Some(ticket) = d.ticket.filter(|_| d.renewed) else { return };
@@ -192,11 +263,22 @@ fn answer(base: &Base, topic: &Topic, d: Decided, began: u64, staged: u64) -> Ap
 }
 
 /// One attempt: finds the topic, takes a permit, decides.
-fn attempt(store: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> {
+fn attempt(store: &Arc<Store>, p: &mut Prepared, wait: Wait, memory: Memory) -> Result<Attempt> {
     store.ctx().check_open()?;
-    let topic = match store.catalog().named(&p.topic)? {
+    let found = store.catalog().named(&p.topic)?;
+    if found.is_none() && !p.create {
+        return Err(Error::TopicNotFound(p.topic.to_string()));
+    }
+    // Before the topic is made: a write that waits leaves none behind.
+    match memory {
+        Memory::Waited => check_limits(store, p.bytes)?,
+        Memory::Check => match check_load(store, p.bytes, wait)? {
+            Some(ns) => p.throttled_ns += ns,
+            None => return Ok(Attempt::MemoryFull),
+        },
+    }
+    let topic = match found {
         Some(topic) => topic,
-        None if !p.create => return Err(Error::TopicNotFound(p.topic.to_string())),
         None => match make(store.catalog(), &p.topic)? {
             Ok(topic) => topic,
             Err(ticket) => return Ok(Attempt::Id(ticket)),
@@ -206,7 +288,6 @@ fn attempt(store: &Arc<Store>, p: &mut Prepared, wait: Wait) -> Result<Attempt> 
         return Err(Error::TopicNotFound(p.topic.to_string()));
     }
     topic.check_sound()?;
-    p.throttled_ns += check_load(store, p.bytes, wait)?;
     retention::expire_before_write(store.ctx(), &topic, wait)?;
     // Under full pressure a wait for a permit only makes the queue longer.
     let refuse = wait == Wait::Bounded && store.base().pressure.is_full();
@@ -286,3 +367,7 @@ pub(crate) fn forward(
         Err(e) => done(Err(e)),
     }
 }
+
+#[cfg(test)]
+#[path = "memory_tests.rs"]
+mod tests;
