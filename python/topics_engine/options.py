@@ -169,7 +169,7 @@ class Settings(TypedDict, total=False):
     tail_cache_bytes: Size
     """Memory for the newest records, for readers near the head."""
     txn_bytes: Size
-    """Bytes staged for transactions."""
+    """Most bytes staged for transactions; 0: as the disk has space."""
     txn_ttl_ms: int
     """How long staged rows wait for their commit."""
     txn_writer_ttl_ms: int

@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -17,6 +17,10 @@ from .typed import TypedField, typed_fields
 
 EARLIEST, LATEST = -2, -1
 """Positions that are not seqs, with the values that Kafka uses."""
+
+STREAM_BYTES = 256 << 20
+"""The payload bytes of a stream's batch unless an option says otherwise: without a bound the first
+batch of a long topic is all of it."""
 
 OnGap = Literal["fail", "log", "emit"]
 
@@ -217,7 +221,8 @@ def stream_options(options: Mapping[str, str]) -> ReadOptions:
     for name in ("endingOffsets", "endingTimestamp"):
         if options.get(name) is not None:
             raise InvalidOption(f'"{name}" is for batches: a stream has no end')
-    return read_options(options)
+    given = read_options(options)
+    return given if given.max_bytes is not None else replace(given, max_bytes=STREAM_BYTES)
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:

@@ -24,6 +24,10 @@ PART_ROWS = 32_768
 PART_BYTES = 8 << 20
 """A part is one request: both sides buffer it completely in memory, and the server syncs it.
 Spark's own batches are smaller."""
+PLANNED = (
+    "A batch that a stream has planned keeps its size: maxBytesPerTrigger and maxOffsetsPerTrigger "
+    "hold only for the batches after it"
+)
 IN_PART = re.compile(r"^records?\W?\[?\d+\]?[.:]? ?")
 """Which row of a part a refusal is about."""
 
@@ -78,13 +82,19 @@ class Writer:
         try:
             answer = self._client.call("POST", path, body, content=ARROW)
         except TopicsError as e:
-            if e.detail.get("limit") != "txn_bytes":
+            if e.detail.get("limit") == "txn_bytes":
+                told = (
+                    f"the server's staged rows fill its setting TOPICS_TXN_BYTES "
+                    f"({e.detail['max']} bytes): raise it above the size of one batch, or set it "
+                    f"to 0 (only the disk bounds them). {PLANNED}"
+                )
+            elif e.detail.get("reason") == "no_space":
+                told = (
+                    "the server's disk has no space for the staged rows of this batch: free or "
+                    f"add space ({e.message}). {PLANNED}"
+                )
+            else:
                 raise
-            told = (
-                f"the server's staged rows fill its setting TOPICS_TXN_BYTES ({e.detail['max']} "
-                "bytes): raise it above the size of one batch, or write smaller batches "
-                "(maxBytesPerTrigger)"
-            )
             raise TopicsError(told, e.code, e.detail, e.retry_after) from e
         if answer["staged"] != rows.num_rows:
             told = f"{answer['staged']} of {rows.num_rows} rows were staged"

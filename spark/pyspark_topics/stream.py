@@ -15,7 +15,6 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
-    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -86,11 +85,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_offsets is not None:
             return ReadMaxRows(self._options.max_offsets)
-        if self._options.max_bytes is not None:
-            return ReadMaxBytes(self._options.max_bytes)
-        if self._options.min_offsets is not None:
-            return ReadMinRows(self._options.min_offsets)
-        return ReadAllAvailable()
+        assert self._options.max_bytes is not None
+        return ReadMaxBytes(self._options.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._pinned = self._heads()

@@ -176,8 +176,10 @@ def test_rows_of_several_topics_are_named_by_theirs(topics, topic, caplog):
 def test_full_stages_name_their_setting(tmp_path):
     with Server(tmp_path / "data", txn_bytes=100_000) as server:
         options = {"topic": "t", "retryTimeoutMs": "3000"}
-        with pytest.raises(TopicsError, match=r"TOPICS_TXN_BYTES \(100000 bytes\): raise it"):
+        with pytest.raises(TopicsError, match=r"TOPICS_TXN_BYTES \(100000 bytes\): raise") as e:
             write(server, options, {"data": ['"' + "x" * 1000 + '"'] * 200})
+        assert "set it to 0" in e.value.message
+        assert "planned keeps its size" in e.value.message
 
 
 def test_a_record_that_is_too_large_is_a_bad_one(topics, topic, caplog):

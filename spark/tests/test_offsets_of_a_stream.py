@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StructField, StructType
 from pyspark_topics import batch, stream
 from pyspark_topics.errors import DataLoss, TopicsError
-from pyspark_topics.options import read_options
+from pyspark_topics.options import read_options, stream_options
 from pyspark_topics.planning import Head, Loss, Range
 
 SCHEMA = StructType([StructField("seq", LongType())])
@@ -63,7 +63,9 @@ def options_of(**options):
 
 
 def reader(**options):
-    return stream.TopicsStreamReader(options_of(**{"subscribePattern": ".*", **options}), SCHEMA)
+    topics = {} if "subscribe" in options else {"subscribePattern": ".*"}
+    given = {"url": "http://h:1", **topics, **options}
+    return stream.TopicsStreamReader(stream_options(CaseInsensitiveDict(given)), SCHEMA)
 
 
 def latest(one, start, limit=None):
@@ -176,6 +178,20 @@ def test_both_limits_hold(fake):
     assert latest(one, one.initialOffset())["t"]["a"] == [1, 1, 31]
 
 
+def test_a_batch_has_at_most_256_mib_unless_the_trigger_takes_all(fake):
+    fake.set("a", 1001)
+    fake.topics["a"] = replace(fake.topics["a"], bytes=1 << 40)
+    sizes = []
+    fake.fill = lambda whole, size: sizes.append(size) or whole.lo + 5
+    one = reader()
+    start = one.initialOffset()
+    assert latest(one, start)["t"]["a"] == [1, 1, 6]
+    assert sizes == [256 << 20]
+    assert latest(one, start, ReadAllAvailable())["t"]["a"] == [1, 1, 1001]
+    wide = reader(maxBytesPerTrigger=str(1 << 41))
+    assert latest(wide, start)["t"]["a"] == [1, 1, 1001]
+
+
 def test_a_limit_of_bytes_reads_one_record_at_least(fake):
     for n in range(100):
         fake.set(f"t{n:02}", 11)
@@ -236,10 +252,10 @@ def test_a_topic_that_is_left_out_of_the_subscription_is_no_loss(fake):
 def test_a_topic_that_never_was_fails_unless_it_may_be_missing(fake):
     fake.set("a", 11)
     given = {"subscribe": "a,b"}
-    strict = stream.TopicsStreamReader(options_of(**given), SCHEMA)
+    strict = reader(**given)
     with pytest.raises(TopicsError, match="allowMissingTopics"):
         strict.initialOffset()
-    lenient = stream.TopicsStreamReader(options_of(**given, allowMissingTopics="true"), SCHEMA)
+    lenient = reader(**given, allowMissingTopics="true")
     end = latest(lenient, lenient.initialOffset())
     with pytest.raises(TopicsError, match="'b' was not found"):
         latest(strict, end)

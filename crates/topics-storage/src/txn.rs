@@ -99,6 +99,11 @@ impl Stages {
         self.paths.txn().join(name)
     }
 
+    /// Free bytes of the file system that the files are on.
+    pub fn free_space(&self) -> std::io::Result<u64> {
+        self.env.fs.free_space(&self.paths.txn())
+    }
+
     /// Writes a file and makes it durable; returns its length and the checksum of the whole.
     /// Ignores `head.len`. After an error the file does not exist.
     pub fn write(&self, head: &StageHeader, rows: &[Rows]) -> Result<(u64, u64)> {

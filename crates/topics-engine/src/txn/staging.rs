@@ -126,6 +126,7 @@ impl Staging {
     ) -> Result<(StageHeader, TxnFile, Charge)> {
         let size = rows.iter().map(|r| r.frames.len() as u64 + 128).sum::<u64>() + PAGE;
         let charge = self.quota.take(size)?;
+        self.check_space(size)?;
         let mut head = StageHeader {
             number: self.number.fetch_add(1, Ordering::Relaxed) + 1,
             writer: writer.to_owned(),
@@ -139,6 +140,24 @@ impl Staging {
         head.len = len;
         let file = TxnFile { name: txn::name(head.number), len, checksum };
         Ok((head, file, charge))
+    }
+
+    /// Refuses a part, already charged, if the disk would then have less free space than all staged
+    /// rows take: their commits write them once more, to the log, and a decided commit cannot be aborted
+    /// to free its space.
+    fn check_space(&self, part: u64) -> Result<()> {
+        let needed = self.quota.used().saturating_add(part);
+        match self.files.free_space() {
+            Ok(free) if free < needed => Err(Error::StorageUnavailable {
+                reason: "no_space",
+                detail: format!(
+                    "the rows of this part, and the log that the commit of all staged rows writes, \
+                     need {needed} bytes of disk; {free} are free"
+                ),
+            }),
+            // The write itself meets what is wrong with the disk.
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Number, rows, file number and length of each part of a stage, ascending.

@@ -796,6 +796,35 @@ fn staged_rows_are_bounded_in_time_and_bytes() {
 }
 
 #[test]
+fn staged_rows_may_use_the_free_disk_that_their_commit_does_not_need() {
+    assert_eq!(Options::default().txn_bytes, 0, "no bound but the disk");
+    let w = World::with(small());
+    w.put("t", &["first"]);
+    w.engine().sync().unwrap();
+    let big = "x".repeat(100 << 10);
+    w.fs.set_free_space(Some(1 << 20));
+    let staged = (0..)
+        .take_while(|n| match w.stage(&format!("s{n}"), 0, &[("t", &[&big])]) {
+            Ok(_) => true,
+            Err(Error::StorageUnavailable { reason: "no_space", detail }) => {
+                assert!(detail.contains("need"), "{detail}");
+                false
+            }
+            Err(e) => panic!("{e}"),
+        })
+        .count();
+    assert!((3..=5).contains(&staged), "about half of the free disk: {staged}");
+    assert_eq!(w.staged_files(), staged, "a refused part leaves no file");
+    let names: Vec<String> = (0..staged - 1).map(|n| format!("s{n}")).collect();
+    let stages: Vec<(&str, u32)> = names.iter().map(|name| (name.as_str(), 1)).collect();
+    w.commit(FIRST, &stages, TxnWork::default()).unwrap();
+    assert_eq!(w.data("t").len(), staged);
+    assert!(w.engine().abort_stage("w", &format!("s{}", staged - 1)).unwrap());
+    w.fs.set_free_space(None);
+    w.stage("later", 0, &[("t", &[&big])]).unwrap();
+}
+
+#[test]
 fn lost_rows_of_a_decision_are_damage() {
     use crate::types::options::RecoveryMode;
     let options = Options { wal_shards: 3, ..small() };

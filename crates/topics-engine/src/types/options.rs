@@ -207,7 +207,7 @@ pub struct Options {
     pub max_total_bytes: u64,
     /// Bytes of the records of all `ephemeral` topics together; default 256 MiB.
     pub ephemeral_bytes: u64,
-    /// Bytes of staged transaction rows; default 1 GiB.
+    /// Maximum bytes of staged transaction rows; default 0: as the disk has space.
     pub txn_bytes: u64,
     /// Maximum time that staged rows wait for their commit; default 1 h.
     pub txn_ttl: Duration,
@@ -257,7 +257,7 @@ impl Default for Options {
             max_idempotency_keys: 1_000_000,
             max_total_bytes: 0,
             ephemeral_bytes: 256 << 20,
-            txn_bytes: 1 << 30,
+            txn_bytes: 0,
             txn_ttl: Duration::from_secs(3600),
             memory_bytes: 128 << 20,
             remote: None,

@@ -72,7 +72,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting("remote_single_writer", "no other process writes to the prefix: its server is not probed", |all| Slot::Flag(&mut all.remote.single_writer)),
     setting("memory_bytes", "memory for the index of records that are in no segment: above it a checkpoint starts early, above twice as much writes wait", |all| Slot::Bytes64(&mut all.options.memory_bytes)),
     setting("ephemeral_bytes", "bytes of all records of class `ephemeral`", |all| Slot::Bytes64(&mut all.options.ephemeral_bytes)),
-    setting("txn_bytes", "bytes staged for transactions", |all| Slot::Bytes64(&mut all.options.txn_bytes)),
+    setting("txn_bytes", "most bytes staged for transactions; 0: as the disk has space", |all| Slot::Bytes64(&mut all.options.txn_bytes)),
     setting("txn_ttl_ms", "how long staged rows wait for their commit", |all| Slot::Millis(&mut all.options.txn_ttl)),
     setting("max_topics", "most topics", |all| Slot::Count64(&mut all.options.max_topics)),
     setting("max_routers", "most routers", |all| Slot::Count64(&mut all.options.max_routers)),
