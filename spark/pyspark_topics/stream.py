@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -99,7 +100,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._consumer is not None:
             self._consumer.store(was)
         spans = self._next(was, heads)
-        if self._waits_for_more(spans, limit) and not _is_rewound(was, spans):
+        if self._waits_for_more(spans, limit) and not _has_jumped(was, spans):
             return start
         rows, size = self._options.max_offsets, self._options.max_bytes
         if isinstance(limit, ReadAllAvailable):
@@ -112,7 +113,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             spans = _at_most(spans, rows)
         if size is not None:
             spans = self._fill(spans, heads, size)
-        if not any(len(span) for span in spans.values()) and not _is_rewound(was, spans):
+        if not any(len(span) for span in spans.values()) and not _has_jumped(was, spans):
             return start
         self._planned, self._batch_at = spans, self._clock()
         return Offset(spans).json()
@@ -153,6 +154,10 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 min_partitions=self._options.min_partitions,
             )
         ]
+        # The engine says why skipped seqs have no record: each range is read whole, so that a loss
+        # is reported once.
+        skipped = list(_skipped(was, now))
+        tasks = [*plan(skipped, records=sys.maxsize, min_partitions=1), *tasks]
         # The same at every run of the batch: the offsets alone say what is lost.
         losses = tuple(_losses(was, now)) if self._options.on_gap == "emit" else ()
         if losses:
@@ -200,7 +205,10 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._report(Loss(name, head.next, was.hi - 1, "rewound"))
                 spans[name] = Span(head.topic_id, head.next, head.next)
             else:
-                spans[name] = Span(head.topic_id, was.hi, max(was.hi, head.end))
+                # The seqs between the last position and the first stored record have no rows: a
+                # limit does not count them, and `partitions` reads them for what was lost.
+                lo = max(was.hi, head.earliest)
+                spans[name] = Span(head.topic_id, lo, max(lo, head.end))
         for name, head in heads.items():
             if name not in start.spans:
                 spans[name] = Span(head.topic_id, head.earliest, head.end)
@@ -261,12 +269,21 @@ def _losses(was: Offset, now: Offset) -> Iterator[Loss]:
             yield Loss(name, span.lo, before.hi - 1, "rewound")
 
 
-def _is_rewound(was: Offset, spans: Mapping[str, Span]) -> bool:
-    """Whether a topic starts below its last position: its next records are new."""
+def _has_jumped(was: Offset, spans: Mapping[str, Span]) -> bool:
+    """Whether a topic starts elsewhere than at its last position, so that an empty batch has
+    something to report: below it (its next records are new), or above it (records are gone)."""
     return any(
-        span.topic_id == spans[name].topic_id and spans[name].hi < span.hi
+        span.topic_id == spans[name].topic_id and spans[name].lo != span.hi
         for name, span in was.spans.items()
     )
+
+
+def _skipped(was: Offset, now: Offset) -> Iterator[tuple[str, Span]]:
+    """The seqs between the last positions and the starts of a batch."""
+    for name, span in sorted(now.spans.items()):
+        before = was.spans.get(name)
+        if before is not None and before.topic_id == span.topic_id and before.hi < span.lo:
+            yield name, Span(span.topic_id, before.hi, span.lo)
 
 
 def _at_most(spans: dict[str, Span], rows: int) -> dict[str, Span]:

@@ -200,6 +200,32 @@ def test_a_limit_of_bytes_reads_one_record_at_least(fake):
     assert sum(hi - lo for _, lo, hi in end["t"].values()) == 1
 
 
+@pytest.mark.parametrize("gaps", ["fail", "log", "emit"])
+def test_what_has_gone_since_the_last_batch_is_one_step(fake, gaps):
+    fake.set("a", 11)
+    fake.set("b", 11)
+    one = reader(gaps=gaps, maxOffsetsPerTrigger="10", maxRecordsPerPartition="10")
+    end = latest(one, latest(one, one.initialOffset()))
+    fake.set("a", 50_001, earliest=49_991)
+    now = latest(one, end)
+    assert now["t"] == {"a": [1, 49_991, 50_001], "b": [1, 11, 11]}
+    # The engine is asked once what became of the others.
+    assert spans(one.partitions(end, now)) == [("a", 1, 11, 49_991), ("a", 1, 49_991, 50_001)]
+    assert latest(one, now) == now
+    assert one.reportLatestOffset()["lag"] == {"a": 0, "b": 0}
+
+
+def test_a_topic_that_lost_all_its_unread_records_is_one_batch(fake):
+    fake.set("a", 11)
+    one = reader(failOnDataLoss="false")
+    end = latest(one, one.initialOffset())
+    fake.set("a", 5001, earliest=5001)
+    now = latest(one, end)
+    assert now["t"] == {"a": [1, 5001, 5001]}
+    assert spans(one.partitions(end, now)) == [("a", 1, 11, 5001)]
+    assert latest(one, now) == now
+
+
 def test_topics_that_are_other_ones(fake):
     fake.set("a", 11, topic_id=1)
     one, other = reader(), reader(failOnDataLoss="false")

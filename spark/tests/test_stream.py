@@ -256,6 +256,30 @@ def test_a_topic_created_again_becomes_a_row(topics, topic, stream):
     assert [row for row in found if not isinstance(row, dict)] == [*range(5), 10]
 
 
+@pytest.mark.parametrize("gaps", ["log", "emit"])
+def test_a_lost_range_is_one_batch_whatever_the_limit(topics, topic, stream, gaps):
+    topics.create(topic, cap_records=10)
+    topics.append(topic, list(range(10)))
+    stream.run(described, maxOffsetsPerTrigger="10", gaps=gaps)
+    topics.append(topic, list(range(10, 500)))
+    stream.run(described, maxOffsetsPerTrigger="10", gaps=gaps)
+    assert len(stream.offsets()) == 2
+    rows = topics.data(stream.sink)
+    lost = {"gap_from": "11", "gap_to": "490", "gap_reason": "cap"}
+    assert [row for row in rows if isinstance(row, dict)] == ([lost] if gaps == "emit" else [])
+    assert [row for row in rows if not isinstance(row, dict)] == [*range(10), *range(490, 500)]
+
+
+def test_records_deleted_on_purpose_are_one_step(topics, topic, stream):
+    topics.append(topic, list(range(10)))
+    stream.run(maxOffsetsPerTrigger="10")
+    topics.append(topic, list(range(10, 500)))
+    topics.client.call("POST", f"/v0/topics/{topic}/delete", {"before_seq": 491})
+    stream.run(maxOffsetsPerTrigger="10")
+    assert len(stream.offsets()) == 2
+    assert numbers(topics, stream.sink) == [*range(10), *range(490, 500)]
+
+
 def test_a_tombstone_becomes_a_row(topics, topic, stream):
     trimmed(topics, topic)
     stream.run(described, startingOffsets=f'{{"{topic}": 1}}', gaps="emit")
