@@ -7,16 +7,14 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
 from .access import ScanRequest
 from .errors import InvalidOption, TopicsError
 from .fields import Splits, head_of, scan_body
-from .options import Connection, Subscription
+from .options import Connection, Subscription, is_prefix
 from .planning import Head
 
 T = TypeVar("T")
@@ -35,8 +33,11 @@ class Directory(Splits):
         except ImportError as e:
             raise InvalidOption(f"reading a directory needs the package topics_engine: {e}") from e
 
+        settings = {} if to.remote is None else {"remote_url": to.remote}
+        self._needs_remote = to.remote is None and not is_prefix(to.path)
+
         def opened() -> EmbeddedBackend:
-            return EmbeddedBackend(_core.Engine.open(path, {}, read_only=True))
+            return EmbeddedBackend(_core.Engine.open(path, settings, read_only=True))
 
         self._opens: Callable[[], Any] = opened
         self._engine: Any = None
@@ -89,14 +90,18 @@ class Directory(Splits):
     @contextmanager
     def scan(self, request: ScanRequest) -> Iterator[LocalScan]:
         with self._open() as engine:
-            yield LocalScan(engine, request)
+            try:
+                yield LocalScan(engine, request)
+            except TopicsError as e:
+                self._refuse_cold(e)
+                raise
 
-
-def is_prefix(path: str) -> bool:
-    """Whether a path is the URL of a prefix that an engine archives to, not a directory."""
-    if path.startswith("s3://"):
-        return True
-    return path.startswith("file://") and Path(unquote(urlsplit(path).path), "HEAD").is_file()
+    def _refuse_cold(self, error: TopicsError) -> None:
+        """Raises what no wait can mend: a record is in an object store that is not named."""
+        if error.code == "cold_unavailable" and self._needs_remote:
+            raise InvalidOption(
+                f'{error.message}: name it with the option "remote" (s3://… or file:///…)'
+            ) from error
 
 
 class LocalScan:

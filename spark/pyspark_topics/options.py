@@ -7,8 +7,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from .bad import BadRecords
 from .errors import InvalidOption
@@ -25,7 +26,7 @@ batch of a long topic is all of it."""
 OnGap = Literal["fail", "log", "emit"]
 
 KNOWN = (
-    *("url", "token", "path", "retryTimeoutMs", "subscribe", "subscribePattern"),
+    *("url", "token", "path", "remote", "retryTimeoutMs", "subscribe", "subscribePattern"),
     *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
     *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("minPartitions", "maxRecordsPerPartition", "consumer"),
@@ -85,6 +86,8 @@ class Connection:
     token: str | None = field(repr=False)
     path: str | None
     retry_seconds: float
+    remote: str | None = None
+    """The object store that holds the cold segments of the directory `path`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +154,32 @@ def connection(options: Mapping[str, str]) -> Connection:
             '"url" and "path" exclude each other: "url" reads from a running server, "path" from a '
             "data directory without one"
         )
+    remote = options.get("remote")
+    if remote is not None:
+        _check_remote(remote, path)
     seconds = _number(options, "retryTimeoutMs", 0) or 120_000
-    return Connection(url and _checked_url(url), _token(options), path, seconds / 1000)
+    return Connection(url and _checked_url(url), _token(options), path, seconds / 1000, remote)
+
+
+def _check_remote(remote: str, path: str | None) -> None:
+    if path is None:
+        raise InvalidOption('"remote" goes with "path": a server knows its own remote')
+    if is_prefix(path):
+        raise InvalidOption(
+            '"path" names an object store itself: leave out "remote", or let "path" be a directory'
+        )
+    if not remote.startswith(("s3://", "file:///")):
+        raise InvalidOption(
+            f'"remote" is s3://bucket/prefix or file:///directory, not {remote!r}: the remote_url '
+            "of the engine that wrote the directory"
+        )
+
+
+def is_prefix(path: str) -> bool:
+    """Whether a path is the URL of a prefix that an engine archives to, not a directory."""
+    if path.startswith("s3://"):
+        return True
+    return path.startswith("file://") and Path(unquote(urlsplit(path).path), "HEAD").is_file()
 
 
 def _checked_url(url: str) -> str:

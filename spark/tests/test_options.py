@@ -192,6 +192,21 @@ def test_refusals_name_the_option(options: dict[str, str], word: str):
         read(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"url": "http://h:1", "remote": "s3://b/p"}, "goes with"),
+        ({"path": "s3://b/p", "remote": "s3://b/p"}, "itself"),
+        ({"path": "/data", "remote": "http://b/p"}, "file:///directory"),
+    ],
+)
+def test_a_remote_goes_with_a_directory(options: dict[str, str], word: str):
+    with pytest.raises(InvalidOption, match=word):
+        read_options(CaseInsensitiveDict({"subscribe": "a", **options}))
+    given = {"subscribe": "a", "path": "/data", "remote": "s3://b/p"}
+    assert read_options(CaseInsensitiveDict(given)).connection.remote == "s3://b/p"
+
+
 def test_no_topics_and_bad_patterns_are_refused():
     with pytest.raises(InvalidOption, match="subscribePattern"):
         read_options(CaseInsensitiveDict(URL))

@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
+from pyspark_topics import DefaultSource
+from pyspark_topics.client import Backoff
+from pyspark_topics.errors import InvalidOption
 
 import topics_engine as te
 from support.waiting import until
@@ -165,3 +170,43 @@ def test_a_prefix_is_read_like_its_server(spark, archived):
     offsets = {"startingOffsets": '{"orders": 11}', "endingOffsets": '{"orders": 21}'}
     some = load(spark, url, subscribe="orders", **offsets)
     assert sorted(row.seq for row in some.collect()) == list(range(11, 21))
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> tuple[Path, str]:
+    """A directory most of whose segments are only in an object store, and its URL."""
+    where, url = tmp_path / "data", f"file://{tmp_path}/remote"
+    settings: te.Settings = {"remote_url": url, "pack_max_wait_ms": 0, "segment_max_events": 1000}
+    with te.open(where, **settings, hot_retain_segments=1) as db:
+        db.topic("a", durability="fsync").append([{"n": n} for n in range(8_000)])
+
+        def is_cold() -> bool:
+            db.checkpoint()
+            return len(list(where.rglob("*.data"))) <= 2
+
+        until(is_cold, 60)
+    return where, url
+
+
+def test_cold_segments_are_read_from_the_remote(spark, topics, topic, cold, tmp_path):
+    where, url = cold
+    frame = load(spark, where, subscribe="a", remote=url, minPartitions="3")
+    assert sorted(row.seq for row in frame.select("seq", "data").collect()) == [*range(1, 8001)]
+    stream = spark.readStream.format("topics").load(path=str(where), subscribe="a", remote=url)
+    writer = stream.select("data").writeStream.format("topics").trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.start(url=topics.url, topic=topic).awaitTermination()
+    assert topics.state(topic)["count"] == 8000
+
+
+def test_cold_segments_without_their_remote_are_refused_without_a_retry(cold, monkeypatch):
+    where, _ = cold
+
+    def never(_self: Backoff, error: Exception, _least: float = 0.0) -> None:
+        raise AssertionError(f"waited after {error}")
+
+    monkeypatch.setattr(Backoff, "wait", never)
+    given = CaseInsensitiveDict({"path": str(where), "subscribe": "a"})
+    reader = DefaultSource(given).reader(StructType().add("data", "string"))
+    with pytest.raises(InvalidOption, match='name it with the option "remote"'):
+        [b for p in reader.partitions() for b in reader.read(p)]
