@@ -5,6 +5,11 @@
 first offset: after a crash in the first batch Spark would request it again, and "latest" has moved
 by then.
 
+Two more fields are there only if they are not empty. `"unread": ["orders"]` names the topics that
+had records behind `to` when the batch was planned: if one of these is deleted, records are lost.
+`"gone": {"orders": 3}` counts the batches since a topic was last seen; after `GONE_BATCHES` its
+entry is left out.
+
 Spark compares offsets as strings, so the keys are sorted and the text has one form only.
 """
 
@@ -17,6 +22,9 @@ from typing import Any
 from .errors import TopicsError
 
 VERSION = 1
+GONE_BATCHES = 100
+"""The batches for which a deleted topic keeps its place, in case that the server has it again (for
+example after a restart with another directory)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +44,18 @@ class Offset:
     """The spans of a batch, by topic."""
 
     spans: Mapping[str, Span] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
+    """The topics that had more records than the batches up to this one read."""
+    gone: Mapping[str, int] = field(default_factory=dict)
+    """The number of batches since each of these topics was last seen."""
 
     def json(self) -> dict[str, Any]:
-        return {
+        more: dict[str, Any] = {}
+        if self.unread:
+            more["unread"] = sorted(self.unread)
+        if self.gone:
+            more["gone"] = dict(sorted(self.gone.items()))
+        return more | {
             "v": VERSION,
             "t": {
                 name: [span.topic_id, span.lo, span.hi] for name, span in sorted(self.spans.items())
@@ -58,7 +75,7 @@ class Offset:
             if len(numbers) != 3 or not all(type(n) is int for n in numbers):
                 raise TopicsError(f"the offset of {name!r} is {numbers!r}", "invalid_offset")
             spans[name] = Span(*numbers)
-        return Offset(spans)
+        return Offset(spans, frozenset(value.get("unread", ())), dict(value.get("gone", {})))
 
     def to_read(self, start: Offset) -> Iterator[tuple[str, Span]]:
         """The spans that the batch ending here reads. An entry equal to the start's was read

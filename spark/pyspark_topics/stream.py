@@ -25,7 +25,7 @@ from .batch import refuse_missing, starting
 from .columns import arrow_schema
 from .consumer import named_consumer
 from .filters import Selection
-from .offsets import Offset, Span
+from .offsets import GONE_BATCHES, Offset, Span
 from .options import ReadOptions
 from .planning import Head, Loss, Range, plan, share
 from .reading import ReadPlan, TopicsPartition, loss_of
@@ -58,6 +58,8 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._consumer = named_consumer(options)
         self._initial: Offset | None = None
         self._known: dict[str, Head] = {}
+        self._seen: dict[str, Head] = {}
+        """The last head of each topic, also of those that are no longer there."""
         self._planned: Mapping[str, Span] = {}
         """The end of the last planned batch."""
         self._batch_at = -math.inf
@@ -75,6 +77,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 heads = self._heads()
                 refuse_missing(self._options, heads)
                 starts = starting(engine, heads, self._options)
+            self._seen = heads
             self._initial = Offset(
                 {
                     name: Span(head.topic_id, starts[name], starts[name])
@@ -116,7 +119,23 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not any(len(span) for span in spans.values()) and not _has_jumped(was, spans):
             return start
         self._planned, self._batch_at = spans, self._clock()
-        return Offset(spans).json()
+        return self._offset(was, spans, heads).json()
+
+    def _offset(self, was: Offset, spans: Mapping[str, Span], heads: Mapping[str, Head]) -> Offset:
+        """The end of a batch, without the topics that were deleted long ago."""
+        topics = self._options.topics
+        gone = {}
+        for name in spans:
+            # A topic that is left out of the subscription is not looked for.
+            if name not in heads and topics.pattern is not None and topics.matches(name):
+                gone[name] = was.gone.get(name, 0) + 1
+        kept = {n: span for n, span in spans.items() if gone.get(n, 0) <= GONE_BATCHES}
+        unread = frozenset(
+            name
+            for name, span in kept.items()
+            if (span.hi < heads[name].end if name in heads else name in was.unread)
+        )
+        return Offset(kept, unread, {name: n for name, n in gone.items() if name in kept})
 
     def _waits_for_more(self, spans: Mapping[str, Span], limit: ReadLimit) -> bool:
         """Whether the next batch has too few rows and the last one is not long ago. A trigger that
@@ -195,7 +214,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if head is None:
                 # A topic that the query no longer subscribes to keeps its place. One that is not
                 # there when a trigger pins the heads may be one to come.
-                if self._options.topics.matches(name):
+                if self._options.topics.matches(name) and self._had_unread(name, was, start):
                     self._report(Loss(name, was.hi, was.hi, "deleted"))
                 spans[name] = Span(was.topic_id, was.hi, was.hi)
             elif head.topic_id != was.topic_id:
@@ -212,7 +231,16 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, head in heads.items():
             if name not in start.spans:
                 spans[name] = Span(head.topic_id, head.earliest, head.end)
+        self._seen = {name: h for name, h in self._seen.items() if name in spans} | dict(heads)
         return spans
+
+    def _had_unread(self, name: str, was: Span, start: Offset) -> bool:
+        """Whether a deleted topic had records behind the last position, as far as this run or the
+        checkpoint has seen."""
+        seen = self._seen.get(name)
+        if seen is not None and seen.topic_id == was.topic_id and was.hi < seen.end:
+            return True
+        return name in start.unread
 
     def _report(self, loss: Loss) -> None:
         if self._options.on_gap == "fail":

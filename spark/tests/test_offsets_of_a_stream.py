@@ -234,10 +234,56 @@ def test_topics_that_are_other_ones(fake):
     with pytest.raises(DataLoss, match="recreated"):
         latest(one, end)
     assert latest(other, end)["t"]["a"] == [2, 4, 31]
+
+
+def test_a_deleted_topic_is_a_loss_if_it_had_unread_records(fake):
+    fake.set("a", 11)
+    one = reader(maxOffsetsPerTrigger="6")
+    part = latest(one, one.initialOffset())
+    whole = latest(one, part)
+    assert (part["unread"], "unread" in whole) == (["a"], False)
+    del fake.topics["a"]
+    # The checkpoint says it, in another run too.
+    for run in (one, reader()):
+        with pytest.raises(DataLoss, match="'a' was deleted"):
+            latest(run, part)
+    assert latest(reader(), whole) == whole
+    assert latest(reader(failOnDataLoss="false"), part) == part
+
+
+def test_unread_records_that_only_a_poll_has_seen_are_lost_too(fake):
+    fake.set("a", 11)
+    one = reader(minOffsetsPerTrigger="10")
+    end = latest(one, one.initialOffset())
+    fake.set("a", 12)
+    assert latest(one, end) == end
     del fake.topics["a"]
     with pytest.raises(DataLoss, match="deleted"):
         latest(one, end)
-    assert latest(other, end) == end
+
+
+def test_a_deleted_topic_of_a_pattern_is_forgotten_after_a_hundred_batches(fake):
+    fake.set("old", 11)
+    fake.set("live", 2)
+    one = reader()
+    at = latest(one, one.initialOffset())
+    head = fake.topics.pop("old")
+    for number in range(1, 101):
+        fake.set("live", number + 2)
+        at = latest(one, at)
+        assert at["gone"] == {"old": number}
+        assert at["t"]["old"] == [1, 11, 11]
+        assert latest(reader(), json.loads(json.dumps(at))) == at
+    # The same topic, on a server that has it again, goes on where it was.
+    fake.topics["old"] = head
+    fake.set("live", 200)
+    back = latest(one, at)
+    assert ("gone" in back, back["t"]["old"]) == (False, [1, 11, 11])
+    del fake.topics["old"]
+    fake.set("live", 300)
+    at = latest(one, at)
+    assert sorted(at["t"]) == ["live"]
+    assert "gone" not in at
 
 
 def test_a_head_that_went_back_is_a_loss_but_a_lost_tail_is_not(fake):

@@ -186,12 +186,26 @@ def test_a_topic_deleted_under_the_stream(topics, topic, stream):
     topics.append(topic, list(range(5)))
     stream.run()
     topics.drop(topic)
-    with pytest.raises(PySparkException, match="deleted"):
-        stream.run()
-    stream.run(failOnDataLoss="false")
+    # It was read to its end.
+    stream.run()
     topics.append(topic, [7])
     stream.run(failOnDataLoss="false")
     assert numbers(topics, stream.sink) == [*range(5), 7]
+
+
+def test_a_topic_deleted_with_unread_records(topics, topic, stream):
+    both = {"subscribePattern": re.escape(topic) + r"\.[ab]"}
+    topics.append(f"{topic}.a", list(range(5)))
+    query = stream.query(maxOffsetsPerTrigger="3", **both)
+    query.awaitTermination()
+    # As if the run had ended after its first batch.
+    for folder in ("offsets", "commits"):
+        (stream.checkpoint / folder / "1").unlink()
+    topics.drop(f"{topic}.a")
+    topics.append(f"{topic}.b", [7])
+    with pytest.raises(PySparkException, match="deleted"):
+        stream.run(**both)
+    assert numbers(topics, stream.sink) == list(range(5))
 
 
 def trimmed(topics, topic):
