@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .filters import Selection
-    from .options import Connection, Subscription
+    from .options import Connection, Selection, Subscription
     from .planning import Head, Range
 
 

@@ -98,7 +98,7 @@ class TopicsReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType, snapshot: Snapshot | None) -> None:
         self._options = options
         self._snapshot = snapshot
-        self._pushed = Pushed()
+        self._pushed = Pushed(selection=options.selection)
         self._plan = ReadPlan(
             options.connection,
             arrow_schema(schema, options.fields),

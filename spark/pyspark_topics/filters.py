@@ -21,18 +21,9 @@ from pyspark.sql.datasource import (
 )
 
 from .offsets import Span
+from .options import Selection
 
 COMPARISONS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The selected records of a range."""
-
-    match: tuple[str, str, str] | None = None
-    """`("tag", "Eq", "x")` or `("tag", "Glob", "x*")`."""
-    nodes: tuple[str, ...] = ()
-    """Only records of these nodes; empty: of all."""
 
 
 @dataclass(slots=True)

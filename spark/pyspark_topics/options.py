@@ -31,6 +31,7 @@ KNOWN = (
     *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("minPartitions", "maxRecordsPerPartition", "consumer"),
     *("failOnDataLoss", "gaps", "allowMissingTopics", "badRecords"),
+    *("tag", "tagPrefix", "nodes"),
     *("includeMeta", "dataType", "fields", "consistency", "pushFilters"),
     *("topic", "writerId", "txnAppId", "txnVersion", "staleEpoch"),
 )
@@ -91,6 +92,16 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
+class Selection:
+    """The selected records of a range."""
+
+    match: tuple[str, str, str] | None = None
+    """`("tag", "Eq", "x")` or `("tag", "Glob", "x*")`."""
+    nodes: tuple[str, ...] = ()
+    """Only records of these nodes; empty: of all."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadOptions:
     """The options of a source."""
 
@@ -115,6 +126,8 @@ class ReadOptions:
     fields: tuple[TypedField, ...]
     """Typed columns."""
     strong: bool
+    selection: Selection
+    """The records that the source has at all."""
     push_filters: bool
 
 
@@ -240,6 +253,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         binary=_one_of(options, "dataType", ("string", "binary")) == "binary",
         fields=typed_fields(options["fields"]) if options.get("fields") is not None else (),
         strong=_one_of(options, "consistency", ("eventual", "strong")) == "strong",
+        selection=_selection(options),
         push_filters=_flag(options, "pushFilters", False),
     )
 
@@ -249,6 +263,11 @@ def stream_options(options: Mapping[str, str]) -> ReadOptions:
         if options.get(name) is not None:
             raise InvalidOption(f'"{name}" is for batches: a stream has no end')
     given = read_options(options)
+    if given.push_filters:
+        raise InvalidOption(
+            '"pushFilters" is for batches: Spark passes no filters to a stream; select records '
+            'with "tag", "tagPrefix" or "nodes"'
+        )
     return given if given.max_bytes is not None else replace(given, max_bytes=STREAM_BYTES)
 
 
@@ -328,6 +347,27 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
     if not names:
         raise InvalidOption('"subscribe" names no topic')
     return Subscription(names=tuple(names))
+
+
+def _selection(options: Mapping[str, str]) -> Selection:
+    tag, prefix, nodes = options.get("tag"), options.get("tagPrefix"), options.get("nodes")
+    if tag is not None and prefix is not None:
+        raise InvalidOption('"tag" and "tagPrefix" exclude each other')
+    match = None
+    if tag is not None:
+        if not tag:
+            raise InvalidOption('"tag" is empty: leave it out to read every record')
+        match = ("tag", "Eq", tag)
+    if prefix is not None:
+        if not prefix or "*" in prefix:
+            raise InvalidOption(
+                f'"tagPrefix" is text of at least one character, no "*": {prefix!r}'
+            )
+        match = ("tag", "Glob", prefix + "*")
+    names = tuple(dict.fromkeys(n.strip() for n in (nodes or "").split(",") if n.strip()))
+    if nodes is not None and not names:
+        raise InvalidOption('"nodes" names no node')
+    return Selection(match, tuple(sorted(names)))
 
 
 def _positions(

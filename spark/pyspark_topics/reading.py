@@ -17,8 +17,7 @@ from .bad import BadRecords
 from .client import Backoff, Client, path_of, retryable
 from .columns import is_binary
 from .errors import DataLoss, Interrupted, TopicsError
-from .filters import Selection
-from .options import Connection, OnGap
+from .options import Connection, OnGap, Selection
 from .planning import Loss, Range
 from .typed import MISFITS, RAW, TypedField
 

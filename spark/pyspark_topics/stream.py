@@ -24,7 +24,6 @@ from .access import access
 from .batch import refuse_missing, starting
 from .columns import arrow_schema
 from .consumer import named_consumer
-from .filters import Selection
 from .offsets import GONE_BATCHES, Offset, Span
 from .options import ReadOptions
 from .planning import Head, Loss, Range, plan, share
@@ -51,7 +50,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             arrow_schema(schema, options.fields),
             options.on_gap,
             options.strong,
-            Selection(),
+            options.selection,
             options.bad,
             options.fields,
         )

@@ -13,8 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark_topics.access import ScanRequest
 from pyspark_topics.client import Client
 from pyspark_topics.errors import Interrupted, InvalidOption, TopicsError
-from pyspark_topics.filters import Selection
-from pyspark_topics.options import Connection, Subscription
+from pyspark_topics.options import Connection, Selection, Subscription
 from pyspark_topics.server import Server
 
 from support.tls import certificate

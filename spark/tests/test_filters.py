@@ -17,8 +17,9 @@ from pyspark.sql.datasource import (
     StringContains,
     StringStartsWith,
 )
-from pyspark_topics.filters import Pushed, Selection
+from pyspark_topics.filters import Pushed
 from pyspark_topics.offsets import Span
+from pyspark_topics.options import Selection
 
 
 def taken(*filters):

@@ -14,14 +14,15 @@ from pyspark_topics.access import ScanRequest
 from pyspark_topics.bad import BadRecords
 from pyspark_topics.errors import InvalidOption
 from pyspark_topics.fields import scan_body
-from pyspark_topics.filters import Selection
 from pyspark_topics.options import (
     EARLIEST,
     KNOWN,
     LATEST,
+    Selection,
     Subscription,
     literal_prefix,
     read_options,
+    stream_options,
     write_options,
 )
 
@@ -212,6 +213,29 @@ def test_no_topics_and_bad_patterns_are_refused():
         read_options(CaseInsensitiveDict(URL))
     with pytest.raises(InvalidOption, match="subscribePattern"):
         read_options(CaseInsensitiveDict({**URL, "subscribePattern": "("}))
+
+
+def test_the_records_of_a_source_are_selected():
+    assert read().selection == Selection()
+    chosen = read(tag="eu", nodes=" n2, n1,,n2 ").selection
+    assert chosen == Selection(("tag", "Eq", "eu"), ("n1", "n2"))
+    assert read(tagPrefix="eu:").selection.match == ("tag", "Glob", "eu:*")
+    for options, word in (
+        ({"tag": "a", "tagPrefix": "b"}, "exclude each other"),
+        ({"tag": ""}, '"tag" is empty'),
+        ({"tagPrefix": ""}, "tagPrefix"),
+        ({"tagPrefix": "a*"}, "tagPrefix"),
+        ({"nodes": " ,"}, "nodes"),
+    ):
+        with pytest.raises(InvalidOption, match=word):
+            read(**options)
+
+
+def test_a_stream_has_no_pushed_filters():
+    given = {**URL, "subscribe": "a"}
+    with pytest.raises(InvalidOption, match=r'"pushFilters" is for batches: .*"tagPrefix"'):
+        stream_options(CaseInsensitiveDict({**given, "pushFilters": "true"}))
+    stream_options(CaseInsensitiveDict({**given, "pushFilters": "false"}))
 
 
 def test_a_place_is_named_once():
