@@ -34,6 +34,9 @@ log = logging.getLogger("pyspark_topics")
 POLL = 0.01
 """The minimum of seconds between two polls of the heads; more if answers are slow, because Spark
 polls as fast as it is answered."""
+MAX_IDLE_POLL = 0.1
+"""Each poll without new rows doubles the time to the next one, up to this. An idle query then costs
+little in the JVM, in Python and on the server, and a new row waits no longer than this."""
 EXACT_FILLS = 64
 """The number of topics of a batch whose sizes the engine computes; those of other topics are
 estimated."""
@@ -64,6 +67,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batch_at = -math.inf
         """When the last batch was planned."""
         self._next_poll = 0.0
+        self._pause = POLL
         self._clock = time.monotonic
         self._pinned: dict[str, Head] | None = None
         self._warned: set[str] = set()
@@ -96,6 +100,11 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Returns `start` itself if there are no new records, because Spark compares strings."""
+        end = self._end_of_batch(start, limit)
+        self._pause = POLL if end is not start else min(2 * self._pause, MAX_IDLE_POLL)
+        return end
+
+    def _end_of_batch(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         heads = self._heads() if self._pinned is None else self._pinned
         was = Offset.parse(start)
         self._planned = was.spans
@@ -201,7 +210,7 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         asked = time.monotonic()
         self._known = access(self._options.connection).heads(self._options.topics)
         answered = time.monotonic()
-        self._next_poll = answered + max(POLL, 2 * (answered - asked))
+        self._next_poll = answered + max(self._pause, 2 * (answered - asked))
         return self._known
 
     def _next(self, start: Offset, heads: Mapping[str, Head]) -> dict[str, Span]:

@@ -137,6 +137,7 @@ def test_a_poll_tells_what_was_there_when_it_was_asked(fake):
 
 def test_a_poll_asks_for_the_heads_once_and_not_at_once_again(fake, monkeypatch):
     monkeypatch.setattr(stream, "POLL", 0.25)
+    monkeypatch.setattr(stream, "MAX_IDLE_POLL", 0.25)
     fake.set("a", 11)
     one = reader()
     end = one.latestOffset(one.initialOffset(), ReadAllAvailable())
@@ -156,6 +157,23 @@ def test_a_poll_asks_for_the_heads_once_and_not_at_once_again(fake, monkeypatch)
     # A batch was processed in the meantime: no wait.
     fake.now += 10
     assert poll() == 0
+
+
+def test_an_idle_stream_polls_ten_times_a_second_and_goes_on_quickly(fake):
+    fake.set("a", 11)
+    one = reader()
+    end = latest(one, one.initialOffset())
+    before = fake.asked
+    while fake.now < 10:
+        assert latest(one, end) == end
+    assert 95 <= fake.asked - before <= 110
+    # New rows make the polls as frequent as before.
+    fake.set("a", 12)
+    end = latest(one, end)
+    began, before = fake.now, fake.asked
+    latest(one, end)
+    latest(one, end)
+    assert (fake.asked - before, fake.now - began < 0.15) == (2, True)
 
 
 def test_limits(fake):
