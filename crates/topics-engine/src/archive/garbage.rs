@@ -131,6 +131,12 @@ impl Archiver {
             published.dead.iter().map(|d| (d.kind, d.epoch, d.first)).collect();
         let new = dead.iter().filter(|(k, s)| !known.contains(&(*k, s.epoch, s.number)));
         base.dead.clone_from(&published.dead);
+        // An older snapshot, which a recovery fell back to, may need what a newer one did not. It is there: a
+        // kept snapshot names it.
+        base.dead.retain(|d| {
+            let serial = Serial { epoch: d.epoch, number: d.first };
+            d.kind != ObjectKind::Pack || !named.contains(&serial)
+        });
         base.dead.extend(new.map(|(kind, serial)| DeadObjects::one(*kind, *serial, since)));
         let oldest = kept.first().map_or((since, base.first_round), |e| (e.serial, e.first_round));
         base.dead.extend(self.rounds_before(&dropped, oldest, since)?);
