@@ -713,6 +713,9 @@ class Http:
         it.
         """
 
+    def take_rest(self, token: int) -> bytes:
+        """Takes the rest of the events of which a part was pulled."""
+
     def failure(self, token: int) -> tuple[str, str] | None:
         """Why the stream of this call failed: a code and a message. Once, until `cancel`."""
 

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use topics_service::{Reply, Service, Sink, UnsentBytes};
 
-use crate::hot::{PendingReplies, StreamWriters};
+use crate::hot::{StreamWriters, WaitingConnections};
 use crate::signal_queue::SignalQueue;
 
 pub(crate) enum LoopEvent {
@@ -14,6 +14,8 @@ pub(crate) enum LoopEvent {
     Reply(u64, Reply),
     /// A waiting call or stream continues.
     Wake(u64),
+    /// Streams or connections wait for the next turn of the loop.
+    NextTurn,
 }
 
 /// The events of one loop, and the connections that they go to.
@@ -21,8 +23,8 @@ pub(crate) struct LoopQueue {
     /// Counts the replies from when they are built until their connection has them.
     pub unsent: Arc<UnsentBytes>,
     pub events: SignalQueue<LoopEvent>,
-    /// The hot connections that wait for a reply.
-    pub hot: PendingReplies,
+    /// The hot connections that wait.
+    pub hot: WaitingConnections,
     /// The streams that `drain` writes to their transports.
     pub writers: StreamWriters,
 }
@@ -32,7 +34,7 @@ impl LoopQueue {
         Ok(Arc::new(Self {
             unsent,
             events: SignalQueue::new()?,
-            hot: PendingReplies::default(),
+            hot: WaitingConnections::default(),
             writers: StreamWriters::default(),
         }))
     }
@@ -70,6 +72,7 @@ impl Bridge {
             LoopEvent::Wake(token) => {
                 streams.extend(self.service.has_stream(token).then_some(token))
             }
+            LoopEvent::NextTurn => {}
         });
         for (token, reply) in replies {
             let size = reply.body.len() as u64;
@@ -78,7 +81,10 @@ impl Bridge {
             }
             self.queue.unsent.remove(size);
         }
-        self.queue.writers.run(py, &mut streams);
+        let connections_wait = self.queue.hot.serve_yielded(py);
+        if self.queue.writers.run(py, &mut streams) || connections_wait {
+            self.queue.events.push(LoopEvent::NextTurn);
+        }
         items.extend(streams.into_iter().map(|token| (token, 0, PyBytes::new(py, b""))));
         PyList::new(py, items)
     }

@@ -211,6 +211,11 @@ impl Http {
         Some((pulled.pieces.iter().map(|piece| PyBytes::new(py, piece)).collect(), next))
     }
 
+    /// The rest of the events of which a part was pulled.
+    fn take_rest<'py>(&self, py: Python<'py>, token: u64) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.service.take_rest(token))
+    }
+
     /// Why a stream failed: a code and a message.
     fn failure(&self, token: u64) -> Option<(&'static str, String)> {
         self.service.failure(token).map(|f| (f.code, f.message))

@@ -34,7 +34,7 @@ pub use large_bodies::LARGE_BODY;
 pub use request_counts::{RequestCount, RequestCounts};
 pub use scan::{FFI_ArrowArrayStream, FFI_ArrowSchema, IpcStream, Scan};
 pub use service::{Reply, Request, Service, Sink};
-pub use streams::{NextAction, StreamOutput};
+pub use streams::{NextAction, PULL_BYTES, StreamOutput};
 pub use unsent::UnsentBytes;
 pub use verb::Verb;
 pub use worker_pool::WorkerPool;

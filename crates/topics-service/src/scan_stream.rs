@@ -12,12 +12,8 @@ use topics_wire::{Failure, split, topics};
 
 use super::dispatch::Answer;
 use super::scan::{IpcStream, Scan};
-use super::streams::{NextAction, Source};
+use super::streams::{NextAction, PULL_BYTES, Source, take_bytes};
 use super::{Reply, Request, Service};
-
-/// Bytes of one pull, so that other connections are served between two pulls. A pull has few pieces,
-/// because the allocator would return the memory of many small ones to the system each time.
-const PULL_BYTES: usize = 1 << 20;
 
 /// The outcome of encoding a batch.
 enum NextBatch {
@@ -58,7 +54,7 @@ impl ScanStream {
                 None => {}
             }
         }
-        state.take_pieces(pieces);
+        take_bytes(&mut state.rest, PULL_BYTES, pieces);
         let next = match (
             state.ended && state.next_batch.is_none() && state.rest.is_empty(),
             pieces.len(),
@@ -99,22 +95,6 @@ impl ScanStream {
                 sink.wake(token);
             }
         }));
-    }
-}
-
-impl ScanState {
-    /// Moves the bytes of one pull from `rest` to `pieces`.
-    fn take_pieces(&mut self, pieces: &mut Vec<Bytes>) {
-        let mut free = PULL_BYTES;
-        while let Some(first) = self.rest.front_mut().filter(|_| free > 0) {
-            let size = first.len().min(free);
-            let piece = first.split_to(size);
-            if first.is_empty() {
-                self.rest.pop_front();
-            }
-            free -= size;
-            pieces.push(piece);
-        }
     }
 }
 

@@ -19,8 +19,9 @@ use super::scan_stream::ScanStream;
 use super::socket::Socket;
 use super::{Reply, Request, Service};
 
-/// Bytes of one pull; a single larger event is sent whole.
-const PULL_BYTES: usize = 256 << 10;
+/// Maximum bytes of one pull, so that the loop serves other connections between two pulls. A larger
+/// event of a stream is pulled in parts; a larger message of a socket is pulled whole.
+pub const PULL_BYTES: usize = 64 << 10;
 
 /// What the connection does after a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,10 @@ pub(super) struct Stream {
     ended: bool,
     /// Why the stream failed.
     failure: Option<Failure>,
+    /// Output that is not pulled yet, of a stream that is not a socket.
+    rest: VecDeque<Bytes>,
+    /// What the connection does after `rest`.
+    after_rest: NextAction,
 }
 
 /// The open streams, by token.
@@ -88,6 +93,20 @@ impl Streams {
     /// The tokens of the open streams.
     pub(super) fn all(&self) -> Vec<u64> {
         self.0.lock().keys().copied().collect()
+    }
+}
+
+/// Moves up to `most` bytes from `rest` to `pieces`.
+pub(super) fn take_bytes(rest: &mut VecDeque<Bytes>, most: usize, pieces: &mut Vec<Bytes>) {
+    let mut free = most;
+    while let Some(first) = rest.front_mut().filter(|_| free > 0) {
+        let size = first.len().min(free);
+        let piece = first.split_to(size);
+        if first.is_empty() {
+            rest.pop_front();
+        }
+        free -= size;
+        pieces.push(piece);
     }
 }
 
@@ -275,7 +294,15 @@ impl Service {
             return Err(Error::Closed.into());
         }
         let last_output_ns = self.clock.mono_ns();
-        let stream = Stream { source, timer_ns: None, last_output_ns, ended: false, failure: None };
+        let stream = Stream {
+            source,
+            timer_ns: None,
+            last_output_ns,
+            ended: false,
+            failure: None,
+            rest: VecDeque::new(),
+            after_rest: NextAction::More,
+        };
         self.streams.0.lock().insert(token, Arc::new(Mutex::new(stream)));
         self.pending.fetch_add(1, Ordering::Relaxed);
         Ok(Some(Reply::ok(opening)))
@@ -305,13 +332,43 @@ impl Service {
         if s.ended {
             return None;
         }
-        let mut pieces = Vec::new();
         let closing = !self.is_ready();
         if !closing && self.unsent.is_full() {
             self.unsent.wake_later(token, &self.sink);
-            return Some(StreamOutput { pieces, next: NextAction::Full });
+            return Some(StreamOutput { pieces: Vec::new(), next: NextAction::Full });
         }
-        let mut out = Vec::new();
+        if s.rest.is_empty() {
+            let (pieces, next) = self.produce(s, token, closing);
+            (s.rest, s.after_rest) = (pieces.into(), next);
+        }
+        let (mut pieces, mut next) = (Vec::new(), s.after_rest);
+        if s.socket().is_some() {
+            pieces.extend(s.rest.drain(..));
+        } else {
+            take_bytes(&mut s.rest, PULL_BYTES, &mut pieces);
+            if !s.rest.is_empty() {
+                next = NextAction::More;
+            }
+        }
+        if !pieces.is_empty() {
+            s.last_output_ns = self.clock.mono_ns();
+        }
+        match next {
+            NextAction::Wait => self.schedule_heartbeat(s, token),
+            NextAction::More | NextAction::Full => {}
+            NextAction::End | NextAction::Fail => s.ended = true,
+        }
+        Some(StreamOutput { pieces, next })
+    }
+
+    /// The next output of a stream, and what the connection does after it.
+    fn produce(
+        self: &Arc<Self>,
+        s: &mut Stream,
+        token: u64,
+        closing: bool,
+    ) -> (Vec<Bytes>, NextAction) {
+        let (mut pieces, mut out) = (Vec::new(), Vec::new());
         let outcome = match &mut s.source {
             _ if closing => Err(Error::Closed.into()),
             Source::WatchStream(w) => w.pull(&mut out, self.clock.wall_ms()),
@@ -342,15 +399,16 @@ impl Service {
         if !out.is_empty() {
             pieces.push(out.into());
         }
-        if !pieces.is_empty() {
-            s.last_output_ns = self.clock.mono_ns();
-        }
-        match next {
-            NextAction::Wait => self.schedule_heartbeat(s, token),
-            NextAction::More | NextAction::Full => {}
-            NextAction::End | NextAction::Fail => s.ended = true,
-        }
-        Some(StreamOutput { pieces, next })
+        (pieces, next)
+    }
+
+    /// Takes the rest of the events of which a part was pulled, for a connection that appends a last event
+    /// of its own.
+    #[must_use]
+    pub fn take_rest(&self, token: u64) -> Vec<u8> {
+        let Some(stream) = self.streams.get(token) else { return Vec::new() };
+        let rest = std::mem::take(&mut stream.lock().rest);
+        rest.into_iter().collect::<Vec<_>>().concat()
     }
 
     /// Why a stream failed; available once, until [`Service::cancel`].

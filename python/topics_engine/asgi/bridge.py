@@ -7,6 +7,7 @@ at the end of a loop tick commits all of them as one group.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -49,6 +50,7 @@ class CoreHttp(Protocol):
         tracestate: bytes | None = None,
     ) -> Answer | None: ...
     def pull(self, token: int) -> tuple[list[bytes], int] | None: ...
+    def take_rest(self, token: int) -> bytes: ...
     def failure(self, token: int) -> tuple[str, str] | None: ...
     def message(self, token: int, text: bytes, read: bool, write: bool) -> None: ...
     def extend_grants(self, all: list[tuple[str, list[str], bool]]) -> None: ...
@@ -82,6 +84,64 @@ class Wake:
         self._there = False
 
 
+PULL_BYTES = 64 << 10
+"""Maximum bytes of one pull of a stream; a larger message of a socket is pulled whole."""
+TURN_BYTES = 1 << 20
+"""Bytes that the streams of a loop pull in one turn."""
+MIN_PULL = 2 << 10
+"""Bytes that a pull takes of a turn at least: the time that it takes with few bytes."""
+
+
+class TurnBudget:
+    """Bounds the bytes that the streams of a loop pull in one turn. The other streams wait for the
+    next turn, in order, so the requests of all connections are served between two turns.
+    """
+
+    __slots__ = ("_left", "_loop", "_ticking", "_waiters", "_woken")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._left = TURN_BYTES
+        self._ticking = False
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        # Streams that were woken and have not pulled yet.
+        self._woken = 0
+
+    async def wait(self) -> None:
+        """Waits for a turn with bytes left."""
+        if self._left > 0 and not self._waiters:
+            return
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if not waiter.cancelled():
+                self._woken -= 1
+
+    def take(self, size: int) -> None:
+        """Takes the bytes of a pull."""
+        if not self._ticking:
+            self._ticking = True
+            self._loop.call_soon(self._next_turn)
+        self._left -= max(size, MIN_PULL)
+        self._wake()
+
+    def _next_turn(self) -> None:
+        self._left = TURN_BYTES
+        self._ticking = bool(self._waiters)
+        if self._ticking:
+            self._loop.call_soon(self._next_turn)
+            self._wake()
+
+    def _wake(self) -> None:
+        while self._waiters and self._left > self._woken * PULL_BYTES:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                self._woken += 1
+
+
 class LoopBridge:
     """Calls verbs on one event loop and delivers their answers."""
 
@@ -90,6 +150,7 @@ class LoopBridge:
         self._bridge = http.bridge
         self._pending: Pending[Answer] = Pending(self._bridge.fd, self._drain)
         self._streams: dict[int, Wake] = {}
+        self._turn = TurnBudget(self._pending.loop)
         self._flush_due = False
 
     @property
@@ -126,9 +187,18 @@ class LoopBridge:
         """The event that is set when a stream has bytes to pull."""
         return self._streams.setdefault(token, Wake())
 
-    def pull(self, token: int) -> tuple[list[bytes], int] | None:
-        """The bytes that a stream has now; `None` if it has ended."""
-        return self._http.pull(token)
+    async def pull(self, token: int) -> tuple[list[bytes], int] | None:
+        """The bytes that a stream has, in a turn of the loop that has bytes left; `None` if it has
+        ended.
+        """
+        await self._turn.wait()
+        pulled = self._http.pull(token)
+        self._turn.take(0 if pulled is None else sum(map(len, pulled[0])))
+        return pulled
+
+    def take_rest(self, token: int) -> bytes:
+        """The rest of the events of which a part was pulled."""
+        return self._http.take_rest(token)
 
     def failure(self, token: int) -> str:
         """Why a stream broke off, for the log."""

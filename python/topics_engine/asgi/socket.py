@@ -139,7 +139,7 @@ async def _send_all(
     while after == MORE:
         # The client's events stay in the engine until it reads; here they would be copies.
         await output.writable()
-        pulled = bridge.pull(token)
+        pulled = await bridge.pull(token)
         if pulled is None:
             return END
         pieces, after = pulled

@@ -103,7 +103,7 @@ async def send_stream(
         else:
             whole = await _pumped(bridge, token, pump["begin"], over)
         if revoked.done() and kind == EVENTS and not gone.done():
-            await _send(send, REVOKED, stall)
+            await _send(send, bridge.take_rest(token) + REVOKED, stall)
         if not whole and kind == ARROW and not gone.done():
             # The client gets the reason when it requests the rest.
             why = "its key was revoked" if revoked.done() else bridge.failure(token)
@@ -118,7 +118,7 @@ async def send_stream(
     except asyncio.CancelledError:
         if kind == EVENTS and not gone.done():
             with contextlib.suppress(Exception):
-                await _send(send, CANCELLED, CANCELLED_SECONDS)
+                await _send(send, bridge.take_rest(token) + CANCELLED, CANCELLED_SECONDS)
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
                 for _ in range(FLUSH_TICKS):
                     await asyncio.sleep(0)
@@ -139,7 +139,7 @@ async def _pull(
 ) -> bool:
     """Pulls and sends a stream; returns whether it is complete."""
     while not over.done():
-        pulled = bridge.pull(token)
+        pulled = await bridge.pull(token)
         if pulled is None:
             break
         pieces, after = pulled

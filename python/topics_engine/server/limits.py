@@ -77,6 +77,20 @@ def set_user_timeout(sock: Any, seconds: float) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(seconds * 1000)))
 
 
+MAX_NOTSENT_BYTES = 128 << 10
+"""Bytes that the kernel takes of a connection before it sends them."""
+
+
+def limit_notsent(sock: socket.socket) -> None:
+    """Sets TCP_NOTSENT_LOWAT on a listener, for the sockets that it accepts.
+
+    What a client does not read waits in the engine then, and not in the send buffer of its
+    socket: megabytes for each stream with a backlog. Without the option the send buffer decides.
+    """
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_NOTSENT_BYTES)
+
+
 def unacked_bytes(transport: asyncio.Transport) -> int:
     """Bytes that the client has not acknowledged, as far as transport and kernel know them; 0 when
     the connection is lost.

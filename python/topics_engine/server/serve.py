@@ -27,7 +27,7 @@ from ..errors import Locked, TopicsError
 from ..lockfile import holder_of
 from ..settings import engine_settings
 from .hot import HotProtocols
-from .limits import Limits, set_user_timeout
+from .limits import Limits, limit_notsent, set_user_timeout
 from .logs import configure
 from .notify import notify
 from .protocol import BoundedProtocol
@@ -85,6 +85,7 @@ def listen(host: str, port: int, stall: float) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         set_user_timeout(sock, stall)
+        limit_notsent(sock)
         sock.bind((host, port))
         # Connections wait in the backlog until the loop accepts them.
         sock.listen(2048)
@@ -107,6 +108,7 @@ def inherited(fd: int, stall: float) -> socket.socket:
         if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             raise OSError(f"--fd {fd} does not listen")
         set_user_timeout(sock, stall)
+        limit_notsent(sock)
     except OSError:
         sock.close()
         raise

@@ -374,3 +374,59 @@ def test_in_a_fork_every_route_is_refused(loop: Loop) -> None:
     assert os.read(read, 10) == b"x"
     os.close(read)
     assert loop.ask("diff", "t", {})[0] == 200
+
+
+class Transport:
+    """Counts what is written to it."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        self.size += len(data)
+
+
+def test_streams_with_a_backlog_share_the_turns_of_the_loop(loop: Loop) -> None:
+    records = [{"data": "x" * 1000}] * 500
+    loop.ask("write", "t", {"records": records})
+    loop.ask("write", "other", {"records": [{"data": 1}]})
+    transports = [Transport() for _ in range(100)]
+    writers = []
+    for transport in transports:
+        token = loop.call("watch_query", query="topic=t&from_seq=0")
+        if isinstance(token, tuple):
+            token = loop.token
+        else:
+            assert loop.wait(token)[0] == 200
+        writers.append(_core.StreamWriter(loop.http, token, transport, lambda _: None))
+        writers[-1].begin()
+    whole = 500_000
+    turns = 0
+    while min(transport.size for transport in transports) < whole:
+        before = [transport.size for transport in transports]
+        answer = loop.call("state", "other")
+        assert select.select([loop.bridge.fd], [], [], 30)[0]
+        # One turn: the budget, one pull more, and the framing of the chunks.
+        loop.tick()
+        took = [transport.size - size for transport, size in zip(transports, before, strict=True)]
+        assert sum(took) <= (1 << 20) + (65 << 10), sum(took)
+        assert isinstance(answer, tuple) or answer in loop.done
+        assert max(took) <= 65 << 10, "no stream takes the turn of the others"
+        turns += 1
+    assert turns > 40
+    for writer in writers:
+        writer.close()
+
+
+def test_ranges_are_pulled_in_small_pieces(loop: Loop) -> None:
+    loop.ask("write", "t", {"records": [{"data": "x" * 1000}] * 1000})
+    assert loop.http.call("diff", "t", b"", b'{"limit":1000}', _core.ACCEPT_ARROW, 99) is None
+    assert loop.wait(99) == (200, b"")
+    sizes = []
+    while (pulled := loop.http.pull(99)) is not None:
+        sizes.append(sum(map(len, pulled[0])))
+        if pulled[1] == 1:
+            assert select.select([loop.bridge.fd], [], [], 30)[0]
+            loop.bridge.drain()
+    assert sum(sizes) > 1_000_000
+    assert max(sizes) <= 64 << 10

@@ -344,6 +344,51 @@ def test_hot_requests_never_reach_the_application(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
+def test_clients_that_pipeline_share_the_turns_of_the_loop(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with Hot(tmp_path / "d") as hot:
+            writer, written = hot.connect()
+            writer.data_received(request("t", {"records": [{"data": n} for n in range(100)]}))
+            await hot.answers(written, 1)
+            reads = b"".join(request("t/diff", {"from_seq": n, "limit": 1}) for n in range(100))
+            readers = [hot.connect() for _ in range(40)]
+            for connection, transport in readers:
+                connection.data_received(reads[:-40])
+                assert len(transport.written) == 16
+                # What comes meanwhile waits behind the rest.
+                connection.data_received(reads[-40:])
+                assert len(transport.written) == 16
+            writer.data_received(request("t", one()))
+            turns = 0
+            while min(len(transport.written) for _, transport in readers) < 100:
+                before = [len(transport.written) for _, transport in readers]
+                await asyncio.sleep(0)
+                turns += 1
+                assert turns < 1000
+                for (_, transport), count in zip(readers, before, strict=True):
+                    # The flush of the write is a turn of its own.
+                    assert len(transport.written) - count <= 2 * 16
+                if turns == 3:
+                    # A write waits for the flush of its turn, not for the readers.
+                    assert len(written.written) == 2
+                    assert min(len(transport.written) for _, transport in readers) < 100
+            for _, transport in readers:
+                assert [body["next_from_seq"] for body in transport.bodies] == [*range(1, 101)]
+            gone, transport = hot.connect()
+            gone.data_received(reads)
+            gone.connection_lost(None)
+            stopped, closing = hot.connect()
+            stopped.data_received(reads)
+            stopped.shutdown()
+            async with asyncio.timeout(DEADLINE):
+                while not closing.closed:
+                    await asyncio.sleep(0)
+            # The reply after the shutdown is the last one.
+            assert (len(transport.written), len(closing.written)) == (16, 17)
+
+    asyncio.run(go())
+
+
 def test_a_client_that_takes_a_byte_now_and_then_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

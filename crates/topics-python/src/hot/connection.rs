@@ -12,9 +12,15 @@ use topics_wire::hot::head;
 use super::HotDispatcher;
 use super::dispatcher::Admission;
 use super::state::{CurrentRequest, Io, PendingRequest, Phase};
+use crate::bridge::LoopEvent;
 
 /// A client with this many unanswered bytes is not read from until it has its answers.
 const MAX_PIPELINED: usize = 256 << 10;
+
+/// Requests of one connection that are served in one turn of the loop, and the bytes of their answers:
+/// a client that pipelines leaves time for the others.
+const TURN_REQUESTS: usize = 16;
+const TURN_BYTES: usize = 64 << 10;
 
 /// The status of a request that its key does not allow.
 const FORBIDDEN: u16 = 403;
@@ -48,6 +54,7 @@ impl Connection {
             since: 0,
             close_by: 0,
             paused: false,
+            yielded: false,
             unsent: 0,
             unsent_checked: (0, 0),
             closes_after_reply: false,
@@ -76,7 +83,7 @@ impl Connection {
         };
         if let Some(PendingRequest { token, http }) = pending {
             let http = http.get();
-            drop(http.queue.hot.0.lock().remove(&token));
+            drop(http.queue.hot.replies.lock().remove(&token));
             http.service.cancel(token);
         }
         me.release_request(py);
@@ -98,11 +105,11 @@ impl Connection {
             if io.phase == Phase::Closed {
                 return Ok(());
             }
-            let buffered = io.phase == Phase::Busy || !io.buffer.is_empty();
+            let buffered = io.waits() || !io.buffer.is_empty();
             if buffered {
                 io.buffer.extend_from_slice(bytes);
             }
-            let waits = io.phase == Phase::Busy || !me.writable.load(Ordering::Relaxed);
+            let waits = io.waits() || !me.writable.load(Ordering::Relaxed);
             let pause = waits && io.buffer.len() > io.need.max(MAX_PIPELINED) && !io.paused;
             io.paused |= pause;
             (buffered, pause, io.phase == Phase::Body)
@@ -277,7 +284,7 @@ impl Connection {
         }
         let mut buffered = {
             let mut io = me.io.lock();
-            let waits = matches!(io.phase, Phase::Busy | Phase::Closed);
+            let waits = io.waits() || io.phase == Phase::Closed;
             if waits || io.buffer.len() < io.need.max(1) {
                 return Ok(());
             }
@@ -291,7 +298,7 @@ impl Connection {
             let mut io = me.io.lock();
             // `serve` does not receive, so the buffer is still empty.
             io.buffer = buffered;
-            let resume = io.paused && (io.phase != Phase::Busy || io.buffer.len() <= MAX_PIPELINED);
+            let resume = io.paused && (!io.waits() || io.buffer.len() <= MAX_PIPELINED);
             io.paused &= !resume;
             resume
         };
@@ -306,7 +313,7 @@ impl Connection {
     fn serve(slf: &Bound<'_, Self>, input: &[u8]) -> PyResult<usize> {
         let (me, py) = (slf.get(), slf.py());
         let dispatcher = me.dispatcher.get();
-        let mut rest = input;
+        let (mut rest, mut served, mut sent) = (input, 0, 0);
         while !rest.is_empty() && me.writable.load(Ordering::Relaxed) {
             let hot = head(rest).and_then(|head| Some((dispatcher.admit(py, &head)?, head)));
             let Some((admission, head)) = hot else {
@@ -339,7 +346,7 @@ impl Connection {
             let Some(reply) = dispatcher.call(py, &admission, &head, body, token) else {
                 let Admission { http, label, .. } = admission;
                 me.acquire_slot(py, label);
-                http.get().queue.hot.0.lock().insert(token, slf.clone().unbind());
+                http.get().queue.hot.replies.lock().insert(token, slf.clone().unbind());
                 me.io.lock().pending = Some(PendingRequest { token, http });
                 break;
             };
@@ -349,14 +356,43 @@ impl Connection {
             if me.answer(py, &reply)? {
                 return Ok(0);
             }
+            (served, sent) = (served + 1, sent + reply.body.len());
+            if !rest.is_empty() && (served >= TURN_REQUESTS || sent >= TURN_BYTES) {
+                me.io.lock().yielded = true;
+                let queue = &admission.http.get().queue;
+                queue.hot.yielded.lock().push_back(slf.clone().unbind());
+                queue.events.push(LoopEvent::NextTurn);
+                break;
+            }
         }
         Ok(rest.len())
+    }
+
+    /// Serves the requests that waited for this turn of the loop.
+    pub(super) fn resume(slf: &Bound<'_, Self>) {
+        let me = slf.get();
+        {
+            let mut io = me.io.lock();
+            io.yielded = false;
+            if io.transport.is_none() {
+                return;
+            }
+        }
+        me.report(slf, Self::serve_buffered(slf));
+    }
+
+    /// Closes the connection after an error, which must not lose the other events of the same drain.
+    fn report(&self, slf: &Bound<'_, Self>, outcome: PyResult<()>) {
+        if let Err(e) = outcome {
+            e.write_unraisable(slf.py(), Some(slf.as_any()));
+            self.close(slf.py());
+        }
     }
 
     /// Closes the connection after the current request; false when there is none.
     pub(super) fn close_after_reply(&self) -> bool {
         let mut io = self.io.lock();
-        let there = matches!(io.phase, Phase::Busy | Phase::Body);
+        let there = io.waits() || io.phase == Phase::Body;
         io.closes_after_reply |= there;
         there
     }
@@ -397,11 +433,7 @@ impl Connection {
                 true => Ok(()),
                 false => Self::serve_buffered(slf),
             });
-        // An error must not lose the other events of the same drain.
-        if let Err(e) = outcome {
-            e.write_unraisable(slf.py(), Some(slf.as_any()));
-            me.close(slf.py());
-        }
+        me.report(slf, outcome);
     }
 
     /// Hands the transport and the unread bytes to the complete protocol.

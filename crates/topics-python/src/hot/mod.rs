@@ -15,5 +15,5 @@ mod stream_writer;
 
 pub(crate) use connection::Connection;
 pub(crate) use dispatcher::HotDispatcher;
-pub(crate) use state::PendingReplies;
+pub(crate) use state::WaitingConnections;
 pub(crate) use stream_writer::{StreamWriter, StreamWriters};

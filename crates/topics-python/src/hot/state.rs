@@ -1,6 +1,6 @@
-//! The state of a hot connection, and the connections that wait for replies.
+//! The state of a hot connection, and the connections that wait.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -9,14 +9,35 @@ use topics_service::Reply;
 use super::Connection;
 use crate::http::Http;
 
-/// The connections that wait for a reply, by the token of the request.
-#[derive(Default)]
-pub(crate) struct PendingReplies(pub(super) Mutex<HashMap<u64, Py<Connection>>>);
+/// Connections that continue in one turn of the loop; the others continue in the next one.
+const TURN_CONNECTIONS: usize = 64;
 
-impl PendingReplies {
+/// The connections that wait.
+#[derive(Default)]
+pub(crate) struct WaitingConnections {
+    /// For a reply, by the token of the request.
+    pub(super) replies: Mutex<HashMap<u64, Py<Connection>>>,
+    /// For the next turn of the loop, with requests that were received.
+    pub(super) yielded: Mutex<VecDeque<Py<Connection>>>,
+}
+
+impl WaitingConnections {
+    /// Serves the connections that waited for this turn. Returns whether others wait for the next one.
+    pub fn serve_yielded(&self, py: Python<'_>) -> bool {
+        let due: Vec<_> = {
+            let mut yielded = self.yielded.lock();
+            let count = yielded.len().min(TURN_CONNECTIONS);
+            yielded.drain(..count).collect()
+        };
+        for connection in &due {
+            Connection::resume(connection.bind(py));
+        }
+        !self.yielded.lock().is_empty()
+    }
+
     /// Sends a reply to the connection that waits for it; returns the reply when none does.
     pub fn deliver(&self, py: Python<'_>, token: u64, reply: Reply) -> Option<Reply> {
-        let found = self.0.lock().remove(&token);
+        let found = self.replies.lock().remove(&token);
         match found {
             Some(connection) => {
                 Connection::on_reply(connection.bind(py), &reply);
@@ -74,10 +95,19 @@ pub(super) struct Io {
     /// The tick at which a closing connection is aborted.
     pub close_by: u64,
     pub paused: bool,
+    /// The connection has had its part of this turn of the loop, and waits for the next one.
+    pub yielded: bool,
     /// Bytes of the transport that count as unsent.
     pub unsent: u64,
     /// Its bytes at the last check for progress, and the tick of that.
     pub unsent_checked: (u64, u64),
     /// The connection closes after the current reply.
     pub closes_after_reply: bool,
+}
+
+impl Io {
+    /// Whether received requests wait, for a reply or for the next turn of the loop.
+    pub fn waits(&self) -> bool {
+        self.yielded || self.phase == Phase::Busy
+    }
 }

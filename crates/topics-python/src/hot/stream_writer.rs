@@ -4,48 +4,76 @@
 //! the application's server would, and calls `ended` at the end of the stream; then the application
 //! continues.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
-use topics_service::{NextAction, StreamOutput};
+use pyo3::types::PyBytes;
+use topics_service::{NextAction, PULL_BYTES, StreamOutput};
 
 use crate::bridge::LoopEvent;
 use crate::http::Http;
 
 /// Streams that are pulled during one release of the GIL; few, so that the first stream of a large
 /// fan-out is written early.
-const PULLED_TOGETHER: usize = 32;
+const PULLED_TOGETHER: usize = 16;
 
-/// A larger chunk goes to the transport in pieces, because joining them would copy it.
-const MAX_JOINED: usize = 64 << 10;
+/// Bytes that are written to streams in one turn of the loop; the other streams wait for the next one.
+/// The requests of all connections are served between two turns.
+const TURN_BYTES: u64 = 1 << 20;
 
-/// The writers of a loop, by the token of their stream.
+/// Bytes that a stream takes of the budget of a turn at least: the time of a write of few bytes.
+const MIN_WRITE: u64 = 2 << 10;
+
+/// The writers of a loop.
 #[derive(Default)]
-pub(crate) struct StreamWriters(Mutex<HashMap<u64, Py<StreamWriter>>>);
+pub(crate) struct StreamWriters {
+    /// By the token of their stream.
+    by_token: Mutex<HashMap<u64, Py<StreamWriter>>>,
+    /// Those that have output, the one that has waited longest first.
+    ready: Mutex<VecDeque<Py<StreamWriter>>>,
+}
 
 impl StreamWriters {
     /// The writer of a stream.
     fn of(&self, py: Python<'_>, token: u64) -> Option<Py<StreamWriter>> {
-        self.0.lock().get(&token).map(|writer| writer.clone_ref(py))
+        self.by_token.lock().get(&token).map(|writer| writer.clone_ref(py))
     }
 
-    /// Writes the output of the streams in `due` that have a writer, and removes them from `due`.
-    pub fn run(&self, py: Python<'_>, due: &mut Vec<u64>) {
-        let mut ready = Vec::new();
+    /// The next streams of a turn in which this many bytes are left.
+    fn next(&self, left: u64) -> Vec<Py<StreamWriter>> {
+        let mut ready = self.ready.lock();
+        let fitting = usize::try_from(left.div_ceil(PULL_BYTES as u64)).unwrap_or(PULLED_TOGETHER);
+        let count = ready.len().min(fitting).min(PULLED_TOGETHER);
+        ready.drain(..count).collect()
+    }
+
+    /// Writes the output of the streams in `due` that have a writer, and removes them from `due`; as many
+    /// as one turn of the loop may take. Returns whether others wait for the next turn.
+    pub fn run(&self, py: Python<'_>, due: &mut Vec<u64>) -> bool {
         due.retain(|&token| match self.of(py, token) {
             Some(writer) => {
-                ready.push(writer);
+                // A stream waits once, however often it is woken.
+                if !writer.get().is_ready.swap(true, Ordering::Relaxed) {
+                    self.ready.lock().push_back(writer);
+                }
                 false
             }
             None => true,
         });
-        ready.retain(|writer| writer.get().may_write());
-        for some in ready.chunks(PULLED_TOGETHER) {
+        let mut left = TURN_BYTES;
+        loop {
+            let mut some = self.next(left);
+            if some.is_empty() {
+                return !self.ready.lock().is_empty();
+            }
+            some.retain(|writer| {
+                writer.get().is_ready.store(false, Ordering::Relaxed);
+                writer.get().may_write()
+            });
             let writers: Vec<&StreamWriter> = some.iter().map(Py::get).collect();
             let pulled = py.detach(|| {
                 let pull = |writer: &StreamWriter| {
@@ -65,6 +93,7 @@ impl StreamWriters {
                     writer.get().end(py, false);
                 }
                 writer.get().http.get().queue.unsent.remove(size);
+                left = left.saturating_sub(size.max(MIN_WRITE));
             }
         }
     }
@@ -81,6 +110,8 @@ pub(crate) struct StreamWriter {
     paused: AtomicBool,
     /// The stream woke while the transport was paused.
     output_waiting: AtomicBool,
+    /// The stream waits to be pulled.
+    is_ready: AtomicBool,
 }
 
 #[pymethods]
@@ -94,13 +125,14 @@ impl StreamWriter {
             ended: Mutex::new(Some(ended)),
             paused: AtomicBool::new(false),
             output_waiting: AtomicBool::new(false),
+            is_ready: AtomicBool::new(false),
         }
     }
 
     /// Starts writing.
     fn begin(slf: &Bound<'_, Self>) {
         let me = slf.get();
-        me.http.get().queue.writers.0.lock().insert(me.token, slf.clone().unbind());
+        me.http.get().queue.writers.by_token.lock().insert(me.token, slf.clone().unbind());
         me.schedule_pull();
     }
 
@@ -132,7 +164,7 @@ impl StreamWriter {
 
     /// Removes this writer from its loop; the reference is dropped without the lock.
     fn unregister(&self) {
-        let gone = self.http.get().queue.writers.0.lock().remove(&self.token);
+        let gone = self.http.get().queue.writers.by_token.lock().remove(&self.token);
         drop(gone);
     }
 
@@ -152,13 +184,8 @@ impl StreamWriter {
         let length: usize = pieces.iter().map(Bytes::len).sum();
         if length > 0 {
             // Errors of a lost connection are ignored: the server tells the application.
-            let _ = if length <= MAX_JOINED {
-                let bytes = chunk(py, &pieces, length)?;
-                self.transport.call_method1(py, intern!(py, "write"), (bytes,))
-            } else {
-                let parts = parts(py, &pieces, length)?;
-                self.transport.call_method1(py, intern!(py, "writelines"), (parts,))
-            };
+            let bytes = chunk(py, &pieces, length)?;
+            let _ = self.transport.call_method1(py, intern!(py, "write"), (bytes,));
         }
         match next {
             NextAction::More if self.may_write() => self.schedule_pull(),
@@ -178,14 +205,9 @@ impl StreamWriter {
     }
 }
 
-/// The bytes before and after a chunk of a chunked response.
-fn framing(length: usize) -> (String, &'static [u8]) {
-    (format!("{length:x}\r\n"), b"\r\n")
-}
-
 /// The pieces as one chunk.
 fn chunk<'py>(py: Python<'py>, pieces: &[Bytes], length: usize) -> PyResult<Bound<'py, PyBytes>> {
-    let (head, tail) = framing(length);
+    let (head, tail) = (format!("{length:x}\r\n"), b"\r\n");
     PyBytes::new_with(py, head.len() + length + tail.len(), |mut out| {
         for part in [head.as_bytes()].into_iter().chain(pieces.iter().map(Bytes::as_ref)) {
             let (to, rest) = out.split_at_mut(part.len());
@@ -195,14 +217,4 @@ fn chunk<'py>(py: Python<'py>, pieces: &[Bytes], length: usize) -> PyResult<Boun
         out.copy_from_slice(tail);
         Ok(())
     })
-}
-
-/// The same chunk in parts.
-fn parts<'py>(py: Python<'py>, pieces: &[Bytes], length: usize) -> PyResult<Bound<'py, PyList>> {
-    let (head, tail) = framing(length);
-    let parts = PyList::new(py, [PyBytes::new(py, head.as_bytes())])?;
-    for part in pieces.iter().map(Bytes::as_ref).chain([tail]) {
-        parts.append(PyBytes::new(py, part))?;
-    }
-    Ok(parts)
 }
