@@ -418,6 +418,29 @@ def test_streams_with_a_backlog_share_the_turns_of_the_loop(loop: Loop) -> None:
         writer.close()
 
 
+def test_the_rest_of_a_cut_event_is_taken_whole(loop: Loop) -> None:
+    """A connection that ends a stream with an event of its own sends the rest of the last one."""
+    loop.ask("write", "t", {"records": [{"data": "x" * 200_000}]})
+    token = loop.call("watch_query", query="topic=t&from_seq=0")
+    if isinstance(token, tuple):
+        token = loop.token
+    else:
+        assert loop.wait(token)[0] == 200
+    taken = b""
+    while b"xxx" not in taken:
+        pulled = loop.http.pull(token)
+        assert pulled is not None
+        taken += b"".join(pulled[0])
+        if pulled[1] == 1:
+            assert select.select([loop.bridge.fd], [], [], 30)[0]
+            loop.bridge.drain()
+    assert len(taken) < 200_000, "the event is cut"
+    whole = taken + loop.http.take_rest(token)
+    assert whole.count(b"x" * 200_000) == 1
+    assert whole.endswith(b"\n\n")
+    assert loop.http.take_rest(token) == b""
+
+
 def test_ranges_are_pulled_in_small_pieces(loop: Loop) -> None:
     loop.ask("write", "t", {"records": [{"data": "x" * 1000}] * 1000})
     assert loop.http.call("diff", "t", b"", b'{"limit":1000}', _core.ACCEPT_ARROW, 99) is None
