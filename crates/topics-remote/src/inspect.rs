@@ -1,7 +1,8 @@
 //! A prefix seen from outside: its status, and a verification of what its base names.
 //!
 //! Both read HEAD first and what it names after that, so they may run beside the owner, which deletes only
-//! what neither HEAD's base nor one that is kept names.
+//! what neither HEAD's base nor one that is kept names. If it keeps no earlier base, it may delete what the
+//! base that was read names: those objects are then reported as missing.
 
 use topics_env::objects::{ObjectError, ObjectStore};
 
@@ -211,33 +212,47 @@ impl Verifier<'_> {
     /// The rounds that a restore would replay, from this one on. One that is missing before later ones is a
     /// problem.
     fn rounds(&mut self, epoch: u64, first: u64) -> Result<()> {
-        let mut missing = Vec::new();
+        let mut absent = Vec::new();
         for n in first.. {
-            let key = keys::round(epoch, n);
-            let is_read = self.depth.read_data > 0.0;
-            let found = match is_read {
-                true => read::round(self.store, self.retry, epoch, n)
-                    .map(|found| found.map(|(_, object)| object.len)),
-                false => len_of(self.store, self.retry, &key),
-            };
+            let found = self.round(epoch, n);
             if let Ok(None) = found {
-                missing.push(key);
-                if missing.len() == ABSENT_IN_A_ROW {
+                absent.push(n);
+                if absent.len() == ABSENT_IN_A_ROW {
                     break;
                 }
                 continue;
             }
-            for key in missing.drain(..) {
-                let e = ObjectError::NotFound { key: key.clone() };
-                self.judged::<()>(&key, Err(e.into()))?;
+            // Looked up again: the owner may have put them meanwhile, and did so before this one.
+            for n in absent.drain(..) {
+                let found = self.round(epoch, n);
+                self.judge_round(epoch, n, found)?;
             }
-            self.total += 1;
-            if let (true, Ok(Some(len))) = (is_read, &found) {
-                self.report.read += 1;
-                self.report.bytes += len;
-            }
-            self.judged(&key, found)?;
+            self.judge_round(epoch, n, found)?;
         }
         Ok(())
+    }
+
+    /// Looks a round up, or reads it. Returns its length; `None` if it does not exist.
+    fn round(&self, epoch: u64, n: u64) -> Result<Option<u64>> {
+        match self.reads_rounds() {
+            true => Ok(read::round(self.store, self.retry, epoch, n)?.map(|(_, found)| found.len)),
+            false => len_of(self.store, self.retry, &keys::round(epoch, n)),
+        }
+    }
+
+    fn judge_round(&mut self, epoch: u64, n: u64, found: Result<Option<u64>>) -> Result<()> {
+        let key = keys::round(epoch, n);
+        self.total += 1;
+        if let (true, Ok(Some(len))) = (self.reads_rounds(), &found) {
+            self.report.read += 1;
+            self.report.bytes += len;
+        }
+        let missing = || ObjectError::NotFound { key: key.clone() }.into();
+        let found = found.and_then(|len| len.ok_or_else(missing));
+        self.judged(&key, found).map(drop)
+    }
+
+    fn reads_rounds(&self) -> bool {
+        self.depth.read_data > 0.0
     }
 }

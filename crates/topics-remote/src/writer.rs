@@ -165,12 +165,6 @@ impl RemoteWriter {
         self.last_pack
     }
 
-    /// Whether a round must be repeated ([`Self::ship_pending`]) before the next one is made.
-    #[must_use]
-    pub fn has_pending_round(&self) -> bool {
-        self.pending_round.is_some()
-    }
-
     /// What puts packs.
     pub fn packs(&self) -> Result<PackStore> {
         self.check_unfenced()?;

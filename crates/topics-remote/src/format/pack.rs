@@ -21,8 +21,8 @@ pub const MAX_ENTRIES: usize = 16_384;
 pub const PARTS: [FileKind; 4] = [FileKind::Data, FileKind::Idx, FileKind::Tags, FileKind::Attrs];
 
 const PART: usize = 24;
-/// The bytes of the shortest entry: its kind, a file number and a part.
-const ENTRY: usize = 4 + 8 + PART;
+/// The bytes of the shortest entry: its kind, the length of an empty name and a part.
+const ENTRY: usize = 4 + 4 + PART;
 
 /// Where a file is in a pack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

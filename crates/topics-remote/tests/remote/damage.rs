@@ -8,7 +8,7 @@ use topics_remote::format::base::{
     Span,
 };
 use topics_remote::format::keys::Serial;
-use topics_remote::format::pack::{self, PackDirectory, PackEntry, PackWriter};
+use topics_remote::format::pack::{self, PackDirectory, PackEntry, PackWriter, SegmentFiles};
 use topics_remote::format::round::{self, RoundPart, RoundRows, RoundWriter, WAL_HEADER};
 use topics_remote::format::sealed::{HEADER, ObjectKind, SealedObject};
 use topics_remote::read;
@@ -171,6 +171,92 @@ fn the_other_entries_of_a_pack_are_files_verbatim() {
     }
 }
 
+/// A pack with nothing but entries of one kind, as short as they can be.
+#[test]
+fn a_pack_of_any_one_kind_is_read_as_it_was_written() {
+    let world = World::new(6);
+    let sealed = segment(7, 1, 1, 1, true);
+    let active = segment(7, 2, 1, 1, false);
+    type Push<'a> = &'a dyn Fn(&mut PackWriter) -> topics_remote::Result<()>;
+    let kinds: [(&str, Push<'_>); 6] = [
+        ("segment", &|p| p.push_segment(&world.env, &sealed.files())),
+        ("tail", &|p| p.push_tail(&world.env, active.topic, &active.meta, (&active.files[0], 0))),
+        ("deletes", &|p| p.push_deletes(0, b"d")),
+        ("rows", &|p| p.push_rows("stage-0000000000000001.rows", b"r")),
+        ("rows with a short name", &|p| p.push_rows("r", b"r")),
+        ("rows without a name", &|p| p.push_rows("", b"r")),
+    ];
+    for (kind, push) in kinds {
+        let mut writer = PackWriter::new(header(ObjectKind::Pack, 3, 5), 0);
+        push(&mut writer).unwrap();
+        let (object, written) = writer.finish().unwrap();
+        let key = &object.object.key;
+        let found = pack::verify(key, Some(object.object.hash), &object.bytes);
+        assert_eq!(found.ok(), Some(written), "{kind}");
+        let forms = damaged_forms(&object.bytes, |what, at, form| {
+            assert!(pack::verify(key, None, form).is_err(), "{kind}: {what} at {at}");
+        });
+        assert!(forms > 0);
+    }
+}
+
+#[test]
+fn a_full_pack_takes_no_more_entries() {
+    let mut writer = PackWriter::new(header(ObjectKind::Pack, 3, 5), 0);
+    assert!(writer.is_empty());
+    let mut n = 0;
+    while !writer.is_full() {
+        writer.push_deletes(n, b"d").unwrap();
+        n += 1;
+    }
+    assert_eq!(n, pack::MAX_ENTRIES as u64);
+    let e = writer.push_deletes(n, b"d").unwrap_err();
+    assert!(matches!(e, RemoteError::Usage { .. }), "{e}");
+    let (object, directory) = writer.finish().unwrap();
+    assert_eq!(directory.entries.len(), pack::MAX_ENTRIES);
+    pack::verify(&object.object.key, None, &object.bytes).unwrap();
+}
+
+/// What a caller may not put into a pack: the pack stays as it was.
+#[test]
+fn entries_without_bytes_and_segments_out_of_order_are_refused() {
+    let world = World::new(7);
+    let (one, two) = (segment(7, 1, 2, 5, true), segment(7, 3, 2, 5, true));
+    let active = segment(7, 5, 2, 5, false);
+    let end = active.files[0].len();
+    let mut writer = PackWriter::new(header(ObjectKind::Pack, 3, 5), 0);
+    writer.push_segment(&world.env, &two.files()).unwrap();
+    let tail = |w: &mut PackWriter, from| {
+        w.push_tail(&world.env, active.topic, &active.meta, (&active.files[0], from))
+    };
+    let no_idx = SegmentFiles { files: [&two.files[0], b"", b"", b""], ..two.files() };
+    let no_files = SegmentFiles { files: [b""; pack::PARTS.len()], ..two.files() };
+    for _ in 0..2 {
+        let before = writer.len();
+        let refused = [
+            ("before the last", writer.push_segment(&world.env, &one.files())),
+            ("twice", writer.push_segment(&world.env, &two.files())),
+            ("without .idx", writer.push_segment(&world.env, &no_idx)),
+            ("without files", writer.push_segment(&world.env, &no_files)),
+            ("an empty tail", tail(&mut writer, end)),
+            ("a tail beyond its file", tail(&mut writer, end + 1)),
+            ("no deletes", writer.push_deletes(1, b"")),
+            ("no rows", writer.push_rows("rows", b"")),
+        ];
+        for (what, result) in refused {
+            assert!(matches!(result, Err(RemoteError::Usage { .. })), "{what}: {result:?}");
+        }
+        assert_eq!(writer.len(), before);
+        // The second time after another entry: then no segment follows.
+        tail(&mut writer, 0).unwrap();
+    }
+    let (object, directory) = writer.finish().unwrap();
+    assert_eq!(directory.entries.len(), 3);
+    pack::verify(&object.object.key, None, &object.bytes).unwrap();
+    let empty = PackWriter::new(header(ObjectKind::Pack, 3, 6), 0).finish();
+    assert!(matches!(empty, Err(RemoteError::Usage { .. })), "{empty:?}");
+}
+
 #[test]
 fn a_directory_is_read_in_one_request_if_it_is_small() {
     let world = World::new(2);
@@ -287,4 +373,28 @@ fn a_damaged_segment_is_not_packed() {
     }
     println!("{forms} damaged segments kept out of packs");
     assert!(forms > HEADER as u64 as usize);
+}
+
+/// Damage before the part that is packed counts too: the part continues it.
+#[test]
+fn a_damaged_tail_is_not_packed() {
+    let world = World::new(8);
+    let good = segment(7, 1, 4, 20, false);
+    let push = |data: &[u8]| {
+        let mut writer = PackWriter::new(header(ObjectKind::Pack, 3, 5), 0);
+        writer.push_deletes(1, b"d").unwrap();
+        let before = writer.len();
+        let pushed = writer.push_tail(&world.env, good.topic, &good.meta, (data, data.len() / 2));
+        (pushed, writer.len() - before)
+    };
+    let len = good.meta.data_len as usize;
+    assert_eq!(good.files[0].len(), len);
+    let (pushed, added) = push(&good.files[0]);
+    assert_eq!((pushed.is_ok(), added), (true, len - len / 2));
+    for at in 0..len {
+        let mut bad = good.files[0].clone();
+        bad[at] ^= 4;
+        let (pushed, added) = push(&bad);
+        assert!(pushed.is_err() && added == 0, "byte {at}");
+    }
 }

@@ -6,6 +6,8 @@ mod damage;
 #[cfg(feature = "s3")]
 mod gateway;
 mod hangs;
+mod history;
+mod inspect;
 mod owners;
 mod resolver;
 mod stores;

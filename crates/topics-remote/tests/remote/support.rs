@@ -7,7 +7,8 @@ use topics_remote::Retry;
 use topics_remote::claim::{Claimant, KeepRecord};
 use topics_remote::format::base::Base;
 use topics_remote::format::pack::{PARTS, SegmentFiles};
-use topics_remote::format::sealed::{ObjectHeader, ObjectKind};
+use topics_remote::format::round::{RoundPart, RoundWriter, WAL_HEADER};
+use topics_remote::format::sealed::{ObjectHeader, ObjectKind, SealedObject};
 use topics_remote::writer::RemoteWriter;
 use topics_sim::{Bucket, SimClock, SimFs, env_on};
 use topics_storage::StorageError;
@@ -207,7 +208,24 @@ pub fn segment(
     BuiltSegment { topic, meta, files }
 }
 
-/// The next base of a writer, which names nothing. Its snapshot are these bytes.
+/// The next round of a writer: a cut, and one part with this text.
+pub fn round(writer: &RemoteWriter, cut_ms: u64, text: &str) -> SealedObject {
+    let mut out = RoundWriter::new(writer.header(ObjectKind::Round), cut_ms);
+    let part = RoundPart {
+        wal_header: [0; WAL_HEADER],
+        file_offset: 0,
+        first_lsn: 1,
+        end_lsn: 2,
+        synced_lsn: 1,
+        offset: 0,
+        len: 0,
+        hash: 0,
+    };
+    out.push(part, text.as_bytes());
+    out.finish()
+}
+
+/// The next base of a writer, which names nothing. Its snapshot is this text.
 pub fn empty_base(writer: &RemoteWriter, snapshot: &str) -> Base {
     Base {
         header: writer.header(ObjectKind::Base),
