@@ -176,7 +176,11 @@ def test_a_prefix_is_read_like_its_server(spark, archived):
 def cold(tmp_path: Path) -> tuple[Path, str]:
     """A directory most of whose segments are only in an object store, and its URL."""
     where, url = tmp_path / "data", f"file://{tmp_path}/remote"
-    settings: te.Settings = {"remote_url": url, "pack_max_wait_ms": 0, "segment_max_events": 1000}
+    settings: te.Settings = {
+        "remote_url": url,
+        "remote_base_interval_ms": 100,
+        "segment_max_events": 1000,
+    }
     with te.open(where, **settings, hot_retain_segments=1) as db:
         db.topic("a", durability="fsync").append([{"n": n} for n in range(8_000)])
 
