@@ -51,15 +51,19 @@ impl StreamWriters {
         ready.drain(..count).collect()
     }
 
+    /// Adds a stream that has output. It waits once, however often it is woken.
+    fn add_ready(&self, writer: Py<StreamWriter>) {
+        if !writer.get().is_ready.swap(true, Ordering::Relaxed) {
+            self.ready.lock().push_back(writer);
+        }
+    }
+
     /// Writes the output of the streams in `due` that have a writer, and removes them from `due`; as many
     /// as one turn of the loop may take. Returns whether others wait for the next turn.
     pub fn run(&self, py: Python<'_>, due: &mut Vec<u64>) -> bool {
         due.retain(|&token| match self.of(py, token) {
             Some(writer) => {
-                // A stream waits once, however often it is woken.
-                if !writer.get().is_ready.swap(true, Ordering::Relaxed) {
-                    self.ready.lock().push_back(writer);
-                }
+                self.add_ready(writer);
                 false
             }
             None => true,
@@ -87,10 +91,15 @@ impl StreamWriters {
                 writers.into_iter().map(pull).collect::<Vec<_>>()
             });
             for (writer, (pulled, size)) in some.iter().zip(pulled) {
-                // An error must not lose the events of the other streams.
-                if let Err(e) = writer.get().write(py, pulled) {
-                    e.write_unraisable(py, None);
-                    writer.get().end(py, false);
+                match writer.get().write(py, pulled) {
+                    // Behind the others, in this turn if bytes are left.
+                    Ok(true) => self.add_ready(writer.clone_ref(py)),
+                    Ok(false) => {}
+                    // An error must not lose the events of the other streams.
+                    Err(e) => {
+                        e.write_unraisable(py, None);
+                        writer.get().end(py, false);
+                    }
                 }
                 writer.get().http.get().queue.unsent.remove(size);
                 left = left.saturating_sub(size.max(MIN_WRITE));
@@ -176,10 +185,11 @@ impl StreamWriter {
         may
     }
 
-    fn write(&self, py: Python<'_>, pulled: Option<StreamOutput>) -> PyResult<()> {
+    /// Writes what was pulled. Returns whether the stream has more.
+    fn write(&self, py: Python<'_>, pulled: Option<StreamOutput>) -> PyResult<bool> {
         let Some(StreamOutput { pieces, next }) = pulled else {
             self.end(py, false);
-            return Ok(());
+            return Ok(false);
         };
         let length: usize = pieces.iter().map(Bytes::len).sum();
         if length > 0 {
@@ -188,12 +198,12 @@ impl StreamWriter {
             let _ = self.transport.call_method1(py, intern!(py, "write"), (bytes,));
         }
         match next {
-            NextAction::More if self.may_write() => self.schedule_pull(),
-            NextAction::More | NextAction::Wait | NextAction::Full => {}
+            NextAction::More => return Ok(self.may_write()),
+            NextAction::Wait | NextAction::Full => {}
             NextAction::End => self.end(py, true),
             NextAction::Fail => self.end(py, false),
         }
-        Ok(())
+        Ok(false)
     }
 
     fn end(&self, py: Python<'_>, whole: bool) {
