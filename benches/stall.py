@@ -2,7 +2,7 @@
 `stall.py [WATCHERS [READERS]]`, 500 and 40 unless given.
 
 A server of its own gets a topic of 15 MB. The watchers begin at its start and read as fast as they
-can; the readers keep 100 reads of 100 records in flight. Beside them one connection asks for
+can; the readers keep 100 reads of 100 records in flight. Beside them one connection requests
 `/healthz` and one writes; the maximum and the 99th percentile of both are printed, without and with
 the load.
 """

@@ -93,7 +93,8 @@ impl Archiver {
                 self.publish_state(state, named)?;
                 state.based = Some((self.store.base().time.mono_ms(), logged));
                 out.published = true;
-                return Ok(());
+                // A failure leaves the deletes to the next base.
+                return state.owner.as_mut().map_or(Ok(()), |owner| self.collect(owner));
             }
         }
         let detail = "checkpoints replaced segments meanwhile: the next pass repeats the base";
@@ -115,15 +116,18 @@ impl Archiver {
         let (header, last_pack) =
             self.prefix.with(|w| Ok((w.header(ObjectKind::Base), w.last_pack())))?;
         let mut base = assemble(header, &named, &state.put, &cover)?;
+        base.snapshot = named.bytes;
         self.settle(owner, &mut base, &named.unneeded, last_pack)?;
         let object = self.prefix.with(|w| w.publish(&base).map_err(remote_error))?;
         self.shipper.base_published(&cover);
         owner.published = Published::of(&base, base.as_earlier(&object));
+        // The base lists it.
+        owner.leftover = Some(Vec::new());
         self.gauges.last_base_ms.store(base.made_ms, Ordering::Relaxed);
         // A later snapshot needs none of these: an archived segment that is in no snapshot does not
         // come back. A pack that was added since the snapshot is not among them.
         self.store.base().packs.remove(&named.unneeded);
-        self.collect(owner)
+        Ok(())
     }
 
     /// Reads the newest snapshot; `None`: there is none.
@@ -160,7 +164,7 @@ impl Archiver {
     }
 }
 
-/// The tables of a base, without those of earlier and dead objects.
+/// The tables of a base, without those of earlier and dead objects and without its snapshot.
 fn assemble(
     header: ObjectHeader,
     named: &NamedState,
@@ -219,6 +223,6 @@ fn assemble(
         segments,
         kept: Vec::new(),
         dead: Vec::new(),
-        snapshot: named.bytes.clone(),
+        snapshot: Vec::new(),
     })
 }

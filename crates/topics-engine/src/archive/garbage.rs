@@ -167,7 +167,7 @@ impl Archiver {
             let last = if epoch == oldest.epoch {
                 first_round.saturating_sub(1)
             } else {
-                // Nobody ships to an epoch that has ended.
+                // No writer ships to an epoch that has ended.
                 let after = Serial { epoch, number: first.saturating_sub(1) };
                 let found = self.find(ObjectKind::Round, after)?;
                 found.last().map_or(0, |s| s.number)

@@ -257,6 +257,33 @@ fn after_a_crash_before_any_request_nothing_is_lost_and_nothing_leaks() {
     assert!(nth > 5, "{nth}");
 }
 
+/// A key without the right to delete: the base is published once, and the deletes come with the next one.
+#[test]
+fn deletes_that_fail_do_not_repeat_the_base() {
+    let (mut w, bucket) = archiving();
+    let limits = RemoteLimits { window: Some(Duration::ZERO), ..limits() };
+    w.options.remote = Some(RemoteOptions { limits, ..remote(bucket.client(1)) });
+    w.reopen();
+    next_base(&w);
+    let gone = base(&w, &bucket).unwrap().header.key();
+    bucket.fail_all(None, Some(ObjectOp::Delete), ObjectFault::Refused);
+    fill(&w, "d", 1);
+    w.clock.advance_ms(600_000);
+    let archiver = w.engine().open_engine().archiver.clone().unwrap();
+    archiver.archive_if_due().unwrap_err();
+    let published = base(&w, &bucket).unwrap().header.serial();
+    let requests = bucket.requests();
+    archiver.archive_if_due().unwrap();
+    assert_eq!(bucket.requests(), requests, "nothing is due");
+    assert_eq!(base(&w, &bucket).unwrap().header.serial(), published);
+    assert!(keys_of(&bucket).contains(&gone));
+    drop(archiver);
+    bucket.clear_faults();
+    next_base(&w);
+    assert!(!keys_of(&bucket).contains(&gone));
+    assert_no_leak(&w, &bucket);
+}
+
 /// What an epoch without a base has put is found by the next one.
 #[test]
 fn what_a_process_without_a_base_has_put_is_deleted() {
@@ -275,6 +302,15 @@ fn what_a_process_without_a_base_has_put_is_deleted() {
     next_base(&w);
     assert_archived(&w, &bucket);
     assert_no_leak(&w, &bucket);
+    bucket.fail_all(None, Some(ObjectOp::Replace), ObjectFault::Unavailable);
+    fill(&w, "a", 20);
+    w.engine().archive().unwrap_err();
+    bucket.clear_faults();
+    w.kill();
+    (0..2).for_each(|_| next_base(&w));
+    let deleted = bucket.count(ObjectOp::Delete);
+    next_base(&w);
+    assert_eq!(bucket.count(ObjectOp::Delete), deleted, "nothing is deleted twice");
 }
 
 /// The owner stalls before it deletes, and another engine takes the prefix with the same directory: what the

@@ -103,7 +103,7 @@ struct Owner {
     /// HEAD when the prefix was opened: its epoch is this engine's.
     head: Head,
     published: Published,
-    /// What earlier epochs have put and no base knows of; `None`: nobody has looked.
+    /// What earlier epochs have put and no base knows of; `None`: it was not looked for yet.
     leftover: Option<Vec<(ObjectKind, Serial)>>,
     /// Whether the folders were searched for `.data` of cold segments.
     is_searched: bool,

@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use topics_remote::format::base::Place;
 use topics_remote::format::keys::Serial;
 use topics_remote::format::pack::{PackDirectory, PackEntry, PackWriter};
+use topics_storage::StorageError;
 use topics_storage::dir::{Paths, read_file};
 use topics_storage::segment::{FileKind, SegmentMeta, TopicKey};
 
@@ -15,7 +16,7 @@ use super::plan::PendingSegment;
 use super::{Archived, Archiver};
 use crate::ship::owner::remote_error;
 use crate::tier::ArchivedPack;
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 
 /// The most parts of a segment: with more it is put as a whole again.
 const MAX_PARTS: usize = 16;
@@ -47,15 +48,6 @@ pub(super) struct OtherFiles {
 enum Wanted {
     Tail(PendingSegment, u64),
     Deletes(TopicKey, SegmentMeta),
-}
-
-/// The outcome of adding a file to a pack.
-enum Added {
-    Yes,
-    /// It is damaged or lost.
-    LeftOut,
-    /// A checkpoint replaced it.
-    Gone,
 }
 
 impl PutFiles {
@@ -171,10 +163,14 @@ impl Archiver {
                 break;
             }
             tried += 1;
-            match self.add_file(put, &mut pack, *file)? {
-                Added::Yes => {}
-                Added::LeftOut => out.damaged += 1,
-                Added::Gone => return Ok(None),
+            match self.add_file(put, &mut pack, *file) {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(e) if e.is_shortage() => return Err(e),
+                Err(e) => {
+                    log::error!("a file is missing in the backup: {e}");
+                    out.damaged += 1;
+                }
             }
         }
         if !pack.is_empty() {
@@ -184,7 +180,8 @@ impl Archiver {
         Ok(Some(tried))
     }
 
-    fn add_file(&self, put: &mut PutFiles, pack: &mut PackWriter, file: Wanted) -> Result<Added> {
+    /// Adds a file to a pack. Returns false if a checkpoint has replaced it.
+    fn add_file(&self, put: &mut PutFiles, pack: &mut PackWriter, file: Wanted) -> Result<bool> {
         let base = self.store.base();
         let paths = Paths::new(&base.dir);
         let (no, path, topic, meta) = match file {
@@ -194,45 +191,28 @@ impl Archiver {
             }
             Wanted::Deletes(topic, meta) => match meta.del_name(topic.topic_id) {
                 Some(name) => (meta.del_no, paths.segment(&name, FileKind::Del), topic, meta),
-                None => return Ok(Added::Yes),
+                None => return Ok(true),
             },
         };
-        let found = match read_file(&base.env, &path, u64::MAX).map_err(Error::from) {
-            Err(e) if !e.is_shortage() => {
-                log::error!("a file is missing in the backup: {e}");
-                return Ok(Added::LeftOut);
-            }
-            found => found?,
-        };
-        let Some(mut bytes) = found else {
+        let Some(mut bytes) = read_file(&base.env, &path, u64::MAX)? else {
             // Twice in a row: it is lost, and not replaced.
-            if put.missing.insert(no) {
-                return Ok(Added::Gone);
-            }
-            log::error!("{} is missing, also in the backup", path.display());
-            return Ok(Added::LeftOut);
+            return match put.missing.insert(no) {
+                true => Ok(false),
+                false => Err(StorageError::Missing { what: path.display().to_string() }.into()),
+            };
         };
-        let added = match file {
+        match file {
             Wanted::Tail(_, from) => {
                 // The file of an active segment may be longer than the snapshot says.
                 bytes.truncate(meta.data_len as usize);
                 pack.push_tail(&base.env, topic, &meta, (&bytes, from as usize))
-                    .map_err(remote_error)
             }
-            Wanted::Deletes(..) => base
-                .segments
-                .segment(topic, meta)
-                .check_deletes(&bytes)
-                .map_err(Error::from)
-                .and_then(|()| pack.push_deletes(no, &bytes).map_err(remote_error)),
-        };
-        match added {
-            Ok(()) => Ok(Added::Yes),
-            Err(e) if e.is_shortage() => Err(e),
-            Err(e) => {
-                log::error!("a file is missing in the backup: {e}");
-                Ok(Added::LeftOut)
+            Wanted::Deletes(..) => {
+                base.segments.segment(topic, meta).check_deletes(&bytes)?;
+                pack.push_deletes(no, &bytes)
             }
         }
+        .map(|()| true)
+        .map_err(remote_error)
     }
 }
