@@ -104,10 +104,11 @@ def probe_remote(url: str, large: int) -> bytes:
 def remote_status(url: str) -> bytes:
     """What a prefix of an object store holds, by its newest base; JSON, `null` if it is new."""
 
-def restore(url: str, path: str, at_ms: int | None = None) -> bytes:
-    """Restores a prefix of an object store into a directory that is missing or empty: the state at
-    `at_ms`, or the newest one. JSON `{"state_ms", "newest_ms", "has_later", "skips", "topics",
-    "rounds", "log_bytes", "segment_bytes", "missing_segments"}`.
+def restore(url: str, path: str, copy: bool = False, at_ms: int | None = None) -> bytes:
+    """Restores a prefix of an object store into a directory that is missing or empty, which goes on
+    with it; a `copy` has nothing to do with it, and may be of the state at `at_ms`. JSON
+    `{"state_ms", "newest_ms", "has_later", "skips", "topics", "rounds", "log_bytes",
+    "segment_bytes", "remote_bytes", "missing_segments"}`.
     """
 
 def verify_remote(
@@ -369,10 +370,13 @@ class Engine(_Verbs):
         read_only: bool = False,
         recovery: Recovery | None = None,
         temporary: bool = False,
+        at_ms: int | None = None,
     ) -> Engine:
         """`read_only`: nothing in the directory changes, every write is refused, and other
         processes may read it at the same time. `recovery` reports the progress of an open.
-        `temporary`: the directory is removed when the engine is closed or dropped.
+        `temporary`: the directory is removed when the engine is closed or dropped. With
+        `read_only`, `path` may be the URL of a prefix of an object store: its state at `at_ms`, or
+        the newest one.
         """
 
     def call(

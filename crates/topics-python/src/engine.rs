@@ -1,10 +1,11 @@
 //! The verbs of an embedded engine.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence};
+use topics_env::Env;
 use topics_engine::{Appended, NewRecord, ReadFrom, ReadRequest};
 use topics_service::{Scan, Verb};
 use topics_wire::Failure;
@@ -30,6 +31,17 @@ pub(crate) type Ack = (u64, u64, u64, u64, u64, bool, bool, &'static str);
 /// Target payload bytes of a batch of a scan.
 const SCAN_BATCH_BYTES: usize = 4 << 20;
 
+/// A new directory of temporary files, which nobody else can read.
+fn temporary_directory(env: &Env) -> Result<PathBuf, Failure> {
+    use std::os::unix::fs::DirBuilderExt;
+    let name = format!("topics-{:016x}", env.rng.next_u64());
+    let path = std::env::temp_dir().join(name);
+    let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+    made.map(|()| path.clone()).map_err(|e| {
+        Failure::invalid(format!("the temporary directory {} (TMPDIR): {e}", path.display()))
+    })
+}
+
 /// An open data directory.
 #[pyclass(frozen, weakref)]
 pub(crate) struct Engine {
@@ -39,7 +51,8 @@ pub(crate) struct Engine {
 #[pymethods]
 impl Engine {
     #[staticmethod]
-    #[pyo3(signature = (path, settings=None, read_only=false, recovery=None, temporary=false))]
+    #[pyo3(signature = (path, settings=None, read_only=false, recovery=None, temporary=false, at_ms=None))]
+    #[allow(clippy::too_many_arguments)]
     fn open(
         py: Python<'_>,
         path: &str,
@@ -47,6 +60,7 @@ impl Engine {
         read_only: bool,
         recovery: Option<&Recovery>,
         temporary: bool,
+        at_ms: Option<u64>,
     ) -> PyResult<Self> {
         use topics_engine::Engine;
         let (env, options, url) = settings::options(py, settings)?;
@@ -54,10 +68,14 @@ impl Engine {
         let progress = recovery.map(|r| r.0.clone()).unwrap_or_default();
         let open = move || {
             let (env_of, at) = (env.clone(), Path::new(&dir));
+            let mut removed = temporary.then(|| at.to_owned());
             let engine = match read_only {
                 true if settings::is_prefix(&dir) => {
                     let store = settings::prefix(&env, &dir).map_err(Failure::invalid)?;
-                    Engine::open_prefix(&env, store, options)
+                    let at = &*removed.insert(temporary_directory(&env)?);
+                    Engine::open_prefix(&env, store, at, at_ms, options).inspect_err(|_| {
+                        let _ = std::fs::remove_dir_all(at);
+                    })
                 }
                 true => Engine::open_read_only(env_of, at, options),
                 false => Engine::open_reporting(env_of, at, options, progress),
@@ -65,7 +83,7 @@ impl Engine {
             if !url.is_empty() && !read_only {
                 engine.set_url(&url)?;
             }
-            Ok(Shared::new(engine, env, dir, temporary))
+            Ok(Shared::new(engine, env, dir, removed))
         };
         let shared = opening(|| run_interruptible(py, open))?;
         Ok(Self { shared })

@@ -82,18 +82,20 @@ pub(crate) fn verify_remote(
     Ok(PyBytes::new(py, &json))
 }
 
-/// Restores a prefix into a directory that is missing or empty: the state at `at_ms`, or the newest one.
+/// Restores a prefix into a directory that is missing or empty, which goes on with it; as a `copy`, which has
+/// nothing to do with it, the state at `at_ms`, or the newest one.
 #[pyfunction]
-#[pyo3(signature = (url, path, at_ms=None))]
+#[pyo3(signature = (url, path, copy=false, at_ms=None))]
 pub(crate) fn restore(
     py: Python<'_>,
     url: String,
     path: String,
+    copy: bool,
     at_ms: Option<u64>,
 ) -> PyResult<Bound<'_, PyBytes>> {
     let (store, retry) = open(py, &url)?;
     let done = run_interruptible(py, move || {
-        let (env, request) = (retry.env().clone(), topics_engine::RestoreRequest { at_ms });
+        let (env, request) = (retry.env().clone(), topics_engine::RestoreRequest { copy, at_ms });
         Ok(topics_engine::restore(&env, store, &retry, std::path::Path::new(&path), &request)?)
     })?;
     Ok(PyBytes::new(py, &topics_wire::report::restored(&done)))

@@ -1,6 +1,7 @@
 //! The engine that Python objects share: closed once, unusable in a forked child; its waits react to
 //! signals.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
@@ -112,8 +113,8 @@ pub(crate) struct Shared {
     local: OnceLock<LocalService>,
     pub env: Env,
     pub path: String,
-    /// Whether the directory goes with the engine.
-    temporary: bool,
+    /// A directory that goes with the engine.
+    temporary: Option<PathBuf>,
     pid: u32,
     closed: AtomicBool,
     /// The leases of jobs that were claimed through this engine.
@@ -121,7 +122,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn new(engine: Engine, env: Env, path: String, temporary: bool) -> Arc<Self> {
+    pub fn new(engine: Engine, env: Env, path: String, temporary: Option<PathBuf>) -> Arc<Self> {
         let pid = std::process::id();
         let (closed, leases) = (AtomicBool::new(false), LeaseSchedule::new());
         let local = OnceLock::new();
@@ -134,7 +135,7 @@ impl Shared {
         Ok(self.local.get_or_init(|| LocalService::new(engine.clone(), self.env.clock.clone())))
     }
 
-    /// Closes the engine, and removes its directory if that is temporary.
+    /// Closes the engine, and removes its temporary directory.
     pub fn close(&self) -> Result<(), Failure> {
         let outcome = self.engine()?.close();
         self.closed.store(true, Ordering::Release);
@@ -144,9 +145,9 @@ impl Shared {
     }
 
     fn remove_temporary(&self) {
-        if self.temporary {
+        if let Some(directory) = &self.temporary {
             // What is left is in the system's folder of temporary files.
-            let _ = std::fs::remove_dir_all(&self.path);
+            let _ = std::fs::remove_dir_all(directory);
         }
     }
 

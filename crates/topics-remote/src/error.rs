@@ -42,8 +42,8 @@ pub enum RemoteError {
     /// The directory may not write to the prefix.
     #[error("{0}")]
     NotOurs(Refusal),
-    /// The prefix does not hold what is to be restored.
-    #[error("nothing to restore: {detail}")]
+    /// The prefix does not hold what is to be restored or read.
+    #[error("the prefix has no state to read: {detail}")]
     Nothing {
         /// Why.
         detail: String,

@@ -47,7 +47,7 @@ pub fn base(store: &dyn ObjectStore, retry: &Retry, at_ms: Option<u64>) -> Resul
         return Err(none("the prefix is empty: check the URL"));
     };
     let Some(newest) = head.base.clone() else {
-        return Err(none("no base was published yet: nothing can be restored"));
+        return Err(none("no base was published yet"));
     };
     let base = read::base(store, retry, &newest)?;
     let newest_ms = base.made_ms;

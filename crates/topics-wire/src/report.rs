@@ -31,6 +31,7 @@ pub fn restored(r: &Restored) -> Vec<u8> {
     o.flag("has_later", r.has_later).flag("skips", r.skips);
     o.int("topics", r.topics).int("rounds", r.rounds);
     o.int("log_bytes", r.log_bytes).int("segment_bytes", r.segment_bytes);
+    o.int("remote_bytes", r.remote_bytes);
     o.int("missing_segments", r.missing_segments);
     o.finish()
 }

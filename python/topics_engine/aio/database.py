@@ -213,6 +213,7 @@ def open(
     path: str | os.PathLike[str] | None = None,
     *,
     read_only: bool = False,
+    at: datetime | str | int | None = None,
     **given: Unpack[Settings],
 ) -> Opening:
     """Opens a data directory; see `topics_engine.open`.
@@ -223,7 +224,7 @@ def open(
             await db.topic("orders").append({"id": 1})
         ```
     """
-    return Opening(path, {"read_only": read_only, **given})
+    return Opening(path, {"read_only": read_only, "at": at, **given})
 
 
 class Connecting:
@@ -299,11 +300,12 @@ async def restore(
     url: str,
     path: str | os.PathLike[str],
     *,
+    copy: bool = False,
     at: datetime | str | int | None = None,
 ) -> Restored:
     """Restores a data directory from an object store; see `topics_engine.restore`."""
     bridge.retain()
     try:
-        return await bridge.current_bridge().run_long(plain.restore, url, path, at=at)
+        return await bridge.current_bridge().run_long(plain.restore, url, path, copy=copy, at=at)
     finally:
         bridge.release()

@@ -307,9 +307,17 @@ def _tool_arguments(verb: Add) -> None:
     restore = verb("restore", "restore a data directory from an object store")
     restore.add_argument("remote", metavar="URL", help="the prefix that it was backed up to")
     restore.add_argument("directory", metavar="DIR", help="a directory that is missing or empty")
-    state = restore.add_mutually_exclusive_group()
-    state.add_argument("--at", metavar="TIME", help="the state at this time, or this long ago")
-    state.add_argument("--latest", action="store_true", help="the newest state (the default)")
+    restore.add_argument(
+        "--copy",
+        action="store_true",
+        help="download everything and leave the prefix to its owner; without it, the directory "
+        "goes on with the prefix, and the one before it is refused there",
+    )
+    restore.add_argument(
+        "--at",
+        metavar="TIME",
+        help="with --copy: the state at this time, or this long ago (default: the newest state)",
+    )
     repair = verb("repair", "repair a closed directory, dropping damaged ranges")
     repair.add_argument(
         "--yes", action="store_true", help="repair; without it, only show what would be lost"

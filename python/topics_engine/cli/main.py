@@ -292,7 +292,7 @@ def clone(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Ou
 
 
 def restore(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:
-    return tools.restore(args.remote, args.directory, args.at, out)
+    return tools.restore(args.remote, args.directory, copy=args.copy, at=args.at, out=out)
 
 
 def completion(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:

@@ -143,11 +143,11 @@ def _require_directory(data_dir: str) -> None:
         raise NotFound(f"{data_dir} is not a directory")
 
 
-def restore(url: str, directory: str, at: str | None, out: Output) -> int:
+def restore(url: str, directory: str, *, copy: bool, at: str | None, out: Output) -> int:
     """Restores a data directory from an object store, and says what lies beyond its state."""
     when = None if at is None else time_ms("--at", at)
     with ElapsedTime("restore"):
-        done = restored(url, directory, at=when)
+        done = restored(url, directory, copy=copy, at=when)
     if out.json_lines:
         out.fields(dataclasses.asdict(done))
         return Exit.OK
@@ -156,6 +156,10 @@ def restore(url: str, directory: str, at: str | None, out: Output) -> int:
         f"{done.topics:,} topics, {done.rounds:,} rounds of the log, "
         f"{done.log_bytes + done.segment_bytes:,} bytes"
     )
+    if done.remote_bytes:
+        out.line(f"{done.remote_bytes:,} bytes of sealed segments stay in the store until read")
+    if not copy:
+        out.line(f"go on: topics serve --data-dir {directory} with remote_url={url}")
     if done.has_later:
         newest = time_of(done.newest_ms).isoformat()
         out.line(Styled(f"the prefix has later states, up to {newest} at least", YELLOW))

@@ -472,6 +472,7 @@ def open_database(
     path: str | os.PathLike[str] | None = None,
     *,
     read_only: bool = False,
+    at: datetime | str | int | None = None,
     **given: Unpack[Settings],
 ) -> Database:
     """Opens a data directory in this process.
@@ -484,11 +485,14 @@ def open_database(
             `./topics-data`).
         read_only: open an existing directory that no process writes to, without changing it.
             Several processes may do so at the same time.
+        at: the state of a prefix at this time: an aware datetime, ISO text with an offset, or epoch
+            milliseconds (default: the newest state).
         given: settings by name, for example `max_open_files=256`.
 
     With the URL of a prefix of an object store as path, `"file:///directory"` or `"s3://…"`, and
-    `read_only` it reads the newest base of the prefix, without a data directory: topics, up to
-    their last archived segment. What is archived later is not seen.
+    `read_only` it reads what was shipped there, without the data directory and beside its owner.
+    The log is fetched into a temporary directory (`TMPDIR`), which `close` removes; sealed segments
+    are read from the store. What is shipped later is not seen.
 
     With `":memory:"` as path it opens an empty database in a temporary directory, which `close`
     removes: for tests. Its topics have the class `memory` unless they say otherwise.
@@ -512,8 +516,14 @@ def open_database(
             message = f"{path} is the URL of a server, not a directory: use te.connect({path!r})"
             raise InvalidRequest(message, detail={"field": "path"})
         if is_prefix(path):
-            return open_prefix(str(path), given, read_only=read_only)
+            return open_prefix(str(path), given, read_only=read_only, at=at)
         named["data_dir"] = arguments.path("path", path)
+    if at is not None:
+        message = (
+            "`at` is for the URL of a prefix of an object store; te.restore(url, path, copy=True, "
+            "at=…) makes a directory of an earlier state"
+        )
+        raise InvalidRequest(message, detail={"field": "at"})
     resolved = settings.resolve(named)
     engine = _core.Engine.open(str(resolved["data_dir"]), resolved.native(), read_only)
     return Database(EmbeddedBackend(engine), resolved)
@@ -528,13 +538,16 @@ def is_prefix(path: str | os.PathLike[str]) -> bool:
     return str(path).startswith(PREFIXES)
 
 
-def open_prefix(url: str, given: Settings, *, read_only: bool) -> Database:
+def open_prefix(
+    url: str, given: Settings, *, read_only: bool, at: datetime | str | int | None
+) -> Database:
     """Opens what a prefix of an object store has of a directory, to read it."""
     if not read_only:
         message = f"{url} is a prefix of an object store: use te.open({url!r}, read_only=True)"
         raise InvalidRequest(message, detail={"field": "path"})
     resolved = settings.resolve({**given})
-    engine = _core.Engine.open(url, resolved.native(), True)
+    at_ms = arguments.optional_epoch_ms("at", at)
+    engine = _core.Engine.open(url, resolved.native(), read_only=True, at_ms=at_ms)
     return Database(EmbeddedBackend(engine), resolved)
 
 
@@ -598,25 +611,32 @@ def restore(
     url: str,
     path: str | os.PathLike[str],
     *,
+    copy: bool = False,
     at: datetime | str | int | None = None,
 ) -> Restored:
     """Restores a data directory from the object store that it was backed up to.
 
-    The new directory has a history of its own: open it with another prefix, or without one. It
-    never writes to the prefix that it is from.
+    The new directory goes on with the prefix, on this machine: open it with the same `remote_url`.
+    Sealed segments stay in the prefix until they are read. The directory that wrote to the prefix
+    before is refused there from now on, and so is its server if it still runs.
+
+    A `copy` has nothing to do with the prefix any more: every record is downloaded, the prefix does
+    not change, and its owner goes on. Open it with another prefix, or without one.
 
     Args:
         url: the prefix, `s3://bucket/prefix` or `file:///directory`.
         path: a directory that is missing or empty.
-        at: the state at this time: an aware datetime, ISO text with an offset, or epoch
+        copy: whether it is a copy.
+        at: of a copy, the state at this time: an aware datetime, ISO text with an offset, or epoch
             milliseconds (default: the newest state).
 
     Returns:
         What was restored, and what lies beyond it.
 
     Raises:
-        InvalidRequest: the directory is not empty, or the URL is wrong.
-        StorageUnavailable: the store cannot be reached, or has no state of that time.
+        InvalidRequest: the directory is not empty, the URL is wrong, or the prefix has no state of
+            that time.
+        StorageUnavailable: the store cannot be reached, or lacks an object.
 
     Example:
         ```python
@@ -626,7 +646,8 @@ def restore(
     """
     directory = arguments.path("path", path)
     when = arguments.optional_epoch_ms("at", at)
-    return Restored.from_json(_core.restore(arguments.text("url", url), directory, when))
+    where = arguments.text("url", url)
+    return Restored.from_json(_core.restore(where, directory, copy=copy, at_ms=when))
 
 
 os.register_at_fork(after_in_child=_core.close_locks_in_child)

@@ -418,6 +418,8 @@ class Restored(Frozen):
     """Bytes of the log that were restored."""
     segment_bytes: int
     """Bytes of segments that were restored."""
+    remote_bytes: int
+    """Bytes of segments that stay in the prefix, and are read from it."""
     missing_segments: int
     """Segments that were damaged before they could be backed up: their seqs are gaps."""
 

@@ -44,7 +44,7 @@ def test_a_copy_of_a_running_engine_is_restored(data_dir: Path, tmp_path: Path) 
     with te.open(data_dir, **settings(tmp_path)) as db:
         db.topic("t").append([{"n": n} for n in range(5)])
         wait_for_backup(db)
-        done = te.restore(f"file://{tmp_path}/remote", tmp_path / "restored")
+        done = te.restore(f"file://{tmp_path}/remote", tmp_path / "restored", copy=True)
         assert done.skips
         assert done.missing_segments == 0
         # The old directory goes on, and shares no seq with the new one.
@@ -63,7 +63,7 @@ def test_a_state_of_the_past_is_restored(data_dir: Path, tmp_path: Path) -> None
         time.sleep(0.05)  # sleep: record times are in ms
         db.topic("t").append({"n": 2})
         wait_for_backup(db)
-    done = te.restore(f"file://{tmp_path}/remote", tmp_path / "then", at=then)
+    done = te.restore(f"file://{tmp_path}/remote", tmp_path / "then", copy=True, at=then)
     assert done.has_later
     assert done.state_ms <= then.timestamp() * 1000
     with te.open(tmp_path / "then") as db:
@@ -83,7 +83,7 @@ def test_after_a_clean_close_nothing_lies_beyond(data_dir: Path, tmp_path: Path)
 
 
 async def restored(tmp_path: Path) -> te.Restored:
-    return await te.aio.restore(f"file://{tmp_path}/remote", tmp_path / "aio")
+    return await te.aio.restore(f"file://{tmp_path}/remote", tmp_path / "aio", copy=True)
 
 
 def test_the_command_says_what_it_restored(data_dir: Path, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_the_command_says_what_it_restored(data_dir: Path, tmp_path: Path) -> No
         db.topic("t").append({"n": 1})
         wait_for_backup(db)
     command = [sys.executable, "-m", "topics_engine", "restore", f"file://{tmp_path}/remote"]
-    for arguments in ([tmp_path / "a"], [tmp_path / "b", "--latest", "--json"]):
+    for arguments in ([tmp_path / "a", "--copy"], [tmp_path / "b", "--json"]):
         shown = subprocess.run(
             [*command, *arguments], capture_output=True, text=True, check=True, timeout=LIMIT
         )
@@ -106,8 +106,12 @@ def test_the_command_says_what_it_restored(data_dir: Path, tmp_path: Path) -> No
 def test_what_cannot_be_restored_is_refused(tmp_path: Path) -> None:
     with pytest.raises(te.InvalidRequest, match="URL"):
         te.restore("ftp://x", tmp_path / "a")
-    with pytest.raises(te.Unavailable, match="prefix is empty"):
+    with pytest.raises(te.InvalidRequest, match="prefix is empty"):
         te.restore(f"file://{tmp_path}/nothing", tmp_path / "a")
+    with pytest.raises(te.InvalidRequest, match="copy=True"):
+        te.restore(f"file://{tmp_path}/remote", tmp_path / "a", at=1)
+    with pytest.raises(te.InvalidRequest, match="copy=True"):
+        te.open(tmp_path / "a", at=1)
 
 
 def test_with_bases_only_a_close_ships_what_was_written(data_dir: Path, tmp_path: Path) -> None:
@@ -117,8 +121,64 @@ def test_with_bases_only_a_close_ships_what_was_written(data_dir: Path, tmp_path
             db.topic("t").append({"n": run})
     done = te.restore(f"file://{tmp_path}/remote", tmp_path / "restored")
     assert not done.skips
-    with te.open(tmp_path / "restored") as db:
+    with te.open(tmp_path / "restored", **only) as db:
         assert numbers(db.topic("t")) == [0, 1, 2]
+
+
+def test_a_restored_directory_goes_on_with_the_prefix(data_dir: Path, tmp_path: Path) -> None:
+    small = settings(tmp_path) | {"segment_max_events": 10}
+    url = f"file://{tmp_path}/remote"
+    with te.open(data_dir, **small) as db:
+        db.topic("t").append([{"n": n} for n in range(95)])
+    # The first base of a process has what the one before it has written.
+    with te.open(data_dir, **small) as db:
+        until(lambda: db.metrics()["remote_last_base_timestamp_seconds"] > 0, 60)
+    done = te.restore(url, tmp_path / "next")
+    assert not done.skips
+    assert done.remote_bytes > 0
+    with te.open(tmp_path / "next", **small) as db:
+        # Only that of the active segment.
+        assert len(list((tmp_path / "next/topics").glob("*/*.data"))) == 1
+        assert numbers(db.topic("t")) == [*range(95)]
+        assert db.topic("t").append({"n": 95}).last_seq == 96
+        wait_for_backup(db)
+    # The directory before it keeps what it has, and ships nothing more.
+    with te.open(data_dir, **small) as db:
+        db.topic("t").append({"n": -1})
+        until(lambda: db.metrics()["remote_state"] == "refused", 60)
+        assert numbers(db.topic("t")) == [*range(95), -1]
+    with te.open(url, read_only=True) as view:
+        assert view.path == url
+        assert numbers(view.topic("t")) == [*range(96)]
+        assert view.topic("t").state().head_seq == 96
+
+
+def test_a_view_is_of_a_time_and_leaves_nothing(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    url = f"file://{tmp_path}/remote"
+    with te.open(data_dir, **settings(tmp_path)) as db:
+        db.topic("t").append({"n": 1})
+        wait_for_backup(db)
+        then = datetime.now(UTC)
+        time.sleep(0.05)  # sleep: record times are in ms
+        db.topic("t").append({"n": 2})
+        wait_for_backup(db)
+        with te.open(url, read_only=True) as view, te.open(url, read_only=True, at=then) as past:
+            assert numbers(view.topic("t")) == [1, 2]
+            assert numbers(past.topic("t")) == [1]
+            folders = list(temporary.iterdir())
+            assert len(folders) == 2
+            assert {folder.stat().st_mode & 0o777 for folder in folders} == {0o700}
+            with pytest.raises(te.Unavailable, match="read"):
+                view.topic("t").append({"n": 3})
+        assert list(temporary.iterdir()) == []
+        with pytest.raises(te.InvalidRequest, match="oldest state"):
+            te.open(url, read_only=True, at=0)
+        assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize(("window", "is_kept"), [(0, False), ("never", True), (3_600_000, True)])
@@ -143,10 +203,10 @@ def test_the_window_says_what_is_deleted(
         assert db.metrics()["remote_last_base_timestamp_seconds"] > 0
     if is_kept:
         assert first() == written
-        te.restore(f"file://{tmp_path}/remote", tmp_path / "then", at=then)
+        te.restore(f"file://{tmp_path}/remote", tmp_path / "then", copy=True, at=then)
         with te.open(tmp_path / "then") as db:
             assert numbers(db.topic("t")) == [1]
     else:
         assert len(first()) < len(written)
-        with pytest.raises(te.Unavailable, match="before the oldest state"):
-            te.restore(f"file://{tmp_path}/remote", tmp_path / "then", at=then)
+        with pytest.raises(te.InvalidRequest, match="before the oldest state"):
+            te.restore(f"file://{tmp_path}/remote", tmp_path / "then", copy=True, at=then)

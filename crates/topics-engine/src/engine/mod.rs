@@ -407,11 +407,18 @@ impl Engine {
         open::open_read_only(env, dir, options).map(Self::over)
     }
 
-    /// Opens what a prefix of an object store has of a directory, without the directory: the newest
-    /// catalog, to read it. Each topic ends with its last archived segment. Every write is refused. What
-    /// is archived later is not seen.
-    pub fn open_prefix(env: &Env, store: Arc<dyn ObjectStore>, options: Options) -> Result<Self> {
-        open::open_prefix(env, store, options).map(Self::over)
+    /// Reads a prefix of an object store: the state at a time, ms since the Unix epoch, `None`: the newest
+    /// one. Every write is refused, and what is shipped later is not seen. `dir`, which must be missing or
+    /// empty, gets what is not read from the prefix: the log, and files of segments that were read. It is
+    /// of no use after the engine is closed.
+    pub fn open_prefix(
+        env: &Env,
+        store: Arc<dyn ObjectStore>,
+        dir: &Path,
+        at_ms: Option<u64>,
+        options: Options,
+    ) -> Result<Self> {
+        open::open_prefix(env, store, dir, at_ms, options).map(Self::over)
     }
 
     /// Stages nothing more, syncs, snapshots, wakes every waiter with `Closed`. Idempotent.

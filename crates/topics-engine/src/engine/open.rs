@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use topics_env::Env;
 use topics_env::objects::ObjectStore;
+use topics_remote::Retry;
 use topics_storage::StorageError;
 use topics_storage::checkpoint::Checkpoints;
 use topics_storage::dir::{Lineage, Paths};
@@ -18,7 +19,7 @@ use crate::checkpoint::{Store, round};
 use crate::ctx::Pressure;
 use crate::queue;
 use crate::recovery::{Access, Lost, Replay, Target, problem, segment_options, wal_options};
-use crate::tier::prefix::{PrefixView, ROOT};
+use crate::restore;
 use crate::topic;
 use crate::topic::events::{Base, Ctx, TopicHost};
 use crate::txn;
@@ -155,24 +156,41 @@ pub(crate) fn open_read_only(env: Env, dir: &Path, options: Options) -> Result<A
     let has_threads = options.background;
     let options = Options { background: false, ..options };
     let engine = open(env.read_only(), dir, options, Arc::default())?;
-    engine.ctx().freeze();
-    if let Some(cold) = engine.base().cold.as_ref().filter(|_| has_threads) {
-        cold.use_threads();
+    freeze(&engine, has_threads);
+    Ok(engine)
+}
+
+/// Makes `dir` a directory to read a prefix of an object store with, and opens it: the state at a time,
+/// `None`: the newest one. `dir` is missing or empty, and of no use after the engine is closed.
+pub(crate) fn open_prefix(
+    env: &Env,
+    store: Arc<dyn ObjectStore>,
+    dir: &Path,
+    at_ms: Option<u64>,
+    options: Options,
+) -> Result<Arc<OpenEngine>> {
+    let limits = options.remote.map(|remote| remote.limits).unwrap_or_default();
+    let mut retry = Retry::new(env.clone(), std::thread::sleep);
+    retry.deadline = limits.cold_timeout;
+    let wal_shards = restore::view(env, store.clone(), &retry, dir, at_ms)?.shards;
+    let has_threads = options.background;
+    let remote = Some(RemoteOptions { store, limits });
+    let options = Options { remote, wal_shards, background: false, ..options };
+    // Files of segments are kept in it as they are fetched.
+    let engine = open(env.clone(), dir, options, Arc::default())?;
+    freeze(&engine, has_threads);
+    if let Some(cold) = &engine.base().cold {
+        cold.wait_for_sides();
     }
     Ok(engine)
 }
 
-/// Opens what a prefix of an object store has of a directory, to read it.
-pub(crate) fn open_prefix(
-    env: &Env,
-    store: Arc<dyn ObjectStore>,
-    options: Options,
-) -> Result<Arc<OpenEngine>> {
-    let limits = options.remote.map(|remote| remote.limits).unwrap_or_default();
-    let view = PrefixView::read(env, &store, limits.cold_timeout)?;
-    let remote = Some(RemoteOptions { store, limits });
-    let options = Options { remote, wal_shards: view.shards, ..options };
-    open_read_only(view.env, Path::new(ROOT), options)
+/// Makes an engine refuse every write.
+fn freeze(engine: &OpenEngine, has_threads: bool) {
+    engine.ctx().freeze();
+    if let Some(cold) = engine.base().cold.as_ref().filter(|_| has_threads) {
+        cold.use_threads();
+    }
 }
 
 /// The absolute path, which stays valid if the process changes its working directory: files are created,

@@ -1,4 +1,10 @@
-//! Restores a data directory from a prefix.
+//! Makes a data directory of a prefix: a base, and the rounds after it.
+//!
+//! | form | segments in packs | and the prefix |
+//! |---|---|---|
+//! | [`Form::Adopt`] | cold: their records stay in the prefix | belongs to the new directory |
+//! | [`Form::Copy`] | downloaded | stays as it is |
+//! | [`Form::View`] | cold, those of queues too | stays as it is |
 //!
 //! | module | purpose |
 //! |---|---|
@@ -8,12 +14,17 @@
 //! The new directory is what a power cut at the time of the last round would have left of the one that
 //! shipped it, so that an ordinary open recovers it. `meta/STORE` is written last: without it an open
 //! refuses the directory. `meta/LINEAGE` is written first: it makes the first open skip seqs that the
-//! other directory may have given to records.
+//! other directory may have given to records. A prefix is adopted after its base was read and before its
+//! rounds are: what the other directory ships after that is fenced, and never counts.
 
 mod log;
 mod segments;
 #[cfg(test)]
+mod adopt_tests;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod view_tests;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,25 +32,44 @@ use std::sync::Arc;
 
 use topics_env::Env;
 use topics_env::objects::ObjectStore;
-use topics_remote::Retry;
+use topics_remote::claim::{Claimant, DirectoryRecord, Refusal};
 use topics_remote::format::base::Place;
+use topics_remote::format::head::Head;
 use topics_remote::history::{self, RestoreBase};
-use topics_remote::read;
+use topics_remote::writer::RemoteWriter;
+use topics_remote::{RemoteError, Retry, read};
 use topics_storage::StorageError;
-use topics_storage::dir::{Lineage, Paths, Store, create_dir, list_dir, make_root, write_file};
+use topics_storage::dir::{
+    Lineage, Paths, RemoteRecord, Store, create_dir, list_dir, make_root, write_file,
+};
 use topics_storage::format::wal_file;
-use topics_storage::snapshot::encode;
+use topics_storage::snapshot::{SnapshotBody, encode};
 
 use self::log::LogFiles;
-use crate::ship::owner::remote_error;
-use crate::tier;
+use crate::ship::owner::{holder, remote_error};
+use crate::tier::{self, PackTable, of_base};
 use crate::types::error::{Error, Result};
 
 /// What to restore.
 #[derive(Clone, Debug, Default)]
 pub struct RestoreRequest {
-    /// The state at this time, ms since the Unix epoch; `None`: the newest one.
+    /// Whether the directory is a copy that needs the prefix no more. Otherwise it goes on with the prefix,
+    /// and the directory that wrote to it cannot any more.
+    pub copy: bool,
+    /// The state at this time, ms since the Unix epoch; `None`: the newest one. Only of a copy: a prefix goes
+    /// on from its end.
     pub at_ms: Option<u64>,
+}
+
+/// What a directory is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// It goes on with the prefix.
+    Adopt,
+    /// It has nothing to do with the prefix any more.
+    Copy,
+    /// It is read, while the prefix has most records.
+    View,
 }
 
 /// What was restored.
@@ -53,6 +83,8 @@ pub struct Restored {
     pub has_later: bool,
     /// Whether records may have been acked after the state, so that each topic skips seqs.
     pub skips: bool,
+    /// Shards of the log.
+    pub shards: u32,
     /// Topics of the state.
     pub topics: u64,
     /// Rounds that were applied.
@@ -61,6 +93,8 @@ pub struct Restored {
     pub log_bytes: u64,
     /// Bytes of segments.
     pub segment_bytes: u64,
+    /// Bytes of segments that stay in the prefix.
+    pub remote_bytes: u64,
     /// Segments that the backup lacks because they were damaged; their seqs are gaps.
     pub missing_segments: u64,
 }
@@ -71,6 +105,7 @@ struct Restore<'a> {
     paths: Paths,
     store: Arc<dyn ObjectStore>,
     retry: Retry,
+    form: Form,
     base: RestoreBase,
 }
 
@@ -82,6 +117,36 @@ pub fn restore(
     dir: &Path,
     request: &RestoreRequest,
 ) -> Result<Restored> {
+    let form = if request.copy { Form::Copy } else { Form::Adopt };
+    if form == Form::Adopt && request.at_ms.is_some() {
+        return Err(Error::InvalidRequest(
+            "a prefix goes on from its end: restore an earlier state as a copy, with copy=True or \
+             --copy"
+                .into(),
+        ));
+    }
+    hydrate(env, store, retry, dir, form, request.at_ms)
+}
+
+/// Makes a directory to read a prefix with: the state at a time, `None`: the newest one.
+pub(crate) fn view(
+    env: &Env,
+    store: Arc<dyn ObjectStore>,
+    retry: &Retry,
+    dir: &Path,
+    at_ms: Option<u64>,
+) -> Result<Restored> {
+    hydrate(env, store, retry, dir, Form::View, at_ms)
+}
+
+fn hydrate(
+    env: &Env,
+    store: Arc<dyn ObjectStore>,
+    retry: &Retry,
+    dir: &Path,
+    form: Form,
+    at_ms: Option<u64>,
+) -> Result<Restored> {
     let paths = Paths::new(dir);
     make_root(env, &paths)?;
     if !list_dir(env, dir)?.is_empty() {
@@ -91,28 +156,35 @@ pub fn restore(
         );
         return Err(Error::InvalidRequest(text));
     }
-    let base = history::base(&*store, retry, request.at_ms).map_err(remote_error)?;
-    let run = Restore { env, paths, store, retry: retry.clone(), base };
-    run.run(request)
+    let base = history::base(&*store, retry, at_ms).map_err(remote_error)?;
+    let mut run = Restore { env, paths, store, retry: retry.clone(), form, base };
+    run.run(at_ms)
 }
 
+/// How often a prefix is adopted again because its owner wrote to it meanwhile.
+const ADOPT_RACES: usize = 8;
+
 impl Restore<'_> {
-    fn run(&self, request: &RestoreRequest) -> Result<Restored> {
+    fn run(&mut self, at_ms: Option<u64>) -> Result<Restored> {
+        // Until the log is restored, whether anything lies beyond it is unknown.
+        create_dir(self.env, "dir.names", &self.paths.meta())?;
+        Lineage::ORIGIN_WENT_ON.write(self.env, &self.paths)?;
+        for dir in [self.paths.wal(), self.paths.topics(), self.paths.txn()] {
+            create_dir(self.env, "dir.names", &dir)?;
+        }
+        if self.form == Form::Adopt {
+            self.adopt()?;
+        }
         let (env, paths, base) = (self.env, &self.paths, &self.base.base);
         let snapshot = read::snapshot(env, &self.base.object.key, base).map_err(remote_error)?;
         let n = u64::from_le_bytes(base.snapshot[8..16].try_into().unwrap_or_default());
         let mut body = snapshot.whole()?;
-        // Until the log is restored, whether anything lies beyond it is unknown.
-        create_dir(env, "dir.names", &paths.meta())?;
-        Lineage::ORIGIN_WENT_ON.write(env, paths)?;
-        for dir in [paths.wal(), paths.topics(), paths.txn()] {
-            create_dir(env, "dir.names", &dir)?;
-        }
-        let log = LogFiles::restore(self, &body, request.at_ms)?;
+        let log = LogFiles::restore(self, &body, at_ms)?;
         let mut out = Restored {
             state_ms: log.cut_ms,
             newest_ms: self.base.newest_ms.max(log.newest_ms),
             has_later: log.has_later || self.base.newest_ms > log.cut_ms,
+            shards: body.shards.len() as u32,
             topics: log.topic_count(),
             rounds: log.rounds,
             log_bytes: log.bytes,
@@ -120,18 +192,56 @@ impl Restore<'_> {
         };
         self.stages(&log)?;
         self.segments(&mut body, &mut out)?;
-        body.sections.retain(|s| s.kind != tier::SECTION);
+        self.name_packs(&mut body)?;
         // The log may say that a later snapshot took effect, which the restored directory does not have.
         let n = n.max(log.last_snapshot);
         let snapshot = encode(n, &body)?;
         write_file(env, "restore.file", &paths.snapshot(n), &snapshot)?;
         env.sync_dir("restore.dir", &paths.meta()).map_err(|e| StorageError::io("restore", e))?;
         out.skips = out.has_later || log.is_open_ended(&self.base);
-        if !out.skips {
+        if !out.skips || self.form == Form::View {
             Lineage::NO_SKIP.write(env, paths)?;
         }
         Store::create(env, paths, base.header.store_id)?;
         Ok(out)
+    }
+
+    /// Makes the new directory the owner of the prefix, as it is after this.
+    fn adopt(&mut self) -> Result<()> {
+        for _ in 0..ADOPT_RACES {
+            let Head { prefix_id, epoch, nonce, .. } = self.base.head;
+            let record = RemoteRecord { prefix_id, epoch, seen: Some(nonce), attempted: Vec::new() };
+            record.write(self.env, &self.paths)?;
+            let record = DirectoryRecord { env: self.env.clone(), paths: self.paths.clone() };
+            let claimant = Claimant {
+                store_id: self.base.base.header.store_id,
+                holder: holder(self.env, self.paths.root()),
+                has_packs: true,
+                record: Arc::new(record),
+            };
+            let (store, retry) = (self.store.clone(), self.retry.clone());
+            match RemoteWriter::open(store, retry, &claimant, &|| Ok(())) {
+                // Its owner wrote to it since the base was read.
+                Err(RemoteError::NotOurs(Refusal::Copied { .. })) => {
+                    self.base =
+                        history::base(&*self.store, &self.retry, None).map_err(remote_error)?;
+                }
+                done => return done.map(drop).map_err(remote_error),
+            }
+        }
+        let detail = "the owner of the prefix writes to it all the time: stop it, and try again";
+        Err(Error::StorageUnavailable { reason: "remote", detail: detail.into() })
+    }
+
+    /// Makes the snapshot name the packs of cold segments.
+    fn name_packs(&self, body: &mut SnapshotBody) -> Result<()> {
+        body.sections.retain(|s| s.kind != tier::SECTION);
+        if self.form != Form::Copy {
+            let table = PackTable::default();
+            of_base(&self.base.base, &body.topics)?.into_iter().for_each(|p| table.add(p));
+            body.sections.extend(table.capture());
+        }
+        Ok(())
     }
 
     /// The files of staged rows that decisions without an end need.

@@ -1,24 +1,88 @@
 //! The files of the segments that the snapshot of a base names.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use topics_env::OpenMode;
-use topics_remote::format::base::{BaseSegment, Span};
+use topics_env::objects::ObjectStore;
+use topics_env::sync::Mutex;
+use topics_remote::format::base::{BaseSegment, Place, Span};
 use topics_remote::format::pack::PARTS;
-use topics_remote::read;
+use topics_remote::{Retry, read};
 use topics_storage::StorageError;
 use topics_storage::dir::{create_dir, write_file};
-use topics_storage::segment::{FileKind, SegmentMeta, SegmentOptions, Segments, TopicKey};
+use topics_storage::segment::{ColdFiles, FileKind, SegmentMeta, SegmentOptions, Segments, TopicKey};
 use topics_storage::snapshot::{GapSnap, SnapshotBody, TopicSnap};
 
-use super::{Restore, Restored};
+use super::{Form, Restore, Restored};
 use crate::ship::owner::remote_error;
 use crate::types::api::GapReason;
-use crate::types::error::Result;
+use crate::types::config::{TopicConfig, TopicType};
+use crate::types::error::{Error, Result};
 
 /// Whether a segment has records to restore. One without leaves the snapshot.
 fn has_records(meta: &SegmentMeta) -> bool {
     meta.span() > 0 && meta.live_count > 0
+}
+
+/// How often a file is fetched again whose bytes were damaged on the way.
+const FETCHES: u32 = 3;
+
+/// The files of segments in packs, fetched by the thread that reads them.
+#[derive(Debug)]
+struct PackFiles {
+    store: Arc<dyn ObjectStore>,
+    retry: Retry,
+    parts: HashMap<(u64, FileKind), Place>,
+    /// How often a file was damaged.
+    damaged: Mutex<HashMap<(u64, FileKind), u32>>,
+}
+
+impl PackFiles {
+    fn place(&self, file_no: u64, kind: FileKind) -> topics_storage::Result<&Place> {
+        self.parts.get(&(file_no, kind)).ok_or_else(|| {
+            let what = format!("the pack of the segment with file number {file_no}");
+            StorageError::Missing { what }
+        })
+    }
+}
+
+impl ColdFiles for PackFiles {
+    fn read(
+        &self,
+        file_no: u64,
+        kind: FileKind,
+        at: u64,
+        buf: &mut [u8],
+    ) -> topics_storage::Result<()> {
+        let Place { pack, offset, len } = *self.place(file_no, kind)?;
+        let n = u32::try_from(buf.len()).unwrap_or(u32::MAX).min(len.saturating_sub(at as u32));
+        buf.fill(0);
+        if n == 0 {
+            return Ok(());
+        }
+        let part = Place { pack, offset: offset + at as u32, len: n };
+        let found = read::place(&*self.store, &self.retry, &part)
+            .map_err(|e| StorageError::Unreachable { detail: e.to_string() })?;
+        let n = found.len().min(n as usize);
+        buf[..n].copy_from_slice(&found[..n]);
+        Ok(())
+    }
+
+    fn len(&self, file_no: u64, kind: FileKind) -> topics_storage::Result<u64> {
+        self.place(file_no, kind).map(|place| u64::from(place.len))
+    }
+
+    fn is_seen(&self, _file_no: u64) -> bool {
+        false
+    }
+
+    fn distrust(&self, file_no: u64, kind: FileKind, _at: u64, _len: u64) -> bool {
+        let mut damaged = self.damaged.lock();
+        let times = damaged.entry((file_no, kind)).or_insert(0);
+        *times += 1;
+        *times < FETCHES
+    }
 }
 
 /// A file that a pack has, or a part of one.
@@ -30,7 +94,18 @@ enum Wanted<'a> {
 }
 
 impl Restore<'_> {
-    /// Writes the files of every segment, and makes the snapshot name exactly these.
+    /// Whether the records of a topic with this config must be in the directory. A claim of jobs does not wait
+    /// for the store.
+    fn is_local(&self, config: &[u8]) -> Result<bool> {
+        Ok(match self.form {
+            Form::Copy => true,
+            Form::Adopt => TopicConfig::decode(config)?.kind == TopicType::Queue,
+            Form::View => false,
+        })
+    }
+
+    /// Writes the files of every segment that does not stay in the prefix, and makes the snapshot name
+    /// exactly these, and those that do as cold.
     pub(super) fn segments(&self, body: &mut SnapshotBody, out: &mut Restored) -> Result<()> {
         let base = &self.base.base;
         let places: HashMap<u64, &BaseSegment> =
@@ -44,12 +119,13 @@ impl Restore<'_> {
         let mut missing = BTreeSet::new();
         for topic in &mut body.topics {
             topic.segments.retain(has_records);
+            let is_local = self.is_local(&topic.config)?;
             for meta in &mut topic.segments {
-                meta.cold = false;
+                let place = places.get(&meta.file_no);
+                meta.cold = !is_local && place.is_some();
                 let (id, meta) = (topic.topic_id, *meta);
                 let parts = tails.get(&meta.file_no).map_or(&[][..], |parts| parts);
                 let end = parts.last().map_or(0, |(from, at)| u64::from(*from) + u64::from(at.len));
-                let place = places.get(&meta.file_no);
                 let del = deletes.get(&meta.del_no);
                 // Without its bitmap the records that were deleted would come back.
                 let is_whole = place.is_some() || end >= meta.data_len;
@@ -58,6 +134,9 @@ impl Restore<'_> {
                     continue;
                 }
                 match place {
+                    Some(p) if meta.cold => {
+                        out.remote_bytes += p.lens.iter().map(|len| u64::from(*len)).sum::<u64>();
+                    }
                     Some(p) => wanted.entry(p.pack).or_default().push(Wanted::Segment(id, meta, p)),
                     None => {
                         for (from, at) in parts {
@@ -87,6 +166,9 @@ impl Restore<'_> {
             }
         }
         self.side_files(body, &tails, &missing)?;
+        if self.form == Form::Adopt {
+            self.fetch_sides(body, &places, &missing)?;
+        }
         for topic in topics {
             let dir = self.paths.topic(topic);
             let synced = self.env.sync_dir("restore.dir", &dir);
@@ -120,6 +202,44 @@ impl Restore<'_> {
                     let path = paths.segment(&name, kind);
                     write_file(env, "restore.file", &path, &segment.make_side(kind)?)?;
                 }
+            }
+        }
+        segments.close();
+        Ok(())
+    }
+
+    /// Fetches the `.idx`, `.tags` and `.attrs` of cold segments: no write, no retention and no delivery of the
+    /// new directory waits for the store.
+    fn fetch_sides(
+        &self,
+        body: &SnapshotBody,
+        places: &HashMap<u64, &BaseSegment>,
+        missing: &BTreeSet<u64>,
+    ) -> Result<()> {
+        let (env, paths, id) = (self.env, &self.paths, self.base.base.header.store_id);
+        let segments =
+            Segments::new(env.clone(), paths.clone(), id, 0, SegmentOptions::default());
+        let mut parts = HashMap::new();
+        for (file_no, p) in places {
+            let pack = self.base.base.pack(p.pack).copied();
+            let pack = pack.ok_or_else(|| Error::Internal("a segment is in no pack".into()))?;
+            let mut offset = p.offset;
+            for (kind, len) in PARTS.into_iter().zip(p.lens) {
+                parts.insert((*file_no, kind), Place { pack, offset, len });
+                offset += len;
+            }
+        }
+        let (store, retry, damaged) = (self.store.clone(), self.retry.clone(), Mutex::default());
+        segments.set_cold(Arc::new(PackFiles { store, retry, parts, damaged }));
+        for topic in &body.topics {
+            let key = TopicKey { topic_id: topic.topic_id, epoch: topic.epoch };
+            let is_cold = |m: &&SegmentMeta| m.cold && !missing.contains(&m.file_no);
+            let mut cold = topic.segments.iter().filter(is_cold).peekable();
+            if cold.peek().is_some() {
+                create_dir(env, "dir.names", &paths.topic(topic.topic_id))?;
+            }
+            for meta in cold {
+                segments.segment(key, *meta).fetch_sides()?;
             }
         }
         segments.close();

@@ -28,11 +28,18 @@ fn try_restored(w: &World, bucket: &Arc<Bucket>, at_ms: Option<u64>) -> Result<(
     out.seed = w.seed + 1000;
     let store = Arc::new(bucket.client(7));
     let retry = Retry::once(out.env());
-    let done = restore(&out.env(), store, &retry, Path::new(DIR), &RestoreRequest { at_ms })?;
+    let request = RestoreRequest { copy: true, at_ms };
+    let done = restore(&out.env(), store, &retry, Path::new(DIR), &request)?;
     let report = verify(&out.env(), Path::new(DIR), &mut |_| ())?;
     assert!(done.missing_segments > 0 || report.problems.is_empty(), "{:?}", report.problems);
     out.try_open()?;
     Ok((out, done))
+}
+
+/// The bucket as the remote of another process.
+pub(super) fn client(bucket: &Arc<Bucket>, id: u32) -> RemoteOptions {
+    let limits = RemoteLimits { single_writer: true, ..RemoteLimits::default() };
+    RemoteOptions { store: Arc::new(bucket.client(id)), limits }
 }
 
 fn restored(w: &World, bucket: &Arc<Bucket>, at_ms: Option<u64>) -> (World, Restored) {
@@ -41,7 +48,7 @@ fn restored(w: &World, bucket: &Arc<Bucket>, at_ms: Option<u64>) -> (World, Rest
 
 /// Everything that a client can see, except what changes with time or with a restart. The seqs of
 /// records are part of it.
-fn state(w: &World) -> BTreeMap<String, String> {
+pub(super) fn state(w: &World) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     for t in w.engine().list("", None, usize::MAX) {
         let s = w.state(&t.topic);
@@ -70,7 +77,7 @@ fn state(w: &World) -> BTreeMap<String, String> {
     out
 }
 
-fn publish(w: &World) {
+pub(super) fn publish(w: &World) {
     w.engine().ship().unwrap();
     w.engine().archive().unwrap();
     w.engine().ship().unwrap();
@@ -353,7 +360,7 @@ fn every_round_of_a_history_can_be_restored_exactly() {
 }
 
 /// The acked records of a scenario: topic → data.
-fn scenario(w: &World) -> std::result::Result<(), Error> {
+pub(super) fn scenario(w: &World) -> std::result::Result<(), Error> {
     for i in 0..12 {
         w.tagged("a", &[["red", "blue"][i % 2]]);
     }
@@ -452,15 +459,17 @@ fn the_prefix_of_a_machine_that_is_lost_at_any_request_is_restored() {
 
 /// Cuts the power at every write of a restore. Returns how many directories were whole, how many were
 /// refused or empty, and how many opened with another state.
-fn crashes(hook: Option<Arc<dyn Hook>>) -> (usize, usize, usize) {
+fn crashes(copy: bool, hook: Option<Arc<dyn Hook>>) -> (usize, usize, usize) {
     let (w, bucket) = shipping(RemoteLimits::default());
     scenario(&w).unwrap();
     let expected = state(&w);
-    let mut out = World::unopened(Options { remote: None, ..small() });
+    let remote = (!copy).then(|| client(&bucket, 8));
+    let mut out = World::unopened(Options { remote, ..small() });
     out.hook = hook;
     let retry = Retry::once(out.env());
     let store = Arc::new(bucket.client(7));
-    restore(&out.env(), store, &retry, Path::new(DIR), &RestoreRequest::default()).unwrap();
+    let request = RestoreRequest { copy, at_ms: None };
+    restore(&out.env(), store, &retry, Path::new(DIR), &request).unwrap();
     let (mut whole, mut refused, mut wrong) = (0, 0, 0);
     let mut check = |image: &DiskImage| {
         let mut again = World::unopened(out.options.clone());
@@ -494,9 +503,11 @@ fn crashes(hook: Option<Arc<dyn Hook>>) -> (usize, usize, usize) {
 /// A restore that a crash ended is refused by an open, or whole.
 #[test]
 fn a_crash_at_any_write_of_a_restore_leaves_no_half_directory() {
-    let (whole, refused, wrong) = crashes(None);
-    assert_eq!(wrong, 0);
-    assert!(whole > 0 && refused > 20, "{whole} whole, {refused} refused");
+    for copy in [true, false] {
+        let (whole, refused, wrong) = crashes(copy, None);
+        assert_eq!(wrong, 0);
+        assert!(whole > 0 && refused > 20, "{whole} whole, {refused} refused");
+    }
 }
 
 #[test]
@@ -504,7 +515,7 @@ fn without_its_syncs_a_restore_leaves_half_directories() {
     for site in
         [Site::Sync("restore.file"), Site::SyncDir("restore.dir"), Site::Sync("dir.lineage")]
     {
-        let (_, _, wrong) = crashes(Some(Arc::new(Mutant::remove(site, None))));
+        let (_, _, wrong) = crashes(true, Some(Arc::new(Mutant::remove(site, None))));
         assert!(wrong > 0, "{site:?} has no effect");
     }
 }

@@ -1,8 +1,10 @@
 //! The owner of the prefix, shared by passes of the archive and by rounds.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
+use topics_env::Env;
 use topics_env::sync::Mutex;
 use topics_remote::claim::{Claimant, DirectoryRecord};
 use topics_remote::format::sealed::ObjectHeader;
@@ -69,6 +71,11 @@ pub(crate) fn remote_error(e: RemoteError) -> Error {
     e.into()
 }
 
+/// This process, as it says in `HEAD` who it is.
+pub(crate) fn holder(env: &Env, dir: &Path) -> String {
+    format!("process {} with {}", env.process_id(), dir.display())
+}
+
 impl PrefixOwner {
     /// The owner for a store with a remote in its options.
     pub(crate) fn new(store: &Arc<Store>) -> Option<Arc<Self>> {
@@ -119,10 +126,9 @@ impl PrefixOwner {
         if let Some(e) = &state.unsuitable {
             return Err(remote_error(e.clone()));
         }
-        let pid = self.store.base().env.process_id();
         let claimant = Claimant {
             store_id: self.store.disk.store_id,
-            holder: format!("process {pid} with {}", self.store.base().dir.display()),
+            holder: holder(&self.store.base().env, &self.store.base().dir),
             has_packs: self.store.base().packs.len() > 0,
             record: Arc::new(DirectoryRecord {
                 env: self.store.base().env.clone(),

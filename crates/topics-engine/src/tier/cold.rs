@@ -46,6 +46,8 @@ pub(crate) struct ColdTier {
     has_threads: AtomicBool,
     /// Reads wait for the store: no lock is held, because the engine is being opened.
     is_opening: AtomicBool,
+    /// Whether a read of an `.idx`, `.tags` or `.attrs` waits.
+    waits_for_sides: AtomicBool,
     pub(super) state: Mutex<State>,
     pub(super) queued: Condvar,
     pub(super) closing: Condvar,
@@ -78,6 +80,7 @@ impl ColdTier {
             memory_bytes: remote.limits.cold_memory_bytes,
             has_threads: AtomicBool::new(has_threads),
             is_opening: AtomicBool::new(true),
+            waits_for_sides: AtomicBool::new(false),
             state: Mutex::default(),
             queued: Condvar::new(),
             closing: Condvar::new(),
@@ -98,6 +101,11 @@ impl ColdTier {
     /// The engine is open: from now on a read that needs a fetch returns it.
     pub(crate) fn opened(&self) {
         self.is_opening.store(false, Ordering::Relaxed);
+    }
+
+    /// From now on a read of an `.idx`, `.tags` or `.attrs` waits: for an engine whose directory lacks them.
+    pub(crate) fn wait_for_sides(&self) {
+        self.waits_for_sides.store(true, Ordering::Relaxed);
     }
 
     /// Waits until a fetch has ended. An engine without threads fetches here.
@@ -205,14 +213,17 @@ impl ColdReader {
     }
 }
 
-/// How often a read during an open fetches again what was evicted meanwhile.
-const OPENING_FETCHES: usize = 16;
+/// How often a read that waits fetches again what was evicted meanwhile.
+const WAITING_FETCHES: usize = 16;
 
 impl ColdFiles for ColdReader {
     fn read(&self, file_no: u64, kind: FileKind, at: u64, buf: &mut [u8]) -> Result<()> {
-        for _ in 0..OPENING_FETCHES {
+        let is_opening = || self.0.is_opening.load(Ordering::Relaxed);
+        let waits =
+            || kind != FileKind::Data && self.0.waits_for_sides.load(Ordering::Relaxed);
+        for _ in 0..WAITING_FETCHES {
             match self.read_present(file_no, kind, at, buf) {
-                Err(StorageError::Fetching(fetch)) if self.0.is_opening.load(Ordering::Relaxed) => {
+                Err(StorageError::Fetching(fetch)) if is_opening() || waits() => {
                     self.0.wait(&fetch)?;
                 }
                 done => return done,

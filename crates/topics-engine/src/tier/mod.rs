@@ -10,9 +10,6 @@ mod cold_tests;
 mod fetch;
 #[cfg(test)]
 mod hang_tests;
-pub(crate) mod prefix;
-#[cfg(test)]
-mod prefix_tests;
 #[cfg(test)]
 mod repair_tests;
 pub(crate) mod requests;

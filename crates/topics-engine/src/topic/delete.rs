@@ -169,6 +169,8 @@ fn run(
     mut body: record::Delete,
 ) -> Result<(Arc<PendingBatch>, Ticket)> {
     ctx.check_open()?;
+    // Before the records are looked up, which may wait for the object store.
+    ctx.check_writable()?;
     topic.check_sound()?;
     // Writes of a topic with a cap must see exactly the live records, so the delete is exclusive.
     if !capped(topic) {

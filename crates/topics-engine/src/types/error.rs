@@ -449,6 +449,7 @@ impl From<RemoteError> for Error {
     fn from(e: RemoteError) -> Self {
         match e {
             RemoteError::Storage(e) => e.into(),
+            e @ RemoteError::Nothing { .. } => Self::InvalidRequest(e.to_string()),
             e => Self::StorageUnavailable { reason: "remote", detail: e.to_string() },
         }
     }

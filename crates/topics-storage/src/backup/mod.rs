@@ -11,11 +11,9 @@
 //!
 //! * `log`: the bytes of log files that a copy needs.
 //! * `closed`: the copy of a directory that no engine has open.
-//! * `view`: a directory that consists of a snapshot.
 
 mod closed;
 mod log;
-mod view;
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -25,7 +23,6 @@ use topics_env::{Env, File, LockError, LockGuard, OpenMode};
 
 pub use self::closed::clone_closed;
 pub use self::log::{LogCopy, consistent_cut, log_upto};
-pub use self::view::write_view;
 use crate::dir::{INCOMPLETE, Lineage, Paths, Store, create_dir, list_dir, show};
 use crate::format::wal_file::{self, WAL_HEADER, WalFileHeader};
 use crate::segment::{FileKind, SegmentMeta, SegmentName};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use roaring::RoaringBitmap;
-use topics_env::{File, OpenMode};
+use topics_env::File;
 
 use super::cold::ColdFile;
 use super::layout::parse_frame;
@@ -92,9 +92,9 @@ impl Segment {
         if !m.sealed {
             return self.scan_tags(tag);
         }
-        let path = self.segs.paths.segment(&m.name(self.topic().topic_id), FileKind::Tags);
-        let file = self.segs.env.fs.open(&path, OpenMode::Read).map_err(|e| io_error(&path, e))?;
-        self.lookup_in(&*file, tag)
+        let check = |file: &ColdFile| self.lookup_in(file, TagMatch::Prefix(b"")).map(drop);
+        let file = self.open_segment().side_file(&self.segs, m, FileKind::Tags, &check)?;
+        self.lookup_in(&*file.ok_or_else(|| self.missing(FileKind::Tags))?, tag)
     }
 
     fn lookup_in(&self, file: &dyn File, tag: TagMatch<'_>) -> Result<Vec<u32>> {
@@ -110,6 +110,11 @@ impl Segment {
             true => self.open_segment().data(&self.segs, self.meta())?.cold_file(kind),
             false => Ok(None),
         }
+    }
+
+    fn missing(&self, kind: FileKind) -> StorageError {
+        let name = self.meta().name(self.topic().topic_id);
+        StorageError::Missing { what: show(&self.segs.paths.segment(&name, kind)) }
     }
 
     fn scan_tags(&self, tag: TagMatch<'_>) -> Result<Vec<u32>> {
@@ -220,9 +225,16 @@ impl Segment {
 
     fn load_attrs(&self, open: &OpenSegment) -> Result<AttrsTable> {
         let m = self.meta();
+        let check = |file: &ColdFile| self.decode_attrs(open, file.bytes()).map(drop);
+        let file = match m.sealed {
+            true => open.side_file(&self.segs, m, FileKind::Attrs, &check)?,
+            false => None,
+        };
+        let file = file.ok_or_else(|| self.missing(FileKind::Attrs))?;
         let path = self.segs.paths.segment(&m.name(self.topic().topic_id), FileKind::Attrs);
-        let bytes = if m.sealed { read_file(&self.segs.env, &path, u64::MAX)? } else { None };
-        let bytes = bytes.ok_or_else(|| StorageError::Missing { what: show(&path) })?;
+        let io = |e| io_error(&path, e);
+        let mut bytes = vec![0; file.len().map_err(io)? as usize];
+        file.read_exact_at(&mut bytes, 0).map_err(io)?;
         self.decode_attrs(open, &bytes)
     }
 

@@ -123,11 +123,11 @@ impl Data {
         }
     }
 
-    /// Whether an `.idx` from the store that fails its checksum is fetched again.
-    fn distrusts_index(&self, len: u64) -> bool {
+    /// Whether a side file from the store that fails its checksum is fetched again.
+    fn distrusts_file(&self, kind: FileKind, len: u64) -> bool {
         match &self.source {
             Source::File(_) => false,
-            Source::Cold(cold, file_no) => cold.distrust(*file_no, FileKind::Idx, 0, len),
+            Source::Cold(cold, file_no) => cold.distrust(*file_no, kind, 0, len),
         }
     }
 
@@ -237,17 +237,48 @@ impl OpenSegment {
         segs.paths.segment(&meta.name(self.topic.topic_id), FileKind::Idx)
     }
 
+    /// An `.idx`, a `.tags` or an `.attrs`, to read; `None`: there is none that can be used. A file that only
+    /// the object store has is fetched, checked, and kept in the directory.
+    pub fn side_file(
+        &self,
+        segs: &Segments,
+        meta: &SegmentMeta,
+        kind: FileKind,
+        check: &dyn Fn(&ColdFile) -> Result<()>,
+    ) -> Result<Option<Arc<dyn File>>> {
+        let path = segs.paths.segment(&meta.name(self.topic.topic_id), kind);
+        match segs.env.fs.open(&path, OpenMode::Read) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            found => return found.map(Some).map_err(|e| StorageError::io(show(&path), e)),
+        }
+        if !meta.cold {
+            return Ok(None);
+        }
+        let data = self.data(segs, meta)?;
+        loop {
+            let Some(file) = data.cold_file(kind)? else { return Ok(None) };
+            match check(&file) {
+                Err(StorageError::Corrupt { .. }) => {
+                    if !data.distrusts_file(kind, file.bytes().len() as u64) {
+                        return Ok(None);
+                    }
+                }
+                checked => return checked.map(|()| Some(segs.keep_side(&path, file))),
+            }
+        }
+    }
+
     fn side(&self, segs: &Segments, meta: &SegmentMeta) -> Result<&IndexFile> {
         if let Some(side) = self.side.get() {
             return Ok(side);
         }
         let path = self.idx_path(segs, meta);
-        let file = match segs.env.fs.open(&path, OpenMode::Read) {
-            Ok(file) => file,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(self.side.get_or_init(|| IndexFile { file: None }));
-            }
-            Err(e) => return Err(StorageError::io(show(&path), e)),
+        let check = |file: &ColdFile| {
+            let salt = self.cold_salt(segs, meta, file)?;
+            check_sealed(segs, &path, meta, file, salt)
+        };
+        let Some(file) = self.side_file(segs, meta, FileKind::Idx, &check)? else {
+            return Ok(self.side.get_or_init(|| IndexFile { file: None }));
         };
         let mut header = [0; SIDE_HEADER];
         let n = read_up_to(&*file, &mut header, 0).map_err(|e| io_error(&path, e))?;
@@ -355,7 +386,7 @@ impl OpenSegment {
         salt: u64,
     ) -> Result<Vec<IdxEntry>> {
         if let Err(e) = check_sealed(segs, &self.idx_path(segs, meta), meta, idx, salt) {
-            if data.distrusts_index(idx.bytes().len() as u64) {
+            if data.distrusts_file(FileKind::Idx, idx.bytes().len() as u64) {
                 return data.cold_file(FileKind::Idx).and(Err(e));
             }
             return Err(e);

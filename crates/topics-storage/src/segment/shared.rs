@@ -6,8 +6,9 @@ use std::sync::{Arc, Weak};
 
 use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use topics_env::{Env, FdReclaimer, is_fd_exhausted};
+use topics_env::{Env, FdReclaimer, File, OpenMode, is_fd_exhausted};
 
+use super::cold::ColdFile;
 use super::layout::DataHeader;
 use super::lru::Lru;
 use super::open::OpenSegment;
@@ -295,6 +296,25 @@ impl Segments {
     pub(super) fn count_rebuilt(&self, why: &StorageError) {
         self.rebuilt.fetch_add(1, Ordering::Relaxed);
         log::warn!("{why}; its contents are read from the records instead");
+    }
+
+    /// Keeps a file that was fetched, if the directory may be written to: the next open finds it there. It is
+    /// not synced: the store has it.
+    pub(super) fn keep_side(&self, path: &Path, file: ColdFile) -> Arc<dyn File> {
+        let written = || {
+            let new = self.env.fs.open(path, OpenMode::CreateNew)?;
+            new.write_all_at(file.bytes(), 0)?;
+            self.env.fs.open(path, OpenMode::Read)
+        };
+        if self.env.is_read_only() {
+            return Arc::new(file);
+        }
+        written().unwrap_or_else(|e| {
+            log::warn!("{} was fetched, and is not kept: {e}", show(path));
+            // Part of it, if this call created it.
+            let _ = self.env.fs.remove_file(path);
+            Arc::new(file)
+        })
     }
 
     pub(super) fn open_segment(&self, topic: TopicKey, file_no: u64) -> Arc<OpenSegment> {

@@ -41,6 +41,15 @@ impl Segment {
         }
     }
 
+    /// Fetches those of these files that the directory of a cold segment lacks.
+    pub fn fetch_sides(&self) -> Result<()> {
+        self.salt()?;
+        if self.meta().has_tags {
+            self.tag_seqs(TagMatch::Prefix(b""), 0)?;
+        }
+        self.attrs().map(drop)
+    }
+
     /// Checks the whole content of a file.
     fn check_side(&self, kind: FileKind, file: ColdFile) -> Result<ColdFile> {
         let (m, segs) = (self.meta(), &self.segs);
