@@ -669,7 +669,7 @@ class Http:
         settings: Mapping[str, _Setting] | None = None,
         grants: list[tuple[str, list[str], bool]] | None = None,
         trace_context: bool = True,
-        backup_dir: str | os.PathLike[str] | None = None,
+        backup_dir: str | None = None,
         unsent: UnsentBytes | None = None,
     ) -> Http:
         """`grants` are the rights of clients: the name of the key, its name prefixes (none: every

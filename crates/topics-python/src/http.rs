@@ -1,6 +1,5 @@
 //! The HTTP verbs for one event loop.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,6 +14,7 @@ use topics_wire::{Failure, Grant, TraceContext};
 use crate::bridge::{Bridge, LoopQueue};
 use crate::engine::Engine;
 use crate::errors::{catch_panics, raise};
+use crate::remote::put_backup;
 use crate::settings::{self, Settings};
 use crate::shared::Shared;
 use crate::unsent::UnsentBytes;
@@ -115,7 +115,7 @@ impl Http {
         settings: Option<Settings<'_>>,
         grants: Option<Vec<GrantArgs>>,
         trace_context: bool,
-        backup_dir: Option<PathBuf>,
+        backup_dir: Option<String>,
         unsent: Option<&UnsentBytes>,
     ) -> PyResult<Self> {
         let grants = match grants {
@@ -128,7 +128,9 @@ impl Http {
         let unsent = unsent.map(|unsent| unsent.0.clone()).unwrap_or_default();
         let queue = LoopQueue::new(unsent.clone())?;
         let service = Service::new(inner, shared.env.clock.clone(), limits, queue.clone(), unsent);
-        backup_dir.into_iter().for_each(|dir| service.allow_backups(dir));
+        if let Some(dir) = backup_dir {
+            service.allow_backups(dir, put_backup(&shared.env));
+        }
         Ok(Self { shared, queue, service, grants: RwLock::new(grants), trace_context })
     }
 

@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use topics_engine::{Consumer, Engine};
-use topics_env::Clock;
+use topics_env::Env;
 use topics_service::{LARGE_BODY, Reply, Request, Service, Sink, Verb};
 use topics_wire::{Failure, Grant, Limits};
+
+use crate::remote::put_backup;
 
 /// The replies that came after their call, by token.
 #[derive(Default)]
@@ -60,7 +62,7 @@ pub(crate) struct LocalService {
 }
 
 impl LocalService {
-    pub fn new(engine: Engine, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(engine: Engine, env: &Env) -> Self {
         let replies = Arc::new(Replies::default());
         // A caller of this process has the bounds of the engine only.
         let limits = Limits {
@@ -73,7 +75,8 @@ impl LocalService {
             claim: usize::MAX,
             watch_topics: usize::MAX,
         };
-        let service = Service::local(engine, clock, limits, replies.clone());
+        let (clock, put) = (env.clock.clone(), put_backup(env));
+        let service = Service::local(engine, clock, limits, replies.clone(), put);
         Self { service, replies, last: AtomicU64::new(0), grant: Grant::all() }
     }
 

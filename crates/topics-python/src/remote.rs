@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use topics_env::Env;
 use topics_env::objects::ObjectStore;
 use topics_remote::inspect::{self, VerifyDepth};
 use topics_remote::store::{self, url::RemoteUrl};
 use topics_remote::{RemoteError, Retry, probe};
+use topics_service::PutBackup;
 use topics_wire::Failure;
 
 use crate::errors::raise;
@@ -28,6 +30,19 @@ fn open(py: Python<'_>, url: &str) -> PyResult<(Arc<dyn ObjectStore>, Retry)> {
     let mut retry = Retry::new(env, std::thread::sleep);
     retry.deadline = DEADLINE;
     Ok((opened, retry))
+}
+
+/// What puts backups into prefixes of object stores.
+pub(crate) fn put_backup(env: &Env) -> PutBackup {
+    let env = env.clone();
+    Arc::new(move |engine: &topics_engine::Engine, url: &str| {
+        let refuse = |e: &dyn std::fmt::Display| Failure::invalid(format!("dir {url:?}: {e}"));
+        let parsed = RemoteUrl::parse(url).map_err(|e| refuse(&format!("the URL {e}")))?;
+        let store = store::open(&env, &parsed).map_err(|e| refuse(&e))?;
+        let mut retry = Retry::new(env.clone(), std::thread::sleep);
+        retry.deadline = DEADLINE;
+        Ok(engine.backup_to(&store, &retry)?)
+    })
 }
 
 fn failed(e: RemoteError) -> Failure {

@@ -132,7 +132,7 @@ impl Shared {
     /// The verbs over bytes.
     pub fn local(&self) -> Result<&LocalService, Failure> {
         let engine = self.engine()?;
-        Ok(self.local.get_or_init(|| LocalService::new(engine.clone(), self.env.clock.clone())))
+        Ok(self.local.get_or_init(|| LocalService::new(engine.clone(), &self.env)))
     }
 
     /// Closes the engine, and removes its temporary directory.

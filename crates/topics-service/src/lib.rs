@@ -33,7 +33,7 @@ pub use completion::completion_pair;
 pub use large_bodies::LARGE_BODY;
 pub use request_counts::{RequestCount, RequestCounts};
 pub use scan::{FFI_ArrowArrayStream, FFI_ArrowSchema, IpcStream, Scan};
-pub use service::{Reply, Request, Service, Sink};
+pub use service::{PutBackup, Reply, Request, Service, Sink};
 pub use streams::{NextAction, PULL_BYTES, StreamOutput};
 pub use unsent::UnsentBytes;
 pub use verb::Verb;

@@ -1,12 +1,11 @@
 //! One [`Service`] for each event loop, and one for the threads of a process: its state, and the calls
 //! that it answers.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use topics_engine::Engine;
+use topics_engine::{BackupSummary, Engine};
 use topics_env::Clock;
 use topics_wire::write::Body;
 use topics_wire::{Failure, Grant, Limits, TraceContext};
@@ -81,13 +80,14 @@ pub struct Request<'a> {
     pub token: u64,
 }
 
-/// Where backups may be written.
-#[derive(Debug)]
-pub(super) enum BackupDir {
-    /// Below a directory.
-    Below(PathBuf),
-    /// Wherever the process may write.
-    Anywhere,
+/// Puts a backup of an engine into the prefix of an object store with this URL.
+pub type PutBackup = Arc<dyn Fn(&Engine, &str) -> Result<BackupSummary, Failure> + Send + Sync>;
+
+/// How backups are made.
+pub(super) struct Backups {
+    /// The directory, or the URL of a prefix, below which they may be; `None`: wherever the process may write.
+    pub below: Option<String>,
+    pub put: PutBackup,
 }
 
 /// The verbs over one engine.
@@ -107,7 +107,7 @@ pub struct Service {
     pub(super) ready: AtomicBool,
     pub(super) staged: AtomicBool,
     pub(super) pending: Arc<AtomicUsize>,
-    pub(super) backup_dir: OnceLock<BackupDir>,
+    pub(super) backups: OnceLock<Backups>,
     pub(super) unsent: Arc<UnsentBytes>,
 }
 
@@ -150,7 +150,7 @@ impl Service {
             ready: AtomicBool::new(true),
             staged: AtomicBool::new(false),
             pending: Arc::new(AtomicUsize::new(0)),
-            backup_dir: OnceLock::new(),
+            backups: OnceLock::new(),
             unsent,
         }
     }
@@ -163,11 +163,12 @@ impl Service {
         clock: Arc<dyn Clock>,
         limits: Limits,
         sink: Arc<dyn Sink>,
+        put: PutBackup,
     ) -> Arc<Self> {
         let consumers = Handles::new(true);
         let service = Self::of(engine, clock, limits, sink, Arc::default(), consumers);
         service.pool.stop();
-        let _ = service.backup_dir.set(BackupDir::Anywhere);
+        let _ = service.backups.set(Backups { below: None, put });
         Arc::new(service)
     }
 
@@ -213,9 +214,10 @@ impl Service {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// Allows backups into directories below this one, once. Without it the verb is refused.
-    pub fn allow_backups(&self, below: PathBuf) {
-        let _ = self.backup_dir.set(BackupDir::Below(below));
+    /// Allows backups below this directory, or below the prefix with this URL, once. Without it the verb is
+    /// refused.
+    pub fn allow_backups(&self, below: String, put: PutBackup) {
+        let _ = self.backups.set(Backups { below: Some(below), put });
     }
 
     /// Sets the answer of the verb `ready`.

@@ -1,6 +1,6 @@
 //! Verbs of topics, and of the engine as a whole.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,6 @@ use topics_wire::write::{Body, Table, Write};
 use topics_wire::{Failure, Grant, config, limits, metrics, page, report, topics, write};
 
 use super::dispatch::Answer;
-use super::service::BackupDir;
 use super::{Reply, Request, Service};
 
 impl Service {
@@ -210,21 +209,26 @@ impl Service {
         })
     }
 
-    /// Backs the engine up into a directory below the one that was allowed.
+    /// Backs the engine up into a directory, or into a prefix of an object store, below what was allowed.
     pub(super) fn backup(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
         let dir = report::parse_backup(r.body)?;
-        let path = match self.backup_dir.get() {
-            Some(BackupDir::Below(below)) => below_directory(below, &dir)?,
-            Some(BackupDir::Anywhere) => PathBuf::from(&dir),
-            None => {
-                return Err(Failure::invalid(
-                    "this server makes no backups: set backup_dir (TOPICS_BACKUP_DIR) to the \
-                     directory that is to have them, or run `topics backup` on its machine",
-                ));
-            }
+        let Some(backups) = self.backups.get() else {
+            return Err(Failure::invalid(
+                "this server makes no backups: set backup_dir (TOPICS_BACKUP_DIR) to the \
+                 directory that is to have them, or run `topics backup` on its machine",
+            ));
         };
+        let target = match &backups.below {
+            Some(below) if is_url(below) => below_prefix(below, &dir)?,
+            Some(below) => below_directory(Path::new(below), &dir)?,
+            None => dir.clone(),
+        };
+        let put = backups.put.clone();
         self.on_worker(r, move |s, _| {
-            let made = s.engine.backup(&path)?;
+            let made = match is_url(&target) {
+                true => put(&s.engine, &target)?,
+                false => s.engine.backup(Path::new(&target))?,
+            };
             Ok(Reply::ok(s.with_timing(report::backup(&dir, &made), start_ns)))
         })
     }
@@ -274,8 +278,27 @@ const MAX_DIR_NAME: usize = 255;
 /// The longest path of a directory, bytes: the paths of its files are longer.
 const MAX_DIR_PATH: usize = 3000;
 
+/// Whether the target of a backup is the URL of a prefix of an object store.
+fn is_url(target: &str) -> bool {
+    target.starts_with("file://") || target.starts_with("s3://")
+}
+
+/// The URL of a prefix below another one, whose query it keeps.
+fn below_prefix(below: &str, dir: &str) -> Result<String, Failure> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let is_name = |name: &str| name.chars().all(is_plain) && name.chars().any(|c| c != '.');
+    if dir.len() > MAX_DIR_NAME || !dir.split('/').all(is_name) {
+        return Err(Failure::invalid(format!(
+            "dir is {dir:?}; below the server's backup_dir, a URL, it is at most {MAX_DIR_NAME} letters, \
+             digits, -, _ and ., and / between names"
+        )));
+    }
+    let (url, query) = below.split_at(below.find('?').unwrap_or(below.len()));
+    Ok(format!("{}/{dir}{query}", url.trim_end_matches('/')))
+}
+
 /// The path of a directory below another one. A client must not choose any other.
-fn below_directory(below: &Path, dir: &str) -> Result<PathBuf, Failure> {
+fn below_directory(below: &Path, dir: &str) -> Result<String, Failure> {
     let inside = |part| matches!(part, Component::Normal(_));
     if dir.is_empty() || !Path::new(dir).components().all(inside) {
         return Err(Failure::invalid(format!(
@@ -293,7 +316,7 @@ fn below_directory(below: &Path, dir: &str) -> Result<PathBuf, Failure> {
              backup_dir it has at most {MAX_DIR_PATH}; shorten it"
         )));
     }
-    Ok(path)
+    Ok(path.to_string_lossy().into_owned())
 }
 
 fn done(what: &str) -> Vec<u8> {

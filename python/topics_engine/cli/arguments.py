@@ -324,7 +324,10 @@ def _tool_arguments(verb: Add) -> None:
     )
     backup = verb("backup", "copy a directory, or that of a server, while it is written to")
     backup.add_argument(
-        "dir", metavar="DIR", help="missing or empty; with --url below the server's backup_dir"
+        "dir",
+        metavar="DIR",
+        help="a directory that is missing or empty, or the URL of a new prefix of an object store; "
+        "with --url below the server's backup_dir",
     )
     clone = verb("clone", "copy a directory that is not open, or a backup, by hard links")
     clone.add_argument("source", metavar="SOURCE", help="a data directory; it is not changed")

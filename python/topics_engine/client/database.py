@@ -382,20 +382,26 @@ class Database(Closing):
 
     def backup(self, dir: str | os.PathLike[str]) -> Backup:
         """Copies the data directory, while others go on writing. The copy has everything that was
-        acked before the call, and opens like any directory.
+        acked before the call.
 
         Args:
-            dir: a directory that is missing or empty. Of a server: below its setting `backup_dir`,
-                on its machine.
+            dir: a directory that is missing or empty: the copy opens like any directory. Or the URL
+                of a prefix of an object store that nobody has written to, `s3://bucket/prefix` or
+                `file:///directory`: `te.restore` makes a directory of it, and
+                `te.open(URL, read_only=True)` reads it. Of a server: a name below its setting
+                `backup_dir`.
 
         Raises:
-            InvalidRequest: the directory cannot be used, or the server makes no backups.
-            Unavailable: there is no space, for example. The directory is left with a mark, and is
-                refused as a data directory; the next backup may use it.
+            InvalidRequest: the target cannot be used, or the server makes no backups.
+            Corrupt: a file of the directory is damaged, and the target is an object store.
+            Unavailable: there is no space, for example. A directory is left with a mark, and is
+                refused as a data directory; the next backup may use it. A prefix is left without a
+                base, and the next backup needs another one.
 
         Example:
             ```python
             db.backup("backup-monday")
+            db.backup("s3://backups/orders/monday")
             ```
         """
         return Backup.from_json(self._backend.backup(arguments.path("dir", dir)))

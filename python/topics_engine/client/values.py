@@ -370,11 +370,11 @@ class Backup(Frozen):
     """A backup or a clone that was made."""
 
     dir: str
-    """The directory."""
+    """The directory, or the URL."""
     linked: int
-    """How many files it shares with the source, by hard links."""
+    """How many files it shares with the source, by hard links; 0 in an object store."""
     copied: int
-    """How many files were copied or fetched."""
+    """How many files were copied or fetched; objects that were put."""
     copied_bytes: int
     """The bytes of these."""
     fetched: int

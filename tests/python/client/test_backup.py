@@ -117,6 +117,44 @@ def test_a_server_makes_backups_below_its_directory(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["backups", "db"]
 
 
+def test_a_backup_into_a_prefix_is_read_and_restored(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/monday"
+    with filled(tmp_path / "db") as db:
+        made = db.backup(url)
+        assert (made.dir, made.linked, made.fetched) == (url, 0, 0)
+        assert made.copied > 0
+        assert made.copied_bytes > 0
+        db.topic("log").append({"n": 30})
+        with pytest.raises(te.Unavailable, match="set another prefix"):
+            db.backup(url)
+        with pytest.raises(te.InvalidRequest, match="dir .*the URL"):
+            db.backup("file://relative")
+    with te.open(url, read_only=True) as view:
+        found = view.topic("log").read(after=0)
+        assert [r.data for r in found if isinstance(r, te.Record)] == THIRTY
+    te.restore(url, tmp_path / "copy", copy=True)
+    assert te.verify(tmp_path / "copy")
+    assert payloads(tmp_path / "copy") == THIRTY
+    with te.open(tmp_path / "copy") as db:
+        # The source has given 31 to another record.
+        assert db.topic("log").append({"n": "other"}).last_seq > 2**32
+        assert db.queue("jobs").claim("worker")[0].data == {"job": 1}
+
+
+def test_a_server_makes_backups_below_a_prefix(tmp_path: Path) -> None:
+    (tmp_path / "backups").mkdir()
+    below = f"file://{tmp_path}/backups"
+    with Server(tmp_path / "db", backup_dir=below) as server, te.connect(server.url) as db:
+        db.topic("log", durability="fsync").append(THIRTY)
+        assert db.backup("monday").dir == "monday"
+        for bad in ("", ".", "..", "../out", "a/../../out", "/tmp/out", "a?b", "a%2e", "x" * 300):
+            with pytest.raises(te.InvalidRequest, match="below the server's backup_dir"):
+                db.backup(bad)
+    with te.open(f"{below}/monday", read_only=True) as view:
+        assert view.topic("log").state().head_seq == 30
+    assert sorted(os.listdir(tmp_path / "backups")) == ["monday"]
+
+
 def test_a_server_without_a_directory_makes_none(tmp_path: Path) -> None:
     with (
         Server(tmp_path / "db") as server,

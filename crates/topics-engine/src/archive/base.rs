@@ -57,16 +57,16 @@ impl Published {
 }
 
 /// A snapshot, as far as a base needs it.
-struct NamedState {
-    bytes: Vec<u8>,
-    body: SnapshotBody,
+pub(super) struct NamedState {
+    pub bytes: Vec<u8>,
+    pub body: SnapshotBody,
     /// Packs with a segment that the snapshot names.
-    needed: Vec<ArchivedPack>,
+    pub needed: Vec<ArchivedPack>,
     /// The file numbers of these segments.
-    live: HashSet<u64>,
+    pub live: HashSet<u64>,
     /// Packs of the table without such a segment.
-    unneeded: BTreeSet<Serial>,
-    files: OtherFiles,
+    pub unneeded: BTreeSet<Serial>,
+    pub files: OtherFiles,
 }
 
 impl Archiver {
@@ -165,7 +165,7 @@ impl Archiver {
 }
 
 /// The tables of a base, without those of earlier and dead objects and without its snapshot.
-fn assemble(
+pub(super) fn assemble(
     header: ObjectHeader,
     named: &NamedState,
     put: &PutFiles,

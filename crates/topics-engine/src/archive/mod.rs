@@ -6,12 +6,16 @@
 //! | `pack` | build → put → read back → name |
 //! | `tails` | packs of what is not an archived segment |
 //! | `base` | the base of the newest snapshot |
+//! | `backup` | one base and its rounds, in a prefix of their own |
 //! | `garbage` | deletes objects that nothing needs any more |
 //! | `cool` | which archived segments become cold |
 //! | `thread` | the thread that runs passes |
 //!
 //! A pass holds one lock that nothing else takes, so that no other work waits for its requests.
 
+pub(crate) mod backup;
+#[cfg(test)]
+mod backup_tests;
 mod base;
 mod cool;
 mod garbage;

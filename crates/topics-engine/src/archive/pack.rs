@@ -11,6 +11,7 @@ use super::plan::PendingSegment;
 use super::{Archived, Archiver, PassState};
 use crate::ship::owner::remote_error;
 use crate::tier::ArchivedPack;
+use crate::topic::events::Base;
 use crate::types::error::{Error, Result};
 
 /// The first packs of a process are read back as a whole, and every 256th of the later ones. Of the
@@ -19,6 +20,36 @@ const READ_BACK_FIRST: u64 = 16;
 const READ_BACK_EACH: u64 = 256;
 /// How long a segment whose files cannot be read is left out, ms.
 const UNREADABLE_MS: u64 = 600_000;
+
+/// Adds a sealed segment with this `.data` after verifying each of its frames. Returns false if another file of
+/// it is gone.
+pub(super) fn push_segment(
+    base: &Base,
+    pack: &mut PackWriter,
+    segment: &PendingSegment,
+    data: &[u8],
+) -> Result<bool> {
+    let PendingSegment { topic, meta } = segment;
+    let paths = Paths::new(&base.dir);
+    let named = meta.files(topic.topic_id);
+    let mut sides: [Vec<u8>; PARTS.len()] = Default::default();
+    for (file, kind) in sides.iter_mut().zip(PARTS).skip(1) {
+        let Some((name, _)) = named.iter().find(|(_, k)| *k == kind) else { continue };
+        if !base.env.check("archive.side-file", false) {
+            // Checked, and made again from `.data` if it fails.
+            *file = base.segments.segment(*topic, *meta).side_file(kind)?.unwrap_or_default();
+            continue;
+        }
+        match read_file(&base.env, &paths.segment(name, kind), u64::MAX)? {
+            Some(found) => *file = found,
+            None => return Ok(false),
+        }
+    }
+    let mut files = sides.each_ref().map(Vec::as_slice);
+    files[0] = data;
+    let added = pack.push_segment(&base.env, &SegmentFiles { topic: *topic, meta, files });
+    added.map(|()| true).map_err(remote_error)
+}
 
 impl Archiver {
     /// Archives the first of these segments in one pack. Returns how many were processed.
@@ -75,26 +106,13 @@ impl Archiver {
 
     /// Adds a sealed segment after verifying each of its frames. Returns false if a file of it is gone.
     fn add(&self, pack: &mut PackWriter, segment: &PendingSegment) -> Result<bool> {
-        let PendingSegment { topic, meta } = segment;
         let base = self.store.base();
-        let paths = Paths::new(&base.dir);
-        let named = meta.files(topic.topic_id);
-        let mut files: [Vec<u8>; PARTS.len()] = Default::default();
-        for (file, kind) in files.iter_mut().zip(PARTS) {
-            let Some((name, _)) = named.iter().find(|(_, k)| *k == kind) else { continue };
-            if kind != FileKind::Data && !base.env.check("archive.side-file", false) {
-                // Checked, and made again from `.data` if it fails.
-                *file = base.segments.segment(*topic, *meta).side_file(kind)?.unwrap_or_default();
-                continue;
-            }
-            match read_file(&base.env, &paths.segment(name, kind), u64::MAX)? {
-                Some(found) => *file = found,
-                None => return Ok(false),
-            }
+        let name = segment.meta.data_name(segment.topic.topic_id);
+        let path = Paths::new(&base.dir).segment(&name, FileKind::Data);
+        match read_file(&base.env, &path, u64::MAX)? {
+            Some(data) => push_segment(base, pack, segment, &data),
+            None => Ok(false),
         }
-        let files = files.each_ref().map(Vec::as_slice);
-        let added = pack.push_segment(&base.env, &SegmentFiles { topic: *topic, meta, files });
-        added.map(|()| true).map_err(remote_error)
     }
 
     /// Puts a pack and reads it back.

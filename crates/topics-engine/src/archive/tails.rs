@@ -16,6 +16,7 @@ use super::plan::PendingSegment;
 use super::{Archived, Archiver};
 use crate::ship::owner::remote_error;
 use crate::tier::ArchivedPack;
+use crate::topic::events::Base;
 use crate::types::error::Result;
 
 /// The most parts of a segment: with more it is put as a whole again.
@@ -45,7 +46,7 @@ pub(super) struct OtherFiles {
 
 /// A file to put.
 #[derive(Clone, Copy)]
-enum Wanted {
+pub(super) enum Wanted {
     Tail(PendingSegment, u64),
     Deletes(TopicKey, SegmentMeta),
 }
@@ -90,7 +91,7 @@ impl PutFiles {
     }
 
     /// Notes where the files of a pack are.
-    fn add(&mut self, pack: &ArchivedPack, directory: &PackDirectory, tried: &[Wanted]) {
+    pub fn add(&mut self, pack: &ArchivedPack, directory: &PackDirectory, tried: &[Wanted]) {
         let pack = pack.for_base();
         for entry in &directory.entries {
             let place = |part: &topics_remote::format::pack::PackPart| Place {
@@ -180,39 +181,47 @@ impl Archiver {
         Ok(Some(tried))
     }
 
-    /// Adds a file to a pack. Returns false if a checkpoint has replaced it.
     fn add_file(&self, put: &mut PutFiles, pack: &mut PackWriter, file: Wanted) -> Result<bool> {
-        let base = self.store.base();
-        let paths = Paths::new(&base.dir);
-        let (no, path, topic, meta) = match file {
-            Wanted::Tail(PendingSegment { topic, meta }, _) => {
-                let name = meta.data_name(topic.topic_id);
-                (meta.file_no, paths.segment(&name, FileKind::Data), topic, meta)
-            }
-            Wanted::Deletes(topic, meta) => match meta.del_name(topic.topic_id) {
-                Some(name) => (meta.del_no, paths.segment(&name, FileKind::Del), topic, meta),
-                None => return Ok(true),
-            },
-        };
-        let Some(mut bytes) = read_file(&base.env, &path, u64::MAX)? else {
-            // Twice in a row: it is lost, and not replaced.
-            return match put.missing.insert(no) {
-                true => Ok(false),
-                false => Err(StorageError::Missing { what: path.display().to_string() }.into()),
-            };
-        };
-        match file {
-            Wanted::Tail(_, from) => {
-                // The file of an active segment may be longer than the snapshot says.
-                bytes.truncate(meta.data_len as usize);
-                pack.push_tail(&base.env, topic, &meta, (&bytes, from as usize))
-            }
-            Wanted::Deletes(..) => {
-                base.segments.segment(topic, meta).check_deletes(&bytes)?;
-                pack.push_deletes(no, &bytes)
-            }
-        }
-        .map(|()| true)
-        .map_err(remote_error)
+        add_file(self.store.base(), put, pack, file)
     }
+}
+
+/// Adds a file to a pack. Returns false if a checkpoint has replaced it.
+pub(super) fn add_file(
+    base: &Base,
+    put: &mut PutFiles,
+    pack: &mut PackWriter,
+    file: Wanted,
+) -> Result<bool> {
+    let paths = Paths::new(&base.dir);
+    let (no, path, topic, meta) = match file {
+        Wanted::Tail(PendingSegment { topic, meta }, _) => {
+            let name = meta.data_name(topic.topic_id);
+            (meta.file_no, paths.segment(&name, FileKind::Data), topic, meta)
+        }
+        Wanted::Deletes(topic, meta) => match meta.del_name(topic.topic_id) {
+            Some(name) => (meta.del_no, paths.segment(&name, FileKind::Del), topic, meta),
+            None => return Ok(true),
+        },
+    };
+    let Some(mut bytes) = read_file(&base.env, &path, u64::MAX)? else {
+        // Twice in a row: it is lost, and not replaced.
+        return match put.missing.insert(no) {
+            true => Ok(false),
+            false => Err(StorageError::Missing { what: path.display().to_string() }.into()),
+        };
+    };
+    match file {
+        Wanted::Tail(_, from) => {
+            // The file of an active segment may be longer than the snapshot says.
+            bytes.truncate(meta.data_len as usize);
+            pack.push_tail(&base.env, topic, &meta, (&bytes, from as usize))
+        }
+        Wanted::Deletes(..) => {
+            base.segments.segment(topic, meta).check_deletes(&bytes)?;
+            pack.push_deletes(no, &bytes)
+        }
+    }
+    .map(|()| true)
+    .map_err(remote_error)
 }

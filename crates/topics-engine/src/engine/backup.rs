@@ -35,9 +35,9 @@ const BLOCK: usize = 1 << 20;
 /// What a backup or a clone has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackupSummary {
-    /// Files that it shares with the source, by hard links.
+    /// Files that it shares with the source, by hard links; 0 in an object store.
     pub linked: u64,
-    /// Files that were copied or fetched.
+    /// Files that were copied or fetched; objects that were put.
     pub copied: u64,
     /// The bytes of these.
     pub copied_bytes: u64,
@@ -90,7 +90,7 @@ pub(crate) fn backup(engine: &Arc<OpenEngine>, dir: &Path) -> Result<BackupSumma
         for meta in &topic.segments {
             copy.add_segment(key.topic_id, meta)?;
             if meta.cold && !copy.add_local_data(key.topic_id, meta)? {
-                copy.add_data(key.topic_id, meta, &fetch(engine, key, meta)?)?;
+                copy.add_data(key.topic_id, meta, &fetch_data(engine, key, meta)?)?;
                 fetched += 1;
             }
         }
@@ -130,7 +130,8 @@ fn cut(engine: &OpenEngine) -> Result<(Pinned<'_>, Vec<Vec<LogCopy>>)> {
 }
 
 /// Fetches the records of a cold segment from the object store, and verifies each.
-fn fetch(engine: &OpenEngine, topic: TopicKey, meta: &SegmentMeta) -> Result<Vec<u8>> {
+pub(crate) fn fetch_data(
+    engine: &OpenEngine, topic: TopicKey, meta: &SegmentMeta) -> Result<Vec<u8>> {
     let name = meta.data_name(topic.topic_id).file(FileKind::Data);
     let Some(tier) = &engine.base().cold else {
         let detail = format!("{name} is in an object store: open the directory with its remote");

@@ -1,10 +1,10 @@
 //! The façade: delegation only.
 
 pub(crate) mod background;
-pub(crate) mod backup;
 mod close;
 mod host;
 mod open;
+pub(crate) mod backup;
 pub(crate) mod open_engine;
 mod queues;
 pub(crate) mod survey;
@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use topics_env::objects::ObjectStore;
 use topics_env::{Env, Guards, LoopPanics};
+use topics_remote::Retry;
 use topics_storage::recovery::RecoveryProgress;
 
 use self::backup::BackupSummary;
@@ -448,6 +449,14 @@ impl Engine {
         self.open.ctx().check_writable()?;
         self.sync()?;
         backup::backup(&self.open, dir)
+    }
+
+    /// The same into a prefix of an object store that nobody has written to. It can be restored and read like
+    /// the prefix of a remote. It blocks on requests, on the thread of the caller.
+    pub fn backup_to(&self, store: &Arc<dyn ObjectStore>, retry: &Retry) -> Result<BackupSummary> {
+        self.open.ctx().check_writable()?;
+        self.sync()?;
+        archive::backup::backup(&self.open, store, retry)
     }
 
     /// Copies a directory that is not open to `target`, which must be missing or empty. Files that never

@@ -149,10 +149,7 @@ fn checkpoint_repair(store: &Arc<Store>) -> Result<()> {
 
 /// Opens a directory without changing its files: recovery writes to memory only.
 pub(crate) fn open_read_only(env: Env, dir: &Path, options: Options) -> Result<Arc<OpenEngine>> {
-    if topics_storage::dir::Store::read(&env, &Paths::new(dir))?.is_none() {
-        let text = format!("{} is no data directory", dir.display());
-        return Err(Error::InvalidRequest(text));
-    }
+    require_directory(&env, dir)?;
     let has_threads = options.background;
     let options = Options { background: false, ..options };
     let engine = open(env.read_only(), dir, options, Arc::default())?;
@@ -183,6 +180,14 @@ pub(crate) fn open_prefix(
         cold.wait_for_sides();
     }
     Ok(engine)
+}
+
+/// Refuses what is no data directory.
+fn require_directory(env: &Env, dir: &Path) -> Result<()> {
+    match topics_storage::dir::Store::read(env, &Paths::new(dir))? {
+        Some(_) => Ok(()),
+        None => Err(Error::InvalidRequest(format!("{} is no data directory", dir.display()))),
+    }
 }
 
 /// Makes an engine refuse every write.

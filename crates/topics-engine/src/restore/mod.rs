@@ -22,7 +22,7 @@ mod segments;
 #[cfg(test)]
 mod adopt_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 #[cfg(test)]
 mod view_tests;
 

@@ -37,7 +37,7 @@ fn try_restored(w: &World, bucket: &Arc<Bucket>, at_ms: Option<u64>) -> Result<(
 }
 
 /// The bucket as the remote of another process.
-pub(super) fn client(bucket: &Arc<Bucket>, id: u32) -> RemoteOptions {
+pub(crate) fn client(bucket: &Arc<Bucket>, id: u32) -> RemoteOptions {
     let limits = RemoteLimits { single_writer: true, ..RemoteLimits::default() };
     RemoteOptions { store: Arc::new(bucket.client(id)), limits }
 }
@@ -48,7 +48,7 @@ fn restored(w: &World, bucket: &Arc<Bucket>, at_ms: Option<u64>) -> (World, Rest
 
 /// Everything that a client can see, except what changes with time or with a restart. The seqs of
 /// records are part of it.
-pub(super) fn state(w: &World) -> BTreeMap<String, String> {
+pub(crate) fn state(w: &World) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     for t in w.engine().list("", None, usize::MAX) {
         let s = w.state(&t.topic);

@@ -20,7 +20,7 @@ pub(crate) struct Cover {
     pub made_ms: u64,
     /// The staged rows that the snapshot and these rounds need, by the names of their files.
     pub rows: BTreeMap<String, Place>,
-    chain: u64,
+    pub chain: u64,
 }
 
 /// The state of continuous backup.
@@ -124,7 +124,7 @@ impl Shipper {
 }
 
 /// The replay position of each shard.
-fn replay(snapshot: &SnapshotBody) -> BTreeMap<u32, u64> {
+pub(crate) fn replay(snapshot: &SnapshotBody) -> BTreeMap<u32, u64> {
     snapshot.shards.iter().map(|s| (s.shard, s.replay_lsn)).collect()
 }
 

@@ -4,7 +4,9 @@
 //! chain is restored from it and from the rounds since the first one with the start of such a file.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use topics_env::Env;
 use topics_remote::format::round::{RoundPart, RoundWriter, WAL_HEADER};
 use topics_remote::format::sealed::ObjectHeader;
 use topics_storage::StorageError;
@@ -56,6 +58,27 @@ impl Target {
     }
 }
 
+/// The log at a moment. Its files stay readable when the log removes their names.
+#[derive(Debug)]
+pub(crate) struct LogView {
+    env: Env,
+    /// The files of each shard.
+    files: Vec<Vec<Arc<WalFile>>>,
+    /// The durable lsn of each shard.
+    synced: Vec<u64>,
+}
+
+impl LogView {
+    pub fn now(ctx: &Ctx) -> Self {
+        let shards = 0..ctx.wal.shards();
+        Self {
+            env: ctx.base().env.clone(),
+            synced: shards.clone().map(|shard| ctx.wal.positions(shard).synced).collect(),
+            files: shards.map(|shard| ctx.wal.files(shard)).collect(),
+        }
+    }
+}
+
 /// Rounds that follow each other without a gap in any shard.
 #[derive(Debug)]
 pub(super) struct Chain {
@@ -84,13 +107,12 @@ pub(super) struct Built {
 }
 
 impl Chain {
-    /// A chain that begins with the files that a snapshot with these replay positions needs. The files
-    /// are held.
-    pub fn begin(ctx: &Ctx, replay: &BTreeMap<u32, u64>, id: u64) -> Result<Self> {
+    /// A chain that begins with the files that a snapshot with these replay positions needs. Either they are
+    /// held, or the chain is built from this view only.
+    pub fn begin(log: &LogView, replay: &BTreeMap<u32, u64>, id: u64) -> Result<Self> {
         let mut cursors = Vec::new();
-        for shard in 0..ctx.wal.shards() {
+        for (shard, files) in log.files.iter().enumerate() {
             let needed = replay.get(&(shard as u32)).copied().unwrap_or(0) + 1;
-            let files = ctx.wal.files(shard);
             let first = files.iter().rfind(|f| f.first_lsn <= needed);
             let Some(f) = first else { return Err(gone(shard)) };
             cursors.push(Cursor { file: f.key, offset: 0, next_lsn: f.first_lsn });
@@ -105,7 +127,7 @@ impl Chain {
     }
 
     /// The next round up to the target, or as much of it as a round holds.
-    pub fn build(&self, ctx: &Ctx, header: ObjectHeader, target: &Target) -> Result<Built> {
+    pub fn build(&self, log: &LogView, header: ObjectHeader, target: &Target) -> Result<Built> {
         let mut built = Built {
             round: RoundWriter::new(header, 0),
             bytes: 0,
@@ -115,7 +137,7 @@ impl Chain {
             starts: Vec::new(),
         };
         for (shard, last) in target.cut.iter().enumerate() {
-            while !built.add(ctx, shard, *last)? {}
+            while !built.add(log, shard, *last)? {}
         }
         built.bytes = built.round.len() as u64;
         Ok(built)
@@ -164,14 +186,14 @@ fn gone(shard: usize) -> Error {
 
 impl Built {
     /// Adds frames of one file, up to the lsn `last`. Returns whether the shard needs no further call.
-    fn add(&mut self, ctx: &Ctx, shard: usize, last: u64) -> Result<bool> {
+    fn add(&mut self, log: &LogView, shard: usize, last: u64) -> Result<bool> {
         let cursor = self.cursors[shard];
-        let files = ctx.wal.files(shard);
+        let files = &log.files[shard];
         let at = files.iter().position(|f| f.key == cursor.file).ok_or_else(|| gone(shard))?;
         let (file, next) = (&files[at], files.get(at + 1));
         // Frames at or above the first lsn of the next file are void.
         let end = next.map_or(last + 1, |n| n.first_lsn.min(last + 1));
-        let moved = self.add_frames(ctx, shard, (file, cursor), end)?;
+        let moved = self.add_frames(log, shard, (file, cursor), end)?;
         self.cursors[shard] = moved;
         if moved.next_lsn < end {
             self.complete = false;
@@ -190,7 +212,7 @@ impl Built {
     /// the position after them.
     fn add_frames(
         &mut self,
-        ctx: &Ctx,
+        log: &LogView,
         shard: usize,
         (file, cursor): (&WalFile, Cursor),
         end: u64,
@@ -206,7 +228,7 @@ impl Built {
             self.starts.push((shard, file.first_lsn));
         }
         let mut scan =
-            Scan::new(&ctx.base().env, file.file.clone(), &file.header, &shown, cursor.next_lsn)?;
+            Scan::new(&log.env, file.file.clone(), &file.header, &shown, cursor.next_lsn)?;
         scan.seek(offset, cursor.next_lsn);
         while scan.next_lsn() < end && self.round.len() + bytes.len() < ROUND_BYTES {
             let Some(f) = scan.next_frame()? else {
@@ -229,7 +251,7 @@ impl Built {
                 file_offset: cursor.offset,
                 first_lsn: cursor.next_lsn,
                 end_lsn: next_lsn,
-                synced_lsn: ctx.wal.positions(shard).synced,
+                synced_lsn: log.synced[shard],
                 offset: 0,
                 len: 0,
                 hash: 0,

@@ -35,8 +35,9 @@ use topics_remote::{RemoteError, read};
 use topics_storage::dir::{Paths, read_file};
 
 pub use self::base::ShipStatus;
-pub(crate) use self::base::{Cover, Decisions};
+pub(crate) use self::base::{Cover, Decisions, replay};
 use self::chain::{Built, Chain, Target};
+pub(crate) use self::chain::LogView;
 use self::owner::{PrefixOwner, User, remote_error};
 use self::thread::ShipThread;
 use crate::checkpoint::Store;
@@ -98,6 +99,37 @@ struct Progress {
     restorable_ms: AtomicU64,
     /// When the engine was opened, wall time.
     opened_ms: AtomicU64,
+}
+
+/// Ships a log up to a cut, as the first rounds of a prefix. `replay` are the replay positions of the snapshot
+/// that they are to complete, `rows` the staged rows that decisions may name. Returns how many rounds, and
+/// their bytes of the log.
+pub(crate) fn ship_cut(
+    writer: &mut RemoteWriter,
+    log: &LogView,
+    (cut, at_ms): (Vec<u64>, u64),
+    replay: &BTreeMap<u32, u64>,
+    rows: &BTreeMap<String, Place>,
+) -> Result<Shipped> {
+    let mut chain = Chain::begin(log, replay, 1)?;
+    let target = Target { cut, at_ms, logged: 0 };
+    let mut out = Shipped::default();
+    loop {
+        let header = writer.header(ObjectKind::Round);
+        let mut built = chain.build(log, header, &target)?;
+        let named = built.stages.iter().filter_map(|name| Some((name.clone(), *rows.get(name)?)));
+        named.for_each(|(name, place)| built.round.push_rows(RoundRows { name, place }));
+        if built.complete {
+            built.round.complete(at_ms);
+        }
+        let round = std::mem::replace(&mut built.round, RoundWriter::new(header, 0));
+        let number = writer.ship(round.finish()).map_err(remote_error)?;
+        chain.advance(&built, number);
+        (out.rounds, out.bytes) = (out.rounds + 1, out.bytes + built.bytes);
+        if built.complete {
+            return Ok(out);
+        }
+    }
 }
 
 /// Ships the log of a store.
@@ -192,7 +224,7 @@ impl Shipper {
             store.ctx().wal.hold(shard, replay.get(&(shard as u32)).copied().unwrap_or(0));
         }
         state.last_chain += 1;
-        match Chain::begin(store.ctx(), &replay, state.last_chain) {
+        match Chain::begin(&LogView::now(store.ctx()), &replay, state.last_chain) {
             Ok(chain) => state.chain = Some(chain),
             Err(e) => {
                 store.ctx().wal.release_holds();
@@ -223,7 +255,7 @@ impl Shipper {
         let Some(chain) = &state.chain else { return Ok(()) };
         let id = chain.id;
         let header = self.owner.with(|w| Ok(w.header(ObjectKind::Round)))?;
-        let mut built = chain.build(store.ctx(), header, &target)?;
+        let mut built = chain.build(&LogView::now(store.ctx()), header, &target)?;
         if !self.put_rows(state, &built.stages)? {
             // The end of the decision is logged, maybe above this cut: the next cut has it.
             built.complete = false;

@@ -648,7 +648,7 @@ pub static ROUTES: &[Route] = &[
         path: "/v0/admin/backup",
         verb: "backup",
         needs: &["admin"],
-        summary: "copy the engine into a directory",
+        summary: "copy the engine into a directory, or an object store",
         body: Some(bodies::BACKUP),
         answer: "dir linked copied copied_bytes fetched",
         codes: &["invalid_directory"],
