@@ -114,12 +114,11 @@ def restore(url: str, path: str, copy: bool = False, at_ms: int | None = None) -
 def verify_remote(
     url: str,
     *,
-    footers: bool = False,
-    read_data: float = 0.0,
+    data: bool = False,
     progress: Callable[[int, int], object] | None = None,
 ) -> bytes:
-    """Checks what the newest base of a prefix names: that it exists, its `footers`, and all
-    bytes of the share `read_data`. JSON `{"ok", "objects", "read", "bytes", "problems":
+    """Checks what the newest base of a prefix names: that it exists, its length and its footer,
+    and with `data` every byte. JSON `{"ok", "objects", "read", "bytes", "problems":
     [{"object", "detail"}]}`, `null` if the prefix is new. `progress(done, total)` is called after
     each object.
     """

@@ -200,7 +200,9 @@ class ServerSettings(Settings, total=False):
     audit_log: str
     """File of administrative requests and refused keys; `-` writes them into the log."""
     backup_dir: str
-    """Directory below which clients with scope `admin` may have backups made."""
+    """Directory, or URL of a prefix of an object store, below which clients with scope
+    `admin` may have backups made.
+    """
     body_timeout_ms: int
     """How long a request body may take to arrive."""
     cors_origins: str

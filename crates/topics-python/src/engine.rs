@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence};
-use topics_env::Env;
 use topics_engine::{Appended, NewRecord, ReadFrom, ReadRequest};
+use topics_env::Env;
 use topics_service::{Scan, Verb};
 use topics_wire::Failure;
 use topics_wire::arrow::ScanRequest;

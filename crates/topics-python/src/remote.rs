@@ -73,16 +73,15 @@ pub(crate) fn remote_status(py: Python<'_>, url: String) -> PyResult<Bound<'_, P
 
 /// Verifies what the newest base of a prefix names. Calls `progress(done, total)` after each object.
 #[pyfunction]
-#[pyo3(signature = (url, *, footers=false, read_data=0.0, progress=None))]
+#[pyo3(signature = (url, *, data=false, progress=None))]
 pub(crate) fn verify_remote(
     py: Python<'_>,
     url: String,
-    footers: bool,
-    read_data: f64,
+    data: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'_, PyBytes>> {
     let (store, retry) = open(py, &url)?;
-    let depth = VerifyDepth { footers, read_data };
+    let depth = if data { VerifyDepth::Data } else { VerifyDepth::Footers };
     let mut tell = move |done: u64, total: u64| {
         let Some(progress) = &progress else { return };
         Python::attach(|py| {

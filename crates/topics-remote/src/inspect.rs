@@ -9,7 +9,6 @@ use topics_env::objects::{ObjectError, ObjectStore};
 use crate::format::base::{Base, BasePack};
 use crate::format::head::Head;
 use crate::format::keys::{self, HEAD};
-use crate::format::sealed::ObjectRef;
 use crate::{RemoteError, Result, Retry, read};
 
 /// As many objects in a row are missing behind the last one of an epoch.
@@ -79,14 +78,13 @@ fn len_of(store: &dyn ObjectStore, retry: &Retry, key: &str) -> Result<Option<u6
     }
 }
 
-/// What a verification reads.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct VerifyDepth {
-    /// The footer and directory of every pack.
-    pub footers: bool,
-    /// The share of the packs that is read as a whole, from 0 to 1, at least one of them above 0. Rounds
-    /// are read with them.
-    pub read_data: f64,
+/// What a verification reads, beside `HEAD` and its base.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VerifyDepth {
+    /// Footer and directory of every pack. Rounds are looked up.
+    Footers,
+    /// Every byte of the packs and of the rounds.
+    Data,
 }
 
 /// What is wrong with an object.
@@ -118,7 +116,7 @@ struct Verifier<'a> {
     total: u64,
 }
 
-/// Verifies HEAD, the base, that every object that it names exists, and the rounds after it.
+/// Verifies HEAD, the base, every object that it names, and the rounds after it.
 /// A failed request is an error; damage is a problem in the report. Calls `progress(done, total)` after
 /// each object.
 pub fn verify(
@@ -146,9 +144,8 @@ impl Verifier<'_> {
         let found = read::base(self.store, self.retry, object);
         let Some(base) = self.judged(&object.key, found)? else { return Ok(true) };
         self.total += base.packs.len() as u64;
-        let sampled = self.sampled(base.packs.len());
-        for (i, pack) in base.packs.iter().enumerate() {
-            self.pack(pack, sampled.contains(&i))?;
+        for pack in &base.packs {
+            self.pack(pack)?;
         }
         self.rounds(base.header.epoch, base.first_round)?;
         Ok(true)
@@ -169,44 +166,18 @@ impl Verifier<'_> {
         Ok(None)
     }
 
-    /// The indexes of the packs to read.
-    fn sampled(&self, n: usize) -> std::collections::BTreeSet<usize> {
-        let want = (self.depth.read_data.clamp(0.0, 1.0) * n as f64).ceil() as usize;
-        let mut all: Vec<usize> = (0..n).collect();
-        // The first `want` places of a shuffle.
-        for i in 0..want.min(n) {
-            let left = (n - i) as u64;
-            all.swap(i, i + (self.retry.env().rng.next_u64() % left) as usize);
-        }
-        all.into_iter().take(want).collect()
-    }
-
-    fn pack(&mut self, pack: &BasePack, whole: bool) -> Result<()> {
+    fn pack(&mut self, pack: &BasePack) -> Result<()> {
         let object = pack.object();
-        let found = match whole {
-            true => read::pack(self.store, self.retry, &object).map(|_| {
+        let found = match self.depth {
+            VerifyDepth::Data => read::pack(self.store, self.retry, &object).map(|_| {
                 self.report.read += 1;
                 self.report.bytes += object.len;
             }),
-            false if self.depth.footers => {
+            VerifyDepth::Footers => {
                 read::pack_directory(self.store, self.retry, &object, read::FIRST_FETCH).map(drop)
             }
-            false => self.present(&object),
         };
         self.judged(&object.key, found).map(drop)
-    }
-
-    /// Looks an object up.
-    fn present(&self, object: &ObjectRef) -> Result<()> {
-        let key = &object.key;
-        match len_of(self.store, self.retry, key)? {
-            Some(len) if len == object.len => Ok(()),
-            Some(len) => {
-                let detail = format!("it has {len} bytes, the base says {}", object.len);
-                Err(RemoteError::damaged(key, detail))
-            }
-            None => Err(RemoteError::Object(ObjectError::NotFound { key: key.clone() })),
-        }
     }
 
     /// The rounds that a restore would replay, from this one on. One that is missing before later ones is a
@@ -253,6 +224,6 @@ impl Verifier<'_> {
     }
 
     fn reads_rounds(&self) -> bool {
-        self.depth.read_data > 0.0
+        self.depth == VerifyDepth::Data
     }
 }

@@ -303,7 +303,16 @@ def _transfer_arguments(verb: Add) -> None:
 
 
 def _tool_arguments(verb: Add) -> None:
-    verb("verify", summary_of("verify"))
+    verify = verb("verify", summary_of("verify"))
+    verify.add_argument(
+        "remote",
+        nargs="?",
+        metavar="URL",
+        help="instead of a directory, what the newest base of a prefix of an object store names",
+    )
+    verify.add_argument(
+        "--data", action="store_true", help="with URL: read every byte, not only every footer"
+    )
     restore = verb("restore", "restore a data directory from an object store")
     restore.add_argument("remote", metavar="URL", help="the prefix that it was backed up to")
     restore.add_argument("directory", metavar="DIR", help="a directory that is missing or empty")
@@ -354,23 +363,9 @@ def _tool_arguments(verb: Add) -> None:
 
 def _remote_arguments(add: Add) -> None:
     status = add("status", "what is archived, and who writes to it")
-    verify = add("verify", "check that everything is there that the newest base names")
-    verify.add_argument(
-        "--footers", action="store_true", help="also read footer and directory of every pack"
-    )
-    verify.add_argument(
-        "--read-data",
-        type=share,
-        nargs="?",
-        const=1.0,
-        default=0.0,
-        metavar="SHARE",
-        help="also read this share of the packs, 1%% for example, and the rounds after the base",
-    )
     forget = add("forget", "let a data directory write to another prefix than before")
     forget.add_argument("--yes", action="store_true", help="without a question")
-    for command in (status, verify):
-        command.add_argument("remote", nargs="?", metavar="URL", help="its URL (TOPICS_REMOTE_URL)")
+    status.add_argument("remote", nargs="?", metavar="URL", help="its URL (TOPICS_REMOTE_URL)")
 
 
 def _context_arguments(add: Add) -> None:
@@ -419,17 +414,6 @@ def key_prefix(text: str) -> str:
     if not 1 <= len(os.fsencode(text)) <= MAX_PREFIX_BYTES:
         raise argparse.ArgumentTypeError(f"must have 1 to {MAX_PREFIX_BYTES} bytes")
     return text
-
-
-def share(text: str) -> float:
-    """Parses a share: `1%` or `0.01`."""
-    try:
-        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 1%") from None
-    if not 0 < number <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is out of range: must be over 0%, at most 100%")
-    return number
 
 
 def positive_seconds(text: str) -> float:

@@ -92,6 +92,10 @@ def run(args: argparse.Namespace) -> int:
     if not url and args.command == "doctor":
         out.fields(measure.doctor(Path(settings.data_dir)))
         return Exit.OK
+    if args.command == "verify" and args.remote is not None:
+        return remote.verify(args.remote, out, data=args.data)
+    if args.command == "verify" and args.data:
+        raise InvalidRequest("--data goes with the URL of a prefix: a directory is read whole")
     if not url and args.command == "verify":
         return tools.verify(settings.data_dir, out)
     verb = " ".join(filter(None, (args.command, getattr(args, "verb", None))))

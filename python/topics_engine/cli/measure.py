@@ -85,7 +85,7 @@ def cold_segments(data_dir: Path) -> int:
 
 def unlooked(what: str) -> str:
     """Advice on what a doctor has not looked at."""
-    return f"{what} in the object store were not looked at: `topics remote verify` does"
+    return f"{what} in the object store were not looked at: `topics verify URL` does"
 
 
 def doctor(data_dir: Path, rounds: int = 400) -> dict[str, Any]:

@@ -78,9 +78,8 @@ def status(args: argparse.Namespace, resolved: Resolved, out: Output) -> int:
     return Exit.OK
 
 
-def verify(args: argparse.Namespace, resolved: Resolved, out: Output) -> int:
-    """Checks that what the newest base names is there and, if asked to, whole."""
-    url = url_of(args.remote, resolved)
+def verify(url: str, out: Output, *, data: bool) -> int:
+    """Checks that what the newest base names is there and, with `data`, whole."""
     bar: Progress | None = None
 
     def checked(done: int, total: int) -> None:
@@ -89,10 +88,7 @@ def verify(args: argparse.Namespace, resolved: Resolved, out: Output) -> int:
         bar.show(done)
 
     try:
-        report = _core.verify_remote(
-            url, footers=args.footers, read_data=args.read_data, progress=checked
-        )
-        found = json.loads(report)
+        found = json.loads(_core.verify_remote(url, data=data, progress=checked))
     finally:
         if bar is not None:
             bar.end()
@@ -124,4 +120,4 @@ def forget(args: argparse.Namespace, resolved: Resolved, out: Output) -> int:
     return Exit.OK
 
 
-REMOTE_COMMANDS = {"status": status, "verify": verify, "forget": forget}
+REMOTE_COMMANDS = {"status": status, "forget": forget}

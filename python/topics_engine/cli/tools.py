@@ -66,7 +66,7 @@ def report(found: dict[str, Any], out: Output) -> int:
         if found.get("cold_records"):
             out.line(
                 f"{found['cold_records']:,} records of cold segments are in the object store and "
-                "were not looked at: `topics remote verify` does"
+                "were not looked at: `topics verify URL --data` does"
             )
         if found["problems"]:
             out.rows(PROBLEM_COLUMNS, found["problems"])

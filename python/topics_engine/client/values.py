@@ -446,7 +446,7 @@ class Verification(Frozen):
     records: int
     """How many records were checked."""
     cold_records: int
-    """How many were not, because they are in an object store: see `topics remote verify`."""
+    """How many were not, because they are in an object store: see `topics verify URL`."""
     problems: tuple[Mapping[str, Any], ...]
     """Each with `file`, `offset` and `detail`."""
 

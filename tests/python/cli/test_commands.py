@@ -137,7 +137,6 @@ ELSEWHERE = {
     "context add": "test_contexts.py",
     "remote status": "test_remote.py",
     "remote forget": "test_remote.py",
-    "remote verify": "test_remote.py",
     "serve": "test_serve_errors.py",
 }
 """Commands with more to them than a row says."""

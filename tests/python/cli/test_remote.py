@@ -45,7 +45,7 @@ def named(archived: str, tmp_path: Path, capsys: Any) -> list[Path]:
     found = packs(tmp_path)
     for pack in found:
         pack.rename(pack.with_suffix(".away"))
-    assert main(["remote", "verify", archived]) == Exit.CORRUPT
+    assert main(["verify", archived]) == Exit.CORRUPT
     missing = {p["object"].rpartition("/")[2] for p in printed(capsys)["problems"]}
     for pack in found:
         pack.with_suffix(".away").rename(pack)
@@ -82,7 +82,7 @@ def test_doctor_says_what_it_did_not_look_at(
     indexes = list(data_dir.glob("topics/*/*.idx"))
     assert found["cold_segments"] == len(indexes) - cold.files(data_dir) > 0
     said = f"{found['cold_segments']} segments in the object store were not looked at"
-    assert f"{said}: `topics remote verify` does" in found["advice"]
+    assert f"{said}: `topics verify URL` does" in found["advice"]
 
     assert main(["--data-dir", str(tmp_path / "other"), "doctor"]) == Exit.OK
     found = printed(capsys)
@@ -119,34 +119,34 @@ def test_status_of_a_prefix(archived: str, tmp_path: Path, capsys: Any) -> None:
 
 
 def test_a_new_prefix_is_not_found(url: str, capsys: Any) -> None:
-    for verb in ("status", "verify"):
-        assert main(["remote", verb, url]) == Exit.NOT_FOUND
+    for command in (["remote", "status", url], ["verify", url]):
+        assert main(command) == Exit.NOT_FOUND
         assert "no directory has been archived to it" in capsys.readouterr().err
 
 
 def test_verify_finds_what_is_missing_or_damaged(
     archived: str, tmp_path: Path, capsys: Any
 ) -> None:
-    deep = ["remote", "verify", archived, "--read-data"]
+    deep = ["verify", archived, "--data"]
     assert main(deep) == Exit.OK
     found = printed(capsys)
     assert found["ok"]
     assert found["read"] >= 3
-    assert main(["remote", "verify", archived, "--footers", "--read-data", "1%"]) == Exit.OK
-    assert 1 <= printed(capsys)["read"] < found["read"]
+    assert main(["verify", "--data"]) == Exit.USAGE
+    assert "goes with the URL" in capsys.readouterr().err
 
     first, second, third = named(archived, tmp_path, capsys)[:3]
     whole = first.read_bytes()
     middle = len(whole) // 2
     first.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
-    assert main(["remote", "verify", archived, "--footers"]) == Exit.OK, "records are not read"
+    assert main(["verify", archived]) == Exit.OK, "records are not read"
     capsys.readouterr()
     assert main(deep) == Exit.CORRUPT
     [problem] = printed(capsys)["problems"]
     assert problem["object"].endswith(first.name)
     second.write_bytes(second.read_bytes()[:middle])
     third.unlink()
-    assert main(["remote", "verify", archived]) == Exit.CORRUPT
+    assert main(["verify", archived]) == Exit.CORRUPT
     problems = {p["object"].rpartition("/")[2]: p["detail"] for p in printed(capsys)["problems"]}
     assert problems.keys() == {second.name, third.name}
     assert problems[third.name] == "it is missing"
@@ -177,12 +177,3 @@ def test_forget(archived: str, data_dir: Path, tmp_path: Path, capsys: Any) -> N
     assert main(command) == Exit.OK
     archive(second, "ok")
     until(lambda: (second / "HEAD").exists())
-
-
-@pytest.mark.parametrize("share", ["0", "0%", "101%", "x"])
-def test_a_share_is_checked(url: str, share: str, capsys: Any) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["remote", "verify", url, "--read-data", share])
-    assert ended.value.code == Exit.USAGE
-    said = capsys.readouterr().err
-    assert "not a share" in said or "out of range" in said

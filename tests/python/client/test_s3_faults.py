@@ -63,7 +63,7 @@ def read_all(db: te.Database) -> list[int]:
 
 def verified(url: str) -> bool:
     """Whether everything is whole that the newest base names."""
-    found = json.loads(_core.verify_remote(url, footers=True, read_data=1.0))
+    found = json.loads(_core.verify_remote(url, data=True))
     return found is not None and bool(found["ok"])
 
 

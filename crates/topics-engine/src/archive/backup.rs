@@ -32,11 +32,11 @@ use super::pack::push_segment;
 use super::plan::PendingSegment;
 use super::tails::{OtherFiles, PutFiles, Wanted, add_file};
 use crate::checkpoint::round;
+use crate::engine::backup::{BackupSummary, fetch_data};
 use crate::engine::open_engine::OpenEngine;
 use crate::ship::owner::{holder, remote_error};
 use crate::ship::{Cover, LogView, replay, ship_cut};
 use crate::tier::ArchivedPack;
-use crate::engine::backup::{BackupSummary, fetch_data};
 use crate::types::error::{Error, Result};
 
 /// Bytes of a pack, about.
@@ -186,8 +186,7 @@ impl<'a> Backup<'a> {
             unneeded: BTreeSet::new(),
             files,
         };
-        let mut base =
-            assemble(self.writer.header(ObjectKind::Base), &named, &self.put, &cover)?;
+        let mut base = assemble(self.writer.header(ObjectKind::Base), &named, &self.put, &cover)?;
         base.snapshot.clone_from(&state.bytes);
         base.packs_settled = self.writer.last_pack();
         self.engine.ctx().check_open()?;

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use topics_env::objects::ObjectStore;
-use topics_remote::inspect::{self, VerifyDepth};
 use topics_remote::Retry;
+use topics_remote::inspect::{self, VerifyDepth};
 use topics_sim::{Bucket, ObjectFault};
 
 use crate::engine::backup::BackupSummary;
@@ -64,8 +64,8 @@ fn restored(w: &World, bucket: &Arc<Bucket>, copy: bool) -> World {
 
 fn verified(w: &World, bucket: &Arc<Bucket>) {
     let (store, retry) = (bucket.client(9), Retry::once(w.env()));
-    let depth = VerifyDepth { footers: true, read_data: 1.0 };
-    let report = inspect::verify(&store, &retry, depth, &mut |_, _| ()).unwrap().unwrap();
+    let report = inspect::verify(&store, &retry, VerifyDepth::Data, &mut |_, _| ());
+    let report = report.unwrap().unwrap();
     assert_eq!(report.problems, []);
 }
 

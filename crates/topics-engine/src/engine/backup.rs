@@ -131,7 +131,10 @@ fn cut(engine: &OpenEngine) -> Result<(Pinned<'_>, Vec<Vec<LogCopy>>)> {
 
 /// Fetches the records of a cold segment from the object store, and verifies each.
 pub(crate) fn fetch_data(
-    engine: &OpenEngine, topic: TopicKey, meta: &SegmentMeta) -> Result<Vec<u8>> {
+    engine: &OpenEngine,
+    topic: TopicKey,
+    meta: &SegmentMeta,
+) -> Result<Vec<u8>> {
     let name = meta.data_name(topic.topic_id).file(FileKind::Data);
     let Some(tier) = &engine.base().cold else {
         let detail = format!("{name} is in an object store: open the directory with its remote");

@@ -1,10 +1,10 @@
 //! The façade: delegation only.
 
 pub(crate) mod background;
+pub(crate) mod backup;
 mod close;
 mod host;
 mod open;
-pub(crate) mod backup;
 pub(crate) mod open_engine;
 mod queues;
 pub(crate) mod survey;

@@ -17,10 +17,10 @@
 //! other directory may have given to records. A prefix is adopted after its base was read and before its
 //! rounds are: what the other directory ships after that is fenced, and never counts.
 
-mod log;
-mod segments;
 #[cfg(test)]
 mod adopt_tests;
+mod log;
+mod segments;
 #[cfg(test)]
 pub(crate) mod tests;
 #[cfg(test)]
@@ -210,7 +210,8 @@ impl Restore<'_> {
     fn adopt(&mut self) -> Result<()> {
         for _ in 0..ADOPT_RACES {
             let Head { prefix_id, epoch, nonce, .. } = self.base.head;
-            let record = RemoteRecord { prefix_id, epoch, seen: Some(nonce), attempted: Vec::new() };
+            let record =
+                RemoteRecord { prefix_id, epoch, seen: Some(nonce), attempted: Vec::new() };
             record.write(self.env, &self.paths)?;
             let record = DirectoryRecord { env: self.env.clone(), paths: self.paths.clone() };
             let claimant = Claimant {

@@ -11,7 +11,9 @@ use topics_remote::format::pack::PARTS;
 use topics_remote::{Retry, read};
 use topics_storage::StorageError;
 use topics_storage::dir::{create_dir, write_file};
-use topics_storage::segment::{ColdFiles, FileKind, SegmentMeta, SegmentOptions, Segments, TopicKey};
+use topics_storage::segment::{
+    ColdFiles, FileKind, SegmentMeta, SegmentOptions, Segments, TopicKey,
+};
 use topics_storage::snapshot::{GapSnap, SnapshotBody, TopicSnap};
 
 use super::{Form, Restore, Restored};
@@ -217,8 +219,7 @@ impl Restore<'_> {
         missing: &BTreeSet<u64>,
     ) -> Result<()> {
         let (env, paths, id) = (self.env, &self.paths, self.base.base.header.store_id);
-        let segments =
-            Segments::new(env.clone(), paths.clone(), id, 0, SegmentOptions::default());
+        let segments = Segments::new(env.clone(), paths.clone(), id, 0, SegmentOptions::default());
         let mut parts = HashMap::new();
         for (file_no, p) in places {
             let pack = self.base.base.pack(p.pack).copied();

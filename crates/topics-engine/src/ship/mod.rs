@@ -36,8 +36,8 @@ use topics_storage::dir::{Paths, read_file};
 
 pub use self::base::ShipStatus;
 pub(crate) use self::base::{Cover, Decisions, replay};
-use self::chain::{Built, Chain, Target};
 pub(crate) use self::chain::LogView;
+use self::chain::{Built, Chain, Target};
 use self::owner::{PrefixOwner, User, remote_error};
 use self::thread::ShipThread;
 use crate::checkpoint::Store;

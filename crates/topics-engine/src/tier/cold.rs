@@ -219,8 +219,7 @@ const WAITING_FETCHES: usize = 16;
 impl ColdFiles for ColdReader {
     fn read(&self, file_no: u64, kind: FileKind, at: u64, buf: &mut [u8]) -> Result<()> {
         let is_opening = || self.0.is_opening.load(Ordering::Relaxed);
-        let waits =
-            || kind != FileKind::Data && self.0.waits_for_sides.load(Ordering::Relaxed);
+        let waits = || kind != FileKind::Data && self.0.waits_for_sides.load(Ordering::Relaxed);
         for _ in 0..WAITING_FETCHES {
             match self.read_present(file_no, kind, at, buf) {
                 Err(StorageError::Fetching(fetch)) if is_opening() || waits() => {

@@ -14,9 +14,8 @@ use topics_sim::{ObjectFault, ObjectOp, SimStore};
 
 use crate::support::{Directory, World, empty_base, round, segment};
 
-const NAMES: VerifyDepth = VerifyDepth { footers: false, read_data: 0.0 };
-const FOOTERS: VerifyDepth = VerifyDepth { footers: true, read_data: 0.0 };
-const DATA: VerifyDepth = VerifyDepth { footers: true, read_data: 1.0 };
+const FOOTERS: VerifyDepth = VerifyDepth::Footers;
+const DATA: VerifyDepth = VerifyDepth::Data;
 
 /// A prefix with a base of three packs, and rounds of which the base needs the last four.
 struct Prefix {
@@ -140,15 +139,10 @@ fn a_status_says_what_the_base_names_and_how_far_the_rounds_go() {
 fn a_whole_prefix_has_no_problem() {
     let prefix = Prefix::new();
     let objects = 2 + 3 + LAST_ROUND + 1 - FIRST_ROUND;
-    for (depth, read) in [(NAMES, 0), (FOOTERS, 0), (DATA, objects - 2)] {
+    for (depth, read) in [(FOOTERS, 0), (DATA, objects - 2)] {
         let report = prefix.verify(depth).unwrap();
         assert_eq!((report.objects, report.read, report.problems), (objects, read, vec![]));
         assert_eq!(report.bytes > 0, read > 0);
-    }
-    // Of three packs, and all rounds.
-    for (share, packs) in [(0.01, 1), (0.5, 2), (0.67, 3), (7.0, 3)] {
-        let report = prefix.verify(VerifyDepth { footers: false, read_data: share }).unwrap();
-        assert_eq!(report.read, packs + LAST_ROUND + 1 - FIRST_ROUND, "{share}");
     }
     let (new, mut progress) = (World::new(63), |_, _| ());
     let found = inspect::verify(&new.bucket.client(1), &new.retry(), DATA, &mut progress);
@@ -163,7 +157,7 @@ fn an_object_that_is_missing_or_cut_is_a_problem() {
     let mut all: Vec<String> = prefix.packs.iter().map(|p| p.object().key).collect();
     all.extend([prefix.base(), keys::round(1, 3)]);
     for key in &all {
-        for depth in [NAMES, FOOTERS, DATA] {
+        for depth in [FOOTERS, DATA] {
             let found = prefix.with(key, None, || prefix.verify(depth)).unwrap();
             let [problem] = &found.problems[..] else { panic!("{key}: {found:?}") };
             assert_eq!((&problem.key, &problem.detail[..]), (key, "it is missing"));
@@ -173,7 +167,7 @@ fn an_object_that_is_missing_or_cut_is_a_problem() {
     for key in all.iter().map(String::as_str).chain([HEAD]) {
         let cut = prefix.world.bucket.objects()[key].clone();
         let cut = cut.slice(..cut.len() - 1);
-        for depth in [NAMES, FOOTERS, DATA] {
+        for depth in [FOOTERS, DATA] {
             let found = prefix.with(key, Some(cut.clone()), || prefix.problems(depth));
             assert_eq!(found, [key], "{depth:?}");
         }
@@ -189,8 +183,8 @@ fn damage_is_found_by_the_depth_that_reads_it() {
     };
     let pack = prefix.packs[1].object().key;
     let end = objects[&pack].len();
-    for (at, found) in [(200, [false, false, true]), (end - 30, [false, true, true])] {
-        for (depth, is_found) in [NAMES, FOOTERS, DATA].into_iter().zip(found) {
+    for (at, found) in [(200, [false, true]), (end - 30, [true, true])] {
+        for (depth, is_found) in [FOOTERS, DATA].into_iter().zip(found) {
             assert_eq!(changed(&pack, at, depth).is_empty(), !is_found, "byte {at}, {depth:?}");
         }
     }
@@ -199,15 +193,15 @@ fn damage_is_found_by_the_depth_that_reads_it() {
     for at in 0..objects[&round].len() {
         assert_eq!(changed(&round, at, DATA), [&round[..]], "byte {at}");
     }
-    assert_eq!(changed(&base, 100, NAMES), [&base[..]]);
-    assert_eq!(changed(HEAD, 30, NAMES), [HEAD]);
+    assert_eq!(changed(&base, 100, FOOTERS), [&base[..]]);
+    assert_eq!(changed(HEAD, 30, FOOTERS), [HEAD]);
 }
 
 #[test]
 fn a_round_that_is_missing_before_later_ones_is_a_problem() {
     let mut prefix = Prefix::new();
     let round = |n| keys::round(1, n);
-    for depth in [NAMES, DATA] {
+    for depth in [FOOTERS, DATA] {
         for n in FIRST_ROUND..LAST_ROUND {
             assert_eq!(prefix.with(&round(n), None, || prefix.problems(depth)), [round(n)]);
         }
@@ -227,14 +221,14 @@ fn a_round_that_is_missing_before_later_ones_is_a_problem() {
             prefix.world.bucket.tamper(&round(n), None);
         }
         let missing: Vec<_> = (FIRST_ROUND..FIRST_ROUND + seen).map(round).collect();
-        assert_eq!(prefix.problems(NAMES), missing);
+        assert_eq!(prefix.problems(FOOTERS), missing);
     }
 }
 
 /// An owner ships while the rounds behind the last one are looked up: none of them is missing.
 #[test]
 fn rounds_that_are_shipped_meanwhile_are_no_problem() {
-    for (depth, op) in [(NAMES, ObjectOp::Head), (DATA, ObjectOp::Get)] {
+    for (depth, op) in [(FOOTERS, ObjectOp::Head), (DATA, ObjectOp::Get)] {
         for at in 1..30 {
             let Prefix { world, store, writer, packs } = Prefix::new();
             let (writer, requests) = (Mutex::new(writer), Mutex::new(0));
@@ -264,7 +258,8 @@ fn rounds_that_are_shipped_meanwhile_are_no_problem() {
 #[test]
 fn a_failed_request_is_no_problem_of_the_prefix_but_an_error() {
     let prefix = Prefix::new();
-    for (depth, op) in [(NAMES, ObjectOp::Get), (NAMES, ObjectOp::Head), (DATA, ObjectOp::Get)] {
+    for (depth, op) in [(FOOTERS, ObjectOp::Get), (FOOTERS, ObjectOp::Head), (DATA, ObjectOp::Get)]
+    {
         for fault in [ObjectFault::Unavailable, ObjectFault::Refused] {
             prefix.world.bucket.fail_all(None, Some(op), fault);
             let found = prefix.verify(depth);

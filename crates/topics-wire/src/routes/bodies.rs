@@ -145,9 +145,8 @@ pub const CONSUMER_SEEK: &[&[Field]] = &[&[
 pub const SYNC: &[&[Field]] =
     &[&[Field::new("topic", "string", "only what was acked of this topic")]];
 pub const BACKUP: &[&[Field]] =
-    &[&[
-        Field::new("dir", "string", "below the server's `backup_dir`; missing or empty there").required()
-    ]];
+    &[&[Field::new("dir", "string", "below the server's `backup_dir`; missing or empty there")
+        .required()]];
 /// An item of `appends` of [`TXN`].
 pub const TXN_APPEND: &[&[Field]] =
     &[fields::APPEND, &[Field::new("expect_head", "integer", "refuse unless this is the head")]];
