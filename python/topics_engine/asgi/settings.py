@@ -76,8 +76,8 @@ class Settings:
     )
     backup_dir: str = _setting(
         "",
-        "directory, or URL of a prefix of an object store, below which clients with scope `admin` may"
-        " have backups made",
+        "directory, or URL of a prefix of an object store, below which clients with scope `admin`"
+        " may have backups made",
     )
     max_sse_connections: int = _setting(10_000, "most open event streams and sockets; 0: no limit")
     max_sse_connections_per_key: int = _setting(

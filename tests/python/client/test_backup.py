@@ -127,7 +127,7 @@ def test_a_backup_into_a_prefix_is_read_and_restored(tmp_path: Path) -> None:
         db.topic("log").append({"n": 30})
         with pytest.raises(te.Unavailable, match="set another prefix"):
             db.backup(url)
-        with pytest.raises(te.InvalidRequest, match="dir .*the URL"):
+        with pytest.raises(te.InvalidRequest, match=r"dir .*the URL"):
             db.backup("file://relative")
     with te.open(url, read_only=True) as view:
         found = view.topic("log").read(after=0)
