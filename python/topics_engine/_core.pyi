@@ -378,6 +378,9 @@ class Engine(_Verbs):
         the newest one.
         """
 
+    def is_current(self) -> bool:
+        """Whether an engine that reads a prefix has its newest state."""
+
     def call(
         self,
         verb: str,

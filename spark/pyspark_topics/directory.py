@@ -3,7 +3,10 @@ read-only mode, in this process."""
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +21,40 @@ from .options import Connection, Subscription, is_prefix
 from .planning import Head
 
 T = TypeVar("T")
+
+VIEW_SECONDS = 1.0
+"""For so long a plan uses the view of a prefix without asking whether there is a newer state."""
+
+
+class _View:
+    """A prefix as this process reads it. It stays open, because an open fetches the log and the
+    active segments; what is read of sealed segments is fetched from the store each time."""
+
+    def __init__(self, opens: Callable[[], Any]) -> None:
+        self._opens = opens
+        self.engine = opens()
+        self._asked = time.monotonic()
+
+    def refresh(self, wait: float = 0.0) -> None:
+        """Opens the newest state, unless this is it, or was it less than `wait` seconds ago."""
+        if time.monotonic() < self._asked + wait:
+            return
+        if not self.engine.engine.is_current():
+            newer = self._opens()
+            self.engine.close()
+            self.engine = newer
+        self._asked = time.monotonic()
+
+
+_views: dict[tuple[int, str], _View] = {}
+"""By process and URL: a forked child cannot use an engine of its parent. Spark's workers are reused
+for many tasks of a job."""
+
+
+@atexit.register
+def _close_views() -> None:
+    while _views:
+        _views.popitem()[1].engine.close()
 
 
 class Directory(Splits):
@@ -40,6 +77,7 @@ class Directory(Splits):
             return EmbeddedBackend(_core.Engine.open(path, settings, read_only=True))
 
         self._opens: Callable[[], Any] = opened
+        self._prefix = path if is_prefix(to.path) else None
         self._engine: Any = None
         self._uses = 0
 
@@ -50,8 +88,11 @@ class Directory(Splits):
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
-        """The engine, open only while it is used: Spark's workers keep running, and a directory
-        that they have open cannot be opened for writing."""
+        """The engine. Of a directory it is open only while it is used: Spark's workers keep
+        running, and a directory that they have open cannot be opened for writing."""
+        if self._prefix is not None:
+            yield self._view(self._prefix).engine
+            return
         if self._uses == 0:
             self._engine = _as_topics_error(self._opens)
         self._uses += 1
@@ -63,8 +104,32 @@ class Directory(Splits):
                 self._engine.close()
                 self._engine = None
 
+    def _view(self, url: str) -> _View:
+        key = (os.getpid(), url)
+        if key not in _views:
+            _views[key] = _as_topics_error(lambda: _View(self._opens))
+        return _views[key]
+
+    def _refresh(self, wait: float = 0.0) -> None:
+        if self._prefix is not None:
+            view = self._view(self._prefix)
+            _as_topics_error(lambda: view.refresh(wait))
+
+    def _refresh_below(self, topic: str, upto: int) -> None:
+        """Before a range is read that another process has planned by a newer state."""
+        if self._prefix is None:
+            return
+        state = self._view(self._prefix).engine.state
+        try:
+            is_there = head_of(json.loads(_as_topics_error(lambda: state(topic)))).end > upto
+        except TopicsError:
+            is_there = False
+        if not is_there:
+            self._refresh()
+
     def heads(self, topics: Subscription) -> dict[str, Head]:
         found = {}
+        self._refresh(VIEW_SECONDS)
         with self._open() as engine:
             names = topics.names if topics.pattern is None else _names(engine, topics)
             for name in names:
@@ -89,6 +154,7 @@ class Directory(Splits):
 
     @contextmanager
     def scan(self, request: ScanRequest) -> Iterator[LocalScan]:
+        self._refresh_below(request.topic, request.upto)
         with self._open() as engine:
             try:
                 yield LocalScan(engine, request)

@@ -172,6 +172,25 @@ def test_a_prefix_is_read_like_its_server(spark, archived):
     assert sorted(row.seq for row in some.collect()) == list(range(11, 21))
 
 
+def test_a_stream_from_a_prefix_goes_on_with_what_is_shipped(
+    spark, topics, topic, archived, tmp_path
+):
+    url, directory, settings = archived
+
+    def run() -> None:
+        stream = spark.readStream.format("topics").load(path=url, subscribe="orders")
+        writer = stream.select("data").writeStream.format("topics").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.start(url=topics.url, topic=topic).awaitTermination()
+
+    run()
+    assert topics.state(topic)["count"] == 6497
+    with te.open(directory, **settings) as db:
+        db.topic("orders").append([{"n": n} for n in range(10)])
+    run()
+    assert topics.state(topic)["count"] == 6507
+
+
 @pytest.fixture
 def cold(tmp_path: Path) -> tuple[Path, str]:
     """A directory most of whose segments are only in an object store, and its URL."""

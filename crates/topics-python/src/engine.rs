@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence};
@@ -31,11 +32,26 @@ pub(crate) type Ack = (u64, u64, u64, u64, u64, bool, bool, &'static str);
 /// Target payload bytes of a batch of a scan.
 const SCAN_BATCH_BYTES: usize = 4 << 20;
 
-/// A new directory of temporary files, which nobody else can read.
-fn temporary_directory(env: &Env) -> Result<PathBuf, Failure> {
+/// How the names of directories of views begin.
+const VIEW: &str = "topics-view-";
+/// After this time the directory of a view that no engine has open was left by a process that was killed.
+const ABANDONED: Duration = Duration::from_secs(3600);
+
+/// A new directory for a view, which nobody else can read. Removes those that killed processes left.
+fn view_directory(env: &Env) -> Result<PathBuf, Failure> {
     use std::os::unix::fs::DirBuilderExt;
-    let name = format!("topics-{:016x}", env.rng.next_u64());
-    let path = std::env::temp_dir().join(name);
+    let below = std::env::temp_dir();
+    for entry in std::fs::read_dir(&below).into_iter().flatten().flatten() {
+        let is_old = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
+        let is_view = entry.file_name().to_string_lossy().starts_with(VIEW);
+        if is_view && is_old().is_some_and(|age| age > ABANDONED) {
+            if !topics_engine::Engine::is_open(env, &entry.path()) {
+                // That of another user stays.
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+    let path = below.join(format!("{VIEW}{:016x}", env.rng.next_u64()));
     let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
     made.map(|()| path.clone()).map_err(|e| {
         Failure::invalid(format!("the temporary directory {} (TMPDIR): {e}", path.display()))
@@ -72,7 +88,7 @@ impl Engine {
             let engine = match read_only {
                 true if settings::is_prefix(&dir) => {
                     let store = settings::prefix(&env, &dir).map_err(Failure::invalid)?;
-                    let at = &*removed.insert(temporary_directory(&env)?);
+                    let at = &*removed.insert(view_directory(&env)?);
                     Engine::open_prefix(&env, store, at, at_ms, options).inspect_err(|_| {
                         let _ = std::fs::remove_dir_all(at);
                     })
@@ -87,6 +103,11 @@ impl Engine {
         };
         let shared = opening(|| run_interruptible(py, open))?;
         Ok(Self { shared })
+    }
+
+    /// Whether an engine that reads a prefix has its newest state.
+    fn is_current(&self, py: Python<'_>) -> PyResult<bool> {
+        self.shared.run(py, |engine| Ok(engine.is_current()?))
     }
 
     #[getter]

@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use topics_env::objects::ObjectStore;
-use topics_env::{Env, Guards, LoopPanics};
+use topics_env::{Env, Guards, LockError, LoopPanics};
 use topics_remote::Retry;
+use topics_storage::dir::Paths;
 use topics_storage::recovery::RecoveryProgress;
 
 use self::backup::BackupSummary;
@@ -29,6 +30,7 @@ use crate::checkpoint::round;
 use crate::consumer;
 use crate::delivery::{self, Received, Session, SessionInfo, Watch, WatchRequest};
 use crate::queue;
+use crate::restore;
 use crate::router::{self, RouterInfo, RouterRequest};
 use crate::ship::{ShipStatus, Shipped};
 use crate::topic::{self, Life, SegmentMap, Topic};
@@ -408,6 +410,13 @@ impl Engine {
         open::open_read_only(env, dir, options).map(Self::over)
     }
 
+    /// Whether an engine has a directory open to write to it, in any process.
+    #[must_use]
+    pub fn is_open(env: &Env, dir: &Path) -> bool {
+        let lock = env.fs.lock_shared(&Paths::new(dir).lock());
+        matches!(lock, Err(LockError::Held(_)))
+    }
+
     /// Reads a prefix of an object store: the state at a time, ms since the Unix epoch, `None`: the newest
     /// one. Every write is refused, and what is shipped later is not seen. `dir`, which must be missing or
     /// empty, gets what is not read from the prefix: the log, and files of segments that were read. It is
@@ -420,6 +429,12 @@ impl Engine {
         options: Options,
     ) -> Result<Self> {
         open::open_prefix(env, store, dir, at_ms, options).map(Self::over)
+    }
+
+    /// Whether an engine that reads a prefix has its newest state. True for every other one.
+    pub fn is_current(&self) -> Result<bool> {
+        self.open.ctx().check_open()?;
+        self.open.view.get().map_or(Ok(true), restore::View::is_current)
     }
 
     /// Stages nothing more, syncs, snapshots, wakes every waiter with `Closed`. Idempotent.

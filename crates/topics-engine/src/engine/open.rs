@@ -169,7 +169,8 @@ pub(crate) fn open_prefix(
     let limits = options.remote.map(|remote| remote.limits).unwrap_or_default();
     let mut retry = Retry::new(env.clone(), std::thread::sleep);
     retry.deadline = limits.cold_timeout;
-    let wal_shards = restore::view(env, store.clone(), &retry, dir, at_ms)?.shards;
+    let view = restore::view(env, store.clone(), &retry, dir, at_ms)?;
+    let wal_shards = view.shards;
     let has_threads = options.background;
     let remote = Some(RemoteOptions { store, limits });
     let options = Options { remote, wal_shards, background: false, ..options };
@@ -179,6 +180,7 @@ pub(crate) fn open_prefix(
     if let Some(cold) = &engine.base().cold {
         cold.wait_for_sides();
     }
+    let _ = engine.view.set(view);
     Ok(engine)
 }
 

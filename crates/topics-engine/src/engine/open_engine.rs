@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use topics_env::sync::OnceLock;
 use topics_env::sync::atomic::AtomicU64;
 
 use super::background::Background;
@@ -11,6 +12,7 @@ use crate::archive::Archiver;
 use crate::checkpoint::{Store, layers_below};
 use crate::delivery::Deliverer;
 use crate::queue::Queues;
+use crate::restore::View;
 use crate::ship::Shipper;
 use crate::ship::owner::PrefixOwner;
 use crate::tier::cold::ColdCounters;
@@ -33,6 +35,8 @@ pub(crate) struct OpenEngine {
     pub archiver: Option<Arc<Archiver>>,
     /// With a remote that ships.
     pub shipper: Option<Arc<Shipper>>,
+    /// Of an engine that reads a prefix.
+    pub view: OnceLock<View>,
 }
 
 impl fmt::Debug for OpenEngine {
@@ -70,6 +74,7 @@ impl OpenEngine {
             shipper,
             store,
             host,
+            view: OnceLock::new(),
             last_sweep: AtomicU64::new(0),
             background: Background::default(),
         })

@@ -31,10 +31,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use topics_env::Env;
-use topics_env::objects::ObjectStore;
+use topics_env::objects::{ObjectError, ObjectStore};
 use topics_remote::claim::{Claimant, DirectoryRecord, Refusal};
 use topics_remote::format::base::Place;
 use topics_remote::format::head::Head;
+use topics_remote::format::keys;
 use topics_remote::history::{self, RestoreBase};
 use topics_remote::writer::RemoteWriter;
 use topics_remote::{RemoteError, Retry, read};
@@ -125,7 +126,36 @@ pub fn restore(
                 .into(),
         ));
     }
-    hydrate(env, store, retry, dir, form, request.at_ms)
+    hydrate(env, store, retry, dir, form, request.at_ms).map(|(_, done)| done)
+}
+
+/// The state of a prefix that is being read.
+#[derive(Debug)]
+pub(crate) struct View {
+    store: Arc<dyn ObjectStore>,
+    retry: Retry,
+    /// The nonce of `HEAD`, the epoch of the base, and the round that would follow; `None`: it is the state at a
+    /// time, and stays that.
+    seen: Option<([u8; 16], u64, u64)>,
+    /// Shards of its log.
+    pub shards: u32,
+}
+
+impl View {
+    /// Whether nothing was shipped since.
+    pub fn is_current(&self) -> Result<bool> {
+        let Some((nonce, epoch, next)) = self.seen else { return Ok(true) };
+        let head = read::head(&*self.store, &self.retry).map_err(remote_error)?;
+        if head.is_none_or(|(head, _)| head.nonce != nonce) {
+            return Ok(false);
+        }
+        let key = keys::round(epoch, next);
+        match read::retrying(&self.retry, || self.store.head(&key)) {
+            Ok(_) => Ok(false),
+            Err(ObjectError::NotFound { .. }) => Ok(true),
+            Err(e) => Err(remote_error(e.into())),
+        }
+    }
 }
 
 /// Makes a directory to read a prefix with: the state at a time, `None`: the newest one.
@@ -135,8 +165,11 @@ pub(crate) fn view(
     retry: &Retry,
     dir: &Path,
     at_ms: Option<u64>,
-) -> Result<Restored> {
-    hydrate(env, store, retry, dir, Form::View, at_ms)
+) -> Result<View> {
+    let (base, done) = hydrate(env, store.clone(), retry, dir, Form::View, at_ms)?;
+    let next = base.base.first_round + done.rounds;
+    let seen = at_ms.is_none().then_some((base.head.nonce, base.base.header.epoch, next));
+    Ok(View { store, retry: retry.clone(), seen, shards: done.shards })
 }
 
 fn hydrate(
@@ -146,7 +179,7 @@ fn hydrate(
     dir: &Path,
     form: Form,
     at_ms: Option<u64>,
-) -> Result<Restored> {
+) -> Result<(RestoreBase, Restored)> {
     let paths = Paths::new(dir);
     make_root(env, &paths)?;
     if !list_dir(env, dir)?.is_empty() {
@@ -158,7 +191,8 @@ fn hydrate(
     }
     let base = history::base(&*store, retry, at_ms).map_err(remote_error)?;
     let mut run = Restore { env, paths, store, retry: retry.clone(), form, base };
-    run.run(at_ms)
+    let done = run.run(at_ms)?;
+    Ok((run.base, done))
 }
 
 /// How often a prefix is adopted again because its owner wrote to it meanwhile.

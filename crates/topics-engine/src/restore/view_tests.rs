@@ -101,9 +101,17 @@ fn a_prefix_is_read_like_its_source() {
     ["a", "b", "small", "q"].iter().for_each(|topic| same(&view, topic));
     assert_eq!(bucket.requests(), asked);
     // What is shipped later is for later views.
+    assert!(view.is_current().unwrap());
     let (a, b) = (rows(&view, "a", None), rows(&view, "b", None));
     let (at, source) = (w.clock_wall(), rows(w.engine(), "a", None));
     w.clock.advance_ms(10);
+    w.put("small", &["a round more"]);
+    w.engine().ship().unwrap();
+    assert!(!view.is_current().unwrap());
+    let newer = open(&w, &bucket).unwrap();
+    assert!(newer.is_current().unwrap());
+    w.engine().archive().unwrap();
+    assert!(!newer.is_current().unwrap(), "a newer base");
     fill(&w, "a", 40);
     w.engine().delete_seqs("a", &[20, 21]).unwrap();
     w.delete("b", Some(16), None);
@@ -115,6 +123,7 @@ fn a_prefix_is_read_like_its_source() {
     assert!(!rows(&later, "a", None).contains_key(&20) && a.contains_key(&20));
     let earlier = open_at(&w, &bucket, Some(at)).unwrap();
     assert_eq!(rows(&earlier, "a", None), source);
+    assert!(earlier.is_current().unwrap(), "it stays the state of that time");
     w.close();
 }
 
