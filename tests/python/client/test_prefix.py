@@ -65,8 +65,12 @@ def table(db: te.Database, **asked: Any) -> Any:
     return pa.RecordBatchReader.from_stream(db.scan("orders", **asked)).read_all()
 
 
-def test_a_prefix_reads_like_its_directory(tmp_path: Path) -> None:
+def test_a_prefix_reads_like_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = filled(tmp_path)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     with te.open(tmp_path / "db", read_only=True, remote_url=url) as db:
         source = rows(db)
         typed = table(db, schema={"n": "int64"})
@@ -79,6 +83,9 @@ def test_a_prefix_reads_like_its_directory(tmp_path: Path) -> None:
         assert head == RECORDS + 15
         assert rows(view) == source
         assert rows(view, tag="t:1") == tagged
+        # What was fetched of indexes is kept while the view is open.
+        for kind in ("idx", "tags"):
+            assert len(list((tmp_path / "temporary").glob(f"*/topics/*/*.{kind}"))) > 5
         assert table(view, schema={"n": "int64"}).equals(typed)
         assert table(view).equals(columns)
         parts = view.split("orders", max_records=50)

@@ -118,7 +118,7 @@ impl Restore<'_> {
         }
         let deletes: HashMap<u64, Span> = base.deletes.iter().map(|d| (d.del_no, d.at)).collect();
         let mut wanted: BTreeMap<u32, Vec<Wanted<'_>>> = BTreeMap::new();
-        let mut missing = BTreeSet::new();
+        let (mut missing, mut cold) = (BTreeSet::new(), BTreeSet::new());
         for topic in &mut body.topics {
             topic.segments.retain(has_records);
             let is_local = self.is_local(&topic.config)?;
@@ -137,6 +137,8 @@ impl Restore<'_> {
                 }
                 match place {
                     Some(p) if meta.cold => {
+                        // Files of it will be kept there.
+                        cold.insert(id);
                         out.remote_bytes += p.lens.iter().map(|len| u64::from(*len)).sum::<u64>();
                     }
                     Some(p) => wanted.entry(p.pack).or_default().push(Wanted::Segment(id, meta, p)),
@@ -153,6 +155,10 @@ impl Restore<'_> {
             }
         }
         let mut topics = BTreeSet::new();
+        for topic in cold {
+            topics.insert(topic);
+            create_dir(self.env, "dir.names", &self.paths.topic(topic))?;
+        }
         for (pack, files) in wanted {
             let Some(pack) = base.pack(pack) else { continue };
             let found = read::pack(&*self.store, &self.retry, &pack.object());
@@ -235,11 +241,7 @@ impl Restore<'_> {
         for topic in &body.topics {
             let key = TopicKey { topic_id: topic.topic_id, epoch: topic.epoch };
             let is_cold = |m: &&SegmentMeta| m.cold && !missing.contains(&m.file_no);
-            let mut cold = topic.segments.iter().filter(is_cold).peekable();
-            if cold.peek().is_some() {
-                create_dir(env, "dir.names", &paths.topic(topic.topic_id))?;
-            }
-            for meta in cold {
+            for meta in topic.segments.iter().filter(is_cold) {
                 segments.segment(key, *meta).fetch_sides()?;
             }
         }
