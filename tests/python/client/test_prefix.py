@@ -65,9 +65,7 @@ def table(db: te.Database, **asked: Any) -> Any:
     return pa.RecordBatchReader.from_stream(db.scan("orders", **asked)).read_all()
 
 
-def test_a_prefix_reads_like_its_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prefix_reads_like_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = filled(tmp_path)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
