@@ -95,6 +95,7 @@ FORMATS: dict[str, bytes] = {
     "lines with a key in a header": ndjson("f", b"1", "Idempotency-Key: h"),
     "lines with a bad one": ndjson("f", b'1\n{"a":\n3'),
     "lines with one that is not UTF-8": ndjson("f", b'1\n"\xff"'),
+    "lines with a bad one before that": ndjson("f", b'{\n"\xff"'),
     "lines with one that is two values": ndjson("f", b"1 2\n"),
     "blank lines": ndjson("f", b"\n \r\n"),
     "no lines": ndjson("f", b""),
@@ -133,6 +134,10 @@ FORMATS: dict[str, bytes] = {
     "large rows": arrow("a", ipc({"data": pa.array(["1"], pa.large_string())})),
     "rows of views": arrow("a", ipc({"data": pa.array(["1"], pa.string_view())})),
     "a row that is not JSON": arrow("a", ipc({"data": ["1", "{"]})),
+    "a row that is not UTF-8": arrow("a", ROWS.replace(b'"x"', b'"\xff"')),
+    "a tag that is not UTF-8": arrow(
+        "a", ipc({"data": ["1"], "tag": ["t"]}).replace(b"t\0", b"\xff\0")
+    ),
     "a row without data": arrow("a", ipc({"data": ["1", None]})),
     "a row that is too large": arrow("a", ipc({"data": ["1", '"%s"' % ("x" * 10_001)]})),
     "a tag that is too long": arrow("a", ipc({"data": ["1"], "tag": ["x" * 1000]})),
