@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use topics_benches::net::http::{
-    Conn, find, request, rest, trimmed, write_request, write_request_with_seqs,
+    ARROW, Conn, find, request, rest, trimmed, typed, write_request, write_request_with_seqs,
 };
-use topics_benches::net::{costed, rates, rates_and_cost};
+use topics_benches::net::{PAYLOAD, costed, rates, rates_and_cost};
 use topics_benches::{
-    Goal, Process, Row, Samples, Table, beside_plain, device_sync, disk_bytes, plain_batches,
-    rss_anon, scaled, scaled_seconds, sync_all,
+    Goal, Process, Row, Samples, Table, beside_plain, device_sync, disk_bytes, median,
+    plain_batches, rss_anon, scaled, scaled_seconds, sync_all,
 };
 
 /// One connection, one request in flight; the p50 is the median of three repetitions.
@@ -56,9 +56,8 @@ fn main() {
     }
     singles(&mut table, addr, &wanted);
     batches(&mut table, addr, dir, &wanted);
-    if only.is_none() {
-        reads(&mut table, addr);
-    }
+    formats(&mut table, addr, &wanted);
+    reads(&mut table, addr, &wanted);
     watchers(&mut table, addr, &wanted);
     if wanted("50 workers, claim 8 + ack") {
         sync_all();
@@ -198,16 +197,123 @@ fn one_connection(table: &mut Table, addr: &str, dir: &Path) {
     table.add(row.goal(goal).device_latency(&mut device));
 }
 
-fn reads(table: &mut Table, addr: &str) {
+/// The body types of a write, which are measured in turns: what the machine does meanwhile meets all
+/// of them.
+fn formats(table: &mut Table, addr: &str, wanted: &impl Fn(&str) -> bool) {
+    for (conns, n) in [(16, 100), (8, 1000)] {
+        let named = |format: &str| format!("{conns} connections × {n} records as {format}, disk");
+        let formats = ["JSON", "NDJSON", "Arrow, utf8", "Arrow, binary"].iter();
+        let formats: Vec<_> = formats.filter(|format| wanted(&named(format))).collect();
+        if formats.is_empty() {
+            continue;
+        }
+        rest(addr);
+        let works: Vec<_> = formats.iter().map(|format| named(format)).collect();
+        let requests: Vec<_> = formats.iter().map(|format| batch_as(addr, format, n)).collect();
+        in_turns(table, addr, conns, n, &works, &requests);
+    }
+    let formats =
+        ["JSON", "octets"].map(|format| format!("16 connections × 1 record as {format}, disk"));
+    if formats.iter().any(|work| wanted(work)) {
+        rest(addr);
+        let octets = write_as("application/octet-stream", &PAYLOAD);
+        in_turns(table, addr, 16, 1, &formats, &[write_request("bench-disk", 1), octets]);
+    }
+}
+
+/// Three runs of each request, one request after the other; the notes compare it with the first.
+fn in_turns(
+    table: &mut Table,
+    addr: &str,
+    conns: usize,
+    n: usize,
+    works: &[String],
+    requests: &[Vec<u8>],
+) {
+    let server = Process::of(&server());
+    let mut runs = vec![Vec::new(); requests.len()];
+    let mut costs = vec![String::new(); requests.len()];
+    for _ in 0..3 {
+        for (i, request) in requests.iter().enumerate() {
+            let call = |c: &mut Conn| c.call(request);
+            let secs = scaled_seconds(2.0);
+            let (rate, cost) =
+                costed(server, n, call, |call| trimmed(addr, "bench-disk", conns, n, secs, call));
+            runs[i].push(rate);
+            costs[i] = cost;
+            rest(addr);
+        }
+    }
+    let first = median(runs[0].clone());
+    for ((work, runs), cost) in works.iter().zip(runs).zip(costs) {
+        let ratio = median(runs.clone()) / first;
+        let row =
+            Row::repeated(work, runs, "rec/s").note(format!("{ratio:.2} × JSON; last {cost}"));
+        table.add(row);
+    }
+}
+
+/// A write of a body of another type than JSON.
+fn write_as(kind: &str, body: &[u8]) -> Vec<u8> {
+    let path = "/v0/topics/bench-disk?return_seqs=false";
+    typed("POST", path, &[("content-type", kind)], body)
+}
+
+/// A write of `n` records of 100 bytes.
+fn batch_as(addr: &str, format: &str, n: usize) -> Vec<u8> {
+    let arrow = |kind: &str| write_as(ARROW, &arrow_rows(addr, n, kind));
+    match format {
+        "NDJSON" => {
+            let line = [&PAYLOAD[..], b"\n"].concat();
+            write_as("application/x-ndjson", &line.repeat(n))
+        }
+        "Arrow, utf8" => arrow("string"),
+        "Arrow, binary" => arrow("binary"),
+        _ => write_request("bench-disk", n),
+    }
+}
+
+/// `n` payloads as the column `data` of an Arrow stream, as a scan returns them.
+fn arrow_rows(addr: &str, n: usize, kind: &str) -> Vec<u8> {
+    let mut conn = Conn::new(addr);
+    let topic = format!("bench-rows-{n}");
+    conn.call(&request("PUT", &format!("/v0/topics/{topic}"), "{}"));
+    conn.call(&write_request(&topic, n));
+    let body = format!("{{\"to_seq\":{n},\"columns\":[\"data\"],\"data_type\":\"{kind}\"}}");
+    let headers = [("content-type", "application/json"), ("accept", ARROW)];
+    let mut rows = Vec::new();
+    let scan = typed("POST", &format!("/v0/topics/{topic}/scan"), &headers, body.as_bytes());
+    conn.stream(&scan, |part| rows.extend_from_slice(part));
+    rows
+}
+
+fn reads(table: &mut Table, addr: &str, wanted: &impl Fn(&str) -> bool) {
+    let named =
+        |format: &str, conns: usize| format!("diff limit 1000 as {format}, {conns} connections");
+    let rows = [(1, "JSON", 2.5e6), (4, "JSON", 8e6), (1, "Arrow", 0.0), (4, "Arrow", 12e6)];
+    let rows = rows.map(|(conns, format, goal)| (named(format, conns), conns, format, goal));
+    let rows: Vec<_> = rows.into_iter().filter(|(work, ..)| wanted(work)).collect();
+    if rows.is_empty() {
+        return;
+    }
+    let mut setup = Conn::new(addr);
+    (0..10).for_each(|_| setup.call(&write_request("bench-disk", 1000)));
     rest(addr);
-    let head = Conn::new(addr).earliest("bench-disk");
+    let head = setup.earliest("bench-disk");
     let body = format!("{{\"from_seq\":{head},\"limit\":1000}}");
-    let diff = request("POST", "/v0/topics/bench-disk/diff", &body);
-    for (conns, goal) in [(1, 2.5e6), (4, 5e6)] {
-        let runs = rates(conns, 2.0, || Conn::new(addr), |c| c.call(&diff));
-        let work = format!("diff limit 1000 as JSON, {conns} connections");
+    for (work, conns, format, goal) in rows {
+        let json = ("content-type", "application/json");
+        let arrow = format == "Arrow";
+        let headers = [json, ("accept", if arrow { ARROW } else { "application/json" })];
+        let diff = typed("POST", "/v0/topics/bench-disk/diff", &headers, body.as_bytes());
+        let call = |c: &mut Conn| match arrow {
+            true => c.stream(&diff, |_| ()),
+            false => c.call(&diff),
+        };
+        let runs = rates(conns, 2.0, || Conn::new(addr), call);
         let runs = runs.into_iter().map(|calls| calls * 1000.0).collect();
-        let row = Row::repeated(work, runs, "rec/s").goal(Goal::Min(goal));
+        let goal = if goal > 0.0 { Goal::Min(goal) } else { Goal::None };
+        let row = Row::repeated(work, runs, "rec/s").goal(goal);
         table.add(row.note("sealed, page cache warm"));
     }
 }

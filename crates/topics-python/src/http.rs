@@ -87,6 +87,15 @@ impl Http {
         outcome.unwrap_or_else(|failure| Some(Reply::from(failure)))
     }
 
+    /// The whole answer to a read or a scan as Arrow, without the GIL; `None` if it is larger than a page,
+    /// or another one.
+    pub fn arrow_page(&self, py: Python<'_>, request: &Request<'_>) -> Option<Vec<Bytes>> {
+        py.detach(|| {
+            let page = || self.shared.engine().map(|_| self.service.arrow_page(request));
+            catch_panics(page).ok().flatten()
+        })
+    }
+
     /// The grant with this number.
     pub fn grant(&self, number: usize) -> Option<Arc<Grant>> {
         self.grants.read().get(number).cloned()

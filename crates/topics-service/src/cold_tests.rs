@@ -185,3 +185,17 @@ fn scans_that_wait_for_the_store_keep_no_verb_waiting() {
     w.service.cancel(token);
     w.service.engine.close().unwrap();
 }
+
+/// A page of columns never waits for the store: the stream does.
+#[test]
+fn cold_records_are_no_page() {
+    let (w, gate) = cold(true);
+    gate.set_shut(true);
+    for body in [json!({"from_seq": 0, "limit": 5}), json!({"from_seq": 0})] {
+        assert!(w.arrow_page("diff", "t", &body).is_none(), "{body}");
+        assert!(w.arrow_page("scan", "t", &body).is_none(), "{body}");
+    }
+    assert!(w.arrow_page("diff", "t", &json!({"from_seq": 38})).is_some());
+    gate.set_shut(false);
+    w.service.engine.close().unwrap();
+}

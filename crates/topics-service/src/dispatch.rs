@@ -18,14 +18,7 @@ pub(super) type Answer = Result<Option<Reply>, Failure>;
 
 impl Service {
     pub(super) fn dispatch(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        if !r.name.is_empty() {
-            r.grant.check(r.name)?;
-        }
-        if !r.query.is_empty() {
-            let known = routes::query_of(r.verb.name(), !r.name.is_empty());
-            let token: &[&str] = if r.verb.takes_token() { &["token"] } else { &[] };
-            Query::new(r.query).reject_unknown(known, token)?;
-        }
+        self.check(r)?;
         // A topic of the wrong type is refused before the fields are read.
         if r.verb.needs_queue()
             && let Err(e @ Error::NotAQueue(_)) = self.engine.check_queue(r.name)
@@ -89,6 +82,19 @@ impl Service {
             Verb::Ready => self.ready(start_ns),
             Verb::Unknown => Err(Failure::new("not_found", "there is no such verb")),
         }
+    }
+
+    /// Checks the rights of the client and the parameters of the query.
+    pub(super) fn check(&self, r: &Request<'_>) -> Result<(), Failure> {
+        if !r.name.is_empty() {
+            r.grant.check(r.name)?;
+        }
+        if !r.query.is_empty() {
+            let known = routes::query_of(r.verb.name(), !r.name.is_empty());
+            let token: &[&str] = if r.verb.takes_token() { &["token"] } else { &[] };
+            Query::new(r.query).reject_unknown(known, token)?;
+        }
+        Ok(())
     }
 
     /// Replies in the call.

@@ -8,12 +8,12 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use topics_engine::Error;
 use topics_wire::arrow::{self, ScanRequest};
-use topics_wire::{Failure, split, topics};
+use topics_wire::{Failure, read, split, topics};
 
 use super::dispatch::Answer;
 use super::scan::{IpcStream, Scan};
 use super::streams::{NextAction, PULL_BYTES, Source, take_bytes};
-use super::{Reply, Request, Service};
+use super::{LARGE_BODY, Reply, Request, Service, Verb};
 
 /// The outcome of encoding a batch.
 enum NextBatch {
@@ -101,6 +101,33 @@ impl ScanStream {
 impl Service {
     pub(super) fn open_scan(self: &Arc<Self>, r: &Request<'_>) -> Answer {
         self.begin_scan(r.token, r.name, arrow::parse(r.body)?)
+    }
+
+    /// The whole answer to a read or a scan as Arrow, if it is a batch that can be read in the call, as a
+    /// JSON page is. `None`: the request has another answer, or the answer has more batches;
+    /// [`Self::call`] gives it.
+    pub fn arrow_page(&self, r: &Request<'_>) -> Option<Vec<Bytes>> {
+        if r.body.len() > LARGE_BODY || !self.is_ready() || self.unsent.is_full() {
+            return None;
+        }
+        self.check(r).ok()?;
+        let (asked, waits) = match r.verb {
+            Verb::Scan => (arrow::parse(r.body).ok()?, false),
+            _ => {
+                let diff = read::parse(r.body, &self.limits, true).ok()?;
+                (arrow::parse_diff(r.body, &diff).ok()?, diff.wait_ms > 0)
+            }
+        };
+        let scan = Scan::begin_small(&self.engine, r.name, asked).ok()??;
+        if waits && scan.begins_empty() {
+            return None;
+        }
+        let mut stream = IpcStream::new(scan).ok()?;
+        let mut pieces = Vec::new();
+        while let Some(batch) = stream.next_batch().ok()? {
+            pieces.extend(batch);
+        }
+        Some(pieces)
     }
 
     /// Begins a scan on a worker thread, because its first page may be on disk. If that page fails,

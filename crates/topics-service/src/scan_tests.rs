@@ -22,9 +22,13 @@ fn drain(w: &World, token: u64) -> (Vec<u8>, NextAction, usize) {
     }
 }
 
+/// The stream that answers a request. If the answer is a page, it has the same bytes.
 fn columns(w: &mut World, verb: &str, body: Value) -> (Vec<u8>, NextAction, usize) {
+    let page = w.arrow_page(verb, "t", &body);
     let token = w.send_for(true, verb, "t", "", body);
-    begun(w, token)
+    let stream = begun(w, token);
+    assert!(page.is_none_or(|page| page == stream.0 && stream.1 == NextAction::End));
+    stream
 }
 
 /// The stream that answers a request.
@@ -103,6 +107,42 @@ fn a_scan_is_the_whole_range_and_ends_with_the_marker() {
     assert_eq!(names, ["seq", "data"]);
     let metadata = reader.schema().metadata().clone();
     assert_eq!((&*metadata["to_seq"], &*metadata["head_seq"]), ("20000", "20000"));
+}
+
+#[test]
+fn an_answer_of_one_batch_is_a_page() {
+    let mut w = filled(9000, 1);
+    let is_page = |w: &mut World, verb: &str, body: Value| w.arrow_page(verb, "t", &body).is_some();
+    for (verb, body, expected) in [
+        ("diff", json!({"limit": 8192}), true),
+        ("diff", json!({"limit": 8193}), false),
+        ("diff", json!({}), false),
+        ("diff", json!({"from_seq": 808}), true),
+        ("diff", json!({"from_seq": 9000}), true),
+        ("diff", json!({"from_seq": 9000, "wait_ms": 1}), false),
+        ("diff", json!({"from_seq": 8999, "wait_ms": 1}), true),
+        ("diff", json!({"limit": 9, "max_batch_bytes": 8 << 20}), false),
+        ("diff", json!({"limit": 9, "max_batch_bytes": 2}), false),
+        ("diff", json!({"limit": 9, "ts_from": 1}), false),
+        ("diff", json!({"limit": "9"}), false),
+        ("scan", json!({"to_seq": 8192}), true),
+        ("scan", json!({"to_seq": 8193}), false),
+        ("scan", json!({"from_seq": "earliest"}), false),
+        ("scan", json!({"from_seq": 8999, "ts_to": 1}), false),
+        ("scan", json!({"limit": 1}), false),
+    ] {
+        assert_eq!(is_page(&mut w, verb, body.clone()), expected, "{verb} {body}");
+        if expected {
+            assert_eq!(columns(&mut w, verb, body).1, NextAction::End);
+        }
+    }
+    assert!(w.arrow_page("diff", "unknown", &json!({"limit": 9})).is_none());
+    assert_eq!(w.service.pending(), 0);
+    let mut large = filled(100, 100_000);
+    assert!(is_page(&mut large, "diff", json!({"limit": 10})));
+    assert!(!is_page(&mut large, "diff", json!({"limit": 100})), "several batches");
+    large.service.set_ready(false);
+    assert!(!is_page(&mut large, "diff", json!({"limit": 10})), "the stream says why");
 }
 
 #[test]

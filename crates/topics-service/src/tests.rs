@@ -94,6 +94,15 @@ impl World {
         token
     }
 
+    /// The whole answer as Arrow, if it is a page.
+    pub(super) fn arrow_page(&self, verb: &str, name: &str, body: &Value) -> Option<Vec<u8>> {
+        let (body, grant, verb) = (body.to_string(), Grant::all(), Verb::from_name(verb));
+        let body = body.as_bytes();
+        let request =
+            Request { verb, name, body, grant: &grant, arrow: true, ..Request::default() };
+        self.service.arrow_page(&request).map(|pieces| pieces.concat())
+    }
+
     fn send_text(&mut self, verb: &str, name: &str, body: &str) -> u64 {
         self.token += 1;
         let (grant, token) = (Grant::all(), self.token);

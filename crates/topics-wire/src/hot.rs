@@ -5,13 +5,16 @@
 
 use std::io::Write;
 
+use crate::write::Body;
+
 /// Maximum bytes of a hot head; the complete parser handles longer ones.
 pub const MAX_HEAD: usize = 4096;
 
 /// The verbs by the suffix after the topic's name in the path.
-const VERBS: [(&[u8], &str); 7] = [
+const VERBS: [(&[u8], &str); 8] = [
     (b"", "write"),
     (b"/diff", "diff"),
+    (b"/scan", "scan"),
     (b"/claim", "claim"),
     (b"/ack", "ack"),
     (b"/nack", "nack"),
@@ -25,8 +28,19 @@ const MAX_REQUEST_ID: usize = 128;
 const PREFIX: &[u8] = b"POST /v0/topics/";
 const VERSION: &[u8] = b" HTTP/1.1";
 
-/// The head of a hot request: `POST /v0/topics/NAME[/VERB][?QUERY]` with a JSON body of known length,
-/// a JSON answer and keep-alive.
+/// The formats of a body by their media types; only a write takes others than JSON.
+const BODIES: [(&[u8], Body); 4] = [
+    (b"application/json", Body::Json),
+    (b"application/x-ndjson", Body::Ndjson),
+    (b"application/octet-stream", Body::Binary),
+    (ARROW, Body::Arrow),
+];
+
+/// The media type of answers with columns.
+const ARROW: &[u8] = b"application/vnd.apache.arrow.stream";
+
+/// The head of a hot request: `POST /v0/topics/NAME[/VERB][?QUERY]` with a body of known length, an
+/// answer of JSON or Arrow, and keep-alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head<'a> {
     /// The verb's name.
@@ -47,6 +61,10 @@ pub struct Head<'a> {
     pub traceparent: Option<&'a [u8]>,
     /// The `tracestate` header.
     pub tracestate: Option<&'a [u8]>,
+    /// The format of the body.
+    pub body: Body,
+    /// Whether the answer is an Arrow stream.
+    pub arrow: bool,
     /// Bytes of the head, including its empty line.
     pub size: usize,
     /// Bytes of the body, at least 1.
@@ -85,12 +103,20 @@ pub fn head(bytes: &[u8]) -> Option<Head<'_>> {
         found.take(line)?;
     }
     let size = bytes.len() - rest.len();
-    let (host, length) = (found.host?, found.length?);
-    // The application compresses any answer but that of a write.
-    if found.accepts_gzip && *verb != "write" {
+    let (host, length, body) = (found.host?, found.length?, found.body?);
+    if body != Body::Json && *verb != "write" {
         return None;
     }
-    found.json.then_some(Head {
+    let arrow = match (*verb, found.accept.unwrap_or(Accept::Any)) {
+        ("diff", Accept::Arrow) | ("scan", Accept::Arrow | Accept::Any) => true,
+        (_, Accept::Arrow) | ("scan", Accept::Json) => return None,
+        _ => false,
+    };
+    // The application compresses any answer but that of a write, and no stream.
+    if found.accepts_gzip && *verb != "write" && !arrow {
+        return None;
+    }
+    Some(Head {
         verb,
         name,
         query,
@@ -100,6 +126,8 @@ pub fn head(bytes: &[u8]) -> Option<Head<'_>> {
         request_id: found.request_id,
         traceparent: found.traceparent,
         tracestate: found.tracestate,
+        body,
+        arrow,
         size,
         length,
     })
@@ -126,7 +154,8 @@ struct HeaderFields<'a> {
     traceparent: Option<&'a [u8]>,
     tracestate: Option<&'a [u8]>,
     length: Option<usize>,
-    json: bool,
+    body: Option<Body>,
+    accept: Option<Accept>,
     /// Whether the client accepts gzip.
     accepts_gzip: bool,
 }
@@ -143,12 +172,12 @@ impl<'a> HeaderFields<'a> {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         match name.len() {
             4 if is("host") => set_once(&mut self.host, value),
-            6 if is("accept") => hot_accept(value).then_some(()),
+            6 if is("accept") => set_once(&mut self.accept, Accept::parse(value)?),
             10 if is("user-agent") => Some(()),
             10 if is("connection") => value.eq_ignore_ascii_case(b"keep-alive").then_some(()),
             12 if is("content-type") => {
-                let first = !std::mem::replace(&mut self.json, true);
-                (first && value == b"application/json").then_some(())
+                let (_, body) = BODIES.iter().find(|(kind, _)| *kind == value)?;
+                set_once(&mut self.body, *body)
             }
             13 if is("authorization") => set_once(&mut self.authorization, value),
             14 if is("content-length") => set_once(&mut self.length, decimal(value)?),
@@ -181,8 +210,23 @@ fn set_once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
     slot.replace(value).is_none().then_some(())
 }
 
-fn hot_accept(value: &[u8]) -> bool {
-    value == b"*/*" || value == b"application/json"
+/// The values of `Accept` that are hot.
+#[derive(Clone, Copy)]
+enum Accept {
+    Any,
+    Json,
+    Arrow,
+}
+
+impl Accept {
+    fn parse(value: &[u8]) -> Option<Self> {
+        match value {
+            b"*/*" => Some(Self::Any),
+            b"application/json" => Some(Self::Json),
+            ARROW => Some(Self::Arrow),
+            _ => None,
+        }
+    }
 }
 
 /// 1 to 10 digits, not 0: a request with an empty body is not hot.
@@ -209,21 +253,38 @@ pub struct ExtraHeaders<'a> {
 /// page.
 const PRIVATE: &[u8] = b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n";
 
-/// The head of a JSON response. `status` is the status line and `common` the header lines of every
-/// response, each with CR LF; `length` is the number of bytes of the body.
+/// What follows the head of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseBody {
+    /// JSON of this many bytes.
+    Json(usize),
+    /// An Arrow stream as one chunk of this many bytes, and [`LAST_CHUNK`].
+    Arrow(usize),
+}
+
+/// The end of a chunk, and the empty chunk that ends a body.
+pub const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
+
+/// The head of a response, and of its chunk. `status` is the status line and `common` the header lines of
+/// every response, each with CR LF.
 #[must_use]
 pub fn response_head(
     status: &[u8],
     common: &[u8],
     extra: ExtraHeaders<'_>,
-    length: usize,
+    body: ResponseBody,
 ) -> Vec<u8> {
-    let mut out = Vec::with_capacity(status.len() + common.len() + 192);
+    let mut out = Vec::with_capacity(status.len() + common.len() + 256);
     out.extend_from_slice(status);
     out.extend_from_slice(common);
-    out.extend_from_slice(b"content-type: application/json\r\ncontent-length: ");
+    out.extend_from_slice(b"content-type: ");
     // Writing to a vector cannot fail.
-    let _ = write!(out, "{length}\r\n");
+    let _ = match body {
+        ResponseBody::Json(length) => {
+            write!(out, "application/json\r\ncontent-length: {length}\r\n")
+        }
+        ResponseBody::Arrow(_) => out.write_all(ARROW).and_then(|()| out.write_all(b"\r\n")),
+    };
     out.extend_from_slice(PRIVATE);
     if let Some(seconds) = extra.retry_after {
         let _ = write!(out, "retry-after: {seconds}\r\n");
@@ -236,7 +297,11 @@ pub fn response_head(
             out.extend_from_slice(part);
         }
     }
-    out.extend_from_slice(b"\r\n");
+    if let ResponseBody::Arrow(length) = body {
+        let _ = write!(out, "transfer-encoding: chunked\r\n\r\n{length:x}\r\n");
+    } else {
+        out.extend_from_slice(b"\r\n");
+    }
     out
 }
 
@@ -262,6 +327,26 @@ mod tests {
     }
 
     #[test]
+    fn writes_take_the_bodies_of_their_route_and_other_verbs_json() {
+        let route = ROUTES.iter().find(|route| route.verb == "write").unwrap();
+        assert_eq!(route.takes.len(), BODIES.len());
+        for (kind, body) in BODIES {
+            let kind = std::str::from_utf8(kind).unwrap();
+            assert!(route.takes.contains(&kind), "{kind}");
+            let read = PLAIN.replacen("application/json", kind, 1);
+            let write = read.replacen("/diff?x=1", "", 1);
+            assert_eq!(head(write.as_bytes()).unwrap().body, body);
+            assert_eq!(head(read.as_bytes()).is_some(), body == Body::Json, "{kind}");
+            let twice = write.replacen("Accept: */*", &format!("Content-Type: {kind}"), 1);
+            let other = write.replacen(kind, &format!("{kind}; charset=utf-8"), 1);
+            let capital = write.replacen(kind, &kind.to_uppercase(), 1);
+            for text in [twice, other, capital] {
+                assert_eq!(head(text.as_bytes()), None, "{text}");
+            }
+        }
+    }
+
+    #[test]
     fn a_request_id_is_repeated_or_not_hot() {
         let with = |id: &str| PLAIN.replacen("Accept: */*", &format!("X-Request-Id: {id}"), 1);
         let long = "x".repeat(128);
@@ -272,7 +357,7 @@ mod tests {
             assert_eq!(head(with(id).as_bytes()), None, "{id}");
         }
         let extra = ExtraHeaders { request_id: Some(b"a-1"), ..ExtraHeaders::default() };
-        let out = response_head(b"HTTP/1.1 200 OK\r\n", b"", extra, 2);
+        let out = response_head(b"HTTP/1.1 200 OK\r\n", b"", extra, ResponseBody::Json(2));
         assert!(out.ends_with(b"nosniff\r\nx-request-id: a-1\r\n\r\n"));
     }
 
@@ -294,6 +379,32 @@ mod tests {
         let with = PLAIN.replacen("Accept: */*", "Traceparent: 00-a\r\nTRACESTATE: b=1,c=2", 1);
         let h = head(with.as_bytes()).unwrap();
         assert_eq!((h.traceparent, h.tracestate), (Some(&b"00-a"[..]), Some(&b"b=1,c=2"[..])));
+    }
+
+    #[test]
+    fn reads_and_scans_are_answered_as_arrow() {
+        let arrow = std::str::from_utf8(ARROW).unwrap();
+        let with = |verb: &str, accept: &str| {
+            let verb = PLAIN.replacen("/diff", verb, 1);
+            let text = verb.replacen("Accept: */*\r\n", accept, 1);
+            head(text.as_bytes()).map(|head| head.arrow)
+        };
+        let accept = |kind: &str| format!("Accept: {kind}\r\n");
+        for (verb, any, json, columns) in [
+            ("/diff", Some(false), Some(false), Some(true)),
+            ("/scan", Some(true), None, Some(true)),
+            ("", Some(false), Some(false), None),
+            ("/claim", Some(false), Some(false), None),
+        ] {
+            assert_eq!(with(verb, ""), any, "{verb}");
+            assert_eq!(with(verb, &accept("*/*")), any, "{verb}");
+            assert_eq!(with(verb, &accept("application/json")), json, "{verb}");
+            assert_eq!(with(verb, &accept(arrow)), columns, "{verb}");
+            assert_eq!(with(verb, &accept("*/*").repeat(2)), None, "{verb}");
+        }
+        // A stream is not compressed.
+        let gzip = format!("{}Accept-Encoding: gzip\r\n", accept(arrow));
+        assert_eq!(with("/diff", &gzip), Some(true));
     }
 
     #[test]
@@ -370,8 +481,9 @@ mod tests {
 
     #[test]
     fn responses() {
-        let plain =
-            response_head(b"HTTP/1.1 200 OK\r\n", b"date: d\r\n", ExtraHeaders::default(), 2);
+        let ok: &[u8] = b"HTTP/1.1 200 OK\r\n";
+        let none = ExtraHeaders::default();
+        let plain = response_head(ok, b"date: d\r\n", none, ResponseBody::Json(2));
         assert_eq!(
             String::from_utf8(plain).unwrap(),
             "HTTP/1.1 200 OK\r\ndate: d\r\ncontent-type: application/json\r\n\
@@ -379,12 +491,19 @@ mod tests {
              x-content-type-options: nosniff\r\n\r\n"
         );
         let extra = ExtraHeaders { retry_after: Some(3), close: true, request_id: None };
-        let refused = response_head(b"HTTP/1.1 429 X\r\n", b"", extra, 0);
+        let refused = response_head(b"HTTP/1.1 429 X\r\n", b"", extra, ResponseBody::Json(0));
         assert_eq!(
             String::from_utf8(refused).unwrap(),
             "HTTP/1.1 429 X\r\ncontent-type: application/json\r\ncontent-length: 0\r\n\
              cache-control: no-store\r\nx-content-type-options: nosniff\r\n\
              retry-after: 3\r\nconnection: close\r\n\r\n"
+        );
+        let extra = ExtraHeaders { request_id: Some(b"a"), ..none };
+        assert_eq!(
+            String::from_utf8(response_head(ok, b"", extra, ResponseBody::Arrow(255))).unwrap(),
+            "HTTP/1.1 200 OK\r\ncontent-type: application/vnd.apache.arrow.stream\r\n\
+             cache-control: no-store\r\nx-content-type-options: nosniff\r\n\
+             x-request-id: a\r\ntransfer-encoding: chunked\r\n\r\nff\r\n"
         );
     }
 }

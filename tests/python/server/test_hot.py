@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import re
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+import pyarrow as pa
 import pytest
 
 from support.server import LIMITS, Server
@@ -41,6 +43,123 @@ def request(path: str, body: Any, *headers: str, method: str = "POST") -> bytes:
 
 def one(data: Any = 1, **fields: Any) -> dict[str, Any]:
     return {"records": [{"data": data}], **fields}
+
+
+def of_type(path: str, kind: str, body: bytes, *headers: str) -> bytes:
+    """A request with a body of another type than JSON."""
+    return request(path, body, *headers).replace(b"application/json", kind.encode(), 1)
+
+
+def ndjson(path: str, body: bytes, *headers: str) -> bytes:
+    return of_type(path, "application/x-ndjson", body, *headers)
+
+
+def octets(path: str, body: bytes, *headers: str) -> bytes:
+    return of_type(path, "application/octet-stream", body, *headers)
+
+
+def arrow(path: str, body: bytes, *headers: str) -> bytes:
+    return of_type(path, "application/vnd.apache.arrow.stream", body, *headers)
+
+
+def ipc(*batches: dict[str, Any]) -> bytes:
+    """An Arrow IPC stream with a batch for each of these tables."""
+    sink = io.BytesIO()
+    tables = [pa.table(columns) for columns in batches]
+    with pa.ipc.new_stream(sink, tables[0].schema) as out:
+        for table in tables:
+            out.write_table(table)
+    return sink.getvalue()
+
+
+def chunked(raw: bytes, size: int = 7) -> bytes:
+    """The request with its body in chunks."""
+    head, _, body = raw.partition(b"\r\n\r\n")
+    head = re.sub(rb"Content-Length: \d+", b"Transfer-Encoding: chunked", head)
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+    return head + b"\r\n\r\n" + chunks + b"0\r\n\r\n"
+
+
+ROWS = ipc({"data": ["1", '{"a":[1,"é"]}', '"x"']})
+BINARY = ipc({"data": [b"a", b"\0\xff"], "tag": ["t", None], "node": [None, "n"]})
+META = {"meta": pa.array([[("k", "v")], None], pa.map_(pa.string(), pa.string()))}
+DICTIONARY = pa.array(["1", "2", "1"]).dictionary_encode()
+
+# Writes of bodies that are not JSON.
+FORMATS: dict[str, bytes] = {
+    "lines": ndjson("f", b'1\n{"a":2}\r\n\n  "x" '),
+    "lines with a query": ndjson("f?tag=a&node=n&key=k&return_seqs=false", b"1\n2\n"),
+    "lines with a query again": ndjson("f?tag=a&node=n&key=k&return_seqs=false", b"1\n2\n"),
+    "other lines for the key": ndjson("f?key=k", b"1\n3\n"),
+    "lines with a key in a header": ndjson("f", b"1", "Idempotency-Key: h"),
+    "lines with a bad one": ndjson("f", b'1\n{"a":\n3'),
+    "lines with one that is not UTF-8": ndjson("f", b'1\n"\xff"'),
+    "lines with a bad one before that": ndjson("f", b'{\n"\xff"'),
+    "lines with one that is two values": ndjson("f", b"1 2\n"),
+    "blank lines": ndjson("f", b"\n \r\n"),
+    "no lines": ndjson("f", b""),
+    "too many lines": ndjson("f", b"1\n" * 1001),
+    "a line that is too large": ndjson("f", b'1\n"' + b"x" * 10_001 + b'"'),
+    "too many bytes of lines": ndjson("f", b'"%s"\n' % (b"x" * 9000) * 23),
+    "an unknown parameter": ndjson("f?tga=a", b"1"),
+    "lines in chunks": chunked(ndjson("f", b'1\n{"a":2}')),
+    "lines that wait to be asked for": ndjson("f", b"1", "Expect: 100-continue"),
+    "lines that are packed": ndjson("f", b"1", "Content-Encoding: gzip"),
+    "lines for a client that takes gzip": ndjson("f", b"1", "Accept-Encoding: gzip"),
+    "lines for a client that takes Arrow": ndjson("f", b"1", "Accept: application/*"),
+    "lines with a charset": of_type("f", "application/x-ndjson; charset=utf-8", b"1"),
+    "lines with another charset": of_type("f", "application/x-ndjson; charset=latin-1", b"1"),
+    "lines in capitals": of_type("f", "Application/X-NDJSON", b"1"),
+    "lines and JSON": ndjson("f", b"1", "Content-Type: application/json"),
+    "lines for a read": ndjson("f/diff", b"{}"),
+    "lines for a claim": ndjson("f/claim", b'{"node":"a"}'),
+    "another type": of_type("f", "text/csv", b"1"),
+    "bytes": octets("b", b"\0\r\n\xff"),
+    "bytes with a query": octets("b?tag=a&node=n&key=k", b"1"),
+    "bytes for the same key": octets("b?key=k", b"2"),
+    "no bytes": octets("b", b""),
+    "too many bytes": octets("b", b"x" * 10_001),
+    "far too many bytes": octets("b", b"x" * 200_001),
+    "bytes in chunks": chunked(octets("b", b"chunks of bytes")),
+    "bytes that wait to be asked for": octets("b", b"x", "Expect: 100-continue"),
+    "bytes read back": request("b/diff", {"include_tags": True}),
+    "rows": arrow("a", ROWS),
+    "rows with a query": arrow("a?tag=a&node=n&key=k", ROWS),
+    "rows with a query again": arrow("a?tag=a&node=n&key=k", ROWS),
+    "binary rows": arrow("a?return_seqs=false", BINARY),
+    "two batches": arrow("a", ipc({"data": ["1"]}, {"data": ["2", "3"]})),
+    "rows with meta": arrow("a", ipc({"data": ["1", "2"], **META})),
+    "rows of a dictionary": arrow("a", ipc({"data": DICTIONARY})),
+    "large rows": arrow("a", ipc({"data": pa.array(["1"], pa.large_string())})),
+    "rows of views": arrow("a", ipc({"data": pa.array(["1"], pa.string_view())})),
+    "a row that is not JSON": arrow("a", ipc({"data": ["1", "{"]})),
+    "a row that is not UTF-8": arrow("a", ROWS.replace(b'"x"', b'"\xff"')),
+    "a tag that is not UTF-8": arrow(
+        "a", ipc({"data": ["1"], "tag": ["t"]}).replace(b"t\0", b"\xff\0")
+    ),
+    "a row without data": arrow("a", ipc({"data": ["1", None]})),
+    "a row that is too large": arrow("a", ipc({"data": ["1", '"%s"' % ("x" * 10_001)]})),
+    "a tag that is too long": arrow("a", ipc({"data": ["1"], "tag": ["x" * 1000]})),
+    "no column with data": arrow("a", ipc({"date": ["1"]})),
+    "numbers": arrow("a", ipc({"data": [1]})),
+    "tags that are numbers": arrow("a", ipc({"data": ["1"], "tag": [1]})),
+    "no rows": arrow("a", ipc({"data": pa.array([], pa.string())})),
+    "no stream": arrow("a", b""),
+    "no Arrow": arrow("a", b"1\n2\n"),
+    "rows without their end": arrow("a", ROWS[:-8]),
+    "rows that break off": arrow("a", ROWS[: len(ROWS) // 2]),
+    "a schema that breaks off": arrow("a", ROWS[:20]),
+    "too many rows": arrow("a", ipc({"data": ["1"] * 1001})),
+    "too many bytes of rows": arrow("a", ipc({"data": ['"%s"' % ("x" * 9000)] * 23})),
+    "rows in chunks": chunked(arrow("a", ROWS)),
+    "rows that wait to be asked for": arrow("a", ROWS, "Expect: 100-continue"),
+    "rows for a queue": arrow("q", ROWS) + request("q/claim", {"node": "a"}),
+    "rows for a read": arrow("a/diff", ROWS),
+    "rows read back": request("a/diff", {"include_tags": True}),
+    "pipelined": ndjson("p", b"1\n2") + octets("p", b"3") + arrow("p", ROWS) + request("p", one()),
+    "pipelined, then read back": arrow("p", ROWS) + request("p/diff", {}),
+}
 
 
 # What a server of its own is sent, one after the other; each changes what the next one finds.
@@ -127,6 +246,79 @@ EXCHANGES: dict[str, bytes] = {
     "pipelined, the last one broken": request("p", one()) + b"POST /v0/topics/p HTTP/1.1\r\n\r\n",
 }
 
+ARROW = "application/vnd.apache.arrow.stream"
+ACCEPT = f"Accept: {ARROW}"
+
+
+def as_arrow(path: str, body: Any, *headers: str) -> bytes:
+    return request(path, body, ACCEPT, *headers)
+
+
+# Reads and scans with columns as answers, and what they read.
+COLUMNS: dict[str, bytes] = {
+    "filled": request(
+        "c", {"records": [{"data": {"n": n}, "tag": f"t{n % 3}", "node": "n"} for n in range(20)]}
+    ),
+    "with meta": request("c", {"records": [{"data": 1, "meta": {"k": "v"}}, {"data": None}]}),
+    "deleted": request("c/delete", {"seqs": [3, 7]}),
+    "bytes": octets("o", b"\0"),
+    "text behind bytes": request("o", one()),
+    "large": ndjson("l", (b'"%s"\n' % (b"x" * 9000)) * 20) * 20,
+    "read": as_arrow("c/diff", {}),
+    "read of two": as_arrow("c/diff", {"from_seq": 1, "limit": 2}),
+    "read over the deleted": as_arrow("c/diff", {"from_seq": 2, "limit": 4}),
+    "read of the earliest": as_arrow("c/diff", {"from_seq": "earliest", "limit": 8192}),
+    "read of more than a page": as_arrow("c/diff", {"from_seq": "earliest", "limit": 8193}),
+    "read of the tail": as_arrow("c/diff", {"tail": 3}),
+    "read before": as_arrow("c/diff", {"before_seq": 9, "limit": 3}),
+    "read of columns": as_arrow("c/diff", {"columns": ["seq", "data"], "limit": 5}),
+    "read of the index": as_arrow("c/diff", {"columns": ["seq"], "limit": 5}),
+    "read of fields": as_arrow("c/diff", {"fields": {"n": "int64"}}),
+    "read of tags": as_arrow("c/diff", {"match": "t1", "limit": 3}),
+    "read of a node": as_arrow("c/diff", {"nodes": ["n"]}),
+    "read without a node": as_arrow("c/diff", {"node": "n"}),
+    "read by time": as_arrow("c/diff", {"ts_from": 1}),
+    "read of synced records": as_arrow("c/diff", {"consistency": "strong"}),
+    "read at the head": as_arrow("c/diff", {"from_seq": 22}),
+    "read behind the head": as_arrow("c/diff", {"from_seq": 99}),
+    "read of another topic id": as_arrow("c/diff", {"from_seq": 1, "topic_id": 12345}),
+    "wait with records": as_arrow("c/diff", {"from_seq": 20, "wait_ms": 60_000}),
+    "wait that ends": as_arrow("c/diff", {"from_seq": 22, "wait_ms": 20}),
+    "read of bytes": as_arrow("o/diff", {}),
+    "text among bytes": as_arrow("o/diff", {"from_seq": 1}),
+    "bytes as text": as_arrow("o/diff", {"data_type": "string"}),
+    "read of many bytes": as_arrow("l/diff", {"limit": 400}),
+    "read of a batch": as_arrow("l/diff", {"limit": 400, "max_batch_bytes": 8 << 20}),
+    "read of few bytes": as_arrow("l/diff", {"limit": 20}),
+    "unknown topic": as_arrow("nobody/diff", {}),
+    "unknown field": as_arrow("c/diff", {"colums": []}),
+    "unknown column": as_arrow("c/diff", {"columns": ["date"]}),
+    "unknown parameter": as_arrow("c/diff?x=1", {}),
+    "not JSON": as_arrow("c/diff", b"{"),
+    "no body": as_arrow("c/diff", b""),
+    "with an id": as_arrow("c/diff", {"limit": 1}, "X-Request-Id: a-1"),
+    "for a client that takes gzip": as_arrow("c/diff", {"limit": 1}, "Accept-Encoding: gzip"),
+    "for one of several": request("c/diff", {}, f"Accept: {ARROW};q=0.5, application/json;q=0.1"),
+    "two of them": as_arrow("c/diff", {}, ACCEPT),
+    "write": as_arrow("c", one()),
+    "scan": request("c/scan", {}),
+    "scan of a range": as_arrow("c/scan", {"from_seq": 2, "to_seq": 9}),
+    "scan of anything": request("c/scan", {"columns": ["seq", "data"]}, "Accept: */*"),
+    "scan as JSON": request("c/scan", {}, "Accept: application/json"),
+    "scan of many bytes": as_arrow("l/scan", {"columns": ["seq", "data"]}),
+    "scan of an unknown field": as_arrow("c/scan", {"limit": 1}),
+    "scan of an empty range": as_arrow("c/scan", {"from_seq": 9, "to_seq": 9}),
+    "pipelined": as_arrow("c/diff", {"limit": 1})
+    + request("c/diff", {"limit": 1})
+    + as_arrow("c/scan", {"to_seq": 2}),
+    "pipelined before a stream": as_arrow("c/diff", {"limit": 1})
+    + as_arrow("l/diff", {})
+    + as_arrow("c/diff", {"limit": 2}),
+    "trimmed": request("c/trim", {"keep": 4}),
+    "read of a gap": as_arrow("c/diff", {}),
+    "read of the earliest behind a gap": as_arrow("c/diff", {"from_seq": "earliest"}),
+}
+
 KEYS = "rw-key:read+write,ro-key:read,own-key:read+write:own.|theirs,all-key"
 
 
@@ -157,6 +349,20 @@ KEYED: dict[str, bytes] = {
     "a claim with a key for reads": request("q/claim", {"node": "a"}, bearer("ro-key")),
     "an ack": request("q/ack", {"node": "a", "seqs": [1]}, bearer("rw-key")),
     "another host": request("t", one(), bearer("rw-key")).replace(b"localhost", b"example.org"),
+    "lines": ndjson("t", b"1\n2", bearer("rw-key")),
+    "lines with a key for reads": ndjson("t", b"1", bearer("ro-key")),
+    "bytes with a key for another prefix": octets("t", b"x", bearer("own-key")),
+    "rows": arrow("t", ROWS, bearer("rw-key")),
+    "rows without a key": arrow("t", ROWS),
+    "rows with a key for reads": arrow("t", ROWS, bearer("ro-key")),
+}
+
+KEYED_COLUMNS: dict[str, bytes] = {
+    "filled": request("k", {"records": [{"data": n} for n in range(5)]}, bearer("rw-key")),
+    "columns": as_arrow("k/diff", {"columns": ["seq", "data"]}, bearer("ro-key")),
+    "a scan": request("k/scan", {}, bearer("rw-key")),
+    "another prefix": as_arrow("k/diff", {}, bearer("own-key")),
+    "without a key": request("k/scan", {}),
 }
 
 # What differs from one server, and one moment, to the other.
@@ -180,6 +386,12 @@ def comparable(answer: bytes) -> bytes:
 
 
 def exchange(port: int, parts: list[bytes]) -> bytes:
+    """The answers without what varies."""
+    received = received_for(port, parts)
+    return re.sub(rb'"uptime_ms":\d+', b'"uptime_ms":0', comparable(received))
+
+
+def received_for(port: int, parts: list[bytes]) -> bytes:
     """What comes back until the server has answered everything and sees that nothing follows."""
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -194,7 +406,31 @@ def exchange(port: int, parts: list[bytes]) -> bytes:
         except ConnectionError:
             # The server refused, and closed while the client was still sending.
             pass
-    return re.sub(rb'"uptime_ms":\d+', b'"uptime_ms":0', comparable(bytes(received)))
+    return bytes(received)
+
+
+def answers(raw: bytes) -> list[tuple[bytes, Any]]:
+    """The head and the content of each answer: of an Arrow stream its schema and its batches."""
+    found = []
+    while raw:
+        head, _, raw = raw.partition(b"\r\n\r\n")
+        if b"\r\ntransfer-encoding: chunked" not in head:
+            length = re.search(rb"\r\ncontent-length: (\d+)", head)
+            size = int(length[1]) if length else 0
+            found.append((comparable(head), comparable(raw[:size])))
+            raw = raw[size:]
+            continue
+        body, size = b"", -1
+        while size:
+            line, _, raw = raw.partition(b"\r\n")
+            size = int(line, 16)
+            body, raw = body + raw[:size], raw[size + 2 :]
+        stream = pa.ipc.open_stream(body)
+        metadata = {**stream.schema.metadata, b"topic_id": b""}
+        batches = [batch.to_pydict() for batch in stream]
+        times = [batch.pop("ts", []) for batch in batches]
+        found.append((comparable(head), (stream.schema, metadata, batches, list(map(len, times)))))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -233,11 +469,36 @@ def test_the_answers_are_the_same_bytes(pair: list[int]) -> None:
         assert hot == plain, name
 
 
+def test_bodies_of_all_types_have_the_same_answers(pair: list[int]) -> None:
+    for name, raw in FORMATS.items():
+        plain, hot = (exchange(port, [raw]) for port in pair)
+        assert plain.startswith(b"HTTP/1.1 "), name
+        assert hot == plain, name
+        # In pieces, of which one ends within the head.
+        parts = [raw[:50], *(raw[at : at + 4096] for at in range(50, len(raw), 4096))]
+        plain, hot = (exchange(port, parts) for port in pair)
+        assert hot == plain, name
+
+
+def test_columns_are_the_same(pair: list[int]) -> None:
+    streams = 0
+    for name, raw in COLUMNS.items():
+        plain, hot = (answers(received_for(port, [raw]))[:-1] for port in pair)
+        assert plain, name
+        assert hot == plain, name
+        streams += sum(isinstance(content, tuple) for _, content in hot)
+    assert streams > 40
+
+
 def test_with_keys_the_answers_are_the_same_bytes(keyed: list[int]) -> None:
     for name, raw in KEYED.items():
         plain, hot = (exchange(port, [raw]) for port in keyed)
         assert plain.startswith(b"HTTP/1.1 "), name
         assert hot == plain, name
+    for name, raw in KEYED_COLUMNS.items():
+        both = [answers(received_for(port, [raw]))[:-1] for port in keyed]
+        assert both[0], name
+        assert both[0] == both[1], name
 
 
 def test_split_anywhere_the_answers_are_the_same(pair: list[int]) -> None:
@@ -337,9 +598,56 @@ def test_hot_requests_never_reach_the_application(tmp_path: Path) -> None:
             bodies = await hot.answers(transport, 6)
             assert bodies[-1]["records"][0]["data"] == "x" * 10_000
             assert transport.written[0].startswith(b"HTTP/1.1 201 Created\r\ndate: today\r\n")
+            for n, write in enumerate((ndjson("t", b"1\n2"), octets("t", b"x"), arrow("t", ROWS))):
+                connection.data_received(write)
+                bodies = await hot.answers(transport, 7 + n)
+            assert [body["count"] for body in bodies[-3:]] == [2, 1, 3]
+            binary = {"data_type": "binary"}
+            for n, read in enumerate((as_arrow("t/diff", binary), request("t/scan", binary))):
+                connection.data_received(read)
+                _, content = answers(transport.written[9 + n])[0]
+                assert sum(len(batch["seq"]) for batch in content[2]) == 10
             assert hot.handed_over == []
             connection.connection_lost(None)
             assert hot.state.connections == set()
+
+    asyncio.run(go())
+
+
+def test_columns_that_are_no_page_are_streamed_by_the_application(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with Hot(tmp_path / "d") as hot:
+            writer, written = hot.connect()
+            writer.data_received(ndjson("t", b"1\n" * 9000))
+            writer.data_received(ndjson("l", (b'"%s"\n' % (b"x" * 100_000)) * 40))
+            await hot.answers(written, 2)
+            streamed = [
+                as_arrow("t/diff", {}),
+                as_arrow("t/diff", {"from_seq": "earliest", "limit": 8193}),
+                as_arrow("t/scan", {}),
+                as_arrow("t/scan", {"ts_from": 1, "to_seq": 1}),
+                as_arrow("t/diff", {"from_seq": 9000, "wait_ms": 1000}),
+                as_arrow("l/diff", {"limit": 40}),
+                as_arrow("l/diff", {"limit": 1, "max_batch_bytes": 8 << 20}),
+                as_arrow("nobody/diff", {}),
+            ]
+            for n, read in enumerate(streamed):
+                connection, transport = hot.connect()
+                connection.data_received(as_arrow("t/diff", {"limit": 1}) + read)
+                assert len(transport.written) == 1
+                assert len(hot.handed_over) == n + 1
+                hot.handed_over[n].data_received.assert_called_once_with(read)
+            pages = [
+                as_arrow("t/diff", {"limit": 8192}),
+                as_arrow("t/diff", {"from_seq": 1000}),
+                as_arrow("t/scan", {"to_seq": 8192}),
+                as_arrow("t/diff", {"from_seq": 8999, "wait_ms": 1000}),
+                as_arrow("l/diff", {"limit": 10}),
+            ]
+            connection, transport = hot.connect()
+            for page in pages:
+                connection.data_received(page)
+            assert (len(transport.written), len(hot.handed_over)) == (len(pages), len(streamed))
 
     asyncio.run(go())
 

@@ -2,12 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use topics_service::Reply;
-use topics_wire::hot::head;
+use topics_wire::hot::{LAST_CHUNK, head};
 
 use super::HotDispatcher;
 use super::dispatcher::Admission;
@@ -22,6 +23,7 @@ const MAX_PIPELINED: usize = 256 << 10;
 const TURN_REQUESTS: usize = 16;
 const TURN_BYTES: usize = 64 << 10;
 
+const OK: u16 = 200;
 /// The status of a request that its key does not allow.
 const FORBIDDEN: u16 = 403;
 
@@ -231,12 +233,15 @@ impl Connection {
         self.call_transport(py, "close");
     }
 
-    fn write(&self, py: Python<'_>, head: &[u8], body: &[u8]) -> PyResult<()> {
+    fn write(&self, py: Python<'_>, parts: &[&[u8]]) -> PyResult<()> {
         if let Some(transport) = self.transport_ref(py) {
-            let bytes = PyBytes::new_with(py, head.len() + body.len(), |out| {
-                let (first, second) = out.split_at_mut(head.len());
-                first.copy_from_slice(head);
-                second.copy_from_slice(body);
+            let length = parts.iter().map(|part| part.len()).sum();
+            let bytes = PyBytes::new_with(py, length, |mut out| {
+                for part in parts {
+                    let (to, rest) = out.split_at_mut(part.len());
+                    to.copy_from_slice(part);
+                    out = rest;
+                }
                 Ok(())
             })?;
             let _ = transport.call_method1(py, intern!(py, "write"), (bytes,));
@@ -338,25 +343,40 @@ impl Connection {
                 break;
             }
             let (request, more) = rest.split_at(total);
-            rest = more;
-            let (verb, start_ns) = (head.verb, dispatcher.now_ns());
-            me.begin(CurrentRequest { verb, start_ns, id: head.request_id.map(Box::from) });
-            let token = dispatcher.next_id();
             let body = &request[head.size..];
-            let Some(reply) = dispatcher.call(py, &admission, &head, body, token) else {
-                let Admission { http, label, .. } = admission;
-                me.acquire_slot(py, label);
-                http.get().queue.hot.replies.lock().insert(token, slf.clone().unbind());
-                me.io.lock().pending = Some(PendingRequest { token, http });
-                break;
+            let (verb, start_ns) = (head.verb, dispatcher.now_ns());
+            let current = CurrentRequest { verb, start_ns, id: head.request_id.map(Box::from) };
+            let page = match head.arrow.then(|| dispatcher.arrow_page(py, &admission, &head, body))
+            {
+                // The application answers with a longer stream, or with an error.
+                Some(None) => {
+                    Self::hand_over(slf, rest)?;
+                    return Ok(0);
+                }
+                page => page.flatten(),
             };
-            if reply.status == FORBIDDEN {
-                dispatcher.record_refusal(py, &admission, &head, me.transport_ref(py));
-            }
-            if me.answer(py, &reply)? {
+            rest = more;
+            me.begin(current);
+            let (closes, size) = if let Some(page) = page {
+                me.answer_as_arrow(py, &page)?
+            } else {
+                let token = dispatcher.next_id();
+                let Some(reply) = dispatcher.call(py, &admission, &head, body, token) else {
+                    let Admission { http, label, .. } = admission;
+                    me.acquire_slot(py, label);
+                    http.get().queue.hot.replies.lock().insert(token, slf.clone().unbind());
+                    me.io.lock().pending = Some(PendingRequest { token, http });
+                    break;
+                };
+                if reply.status == FORBIDDEN {
+                    dispatcher.record_refusal(py, &admission, &head, me.transport_ref(py));
+                }
+                (me.answer(py, &reply)?, reply.body.len())
+            };
+            if closes {
                 return Ok(0);
             }
-            (served, sent) = (served + 1, sent + reply.body.len());
+            (served, sent) = (served + 1, sent + size);
             if !rest.is_empty() && (served >= TURN_REQUESTS || sent >= TURN_BYTES) {
                 me.io.lock().yielded = true;
                 let queue = &admission.http.get().queue;
@@ -404,22 +424,45 @@ impl Connection {
 
     /// Sends a reply. Returns whether the connection closes after it.
     fn answer(&self, py: Python<'_>, reply: &Reply) -> PyResult<bool> {
+        let (closes, request) = self.end_request(reply.status);
+        let id = request.as_ref().and_then(|request| request.id.as_deref());
         let dispatcher = self.dispatcher.get();
-        let (closes_after_reply, current) = {
-            let mut io = self.io.lock();
-            (io.phase, io.since) = (Phase::Next, dispatcher.now());
-            (io.closes_after_reply, io.current.take())
-        };
-        if let Some(request) = &current {
-            dispatcher.count(request.verb, reply.status, request.start_ns);
-        }
-        let id = current.as_ref().and_then(|request| request.id.as_deref());
-        let head = dispatcher.head_of(py, &self.server_state, reply, closes_after_reply, id)?;
-        self.write(py, &head, &reply.body)?;
-        if closes_after_reply {
+        let head = dispatcher.head_of(py, &self.server_state, reply, closes, id)?;
+        self.write(py, &[&head, &reply.body])?;
+        if closes {
             self.close(py);
         }
-        Ok(closes_after_reply)
+        Ok(closes)
+    }
+
+    /// Sends an Arrow stream. Returns whether the connection closes after it, and the bytes of the stream.
+    fn answer_as_arrow(&self, py: Python<'_>, page: &[Bytes]) -> PyResult<(bool, usize)> {
+        let (closes, request) = self.end_request(OK);
+        let id = request.as_ref().and_then(|request| request.id.as_deref());
+        let size = page.iter().map(Bytes::len).sum();
+        let dispatcher = self.dispatcher.get();
+        let head = dispatcher.arrow_head(py, &self.server_state, size, closes, id)?;
+        let mut parts = vec![&head[..]];
+        parts.extend(page.iter().map(|piece| &piece[..]));
+        parts.push(LAST_CHUNK);
+        self.write(py, &parts)?;
+        if closes {
+            self.close(py);
+        }
+        Ok((closes, size))
+    }
+
+    /// Ends the current request, and counts it. Returns whether the connection closes after the answer.
+    fn end_request(&self, status: u16) -> (bool, Option<CurrentRequest>) {
+        let dispatcher = self.dispatcher.get();
+        let mut io = self.io.lock();
+        (io.phase, io.since) = (Phase::Next, dispatcher.now());
+        let (closes, request) = (io.closes_after_reply, io.current.take());
+        drop(io);
+        if let Some(request) = &request {
+            dispatcher.count(request.verb, status, request.start_ns);
+        }
+        (closes, request)
     }
 
     /// Handles the reply to the pending request.
@@ -490,7 +533,7 @@ impl Connection {
             _ => Vec::new(),
         };
         if !error_response.is_empty() {
-            let _ = self.write(py, &error_response, b"");
+            let _ = self.write(py, &[&error_response]);
         }
         self.close(py);
     }

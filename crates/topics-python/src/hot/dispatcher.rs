@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -12,7 +13,7 @@ use topics_env::Clock;
 use topics_env::real::SystemClock;
 use topics_service::{Reply, Request, RequestCount, RequestCounts, UnsentBytes, Verb};
 use topics_wire::Failure;
-use topics_wire::hot::{ExtraHeaders, Head, response_head};
+use topics_wire::hot::{ExtraHeaders, Head, ResponseBody, response_head};
 
 use super::Connection;
 use crate::errors::retry_after;
@@ -306,7 +307,7 @@ impl HotDispatcher {
         body: &[u8],
         token: u64,
     ) -> Option<Reply> {
-        let Head { verb, name, query, key, traceparent, tracestate, .. } = *head;
+        let Head { verb, name, query, key, traceparent, tracestate, body: kind, .. } = *head;
         let http = admission.http.get();
         let Some(grant) = http.grant(admission.grant) else {
             return Some(Reply::from(Failure::new(
@@ -317,13 +318,38 @@ impl HotDispatcher {
         let (verb, grant) = (Verb::from_name(verb), &*grant);
         let context = http.trace(traceparent, tracestate);
         let trace = context.as_ref();
-        let request =
-            Request { verb, name, query, body, key, grant, trace, token, ..Request::default() };
+        let request = Request {
+            verb,
+            name,
+            query,
+            body,
+            key,
+            grant,
+            kind,
+            trace,
+            token,
+            ..Request::default()
+        };
         let reply = http.run(py, &request);
         if reply.is_none() && http.service.staged() {
             self.flush_soon(py);
         }
         reply
+    }
+
+    /// The whole answer to a request for Arrow; `None` leaves it to the application.
+    pub(super) fn arrow_page(
+        &self,
+        py: Python<'_>,
+        admission: &Admission,
+        head: &Head<'_>,
+        body: &[u8],
+    ) -> Option<Vec<Bytes>> {
+        let Head { verb, name, query, .. } = *head;
+        let http = admission.http.get();
+        let (verb, grant) = (Verb::from_name(verb), &*http.grant(admission.grant)?);
+        let request = Request { verb, name, query, body, grant, arrow: true, ..Request::default() };
+        http.arrow_page(py, &request)
     }
 
     fn flush_soon(&self, py: Python<'_>) {
@@ -345,7 +371,20 @@ impl HotDispatcher {
         let refused = matches!(reply.status, 429 | 503);
         let retry_after = refused.then(|| retry_after(&reply.body));
         let extra = ExtraHeaders { retry_after, close, request_id };
-        self.head(py, server_state, reply.status, extra, reply.body.len())
+        self.head(py, server_state, reply.status, extra, ResponseBody::Json(reply.body.len()))
+    }
+
+    /// The response head of an Arrow stream of one chunk.
+    pub(super) fn arrow_head(
+        &self,
+        py: Python<'_>,
+        server_state: &Py<PyAny>,
+        length: usize,
+        close: bool,
+        request_id: Option<&[u8]>,
+    ) -> PyResult<Vec<u8>> {
+        let extra = ExtraHeaders { retry_after: None, close, request_id };
+        self.head(py, server_state, 200, extra, ResponseBody::Arrow(length))
     }
 
     /// The response to a client that sends its body too slowly.
@@ -356,7 +395,7 @@ impl HotDispatcher {
     ) -> PyResult<Vec<u8>> {
         let body = self.too_slow_body.as_bytes(py);
         let extra = ExtraHeaders { retry_after: None, close: true, request_id: None };
-        let mut out = self.head(py, server_state, 408, extra, body.len())?;
+        let mut out = self.head(py, server_state, 408, extra, ResponseBody::Json(body.len()))?;
         out.extend_from_slice(body);
         Ok(out)
     }
@@ -372,7 +411,7 @@ impl HotDispatcher {
         server_state: &Py<PyAny>,
         status: u16,
         extra: ExtraHeaders<'_>,
-        length: usize,
+        body: ResponseBody,
     ) -> PyResult<Vec<u8>> {
         // uvicorn replaces the list each second, for the date.
         let list = server_state.bind(py).getattr(intern!(py, "default_headers"))?;
@@ -388,7 +427,7 @@ impl HotDispatcher {
             *self.common.lock() = CommonHeaders { list: Some(list.unbind()), lines };
         }
         let status = self.status_lines.get(&status).map_or(&b""[..], Vec::as_slice);
-        Ok(response_head(status, &self.common.lock().lines, extra, length))
+        Ok(response_head(status, &self.common.lock().lines, extra, body))
     }
 }
 

@@ -8,6 +8,7 @@ use arrow_schema::{ArrowError, SchemaRef};
 use topics_engine::{Engine, Error, ReadBatch, ReadBuffers, ReadFrom, ReadRequest, TopicState};
 use topics_wire::Failure;
 use topics_wire::arrow::{BatchFormat, ScanRequest, StreamBounds, build_batch, failure, schema};
+use topics_wire::limits::BATCH_BYTES;
 
 use prefetch::{Prefetcher, Range, RangeReader};
 
@@ -17,7 +18,7 @@ pub use ipc::IpcStream;
 
 /// Maximum rows of a batch.
 const BATCH_ROWS: usize = 65_536;
-/// Maximum rows of the first batch, which measures the size of a row.
+/// Maximum rows of the first batch, which measures the size of a row, and of a small scan.
 const FIRST_ROWS: usize = 8192;
 /// Maximum number of helper threads.
 const HELPERS: usize = 3;
@@ -55,28 +56,53 @@ pub struct Scan {
 impl Scan {
     /// Begins a scan and reads its first batch, so that an error there is an error here.
     pub fn begin(engine: Engine, topic: &str, r: ScanRequest) -> Result<Self, Failure> {
-        let state = engine.state(topic, true)?;
-        let (from, end) = resolve_range(&r, &engine, topic, &state)?;
-        let (batch_rows, batch_bytes) = r.batch_limits(BATCH_ROWS);
-        let request = ReadRequest {
-            from,
-            upto: Some(end),
-            limit: batch_rows,
-            max_bytes: batch_bytes,
-            skip_nodes: r.skip_nodes.clone(),
-            matching: r.matching.clone(),
-            topic_id: r.topic_id,
-            only_seqs: r.is_in_index(),
-            ..ReadRequest::default()
+        let opening = Opening::of(&engine, topic, &r)?;
+        let read = |request: &ReadRequest| engine.read(topic, request);
+        let found = opening.first_page().map(|request| read(&request)).transpose()?;
+        Self::with_first_page(engine, topic, r, opening, found)
+    }
+
+    /// Begins a scan that is read whole, as one batch of at most [`FIRST_ROWS`], without waiting for
+    /// records that are only in the object store. `None`: the scan is larger, or would wait.
+    pub fn begin_small(
+        engine: &Engine,
+        topic: &str,
+        r: ScanRequest,
+    ) -> Result<Option<Self>, Failure> {
+        // A seek by time may read blocks of records.
+        if r.ts_from.is_some() || r.ts_to.is_some() || r.batch_bytes > BATCH_BYTES {
+            return Ok(None);
+        }
+        let opening = Opening::of(engine, topic, &r)?;
+        let seqs = match opening.from {
+            ReadFrom::After(after) => opening.end.saturating_sub(after),
+            _ => u64::MAX,
         };
-        let found = match is_empty_range(&r, from, end, &state) {
-            true => None,
-            false => {
-                let limit = batch_rows.min(FIRST_ROWS);
-                let limit = r.limit.map_or(limit, |most| most.min(limit));
-                Some(engine.read(topic, &ReadRequest { limit, ..request.clone() })?)
-            }
+        let rows = r.limit.map_or(seqs, |limit| seqs.min(limit as u64));
+        if rows > FIRST_ROWS as u64 {
+            return Ok(None);
+        }
+        let found = match opening.first_page().map(|req| engine.read_present(topic, &req)) {
+            Some(Err(Error::ColdPending(_))) => return Ok(None),
+            found => found.transpose()?,
         };
+        let to_seq = end_cursor(&r, opening.from, found.as_ref(), opening.end);
+        if found.as_ref().is_some_and(|page| page.next_from_seq < to_seq) {
+            return Ok(None);
+        }
+        Self::with_first_page(engine.clone(), topic, r, opening, found).map(Some)
+    }
+
+    /// A scan whose first page was read.
+    fn with_first_page(
+        engine: Engine,
+        topic: &str,
+        r: ScanRequest,
+        opening: Opening,
+        found: Option<ReadBatch>,
+    ) -> Result<Self, Failure> {
+        let Opening { state, from, end, request, .. } = opening;
+        let (batch_rows, batch_bytes) = (request.limit, request.max_bytes);
         let to_seq = end_cursor(&r, from, found.as_ref(), end);
         let head_seq = state.head_seq.max(to_seq);
         let bounds = StreamBounds { topic_id: state.topic_id, head_seq, to_seq };
@@ -105,6 +131,11 @@ impl Scan {
             scan.open(start, found).map_err(|e| failure(&e))?;
         }
         Ok(scan)
+    }
+
+    /// Whether the scan has no rows, or its rows are not in the first batch.
+    pub(super) fn begins_empty(&self) -> bool {
+        self.first.is_none()
     }
 
     /// Handles the first page, and reads on until it has a row.
@@ -210,6 +241,46 @@ impl Scan {
             self.pages.plan(Range { after, upto });
             self.planned_to = upto;
         }
+    }
+}
+
+/// The range of a scan, before its first page is read.
+struct Opening {
+    state: TopicState,
+    from: ReadFrom,
+    /// Inclusive.
+    end: u64,
+    /// Reads a batch.
+    request: ReadRequest,
+    /// Maximum rows of the first page; `None` for an empty range.
+    first_rows: Option<usize>,
+}
+
+impl Opening {
+    fn of(engine: &Engine, topic: &str, r: &ScanRequest) -> Result<Self, Failure> {
+        let state = engine.state(topic, true)?;
+        let (from, end) = resolve_range(r, engine, topic, &state)?;
+        let (limit, max_bytes) = r.batch_limits(BATCH_ROWS);
+        let request = ReadRequest {
+            from,
+            upto: Some(end),
+            limit,
+            max_bytes,
+            skip_nodes: r.skip_nodes.clone(),
+            matching: r.matching.clone(),
+            topic_id: r.topic_id,
+            only_seqs: r.is_in_index(),
+            ..ReadRequest::default()
+        };
+        let first = limit.min(FIRST_ROWS);
+        let first = r.limit.map_or(first, |most| most.min(first));
+        let first_rows = (!is_empty_range(r, from, end, &state)).then_some(first);
+        Ok(Self { state, from, end, request, first_rows })
+    }
+
+    /// The request of the first page.
+    fn first_page(&self) -> Option<ReadRequest> {
+        self.first_rows.map(|limit| ReadRequest { limit, ..self.request.clone() })
     }
 }
 

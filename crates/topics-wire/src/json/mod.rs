@@ -22,7 +22,11 @@ pub use text::{decode_base64, push_base64, push_i64, push_ms, push_str, push_u64
 /// Checks that `text` is one JSON value, with the nesting allowed for a record's data, and returns it
 /// without surrounding whitespace.
 pub fn validate(text: &[u8]) -> Result<&str, SyntaxError> {
-    let text = scan::utf8(text)?;
+    validate_text(scan::utf8(text)?)
+}
+
+/// The same for a text.
+pub fn validate_text(text: &str) -> Result<&str, SyntaxError> {
     let mut s = Scanner::at_depth(text, DATA_DEPTH);
     let value = s.value()?;
     s.end()?;

@@ -14,6 +14,7 @@ use crate::error::Failure;
 use crate::grant::Grant;
 use crate::json::{
     DATA_DEPTH, FieldPath, Fields, Reader, Scanner, SyntaxError, Text, decode_base64, read_body,
+    utf8, validate_text,
 };
 use crate::limits::{KEY_BYTES, Limits, META_KEYS};
 use crate::object::{Object, Performance};
@@ -114,10 +115,8 @@ pub fn parse_table<'a>(
     limits: &Limits,
 ) -> Result<Write<'a>, Failure> {
     let return_seqs = query.flag("return_seqs")?.unwrap_or(true);
-    let mut w = Write { key: header_key.into(), return_seqs, ..Write::default() };
-    for (_, record) in table.rows(false)? {
-        w.records.push(record?);
-    }
+    let records = table.records()?;
+    let w = Write { records, key: header_key.into(), return_seqs, ..Write::default() };
     finish(Body::Arrow, w, query, limits)
 }
 
@@ -271,17 +270,30 @@ pub fn parse_meta(text: &[u8]) -> Result<&str, Failure> {
 
 /// Parses NDJSON: one value per line; blank lines are skipped.
 fn ndjson<'a>(w: &mut Write<'a>, body: &'a [u8], limits: &Limits) -> Result<(), Failure> {
-    for line in body.split(|&b| b == b'\n') {
-        if line.iter().all(u8::is_ascii_whitespace) {
-            continue;
-        }
-        let index = w.records.len();
-        check_count(index + 1, limits)?;
-        let path = FieldPath { within: "records", index: Some(index), field: "data" };
-        let value = crate::json::validate(line)
-            .map_err(|e: SyntaxError| path.invalid(format_args!("is {e}")))?;
-        w.records.push(Record { data: value.as_bytes().into(), ..Record::default() });
+    let Ok(text) = utf8(body) else {
+        // One of the lines is not UTF-8: it, or an earlier one, is refused by its index.
+        let lines = body.split(|&b| b == b'\n');
+        return lines.map(utf8).try_for_each(|line| push_line(w, line, limits));
+    };
+    text.split('\n').try_for_each(|line| push_line(w, Ok(line), limits))
+}
+
+/// Appends the record of a line.
+fn push_line<'a>(
+    w: &mut Write<'a>,
+    line: Result<&'a str, SyntaxError>,
+    limits: &Limits,
+) -> Result<(), Failure> {
+    if line.as_ref().is_ok_and(|line| line.bytes().all(|b| b.is_ascii_whitespace())) {
+        return Ok(());
     }
+    let index = w.records.len();
+    check_count(index + 1, limits)?;
+    let path = FieldPath { within: "records", index: Some(index), field: "data" };
+    let value = line
+        .and_then(validate_text)
+        .map_err(|e: SyntaxError| path.invalid(format_args!("is {e}")))?;
+    w.records.push(Record { data: value.as_bytes().into(), ..Record::default() });
     Ok(())
 }
 

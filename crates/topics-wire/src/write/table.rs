@@ -26,7 +26,7 @@ pub struct Table {
 }
 
 /// A row: its `topic` and its record.
-pub(super) type Row<'a> = (Option<Cow<'a, str>>, Result<Record<'a>, Failure>);
+pub(super) type Row<'a> = (Option<&'a str>, Result<Record<'a>, Failure>);
 
 fn refused(e: impl std::fmt::Display) -> Failure {
     Failure::invalid(format!("the body is not a readable Arrow IPC stream: {e}"))
@@ -62,8 +62,26 @@ impl Table {
         Ok(Self { batches, has_data: schema.column_with_name("data").is_some() })
     }
 
+    /// The records of all rows, in order.
+    pub(super) fn records(&self) -> Result<Vec<Record<'_>>, Failure> {
+        let mut records = Vec::with_capacity(self.batches.iter().map(RecordBatch::num_rows).sum());
+        for columns in self.columns(false)? {
+            for i in 0..columns.rows {
+                records.push(columns.record(i)?);
+            }
+        }
+        Ok(records)
+    }
+
     /// The rows in order; `topics`: whether each names its topic.
     pub(super) fn rows(&self, topics: bool) -> Result<impl Iterator<Item = Row<'_>>, Failure> {
+        Ok(self.columns(topics)?.into_iter().flat_map(|columns| {
+            (0..columns.rows).map(move |i| (columns.topic.text(i), columns.record(i)))
+        }))
+    }
+
+    /// The columns of each batch.
+    fn columns(&self, topics: bool) -> Result<Vec<Columns<'_>>, Failure> {
         if !self.has_data {
             return Err(
                 FieldPath::field("data").invalid("is missing; the stream needs this column")
@@ -75,9 +93,7 @@ impl Table {
             all.push(Columns::of(batch, first, topics)?);
             first += batch.num_rows();
         }
-        Ok(all.into_iter().flat_map(|columns| {
-            (0..columns.rows).map(move |i| (columns.topic.text(i), columns.record(i)))
-        }))
+        Ok(all)
     }
 }
 
@@ -113,13 +129,15 @@ impl<'a> Columns<'a> {
         })
     }
 
+    #[inline]
     fn record(&self, i: usize) -> Result<Record<'a>, Failure> {
         let path = FieldPath { within: "records", index: Some(self.first + i), field: "data" };
         let (data, binary) = match self.data.get(i) {
             None => return Err(path.invalid("must not be null")),
             Some(data) if self.data.binary() => (data, true),
-            Some(data) => {
-                let json = crate::json::validate(data)
+            Some(_) => {
+                let text = self.data.text(i).unwrap_or_default();
+                let json = crate::json::validate_text(text)
                     .map_err(|e: SyntaxError| path.invalid(format_args!("is {e}")))?;
                 (json.as_bytes(), false)
             }
@@ -132,8 +150,8 @@ impl<'a> Columns<'a> {
         Ok(Record {
             data: data.into(),
             binary,
-            tag: tag.unwrap_or_default(),
-            node: node.unwrap_or_default(),
+            tag: tag.unwrap_or_default().into(),
+            node: node.unwrap_or_default().into(),
             meta,
             ..Record::default()
         })
@@ -201,9 +219,17 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// A string; Arrow has checked that it is UTF-8.
-    fn text(&self, i: usize) -> Option<Cow<'a, str>> {
-        self.get(i).map(String::from_utf8_lossy)
+    /// A string; a column of bytes has none.
+    fn text(&self, i: usize) -> Option<&'a str> {
+        match self {
+            Self::Utf8(a) => a.is_valid(i).then(|| a.value(i)),
+            Self::LargeUtf8(a) => a.is_valid(i).then(|| a.value(i)),
+            Self::Utf8View(a) => a.is_valid(i).then(|| a.value(i)),
+            Self::Dictionary { keys, array, values } => {
+                array.is_valid(i).then(|| values.text(keys[i])).flatten()
+            }
+            Self::Absent | Self::Binary(_) | Self::LargeBinary(_) | Self::BinaryView(_) => None,
+        }
     }
 }
 

@@ -339,6 +339,11 @@ fn lines_and_octets() {
         "{}",
         failure.message
     );
+    let message = |body: &'static [u8]| parse(Body::Ndjson, body).unwrap_err().message;
+    assert!(
+        message(b"1\n\"\xff\"\n{").contains("records[1].data is not valid JSON: invalid UTF-8")
+    );
+    assert!(message(b"1\n{\n\"\xff\"").contains("records[1].data is not valid JSON: expected"));
     assert_eq!(parse(Body::Ndjson, b"1 2").unwrap_err().code, "invalid_request");
     assert_eq!(parse(Body::Ndjson, b"\n\n").unwrap_err().code, "invalid_request");
 }

@@ -102,7 +102,7 @@ pub fn stage_table<'a>(
         let record = record?;
         check_record(index, &record, limits)?;
         let topic = match topic {
-            Some(topic) => Cow::Borrowed(topic),
+            Some(topic) => topic,
             None => named.filter(|name| !name.is_empty()).ok_or_else(|| {
                 FieldPath { within: "records", index: Some(index), field: "topic" }
                     .invalid("is missing")
@@ -111,7 +111,7 @@ pub fn stage_table<'a>(
         // Rows of one topic usually follow each other.
         let at = t.rows.iter().rposition(|r| r.topic == topic);
         let at = at.unwrap_or_else(|| {
-            t.rows.push(TopicRows { topic, write: Write::default() });
+            t.rows.push(TopicRows { topic: topic.into(), write: Write::default() });
             t.rows.len() - 1
         });
         t.rows[at].write.records.push(record);

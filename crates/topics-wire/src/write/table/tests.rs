@@ -176,3 +176,20 @@ fn malformed_bodies_are_refused() {
         }
     }
 }
+
+#[test]
+fn text_that_is_not_utf8_is_refused() {
+    for column in ["data", "tag"] {
+        let values = strings(&[Some("1234567")]);
+        let mut columns = vec![("data", strings(&[Some("1")]))];
+        columns.retain(|(name, _)| *name != column);
+        columns.push((column, values));
+        let good = ipc(&[batch(columns)]);
+        let text = b"1234567";
+        let mut bad = good.clone();
+        let at = bad.windows(text.len()).rposition(|w| w == text).unwrap();
+        bad[at] = 0xff;
+        assert!(Table::read(&good, 0).is_ok());
+        assert!(Table::read(&bad, 0).unwrap_err().message.contains("UTF8"), "{column}");
+    }
+}
