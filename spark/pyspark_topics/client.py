@@ -62,6 +62,7 @@ class Client:
         assert to.url is not None
         self._url = urlsplit(to.url)
         self._retry_seconds = to.retry_seconds
+        self._ca_file = to.ca_file
         self._headers = {"Authorization": f"Bearer {to.token}"} if to.token else {}
         self._connection: http.client.HTTPConnection | None = None
         self._is_tls: bool | None = None
@@ -126,6 +127,10 @@ class Client:
         why = None
         if isinstance(error, ssl.SSLCertVerificationError):
             why = f"its certificate is not accepted: {error.verify_message}"
+            if self._ca_file is None:
+                why += '; a private authority is named by "caFile"'
+            else:
+                why += f' ("caFile" is {self._ca_file!r})'
         elif isinstance(error, ssl.SSLError) and error.reason in PLAIN_ANSWERS:
             why = "the server does not speak TLS: use http://"
         elif isinstance(error, socket.gaierror) and error.errno in NO_SUCH_NAME:
@@ -161,9 +166,19 @@ class Client:
     def _connect(self) -> http.client.HTTPConnection:
         host, port = self._url.hostname or "", self._url.port
         if self._url.scheme == "https":
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(host, port, timeout=SILENCE, context=context)
+            return http.client.HTTPSConnection(
+                host, port, timeout=SILENCE, context=self._trusting()
+            )
         return http.client.HTTPConnection(host, port, timeout=SILENCE)
+
+    def _trusting(self) -> ssl.SSLContext:
+        """Read for each connection: a certificate that is renewed in place is used by the next."""
+        try:
+            return ssl.create_default_context(cafile=self._ca_file)
+        except OSError as e:
+            # The machine that runs the task has no such file, or it holds no certificate.
+            where = socket.gethostname()
+            raise InvalidOption(f'"caFile" {self._ca_file!r} on {where}: {e}') from e
 
     def _refusal(self, response: http.client.HTTPResponse) -> TopicsError:
         body = response.read()

@@ -26,7 +26,8 @@ batch of a long topic is all of it."""
 OnGap = Literal["fail", "log", "emit"]
 
 KNOWN = (
-    *("url", "token", "path", "remote", "retryTimeoutMs", "subscribe", "subscribePattern"),
+    *("url", "token", "caFile", "path", "remote", "retryTimeoutMs"),
+    *("subscribe", "subscribePattern"),
     *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
     *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("minPartitions", "maxRecordsPerPartition", "consumer"),
@@ -89,6 +90,8 @@ class Connection:
     retry_seconds: float
     remote: str | None = None
     """The object store that holds the cold segments of the directory `path`."""
+    ca_file: str | None = None
+    """The certificates that sign the server's, instead of the system's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,21 @@ def connection(options: Mapping[str, str]) -> Connection:
     if remote is not None:
         _check_remote(remote, path)
     seconds = _number(options, "retryTimeoutMs", 0) or 120_000
-    return Connection(url and _checked_url(url), _token(options), path, seconds / 1000, remote)
+    return Connection(
+        url and _checked_url(url),
+        _token(options),
+        path,
+        seconds / 1000,
+        remote,
+        _ca_file(options, url),
+    )
+
+
+def _ca_file(options: Mapping[str, str], url: str | None) -> str | None:
+    file = options.get("caFile")
+    if file is not None and (url is None or not url.startswith("https://")):
+        raise InvalidOption('"caFile" goes with a "url" that begins with https://')
+    return file
 
 
 def _check_remote(remote: str, path: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import traceback
 from collections.abc import Iterator
 
@@ -63,6 +64,35 @@ def test_a_stream_uses_its_keys(spark, guarded, tmp_path):
     writer.start(url=guarded, topic="out.stream").awaitTermination()
     client = Client(Connection(guarded, "all-of-it", None, 60.0))
     assert client.call("GET", "/v0/topics/out.stream")["count"] == 10
+
+
+def test_a_sink_goes_on_with_another_key_once_its_writer_is_handed_over(spark, guarded, tmp_path):
+    admin = Client(Connection(guarded, "all-of-it", None, 60.0))
+
+    def run(token):
+        frame = spark.readStream.format("topics")
+        frame = frame.load(url=guarded, subscribe="rotated", token="all-of-it").select("data")
+        writer = frame.writeStream.format("topics").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(tmp_path)).option("token", token)
+        query = writer.start(url=guarded, topic="out.rotated")
+        query.awaitTermination()
+        return query.id
+
+    def append(rows):
+        records = {"records": [{"data": row} for row in rows]}
+        admin.call("POST", "/v0/topics/rotated", records)
+
+    append(range(10))
+    writer = run("only-writes")
+    append(range(10, 15))
+    with pytest.raises(PySparkException, match="forbidden"):
+        run("all-of-it")
+    label = hashlib.sha256(b"all-of-it").hexdigest()[:16]
+    admin.call("PUT", f"/v0/txn/{writer}/owner", {"owner": label})
+    assert run("all-of-it") == writer
+    body = {"from_seq": "earliest", "limit": 100}
+    page = admin.call("POST", "/v0/topics/out.rotated/diff", body)
+    assert sorted(record["data"] for record in page["records"]) == list(range(15))
 
 
 def test_a_failing_run_does_not_show_its_key(spark, guarded, tmp_path, capfd, caplog):
