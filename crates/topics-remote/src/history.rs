@@ -41,11 +41,19 @@ fn none(detail: impl Into<String>) -> RemoteError {
     RemoteError::Nothing { detail: detail.into() }
 }
 
+/// Reads HEAD of a prefix that is not new.
+pub fn head(store: &dyn ObjectStore, retry: &Retry) -> Result<Head> {
+    let found = read::head(store, retry)?.map(|(head, _)| head);
+    found.ok_or_else(|| none("the prefix is empty: check the URL"))
+}
+
 /// Finds the newest base at or before a time; `None`: the newest one.
-pub fn base(store: &dyn ObjectStore, retry: &Retry, at_ms: Option<u64>) -> Result<RestoreBase> {
-    let Some((head, _)) = read::head(store, retry)? else {
-        return Err(none("the prefix is empty: check the URL"));
-    };
+pub fn base(
+    store: &dyn ObjectStore,
+    retry: &Retry,
+    head: Head,
+    at_ms: Option<u64>,
+) -> Result<RestoreBase> {
     let Some(newest) = head.base.clone() else {
         return Err(none("no base was published yet"));
     };

@@ -253,6 +253,18 @@ pub fn write_file(env: &Env, site: &'static str, path: &Path, bytes: &[u8]) -> R
     written.map_err(|e| StorageError::io(show(path), e))
 }
 
+/// Removes a directory with its content, as far as that is possible.
+pub fn remove_tree(env: &Env, path: &Path) {
+    for entry in list_dir(env, path).unwrap_or_default() {
+        let below = path.join(&entry.name);
+        match entry.is_dir {
+            true => remove_tree(env, &below),
+            false => _ = env.fs.remove_file(&below),
+        }
+    }
+    let _ = env.fs.remove_dir(path);
+}
+
 /// Replaces a small file atomically: temp → sync → rename → directory sync, all at `site`.
 pub fn atomic_replace(
     env: &Env,

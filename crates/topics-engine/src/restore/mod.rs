@@ -41,7 +41,7 @@ use topics_remote::writer::RemoteWriter;
 use topics_remote::{RemoteError, Retry, read};
 use topics_storage::StorageError;
 use topics_storage::dir::{
-    Lineage, Paths, RemoteRecord, Store, create_dir, list_dir, make_root, write_file,
+    Lineage, Paths, RemoteRecord, Store, create_dir, list_dir, make_root, remove_tree, write_file,
 };
 use topics_storage::format::wal_file;
 use topics_storage::snapshot::{SnapshotBody, encode};
@@ -189,14 +189,41 @@ fn hydrate(
         );
         return Err(Error::InvalidRequest(text));
     }
-    let base = history::base(&*store, retry, at_ms).map_err(remote_error)?;
+    for _ in 1..RACES {
+        let head = history::head(&*store, retry).map_err(remote_error)?;
+        let nonce = head.nonce;
+        let done = from_head(env, store.clone(), retry, &paths, form, (head, at_ms));
+        let Err(e) = &done else { return done };
+        let newer = read::head(&*store, retry).map_err(remote_error)?;
+        if form == Form::Adopt || newer.is_some_and(|(head, _)| head.nonce == nonce) {
+            return done;
+        }
+        // Its owner may have deleted what an earlier base needs.
+        ::log::warn!("the owner of the prefix wrote to it meanwhile, its new state is read: {e}");
+        list_dir(env, dir)?.iter().for_each(|entry| remove_tree(env, &dir.join(&entry.name)));
+    }
+    let head = history::head(&*store, retry).map_err(remote_error)?;
+    from_head(env, store, retry, &paths, form, (head, at_ms))
+}
+
+/// Makes a directory of the state that this `HEAD` leads to.
+fn from_head(
+    env: &Env,
+    store: Arc<dyn ObjectStore>,
+    retry: &Retry,
+    paths: &Paths,
+    form: Form,
+    (head, at_ms): (Head, Option<u64>),
+) -> Result<(RestoreBase, Restored)> {
+    let base = history::base(&*store, retry, head, at_ms).map_err(remote_error)?;
+    let paths = paths.clone();
     let mut run = Restore { env, paths, store, retry: retry.clone(), form, base };
     let done = run.run(at_ms)?;
     Ok((run.base, done))
 }
 
-/// How often a prefix is adopted again because its owner wrote to it meanwhile.
-const ADOPT_RACES: usize = 8;
+/// How often a prefix is read or adopted again because its owner wrote to it meanwhile.
+const RACES: usize = 8;
 
 impl Restore<'_> {
     fn run(&mut self, at_ms: Option<u64>) -> Result<Restored> {
@@ -242,7 +269,7 @@ impl Restore<'_> {
 
     /// Makes the new directory the owner of the prefix, as it is after this.
     fn adopt(&mut self) -> Result<()> {
-        for _ in 0..ADOPT_RACES {
+        for _ in 0..RACES {
             let Head { prefix_id, epoch, nonce, .. } = self.base.head;
             let record =
                 RemoteRecord { prefix_id, epoch, seen: Some(nonce), attempted: Vec::new() };
@@ -258,8 +285,9 @@ impl Restore<'_> {
             match RemoteWriter::open(store, retry, &claimant, &|| Ok(())) {
                 // Its owner wrote to it since the base was read.
                 Err(RemoteError::NotOurs(Refusal::Copied { .. })) => {
-                    self.base =
-                        history::base(&*self.store, &self.retry, None).map_err(remote_error)?;
+                    let head = history::head(&*self.store, &self.retry).map_err(remote_error)?;
+                    let newer = history::base(&*self.store, &self.retry, head, None);
+                    self.base = newer.map_err(remote_error)?;
                 }
                 done => return done.map(drop).map_err(remote_error),
             }

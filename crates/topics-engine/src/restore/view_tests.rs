@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use topics_env::objects::ObjectStore;
 use topics_sim::Bucket;
@@ -125,6 +127,53 @@ fn a_prefix_is_read_like_its_source() {
     assert_eq!(rows(&earlier, "a", None), source);
     assert!(earlier.is_current().unwrap(), "it stays the state of that time");
     w.close();
+}
+
+/// Between any two requests of a view its owner publishes a base, and deletes all that only earlier ones need.
+#[test]
+fn a_view_beside_an_owner_that_keeps_one_base_is_whole() {
+    let limits = || RemoteLimits { window: Some(Duration::ZERO), ..limits() };
+    let mut again = 0;
+    for at in 1.. {
+        let (w, bucket) = World::over_bucket(limits());
+        for _ in 0..2 {
+            fill(&w, "a", 23);
+            w.engine().delete_seqs("a", &[2]).unwrap();
+            w.checkpoint();
+            publish(&w);
+        }
+        let w = Arc::new(w);
+        let (owner, requests) = (w.clone(), AtomicU64::new(0));
+        let gate = move |_, _| {
+            if requests.fetch_add(1, Ordering::SeqCst) + 1 == at {
+                // Little is left of the packs before.
+                owner.delete("a", Some(40), None);
+                fill(&owner, "a", 10);
+                publish(&owner);
+                owner.clock.advance_ms(10);
+                publish(&owner);
+            }
+        };
+        let before = rows(w.engine(), "a", None);
+        let store: Arc<dyn ObjectStore> = Arc::new(bucket.client(9).with_gate(Arc::new(gate)));
+        let other = World::unopened(small());
+        let mut env = other.env();
+        env.clock = w.clock.clone();
+        let options = Options {
+            background: false,
+            remote: Some(RemoteOptions { store: store.clone(), limits: limits() }),
+            ..Options::default()
+        };
+        let view = Engine::open_prefix(&env, store, Path::new("/view"), None, options).unwrap();
+        let after = rows(w.engine(), "a", None);
+        if before == after {
+            break;
+        }
+        let head = view.state("a", false).unwrap().head_seq;
+        assert!([46, 56].contains(&head), "at {at}: {head}");
+        again += u64::from(head == 56);
+    }
+    assert!(again > 3, "{again}");
 }
 
 #[test]

@@ -45,7 +45,8 @@ impl Prefix {
     }
 
     fn base(&self, at_ms: Option<u64>) -> Result<RestoreBase, RemoteError> {
-        history::base(&*self.store, &self.retry, at_ms)
+        let head = history::head(&*self.store, &self.retry)?;
+        history::base(&*self.store, &self.retry, head, at_ms)
     }
 
     /// The texts of the rounds that a restore reads.

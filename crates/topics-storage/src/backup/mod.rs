@@ -23,7 +23,7 @@ use topics_env::{Env, File, LockError, LockGuard, OpenMode};
 
 pub use self::closed::clone_closed;
 pub use self::log::{LogCopy, consistent_cut, log_upto};
-use crate::dir::{INCOMPLETE, Lineage, Paths, Store, create_dir, list_dir, show};
+use crate::dir::{INCOMPLETE, Lineage, Paths, Store, create_dir, list_dir, remove_tree, show};
 use crate::format::wal_file::{self, WAL_HEADER, WalFileHeader};
 use crate::segment::{FileKind, SegmentMeta, SegmentName};
 use crate::snapshot::{self, EncodedSnapshot, Snapshot, SnapshotBuilder};
@@ -348,18 +348,6 @@ impl Drop for CopyTarget {
             }
         }
     }
-}
-
-/// Removes a directory with its content, as far as that is possible.
-fn remove_tree(env: &Env, dir: &Path) {
-    for entry in list_dir(env, dir).unwrap_or_default() {
-        let path = dir.join(&entry.name);
-        match entry.is_dir {
-            true => remove_tree(env, &path),
-            false => _ = env.fs.remove_file(&path),
-        }
-    }
-    let _ = env.fs.remove_dir(dir);
 }
 
 /// Whether a file cannot get a second name there, and can be copied.
