@@ -1,5 +1,6 @@
 //! WebSockets: text messages in and out. A subscription is a watch, a publish is a write.
 
+mod ack_order;
 mod publish;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use super::dispatch::Answer;
 use super::streams::{NextAction, Source};
 use super::{Request, Service};
 
+use ack_order::AckOrder;
 use publish::PublishQueue;
 
 /// Maximum number of subscriptions of one socket.
@@ -28,6 +30,7 @@ pub(super) struct Socket {
     grant: Grant,
     subscriptions: Vec<(Option<String>, Vec<String>, Watch)>,
     outbox: Outbox,
+    acks: AckOrder,
     publishes: PublishQueue,
 }
 
@@ -193,8 +196,9 @@ fn event_message(event: Event) -> Option<Vec<u8>> {
 impl Service {
     pub(super) fn open_socket(self: &Arc<Self>, r: &Request<'_>) -> Answer {
         let (grant, subscriptions) = (r.grant.clone(), Vec::new());
-        let (outbox, publishes) = (Outbox::default(), PublishQueue::default());
-        let socket = Socket { grant, subscriptions, outbox, publishes };
+        let (outbox, acks) = (Outbox::default(), AckOrder::default());
+        let publishes = PublishQueue::default();
+        let socket = Socket { grant, subscriptions, outbox, acks, publishes };
         self.open(r.token, Source::Socket(Box::new(socket)), Vec::new())
     }
 

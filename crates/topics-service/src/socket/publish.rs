@@ -12,7 +12,8 @@ use topics_wire::object::Performance;
 use topics_wire::write::Write;
 use topics_wire::{Failure, Grant, write};
 
-use super::{MessageHead, Outbox, Service, Socket, message, refusal};
+use super::ack_order::AckPlace;
+use super::{MessageHead, Service, Socket, message, refusal};
 
 /// Maximum bytes of queued messages; a single larger message is accepted.
 const MAX_QUEUED_BYTES: usize = 1 << 20;
@@ -38,7 +39,7 @@ struct Publish {
 /// What the answer to a publish needs.
 struct PublishContext {
     service: Arc<Service>,
-    outbox: Outbox,
+    place: AckPlace,
     token: u64,
     topic: String,
     grant: Grant,
@@ -54,8 +55,9 @@ impl PublishContext {
             Ok(a) => self.ack(&a),
             Err(failure) => refusal(id, &failure),
         };
-        self.outbox.lock().push(answer);
-        self.service.sink.wake(self.token);
+        let Self { place, service, token, .. } = self;
+        place.answer(answer);
+        service.sink.wake(token);
     }
 
     fn ack(&self, a: &Appended) -> Vec<u8> {
@@ -143,7 +145,7 @@ impl Service {
         write.restrict(&socket.grant)?;
         let context = PublishContext {
             service: self.clone(),
-            outbox: socket.outbox.clone(),
+            place: socket.acks.place(&socket.outbox),
             token,
             topic: topic.clone(),
             grant: socket.grant.clone(),
