@@ -42,13 +42,13 @@ fn view_directory(env: &Env) -> Result<PathBuf, Failure> {
     use std::os::unix::fs::DirBuilderExt;
     let below = std::env::temp_dir();
     for entry in std::fs::read_dir(&below).into_iter().flatten().flatten() {
-        let is_old = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
-        let is_view = entry.file_name().to_string_lossy().starts_with(VIEW);
-        if is_view && is_old().is_some_and(|age| age > ABANDONED) {
-            if !topics_engine::Engine::is_open(env, &entry.path()) {
-                // That of another user stays.
-                let _ = std::fs::remove_dir_all(entry.path());
-            }
+        let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
+        let is_abandoned = entry.file_name().to_string_lossy().starts_with(VIEW)
+            && age().is_some_and(|age| age > ABANDONED)
+            && !topics_engine::Engine::is_open(env, &entry.path());
+        if is_abandoned {
+            // That of another user stays.
+            let _ = std::fs::remove_dir_all(entry.path());
         }
     }
     let path = below.join(format!("{VIEW}{:016x}", env.rng.next_u64()));
