@@ -60,6 +60,13 @@ impl PublishContext {
         service.sink.wake(token);
     }
 
+    /// Answers what was not tried, before the publishes that it would have waited for.
+    fn refuse(self, failure: &Failure) {
+        let Self { place, service, token, request_id, .. } = self;
+        place.answer_now(refusal(request_id.as_deref(), failure));
+        service.sink.wake(token);
+    }
+
     fn ack(&self, a: &Appended) -> Vec<u8> {
         let mut o = message("ack", self.request_id.as_deref());
         o.name("topic", &self.topic).int("count", a.count).int("first_seq", a.first_seq);
@@ -101,7 +108,7 @@ impl PublishQueue {
             drop(queue);
             let (limit, max) = ("waiting_publishes", MAX_QUEUED_BYTES as u64);
             let full = Error::Throttled { limit, max, retry_after_ms: 100 };
-            return publish.context.answer(Err(full.into()));
+            return publish.context.refuse(&full.into());
         }
         queue.bytes += publish.text.len();
         queue.publishes.push_back(publish);
