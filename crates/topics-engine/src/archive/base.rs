@@ -57,7 +57,7 @@ impl Published {
 }
 
 /// A snapshot, as far as a base needs it.
-pub(super) struct NamedState {
+pub(crate) struct NamedState {
     pub bytes: Vec<u8>,
     pub body: SnapshotBody,
     /// Packs with a segment that the snapshot names.
@@ -165,7 +165,7 @@ impl Archiver {
 }
 
 /// The tables of a base, without those of earlier and dead objects and without its snapshot.
-pub(super) fn assemble(
+pub(crate) fn assemble(
     header: ObjectHeader,
     named: &NamedState,
     put: &PutFiles,

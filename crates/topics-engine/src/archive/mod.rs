@@ -6,16 +6,12 @@
 //! | `pack` | build → put → read back → name |
 //! | `tails` | packs of what is not an archived segment |
 //! | `base` | the base of the newest snapshot |
-//! | `backup` | one base and its rounds, in a prefix of their own |
 //! | `garbage` | deletes objects that nothing needs any more |
 //! | `cool` | which archived segments become cold |
 //! | `thread` | the thread that runs passes |
 //!
 //! A pass holds one lock that nothing else takes, so that no other work waits for its requests.
 
-pub(crate) mod backup;
-#[cfg(test)]
-mod backup_tests;
 mod base;
 mod cool;
 mod garbage;
@@ -41,8 +37,10 @@ use topics_remote::format::sealed::ObjectKind;
 use topics_storage::dir::{Paths, RemoteRecord};
 
 use self::base::Published;
-use self::plan::PendingSegment;
-use self::tails::PutFiles;
+pub(crate) use self::base::{NamedState, assemble};
+pub(crate) use self::pack::push_segment;
+pub(crate) use self::plan::PendingSegment;
+pub(crate) use self::tails::{OtherFiles, PutFiles, Wanted, add_file};
 use self::thread::ArchiveThread;
 use crate::catalog::unloaded::CatalogEntry;
 use crate::checkpoint::{Store, round};

@@ -23,7 +23,7 @@ const UNREADABLE_MS: u64 = 600_000;
 
 /// Adds a sealed segment with this `.data` after verifying each of its frames. Returns false if another file of
 /// it is gone.
-pub(super) fn push_segment(
+pub(crate) fn push_segment(
     base: &Base,
     pack: &mut PackWriter,
     segment: &PendingSegment,

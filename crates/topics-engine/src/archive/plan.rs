@@ -11,7 +11,7 @@ use crate::types::error::Result;
 
 /// A segment that no pack holds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PendingSegment {
+pub(crate) struct PendingSegment {
     pub topic: TopicKey,
     pub meta: SegmentMeta,
 }

@@ -26,7 +26,7 @@ const NEEDED_PART: u64 = 4;
 
 /// What this process knows to be in packs.
 #[derive(Debug, Default)]
-pub(super) struct PutFiles {
+pub(crate) struct PutFiles {
     /// By file number and number of the `.data`: its parts, without space between them.
     tails: HashMap<(u64, u64), Vec<Place>>,
     /// By file number.
@@ -37,7 +37,7 @@ pub(super) struct PutFiles {
 
 /// The files of a snapshot that are to be in packs, beside archived segments.
 #[derive(Debug, Default)]
-pub(super) struct OtherFiles {
+pub(crate) struct OtherFiles {
     /// Active segments, and sealed ones that are not archived.
     pub tails: Vec<PendingSegment>,
     /// Segments with a `.del`.
@@ -46,7 +46,7 @@ pub(super) struct OtherFiles {
 
 /// A file to put.
 #[derive(Clone, Copy)]
-pub(super) enum Wanted {
+pub(crate) enum Wanted {
     Tail(PendingSegment, u64),
     Deletes(TopicKey, SegmentMeta),
 }
@@ -187,7 +187,7 @@ impl Archiver {
 }
 
 /// Adds a file to a pack. Returns false if a checkpoint has replaced it.
-pub(super) fn add_file(
+pub(crate) fn add_file(
     base: &Base,
     put: &mut PutFiles,
     pack: &mut PackWriter,

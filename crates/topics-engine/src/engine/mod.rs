@@ -6,6 +6,9 @@ mod close;
 mod host;
 mod open;
 pub(crate) mod open_engine;
+mod prefix_backup;
+#[cfg(test)]
+mod prefix_backup_tests;
 mod queues;
 pub(crate) mod survey;
 mod transactions;
@@ -471,7 +474,7 @@ impl Engine {
     pub fn backup_to(&self, store: &Arc<dyn ObjectStore>, retry: &Retry) -> Result<BackupSummary> {
         self.open.ctx().check_writable()?;
         self.sync()?;
-        archive::backup::backup(&self.open, store, retry)
+        prefix_backup::backup(&self.open, store, retry)
     }
 
     /// Copies a directory that is not open to `target`, which must be missing or empty. Files that never

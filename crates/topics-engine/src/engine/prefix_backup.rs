@@ -27,13 +27,12 @@ use topics_storage::dir::{Paths, RemoteRecord, list_dir, read_file};
 use topics_storage::segment::{FileKind, SegmentMeta, TopicKey};
 use topics_storage::txn;
 
-use super::base::{NamedState, assemble};
-use super::pack::push_segment;
-use super::plan::PendingSegment;
-use super::tails::{OtherFiles, PutFiles, Wanted, add_file};
+use super::backup::{BackupSummary, fetch_data};
+use super::open_engine::OpenEngine;
+use crate::archive::{
+    NamedState, OtherFiles, PendingSegment, PutFiles, Wanted, add_file, assemble, push_segment,
+};
 use crate::checkpoint::round;
-use crate::engine::backup::{BackupSummary, fetch_data};
-use crate::engine::open_engine::OpenEngine;
 use crate::ship::owner::{holder, remote_error};
 use crate::ship::{Cover, LogView, replay, ship_cut};
 use crate::tier::ArchivedPack;
