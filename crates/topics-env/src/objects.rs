@@ -147,10 +147,6 @@ pub trait ObjectStore: Send + Sync + Debug {
     /// Looks an object up.
     fn head(&self, key: &str) -> ObjectResult<ObjectInfo>;
 
-    /// The objects whose keys begin with `prefix`, which is empty or ends with `/`, and are greater
-    /// than `after`: ascending, at most `limit`. Fewer than `limit` are the last ones.
-    fn list(&self, prefix: &str, after: &str, limit: usize) -> ObjectResult<Vec<ObjectInfo>>;
-
     /// Deletes an object. Succeeds if there is none.
     fn delete(&self, key: &str) -> ObjectResult<()>;
 }

@@ -1,6 +1,6 @@
 //! Object storage: what is written to an object store, and how.
 //!
-//! * [`format`]: packs, bases, rounds, HEAD and their keys; `FORMAT.md` describes them byte by byte.
+//! * [`mod@format`]: packs, bases, rounds, HEAD and their keys; `FORMAT.md` describes them byte by byte.
 //! * [`claim`]: whose a prefix is.
 //! * [`resolve`]: the only functions that write objects. They find out what became of a request
 //!   whose answer was lost.
@@ -9,11 +9,9 @@
 //! * [`read`]: objects read and verified.
 //! * [`probe`]: whether a server has the features that these need.
 //! * [`inspect`]: a prefix seen from outside: its status, its verification.
-//! * [`cost`]: what a prefix costs, about.
 //! * [`store`]: the stores.
 
 pub mod claim;
-pub mod cost;
 mod error;
 pub mod format;
 pub mod history;

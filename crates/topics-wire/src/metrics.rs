@@ -494,7 +494,6 @@ mod tests {
             "topics_remote_request_seconds_count{op=\"get\"} 3",
             "topics_remote_bytes_total{direction=\"sent\"} 0",
             "topics_remote_state{state=\"refused\"} 1",
-            "topics_remote_estimated_cost_dollars 0.046020",
         ] {
             assert!(out.lines().any(|l| l == line), "{line}\n{out}");
         }

@@ -1,6 +1,5 @@
 //! Reports about a prefix of an object store.
 
-use topics_remote::cost;
 use topics_remote::inspect::{PrefixReport, PrefixStatus};
 use topics_remote::probe::{Finding, ProbeReport};
 
@@ -53,8 +52,6 @@ pub fn status(found: Option<&PrefixStatus>, now_ms: u64) -> Vec<u8> {
         }
     }
     o.int("packs", s.packs().len() as u64).int("bytes", s.named_bytes());
-    let dollars = format!("{:.6}", cost::storage_per_month(s.named_bytes()));
-    o.raw("estimated_cost_dollars_per_month", dollars.as_bytes());
     o.finish()
 }
 

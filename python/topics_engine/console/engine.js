@@ -2,7 +2,7 @@
 
 import { call, get } from "./api.js";
 import { Bars, Lines } from "./charts.js";
-import { bytes, count, dollars, duration, percent, rate } from "./format.js";
+import { bytes, count, duration, percent, rate } from "./format.js";
 import { health } from "./health.js";
 import { useAction, usePoll, useRates } from "./hooks.js";
 import { loadMetrics, quantile } from "./metrics.js";
@@ -32,7 +32,6 @@ const REMOTE = [
   ["topics_cold_reads_total", "requests for cold records", count],
   ["topics_cold_read_failures_total", "failed requests for cold records", count],
   ["topics_cold_read_bytes_total", "bytes of cold records", bytes],
-  ["topics_remote_estimated_cost_dollars", "estimated cost: packs a month, requests so far", dollars],
 ];
 
 async function load(signal) {

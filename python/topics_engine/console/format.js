@@ -47,9 +47,6 @@ export function duration(ms) {
 /** 3 min ago */
 export const ago = (ms) => (ms ? `${duration(Math.max(0, Date.now() - ms))} ago` : "never");
 
-/** $1.25, and more digits below a dollar */
-export const dollars = (n) => `$${n < 1 && n > 0 ? n.toPrecision(2) : n.toFixed(2)}`;
-
 /** Units of the fields of a config, by the ending of the field: a number without a unit has the first. */
 const FIELD_UNITS = {
   _ms: { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 },

@@ -179,7 +179,6 @@ def test_requests_are_counted(data_dir: Path, tmp_path: Path) -> None:
         assert after["remote_dead_objects"] >= 0
         assert after["remote_deleted"] >= 0
         assert after["remote_state"] in ("starting", "ok"), "nothing was to be written"
-        assert 0 < after["remote_estimated_cost_dollars"] < 0.01
         text = db._backend.metrics(json=False).decode()
         assert 'topics_remote_requests_total{op="get",outcome="ok"}' in text
     with te.open(tmp_path / "other") as db:

@@ -391,9 +391,6 @@ def test_the_engine_shows_the_object_store(
             "topics_ship_lag_bytes": ("2048", "log bytes that wait to be shipped", "2.0 KiB"),
             "topics_ship_lag_seconds": ("1.5", "age of the newest state to restore", "1.5 s"),
             "topics_pack_bytes": ("1536", "bytes of the packs", "1.5 KiB"),
-            "topics_remote_estimated_cost_dollars": (
-                "0.0123", "estimated cost: packs a month, requests so far", "$0.012",
-            ),
         }  # fmt: skip
 
         def metrics() -> list[str]:

@@ -255,10 +255,6 @@ impl ObjectStore for Ending {
         self.store.head(key)
     }
 
-    fn list(&self, prefix: &str, after: &str, limit: usize) -> ObjectResult<Vec<ObjectInfo>> {
-        self.store.list(prefix, after, limit)
-    }
-
     fn delete(&self, key: &str) -> ObjectResult<()> {
         self.store.delete(key)
     }

@@ -1,13 +1,12 @@
 //! Counters of the remote.
 
 use topics_env::sync::atomic::{AtomicU64, Ordering};
-use topics_remote::cost;
 use topics_storage::HistogramSnapshot;
 
 use super::metrics::{Counter, Histogram};
 
 /// The kinds of requests, as metrics name them.
-pub const REMOTE_OPS: [&str; 6] = ["create", "replace", "get", "head", "list", "delete"];
+pub const REMOTE_OPS: [&str; 5] = ["create", "replace", "get", "head", "delete"];
 /// The outcomes of requests, as metrics name them.
 pub const REMOTE_OUTCOMES: [&str; 6] =
     ["ok", "not_found", "precondition", "refused", "unavailable", "ambiguous"];
@@ -37,15 +36,6 @@ pub struct RequestsSnapshot {
     pub sent_bytes: u64,
     /// Bytes of objects that were received.
     pub received_bytes: u64,
-}
-
-impl RequestsSnapshot {
-    /// Requests that write or list, and those that read.
-    #[must_use]
-    pub fn writes_and_reads(&self) -> (u64, u64) {
-        let of = |i: usize| self.outcomes[i].iter().sum::<u64>();
-        (of(0) + of(1) + of(4), of(2) + of(3))
-    }
 }
 
 impl RequestCounters {
@@ -150,12 +140,5 @@ impl RemoteSnapshot {
             last_base_ms: gauges.last_base_ms.load(Ordering::Relaxed),
             state,
         }
-    }
-
-    /// Dollars, about: a month of the packs, and the requests so far.
-    #[must_use]
-    pub fn estimated_cost(&self) -> f64 {
-        let (writes, reads) = self.requests.writes_and_reads();
-        cost::storage_per_month(self.pack_bytes) + cost::requests(writes, reads)
     }
 }

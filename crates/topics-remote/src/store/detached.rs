@@ -245,11 +245,6 @@ impl ObjectStore for DetachedStore {
         self.read(move |store| store.head(&key))
     }
 
-    fn list(&self, prefix: &str, after: &str, limit: usize) -> ObjectResult<Vec<ObjectInfo>> {
-        let (prefix, after) = (prefix.to_owned(), after.to_owned());
-        self.read(move |store| store.list(&prefix, &after, limit))
-    }
-
     fn delete(&self, key: &str) -> ObjectResult<()> {
         let key = key.to_owned();
         self.write(0, move |store| store.delete(&key))

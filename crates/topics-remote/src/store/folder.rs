@@ -228,23 +228,6 @@ impl FolderStore {
         drop(guard);
         out
     }
-
-    /// The keys below a folder, ascending, in the order of whole keys.
-    fn keys(&self, folder: &str, out: &mut Vec<String>) -> ObjectResult<()> {
-        let path = self.root.join(folder);
-        let names = match self.env.fs.list(&path) {
-            Ok(names) => names,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(e) => return Err(unavailable(&path, e)),
-        };
-        for entry in names.iter().filter(|n| !n.name.starts_with('.')) {
-            match entry.is_dir {
-                true => self.keys(&format!("{folder}{}/", entry.name), out)?,
-                false => out.push(format!("{folder}{}", entry.name)),
-            }
-        }
-        Ok(())
-    }
 }
 
 impl ObjectStore for FolderStore {
@@ -282,22 +265,6 @@ impl ObjectStore for FolderStore {
         let path = self.path(key)?;
         let modified_ms = self.env.fs.modified_ms(&path).map_err(|e| unavailable(&path, e))?;
         Ok(ObjectInfo { key: key.to_owned(), len: found.len, etag: found.etag, modified_ms })
-    }
-
-    fn list(&self, prefix: &str, after: &str, limit: usize) -> ObjectResult<Vec<ObjectInfo>> {
-        let mut keys = Vec::new();
-        self.keys(prefix, &mut keys)?;
-        keys.sort_unstable();
-        let mut out = Vec::new();
-        for key in keys.iter().filter(|k| k.as_str() > after).take(limit) {
-            match self.head(key) {
-                Ok(info) => out.push(info),
-                // Deleted since the names were read; it still counts, so that a page is full.
-                Err(ObjectError::NotFound { .. }) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(out)
     }
 
     fn delete(&self, key: &str) -> ObjectResult<()> {

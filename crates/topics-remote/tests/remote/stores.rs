@@ -40,11 +40,10 @@ fn the_probe_finds_every_flaw_and_none_on_a_good_server() {
         (ServerFlaw::RangeIgnored, F::Ranges),
         (ServerFlaw::LastBytesIgnored, F::Ranges),
         (ServerFlaw::ReadConditionIgnored, F::ConditionalReads),
-        (ServerFlaw::ListIgnoresAfter, F::Lists),
-        (ServerFlaw::ListUnsorted, F::Lists),
         (ServerFlaw::StaleReads, F::Replace),
         (ServerFlaw::SizeLimit(50_000), F::LargeObjects),
         (ServerFlaw::DeleteKeeps, F::Deletes),
+        (ServerFlaw::MissingRefused, F::Deletes),
     ];
     let good = World::new(1);
     assert_eq!(missing(&good, None), []);
@@ -54,6 +53,16 @@ fn the_probe_finds_every_flaw_and_none_on_a_good_server() {
         println!("{flaw:?}: {found:?}");
         assert!(found.contains(&feature), "{flaw:?}: {found:?}");
     }
+}
+
+#[test]
+fn the_probe_names_the_right_that_tells_a_missing_object_from_a_forbidden_one() {
+    let world = World::new(1);
+    world.bucket.set_flaw(Some(ServerFlaw::MissingRefused));
+    world.bucket.set_mutable(&["probe/"]);
+    let report = probe(&world.bucket.client(1), &world.env, 0);
+    let e = report.require_suitable().unwrap_err().to_string();
+    assert!(e.contains("s3:ListBucket"), "{e}");
 }
 
 #[test]

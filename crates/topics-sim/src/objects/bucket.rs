@@ -385,6 +385,11 @@ impl State {
             _ => None,
         };
         let found = stale.unwrap_or_else(|| self.objects.get(key).cloned());
-        found.ok_or_else(|| ObjectError::NotFound { key: key.to_owned() })
+        found.ok_or_else(|| match self.flaw {
+            Some(ServerFlaw::MissingRefused) => {
+                ObjectError::Refused { detail: "403 AccessDenied".to_owned() }
+            }
+            _ => ObjectError::NotFound { key: key.to_owned() },
+        })
     }
 }

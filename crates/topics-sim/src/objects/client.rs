@@ -58,7 +58,7 @@ impl SimStore {
         self.bucket.wait_released(key);
         let now = self.bucket.clock.wall_ms();
         let mut state = self.bucket.state.lock();
-        if op != ObjectOp::List && !is_valid_key(key) {
+        if !is_valid_key(key) {
             state.violations.push(ObjectViolation::InvalidKey { key: key.to_owned() });
         }
         let fault = state.begin(self.id, op, now);
@@ -217,35 +217,6 @@ impl ObjectStore for SimStore {
             let len = object.bytes.len() as u64;
             let (etag, modified_ms) = (object.etag, object.modified_ms);
             Ok(ObjectInfo { key: key.to_owned(), len, etag, modified_ms })
-        })
-    }
-
-    fn list(&self, prefix: &str, after: &str, limit: usize) -> ObjectResult<Vec<ObjectInfo>> {
-        self.read(ObjectOp::List, prefix, |state, fault| {
-            let after = match state.flaw {
-                Some(ServerFlaw::ListIgnoresAfter) => "",
-                _ => after,
-            };
-            let found = state.objects.iter().filter(|(k, _)| k.starts_with(prefix));
-            let mut out: Vec<ObjectInfo> = found
-                .filter(|(k, _)| k.as_str() > after)
-                .take(limit)
-                .map(|(k, o)| ObjectInfo {
-                    key: k.clone(),
-                    len: o.bytes.len() as u64,
-                    etag: o.etag.clone(),
-                    modified_ms: o.modified_ms,
-                })
-                .collect();
-            match fault {
-                Some(ObjectFault::Truncated) => out.truncate(out.len() / 2),
-                Some(ObjectFault::Wrong) if !out.is_empty() => drop(out.remove(out.len() / 2)),
-                _ => {}
-            }
-            if state.flaw == Some(ServerFlaw::ListUnsorted) {
-                out.reverse();
-            }
-            Ok(out)
         })
     }
 

@@ -18,7 +18,6 @@ pub enum ObjectOp {
     /// `get` and `get_if_changed`.
     Get,
     Head,
-    List,
     Delete,
 }
 
@@ -47,9 +46,9 @@ pub enum ObjectFault {
     Conflict,
     /// No effect: the credentials are refused.
     Refused,
-    /// A read returns the first half of its bytes, a listing its first half; a write is `Lost`.
+    /// A read returns the first half of its bytes; a write is `Lost`.
     Truncated,
-    /// A read returns a changed byte, a listing misses an object; a write is `Lost`.
+    /// A read returns a changed byte; a write is `Lost`.
     Wrong,
     /// No answer while anyone waits: the clock of the bucket moves to the deadline of the request, and its
     /// caller goes on as after `Lost`. The effect stays under way until [`Bucket::deliver_delayed`].
@@ -91,15 +90,14 @@ pub enum ServerFlaw {
     LastBytesIgnored,
     /// `get` ignores `if_match`, `get_if_changed` returns the object always.
     ReadConditionIgnored,
-    ListIgnoresAfter,
-    /// `list` is not sorted.
-    ListUnsorted,
     /// Reads return the content before the last write of a key, once.
     StaleReads,
     /// Objects end after this number of bytes.
     SizeLimit(usize),
     /// `delete` succeeds and keeps the object.
     DeleteKeeps,
+    /// Reads of a missing object are refused: S3 without the right to list.
+    MissingRefused,
 }
 
 /// A broken rule, found by the monitor.

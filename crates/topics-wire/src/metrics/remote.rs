@@ -42,9 +42,6 @@ pub(super) fn write_text(out: &mut String, r: &RemoteSnapshot) -> std::fmt::Resu
     }
     head(out, "archive_lag_seconds", "How long a sealed segment has waited for its pack", "gauge")?;
     writeln!(out, "topics_archive_lag_seconds {}", seconds(r))?;
-    let help = "Dollars, about: the packs for a month, and the requests so far";
-    head(out, "remote_estimated_cost_dollars", help, "gauge")?;
-    writeln!(out, "topics_remote_estimated_cost_dollars {:.6}", r.estimated_cost())?;
     head(out, "remote_requests_total", "Requests to the remote", "counter")?;
     for (op, counts) in REMOTE_OPS.iter().zip(&r.requests.outcomes) {
         for (outcome, count) in REMOTE_OUTCOMES.iter().zip(counts) {
@@ -75,8 +72,6 @@ pub(super) fn write_json(o: &mut Object, r: &RemoteSnapshot) {
     o.raw(LAST_BASE, base_seconds(r).to_string().as_bytes());
     o.name("remote_state", r.state.name());
     o.raw("archive_lag_seconds", seconds(r).to_string().as_bytes());
-    let cost = format!("{:.6}", r.estimated_cost());
-    o.raw("remote_estimated_cost_dollars", cost.as_bytes());
     let mut requests = Object::new(512);
     for (i, op) in REMOTE_OPS.iter().enumerate() {
         let (counts, h) = (&r.requests.outcomes[i], &r.requests.seconds[i]);

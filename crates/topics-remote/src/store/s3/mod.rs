@@ -327,27 +327,6 @@ impl ObjectStore for S3Store {
         info(key.to_owned(), meta)
     }
 
-    fn list(&self, prefix: &str, after: &str, limit: usize) -> ObjectResult<Vec<ObjectInfo>> {
-        use futures_util::{StreamExt as _, TryStreamExt as _};
-        let whole = |key: &str| match self.prefix.is_empty() {
-            true => Path::from(key),
-            false => Path::from(format!("{}/{key}", self.prefix)),
-        };
-        let (folder, store) = (whole(prefix), self.store.clone());
-        let offset = (!after.is_empty()).then(|| whole(after));
-        let list = async move {
-            let found = match &offset {
-                Some(offset) => store.list_with_offset(Some(&folder), offset),
-                None => store.list(Some(&folder)),
-            };
-            found.take(limit).try_collect::<Vec<_>>().await
-        };
-        let skipped = if self.prefix.is_empty() { 0 } else { self.prefix.len() + 1 };
-        let found = self.run(prefix, Effect::None, list)?;
-        let key = |meta: &ObjectMeta| meta.location.as_ref().get(skipped..).map(str::to_owned);
-        found.into_iter().filter_map(|m| key(&m).map(|k| info(k, m))).collect()
-    }
-
     fn delete(&self, key: &str) -> ObjectResult<()> {
         let (path, store) = (self.path(key)?, self.store.clone());
         match self.run(key, Effect::Write, async move { store.delete(&path).await }) {
