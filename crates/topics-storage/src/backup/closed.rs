@@ -99,8 +99,10 @@ fn log_files(env: &Env, paths: &Paths, shard: u32) -> Result<Vec<LogCopy>> {
         let io = |e| StorageError::io(show(&path), e);
         let file = env.fs.open(&path, OpenMode::Read).map_err(io)?;
         let header = WalFileHeader::read(env, &*file, &folder_name(shard, &name))?;
+        // The last frame may end with zeros, so that the copy is as long as the file.
         let end = end_of_bytes(&*file).map_err(io)?.max(WAL_HEADER as u64);
-        out.push(LogCopy { name, header, file, end });
+        let len = file.len().map_err(io)?.max(end);
+        out.push(LogCopy { name, header, file, end, len });
     }
     Ok(out)
 }

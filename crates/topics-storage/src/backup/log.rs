@@ -21,6 +21,8 @@ pub struct LogCopy {
     pub file: Arc<dyn File>,
     /// The bytes from its start that are copied.
     pub end: u64,
+    /// The length of the copy, at least that: the rest is zeros.
+    pub len: u64,
 }
 
 /// The durable lsn of every shard at one instant. A log that ends there in every shard is one that a
@@ -56,7 +58,7 @@ pub fn log_upto(
         let last = cut.min(next.map_or(cut, |n| n - 1));
         let end = end_of(env, log, last)?;
         let (name, header, file) = (log.name.clone(), log.header.clone(), log.file.clone());
-        out.push(LogCopy { name, header, file, end });
+        out.push(LogCopy { name, header, file, end, len: end });
     }
     Ok(out)
 }

@@ -216,6 +216,9 @@ impl CopyTarget {
             file.write_all_at(&header.encode(), 0).map_err(io)?;
             copy_bytes(&*log.file, &*file, WAL_HEADER as u64..log.end)
                 .map_err(|e| StorageError::io(format!("copy {} to {}", log.name, show(&to)), e))?;
+            if log.len > log.end {
+                file.set_len(log.len).map_err(io)?;
+            }
             self.copied(&*file, &to, log.end)?;
         }
         match files.last() {
