@@ -66,6 +66,15 @@ pub(crate) fn segment_options(options: &Options, env: &Env) -> SegmentOptions {
     }
 }
 
+/// What lies behind the end of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogEnd {
+    /// Records may have been acked that are not in it.
+    Open,
+    /// Nothing that counts: it is a state of the past, to be read.
+    Exact,
+}
+
 /// What a replay may do, and expect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
@@ -286,7 +295,12 @@ impl Replay {
     }
 
     /// States what was lost: applies it, and returns it. Each topic also skips `skip` seqs.
-    pub(crate) fn lost(&self, target: Target<'_>, opening: &Opening, skip: u64) -> Vec<Lost> {
+    pub(crate) fn lost(
+        &self,
+        target: Target<'_>,
+        opening: &Opening,
+        (skip, end): (u64, LogEnd),
+    ) -> Vec<Lost> {
         let Target { base, table, .. } = target;
         let reports: HashMap<u32, ShardReport> =
             opening.reports().into_iter().map(|r| (r.shard, r)).collect();
@@ -321,7 +335,8 @@ impl Replay {
                 topic.state.write().add_gap(*gap);
             }
             gaps.extend(self.lost_records.get(&topic.id()).into_iter().flatten());
-            if let Some(gap) = topic.lost(tail_intact, skip) {
+            let lost = topic.lost(tail_intact, skip);
+            if let Some(gap) = lost.filter(|_| end == LogEnd::Open) {
                 topic.state.write().add_gap(gap);
                 gaps.push(gap);
             }

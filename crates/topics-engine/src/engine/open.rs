@@ -18,7 +18,9 @@ use crate::catalog::Catalog;
 use crate::checkpoint::{Store, round};
 use crate::ctx::Pressure;
 use crate::queue;
-use crate::recovery::{Access, Lost, Replay, Target, problem, segment_options, wal_options};
+use crate::recovery::{
+    Access, LogEnd, Lost, Replay, Target, problem, segment_options, wal_options,
+};
 use crate::restore;
 use crate::topic;
 use crate::topic::events::{Base, Ctx, TopicHost};
@@ -35,9 +37,19 @@ pub(crate) fn open(
     options: Options,
     progress: Arc<RecoveryProgress>,
 ) -> Result<Arc<OpenEngine>> {
+    open_log(env, dir, options, progress, LogEnd::Open)
+}
+
+fn open_log(
+    env: Env,
+    dir: &Path,
+    options: Options,
+    progress: Arc<RecoveryProgress>,
+    end: LogEnd,
+) -> Result<Arc<OpenEngine>> {
     options.check()?;
     let strict = !options.recovery.gives_up();
-    let opened = recover(env, dir, options, progress);
+    let opened = recover(env, dir, options, progress, end);
     opened.map_err(|e| if strict { e.with_repair_advice(dir) } else { e })
 }
 
@@ -46,6 +58,7 @@ fn recover(
     dir: &Path,
     options: Options,
     progress: Arc<RecoveryProgress>,
+    end: LogEnd,
 ) -> Result<Arc<OpenEngine>> {
     let dir = &absolute(dir)?;
     let paths = Paths::new(dir);
@@ -74,7 +87,7 @@ fn recover(
     let snapshot_layout = opening.snapshot().map(|b| b.layout);
     let access = if closed { Access::Closed } else { Access::Change };
     let replay = Replay::of(target, &opening, topics, access)?;
-    let lost: Vec<_> = replay.lost(target, &opening, skip).iter().map(Lost::frame).collect();
+    let lost: Vec<_> = replay.lost(target, &opening, (skip, end)).iter().map(Lost::frame).collect();
     let repaired = mode == Mode::Salvage
         && (opening.losses().any(|l| !l.announced)
             || !opening.snapshots().rejected.is_empty()
@@ -175,7 +188,7 @@ pub(crate) fn open_prefix(
     let remote = Some(RemoteOptions { store, limits });
     let options = Options { remote, wal_shards, background: false, ..options };
     // Files of segments are kept in it as they are fetched.
-    let engine = open(env.clone(), dir, options, Arc::default())?;
+    let engine = open_log(env.clone(), dir, options, Arc::default(), LogEnd::Exact)?;
     freeze(&engine, has_threads);
     if let Some(cold) = &engine.base().cold {
         cold.wait_for_sides();
@@ -270,7 +283,7 @@ pub(crate) fn plan(env: &Env, dir: &Path, options: Options) -> Result<Plan> {
     let (base, host) = base(env, dir, options, segments, Arc::default());
     let target = Target { base: &base, table: &host.table, ids: &host.ids };
     let replay = Replay::of(target, &opening, topics, Access::Look)?;
-    let lost = replay.lost(target, &opening, 0);
+    let lost = replay.lost(target, &opening, (0, LogEnd::Open));
     let losses = opening.losses().filter(|l| !l.announced).cloned().collect();
     let gaps = lost.into_iter().filter_map(|l| {
         let reason = GapReason::from_code(l.gap.reason)?;

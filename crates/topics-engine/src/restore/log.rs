@@ -1,7 +1,6 @@
 //! The rounds after a base, as the log files that they are from.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 
 use topics_env::{File, OpenMode};
@@ -10,13 +9,12 @@ use topics_remote::format::round::RoundPart;
 use topics_remote::history::{self, RestoreBase, Round};
 use topics_storage::StorageError;
 use topics_storage::format::frame::{self, FrameType};
-use topics_storage::format::health::HealthFile;
 use topics_storage::format::record::{Body, CheckpointMark, TxnCommit, TxnDone};
 use topics_storage::format::wal_file::{self, WAL_HEADER, WalFileHeader};
 use topics_storage::snapshot::SnapshotBody;
 use topics_storage::wal::FIRST_FRAME;
 
-use super::{Form, Restore};
+use super::Restore;
 use crate::ship::Decisions;
 use crate::ship::owner::remote_error;
 use crate::types::error::{Error, Result};
@@ -30,17 +28,6 @@ struct LogFile {
     end_lsn: u64,
     /// Its length at the last cut, 0: it began later.
     cut_len: u64,
-}
-
-impl LogFile {
-    /// Makes an open take the log for one whose last acked record is there, as after a kill on this machine:
-    /// else topics end above the cut, with a gap for what may have been lost.
-    fn say_whole(&mut self, run: &Restore<'_>, dir: &Path) -> std::io::Result<()> {
-        self.header.boot_id = run.env.fs.boot_id()?;
-        self.header.mount_id = run.env.fs.mount_id(run.paths.root())?;
-        self.file.write_all_at(&self.header.encode(), 0)?;
-        HealthFile::begin(run.env, dir, &self.header, 0).map(drop)
-    }
 }
 
 /// The log of every shard up to the last cut.
@@ -225,9 +212,6 @@ impl LogFiles {
                 self.bytes += f.cut_len;
             }
             files.retain(|f| f.cut_len > 0);
-            if let (Form::View, Some(last)) = (run.form, files.last_mut()) {
-                last.say_whole(run, &dir).map_err(io)?;
-            }
             env.sync_dir("restore.dir", &dir).map_err(io)?;
             if let Some(last) = files.last() {
                 wal_file::write_current(env, &dir, &super::name_of(&last.header))?;

@@ -12,7 +12,7 @@ use topics_sim::Bucket;
 use super::tests::publish;
 use crate::engine::Engine;
 use crate::topic::tests::{World, small};
-use crate::types::api::{Append, NewRecord, ReadFrom, ReadRequest, TopicMatch};
+use crate::types::api::{Append, Durability, NewRecord, ReadFrom, ReadRequest, TopicMatch};
 use crate::types::config::{ConfigPatch, TopicType};
 use crate::types::error::Error;
 use crate::types::options::{Options, RemoteLimits, RemoteOptions};
@@ -70,6 +70,9 @@ fn a_prefix_is_read_like_its_source() {
     fill(&w, "a", 43);
     fill(&w, "b", 17);
     fill(&w, "small", 3);
+    let memory = ConfigPatch { durability: Some(Durability::Memory), ..ConfigPatch::default() };
+    w.create("memory", memory);
+    w.put("memory", &["1", "2"]);
     w.create("q", ConfigPatch { kind: Some(TopicType::Queue), ..ConfigPatch::default() });
     fill(&w, "q", 12);
     w.delete("a", Some(4), None);
@@ -84,7 +87,7 @@ fn a_prefix_is_read_like_its_source() {
     w.engine().ship().unwrap();
     let (view, before) = (open(&w, &bucket).unwrap(), bucket.requests());
     let names: Vec<String> = view.list("", None, 10).into_iter().map(|t| t.topic).collect();
-    assert_eq!(names, ["a", "b", "q", "small"]);
+    assert_eq!(names, ["a", "b", "memory", "q", "small"]);
     let same = |view: &Engine, topic: &str| {
         for tag in [None, Some("red"), Some("blue"), Some("none")] {
             assert_eq!(rows(view, topic, tag), rows(w.engine(), topic, tag), "{topic}, {tag:?}");
@@ -96,7 +99,7 @@ fn a_prefix_is_read_like_its_source() {
             "{topic}"
         );
     };
-    ["a", "b", "small", "q"].iter().for_each(|topic| same(&view, topic));
+    ["a", "b", "small", "q", "memory"].iter().for_each(|topic| same(&view, topic));
     // What was read of them once is not fetched again.
     let asked = bucket.requests();
     assert!(asked > before, "records come from the bucket");
