@@ -38,6 +38,11 @@ pub(crate) fn put_backup(env: &Env) -> PutBackup {
     Arc::new(move |engine: &topics_engine::Engine, url: &str| {
         let refuse = |e: &dyn std::fmt::Display| Failure::invalid(format!("dir {url:?}: {e}"));
         let parsed = RemoteUrl::parse(url).map_err(|e| refuse(&format!("the URL {e}")))?;
+        if let RemoteUrl::Folder(path) = &parsed
+            && engine.is_inside(path)
+        {
+            return Err(refuse(&"a copy cannot be inside of its source: choose another directory"));
+        }
         let store = store::open(&env, &parsed).map_err(|e| refuse(&e))?;
         let mut retry = Retry::new(env.clone(), std::thread::sleep);
         retry.deadline = DEADLINE;

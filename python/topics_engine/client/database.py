@@ -653,7 +653,8 @@ def restore(
     directory = arguments.path("path", path)
     when = arguments.optional_epoch_ms("at", at)
     where = arguments.text("url", url)
-    return Restored.from_json(_core.restore(where, directory, copy=copy, at_ms=when))
+    as_copy = arguments.flag("copy", copy)
+    return Restored.from_json(_core.restore(where, directory, copy=as_copy, at_ms=when))
 
 
 os.register_at_fork(after_in_child=_core.close_locks_in_child)

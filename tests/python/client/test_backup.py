@@ -129,6 +129,10 @@ def test_a_backup_into_a_prefix_is_read_and_restored(tmp_path: Path) -> None:
             db.backup(url)
         with pytest.raises(te.InvalidRequest, match=r"dir .*the URL"):
             db.backup("file://relative")
+        for inside in ("db", "db/copy"):
+            with pytest.raises(te.InvalidRequest, match="inside of its source"):
+                db.backup(f"file://{tmp_path}/{inside}")
+        assert not (tmp_path / "db" / "copy").exists()
     with te.open(url, read_only=True) as view:
         found = view.topic("log").read(after=0)
         assert [r.data for r in found if isinstance(r, te.Record)] == THIRTY

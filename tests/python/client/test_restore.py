@@ -6,8 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,18 @@ def wait_for_backup(db: te.Database) -> None:
     until(is_whole, 60)
 
 
+def write_two_states(db: te.Database) -> datetime:
+    """Writes 1, and then 2; returns a time between their backups."""
+    db.topic("t").append({"n": 1})
+    wait_for_backup(db)
+    then = datetime.now(UTC)
+    # Times of states are in ms.
+    until(lambda: datetime.now(UTC) > then + timedelta(milliseconds=2))
+    db.topic("t").append({"n": 2})
+    wait_for_backup(db)
+    return then
+
+
 def numbers(topic: te.Topic) -> list[int]:
     rows = topic.read(limit=None)
     return [row.data["n"] for row in rows if isinstance(row, te.Record)]
@@ -57,12 +68,7 @@ def test_a_copy_of_a_running_engine_is_restored(data_dir: Path, tmp_path: Path) 
 
 def test_a_state_of_the_past_is_restored(data_dir: Path, tmp_path: Path) -> None:
     with te.open(data_dir, **settings(tmp_path)) as db:
-        db.topic("t").append({"n": 1})
-        wait_for_backup(db)
-        then = datetime.now(UTC)
-        time.sleep(0.05)  # sleep: record times are in ms
-        db.topic("t").append({"n": 2})
-        wait_for_backup(db)
+        then = write_two_states(db)
     done = te.restore(f"file://{tmp_path}/remote", tmp_path / "then", copy=True, at=then)
     assert done.has_later
     assert done.state_ms <= then.timestamp() * 1000
@@ -110,6 +116,8 @@ def test_what_cannot_be_restored_is_refused(tmp_path: Path) -> None:
         te.restore(f"file://{tmp_path}/nothing", tmp_path / "a")
     with pytest.raises(te.InvalidRequest, match="copy=True"):
         te.restore(f"file://{tmp_path}/remote", tmp_path / "a", at=1)
+    with pytest.raises(te.InvalidRequest, match="copy must be"):
+        te.restore(f"file://{tmp_path}/remote", tmp_path / "a", copy=1)  # type: ignore[arg-type]
     with pytest.raises(te.InvalidRequest, match="copy=True"):
         te.open(tmp_path / "a", at=1)
 
@@ -161,12 +169,7 @@ def test_a_view_is_of_a_time_and_leaves_nothing(
     monkeypatch.setenv("TMPDIR", str(temporary))
     url = f"file://{tmp_path}/remote"
     with te.open(data_dir, **settings(tmp_path)) as db:
-        db.topic("t").append({"n": 1})
-        wait_for_backup(db)
-        then = datetime.now(UTC)
-        time.sleep(0.05)  # sleep: record times are in ms
-        db.topic("t").append({"n": 2})
-        wait_for_backup(db)
+        then = write_two_states(db)
         with te.open(url, read_only=True) as view, te.open(url, read_only=True, at=then) as past:
             assert numbers(view.topic("t")) == [1, 2]
             assert numbers(past.topic("t")) == [1]

@@ -469,6 +469,12 @@ impl Engine {
         backup::backup(&self.open, dir)
     }
 
+    /// Whether a path lies in the directory of the engine.
+    #[must_use]
+    pub fn is_inside(&self, path: &Path) -> bool {
+        std::path::absolute(path).is_ok_and(|path| path.starts_with(&self.open.base().dir))
+    }
+
     /// The same into a prefix of an object store that nobody has written to. It can be restored and read like
     /// the prefix of a remote. It blocks on requests, on the thread of the caller.
     pub fn backup_to(&self, store: &Arc<dyn ObjectStore>, retry: &Retry) -> Result<BackupSummary> {
