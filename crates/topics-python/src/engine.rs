@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence};
 use topics_engine::{Appended, NewRecord, ReadFrom, ReadRequest};
 use topics_env::Env;
-use topics_service::{Scan, Verb};
+use topics_service::{Scan, Verb, is_prefix};
 use topics_wire::Failure;
 use topics_wire::arrow::ScanRequest;
 
@@ -86,7 +86,7 @@ impl Engine {
             let (env_of, at) = (env.clone(), Path::new(&dir));
             let mut removed = temporary.then(|| at.to_owned());
             let engine = match read_only {
-                true if settings::is_prefix(&dir) => {
+                true if is_prefix(&dir) => {
                     let store = settings::prefix(&env, &dir).map_err(Failure::invalid)?;
                     let at = &*removed.insert(view_directory(&env)?);
                     Engine::open_prefix(&env, store, at, at_ms, options).inspect_err(|_| {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use topics_env::objects::ObjectStore;
 
-use crate::format::sealed::{FOOTER, Footer, SealedObject};
+use crate::format::pack::{PackDirectory, PackWriter};
+use crate::format::sealed::{FOOTER, Footer, ObjectRef, SealedObject};
 use crate::resolve::{Created, ReadBack, create_resolved};
-use crate::{RemoteError, Result, Retry};
+use crate::{RemoteError, Result, Retry, read};
 
 /// Writes the packs of a prefix, beside its [`crate::writer::RemoteWriter`]: they need no check of HEAD, because
 /// a base needs one.
@@ -30,6 +31,14 @@ impl PackStore {
                 Err(RemoteError::Usage { detail })
             }
         }
+    }
+
+    /// Creates a pack, and reads all of it back.
+    pub fn put_verified(&self, pack: PackWriter) -> Result<(ObjectRef, PackDirectory)> {
+        let (object, directory) = pack.finish()?;
+        self.put(&object)?;
+        read::pack(&*self.store, &self.retry, &object.object)?;
+        Ok((object.object, directory))
     }
 }
 

@@ -35,6 +35,7 @@ pub use request_counts::{RequestCount, RequestCounts};
 pub use scan::{FFI_ArrowArrayStream, FFI_ArrowSchema, IpcStream, Scan};
 pub use service::{PutBackup, Reply, Request, Service, Sink};
 pub use streams::{NextAction, PULL_BYTES, StreamOutput};
+pub use topics::is_prefix;
 pub use unsent::UnsentBytes;
 pub use verb::Verb;
 pub use worker_pool::WorkerPool;

@@ -219,13 +219,13 @@ impl Service {
             ));
         };
         let target = match &backups.below {
-            Some(below) if is_url(below) => below_prefix(below, &dir)?,
+            Some(below) if is_prefix(below) => below_prefix(below, &dir)?,
             Some(below) => below_directory(Path::new(below), &dir)?,
             None => dir.clone(),
         };
         let put = backups.put.clone();
         self.on_worker(r, move |s, _| {
-            let made = match is_url(&target) {
+            let made = match is_prefix(&target) {
                 true => put(&s.engine, &target)?,
                 false => s.engine.backup(Path::new(&target))?,
             };
@@ -278,9 +278,10 @@ const MAX_DIR_NAME: usize = 255;
 /// The longest path of a directory, bytes: the paths of its files are longer.
 const MAX_DIR_PATH: usize = 3000;
 
-/// Whether the target of a backup is the URL of a prefix of an object store.
-fn is_url(target: &str) -> bool {
-    target.starts_with("file://") || target.starts_with("s3://")
+/// Whether a path is the URL of a prefix of an object store.
+#[must_use]
+pub fn is_prefix(path: &str) -> bool {
+    path.starts_with("file://") || path.starts_with("s3://")
 }
 
 /// The URL of a prefix below another one, whose query it keeps.

@@ -56,17 +56,22 @@ impl Published {
     }
 }
 
-/// A snapshot, as far as a base needs it.
-pub(crate) struct NamedState {
-    pub bytes: Vec<u8>,
-    pub body: SnapshotBody,
-    /// Packs with a segment that the snapshot names.
+/// The files that a snapshot names.
+pub(crate) struct NamedFiles {
+    /// Packs with a sealed segment that the snapshot names.
     pub needed: Vec<ArchivedPack>,
     /// The file numbers of these segments.
     pub live: HashSet<u64>,
-    /// Packs of the table without such a segment.
-    pub unneeded: BTreeSet<Serial>,
-    pub files: OtherFiles,
+    pub others: OtherFiles,
+}
+
+/// A snapshot, as far as a base needs it.
+struct NamedState {
+    bytes: Vec<u8>,
+    body: SnapshotBody,
+    named: NamedFiles,
+    /// Packs of the table without a segment that the snapshot names.
+    unneeded: BTreeSet<Serial>,
 }
 
 impl Archiver {
@@ -87,10 +92,11 @@ impl Archiver {
             // The rounds of the base have what was logged before, the mark of the checkpoint too.
             let logged = self.store.ctx().wal.counters().bytes;
             self.pack_pending(state, 0, out)?;
-            let Some(mut named) = self.named_state()? else { return Ok(()) };
-            named.files.tails.retain(|p| !state.skipped.contains_key(&p.meta.file_no));
-            if self.put_files(&mut state.put, &named.files, out)? {
-                self.publish_state(state, named)?;
+            let Some(mut newest) = self.named_state()? else { return Ok(()) };
+            let files = &mut newest.named.others;
+            files.tails.retain(|p| !state.skipped.contains_key(&p.meta.file_no));
+            if self.put_files(&mut state.put, files, out)? {
+                self.publish_state(state, newest)?;
                 state.based = Some((self.store.base().time.mono_ms(), logged));
                 out.published = true;
                 // A failure leaves the deletes to the next base.
@@ -101,12 +107,12 @@ impl Archiver {
         Err(Error::StorageUnavailable { reason: "remote", detail: detail.to_owned() })
     }
 
-    fn publish_state(&self, state: &mut PassState, named: NamedState) -> Result<()> {
+    fn publish_state(&self, state: &mut PassState, newest: NamedState) -> Result<()> {
         let Some(owner) = &mut state.owner else {
             return Err(Error::Internal("a base without an owner of the prefix".into()));
         };
         self.check_usable()?;
-        let cover = self.shipper.cover(&named.body)?;
+        let cover = self.shipper.cover(&newest.body)?;
         if let Some(last) = owner.published.base.as_mut().filter(|b| b.stored_ms == 0) {
             let key = last.object().key;
             let stored = self.prefix.with(|w| w.stored_ms(&key).map_err(remote_error))?;
@@ -115,9 +121,9 @@ impl Archiver {
         self.look_for_lost(owner)?;
         let (header, last_pack) =
             self.prefix.with(|w| Ok((w.header(ObjectKind::Base), w.last_pack())))?;
-        let mut base = assemble(header, &named, &state.put, &cover)?;
-        base.snapshot = named.bytes;
-        self.settle(owner, &mut base, &named.unneeded, last_pack)?;
+        let mut base = assemble(header, &newest.named, &state.put, &cover)?;
+        base.snapshot = newest.bytes;
+        self.settle(owner, &mut base, &newest.unneeded, last_pack)?;
         let object = self.prefix.with(|w| w.publish(&base).map_err(remote_error))?;
         self.shipper.base_published(&cover);
         owner.published = Published::of(&base, base.as_earlier(&object));
@@ -126,7 +132,7 @@ impl Archiver {
         self.gauges.last_base_ms.store(base.made_ms, Ordering::Relaxed);
         // A later snapshot needs none of these: an archived segment that is in no snapshot does not
         // come back. A pack that was added since the snapshot is not among them.
-        self.store.base().packs.remove(&named.unneeded);
+        self.store.base().packs.remove(&newest.unneeded);
         Ok(())
     }
 
@@ -137,7 +143,7 @@ impl Archiver {
         let Some((bytes, snapshot)) = self.store.disk.checkpoints.read_newest()? else {
             return Ok(None);
         };
-        let (mut live, mut files) = (HashSet::new(), OtherFiles::default());
+        let (mut live, mut others) = (HashSet::new(), OtherFiles::default());
         let packs = &self.store.base().packs;
         for i in 0..snapshot.topics.len() {
             let header = snapshot.topics.topic_header(i)?;
@@ -146,39 +152,40 @@ impl Archiver {
                 if packs.has_segment(meta.file_no) {
                     live.insert(meta.file_no);
                 } else if meta.span() > 0 && meta.live_count > 0 {
-                    files.tails.push(PendingSegment { topic, meta: *meta });
+                    others.tails.push(PendingSegment { topic, meta: *meta });
                 } else {
                     continue;
                 }
                 if meta.del_no != 0 {
-                    files.deletes.push((topic, *meta));
+                    others.deletes.push((topic, *meta));
                 }
             }
         }
-        files.tails.sort_unstable_by_key(|p| (p.topic, p.meta.first_seq));
+        others.tails.sort_unstable_by_key(|p| (p.topic, p.meta.first_seq));
         let is_live = |p: &ArchivedPack| p.segments.iter().any(|s| live.contains(&s.file_no));
         let needed = packs.all().into_iter().filter(|p| is_live(p)).collect();
-        let named = tier::named(&snapshot.body.sections)?;
-        let unneeded = named.into_iter().filter(|p| !is_live(p)).map(|p| p.serial).collect();
-        Ok(Some(NamedState { bytes, body: snapshot.body, needed, live, unneeded, files }))
+        let in_snapshot = tier::named(&snapshot.body.sections)?;
+        let unneeded = in_snapshot.into_iter().filter(|p| !is_live(p)).map(|p| p.serial).collect();
+        let named = NamedFiles { needed, live, others };
+        Ok(Some(NamedState { bytes, body: snapshot.body, named, unneeded }))
     }
 }
 
 /// The tables of a base, without those of earlier and dead objects and without its snapshot.
 pub(crate) fn assemble(
     header: ObjectHeader,
-    named: &NamedState,
+    named: &NamedFiles,
     put: &PutFiles,
     cover: &Cover,
 ) -> Result<Base> {
     let deletes: BTreeMap<u64, Place> = named
-        .files
+        .others
         .deletes
         .iter()
         .filter_map(|(_, meta)| Some((meta.del_no, put.deletes(meta.del_no)?)))
         .collect();
     let mut tails: Vec<(u64, &[Place])> = Vec::new();
-    tails.extend(named.files.tails.iter().map(|p| (p.meta.file_no, put.tail(&p.meta))));
+    tails.extend(named.others.tails.iter().map(|p| (p.meta.file_no, put.tail(&p.meta))));
     tails.sort_unstable_by_key(|(file_no, _)| *file_no);
     let mut packs: BTreeMap<Serial, BasePack> = BTreeMap::new();
     packs.extend(named.needed.iter().map(|p| (p.serial, p.for_base())));

@@ -37,7 +37,7 @@ use topics_remote::format::sealed::ObjectKind;
 use topics_storage::dir::{Paths, RemoteRecord};
 
 use self::base::Published;
-pub(crate) use self::base::{NamedState, assemble};
+pub(crate) use self::base::{NamedFiles, assemble};
 pub(crate) use self::pack::push_segment;
 pub(crate) use self::plan::PendingSegment;
 pub(crate) use self::tails::{OtherFiles, PutFiles, Wanted, add_file};

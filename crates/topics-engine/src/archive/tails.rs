@@ -92,13 +92,7 @@ impl PutFiles {
 
     /// Notes where the files of a pack are.
     pub fn add(&mut self, pack: &ArchivedPack, directory: &PackDirectory, tried: &[Wanted]) {
-        let pack = pack.for_base();
         for entry in &directory.entries {
-            let place = |part: &topics_remote::format::pack::PackPart| Place {
-                pack,
-                offset: part.offset as u32,
-                len: part.len as u32,
-            };
             match entry {
                 PackEntry::Tail { file_no, part, .. } => {
                     let of = tried.iter().find_map(|w| match w {
@@ -106,10 +100,10 @@ impl PutFiles {
                         _ => None,
                     });
                     let key = (*file_no, of.unwrap_or(*file_no));
-                    self.tails.entry(key).or_default().push(place(part));
+                    self.tails.entry(key).or_default().push(pack.place(part));
                 }
                 PackEntry::Deletes { del_no, part } => {
-                    _ = self.deletes.insert(*del_no, place(part))
+                    _ = self.deletes.insert(*del_no, pack.place(part))
                 }
                 PackEntry::Segment(_) | PackEntry::Rows { .. } => {}
             }

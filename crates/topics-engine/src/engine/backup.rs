@@ -15,9 +15,7 @@ use std::sync::Arc;
 
 use topics_env::Env;
 use topics_storage::StorageError;
-use topics_storage::backup::{
-    CopyReport, CopyTarget, LogCopy, clone_closed, consistent_cut, log_upto,
-};
+use topics_storage::backup::{CopyReport, CopyTarget, clone_closed, consistent_cut, log_upto};
 use topics_storage::checkpoint::Pinned;
 use topics_storage::dir::{Lineage, Paths, Store};
 use topics_storage::segment::{ColdFiles, DataFrames, FileKind, SegmentMeta, TopicKey};
@@ -25,6 +23,7 @@ use topics_storage::segment::{ColdFiles, DataFrames, FileKind, SegmentMeta, Topi
 use super::open::{absolute, at};
 use super::open_engine::OpenEngine;
 use crate::checkpoint::round;
+use crate::ship::LogView;
 use crate::tier;
 use crate::tier::cold::ColdReader;
 use crate::types::error::{Error, Result};
@@ -60,26 +59,20 @@ fn stays_behind(section: u16) -> bool {
 
 /// Copies the engine to `dir`, which must be missing or empty. The caller has synced.
 pub(crate) fn backup(engine: &Arc<OpenEngine>, dir: &Path) -> Result<BackupSummary> {
-    engine.ctx().check_open()?;
-    engine.ctx().check_writable()?;
-    engine.ctx().check_lock()?;
+    prepare(engine)?;
     let source = Paths::new(&engine.base().dir);
     let store = Store::read(&engine.base().env, &source)?.ok_or(Error::Closed)?;
-    match round::checkpoint(engine.store()) {
-        // Without space for a new snapshot the copy has an older one, and more of the log.
-        Err(e) if e.is_shortage() && engine.store().disk.checkpoints.newest() > 0 => {
-            log::warn!("a backup begins without a checkpoint: {e}");
-        }
-        done => done.map(drop)?,
-    }
     let mut copy = CopyTarget::create(&engine.base().env, &source, &store, &absolute(dir)?)?;
     copy.set_lineage(Lineage::ORIGIN_WENT_ON)?;
     let kept = engine.transactions.staging.keep_files();
-    let (pinned, logs) = cut(engine)?;
+    let round = engine.store().disk.round.lock();
+    let Cut { pinned, lsns, log } = cut(engine)?;
+    drop(round);
     copy.add_stages()?;
     drop(kept);
-    for (shard, files) in logs.iter().enumerate() {
-        copy.add_log(shard as u32, files)?;
+    for ((files, lsn), shard) in log.files.iter().zip(&lsns).zip(&pinned.snapshot.body.shards) {
+        let files = log_upto(&engine.base().env, files, shard.replay_lsn, *lsn)?;
+        copy.add_log(shard.shard, &files)?;
     }
     let mut fetched = 0;
     let topics = &pinned.snapshot.topics;
@@ -106,27 +99,43 @@ pub(crate) fn clone_directory(env: &Env, source: &Path, target: &Path) -> Result
     report.map(|report| BackupSummary::of(report, 0)).map_err(|e| at(&source, e))
 }
 
-/// Pins the newest snapshot and takes the cut; the log files of each shard that lie between them.
-fn cut(engine: &OpenEngine) -> Result<(Pinned<'_>, Vec<Vec<LogCopy>>)> {
-    // A round would trim the log above the snapshot that is read here.
-    let round = engine.store().disk.round.lock();
+/// Checks that an engine can be backed up, and writes a snapshot, so that the log above it is short.
+pub(super) fn prepare(engine: &OpenEngine) -> Result<()> {
+    engine.ctx().check_open()?;
+    engine.ctx().check_writable()?;
+    engine.ctx().check_lock()?;
+    match round::checkpoint(engine.store()) {
+        // Without space for a new snapshot the backup has an older one, and more of the log.
+        Err(e) if e.is_shortage() && engine.store().disk.checkpoints.newest() > 0 => {
+            log::warn!("a backup begins without a checkpoint: {e}");
+            Ok(())
+        }
+        done => done.map(drop),
+    }
+}
+
+/// The newest snapshot, and a cut of the log.
+pub(super) struct Cut<'a> {
+    pub pinned: Pinned<'a>,
+    /// The durable lsn of each shard at one instant.
+    pub lsns: Vec<u64>,
+    pub log: LogView,
+}
+
+/// Pins the newest snapshot and takes the cut. The caller holds the lock of the rounds: one would trim the log above
+/// the snapshot.
+pub(super) fn cut(engine: &OpenEngine) -> Result<Cut<'_>> {
     let none = || Error::Internal("a backup finds no snapshot".into());
     let pinned = engine.store().disk.checkpoints.pin_newest()?.ok_or_else(none)?;
-    let cut = consistent_cut(&engine.ctx().wal);
-    let files: Vec<_> = (0..engine.ctx().wal.shards()).map(|s| engine.ctx().wal.files(s)).collect();
-    drop(round);
+    let lsns = consistent_cut(&engine.ctx().wal);
+    let log = LogView::now(engine.ctx());
     let body = &pinned.snapshot.body;
     if body.layout != engine.ctx().layout || body.retired.iter().any(|s| s.replay_lsn < s.last_lsn)
     {
         let detail = "the change of the number of shards is not finished".into();
         return Err(Error::StorageUnavailable { reason: "io", detail });
     }
-    let mut logs = Vec::with_capacity(files.len());
-    for (files, shard) in files.iter().zip(&body.shards) {
-        let lsn = cut[shard.shard as usize];
-        logs.push(log_upto(&engine.base().env, files, shard.replay_lsn, lsn)?);
-    }
-    Ok((pinned, logs))
+    Ok(Cut { pinned, lsns, log })
 }
 
 /// Fetches the records of a cold segment from the object store, and verifies each.

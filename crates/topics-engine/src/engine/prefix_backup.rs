@@ -10,31 +10,29 @@
 //! backup did not end names no base, so that nothing can be read from it. `HEAD` does not say that the prefix
 //! is closed: the engine goes on, and gives away seqs that a directory of the backup must not give again.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use topics_env::objects::ObjectStore;
 use topics_env::sync::Mutex;
+use topics_remote::Retry;
 use topics_remote::claim::{Claimant, KeepRecord};
 use topics_remote::format::base::Place;
 use topics_remote::format::pack::{PackEntry, PackWriter};
 use topics_remote::format::sealed::ObjectKind;
 use topics_remote::writer::RemoteWriter;
-use topics_remote::{Retry, read};
 use topics_storage::StorageError;
-use topics_storage::checkpoint::Pinned;
 use topics_storage::dir::{Paths, RemoteRecord, list_dir, read_file};
 use topics_storage::segment::{FileKind, SegmentMeta, TopicKey};
 use topics_storage::txn;
 
-use super::backup::{BackupSummary, fetch_data};
+use super::backup::{BackupSummary, Cut, cut, fetch_data, prepare};
 use super::open_engine::OpenEngine;
 use crate::archive::{
-    NamedState, OtherFiles, PendingSegment, PutFiles, Wanted, add_file, assemble, push_segment,
+    NamedFiles, OtherFiles, PendingSegment, PutFiles, Wanted, add_file, assemble, push_segment,
 };
-use crate::checkpoint::round;
 use crate::ship::owner::{holder, remote_error};
-use crate::ship::{Cover, LogView, replay, ship_cut};
+use crate::ship::{Cover, replay, ship_cut};
 use crate::tier::ArchivedPack;
 use crate::types::error::{Error, Result};
 
@@ -59,8 +57,6 @@ impl KeepRecord for NoDirectory {
 /// A backup in progress.
 struct Backup<'a> {
     engine: &'a OpenEngine,
-    store: Arc<dyn ObjectStore>,
-    retry: Retry,
     writer: RemoteWriter,
     /// The next pack, and what was added to it.
     pack: PackWriter,
@@ -73,13 +69,21 @@ struct Backup<'a> {
 
 /// The state that a backup has.
 struct CutState<'a> {
-    pinned: Pinned<'a>,
+    cut: Cut<'a>,
     /// The file of the snapshot.
-    bytes: Vec<u8>,
-    log: LogView,
-    /// The last lsn of each shard.
-    cut: Vec<u64>,
+    snapshot: Vec<u8>,
+    /// A wall time after the cut, ms.
     at_ms: u64,
+}
+
+fn cut_state(engine: &OpenEngine) -> Result<CutState<'_>> {
+    // Later checkpoints remove the file of the snapshot.
+    let _round = engine.store().disk.round.lock();
+    let cut = cut(engine)?;
+    let path = Paths::new(&engine.base().dir).snapshot(cut.pinned.n);
+    let snapshot = read_file(&engine.base().env, &path, u64::MAX)?
+        .ok_or_else(|| StorageError::Missing { what: path.display().to_string() })?;
+    Ok(CutState { cut, snapshot, at_ms: engine.base().time.steady() })
 }
 
 /// Puts a backup into a prefix that has no `HEAD`. The caller has synced.
@@ -88,16 +92,7 @@ pub(crate) fn backup(
     store: &Arc<dyn ObjectStore>,
     retry: &Retry,
 ) -> Result<BackupSummary> {
-    engine.ctx().check_open()?;
-    engine.ctx().check_writable()?;
-    engine.ctx().check_lock()?;
-    match round::checkpoint(engine.store()) {
-        // Without space for a new snapshot the backup has an older one, and more of the log.
-        Err(e) if e.is_shortage() && engine.store().disk.checkpoints.newest() > 0 => {
-            log::warn!("a backup begins without a checkpoint: {e}");
-        }
-        done => done.map(drop)?,
-    }
+    prepare(engine)?;
     let base = engine.base();
     let claimant = Claimant {
         store_id: engine.store().disk.store_id,
@@ -110,8 +105,6 @@ pub(crate) fn backup(
     let mut writer = writer.map_err(remote_error)?;
     let mut run = Backup {
         engine,
-        store: store.clone(),
-        retry: retry.clone(),
         pack: next_pack(&mut writer)?,
         added: Vec::new(),
         writer,
@@ -121,7 +114,7 @@ pub(crate) fn backup(
         out: BackupSummary::default(),
     };
     let kept = engine.transactions.staging.keep_files();
-    let state = run.cut()?;
+    let state = cut_state(engine)?;
     let (files, sealed) = run.put_segments(&state)?;
     run.put_rows()?;
     drop(kept);
@@ -133,33 +126,7 @@ fn next_pack(writer: &mut RemoteWriter) -> Result<PackWriter> {
     Ok(PackWriter::new(writer.next_pack().map_err(remote_error)?, 0))
 }
 
-impl<'a> Backup<'a> {
-    /// Pins the newest snapshot and takes the cut.
-    fn cut(&self) -> Result<CutState<'a>> {
-        let engine = self.engine;
-        // A round would trim the log above the snapshot that is read here.
-        let _round = engine.store().disk.round.lock();
-        let none = || Error::Internal("a backup finds no snapshot".into());
-        let checkpoints = &engine.store().disk.checkpoints;
-        let pinned = checkpoints.pin_newest()?.ok_or_else(none)?;
-        let (bytes, _) = checkpoints.read_newest()?.ok_or_else(none)?;
-        let wal = &engine.ctx().wal;
-        let (cut, at_ms) = (wal.cut(), engine.base().time.steady());
-        for (shard, last) in cut.iter().enumerate() {
-            if wal.positions(shard).synced < *last {
-                wal.sync(shard)?;
-            }
-        }
-        let log = LogView::now(engine.ctx());
-        let body = &pinned.snapshot.body;
-        let is_moving = body.retired.iter().any(|s| s.replay_lsn < s.last_lsn);
-        if body.layout != engine.ctx().layout || is_moving {
-            let detail = "the change of the number of shards is not finished".into();
-            return Err(Error::StorageUnavailable { reason: "io", detail });
-        }
-        Ok(CutState { pinned, bytes, log, cut, at_ms })
-    }
-
+impl Backup<'_> {
     /// Puts the log, then the base.
     fn publish(
         &mut self,
@@ -167,26 +134,18 @@ impl<'a> Backup<'a> {
         files: OtherFiles,
         live: HashSet<u64>,
     ) -> Result<()> {
-        let body = state.pinned.snapshot.body.clone();
+        let replay = replay(&state.cut.pinned.snapshot.body);
         let rounds = ship_cut(
             &mut self.writer,
-            &state.log,
-            (state.cut.clone(), state.at_ms),
-            &replay(&body),
+            &state.cut.log,
+            (state.cut.lsns.clone(), state.at_ms),
+            &replay,
             &self.rows,
         )?;
-        let cover =
-            Cover { first_round: 1, made_ms: state.at_ms, rows: self.rows.clone(), chain: 0 };
-        let named = NamedState {
-            bytes: Vec::new(),
-            body,
-            needed: std::mem::take(&mut self.packs),
-            live,
-            unneeded: BTreeSet::new(),
-            files,
-        };
+        let cover = Cover::of_all_rounds(state.at_ms, self.rows.clone());
+        let named = NamedFiles { needed: std::mem::take(&mut self.packs), live, others: files };
         let mut base = assemble(self.writer.header(ObjectKind::Base), &named, &self.put, &cover)?;
-        base.snapshot.clone_from(&state.bytes);
+        base.snapshot.clone_from(&state.snapshot);
         base.packs_settled = self.writer.last_pack();
         self.engine.ctx().check_open()?;
         let object = self.writer.publish(&base).map_err(remote_error)?;
@@ -214,7 +173,7 @@ impl<'a> Backup<'a> {
     /// Puts the files of segments. Returns what is beside sealed segments, and the file numbers of these.
     fn put_segments(&mut self, state: &CutState<'_>) -> Result<(OtherFiles, HashSet<u64>)> {
         let (mut sealed, mut files) = (Vec::new(), OtherFiles::default());
-        let topics = &state.pinned.snapshot.topics;
+        let topics = &state.cut.pinned.snapshot.topics;
         for i in 0..topics.len() {
             let header = topics.topic_header(i)?;
             let topic = TopicKey { topic_id: header.topic_id, epoch: header.epoch };
@@ -287,21 +246,18 @@ impl<'a> Backup<'a> {
         let next = next_pack(&mut self.writer)?;
         let (pack, added) =
             (std::mem::replace(&mut self.pack, next), std::mem::take(&mut self.added));
-        let (object, directory) = pack.finish().map_err(remote_error)?;
-        self.writer.packs().and_then(|packs| packs.put(&object)).map_err(remote_error)?;
-        read::pack(&*self.store, &self.retry, &object.object).map_err(remote_error)?;
-        let archived = ArchivedPack::of(&object.object, &directory);
+        let put = self.writer.packs().and_then(|packs| packs.put_verified(pack));
+        let (object, directory) = put.map_err(remote_error)?;
+        let archived = ArchivedPack::of(&object, &directory);
         for entry in &directory.entries {
             if let PackEntry::Rows { name, part } = entry {
-                let (offset, len) = (part.offset as u32, part.len as u32);
-                let place = Place { pack: archived.for_base(), offset, len };
-                self.rows.insert(name.clone(), place);
+                self.rows.insert(name.clone(), archived.place(part));
             }
         }
         self.put.add(&archived, &directory, &added);
         self.packs.push(archived);
         self.out.copied += 1;
-        self.out.copied_bytes += object.object.len;
+        self.out.copied_bytes += object.len;
         Ok(())
     }
 }

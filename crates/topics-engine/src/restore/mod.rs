@@ -189,21 +189,24 @@ fn hydrate(
         );
         return Err(Error::InvalidRequest(text));
     }
-    for _ in 1..RACES {
+    let mut races = RACES;
+    loop {
         let head = history::head(&*store, retry).map_err(remote_error)?;
         let nonce = head.nonce;
         let done = from_head(env, store.clone(), retry, &paths, form, (head, at_ms));
         let Err(e) = &done else { return done };
-        let newer = read::head(&*store, retry).map_err(remote_error)?;
-        if form == Form::Adopt || newer.is_some_and(|(head, _)| head.nonce == nonce) {
+        races -= 1;
+        if form == Form::Adopt || races == 0 {
+            return done;
+        }
+        let newer = history::head(&*store, retry).map_err(remote_error)?;
+        if newer.nonce == nonce {
             return done;
         }
         // Its owner may have deleted what an earlier base needs.
         ::log::warn!("the owner of the prefix wrote to it meanwhile, its new state is read: {e}");
         list_dir(env, dir)?.iter().for_each(|entry| remove_tree(env, &dir.join(&entry.name)));
     }
-    let head = history::head(&*store, retry).map_err(remote_error)?;
-    from_head(env, store, retry, &paths, form, (head, at_ms))
 }
 
 /// Makes a directory of the state that this `HEAD` leads to.
@@ -253,7 +256,10 @@ impl Restore<'_> {
         };
         self.stages(&log)?;
         self.segments(&mut body, &mut out)?;
-        self.name_packs(&mut body)?;
+        let packs = self.name_packs(&mut body)?;
+        if self.form == Form::Adopt {
+            self.fetch_sides(&body, packs)?;
+        }
         // The log may say that a later snapshot took effect, which the restored directory does not have.
         let n = n.max(log.last_snapshot);
         let snapshot = encode(n, &body)?;
@@ -296,15 +302,15 @@ impl Restore<'_> {
         Err(Error::StorageUnavailable { reason: "remote", detail: detail.into() })
     }
 
-    /// Makes the snapshot name the packs of cold segments.
-    fn name_packs(&self, body: &mut SnapshotBody) -> Result<()> {
+    /// Makes the snapshot name the packs of cold segments, and returns these.
+    fn name_packs(&self, body: &mut SnapshotBody) -> Result<PackTable> {
         body.sections.retain(|s| s.kind != tier::SECTION);
+        let packs = PackTable::default();
         if self.form != Form::Copy {
-            let table = PackTable::default();
-            of_base(&self.base.base, &body.topics)?.into_iter().for_each(|p| table.add(p));
-            body.sections.extend(table.capture());
+            of_base(&self.base.base, &body.topics)?.into_iter().for_each(|p| packs.add(p));
+            body.sections.extend(packs.capture());
         }
-        Ok(())
+        Ok(packs)
     }
 
     /// The files of staged rows that decisions without an end need.

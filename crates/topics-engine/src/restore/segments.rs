@@ -6,8 +6,8 @@ use std::sync::Arc;
 use topics_env::OpenMode;
 use topics_env::objects::ObjectStore;
 use topics_env::sync::Mutex;
-use topics_remote::format::base::{BaseSegment, Place, Span};
-use topics_remote::format::pack::PARTS;
+use topics_remote::format::base::{BaseSegment, Span};
+use topics_remote::format::pack::{PARTS, PackPart};
 use topics_remote::{Retry, read};
 use topics_storage::StorageError;
 use topics_storage::dir::{create_dir, write_file};
@@ -18,9 +18,10 @@ use topics_storage::snapshot::{GapSnap, SnapshotBody, TopicSnap};
 
 use super::{Form, Restore, Restored};
 use crate::ship::owner::remote_error;
+use crate::tier::{ArchivedPack, PackTable};
 use crate::types::api::GapReason;
 use crate::types::config::{TopicConfig, TopicType};
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 
 /// Whether a segment has records to restore. One without leaves the snapshot.
 fn has_records(meta: &SegmentMeta) -> bool {
@@ -35,17 +36,23 @@ const FETCHES: u32 = 3;
 struct PackFiles {
     store: Arc<dyn ObjectStore>,
     retry: Retry,
-    parts: HashMap<(u64, FileKind), Place>,
+    packs: PackTable,
     /// How often a file was damaged.
     damaged: Mutex<HashMap<(u64, FileKind), u32>>,
 }
 
 impl PackFiles {
-    fn place(&self, file_no: u64, kind: FileKind) -> topics_storage::Result<&Place> {
-        self.parts.get(&(file_no, kind)).ok_or_else(|| {
+    /// The pack of a segment; offset and length of one of its files in it.
+    fn locate(
+        &self,
+        file_no: u64,
+        kind: FileKind,
+    ) -> topics_storage::Result<(Arc<ArchivedPack>, (u64, u64))> {
+        let (pack, segment) = self.packs.find(file_no).ok_or_else(|| {
             let what = format!("the pack of the segment with file number {file_no}");
             StorageError::Missing { what }
-        })
+        })?;
+        Ok((pack, segment.part(kind)))
     }
 }
 
@@ -57,22 +64,22 @@ impl ColdFiles for PackFiles {
         at: u64,
         buf: &mut [u8],
     ) -> topics_storage::Result<()> {
-        let Place { pack, offset, len } = *self.place(file_no, kind)?;
-        let n = u32::try_from(buf.len()).unwrap_or(u32::MAX).min(len.saturating_sub(at as u32));
+        let (pack, (offset, len)) = self.locate(file_no, kind)?;
+        let len = (buf.len() as u64).min(len.saturating_sub(at));
         buf.fill(0);
-        if n == 0 {
+        if len == 0 {
             return Ok(());
         }
-        let part = Place { pack, offset: offset + at as u32, len: n };
-        let found = read::place(&*self.store, &self.retry, &part)
+        let part = PackPart { offset: offset + at, len, ..PackPart::default() };
+        let found = read::place(&*self.store, &self.retry, &pack.place(&part))
             .map_err(|e| StorageError::Unreachable { detail: e.to_string() })?;
-        let n = found.len().min(n as usize);
+        let n = found.len().min(len as usize);
         buf[..n].copy_from_slice(&found[..n]);
         Ok(())
     }
 
     fn len(&self, file_no: u64, kind: FileKind) -> topics_storage::Result<u64> {
-        self.place(file_no, kind).map(|place| u64::from(place.len))
+        self.locate(file_no, kind).map(|(_, (_, len))| len)
     }
 
     fn is_seen(&self, _file_no: u64) -> bool {
@@ -174,9 +181,6 @@ impl Restore<'_> {
             }
         }
         self.side_files(body, &tails, &missing)?;
-        if self.form == Form::Adopt {
-            self.fetch_sides(body, &places, &missing)?;
-        }
         for topic in topics {
             let dir = self.paths.topic(topic);
             let synced = self.env.sync_dir("restore.dir", &dir);
@@ -218,30 +222,14 @@ impl Restore<'_> {
 
     /// Fetches the `.idx`, `.tags` and `.attrs` of cold segments: no write, no retention and no delivery of the
     /// new directory waits for the store.
-    fn fetch_sides(
-        &self,
-        body: &SnapshotBody,
-        places: &HashMap<u64, &BaseSegment>,
-        missing: &BTreeSet<u64>,
-    ) -> Result<()> {
+    pub(super) fn fetch_sides(&self, body: &SnapshotBody, packs: PackTable) -> Result<()> {
         let (env, paths, id) = (self.env, &self.paths, self.base.base.header.store_id);
         let segments = Segments::new(env.clone(), paths.clone(), id, 0, SegmentOptions::default());
-        let mut parts = HashMap::new();
-        for (file_no, p) in places {
-            let pack = self.base.base.pack(p.pack).copied();
-            let pack = pack.ok_or_else(|| Error::Internal("a segment is in no pack".into()))?;
-            let mut offset = p.offset;
-            for (kind, len) in PARTS.into_iter().zip(p.lens) {
-                parts.insert((*file_no, kind), Place { pack, offset, len });
-                offset += len;
-            }
-        }
         let (store, retry, damaged) = (self.store.clone(), self.retry.clone(), Mutex::default());
-        segments.set_cold(Arc::new(PackFiles { store, retry, parts, damaged }));
+        segments.set_cold(Arc::new(PackFiles { store, retry, packs, damaged }));
         for topic in &body.topics {
             let key = TopicKey { topic_id: topic.topic_id, epoch: topic.epoch };
-            let is_cold = |m: &&SegmentMeta| m.cold && !missing.contains(&m.file_no);
-            for meta in topic.segments.iter().filter(is_cold) {
+            for meta in topic.segments.iter().filter(|m| m.cold) {
                 segments.segment(key, *meta).fetch_sides()?;
             }
         }

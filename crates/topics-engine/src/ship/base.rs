@@ -20,7 +20,14 @@ pub(crate) struct Cover {
     pub made_ms: u64,
     /// The staged rows that the snapshot and these rounds need, by the names of their files.
     pub rows: BTreeMap<String, Place>,
-    pub chain: u64,
+    chain: u64,
+}
+
+impl Cover {
+    /// That of a prefix whose rounds all belong to its base.
+    pub(crate) fn of_all_rounds(made_ms: u64, rows: BTreeMap<String, Place>) -> Self {
+        Self { first_round: 1, made_ms, rows, chain: 0 }
+    }
 }
 
 /// The state of continuous backup.

@@ -63,7 +63,7 @@ impl Target {
 pub(crate) struct LogView {
     env: Env,
     /// The files of each shard.
-    files: Vec<Vec<Arc<WalFile>>>,
+    pub files: Vec<Vec<Arc<WalFile>>>,
     /// The durable lsn of each shard.
     synced: Vec<u64>,
 }

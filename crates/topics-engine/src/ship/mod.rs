@@ -26,12 +26,12 @@ use std::sync::Arc;
 
 use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use topics_remote::format::base::{BasePack, Place};
+use topics_remote::RemoteError;
+use topics_remote::format::base::Place;
 use topics_remote::format::pack::PackWriter;
 use topics_remote::format::round::{RoundRows, RoundWriter};
 use topics_remote::format::sealed::ObjectKind;
 use topics_remote::writer::RemoteWriter;
-use topics_remote::{RemoteError, read};
 use topics_storage::dir::{Paths, read_file};
 
 pub use self::base::ShipStatus;
@@ -41,6 +41,7 @@ use self::chain::{Built, Chain, Target};
 use self::owner::{PrefixOwner, User, remote_error};
 use self::thread::ShipThread;
 use crate::checkpoint::Store;
+use crate::tier::ArchivedPack;
 use crate::types::error::{Error, Result};
 
 /// The outcome of a call that ships.
@@ -334,14 +335,10 @@ impl Shipper {
             };
             let mut pack = PackWriter::new(self.owner.next_pack()?, rows.len());
             pack.push_rows(name, &rows).map_err(remote_error)?;
-            let (object, directory) = pack.finish().map_err(remote_error)?;
-            self.owner.packs()?.put(&object).map_err(remote_error)?;
-            let (serial, object) = (directory.header.serial(), object.object);
-            read::pack(&*self.owner.remote.store, &self.owner.retry, &object)
-                .map_err(remote_error)?;
-            let pack = BasePack { serial, len: object.len, hash: object.hash };
+            let put = self.owner.packs()?.put_verified(pack);
+            let (object, directory) = put.map_err(remote_error)?;
             let part = directory.entries.first().map(|e| e.parts()[0]).unwrap_or_default();
-            let place = Place { pack, offset: part.offset as u32, len: part.len as u32 };
+            let place = ArchivedPack::of(&object, &directory).place(&part);
             state.rows.insert(name.clone(), PutRows { place, last_round: 0 });
         }
         Ok(all)

@@ -19,9 +19,9 @@ use std::sync::Arc;
 
 use topics_env::objects::{ObjectError, ObjectStore};
 use topics_env::sync::Mutex;
-use topics_remote::format::base::{Base, BasePack, BaseSegment};
+use topics_remote::format::base::{Base, BasePack, BaseSegment, Place};
 use topics_remote::format::keys::Serial;
-use topics_remote::format::pack::{PARTS, PackDirectory};
+use topics_remote::format::pack::{PARTS, PackDirectory, PackPart};
 use topics_remote::format::sealed::ObjectRef;
 use topics_remote::{RemoteError, Retry, read};
 use topics_storage::segment::{FileKind, TopicKey};
@@ -96,6 +96,12 @@ impl ArchivedPack {
 
     pub(crate) fn object(&self) -> ObjectRef {
         self.for_base().object()
+    }
+
+    /// A part of it.
+    pub(crate) fn place(&self, part: &PackPart) -> Place {
+        let (offset, len) = (part.offset as u32, part.len as u32);
+        Place { pack: self.for_base(), offset, len }
     }
 
     /// Whether a directory that was read from the store has these segments.

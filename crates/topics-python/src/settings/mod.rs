@@ -32,11 +32,6 @@ pub(crate) fn open_store(env: &Env, url: &str) -> Result<Option<Arc<dyn ObjectSt
     store::open(env, &url).map(Some).map_err(|e| format!("remote_url: {e}"))
 }
 
-/// Whether a path is the URL of a prefix of an object store.
-pub(crate) fn is_prefix(path: &str) -> bool {
-    path.starts_with("file://") || path.starts_with("s3://")
-}
-
 /// The store of a prefix that is only read; nothing is created. The error says what is wrong with it.
 pub(crate) fn prefix(env: &Env, url: &str) -> Result<Arc<dyn ObjectStore>, String> {
     let parsed = RemoteUrl::parse(url).map_err(|e| format!("{url}: the URL {e}"))?;

@@ -92,8 +92,7 @@ impl Segment {
         if !m.sealed {
             return self.scan_tags(tag);
         }
-        let check = |file: &ColdFile| self.lookup_in(file, TagMatch::Prefix(b"")).map(drop);
-        let file = self.open_segment().side_file(&self.segs, m, FileKind::Tags, &check)?;
+        let file = self.open_segment().side_file(&self.segs, m, FileKind::Tags)?;
         self.lookup_in(&*file.ok_or_else(|| self.missing(FileKind::Tags))?, tag)
     }
 
@@ -225,9 +224,8 @@ impl Segment {
 
     fn load_attrs(&self, open: &OpenSegment) -> Result<AttrsTable> {
         let m = self.meta();
-        let check = |file: &ColdFile| self.decode_attrs(open, file.bytes()).map(drop);
         let file = match m.sealed {
-            true => open.side_file(&self.segs, m, FileKind::Attrs, &check)?,
+            true => open.side_file(&self.segs, m, FileKind::Attrs)?,
             false => None,
         };
         let file = file.ok_or_else(|| self.missing(FileKind::Attrs))?;

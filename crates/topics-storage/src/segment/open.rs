@@ -13,6 +13,7 @@ use super::index::{
 };
 use super::layout::{DATA_HEADER, DataHeader, SIDE_HEADER, check_side_header, corrupt};
 use super::scan::{ScanItem, rebuild_entries, scan, start};
+use super::side::check_side;
 use super::{AttrsTable, ColdFiles, FileKind, IdxEntry, SegmentMeta, Segments, TopicKey};
 use crate::dir::show;
 use crate::{Result, StorageError};
@@ -244,7 +245,6 @@ impl OpenSegment {
         segs: &Segments,
         meta: &SegmentMeta,
         kind: FileKind,
-        check: &dyn Fn(&ColdFile) -> Result<()>,
     ) -> Result<Option<Arc<dyn File>>> {
         let path = segs.paths.segment(&meta.name(self.topic.topic_id), kind);
         match segs.env.fs.open(&path, OpenMode::Read) {
@@ -255,6 +255,13 @@ impl OpenSegment {
             return Ok(None);
         }
         let data = self.data(segs, meta)?;
+        let check = |file: &ColdFile| {
+            let salt = match kind {
+                FileKind::Idx => self.cold_salt(segs, meta, file)?,
+                _ => self.salt(segs, meta)?,
+            };
+            check_side(segs, self.topic, meta, kind, (file, salt))
+        };
         loop {
             let Some(file) = data.cold_file(kind)? else { return Ok(None) };
             match check(&file) {
@@ -273,11 +280,7 @@ impl OpenSegment {
             return Ok(side);
         }
         let path = self.idx_path(segs, meta);
-        let check = |file: &ColdFile| {
-            let salt = self.cold_salt(segs, meta, file)?;
-            check_sealed(segs, &path, meta, file, salt)
-        };
-        let Some(file) = self.side_file(segs, meta, FileKind::Idx, &check)? else {
+        let Some(file) = self.side_file(segs, meta, FileKind::Idx)? else {
             return Ok(self.side.get_or_init(|| IndexFile { file: None }));
         };
         let mut header = [0; SIDE_HEADER];

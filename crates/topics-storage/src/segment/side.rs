@@ -8,7 +8,7 @@ use super::layout::{SIDE_HEADER, check_side_header, side_header};
 use super::open::check_sealed;
 use super::scan::rebuild_entries;
 use super::tags::{self, TagsFile};
-use super::{FileKind, Segment, TagMatch};
+use super::{FileKind, Segment, SegmentMeta, Segments, TagMatch, TopicKey};
 use crate::dir::{read_file, show};
 use crate::{Result, StorageError};
 
@@ -28,7 +28,11 @@ impl Segment {
         let path = segs.paths.segment(&m.name(self.topic().topic_id), kind);
         let found = read_file(&segs.env, &path, u64::MAX)?;
         let checked = match found {
-            Some(bytes) => self.check_side(kind, ColdFile(bytes)),
+            Some(bytes) => {
+                let file = ColdFile(bytes);
+                let salt = self.data()?.1;
+                check_side(segs, self.topic(), &m, kind, (&file, salt)).map(|()| file)
+            }
             None => Err(StorageError::Missing { what: show(&path) }),
         };
         match checked {
@@ -50,30 +54,6 @@ impl Segment {
         self.attrs().map(drop)
     }
 
-    /// Checks the whole content of a file.
-    fn check_side(&self, kind: FileKind, file: ColdFile) -> Result<ColdFile> {
-        let (m, segs) = (self.meta(), &self.segs);
-        let path = segs.paths.segment(&m.name(self.topic().topic_id), kind);
-        let salt = self.data()?.1;
-        match kind {
-            FileKind::Idx => {
-                let header = file.0.get(..SIDE_HEADER).unwrap_or(&file.0);
-                let name = show(&path);
-                check_side_header(&segs.env, &name, header, IDX_MAGIC, m.file_no)?;
-                check_sealed(segs, &path, m, &file, salt)?;
-            }
-            FileKind::Tags => {
-                let tags = TagsFile::open(&segs.env, &file, &path, salt, m.file_no)?;
-                tags.lookup(TagMatch::Prefix(b""), m.first_seq)?;
-            }
-            _ => {
-                let (name, first) = (show(&path), m.first_seq);
-                AttrsTable::decode(&segs.env, &name, &file.0, first, salt, m.file_no)?;
-            }
-        }
-        Ok(file)
-    }
-
     /// Makes an `.idx`, a `.tags` or an `.attrs` from `.data`.
     pub fn make_side(&self, kind: FileKind) -> Result<Vec<u8>> {
         let m = self.meta();
@@ -92,5 +72,32 @@ impl Segment {
             FileKind::Tags => tags::encode(&self.scan_side()?.0, m.first_seq, salt, m.file_no),
             _ => AttrsTable::new(self.scan_side()?.1).encode(m.first_seq, salt, m.file_no),
         })
+    }
+}
+
+/// Checks the whole content of a file with the salt of the segment.
+pub(super) fn check_side(
+    segs: &Segments,
+    topic: TopicKey,
+    m: &SegmentMeta,
+    kind: FileKind,
+    (file, salt): (&ColdFile, u64),
+) -> Result<()> {
+    let path = segs.paths.segment(&m.name(topic.topic_id), kind);
+    match kind {
+        FileKind::Idx => {
+            let header = file.0.get(..SIDE_HEADER).unwrap_or(&file.0);
+            let name = show(&path);
+            check_side_header(&segs.env, &name, header, IDX_MAGIC, m.file_no)?;
+            check_sealed(segs, &path, m, file, salt)
+        }
+        FileKind::Tags => {
+            let tags = TagsFile::open(&segs.env, file, &path, salt, m.file_no)?;
+            tags.lookup(TagMatch::Prefix(b""), m.first_seq).map(drop)
+        }
+        _ => {
+            let (name, first) = (show(&path), m.first_seq);
+            AttrsTable::decode(&segs.env, &name, &file.0, first, salt, m.file_no).map(drop)
+        }
     }
 }
