@@ -62,6 +62,7 @@ fn counters(m: &MetricsSnapshot) -> Vec<Row> {
         ("cold_read_failures", "Requests for cold records that failed", m.cold_read_failures),
         ("cold_block_hits", "Blocks of cold segments found in memory", m.cold_block_hits),
         ("cold_block_misses", "Blocks of cold segments requested", m.cold_block_misses),
+        ("cold_memory_waits", "Reads of cold segments that waited for memory", m.cold_memory_waits),
         ("ship_rounds", "Rounds of the log shipped to the object store", m.ship_rounds),
         ("ship_bytes", "Bytes of the log in them", m.ship_bytes),
         (

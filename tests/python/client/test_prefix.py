@@ -147,3 +147,29 @@ def test_an_object_that_is_gone_is_an_error(tmp_path: Path) -> None:
         pack.unlink()
     with pytest.raises(te.Unavailable), te.open(url, read_only=True, cold_timeout_ms=500) as view:
         rows(view)
+
+
+def test_a_scan_of_an_archive_larger_than_the_memory_waits_for_none(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/remote"
+    payload, n, memory = b"x" * 10_000, 6_000, 16 << 20
+
+    def is_there() -> bool:
+        try:
+            with te.open(url, read_only=True) as view:
+                return view.metrics()["pack_bytes"] > 3 * memory
+        except te.InvalidRequest:
+            return False
+
+    settings: te.Settings = {"segment_max_bytes": 4 << 20, "remote_base_interval_ms": 100}
+    with te.open(tmp_path / "db", remote_url=url, **settings) as db:
+        topic = db.topic("t", durability="disk")
+        for _ in range(0, n, 500):
+            topic.append([payload] * 500)
+        db.checkpoint()
+        until(is_there, 60)
+    with te.open(url, read_only=True, cold_memory_bytes=memory) as view:
+        stream = pa.RecordBatchReader.from_stream(view.scan("t"))
+        assert sum(batch.num_rows for batch in stream) == n
+        metrics = view.metrics()
+    assert metrics["cold_read_bytes"] > 3 * memory
+    assert metrics["cold_memory_waits"] == 0

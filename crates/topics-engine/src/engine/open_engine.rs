@@ -122,6 +122,7 @@ impl OpenEngine {
             cold_read_failures: cold(|c| &c.failures),
             cold_block_hits: cold(|c| &c.hits),
             cold_block_misses: cold(|c| &c.misses),
+            cold_memory_waits: cold(|c| &c.memory_waits),
             packs: self.base().packs.len() as u64,
             remote: self.archiver.as_ref().map(|archiver| {
                 let state = archiver.state();

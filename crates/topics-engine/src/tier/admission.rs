@@ -6,13 +6,14 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use topics_env::sync::atomic::AtomicU64;
+use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_storage::StorageError;
-use topics_storage::segment::Fetch;
+use topics_storage::segment::{Fetch, FileKind};
 
 use super::ArchivedPack;
 use super::blocks::{
-    BLOCK, Block, BlockRead, Job, KEEP_NS, PART_NS, REQUEST_BLOCKS, ReadAhead, State, Waiter,
+    BLOCK, Block, BlockRead, Job, KEEP_NS, PART_NS, READ_BLOCKS, REQUEST_BLOCKS, ReadAhead, State,
+    WINDOW_BLOCKS, Waiter,
 };
 use super::cold::{ColdTier, Result, unreachable};
 
@@ -44,7 +45,8 @@ impl ColdTier {
             )));
         }
         let fetch = self.new_fetch(self.no_memory());
-        let deadline_ns = self.env.clock.mono_ns() + self.timeout.as_nanos() as u64;
+        self.counters.memory_waits.add(1);
+        let deadline_ns = self.deadline_ns();
         state.waiting.push_back(Waiter {
             fetch: fetch.clone(),
             read,
@@ -88,9 +90,9 @@ impl ColdTier {
             let window = state.window(ahead.segment, first);
             until = last.max((first + window - 1).min(first + self.free_blocks(state)));
             until = until.min(last.max(ahead.end));
-            state.sequential.insert(ahead.segment, (until + 1, window));
+            state.reads_on(ahead.segment, until + 1, window);
         }
-        self.enqueue(state, &read.pack, first..=until, (last, deadline_ns))
+        self.enqueue(state, &read.pack, first..=until, (Some(last), deadline_ns))
     }
 
     /// Requests the blocks of the reads that wait for memory, as far as they fit now: in order, but those
@@ -143,8 +145,8 @@ impl ColdTier {
         ))
     }
 
-    /// Requests the next window of a sequential reader that has begun the last block of this one, as far as
-    /// there is memory that nothing else needs.
+    /// Requests the next window of a sequential reader that has come to the last one, as far as there is memory
+    /// that nothing else needs.
     pub(super) fn request_ahead(
         &self,
         state: &mut State,
@@ -153,22 +155,59 @@ impl ColdTier {
         ahead: ReadAhead,
     ) {
         let Some((next, window)) = state.sequential.get(&ahead.segment).copied() else { return };
-        let free = self.free_blocks(state);
-        if !self.has_threads() || read_to + 1 != next || next > ahead.end || free == 0 {
+        if !self.has_threads() || read_to + window < next {
             return;
         }
-        let window = (window * 2).min(REQUEST_BLOCKS);
-        let until = (next + window.min(free) - 1).min(ahead.end);
-        let deadline_ns = self.env.clock.mono_ns() + self.timeout.as_nanos() as u64;
-        state.sequential.insert(ahead.segment, (until + 1, window));
-        let _ = self.enqueue(state, pack, next..=until, (read_to, deadline_ns));
+        let free = self.free_blocks(state);
+        let window = (window * 2).min(WINDOW_BLOCKS);
+        // Not block by block, as the reader frees them.
+        if free < window.min(REQUEST_BLOCKS) {
+            return;
+        }
+        if next <= ahead.end {
+            let until = (next + window.min(free) - 1).min(ahead.end);
+            state.reads_on(ahead.segment, until + 1, window);
+            let _ = self.enqueue(state, pack, next..=until, (None, self.deadline_ns()));
+        } else {
+            self.request_next_segment(state, ahead.segment, window.min(free));
+        }
     }
 
-    /// Blocks of memory that are neither awaited nor likely to be read soon.
+    /// Requests the begin of the segment that follows in the topic, for a reader that has come to the last window of
+    /// this one. Its `.data` may be local: then up to one window is fetched in vain, once for a reader.
+    fn request_next_segment(&self, state: &mut State, segment: u64, window: u64) {
+        let Some((pack, next)) = self.packs.after(segment) else { return };
+        if state.sequential.contains_key(&next.file_no) {
+            return;
+        }
+        let deadline_ns = self.deadline_ns();
+        // First what is read first.
+        let is_missing = self.waits_for_sides.load(Ordering::Relaxed);
+        if is_missing && state.with_index.insert(next.file_no) {
+            let _ = self.enqueue(state, &pack, next.blocks(FileKind::Idx), (None, deadline_ns));
+        }
+        let data = next.blocks(FileKind::Data);
+        let (first, until) = (*data.start(), *data.end().min(&(data.start() + window - 1)));
+        state.reads_on(next.file_no, until + 1, window);
+        let _ = self.enqueue(state, &pack, first..=until, (None, deadline_ns));
+    }
+
+    fn deadline_ns(&self) -> u64 {
+        self.env.clock.mono_ns() + self.timeout.as_nanos() as u64
+    }
+
+    /// Blocks that may be read ahead now: into memory that is neither awaited nor likely to be read soon, so much that
+    /// a new reader finds room beside them, and none while a read waits for memory.
     fn free_blocks(&self, state: &State) -> u64 {
+        if state.has_waiter() {
+            return 0;
+        }
         let now = self.env.clock.mono_ns();
-        let taken = state.awaited_bytes() + state.bytes_of(|_, b| b.likely_until_ns > now);
-        self.memory_bytes.saturating_sub(taken) / BLOCK
+        let ahead =
+            state.awaited_bytes() + state.bytes_of(|_, b| b.likely_until_ns > now && !b.is_used);
+        let used = state.bytes_of(|_, b| b.likely_until_ns > now && b.is_used);
+        let most = self.memory_bytes.saturating_sub(READ_BLOCKS * BLOCK) / 2;
+        self.memory_bytes.saturating_sub(used + ahead).min(most.saturating_sub(ahead)) / BLOCK
     }
 
     /// Queues the requests of missing blocks. Returns the fetch of the first block that is not here. Blocks up
@@ -178,7 +217,7 @@ impl ColdTier {
         state: &mut State,
         pack: &Arc<ArchivedPack>,
         blocks: RangeInclusive<u64>,
-        (wanted, deadline_ns): (u64, u64),
+        (wanted, deadline_ns): (Option<u64>, u64),
     ) -> Option<Arc<Fetch>> {
         let (mut at, until, mut awaited) = (*blocks.start(), *blocks.end(), None);
         while at <= until {

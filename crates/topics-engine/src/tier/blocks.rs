@@ -13,8 +13,12 @@ use super::ArchivedPack;
 
 /// Length of a block.
 pub(super) const BLOCK: u64 = 1 << 20;
-/// Maximum blocks of one request; the read-ahead of a sequential reader grows to it.
-pub(super) const REQUEST_BLOCKS: u64 = 8;
+/// Maximum blocks of one request: one connection to a store is slower than several.
+pub(super) const REQUEST_BLOCKS: u64 = 4;
+/// The read-ahead of a sequential reader grows to it.
+pub(super) const WINDOW_BLOCKS: u64 = 16;
+/// So many blocks of memory are not for read-ahead, and half of the rest.
+pub(super) const READ_BLOCKS: u64 = 8;
 /// How long a block stays for the read that waited for it. One that does not come, because its client pauses,
 /// fetches it again.
 pub(super) const KEEP_NS: u64 = 1_000_000_000;
@@ -83,8 +87,8 @@ pub(super) struct Job {
     pub pack: Arc<ArchivedPack>,
     pub first: u64,
     pub last: u64,
-    /// The last block that a read waits for; what follows is read ahead.
-    pub wanted: u64,
+    /// The last block that a read waits for; what follows is read ahead. `None`: all is read ahead.
+    pub wanted: Option<u64>,
     pub fetch: Arc<Fetch>,
     pub deadline_ns: u64,
     /// When its request began, 0: not yet.
@@ -117,8 +121,10 @@ pub(super) struct State {
     pub uses: u64,
     /// Blocks of which a copy failed a checksum.
     pub distrusted: HashSet<BlockKey>,
-    /// By file number of the segment: the block after the last request, and the blocks of that request.
+    /// By file number of the segment: the block after what was requested last, and its length in blocks.
     pub sequential: HashMap<u64, (u64, u64)>,
+    /// File numbers of the segments whose `.idx` was requested.
+    pub with_index: HashSet<u64>,
     pub queue: VecDeque<Arc<Job>>,
     /// Reads that wait for memory, in order.
     pub waiting: VecDeque<Waiter>,
@@ -206,14 +212,19 @@ impl State {
 
     /// Blocks of the next request of a reader at this block: twice as many if it reads on from the last
     /// request.
-    pub fn window(&mut self, segment: u64, first: u64) -> u64 {
+    pub fn window(&self, segment: u64, first: u64) -> u64 {
+        match self.sequential.get(&segment) {
+            Some((next, window)) if *next == first => (window * 2).min(WINDOW_BLOCKS),
+            _ => 1,
+        }
+    }
+
+    /// Notes that a sequential reader of a segment has requested a window that ends before the block `next`.
+    pub fn reads_on(&mut self, segment: u64, next: u64, window: u64) {
         if self.sequential.len() >= MAX_SEQUENTIAL {
             self.sequential.clear();
         }
-        match self.sequential.get(&segment) {
-            Some((next, window)) if *next == first => (window * 2).min(REQUEST_BLOCKS),
-            _ => 1,
-        }
+        self.sequential.insert(segment, (next, window));
     }
 
     /// Bytes of the requests, queued ones too.
@@ -277,10 +288,11 @@ impl State {
             self.present_bytes += bytes.len() as u64;
             let is_second = self.distrusted.contains(&key);
             let (used_at, is_used) = (self.uses, false);
-            let (kept_until_ns, likely_until_ns) = match key.1 <= job.wanted {
-                true => (now_ns + KEEP_NS, now_ns + KEEP_NS),
-                false => (0, now_ns + AHEAD_NS),
-            };
+            let (kept_until_ns, likely_until_ns) =
+                match job.wanted.is_some_and(|wanted| key.1 <= wanted) {
+                    true => (now_ns + KEEP_NS, now_ns + KEEP_NS),
+                    false => (0, now_ns + AHEAD_NS),
+                };
             let block =
                 PresentBlock { bytes, used_at, is_used, kept_until_ns, likely_until_ns, is_second };
             self.blocks.insert(key, Block::Present(block));

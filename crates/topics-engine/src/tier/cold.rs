@@ -32,8 +32,10 @@ pub(crate) struct ColdCounters {
     pub failures: Counter,
     /// Blocks that a read found in memory.
     pub hits: Counter,
-    /// Blocks that a read had to request.
+    /// Blocks that were requested.
     pub misses: Counter,
+    /// Reads that waited for memory.
+    pub memory_waits: Counter,
 }
 
 /// The cold segments of an engine.
@@ -47,7 +49,7 @@ pub(crate) struct ColdTier {
     /// Reads wait for the store: no lock is held, because the engine is being opened.
     is_opening: AtomicBool,
     /// Whether a read of an `.idx`, `.tags` or `.attrs` waits.
-    waits_for_sides: AtomicBool,
+    pub(super) waits_for_sides: AtomicBool,
     pub(super) state: Mutex<State>,
     pub(super) queued: Condvar,
     pub(super) closing: Condvar,
@@ -179,12 +181,14 @@ impl ColdReader {
         }
         let begin = offset + at;
         let (first, last) = (begin / BLOCK, (begin + n as u64 - 1) / BLOCK);
-        let is_data = kind == FileKind::Data;
         let end = (offset + len - 1) / BLOCK;
-        let ahead = is_data.then_some(ReadAhead { segment: file_no, end });
+        let ahead = (kind == FileKind::Data).then_some(ReadAhead { segment: file_no, end });
         let mut state = self.0.state.lock();
+        if kind == FileKind::Idx {
+            state.with_index.insert(file_no);
+        }
         let now = self.0.env.clock.mono_ns();
-        let is_end = is_data && at + n as u64 >= len;
+        let is_end = at + n as u64 >= len;
         let Some(found) = state.take(pack.serial, first..=last, (now, is_end)) else {
             let fetch = self.0.request(&mut state, BlockRead { pack, blocks: first..=last, ahead });
             drop(state);
@@ -194,6 +198,9 @@ impl ColdReader {
         let queued = state.queue.len();
         if let Some(ahead) = ahead {
             self.0.request_ahead(&mut state, &pack, last, ahead);
+            if is_end {
+                state.sequential.remove(&file_no);
+            }
         }
         let has_requested = state.queue.len() > queued;
         drop(state);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use topics_env::{Hook, Site};
 use topics_remote::store::detached::DetachedStore;
 use topics_sim::{Bucket, Mutant};
-use topics_storage::segment::Fetch;
+use topics_storage::segment::{Fetch, FileKind};
 
 use crate::delivery::{Event, WatchRequest, WatchStart};
 use crate::engine::Engine;
@@ -299,6 +299,38 @@ fn readers_that_take_turns_do_not_fetch_blocks_again() {
     let fetched = cold.counters.bytes.get();
     println!("{fetched} bytes fetched for {bytes}");
     assert!(fetched * 10 <= bytes * 12, "{fetched} bytes were fetched to read {bytes}");
+}
+
+/// A reader that has read a segment to its end finds the begin of the next one requested, in another pack too, and
+/// its index where the directory lacks it.
+#[test]
+fn the_begin_of_the_next_segment_is_requested_ahead() {
+    for lacks_index in [false, true] {
+        let limits = RemoteLimits { pack_bytes: 12 << 20, cold_timeout: WATCHDOG, ..limits() };
+        let (w, _) = threaded_with(&["a"], (limits, false), 1_000_000);
+        let cold = w.engine().open_engine().base().cold.clone().unwrap();
+        if lacks_index {
+            cold.wait_for_sides();
+        }
+        let mut segments: Vec<_> = cold.packs.all().into_iter().flat_map(|p| p.segments).collect();
+        segments.sort_by_key(|s| s.first_seq);
+        assert!(cold.packs.len() > 1 && segments.len() > 4);
+        let mut at = 0;
+        for segment in &segments[..segments.len() - 1] {
+            while at < segment.last_seq {
+                let request = ReadRequest { max_bytes: 500_000, ..after(at) };
+                at = w.engine().read("a", &request).unwrap().next_from_seq;
+            }
+            let (pack, next) = cold.packs.after(segment.file_no).unwrap();
+            assert_eq!(next.first_seq, segment.last_seq + 1);
+            let state = cold.state.lock();
+            let is_there = |at: u64| state.blocks.contains_key(&(pack.serial, at));
+            // Its first block may hold the end of this one.
+            assert!(is_there(next.blocks(FileKind::Data).start() + 1), "after {at}");
+            let mut index = next.blocks(FileKind::Idx);
+            assert!(!lacks_index || index.all(is_there), "after {at}");
+        }
+    }
 }
 
 /// A watch over more cold topics than fit in memory: their records lie across blocks, so that a reader needs two

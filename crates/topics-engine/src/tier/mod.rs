@@ -15,6 +15,7 @@ mod repair_tests;
 pub(crate) mod requests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use topics_env::objects::{ObjectError, ObjectStore};
@@ -27,6 +28,7 @@ use topics_remote::{RemoteError, Retry, read};
 use topics_storage::segment::{FileKind, TopicKey};
 use topics_storage::snapshot::{Section, TopicSnap};
 
+use self::blocks::BLOCK;
 use crate::types::error::{Error, Result};
 use crate::types::section::is_of;
 
@@ -61,6 +63,12 @@ impl ArchivedSegment {
             offset += len;
         }
         (offset, 0)
+    }
+
+    /// The blocks of the pack that have bytes of a file, which is not empty.
+    fn blocks(&self, kind: FileKind) -> RangeInclusive<u64> {
+        let (offset, len) = self.part(kind);
+        offset / BLOCK..=(offset + len.max(1) - 1) / BLOCK
     }
 }
 
@@ -156,8 +164,10 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
 #[derive(Debug, Default)]
 struct Packs {
     by_serial: BTreeMap<Serial, Arc<ArchivedPack>>,
-    /// File number of a segment → its pack.
-    of_segment: HashMap<u64, Serial>,
+    /// File number of a segment → its pack, and its place in the pack's list.
+    of_segment: HashMap<u64, (Serial, usize)>,
+    /// Topic and first seq of a segment → its file number.
+    of_topic: BTreeMap<(TopicKey, u64), u64>,
     /// The packs that were looked at in the store since the prefix was opened.
     seen: BTreeSet<Serial>,
     /// Those that were not there then, or were other ones.
@@ -173,8 +183,9 @@ pub(crate) struct PackTable {
 impl PackTable {
     pub(crate) fn add(&self, pack: ArchivedPack) {
         let mut packs = self.packs.lock();
-        for s in &pack.segments {
-            packs.of_segment.insert(s.file_no, pack.serial);
+        for (at, s) in pack.segments.iter().enumerate() {
+            packs.of_segment.insert(s.file_no, (pack.serial, at));
+            packs.of_topic.insert((s.topic, s.first_seq), s.file_no);
         }
         packs.by_serial.insert(pack.serial, Arc::new(pack));
     }
@@ -187,15 +198,26 @@ impl PackTable {
     /// The segment with this file number, and its pack.
     pub(crate) fn find(&self, file_no: u64) -> Option<(Arc<ArchivedPack>, ArchivedSegment)> {
         let packs = self.packs.lock();
-        let pack = packs.by_serial.get(packs.of_segment.get(&file_no)?)?;
-        let segment = pack.segments.iter().find(|s| s.file_no == file_no)?;
-        Some((pack.clone(), *segment))
+        let (serial, at) = packs.of_segment.get(&file_no)?;
+        let pack = packs.by_serial.get(serial)?;
+        Some((pack.clone(), *pack.segments.get(*at)?))
+    }
+
+    /// The segment of the same topic that follows the one with this file number, and its pack.
+    fn after(&self, file_no: u64) -> Option<(Arc<ArchivedPack>, ArchivedSegment)> {
+        let (_, segment) = self.find(file_no)?;
+        let next = {
+            let packs = self.packs.lock();
+            let mut later = packs.of_topic.range((segment.topic, segment.last_seq + 1)..);
+            later.next().map(|((topic, _), next)| (*topic, *next))
+        };
+        next.filter(|(topic, _)| *topic == segment.topic).and_then(|(_, next)| self.find(next))
     }
 
     /// Whether the pack that holds this segment was looked at since the prefix was opened.
     pub(crate) fn is_segment_seen(&self, file_no: u64) -> bool {
         let packs = self.packs.lock();
-        packs.of_segment.get(&file_no).is_some_and(|serial| packs.seen.contains(serial))
+        packs.of_segment.get(&file_no).is_some_and(|(serial, _)| packs.seen.contains(serial))
     }
 
     /// Notes that this pack is in the store with its length, footer and directory.
@@ -242,7 +264,9 @@ impl PackTable {
     pub(crate) fn remove(&self, gone: &BTreeSet<Serial>) {
         let mut packs = self.packs.lock();
         packs.by_serial.retain(|serial, _| !gone.contains(serial));
-        packs.of_segment.retain(|_, serial| !gone.contains(serial));
+        packs.of_segment.retain(|_, (serial, _)| !gone.contains(serial));
+        let Packs { of_segment, of_topic, .. } = &mut *packs;
+        of_topic.retain(|_, file_no| of_segment.contains_key(file_no));
         packs.seen.retain(|serial| !gone.contains(serial));
         packs.missed.retain(|serial| !gone.contains(serial));
     }

@@ -132,6 +132,8 @@ macro_rules! metrics {
             pub cold_block_hits: u64,
             /// Blocks of cold segments that reads had to request.
             pub cold_block_misses: u64,
+            /// Reads of cold segments that waited for memory.
+            pub cold_memory_waits: u64,
             /// Packs in the object store that hold segments of the directory.
             pub packs: u64,
             /// Bytes of the log that are not in a round that counts.

@@ -224,17 +224,18 @@ impl Scan {
             self.pages.clear();
             self.planned_to = next;
         }
-        if self.helpers > 0 && !self.matching && end - next > self.span {
-            self.pages.help(self.helpers.min(topics_env::cores() - 1));
+        // A range of cold segments is read in order, by one thread: then the tier reads ahead.
+        let helpers = if page.is_cold { 0 } else { self.helpers };
+        if helpers > 0 && !self.matching && end - next > self.span {
+            self.pages.help(helpers.min(topics_env::cores() - 1));
         }
-        self.plan();
+        // Without helper threads nothing is prefetched.
+        self.plan(if helpers == 0 { 1 } else { self.pages.threads() * 2 });
         Ok(())
     }
 
-    /// Plans two ranges for each thread.
-    fn plan(&mut self) {
-        // Without helper threads nothing is prefetched.
-        let most = if self.helpers == 0 { 1 } else { self.pages.threads() * 2 };
+    /// Plans the next ranges, until there are `most`.
+    fn plan(&mut self, most: usize) {
         while self.planned_to < self.bounds.to_seq && self.pages.planned() < most {
             let after = self.planned_to;
             let upto = after.saturating_add(self.span).min(self.bounds.to_seq);
@@ -358,6 +359,8 @@ struct Page {
     /// The cursor after the page.
     next: u64,
     gap: bool,
+    /// Whether records came from cold segments.
+    is_cold: bool,
     /// Payload bytes.
     bytes: usize,
     rows: Option<RecordBatch>,
@@ -388,10 +391,11 @@ impl PageReader {
             return Err(ArrowError::InvalidArgumentError(message));
         }
         let gap = found.tombstone.is_some();
+        let is_cold = found.cold_segments > 0;
         let rows = build_batch(&self.format, &found)?;
         let (next, bytes) = (found.next_from_seq, found.payload_bytes());
         buffers.recycle(found);
-        Ok(Page { next, gap, bytes, rows })
+        Ok(Page { next, gap, is_cold, bytes, rows })
     }
 }
 

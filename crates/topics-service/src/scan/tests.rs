@@ -6,9 +6,9 @@ use arrow_array::types::{Float64Type, Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, RecordBatch};
 use topics_engine::{
     Append, ConfigPatch, DeleteRequest, Engine, NewRecord, NodeFilter, Options, ReadFrom,
-    TopicMatch,
+    RemoteLimits, RemoteOptions, TopicMatch,
 };
-use topics_sim::{CallFilter, CallKind, FaultKind, SimClock, SimFs, sim_env};
+use topics_sim::{Bucket, CallFilter, CallKind, FaultKind, SimClock, SimFs, sim_env};
 use topics_wire::arrow::Columns;
 
 use super::prefetch::{Prefetcher, Range, RangeReader};
@@ -397,4 +397,30 @@ fn batches_are_small_whatever_is_asked_for() {
     let refused = built(&db, &nested(9)).unwrap_err();
     assert!(refused.message.contains("not have more than 8 strings"), "{refused:?}");
     db.close().unwrap();
+}
+
+/// Several threads at their own ranges would end what the tier reads ahead for one that goes on.
+#[test]
+fn cold_segments_are_read_in_order_by_one_thread() {
+    let (env, _, clock) = sim_env(1);
+    let bucket = Bucket::new(&clock);
+    bucket.set_mutable(&["HEAD"]);
+    let limits = RemoteLimits { hot_segments: 1, single_writer: true, ..RemoteLimits::default() };
+    let remote = Some(RemoteOptions { store: Arc::new(bucket.client(1)), limits });
+    let options =
+        Options { background: false, segment_max_events: 100, remote, ..Options::default() };
+    let db = Engine::open(env, Path::new("/data"), options).unwrap();
+    write(&db, "t", 0, 5000, true);
+    db.checkpoint().unwrap();
+    assert!(db.archive().unwrap().cooled > 40);
+    let request = ScanRequest { prefetch: true, batch_bytes: 3000, ..ScanRequest::default() };
+    let mut scan = Scan::begin(db.clone(), "t", request).unwrap();
+    let mut records = 0;
+    while let Some(batch) = scan.next() {
+        records += batch.unwrap().num_rows();
+        if records < 4500 {
+            assert_eq!((scan.pages.threads(), scan.pages.planned()), (1, 1), "at {records}");
+        }
+    }
+    assert_eq!(records, 5000);
 }
