@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::buffer::Buffer;
 use bytes::Bytes;
 use topics_env::objects::{
     ByteRange, ETag, ObjectBytes, ObjectError, ObjectInfo, ObjectResult, ObjectStore, is_valid_key,
@@ -122,12 +123,12 @@ impl FolderStore {
         let file = self.env.fs.open(&path, OpenMode::Read).map_err(io)?;
         let len = file.len().map_err(io)?;
         let part = |span: std::ops::Range<u64>| {
-            let mut out = vec![0; (span.end - span.start) as usize];
-            file.read_exact_at(&mut out, span.start).map(|()| out)
+            let mut out = Buffer::new((span.end - span.start) as usize);
+            file.read_exact_at(out.as_mut(), span.start).map(|()| out)
         };
         let mut hash = Xxh3::new();
-        hash.update(&part(ByteRange::Span(0..ETAG_BYTES).within(len)).map_err(io)?);
-        hash.update(&part(ByteRange::Last(ETAG_BYTES).within(len)).map_err(io)?);
+        hash.update(part(ByteRange::Span(0..ETAG_BYTES).within(len)).map_err(io)?.as_ref());
+        hash.update(part(ByteRange::Last(ETAG_BYTES).within(len)).map_err(io)?.as_ref());
         let etag = ETag(format!("\"{len:x}-{:032x}\"", hash.digest128()));
         let bytes = part(range.within(len)).map_err(io)?.into();
         Ok(ObjectBytes { bytes, etag, len })

@@ -5,6 +5,7 @@
 //! * [`folder`]: a folder of a file system, for `file:///…`.
 //! * `s3` (feature `s3`): a bucket.
 
+mod buffer;
 pub mod detached;
 pub mod folder;
 #[cfg(feature = "s3")]
