@@ -42,6 +42,8 @@ struct Shared {
     store: Arc<dyn ObjectStore>,
     pool: Mutex<Pool>,
     changed: Condvar,
+    /// How long a thread waits for another request.
+    idle: Duration,
 }
 
 /// A store whose requests end for their callers, whatever the store does.
@@ -66,8 +68,12 @@ impl DetachedStore {
     /// Over a store.
     #[must_use]
     pub fn new(store: Arc<dyn ObjectStore>) -> Self {
+        Self::with_idle(store, IDLE)
+    }
+
+    fn with_idle(store: Arc<dyn ObjectStore>, idle: Duration) -> Self {
         let (pool, changed) = (Mutex::default(), Condvar::new());
-        Self { shared: Arc::new(Shared { store, pool, changed }) }
+        Self { shared: Arc::new(Shared { store, pool, changed, idle }) }
     }
 
     /// Runs a write, which may take effect although its caller has gone on.
@@ -191,7 +197,7 @@ fn serve(shared: &Shared) {
             }
             None => {
                 pool.idle += 1;
-                let due = Instant::now() + IDLE;
+                let due = Instant::now() + shared.idle;
                 while pool.jobs.is_empty() && pool.until.is_none() && Instant::now() < due {
                     let _ = shared.changed.wait_until(&mut pool, due);
                 }
@@ -201,6 +207,13 @@ fn serve(shared: &Shared) {
                 }
             }
         }
+    }
+}
+
+impl Drop for DetachedStore {
+    /// Ends the threads that wait for a request: they hold the store, which has threads and connections.
+    fn drop(&mut self) {
+        self.end_within(Duration::ZERO);
     }
 }
 
@@ -248,5 +261,32 @@ impl ObjectStore for DetachedStore {
     fn delete(&self, key: &str) -> ObjectResult<()> {
         let key = key.to_owned();
         self.write(0, move |store| store.delete(&key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use topics_sim::{Bucket, SimClock};
+
+    use super::*;
+
+    #[test]
+    fn threads_that_wait_for_a_request_end_with_the_store() {
+        let bucket = Bucket::new(&Arc::new(SimClock::new(1000)));
+        let inner: Arc<dyn ObjectStore> = Arc::new(bucket.client(1));
+        let idle = Duration::from_secs(3600);
+        let store = DetachedStore::with_idle(inner.clone(), idle);
+        store.create("key", &Bytes::new()).unwrap();
+        while store.shared.pool.lock().idle == 0 {
+            thread::yield_now();
+        }
+        let shared = Arc::downgrade(&store.shared);
+        drop(store);
+        let due = Instant::now() + Duration::from_secs(120);
+        while shared.strong_count() > 0 {
+            assert!(Instant::now() < due, "a thread holds the store");
+            thread::yield_now();
+        }
+        assert_eq!(Arc::strong_count(&inner), 1);
     }
 }
