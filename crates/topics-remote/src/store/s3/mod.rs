@@ -29,10 +29,9 @@ use super::url::Bucket;
 /// The parts in which a body is handed to the connection; each is progress.
 const CHUNK: usize = 256 * 1024;
 
-/// The time after which a request without progress ends.
+/// The time after which a request without progress ends. There is no limit of a whole request: a pack
+/// over a slow connection takes minutes.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time after which a request ends in any case: a pack over a slow connection takes minutes.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The address that `object_store` asks for the credentials of an instance, after all else.
 const METADATA: &str = "169.254.169.254";
@@ -54,8 +53,6 @@ pub struct S3Options {
     pub credentials: Option<(String, String)>,
     /// The time after which a request without progress ends.
     pub stall_timeout: Duration,
-    /// The time after which a request ends in any case.
-    pub request_timeout: Duration,
 }
 
 impl S3Options {
@@ -70,7 +67,6 @@ impl S3Options {
             endpoint,
             credentials: None,
             stall_timeout: STALL_TIMEOUT,
-            request_timeout: REQUEST_TIMEOUT,
         }
     }
 }
@@ -116,7 +112,6 @@ pub struct S3Store {
     prefix: String,
     /// Whether the credentials are in the environment.
     has_key: bool,
-    request_timeout: Duration,
 }
 
 /// Whether a request changes objects.
@@ -143,12 +138,14 @@ impl S3Store {
         let is_plain = endpoint.is_some_and(|url| url.starts_with("http://"));
         let has_key = builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId).is_some();
         builder = builder.with_allow_http(is_plain);
+        // Where the credentials come from a server with TLS.
+        use AmazonS3ConfigKey::{ContainerCredentialsFullUri, WebIdentityTokenFile};
+        let has = |key| builder.get_config_value(&key).is_some();
+        let needs_tls = !has_key && (has(WebIdentityTokenFile) || has(ContainerCredentialsFullUri));
         let runtime = Runtime::start().map_err(|e| refused(e.to_string()))?;
         let connector = {
             let _entered = runtime.handle.enter();
-            // Without a key the credentials may come from a server with TLS.
-            let made = Connector::new(options.stall_timeout, is_plain && has_key);
-            made.map_err(|e| refused(format!("the CA certificates cannot be read: {e}")))?
+            Connector::new(options.stall_timeout, is_plain && !needs_tls)
         };
         if let Some(region) = &options.region {
             builder = builder.with_region(region);
@@ -162,7 +159,7 @@ impl S3Store {
             .build()
             .map_err(|e| refused(e.to_string()))?;
         let (store, prefix) = (Arc::new(store), options.prefix.clone());
-        Ok(Self { runtime, store, prefix, has_key, request_timeout: options.request_timeout })
+        Ok(Self { runtime, store, prefix, has_key })
     }
 
     fn path(&self, key: &str) -> ObjectResult<Path> {
@@ -185,17 +182,15 @@ impl S3Store {
         request: impl Future<Output = object_store::Result<T>> + Send + 'static,
     ) -> ObjectResult<T> {
         let (done, answer) = mpsc::sync_channel(1);
-        let limit = self.request_timeout;
         self.runtime.handle.spawn(async move {
-            let _ = done.send(tokio::time::timeout(limit, request).await);
+            let _ = done.send(request.await);
         });
         let unknown = |detail: String| match effect {
             Effect::Write => ObjectError::Ambiguous { detail },
             Effect::None => ObjectError::Unavailable { detail },
         };
         match answer.recv() {
-            Ok(Ok(result)) => result.map_err(|e| self.explained(classify(key, effect, &e))),
-            Ok(Err(_)) => Err(unknown(format!("no answer within {limit:?}"))),
+            Ok(result) => result.map_err(|e| self.explained(classify(key, effect, &e))),
             Err(_) => Err(unknown("the thread of the requests ended".to_owned())),
         }
     }
@@ -253,7 +248,7 @@ fn info(key: String, meta: ObjectMeta) -> ObjectResult<ObjectInfo> {
 /// The kind of an error: whether the request may have had an effect, and whether to repeat it.
 fn classify(key: &str, effect: Effect, e: &object_store::Error) -> ObjectError {
     use object_store::Error;
-    let (key, detail) = (key.to_owned(), e.to_string());
+    let key = key.to_owned();
     match e {
         Error::NotFound { .. } => return ObjectError::NotFound { key },
         Error::Precondition { .. } | Error::AlreadyExists { .. } => {
@@ -261,6 +256,7 @@ fn classify(key: &str, effect: Effect, e: &object_store::Error) -> ObjectError {
         }
         _ => {}
     }
+    let detail = with_cause(e);
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(e);
     while let Some(cause) = source {
         if let Some(http) = cause.downcast_ref::<HttpError>() {
@@ -275,6 +271,19 @@ fn classify(key: &str, effect: Effect, e: &object_store::Error) -> ObjectError {
         source = cause.source();
     }
     ObjectError::Refused { detail }
+}
+
+/// The text of an error and of its first cause, which a failed connection does not name itself.
+fn with_cause(e: &dyn std::error::Error) -> String {
+    let text = e.to_string();
+    let mut cause = e.source();
+    while let Some(next) = cause.and_then(std::error::Error::source) {
+        cause = Some(next);
+    }
+    match cause.map(ToString::to_string) {
+        Some(cause) if !text.contains(&cause) => format!("{text}: {cause}"),
+        _ => text,
+    }
 }
 
 impl ObjectStore for S3Store {
