@@ -5,8 +5,8 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +16,9 @@ use topics_env::real::{Backend, real_env};
 use topics_remote::format::keys;
 use topics_remote::format::sealed::ObjectKind;
 use topics_remote::probe::probe;
-use topics_remote::store::s3::{S3Options, S3Store};
+use topics_remote::store::s3::{
+    CredentialAnswers, Credentials, Keys, RenewedCredentials, S3Options, S3Store,
+};
 use topics_remote::writer::RemoteWriter;
 use topics_remote::{RemoteError, Retry, read};
 
@@ -94,13 +96,19 @@ impl Drop for Gateway {
     }
 }
 
+fn fixed(secret: &str) -> Credentials {
+    let (id, secret) = (KEY.to_owned(), secret.to_owned());
+    Credentials::Fixed(Keys { id, secret, token: None })
+}
+
 fn options(prefix: &str, port: u16) -> S3Options {
     S3Options {
         bucket: "bucket".to_owned(),
         prefix: prefix.to_owned(),
         region: None,
+        default_region: None,
         endpoint: Some(format!("http://127.0.0.1:{port}")),
-        credentials: Some((KEY.to_owned(), KEY.to_owned())),
+        credentials: fixed(KEY),
         stall_timeout: Duration::from_millis(500),
     }
 }
@@ -132,10 +140,7 @@ fn errors_of_a_server_have_the_right_kind() {
     let store = gateway.store("p");
     let e = store.get("none", ByteRange::Full, None).unwrap_err();
     assert!(matches!(e, ObjectError::NotFound { .. }), "{e}");
-    let wrong = S3Options {
-        credentials: Some((KEY.to_owned(), "wrong".to_owned())),
-        ..options("p", gateway.port)
-    };
+    let wrong = S3Options { credentials: fixed("wrong"), ..options("p", gateway.port) };
     let e = S3Store::open(&wrong).unwrap().create("a", &body).unwrap_err();
     assert!(matches!(e, ObjectError::Refused { .. }), "{e}");
     let none = S3Options { bucket: "none".to_owned(), ..options("p", gateway.port) };
@@ -213,6 +218,20 @@ fn an_answer_that_takes_longer_than_the_stall_timeout_arrives() {
     let options = S3Options { stall_timeout: Duration::from_secs(3), ..options("p", port) };
     let found = S3Store::open(&options).unwrap().get("a", ByteRange::Full, None).unwrap();
     assert_eq!(found.bytes.len(), 20);
+}
+
+#[test]
+fn a_request_without_credentials_says_why_and_was_not_sent() {
+    let slot: Arc<OnceLock<CredentialAnswers>> = Arc::default();
+    let asked = slot.clone();
+    let ask = move || asked.get().unwrap().put(Err("the session is over".to_owned()));
+    let keys = RenewedCredentials::new("the owner".to_owned(), "Log in".to_owned(), ask);
+    slot.set(keys.answers()).unwrap();
+    let options = S3Options { credentials: Credentials::Renewed(keys), ..options("p", 9) };
+    let store = S3Store::open(&options).unwrap();
+    let e = store.create("a", &Bytes::from_static(b"x")).unwrap_err();
+    let said = "no credentials from the owner: the session is over. Log in";
+    assert!(matches!(&e, ObjectError::Unavailable { detail } if detail == said), "{e}");
 }
 
 #[test]
