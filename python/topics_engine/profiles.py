@@ -17,12 +17,16 @@ import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from ._core import CredentialAnswers
 
 ASK = b"?"
+
+READ_SECONDS = 2.0
+"""How long an open waits for a file: the home may be on a server that is gone."""
 
 KEY = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 
@@ -55,8 +59,9 @@ def find() -> Profile | None:
     name = os.environ.get("AWS_PROFILE") or "default"
     config = os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config"
     credentials = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
-    configured = {_configured(header): values for header, values in _read(config).items()}
-    secret = _read(credentials)
+    sections = _read(config, "AWS_CONFIG_FILE")
+    configured = {_configured(header): values for header, values in sections.items()}
+    secret = _read(credentials, "AWS_SHARED_CREDENTIALS_FILE")
     if name not in configured and name not in secret:
         if not os.environ.get("AWS_PROFILE"):
             return None
@@ -102,15 +107,17 @@ def _configured(header: str) -> str:
     return header if header == "default" else ""
 
 
-def _read(file: str) -> dict[str, dict[str, str]]:
+def _read(file: str, variable: str) -> dict[str, dict[str, str]]:
     # No section has this name, so that none gives values to others.
     parser = configparser.RawConfigParser(default_section="", strict=False)
     try:
-        parser.read_string(Path(file).expanduser().read_text(encoding="utf-8"))
+        parser.read_string(_text(Path(file).expanduser()))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, RuntimeError) as failure:
-        raise ValueError(f"{file} cannot be read: {failure}") from None
+        raise ValueError(
+            f"{file} cannot be read: {failure}; correct it, or set {variable}"
+        ) from None
     except (configparser.Error, UnicodeDecodeError) as failure:
         # The text of the failure has lines of the file, which may be secret.
         line = getattr(failure, "lineno", None) or next(
@@ -119,6 +126,25 @@ def _read(file: str) -> dict[str, dict[str, str]]:
         where = f"line {line} of {file}" if line else file
         raise ValueError(f"{where} is not of the form of an AWS profile: correct it") from None
     return {section: dict(parser.items(section)) for section in parser.sections()}
+
+
+def _text(file: Path) -> str:
+    read: SimpleQueue[str | Exception] = SimpleQueue()
+
+    def put() -> None:
+        try:
+            read.put(file.read_text(encoding="utf-8"))
+        except Exception as failure:
+            read.put(failure)
+
+    threading.Thread(target=put, name="topics-profile", daemon=True).start()
+    try:
+        found = read.get(timeout=READ_SECONDS)
+    except Empty:
+        raise OSError(f"no answer within {READ_SECONDS:g} s") from None
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def serve(profile: str, questions: int, answers: CredentialAnswers) -> None:

@@ -311,6 +311,22 @@ def test_a_profile_that_cannot_be_used(
     assert server.signed == []
 
 
+def test_a_file_that_hangs_or_cannot_be_read(
+    server: Recorder, home: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / ".aws/config").mkdir()
+    with pytest.raises(te.InvalidRequest, match=r"~/.aws/config cannot be read: .*AWS_CONFIG_FILE"):
+        te.open(data_dir, remote_url=server.url)
+    # Its reader waits for a writer.
+    os.mkfifo(home / "pipe")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(home / "pipe"))
+    try:
+        with pytest.raises(te.InvalidRequest, match="pipe cannot be read: no answer within 2 s"):
+            te.open(data_dir, remote_url=server.url)
+    finally:
+        os.close(os.open(home / "pipe", os.O_WRONLY | os.O_NONBLOCK))
+
+
 def test_botocore_has_the_credentials_of_a_role(
     server: Recorder,
     home: Path,
