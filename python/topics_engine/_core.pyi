@@ -23,6 +23,7 @@ __all__ = [
     "Bridge",
     "Calls",
     "Connection",
+    "CredentialAnswers",
     "Engine",
     "HeldLease",
     "HotDispatcher",
@@ -429,6 +430,17 @@ class Watch(_Source):
 
 @final
 class ArrowStream(_Stream): ...
+
+@final
+class CredentialAnswers:
+    """Takes the credentials that an object store asked for."""
+
+    def put(
+        self, id: str, secret: str, token: str | None = None, seconds: float | None = None
+    ) -> None:
+        """Credentials, and for how many seconds they are valid."""
+    def fail(self, why: str) -> None:
+        """Why there are none."""
 
 _WriteOptions: TypeAlias = tuple[
     str | None, str | None, int | None, bool, bool | None, bytes | None, bool

@@ -26,6 +26,7 @@ mod routes;
 mod settings;
 mod shared;
 mod signal_queue;
+mod store;
 mod unsent;
 mod watch;
 
@@ -74,6 +75,8 @@ mod _core {
     use crate::settings::{config_synonyms, settings};
     #[pymodule_export]
     use crate::shared::close_locks_in_child;
+    #[pymodule_export]
+    use crate::store::CredentialAnswers;
     #[pymodule_export]
     use crate::unsent::UnsentBytes;
     #[pymodule_export]

@@ -8,7 +8,7 @@ use pyo3::types::PyBytes;
 use topics_env::Env;
 use topics_env::objects::ObjectStore;
 use topics_remote::inspect::{self, VerifyDepth};
-use topics_remote::store::{self, url::RemoteUrl};
+use topics_remote::store::url::RemoteUrl;
 use topics_remote::{RemoteError, Retry, probe};
 use topics_service::PutBackup;
 use topics_wire::Failure;
@@ -16,6 +16,7 @@ use topics_wire::Failure;
 use crate::errors::raise;
 use crate::settings;
 use crate::shared::run_interruptible;
+use crate::store::{self, Access};
 
 /// How long requests are repeated.
 const DEADLINE: Duration = Duration::from_secs(15);
@@ -25,7 +26,7 @@ fn open(py: Python<'_>, url: &str) -> PyResult<(Arc<dyn ObjectStore>, Retry)> {
     let (env, _, _) = settings::options(py, None)?;
     let refuse = |message: String| raise(py, &Failure::invalid(message));
     let parsed = RemoteUrl::parse(url).map_err(|e| refuse(format!("the URL of a remote {e}")))?;
-    let opened = py.detach(|| store::open(&env, &parsed));
+    let opened = py.detach(|| store::open(&env, &parsed, Access::Write));
     let opened = opened.map_err(|e| refuse(format!("the remote cannot be opened: {e}")))?;
     let mut retry = Retry::new(env, std::thread::sleep);
     retry.deadline = DEADLINE;
@@ -43,7 +44,7 @@ pub(crate) fn put_backup(env: &Env) -> PutBackup {
         {
             return Err(refuse(&"a copy cannot be inside of its source: choose another directory"));
         }
-        let store = store::open(&env, &parsed).map_err(|e| refuse(&e))?;
+        let store = store::open(&env, &parsed, Access::Write).map_err(|e| refuse(&e))?;
         let mut retry = Retry::new(env.clone(), std::thread::sleep);
         retry.deadline = DEADLINE;
         Ok(engine.backup_to(&store, &retry)?)

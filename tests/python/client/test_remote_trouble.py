@@ -182,6 +182,9 @@ def test_a_file_that_cannot_be_read_stops_no_other_topic(
         ("segment_max_bytes", 1 << 30),
         ("pack_bytes", 1 << 30),
         ("cold_timeout_ms", 86_400_000),
+        ("remote_interval_ms", 316_224_000_000),
+        ("remote_base_interval_ms", 316_224_000_000),
+        ("remote_window_ms", 316_224_000_000),
         ("staging_wait_ms", 86_400_000),
     ],
 )

@@ -11,7 +11,7 @@ use topics_engine::{Options, RemoteOptions};
 use topics_env::Env;
 use topics_env::objects::ObjectStore;
 use topics_env::real::real_env;
-use topics_remote::store::{self, url::RemoteUrl};
+use topics_remote::store::url::RemoteUrl;
 use topics_wire::config::SYNONYMS;
 use topics_wire::{Failure, Limits, unknown_name};
 
@@ -19,6 +19,7 @@ use self::slot::Value;
 use self::table::{AllSettings, SETTINGS};
 use crate::errors::raise;
 use crate::shared::check_not_forked;
+use crate::store::{self, Access};
 
 /// Names and values from Python.
 pub(crate) type Settings<'py> = Bound<'py, PyMapping>;
@@ -29,7 +30,7 @@ pub(crate) fn open_store(env: &Env, url: &str) -> Result<Option<Arc<dyn ObjectSt
         return Ok(None);
     }
     let url = RemoteUrl::parse(url).map_err(|e| format!("remote_url {e}"))?;
-    store::open(env, &url).map(Some).map_err(|e| format!("remote_url: {e}"))
+    store::open(env, &url, Access::Write).map(Some).map_err(|e| format!("remote_url: {e}"))
 }
 
 /// The store of a prefix that is only read; nothing is created. The error says what is wrong with it.
@@ -40,7 +41,7 @@ pub(crate) fn prefix(env: &Env, url: &str) -> Result<Arc<dyn ObjectStore>, Strin
     {
         return Err(format!("{url}: there is no directory {}", path.display()));
     }
-    store::open_to_read(env, &parsed).map_err(|e| format!("{url}: {e}"))
+    store::open(env, &parsed, Access::Read).map_err(|e| format!("{url}: {e}"))
 }
 
 fn read(py: Python<'_>, settings: Option<Settings<'_>>) -> PyResult<AllSettings> {

@@ -43,7 +43,7 @@ pub fn open_to_read(env: &Env, url: &RemoteUrl) -> ObjectResult<Arc<dyn ObjectSt
     let store: Arc<dyn ObjectStore> = match url {
         RemoteUrl::Folder(path) => Arc::new(FolderStore::new(env.clone(), path)),
         #[cfg(feature = "s3")]
-        RemoteUrl::S3(bucket) => Arc::new(s3::S3Store::open(&s3::S3Options::of(bucket))?),
+        RemoteUrl::S3(bucket) => return open_bucket(&s3::S3Options::of(bucket)),
         #[cfg(not(feature = "s3"))]
         RemoteUrl::S3(_) => {
             let detail = "this build has no support for S3: build it with the feature `s3`";
@@ -51,4 +51,10 @@ pub fn open_to_read(env: &Env, url: &RemoteUrl) -> ObjectResult<Arc<dyn ObjectSt
         }
     };
     Ok(Arc::new(DetachedStore::new(store)))
+}
+
+/// Opens a bucket. Makes no request.
+#[cfg(feature = "s3")]
+pub fn open_bucket(options: &s3::S3Options) -> ObjectResult<Arc<dyn ObjectStore>> {
+    Ok(Arc::new(DetachedStore::new(Arc::new(s3::S3Store::open(options)?))))
 }

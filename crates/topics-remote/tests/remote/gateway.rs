@@ -5,8 +5,8 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +16,9 @@ use topics_env::real::{Backend, real_env};
 use topics_remote::format::keys;
 use topics_remote::format::sealed::ObjectKind;
 use topics_remote::probe::probe;
-use topics_remote::store::s3::{S3Options, S3Store};
+use topics_remote::store::s3::{
+    CredentialAnswers, Credentials, Keys, RenewedCredentials, S3Options, S3Store,
+};
 use topics_remote::writer::RemoteWriter;
 use topics_remote::{RemoteError, Retry, read};
 
@@ -94,15 +96,20 @@ impl Drop for Gateway {
     }
 }
 
+fn fixed(secret: &str) -> Credentials {
+    let (id, secret) = (KEY.to_owned(), secret.to_owned());
+    Credentials::Fixed(Keys { id, secret, token: None })
+}
+
 fn options(prefix: &str, port: u16) -> S3Options {
     S3Options {
         bucket: "bucket".to_owned(),
         prefix: prefix.to_owned(),
         region: None,
+        default_region: None,
         endpoint: Some(format!("http://127.0.0.1:{port}")),
-        credentials: Some((KEY.to_owned(), KEY.to_owned())),
+        credentials: fixed(KEY),
         stall_timeout: Duration::from_millis(500),
-        request_timeout: Duration::from_secs(20),
     }
 }
 
@@ -133,10 +140,7 @@ fn errors_of_a_server_have_the_right_kind() {
     let store = gateway.store("p");
     let e = store.get("none", ByteRange::Full, None).unwrap_err();
     assert!(matches!(e, ObjectError::NotFound { .. }), "{e}");
-    let wrong = S3Options {
-        credentials: Some((KEY.to_owned(), "wrong".to_owned())),
-        ..options("p", gateway.port)
-    };
+    let wrong = S3Options { credentials: fixed("wrong"), ..options("p", gateway.port) };
     let e = S3Store::open(&wrong).unwrap().create("a", &body).unwrap_err();
     assert!(matches!(e, ObjectError::Refused { .. }), "{e}");
     let none = S3Options { bucket: "none".to_owned(), ..options("p", gateway.port) };
@@ -153,9 +157,7 @@ fn errors_of_a_server_have_the_right_kind() {
 fn a_hanging_server_ends_an_attempt_after_the_stall_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    // The request timeout never ends an attempt here: only the stall timeout does.
-    let options = S3Options { request_timeout: 10 * WATCHDOG, ..options("p", port) };
-    let store = S3Store::open(&options).unwrap();
+    let store = S3Store::open(&options("p", port)).unwrap();
     let (tx, rx) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         // Larger than the buffers of the connection, so that the body stalls too.
@@ -166,6 +168,70 @@ fn a_hanging_server_ends_an_attempt_after_the_stall_timeout() {
     assert!(matches!(e, ObjectError::Ambiguous { .. }), "{e}");
     let e = rx.recv_timeout(WATCHDOG).expect("the stalled head ends").unwrap_err();
     assert!(matches!(e, ObjectError::Unavailable { .. }), "{e}");
+}
+
+/// A server that answers one request with these parts of a body, each after a pause, and then does nothing.
+fn trickling(parts: usize, pause: Duration, announced: usize) -> u16 {
+    use std::io::{Read, Write};
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let (mut connection, _) = listener.accept().unwrap();
+        let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
+        while !request.ends_with(b"\r\n\r\n") {
+            let n = connection.read(&mut buffer).unwrap();
+            request.extend_from_slice(&buffer[..n]);
+        }
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {announced}\r\nETag: \"e\"\r\n\
+             Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\n\r\n"
+        );
+        connection.write_all(head.as_bytes()).unwrap();
+        for _ in 0..parts {
+            std::thread::sleep(pause);
+            if connection.write_all(b"x").is_err() {
+                return;
+            }
+        }
+        // Until the client closes the connection.
+        let _ = connection.read(&mut buffer);
+    });
+    port
+}
+
+#[test]
+fn an_answer_that_stops_in_its_body_ends_after_the_stall_timeout() {
+    let store = S3Store::open(&options("p", trickling(10, Duration::ZERO, 20))).unwrap();
+    let (tx, rx) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tx.send(store.get("a", ByteRange::Full, None).map(drop)));
+    let e = rx.recv_timeout(WATCHDOG).expect("the stalled get ends").unwrap_err();
+    assert!(
+        matches!(&e, ObjectError::Unavailable { detail } if detail.contains("no progress")),
+        "{e}"
+    );
+}
+
+/// The timeout is for the time without a byte, not for the whole answer.
+#[test]
+fn an_answer_that_takes_longer_than_the_stall_timeout_arrives() {
+    let port = trickling(20, Duration::from_millis(200), 20);
+    let options = S3Options { stall_timeout: Duration::from_secs(3), ..options("p", port) };
+    let found = S3Store::open(&options).unwrap().get("a", ByteRange::Full, None).unwrap();
+    assert_eq!(found.bytes.len(), 20);
+}
+
+#[test]
+fn a_request_without_credentials_says_why_and_was_not_sent() {
+    let slot: Arc<OnceLock<CredentialAnswers>> = Arc::default();
+    let asked = slot.clone();
+    let ask = move || asked.get().unwrap().put(Err("the session is over".to_owned()));
+    let keys = RenewedCredentials::new("the owner".to_owned(), "Log in".to_owned(), ask);
+    slot.set(keys.answers()).unwrap();
+    let options = S3Options { credentials: Credentials::Renewed(keys), ..options("p", 9) };
+    let store = S3Store::open(&options).unwrap();
+    let e = store.create("a", &Bytes::from_static(b"x")).unwrap_err();
+    let said = "no credentials from the owner: the session is over. Log in";
+    assert!(matches!(&e, ObjectError::Unavailable { detail } if detail == said), "{e}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, SizeHint};
-use hyper_rustls::HttpsConnector;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector as TcpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -22,6 +22,7 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody,
     HttpResponse, HttpResponseBody, HttpService,
 };
+use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -58,20 +59,14 @@ pub(super) struct Connector {
 impl Connector {
     /// A pool whose attempts may stall for this time. Called within the runtime. Without TLS
     /// (`is_plain`) no CA certificates are needed.
-    pub fn new(stall_timeout: Duration, is_plain: bool) -> std::io::Result<Self> {
+    pub fn new(stall_timeout: Duration, is_plain: bool) -> Self {
         let mut tcp = TcpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(stall_timeout));
-        let builder = hyper_rustls::HttpsConnectorBuilder::new();
-        let tls = match is_plain {
-            true => {
-                let config = rustls::ClientConfig::builder();
-                let none = rustls::RootCertStore::empty();
-                builder.with_tls_config(config.with_root_certificates(none).with_no_client_auth())
-            }
-            false => builder.with_native_roots()?,
-        };
+        let roots = if is_plain { RootCertStore::empty() } else { trusted_roots() };
+        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let tls = HttpsConnectorBuilder::new().with_tls_config(config);
         let tls = tls.https_or_http().enable_http1().wrap_connector(tcp);
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
@@ -79,8 +74,18 @@ impl Connector {
             // The caller repeats what may be repeated.
             .retry_canceled_requests(false)
             .build(tls);
-        Ok(Self { service: Service { client, stall_timeout } })
+        Self { service: Service { client, stall_timeout } }
     }
+}
+
+/// The CA certificates of the machine; those of Mozilla where it has none, as in a minimal container.
+fn trusted_roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    }
+    roots
 }
 
 impl HttpConnector for Connector {
