@@ -185,7 +185,8 @@ endif
 test-python: build
 	@$(call suite,python,pytest) $(PYTEST) -m "not serial" -n $(WORKERS) --dist loadfile --durations=8
 
-test-serial: build
+# The demonstration of a lost machine has a Spark job.
+test-serial: build $(VENV)/.spark
 	@$(call suite,serial,pytest) $(PYTEST) -m serial --durations=4
 
 # Inside spark/: its package is found from there, as an installed one would be; benches/ and
@@ -239,8 +240,8 @@ bench: build ## figures beside the device's, a peer's and the goals, and a summa
 demo: build ## 336 776 flights over HTTP, three kills, compared byte for byte
 	PYTHONPATH=tests $(BIN)/python -m benches.demo $(DEMO_ARGS)
 
-demo-remote: build ## the same with an S3 server and a lost machine, restored from the bucket; needs Go
-	PYTHONPATH=tests $(BIN)/python -m benches.demo.remote $(DEMO_ARGS)
+demo-remote: build $(VENV)/.spark ## the same with an S3 server and a lost machine, restored from the bucket; needs Go
+	PYTHONPATH=tests:spark $(BIN)/python -m benches.demo.remote $(DEMO_ARGS)
 
 demo-folder: build ## the same with a folder that is moved away and hangs
 	PYTHONPATH=tests $(BIN)/python -m benches.demo.folder $(DEMO_ARGS)

@@ -145,7 +145,7 @@ def options() -> str:
 
 MORE = {
     "api_keys": "../http.md#keys",
-    "backup_dir": "../guides/backup.md",
+    "backup_dir": "../guides/backup-and-restore.md",
     "cors_origins": "../http.md#keys",
     "log_format": "../operations.md#logs",
     "max_open_files": "../operations.md#file-descriptors",

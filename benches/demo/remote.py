@@ -5,7 +5,8 @@ is killed three times, the S3 server once. Then the server is killed in the midd
 its data directory is deleted. What is in the bucket is read in three ways: where it is, as a copy,
 and by a directory that goes on with it. The exit code is 0 only if each has every flight that was
 acked before the last shipped round, byte for byte at the seq that its ack named, and nothing that
-was not sent.
+was not sent. Before that, one group-by over the bucket alone is compared with pandas over what was
+sent: with `te.open(URL)`, and as a Spark job.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from support.gateway import CREDENTIALS, Gateway
 from support.server import Server, bytes_on_disk
 from support.toxiproxy import Toxiproxy
 
+from .aggregates import compare_aggregates
 from .flights import Batch, batches, flights
 from .load import Ack, Journal, Loaders
 from .run import print_line, temporary_folder
@@ -200,12 +202,13 @@ def lose_the_machine(
 
 def compare(
     opened: Callable[[], te.Database], journal: Journal, todo: list[Batch], boundary: float
-) -> tuple[list[str], dict[str, int], float]:
+) -> tuple[list[str], dict[str, int], float, list[tuple[str, bytes]]]:
     """Compares what is opened with the acks of before `boundary` (monotonic).
 
     Returns:
         The differences; how many flights were restored, and of these acked before and later; the
-        seconds until the first record was read.
+        seconds until the first record was read; the flights that were sent and are there, with
+        their topics.
     """
     acks: dict[str, list[Ack]] = {}
     for ack in journal.acks.values():
@@ -216,6 +219,7 @@ def compare(
             unacked.setdefault(batch.topic, set()).update(f.data for f in batch.flights)
     problems: list[str] = []
     counts = dict.fromkeys(("restored", "acked before", "acked later"), 0)
+    sent: list[tuple[str, bytes]] = []
     first = 0.0
     started = time.monotonic()
     with opened() as db:
@@ -232,6 +236,7 @@ def compare(
                 counts["restored"] += 1
                 flight, before = expected.pop(record.seq, (None, False))
                 data = bytes(record.raw)
+                sent.append((topic, flight.data if flight else data))
                 if flight is None:
                     if data not in unacked.get(topic, ()):
                         problems.append(f"{topic}: seq {record.seq} holds what was not sent")
@@ -242,7 +247,7 @@ def compare(
             missing = sorted(seq for seq, (_, before) in expected.items() if before)
             if missing:
                 problems.append(f"{topic}: {len(missing)} are missing, the first is {missing[0]}")
-    return problems[:20], counts, first
+    return problems[:20], counts, first, sent
 
 
 def demo(args: argparse.Namespace, folder: Path) -> int:
@@ -275,20 +280,25 @@ def demo(args: argparse.Namespace, folder: Path) -> int:
         started = time.monotonic()
         done = te.restore(url, folder / "copy", copy=True)
         copied = time.monotonic() - started
+        boundary = done.state_ms / 1e3 - offset
+        firsts: dict[str, float] = {}
+        problems: list[str] = []
+
+        def compared(name: str, opened: Callable[[], te.Database]) -> dict[str, int]:
+            differences, found, firsts[name], flights_there[:] = compare(
+                opened, loaders.journal, todo, boundary
+            )
+            problems.extend(f"{name}: {text}" for text in differences)
+            return found
+
+        flights_there: list[tuple[str, bytes]] = []
+        compared("the bucket itself", lambda: te.open(url, read_only=True))
+        problems += compare_aggregates(url, flights_there, folder / "spark")
         started = time.monotonic()
         te.restore(url, folder / "restored")
         took = time.monotonic() - started
-        boundary = done.state_ms / 1e3 - offset
-        ways: dict[str, Callable[[], te.Database]] = {
-            "the bucket itself": lambda: te.open(url, read_only=True),
-            "the copy": lambda: te.open(folder / "copy"),
-            "the successor": lambda: te.open(folder / "restored", remote_url=url),
-        }
-        firsts: dict[str, float] = {}
-        problems: list[str] = []
-        for name, opened in ways.items():
-            differences, found, firsts[name] = compare(opened, loaders.journal, todo, boundary)
-            problems += [f"{name}: {text}" for text in differences]
+        compared("the copy", lambda: te.open(folder / "copy"))
+        found = compared("the successor", lambda: te.open(folder / "restored", remote_url=url))
     for problem in problems:
         print(f"MISMATCH {problem}", file=sys.stderr)
     kinds = Counter(KINDS[key.rpartition("/")[2][0]] for key in objects)
@@ -318,7 +328,7 @@ def demo(args: argparse.Namespace, folder: Path) -> int:
         return 1
     print_line(
         "every flight that was acked before the last round is there, byte for byte, in the bucket, "
-        "the copy and the successor"
+        "the copy and the successor; aggregates of the bucket are those of pandas"
     )
     return 0
 

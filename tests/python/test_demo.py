@@ -44,12 +44,13 @@ def test_small_run(tmp_path: Path) -> None:
 def test_a_lost_machine_is_restored_from_the_bucket(tmp_path: Path) -> None:
     for tool in ("versitygw", "toxiproxy"):
         go_tool(tool)
+    paths = (ROOT, ROOT / "tests", ROOT / "spark")
     command = [sys.executable, "-m", "benches.demo.remote", "--rows", "30000", "--batch", "20"]
     command += ["--seed", str(run_seed())]
     ran = subprocess.run(
         [*command, "--black-hole", "2", "--pace", "0.5"],
         cwd=tmp_path,
-        env=dict(os.environ, PYTHONPATH=os.pathsep.join((str(ROOT), str(ROOT / "tests")))),
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, paths))),
         capture_output=True,
         text=True,
         timeout=1200,
@@ -57,6 +58,9 @@ def test_a_lost_machine_is_restored_from_the_bucket(tmp_path: Path) -> None:
     print(ran.stdout)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.count("server killed") == 3
+    assert re.findall("^(.*): the same", ran.stdout, re.MULTILINE) == [
+        "te.open(URL)", "Spark over the bucket",
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -31,17 +31,19 @@ def files(data_dir: Path) -> int:
     return len(list(data_dir.glob("topics/*/*.data")))
 
 
-def make_cold(db: te.Database) -> None:
+def make_cold(db: te.Database, step: float = 0.05) -> None:
     """Writes a topic `t`, most of whose records become cold."""
     for i in range(RECORDS):
         db.topic("t").append({"n": i})
         if i % 10 == 9:
             db.checkpoint()
-    wait_until_cold(db)
+    wait_until_cold(db, step)
 
 
-def wait_until_cold(db: te.Database) -> None:
-    """Makes checkpoints until the cold records of all topics have left the disk."""
+def wait_until_cold(db: te.Database, step: float = 0.05) -> None:
+    """Makes a checkpoint each `step` seconds until the cold records have left the disk. Each
+    writes a record: a slow store needs longer steps to get ahead of them.
+    """
     pause = threading.Event()
     for _ in range(1000):
         # A thread archives; two checkpoints later the files go.
@@ -49,7 +51,7 @@ def wait_until_cold(db: te.Database) -> None:
         db.checkpoint()
         if files(Path(db.path)) <= 4:
             return
-        pause.wait(0.05)
+        pause.wait(step)
     raise AssertionError(f"{files(Path(db.path))} files are on the disk")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -65,6 +66,16 @@ class Gateway:
         """A new process on the same folder and port."""
         self.kill()
         self._start()
+
+    def arriving(self) -> int:
+        """The bytes of the largest object that is being uploaded: its file has no name yet."""
+        sizes = [0]
+        top = str(self._folder / BUCKET)
+        for descriptor in Path(f"/proc/{self._process.pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.readlink(descriptor).startswith(top) and descriptor.is_file():
+                    sizes.append(descriptor.stat().st_blocks * 512)
+        return max(sizes)
 
     def url(self, prefix: str, port: int | None = None) -> str:
         """The URL of a prefix, through another port if one is given."""

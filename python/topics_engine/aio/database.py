@@ -287,11 +287,11 @@ async def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) 
         bridge.release()
 
 
-async def verify(path: str | os.PathLike[str]) -> Verification:
-    """Checks every byte of a data directory, open or closed; see `topics_engine.verify`."""
+async def verify(path: str | os.PathLike[str], *, data: bool = False) -> Verification:
+    """Checks a data directory, or a prefix of an object store; see `topics_engine.verify`."""
     bridge.retain()
     try:
-        return await bridge.current_bridge().run_long(plain.verify, path)
+        return await bridge.current_bridge().run_long(plain.verify, path, data=data)
     finally:
         bridge.release()
 

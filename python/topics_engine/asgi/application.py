@@ -282,8 +282,11 @@ class App:
 
     async def _posted(self, route: Route, request: Request) -> Body:
         """Reads the body; its flags say what kind of body it is."""
-        if request.method not in ("POST", "PUT") or not request.has_body():
+        if request.method not in ("POST", "PUT"):
             return Body(b"", 0)
+        if not request.has_body():
+            # A route that needs a body says what it expected in it.
+            return Body(b"", BODIES.get(media_type(request), 0))
         flags = BODIES[body_type(route, request)]
         limit, seconds = self._settings.max_body_bytes, self._settings.body_timeout_ms / 1000
         data = await request.body(limit, seconds, self.receiving)
@@ -465,10 +468,16 @@ def core_response(status: int, answer: bytes, offer: bytes) -> Response:
     return Response(status, answer, JSON, retry_after_headers(status, answer))
 
 
+def media_type(request: Request) -> bytes:
+    """The media type that the request names, without its parameters."""
+    return request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+
+
 def body_type(route: Route, request: Request) -> bytes:
     """The media type of the body; 415 if the route does not take it."""
     given = request.headers.get(b"content-type", b"")
-    kind, *parameters = (p.strip().lower() for p in given.split(b";"))
+    kind = media_type(request)
+    parameters = [p.strip().lower() for p in given.split(b";")[1:]]
     encoding = request.headers.get(b"content-encoding", b"identity").strip().lower()
     charsets = [p.partition(b"=")[2].strip(b'"') for p in parameters if p.startswith(b"charset=")]
     names = ", ".join(t.decode() for t in route.takes)

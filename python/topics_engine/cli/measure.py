@@ -164,9 +164,8 @@ def _counted(metrics: Mapping[str, Any]) -> dict[str, Any]:
         "corrupt_records": metrics["corrupt_records"],
         "packs": metrics["packs"],
     }
-    if "remote_state" in metrics:
-        counted["remote_state"] = metrics["remote_state"]
-    return counted
+    of_remote = ("remote_state", "remote_reason")
+    return counted | {name: metrics[name] for name in of_remote if name in metrics}
 
 
 def advice_on_server(facts: Mapping[str, Any]) -> str:
@@ -181,7 +180,8 @@ def _advice_on_server(facts: Mapping[str, Any]) -> str:
     if facts.get("corrupt_records"):
         return "it has met damaged records: run `topics verify`"
     if facts.get("remote_state", "ok") not in ("ok", "starting"):
-        return f"its object store is {facts['remote_state']}: the log says why, and what to do"
+        why = facts.get("remote_reason", "the log says why, and what to do")
+        return f"its object store is {facts['remote_state']}: {why}"
     if facts.get("pressure", 0) > 0.8:
         return "it is overloaded: fewer or larger writes, or a faster disk"
     if facts["round_trip_p50_ms"] > 5:

@@ -10,6 +10,7 @@ from typing import Any
 from .. import _core
 from ..asgi.settings import Resolved
 from ..client import Database
+from ..client.database import verify_prefix
 from ..client.embedded import EmbeddedBackend
 from ..errors import InvalidRequest, NotFound
 from .exits import Exit
@@ -88,14 +89,12 @@ def verify(url: str, out: Output, *, data: bool) -> int:
         bar.show(done)
 
     try:
-        found = json.loads(_core.verify_remote(url, data=data, progress=checked))
+        found = verify_prefix(url, data=data, progress=checked)
     finally:
         if bar is not None:
             bar.end()
-    if found is None:
-        raise NotFound(f"{url} holds nothing yet: no directory has been archived to it")
     if out.json_lines:
-        out.fields({"remote": url} | found)
+        out.fields(found)
     else:
         verdict = Styled("ok", GREEN) if found["ok"] else Styled("corrupt", RED)
         read = f"{found['read']:,} of them read, {found['bytes']:,} bytes"

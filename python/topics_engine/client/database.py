@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from .. import _core, settings
@@ -591,17 +591,23 @@ def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Bac
     return Backup.from_json(_core.clone_directory(source, target))
 
 
-def verify(path: str | os.PathLike[str]) -> Verification:
-    """Checks every byte of a data directory, open or closed. Changes nothing.
+def verify(path: str | os.PathLike[str], *, data: bool = False) -> Verification:
+    """Checks every byte of a data directory, open or closed; or, with the URL of a prefix of an
+    object store, what its newest base names. Changes nothing.
+
+    Of a prefix it checks that each object is there, with its length and its footer.
 
     Args:
-        path: the directory.
+        path: the directory, or `s3://bucket/prefix` or `file:///directory`.
+        data: of a prefix, whether every byte is read too.
 
     Returns:
         What was found; it is true if there are no problems.
 
     Raises:
-        InvalidRequest: the path is not a data directory.
+        InvalidRequest: the path is not a data directory, or the URL is wrong.
+        NotFound: the prefix holds nothing yet.
+        Unavailable: the store cannot be reached.
 
     Example:
         ```python
@@ -610,7 +616,25 @@ def verify(path: str | os.PathLike[str]) -> Verification:
             print(problem["file"], problem["offset"], problem["detail"])
         ```
     """
+    is_deep = arguments.flag("data", data)
+    if is_prefix(path):
+        return Verification.of_prefix(verify_prefix(str(path), data=is_deep))
+    if is_deep:
+        message = "`data` is for the URL of a prefix of an object store: a directory is read whole"
+        raise InvalidRequest(message, detail={"field": "data"})
     return Verification.from_json(_core.verify(arguments.path("path", path)))
+
+
+def verify_prefix(
+    url: str, *, data: bool, progress: Callable[[int, int], object] | None = None
+) -> dict[str, Any]:
+    """The report on a prefix of an object store; `progress(done, total)` is called after each
+    object.
+    """
+    found = json.loads(_core.verify_remote(url, data=data, progress=progress))
+    if found is None:
+        raise NotFound(f"{url} holds nothing yet: no directory has been archived to it")
+    return {"remote": url, **found}
 
 
 def restore(
@@ -642,7 +666,7 @@ def restore(
     Raises:
         InvalidRequest: the directory is not empty, the URL is wrong, or the prefix has no state of
             that time.
-        StorageUnavailable: the store cannot be reached, or lacks an object.
+        Unavailable: the store cannot be reached, or lacks an object.
 
     Example:
         ```python

@@ -435,20 +435,28 @@ class Restored(Frozen):
 
 @frozen(unhashed=("problems",))
 class Verification(Frozen):
-    """The result of a check of every byte. It is true if there are no problems."""
+    """The result of a check of a data directory, or of a prefix of an object store. It is true if
+    there are no problems.
+    """
 
     ok: bool
     """Whether there are no problems."""
     files: int
-    """How many files were read."""
+    """How many files of the directory were read."""
     bytes: int
-    """How many bytes were read."""
+    """How many bytes of files or objects were read."""
     records: int
-    """How many records were checked."""
+    """How many records of the directory were checked."""
     cold_records: int
-    """How many were not, because they are in an object store: see `topics verify URL`."""
+    """How many were not, because they are in an object store: see `te.verify(URL, data=True)`."""
     problems: tuple[Mapping[str, Any], ...]
-    """Each with `file`, `offset` and `detail`."""
+    """Each with `file`, `offset` and `detail`; of a prefix with `object` and `detail`."""
+    remote: str | None = None
+    """The URL of the prefix."""
+    objects: int = 0
+    """How many objects of the prefix were looked at."""
+    read: int = 0
+    """How many of them were read whole."""
 
     @classmethod
     def from_json(cls, body: builtins.bytes) -> Verification:
@@ -466,6 +474,16 @@ class Verification(Frozen):
             cold_records=fields["cold_records"],
             problems=tuple(fields["problems"]),
         )
+
+    @classmethod
+    def of_prefix(cls, found: Mapping[str, Any]) -> Verification:
+        """From the report of a prefix.
+
+        Args:
+            found: the report.
+        """
+        problems = tuple(found["problems"])
+        return cls(files=0, records=0, cold_records=0, **{**found, "problems": problems})
 
     def __bool__(self) -> bool:
         return self.ok

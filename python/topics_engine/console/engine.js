@@ -7,6 +7,7 @@ import { health } from "./health.js";
 import { useAction, usePoll, useRates } from "./hooks.js";
 import { loadMetrics, quantile } from "./metrics.js";
 import { Act, Badge, Counters, Facts, Loading, Notice, Stale, Table } from "./parts.js";
+import { Remote, remoteState } from "./remote.js";
 import { html } from "./vendor-preact.js";
 
 const HISTOGRAMS = [
@@ -21,22 +22,11 @@ const COUNTERS = {
   topics_wal_fsyncs_total: "syncs",
   topics_wal_bytes_total: "log bytes",
 };
-/** Figures of the object store; a server shows those that it has. */
-const REMOTE = [
-  ["topics_archive_lag_bytes", "bytes that wait for a pack", bytes],
-  ["topics_archive_lag_seconds", "oldest of them waits for", (s) => duration(s * 1000)],
-  ["topics_ship_lag_bytes", "log bytes that wait to be shipped", bytes],
-  ["topics_ship_lag_seconds", "age of the newest state to restore", (s) => duration(s * 1000)],
-  ["topics_packs", "packs", count],
-  ["topics_pack_bytes", "bytes of the packs", bytes],
-  ["topics_cold_reads_total", "requests for cold records", count],
-  ["topics_cold_read_failures_total", "failed requests for cold records", count],
-  ["topics_cold_read_bytes_total", "bytes of cold records", bytes],
-];
-
 async function load(signal) {
   const [metrics, alive] = await Promise.all([loadMetrics(signal), get("v0/health", signal)]);
-  return { metrics, alive };
+  const isBad = remoteState(metrics)?.fix !== undefined;
+  const reason = isBad ? (await get("v0/metrics", signal)).remote_reason : undefined;
+  return { metrics, alive, reason };
 }
 
 export function EngineView() {
@@ -46,7 +36,7 @@ export function EngineView() {
   const counters = metrics && Object.fromEntries(Object.keys(COUNTERS).map((name) => [name, metrics.value(name)]));
   const rates = useRates(counters, loaded.at);
   if (!metrics) return html`<h1>Engine</h1><${Loading} of=${loaded} />`;
-  const { alive } = loaded.data;
+  const { alive, reason } = loaded.data;
   const checks = health(metrics);
   const last = (name) => rates(name).at(-1);
   const checkpoint = () => action.run(() => call("POST", "v0/admin/checkpoint"));
@@ -73,9 +63,9 @@ export function EngineView() {
       { title: "Check", of: (c) => c.title },
       { title: "State", of: (c) => html`<${Badge} kind=${c.isBad ? "bad" : "good"}>${c.isBad ? "look" : "good"}<//>` },
       { title: "What is wrong", kind: "wrap", of: (c) => (c.isBad ? c.says(metrics) : "–") },
-      { title: "What to do", kind: "wrap", of: (c) => (c.isBad ? c.fix : "–") },
+      { title: "What to do", kind: "wrap", of: (c) => (c.isBad ? c.fix(metrics) : "–") },
     ]} />
-    <${Remote} metrics=${metrics} />
+    <${Remote} metrics=${metrics} reason=${reason} />
     <h2>Rates of the last minute</h2>
     <div class="beside">
       <${Lines} label="Records appended and read a second, in the last minute" lines=${[
@@ -97,16 +87,6 @@ export function EngineView() {
 function verdict(checks, error) {
   if (error) return ["unknown", "bad"];
   return checks.some((c) => c.isBad) ? ["look below", "bad"] : ["good", "good"];
-}
-
-/** The object store, as soon as one is in use. */
-function Remote({ metrics }) {
-  const known = REMOTE.map(([name, title, show]) => [title, metrics.value(name), show])
-    .filter(([, value]) => value !== undefined);
-  if (!known.some(([, value]) => value > 0)) return null;
-  return html`
-    <h2>Object store</h2>
-    <${Facts} of=${known.map(([title, value, show]) => [title, show(value)])} />`;
 }
 
 function Histogram({ of: [name, title, meaning], metrics }) {

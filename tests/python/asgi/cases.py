@@ -100,6 +100,8 @@ GOOD: dict[str, Case] = {
                            {"Content-Type": "application/x-ndjson"}, has={"count": 2}),
     "write of bytes": Case(201, "", "POST", T + "?node=n&key=k", b"\x00\xff",
                            {"Content-Type": "application/octet-stream"}, has={"count": 1}),
+    "an empty octet body": Case(201, "", "POST", T, b"",
+                                {"Content-Type": "application/octet-stream"}, has={"count": 1}),
     "diff": good(200, "POST", T + "/diff", {"from_seq": 1}, THREE, next_from_seq=3, lag=0),
     "diff without a body": good(200, "POST", T + "/diff", None, THREE, caught_up=True),
     "diff of a tag": good(200, "POST", T + "/diff", {"match": "t:1", "include_tags": True}, THREE),

@@ -346,7 +346,8 @@ def test_advice_about_servers() -> None:
             {"packs": 1200, "remote_state": "ok"},
             "1,200 packs in the object store were not looked at",
         ),
-        ({"packs": 1, "remote_state": "refused"}, "its object store is refused"),
+        ({"packs": 1, "remote_state": "refused"}, "its object store is refused: the log says why"),
+        ({"remote_state": "failing", "remote_reason": "no route"}, "store is failing: no route"),
     ):
         assert word in advice_on_server(well | sick), sick
 

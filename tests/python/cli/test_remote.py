@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -121,6 +122,48 @@ def test_a_new_prefix_is_not_found(url: str, capsys: Any) -> None:
     for command in (["remote", "status", url], ["verify", url]):
         assert main(command) == Exit.NOT_FOUND
         assert "no directory has been archived to it" in capsys.readouterr().err
+
+
+def test_verify_of_python_is_that_of_the_command(
+    archived: str, tmp_path: Path, capsys: Any
+) -> None:
+    def same(*, data: bool) -> te.Verification:
+        code = main(["--json", "verify", archived, *(["--data"] if data else [])])
+        command = printed(capsys)
+        found = te.verify(archived, data=data)
+        assert asyncio.run(te.aio.verify(archived, data=data)) == found
+        assert {name: getattr(found, name) for name in command} == command | {
+            "problems": tuple(command["problems"])
+        }
+        assert found.ok is bool(found) is (code == Exit.OK)
+        assert (found.files, found.records, found.cold_records) == (0, 0, 0)
+        return found
+
+    shallow = same(data=False)
+    assert shallow.remote == archived
+    assert shallow.ok
+    assert shallow.read < shallow.objects, "packs are not read as a whole"
+    deep = same(data=True)
+    assert deep.ok
+    assert deep.objects == shallow.objects
+    assert deep.read > shallow.read
+    assert deep.bytes > shallow.bytes
+    first = named(archived, tmp_path, capsys)[0]
+    whole = first.read_bytes()
+    first.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    assert same(data=False)
+    damaged = same(data=True)
+    assert not damaged
+    assert damaged.problems[0]["object"].endswith(first.name)
+
+
+def test_verify_of_python_refuses(url: str, archived: str, data_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(te.NotFound, match="holds nothing yet"):
+        te.verify((tmp_path / "new").as_uri())
+    with pytest.raises(te.InvalidRequest, match="a directory is read whole"):
+        te.verify(data_dir, data=True)
+    with pytest.raises(te.InvalidRequest, match="data must be"):
+        te.verify(archived, data=1)  # type: ignore[arg-type]
 
 
 def test_verify_finds_what_is_missing_or_damaged(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +9,10 @@ import pytest
 import topics_engine as te
 from support.server import Server
 
+from .axe import AXE, violations
 from .conftest import Open
 from .dataset import ADMIN, VIEWS
 
-AXE = (Path(__file__).parent / "axe.min.js").read_text()
 MARKUP = (
     "<script>window.pwned=1</script>",
     "<img src=x onerror=window.pwned=1>",
@@ -171,15 +169,3 @@ def test_axe_finds_nothing(visit: Open, scheme: str) -> None:
     page.evaluate("document.querySelector('h1').style.background = '#999'")
     with pytest.raises(AssertionError, match="image-alt" if scheme == "light" else "contrast"):
         violations(page, "the check sees faults", scheme)
-
-
-def violations(page: Any, where: str, scheme: str) -> int:
-    """Checks what is shown. Of the dark scheme only the colours differ."""
-    only = {"runOnly": ["color-contrast"]} if scheme == "dark" else {}
-    found = page.evaluate("how => axe.run(document, how)", {"resultTypes": ["violations"], **only})
-    told = [
-        {"rule": v["id"], "at": [node["html"][:200] for node in v["nodes"]]}
-        for v in found["violations"]
-    ]
-    assert told == [], f"{where}: {json.dumps(told, indent=1)}"
-    return len(found["passes"])

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 import topics_engine as te
-from support.http_client import Http
-from support.server import Server, opened
+from support.server import Server
 from support.waiting import until
 
 from .conftest import Open
-from .dataset import ADMIN, ERROR, REMOTE, VIEWS, archive
+from .dataset import ADMIN, ERROR, VIEWS
 
 LARGE = 12345678901234567890
 """An integer that a double cannot hold."""
@@ -366,53 +365,6 @@ def test_the_engine_shows_its_health_and_its_latencies(visit: Open, db: te.Datab
     page.get_by_role("button", name="Checkpoint now").click()
     count = page.locator("div:has(> dt:text-is('checkpoints')) > dd")
     until(lambda: count.inner_text() != "0")
-
-
-def test_the_engine_shows_the_object_store(
-    visit: Open, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    directory = tmp_path_factory.mktemp("remote")
-    env = {"TOPICS_REMOTE_URL": (directory / "store").as_uri(), **REMOTE}
-    with opened(directory / "data", env) as server, te.connect(server.url) as db:
-        page = visit("#/engine", key="", url=server.url)
-        archive(db)
-        page.get_by_role("heading", name="Object store").wait_for()
-
-        def figure(title: str) -> Any:
-            return page.locator(f"div:has(> dt:text-is('{title}')) > dd")
-
-        until(lambda: figure("packs").inner_text() != "0")
-        assert figure("failed requests for cold records").inner_text() == "0"
-
-        # Figures that only some servers have.
-        figures = {
-            "topics_archive_lag_bytes": ("3145728", "bytes that wait for a pack", "3.0 MiB"),
-            "topics_archive_lag_seconds": ("90", "oldest of them waits for", "1.5 min"),
-            "topics_ship_lag_bytes": ("2048", "log bytes that wait to be shipped", "2.0 KiB"),
-            "topics_ship_lag_seconds": ("1.5", "age of the newest state to restore", "1.5 s"),
-            "topics_pack_bytes": ("1536", "bytes of the packs", "1.5 KiB"),
-        }  # fmt: skip
-
-        def metrics() -> list[str]:
-            client = Http(server.port)
-            lines = client("GET", "/v0/metrics").body.decode().splitlines()
-            client.close()
-            return lines
-
-        had = {line.split(" ")[0] for line in metrics()}
-        for name, (_, title, _) in figures.items():
-            assert figure(title).count() == (name in had), name
-        text = "".join(f"{name} {value}\n" for name, (value, _, _) in figures.items())
-
-        def answer(route: Any) -> None:
-            others = [line for line in metrics() if not line.startswith(tuple(figures))]
-            body = "\n".join(others) + "\n" + text
-            route.fulfill(content_type="text/plain", body=body)
-
-        page.route("**/v0/metrics", answer)
-        for _, title, wanted in figures.values():
-            figure(title).get_by_text(wanted, exact=True).wait_for()
-        page.unroute_all(behavior="wait")
 
 
 def test_shortcuts_lead_to_the_views(visit: Open) -> None:

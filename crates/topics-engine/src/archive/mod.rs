@@ -168,9 +168,9 @@ impl Archiver {
         }))
     }
 
-    /// The state of the remote.
-    pub(crate) fn state(&self) -> RemoteState {
-        self.prefix.state()
+    /// The state of the remote, and why it is not a better one.
+    pub(crate) fn condition(&self) -> (RemoteState, Option<String>) {
+        self.prefix.condition()
     }
 
     /// One pass: archives every sealed segment that no pack holds, then publishes a base if anything has

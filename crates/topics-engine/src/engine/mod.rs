@@ -498,7 +498,7 @@ impl Engine {
     /// The state of the remote; `None`: none is configured.
     #[must_use]
     pub fn remote_state(&self) -> Option<RemoteState> {
-        self.open.archiver.as_ref().map(|archiver| archiver.state())
+        self.open.archiver.as_ref().map(|archiver| archiver.condition().0)
     }
 
     /// Forgets the prefix that the directory has written to, so that it can write to another one. Its

@@ -125,13 +125,8 @@ impl OpenEngine {
             cold_memory_waits: cold(|c| &c.memory_waits),
             packs: self.base().packs.len() as u64,
             remote: self.archiver.as_ref().map(|archiver| {
-                let state = archiver.state();
-                RemoteSnapshot::of(
-                    &self.base().requests,
-                    &archiver.gauges,
-                    self.base().packs.bytes(),
-                    state,
-                )
+                let (base, condition) = (self.base(), archiver.condition());
+                RemoteSnapshot::of(&base.requests, &archiver.gauges, base.packs.bytes(), condition)
             }),
             watch_streams,
             watch_sessions,

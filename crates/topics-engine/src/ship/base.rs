@@ -127,6 +127,9 @@ impl Shipper {
         let progress = &self.progress;
         progress.base.store(cover.chain, Ordering::Relaxed);
         progress.restorable_ms.fetch_max(cover.made_ms, Ordering::Relaxed);
+        if self.has_base() {
+            self.owner.chain_whole();
+        }
     }
 }
 

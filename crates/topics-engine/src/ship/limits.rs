@@ -47,6 +47,7 @@ impl Shipper {
         self.progress.is_broken.store(true, Ordering::Release);
         self.release_hold();
         self.store.base().metrics.ship_chain_broken.add(1);
+        self.owner.chain_broken(why);
         log::warn!(
             "continuous backup: the chain of rounds is broken: {why}; until the next base is \
              published, the newest state that can be restored is an older one"

@@ -49,6 +49,10 @@ struct Status {
     /// Why neither user can write to it.
     blocked: Option<RemoteState>,
     of: [RemoteState; 2],
+    /// The error of the last use by each, none after a success.
+    errors: [Option<String>; 2],
+    /// Why the chain of rounds was broken, until a base is published after it.
+    broken: Option<String>,
 }
 
 #[derive(Default)]
@@ -100,18 +104,41 @@ impl PrefixOwner {
         done
     }
 
-    /// The state of the remote: the worse one, if its users have come to different ones.
-    pub(crate) fn state(&self) -> RemoteState {
-        let [a, b] = self.status.lock().of;
-        a.max(b)
+    /// The state of the remote, and why it is not a better one: the worse one, if its users have come to
+    /// different ones.
+    pub(crate) fn condition(&self) -> (RemoteState, Option<String>) {
+        let status = self.status.lock();
+        let [a, b] = status.of;
+        let state = a.max(b);
+        let mut of_state = status.of.iter().zip(&status.errors).filter(|(s, _)| **s == state);
+        let error = of_state.find_map(|(_, e)| e.clone());
+        match &status.broken {
+            Some(why) if state < RemoteState::Broken => {
+                let error = error.map(|e| format!(". The store: {e}")).unwrap_or_default();
+                (RemoteState::Broken, Some(format!("{why}{error}")))
+            }
+            _ => (state, error),
+        }
+    }
+
+    /// Notes that the chain of rounds was broken.
+    pub(crate) fn chain_broken(&self, why: &str) {
+        self.status.lock().broken = Some(why.to_owned());
+    }
+
+    /// Notes that a base was published for the chain of rounds.
+    pub(crate) fn chain_whole(&self) {
+        self.status.lock().broken = None;
     }
 
     /// Notes what came of a pass or a round, and returns it.
     pub(crate) fn noted<T>(&self, user: User, done: Result<T>) -> Result<T> {
         let mut status = self.status.lock();
+        let blocked = status.blocked;
+        status.errors[user as usize] = done.as_ref().err().map(ToString::to_string);
         status.of[user as usize] = match &done {
             Ok(_) => RemoteState::Ok,
-            Err(_) => status.blocked.unwrap_or(RemoteState::Failing),
+            Err(_) => blocked.unwrap_or(RemoteState::Failing),
         };
         done
     }

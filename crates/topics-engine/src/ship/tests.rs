@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::topic::tests::{World, class, small};
 use crate::types::api::Durability;
 use crate::types::options::{Options, RemoteLimits, RemoteOptions};
+use crate::types::requests::RemoteState;
 
 /// A world whose engine ships to a bucket.
 pub(crate) fn shipping(limits: RemoteLimits) -> (World, Arc<Bucket>) {
@@ -164,10 +165,16 @@ fn a_dead_store_breaks_the_chain_at_the_limit_and_writes_go_on() {
     let log = w.engine().open_engine().ctx().wal.bytes_on_disk();
     assert!(log < 700 << 10, "the log is trimmed again: {log}");
     assert!(!w.engine().ship_status().unwrap().has_base);
+    let remote = || w.engine().metrics().remote.unwrap();
+    assert_eq!(remote().state, RemoteState::Broken);
+    let reason = remote().reason.unwrap();
+    assert!(reason.contains("remote_wal_bytes is 307200. The store: "), "{reason}");
 
     bucket.clear_faults();
     w.engine().ship().unwrap();
+    assert_eq!(remote().state, RemoteState::Broken, "no base has what was given up");
     assert!(w.engine().archive().unwrap().published, "a new base begins by itself");
+    assert_eq!((remote().state, remote().reason), (RemoteState::Ok, None));
     assert!(w.engine().ship_status().unwrap().has_base);
     assert_eq!(w.engine().metrics().ship_chain_broken, 1);
 }

@@ -75,6 +75,9 @@ pub enum RemoteState {
     Ok,
     /// One of them failed; the next one repeats it.
     Failing,
+    /// The log that waited to be shipped was given up, and no base was published since: the newest state that
+    /// can be restored is an older one.
+    Broken,
     /// The prefix is not the directory's: nothing is written to it.
     Refused,
     /// The server lacks what the remote needs.
@@ -85,8 +88,15 @@ pub enum RemoteState {
 
 impl RemoteState {
     /// Every state.
-    pub const ALL: [Self; 6] =
-        [Self::Starting, Self::Ok, Self::Failing, Self::Refused, Self::Unsuitable, Self::Fenced];
+    pub const ALL: [Self; 7] = [
+        Self::Starting,
+        Self::Ok,
+        Self::Failing,
+        Self::Broken,
+        Self::Refused,
+        Self::Unsuitable,
+        Self::Fenced,
+    ];
 
     /// Its name in metrics.
     #[must_use]
@@ -95,6 +105,7 @@ impl RemoteState {
             Self::Starting => "starting",
             Self::Ok => "ok",
             Self::Failing => "failing",
+            Self::Broken => "broken",
             Self::Refused => "refused",
             Self::Unsuitable => "unsuitable",
             Self::Fenced => "fenced",
@@ -121,6 +132,8 @@ pub struct RemoteSnapshot {
     pub last_base_ms: u64,
     /// The state of the remote.
     pub state: RemoteState,
+    /// Why it is in this state, if it is worse than [`RemoteState::Ok`].
+    pub reason: Option<String>,
 }
 
 impl RemoteSnapshot {
@@ -128,7 +141,7 @@ impl RemoteSnapshot {
         requests: &RequestCounters,
         gauges: &ArchiveGauges,
         pack_bytes: u64,
-        state: RemoteState,
+        (state, reason): (RemoteState, Option<String>),
     ) -> Self {
         Self {
             requests: requests.snapshot(),
@@ -139,6 +152,7 @@ impl RemoteSnapshot {
             deleted: gauges.deleted.load(Ordering::Relaxed),
             last_base_ms: gauges.last_base_ms.load(Ordering::Relaxed),
             state,
+            reason,
         }
     }
 }

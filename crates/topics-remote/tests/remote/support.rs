@@ -50,9 +50,11 @@ pub fn random_seed() -> u64 {
     })
 }
 
-/// Reports that the running test is skipped. Not with `println!`, which a test's runner captures.
+/// Reports that the running test is skipped; at the release gate it fails. Not with `println!`, which a test's
+/// runner captures.
 pub fn skipped(reason: &str) {
     use std::io::Write;
+    assert_ne!(gate(), "release", "{reason}");
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("a test");
     let line = format!("\nskipped: {name}: {reason}\n");

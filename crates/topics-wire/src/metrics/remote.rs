@@ -71,6 +71,9 @@ pub(super) fn write_json(o: &mut Object, r: &RemoteSnapshot) {
     o.int("remote_deleted", r.deleted);
     o.raw(LAST_BASE, base_seconds(r).to_string().as_bytes());
     o.name("remote_state", r.state.name());
+    if let Some(reason) = &r.reason {
+        o.name("remote_reason", reason);
+    }
     o.raw("archive_lag_seconds", seconds(r).to_string().as_bytes());
     let mut requests = Object::new(512);
     for (i, op) in REMOTE_OPS.iter().enumerate() {

@@ -270,6 +270,9 @@ pub fn parse_meta(text: &[u8]) -> Result<&str, Failure> {
 
 /// Parses NDJSON: one value per line; blank lines are skipped.
 fn ndjson<'a>(w: &mut Write<'a>, body: &'a [u8], limits: &Limits) -> Result<(), Failure> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Err(Failure::invalid("the body is empty: expected NDJSON, one JSON value a line"));
+    }
     let Ok(text) = utf8(body) else {
         // One of the lines is not UTF-8: it, or an earlier one, is refused by its index.
         let lines = body.split(|&b| b == b'\n');

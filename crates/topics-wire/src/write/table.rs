@@ -46,6 +46,9 @@ impl Table {
     }
 
     fn decode(body: Vec<u8>, most: usize) -> Result<Self, Failure> {
+        if body.is_empty() {
+            return Err(Failure::invalid("the body is empty: expected an Arrow IPC stream"));
+        }
         let mut buffer = Buffer::from_vec(body);
         let mut decoder = StreamDecoder::new();
         let (mut batches, mut rows) = (Vec::new(), 0usize);

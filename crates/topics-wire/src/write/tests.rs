@@ -345,7 +345,13 @@ fn lines_and_octets() {
     );
     assert!(message(b"1\n{\n\"\xff\"").contains("records[1].data is not valid JSON: expected"));
     assert_eq!(parse(Body::Ndjson, b"1 2").unwrap_err().code, "invalid_request");
-    assert_eq!(parse(Body::Ndjson, b"\n\n").unwrap_err().code, "invalid_request");
+    for blank in [&b""[..], b"\n\n"] {
+        assert_eq!(parse(Body::Ndjson, blank).unwrap_err().code, "invalid_request");
+        assert!(message(blank).contains("expected NDJSON, one JSON value a line"));
+    }
+    let arrow = Table::read(b"", 0).unwrap_err();
+    assert_eq!(arrow.code, "invalid_request");
+    assert!(arrow.message.contains("expected an Arrow IPC stream"), "{}", arrow.message);
 }
 
 #[test]
