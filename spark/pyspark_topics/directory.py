@@ -97,6 +97,10 @@ class Directory(Splits):
 
     @contextmanager
     def keep_open(self) -> Iterator[None]:
+        if self._prefix is not None:
+            # Its view stays open from the first use on. There may be none.
+            yield
+            return
         with self._open():
             yield
 

@@ -93,7 +93,9 @@ def plan(
                 pieces.append(replace(whole, lo=lo, hi=hi))
                 lo = hi
         assert lo == whole.hi, f"{whole} was split up to {lo}"
-    return _pack(pieces, size)
+    # A task that reads only objects needs neither the log nor a server.
+    sealed = [piece for piece in pieces if piece.base is not None]
+    return [*_pack(sealed, size), *_pack([p for p in pieces if p.base is None], size)]
 
 
 def _pack(pieces: list[Range], size: int) -> list[tuple[Range, ...]]:
