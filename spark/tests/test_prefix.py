@@ -248,6 +248,25 @@ def test_gaps_are_those_of_the_server(shipped, served):
     assert pinned(parts)
 
 
+@pytest.mark.parametrize("served", [False, True])
+def test_records_that_have_expired_since_the_base_are_not_read_from_it(orders, served):
+    orders.keep_base()
+    orders.client.call("PUT", "/v0/topics/orders", {"ttl_ms": 1})
+
+    def has_expired() -> bool:
+        with te.open(orders.file, read_only=True) as view:
+            return view.topic("orders").state().earliest_seq == 3501
+
+    until(has_expired, 60)
+    orders.copy_rounds()
+    more = {"startingOffsets": '{"orders": 1}', "gaps": "emit"}
+    expected, _ = read(orders.options("orders", served=True, objects=False) | more)
+    assert expected == [(1, None)]
+    found, parts = read(orders.options("orders", served=served) | more)
+    assert found == expected
+    assert not pinned(parts)
+
+
 def test_filters_and_times_narrow_what_is_read(orders, pushing, spark, topics):
     at = topics.moment()
     orders.append("orders", 2000, tag="late")
@@ -296,7 +315,7 @@ def test_a_base_that_was_deleted_is_an_error_without_a_retry(orders, monkeypatch
     (orders.folder / name.split(":")[0]).unlink()
     monkeypatch.setattr(Backoff, "wait", never)
     forget()
-    with pytest.raises(TopicsError, match=r"has expired.*remote_window"):
+    with pytest.raises(TopicsError, match=r"has expired.*remote_window_ms"):
         rows(reading, partitions)
     # A new plan uses a newer base.
     assert len(read(orders.options("orders", served=True))[0]) == 4497

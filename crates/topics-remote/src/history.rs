@@ -91,7 +91,7 @@ pub fn chosen(
 pub fn expired(key: &str) -> RemoteError {
     none(format!(
         "the base {key} has expired: the owner of the prefix deleted it after the read was planned. Plan the read \
-         again, and set remote_window of the owner to more than the time of your longest read"
+         again, and set remote_window_ms of the owner to more than the time of your longest read"
     ))
 }
 

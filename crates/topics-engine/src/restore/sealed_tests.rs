@@ -188,7 +188,7 @@ fn a_base_that_was_deleted_has_expired() {
     let e = sealed(&w, &bucket, Some(&name)).unwrap_err();
     assert_eq!(e.code(), "invalid_request", "waiting does not help");
     assert!(
-        e.to_string().contains("has expired") && e.to_string().contains("remote_window"),
+        e.to_string().contains("has expired") && e.to_string().contains("remote_window_ms"),
         "{e}"
     );
     // A view that is open learns of it when it misses a record.
