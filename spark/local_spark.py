@@ -81,14 +81,16 @@ def session(
     cores: int = 2,
     failures: int = 1,
     folder: Path | None = None,
+    master: str | None = None,
     **conf: str,
 ) -> SparkSession:
-    """A session that listens on loopback only and leaves no files outside `folder`."""
+    """A session that listens on loopback only and leaves no files outside `folder`. `master`: a
+    cluster of this machine, `local-cluster[…]`, instead of threads of this process."""
     from pyspark.sql import SparkSession
 
     folder = folder or Path(tempfile.mkdtemp(prefix="spark-"))
     prepare(folder)
-    builder = SparkSession.builder.appName(name).master(f"local[{cores},{failures}]")
+    builder = SparkSession.builder.appName(name).master(master or f"local[{cores},{failures}]")
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

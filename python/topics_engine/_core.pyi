@@ -371,16 +371,25 @@ class Engine(_Verbs):
         recovery: Recovery | None = None,
         temporary: bool = False,
         at_ms: int | None = None,
+        sealed: bool = False,
+        base: str | None = None,
     ) -> Engine:
         """`read_only`: nothing in the directory changes, every write is refused, and other
         processes may read it at the same time. `recovery` reports the progress of an open.
         `temporary`: the directory is removed when the engine is closed or dropped. With
         `read_only`, `path` may be the URL of a prefix of an object store: its state at `at_ms`, or
-        the newest one.
+        the newest one. `sealed`: only the sealed segments that a base of it names: the newest
+        base, or `base`, the name that another engine has.
         """
 
+    @property
+    def base(self) -> str | None:
+        """The name of the base that an engine reads a prefix from."""
+
     def is_current(self) -> bool:
-        """Whether an engine that reads a prefix has its newest state."""
+        """Whether an engine that reads a prefix has its newest state; of one with sealed segments
+        only, whether its base is the newest. Raises if that base was deleted.
+        """
 
     def call(
         self,

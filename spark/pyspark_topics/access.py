@@ -9,11 +9,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from .options import is_prefix
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .directory import Directory
     from .options import Connection, Selection, Subscription
     from .planning import Head, Range
+    from .server import Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class ScanRequest:
     selection: Selection
     fields: tuple[tuple[str, str], ...] = ()
     """Names and types of typed columns."""
+    base: str | None = None
+    """See `Range.base`."""
 
 
 class Scan(Protocol):
@@ -50,6 +56,9 @@ class Access(Protocol):
 
     def split(self, whole: Range, records: int) -> Sequence[int]:
         """The ends of parts of `records` records; the last is the end of the range."""
+
+    def cut(self, ranges: Sequence[Range]) -> list[Range]:
+        """The same seqs, in more ranges if a part of one is read from the objects of a prefix."""
 
     def fill(self, whole: Range, size: int) -> int:
         """The end of a first part of about `size` bytes."""
@@ -72,10 +81,17 @@ def access(to: Connection) -> Access:
 
 @functools.lru_cache(maxsize=8)
 def _access(pid: int, to: Connection) -> Access:
+    rest: Directory | Server
     if to.url is None:
         from .directory import Directory
 
-        return Directory(to)
-    from .server import Server
+        rest = Directory(to)
+    else:
+        from .server import Server
 
-    return Server(to)
+        rest = Server(to)
+    if to.path is None or not is_prefix(to.path):
+        return rest
+    from .prefix import Prefix
+
+    return Prefix(to, rest)

@@ -132,6 +132,7 @@ class TopicsReader(DataSourceReader):
                 records=self._options.partition_records,
                 min_partitions=self._options.min_partitions,
                 split=engine.split,
+                cut=engine.cut,
             )
         return [TopicsPartition(task) for task in tasks]
 

@@ -7,7 +7,7 @@ import atexit
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from .access import ScanRequest
 from .errors import InvalidOption, TopicsError
 from .fields import Splits, head_of, scan_body
 from .options import Connection, Subscription, is_prefix
-from .planning import Head
+from .planning import Head, Range
 
 T = TypeVar("T")
 
@@ -26,9 +26,22 @@ VIEW_SECONDS = 1.0
 """For so long a plan uses the view of a prefix without asking whether there is a newer state."""
 
 
-class _View:
-    """A prefix as this process reads it. It stays open, because an open fetches the log and the
-    active segments; what is read of sealed segments is fetched from the store each time."""
+def backend(path: str, settings: dict[str, str] | None = None, **form: Any) -> Any:
+    """Opens a directory or a prefix in read-only mode."""
+    try:
+        from topics_engine import _core
+        from topics_engine.client.embedded import EmbeddedBackend
+    except ImportError as e:
+        raise InvalidOption(
+            f"reading a directory or an object store needs the package topics_engine: {e}"
+        ) from e
+    return EmbeddedBackend(_core.Engine.open(path, settings or {}, read_only=True, **form))
+
+
+class View:
+    """A prefix as this process reads it. It stays open, because an open fetches the base, and for
+    all records the log and the active segments; what is read of sealed segments is fetched from the
+    store each time."""
 
     def __init__(self, opens: Callable[[], Any]) -> None:
         self._opens = opens
@@ -39,22 +52,33 @@ class _View:
         """Opens the newest state, unless this is it, or was it less than `wait` seconds ago."""
         if time.monotonic() < self._asked + wait:
             return
-        if not self.engine.engine.is_current():
+        if not self._is_current():
             newer = self._opens()
             self.engine.close()
             self.engine = newer
         self._asked = time.monotonic()
 
+    def _is_current(self) -> bool:
+        import topics_engine
 
-_views: dict[tuple[int, str], _View] = {}
+        try:
+            return bool(self.engine.engine.is_current())
+        except topics_engine.InvalidRequest:
+            # Its base was deleted.
+            return False
+
+
+_views: dict[tuple[int, str], View] = {}
 """By process and URL: a forked child cannot use an engine of its parent. Spark's workers are reused
 for many tasks of a job."""
 
 
-@atexit.register
-def _close_views() -> None:
-    while _views:
-        _views.popitem()[1].engine.close()
+def close_views(views: dict[tuple[int, str], View]) -> None:
+    while views:
+        views.popitem()[1].engine.close()
+
+
+atexit.register(close_views, _views)
 
 
 class Directory(Splits):
@@ -64,25 +88,19 @@ class Directory(Splits):
     def __init__(self, to: Connection) -> None:
         assert to.path is not None
         path = to.path if is_prefix(to.path) else to.path.removeprefix("file://")
-        try:
-            from topics_engine import _core
-            from topics_engine.client.embedded import EmbeddedBackend
-        except ImportError as e:
-            raise InvalidOption(f"reading a directory needs the package topics_engine: {e}") from e
-
         settings = {} if to.remote is None else {"remote_url": to.remote}
         self._needs_remote = to.remote is None and not is_prefix(to.path)
-
-        def opened() -> EmbeddedBackend:
-            return EmbeddedBackend(_core.Engine.open(path, settings, read_only=True))
-
-        self._opens: Callable[[], Any] = opened
+        self._opens: Callable[[], Any] = partial(backend, path, settings)
         self._prefix = path if is_prefix(to.path) else None
         self._engine: Any = None
         self._uses = 0
 
     @contextmanager
     def keep_open(self) -> Iterator[None]:
+        if self._prefix is not None:
+            # Its view stays open from the first use on. There may be none.
+            yield
+            return
         with self._open():
             yield
 
@@ -94,7 +112,7 @@ class Directory(Splits):
             yield self._view(self._prefix).engine
             return
         if self._uses == 0:
-            self._engine = _as_topics_error(self._opens)
+            self._engine = as_topics_error(self._opens)
         self._uses += 1
         try:
             yield self._engine
@@ -104,16 +122,16 @@ class Directory(Splits):
                 self._engine.close()
                 self._engine = None
 
-    def _view(self, url: str) -> _View:
+    def _view(self, url: str) -> View:
         key = (os.getpid(), url)
         if key not in _views:
-            _views[key] = _as_topics_error(lambda: _View(self._opens))
+            _views[key] = as_topics_error(lambda: View(self._opens))
         return _views[key]
 
     def _refresh(self, wait: float = 0.0) -> None:
         if self._prefix is not None:
             view = self._view(self._prefix)
-            _as_topics_error(lambda: view.refresh(wait))
+            as_topics_error(lambda: view.refresh(wait))
 
     def _refresh_below(self, topic: str, upto: int) -> None:
         """Before a range is read that another process has planned by a newer state."""
@@ -121,7 +139,7 @@ class Directory(Splits):
             return
         state = self._view(self._prefix).engine.state
         try:
-            is_there = head_of(json.loads(_as_topics_error(lambda: state(topic)))).end > upto
+            is_there = head_of(json.loads(as_topics_error(lambda: state(topic)))).end > upto
         except TopicsError:
             is_there = False
         if not is_there:
@@ -134,7 +152,7 @@ class Directory(Splits):
             names = topics.names if topics.pattern is None else _names(engine, topics)
             for name in names:
                 try:
-                    found[name] = head_of(json.loads(_as_topics_error(partial(engine.state, name))))
+                    found[name] = head_of(json.loads(as_topics_error(partial(engine.state, name))))
                 except TopicsError as e:
                     if e.code != "topic_not_found":
                         raise
@@ -144,13 +162,21 @@ class Directory(Splits):
         request = json.dumps(asked).encode()
         with self._open() as engine:
             answer: dict[str, Any] = json.loads(
-                _as_topics_error(lambda: engine.split(topic, request))
+                as_topics_error(lambda: engine.split(topic, request))
             )
         return answer
 
+    def segments(self, topic: str) -> dict[str, Any]:
+        """The answer of `GET /v0/topics/:t/segments`."""
+        with self._open() as engine:
+            return segments_of(engine, topic)
+
+    def cut(self, ranges: Sequence[Range]) -> list[Range]:
+        return list(ranges)
+
     def seek(self, topic: str, ts_ms: int) -> int:
         with self._open() as engine:
-            return _as_topics_error(lambda: int(engine.seek(topic, ts_ms))) + 1
+            return as_topics_error(lambda: int(engine.seek(topic, ts_ms))) + 1
 
     @contextmanager
     def scan(self, request: ScanRequest) -> Iterator[LocalScan]:
@@ -175,7 +201,7 @@ class LocalScan:
 
     def __init__(self, engine: Any, request: ScanRequest) -> None:
         body = json.dumps(scan_body(request)).encode()
-        self._stream = _as_topics_error(lambda: engine.scan_range(request.topic, body))
+        self._stream = as_topics_error(lambda: engine.scan_range(request.topic, body))
         self.topic_id: int = self._stream.topic_id
         self.to_seq: int = self._stream.to_seq
 
@@ -186,12 +212,19 @@ class LocalScan:
             raise TopicsError(str(e)) from e
 
 
+def segments_of(engine: Any, topic: str) -> dict[str, Any]:
+    """Where the records of a topic lie."""
+    found = as_topics_error(lambda: engine.caller.call("segments", topic))
+    answer: dict[str, Any] = json.loads(found)
+    return answer
+
+
 def _names(engine: Any, topics: Subscription) -> Iterator[str]:
     names = (one["topic"] for one in engine.topics(topics.prefix))
     yield from filter(topics.matches, names)
 
 
-def _as_topics_error(call: Callable[[], T]) -> T:
+def as_topics_error(call: Callable[[], T]) -> T:
     """Converts the engine's errors into this package's, which can be unpickled without the
     native module."""
     import topics_engine

@@ -163,12 +163,13 @@ def connection(options: Mapping[str, str]) -> Connection:
     if url is None and path is None:
         raise InvalidOption(
             'neither "url" nor "path" is set: "url" names a running server (http://host:port), '
-            '"path" a data directory'
+            '"path" a data directory or an object store'
         )
-    if url is not None and path is not None:
+    if url is not None and path is not None and not is_prefix(path):
         raise InvalidOption(
             '"url" and "path" exclude each other: "url" reads from a running server, "path" from a '
-            "data directory without one"
+            'data directory without one. Beside "url" it is the object store that the server '
+            "ships to (s3://… or file:///…)"
         )
     remote = options.get("remote")
     if remote is not None:
@@ -249,7 +250,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         raise InvalidOption(f'"gaps" is fail, log or emit, not {gaps!r}')
     topics = _subscription(options)
     place = connection(options)
-    if place.path is not None and options.get("consumer") is not None:
+    if place.url is None and options.get("consumer") is not None:
         raise InvalidOption('"consumer" needs a server: a directory is only read')
     return ReadOptions(
         connection=place,
@@ -328,7 +329,7 @@ def _bad_records(options: Mapping[str, str], place: Connection) -> BadRecords:
         return BadRecords(kind)  # type: ignore[arg-type]
     if kind != "topic" or not topic:
         raise InvalidOption(f'"badRecords" is fail, log or topic:NAME, not {text!r}')
-    if place.path is not None:
+    if place.url is None:
         raise InvalidOption('"badRecords" topic:NAME needs a server: a directory is only read')
     return BadRecords("topic", topic)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .offsets import Span
 
@@ -19,6 +19,8 @@ class Range:
     topic: str
     lo: int
     hi: int
+    base: str | None = None
+    """The base of a prefix whose sealed segments have all records of the range."""
 
     def __len__(self) -> int:
         return max(0, self.hi - self.lo)
@@ -58,6 +60,9 @@ Splitter = Callable[[Range, int], Sequence[int]]
 """Returns the ascending ends of parts of a range with the given number of records; the last is
 the range's end."""
 
+Cutter = Callable[[Sequence[Range]], list[Range]]
+"""Returns the same seqs in more ranges, in order."""
+
 
 def evenly(whole: Range, records: int) -> list[int]:
     """Parts with equal numbers of seqs, computed without the engine."""
@@ -71,12 +76,13 @@ def plan(
     records: int,
     min_partitions: int,
     split: Splitter = evenly,
+    cut: Cutter = list,
 ) -> list[tuple[Range, ...]]:
     """Tasks of about `records` records, at least `min_partitions` if there are enough records.
 
     A large topic has several tasks, small topics share one. Every seq is in exactly one task.
     """
-    ranges = [Range(s.topic_id, name, s.lo, s.hi) for name, s in spans if len(s)]
+    ranges = cut([Range(s.topic_id, name, s.lo, s.hi) for name, s in spans if len(s)])
     total = sum(len(r) for r in ranges)
     size = max(1, min(records, total // min_partitions))
     pieces: list[Range] = []
@@ -84,10 +90,12 @@ def plan(
         lo = whole.lo
         for hi in [whole.hi] if len(whole) <= size else split(whole, size):
             if hi > lo:
-                pieces.append(Range(whole.topic_id, whole.topic, lo, hi))
+                pieces.append(replace(whole, lo=lo, hi=hi))
                 lo = hi
         assert lo == whole.hi, f"{whole} was split up to {lo}"
-    return _pack(pieces, size)
+    # A task that reads only objects needs neither the log nor a server.
+    sealed = [piece for piece in pieces if piece.base is not None]
+    return [*_pack(sealed, size), *_pack([p for p in pieces if p.base is None], size)]
 
 
 def _pack(pieces: list[Range], size: int) -> list[tuple[Range, ...]]:

@@ -167,6 +167,7 @@ class _RangeRead:
             strong=plan.strong,
             selection=plan.selection,
             fields=tuple((name, typed[name]) for name in shown),
+            base=one.base,
         )
 
     def _binary_seq(self, error: TopicsError) -> int | None:

@@ -16,7 +16,7 @@ from .client import ARROW, BROKEN, Client, path_of
 from .errors import Interrupted, TopicsError
 from .fields import Splits, head_of, scan_body
 from .options import Connection, Subscription
-from .planning import Head
+from .planning import Head, Range
 
 STATES = 2_000
 """Topics in one request for states."""
@@ -61,6 +61,13 @@ class Server(Splits):
 
     def _split(self, topic: str, asked: dict[str, int]) -> dict[str, Any]:
         return self._client.call("POST", path_of("topics", topic, "split"), asked)
+
+    def segments(self, topic: str) -> dict[str, Any]:
+        """Where the records of a topic lie."""
+        return self._client.call("GET", path_of("topics", topic, "segments"))
+
+    def cut(self, ranges: Sequence[Range]) -> list[Range]:
+        return list(ranges)
 
     def seek(self, topic: str, ts_ms: int) -> int:
         answer = self._client.call("POST", path_of("topics", topic, "seek"), {"ts": ts_ms})

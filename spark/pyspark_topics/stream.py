@@ -174,13 +174,16 @@ class TopicsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         was, now = Offset.parse(start), Offset.parse(end)
-        tasks: list[tuple[Range | Loss, ...]] = [
-            *plan(
-                now.to_read(was),
-                records=self._options.partition_records,
-                min_partitions=self._options.min_partitions,
-            )
-        ]
+        engine = access(self._options.connection)
+        with engine.keep_open():
+            tasks: list[tuple[Range | Loss, ...]] = [
+                *plan(
+                    now.to_read(was),
+                    records=self._options.partition_records,
+                    min_partitions=self._options.min_partitions,
+                    cut=engine.cut,
+                )
+            ]
         # The engine says why skipped seqs have no record: each range is read whole, so that a loss
         # is reported once.
         skipped = list(_skipped(was, now))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -91,6 +93,20 @@ def test_the_engine_says_where_a_large_topic_is_split():
     tasks = plan([("a", Span(1, 1, 101))], records=50, min_partitions=1, split=split)
     assert asked == [(Range(1, "a", 1, 101), 50)]
     assert [(t.lo, t.hi) for task in tasks for t in task] == [(1, 40), (40, 41), (41, 101)]
+
+
+def test_a_task_reads_from_objects_or_from_elsewhere():
+    def cut(ranges: Sequence[Range]) -> list[Range]:
+        return [
+            part
+            for one in ranges
+            for part in (replace(one, hi=one.lo + 5, base="b"), replace(one, lo=one.lo + 5))
+        ]
+
+    found = {name: Span(i, 1, 11) for i, name in enumerate("abc", 1)}
+    tasks = plan(sorted(found.items()), records=15, min_partitions=1, cut=cut)
+    assert [{one.base for one in task} for task in tasks] == [{"b"}, {None}]
+    assert sorted(one.lo for task in tasks for one in task) == [1, 1, 1, 6, 6, 6]
 
 
 def test_a_split_that_leaves_something_out_is_an_error():

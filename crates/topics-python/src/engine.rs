@@ -67,7 +67,7 @@ pub(crate) struct Engine {
 #[pymethods]
 impl Engine {
     #[staticmethod]
-    #[pyo3(signature = (path, settings=None, read_only=false, recovery=None, temporary=false, at_ms=None))]
+    #[pyo3(signature = (path, settings=None, read_only=false, recovery=None, temporary=false, at_ms=None, sealed=false, base=None))]
     #[allow(clippy::too_many_arguments)]
     fn open(
         py: Python<'_>,
@@ -77,6 +77,8 @@ impl Engine {
         recovery: Option<&Recovery>,
         temporary: bool,
         at_ms: Option<u64>,
+        sealed: bool,
+        base: Option<String>,
     ) -> PyResult<Self> {
         use topics_engine::Engine;
         let (env, options, url) = settings::options(py, settings)?;
@@ -89,7 +91,12 @@ impl Engine {
                 true if is_prefix(&dir) => {
                     let store = settings::prefix(&env, &dir).map_err(Failure::invalid)?;
                     let at = &*removed.insert(view_directory(&env)?);
-                    Engine::open_prefix(&env, store, at, at_ms, options).inspect_err(|_| {
+                    let opened = if sealed {
+                        Engine::open_sealed(&env, store, at, base.as_deref(), options)
+                    } else {
+                        Engine::open_prefix(&env, store, at, at_ms, options)
+                    };
+                    opened.inspect_err(|_| {
                         let _ = std::fs::remove_dir_all(at);
                     })
                 }
@@ -103,6 +110,12 @@ impl Engine {
         };
         let shared = opening(|| run_interruptible(py, open))?;
         Ok(Self { shared })
+    }
+
+    /// The name of the base that an engine reads a prefix from.
+    #[getter]
+    fn base(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.shared.run(py, |engine| Ok(engine.base()))
     }
 
     /// Whether an engine that reads a prefix has its newest state.

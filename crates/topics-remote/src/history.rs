@@ -1,6 +1,6 @@
 //! The history of a prefix, as a restore reads it: a base, and the rounds after it.
 
-use topics_env::objects::ObjectStore;
+use topics_env::objects::{ObjectError, ObjectStore};
 
 use crate::format::base::Base;
 use crate::format::head::Head;
@@ -70,6 +70,29 @@ pub fn base(
     let object = chosen.object();
     let base = read::base(store, retry, &object)?;
     Ok(RestoreBase { head, base, object, newest_ms })
+}
+
+/// Finds the base that an earlier reader of the prefix chose.
+pub fn chosen(
+    store: &dyn ObjectStore,
+    retry: &Retry,
+    head: Head,
+    object: ObjectRef,
+) -> Result<RestoreBase> {
+    match read::base(store, retry, &object) {
+        Ok(base) => Ok(RestoreBase { head, newest_ms: base.made_ms, base, object }),
+        Err(RemoteError::Object(ObjectError::NotFound { .. })) => Err(expired(&object.key)),
+        Err(e) => Err(e),
+    }
+}
+
+/// The error that a base was deleted since a read was planned with it.
+#[must_use]
+pub fn expired(key: &str) -> RemoteError {
+    none(format!(
+        "the base {key} has expired: the owner of the prefix deleted it after the read was planned. Plan the read \
+         again, and set remote_window_ms of the owner to more than the time of your longest read"
+    ))
 }
 
 /// Calls `each` with the rounds after a base, in order, until it returns false or there is none. Rounds

@@ -434,7 +434,27 @@ impl Engine {
         open::open_prefix(env, store, dir, at_ms, options).map(Self::over)
     }
 
-    /// Whether an engine that reads a prefix has its newest state. True for every other one.
+    /// Reads the sealed segments that a base of a prefix names: `None` the newest one, else that of
+    /// [`Self::base`]. Neither the log nor active segments are fetched, and each topic ends with its last sealed
+    /// segment. No record expires by the TTL of its topic. Otherwise like [`Self::open_prefix`].
+    pub fn open_sealed(
+        env: &Env,
+        store: Arc<dyn ObjectStore>,
+        dir: &Path,
+        base: Option<&str>,
+        options: Options,
+    ) -> Result<Self> {
+        open::open_sealed(env, store, dir, base, options).map(Self::over)
+    }
+
+    /// The name of the base that an engine reads a prefix from, for [`Self::open_sealed`].
+    #[must_use]
+    pub fn base(&self) -> Option<String> {
+        self.open.view.get().map(restore::View::base)
+    }
+
+    /// Whether an engine that reads a prefix has its newest state, or its newest base if it reads sealed segments
+    /// only. True for every other one.
     pub fn is_current(&self) -> Result<bool> {
         self.open.ctx().check_open()?;
         self.open.view.get().map_or(Ok(true), restore::View::is_current)

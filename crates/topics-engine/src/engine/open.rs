@@ -21,7 +21,7 @@ use crate::queue;
 use crate::recovery::{
     Access, LogEnd, Lost, Replay, Target, problem, segment_options, wal_options,
 };
-use crate::restore;
+use crate::restore::{self, View};
 use crate::topic;
 use crate::topic::events::{Base, Ctx, TopicHost};
 use crate::txn;
@@ -179,10 +179,33 @@ pub(crate) fn open_prefix(
     at_ms: Option<u64>,
     options: Options,
 ) -> Result<Arc<OpenEngine>> {
+    open_view(env, store, dir, options, |store, retry| restore::view(env, store, retry, dir, at_ms))
+}
+
+/// The same for the sealed segments that a base names, `None`: the newest base.
+pub(crate) fn open_sealed(
+    env: &Env,
+    store: Arc<dyn ObjectStore>,
+    dir: &Path,
+    base: Option<&str>,
+    options: Options,
+) -> Result<Arc<OpenEngine>> {
+    open_view(env, store, dir, options, |store, retry| {
+        restore::sealed(env, store, retry, dir, base)
+    })
+}
+
+fn open_view(
+    env: &Env,
+    store: Arc<dyn ObjectStore>,
+    dir: &Path,
+    options: Options,
+    view: impl FnOnce(Arc<dyn ObjectStore>, &Retry) -> Result<View>,
+) -> Result<Arc<OpenEngine>> {
     let limits = options.remote.map(|remote| remote.limits).unwrap_or_default();
     let mut retry = Retry::new(env.clone(), std::thread::sleep);
     retry.deadline = limits.cold_timeout;
-    let view = restore::view(env, store.clone(), &retry, dir, at_ms)?;
+    let view = view(store.clone(), &retry)?;
     let wal_shards = view.shards;
     let has_threads = options.background;
     let remote = Some(RemoteOptions { store, limits });

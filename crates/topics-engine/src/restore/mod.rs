@@ -5,6 +5,7 @@
 //! | [`Form::Adopt`] | cold: their records stay in the prefix | belongs to the new directory |
 //! | [`Form::Copy`] | downloaded | stays as it is |
 //! | [`Form::View`] | cold, those of queues too | stays as it is |
+//! | [`Form::Sealed`] | cold; there are no other records, and no log | stays as it is |
 //!
 //! | module | purpose |
 //! |---|---|
@@ -20,6 +21,8 @@
 #[cfg(test)]
 mod adopt_tests;
 mod log;
+#[cfg(test)]
+mod sealed_tests;
 mod segments;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -36,6 +39,7 @@ use topics_remote::claim::{Claimant, DirectoryRecord, Refusal};
 use topics_remote::format::base::Place;
 use topics_remote::format::head::Head;
 use topics_remote::format::keys;
+use topics_remote::format::sealed::ObjectRef;
 use topics_remote::history::{self, RestoreBase};
 use topics_remote::writer::RemoteWriter;
 use topics_remote::{RemoteError, Retry, read};
@@ -71,6 +75,32 @@ enum Form {
     Copy,
     /// It is read, while the prefix has most records.
     View,
+    /// It is read, and has only what a base names of sealed segments.
+    Sealed,
+}
+
+/// The state that a directory gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Target {
+    /// The newest one.
+    Newest,
+    /// The one at a time, ms since the Unix epoch.
+    At(u64),
+    /// That of a base.
+    Base(ObjectRef),
+}
+
+impl Target {
+    fn at(at_ms: Option<u64>) -> Self {
+        at_ms.map_or(Self::Newest, Self::At)
+    }
+
+    fn at_ms(&self) -> Option<u64> {
+        match self {
+            Self::At(at_ms) => Some(*at_ms),
+            Self::Newest | Self::Base(_) => None,
+        }
+    }
 }
 
 /// What was restored.
@@ -126,7 +156,7 @@ pub fn restore(
                 .into(),
         ));
     }
-    hydrate(env, store, retry, dir, form, request.at_ms).map(|(_, done)| done)
+    hydrate(env, store, retry, dir, form, &Target::at(request.at_ms)).map(|(_, done)| done)
 }
 
 /// The state of a prefix that is being read.
@@ -134,28 +164,70 @@ pub fn restore(
 pub(crate) struct View {
     store: Arc<dyn ObjectStore>,
     retry: Retry,
-    /// The nonce of `HEAD`, the epoch of the base, and the round that would follow; `None`: it is the state at a
-    /// time, and stays that.
-    seen: Option<([u8; 16], u64, u64)>,
+    seen: Seen,
+    base: ObjectRef,
     /// Shards of its log.
     pub shards: u32,
 }
 
+/// What shows that a prefix has a newer state than a view.
+#[derive(Debug)]
+enum Seen {
+    /// Nothing: it is the state at a time, and stays that.
+    Fixed,
+    /// Another nonce of `HEAD`, or the round of this epoch and number.
+    Round([u8; 16], u64, u64),
+    /// Another base in `HEAD`.
+    Base,
+}
+
 impl View {
-    /// Whether nothing was shipped since.
+    /// Whether nothing was shipped since; of a sealed view, whether no base was published since. An error if the
+    /// base of a sealed view was deleted.
     pub fn is_current(&self) -> Result<bool> {
-        let Some((nonce, epoch, next)) = self.seen else { return Ok(true) };
-        let head = read::head(&*self.store, &self.retry).map_err(remote_error)?;
-        if head.is_none_or(|(head, _)| head.nonce != nonce) {
-            return Ok(false);
+        if matches!(self.seen, Seen::Fixed) {
+            return Ok(true);
         }
-        let key = keys::round(epoch, next);
-        match read::retrying(&self.retry, || self.store.head(&key)) {
-            Ok(_) => Ok(false),
-            Err(ObjectError::NotFound { .. }) => Ok(true),
+        let head = read::head(&*self.store, &self.retry).map_err(remote_error)?;
+        let Some((head, _)) = head else { return Ok(false) };
+        match self.seen {
+            Seen::Round(nonce, epoch, next) => {
+                Ok(head.nonce == nonce && !self.has(&keys::round(epoch, next))?)
+            }
+            _ if head.base.as_ref() == Some(&self.base) => Ok(true),
+            _ if self.has(&self.base.key)? => Ok(false),
+            _ => Err(remote_error(history::expired(&self.base.key))),
+        }
+    }
+
+    fn has(&self, key: &str) -> Result<bool> {
+        match read::retrying(&self.retry, || self.store.head(key)) {
+            Ok(_) => Ok(true),
+            Err(ObjectError::NotFound { .. }) => Ok(false),
             Err(e) => Err(remote_error(e.into())),
         }
     }
+
+    /// Names the base of the view, for [`sealed`].
+    pub fn base(&self) -> String {
+        let ObjectRef { key, len, hash } = &self.base;
+        format!("{key}:{len}:{hash:032x}")
+    }
+}
+
+/// The base that a text of [`View::base`] names.
+fn base_of(text: &str) -> Result<ObjectRef> {
+    let parse = || {
+        let mut parts = text.split(':');
+        let (key, len, hash) = (parts.next()?, parts.next()?, parts.next()?);
+        let hash = u128::from_str_radix(hash, 16).ok()?;
+        let object = ObjectRef { key: key.to_owned(), len: len.parse().ok()?, hash };
+        parts.next().is_none().then_some(object)
+    };
+    parse().ok_or_else(|| {
+        let text = format!("{text:?} names no base: it is what `base` of a view returns");
+        Error::InvalidRequest(text)
+    })
 }
 
 /// Makes a directory to read a prefix with: the state at a time, `None`: the newest one.
@@ -166,10 +238,29 @@ pub(crate) fn view(
     dir: &Path,
     at_ms: Option<u64>,
 ) -> Result<View> {
-    let (base, done) = hydrate(env, store.clone(), retry, dir, Form::View, at_ms)?;
-    let next = base.base.first_round + done.rounds;
-    let seen = at_ms.is_none().then_some((base.head.nonce, base.base.header.epoch, next));
-    Ok(View { store, retry: retry.clone(), seen, shards: done.shards })
+    let target = Target::at(at_ms);
+    let (found, done) = hydrate(env, store.clone(), retry, dir, Form::View, &target)?;
+    let next = found.base.first_round + done.rounds;
+    let seen = match at_ms {
+        Some(_) => Seen::Fixed,
+        None => Seen::Round(found.head.nonce, found.base.header.epoch, next),
+    };
+    Ok(View { store, retry: retry.clone(), seen, base: found.object, shards: done.shards })
+}
+
+/// Makes a directory to read the sealed segments with that a base names, `None`: the newest base. No round and no
+/// part of an active segment is fetched. Each topic ends with its last sealed segment.
+pub(crate) fn sealed(
+    env: &Env,
+    store: Arc<dyn ObjectStore>,
+    retry: &Retry,
+    dir: &Path,
+    base: Option<&str>,
+) -> Result<View> {
+    let target = base.map_or(Ok(Target::Newest), |text| base_of(text).map(Target::Base))?;
+    let (found, done) = hydrate(env, store.clone(), retry, dir, Form::Sealed, &target)?;
+    let (retry, base) = (retry.clone(), found.object);
+    Ok(View { store, retry, seen: Seen::Base, base, shards: done.shards })
 }
 
 fn hydrate(
@@ -178,7 +269,7 @@ fn hydrate(
     retry: &Retry,
     dir: &Path,
     form: Form,
-    at_ms: Option<u64>,
+    target: &Target,
 ) -> Result<(RestoreBase, Restored)> {
     let paths = Paths::new(dir);
     make_root(env, &paths)?;
@@ -193,10 +284,10 @@ fn hydrate(
     loop {
         let head = history::head(&*store, retry).map_err(remote_error)?;
         let nonce = head.nonce;
-        let done = from_head(env, store.clone(), retry, &paths, form, (head, at_ms));
+        let done = from_head(env, store.clone(), retry, &paths, form, (head, target));
         let Err(e) = &done else { return done };
         races -= 1;
-        if form == Form::Adopt || races == 0 {
+        if form == Form::Adopt || matches!(target, Target::Base(_)) || races == 0 {
             return done;
         }
         let newer = history::head(&*store, retry).map_err(remote_error)?;
@@ -216,12 +307,15 @@ fn from_head(
     retry: &Retry,
     paths: &Paths,
     form: Form,
-    (head, at_ms): (Head, Option<u64>),
+    (head, target): (Head, &Target),
 ) -> Result<(RestoreBase, Restored)> {
-    let base = history::base(&*store, retry, head, at_ms).map_err(remote_error)?;
-    let paths = paths.clone();
+    let base = match target {
+        Target::Base(object) => history::chosen(&*store, retry, head, object.clone()),
+        _ => history::base(&*store, retry, head, target.at_ms()),
+    };
+    let (base, paths) = (base.map_err(remote_error)?, paths.clone());
     let mut run = Restore { env, paths, store, retry: retry.clone(), form, base };
-    let done = run.run(at_ms)?;
+    let done = run.run(target.at_ms())?;
     Ok((run.base, done))
 }
 
@@ -243,6 +337,14 @@ impl Restore<'_> {
         let snapshot = read::snapshot(env, &self.base.object.key, base).map_err(remote_error)?;
         let n = u64::from_le_bytes(base.snapshot[8..16].try_into().unwrap_or_default());
         let mut body = snapshot.whole()?;
+        if self.form == Form::Sealed {
+            self.sealed_only(&mut body)?;
+            self.name_packs(&mut body)?;
+            Lineage::NO_SKIP.write(env, paths)?;
+            self.finish(n, &body)?;
+            let topics = body.topics.len() as u64;
+            return Ok(Restored { shards: 1, topics, ..Restored::default() });
+        }
         let log = LogFiles::restore(self, &body, at_ms)?;
         let mut out = Restored {
             state_ms: log.cut_ms,
@@ -262,15 +364,21 @@ impl Restore<'_> {
         }
         // The log may say that a later snapshot took effect, which the restored directory does not have.
         let n = n.max(log.last_snapshot);
-        let snapshot = encode(n, &body)?;
-        write_file(env, "restore.file", &paths.snapshot(n), &snapshot)?;
-        env.sync_dir("restore.dir", &paths.meta()).map_err(|e| StorageError::io("restore", e))?;
         out.skips = out.has_later || log.is_open_ended(&self.base);
         if !out.skips || self.form == Form::View {
             Lineage::NO_SKIP.write(env, paths)?;
         }
-        Store::create(env, paths, base.header.store_id)?;
+        self.finish(n, &body)?;
         Ok(out)
+    }
+
+    /// Writes the snapshot, and then what makes the directory one.
+    fn finish(&self, n: u64, body: &SnapshotBody) -> Result<()> {
+        let (env, paths) = (self.env, &self.paths);
+        write_file(env, "restore.file", &paths.snapshot(n), &encode(n, body)?)?;
+        env.sync_dir("restore.dir", &paths.meta()).map_err(|e| StorageError::io("restore", e))?;
+        Store::create(env, paths, self.base.base.header.store_id)?;
+        Ok(())
     }
 
     /// Makes the new directory the owner of the prefix, as it is after this.

@@ -12,9 +12,9 @@ use topics_remote::{Retry, read};
 use topics_storage::StorageError;
 use topics_storage::dir::{create_dir, write_file};
 use topics_storage::segment::{
-    ColdFiles, FileKind, SegmentMeta, SegmentOptions, Segments, TopicKey,
+    ColdFiles, FileKind, SegmentMeta, SegmentOptions, Segments, TopicKey, check_deletes,
 };
-use topics_storage::snapshot::{GapSnap, SnapshotBody, TopicSnap};
+use topics_storage::snapshot::{GapSnap, ReplayPos, SnapshotBody, TopicSnap};
 
 use super::{Form, Restore, Restored};
 use crate::ship::owner::remote_error;
@@ -102,6 +102,13 @@ enum Wanted<'a> {
     Deletes(u64, SegmentMeta, Span),
 }
 
+/// Where the `.del` of a sealed segment is.
+struct SealedDeletes {
+    at: Span,
+    topic: u64,
+    meta: SegmentMeta,
+}
+
 impl Restore<'_> {
     /// Whether the records of a topic with this config must be in the directory. A claim of jobs does not wait
     /// for the store.
@@ -109,7 +116,7 @@ impl Restore<'_> {
         Ok(match self.form {
             Form::Copy => true,
             Form::Adopt => TopicConfig::decode(config)?.kind == TopicType::Queue,
-            Form::View => false,
+            Form::View | Form::Sealed => false,
         })
     }
 
@@ -188,6 +195,73 @@ impl Restore<'_> {
         }
         for topic in &mut body.topics {
             out.missing_segments += declare_lost(topic, &missing);
+        }
+        Ok(())
+    }
+
+    /// Reduces a snapshot to the sealed segments that packs have, and fetches their `.del`. It is then the first
+    /// one of a log that is empty.
+    pub(super) fn sealed_only(&self, body: &mut SnapshotBody) -> Result<()> {
+        let base = &self.base.base;
+        let sealed: BTreeSet<u64> = base.segments.iter().map(|s| s.file_no).collect();
+        let deletes: HashMap<u64, Span> = base.deletes.iter().map(|d| (d.del_no, d.at)).collect();
+        let mut wanted = Vec::new();
+        for topic in &mut body.topics {
+            // Without its bitmap the records that were deleted would come back.
+            let has_deletes = |m: &SegmentMeta| m.del_no == 0 || deletes.contains_key(&m.del_no);
+            let is_read = |m: &SegmentMeta| has_records(m) && sealed.contains(&m.file_no);
+            topic.segments.retain(|m| is_read(m) && has_deletes(m));
+            for meta in &mut topic.segments {
+                meta.cold = true;
+                if let Some(at) = deletes.get(&meta.del_no) {
+                    wanted.push(SealedDeletes { at: *at, topic: topic.topic_id, meta: *meta });
+                }
+            }
+            end_with_segments(topic)?;
+        }
+        body.topics.retain(|topic| !topic.segments.is_empty());
+        for topic in &body.topics {
+            create_dir(self.env, "dir.names", &self.paths.topic(topic.topic_id))?;
+        }
+        self.fetch_deletes(&mut wanted)?;
+        body.sections.clear();
+        body.shards.clear();
+        body.retired.clear();
+        // The layout that an open without a log begins.
+        body.layout = body.generation + 1;
+        Ok(())
+    }
+
+    /// Writes `.del` files, one request for those that lie side by side. Nothing beside them is fetched.
+    fn fetch_deletes(&self, wanted: &mut [SealedDeletes]) -> Result<()> {
+        wanted.sort_unstable_by_key(|d| (d.at.pack, d.at.offset));
+        for run in
+            wanted.chunk_by(|a, b| a.at.pack == b.at.pack && a.at.offset + a.at.len == b.at.offset)
+        {
+            let mut fetches = 0;
+            while let Err(e) = self.fetch_run(run) {
+                fetches += 1;
+                if fetches == FETCHES {
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fetch_run(&self, run: &[SealedDeletes]) -> Result<()> {
+        let Some(first) = run.first() else { return Ok(()) };
+        let len = run.iter().map(|d| d.at.len).sum();
+        let Some(place) = self.base.base.place(&Span { len, ..first.at }) else { return Ok(()) };
+        let found = read::place(&*self.store, &self.retry, &place).map_err(remote_error)?;
+        for SealedDeletes { at, topic, meta } in run {
+            let Some(name) = meta.del_name(*topic) else { continue };
+            let path = self.paths.segment(&name, FileKind::Del);
+            let from = (at.offset - first.at.offset) as usize;
+            let bytes = found.get(from..from + at.len as usize).unwrap_or_default();
+            let shown = path.display().to_string();
+            check_deletes(self.env, &shown, bytes, meta.first_seq, meta.del_no)?;
+            write_file(self.env, "restore.file", &path, bytes)?;
         }
         Ok(())
     }
@@ -275,6 +349,26 @@ impl Restore<'_> {
             }
         }
     }
+}
+
+/// Reduces a topic to its segments. Their records do not expire by the topic's TTL, which may have changed since:
+/// whoever plans a read knows what the topic still has.
+fn end_with_segments(topic: &mut TopicSnap) -> Result<()> {
+    let head = topic.segments.last().map_or(0, |m| m.last_seq);
+    topic.head = head;
+    topic.reserved_to = head;
+    topic.earliest_seq = topic.earliest_seq.min(head + 1);
+    topic.evict_floor = topic.evict_floor.min(head + 1);
+    topic.delete_below = topic.delete_below.min(head + 1);
+    topic.gaps.retain(|gap| gap.to <= head);
+    topic.live_count = topic.segments.iter().map(|m| m.live_count).sum();
+    topic.live_bytes = topic.segments.iter().map(|m| m.live_bytes).sum();
+    topic.replay = ReplayPos::default();
+    topic.idempotency.clear();
+    topic.sections.clear();
+    let config = TopicConfig::decode(&topic.config)?;
+    topic.config = TopicConfig { ttl_ms: 0, kind: TopicType::Log, ..config }.encode();
+    Ok(())
 }
 
 /// Removes the segments of a topic that are missing; their seqs are gaps. Returns how many.

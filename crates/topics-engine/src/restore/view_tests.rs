@@ -17,13 +17,13 @@ use crate::types::config::{ConfigPatch, TopicType};
 use crate::types::error::Error;
 use crate::types::options::{Options, RemoteLimits, RemoteOptions};
 
-type Rows = BTreeMap<u64, Vec<u8>>;
+pub(super) type Rows = BTreeMap<u64, Vec<u8>>;
 
-fn limits() -> RemoteLimits {
+pub(super) fn limits() -> RemoteLimits {
     RemoteLimits { pack_bytes: 2000, hot_segments: 1, ..RemoteLimits::default() }
 }
 
-fn fill(w: &World, topic: &str, n: usize) {
+pub(super) fn fill(w: &World, topic: &str, n: usize) {
     for i in 0..n {
         let data = format!("{topic}-{i}");
         let tag: &[u8] = [b"red" as &[u8], b"blue"][i % 2];
@@ -45,11 +45,11 @@ fn open_at(w: &World, bucket: &Arc<Bucket>, at_ms: Option<u64>) -> crate::Result
     Engine::open_prefix(&env, store, Path::new("/view"), at_ms, options)
 }
 
-fn open(w: &World, bucket: &Arc<Bucket>) -> crate::Result<Engine> {
+pub(super) fn open(w: &World, bucket: &Arc<Bucket>) -> crate::Result<Engine> {
     open_at(w, bucket, None)
 }
 
-fn rows(engine: &Engine, topic: &str, matching: Option<&str>) -> Rows {
+pub(super) fn rows(engine: &Engine, topic: &str, matching: Option<&str>) -> Rows {
     let (mut out, mut at) = (Rows::new(), 0);
     loop {
         let matching = matching.map(|tag| TopicMatch::Eq(tag.as_bytes().to_vec()));

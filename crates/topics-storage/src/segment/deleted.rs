@@ -39,6 +39,32 @@ pub fn decode(
     salt: u64,
     del_no: u64,
 ) -> Result<RoaringBitmap> {
+    let (dead, found) = parse(env, file, bytes, first_seq, del_no)?;
+    match found == salt {
+        true => Ok(dead),
+        false => Err(corrupt(file, 8, "it belongs to another segment")),
+    }
+}
+
+/// Checks the content of a `.del` whose segment is not at hand.
+pub fn check_deletes(
+    env: &Env,
+    file: &str,
+    bytes: &[u8],
+    first_seq: u64,
+    del_no: u64,
+) -> Result<()> {
+    parse(env, file, bytes, first_seq, del_no).map(drop)
+}
+
+/// The deleted records, and the salt of their segment.
+fn parse(
+    env: &Env,
+    file: &str,
+    bytes: &[u8],
+    first_seq: u64,
+    del_no: u64,
+) -> Result<(RoaringBitmap, u64)> {
     let found = check_side_header(env, file, bytes, MAGIC, del_no)?;
     let Some((body, sum)) = bytes.split_last_chunk::<8>().filter(|(b, _)| b.len() >= BITMAP) else {
         return Err(corrupt(file, bytes.len() as u64, "too short"));
@@ -47,7 +73,7 @@ pub fn decode(
     if !env.check("segment.del", good) {
         return Err(corrupt(file, body.len() as u64, "the checksum does not match"));
     }
-    if found != salt || le_u64(body, SIDE_HEADER) != first_seq {
+    if le_u64(body, SIDE_HEADER) != first_seq {
         return Err(corrupt(file, 8, "it belongs to another segment"));
     }
     if le_u64(body, SIDE_HEADER + 16) != (body.len() - BITMAP) as u64 {
@@ -62,5 +88,5 @@ pub fn decode(
             "the number of deleted records is wrong",
         ));
     }
-    Ok(dead)
+    Ok((dead, found))
 }

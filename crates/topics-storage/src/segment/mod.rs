@@ -39,6 +39,7 @@ mod writer;
 pub use attrs::{AttrOrder, AttrRow, AttrsTable};
 pub use block::{Block, Frozen, Item};
 pub use cold::{ColdFiles, Fetch, OnFetched};
+pub use deleted::check_deletes;
 pub use frames::{DataFrame, DataFrames};
 pub(crate) use index::entry_at as idx_len;
 pub use lookup::TagMatch;
