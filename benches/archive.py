@@ -124,11 +124,15 @@ def synced_writes(db: te.Database) -> tuple[float, float]:
     return statistics.quantiles(times, n=100)[98] * 1e6, WRITES / sum(times)
 
 
-def beside(db: te.Database, store: Path) -> dict[str, list[tuple[float, float]]]:
-    """Synced writes alone, beside cold scans, and beside such whose requests hang, in turn."""
-    figures: dict[str, list[tuple[float, float]]] = {"alone": [], "scans": [], "hang": []}
+def beside(db: te.Database, store: Path, hot: te.Database) -> dict[str, list[tuple[float, float]]]:
+    """Synced writes alone, beside scans of another engine whose segments are local, beside cold
+    scans, and beside such whose requests hang, in turn."""
+    figures: dict[str, list[tuple[float, float]]]
+    figures = {"alone": [], "hot": [], "scans": [], "hang": []}
     for _ in range(RUNS):
         figures["alone"].append(synced_writes(db))
+        with scanning(hot):
+            figures["hot"].append(synced_writes(db))
         with scanning(db):
             figures["scans"].append(synced_writes(db))
         with without_answers(store), scanning(db):
@@ -228,20 +232,17 @@ def main() -> None:
             notes = ["device: 1 MiB of a pack"]
             table.row("a cold record", first, "µs", ("≤", gets + 1000), device=gets, notes=notes)
             table.row("a cold record again", again, "µs", ("≤", 100.0))
-            figures = beside(db, store)
-        for of, what in (("scans", f"{READERS} cold scans"), ("hang", "reads that hang")):
+            with te.open(below / "hot", read_only=True) as hot:
+                figures = beside(db, store, hot)
+        for of, what, goals in (
+            ("hot", f"{READERS} scans of local segments", (None, None)),
+            ("scans", f"{READERS} cold scans", (("≤", 1.2), ("≥", 0.95))),
+            ("hang", "reads that hang", (("≤", 1.2), ("≥", 0.95))),
+        ):
             table.row(
-                f"p99 of synced writes beside {what}, of alone",
-                ratios(figures, of, 0),
-                "times",
-                ("≤", 1.2),
+                f"p99 of synced writes beside {what}", ratios(figures, of, 0), "of alone", goals[0]
             )
-            table.row(
-                f"synced writes beside {what}, of alone",
-                ratios(figures, of, 1),
-                "times",
-                ("≥", 0.95),
-            )
+            table.row(f"synced writes beside {what}", ratios(figures, of, 1), "of alone", goals[1])
         shipped, plain = [], []
         for run in range(RUNS):
             with emptied(below / "plain") as target:
@@ -253,7 +254,7 @@ def main() -> None:
         table.row(
             "p50 of a write with shipping, of without",
             [with_it / without for with_it, without in both],
-            "times",
+            "of it",
             ("≤", 1.02),
         )
         more = rss(str(directory), url) - rss(str(below / "hot"))

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::buffer::Buffer;
+use super::buffer::Buffers;
 use bytes::Bytes;
 use topics_env::objects::{
     ByteRange, ETag, ObjectBytes, ObjectError, ObjectInfo, ObjectResult, ObjectStore, is_valid_key,
@@ -36,6 +36,7 @@ pub struct FolderStore {
     change: Mutex<()>,
     /// Whether the folder exists, and what killed writers left in it is removed.
     is_prepared: Mutex<bool>,
+    buffers: Buffers,
 }
 
 fn unavailable(what: &Path, e: impl std::fmt::Display) -> ObjectError {
@@ -56,7 +57,8 @@ impl FolderStore {
     /// A store in this folder. Makes no call of the file system.
     pub fn new(env: Env, root: impl Into<PathBuf>) -> Self {
         let (failed, change) = (AtomicBool::new(false), Mutex::default());
-        Self { env, root: root.into(), failed, change, is_prepared: Mutex::new(false) }
+        let (is_prepared, buffers) = (Mutex::new(false), Buffers::default());
+        Self { env, root: root.into(), failed, change, is_prepared, buffers }
     }
 
     /// Creates the folder if it is missing; its parent must exist. Removes what killed writers have left in it.
@@ -123,7 +125,7 @@ impl FolderStore {
         let file = self.env.fs.open(&path, OpenMode::Read).map_err(io)?;
         let len = file.len().map_err(io)?;
         let part = |span: std::ops::Range<u64>| {
-            let mut out = Buffer::new((span.end - span.start) as usize);
+            let mut out = self.buffers.get((span.end - span.start) as usize);
             file.read_exact_at(out.as_mut(), span.start).map(|()| out)
         };
         let mut hash = Xxh3::new();
