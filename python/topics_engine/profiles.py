@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 ASK = b"?"
 
+MOST = 1 << 20
+"""Maximum characters of a file: a variable may name anything."""
+
 READ_SECONDS = 2.0
 """How long an open waits for a file: the home may be on a server that is gone."""
 
@@ -133,7 +136,9 @@ def _text(file: Path) -> str:
 
     def put() -> None:
         try:
-            read.put(file.read_text(encoding="utf-8"))
+            with file.open(encoding="utf-8") as opened:
+                text = opened.read(MOST + 1)
+            read.put(text if len(text) <= MOST else OSError(f"it has more than {MOST} characters"))
         except Exception as failure:
             read.put(failure)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,21 +9,9 @@ import pytest
 import topics_engine as te
 from support import cold
 from support.cold import RECORDS, numbers
-from support.gateway import CREDENTIALS, Gateway
+from support.gateway import Gateway
 from support.ports import free_port
 from topics_engine import testing
-
-
-@pytest.fixture
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-
-
-@pytest.fixture
-def gateway(credentials: None, tmp_path: Path) -> Iterator[Gateway]:
-    with Gateway(tmp_path / "s3") as running:
-        yield running
 
 
 @pytest.mark.slow

@@ -311,11 +311,15 @@ def test_a_profile_that_cannot_be_used(
     assert server.signed == []
 
 
-def test_a_file_that_hangs_or_cannot_be_read(
+def test_a_file_that_hangs_or_is_too_long_or_cannot_be_read(
     server: Recorder, home: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / ".aws/config").mkdir()
     with pytest.raises(te.InvalidRequest, match=r"~/.aws/config cannot be read: .*AWS_CONFIG_FILE"):
+        te.open(data_dir, remote_url=server.url)
+    (home / "long").write_text("#" * (1 << 20) + "\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(home / "long"))
+    with pytest.raises(te.InvalidRequest, match="long cannot be read: it has more than 1048576"):
         te.open(data_dir, remote_url=server.url)
     # Its reader waits for a writer.
     os.mkfifo(home / "pipe")
@@ -353,11 +357,9 @@ def pipes() -> set[str]:
     return {target for target in found if target.startswith("pipe:")}
 
 
-@pytest.mark.slow
 def test_the_thread_of_credentials_ends_with_its_store(
     server: Recorder, home: Path, botocore: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that has made a request keeps the store for a while."""
     write(home / ".aws/config", SSO)
     monkeypatch.setenv("AWS_PROFILE", "sso")
     botocore("return lasting(n, None, profile)")

@@ -15,7 +15,7 @@ from support import cold
 from support.cold import RECORDS, numbers
 from support.faulty_s3 import FaultyS3
 from support.faulty_server import Lose, Refuse
-from support.gateway import CREDENTIALS, Gateway
+from support.gateway import Gateway
 from support.toxiproxy import Toxiproxy
 from support.waiting import until
 from topics_engine import _core
@@ -26,14 +26,6 @@ pytestmark = pytest.mark.slow
 EVERY = list(range(RECORDS))
 FRESH = {"cold_memory_bytes": 0}
 """Cold records are fetched at every read."""
-
-
-@pytest.fixture
-def gateway(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gateway]:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    with Gateway(tmp_path / "s3") as running:
-        yield running
 
 
 @pytest.fixture

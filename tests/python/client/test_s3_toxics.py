@@ -16,7 +16,7 @@ import pytest
 import topics_engine as te
 from support import cold
 from support.cold import RECORDS, numbers
-from support.gateway import CREDENTIALS, Gateway
+from support.gateway import Gateway
 from support.server import Server
 from support.toxiproxy import Toxiproxy
 from support.waiting import until
@@ -29,14 +29,6 @@ UPLOAD = 1 << 20
 """Bytes of an upload that is interrupted."""
 PART = 64 << 10
 """An upload at least as large has begun by then."""
-
-
-@pytest.fixture
-def gateway(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gateway]:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    with Gateway(tmp_path / "s3") as running:
-        yield running
 
 
 @pytest.fixture

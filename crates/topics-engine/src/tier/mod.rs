@@ -200,7 +200,8 @@ impl PackTable {
         let packs = self.packs.lock();
         let (serial, at) = packs.of_segment.get(&file_no)?;
         let pack = packs.by_serial.get(serial)?;
-        Some((pack.clone(), *pack.segments.get(*at)?))
+        let segment = pack.segments.get(*at).filter(|s| s.file_no == file_no)?;
+        Some((pack.clone(), *segment))
     }
 
     /// The segment of the same topic that follows the one with this file number, and its pack.
@@ -403,6 +404,16 @@ mod tests {
         restored.remove(&BTreeSet::from([serial(20)]));
         assert!(restored.has_segment(1) && !restored.has_segment(5));
         assert_eq!(restored.serials(), BTreeSet::from([serial(10)]));
+    }
+
+    #[test]
+    fn a_pack_that_is_replaced_has_its_new_segments_only() {
+        let table = PackTable::default();
+        table.add(pack(10, &[1, 2]));
+        table.add(pack(10, &[2]));
+        assert_eq!(table.find(1), None);
+        assert_eq!(table.find(2).unwrap().1.file_no, 2);
+        assert_eq!(table.after(2), None);
     }
 
     #[test]
