@@ -149,14 +149,15 @@ def test_an_object_that_is_gone_is_an_error(tmp_path: Path) -> None:
         rows(view)
 
 
-def test_a_scan_of_an_archive_larger_than_the_memory_waits_for_none(tmp_path: Path) -> None:
+def archive_of_long_records(tmp_path: Path, n: int) -> str:
+    """A prefix with `n` records of 10 000 bytes in packs, their segments of at most 4 MiB."""
     url = f"file://{tmp_path}/remote"
-    payload, n, memory = b"x" * 10_000, 6_000, 16 << 20
+    payload = b"x" * 10_000
 
     def is_there() -> bool:
         try:
             with te.open(url, read_only=True) as view:
-                return view.metrics()["pack_bytes"] > 3 * memory
+                return view.metrics()["pack_bytes"] > n * len(payload) * 8 // 10
         except te.InvalidRequest:
             return False
 
@@ -167,9 +168,28 @@ def test_a_scan_of_an_archive_larger_than_the_memory_waits_for_none(tmp_path: Pa
             topic.append([payload] * 500)
         db.checkpoint()
         until(is_there, 60)
+    return url
+
+
+def test_a_scan_of_an_archive_larger_than_the_memory_waits_for_none(tmp_path: Path) -> None:
+    n, memory = 6_000, 16 << 20
+    url = archive_of_long_records(tmp_path, n)
     with te.open(url, read_only=True, cold_memory_bytes=memory) as view:
         stream = pa.RecordBatchReader.from_stream(view.scan("t"))
         assert sum(batch.num_rows for batch in stream) == n
         metrics = view.metrics()
     assert metrics["cold_read_bytes"] > 3 * memory
     assert metrics["cold_memory_waits"] == 0
+
+
+def test_a_read_of_one_record_requests_nothing_ahead(tmp_path: Path) -> None:
+    url = archive_of_long_records(tmp_path, 2_000)
+
+    def requested(view: te.Database, seq: int) -> int:
+        before = view.metrics()["cold_block_misses"]
+        assert [r.seq for r in view.topic("t").read(after=seq - 1, limit=1)] == [seq]
+        return view.metrics()["cold_block_misses"] - before
+
+    with te.open(url, read_only=True) as view:
+        # The segment's index, and a record that lies in one block or in two.
+        assert max(requested(view, seq) for seq in (100, 600, 1100)) <= 3

@@ -146,16 +146,17 @@ impl ColdTier {
     }
 
     /// Requests the next window of a sequential reader that has come to the last one, as far as there is memory
-    /// that nothing else needs.
+    /// that nothing else needs. A reader that has read one place is sequential where that is the segment's end.
     pub(super) fn request_ahead(
         &self,
         state: &mut State,
         pack: &Arc<ArchivedPack>,
-        read_to: u64,
+        (read_to, is_end): (u64, bool),
         ahead: ReadAhead,
     ) {
         let Some((next, window)) = state.sequential.get(&ahead.segment).copied() else { return };
-        if !self.has_threads() || read_to + window < next {
+        let is_first = window == 1 && read_to < next && !is_end;
+        if !self.has_threads() || is_first || read_to + window < next {
             return;
         }
         let free = self.free_blocks(state);

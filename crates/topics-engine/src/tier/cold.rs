@@ -197,7 +197,7 @@ impl ColdReader {
         };
         let queued = state.queue.len();
         if let Some(ahead) = ahead {
-            self.0.request_ahead(&mut state, &pack, last, ahead);
+            self.0.request_ahead(&mut state, &pack, (last, is_end), ahead);
             if is_end {
                 state.sequential.remove(&file_no);
             }
