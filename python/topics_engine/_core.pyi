@@ -259,6 +259,9 @@ class _Stream(Protocol):
     def to_seq(self) -> int:
         """The cursor after the end of the stream."""
 
+    def check(self) -> None:
+        """Raises the error that ended the stream, if one did: Arrow's readers know its message alone."""
+
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> CapsuleType: ...
     def __arrow_c_schema__(self) -> CapsuleType: ...
 

@@ -209,6 +209,7 @@ class LocalScan:
         try:
             yield from pa.RecordBatchReader.from_stream(self._stream)
         except (pa.ArrowInvalid, OSError) as e:
+            as_topics_error(self._stream.check)
             raise TopicsError(str(e)) from e
 
 

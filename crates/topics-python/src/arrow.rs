@@ -2,11 +2,14 @@
 //!
 //! A capsule owns the C structure of the arrow crate; the consumer moves it out.
 
+use std::sync::{Arc, OnceLock};
+
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use topics_service::Scan;
+use topics_wire::Failure;
 use topics_wire::arrow::StreamBounds;
 
 use crate::errors::raise;
@@ -16,12 +19,13 @@ use crate::errors::raise;
 pub(crate) struct ArrowStream {
     scan: Mutex<Option<Scan>>,
     bounds: StreamBounds,
+    failed: Arc<OnceLock<Failure>>,
 }
 
 impl ArrowStream {
     pub fn new(scan: Scan) -> Self {
         let bounds = scan.bounds();
-        Self { scan: Mutex::new(Some(scan)), bounds }
+        Self { scan: Mutex::new(Some(scan)), bounds, failed: Arc::default() }
     }
 }
 
@@ -41,6 +45,11 @@ impl ArrowStream {
         self.bounds.to_seq
     }
 
+    /// Raises the error that ended the stream, if one did.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.failed.get().map_or(Ok(()), |failure| Err(raise(py, failure)))
+    }
+
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -50,7 +59,11 @@ impl ArrowStream {
         // The protocol allows a producer to ignore the requested schema; the consumer casts.
         drop(requested_schema);
         let scan = self.scan.lock().take().ok_or_else(taken)?;
-        PyCapsule::new_with_value(py, scan.into_c_stream(), c"arrow_array_stream")
+        PyCapsule::new_with_value(
+            py,
+            scan.into_c_stream(self.failed.clone()),
+            c"arrow_array_stream",
+        )
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {

@@ -87,6 +87,16 @@ def with_lost_range() -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def _errors_of(stream: Any) -> Iterator[None]:
+    """Raises the error that ended an Arrow stream, where its reader raises one of its own."""
+    try:
+        yield
+    except Exception:
+        stream.check()
+        raise
+
+
 def _texts(column: Any) -> list[str]:
     """The values of a column that are not null."""
     found: list[str] = column.drop_null().to_pylist() if column.null_count < len(column) else []
@@ -319,13 +329,15 @@ class Read(Closing, Iterator[T], Generic[T]):
         with extra("arrow", "to_arrow"):
             import pyarrow
 
-        reader = pyarrow.RecordBatchReader.from_stream(self._scan(schema))
+        stream = self._scan(schema)
+        reader = pyarrow.RecordBatchReader.from_stream(stream)
         batches, rows = [], 0
-        for batch in reader:
-            batches.append(batch)
-            rows += batch.num_rows
-            if self._left is not None and rows >= self._left:
-                break
+        with _errors_of(stream):
+            for batch in reader:
+                batches.append(batch)
+                rows += batch.num_rows
+                if self._left is not None and rows >= self._left:
+                    break
         table = pyarrow.Table.from_batches(batches, reader.schema)
         if self._left is not None:
             table = table.slice(0, self._left)
@@ -367,7 +379,9 @@ class Read(Closing, Iterator[T], Generic[T]):
         plain = self._left is None and self._on_gap == "yield"
         if not plain:
             return polars.from_arrow(self.to_arrow(schema))
-        frame = polars.DataFrame(self._scan(schema))
+        stream = self._scan(schema)
+        with _errors_of(stream):
+            frame = polars.DataFrame(stream)
         self._done = True
         if schema is not None:
             self.misfits = count_misfits(frame[MISFITS].drop_nulls())

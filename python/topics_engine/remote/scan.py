@@ -25,6 +25,9 @@ class Scan:
         self.topic_id = told["topic_id"]
         self.to_seq = told["to_seq"]
 
+    def check(self) -> None:
+        """Raises nothing: what can fail was done before."""
+
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> CapsuleType:
         found: CapsuleType = self._reader.__arrow_c_stream__(requested_schema)
         return found

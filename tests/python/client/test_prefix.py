@@ -161,8 +161,13 @@ def archive_of_long_records(tmp_path: Path, n: int) -> str:
         except te.InvalidRequest:
             return False
 
-    settings: te.Settings = {"segment_max_bytes": 4 << 20, "remote_base_interval_ms": 100}
-    with te.open(tmp_path / "db", remote_url=url, **settings) as db:
+    settings: te.Settings = {
+        "remote_url": url,
+        "segment_max_bytes": 4 << 20,
+        "pack_bytes": 4 << 20,
+        "remote_base_interval_ms": 100,
+    }
+    with te.open(tmp_path / "db", **settings) as db:
         topic = db.topic("t", durability="disk")
         for _ in range(0, n, 500):
             topic.append([payload] * 500)
@@ -193,3 +198,23 @@ def test_a_read_of_one_record_requests_nothing_ahead(tmp_path: Path) -> None:
     with te.open(url, read_only=True) as view:
         # The segment's index, and a record that lies in one block or in two.
         assert max(requested(view, seq) for seq in (100, 600, 1100)) <= 3
+
+
+def test_a_table_that_cannot_be_read_to_its_end_raises_the_error_of_the_engine(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("polars")
+    url = archive_of_long_records(tmp_path, 6_000)
+    for pack in cold.packs(tmp_path / "remote")[4:8]:
+        pack.unlink()
+    with te.open(url, read_only=True, cold_timeout_ms=500) as view:
+        for read in (lambda t: t.read().to_arrow(), lambda t: t.read().to_polars()):
+            with pytest.raises(te.Unavailable, match="does not exist") as caught:
+                read(view.topic("t"))
+            assert caught.value.code == "cold_unavailable"
+        # A consumer of the stream itself has the message, and the stream the error.
+        stream = view.scan("t")
+        with pytest.raises(pa.ArrowInvalid, match="does not exist"):
+            pa.RecordBatchReader.from_stream(stream).read_all()
+        with pytest.raises(te.Unavailable):
+            stream.check()

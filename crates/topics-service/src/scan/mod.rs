@@ -3,6 +3,8 @@
 mod ipc;
 mod prefetch;
 
+use std::sync::{Arc, OnceLock};
+
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use topics_engine::{Engine, Error, ReadBatch, ReadBuffers, ReadFrom, ReadRequest, TopicState};
@@ -170,10 +172,11 @@ impl Scan {
             .map_err(|e| Failure::new("internal", format!("Arrow: {e}")))
     }
 
-    /// The scan as an Arrow C stream.
+    /// The scan as an Arrow C stream. The stream tells its consumer a message alone of an error that ends it; `failed`
+    /// keeps the error.
     #[must_use]
-    pub fn into_c_stream(self) -> FFI_ArrowArrayStream {
-        FFI_ArrowArrayStream::new(Box::new(self))
+    pub fn into_c_stream(self, failed: Arc<OnceLock<Failure>>) -> FFI_ArrowArrayStream {
+        FFI_ArrowArrayStream::new(Box::new(CStream { scan: self, failed }))
     }
 
     /// The next batch that has rows.
@@ -416,6 +419,31 @@ impl Iterator for Scan {
         let item = self.advance().transpose();
         self.done |= matches!(item, Some(Err(_)));
         item
+    }
+}
+
+/// A scan whose error is kept.
+struct CStream {
+    scan: Scan,
+    failed: Arc<OnceLock<Failure>>,
+}
+
+impl Iterator for CStream {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let item = self.scan.next();
+        if let Some(Err(e)) = &item {
+            // The first one: an error is the end.
+            let _ = self.failed.set(failure(e));
+        }
+        item
+    }
+}
+
+impl RecordBatchReader for CStream {
+    fn schema(&self) -> SchemaRef {
+        self.scan.schema()
     }
 }
 
