@@ -313,6 +313,12 @@ def _tool_arguments(verb: Add) -> None:
     verify.add_argument(
         "--data", action="store_true", help="with URL: read every byte, not only every footer"
     )
+    verify.add_argument(
+        "--drill",
+        action="store_true",
+        help="with URL: restore a copy into a temporary directory, verify it, and compare it with "
+        "the engine that --url or --data-dir names",
+    )
     restore = verb("restore", "restore a data directory from an object store")
     restore.add_argument("remote", metavar="URL", help="the prefix that it was backed up to")
     restore.add_argument("directory", metavar="DIR", help="a directory that is missing or empty")

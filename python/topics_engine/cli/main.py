@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ..errors import InvalidRequest, Locked, NotFound
 from ..extras import extra
 from ..lockfile import holder_of
 from ..settings import variable
-from . import commands, contexts, measure, remote, tools, transfer
+from . import commands, contexts, drill, measure, remote, tools, transfer
 from .arguments import parser
 from .completion import NAMES, matching_names, script
 from .console import console as open_console
@@ -93,9 +94,14 @@ def run(args: argparse.Namespace) -> int:
         out.fields(measure.doctor(Path(settings.data_dir)))
         return Exit.OK
     if args.command == "verify" and args.remote is not None:
+        if args.drill:
+            key = used[1].api_key() if used is not None else None
+            with compared_with(url, args, settings, key) as engine:
+                return drill.drill(args.remote, engine, out)
         return remote.verify(args.remote, out, data=args.data)
-    if args.command == "verify" and args.data:
-        raise InvalidRequest("--data goes with the URL of a prefix: a directory is read whole")
+    if args.command == "verify" and (args.data or args.drill):
+        flag = "--data" if args.data else "--drill"
+        raise InvalidRequest(f"{flag} goes with the URL of a prefix: a directory is read whole")
     if not url and args.command == "verify":
         return tools.verify(settings.data_dir, out)
     verb = " ".join(filter(None, (args.command, getattr(args, "verb", None))))
@@ -193,6 +199,26 @@ def connect(
         message = f"{settings.data_dir} is not a directory: give --data-dir or --url"
         raise NotFound(message)
     return Database(EmbeddedBackend(_core.Engine.open(settings.data_dir, settings.engine)))
+
+
+@contextlib.contextmanager
+def compared_with(
+    url: str | None, args: argparse.Namespace, settings: Settings, key: str | None
+) -> Iterator[Database | None]:
+    """What a drill compares with: the server at `url`, or that of `--data-dir`, or that directory,
+    read-only; nothing if neither is named.
+    """
+    if args.data_dir and (holder := holder_of(settings.data_dir)) is not None:
+        url = holder.url
+    if url:
+        with connect(url, settings, create=False, key=key) as db:
+            yield db
+    elif args.data_dir:
+        engine = _core.Engine.open(settings.data_dir, {}, True)
+        with Database(EmbeddedBackend(engine)) as db:
+            yield db
+    else:
+        yield None
 
 
 def serve(args: argparse.Namespace, resolved: Resolved, url: str | None, out: Output) -> int:

@@ -25,7 +25,7 @@ PROBLEM_COLUMNS = ["file", "offset", "detail"]
 def verify(data_dir: str, out: Output) -> int:
     """Checks every checksum of a directory, open or closed. Changes nothing."""
     _require_directory(data_dir)
-    return report(_verified(data_dir), out)
+    return report(verified(data_dir), out)
 
 
 class Checked:
@@ -46,7 +46,7 @@ class Checked:
             self._bar.end()
 
 
-def _verified(data_dir: str) -> dict[str, Any]:
+def verified(data_dir: str) -> dict[str, Any]:
     checked = Checked()
     try:
         found: dict[str, Any] = json.loads(_core.verify(data_dir, checked))
@@ -82,7 +82,7 @@ def repair(settings: Settings, out: Output, *, sure: bool) -> int:
     """
     data_dir = settings.data_dir
     _require_directory(data_dir)
-    found = _verified(data_dir)
+    found = verified(data_dir)
     report(found, out)
     if found["ok"] and not found["cold_records"]:
         return Exit.OK

@@ -164,12 +164,20 @@ def test_the_unit_and_the_compose_file_name_settings_that_there_are() -> None:
 
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     analyze = tool("systemd-analyze")
-    shutil.copy(DEPLOY / "topics.socket", tmp_path)
-    unit = (DEPLOY / "topics.service").read_text()
     installed = Path(sys.executable).with_name("topics")
-    assert "/opt/topics/bin/topics" in unit
-    (tmp_path / "topics.service").write_text(unit.replace("/opt/topics/bin/topics", str(installed)))
-    units = [tmp_path / "topics.service", tmp_path / "topics.socket"]
+    units = [
+        tmp_path / name
+        for name in (
+            "topics.service",
+            "topics.socket",
+            "topics-drill.service",
+            "topics-drill.timer",
+        )
+    ]
+    for unit in units:
+        text = (DEPLOY / unit.name).read_text()
+        assert ("/opt/topics/bin/topics" in text) == (unit.suffix == ".service")
+        unit.write_text(text.replace("/opt/topics/bin/topics", str(installed)))
     assert run(analyze, "verify", "--man=no", *units) == "", "systemd has nothing to say"
     # A key that systemd does not know is something that it says, without an error.
     units[0].write_text(units[0].read_text().replace("RestartSec", "RestartSecs"))
@@ -188,8 +196,10 @@ def test_docker_compose_accepts_the_file() -> None:
 
 
 def test_what_docker_and_systemd_start_is_a_command() -> None:
-    unit = (DEPLOY / "topics.service").read_text()
-    [started] = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    [started], [drilled] = (
+        re.findall(r"^ExecStart=(.*)$", (DEPLOY / name).read_text(), re.MULTILINE)
+        for name in ("topics.service", "topics-drill.service")
+    )
     [socket_activated] = re.findall(
         r"`(topics serve [^`]*)`", (DEPLOY / "topics.socket").read_text()
     )
@@ -202,6 +212,8 @@ def test_what_docker_and_systemd_start_is_a_command() -> None:
     ):  # fmt: skip
         assert Path(command[0]).name == "topics"
         assert parser().parse_args(command[1:]).command == "serve"
+    timed = parser().parse_args(shlex.split(drilled)[1:])
+    assert (timed.command, timed.drill) == ("verify", True)
 
 
 def test_the_image_runs_as_a_user_by_number() -> None:

@@ -127,3 +127,40 @@ impl Store {
         })
     }
 }
+
+#[cfg(all(test, target_os = "linux", not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    /// The `nice` value of the calling thread.
+    fn nice() -> i32 {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        // Field 19; the second one is a name in parentheses.
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        fields.split(' ').nth(16).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn a_round_has_a_raised_priority_while_a_write_waits() {
+        let round = || {
+            let before = nice();
+            topics_env::real::lower_priority();
+            let lowered = nice();
+            assert!(lowered >= before);
+            let waiters = Arc::new(MemoryWaiters::default());
+            waiters.raise_priority();
+            assert_eq!(nice(), lowered, "no write waits");
+            let (wait, _) = waiters.begin_wait();
+            waiters.raise_priority();
+            // Without the privilege the priority stays.
+            assert_eq!(
+                nice() == before,
+                waiters.is_raised.load(Ordering::Relaxed) || before == lowered
+            );
+            drop(wait);
+            waiters.lower_priority();
+            assert_eq!(nice(), lowered);
+        };
+        std::thread::spawn(round).join().unwrap();
+    }
+}

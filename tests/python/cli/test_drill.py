@@ -1,0 +1,137 @@
+"""`topics verify URL --drill`: a rehearsal of a restore."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import topics_engine as te
+from support.server import opened
+from support.waiting import until
+from topics_engine.cli import drill, main
+from topics_engine.cli.exits import Exit
+
+RECORDS = 40
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/remote"
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The directory for temporary files, which each test leaves empty."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+def filled(data_dir: Path, url: str | None, *, without: int | None = None) -> None:
+    """A directory with a topic `t`, and what it ships."""
+    settings: te.Settings = {"segment_max_events": 10}
+    if url is not None:
+        settings |= {"remote_url": url, "remote_interval_ms": 20}
+    with te.open(data_dir, **settings) as db:
+        topic = db.topic("t", durability="fsync")
+        topic.append([{"n": n} for n in range(RECORDS)])
+        db.checkpoint()
+        if without is not None:
+            topic.delete(seqs=[without])
+        db.topic("live", durability="ephemeral").append({"n": 0})
+        if url is not None:
+            until(lambda: db.metrics()["ship_lag_bytes"] == 0 == db.metrics()["ship_lag_seconds"])
+
+
+def ran(capsys: Any, *command: str, status: int = Exit.OK) -> dict[str, Any]:
+    assert main([*command, "--json"]) == status
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_drill_reports_what_a_copy_holds(
+    url: str, data_dir: Path, tmp_path: Path, capsys: Any
+) -> None:
+    filled(data_dir, url)
+    before = {p: p.read_bytes() for p in (tmp_path / "remote").rglob("*") if p.is_file()}
+    found = ran(capsys, "verify", url, "--drill")
+    assert found.pop("state_ms") > 0
+    assert found.pop("restore_s") >= 0
+    assert found.pop("bytes") > 0
+    assert found == {
+        "remote": url,
+        "ok": True,
+        "topics": 2,
+        "records": RECORDS,
+        "behind": None,
+        "problems": [],
+    }
+    assert before == {p: p.read_bytes() for p in (tmp_path / "remote").rglob("*") if p.is_file()}
+
+
+def test_newer_records_of_the_engine_are_no_problem(url: str, data_dir: Path, capsys: Any) -> None:
+    filled(data_dir, url)
+    found = ran(capsys, "--data-dir", str(data_dir), "verify", url, "--drill")
+    assert (found["ok"], found["behind"]) == (True, 0)
+    with te.open(data_dir) as db:
+        db.topic("t").append([{"n": n} for n in range(3)])
+        db.topic("new").append([{"n": n} for n in range(2)])
+        db.topic("t").delete(seqs=[5])
+    found = ran(capsys, "--data-dir", str(data_dir), "verify", url, "--drill")
+    assert (found["ok"], found["behind"]) == (True, 5)
+
+
+def test_a_drill_compares_with_a_server(url: str, data_dir: Path, capsys: Any) -> None:
+    filled(data_dir, url)
+    with opened(data_dir) as server:
+        for place in (["--url", server.url], ["--data-dir", str(data_dir)]):
+            found = ran(capsys, *place, "verify", url, "--drill")
+            assert (found["ok"], found["behind"]) == (True, 0)
+
+
+def test_records_that_a_copy_lacks_are_problems(
+    url: str, data_dir: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of an engine that has more than what was shipped.
+    other = tmp_path / "other"
+    filled(other, None)
+    filled(data_dir, url, without=7)
+    command = ["--data-dir", str(other), "verify", url, "--drill"]
+    found = ran(capsys, *command, status=Exit.CORRUPT)
+    assert found["problems"] == [{"topic": "t", "detail": "the copy lacks 1 of its records"}]
+
+    with te.open(other) as db:
+        db.topic("t").append({"n": RECORDS})
+        db.topic("u", durability="fsync").append({"n": 0})
+    with te.open(data_dir, remote_url=url) as db:
+        db.topic("v").append({"n": 0})
+        until(lambda: db.metrics()["ship_lag_bytes"] == 0 == db.metrics()["ship_lag_seconds"])
+    monkeypatch.setattr(drill, "SLACK_MS", 0)
+    found = ran(capsys, *command, status=Exit.CORRUPT)
+    older = "which is older than the state of the copy"
+    assert found["problems"] == [
+        {"topic": "t", "detail": f"the copy lacks seq {RECORDS + 1}, {older}"},
+        {"topic": "u", "detail": f"the copy lacks seq 1, {older}"},
+    ]
+    assert found["behind"] == 2
+
+
+def test_a_drill_finds_damage(url: str, data_dir: Path, tmp_path: Path, capsys: Any) -> None:
+    filled(data_dir, url)
+    for round_object in (tmp_path / "remote").glob("*/p*"):
+        round_object.unlink()
+    assert main(["verify", url, "--drill"]) == Exit.FAILED
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_a_drill_is_of_a_prefix(data_dir: Path, capsys: Any) -> None:
+    filled(data_dir, None)
+    assert main(["--data-dir", str(data_dir), "verify", "--drill"]) == Exit.USAGE
+    assert "--drill goes with the URL of a prefix" in capsys.readouterr().err
