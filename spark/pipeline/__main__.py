@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from pyspark_topics.options import Connection
 
 from support.server import Server
 
-from .archive import archive, settings
+from .archive import archive, bytes_fetched, settings
 from .dataset import YEAR, Row, dataset, first_year
 from .expected import Dead, expected
 from .job import DEAD, RESULTS
@@ -36,6 +35,7 @@ from .runner import (
     Job,
     KillPoint,
     Victim,
+    on_cluster,
     planned_kills,
     run_with_kills,
 )
@@ -54,15 +54,6 @@ def heads(client: Client, *topics: str) -> int:
     return sum(int(state["head_seq"]) for state in found.values())
 
 
-def package(folder: Path) -> Path:
-    """`pyspark_topics` for `--py-files`: the modules of its wheel."""
-    target = folder / "pyspark_topics.zip"
-    with zipfile.ZipFile(target, "w") as archive:
-        for module in sorted((HERE / "pyspark_topics").glob("*.py")):
-            archive.write(module, module.relative_to(HERE))
-    return target
-
-
 def stream(
     server: Server,
     folder: Path,
@@ -73,9 +64,13 @@ def stream(
 ) -> tuple[list[KillPoint], list[str]]:
     """Feeds and runs the job with kills. Returns the kills and the problems."""
     client = Client(Connection(server.url, None, None, 60.0))
-    options = ["--master", master, "--py-files", str(package(folder))] if master else []
+    options = on_cluster(master, folder) if master else []
+
+    # Each process of the server counts its own.
+    fetched: list[int] = []
 
     def restart_server(job: Job) -> None:
+        fetched.append(bytes_fetched(client))
         server.kill()
         job.signal(signal.SIGCONT)
         time.sleep(DOWN)
@@ -87,7 +82,7 @@ def stream(
     }
     if master:
         others["executor"] = lambda job: job.kill_one("CoarseGrainedExecutorBackend")
-    return run_with_kills(
+    points, wrong = run_with_kills(
         server.url,
         rows,
         planned_kills(seed, [*others], LAST_KILL),
@@ -98,6 +93,11 @@ def stream(
         archived=archived,
         others=others,
     )
+    fetched.append(bytes_fetched(client))
+    print(f"{sum(fetched) / 1e6:.0f} MB were fetched from the archive")
+    if not sum(fetched):
+        wrong.append("nothing was fetched from the archive")
+    return points, wrong
 
 
 def compare(output: Path, hours: pd.DataFrame, dead: list[Dead]) -> list[str]:

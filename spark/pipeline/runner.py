@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +112,20 @@ class Job:
         self._process.stdin.close()
         if code := self._process.wait(timeout=JOB_TIMEOUT):
             raise SystemExit(f"the job failed with {code}: {self._log_hint}")
+
+
+def package(folder: Path) -> Path:
+    """`pyspark_topics` for `--py-files`: the modules of its wheel."""
+    target = folder / "pyspark_topics.zip"
+    with zipfile.ZipFile(target, "w") as archive:
+        for module in sorted((HERE / "pyspark_topics").glob("*.py")):
+            archive.write(module, module.relative_to(HERE))
+    return target
+
+
+def on_cluster(master: str, folder: Path) -> list[str]:
+    """Options of a job on a cluster, whose executors get the package from `--py-files`."""
+    return ["--master", master, "--py-files", str(package(folder))]
 
 
 Phase = Literal["feeding", "processing"]
