@@ -80,7 +80,7 @@ def stream(
         "server": restart_server,
         "worker": lambda job: job.kill_one("pyspark.daemon pyspark.worker"),
     }
-    if master:
+    if master and master.startswith("local-cluster["):
         others["executor"] = lambda job: job.kill_one("CoarseGrainedExecutorBackend")
     points, wrong = run_with_kills(
         server.url,
@@ -174,7 +174,8 @@ def main() -> int:
         "--output", type=Path, default=HERE.parent / "target/pipeline", help="for plot and Parquet"
     )
     arguments.add_argument(
-        "--master", help="for example local-cluster[3,1,1024]; threads of the driver unless given"
+        "--master",
+        help="of this machine, for example local-cluster[3,1,1024]; local[2] unless given",
     )
     arguments.add_argument(
         "--days", type=int, default=YEAR.days, help="of the archived year; all of it unless given"
@@ -199,8 +200,7 @@ def main() -> int:
             else:
                 shutil.rmtree(folder)
         failed |= bool(wrong)
-    kills = "kills of d(river) e s w at"
-    print(f"{'seed':>12} {kills:30} {'result':16} {'took':>7}")
+    print(f"{'seed':>12} {'kills (d: driver)':30} {'result':16} {'took':>7}")
     print("\n".join(table))
     return int(failed)
 
