@@ -99,12 +99,12 @@ class Job:
         os.kill(max(named), signal.SIGKILL)
 
     def kill(self) -> None:
-        """SIGKILL for the driver, its JVM and every worker."""
-        if self._process.poll() is None:
-            # Stops the processes first: otherwise one that forks during the search would escape.
-            self.signal(signal.SIGSTOP)
-            self.signal(signal.SIGKILL)
-            self._process.wait()
+        """SIGKILL for the driver, its JVM, its executors and every worker; also for those that
+        outlive a driver that has ended."""
+        # Stops the processes first: otherwise one that forks during the search would escape.
+        self.signal(signal.SIGSTOP)
+        self.signal(signal.SIGKILL)
+        self._process.wait()
 
     def finish(self) -> None:
         """Signals the end of the input, and waits until all rows are processed."""

@@ -358,6 +358,24 @@ def test_a_kill_reaches_what_left_the_group(tmp_path, monkeypatch):
         job.check()
 
 
+def test_nothing_outlives_a_job_that_has_ended(tmp_path, monkeypatch):
+    """Executors go on for a moment, and write to their folder."""
+    program = tmp_path / "pipeline" / "job.py"
+    program.parent.mkdir()
+    (program.parent / "__init__.py").touch()
+    program.write_text(
+        "import subprocess, sys\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "open(sys.argv[2] + '/child', 'w').write(str(child.pid))\n"
+    )
+    monkeypatch.setattr("pipeline.runner.HERE", tmp_path)
+    with Job("http://h:1", tmp_path, {}) as job:
+        job.finish()
+        stat = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
+        assert alive(stat)
+    until(lambda: not alive(stat), 60)
+
+
 def test_one_process_of_a_job_is_killed_and_the_others_go_on(tmp_path, monkeypatch):
     program = tmp_path / "pipeline" / "job.py"
     program.parent.mkdir()
