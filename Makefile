@@ -20,7 +20,7 @@ BIN := $(VENV)/bin
 DATA_DIR ?= ./topics-data
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
-PIPELINE_ARGS ?=
+ARGS ?=
 LAKE_ARGS ?=
 BENCH_ARGS ?=
 BENCH_SPARK_ARGS ?=
@@ -247,7 +247,7 @@ demo-folder: build ## the same with a folder that is moved away and hangs
 	PYTHONPATH=tests $(BIN)/python -m benches.demo.folder $(DEMO_ARGS)
 
 pipeline: build $(VENV)/.spark ## flights and weather through Spark, killed at random, compared with pandas
-	$(IN_SPARK) -m pipeline $(PIPELINE_ARGS)
+	$(IN_SPARK) -m pipeline $(ARGS)
 
 lake: build $(VENV)/.spark ## flights into a Delta and an Iceberg table, killed at random, compared with pandas
 	$(IN_SPARK) -m lake $(LAKE_ARGS)

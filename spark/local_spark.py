@@ -40,9 +40,10 @@ def java_home(folder: Path) -> Path | None:
     return home
 
 
-def prepare(folder: Path, driver_memory: str = "1g") -> None:
+def prepare(folder: Path, driver_memory: str = "1g", py_files: str | None = None) -> None:
     """Sets the environment of the JVM and its Python workers. They inherit it when the JVM
-    starts, so it must be set before the session."""
+    starts, so it must be set before the session. `py_files` has the package for driver and
+    executors; without it they use the one beside this module."""
     import pyspark
 
     if home := java_home(folder):
@@ -62,6 +63,9 @@ def prepare(folder: Path, driver_memory: str = "1g") -> None:
         "appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex\n"
     )
     paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    submit = f"--driver-memory {driver_memory} pyspark-shell"
+    if py_files:
+        paths, submit = [py_files], f"--py-files {py_files} {submit}"
     os.environ |= {
         "SPARK_HOME": str(shim),
         "PYSPARK_PYTHON": sys.executable,
@@ -72,7 +76,7 @@ def prepare(folder: Path, driver_memory: str = "1g") -> None:
             f"-XX:+UseSerialGC -XX:TieredStopAtLevel={os.environ.get('TOPICS_SPARK_TIER', '4')} "
             f"-Dlog4j.configurationFile={quiet}"
         ),
-        "PYSPARK_SUBMIT_ARGS": f"--driver-memory {driver_memory} pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": submit,
     }
 
 
@@ -82,14 +86,16 @@ def session(
     failures: int = 1,
     folder: Path | None = None,
     master: str | None = None,
+    py_files: str | None = None,
     **conf: str,
 ) -> SparkSession:
     """A session that listens on loopback only and leaves no files outside `folder`. `master`: a
-    cluster of this machine, `local-cluster[…]`, instead of threads of this process."""
+    cluster of this machine, `local-cluster[…]`, instead of threads of this process. `py_files`: a
+    zip file that brings the package to its executors, as `spark-submit --py-files` does."""
     from pyspark.sql import SparkSession
 
     folder = folder or Path(tempfile.mkdtemp(prefix="spark-"))
-    prepare(folder)
+    prepare(folder, py_files=py_files)
     builder = SparkSession.builder.appName(name).master(master or f"local[{cores},{failures}]")
     settings = {
         "spark.ui.enabled": "false",
@@ -99,6 +105,8 @@ def session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        # An executor on another machine does not inherit the path of the driver.
+        **({"spark.executorEnv.PYTHONPATH": "/nowhere"} if py_files else {}),
         **{key.replace("__", "."): value for key, value in conf.items()},
     }
     for key, value in settings.items():

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pipeline.dataset import dataset
 from pipeline.progress import Progress, last_batch, progress
-from pipeline.runner import HERE, JOB_TIMEOUT, LONGEST_DELAY, Job, run_with_kills
+from pipeline.runner import HERE, JOB_TIMEOUT, LONGEST_DELAY, Job, planned_kills, run_with_kills
 from pyspark_topics.client import Client
 from pyspark_topics.options import Connection
 
@@ -121,14 +121,12 @@ def run(folder: Path, days: int | None, seed: int) -> list[str]:
     with Server(folder / "data") as server:
         _, wrong = run_with_kills(
             server.url,
-            folder,
             {TOPIC: rows},
-            seed,
+            planned_kills(seed),
+            lambda limits: Job(server.url, folder, limits, "lake.job", envs["delta"]),
             lambda: slowest(folder),
             lambda: versions(folder),
-            "lake.job",
             record,
-            envs["delta"],
         )
         wrong += to_iceberg(folder, seed, envs["iceberg"])
         wrong += maintain(folder, server.url, envs)

@@ -1,6 +1,6 @@
 """Runs the whole pipeline with kills at random moments, and compares the result with pandas.
 
-python -m pipeline [--output DIR] [--days N] [--seed N] [--runs N]
+python -m pipeline [--master MASTER] [--output DIR] [--days N] [--seed N] [--runs N]
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -21,12 +23,29 @@ from pyspark_topics.options import Connection
 
 from support.server import Server
 
-from .dataset import Row, dataset
+from .archive import archive, bytes_fetched, settings
+from .dataset import YEAR, Row, dataset, first_year
 from .expected import Dead, expected
 from .job import DEAD, RESULTS
-from .progress import Progress, progress
+from .progress import progress
 from .report import PLOT
-from .runner import HERE, JOB_TIMEOUT, KillPoint, run_with_kills
+from .runner import (
+    HERE,
+    JOB_TIMEOUT,
+    Job,
+    KillPoint,
+    Victim,
+    on_cluster,
+    planned_kills,
+    run_with_kills,
+)
+
+LAST_KILL = 0.8
+"""The share of processed rows before which the last kill is due while rows are still fed. The
+archive has two thirds of all rows."""
+TRIGGERS = 30
+DOWN = 2.0
+"""Seconds that a killed server is away."""
 
 
 def heads(client: Client, *topics: str) -> int:
@@ -36,17 +55,49 @@ def heads(client: Client, *topics: str) -> int:
 
 
 def stream(
-    server: Server, folder: Path, rows: dict[str, list[Row]], seed: int
+    server: Server,
+    folder: Path,
+    rows: dict[str, list[Row]],
+    archived: dict[str, int],
+    seed: int,
+    master: str | None,
 ) -> tuple[list[KillPoint], list[str]]:
     """Feeds and runs the job with kills. Returns the kills and the problems."""
     client = Client(Connection(server.url, None, None, 60.0))
+    options = on_cluster(master, folder) if master else []
 
-    def so_far() -> Progress:
-        return progress(folder / "checkpoints" / RESULTS)
+    # Each process of the server counts its own.
+    fetched: list[int] = []
 
-    return run_with_kills(
-        server.url, folder, rows, seed, so_far, partial(heads, client, RESULTS, DEAD)
+    def restart_server(job: Job) -> None:
+        fetched.append(bytes_fetched(client))
+        server.kill()
+        job.signal(signal.SIGCONT)
+        time.sleep(DOWN)
+        server.start()
+
+    others: dict[Victim, Callable[[Job], None]] = {
+        "server": restart_server,
+        "worker": lambda job: job.kill_one("pyspark.daemon pyspark.worker"),
+    }
+    if master and master.startswith("local-cluster["):
+        others["executor"] = lambda job: job.kill_one("CoarseGrainedExecutorBackend")
+    points, wrong = run_with_kills(
+        server.url,
+        rows,
+        planned_kills(seed, [*others], LAST_KILL),
+        lambda per_trigger: Job(server.url, folder, per_trigger, options=options),
+        lambda: progress(folder / "checkpoints" / RESULTS),
+        partial(heads, client, RESULTS, DEAD),
+        triggers=TRIGGERS,
+        archived=archived,
+        others=others,
     )
+    fetched.append(bytes_fetched(client))
+    print(f"{sum(fetched) / 1e6:.0f} MB were fetched from the archive")
+    if not sum(fetched):
+        wrong.append("nothing was fetched from the archive")
+    return points, wrong
 
 
 def compare(output: Path, hours: pd.DataFrame, dead: list[Dead]) -> list[str]:
@@ -72,17 +123,27 @@ def compare(output: Path, hours: pd.DataFrame, dead: list[Dead]) -> list[str]:
     return wrong
 
 
-def run(folder: Path, output: Path, days: int | None, seed: int) -> tuple[str, list[str]]:
+def run(
+    folder: Path, output: Path, days: int, seed: int, master: str | None
+) -> tuple[str, list[str]]:
     """One run; returns a row of the table, and the problems."""
     started = time.monotonic()
-    rows = dataset(days)
+    rows = dataset(days, again=days // 2)
+    archived = first_year(rows)
     hours, dead = expected(rows)
     shown = ", ".join(f"{len(found)} rows of {topic}" for topic, found in rows.items())
     print(f"seed {seed}: {shown}; {len(hours)} hours and {len(dead)} dead letters are expected")
-    server = Server(folder / "data")
+    server = Server(folder / "data", **settings(folder / "archive", archived))
     server.start()
     try:
-        points, wrong = stream(server, folder, rows, seed)
+        client = Client(Connection(server.url, None, None, 60.0))
+        cold = archive(server, client, rows, archived)
+        print(
+            ", ".join(
+                f"{cold[t]} of {n} archived rows of {t} are cold" for t, n in archived.items()
+            )
+        )
+        points, wrong = stream(server, folder, rows, archived, seed, master)
         command = [sys.executable, "-m", "pipeline.report", server.url, str(folder), str(output)]
         with (folder / "report.log").open("w") as log:
             subprocess.run(command, cwd=HERE, check=True, stderr=log, timeout=JOB_TIMEOUT)
@@ -94,10 +155,10 @@ def run(folder: Path, output: Path, days: int | None, seed: int) -> tuple[str, l
     if not wrong:
         print(f"equal to pandas, each row once; plot and Parquet in {output}")
     total = sum(len(found) for found in rows.values())
-    kills = " ".join(f"{p.phase[0]}{p.query.rows * 100 // total}%" for p in points)
+    kills = " ".join(f"{p.victim[0]}{p.query.rows * 100 // total}%" for p in points)
     took = time.monotonic() - started
     verdict = "WRONG" if wrong else "equal to pandas"
-    return f"{seed:12} {kills:24} {verdict:16} {took:5.0f} s", wrong
+    return f"{seed:12} {kills:30} {verdict:16} {took:5.0f} s", wrong
 
 
 def clear(output: Path) -> None:
@@ -112,7 +173,13 @@ def main() -> int:
     arguments.add_argument(
         "--output", type=Path, default=HERE.parent / "target/pipeline", help="for plot and Parquet"
     )
-    arguments.add_argument("--days", type=int, help="of the year; all of it unless given")
+    arguments.add_argument(
+        "--master",
+        help="of this machine, for example local-cluster[3,1,1024]; local[2] unless given",
+    )
+    arguments.add_argument(
+        "--days", type=int, default=YEAR.days, help="of the archived year; all of it unless given"
+    )
     arguments.add_argument("--seed", type=int, help="of the first run's kills; random unless given")
     arguments.add_argument("--runs", type=int, default=1, help="each with the next seed")
     given = arguments.parse_args()
@@ -125,7 +192,7 @@ def main() -> int:
         folder = Path(tempfile.mkdtemp(prefix="topics-pipeline-"))
         wrong: list[str] = ["it did not end"]
         try:
-            line, wrong = run(folder, output, given.days, seed)
+            line, wrong = run(folder, output, given.days, seed, given.master)
             table.append(line)
         finally:
             if wrong:
@@ -133,7 +200,7 @@ def main() -> int:
             else:
                 shutil.rmtree(folder)
         failed |= bool(wrong)
-    print(f"{'seed':>12} {'kills (f: feeding)':24} {'result':16} {'took':>7}")
+    print(f"{'seed':>12} {'kills (d: driver)':30} {'result':16} {'took':>7}")
     print("\n".join(table))
     return int(failed)
 

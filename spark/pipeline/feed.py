@@ -1,11 +1,11 @@
-"""The feed: both topics grow as the year passes, at the pace of the job."""
+"""The feed: both topics grow as time passes, at the pace of the job."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -23,10 +23,22 @@ def plain(row: Row) -> dict[str, Any]:
     return {"data": json.loads(row.text)}
 
 
+def append(
+    client: Client, topic: str, records: Sequence[dict[str, Any]], first: int = 0
+) -> Iterator[int]:
+    """Appends records, the first of them after `first` others; yields the size of each write, once
+    it is done. A repeated write does nothing."""
+    for at in range(0, len(records), BATCH):
+        batch = records[at : at + BATCH]
+        body = {"records": batch, "idempotency_key": f"{topic}-{first + at}"}
+        client.call("POST", f"/v0/topics/{topic}", body)
+        yield len(batch)
+
+
 class Feed(threading.Thread):
     """Appends one simulated day at a time, and continues when the job has processed all but
     `lead` of the appended rows. So only the pace of the job determines the number of available
-    rows."""
+    rows. The first rows of each topic, as many as `archived` says, are there already."""
 
     def __init__(
         self,
@@ -35,6 +47,7 @@ class Feed(threading.Thread):
         processed: Callable[[], int],
         lead: int,
         record: Callable[[Row], dict[str, Any]] = plain,
+        archived: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(daemon=True)
         self._client = Client(Connection(url, None, None, 60.0))
@@ -42,14 +55,15 @@ class Feed(threading.Thread):
         self._processed = processed
         self._lead = lead
         self._record = record
-        self.fed = 0
+        self._archived = archived or dict.fromkeys(rows, 0)
+        self.fed = sum(self._archived.values())
         """The number of rows on the server."""
         self.error: BaseException | None = None
 
     def run(self) -> None:
         try:
-            at = dict.fromkeys(self._rows, 0)
-            day = min(rows[0].arrives for rows in self._rows.values())
+            at = dict(self._archived)
+            day = min(rows[at[topic]].arrives for topic, rows in self._rows.items())
             while any(at[topic] < len(rows) for topic, rows in self._rows.items()):
                 while self.fed - self._processed() > self._lead:
                     time.sleep(0.02)
@@ -58,13 +72,8 @@ class Feed(threading.Thread):
                     first = at[topic]
                     while at[topic] < len(rows) and rows[at[topic]].arrives < day:
                         at[topic] += 1
-                    self._append(topic, rows[first : at[topic]], first)
+                    records = [self._record(row) for row in rows[first : at[topic]]]
+                    for count in append(self._client, topic, records, first):
+                        self.fed += count
         except BaseException as e:
             self.error = e
-
-    def _append(self, topic: str, rows: list[Row], first: int) -> None:
-        for i in range(0, len(rows), BATCH):
-            records = [self._record(row) for row in rows[i : i + BATCH]]
-            body = {"records": records, "idempotency_key": f"{topic}-{first + i}"}
-            self._client.call("POST", f"/v0/topics/{topic}", body)
-            self.fed += len(records)

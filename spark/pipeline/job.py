@@ -3,11 +3,13 @@ that cannot take part to a dead-letter topic. It works exactly once from a check
 continues after a kill at any time. It ends when its standard input ends and all available rows are
 processed.
 
-    python -m pipeline.job URL FOLDER flights=ROWS weather=ROWS
+    python -m pipeline.job URL FOLDER flights=ROWS weather=ROWS [--master MASTER --py-files FILE]
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import select
 import sys
 from collections.abc import Callable
@@ -23,27 +25,28 @@ from pyspark.sql.streaming.query import StreamingQuery
 from .dataset import LATE
 
 RESULTS, DEAD = "delays", "delays.dead"
-COMMON = "id long, origin string, hour string, at string"
+COMMON = "origin string, hour timestamp, at timestamp"
 FIELDS = {"flights": f"{COMMON}, dep_delay double", "weather": f"{COMMON}, temp double"}
+"""Typed columns of each topic, parsed by the engine."""
 LATENESS = f"{int(LATE.total_seconds())} seconds"
 
 
-def source(spark: SparkSession, url: str, topic: str, per_trigger: str) -> DataFrame:
-    """A topic's rows, each with the reason why it cannot take part, if there is one."""
+def source(
+    spark: SparkSession, url: str, topic: str, per_trigger: str, columns: str = ""
+) -> DataFrame:
+    """A topic's rows, each with the reason why it cannot take part, if there is one. `columns` are
+    those besides the typed ones."""
     return (
         spark.readStream.format("topics")
-        .option("maxOffsetsPerTrigger", per_trigger)
-        .schema("topic string, seq long, data string")
+        .options(fields=FIELDS[topic], maxOffsetsPerTrigger=per_trigger)
+        .schema(f"{columns}{FIELDS[topic]}")
         .load(url=url, subscribe=topic)
-        .withColumn("row", f.from_json("data", FIELDS[topic]))
-        .withColumn("hour", f.try_to_timestamp("row.hour"))
-        .withColumn("at", f.try_to_timestamp("row.at"))
         .withColumn("reason", reason())
     )
 
 
 def reason() -> Any:
-    broken = f.col("row.origin").isNull() | f.col("hour").isNull() | f.col("at").isNull()
+    broken = f.col("origin").isNull() | f.col("hour").isNull() | f.col("at").isNull()
     late = f.col("at") > f.col("hour") + f.expr(f"INTERVAL {LATENESS}")
     return f.when(broken, "malformed").when(late, "late")
 
@@ -52,11 +55,11 @@ def delays(flights: DataFrame, weather: DataFrame) -> DataFrame:
     """One row for each airport and hour, when no further row for it can arrive."""
 
     def good(rows: DataFrame, *columns: str) -> DataFrame:
-        chosen = rows.where("reason IS NULL").select("hour", "row.origin", *columns)
+        chosen = rows.where("reason IS NULL").select("hour", "origin", *columns)
         return chosen.withWatermark("hour", LATENESS)
 
-    left = good(flights, "row.dep_delay").alias("l")
-    right = good(weather, "row.temp").alias("r")
+    left = good(flights, "dep_delay").alias("l")
+    right = good(weather, "temp").alias("r")
     joined = left.join(right, f.expr("l.origin = r.origin AND l.hour = r.hour"))
     hours = joined.groupBy("l.origin", f.window("l.hour", "1 hour")).agg(
         f.count("*").alias("flights"),
@@ -118,20 +121,25 @@ class Restarted:
                 self.check()
 
 
-def start(url: str, folder: Path, per_trigger: dict[str, str]) -> list[Restarted]:
-    """Starts both queries."""
-    spark = session("pipeline", folder=folder / "spark")
+def start(
+    url: str, folder: Path, per_trigger: dict[str, str], master: str | None, py_files: str | None
+) -> list[Restarted]:
+    """Starts both queries. A task may fail four times, as it may on a cluster."""
+    if py_files:
+        # Python workers of the driver would find the package of the working directory.
+        os.chdir(folder)
+    spark = session("pipeline", 3 if master else 2, 4, folder / "spark", master, py_files)
 
     def run(frame: DataFrame, topic: str) -> Restarted:
         writer = frame.writeStream.format("topics").options(url=url, topic=topic)
         writer = writer.option("checkpointLocation", str(folder / "checkpoints" / topic))
         return Restarted(writer.queryName(topic).outputMode("append").start)
 
-    flights, weather = (
-        source(spark, url, topic, per_trigger[topic]) for topic in ("flights", "weather")
-    )
-    dead_letters = dead(flights).unionByName(dead(weather))
-    return [run(delays(flights, weather), RESULTS), run(dead_letters, DEAD)]
+    def both(columns: str = "") -> list[DataFrame]:
+        return [source(spark, url, topic, per_trigger[topic], columns) for topic in FIELDS]
+
+    flights, weather = (dead(rows) for rows in both("topic string, seq long, data string, "))
+    return [run(delays(*both()), RESULTS), run(flights.unionByName(weather), DEAD)]
 
 
 def run_until_input_ends(queries: list[Restarted]) -> None:
@@ -144,8 +152,15 @@ def run_until_input_ends(queries: list[Restarted]) -> None:
 
 
 def main() -> None:
-    url, folder, *limits = sys.argv[1:]
-    run_until_input_ends(start(url, Path(folder), dict(limit.split("=", 1) for limit in limits)))
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("url")
+    arguments.add_argument("folder", type=Path)
+    arguments.add_argument("limits", nargs="+", metavar="TOPIC=ROWS")
+    arguments.add_argument("--master")
+    arguments.add_argument("--py-files")
+    given = arguments.parse_args()
+    limits = dict(limit.split("=", 1) for limit in given.limits)
+    run_until_input_ends(start(given.url, given.folder, limits, given.master, given.py_files))
 
 
 if __name__ == "__main__":

@@ -14,16 +14,21 @@ from datetime import timedelta
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
-from pipeline.__main__ import compare
-from pipeline.dataset import dataset
+from pipeline.__main__ import LAST_KILL, TRIGGERS, compare
+from pipeline.archive import archive, bytes_fetched, settings
+from pipeline.dataset import END, dataset, first_year
 from pipeline.feed import Feed
 from pipeline.job import DEAD, RESULTS, Restarted
 from pipeline.progress import Progress, progress
 from pipeline.report import PLOT
-from pipeline.runner import HERE, Job, KillPoint, planned_kills
+from pipeline.runner import HERE, Job, KillPoint, PlannedKill, package, planned_kills
 from pyspark.errors import StreamingQueryException
+from pyspark_topics.client import Client
+from pyspark_topics.options import Connection
 
+from support.server import Server
 from support.waiting import until
 
 FEEDING = KillPoint("feeding", Progress(committed=6, planned=7, rows=450), 600, 1000, 9)
@@ -51,11 +56,77 @@ def test_programs_start_as_the_makefile_starts_them(program):
 def test_a_fortnight_from_the_feed_to_the_plot(tmp_path):
     told = run("pipeline", "--days", "14", "--seed", "7", "--output", str(tmp_path))
     assert told.returncode == 0, told.stdout + told.stderr
-    assert "killed in feeding" in told.stdout
-    assert "killed in processing" in told.stdout
+    assert "12000 of 12208 archived rows of flights are cold" in told.stdout
+    for victim in ("driver", "server", "worker"):
+        assert f"{victim} killed in feeding" in told.stdout
+    assert "driver killed in processing" in told.stdout
     assert "equal to pandas" in told.stdout
     assert (tmp_path / PLOT).read_bytes().startswith(b"\x89PNG")
     assert len(pd.read_parquet(tmp_path / f"{RESULTS}.parquet")) > 500
+
+
+@pytest.mark.slow
+def test_two_days_on_a_cluster(tmp_path):
+    """Its executors have the package from `--py-files` alone."""
+    told = run(
+        *("pipeline", "--days", "2", "--seed", "7", "--output", str(tmp_path)),
+        *("--master", "local-cluster[2,1,1024]"),
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+    for victim in ("driver", "server", "executor", "worker"):
+        assert f"{victim} killed in feeding" in told.stdout
+    assert "equal to pandas" in told.stdout
+
+
+def test_the_archive_is_a_year_and_the_rest_arrives_later():
+    once, again = dataset(4), dataset(4, again=2)
+    archived = first_year(again)
+    for topic, rows in again.items():
+        count = archived[topic]
+        assert rows[:count] == once[topic][:-1], topic
+        assert rows[-1] == once[topic][-1]
+        assert (rows[-1].number, rows[-1].arrives) == (-1, END)
+        later = rows[count:-1]
+        days = {json.loads(row.text)["hour"][:10] for row in later if "hour" in row.text}
+        assert {day for day in days if day[:4] == "2014"} == {
+            "2014-01-01",
+            "2014-01-02",
+            "2014-01-03",
+        }
+        assert 0.4 < len(later) / count < 0.6
+        assert len({row.number for row in rows}) == len(rows)
+
+
+def test_archived_records_are_in_the_store_alone(tmp_path):
+    rows = dataset(2, again=1)
+    archived = first_year(rows)
+    configured = settings(tmp_path / "store", archived)
+    with Server(tmp_path / "data", **configured) as server:
+        client = Client(Connection(server.url, None, None, 60.0))
+        cold = archive(server, client, rows, archived)
+        size = configured["segment_max_events"]
+        # One full segment stays on the disk.
+        assert cold == {topic: count // size * size - size for topic, count in archived.items()}
+        assert min(cold.values()) / min(archived.values()) > 0.7
+        assert bytes_fetched(client) == 0
+        with client.open("POST", "/v0/topics/flights/scan", b"{}", accept="*/*") as answer:
+            found = pa.ipc.open_stream(answer.read()).read_all()
+        assert found["seq"].to_pylist() == [*range(1, archived["flights"] + 1)]
+        assert [json.loads(text) for text in found["data"].to_pylist()] == [
+            json.loads(row.text) for row in rows["flights"][: archived["flights"]]
+        ]
+        assert bytes_fetched(client) > 0
+
+
+def test_the_package_for_a_cluster_is_the_one_of_the_wheel(tmp_path):
+    code = "import pyspark_topics; print(pyspark_topics.__file__, pyspark_topics.DefaultSource)"
+    zipped = package(tmp_path)
+    command = [sys.executable, "-c", code]
+    env = {**os.environ, "PYTHONPATH": str(zipped)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.startswith(f"{zipped}/pyspark_topics/__init__.py <class"), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -64,11 +135,14 @@ def test_a_fortnight_from_the_feed_to_the_plot(tmp_path):
         (FEEDING, {}, True),
         (FEEDING, {"query": Progress(6, 6, 450)}, True),
         (FEEDING, {"query": Progress(-1, 0, 0)}, False),
+        (FEEDING, {"begun": 5}, True),
+        (FEEDING, {"begun": 6}, False),
         (FEEDING, {"fed": 1000}, False),
         (FEEDING, {"published": 0}, False),
         (PROCESSING, {}, True),
         (PROCESSING, {"fed": 999}, False),
         (PROCESSING, {"query": Progress(14, 14, 1000)}, False),
+        (PROCESSING, {"begun": 13}, False),
     ],
 )
 def test_a_kill_is_in_its_phase(point, change, in_time):
@@ -87,6 +161,69 @@ def test_kills_are_random_and_repeatable():
         assert last.phase == "processing"
         assert all(0.1 <= kill.share <= 0.7 for kill in feeding)
         assert [kill.share for kill in feeding] == sorted(kill.share for kill in feeding)
+
+
+def test_everything_is_killed_once_and_the_driver_up_to_three_times():
+    others = ["server", "executor", "worker"]
+    orders = set()
+    for seed in range(200):
+        plan = planned_kills(seed, others, LAST_KILL)
+        victims = tuple(kill.victim for kill in plan)
+        assert sorted(v for v in victims if v != "driver") == sorted(others)
+        assert victims.count("driver") in (2, 3)
+        assert (plan[-1].phase, plan[-1].victim) == ("processing", "driver")
+        # The last one of the feed hits the live rows, which are its last third.
+        assert 2 / 3 < plan[-2].share <= LAST_KILL
+        orders.add(victims)
+    assert len(orders) > 50
+
+
+def killed_at(plan: list[PlannedKill], triggers: int) -> list[tuple[int, int]]:
+    """For each kill: the last committed batch at the kill before, and at this one, if every delay
+    lasts until a further batch is committed. A start does nothing but the next batch."""
+    begun, batch, found = -1, -1, []
+    for kill in plan:
+        while not kill.is_due(
+            Progress(batch, batch, batch + 1), begun, triggers, batch + 1 < triggers - 2
+        ):
+            batch += 1
+        batch += 1
+        found.append((begun, batch))
+        begun = batch
+    return found
+
+
+@pytest.mark.parametrize(
+    ("others", "last", "triggers"),
+    [([], 0.7, 15), (["server", "worker"], LAST_KILL, TRIGGERS)],
+    ids=["lake", "pipeline"],
+)
+def test_there_is_a_batch_before_each_kill_and_rows_after_the_last(others, last, triggers):
+    for seed in range(500):
+        plan = planned_kills(seed, others, last)
+        for kill, (begun, batch) in zip(plan, killed_at(plan, triggers), strict=True):
+            assert batch > begun, (seed, kill)
+            # All rows are fed when those of two batches are left.
+            assert batch + 1 < (triggers if kill.phase == "processing" else triggers - 1), (
+                seed,
+                kill,
+            )
+
+
+@pytest.mark.parametrize(
+    ("kill", "query", "begun", "is_feeding", "is_due"),
+    [
+        (PlannedKill("feeding", 0.3, 1.0), Progress(3, 4, 300), 2, True, True),
+        (PlannedKill("feeding", 0.3, 1.0), Progress(3, 4, 299), 2, True, False),
+        (PlannedKill("feeding", 0.3, 1.0), Progress(3, 4, 300), 3, True, False),
+        (PlannedKill("feeding", 0.0, 1.0), Progress(-1, 0, 0), -1, True, False),
+        (PlannedKill("processing", 0.0, 1.0), Progress(9, 9, 900), 8, False, True),
+        (PlannedKill("processing", 0.0, 1.0), Progress(9, 9, 900), 8, True, False),
+        (PlannedKill("processing", 0.0, 1.0), Progress(9, 9, 900), 9, False, False),
+    ],
+)
+def test_a_kill_is_due_when_the_run_has_committed_a_batch(kill, query, begun, is_feeding, is_due):
+    assert kill.is_due(query, begun, 1000, is_feeding) is is_due
 
 
 def test_progress_is_what_committed_batches_cover(tmp_path):
@@ -218,6 +355,49 @@ def test_a_kill_reaches_what_left_the_group(tmp_path, monkeypatch):
     stat = Path(f"/proc/{noted.read_text()}/stat")
     until(lambda: not alive(stat), 60)
     with pytest.raises(SystemExit, match=f"{-signal.SIGKILL}"):
+        job.check()
+
+
+def test_nothing_outlives_a_job_that_has_ended(tmp_path, monkeypatch):
+    """Executors go on for a moment, and write to their folder."""
+    program = tmp_path / "pipeline" / "job.py"
+    program.parent.mkdir()
+    (program.parent / "__init__.py").touch()
+    program.write_text(
+        "import subprocess, sys\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "open(sys.argv[2] + '/child', 'w').write(str(child.pid))\n"
+    )
+    monkeypatch.setattr("pipeline.runner.HERE", tmp_path)
+    with Job("http://h:1", tmp_path, {}) as job:
+        job.finish()
+        stat = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
+        assert alive(stat)
+    until(lambda: not alive(stat), 60)
+
+
+def test_one_process_of_a_job_is_killed_and_the_others_go_on(tmp_path, monkeypatch):
+    program = tmp_path / "pipeline" / "job.py"
+    program.parent.mkdir()
+    (program.parent / "__init__.py").touch()
+    program.write_text(
+        "import os, subprocess, sys\n"
+        "code = 'import sys; sys.stdin.read()'\n"
+        "children = [subprocess.Popen([sys.executable, '-c', code, word], stdin=subprocess.PIPE)\n"
+        "            for word in ('executor', 'other')]\n"
+        "children[0].wait()\n"
+        "open(sys.argv[2] + '/codes', 'w').write(f'{children[0].poll()} {children[1].poll()}')\n"
+        "sys.stdin.read()\n"
+    )
+    monkeypatch.setattr("pipeline.runner.HERE", tmp_path)
+    with Job("http://h:1", tmp_path, {}) as job:
+        until(lambda: sum(" executor" in found for found in job.processes().values()), 60)
+        with pytest.raises(SystemExit, match="has no process nothing-like-it"):
+            job.kill_one("nothing-like-it")
+        job.kill_one(" executor")
+        codes = tmp_path / "codes"
+        until(lambda: codes.exists() and codes.read_text(), 60)
+        assert codes.read_text() == f"{-signal.SIGKILL} None"
         job.check()
 
 
