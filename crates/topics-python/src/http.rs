@@ -117,6 +117,7 @@ impl Http {
 #[pymethods]
 impl Http {
     #[new]
+    #[allow(clippy::too_many_arguments)]
     #[pyo3(signature = (engine, settings=None, grants=None, trace_context=true, backup_dir=None, unsent=None, max_body_bytes=None))]
     fn new(
         py: Python<'_>,
