@@ -75,6 +75,10 @@ RENAMED = {
         'Literal["string", "binary"]',
         "the type of `data`; as the first record is unless given",
     ),
+    "compression": (
+        'Literal["lz4", "zstd"]',
+        "the codec of what a server sends, none unless given; without a network it has no effect",
+    ),
     "schema": (
         "Schema",
         'typed columns, by name: `{"user": "int64"}`; without `columns` they replace `data`',

@@ -697,12 +697,14 @@ class Http:
         trace_context: bool = True,
         backup_dir: str | None = None,
         unsent: UnsentBytes | None = None,
+        max_body_bytes: int | None = None,
     ) -> Http:
         """`grants` are the rights of clients: the name of the key, its name prefixes (none: every
         name), whether it may change configs. A server without keys has one grant. With
         `trace_context` records get the trace context of their request. Backups go below
         `backup_dir`; without it they are refused. `unsent` bounds what is built for clients that
-        do not read.
+        do not read. The compressed buffers of an Arrow body decompress to at most `max_body_bytes`,
+        64 MiB unless given; 0: 1 GiB.
         """
 
     def extend_grants(self, all: list[tuple[str, list[str], bool]]) -> None:

@@ -222,7 +222,7 @@ class ServerSettings(Settings, total=False):
     log_level: Literal["debug", "info", "warning", "error", "critical"]
     """Messages below it are left out: `debug`, `info`, `warning`, `error`, `critical`."""
     max_body_bytes: Size
-    """Largest request body."""
+    """Largest request body, and what a compressed one may decompress to."""
     max_inflight_per_key: int
     """Most open requests of one key; 0: no limit."""
     max_receiving_bytes: Size
@@ -266,6 +266,8 @@ class ScanOptions(TypedDict, total=False):
     """Typed columns, by name: `{"user": "int64"}`; without `columns` they replace `data`."""
     data_type: Literal["string", "binary"]
     """The type of `data`; as the first record is unless given."""
+    compression: Literal["lz4", "zstd"]
+    """The codec of what a server sends, none unless given; without a network it has no effect."""
     exclude_nodes: str | Sequence[str]
     """Records of these nodes are skipped."""
     nodes: str | Sequence[str]

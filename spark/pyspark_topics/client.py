@@ -63,6 +63,7 @@ class Client:
         self._url = urlsplit(to.url)
         self._retry_seconds = to.retry_seconds
         self._ca_file = to.ca_file
+        self.compression = to.compression
         self._headers = {"Authorization": f"Bearer {to.token}"} if to.token else {}
         self._connection: http.client.HTTPConnection | None = None
         self._is_tls: bool | None = None

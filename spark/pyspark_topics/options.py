@@ -24,9 +24,10 @@ STREAM_BYTES = 256 << 20
 batch of a long topic is all of it."""
 
 OnGap = Literal["fail", "log", "emit"]
+Compression = Literal["lz4", "zstd"]
 
 KNOWN = (
-    *("url", "token", "caFile", "path", "remote", "retryTimeoutMs"),
+    *("url", "token", "caFile", "compression", "path", "remote", "retryTimeoutMs"),
     *("subscribe", "subscribePattern"),
     *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
     *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
@@ -92,6 +93,8 @@ class Connection:
     """The object store that holds the cold segments of the directory `path`."""
     ca_file: str | None = None
     """The certificates that sign the server's, instead of the system's."""
+    compression: Compression | None = None
+    """The codec of Arrow buffers on the way from and to the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,7 @@ def connection(options: Mapping[str, str]) -> Connection:
         seconds / 1000,
         remote,
         _ca_file(options, url),
+        _compression(options, url),
     )
 
 
@@ -190,6 +194,15 @@ def _ca_file(options: Mapping[str, str], url: str | None) -> str | None:
     if file is not None and (url is None or not url.startswith("https://")):
         raise InvalidOption('"caFile" goes with a "url" that begins with https://')
     return file
+
+
+def _compression(options: Mapping[str, str], url: str | None) -> Compression | None:
+    codec = options.get("compression")
+    if codec is not None and url is None:
+        raise InvalidOption('"compression" goes with "url": a directory is read without a network')
+    if codec not in (None, "none", "lz4", "zstd"):
+        raise InvalidOption(f'"compression" is lz4, zstd or none, not {codec!r}')
+    return None if codec == "none" else codec  # type: ignore[return-value]
 
 
 def _check_remote(remote: str, path: str | None) -> None:

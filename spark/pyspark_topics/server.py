@@ -76,11 +76,13 @@ class Server(Splits):
     @contextmanager
     def scan(self, request: ScanRequest) -> Iterator[HttpScan]:
         """One attempt; the reader knows the position from which to continue."""
-        body = json.dumps(scan_body(request)).encode()
+        body = scan_body(request)
+        if self._client.compression is not None:
+            body["compression"] = self._client.compression
         path = path_of("topics", request.topic, "scan")
         whole = False
         try:
-            response = self._client.open("POST", path, body, accept=ARROW)
+            response = self._client.open("POST", path, json.dumps(body).encode(), accept=ARROW)
             scan = HttpScan(response)
             yield scan
             whole = scan.whole

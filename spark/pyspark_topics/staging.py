@@ -75,7 +75,8 @@ class Writer:
         """Stages a part. A repeat has no effect, so the request is repeated after a broken
         connection."""
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema) as out:
+        options = pa.ipc.IpcWriteOptions(compression=self._client.compression)
+        with pa.ipc.new_stream(sink, rows.schema, options=options) as out:
             out.write(rows)
         path = path_of("txn", self.name, "stage", stage) + f"?part={part}"
         body = memoryview(sink.getvalue())

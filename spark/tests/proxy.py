@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
+from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
@@ -20,6 +21,8 @@ class Proxy:
         self.seen: list[str] = []
         """The requested paths."""
         self.bodies: list[bytes] = []
+        self.bytes = Counter[str]()
+        """The bytes of the bodies of requests and answers, by the path without its query."""
         self._orders: list[tuple[str, What, int]] = []
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"proxy": self, "upstream": port})
@@ -46,6 +49,14 @@ class Proxy:
                         del self._orders[i]
                     return what
         return None
+
+    def count(self, path: str, size: int) -> None:
+        with self._lock:
+            self.bytes[path.partition("?")[0]] += size
+
+    def transferred(self, part: str) -> int:
+        """The bytes on all paths that contain `part`."""
+        return sum(size for path, size in self.bytes.items() if part in path)
 
     def heal(self) -> None:
         with self._lock:
@@ -76,6 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(503, {"Retry-After": "0"}, answer)
             return
         status, headers, answer = self._ask(body)
+        self.proxy.count(self.path, len(body) + len(answer))
         if what == "forget":
             self.close_connection = True
         elif what == "cut":

@@ -27,6 +27,7 @@ from pyspark_topics.options import (
 )
 
 URL = {"url": "http://127.0.0.1:4000"}
+CODECS = [({"compression": codec}, codec) for codec in ("lz4", "zstd")]
 
 
 def read(**options: str):
@@ -289,6 +290,20 @@ def test_what_of_the_options_a_request_carries():
         "match": ["tag", "Glob", "eu:*"],
         "nodes": ["n1", "n2"],
     }
+
+
+def test_compression_is_off_unless_asked_for():
+    for given, codec in [({}, None), ({"compression": "none"}, None), *CODECS]:
+        place = CaseInsensitiveDict({**URL, **given})
+        assert write_options(place).connection.compression == codec
+        source = CaseInsensitiveDict({**URL, "subscribe": "a", **given})
+        assert read_options(source).connection.compression == codec
+    for codec in ("gzip", "ZSTD", ""):
+        with pytest.raises(InvalidOption, match=f"is lz4, zstd or none, not '{codec}'"):
+            write_options(CaseInsensitiveDict({**URL, "compression": codec}))
+    place = {"path": "/data", "subscribe": "a", "compression": "lz4"}
+    with pytest.raises(InvalidOption, match='"compression" goes with "url"'):
+        read_options(CaseInsensitiveDict(place))
 
 
 def test_a_directory_takes_nothing():

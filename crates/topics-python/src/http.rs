@@ -117,7 +117,8 @@ impl Http {
 #[pymethods]
 impl Http {
     #[new]
-    #[pyo3(signature = (engine, settings=None, grants=None, trace_context=true, backup_dir=None, unsent=None))]
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (engine, settings=None, grants=None, trace_context=true, backup_dir=None, unsent=None, max_body_bytes=None))]
     fn new(
         py: Python<'_>,
         engine: &Engine,
@@ -126,12 +127,14 @@ impl Http {
         trace_context: bool,
         backup_dir: Option<String>,
         unsent: Option<&UnsentBytes>,
+        max_body_bytes: Option<usize>,
     ) -> PyResult<Self> {
         let grants = match grants {
             Some(grants) => grants.into_iter().map(new_grant).collect(),
             None => vec![Arc::new(Grant::all())],
         };
-        let limits = settings::limits(py, settings)?;
+        let mut limits = settings::limits(py, settings)?;
+        limits.body_bytes = max_body_bytes.unwrap_or(limits.body_bytes);
         let shared = engine.shared.clone();
         let inner = shared.engine().map_err(|e| raise(py, &e))?.clone();
         let unsent = unsent.map(|unsent| unsent.0.clone()).unwrap_or_default();

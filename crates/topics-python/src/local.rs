@@ -66,6 +66,7 @@ impl LocalService {
         let replies = Arc::new(Replies::default());
         // A caller of this process has the bounds of the engine only.
         let limits = Limits {
+            body_bytes: usize::MAX,
             batch_records: usize::MAX,
             record_bytes: usize::MAX,
             meta_bytes: usize::MAX,

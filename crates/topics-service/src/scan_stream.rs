@@ -118,11 +118,15 @@ impl Service {
                 (arrow::parse_diff(r.body, &diff).ok()?, diff.wait_ms > 0)
             }
         };
+        // The event loop does not compress.
+        if asked.compression.is_some() {
+            return None;
+        }
         let scan = Scan::begin_small(&self.engine, r.name, asked).ok()??;
         if waits && scan.begins_empty() {
             return None;
         }
-        let mut stream = IpcStream::new(scan).ok()?;
+        let mut stream = IpcStream::new(scan, None).ok()?;
         let mut pieces = Vec::new();
         while let Some(batch) = stream.next_batch().ok()? {
             pieces.extend(batch);
@@ -142,7 +146,9 @@ impl Service {
         // Registered before it begins, so that a client that leaves meanwhile cancels it.
         self.open(token, Source::ScanStream(source.clone()), Vec::new())?;
         self.run_on_worker(token, topic, move |s, topic| {
-            let begun = Scan::begin(s.engine.clone(), topic, asked).and_then(IpcStream::new);
+            let compression = asked.compression;
+            let begun = Scan::begin(s.engine.clone(), topic, asked)
+                .and_then(|scan| IpcStream::new(scan, compression));
             match begun {
                 Ok(stream) => source.0.lock().stream = Some(stream),
                 Err(failure) => {

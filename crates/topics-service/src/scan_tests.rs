@@ -110,6 +110,29 @@ fn a_scan_is_the_whole_range_and_ends_with_the_marker() {
 }
 
 #[test]
+fn a_compressed_scan_has_the_same_rows() {
+    let mut w = filled(20_000, 100);
+    let (plain, ..) = scan(&mut w, json!({"from_seq": 5}));
+    let rows = |bytes: &[u8]| {
+        let batches = StreamReader::try_new(bytes, None).unwrap();
+        batches.map(|batch| batch.unwrap()).collect::<Vec<_>>()
+    };
+    for codec in ["lz4", "zstd"] {
+        let (bytes, next, _) = scan(&mut w, json!({"from_seq": 5, "compression": codec}));
+        assert_eq!(next, NextAction::End);
+        assert!(bytes.len() < plain.len() / 5, "{codec}: {} of {}", bytes.len(), plain.len());
+        assert!(rows(&bytes) == rows(&plain), "{codec}");
+        // The event loop does not compress.
+        let small = json!({"to_seq": 5, "compression": codec});
+        assert!(w.arrow_page("scan", "t", &small).is_none());
+        assert_eq!(seqs(&scan(&mut w, small).0), [1, 2, 3, 4, 5]);
+    }
+    assert!(w.arrow_page("scan", "t", &json!({"to_seq": 5})).is_some());
+    let (status, answer) = refused(&mut w, "scan", json!({"compression": "gzip"}));
+    assert_eq!((status, &answer["error"]["code"]), (400, &json!("invalid_request")));
+}
+
+#[test]
 fn an_answer_of_one_batch_is_a_page() {
     let mut w = filled(9000, 1);
     let is_page = |w: &mut World, verb: &str, body: Value| w.arrow_page(verb, "t", &body).is_some();

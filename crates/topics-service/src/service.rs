@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use topics_engine::{BackupSummary, Engine};
 use topics_env::Clock;
-use topics_wire::write::Body;
+use topics_wire::write::{Body, Table};
 use topics_wire::{Failure, Grant, Limits, TraceContext};
 
 use super::consumers::Handles;
@@ -78,6 +78,17 @@ pub struct Request<'a> {
     pub trace: Option<&'a TraceContext>,
     /// Identifies the call to the sink.
     pub token: u64,
+}
+
+impl Request<'_> {
+    /// Whether the body is large, as it was sent or decompressed.
+    fn has_large_body(&self) -> bool {
+        let decompressed = match self.kind {
+            Body::Arrow => Table::decompressed_bytes(self.body).unwrap_or_default(),
+            _ => 0,
+        };
+        decompressed.max(self.body.len() as u64) > LARGE_BODY as u64
+    }
 }
 
 /// Puts a backup of an engine into the prefix of an object store with this URL.
@@ -175,7 +186,7 @@ impl Service {
     /// Runs a request. `None`: the reply goes to the sink later, once.
     pub fn call(self: &Arc<Self>, r: &Request<'_>) -> Option<Reply> {
         let start_ns = self.clock.mono_ns();
-        if r.body.len() > LARGE_BODY {
+        if r.has_large_body() {
             self.call_on_worker(OwnedRequest::of(r, Bytes::copy_from_slice(r.body)), start_ns);
             return None;
         }

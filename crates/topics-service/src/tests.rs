@@ -3,10 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{IpcWriteOptions, StreamEncoder};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use topics_engine::{Engine, Options};
 use topics_sim::{SimClock, SimFs, env_on};
+use topics_wire::write::Body;
 use topics_wire::{Grant, Limits};
 
 use super::{Reply, Request, Service, Sink, Verb};
@@ -432,6 +436,50 @@ fn ready_names_the_loops_that_have_panicked() {
 /// A write whose body is larger than what is parsed in the call.
 fn large_write(data: &str) -> Value {
     json!({"records": [{"data": "x".repeat(super::LARGE_BODY)}, {"data": data}]})
+}
+
+/// An Arrow body of a record of so many bytes that is not JSON, compressed.
+fn compressed_write(bytes: usize) -> Vec<u8> {
+    let data: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(bytes)]));
+    let batch = RecordBatch::try_from_iter([("data", data)]).unwrap();
+    let options =
+        IpcWriteOptions::default().try_with_compression(Some(CompressionType::ZSTD)).unwrap();
+    let mut encoder = StreamEncoder::try_new_with_options(&batch.schema(), options).unwrap();
+    encoder.encode(&batch).unwrap().iter().flat_map(|buffer| buffer.to_vec()).collect()
+}
+
+#[test]
+fn a_body_that_decompresses_to_a_large_one_is_parsed_on_another_thread() {
+    let w = World::with(Options::default());
+    let grant = Grant::all();
+    for (bytes, is_large) in [(super::LARGE_BODY, false), (super::LARGE_BODY + 1, true)] {
+        // The offsets are 8 bytes, and are as long as they were when they are compressed.
+        let body = compressed_write(bytes);
+        assert!(body.len() < 4096);
+        let request = Request {
+            verb: Verb::Write,
+            name: "t",
+            body: &body,
+            kind: Body::Arrow,
+            token: 7,
+            grant: &grant,
+            ..Request::default()
+        };
+        let reply = w.service.call(&request);
+        assert_eq!(reply.is_none(), is_large);
+        let refusal = reply.unwrap_or_else(|| {
+            loop {
+                if let Some(reply) = w.raw_reply(7) {
+                    return reply;
+                }
+                std::thread::yield_now();
+            }
+        });
+        assert_eq!(refusal.status, 400);
+        let text = String::from_utf8(refusal.body).unwrap();
+        assert!(text.contains("records[0].data is not valid JSON"), "{text}");
+    }
+    w.service.close();
 }
 
 #[test]

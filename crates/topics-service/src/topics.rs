@@ -79,7 +79,7 @@ impl Service {
         let table;
         let mut w = match r.kind {
             Body::Arrow => {
-                table = Table::read(r.body, self.limits.batch_records)?;
+                table = Table::read(r.body, self.limits.batch_records, self.limits.body_bytes)?;
                 write::parse_table(&table, &query, r.key, &self.limits)?
             }
             kind => write::parse(kind, r.body, &query, r.key, &self.limits)?,

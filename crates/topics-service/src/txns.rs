@@ -130,7 +130,9 @@ impl Service {
         let trace = r.trace.cloned();
         self.on_worker(r, move |s, _| {
             let (columns, body) = match kind {
-                Body::Arrow => (Some(Table::own(body, ARROW_LIMIT)?), Vec::new()),
+                Body::Arrow => {
+                    (Some(Table::own(body, ARROW_LIMIT, s.limits.body_bytes)?), Vec::new())
+                }
                 _ => (None, body),
             };
             let mut t = match &columns {

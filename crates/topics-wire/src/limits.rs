@@ -3,6 +3,9 @@
 /// Every field states its default; the variable is `TOPICS_MAX_` and its name.
 #[derive(Clone, Debug)]
 pub struct Limits {
+    /// Bytes of a body, and what the compressed buffers of one in Arrow may decompress to; default
+    /// 64 MiB; 0: no limit, for these 1 GiB. What receives a body applies it to the body itself.
+    pub body_bytes: usize,
     /// Records per write; default 10 000.
     pub batch_records: usize,
     /// Bytes of `data` and `meta` of one record; default 1 MiB.
@@ -24,6 +27,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            body_bytes: 64 << 20,
             batch_records: 10_000,
             record_bytes: 1 << 20,
             meta_bytes: 16 << 10,

@@ -1,5 +1,6 @@
 //! The words of requests and answers, each with its value.
 
+use arrow_ipc::CompressionType;
 use topics_engine::{
     ConsumerMode, ConsumerStart, Discard, Durability, Guarantee, JobState, TopicType,
 };
@@ -29,6 +30,10 @@ pub const CONSISTENCIES: [(&str, bool); 2] = [("eventual", false), ("strong", tr
 
 /// Whether `data` is binary.
 pub const DATA_TYPES: [(&str, bool); 2] = [("string", false), ("binary", true)];
+
+/// The codecs of the buffers of an Arrow stream.
+pub const COMPRESSIONS: [(&str, CompressionType); 2] =
+    [("lz4", CompressionType::LZ4_FRAME), ("zstd", CompressionType::ZSTD)];
 
 /// The states of a job.
 pub const JOB_STATES: [(&str, JobState); 4] = words!(JobState: Ready, Leased, Delayed, Dead);

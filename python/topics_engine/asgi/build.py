@@ -135,6 +135,7 @@ def make_lifespan(
             settings.trace_context,
             settings.backup_dir or None,
             unsent,
+            settings.max_body_bytes,
         )
         return core, http
 

@@ -31,7 +31,9 @@ class Settings:
 
     host: str = _setting("127.0.0.1", "address to listen on, or `host:port` (`[::1]:4000`)")
     port: int = _setting(4000, "port to listen on; 0 picks one and prints it")
-    max_body_bytes: int = _setting(64 << 20, "largest request body")
+    max_body_bytes: int = _setting(
+        64 << 20, "largest request body, and what a compressed one may decompress to"
+    )
     body_timeout_ms: int = _setting(30_000, "how long a request body may take to arrive")
     header_timeout_ms: int = _setting(30_000, "how long request headers may take to arrive")
     idle_timeout_ms: int = _setting(75_000, "how long a connection is kept without a request")

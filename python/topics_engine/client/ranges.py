@@ -40,6 +40,10 @@ def _data_type(name: str, value: object) -> str:
     return arguments.choice(name, value, ("string", "binary"))
 
 
+def _compression(name: str, value: object) -> str:
+    return arguments.choice(name, value, ("lz4", "zstd"))
+
+
 def _tag(name: str, value: object) -> Any:
     return matcher(arguments.tag_filter(value))
 
@@ -50,6 +54,7 @@ SCAN: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "columns": arguments.texts,
     "fields": schema.fields,
     "data_type": _data_type,
+    "compression": _compression,
     "node": _nodes,
     "nodes": _nodes,
     "match": _tag,

@@ -184,7 +184,7 @@ MORE_GOOD: dict[str, Case] = {
         {"from_seq": "earliest", "to_seq": 3, "columns": ["data"], "data_type": "binary",
          "fields": {"a": "int64", "b": {"type": "string", "path": "a[0].b"}},
          "node": "n0", "nodes": ["n0", "n1"], "match": ["tag", "Glob", "t:*"], "ts_from": 1,
-         "ts_to": 2**42, "consistency": "eventual", "topic_id": 2**40},
+         "ts_to": 2**42, "consistency": "eventual", "topic_id": 2**40, "compression": "lz4"},
         NODES,
     ),
     "split of a range": good(200, "POST", T + "/split",

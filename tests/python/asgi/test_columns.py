@@ -39,6 +39,15 @@ def columns(api: Http, path: str, **asked: Any) -> Any:
     return pa.ipc.open_stream(reply.body).read_all()
 
 
+def compressed(rows: dict[str, Any], codec: str) -> bytes:
+    """An Arrow body with compressed buffers."""
+    table, sink = pa.table(rows), io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
 def numbers(table: Any) -> dict[str, int]:
     return {k.decode(): int(v) for k, v in table.schema.metadata.items()}
 
@@ -265,11 +274,67 @@ def test_arrow_bodies_are_writes_like_others(api: Http, topic: str) -> None:
     assert api("POST", f"{path}-cap", ipc({"data": ["1"] * 2}), typed).status == 200
     assert api("POST", f"{path}-cap", ipc({"data": ["1"] * 2}), typed).code == "topic_full"
     assert api("GET", f"{path}-cap").json["head_seq"] == 2
-    # What is packed within the stream is not read.
-    sink = io.BytesIO()
-    table = pa.table({"data": ["1"] * 1000})
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write_table(table)
-    assert api("POST", path, sink.getvalue(), typed).code == "invalid_request"
     assert api("GET", path).json["head_seq"] == 2
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_compressed_buffers_have_the_same_rows(api: Http, topic: str, codec: str) -> None:
+    path, typed = f"/v0/topics/{topic}", {"Content-Type": ARROW}
+    rows = {"data": [f'{{"n":{n},"pad":"{"x" * 50}"}}' for n in range(900)], "tag": ["t"] * 900}
+    packed = compressed(rows, codec)
+    assert len(packed) < len(ipc(rows)) / 4
+    assert api("POST", path, packed, typed).json["last_seq"] == 900
+    stage = f"/v0/txn/{topic}/stage/s?part=0&topic={topic}"
+    assert api("POST", stage, packed, typed).json["staged"] == 900
+    commit = {"epoch": 1, "stages": [{"id": "s", "parts": 1, "records": 900}]}
+    api("POST", f"/v0/txn/{topic}/commit", commit)
+    plain = api("POST", f"{path}/scan", {}).body
+    whole = pa.ipc.open_stream(plain).read_all()
+    assert whole["data"].to_pylist() == rows["data"] * 2
+    answer = api("POST", f"{path}/scan", {"compression": codec})
+    assert answer.body.endswith(END)
+    assert len(answer.body) < len(plain) / 4
+    assert pa.ipc.open_stream(answer.body).read_all().equals(whole)
+    # What a scan answers is a body; this one is too large as it was before it was compressed.
+    assert len(answer.body) < 200_000 < len(plain)
+    assert api("POST", f"{path}-copy", answer.body, typed).code == "payload_too_large"
+    first = api("POST", f"{path}/scan", {"compression": codec, "to_seq": 900}).body
+    assert api("POST", f"{path}-copy", first, typed).json["last_seq"] == 900
+
+
+def test_an_unknown_codec_is_refused(api: Http, topic: str) -> None:
+    fill(api, topic, 1)
+    for codec in ("gzip", "LZ4", "", 1):
+        refused = api("POST", f"/v0/topics/{topic}/scan", {"compression": codec})
+        assert refused.code == "invalid_request"
+        assert "compression" in refused.json["error"]["message"]
+    refused = api("POST", f"/v0/topics/{topic}/scan", {"compression": "snappy"})
+    assert "must be one of lz4, zstd" in refused.json["error"]["message"]
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_what_a_body_decompresses_to_is_bounded_as_a_body_is(
+    api: Http, topic: str, codec: str
+) -> None:
+    path, typed = f"/v0/topics/{topic}", {"Content-Type": ARROW}
+    stage = f"/v0/txn/{topic}/stage/s?part=0&topic={topic}"
+    bomb = compressed({"data": ['"' + "x" * 9000 + '"'] * 30}, codec)
+    assert len(bomb) < 10_000
+    # A small body which says that it decompresses to 2⁶² bytes.
+    # The last place with the length of the text is before its buffer; the offsets end with it, too.
+    before, length, after = bomb.rpartition((30 * 9002).to_bytes(8, "little"))
+    assert length
+    liar = before + (1 << 62).to_bytes(8, "little") + after
+    for body in (bomb, liar):
+        for to in (path, stage):
+            refused = api("POST", to, body, typed)
+            assert (refused.status, refused.code) == (413, "payload_too_large")
+            assert refused.json["error"]["detail"] == {"max": 200_000}
+    below = before + (100_000).to_bytes(8, "little") + after
+    for to in (path, stage):
+        assert api("POST", to, below, typed).code == "invalid_request"
+        assert api("POST", to, bomb[:-200], typed).code == "invalid_request"
+    assert api("GET", path).code == "topic_not_found"
+    assert api("GET", f"/v0/txn/{topic}").code == "txn_not_found"
+    fits = compressed({"data": ['"' + "x" * 9000 + '"'] * 15}, codec)
+    assert api("POST", path, fits, typed).json["last_seq"] == 15

@@ -41,7 +41,7 @@ WRONG: dict[Kind, list[Any]] = {
 # Words of which a string is one.
 WORDS = {
     "type", "durability", "discard", "consistency", "data_type", "mode", "start", "to", "guarantee",
-    "state",
+    "state", "compression",
 }  # fmt: skip
 # What is a value although its kind says no.
 ALLOWED: dict[str, list[Any]] = {"dead_letter": [None], "priority": [-1, None]}

@@ -187,6 +187,7 @@ BODIES: dict[str, st.SearchStrategy[Any]] = {
             "consistency": st.sampled_from(["strong", "eventual", "x"]),
             "topic_id": edge_numbers,
             "data_type": st.sampled_from(["binary", "x"]),
+            "compression": st.sampled_from(["lz4", "zstd", "x"]),
         },
     ),
     "split": st.fixed_dictionaries(

@@ -3,7 +3,8 @@
 use std::ops::Deref;
 
 use arrow_buffer::Buffer;
-use arrow_ipc::writer::StreamEncoder;
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{IpcWriteOptions, StreamEncoder};
 use bytes::Bytes;
 
 use topics_wire::Failure;
@@ -14,6 +15,9 @@ use super::Scan;
 /// Shorter buffers are copied together.
 const SMALL: usize = 16 << 10;
 
+/// The fastest level: the next ones cost more time than they save on a network.
+const ZSTD_LEVEL: i32 = 1;
+
 /// An Arrow IPC stream. The end-of-stream marker follows only a complete scan.
 pub struct IpcStream {
     scan: Scan,
@@ -22,14 +26,19 @@ pub struct IpcStream {
 }
 
 impl IpcStream {
-    /// The stream of a scan.
-    pub fn new(scan: Scan) -> Result<Self, Failure> {
-        let encoder = StreamEncoder::try_new(&scan.schema_ref()).map_err(|e| failure(&e))?;
+    /// The stream of a scan; its buffers are compressed if there is a codec.
+    pub fn new(scan: Scan, compression: Option<CompressionType>) -> Result<Self, Failure> {
+        let level = compression.filter(|c| *c == CompressionType::ZSTD).map(|_| ZSTD_LEVEL);
+        let encoder = IpcWriteOptions::default()
+            .try_with_compression(compression)
+            .and_then(|options| options.try_with_compression_level(level))
+            .and_then(|options| StreamEncoder::try_new_with_options(&scan.schema_ref(), options))
+            .map_err(|e| failure(&e))?;
         Ok(Self { scan, encoder: Some(encoder) })
     }
 
     /// The bytes of the next batch, with the schema before the first; `None` at the end of the
-    /// stream. Columns are not copied.
+    /// stream. Columns that are not compressed are not copied.
     pub fn next_batch(&mut self) -> Result<Option<Vec<Bytes>>, Failure> {
         let Some(encoder) = &mut self.encoder else { return Ok(None) };
         let made = match self.scan.next() {

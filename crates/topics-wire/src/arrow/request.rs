@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arrow_ipc::CompressionType;
 use topics_engine::{NodeFilter, ReadBatch, ReadFrom, RecordView, TopicMatch};
 
 use super::{Columns, TypedFields};
@@ -11,7 +12,7 @@ use crate::json::{FieldPath, Fields, Reader, Scanner, read_body};
 use crate::limits::BATCH_BYTES;
 use crate::read::{self, DiffRequest};
 use crate::routes::bodies;
-use crate::words::DATA_TYPES;
+use crate::words::{COMPRESSIONS, DATA_TYPES};
 
 /// The range of a scan and its options.
 #[derive(Clone, Debug)]
@@ -43,6 +44,8 @@ pub struct ScanRequest {
     pub batch_bytes: usize,
     /// Whether helper threads prefetch.
     pub prefetch: bool,
+    /// The codec of the buffers of the stream; `None`: they are not compressed.
+    pub compression: Option<CompressionType>,
 }
 
 impl Default for ScanRequest {
@@ -64,6 +67,7 @@ impl Default for ScanRequest {
             fields: None,
             batch_bytes: 0,
             prefetch: false,
+            compression: None,
         }
     }
 }
@@ -95,7 +99,7 @@ impl ScanRequest {
 const FIELDS: Fields = Fields::of(bodies::SCAN);
 
 /// `{from_seq?, to_seq?, columns?, fields?, node?, nodes?, match?, ts_from?, ts_to?, consistency?,
-/// topic_id?, data_type?}`.
+/// topic_id?, data_type?, compression?}`.
 pub fn parse(bytes: &[u8]) -> Result<ScanRequest, Failure> {
     parse_of(bytes, FIELDS)
 }
@@ -126,6 +130,7 @@ fn parse_of(bytes: &[u8], fields: Fields) -> Result<ScanRequest, Failure> {
             "ts_to" => r.ts_to = Some(s.u64(FieldPath::field("ts_to"))?),
             "topic_id" => r.topic_id = Some(s.u64(FieldPath::field("topic_id"))?),
             "data_type" => r.binary = Some(binary(s)?),
+            "compression" => r.compression = Some(compression(s)?),
             _ => s.skip()?,
         }
         Ok(())
@@ -171,6 +176,11 @@ pub(crate) fn binary(s: &mut Scanner<'_>) -> Result<bool, Failure> {
     path.choose(&s.text(path)?, &DATA_TYPES)
 }
 
+fn compression(s: &mut Scanner<'_>) -> Result<CompressionType, Failure> {
+    let path = FieldPath::field("compression");
+    path.choose(&s.text(path)?, &COMPRESSIONS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,9 +190,10 @@ mod tests {
         let r = parse(
             br#"{"from_seq":7,"to_seq":9,"columns":["data","seq"],"node":"a","nodes":["b","c"],
             "match":["tag","Glob","x*"],"ts_from":1,"ts_to":2,"consistency":"strong","topic_id":3,
-            "data_type":"binary"}"#,
+            "data_type":"binary","compression":"zstd"}"#,
         )
         .unwrap();
+        assert_eq!(r.compression, Some(CompressionType::ZSTD));
         assert_eq!((r.from, r.upto, r.topic_id), (ReadFrom::After(7), Some(9), Some(3)));
         assert_eq!((r.ts_from, r.ts_to, r.strong, r.binary), (Some(1), Some(2), true, Some(true)));
         assert_eq!(r.columns.positions().collect::<Vec<_>>(), [1, 6]);
@@ -199,6 +210,7 @@ mod tests {
             (r#"{"columns":[]}"#, "columns"),
             (r#"{"nodes":[]}"#, "nodes"),
             (r#"{"data_type":"json"}"#, "data_type"),
+            (r#"{"compression":"gzip"}"#, "compression must be one of lz4, zstd, not \"gzip\""),
             (r#"{"ts_from":"now"}"#, "ts_from"),
             (r#"{"to_seq":-1}"#, "to_seq"),
         ] {

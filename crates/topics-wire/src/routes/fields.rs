@@ -9,6 +9,7 @@ const DISCARDS: [&str; 2] = words::of(&words::DISCARDS);
 const CONSISTENCIES: [&str; 2] = words::of(&words::CONSISTENCIES);
 const GUARANTEES: [&str; 2] = words::of(&words::GUARANTEES);
 const DATA_TYPES: [&str; 2] = words::of(&words::DATA_TYPES);
+const COMPRESSIONS: [&str; 2] = words::of(&words::COMPRESSIONS);
 pub const STATES: [&str; 4] = words::of(&words::JOB_STATES);
 pub const MODES: [&str; 2] = words::of(&words::MODES);
 pub const ENDS: [&str; 2] = words::of(&words::ENDS);
@@ -162,6 +163,12 @@ pub const SCAN: &[Field] = &[
         "\"string\" or \"binary\"; as the first record is unless given",
     )
     .words(&DATA_TYPES),
+    Field::new(
+        "compression",
+        "string",
+        "\"lz4\" or \"zstd\", of the buffers of the batches; none unless given",
+    )
+    .words(&COMPRESSIONS),
     Field::new("node", "string or array of strings", "records of these nodes are skipped"),
     Field::new("nodes", "string or array of strings", "only records of these nodes"),
     Field::new("match", "match", "only records with this tag"),

@@ -1,5 +1,7 @@
 //! Arrow bodies: rows of an IPC stream as records, without copying payloads.
 
+mod compressed;
+
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -17,6 +19,9 @@ use super::{Record, parse_meta};
 use crate::error::Failure;
 use crate::json::{FieldPath, SyntaxError, push_str};
 
+/// The bytes that a body may decompress to where bodies have no limit: the most bytes of a batch.
+const MAX_DECOMPRESSED: usize = 1 << 30;
+
 /// The batches of an Arrow body.
 #[derive(Debug)]
 pub struct Table {
@@ -33,21 +38,36 @@ fn refused(e: impl std::fmt::Display) -> Failure {
 }
 
 impl Table {
-    /// Reads and verifies a body of at most `most` rows; 0 is no limit.
-    pub fn read(body: &[u8], most: usize) -> Result<Self, Failure> {
-        Self::own(body.to_vec(), most)
+    /// Reads and verifies a body of at most `most` rows, whose compressed buffers decompress to at most
+    /// `most_bytes`; 0 is no limit, for bytes 1 GiB.
+    pub fn read(body: &[u8], most: usize, most_bytes: usize) -> Result<Self, Failure> {
+        Self::own(body.to_vec(), most, most_bytes)
     }
 
     /// The same for a body that the caller does not need any more: its bytes are not copied.
-    pub fn own(body: Vec<u8>, most: usize) -> Result<Self, Failure> {
+    pub fn own(body: Vec<u8>, most: usize, most_bytes: usize) -> Result<Self, Failure> {
         // A malformed body may panic in the decoder; it is refused like any other.
-        catch_unwind(AssertUnwindSafe(|| Self::decode(body, most)))
+        catch_unwind(AssertUnwindSafe(|| Self::decode(body, most, most_bytes)))
             .unwrap_or_else(|_| Err(refused("it is malformed")))
     }
 
-    fn decode(body: Vec<u8>, most: usize) -> Result<Self, Failure> {
+    /// The bytes that the compressed buffers of a body decompress to, as its metadata says; an error if
+    /// it has none that can be read. Nothing is decompressed.
+    pub fn decompressed_bytes(body: &[u8]) -> Result<u64, Failure> {
+        compressed::decompressed_bytes(body).map_err(refused)
+    }
+
+    fn decode(body: Vec<u8>, most: usize, most_bytes: usize) -> Result<Self, Failure> {
         if body.is_empty() {
             return Err(Failure::invalid("the body is empty: expected an Arrow IPC stream"));
+        }
+        // The decoder allocates what a buffer says that it decompresses to.
+        let most_bytes = if most_bytes == 0 { MAX_DECOMPRESSED } else { most_bytes };
+        if Self::decompressed_bytes(&body)? > most_bytes as u64 {
+            let message =
+                format!("the decompressed body is over the limit of {most_bytes} bytes: split it");
+            let detail = Some(format!("{{\"max\":{most_bytes}}}"));
+            return Err(Failure { detail, ..Failure::new("payload_too_large", message) });
         }
         let mut buffer = Buffer::from_vec(body);
         let mut decoder = StreamDecoder::new();

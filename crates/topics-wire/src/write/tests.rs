@@ -349,7 +349,7 @@ fn lines_and_octets() {
         assert_eq!(parse(Body::Ndjson, blank).unwrap_err().code, "invalid_request");
         assert!(message(blank).contains("expected NDJSON, one JSON value a line"));
     }
-    let arrow = Table::read(b"", 0).unwrap_err();
+    let arrow = Table::read(b"", 0, 0).unwrap_err();
     assert_eq!(arrow.code, "invalid_request");
     assert!(arrow.message.contains("expected an Arrow IPC stream"), "{}", arrow.message);
 }

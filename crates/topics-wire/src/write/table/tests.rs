@@ -3,7 +3,8 @@ use std::sync::Arc;
 use arrow_array::builder::{MapBuilder, StringBuilder, StringDictionaryBuilder};
 use arrow_array::types::Int8Type;
 use arrow_array::{ArrayRef, Int64Array, NullArray, RecordBatch};
-use arrow_ipc::writer::StreamWriter;
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{IpcWriteOptions, StreamWriter};
 
 use super::super::{parse_table, txn};
 use super::*;
@@ -12,6 +13,14 @@ use crate::query::Query;
 
 fn ipc(batches: &[RecordBatch]) -> Vec<u8> {
     let mut writer = StreamWriter::try_new(Vec::new(), &batches[0].schema()).unwrap();
+    batches.iter().for_each(|b| writer.write(b).unwrap());
+    writer.into_inner().unwrap()
+}
+
+fn compressed(batches: &[RecordBatch], codec: CompressionType) -> Vec<u8> {
+    let options = IpcWriteOptions::default().try_with_compression(Some(codec)).unwrap();
+    let schema = batches[0].schema();
+    let mut writer = StreamWriter::try_new_with_options(Vec::new(), &schema, options).unwrap();
     batches.iter().for_each(|b| writer.write(b).unwrap());
     writer.into_inner().unwrap()
 }
@@ -38,7 +47,7 @@ fn maps(rows: &[&[(&str, Option<&str>)]]) -> ArrayRef {
 }
 
 fn refusal(batch: &RecordBatch) -> String {
-    let table = Table::read(&ipc(std::slice::from_ref(batch)), 100).unwrap();
+    let table = Table::read(&ipc(std::slice::from_ref(batch)), 100, 0).unwrap();
     let limits = Limits { tag_bytes: 5, ..Limits::default() };
     parse_table(&table, &Query::new(b""), b"", &limits).unwrap_err().message
 }
@@ -56,7 +65,7 @@ fn every_column() {
         ("meta", maps(&[&[("k", Some("v\"\n")), ("l", Some(""))], &[]])),
     ]);
     let second = first.slice(1, 1);
-    let table = Table::read(&ipc(&[first, second]), 3).unwrap();
+    let table = Table::read(&ipc(&[first, second]), 3, 0).unwrap();
     let query = Query::new(b"tag=all&node=default&key=k&return_seqs");
     let w = parse_table(&table, &query, b"header", &Limits::default()).unwrap();
     assert!(w.return_seqs);
@@ -82,7 +91,7 @@ fn bytes_are_binary_records() {
     for kind in kinds {
         let nulls: ArrayRef = Arc::new(NullArray::new(2));
         let one = batch(vec![("data", kind), ("tag", nulls.clone()), ("meta", nulls)]);
-        let table = Table::read(&ipc(&[one]), 0).unwrap();
+        let table = Table::read(&ipc(&[one]), 0, 0).unwrap();
         let w = parse_table(&table, &Query::new(b""), b"", &Limits::default()).unwrap();
         w.with_append(|a| {
             assert_eq!((a.records[0].data, a.records[0].binary), (&b"\xff\x00"[..], true));
@@ -95,7 +104,7 @@ fn bytes_are_binary_records() {
 fn rows_of_a_stage_by_topic() {
     let topics = strings(&[Some("a"), Some("b"), Some("a")]);
     let data = strings(&[Some("1"), Some("2"), Some("3")]);
-    let table = Table::read(&ipc(&[batch(vec![("topic", topics), ("data", data)])]), 0).unwrap();
+    let table = Table::read(&ipc(&[batch(vec![("topic", topics), ("data", data)])]), 0, 0).unwrap();
     let t = txn::stage_table(&table, None, &Limits::default()).unwrap();
     assert_eq!(t.topics().collect::<Vec<_>>(), ["a", "b"]);
     t.with_stage("s", 0, |r| {
@@ -106,7 +115,7 @@ fn rows_of_a_stage_by_topic() {
     assert_eq!(t.topics().collect::<Vec<_>>(), ["c"]);
     t.with_stage("s", 0, |r| assert_eq!(r.rows[0].records.len(), 3));
     let nameless = batch(vec![("topic", strings(&[None])), ("data", strings(&[Some("1")]))]);
-    let table = Table::read(&ipc(&[nameless]), 0).unwrap();
+    let table = Table::read(&ipc(&[nameless]), 0, 0).unwrap();
     let text = txn::stage_table(&table, None, &Limits::default()).unwrap_err().message;
     assert!(text.contains("records[0].topic"), "{text}");
 }
@@ -144,7 +153,7 @@ fn refusals_name_the_row_or_the_column() {
     assert!(refusal(&batch(vec![("x", good())])).contains("data is missing"));
     assert!(refusal(&batch(vec![("data", strings(&[]))])).contains("records must not be empty"));
     let body = ipc(&[batch(vec![("data", good())])]);
-    assert_eq!(Table::read(&body, 1).unwrap_err().code, "batch_too_large");
+    assert_eq!(Table::read(&body, 1, 0).unwrap_err().code, "batch_too_large");
 }
 
 /// Random bytes, and streams with one byte changed or cut off, are refused or read; nothing panics.
@@ -156,7 +165,7 @@ fn malformed_bodies_are_refused() {
     ]);
     let body = ipc(&[one]);
     let read = |bytes: &[u8]| {
-        let table = Table::read(bytes, 10)?;
+        let table = Table::read(bytes, 10, 0)?;
         parse_table(&table, &Query::new(b""), b"", &Limits::default()).map(drop)
     };
     assert!(read(&body).is_ok());
@@ -189,7 +198,79 @@ fn text_that_is_not_utf8_is_refused() {
         let mut bad = good.clone();
         let at = bad.windows(text.len()).rposition(|w| w == text).unwrap();
         bad[at] = 0xff;
-        assert!(Table::read(&good, 0).is_ok());
-        assert!(Table::read(&bad, 0).unwrap_err().message.contains("UTF8"), "{column}");
+        assert!(Table::read(&good, 0, 0).is_ok());
+        assert!(Table::read(&bad, 0, 0).unwrap_err().message.contains("UTF8"), "{column}");
+    }
+}
+
+const CODECS: [CompressionType; 2] = [CompressionType::LZ4_FRAME, CompressionType::ZSTD];
+
+/// Rows with a buffer that compression makes larger, a dictionary, and nested buffers.
+fn mixed() -> RecordBatch {
+    let data = (0..2000).map(|n| format!("{{\"n\":{n}}}")).collect::<Vec<_>>();
+    let data: Vec<_> = data.iter().map(|text| Some(text.as_str())).collect();
+    let mut node = StringDictionaryBuilder::<Int8Type>::new();
+    (0..2000).for_each(|n| node.append_value(["a", "b"][n % 2]));
+    batch(vec![
+        ("data", strings(&data)),
+        ("node", Arc::new(node.finish())),
+        ("meta", maps(&[&[("k", Some("v"))][..]; 2000])),
+    ])
+}
+
+#[test]
+fn compressed_buffers_have_the_same_rows() {
+    let rows = mixed();
+    let plain = ipc(&[rows.clone(), rows.slice(0, 1)]);
+    assert_eq!(Table::decompressed_bytes(&plain).unwrap(), 0);
+    let want = Table::read(&plain, 0, 0).unwrap();
+    for codec in CODECS {
+        let body = compressed(&[rows.clone(), rows.slice(0, 1)], codec);
+        assert!(body.len() < plain.len() / 2, "{} of {}", body.len(), plain.len());
+        let all = Table::decompressed_bytes(&body).unwrap() as usize;
+        // Buffers that compression does not make smaller lie in the body as they are.
+        assert!(all < plain.len() && all > plain.len() / 2, "{all} of {}", plain.len());
+        let table = Table::read(&body, 0, all).unwrap();
+        assert_eq!(table.records().unwrap(), want.records().unwrap());
+        let refused = Table::read(&body, 0, all - 1).unwrap_err();
+        assert_eq!(refused.code, "payload_too_large");
+        assert_eq!(refused.detail.unwrap(), format!("{{\"max\":{}}}", all - 1));
+    }
+}
+
+/// Where bodies have no limit the decoder must not allocate what a buffer says either: that would end the
+/// process.
+#[test]
+fn what_is_decompressed_has_a_bound_where_bodies_have_none() {
+    let body = compressed(&[mixed()], CompressionType::ZSTD);
+    let longest = (0..2000).map(|n| format!("{{\"n\":{n}}}").len()).sum::<usize>() as u64;
+    let at = body.windows(8).position(|w| w == longest.to_le_bytes()).unwrap();
+    for bytes in [(1 << 30) + 1, 1 << 46, i64::MAX as u64] {
+        let mut changed = body.clone();
+        changed[at..at + 8].copy_from_slice(&bytes.to_le_bytes());
+        assert_eq!(Table::read(&changed, 0, 0).unwrap_err().code, "payload_too_large");
+    }
+    assert!(Table::read(&body, 0, 0).is_ok());
+}
+
+/// Compressed streams with one byte changed or cut off are refused or read, and what they say that they
+/// decompress to is bounded before it is allocated; nothing panics.
+#[test]
+fn malformed_compressed_bodies_are_refused() {
+    let rows = mixed().slice(0, 300);
+    for codec in CODECS {
+        let body = compressed(std::slice::from_ref(&rows), codec);
+        let read = |bytes: &[u8]| Table::read(bytes, 1000, 1 << 20)?.records().map(drop);
+        assert!(read(&body).is_ok());
+        for end in (0..body.len()).step_by(7) {
+            assert!(read(&body[..end]).is_err() || body.len() - end <= 8, "cut at {end}");
+        }
+        for at in 0..body.len() {
+            for bit in [0x01, 0x80] {
+                let mut changed = body.clone();
+                changed[at] ^= bit;
+                let _ = read(&changed);
+            }
+        }
     }
 }
