@@ -112,7 +112,7 @@ def show(name: str, executors: int, rate: float, cpu: float) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--rows", type=int, default=2_000_000, help="of reads and copies")
-    arguments.add_argument("--days", type=int, default=90, help="of the pipeline's year")
+    arguments.add_argument("--days", type=int, default=365, help="of the pipeline's year")
     for name, kind in (("--executors", int), ("--url", str), ("--pid", int)):
         arguments.add_argument(name, type=kind, help=argparse.SUPPRESS)
     given = arguments.parse_args()

@@ -12,6 +12,7 @@ import argparse
 import os
 import select
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,11 +85,15 @@ def dead(rows: DataFrame) -> DataFrame:
 
 
 class Restarted:
-    """A query that is started again from its checkpoint if Spark could not serialize its plan.
+    """A query whose sources are initialized, and that is started again from its checkpoint if Spark
+    could not serialize its plan.
 
-    Spark serializes a plan while other threads of the driver may still change it. On rare occasions
-    that fails ("Task not serializable", caused by a collection that changed meanwhile), and the
-    next start succeeds. Every other error ends the job.
+    The sources of a session that Spark found by their name share one map of environment variables,
+    a part of their plans. Initializing a source of a stream adds to it, without a lock: two queries
+    that do so at once can damage it for good ("Task not serializable", caused by "Illegal size of
+    collection"). So the next query must start after the initialization of this one, when all
+    variables are there. A plan that is serialized meanwhile can fail once. Every other error ends
+    the job.
     """
 
     LIMIT = 3
@@ -96,7 +101,13 @@ class Restarted:
     def __init__(self, start: Callable[[], StreamingQuery]) -> None:
         self._start = start
         self._restarts = 0
-        self.query = start()
+        self.query = self._initialized()
+
+    def _initialized(self) -> StreamingQuery:
+        query = self._start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(0.02)
+        return query
 
     def check(self) -> None:
         """Starts the query again, or raises its error, if it has ended."""
@@ -109,7 +120,7 @@ class Restarted:
             raise error
         self._restarts += 1
         print(f"{self.query.name} is started again: {error}", file=sys.stderr, flush=True)
-        self.query = self._start()
+        self.query = self._initialized()
 
     def finish(self) -> None:
         """Processes all available rows, and stops the query."""

@@ -265,10 +265,19 @@ class FailedQuery:
 
 
 class RunningQuery:
-    """A query that processes its rows."""
+    """A query that processes its rows, after it has shown these states."""
 
     name = "delays"
     isActive = True  # noqa: N815
+
+    def __init__(self, *states: str) -> None:
+        self.states = [*states, "Processing new data"]
+
+    @property
+    def status(self):
+        message = self.states[0]
+        del self.states[: len(self.states) > 1]
+        return {"message": message, "isDataAvailable": False, "isTriggerActive": False}
 
     def processAllAvailable(self):  # noqa: N802
         pass
@@ -293,6 +302,15 @@ def test_a_plan_that_was_not_serialized_is_tried_again(verb, capsys):
         with pytest.raises(StreamingQueryException):
             deque((verb(query) for _ in range(9)), maxlen=0)
         assert len(starts) == (1 + Restarted.LIMIT if error == race else 1)
+
+
+def test_a_query_is_initialized_before_the_next_one_starts():
+    first = RunningQuery("Initializing StreamExecution", *["Initializing sources"] * 3)
+    Restarted(lambda: first)
+    assert first.states == ["Processing new data"]
+    ended = RunningQuery("Initializing sources")
+    ended.isActive = False
+    assert Restarted(lambda: ended).query is ended
 
 
 def test_a_query_that_ended_without_a_request_ends_the_job():
