@@ -260,7 +260,7 @@ class _Stream(Protocol):
         """The cursor after the end of the stream."""
 
     def check(self) -> None:
-        """Raises the error that ended the stream, if one did: Arrow's readers know its message alone."""
+        """Raises the error that ended the stream, if one did; a reader of Arrow has its message."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> CapsuleType: ...
     def __arrow_c_schema__(self) -> CapsuleType: ...

@@ -128,7 +128,8 @@ impl Store {
     }
 }
 
-#[cfg(all(test, target_os = "linux", not(feature = "shuttle")))]
+#[cfg(test)]
+#[cfg(all(target_os = "linux", not(feature = "shuttle")))]
 mod tests {
     use super::*;
 
