@@ -229,7 +229,7 @@ fn compressed_buffers_have_the_same_rows() {
         assert!(body.len() < plain.len(), "{} of {}", body.len(), plain.len());
         let all = Table::decompressed_bytes(&body).unwrap() as usize;
         // Buffers that compression does not make smaller lie in the body as they are.
-        assert!(all < plain.len() && all > plain.len() / 2, "{all} of {}", plain.len());
+        assert!(all < plain.len() && all > plain.len() / 4, "{all} of {}", plain.len());
         let table = Table::read(&body, 0, all).unwrap();
         assert_eq!(table.records().unwrap(), want.records().unwrap());
         let refused = Table::read(&body, 0, all - 1).unwrap_err();
