@@ -375,7 +375,7 @@ class Topic(Handle):
         count = arguments.count("count", count, 0)
         page = self._backend.read(self.name, tail=count, limit=count, max_bytes=1 << 30)
         items = all_of(self.name, page)
-        if page.next_from_seq < page.head_seq and not page.caught_up:
+        if len(page) < count and page.next_from_seq < page.head_seq and not page.caught_up:
             # A page of a server has at most 1000 records.
             rest = self.read(page.next_from_seq, to_seq=page.head_seq, limit=count - len(page))
             items.extend(rest)

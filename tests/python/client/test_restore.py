@@ -66,6 +66,19 @@ def test_a_copy_of_a_running_engine_is_restored(data_dir: Path, tmp_path: Path) 
         assert numbers(db.topic("t")) == [0, 1, 2, 3, 4, 6]
 
 
+def test_the_newest_records_of_a_copy_are_before_its_gap(data_dir: Path, tmp_path: Path) -> None:
+    with te.open(data_dir, **settings(tmp_path)) as db:
+        db.topic("t", durability="disk").append([{"n": n} for n in range(3)])
+        wait_for_backup(db)
+        te.restore(f"file://{tmp_path}/remote", tmp_path / "copy", copy=True)
+    with te.open(tmp_path / "copy", read_only=True) as copy:
+        topic = copy.topic("t")
+        assert topic.state().head_seq > 3, "seqs that may have been given are skipped"
+        for count in (1, 2, 3):
+            newest = topic.tail(count)
+            assert [r.seq for r in newest if isinstance(r, te.Record)] == [1, 2, 3][-count:]
+
+
 def test_a_state_of_the_past_is_restored(data_dir: Path, tmp_path: Path) -> None:
     with te.open(data_dir, **settings(tmp_path)) as db:
         then = write_two_states(db)
