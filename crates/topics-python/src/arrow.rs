@@ -25,7 +25,8 @@ pub(crate) struct ArrowStream {
 impl ArrowStream {
     pub fn new(scan: Scan) -> Self {
         let bounds = scan.bounds();
-        Self { scan: Mutex::new(Some(scan)), bounds, failed: Arc::default() }
+        let failed = scan.failed();
+        Self { scan: Mutex::new(Some(scan)), bounds, failed }
     }
 }
 
@@ -59,11 +60,7 @@ impl ArrowStream {
         // The protocol allows a producer to ignore the requested schema; the consumer casts.
         drop(requested_schema);
         let scan = self.scan.lock().take().ok_or_else(taken)?;
-        PyCapsule::new_with_value(
-            py,
-            scan.into_c_stream(self.failed.clone()),
-            c"arrow_array_stream",
-        )
+        PyCapsule::new_with_value(py, scan.into_c_stream(), c"arrow_array_stream")
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {

@@ -83,11 +83,9 @@ pub struct Request<'a> {
 impl Request<'_> {
     /// Whether the body is large, as it was sent or decompressed.
     fn has_large_body(&self) -> bool {
-        let decompressed = match self.kind {
-            Body::Arrow => Table::decompressed_bytes(self.body).unwrap_or_default(),
-            _ => 0,
-        };
-        decompressed.max(self.body.len() as u64) > LARGE_BODY as u64
+        let decompressed = || Table::decompressed_bytes(self.body).unwrap_or_default();
+        self.body.len() > LARGE_BODY
+            || (self.kind == Body::Arrow && decompressed() > LARGE_BODY as u64)
     }
 }
 

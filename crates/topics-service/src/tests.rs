@@ -438,7 +438,7 @@ fn large_write(data: &str) -> Value {
     json!({"records": [{"data": "x".repeat(super::LARGE_BODY)}, {"data": data}]})
 }
 
-/// An Arrow body of a record of so many bytes that is not JSON, compressed.
+/// A compressed Arrow body with one record of `bytes` bytes, which is not JSON.
 fn compressed_write(bytes: usize) -> Vec<u8> {
     let data: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(bytes)]));
     let batch = RecordBatch::try_from_iter([("data", data)]).unwrap();

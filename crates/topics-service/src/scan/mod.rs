@@ -53,6 +53,7 @@ pub struct Scan {
     /// Consecutive pages without progress.
     stuck: usize,
     done: bool,
+    failed: Arc<OnceLock<Failure>>,
 }
 
 impl Scan {
@@ -128,6 +129,7 @@ impl Scan {
             span: 0,
             stuck: 0,
             done: found.is_none(),
+            failed: Arc::default(),
         };
         if let Some(found) = found {
             scan.open(start, found).map_err(|e| failure(&e))?;
@@ -172,11 +174,16 @@ impl Scan {
             .map_err(|e| Failure::new("internal", format!("Arrow: {e}")))
     }
 
-    /// The scan as an Arrow C stream. The stream tells its consumer a message alone of an error that ends it; `failed`
-    /// keeps the error.
+    /// Has the error that ends the scan, once one has: the consumer of a C stream gets its message alone.
     #[must_use]
-    pub fn into_c_stream(self, failed: Arc<OnceLock<Failure>>) -> FFI_ArrowArrayStream {
-        FFI_ArrowArrayStream::new(Box::new(CStream { scan: self, failed }))
+    pub fn failed(&self) -> Arc<OnceLock<Failure>> {
+        self.failed.clone()
+    }
+
+    /// The scan as an Arrow C stream.
+    #[must_use]
+    pub fn into_c_stream(self) -> FFI_ArrowArrayStream {
+        FFI_ArrowArrayStream::new(Box::new(self))
     }
 
     /// The next batch that has rows.
@@ -417,33 +424,12 @@ impl Iterator for Scan {
 
     fn next(&mut self) -> Option<Self::Item> {
         let item = self.advance().transpose();
-        self.done |= matches!(item, Some(Err(_)));
-        item
-    }
-}
-
-/// A scan whose error is kept.
-struct CStream {
-    scan: Scan,
-    failed: Arc<OnceLock<Failure>>,
-}
-
-impl Iterator for CStream {
-    type Item = Result<RecordBatch, ArrowError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let item = self.scan.next();
         if let Some(Err(e)) = &item {
-            // The first one: an error is the end.
+            self.done = true;
+            // Set once: an error is the end.
             let _ = self.failed.set(failure(e));
         }
         item
-    }
-}
-
-impl RecordBatchReader for CStream {
-    fn schema(&self) -> SchemaRef {
-        self.scan.schema()
     }
 }
 
