@@ -310,10 +310,11 @@ def _tool_arguments(verb: Add) -> None:
         metavar="URL",
         help="instead of a directory, what the newest base of a prefix of an object store names",
     )
-    verify.add_argument(
+    how = verify.add_mutually_exclusive_group()
+    how.add_argument(
         "--data", action="store_true", help="with URL: read every byte, not only every footer"
     )
-    verify.add_argument(
+    how.add_argument(
         "--drill",
         action="store_true",
         help="with URL: restore a copy into a temporary directory, verify it, and compare it with "

@@ -135,3 +135,6 @@ def test_a_drill_is_of_a_prefix(data_dir: Path, capsys: Any) -> None:
     filled(data_dir, None)
     assert main(["--data-dir", str(data_dir), "verify", "--drill"]) == Exit.USAGE
     assert "--drill goes with the URL of a prefix" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["verify", "file:///remote", "--data", "--drill"])
+    assert "not allowed with argument" in capsys.readouterr().err
