@@ -90,7 +90,7 @@ class Restarted:
 
     The sources of a session that Spark found by their name share one map of environment variables,
     a part of their plans. Initializing a source of a stream adds to it, without a lock: two queries
-    that do so at once can damage it for good ("Task not serializable", caused by "Illegal size of
+    that do so at once can leave it broken ("Task not serializable", caused by "Illegal size of
     collection"). So the next query must start after the initialization of this one, when all
     variables are there. A plan that is serialized meanwhile can fail once. Every other error ends
     the job.

@@ -347,20 +347,27 @@ def alive(stat: Path) -> bool:
         return False
 
 
-def test_a_kill_reaches_what_left_the_group(tmp_path, monkeypatch):
-    """Spark's workers leave the group: their daemon starts with `setpgid`."""
-    program = tmp_path / "pipeline" / "job.py"
+def write_job(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Puts another program in the place of the pipeline's job."""
+    program = folder / "pipeline" / "job.py"
     program.parent.mkdir()
     (program.parent / "__init__.py").touch()
-    program.write_text(
+    program.write_text(text)
+    monkeypatch.setattr("pipeline.runner.HERE", folder)
+
+
+def test_a_kill_reaches_what_left_the_group(tmp_path, monkeypatch):
+    """Spark's workers leave the group: their daemon starts with `setpgid`."""
+    write_job(
+        tmp_path,
+        monkeypatch,
         "import os, sys, time\n"
         "child = os.fork()\n"
         "if not child:\n"
         "    os.setpgid(0, 0)\n"
         "    open(sys.argv[2] + '/child', 'w').write(str(os.getpid()))\n"
-        "time.sleep(600)\n"
+        "time.sleep(600)\n",
     )
-    monkeypatch.setattr("pipeline.runner.HERE", tmp_path)
     with Job("http://h:1", tmp_path, {}) as job:
         noted = tmp_path / "child"
 
@@ -378,15 +385,13 @@ def test_a_kill_reaches_what_left_the_group(tmp_path, monkeypatch):
 
 def test_nothing_outlives_a_job_that_has_ended(tmp_path, monkeypatch):
     """Executors go on for a moment, and write to their folder."""
-    program = tmp_path / "pipeline" / "job.py"
-    program.parent.mkdir()
-    (program.parent / "__init__.py").touch()
-    program.write_text(
+    write_job(
+        tmp_path,
+        monkeypatch,
         "import subprocess, sys\n"
         "child = subprocess.Popen(['sleep', '600'])\n"
-        "open(sys.argv[2] + '/child', 'w').write(str(child.pid))\n"
+        "open(sys.argv[2] + '/child', 'w').write(str(child.pid))\n",
     )
-    monkeypatch.setattr("pipeline.runner.HERE", tmp_path)
     with Job("http://h:1", tmp_path, {}) as job:
         job.finish()
         stat = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
@@ -395,19 +400,17 @@ def test_nothing_outlives_a_job_that_has_ended(tmp_path, monkeypatch):
 
 
 def test_one_process_of_a_job_is_killed_and_the_others_go_on(tmp_path, monkeypatch):
-    program = tmp_path / "pipeline" / "job.py"
-    program.parent.mkdir()
-    (program.parent / "__init__.py").touch()
-    program.write_text(
+    write_job(
+        tmp_path,
+        monkeypatch,
         "import os, subprocess, sys\n"
         "code = 'import sys; sys.stdin.read()'\n"
         "children = [subprocess.Popen([sys.executable, '-c', code, word], stdin=subprocess.PIPE)\n"
         "            for word in ('executor', 'other')]\n"
         "children[0].wait()\n"
         "open(sys.argv[2] + '/codes', 'w').write(f'{children[0].poll()} {children[1].poll()}')\n"
-        "sys.stdin.read()\n"
+        "sys.stdin.read()\n",
     )
-    monkeypatch.setattr("pipeline.runner.HERE", tmp_path)
     with Job("http://h:1", tmp_path, {}) as job:
         until(lambda: sum(" executor" in found for found in job.processes().values()), 60)
         with pytest.raises(SystemExit, match="has no process nothing-like-it"):
