@@ -51,7 +51,7 @@ SETTINGS: te.ServerSettings = {
 REQUESTS = re.compile(
     r'^topics_remote_requests_total\{op="(\w+)",outcome="(\w+)"\} (\d+)$', re.MULTILINE
 )
-RESTORABLE = re.compile(r"^topics_ship_last_success_timestamp_seconds (\S+)$", re.MULTILINE)
+RESTORABLE = re.compile(r"^topics_remote_last_success_timestamp_seconds (\S+)$", re.MULTILINE)
 BASE_SECONDS = 120.0
 KINDS = {"H": "HEAD", "p": "packs", "b": "bases", "r": "rounds"}
 """Kinds of objects, by the first letter of their names."""

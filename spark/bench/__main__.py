@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,12 +19,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from pipeline.dataset import dataset
+from pipeline.feed import append, plain
+from pyspark_topics.client import Client
+from pyspark_topics.options import Connection
+
 from support.server import Server, bytes_on_disk
+from support.toxiproxy import Toxiproxy
 
 from .kafka import broker, connector, install
-from .measure import ROWS, SOURCE
+from .measure import FLIGHT_ROWS, FLIGHTS, ROWS, SOURCE
 
 HERE = Path(__file__).resolve().parents[1]
+LINK = 125_000
+"""KB/s in each direction: 1 Gbit/s."""
 GOALS = {
     "read from a server, all columns": 1_000_000,
     "read from a server, seq, data": 1_500_000,
@@ -43,7 +52,7 @@ OURS = {
     "sink to Kafka": "sink, default options, 160 B rows",
 }
 """The figure of Spark's own with which each of ours is compared."""
-PARTS = ("server", "sink", "kafka", "path")
+PARTS = ("server", "sink", "link", "kafka", "path")
 """In this order, because no server may have the directory open while it is read."""
 
 
@@ -112,8 +121,31 @@ def beside_kafka(table: Table, cores_of: list[int], url: str, folder: Path) -> N
     print(f"Kafka's rows: one broker, Spark's own source of version {connector()}")
     with TemporaryDirectory(prefix="kafka-", dir=folder) as home, broker(Path(home, "0")) as to:
         for cores, what in [(2, "kafka-sink"), *((n, "kafka") for n in cores_of)]:
-            for found in measure(cores, what, url, folder, to):
+            for found in measure(cores, what, url, folder, "--broker", to):
                 table.show(cores, found)
+
+
+def beside_link(table: Table, server: Server, folder: Path) -> None:
+    """Rows of flights through a proxy that limits the bandwidth, with and without compression."""
+    built = subprocess.run([HERE.parent / ".ci/go-tool", "toxiproxy"], capture_output=True, text=True)
+    if built.returncode:
+        print(f"{'a link of limited bandwidth':40} not measured: {built.stderr.strip()}")
+        return
+    os.environ["TOPICS_TOXIPROXY"] = built.stdout.strip()
+    client = Client(Connection(server.url, None, None, 30.0))
+    client.call("DELETE", f"/v0/topics/{FLIGHTS}")
+    rows = [plain(row) for row in dataset()[FLIGHTS]]
+    for at in range(0, FLIGHT_ROWS, len(rows)):
+        for _ in append(client, FLIGHTS, rows[: FLIGHT_ROWS - at], at):
+            pass
+    print(f"A link of {LINK / 125_000:g} Gbit/s, {FLIGHT_ROWS / 1e6:g} M rows of flights:")
+    with (
+        Toxiproxy(server.port) as proxy,
+        proxy.toxic("bandwidth", rate=LINK),
+        proxy.toxic("bandwidth", stream="upstream", rate=LINK),
+    ):
+        for found in measure(2, "link", f"http://127.0.0.1:{proxy.port}", folder):
+            table.show(2, found)
 
 
 def main() -> None:
@@ -140,10 +172,14 @@ def main() -> None:
             if what == "kafka":
                 beside_kafka(table, cores_of, server.url, folder)
                 continue
+            if what == "link":
+                beside_link(table, server, folder)
+                continue
             if what == "path":
                 server.stop()
             for cores in [2] if what == "sink" else cores_of:
-                for found in measure(cores, what, server.url, folder):
+                more = () if what == "path" else ("--pid", str(server.pid))
+                for found in measure(cores, what, server.url, folder, *more):
                     table.show(cores, found)
     finally:
         server.ensure_dead()

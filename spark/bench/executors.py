@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import topics_engine as te
 from support.server import Server
 
 from .bucket import BATCH, HERE
+from .cpu import cpu_seconds
 from .measure import SOURCE, TIMES, discard, median_of, nothing, print_result
 
 EXECUTORS = (1, 2, 3)
@@ -37,12 +37,6 @@ BATCHES = 8
 
 def cluster(executors: int) -> str:
     return f"local-cluster[{executors},1,1024]"
-
-
-def cpu_seconds(pid: int) -> float:
-    """The CPU time of a process, user and system (Linux)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(executors: int, url: str, pid: int, rows: int) -> None:

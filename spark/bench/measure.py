@@ -1,13 +1,14 @@
 """The measurements of one Spark session, as JSON lines.
 
-python -m bench.measure CORES WHAT URL FOLDER [BROKER]
+python -m bench.measure CORES WHAT URL FOLDER [--broker ADDRESS] [--pid PID]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from local_spark import session
 from pyspark_topics.client import Client
 from pyspark_topics.options import Connection
 
+from .cpu import cpu_seconds, descendants
 from .kafka import PEERS
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ SINK_ROWS = 2_000_000
 RATE, SECONDS = 1000, 20
 WARM = 3
 """Micro-batches before those whose latency counts."""
+IDLE_SECONDS = 10
+FLIGHTS, FLIGHT_ROWS = "flights", 1_000_000
+CODECS = ("none", "lz4", "zstd")
 
 
 def print_result(name: str, **values: Any) -> None:
@@ -107,15 +112,20 @@ def made(spark: SparkSession) -> DataFrame:
     return rows
 
 
-def sink(spark: SparkSession, url: str, folder: Path) -> None:
+def sink(spark: SparkSession, url: str, folder: Path, server: int) -> None:
     rows = made(spark)
     client = Client(Connection(url, None, None, 30.0))
+    begun = cpu_seconds(server)
     rate = median_of(
         lambda: rows.write.format("topics").mode("append").save(url=url, topic="bench.sink"),
         SINK_ROWS,
         lambda: client.call("DELETE", "/v0/topics/bench.sink"),
     )
+    # The checkpoint writes the rows to segments: their cost is part of the sink's.
+    client.call("POST", "/v0/admin/checkpoint", {})
+    cost = (cpu_seconds(server) - begun) / (TIMES + 1) / SINK_ROWS * 1e6
     print_result("sink, default options, 160 B rows", rows_per_s=round(rate))
+    print_result("sink, CPU of the server per million rows", seconds=round(cost, 2))
     file = str(folder / "sink.parquet")
     rate = median_of(
         lambda: rows.write.mode("overwrite").parquet(file),
@@ -123,6 +133,65 @@ def sink(spark: SparkSession, url: str, folder: Path) -> None:
         nothing,
     )
     print_result("sink to Parquet", rows_per_s=round(rate))
+
+
+def idle(spark: SparkSession, url: str, server: int) -> None:
+    """The processor time of a streaming query that has nothing to do."""
+    client = Client(Connection(url, None, None, 30.0))
+    client.call("PUT", "/v0/topics/bench.idle", {})
+    query = (
+        spark.readStream.format("topics")
+        .load(url=url, subscribe="bench.idle")
+        .writeStream.format("noop")
+        .option("checkpointLocation", tempfile.mkdtemp(prefix="bench-"))
+        .start()
+    )
+    client.call("POST", "/v0/topics/bench.idle", {"records": [{"data": 1}]})
+    query.processAllAvailable()
+    time.sleep(IDLE_SECONDS / 2)
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    jvm = gateway.proc.pid
+
+    def used() -> dict[int, float]:
+        return {pid: cpu_seconds(pid) for pid in (server, os.getpid(), jvm, *descendants(jvm))}
+
+    begun = used()
+    time.sleep(IDLE_SECONDS)
+    # A worker that ends meanwhile is not counted: an idle query has none that works.
+    cost = {pid: ended - begun.get(pid, 0.0) for pid, ended in used().items()}
+    query.stop()
+    python = sum(cost.values()) - cost[server] - cost[jvm]
+    print_result(
+        f"an idle query, CPU per {IDLE_SECONDS} s",
+        server_s=round(cost[server], 2),
+        python_s=round(python, 2),
+        jvm_s=round(cost[jvm], 2),
+    )
+
+
+def link(spark: SparkSession, url: str) -> None:
+    """Reads and writes of flights through a connection of limited bandwidth, by compression."""
+    client = Client(Connection(url, None, None, 30.0))
+    for codec in CODECS:
+        to = {"url": url, "compression": codec}
+
+        def frame(to: dict[str, str] = to) -> DataFrame:
+            return spark.read.format("topics").load(subscribe=FLIGHTS, **to)
+
+        rate = median_of(partial(_read_once, frame), FLIGHT_ROWS, nothing)
+        print_result(f"read by the link, compression {codec}", rows_per_s=round(rate))
+    rows = spark.read.format("topics").load(url=url, subscribe=FLIGHTS).select("data").cache()
+    rows.count()
+    for codec in CODECS:
+        to = {"url": url, "compression": codec}
+        write = partial(rows.write.format("topics").mode("append").options(**to).save)
+        rate = median_of(
+            partial(write, topic="bench.link"),
+            FLIGHT_ROWS,
+            lambda: client.call("DELETE", "/v0/topics/bench.link"),
+        )
+        print_result(f"sink by the link, compression {codec}", rows_per_s=round(rate))
 
 
 def fill_kafka(spark: SparkSession, url: str, broker: str) -> None:
@@ -191,26 +260,36 @@ def feed_at(url: str) -> None:
 
 
 def main() -> None:
-    cores, what, url, where, *broker = sys.argv[1:]
-    folder = Path(where)
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("cores", type=int)
+    arguments.add_argument("what")
+    arguments.add_argument("url")
+    arguments.add_argument("folder", type=Path)
+    arguments.add_argument("--broker", default="")
+    arguments.add_argument("--pid", type=int, default=0, help="of the server")
+    given = arguments.parse_args()
+    url, folder = given.url, given.folder
     spark = session(
         "bench",
-        cores=int(cores),
-        folder=folder / f"spark-{cores}-{what}",
-        spark__driver__extraClassPath=f"{PEERS / 'spark-kafka'}/*" if broker else "",
+        cores=given.cores,
+        folder=folder / f"spark-{given.cores}-{given.what}",
+        spark__driver__extraClassPath=f"{PEERS / 'spark-kafka'}/*" if given.broker else "",
     )
-    if what == "server":
+    if given.what == "server":
         read(spark, {"url": url}, "from a server")
         parquet(spark, url, folder)
-    elif what == "path":
+    elif given.what == "path":
         read(spark, {"path": str(folder / "data")}, "from a directory")
-    elif what == "kafka-sink":
-        fill_kafka(spark, url, *broker)
-    elif what == "kafka":
-        kafka(spark, *broker)
+    elif given.what == "kafka-sink":
+        fill_kafka(spark, url, given.broker)
+    elif given.what == "kafka":
+        kafka(spark, given.broker)
+    elif given.what == "link":
+        link(spark, url)
     else:
-        sink(spark, url, folder)
+        sink(spark, url, folder, given.pid)
         latency(spark, url)
+        idle(spark, url, given.pid)
     spark.stop()
 
 

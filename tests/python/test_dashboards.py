@@ -14,6 +14,8 @@ import yaml
 
 from support.http_client import Http
 from support.server import Server
+from support.waiting import until
+from topics_engine.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = json.loads((ROOT / "docs/grafana/topics.json").read_text())
@@ -26,7 +28,7 @@ QUERIES = [
 
 # Functions and words of PromQL that the queries use; any other word is a metric or a label.
 WORDS = {
-    *"sum min max topk by rate increase histogram_quantile predict_linear".split(),
+    *"sum min max topk by rate increase histogram_quantile predict_linear time".split(),
 }
 # Prometheus itself adds these labels and this metric.
 ADDED = {"job", "instance"}
@@ -36,17 +38,28 @@ SAMPLE = re.compile(rf"({NAME})(?:\{{(.*)\}})? (\S+)")
 
 @pytest.fixture(scope="module")
 def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The labels of each metric of a live server on which everything was used once."""
-    directory: Path = tmp_path_factory.mktemp("dashboards") / "data"
-    with Server(directory) as server:
+    """The labels of each metric of a live server on which everything was used once, and of a drill."""
+    folder = tmp_path_factory.mktemp("dashboards")
+    remote, drilled = f"file://{folder}/remote", folder / "drill.prom"
+    with Server(folder / "data", env={"TOPICS_REMOTE_URL": remote}) as server:
         api = Http(server.port)
         assert api("PUT", "/v0/topics/jobs", {"type": "queue"}).status == 201
         for topic in ("jobs", "log"):
             body = {"records": [{"data": 1}], "sync": True}
             assert api("POST", f"/v0/topics/{topic}", body).status in (200, 201)
         assert api("PUT", "/v0/topics/log/consumers/c", {}).status == 201
-        text = api("GET", "/metrics", headers={"Accept": "text/plain"}).body.decode()
+
+        def metrics() -> str:
+            answer = api("GET", "/metrics", headers={"Accept": "text/plain"})
+            text: str = answer.body.decode()
+            return text
+
+        shipped = "topics_remote_last_success_timestamp_seconds 0\n"
+        until(lambda: shipped not in metrics(), 60)
+        text = metrics()
         api.close()
+    assert main(["verify", remote, "--drill", "--metrics", str(drilled)]) == 0
+    text += drilled.read_text()
     found: dict[str, set[str]] = {}
     for line in text.splitlines():
         if line.startswith("# TYPE"):

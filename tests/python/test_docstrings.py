@@ -217,7 +217,7 @@ def backed_up(folder: Path) -> str:
     url = (folder / "prefix").as_uri()
     with te.open(folder / "backed-up", remote_url=url, remote_interval_ms=10) as db:
         db.topic("orders").append(1)
-        until(lambda: db.metrics()["ship_last_success_timestamp_seconds"] > 0, 60)
+        until(lambda: db.metrics()["remote_last_success_timestamp_seconds"] > 0, 60)
     return url
 
 

@@ -28,8 +28,12 @@ ALERTS = ROOT / "docs/prometheus/alerts.yml"
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
 # What makes the condition of an alert of its value.
 CONDITION = re.compile(r" (==|<|>) [\d.]+$")
-# A loop that has panicked has a line: none has.
-EMPTY = {"increase(topics_loop_panics_total[10m])"}
+# A loop that has panicked has a line: none has. No drill is scraped.
+EMPTY = {
+    "increase(topics_loop_panics_total[10m])",
+    "topics_drill_ok",
+    "(time() - topics_drill_timestamp_seconds) / 86400",
+}
 TIMEOUT = 120.0
 
 pytestmark = pytest.mark.slow
@@ -91,7 +95,8 @@ def use(url: str, ended: threading.Event) -> None:
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """One that has scraped a server several times while it was used."""
     command, folder = program("prometheus"), tmp_path_factory.mktemp("prometheus")
-    with Server(folder / "data") as server:
+    remote = {"TOPICS_REMOTE_URL": f"file://{folder}/remote"}
+    with Server(folder / "data", env=remote) as server:
         config = {
             "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
             "rule_files": [str(ALERTS)],

@@ -60,7 +60,7 @@ def status(port: int) -> int | None:
 
 
 def is_shipped(metrics: dict[str, Any]) -> bool:
-    return metrics["ship_rounds"] > 0 and metrics["ship_lag_seconds"] == 0
+    return metrics["remote_rounds"] > 0 and metrics["remote_lag_seconds"] == 0
 
 
 class Reader:

@@ -196,6 +196,7 @@ impl Http {
             subresource,
             query,
             body: b"",
+            owned_body: None,
             key,
             grant,
             kind,

@@ -58,6 +58,7 @@ impl OwnedRequest {
             subresource: &self.subresource,
             query: &self.query,
             body: &self.body,
+            owned_body: Some(&self.body),
             key: &self.key,
             grant: &self.grant,
             kind: self.kind,

@@ -64,6 +64,8 @@ pub struct Request<'a> {
     /// The query string.
     pub query: &'a [u8],
     pub body: &'a [u8],
+    /// The body where it is owned: a verb that outlives the call shares it.
+    pub owned_body: Option<&'a Bytes>,
     /// The `Idempotency-Key` header, or the `Last-Event-ID` of a stream.
     pub key: &'a [u8],
     /// The rights of the client.
@@ -81,6 +83,11 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
+    /// The body, for a verb that outlives the call.
+    pub(super) fn body_bytes(&self) -> Bytes {
+        self.owned_body.cloned().unwrap_or_else(|| Bytes::copy_from_slice(self.body))
+    }
+
     /// Whether the body is large, as it was sent or decompressed.
     fn has_large_body(&self) -> bool {
         let decompressed = || Table::decompressed_bytes(self.body).unwrap_or_default();

@@ -113,7 +113,7 @@ impl Service {
     /// Runs a write that may wait for a staging permit on a worker thread, over its own copy of the
     /// request.
     fn write_on_worker(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let (body, query, key) = (r.body.to_vec(), r.query.to_vec(), r.key.to_vec());
+        let (body, query, key) = (r.body_bytes(), r.query.to_vec(), r.key.to_vec());
         let (kind, trace, grant) = (r.kind, r.trace.cloned(), r.grant.clone());
         self.on_worker(r, move |s, topic| {
             let query = Query::new(&query);

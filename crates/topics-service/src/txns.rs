@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use topics_engine::{CommitRequest, Engine, Error, TxnRequest, TxnStage};
 use topics_wire::limits::ARROW_LIMIT;
@@ -126,12 +127,12 @@ impl Service {
             .map_err(|_| Failure::invalid("query parameter `part` must be below 2^32"))?;
         let topic = query.get("topic")?.map(|t| t.into_owned());
         let (writer, stage) = writer_and_stage(r)?;
-        let (kind, body, grant) = (r.kind, r.body.to_vec(), r.grant.clone());
+        let (kind, body, grant) = (r.kind, r.body_bytes(), r.grant.clone());
         let trace = r.trace.cloned();
         self.on_worker(r, move |s, _| {
             let (columns, body) = match kind {
                 Body::Arrow => {
-                    (Some(Table::own(body, ARROW_LIMIT, s.limits.body_bytes)?), Vec::new())
+                    (Some(Table::own(body, ARROW_LIMIT, s.limits.body_bytes)?), Bytes::new())
                 }
                 _ => (None, body),
             };
@@ -151,7 +152,7 @@ impl Service {
     }
 
     pub(super) fn commit(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let (writer, body, grant) = (r.subresource.to_owned(), r.body.to_vec(), r.grant.clone());
+        let (writer, body, grant) = (r.subresource.to_owned(), r.body_bytes(), r.grant.clone());
         self.on_worker(r, move |s, _| {
             let mut t = txn::commit(&body, &s.limits)?;
             t.topics().try_for_each(|topic| grant.check(topic))?;
@@ -244,7 +245,7 @@ impl Service {
     }
 
     pub(super) fn transact(self: &Arc<Self>, r: &Request<'_>, start_ns: u64) -> Answer {
-        let (body, key, grant) = (r.body.to_vec(), r.key.to_vec(), r.grant.clone());
+        let (body, key, grant) = (r.body_bytes(), r.key.to_vec(), r.grant.clone());
         let trace = r.trace.cloned();
         self.on_worker(r, move |s, _| {
             let mut t = txn::transact(&body, &key, &s.limits)?;

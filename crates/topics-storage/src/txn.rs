@@ -21,6 +21,7 @@
 //! A TopicCreate frame names the topic of the Append frames that follow it. A file gets its name
 //! when it is complete and durable.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use topics_env::Env;
@@ -29,7 +30,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::dir::{
     Paths, SHARED_ID, atomic_replace, le_u16, le_u32, le_u64, list_dir, read_file, read_into, show,
 };
-use crate::format::frame::{self, FrameType};
+use crate::format::frame::{self, Frame, FrameType};
 use crate::format::record::{Body, TopicCreate};
 use crate::{Result, StorageError};
 
@@ -39,14 +40,81 @@ const FIXED: usize = 72;
 /// The largest header: both names are at most 65 535 bytes.
 const HEADER_MAX: u64 = (FIXED + 2 * 0xFFFF + 8) as u64;
 
-/// Rows of one topic: encoded Append frames, not sealed; topic, seq and ts are 0.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rows {
-    /// The topic's name.
-    pub topic: String,
-    pub frames: Vec<u8>,
-    /// The number of frames.
-    pub count: u64,
+/// The rows of one stage file, encoded where the file's content is built: they are not copied again.
+#[derive(Debug)]
+pub struct StageRows {
+    /// Space for the header, then TopicCreate frames, each before the Append frames of its topic. These
+    /// are not sealed; topic, seq and ts are 0.
+    bytes: Vec<u8>,
+    topics: Vec<TopicRows>,
+}
+
+/// Where the rows of a topic are in the content of a file.
+#[derive(Debug)]
+struct TopicRows {
+    topic: String,
+    frames: Range<usize>,
+    count: u64,
+}
+
+impl StageRows {
+    /// No rows, for a file of this writer and stage.
+    #[must_use]
+    pub fn new(writer: &str, stage: &str) -> Self {
+        Self { bytes: vec![0; header_len(writer, stage)], topics: Vec::new() }
+    }
+
+    /// Adds rows of a topic: `encode` appends their frames and returns their number. After an error the
+    /// rows must be dropped.
+    pub fn add<E>(
+        &mut self,
+        topic: &str,
+        frames_len: usize,
+        encode: impl FnOnce(&mut Vec<u8>) -> std::result::Result<u64, E>,
+    ) -> std::result::Result<(), E> {
+        let name = topic_frame(topic);
+        self.bytes.reserve(name.len() + frames_len);
+        self.bytes.extend_from_slice(&name);
+        let start = self.bytes.len();
+        let count = encode(&mut self.bytes)?;
+        let frames = start..self.bytes.len();
+        self.topics.push(TopicRows { topic: topic.to_owned(), frames, count });
+        Ok(())
+    }
+
+    /// The topics, each with its frames, not sealed, and their number.
+    pub fn topics(&self) -> impl Iterator<Item = (&str, &[u8], u64)> {
+        let frames = |t: &TopicRows| self.bytes.get(t.frames.clone()).unwrap_or_default();
+        self.topics.iter().map(move |t| (t.topic.as_str(), frames(t), t.count))
+    }
+
+    /// The number of rows.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.topics.iter().map(|t| t.count).sum()
+    }
+
+    /// The length of the file.
+    #[must_use]
+    pub fn file_len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.topics.is_empty()
+    }
+}
+
+/// A row of a stage file.
+#[derive(Debug)]
+pub struct StagedRow<'a> {
+    pub topic: &'a str,
+    pub frame: Frame<'a>,
+    /// The sealed frame.
+    pub bytes: &'a [u8],
+    /// The frame's inner hash, which replaces the seal in an unsealed copy.
+    pub inner: u64,
 }
 
 /// The header of a stage file.
@@ -104,25 +172,22 @@ impl Stages {
         self.env.fs.free_space(&self.paths.txn())
     }
 
-    /// Writes a file and makes it durable; returns its length and the checksum of the whole.
-    /// Ignores `head.len`. After an error the file does not exist.
-    pub fn write(&self, head: &StageHeader, rows: &[Rows]) -> Result<(u64, u64)> {
+    /// Writes a file and makes it durable; returns its length and the checksum of the whole. `rows`
+    /// are those of the header's writer and stage; `head.len` is ignored. After an error the file does
+    /// not exist.
+    pub fn write(&self, head: &StageHeader, rows: StageRows) -> Result<(u64, u64)> {
         let salt = self.env.rng.next_u64();
-        let topics: Vec<Vec<u8>> = rows.iter().map(topic_frame).collect();
-        let len: usize = topics.iter().zip(rows).map(|(t, r)| t.len() + r.frames.len()).sum();
-        let mut bytes = self.header(head, salt, len);
-        let start = bytes.len();
-        for (topic, r) in topics.iter().zip(rows) {
-            bytes.extend_from_slice(topic);
-            bytes.extend_from_slice(&r.frames);
-        }
-        let (mut rest, mut ordinal) = (&mut bytes[start..], 1);
+        let mut bytes = rows.bytes;
+        let broken = |detail: &str| StorageError::corrupt("staged rows", 0, detail);
+        let header = self.header(head, salt, bytes.len() as u64);
+        let (space, mut rest) = bytes
+            .split_at_mut_checked(header.len())
+            .ok_or_else(|| broken("no space for the header"))?;
+        space.copy_from_slice(&header);
+        let mut ordinal = 1;
         while !rest.is_empty() {
-            let whole = frame::whole_size(rest).ok_or_else(|| StorageError::Corrupt {
-                file: "staged rows".into(),
-                offset: 0,
-                detail: "not a sequence of whole frames".into(),
-            })?;
+            let whole =
+                frame::whole_size(rest).ok_or_else(|| broken("not a sequence of whole frames"))?;
             let (one, after) = rest.split_at_mut(whole);
             frame::seal(one, salt, ordinal);
             (rest, ordinal) = (after, ordinal + 1);
@@ -133,15 +198,14 @@ impl Stages {
         Ok((bytes.len() as u64, xxh3_64(&bytes)))
     }
 
-    /// The header of a file, with capacity for `frames` bytes of frames behind it.
-    fn header(&self, head: &StageHeader, salt: u64, frames: usize) -> Vec<u8> {
+    /// The header of a file of `len` bytes.
+    fn header(&self, head: &StageHeader, salt: u64, len: u64) -> Vec<u8> {
         let names = [head.writer.as_bytes(), head.stage.as_bytes()];
-        let size = FIXED + names[0].len() + names[1].len() + 8;
-        let mut out = Vec::with_capacity(size + frames);
+        let mut out = Vec::with_capacity(header_len(&head.writer, &head.stage));
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&self.store_id);
-        for v in [head.number, salt, head.staged_at, head.rows, (size + frames) as u64] {
+        for v in [head.number, salt, head.staged_at, head.rows, len] {
             out.extend_from_slice(&v.to_le_bytes());
         }
         out.extend_from_slice(&head.part.to_le_bytes());
@@ -221,31 +285,16 @@ impl Stages {
     }
 
     /// Reads a file of at most `cap` bytes and verifies its header, every frame and the checksum of
-    /// the whole. Returns the rows in the order in which they were staged. A missing file is
-    /// [`StorageError::Missing`].
-    pub fn read(&self, number: u64, cap: u64) -> Result<(StageHeader, Vec<Rows>, u64)> {
-        let mut rows: Vec<Rows> = Vec::new();
-        let (head, sum) = self.read_with(number, cap, &mut Vec::new(), |topic, frame| {
-            if rows.last().is_none_or(|r| r.topic != topic) {
-                rows.push(Rows { topic: topic.to_owned(), ..Rows::default() });
-            }
-            if let Some(last) = rows.last_mut() {
-                last.frames.extend_from_slice(frame);
-                last.count += 1;
-            }
-        })?;
-        Ok((head, rows, sum))
-    }
-
-    /// The same; calls `row` with each row's topic and frame. The caller discards the rows if this
-    /// fails. The content is read into `buffer`, which a caller with many files passes again: its
-    /// memory is mapped once.
+    /// the whole, which is returned. Calls `row` with each row in the order in which they were staged; the
+    /// caller discards the rows if this fails.
+    /// The content is read into `buffer`, which a caller with many files passes again: its memory is
+    /// mapped once. A missing file is [`StorageError::Missing`].
     pub fn read_with(
         &self,
         number: u64,
         cap: u64,
         buffer: &mut Vec<u8>,
-        row: impl FnMut(&str, &[u8]),
+        row: impl FnMut(StagedRow<'_>),
     ) -> Result<(StageHeader, u64)> {
         let path = self.path(&name(number));
         let file = show(&path);
@@ -287,41 +336,44 @@ impl Stages {
     }
 }
 
+/// The length of a header with its checksum.
+fn header_len(writer: &str, stage: &str) -> usize {
+    FIXED + writer.len() + stage.len() + 8
+}
+
 /// The frame that names the topic of the frames behind it.
-fn topic_frame(rows: &Rows) -> Vec<u8> {
-    let (mut out, name) = (Vec::new(), rows.topic.clone());
+fn topic_frame(topic: &str) -> Vec<u8> {
+    let (mut out, name) = (Vec::new(), topic.to_owned());
     let topic = TopicCreate { name, epoch: 0, config: Vec::new(), reserved_to: 0 };
     topic.encode_frame(&mut out, 0, 0, 0);
     out
 }
 
-/// Verifies the frames from `start` on, unseals them and passes them to the caller; returns the
-/// number of rows.
+/// Verifies the frames from `start` on and passes the rows to the caller; returns their number.
 fn split(
     env: &Env,
     file: &str,
-    bytes: &mut [u8],
+    bytes: &[u8],
     (start, salt): (usize, u64),
-    mut row: impl FnMut(&str, &[u8]),
+    mut row: impl FnMut(StagedRow<'_>),
 ) -> Result<u64> {
     let (mut topic, mut rows): (Option<String>, u64) = (None, 0);
     let (mut at, mut ordinal) = (start, 1);
     while at < bytes.len() {
         let corrupt = |why: String| StorageError::corrupt(file, at as u64, why);
-        let found = match frame::verify(&bytes[at..], salt, ordinal) {
-            Err(_) if env.check("txn.frame", false) => frame::parse(&bytes[at..]),
+        let found = match frame::verify_inner(&bytes[at..], salt, ordinal) {
+            Err(_) if env.check("txn.frame", false) => frame::parse(&bytes[at..])
+                .map(|(f, size)| (f, size, frame::inner_hash(&bytes[at..at + size]))),
             other => other,
         };
-        let (f, size) = found.map_err(|e| corrupt(e.to_string()))?;
+        let (f, size, inner) = found.map_err(|e| corrupt(e.to_string()))?;
         match f.kind {
             FrameType::TopicCreate => {
                 topic = Some(TopicCreate::decode(&f)?.name);
             }
             FrameType::Append => {
                 let topic = topic.as_deref().ok_or_else(|| corrupt("rows of no topic".into()))?;
-                let one = &mut bytes[at..at + size];
-                frame::unseal(one);
-                row(topic, one);
+                row(StagedRow { topic, frame: f, bytes: &bytes[at..at + size], inner });
                 rows += 1;
             }
             kind => return Err(corrupt(format!("a {kind:?} frame"))),
@@ -342,14 +394,35 @@ mod tests {
     use crate::dir::create_dir;
     use crate::format::frame::Frame;
 
-    fn rows(topic: &str, data: &[&str]) -> Rows {
-        let mut frames = Vec::new();
-        for d in data {
-            let f = Frame::control(FrameType::Append, 0, 0, 0, d.as_bytes());
-            frame::encode(&mut frames, &Frame { tag: b"t", ..f });
+    fn rows(topics: &[(&str, &[&str])]) -> StageRows {
+        let mut rows = StageRows::new("w", "attempt 1");
+        for (topic, data) in topics {
+            rows.add(topic, 0, |out| -> Result<u64> {
+                for d in *data {
+                    let f = Frame::control(FrameType::Append, 0, 0, 0, d.as_bytes());
+                    frame::encode(out, &Frame { tag: b"t", ..f });
+                }
+                Ok(data.len() as u64)
+            })
+            .unwrap();
         }
-        Rows { topic: topic.into(), frames, count: data.len() as u64 }
+        rows
     }
+
+    /// Topic and frame, unsealed, of each row of a file, after its header and the checksum.
+    fn read(stages: &Stages, number: u64) -> Result<(StageHeader, u64, Vec<(String, Vec<u8>)>)> {
+        let mut rows = Vec::new();
+        let (head, sum) = stages.read_with(number, u64::MAX, &mut Vec::new(), |row| {
+            let mut frame = row.bytes.to_vec();
+            let at = frame.len() - frame::FRAME_TRAILER;
+            frame[at..].copy_from_slice(&row.inner.to_le_bytes());
+            assert_eq!(frame::parse(&frame).unwrap().0.data, row.frame.data);
+            rows.push((row.topic.to_owned(), frame));
+        })?;
+        Ok((head, sum, rows))
+    }
+
+    const ONE_TWO: &[(&str, &[&str])] = &[("a", &["one", "two"]), ("b", &["3"])];
 
     fn head(number: u64) -> StageHeader {
         StageHeader {
@@ -374,44 +447,54 @@ mod tests {
     #[test]
     fn round_trip_and_listing() {
         let (stages, fs) = open();
-        let given = [rows("a", &["1", "2"]), rows("b", &["3"])];
-        let (len, sum) = stages.write(&head(9), &given).unwrap();
-        let (found, back, checksum) = stages.read(9, u64::MAX).unwrap();
+        let given = rows(&[("a", &["1", "2"]), ("b", &["3"]), ("a", &["4"])]);
+        let encoded: Vec<_> = given
+            .topics()
+            .flat_map(|(topic, frames, count)| {
+                let size = frames.len() / count as usize;
+                frames.chunks(size).map(|f| (topic.to_owned(), f.to_vec())).collect::<Vec<_>>()
+            })
+            .collect();
+        assert_eq!((given.count(), encoded.len()), (4, 4));
+        let expected = given.file_len();
+        let head = |number| StageHeader { rows: 4, ..head(number) };
+        let (len, sum) = stages.write(&head(9), given).unwrap();
+        assert_eq!(len, expected);
+        let (found, checksum, back) = read(&stages, 9).unwrap();
         assert_eq!((found.len, checksum), (len, sum));
         assert_eq!(found, StageHeader { len, ..head(9) });
-        assert_eq!(back, given, "the frames come back as they were encoded");
+        assert_eq!(back, encoded, "the frames come back as they were encoded");
         assert!(fs.is_durable(&stages.path(&name(9)), 0, len), "a stage is acked when durable");
         let listed = stages.list().unwrap();
         assert_eq!(listed.len(), 1);
         assert_eq!(listed[0].1.as_ref().unwrap(), &found);
         stages.unlink(&name(9)).unwrap();
         stages.unlink(&name(9)).unwrap();
-        assert!(matches!(stages.read(9, u64::MAX), Err(StorageError::Missing { .. })));
+        assert!(matches!(read(&stages, 9), Err(StorageError::Missing { .. })));
         assert!(stages.list().unwrap().is_empty());
     }
 
     #[test]
     fn i12_every_flipped_bit_and_every_cut_is_noticed() {
         let (stages, _) = open();
-        stages.write(&head(1), &[rows("a", &["one", "two"]), rows("b", &["3"])]).unwrap();
+        stages.write(&head(1), rows(ONE_TWO)).unwrap();
         let path = stages.path(&name(1));
         let file = stages.env.fs.open(&path, OpenMode::Write).unwrap();
         let mut bytes = vec![0; file.len().unwrap() as usize];
         file.read_exact_at(&mut bytes, 0).unwrap();
         for (at, &byte) in bytes.iter().enumerate() {
             file.write_all_at(&[byte ^ (1 << (at % 8))], at as u64).unwrap();
-            let read = stages.read(1, u64::MAX);
-            assert!(read.is_err(), "a change of byte {at} is not detected");
+            assert!(read(&stages, 1).is_err(), "a change of byte {at} is not detected");
             file.write_all_at(&[byte], at as u64).unwrap();
         }
-        assert!(stages.read(1, u64::MAX).is_ok());
+        assert!(read(&stages, 1).is_ok());
         for len in (0..bytes.len() as u64).rev() {
             file.set_len(len).unwrap();
-            assert!(stages.read(1, u64::MAX).is_err(), "truncated to {len}");
+            assert!(read(&stages, 1).is_err(), "truncated to {len}");
         }
         let other = Stages { store_id: [8; 16], ..stages.clone() };
-        stages.write(&head(1), &[rows("a", &["one", "two"]), rows("b", &["3"])]).unwrap();
-        assert!(other.read(1, u64::MAX).is_err(), "another store's file");
+        stages.write(&head(1), rows(ONE_TWO)).unwrap();
+        assert!(read(&other, 1).is_err(), "another store's file");
     }
 
     #[test]
@@ -420,11 +503,11 @@ mod tests {
         for kind in [CallKind::Write, CallKind::SyncData, CallKind::Rename, CallKind::SyncDir] {
             let (stages, fs) = open();
             fs.fail_nth(kind, 1, FaultKind::EIO);
-            assert!(stages.write(&head(1), &[rows("a", &["1", "2", "3"])]).is_err(), "{kind:?}");
+            assert!(stages.write(&head(1), rows(&[("a", &["1", "2", "3"])])).is_err(), "{kind:?}");
             assert_eq!(fs.faults_fired(), 1);
             fs.clear_faults();
             assert!(stages.list().unwrap().is_empty(), "{kind:?}");
-            stages.write(&head(1), &[rows("a", &["1", "2", "3"])]).unwrap();
+            stages.write(&head(1), rows(&[("a", &["1", "2", "3"])])).unwrap();
         }
     }
 }

@@ -70,13 +70,6 @@ fn counters(m: &MetricsSnapshot) -> Vec<Row> {
         ("cold_block_hits", "Blocks of cold segments found in memory", m.cold_block_hits),
         ("cold_block_misses", "Blocks of cold segments requested", m.cold_block_misses),
         ("cold_memory_waits", "Reads of cold segments that waited for memory", m.cold_memory_waits),
-        ("ship_rounds", "Rounds of the log shipped to the object store", m.ship_rounds),
-        ("ship_bytes", "Bytes of the log in them", m.ship_bytes),
-        (
-            "ship_chain_broken",
-            "Times that the log to ship was given up for want of space",
-            m.ship_chain_broken,
-        ),
         (
             "clock_steps",
             "Steps of the wall clock of more than a minute, in either direction",
@@ -130,28 +123,17 @@ fn jobs(m: &MetricsSnapshot) -> [Row; 16] {
 }
 
 /// Name, help and value of each gauge with a fraction, in millionths.
-fn ratios(m: &MetricsSnapshot) -> [Row; 4] {
+fn ratios(m: &MetricsSnapshot) -> [Row; 2] {
     [
-        (
-            "ship_lag_seconds",
-            "Age of the newest state that can be restored; 0 if nothing was logged since",
-            m.ship_lag_ms * 1000,
-        ),
-        (
-            "ship_last_success_timestamp_seconds",
-            "Time of that state; 0: none since the open",
-            m.ship_restorable_ms * 1000,
-        ),
         ("recovery_progress_ratio", "How far recovery has come, from 0 to 1", m.recovery_ppm),
         ("pressure_ratio", "The governor's pressure; 1 is the limit", m.pressure_ppm),
     ]
 }
 
-fn gauges(sample: &Sample) -> [Row; 30] {
+fn gauges(sample: &Sample) -> [Row; 29] {
     let (m, s) = (&sample.snapshot, &sample.survey);
     [
         ("ready", "Whether the engine takes calls", m.ready),
-        ("ship_lag_bytes", "Bytes of the log that are not shipped", m.ship_lag_bytes),
         ("recovery_frames", "Log entries that the open replayed", m.recovery_frames),
         ("topics", "Topics", m.topics),
         ("queues", "Topics that are queues", s.queues),
@@ -238,7 +220,7 @@ fn write_text(out: &mut String, sample: &Sample) -> std::fmt::Result {
         writeln!(out, "topics_topics_by_class{{durability=\"{word}\"}} {count}")?;
     }
     if let Some(remote) = &m.remote {
-        remote::write_text(out, remote)?;
+        remote::write_text(out, m, remote)?;
     }
     per_topic(out, &sample.survey)
 }
@@ -352,7 +334,7 @@ fn json_of(sample: &Sample) -> Vec<u8> {
     }
     o.raw("topics_by_class", &classes.finish());
     if let Some(remote) = &m.remote {
-        remote::write_json(&mut o, remote);
+        remote::write_json(&mut o, m, remote);
     }
     named(o.key("per_topic"), sample.survey.topics.iter().map(|t| (&*t.summary.topic, topic(t))));
     o.flag("per_topic_truncated", sample.survey.truncated);

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from .. import _core
@@ -319,6 +320,13 @@ def _tool_arguments(verb: Add) -> None:
         action="store_true",
         help="with URL: restore a copy into a temporary directory, verify it, and compare it with "
         "the engine that --url or --data-dir names",
+    )
+    verify.add_argument(
+        "--metrics",
+        type=Path,
+        metavar="FILE",
+        help="with --drill: write its outcome to FILE, for the textfile collector of Prometheus' "
+        "node_exporter",
     )
     restore = verb("restore", "restore a data directory from an object store")
     restore.add_argument("remote", metavar="URL", help="the prefix that it was backed up to")

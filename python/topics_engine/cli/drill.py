@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +26,65 @@ SLACK_MS = 10_000
 is not what it says."""
 
 
-def drill(url: str, engine: Database | None, out: Output) -> int:
+def drill(
+    url: str,
+    compared: AbstractContextManager[Database | None],
+    out: Output,
+    metrics: Path | None = None,
+) -> int:
     """Prints what a copy of the prefix holds, and what is wrong with it. The copy is made below the
     directory for temporary files, and removed. The prefix and the engine do not change.
 
     Args:
         url: the prefix.
-        engine: what the copy is compared with; `None` compares it with nothing.
+        compared: the engine that the copy is compared with; `None` compares it with nothing.
         out: where the report goes.
+        metrics: a file that gets the outcome in the text format of Prometheus, also of a drill that
+            fails with an error.
     """
     folder = Path(tempfile.mkdtemp(prefix="topics-drill-"))
     try:
-        report = _report(url, str(folder / "copy"), engine)
+        with compared as engine:
+            report = _report(url, str(folder / "copy"), engine)
+    except Exception:
+        _write_metrics(metrics, {"ok": False})
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    _write_metrics(metrics, report)
     _show(report, out)
     return Exit.OK if report["ok"] else Exit.CORRUPT
+
+
+METRICS: tuple[tuple[str, str, Callable[[dict[str, Any]], float | None]], ...] = (
+    ("ok", "1 if the last drill found nothing wrong", lambda r: int(r["ok"])),
+    ("timestamp_seconds", "When the last drill ended", lambda _: round(time.time(), 3)),
+    (
+        "state_timestamp_seconds",
+        "Time of the state that the last drill restored",
+        lambda r: None if "state_ms" not in r else r["state_ms"] / 1000,
+    ),
+    ("restore_seconds", "How long the restore took", lambda r: r.get("restore_s")),
+    ("records", "Records of the copy", lambda r: r.get("records")),
+)
+"""Name behind `topics_drill_`, help, and value in a report; `None`: not known after an error."""
+
+
+def _write_metrics(file: Path | None, report: dict[str, Any]) -> None:
+    """Replaces the file at once: a collector that reads it meanwhile sees the old one."""
+    if file is None:
+        return
+    lines = []
+    for name, text, value_of in METRICS:
+        value = value_of(report)
+        if value is not None:
+            name = f"topics_drill_{name}"
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge", f"{name} {value}"]
+    made = file.with_name(f".{file.name}.tmp")
+    made.write_text("\n".join(lines) + "\n")
+    # The collector is another user.
+    made.chmod(0o644)
+    made.replace(file)
 
 
 def _report(url: str, directory: str, engine: Database | None) -> dict[str, Any]:

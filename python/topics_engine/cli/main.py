@@ -94,13 +94,15 @@ def run(args: argparse.Namespace) -> int:
         out.fields(measure.doctor(Path(settings.data_dir)))
         return Exit.OK
     if args.command == "verify" and args.remote is not None:
+        if args.metrics is not None and not args.drill:
+            raise InvalidRequest("--metrics goes with --drill")
         if args.drill:
             key = used[1].api_key() if used is not None else None
-            with compared_with(url, args, settings, key) as engine:
-                return drill.drill(args.remote, engine, out)
+            compared = compared_with(url, args, settings, key)
+            return drill.drill(args.remote, compared, out, args.metrics)
         return remote.verify(args.remote, out, data=args.data)
-    if args.command == "verify" and (args.data or args.drill):
-        flag = "--data" if args.data else "--drill"
+    if args.command == "verify" and (args.data or args.drill or args.metrics):
+        flag = "--data" if args.data else "--drill" if args.drill else "--metrics"
         raise InvalidRequest(f"{flag} goes with the URL of a prefix: a directory is read whole")
     if not url and args.command == "verify":
         return tools.verify(settings.data_dir, out)

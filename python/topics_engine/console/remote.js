@@ -48,11 +48,11 @@ const lag = (seconds) => (seconds ? duration(seconds * 1000) : "0 s");
 const moment = (seconds) => (seconds ? `${time(seconds * 1000)}, ${ago(seconds * 1000)}` : "none since the start");
 
 const FACTS = [
-  ["topics_ship_lag_seconds", "age of the newest state to restore", lag],
-  ["topics_ship_lag_bytes", "log bytes that wait to be shipped", bytes],
-  ["topics_ship_last_success_timestamp_seconds", "newest state to restore", moment],
+  ["topics_remote_lag_seconds", "age of the newest state to restore", lag],
+  ["topics_remote_lag_bytes", "log bytes that wait to be shipped", bytes],
+  ["topics_remote_last_success_timestamp_seconds", "newest state to restore", moment],
   ["topics_remote_last_base_timestamp_seconds", "last base", moment],
-  ["topics_ship_chain_broken_total", "broken chains since the start", count],
+  ["topics_remote_chain_broken_total", "broken chains since the start", count],
   ["topics_archive_lag_bytes", "bytes that wait for a pack", bytes],
   ["topics_archive_lag_seconds", "oldest of them waits for", lag],
   ["topics_packs", "packs", count],

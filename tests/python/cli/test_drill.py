@@ -47,7 +47,7 @@ def filled(data_dir: Path, url: str | None, *, without: int | None = None) -> No
             topic.delete(seqs=[without])
         db.topic("live", durability="ephemeral").append({"n": 0})
         if url is not None:
-            until(lambda: db.metrics()["ship_lag_bytes"] == 0 == db.metrics()["ship_lag_seconds"])
+            until(lambda: db.metrics()["remote_lag_bytes"] == 0 == db.metrics()["remote_lag_seconds"])
 
 
 def ran(capsys: Any, *command: str, status: int = Exit.OK) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def test_records_that_a_copy_lacks_are_problems(
         db.topic("u", durability="fsync").append({"n": 0})
     with te.open(data_dir, remote_url=url) as db:
         db.topic("v").append({"n": 0})
-        until(lambda: db.metrics()["ship_lag_bytes"] == 0 == db.metrics()["ship_lag_seconds"])
+        until(lambda: db.metrics()["remote_lag_bytes"] == 0 == db.metrics()["remote_lag_seconds"])
     monkeypatch.setattr(drill, "SLACK_MS", 0)
     found = ran(capsys, *command, status=Exit.CORRUPT)
     older = "which is older than the state of the copy"
@@ -129,6 +129,52 @@ def test_a_drill_finds_damage(url: str, data_dir: Path, tmp_path: Path, capsys: 
         round_object.unlink()
     assert main(["verify", url, "--drill"]) == Exit.FAILED
     assert "does not exist" in capsys.readouterr().err
+
+
+def metrics_of(file: Path) -> dict[str, float]:
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in (line.split(" ") for line in lines)}
+
+
+def test_the_outcome_is_written_as_metrics(
+    url: str, data_dir: Path, tmp_path: Path, capsys: Any
+) -> None:
+    filled(data_dir, url)
+    file = tmp_path / "collected" / "topics_drill.prom"
+    file.parent.mkdir()
+    command = ["verify", url, "--drill", "--metrics", str(file)]
+    report = ran(capsys, *command)
+    found = metrics_of(file)
+    assert found.pop("topics_drill_timestamp_seconds") >= report["state_ms"] / 1000
+    assert found == {
+        "topics_drill_ok": 1,
+        "topics_drill_state_timestamp_seconds": report["state_ms"] / 1000,
+        "topics_drill_restore_seconds": report["restore_s"],
+        "topics_drill_records": RECORDS,
+    }
+
+    filled(tmp_path / "third", f"{url}-2", without=7)
+    second = ["--data-dir", str(data_dir), "verify", f"{url}-2", "--drill", "--metrics", str(file)]
+    ran(capsys, *second, status=Exit.CORRUPT)
+    assert metrics_of(file)["topics_drill_ok"] == 0
+    assert metrics_of(file)["topics_drill_records"] == RECORDS - 1
+
+    # An error leaves the fact that the drill failed, and nothing of the drill before.
+    missing = ["--data-dir", str(tmp_path / "none"), *command]
+    assert main(missing) != Exit.OK
+    assert set(metrics_of(file)) == {"topics_drill_ok", "topics_drill_timestamp_seconds"}
+    assert metrics_of(file)["topics_drill_ok"] == 0
+    assert list(file.parent.iterdir()) == [file]
+    capsys.readouterr()
+
+    assert main([*command[:-1], str(tmp_path / "nowhere" / "file")]) == Exit.FAILED
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_metrics_are_of_a_drill(url: str, capsys: Any) -> None:
+    for command in (["verify", url, "--metrics", "file"], ["verify", "--metrics", "file"]):
+        assert main(command) == Exit.USAGE
+        assert "--metrics goes with" in capsys.readouterr().err
 
 
 def test_a_drill_is_of_a_prefix(data_dir: Path, capsys: Any) -> None:

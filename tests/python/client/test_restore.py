@@ -29,7 +29,7 @@ def wait_for_backup(db: te.Database) -> None:
 
     def is_whole() -> bool:
         metrics = db.metrics()
-        return metrics["ship_lag_bytes"] == 0 and metrics["ship_lag_seconds"] == 0
+        return metrics["remote_lag_bytes"] == 0 and metrics["remote_lag_seconds"] == 0
 
     until(is_whole, 60)
 

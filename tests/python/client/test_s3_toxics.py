@@ -43,7 +43,7 @@ def state(db: te.Database) -> str:
 
 def is_shipped(db: te.Database) -> bool:
     metrics = db.metrics()
-    return metrics["remote_state"] == "ok" and metrics["ship_lag_bytes"] == 0
+    return metrics["remote_state"] == "ok" and metrics["remote_lag_bytes"] == 0
 
 
 def assert_restored(url: str, folder: Path, topic: str, expected: list[int]) -> None:
@@ -113,7 +113,7 @@ def test_a_store_that_answers_nothing(
             assert caught.value.code == "cold_unavailable"
             until(lambda: state(db) == "failing", SECONDS)
             assert db.metrics()["remote_reason"]
-            assert db.metrics()["ship_lag_bytes"] > 0
+            assert db.metrics()["remote_lag_bytes"] > 0
             assert numbers(db.topic("t").tail(3)) == [RECORDS + n for n in (17, 18, 19)]
         until(lambda: is_shipped(db), SECONDS)
         assert "remote_reason" not in db.metrics()

@@ -102,13 +102,13 @@ def test_its_figures_are_shown(visit: Open, archiving: Server) -> None:
     figures = {
         "topics_archive_lag_bytes": ("3145728", "bytes that wait for a pack", "3.0 MiB"),
         "topics_archive_lag_seconds": ("90", "oldest of them waits for", "1.5 min"),
-        "topics_ship_lag_bytes": ("2048", "log bytes that wait to be shipped", "2.0 KiB"),
-        "topics_ship_lag_seconds": ("1.5", "age of the newest state to restore", "1.5 s"),
-        "topics_ship_last_success_timestamp_seconds": (
+        "topics_remote_lag_bytes": ("2048", "log bytes that wait to be shipped", "2.0 KiB"),
+        "topics_remote_lag_seconds": ("1.5", "age of the newest state to restore", "1.5 s"),
+        "topics_remote_last_success_timestamp_seconds": (
             "0", "newest state to restore", "none since the start",
         ),
         "topics_remote_last_base_timestamp_seconds": ("0", "last base", "none since the start"),
-        "topics_ship_chain_broken_total": ("2", "broken chains since the start", "2"),
+        "topics_remote_chain_broken_total": ("2", "broken chains since the start", "2"),
         "topics_pack_bytes": ("1536", "bytes of the packs", "1.5 KiB"),
     }  # fmt: skip
     had = {line.split(" ")[0] for line in metrics(archiving, ())}

@@ -103,13 +103,13 @@ pub(crate) fn transact(txns: &Arc<Transactions>, req: &TxnRequest<'_>) -> Result
         // The same request after the key's window is a new transaction.
         writer = format!("{writer}.{:016x}", txns.base().env.rng.next_u64());
     }
-    let rows = gather::rows_of(txns.base(), req.rows)?;
+    let rows = gather::rows_of(txns.base(), &writer, OWN, req.rows)?;
     let mut gathered = Gathered::default();
     let mut charge = None;
     if !rows.is_empty() {
-        let (_, file, taken) = txns.staging.write(&writer, OWN, 0, &rows, now)?;
+        gather::add(&mut gathered.rows, &rows);
+        let (_, file, taken) = txns.staging.write(&writer, OWN, 0, rows, now)?;
         gathered.files.push(file);
-        gather::add(&mut gathered.rows, rows);
         charge = Some(taken);
     }
     let author = Author { writer: &writer, epoch, owner: req.owner, query: "" };

@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use topics_storage::StorageError;
+use topics_storage::format::frame;
 use topics_storage::format::record::TxnFile;
-use topics_storage::txn::{self, Rows, StageHeader};
+use topics_storage::txn::{self, StageHeader, StageRows};
 
 use super::Transactions;
 use super::api::{TxnRows, TxnStage};
 use super::participant::PartRows;
 use crate::topic::events::Base;
-use crate::txn::participant;
+use crate::topic::write::prepare;
+use crate::types::api::Append;
 use crate::types::error::{Error, Result};
 
 /// The longest file that is read.
@@ -31,26 +33,35 @@ pub(crate) struct Gathered {
     pub staged: bool,
 }
 
-/// Checks and encodes the rows of a request, by topic.
-pub(crate) fn rows_of(base: &Base, rows: &[TxnRows<'_>]) -> Result<Vec<Rows>> {
-    let mut out: Vec<Rows> = Vec::new();
+/// Checks and encodes the rows of a request, for a stage file.
+pub(crate) fn rows_of(
+    base: &Base,
+    writer: &str,
+    stage: &str,
+    rows: &[TxnRows<'_>],
+) -> Result<StageRows> {
+    let mut out = StageRows::new(writer, stage);
+    let now = base.time.steady();
     for r in rows {
-        let (frames, count) = participant::encode_rows(base, r.topic, r.records, r.node)?;
-        match out.iter_mut().find(|o| o.topic == r.topic) {
-            Some(o) => {
-                o.frames.extend_from_slice(&frames);
-                o.count += count;
-            }
-            None => out.push(Rows { topic: r.topic.to_owned(), frames, count }),
-        }
+        let req = Append { records: r.records, node: r.node, ..Append::default() };
+        prepare::check(&base.options, r.topic, &req)?;
+        out.add(r.topic, prepare::frames_len(&req), |frames| {
+            prepare::encode(&req, now, frames);
+            Ok::<_, Error>(r.records.len() as u64)
+        })?;
     }
     Ok(out)
 }
 
 /// Appends rows to those of their topics.
-pub(crate) fn add(all: &mut ByTopic, rows: Vec<Rows>) {
-    for r in rows {
-        all.entry(r.topic).or_default().add(&r.frames, r.count);
+pub(crate) fn add(all: &mut ByTopic, rows: &StageRows) {
+    for (topic, frames, _) in rows.topics() {
+        let to = all.entry(topic.to_owned()).or_insert_with(|| PartRows::expecting(frames.len()));
+        for (_, _, bytes) in prepare::Frames(frames) {
+            if let Ok((f, _)) = frame::parse(bytes) {
+                to.add(&f, bytes, frame::inner_hash(bytes));
+            }
+        }
     }
 }
 
@@ -63,15 +74,13 @@ fn add_file(
     left: u64,
     buffer: &mut Vec<u8>,
 ) -> topics_storage::Result<(StageHeader, u64)> {
-    txns.staging.files.read_with(number, MAX_FILE, buffer, |topic, frame| {
-        match all.get_mut(topic) {
-            Some(rows) => rows.add(frame, 1),
-            None => {
-                let expected = if all.is_empty() { usize::try_from(left).unwrap_or(0) } else { 0 };
-                let rows =
-                    all.entry(topic.to_owned()).or_insert_with(|| PartRows::expecting(expected));
-                rows.add(frame, 1);
-            }
+    txns.staging.files.read_with(number, MAX_FILE, buffer, |r| match all.get_mut(r.topic) {
+        Some(rows) => rows.add(&r.frame, r.bytes, r.inner),
+        None => {
+            let expected = if all.is_empty() { usize::try_from(left).unwrap_or(0) } else { 0 };
+            let rows =
+                all.entry(r.topic.to_owned()).or_insert_with(|| PartRows::expecting(expected));
+            rows.add(&r.frame, r.bytes, r.inner);
         }
     })
 }
@@ -154,9 +163,9 @@ pub(crate) fn topics(
     let (mut out, mut buffer) = (BTreeSet::new(), Vec::new());
     for s in list {
         for (_, _, number, _) in txns.staging.parts(writer, s.stage) {
-            let read = txns.staging.files.read_with(number, MAX_FILE, &mut buffer, |topic, _| {
-                if !out.contains(topic) {
-                    out.insert(topic.to_owned());
+            let read = txns.staging.files.read_with(number, MAX_FILE, &mut buffer, |r| {
+                if !out.contains(r.topic) {
+                    out.insert(r.topic.to_owned());
                 }
             });
             match read {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use topics_env::sync::atomic::Ordering;
 use topics_storage::format::attrs::Attrs;
-use topics_storage::format::frame;
+use topics_storage::format::frame::{self, Frame};
 use topics_storage::format::record::{self, TxnPart};
 use topics_storage::ranges_of;
 use topics_storage::wal::{GROUP_HEADROOM, Level, Ticket};
@@ -23,9 +23,8 @@ use crate::topic::write::append_state::Halt;
 use crate::topic::write::decide::Decision;
 use crate::topic::write::part::PartFrames;
 use crate::topic::write::pending_batch::{Frames, Order, PendingBatch, Undo};
-use crate::topic::write::prepare::{self, Prepared};
+use crate::topic::write::prepare::Prepared;
 use crate::topic::{Life, Topic, delete};
-use crate::types::api::{Append, NewRecord};
 use crate::types::error::{Error, Result};
 use crate::types::queue::LeasedJobs;
 use crate::{consumer, queue};
@@ -53,22 +52,18 @@ impl PartRows {
         Self { records, ..Self::default() }
     }
 
-    /// Adds encoded rows.
-    pub fn add(&mut self, frames: &[u8], count: u64) {
+    /// Adds a row: its frame, the frame's bytes, sealed or not, and its inner hash.
+    pub fn add(&mut self, f: &Frame<'_>, bytes: &[u8], inner: u64) {
         if self.records.is_empty() {
-            self.records.reserve(GROUP_HEADROOM + frames.len());
             self.records.resize(GROUP_HEADROOM, 0);
         }
-        self.records.extend_from_slice(frames);
-        self.count += count;
-        for (_, _, one) in prepare::Frames(frames) {
-            if let Ok((f, _)) = frame::parse(one) {
-                self.bytes += f.payload_bytes();
-                let attrs = Attrs::decode(f.attrs).unwrap_or_default();
-                self.jobs |=
-                    attrs.visible_at.is_some() || attrs.lane.is_some() || attrs.group.is_some();
-            }
-        }
+        let content = bytes.len() - frame::FRAME_TRAILER;
+        self.records.extend_from_slice(&bytes[..content]);
+        self.records.extend_from_slice(&inner.to_le_bytes());
+        self.count += 1;
+        self.bytes += f.payload_bytes();
+        let attrs = Attrs::decode(f.attrs).unwrap_or_default();
+        self.jobs |= attrs.visible_at.is_some() || attrs.lane.is_some() || attrs.group.is_some();
     }
 
     /// Number of rows.
@@ -95,20 +90,6 @@ pub(crate) struct TxnParticipant {
     pub acks: Vec<u64>,
     /// Consumers and their new cursors.
     pub cursors: Vec<(String, u64)>,
-}
-
-/// Checks and encodes rows for a topic.
-pub(crate) fn encode_rows(
-    base: &Base,
-    topic: &str,
-    records: &[NewRecord<'_>],
-    node: &[u8],
-) -> Result<(Vec<u8>, u64)> {
-    let req = Append { records, node, ..Append::default() };
-    let p = Prepared::new(&base.options, topic, &req, base.time.steady(), base.time.mono_ns())?;
-    let mut frames = p.records;
-    frames.drain(..GROUP_HEADROOM);
-    Ok((frames, p.count))
 }
 
 /// The write of encoded rows.

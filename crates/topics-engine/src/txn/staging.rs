@@ -7,7 +7,7 @@ use topics_env::sync::Mutex;
 use topics_env::sync::atomic::{AtomicU64, Ordering};
 use topics_storage::StorageError;
 use topics_storage::format::record::TxnFile;
-use topics_storage::txn::{self, Rows, StageHeader, Stages};
+use topics_storage::txn::{self, StageHeader, StageRows, Stages};
 
 use super::Transactions;
 use super::api::{StageRequest, Staged, StagedState};
@@ -115,16 +115,16 @@ impl Staging {
         self.stages.lock().entry(key).or_default().insert(head.part, part);
     }
 
-    /// Writes rows to a file that no table has yet.
+    /// Writes rows of a writer and stage to a file that no table has yet.
     pub(crate) fn write(
         &self,
         writer: &str,
         stage: &str,
         part: u32,
-        rows: &[Rows],
+        rows: StageRows,
         now: u64,
     ) -> Result<(StageHeader, TxnFile, Charge)> {
-        let size = rows.iter().map(|r| r.frames.len() as u64 + 128).sum::<u64>() + PAGE;
+        let size = rows.file_len() + PAGE;
         let charge = self.quota.take(size)?;
         self.check_space(size)?;
         let mut head = StageHeader {
@@ -133,7 +133,7 @@ impl Staging {
             stage: stage.to_owned(),
             part,
             staged_at: now,
-            rows: rows.iter().map(|r| r.count).sum(),
+            rows: rows.count(),
             len: 0,
         };
         let (len, checksum) = self.files.write(&head, rows)?;
@@ -315,12 +315,12 @@ pub(crate) fn stage(
     if let Some(p) = staging.stages.lock().get(&key).and_then(|parts| parts.get(&req.part)) {
         return Ok(Staged { records: p.rows, bytes: p.len, repeated: true });
     }
-    let rows = gather::rows_of(txns.base(), req.rows)?;
+    let rows = gather::rows_of(txns.base(), writer, req.stage, req.rows)?;
     if rows.is_empty() {
         return Err(Error::InvalidRequest("a stage needs at least one row".into()));
     }
     let now = txns.base().time.steady();
-    let (head, _, charge) = staging.write(writer, req.stage, req.part, &rows, now)?;
+    let (head, _, charge) = staging.write(writer, req.stage, req.part, rows, now)?;
     staging.keep(&head, head.len, now, charge);
     txns.base().metrics.txn_stages.add(1);
     Ok(Staged { records: head.rows, bytes: head.len, repeated: false })

@@ -2,46 +2,82 @@
 
 use std::fmt::Write;
 
-use topics_engine::{REMOTE_OPS, REMOTE_OUTCOMES, RemoteSnapshot, RemoteState};
+use topics_engine::{MetricsSnapshot, REMOTE_OPS, REMOTE_OUTCOMES, RemoteSnapshot, RemoteState};
 
 use super::{Row, head, quantile, samples};
 use crate::object::Object;
 
-fn gauges(r: &RemoteSnapshot) -> [Row; 3] {
+/// Name, without `_total`, help and value of each counter.
+fn counters(m: &MetricsSnapshot, r: &RemoteSnapshot) -> [Row; 4] {
     [
+        ("remote_rounds", "Rounds of the log shipped to the object store", m.ship_rounds),
+        ("remote_round_bytes", "Bytes of the log in them", m.ship_bytes),
+        (
+            "remote_chain_broken",
+            "Times that the log to ship was given up for want of space",
+            m.ship_chain_broken,
+        ),
+        ("remote_deleted", "Objects deleted because nothing needs them any more", r.deleted),
+    ]
+}
+
+fn gauges(m: &MetricsSnapshot, r: &RemoteSnapshot) -> [Row; 4] {
+    [
+        ("remote_lag_bytes", "Bytes of the log that are not shipped", m.ship_lag_bytes),
         ("pack_bytes", "Bytes of the packs", r.pack_bytes),
         ("archive_lag_bytes", "Bytes of sealed segments that no pack holds", r.archive_lag_bytes),
         ("remote_dead_objects", "Ranges of objects that wait to be deleted", r.dead),
     ]
 }
 
-fn seconds(r: &RemoteSnapshot) -> f64 {
-    r.archive_lag_ms as f64 / 1e3
+/// Name, help and value of each gauge in seconds, in milliseconds.
+fn seconds(m: &MetricsSnapshot, r: &RemoteSnapshot) -> [Row; 4] {
+    [
+        (
+            "remote_lag_seconds",
+            "Age of the newest state that can be restored; 0 if nothing was logged since",
+            m.ship_lag_ms,
+        ),
+        (
+            "remote_last_success_timestamp_seconds",
+            "Time of that state; 0: none since the open",
+            m.ship_restorable_ms,
+        ),
+        (
+            "remote_last_base_timestamp_seconds",
+            "Time of the newest base, 0: none since the open",
+            r.last_base_ms,
+        ),
+        (
+            "archive_lag_seconds",
+            "How long a sealed segment has waited for its pack",
+            r.archive_lag_ms,
+        ),
+    ]
 }
 
-const DELETED: &str = "Objects that were deleted because nothing needs them any more";
-const LAST_BASE: &str = "remote_last_base_timestamp_seconds";
-
-fn base_seconds(r: &RemoteSnapshot) -> f64 {
-    r.last_base_ms as f64 / 1e3
-}
-
-pub(super) fn write_text(out: &mut String, r: &RemoteSnapshot) -> std::fmt::Result {
-    for (name, help, value) in gauges(r) {
+pub(super) fn write_text(
+    out: &mut String,
+    m: &MetricsSnapshot,
+    r: &RemoteSnapshot,
+) -> std::fmt::Result {
+    for (name, help, value) in counters(m, r) {
+        head(out, &format!("{name}_total"), help, "counter")?;
+        writeln!(out, "topics_{name}_total {value}")?;
+    }
+    for (name, help, value) in gauges(m, r) {
         head(out, name, help, "gauge")?;
         writeln!(out, "topics_{name} {value}")?;
     }
-    head(out, "remote_deleted_total", DELETED, "counter")?;
-    writeln!(out, "topics_remote_deleted_total {}", r.deleted)?;
-    head(out, LAST_BASE, "Time of the newest base, 0: none since the open", "gauge")?;
-    writeln!(out, "topics_{LAST_BASE} {}", base_seconds(r))?;
+    for (name, help, ms) in seconds(m, r) {
+        head(out, name, help, "gauge")?;
+        writeln!(out, "topics_{name} {}", ms as f64 / 1e3)?;
+    }
     head(out, "remote_state", "1 for the state of the remote, 0 for the others", "gauge")?;
     for state in RemoteState::ALL {
         let (name, is_it) = (state.name(), u8::from(state == r.state));
         writeln!(out, "topics_remote_state{{state=\"{name}\"}} {is_it}")?;
     }
-    head(out, "archive_lag_seconds", "How long a sealed segment has waited for its pack", "gauge")?;
-    writeln!(out, "topics_archive_lag_seconds {}", seconds(r))?;
     head(out, "remote_requests_total", "Requests to the remote", "counter")?;
     for (op, counts) in REMOTE_OPS.iter().zip(&r.requests.outcomes) {
         for (outcome, count) in REMOTE_OUTCOMES.iter().zip(counts) {
@@ -64,17 +100,17 @@ fn directions(r: &RemoteSnapshot) -> [(&'static str, u64); 2] {
     [("sent", r.requests.sent_bytes), ("received", r.requests.received_bytes)]
 }
 
-pub(super) fn write_json(o: &mut Object, r: &RemoteSnapshot) {
-    for (name, _, value) in gauges(r) {
+pub(super) fn write_json(o: &mut Object, m: &MetricsSnapshot, r: &RemoteSnapshot) {
+    for (name, _, value) in counters(m, r).into_iter().chain(gauges(m, r)) {
         o.int(name, value);
     }
-    o.int("remote_deleted", r.deleted);
-    o.raw(LAST_BASE, base_seconds(r).to_string().as_bytes());
+    for (name, _, ms) in seconds(m, r) {
+        o.raw(name, (ms as f64 / 1e3).to_string().as_bytes());
+    }
     o.name("remote_state", r.state.name());
     if let Some(reason) = &r.reason {
         o.name("remote_reason", reason);
     }
-    o.raw("archive_lag_seconds", seconds(r).to_string().as_bytes());
     let mut requests = Object::new(512);
     for (i, op) in REMOTE_OPS.iter().enumerate() {
         let (counts, h) = (&r.requests.outcomes[i], &r.requests.seconds[i]);

@@ -13,6 +13,7 @@ use arrow_array::{
 use arrow_buffer::Buffer;
 use arrow_ipc::reader::StreamDecoder;
 use arrow_schema::{ArrowError, DataType};
+use bytes::Bytes;
 use topics_engine::Error;
 
 use super::{Record, parse_meta};
@@ -41,11 +42,11 @@ impl Table {
     /// Reads and verifies a body of at most `most` rows, whose compressed buffers decompress to at most
     /// `most_bytes`; 0 is no limit, for bytes 1 GiB.
     pub fn read(body: &[u8], most: usize, most_bytes: usize) -> Result<Self, Failure> {
-        Self::own(body.to_vec(), most, most_bytes)
+        Self::own(Bytes::copy_from_slice(body), most, most_bytes)
     }
 
     /// The same for a body that the caller does not need any more: its bytes are not copied.
-    pub fn own(body: Vec<u8>, most: usize, most_bytes: usize) -> Result<Self, Failure> {
+    pub fn own(body: Bytes, most: usize, most_bytes: usize) -> Result<Self, Failure> {
         // A malformed body may panic in the decoder; it is refused like any other.
         catch_unwind(AssertUnwindSafe(|| Self::decode(body, most, most_bytes)))
             .unwrap_or_else(|_| Err(refused("it is malformed")))
@@ -57,7 +58,7 @@ impl Table {
         compressed::decompressed_bytes(body).map_err(refused)
     }
 
-    fn decode(body: Vec<u8>, most: usize, most_bytes: usize) -> Result<Self, Failure> {
+    fn decode(body: Bytes, most: usize, most_bytes: usize) -> Result<Self, Failure> {
         if body.is_empty() {
             return Err(Failure::invalid("the body is empty: expected an Arrow IPC stream"));
         }
@@ -69,7 +70,7 @@ impl Table {
             let detail = Some(format!("{{\"max\":{most_bytes}}}"));
             return Err(Failure { detail, ..Failure::new("payload_too_large", message) });
         }
-        let mut buffer = Buffer::from_vec(body);
+        let mut buffer = Buffer::from(body);
         let mut decoder = StreamDecoder::new();
         let (mut batches, mut rows) = (Vec::new(), 0usize);
         while let Some(batch) = decoder.decode(&mut buffer).map_err(|e: ArrowError| refused(e))? {

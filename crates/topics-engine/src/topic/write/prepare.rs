@@ -62,33 +62,10 @@ impl Prepared {
         now: u64,
         began: u64,
     ) -> Result<Self> {
-        crate::types::name::check(topic)?;
-        check(options, req)?;
-        let size: usize = req.records.iter().map(|r| encoded_len(r, req.node)).sum();
-        let mut records = Vec::with_capacity(GROUP_HEADROOM + size);
+        check(options, topic, req)?;
+        let mut records = Vec::with_capacity(GROUP_HEADROOM + frames_len(req));
         records.resize(GROUP_HEADROOM, 0);
-        let mut bytes = 0;
-        let mut attrs = Vec::new();
-        for r in req.records {
-            attrs.clear();
-            if r.ttl_ms > 0 || r.is_job() {
-                attrs_of(r, now).encode(&mut attrs);
-            }
-            let frame = Frame {
-                kind: FrameType::Append,
-                flags: Flags(if r.binary { Flags::BINARY } else { 0 }),
-                topic_id: 0,
-                seq: 0,
-                ts: 0,
-                node: node_of(r, req.node),
-                tag: r.tag,
-                attrs: &attrs,
-                meta: r.meta,
-                data: r.data,
-            };
-            bytes += frame.payload_bytes();
-            frame::encode(&mut records, &frame);
-        }
+        let bytes = encode(req, now, &mut records);
         let config = req.config.map(|c| c.checked(topic)).transpose()?.map(Box::new);
         Ok(Self {
             topic: topic.into(),
@@ -192,7 +169,42 @@ fn encoded_len(r: &NewRecord<'_>, node: &[u8]) -> usize {
         + r.data.len()
 }
 
-fn check(options: &Options, req: &Append<'_>) -> Result<()> {
+/// The length of the frames of a request's records.
+pub(crate) fn frames_len(req: &Append<'_>) -> usize {
+    req.records.iter().map(|r| encoded_len(r, req.node)).sum()
+}
+
+/// Appends the frames of a checked request made at wall time `now`; topic id, seq and ts are 0. Returns
+/// the payload bytes.
+pub(crate) fn encode(req: &Append<'_>, now: u64, out: &mut Vec<u8>) -> u64 {
+    let mut bytes = 0;
+    let mut attrs = Vec::new();
+    for r in req.records {
+        attrs.clear();
+        if r.ttl_ms > 0 || r.is_job() {
+            attrs_of(r, now).encode(&mut attrs);
+        }
+        let frame = Frame {
+            kind: FrameType::Append,
+            flags: Flags(if r.binary { Flags::BINARY } else { 0 }),
+            topic_id: 0,
+            seq: 0,
+            ts: 0,
+            node: node_of(r, req.node),
+            tag: r.tag,
+            attrs: &attrs,
+            meta: r.meta,
+            data: r.data,
+        };
+        bytes += frame.payload_bytes();
+        frame::encode(out, &frame);
+    }
+    bytes
+}
+
+/// Checks the topic's name and the sizes of a request.
+pub(crate) fn check(options: &Options, topic: &str, req: &Append<'_>) -> Result<()> {
+    crate::types::name::check(topic)?;
     if req.records.is_empty() {
         return Err(Error::InvalidRequest("a write needs at least one record".into()));
     }
