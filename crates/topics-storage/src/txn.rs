@@ -409,8 +409,11 @@ mod tests {
         rows
     }
 
-    /// Topic and frame, unsealed, of each row of a file, after its header and the checksum.
-    fn read(stages: &Stages, number: u64) -> Result<(StageHeader, u64, Vec<(String, Vec<u8>)>)> {
+    /// Topic and unsealed frame of each row.
+    type Read = Vec<(String, Vec<u8>)>;
+
+    /// A file's header, its checksum and its rows.
+    fn read(stages: &Stages, number: u64) -> Result<(StageHeader, u64, Read)> {
         let mut rows = Vec::new();
         let (head, sum) = stages.read_with(number, u64::MAX, &mut Vec::new(), |row| {
             let mut frame = row.bytes.to_vec();
