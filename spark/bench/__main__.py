@@ -127,7 +127,9 @@ def beside_kafka(table: Table, cores_of: list[int], url: str, folder: Path) -> N
 
 def beside_link(table: Table, server: Server, folder: Path) -> None:
     """Rows of flights through a proxy that limits the bandwidth, with and without compression."""
-    built = subprocess.run([HERE.parent / ".ci/go-tool", "toxiproxy"], capture_output=True, text=True)
+    built = subprocess.run(
+        [HERE.parent / ".ci/go-tool", "toxiproxy"], capture_output=True, text=True
+    )
     if built.returncode:
         print(f"{'a link of limited bandwidth':40} not measured: {built.stderr.strip()}")
         return

@@ -38,7 +38,7 @@ SAMPLE = re.compile(rf"({NAME})(?:\{{(.*)\}})? (\S+)")
 
 @pytest.fixture(scope="module")
 def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The labels of each metric of a live server on which everything was used once, and of a drill."""
+    """The labels of each metric of a live server where everything was used once, and of a drill."""
     folder = tmp_path_factory.mktemp("dashboards")
     remote, drilled = f"file://{folder}/remote", folder / "drill.prom"
     with Server(folder / "data", env={"TOPICS_REMOTE_URL": remote}) as server:

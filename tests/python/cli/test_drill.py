@@ -34,6 +34,11 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     assert list(folder.iterdir()) == []
 
 
+def is_shipped(db: te.Database) -> bool:
+    metrics = db.metrics()
+    return metrics["remote_lag_bytes"] == 0 == metrics["remote_lag_seconds"]
+
+
 def filled(data_dir: Path, url: str | None, *, without: int | None = None) -> None:
     """A directory with a topic `t`, and what it ships."""
     settings: te.Settings = {"segment_max_events": 10}
@@ -47,7 +52,9 @@ def filled(data_dir: Path, url: str | None, *, without: int | None = None) -> No
             topic.delete(seqs=[without])
         db.topic("live", durability="ephemeral").append({"n": 0})
         if url is not None:
-            until(lambda: db.metrics()["remote_lag_bytes"] == 0 == db.metrics()["remote_lag_seconds"])
+            until(
+                lambda: db.metrics()["remote_lag_bytes"] == 0 == db.metrics()["remote_lag_seconds"]
+            )
 
 
 def ran(capsys: Any, *command: str, status: int = Exit.OK) -> dict[str, Any]:
@@ -112,7 +119,7 @@ def test_records_that_a_copy_lacks_are_problems(
         db.topic("u", durability="fsync").append({"n": 0})
     with te.open(data_dir, remote_url=url) as db:
         db.topic("v").append({"n": 0})
-        until(lambda: db.metrics()["remote_lag_bytes"] == 0 == db.metrics()["remote_lag_seconds"])
+        until(lambda: is_shipped(db))
     monkeypatch.setattr(drill, "SLACK_MS", 0)
     found = ran(capsys, *command, status=Exit.CORRUPT)
     older = "which is older than the state of the copy"
