@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pyspark_topics.compat import ADMITS_ROWS
 
 from python.test_snippets import DOCS, Reader, snippets
 
@@ -18,12 +19,21 @@ def sections(text: str) -> dict[str, str]:
     return found
 
 
+def lines_of(name: str) -> range:
+    """The lines of a section."""
+    before, _, rest = PAGE.read_text().partition(f"\n## {name}\n")
+    first = before.count("\n") + 2
+    return range(first, first + rest.partition("\n## ")[0].count("\n") + 1)
+
+
 def test_what_the_page_shows(spark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # The lag of a batch is in the reports of Spark 4.2.
+    hidden = () if ADMITS_ROWS else lines_of("Position and lag")
     reader = Reader(tmp_path)
     try:
         for snippet in snippets(PAGE):
-            if not snippet.runs:
+            if not snippet.runs or snippet.line in hidden:
                 continue
             try:
                 reader.do(snippet)
