@@ -62,7 +62,11 @@ def _install(version: str, folder: Path) -> None:
 
 def main() -> None:
     group, *command = sys.argv[1:]
-    os.execvpe(command[0], command, environment(group))
+    try:
+        env = environment(group)
+    except Unavailable as e:
+        sys.exit(str(e))
+    os.execvpe(command[0], command, env)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,13 @@ os.environ["PYSPARK_SUBMIT_ARGS"] = (
 )
 os.chdir(folder)
 first, _, _ = PAGE.read_text().partition("\n## Iceberg\n")
-found = [one for one in snippets(PAGE) if (one.line > first.count("\n")) == is_iceberg and one.runs]
+found = [
+    one
+    for one in snippets(PAGE)
+    # Both parts need the server.
+    if one.runs
+    and (one.text.startswith("topics serve") or (one.line > first.count("\n")) == is_iceberg)
+]
 reader = Reader(folder)
 try:
     for snippet in found:

