@@ -17,6 +17,8 @@ ADMITS_ROWS = find_spec("pyspark.sql.streaming.datasource") is not None
 """Whether Spark tells the reader of a stream the start and the limit of a micro-batch."""
 PUSHES_FILTERS = hasattr(datasource, "Filter")
 """Whether Spark can pass conditions to a source."""
+KEEPS_EMPTY_ROWS = PUSHES_FILTERS
+"""Whether rows without columns reach the JVM. Before 4.1 a worker drops them without an error."""
 
 if TYPE_CHECKING or ADMITS_ROWS:
     from pyspark.sql.streaming.datasource import (
@@ -58,6 +60,7 @@ else:
 
 __all__ = [
     "ADMITS_ROWS",
+    "KEEPS_EMPTY_ROWS",
     "PUSHES_FILTERS",
     "DataSourceStreamArrowWriter",
     "ReadAllAvailable",

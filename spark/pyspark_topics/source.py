@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from .batch import Snapshot, TopicsReader
 from .columns import sink_types, spark_schema
-from .compat import ADMITS_ROWS, PUSHES_FILTERS
+from .compat import ADMITS_ROWS, KEEPS_EMPTY_ROWS, PUSHES_FILTERS
 from .errors import InvalidOption, TopicsError
 from .options import read_options, stream_options, write_options
 from .sink import TopicsStreamWriter, TopicsWriter
@@ -44,9 +44,11 @@ class DefaultSource(DataSource):
             raise InvalidOption(
                 f'"pushFilters" needs Spark 4.1, and this is {pyspark.__version__}: leave it out'
             )
+        _refuse_no_columns(schema)
         return TopicsReader(options, schema, self._snapshot)
 
     def streamReader(self, schema: StructType) -> TopicsStreamReader:  # noqa: N802
+        _refuse_no_columns(schema)
         if not ADMITS_ROWS:
             return SelfLimitedReader(stream_options(self.options, max_bytes=None), schema)
         return TopicsStreamReader(stream_options(self.options), schema)
@@ -89,3 +91,11 @@ class DefaultSource(DataSource):
                 except TopicsError:
                     self._snapshot = None
         return self.__dict__
+
+
+def _refuse_no_columns(schema: StructType) -> None:
+    if not schema.fields and not KEEPS_EMPTY_ROWS:
+        raise InvalidOption(
+            f"a schema without columns has no rows in Spark {pyspark.__version__}: name a column, "
+            "seq long for example"
+        )

@@ -246,6 +246,17 @@ def test_pushed_filters_need_a_spark_that_has_them(monkeypatch):
         one.reader(StructType().add("seq", "long"))
 
 
+def test_a_schema_without_columns_needs_a_spark_that_counts_its_rows(monkeypatch):
+    one = DefaultSource(CaseInsensitiveDict({**URL, "subscribe": "a"}))
+    for reader in (one.reader, one.streamReader):
+        monkeypatch.setattr(source, "KEEPS_EMPTY_ROWS", True)
+        reader(StructType())
+        monkeypatch.setattr(source, "KEEPS_EMPTY_ROWS", False)
+        reader(StructType().add("seq", "long"))
+        with pytest.raises(InvalidOption, match=r"without columns has no rows in Spark 4\.\d"):
+            reader(StructType())
+
+
 def test_a_place_is_named_once():
     for options, words in (
         ({}, "neither"),

@@ -19,22 +19,15 @@ def sections(text: str) -> dict[str, str]:
     return found
 
 
-def lines_of(name: str) -> range:
-    """The lines of a section."""
-    before, _, rest = PAGE.read_text().partition(f"\n## {name}\n")
-    first = before.count("\n") + 2
-    return range(first, first + rest.partition("\n## ")[0].count("\n") + 1)
-
-
 def test_what_the_page_shows(spark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    # The lag of a batch is in the reports of Spark 4.2.
-    hidden = () if ADMITS_ROWS else lines_of("Position and lag")
     reader = Reader(tmp_path)
     try:
         for snippet in snippets(PAGE):
-            if not snippet.runs or snippet.line in hidden:
+            if not snippet.runs:
                 continue
+            if "latestOffset" in snippet.text and not ADMITS_ROWS:
+                continue  # the lag in reports of Spark 4.2
             try:
                 reader.do(snippet)
             except BaseException as error:
