@@ -306,13 +306,13 @@ class SelfLimitedReader(TopicsStreamReader):
         super().__init__(options, schema)
         self._at: dict[str, Any] | None = None
         """The end of the last batch."""
-        self._cut_warned = False
+        self._warns_of_cut = options.max_offsets is not None or options.max_bytes is not None
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
         start = self.initialOffset() if self._at is None else self._at
         self._at = self._latest(start, None)
-        if self._at is not start and self._at.get("unread") and not self._cut_warned:
-            self._cut_warned = True
+        if self._warns_of_cut and self._at is not start and self._at.get("unread"):
+            self._warns_of_cut = False
             log.warning(
                 "maxOffsetsPerTrigger or maxBytesPerTrigger ends a batch before the newest record. "
                 "With the trigger availableNow, which is one batch in Spark %s, the query ends "
